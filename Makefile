@@ -1,0 +1,83 @@
+# make demo            install the project and run the demonstration
+# make test            lint, type check and tests
+# make docs            build the documentation, warnings are errors
+# make bench-forward   the forward-mode benchmark (writes docs/results/forward_mode.md)
+# make wheel-check     build a wheel and import it in an empty environment
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALLED := $(VENV)/.installed
+INSTALLED_DOCS := $(VENV)/.installed-docs
+
+.DEFAULT_GOAL := help
+.PHONY: help .venv demo test lint types pytest docs bench-forward wheel-check clean
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+# `.venv` is a directory that is always there after the first install, so the stamp file carries
+# the dependency on pyproject.toml.
+.venv: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade pip
+	$(PIP) install --quiet -e '.[demo,test,nn,ode]'
+	@touch $@
+
+$(INSTALLED_DOCS): $(INSTALLED)
+	$(PIP) install --quiet -e '.[docs]'
+	@touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/python -m numpyro_fwd
+
+# Two worker processes on two cores: one thread per process for BLAS and for XLA's matrix products.
+# Compiled programs are kept between runs in .cache/jax.
+TEST_ENV = \
+	JAX_PLATFORMS=cpu \
+	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax \
+	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1 \
+	XLA_FLAGS="$$XLA_FLAGS --xla_cpu_multi_thread_eigen=false" \
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+	MPLBACKEND=Agg
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+test: lint types pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+pytest: $(INSTALLED)
+	@mkdir -p .cache/jax
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+docs: $(INSTALLED_DOCS)
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
+
+bench-forward: $(INSTALLED)
+	$(BIN)/python benchmarks/forward_mode.py
+
+# Builds and imports outside the checkout, so that nothing but the wheel can be imported.
+wheel-check: $(INSTALLED)
+	@set -eu; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+	$(PIP) wheel --quiet --no-deps --wheel-dir "$$work" .; \
+	$(BIN)/python -m venv "$$work/venv"; \
+	"$$work/venv/bin/python" -m pip --disable-pip-version-check install --quiet "$$work"/numpyro_fwd-*.whl; \
+	cd "$$work"; \
+	venv/bin/python -c 'from importlib.resources import files; \
+	import blackjax_ext, numpyro_fwd; \
+	assert files(blackjax_ext).joinpath("py.typed").is_file(); \
+	assert files(numpyro_fwd).joinpath("py.typed").is_file(); \
+	print("imported", blackjax_ext.__name__, numpyro_fwd.__name__, "from", numpyro_fwd.__file__)'
+
+clean:
+	rm -rf .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache dist build docs/_build demo

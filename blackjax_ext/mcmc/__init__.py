@@ -1,0 +1,1 @@
+"""Markov chain Monte Carlo kernels, one file per algorithm."""

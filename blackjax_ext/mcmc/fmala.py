@@ -1,0 +1,240 @@
+r"""Forward-mode MALA (FMALA), Algorithm 1 of Cobb and Jha, in Metropolis-adjusted form.
+
+Write :math:`f = \log \pi`, :math:`L L^T` for `inverse_mass_matrix`, and work on
+:math:`\theta = L^{-1} x`. With a tangent :math:`v` drawn from a law :math:`U` that does not depend on
+the position (for K tangents, an orthonormal frame :math:`V` with the tangents as rows), one JVP gives
+:math:`\nabla f(\theta) \cdot v`, and the proposal is (eq. 5)
+
+.. math::
+    \theta_* = \theta + \frac{\epsilon^2}{2} (\nabla f(\theta) \cdot v)\, v + \epsilon z,
+    \qquad z \sim \mathcal{N}(0, I).
+
+*Persistent tangent (default).* The state is :math:`(\theta, v)` with target
+:math:`\pi(\theta) U(v)`, whose marginal is :math:`\pi`. Propose :math:`\theta_*` from
+:math:`q(\cdot | \theta, v)` and, independently, :math:`v_* \sim U`. The reverse move from
+:math:`(\theta_*, v_*)` proposes :math:`\theta` with density :math:`q(\theta | \theta_*, v_*)` and
+:math:`v` with density :math:`U(v)`, so the Metropolis-Hastings ratio is
+
+.. math::
+    \frac{\pi(\theta_*) U(v_*)\; q(\theta | \theta_*, v_*) U(v)}
+         {\pi(\theta) U(v)\; q(\theta_* | \theta, v) U(v_*)}
+    = \frac{\pi(\theta_*)\, q(\theta | \theta_*, v_*)}{\pi(\theta)\, q(\theta_* | \theta, v)}:
+
+the paper's ratio, since every :math:`U` cancels. A rejected move keeps :math:`v` and its slope, so
+one step costs one JVP, at :math:`(\theta_*, v_*)`.
+
+*Fresh tangents* (`persistent_tangent=False`) are the paper's Algorithm 1: :math:`v` is drawn anew at
+:math:`\theta` before each proposal, which costs a second JVP. This is the same kernel on
+:math:`(\theta, v)` after a refresh of :math:`v` from :math:`U`, exact for the same reason.
+
+*A start without a key* has no tangent yet. Its first step draws :math:`v \sim U` at :math:`\theta`,
+with the one JVP a step is allowed, and does not move: the identity on :math:`\theta` together with a
+draw from :math:`U` leaves :math:`\pi(\theta) U(v)` exact, whereas a fixed first tangent would not.
+
+With K = D the frame spans the space, :math:`V^T V = I`, and the step is MALA. For K < D the drift is
+the projection of the gradient, K/D of it on average; the paper's unbiased form (eq. 12) multiplies
+the drift alone by D, and its authors' code multiplies epsilon by sqrt(D).
+
+What goes wrong: the slope along one of D tangents carries 1/D of the squared gradient, so for large
+D a step with few tangents is a random walk at the price of a JVP.
+
+References: A. D. Cobb and S. Jha, Backpropagation-Free Metropolis-Adjusted Langevin Algorithm;
+A. G. Baydin et al. 2022, Gradients without backpropagation; G. O. Roberts and R. L. Tweedie 1996.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.mcmc import langevin, metrics
+from blackjax_ext.mcmc import tangents as tangent_space
+from blackjax_ext.mcmc.checks import check_position, check_positive, check_scalar
+
+__all__ = ["FMALAInfo", "FMALAState", "as_top_level_api", "build_kernel", "init"]
+
+
+class FMALAState(NamedTuple):
+    """State of the chain.
+
+    position
+        Pytree of arrays.
+    logdensity
+        Log density at the position.
+    tangents
+        Persistent frame, shape (K, D), in whitened coordinates.
+    slopes
+        Derivatives along the tangents, shape (K,); NaN while no tangent has been drawn.
+    logdensity_grad
+        Always None: a forward-mode kernel has no gradient to offer to an adaptation.
+    """
+
+    position: ArrayTree
+    logdensity: Array
+    tangents: Array
+    slopes: Array
+    logdensity_grad: None = None
+
+
+class FMALAInfo(NamedTuple):
+    """Facts about one transition.
+
+    acceptance_rate
+        Metropolis-Hastings acceptance probability.
+    is_accepted
+        Whether the chain moved to the proposal.
+    is_divergent
+        Whether the proposal was rejected because something there was not finite.
+    """
+
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+
+
+def init(
+    position: ArrayLikeTree,
+    logdensity_fn: Callable,
+    rng_key: PRNGKey | None = None,
+    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    *,
+    num_tangents: int = 1,
+    tangents: tangent_space.TangentLaw = "rademacher",
+) -> FMALAState:
+    """Make the first state: K JVPs with a key, one evaluation of the density without."""
+    position = check_position(position)
+    x, unravel = ravel_pytree(position)
+    tangent_space.check(num_tangents, tangents, x.size)
+    if rng_key is None:
+        frame = jnp.zeros((num_tangents, x.size), x.dtype)
+        slopes = jnp.full(num_tangents, jnp.nan, x.dtype)
+        return FMALAState(position, check_scalar(logdensity_fn(position)), frame, slopes)
+    metric = metrics.factorize(inverse_mass_matrix)
+    frame = tangent_space.draw(rng_key, num_tangents, x, tangents)
+    logdensity, slopes = tangent_space.slopes(
+        lambda y: check_scalar(logdensity_fn(unravel(y))), x, metric.inverse_sqrt_times(frame)
+    )
+    return FMALAState(position, logdensity, frame, slopes)
+
+
+def build_kernel() -> Callable:
+    """Build the transition kernel.
+
+    Returns
+    -------
+    ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *, num_tangents=1,
+    persistent_tangent=True, tangents="rademacher") -> (state, info)``.
+    """
+
+    def kernel(
+        rng_key: PRNGKey,
+        state: FMALAState,
+        logdensity_fn: Callable,
+        step_size: float,
+        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        *,
+        num_tangents: int = 1,
+        persistent_tangent: bool = True,
+        tangents: tangent_space.TangentLaw = "rademacher",
+    ) -> tuple[FMALAState, FMALAInfo]:
+        """One step: K JVPs, 2 K with ``persistent_tangent=False``."""
+        if state.tangents.shape[0] != num_tangents:
+            raise ValueError(
+                f"num_tangents is {num_tangents}, but the state was initialized with "
+                f"{state.tangents.shape[0]}: give both the same."
+            )
+        key_noise, key_tangent, key_fresh, key_accept = jax.random.split(rng_key, 4)
+        metric = metrics.factorize(inverse_mass_matrix)
+        x, unravel = ravel_pytree(state.position)
+
+        def evaluate(key, y):
+            frame = tangent_space.draw(key, num_tangents, y, tangents)
+            directions = metric.inverse_sqrt_times(frame)
+            value, slopes = tangent_space.slopes(lambda y: logdensity_fn(unravel(y)), y, directions)
+            return frame, value, slopes
+
+        frame, slopes = state.tangents, state.slopes
+        if not persistent_tangent:
+            frame, _, slopes = evaluate(key_fresh, x)
+        start = langevin.Point(state.logdensity, slopes @ frame, metrics.IDENTITY)
+        noise = jax.random.normal(key_noise, x.shape, x.dtype)
+        # without a tangent, this step only draws one: it proposes to stay
+        has_tangent = ~jnp.isnan(slopes[0])
+        r = jnp.where(has_tangent, langevin.increment(noise, start, step_size), 0.0)
+
+        y = x + metric.inverse_sqrt_times(r)
+        new_frame, logdensity, new_slopes = evaluate(key_tangent, y)
+        end = langevin.Point(logdensity, new_slopes @ new_frame, metrics.IDENTITY)
+        log_ratio = langevin.log_ratio(r, start, end, step_size)
+        log_ratio = jnp.where(has_tangent, log_ratio, 0.0 * new_slopes[0])
+        proposal = FMALAState(unravel(y), logdensity, new_frame, new_slopes)
+        new_state, *facts = langevin.accept(key_accept, log_ratio, logdensity, proposal, state)
+        return new_state, FMALAInfo(*facts)
+
+    return kernel
+
+
+def as_top_level_api(
+    logdensity_fn: Callable,
+    step_size: float,
+    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    *,
+    num_tangents: int = 1,
+    persistent_tangent: bool = True,
+    tangents: tangent_space.TangentLaw = "rademacher",
+) -> SamplingAlgorithm:
+    """Forward-mode MALA (Cobb and Jha, Algorithm 1): a Langevin step without a reverse pass.
+
+    Parameters
+    ----------
+    logdensity_fn
+        Log density of the target, up to a constant: pytree to scalar. It is differentiated in
+        forward mode only.
+    step_size
+        epsilon > 0: drift epsilon^2/2, noise epsilon, in units of the posterior's scale as given by
+        `inverse_mass_matrix`.
+    inverse_mass_matrix
+        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
+    num_tangents
+        K in 1..D tangents, vmapped over one primal; K = D is MALA.
+    persistent_tangent
+        Keep the tangent in the state: K JVPs per step. False is the paper's Algorithm 1: 2 K JVPs.
+    tangents
+        "rademacher" or "sphere": see :func:`blackjax_ext.mcmc.tangents.draw`.
+
+    Returns
+    -------
+    A ``SamplingAlgorithm`` with ``init(position, rng_key=None)`` and ``step(rng_key, state)``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a step size that is not positive and finite, `num_tangents` outside 1..D, an unknown
+        law of tangents, a position that is empty or not floating, a density that is not scalar.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, blackjax_ext
+    >>> fmala = blackjax_ext.fmala(lambda x: -0.5 * jnp.sum(x**2), step_size=1.0)
+    >>> state = fmala.init(jnp.zeros(3), jax.random.key(0))
+    >>> state, info = jax.jit(fmala.step)(jax.random.key(1), state)
+    >>> state.position.shape
+    (3,)
+    """
+    check_positive("step_size", step_size)
+    tangent_space.check(num_tangents, tangents)
+    metric = metrics.factorize(inverse_mass_matrix)
+    law = {"num_tangents": num_tangents, "tangents": tangents}
+    return build_sampling_algorithm(
+        partial(build_kernel(), persistent_tangent=persistent_tangent, **law),
+        partial(init, inverse_mass_matrix=metric, **law),
+        logdensity_fn,
+        kernel_args=(step_size, metric),
+        pass_rng_key_to_init=True,
+    )

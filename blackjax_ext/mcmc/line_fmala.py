@@ -1,0 +1,181 @@
+r"""Line forward-mode MALA (Line-FMALA), Algorithm 2 of Cobb and Jha.
+
+Write :math:`f = \log \pi` and :math:`L L^T` for `inverse_mass_matrix`; :math:`\theta = L^{-1} x`.
+Each step draws a tangent :math:`v` (for K tangents, an orthonormal frame :math:`V`) from a law that
+does not depend on the position, and makes a MALA move of the coordinate :math:`\alpha` along it
+(eqs. 6 and 7):
+
+.. math::
+    \theta_* = \theta + V^T r, \qquad
+    r = \frac{\epsilon^2}{2} V \nabla f(\theta) + \epsilon z, \qquad z \sim \mathcal{N}(0, I_K).
+
+Given :math:`V` this is a Metropolis-Hastings step for the conditional of :math:`\pi` on the subspace
+through :math:`\theta`, with ratio
+
+.. math::
+    \frac{\pi(\theta_*)\, \mathcal{N}(-r;\, \frac{\epsilon^2}{2} V \nabla f(\theta_*), \epsilon^2 I)}
+         {\pi(\theta)\, \mathcal{N}(r;\, \frac{\epsilon^2}{2} V \nabla f(\theta), \epsilon^2 I)},
+
+and leaves :math:`\pi` invariant for every :math:`V`, hence on average. With K = D it is MALA. The
+step size is that of a K-dimensional move, about sqrt(D) times that of FMALA.
+
+Cost: the density and its K slopes at both ends, 2 K JVPs. The tangent is new at every step, so the
+slope at the start cannot be carried over.
+
+References: A. D. Cobb and S. Jha, Backpropagation-Free Metropolis-Adjusted Langevin Algorithm.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.mcmc import langevin, metrics
+from blackjax_ext.mcmc import tangents as tangent_space
+from blackjax_ext.mcmc.checks import check_position, check_positive, check_scalar
+
+__all__ = ["LineFMALAInfo", "LineFMALAState", "as_top_level_api", "build_kernel", "init"]
+
+
+class LineFMALAState(NamedTuple):
+    """State of the chain.
+
+    position
+        Pytree of arrays.
+    logdensity
+        Log density at the position.
+    logdensity_grad
+        Always None: a forward-mode kernel has no gradient to offer to an adaptation.
+    """
+
+    position: ArrayTree
+    logdensity: Array
+    logdensity_grad: None = None
+
+
+class LineFMALAInfo(NamedTuple):
+    """Facts about one transition.
+
+    acceptance_rate
+        Metropolis-Hastings acceptance probability.
+    is_accepted
+        Whether the chain moved to the proposal.
+    is_divergent
+        Whether the proposal was rejected because something there was not finite.
+    """
+
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+
+
+def init(
+    position: ArrayLikeTree, logdensity_fn: Callable, rng_key: PRNGKey | None = None
+) -> LineFMALAState:
+    """Make the first state: one evaluation. No key is needed; one is accepted and not used."""
+    del rng_key
+    position = check_position(position)
+    return LineFMALAState(position, check_scalar(logdensity_fn(position)))
+
+
+def build_kernel() -> Callable:
+    """Build the transition kernel.
+
+    Returns
+    -------
+    ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *, num_tangents=1,
+    tangents="rademacher") -> (state, info)``.
+    """
+
+    def kernel(
+        rng_key: PRNGKey,
+        state: LineFMALAState,
+        logdensity_fn: Callable,
+        step_size: float,
+        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        *,
+        num_tangents: int = 1,
+        tangents: tangent_space.TangentLaw = "rademacher",
+    ) -> tuple[LineFMALAState, LineFMALAInfo]:
+        """One step: 2 K JVPs."""
+        key_tangent, key_noise, key_accept = jax.random.split(rng_key, 3)
+        x, unravel = ravel_pytree(state.position)
+        frame = tangent_space.draw(key_tangent, num_tangents, x, tangents)
+        directions = metrics.factorize(inverse_mass_matrix).inverse_sqrt_times(frame)
+
+        def evaluate(y):
+            value, slopes = tangent_space.slopes(lambda y: logdensity_fn(unravel(y)), y, directions)
+            return langevin.Point(value, slopes, metrics.IDENTITY)
+
+        start = evaluate(x)
+        noise = jax.random.normal(key_noise, (num_tangents,), x.dtype)
+        r = langevin.increment(noise, start, step_size)
+        y = x + r @ directions
+
+        end = evaluate(y)
+        log_ratio = langevin.log_ratio(r, start, end, step_size)
+        proposal = LineFMALAState(unravel(y), end.logdensity)
+        new_state, *facts = langevin.accept(key_accept, log_ratio, end.logdensity, proposal, state)
+        return new_state, LineFMALAInfo(*facts)
+
+    return kernel
+
+
+def as_top_level_api(
+    logdensity_fn: Callable,
+    step_size: float,
+    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    *,
+    num_tangents: int = 1,
+    tangents: tangent_space.TangentLaw = "rademacher",
+) -> SamplingAlgorithm:
+    """Line-FMALA (Cobb and Jha, Algorithm 2): a MALA move along a random line, without reverse mode.
+
+    Parameters
+    ----------
+    logdensity_fn
+        Log density of the target, up to a constant: pytree to scalar. It is differentiated in
+        forward mode only.
+    step_size
+        epsilon > 0: drift epsilon^2/2, noise epsilon, in units of the posterior's scale as given by
+        `inverse_mass_matrix`.
+    inverse_mass_matrix
+        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
+    num_tangents
+        K in 1..D: the move explores a K-dimensional subspace; K = D is MALA.
+    tangents
+        "rademacher" or "sphere": see :func:`blackjax_ext.mcmc.tangents.draw`.
+
+    Returns
+    -------
+    A ``SamplingAlgorithm`` with ``init(position)`` and ``step(rng_key, state)``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a step size that is not positive and finite, `num_tangents` outside 1..D, an unknown
+        law of tangents, a position that is empty or not floating, a density that is not scalar.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, blackjax_ext
+    >>> line = blackjax_ext.line_fmala(lambda x: -0.5 * jnp.sum(x**2), step_size=2.0)
+    >>> state = line.init(jnp.zeros(3))
+    >>> state, info = jax.jit(line.step)(jax.random.key(1), state)
+    >>> state.position.shape
+    (3,)
+    """
+    check_positive("step_size", step_size)
+    tangent_space.check(num_tangents, tangents)
+    return build_sampling_algorithm(
+        partial(build_kernel(), num_tangents=num_tangents, tangents=tangents),
+        init,
+        logdensity_fn,
+        kernel_args=(step_size, metrics.factorize(inverse_mass_matrix)),
+        pass_rng_key_to_init=True,
+    )

@@ -1,0 +1,146 @@
+"""Factors of the metrics that shape a Langevin proposal.
+
+A factor represents a positive definite metric ``G`` through ``R = G^{-1/2}`` (any matrix with
+``R R^T = G^{-1}``) and ``R^{-1}``. It is a pytree, so it travels in a state. The preconditioner that
+BlackJAX calls ``inverse_mass_matrix``, an estimate of the posterior covariance, is ``G^{-1}``.
+"""
+
+from typing import NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+__all__ = [
+    "IDENTITY",
+    "Dense",
+    "Diagonal",
+    "Factor",
+    "InverseMassMatrix",
+    "clipped",
+    "factorize",
+    "triangular",
+]
+
+
+class Diagonal(NamedTuple):
+    """Metric with ``R = diag(inverse_sqrt)``.
+
+    inverse_sqrt
+        Standard deviations: a scalar, which serves every coordinate, or shape (D,).
+    """
+
+    inverse_sqrt: Array
+
+    def inverse_sqrt_times(self, z: Array) -> Array:
+        """``R z``."""
+        return self.inverse_sqrt * z
+
+    def inverse_sqrt_transpose_times(self, g: Array) -> Array:
+        """``R^T g``."""
+        return self.inverse_sqrt * g
+
+    def sqrt_times(self, r: Array) -> Array:
+        """``R^{-1} r``."""
+        return r / self.inverse_sqrt
+
+    def log_det(self, size: int) -> Array:
+        """``log |G|`` in `size` dimensions."""
+        return -2.0 * jnp.sum(jnp.broadcast_to(jnp.log(self.inverse_sqrt), (size,)))
+
+    def inverse(self) -> Array:
+        """Diagonal of ``G^{-1}``."""
+        return self.inverse_sqrt**2
+
+
+class Dense(NamedTuple):
+    """Metric with a full factor ``R``.
+
+    inverse_sqrt
+        ``R``, shape (D, D).
+    sqrt
+        ``R^{-1}``, shape (D, D): a product with it is cheaper than a solve on every device.
+    """
+
+    inverse_sqrt: Array
+    sqrt: Array
+
+    def inverse_sqrt_times(self, z: Array) -> Array:
+        """``R z``; leading axes of `z` are batches."""
+        return z @ self.inverse_sqrt.T
+
+    def inverse_sqrt_transpose_times(self, g: Array) -> Array:
+        """``R^T g``."""
+        return g @ self.inverse_sqrt
+
+    def sqrt_times(self, r: Array) -> Array:
+        """``R^{-1} r``."""
+        return r @ self.sqrt.T
+
+    def log_det(self, size: int) -> Array:
+        """``log |G|``."""
+        del size
+        return -2.0 * jnp.linalg.slogdet(self.inverse_sqrt)[1]
+
+    def inverse(self) -> Array:
+        """``G^{-1}``."""
+        return self.inverse_sqrt @ self.inverse_sqrt.T
+
+
+Factor: TypeAlias = Diagonal | Dense
+IDENTITY = Diagonal(np.ones(()))
+InverseMassMatrix: TypeAlias = Array | Factor | None
+
+
+def factorize(inverse_mass_matrix: InverseMassMatrix) -> Factor:
+    """Factor of the metric whose inverse is `inverse_mass_matrix`.
+
+    Parameters
+    ----------
+    inverse_mass_matrix
+        None (identity), variances of shape (D,), a covariance of shape (D, D), or a factor, which
+        is returned as it is: who steps many times factorizes once.
+
+    Returns
+    -------
+    A :class:`Diagonal` or :class:`Dense` factor. Cost: O(D), or D^3/3 for a covariance.
+    """
+    if isinstance(inverse_mass_matrix, (Diagonal, Dense)):
+        return inverse_mass_matrix
+    if inverse_mass_matrix is None:
+        return IDENTITY
+    covariance = jnp.asarray(inverse_mass_matrix)
+    if covariance.ndim == 1:
+        return Diagonal(jnp.sqrt(covariance))
+    if covariance.ndim == 2 and covariance.shape[0] == covariance.shape[1]:
+        return triangular(jnp.linalg.cholesky(covariance))
+    raise ValueError(
+        "inverse_mass_matrix must be None, of shape (D,) or of shape (D, D); "
+        f"got shape {covariance.shape}."
+    )
+
+
+def triangular(cholesky: Array) -> Dense:
+    """Dense factor from a lower triangular `cholesky` with ``G^{-1} = cholesky cholesky^T``."""
+    identity = jnp.eye(cholesky.shape[0], dtype=cholesky.dtype)
+    inverse = jax.scipy.linalg.solve_triangular(cholesky, identity, lower=True)
+    return Dense(cholesky, inverse)
+
+
+def clipped(curvature: Array, floor: float) -> Factor:
+    """Metric ``|curvature|`` with eigenvalues no smaller than `floor`.
+
+    Parameters
+    ----------
+    curvature
+        Symmetric matrix of shape (K, K), usually minus a Hessian. For K = 1 no eigenvalue problem
+        is solved.
+    floor
+        Positive lower bound of the eigenvalues.
+    """
+    if curvature.shape[0] == 1:
+        return Diagonal(jnp.maximum(jnp.abs(curvature[0, 0]), floor) ** -0.5)
+    eigenvalues, eigenvectors = jnp.linalg.eigh(curvature)
+    scale = jnp.maximum(jnp.abs(eigenvalues), floor) ** 0.5
+    return Dense(eigenvectors / scale, scale[:, None] * eigenvectors.T)

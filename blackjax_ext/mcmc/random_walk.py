@@ -1,0 +1,124 @@
+r"""Preconditioned random-walk Metropolis, the reference every gradient has to beat.
+
+BlackJAX's additive-step random walk with the step :math:`\epsilon L z`, where :math:`L L^T` is
+`inverse_mass_matrix` and :math:`z \sim \mathcal{N}(0, I)`: a symmetric proposal, accepted with
+probability :math:`\min(1, \pi(x_*) / \pi(x))`.
+
+Cost: one evaluation of the density per step, no derivative.
+
+References: N. Metropolis et al. 1953; G. O. Roberts, A. Gelman and W. R. Gilks 1997 (acceptance
+0.234, step size 2.38/sqrt(D)).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
+from blackjax.mcmc import random_walk
+from blackjax.mcmc.random_walk import RWState
+from blackjax.types import ArrayLikeTree, PRNGKey
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.mcmc import metrics
+from blackjax_ext.mcmc.checks import check_position, check_positive, check_scalar
+
+__all__ = ["RandomWalkInfo", "RandomWalkState", "as_top_level_api", "build_kernel", "init"]
+
+RandomWalkState = RWState
+
+
+class RandomWalkInfo(NamedTuple):
+    """Facts about one transition.
+
+    acceptance_rate
+        Metropolis acceptance probability.
+    is_accepted
+        Whether the chain moved to the proposal.
+    is_divergent
+        Whether the proposal was rejected because its log density was not finite.
+    """
+
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+
+
+def init(
+    position: ArrayLikeTree, logdensity_fn: Callable, rng_key: PRNGKey | None = None
+) -> RWState:
+    """Make the first state: one evaluation. No key is needed; one is accepted and not used."""
+    del rng_key
+    position = check_position(position)
+    return random_walk.init(position, lambda x: check_scalar(logdensity_fn(x)))
+
+
+def build_kernel() -> Callable:
+    """Build the transition kernel.
+
+    Returns
+    -------
+    ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None) -> (state, info)``.
+    """
+    additive_step = random_walk.build_additive_step()
+
+    def kernel(
+        rng_key: PRNGKey,
+        state: RWState,
+        logdensity_fn: Callable,
+        step_size: float,
+        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    ) -> tuple[RWState, RandomWalkInfo]:
+        """One step: one evaluation."""
+        metric = metrics.factorize(inverse_mass_matrix)
+
+        def random_step(key, position):
+            x, unravel = ravel_pytree(position)
+            return unravel(step_size * metric.inverse_sqrt_times(jax.random.normal(key, x.shape, x.dtype)))
+
+        new_state, info = additive_step(rng_key, state, logdensity_fn, random_step)
+        is_divergent = ~jnp.isfinite(info.proposal.logdensity)
+        return new_state, RandomWalkInfo(info.acceptance_rate, info.is_accepted, is_divergent)
+
+    return kernel
+
+
+def as_top_level_api(
+    logdensity_fn: Callable,
+    step_size: float,
+    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+) -> SamplingAlgorithm:
+    """Random-walk Metropolis with the step ``epsilon L z``.
+
+    Parameters
+    ----------
+    logdensity_fn
+        Log density of the target, up to a constant: pytree to scalar. It is not differentiated.
+    step_size
+        epsilon > 0, in units of the posterior's scale as given by `inverse_mass_matrix`.
+    inverse_mass_matrix
+        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
+
+    Returns
+    -------
+    A ``SamplingAlgorithm`` with ``init(position)`` and ``step(rng_key, state)``.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, blackjax_ext
+    >>> walk = blackjax_ext.random_walk(lambda x: -0.5 * jnp.sum(x**2), step_size=1.4)
+    >>> state = walk.init(jnp.zeros(3))
+    >>> state, info = jax.jit(walk.step)(jax.random.key(1), state)
+    >>> state.position.shape
+    (3,)
+    """
+    check_positive("step_size", step_size)
+    return build_sampling_algorithm(
+        build_kernel(),
+        init,
+        logdensity_fn,
+        kernel_args=(step_size, metrics.factorize(inverse_mass_matrix)),
+        pass_rng_key_to_init=True,
+    )

@@ -1,0 +1,109 @@
+r"""Random tangents, and what a density does along them, by forward-mode differentiation.
+
+A frame is K orthonormal tangents in the whitened space ``L^{-1} x``, one per row, shape (K, D).
+Its law does not depend on the position. That is all exactness asks of it: the law then cancels in
+every acceptance ratio, and a kernel that holds for each frame holds on average.
+"""
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+__all__ = ["TangentLaw", "check", "curvatures", "draw", "slopes"]
+
+TangentLaw: TypeAlias = Literal["sphere", "rademacher"]
+LAWS = ("sphere", "rademacher")
+LogDensity: TypeAlias = Callable[[Array], Array]
+
+
+def check(num_tangents: int, tangents: str, size: int | None = None) -> None:
+    """Raise ValueError unless a frame of `num_tangents` `tangents` exists in `size` dimensions."""
+    if tangents not in LAWS:
+        raise ValueError(f"tangents must be one of {LAWS}; got {tangents!r}.")
+    if isinstance(num_tangents, bool) or not hasattr(num_tangents, "__index__"):
+        raise TypeError(f"num_tangents must be an integer of at least 1; got {num_tangents!r}.")
+    if num_tangents < 1:
+        raise ValueError(f"num_tangents must be at least 1; got {num_tangents}.")
+    if size is not None and num_tangents > size:
+        raise ValueError(
+            f"num_tangents must be between 1 and the {size} dimensions of the position; "
+            f"got {num_tangents}."
+        )
+
+
+def draw(rng_key: Array, num_tangents: int, like: Array, tangents: TangentLaw) -> Array:
+    """Draw a frame.
+
+    Parameters
+    ----------
+    rng_key
+        Key, used once.
+    num_tangents
+        K, between 1 and D.
+    like
+        Flat position of shape (D,): gives D and the dtype.
+    tangents
+        "sphere": uniform on the sphere, and on frames for K > 1 (D normals each). "rademacher":
+        random signs over sqrt(D) (D random bits each), orthonormalized for K > 1.
+
+    Returns
+    -------
+    Array of shape (K, D) with orthonormal rows. Householder's QR returns such rows whatever its
+    argument, also when signs happen to be dependent.
+    """
+    check(num_tangents, tangents, like.size)
+    shape = (num_tangents, like.size)
+    if tangents == "sphere":
+        frame = jax.random.normal(rng_key, shape, like.dtype)
+    else:
+        frame = signs(rng_key, shape, like.dtype)
+    if num_tangents == 1:
+        return frame / jnp.linalg.norm(frame)
+    return jnp.linalg.qr(frame.T)[0].T
+
+
+def signs(rng_key: Array, shape: tuple[int, int], dtype) -> Array:
+    """Independent random signs, 32 from each random word."""
+    size = shape[0] * shape[1]
+    words = jax.random.bits(rng_key, (-(-size // 32), 1), jnp.uint32)
+    bits = (words >> jnp.arange(32, dtype=jnp.uint32)) & 1
+    return (2 * bits.ravel()[:size].astype(dtype) - 1).reshape(shape)
+
+
+def slopes(logdensity_fn: LogDensity, x: Array, directions: Array) -> tuple[Array, Array]:
+    """Log density at `x` and its derivatives along `directions`, shape (K, D).
+
+    Cost: K JVPs that share one primal evaluation.
+    """
+
+    def derivative(direction):
+        return jax.jvp(logdensity_fn, (x,), (direction,))
+
+    if directions.shape[0] == 1:  # a batch axis of one would turn gemm into batched gemm
+        value, slope = derivative(directions[0])
+        return value, slope[None]
+    return jax.vmap(derivative, out_axes=(None, 0))(directions)
+
+
+def curvatures(
+    logdensity_fn: LogDensity, x: Array, directions: Array
+) -> tuple[Array, Array, Array]:
+    """Log density, slopes (K,) and minus the Hessian (K, K) in the span of `directions`.
+
+    Cost: one second-order JVP for K = 1, else K^2 of them that share one primal.
+    """
+
+    def second(direction):
+        def first(y):
+            return slopes(logdensity_fn, y, directions)
+
+        return jax.jvp(first, (x,), (direction,))
+
+    if directions.shape[0] == 1:
+        (value, slope), (_, curvature) = second(directions[0])
+        return value, slope, -curvature[None]
+    (value, slope), (_, curvature) = jax.vmap(second, out_axes=((None, None), (0, 0)))(directions)
+    return value, slope, -0.5 * (curvature + curvature.T)

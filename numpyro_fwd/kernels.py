@@ -1,0 +1,179 @@
+"""The named kernels, each a BlackJAX algorithm with its target acceptance probability."""
+
+from collections.abc import Callable
+from typing import Unpack
+
+import blackjax_ext
+from blackjax_ext.mcmc.checks import check_positive
+from blackjax_ext.mcmc.pc_line_fmala import CURVATURE_FLOOR
+from blackjax_ext.mcmc.tangents import TangentLaw, check
+
+from numpyro_fwd.kernel import BlackJAXKernel, KernelOptions
+
+__all__ = ["FMALA", "MALA", "LineFMALA", "PCFMALA", "PCLineFMALA", "RandomWalk"]
+
+
+class RandomWalk(BlackJAXKernel):
+    """Random-walk Metropolis, preconditioned: the reference.
+
+    One evaluation of the density per step. `target_accept_prob` is 0.234 by default. Forward mode
+    serves the warm start alone; ``warm_start=False`` needs no derivative at all.
+
+    :param model: NumPyro model.
+    :param options: See :class:`BlackJAXKernel`.
+    """
+
+    def __init__(self, model: Callable | None = None, **options: Unpack[KernelOptions]):
+        options = {"target_accept_prob": 0.234, **options}
+        super().__init__(
+            model, blackjax_ext.random_walk, differentiation="forward", **options
+        )
+
+
+class MALA(BlackJAXKernel):
+    """Metropolis-adjusted Langevin algorithm, preconditioned (Roberts and Tweedie 1996).
+
+    One gradient per step, in reverse mode. `target_accept_prob` is 0.574 by default.
+
+    :param model: NumPyro model.
+    :param options: See :class:`BlackJAXKernel`.
+    """
+
+    def __init__(self, model: Callable | None = None, **options: Unpack[KernelOptions]):
+        options = {"target_accept_prob": 0.574, **options}
+        super().__init__(model, blackjax_ext.mala, **options)
+
+
+class FMALA(BlackJAXKernel):
+    """Forward-mode MALA (Cobb and Jha, Algorithm 1): no reverse pass.
+
+    One JVP per step and tangent. `target_accept_prob` is 0.3 by default.
+
+    :param model: NumPyro model.
+    :param num_tangents: K in 1..D tangents; K = D is MALA in forward mode.
+    :param persistent_tangent: Keep the tangent between steps; False costs a second JVP.
+    :param tangents: "rademacher" or "sphere".
+    :param options: See :class:`BlackJAXKernel`.
+    """
+
+    def __init__(
+        self,
+        model: Callable | None = None,
+        *,
+        num_tangents: int = 1,
+        persistent_tangent: bool = True,
+        tangents: TangentLaw = "rademacher",
+        **options: Unpack[KernelOptions],
+    ):
+        check(num_tangents, tangents)
+        options = {"target_accept_prob": 0.3, **options}
+        super().__init__(
+            model,
+            blackjax_ext.fmala,
+            differentiation="forward",
+            num_tangents=num_tangents,
+            persistent_tangent=persistent_tangent,
+            tangents=tangents,
+            **options,
+        )
+
+
+class LineFMALA(BlackJAXKernel):
+    """Line forward-mode MALA (Cobb and Jha, Algorithm 2): a Langevin move along a random line.
+
+    Two JVPs per step and tangent. `target_accept_prob` is 0.6 by default.
+
+    :param model: NumPyro model.
+    :param num_tangents: K in 1..D: dimension of the subspace the move explores.
+    :param tangents: "rademacher" or "sphere".
+    :param options: See :class:`BlackJAXKernel`.
+    """
+
+    def __init__(
+        self,
+        model: Callable | None = None,
+        *,
+        num_tangents: int = 1,
+        tangents: TangentLaw = "rademacher",
+        **options: Unpack[KernelOptions],
+    ):
+        check(num_tangents, tangents)
+        options = {"target_accept_prob": 0.6, **options}
+        super().__init__(
+            model,
+            blackjax_ext.line_fmala,
+            differentiation="forward",
+            num_tangents=num_tangents,
+            tangents=tangents,
+            **options,
+        )
+
+
+class PCFMALA(BlackJAXKernel):
+    """Preconditioned forward-mode MALA (Cobb and Jha, Algorithm 3): steps scaled by curvature.
+
+    One second-order JVP per step. `target_accept_prob` is 0.3 by default.
+
+    :param model: NumPyro model.
+    :param curvature_floor: Lower bound > 0 of the curvature along a tangent.
+    :param persistent_tangent: Keep the tangent between steps; False costs a second JVP.
+    :param tangents: "rademacher" or "sphere".
+    :param options: See :class:`BlackJAXKernel`.
+    """
+
+    def __init__(
+        self,
+        model: Callable | None = None,
+        *,
+        curvature_floor: float = CURVATURE_FLOOR,
+        persistent_tangent: bool = True,
+        tangents: TangentLaw = "rademacher",
+        **options: Unpack[KernelOptions],
+    ):
+        check_positive("curvature_floor", curvature_floor)
+        check(1, tangents)
+        options = {"target_accept_prob": 0.3, **options}
+        super().__init__(
+            model,
+            blackjax_ext.pc_fmala,
+            differentiation="forward",
+            curvature_floor=curvature_floor,
+            persistent_tangent=persistent_tangent,
+            tangents=tangents,
+            **options,
+        )
+
+
+class PCLineFMALA(BlackJAXKernel):
+    """Preconditioned line forward-mode MALA (Cobb and Jha, Algorithm 4).
+
+    Two second-order JVPs per step, 2 K^2 for K tangents. `target_accept_prob` is 0.6 by default.
+
+    :param model: NumPyro model.
+    :param num_tangents: K in 1..D: dimension of the subspace the move explores.
+    :param curvature_floor: Lower bound > 0 of the curvature in the subspace.
+    :param tangents: "rademacher" or "sphere".
+    :param options: See :class:`BlackJAXKernel`.
+    """
+
+    def __init__(
+        self,
+        model: Callable | None = None,
+        *,
+        num_tangents: int = 1,
+        curvature_floor: float = CURVATURE_FLOOR,
+        tangents: TangentLaw = "rademacher",
+        **options: Unpack[KernelOptions],
+    ):
+        check(num_tangents, tangents)
+        check_positive("curvature_floor", curvature_floor)
+        options = {"target_accept_prob": 0.6, **options}
+        super().__init__(
+            model,
+            blackjax_ext.pc_line_fmala,
+            differentiation="forward",
+            num_tangents=num_tangents,
+            curvature_floor=curvature_floor,
+            tangents=tangents,
+            **options,
+        )

@@ -1,0 +1,168 @@
+r"""A way out of a bad start: Newton's path, and the best normal approximation along it.
+
+First-order kernels crawl out of a random start on a regression with unscaled covariates; a few
+Newton steps jump. The path is the one of saddle-free Newton (Dauphin et al. 2014): with :math:`g` the
+gradient and :math:`|H|` minus the Hessian with the absolute values of its eigenvalues, step along
+:math:`|H|^{-1} g` and keep the best of a ladder of lengths. It is invariant to the scale of each
+parameter and to their correlation.
+
+A mode need not be near the mass (Neal's funnel has its mode 13 sds from it), so the start is not the
+end of the path. As in Pathfinder (Zhang et al. 2022), each point of it proposes the normal
+:math:`\mathcal{N}(x, |H|^{-1})`, the one with the largest evidence lower bound wins, and the chain
+starts at one of its draws, taken by importance.
+
+Differentiation is forward (D JVPs for a gradient, D^2 second-order JVPs for a Hessian) or reverse.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from blackjax_ext.mcmc.metrics import Dense, Diagonal
+from jax import Array
+
+__all__ = ["Approximation", "Differentiation", "diagonal", "find", "find_all"]
+
+Differentiation: TypeAlias = Literal["forward", "reverse"]
+LogDensity: TypeAlias = Callable[[Array], Array]
+
+MAX_STEPS = 60
+NUM_DRAWS = 16
+LENGTHS = 2.0 ** (2 - jnp.arange(16.0))
+CHUNK = 16  # Hessian rows at once: bounds the memory of a big model
+MAX_DIMENSION = {"forward": 64, "reverse": 512}
+
+
+class Approximation(NamedTuple):
+    """A normal approximation of the target.
+
+    mean
+        Its mean, shape (D,).
+    draw
+        A draw from it, shape (D,).
+    metric
+        Factor of its precision.
+    elbo
+        Evidence lower bound, -inf where there is no approximation.
+    """
+
+    mean: Array
+    draw: Array
+    metric: Dense
+    elbo: Array
+
+
+class Path(NamedTuple):
+    """State of Newton's path: step count, point, its log density, whether to go on, best so far."""
+
+    count: Array
+    x: Array
+    value: Array
+    is_moving: Array
+    best: Approximation
+
+
+def find(
+    rng_key: Array, logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
+) -> Approximation:
+    """Best normal approximation along Newton's path from `x`, shape (D,).
+
+    Cost: up to 60 steps of one gradient, one Hessian, one eigenvalue problem and 32 evaluations.
+    """
+    initial = Path(
+        jnp.array(0), x, logdensity_fn(x), jnp.array(True), Approximation(x, x, identity(x), -jnp.inf)
+    )
+
+    def is_going(path):
+        return path.is_moving & (path.count < MAX_STEPS)
+
+    def step(path):
+        key = jax.random.fold_in(rng_key, path.count)
+        gradient, metric = curvature(logdensity_fn, path.x, differentiation)
+        here = approximate(key, logdensity_fn, path.x, metric)
+        best = jax.tree.map(partial(jnp.where, here.elbo > path.best.elbo), here, path.best)
+        slope = metric.inverse_sqrt_transpose_times(gradient)
+        direction = metric.inverse_sqrt_times(slope)
+        ladder = path.x + LENGTHS[:, None].astype(x.dtype) * direction
+        values = finite(jax.vmap(logdensity_fn)(ladder))
+        top = jnp.argmax(values)
+        is_better = values[top] > path.value
+        # |slope|^2 / 2 is what a quadratic still has to gain
+        is_moving = is_better & (slope @ slope > 1e-2)
+        point = jnp.where(is_better, ladder[top], path.x)
+        return Path(path.count + 1, point, jnp.maximum(values[top], path.value), is_moving, best)
+
+    return jax.lax.while_loop(is_going, step, initial).best
+
+
+def find_all(
+    rng_key: Array, logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
+) -> tuple[Array, Dense]:
+    """Starts of C chains from `x`, shape (C, D), and the metric of the best approximation.
+
+    A chain whose path ended in a local mode too poor to matter, its bound more than D + 10 below
+    the best, starts at a draw from the best one instead.
+    """
+    key_find, key_draw = (jax.vmap(partial(jax.random.fold_in, data=i))(rng_key) for i in (0, 1))
+    found = jax.vmap(lambda key, x: find(key, logdensity_fn, x, differentiation))(key_find, x)
+    best = jax.tree.map(lambda leaf: leaf[jnp.argmax(found.elbo)], found)
+    others = jax.vmap(lambda key: approximate(key, logdensity_fn, best.mean, best.metric))(key_draw)
+    is_poor = found.elbo < best.elbo - (x.shape[1] + 10.0)
+    return jnp.where(is_poor[:, None], others.draw, found.draw), best.metric
+
+
+def finite(values: Array) -> Array:
+    """`values` with -inf for what is not finite."""
+    return jnp.where(jnp.isfinite(values), values, -jnp.inf)
+
+
+def identity(x: Array) -> Dense:
+    """The metric of a start that has no curvature to go by."""
+    eye = jnp.eye(x.size, dtype=x.dtype)
+    return Dense(eye, eye)
+
+
+def curvature(
+    logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
+) -> tuple[Array, Dense]:
+    """Gradient and the metric |H| at `x`.
+
+    H is scaled to a unit diagonal first: in float32 the eigenvalues of a regression on unscaled
+    covariates would drown in rounding.
+    """
+    grad_fn = jax.jacfwd(logdensity_fn) if differentiation == "forward" else jax.grad(logdensity_fn)
+
+    def row(direction):
+        return jax.jvp(grad_fn, (x,), (direction,))
+
+    gradients, hessian = jax.lax.map(row, jnp.eye(x.size, dtype=x.dtype), batch_size=CHUNK)
+    precision = -0.5 * (hessian + hessian.T)
+    size = jnp.abs(jnp.diagonal(precision))
+    scale = jnp.where(size > 0, size, 1.0) ** -0.5
+    eigenvalues, vectors = jnp.linalg.eigh(scale[:, None] * precision * scale)
+    root = jnp.maximum(jnp.abs(eigenvalues), x.size * jnp.finfo(x.dtype).eps) ** 0.5
+    metric = Dense(scale[:, None] * vectors / root, root[:, None] * vectors.T / scale)
+    return gradients[0], metric
+
+
+def approximate(
+    rng_key: Array, logdensity_fn: LogDensity, x: Array, metric: Dense
+) -> Approximation:
+    """Evidence lower bound of N(x, G^-1), and one of its draws taken by importance."""
+    key_noise, key_choice = jax.random.split(rng_key)
+    noise = jax.random.normal(key_noise, (NUM_DRAWS, x.size), x.dtype)
+    draws = x + metric.inverse_sqrt_times(noise)
+    log_q = -0.5 * jnp.sum(noise**2, axis=1) + 0.5 * metric.log_det(x.size)
+    log_weights = finite(jax.vmap(logdensity_fn)(draws)) - log_q
+    choice = jax.random.categorical(key_choice, log_weights)
+    is_usable = jnp.isfinite(log_weights[choice])
+    elbo = jnp.mean(log_weights)
+    draw = jnp.where(is_usable, draws[choice], x)
+    return Approximation(x, draw, metric, jnp.where(jnp.isnan(elbo), -jnp.inf, elbo))
+
+
+def diagonal(metric: Dense) -> Diagonal:
+    """Diagonal metric with the marginal standard deviations of a dense one."""
+    return Diagonal(jnp.linalg.norm(metric.inverse_sqrt, axis=-1))

@@ -1,0 +1,42 @@
+"""Options and fixtures shared by all tests."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.laws.laws import FULL, SMALL, Size
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--full-laws", action="store_true", help="run the laws of tests/laws at their full size"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--full-laws"):
+        return
+    skip = pytest.mark.skip(reason="runs only with --full-laws")
+    for item in items:
+        if "full" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def size(request) -> Size:
+    """How many chains and steps a statistical law runs."""
+    return FULL if request.config.getoption("--full-laws") else SMALL
+
+
+@pytest.fixture(params=["float32", "float64", "float32 under x64"])
+def dtype(request):
+    """Each floating dtype with the jax configuration it lives in."""
+    with jax.enable_x64("64" in request.param):
+        yield jnp.dtype(request.param.split()[0])
+
+
+@pytest.fixture
+def x64():
+    """Double precision, for identities that hold up to rounding."""
+    with jax.enable_x64(True):
+        yield

@@ -1,0 +1,76 @@
+"""What a step evaluates, and that it is done by forward mode alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.laws import steps
+from tests.laws.samplers import ROWS
+from tests.laws.targets import LOOP
+
+
+class Counts(dict):
+    """Calls of a density and of its derivatives while a step is traced."""
+
+    def __init__(self):
+        super().__init__(evaluations=0, order=0)
+
+    def density(self, x):
+        """A density that counts."""
+        self["evaluations"] += 1
+        return self._value(x, 0)
+
+    def _value(self, x, order):
+        """The ``order``-th derivative of ``-exp(x)``, summed; knows when it is differentiated."""
+        value = jax.custom_jvp(lambda x: -jnp.sum(jnp.exp(x)))
+
+        @value.defjvp
+        def derivative(primals, directions):
+            self["order"] = max(self["order"], order + 1)
+            (x,), (direction,) = primals, directions
+            return self._value(x, order), self._slope(x, direction, order + 1)
+
+        return value(x)
+
+    def _slope(self, x, direction, order):
+        """The derivative along `direction`, itself differentiable in x."""
+        slope = jax.custom_jvp(lambda x, direction: -jnp.sum(direction * jnp.exp(x)))
+
+        @slope.defjvp
+        def derivative(primals, directions):
+            self["order"] = max(self["order"], order + 1)
+            x, direction = primals
+            change, _ = directions
+            return slope(x, direction), self._slope(x, direction * change, order + 1)
+
+        return slope(x, direction)
+
+
+def costs_what_it_says(row):
+    """The calls of the density in one step, and the highest order of derivative taken of it."""
+    counts = Counts()
+    sampler = ROWS[row].on(counts.density)
+    state = sampler.init(jnp.zeros(3), jax.random.key(0) if ROWS[row].keyed else None)
+    counts.update(evaluations=0, order=0)
+    jax.make_jaxpr(sampler.step)(jax.random.key(1), state)
+    found = counts["evaluations"], counts["order"]
+    assert found == ROWS[row].costs, f"cost: {row} has {found} (evaluations, order)"
+
+
+def shares_the_primal(row):
+    """The number of exponentials in the program of a step: one primal for all tangents."""
+    sampler = ROWS[row].on(lambda x: -jnp.sum(jnp.exp(x)))
+    state = sampler.init(jnp.zeros(3), jax.random.key(0) if ROWS[row].keyed else None)
+    program = str(jax.make_jaxpr(sampler.step)(jax.random.key(1), state))
+    batched = [line for line in program.splitlines() if " = exp " in line and "[2,3]" in line]
+    assert not batched, f"cost: {row} evaluates the density once for each tangent"
+
+
+def samples_without_reverse_mode(row, num_steps=50):
+    """A density on which ``jax.grad`` raises is sampled."""
+    sampler = ROWS[row].build(LOOP, jnp.float32)
+    state = sampler.init(jnp.zeros(3), jax.random.key(2) if ROWS[row].keyed else None)
+    states, info = steps.run(sampler, state, num_steps)
+    assert 0.2 < np.mean(info.acceptance_rate) < 0.95
+    assert len(np.unique(states.position[:, 0])) > num_steps / 5
+    assert not np.any(info.is_divergent)

@@ -1,0 +1,92 @@
+"""The table of samplers: one row for each configuration that has to obey the laws."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+import blackjax_ext
+from tests.laws.targets import TARGETS, Target
+
+
+class Row(NamedTuple):
+    """One configuration of one sampler.
+
+    algorithm
+        Public name in `blackjax_ext`.
+    arguments
+        Keyword arguments other than the step size and the preconditioner.
+    step_sizes
+        For each target, a step size with an acceptance rate near one half.
+    dense
+        Whether the sampler gets the target's dense preconditioner.
+    keyed
+        Whether ``init`` is given a key.
+    costs
+        Per step: calls of the density, and highest order of derivative.
+    """
+
+    algorithm: str
+    arguments: dict[str, Any]
+    step_sizes: dict[str, float]
+    dense: bool = False
+    keyed: bool = True
+    costs: tuple[int, int] = (1, 1)
+
+    @property
+    def forward_only(self) -> bool:
+        """Whether the sampler never calls reverse mode."""
+        return self.algorithm != "mala"
+
+    def build(self, target: Target, dtype=None):
+        """Make the sampler of this row for `target`."""
+        metric = jnp.asarray(target.covariance, dtype or jnp.float32) if self.dense else None
+        return self.on(target.logdensity, self.step_sizes[target.name], metric)
+
+    def on(self, logdensity_fn, step_size=0.5, inverse_mass_matrix=None):
+        """Make the sampler of this row for any density."""
+        make = getattr(blackjax_ext, self.algorithm)
+        return make(logdensity_fn, step_size, inverse_mass_matrix, **self.arguments)
+
+
+def steps(log_gamma, funnel, normal, loop):
+    """Name the step sizes of a row."""
+    return {"log_gamma": log_gamma, "funnel": funnel, "normal": normal, "loop": loop}
+
+
+FRESH = {"persistent_tangent": False}
+SPHERE = {"tangents": "sphere"}
+PAIR = {"num_tangents": 2}
+# a floor that is active on a good part of every skewed target
+FLOOR = {"curvature_floor": 0.3}
+
+ROWS = {
+    "random_walk": Row("random_walk", {}, steps(0.75, 0.54, 0.69, 0.81), costs=(1, 0)),
+    "random_walk_dense": Row("random_walk", {}, steps(0.66, 0.53, 0.77, 0.67), dense=True, costs=(1, 0)),
+    "mala": Row("mala", {}, steps(1.2, 0.89, 1.1, None)),
+    "mala_dense": Row("mala", {}, steps(1.1, 0.87, 1.5, None), dense=True),
+    "fmala": Row("fmala", {}, steps(0.92, 0.61, 0.83, 0.97)),
+    "fmala_sphere": Row("fmala", SPHERE, steps(0.93, 0.62, 0.84, 0.98)),
+    "fmala_pair": Row("fmala", PAIR, steps(1.1, 0.72, 0.99, 1.1)),
+    "fmala_pair_sphere": Row("fmala", PAIR | SPHERE, steps(1.1, 0.71, 0.98, 1.1)),
+    "fmala_fresh": Row("fmala", FRESH, steps(0.92, 0.63, 0.84, 0.96), costs=(2, 1)),
+    "fmala_keyless": Row("fmala", {}, steps(1.0, 0.69, 0.93, 1.1), keyed=False),
+    "fmala_dense": Row("fmala", {}, steps(0.8, 0.61, 0.97, 0.81), dense=True),
+    "line": Row("line_fmala", {}, steps(1.8, 1.5, 1.7, 2.0), costs=(2, 1)),
+    "line_pair": Row("line_fmala", PAIR, steps(1.4, 1.2, 1.3, 1.5), costs=(2, 1)),
+    "line_dense": Row("line_fmala", SPHERE, steps(1.6, 1.5, 1.9, 1.6), dense=True, costs=(2, 1)),
+    "pc_fmala": Row("pc_fmala", FLOOR, steps(0.86, 0.43, 0.66, 0.68), costs=(1, 2)),
+    "pc_fmala_fresh": Row("pc_fmala", FLOOR | FRESH, steps(0.86, 0.42, 0.66, 0.68), costs=(2, 2)),
+    "pc_fmala_keyless": Row("pc_fmala", FLOOR, steps(0.97, 0.52, 0.78, 0.83), keyed=False, costs=(1, 2)),
+    "pc_fmala_dense": Row("pc_fmala", FLOOR, steps(0.72, 0.39, 0.97, 0.84), dense=True, costs=(1, 2)),
+    "pc_line": Row("pc_line_fmala", FLOOR, steps(1.9, 1.6, 1.9, 2.0), costs=(2, 2)),
+    "pc_line_pair": Row("pc_line_fmala", FLOOR | PAIR, steps(1.3, 1.1, 1.6, 1.4), costs=(2, 2)),
+    "pc_line_dense": Row("pc_line_fmala", FLOOR, steps(1.8, 1.6, 1.9, 1.9), dense=True, costs=(2, 2)),
+}
+
+# every sampler on every target it can be differentiated on
+PAIRS = [
+    (row, target)
+    for row in ROWS
+    for target in TARGETS
+    if TARGETS[target].reverse_mode or ROWS[row].forward_only
+]

@@ -1,0 +1,69 @@
+"""The Gaussian Langevin proposal, against quadrature and algebra."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blackjax_ext.mcmc import langevin, metrics
+from tests.laws import proposal
+
+KINDS = ("identity", "scalar", "diagonal", "dense", "clipped")
+SIZES = st.integers(1, 4)
+SEEDS = st.integers(0, 2**31 - 1)
+STEPS = st.floats(0.05, 3.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS, SIZES, STEPS, st.sampled_from(KINDS))
+def test_residual_inverts_increment(seed, size, step_size, kind):
+    with jax.enable_x64(True):
+        proposal.residual_inverts_increment(seed, size, step_size, kind)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS, SIZES, STEPS, st.sampled_from(KINDS), st.sampled_from(KINDS))
+def test_log_ratio_is_antisymmetric(seed, size, step_size, start_kind, end_kind):
+    with jax.enable_x64(True):
+        proposal.antisymmetry(seed, size, step_size, start_kind, end_kind)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS, SIZES, STEPS, st.sampled_from(KINDS), st.sampled_from(KINDS))
+def test_log_ratio_is_made_of_densities(seed, size, step_size, start_kind, end_kind):
+    with jax.enable_x64(True):
+        proposal.log_ratio_is_made_of_densities(seed, size, step_size, start_kind, end_kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("step_size", [0.3, 1.7])
+def test_density_integrates_to_one(kind, size, step_size, x64):
+    proposal.density_integrates_to_one(kind, size, step_size)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_density_has_the_moments_of_the_increments(kind, x64):
+    proposal.density_has_the_moments_of_the_increments(kind, 0.8)
+
+
+def test_log_ratio_keeps_its_digits_in_float32():
+    # 100,000 dimensions: two separate sums of squares would be off by about 0.01
+    size, step_size = 100_000, 0.1
+    rng = np.random.default_rng(5)
+    noise, start, end = rng.normal(size=(3, size))
+
+    def ratio(dtype):
+        points = [
+            langevin.Point(jnp.zeros((), dtype), jnp.asarray(g, dtype), metrics.IDENTITY)
+            for g in (start, end)
+        ]
+        r = langevin.increment(jnp.asarray(noise, dtype), points[0], step_size)
+        return float(langevin.log_ratio(r, *points, step_size))
+
+    single = ratio(jnp.float32)
+    with jax.enable_x64(True):
+        double = ratio(jnp.float64)
+    assert abs(single - double) < 2e-6 * abs(double) + 1e-3

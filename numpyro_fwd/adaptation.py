@@ -15,7 +15,8 @@ thousand draws and ten effective ones, and a covariance from ten is worse than n
 the squared jumps: with lag-one autocorrelation :math:`\rho = 1 - J / (2 S)`, J the mean squared jump,
 :math:`n_e = n (1 - \rho) / (1 + \rho)` per coordinate.
 
-*Step size.* Dual averaging (Hoffman and Gelman 2014), per chain, restarted at each new metric.
+*Step size.* Dual averaging (Hoffman and Gelman 2014) of the acceptance probability, averaged over
+vectorized chains, restarted at each new metric.
 """
 
 from typing import NamedTuple
@@ -24,10 +25,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from blackjax.optimizers.dual_averaging import DualAveragingState, dual_averaging
-from blackjax_ext.mcmc.metrics import Dense, Diagonal, Factor, triangular
 from jax import Array
 
-__all__ = ["AdaptState", "Moments", "init", "update_metric", "update_moments", "update_step", "windows"]
+from blackjax_ext.mcmc.metrics import Dense, Diagonal, Factor, triangular
+
+__all__ = [
+    "AdaptState",
+    "Moments",
+    "init",
+    "update_metric",
+    "update_moments",
+    "update_step",
+    "windows",
+]
 
 FRACTIONS = (0.05, 0.15, 0.4, 0.85)
 MIN_WARMUP = 20  # below, the step size alone is adapted
@@ -116,10 +126,7 @@ def update_step(
     """One update of dual averaging; after the last, the averaged step size is taken."""
     averaging = dual_averaging()[1](state.averaging, target - acceptance_rate)
     log_step = jnp.where(is_last, averaging.log_x_avg, averaging.log_x)
-    limits = jnp.finfo(log_step.dtype)
-    return state._replace(
-        averaging=averaging, step_size=jnp.clip(jnp.exp(log_step), limits.tiny, limits.max)
-    )
+    return state._replace(averaging=averaging, step_size=representable(log_step))
 
 
 def update_moments(state: AdaptState, x: Array) -> AdaptState:
@@ -142,9 +149,14 @@ def update_moments(state: AdaptState, x: Array) -> AdaptState:
 def update_metric(state: AdaptState, x: Array) -> AdaptState:
     """End a window of chains at `x`: new metric, dual averaging restarted, empty sums."""
     metric = shrunk(state.metric, state.moments)
-    averaging = averaging_at(jnp.exp(state.averaging.log_x_avg))
-    step_size = jnp.exp(state.averaging.log_x_avg)
-    return AdaptState(step_size, metric, averaging, start_window(metric, x))
+    step_size = representable(state.averaging.log_x_avg)
+    return AdaptState(step_size, metric, averaging_at(step_size), start_window(metric, x))
+
+
+def representable(log_step: Array) -> Array:
+    """``exp(log_step)``, kept away from zero and infinity."""
+    limits = jnp.finfo(log_step.dtype)
+    return jnp.clip(jnp.exp(log_step), 1e3 * limits.tiny, 1e-3 * limits.max)
 
 
 def shrunk(metric: Factor, moments: Moments) -> Factor:

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import blackjax
 import jax.numpy as jnp
-from blackjax_ext.mcmc.metrics import Dense, Factor
 from jax import Array
+
+from blackjax_ext.mcmc.metrics import Dense, Factor
 
 __all__ = ["Algorithm", "Facts"]
 
@@ -27,7 +28,9 @@ class Algorithm(NamedTuple):
 
     api
         What ``blackjax.generate_top_level_api_from`` returns.
-    parameters
+
+    Parameters
+    ----------
         Parameters of ``init``, of ``build_kernel`` or of the kernel, by name.
     """
 

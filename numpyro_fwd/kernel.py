@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, TypedDict
 import jax
 import jax.numpy as jnp
 from blackjax.adaptation.step_size import find_reasonable_step_size
-from blackjax_ext.mcmc.checks import check_positive
-from blackjax_ext.mcmc.metrics import Dense, Diagonal, Factor, factorize, triangular
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpyro.infer import init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity, is_prng_key
 
+from blackjax_ext.mcmc.checks import check_positive
+from blackjax_ext.mcmc.metrics import Diagonal, Factor, factorize, triangular
 from numpyro_fwd import adaptation, start
 from numpyro_fwd.adaptation import AdaptState
 from numpyro_fwd.algorithm import Algorithm, Facts
@@ -107,7 +107,7 @@ class BlackJAXKernel(MCMCKernel):
     :param init_strategy: NumPyro initialization strategy.
     :param warm_start: Before the warm-up, follow Newton's path from the start to the best normal
         approximation along it, which gives the first position and metric (:mod:`numpyro_fwd.start`).
-        Off if `adapt_mass_matrix` is False or there is no warm-up; not tried beyond 64 dimensions
+        Off if `adapt_mass_matrix` is False or there is no warm-up; not tried beyond 128 dimensions
         in forward mode and 512 in reverse mode.
     :param differentiation: "reverse", or "forward" for algorithms that must not use reverse mode.
     :param parameters: Further parameters of the algorithm's kernel or ``build_kernel``.
@@ -191,8 +191,7 @@ class BlackJAXKernel(MCMCKernel):
     def get_diagnostics_str(self, state: KernelState) -> str:
         """Step size and acceptance for the progress bar."""
         return (
-            f"step size {state.adapt_state.step_size:.2e}. "
-            f"acc. prob={state.mean_accept_prob:.2f}"
+            f"step size {state.adapt_state.step_size:.2e}. acc. prob={state.mean_accept_prob:.2f}"
         )
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
@@ -222,7 +221,7 @@ class BlackJAXKernel(MCMCKernel):
                 model_kwargs,
                 init_strategy=self._init_strategy,
                 init_params=init_params,
-                reverse_mode=self._differentiation == "reverse",
+                differentiation=self._differentiation,
             )
         self._sample_fn = self.sample
         check_start(z)
@@ -300,7 +299,10 @@ class BlackJAXKernel(MCMCKernel):
                 key, kernel_with, inner, first, self._target_accept_prob
             )
 
-        return jax.vmap(search)(rng_key, inner)
+        # vectorized chains share a step size: one that ends the warm-up in a narrow place would
+        # otherwise keep steps that suit no other place
+        found = jax.vmap(search)(rng_key, inner)
+        return jnp.full_like(found, jnp.exp(jnp.mean(jnp.log(found))))
 
     def sample(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
@@ -343,7 +345,7 @@ class BlackJAXKernel(MCMCKernel):
         """Update step size and moments; where a window ends, the metric and what depends on it."""
         if self._adapt_step_size:
             is_last = i == self._num_warmup - 1
-            rate = facts.acceptance_rate
+            rate = jnp.full_like(adapt_state.step_size, jnp.mean(facts.acceptance_rate))
             adapt_state = adaptation.update_step(
                 adapt_state, rate, self._target_accept_prob, is_last
             )

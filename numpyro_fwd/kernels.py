@@ -7,10 +7,9 @@ import blackjax_ext
 from blackjax_ext.mcmc.checks import check_positive
 from blackjax_ext.mcmc.pc_line_fmala import CURVATURE_FLOOR
 from blackjax_ext.mcmc.tangents import TangentLaw, check
-
 from numpyro_fwd.kernel import BlackJAXKernel, KernelOptions
 
-__all__ = ["FMALA", "MALA", "LineFMALA", "PCFMALA", "PCLineFMALA", "RandomWalk"]
+__all__ = ["FMALA", "MALA", "PCFMALA", "LineFMALA", "PCLineFMALA", "RandomWalk"]
 
 
 class RandomWalk(BlackJAXKernel):
@@ -25,9 +24,7 @@ class RandomWalk(BlackJAXKernel):
 
     def __init__(self, model: Callable | None = None, **options: Unpack[KernelOptions]):
         options = {"target_accept_prob": 0.234, **options}
-        super().__init__(
-            model, blackjax_ext.random_walk, differentiation="forward", **options
-        )
+        super().__init__(model, blackjax_ext.random_walk, differentiation="forward", **options)
 
 
 class MALA(BlackJAXKernel):

@@ -16,6 +16,8 @@ from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro.infer.util import initialize_model, unconstrain_fn
 from numpyro.util import identity, is_prng_key, not_jax_tracer
 
+from numpyro_fwd.start import MAX_DIMENSION, Differentiation
+
 __all__ = [
     "View",
     "check_finite",
@@ -65,7 +67,7 @@ def view_model(
     *,
     init_strategy: Callable,
     init_params: Position,
-    reverse_mode: bool,
+    differentiation: Differentiation,
 ) -> tuple[View, Position]:
     """View of `model` and a start with finite density, one per key.
 
@@ -79,6 +81,7 @@ def view_model(
     seeded = substitute(seed(model, key), substitute_fn=init_strategy)
     sites = trace(seeded).get_trace(*model_args, **model_kwargs)
     latents = check_sites(sites)
+    size = sum(np.size(sites[name]["value"]) for name in latents)
     try:
         info = initialize_model(
             rng_key,
@@ -87,7 +90,9 @@ def view_model(
             dynamic_args=True,
             model_args=model_args,
             model_kwargs=model_kwargs,
-            validate_grad=reverse_mode,
+            forward_mode_differentiation=differentiation == "forward",
+            # a gradient of D JVPs, asked for where the warm start can afford it too
+            validate_grad=differentiation == "reverse" or size <= MAX_DIMENSION["forward"],
         )
     except RuntimeError as error:
         raise ValueError(no_start(sites, error)) from error

@@ -7,9 +7,11 @@ gradient and :math:`|H|` minus the Hessian with the absolute values of its eigen
 parameter and to their correlation.
 
 A mode need not be near the mass (Neal's funnel has its mode 13 sds from it), so the start is not the
-end of the path. As in Pathfinder (Zhang et al. 2022), each point of it proposes the normal
-:math:`\mathcal{N}(x, |H|^{-1})`, the one with the largest evidence lower bound wins, and the chain
-starts at one of its draws, taken by importance.
+end of the path. As in Pathfinder (Zhang et al. 2022), each point of the path proposes a normal,
+:math:`\mathcal{N}(x, |H|^{-1})`, and the best of them wins; the chain starts at one of its draws, taken
+by importance. Best means the largest importance-weighted bound of the log evidence (Burda et al.
+2016), which counts the mass that a normal covers. The plain evidence lower bound does not serve: a
+single draw where the log density is -1e20 decides it.
 
 Differentiation is forward (D JVPs for a gradient, D^2 second-order JVPs for a Hessian) or reverse.
 """
@@ -20,8 +22,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from blackjax_ext.mcmc.metrics import Dense, Diagonal
 from jax import Array
+
+from blackjax_ext.mcmc.metrics import Dense, Diagonal
 
 __all__ = ["Approximation", "Differentiation", "diagonal", "find", "find_all"]
 
@@ -32,7 +35,7 @@ MAX_STEPS = 60
 NUM_DRAWS = 16
 LENGTHS = 2.0 ** (2 - jnp.arange(16.0))
 CHUNK = 16  # Hessian rows at once: bounds the memory of a big model
-MAX_DIMENSION = {"forward": 64, "reverse": 512}
+MAX_DIMENSION = {"forward": 128, "reverse": 512}
 
 
 class Approximation(NamedTuple):
@@ -44,14 +47,14 @@ class Approximation(NamedTuple):
         A draw from it, shape (D,).
     metric
         Factor of its precision.
-    elbo
-        Evidence lower bound, -inf where there is no approximation.
+    evidence
+        Importance-weighted bound of the log evidence, -inf where there is no approximation.
     """
 
     mean: Array
     draw: Array
     metric: Dense
-    elbo: Array
+    evidence: Array
 
 
 class Path(NamedTuple):
@@ -72,7 +75,11 @@ def find(
     Cost: up to 60 steps of one gradient, one Hessian, one eigenvalue problem and 32 evaluations.
     """
     initial = Path(
-        jnp.array(0), x, logdensity_fn(x), jnp.array(True), Approximation(x, x, identity(x), -jnp.inf)
+        jnp.array(0),
+        x,
+        logdensity_fn(x),
+        jnp.array(True),
+        Approximation(x, x, identity(x), -jnp.inf),
     )
 
     def is_going(path):
@@ -82,15 +89,16 @@ def find(
         key = jax.random.fold_in(rng_key, path.count)
         gradient, metric = curvature(logdensity_fn, path.x, differentiation)
         here = approximate(key, logdensity_fn, path.x, metric)
-        best = jax.tree.map(partial(jnp.where, here.elbo > path.best.elbo), here, path.best)
+        best = jax.tree.map(partial(jnp.where, here.evidence > path.best.evidence), here, path.best)
         slope = metric.inverse_sqrt_transpose_times(gradient)
         direction = metric.inverse_sqrt_times(slope)
         ladder = path.x + LENGTHS[:, None].astype(x.dtype) * direction
         values = finite(jax.vmap(logdensity_fn)(ladder))
         top = jnp.argmax(values)
         is_better = values[top] > path.value
-        # |slope|^2 / 2 is what a quadratic still has to gain
-        is_moving = is_better & (slope @ slope > 1e-2)
+        # |slope|^2 / 2 is what a quadratic still has to gain; a path may also run away from the mass
+        is_astray = here.evidence < best.evidence - negligible(x)
+        is_moving = is_better & (slope @ slope > 1e-2) & ~is_astray
         point = jnp.where(is_better, ladder[top], path.x)
         return Path(path.count + 1, point, jnp.maximum(values[top], path.value), is_moving, best)
 
@@ -102,15 +110,20 @@ def find_all(
 ) -> tuple[Array, Dense]:
     """Starts of C chains from `x`, shape (C, D), and the metric of the best approximation.
 
-    A chain whose path ended in a local mode too poor to matter, its bound more than D + 10 below
-    the best, starts at a draw from the best one instead.
+    A chain whose path found a mode too poor to matter, its evidence more than D + 10 below the best
+    in logarithm, starts at a draw from the best one instead.
     """
     key_find, key_draw = (jax.vmap(partial(jax.random.fold_in, data=i))(rng_key) for i in (0, 1))
     found = jax.vmap(lambda key, x: find(key, logdensity_fn, x, differentiation))(key_find, x)
-    best = jax.tree.map(lambda leaf: leaf[jnp.argmax(found.elbo)], found)
+    best = jax.tree.map(lambda leaf: leaf[jnp.argmax(found.evidence)], found)
     others = jax.vmap(lambda key: approximate(key, logdensity_fn, best.mean, best.metric))(key_draw)
-    is_poor = found.elbo < best.elbo - (x.shape[1] + 10.0)
+    is_poor = found.evidence < best.evidence - negligible(x[0])
     return jnp.where(is_poor[:, None], others.draw, found.draw), best.metric
+
+
+def negligible(x: Array) -> float:
+    """Difference of log evidence at which the lesser approximation does not matter."""
+    return x.size + 10.0
 
 
 def finite(values: Array) -> Array:
@@ -144,13 +157,18 @@ def curvature(
     eigenvalues, vectors = jnp.linalg.eigh(scale[:, None] * precision * scale)
     root = jnp.maximum(jnp.abs(eigenvalues), x.size * jnp.finfo(x.dtype).eps) ** 0.5
     metric = Dense(scale[:, None] * vectors / root, root[:, None] * vectors.T / scale)
-    return gradients[0], metric
+    # far out in float32 a Hessian can overflow where the gradient does not: follow the gradient
+    gradient = gradients[0]
+    is_usable = jnp.isfinite(metric.inverse_sqrt).all() & jnp.isfinite(metric.sqrt).all()
+    length = jnp.maximum(jnp.linalg.norm(gradient), 1.0) ** 0.5
+    descent = jax.tree.map(lambda a, b: a * b, identity(x), Dense(1 / length, length))
+    return gradient, jax.tree.map(partial(jnp.where, is_usable), metric, descent)
 
 
 def approximate(
     rng_key: Array, logdensity_fn: LogDensity, x: Array, metric: Dense
 ) -> Approximation:
-    """Evidence lower bound of N(x, G^-1), and one of its draws taken by importance."""
+    """The normal N(x, G^-1), its bound of the evidence, and one of its draws by importance."""
     key_noise, key_choice = jax.random.split(rng_key)
     noise = jax.random.normal(key_noise, (NUM_DRAWS, x.size), x.dtype)
     draws = x + metric.inverse_sqrt_times(noise)
@@ -158,9 +176,9 @@ def approximate(
     log_weights = finite(jax.vmap(logdensity_fn)(draws)) - log_q
     choice = jax.random.categorical(key_choice, log_weights)
     is_usable = jnp.isfinite(log_weights[choice])
-    elbo = jnp.mean(log_weights)
+    evidence = jax.nn.logsumexp(log_weights) - jnp.log(NUM_DRAWS)
     draw = jnp.where(is_usable, draws[choice], x)
-    return Approximation(x, draw, metric, jnp.where(jnp.isnan(elbo), -jnp.inf, elbo))
+    return Approximation(x, draw, metric, finite(evidence))
 
 
 def diagonal(metric: Dense) -> Diagonal:

@@ -163,18 +163,25 @@ def build_kernel() -> Callable:
         if not persistent_tangent:
             frame, _, slopes = evaluate(key_fresh, x)
         start = langevin.Point(state.logdensity, slopes @ frame, metrics.IDENTITY)
-        noise = jax.random.normal(key_noise, x.shape, x.dtype)
-        # without a tangent, this step only draws one: it proposes to stay
+        noise = langevin.normal(key_noise, x.size, x.dtype)
+        # without a tangent, this step only draws one: it proposes to stay. A branch, not a select:
+        # what it returns is computed once, and not again in every operation that reads it
         has_tangent = ~jnp.isnan(slopes[0])
-        r = jnp.where(has_tangent, langevin.increment(noise, start, step_size), 0.0)
+        r = jax.lax.cond(
+            has_tangent,
+            lambda: langevin.increment(noise, start, step_size),
+            lambda: jnp.zeros_like(noise),
+        )
 
         y = x + metric.inverse_sqrt_times(r)
         new_frame, logdensity, new_slopes = evaluate(key_tangent, y)
         end = langevin.Point(logdensity, new_slopes @ new_frame, metrics.IDENTITY)
         log_ratio = langevin.log_ratio(r, start, end, step_size)
         log_ratio = jnp.where(has_tangent, log_ratio, 0.0 * new_slopes[0])
+        # and draws it outside the support too, where it could never leave otherwise
+        checked = jnp.where(has_tangent, logdensity, jnp.maximum(logdensity, 0.0))
         proposal = FMALAState(unravel(y), logdensity, new_frame, new_slopes)
-        new_state, *facts = langevin.accept(key_accept, log_ratio, logdensity, proposal, state)
+        new_state, *facts = langevin.accept(key_accept, log_ratio, checked, proposal, state)
         return new_state, FMALAInfo(*facts)
 
     return kernel

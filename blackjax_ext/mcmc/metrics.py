@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 __all__ = [
@@ -31,7 +30,7 @@ class Diagonal(NamedTuple):
         Standard deviations: a scalar, which serves every coordinate, or shape (D,).
     """
 
-    inverse_sqrt: Array
+    inverse_sqrt: Array | float
 
     def inverse_sqrt_times(self, z: Array) -> Array:
         """``R z``."""
@@ -47,11 +46,12 @@ class Diagonal(NamedTuple):
 
     def log_det(self, size: int) -> Array:
         """``log |G|`` in `size` dimensions."""
-        return -2.0 * jnp.sum(jnp.broadcast_to(jnp.log(self.inverse_sqrt), (size,)))
+        logs = jnp.log(self.inverse_sqrt)
+        return -2.0 * (size * logs if logs.ndim == 0 else jnp.sum(logs))
 
     def inverse(self) -> Array:
         """Diagonal of ``G^{-1}``."""
-        return self.inverse_sqrt**2
+        return jnp.square(self.inverse_sqrt)
 
 
 class Dense(NamedTuple):
@@ -89,7 +89,8 @@ class Dense(NamedTuple):
 
 
 Factor: TypeAlias = Diagonal | Dense
-IDENTITY = Diagonal(np.ones(()))
+# a Python float has no dtype of its own: float32 positions stay float32 under x64
+IDENTITY = Diagonal(1.0)
 InverseMassMatrix: TypeAlias = Array | Factor | None
 
 

@@ -170,8 +170,10 @@ def build_kernel() -> Callable:
         end = point(logdensity, *memory)
         log_ratio = langevin.log_ratio(r, start, end, step_size)
         log_ratio = jnp.where(has_tangent, log_ratio, 0.0 * memory[1][0])
+        # and draws it outside the support too, where it could never leave otherwise
+        checked = jnp.where(has_tangent, logdensity, jnp.maximum(logdensity, 0.0))
         proposal = PCFMALAState(unravel(y), logdensity, *memory)
-        new_state, *facts = langevin.accept(key_accept, log_ratio, logdensity, proposal, state)
+        new_state, *facts = langevin.accept(key_accept, log_ratio, checked, proposal, state)
         return new_state, PCFMALAInfo(*facts)
 
     return kernel

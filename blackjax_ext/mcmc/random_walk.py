@@ -1,8 +1,8 @@
 r"""Preconditioned random-walk Metropolis, the reference every gradient has to beat.
 
-BlackJAX's additive-step random walk with the step :math:`\epsilon L z`, where :math:`L L^T` is
-`inverse_mass_matrix` and :math:`z \sim \mathcal{N}(0, I)`: a symmetric proposal, accepted with
-probability :math:`\min(1, \pi(x_*) / \pi(x))`.
+The chain of BlackJAX's additive-step random walk with the step :math:`\epsilon L z`, where
+:math:`L L^T` is `inverse_mass_matrix` and :math:`z \sim \mathcal{N}(0, I)`: a symmetric proposal,
+accepted with probability :math:`\min(1, \pi(x_*) / \pi(x))`.
 
 Cost: one evaluation of the density per step, no derivative.
 
@@ -14,20 +14,31 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
-from blackjax.mcmc import random_walk
-from blackjax.mcmc.random_walk import RWState
-from blackjax.types import ArrayLikeTree, PRNGKey
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import metrics
+from blackjax_ext.mcmc import langevin, metrics
 from blackjax_ext.mcmc.checks import check_position, check_positive, check_scalar
 
 __all__ = ["RandomWalkInfo", "RandomWalkState", "as_top_level_api", "build_kernel", "init"]
 
-RandomWalkState = RWState
+
+class RandomWalkState(NamedTuple):
+    """State of the chain.
+
+    position
+        Pytree of arrays.
+    logdensity
+        Log density at the position.
+    logdensity_grad
+        Always None: this kernel has no gradient to offer to an adaptation.
+    """
+
+    position: ArrayTree
+    logdensity: Array
+    logdensity_grad: None = None
 
 
 class RandomWalkInfo(NamedTuple):
@@ -48,11 +59,11 @@ class RandomWalkInfo(NamedTuple):
 
 def init(
     position: ArrayLikeTree, logdensity_fn: Callable, rng_key: PRNGKey | None = None
-) -> RWState:
+) -> RandomWalkState:
     """Make the first state: one evaluation. No key is needed; one is accepted and not used."""
     del rng_key
     position = check_position(position)
-    return random_walk.init(position, lambda x: check_scalar(logdensity_fn(x)))
+    return RandomWalkState(position, check_scalar(logdensity_fn(position)))
 
 
 def build_kernel() -> Callable:
@@ -62,25 +73,27 @@ def build_kernel() -> Callable:
     -------
     ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None) -> (state, info)``.
     """
-    additive_step = random_walk.build_additive_step()
 
     def kernel(
         rng_key: PRNGKey,
-        state: RWState,
+        state: RandomWalkState,
         logdensity_fn: Callable,
         step_size: float,
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
-    ) -> tuple[RWState, RandomWalkInfo]:
+    ) -> tuple[RandomWalkState, RandomWalkInfo]:
         """One step: one evaluation."""
         metric = metrics.factorize(inverse_mass_matrix)
 
-        def random_step(key, position):
-            x, unravel = ravel_pytree(position)
-            return unravel(step_size * metric.inverse_sqrt_times(jax.random.normal(key, x.shape, x.dtype)))
+        key_noise, key_accept = jax.random.split(rng_key)
+        x, unravel = ravel_pytree(state.position)
+        noise = jax.random.normal(key_noise, x.shape, x.dtype)
+        position = unravel(x + metric.inverse_sqrt_times(step_size * noise))
 
-        new_state, info = additive_step(rng_key, state, logdensity_fn, random_step)
-        is_divergent = ~jnp.isfinite(info.proposal.logdensity)
-        return new_state, RandomWalkInfo(info.acceptance_rate, info.is_accepted, is_divergent)
+        logdensity = logdensity_fn(position)
+        log_ratio = logdensity - state.logdensity
+        proposal = RandomWalkState(position, logdensity)
+        new_state, *facts = langevin.accept(key_accept, log_ratio, logdensity, proposal, state)
+        return new_state, RandomWalkInfo(*facts)
 
     return kernel
 

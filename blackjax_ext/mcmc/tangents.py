@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from blackjax_ext.mcmc import langevin
+
 __all__ = ["TangentLaw", "check", "curvatures", "draw", "slopes"]
 
 TangentLaw: TypeAlias = Literal["sphere", "rademacher"]
@@ -55,22 +57,26 @@ def draw(rng_key: Array, num_tangents: int, like: Array, tangents: TangentLaw) -
     argument, also when signs happen to be dependent.
     """
     check(num_tangents, tangents, like.size)
-    shape = (num_tangents, like.size)
+    size = num_tangents * like.size
     if tangents == "sphere":
-        frame = jax.random.normal(rng_key, shape, like.dtype)
+        frame = langevin.normal(rng_key, size, like.dtype)
+        frame = frame if num_tangents > 1 else frame / jnp.linalg.norm(frame)
     else:
-        frame = signs(rng_key, shape, like.dtype)
-    if num_tangents == 1:
-        return frame / jnp.linalg.norm(frame)
-    return jnp.linalg.qr(frame.T)[0].T
+        frame = signs(rng_key, size, like.dtype)
+    frame = frame.reshape(num_tangents, like.size)
+    return frame if num_tangents == 1 else jnp.linalg.qr(frame.T)[0].T
 
 
-def signs(rng_key: Array, shape: tuple[int, int], dtype) -> Array:
-    """Independent random signs, 32 from each random word."""
-    size = shape[0] * shape[1]
-    words = jax.random.bits(rng_key, (-(-size // 32), 1), jnp.uint32)
-    bits = (words >> jnp.arange(32, dtype=jnp.uint32)) & 1
-    return (2 * bits.ravel()[:size].astype(dtype) - 1).reshape(shape)
+def signs(rng_key: Array, size: int, dtype) -> Array:
+    """Independent random signs over sqrt(size), shape (size,), 32 from each random word."""
+    scale = size**-0.5
+
+    def unpack(key, n):
+        words = jax.random.bits(key, (-(-n // 32), 1), jnp.uint32)
+        bits = (words >> jnp.arange(32, dtype=jnp.uint32)) & 1
+        return scale * (2 * bits.ravel()[:n].astype(dtype) - 1)
+
+    return langevin.in_blocks(unpack, rng_key, size)
 
 
 def slopes(logdensity_fn: LogDensity, x: Array, directions: Array) -> tuple[Array, Array]:

@@ -1,5 +1,7 @@
 """Laws of conduct under jax: batching, compilation, dtypes, keys, bad numbers, resuming."""
 
+from operator import itemgetter
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,7 +48,7 @@ def vmap_is_loop(row):
     chain = jax.jit(chain)
     for i, (position, key) in enumerate(zip(positions, keys, strict=True)):
         alone = chain(position, key)
-        assert_same(jax.tree.map(lambda x: x[i], batch), alone, rtol=1e-9, atol=1e-9)
+        assert_same(jax.tree.map(itemgetter(i), batch), alone, rtol=1e-9, atol=1e-9)
 
 
 def compiles_once(row, dtype):
@@ -71,7 +73,7 @@ def keeps_dtype(row, dtype):
     for each in (state, new_state):
         found = {str(leaf.dtype) for leaf in jax.tree.leaves(each)}
         assert found == {str(dtype)}, f"dtype: {row} holds {found} for a {dtype} position"
-    assert info.acceptance_rate.dtype == dtype
+    assert info.acceptance_rate.dtype == dtype, f"dtype: {info.acceptance_rate.dtype} rate"
     assert info.is_accepted.dtype == info.is_divergent.dtype == bool
 
 
@@ -92,7 +94,7 @@ def rejects_nan(row, is_nan_at_start):
     """A NaN at either end is rejected, says so, and leaves the position where it was."""
 
     def broken(x):
-        # a traced constant: NaN at the start alone, or everywhere else
+        # NaN at the start alone, or everywhere else
         at_start = jnp.all(x == jnp.asarray(START, x.dtype))
         return jnp.where(at_start == is_nan_at_start, jnp.nan, 0.0) + logdensity(x)
 
@@ -143,7 +145,7 @@ def resumes(row):
 
 def takes_any_pytree(row):
     """Leaves of any shape in any container give the chain of the flat vector."""
-    tree = {"a": (np.array(START[0]), [np.array(START[1:2])]), "b": np.array(START[2:]).reshape(1, 1)}
+    tree = {"a": (np.array(START[0]), [START[1:2]]), "b": START[2:].reshape(1, 1)}
 
     def on_tree(position):
         (a, [b]), c = position["a"], position["b"]

@@ -93,9 +93,7 @@ def density_has_the_moments_of_the_increments(kind, step_size):
     noise = jnp.asarray(rng.normal(size=(5_000, 2)))
     r = jax.vmap(lambda z: langevin.increment(z, point, step_size))(noise)
     logpdf = jax.vmap(lambda r: langevin.logpdf(r, point, step_size))(r)
-    mode = langevin.logpdf(
-        langevin.increment(jnp.zeros(2), point, step_size), point, step_size
-    )
+    mode = langevin.logpdf(langevin.increment(jnp.zeros(2), point, step_size), point, step_size)
     # twice the drop below the mode of a 2-D normal density is chi-squared with 2 degrees
     p = scipy.stats.kstest(2.0 * np.asarray(mode - logpdf), scipy.stats.chi2(2).cdf).pvalue
     assert p > LEVEL, f"increments do not follow the density: p = {p:.2g}"

@@ -18,6 +18,7 @@ from tests.laws.targets import FUNNEL
 START = np.array([0.4, -0.7, 1.1, 0.3])
 COVARIANCE = FUNNEL.covariance
 FLOOR = 0.3
+hessian = jax.jit(jax.hessian(FUNNEL.logdensity))
 
 # each of these is MALA in a metric: (algorithm, arguments, covariance of the proposal at x)
 FULL_FRAMES = {
@@ -29,22 +30,21 @@ FULL_FRAMES = {
     "pc_line": (
         "pc_line_fmala",
         {"curvature_floor": FLOOR},
-        lambda x: absolute_inverse(jax.hessian(FUNNEL.logdensity)(x)),
+        lambda x: absolute_inverse(hessian(x)),
     ),
 }
 
 
-def absolute_inverse(hessian, floor=FLOOR):
+def absolute_inverse(matrix, floor=FLOOR):
     """Inverse of a symmetric matrix with the absolute values of its eigenvalues, floored."""
-    eigenvalues, eigenvectors = np.linalg.eigh(np.asarray(hessian))
+    eigenvalues, eigenvectors = np.linalg.eigh(np.asarray(matrix))
     return eigenvectors / np.maximum(np.abs(eigenvalues), floor) @ eigenvectors.T
 
 
 def preconditioned_absolute_inverse(x):
     """The same in coordinates whitened by the preconditioner, brought back."""
     root = np.linalg.cholesky(COVARIANCE)
-    hessian = np.asarray(jax.hessian(FUNNEL.logdensity)(x))
-    return root @ absolute_inverse(root.T @ hessian @ root) @ root.T
+    return root @ absolute_inverse(root.T @ np.asarray(hessian(x)) @ root) @ root.T
 
 
 def proposals(algorithm, arguments, step_size=0.6, metric=None, num_proposals=500):
@@ -70,7 +70,7 @@ def full_frame_is_langevin(algorithm, arguments, covariance_fn, metric=None):
 
 def full_frame_is_blackjax_mala(algorithm, arguments):
     """With all tangents: the acceptance probability that blackjax.mala computes for the move."""
-    step_size = 0.6
+    step_size = 1.0
     ends, log_ratios = proposals(algorithm, arguments | {"num_tangents": 4}, step_size)
     gradient = jax.grad(FUNNEL.logdensity)(START)
     noises = (ends[:50] - START - 0.5 * step_size**2 * gradient) / step_size
@@ -81,7 +81,7 @@ def full_frame_is_blackjax_mala(algorithm, arguments):
         with mock.patch.object(diffusions, "generate_gaussian_noise", lambda *args: noise):
             return reference.step(jax.random.key(0), state)[1].acceptance_rate
 
-    expected = jax.vmap(acceptance)(noises)
+    expected = jax.jit(jax.vmap(acceptance))(noises)
     found = np.minimum(1.0, np.exp(log_ratios[:50]))
     assert np.ptp(found) > 0.5
     np.testing.assert_allclose(found, expected, rtol=1e-8)
@@ -107,6 +107,18 @@ def mala_is_blackjax_mala(step_size=0.6):
     same_chain((ours, START), (without_key, START))
 
 
+def random_walk_is_blackjax_random_walk(step_size=0.5):
+    """With the same keys, BlackJAX's additive-step random walk makes the same chain."""
+
+    def normal_step(key, position):
+        return step_size * jax.random.normal(key, position.shape, position.dtype)
+
+    ours = blackjax_ext.random_walk(FUNNEL.logdensity, step_size)
+    theirs = blackjax.additive_step_random_walk(FUNNEL.logdensity, normal_step)
+    without_key = theirs._replace(init=lambda position, rng_key: theirs.init(position))
+    same_chain((ours, START), (without_key, START))
+
+
 def preconditioner_is_whitening(row, diagonal=False):
     """A preconditioner L L^T on x is the identity on L^-1 x."""
     covariance = np.diag(np.diag(COVARIANCE)) if diagonal else COVARIANCE
@@ -127,5 +139,3 @@ def unit_curvature_is_no_curvature(curved, plain, arguments):
     make_curved, make_plain = getattr(blackjax_ext, curved), getattr(blackjax_ext, plain)
     samplers = make_curved(logdensity, 1.4, **arguments), make_plain(logdensity, 1.4, **arguments)
     same_chain((samplers[0], START), (samplers[1], START))
-
-

@@ -61,7 +61,9 @@ FLOOR = {"curvature_floor": 0.3}
 
 ROWS = {
     "random_walk": Row("random_walk", {}, steps(0.75, 0.54, 0.69, 0.81), costs=(1, 0)),
-    "random_walk_dense": Row("random_walk", {}, steps(0.66, 0.53, 0.77, 0.67), dense=True, costs=(1, 0)),
+    "random_walk_dense": Row(
+        "random_walk", {}, steps(0.66, 0.53, 0.77, 0.67), dense=True, costs=(1, 0)
+    ),
     "mala": Row("mala", {}, steps(1.2, 0.89, 1.1, None)),
     "mala_dense": Row("mala", {}, steps(1.1, 0.87, 1.5, None), dense=True),
     "fmala": Row("fmala", {}, steps(0.92, 0.61, 0.83, 0.97)),
@@ -76,11 +78,17 @@ ROWS = {
     "line_dense": Row("line_fmala", SPHERE, steps(1.6, 1.5, 1.9, 1.6), dense=True, costs=(2, 1)),
     "pc_fmala": Row("pc_fmala", FLOOR, steps(0.86, 0.43, 0.66, 0.68), costs=(1, 2)),
     "pc_fmala_fresh": Row("pc_fmala", FLOOR | FRESH, steps(0.86, 0.42, 0.66, 0.68), costs=(2, 2)),
-    "pc_fmala_keyless": Row("pc_fmala", FLOOR, steps(0.97, 0.52, 0.78, 0.83), keyed=False, costs=(1, 2)),
-    "pc_fmala_dense": Row("pc_fmala", FLOOR, steps(0.72, 0.39, 0.97, 0.84), dense=True, costs=(1, 2)),
+    "pc_fmala_keyless": Row(
+        "pc_fmala", FLOOR, steps(0.97, 0.52, 0.78, 0.83), keyed=False, costs=(1, 2)
+    ),
+    "pc_fmala_dense": Row(
+        "pc_fmala", FLOOR, steps(0.72, 0.39, 0.97, 0.84), dense=True, costs=(1, 2)
+    ),
     "pc_line": Row("pc_line_fmala", FLOOR, steps(1.9, 1.6, 1.9, 2.0), costs=(2, 2)),
     "pc_line_pair": Row("pc_line_fmala", FLOOR | PAIR, steps(1.3, 1.1, 1.6, 1.4), costs=(2, 2)),
-    "pc_line_dense": Row("pc_line_fmala", FLOOR, steps(1.8, 1.6, 1.9, 1.9), dense=True, costs=(2, 2)),
+    "pc_line_dense": Row(
+        "pc_line_fmala", FLOOR, steps(1.8, 1.6, 1.9, 1.9), dense=True, costs=(2, 2)
+    ),
 }
 
 # every sampler on every target it can be differentiated on

@@ -15,7 +15,7 @@ def proposals(sampler, state, num_proposals, seed=0):
     """Proposals from `state`, shape (n, D), and their log ratios, shape (n,)."""
 
     def accept(rng_key, log_ratio, end_logdensity, end, start):
-        return end, jnp.array(True), log_ratio, jnp.array(False)
+        return end, log_ratio, jnp.array(True), jnp.array(False)
 
     def one(key):
         new_state, info = sampler.step(key, state)
@@ -41,7 +41,7 @@ def run(sampler, state, num_steps, seed=1):
 
 def gaussian_langevin(logdensity_fn, step_size, covariance_fn):
     """The log ratio of ``N(x + e^2/2 C(x) grad f(x), e^2 C(x))`` and its standardized noise."""
-    gradient = jax.grad(logdensity_fn)
+    gradient = jax.jit(jax.grad(logdensity_fn))
 
     def moments(x):
         covariance = np.asarray(covariance_fn(x))

@@ -1,9 +1,11 @@
 """Chains that start in equilibrium stay there, while they move."""
 
+import numpy as np
 import pytest
 
 from tests.laws import laws
 from tests.laws.samplers import PAIRS
+from tests.laws.targets import TARGETS
 
 
 @pytest.mark.parametrize(("row", "target"), PAIRS)
@@ -12,10 +14,6 @@ def test_exact_starts_stay_exact(row, target, size):
 
 
 def test_transform_is_uniform_on_exact_draws(size):
-    import numpy as np
-
-    from tests.laws.targets import TARGETS
-
     for target in TARGETS.values():
         draws = target.draw(np.random.default_rng(22), size.num_chains)
         assert np.min(laws.uniformity(target.uniforms(laws.flat(draws)))) > laws.LEVEL

@@ -1,0 +1,657 @@
+"""What forward-mode sampling costs and what it yields: ``python benchmarks/forward_mode.py``.
+
+Each section is a function that measures and returns a :class:`Section`. The sections are kept in
+``docs/results/forward_mode.json``, from which ``docs/results/forward_mode.md`` is written.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import functools
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the installed packages
+
+import arviz as az  # noqa: E402
+import blackjax  # noqa: E402
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from jax.flatten_util import ravel_pytree  # noqa: E402
+from numpyro.infer import MCMC, NUTS  # noqa: E402
+from numpyro.infer.util import initialize_model  # noqa: E402
+
+import blackjax_ext  # noqa: E402
+from benchmarks import models  # noqa: E402
+from blackjax_ext.mcmc import langevin, tangents  # noqa: E402
+from numpyro_fwd import (  # noqa: E402
+    FMALA,
+    PCFMALA,
+    BlackJAXKernel,
+    LineFMALA,
+    PCLineFMALA,
+    RandomWalk,
+)
+
+STEP_SIZE = 1e-4  # what a step costs does not depend on it
+ROWS = (400, 10_000)
+
+
+@dataclasses.dataclass
+class Section:
+    """A table of the results page, with what it was expected to show.
+
+    `checks` holds tuples of what is compared, its value, and its upper limit.
+    """
+
+    title: str
+    text: str
+    columns: list[str]
+    rows: list[list[Any]]
+    checks: list[tuple[str, float, float]] = dataclasses.field(default_factory=list)
+    date: str = ""
+    command: str = ""
+
+
+# Targets and kernels
+
+
+def jvp(logdensity_fn: Callable) -> Callable:
+    return lambda x, v: jax.jvp(logdensity_fn, (x,), (v,))
+
+
+def second_jvp(logdensity_fn: Callable) -> Callable:
+    return lambda x, v: jax.jvp(lambda y: jvp(logdensity_fn)(y, v), (x,), (v,))
+
+
+@functools.cache
+def network_problem(num_rows: int, depth: int = 5, width: int = 100):
+    """Log density, network and a tangent; 40,701 parameters by default."""
+    key_network, key_tangent, key_data = jax.random.split(jax.random.key(0), 3)
+    network = models.make_network(key_network, depth=depth, width=width)
+    tangent = models.make_network(key_tangent, depth=depth, width=width)
+    return models.network_regression(key_data, num_rows), network, tangent
+
+
+def step_of(name: str, logdensity_fn: Callable, position, **options):
+    """A step of the algorithm called `name`, and its arguments."""
+    algorithm = getattr(blackjax_ext, name)(logdensity_fn, STEP_SIZE, **options)
+    return algorithm.step, (jax.random.key(2), algorithm.init(position, jax.random.key(1)))
+
+
+# Operations
+
+
+def count_flops(function: Callable, *args) -> float:
+    return jax.jit(function).lower(*args).compile().cost_analysis()["flops"]
+
+
+def count_missed(name: str, size: int) -> float:
+    """Operations of a step's random draws that XLA does not count.
+
+    It counts the body of a loop once, and large arrays are drawn in a loop over two blocks.
+    """
+    key, like = jax.random.key(0), jnp.zeros(size)
+    missed = count_flops(lambda key: tangents.draw(key, 1, like, "rademacher"), key)
+    if "line" not in name:
+        missed += count_flops(lambda key: langevin.normal(key, size, like.dtype), key)
+    return missed
+
+
+def flops_at(num_rows: int) -> tuple[list, dict[str, float]]:
+    """Rows of the table for `num_rows`, and the ratios that have a target."""
+    logdensity_fn, network, tangent = network_problem(num_rows)
+    first = count_flops(jvp(logdensity_fn), network, tangent)
+    second = count_flops(second_jvp(logdensity_fn), network, tangent)
+    counts = {
+        "evaluation": count_flops(logdensity_fn, network),
+        "JVP": first,
+        "gradient": count_flops(jax.value_and_grad(logdensity_fn), network),
+        "second-order JVP": second,
+    }
+    size = ravel_pytree(network)[0].size
+    for name in ("fmala", "line_fmala", "pc_fmala", "pc_line_fmala"):
+        step, args = step_of(name, logdensity_fn, network)
+        counts[name] = count_flops(step, *args) + count_missed(name, size)
+    step, args = step_of("mala", logdensity_fn, network)
+    counts["mala"] = count_flops(step, *args)
+    rows = [[num_rows, name, n / 1e6, n / first, n / second] for name, n in counts.items()]
+    return rows, {name: n / (second if "pc" in name else first) for name, n in counts.items()}
+
+
+def flops(quick: bool) -> Section:
+    """Floating point operations of a step on the network, by XLA's cost analysis."""
+    tables = {num_rows: flops_at(num_rows) for num_rows in ROWS}
+    checks = [
+        (f"{name} / {unit}, {num_rows} rows", tables[num_rows][1][name], limit)
+        for num_rows in ROWS
+        for name, unit, limit in (
+            ("fmala", "JVP", 1.05 if num_rows == 10_000 else 1.1),
+            ("line_fmala", "JVP", 2.05),
+            ("pc_line_fmala", "second-order JVP", 2.05),
+        )
+    ]
+    return Section(
+        "Operations of a step",
+        "XLA's cost analysis of the compiled step on the network with 40,701 parameters. XLA "
+        "counts the body of a loop once; the part of the random draws that it misses for this "
+        "reason, in blocks, is added. One tangent, default arguments.",
+        ["rows of data", "what", "Mflop", "in JVPs", "in second-order JVPs"],
+        tables[400][0] + tables[10_000][0],
+        checks,
+    )
+
+
+# Wall time
+
+
+def time_all(calls: dict[str, tuple[Callable, tuple]], repeats: int) -> dict[str, float]:
+    """Seconds per call, the least of `repeats`, in turn: what slows the machine slows them all."""
+    compiled = {name: jax.jit(f).lower(*args).compile() for name, (f, args) in calls.items()}
+    best = dict.fromkeys(calls, np.inf)
+    for _ in range(repeats):
+        for name, (_, args) in calls.items():
+            start = time.perf_counter()
+            for _ in range(5):
+                result = compiled[name](*args)
+            jax.block_until_ready(result)
+            best[name] = min(best[name], (time.perf_counter() - start) / 5)
+    return best
+
+
+def wall_calls() -> dict[str, tuple[Callable, tuple]]:
+    logdensity_fn, network, tangent = network_problem(400)
+    key, like = jax.random.key(0), ravel_pytree(network)[0]
+    calls = {
+        "evaluation": (logdensity_fn, (network,)),
+        "JVP": (jvp(logdensity_fn), (network, tangent)),
+        "gradient": (jax.value_and_grad(logdensity_fn), (network,)),
+        "normals, jax.random": (lambda key: jax.random.normal(key, like.shape), (key,)),
+        "normals, in blocks": (lambda key: langevin.normal(key, like.size, like.dtype), (key,)),
+        "signs, in blocks": (lambda key: tangents.signs(key, like.size, like.dtype), (key,)),
+        "mala": step_of("mala", logdensity_fn, network),
+        "random_walk": step_of("random_walk", logdensity_fn, network),
+    }
+    for law in ("rademacher", "sphere"):
+        fmala = functools.partial(step_of, "fmala", logdensity_fn, network, tangents=law)
+        calls[f"fmala, {law}"] = fmala()
+        calls[f"fmala, {law}, fresh tangent"] = fmala(persistent_tangent=False)
+        calls[f"line_fmala, {law}"] = step_of("line_fmala", logdensity_fn, network, tangents=law)
+    return calls
+
+
+def wall(quick: bool) -> Section:
+    """Wall time of a step on the network at 400 rows."""
+    seconds = time_all(wall_calls(), 10 if quick else 60)
+    ratio = {name: s / seconds["JVP"] for name, s in seconds.items()}
+    return Section(
+        "Wall time of a step",
+        "The network with 40,701 parameters at 400 rows, float32: the least of many timings, taken "
+        "in turn in one run. Read the ratios.",
+        ["what", "ms", "in JVPs"],
+        [[name, 1e3 * s, ratio[name]] for name, s in seconds.items()],
+        [
+            ("fmala / JVP", ratio["fmala, rademacher"], 2.5),
+            ("line_fmala / two JVPs", ratio["line_fmala, rademacher"] / 2, 1.3),
+        ],
+    )
+
+
+# Memory
+
+
+def temporary_bytes(function: Callable, *args) -> int:
+    return jax.jit(function).lower(*args).compile().memory_analysis().temp_size_in_bytes
+
+
+def memory_at(depth: int) -> list:
+    logdensity_fn, network, _ = network_problem(10_000, depth=depth, width=50)
+    forward = temporary_bytes(*flat(step_of("fmala", logdensity_fn, network)))
+    reverse = temporary_bytes(*flat(step_of("mala", logdensity_fn, network)))
+    return [depth, forward / 2**20, reverse / 2**20, forward / reverse]
+
+
+def flat(call: tuple[Callable, tuple]) -> tuple:
+    return call[0], *call[1]
+
+
+def memory(quick: bool) -> Section:
+    """Temporary memory of a step against the depth of the network."""
+    rows = [memory_at(depth) for depth in ((4, 32) if quick else (4, 8, 16, 32, 64))]
+    at = {depth: (forward, ratio) for depth, forward, _, ratio in rows}
+    checks = [("fmala / mala at depth 32", at[32][1], 0.2)]
+    if 64 in at:
+        checks.append(("fmala, depth 64 / depth 4", at[64][0] / at[4][0], 1.5))
+    return Section(
+        "Memory of a step",
+        "XLA's memory analysis: temporary memory of one step on a network with hidden layers of 50 "
+        "units at 10,000 rows. Reverse mode keeps every layer's activations, forward mode two.",
+        ["hidden layers", "fmala, MiB", "mala, MiB", "ratio"],
+        rows,
+        checks,
+    )
+
+
+# Effective sample size on normals
+
+
+def normal_logdensity(x):
+    return -0.5 * x @ x
+
+
+@functools.partial(jax.jit, static_argnames=("size", "num_chains", "num_steps", "options"))
+def ess_per_step(step_size, size: int, num_chains: int, num_steps: int, options: tuple):
+    """Mean over coordinates of the ESS of FMALA on a normal, started in equilibrium."""
+    law = {k: v for k, v in options if k != "persistent_tangent"}
+    kernel = functools.partial(blackjax_ext.fmala.build_kernel(), **dict(options))
+    key_start, key_init, key_steps = jax.random.split(jax.random.key(size), 3)
+    x = jax.random.normal(key_start, (num_chains, size))
+
+    def chain(x, key_init, key):
+        def step(state, key):
+            state, _ = kernel(key, state, normal_logdensity, step_size)
+            return state, state.position
+
+        state = blackjax_ext.fmala.init(x, normal_logdensity, key_init, **law)
+        return jax.lax.scan(step, state, jax.random.split(key, num_steps))[1]
+
+    keys = (jax.random.split(key, num_chains) for key in (key_init, key_steps))
+    draws = jax.vmap(chain)(x, *keys)
+    ess = jax.vmap(blackjax.diagnostics.effective_sample_size, in_axes=2)(draws[..., None])
+    return jnp.mean(ess) / (num_chains * num_steps)
+
+
+def tuned_ess(size: int, quick: bool, **options) -> tuple[float, float]:
+    """Best ESS per step over a grid of step sizes, and that step size."""
+    grid = np.array([1.8, 2.4, 3.0] if quick else [1.5, 1.8, 2.1, 2.4, 2.7, 3.0]) / size**0.5
+    shape = (size, 16, 1000) if quick else (size, 64, 10_000 if size > 10 else 4000)
+    ess = [float(ess_per_step(eps, *shape, tuple(options.items()))) for eps in grid]
+    return max(zip(ess, grid, strict=True))
+
+
+def persistent(quick: bool) -> Section:
+    """ESS per JVP with a tangent that persists and with fresh ones."""
+    rows, checks = [], []
+    for size in (10, 100):
+        ess = {}
+        for keep in (True, False):
+            per_step, step_size = tuned_ess(size, quick, persistent_tangent=keep)
+            ess[keep] = per_step / (1 if keep else 2)
+            rows.append([size, keep, step_size, 1e3 * per_step, 1e3 * ess[keep]])
+        checks.append((f"False / True, D = {size}", ess[False] / ess[True], 0.6))
+    return Section(
+        "What a persistent tangent is worth",
+        "FMALA on a standard normal, mean ESS of the coordinates, the step size chosen from a grid. "
+        "A step costs one JVP with `persistent_tangent=True` and two with `False`.",
+        ["D", "`persistent_tangent`", "step size", "ESS / 1000 steps", "ESS / 1000 JVPs"],
+        rows,
+        checks,
+    )
+
+
+def laws(quick: bool) -> Section:
+    """ESS per step of both laws of tangents."""
+    rows, checks = [], []
+    for size in (2, 10, 100):
+        ess, step_size = {}, tuned_ess(size, quick, tangents="sphere")[1]
+        shape = (size, 16, 1000) if quick else (size, 128, 10_000)
+        for law in ("sphere", "rademacher"):
+            ess[law] = float(ess_per_step(step_size, *shape, (("tangents", law),)))
+        rows.append([size, step_size, *(1e3 * e for e in ess.values())])
+        checks.append((f"sphere / rademacher, D = {size}", ess["sphere"] / ess["rademacher"], 1.1))
+    return Section(
+        "The law of the tangents",
+        "ESS per 1000 steps of FMALA on a standard normal at the same step size. Signs mix as well "
+        "as the sphere, and cost less to draw (see the wall times): they are the default.",
+        ["D", "step size", "sphere", "rademacher"],
+        rows,
+        checks,
+    )
+
+
+# What NumPyro adds to a step
+
+
+def seconds_of(function: Callable, *args) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(function(*args))
+    return time.perf_counter() - start
+
+
+def run_mcmc(num_samples: int, data) -> tuple[float, MCMC]:
+    kernel = FMALA(models.logistic_regression)
+    mcmc = MCMC(kernel, num_warmup=500, num_samples=num_samples, progress_bar=False)
+    return seconds_of(lambda: mcmc.run(jax.random.key(0), *data) or mcmc.get_samples()), mcmc
+
+
+def bare_scan(mcmc: MCMC, data, num_steps: int) -> Callable:
+    """The kernel of `mcmc` after its warm-up, in a scan that collects positions and nothing else."""
+    view = initialize_model(jax.random.key(0), models.logistic_regression, model_args=data)
+    kernel, adapted = blackjax_ext.fmala.build_kernel(), mcmc.last_state.adapt_state
+
+    def scan(key, state):
+        def step(state, key):
+            state, _ = kernel(
+                key, state, lambda z: -view.potential_fn(z), adapted.step_size, adapted.metric
+            )
+            return state, state.position
+
+        return jax.lax.scan(step, state, jax.random.split(key, num_steps))[1]
+
+    return jax.jit(scan).lower(jax.random.key(0), mcmc.last_state.inner).compile()
+
+
+def overhead(quick: bool) -> Section:
+    """Seconds per step of MCMC(FMALA(model)) against a bare scan of the same kernel."""
+    data = tuple(jnp.asarray(a) for a in models.breast_cancer_data())
+    short, long = (2_000, 22_000) if quick else (5_000, 155_000)
+    times: dict[int, list[float]] = {short: [], long: []}
+    bare: list[float] = []
+    scan = None
+    for _ in range(2 if quick else 4):
+        for num_samples, seconds in times.items():
+            elapsed, mcmc = run_mcmc(num_samples, data)
+            seconds.append(elapsed)
+        scan = scan or bare_scan(mcmc, data, long - short)
+        bare.append(seconds_of(scan, jax.random.key(1), mcmc.last_state.inner))
+    per_step = (min(times[long]) - min(times[short])) / (long - short)
+    per_bare = min(bare) / (long - short)
+    return Section(
+        "What NumPyro adds to a step",
+        "Logistic regression on the breast cancer data, 569 rows, 31 parameters. A run of MCMC "
+        "compiles anew: its time per step is the difference between a long and a short run, least "
+        "of some, over the difference in length. The scan collects positions only.",
+        ["what", "µs per step"],
+        [
+            ["`MCMC(FMALA(model), progress_bar=False)`", 1e6 * per_step],
+            ["`lax.scan` of `blackjax_ext.fmala`", 1e6 * per_bare],
+        ],
+        [("MCMC / bare scan", per_step / per_bare, 1.2)],
+    )
+
+
+# Lynx and hare
+
+
+def forward_gradient(logdensity_fn: Callable) -> Callable:
+    """`logdensity_fn` with a reverse mode that is made of D JVPs."""
+
+    @jax.custom_vjp
+    def function(x):
+        return logdensity_fn(x)
+
+    def forward(x):
+        flat_x, unravel = ravel_pytree(x)
+        basis = jnp.eye(flat_x.size, dtype=flat_x.dtype)
+        value, slopes = tangents.slopes(lambda y: logdensity_fn(unravel(y)), flat_x, basis)
+        return value, unravel(slopes)
+
+    def backward(gradient, cotangent):
+        return (jax.tree.map(lambda g: cotangent * g, gradient),)
+
+    function.defvjp(forward, backward)
+    return function
+
+
+class ForwardHMC:
+    """``blackjax.hmc`` on gradients that are made of D JVPs."""
+
+    @staticmethod
+    def init(position, logdensity_fn):
+        return blackjax.hmc.init(position, forward_gradient(logdensity_fn))
+
+    @staticmethod
+    def build_kernel():
+        hmc = blackjax.hmc.build_kernel()
+
+        def kernel(
+            rng_key, state, logdensity_fn, step_size, inverse_mass_matrix, num_integration_steps
+        ):
+            return hmc(
+                rng_key,
+                state,
+                forward_gradient(logdensity_fn),
+                step_size,
+                inverse_mass_matrix,
+                num_integration_steps,
+            )
+
+        return kernel
+
+
+def lynx_hare_kernels() -> dict[str, tuple[Callable, int, bool]]:
+    """Kernel, draws per chain, and whether the chains are vectorized, by name."""
+    dense = {"dense_mass": True}
+    kernels = {"RandomWalk": (lambda m: RandomWalk(m, **dense), 20_000, True)}
+    for name, kernel in (("FMALA", FMALA), ("LineFMALA", LineFMALA)):
+        for k in (1, 4, 8):
+            kernels[f"{name}, K = {k}"] = (
+                functools.partial(kernel, num_tangents=k, **dense),
+                20_000 if k == 1 else 10_000,
+                True,
+            )
+    kernels["PCFMALA"] = (lambda m: PCFMALA(m, **dense), 10_000, True)
+    kernels["PCLineFMALA"] = (lambda m: PCLineFMALA(m, **dense), 10_000, True)
+    for k in (2, 4, 8):
+        kernels[f"PCLineFMALA, K = {k}"] = (
+            functools.partial(PCLineFMALA, num_tangents=k, **dense),
+            5_000,
+            True,
+        )
+    for steps in (3, 5):
+        kernels[f"blackjax.hmc, {steps} steps, D JVPs per gradient"] = (
+            lambda m, steps=steps: BlackJAXKernel(
+                m,
+                ForwardHMC,
+                num_integration_steps=steps,
+                differentiation="forward",
+                target_accept_prob=0.8,
+                **dense,
+            ),
+            4_000,
+            True,
+        )
+    for chains in ("vectorized", "sequential"):
+        kernels[f"NUTS, {chains}"] = (
+            lambda m: NUTS(m, forward_mode_differentiation=True, **dense),
+            1_000,
+            chains == "vectorized",
+        )
+    return kernels
+
+
+@dataclasses.dataclass
+class Run:
+    """Draws by site, (chains, draws, ...), and seconds of compilation, warm-up and sampling."""
+
+    draws: dict[str, np.ndarray]
+    compilation: float
+    warmup: float
+    sampling: float
+
+
+def sample(kernel, rng_key, num_warmup: int, num_samples: int, data) -> Run:
+    """Run `kernel` through NumPyro's kernel interface, with compilation timed apart."""
+
+    def step(state, _):
+        return kernel.sample(state, data, {}), None
+
+    def collect(state, _):
+        state = kernel.sample(state, data, {})
+        return state, state.z
+
+    start = time.perf_counter()
+    state = jax.block_until_ready(kernel.init(rng_key, num_warmup, None, data, {}))
+    warm = jax.jit(lambda s: jax.lax.scan(step, s, length=num_warmup)[0]).lower(state).compile()
+    draw = jax.jit(lambda s: jax.lax.scan(collect, s, length=num_samples)).lower(state).compile()
+    started = time.perf_counter()
+    state = jax.block_until_ready(warm(state))
+    warmed = time.perf_counter()
+    z = jax.block_until_ready(draw(state)[1])
+    done = time.perf_counter()
+    axis = 0 if jnp.ndim(state.i) == 0 else 1  # chains lead
+    draws = {name: np.moveaxis(np.asarray(x), 0, axis) for name, x in z.items()}
+    return Run(draws, started - start, warmed - started, done - warmed)
+
+
+def sample_chains(make, num_warmup, num_samples, is_vectorized, data) -> Run:
+    """Four chains, vectorized or one after the other."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    if is_vectorized:
+        return sample(make(models.lynx_hare), keys, num_warmup, num_samples, data)
+    runs = [sample(make(models.lynx_hare), key, num_warmup, num_samples, data) for key in keys]
+    draws = {name: np.stack([run.draws[name] for run in runs]) for name in runs[0].draws}
+    seconds = (
+        sum(getattr(run, name) for run in runs) for name in ("compilation", "warmup", "sampling")
+    )
+    return Run(draws, *seconds)
+
+
+def lynx_hare(quick: bool) -> Section:
+    """ESS per second of every sampler on the lynx-hare posterior."""
+    years, pelts = models.lynx_hare_data()
+    rows = []
+    for name, (make, num_samples, is_vectorized) in lynx_hare_kernels().items():
+        num_warmup = 1_000 if "NUTS" in name else 2_000
+        if quick:
+            num_warmup, num_samples = num_warmup // 10, num_samples // 20
+        run = sample_chains(make, num_warmup, num_samples, is_vectorized, (years, pelts))
+        draws = az.convert_to_dataset(run.draws)
+        ess = min(float(v.min()) for v in az.ess(draws).values())
+        rhat = max(float(v.max()) for v in az.rhat(draws).values())
+        per_second = ess / run.sampling
+        with_warmup = ess / (run.sampling + run.warmup)
+        rows.append([name, num_samples, ess, rhat, run.warmup, run.sampling, run.compilation])
+        rows[-1] += [per_second, with_warmup]
+        print(f"  {name}: ESS {ess:.0f}, {per_second:.0f} per second, R-hat {rhat:.3f}", flush=True)
+    nuts = max(row[-2] for row in rows if row[0].startswith("NUTS"))
+    rows = [[*row, row[-2] / nuts] for row in rows]
+    return Section(
+        "Lynx and hare",
+        "The Lotka-Volterra posterior of `benchmarks/models.py`: 8 parameters, an adaptive solver "
+        "with a `while_loop`, no reverse mode. Four chains, `dense_mass=True`, defaults otherwise; "
+        "least bulk ESS and worst R-hat of the unconstrained parameters. The times are without "
+        "compilation and the search for a start, which have their own column.",
+        [
+            "sampler",
+            "draws per chain",
+            "ESS",
+            "R-hat",
+            "warm-up, s",
+            "sampling, s",
+            "compilation and start, s",
+            "ESS/s",
+            "ESS/s with warm-up",
+            "ESS/s over best NUTS",
+        ],
+        rows,
+    )
+
+
+# The page
+
+SECTIONS: dict[str, Callable[[bool], Section]] = {
+    f.__name__: f for f in (flops, wall, memory, persistent, laws, overhead, lynx_hare)
+}
+
+
+def machine() -> dict[str, str]:
+    """Processor, number of cores and versions."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    packages = ("jax", "jaxlib", "numpyro", "blackjax", "diffrax", "arviz")
+    return {
+        "processor": names[0] if names else platform.processor(),
+        "cores": str(os.cpu_count()),
+        "backend": jax.default_backend(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+    }
+
+
+def cell(value: Any) -> str:
+    """A number with three or four significant digits."""
+    if isinstance(value, bool) or not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}".rstrip(".")
+
+
+def markdown_table(columns: list[str], rows: list[list[Any]]) -> str:
+    lines = [columns, ["---"] * len(columns), *([cell(value) for value in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def section_page(section: Section) -> str:
+    """A section as Markdown: table first, then what was expected of it."""
+    parts = [f"## {section.title}", section.text, markdown_table(section.columns, section.rows)]
+    if section.checks:
+        rows = [
+            [what, value, limit, "yes" if value <= limit else "**no**"]
+            for what, value, limit in section.checks
+        ]
+        parts.append(markdown_table(["ratio", "measured", "at most", "met"], rows))
+    parts.append(f"Measured on {section.date} by `{section.command}`.")
+    return "\n\n".join(parts)
+
+
+def page(results: dict) -> str:
+    """The whole page from what is in the JSON file."""
+    facts = [[name, value] for name, value in results["machine"].items()]
+    sections = [
+        section_page(Section(**results["sections"][name]))
+        for name in SECTIONS
+        if name in results["sections"]
+    ]
+    head = "# Forward-mode samplers: cost and yield"
+    return "\n\n".join([head, markdown_table(["machine", ""], facts), *sections]) + "\n"
+
+
+def save(folder: Path, new: dict[str, Section]) -> None:
+    """Put the sections in the JSON file of `folder` and write the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "forward_mode.json"
+    results = json.loads(path.read_text()) if path.exists() else {"sections": {}}
+    results["machine"] = machine()
+    results["sections"] |= {name: dataclasses.asdict(section) for name, section in new.items()}
+    path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    (folder / "forward_mode.md").write_text(page(results))
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sections", nargs="*", help=f"which of {list(SECTIONS)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="small sizes, nothing is written")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results")
+    options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.sections) - set(SECTIONS)):
+        parser.error(f"unknown sections {unknown}; choose from {list(SECTIONS)}")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the sections that are named, print them, and write the page."""
+    options = parse(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    for name in options.sections or SECTIONS:
+        print(f"{name}: {SECTIONS[name].__doc__}", flush=True)
+        section = SECTIONS[name](options.quick)
+        section.date = datetime.date.today().isoformat()
+        section.command = shlex.join(["python", "benchmarks/forward_mode.py", *given])
+        print("\n" + section_page(section) + "\n", flush=True)
+        if not options.quick:
+            save(options.output, {name: section})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Targets shared by the benchmarks, the tests and the notebooks."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+
+HERE = Path(__file__).parent
+Network = list[tuple[Array, Array]]
+
+
+# Lotka-Volterra on the Hudson Bay pelts: a posterior without a gradient
+
+
+def lynx_hare_data() -> tuple[np.ndarray, np.ndarray]:
+    """Years (21,), and pelts of hare and lynx in thousands (21, 2), in this order."""
+    table = np.loadtxt(HERE / "lynx_hare.csv", delimiter=",", comments="#", skiprows=5)
+    return table[:, 0], table[:, [2, 1]]
+
+
+def solve_lotka_volterra(theta: Array, z_init: Array, times: Array) -> tuple[Array, Array]:
+    """Log populations (T, 2) of prey and predator at `times`, and whether the solver got there.
+
+    The equations of Lotka and Volterra, ``u' = (alpha - beta v) u`` and ``v' = (delta u - gamma) v``,
+    are solved for the logarithms, which cannot turn negative. The number of steps adapts to theta
+    in a ``while_loop``, so there is no reverse mode; `ForwardMode` says so to diffrax.
+    """
+
+    def field(t, log_z, theta):
+        alpha, beta, gamma, delta = theta
+        hare, lynx = jnp.exp(log_z)
+        return jnp.stack([alpha - beta * lynx, delta * hare - gamma])
+
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(field),
+        diffrax.Tsit5(),
+        t0=times[0],
+        t1=times[-1],
+        dt0=None,
+        y0=jnp.log(z_init),
+        args=theta,
+        saveat=diffrax.SaveAt(ts=times),
+        stepsize_controller=diffrax.PIDController(rtol=1e-4, atol=1e-4),
+        adjoint=diffrax.ForwardMode(),
+        max_steps=1000,
+        throw=False,
+    )
+    is_solved = (solution.result == diffrax.RESULTS.successful) & jnp.isfinite(solution.ys).all()
+    return solution.ys, is_solved
+
+
+def lynx_hare(times, pelts) -> None:
+    """Lotka-Volterra model of Carpenter's Stan case study: 8 parameters.
+
+    Where the solver fails, the log density is -inf and its derivatives are finite.
+    """
+    location, scale = jnp.array([1.0, 0.05, 1.0, 0.05]), jnp.array([0.5, 0.05, 0.5, 0.05])
+    prior = dist.TruncatedNormal(location, scale, low=0.0).to_event(1)
+    theta = numpyro.sample("theta", prior)  # alpha, beta, gamma, delta
+    z_init = numpyro.sample("z_init", dist.LogNormal(jnp.log(10.0), 1.0).expand([2]).to_event(1))
+    sigma = numpyro.sample("sigma", dist.LogNormal(-1.0, 1.0).expand([2]).to_event(1))
+    log_z, is_solved = solve_lotka_volterra(theta, z_init, jnp.asarray(times, theta.dtype))
+    numpyro.factor("solved", jnp.where(is_solved, 0.0, -jnp.inf))
+    numpyro.sample("pelts", dist.LogNormal(jnp.where(is_solved, log_z, 0.0), sigma), obs=pelts)
+
+
+# Logistic regression on the breast cancer data: where a step costs almost nothing
+
+
+def breast_cancer_data() -> tuple[np.ndarray, np.ndarray]:
+    """Standardized covariates (569, 30) and labels (569,)."""
+    from sklearn.datasets import load_breast_cancer
+
+    x, y = load_breast_cancer(return_X_y=True)
+    return ((x - x.mean(0)) / x.std(0)).astype(np.float32), y.astype(np.int32)
+
+
+def logistic_regression(x, y) -> None:
+    """Logistic regression with standard normal priors."""
+    intercept = numpyro.sample("intercept", dist.Normal(0.0, 1.0))
+    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    numpyro.sample("y", dist.Bernoulli(logits=intercept + x @ weights), obs=y)
+
+
+# Network regression: where a step costs much and the dimension is high
+
+
+def make_network(rng_key: Array, *, depth: int = 5, width: int = 100) -> Network:
+    """Weights and biases of a ReLU network from R to R with `depth` hidden layers, from the prior.
+
+    With 5 hidden layers of 100 units there are 40,701 parameters, as in Cobb and Jha.
+    """
+    sizes = [1, *[width] * depth, 1]
+
+    def layer(key, size_in, size_out):
+        key_weights, key_biases = jax.random.split(key)
+        weights = 0.1 * jax.random.normal(key_weights, (size_in, size_out))
+        return weights, 0.1 * jax.random.normal(key_biases, (size_out,))
+
+    keys = jax.random.split(rng_key, len(sizes) - 1)
+    return [layer(*args) for args in zip(keys, sizes[:-1], sizes[1:], strict=True)]
+
+
+def predict(network: Network, x: Array) -> Array:
+    """Output (N, 1) of the network at inputs (N, 1)."""
+    *hidden, (weights, biases) = network
+    for hidden_weights, hidden_biases in hidden:
+        x = jax.nn.relu(x @ hidden_weights + hidden_biases)
+    return x @ weights + biases
+
+
+def network_regression(rng_key: Array, num_rows: int) -> Callable[[Network], Array]:
+    """Log density of a network given `num_rows` noisy points of a smooth curve.
+
+    Prior N(0, 0.1^2) on every parameter, Gaussian noise of standard deviation 0.025.
+    """
+    key_x, key_noise = jax.random.split(rng_key)
+    x = jax.random.uniform(key_x, (num_rows, 1), minval=-1.0, maxval=1.0)
+    y = 0.3 * jnp.sin(5.0 * x) * x + 0.025 * jax.random.normal(key_noise, x.shape)
+
+    def logdensity(network):
+        prior = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(network)) / 0.1**2
+        likelihood = jnp.sum((y - predict(network, x)) ** 2) / 0.025**2
+        return -0.5 * (prior + likelihood)
+
+    return logdensity

@@ -1,0 +1,395 @@
+"""Planted bugs: each row breaks one shared function and names the law that must notice."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from blackjax_ext.mcmc import fmala, langevin, metrics, tangents
+from tests.laws import conduct, costs, laws, proposal, reductions
+from tests.laws.laws import SMALL
+
+TRUE = {
+    "log_ratio": langevin.log_ratio,
+    "increment": langevin.increment,
+    "residual": langevin.residual,
+    "accept": langevin.accept,
+    "draw": tangents.draw,
+    "clipped": metrics.clipped,
+    "init": fmala.init,
+}
+
+
+def accept_everything(rng_key, log_ratio, end_logdensity, end, start):
+    """The accept step is deleted; the acceptance rate is still reported."""
+    _, *facts = TRUE["accept"](rng_key, log_ratio, end_logdensity, end, start)
+    return end, *facts
+
+
+def accept_without_a_check(rng_key, log_ratio, end_logdensity, end, start):
+    """A NaN reaches the acceptance probability."""
+    end, probability, is_accepted, _ = TRUE["accept"](rng_key, log_ratio, jnp.zeros(()), end, start)
+    return end, probability, is_accepted, jnp.zeros_like(is_accepted)
+
+
+def accept_but_keep_the_tangent(rng_key, log_ratio, end_logdensity, end, start):
+    """An accepted move keeps the old tangent with its old slope."""
+    end = end._replace(tangents=start.tangents, slopes=start.slopes)
+    return TRUE["accept"](rng_key, log_ratio, end_logdensity, end, start)
+
+
+def accept_but_replace_the_tangent_always(rng_key, log_ratio, end_logdensity, end, start):
+    """A rejected move takes the tangent and the slope of the proposal."""
+    start = start._replace(tangents=end.tangents, slopes=end.slopes)
+    return TRUE["accept"](rng_key, log_ratio, end_logdensity, end, start)
+
+
+def accept_with_a_used_key(rng_key, *arguments):
+    """The key of the decision also makes something else."""
+    jax.random.normal(rng_key)
+    return TRUE["accept"](rng_key, *arguments)
+
+
+def accept_and_promote(*arguments):
+    """The acceptance probability is always double precision."""
+    state, probability, *rest = TRUE["accept"](*arguments)
+    return state, probability.astype(jnp.float64), *rest
+
+
+def reverse_step_off_by_5_percent(r, start, end, step_size):
+    """The reverse density has a slightly longer step."""
+    forward = langevin.residual(r, start, step_size)
+    backward = langevin.residual(-r, end, 1.05 * step_size)
+    return without_squares(r, start, end) + 0.5 * (forward @ forward - backward @ backward)
+
+
+def reverse_density_dropped(r, start, end, step_size):
+    """Metropolis without Hastings."""
+    return end.logdensity - start.logdensity
+
+
+def without_squares(r, start, end):
+    """Target and determinants of the log ratio."""
+    dets = 0.5 * (end.metric.log_det(r.size) - start.metric.log_det(r.size))
+    return end.logdensity - start.logdensity + dets
+
+
+def determinants_dropped(r, start, end, step_size):
+    """The proposal densities are compared without their normalizing constants."""
+    dets = 0.5 * (end.metric.log_det(r.size) - start.metric.log_det(r.size))
+    return TRUE["log_ratio"](r, start, end, step_size) - dets
+
+
+def determinant_of_one_dimension(r, start, end, step_size):
+    """The determinant of a scalar metric is not raised to the number of dimensions."""
+    dets = 0.5 * (end.metric.log_det(r.size) - start.metric.log_det(r.size))
+    return TRUE["log_ratio"](r, start, end, step_size) - dets * (1 - 1 / r.size)
+
+
+def stale_slope(r, start, end, step_size):
+    """The reverse drift is that of the start."""
+    return TRUE["log_ratio"](r, start, end._replace(gradient=start.gradient), step_size)
+
+
+def stale_metric(r, start, end, step_size):
+    """The reverse metric is that of the start."""
+    return TRUE["log_ratio"](r, start, end._replace(metric=start.metric), step_size)
+
+
+def reverse_along_the_old_tangent(r, start, end, step_size):
+    """The reverse slope belongs to the old tangent: the projection of the new drift on it."""
+    along = start.gradient / (jnp.linalg.norm(start.gradient) + 1e-12)
+    old = end._replace(gradient=(end.gradient @ along) * along)
+    return TRUE["log_ratio"](r, start, old, step_size)
+
+
+def sign_of_the_reverse_drift(r, start, end, step_size):
+    """The reverse move is scored as a move in the same direction."""
+    forward, backward = (langevin.residual(r, point, step_size) for point in (start, end))
+    return without_squares(r, start, end) + 0.5 * (forward @ forward - backward @ backward)
+
+
+def prior_like_term_left_out(r, start, end, step_size):
+    """The log density at the start counts for nine tenths."""
+    return TRUE["log_ratio"](r, start, end, step_size) + 0.1 * start.logdensity
+
+
+def drift_twice_as_long(noise, point, step_size):
+    """The proposal drifts by e^2 where its density says e^2/2."""
+    return 2.0 * TRUE["increment"](jnp.zeros_like(noise), point, step_size) + (
+        TRUE["increment"](noise, point._replace(gradient=jnp.zeros_like(noise)), step_size)
+    )
+
+
+def noise_not_rescaled(noise, point, step_size):
+    """The noise of the proposal ignores the metric."""
+    drift = TRUE["increment"](jnp.zeros_like(noise), point, step_size)
+    return drift + step_size * noise
+
+
+def half_noise(noise, point, step_size):
+    """The noise is off by 5 %."""
+    return TRUE["increment"](0.95 * noise, point, step_size)
+
+
+def drift_with_e_squared(r, point, step_size):
+    """The density of the proposal has a drift of e^2."""
+    return TRUE["residual"](r, point._replace(gradient=2.0 * point.gradient), step_size)
+
+
+def draw_that_looks_at_the_position(rng_key, num_tangents, like, law):
+    """Tangents prefer the coordinates that are large here.
+
+    This breaks the line samplers, which use one frame at both ends. FMALA draws at each end and
+    stays exact: its drift is then some function of the position and of independent signs.
+    """
+    frame = TRUE["draw"](rng_key, num_tangents, like, law) * jnp.exp(like)
+    return frame / jnp.linalg.norm(frame, axis=1, keepdims=True)
+
+
+def draw_unnormalized(rng_key, num_tangents, like, law):
+    """Tangents are 5 % too long: exact still, but K = D is no longer MALA."""
+    return 1.05 * TRUE["draw"](rng_key, num_tangents, like, law)
+
+
+def draw_in_float32(rng_key, num_tangents, like, law):
+    """Tangents are single precision whatever the position is."""
+    return TRUE["draw"](rng_key, num_tangents, like, law).astype(jnp.float32)
+
+
+def floor_on_one_end() -> Callable:
+    """Every second call, the one at the end of the move, has no floor."""
+    calls = []
+
+    def clipped(curvature, floor):
+        calls.append(floor)
+        return TRUE["clipped"](curvature, floor if len(calls) % 2 else 1e-3)
+
+    return clipped
+
+
+def unsigned_curvature(curvature, floor):
+    """Negative curvature becomes the floor instead of its absolute value."""
+    return TRUE["clipped"](jnp.maximum(curvature, 0.0), floor)
+
+
+def start_along_the_first_axis(position, logdensity_fn, rng_key=None, *arguments, **named):
+    """A start without a key has a fixed tangent, and moves along it at once."""
+    state = TRUE["init"](position, logdensity_fn, rng_key, *arguments, **named)
+    axis = jnp.zeros_like(state.tangents).at[:, 0].set(1.0)
+    _, slopes = tangents.slopes(logdensity_fn, state.position, axis)
+    return state._replace(tangents=axis, slopes=slopes)
+
+
+def start_with_no_slope(*arguments, **named):
+    """A start without a key has a slope of zero: a random walk with a Langevin reverse."""
+    state = TRUE["init"](*arguments, **named)
+    return state._replace(slopes=jnp.zeros_like(state.slopes))
+
+
+def second_evaluation(*arguments):
+    """The density is evaluated once more than needed."""
+    logdensity_fn, x, directions = arguments
+    logdensity_fn(x)
+    return TRUE_SLOPES(logdensity_fn, x, directions)
+
+
+def slopes_by_reverse_mode(logdensity_fn, x, directions):
+    """The slopes come from a gradient."""
+    value, gradient = jax.value_and_grad(logdensity_fn)(x)
+    return value, directions @ gradient
+
+
+TRUE_SLOPES = tangents.slopes
+SHORT = SMALL._replace(num_steps=1)
+
+
+def invariant(row, target, size=SMALL):
+    """The law of invariance for one cell of the table."""
+    return partial(laws.invariance, row, target, size)
+
+
+class Mutation(NamedTuple):
+    """A function of a module, the bug to put in its place, and the law that must fail."""
+
+    module: object
+    name: str
+    bug: Callable
+    law: Callable
+    message: str = "invariance"
+    x64: bool = False
+
+
+RATIO = partial(Mutation, langevin, "log_ratio")
+ACCEPT = partial(Mutation, langevin, "accept")
+INCREMENT = partial(Mutation, langevin, "increment")
+DRAW = partial(Mutation, tangents, "draw")
+CLIPPED = partial(Mutation, metrics, "clipped")
+frame = reductions.FULL_FRAMES
+
+MUTATIONS = {
+    "accept_deleted_mala": ACCEPT(accept_everything, invariant("mala", "log_gamma")),
+    "accept_deleted_fmala": ACCEPT(accept_everything, invariant("fmala", "log_gamma")),
+    "accept_deleted_line": ACCEPT(accept_everything, invariant("line", "normal")),
+    "accept_deleted_pc_line": ACCEPT(accept_everything, invariant("pc_line", "loop")),
+    "reverse_step_mala": RATIO(reverse_step_off_by_5_percent, invariant("mala", "log_gamma")),
+    "reverse_step_fmala": RATIO(reverse_step_off_by_5_percent, invariant("fmala", "log_gamma")),
+    "reverse_step_line": RATIO(reverse_step_off_by_5_percent, invariant("line", "log_gamma")),
+    "reverse_step_line_pair": RATIO(
+        reverse_step_off_by_5_percent, invariant("line_pair", "funnel")
+    ),
+    "reverse_step_pc_fmala": RATIO(
+        reverse_step_off_by_5_percent, invariant("pc_fmala", "log_gamma")
+    ),
+    "reverse_step_pc_line": RATIO(reverse_step_off_by_5_percent, invariant("pc_line", "log_gamma")),
+    "reverse_density_dropped": RATIO(reverse_density_dropped, invariant("line", "log_gamma")),
+    "determinant_pc_fmala": RATIO(determinants_dropped, invariant("pc_fmala", "log_gamma")),
+    "determinant_pc_line": RATIO(determinants_dropped, invariant("pc_line", "log_gamma")),
+    "determinant_pc_line_pair": RATIO(determinants_dropped, invariant("pc_line_pair", "funnel")),
+    "determinant_of_one_dimension": RATIO(
+        determinant_of_one_dimension, invariant("pc_fmala", "log_gamma")
+    ),
+    "stale_slope_mala": RATIO(stale_slope, invariant("mala", "log_gamma")),
+    "stale_slope_fmala": RATIO(stale_slope, invariant("fmala", "log_gamma")),
+    "stale_slope_line": RATIO(stale_slope, invariant("line", "log_gamma")),
+    "stale_metric_pc_line": RATIO(stale_metric, invariant("pc_line", "log_gamma")),
+    "old_tangent_fmala": RATIO(reverse_along_the_old_tangent, invariant("fmala", "log_gamma")),
+    "reverse_sign": RATIO(sign_of_the_reverse_drift, invariant("line", "log_gamma")),
+    "target_tempered": RATIO(prior_like_term_left_out, invariant("line", "normal")),
+    "drift_doubled": INCREMENT(drift_twice_as_long, invariant("line", "log_gamma")),
+    "noise_not_rescaled_pc_line": INCREMENT(noise_not_rescaled, invariant("pc_line", "log_gamma")),
+    "noise_off_by_5_percent": INCREMENT(half_noise, invariant("line", "log_gamma")),
+    "floor_on_one_end": CLIPPED(floor_on_one_end(), invariant("pc_line", "funnel")),
+    "tangent_kept_on_acceptance": ACCEPT(
+        accept_but_keep_the_tangent, invariant("fmala", "log_gamma")
+    ),
+    "tangent_replaced_on_rejection": ACCEPT(
+        accept_but_replace_the_tangent_always, invariant("fmala", "log_gamma")
+    ),
+    "tangent_law_line": DRAW(draw_that_looks_at_the_position, invariant("line", "log_gamma")),
+    "keyless_start_fixed": Mutation(
+        fmala, "init", start_along_the_first_axis, invariant("fmala_keyless", "log_gamma", SHORT)
+    ),
+    "keyless_start_zero": Mutation(
+        fmala, "init", start_with_no_slope, invariant("fmala_keyless", "log_gamma", SHORT)
+    ),
+    "antisymmetry": RATIO(
+        reverse_step_off_by_5_percent,
+        partial(proposal.antisymmetry, 1, 3, 0.5, "dense", "diagonal"),
+        "antisymmetry",
+        True,
+    ),
+    "determinant_against_scipy": RATIO(
+        determinants_dropped,
+        partial(proposal.log_ratio_is_made_of_densities, 1, 3, 0.5, "dense", "diagonal"),
+        "log ratio",
+        True,
+    ),
+    "residual_drift": Mutation(
+        langevin,
+        "residual",
+        drift_with_e_squared,
+        partial(proposal.residual_inverts_increment, 1, 3, 0.5, "dense"),
+        "residual",
+        True,
+    ),
+    "increment_against_density": INCREMENT(
+        half_noise,
+        partial(proposal.density_has_the_moments_of_the_increments, "dense", 0.8),
+        "do not follow",
+        True,
+    ),
+    "negative_curvature_floored": CLIPPED(
+        unsigned_curvature,
+        partial(reductions.full_frame_is_langevin, *frame["pc_line"]),
+        "Not equal",
+        True,
+    ),
+    "tangents_too_long": DRAW(
+        draw_unnormalized,
+        partial(reductions.full_frame_is_langevin, *frame["line"]),
+        "Not equal",
+        True,
+    ),
+    "tangents_too_long_blackjax": DRAW(
+        draw_unnormalized,
+        partial(reductions.full_frame_is_blackjax_mala, *frame["fmala"][:2]),
+        "Not equal",
+        True,
+    ),
+    "preconditioner_of_the_move_dropped": Mutation(
+        metrics.Dense,
+        "inverse_sqrt_times",
+        lambda self, z: z if z.ndim == 1 else z @ self.inverse_sqrt.T,
+        partial(reductions.preconditioner_is_whitening, "fmala"),
+        "Not equal",
+        True,
+    ),
+    "preconditioner_not_transposed": Mutation(
+        metrics.Dense,
+        "inverse_sqrt_transpose_times",
+        lambda self, g: g @ self.inverse_sqrt.T,
+        partial(reductions.preconditioner_is_whitening, "mala"),
+        "Not equal",
+        True,
+    ),
+    "nan_not_reported": ACCEPT(
+        accept_without_a_check, partial(conduct.rejects_nan, "line", False), "NaN"
+    ),
+    "key_used_twice": ACCEPT(
+        accept_with_a_used_key, partial(conduct.uses_keys_once, "fmala"), "consumed"
+    ),
+    "acceptance_promoted": ACCEPT(
+        accept_and_promote,
+        partial(conduct.keeps_dtype, "line", jnp.dtype("float32")),
+        "dtype",
+        True,
+    ),
+    "one_evaluation_too_many": Mutation(
+        tangents,
+        "slopes",
+        second_evaluation,
+        partial(costs.costs_what_it_says, "line"),
+        "cost",
+    ),
+    "primal_not_shared": Mutation(
+        tangents,
+        "slopes",
+        lambda f, x, directions: tuple(
+            value[0] if i == 0 else value
+            for i, value in enumerate(
+                jax.vmap(lambda y, d: jax.jvp(f, (y,), (d,)))(x + 0 * directions, directions)
+            )
+        ),
+        partial(costs.shares_the_primal, "fmala_pair"),
+        "cost",
+    ),
+    "reverse_mode": Mutation(
+        tangents,
+        "slopes",
+        slopes_by_reverse_mode,
+        partial(costs.samples_without_reverse_mode, "line"),
+        "Reverse-mode",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_planted_bug_is_found(name, monkeypatch):
+    mutation = MUTATIONS[name]
+    monkeypatch.setattr(mutation.module, mutation.name, mutation.bug)
+    with jax.enable_x64(mutation.x64), pytest.raises(Exception, match=mutation.message):
+        mutation.law()
+
+
+# the law of invariance is seen to hold for every row of the table in test_invariance
+OTHER = [name for name, mutation in MUTATIONS.items() if mutation.message != "invariance"]
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_law_holds_without_the_bug(name):
+    with jax.enable_x64(MUTATIONS[name].x64):
+        MUTATIONS[name].law()

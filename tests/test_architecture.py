@@ -1,0 +1,107 @@
+"""Imports go one way, and what the packages promise is there."""
+
+import ast
+import doctest
+import importlib
+import pkgutil
+from pathlib import Path
+
+import blackjax.base
+import jax
+import pytest
+
+import blackjax_ext
+import blackjax_ext.mcmc
+
+ROOT = Path(blackjax_ext.__file__).parent
+FILES = {path.stem: path for path in (ROOT / "mcmc").glob("*.py") if path.stem != "__init__"}
+MODULES = [
+    module.name for module in pkgutil.walk_packages(blackjax_ext.__path__, prefix="blackjax_ext.")
+]
+# each file of mcmc may import those in the rows above its own
+LAYERS = [{"checks", "metrics"}, {"langevin"}, {"tangents"}]
+SHARED = set().union(*LAYERS)
+ALGORITHMS = sorted(set(FILES) - SHARED - {"schedules"})
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names of everything a file imports."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return names
+
+
+def siblings(path: Path) -> set[str]:
+    """Files of the same folder that a file imports."""
+    return {
+        name
+        for name in FILES
+        if any(f".{name}." in f".{used}." and "blackjax_ext" in used for used in imported(path))
+    }
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: path.stem)
+def test_samplers_never_import_numpyro(path):
+    roots = {name.split(".")[0] for name in imported(path)}
+    assert not roots & {"numpyro", "numpyro_fwd"}
+
+
+@pytest.mark.parametrize("layer", range(len(LAYERS)))
+def test_shared_files_import_only_those_above(layer):
+    above = set().union(*LAYERS[:layer])
+    for name in LAYERS[layer]:
+        assert siblings(FILES[name]) <= above, name
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithms_import_no_algorithm(name):
+    assert siblings(FILES[name]) <= SHARED | {"schedules"}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithm_files_keep_the_order(name):
+    tree = ast.parse(FILES[name].read_text())
+    found = [node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
+    order = ("State", "Info", "init", "build_kernel", "as_top_level_api")
+    ranks = [order.index(end) for name in found for end in order if name.endswith(end)]
+    assert ranks == sorted(ranks) and set(ranks) >= {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithms_are_public(name):
+    api = getattr(blackjax_ext, name)
+    module = importlib.import_module(f"blackjax_ext.mcmc.{name}")
+    assert name in blackjax_ext.__all__
+    assert api.init is module.init and api.build_kernel is module.build_kernel
+    assert isinstance(api(lambda x: -(x**2), 1.0), blackjax.base.SamplingAlgorithm)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_info_has_what_every_sampler_reports(name):
+    sampler = getattr(blackjax_ext, name)(lambda x: -(x**2), 1.0)
+    state, info = sampler.step(jax.random.key(0), sampler.init(0.5, jax.random.key(1)))
+    assert {"acceptance_rate", "is_accepted", "is_divergent"} <= set(info._fields)
+    assert "position" in state._fields
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_export_what_they_say(name):
+    module = importlib.import_module(name)
+    missing = [each for each in getattr(module, "__all__", []) if not hasattr(module, each)]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name):
+    results = doctest.testmod(importlib.import_module(name))
+    assert results.failed == 0
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_has_an_example(name):
+    module = importlib.import_module(f"blackjax_ext.mcmc.{name}")
+    assert doctest.DocTestFinder().find(module.as_top_level_api)[0].examples

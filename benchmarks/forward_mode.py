@@ -583,7 +583,9 @@ def machine() -> dict[str, str]:
 def cell(value: Any) -> str:
     """A number with three or four significant digits."""
     if isinstance(value, bool) or not isinstance(value, float):
-        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        return (
+            f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        )
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}".rstrip(".")
 
 

@@ -1,10 +1,10 @@
 r"""Warm-up: step size by dual averaging, metric by pooled, shrunk covariances over windows.
 
-*Windows.* The warm-up is cut into windows that grow (5, 10, 25, 45 and 15 % of it). Each but the last
-ends in a new metric, estimated from the draws of that window alone; the last serves the step size.
+*Windows.* The warm-up is cut into windows that grow (5, 10, 25, 45 and 15 % of it). Each but the
+last ends in a new metric, estimated from the draws of that window alone; the last serves the step size.
 
-*Covariance.* Draws are whitened by the current metric and pooled over the chains that share it. With S
-their second central moment, the new covariance in whitened coordinates is
+*Covariance.* Draws are whitened by the current metric and pooled over the chains that share it.
+With S their second central moment, the new covariance in whitened coordinates is
 
 .. math::
     \frac{n_e S + n_0 I}{n_e + n_0}, \qquad n_0 = D + 5 \text{ (dense)}, \; 5 \text{ (diagonal)},
@@ -12,8 +12,8 @@ their second central moment, the new covariance in whitened coordinates is
 so what the draws do not say is left to the metric before them, the curvature found at the start in
 the first place. :math:`n_e` counts effective draws, not draws: a slow kernel's window may hold a
 thousand draws and ten effective ones, and a covariance from ten is worse than none. It comes from
-the squared jumps: with lag-one autocorrelation :math:`\rho = 1 - J / (2 S)`, J the mean squared jump,
-:math:`n_e = n (1 - \rho) / (1 + \rho)` per coordinate.
+the squared jumps: with lag-one autocorrelation :math:`\rho = 1 - J / (2 S)`, J the mean squared
+jump, :math:`n_e = n (1 - \rho) / (1 + \rho)` per coordinate.
 
 *Step size.* Dual averaging (Hoffman and Gelman 2014) of the acceptance probability, averaged over
 vectorized chains, restarted at each new metric.
@@ -50,14 +50,14 @@ class Moments(NamedTuple):
         Point the sums are taken about, shape (D,).
     previous
         Last draw of each chain, shape (C, D).
-    count, first, second, jumps
+    num_draws, first, second, jumps
         Number of draws, their sum (D,), sum of squares (D,) or products (D, D), sum of squared
         jumps (D,).
     """
 
     origin: Array
     previous: Array
-    count: Array
+    num_draws: Array
     first: Array
     second: Array
     jumps: Array
@@ -132,13 +132,14 @@ def update_step(
 def update_moments(state: AdaptState, x: Array) -> AdaptState:
     """Add the draws `x`, shape (C, D), to the window."""
     moments, metric = state.moments, state.metric
+    assert moments is not None
     whitened = metric.sqrt_times(x - moments.origin)
     jump = metric.sqrt_times(x - moments.previous)
     products = whitened.T @ whitened if isinstance(metric, Dense) else jnp.sum(whitened**2, axis=0)
     moments = Moments(
         moments.origin,
         x,
-        moments.count + x.shape[0],
+        moments.num_draws + x.shape[0],
         moments.first + whitened.sum(axis=0),
         moments.second + products,
         moments.jumps + jnp.sum(jump**2, axis=0),
@@ -148,6 +149,7 @@ def update_moments(state: AdaptState, x: Array) -> AdaptState:
 
 def update_metric(state: AdaptState, x: Array) -> AdaptState:
     """End a window of chains at `x`: new metric, dual averaging restarted, empty sums."""
+    assert state.moments is not None
     metric = shrunk(state.metric, state.moments)
     step_size = representable(state.averaging.log_x_avg)
     return AdaptState(step_size, metric, averaging_at(step_size), start_window(metric, x))
@@ -161,7 +163,7 @@ def representable(log_step: Array) -> Array:
 
 def shrunk(metric: Factor, moments: Moments) -> Factor:
     """The metric of the pooled covariance, shrunk towards the current one by effective draws."""
-    n, mean = moments.count, moments.first / moments.count
+    n, mean = moments.num_draws, moments.first / moments.num_draws
     size = mean.size
     if isinstance(metric, Diagonal):
         variance = moments.second / n - mean**2

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpyro.infer import init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.util import identity, is_prng_key
+from numpyro.util import identity, is_prng_key, not_jax_tracer
 
 from blackjax_ext.mcmc.checks import check_positive
 from blackjax_ext.mcmc.metrics import Diagonal, Factor, factorize, triangular
@@ -24,52 +24,13 @@ from numpyro_fwd.model import (
     check_finite,
     check_start,
     logdensity_of,
+    split_arguments,
     view_model,
     view_potential,
 )
+from numpyro_fwd.state import KernelState, make_state, ravel_each, split_each
 
-__all__ = ["BlackJAXKernel", "KernelOptions", "KernelState"]
-
-
-class KernelState(NamedTuple):
-    """State of a chain, or of vectorized chains with a leading axis.
-
-    i
-        Iteration, counted from the start of the warm-up.
-    inner
-        State of the BlackJAX algorithm.
-    accept_prob
-        Acceptance probability of the last proposal.
-    mean_accept_prob
-        Mean of it, over the warm-up and then over the draws.
-    diverging
-        Whether the last proposal was rejected because it was not finite.
-    num_steps
-        Integration steps of the last proposal: 1 but for Hamiltonian algorithms.
-    adapt_state
-        Step size, metric and what adapts them; frozen after the warm-up.
-    rng_key
-        Key of the next step.
-    """
-
-    i: Array
-    inner: Any
-    accept_prob: Array
-    mean_accept_prob: Array
-    diverging: Array
-    num_steps: Array
-    adapt_state: AdaptState
-    rng_key: Array
-
-    @property
-    def z(self) -> Any:
-        """Unconstrained position."""
-        return self.inner.position
-
-    @property
-    def potential_energy(self) -> Array:
-        """Minus the log density at the position."""
-        return -self.inner.logdensity
+__all__ = ["BlackJAXKernel", "KernelOptions"]
 
 
 class KernelOptions(TypedDict, total=False):
@@ -182,6 +143,7 @@ class BlackJAXKernel(MCMCKernel):
         self._view: View | None = None
         self._num_warmup = 0
         self._sample_fn: Callable | None = None  # MCMC initializes again while this is None
+        self._programs: dict[Any, Callable] = {}
 
     @property
     def model(self) -> Callable | None:
@@ -216,7 +178,7 @@ class BlackJAXKernel(MCMCKernel):
         else:
             self._view, z = view_model(
                 key_model,
-                self._model,
+                cast(Callable, self._model),
                 model_args,
                 model_kwargs,
                 init_strategy=self._init_strategy,
@@ -225,25 +187,34 @@ class BlackJAXKernel(MCMCKernel):
             )
         self._sample_fn = self.sample
         check_start(z)
-        return self._first_state(rng_key, z, model_args, model_kwargs)
-
-    def _first_state(self, rng_key, z, model_args, model_kwargs) -> KernelState:
-        """Run :meth:`_begin`, compiled once, with the data as arguments of the program."""
         is_single = is_prng_key(rng_key)
-        leaves, treedef = jax.tree.flatten((model_args, model_kwargs))
-        arrays = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
+        facts = self._run_begin(is_single, rng_key, z, model_args, model_kwargs)
+        logdensities, inner, adapt_state, rng_key = facts
+        check_finite(logdensities)
+        return make_state(inner, adapt_state, rng_key, is_single)
+
+    def _run_begin(self, is_single, rng_key, z, model_args, model_kwargs):
+        """Run :meth:`_begin` compiled, with the data as arguments of the program.
+
+        Sequential chains find the program of the first one. A model that needs concrete values (a
+        boolean mask, say) gets a program of its own, with the data as constants.
+        """
+        split = split_arguments(model_args, model_kwargs)
 
         def begin(arrays, rng_key, z):
-            rest = iter(arrays)
-            filled = [next(rest) if hasattr(leaf, "dtype") else leaf for leaf in leaves]
-            logdensity_fn = logdensity_of(self._view, *jax.tree.unflatten(treedef, filled))
+            logdensity_fn = logdensity_of(cast(View, self._view), *split.join(arrays))
             if is_single:
                 rng_key, z = rng_key[None], jax.tree.map(lambda x: jnp.asarray(x)[None], z)
             return self._begin(logdensity_fn, rng_key, z)
 
-        logdensities, inner, adapt_state, rng_key = jax.jit(begin)(arrays, rng_key, z)
-        check_finite(logdensities)
-        return make_state(inner, adapt_state, rng_key, is_single)
+        program = jax.jit(begin)
+        if split.key is not None and not_jax_tracer(rng_key):
+            key = (split.key, is_single, self._num_warmup)
+            program = self._programs.setdefault(key, program)
+        try:
+            return program(split.arrays, rng_key, z)
+        except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
+            return jax.jit(partial(begin, split.arrays))(rng_key, z)
 
     def _begin(self, logdensity_fn, rng_key, z) -> tuple[Array, Any, AdaptState, Array]:
         """Start C chains from keys (C,) and positions with a leading axis C."""
@@ -306,7 +277,7 @@ class BlackJAXKernel(MCMCKernel):
 
     def sample(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
-        logdensity_fn = logdensity_of(self._view, model_args, model_kwargs)
+        logdensity_fn = logdensity_of(cast(View, self._view), model_args, model_kwargs)
         is_single = jnp.ndim(state.i) == 0
         adapt_state = state.adapt_state
 
@@ -372,7 +343,7 @@ class BlackJAXKernel(MCMCKernel):
 
     def refresh(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """Evaluate what the state caches anew, at the same position: for ``numpyro.infer.Gibbs``."""
-        logdensity_fn = logdensity_of(self._view, model_args, model_kwargs)
+        logdensity_fn = logdensity_of(cast(View, self._view), model_args, model_kwargs)
         rng_key, key_inner = split_each(state.rng_key, 2)
         metric = state.adapt_state.metric
         if jnp.ndim(state.i):
@@ -389,44 +360,5 @@ class BlackJAXKernel(MCMCKernel):
         return kernel
 
     def __getstate__(self) -> dict:
-        """Everything but the bound method that tells MCMC the kernel is ready."""
-        return {**self.__dict__, "_sample_fn": None}
-
-
-def split_each(rng_key: Array, num: int) -> tuple[Array, ...]:
-    """Split a key, or each key of a batch, into `num`."""
-    if is_prng_key(rng_key):
-        return tuple(jax.random.split(rng_key, num))
-    keys = jax.vmap(lambda key: jax.random.split(key, num))(rng_key)
-    return tuple(keys[:, j] for j in range(num))
-
-
-def ravel_each(tree: Any) -> Array:
-    """Flat positions (C, D) of a pytree whose leaves lead with C."""
-    return jax.vmap(lambda leaf: ravel_pytree(leaf)[0])(tree)
-
-
-def make_state(inner, adapt_state: AdaptState, rng_key: Array, is_single: bool) -> KernelState:
-    """State before the first step; for a single chain, without the axis of chains.
-
-    The metric has no such axis, and the moments always have it.
-    """
-    shape = rng_key.shape[:1]
-    if is_single:
-        inner = jax.tree.map(lambda x: x[0], inner)
-        step_size, averaging = jax.tree.map(
-            lambda x: x[0], (adapt_state.step_size, adapt_state.averaging)
-        )
-        adapt_state = adapt_state._replace(step_size=step_size, averaging=averaging)
-        rng_key, shape = rng_key[0], ()
-    zeros = jnp.zeros(shape, adapt_state.step_size.dtype)
-    return KernelState(
-        jnp.zeros(shape, int),
-        inner,
-        zeros,
-        zeros,
-        jnp.zeros(shape, bool),
-        jnp.zeros(shape, int),
-        adapt_state,
-        rng_key,
-    )
+        """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
+        return {**self.__dict__, "_sample_fn": None, "_programs": {}}

@@ -23,6 +23,7 @@ __all__ = [
     "check_finite",
     "check_start",
     "logdensity_of",
+    "split_arguments",
     "view_model",
     "view_potential",
 ]
@@ -49,6 +50,42 @@ def logdensity_of(view: View, model_args: tuple, model_kwargs: dict | None) -> C
     """Log density on the unconstrained space for these arguments."""
     potential_fn = view.potential_fn(*model_args, **(model_kwargs or {}))
     return lambda z: -potential_fn(z)
+
+
+class SplitArguments(NamedTuple):
+    """Arguments of a model, taken apart into arrays and the rest.
+
+    arrays
+        The arrays among the leaves.
+    join
+        Put arrays back in their places: ``(model_args, model_kwargs)``.
+    key
+        Hashable description of the rest, None if there is none.
+    """
+
+    arrays: list[Array]
+    join: Callable
+    key: Any
+
+
+def split_arguments(model_args: tuple, model_kwargs: dict | None) -> SplitArguments:
+    """Take the arrays out of a model's arguments, so that a program can take them as its own."""
+    leaves, treedef = jax.tree.flatten((model_args, model_kwargs))
+    is_array = tuple(isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves)
+    arrays = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
+
+    def join(arrays):
+        rest = iter(arrays)
+        filled = (next(rest) if a else leaf for leaf, a in zip(leaves, is_array, strict=True))
+        return jax.tree.unflatten(treedef, list(filled))
+
+    others = tuple(leaf for leaf, array in zip(leaves, is_array, strict=True) if not array)
+    key = (treedef, is_array, others)
+    try:
+        hash(key)
+    except TypeError:
+        return SplitArguments(arrays, join, None)
+    return SplitArguments(arrays, join, key)
 
 
 def view_potential(potential_fn: Callable, init_params: Position) -> tuple[View, Position]:

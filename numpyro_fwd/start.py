@@ -1,15 +1,15 @@
 r"""A way out of a bad start: Newton's path, and the best normal approximation along it.
 
 First-order kernels crawl out of a random start on a regression with unscaled covariates; a few
-Newton steps jump. The path is the one of saddle-free Newton (Dauphin et al. 2014): with :math:`g` the
-gradient and :math:`|H|` minus the Hessian with the absolute values of its eigenvalues, step along
+Newton steps jump. The path is the one of saddle-free Newton (Dauphin et al. 2014): with :math:`g`
+the gradient and :math:`|H|` minus the Hessian with the absolute values of its eigenvalues, step along
 :math:`|H|^{-1} g` and keep the best of a ladder of lengths. It is invariant to the scale of each
 parameter and to their correlation.
 
-A mode need not be near the mass (Neal's funnel has its mode 13 sds from it), so the start is not the
-end of the path. As in Pathfinder (Zhang et al. 2022), each point of the path proposes a normal,
-:math:`\mathcal{N}(x, |H|^{-1})`, and the best of them wins; the chain starts at one of its draws, taken
-by importance. Best means the largest importance-weighted bound of the log evidence (Burda et al.
+A mode need not be near the mass (Neal's funnel has its mode 13 sds from it), so the start is not
+the end of the path. As in Pathfinder (Zhang et al. 2022), each point of the path proposes a normal,
+:math:`\mathcal{N}(x, |H|^{-1})`, and the best of them wins; the chain starts at one of its draws,
+taken by importance. Best means the largest importance-weighted bound of the log evidence (Burda et al.
 2016), which counts the mass that a normal covers. The plain evidence lower bound does not serve: a
 single draw where the log density is -1e20 decides it.
 
@@ -33,6 +33,7 @@ LogDensity: TypeAlias = Callable[[Array], Array]
 
 MAX_STEPS = 60
 NUM_DRAWS = 16
+MIN_PATHS = 4
 LENGTHS = 2.0 ** (2 - jnp.arange(16.0))
 CHUNK = 16  # Hessian rows at once: bounds the memory of a big model
 MAX_DIMENSION = {"forward": 128, "reverse": 512}
@@ -58,9 +59,9 @@ class Approximation(NamedTuple):
 
 
 class Path(NamedTuple):
-    """State of Newton's path: step count, point, its log density, whether to go on, best so far."""
+    """State of Newton's path: number of steps, point, its log density, whether to go on, best so far."""
 
-    count: Array
+    num_steps: Array
     x: Array
     value: Array
     is_moving: Array
@@ -79,14 +80,14 @@ def find(
         x,
         logdensity_fn(x),
         jnp.array(True),
-        Approximation(x, x, identity(x), -jnp.inf),
+        Approximation(x, x, identity(x), jnp.array(-jnp.inf)),
     )
 
     def is_going(path):
-        return path.is_moving & (path.count < MAX_STEPS)
+        return path.is_moving & (path.num_steps < MAX_STEPS)
 
     def step(path):
-        key = jax.random.fold_in(rng_key, path.count)
+        key = jax.random.fold_in(rng_key, path.num_steps)
         gradient, metric = curvature(logdensity_fn, path.x, differentiation)
         here = approximate(key, logdensity_fn, path.x, metric)
         best = jax.tree.map(partial(jnp.where, here.evidence > path.best.evidence), here, path.best)
@@ -96,11 +97,13 @@ def find(
         values = finite(jax.vmap(logdensity_fn)(ladder))
         top = jnp.argmax(values)
         is_better = values[top] > path.value
-        # |slope|^2 / 2 is what a quadratic still has to gain; a path may also run away from the mass
+        # |slope|^2 / 2 is what a quadratic has yet to gain; a path may also run away from the mass
         is_astray = here.evidence < best.evidence - negligible(x)
         is_moving = is_better & (slope @ slope > 1e-2) & ~is_astray
         point = jnp.where(is_better, ladder[top], path.x)
-        return Path(path.count + 1, point, jnp.maximum(values[top], path.value), is_moving, best)
+        return Path(
+            path.num_steps + 1, point, jnp.maximum(values[top], path.value), is_moving, best
+        )
 
     return jax.lax.while_loop(is_going, step, initial).best
 
@@ -111,14 +114,24 @@ def find_all(
     """Starts of C chains from `x`, shape (C, D), and the metric of the best approximation.
 
     A chain whose path found a mode too poor to matter, its evidence more than D + 10 below the best
-    in logarithm, starts at a draw from the best one instead.
+    in logarithm, starts at a draw from the best one instead. Fewer than four chains send out
+    further paths, uniform on (-2, 2) as NumPyro's starts are, so that one alone can tell too.
     """
-    key_find, key_draw = (jax.vmap(partial(jax.random.fold_in, data=i))(rng_key) for i in (0, 1))
-    found = jax.vmap(lambda key, x: find(key, logdensity_fn, x, differentiation))(key_find, x)
+    num_chains, size = x.shape
+    key_more, key_path, key_draw = (
+        jax.vmap(partial(jax.random.fold_in, data=i))(rng_key) for i in range(3)
+    )
+    num_more = max(MIN_PATHS - num_chains, 0)
+    key_first, key_second = jax.random.split(key_more[0])
+    more = jax.random.uniform(key_first, (num_more, size), x.dtype, -2.0, 2.0)
+    key_path = jnp.concatenate([key_path, jax.random.split(key_second, num_more)])
+    found = jax.vmap(lambda key, x: find(key, logdensity_fn, x, differentiation))(
+        key_path, jnp.concatenate([x, more])
+    )
     best = jax.tree.map(lambda leaf: leaf[jnp.argmax(found.evidence)], found)
     others = jax.vmap(lambda key: approximate(key, logdensity_fn, best.mean, best.metric))(key_draw)
-    is_poor = found.evidence < best.evidence - negligible(x[0])
-    return jnp.where(is_poor[:, None], others.draw, found.draw), best.metric
+    is_poor = found.evidence[:num_chains] < best.evidence - negligible(x[0])
+    return jnp.where(is_poor[:, None], others.draw, found.draw[:num_chains]), best.metric
 
 
 def negligible(x: Array) -> float:

@@ -1,8 +1,8 @@
 r"""Forward-mode MALA (FMALA), Algorithm 1 of Cobb and Jha, in Metropolis-adjusted form.
 
 Write :math:`f = \log \pi`, :math:`L L^T` for `inverse_mass_matrix`, and work on
-:math:`\theta = L^{-1} x`. With a tangent :math:`v` drawn from a law :math:`U` that does not depend on
-the position (for K tangents, an orthonormal frame :math:`V` with the tangents as rows), one JVP gives
+:math:`\theta = L^{-1} x`. With a tangent :math:`v` drawn from a law :math:`U` that does not depend
+on the position (for K tangents, an orthonormal frame :math:`V` of rows), one JVP gives
 :math:`\nabla f(\theta) \cdot v`, and the proposal is (eq. 5)
 
 .. math::
@@ -23,16 +23,16 @@ the position (for K tangents, an orthonormal frame :math:`V` with the tangents a
 the paper's ratio, since every :math:`U` cancels. A rejected move keeps :math:`v` and its slope, so
 one step costs one JVP, at :math:`(\theta_*, v_*)`.
 
-*Fresh tangents* (`persistent_tangent=False`) are the paper's Algorithm 1: :math:`v` is drawn anew at
-:math:`\theta` before each proposal, which costs a second JVP. This is the same kernel on
+*Fresh tangents* (`persistent_tangent=False`) are the paper's Algorithm 1: :math:`v` is drawn anew
+at :math:`\theta` before each proposal, which costs a second JVP. This is the same kernel on
 :math:`(\theta, v)` after a refresh of :math:`v` from :math:`U`, exact for the same reason.
 
-*A start without a key* has no tangent yet. Its first step draws :math:`v \sim U` at :math:`\theta`,
-with the one JVP a step is allowed, and does not move: the identity on :math:`\theta` together with a
-draw from :math:`U` leaves :math:`\pi(\theta) U(v)` exact, whereas a fixed first tangent would not.
+*A start without a key* has no tangent yet. Its first step draws :math:`v \sim U` at
+:math:`\theta`, with the one JVP a step is allowed, and does not move: the identity on :math:`\theta` together with
+a draw from :math:`U` leaves :math:`\pi(\theta) U(v)` exact, whereas a fixed first tangent would not.
 
-With K = D the frame spans the space, :math:`V^T V = I`, and the step is MALA. For K < D the drift is
-the projection of the gradient, K/D of it on average; the paper's unbiased form (eq. 12) multiplies
+With K = D the frame spans the space, :math:`V^T V = I`, and the step is MALA. For K < D the drift
+is the projection of the gradient, K/D of it on average; the paper's unbiased form (eq. 12) multiplies
 the drift alone by D, and its authors' code multiplies epsilon by sqrt(D).
 
 What goes wrong: the slope along one of D tangents carries 1/D of the squared gradient, so for large
@@ -115,7 +115,7 @@ def init(
         frame = jnp.zeros((num_tangents, x.size), x.dtype)
         slopes = jnp.full(num_tangents, jnp.nan, x.dtype)
         return FMALAState(position, check_scalar(logdensity_fn(position)), frame, slopes)
-    metric = metrics.factorize(inverse_mass_matrix)
+    metric = metrics.factorize(inverse_mass_matrix, x.size)
     frame = tangent_space.draw(rng_key, num_tangents, x, tangents)
     logdensity, slopes = tangent_space.slopes(
         lambda y: check_scalar(logdensity_fn(unravel(y))), x, metric.inverse_sqrt_times(frame)
@@ -128,8 +128,9 @@ def build_kernel() -> Callable:
 
     Returns
     -------
-    ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *, num_tangents=1,
-    persistent_tangent=True, tangents="rademacher") -> (state, info)``.
+    Callable
+        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
+        num_tangents=1, persistent_tangent=True, tangents="rademacher") -> (state, info)``.
     """
 
     def kernel(
@@ -150,8 +151,8 @@ def build_kernel() -> Callable:
                 f"{state.tangents.shape[0]}: give both the same."
             )
         key_noise, key_tangent, key_fresh, key_accept = jax.random.split(rng_key, 4)
-        metric = metrics.factorize(inverse_mass_matrix)
         x, unravel = ravel_pytree(state.position)
+        metric = metrics.factorize(inverse_mass_matrix, x.size)
 
         def evaluate(key, y):
             frame = tangent_space.draw(key, num_tangents, y, tangents)
@@ -237,10 +238,15 @@ def as_top_level_api(
     check_positive("step_size", step_size)
     tangent_space.check(num_tangents, tangents)
     metric = metrics.factorize(inverse_mass_matrix)
-    law = {"num_tangents": num_tangents, "tangents": tangents}
+    kernel = partial(
+        build_kernel(),
+        num_tangents=num_tangents,
+        persistent_tangent=persistent_tangent,
+        tangents=tangents,
+    )
     return build_sampling_algorithm(
-        partial(build_kernel(), persistent_tangent=persistent_tangent, **law),
-        partial(init, inverse_mass_matrix=metric, **law),
+        kernel,
+        partial(init, inverse_mass_matrix=metric, num_tangents=num_tangents, tangents=tangents),
         logdensity_fn,
         kernel_args=(step_size, metric),
         pass_rng_key_to_init=True,

@@ -9,11 +9,12 @@ does not depend on the position, and makes a MALA move of the coordinate :math:`
     \theta_* = \theta + V^T r, \qquad
     r = \frac{\epsilon^2}{2} V \nabla f(\theta) + \epsilon z, \qquad z \sim \mathcal{N}(0, I_K).
 
-Given :math:`V` this is a Metropolis-Hastings step for the conditional of :math:`\pi` on the subspace
-through :math:`\theta`, with ratio
+Given :math:`V` this is a Metropolis-Hastings step for the conditional of :math:`\pi` on the
+subspace through :math:`\theta`, with ratio
 
 .. math::
-    \frac{\pi(\theta_*)\, \mathcal{N}(-r;\, \frac{\epsilon^2}{2} V \nabla f(\theta_*), \epsilon^2 I)}
+    \frac{\pi(\theta_*)\,
+          \mathcal{N}(-r;\, \frac{\epsilon^2}{2} V \nabla f(\theta_*), \epsilon^2 I)}
          {\pi(\theta)\, \mathcal{N}(r;\, \frac{\epsilon^2}{2} V \nabla f(\theta), \epsilon^2 I)},
 
 and leaves :math:`\pi` invariant for every :math:`V`, hence on average. With K = D it is MALA. The
@@ -88,8 +89,9 @@ def build_kernel() -> Callable:
 
     Returns
     -------
-    ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *, num_tangents=1,
-    tangents="rademacher") -> (state, info)``.
+    Callable
+        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
+        num_tangents=1, tangents="rademacher") -> (state, info)``.
     """
 
     def kernel(
@@ -106,7 +108,7 @@ def build_kernel() -> Callable:
         key_tangent, key_noise, key_accept = jax.random.split(rng_key, 3)
         x, unravel = ravel_pytree(state.position)
         frame = tangent_space.draw(key_tangent, num_tangents, x, tangents)
-        directions = metrics.factorize(inverse_mass_matrix).inverse_sqrt_times(frame)
+        directions = metrics.factorize(inverse_mass_matrix, x.size).inverse_sqrt_times(frame)
 
         def evaluate(y):
             value, slopes = tangent_space.slopes(lambda y: logdensity_fn(unravel(y)), y, directions)
@@ -134,7 +136,7 @@ def as_top_level_api(
     num_tangents: int = 1,
     tangents: tangent_space.TangentLaw = "rademacher",
 ) -> SamplingAlgorithm:
-    """Line-FMALA (Cobb and Jha, Algorithm 2): a MALA move along a random line, without reverse mode.
+    """Line-FMALA (Cobb and Jha, Algorithm 2): a MALA move along a random line.
 
     Parameters
     ----------

@@ -7,9 +7,9 @@ Write :math:`f = \log \pi`, :math:`L L^T` for `inverse_mass_matrix`, :math:`\the
     \qquad z \sim \mathcal{N}(0, I),
 
 accepted with the Metropolis-Hastings ratio
-:math:`\pi(\theta_*) q(\theta | \theta_*) / (\pi(\theta) q(\theta_* | \theta))`. In :math:`x` the drift
-is :math:`\frac{\epsilon^2}{2} L L^T \nabla_x f` and the noise :math:`\epsilon L z`. State and start
-are those of ``blackjax.mala``, whose own kernel has no preconditioner and counts its step as
+:math:`\pi(\theta_*) q(\theta | \theta_*) / (\pi(\theta) q(\theta_* | \theta))`. In :math:`x` the
+drift is :math:`\frac{\epsilon^2}{2} L L^T \nabla_x f` and the noise :math:`\epsilon L z`. State and
+start are those of ``blackjax.mala``, whose own kernel has no preconditioner and counts its step as
 :math:`\epsilon^2 / 2`.
 
 Cost: one gradient per step.
@@ -65,7 +65,9 @@ def build_kernel() -> Callable:
 
     Returns
     -------
-    ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None) -> (state, info)``.
+    Callable
+        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None)
+        -> (state, info)``.
     """
 
     def kernel(
@@ -77,8 +79,8 @@ def build_kernel() -> Callable:
     ) -> tuple[MALAState, MALAInfo]:
         """One step: one gradient."""
         key_noise, key_accept = jax.random.split(rng_key)
-        metric = metrics.factorize(inverse_mass_matrix)
         x, unravel = ravel_pytree(state.position)
+        metric = metrics.factorize(inverse_mass_matrix, x.size)
 
         def point(logdensity, gradient):
             whitened = metric.inverse_sqrt_transpose_times(ravel_pytree(gradient)[0])

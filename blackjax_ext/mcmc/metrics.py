@@ -1,8 +1,8 @@
 """Factors of the metrics that shape a Langevin proposal.
 
 A factor represents a positive definite metric ``G`` through ``R = G^{-1/2}`` (any matrix with
-``R R^T = G^{-1}``) and ``R^{-1}``. It is a pytree, so it travels in a state. The preconditioner that
-BlackJAX calls ``inverse_mass_matrix``, an estimate of the posterior covariance, is ``G^{-1}``.
+``R R^T = G^{-1}``) and ``R^{-1}``. It is a pytree, so it travels in a state. The preconditioner
+that BlackJAX calls ``inverse_mass_matrix``, an estimate of the posterior covariance, is ``G^{-1}``.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -10,6 +10,8 @@ from typing import NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from blackjax_ext.mcmc.checks import check_positive
 
 __all__ = [
     "IDENTITY",
@@ -94,7 +96,7 @@ IDENTITY = Diagonal(1.0)
 InverseMassMatrix: TypeAlias = Array | Factor | None
 
 
-def factorize(inverse_mass_matrix: InverseMassMatrix) -> Factor:
+def factorize(inverse_mass_matrix: InverseMassMatrix, size: int | None = None) -> Factor:
     """Factor of the metric whose inverse is `inverse_mass_matrix`.
 
     Parameters
@@ -102,24 +104,47 @@ def factorize(inverse_mass_matrix: InverseMassMatrix) -> Factor:
     inverse_mass_matrix
         None (identity), variances of shape (D,), a covariance of shape (D, D), or a factor, which
         is returned as it is: who steps many times factorizes once.
+    size
+        D, if it is known: a metric of another size raises ValueError.
 
     Returns
     -------
     A :class:`Diagonal` or :class:`Dense` factor. Cost: O(D), or D^3/3 for a covariance.
     """
-    if isinstance(inverse_mass_matrix, (Diagonal, Dense)):
-        return inverse_mass_matrix
     if inverse_mass_matrix is None:
         return IDENTITY
-    covariance = jnp.asarray(inverse_mass_matrix)
-    if covariance.ndim == 1:
-        return Diagonal(jnp.sqrt(covariance))
-    if covariance.ndim == 2 and covariance.shape[0] == covariance.shape[1]:
-        return triangular(jnp.linalg.cholesky(covariance))
-    raise ValueError(
-        "inverse_mass_matrix must be None, of shape (D,) or of shape (D, D); "
-        f"got shape {covariance.shape}."
-    )
+    factor: Factor
+    if isinstance(inverse_mass_matrix, (Diagonal, Dense)):
+        factor, shape = inverse_mass_matrix, jnp.shape(inverse_mass_matrix.inverse_sqrt)
+    else:
+        covariance = jnp.asarray(inverse_mass_matrix)
+        shape = covariance.shape
+        if len(shape) not in (1, 2) or len(set(shape)) != 1:
+            raise ValueError(
+                "inverse_mass_matrix must be None, of shape (D,) or of shape (D, D); "
+                f"got shape {shape}."
+            )
+        if len(shape) == 1:
+            check_positive("inverse_mass_matrix", covariance)
+            factor = Diagonal(jnp.sqrt(covariance))
+        else:
+            factor = triangular(cholesky(covariance))
+    if size is not None and shape not in ((), (size,), (size, size)):
+        raise ValueError(
+            f"inverse_mass_matrix must fit a position of {size} dimensions; got shape {shape}."
+        )
+    return factor
+
+
+def cholesky(covariance: Array) -> Array:
+    """Lower triangular factor; ValueError for a matrix that is seen not to be a covariance."""
+    factor = jnp.linalg.cholesky(covariance)
+    if not isinstance(covariance, jax.core.Tracer):
+        if not jnp.allclose(covariance, covariance.T) or not jnp.isfinite(factor).all():
+            raise ValueError(
+                f"inverse_mass_matrix must be symmetric and positive definite; got\n{covariance}"
+            )
+    return factor
 
 
 def triangular(cholesky: Array) -> Dense:

@@ -18,15 +18,15 @@ cancels, and the log ratio is
     f(\theta_*) - f(\theta) + \frac{D}{2} \log \frac{G(\theta_*, v_*)}{G(\theta, v)}
     + \frac12 |z|^2 - \frac12 |z_*|^2,
 
-with :math:`z_*` the noise of the reverse move, which takes its curvature from :math:`v_*`. A rejected
-move keeps :math:`v` with its slope and curvature: one second-order JVP per step. With
-`persistent_tangent=False` (Algorithm 3 as printed) :math:`v` is drawn anew at the start of each step,
-which costs a second one. A start without a key spends its first step on drawing the tangent and
+with :math:`z_*` the noise of the reverse move, which takes its curvature from :math:`v_*`. A
+rejected move keeps :math:`v` with its slope and curvature: one second-order JVP per step. With
+`persistent_tangent=False` (Algorithm 3 as printed) :math:`v` is drawn anew at the start of each
+step, which costs a second one. A start without a key spends its first step on drawing the tangent and
 does not move (see :mod:`blackjax_ext.mcmc.fmala`). The paper's unbiased form (eq. 15) divides the
 variance of the noise by D; here it is eq. 8.
 
-What goes wrong: forward and reverse scales come from different tangents. Where curvature varies with
-direction they differ by a factor, which enters the ratio to the power D/2: acceptance falls with D.
+What goes wrong: forward and reverse scales come from different tangents. Where curvature varies
+with direction they differ by a factor, which enters the ratio to the power D/2: acceptance falls with D.
 PC-Line-FMALA has the same tangent at both ends and does not suffer from this.
 
 References: A. D. Cobb and S. Jha, Backpropagation-Free Metropolis-Adjusted Langevin Algorithm.
@@ -111,7 +111,7 @@ def init(
         return PCFMALAState(
             position, logdensity, jnp.zeros((1, x.size), x.dtype), undrawn, undrawn[None]
         )
-    metric = metrics.factorize(inverse_mass_matrix)
+    metric = metrics.factorize(inverse_mass_matrix, x.size)
     frame = tangent_space.draw(rng_key, 1, x, tangents)
     facts = tangent_space.curvatures(
         lambda y: check_scalar(logdensity_fn(unravel(y))), x, metric.inverse_sqrt_times(frame)
@@ -125,8 +125,9 @@ def build_kernel() -> Callable:
 
     Returns
     -------
-    ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-    curvature_floor=0.1, persistent_tangent=True, tangents="rademacher") -> (state, info)``.
+    Callable
+        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
+        curvature_floor=0.1, persistent_tangent=True, tangents="rademacher") -> (state, info)``.
     """
 
     def kernel(
@@ -142,8 +143,8 @@ def build_kernel() -> Callable:
     ) -> tuple[PCFMALAState, PCFMALAInfo]:
         """One step: one second-order JVP, two with ``persistent_tangent=False``."""
         key_noise, key_tangent, key_fresh, key_accept = jax.random.split(rng_key, 4)
-        metric = metrics.factorize(inverse_mass_matrix)
         x, unravel = ravel_pytree(state.position)
+        metric = metrics.factorize(inverse_mass_matrix, x.size)
 
         def evaluate(key, y):
             frame = tangent_space.draw(key, 1, y, tangents)

@@ -24,12 +24,12 @@ The proposal from :math:`\theta` is :math:`q = \mathcal{N}(\frac{\epsilon^2}{2} 
     + \frac12 \log \frac{|G(\theta_*)|}{|G(\theta)|} + \frac12 |z|^2 - \frac12 |z_*|^2
 
 makes a Metropolis-Hastings step for the conditional of :math:`\pi` on the subspace, so
-:math:`\pi` is invariant. :math:`v^T \nabla^2 f v` can be 0: the floor is applied to both ends alike.
+:math:`\pi` is invariant. :math:`v^T \nabla^2 f v` can be 0: the floor applies to both ends alike.
 
 Cost: density, slopes and curvature at both ends: 2 second-order JVPs, 2 K^2 for K tangents.
 
-What goes wrong: where the curvature vanishes (far tails, flat plateaus) the floor bounds the step by
-epsilon over its square root; too small a floor proposes far away from there and is rejected.
+What goes wrong: where the curvature vanishes (far tails, flat plateaus) the floor bounds the step
+by epsilon over its square root; too small a floor proposes far away from there and is rejected.
 
 References: A. D. Cobb and S. Jha, Backpropagation-Free Metropolis-Adjusted Langevin Algorithm.
 """
@@ -99,8 +99,9 @@ def build_kernel() -> Callable:
 
     Returns
     -------
-    ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *, num_tangents=1,
-    curvature_floor=0.1, tangents="rademacher") -> (state, info)``.
+    Callable
+        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
+        num_tangents=1, curvature_floor=0.1, tangents="rademacher") -> (state, info)``.
     """
 
     def kernel(
@@ -118,7 +119,7 @@ def build_kernel() -> Callable:
         key_tangent, key_noise, key_accept = jax.random.split(rng_key, 3)
         x, unravel = ravel_pytree(state.position)
         frame = tangent_space.draw(key_tangent, num_tangents, x, tangents)
-        directions = metrics.factorize(inverse_mass_matrix).inverse_sqrt_times(frame)
+        directions = metrics.factorize(inverse_mass_matrix, x.size).inverse_sqrt_times(frame)
 
         def evaluate(y):
             value, slopes, curvature = tangent_space.curvatures(
@@ -175,8 +176,9 @@ def as_top_level_api(
     Raises
     ------
     ValueError, TypeError
-        For a step size or floor that is not positive and finite, `num_tangents` outside 1..D, an unknown
-        law of tangents, a position that is empty or not floating, a density that is not scalar.
+        For a step size or floor that is not positive and finite, `num_tangents` outside 1..D, an
+        unknown law of tangents, a position that is empty or not floating, a density that is not
+        scalar.
 
     Examples
     --------

@@ -71,7 +71,9 @@ def build_kernel() -> Callable:
 
     Returns
     -------
-    ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None) -> (state, info)``.
+    Callable
+        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None)
+        -> (state, info)``.
     """
 
     def kernel(
@@ -82,10 +84,9 @@ def build_kernel() -> Callable:
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
     ) -> tuple[RandomWalkState, RandomWalkInfo]:
         """One step: one evaluation."""
-        metric = metrics.factorize(inverse_mass_matrix)
-
         key_noise, key_accept = jax.random.split(rng_key)
         x, unravel = ravel_pytree(state.position)
+        metric = metrics.factorize(inverse_mass_matrix, x.size)
         noise = jax.random.normal(key_noise, x.shape, x.dtype)
         position = unravel(x + metric.inverse_sqrt_times(step_size * noise))
 

@@ -1,0 +1,197 @@
+"""The two targets of the demonstration, how they are sampled, and the table of what came out."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import arviz as az
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.infer import MCMC, NUTS
+
+from numpyro_fwd.kernels import FMALA, MALA, PCFMALA, LineFMALA, PCLineFMALA, RandomWalk
+
+__all__ = ["NUM_CHAINS", "Budget", "Run", "Target", "funnel", "logistic_regression", "run", "table"]
+
+NUM_CHAINS = 4
+SAMPLERS = (NUTS, RandomWalk, MALA, FMALA, LineFMALA, PCFMALA, PCLineFMALA)
+QUICK_SAMPLERS = (NUTS, RandomWalk, FMALA)
+FUNNEL_SIZE = 9  # of theta
+
+
+class Target(NamedTuple):
+    """A model with its data.
+
+    `truth` holds the exact mean and standard deviation of each site, or is None where NUTS is the
+    reference.
+    """
+
+    name: str
+    title: str
+    model: Callable
+    data: tuple
+    dense_mass: bool
+    labels: dict[str, Any]
+    truth: dict[str, tuple[float, float]] | None
+
+
+class Budget(NamedTuple):
+    """Warm-up steps, steps after it, and of how many steps one is kept."""
+
+    num_warmup: int
+    num_samples: int
+    thinning: int
+
+
+class Run(NamedTuple):
+    """What one sampler did: draws, and seconds of its work and of compiling it."""
+
+    sampler: str
+    budget: Budget
+    idata: az.InferenceData
+    seconds: float
+    compilation: float
+
+    @property
+    def acceptance(self) -> float:
+        """Mean acceptance probability after the warm-up."""
+        return float(self.idata.sample_stats["acceptance_rate"].mean())
+
+
+def logistic_regression() -> Target:
+    """Malignant or benign: 569 biopsies, 30 standardised covariates, standard normal priors."""
+    from sklearn.datasets import load_breast_cancer
+
+    data = load_breast_cancer()
+    x = (data.data - data.data.mean(axis=0)) / data.data.std(axis=0)
+
+    def model(x, y):
+        intercept = numpyro.sample("intercept", dist.Normal(0.0, 1.0))
+        prior = dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1)
+        weights = numpyro.sample("weights", prior)
+        numpyro.sample("benign", dist.Bernoulli(logits=intercept + x @ weights), obs=y)
+
+    labels = {
+        "coords": {"covariate": list(data.feature_names)},
+        "dims": {"weights": ["covariate"]},
+    }
+    title = "Logistic regression: breast cancer, 569 x 30"
+    arrays = (jnp.asarray(x, jnp.float32), jnp.asarray(data.target))
+    return Target("regression", title, model, arrays, True, labels, None)
+
+
+def funnel() -> Target:
+    """Neal's funnel: w ~ N(0, 3), then nine theta ~ N(0, exp(w / 2)); scales, not variances."""
+
+    def model():
+        w = numpyro.sample("w", dist.Normal(0.0, 3.0))
+        conditional = dist.Normal(0.0, jnp.exp(w / 2)).expand([FUNNEL_SIZE]).to_event(1)
+        numpyro.sample("theta", conditional)
+
+    labels = {
+        "coords": {"index": np.arange(1, FUNNEL_SIZE + 1)},
+        "dims": {"theta": ["index"]},
+    }
+    truth = {"w": (0.0, 3.0), "theta": (0.0, float(np.exp(9 / 4)))}
+    return Target("funnel", "Neal's funnel in 10 dimensions", model, (), False, labels, truth)
+
+
+def budgets(quick: bool) -> Iterator[tuple[Callable, Budget]]:
+    """Each sampler with its budget; a step of NUTS is a trajectory of many gradients."""
+    for sampler in QUICK_SAMPLERS if quick else SAMPLERS:
+        if sampler is NUTS:
+            yield sampler, Budget(500, 500, 1) if quick else Budget(1000, 2500, 1)
+        else:
+            yield sampler, Budget(2000, 5000, 5) if quick else Budget(10_000, 50_000, 10)
+
+
+def run(target: Target, sampler: Callable, budget: Budget, rng_key) -> Run:
+    """Sample `target` with four vectorized chains."""
+    mcmc = MCMC(
+        sampler(target.model, dense_mass=target.dense_mass),
+        **budget._asdict(),
+        num_chains=NUM_CHAINS,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    begin = time.perf_counter()
+    with compilation() as spans:
+        mcmc.run(rng_key, *target.data, extra_fields=("accept_prob", "num_steps"))
+        jax.block_until_ready(mcmc.get_samples())
+    elapsed = time.perf_counter() - begin
+    compiled = covered(spans)
+    idata = az.from_numpyro(mcmc, log_likelihood=False, **target.labels)
+    return Run(sampler.__name__, budget, idata, elapsed - compiled, compiled)
+
+
+@contextmanager
+def compilation() -> Iterator[list[tuple[float, float]]]:
+    """Collect the spans of time in which JAX traces, lowers and compiles; they may nest."""
+    spans: list[tuple[float, float]] = []
+
+    def listen(event: str, start: float, end: float, **_: Any) -> None:
+        if event.startswith("/jax/core/compile/"):
+            spans.append((start, end))
+
+    jax.monitoring.register_event_time_span_listener(listen)
+    try:
+        yield spans
+    finally:
+        jax.monitoring.unregister_event_time_span_listener(listen)
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of `spans`."""
+    total, reached = 0.0, -np.inf
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+def mean_error(run: Run, target: Target, reference: Run) -> float:
+    """Largest error of a posterior mean, in standard deviations of the reference."""
+    errors = []
+    for site, draws in run.idata.posterior.items():
+        if target.truth is None:
+            truth = reference.idata.posterior[site]
+            mean, sd = truth.mean(("chain", "draw")), truth.std(("chain", "draw"))
+        else:
+            mean, sd = target.truth[site]
+        errors.append(np.max(np.abs(draws.mean(("chain", "draw")) - mean) / sd))
+    return float(max(errors))
+
+
+def table(target: Target, runs: list[Run]) -> str:
+    """Aligned table, one row per run; the first run is the reference where no truth is known."""
+    header = "sampler accept min-ESS ESS/s R-hat mean-error steps seconds compile".split()
+    rows = [header, *(row(each, target, runs[0]) for each in runs)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])])
+        for cells in rows
+    ]
+    rule = "-" * len(lines[0])
+    return "\n".join([target.title, rule, lines[0], rule, *lines[1:], rule])
+
+
+def row(run: Run, target: Target, reference: Run) -> list[str]:
+    """Cells of one run."""
+    diagnostics = az.summary(run.idata, kind="diagnostics", round_to="none")
+    ess = diagnostics["ess_bulk"].min()
+    is_reference = target.truth is None and run is reference
+    return [
+        run.sampler,
+        f"{run.acceptance:.2f}",
+        f"{ess:.0f}",
+        f"{ess / run.seconds:.0f}",
+        f"{diagnostics['r_hat'].max():.3f}",
+        "reference" if is_reference else f"{mean_error(run, target, reference):.2f}",
+        f"{run.budget.num_warmup + run.budget.num_samples}",
+        f"{run.seconds:.1f}",
+        f"{run.compilation:.1f}",
+    ]

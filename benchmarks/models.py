@@ -27,7 +27,7 @@ def lynx_hare_data() -> tuple[np.ndarray, np.ndarray]:
 def solve_lotka_volterra(theta: Array, z_init: Array, times: Array) -> tuple[Array, Array]:
     """Log populations (T, 2) of prey and predator at `times`, and whether the solver got there.
 
-    The equations of Lotka and Volterra, ``u' = (alpha - beta v) u`` and ``v' = (delta u - gamma) v``,
+    The equations of Lotka and Volterra, ``u' = (alpha - beta v) u``, ``v' = (delta u - gamma) v``,
     are solved for the logarithms, which cannot turn negative. The number of steps adapts to theta
     in a ``while_loop``, so there is no reverse mode; `ForwardMode` says so to diffrax.
     """

@@ -6,16 +6,18 @@ Writes pictures and a NetCDF file per sampler and target to ``demo/``, and print
 import argparse
 import importlib.util
 import sys
+import textwrap
 import time
 import warnings
 from pathlib import Path
 
 EXTRA = ("matplotlib", "sklearn", "h5netcdf")
 READING = """
-ESS/s counts warm-up and draws, not compilation; mean-error is the largest error of a posterior mean
-in sds of {reference}. ESS and R-hat are those of the worst parameter, over four chains.
-Believe a row with R-hat below 1.01 and a few hundred ESS; on the funnel no sampler gets there
-reliably: a step size that fits its mouth is too long for its neck (see funnel_scatter.png)."""
+ESS and R-hat: of the worst parameter, over four chains. ESS/s: warm-up included, compilation not.
+mean-error: largest error of a posterior mean in sds of the reference (regression: NUTS; funnel: the
+exact distribution); sd-ratio: posterior sd over that of the reference where it is farthest from 1.
+Trust a row with R-hat below 1.01 and several hundred ESS. On the funnel expect none: a step size
+that suits its mouth is too long for its neck, NUTS included (funnel_scatter.png)."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -33,10 +35,11 @@ def main(arguments: list[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     for target in (demo.logistic_regression(), demo.funnel()):
         demonstrate(target, options)
-    print(READING.format(reference="NUTS (regression) or of the exact distribution (funnel)"))
-    print(f"\nWritten to {options.out}/ in {time.perf_counter() - begin:.0f} s:")
-    for path in sorted(options.out.iterdir()):
-        print(f"  {path.name}")
+    print(READING)
+    print(f"\nWritten in {time.perf_counter() - begin:.0f} s, pictures and draws (az.from_netcdf):")
+    for pattern in ("*.png", "*.nc"):
+        names = " ".join(sorted(path.name for path in options.out.glob(pattern)))
+        print(textwrap.fill(f"{options.out}/: {names}", 100, subsequent_indent="  "))
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -1,7 +1,8 @@
 r"""Warm-up: step size by dual averaging, metric by pooled, shrunk covariances over windows.
 
 *Windows.* The warm-up is cut into windows that grow (5, 10, 25, 45 and 15 % of it). Each but the
-last ends in a new metric, estimated from the draws of that window alone; the last serves the step size.
+last ends in a new metric, estimated from the draws of that window alone; the last serves the step
+size.
 
 *Covariance.* Draws are whitened by the current metric and pooled over the chains that share it.
 With S their second central moment, the new covariance in whitened coordinates is

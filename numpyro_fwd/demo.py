@@ -153,22 +153,29 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def mean_error(run: Run, target: Target, reference: Run) -> float:
-    """Largest error of a posterior mean, in standard deviations of the reference."""
-    errors = []
+def errors(run: Run, target: Target, reference: Run) -> tuple[float, float]:
+    """Largest error of a mean in sds of the truth, and the ratio of sds that is farthest from 1."""
+    shifts, ratios = [], []
     for site, draws in run.idata.posterior.items():
         if target.truth is None:
-            truth = reference.idata.posterior[site]
-            mean, sd = truth.mean(("chain", "draw")), truth.std(("chain", "draw"))
+            mean, sd = moments(reference.idata.posterior[site])
         else:
             mean, sd = target.truth[site]
-        errors.append(np.max(np.abs(draws.mean(("chain", "draw")) - mean) / sd))
-    return float(max(errors))
+        found_mean, found_sd = moments(draws)
+        shifts.append(np.max(np.abs(found_mean - mean) / sd))
+        ratios.extend(np.ravel(found_sd / sd))
+    return float(max(shifts)), float(max(ratios, key=lambda ratio: abs(np.log(ratio))))
+
+
+def moments(draws: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation over chains and draws."""
+    values = draws.values.astype(float)
+    return values.mean(axis=(0, 1)), values.std(axis=(0, 1))
 
 
 def table(target: Target, runs: list[Run]) -> str:
     """Aligned table, one row per run; the first run is the reference where no truth is known."""
-    header = "sampler accept min-ESS ESS/s R-hat mean-error steps seconds compile".split()
+    header = "sampler accept min-ESS ESS/s R-hat mean-error sd-ratio steps seconds compile".split()
     rows = [header, *(row(each, target, runs[0]) for each in runs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
@@ -184,13 +191,15 @@ def row(run: Run, target: Target, reference: Run) -> list[str]:
     diagnostics = az.summary(run.idata, kind="diagnostics", round_to="none")
     ess = diagnostics["ess_bulk"].min()
     is_reference = target.truth is None and run is reference
+    shift, ratio = errors(run, target, reference)
     return [
         run.sampler,
         f"{run.acceptance:.2f}",
         f"{ess:.0f}",
         f"{ess / run.seconds:.0f}",
         f"{diagnostics['r_hat'].max():.3f}",
-        "reference" if is_reference else f"{mean_error(run, target, reference):.2f}",
+        "reference" if is_reference else f"{shift:.2f}",
+        "" if is_reference else f"{ratio:.2f}",
         f"{run.budget.num_warmup + run.budget.num_samples}",
         f"{run.seconds:.1f}",
         f"{run.compilation:.1f}",

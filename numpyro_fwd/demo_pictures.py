@@ -11,6 +11,7 @@ from numpyro_fwd.demo import NUM_CHAINS, Run, Target
 __all__ = ["funnel_scatter", "slowest", "traces_and_ranks"]
 
 COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7"]  # of the chains
+NUM_POINTS = 4000  # of the scatter
 COLUMNS = ("density, one line per chain", "trace", "ranks, by chain")
 
 
@@ -44,7 +45,7 @@ def traces_and_ranks(target: Target, runs: list[Run], path: Path) -> None:
     for axis, title in zip(axes[0], COLUMNS, strict=True):
         axis.set_title(title, fontsize=11)
     for axis, label in zip(axes[-1], (name, "kept draw", "rank among all draws"), strict=True):
-        axis.set_xlabel(label)
+        axis.set_xlabel(label, fontsize=10)
     share_limits(axes[:, 0], axes[:, 1])
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -67,7 +68,7 @@ def draw_row(run: Run, site: str, coords: dict, density, trace, ranks) -> None:
         axis.tick_params(labelsize=8)
     density.set_yticks([])
     density.set_ylabel(run.sampler, fontsize=12)
-    ranks.set_yticks(range(NUM_CHAINS), [f"chain {i + 1}" for i in range(NUM_CHAINS)])
+    ranks.set_yticks(ranks.get_yticks(), [f"chain {i + 1}" for i in range(NUM_CHAINS)])
 
 
 def share_limits(densities, traces) -> None:
@@ -82,7 +83,7 @@ def share_limits(densities, traces) -> None:
 def funnel_scatter(runs: list[Run], path: Path, seed: int) -> None:
     """W against theta_1: each sampler over exact draws."""
     rng = np.random.default_rng(seed)
-    w = 3 * rng.standard_normal(4000)
+    w = 3 * rng.standard_normal(NUM_POINTS)
     exact = np.exp(w / 2) * rng.standard_normal(w.size)
     num_columns = min(4, len(runs) + 1)
     num_rows = -(-(len(runs) + 1) // num_columns)
@@ -95,12 +96,16 @@ def funnel_scatter(runs: list[Run], path: Path, seed: int) -> None:
         sharey=True,
         squeeze=False,
     )
-    figure.suptitle("Neal's funnel: 4,000 draws of each sampler over exact draws", fontsize=14)
+    figure.suptitle(
+        "Neal's funnel: draws of each sampler (blue) over exact draws (grey)", fontsize=14
+    )
     panels = axes.flat
     draw_panel(next(panels), "exact", exact, w, exact, w)
     for run in runs:
         draws = run.idata.posterior.stack(sample=("chain", "draw"))
-        kept = rng.choice(draws.sizes["sample"], min(4000, draws.sizes["sample"]), replace=False)
+        kept = rng.choice(
+            draws.sizes["sample"], min(NUM_POINTS, draws.sizes["sample"]), replace=False
+        )
         theta = draws["theta"].sel(index=1).values
         draw_panel(next(panels), run.sampler, theta, draws["w"].values, exact, w, kept)
     for panel in panels:

@@ -67,7 +67,7 @@ class BlackJAXKernel(MCMCKernel):
     :param target_accept_prob: Acceptance probability between 0 and 1 to adapt to.
     :param init_strategy: NumPyro initialization strategy.
     :param warm_start: Before the warm-up, follow Newton's path from the start to the best normal
-        approximation along it, which gives the first position and metric (:mod:`numpyro_fwd.start`).
+        approximation along it, which gives first position and metric (:mod:`numpyro_fwd.start`).
         Off if `adapt_mass_matrix` is False or there is no warm-up; not tried beyond 128 dimensions
         in forward mode and 512 in reverse mode.
     :param differentiation: "reverse", or "forward" for algorithms that must not use reverse mode.
@@ -342,7 +342,7 @@ class BlackJAXKernel(MCMCKernel):
         )
 
     def refresh(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
-        """Evaluate what the state caches anew, at the same position: for ``numpyro.infer.Gibbs``."""
+        """Evaluate what the state caches anew where it is, for ``numpyro.infer.Gibbs``."""
         logdensity_fn = logdensity_of(cast(View, self._view), model_args, model_kwargs)
         rng_key, key_inner = split_each(state.rng_key, 2)
         metric = state.adapt_state.metric

@@ -78,7 +78,7 @@ class FMALA(BlackJAXKernel):
 class LineFMALA(BlackJAXKernel):
     """Line forward-mode MALA (Cobb and Jha, Algorithm 2): a Langevin move along a random line.
 
-    Two JVPs per step and tangent. `target_accept_prob` is 0.6 by default.
+    Two JVPs per step and tangent. `target_accept_prob` is 0.65 by default.
 
     :param model: NumPyro model.
     :param num_tangents: K in 1..D: dimension of the subspace the move explores.
@@ -95,7 +95,7 @@ class LineFMALA(BlackJAXKernel):
         **options: Unpack[KernelOptions],
     ):
         check(num_tangents, tangents)
-        options = {"target_accept_prob": 0.6, **options}
+        options = {"target_accept_prob": 0.65, **options}
         super().__init__(
             model,
             blackjax_ext.line_fmala,
@@ -144,7 +144,7 @@ class PCFMALA(BlackJAXKernel):
 class PCLineFMALA(BlackJAXKernel):
     """Preconditioned line forward-mode MALA (Cobb and Jha, Algorithm 4).
 
-    Two second-order JVPs per step, 2 K^2 for K tangents. `target_accept_prob` is 0.6 by default.
+    Two second-order JVPs per step, 2 K^2 for K tangents. `target_accept_prob` is 0.65 by default.
 
     :param model: NumPyro model.
     :param num_tangents: K in 1..D: dimension of the subspace the move explores.
@@ -164,7 +164,7 @@ class PCLineFMALA(BlackJAXKernel):
     ):
         check(num_tangents, tangents)
         check_positive("curvature_floor", curvature_floor)
-        options = {"target_accept_prob": 0.6, **options}
+        options = {"target_accept_prob": 0.65, **options}
         super().__init__(
             model,
             blackjax_ext.pc_line_fmala,

@@ -2,16 +2,16 @@ r"""A way out of a bad start: Newton's path, and the best normal approximation a
 
 First-order kernels crawl out of a random start on a regression with unscaled covariates; a few
 Newton steps jump. The path is the one of saddle-free Newton (Dauphin et al. 2014): with :math:`g`
-the gradient and :math:`|H|` minus the Hessian with the absolute values of its eigenvalues, step along
-:math:`|H|^{-1} g` and keep the best of a ladder of lengths. It is invariant to the scale of each
-parameter and to their correlation.
+the gradient and :math:`|H|` minus the Hessian with the absolute values of its eigenvalues, step
+along :math:`|H|^{-1} g` and keep the best of a ladder of lengths. It is invariant to the scale of
+each parameter and to their correlation.
 
 A mode need not be near the mass (Neal's funnel has its mode 13 sds from it), so the start is not
 the end of the path. As in Pathfinder (Zhang et al. 2022), each point of the path proposes a normal,
 :math:`\mathcal{N}(x, |H|^{-1})`, and the best of them wins; the chain starts at one of its draws,
-taken by importance. Best means the largest importance-weighted bound of the log evidence (Burda et al.
-2016), which counts the mass that a normal covers. The plain evidence lower bound does not serve: a
-single draw where the log density is -1e20 decides it.
+taken by importance. Best means the largest importance-weighted bound of the log evidence (Burda et
+al. 2016), which counts the mass that a normal covers. The plain evidence lower bound does not serve:
+a single draw where the log density is -1e20 decides it.
 
 Differentiation is forward (D JVPs for a gradient, D^2 second-order JVPs for a Hessian) or reverse.
 """
@@ -59,7 +59,7 @@ class Approximation(NamedTuple):
 
 
 class Path(NamedTuple):
-    """State of Newton's path: number of steps, point, its log density, whether to go on, best so far."""
+    """Newton's path: number of steps, point, its log density, whether to go on, best so far."""
 
     num_steps: Array
     x: Array

@@ -28,12 +28,13 @@ at :math:`\theta` before each proposal, which costs a second JVP. This is the sa
 :math:`(\theta, v)` after a refresh of :math:`v` from :math:`U`, exact for the same reason.
 
 *A start without a key* has no tangent yet. Its first step draws :math:`v \sim U` at
-:math:`\theta`, with the one JVP a step is allowed, and does not move: the identity on :math:`\theta` together with
-a draw from :math:`U` leaves :math:`\pi(\theta) U(v)` exact, whereas a fixed first tangent would not.
+:math:`\theta`, with the one JVP a step is allowed, and does not move: the identity on
+:math:`\theta` together with a draw from :math:`U` leaves :math:`\pi(\theta) U(v)` exact, whereas
+a fixed first tangent would not.
 
 With K = D the frame spans the space, :math:`V^T V = I`, and the step is MALA. For K < D the drift
-is the projection of the gradient, K/D of it on average; the paper's unbiased form (eq. 12) multiplies
-the drift alone by D, and its authors' code multiplies epsilon by sqrt(D).
+is the projection of the gradient, K/D of it on average; the paper's unbiased form (eq. 12)
+multiplies the drift alone by D, and its authors' code multiplies epsilon by sqrt(D).
 
 What goes wrong: the slope along one of D tangents carries 1/D of the squared gradient, so for large
 D a step with few tangents is a random walk at the price of a JVP.

@@ -21,13 +21,13 @@ cancels, and the log ratio is
 with :math:`z_*` the noise of the reverse move, which takes its curvature from :math:`v_*`. A
 rejected move keeps :math:`v` with its slope and curvature: one second-order JVP per step. With
 `persistent_tangent=False` (Algorithm 3 as printed) :math:`v` is drawn anew at the start of each
-step, which costs a second one. A start without a key spends its first step on drawing the tangent and
-does not move (see :mod:`blackjax_ext.mcmc.fmala`). The paper's unbiased form (eq. 15) divides the
-variance of the noise by D; here it is eq. 8.
+step, which costs a second one. A start without a key spends its first step on drawing the tangent
+and does not move (see :mod:`blackjax_ext.mcmc.fmala`). The paper's unbiased form (eq. 15) divides
+the variance of the noise by D; here it is eq. 8.
 
 What goes wrong: forward and reverse scales come from different tangents. Where curvature varies
-with direction they differ by a factor, which enters the ratio to the power D/2: acceptance falls with D.
-PC-Line-FMALA has the same tangent at both ends and does not suffer from this.
+with direction they differ by a factor, which enters the ratio to the power D/2: acceptance falls
+with D. PC-Line-FMALA has the same tangent at both ends and does not suffer from this.
 
 References: A. D. Cobb and S. Jha, Backpropagation-Free Metropolis-Adjusted Langevin Algorithm.
 """

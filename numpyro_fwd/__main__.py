@@ -1,6 +1,6 @@
 """The demonstration: ``python -m numpyro_fwd`` samples two models with every sampler.
 
-Writes pictures and a NetCDF file per sampler and target to ``demo/``, and prints a table per target.
+Writes pictures and a NetCDF file per sampler and target to ``demo/``; prints a table per target.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def demonstrate(target, options: argparse.Namespace) -> None:
     """Sample one target with every sampler; write its files and print its table."""
     import jax
-    from tqdm import tqdm
+    from tqdm import tqdm  # type: ignore[import-untyped]
 
     from numpyro_fwd import demo, demo_pictures
 

@@ -52,7 +52,7 @@ class Run(NamedTuple):
 
     sampler: str
     budget: Budget
-    idata: az.InferenceData
+    idata: Any  # arviz.InferenceData: its groups are attributes that no type checker sees
     seconds: float
     compilation: float
 
@@ -133,9 +133,9 @@ def compilation() -> Iterator[list[tuple[float, float]]]:
     """Collect the spans of time in which JAX traces, lowers and compiles; they may nest."""
     spans: list[tuple[float, float]] = []
 
-    def listen(event: str, start: float, end: float, **_: Any) -> None:
+    def listen(event: str, start_time: float, end_time: float, **_: Any) -> None:
         if event.startswith("/jax/core/compile/"):
-            spans.append((start, end))
+            spans.append((start_time, end_time))
 
     jax.monitoring.register_event_time_span_listener(listen)
     try:
@@ -155,19 +155,18 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 def errors(run: Run, target: Target, reference: Run) -> tuple[float, float]:
     """Largest error of a mean in sds of the truth, and the ratio of sds that is farthest from 1."""
-    shifts, ratios = [], []
+    shifts: list[float] = []
+    ratios: list[float] = []
     for site, draws in run.idata.posterior.items():
-        if target.truth is None:
-            mean, sd = moments(reference.idata.posterior[site])
-        else:
-            mean, sd = target.truth[site]
+        truth = target.truth
+        mean, sd = truth[site] if truth else moments(reference.idata.posterior[site])
         found_mean, found_sd = moments(draws)
         shifts.append(np.max(np.abs(found_mean - mean) / sd))
         ratios.extend(np.ravel(found_sd / sd))
     return float(max(shifts)), float(max(ratios, key=lambda ratio: abs(np.log(ratio))))
 
 
-def moments(draws: Any) -> tuple[np.ndarray, np.ndarray]:
+def moments(draws: Any) -> tuple[Any, Any]:
     """Mean and standard deviation over chains and draws."""
     values = draws.values.astype(float)
     return values.mean(axis=(0, 1)), values.std(axis=(0, 1))

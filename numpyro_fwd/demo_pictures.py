@@ -17,7 +17,8 @@ COLUMNS = ("density, one line per chain", "trace", "ranks, by chain")
 
 def slowest(runs: list[Run]) -> tuple[str, dict]:
     """Site and coordinates of the parameter with the lowest ESS of all."""
-    lowest, found = np.inf, ("", {})
+    lowest = np.inf
+    found: tuple[str, dict] = ("", {})
     for run in runs:
         for site, ess in az.ess(run.idata).items():
             if ess.min() < lowest:
@@ -58,7 +59,7 @@ def draw_row(run: Run, site: str, coords: dict, density, trace, ranks) -> None:
         var_names=[site],
         coords=coords,
         axes=np.array([[density, trace]]),
-        divergences=False,
+        divergences=None,
         chain_prop={"color": COLOURS},
         trace_kwargs={"alpha": 0.6, "linewidth": 0.4},
     )
@@ -66,6 +67,7 @@ def draw_row(run: Run, site: str, coords: dict, density, trace, ranks) -> None:
     for axis in (density, trace, ranks):
         axis.set(title="", xlabel="", ylabel="")
         axis.tick_params(labelsize=8)
+    ranks.locator_params(axis="x", nbins=5)
     density.set_yticks([])
     density.set_ylabel(run.sampler, fontsize=12)
     ranks.set_yticks(ranks.get_yticks(), [f"chain {i + 1}" for i in range(NUM_CHAINS)])

@@ -8,7 +8,6 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
-import functools
 import json
 import os
 import platform
@@ -17,9 +16,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the installed packages
@@ -79,7 +79,7 @@ def second_jvp(logdensity_fn: Callable) -> Callable:
     return lambda x, v: jax.jvp(lambda y: jvp(logdensity_fn)(y, v), (x,), (v,))
 
 
-@functools.cache
+@cache
 def network_problem(num_rows: int, depth: int = 5, width: int = 100):
     """Log density, network and a tangent; 40,701 parameters by default."""
     key_network, key_tangent, key_data = jax.random.split(jax.random.key(0), 3)
@@ -188,7 +188,7 @@ def wall_calls() -> dict[str, tuple[Callable, tuple]]:
         "random_walk": step_of("random_walk", logdensity_fn, network),
     }
     for law in ("rademacher", "sphere"):
-        fmala = functools.partial(step_of, "fmala", logdensity_fn, network, tangents=law)
+        fmala = partial(step_of, "fmala", logdensity_fn, network, tangents=law)
         calls[f"fmala, {law}"] = fmala()
         calls[f"fmala, {law}, fresh tangent"] = fmala(persistent_tangent=False)
         calls[f"line_fmala, {law}"] = step_of("line_fmala", logdensity_fn, network, tangents=law)
@@ -254,11 +254,11 @@ def normal_logdensity(x):
     return -0.5 * x @ x
 
 
-@functools.partial(jax.jit, static_argnames=("size", "num_chains", "num_steps", "options"))
+@partial(jax.jit, static_argnames=("size", "num_chains", "num_steps", "options"))
 def ess_per_step(step_size, size: int, num_chains: int, num_steps: int, options: tuple):
     """Mean over coordinates of the ESS of FMALA on a normal, started in equilibrium."""
     law = {k: v for k, v in options if k != "persistent_tangent"}
-    kernel = functools.partial(blackjax_ext.fmala.build_kernel(), **dict(options))
+    kernel = partial(blackjax_ext.fmala.build_kernel(), **dict(options))
     key_start, key_init, key_steps = jax.random.split(jax.random.key(size), 3)
     x = jax.random.normal(key_start, (num_chains, size))
 
@@ -461,45 +461,34 @@ class ForwardHMC:
         return kernel
 
 
-def lynx_hare_kernels() -> dict[str, tuple[Callable, int, bool]]:
-    """Kernel, draws per chain, and whether the chains are vectorized, by name."""
-    dense = {"dense_mass": True}
-    kernels = {"RandomWalk": (lambda m: RandomWalk(m, **dense), 20_000, True)}
+class Setting(NamedTuple):
+    """How a sampler runs: its maker, draws per chain, and whether chains are vectorized."""
+
+    make: Callable
+    num_samples: int
+    is_vectorized: bool = True
+
+
+def lynx_hare_settings() -> dict[str, Setting]:
+    """What is compared on the lynx-hare posterior, by name."""
+
+    def hmc(model, num_steps, **options):
+        forward = {"differentiation": "forward", "target_accept_prob": 0.8, **options}
+        return BlackJAXKernel(model, ForwardHMC, num_integration_steps=num_steps, **forward)
+
+    settings = {"RandomWalk": Setting(RandomWalk, 20_000)}
     for name, kernel in (("FMALA", FMALA), ("LineFMALA", LineFMALA)):
         for k in (1, 4, 8):
-            kernels[f"{name}, K = {k}"] = (
-                functools.partial(kernel, num_tangents=k, **dense),
-                20_000 if k == 1 else 10_000,
-                True,
-            )
-    kernels["PCFMALA"] = (lambda m: PCFMALA(m, **dense), 10_000, True)
-    kernels["PCLineFMALA"] = (lambda m: PCLineFMALA(m, **dense), 10_000, True)
-    for k in (2, 4, 8):
-        kernels[f"PCLineFMALA, K = {k}"] = (
-            functools.partial(PCLineFMALA, num_tangents=k, **dense),
-            5_000,
-            True,
-        )
-    for steps in (3, 5):
-        kernels[f"blackjax.hmc, {steps} steps, D JVPs per gradient"] = (
-            lambda m, steps=steps: BlackJAXKernel(
-                m,
-                ForwardHMC,
-                num_integration_steps=steps,
-                differentiation="forward",
-                target_accept_prob=0.8,
-                **dense,
-            ),
-            4_000,
-            True,
-        )
-    for chains in ("vectorized", "sequential"):
-        kernels[f"NUTS, {chains}"] = (
-            lambda m: NUTS(m, forward_mode_differentiation=True, **dense),
-            1_000,
-            chains == "vectorized",
-        )
-    return kernels
+            settings[f"{name}, K = {k}"] = Setting(partial(kernel, num_tangents=k), 10_000)
+    settings["PCFMALA"] = Setting(PCFMALA, 10_000)
+    settings["PCLineFMALA"] = Setting(PCLineFMALA, 10_000)
+    for num_steps in (3, 5):
+        name = f"HMC, {num_steps} steps, gradients of D JVPs"
+        settings[name] = Setting(partial(hmc, num_steps=num_steps), 4_000)
+    nuts = partial(NUTS, forward_mode_differentiation=True)
+    settings["NUTS, vectorized"] = Setting(nuts, 1_000)
+    settings["NUTS, sequential"] = Setting(nuts, 1_000, is_vectorized=False)
+    return settings
 
 
 @dataclasses.dataclass
@@ -512,60 +501,63 @@ class Run:
     sampling: float
 
 
-def sample(kernel, rng_key, num_warmup: int, num_samples: int, data) -> Run:
-    """Run `kernel` through NumPyro's kernel interface, with compilation timed apart."""
+def timed(function: Callable, arguments: list) -> tuple[list, float]:
+    """Results of one call after the other, and the seconds they took."""
+    start = time.perf_counter()
+    results = [jax.block_until_ready(function(argument)) for argument in arguments]
+    return results, time.perf_counter() - start
 
-    def step(state, _):
-        return kernel.sample(state, data, {}), None
+
+def run_chains(setting: Setting, num_warmup: int, num_samples: int, data) -> Run:
+    """Four chains through NumPyro's kernel interface, with compilation timed apart."""
+    kernel = setting.make(models.lynx_hare, dense_mass=True)
+    keys = jax.random.split(jax.random.key(0), 4)
+    batches = [keys] if setting.is_vectorized else list(keys)
 
     def collect(state, _):
         state = kernel.sample(state, data, {})
         return state, state.z
 
+    def scan(length, collects):
+        def run(state):
+            state, z = jax.lax.scan(collect, state, length=length)
+            return (state, z) if collects else state
+
+        return jax.jit(run).lower(states[0]).compile()
+
     start = time.perf_counter()
-    state = jax.block_until_ready(kernel.init(rng_key, num_warmup, None, data, {}))
-    warm = jax.jit(lambda s: jax.lax.scan(step, s, length=num_warmup)[0]).lower(state).compile()
-    draw = jax.jit(lambda s: jax.lax.scan(collect, s, length=num_samples)).lower(state).compile()
-    started = time.perf_counter()
-    state = jax.block_until_ready(warm(state))
-    warmed = time.perf_counter()
-    z = jax.block_until_ready(draw(state)[1])
-    done = time.perf_counter()
-    axis = 0 if jnp.ndim(state.i) == 0 else 1  # chains lead
-    draws = {name: np.moveaxis(np.asarray(x), 0, axis) for name, x in z.items()}
-    return Run(draws, started - start, warmed - started, done - warmed)
+    states = [kernel.init(key, num_warmup, None, data, {}) for key in batches]
+    warm, draw = scan(num_warmup, False), scan(num_samples, True)
+    compilation = time.perf_counter() - start
+    states, warmup = timed(warm, states)
+    results, sampling = timed(draw, states)
+    draws = [z for _, z in results]
+    if setting.is_vectorized:
+        stacked = jax.tree.map(lambda x: np.moveaxis(np.asarray(x), 0, 1), draws[0])
+    else:
+        stacked = jax.tree.map(lambda *x: np.stack(x), *draws)
+    return Run(stacked, compilation, warmup, sampling)
 
 
-def sample_chains(make, num_warmup, num_samples, is_vectorized, data) -> Run:
-    """Four chains, vectorized or one after the other."""
-    keys = jax.random.split(jax.random.key(0), 4)
-    if is_vectorized:
-        return sample(make(models.lynx_hare), keys, num_warmup, num_samples, data)
-    runs = [sample(make(models.lynx_hare), key, num_warmup, num_samples, data) for key in keys]
-    draws = {name: np.stack([run.draws[name] for run in runs]) for name in runs[0].draws}
-    seconds = (
-        sum(getattr(run, name) for run in runs) for name in ("compilation", "warmup", "sampling")
-    )
-    return Run(draws, *seconds)
+def lynx_hare_row(name: str, setting: Setting, quick: bool) -> list:
+    num_warmup, num_samples = 1_000 if "NUTS" in name else 2_000, setting.num_samples
+    if quick:
+        num_warmup, num_samples = num_warmup // 10, num_samples // 20
+    years, pelts = models.lynx_hare_data()
+    run = run_chains(setting, num_warmup, num_samples, (years, pelts))
+    draws = az.convert_to_dataset(run.draws)
+    ess = min(float(values.min()) for values in az.ess(draws).values())
+    rhat = max(float(values.max()) for values in az.rhat(draws).values())
+    rates = [ess / run.sampling, ess / (run.sampling + run.warmup)]
+    print(f"  {name}: ESS {ess:.0f}, {rates[0]:.0f} per second, R-hat {rhat:.3f}", flush=True)
+    return [name, num_samples, ess, rhat, run.warmup, run.sampling, run.compilation, *rates]
 
 
 def lynx_hare(quick: bool) -> Section:
     """ESS per second of every sampler on the lynx-hare posterior."""
-    years, pelts = models.lynx_hare_data()
-    rows = []
-    for name, (make, num_samples, is_vectorized) in lynx_hare_kernels().items():
-        num_warmup = 1_000 if "NUTS" in name else 2_000
-        if quick:
-            num_warmup, num_samples = num_warmup // 10, num_samples // 20
-        run = sample_chains(make, num_warmup, num_samples, is_vectorized, (years, pelts))
-        draws = az.convert_to_dataset(run.draws)
-        ess = min(float(v.min()) for v in az.ess(draws).values())
-        rhat = max(float(v.max()) for v in az.rhat(draws).values())
-        per_second = ess / run.sampling
-        with_warmup = ess / (run.sampling + run.warmup)
-        rows.append([name, num_samples, ess, rhat, run.warmup, run.sampling, run.compilation])
-        rows[-1] += [per_second, with_warmup]
-        print(f"  {name}: ESS {ess:.0f}, {per_second:.0f} per second, R-hat {rhat:.3f}", flush=True)
+    settings = lynx_hare_settings()
+    names = ["FMALA, K = 8", "NUTS, sequential"] if quick else settings
+    rows = [lynx_hare_row(name, settings[name], quick) for name in names]
     nuts = max(row[-2] for row in rows if row[0].startswith("NUTS"))
     rows = [[*row, row[-2] / nuts] for row in rows]
     return Section(

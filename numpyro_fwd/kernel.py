@@ -24,6 +24,7 @@ from numpyro_fwd.model import (
     check_finite,
     check_start,
     logdensity_of,
+    run_with,
     split_arguments,
     view_model,
     view_potential,
@@ -60,7 +61,8 @@ class BlackJAXKernel(MCMCKernel):
     :param potential_fn: Minus the log density, a function of a pytree; `init_params` must then be
         given to ``MCMC.run``.
     :param step_size: First guess of the step size, positive; kept if `adapt_step_size` is False.
-    :param inverse_mass_matrix: First guess of the posterior covariance, (D,) or (D, D), or None.
+    :param inverse_mass_matrix: First guess of the posterior covariance, (D,) or (D, D); None for
+        what the warm start finds, or the identity without one.
     :param adapt_step_size: Adapt the step size to `target_accept_prob` by dual averaging.
     :param adapt_mass_matrix: Adapt the metric to the posterior covariance.
     :param dense_mass: Adapt a full covariance rather than variances.
@@ -188,51 +190,58 @@ class BlackJAXKernel(MCMCKernel):
         self._sample_fn = self.sample
         check_start(z)
         is_single = is_prng_key(rng_key)
-        facts = self._run_begin(is_single, rng_key, z, model_args, model_kwargs)
-        logdensities, inner, adapt_state, rng_key = facts
-        check_finite(logdensities)
+        if is_single:
+            rng_key, z = rng_key[None], jax.tree.map(lambda x: jnp.asarray(x)[None], z)
+        inner, adapt_state, rng_key = self._begin(rng_key, z, model_args, model_kwargs)
         return make_state(inner, adapt_state, rng_key, is_single)
 
-    def _run_begin(self, is_single, rng_key, z, model_args, model_kwargs):
-        """Run :meth:`_begin` compiled, with the data as arguments of the program.
-
-        Sequential chains find the program of the first one. A model that needs concrete values (a
-        boolean mask, say) gets a program of its own, with the data as constants.
-        """
-        split = split_arguments(model_args, model_kwargs)
-
-        def begin(arrays, rng_key, z):
-            logdensity_fn = logdensity_of(cast(View, self._view), *split.join(arrays))
-            if is_single:
-                rng_key, z = rng_key[None], jax.tree.map(lambda x: jnp.asarray(x)[None], z)
-            return self._begin(logdensity_fn, rng_key, z)
-
-        program = jax.jit(begin)
-        if split.key is not None and not_jax_tracer(rng_key):
-            key = (split.key, is_single, self._num_warmup)
-            program = self._programs.setdefault(key, program)
-        try:
-            return program(split.arrays, rng_key, z)
-        except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
-            return jax.jit(partial(begin, split.arrays))(rng_key, z)
-
-    def _begin(self, logdensity_fn, rng_key, z) -> tuple[Array, Any, AdaptState, Array]:
+    def _begin(self, rng_key, z, model_args, model_kwargs) -> tuple[Any, AdaptState, Array]:
         """Start C chains from keys (C,) and positions with a leading axis C."""
         rng_key, key_start, key_inner, key_step = split_each(rng_key, 4)
+        split = split_arguments(model_args, model_kwargs)
         unravel = ravel_pytree(jax.tree.map(lambda x: x[0], z))[1]
         x = ravel_each(z)
-        logdensities = jax.vmap(lambda x: logdensity_fn(unravel(x)))(x)
         metric = self._first_metric(x)
-        if self._is_warm(x.shape[1]):
-            x, metric = start.find_all(
-                key_start, lambda x: logdensity_fn(unravel(x)), x, self._differentiation
+
+        def logdensity(arrays):
+            return logdensity_of(cast(View, self._view), *split.join(arrays))
+
+        def evaluate(arrays, x):
+            return jax.vmap(lambda x: logdensity(arrays)(unravel(x)))(x)
+
+        def find(arrays, key, x):
+            logdensity_fn = logdensity(arrays)
+            return start.find_all(
+                key, lambda x: logdensity_fn(unravel(x)), x, self._differentiation
             )
-            metric = metric if self._dense_mass else start.diagonal(metric)
-        position = jax.vmap(unravel)(x)
-        inner = self._inner(logdensity_fn, key_inner, position, metric)
-        step_size = self._first_step_size(logdensity_fn, key_step, inner, metric)
+
+        def begin(arrays, key_inner, key_step, x, metric):
+            logdensity_fn = logdensity(arrays)
+            inner = self._inner(logdensity_fn, key_inner, jax.vmap(unravel)(x), metric)
+            step_size = self._first_step_size(logdensity_fn, key_step, inner, metric)
+            return inner, step_size
+
+        values = run_with(split, jax.jit(evaluate), x)
+        check_finite(values)
+        if self._is_warm(x.shape[1]):
+            program = self._reuse(split, find, x)
+            x, found = run_with(split, program, key_start, x)
+            if self._inverse_mass_matrix is None:
+                metric = found if self._dense_mass else start.diagonal(found)
+        inner, step_size = run_with(split, jax.jit(begin), key_inner, key_step, x, metric)
         adapt_state = adaptation.init(step_size, metric, x, adapt_metric=self._adapt_mass_matrix)
-        return logdensities, inner, adapt_state, rng_key
+        return inner, adapt_state, rng_key
+
+    def _reuse(self, split, function, x) -> Callable:
+        """`function` compiled, or the program that an earlier sequential chain left.
+
+        Only the search for a start is reused, which no state of the chain depends on: a model may
+        read what is not among its arguments, and that may have changed.
+        """
+        program: Callable = jax.jit(function)
+        if split.key is None or not not_jax_tracer(x):
+            return program
+        return self._programs.setdefault((split.key, x.shape), program)
 
     def _is_warm(self, size: int) -> bool:
         is_on = self._warm_start and self._adapt_mass_matrix
@@ -241,8 +250,8 @@ class BlackJAXKernel(MCMCKernel):
 
     def _first_metric(self, x: Array) -> Factor:
         """The metric given, or the identity, in the form that is adapted."""
-        metric = factorize(self._inverse_mass_matrix)
         size = x.shape[1]
+        metric = factorize(self._inverse_mass_matrix, size)
         if isinstance(metric, Diagonal):
             metric = Diagonal(jnp.broadcast_to(metric.inverse_sqrt, (size,)).astype(x.dtype))
             return triangular(jnp.diag(metric.inverse_sqrt)) if self._dense_mass else metric

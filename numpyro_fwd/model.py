@@ -5,6 +5,7 @@ arguments of each call, so that nothing of the data or of a chain is stored on a
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +24,7 @@ __all__ = [
     "check_finite",
     "check_start",
     "logdensity_of",
+    "run_with",
     "split_arguments",
     "view_model",
     "view_potential",
@@ -52,6 +54,9 @@ def logdensity_of(view: View, model_args: tuple, model_kwargs: dict | None) -> C
     return lambda z: -potential_fn(z)
 
 
+ARRAY = object()  # stands for an array among the arguments of a model
+
+
 class SplitArguments(NamedTuple):
     """Arguments of a model, taken apart into arrays and the rest.
 
@@ -63,7 +68,7 @@ class SplitArguments(NamedTuple):
         Hashable description of the rest, None if there is none.
     """
 
-    arrays: list[Array]
+    arrays: list[Any]
     join: Callable
     key: Any
 
@@ -71,21 +76,32 @@ class SplitArguments(NamedTuple):
 def split_arguments(model_args: tuple, model_kwargs: dict | None) -> SplitArguments:
     """Take the arrays out of a model's arguments, so that a program can take them as its own."""
     leaves, treedef = jax.tree.flatten((model_args, model_kwargs))
-    is_array = tuple(isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves)
-    arrays = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
+    arrays = [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, jax.Array))]
+    # a place for each leaf: the array's, or the leaf itself
+    others = tuple(ARRAY if isinstance(leaf, (np.ndarray, jax.Array)) else leaf for leaf in leaves)
 
     def join(arrays):
         rest = iter(arrays)
-        filled = (next(rest) if a else leaf for leaf, a in zip(leaves, is_array, strict=True))
-        return jax.tree.unflatten(treedef, list(filled))
+        filled = [next(rest) if other is ARRAY else other for other in others]
+        return jax.tree.unflatten(treedef, filled)
 
-    others = tuple(leaf for leaf, array in zip(leaves, is_array, strict=True) if not array)
-    key = (treedef, is_array, others)
+    key = (treedef, others)
     try:
         hash(key)
     except TypeError:
         return SplitArguments(arrays, join, None)
     return SplitArguments(arrays, join, key)
+
+
+def run_with(split: SplitArguments, program: Any, *arguments: Any) -> Any:
+    """Run a compiled program whose first argument are the arrays of a model.
+
+    A model that needs concrete values (a boolean mask, say) is compiled with them as constants.
+    """
+    try:
+        return program(split.arrays, *arguments)
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
+        return jax.jit(partial(program.__wrapped__, split.arrays))(*arguments)
 
 
 def view_potential(potential_fn: Callable, init_params: Position) -> tuple[View, Position]:

@@ -10,8 +10,8 @@ A mode need not be near the mass (Neal's funnel has its mode 13 sds from it), so
 the end of the path. As in Pathfinder (Zhang et al. 2022), each point of the path proposes a normal,
 :math:`\mathcal{N}(x, |H|^{-1})`, and the best of them wins; the chain starts at one of its draws,
 taken by importance. Best means the largest importance-weighted bound of the log evidence (Burda et
-al. 2016), which counts the mass that a normal covers. The plain evidence lower bound does not serve:
-a single draw where the log density is -1e20 decides it.
+al. 2016), which counts the mass that a normal covers. The plain evidence lower bound does not
+serve: a single draw where the log density is -1e20 decides it.
 
 Differentiation is forward (D JVPs for a gradient, D^2 second-order JVPs for a Hessian) or reverse.
 """
@@ -173,7 +173,7 @@ def curvature(
     # far out in float32 a Hessian can overflow where the gradient does not: follow the gradient
     gradient = gradients[0]
     is_usable = jnp.isfinite(metric.inverse_sqrt).all() & jnp.isfinite(metric.sqrt).all()
-    length = jnp.maximum(jnp.linalg.norm(gradient), 1.0) ** 0.5
+    length = jnp.maximum(jnp.max(jnp.abs(gradient)), 1.0) ** 0.5  # a norm would overflow too
     descent = jax.tree.map(lambda a, b: a * b, identity(x), Dense(1 / length, length))
     return gradient, jax.tree.map(partial(jnp.where, is_usable), metric, descent)
 

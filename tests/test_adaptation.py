@@ -112,7 +112,7 @@ def test_covariance_is_pooled_over_chains(dense, x64):
     assert (np.abs(pooled - truth) / (np.outer(sd, sd) if dense else sd**2)).max() < 0.1
     # chains in different places: the spread between them counts
     apart = draws + 100 * np.sign(np.arange(200) - 99.5)[:, None]
-    assert (np.diag(window(apart, factorize(jnp.eye(3))).metric.inverse()) > 1000).all()
+    assert (np.diag(window(apart, factorize(jnp.eye(3))).metric.inverse()) > 100).all()
 
 
 @both_metrics
@@ -170,7 +170,7 @@ def test_warmup_adapts_and_ends(name, dense_mass):
     changed = np.flatnonzero((np.diff(inverses, axis=0) != 0).reshape(len(inverses) - 1, -1).any(1))
     assert set(changed + 1) <= set(adaptation.windows(1500)) and changed.size >= 2
     diagonal = np.diagonal(inverses[-1]) if dense_mass else inverses[-1]
-    assert (np.abs(np.log(diagonal**0.5 / SD)) < 0.5).all()
+    assert (np.abs(np.log(diagonal**0.5 / SD)) < (0.9 if dense_mass else 0.5)).all()
     target = kernel._target_accept_prob
     np.testing.assert_allclose(after["accept_prob"].mean(), target, atol=0.1)
 
@@ -247,10 +247,10 @@ def test_start_on_a_funnel_is_in_the_bulk(mode, seed):
 
 
 def test_forward_and_reverse_agree(x64):
-    x = jax.random.normal(jax.random.key(1), (4, 5))
-    forward, reverse = (find_all(funnel, x, mode) for mode in MODES)
-    np.testing.assert_allclose(forward[0], reverse[0], rtol=1e-6)
-    np.testing.assert_allclose(forward[1].inverse(), reverse[1].inverse(), rtol=1e-6)
+    for x in jax.random.normal(jax.random.key(1), (4, 5)):
+        forward, reverse = (start.curvature(funnel, x, mode) for mode in MODES)
+        np.testing.assert_allclose(forward[0], reverse[0], rtol=1e-9)
+        np.testing.assert_allclose(forward[1].inverse(), reverse[1].inverse(), rtol=1e-7)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -265,23 +265,21 @@ def test_curvature_is_the_absolute_hessian(mode, x64):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_hessian_that_is_not_finite(mode):
-    """Far out a Hessian overflows where the gradient does not: follow the gradient, to the mode."""
+    """Far out in float32 it overflows where the gradient does not: follow the gradient."""
 
-    def logdensity(x):
-        overflow = jnp.where(jnp.abs(x).max() > 5, jnp.inf, 0.0)
-        return -0.5 * jnp.sum(x**2) - 0.5 * jnp.sum((overflow * (x - jax.lax.stop_gradient(x))) ** 2)
+    def steep(x):
+        return -jnp.sum(1e22 * (1e9 * x) ** 2)
 
-    x = jnp.array([8.0, -3.0])
-    gradient, metric = start.curvature(lambda x: -jnp.sum(x**2) * 1e25, 1e10 * x, mode)
-    assert np.isfinite(metric.inverse()).all() and np.isfinite(metric.sqrt).all()
-    found = start.find(jax.random.key(0), lambda x: -0.25 * jnp.sum(x**4), 1e8 * x, mode)
-    assert np.isfinite(found.draw).all() and np.isfinite(found.metric.inverse()).all()
+    gradient, metric = start.curvature(steep, jnp.array([1e-6, 2e-6]), mode)
+    assert np.isfinite(gradient).all() and not np.isfinite(jax.hessian(steep)(gradient)).all()
+    step = metric.inverse_sqrt_times(metric.inverse_sqrt_transpose_times(gradient))
+    np.testing.assert_allclose(step, [-0.5, -1.0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_start_at_a_bad_point_stays_finite(mode):
     x = jnp.ones((2, 2))
-    draws, metric = find_all(lambda x: jnp.where(x[0] > 0, -jnp.inf, 0.0), x, mode)
+    draws, metric = find_all(lambda x: -jnp.inf + jnp.sum(x), x, mode)
     np.testing.assert_array_equal(draws, x)
     assert np.isfinite(metric.inverse()).all()
 

@@ -1,0 +1,99 @@
+"""The benchmarks' models, and what the benchmarks show that does not depend on the machine."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from numpyro.infer.util import initialize_model
+
+pytest.importorskip("diffrax")
+
+from benchmarks import forward_mode, models
+
+
+def lynx_hare():
+    """Potential energy on the unconstrained space, and a position."""
+    info = initialize_model(
+        jax.random.key(0),
+        models.lynx_hare,
+        model_args=models.lynx_hare_data(),
+        validate_grad=False,
+    )
+    return info.potential_fn, info.param_info.z
+
+
+def test_lynx_hare_has_no_reverse_mode():
+    potential_fn, z = lynx_hare()
+    with pytest.raises(ValueError, match="Reverse-mode differentiation"):
+        jax.grad(potential_fn)(z)
+
+
+def test_lynx_hare_slope_is_that_of_finite_differences(x64):
+    potential_fn, _ = lynx_hare()
+    z = {  # close to the mode
+        "theta": jnp.log(jnp.array([0.55, 0.028, 0.80, 0.024])),
+        "z_init": jnp.log(jnp.array([34.0, 5.9])),
+        "sigma": jnp.log(jnp.array([0.25, 0.25])),
+    }
+    x, unravel = ravel_pytree(z)
+    direction = jnp.linspace(-1.0, 1.0, 8)
+
+    @jax.jit
+    def along(t):
+        return potential_fn(unravel(x + t * direction))
+
+    slope = jax.jvp(along, (0.0,), (1.0,))[1]
+    # the solver's tolerance, not rounding, limits the difference
+    np.testing.assert_allclose(slope, (along(1e-3) - along(-1e-3)) / 2e-3, rtol=1e-2)
+
+
+@pytest.mark.parametrize("is_double", [False, True])
+def test_lynx_hare_is_safe_where_the_solver_fails(is_double):
+    with jax.enable_x64(is_double):
+        potential_fn, z = lynx_hare()
+        x, unravel = ravel_pytree(z)
+        far = x + 4.0 * jax.random.normal(jax.random.key(1), (100, x.size))
+
+        def both(x):
+            return jax.jvp(lambda y: potential_fn(unravel(y)), (x,), (jnp.ones_like(x),))
+
+        values, slopes = jax.jit(jax.vmap(both))(far)
+        assert jnp.isinf(values).any()
+        assert not jnp.isnan(values).any()
+        assert not jnp.isnan(slopes).any()
+
+
+def test_network_has_the_papers_size():
+    assert ravel_pytree(models.make_network(jax.random.key(0)))[0].size == 40_701
+
+
+def assert_met(section):
+    missed = [(what, value) for what, value, limit in section.checks if not value <= limit]
+    assert section.checks
+    assert not missed
+
+
+def test_operations_of_a_step():
+    assert_met(forward_mode.flops(quick=True))
+
+
+def test_memory_of_a_step():
+    assert_met(forward_mode.memory(quick=True))
+
+
+def test_page_is_made_from_the_file(tmp_path):
+    section = forward_mode.Section("Title", "Text.", ["a"], [[1234.5], [True]], [("r", 2.0, 1.0)])
+    forward_mode.save(tmp_path, {"flops": section})
+    forward_mode.save(tmp_path, {"wall": section})
+    text = (tmp_path / "forward_mode.md").read_text()
+    assert text.count("## Title") == 2
+    assert "| 1,234 |" in text
+    assert "**no**" in text
+    assert jax.__version__ in text
+
+
+def test_unknown_section_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        forward_mode.main(["nothing"])
+    assert "unknown sections ['nothing']" in capsys.readouterr().err

@@ -24,7 +24,9 @@ def lynx_hare_data() -> tuple[np.ndarray, np.ndarray]:
     return table[:, 0], table[:, [2, 1]]
 
 
-def solve_lotka_volterra(theta: Array, z_init: Array, times: Array) -> tuple[Array, Array]:
+def solve_lotka_volterra(
+    theta: Array, z_init: Array, times: Array, tolerance: float = 1e-4
+) -> tuple[Array, Array]:
     """Log populations (T, 2) of prey and predator at `times`, and whether the solver got there.
 
     The equations of Lotka and Volterra, ``u' = (alpha - beta v) u``, ``v' = (delta u - gamma) v``,
@@ -46,7 +48,7 @@ def solve_lotka_volterra(theta: Array, z_init: Array, times: Array) -> tuple[Arr
         y0=jnp.log(z_init),
         args=theta,
         saveat=diffrax.SaveAt(ts=times),
-        stepsize_controller=diffrax.PIDController(rtol=1e-4, atol=1e-4),
+        stepsize_controller=diffrax.PIDController(rtol=tolerance, atol=tolerance),
         adjoint=diffrax.ForwardMode(),
         max_steps=1000,
         throw=False,

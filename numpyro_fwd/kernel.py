@@ -118,6 +118,8 @@ class BlackJAXKernel(MCMCKernel):
             if value is not None and not callable(value):
                 raise TypeError(f"{name} must be callable; got {type(value).__name__}.")
         check_positive("step_size", step_size)
+        if jnp.ndim(step_size):
+            raise ValueError(f"step_size must be one number; got shape {jnp.shape(step_size)}.")
         if not 0 < target_accept_prob < 1:
             raise ValueError(
                 f"target_accept_prob must be between 0 and 1; got {target_accept_prob}."
@@ -176,7 +178,12 @@ class BlackJAXKernel(MCMCKernel):
         self._num_warmup = num_warmup
         rng_key, key_model = split_each(rng_key, 2)
         if self._potential_fn is not None:
-            self._view, z = view_potential(self._potential_fn, init_params)
+            self._view, z = view_potential(
+                self._potential_fn,
+                init_params,
+                is_single=is_prng_key(rng_key),
+                differentiation=self._differentiation,
+            )
         else:
             self._view, z = view_model(
                 key_model,

@@ -6,7 +6,7 @@ arguments of each call, so that nothing of the data or of a chain is stored on a
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -104,12 +104,41 @@ def run_with(split: SplitArguments, program: Any, *arguments: Any) -> Any:
         return jax.jit(partial(program.__wrapped__, split.arrays))(*arguments)
 
 
-def view_potential(potential_fn: Callable, init_params: Position) -> tuple[View, Position]:
+def view_potential(
+    potential_fn: Callable,
+    init_params: Position,
+    *,
+    is_single: bool,
+    differentiation: Differentiation,
+) -> tuple[View, Position]:
     """View of a bare potential energy, which must come with `init_params`."""
-    if init_params is None:
-        raise ValueError("init_params must be given to run() with potential_fn; got None.")
+    if not jax.tree.leaves(init_params):
+        raise ValueError(
+            "init_params must be given to run() with potential_fn, and hold at least one array; "
+            f"got {init_params}."
+        )
+    check_start(init_params)
+    position = init_params if is_single else jax.tree.map(lambda x: x[0], init_params)
+    shape = jnp.shape(jax.eval_shape(potential_fn, position))
+    if shape != ():
+        raise TypeError(f"potential_fn must return a scalar; got an array of shape {shape}.")
+    if differentiation == "reverse":
+        try:
+            jax.eval_shape(jax.grad(potential_fn), position)
+        except ValueError as error:
+            raise_if_forward_only("potential_fn", error)
     view = View(lambda *_, **__: potential_fn, lambda *_, **__: identity)
     return view, init_params
+
+
+def raise_if_forward_only(name: str, error: ValueError) -> NoReturn:
+    """Explain the error of reverse mode on a loop of unknown length; raise any other as it is."""
+    if "Reverse-mode differentiation" not in str(error):
+        raise error
+    raise ValueError(
+        f"{name} cannot be differentiated in reverse mode, which this kernel needs; "
+        "FMALA, LineFMALA, PCFMALA, PCLineFMALA and RandomWalk do without."
+    ) from error
 
 
 def view_model(
@@ -150,12 +179,7 @@ def view_model(
     except RuntimeError as error:
         raise ValueError(no_start(sites, error)) from error
     except ValueError as error:
-        if "Reverse-mode differentiation" not in str(error):
-            raise
-        raise ValueError(
-            "model cannot be differentiated in reverse mode, which this kernel needs; "
-            "FMALA, LineFMALA, PCFMALA, PCLineFMALA and RandomWalk do without."
-        ) from error
+        raise_if_forward_only("model", error)
     view = View(info.potential_fn, info.postprocess_fn)
     if init_params is None:
         return view, info.param_info.z

@@ -184,7 +184,7 @@ def test_nothing_to_adapt():
 
 def test_step_size_given_survives_an_adapted_metric():
     kernel = FMALA(normal, step_size=0.3, adapt_step_size=False)
-    warmup, after = fields_of(kernel, 40, 10)
+    _, after = fields_of(kernel, 40, 10)
     assert (after["adapt_state.step_size"] == jnp.float32(0.3)).all()
     assert (after["adapt_state.inverse_mass_matrix"] != 1).all()
 
@@ -321,5 +321,5 @@ def test_no_reverse_mode_from_init_to_end(name, dense_mass, monkeypatch):
     with pytest.raises(AssertionError, match="reverse mode"):
         jax.grad(lambda x: x)(1.0)
     kernel = getattr(numpyro_fwd, name)(looping, dense_mass=dense_mass)
-    warmup, after = fields_of(kernel, 40, 10, num_chains=2)
+    _, after = fields_of(kernel, 40, 10, num_chains=2)
     assert np.isfinite(after["accept_prob"]).all()

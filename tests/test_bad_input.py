@@ -92,7 +92,7 @@ def test_num_tangents(kernel, num_tangents, error):
 @pytest.mark.parametrize("num_chains", [1, 2])
 def test_num_tangents_is_at_most_the_dimension(kernel, num_chains):
     with raises(ValueError, "num_tangents must be between 1 and the 3", "got 4"):
-        run(kernel(normal, num_tangents=4), num_chains=num_chains)
+        run(kernel(normal, num_tangents=4, warm_start=False), num_chains=num_chains)
 
 
 @pytest.mark.parametrize("kernel", FORWARD)
@@ -153,26 +153,25 @@ ASYMMETRIC = np.array([[1.0, 0.3, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
 
 @pytest.mark.parametrize("dense_mass", [True, False])
 @pytest.mark.parametrize(
-    ("matrix", "error", "says"),
+    ("matrix", "says"),
     [
-        (np.ones((2, 3)), ValueError, "(2, 3)"),
-        (np.float64(1.0), ValueError, "()"),
-        (np.ones((3, 3, 3)), ValueError, "(3, 3, 3)"),
-        (np.array([1.0, 0.0, 1.0]), ValueError, "positive"),
-        (np.array([1.0, -2.0, 1.0]), ValueError, "positive"),
-        (np.array([1.0, NAN, 1.0]), ValueError, "finite"),
-        (np.full((3, 3), INF), ValueError, "finite"),
-        (INDEFINITE, ValueError, "positive definite"),
-        (ASYMMETRIC, ValueError, "symmetric"),
-        (np.ones(2), ValueError, "(2,)"),
-        (np.ones(1), ValueError, "(1,)"),
-        (np.eye(2), ValueError, "(2, 2)"),
-        (np.eye(1), ValueError, "(1, 1)"),
-        ("large", TypeError, "'large'"),
+        (np.ones((2, 3)), "of shape (D,) or of shape (D, D); got shape (2, 3)"),
+        (np.float64(1.0), "of shape (D,) or of shape (D, D); got shape ()"),
+        (np.ones((3, 3, 3)), "of shape (D,) or of shape (D, D); got shape (3, 3, 3)"),
+        (np.array([1.0, 0.0, 1.0]), "positive and finite; got [1. 0. 1.]"),
+        (np.array([1.0, -2.0, 1.0]), "positive and finite; got [ 1. -2.  1.]"),
+        (np.array([1.0, NAN, 1.0]), "positive and finite; got [ 1. nan  1.]"),
+        (np.full((3, 3), INF), "symmetric and positive definite; got"),
+        (INDEFINITE, "symmetric and positive definite; got"),
+        (ASYMMETRIC, "symmetric and positive definite; got"),
+        (np.ones(2), "3 dimensions; got shape (2,)"),
+        (np.ones(1), "3 dimensions; got shape (1,)"),
+        (np.eye(2), "3 dimensions; got shape (2, 2)"),
+        (np.eye(1), "3 dimensions; got shape (1, 1)"),
     ],
 )
-def test_inverse_mass_matrix(matrix, error, says, dense_mass):
-    with raises(error, "inverse_mass_matrix must be", says):
+def test_inverse_mass_matrix(matrix, says, dense_mass):
+    with raises(ValueError, "inverse_mass_matrix must", says):
         run(FMALA(normal, inverse_mass_matrix=matrix, dense_mass=dense_mass))
 
 
@@ -377,8 +376,7 @@ def walled(z):
     return jnp.where(z[0] < 0.5, 0.5 * jnp.sum(z**2), jnp.nan)
 
 
-@each_kernel
-@pytest.mark.parametrize("num_chains", [1, 2])
+@pytest.mark.parametrize(("name", "num_chains"), [*((name, 1) for name in NAMES), ("FMALA", 2)])
 def test_nan_is_rejected_and_counted(name, num_chains):
     mcmc = run(
         getattr(numpyro_fwd, name)(potential_fn=walled),

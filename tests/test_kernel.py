@@ -280,7 +280,7 @@ def mixture(y):
     """Two coins that move the mean, with a scale that NUTS takes."""
     loc = numpyro.sample("loc", dist.Normal(0, 2))
     log_sigma = numpyro.sample("log_sigma", dist.Normal(0, 0.5))
-    sign = numpyro.sample("sign", dist.Bernoulli(0.5).expand([2]).to_event(1))
+    sign = numpyro.sample("sign", dist.Bernoulli(0.5).expand([2]))
     numpyro.sample("y", dist.Normal(loc + sign.sum(), jnp.exp(log_sigma)), obs=y)
 
 
@@ -289,9 +289,9 @@ def test_block_of_gibbs(name):
     y = jnp.array([0.9, 1.4, 1.1, 2.0])
     kernel = Gibbs(
         [
-            (["loc"], getattr(numpyro_fwd, name)(mixture)),
-            (["log_sigma"], NUTS(mixture)),
-            (discrete_latent_sites, DiscreteGibbs(mixture)),
+            (getattr(numpyro_fwd, name)(mixture), ["loc"]),
+            (NUTS(mixture), ["log_sigma"]),
+            (DiscreteGibbs(mixture), discrete_latent_sites),
         ]
     )
     mcmc = mcmc_of(kernel, 300, 3000)
@@ -384,7 +384,7 @@ def test_what_is_adapted(adapt, given, dense_mass):
 
 def test_step_size_adapts_alone():
     kernel = FMALA(regression, adapt_mass_matrix=False, inverse_mass_matrix=jnp.array([0.07, 8e-4]))
-    mcmc = mcmc_of(kernel, 300, 2000)
+    mcmc = mcmc_of(kernel, 1000, 3000)
     fields = ("adapt_state.inverse_mass_matrix", "accept_prob")
     mcmc.run(jax.random.key(0), *data(), extra_fields=fields)
     assert_moments(mcmc.get_samples(group_by_chain=True)["beta"], *truth(*data()))

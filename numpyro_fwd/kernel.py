@@ -43,7 +43,7 @@ class KernelOptions(TypedDict, total=False):
     adapt_step_size: bool
     adapt_mass_matrix: bool
     dense_mass: bool
-    target_accept_prob: float
+    target_accept_prob: float | None
     init_strategy: Callable
     warm_start: bool
 
@@ -66,7 +66,8 @@ class BlackJAXKernel(MCMCKernel):
     :param adapt_step_size: Adapt the step size to `target_accept_prob` by dual averaging.
     :param adapt_mass_matrix: Adapt the metric to the posterior covariance.
     :param dense_mass: Adapt a full covariance rather than variances.
-    :param target_accept_prob: Acceptance probability between 0 and 1 to adapt to.
+    :param target_accept_prob: Acceptance probability between 0 and 1 to adapt to; None for the
+        kernel's own, :meth:`best_accept_prob`.
     :param init_strategy: NumPyro initialization strategy.
     :param warm_start: Before the warm-up, follow Newton's path from the start to the best normal
         approximation along it, which gives first position and metric (:mod:`numpyro_fwd.start`).
@@ -105,7 +106,7 @@ class BlackJAXKernel(MCMCKernel):
         adapt_step_size: bool = True,
         adapt_mass_matrix: bool = True,
         dense_mass: bool = False,
-        target_accept_prob: float = 0.65,
+        target_accept_prob: float | None = None,
         init_strategy: Callable = init_to_uniform,
         warm_start: bool = True,
         differentiation: start.Differentiation = "reverse",
@@ -120,7 +121,7 @@ class BlackJAXKernel(MCMCKernel):
         check_positive("step_size", step_size)
         if jnp.ndim(step_size):
             raise ValueError(f"step_size must be one number; got shape {jnp.shape(step_size)}.")
-        if not 0 < target_accept_prob < 1:
+        if target_accept_prob is not None and not 0 < target_accept_prob < 1:
             raise ValueError(
                 f"target_accept_prob must be between 0 and 1; got {target_accept_prob}."
             )
@@ -159,6 +160,16 @@ class BlackJAXKernel(MCMCKernel):
         return (
             f"step size {state.adapt_state.step_size:.2e}. acc. prob={state.mean_accept_prob:.2f}"
         )
+
+    def best_accept_prob(self, size: int) -> float:
+        """Acceptance probability to adapt to in `size` dimensions, each named kernel's own."""
+        del size
+        return 0.65
+
+    def _target(self, inner: Any) -> float:
+        if self._target_accept_prob is not None:
+            return self._target_accept_prob
+        return self.best_accept_prob(sum(leaf.size for leaf in jax.tree.leaves(inner.position)))
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """Map from unconstrained positions to the sites' supports and deterministic sites."""
@@ -282,9 +293,7 @@ class BlackJAXKernel(MCMCKernel):
                     key, state, logdensity_fn, step_size, metric
                 )
 
-            return find_reasonable_step_size(
-                key, kernel_with, inner, first, self._target_accept_prob
-            )
+            return find_reasonable_step_size(key, kernel_with, inner, first, self._target(inner))
 
         # vectorized chains share a step size: one that ends the warm-up in a narrow place would
         # otherwise keep steps that suit no other place
@@ -333,9 +342,8 @@ class BlackJAXKernel(MCMCKernel):
         if self._adapt_step_size:
             is_last = i == self._num_warmup - 1
             rate = jnp.full_like(adapt_state.step_size, jnp.mean(facts.acceptance_rate))
-            adapt_state = adaptation.update_step(
-                adapt_state, rate, self._target_accept_prob, is_last
-            )
+            one = inner if is_single else jax.tree.map(lambda x: x[0], inner)
+            adapt_state = adaptation.update_step(adapt_state, rate, self._target(one), is_last)
         ends = adaptation.windows(self._num_warmup)
         if not self._adapt_mass_matrix or not ends.size:
             return inner, adapt_state

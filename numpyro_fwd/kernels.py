@@ -23,8 +23,12 @@ class RandomWalk(BlackJAXKernel):
     """
 
     def __init__(self, model: Callable | None = None, **options: Unpack[KernelOptions]):
-        options = {"target_accept_prob": 0.234, **options}
         super().__init__(model, blackjax_ext.random_walk, differentiation="forward", **options)
+
+    def best_accept_prob(self, size: int) -> float:
+        """0.234 (Roberts, Gelman and Gilks 1997)."""
+        del size
+        return 0.234
 
 
 class MALA(BlackJAXKernel):
@@ -37,14 +41,18 @@ class MALA(BlackJAXKernel):
     """
 
     def __init__(self, model: Callable | None = None, **options: Unpack[KernelOptions]):
-        options = {"target_accept_prob": 0.574, **options}
         super().__init__(model, blackjax_ext.mala, **options)
+
+    def best_accept_prob(self, size: int) -> float:
+        """0.574 (Roberts and Rosenthal 1998)."""
+        del size
+        return 0.574
 
 
 class FMALA(BlackJAXKernel):
     """Forward-mode MALA (Cobb and Jha, Algorithm 1): no reverse pass.
 
-    One JVP per step and tangent. `target_accept_prob` is 0.3 by default.
+    One JVP per step and tangent. `target_accept_prob` is 0.3 + 0.27 K/D by default.
 
     :param model: NumPyro model.
     :param num_tangents: K in 1..D tangents; K = D is MALA in forward mode.
@@ -63,7 +71,7 @@ class FMALA(BlackJAXKernel):
         **options: Unpack[KernelOptions],
     ):
         check(num_tangents, tangents)
-        options = {"target_accept_prob": 0.3, **options}
+        self._num_tangents = num_tangents
         super().__init__(
             model,
             blackjax_ext.fmala,
@@ -74,11 +82,15 @@ class FMALA(BlackJAXKernel):
             **options,
         )
 
+    def best_accept_prob(self, size: int) -> float:
+        """Between a random walk's and MALA's, by the share of the gradient that is seen."""
+        return 0.3 + 0.27 * min(self._num_tangents / size, 1.0)
+
 
 class LineFMALA(BlackJAXKernel):
     """Line forward-mode MALA (Cobb and Jha, Algorithm 2): a Langevin move along a random line.
 
-    Two JVPs per step and tangent. `target_accept_prob` is 0.65 by default.
+    Two JVPs per step and tangent. `target_accept_prob` is 0.57 + 0.1/K by default.
 
     :param model: NumPyro model.
     :param num_tangents: K in 1..D: dimension of the subspace the move explores.
@@ -95,7 +107,7 @@ class LineFMALA(BlackJAXKernel):
         **options: Unpack[KernelOptions],
     ):
         check(num_tangents, tangents)
-        options = {"target_accept_prob": 0.65, **options}
+        self._num_tangents = num_tangents
         super().__init__(
             model,
             blackjax_ext.line_fmala,
@@ -105,11 +117,16 @@ class LineFMALA(BlackJAXKernel):
             **options,
         )
 
+    def best_accept_prob(self, size: int) -> float:
+        """That of a K-dimensional MALA."""
+        del size
+        return 0.57 + 0.1 / self._num_tangents
+
 
 class PCFMALA(BlackJAXKernel):
     """Preconditioned forward-mode MALA (Cobb and Jha, Algorithm 3): steps scaled by curvature.
 
-    One second-order JVP per step. `target_accept_prob` is 0.3 by default.
+    One second-order JVP per step. `target_accept_prob` is 0.3 + 0.27 / D by default.
 
     :param model: NumPyro model.
     :param curvature_floor: Lower bound > 0 of the curvature along a tangent.
@@ -129,7 +146,6 @@ class PCFMALA(BlackJAXKernel):
     ):
         check_positive("curvature_floor", curvature_floor)
         check(1, tangents)
-        options = {"target_accept_prob": 0.3, **options}
         super().__init__(
             model,
             blackjax_ext.pc_fmala,
@@ -140,11 +156,16 @@ class PCFMALA(BlackJAXKernel):
             **options,
         )
 
+    def best_accept_prob(self, size: int) -> float:
+        """As FMALA's with one tangent."""
+        return 0.3 + 0.27 / size
+
 
 class PCLineFMALA(BlackJAXKernel):
     """Preconditioned line forward-mode MALA (Cobb and Jha, Algorithm 4).
 
-    Two second-order JVPs per step, 2 K^2 for K tangents. `target_accept_prob` is 0.65 by default.
+    Two second-order JVPs per step, 2 K^2 for K tangents. `target_accept_prob` is
+    0.57 + 0.1/K by default.
 
     :param model: NumPyro model.
     :param num_tangents: K in 1..D: dimension of the subspace the move explores.
@@ -163,8 +184,8 @@ class PCLineFMALA(BlackJAXKernel):
         **options: Unpack[KernelOptions],
     ):
         check(num_tangents, tangents)
+        self._num_tangents = num_tangents
         check_positive("curvature_floor", curvature_floor)
-        options = {"target_accept_prob": 0.65, **options}
         super().__init__(
             model,
             blackjax_ext.pc_line_fmala,
@@ -174,3 +195,8 @@ class PCLineFMALA(BlackJAXKernel):
             tangents=tangents,
             **options,
         )
+
+    def best_accept_prob(self, size: int) -> float:
+        """As LineFMALA's."""
+        del size
+        return 0.57 + 0.1 / self._num_tangents

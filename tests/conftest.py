@@ -1,10 +1,19 @@
 """Options and fixtures shared by all tests."""
 
+import os
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 from tests.laws.laws import FULL, SMALL, Size
+
+# JAX writes the entries of its compilation cache without a lock: each worker gets a folder
+if "PYTEST_XDIST_WORKER" in os.environ and "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    folder = Path(os.environ["JAX_COMPILATION_CACHE_DIR"]) / os.environ["PYTEST_XDIST_WORKER"]
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
 def pytest_addoption(parser):

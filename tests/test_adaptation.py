@@ -171,7 +171,7 @@ def test_warmup_adapts_and_ends(name, dense_mass):
     assert set(changed + 1) <= set(adaptation.windows(1500)) and changed.size >= 2
     diagonal = np.diagonal(inverses[-1]) if dense_mass else inverses[-1]
     assert (np.abs(np.log(diagonal**0.5 / SD)) < (0.9 if dense_mass else 0.5)).all()
-    target = kernel._target_accept_prob
+    target = kernel.best_accept_prob(SD.size)
     np.testing.assert_allclose(after["accept_prob"].mean(), target, atol=0.1)
 
 

@@ -432,11 +432,11 @@ def test_dynamic_support():
 
 def iterated(y):
     """The square root of exp(2 a), by Newton's iteration until it stands still."""
-    a = numpyro.sample("a", dist.Normal(0, 1))
+    a = numpyro.sample("a", dist.Normal(0, 1).expand([2]).to_event(1))
     target = jnp.exp(2 * a)
 
     def is_going(state):
-        return jnp.abs(state[0] - state[1]) > 1e-5 * state[1]
+        return (jnp.abs(state[0] - state[1]) > 1e-5 * state[1]).any()
 
     def improve(state):
         return 0.5 * (state[0] + target / state[0]), state[0]
@@ -449,11 +449,11 @@ def iterated(y):
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "MALA"])
 @pytest.mark.parametrize("dense_mass", [True, False])
 def test_while_loop(name, dense_mass):
-    mcmc = mcmc_of(getattr(numpyro_fwd, name)(iterated, dense_mass=dense_mass), 300, 1500, 2)
-    mcmc.run(jax.random.key(0), jnp.array([0.5, 1.0, 1.5]))
+    mcmc = mcmc_of(getattr(numpyro_fwd, name)(iterated, dense_mass=dense_mass), 400, 3000, 2)
+    mcmc.run(jax.random.key(0), jnp.array([[0.5, -0.5], [1.0, 0.0], [1.5, 0.5]]))
     # prior precision 1, three observations of precision 4
-    mean, sd = 12 / 13, 13**-0.5
-    assert_moments(mcmc.get_samples(group_by_chain=True)["a"][..., None], mean, sd)
+    draws = mcmc.get_samples(group_by_chain=True)["a"]
+    assert_moments(draws, np.array([12, 0]) / 13, 13**-0.5)
 
 
 # --- algorithms of BlackJAX -----------------------------------------------------------------------
@@ -512,8 +512,8 @@ def test_blackjax_barker_takes_the_mass_matrix():
         positions = jax.vmap(lambda key: barker.step(key, state)[0].position)(keys)
         return positions.std(0) / sd
 
-    assert jumps(sd**2)[1] < 0.01 * jumps(sd**-2)[1] or jumps(sd**2)[0] < 0.05
-    np.testing.assert_allclose(jumps(sd**-2), jumps(sd**-2)[::-1], rtol=0.2)
+    assert jumps(sd**2)[0] < 0.01
+    np.testing.assert_allclose(jumps(sd**-2), 0.46, rtol=0.1)
 
 
 def test_warm_start_can_be_off():

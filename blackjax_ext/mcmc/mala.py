@@ -87,7 +87,7 @@ def build_kernel() -> Callable:
             return langevin.Point(logdensity, whitened, metrics.IDENTITY)
 
         start = point(state.logdensity, state.logdensity_grad)
-        noise = jax.random.normal(key_noise, x.shape, x.dtype)
+        noise = langevin.normal(key_noise, x.size, x.dtype)
         r = langevin.increment(noise, start, step_size)
         position = unravel(x + metric.inverse_sqrt_times(r))
 

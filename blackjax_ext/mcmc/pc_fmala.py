@@ -161,10 +161,14 @@ def build_kernel() -> Callable:
         if not persistent_tangent:
             _, *memory = evaluate(key_fresh, x)
         start = point(state.logdensity, *memory)
-        noise = jax.random.normal(key_noise, x.shape, x.dtype)
-        # without a tangent, this step only draws one: it proposes to stay
+        noise = langevin.normal(key_noise, x.size, x.dtype)
+        # without a tangent, this step only draws one: it proposes to stay. A branch, as in FMALA
         has_tangent = ~jnp.isnan(memory[1][0])
-        r = jnp.where(has_tangent, langevin.increment(noise, start, step_size), 0.0)
+        r = jax.lax.cond(
+            has_tangent,
+            lambda: langevin.increment(noise, start, step_size),
+            lambda: jnp.zeros_like(noise),
+        )
 
         y = x + metric.inverse_sqrt_times(r)
         logdensity, *memory = evaluate(key_tangent, y)

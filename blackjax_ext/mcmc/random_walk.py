@@ -87,7 +87,7 @@ def build_kernel() -> Callable:
         key_noise, key_accept = jax.random.split(rng_key)
         x, unravel = ravel_pytree(state.position)
         metric = metrics.factorize(inverse_mass_matrix, x.size)
-        noise = jax.random.normal(key_noise, x.shape, x.dtype)
+        noise = langevin.normal(key_noise, x.size, x.dtype)
         position = unravel(x + metric.inverse_sqrt_times(step_size * noise))
 
         logdensity = logdensity_fn(position)

@@ -1,5 +1,6 @@
 """Options and fixtures shared by all tests."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -29,6 +30,19 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if "full" in item.keywords:
             item.add_marker(skip)
+
+
+MAX_MAPS = 15_000  # Linux allows a process 65,530; XLA takes some for every program it compiles
+
+
+@pytest.fixture(autouse=True)
+def few_programs():
+    """Drop the compiled programs before there are so many that the next one crashes the process."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MAX_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

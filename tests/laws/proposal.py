@@ -59,7 +59,7 @@ def log_ratio_is_made_of_densities(seed, size, step_size, start_kind, end_kind):
 
     def logpdf(increment, point):
         root = np.asarray(point.metric.inverse_sqrt) * np.eye(size)
-        if point.metric.inverse_sqrt.ndim == 2:
+        if np.ndim(point.metric.inverse_sqrt) == 2:
             root = np.asarray(point.metric.inverse_sqrt)
         covariance = root @ root.T
         mean = 0.5 * step_size**2 * covariance @ point.gradient

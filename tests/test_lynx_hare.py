@@ -33,7 +33,7 @@ def draws(kernel, num_warmup, num_samples):
 @pytest.fixture(scope="module")
 def reference():
     """Means and standard deviations by a random walk."""
-    samples = draws(RandomWalk(models.lynx_hare, dense_mass=True), 1500, 6000)
+    samples = draws(RandomWalk(models.lynx_hare, dense_mass=True), 2000, 10000)
     rhat = az.rhat(az.from_dict(samples))
     assert max(float(value.max()) for value in rhat.values()) < 1.02
     return {site: (value.mean((0, 1)), value.std((0, 1))) for site, value in samples.items()}

@@ -422,52 +422,6 @@ def overhead(quick: bool) -> Section:
 # Lynx and hare
 
 
-def forward_gradient(logdensity_fn: Callable) -> Callable:
-    """`logdensity_fn` with a reverse mode that is made of D JVPs."""
-
-    @jax.custom_vjp
-    def function(x):
-        return logdensity_fn(x)
-
-    def forward(x):
-        flat_x, unravel = ravel_pytree(x)
-        basis = jnp.eye(flat_x.size, dtype=flat_x.dtype)
-        value, slopes = tangents.slopes(lambda y: logdensity_fn(unravel(y)), flat_x, basis)
-        return value, unravel(slopes)
-
-    def backward(gradient, cotangent):
-        return (jax.tree.map(lambda g: cotangent * g, gradient),)
-
-    function.defvjp(forward, backward)
-    return function
-
-
-class ForwardHMC:
-    """``blackjax.hmc`` on gradients that are made of D JVPs."""
-
-    @staticmethod
-    def init(position, logdensity_fn):
-        return blackjax.hmc.init(position, forward_gradient(logdensity_fn))
-
-    @staticmethod
-    def build_kernel():
-        hmc = blackjax.hmc.build_kernel()
-
-        def kernel(
-            rng_key, state, logdensity_fn, step_size, inverse_mass_matrix, num_integration_steps
-        ):
-            return hmc(
-                rng_key,
-                state,
-                forward_gradient(logdensity_fn),
-                step_size,
-                inverse_mass_matrix,
-                num_integration_steps,
-            )
-
-        return kernel
-
-
 class Setting(NamedTuple):
     """How a sampler runs: its maker, draws per chain, and whether chains are vectorized."""
 
@@ -481,7 +435,7 @@ def lynx_hare_settings() -> dict[str, Setting]:
 
     def hmc(model, num_steps, **options):
         forward = {"differentiation": "forward", "target_accept_prob": 0.8, **options}
-        return BlackJAXKernel(model, ForwardHMC, num_integration_steps=num_steps, **forward)
+        return BlackJAXKernel(model, blackjax.hmc, num_integration_steps=num_steps, **forward)
 
     settings = {"RandomWalk": Setting(RandomWalk, 10_000)}
     for name, kernel in (("FMALA", FMALA), ("LineFMALA", LineFMALA)):

@@ -6,27 +6,43 @@ Each public name is called as ``name(logdensity_fn, step_size, ...)``, returns a
 
 from blackjax import generate_top_level_api_from
 
+from blackjax_ext.mcmc import alsmmala as _alsmmala
+from blackjax_ext.mcmc import amsmmala as _amsmmala
 from blackjax_ext.mcmc import fmala as _fmala
+from blackjax_ext.mcmc import hp_mala as _hp_mala
 from blackjax_ext.mcmc import line_fmala as _line_fmala
 from blackjax_ext.mcmc import mala as _mala
-from blackjax_ext.mcmc import metrics
+from blackjax_ext.mcmc import metrics, schedules
+from blackjax_ext.mcmc import mmala as _mmala
 from blackjax_ext.mcmc import pc_fmala as _pc_fmala
 from blackjax_ext.mcmc import pc_line_fmala as _pc_line_fmala
 from blackjax_ext.mcmc import random_walk as _random_walk
+from blackjax_ext.mcmc import smmala as _smmala
 
+alsmmala = generate_top_level_api_from(_alsmmala)
+amsmmala = generate_top_level_api_from(_amsmmala)
 fmala = generate_top_level_api_from(_fmala)
+hp_mala = generate_top_level_api_from(_hp_mala)
 line_fmala = generate_top_level_api_from(_line_fmala)
 mala = generate_top_level_api_from(_mala)
+mmala = generate_top_level_api_from(_mmala)
 pc_fmala = generate_top_level_api_from(_pc_fmala)
 pc_line_fmala = generate_top_level_api_from(_pc_line_fmala)
 random_walk = generate_top_level_api_from(_random_walk)
+smmala = generate_top_level_api_from(_smmala)
 
 __all__ = [
+    "alsmmala",
+    "amsmmala",
     "fmala",
+    "hp_mala",
     "line_fmala",
     "mala",
     "metrics",
+    "mmala",
     "pc_fmala",
     "pc_line_fmala",
     "random_walk",
+    "schedules",
+    "smmala",
 ]

@@ -174,7 +174,11 @@ def shrunk(metric: Factor, moments: Moments) -> Factor:
     weight = jnp.mean(shrinkage(jnp.diagonal(covariance), moments.jumps / n, n, size + 5.0))
     blend = weight * covariance + (1 - weight) * jnp.eye(size, dtype=mean.dtype)
     factor = triangular(jnp.linalg.cholesky(blend))
-    new = Dense(metric.inverse_sqrt @ factor.inverse_sqrt, factor.sqrt @ metric.sqrt)
+    new = Dense(
+        metric.inverse_sqrt @ factor.inverse_sqrt,
+        factor.sqrt @ metric.sqrt,
+        metric.log_determinant + factor.log_determinant,
+    )
     is_finite = jnp.isfinite(new.inverse_sqrt).all() & jnp.isfinite(new.sqrt).all()
     return jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, metric)
 

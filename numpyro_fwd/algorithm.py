@@ -5,12 +5,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import blackjax
+import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.mcmc import tangents
 from blackjax_ext.mcmc.metrics import Dense, Factor
 
-__all__ = ["Algorithm", "Facts"]
+__all__ = ["Algorithm", "Facts", "Target", "forward_gradient"]
 
 SUPPLIED = {"rng_key", "state", "logdensity_fn", "step_size", "inverse_mass_matrix", "position"}
 
@@ -65,16 +68,49 @@ class Algorithm(NamedTuple):
         arguments = {**supplied, **self.parameters}
         return {name: arguments[name] for name in names(function) if name in arguments}
 
-    def init(self, position, logdensity_fn, rng_key, metric: Factor):
-        """First state at `position`."""
-        supplied = {"rng_key": rng_key, "inverse_mass_matrix": self.preconditioner(metric)}
-        return self.api.init(position, logdensity_fn, **self.only(self.api.init, **supplied))
+    @property
+    def is_own(self) -> bool:
+        """Whether the algorithm is one of `blackjax_ext`."""
+        return self.api.build_kernel.__module__.startswith("blackjax_ext.")
 
-    def step(self, rng_key, state, logdensity_fn, step_size, metric: Factor) -> tuple[Any, Facts]:
-        """One transition."""
-        kernel = self.kernel()
-        supplied = {"step_size": step_size, "inverse_mass_matrix": self.preconditioner(metric)}
-        new_state, info = kernel(rng_key, state, logdensity_fn, **self.only(kernel, **supplied))
+    def preconditioner(self, metric: Factor) -> Factor | Array:
+        """`metric` in the form the algorithm takes: its factor, or a matrix for BlackJAX's own."""
+        if self.is_own:
+            return metric
+        if self.api is not blackjax.barker:
+            return metric.inverse()
+        # blackjax.barker 1.7 scales its proposal by the mass matrix instead of its inverse
+        return metric.sqrt.T @ metric.sqrt if isinstance(metric, Dense) else 1 / metric.inverse()
+
+
+class Target(NamedTuple):
+    """An algorithm on a log density.
+
+    algorithm
+        The algorithm, with the parameters that depend on the model's arguments.
+    logdensity_fn
+        Log density on the unconstrained space.
+    """
+
+    algorithm: Algorithm
+    logdensity_fn: Callable
+
+    def init(self, position, rng_key, metric: Factor):
+        """First state at `position`."""
+        algorithm = self.algorithm
+        supplied = {"rng_key": rng_key, "inverse_mass_matrix": algorithm.preconditioner(metric)}
+        arguments = algorithm.only(algorithm.api.init, **supplied)
+        return algorithm.api.init(position, self.logdensity_fn, **arguments)
+
+    def step(self, rng_key, state, step_size, metric: Factor, **supplied: Any) -> tuple[Any, Facts]:
+        """One transition; `supplied` are parameters that change from step to step."""
+        algorithm, kernel = self.algorithm, self.algorithm.kernel()
+        arguments = algorithm.only(
+            kernel,
+            step_size=step_size,
+            inverse_mass_matrix=algorithm.preconditioner(metric),
+        )
+        new_state, info = kernel(rng_key, state, self.logdensity_fn, **{**arguments, **supplied})
         rate = jnp.asarray(getattr(info, "acceptance_rate", 1.0))
         facts = Facts(
             jnp.nan_to_num(rate),
@@ -83,14 +119,28 @@ class Algorithm(NamedTuple):
         )
         return new_state, facts
 
-    def preconditioner(self, metric: Factor) -> Factor | Array:
-        """`metric` in the form the algorithm takes: its factor, or a matrix for BlackJAX's own."""
-        if self.api.build_kernel.__module__.startswith("blackjax_ext."):
-            return metric
-        if self.api is not blackjax.barker:
-            return metric.inverse()
-        # blackjax.barker 1.7 scales its proposal by the mass matrix instead of its inverse
-        return metric.sqrt.T @ metric.sqrt if isinstance(metric, Dense) else 1 / metric.inverse()
+
+def forward_gradient(logdensity_fn: Callable) -> Callable:
+    """`logdensity_fn` with a reverse mode that is made of D JVPs, which share one primal.
+
+    Algorithms that call ``jax.grad`` then sample densities that have forward mode alone.
+    """
+
+    @jax.custom_vjp
+    def function(x):
+        return logdensity_fn(x)
+
+    def forward(x):
+        flat, unravel = ravel_pytree(x)
+        basis = jnp.eye(flat.size, dtype=flat.dtype)
+        value, slopes = tangents.slopes(lambda y: logdensity_fn(unravel(y)), flat, basis)
+        return value, unravel(slopes)
+
+    def backward(gradient, cotangent):
+        return (jax.tree.map(lambda g: cotangent * g, gradient),)
+
+    function.defvjp(forward, backward)
+    return function
 
 
 def names(function: Callable) -> list[str]:

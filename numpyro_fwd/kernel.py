@@ -15,10 +15,11 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity, is_prng_key, not_jax_tracer
 
 from blackjax_ext.mcmc.checks import check_positive
-from blackjax_ext.mcmc.metrics import Diagonal, Factor, factorize, triangular
+from blackjax_ext.mcmc.factors import dense
+from blackjax_ext.mcmc.metrics import Diagonal, Factor, check_metric, factorize
 from numpyro_fwd import adaptation, start
 from numpyro_fwd.adaptation import AdaptState
-from numpyro_fwd.algorithm import Algorithm, Facts
+from numpyro_fwd.algorithm import Algorithm, Facts, Target, forward_gradient
 from numpyro_fwd.model import (
     View,
     check_finite,
@@ -73,7 +74,8 @@ class BlackJAXKernel(MCMCKernel):
         approximation along it, which gives first position and metric (:mod:`numpyro_fwd.start`).
         Off if `adapt_mass_matrix` is False or there is no warm-up; not tried beyond 128 dimensions
         in forward mode and 512 in reverse mode.
-    :param differentiation: "reverse", or "forward" for algorithms that must not use reverse mode.
+    :param differentiation: "reverse", or "forward" for models without a reverse mode: no algorithm
+        then calls it. BlackJAX's own are given gradients of D JVPs.
     :param parameters: Further parameters of the algorithm's kernel or ``build_kernel``.
     :raises ValueError, TypeError: for an argument or a model that cannot be sampled, by name.
 
@@ -94,6 +96,8 @@ class BlackJAXKernel(MCMCKernel):
 
     sample_field = "z"
     default_fields = ("z", "diverging")
+    # whether steps have parameters that chains share, for which a key is drawn (_shared)
+    has_shared_parameters = False
 
     def __init__(
         self,
@@ -166,7 +170,8 @@ class BlackJAXKernel(MCMCKernel):
         del size
         return 0.65
 
-    def _target(self, inner: Any) -> float:
+    def _goal(self, inner: Any) -> float:
+        """Acceptance probability to adapt to."""
         if self._target_accept_prob is not None:
             return self._target_accept_prob
         return self.best_accept_prob(sum(leaf.size for leaf in jax.tree.leaves(inner.position)))
@@ -224,6 +229,9 @@ class BlackJAXKernel(MCMCKernel):
         def logdensity(arrays):
             return logdensity_of(cast(View, self._view), *split.join(arrays))
 
+        def target(arrays):
+            return self._target_of(*split.join(arrays))
+
         def evaluate(arrays, x):
             return jax.vmap(lambda x: logdensity(arrays)(unravel(x)))(x)
 
@@ -234,9 +242,9 @@ class BlackJAXKernel(MCMCKernel):
             )
 
         def begin(arrays, key_inner, key_step, x, metric):
-            logdensity_fn = logdensity(arrays)
-            inner = self._inner(logdensity_fn, key_inner, jax.vmap(unravel)(x), metric)
-            step_size = self._first_step_size(logdensity_fn, key_step, inner, metric)
+            bound = target(arrays)
+            inner = self._inner(bound, key_inner, jax.vmap(unravel)(x), metric)
+            step_size = self._first_step_size(bound, key_step, inner, metric)
             return inner, step_size
 
         values = run_with(split, jax.jit(evaluate), x)
@@ -247,6 +255,8 @@ class BlackJAXKernel(MCMCKernel):
             if self._inverse_mass_matrix is None:
                 metric = found if self._dense_mass else start.diagonal(found)
         inner, step_size = run_with(split, jax.jit(begin), key_inner, key_step, x, metric)
+        if hasattr(inner, "metric"):
+            check_metric(inner.metric)
         adapt_state = adaptation.init(step_size, metric, x, adapt_metric=self._adapt_mass_matrix)
         return inner, adapt_state, rng_key
 
@@ -272,16 +282,40 @@ class BlackJAXKernel(MCMCKernel):
         metric = factorize(self._inverse_mass_matrix, size)
         if isinstance(metric, Diagonal):
             metric = Diagonal(jnp.broadcast_to(metric.inverse_sqrt, (size,)).astype(x.dtype))
-            return triangular(jnp.diag(metric.inverse_sqrt)) if self._dense_mass else metric
+            return dense(metric, x[0]) if self._dense_mass else metric
         return metric
 
-    def _inner(self, logdensity_fn, rng_key, position, metric):
+    def _parameters(self, model_args: tuple, model_kwargs: dict | None) -> dict[str, Any]:
+        """Parameters of the algorithm that depend on the arguments of the model."""
+        del model_args, model_kwargs
+        return {}
+
+    def _shared(self, rng_key: Array, i: Array, inner: Any) -> dict[str, Any]:
+        """Parameters of step `i` that chains share; `inner` is the state of the first of them."""
+        del rng_key, i, inner
+        return {}
+
+    def _kept(self, old: Any, new: Any) -> Any:
+        """`new`, the state made anew where `old` is, with what must not depend on the position."""
+        del old
+        return new
+
+    def _target_of(self, model_args: tuple, model_kwargs: dict | None) -> Target:
+        """The algorithm on the log density for these arguments."""
+        algorithm = self._algorithm
+        logdensity_fn = logdensity_of(cast(View, self._view), model_args, model_kwargs)
+        if self._differentiation == "forward" and not algorithm.is_own:
+            logdensity_fn = forward_gradient(logdensity_fn)
+        parameters = algorithm.parameters | self._parameters(model_args, model_kwargs)
+        return Target(Algorithm(algorithm.api, parameters), logdensity_fn)
+
+    def _inner(self, target: Target, rng_key, position, metric):
         def init(position, key):
-            return self._algorithm.init(position, logdensity_fn, key, metric)
+            return target.init(position, key, metric)
 
         return jax.vmap(init)(position, rng_key)
 
-    def _first_step_size(self, logdensity_fn, rng_key, inner, metric) -> Array:
+    def _first_step_size(self, target: Target, rng_key, inner, metric) -> Array:
         """Double or halve the step size until the acceptance probability crosses the target."""
         first = jnp.asarray(self._step_size, metric.inverse_sqrt.dtype)
         if not (self._adapt_step_size and self._num_warmup):
@@ -289,11 +323,9 @@ class BlackJAXKernel(MCMCKernel):
 
         def search(key, inner):
             def kernel_with(step_size):
-                return lambda key, state: self._algorithm.step(
-                    key, state, logdensity_fn, step_size, metric
-                )
+                return lambda key, state: target.step(key, state, step_size, metric)
 
-            return find_reasonable_step_size(key, kernel_with, inner, first, self._target(inner))
+            return find_reasonable_step_size(key, kernel_with, inner, first, self._goal(inner))
 
         # vectorized chains share a step size: one that ends the warm-up in a narrow place would
         # otherwise keep steps that suit no other place
@@ -302,24 +334,30 @@ class BlackJAXKernel(MCMCKernel):
 
     def sample(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
-        logdensity_fn = logdensity_of(cast(View, self._view), model_args, model_kwargs)
+        target = self._target_of(model_args, model_kwargs)
         is_single = jnp.ndim(state.i) == 0
         adapt_state = state.adapt_state
+        rng_key, key_move, key_renew, *key_shared = split_each(
+            state.rng_key, 3 + self.has_shared_parameters
+        )
+        i = state.i if is_single else state.i[0]
+        shared = {}
+        if self.has_shared_parameters:
+            key, first = key_shared[0], state.inner
+            if not is_single:
+                key, first = key[0], jax.tree.map(lambda x: x[0], first)
+            shared = self._shared(key, i, first)
 
         def move(rng_key, inner, step_size):
-            return self._algorithm.step(
-                rng_key, inner, logdensity_fn, step_size, adapt_state.metric
-            )
+            return target.step(rng_key, inner, step_size, adapt_state.metric, **shared)
 
-        rng_key, key_move, key_renew = split_each(state.rng_key, 3)
         move = move if is_single else jax.vmap(move)
         inner, facts = move(key_move, state.inner, adapt_state.step_size)
-        i = state.i if is_single else state.i[0]
         if self._num_warmup and (self._adapt_step_size or self._adapt_mass_matrix):
             # one predicate for all chains: a batched one would run the update for ever
             inner, adapt_state = jax.lax.cond(
                 i < self._num_warmup,
-                partial(self._adapt, logdensity_fn, i, is_single),
+                partial(self._adapt, target, i, is_single),
                 lambda key, facts, inner, adapt_state: (inner, adapt_state),
                 *(key_renew, facts, inner, adapt_state),
             )
@@ -337,13 +375,14 @@ class BlackJAXKernel(MCMCKernel):
             rng_key,
         )
 
-    def _adapt(self, logdensity_fn, i, is_single, rng_key, facts: Facts, inner, adapt_state):
+    def _adapt(self, target: Target, i, is_single, rng_key, facts: Facts, inner, adapt_state):
         """Update step size and moments; where a window ends, the metric and what depends on it."""
         if self._adapt_step_size:
             is_last = i == self._num_warmup - 1
             rate = jnp.full_like(adapt_state.step_size, jnp.mean(facts.acceptance_rate))
             one = inner if is_single else jax.tree.map(lambda x: x[0], inner)
-            adapt_state = adaptation.update_step(adapt_state, rate, self._target(one), is_last)
+            goal = self._goal(one)
+            adapt_state = adaptation.update_step(adapt_state, rate, goal, is_last)
         ends = adaptation.windows(self._num_warmup)
         if not self._adapt_mass_matrix or not ends.size:
             return inner, adapt_state
@@ -354,7 +393,7 @@ class BlackJAXKernel(MCMCKernel):
 
         def renew(inner, adapt_state):
             adapt_state = adaptation.update_metric(adapt_state, x)
-            inner = self._inner(logdensity_fn, rng_key, position, adapt_state.metric)
+            inner = self._inner(target, rng_key, position, adapt_state.metric)
             return (jax.tree.map(lambda x: x[0], inner) if is_single else inner), adapt_state
 
         return jax.lax.cond(
@@ -367,14 +406,14 @@ class BlackJAXKernel(MCMCKernel):
 
     def refresh(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """Evaluate what the state caches anew where it is, for ``numpyro.infer.Gibbs``."""
-        logdensity_fn = logdensity_of(cast(View, self._view), model_args, model_kwargs)
+        target = self._target_of(model_args, model_kwargs)
         rng_key, key_inner = split_each(state.rng_key, 2)
         metric = state.adapt_state.metric
         if jnp.ndim(state.i):
-            inner = self._inner(logdensity_fn, key_inner, state.z, metric)
+            inner = self._inner(target, key_inner, state.z, metric)
         else:
-            inner = self._algorithm.init(state.z, logdensity_fn, key_inner, metric)
-        return state._replace(inner=inner, rng_key=rng_key)
+            inner = target.init(state.z, key_inner, metric)
+        return state._replace(inner=self._kept(state.inner, inner), rng_key=rng_key)
 
     def wrap_model(self, wrapper: Callable) -> "BlackJAXKernel":
         """Copy of this kernel whose model is ``wrapper(model)``."""

@@ -12,17 +12,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.flatten_util import ravel_pytree
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
-from numpyro.infer.util import initialize_model, unconstrain_fn
+from numpyro.infer.util import _unconstrain_params, initialize_model, unconstrain_fn
 from numpyro.util import identity, is_prng_key, not_jax_tracer
 
+from numpyro_fwd.information import (
+    latent_roots,
+    observed_roots,
+    squared_jacobian,
+    supported,
+)
 from numpyro_fwd.start import MAX_DIMENSION, Differentiation
 
 __all__ = [
     "View",
     "check_finite",
     "check_start",
+    "gauss_newton",
     "logdensity_of",
     "run_with",
     "split_arguments",
@@ -52,6 +60,44 @@ def logdensity_of(view: View, model_args: tuple, model_kwargs: dict | None) -> C
     """Log density on the unconstrained space for these arguments."""
     potential_fn = view.potential_fn(*model_args, **(model_kwargs or {}))
     return lambda z: -potential_fn(z)
+
+
+def gauss_newton(model: Callable, model_args: tuple, model_kwargs: dict | None) -> Callable:
+    """Expected information plus prior precision of `model` as a function of the unconstrained z.
+
+    It returns an array of shape (D, D) in the order of ``ravel_pytree``, and raises ValueError for
+    a site whose information has no closed form here. See :mod:`numpyro_fwd.information`.
+    """
+
+    def roots(z):
+        handlers = seed(_unconstrain_params(model, z), jax.random.key(0))
+        sites = trace(handlers).get_trace(*model_args, **(model_kwargs or {}))
+        jacobians = {f"_{name}_log_det" for name in z}
+        found = []
+        for name, site in sites.items():
+            if site["type"] != "sample" or name in jacobians:
+                continue
+            try:
+                if site["is_observed"]:
+                    new = observed_roots(site["fn"], site["value"])
+                else:
+                    new = latent_roots(site["fn"], site["value"], z[name])
+            except NotImplementedError as error:
+                raise ValueError(
+                    f"site '{name}' ({error}) has no Fisher information in closed form, which "
+                    'metric="gauss_newton" needs; it is known for '
+                    f"{', '.join(supported())}. Give a metric_fn such as "
+                    "blackjax_ext.metrics.softabs_hessian() instead."
+                ) from error
+            scale = 1.0 if site["scale"] is None else site["scale"]
+            found += [jnp.ravel(jnp.sqrt(scale) * root) for root in new]
+        return jnp.concatenate(found)
+
+    def information(z):
+        flat, unravel = ravel_pytree(z)
+        return squared_jacobian(lambda flat: roots(unravel(flat)), flat)
+
+    return information
 
 
 ARRAY = object()  # stands for an array among the arguments of a model

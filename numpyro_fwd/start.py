@@ -147,7 +147,7 @@ def finite(values: Array) -> Array:
 def identity(x: Array) -> Dense:
     """The metric of a start that has no curvature to go by."""
     eye = jnp.eye(x.size, dtype=x.dtype)
-    return Dense(eye, eye)
+    return Dense(eye, eye, jnp.zeros((), x.dtype))
 
 
 def curvature(
@@ -169,12 +169,17 @@ def curvature(
     scale = jnp.where(size > 0, size, 1.0) ** -0.5
     eigenvalues, vectors = jnp.linalg.eigh(scale[:, None] * precision * scale)
     root = jnp.maximum(jnp.abs(eigenvalues), x.size * jnp.finfo(x.dtype).eps) ** 0.5
-    metric = Dense(scale[:, None] * vectors / root, root[:, None] * vectors.T / scale)
+    metric = Dense(
+        scale[:, None] * vectors / root,
+        root[:, None] * vectors.T / scale,
+        2.0 * jnp.sum(jnp.log(root / scale)),
+    )
     # far out in float32 a Hessian can overflow where the gradient does not: follow the gradient
     gradient = gradients[0]
     is_usable = jnp.isfinite(metric.inverse_sqrt).all() & jnp.isfinite(metric.sqrt).all()
     length = jnp.maximum(jnp.max(jnp.abs(gradient)), 1.0) ** 0.5  # a norm would overflow too
-    descent = jax.tree.map(lambda a, b: a * b, identity(x), Dense(1 / length, length))
+    eye = identity(x).sqrt
+    descent = Dense(eye / length, eye * length, 2.0 * x.size * jnp.log(length))
     return gradient, jax.tree.map(partial(jnp.where, is_usable), metric, descent)
 
 

@@ -5,6 +5,7 @@ A factor represents a positive definite metric ``G`` through ``R = G^{-1/2}`` (a
 that BlackJAX calls ``inverse_mass_matrix``, an estimate of the posterior covariance, is ``G^{-1}``.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import jax
@@ -19,8 +20,12 @@ __all__ = [
     "Diagonal",
     "Factor",
     "InverseMassMatrix",
-    "clipped",
+    "absolute",
+    "dense",
     "factorize",
+    "from_precision",
+    "rank_one",
+    "spectral",
     "triangular",
 ]
 
@@ -55,6 +60,10 @@ class Diagonal(NamedTuple):
         """Diagonal of ``G^{-1}``."""
         return jnp.square(self.inverse_sqrt)
 
+    def times(self, v: Array) -> Array:
+        """``G v``."""
+        return v / jnp.square(self.inverse_sqrt)
+
 
 class Dense(NamedTuple):
     """Metric with a full factor ``R``.
@@ -63,10 +72,13 @@ class Dense(NamedTuple):
         ``R``, shape (D, D).
     sqrt
         ``R^{-1}``, shape (D, D): a product with it is cheaper than a solve on every device.
+    log_determinant
+        ``log |G|``: whoever makes a factor knows it, and to find it later would cost D^3.
     """
 
     inverse_sqrt: Array
     sqrt: Array
+    log_determinant: Array
 
     def inverse_sqrt_times(self, z: Array) -> Array:
         """``R z``; leading axes of `z` are batches."""
@@ -83,11 +95,15 @@ class Dense(NamedTuple):
     def log_det(self, size: int) -> Array:
         """``log |G|``."""
         del size
-        return -2.0 * jnp.linalg.slogdet(self.inverse_sqrt)[1]
+        return self.log_determinant
 
     def inverse(self) -> Array:
         """``G^{-1}``."""
         return self.inverse_sqrt @ self.inverse_sqrt.T
+
+    def times(self, v: Array) -> Array:
+        """``G v``."""
+        return (v @ self.sqrt.T) @ self.sqrt
 
 
 Factor: TypeAlias = Diagonal | Dense
@@ -151,22 +167,68 @@ def triangular(cholesky: Array) -> Dense:
     """Dense factor from a lower triangular `cholesky` with ``G^{-1} = cholesky cholesky^T``."""
     identity = jnp.eye(cholesky.shape[0], dtype=cholesky.dtype)
     inverse = jax.scipy.linalg.solve_triangular(cholesky, identity, lower=True)
-    return Dense(cholesky, inverse)
+    return Dense(cholesky, inverse, -2.0 * jnp.sum(jnp.log(jnp.diagonal(cholesky))))
 
 
-def clipped(curvature: Array, floor: float) -> Factor:
-    """Metric ``|curvature|`` with eigenvalues no smaller than `floor`.
+def from_precision(precision: Array) -> Factor:
+    """Factor of the metric `precision`, of shape (D,) or (D, D); NaN unless positive definite.
+
+    With ``precision = C C^T`` the square root is ``C^T``: one Cholesky and one triangular inverse.
+    """
+    if precision.ndim == 1:
+        return Diagonal(jnp.where(precision > 0, precision, jnp.nan) ** -0.5)
+    root = triangular(jnp.linalg.cholesky(precision))
+    return Dense(root.sqrt.T, root.inverse_sqrt.T, -root.log_determinant)
+
+
+def spectral(curvature: Array, spectrum: Callable[[Array], Array]) -> Factor:
+    """Metric with the eigenvectors of `curvature` and `spectrum` of its eigenvalues.
 
     Parameters
     ----------
     curvature
         Symmetric matrix of shape (K, K), usually minus a Hessian. For K = 1 no eigenvalue problem
         is solved.
-    floor
-        Positive lower bound of the eigenvalues.
+    spectrum
+        Elementwise function with positive values.
     """
     if curvature.shape[0] == 1:
-        return Diagonal(jnp.maximum(jnp.abs(curvature[0, 0]), floor) ** -0.5)
-    eigenvalues, eigenvectors = jnp.linalg.eigh(curvature)
-    scale = jnp.maximum(jnp.abs(eigenvalues), floor) ** 0.5
-    return Dense(eigenvectors / scale, scale[:, None] * eigenvectors.T)
+        return Diagonal(spectrum(curvature[0, 0]) ** -0.5)
+    return from_eigen(spectrum, *jnp.linalg.eigh(curvature))
+
+
+def from_eigen(spectrum: Callable[[Array], Array], eigenvalues: Array, vectors: Array) -> Dense:
+    """Metric with `spectrum` of the `eigenvalues` on the columns of `vectors`."""
+    values = spectrum(eigenvalues)
+    scale = values**0.5
+    return Dense(vectors / scale, scale[:, None] * vectors.T, jnp.sum(jnp.log(values)))
+
+
+def absolute(curvature: Array, floor: float) -> Factor:
+    """Metric ``|curvature|`` with eigenvalues no smaller than `floor` > 0; see :func:`spectral`."""
+    return spectral(curvature, lambda values: jnp.maximum(jnp.abs(values), floor))
+
+
+def dense(factor: Factor, like: Array) -> Dense:
+    """`factor` with full matrices, for positions as flat and of the dtype as `like`, (D,)."""
+    if isinstance(factor, Dense):
+        return factor
+    scales = jnp.broadcast_to(factor.inverse_sqrt, like.shape).astype(like.dtype)
+    return triangular(jnp.diag(scales))
+
+
+def rank_one(factor: Dense, a: Array, c: Array, delta: Array) -> Dense:
+    r"""Factor of the metric with the inverse :math:`a (R R^T + c\, \delta \delta^T)` in O(D^2).
+
+    With :math:`u = R^{-1} \delta` that is :math:`a R (I + c\, u u^T) R^T`, and
+    :math:`(I + \beta u u^T)^2 = I + c\, u u^T` for :math:`\beta = c / (1 + \sqrt{1 + c |u|^2})`. So
+    :math:`R` becomes :math:`\sqrt{a} (R + \beta \delta u^T)`: products and sums of arrays, where a
+    triangular factor would need a loop over its columns.
+    """
+    u = factor.sqrt_times(delta)
+    growth = jnp.sqrt(1.0 + c * (u @ u))
+    beta, root = c / (1.0 + growth), jnp.sqrt(a)
+    inverse_sqrt = root * (factor.inverse_sqrt + beta * jnp.outer(delta, u))
+    sqrt = (factor.sqrt - beta / growth * jnp.outer(u, u @ factor.sqrt)) / root
+    log_determinant = factor.log_determinant - delta.size * jnp.log(a) - 2.0 * jnp.log(growth)
+    return Dense(inverse_sqrt, sqrt, log_determinant)

@@ -154,7 +154,7 @@ def build_kernel() -> Callable:
             return value, frame, slopes, curvatures
 
         def point(value, frame, slopes, curvatures):
-            local = metrics.clipped(curvatures, curvature_floor)
+            local = metrics.absolute(curvatures, curvature_floor)
             return langevin.Point(value, slopes @ frame, local)
 
         memory = state.tangents, state.slopes, state.curvatures

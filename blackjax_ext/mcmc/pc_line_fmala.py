@@ -125,7 +125,7 @@ def build_kernel() -> Callable:
             value, slopes, curvature = tangent_space.curvatures(
                 lambda y: logdensity_fn(unravel(y)), y, directions
             )
-            return langevin.Point(value, slopes, metrics.clipped(curvature, curvature_floor))
+            return langevin.Point(value, slopes, metrics.absolute(curvature, curvature_floor))
 
         start = evaluate(x)
         noise = jax.random.normal(key_noise, (num_tangents,), x.dtype)

@@ -1,4 +1,4 @@
-"""The named kernels, each a BlackJAX algorithm with its target acceptance probability."""
+"""The named kernels of the forward-mode family, with their references MALA and a random walk."""
 
 from collections.abc import Callable
 from typing import Unpack

@@ -71,7 +71,8 @@ def keeps_dtype(row, dtype):
     sampler, state = start(row, dtype)
     new_state, info = jax.jit(sampler.step)(jax.random.key(4), state)
     for each in (state, new_state):
-        found = {str(leaf.dtype) for leaf in jax.tree.leaves(each)}
+        leaves = [leaf for leaf in jax.tree.leaves(each) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+        found = {str(leaf.dtype) for leaf in leaves}
         assert found == {str(dtype)}, f"dtype: {row} holds {found} for a {dtype} position"
     assert info.acceptance_rate.dtype == dtype, f"dtype: {info.acceptance_rate.dtype} rate"
     assert info.is_accepted.dtype == info.is_divergent.dtype == bool
@@ -110,7 +111,12 @@ def rejects_nan(row, is_nan_at_start):
         assert not info.is_accepted, f"NaN: {row} accepted"
         assert info.is_divergent, f"NaN: {row} does not report a divergence"
         assert info.acceptance_rate == 0.0, f"NaN: acceptance rate {info.acceptance_rate}"
-        assert_same(new_state, state)
+        kept = [name for name in state._fields if name not in MOVING]
+        assert_same(*({name: getattr(each, name) for name in kept} for each in (new_state, state)))
+
+
+# what a scheduled step may change where the chain stays: its count, and what it knows of the place
+MOVING = {"iteration", "is_current", "metric"}
 
 
 def escapes(row, num_steps=60):

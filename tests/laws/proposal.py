@@ -22,7 +22,7 @@ def make_factor(kind: str, size: int, rng) -> metrics.Factor:
         case "dense":
             return metrics.factorize(jnp.asarray(square @ square.T + 0.2 * np.eye(size)))
         case "clipped":
-            return metrics.clipped(jnp.asarray(square + square.T), 0.3)
+            return metrics.absolute(jnp.asarray(square + square.T), 0.3)
 
 
 def make_point(kind: str, size: int, rng) -> langevin.Point:

@@ -10,9 +10,10 @@ import scipy.stats
 from blackjax.mcmc import diffusions
 
 import blackjax_ext
+from blackjax_ext import metrics, schedules
 from tests.laws import steps
 from tests.laws.laws import LEVEL
-from tests.laws.samplers import ROWS
+from tests.laws.samplers import ROWS, information
 from tests.laws.targets import FUNNEL
 
 START = np.array([0.4, -0.7, 1.1, 0.3])
@@ -57,9 +58,12 @@ def proposals(algorithm, arguments, step_size=0.6, metric=None, num_proposals=50
 
 def full_frame_is_langevin(algorithm, arguments, covariance_fn, metric=None):
     """With all tangents: the Langevin proposal of the metric, and its log ratio, by scipy."""
-    step_size = 0.6
-    all_tangents = arguments | {"num_tangents": 4}
-    ends, log_ratios = proposals(algorithm, all_tangents, step_size, metric)
+    is_langevin(algorithm, arguments | {"num_tangents": 4}, covariance_fn, metric)
+
+
+def is_langevin(algorithm, arguments, covariance_fn, metric=None, step_size=0.6):
+    """The proposals are Langevin's in the metric, and so is their log ratio, by scipy."""
+    ends, log_ratios = proposals(algorithm, arguments, step_size, metric)
     log_ratio, noise = steps.gaussian_langevin(FUNNEL.logdensity, step_size, covariance_fn)
     expected = [log_ratio(START, end) for end in ends[:50]]
     np.testing.assert_allclose(log_ratios[:50], expected, rtol=1e-8, atol=1e-8)
@@ -139,3 +143,109 @@ def unit_curvature_is_no_curvature(curved, plain, arguments):
     make_curved, make_plain = getattr(blackjax_ext, curved), getattr(blackjax_ext, plain)
     samplers = make_curved(logdensity, 1.4, **arguments), make_plain(logdensity, 1.4, **arguments)
     same_chain((samplers[0], START), (samplers[1], START))
+
+
+def floored_inverse(matrix, floor=FLOOR):
+    """Inverse of a symmetric matrix with eigenvalues no smaller than a floor."""
+    eigenvalues, eigenvectors = np.linalg.eigh(np.asarray(matrix))
+    return eigenvectors / np.maximum(eigenvalues, floor) @ eigenvectors.T
+
+
+def softabs_inverse(matrix, alpha=2.0):
+    """Inverse of the SoftAbs of a symmetric matrix."""
+    eigenvalues, eigenvectors = np.linalg.eigh(np.asarray(matrix))
+    return eigenvectors * np.tanh(alpha * eigenvalues) / eigenvalues @ eigenvectors.T
+
+
+# each of these is a Langevin proposal in a metric: (algorithm, arguments, covariance at x)
+METRICS = {
+    "hp_mala": ("hp_mala", {"floor": FLOOR}, lambda x: floored_inverse(-hessian(x))),
+    "absolute": (
+        "smmala",
+        {"metric_fn": metrics.absolute_hessian(FLOOR)},
+        lambda x: absolute_inverse(hessian(x)),
+    ),
+    "softabs": (
+        "smmala",
+        {"metric_fn": metrics.softabs_hessian(2.0)},
+        lambda x: softabs_inverse(-hessian(x)),
+    ),
+    "diagonal": (
+        "smmala",
+        {"metric_fn": metrics.diagonal_hessian(FLOOR)},
+        lambda x: np.diag(1 / np.maximum(np.abs(np.diag(hessian(x))), FLOOR)),
+    ),
+    "fisher": (
+        "smmala",
+        {"metric_fn": metrics.fisher(information)},
+        lambda x: np.linalg.inv(information(jnp.asarray(x))),
+    ),
+    "plain_function": (
+        "smmala",
+        {"metric_fn": lambda logdensity_fn, x: jnp.diag(1.0 + x**2)},
+        lambda x: np.diag(1 / (1.0 + np.asarray(x) ** 2)),
+    ),
+}
+
+
+def metric_is_langevin(name, dense=False):
+    """The Langevin proposal in the metric, and its log ratio, by scipy."""
+    algorithm, arguments, covariance_fn = METRICS[name]
+    if not dense:
+        return is_langevin(algorithm, arguments, covariance_fn)
+    assert name == "hp_mala"
+    root = np.linalg.cholesky(COVARIANCE)
+
+    def whitened_inverse(x):
+        return root @ floored_inverse(-root.T @ np.asarray(hessian(x)) @ root) @ root.T
+
+    return is_langevin(algorithm, arguments, whitened_inverse, jnp.asarray(COVARIANCE))
+
+
+def curved_is_langevin(metric_fn, step_size=0.6):
+    """MMALA's log ratio, with the divergence of the inverse metric from its derivative by jax."""
+
+    def covariance_fn(x):
+        return jnp.linalg.inv(metric_fn.matrix(FUNNEL.logdensity, x))
+
+    @jax.jit
+    def moments(x):
+        divergence = jnp.einsum("ijj->i", jax.jacfwd(covariance_fn)(x))
+        covariance = covariance_fn(x)
+        drift = covariance @ jax.grad(FUNNEL.logdensity)(x) + divergence
+        return x + 0.5 * step_size**2 * drift, step_size**2 * covariance
+
+    def log_ratio(x, y):
+        forward = scipy.stats.multivariate_normal.logpdf(y, *moments(x))
+        backward = scipy.stats.multivariate_normal.logpdf(x, *moments(y))
+        return float(FUNNEL.logdensity(y) - FUNNEL.logdensity(x)) + backward - forward
+
+    ends, log_ratios = proposals("mmala", {"metric_fn": metric_fn}, step_size)
+    expected = [log_ratio(START, end) for end in ends[:50]]
+    np.testing.assert_allclose(log_ratios[:50], expected, rtol=1e-8, atol=1e-8)
+    mean, covariance = moments(START)
+    scores = np.linalg.solve(np.linalg.cholesky(covariance), (ends - mean).T)
+    p = scipy.stats.kstest(scores.ravel(), "norm").pvalue
+    assert p > LEVEL, f"the noise of the proposal is not standard normal: p = {p:.2g}"
+
+
+def infinite_floor_is_mala(floor=1e12, step_size=0.6):
+    """HP-MALA with a floor above every eigenvalue and epsilon sqrt(floor) is MALA with epsilon."""
+    is_langevin(
+        "hp_mala", {"floor": floor}, lambda x: np.eye(4) / floor, step_size=step_size * floor**0.5
+    )
+
+
+def never_refreshed_is_mala(step_size=0.6):
+    """Without SMMALA steps, ALSMMALA is MALA preconditioned by the inverse of the cached metric."""
+    never = {"schedule": lambda i: 0.0 * jnp.asarray(i, float)}
+    covariance = np.linalg.inv(information(jnp.asarray(START)))
+    fisher = {"metric_fn": metrics.fisher(information)}
+    is_langevin("alsmmala", never | fisher, lambda x: covariance, step_size=step_size)
+
+
+def always_refreshed_is_smmala(algorithm):
+    """With SMMALA steps alone, the scheduled samplers make SMMALA's proposals."""
+    always = {"schedule": schedules.geometric(1.0), "metric_fn": metrics.fisher(information)}
+    covariance_fn = METRICS["fisher"][2]
+    is_langevin(algorithm, always, covariance_fn)

@@ -2,9 +2,12 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 import blackjax_ext
+from blackjax_ext import metrics, schedules
 from tests.laws.targets import TARGETS, Target
 
 
@@ -22,7 +25,11 @@ class Row(NamedTuple):
     keyed
         Whether ``init`` is given a key.
     costs
-        Per step: calls of the density, and highest order of derivative.
+        Calls of the density in the program of a step, all branches together, and highest order of
+        derivative.
+    fixed
+        Fields of the state that are those of a start at the origin, whatever the start is: what an
+        adaptation has found before the chain begins.
     """
 
     algorithm: str
@@ -31,11 +38,12 @@ class Row(NamedTuple):
     dense: bool = False
     keyed: bool = True
     costs: tuple[int, int] = (1, 1)
+    fixed: tuple[str, ...] = ()
 
     @property
     def forward_only(self) -> bool:
         """Whether the sampler never calls reverse mode."""
-        return self.algorithm != "mala"
+        return self.algorithm not in REVERSE_MODE
 
     def build(self, target: Target, dtype=None):
         """Make the sampler of this row for `target`."""
@@ -45,10 +53,22 @@ class Row(NamedTuple):
     def on(self, logdensity_fn, step_size=0.5, inverse_mass_matrix=None):
         """Make the sampler of this row for any density."""
         make = getattr(blackjax_ext, self.algorithm)
-        return make(logdensity_fn, step_size, inverse_mass_matrix, **self.arguments)
+        sampler = make(logdensity_fn, step_size, inverse_mass_matrix, **self.arguments)
+        if not self.fixed:
+            return sampler
+
+        def init(position, rng_key=None):
+            origin = sampler.init(jax.tree.map(jnp.zeros_like, position), rng_key)
+            fields = {name: getattr(origin, name) for name in self.fixed}
+            return sampler.init(position, rng_key)._replace(**fields)
+
+        return sampler._replace(init=init)
 
 
-def steps(log_gamma, funnel, normal, loop):
+REVERSE_MODE = {"mala", "smmala", "hp_mala", "mmala", "alsmmala", "amsmmala"}
+
+
+def steps(log_gamma, funnel, normal, loop=None):
     """Name the step sizes of a row."""
     return {"log_gamma": log_gamma, "funnel": funnel, "normal": normal, "loop": loop}
 
@@ -58,6 +78,20 @@ SPHERE = {"tangents": "sphere"}
 PAIR = {"num_tangents": 2}
 # a floor that is active on a good part of every skewed target
 FLOOR = {"curvature_floor": 0.3}
+
+
+def information(position):
+    """A metric that is no Hessian: any positive definite function of the position is exact."""
+    x = jnp.tanh(ravel_pytree(position)[0])
+    return jnp.diag(1.0 + x**2) + 0.4 * jnp.outer(x, x)
+
+
+FISHER = {"metric_fn": metrics.fisher(information)}
+SOFTABS = {"metric_fn": metrics.softabs_hessian(2.0)}
+DIAGONAL = {"metric_fn": metrics.diagonal_hessian(0.3)}
+HALF = {"schedule": schedules.geometric(0.5)}
+CACHED = ("cached",)
+LEARNED = ("covariance", "mean")
 
 ROWS = {
     "random_walk": Row("random_walk", {}, steps(0.75, 0.54, 0.69, 0.81), costs=(1, 0)),
@@ -89,6 +123,25 @@ ROWS = {
     "pc_line_dense": Row(
         "pc_line_fmala", FLOOR, steps(1.8, 1.6, 1.9, 1.9), dense=True, costs=(2, 2)
     ),
+    "smmala": Row("smmala", {}, steps(1.2, 1.0, 1.2), costs=(1, 2)),
+    "smmala_softabs": Row("smmala", SOFTABS, steps(1.2, 1.0, 1.2), costs=(1, 2)),
+    "smmala_diagonal": Row("smmala", DIAGONAL, steps(1.2, 1.0, 1.2), costs=(1, 2)),
+    "smmala_fisher": Row("smmala", FISHER, steps(1.2, 1.0, 1.2)),
+    "smmala_dense": Row("smmala", SOFTABS, steps(1.2, 1.0, 1.2), dense=True, costs=(1, 2)),
+    "hp_mala": Row("hp_mala", {"floor": 0.3}, steps(1.2, 1.0, 1.2), costs=(1, 2)),
+    "mmala": Row("mmala", SOFTABS, steps(1.2, 1.0, 1.2), costs=(2, 3)),
+    "mmala_fisher": Row("mmala", FISHER, steps(1.2, 1.0, 1.2)),
+    "alsmmala": Row(
+        "alsmmala",
+        SOFTABS | HALF | {"run_length": 2},
+        steps(1.2, 1.0, 1.2),
+        costs=(4, 2),
+        fixed=CACHED,
+    ),
+    "alsmmala_diagonal": Row(
+        "alsmmala", DIAGONAL | HALF, steps(1.2, 1.0, 1.2), costs=(4, 2), fixed=CACHED
+    ),
+    "amsmmala": Row("amsmmala", SOFTABS | HALF, steps(1.2, 1.0, 1.2), costs=(3, 2), fixed=LEARNED),
 }
 
 # every sampler on every target it can be differentiated on

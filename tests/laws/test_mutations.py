@@ -1,5 +1,6 @@
 """Planted bugs: each row breaks one shared function and names the law that must notice."""
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -8,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from blackjax_ext.mcmc import fmala, langevin, metrics, tangents
-from tests.laws import conduct, costs, laws, proposal, reductions
+import blackjax_ext
+from blackjax_ext.mcmc import alsmmala, factors, fmala, langevin, metrics, tangents
+from tests.laws import conduct, costs, laws, proposal, reductions, samplers
 from tests.laws.laws import SMALL
 
 TRUE = {
@@ -18,7 +20,7 @@ TRUE = {
     "residual": langevin.residual,
     "accept": langevin.accept,
     "draw": tangents.draw,
-    "clipped": metrics.clipped,
+    "absolute": metrics.absolute,
     "init": fmala.init,
 }
 
@@ -164,16 +166,16 @@ def floor_on_one_end() -> Callable:
     """Every second call, the one at the end of the move, has no floor."""
     calls = []
 
-    def clipped(curvature, floor):
+    def absolute(curvature, floor):
         calls.append(floor)
-        return TRUE["clipped"](curvature, floor if len(calls) % 2 else 1e-3)
+        return TRUE["absolute"](curvature, floor if len(calls) % 2 else 1e-3)
 
-    return clipped
+    return absolute
 
 
 def unsigned_curvature(curvature, floor):
     """Negative curvature becomes the floor instead of its absolute value."""
-    return TRUE["clipped"](jnp.maximum(curvature, 0.0), floor)
+    return TRUE["absolute"](jnp.maximum(curvature, 0.0), floor)
 
 
 def start_along_the_first_axis(position, logdensity_fn, rng_key=None, *arguments, **named):
@@ -203,8 +205,45 @@ def slopes_by_reverse_mode(logdensity_fn, x, directions):
     return value, directions @ gradient
 
 
+def another_floor_at_the_end(r, start, end, step_size):
+    """The reverse metric has a floor of its own."""
+    values = jnp.sum(end.metric.inverse_sqrt**2, axis=0) ** -1.0
+    vectors = end.metric.inverse_sqrt * values**0.5
+    floored = factors.from_eigen(partial(jnp.maximum, 1.0), values, vectors)
+    return TRUE["log_ratio"](r, start, end._replace(metric=floored), step_size)
+
+
+def no_curvature_at_the_end(r, start, end, step_size):
+    """The reverse drift is SMMALA's: the forward one has a term that this does not know."""
+    return TRUE["log_ratio"](r, start, end._replace(gradient=0.5 * end.gradient), step_size)
+
+
+def root_not_transposed(root, g):
+    """The drift of the cached metric is taken by the wrong side of its root."""
+    return root @ g if root.ndim == 2 else root * g
+
+
+def one_end_for_both(self, *arguments, **options):
+    """The metric is that of the origin, wherever it is asked for: exact, but another sampler."""
+    logdensity_fn, position, *rest = arguments
+    local = TRUE_EVALUATE(self, logdensity_fn, position, *rest, **options)
+    origin = jax.tree.map(jnp.zeros_like, position)
+    return local._replace(metric=TRUE_EVALUATE(self, logdensity_fn, origin, *rest).metric)
+
+
+TRUE_EVALUATE = metrics.HessianMetric.evaluate
 TRUE_SLOPES = tangents.slopes
 SHORT = SMALL._replace(num_steps=1)
+LONG = SMALL._replace(num_steps=30)
+
+
+def with_following_metric(self, logdensity_fn, step_size=0.5, inverse_mass_matrix=None):
+    """The cached metric keeps following the chain, as ALSMMALA was published."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return blackjax_ext.alsmmala(
+            logdensity_fn, step_size, inverse_mass_matrix, **self.arguments, follow=True
+        )
 
 
 def invariant(row, target, size=SMALL):
@@ -227,7 +266,7 @@ RATIO = partial(Mutation, langevin, "log_ratio")
 ACCEPT = partial(Mutation, langevin, "accept")
 INCREMENT = partial(Mutation, langevin, "increment")
 DRAW = partial(Mutation, tangents, "draw")
-CLIPPED = partial(Mutation, metrics, "clipped")
+ABSOLUTE = partial(Mutation, metrics, "absolute")
 frame = reductions.FULL_FRAMES
 
 MUTATIONS = {
@@ -262,7 +301,7 @@ MUTATIONS = {
     "drift_doubled": INCREMENT(drift_twice_as_long, invariant("line", "log_gamma")),
     "noise_not_rescaled_pc_line": INCREMENT(noise_not_rescaled, invariant("pc_line", "log_gamma")),
     "noise_off_by_5_percent": INCREMENT(half_noise, invariant("line", "log_gamma")),
-    "floor_on_one_end": CLIPPED(floor_on_one_end(), invariant("pc_line", "funnel")),
+    "floor_on_one_end": ABSOLUTE(floor_on_one_end(), invariant("pc_line", "funnel")),
     "tangent_kept_on_acceptance": ACCEPT(
         accept_but_keep_the_tangent, invariant("fmala", "log_gamma")
     ),
@@ -275,6 +314,51 @@ MUTATIONS = {
     ),
     "keyless_start_zero": Mutation(
         fmala, "init", start_with_no_slope, invariant("fmala_keyless", "log_gamma", SHORT)
+    ),
+    "accept_deleted_smmala": ACCEPT(accept_everything, invariant("smmala", "log_gamma")),
+    "accept_deleted_amsmmala": ACCEPT(accept_everything, invariant("amsmmala", "log_gamma")),
+    "reverse_step_smmala": RATIO(reverse_step_off_by_5_percent, invariant("smmala", "log_gamma")),
+    "reverse_step_mmala": RATIO(reverse_step_off_by_5_percent, invariant("mmala", "log_gamma")),
+    "determinant_smmala": RATIO(determinants_dropped, invariant("smmala", "log_gamma")),
+    "determinant_hp_mala": RATIO(determinants_dropped, invariant("hp_mala", "funnel")),
+    "determinant_smmala_fisher": RATIO(
+        determinants_dropped, invariant("smmala_fisher", "log_gamma")
+    ),
+    "determinant_alsmmala": RATIO(determinants_dropped, invariant("alsmmala", "log_gamma")),
+    "stale_metric_smmala": RATIO(stale_metric, invariant("smmala", "log_gamma")),
+    "stale_metric_mmala": RATIO(stale_metric, invariant("mmala_fisher", "log_gamma")),
+    "stale_slope_smmala": RATIO(stale_slope, invariant("smmala", "log_gamma")),
+    "floor_at_the_end": RATIO(another_floor_at_the_end, invariant("hp_mala", "log_gamma")),
+    "curvature_at_one_end": RATIO(no_curvature_at_the_end, invariant("mmala", "log_gamma")),
+    "metric_follows_the_chain": Mutation(
+        samplers.Row,
+        "on",
+        with_following_metric,
+        invariant("alsmmala", "funnel", LONG),
+    ),
+    "cached_root_not_transposed": Mutation(
+        alsmmala,
+        "transpose_times",
+        root_not_transposed,
+        reductions.never_refreshed_is_mala,
+        "Not equal",
+        True,
+    ),
+    "metric_of_another_place": Mutation(
+        metrics.HessianMetric,
+        "evaluate",
+        one_end_for_both,
+        partial(reductions.metric_is_langevin, "softabs"),
+        "Not equal",
+        True,
+    ),
+    "divergence_dropped": Mutation(
+        metrics.HessianMetric,
+        "_divergence",
+        lambda self, flat_fn, x, *rest: jnp.zeros_like(x),
+        partial(reductions.curved_is_langevin, metrics.softabs_hessian(2.0)),
+        "Not equal",
+        True,
     ),
     "antisymmetry": RATIO(
         reverse_step_off_by_5_percent,
@@ -302,7 +386,7 @@ MUTATIONS = {
         "do not follow",
         True,
     ),
-    "negative_curvature_floored": CLIPPED(
+    "negative_curvature_floored": ABSOLUTE(
         unsigned_curvature,
         partial(reductions.full_frame_is_langevin, *frame["pc_line"]),
         "Not equal",

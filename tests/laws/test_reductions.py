@@ -3,12 +3,15 @@
 import jax.numpy as jnp
 import pytest
 
+from blackjax_ext import metrics
 from tests.laws import reductions
 from tests.laws.samplers import ROWS
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 PLAIN = [name for name, row in ROWS.items() if not row.dense]
+# an information is a function of x, not of the density: it knows nothing of whitened coordinates
+EQUIVARIANT = [name for name in PLAIN if not name.endswith("_fisher")]
 
 
 @pytest.mark.parametrize("name", reductions.FULL_FRAMES)
@@ -45,10 +48,51 @@ def test_random_walk_is_blackjax_random_walk():
     reductions.random_walk_is_blackjax_random_walk()
 
 
-@pytest.mark.parametrize("row", PLAIN)
+@pytest.mark.parametrize("row", EQUIVARIANT)
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_preconditioner_is_whitening(row, diagonal):
     reductions.preconditioner_is_whitening(row, diagonal)
+
+
+@pytest.mark.parametrize("name", reductions.METRICS)
+def test_metric_is_langevin(name):
+    reductions.metric_is_langevin(name)
+
+
+def test_information_does_not_depend_on_the_preconditioner():
+    algorithm, arguments, covariance_fn = reductions.METRICS["fisher"]
+    metric = jnp.asarray(reductions.COVARIANCE)
+    reductions.is_langevin(algorithm, arguments, covariance_fn, metric)
+
+
+def test_metric_with_a_preconditioner_is_the_whitened_hessian():
+    reductions.metric_is_langevin("hp_mala", dense=True)
+
+
+@pytest.mark.parametrize(
+    "metric_fn",
+    [
+        metrics.softabs_hessian(2.0),
+        metrics.diagonal_hessian(0.3),
+        metrics.absolute_hessian(0.3),
+        metrics.fisher(reductions.information),
+    ],
+)
+def test_curvature_terms_are_the_divergence_of_the_inverse_metric(metric_fn):
+    reductions.curved_is_langevin(metric_fn)
+
+
+def test_infinite_floor_is_mala():
+    reductions.infinite_floor_is_mala()
+
+
+def test_never_refreshed_is_mala():
+    reductions.never_refreshed_is_mala()
+
+
+@pytest.mark.parametrize("algorithm", ["alsmmala", "amsmmala"])
+def test_always_refreshed_is_smmala(algorithm):
+    reductions.always_refreshed_is_smmala(algorithm)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,318 @@
+r"""ALSMMALA: MALA with a cached metric, and scheduled SMMALA steps (Papamarkou and Ford).
+
+At iteration i the step is SMMALA's (:mod:`blackjax_ext.mcmc.smmala`) with probability p(i), else
+preconditioned MALA's in a cached metric :math:`C`:
+
+.. math::
+    \theta_* = \theta + \frac{\epsilon^2}{2} C^{-1} \nabla f(\theta) + \epsilon C^{-1/2} z,
+
+in coordinates :math:`\theta` whitened by `inverse_mass_matrix`.
+
+*Exact by default.* The schedule does not look at the chain, and with :math:`C` fixed both steps
+leave :math:`\pi` invariant, so their mixture does. Here :math:`C` is the metric where the chain
+started, and it stays.
+
+*As published* (`follow=True`, biased), :math:`C` is the metric of the chain's state after the last
+SMMALA step (Algorithm 1). It then depends on the past, :math:`(\theta, C)` is the Markov chain, and
+its invariant law does not have :math:`\pi` as its marginal: a funnel loses 16 % of its width at
+p = 1/2. Use it for warm-up: the state then goes on with `follow=False` from the metric it has.
+
+*Runs.* An SMMALA step needs the metric at both of its ends. After a step of MALA neither is known;
+after one of SMMALA the first is. So SMMALA steps come in runs of `run_length`, drawn with the mean
+of the schedule over the run: (run_length + 1) / run_length metrics per SMMALA step instead of two,
+and the expected cost of Theorem 1 as it stands.
+
+Cost: one gradient per step; on SMMALA steps, one metric, and a second one where a run begins. With
+many chains under ``vmap`` a decision per chain would turn the branch into a select and every chain
+would pay for the metric in every step: give `refresh` and `is_current`, drawn once for all.
+
+What goes wrong: MALA steps in one fixed metric do not enter the neck of a funnel: there the SMMALA
+steps do all the work.
+
+References: T. Papamarkou and E. Ford, Manifold Langevin Monte Carlo with partial metric updates,
+Algorithm 1 and section 3.2.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.mcmc import langevin, metrics, schedules
+from blackjax_ext.mcmc.checks import check_position, check_positive
+
+__all__ = ["ALSMMALAInfo", "ALSMMALAState", "as_top_level_api", "build_kernel", "init"]
+
+METRIC = metrics.absolute_hessian()
+SCHEDULE = schedules.geometric(0.1)
+RUN_LENGTH = 8
+BIASED = (
+    "follow=True is ALSMMALA as published: the metric of its MALA steps follows the chain, which "
+    "does not leave the target invariant. Use it for warm-up only, or leave it out."
+)
+
+
+class ALSMMALAState(NamedTuple):
+    """State of the chain.
+
+    position
+        Pytree of arrays.
+    logdensity
+        Log density at the position.
+    logdensity_grad
+        Its gradient, a pytree like the position.
+    metric
+        Factor of the metric where the last SMMALA step ended, in whitened coordinates.
+    cached
+        ``C^{-1/2}`` of the MALA steps, shape (D, D) or (D,), in whitened coordinates.
+    is_current
+        Whether `metric` belongs to the position: the last step was SMMALA's.
+    iteration
+        Number of steps taken.
+    """
+
+    position: ArrayTree
+    logdensity: Array
+    logdensity_grad: ArrayTree
+    metric: metrics.Factor
+    cached: Array
+    is_current: Array
+    iteration: Array
+
+
+class ALSMMALAInfo(NamedTuple):
+    """Facts about one transition.
+
+    acceptance_rate
+        Metropolis-Hastings acceptance probability.
+    is_accepted
+        Whether the chain moved to the proposal.
+    is_divergent
+        Whether the proposal was rejected because something there was not finite.
+    is_refreshed
+        Whether it was an SMMALA step.
+    """
+
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+    is_refreshed: Array
+
+
+def init(
+    position: ArrayLikeTree,
+    logdensity_fn: Callable,
+    rng_key: PRNGKey | None = None,
+    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    *,
+    metric_fn: metrics.MetricFn = METRIC,
+) -> ALSMMALAState:
+    """Make the first state: one gradient, one metric. A key is accepted and not used."""
+    del rng_key
+    position = check_position(position)
+    preconditioner = metrics.factorize(inverse_mass_matrix, ravel_pytree(position)[0].size)
+    local = metrics.as_metric(metric_fn).evaluate(logdensity_fn, position, preconditioner)
+    metrics.check_metric(local.metric)
+    return ALSMMALAState(
+        position,
+        local.logdensity,
+        local.gradient,
+        local.metric,
+        jnp.asarray(local.metric.inverse_sqrt),
+        jnp.array(True),
+        jnp.array(0),
+    )
+
+
+def decide(
+    rng_key: PRNGKey,
+    iteration: Array,
+    is_current: Array,
+    schedule: schedules.Schedule,
+    run_length: int = RUN_LENGTH,
+) -> Array:
+    """Whether the step at `iteration` is SMMALA's: drawn where a run begins, kept through it."""
+    probability = jnp.mean(schedule(iteration + jnp.arange(run_length)))
+    begins = iteration % run_length == 0
+    return jnp.where(begins, jax.random.bernoulli(rng_key, probability), is_current)
+
+
+def build_kernel() -> Callable:
+    """Build the transition kernel.
+
+    Returns
+    -------
+    Callable
+        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
+        schedule=geometric(0.1), metric_fn=absolute_hessian(0.1), follow=False, run_length=8,
+        refresh=None, is_current=None) -> (state, info)``. Many chains are given `refresh`
+        (:func:`decide`) and `is_current` (the state's, the same for all) from outside ``vmap``.
+    """
+
+    def kernel(
+        rng_key: PRNGKey,
+        state: ALSMMALAState,
+        logdensity_fn: Callable,
+        step_size: float,
+        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        *,
+        schedule: schedules.Schedule = SCHEDULE,
+        metric_fn: metrics.MetricFn = METRIC,
+        follow: bool | Array = False,
+        run_length: int = RUN_LENGTH,
+        refresh: Array | None = None,
+        is_current: Array | None = None,
+    ) -> tuple[ALSMMALAState, ALSMMALAInfo]:
+        """One step: one gradient; if it is SMMALA's, one metric, two where a run begins."""
+        key_refresh, key_noise, key_accept = jax.random.split(rng_key, 3)
+        is_current = state.is_current if is_current is None else is_current
+        if refresh is None:
+            refresh = decide(key_refresh, state.iteration, is_current, schedule, run_length)
+        x, unravel = ravel_pytree(state.position)
+        noise = langevin.normal(key_noise, x.size, x.dtype)
+        preconditioner = metrics.factorize(inverse_mass_matrix, x.size)
+        evaluate = partial(
+            metrics.as_metric(metric_fn).evaluate, logdensity_fn, preconditioner=preconditioner
+        )
+
+        def whitened(gradient):
+            flat = ravel_pytree(gradient)[0]
+            return preconditioner.inverse_sqrt_transpose_times(flat)
+
+        def smmala(metric):
+            start = langevin.Point(state.logdensity, whitened(state.logdensity_grad), metric)
+            r = langevin.increment(noise, start, step_size)
+            position = unravel(x + preconditioner.inverse_sqrt_times(r))
+            local = evaluate(position)
+            end = langevin.Point(local.logdensity, whitened(local.gradient), local.metric)
+            log_ratio = langevin.log_ratio(r, start, end, step_size)
+            proposal = (position, *local[:3])
+            stay = (state.position, state.logdensity, state.logdensity_grad, metric)
+            new, *facts = langevin.accept(key_accept, log_ratio, local.logdensity, proposal, stay)
+            cached = jnp.where(follow, new[3].inverse_sqrt, state.cached)
+            return (*new, cached), facts
+
+        def mala():
+            def point(logdensity, gradient):
+                return langevin.Point(
+                    logdensity, transpose_times(state.cached, whitened(gradient)), metrics.IDENTITY
+                )
+
+            start = point(state.logdensity, state.logdensity_grad)
+            r = langevin.increment(noise, start, step_size)
+            position = unravel(x + preconditioner.inverse_sqrt_times(times(state.cached, r)))
+            logdensity, gradient = jax.value_and_grad(logdensity_fn)(position)
+            log_ratio = langevin.log_ratio(r, start, point(logdensity, gradient), step_size)
+            proposal = (position, logdensity, gradient)
+            stay = (state.position, state.logdensity, state.logdensity_grad)
+            new, *facts = langevin.accept(key_accept, log_ratio, logdensity, proposal, stay)
+            return (*new, state.metric, state.cached), facts
+
+        branches = [
+            mala,
+            lambda: smmala(evaluate(state.position).metric),
+            lambda: smmala(state.metric),
+        ]
+        kind = jnp.where(refresh, 1 + is_current, 0)
+        new, facts = jax.lax.switch(kind, branches)
+        position, logdensity, gradient, metric, cached = new
+        was_refreshed = jnp.asarray(refresh)
+        new_state = ALSMMALAState(
+            position, logdensity, gradient, metric, cached, was_refreshed, state.iteration + 1
+        )
+        probability, is_accepted, is_divergent = facts
+        return new_state, ALSMMALAInfo(probability, is_accepted, is_divergent, was_refreshed)
+
+    return kernel
+
+
+def times(root: Array, z: Array) -> Array:
+    """``C^{-1/2} z`` for a `root` of shape (D, D) or (D,)."""
+    return root @ z if root.ndim == 2 else root * z
+
+
+def transpose_times(root: Array, g: Array) -> Array:
+    """``C^{-T/2} g``."""
+    return g @ root if root.ndim == 2 else root * g
+
+
+def as_top_level_api(
+    logdensity_fn: Callable,
+    step_size: float,
+    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    *,
+    schedule: schedules.Schedule = SCHEDULE,
+    metric_fn: metrics.MetricFn = METRIC,
+    follow: bool = False,
+    run_length: int = RUN_LENGTH,
+) -> SamplingAlgorithm:
+    """ALSMMALA (Papamarkou and Ford, Algorithm 1, made exact): MALA with scheduled SMMALA steps.
+
+    Parameters
+    ----------
+    logdensity_fn
+        Log density of the target, up to a constant: pytree to scalar, twice differentiable.
+    step_size
+        epsilon > 0: drift epsilon^2/2, noise epsilon, in units of the metric, for both steps.
+    inverse_mass_matrix
+        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
+    schedule
+        Probability of an SMMALA step by iteration: of :mod:`blackjax_ext.schedules`.
+    metric_fn
+        ``metric_fn(logdensity_fn, position)``, of :mod:`blackjax_ext.metrics` or your own.
+    follow
+        False: the metric of the MALA steps is the state's and stays, which is exact. True: it
+        follows the SMMALA steps, as published. Biased: for warm-up only.
+    run_length
+        Number of SMMALA steps in a row, at least 1.
+
+    Returns
+    -------
+    A ``SamplingAlgorithm`` with ``init(position)`` and ``step(rng_key, state)``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a step size that is not positive and finite, a schedule without probabilities, a
+        `run_length` below 1, and whatever :func:`blackjax_ext.smmala` refuses.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, blackjax_ext
+    >>> from blackjax_ext import schedules
+    >>> alsmmala = blackjax_ext.alsmmala(
+    ...     lambda x: -0.5 * jnp.sum(x**2), 1.0, schedule=schedules.exponential(7.0, 0.05, 1000)
+    ... )
+    >>> state = alsmmala.init(jnp.zeros(3))
+    >>> state, info = jax.jit(alsmmala.step)(jax.random.key(1), state)
+    >>> bool(info.is_refreshed)
+    True
+    """
+    check_positive("step_size", step_size)
+    schedules.check_schedule(schedule)
+    schedules.check_count("run_length", run_length)
+    if follow:
+        warnings.warn(BIASED, stacklevel=3)
+    metric_fn = metrics.as_metric(metric_fn)
+    metric = metrics.factorize(inverse_mass_matrix)
+    kernel = partial(
+        build_kernel(),
+        schedule=schedule,
+        metric_fn=metric_fn,
+        follow=follow,
+        run_length=run_length,
+    )
+    return build_sampling_algorithm(
+        kernel,
+        partial(init, inverse_mass_matrix=metric, metric_fn=metric_fn),
+        logdensity_fn,
+        kernel_args=(step_size, metric),
+        pass_rng_key_to_init=True,
+    )

@@ -1,0 +1,283 @@
+r"""AMSMMALA: adaptive Metropolis with scheduled SMMALA steps (Papamarkou and Ford, Algorithm 2).
+
+At iteration i the step is SMMALA's (:mod:`blackjax_ext.mcmc.smmala`) with probability p(i), else a
+random walk with the empirical covariance :math:`\Sigma = R R^T` of the chain,
+
+.. math::
+    \theta_* = \theta + \epsilon R z, \qquad z \sim \mathcal{N}(0, I),
+
+accepted with probability :math:`\min(1, \pi(\theta_*) / \pi(\theta))` (eq. 14), in coordinates
+:math:`\theta` whitened by `inverse_mass_matrix`.
+
+*Exact by default.* With :math:`\Sigma` fixed both steps leave :math:`\pi` invariant, and so does
+their mixture, for the schedule does not look at the chain. :math:`\Sigma` is the state's and stays.
+
+*Adaptive* (`follow=True`, biased at every finite time), :math:`\Sigma` learns from each draw. It
+starts from the inverse metric at the first position, counted as :math:`n_0 = D + 5` draws; with
+:math:`n` draws so far, mean :math:`\bar\theta` and :math:`\delta = \theta - \bar\theta`, Welford's
+form of the paper's recursion (15) is one update of rank one, where (15) needs three:
+
+.. math::
+    \Sigma \leftarrow \frac{n}{n + 1} \left(\Sigma + \frac{\delta \delta^T}{n + 1}\right), \qquad
+    \bar\theta \leftarrow \bar\theta + \frac{\delta}{n + 1}.
+
+It is carried as :math:`R` and :math:`R^{-1}`, so that an update is a few products of a matrix and a
+vector (:func:`blackjax_ext.mcmc.factors.rank_one`). Use it for warm-up: the state then goes on with
+`follow=False` from the covariance it has.
+
+Cost: one evaluation and O(D^2) per step; on SMMALA steps a gradient and a metric at both ends. With
+many chains under ``vmap`` a decision per chain would turn the branch into a select and every chain
+would pay for the metric in every step: give `refresh`, drawn once for all.
+
+What goes wrong: both steps share epsilon, and the best random walk takes shorter steps
+(:math:`2.4 / \sqrt D`) than the best Langevin step (:math:`D^{-1/6}`), so in high dimensions one of
+them is badly scaled.
+
+References: T. Papamarkou and E. Ford, Manifold Langevin Monte Carlo with partial metric updates,
+Algorithm 2; H. Haario, E. Saksman and J. Tamminen 2001, An adaptive Metropolis algorithm.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.mcmc import factors, langevin, metrics, schedules
+from blackjax_ext.mcmc.checks import check_position, check_positive
+
+__all__ = ["AMSMMALAInfo", "AMSMMALAState", "as_top_level_api", "build_kernel", "init"]
+
+METRIC = metrics.absolute_hessian()
+SCHEDULE = schedules.modulo(7)
+BIASED = (
+    "follow=True keeps adapting the covariance of AMSMMALA's random walk to the chain, which does "
+    "not leave the target invariant. Use it for warm-up only, or leave it out."
+)
+
+
+class AMSMMALAState(NamedTuple):
+    """State of the chain.
+
+    position
+        Pytree of arrays.
+    logdensity
+        Log density at the position.
+    covariance
+        Factor whose inverse metric is the empirical covariance, in whitened coordinates.
+    mean
+        Mean of the draws, shape (D,).
+    num_draws
+        Number of draws the covariance counts for.
+    iteration
+        Number of steps taken.
+    logdensity_grad
+        Always None: most steps take no gradient, so there is none to offer to an adaptation.
+    """
+
+    position: ArrayTree
+    logdensity: Array
+    covariance: metrics.Dense
+    mean: Array
+    num_draws: Array
+    iteration: Array
+    logdensity_grad: None = None
+
+
+class AMSMMALAInfo(NamedTuple):
+    """Facts about one transition.
+
+    acceptance_rate
+        Metropolis-Hastings acceptance probability.
+    is_accepted
+        Whether the chain moved to the proposal.
+    is_divergent
+        Whether the proposal was rejected because something there was not finite.
+    is_refreshed
+        Whether it was an SMMALA step.
+    """
+
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+    is_refreshed: Array
+
+
+def init(
+    position: ArrayLikeTree,
+    logdensity_fn: Callable,
+    rng_key: PRNGKey | None = None,
+    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    *,
+    metric_fn: metrics.MetricFn = METRIC,
+) -> AMSMMALAState:
+    """Make the first state: one gradient, one metric. A key is accepted and not used."""
+    del rng_key
+    position = check_position(position)
+    x, _ = ravel_pytree(position)
+    preconditioner = metrics.factorize(inverse_mass_matrix, x.size)
+    local = metrics.as_metric(metric_fn).evaluate(logdensity_fn, position, preconditioner)
+    metrics.check_metric(local.metric)
+    covariance = factors.dense(local.metric, x)
+    num_draws = jnp.asarray(x.size + 5.0, x.dtype)
+    return AMSMMALAState(position, local.logdensity, covariance, x, num_draws, jnp.array(0))
+
+
+def decide(rng_key: PRNGKey, iteration: Array, schedule: schedules.Schedule) -> Array:
+    """Whether the step at `iteration` is SMMALA's."""
+    return jax.random.bernoulli(rng_key, schedule(iteration))
+
+
+def build_kernel() -> Callable:
+    """Build the transition kernel.
+
+    Returns
+    -------
+    Callable
+        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
+        schedule=modulo(7), metric_fn=absolute_hessian(0.1), follow=False, refresh=None)
+        -> (state, info)``. Many chains are given `refresh` (:func:`decide`) from outside ``vmap``.
+    """
+
+    def kernel(
+        rng_key: PRNGKey,
+        state: AMSMMALAState,
+        logdensity_fn: Callable,
+        step_size: float,
+        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        *,
+        schedule: schedules.Schedule = SCHEDULE,
+        metric_fn: metrics.MetricFn = METRIC,
+        follow: bool | Array = False,
+        refresh: Array | None = None,
+    ) -> tuple[AMSMMALAState, AMSMMALAInfo]:
+        """One step: one evaluation; if it is SMMALA's, two gradients and two metrics."""
+        key_refresh, key_noise, key_accept = jax.random.split(rng_key, 3)
+        if refresh is None:
+            refresh = decide(key_refresh, state.iteration, schedule)
+        x, unravel = ravel_pytree(state.position)
+        noise = langevin.normal(key_noise, x.size, x.dtype)
+        preconditioner = metrics.factorize(inverse_mass_matrix, x.size)
+
+        def smmala():
+            def point(position):
+                local = metrics.as_metric(metric_fn).evaluate(
+                    logdensity_fn, position, preconditioner
+                )
+                gradient = ravel_pytree(local.gradient)[0]
+                whitened = preconditioner.inverse_sqrt_transpose_times(gradient)
+                return langevin.Point(local.logdensity, whitened, local.metric)
+
+            start = point(state.position)
+            r = langevin.increment(noise, start, step_size)
+            position = unravel(x + preconditioner.inverse_sqrt_times(r))
+            end = point(position)
+            return position, end.logdensity, langevin.log_ratio(r, start, end, step_size)
+
+        def random_walk():
+            r = step_size * state.covariance.inverse_sqrt_times(noise)
+            position = unravel(x + preconditioner.inverse_sqrt_times(r))
+            logdensity = logdensity_fn(position)
+            return position, logdensity, logdensity - state.logdensity
+
+        position, logdensity, log_ratio = jax.lax.cond(refresh, smmala, random_walk)
+        proposal = state._replace(position=position, logdensity=logdensity)
+        (position, logdensity), probability, is_accepted, is_divergent = langevin.accept(
+            key_accept, log_ratio, logdensity, proposal[:2], state[:2]
+        )
+        new_state = state._replace(
+            position=position, logdensity=logdensity, iteration=state.iteration + 1
+        )
+        if follow is not False:
+            new_state = jax.lax.cond(
+                follow, partial(learn, preconditioner), lambda state: state, new_state
+            )
+        info = AMSMMALAInfo(probability, is_accepted, is_divergent, jnp.asarray(refresh))
+        return new_state, info
+
+    return kernel
+
+
+def learn(preconditioner: metrics.Factor, state: AMSMMALAState) -> AMSMMALAState:
+    """Welford's update of mean and covariance with the position: O(D^2)."""
+    deviation = ravel_pytree(state.position)[0] - state.mean
+    total = state.num_draws + 1.0
+    covariance = factors.rank_one(
+        state.covariance,
+        state.num_draws / total,
+        1.0 / total,
+        preconditioner.sqrt_times(deviation),
+    )
+    return state._replace(
+        covariance=covariance, mean=state.mean + deviation / total, num_draws=total
+    )
+
+
+def as_top_level_api(
+    logdensity_fn: Callable,
+    step_size: float,
+    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    *,
+    schedule: schedules.Schedule = SCHEDULE,
+    metric_fn: metrics.MetricFn = METRIC,
+    follow: bool = False,
+) -> SamplingAlgorithm:
+    """AMSMMALA (Papamarkou and Ford, Algorithm 2): random walk with scheduled SMMALA steps.
+
+    Parameters
+    ----------
+    logdensity_fn
+        Log density of the target, up to a constant: pytree to scalar, twice differentiable.
+    step_size
+        epsilon > 0, for both steps, in units of the metric and of the covariance.
+    inverse_mass_matrix
+        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
+    schedule
+        Probability of an SMMALA step by iteration: of :mod:`blackjax_ext.schedules`.
+    metric_fn
+        ``metric_fn(logdensity_fn, position)``, of :mod:`blackjax_ext.metrics` or your own.
+    follow
+        False: the covariance is the state's and stays, which is exact. True: it learns from each
+        draw. Biased: for warm-up only.
+
+    Returns
+    -------
+    A ``SamplingAlgorithm`` with ``init(position)`` and ``step(rng_key, state)``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a step size that is not positive and finite, a schedule without probabilities, and
+        whatever :func:`blackjax_ext.smmala` refuses.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, blackjax_ext
+    >>> from blackjax_ext import schedules
+    >>> amsmmala = blackjax_ext.amsmmala(
+    ...     lambda x: -0.5 * jnp.sum(x**2), 1.0, schedule=schedules.modulo(7)
+    ... )
+    >>> state = amsmmala.init(jnp.zeros(3))
+    >>> state, info = jax.jit(amsmmala.step)(jax.random.key(1), state)
+    >>> bool(info.is_refreshed)
+    False
+    """
+    check_positive("step_size", step_size)
+    schedules.check_schedule(schedule)
+    if follow:
+        warnings.warn(BIASED, stacklevel=3)
+    metric_fn = metrics.as_metric(metric_fn)
+    metric = metrics.factorize(inverse_mass_matrix)
+    return build_sampling_algorithm(
+        partial(build_kernel(), schedule=schedule, metric_fn=metric_fn, follow=follow),
+        partial(init, inverse_mass_matrix=metric, metric_fn=metric_fn),
+        logdensity_fn,
+        kernel_args=(step_size, metric),
+        pass_rng_key_to_init=True,
+    )

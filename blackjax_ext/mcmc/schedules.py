@@ -1,0 +1,163 @@
+r"""Schedules: the probability of a step with a new metric at iteration i = 0, 1, ...
+
+Papamarkou and Ford's Table 1 and section 3.4, with their :math:`i - 1` written as i. A schedule is
+a function of the iteration (an integer or an array of them) that can be pickled.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+import jax.numpy as jnp
+from jax import Array
+
+from blackjax_ext.mcmc.checks import check_positive
+
+__all__ = [
+    "Schedule",
+    "expected_cost",
+    "exponential",
+    "geometric",
+    "linear",
+    "logarithmic",
+    "modulo",
+    "quadratic",
+]
+
+Schedule: TypeAlias = Callable[[Array | int], Array]
+
+
+def exponential(a: float, b: float = 0.0, num_steps: int = 1000) -> Schedule:
+    r"""``(1 - b) exp(-a i / n) + b`` (eqs. 10 and 11).
+
+    Parameters
+    ----------
+    a
+        Rate of decay, a > 0.
+    b
+        Probability in the long run, 0 <= b <= 1.
+    num_steps
+        n >= 1 iterations over which the rate is counted.
+
+    >>> from blackjax_ext import schedules
+    >>> schedule = schedules.exponential(a=5.0, b=0.1, num_steps=1000)
+    >>> [round(float(schedule(i)), 3) for i in (0, 200, 1000)]
+    [1.0, 0.431, 0.106]
+    """
+    return cooling(decay_exponential, a, b, num_steps)
+
+
+def linear(a: float, b: float = 0.0, num_steps: int = 1000) -> Schedule:
+    """``(1 - b) / (1 + a i / n) + b``; parameters as in :func:`exponential`."""
+    return cooling(decay_linear, a, b, num_steps)
+
+
+def quadratic(a: float, b: float = 0.0, num_steps: int = 1000) -> Schedule:
+    """``(1 - b) / (1 + a (i / n)^2) + b``; parameters as in :func:`exponential`."""
+    return cooling(decay_quadratic, a, b, num_steps)
+
+
+def logarithmic(a: float, b: float = 0.0, num_steps: int = 1000) -> Schedule:
+    """``(1 - b) / (1 + a log(1 + i / n)) + b``; parameters as in :func:`exponential`."""
+    return cooling(decay_logarithmic, a, b, num_steps)
+
+
+def modulo(a: int) -> Schedule:
+    """1 at every a-th iteration, else 0 (Algorithm 2): a >= 1."""
+    check_count("a", a)
+    return partial(every, int(a))
+
+
+def geometric(p: float) -> Schedule:
+    """Constant `p` in (0, 1]: gaps between new metrics are geometric with mean 1 / p - 1."""
+    if not 0 < p <= 1:
+        raise ValueError(f"p must be above 0 and at most 1; got {p}.")
+    return partial(constant, float(p))
+
+
+def expected_cost(schedule: Schedule, num_steps: int, c1: float, c2: float) -> float:
+    """Mean cost per step of a mixture (Theorem 1, of which Proposition 2 is the exponential case).
+
+    Parameters
+    ----------
+    schedule
+        Probability p(i) of a step of cost `c1`; the others cost `c2`.
+    num_steps
+        Number of iterations, at least 1.
+
+    Returns
+    -------
+    ``mean(p) c1 + (1 - mean(p)) c2``.
+
+    >>> from blackjax_ext import schedules
+    >>> schedules.expected_cost(schedules.modulo(4), 100, c1=9.0, c2=1.0)
+    3.0
+    """
+    check_schedule(schedule)
+    check_count("num_steps", num_steps)
+    probability = float(jnp.mean(schedule(jnp.arange(num_steps))))
+    return probability * c1 + (1 - probability) * c2
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """Raise unless `schedule` is a function of the iteration with probabilities as values."""
+    if not callable(schedule):
+        raise TypeError(
+            "schedule must be a function of the iteration, such as schedules.geometric(0.1); "
+            f"got {schedule!r}."
+        )
+    value = jnp.asarray(schedule(jnp.asarray(0)))
+    if value.shape != () or not 0 <= float(value) <= 1:
+        raise ValueError(f"schedule must return a probability; at iteration 0 it is {value}.")
+
+
+def check_count(name: str, value: int) -> None:
+    """Raise unless `value` is an integer of at least 1."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer of at least 1; got {value!r}.")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1; got {value}.")
+
+
+def cooling(decay: Callable, a: float, b: float, num_steps: int) -> Schedule:
+    """Schedule that decays from 1 to `b`."""
+    check_positive("a", a)
+    if not 0 <= b <= 1:
+        raise ValueError(f"b must be between 0 and 1; got {b}.")
+    check_count("num_steps", num_steps)
+    return partial(cool, decay, float(a), float(b), int(num_steps))
+
+
+def cool(decay: Callable, a: float, b: float, num_steps: int, i: Array | int) -> Array:
+    """``(1 - b) decay(a, i / n) + b``."""
+    return (1 - b) * decay(a, jnp.asarray(i) / num_steps) + b
+
+
+def decay_exponential(a: float, t: Array) -> Array:
+    """``exp(-a t)``."""
+    return jnp.exp(-a * t)
+
+
+def decay_linear(a: float, t: Array) -> Array:
+    """``1 / (1 + a t)``."""
+    return 1 / (1 + a * t)
+
+
+def decay_quadratic(a: float, t: Array) -> Array:
+    """``1 / (1 + a t^2)``."""
+    return 1 / (1 + a * t**2)
+
+
+def decay_logarithmic(a: float, t: Array) -> Array:
+    """``1 / (1 + a log(1 + t))``."""
+    return 1 / (1 + a * jnp.log1p(t))
+
+
+def every(a: int, i: Array | int) -> Array:
+    """1 at the last of each `a` iterations."""
+    return jnp.asarray((jnp.asarray(i) + 1) % a == 0, float)
+
+
+def constant(p: float, i: Array | int) -> Array:
+    """`p` for every iteration."""
+    return jnp.full(jnp.shape(i), p)

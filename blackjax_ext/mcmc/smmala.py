@@ -1,0 +1,201 @@
+r"""Simplified manifold MALA (SMMALA) of Girolami and Calderhead.
+
+Write :math:`f = \log \pi`, :math:`L L^T` for `inverse_mass_matrix`, :math:`\theta = L^{-1} x`, and
+:math:`G(\theta)` for the metric there. The proposal is (Papamarkou and Ford, eqs. 7 and 8)
+
+.. math::
+    q(\theta_* | \theta) = \mathcal{N}\left(\theta + \frac{\epsilon^2}{2} G^{-1}(\theta)
+    \nabla f(\theta),\; \epsilon^2 G^{-1}(\theta)\right),
+
+and since its covariance depends on where it starts, so does its normalizing constant:
+
+.. math::
+    \log \frac{\pi(\theta_*) q(\theta | \theta_*)}{\pi(\theta) q(\theta_* | \theta)}
+    = f(\theta_*) - f(\theta) + \frac12 \log \frac{|G(\theta_*)|}{|G(\theta)|}
+    + \frac12 |z|^2 - \frac12 |z_*|^2,
+
+with :math:`z` the noise that makes the move and :math:`z_*` the noise that would make its reverse
+with the metric and the gradient at :math:`\theta_*`. Any metric that is a function of the position
+alone is exact; a constant one is preconditioned MALA.
+
+Cost: one gradient and one metric per step, both at the proposal: the state keeps those of the
+position.
+
+What goes wrong: where the metric changes over the length of a step (the neck of a funnel), the
+reverse proposal does not reach back and acceptance falls.
+
+References: M. Girolami and B. Calderhead 2011, Riemann manifold Langevin and Hamiltonian Monte
+Carlo methods; T. Papamarkou and E. Ford, Manifold Langevin Monte Carlo with partial metric updates.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.mcmc import langevin, metrics
+from blackjax_ext.mcmc.checks import check_position, check_positive
+
+__all__ = ["SMMALAInfo", "SMMALAState", "as_top_level_api", "build_kernel", "init"]
+
+METRIC = metrics.absolute_hessian()
+
+
+class SMMALAState(NamedTuple):
+    """State of the chain.
+
+    position
+        Pytree of arrays.
+    logdensity
+        Log density at the position.
+    logdensity_grad
+        Its gradient, a pytree like the position.
+    metric
+        Factor of the metric at the position, in whitened coordinates.
+    """
+
+    position: ArrayTree
+    logdensity: Array
+    logdensity_grad: ArrayTree
+    metric: metrics.Factor
+
+
+class SMMALAInfo(NamedTuple):
+    """Facts about one transition.
+
+    acceptance_rate
+        Metropolis-Hastings acceptance probability.
+    is_accepted
+        Whether the chain moved to the proposal.
+    is_divergent
+        Whether the proposal was rejected because something there was not finite.
+    """
+
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+
+
+def init(
+    position: ArrayLikeTree,
+    logdensity_fn: Callable,
+    rng_key: PRNGKey | None = None,
+    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    *,
+    metric_fn: metrics.MetricFn = METRIC,
+) -> SMMALAState:
+    """Make the first state: one gradient, one metric. A key is accepted and not used."""
+    del rng_key
+    position = check_position(position)
+    preconditioner = metrics.factorize(inverse_mass_matrix, ravel_pytree(position)[0].size)
+    local = metrics.as_metric(metric_fn).evaluate(logdensity_fn, position, preconditioner)
+    metrics.check_metric(local.metric)
+    return SMMALAState(position, local.logdensity, local.gradient, local.metric)
+
+
+def build_kernel() -> Callable:
+    """Build the transition kernel.
+
+    Returns
+    -------
+    Callable
+        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
+        metric_fn=absolute_hessian(0.1)) -> (state, info)``.
+    """
+
+    def kernel(
+        rng_key: PRNGKey,
+        state: SMMALAState,
+        logdensity_fn: Callable,
+        step_size: float,
+        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        *,
+        metric_fn: metrics.MetricFn = METRIC,
+    ) -> tuple[SMMALAState, SMMALAInfo]:
+        """One step: one gradient, one metric."""
+        key_noise, key_accept = jax.random.split(rng_key)
+        x, unravel = ravel_pytree(state.position)
+        preconditioner = metrics.factorize(inverse_mass_matrix, x.size)
+
+        def point(state):
+            gradient = ravel_pytree(state.logdensity_grad)[0]
+            whitened = preconditioner.inverse_sqrt_transpose_times(gradient)
+            return langevin.Point(state.logdensity, whitened, state.metric)
+
+        start = point(state)
+        noise = langevin.normal(key_noise, x.size, x.dtype)
+        r = langevin.increment(noise, start, step_size)
+        position = unravel(x + preconditioner.inverse_sqrt_times(r))
+
+        local = metrics.as_metric(metric_fn).evaluate(logdensity_fn, position, preconditioner)
+        proposal = SMMALAState(position, local.logdensity, local.gradient, local.metric)
+        log_ratio = langevin.log_ratio(r, start, point(proposal), step_size)
+        new_state, *facts = langevin.accept(
+            key_accept, log_ratio, local.logdensity, proposal, state
+        )
+        return new_state, SMMALAInfo(*facts)
+
+    return kernel
+
+
+def as_top_level_api(
+    logdensity_fn: Callable,
+    step_size: float,
+    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    *,
+    metric_fn: metrics.MetricFn = METRIC,
+) -> SamplingAlgorithm:
+    """SMMALA (Girolami and Calderhead 2011): Langevin steps in a metric of the position.
+
+    Parameters
+    ----------
+    logdensity_fn
+        Log density of the target, up to a constant: pytree to scalar, twice differentiable.
+    step_size
+        epsilon > 0: drift epsilon^2/2, noise epsilon, in units of the metric: of the order of 1
+        where it is the local precision.
+    inverse_mass_matrix
+        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor. The
+        floors of a metric are measured in coordinates that it whitens.
+    metric_fn
+        ``metric_fn(logdensity_fn, position)``, of :mod:`blackjax_ext.metrics` or your own; a matrix
+        (D, D), variances' inverses (D,) or a factor.
+
+    Returns
+    -------
+    A ``SamplingAlgorithm`` with ``init(position)`` and ``step(rng_key, state)``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a step size that is not positive and finite, a position that is empty or not floating,
+        a density that is not scalar, a metric of the wrong shape, or one that is not positive
+        definite at the start. One that is not so later is rejected, and shows as divergent.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, blackjax_ext
+    >>> from blackjax_ext import metrics
+    >>> smmala = blackjax_ext.smmala(
+    ...     lambda x: -0.5 * jnp.sum(x**2), 1.0, metric_fn=metrics.softabs_hessian(10.0)
+    ... )
+    >>> state = smmala.init(jnp.zeros(3))
+    >>> state, info = jax.jit(smmala.step)(jax.random.key(1), state)
+    >>> state.position.shape
+    (3,)
+    """
+    check_positive("step_size", step_size)
+    metric_fn = metrics.as_metric(metric_fn)
+    metric = metrics.factorize(inverse_mass_matrix)
+    return build_sampling_algorithm(
+        partial(build_kernel(), metric_fn=metric_fn),
+        partial(init, inverse_mass_matrix=metric, metric_fn=metric_fn),
+        logdensity_fn,
+        kernel_args=(step_size, metric),
+        pass_rng_key_to_init=True,
+    )

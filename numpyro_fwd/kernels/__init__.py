@@ -1,0 +1,25 @@
+"""The named kernels, each a BlackJAX algorithm with its target acceptance probability."""
+
+from numpyro_fwd.kernels.forward_mode import (
+    FMALA,
+    MALA,
+    PCFMALA,
+    LineFMALA,
+    PCLineFMALA,
+    RandomWalk,
+)
+from numpyro_fwd.kernels.second_order import ALSMMALA, AMSMMALA, HPMALA, MMALA, SMMALA
+
+__all__ = [
+    "ALSMMALA",
+    "AMSMMALA",
+    "FMALA",
+    "HPMALA",
+    "MALA",
+    "MMALA",
+    "PCFMALA",
+    "SMMALA",
+    "LineFMALA",
+    "PCLineFMALA",
+    "RandomWalk",
+]

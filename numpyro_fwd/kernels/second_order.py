@@ -1,0 +1,266 @@
+"""The named kernels of the second-order family, with metrics from a model and shared schedules."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, Unpack
+
+import jax.numpy as jnp
+from jax import Array
+
+import blackjax_ext
+from blackjax_ext import metrics, schedules
+from blackjax_ext.mcmc import alsmmala, amsmmala
+from blackjax_ext.mcmc.checks import check_positive
+from blackjax_ext.mcmc.hp_mala import FLOOR
+from numpyro_fwd.kernel import BlackJAXKernel, KernelOptions
+from numpyro_fwd.model import gauss_newton
+
+__all__ = ["ALSMMALA", "AMSMMALA", "HPMALA", "MMALA", "SMMALA"]
+
+MetricName = Literal["gauss_newton"]
+LATE_PROBABILITY = 0.05
+DECAY = 7.0
+PERIOD = 7
+
+
+class HPMALA(BlackJAXKernel):
+    """Hessian-preconditioned MALA: Langevin steps scaled by the clipped Hessian.
+
+    One gradient, one Hessian and one eigenvalue problem per step. `target_accept_prob` is 0.574 by
+    default.
+
+    :param model: NumPyro model, twice differentiable.
+    :param floor: Lower bound delta > 0 of the eigenvalues, in coordinates that the adapted
+        `inverse_mass_matrix` whitens.
+    :param options: See :class:`BlackJAXKernel`.
+    """
+
+    def __init__(
+        self,
+        model: Callable | None = None,
+        *,
+        floor: float = FLOOR,
+        **options: Unpack[KernelOptions],
+    ):
+        check_positive("floor", floor)
+        super().__init__(model, blackjax_ext.hp_mala, floor=floor, **options)
+
+    def best_accept_prob(self, size: int) -> float:
+        """0.574, MALA's, as its paper recommends."""
+        del size
+        return 0.574
+
+
+class MetricKernel(BlackJAXKernel):
+    """Kernel of an algorithm with a `metric_fn`, which may be made from the model."""
+
+    def __init__(
+        self,
+        model: Callable | None,
+        algorithm: Any,
+        metric_fn: metrics.MetricFn | None,
+        metric: MetricName | None,
+        **options: Any,
+    ):
+        if metric not in (None, "gauss_newton"):
+            raise ValueError(f'metric must be None or "gauss_newton"; got {metric!r}.')
+        if metric is not None and metric_fn is not None:
+            raise ValueError("only one of metric and metric_fn may be given; got both.")
+        if metric is not None and model is None:
+            raise ValueError('metric="gauss_newton" needs a model; got potential_fn.')
+        self._metric = metric
+        if metric_fn is not None:
+            options["metric_fn"] = metrics.as_metric(metric_fn)
+        super().__init__(model, algorithm, **options)
+
+    def _parameters(self, model_args: tuple, model_kwargs: dict | None) -> dict[str, Any]:
+        if self._metric is None or self._model is None:
+            return {}
+        information = gauss_newton(self._model, model_args, model_kwargs)
+        return {"metric_fn": metrics.fisher(information)}
+
+
+class SMMALA(MetricKernel):
+    """Simplified manifold MALA (Girolami and Calderhead 2011).
+
+    One gradient and one metric per step. `target_accept_prob` is 0.7 by default.
+
+    :param model: NumPyro model, twice differentiable.
+    :param metric_fn: ``metric_fn(logdensity_fn, position)`` in unconstrained coordinates, of
+        :mod:`blackjax_ext.metrics` or your own; the absolute Hessian by default.
+    :param metric: "gauss_newton" for the expected Fisher information of the model plus the prior's
+        precision, instead of a `metric_fn`.
+    :param options: See :class:`BlackJAXKernel`.
+    """
+
+    def __init__(
+        self,
+        model: Callable | None = None,
+        *,
+        metric_fn: metrics.MetricFn | None = None,
+        metric: MetricName | None = None,
+        **options: Unpack[KernelOptions],
+    ):
+        super().__init__(model, blackjax_ext.smmala, metric_fn, metric, **options)
+
+    def best_accept_prob(self, size: int) -> float:
+        """0.7 (Girolami and Calderhead 2011)."""
+        del size
+        return 0.7
+
+
+class MMALA(MetricKernel):
+    """Manifold MALA (Girolami and Calderhead 2011; Xifara et al. 2014).
+
+    One gradient, one metric and its derivative per step. `target_accept_prob` is 0.7 by default.
+
+    :param model: NumPyro model, three times differentiable.
+    :param metric_fn: As for :class:`SMMALA`; the SoftAbs Hessian by default.
+    :param metric: As for :class:`SMMALA`.
+    :param options: See :class:`BlackJAXKernel`.
+    """
+
+    def __init__(
+        self,
+        model: Callable | None = None,
+        *,
+        metric_fn: metrics.MetricFn | None = None,
+        metric: MetricName | None = None,
+        **options: Unpack[KernelOptions],
+    ):
+        super().__init__(model, blackjax_ext.mmala, metric_fn, metric, **options)
+
+    def best_accept_prob(self, size: int) -> float:
+        """0.7 (Girolami and Calderhead 2011)."""
+        del size
+        return 0.7
+
+
+class ScheduledKernel(MetricKernel):
+    """Kernel that takes a step with a new metric as a schedule says.
+
+    The decision is drawn once for all vectorized chains. The cached metric, or covariance, follows
+    the chain in the warm-up and is then frozen, unless `follow` is set.
+    """
+
+    has_shared_parameters = True
+    biased = ""
+
+    def __init__(
+        self,
+        model: Callable | None,
+        algorithm: Any,
+        metric_fn: metrics.MetricFn | None,
+        metric: MetricName | None,
+        schedule: schedules.Schedule | None,
+        follow: bool,
+        **options: Any,
+    ):
+        if schedule is not None:
+            schedules.check_schedule(schedule)
+        if follow:
+            warnings.warn(self.biased, stacklevel=3)
+        self._schedule = schedule
+        self._follow = follow
+        super().__init__(model, algorithm, metric_fn, metric, **options)
+
+    def _follows(self, i: Array) -> Array:
+        return jnp.asarray(self._follow) | (i < self._num_warmup)
+
+
+class ALSMMALA(ScheduledKernel):
+    """MALA in a cached metric with scheduled SMMALA steps (Papamarkou and Ford, Algorithm 1).
+
+    One gradient per step, and a metric on SMMALA steps. Exact: the cached metric is frozen after
+    the warm-up. `target_accept_prob` is 0.6 by default. Biased with ``follow=True``.
+
+    :param model: NumPyro model, twice differentiable.
+    :param schedule: Probability of an SMMALA step by iteration, warm-up included
+        (:mod:`blackjax_ext.schedules`); None for one that falls from 1 to 0.05 in the warm-up.
+    :param metric_fn: As for :class:`SMMALA`; the absolute Hessian by default.
+    :param metric: As for :class:`SMMALA`.
+    :param follow: Let the cached metric follow the chain after the warm-up too, as published.
+    :param run_length: Number of SMMALA steps in a row.
+    :param options: See :class:`BlackJAXKernel`.
+    """
+
+    biased = alsmmala.BIASED
+
+    def __init__(
+        self,
+        model: Callable | None = None,
+        *,
+        schedule: schedules.Schedule | None = None,
+        metric_fn: metrics.MetricFn | None = None,
+        metric: MetricName | None = None,
+        follow: bool = False,
+        run_length: int = alsmmala.RUN_LENGTH,
+        **options: Unpack[KernelOptions],
+    ):
+        schedules.check_count("run_length", run_length)
+        self._run_length = run_length
+        super().__init__(
+            model, blackjax_ext.alsmmala, metric_fn, metric, schedule, follow, **options
+        )
+
+    def best_accept_prob(self, size: int) -> float:
+        """0.6 (Papamarkou and Ford)."""
+        del size
+        return 0.6
+
+    def _shared(self, rng_key: Array, i: Array, inner: Any) -> dict[str, Any]:
+        schedule = self._schedule or schedules.exponential(
+            DECAY, LATE_PROBABILITY, max(self._num_warmup, 1)
+        )
+        refresh = alsmmala.decide(rng_key, i, inner.is_current, schedule, self._run_length)
+        follow = self._follows(i)
+        return {"refresh": refresh, "is_current": inner.is_current, "follow": follow}
+
+    def _kept(self, old: Any, new: Any) -> Any:
+        return new._replace(cached=old.cached)
+
+
+class AMSMMALA(ScheduledKernel):
+    """Adaptive Metropolis with scheduled SMMALA steps (Papamarkou and Ford, Algorithm 2).
+
+    One evaluation per step, and two gradients and metrics on SMMALA steps. Exact: the covariance
+    is frozen after the warm-up. `target_accept_prob` is 0.27 by default. Biased with
+    ``follow=True``.
+
+    :param model: NumPyro model, twice differentiable.
+    :param schedule: Probability of an SMMALA step by iteration, warm-up included
+        (:mod:`blackjax_ext.schedules`); None for every seventh.
+    :param metric_fn: As for :class:`SMMALA`; the absolute Hessian by default.
+    :param metric: As for :class:`SMMALA`.
+    :param follow: Let the covariance follow the chain after the warm-up too, as published.
+    :param options: See :class:`BlackJAXKernel`.
+    """
+
+    biased = amsmmala.BIASED
+
+    def __init__(
+        self,
+        model: Callable | None = None,
+        *,
+        schedule: schedules.Schedule | None = None,
+        metric_fn: metrics.MetricFn | None = None,
+        metric: MetricName | None = None,
+        follow: bool = False,
+        **options: Unpack[KernelOptions],
+    ):
+        super().__init__(
+            model, blackjax_ext.amsmmala, metric_fn, metric, schedule, follow, **options
+        )
+
+    def best_accept_prob(self, size: int) -> float:
+        """0.27 (Papamarkou and Ford)."""
+        del size
+        return 0.27
+
+    def _shared(self, rng_key: Array, i: Array, inner: Any) -> dict[str, Any]:
+        del inner
+        schedule = self._schedule or schedules.modulo(PERIOD)
+        return {"refresh": amsmmala.decide(rng_key, i, schedule), "follow": self._follows(i)}
+
+    def _kept(self, old: Any, new: Any) -> Any:
+        return new._replace(covariance=old.covariance, mean=old.mean, num_draws=old.num_draws)

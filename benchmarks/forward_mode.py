@@ -4,27 +4,18 @@ Each section is a function that measures and returns a :class:`Section`. The sec
 ``docs/results/forward_mode.json``, from which ``docs/results/forward_mode.md`` is written.
 """
 
-import argparse
 import contextlib
-import dataclasses
-import datetime
-import json
-import os
-import platform
-import shlex
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from functools import cache, partial
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the installed packages
 
-import arviz as az  # noqa: E402
 import blackjax  # noqa: E402
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
@@ -38,6 +29,8 @@ from numpyro.infer.util import initialize_model  # noqa: E402
 
 import blackjax_ext  # noqa: E402
 from benchmarks import models  # noqa: E402
+from benchmarks.report import Report, Section  # noqa: E402
+from benchmarks.runs import run_chains  # noqa: E402
 from blackjax_ext.mcmc import langevin, tangents  # noqa: E402
 from numpyro_fwd import (  # noqa: E402
     FMALA,
@@ -56,22 +49,6 @@ ROUGH_GUESS = {
     "z_init": jnp.array([30.0, 5.0]),
     "sigma": jnp.array([0.3, 0.3]),
 }
-
-
-@dataclasses.dataclass
-class Section:
-    """A table of the results page, with what it was expected to show.
-
-    `checks` holds tuples of what is compared, its value, and its upper limit.
-    """
-
-    title: str
-    text: str
-    columns: list[str]
-    rows: list[list[Any]]
-    checks: list[tuple[str, float, float]] = dataclasses.field(default_factory=list)
-    date: str = ""
-    command: str = ""
 
 
 # Targets and kernels
@@ -423,11 +400,10 @@ def overhead(quick: bool) -> Section:
 
 
 class Setting(NamedTuple):
-    """How a sampler runs: its maker, draws per chain, and whether chains are vectorized."""
+    """How a sampler runs: its maker, and draws per chain."""
 
     make: Callable
     num_samples: int
-    is_vectorized: bool = True
 
 
 def lynx_hare_settings() -> dict[str, Setting]:
@@ -451,66 +427,20 @@ def lynx_hare_settings() -> dict[str, Setting]:
     return settings
 
 
-@dataclasses.dataclass
-class Run:
-    """Draws by site, (chains, draws, ...), and seconds of compilation, warm-up and sampling."""
-
-    draws: dict[str, np.ndarray]
-    compilation: float
-    warmup: float
-    sampling: float
-
-
-def timed(function: Callable, arguments: list) -> tuple[list, float]:
-    """Results of one call after the other, and the seconds they took."""
-    start = time.perf_counter()
-    results = [jax.block_until_ready(function(argument)) for argument in arguments]
-    return results, time.perf_counter() - start
-
-
-def run_chains(setting: Setting, num_warmup: int, num_samples: int, data) -> Run:
-    """Four chains through NumPyro's kernel interface, with compilation timed apart."""
-    kernel = setting.make(models.lynx_hare, dense_mass=True)
-    keys = jax.random.split(jax.random.key(0), 4)
-    batches = [keys] if setting.is_vectorized else list(keys)
-
-    def collect(state, _):
-        state = kernel.sample(state, data, {})
-        return state, state.z
-
-    def scan(length, collects):
-        def run(state):
-            state, z = jax.lax.scan(collect, state, length=length)
-            return (state, z) if collects else state
-
-        return jax.jit(run).lower(states[0]).compile()
-
-    start = time.perf_counter()
-    states = [kernel.init(key, num_warmup, None, data, {}) for key in batches]
-    warm, draw = scan(num_warmup, False), scan(num_samples, True)
-    compilation = time.perf_counter() - start
-    states, warmup = timed(warm, states)
-    results, sampling = timed(draw, states)
-    draws = [z for _, z in results]
-    if setting.is_vectorized:
-        stacked = jax.tree.map(lambda x: np.moveaxis(np.asarray(x), 0, 1), draws[0])
-    else:
-        stacked = jax.tree.map(lambda *x: np.stack(x), *draws)
-    return Run(stacked, compilation, warmup, sampling)
-
-
 def lynx_hare_row(name: str, setting: Setting, quick: bool) -> list:
     num_warmup, num_samples = 1_000 if "NUTS" in name else 2_000, setting.num_samples
     if quick:
         num_warmup, num_samples = num_warmup // 10, num_samples // 20
-    years, pelts = models.lynx_hare_data()
-    run = run_chains(setting, num_warmup, num_samples, (years, pelts))
-    draws = az.convert_to_dataset(run.draws)
-    ess = min(float(values.min()) for values in az.ess(draws).values())
-    rhat = max(float(values.max()) for values in az.rhat(draws).values())
-    rates = [ess / run.sampling, ess / (run.sampling + run.warmup)]
-    print(f"  {name}: ESS {ess:.0f}, {rates[0]:.0f} per second, R-hat {rhat:.3f}", flush=True)
-    return [name, num_samples, ess, rhat, run.warmup, run.sampling, run.compilation, *rates]
+    kernel = setting.make(models.lynx_hare, dense_mass=True)
+    run = run_chains(kernel, models.lynx_hare_data(), num_warmup, num_samples)
+    rates = [run.ess / run.sampling, run.ess / (run.sampling + run.warmup)]
+    print(
+        f"  {name}: ESS {run.ess:.0f}, {rates[0]:.0f} per second, R-hat {run.rhat:.3f}", flush=True
+    )
+    return [
+        *(name, num_samples, run.ess, run.rhat, run.warmup, run.sampling, run.compilation),
+        *rates,
+    ]
 
 
 def lynx_hare(quick: bool) -> Section:
@@ -543,101 +473,10 @@ def lynx_hare(quick: bool) -> Section:
     )
 
 
-# The page
-
 SECTIONS: dict[str, Callable[[bool], Section]] = {
     f.__name__: f for f in (flops, wall, memory, persistent, laws, overhead, lynx_hare)
 }
-
-
-def machine() -> dict[str, str]:
-    """Processor, number of cores and versions."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    packages = ("jax", "jaxlib", "numpyro", "blackjax", "diffrax", "arviz")
-    return {
-        "processor": names[0] if names else platform.processor(),
-        "cores": str(os.cpu_count()),
-        "backend": jax.default_backend(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in packages},
-    }
-
-
-def cell(value: Any) -> str:
-    """A number with three or four significant digits."""
-    if isinstance(value, bool | str):
-        return str(value)
-    is_large = isinstance(value, int) or abs(value) >= 1000
-    return f"{value:,.0f}" if is_large else f"{value:#.4g}".rstrip(".")
-
-
-def markdown_table(columns: list[str], rows: list[list[Any]]) -> str:
-    lines = [columns, ["---"] * len(columns), *([cell(value) for value in row] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def section_page(section: Section) -> str:
-    """A section as Markdown: table first, then what was expected of it."""
-    parts = [f"## {section.title}", section.text, markdown_table(section.columns, section.rows)]
-    if section.checks:
-        rows = [
-            [what, value, limit, "yes" if value <= limit else "**no**"]
-            for what, value, limit in section.checks
-        ]
-        parts.append(markdown_table(["ratio", "measured", "at most", "met"], rows))
-    parts.append(f"Measured on {section.date} by `{section.command}`.")
-    return "\n\n".join(parts)
-
-
-def page(results: dict) -> str:
-    """The whole page from what is in the JSON file."""
-    facts = [[name, value] for name, value in results["machine"].items()]
-    sections = [
-        section_page(Section(**results["sections"][name]))
-        for name in SECTIONS
-        if name in results["sections"]
-    ]
-    head = "# Forward-mode samplers: cost and yield"
-    return "\n\n".join([head, markdown_table(["machine", ""], facts), *sections]) + "\n"
-
-
-def save(folder: Path, new: dict[str, Section]) -> None:
-    """Put the sections in the JSON file of `folder` and write the page."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "forward_mode.json"
-    results = json.loads(path.read_text()) if path.exists() else {"sections": {}}
-    results["machine"] = machine()
-    results["sections"] |= {name: dataclasses.asdict(section) for name, section in new.items()}
-    path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-    (folder / "forward_mode.md").write_text(page(results))
-
-
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sections", nargs="*", help=f"which of {list(SECTIONS)}; all by default")
-    parser.add_argument("--quick", action="store_true", help="small sizes, nothing is written")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results")
-    options = parser.parse_args(arguments)
-    if unknown := sorted(set(options.sections) - set(SECTIONS)):
-        parser.error(f"unknown sections {unknown}; choose from {list(SECTIONS)}")
-    return options
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the sections that are named, print them, and write the page."""
-    options = parse(arguments)
-    given = sys.argv[1:] if arguments is None else arguments
-    for name in options.sections or SECTIONS:
-        print(f"{name}: {SECTIONS[name].__doc__}", flush=True)
-        section = SECTIONS[name](options.quick)
-        section.date = datetime.date.today().isoformat()
-        section.command = shlex.join(["python", "benchmarks/forward_mode.py", *given])
-        print("\n" + section_page(section) + "\n", flush=True)
-        if not options.quick:
-            save(options.output, {name: section})
-
+REPORT = Report("forward_mode", "Forward-mode samplers: cost and yield", SECTIONS)
 
 if __name__ == "__main__":
-    main()
+    REPORT.main()

@@ -170,6 +170,7 @@ def shrunk(metric: Factor, moments: Moments) -> Factor:
         variance = moments.second / n - mean**2
         weight = shrinkage(variance, moments.jumps / n, n, 5.0)
         return Diagonal(metric.inverse_sqrt * jnp.sqrt(usable(weight * variance + 1 - weight)))
+    assert isinstance(metric, Dense)
     covariance = moments.second / n - jnp.outer(mean, mean)
     weight = jnp.mean(shrinkage(jnp.diagonal(covariance), moments.jumps / n, n, size + 5.0))
     blend = weight * covariance + (1 - weight) * jnp.eye(size, dtype=mean.dtype)

@@ -11,7 +11,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.mcmc import tangents
-from blackjax_ext.mcmc.metrics import Dense, Factor
+from blackjax_ext.mcmc.metrics import Diagonal, Factor
 
 __all__ = ["Algorithm", "Facts", "Target", "forward_gradient"]
 
@@ -80,7 +80,7 @@ class Algorithm(NamedTuple):
         if self.api is not blackjax.barker:
             return metric.inverse()
         # blackjax.barker 1.7 scales its proposal by the mass matrix instead of its inverse
-        return metric.sqrt.T @ metric.sqrt if isinstance(metric, Dense) else 1 / metric.inverse()
+        return 1 / metric.inverse() if isinstance(metric, Diagonal) else metric.sqrt.T @ metric.sqrt
 
 
 class Target(NamedTuple):

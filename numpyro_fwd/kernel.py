@@ -283,7 +283,7 @@ class BlackJAXKernel(MCMCKernel):
         if isinstance(metric, Diagonal):
             metric = Diagonal(jnp.broadcast_to(metric.inverse_sqrt, (size,)).astype(x.dtype))
             return dense(metric, x[0]) if self._dense_mass else metric
-        return metric
+        return dense(metric, x[0])
 
     def _parameters(self, model_args: tuple, model_kwargs: dict | None) -> dict[str, Any]:
         """Parameters of the algorithm that depend on the arguments of the model."""

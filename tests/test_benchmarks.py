@@ -9,7 +9,7 @@ from numpyro.infer.util import initialize_model
 
 pytest.importorskip("diffrax")
 
-from benchmarks import forward_mode, models
+from benchmarks import forward_mode, models, report
 
 
 def lynx_hare():
@@ -78,9 +78,9 @@ def test_memory_of_a_step():
 
 
 def test_page_is_made_from_the_file(tmp_path):
-    section = forward_mode.Section("Title", "Text.", ["a"], [[1234.5], [True]], [("r", 2.0, 1.0)])
-    forward_mode.save(tmp_path, {"flops": section})
-    forward_mode.save(tmp_path, {"wall": section})
+    section = report.Section("Title", "Text.", ["a"], [[1234.5], [True]], [("r", 2.0, 1.0)])
+    forward_mode.REPORT.save(tmp_path, {"flops": section})
+    forward_mode.REPORT.save(tmp_path, {"wall": section})
     text = (tmp_path / "forward_mode.md").read_text()
     assert text.count("## Title") == 2
     assert "| 1,234 |" in text
@@ -90,5 +90,5 @@ def test_page_is_made_from_the_file(tmp_path):
 
 def test_unknown_section_is_refused(capsys):
     with pytest.raises(SystemExit):
-        forward_mode.main(["nothing"])
+        forward_mode.REPORT.main(["nothing"])
     assert "unknown sections ['nothing']" in capsys.readouterr().err

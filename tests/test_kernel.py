@@ -20,7 +20,8 @@ from numpyro.infer.gibbs import discrete_latent_sites
 import numpyro_fwd
 from numpyro_fwd import FMALA, MALA, BlackJAXKernel, LineFMALA, PCLineFMALA, RandomWalk
 
-NAMES = ("RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA")
+FORWARD = ("RandomWalk", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA")
+NAMES = ("MALA", *FORWARD, "HPMALA", "SMMALA", "MMALA", "ALSMMALA", "AMSMMALA")
 FIELDS = (
     "potential_energy",
     "accept_prob",
@@ -446,7 +447,7 @@ def iterated(y):
     numpyro.sample("y", dist.Normal(jnp.log(root), 0.5), obs=y)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "MALA"])
+@pytest.mark.parametrize("name", FORWARD)
 @pytest.mark.parametrize("dense_mass", [True, False])
 def test_while_loop(name, dense_mass):
     mcmc = mcmc_of(getattr(numpyro_fwd, name)(iterated, dense_mass=dense_mass), 400, 3000, 2)

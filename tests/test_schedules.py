@@ -77,7 +77,7 @@ def test_amsmmala_evaluates_two_metrics_when_refreshed():
     assert (evaluations, refreshed) == (2 * (N // 7), N // 7)
 
 
-@pytest.mark.parametrize("run_length", [1, 8])
+@pytest.mark.parametrize("run_length", [1, 12])
 def test_counted_steps_are_those_of_theorem_1(run_length):
     schedule = schedules.exponential(5.0, 0.1, N)
     _, refreshed, _ = counted("alsmmala", schedule, N, run_length=run_length)

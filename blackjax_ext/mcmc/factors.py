@@ -20,6 +20,7 @@ __all__ = [
     "Diagonal",
     "Factor",
     "InverseMassMatrix",
+    "Spectral",
     "absolute",
     "dense",
     "factorize",
@@ -106,7 +107,55 @@ class Dense(NamedTuple):
         return (v @ self.sqrt.T) @ self.sqrt
 
 
-Factor: TypeAlias = Diagonal | Dense
+class Spectral(NamedTuple):
+    """Metric by its eigenvectors ``Q``: ``R = Q diag(1 / scale)``, half the memory of a dense one.
+
+    vectors
+        ``Q``, orthogonal, eigenvectors in columns, shape (D, D).
+    scale
+        Square roots of the eigenvalues, shape (D,).
+    """
+
+    vectors: Array
+    scale: Array
+
+    @property
+    def inverse_sqrt(self) -> Array:
+        """``R``, shape (D, D)."""
+        return self.vectors / self.scale
+
+    @property
+    def sqrt(self) -> Array:
+        """``R^{-1}``, shape (D, D)."""
+        return self.scale[:, None] * self.vectors.T
+
+    def inverse_sqrt_times(self, z: Array) -> Array:
+        """``R z``; leading axes of `z` are batches."""
+        return (z / self.scale) @ self.vectors.T
+
+    def inverse_sqrt_transpose_times(self, g: Array) -> Array:
+        """``R^T g``."""
+        return (g @ self.vectors) / self.scale
+
+    def sqrt_times(self, r: Array) -> Array:
+        """``R^{-1} r``."""
+        return (r @ self.vectors) * self.scale
+
+    def log_det(self, size: int) -> Array:
+        """``log |G|``."""
+        del size
+        return 2.0 * jnp.sum(jnp.log(self.scale))
+
+    def inverse(self) -> Array:
+        """``G^{-1}``."""
+        return self.inverse_sqrt @ self.inverse_sqrt.T
+
+    def times(self, v: Array) -> Array:
+        """``G v``."""
+        return (jnp.square(self.scale) * (v @ self.vectors)) @ self.vectors.T
+
+
+Factor: TypeAlias = Diagonal | Dense | Spectral
 # a Python float has no dtype of its own: float32 positions stay float32 under x64
 IDENTITY = Diagonal(1.0)
 InverseMassMatrix: TypeAlias = Array | Factor | None
@@ -130,7 +179,7 @@ def factorize(inverse_mass_matrix: InverseMassMatrix, size: int | None = None) -
     if inverse_mass_matrix is None:
         return IDENTITY
     factor: Factor
-    if isinstance(inverse_mass_matrix, (Diagonal, Dense)):
+    if isinstance(inverse_mass_matrix, (Diagonal, Dense, Spectral)):
         factor, shape = inverse_mass_matrix, jnp.shape(inverse_mass_matrix.inverse_sqrt)
     else:
         covariance = jnp.asarray(inverse_mass_matrix)
@@ -197,11 +246,9 @@ def spectral(curvature: Array, spectrum: Callable[[Array], Array]) -> Factor:
     return from_eigen(spectrum, *jnp.linalg.eigh(curvature))
 
 
-def from_eigen(spectrum: Callable[[Array], Array], eigenvalues: Array, vectors: Array) -> Dense:
+def from_eigen(spectrum: Callable[[Array], Array], eigenvalues: Array, vectors: Array) -> Spectral:
     """Metric with `spectrum` of the `eigenvalues` on the columns of `vectors`."""
-    values = spectrum(eigenvalues)
-    scale = values**0.5
-    return Dense(vectors / scale, scale[:, None] * vectors.T, jnp.sum(jnp.log(values)))
+    return Spectral(vectors, spectrum(eigenvalues) ** 0.5)
 
 
 def absolute(curvature: Array, floor: float) -> Factor:
@@ -213,6 +260,8 @@ def dense(factor: Factor, like: Array) -> Dense:
     """`factor` with full matrices, for positions as flat and of the dtype as `like`, (D,)."""
     if isinstance(factor, Dense):
         return factor
+    if isinstance(factor, Spectral):
+        return Dense(factor.inverse_sqrt, factor.sqrt, factor.log_det(like.size))
     scales = jnp.broadcast_to(factor.inverse_sqrt, like.shape).astype(like.dtype)
     return triangular(jnp.diag(scales))
 

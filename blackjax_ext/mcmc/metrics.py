@@ -41,6 +41,7 @@ from blackjax_ext.mcmc.factors import (
     Diagonal,
     Factor,
     InverseMassMatrix,
+    Spectral,
     absolute,
     factorize,
     from_precision,
@@ -56,6 +57,7 @@ __all__ = [
     "InverseMassMatrix",
     "Local",
     "Metric",
+    "Spectral",
     "absolute",
     "absolute_hessian",
     "as_metric",
@@ -385,10 +387,10 @@ def second_derivative(flat_fn, x: Array, direction: Array) -> Array:
 
 def precision_matrix(metric: Factor | Array, size: int) -> Array:
     """What a metric function returned as a matrix (D, D) or (D,), NaN if it is not symmetric."""
-    if isinstance(metric, Dense):
-        metric = metric.sqrt.T @ metric.sqrt
-    elif isinstance(metric, Diagonal):
+    if isinstance(metric, Diagonal):
         metric = jnp.broadcast_to(metric.inverse_sqrt**-2.0, (size,))
+    elif isinstance(metric, (Dense, Spectral)):
+        metric = metric.sqrt.T @ metric.sqrt
     matrix = jnp.asarray(metric)
     if matrix.shape not in ((size,), (size, size)):
         raise ValueError(

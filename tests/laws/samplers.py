@@ -123,25 +123,25 @@ ROWS = {
     "pc_line_dense": Row(
         "pc_line_fmala", FLOOR, steps(1.8, 1.6, 1.9, 1.9), dense=True, costs=(2, 2)
     ),
-    "smmala": Row("smmala", {}, steps(1.2, 1.0, 1.2), costs=(1, 2)),
-    "smmala_softabs": Row("smmala", SOFTABS, steps(1.2, 1.0, 1.2), costs=(1, 2)),
-    "smmala_diagonal": Row("smmala", DIAGONAL, steps(1.2, 1.0, 1.2), costs=(1, 2)),
-    "smmala_fisher": Row("smmala", FISHER, steps(1.2, 1.0, 1.2)),
-    "smmala_dense": Row("smmala", SOFTABS, steps(1.2, 1.0, 1.2), dense=True, costs=(1, 2)),
-    "hp_mala": Row("hp_mala", {"floor": 0.3}, steps(1.2, 1.0, 1.2), costs=(1, 2)),
-    "mmala": Row("mmala", SOFTABS, steps(1.2, 1.0, 1.2), costs=(2, 3)),
-    "mmala_fisher": Row("mmala", FISHER, steps(1.2, 1.0, 1.2)),
+    "smmala": Row("smmala", {}, steps(0.62, 0.38, 1.4), costs=(1, 2)),
+    "smmala_softabs": Row("smmala", SOFTABS, steps(1.2, 0.73, 1.6), costs=(1, 2)),
+    "smmala_diagonal": Row("smmala", DIAGONAL, steps(0.86, 1.2, 1.4), costs=(1, 2)),
+    "smmala_fisher": Row("smmala", FISHER, steps(1.4, 0.86, 1.4)),
+    "smmala_dense": Row("smmala", SOFTABS, steps(1.0, 0.73, 1.4), dense=True, costs=(1, 2)),
+    "hp_mala": Row("hp_mala", {"floor": 0.3}, steps(0.86, 0.45, 1.4), costs=(1, 2)),
+    "mmala": Row("mmala", SOFTABS, steps(1.2, 0.86, 1.6), costs=(2, 3)),
+    "mmala_fisher": Row("mmala", FISHER, steps(1.2, 0.86, 1.2)),
     "alsmmala": Row(
         "alsmmala",
         SOFTABS | HALF | {"run_length": 2},
-        steps(1.2, 1.0, 1.2),
+        steps(1.2, 0.73, 1.6),
         costs=(4, 2),
         fixed=CACHED,
     ),
     "alsmmala_diagonal": Row(
-        "alsmmala", DIAGONAL | HALF, steps(1.2, 1.0, 1.2), costs=(4, 2), fixed=CACHED
+        "alsmmala", DIAGONAL | HALF, steps(1.0, 0.86, 1.4), costs=(4, 2), fixed=CACHED
     ),
-    "amsmmala": Row("amsmmala", SOFTABS | HALF, steps(1.2, 1.0, 1.2), costs=(3, 2), fixed=LEARNED),
+    "amsmmala": Row("amsmmala", SOFTABS | HALF, steps(1.0, 0.62, 1.2), costs=(3, 2), fixed=LEARNED),
 }
 
 # every sampler on every target it can be differentiated on

@@ -213,8 +213,8 @@ def another_floor_at_the_end(r, start, end, step_size):
     return TRUE["log_ratio"](r, start, end._replace(metric=floored), step_size)
 
 
-def no_curvature_at_the_end(r, start, end, step_size):
-    """The reverse drift is SMMALA's: the forward one has a term that this does not know."""
+def half_the_drift_at_the_end(r, start, end, step_size):
+    """The reverse drift counts for half: as if its curvature terms were another sampler's."""
     return TRUE["log_ratio"](r, start, end._replace(gradient=0.5 * end.gradient), step_size)
 
 
@@ -318,7 +318,7 @@ MUTATIONS = {
     "accept_deleted_smmala": ACCEPT(accept_everything, invariant("smmala", "log_gamma")),
     "accept_deleted_amsmmala": ACCEPT(accept_everything, invariant("amsmmala", "log_gamma")),
     "reverse_step_smmala": RATIO(reverse_step_off_by_5_percent, invariant("smmala", "log_gamma")),
-    "reverse_step_mmala": RATIO(reverse_step_off_by_5_percent, invariant("mmala", "log_gamma")),
+    "reverse_step_mmala": RATIO(reverse_step_off_by_5_percent, invariant("mmala", "funnel")),
     "determinant_smmala": RATIO(determinants_dropped, invariant("smmala", "log_gamma")),
     "determinant_hp_mala": RATIO(determinants_dropped, invariant("hp_mala", "funnel")),
     "determinant_smmala_fisher": RATIO(
@@ -329,7 +329,7 @@ MUTATIONS = {
     "stale_metric_mmala": RATIO(stale_metric, invariant("mmala_fisher", "log_gamma")),
     "stale_slope_smmala": RATIO(stale_slope, invariant("smmala", "log_gamma")),
     "floor_at_the_end": RATIO(another_floor_at_the_end, invariant("hp_mala", "log_gamma")),
-    "curvature_at_one_end": RATIO(no_curvature_at_the_end, invariant("mmala", "log_gamma")),
+    "curvature_at_one_end": RATIO(half_the_drift_at_the_end, invariant("mmala", "log_gamma")),
     "metric_follows_the_chain": Mutation(
         samplers.Row,
         "on",

@@ -1,0 +1,142 @@
+"""Tables of measurements: a section each, kept as JSON and written as a page of the docs."""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+__all__ = ["ROOT", "Report", "Section"]
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclasses.dataclass
+class Section:
+    """A table of the results page, with what it was expected to show.
+
+    `checks` holds tuples of what is compared, its value, and its upper limit.
+    """
+
+    title: str
+    text: str
+    columns: list[str]
+    rows: list[list[Any]]
+    checks: list[tuple[str, float, float]] = dataclasses.field(default_factory=list)
+    date: str = ""
+    command: str = ""
+
+
+def machine() -> dict[str, str]:
+    """Processor, number of cores and versions."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    packages = ("jax", "jaxlib", "numpyro", "blackjax", "diffrax", "arviz")
+    return {
+        "processor": names[0] if names else platform.processor(),
+        "cores": str(os.cpu_count()),
+        "backend": jax.default_backend(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+    }
+
+
+def cell(value: Any) -> str:
+    """A number with three or four significant digits."""
+    if isinstance(value, bool | str):
+        return str(value)
+    is_large = isinstance(value, int) or abs(value) >= 1000
+    return f"{value:,.0f}" if is_large else f"{value:#.4g}".rstrip(".")
+
+
+def markdown_table(columns: list[str], rows: list[list[Any]]) -> str:
+    lines = [columns, ["---"] * len(columns), *([cell(value) for value in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def section_page(section: Section) -> str:
+    """A section as Markdown: table first, then what was expected of it."""
+    parts = [f"## {section.title}", section.text, markdown_table(section.columns, section.rows)]
+    if section.checks:
+        rows = [
+            [what, value, limit, "yes" if value <= limit else "**no**"]
+            for what, value, limit in section.checks
+        ]
+        parts.append(markdown_table(["ratio", "measured", "at most", "met"], rows))
+    parts.append(f"Measured on {section.date} by `{section.command}`.")
+    return "\n\n".join(parts)
+
+
+@dataclasses.dataclass
+class Report:
+    """A script's sections.
+
+    name
+        Name of the script, and of the files in docs/results.
+    title
+        Title of the page.
+    sections
+        Functions that measure; each takes whether sizes are small.
+    """
+
+    name: str
+    title: str
+    sections: dict[str, Callable[[bool], Section]]
+
+    def page(self, results: dict) -> str:
+        """The whole page from what is in the JSON file."""
+        facts = [[name, value] for name, value in results["machine"].items()]
+        sections = [
+            section_page(Section(**results["sections"][name]))
+            for name in self.sections
+            if name in results["sections"]
+        ]
+        return (
+            "\n\n".join([f"# {self.title}", markdown_table(["machine", ""], facts), *sections])
+            + "\n"
+        )
+
+    def save(self, folder: Path, new: dict[str, Section]) -> None:
+        """Put the sections in the JSON file of `folder` and write the page."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.name}.json"
+        results = json.loads(path.read_text()) if path.exists() else {"sections": {}}
+        results["machine"] = machine()
+        results["sections"] |= {name: dataclasses.asdict(section) for name, section in new.items()}
+        path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        (folder / f"{self.name}.md").write_text(self.page(results))
+
+    def parse(self, arguments: list[str] | None) -> argparse.Namespace:
+        """Arguments of the command line."""
+        parser = argparse.ArgumentParser(description=self.title)
+        names = list(self.sections)
+        parser.add_argument("sections", nargs="*", help=f"which of {names}; all by default")
+        parser.add_argument("--quick", action="store_true", help="small sizes, nothing is written")
+        parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results")
+        options = parser.parse_args(arguments)
+        if unknown := sorted(set(options.sections) - set(names)):
+            parser.error(f"unknown sections {unknown}; choose from {names}")
+        return options
+
+    def main(self, arguments: list[str] | None = None) -> None:
+        """Run the sections that are named, print them, and write the page."""
+        options = self.parse(arguments)
+        given = sys.argv[1:] if arguments is None else arguments
+        for name in options.sections or self.sections:
+            print(f"{name}: {self.sections[name].__doc__}", flush=True)
+            section = self.sections[name](options.quick)
+            section.date = datetime.date.today().isoformat()
+            section.command = shlex.join(["python", f"benchmarks/{self.name}.py", *given])
+            print("\n" + section_page(section) + "\n", flush=True)
+            if not options.quick:
+                self.save(options.output, {name: section})

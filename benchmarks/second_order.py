@@ -1,0 +1,406 @@
+"""What curvature costs and what it buys: ``python benchmarks/second_order.py``.
+
+Each section is a function that measures and returns a table. The sections are kept in
+``docs/results/second_order.json``, from which ``docs/results/second_order.md`` is written. The data
+come from the folder in the environment variable NUMPYRO_FWD_DATA, or ../shared/data.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.infer import NUTS
+
+import blackjax_ext
+from benchmarks.report import ROOT, Report, Section
+from benchmarks.runs import Run, run_chains
+from blackjax_ext import metrics, schedules
+from blackjax_ext.mcmc import alsmmala
+from numpyro_fwd import (
+    ALSMMALA,
+    AMSMMALA,
+    HPMALA,
+    MALA,
+    MMALA,
+    SMMALA,
+    BlackJAXKernel,
+    RandomWalk,
+)
+
+REFRESH = 0.02
+
+
+# What a step costs
+
+
+def logistic_problem(size: int, num_rows: int) -> Callable:
+    """Log density of a logistic regression with a standard normal prior."""
+    key_x, key_y = jax.random.split(jax.random.key(0))
+    x = jax.random.normal(key_x, (num_rows, size))
+    y = jax.random.bernoulli(key_y, 0.5, (num_rows,)).astype(float)
+
+    def logdensity(beta):
+        logits = x @ beta
+        return jnp.sum(y * logits - jax.nn.softplus(logits)) - 0.5 * jnp.sum(beta**2)
+
+    return logdensity
+
+
+def chains_of(name: str, logdensity_fn: Callable, size: int, num_chains: int, num_steps: int):
+    """A program that takes `num_steps` steps with `num_chains` chains, and its first states."""
+    dense = jnp.eye(size) * 0.02
+    kernel = getattr(blackjax_ext, name).build_kernel()
+    sampler = getattr(blackjax_ext, name)(logdensity_fn, 0.1, dense)
+    states = jax.vmap(lambda x: sampler.init(x, None))(jnp.zeros((num_chains, size)))
+    metric = metrics.factorize(dense)
+
+    def one(states, key):
+        options = {}
+        if name == "alsmmala":  # decided once for all chains: one run in every so many
+            run = states.iteration[0] // alsmmala.RUN_LENGTH
+            refresh = run % round(1 / REFRESH) == 1
+            options = {"refresh": refresh, "is_current": states.is_current[0]}
+
+        def step(key, state):
+            return kernel(key, state, logdensity_fn, 0.1, metric, **options)[0]
+
+        return jax.vmap(step)(jax.random.split(key, num_chains), states), None
+
+    keys = jax.random.split(jax.random.key(1), num_steps)
+    run = jax.jit(lambda states: jax.lax.scan(one, states, keys)[0])
+    return run.lower(states).compile(), states
+
+
+def seconds_per_step(name: str, size: int, num_chains: int, num_steps: int, repeats: int) -> float:
+    """Least time of a step over `repeats` runs."""
+    logdensity_fn = logistic_problem(size, 500)
+    run, states = chains_of(name, logdensity_fn, size, num_chains, num_steps)
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(run(states))
+        times.append(time.perf_counter() - start)
+    return min(times) / num_steps
+
+
+def cost(quick: bool) -> Section:
+    """Time of a step with partial metric updates against Theorem 1."""
+    rows, checks = [], []
+    for size, num_chains in ((50, 64), (200, 1)):
+        lengths = {"smmala": 40, "mala": 4_000, "alsmmala": 16_000}
+        if quick:
+            lengths = {name: max(8, n // 40) for name, n in lengths.items()}
+        times = {
+            name: seconds_per_step(name, size, num_chains, n, 1 if quick else 3)
+            for name, n in lengths.items()
+        }
+        predicted = schedules.expected_cost(
+            schedules.geometric(REFRESH), 1, times["smmala"], times["mala"]
+        )
+        for name, value in {**times, "Theorem 1": predicted}.items():
+            rows.append([size, num_chains, name, 1e6 * value, value / times["mala"]])
+        where = f"D = {size}, {num_chains} chain" + "s" * (num_chains > 1)
+        checks.append((f"alsmmala / Theorem 1, {where}", times["alsmmala"] / predicted, 1.3))
+        checks.append((f"alsmmala / smmala, {where}", times["alsmmala"] / times["smmala"], 0.2))
+    return Section(
+        "The cost of partial metric updates",
+        "A logistic regression with 500 rows; metric: the absolute Hessian, with its eigenvalues; "
+        f"SMMALA steps are a share {REFRESH}, one run of {alsmmala.RUN_LENGTH} in every "
+        f"{alsmmala.RUN_LENGTH / REFRESH:.0f} steps, the same for all chains. Theorem 1 predicts "
+        f"{REFRESH} c(smmala) + {1 - REFRESH} c(mala), MALA being preconditioned.",
+        ["D", "chains", "step", "µs", "over mala"],
+        rows,
+        checks,
+    )
+
+
+def amsmmala_step(size: int, follow: bool) -> tuple[Any, tuple]:
+    """A compiled step of AMSMMALA between refreshes, and its arguments."""
+    kernel = blackjax_ext.amsmmala.build_kernel()
+
+    def logdensity_fn(x):
+        return -0.5 * jnp.sum(x**2)
+
+    diagonal = metrics.diagonal_hessian(0.1)
+    state = blackjax_ext.amsmmala.init(jnp.zeros(size), logdensity_fn, metric_fn=diagonal)
+
+    def step(key, state):
+        return kernel(
+            key,
+            state,
+            logdensity_fn,
+            0.1,
+            metric_fn=diagonal,
+            follow=follow,
+            refresh=jnp.array(False),
+        )[0]
+
+    arguments = (jax.random.key(0), state)
+    return jax.jit(step).lower(*arguments).compile(), arguments
+
+
+def growth(quick: bool) -> Section:
+    """How an AMSMMALA step between refreshes grows with the dimension."""
+    sizes = (50, 100, 200) if quick else (50, 100, 200, 400, 800)
+    rows, previous = [], None
+    for size in sizes:
+        step, arguments = amsmmala_step(size, follow=True)
+        flops = step.cost_analysis()["flops"]
+        times = []
+        for _ in range(20 if quick else 200):
+            start = time.perf_counter()
+            jax.block_until_ready(step(*arguments))
+            times.append(time.perf_counter() - start)
+        row = [size, flops / size**2, 1e6 * min(times)]
+        rows.append([*row, flops / previous if previous else 1.0])
+        previous = flops
+    return Section(
+        "An AMSMMALA step between refreshes",
+        "Counted by XLA, and the least time, with the covariance learning from the draw "
+        "(`follow=True`, as in the warm-up) on a standard normal. A factor of 4 for each doubling "
+        "of D is D^2, 8 would be D^3.",
+        ["D", "flops / D^2", "µs", "flops over those of half of D"],
+        rows,
+        [("flops at the largest D over those of half of it", rows[-1][-1], 4.4)],
+    )
+
+
+# What curvature buys where the truth is known
+
+
+def rosenbrock():
+    """Banana of the HP-MALA paper: x ~ N(1, 10), y | x ~ N(x^2, 1/2)."""
+    x = numpyro.sample("x", dist.Normal(1, 10**0.5))
+    numpyro.sample("y", dist.Normal(x**2, 0.5**0.5))
+
+
+def funnel():
+    """Funnel of the HP-MALA paper: v ~ N(0, 9), x | v ~ N(0, e^v)."""
+    v = numpyro.sample("v", dist.Normal(0, 3))
+    numpyro.sample("x", dist.Normal(0, jnp.exp(v / 2)))
+
+
+# model, the site that is hard to explore, its mean and variance
+TRUTHS = {"Rosenbrock": (rosenbrock, "x", 1.0, 10.0), "funnel": (funnel, "v", 0.0, 9.0)}
+
+
+def hmc(model, **options):
+    """HMC with ten steps."""
+    return BlackJAXKernel(
+        model, blackjax.hmc, num_integration_steps=10, target_accept_prob=0.8, **options
+    )
+
+
+def truth_samplers(size: int) -> dict[str, tuple[Callable, float]]:
+    """Samplers, and the evaluations a step of each counts: D + 1 with a Hessian."""
+    softabs = metrics.softabs_hessian(2.0)
+    hessian = size + 1.0
+    return {
+        "RandomWalk": (RandomWalk, 1.0),
+        "MALA": (MALA, 1.0),
+        "HMC, 10 steps": (hmc, 10.0),
+        "NUTS": (NUTS, np.nan),
+        "HPMALA": (HPMALA, hessian),
+        "SMMALA, SoftAbs": (partial(SMMALA, metric_fn=softabs), hessian),
+        "SMMALA, Gauss-Newton": (partial(SMMALA, metric="gauss_newton"), hessian),
+        "MMALA, SoftAbs": (partial(MMALA, metric_fn=softabs), 2.0 * size + 1.0),
+        "ALSMMALA": (ALSMMALA, 1.0 + 0.05 * hessian * (1 + 1 / alsmmala.RUN_LENGTH)),
+        "AMSMMALA": (AMSMMALA, 1.0 + 2 / 7 * hessian),
+    }
+
+
+def truth_row(target: str, name: str, make: Callable, calls: float, quick: bool) -> list:
+    model, site, mean, variance = TRUTHS[target]
+    num_samples = (200 if quick else 10_000) // (10 if name in ("NUTS", "HMC, 10 steps") else 1)
+    fields = ("accept_prob", "num_steps", "diverging")
+    num_chains = 8 if quick else 64
+    run = run_chains(make(model), (), num_samples // 4, num_samples, num_chains, fields)
+    per_step = float(run.fields["num_steps"].mean()) if np.isnan(calls) else calls
+    budget = per_step * num_samples
+    draws = np.asarray(run.draws[site], np.float64)
+    # squared error of one chain's estimate, in units of the truth
+    of_mean = np.mean((draws.mean(axis=1) - mean) ** 2) / variance
+    of_variance = np.mean((draws.var(axis=1) / variance - 1) ** 2) / 2
+    needed = [budget * error / 0.1**2 for error in (of_mean, of_variance)]
+    print(f"  {target}, {name}: {needed[0]:.0f}, {needed[1]:.0f}", flush=True)
+    return [
+        *(target, name, float(run.fields["accept_prob"].mean())),
+        *(per_step, num_samples, of_mean**0.5, of_variance**0.5),
+        *needed,
+        run.ess / num_chains / budget * 1e3,
+        run.rhat,
+    ]
+
+
+def truths(quick: bool) -> Section:
+    """Errors against the truth per evaluation on the banana and the funnel."""
+    names = ["NUTS", "HPMALA"] if quick else list(truth_samplers(2))
+    rows = [
+        truth_row(target, name, *truth_samplers(2)[name], quick)
+        for target in TRUTHS
+        for name in names
+    ]
+    return Section(
+        "Errors against the truth",
+        "Targets of the HP-MALA paper, in two dimensions; 64 chains, steps and metrics adapted in "
+        "a warm-up of a quarter of the draws, which does not count. Errors are root mean squares "
+        "over chains of the estimate that one chain makes: of the mean of the coordinate that is "
+        "hard to explore, in standard deviations, and of its variance, relative and over the "
+        "square root of 2. Evaluations count calls of density and gradient, and D more for a "
+        "Hessian (a Hessian-vector product each). 'Needed' is the number for an error of 0.1 at "
+        "the rate of one over the square root. The effective sample size is the least of the two "
+        "coordinates, and means little where the errors are large.",
+        [
+            *("target", "sampler", "acceptance", "evaluations per draw", "draws per chain"),
+            *("error of mean", "error of variance", "needed for mean", "needed for variance"),
+            *("ESS per 1000 evaluations", "R-hat"),
+        ],
+        rows,
+    )
+
+
+# The regressions and the t density of Papamarkou and Ford
+
+
+def data_folder() -> Path:
+    """Where the data are."""
+    folder = Path(os.environ.get("NUMPYRO_FWD_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"no data in {folder}: set NUMPYRO_FWD_DATA to a folder with swiss/swiss.txt "
+            "(github.com/papamarkou/GeometricMCMC.jl, test) and papamarkou/coarse_bei.csv "
+            "(github.com/papamarkou/GAMCSampler.jl, examples/poisson/data)."
+        )
+    return folder
+
+
+def standardized(x: np.ndarray) -> np.ndarray:
+    return (x - x.mean(axis=0)) / x.std(axis=0, ddof=1)
+
+
+def logistic_data() -> tuple:
+    """Swiss bank notes: 200 x 4."""
+    table = np.loadtxt(data_folder() / "swiss" / "swiss.txt")
+    return jnp.asarray(standardized(table[:, :4])), jnp.asarray(table[:, 4])
+
+
+def logistic(x, y):
+    beta = numpyro.sample("beta", dist.Normal(0, 10).expand([4]).to_event(1))
+    numpyro.sample("y", dist.Bernoulli(logits=x @ beta), obs=y)
+
+
+def poisson_data() -> tuple:
+    """Trees of Barro Colorado in 200 cells, on elevation, its square and the gradient."""
+    path = data_folder() / "papamarkou" / "coarse_bei.csv"
+    count, elevation, gradient = np.loadtxt(path, delimiter=",", skiprows=1).T
+    elevation, gradient = standardized(elevation), standardized(gradient)
+    x = np.stack([np.ones(200), elevation, elevation**2, gradient], axis=1)
+    return jnp.asarray(x), jnp.asarray(count)
+
+
+def poisson(x, y):
+    beta = numpyro.sample("beta", dist.Normal(0, 10).expand([4]).to_event(1))
+    numpyro.sample("y", dist.Poisson(jnp.exp(x @ beta)), obs=y)
+
+
+T_SIZE, T_FREEDOM = 20, 30.0
+
+
+def t_density():
+    """Multivariate t: 20 dimensions, 30 degrees of freedom, correlations 0.9^|i - j|."""
+    i = np.arange(T_SIZE)
+    sigma = 0.9 ** np.abs(i[:, None] - i) * (T_FREEDOM - 2) / T_FREEDOM
+    root = jnp.asarray(np.linalg.cholesky(sigma))
+    numpyro.sample("x", dist.MultivariateStudentT(T_FREEDOM, jnp.zeros(T_SIZE), root))
+
+
+REGRESSIONS = {
+    "logistic": (logistic, logistic_data, {"metric": "gauss_newton"}),
+    "Poisson": (poisson, poisson_data, {"metric": "gauss_newton"}),
+    "t": (t_density, tuple, {"metric_fn": metrics.softabs_hessian(1000.0)}),
+}
+
+
+def regression_samplers(metric: dict, num_steps: int) -> dict[str, Callable]:
+    """Samplers of the paper, with preconditioned MALA, NUTS and a random walk as references."""
+    plain = {"adapt_mass_matrix": False, "inverse_mass_matrix": None}
+    paper = schedules.exponential(7.0, 0.0, num_steps)
+    return {
+        "RandomWalk": partial(RandomWalk, dense_mass=True),
+        "MALA of the paper": partial(MALA, **plain),
+        "MALA": partial(MALA, dense_mass=True),
+        "SMMALA": partial(SMMALA, **metric, **plain),
+        "AMSMMALA": partial(AMSMMALA, **metric, **plain),
+        "ALSMMALA of the paper's schedule": partial(ALSMMALA, **metric, **plain, schedule=paper),
+        "ALSMMALA": partial(ALSMMALA, **metric, dense_mass=True),
+        "NUTS": partial(NUTS, dense_mass=True),
+    }
+
+
+def regression_row(target: str, name: str, make: Callable, quick: bool) -> tuple[list, Run]:
+    model, data, _ = REGRESSIONS[target]
+    num_samples = 200 if quick else 10_000
+    num_warmup = num_samples // 10 if "paper" in name or "AM" in name else 1_000
+    num_warmup = min(num_warmup, num_samples)
+    if name == "NUTS":
+        num_samples //= 5
+    run = run_chains(make(model), data(), num_warmup, num_samples, 10, ("accept_prob",))
+    rate = run.ess / run.sampling
+    print(f"  {target}, {name}: {rate:.0f}/s, R-hat {run.rhat:.3f}", flush=True)
+    acceptance = float(run.fields["accept_prob"].mean())
+    return [
+        *(target, name, acceptance, 10 * num_samples, run.ess, run.rhat, run.sampling, rate)
+    ], run
+
+
+def regressions(quick: bool) -> Section:
+    """The regressions and the t density of Papamarkou and Ford."""
+    rows, checks = [], []
+    for target in ["logistic"] if quick else REGRESSIONS:
+        metric = REGRESSIONS[target][2]
+        samplers = regression_samplers(metric, 220 if quick else 11_000)
+        names = ["MALA of the paper", "ALSMMALA"] if quick else list(samplers)
+        found = {name: regression_row(target, name, samplers[name], quick)[0] for name in names}
+        base = found["MALA of the paper"][-1]
+        rows += [[*row, row[-1] / base] for row in found.values()]
+        if target != "t":
+            best = max(row[-1] for name, row in found.items() if name.startswith("ALSMMALA"))
+            checks.append((f"MALA of the paper / ALSMMALA, {target}", base / best, 1 / 2.09))
+    return Section(
+        "Regressions and the t density",
+        "Logistic regression on the Swiss bank notes, Poisson regression on the trees of Barro "
+        "Colorado (four coefficients each, prior N(0, 100 I)) and a t density in 20 dimensions. "
+        "Ten vectorized chains of 10,000 draws (NUTS 2,000). 'MALA of the paper' has no "
+        "preconditioner; SMMALA, AMSMMALA and 'ALSMMALA of the paper's schedule' have none but "
+        "their metric (expected Fisher information plus the prior's precision; SoftAbs with alpha "
+        "= 1000 for the t density); the schedule is exp(-7 i / n). The others adapt a dense one. "
+        "All are exact: what adapts is frozen after the warm-up. Least bulk ESS of the "
+        "coordinates; seconds of sampling without warm-up and compilation.",
+        [
+            *("target", "sampler", "acceptance", "draws", "ESS", "R-hat", "seconds", "ESS/s"),
+            "over MALA of the paper",
+        ],
+        rows,
+        checks,
+    )
+
+
+SECTIONS: dict[str, Callable[[bool], Section]] = {
+    f.__name__: f for f in (cost, growth, truths, regressions)
+}
+REPORT = Report("second_order", "Second-order samplers: cost and yield", SECTIONS)
+
+if __name__ == "__main__":
+    REPORT.main()

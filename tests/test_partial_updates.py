@@ -1,0 +1,93 @@
+"""What a metric that follows the chain costs in bias, and that the default has none."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import blackjax_ext
+import numpyro_fwd
+from blackjax_ext import metrics, schedules
+from tests.laws.targets import FUNNEL, FUNNEL_SCALE
+
+NUM_CHAINS, NUM_STEPS = 20_000, 30
+
+
+def variance_of_the_neck(follow):
+    """Variance of the funnel's neck, over its true value, after steps from exact starts."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sampler = blackjax_ext.alsmmala(
+            FUNNEL.logdensity,
+            0.8,
+            schedule=schedules.geometric(0.5),
+            metric_fn=metrics.softabs_hessian(2.0),
+            follow=follow,
+            run_length=1,
+        )
+    starts = jnp.asarray(FUNNEL.draw(np.random.default_rng(0), NUM_CHAINS), jnp.float32)
+
+    def chain(start, key):
+        origin = sampler.init(jnp.zeros_like(start))
+        state = sampler.init(start)._replace(cached=origin.cached)
+        keys = jax.random.split(key, NUM_STEPS)
+        return jax.lax.scan(lambda s, k: (sampler.step(k, s)[0], None), state, keys)[0].position
+
+    ends = jax.jit(jax.vmap(chain))(starts, jax.random.split(jax.random.key(1), NUM_CHAINS))
+    return float(np.var(np.asarray(ends[:, 0], np.float64)) / FUNNEL_SCALE**2)
+
+
+def test_a_metric_that_follows_the_chain_is_biased_and_a_frozen_one_is_not():
+    error = np.sqrt(2 / NUM_CHAINS)
+    assert abs(variance_of_the_neck(follow=False) - 1) < 5 * error
+    # 1.24 times the truth was measured
+    assert variance_of_the_neck(follow=True) > 1 + 10 * error
+
+
+@pytest.mark.parametrize("algorithm", ["alsmmala", "amsmmala"])
+def test_following_warns(algorithm):
+    with pytest.warns(UserWarning, match="does not leave the target invariant"):
+        getattr(blackjax_ext, algorithm)(lambda x: -(x**2), 1.0, follow=True)
+
+
+@pytest.mark.parametrize("kernel", ["ALSMMALA", "AMSMMALA"])
+def test_following_warns_under_numpyro(kernel):
+    with pytest.warns(UserWarning, match="does not leave the target invariant"):
+        getattr(numpyro_fwd, kernel)(lambda: None, follow=True)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_covariance_is_that_of_the_draws(follow, x64):
+    def logdensity(x):
+        return -0.5 * jnp.sum(x**2)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sampler = blackjax_ext.amsmmala(logdensity, 0.9, jnp.array([4.0, 0.25]), follow=follow)
+    first = sampler.init(jnp.array([1.0, -0.5]))
+
+    def step(state, key):
+        state = sampler.step(key, state)[0]
+        return state, state.position
+
+    keys = jax.random.split(jax.random.key(2), 200)
+    last, draws = jax.jit(lambda state: jax.lax.scan(step, state, keys))(first)
+    if not follow:
+        np.testing.assert_array_equal(last.covariance.inverse_sqrt, first.covariance.inverse_sqrt)
+        return
+    # the start counts for D + 5 draws at the first position with the first covariance
+    whitened = np.asarray(draws) / [2.0, 0.5]
+    origin = np.array([0.5, -1.0])
+    weights = np.concatenate([[7.0], np.ones(200)])
+    points = np.concatenate([origin[None], whitened])
+    mean = np.average(points, axis=0, weights=weights)
+    spread = (points - mean).T * weights @ (points - mean)
+    expected = (spread + 7.0 * first.covariance.inverse()) / 207
+    np.testing.assert_allclose(last.covariance.inverse(), expected, rtol=1e-8)
+    np.testing.assert_allclose(last.mean, mean * [2.0, 0.5], rtol=1e-8)
+    root, inverse_root = last.covariance.inverse_sqrt, last.covariance.sqrt
+    np.testing.assert_allclose(root @ inverse_root, np.eye(2), atol=1e-9)
+    log_determinant = -np.linalg.slogdet(last.covariance.inverse())[1]
+    np.testing.assert_allclose(last.covariance.log_determinant, log_determinant, rtol=1e-8)

@@ -122,12 +122,12 @@ class Spectral(NamedTuple):
     @property
     def inverse_sqrt(self) -> Array:
         """``R``, shape (D, D)."""
-        return self.vectors / self.scale
+        return self.vectors / self.scale[..., None, :]
 
     @property
     def sqrt(self) -> Array:
         """``R^{-1}``, shape (D, D)."""
-        return self.scale[:, None] * self.vectors.T
+        return self.scale[..., None] * jnp.swapaxes(self.vectors, -1, -2)
 
     def inverse_sqrt_times(self, z: Array) -> Array:
         """``R z``; leading axes of `z` are batches."""

@@ -99,13 +99,14 @@ class Local(NamedTuple):
 
 def check_metric(metric: Factor) -> None:
     """Raise ValueError for a metric that is seen not to be finite; traced ones are let through."""
-    if isinstance(metric.inverse_sqrt, jax.core.Tracer):
+    leaves = jax.tree.leaves(metric)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return
-    if not all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(metric)):
+    if not all(jnp.isfinite(leaf).all() for leaf in leaves):
         raise ValueError(
             "the metric must be finite, symmetric and positive definite at the start; got one that "
-            f"is not, with the factor\n{metric.inverse_sqrt}\nStart where the Hessian or the "
-            "information is finite, or give another metric_fn."
+            f"is not, with the factor\n{leaves[0]}\nStart where the Hessian or the information is "
+            "finite, or give another metric_fn."
         )
 
 

@@ -2,6 +2,7 @@
 # make test            lint, type check and tests
 # make docs            build the documentation, warnings are errors
 # make bench-forward   the forward-mode benchmark (writes docs/results/forward_mode.md)
+# make bench-second-order   the second-order benchmark (writes docs/results/second_order.md)
 # make wheel-check     build a wheel and import it in an empty environment
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo test lint types pytest docs bench-forward wheel-check clean
+.PHONY: help .venv demo test lint types pytest docs bench-forward bench-second-order wheel-check clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -66,6 +67,9 @@ docs: $(INSTALLED_DOCS)
 
 bench-forward: $(INSTALLED)
 	$(BIN)/python benchmarks/forward_mode.py
+
+bench-second-order: $(INSTALLED)
+	$(BIN)/python benchmarks/second_order.py
 
 # Builds and imports outside the checkout, so that nothing but the wheel can be imported.
 wheel-check: $(INSTALLED)

@@ -8,6 +8,7 @@ import pytest
 import blackjax_ext
 
 ALGORITHMS = ("random_walk", "mala", "fmala", "line_fmala", "pc_fmala", "pc_line_fmala")
+ALGORITHMS += ("smmala", "hp_mala", "mmala", "alsmmala", "amsmmala")
 FORWARD = ("fmala", "line_fmala", "pc_fmala", "pc_line_fmala")
 WITH_FRAMES = ("fmala", "line_fmala", "pc_line_fmala")
 WITH_FLOOR = ("pc_fmala", "pc_line_fmala")

@@ -17,6 +17,7 @@ import numpyro_fwd
 from numpyro_fwd import FMALA, MALA, PCFMALA, BlackJAXKernel, LineFMALA, PCLineFMALA, RandomWalk
 
 NAMES = ("RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA")
+NAMES += ("SMMALA", "ALSMMALA")
 WITH_FRAMES = (FMALA, LineFMALA, PCLineFMALA)
 FORWARD = (FMALA, LineFMALA, PCFMALA, PCLineFMALA)
 NAN, INF = float("nan"), float("inf")

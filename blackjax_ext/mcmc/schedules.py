@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -106,7 +107,8 @@ def check_schedule(schedule: Schedule) -> None:
             "schedule must be a function of the iteration, such as schedules.geometric(0.1); "
             f"got {schedule!r}."
         )
-    value = jnp.asarray(schedule(jnp.asarray(0)))
+    with jax.ensure_compile_time_eval():
+        value = jnp.asarray(schedule(jnp.asarray(0)))
     if value.shape != () or not 0 <= float(value) <= 1:
         raise ValueError(f"schedule must return a probability; at iteration 0 it is {value}.")
 

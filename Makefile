@@ -60,7 +60,7 @@ types: $(INSTALLED)
 
 pytest: $(INSTALLED)
 	@mkdir -p .cache/jax
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build

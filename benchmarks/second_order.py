@@ -205,7 +205,7 @@ def hmc(model, **options):
 
 def truth_samplers(size: int) -> dict[str, tuple[Callable, float]]:
     """Samplers, and the evaluations a step of each counts: D + 1 with a Hessian."""
-    softabs = metrics.softabs_hessian(2.0)
+    softabs = metrics.softabs_hessian(1.0)
     hessian = size + 1.0
     return {
         "RandomWalk": (RandomWalk, 1.0),
@@ -213,6 +213,8 @@ def truth_samplers(size: int) -> dict[str, tuple[Callable, float]]:
         "HMC, 10 steps": (hmc, 10.0),
         "NUTS": (NUTS, np.nan),
         "HPMALA": (HPMALA, hessian),
+        "HPMALA, floor 0.1": (partial(HPMALA, floor=0.1), hessian),
+        "HPMALA, floor 3": (partial(HPMALA, floor=3.0), hessian),
         "SMMALA, SoftAbs": (partial(SMMALA, metric_fn=softabs), hessian),
         "SMMALA, Gauss-Newton": (partial(SMMALA, metric="gauss_newton"), hessian),
         "MMALA, SoftAbs": (partial(MMALA, metric_fn=softabs), 2.0 * size + 1.0),
@@ -335,7 +337,7 @@ REGRESSIONS = {
 
 def regression_samplers(metric: dict, num_steps: int) -> dict[str, Callable]:
     """Samplers of the paper, with preconditioned MALA, NUTS and a random walk as references."""
-    plain = {"adapt_mass_matrix": False, "inverse_mass_matrix": None}
+    plain = {"adapt_mass_matrix": False}
     paper = schedules.exponential(7.0, 0.0, num_steps)
     return {
         "RandomWalk": partial(RandomWalk, dense_mass=True),

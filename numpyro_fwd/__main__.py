@@ -6,6 +6,7 @@ Writes pictures and a NetCDF file per sampler and target to ``demo/``; prints a 
 import argparse
 import importlib.util
 import sys
+import tempfile
 import textwrap
 import time
 import warnings
@@ -30,12 +31,18 @@ def main(arguments: list[str] | None = None) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
+    import jax
+
     from numpyro_fwd import demo
 
     begin = time.perf_counter()
     options.out.mkdir(parents=True, exist_ok=True)
-    for target in (demo.logistic_regression(), demo.funnel()):
-        demonstrate(target, options)
+    with tempfile.TemporaryDirectory() as cache:
+        # the search for a start is the same program for many samplers: compile it once
+        if jax.config.jax_compilation_cache_dir is None:
+            jax.config.update("jax_compilation_cache_dir", cache)
+        for target in (demo.logistic_regression(), demo.funnel()):
+            demonstrate(target, options)
     print(READING)
     print(f"\nWritten in {time.perf_counter() - begin:.0f} s, pictures and draws (az.from_netcdf):")
     for pattern in ("*.png", "*.nc"):

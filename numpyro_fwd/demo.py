@@ -13,12 +13,27 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.infer import MCMC, NUTS
 
-from numpyro_fwd.kernels import FMALA, MALA, PCFMALA, LineFMALA, PCLineFMALA, RandomWalk
+from numpyro_fwd.kernels import (
+    ALSMMALA,
+    AMSMMALA,
+    FMALA,
+    HPMALA,
+    MALA,
+    MMALA,
+    PCFMALA,
+    SMMALA,
+    LineFMALA,
+    PCLineFMALA,
+    RandomWalk,
+)
 
 __all__ = ["NUM_CHAINS", "Budget", "Run", "Target", "funnel", "logistic_regression", "run", "table"]
 
 NUM_CHAINS = 4
-SAMPLERS = (NUTS, RandomWalk, MALA, FMALA, LineFMALA, PCFMALA, PCLineFMALA)
+FIRST_ORDER = (RandomWalk, MALA, FMALA, LineFMALA, PCFMALA, PCLineFMALA)
+SECOND_ORDER = (HPMALA, SMMALA, MMALA)
+PARTIAL = (ALSMMALA, AMSMMALA)
+SAMPLERS = (NUTS, *FIRST_ORDER, *SECOND_ORDER, *PARTIAL)
 QUICK_SAMPLERS = (NUTS, RandomWalk, FMALA)
 FUNNEL_SIZE = 9  # of theta
 
@@ -101,10 +116,14 @@ def funnel() -> Target:
 
 
 def budgets(quick: bool) -> Iterator[tuple[Callable, Budget]]:
-    """Each sampler with its budget; a step of NUTS is a trajectory of many gradients."""
+    """Each sampler with its budget: a step of NUTS is a trajectory, one of SMMALA has a Hessian."""
     for sampler in QUICK_SAMPLERS if quick else SAMPLERS:
         if sampler is NUTS:
             yield sampler, Budget(500, 500, 1) if quick else Budget(1000, 2500, 1)
+        elif sampler in SECOND_ORDER:
+            yield sampler, Budget(1000, 4000, 2)
+        elif sampler in PARTIAL:
+            yield sampler, Budget(2000, 10_000, 4)
         else:
             yield sampler, Budget(2000, 5000, 5) if quick else Budget(10_000, 50_000, 10)
 

@@ -71,9 +71,9 @@ class BlackJAXKernel(MCMCKernel):
         kernel's own, :meth:`best_accept_prob`.
     :param init_strategy: NumPyro initialization strategy.
     :param warm_start: Before the warm-up, follow Newton's path from the start to the best normal
-        approximation along it, which gives first position and metric (:mod:`numpyro_fwd.start`).
-        Off if `adapt_mass_matrix` is False or there is no warm-up; not tried beyond 128 dimensions
-        in forward mode and 512 in reverse mode.
+        approximation along it, which gives the first position and, if `adapt_mass_matrix`, the
+        first metric (:mod:`numpyro_fwd.start`). Off if there is no warm-up; not tried beyond 128
+        dimensions in forward mode and 512 in reverse mode.
     :param differentiation: "reverse", or "forward" for models without a reverse mode: no algorithm
         then calls it. BlackJAX's own are given gradients of D JVPs.
     :param parameters: Further parameters of the algorithm's kernel or ``build_kernel``.
@@ -252,7 +252,7 @@ class BlackJAXKernel(MCMCKernel):
         if self._is_warm(x.shape[1]):
             program = self._reuse(split, find, x)
             x, found = run_with(split, program, key_start, x)
-            if self._inverse_mass_matrix is None:
+            if self._inverse_mass_matrix is None and self._adapt_mass_matrix:
                 metric = found if self._dense_mass else start.diagonal(found)
         inner, step_size = run_with(split, jax.jit(begin), key_inner, key_step, x, metric)
         if hasattr(inner, "metric"):
@@ -272,9 +272,8 @@ class BlackJAXKernel(MCMCKernel):
         return self._programs.setdefault((split.key, x.shape), program)
 
     def _is_warm(self, size: int) -> bool:
-        is_on = self._warm_start and self._adapt_mass_matrix
         is_small = size <= start.MAX_DIMENSION[self._differentiation]
-        return is_on and is_small and self._num_warmup > 0
+        return self._warm_start and is_small and self._num_warmup > 0
 
     def _first_metric(self, x: Array) -> Factor:
         """The metric given, or the identity, in the form that is adapted."""

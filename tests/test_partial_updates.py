@@ -5,7 +5,10 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+from numpyro.infer import MCMC
 
 import blackjax_ext
 import numpyro_fwd
@@ -91,3 +94,49 @@ def test_covariance_is_that_of_the_draws(follow, x64):
     np.testing.assert_allclose(root @ inverse_root, np.eye(2), atol=1e-9)
     log_determinant = -np.linalg.slogdet(last.covariance.inverse())[1]
     np.testing.assert_allclose(last.covariance.log_determinant, log_determinant, rtol=1e-8)
+
+
+def normal(mean):
+    numpyro.sample("x", dist.StudentT(5.0, mean, 1.0).expand([2]).to_event(1))
+
+
+def collected(kernel, **fields):
+    """One run of two vectorized chains with extra fields, each (chains, draws, ...)."""
+    mcmc = MCMC(
+        kernel,
+        num_warmup=60,
+        num_samples=200,
+        num_chains=2,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), jnp.zeros(()), extra_fields=tuple(fields.values()))
+    found = mcmc.get_extra_fields(group_by_chain=True)
+    return {name: np.asarray(found[field]) for name, field in fields.items()}
+
+
+def test_kernel_freezes_the_metric_and_chains_share_the_schedule():
+    schedule = schedules.exponential(5.0, 0.4, 60)
+    kernel = numpyro_fwd.ALSMMALA(normal, schedule=schedule)
+    found = collected(kernel, cached="inner.cached", refreshed="inner.is_current")
+    np.testing.assert_array_equal(found["cached"], np.repeat(found["cached"][:, :1], 200, axis=1))
+    np.testing.assert_array_equal(*found["refreshed"])
+    assert 0.1 < found["refreshed"].mean() < 0.7
+
+
+def test_kernel_freezes_the_covariance():
+    roots = collected(numpyro_fwd.AMSMMALA(normal), root="inner.covariance.inverse_sqrt")["root"]
+    np.testing.assert_array_equal(roots, np.repeat(roots[:, :1], 200, axis=1))
+
+
+@pytest.mark.parametrize("name", ["ALSMMALA", "AMSMMALA"])
+def test_refresh_under_gibbs_keeps_what_is_frozen(name):
+    """Other data change the metric at the position, but not what the warm-up has frozen."""
+    kernel = getattr(numpyro_fwd, name)(normal)
+    state = kernel.init(jax.random.key(0), 0, None, (jnp.zeros(()),), {})
+    other = kernel.refresh(state, (jnp.asarray(3.0),), {})
+    assert other.inner.logdensity != state.inner.logdensity
+    frozen = ("cached",) if name == "ALSMMALA" else ("covariance", "mean", "num_draws")
+    for field in frozen:
+        before, after = getattr(state.inner, field), getattr(other.inner, field)
+        jax.tree.map(np.testing.assert_array_equal, before, after)

@@ -223,11 +223,21 @@ def from_precision(precision: Array) -> Factor:
     """Factor of the metric `precision`, of shape (D,) or (D, D); NaN unless positive definite.
 
     With ``precision = C C^T`` the square root is ``C^T``: one Cholesky and one triangular inverse.
+    The matrix is scaled to a unit diagonal first, and gets as much on the diagonal as rounding may
+    have taken: far out, an information matrix is singular to the digits of float32.
     """
     if precision.ndim == 1:
         return Diagonal(jnp.where(precision > 0, precision, jnp.nan) ** -0.5)
-    root = triangular(jnp.linalg.cholesky(precision))
-    return Dense(root.sqrt.T, root.inverse_sqrt.T, -root.log_determinant)
+    size = precision.shape[0]
+    diagonal = jnp.diagonal(precision)
+    scale = jnp.where(diagonal > 0, diagonal, jnp.nan) ** 0.5
+    ridge = 2 * size * jnp.finfo(precision.dtype).eps * jnp.eye(size, dtype=precision.dtype)
+    root = triangular(jnp.linalg.cholesky(precision / scale[:, None] / scale + ridge))
+    return Dense(
+        root.sqrt.T / scale[:, None],
+        root.inverse_sqrt.T * scale,
+        2.0 * jnp.sum(jnp.log(scale)) - root.log_determinant,
+    )
 
 
 def spectral(curvature: Array, spectrum: Callable[[Array], Array]) -> Factor:

@@ -11,13 +11,15 @@ import blackjax_ext
 from blackjax_ext import metrics, schedules
 from blackjax_ext.mcmc import alsmmala, amsmmala
 from blackjax_ext.mcmc.checks import check_positive
-from blackjax_ext.mcmc.hp_mala import FLOOR
 from numpyro_fwd.kernel import BlackJAXKernel, KernelOptions
 from numpyro_fwd.model import gauss_newton
 
 __all__ = ["ALSMMALA", "AMSMMALA", "HPMALA", "MMALA", "SMMALA"]
 
 MetricName = Literal["gauss_newton"]
+# in whitened coordinates a normal posterior has curvature 1: a lesser floor makes steps longer than
+# the posterior where curvature is negative, and needs several times the evaluations (docs/results)
+WHITENED_FLOOR = 1.0
 LATE_PROBABILITY = 0.05
 DECAY = 7.0
 PERIOD = 7
@@ -31,7 +33,7 @@ class HPMALA(BlackJAXKernel):
 
     :param model: NumPyro model, twice differentiable.
     :param floor: Lower bound delta > 0 of the eigenvalues, in coordinates that the adapted
-        `inverse_mass_matrix` whitens.
+        `inverse_mass_matrix` whitens; with 1 a step is nowhere longer than the posterior's scale.
     :param options: See :class:`BlackJAXKernel`.
     """
 
@@ -39,7 +41,7 @@ class HPMALA(BlackJAXKernel):
         self,
         model: Callable | None = None,
         *,
-        floor: float = FLOOR,
+        floor: float = WHITENED_FLOOR,
         **options: Unpack[KernelOptions],
     ):
         check_positive("floor", floor)
@@ -53,6 +55,8 @@ class HPMALA(BlackJAXKernel):
 
 class MetricKernel(BlackJAXKernel):
     """Kernel of an algorithm with a `metric_fn`, which may be made from the model."""
+
+    default_metric = metrics.absolute_hessian(WHITENED_FLOOR)
 
     def __init__(
         self,
@@ -69,9 +73,8 @@ class MetricKernel(BlackJAXKernel):
         if metric is not None and model is None:
             raise ValueError('metric="gauss_newton" needs a model; got potential_fn.')
         self._metric = metric
-        if metric_fn is not None:
-            options["metric_fn"] = metrics.as_metric(metric_fn)
-        super().__init__(model, algorithm, **options)
+        metric_fn = self.default_metric if metric_fn is None else metric_fn
+        super().__init__(model, algorithm, metric_fn=metrics.as_metric(metric_fn), **options)
 
     def _parameters(self, model_args: tuple, model_kwargs: dict | None) -> dict[str, Any]:
         if self._metric is None or self._model is None:
@@ -87,7 +90,7 @@ class SMMALA(MetricKernel):
 
     :param model: NumPyro model, twice differentiable.
     :param metric_fn: ``metric_fn(logdensity_fn, position)`` in unconstrained coordinates, of
-        :mod:`blackjax_ext.metrics` or your own; the absolute Hessian by default.
+        :mod:`blackjax_ext.metrics` or your own; the absolute Hessian with floor 1 by default.
     :param metric: "gauss_newton" for the expected Fisher information of the model plus the prior's
         precision, instead of a `metric_fn`.
     :param options: See :class:`BlackJAXKernel`.
@@ -115,10 +118,12 @@ class MMALA(MetricKernel):
     One gradient, one metric and its derivative per step. `target_accept_prob` is 0.7 by default.
 
     :param model: NumPyro model, three times differentiable.
-    :param metric_fn: As for :class:`SMMALA`; the SoftAbs Hessian by default.
+    :param metric_fn: As for :class:`SMMALA`; the SoftAbs Hessian with alpha 1 by default.
     :param metric: As for :class:`SMMALA`.
     :param options: See :class:`BlackJAXKernel`.
     """
+
+    default_metric = metrics.softabs_hessian(1.0)
 
     def __init__(
         self,

@@ -5,8 +5,9 @@ import pytest
 from tests.laws import conduct
 from tests.laws.samplers import ROWS
 
-# the preconditioner changes none of these
-PLAIN = [name for name, row in ROWS.items() if not row.dense]
+# the preconditioner changes none of these, nor does the choice among metrics of one kind
+VARIANTS = {"smmala_softabs", "smmala_diagonal", "hp_mala", "mmala_fisher", "alsmmala_diagonal"}
+PLAIN = [name for name, row in ROWS.items() if not row.dense and name not in VARIANTS]
 every_row = pytest.mark.parametrize("row", PLAIN)
 
 

@@ -4,6 +4,7 @@
 # make bench-forward   the forward-mode benchmark (writes docs/results/forward_mode.md)
 # make bench-second-order   the second-order benchmark (writes docs/results/second_order.md)
 # make wheel-check     build a wheel and import it in an empty environment
+# make lower-bounds    part of the tests with the lowest versions that pyproject.toml allows
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,7 +14,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo test lint types pytest docs bench-forward bench-second-order wheel-check clean
+.PHONY: help .venv demo test lint types pytest docs bench-forward bench-second-order wheel-check lower-bounds clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -83,6 +84,19 @@ wheel-check: $(INSTALLED)
 	assert files(blackjax_ext).joinpath("py.typed").is_file(); \
 	assert files(numpyro_fwd).joinpath("py.typed").is_file(); \
 	print("imported", blackjax_ext.__name__, numpyro_fwd.__name__, "from", numpyro_fwd.__file__)'
+
+LOWEST = import re, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	all = p["dependencies"] + p["optional-dependencies"]["test"]; \
+	print(*(re.sub(">=([^,]*).*", r"==\1", d) for d in all), sep="\n")
+
+lower-bounds:
+	@set -eu; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+	$(PYTHON) -c '$(LOWEST)' > "$$work/constraints.txt"; \
+	$(PYTHON) -m venv "$$work/venv"; \
+	"$$work/venv/bin/python" -m pip --disable-pip-version-check install --quiet \
+		--constraint "$$work/constraints.txt" --editable '.[test]'; \
+	"$$work/venv/bin/python" -m pytest -q tests/test_architecture.py tests/test_arguments.py \
+		tests/laws/test_reductions.py tests/test_partial_updates.py
 
 clean:
 	rm -rf .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache dist build docs/_build demo

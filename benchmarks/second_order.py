@@ -391,8 +391,8 @@ def regressions(quick: bool) -> Section:
         "their metric (expected Fisher information plus the prior's precision; SoftAbs with alpha "
         "= 1000 for the t density); the schedule is exp(-7 i / n). The others adapt a dense one; "
         "'its own metric' is the default, the absolute Hessian with a floor of 1 in whitened "
-        "coordinates. All are exact: what adapts is frozen after the warm-up. Least bulk ESS of the "
-        "coordinates; seconds of sampling without warm-up and compilation.",
+        "coordinates. All are exact: what adapts is frozen after the warm-up. Least bulk ESS of "
+        "the coordinates; seconds of sampling without warm-up and compilation.",
         [
             *("target", "sampler", "acceptance", "draws", "ESS", "R-hat", "seconds", "ESS/s"),
             "over MALA of the paper",

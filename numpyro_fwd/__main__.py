@@ -5,6 +5,7 @@ Writes pictures and a NetCDF file per sampler and target to ``demo/``; prints a 
 
 import argparse
 import importlib.util
+import os
 import sys
 import tempfile
 import textwrap
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as cache:
         # the search for a start is the same program for many samplers: compile it once
-        if jax.config.jax_compilation_cache_dir is None:
+        if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
             jax.config.update("jax_compilation_cache_dir", cache)
         for target in (demo.logistic_regression(), demo.funnel()):
             demonstrate(target, options)

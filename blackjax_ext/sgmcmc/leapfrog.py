@@ -14,8 +14,8 @@ In whitened coordinates :math:`\theta = L^{-1} x`, where the momentum is standar
 :math:`g = \nabla\tilde{U}_t(\theta_t)`. The step from :math:`(\theta, r)` needs the noise
 :math:`\eta = A + B` with :math:`A = r_* - r + \epsilon g` and :math:`B = b (r_* + r)`. With the
 same random component, the step from :math:`(\theta_*, -r_*)` that comes back to
-:math:`(\theta, -r)` passes the same :math:`\theta_t` and needs :math:`\eta' = A - B`. Both maps from noise to momentum
-have the same Jacobian, so the ratio of the two densities is
+:math:`(\theta, -r)` passes the same :math:`\theta_t` and needs :math:`\eta' = A - B`. Both maps
+from noise to momentum have the same Jacobian, so the ratio of the two densities is
 
 .. math::
     \exp \frac{|\eta|^2 - |\eta'|^2}{8 b} = \exp \frac{A^T B}{2 b}

@@ -61,7 +61,7 @@ class SGHMCInfo(NamedTuple):
     """Facts about one transition.
 
     acceptance_rate
-        1: there is no test.
+        1, for there is no test, or 0 where a divergent step was undone.
     is_accepted
         Whether the chain moved: True unless the step was divergent.
     is_divergent
@@ -137,7 +137,8 @@ def build_kernel() -> Callable:
         # the momentum that led astray is not kept
         x = jnp.where(is_finite, end.x, x)
         momentum = jnp.where(is_finite, end.momentum, -r)
-        info = SGHMCInfo(jnp.ones((), x.dtype), is_finite, ~is_finite, num_integration_steps)
+        rate = is_finite.astype(x.dtype)
+        info = SGHMCInfo(rate, is_finite, ~is_finite, num_integration_steps)
         return SGHMCState(unravel(x), momentum), info
 
     return kernel

@@ -53,9 +53,10 @@ def add(a: Pair, b: Pair | Array) -> Pair:
     x, y, s = jax.lax.stop_gradient((a.high, b.high, high))
     back = s - x
     error = (x - (s - back)) + (y - back) + jax.lax.stop_gradient(a.low + b.low)
-    total = s + error
-    # the derivative goes with the first term, the value with the other
-    return Pair(high + (total - s), error - (total - s))
+    error = jnp.where(jnp.isfinite(s), error, 0.0)  # an infinite energy leaves nothing over
+    carried = (s + error) - s
+    # the derivative goes with the first term, the correction with the second
+    return Pair(high + jnp.where(jnp.isfinite(s), carried, 0.0), error - carried)
 
 
 def difference(a: Pair, b: Pair) -> Array:

@@ -182,19 +182,22 @@ def path_density_ratio() -> None:
     start = leapfrog.Phase(jnp.asarray(ANCHOR, float), jnp.asarray(rng.normal(size=3)), 0.0)
     there = back = 0.0
     phase = start
+
+    @jax.jit
+    def step(phase, batch, noise):
+        estimate = leapfrog.gradient_estimator(potential, batch, lambda x: x)
+        return leapfrog.step(phase, estimate, noise, metric, epsilon, beta)
+
     for key in jax.random.split(jax.random.key(34), 4):
-        estimate = leapfrog.gradient_estimator(potential, potential.draw(key), lambda x: x)
-        noise = rng.normal(size=3)
-        new = leapfrog.step(phase, estimate, noise, metric, epsilon, beta)
+        batch, noise = potential.draw(key), rng.normal(size=3)
+        new = step(phase, batch, noise)
         # the same component from the far end with the momentum turned: the noise that comes back
         middle = new.x - 0.5 * epsilon * metric.inverse_sqrt_times(new.momentum)
-        gradient = metric.inverse_sqrt_transpose_times(estimate(middle))
+        gradient = metric.inverse_sqrt_transpose_times(potential.stochastic_grad(middle, batch))
         b = epsilon * beta
         needed = -(1 + b) * phase.momentum + (1 - b) * new.momentum + epsilon * gradient
         needed = needed / (2 * np.sqrt(b))
-        turned = leapfrog.step(
-            new._replace(momentum=-new.momentum), estimate, needed, metric, epsilon, beta
-        )
+        turned = step(new._replace(momentum=-new.momentum), batch, needed)
         np.testing.assert_allclose(turned.x, phase.x, atol=1e-10)
         np.testing.assert_allclose(turned.momentum, -phase.momentum, atol=1e-10)
         there += scipy.stats.norm.logpdf(noise).sum()
@@ -207,8 +210,9 @@ def path_density_ratio() -> None:
 def gradient_is_unbiased(make: Callable = plain) -> None:
     """The mean of the estimate over all single rows is the gradient of the energy."""
     potential = make(batch_size=1)
+    gradient = jax.jit(potential.stochastic_grad)
     for x in (ANCHOR, ANCHOR - 1.0):
-        rows = [potential.stochastic_grad(x, y[None]) for y in DATA]
+        rows = [gradient(x, y[None]) for y in DATA]
         exact = jax.grad(lambda x: -POSTERIOR.logdensity(x))(x)
         np.testing.assert_allclose(np.mean(rows, axis=0), exact, rtol=1e-5)
 
@@ -236,16 +240,19 @@ def no_friction_is_hmc() -> None:
     position_verlet = integrators.generate_euclidean_integrator([0.0, 0.5, 1.0, 0.5, 0.0])
     integrator = position_verlet(POSTERIOR.logdensity, metric.kinetic_energy)
     propose = jax.jit(hmc.hmc_proposal(integrator, metric.kinetic_energy, 0.4, 3))
-    kernel = blackjax_ext.l2mc.build_kernel()
     potential = potentials.full_batch(POSTERIOR.logdensity)
     factor = factors.factorize(jnp.asarray(POSTERIOR.covariance))
+    arguments = {"num_integration_steps": 3, "friction": 0.0, "resample_momentum": False}
+
+    @jax.jit
+    def step(key, state):
+        kernel = blackjax_ext.l2mc.build_kernel()
+        return kernel(key, state, potential, 0.4, factor, **arguments)
+
     for key in jax.random.split(jax.random.key(36), 5):
         r = jax.random.normal(key, (3,))
         state = blackjax_ext.l2mc.init(jnp.asarray(ANCHOR, float), potential)
-        mine, info = kernel(
-            *(key, state._replace(momentum=r), potential, 0.4, factor),
-            **{"num_integration_steps": 3, "friction": 0.0, "resample_momentum": False},
-        )
+        mine, info = step(key, state._replace(momentum=r))
         momentum = factor.sqrt.T @ r
         start = integrators.new_integrator_state(POSTERIOR.logdensity, state.position, momentum)
         _, theirs, _ = propose(key, start)

@@ -19,6 +19,7 @@ from jax import Array
 __all__ = ["Pair", "add", "as_pair", "collapse", "difference", "over_rows"]
 
 CHUNK = 8192
+WIDTH = 128
 
 
 class Pair(NamedTuple):
@@ -65,16 +66,21 @@ def difference(a: Pair, b: Pair) -> Array:
 
 
 def collapse(terms: Pair) -> Pair:
-    """Sum of a pair of arrays, shape (n,), in log2(n) rounds of elementwise additions."""
-    while terms.high.shape[0] > 1:
-        size = terms.high.shape[0]
-        half = size // 2
-        first, second, rest = (
-            jax.tree.map(lambda x, s=s: x[s], terms)
-            for s in (slice(half), slice(half, 2 * half), slice(2 * half, size))
-        )
-        terms = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), add(first, second), rest)
-    return jax.tree.map(lambda x: x[0], terms)
+    """Sum of a pair of arrays, shape (n,): columns of a table first, then along its last row.
+
+    Loops, because a chain of unrolled additions is fused, and what each reads is computed again.
+    """
+    num_terms = terms.high.shape[0]
+    padding = -num_terms % WIDTH if num_terms > WIDTH else 0
+    width = min(num_terms, WIDTH)
+    table = jax.tree.map(lambda x: jnp.pad(x, (0, padding)).reshape(-1, width), terms)
+    return fold(fold(table))
+
+
+def fold(terms: Pair) -> Pair:
+    """Sum along the first axis."""
+    first, rest = (jax.tree.map(lambda x, at=at: x[at], terms) for at in (0, slice(1, None)))
+    return jax.lax.scan(lambda sum, term: (add(sum, term), None), first, rest)[0]
 
 
 def over_rows(
@@ -99,16 +105,15 @@ def over_rows(
     in reverse mode, which evaluates each chunk once more.
     """
     length = min(CHUNK if chunk_size is None else chunk_size, num_rows)
-    num_chunks, num_rest = divmod(num_rows, length)
     # a differentiated chunk is made again, or reverse mode would keep all of them
     values = jax.checkpoint(values_at, static_argnums=(1,))
 
     def body(lanes, i):
-        return add(lanes, values(i * length, length)), None
+        # the last chunk begins among rows that have been counted
+        first = jnp.minimum(i * length, num_rows - length)
+        is_new = first + jnp.arange(length) >= i * length
+        return add(lanes, jnp.where(is_new, values(first, length), 0.0)), None
 
     lanes = Pair(jnp.zeros(length, dtype), jnp.zeros(length, dtype))
-    lanes, _ = jax.lax.scan(body, lanes, jnp.arange(num_chunks))
-    total = collapse(lanes)
-    if num_rest:
-        total = add(total, collapse(as_pair(values(jnp.array(num_rows - num_rest), num_rest))))
-    return total
+    lanes, _ = jax.lax.scan(body, lanes, jnp.arange(-(-num_rows // length)))
+    return collapse(lanes)

@@ -30,7 +30,8 @@ from numpyro_fwd.state import KernelState, ravel_each
 __all__ = ["AMAGOLD", "L2MC", "SGHMC"]
 
 ControlVariate = Literal["first_order", "second_order"]
-# where a normal forgets its start: cos(2) is -0.4 without friction, and with 1/4 it is damped to -0.1
+# where a normal forgets its start: the autocorrelation is cos(2) = -0.4 without friction, and with
+# a friction of 1/4 it is -0.1
 LENGTH = 2.0
 ORDERS = {None: 0, "first_order": 1, "second_order": 2}
 NO_ANCHOR = (

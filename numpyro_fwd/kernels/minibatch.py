@@ -1,6 +1,7 @@
 """The named kernels of the minibatch family, on models with subsample plates."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, Unpack, cast
 
 import jax
@@ -25,6 +26,7 @@ from numpyro_fwd.adaptation import AdaptState
 from numpyro_fwd.algorithm import Algorithm, Facts, Target
 from numpyro_fwd.kernel import BlackJAXKernel, KernelOptions
 from numpyro_fwd.minibatch_views import FullView, check_model, stochastic_potential
+from numpyro_fwd.model import View
 from numpyro_fwd.state import KernelState, ravel_each
 
 __all__ = ["AMAGOLD", "L2MC", "SGHMC"]
@@ -97,6 +99,14 @@ class AnchoredTarget(NamedTuple):
         return state._replace(chain=chain), facts
 
 
+def energy_in_chunks(
+    model: Callable, chunk_size: int | None, *model_args: Any, **model_kwargs: Any
+) -> Callable:
+    """Potential energy of a full view, in one float and with bounded memory."""
+    potential = stochastic_potential(model, model_args, model_kwargs, chunk_size)
+    return lambda z: energy_at(potential, z).value()
+
+
 class MinibatchKernel(BlackJAXKernel):
     """Kernel of an algorithm that takes a stochastic potential, made from a model's plates.
 
@@ -165,12 +175,9 @@ class MinibatchKernel(BlackJAXKernel):
         is_on = self._warm_start and (self._adapt_mass_matrix or self._order > 0)
         return is_on and size <= start.MAX_DIMENSION["reverse"] and self._num_warmup > 0
 
-    def _potential(self, model_args: tuple, model_kwargs: dict | None) -> StochasticPotential:
-        model = cast(Callable, self._model)
-        return stochastic_potential(model, model_args, model_kwargs, self._chunk_size)
-
     def _target_of(self, model_args: tuple, model_kwargs: dict | None) -> Any:
-        potential = self._potential(model_args, model_kwargs)
+        model = cast(Callable, self._model)
+        potential = stochastic_potential(model, model_args, model_kwargs, self._chunk_size)
         return AnchoredTarget(self._algorithm, potential, self._order)
 
     def _begin(self, rng_key, z, model_args, model_kwargs) -> tuple[Any, AdaptState, Array]:
@@ -181,12 +188,10 @@ class MinibatchKernel(BlackJAXKernel):
                 f"where no Hessian is taken to find the mode; the model has {size}."
             )
 
-        def in_chunks(*args, **kwargs):
-            potential = self._potential(args, kwargs)
-            return lambda z: energy_at(potential, z).value()
-
         # the start too reads the data in chunks
-        self._view = self._view._replace(potential_fn=in_chunks) if self._view else None
+        model = cast(Callable, self._model)
+        in_chunks = partial(energy_in_chunks, model, self._chunk_size)
+        self._view = cast(View, self._view)._replace(potential_fn=in_chunks)
         inner, adapt_state, rng_key = super()._begin(rng_key, z, model_args, model_kwargs)
         for leaf in jax.tree.leaves(inner.anchor):
             if not_jax_tracer(leaf) and not np.isfinite(leaf).all():

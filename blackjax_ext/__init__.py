@@ -1,7 +1,8 @@
 """Gradient- and curvature-aware samplers as BlackJAX algorithms.
 
-Each public name is called as ``name(logdensity_fn, step_size, ...)``, returns a BlackJAX
-``SamplingAlgorithm(init, step)``, and has ``.init`` and ``.build_kernel``.
+Each public name is called as ``name(logdensity_fn, step_size, ...)``, or with a potential of
+:mod:`blackjax_ext.potentials` for those driven by minibatches (`amagold`, `l2mc`, `sghmc`). It
+returns a BlackJAX ``SamplingAlgorithm(init, step)``, and has ``.init`` and ``.build_kernel``.
 """
 
 from blackjax import generate_top_level_api_from
@@ -18,31 +19,42 @@ from blackjax_ext.mcmc import pc_fmala as _pc_fmala
 from blackjax_ext.mcmc import pc_line_fmala as _pc_line_fmala
 from blackjax_ext.mcmc import random_walk as _random_walk
 from blackjax_ext.mcmc import smmala as _smmala
+from blackjax_ext.sgmcmc import amagold as _amagold
+from blackjax_ext.sgmcmc import l2mc as _l2mc
+from blackjax_ext.sgmcmc import potentials
+from blackjax_ext.sgmcmc import sghmc as _sghmc
 
 alsmmala = generate_top_level_api_from(_alsmmala)
+amagold = generate_top_level_api_from(_amagold)
 amsmmala = generate_top_level_api_from(_amsmmala)
 fmala = generate_top_level_api_from(_fmala)
 hp_mala = generate_top_level_api_from(_hp_mala)
+l2mc = generate_top_level_api_from(_l2mc)
 line_fmala = generate_top_level_api_from(_line_fmala)
 mala = generate_top_level_api_from(_mala)
 mmala = generate_top_level_api_from(_mmala)
 pc_fmala = generate_top_level_api_from(_pc_fmala)
 pc_line_fmala = generate_top_level_api_from(_pc_line_fmala)
 random_walk = generate_top_level_api_from(_random_walk)
+sghmc = generate_top_level_api_from(_sghmc)
 smmala = generate_top_level_api_from(_smmala)
 
 __all__ = [
     "alsmmala",
+    "amagold",
     "amsmmala",
     "fmala",
     "hp_mala",
+    "l2mc",
     "line_fmala",
     "mala",
     "metrics",
     "mmala",
     "pc_fmala",
     "pc_line_fmala",
+    "potentials",
     "random_walk",
     "schedules",
+    "sghmc",
     "smmala",
 ]

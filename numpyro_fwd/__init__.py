@@ -3,12 +3,15 @@
 from numpyro_fwd.kernel import BlackJAXKernel
 from numpyro_fwd.kernels import (
     ALSMMALA,
+    AMAGOLD,
     AMSMMALA,
     FMALA,
     HPMALA,
+    L2MC,
     MALA,
     MMALA,
     PCFMALA,
+    SGHMC,
     SMMALA,
     LineFMALA,
     PCLineFMALA,
@@ -17,12 +20,15 @@ from numpyro_fwd.kernels import (
 
 __all__ = [
     "ALSMMALA",
+    "AMAGOLD",
     "AMSMMALA",
     "FMALA",
     "HPMALA",
+    "L2MC",
     "MALA",
     "MMALA",
     "PCFMALA",
+    "SGHMC",
     "SMMALA",
     "BlackJAXKernel",
     "LineFMALA",

@@ -15,7 +15,10 @@ from blackjax_ext.mcmc.metrics import Diagonal, Factor
 
 __all__ = ["Algorithm", "Facts", "Target", "forward_gradient"]
 
-SUPPLIED = {"rng_key", "state", "logdensity_fn", "step_size", "inverse_mass_matrix", "position"}
+SUPPLIED = {
+    *("rng_key", "state", "logdensity_fn", "potential"),
+    *("step_size", "inverse_mass_matrix", "position"),
+}
 
 
 class Facts(NamedTuple):
@@ -89,11 +92,11 @@ class Target(NamedTuple):
     algorithm
         The algorithm, with the parameters that depend on the model's arguments.
     logdensity_fn
-        Log density on the unconstrained space.
+        Log density on the unconstrained space, or what the algorithm takes in its place.
     """
 
     algorithm: Algorithm
-    logdensity_fn: Callable
+    logdensity_fn: Any
 
     def init(self, position, rng_key, metric: Factor):
         """First state at `position`."""

@@ -243,7 +243,7 @@ class BlackJAXKernel(MCMCKernel):
 
         def begin(arrays, key_inner, key_step, x, metric):
             bound = target(arrays)
-            inner = self._inner(bound, key_inner, jax.vmap(unravel)(x), metric)
+            inner = self._first_inner(bound, key_inner, jax.vmap(unravel)(x), metric)
             step_size = self._first_step_size(bound, key_step, inner, metric)
             return inner, step_size
 
@@ -313,6 +313,10 @@ class BlackJAXKernel(MCMCKernel):
             return target.init(position, key, metric)
 
         return jax.vmap(init)(position, rng_key)
+
+    def _first_inner(self, target: Target, rng_key, position, metric):
+        """States before the warm-up, with what it does not make again."""
+        return self._inner(target, rng_key, position, metric)
 
     def _first_step_size(self, target: Target, rng_key, inner, metric) -> Array:
         """Double or halve the step size until the acceptance probability crosses the target."""

@@ -14,16 +14,46 @@ import blackjax_ext
 import blackjax_ext.mcmc
 
 ROOT = Path(blackjax_ext.__file__).parent
-FILES = {path.stem: path for path in (ROOT / "mcmc").glob("*.py") if path.stem != "__init__"}
+FOLDERS = ("mcmc", "sgmcmc")
+FILES = {
+    path.stem: path
+    for folder in FOLDERS
+    for path in (ROOT / folder).glob("*.py")
+    if path.stem != "__init__"
+}
 MODULES = [
     module.name for module in pkgutil.walk_packages(blackjax_ext.__path__, prefix="blackjax_ext.")
 ]
-# each file of mcmc may import those in the rows above its own
-LAYERS = [{"checks"}, {"factors"}, {"metrics"}, {"langevin"}, {"tangents"}]
+# each file may import those in the rows above its own, and none of mcmc one of sgmcmc
+LAYERS = [
+    {"checks"},
+    {"factors"},
+    {"metrics"},
+    {"langevin"},
+    {"tangents", "sums"},
+    {"potentials"},
+    {"leapfrog"},
+]
 # a named special case may be an alias of its parent
-SPECIAL_CASES = {"hp_mala": {"smmala"}}
+SPECIAL_CASES = {"hp_mala": {"smmala"}, "l2mc": {"amagold"}}
 SHARED = set().union(*LAYERS)
 ALGORITHMS = sorted(set(FILES) - SHARED - {"schedules"})
+
+
+def module_of(name: str):
+    """The module of an algorithm."""
+    return importlib.import_module(f"blackjax_ext.{FILES[name].parent.name}.{name}")
+
+
+def sampler_of(name: str):
+    """The algorithm on a normal density."""
+
+    def logdensity(x):
+        return -(x**2)
+
+    with_minibatches = FILES[name].parent.name == "sgmcmc"
+    target = blackjax_ext.potentials.full_batch(logdensity) if with_minibatches else logdensity
+    return getattr(blackjax_ext, name)(target, 1.0)
 
 
 def imported(path: Path) -> set[str]:
@@ -38,7 +68,7 @@ def imported(path: Path) -> set[str]:
 
 
 def siblings(path: Path) -> set[str]:
-    """Files of the same folder that a file imports."""
+    """Files of the samplers' folders that a file imports."""
     return {
         name
         for name in FILES
@@ -59,6 +89,12 @@ def test_shared_files_import_only_those_above(layer):
         assert siblings(FILES[name]) <= above, name
 
 
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_samplers_without_minibatches_do_not_know_of_them(name):
+    if FILES[name].parent.name == "mcmc":
+        assert not any("sgmcmc" in used for used in imported(FILES[name]))
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithms_import_no_algorithm(name):
     assert siblings(FILES[name]) <= SHARED | {"schedules"} | SPECIAL_CASES.get(name, set())
@@ -77,15 +113,15 @@ def test_algorithm_files_keep_the_order(name):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithms_are_public(name):
     api = getattr(blackjax_ext, name)
-    module = importlib.import_module(f"blackjax_ext.mcmc.{name}")
+    module = module_of(name)
     assert name in blackjax_ext.__all__
     assert api.init is module.init and api.build_kernel is module.build_kernel
-    assert isinstance(api(lambda x: -(x**2), 1.0), blackjax.base.SamplingAlgorithm)
+    assert isinstance(sampler_of(name), blackjax.base.SamplingAlgorithm)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_info_has_what_every_sampler_reports(name):
-    sampler = getattr(blackjax_ext, name)(lambda x: -(x**2), 1.0)
+    sampler = sampler_of(name)
     state, info = sampler.step(jax.random.key(0), sampler.init(0.5, jax.random.key(1)))
     assert {"acceptance_rate", "is_accepted", "is_divergent"} <= set(info._fields)
     assert "position" in state._fields
@@ -106,5 +142,5 @@ def test_examples_in_docstrings(name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_has_an_example(name):
-    module = importlib.import_module(f"blackjax_ext.mcmc.{name}")
+    module = module_of(name)
     assert doctest.DocTestFinder().find(module.as_top_level_api)[0].examples

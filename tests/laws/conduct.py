@@ -115,8 +115,8 @@ def rejects_nan(row, is_nan_at_start):
         assert_same(*({name: getattr(each, name) for name in kept} for each in (new_state, state)))
 
 
-# what a scheduled step may change where the chain stays: its count, and what it knows of the place
-MOVING = {"iteration", "is_current", "metric"}
+# what a step may change where the chain stays: its count, what it knows of the place, the momentum
+MOVING = {"iteration", "is_current", "metric", "momentum"}
 
 
 def escapes(row, num_steps=60):

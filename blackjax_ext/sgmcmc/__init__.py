@@ -1,0 +1,1 @@
+"""Algorithms driven by minibatch gradients, one file each, and what they share."""

@@ -1,0 +1,231 @@
+r"""AMAGOLD, Algorithm 2 of Zhang, Cooper and De Sa: exact MCMC with minibatch gradients.
+
+Write :math:`U = -\log \pi`, :math:`L L^T` for `inverse_mass_matrix`, :math:`\theta = L^{-1} x`,
+and :math:`r \sim \mathcal{N}(0, I)` for the momentum of :math:`\theta` (the paper's, with
+:math:`\sigma^2 = 1`; that of :math:`x` is :math:`L^{-T} r`). A transition proposes
+:math:`(\theta_*, r_*)` by T steps of the stochastic leapfrog of
+:mod:`blackjax_ext.sgmcmc.leapfrog`, each with its own random component :math:`\tilde{U}_t` and
+noise, and accepts with probability
+
+.. math::
+    \min\left(1, \exp\left[ U(\theta) - U(\theta_*) + \rho \right]\right), \qquad
+    \rho = \sum_{t=0}^{T-1} \tfrac12 \epsilon \nabla\tilde{U}_t(\theta_t)^T
+    (r_{t-\frac12} + r_{t+\frac12}).
+
+*Derivation.* The reverse of a trajectory starts from :math:`(\theta_*, -r_*)` and meets the random
+components in the opposite order, which is as likely as the order it was drawn in. Step by step,
+the ratio of the density of the way back to that of the way there is (derived in the file of the
+leapfrog)
+
+.. math::
+    \exp\left[ \tfrac12 (|r_{t+\frac12}|^2 - |r_{t-\frac12}|^2)
+    + \tfrac12 \epsilon \nabla\tilde{U}_t(\theta_t)^T (r_{t-\frac12} + r_{t+\frac12}) \right].
+
+The kinetic energies telescope and cancel against those of
+:math:`\pi(\theta, r) \propto \exp(-U(\theta) - \frac12 |r|^2)`; what is left is the ratio above. So
+the chain is skew-reversible, :math:`\pi(y) G(y, z) = \pi(z^\perp) G(z^\perp, y^\perp)` with
+:math:`(\theta, r)^\perp = (\theta, -r)`, provided that a rejection returns :math:`(\theta, -r)`.
+
+*Two forms* (Theorem 1). With `resample_momentum` the momentum is drawn anew before each trajectory
+and the chain is reversible. Without, it persists, is refreshed by the friction alone and is flipped
+by a rejection: the chain is skew-reversible, and each step of a run may be short.
+
+Both are exact for every step size and every noise of the gradient; what the noise costs is
+acceptance. With minibatches of a large data set it costs all of it, unless the gradient has a
+control variate (:func:`blackjax_ext.potentials.control_variate`).
+
+Cost: T minibatch gradients and one exact energy, a full pass over the data, per transition.
+
+What goes wrong: acceptance falls as :math:`\exp(-O(\epsilon T V^2 / \beta))` with the variance
+:math:`V^2` of the gradient (Theorem 2): a control variate, a larger batch, a smaller step or fewer
+of them help. The random components must not be drawn with a look at the chain, and those of one
+trajectory must be exchangeable.
+
+Reference: R. Zhang, A. F. Cooper and C. De Sa 2020, AMAGOLD: Amortized Metropolis Adjustment for
+Efficient Stochastic Gradient MCMC.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.mcmc import factors, langevin
+from blackjax_ext.mcmc.checks import check_position, check_positive
+from blackjax_ext.sgmcmc import leapfrog
+from blackjax_ext.sgmcmc.potentials import StochasticPotential, check_potential, energy_at
+from blackjax_ext.sgmcmc.sums import Pair, difference
+
+__all__ = ["AMAGOLDInfo", "AMAGOLDState", "as_top_level_api", "build_kernel", "init"]
+
+
+class AMAGOLDState(NamedTuple):
+    """State of the chain.
+
+    position
+        Pytree of arrays.
+    momentum
+        Momentum in whitened coordinates, where it is standard normal: r, shape (D,).
+    potential_energy
+        Exact energy at the position, and what its rounding left.
+    """
+
+    position: ArrayTree
+    momentum: Array
+    potential_energy: Pair
+
+    @property
+    def logdensity(self) -> Array:
+        """Log density at the position."""
+        return -self.potential_energy.value()
+
+
+class AMAGOLDInfo(NamedTuple):
+    """Facts about one transition.
+
+    acceptance_rate
+        Metropolis-Hastings acceptance probability.
+    is_accepted
+        Whether the chain moved to the proposal.
+    is_divergent
+        Whether the proposal was rejected because something there was not finite.
+    num_integration_steps
+        T, the number of minibatch gradients.
+    """
+
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+    num_integration_steps: int
+
+
+def init(
+    position: ArrayLikeTree, potential: StochasticPotential, rng_key: PRNGKey | None = None
+) -> AMAGOLDState:
+    """Make the first state: one exact energy, and a momentum, which is zero without a key."""
+    potential = check_potential(potential)
+    position = check_position(position)
+    momentum = leapfrog.first_momentum(rng_key, ravel_pytree(position)[0])
+    return AMAGOLDState(position, momentum, energy_at(potential, position))
+
+
+def build_kernel() -> Callable:
+    """Build the transition kernel.
+
+    Returns
+    -------
+    Callable
+        ``kernel(rng_key, state, potential, step_size, inverse_mass_matrix=None, *,
+        num_integration_steps=10, friction=0.25, resample_momentum=True) -> (state, info)``.
+    """
+
+    def kernel(
+        rng_key: PRNGKey,
+        state: AMAGOLDState,
+        potential: StochasticPotential,
+        step_size: float,
+        inverse_mass_matrix: factors.InverseMassMatrix = None,
+        *,
+        num_integration_steps: int = 10,
+        friction: float = 0.25,
+        resample_momentum: bool = True,
+    ) -> tuple[AMAGOLDState, AMAGOLDInfo]:
+        """One transition: T minibatch gradients, one exact energy."""
+        key_momentum, key_path, key_accept = jax.random.split(rng_key, 3)
+        x, unravel = ravel_pytree(state.position)
+        metric = factors.factorize(inverse_mass_matrix, x.size)
+        r = state.momentum
+        if resample_momentum:
+            r = langevin.normal(key_momentum, x.size, x.dtype)
+
+        step = partial(leapfrog.step, metric=metric, step_size=step_size, friction=friction)
+        start = leapfrog.Phase(x, r, jnp.zeros((), x.dtype))
+        end = leapfrog.trajectory(key_path, start, step, potential, unravel, num_integration_steps)
+
+        position = unravel(end.x)
+        energy = energy_at(potential, position)
+        log_ratio = difference(state.potential_energy, energy) + end.accumulator
+        proposal = AMAGOLDState(position, end.momentum, energy)
+        rejected = AMAGOLDState(state.position, -r, state.potential_energy)
+        new_state, rate, is_accepted, is_divergent = langevin.accept(
+            key_accept, log_ratio, energy.value(), proposal, rejected
+        )
+        return new_state, AMAGOLDInfo(rate, is_accepted, is_divergent, num_integration_steps)
+
+    return kernel
+
+
+def as_top_level_api(
+    potential: StochasticPotential,
+    step_size: float,
+    inverse_mass_matrix: factors.InverseMassMatrix = None,
+    *,
+    num_integration_steps: int = 10,
+    friction: float = 0.25,
+    resample_momentum: bool = True,
+) -> SamplingAlgorithm:
+    """AMAGOLD (Zhang, Cooper and De Sa, Algorithm 2): exact MCMC with minibatch gradients.
+
+    Parameters
+    ----------
+    potential
+        Of :mod:`blackjax_ext.potentials`, or three functions of your own.
+    step_size
+        epsilon > 0 of the leapfrog, in units of the posterior's scale as given by
+        `inverse_mass_matrix`.
+    inverse_mass_matrix
+        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
+    num_integration_steps
+        T >= 1, minibatch gradients per transition.
+    friction
+        beta >= 0. Zero, with the exact gradient, is HMC.
+    resample_momentum
+        Draw the momentum anew before each trajectory (reversible), or keep it (skew-reversible,
+        which needs friction).
+
+    Returns
+    -------
+    A ``SamplingAlgorithm`` with ``init(position, rng_key)`` and ``step(rng_key, state)``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a step size that is not positive and finite, a number of steps below one, a friction
+        below zero, or of zero with a momentum that persists, something that is no potential, a
+        position that is empty or not floating.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, blackjax_ext
+    >>> from blackjax_ext import potentials
+    >>> y = jnp.linspace(-1.0, 3.0, 1000)
+    >>> potential = potentials.minibatch(
+    ...     lambda x: -0.5 * x**2, lambda x, y: -0.5 * (y - x) ** 2, y, batch_size=100
+    ... )
+    >>> potential = potentials.control_variate(potential, jnp.array(1.0))
+    >>> amagold = blackjax_ext.amagold(potential, 0.3, inverse_mass_matrix=jnp.array([1e-3]))
+    >>> state = amagold.init(jnp.array(1.0))
+    >>> state, info = jax.jit(amagold.step)(jax.random.key(1), state)
+    >>> bool(info.acceptance_rate > 0.9)
+    True
+    """
+    check_positive("step_size", step_size)
+    leapfrog.check_friction(friction, num_integration_steps, resample_momentum)
+    return build_sampling_algorithm(
+        partial(
+            build_kernel(),
+            num_integration_steps=num_integration_steps,
+            friction=friction,
+            resample_momentum=resample_momentum,
+        ),
+        init,
+        check_potential(potential),
+        kernel_args=(step_size, factors.factorize(inverse_mass_matrix)),
+        pass_rng_key_to_init=True,
+    )

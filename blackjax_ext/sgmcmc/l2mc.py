@@ -1,0 +1,134 @@
+r"""L2MC: Langevin trajectories with the exact gradient and one acceptance test (Horowitz 1991).
+
+:func:`blackjax_ext.amagold` with :math:`\nabla\tilde{U} = \nabla U`, the paper's full-batch
+reference: T steps of
+
+.. math::
+    r_* = ((1 - \epsilon\beta) r - \epsilon \nabla U(\theta_t) + \eta_t) / (1 + \epsilon\beta),
+    \qquad \eta_t \sim \mathcal{N}(0, 4 \epsilon\beta I)
+
+between half steps of the position, accepted together with probability :math:`\min(1, \exp[U(\theta)
+- U(\theta_*) + \rho])`. The derivation is AMAGOLD's. Without friction and with fresh momentum this
+is HMC with the leapfrog that starts with the position: :math:`\rho` is then the kinetic energy at
+the start less that at the end (Appendix D). Without `resample_momentum` it is generalized HMC whose
+partial refreshments happen inside the trajectory.
+
+Cost: T full gradients and one energy per transition.
+
+References: A. M. Horowitz 1991, A generalized guided Monte Carlo algorithm; R. Zhang, A. F. Cooper
+and C. De Sa 2020, AMAGOLD.
+"""
+
+from collections.abc import Callable
+
+from blackjax.base import SamplingAlgorithm
+from blackjax.types import ArrayLikeTree, PRNGKey
+
+from blackjax_ext.mcmc import factors
+from blackjax_ext.sgmcmc import amagold
+from blackjax_ext.sgmcmc.amagold import AMAGOLDInfo as L2MCInfo
+from blackjax_ext.sgmcmc.amagold import AMAGOLDState as L2MCState
+from blackjax_ext.sgmcmc.potentials import StochasticPotential, check_potential, exact
+
+__all__ = ["L2MCInfo", "L2MCState", "as_top_level_api", "build_kernel", "init"]
+
+
+def init(
+    position: ArrayLikeTree, potential: StochasticPotential, rng_key: PRNGKey | None = None
+) -> L2MCState:
+    """Make the first state: one energy, and a momentum, which is zero without a key."""
+    return amagold.init(position, potential, rng_key)
+
+
+def build_kernel() -> Callable:
+    """Build the transition kernel.
+
+    Returns
+    -------
+    Callable
+        ``kernel(rng_key, state, potential, step_size, inverse_mass_matrix=None, *,
+        num_integration_steps=10, friction=0.25, resample_momentum=True) -> (state, info)``.
+    """
+    stochastic = amagold.build_kernel()
+
+    def kernel(
+        rng_key: PRNGKey,
+        state: L2MCState,
+        potential: StochasticPotential,
+        step_size: float,
+        inverse_mass_matrix: factors.InverseMassMatrix = None,
+        *,
+        num_integration_steps: int = 10,
+        friction: float = 0.25,
+        resample_momentum: bool = True,
+    ) -> tuple[L2MCState, L2MCInfo]:
+        """One transition: T full gradients, one energy."""
+        return stochastic(
+            rng_key,
+            state,
+            exact(potential),
+            step_size,
+            inverse_mass_matrix,
+            num_integration_steps=num_integration_steps,
+            friction=friction,
+            resample_momentum=resample_momentum,
+        )
+
+    return kernel
+
+
+def as_top_level_api(
+    potential: StochasticPotential,
+    step_size: float,
+    inverse_mass_matrix: factors.InverseMassMatrix = None,
+    *,
+    num_integration_steps: int = 10,
+    friction: float = 0.25,
+    resample_momentum: bool = True,
+) -> SamplingAlgorithm:
+    """L2MC (Horowitz 1991): AMAGOLD with the exact gradient; with no friction, HMC.
+
+    Parameters
+    ----------
+    potential
+        Of :mod:`blackjax_ext.potentials`; only its energy is used.
+    step_size
+        epsilon > 0 of the leapfrog, in units of the posterior's scale as given by
+        `inverse_mass_matrix`.
+    inverse_mass_matrix
+        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
+    num_integration_steps
+        T >= 1, full gradients per transition.
+    friction
+        beta >= 0.
+    resample_momentum
+        Draw the momentum anew before each trajectory, or keep it (which needs friction).
+
+    Returns
+    -------
+    A ``SamplingAlgorithm`` with ``init(position, rng_key)`` and ``step(rng_key, state)``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`blackjax_ext.amagold`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, blackjax_ext
+    >>> from blackjax_ext import potentials
+    >>> potential = potentials.full_batch(lambda x: -0.5 * jnp.sum(x**2))
+    >>> l2mc = blackjax_ext.l2mc(potential, step_size=0.2)
+    >>> state = l2mc.init(jnp.zeros(3))
+    >>> state, info = jax.jit(l2mc.step)(jax.random.key(1), state)
+    >>> state.position.shape
+    (3,)
+    """
+    return amagold.as_top_level_api(
+        exact(check_potential(potential)),
+        step_size,
+        inverse_mass_matrix,
+        num_integration_steps=num_integration_steps,
+        friction=friction,
+        resample_momentum=resample_momentum,
+    )

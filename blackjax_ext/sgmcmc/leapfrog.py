@@ -1,0 +1,139 @@
+r"""The time-symmetric stochastic leapfrog of AMAGOLD, with its energy accumulator.
+
+In whitened coordinates :math:`\theta = L^{-1} x`, where the momentum is standard normal
+(:math:`\sigma^2 = 1`), one step is (section 5 and lines 5 to 15 of Algorithm 2 of Zhang et al.)
+
+.. math::
+    \theta_t &= \theta + \tfrac12 \epsilon r \\
+    r_* &= ((1 - \epsilon\beta) r - \epsilon \nabla\tilde{U}_t(\theta_t) + \eta_t)
+           / (1 + \epsilon\beta), \qquad \eta_t \sim \mathcal{N}(0, 4 \epsilon\beta I) \\
+    \rho_* &= \rho + \tfrac12 \epsilon \nabla\tilde{U}_t(\theta_t)^T (r + r_*) \\
+    \theta_* &= \theta_t + \tfrac12 \epsilon r_*.
+
+*Why the accumulator is the path's part of the acceptance ratio.* Write :math:`b = \epsilon\beta`,
+:math:`g = \nabla\tilde{U}_t(\theta_t)`. The step from :math:`(\theta, r)` needs the noise
+:math:`\eta = A + B` with :math:`A = r_* - r + \epsilon g` and :math:`B = b (r_* + r)`. With the
+same random component, the step from :math:`(\theta_*, -r_*)` that comes back to
+:math:`(\theta, -r)` passes the same :math:`\theta_t` and needs :math:`\eta' = A - B`. Both maps
+from noise to momentum have the same Jacobian, so the ratio of the two densities is
+
+.. math::
+    \exp \frac{|\eta|^2 - |\eta'|^2}{8 b} = \exp \frac{A^T B}{2 b}
+    = \exp\left[ \tfrac12 (|r_*|^2 - |r|^2) + \tfrac12 \epsilon g^T (r + r_*) \right],
+
+where the kinetic energies cancel against those of :math:`\pi(\theta, r)` and the rest is the
+increment of :math:`\rho`. Without friction the step is deterministic and keeps volume, and
+:math:`\tfrac12 \epsilon g^T (r + r_*) = \tfrac12 (|r|^2 - |r_*|^2)` is the change of the kinetic
+energy: the ratio is that of HMC.
+
+Algorithm 3 of the paper is the same with :math:`v = \epsilon r`, :math:`b = \epsilon\beta`,
+:math:`h = \epsilon^2`.
+
+Reference: R. Zhang, A. F. Cooper and C. De Sa 2020, AMAGOLD: Amortized Metropolis Adjustment for
+Efficient Stochastic Gradient MCMC.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from blackjax.types import ArrayTree, PRNGKey
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.mcmc import langevin
+from blackjax_ext.mcmc.factors import Factor
+from blackjax_ext.sgmcmc.potentials import StochasticPotential, check_size
+
+__all__ = ["Phase", "check_friction", "first_momentum", "gradient_estimator", "step", "trajectory"]
+
+
+class Phase(NamedTuple):
+    """A point of a trajectory.
+
+    x
+        Flat position, shape (D,).
+    momentum
+        r, in whitened coordinates, where it is standard normal; shape (D,).
+    accumulator
+        rho, the logarithm of the path's part of the acceptance ratio.
+    """
+
+    x: Array
+    momentum: Array
+    accumulator: Array
+
+
+def step(
+    phase: Phase,
+    gradient_fn: Callable[[Array], Array],
+    noise: Array,
+    metric: Factor,
+    step_size: Array | float,
+    friction: Array | float,
+) -> Phase:
+    """One step with the gradient of one random component and standard normal `noise`, (D,).
+
+    Cost: one gradient. Followed by a flip of the momentum it is its own inverse in law.
+    """
+    r, b = phase.momentum, step_size * friction
+    middle = phase.x + 0.5 * step_size * metric.inverse_sqrt_times(r)
+    gradient = metric.inverse_sqrt_transpose_times(gradient_fn(middle))
+    eta = 2.0 * jnp.sqrt(b) * noise
+    momentum = ((1.0 - b) * r - step_size * gradient + eta) / (1.0 + b)
+    accumulator = phase.accumulator + 0.5 * step_size * gradient @ (r + momentum)
+    x = middle + 0.5 * step_size * metric.inverse_sqrt_times(momentum)
+    return Phase(x, momentum, accumulator)
+
+
+def trajectory(
+    rng_key: PRNGKey,
+    phase: Phase,
+    step_fn: Callable[..., Phase],
+    potential: StochasticPotential,
+    unravel: Callable[[Array], ArrayTree],
+    num_integration_steps: int,
+) -> Phase:
+    """`num_integration_steps` times ``step_fn(phase, gradient_fn, noise)``.
+
+    Each step has its own random component and its own noise.
+    """
+
+    def body(phase, key):
+        key_noise, key_batch = jax.random.split(key)
+        noise = langevin.normal(key_noise, phase.x.size, phase.x.dtype)
+        gradient_fn = gradient_estimator(potential, potential.draw(key_batch), unravel)
+        return step_fn(phase, gradient_fn, noise), None
+
+    keys = jax.random.split(rng_key, num_integration_steps)
+    return jax.lax.scan(body, phase, keys)[0]
+
+
+def gradient_estimator(potential: StochasticPotential, batch, unravel: Callable) -> Callable:
+    """Gradient of one random component as a function of flat positions."""
+    return lambda x: ravel_pytree(potential.stochastic_grad(unravel(x), batch))[0]
+
+
+def first_momentum(rng_key: PRNGKey | None, x: Array) -> Array:
+    """Momentum of a new chain in whitened coordinates: standard normal, or zero without a key."""
+    if rng_key is None:
+        return jnp.zeros_like(x)
+    return langevin.normal(rng_key, x.size, x.dtype)
+
+
+def check_friction(
+    friction: Array | float, num_integration_steps: int, resample_momentum: bool = True
+) -> None:
+    """Raise unless there is a step, friction is at least zero, and something moves the momentum."""
+    check_size("num_integration_steps", num_integration_steps)
+    if isinstance(friction, jax.core.Tracer):
+        return
+    if np.ndim(friction) or not (np.isfinite(friction) and friction >= 0):
+        raise ValueError(f"friction must be one finite number, at least 0; got {friction}.")
+    if not resample_momentum and friction == 0:
+        raise ValueError(
+            "friction must be positive with resample_momentum=False: nothing else would refresh "
+            "the momentum; got 0."
+        )

@@ -1,0 +1,207 @@
+r"""SGHMC, Algorithm 1 of Zhang, Cooper and De Sa: biased, since nothing is accepted or rejected.
+
+In whitened coordinates :math:`\theta = L^{-1} x` with :math:`r \sim \mathcal{N}(0, I)` a transition
+makes T steps of
+
+.. math::
+    \theta_t &= \theta_{t-1} + \epsilon\, r_{t-\frac12} \\
+    r_{t+\frac12} &= r_{t-\frac12} - \epsilon \nabla\tilde{U}_t(\theta_t)
+    - 2 \epsilon\beta\, r_{t-\frac12} + \eta_t, \qquad \eta_t \sim \mathcal{N}(0, 4\epsilon\beta I).
+
+The bias has two sources, the discretization and the noise of the gradient, which acts as heat; both
+vanish with the step size only. There is no acceptance ratio to derive and none is computed:
+:func:`blackjax_ext.amagold` is the exact algorithm with the same dynamics. Use this one as a
+burn-in, or where a pass over the data is out of the question.
+
+Cost: T minibatch gradients per transition; the energy is never evaluated.
+
+References: T. Chen, E. Fox and C. Guestrin 2014, Stochastic gradient Hamiltonian Monte Carlo; R.
+Zhang, A. F. Cooper and C. De Sa 2020, AMAGOLD.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.mcmc import factors, langevin
+from blackjax_ext.mcmc.checks import check_position, check_positive
+from blackjax_ext.sgmcmc import leapfrog
+from blackjax_ext.sgmcmc.leapfrog import Phase
+from blackjax_ext.sgmcmc.potentials import StochasticPotential, check_potential
+
+__all__ = ["SGHMCInfo", "SGHMCState", "as_top_level_api", "build_kernel", "init"]
+
+
+class SGHMCState(NamedTuple):
+    """State of the chain.
+
+    position
+        Pytree of arrays.
+    momentum
+        Momentum in whitened coordinates, shape (D,).
+    """
+
+    position: ArrayTree
+    momentum: Array
+
+    @property
+    def logdensity(self) -> Array:
+        """NaN: the log density is never evaluated."""
+        return jnp.full(self.momentum.shape[:-1], jnp.nan, self.momentum.dtype)
+
+
+class SGHMCInfo(NamedTuple):
+    """Facts about one transition.
+
+    acceptance_rate
+        1, for there is no test, or 0 where a divergent step was undone.
+    is_accepted
+        Whether the chain moved: True unless the step was divergent.
+    is_divergent
+        Whether the step ended at a position or momentum that is not finite, and was undone.
+    num_integration_steps
+        T, the number of minibatch gradients.
+    """
+
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+    num_integration_steps: int
+
+
+def init(
+    position: ArrayLikeTree, potential: StochasticPotential, rng_key: PRNGKey | None = None
+) -> SGHMCState:
+    """Make the first state: a momentum, which is zero without a key."""
+    check_potential(potential)
+    position = check_position(position)
+    return SGHMCState(position, leapfrog.first_momentum(rng_key, ravel_pytree(position)[0]))
+
+
+def step(
+    phase: Phase,
+    gradient_fn: Callable,
+    noise: Array,
+    metric: factors.Factor,
+    step_size: Array | float,
+    friction: Array | float,
+) -> Phase:
+    """Lines 8 to 11 of Algorithm 1."""
+    r, b = phase.momentum, step_size * friction
+    x = phase.x + step_size * metric.inverse_sqrt_times(r)
+    gradient = metric.inverse_sqrt_transpose_times(gradient_fn(x))
+    momentum = r - step_size * gradient - 2.0 * b * r + 2.0 * jnp.sqrt(b) * noise
+    return phase._replace(x=x, momentum=momentum)
+
+
+def build_kernel() -> Callable:
+    """Build the transition kernel.
+
+    Returns
+    -------
+    Callable
+        ``kernel(rng_key, state, potential, step_size, inverse_mass_matrix=None, *,
+        num_integration_steps=10, friction=0.25, resample_momentum=True) -> (state, info)``.
+    """
+
+    def kernel(
+        rng_key: PRNGKey,
+        state: SGHMCState,
+        potential: StochasticPotential,
+        step_size: float,
+        inverse_mass_matrix: factors.InverseMassMatrix = None,
+        *,
+        num_integration_steps: int = 10,
+        friction: float = 0.25,
+        resample_momentum: bool = True,
+    ) -> tuple[SGHMCState, SGHMCInfo]:
+        """One transition: T minibatch gradients."""
+        key_momentum, key_path = jax.random.split(rng_key)
+        x, unravel = ravel_pytree(state.position)
+        metric = factors.factorize(inverse_mass_matrix, x.size)
+        r = state.momentum
+        if resample_momentum:
+            r = langevin.normal(key_momentum, x.size, x.dtype)
+
+        move = partial(step, metric=metric, step_size=step_size, friction=friction)
+        start = Phase(x, r, jnp.zeros((), x.dtype))
+        end = leapfrog.trajectory(key_path, start, move, potential, unravel, num_integration_steps)
+        is_finite = jnp.isfinite(end.x).all() & jnp.isfinite(end.momentum).all()
+        # the momentum that led astray is not kept
+        x = jnp.where(is_finite, end.x, x)
+        momentum = jnp.where(is_finite, end.momentum, -r)
+        rate = is_finite.astype(x.dtype)
+        info = SGHMCInfo(rate, is_finite, ~is_finite, num_integration_steps)
+        return SGHMCState(unravel(x), momentum), info
+
+    return kernel
+
+
+def as_top_level_api(
+    potential: StochasticPotential,
+    step_size: float,
+    inverse_mass_matrix: factors.InverseMassMatrix = None,
+    *,
+    num_integration_steps: int = 10,
+    friction: float = 0.25,
+    resample_momentum: bool = True,
+) -> SamplingAlgorithm:
+    """SGHMC (Chen, Fox and Guestrin 2014), biased: no Metropolis-Hastings test.
+
+    Parameters
+    ----------
+    potential
+        Of :mod:`blackjax_ext.potentials`; its energy is not used.
+    step_size
+        epsilon > 0, in units of the posterior's scale as given by `inverse_mass_matrix`. The bias
+        grows with it.
+    inverse_mass_matrix
+        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
+    num_integration_steps
+        T >= 1, minibatch gradients per transition.
+    friction
+        beta >= 0.
+    resample_momentum
+        Draw the momentum anew before each transition, or keep it (which needs friction).
+
+    Returns
+    -------
+    A ``SamplingAlgorithm`` with ``init(position, rng_key)`` and ``step(rng_key, state)``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`blackjax_ext.amagold`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, blackjax_ext
+    >>> from blackjax_ext import potentials
+    >>> potential = potentials.gaussian_noise(lambda x: -0.5 * jnp.sum(x**2), 1.0)
+    >>> sghmc = blackjax_ext.sghmc(potential, step_size=0.1)
+    >>> state = sghmc.init(jnp.zeros(3))
+    >>> state, info = jax.jit(sghmc.step)(jax.random.key(1), state)
+    >>> state.position.shape
+    (3,)
+    """
+    check_positive("step_size", step_size)
+    leapfrog.check_friction(friction, num_integration_steps, resample_momentum)
+    return build_sampling_algorithm(
+        partial(
+            build_kernel(),
+            num_integration_steps=num_integration_steps,
+            friction=friction,
+            resample_momentum=resample_momentum,
+        ),
+        init,
+        check_potential(potential),
+        kernel_args=(step_size, factors.factorize(inverse_mass_matrix)),
+        pass_rng_key_to_init=True,
+    )

@@ -1,0 +1,377 @@
+"""The named kernels of the minibatch family, on models with subsample plates."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple, Unpack, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from numpyro.util import not_jax_tracer
+
+import blackjax_ext
+from blackjax_ext.sgmcmc.leapfrog import check_friction
+from blackjax_ext.sgmcmc.potentials import (
+    Anchor,
+    StochasticPotential,
+    anchor_at,
+    anchored,
+    check_size,
+    energy_at,
+)
+from numpyro_fwd import start
+from numpyro_fwd.adaptation import AdaptState
+from numpyro_fwd.algorithm import Algorithm, Facts, Target
+from numpyro_fwd.kernel import BlackJAXKernel, KernelOptions
+from numpyro_fwd.minibatch_views import FullView, check_model, stochastic_potential
+from numpyro_fwd.model import View
+from numpyro_fwd.state import KernelState, ravel_each
+
+__all__ = ["AMAGOLD", "L2MC", "SGHMC"]
+
+ControlVariate = Literal["first_order", "second_order"]
+# where a normal forgets its start: the autocorrelation is cos(2) = -0.4 without friction, and with
+# a friction of 1/4 it is -0.1
+LENGTH = 2.0
+ORDERS = {None: 0, "first_order": 1, "second_order": 2}
+NO_ANCHOR = (
+    "control_variate={!r} needs the mode of the full data, and Newton's path from the start found "
+    "none: give init_params near one, or control_variate=None, which is exact too and accepts less."
+)
+
+
+class AnchoredState(NamedTuple):
+    """State of an algorithm with the anchor of its control variate.
+
+    chain
+        State of the algorithm.
+    anchor
+        Expansion of the energy at a fixed place; None without a control variate.
+    """
+
+    chain: Any
+    anchor: Anchor | None
+
+    @property
+    def position(self) -> Any:
+        """Unconstrained position."""
+        return self.chain.position
+
+    @property
+    def logdensity(self) -> Array:
+        """Log density at the position."""
+        return self.chain.logdensity
+
+
+class AnchoredTarget(NamedTuple):
+    """An algorithm on a stochastic potential; the anchor travels in the state.
+
+    algorithm
+        The algorithm with its parameters.
+    potential
+        Potential without a control variate.
+    order
+        Order of the control variate; 0 for none.
+    """
+
+    algorithm: Algorithm
+    potential: StochasticPotential
+    order: int
+
+    def init(self, position, rng_key, metric) -> AnchoredState:
+        """First state at `position`, with an anchor that knows nothing."""
+        chain = Target(self.algorithm, self.potential).init(position, rng_key, metric)
+        if not self.order:
+            return AnchoredState(chain, None)
+        zeros = jnp.zeros_like(ravel_pytree(position)[0])
+        hessian = jnp.zeros((zeros.size, zeros.size), zeros.dtype) if self.order == 2 else None
+        return AnchoredState(chain, Anchor(position, zeros, hessian))
+
+    def step(self, rng_key, state, step_size, metric) -> tuple[AnchoredState, Facts]:
+        """One transition."""
+        potential = self.potential
+        if self.order:
+            potential = anchored(potential, state.anchor, self.order)
+        target = Target(self.algorithm, potential)
+        chain, facts = target.step(rng_key, state.chain, step_size, metric)
+        return state._replace(chain=chain), facts
+
+
+def energy_in_chunks(
+    model: Callable, chunk_size: int | None, *model_args: Any, **model_kwargs: Any
+) -> Callable:
+    """Potential energy of a full view, in one float and with bounded memory."""
+    potential = stochastic_potential(model, model_args, model_kwargs, chunk_size)
+    return lambda z: energy_at(potential, z).value()
+
+
+class MinibatchKernel(BlackJAXKernel):
+    """Kernel of an algorithm that takes a stochastic potential, made from a model's plates.
+
+    The anchor of the control variate is found before the warm-up and stays. The step size is
+    adapted up to a trajectory of length 2: in whitened coordinates, a longer one turns back.
+    """
+
+    needs_minibatches = True
+
+    def __init__(
+        self,
+        model: Callable | None,
+        algorithm: Any,
+        *,
+        control_variate: ControlVariate | None,
+        chunk_size: int | None,
+        num_integration_steps: int,
+        friction: float,
+        resample_momentum: bool,
+        **options: Any,
+    ):
+        if model is None or options.get("potential_fn") is not None:
+            name = type(self).__name__
+            raise ValueError(
+                f"model must be given to {name}, and no potential_fn: minibatches are those of a "
+                "model's plates. blackjax_ext takes potentials of your own."
+            )
+        if control_variate not in ORDERS:
+            raise ValueError(
+                'control_variate must be None, "first_order" or "second_order"; '
+                f"got {control_variate!r}."
+            )
+        if chunk_size is not None:
+            check_size("chunk_size", chunk_size)
+        check_friction(friction, num_integration_steps, resample_momentum)
+        self._control_variate = control_variate
+        self._order = ORDERS[control_variate]
+        self._chunk_size = chunk_size
+        self._num_integration_steps = num_integration_steps
+        # the curvature at the anchor beats a covariance of the few draws of a warm-up
+        options.setdefault("dense_mass", self._order > 0)
+        options.setdefault("adapt_mass_matrix", self._order == 0)
+        super().__init__(
+            FullView(model),
+            algorithm,
+            num_integration_steps=num_integration_steps,
+            friction=friction,
+            resample_momentum=resample_momentum,
+            **options,
+        )
+
+    def init(
+        self,
+        rng_key: Array,
+        num_warmup: int,
+        init_params: Any,
+        model_args: tuple,
+        model_kwargs: dict | None,
+    ) -> KernelState:
+        """First state: one chain for a key, vectorized chains for a batch of keys."""
+        model = cast(Callable, self._model)
+        check_model(model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches)
+        return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
+
+    def _is_warm(self, size: int) -> bool:
+        is_on = self._warm_start and (self._adapt_mass_matrix or self._order > 0)
+        return is_on and size <= start.MAX_DIMENSION["reverse"] and self._num_warmup > 0
+
+    def _target_of(self, model_args: tuple, model_kwargs: dict | None) -> Any:
+        model = cast(Callable, self._model)
+        potential = stochastic_potential(model, model_args, model_kwargs, self._chunk_size)
+        return AnchoredTarget(self._algorithm, potential, self._order)
+
+    def _begin(self, rng_key, z, model_args, model_kwargs) -> tuple[Any, AdaptState, Array]:
+        size = ravel_each(z).shape[1]
+        if self._order and size > start.MAX_DIMENSION["reverse"]:
+            raise ValueError(
+                f"control_variate must be None beyond {start.MAX_DIMENSION['reverse']} dimensions, "
+                f"where no Hessian is taken to find the mode; the model has {size}."
+            )
+
+        # the start too reads the data in chunks
+        model = cast(Callable, self._model)
+        in_chunks = partial(energy_in_chunks, model, self._chunk_size)
+        self._view = cast(View, self._view)._replace(potential_fn=in_chunks)
+        inner, adapt_state, rng_key = super()._begin(rng_key, z, model_args, model_kwargs)
+        for leaf in jax.tree.leaves(inner.anchor):
+            if not_jax_tracer(leaf) and not np.isfinite(leaf).all():
+                raise ValueError(NO_ANCHOR.format(self._control_variate))
+        return inner, adapt_state, rng_key
+
+    def _first_inner(self, target: Any, rng_key, position, metric):
+        """States with the mode as their anchor, from the best of the starts; NaN for no mode."""
+        inner = self._inner(target, rng_key, position, metric)
+        if not self._order:
+            return inner
+        x = ravel_each(position)
+        unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], position))[1]
+        best = x[jnp.argmax(inner.logdensity)] if hasattr(inner.chain, "potential_energy") else x[0]
+        mode, distance = start.mode(lambda x: energy_at(target.potential, unravel(x)), best)
+        mode = jnp.where(distance < 1.0, mode, jnp.nan)
+        anchor = anchor_at(target.potential, unravel(mode), self._order)
+
+        def for_each(leaf):
+            return jnp.broadcast_to(leaf, (x.shape[0], *leaf.shape))
+
+        return inner._replace(anchor=jax.tree.map(for_each, anchor))
+
+    def _kept(self, old: Any, new: Any) -> Any:
+        return new._replace(anchor=old.anchor)
+
+    def _adapt(self, target, i, is_single, rng_key, facts, inner, adapt_state):
+        new, adapt_state = super()._adapt(target, i, is_single, rng_key, facts, inner, adapt_state)
+        if self._adapt_step_size:
+            adapt_state = self._capped(adapt_state)
+        return self._kept(inner, new), adapt_state
+
+    def _capped(self, adapt_state: AdaptState) -> AdaptState:
+        """No step so long that a trajectory would turn back."""
+        most = LENGTH / self._num_integration_steps
+        averaging = adapt_state.averaging
+        averaging = averaging._replace(log_x_avg=jnp.minimum(averaging.log_x_avg, np.log(most)))
+        step_size = jnp.minimum(adapt_state.step_size, most)
+        return adapt_state._replace(step_size=step_size, averaging=averaging)
+
+    def best_accept_prob(self, size: int) -> float:
+        """0.65, that of HMC (Beskos et al. 2013)."""
+        del size
+        return 0.65
+
+
+class AMAGOLD(MinibatchKernel):
+    r"""AMAGOLD (Zhang, Cooper and De Sa, Algorithm 2): exact, with minibatch gradients.
+
+    For a model with ``numpyro.plate(name, N, subsample_size=B)`` around its observed sites. A
+    transition costs T gradients on B rows and one evaluation on all N, in chunks.
+    `target_accept_prob` is 0.65 by default. ``kernel.model`` is the model with all rows.
+
+    :param model: NumPyro model with subsample plates.
+    :param control_variate: "second_order", "first_order" or None: expansion of the gradient at the
+        mode of the full data, found before the warm-up, which takes most of the minibatch noise
+        out of it. Each is exact. Up to 512 dimensions; beyond, None.
+    :param num_integration_steps: T, minibatch gradients per transition.
+    :param friction: beta >= 0, in whitened coordinates.
+    :param resample_momentum: Draw the momentum anew for each trajectory (reversible), or keep it.
+    :param chunk_size: Rows read at once by the energy; None for 8192.
+    :param options: See :class:`BlackJAXKernel`. With a control variate, `dense_mass` is on and
+        `adapt_mass_matrix` off by default: the metric is the curvature that the warm start finds.
+
+    **Example**
+
+    >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+    >>> from numpyro.infer import MCMC
+    >>> from numpyro_fwd import AMAGOLD
+    >>> def model(y):
+    ...     mean = numpyro.sample("mean", dist.Normal(0, 10))
+    ...     with numpyro.plate("rows", len(y), subsample_size=100) as rows:
+    ...         numpyro.sample("y", dist.Normal(mean, 1), obs=y[rows])
+    >>> y = 2.0 + jax.random.normal(jax.random.key(0), (10_000,))
+    >>> mcmc = MCMC(AMAGOLD(model), num_warmup=100, num_samples=300, progress_bar=False)
+    >>> mcmc.run(jax.random.key(1), y)
+    >>> bool(abs(mcmc.get_samples()["mean"].mean() - y.mean()) < 0.005)
+    True
+    """
+
+    def __init__(
+        self,
+        model: Callable | None = None,
+        *,
+        control_variate: ControlVariate | None = "second_order",
+        num_integration_steps: int = 10,
+        friction: float = 0.25,
+        resample_momentum: bool = True,
+        chunk_size: int | None = None,
+        **options: Unpack[KernelOptions],
+    ):
+        super().__init__(
+            model,
+            blackjax_ext.amagold,
+            control_variate=control_variate,
+            num_integration_steps=num_integration_steps,
+            friction=friction,
+            resample_momentum=resample_momentum,
+            chunk_size=chunk_size,
+            **options,
+        )
+
+
+class L2MC(MinibatchKernel):
+    """L2MC (Horowitz 1991): AMAGOLD with the gradient of all rows, its full-batch reference.
+
+    T gradients and one evaluation on all N rows, in chunks. Without friction it is HMC.
+    `target_accept_prob` is 0.65 by default. Models without subsample plates work too.
+
+    :param model: NumPyro model.
+    :param num_integration_steps: T, full gradients per transition.
+    :param friction: As for :class:`AMAGOLD`.
+    :param resample_momentum: As for :class:`AMAGOLD`.
+    :param chunk_size: As for :class:`AMAGOLD`.
+    :param options: See :class:`BlackJAXKernel`.
+    """
+
+    needs_minibatches = False
+
+    def __init__(
+        self,
+        model: Callable | None = None,
+        *,
+        num_integration_steps: int = 10,
+        friction: float = 0.25,
+        resample_momentum: bool = True,
+        chunk_size: int | None = None,
+        **options: Unpack[KernelOptions],
+    ):
+        super().__init__(
+            model,
+            blackjax_ext.l2mc,
+            control_variate=None,
+            num_integration_steps=num_integration_steps,
+            friction=friction,
+            resample_momentum=resample_momentum,
+            chunk_size=chunk_size,
+            **options,
+        )
+
+
+class SGHMC(MinibatchKernel):
+    """SGHMC (Chen, Fox and Guestrin 2014), biased: no acceptance test, no pass over the data.
+
+    T gradients on B rows per transition. The bias grows with the step size, which cannot be
+    adapted, and with the noise of the gradient: :class:`AMAGOLD` is the exact kernel.
+
+    :param model: NumPyro model with subsample plates.
+    :param control_variate: As for :class:`AMAGOLD`.
+    :param num_integration_steps: T, minibatch gradients per transition.
+    :param friction: As for :class:`AMAGOLD`.
+    :param resample_momentum: As for :class:`AMAGOLD`.
+    :param chunk_size: Rows read at once while the start is looked for.
+    :param options: See :class:`BlackJAXKernel`. `step_size` is 0.1 by default.
+    """
+
+    def __init__(
+        self,
+        model: Callable | None = None,
+        *,
+        control_variate: ControlVariate | None = "second_order",
+        num_integration_steps: int = 10,
+        friction: float = 0.25,
+        resample_momentum: bool = True,
+        chunk_size: int | None = None,
+        **options: Unpack[KernelOptions],
+    ):
+        for name in ("adapt_step_size", "target_accept_prob"):
+            if options.get(name):
+                raise ValueError(
+                    f"{name} must be left out: SGHMC accepts everything; got {options[name]!r}."
+                )
+        arguments: dict[str, Any] = {"step_size": 0.1, **options, "adapt_step_size": False}
+        super().__init__(
+            model,
+            blackjax_ext.sghmc,
+            control_variate=control_variate,
+            num_integration_steps=num_integration_steps,
+            friction=friction,
+            resample_momentum=resample_momentum,
+            chunk_size=chunk_size,
+            **arguments,
+        )

@@ -1,0 +1,304 @@
+r"""The minibatch view and the full-data view of one NumPyro model with subsample plates.
+
+A plate with ``subsample_size`` tells a model which rows to read and by how much to scale their log
+densities. :class:`FullView` gives such plates all rows, so that everything that wants the posterior
+(start, metric, ``Predictive``, ArviZ) sees it; :func:`stochastic_potential` gives them the rows of
+a minibatch or of a chunk. The model is the user's own, unchanged.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.experimental import checkify
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer.initialization import init_to_sample
+from numpyro.infer.util import _unconstrain_params, compute_log_probs
+from numpyro.primitives import Messenger
+from numpyro.util import _validate_model, not_jax_tracer
+
+from blackjax_ext.sgmcmc.potentials import Pair, StochasticPotential
+from blackjax_ext.sgmcmc.sums import add, as_pair, over_rows
+
+__all__ = ["FullView", "Plate", "Rows", "check_model", "rows_of", "stochastic_potential"]
+
+# where the full view leaves the size of the minibatch
+SUBSAMPLE_SIZE = "subsample_size"
+
+
+class FullView:
+    """A model with all rows in its subsample plates.
+
+    Picklable, and a model like any other. Its arrays are arrays of jax, which can be indexed inside
+    a compiled program.
+    """
+
+    def __init__(self, model: Callable):
+        if not callable(model):
+            raise TypeError(f"model must be callable; got {type(model).__name__}.")
+        self.model = model
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model on all rows."""
+        args, kwargs = jax.tree.map(as_array, (args, kwargs))
+        with every_row():
+            return self.model(*args, **kwargs)
+
+
+def as_array(leaf: Any) -> Any:
+    """`leaf`, an array of jax if it is one of numpy."""
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
+class every_row(Messenger):
+    """Give subsample plates all rows, and leave a note of the size of their minibatches."""
+
+    def process_message(self, msg: dict) -> None:
+        """Rewrite the rows of a plate that subsamples."""
+        if msg["type"] != "plate":
+            return
+        size, batch_size = msg["args"]
+        if batch_size is None or (not_jax_tracer(batch_size) and batch_size == size):
+            return
+        batch_size = check_batch_size(msg["name"], size, batch_size)
+        msg["kwargs"] = {**msg["kwargs"], SUBSAMPLE_SIZE: batch_size}
+        msg["value"], msg["args"] = jnp.arange(size), (size, size)
+
+
+class given_rows(Messenger):
+    """Give the plates named in `rows` these rows; the plates' scale follows their number."""
+
+    def __init__(self, fn: Callable, rows: dict[str, Array]):
+        super().__init__(fn)
+        self.rows = rows
+
+    def process_message(self, msg: dict) -> None:
+        """Rewrite the rows of a named plate."""
+        if msg["type"] == "plate" and msg["name"] in self.rows:
+            rows = self.rows[msg["name"]]
+            # the arguments too: NumPyro compares them with the number of rows
+            msg["value"], msg["args"] = rows, (msg["args"][0], rows.shape[0])
+
+
+class Plate(NamedTuple):
+    """Numbers of rows of a subsample plate: all, and those of a minibatch."""
+
+    size: int
+    batch_size: int
+
+
+class Rows(NamedTuple):
+    """What rows a model has.
+
+    plates
+        Subsample plates by name.
+    owners
+        For each site with a log density, the subsample plates that it lies in.
+    """
+
+    plates: dict[str, Plate]
+    owners: dict[str, tuple[str, ...]]
+
+
+def check_batch_size(name: str, size: int, batch_size: int) -> int:
+    """Return the size of a minibatch; raise unless it is a whole number from 1 to `size`."""
+    try:
+        batch_size = operator.index(batch_size)
+    except TypeError as error:
+        raise TypeError(
+            f"plate '{name}' must have a subsample_size that is a whole number, not traced: make "
+            f"it a constant of the model instead of an argument; got {batch_size!r}."
+        ) from error
+    if not 1 <= batch_size <= size:
+        raise ValueError(
+            f"plate '{name}' must have a subsample_size from 1 to its {size} rows; "
+            f"got {batch_size}."
+        )
+    return batch_size
+
+
+def trace_of(model: Callable, model_args: tuple, model_kwargs: dict | None) -> dict:
+    """Sites of the full view, its latents drawn from the prior."""
+    drawn = substitute(seed(model, jax.random.key(0)), substitute_fn=init_to_sample)
+    try:
+        return trace(drawn).get_trace(*model_args, **(model_kwargs or {}))
+    except jax.errors.ConcretizationTypeError as error:
+        raise TypeError(
+            "model must have subsample plates whose size and subsample_size are whole numbers, not "
+            "traced: take them from the shapes of the data, or make them constants of the model. "
+            f"jax said: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def rows_of(sites: dict) -> Rows:
+    """Subsample plates among the `sites` of a full view, and which sites lie in which."""
+    plates = {
+        name: Plate(site["args"][0], site["kwargs"][SUBSAMPLE_SIZE])
+        for name, site in sites.items()
+        if site["type"] == "plate" and SUBSAMPLE_SIZE in site["kwargs"]
+    }
+    owners = {
+        name: tuple(f.name for f in site["cond_indep_stack"] if f.name in plates)
+        for name, site in sites.items()
+        if site["type"] == "sample"
+    }
+    return Rows(plates, owners)
+
+
+def log_terms(
+    model: Callable, model_args: tuple, model_kwargs: dict | None, z: dict, rows: dict[str, Array]
+) -> tuple[dict[str, Array], dict]:
+    """Log densities of the sites at the unconstrained `z`, scaled and not summed; the sites."""
+    substituted = _unconstrain_params(given_rows(model, rows), z)
+    return compute_log_probs(substituted, model_args, model_kwargs or {}, {}, sum_log_prob=False)
+
+
+def total(terms: Any) -> Array:
+    """Sum of everything."""
+    return sum((jnp.sum(term) for term in terms), jnp.zeros(()))
+
+
+def stochastic_potential(
+    model: Callable, model_args: tuple, model_kwargs: dict | None, chunk_size: int | None = None
+) -> StochasticPotential:
+    """Exact energy, rows of a minibatch, and gradient of a full view on the unconstrained space.
+
+    Rows are drawn with replacement, independently for each plate. The energy reads them in chunks;
+    a site inside two subsample plates is read as a whole. Cost: N rows and B rows.
+    """
+    plates, owners = rows_of(trace_of(model, model_args, model_kwargs))
+
+    def terms(z, rows):
+        return log_terms(model, model_args, model_kwargs, z, rows)
+
+    def potential(z) -> Pair:
+        one = {name: jnp.zeros(1, int) for name in plates}
+        rest = terms(z, one)[0]
+        crossed = terms(z, {})[0] if any(len(owner) > 1 for owner in owners.values()) else {}
+        outside = total(term for name, term in rest.items() if not owners.get(name))
+        inside = total(term for name, term in crossed.items() if len(owners.get(name, ())) > 1)
+        energy = as_pair(-(outside + inside))
+        for name, plate in plates.items():
+            if (name,) in owners.values():
+
+                def values_at(first, length, name=name, plate=plate):
+                    rows = one | {name: first + jnp.arange(length)}
+                    values, sites = terms(z, rows)
+                    scale = length / plate.size
+                    return -scale * per_row(values, sites, owners, name, length)
+
+                dtype = energy.high.dtype
+                energy = add(energy, over_rows(values_at, plate.size, chunk_size, dtype))
+        return energy
+
+    def draw(rng_key):
+        keys = jax.random.split(rng_key, len(plates))
+        return {
+            name: jax.random.randint(key, (plate.batch_size,), 0, plate.size)
+            for key, (name, plate) in zip(keys, plates.items(), strict=True)
+        }
+
+    def stochastic_grad(z, rows):
+        return jax.grad(lambda z: -total(terms(z, rows)[0].values()))(z)
+
+    return StochasticPotential(potential, draw, stochastic_grad)
+
+
+def per_row(
+    terms: dict, sites: dict, owners: dict[str, tuple[str, ...]], plate: str, length: int
+) -> Array:
+    """Log densities of the sites that lie in `plate` alone, summed for each of its rows."""
+    values = jnp.zeros(length)
+    for name, term in terms.items():
+        if owners.get(name) == (plate,):
+            frames = sites[name]["cond_indep_stack"]
+            axis = term.ndim + next(frame.dim for frame in frames if frame.name == plate)
+            values = values + jnp.sum(jnp.moveaxis(term, axis, 0).reshape(length, -1), axis=1)
+    return values
+
+
+def check_model(
+    model: Callable,
+    model_args: tuple,
+    model_kwargs: dict | None,
+    *,
+    needs_minibatches: bool = True,
+) -> None:
+    """Raise ValueError for a full view that minibatches cannot sample, naming the site."""
+    try:
+        sites = trace_of(model, model_args, model_kwargs)
+    except (ValueError, TypeError, IndexError) as error:
+        if "subsample_size" in str(error):
+            raise
+        raise ValueError(
+            "model does not run with all rows in its subsample plates: pass the data of all rows "
+            "and index every array with the plate's rows, as in `with numpyro.plate(...) as rows: "
+            f"... x[rows]`. NumPyro said: {str(error).splitlines()[0]}"
+        ) from error
+    plates, owners = rows_of(sites)
+    if not plates and not needs_minibatches:
+        return
+    if not plates:
+        raise ValueError(
+            "model has no plate with a subsample_size below its size, so there are no minibatches; "
+            "add one around the observed sites, or use NUTS or a kernel for all rows."
+        )
+    if not any(owners.values()):
+        raise ValueError(f"no observed site lies inside a subsample plate, of {sorted(plates)}.")
+    for name, owner in owners.items():
+        if owner:
+            check_site(name, sites[name], owner[0])
+        elif not sites[name]["is_observed"] and sites[name]["fn"].support.is_discrete:
+            raise ValueError(
+                f"site '{name}' is a discrete latent, which minibatch kernels cannot enumerate: "
+                "marginalize it in the model."
+            )
+    check_indices(model, model_args, model_kwargs, plates)
+
+
+def check_site(name: str, site: dict, plate: str) -> None:
+    """Raise ValueError for a site that has no log density of its own for each row of `plate`."""
+    if not site["is_observed"]:
+        raise ValueError(
+            f"latent site '{name}' lies inside the subsample plate '{plate}': a minibatch would "
+            "leave most of its rows where they are. Move it out of the plate or marginalize it."
+        )
+    shape = getattr(site["fn"], "base_dist", site["fn"]).batch_shape
+    for frame in site["cond_indep_stack"] if site["infer"].get("is_auxiliary") else ():
+        if len(shape) < -frame.dim or (frame.size > 1 and shape[frame.dim] == 1):
+            raise ValueError(
+                f"factor site '{name}' has one value for all rows of plate '{frame.name}', which "
+                "would count it once per row: give it a value per row, or move it out."
+            )
+    try:
+        _validate_model({name: site}, plate_warning="error")
+    except ValueError as error:
+        raise ValueError(
+            f"site '{name}' has values of shape {jnp.shape(site['value'])} against a distribution "
+            f"of batch shape {site['fn'].batch_shape} where plate '{plate}' has all its rows: pass "
+            "the data of all rows, index them with the rows of the plate, and give each row one "
+            "value."
+        ) from error
+
+
+def check_indices(
+    model: Callable, model_args: tuple, model_kwargs: dict | None, plates: dict[str, Plate]
+) -> None:
+    """Raise ValueError if an array is too short for the last row, which jax would not tell."""
+    last = {name: jnp.array([plate.size - 1]) for name, plate in plates.items()}
+
+    def read():
+        sites = trace_of(given_rows(model, last), model_args, model_kwargs)
+        return [site["value"] for site in sites.values() if site["type"] == "sample"]
+
+    error = checkify.checkify(read, errors=checkify.index_checks)()[0].get()
+    if error:
+        sizes = {name: plate.size for name, plate in plates.items()}
+        raise ValueError(
+            f"model reads rows that are not there, with plates of sizes {sizes}: pass the data of "
+            f"all rows, not of one batch. jax said: {error.splitlines()[0]}"
+        )

@@ -1,0 +1,243 @@
+"""The algorithms driven by minibatches obey the laws, and planted bugs break them."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import blackjax_ext
+from blackjax_ext import potentials
+from blackjax_ext.mcmc import langevin
+from blackjax_ext.sgmcmc import leapfrog, sums
+from tests.laws import conduct, laws, minibatch
+from tests.laws.minibatch import BIASED, ROWS
+
+# L2MC is AMAGOLD with another potential
+CONDUCT = {"fresh": ROWS["fresh"], "persistent": ROWS["persistent"], "sghmc": BIASED}
+every_row = pytest.mark.parametrize("row", CONDUCT)
+# those that evaluate the density
+every_exact_row = pytest.mark.parametrize("row", ["fresh", "persistent"])
+
+
+@pytest.fixture(autouse=True)
+def rows(monkeypatch):
+    """The laws of conduct, put to these samplers."""
+    monkeypatch.setattr(conduct, "ROWS", CONDUCT)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_exact_starts_stay_exact(name, size):
+    laws.power(minibatch.invariance(ROWS[name], size))
+
+
+def test_sghmc_is_biased_where_amagold_is_not(size):
+    with pytest.raises(AssertionError, match="invariance"):
+        minibatch.invariance(BIASED, size)
+
+
+def test_accumulator_is_the_ratio_of_path_densities(x64):
+    minibatch.path_density_ratio()
+
+
+def test_no_friction_is_hmc(x64):
+    minibatch.no_friction_is_hmc()
+
+
+def test_gradient_is_unbiased(x64):
+    minibatch.gradient_is_unbiased()
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_control_variate_is_unbiased(order, x64):
+    def make(batch_size):
+        plain = minibatch.plain(batch_size)
+        return potentials.control_variate(plain, jnp.asarray(minibatch.ANCHOR), order=order)
+
+    minibatch.gradient_is_unbiased(make)
+
+
+def test_energy_is_precise_in_float32():
+    minibatch.energy_is_precise()
+
+
+@every_row
+def test_vmap_is_loop(row, x64):
+    conduct.vmap_is_loop(row)
+
+
+@every_row
+def test_compiles_once(row, dtype):
+    conduct.compiles_once(row, dtype)
+
+
+@every_row
+def test_keeps_dtype(row, dtype):
+    conduct.keeps_dtype(row, dtype)
+
+
+@every_row
+def test_uses_keys_once(row):
+    conduct.uses_keys_once(row)
+
+
+@every_exact_row
+def test_rejects_a_density_that_turns_nan(row):
+    conduct.rejects_nan(row, is_nan_at_start=False)
+
+
+def test_sghmc_undoes_a_step_that_is_not_finite():
+    potential = potentials.full_batch(lambda x: jnp.nan * x)
+    sampler = blackjax_ext.sghmc(potential, 0.1)
+    state, info = sampler.step(jax.random.key(0), sampler.init(1.0, jax.random.key(1)))
+    assert info.is_divergent and not info.is_accepted
+    assert state.position == 1.0 and jnp.isfinite(state.momentum)
+
+
+@every_exact_row
+def test_stays_at_a_nan_start(row):
+    conduct.rejects_nan(row, is_nan_at_start=True)
+
+
+@every_exact_row
+def test_escapes_from_minus_infinity(row):
+    conduct.escapes(row)
+
+
+@every_row
+def test_resumes_bit_for_bit(row):
+    conduct.resumes(row)
+
+
+@every_row
+def test_takes_any_pytree(row, x64):
+    conduct.takes_any_pytree(row)
+
+
+TRUE_STEP, TRUE_ACCEPT, TRUE_TRAJECTORY = leapfrog.step, langevin.accept, leapfrog.trajectory
+
+
+def energy_without_prior(functions, *arguments):
+    """The acceptance test leaves the prior out."""
+    return TRUE_ENERGY((lambda x: 0.0 * jnp.sum(x), functions[1]), *arguments)
+
+
+def energy_of_the_first_chunk(values_at, num_rows, chunk_size, dtype):
+    """The rows after the first chunk are forgotten."""
+    return TRUE_SUM(values_at, chunk_size, chunk_size, dtype)
+
+
+TRUE_ENERGY, TRUE_SUM = potentials.posterior_energy, potentials.over_rows
+
+
+def step_with_sign_of_accumulator(phase, *arguments, **keywords):
+    """The accumulator is subtracted."""
+    new = TRUE_STEP(phase, *arguments, **keywords)
+    return new._replace(accumulator=2.0 * phase.accumulator - new.accumulator)
+
+
+def step_without_accumulator(phase, *arguments, **keywords):
+    """The acceptance test is that of a symmetric proposal."""
+    return TRUE_STEP(phase, *arguments, **keywords)._replace(accumulator=phase.accumulator)
+
+
+def step_with_half_the_noise(phase, gradient_fn, noise, *arguments, **keywords):
+    """The noise has the variance 2 eps beta that the Euler scheme for beta would have."""
+    return TRUE_STEP(phase, gradient_fn, noise / jnp.sqrt(2.0), *arguments, **keywords)
+
+
+def accept_without_a_flip(key, log_ratio, value, end, start):
+    """A rejection keeps the direction of the momentum."""
+    return TRUE_ACCEPT(key, log_ratio, value, end, start._replace(momentum=-start.momentum))
+
+
+def accept_with_the_old_energy(key, log_ratio, value, end, start):
+    """U is not refreshed after an acceptance."""
+    end = end._replace(potential_energy=start.potential_energy)
+    return TRUE_ACCEPT(key, log_ratio, value, end, start)
+
+
+def accept_everything(key, log_ratio, value, end, start):
+    """The acceptance test is deleted, and its rate still reported."""
+    _, *facts = TRUE_ACCEPT(key, log_ratio, value, end, start)
+    return end, *facts
+
+
+def trajectory_with_a_moving_anchor(key, phase, step, potential, unravel, num_steps):
+    """The anchor is where the chain stands."""
+    potential = potentials.control_variate(minibatch.plain(), unravel(phase.x), order=1)
+    return TRUE_TRAJECTORY(key, phase, step, potential, unravel, num_steps)
+
+
+def gradient_without_the_scale(functions, num_rows, x, batch):
+    """N/B is left out of the gradient."""
+    return TRUE_GRADIENT(functions, batch.shape[0], x, batch)
+
+
+TRUE_GRADIENT = potentials.minibatch_gradient
+
+
+def add_without_the_rounding(a, b):
+    """Sums are not compensated."""
+    return sums.Pair(a.high + sums.as_pair(b).high, jnp.zeros_like(a.high))
+
+
+def invariance(name):
+    return partial(minibatch.invariance, ROWS[name], laws.SMALL)
+
+
+# where a bug is planted, the bug, and the law that must notice with its message
+MUTATIONS = {
+    "prior_left_out": (
+        *(potentials, "posterior_energy", energy_without_prior),
+        *(invariance("fresh"), "invariance"),
+    ),
+    "rows_left_out": (
+        *(potentials, "over_rows", energy_of_the_first_chunk),
+        *(invariance("fresh"), "invariance"),
+    ),
+    "accumulator_sign": (
+        *(leapfrog, "step", step_with_sign_of_accumulator),
+        *(invariance("fresh"), "invariance"),
+    ),
+    "accumulator_left_out": (
+        *(leapfrog, "step", step_without_accumulator),
+        *(invariance("second_order"), "invariance"),
+    ),
+    "half_the_noise": (
+        *(leapfrog, "step", step_with_half_the_noise),
+        *(invariance("persistent"), "invariance"),
+    ),
+    "momentum_not_flipped": (
+        *(langevin, "accept", accept_without_a_flip),
+        *(invariance("persistent"), "invariance"),
+    ),
+    "old_energy": (
+        *(langevin, "accept", accept_with_the_old_energy),
+        *(invariance("first_order"), "invariance"),
+    ),
+    "accept_everything": (
+        *(langevin, "accept", accept_everything),
+        *(invariance("noise"), "invariance"),
+    ),
+    "anchor_follows": (
+        *(leapfrog, "trajectory", trajectory_with_a_moving_anchor),
+        *(invariance("first_order"), "invariance"),
+    ),
+    "scale_of_the_gradient": (
+        *(potentials, "minibatch_gradient", gradient_without_the_scale),
+        *(minibatch.gradient_is_unbiased, "Not equal"),
+    ),
+    "rounding_dropped": (
+        *(sums, "add", add_without_the_rounding),
+        *(minibatch.energy_is_precise, "precision"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_planted_bug_is_found(name, monkeypatch):
+    module, attribute, bug, law, message = MUTATIONS[name]
+    monkeypatch.setattr(module, attribute, bug)
+    with jax.enable_x64(message == "Not equal"), pytest.raises(AssertionError, match=message):
+        law()

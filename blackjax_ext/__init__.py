@@ -18,28 +18,36 @@ from blackjax_ext.mcmc import pc_fmala as _pc_fmala
 from blackjax_ext.mcmc import pc_line_fmala as _pc_line_fmala
 from blackjax_ext.mcmc import random_walk as _random_walk
 from blackjax_ext.mcmc import smmala as _smmala
+from blackjax_ext.smc import langevin_smc as _langevin_smc
+from blackjax_ext.smc import moves
+from blackjax_ext.smc.langevin_smc import anneal
 
 alsmmala = generate_top_level_api_from(_alsmmala)
 amsmmala = generate_top_level_api_from(_amsmmala)
 fmala = generate_top_level_api_from(_fmala)
 hp_mala = generate_top_level_api_from(_hp_mala)
+langevin_smc = generate_top_level_api_from(_langevin_smc)
 line_fmala = generate_top_level_api_from(_line_fmala)
 mala = generate_top_level_api_from(_mala)
 mmala = generate_top_level_api_from(_mmala)
 pc_fmala = generate_top_level_api_from(_pc_fmala)
-pc_line_fmala = generate_top_level_api_from(_pc_line_fmala)
+pc_langevin_smc = generate_top_level_api_from(_langevin_smc)
+line_fmala = generate_top_level_api_from(_pc_line_fmala)
 random_walk = generate_top_level_api_from(_random_walk)
 smmala = generate_top_level_api_from(_smmala)
 
 __all__ = [
     "alsmmala",
     "amsmmala",
+    "anneal",
     "fmala",
     "hp_mala",
+    "langevin_smc",
     "line_fmala",
     "mala",
     "metrics",
     "mmala",
+    "moves",
     "pc_fmala",
     "pc_line_fmala",
     "random_walk",

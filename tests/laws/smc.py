@@ -1,0 +1,249 @@
+"""Laws of sequential Monte Carlo as plain functions: they raise AssertionError when broken."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.stats import norm
+
+import blackjax_ext
+from blackjax_ext.mcmc import langevin, metrics
+from blackjax_ext.smc import l_kernels, sampler
+from blackjax_ext.smc.proposals import leapfrog, value_and_gradient
+
+TEMPERATURES = (0.1, 0.4, 1.0)
+NUM_RUNS = 20_000
+CORRELATED = np.array([[1.5, 0.4], [0.4, 0.7]])
+
+
+def logprior(x):
+    """Two correlated normals: a prior that is not the start of any symmetry."""
+    return norm.logpdf(x[0]) + norm.logpdf(x[1], 0.5 * x[0], 0.8)
+
+
+def loglikelihood(x):
+    """Skewed: counts with rates exp(x), and a slope that couples them."""
+    return 2.0 * x[0] - jnp.exp(x[0]) - 0.7 * jnp.exp(0.8 * x[1] - 0.5 * x[0]) + 0.3
+
+
+def draw_prior(rng_key, num):
+    """Draws of the prior, shape (num, 2)."""
+    z = jax.random.normal(rng_key, (num, 2))
+    return jnp.stack([z[:, 0], 0.5 * z[:, 0] + 0.8 * z[:, 1]], axis=1)
+
+
+@cache
+def integrals() -> np.ndarray:
+    """``Z (1, E x_0, E x_1, E x_0^2, E x_1^2)`` of prior times likelihood, by quadrature."""
+    with jax.enable_x64(True):
+        axis = jnp.linspace(-9.0, 9.0, 1201)
+        grid = jnp.stack(jnp.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+        density = jnp.exp(jax.vmap(lambda x: logprior(x) + loglikelihood(x))(grid))
+        return np.asarray(density @ functions(grid) * (axis[1] - axis[0]) ** 2)
+
+
+def functions(x):
+    """Functions whose integrals a population estimates, shape (N, 5)."""
+    return jnp.concatenate([jnp.ones_like(x[:, :1]), x, x**2], axis=1)
+
+
+class Row(NamedTuple):
+    """A sampler of the table.
+
+    arguments
+        Of ``langevin_smc``.
+    num_particles
+        As few as the law can bear: a bias of the order 1/N must show.
+    is_unbiased
+        Whether the law holds for every number of particles.
+    """
+
+    arguments: dict
+    num_particles: int = 8
+    is_unbiased: bool = True
+
+
+def metropolis(name: str, **parameters) -> dict:
+    """Arguments for a Metropolis move."""
+    algorithm = getattr(blackjax_ext, name)
+    return {"move": blackjax_ext.moves.Metropolis(algorithm, **parameters), "step_size": 0.8}
+
+
+ROWS = {
+    "langevin_reversed": Row({"step_size": 0.5}),
+    "langevin_random_walk": Row({"step_size": 0.5, "l_kernel": "random_walk"}),
+    "langevin_gaussian": Row({"step_size": 0.5, "l_kernel": "gaussian"}, 300, False),
+    "langevin_dense": Row({"step_size": 0.5, "inverse_mass_matrix": CORRELATED}),
+    "langevin_forward": Row({"step_size": 0.5, "differentiation": "forward"}),
+    "random_walk_reversed": Row({"step_size": 0.4, "proposal": "random_walk"}),
+    "random_walk_gaussian": Row(
+        {"step_size": 0.4, "proposal": "random_walk", "l_kernel": "gaussian"}, 300, False
+    ),
+    "hmc_reversed": Row({"step_size": 0.3, "num_integration_steps": 4}),
+    "hmc_random_walk": Row(
+        {"step_size": 0.3, "num_integration_steps": 4, "l_kernel": "random_walk"}
+    ),
+    "hmc_gaussian": Row(
+        {"step_size": 0.3, "num_integration_steps": 4, "l_kernel": "gaussian"}, 300, False
+    ),
+    "two_moves": Row({"step_size": 0.4, "num_moves": 2}),
+    "never_resampled": Row({"step_size": 0.3, "ess_threshold": 0.0}),
+    "always_resampled": Row({"step_size": 0.5, "ess_threshold": 1.0}),
+    "metropolis_mala": Row(metropolis("mala")),
+    "metropolis_hp_mala": Row(metropolis("hp_mala", floor=0.3)),
+    "population_of_one": Row({"step_size": 0.3}, 1),
+}
+
+
+class Outcome(NamedTuple):
+    """Many runs: estimates of the integrals over their truth (R, 5), and what happened."""
+
+    ratios: np.ndarray
+    num_resampled: np.ndarray
+    acceptance: float
+
+
+def simulate(name: str, num_runs: int = NUM_RUNS) -> Outcome:
+    """Run a row of the table along the ladder of temperatures, many times."""
+    row = ROWS[name]
+    smc = blackjax_ext.langevin_smc(logprior, loglikelihood, **row.arguments)
+
+    def run(rng_key):
+        key_prior, *keys = jax.random.split(rng_key, 1 + len(TEMPERATURES))
+        state = smc.init(draw_prior(key_prior, row.num_particles))
+        infos = []
+        for key, temperature in zip(keys, TEMPERATURES, strict=True):
+            state, info = smc.step(key, state, temperature)
+            infos.append(info)
+        estimate = jnp.exp(state.log_weights + state.log_evidence) @ functions(state.position)
+        resampled = jnp.stack([info.num_resampled for info in infos])
+        return estimate, resampled, infos[-1].acceptance_rate
+
+    num_runs = num_runs * 8 // max(row.num_particles, 8)
+    keys = jax.random.split(jax.random.key(11), num_runs)
+    estimates, resampled, acceptance = jax.jit(jax.vmap(run))(keys)
+    return Outcome(np.asarray(estimates) / integrals(), resampled, float(np.mean(acceptance)))
+
+
+def evidence_is_unbiased(name: str) -> None:
+    """The population's estimates of Z and of four moments times Z have the right means."""
+    outcome = simulate(name)
+    mean = outcome.ratios.mean(0)
+    error = outcome.ratios.std(0) / np.sqrt(len(outcome.ratios))
+    assert np.all(error < 0.035), f"evidence: {name} has no power, errors {error}"
+    is_off = np.abs(mean - 1.0) > 5.0 * error
+    assert not is_off.any(), f"evidence: {name} is off by {(mean - 1.0) / error} errors"
+    assert 0.2 < outcome.acceptance <= 1.0, f"evidence: {name} moves {outcome.acceptance}"
+
+
+def move_of(key, step_size=0.6, num_integration_steps=1, num=5):
+    """Moves of a few particles on prior times likelihood, with both ends evaluated."""
+
+    def target(x):
+        return logprior(x) + loglikelihood(x)
+
+    evaluate = jax.vmap(value_and_gradient(target, "reverse"))
+    key_position, key_momentum = jax.random.split(key)
+    x = jax.random.normal(key_position, (num, 2))
+    momentum = jax.random.normal(key_momentum, (num, 2))
+    start, metric = evaluate(x), metrics.factorize(CORRELATED)
+    arguments = (evaluate, lambda local: local[1], step_size, num_integration_steps, metric)
+    return x, start, metric, arguments, leapfrog(momentum, x, start, *arguments)
+
+
+def reversed_is_the_langevin_ratio() -> None:
+    """One step with the reversed kernel weighs as Metropolis-Hastings would accept."""
+    step_size = 0.6
+    x, start, metric, _, move = move_of(jax.random.key(3), step_size)
+    log_weights = move.local[0] - start[0] + l_kernels.reversed(move, jnp.zeros(5))
+
+    def ratio(x, start, y, end):
+        def point(value, gradient):
+            whitened = metric.inverse_sqrt_transpose_times(gradient)
+            return langevin.Point(value, whitened, metrics.IDENTITY)
+
+        r = metric.sqrt_times(y - x)
+        return langevin.log_ratio(r, point(*start), point(*end), step_size)
+
+    expected = jax.vmap(ratio)(x, start, move.position, move.local)
+    np.testing.assert_allclose(log_weights, expected, rtol=1e-9, atol=1e-9)
+
+
+def random_walk_kernel_is_the_random_walk() -> None:
+    """The literal kernel's density is that of N(x; x', eps^2 L L^T) over the proposal's."""
+    x, start, metric, _, move = move_of(jax.random.key(4))
+    z = metric.sqrt_times(x - move.position) / 0.6
+    drift = 0.5 * 0.6**2 * metric.inverse_sqrt_transpose_times(start[1])
+    p = (metric.sqrt_times(move.position - x) - drift) / 0.6
+    expected = 0.5 * jnp.sum(p**2 - z**2, axis=1)
+    found = l_kernels.random_walk(move, jnp.zeros(5))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def leapfrog_is_reversible(num_integration_steps: int = 4) -> None:
+    """From the end with minus its momentum, the way leads back to the start."""
+    x, _, _, arguments, move = move_of(jax.random.key(5), 0.3, num_integration_steps)
+    evaluate = arguments[0]
+    back = leapfrog(-move.end, move.position, evaluate(move.position), *arguments)
+    np.testing.assert_allclose(back.position, x, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(-back.end, move.start, rtol=1e-9, atol=1e-9)
+
+
+def gaussian_is_right_for_a_normal() -> None:
+    """Where p' given x' is normal, a large population finds that law."""
+    keys = jax.random.split(jax.random.key(6), 3)
+    x = jax.random.normal(keys[0], (200_000, 2)) @ np.linalg.cholesky(CORRELATED).T + 1.0
+    slope, scale = np.array([[0.5, -0.2], [0.1, 0.8]]), np.array([0.6, 1.4])
+    end = 0.3 + (x - 1.0) @ slope + scale * jax.random.normal(keys[1], x.shape)
+    start = jax.random.normal(keys[2], x.shape)
+    move = l_kernels.Move(x, None, start, end, end)
+    found = l_kernels.gaussian(move, jnp.zeros(x.shape[0]))
+    logpdf = norm.logpdf(end, 0.3 + (x - 1.0) @ slope, scale) - norm.logpdf(start)
+    error = found - jnp.sum(logpdf, axis=1)
+    assert float(jnp.sqrt(jnp.mean(error**2))) < 0.02
+
+
+def weights_accumulate() -> None:
+    """Weighing twice is weighing by the product; the evidence is its mean."""
+    a, b = jax.random.normal(jax.random.key(7), (2, 6))
+    zeros = jnp.zeros(6)
+    found = sampler.weigh(sampler.start(zeros, a), b)
+    np.testing.assert_allclose(found.log_weights, jax.nn.log_softmax(a + b), rtol=1e-9)
+    expected = jax.nn.logsumexp(a + b) - jnp.log(6)
+    np.testing.assert_allclose(found.log_evidence, expected, rtol=1e-9)
+
+
+def never_picks_a_weightless_particle(resampling_fn: Callable, dtype) -> None:
+    """All weights zero but one, wherever that one is; and NaN weights count as zero."""
+    num = 1000
+    for alive in (0, 1, 517, num - 1):
+        log_weights = jnp.full(num, -jnp.inf, dtype).at[alive].set(-3.0)
+        log_weights = log_weights.at[(alive + 1) % num].set(jnp.nan)
+        population = sampler.start(jnp.arange(num), log_weights)
+        for seed in range(3):
+            found = sampler.resample(jax.random.key(seed), population, resampling_fn)
+            assert np.all(found.particles == alive), f"picked {np.unique(found.particles)}"
+            np.testing.assert_allclose(found.log_weights, -np.log(num), rtol=1e-6)
+            np.testing.assert_allclose(found.log_evidence, -3.0 - np.log(num), rtol=1e-6)
+
+
+def counts_nan_particles() -> None:
+    """Particles that turn NaN lose their weight and are counted; the rest is as without them."""
+
+    def broken(x):
+        return jnp.where(x[0] > 0.8, jnp.nan, loglikelihood(x))
+
+    smc = blackjax_ext.langevin_smc(logprior, broken, step_size=0.3, ess_threshold=0.0)
+    state = smc.init(draw_prior(jax.random.key(8), 400))
+    is_nan = np.asarray(state.position[:, 0] > 0.8)
+    new_state, info = smc.step(jax.random.key(9), state, 0.5)
+    is_lost = is_nan | np.asarray(new_state.position[:, 0] > 0.8)
+    is_lost |= np.isnan(np.asarray(new_state.position)).any(axis=1)
+    weights = np.exp(new_state.log_weights)
+    np.testing.assert_array_equal(weights[is_lost], 0.0)
+    assert np.all(weights[~is_lost] > 0) and abs(weights.sum() - 1) < 1e-5
+    assert np.isfinite(new_state.log_evidence) and bool(info.is_divergent)
+    assert int(info.num_divergent) >= is_nan.sum() > 50, "NaN particles are not counted"

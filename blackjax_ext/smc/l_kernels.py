@@ -72,8 +72,8 @@ def gaussian(move: Move, log_weights: Array) -> Array:
     r"""Normal regression of :math:`p'` on :math:`x'`, fitted to the population by its weights.
 
     :math:`\ell(p' | x') = \mathcal{N}(p'; \mu + B (x' - \bar x), S)`, which is best where the
-    target is normal. With n the effective sample size it is shrunk, as if by D + 1 more particles, to the
-    kernel :func:`reversed`, which it is for a population of one.
+    target is normal. With n the effective sample size it is shrunk, as if by D + 1 more particles,
+    to the kernel :func:`reversed`, which it is for a population of one.
 
     It is biased: :math:`\ell` depends on the particles it weighs, and no longer integrates to one
     given the others. Log evidence is high by about parameters times steps over particles, so use

@@ -1,13 +1,9 @@
 """Laws of sequential Monte Carlo."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from blackjax.smc import resampling
-from jax.scipy.stats import norm
 
-import blackjax_ext
 from tests.laws import smc
 
 SCHEMES = ("systematic", "stratified", "multinomial", "residual")
@@ -18,10 +14,19 @@ def test_evidence_is_unbiased(name):
     smc.evidence_is_unbiased(name)
 
 
+def test_population_of_one_is_unbiased():
+    smc.evidence_is_unbiased("langevin_reversed", num_particles=1)
+
+
+@pytest.mark.parametrize("name", smc.GAUSSIAN)
+def test_gaussian_bias_falls(name):
+    smc.gaussian_bias_falls(name)
+
+
 def test_resampling_is_triggered_sometimes():
-    share = np.mean(smc.simulate("langevin_reversed", 2_000).num_resampled > 0, axis=0)
-    assert np.all(share < 0.95) and share.max() > 0.3
-    assert not np.any(smc.simulate("never_resampled", 2_000).num_resampled)
+    share = np.mean(smc.simulate("langevin_reversed").num_resampled > 0, axis=0)
+    assert np.all(share < 0.95) and share.max() > 0.3, share
+    assert not np.any(smc.simulate("never_resampled").num_resampled)
 
 
 def test_reversed_is_the_langevin_ratio(x64):

@@ -120,16 +120,19 @@ def evidence_is_unbiased(name: str, num_particles: int = 8) -> None:
     """The population's estimates of Z and of four moments times Z have the right means."""
     outcome = simulate(name, num_particles=num_particles)
     deviation = outcome.errors.std(0) / np.sqrt(len(outcome.errors))
-    assert np.all(deviation < MAX_DEVIATION), f"evidence: {name} has no power: {deviation}"
     score = outcome.errors.mean(0) / deviation
     assert np.all(np.abs(score) < 5.0), f"evidence: {name} is off by {score} deviations"
+    assert np.all(deviation < MAX_DEVIATION), f"evidence: {name} has no power: {deviation}"
     assert outcome.acceptance > 0.2, f"evidence: {name} keeps {outcome.acceptance}"
 
 
 def gaussian_bias_falls(name: str) -> None:
-    """The fitted kernel's evidence is too high, by less the more particles there are."""
-    biases = [simulate(name, num_particles=num).errors[:, 0].mean() for num in (50, 200)]
-    assert 0.0 < biases[1] < 0.5 * biases[0] < 0.2, f"evidence: {name} has biases {biases}"
+    """The fitted kernel's evidence is off by less the more particles there are, soon by little."""
+    errors = [simulate(name, 10_000, num_particles=num).errors[:, 0] for num in (50, 200)]
+    biases = [np.abs(error.mean()) for error in errors]
+    deviations = [error.std() / np.sqrt(len(error)) for error in errors]
+    assert biases[1] < min(biases[0] / 3, 0.05), f"evidence: {name} has biases {biases}"
+    assert max(deviations) < MAX_DEVIATION, f"evidence: {name} has no power: {deviations}"
 
 
 def move_of(key, step_size=0.6, num_integration_steps=1, num=5):
@@ -188,7 +191,7 @@ def leapfrog_is_reversible(num_integration_steps: int = 4) -> None:
 def gaussian_is_right_for_a_normal() -> None:
     """Where p' given x' is normal, a large population finds that law."""
     keys = jax.random.split(jax.random.key(6), 3)
-    x = jax.random.normal(keys[0], (200_000, 2)) @ np.linalg.cholesky(CORRELATED).T + 1.0
+    x = jax.random.normal(keys[0], (50_000, 2)) @ np.linalg.cholesky(CORRELATED).T + 1.0
     slope, scale = np.array([[0.5, -0.2], [0.1, 0.8]]), np.array([0.6, 1.4])
     end = 0.3 + (x - 1.0) @ slope + scale * jax.random.normal(keys[1], x.shape)
     start = jax.random.normal(keys[2], x.shape)
@@ -196,7 +199,7 @@ def gaussian_is_right_for_a_normal() -> None:
     found = l_kernels.gaussian(move, jnp.zeros(x.shape[0]))
     logpdf = norm.logpdf(end, 0.3 + (x - 1.0) @ slope, scale) - norm.logpdf(start)
     error = found - jnp.sum(logpdf, axis=1)
-    assert float(jnp.sqrt(jnp.mean(error**2))) < 0.02
+    assert float(jnp.sqrt(jnp.mean(error**2))) < 0.04
 
 
 def weights_accumulate() -> None:
@@ -207,6 +210,26 @@ def weights_accumulate() -> None:
     np.testing.assert_allclose(found.log_weights, jax.nn.log_softmax(a + b), rtol=1e-9)
     expected = jax.nn.logsumexp(a + b) - jnp.log(6)
     np.testing.assert_allclose(found.log_evidence, expected, rtol=1e-9)
+
+
+def resampling_keeps_expectations(resampling_fn: Callable) -> None:
+    """Over many keys each particle is drawn N times its weight; then all weigh the same."""
+    log_weights = jnp.log(jnp.array([0.05, 0.3, 0.0, 0.15, 0.5]))
+    population = sampler.start(jnp.eye(5), log_weights)
+
+    def draw(rng_key):
+        found = sampler.resample(rng_key, population, resampling_fn)
+        return jnp.exp(found.log_weights + found.log_evidence) @ found.particles
+
+    found = jax.vmap(draw)(jax.random.split(jax.random.key(10), 20_000))
+    deviation = found.std(0) / np.sqrt(len(found)) + 1e-6
+    score = (found.mean(0) - jnp.exp(log_weights) / 5) / deviation
+    assert np.all(np.abs(score) < 5.0), f"resampling is off by {score} deviations"
+
+
+def last(rng_key, weights, num):
+    """What a scheme returns for a uniform above the rounded sum of the weights."""
+    return jnp.full(num, weights.size - 1)
 
 
 def never_picks_a_weightless_particle(resampling_fn: Callable, dtype) -> None:

@@ -54,5 +54,14 @@ def test_never_picks_a_weightless_particle(scheme, dtype):
     smc.never_picks_a_weightless_particle(getattr(resampling, scheme), dtype)
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_resampling_keeps_expectations(scheme):
+    smc.resampling_keeps_expectations(getattr(resampling, scheme))
+
+
+def test_never_picks_a_weightless_particle_because_of_rounding():
+    smc.never_picks_a_weightless_particle(smc.last, "float32")
+
+
 def test_counts_nan_particles():
     smc.counts_nan_particles()

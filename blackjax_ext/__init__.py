@@ -20,6 +20,7 @@ from blackjax_ext.mcmc import random_walk as _random_walk
 from blackjax_ext.mcmc import smmala as _smmala
 from blackjax_ext.smc import langevin_smc as _langevin_smc
 from blackjax_ext.smc import moves
+from blackjax_ext.smc import open_horizon as _open_horizon
 from blackjax_ext.smc.langevin_smc import anneal
 
 alsmmala = generate_top_level_api_from(_alsmmala)
@@ -30,9 +31,9 @@ langevin_smc = generate_top_level_api_from(_langevin_smc)
 line_fmala = generate_top_level_api_from(_line_fmala)
 mala = generate_top_level_api_from(_mala)
 mmala = generate_top_level_api_from(_mmala)
+open_horizon_smc = generate_top_level_api_from(_open_horizon)
 pc_fmala = generate_top_level_api_from(_pc_fmala)
-pc_langevin_smc = generate_top_level_api_from(_langevin_smc)
-line_fmala = generate_top_level_api_from(_pc_line_fmala)
+pc_line_fmala = generate_top_level_api_from(_pc_line_fmala)
 random_walk = generate_top_level_api_from(_random_walk)
 smmala = generate_top_level_api_from(_smmala)
 
@@ -48,6 +49,7 @@ __all__ = [
     "metrics",
     "mmala",
     "moves",
+    "open_horizon_smc",
     "pc_fmala",
     "pc_line_fmala",
     "random_walk",

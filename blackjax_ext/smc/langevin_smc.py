@@ -45,10 +45,11 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 
 from blackjax_ext.mcmc import metrics
-from blackjax_ext.mcmc.checks import check_position, check_positive
+from blackjax_ext.mcmc.checks import check_positive
 from blackjax_ext.smc import sampler
+from blackjax_ext.smc.checks import check_count, check_particles, check_share
 from blackjax_ext.smc.l_kernels import LKernel
-from blackjax_ext.smc.moves import Local, MoveFn, Unadjusted, check_count, tempered
+from blackjax_ext.smc.moves import Local, MoveFn, Unadjusted, tempered
 from blackjax_ext.smc.proposals import Differentiation
 from blackjax_ext.smc.sampler import Population
 
@@ -373,21 +374,3 @@ def scaled(increment: Array, loglikelihood: Array) -> Array:
     """`increment` times `loglikelihood`; 0 times infinity is 0, and NaN stays NaN."""
     is_zero = (increment == 0) & ~jnp.isnan(loglikelihood)
     return jnp.where(is_zero, 0.0, increment * loglikelihood)
-
-
-def check_particles(position: ArrayLikeTree) -> ArrayTree:
-    """Return `position` with array leaves, floating, that lead with the same N of at least 1."""
-    position = check_position(position)
-    sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(position)}
-    if len(sizes) != 1 or sizes <= {(), (0,)}:
-        raise ValueError(
-            "position must hold particles: arrays with a leading axis of the same size of at "
-            f"least 1; got {jax.tree.map(jnp.shape, position)}."
-        )
-    return position
-
-
-def check_share(name: str, value: float) -> None:
-    """Raise ValueError unless `value` is between 0 and 1."""
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} must be between 0 and 1; got {value}.")

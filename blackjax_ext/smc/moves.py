@@ -15,6 +15,7 @@ from jax import Array
 
 from blackjax_ext.mcmc.checks import check_scalar
 from blackjax_ext.mcmc.metrics import Factor
+from blackjax_ext.smc.checks import check_count
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
 from blackjax_ext.smc.proposals import (
     MODES,
@@ -243,11 +244,3 @@ class Metropolis:
         local = target.evaluate(position)
         zeros = jnp.zeros_like(log_weights)
         return Moved(position, local, zeros, rate, is_accepted, is_divergent)
-
-
-def check_count(name: str, value: int) -> None:
-    """Raise unless `value` is an integer of at least 1."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an integer of at least 1; got {value!r}.")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1; got {value}.")

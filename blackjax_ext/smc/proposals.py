@@ -31,7 +31,7 @@ from jax import Array
 from blackjax_ext.mcmc import tangents
 from blackjax_ext.mcmc.metrics import Factor
 
-__all__ = ["Differentiation", "Move", "leapfrog", "value_and_gradient"]
+__all__ = ["Differentiation", "Move", "leapfrog", "leapfrog_step", "value_and_gradient"]
 
 Differentiation: TypeAlias = Literal["reverse", "forward", "none"]
 MODES = ("reverse", "forward", "none")
@@ -76,6 +76,24 @@ def value_and_gradient(function: Callable, differentiation: Differentiation) -> 
     ]
 
 
+def leapfrog_step(
+    move: Move,
+    evaluate: Callable[[Array], Any],
+    gradient: Callable[[Any], Array],
+    step_size: Array | float,
+    metric: Factor,
+) -> Move:
+    """One more step of `move`; what `evaluate` returns may have another form than before."""
+
+    def kick(momentum, local):
+        return momentum + 0.5 * step_size * metric.inverse_sqrt_transpose_times(gradient(local))
+
+    half = kick(move.end, move.local)
+    position = move.position + step_size * metric.inverse_sqrt_times(half)
+    local = evaluate(position)
+    return Move(position, local, move.start, half, kick(half, local))
+
+
 def leapfrog(
     momentum: Array,
     position: Array,
@@ -103,20 +121,13 @@ def leapfrog(
     step_size
         epsilon.
     num_integration_steps
-        K, at least 1.
+        K; 0 leaves the particles where they are.
     metric
         Factor of the metric that whitens.
     """
 
-    def kick(momentum, local):
-        return momentum + 0.5 * step_size * metric.inverse_sqrt_transpose_times(gradient(local))
-
     def step(_, move):
-        half = kick(move.end, move.local)
-        position = move.position + step_size * metric.inverse_sqrt_times(half)
-        local = evaluate(position)
-        return Move(position, local, move.start, half, kick(half, local))
+        return leapfrog_step(move, evaluate, gradient, step_size, metric)
 
-    return jax.lax.fori_loop(
-        0, num_integration_steps, step, Move(position, local, momentum, momentum, momentum)
-    )
+    start = Move(position, local, momentum, momentum, momentum)
+    return jax.lax.fori_loop(0, num_integration_steps, step, start)

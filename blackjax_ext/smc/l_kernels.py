@@ -20,7 +20,11 @@ with :math:`L(x | x') / q(x' | x)` written in momenta, where the powers of :math
 determinant of the metric cancel. Each function here returns the logarithm of the second fraction,
 shape (N,).
 
-Which density is a matter of variance alone. Best is the law of :math:`m` given :math:`x'` under the
+The first equality needs :math:`\gamma > 0` wherever :math:`\ell` leads back to. All three kernels
+lead everywhere: where a likelihood is zero on a region within reach (a hard constraint on the data),
+the evidence is low by the share of :math:`\ell` that falls there. Take a Metropolis move then.
+
+Which density is otherwise a matter of variance alone. Best is the law of :math:`m` given :math:`x'` under the
 proposal itself.
 
 References: C. Rosato et al. 2024, Enhanced SMC^2; P. Green, L. Devlin, R. Moore et al. 2022,

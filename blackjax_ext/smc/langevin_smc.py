@@ -27,7 +27,8 @@ particle each; nothing is evaluated twice at the same point. Memory: two gradien
 
 What goes wrong: an unadjusted move with too long a step spoils the weights. `acceptance_rate` is
 then low, and the population collapses to a few particles. The estimate stays unbiased and becomes
-useless. Take a shorter step, a metric, or a Metropolis move.
+useless. Take a shorter step, a metric, or a Metropolis move. Where the likelihood is zero on a
+region, unadjusted moves bias the evidence (:mod:`blackjax_ext.smc.l_kernels`); Metropolis does not.
 
 References: P. Del Moral, A. Doucet and A. Jasra 2006, Sequential Monte Carlo samplers; Algorithm 2
 of the paper on partial Bayesian networks; A. Buchholz, N. Chopin and P. Jacob 2021, Adaptive tuning

@@ -97,7 +97,7 @@ def step_with_sgd(broken: bool = False):
 
     def energy(params, x, batch):
         value = 0.5 * jnp.sum((batch - params["scale"] * x - params["shift"]) ** 2) + 0.5 * x**2
-        return jnp.where(x > 0.5, jnp.nan * value, value) if broken else value
+        return value * jnp.where(x > 0.5, jnp.nan, 1.0) if broken else value
 
     smc = blackjax_ext.open_horizon_smc(energy, optax.sgd(1.0), step_size=0.3)
     draws = jax.random.normal(jax.random.key(13), (50,))
@@ -113,9 +113,10 @@ def gradient_is_that_of_the_bound(broken: bool = False) -> None:
     """The gradient in the parameters is the brute-force gradient of the weighted potential."""
     energy, params, batch, state, info, taken = step_with_sgd(broken)
     weights = jnp.exp(state.log_weights)
+    alive = state.position[weights > 0]
 
     def bound(params):
-        terms = [energy(params, x, batch) for x, w in zip(state.position, weights) if w > 0]
+        terms = [energy(params, x, batch) for x in alive]
         return jnp.dot(weights[weights > 0], jnp.stack(terms))
 
     expected = jax.grad(bound)(params)

@@ -94,7 +94,8 @@ def evaluate_the_previous_target_anew(monkeypatch):
 
 def test_previous_target_on_the_new_batch_is_found(monkeypatch):
     evaluate_the_previous_target_anew(monkeypatch)
-    with pytest.raises(AssertionError, match="off by"):
+    # the weights no longer telescope: the estimates scatter ten thousand times as far
+    with pytest.raises(AssertionError, match=r"no power: .*[0-9]{3}"):
         open_horizon.evidence_is_unbiased("guided")
 
 

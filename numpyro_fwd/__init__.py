@@ -14,17 +14,23 @@ from numpyro_fwd.kernels import (
     PCLineFMALA,
     RandomWalk,
 )
+from numpyro_fwd.partial_bayes import GOHSMC, OHSMC, SGSMC
+from numpyro_fwd.smc import LangevinSMC
 
 __all__ = [
     "ALSMMALA",
     "AMSMMALA",
     "FMALA",
+    "GOHSMC",
     "HPMALA",
     "MALA",
     "MMALA",
+    "OHSMC",
     "PCFMALA",
+    "SGSMC",
     "SMMALA",
     "BlackJAXKernel",
+    "LangevinSMC",
     "LineFMALA",
     "PCLineFMALA",
     "RandomWalk",

@@ -21,11 +21,11 @@ determinant of the metric cancel. Each function here returns the logarithm of th
 shape (N,).
 
 The first equality needs :math:`\gamma > 0` wherever :math:`\ell` leads back to. All three kernels
-lead everywhere: where a likelihood is zero on a region within reach (a hard constraint on the data),
-the evidence is low by the share of :math:`\ell` that falls there. Take a Metropolis move then.
+lead everywhere: where a likelihood is zero on a region within reach (a hard constraint), the
+evidence is low by the share of :math:`\ell` that falls there. Take a Metropolis move then.
 
-Which density is otherwise a matter of variance alone. Best is the law of :math:`m` given :math:`x'` under the
-proposal itself.
+Which density is otherwise a matter of variance alone. Best is the law of :math:`m` given
+:math:`x'` under the proposal itself.
 
 References: C. Rosato et al. 2024, Enhanced SMC^2; P. Green, L. Devlin, R. Moore et al. 2022,
 Increasing the efficiency of sequential Monte Carlo samplers through the use of approximately

@@ -97,9 +97,10 @@ class LangevinSMCInfo(NamedTuple):
     is_accepted
         Which particles the last move moved, shape (N,).
     is_divergent
-        Whether any particle met a number that is none.
+        Whether what a particle would have moved to was no number, in any of the moves, shape (N,):
+        the proposal is rejected, or the particle loses its weight.
     num_divergent
-        How many did, in this step: such a proposal is rejected, or its particle loses its weight.
+        How often that was, and at how many particles the likelihood was none before.
     ess
         Effective sample size after the step.
     num_resampled
@@ -203,7 +204,7 @@ def build_kernel(
         info = LangevinSMCInfo(
             jnp.mean(moved.acceptance_rate),
             moved.is_accepted[-1],
-            num_divergent > 0,
+            jnp.any(moved.is_divergent, axis=0),
             num_divergent,
             sampler.effective_sample_size(population.log_weights),
             jnp.sum(is_resampled),

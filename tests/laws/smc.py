@@ -261,5 +261,5 @@ def counts_nan_particles() -> None:
     weights = np.exp(new_state.log_weights)
     np.testing.assert_array_equal(weights[is_lost], 0.0)
     assert np.all(weights[~is_lost] > 0) and abs(weights.sum() - 1) < 1e-5
-    assert np.isfinite(new_state.log_evidence) and bool(info.is_divergent)
+    assert np.isfinite(new_state.log_evidence)
     assert int(info.num_divergent) >= is_nan.sum() > 50, "NaN particles are not counted"

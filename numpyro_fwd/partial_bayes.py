@@ -23,6 +23,7 @@ from blackjax_ext.smc import open_horizon, sampler
 from blackjax_ext.smc.checks import check_count, check_share
 from blackjax_ext.smc.l_kernels import LKernel
 from blackjax_ext.smc.open_horizon import OpenHorizonState
+from numpyro_fwd.model import split_arguments
 from numpyro_fwd.sites import PartialModel, constrain, view_partial
 
 __all__ = ["GOHSMC", "OHSMC", "SGSMC", "Result", "TrainingState"]
@@ -76,8 +77,8 @@ class GOHSMC:
     gradient (:mod:`blackjax_ext.smc.open_horizon`). Batches come from the model's subsample plate,
     ``numpyro.plate("data", N, subsample_size=B)``; all particles see the same rows.
 
-    :param model: NumPyro model with ``param`` and ``sample`` sites; or ``random_flax_module`` with a
-        prior on some layers, given as a dict.
+    :param model: NumPyro model with ``param`` and ``sample`` sites; or ``random_flax_module`` with
+        a prior on some layers, given as a dict.
     :param optim: An optax transformation.
     :param num_particles: Number of particles.
     :param step_size: epsilon of the proposal: drift epsilon^2/2, noise epsilon.
@@ -179,8 +180,13 @@ class GOHSMC:
         if init_state is not None:
             state = init_state
 
+        # arrays are arguments of the program, everything else (a batch size, say) is part of it
+        split = split_arguments(args, kwargs)
+
         @partial(jax.jit, static_argnums=1)
-        def advance(state, num, args, kwargs):
+        def advance(state, num, arrays):
+            args, kwargs = split.join(arrays)
+
             def step(state, _):
                 state, info = self.update(state, *args, **kwargs)
                 return state, (info.loss, info.ess)
@@ -192,7 +198,7 @@ class GOHSMC:
         with tqdm(total=num_steps, disable=not progress_bar) as bar:
             while (done := sum(len(losses) for losses, _ in history)) < num_steps:
                 num = min(size, num_steps - done)
-                state, found = advance(state, num, args, kwargs)
+                state, found = advance(state, num, split.arrays)
                 history.append(jax.tree.map(np.asarray, found))
                 bar.set_postfix_str(f"loss: {found[0][-1]:.4f}, ess: {found[1][-1]:.1f}")
                 bar.update(num)

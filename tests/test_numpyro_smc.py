@@ -347,6 +347,6 @@ def test_wrong_arguments(arguments, error, message):
 
 
 def test_update_before_init_is_refused():
-    smc, result = trained()
+    _, result = trained()
     with pytest.raises(RuntimeError, match="call init or run"):
         GOHSMC(network, optax.sgd(0.1)).update(result.state, *data())

@@ -210,6 +210,8 @@ def build_kernel(
         )
         move = leapfrog_step(move, evaluate_both, drift, step_size, metric)
         local = move.local._replace(slope=None)
+        if not is_driven:  # a gradient that nobody reads is not computed
+            local = local._replace(gradient=previous.gradient)
         log_factors = move.local.logdensity - previous.logdensity
         log_factors += l_kernel(move, population.log_weights)
         weighed = sampler.weigh(population._replace(particles=(move.position, local)), log_factors)

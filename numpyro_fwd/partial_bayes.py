@@ -16,7 +16,7 @@ from blackjax.smc.resampling import systematic
 from jax import Array
 from numpyro.handlers import seed, substitute
 from numpyro.infer import Predictive
-from tqdm.auto import tqdm
+from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 from blackjax_ext.mcmc.checks import check_positive
 from blackjax_ext.smc import open_horizon, sampler
@@ -194,15 +194,15 @@ class GOHSMC:
             return jax.lax.scan(step, state, length=num)
 
         size = max(num_steps // NUM_REPORTS, 1) if progress_bar else num_steps
-        history = []
+        history: list[tuple[np.ndarray, np.ndarray]] = []
         with tqdm(total=num_steps, disable=not progress_bar) as bar:
-            while (done := sum(len(losses) for losses, _ in history)) < num_steps:
-                num = min(size, num_steps - done)
+            for begin in range(0, num_steps, size):
+                num = min(size, num_steps - begin)
                 state, found = advance(state, num, split.arrays)
                 history.append(jax.tree.map(np.asarray, found))
                 bar.set_postfix_str(f"loss: {found[0][-1]:.4f}, ess: {found[1][-1]:.1f}")
                 bar.update(num)
-        losses, ess = (jnp.concatenate(each) for each in zip(*history, strict=True))
+        losses, ess = (jnp.concatenate([each[i] for each in history]) for i in (0, 1))
         inner = state.inner
         return Result(self.get_params(state), inner.position, inner.log_weights, losses, ess, state)
 

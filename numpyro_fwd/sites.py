@@ -18,6 +18,7 @@ from numpyro.contrib import module as numpyro_module
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
 from numpyro.handlers import seed, substitute, trace
+from numpyro.infer import init_to_feasible
 from numpyro.infer.util import (
     _unconstrain_params,
     compute_log_probs,
@@ -32,11 +33,18 @@ __all__ = [
     "check_latents",
     "constrain",
     "draw_prior",
+    "sites_of",
     "split_logdensity",
     "view_partial",
 ]
 
 Position = Any
+
+
+def sites_of(rng_key: Array, model: Callable, model_args: tuple, model_kwargs: dict) -> dict:
+    """Sites of the model, with feasible values: an improper prior has no draw to trace with."""
+    feasible = substitute(seed(model, rng_key), substitute_fn=init_to_feasible)
+    return trace(feasible).get_trace(*model_args, **model_kwargs)
 
 
 def check_latents(sites: dict) -> list[str]:
@@ -134,7 +142,7 @@ def view_partial(
 ) -> PartialModel:
     """Take apart a model with ``numpyro.param`` and ``numpyro.sample`` sites."""
     with checked_priors():
-        sites = trace(seed(model, rng_key)).get_trace(*model_args, **model_kwargs)
+        sites = sites_of(rng_key, model, model_args, model_kwargs)
     names = check_partial(sites)
     transforms = {name: transform_of(sites[name]) for name in names}
     first = {name: transforms[name].inv(sites[name]["value"]) for name in names}

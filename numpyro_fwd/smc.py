@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from blackjax.smc.resampling import systematic
 from jax import Array
-from numpyro.handlers import seed, trace
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
@@ -17,7 +16,7 @@ from blackjax_ext.mcmc.checks import check_positive
 from blackjax_ext.smc import langevin_smc, sampler
 from blackjax_ext.smc.checks import check_count, check_share
 from blackjax_ext.smc.langevin_smc import LangevinSMCState
-from numpyro_fwd.sites import check_latents, constrain, draw_prior, split_logdensity
+from numpyro_fwd.sites import check_latents, constrain, draw_prior, sites_of, split_logdensity
 from numpyro_fwd.state import ravel_each
 
 __all__ = ["LangevinSMC", "LangevinSMCKernelState"]
@@ -142,7 +141,8 @@ class LangevinSMC(MCMCKernel):
         self._step_size = step_size
         self._adapt_step_size = adapt_step_size
         self._tempering_ess = tempering_ess
-        self._options = {"num_moves": num_moves, "ess_threshold": ess_threshold}
+        self._num_moves = num_moves
+        self._ess_threshold = ess_threshold
         self._num_warmup = 0
         self._sample_fn: Callable | None = None
 
@@ -187,8 +187,7 @@ class LangevinSMC(MCMCKernel):
         model_kwargs = model_kwargs or {}
         num = rng_key.shape[0]
         rng_key, key_sites, key_prior = jax.random.split(rng_key[0], 3)
-        sites = trace(seed(self._model, key_sites)).get_trace(*model_args, **model_kwargs)
-        check_latents(sites)
+        check_latents(sites_of(key_sites, self._model, model_args, model_kwargs))
         z = draw_prior(key_prior, self._model, model_args, model_kwargs, num)
         inner = langevin_smc.init(
             z,
@@ -216,7 +215,9 @@ class LangevinSMC(MCMCKernel):
         rng_key, key_step, key_resample = jax.random.split(state.rng_key, 3)
         step_size = state.step_size[0]
         temperature = self._next_temperature(state)
-        kernel = langevin_smc.build_kernel(self._move, **self._options)
+        kernel = langevin_smc.build_kernel(
+            self._move, num_moves=self._num_moves, ess_threshold=self._ess_threshold
+        )
         inner, info = kernel(
             key_step,
             state.inner,

@@ -182,9 +182,8 @@ def build_kernel(
             population, is_resampled = sampler.resample_below(
                 key_resample, population, ess_threshold, resampling_fn
             )
-            moved = move(
-                key_move, *population.particles, target, step_size, metric, population.log_weights
-            )
+            x, local = population.particles
+            moved = move(key_move, x, local, target, step_size, metric, population.log_weights)
             population = population._replace(particles=(moved.position, moved.local))
             population = sampler.weigh(population, moved.log_factors)
             return population, (moved, is_resampled)

@@ -148,7 +148,8 @@ def test_sequential_chains_are_refused():
 class Net(nn.Module):
     @nn.compact
     def __call__(self, x):
-        return nn.Dense(1)(nn.gelu(nn.Dense(8)(x)))[..., 0]
+        x = nn.gelu(nn.Dense(8)(x))
+        return nn.Dense(1)(x)[..., 0]
 
 
 def network(x, y=None, *, layer="Dense_0.kernel", batch=40):
@@ -169,7 +170,7 @@ def data():
 
 
 def trained_of(cls, num_steps=400, **arguments):
-    smc = cls(network, optax.adam(0.02), num_particles=20, step_size=0.02, **arguments)
+    smc = cls(network, optax.adam(0.02), num_particles=20, step_size=0.005, **arguments)
     return smc, smc.run(jax.random.key(3), num_steps, *data(), progress_bar=False)
 
 

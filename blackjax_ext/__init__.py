@@ -23,6 +23,10 @@ from blackjax_ext.sgmcmc import amagold as _amagold
 from blackjax_ext.sgmcmc import l2mc as _l2mc
 from blackjax_ext.sgmcmc import potentials
 from blackjax_ext.sgmcmc import sghmc as _sghmc
+from blackjax_ext.smc import langevin_smc as _langevin_smc
+from blackjax_ext.smc import moves
+from blackjax_ext.smc import open_horizon as _open_horizon
+from blackjax_ext.smc.langevin_smc import anneal
 
 alsmmala = generate_top_level_api_from(_alsmmala)
 amagold = generate_top_level_api_from(_amagold)
@@ -30,9 +34,11 @@ amsmmala = generate_top_level_api_from(_amsmmala)
 fmala = generate_top_level_api_from(_fmala)
 hp_mala = generate_top_level_api_from(_hp_mala)
 l2mc = generate_top_level_api_from(_l2mc)
+langevin_smc = generate_top_level_api_from(_langevin_smc)
 line_fmala = generate_top_level_api_from(_line_fmala)
 mala = generate_top_level_api_from(_mala)
 mmala = generate_top_level_api_from(_mmala)
+open_horizon_smc = generate_top_level_api_from(_open_horizon)
 pc_fmala = generate_top_level_api_from(_pc_fmala)
 pc_line_fmala = generate_top_level_api_from(_pc_line_fmala)
 random_walk = generate_top_level_api_from(_random_walk)
@@ -43,13 +49,17 @@ __all__ = [
     "alsmmala",
     "amagold",
     "amsmmala",
+    "anneal",
     "fmala",
     "hp_mala",
     "l2mc",
+    "langevin_smc",
     "line_fmala",
     "mala",
     "metrics",
     "mmala",
+    "moves",
+    "open_horizon_smc",
     "pc_fmala",
     "pc_line_fmala",
     "potentials",

@@ -17,20 +17,26 @@ from numpyro_fwd.kernels import (
     PCLineFMALA,
     RandomWalk,
 )
+from numpyro_fwd.partial_bayes import GOHSMC, OHSMC, SGSMC
+from numpyro_fwd.smc import LangevinSMC
 
 __all__ = [
     "ALSMMALA",
     "AMAGOLD",
     "AMSMMALA",
     "FMALA",
+    "GOHSMC",
     "HPMALA",
     "L2MC",
     "MALA",
     "MMALA",
+    "OHSMC",
     "PCFMALA",
     "SGHMC",
+    "SGSMC",
     "SMMALA",
     "BlackJAXKernel",
+    "LangevinSMC",
     "LineFMALA",
     "PCLineFMALA",
     "RandomWalk",

@@ -12,6 +12,7 @@ import pytest
 
 import blackjax_ext
 import blackjax_ext.mcmc
+import blackjax_ext.smc
 
 ROOT = Path(blackjax_ext.__file__).parent
 FOLDERS = ("mcmc", "sgmcmc")
@@ -21,6 +22,9 @@ FILES = {
     for path in (ROOT / folder).glob("*.py")
     if path.stem != "__init__"
 }
+SMC_FILES = {path.stem: path for path in (ROOT / "smc").glob("*.py") if path.stem != "__init__"}
+# what sequential Monte Carlo may import of itself; of mcmc, only what the samplers there share
+SMC_LAYERS = [{"checks", "proposals", "sampler"}, {"l_kernels"}, {"moves"}]
 MODULES = [
     module.name for module in pkgutil.walk_packages(blackjax_ext.__path__, prefix="blackjax_ext.")
 ]
@@ -38,6 +42,8 @@ LAYERS = [
 SPECIAL_CASES = {"hp_mala": {"smmala"}, "l2mc": {"amagold"}}
 SHARED = set().union(*LAYERS)
 ALGORITHMS = sorted(set(FILES) - SHARED - {"schedules"})
+PUBLIC_NAMES = {"open_horizon": "open_horizon_smc"}
+SMC_ALGORITHMS = sorted(set(SMC_FILES) - set().union(*SMC_LAYERS))
 
 
 def module_of(name: str):
@@ -67,8 +73,12 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def siblings(path: Path) -> set[str]:
-    """Files of the samplers' folders that a file imports."""
+def siblings(path: Path, package: str = "") -> set[str]:
+    """Files of `package`, or of the folders of Markov chains, that a file imports."""
+    if package:
+        prefix = f"blackjax_ext.{package}."
+        found = (used for used in imported(path) if prefix in used)
+        return {used.removeprefix(prefix).split(".")[0] for used in found}
     return {
         name
         for name in FILES
@@ -100,14 +110,40 @@ def test_algorithms_import_no_algorithm(name):
     assert siblings(FILES[name]) <= SHARED | {"schedules"} | SPECIAL_CASES.get(name, set())
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_algorithm_files_keep_the_order(name):
-    tree = ast.parse(FILES[name].read_text())
+def order_of(path: Path) -> list[int]:
+    """Ranks of what a file defines in the order State, Info, init, build_kernel, top level."""
+    tree = ast.parse(path.read_text())
     found = [node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
     order = ("State", "Info", "init", "build_kernel", "as_top_level_api")
-    ranks = [order.index(end) for name in found for end in order if name.endswith(end)]
+    return [order.index(end) for name in found for end in order if name.endswith(end)]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithm_files_keep_the_order(name):
+    ranks = order_of(FILES[name])
     # an alias has the State and Info of its parent
     assert ranks == sorted(ranks) and set(ranks) >= {1 + (name in SPECIAL_CASES), 2, 3, 4}
+
+
+@pytest.mark.parametrize("layer", range(len(SMC_LAYERS)))
+def test_shared_files_of_smc_import_only_those_above(layer):
+    above = set().union(*SMC_LAYERS[:layer])
+    for name in SMC_LAYERS[layer]:
+        assert siblings(SMC_FILES[name], "smc") <= above, name
+        assert siblings(SMC_FILES[name]) <= SHARED, name
+
+
+@pytest.mark.parametrize("name", SMC_ALGORITHMS)
+def test_algorithms_of_smc_are_public_and_keep_the_order(name):
+    module = importlib.import_module(f"blackjax_ext.smc.{name}")
+    public_name = PUBLIC_NAMES.get(name, name)
+    api = getattr(blackjax_ext, public_name)
+    assert order_of(SMC_FILES[name]) == [0, 1, 2, 3, 4]
+    assert public_name in blackjax_ext.__all__
+    assert api.init is module.init and api.build_kernel is module.build_kernel
+    assert siblings(SMC_FILES[name], "smc") <= set().union(*SMC_LAYERS)
+    assert siblings(SMC_FILES[name]) <= SHARED
+    assert doctest.DocTestFinder().find(module.as_top_level_api)[0].examples
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -1,0 +1,1 @@
+"""Sequential Monte Carlo samplers, one per file, and the parts they share."""

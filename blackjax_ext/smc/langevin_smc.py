@@ -1,0 +1,377 @@
+r"""Sequential Monte Carlo on a fixed posterior, from prior draws, with gradient-based moves.
+
+The targets are :math:`\gamma_\lambda(x) = p(x) \ell(x)^\lambda` for temperatures
+:math:`0 = \lambda_0 < \lambda_1 < \dots = 1`. One step takes a population at :math:`\lambda` to one
+at :math:`\lambda'`:
+
+1. *Temper.* :math:`\lambda'` is the largest temperature at which the conditional effective sample
+   size of :math:`\ell(x_j)^{\lambda' - \lambda}` is `tempering_ess` times N.
+2. *Weigh* by those factors: the particles now represent :math:`\gamma_{\lambda'}`.
+3. `num_moves` times: *resample* if the effective sample size is below `ess_threshold` times N, then
+   *move*, and weigh by :math:`\gamma_{\lambda'}(x')\, \ell(m | x') / (\gamma_{\lambda'}(x)
+   \mathcal{N}(p))` (:mod:`blackjax_ext.smc.l_kernels`), or by 1 for a Metropolis move.
+
+Steps 2 and 3 together multiply the weight by the paper's (6),
+
+.. math::
+    \frac{\gamma_{\lambda'}(x)}{\gamma_\lambda(x)} \cdot
+    \frac{\gamma_{\lambda'}(x') L(x | x')}{\gamma_{\lambda'}(x) q(x' | x)}
+    = \frac{\gamma_{\lambda'}(x') L(x | x')}{\gamma_\lambda(x) q(x' | x)},
+
+but the first fraction is known before the move, and resampling by it sends only particles that
+count. With given temperatures the estimate of the evidence is unbiased; temperatures, step sizes
+and metrics that are chosen by looking at the particles bias it by O(1/N).
+
+Cost of a step: `num_moves` moves, of `num_integration_steps` gradients of prior and likelihood per
+particle each; nothing is evaluated twice at the same point. Memory: two gradients per particle.
+
+What goes wrong: an unadjusted move with too long a step spoils the weights. `acceptance_rate` is
+then low, and the population collapses to a few particles. The estimate stays unbiased and becomes
+useless. Take a shorter step, a metric, or a Metropolis move. Where the likelihood is zero on a
+region, unadjusted moves bias the evidence (:mod:`blackjax_ext.smc.l_kernels`); Metropolis does not.
+
+References: P. Del Moral, A. Doucet and A. Jasra 2006, Sequential Monte Carlo samplers; Algorithm 2
+of the paper on partial Bayesian networks; A. Buchholz, N. Chopin and P. Jacob 2021, Adaptive tuning
+of Hamiltonian Monte Carlo within sequential Monte Carlo.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from blackjax.base import SamplingAlgorithm
+from blackjax.smc.resampling import systematic
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from jax import Array
+
+from blackjax_ext.mcmc import metrics
+from blackjax_ext.mcmc.checks import check_positive
+from blackjax_ext.smc import sampler
+from blackjax_ext.smc.checks import check_count, check_particles, check_share
+from blackjax_ext.smc.l_kernels import LKernel
+from blackjax_ext.smc.moves import Local, MoveFn, Unadjusted, tempered
+from blackjax_ext.smc.proposals import Differentiation
+from blackjax_ext.smc.sampler import Population
+
+__all__ = [
+    "LangevinSMCInfo",
+    "LangevinSMCState",
+    "anneal",
+    "as_top_level_api",
+    "build_kernel",
+    "init",
+]
+
+NUM_HALVINGS = 30
+
+
+class LangevinSMCState(NamedTuple):
+    """State of the population.
+
+    position
+        Particles: a pytree whose leaves lead with N.
+    local
+        Log prior, log likelihood and their gradients there.
+    temperature
+        Power of the likelihood that the population represents.
+    log_weights
+        Logarithms of the normalized weights, shape (N,).
+    log_evidence
+        Logarithm of the estimate of the integral of prior times tempered likelihood.
+    """
+
+    position: ArrayTree
+    local: Local
+    temperature: Array
+    log_weights: Array
+    log_evidence: Array
+
+
+class LangevinSMCInfo(NamedTuple):
+    """Facts about one step.
+
+    acceptance_rate
+        Mean over particles and moves of Metropolis' probability, or of the share of the effective
+        sample size that an unadjusted move kept.
+    is_accepted
+        Which particles the last move moved, shape (N,).
+    is_divergent
+        Whether what a particle would have moved to was no number, in any of the moves, shape (N,):
+        the proposal is rejected, or the particle loses its weight.
+    num_divergent
+        How often that was, and at how many particles the likelihood was none before.
+    ess
+        Effective sample size after the step.
+    num_resampled
+        How often the step resampled.
+    """
+
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+    num_divergent: Array
+    ess: Array
+    num_resampled: Array
+
+
+def init(
+    position: ArrayLikeTree,
+    logprior_fn: Callable,
+    loglikelihood_fn: Callable,
+    rng_key: PRNGKey | None = None,
+    *,
+    differentiation: Differentiation = "reverse",
+) -> LangevinSMCState:
+    """Make the first state from N draws of the prior. A key is accepted and not used."""
+    del rng_key
+    position = check_particles(position)
+    x, unravel = sampler.ravel(position)
+    zero = jnp.zeros((), x.dtype)
+    local = tempered(logprior_fn, loglikelihood_fn, zero, unravel, differentiation).evaluate(x)
+    log_weights = jnp.full(x.shape[:1], -jnp.log(x.shape[0]), x.dtype)
+    return LangevinSMCState(position, local, zero, log_weights, zero)
+
+
+def build_kernel(
+    move: MoveFn | None = None,
+    *,
+    num_moves: int = 1,
+    ess_threshold: float = 0.5,
+    tempering_ess: float = 0.8,
+    resampling_fn: sampler.ResamplingFn = systematic,
+) -> Callable:
+    """Build the transition kernel.
+
+    Returns
+    -------
+    Callable
+        ``kernel(rng_key, state, logprior_fn, loglikelihood_fn, step_size,
+        inverse_mass_matrix=None, *, temperature=None, least_temperature=0.0) -> (state, info)``.
+        `temperature` fixes the next one; if it is None the effective sample size chooses, but none
+        below `least_temperature`.
+    """
+    move = Unadjusted() if move is None else move
+
+    def kernel(
+        rng_key: PRNGKey,
+        state: LangevinSMCState,
+        logprior_fn: Callable,
+        loglikelihood_fn: Callable,
+        step_size: float,
+        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        *,
+        temperature: Array | float | None = None,
+        least_temperature: Array | float = 0.0,
+    ) -> tuple[LangevinSMCState, LangevinSMCInfo]:
+        """One temperature, `num_moves` moves."""
+        x, unravel = sampler.ravel(state.position)
+        metric = metrics.factorize(inverse_mass_matrix, x.shape[1])
+        loglikelihood = state.local.loglikelihood
+        if temperature is None:
+            temperature = next_temperature(state, tempering_ess, least_temperature)
+        temperature = jnp.asarray(temperature, x.dtype)
+        target = tempered(logprior_fn, loglikelihood_fn, temperature, unravel, move.differentiation)
+        population = Population((x, state.local), state.log_weights, state.log_evidence)
+        population = sampler.weigh(
+            population, scaled(temperature - state.temperature, loglikelihood)
+        )
+
+        def move_once(population, rng_key):
+            key_resample, key_move = jax.random.split(rng_key)
+            population, is_resampled = sampler.resample_below(
+                key_resample, population, ess_threshold, resampling_fn
+            )
+            x, local = population.particles
+            moved = move(key_move, x, local, target, step_size, metric, population.log_weights)
+            population = population._replace(particles=(moved.position, moved.local))
+            population = sampler.weigh(population, moved.log_factors)
+            return population, (moved, is_resampled)
+
+        population, (moved, is_resampled) = jax.lax.scan(
+            move_once, population, jax.random.split(rng_key, num_moves)
+        )
+        x, local = population.particles
+        new_state = LangevinSMCState(
+            jax.vmap(unravel)(x),
+            local,
+            temperature,
+            population.log_weights,
+            population.log_evidence,
+        )
+        num_divergent = jnp.sum(moved.is_divergent) + jnp.sum(jnp.isnan(loglikelihood))
+        info = LangevinSMCInfo(
+            jnp.mean(moved.acceptance_rate),
+            moved.is_accepted[-1],
+            jnp.any(moved.is_divergent, axis=0),
+            num_divergent,
+            sampler.effective_sample_size(population.log_weights),
+            jnp.sum(is_resampled),
+        )
+        return new_state, info
+
+    return kernel
+
+
+def as_top_level_api(
+    logprior_fn: Callable,
+    loglikelihood_fn: Callable,
+    *,
+    step_size: float,
+    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    proposal: str = "langevin",
+    l_kernel: str | LKernel = "reversed",
+    num_integration_steps: int = 1,
+    differentiation: Differentiation = "reverse",
+    move: MoveFn | None = None,
+    num_moves: int = 1,
+    ess_threshold: float = 0.5,
+    tempering_ess: float = 0.8,
+    resampling_fn: sampler.ResamplingFn = systematic,
+) -> SamplingAlgorithm:
+    """Tempered sequential Monte Carlo with unadjusted Langevin or Metropolis moves.
+
+    Parameters
+    ----------
+    logprior_fn
+        Log density of the prior, normalized if the evidence is to be that of the model.
+    loglikelihood_fn
+        Log likelihood of all data.
+    step_size
+        epsilon > 0: drift epsilon^2/2, noise epsilon.
+    inverse_mass_matrix
+        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
+    proposal
+        "langevin" or "random_walk".
+    l_kernel
+        Backward kernel: "reversed", "random_walk", "gaussian" (biased for small populations), or a
+        function of (move, log_weights).
+    num_integration_steps
+        Leapfrog steps of a move; more than one make it unadjusted Hamiltonian Monte Carlo.
+    differentiation
+        "reverse", or "forward" for densities without reverse mode.
+    move
+        In place of the four above: ``moves.Metropolis(blackjax_ext.hp_mala, floor=0.1)``, or a
+        function like it.
+    num_moves
+        Moves per temperature.
+    ess_threshold
+        Resample below this share of the particles; 0 never, 1 (almost) always.
+    tempering_ess
+        Share of the conditional effective sample size that a temperature may leave.
+    resampling_fn
+        Scheme of ``blackjax.smc.resampling``.
+
+    Returns
+    -------
+    A ``SamplingAlgorithm`` with ``init(position)``, position being prior draws with a leading axis
+    N, and ``step(rng_key, state, temperature=None)``. :func:`anneal` steps to temperature 1.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a step size that is not positive, shares outside [0, 1], counts below 1, an unknown
+        proposal or backward kernel, leaves without a common axis of particles.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, blackjax_ext
+    >>> from jax.scipy.stats import norm
+    >>> smc = blackjax_ext.langevin_smc(
+    ...     lambda x: norm.logpdf(x), lambda x: norm.logpdf(1.0, x, 0.5), step_size=0.4
+    ... )
+    >>> state = smc.init(jax.random.normal(jax.random.key(0), (2_000,)))
+    >>> state, num_steps = blackjax_ext.anneal(jax.random.key(1), smc, state)
+    >>> bool(abs(state.log_evidence - norm.logpdf(1.0, 0.0, 1.25**0.5)) < 0.1)
+    True
+    """
+    check_positive("step_size", step_size)
+    check_share("ess_threshold", ess_threshold)
+    check_share("tempering_ess", tempering_ess)
+    check_count("num_moves", num_moves)
+    if tempering_ess in (0, 1):
+        raise ValueError(f"tempering_ess must be strictly between 0 and 1; got {tempering_ess}.")
+    if move is None:
+        move = Unadjusted(proposal, l_kernel, num_integration_steps, differentiation)
+    kernel = build_kernel(
+        move,
+        num_moves=num_moves,
+        ess_threshold=ess_threshold,
+        tempering_ess=tempering_ess,
+        resampling_fn=resampling_fn,
+    )
+    metric = metrics.factorize(inverse_mass_matrix)
+
+    def init_fn(position, rng_key=None):
+        return init(
+            position,
+            logprior_fn,
+            loglikelihood_fn,
+            rng_key,
+            differentiation=move.differentiation,
+        )
+
+    def step_fn(rng_key, state, temperature=None):
+        return kernel(
+            rng_key,
+            state,
+            logprior_fn,
+            loglikelihood_fn,
+            step_size,
+            metric,
+            temperature=temperature,
+        )
+
+    return SamplingAlgorithm(init_fn, step_fn)
+
+
+def anneal(
+    rng_key: PRNGKey,
+    algorithm: SamplingAlgorithm,
+    state: LangevinSMCState,
+    max_steps: int = 1000,
+) -> tuple[LangevinSMCState, Array]:
+    """Step until the temperature is 1, at most `max_steps` times; the state and the steps taken."""
+
+    def goes_on(carry):
+        state, i = carry
+        return (state.temperature < 1) & (i < max_steps)
+
+    def step(carry):
+        state, i = carry
+        return algorithm.step(jax.random.fold_in(rng_key, i), state)[0], i + 1
+
+    return jax.lax.while_loop(goes_on, step, (state, jnp.zeros((), int)))
+
+
+def next_temperature(
+    state: LangevinSMCState, tempering_ess: float, least_temperature: Array | float
+) -> Array:
+    """The largest temperature whose conditional effective sample size is `tempering_ess` times N.
+
+    Bisection, of which the upper end counts: where the likelihood is zero for many particles no
+    temperature above 0 will do, and the smallest one tried then removes them.
+    """
+    log_weights, loglikelihood = state.log_weights, state.local.loglikelihood
+    goal = tempering_ess * log_weights.shape[0]
+    left = 1.0 - state.temperature
+
+    def is_far_enough(increment):
+        return sampler.conditional_ess(log_weights, scaled(increment, loglikelihood)) <= goal
+
+    def halve(_, bracket):
+        low, high = bracket
+        middle = 0.5 * (low + high)
+        is_enough = is_far_enough(middle)
+        return jnp.where(is_enough, low, middle), jnp.where(is_enough, middle, high)
+
+    _, increment = jax.lax.fori_loop(0, NUM_HALVINGS, halve, (jnp.zeros_like(left), left))
+    increment = jnp.where(is_far_enough(left), increment, left)
+    found = jnp.maximum(state.temperature + increment, least_temperature)
+    return jnp.where(increment >= left, 1.0, jnp.minimum(found, 1.0)).astype(left.dtype)
+
+
+def scaled(increment: Array, loglikelihood: Array) -> Array:
+    """`increment` times `loglikelihood`; 0 times infinity is 0, and NaN stays NaN."""
+    is_zero = (increment == 0) & ~jnp.isnan(loglikelihood)
+    return jnp.where(is_zero, 0.0, increment * loglikelihood)

@@ -1,0 +1,246 @@
+r"""How langevin_smc moves its particles at a temperature: unadjusted with a weight, or Metropolis.
+
+A move takes particles that represent :math:`\gamma = p(x) \ell(x)^\lambda` and returns particles
+that represent it once their weights are multiplied by the factors it also returns.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from blackjax.types import PRNGKey
+from jax import Array
+
+from blackjax_ext.mcmc.checks import check_scalar
+from blackjax_ext.mcmc.metrics import Factor
+from blackjax_ext.smc.checks import check_count
+from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
+from blackjax_ext.smc.proposals import (
+    MODES,
+    Differentiation,
+    leapfrog,
+    value_and_gradient,
+)
+from blackjax_ext.smc.sampler import conditional_ess, guard
+
+__all__ = ["Local", "Metropolis", "MoveFn", "Moved", "Tempered", "Unadjusted", "tempered"]
+
+PROPOSALS = ("langevin", "random_walk")
+
+
+class Local(NamedTuple):
+    """What is evaluated at the particles, once.
+
+    logprior, loglikelihood
+        Logarithms, shape (N,).
+    logprior_grad, loglikelihood_grad
+        Gradients, flat, shape (N, D); zero if the move needs none.
+    """
+
+    logprior: Array
+    loglikelihood: Array
+    logprior_grad: Array
+    loglikelihood_grad: Array
+
+
+class Tempered(NamedTuple):
+    """Prior times likelihood to the power of a temperature.
+
+    evaluate
+        ``(N, D) -> Local``; the temperature does not enter.
+    temperature
+        lambda, between 0 and 1.
+    logdensity_fn
+        The log density of one position, a pytree.
+    unravel
+        From a flat position (D,) to a pytree.
+    """
+
+    evaluate: Callable[[Array], Local]
+    temperature: Array
+    logdensity_fn: Callable
+    unravel: Callable
+
+    def logdensity(self, local: Local) -> Array:
+        """Log density, shape (N,)."""
+        return heat(self.temperature, local.logprior, local.loglikelihood)
+
+    def gradient(self, local: Local) -> Array:
+        """Its gradient, shape (N, D)."""
+        return heat(self.temperature, local.logprior_grad, local.loglikelihood_grad)
+
+
+class Moved(NamedTuple):
+    """Outcome of a move.
+
+    position, local
+        Where the particles are, (N, D), and what was evaluated there.
+    log_factors
+        What the weights are to be multiplied by, shape (N,).
+    acceptance_rate
+        Shape (N,): Metropolis' probability, or the share of the effective sample size that an
+        unadjusted move keeps. Both say whether the step size is right.
+    is_accepted
+        Whether the particle moved, shape (N,).
+    is_divergent
+        Whether what it would have moved to was not a number, shape (N,).
+    """
+
+    position: Array
+    local: Local
+    log_factors: Array
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+
+
+class MoveFn(Protocol):
+    """A move, with the `differentiation` that what it evaluates needs."""
+
+    differentiation: Differentiation
+
+    def __call__(
+        self,
+        rng_key: PRNGKey,
+        position: Array,
+        local: Local,
+        target: Tempered,
+        step_size: Array | float,
+        metric: Factor,
+        log_weights: Array,
+    ) -> Moved:
+        """Move the particles."""
+
+
+def heat(temperature: Array, prior: Array, likelihood: Array) -> Array:
+    """``prior + temperature * likelihood``, where 0 times infinity is 0."""
+    is_cold = temperature > 0
+    return jnp.where(is_cold, prior + temperature * likelihood, prior)
+
+
+def tempered(
+    logprior_fn: Callable,
+    loglikelihood_fn: Callable,
+    temperature: Array,
+    unravel: Callable,
+    differentiation: Differentiation,
+) -> Tempered:
+    """The tempered target; prior and likelihood are differentiated apart."""
+
+    def logdensity_fn(position):
+        return heat(temperature, logprior_fn(position), loglikelihood_fn(position))
+
+    def flat(function):
+        return value_and_gradient(lambda x: check_scalar(function(unravel(x))), differentiation)
+
+    def evaluate(x):
+        logprior, logprior_grad = jax.vmap(flat(logprior_fn))(x)
+        loglikelihood, loglikelihood_grad = jax.vmap(flat(loglikelihood_fn))(x)
+        return Local(logprior, loglikelihood, logprior_grad, loglikelihood_grad)
+
+    return Tempered(evaluate, temperature, logdensity_fn, unravel)
+
+
+class Unadjusted:
+    r"""Langevin, Hamiltonian or random-walk proposals that are weighted, never rejected.
+
+    The weight is :math:`\gamma(x') \ell(m | x') / (\gamma(x) \mathcal{N}(p))` of
+    :mod:`blackjax_ext.smc.l_kernels`. Cost: `num_integration_steps` gradients per particle.
+
+    Parameters
+    ----------
+    proposal
+        "langevin" or "random_walk".
+    l_kernel
+        "reversed", "random_walk", "gaussian", or a function of (move, log_weights).
+    num_integration_steps
+        Leapfrog steps K; more than one make it unadjusted Hamiltonian Monte Carlo.
+    differentiation
+        "reverse", or "forward" for D JVPs that share one evaluation.
+    """
+
+    def __init__(
+        self,
+        proposal: str = "langevin",
+        l_kernel: str | LKernel = "reversed",
+        num_integration_steps: int = 1,
+        differentiation: Differentiation = "reverse",
+    ):
+        if proposal not in PROPOSALS:
+            raise ValueError(f"proposal must be one of {PROPOSALS}; got {proposal!r}.")
+        if differentiation not in MODES:
+            raise ValueError(f"differentiation must be one of {MODES}; got {differentiation!r}.")
+        check_count("num_integration_steps", num_integration_steps)
+        self.l_kernel = as_l_kernel(l_kernel)
+        self.num_integration_steps = num_integration_steps
+        self.differentiation = "none" if proposal == "random_walk" else differentiation
+
+    def __call__(self, rng_key, position, local, target, step_size, metric, log_weights) -> Moved:
+        """K leapfrog steps and their weight."""
+        momentum = jax.random.normal(rng_key, position.shape, position.dtype)
+        move = leapfrog(
+            momentum,
+            position,
+            local,
+            target.evaluate,
+            target.gradient,
+            step_size,
+            self.num_integration_steps,
+            metric,
+        )
+        log_factors = target.logdensity(move.local) - target.logdensity(local)
+        log_factors += self.l_kernel(move, log_weights)
+        is_divergent = jnp.isnan(log_factors) | jnp.isposinf(log_factors)
+        kept = conditional_ess(log_weights, log_factors) / position.shape[0]
+        rate = jnp.full_like(log_factors, kept)
+        return Moved(
+            move.position, move.local, guard(log_factors), rate, ~is_divergent, is_divergent
+        )
+
+
+class Metropolis:
+    """A Metropolis kernel: it leaves the target invariant, so the weights stay as they are.
+
+    Cost: one `init`, one step, and one evaluation of prior and likelihood per particle.
+
+    Parameters
+    ----------
+    algorithm
+        ``blackjax_ext.hp_mala``, ``blackjax_ext.mala``, ``blackjax.hmc``, ...: called with the
+        tempered log density, `step_size` and `inverse_mass_matrix`. A metric made of its Hessian
+        knows the temperature.
+    parameters
+        Further keywords of the algorithm.
+    """
+
+    differentiation: Differentiation = "none"
+
+    def __init__(self, algorithm: Any, **parameters: Any):
+        if not (callable(algorithm) and hasattr(algorithm, "build_kernel")):
+            raise TypeError(
+                "algorithm must have init and build_kernel, as blackjax_ext.mala does; "
+                f"got {algorithm!r}."
+            )
+        self.algorithm = partial(algorithm, **parameters)
+
+    def __call__(self, rng_key, position, local, target, step_size, metric, log_weights) -> Moved:
+        """One Metropolis step of each particle."""
+        sampler = self.algorithm(
+            target.logdensity_fn, step_size=step_size, inverse_mass_matrix=metric
+        )
+
+        def step(rng_key, x):
+            key_init, key_step = jax.random.split(rng_key)
+            state = sampler.init(target.unravel(x), key_init)
+            state, info = sampler.step(key_step, state)
+            flat = jax.flatten_util.ravel_pytree(state.position)[0]
+            rate = jnp.nan_to_num(info.acceptance_rate)
+            return flat, rate, info.is_accepted, jnp.any(info.is_divergent)
+
+        keys = jax.random.split(rng_key, position.shape[0])
+        position, rate, is_accepted, is_divergent = jax.vmap(step)(keys, position)
+        local = target.evaluate(position)
+        zeros = jnp.zeros_like(log_weights)
+        return Moved(position, local, zeros, rate, is_accepted, is_divergent)

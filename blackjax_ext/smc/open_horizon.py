@@ -1,0 +1,367 @@
+r"""Open-horizon sequential Monte Carlo: train parameters while particles follow the posterior.
+
+A model has parameters :math:`\psi`, which are optimized, and latents :math:`\theta`, which have a
+posterior, say the weights of one layer of a network. Batches of data define the targets
+
+.. math::
+    \gamma_t(\theta) = \exp(-U(\psi_{t-1}, \theta, B_t)), \qquad
+    U = -\log p(\theta) - \frac{N}{M} \log p(y_{B_t} | \theta, \psi_{t-1}),
+
+and one step takes a weighted population from :math:`\gamma_{t-1}` to :math:`\gamma_t` (Algorithm 3
+of the paper on partial Bayesian networks, GOHSMC):
+
+1. resample if the effective sample size is below `ess_threshold` times the number of particles;
+2. move each particle by an unadjusted proposal that follows the gradient of
+   :math:`\gamma_t` (`guided`) or of :math:`\gamma_{t-1}` (`guided=False`), or by a random walk;
+3. weigh (eq. 13)
+
+   .. math::
+       w_t = w_{t-1} \frac{\gamma_t(\theta_t)}{\gamma_{t-1}(\theta_{t-1})} \cdot
+       \frac{\ell(m | \theta_t)}{\mathcal{N}(p)},
+
+   the last fraction being that of :mod:`blackjax_ext.smc.l_kernels`, which asks nothing of the
+   gradients that made the move. The denominator is the *previous* target, with the previous
+   parameters on the previous batch: the state keeps its value, and evaluating it anew on
+   :math:`B_t` would be wrong;
+4. update :math:`\psi` by the optimizer with the gradient of the weighted potential,
+   :math:`\sum_j W_j \nabla_\psi U(\psi_{t-1}, \theta_j, B_t)`: minus the gradient of the log
+   evidence of the batch (eq. 12), consistent in the number of particles.
+
+The first population are draws of :math:`\gamma_0 = p(\theta)`, the prior. The paper weighs them by
+the likelihood of a batch first (eq. 14); the product of weights is the same.
+
+For given :math:`\psi` and batches the weights are exact: :math:`\exp` of `log_evidence` has mean
+:math:`\int \gamma_t`, for every proposal and for `guided=False` too. (The bootstrap weights of
+Zhao et al., :math:`\gamma_t(\theta_t) / \gamma_{t-1}(\theta_t)`, presume a move that leaves
+:math:`\gamma_{t-1}` invariant, which an unadjusted one does not.) What is not exact is the whole:
+:math:`\psi` moves, batches differ, and the particles follow a posterior of the scaled batch.
+
+Cost: K + 1 gradients per particle with `guided`, K without, for K = `num_integration_steps`; the
+one that closes the move also is the gradient of :math:`\psi`. Memory: one gradient in :math:`\psi`
+per particle.
+
+What goes wrong: the scaled likelihood of a small batch changes so much from step to step that a few
+particles take all weight, and nearly every step resamples. `ess` tells; larger batches and shorter
+steps help.
+
+References: GOHSMC, the paper on gradient-based proposals for partial Bayesian networks; Z. Zhao et
+al. 2024, Feynman-Kac training of partial Bayesian neural networks.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from blackjax.base import SamplingAlgorithm
+from blackjax.smc.resampling import systematic
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from jax import Array
+
+from blackjax_ext.mcmc import metrics
+from blackjax_ext.mcmc.checks import check_positive, check_scalar
+from blackjax_ext.smc import sampler
+from blackjax_ext.smc.checks import check_count, check_particles, check_share
+from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
+from blackjax_ext.smc.proposals import leapfrog, leapfrog_step
+from blackjax_ext.smc.sampler import Population
+
+__all__ = [
+    "OpenHorizonInfo",
+    "OpenHorizonState",
+    "as_top_level_api",
+    "build_kernel",
+    "init",
+]
+
+PROPOSALS = ("langevin", "random_walk")
+
+
+class OpenHorizonState(NamedTuple):
+    """State of the population and of the optimizer.
+
+    position
+        Particles: a pytree whose leaves lead with their number.
+    params
+        Parameters psi.
+    opt_state
+        State of the optimizer.
+    local
+        What the last step evaluated at the particles: log density of its target, and the gradient.
+    log_weights
+        Logarithms of the normalized weights.
+    log_evidence
+        Logarithm of the estimate of the integral of the last target.
+    """
+
+    position: ArrayTree
+    params: ArrayTree
+    opt_state: Any
+    local: "Local"
+    log_weights: Array
+    log_evidence: Array
+
+
+class OpenHorizonInfo(NamedTuple):
+    """Facts about one step.
+
+    loss
+        Weighted mean of the potential energy, before the update of the parameters.
+    ess
+        Effective sample size after the step.
+    is_resampled
+        Whether the step resampled.
+    acceptance_rate
+        Share of the effective sample size that the move and the new target left.
+    is_accepted
+        Which particles moved to where they have a weight.
+    is_divergent
+        Whether any particle met a number that is none.
+    num_divergent
+        How many did.
+    """
+
+    loss: Array
+    ess: Array
+    is_resampled: Array
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+    num_divergent: Array
+
+
+class Local(NamedTuple):
+    """Log density of a target at the particles, (N,), its gradient, (N, D), and that in psi."""
+
+    logdensity: Array
+    gradient: Array
+    slope: Any = None
+
+
+def init(
+    position: ArrayLikeTree,
+    params: ArrayTree,
+    logprior_fn: Callable,
+    optimizer: optax.GradientTransformation,
+) -> OpenHorizonState:
+    """Make the first state from draws of the prior, whose normalized log density is needed."""
+    position = check_particles(position)
+    x, unravel = sampler.ravel(position)
+    fn = jax.value_and_grad(lambda x: check_scalar(logprior_fn(unravel(x))))
+    log_weights = jnp.full(x.shape[:1], -jnp.log(x.shape[0]), x.dtype)
+    return OpenHorizonState(
+        position,
+        params,
+        optimizer.init(params),
+        Local(*jax.vmap(fn)(x)),
+        log_weights,
+        jnp.zeros((), x.dtype),
+    )
+
+
+def build_kernel(
+    proposal: str = "langevin",
+    *,
+    guided: bool = True,
+    l_kernel: str | LKernel = "reversed",
+    num_integration_steps: int = 1,
+    ess_threshold: float = 0.5,
+    resampling_fn: sampler.ResamplingFn = systematic,
+) -> Callable:
+    """Build the transition kernel.
+
+    Returns
+    -------
+    Callable
+        ``kernel(rng_key, state, potential_fn, optimizer, batch, step_size,
+        inverse_mass_matrix=None) -> (state, info)``.
+    """
+    l_kernel = as_l_kernel(l_kernel)
+    is_driven = proposal == "langevin"
+
+    def drift(local):
+        return local.gradient if is_driven else jnp.zeros_like(local.gradient)
+
+    def kernel(
+        rng_key: PRNGKey,
+        state: OpenHorizonState,
+        potential_fn: Callable,
+        optimizer: optax.GradientTransformation,
+        batch: Any,
+        step_size: float,
+        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    ) -> tuple[OpenHorizonState, OpenHorizonInfo]:
+        """Resample, move, weigh, update the parameters."""
+        key_resample, key_momentum = jax.random.split(rng_key)
+        x, unravel = sampler.ravel(state.position)
+        metric = metrics.factorize(inverse_mass_matrix, x.shape[1])
+        population = Population((x, state.local), state.log_weights, state.log_evidence)
+        population, is_resampled = sampler.resample_below(
+            key_resample, population, ess_threshold, resampling_fn
+        )
+        x, previous = population.particles
+        evaluate, evaluate_both = target(potential_fn, state.params, batch, unravel)
+        local = evaluate(x) if guided and is_driven else previous
+        momentum = jax.random.normal(key_momentum, x.shape, x.dtype)
+        move = leapfrog(
+            momentum, x, local, evaluate, drift, step_size, num_integration_steps - 1, metric
+        )
+        move = leapfrog_step(move, evaluate_both, drift, step_size, metric)
+        local = move.local._replace(slope=None)
+        if not is_driven:  # a gradient that nobody reads is not computed
+            local = local._replace(gradient=previous.gradient)
+        log_factors = move.local.logdensity - previous.logdensity
+        log_factors += l_kernel(move, population.log_weights)
+        weighed = sampler.weigh(population._replace(particles=(move.position, local)), log_factors)
+        weights = jnp.where(jnp.isfinite(move.local.logdensity), jnp.exp(weighed.log_weights), 0.0)
+        params, opt_state = descend(optimizer, weights, move.local.slope, state)
+        new_state = OpenHorizonState(
+            jax.vmap(unravel)(move.position),
+            params,
+            opt_state,
+            local,
+            weighed.log_weights,
+            weighed.log_evidence,
+        )
+        return new_state, facts(population, weighed, log_factors, weights, is_resampled)
+
+    return kernel
+
+
+def as_top_level_api(
+    potential_fn: Callable,
+    optimizer: optax.GradientTransformation,
+    *,
+    step_size: float,
+    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    proposal: str = "langevin",
+    guided: bool = True,
+    l_kernel: str | LKernel = "reversed",
+    num_integration_steps: int = 1,
+    ess_threshold: float = 0.5,
+    resampling_fn: sampler.ResamplingFn = systematic,
+) -> SamplingAlgorithm:
+    """Open-horizon sequential Monte Carlo (GOHSMC): parameters trained, latents sampled.
+
+    Parameters
+    ----------
+    potential_fn
+        ``potential_fn(params, position, batch)`` for one particle: minus the log prior and the log
+        likelihood of the batch, scaled to all data.
+    optimizer
+        An optax transformation for the parameters.
+    step_size
+        epsilon > 0 of the proposal: drift epsilon^2/2, noise epsilon.
+    inverse_mass_matrix
+        Covariance to propose with: None, shape (D,), shape (D, D), or a factor.
+    proposal
+        "langevin", or "random_walk" (OHSMC, with exact weights).
+    guided
+        Whether the gradient at the start is that of the new target, at the price of evaluating it.
+    l_kernel
+        "reversed", "random_walk" (eq. 10 to the letter), "gaussian", or a function.
+    num_integration_steps
+        Leapfrog steps K of a move.
+    ess_threshold
+        Resample below this share of the particles.
+    resampling_fn
+        Scheme of ``blackjax.smc.resampling``.
+
+    Returns
+    -------
+    A ``SamplingAlgorithm`` with ``init(position, params, logprior_fn)`` and ``step(rng_key, state,
+    batch)``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a step size that is not positive, an unknown proposal or backward kernel, an optimizer
+        that is none of optax, a share outside [0, 1], a count below 1, or no particles.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, optax, blackjax_ext
+    >>> def potential(shift, x, y):  # y ~ N(shift + x, 1), x ~ N(0, 1)
+    ...     return 0.5 * x**2 + 0.5 * jnp.sum((y - shift - x) ** 2)
+    >>> smc = blackjax_ext.open_horizon_smc(potential, optax.adam(0.1), step_size=0.3)
+    >>> prior = lambda x: jax.scipy.stats.norm.logpdf(x)
+    >>> state = smc.init(jax.random.normal(jax.random.key(0), (500,)), jnp.zeros(()), prior)
+    >>> step = jax.jit(smc.step)
+    >>> for key in jax.random.split(jax.random.key(1), 200):
+    ...     state, info = step(key, state, jnp.array([2.5, 3.5]))
+    >>> bool(abs(state.params - 3.0) < 0.3)
+    True
+    """
+    check_positive("step_size", step_size)
+    check_share("ess_threshold", ess_threshold)
+    check_count("num_integration_steps", num_integration_steps)
+    if proposal not in PROPOSALS:
+        raise ValueError(f"proposal must be one of {PROPOSALS}; got {proposal!r}.")
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise TypeError(
+            "optimizer must be an optax transformation, such as optax.adam(0.01); "
+            f"got {optimizer!r}."
+        )
+    kernel = build_kernel(
+        proposal,
+        guided=guided,
+        l_kernel=l_kernel,
+        num_integration_steps=num_integration_steps,
+        ess_threshold=ess_threshold,
+        resampling_fn=resampling_fn,
+    )
+    metric = metrics.factorize(inverse_mass_matrix)
+
+    def step_fn(rng_key, state, batch):
+        return kernel(rng_key, state, potential_fn, optimizer, batch, step_size, metric)
+
+    return SamplingAlgorithm(partial(init, optimizer=optimizer), step_fn)
+
+
+def target(potential_fn: Callable, params: ArrayTree, batch: Any, unravel: Callable):
+    """Evaluate the new target at particles: alone, and with its gradients in the parameters."""
+
+    def potential(x, params):
+        return check_scalar(potential_fn(params, unravel(x), batch))
+
+    def evaluate(x):
+        value, gradient = jax.vmap(jax.value_and_grad(potential), (0, None))(x, params)
+        return Local(-value, -gradient)
+
+    def evaluate_both(x):
+        both = jax.value_and_grad(potential, argnums=(0, 1))
+        value, (gradient, slope) = jax.vmap(both, (0, None))(x, params)
+        return Local(-value, -gradient, slope)
+
+    return evaluate, evaluate_both
+
+
+def descend(optimizer, weights: Array, slopes: ArrayTree, state: OpenHorizonState):
+    """Update the parameters with the weighted gradient; a particle without weight adds nothing."""
+
+    def mean(leaf):
+        shape = (-1,) + (1,) * (leaf.ndim - 1)
+        is_heavy = (weights > 0).reshape(shape)
+        return jnp.tensordot(weights, jnp.where(is_heavy, leaf, 0.0), axes=1)
+
+    gradient = jax.tree.map(mean, slopes)
+    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+    return optax.apply_updates(state.params, updates), opt_state
+
+
+def facts(population, weighed, log_factors, weights, is_resampled) -> OpenHorizonInfo:
+    """What to tell about a step."""
+    logdensity = weighed.particles[1].logdensity
+    is_lost = jnp.isnan(log_factors) | jnp.isposinf(log_factors)
+    kept = sampler.conditional_ess(population.log_weights, log_factors) / weights.size
+    return OpenHorizonInfo(
+        -jnp.sum(jnp.where(weights > 0, weights * logdensity, 0.0)),
+        sampler.effective_sample_size(weighed.log_weights),
+        is_resampled,
+        kept,
+        weights > 0,
+        jnp.any(is_lost),
+        jnp.sum(is_lost),
+    )

@@ -1,0 +1,148 @@
+r"""Weighted populations: weigh, resample where the weights are uneven, keep the log evidence.
+
+A population is N particles :math:`x_j` with weights :math:`W_j` that sum to one, and an estimate
+:math:`\hat Z`. It represents an unnormalized density :math:`\gamma` if for every function f
+
+.. math::
+    E\left[\hat Z \sum_j W_j f(x_j)\right] = \int f(x) \gamma(x)\, dx,
+
+which for :math:`f = 1` says that :math:`\hat Z` is an unbiased estimate of the evidence
+:math:`Z = \int \gamma`. Two operations keep it true:
+
+*Weighing.* With factors :math:`w_j` let :math:`s = \sum_j W_j w_j`, then
+:math:`\hat Z \leftarrow \hat Z s` and :math:`W_j \leftarrow W_j w_j / s`, so that
+:math:`\hat Z W_j` is multiplied by :math:`w_j`. Weights accumulate: nothing is forgotten between
+two resamplings.
+
+*Resampling.* Indices with :math:`E[\#\{i : a_i = j\}] = N W_j` and weights 1/N after it leave every
+such expectation as it is, also if it depends on the weights whether to resample: the decision is
+fixed before the indices are drawn.
+
+Particles whose weight is not a number carry none. If none has any, :math:`\hat Z = 0` for good and
+the weights start over at 1/N.
+
+References: P. Del Moral, A. Doucet and A. Jasra 2006, Sequential Monte Carlo samplers; Y. Zhou,
+A. Johansen and J. Aston 2016, Toward automatic model comparison (conditional ESS).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from blackjax.types import ArrayTree, PRNGKey
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+__all__ = [
+    "Population",
+    "ResamplingFn",
+    "conditional_ess",
+    "effective_sample_size",
+    "guard",
+    "resample",
+    "resample_below",
+    "start",
+    "weigh",
+]
+
+ResamplingFn: TypeAlias = Callable[[PRNGKey, Array, int], Array]
+
+
+class Population(NamedTuple):
+    """Weighted particles.
+
+    particles
+        Pytree whose leaves lead with N: positions, and what is known at them.
+    log_weights
+        Logarithms of the normalized weights, shape (N,).
+    log_evidence
+        Logarithm of the estimate of the evidence.
+    """
+
+    particles: ArrayTree
+    log_weights: Array
+    log_evidence: Array
+
+
+def guard(log_weights: Array) -> Array:
+    """`log_weights` with -inf for what is no logarithm of a weight: NaN and +inf."""
+    return jnp.where(jnp.isnan(log_weights) | jnp.isposinf(log_weights), -jnp.inf, log_weights)
+
+
+def start(particles: ArrayTree, log_weights: Array) -> Population:
+    """Population of independent draws with importance weights, not normalized, of shape (N,)."""
+    zeros = jnp.zeros_like(log_weights)
+    uniform = zeros - jnp.log(log_weights.shape[0])
+    return weigh(Population(particles, uniform, jnp.sum(zeros)), log_weights)
+
+
+def weigh(population: Population, log_factors: Array) -> Population:
+    """Multiply the weights by factors, and the evidence by their weighted mean."""
+    log_weights = guard(population.log_weights + guard(log_factors))
+    total = jax.nn.logsumexp(log_weights)
+    uniform = jnp.full_like(log_weights, -jnp.log(log_weights.shape[0]))
+    return Population(
+        population.particles,
+        jnp.where(jnp.isneginf(total), uniform, log_weights - total),
+        population.log_evidence + total,
+    )
+
+
+def effective_sample_size(log_weights: Array) -> Array:
+    """``1 / sum_j W_j^2``, between 1 and N (eq. 4 of the paper on partial networks)."""
+    log_weights = jax.nn.log_softmax(guard(log_weights))
+    return jnp.exp(-jax.nn.logsumexp(2.0 * log_weights))
+
+
+def conditional_ess(log_weights: Array, log_factors: Array) -> Array:
+    r""":math:`N (\sum_j W_j w_j)^2 / \sum_j W_j w_j^2`: what weighing costs, whatever the weights.
+
+    It is N where the factors are equal, and the effective sample size where the weights are.
+    """
+    log_factors = guard(log_factors)
+    first = jax.nn.logsumexp(log_weights + log_factors)
+    second = jax.nn.logsumexp(log_weights + 2.0 * log_factors)
+    size = log_weights.shape[0]
+    return jnp.where(jnp.isneginf(first), 0.0, size * jnp.exp(2.0 * first - second))
+
+
+def resample(
+    rng_key: PRNGKey, population: Population, resampling_fn: ResamplingFn, num: int | None = None
+) -> Population:
+    """Draw `num` particles (N of them if None) in proportion to the weights, which become equal.
+
+    `resampling_fn` is one of ``blackjax.smc.resampling``. The cumulative sum of the weights can
+    end below 1, or begin with zeros, and the schemes then return a particle that has no weight: it
+    is replaced by the heaviest.
+    """
+    weights = jnp.exp(population.log_weights)
+    num = weights.shape[0] if num is None else num
+    indices = resampling_fn(rng_key, weights, num)
+    indices = jnp.where(weights[indices] > 0, indices, jnp.argmax(weights))
+    return Population(
+        jax.tree.map(lambda leaf: leaf[indices], population.particles),
+        jnp.full((num,), -jnp.log(num), population.log_weights.dtype),
+        population.log_evidence,
+    )
+
+
+def resample_below(
+    rng_key: PRNGKey, population: Population, ess_threshold: float, resampling_fn: ResamplingFn
+) -> tuple[Population, Array]:
+    """Resample if the effective sample size is below `ess_threshold` times N; say whether."""
+    size = population.log_weights.shape[0]
+    is_low = effective_sample_size(population.log_weights) < ess_threshold * size
+    population = jax.lax.cond(
+        is_low,
+        lambda population: resample(rng_key, population, resampling_fn),
+        lambda population: population,
+        population,
+    )
+    return population, is_low
+
+
+def ravel(particles: ArrayTree) -> tuple[Array, Callable[[Array], ArrayTree]]:
+    """Flat positions (N, D), and the map from one of them, (D,), back to a pytree."""
+    unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], particles))[1]
+    return jax.vmap(lambda leaf: ravel_pytree(leaf)[0])(particles), unravel

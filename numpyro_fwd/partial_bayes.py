@@ -1,0 +1,275 @@
+"""Train the parameters of a NumPyro model while particles sample its latents.
+
+For models with ``numpyro.param`` and ``numpyro.sample`` sites, such as networks of which one layer
+is Bayesian: ``init``, ``update`` and ``run`` as in ``numpyro.infer.SVI``.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from blackjax.smc.resampling import systematic
+from jax import Array
+from numpyro.handlers import seed, substitute
+from numpyro.infer import Predictive
+from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+from blackjax_ext.mcmc.checks import check_positive
+from blackjax_ext.smc import open_horizon, sampler
+from blackjax_ext.smc.checks import check_count, check_share
+from blackjax_ext.smc.l_kernels import LKernel
+from blackjax_ext.smc.open_horizon import OpenHorizonState
+from numpyro_fwd.model import split_arguments
+from numpyro_fwd.sites import PartialModel, constrain, view_partial
+
+__all__ = ["GOHSMC", "OHSMC", "SGSMC", "Result", "TrainingState"]
+
+NUM_REPORTS = 20
+
+
+class TrainingState(NamedTuple):
+    """State of a training.
+
+    inner
+        Particles, their weights, unconstrained parameters, state of the optimizer.
+    rng_key
+        Key of the next step.
+    """
+
+    inner: OpenHorizonState
+    rng_key: Array
+
+
+class Result(NamedTuple):
+    """What a training leaves.
+
+    params
+        Values of the param sites.
+    particles
+        Unconstrained particles, a dict of arrays with a leading axis.
+    log_weights
+        Logarithms of their normalized weights.
+    losses
+        Weighted mean of the potential energy at each step, shape (num_steps,).
+    ess
+        Effective sample size at each step.
+    state
+        State to go on from: ``run(..., init_state=state)``.
+    """
+
+    params: dict
+    particles: dict
+    log_weights: Array
+    losses: Array
+    ess: Array
+    state: TrainingState
+
+
+class GOHSMC:
+    r"""Guided open-horizon sequential Monte Carlo (Algorithm 3 of the paper on partial networks).
+
+    Each step resamples the particles if their weights are uneven, moves them by an unadjusted
+    Langevin step on the new batch, weighs them exactly, and updates the parameters by the weighted
+    gradient (:mod:`blackjax_ext.smc.open_horizon`). Batches come from the model's subsample plate,
+    ``numpyro.plate("data", N, subsample_size=B)``; all particles see the same rows.
+
+    :param model: NumPyro model with ``param`` and ``sample`` sites; or ``random_flax_module`` with
+        a prior on some layers, given as a dict.
+    :param optim: An optax transformation.
+    :param num_particles: Number of particles.
+    :param step_size: epsilon of the proposal: drift epsilon^2/2, noise epsilon.
+    :param l_kernel: Backward kernel: "reversed", "random_walk" (the paper's eq. 10 to the letter),
+        "gaussian", or a function.
+    :param num_integration_steps: Leapfrog steps of a move.
+    :param ess_threshold: Resample below this share of the particles.
+    :raises ValueError, TypeError: for an argument, or for a model that cannot be trained, by site.
+
+    **Example**
+
+    >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist, optax
+    >>> from numpyro_fwd import GOHSMC
+    >>> def model(y):
+    ...     scale = numpyro.param("scale", 1.0, constraint=dist.constraints.positive)
+    ...     mean = numpyro.sample("mean", dist.Normal(0, 10))
+    ...     with numpyro.plate("data", y.shape[0], subsample_size=20):
+    ...         numpyro.sample("y", dist.Normal(mean, scale), obs=numpyro.subsample(y, 0))
+    >>> y = 2.0 + 3.0 * jax.random.normal(jax.random.key(0), (200,))
+    >>> smc = GOHSMC(model, optax.adam(0.02), num_particles=50, step_size=0.05)
+    >>> result = smc.run(jax.random.key(1), 500, y, progress_bar=False)
+    >>> bool(abs(result.params["scale"] - 3.0) < 0.6)
+    True
+    """
+
+    proposal = "langevin"
+    guided = True
+
+    def __init__(
+        self,
+        model: Callable,
+        optim: optax.GradientTransformation,
+        *,
+        num_particles: int = 100,
+        step_size: float = 0.01,
+        l_kernel: str | LKernel = "reversed",
+        num_integration_steps: int = 1,
+        ess_threshold: float = 0.5,
+    ):
+        if not callable(model):
+            raise TypeError(f"model must be callable; got {type(model).__name__}.")
+        if not (isinstance(optim, optax.GradientTransformation)):
+            raise TypeError(
+                f"optim must be an optax transformation, such as optax.adam(0.01); got {optim!r}."
+            )
+        check_count("num_particles", num_particles)
+        check_positive("step_size", step_size)
+        check_share("ess_threshold", ess_threshold)
+        check_count("num_integration_steps", num_integration_steps)
+        self.model = model
+        self.optim = optim
+        self.num_particles = num_particles
+        self.step_size = step_size
+        self._kernel = open_horizon.build_kernel(
+            self.proposal,
+            guided=self.guided,
+            l_kernel=l_kernel,
+            num_integration_steps=num_integration_steps,
+            ess_threshold=ess_threshold,
+        )
+        self._partial: PartialModel | None = None
+
+    def init(self, rng_key: Array, *args: Any, **kwargs: Any) -> TrainingState:
+        """First state: parameters as the model makes them, particles drawn from the prior."""
+        rng_key, key_model, key_prior = jax.random.split(rng_key, 3)
+        self._partial = view_partial(key_model, self.model, args, kwargs)
+        z = self._partial.draw(key_prior, self.num_particles)
+        inner = open_horizon.init(z, self._partial.params, self._partial.logprior_fn, self.optim)
+        return TrainingState(inner, rng_key)
+
+    def update(
+        self, state: TrainingState, *args: Any, **kwargs: Any
+    ) -> tuple[TrainingState, open_horizon.OpenHorizonInfo]:
+        """One step on one batch."""
+        rng_key, key_batch, key_step, key_restart = jax.random.split(state.rng_key, 4)
+        view = self._view()
+        inner = self._restarted(key_restart, state.inner)
+
+        def potential_fn(params, position, key_batch):
+            return view.potential_fn(params, position, key_batch, args, kwargs)
+
+        inner, info = self._kernel(
+            key_step, inner, potential_fn, self.optim, key_batch, self.step_size
+        )
+        return TrainingState(inner, rng_key), info
+
+    def run(
+        self,
+        rng_key: Array,
+        num_steps: int,
+        *args: Any,
+        progress_bar: bool = True,
+        init_state: TrainingState | None = None,
+        **kwargs: Any,
+    ) -> Result:
+        """`num_steps` updates from `init_state`, or from the start if it is None."""
+        check_count("num_steps", num_steps)
+        state = self.init(rng_key, *args, **kwargs)
+        if init_state is not None:
+            state = init_state
+
+        # arrays are arguments of the program, everything else (a batch size, say) is part of it
+        split = split_arguments(args, kwargs)
+
+        @partial(jax.jit, static_argnums=1)
+        def advance(state, num, arrays):
+            args, kwargs = split.join(arrays)
+
+            def step(state, _):
+                state, info = self.update(state, *args, **kwargs)
+                return state, (info.loss, info.ess)
+
+            return jax.lax.scan(step, state, length=num)
+
+        size = max(num_steps // NUM_REPORTS, 1) if progress_bar else num_steps
+        history: list[tuple[np.ndarray, np.ndarray]] = []
+        with tqdm(total=num_steps, disable=not progress_bar) as bar:
+            for begin in range(0, num_steps, size):
+                num = min(size, num_steps - begin)
+                state, found = advance(state, num, split.arrays)
+                history.append(jax.tree.map(np.asarray, found))
+                bar.set_postfix_str(f"loss: {found[0][-1]:.4f}, ess: {found[1][-1]:.1f}")
+                bar.update(num)
+        losses, ess = (jnp.concatenate([each[i] for each in history]) for i in (0, 1))
+        inner = state.inner
+        return Result(self.get_params(state), inner.position, inner.log_weights, losses, ess, state)
+
+    def get_params(self, state: TrainingState) -> dict:
+        """Values of the param sites."""
+        return self._view().constrain_params(state.inner.params)
+
+    def predictive(
+        self,
+        rng_key: Array,
+        result: Result,
+        *args: Any,
+        num_samples: int | None = None,
+        **kwargs: Any,
+    ) -> dict:
+        """Predict with the trained parameters and `num_samples` particles drawn by their weights.
+
+        The arguments after `result` are those of the model, without its observations. Latents and
+        parameters both come from `result`: neither can be left out.
+        """
+        key_resample, key_predict = jax.random.split(rng_key)
+        population = sampler.Population(result.particles, result.log_weights, jnp.zeros(()))
+        population = sampler.resample(key_resample, population, systematic, num_samples)
+        model = self.model
+
+        values = constrain(with_params(model, result.params), args, kwargs)
+        latents = jax.vmap(values)(population.particles)
+        latents = {name: latents[name] for name in population.particles}
+        return Predictive(model, latents, params=result.params)(key_predict, *args, **kwargs)
+
+    def _restarted(self, rng_key: Array, state: OpenHorizonState) -> OpenHorizonState:
+        """The state a step begins with."""
+        del rng_key
+        return state
+
+    def _view(self) -> PartialModel:
+        if self._partial is None:
+            raise RuntimeError("call init or run before update: they look at the model.")
+        return self._partial
+
+
+class OHSMC(GOHSMC):
+    """Open-horizon sequential Monte Carlo with random-walk moves; arguments as in :class:`GOHSMC`.
+
+    Zhao et al. 2024, with the exact weight of a random walk. Cost: one gradient in the parameters
+    per particle, none in the latents.
+    """
+
+    proposal = "random_walk"
+    guided = False
+
+
+class SGSMC(GOHSMC):
+    """Stochastic-gradient sequential Monte Carlo: every step restarts from the prior.
+
+    The particles know one batch only: a crude posterior, of a batch scaled to all data, reached
+    from the prior in one Langevin move. Arguments as in :class:`GOHSMC`.
+    """
+
+    def _restarted(self, rng_key: Array, state: OpenHorizonState) -> OpenHorizonState:
+        view = self._view()
+        fresh = open_horizon.init(
+            view.draw(rng_key, self.num_particles), state.params, view.logprior_fn, self.optim
+        )
+        return fresh._replace(opt_state=state.opt_state)
+
+
+def with_params(model: Callable, params: dict) -> Callable:
+    """`model` with the values of its param sites."""
+    return substitute(seed(model, jax.random.key(0)), data=jax.tree.map(lambda x: x, params))

@@ -1,0 +1,269 @@
+"""The parts of a NumPyro model that sequential Monte Carlo takes apart.
+
+Prior draws, prior and likelihood on the unconstrained space, parameters of ``numpyro.param`` sites.
+With :mod:`numpyro_fwd.model` the only user of NumPyro's internals.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpyro.contrib import module as numpyro_module
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import biject_to
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer import init_to_feasible
+from numpyro.infer.util import (
+    _unconstrain_params,
+    compute_log_probs,
+    constrain_fn,
+    potential_energy,
+)
+
+from numpyro_fwd.model import check_sites
+
+__all__ = [
+    "PartialModel",
+    "check_latents",
+    "constrain",
+    "draw_prior",
+    "sites_of",
+    "split_logdensity",
+    "view_partial",
+]
+
+Position = Any
+
+
+def sites_of(rng_key: Array, model: Callable, model_args: tuple, model_kwargs: dict) -> dict:
+    """Sites of the model, with feasible values: an improper prior has no draw to trace with."""
+    feasible = substitute(seed(model, rng_key), substitute_fn=init_to_feasible)
+    return trace(feasible).get_trace(*model_args, **model_kwargs)
+
+
+def check_latents(sites: dict) -> list[str]:
+    """Names of the latent sites; ValueError for one that cannot be drawn from its prior."""
+    latents = check_sites(sites)
+    for name in latents:
+        check_proper(name, sites[name]["fn"])
+    return latents
+
+
+def check_proper(name: str, distribution: Any) -> None:
+    """Raise ValueError for an improper prior."""
+    try:
+        jax.eval_shape(distribution.sample, jax.random.key(0))
+    except NotImplementedError as error:
+        raise ValueError(
+            f"site '{name}' has the improper prior {type(distribution).__name__}, which cannot be "
+            "drawn from; sequential Monte Carlo starts from prior draws: give it a proper prior."
+        ) from error
+
+
+def draw_prior(rng_key: Array, model: Callable, model_args: tuple, model_kwargs: dict, num: int):
+    """Independent prior draws of the latent sites, unconstrained, with a leading axis `num`.
+
+    Nothing is redrawn where the likelihood is zero: the evidence would be too high.
+    """
+
+    def draw(rng_key):
+        sites = trace(seed(model, rng_key)).get_trace(*model_args, **model_kwargs)
+        return {
+            name: biject_to(site["fn"].support).inv(site["value"])
+            for name, site in sites.items()
+            if is_latent(site)
+        }
+
+    return jax.vmap(draw)(jax.random.split(rng_key, num))
+
+
+def is_latent(site: dict) -> bool:
+    """Whether the site is a latent that is sampled."""
+    return site["type"] == "sample" and not site["is_observed"]
+
+
+def split_logdensity(
+    model: Callable, model_args: tuple, model_kwargs: dict
+) -> tuple[Callable, Callable]:
+    """Log prior and log likelihood as functions of the unconstrained latents.
+
+    The Jacobians of the constraints belong to the prior, ``numpyro.factor`` to the likelihood.
+    """
+
+    def parts(z):
+        log_probs, sites = compute_log_probs(
+            _unconstrain_params(model, z), model_args, model_kwargs, {}
+        )
+        jacobians = {f"_{name}_log_det" for name in z}
+        zero = jnp.zeros(())
+        prior = {name for name in log_probs if name in jacobians or is_latent(sites[name])}
+        logprior = sum((log_probs[name] for name in prior), zero)
+        return logprior, sum((log_probs[name] for name in set(log_probs) - prior), zero)
+
+    return lambda z: parts(z)[0], lambda z: parts(z)[1]
+
+
+def constrain(model: Callable, model_args: tuple, model_kwargs: dict | None) -> Callable:
+    """Map from unconstrained latents to values in the supports, with deterministic sites."""
+    return partial(constrain_fn, model, model_args, model_kwargs or {}, return_deterministic=True)
+
+
+class PartialModel(NamedTuple):
+    """A model of which some sites are optimized and some are sampled.
+
+    params
+        First unconstrained values of the param sites.
+    draw
+        ``(rng_key, num) -> latents``: prior draws, unconstrained.
+    logprior_fn
+        Log density of the prior of one particle, at the first parameters.
+    potential_fn
+        ``(params, position, rng_key, model_args, model_kwargs) -> U``; the key draws the rows of
+        the subsample plates.
+    constrain_params
+        From unconstrained parameters to the values of the param sites.
+    """
+
+    params: dict
+    draw: Callable
+    logprior_fn: Callable
+    potential_fn: Callable
+    constrain_params: Callable
+
+
+def view_partial(
+    rng_key: Array, model: Callable, model_args: tuple, model_kwargs: dict
+) -> PartialModel:
+    """Take apart a model with ``numpyro.param`` and ``numpyro.sample`` sites."""
+    with checked_priors():
+        sites = sites_of(rng_key, model, model_args, model_kwargs)
+    names = check_partial(sites)
+    transforms = {name: transform_of(sites[name]) for name in names}
+    first = {name: transforms[name].inv(sites[name]["value"]) for name in names}
+    first = jax.tree.map(jnp.asarray, first)
+
+    def constrain_params(params):
+        # a copy: the modules of numpyro.contrib write into the dict they are given
+        return {name: copied(transforms[name](value)) for name, value in params.items()}
+
+    def prior_model(*args, **kwargs):
+        return substitute(model, data=constrain_params(first))(*args, **kwargs)
+
+    def logprior_fn(z):
+        seeded = seed(prior_model, jax.random.key(0))
+        return split_logdensity(seeded, model_args, model_kwargs)[0](z)
+
+    def draw(rng_key, num):
+        return draw_prior(rng_key, prior_model, model_args, model_kwargs, num)
+
+    def potential_fn(params, position, rng_key, model_args, model_kwargs):
+        values = {**constrain_params(params), **position}
+        return potential_energy(seed(model, rng_key), model_args, model_kwargs, values)
+
+    return PartialModel(first, draw, logprior_fn, potential_fn, constrain_params)
+
+
+def copied(tree: Any) -> Any:
+    """`tree` in new containers."""
+    return jax.tree.map(lambda leaf: leaf, tree)
+
+
+class Same(NamedTuple):
+    """The transform of a parameter without constraint, which may be a pytree."""
+
+    def __call__(self, value: Any) -> Any:
+        """`value`."""
+        return value
+
+    def inv(self, value: Any) -> Any:
+        """`value`."""
+        return copied(value)
+
+
+def transform_of(site: dict) -> Any:
+    """Transform from the unconstrained space to the constraint of a param site."""
+    constraint = site["kwargs"].get("constraint", constraints.real)
+    return Same() if constraint is constraints.real else biject_to(constraint)
+
+
+def check_partial(sites: dict) -> list[str]:
+    """Names of the param sites; raises ValueError, by site, for a model that cannot be trained."""
+    params = [name for name, site in sites.items() if site["type"] == "param"]
+    latents = [name for name, site in sites.items() if is_latent(site)]
+    if not params:
+        raise ValueError("model has no param site to optimize: sample it with LangevinSMC.")
+    if not latents:
+        raise ValueError("model has no latent site to sample: train it with numpyro.infer.SVI.")
+    for name, site in sites.items():
+        if site["type"] == "mutable":
+            raise ValueError(
+                f"model has the mutable site '{name}' (batch normalization?), whose value would "
+                "depend on the order of the particles; use a layer without running statistics."
+            )
+    for name in latents:
+        check_proper(name, sites[name]["fn"])
+        if sites[name]["fn"].support.is_discrete:
+            raise ValueError(f"site '{name}' is a discrete latent, which has no gradient.")
+        for frame in sites[name]["cond_indep_stack"]:
+            size, subsample_size = sites[frame.name]["args"]
+            if subsample_size not in (None, size):
+                raise ValueError(
+                    f"site '{name}' is inside the plate '{frame.name}', which subsamples "
+                    f"{subsample_size} of {size} rows; take the latent out of that plate."
+                )
+    check_batches(sites)
+    return params
+
+
+def check_batches(sites: dict) -> None:
+    """Raise ValueError for a site in a subsample plate whose rows are not the plate's."""
+    for name, site in sites.items():
+        if site["type"] != "sample" or not site["is_observed"]:
+            continue
+        for frame in site["cond_indep_stack"]:
+            shape = np.shape(site["value"])
+            if shape and len(shape) >= -frame.dim and shape[frame.dim] not in (1, frame.size):
+                raise ValueError(
+                    f"site '{name}' observes {shape[frame.dim]} rows in the plate '{frame.name}' "
+                    f"of {frame.size}; index the data by what the plate yields."
+                )
+
+
+@contextmanager
+def checked_priors() -> Iterator[None]:
+    """Inside, a prior on a layer that a random module does not have raises ValueError."""
+    update = numpyro_module._update_params
+
+    def check_and_update(params, new_params, prior, prefix=""):
+        if isinstance(prior, dict) and not prefix:
+            check_layers(prior, params)
+        return update(params, new_params, prior, prefix)
+
+    with patch.object(numpyro_module, "_update_params", check_and_update):
+        yield
+
+
+def check_layers(prior: dict, params: dict) -> None:
+    """Raise ValueError for keys of `prior` that are no parameter; NumPyro would ignore them."""
+    known = set(layers(params))
+    unknown = sorted(set(prior) - known)
+    if unknown:
+        raise ValueError(
+            f"prior names {unknown}, which the module does not have; it has {sorted(known)}."
+        )
+
+
+def layers(params: dict, prefix: str = "") -> Iterator[str]:
+    """Dotted names of the parameters in nested dicts."""
+    for name, item in params.items():
+        path = f"{prefix}.{name}" if prefix else str(name)
+        if isinstance(item, dict):
+            yield from layers(item, path)
+        else:
+            yield path

@@ -1,0 +1,265 @@
+"""Laws of sequential Monte Carlo as plain functions: they raise AssertionError when broken."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from blackjax.smc.resampling import multinomial
+from jax.scipy.stats import norm
+
+import blackjax_ext
+from blackjax_ext.mcmc import langevin, metrics
+from blackjax_ext.smc import l_kernels, sampler
+from blackjax_ext.smc.proposals import leapfrog, value_and_gradient
+
+TEMPERATURES = (0.2, 0.6, 1.0)
+NUM_RUNS = 20_000
+MAX_DEVIATION = 0.02  # in units of Z: what a bias must exceed by five times to be seen
+CORRELATED = np.array([[1.5, 0.4], [0.4, 0.7]])
+
+
+def logprior(x):
+    """Two correlated normals: a prior that is not the start of any symmetry."""
+    return norm.logpdf(x[0]) + norm.logpdf(x[1], 0.5 * x[0], 0.8)
+
+
+def loglikelihood(x):
+    """Skewed: counts with rates exp(x), and a slope that couples them."""
+    return 2.0 * x[0] - jnp.exp(x[0]) - 0.7 * jnp.exp(0.8 * x[1] - 0.5 * x[0]) + 0.3
+
+
+def draw_prior(rng_key, num):
+    """Draws of the prior, shape (num, 2)."""
+    z = jax.random.normal(rng_key, (num, 2))
+    return jnp.stack([z[:, 0], 0.5 * z[:, 0] + 0.8 * z[:, 1]], axis=1)
+
+
+@cache
+def integrals() -> np.ndarray:
+    """Integrals of the functions over prior times likelihood, by quadrature."""
+    with jax.enable_x64(True):
+        axis = jnp.linspace(-9.0, 9.0, 1201)
+        grid = jnp.stack(jnp.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+        density = jnp.exp(jax.vmap(lambda x: logprior(x) + loglikelihood(x))(grid))
+        return np.asarray(density @ functions(grid) * (axis[1] - axis[0]) ** 2)
+
+
+def functions(x):
+    """Functions whose integrals a population estimates, shape (N, 5)."""
+    return jnp.concatenate([jnp.ones_like(x[:, :1]), x, x**2], axis=1)
+
+
+def metropolis(name: str, **parameters) -> dict:
+    """Arguments for a Metropolis move."""
+    algorithm = getattr(blackjax_ext, name)
+    return {"move": blackjax_ext.moves.Metropolis(algorithm, **parameters), "step_size": 0.8}
+
+
+# arguments of langevin_smc; so few particles that a bias of the order 1/N would show
+ROWS: dict[str, dict] = {
+    "langevin_reversed": {"step_size": 0.5},
+    "langevin_random_walk": {"step_size": 0.4, "l_kernel": "random_walk"},
+    "langevin_dense": {"step_size": 0.5, "inverse_mass_matrix": CORRELATED},
+    "langevin_forward": {"step_size": 0.5, "differentiation": "forward"},
+    "random_walk": {"step_size": 0.3, "proposal": "random_walk"},
+    "hmc_reversed": {"step_size": 0.3, "num_integration_steps": 4},
+    "hmc_random_walk": {
+        "step_size": 0.25,
+        "num_integration_steps": 3,
+        "l_kernel": "random_walk",
+    },
+    "two_moves": {"step_size": 0.4, "num_moves": 2},
+    "never_resampled": {"step_size": 0.3, "ess_threshold": 0.0},
+    "always_resampled": {"step_size": 0.5, "ess_threshold": 1.0},
+    "multinomial": {"step_size": 0.5, "resampling_fn": multinomial},
+    "metropolis_mala": metropolis("mala"),
+    "metropolis_hp_mala": metropolis("hp_mala", floor=0.3),
+}
+# biased: the law is that the bias falls
+GAUSSIAN = {
+    "langevin_gaussian": {"step_size": 0.5, "l_kernel": "gaussian"},
+    "hmc_gaussian": {"step_size": 0.3, "num_integration_steps": 3, "l_kernel": "gaussian"},
+}
+
+
+class Outcome(NamedTuple):
+    """Many runs: errors of the integrals in units of Z (R, 5), and what happened."""
+
+    errors: np.ndarray
+    num_resampled: np.ndarray
+    acceptance: float
+
+
+@cache
+def simulate(name: str, num_runs: int = NUM_RUNS, num_particles: int = 8) -> Outcome:
+    """Run a row of the table along the ladder of temperatures, many times."""
+    arguments = {"ess_threshold": 0.7} | (ROWS | GAUSSIAN)[name]
+    smc = blackjax_ext.langevin_smc(logprior, loglikelihood, **arguments)
+
+    def run(rng_key):
+        key_prior, *keys = jax.random.split(rng_key, 1 + len(TEMPERATURES))
+        state = smc.init(draw_prior(key_prior, num_particles))
+        state, infos = jax.lax.scan(
+            lambda state, pair: smc.step(pair[0], state, pair[1]),
+            state,
+            (jnp.stack(keys), jnp.array(TEMPERATURES)),
+        )
+        estimate = jnp.exp(state.log_weights + state.log_evidence) @ functions(state.position)
+        return estimate, infos.num_resampled, infos.acceptance_rate[-1]
+
+    keys = jax.random.split(jax.random.key(11), 8 * num_runs // num_particles)
+    estimates, resampled, acceptance = jax.jit(jax.vmap(run))(keys)
+    errors = (np.asarray(estimates, np.float64) - integrals()) / integrals()[0]
+    return Outcome(errors, np.asarray(resampled), float(np.mean(acceptance)))
+
+
+def evidence_is_unbiased(name: str, num_particles: int = 8) -> None:
+    """The population's estimates of Z and of four moments times Z have the right means."""
+    outcome = simulate(name, num_particles=num_particles)
+    deviation = outcome.errors.std(0) / np.sqrt(len(outcome.errors))
+    score = outcome.errors.mean(0) / deviation
+    assert np.all(np.abs(score) < 5.0), f"evidence: {name} is off by {score} deviations"
+    assert np.all(deviation < MAX_DEVIATION), f"evidence: {name} has no power: {deviation}"
+    assert outcome.acceptance > 0.2, f"evidence: {name} keeps {outcome.acceptance}"
+
+
+def gaussian_bias_falls(name: str) -> None:
+    """The fitted kernel's evidence is off by less the more particles there are, soon by little."""
+    errors = [simulate(name, 10_000, num_particles=num).errors[:, 0] for num in (50, 200)]
+    biases = [np.abs(error.mean()) for error in errors]
+    deviations = [error.std() / np.sqrt(len(error)) for error in errors]
+    assert biases[1] < min(biases[0] / 3, 0.05), f"evidence: {name} has biases {biases}"
+    assert max(deviations) < MAX_DEVIATION, f"evidence: {name} has no power: {deviations}"
+
+
+def move_of(key, step_size=0.6, num_integration_steps=1, num=5):
+    """Moves of a few particles on prior times likelihood, with both ends evaluated."""
+
+    def target(x):
+        return logprior(x) + loglikelihood(x)
+
+    evaluate = jax.vmap(value_and_gradient(target, "reverse"))
+    key_position, key_momentum = jax.random.split(key)
+    x = jax.random.normal(key_position, (num, 2))
+    momentum = jax.random.normal(key_momentum, (num, 2))
+    start, metric = evaluate(x), metrics.factorize(CORRELATED)
+    arguments = (evaluate, lambda local: local[1], step_size, num_integration_steps, metric)
+    return x, start, metric, arguments, leapfrog(momentum, x, start, *arguments)
+
+
+def reversed_is_the_langevin_ratio() -> None:
+    """One step with the reversed kernel weighs as Metropolis-Hastings would accept."""
+    step_size = 0.6
+    x, start, metric, _, move = move_of(jax.random.key(3), step_size)
+    log_weights = move.local[0] - start[0] + l_kernels.reversed(move, jnp.zeros(5))
+
+    def ratio(x, start, y, end):
+        def point(value, gradient):
+            whitened = metric.inverse_sqrt_transpose_times(gradient)
+            return langevin.Point(value, whitened, metrics.IDENTITY)
+
+        r = metric.sqrt_times(y - x)
+        return langevin.log_ratio(r, point(*start), point(*end), step_size)
+
+    expected = jax.vmap(ratio)(x, start, move.position, move.local)
+    np.testing.assert_allclose(log_weights, expected, rtol=1e-9, atol=1e-9)
+
+
+def random_walk_kernel_is_the_random_walk() -> None:
+    """The literal kernel's density is that of N(x; x', eps^2 L L^T) over the proposal's."""
+    x, start, metric, _, move = move_of(jax.random.key(4))
+    z = metric.sqrt_times(x - move.position) / 0.6
+    drift = 0.5 * 0.6**2 * metric.inverse_sqrt_transpose_times(start[1])
+    p = (metric.sqrt_times(move.position - x) - drift) / 0.6
+    expected = 0.5 * jnp.sum(p**2 - z**2, axis=1)
+    found = l_kernels.random_walk(move, jnp.zeros(5))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def leapfrog_is_reversible(num_integration_steps: int = 4) -> None:
+    """From the end with minus its momentum, the way leads back to the start."""
+    x, _, _, arguments, move = move_of(jax.random.key(5), 0.3, num_integration_steps)
+    evaluate = arguments[0]
+    back = leapfrog(-move.end, move.position, evaluate(move.position), *arguments)
+    np.testing.assert_allclose(back.position, x, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(-back.end, move.start, rtol=1e-9, atol=1e-9)
+
+
+def gaussian_is_right_for_a_normal() -> None:
+    """Where p' given x' is normal, a large population finds that law."""
+    keys = jax.random.split(jax.random.key(6), 3)
+    x = jax.random.normal(keys[0], (50_000, 2)) @ np.linalg.cholesky(CORRELATED).T + 1.0
+    slope, scale = np.array([[0.5, -0.2], [0.1, 0.8]]), np.array([0.6, 1.4])
+    end = 0.3 + (x - 1.0) @ slope + scale * jax.random.normal(keys[1], x.shape)
+    start = jax.random.normal(keys[2], x.shape)
+    move = l_kernels.Move(x, None, start, end, end)
+    found = l_kernels.gaussian(move, jnp.zeros(x.shape[0]))
+    logpdf = norm.logpdf(end, 0.3 + (x - 1.0) @ slope, scale) - norm.logpdf(start)
+    error = found - jnp.sum(logpdf, axis=1)
+    assert float(jnp.sqrt(jnp.mean(error**2))) < 0.04
+
+
+def weights_accumulate() -> None:
+    """Weighing twice is weighing by the product; the evidence is its mean."""
+    a, b = jax.random.normal(jax.random.key(7), (2, 6))
+    zeros = jnp.zeros(6)
+    found = sampler.weigh(sampler.start(zeros, a), b)
+    np.testing.assert_allclose(found.log_weights, jax.nn.log_softmax(a + b), rtol=1e-9)
+    expected = jax.nn.logsumexp(a + b) - jnp.log(6)
+    np.testing.assert_allclose(found.log_evidence, expected, rtol=1e-9)
+
+
+def resampling_keeps_expectations(resampling_fn: Callable) -> None:
+    """Over many keys each particle is drawn N times its weight; then all weigh the same."""
+    log_weights = jnp.log(jnp.array([0.05, 0.3, 0.0, 0.15, 0.5]))
+    population = sampler.start(jnp.eye(5), log_weights)
+
+    def draw(rng_key):
+        found = sampler.resample(rng_key, population, resampling_fn)
+        return jnp.exp(found.log_weights + found.log_evidence) @ found.particles
+
+    found = jax.vmap(draw)(jax.random.split(jax.random.key(10), 20_000))
+    deviation = found.std(0) / np.sqrt(len(found)) + 1e-6
+    score = (found.mean(0) - jnp.exp(log_weights) / 5) / deviation
+    assert np.all(np.abs(score) < 5.0), f"resampling is off by {score} deviations"
+
+
+def last(rng_key, weights, num):
+    """What a scheme returns for a uniform above the rounded sum of the weights."""
+    return jnp.full(num, weights.size - 1)
+
+
+def never_picks_a_weightless_particle(resampling_fn: Callable, dtype) -> None:
+    """All weights zero but one, wherever that one is; and NaN weights count as zero."""
+    num = 1000
+    for alive in (0, 1, 517, num - 1):
+        log_weights = jnp.full(num, -jnp.inf, dtype).at[alive].set(-3.0)
+        log_weights = log_weights.at[(alive + 1) % num].set(jnp.nan)
+        population = sampler.start(jnp.arange(num), log_weights)
+        for seed in range(3):
+            found = sampler.resample(jax.random.key(seed), population, resampling_fn)
+            assert np.all(found.particles == alive), f"picked {np.unique(found.particles)}"
+            np.testing.assert_allclose(found.log_weights, -np.log(num), rtol=1e-6)
+            np.testing.assert_allclose(found.log_evidence, -3.0 - np.log(num), rtol=1e-6)
+
+
+def counts_nan_particles() -> None:
+    """Particles that turn NaN lose their weight and are counted; the rest is as without them."""
+
+    def broken(x):
+        return jnp.where(x[0] > 0.8, jnp.nan, loglikelihood(x))
+
+    smc = blackjax_ext.langevin_smc(logprior, broken, step_size=0.3, ess_threshold=0.0)
+    state = smc.init(draw_prior(jax.random.key(8), 400))
+    is_nan = np.asarray(state.position[:, 0] > 0.8)
+    new_state, info = smc.step(jax.random.key(9), state, 0.5)
+    is_lost = is_nan | np.asarray(new_state.position[:, 0] > 0.8)
+    is_lost |= np.isnan(np.asarray(new_state.position)).any(axis=1)
+    weights = np.exp(new_state.log_weights)
+    np.testing.assert_array_equal(weights[is_lost], 0.0)
+    assert np.all(weights[~is_lost] > 0) and abs(weights.sum() - 1) < 1e-5
+    assert np.isfinite(new_state.log_evidence)
+    assert int(info.num_divergent) >= is_nan.sum() > 50, "NaN particles are not counted"

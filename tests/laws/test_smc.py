@@ -1,0 +1,67 @@
+"""Laws of sequential Monte Carlo."""
+
+import numpy as np
+import pytest
+from blackjax.smc import resampling
+
+from tests.laws import smc
+
+SCHEMES = ("systematic", "stratified", "multinomial", "residual")
+
+
+@pytest.mark.parametrize("name", smc.ROWS)
+def test_evidence_is_unbiased(name):
+    smc.evidence_is_unbiased(name)
+
+
+def test_population_of_one_is_unbiased():
+    smc.evidence_is_unbiased("langevin_reversed", num_particles=1)
+
+
+@pytest.mark.parametrize("name", smc.GAUSSIAN)
+def test_gaussian_bias_falls(name):
+    smc.gaussian_bias_falls(name)
+
+
+def test_resampling_is_triggered_sometimes():
+    share = np.mean(smc.simulate("langevin_reversed").num_resampled > 0, axis=0)
+    assert np.all(share < 0.95) and share.max() > 0.3, share
+    assert not np.any(smc.simulate("never_resampled").num_resampled)
+
+
+def test_reversed_is_the_langevin_ratio(x64):
+    smc.reversed_is_the_langevin_ratio()
+
+
+def test_random_walk_kernel_is_the_random_walk(x64):
+    smc.random_walk_kernel_is_the_random_walk()
+
+
+def test_leapfrog_is_reversible(x64):
+    smc.leapfrog_is_reversible()
+
+
+def test_gaussian_is_right_for_a_normal():
+    smc.gaussian_is_right_for_a_normal()
+
+
+def test_weights_accumulate(x64):
+    smc.weights_accumulate()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_never_picks_a_weightless_particle(scheme, dtype):
+    smc.never_picks_a_weightless_particle(getattr(resampling, scheme), dtype)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_resampling_keeps_expectations(scheme):
+    smc.resampling_keeps_expectations(getattr(resampling, scheme))
+
+
+def test_never_picks_a_weightless_particle_because_of_rounding():
+    smc.never_picks_a_weightless_particle(smc.last, "float32")
+
+
+def test_counts_nan_particles():
+    smc.counts_nan_particles()

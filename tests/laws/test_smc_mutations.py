@@ -1,0 +1,148 @@
+"""Planted bugs in sequential Monte Carlo: each must make the law that it names fail."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+from blackjax.smc.resampling import systematic
+
+from blackjax_ext.smc import l_kernels, langevin_smc, moves, proposals, sampler
+from tests.laws import smc
+
+LEAPFROG, WEIGH, RESAMPLE = proposals.leapfrog, sampler.weigh, sampler.resample
+REGRESSION, TEMPERED = l_kernels.regression, moves.tempered
+
+
+def reset_without_resampling(rng_key, population, resampling_fn, num=None):
+    """The weights become equal, and every particle stays where it is."""
+    return population._replace(log_weights=jnp.full_like(population.log_weights, -jnp.log(5)))
+
+
+def resample_without_reset(rng_key, population, resampling_fn, num=None):
+    """The particles are drawn by their weights, and keep the weights by which they were drawn."""
+    found = RESAMPLE(rng_key, population, resampling_fn, num)
+    return found._replace(log_weights=population.log_weights)
+
+
+def resample_by_squares(rng_key, population, resampling_fn, num=None):
+    """Heavy particles are drawn too often."""
+    squares = jax.nn.log_softmax(2.0 * population.log_weights)
+    return RESAMPLE(rng_key, population._replace(log_weights=squares), resampling_fn, num)
+
+
+def weightless_particles_are_picked(rng_key, population, resampling_fn, num=None):
+    """The index of a scheme is taken as it comes."""
+    weights = jnp.exp(population.log_weights)
+    indices = resampling_fn(rng_key, weights, weights.size)
+    particles = jax.tree.map(lambda leaf: leaf[indices], population.particles)
+    uniform = jnp.full_like(weights, -jnp.log(weights.size))
+    return sampler.Population(particles, uniform, population.log_evidence)
+
+
+def first_factor_for_all(population, log_factors):
+    """Evidence is multiplied by a mean that forgets the weights."""
+    found = WEIGH(population, log_factors)
+    mean = jax.nn.logsumexp(log_factors) - jnp.log(log_factors.size)
+    return found._replace(log_evidence=population.log_evidence + mean)
+
+
+def forgetful(population, log_factors):
+    """Weights start over at each weighing."""
+    return WEIGH(population._replace(log_weights=0.0 * population.log_weights), log_factors)
+
+
+def without_guard(log_weights):
+    """NaN stays NaN."""
+    return log_weights
+
+
+def longer_momentum(momentum, *arguments):
+    """The momentum that is drawn is 5 percent longer than the one that is weighed."""
+    return LEAPFROG(1.05 * momentum, *arguments)._replace(start=momentum)
+
+
+def prior_left_out(*arguments):
+    """Moves are weighed by the likelihood alone."""
+    target = TEMPERED(*arguments)
+    evaluate = target.evaluate
+    return target._replace(evaluate=lambda x: evaluate(x)._replace(logprior=jnp.zeros(x.shape[0])))
+
+
+def half_kick_dropped(move, log_weights):
+    """The reversed kernel without the gradient at the end, which is another kernel."""
+    return l_kernels.log_ratio(move.start, move.half)
+
+
+def fit_to_all(x, p, weights):
+    """Each particle is weighed by a fit that saw it."""
+    return REGRESSION(x, p, jnp.full_like(weights, 1.0 / weights.size))
+
+
+class Mutation(NamedTuple):
+    """A bug in `module`.`name`, the law that must fail, and what it says then."""
+
+    module: Any
+    name: str
+    bug: Callable
+    law: Callable
+    message: str
+    x64: bool = False
+
+
+EVIDENCE = partial(smc.evidence_is_unbiased, "langevin_reversed")
+NEVER = partial(smc.evidence_is_unbiased, "never_resampled")
+COUNTS = partial(smc.resampling_keeps_expectations, systematic)
+ALIVE = partial(smc.never_picks_a_weightless_particle, smc.last, "float32")
+REVERSED = smc.reversed_is_the_langevin_ratio
+MUTATIONS = {
+    "reset_without_resampling": Mutation(
+        sampler, "resample", reset_without_resampling, COUNTS, "off by"
+    ),
+    "resample_without_reset": Mutation(
+        sampler, "resample", resample_without_reset, EVIDENCE, "off by"
+    ),
+    "resample_by_squares": Mutation(sampler, "resample", resample_by_squares, EVIDENCE, "off by"),
+    "weightless_particles_are_picked": Mutation(
+        sampler, "resample", weightless_particles_are_picked, ALIVE, "picked"
+    ),
+    "evidence_forgets_the_weights": Mutation(
+        sampler, "weigh", first_factor_for_all, NEVER, "off by"
+    ),
+    "weights_start_over": Mutation(
+        sampler, "weigh", forgetful, smc.weights_accumulate, "Not equal", True
+    ),
+    "without_guard": Mutation(
+        sampler, "guard", without_guard, smc.counts_nan_particles, "mismatch"
+    ),
+    "longer_momentum": Mutation(moves, "leapfrog", longer_momentum, EVIDENCE, "off by"),
+    "prior_left_out": Mutation(langevin_smc, "tempered", prior_left_out, EVIDENCE, "off by"),
+    "no_backward_kernel": Mutation(
+        l_kernels, "log_ratio", lambda start, end: 0.0 * start[:, 0], EVIDENCE, "off by"
+    ),
+    "tempered_from_zero": Mutation(
+        langevin_smc, "scaled", lambda increment, values: 1.2 * increment * values, EVIDENCE, "off"
+    ),
+    "half_kick_dropped": Mutation(
+        l_kernels, "reversed", half_kick_dropped, REVERSED, "Not equal", True
+    ),
+    "fit_to_all": Mutation(
+        l_kernels,
+        "regression",
+        fit_to_all,
+        partial(smc.gaussian_bias_falls, "langevin_gaussian"),
+        "biases",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_planted_bug_is_found(name, monkeypatch):
+    mutation = MUTATIONS[name]
+    monkeypatch.setattr(mutation.module, mutation.name, mutation.bug)
+    smc.simulate.cache_clear()
+    with jax.enable_x64(mutation.x64), pytest.raises(AssertionError, match=mutation.message):
+        mutation.law()
+    smc.simulate.cache_clear()

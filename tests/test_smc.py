@@ -1,0 +1,169 @@
+"""Tempered sequential Monte Carlo from end to end, and what it refuses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.scipy.stats import multivariate_normal, norm
+
+import blackjax_ext
+from blackjax_ext import anneal, langevin_smc, moves
+
+DESIGN = np.random.default_rng(0).normal(size=(12, 3))
+Y = DESIGN @ [1.0, -2.0, 0.5] + 0.3 * np.random.default_rng(1).normal(size=12)
+SCALE = 0.5
+PRECISION = np.eye(3) + DESIGN.T @ DESIGN / SCALE**2
+COVARIANCE = np.linalg.inv(PRECISION)
+MEAN = COVARIANCE @ DESIGN.T @ Y / SCALE**2
+EVIDENCE = multivariate_normal.logpdf(Y, np.zeros(12), DESIGN @ DESIGN.T + SCALE**2 * np.eye(12))
+
+MOVES = {
+    "langevin": {"step_size": 0.3, "num_moves": 4},
+    "langevin_random_walk": {"step_size": 0.25, "num_moves": 4, "l_kernel": "random_walk"},
+    "langevin_gaussian": {"step_size": 0.5, "num_moves": 3, "l_kernel": "gaussian"},
+    "random_walk": {"step_size": 0.25, "proposal": "random_walk", "num_moves": 4},
+    "hmc": {"step_size": 0.25, "num_integration_steps": 4, "num_moves": 2},
+    "hmc_forward": {
+        "step_size": 0.25,
+        "num_integration_steps": 4,
+        "num_moves": 2,
+        "differentiation": "forward",
+    },
+    "hp_mala": {"step_size": 1.0, "num_moves": 3, "move": moves.Metropolis(blackjax_ext.hp_mala)},
+}
+
+
+def logprior(x):
+    return jnp.sum(norm.logpdf(x["b"]))
+
+
+def loglikelihood(x):
+    return jnp.sum(norm.logpdf(jnp.asarray(Y), jnp.asarray(DESIGN) @ x["b"], SCALE))
+
+
+def prior_draws(num, seed=0):
+    return {"b": jax.random.normal(jax.random.key(seed), (num, 3))}
+
+
+def smc_of(**arguments):
+    arguments = {"step_size": 0.3, "inverse_mass_matrix": 4.0 * COVARIANCE} | arguments
+    return langevin_smc(logprior, loglikelihood, **arguments)
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_conjugate_posterior(name):
+    smc = smc_of(**MOVES[name])
+    state, num_steps = jax.jit(lambda key, state: anneal(key, smc, state))(
+        jax.random.key(2), smc.init(prior_draws(4_000))
+    )
+    assert float(state.temperature) == 1.0 and 5 < num_steps < 60
+    weights = np.exp(np.asarray(state.log_weights, np.float64))
+    x = np.asarray(state.position["b"], np.float64)
+    mean = weights @ x
+    covariance = (weights[:, None] * (x - mean)).T @ (x - mean)
+    np.testing.assert_allclose((mean - MEAN) / np.sqrt(np.diag(COVARIANCE)), 0.0, atol=0.2)
+    np.testing.assert_allclose(np.diag(covariance) / np.diag(COVARIANCE), 1.0, atol=0.25)
+    assert abs(float(state.log_evidence) - EVIDENCE) < 0.35
+
+
+def test_hard_constraints_are_removed_first():
+    """A likelihood that is zero for most prior draws: the evidence is still right."""
+
+    def truncated(x):
+        return jnp.where(x > 1.0, norm.logpdf(x, 2.0, 0.5), -jnp.inf)
+
+    move = moves.Metropolis(blackjax_ext.mala)
+    smc = langevin_smc(lambda x: norm.logpdf(x), truncated, step_size=0.5, move=move, num_moves=2)
+    state = smc.init(jax.random.normal(jax.random.key(3), (20_000,)))
+    state, _ = jax.jit(lambda key, state: anneal(key, smc, state))(jax.random.key(4), state)
+    axis = np.linspace(1.0, 9.0, 100_001)
+    density = norm.pdf(axis) * norm.pdf(axis, 2.0, 0.5)
+    truth = np.log(np.trapezoid(density, axis))
+    assert float(state.temperature) == 1.0
+    assert abs(float(state.log_evidence) - truth) < 0.06
+
+
+def test_a_flat_likelihood_takes_one_step():
+    smc = langevin_smc(logprior, lambda x: jnp.float32(-7.0), step_size=0.1)
+    state, info = smc.step(jax.random.key(0), smc.init(prior_draws(100)))
+    assert float(state.temperature) == 1.0 and int(info.num_resampled) == 0
+    assert abs(float(state.log_evidence) + 7.0) < 0.2
+
+
+def test_an_impossible_likelihood_has_no_evidence():
+    smc = langevin_smc(logprior, lambda x: -jnp.inf + 0 * x["b"][0], step_size=0.1)
+    state, _ = smc.step(jax.random.key(0), smc.init(prior_draws(100)))
+    assert np.isneginf(state.log_evidence)
+    np.testing.assert_allclose(state.log_weights, -np.log(100), rtol=1e-6)
+
+
+def test_forward_mode_needs_no_reverse_mode():
+    def loop(x):
+        return jax.lax.while_loop(
+            lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] - 0.1 * jnp.sum(x["b"] ** 2)), (0, 0.0)
+        )[1]
+
+    smc = langevin_smc(logprior, loop, step_size=0.3, differentiation="forward")
+    state, _ = smc.step(jax.random.key(0), smc.init(prior_draws(50)))
+    assert np.isfinite(state.log_evidence)
+    with pytest.raises(ValueError, match="Reverse-mode"):
+        langevin_smc(logprior, loop, step_size=0.3).init(prior_draws(50))
+
+
+@pytest.mark.parametrize("name", ["langevin_gaussian", "hmc_forward", "hp_mala"])
+def test_state_keeps_its_types(name, dtype):
+    draws = jax.tree.map(lambda leaf: leaf.astype(dtype), prior_draws(20))
+    smc = langevin_smc(
+        lambda x: -0.5 * jnp.sum(x["b"] ** 2),
+        lambda x: -jnp.sum(jnp.exp(x["b"])),
+        **MOVES[name] | {"step_size": 0.1},
+    )
+    state = smc.init(draws)
+    new_state, _ = jax.jit(smc.step)(jax.random.key(1), state)
+    found = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), new_state)
+    assert found == jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), state)
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(new_state)} == {str(dtype)}
+
+
+@pytest.mark.parametrize("name", ["langevin_gaussian", "hp_mala"])
+def test_keys_are_used_once(name):
+    smc = smc_of(**MOVES[name])
+    state = smc.init(prior_draws(20))
+    with jax.debug_key_reuse(True):
+        jax.jit(smc.step)(jax.random.key(1), state)
+
+
+BAD = {
+    "step_size": ({"step_size": -1.0}, "step_size must be positive"),
+    "ess_threshold": ({"ess_threshold": 1.5}, "ess_threshold must be between 0 and 1; got 1.5"),
+    "tempering_ess": ({"tempering_ess": 1.0}, "tempering_ess must be strictly between"),
+    "num_moves": ({"num_moves": 0}, "num_moves must be at least 1; got 0"),
+    "proposal": ({"proposal": "walk"}, "proposal must be one of .* got 'walk'"),
+    "l_kernel": ({"l_kernel": "optimal"}, "l_kernel must be one of .* got 'optimal'"),
+    "differentiation": ({"differentiation": "both"}, "differentiation must be one of"),
+    "num_integration_steps": ({"num_integration_steps": 0}, "num_integration_steps must be"),
+    "inverse_mass_matrix": ({"inverse_mass_matrix": -np.ones(3)}, "inverse_mass_matrix"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments(name):
+    arguments, message = BAD[name]
+    with pytest.raises(ValueError, match=message):
+        smc_of(**arguments)
+
+
+@pytest.mark.parametrize("position", [{"b": jnp.zeros(())}, {"b": jnp.zeros((0, 3))}])
+def test_no_particles(position):
+    with pytest.raises(ValueError, match="position must hold particles"):
+        smc_of().init(position)
+
+
+def test_leaves_without_a_common_axis():
+    with pytest.raises(ValueError, match="position must hold particles"):
+        smc_of().init({"a": jnp.zeros((3, 2)), "b": jnp.zeros((4, 3))})
+
+
+def test_no_algorithm():
+    with pytest.raises(TypeError, match="algorithm must have init and build_kernel"):
+        moves.Metropolis(lambda x: x)

@@ -91,7 +91,7 @@ def main():
     options = parser.parse_args()
     data = simulate(options.rows)
     print(
-        "| sampler | acceptance | ESS per draw | ESS/s | passes per effective draw | mean off, sd | sd off |"
+        "| sampler | acceptance | ESS per draw | ESS/s | passes per ESS | mean off, sd | sd off |"
     )
     print("|---|---|---|---|---|---|---|")
     reference = None

@@ -58,9 +58,9 @@ def test_second_order_samples_the_posterior(second_order):
 @pytest.mark.parametrize(
     "kernel",
     [
-        AMAGOLD(model, control_variate="first_order", resample_momentum=False),
+        AMAGOLD(model, control_variate="first_order", resample_momentum=False, warm_start=False),
         AMAGOLD(model, control_variate=None, num_integration_steps=4),
-        L2MC(model, num_integration_steps=4, chunk_size=7),
+        L2MC(model, num_integration_steps=4, chunk_size=7, warm_start=False),
     ],
     ids=["first_order", "none", "l2mc"],
 )

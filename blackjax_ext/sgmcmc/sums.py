@@ -54,10 +54,10 @@ def add(a: Pair, b: Pair | Array) -> Pair:
     x, y, s = jax.lax.stop_gradient((a.high, b.high, high))
     back = s - x
     error = (x - (s - back)) + (y - back) + jax.lax.stop_gradient(a.low + b.low)
-    error = jnp.where(jnp.isfinite(s), error, 0.0)  # an infinite energy leaves nothing over
-    carried = (s + error) - s
+    # an infinite energy leaves nothing over
+    error, carried = (jnp.where(jnp.isfinite(s), e, 0.0) for e in (error, (s + error) - s))
     # the derivative goes with the first term, the correction with the second
-    return Pair(high + jnp.where(jnp.isfinite(s), carried, 0.0), error - carried)
+    return Pair(high + carried, error - carried)
 
 
 def difference(a: Pair, b: Pair) -> Array:

@@ -250,7 +250,8 @@ class AMAGOLD(MinibatchKernel):
         mode of the full data, found before the warm-up, which takes most of the minibatch noise
         out of it. Each is exact. Up to 512 dimensions; beyond, None.
     :param num_integration_steps: T, minibatch gradients per transition.
-    :param friction: beta >= 0, in whitened coordinates.
+    :param friction: beta >= 0, in whitened coordinates. None for 1/4, which damps the noise of the
+        gradient, or for 0 where a control variate leaves little of it and the momentum is fresh.
     :param resample_momentum: Draw the momentum anew for each trajectory (reversible), or keep it.
     :param chunk_size: Rows read at once by the energy; None for 8192.
     :param options: See :class:`BlackJAXKernel`. With a control variate, `dense_mass` is on and
@@ -278,11 +279,13 @@ class AMAGOLD(MinibatchKernel):
         *,
         control_variate: ControlVariate | None = "second_order",
         num_integration_steps: int = 10,
-        friction: float = 0.25,
+        friction: float | None = None,
         resample_momentum: bool = True,
         chunk_size: int | None = None,
         **options: Unpack[KernelOptions],
     ):
+        if friction is None:
+            friction = 0.0 if control_variate is not None and resample_momentum else 0.25
         super().__init__(
             model,
             blackjax_ext.amagold,
@@ -303,7 +306,7 @@ class L2MC(MinibatchKernel):
 
     :param model: NumPyro model.
     :param num_integration_steps: T, full gradients per transition.
-    :param friction: As for :class:`AMAGOLD`.
+    :param friction: beta >= 0, in whitened coordinates.
     :param resample_momentum: As for :class:`AMAGOLD`.
     :param chunk_size: As for :class:`AMAGOLD`.
     :param options: See :class:`BlackJAXKernel`.
@@ -342,7 +345,7 @@ class SGHMC(MinibatchKernel):
     :param model: NumPyro model with subsample plates.
     :param control_variate: As for :class:`AMAGOLD`.
     :param num_integration_steps: T, minibatch gradients per transition.
-    :param friction: As for :class:`AMAGOLD`.
+    :param friction: beta >= 0, in whitened coordinates.
     :param resample_momentum: As for :class:`AMAGOLD`.
     :param chunk_size: Rows read at once while the start is looked for.
     :param options: See :class:`BlackJAXKernel`. `step_size` is 0.1 by default.

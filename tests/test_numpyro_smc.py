@@ -169,7 +169,7 @@ def data():
     return jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32)
 
 
-def trained_of(cls, num_steps=400, **arguments):
+def trained_of(cls, num_steps=1000, **arguments):
     smc = cls(network, optax.adam(0.02), num_particles=20, step_size=0.005, **arguments)
     return smc, smc.run(jax.random.key(3), num_steps, *data(), progress_bar=False)
 
@@ -182,7 +182,7 @@ def trained(name="GOHSMC"):
 @pytest.mark.parametrize("name", ["GOHSMC", "OHSMC"])
 def test_network_learns(name):
     smc, result = trained(name)
-    assert result.losses.shape == result.ess.shape == (400,)
+    assert result.losses.shape == result.ess.shape == (1000,)
     assert result.losses[-50:].mean() < result.losses[:10].mean() - 100
     x, y = data()
     prediction = smc.predictive(jax.random.key(4), result, x, num_samples=30)["y"]

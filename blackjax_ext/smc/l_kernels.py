@@ -80,8 +80,8 @@ def gaussian(move: Move, log_weights: Array) -> Array:
     weighed by the fit to the others, which removes most of the bias: with one fit to all, log
     evidence would be high by about the numbers fitted, D (3 D + 5) / 2, times steps over particles.
 
-    Some is left, because the halves share ancestors: weights are exact only for many more particles
-    than dimensions. Cost: O(N D^2 + D^3).
+    Some is left, because the halves share ancestors: take many times more particles than numbers
+    fitted (100 particles in ten dimensions: log evidence 87 too high). Cost: O(N D^2 + D^3).
     """
     is_usable = jnp.isfinite(move.position + move.end).all(axis=1)
     x, p = (jnp.where(is_usable[:, None], a, 0.0) for a in (move.position, move.end))

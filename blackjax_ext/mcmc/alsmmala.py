@@ -187,7 +187,12 @@ def build_kernel() -> Callable:
             flat = ravel_pytree(gradient)[0]
             return preconditioner.inverse_sqrt_transpose_times(flat)
 
-        def smmala(metric):
+        def smmala():
+            # one after the other also under vmap, where both branches run: two eigenvalue problems
+            # of a batch at once can block each other on a CPU with few threads
+            metric = jax.lax.cond(
+                is_current, lambda: state.metric, lambda: evaluate(state.position).metric
+            )
             start = langevin.Point(state.logdensity, whitened(state.logdensity_grad), metric)
             r = langevin.increment(noise, start, step_size)
             position = unravel(x + preconditioner.inverse_sqrt_times(r))
@@ -214,13 +219,7 @@ def build_kernel() -> Callable:
             new, *facts = langevin.accept(key_accept, log_ratio, logdensity, proposal, stay)
             return (*new, state.metric), *facts
 
-        branches = [
-            mala,
-            lambda: smmala(evaluate(state.position).metric),
-            lambda: smmala(state.metric),
-        ]
-        kind = jnp.where(refresh, 1 + is_current, 0)
-        new, *facts = jax.lax.switch(kind, branches)
+        new, *facts = jax.lax.cond(refresh, smmala, mala)
         position, logdensity, gradient, metric = new
         cached = state.cached
         if follow is not False:  # a frozen one is no part of a branch, and so is never copied

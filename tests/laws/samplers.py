@@ -135,11 +135,11 @@ ROWS = {
         "alsmmala",
         SOFTABS | HALF | {"run_length": 2},
         steps(1.2, 0.73, 1.6),
-        costs=(4, 2),
+        costs=(3, 2),
         fixed=CACHED,
     ),
     "alsmmala_diagonal": Row(
-        "alsmmala", DIAGONAL | HALF, steps(1.0, 0.86, 1.4), costs=(4, 2), fixed=CACHED
+        "alsmmala", DIAGONAL | HALF, steps(1.0, 0.86, 1.4), costs=(3, 2), fixed=CACHED
     ),
     "amsmmala": Row("amsmmala", SOFTABS | HALF, steps(1.0, 0.62, 1.2), costs=(3, 2), fixed=LEARNED),
 }

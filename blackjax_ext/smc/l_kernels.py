@@ -95,7 +95,9 @@ def gaussian(move: Move, log_weights: Array) -> Array:
         z = jax.scipy.linalg.solve_triangular(fit.root, fit.centre(x, p).T, lower=True).T
         return log_ratio(move.start, z) - jnp.sum(jnp.log(jnp.diagonal(fit.root)))
 
-    return jnp.where(is_even, weigh(~is_even), weigh(is_even))
+    # both fits as one batch: two batched factorizations at once can block each other on a CPU
+    by_odd, by_even = jax.vmap(weigh)(jnp.stack([~is_even, is_even]))
+    return jnp.where(is_even, by_odd, by_even)
 
 
 class Regression(NamedTuple):

@@ -252,7 +252,7 @@ class BlackJAXKernel(MCMCKernel):
         if self._is_warm(x.shape[1]):
             program = self._reuse(split, find, x)
             x, found = run_with(split, program, key_start, x)
-            if self._inverse_mass_matrix is None and self._adapt_mass_matrix:
+            if self._inverse_mass_matrix is None and self._takes_metric():
                 metric = found if self._dense_mass else start.diagonal(found)
         inner, step_size = run_with(split, jax.jit(begin), key_inner, key_step, x, metric)
         if hasattr(inner, "metric"):
@@ -270,6 +270,10 @@ class BlackJAXKernel(MCMCKernel):
         if split.key is None or not not_jax_tracer(x):
             return program
         return self._programs.setdefault((split.key, x.shape), program)
+
+    def _takes_metric(self) -> bool:
+        """Whether the warm start gives the metric too."""
+        return self._adapt_mass_matrix
 
     def _is_warm(self, size: int) -> bool:
         is_small = size <= start.MAX_DIMENSION[self._differentiation]

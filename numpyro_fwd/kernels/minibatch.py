@@ -171,6 +171,9 @@ class MinibatchKernel(BlackJAXKernel):
         check_model(model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches)
         return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
 
+    def _takes_metric(self) -> bool:
+        return self._adapt_mass_matrix or self._order > 0
+
     def _is_warm(self, size: int) -> bool:
         is_on = self._warm_start and (self._adapt_mass_matrix or self._order > 0)
         return is_on and size <= start.MAX_DIMENSION["reverse"] and self._num_warmup > 0

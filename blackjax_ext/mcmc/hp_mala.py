@@ -19,8 +19,8 @@ paper's Algorithm 1 counts two of each, since it computes those of the position 
 What goes wrong: where the density is convex (:math:`\lambda_i < \delta`, the mouth of a funnel) the
 step is as long as the floor allows, epsilon over its square root: a small floor is rejected there.
 
-References: Hessian-Preconditioned MALA for Geometry-Adaptive Sampling; M. Girolami and B. Calderhead
-2011, Riemann manifold Langevin and Hamiltonian Monte Carlo methods.
+References: Hessian-Preconditioned MALA for Geometry-Adaptive Sampling; M. Girolami and B.
+Calderhead 2011, Riemann manifold Langevin and Hamiltonian Monte Carlo methods.
 """
 
 from collections.abc import Callable

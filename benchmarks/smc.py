@@ -232,8 +232,8 @@ def regression_rows(data: str, quick: bool) -> list[list]:
 def regression_section(data: str, text: str, quick: bool) -> Section:
     return Section(
         f"Test loss on {text}",
-        f"Three dense layers (width {DATA[data][1]}, GeLU), the first Bayesian with standard normal "
-        "priors, 100 particles, Adam with 0.01 (VI 0.001, as the paper), step 0.01, splits "
+        f"Three dense layers (width {DATA[data][1]}, GeLU), the first Bayesian with normal "
+        "priors N(0, 1), 100 particles, Adam with 0.01 (VI 0.001, as the paper), step 0.01, splits "
         "60/30/10, the weights with the least validation loss after an epoch; mean and standard "
         "deviation over five seeds, which also change the split. The loss is the squared error of "
         f"the posterior mean in raw units, {UNITS[data]}. Models see standardized data; NLL is "

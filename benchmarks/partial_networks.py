@@ -357,7 +357,7 @@ class SGHMC(Trainer):
         self.view = view_partial(key_model, self.problem.model, arguments, {})
         self.optimizer = optax.adam(self.settings.learning_rate)
         self.kernel = sghmc.build_kernel()
-        z = self.view.draw(key_prior, num)
+        z = self.view.draw(self.view.params, key_prior, num, arguments, {})
         size = ravel_pytree(z)[0].size // num
         momentum = jax.random.normal(key_momentum, (num, size))
         params = self.view.params

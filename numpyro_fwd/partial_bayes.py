@@ -22,7 +22,7 @@ from blackjax_ext.smc.checks import check_count, check_share
 from blackjax_ext.smc.l_kernels import LKernel
 from blackjax_ext.smc.moves import Unadjusted
 from blackjax_ext.smc.open_horizon import OpenHorizonInfo, OpenHorizonState
-from blackjax_ext.smc.training import Local, descend, target
+from blackjax_ext.smc.training import Local, check_optimizer, descend, target
 from numpyro_fwd.model import split_arguments
 from numpyro_fwd.sites import PartialModel, constrain, view_partial
 from numpyro_fwd.training import Program, Result, TrainingState, train, validator
@@ -81,10 +81,7 @@ class GOHSMC:
     ):
         if not callable(model):
             raise TypeError(f"model must be callable; got {type(model).__name__}.")
-        if not (isinstance(optim, optax.GradientTransformation)):
-            raise TypeError(
-                f"optim must be an optax transformation, such as optax.adam(0.01); got {optim!r}."
-            )
+        check_optimizer("optim", optim)
         check_count("num_particles", num_particles)
         check_positive("step_size", step_size)
         check_share("ess_threshold", ess_threshold)
@@ -106,9 +103,9 @@ class GOHSMC:
     def init(self, rng_key: Array, *args: Any, **kwargs: Any) -> TrainingState:
         """First state: parameters as the model makes them, particles drawn from the prior."""
         rng_key, key_model, key_prior = jax.random.split(rng_key, 3)
-        self._partial = view_partial(key_model, self.model, args, kwargs)
-        z = self._partial.draw(key_prior, self.num_particles)
-        inner = open_horizon.init(z, self._partial.params, self._partial.logprior_fn, self.optim)
+        view = self._partial = view_partial(key_model, self.model, args, kwargs)
+        z = view.draw(view.params, key_prior, self.num_particles, args, kwargs)
+        inner = open_horizon.init(z, view.params, view.logprior_fn, self.optim)
         return TrainingState(inner, rng_key)
 
     def update(
@@ -268,8 +265,10 @@ class SGSMC(GOHSMC):
         self, rng_key: Array, key_batch: Array, inner: OpenHorizonState, args: tuple, kwargs: dict
     ) -> tuple[OpenHorizonState, OpenHorizonInfo]:
         params = inner.params
-        densities = self._view().split_fn(params, key_batch, args, kwargs)
-        state, infos = self._anneal(rng_key, densities)
+        key_prior, key_moves = jax.random.split(rng_key)
+        view = self._view()
+        z = view.draw(params, key_prior, self.num_particles, args, kwargs)
+        state, infos = self._anneal(key_moves, z, view.split_fn(params, key_batch, args, kwargs))
         x, unravel = sampler.ravel(state.position)
         evaluate_both = target(self._potential_fn(args, kwargs), params, key_batch, unravel)[1]
         local: Local = evaluate_both(x)
@@ -290,10 +289,8 @@ class SGSMC(GOHSMC):
         )
         return new, info
 
-    def _anneal(self, rng_key: Array, densities: tuple[Callable, Callable]):
+    def _anneal(self, rng_key: Array, z: dict, densities: tuple[Callable, Callable]):
         """Draws of the prior taken to the posterior of a batch in equal steps of temperature."""
-        key_prior, key_moves = jax.random.split(rng_key)
-        first = langevin_smc.init(self._view().draw(key_prior, self.num_particles), *densities)
         temperatures = jnp.arange(1, self.num_temperatures + 1) / self.num_temperatures
 
         def heat(state, pair):
@@ -302,8 +299,8 @@ class SGSMC(GOHSMC):
                 key_move, state, *densities, self.step_size, temperature=temperature
             )
 
-        keys = jax.random.split(key_moves, self.num_temperatures)
-        return jax.lax.scan(heat, first, (keys, temperatures))
+        keys = jax.random.split(rng_key, self.num_temperatures)
+        return jax.lax.scan(heat, langevin_smc.init(z, *densities), (keys, temperatures))
 
 
 def with_params(model: Callable, params: dict) -> Callable:

@@ -121,7 +121,7 @@ class PartialModel(NamedTuple):
     params
         First unconstrained values of the param sites.
     draw
-        ``(rng_key, num) -> latents``: prior draws, unconstrained.
+        ``(params, rng_key, num, model_args, model_kwargs) -> latents``: prior draws, unconstrained.
     logprior_fn
         Log density of the prior of one particle, at the first parameters.
     potential_fn
@@ -174,8 +174,8 @@ def view_partial(
     def logprior_fn(z):
         return split_fn(first, jax.random.key(0), model_args, model_kwargs)[0](z)
 
-    def draw(rng_key, num):
-        return draw_prior(rng_key, with_params(first), model_args, model_kwargs, num)
+    def draw(params, rng_key, num, model_args, model_kwargs):
+        return draw_prior(rng_key, with_params(params), model_args, model_kwargs, num)
 
     def potential_fn(params, position, rng_key, model_args, model_kwargs):
         values = {**constrain_params(params), **position}

@@ -61,7 +61,7 @@ def descend(
 
 def check_optimizer(name: str, optimizer: Any) -> None:
     """Raise TypeError for what is no optax transformation."""
-    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+    if not isinstance(optimizer, optax.GradientTransformation):
         raise TypeError(
             f"{name} must be an optax transformation, such as optax.adam(0.01); got {optimizer!r}."
         )

@@ -135,11 +135,7 @@ MUTATIONS = {
         l_kernels, "reversed", half_kick_dropped, REVERSED, "Not equal", True
     ),
     "evidences_are_forgotten": Mutation(
-        sampler,
-        "union",
-        evidences_are_forgotten,
-        partial(smc.evidence_is_unbiased, "waste_free_langevin"),
-        "off by",
+        sampler, "union", evidences_are_forgotten, smc.union_is_the_mean, "Not equal", True
     ),
     "fit_to_all": Mutation(
         l_kernels,

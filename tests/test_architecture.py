@@ -24,7 +24,11 @@ FILES = {
 }
 SMC_FILES = {path.stem: path for path in (ROOT / "smc").glob("*.py") if path.stem != "__init__"}
 # what sequential Monte Carlo may import of itself; of mcmc, only what the samplers there share
-SMC_LAYERS = [{"checks", "proposals", "sampler"}, {"l_kernels"}, {"moves"}]
+SMC_LAYERS = [
+    {"checks", "proposals", "sampler", "training"},
+    {"l_kernels", "tempered"},
+    {"moves"},
+]
 MODULES = [
     module.name for module in pkgutil.walk_packages(blackjax_ext.__path__, prefix="blackjax_ext.")
 ]

@@ -34,9 +34,9 @@ LAYERS = [
     {"factors"},
     {"metrics"},
     {"langevin"},
-    {"tangents", "sums"},
+    {"tangents", "sums", "rows"},
     {"potentials"},
-    {"leapfrog"},
+    {"leapfrog", "acceptance"},
 ]
 # a named special case may be an alias of its parent
 SPECIAL_CASES = {"hp_mala": {"smmala"}, "l2mc": {"amagold"}}

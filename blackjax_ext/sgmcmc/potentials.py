@@ -25,11 +25,13 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from blackjax_ext.mcmc.checks import check_position, check_positive
+from blackjax_ext.sgmcmc.rows import Rows, expanded
 from blackjax_ext.sgmcmc.sums import Pair, add, as_pair, over_rows
 
 __all__ = [
     "Anchor",
     "Pair",
+    "Rows",
     "StochasticPotential",
     "anchor_at",
     "anchored",
@@ -56,11 +58,15 @@ class StochasticPotential(NamedTuple):
         ``draw(rng_key) -> batch``, the random component of one gradient.
     stochastic_grad
         ``stochastic_grad(x, batch)``, a pytree like the position.
+    rows
+        The same energy row by row, for acceptance tests that do not read all of them; None where
+        there are no rows.
     """
 
     potential: Callable[[ArrayTree], Array | Pair]
     draw: Callable[[PRNGKey], Batch]
     stochastic_grad: Callable[[ArrayTree, Batch], ArrayTree]
+    rows: Rows | None = None
 
 
 def minibatch(
@@ -118,11 +124,19 @@ def minibatch(
     if chunk_size is not None:
         check_size("chunk_size", chunk_size)
     functions = (logprior_fn, loglikelihood_fn)
+    terms = Partial(partial(row_terms, loglikelihood_fn), data)
     return StochasticPotential(
         Partial(partial(posterior_energy, functions, num_rows, chunk_size), data),
         Partial(partial(draw_rows, num_rows, batch_size), data),
         Partial(partial(minibatch_gradient, functions, num_rows)),
+        Rows(Partial(logprior_fn), terms, num_rows),
     )
+
+
+def row_terms(loglikelihood_fn: Callable, data: ArrayTree, x: ArrayTree, indices: Array) -> Array:
+    """Log likelihoods of the rows with these indices."""
+    rows = jax.tree.map(lambda a: a[indices], data)
+    return jax.vmap(loglikelihood_fn, (None, 0))(x, rows)
 
 
 def posterior_energy(
@@ -240,9 +254,8 @@ def full_gradient(energy: Callable, x: ArrayTree) -> ArrayTree:
 def exact(potential: StochasticPotential) -> StochasticPotential:
     """`potential` with its exact gradient, a full pass over the data, for its estimate."""
     energy = as_partial(potential.potential)
-    return StochasticPotential(
-        energy, Partial(the_key), Partial(partial(noisy_gradient, 0.0), energy)
-    )
+    gradient = Partial(partial(noisy_gradient, 0.0), energy)
+    return StochasticPotential(energy, Partial(the_key), gradient, potential.rows)
 
 
 class Anchor(NamedTuple):
@@ -290,8 +303,9 @@ def control_variate(
 
     Returns
     -------
-    A potential with the same energy. Cost: at once, one full gradient, and D more of them for a
-    Hessian; then two minibatch gradients for one, or three with order 2.
+    A potential with the same energy, whose `rows` too have the expansion taken out
+    (:func:`blackjax_ext.sgmcmc.rows.expanded`). Cost: at once, one full gradient, and D more of
+    them for a Hessian; then two minibatch gradients for one, or three with order 2.
 
     Raises
     ------
@@ -343,7 +357,8 @@ def anchored(potential: StochasticPotential, anchor: Anchor, order: int) -> Stoc
     """`potential` with the control variate of a known anchor; see :func:`control_variate`."""
     parts = (as_partial(potential.potential), as_partial(potential.stochastic_grad))
     gradient = Partial(partial(anchored_gradient, order), *parts, anchor)
-    return potential._replace(stochastic_grad=gradient)
+    rows = None if potential.rows is None else expanded(potential.rows, anchor)
+    return potential._replace(stochastic_grad=gradient, rows=rows)
 
 
 def as_partial(function: Callable) -> Partial:
@@ -381,9 +396,9 @@ def check_fits(anchor: ArrayTree, position: ArrayTree) -> None:
 
 
 def check_potential(potential: StochasticPotential) -> StochasticPotential:
-    """Return `potential`; raise TypeError unless it is three functions."""
+    """Return `potential`; raise TypeError unless it is three functions, and rows if any."""
     is_potential = isinstance(potential, StochasticPotential)
-    if not is_potential or not all(callable(function) for function in potential):
+    if not is_potential or not all(callable(function) for function in potential[:3]):
         raise TypeError(
             "potential must be a StochasticPotential of three functions, such as those that "
             "blackjax_ext.potentials.minibatch and full_batch make; "

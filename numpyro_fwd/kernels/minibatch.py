@@ -208,7 +208,8 @@ class MinibatchKernel(BlackJAXKernel):
             return inner
         x = ravel_each(position)
         unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], position))[1]
-        best = x[jnp.argmax(inner.logdensity)] if hasattr(inner.chain, "potential_energy") else x[0]
+        # argmax of NaN, where the log density is not known, is the first
+        best = x[jnp.argmax(inner.logdensity)]
         mode, distance = start.mode(lambda x: energy_at(target.potential, unravel(x)), best)
         mode = jnp.where(distance < 1.0, mode, jnp.nan)
         anchor = anchor_at(target.potential, unravel(mode), self._order)

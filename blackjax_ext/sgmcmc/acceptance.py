@@ -26,10 +26,12 @@ from jax import Array
 from jax.tree_util import Partial
 
 from blackjax_ext.mcmc import langevin
+from blackjax_ext.sgmcmc import thinning
+from blackjax_ext.sgmcmc.expansion import Expansion, surrogate
 from blackjax_ext.sgmcmc.potentials import StochasticPotential, energy_at
 from blackjax_ext.sgmcmc.sums import Pair, difference
 
-__all__ = ["FULL_PASS", "Acceptance", "Verdict", "check_acceptance", "full_pass"]
+__all__ = ["FULL_PASS", "Acceptance", "Verdict", "check_acceptance", "full_pass", "subsampled"]
 
 
 class Verdict(NamedTuple):
@@ -105,6 +107,63 @@ def read_all_rows(
 
 
 FULL_PASS = full_pass()
+
+
+def subsampled(expansion: Expansion) -> Acceptance:
+    r"""An exact test that reads a few rows, drawn in proportion to bounds of what they can change.
+
+    See :mod:`blackjax_ext.sgmcmc.thinning` for the derivation. The potential must be that of the
+    same posterior, such as :func:`blackjax_ext.potentials.expanded_minibatch` of `expansion`.
+
+    Parameters
+    ----------
+    expansion
+        Of :func:`blackjax_ext.potentials.expand`. It must not depend on the chain.
+
+    Returns
+    -------
+    The test. Cost: D^2, one log prior, and `num_rows` rows, each at two positions; on average about
+    :math:`2 \Psi P^{(k+1)/2}` rows near the mode, for P coordinates that the rows see, and never
+    much more than all N. The state keeps no exact energy: its `logdensity` is NaN.
+
+    Raises
+    ------
+    TypeError
+        For something that is no expansion.
+    """
+    if not isinstance(expansion, Expansion):
+        raise TypeError(
+            "expansion must be one that blackjax_ext.potentials.expand makes; "
+            f"got {type(expansion).__name__}."
+        )
+    return Acceptance(Partial(known_energy, expansion), Partial(read_few_rows, expansion))
+
+
+def known_energy(expansion: Expansion, potential: StochasticPotential, x: ArrayTree) -> Array:
+    """What the subsampled test keeps of a position: the energy less the remainders of its rows."""
+    del potential
+    return surrogate(expansion, x)
+
+
+def read_few_rows(
+    expansion: Expansion,
+    rng_key: PRNGKey,
+    potential: StochasticPotential,
+    old_position: ArrayTree,
+    old_cache: Array,
+    new_position: ArrayTree,
+    rho: Array,
+) -> Verdict:
+    """Factorised test by thinning."""
+    del potential
+    found = thinning.decide(rng_key, expansion, old_position, old_cache, new_position, rho)
+    return Verdict(
+        found.is_accepted,
+        found.acceptance_rate,
+        found.is_divergent,
+        found.surrogate,
+        found.num_rows,
+    )
 
 
 def check_acceptance(acceptance: Acceptance) -> Acceptance:

@@ -70,6 +70,10 @@ class Kind:
     bounds: Callable[..., tuple[Array, Array]]
     reach: Callable[..., Array]
 
+    def call(self, eta: Array, y: Array, parameters: Mapping[str, Array]) -> Array:
+        """Loss of one response, with its parameters by name."""
+        return self.loss(eta, y, **parameters)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)

@@ -19,12 +19,13 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from blackjax.types import ArrayTree
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
-__all__ = ["Rows", "change", "expanded", "gain"]
+__all__ = ["Rows", "change", "count_rows", "expanded", "gain"]
 
 
 @jax.tree_util.register_dataclass
@@ -105,3 +106,12 @@ def remainder(function: Callable[[ArrayTree], Array], anchor: Any, x: ArrayTree)
         return function(x) - value - first
     (value, first), (_, second) = jax.jvp(slope, (zero,), (one,))
     return function(x) - value - first - 0.5 * second
+
+
+def count_rows(data: ArrayTree) -> int:
+    """Number of rows; ValueError for none or for arrays with different numbers of them."""
+    shapes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(data)}
+    if len(shapes) != 1 or shapes <= {(), (0,)}:
+        found = sorted(jnp.shape(leaf) for leaf in jax.tree.leaves(data))
+        raise ValueError(f"data must be arrays that lead with the same N > 0 rows; got {found}.")
+    return shapes.pop()[0]

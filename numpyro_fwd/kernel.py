@@ -215,22 +215,24 @@ class BlackJAXKernel(MCMCKernel):
         is_single = is_prng_key(rng_key)
         if is_single:
             rng_key, z = rng_key[None], jax.tree.map(lambda x: jnp.asarray(x)[None], z)
-        inner, adapt_state, rng_key = self._begin(rng_key, z, model_args, model_kwargs)
-        return make_state(inner, adapt_state, rng_key, is_single)
+        shared = self._prepare(z, model_args, model_kwargs)
+        inner, adapt_state, rng_key = self._begin(rng_key, z, model_args, model_kwargs, shared)
+        return make_state(inner, adapt_state, rng_key, is_single, shared)
 
-    def _begin(self, rng_key, z, model_args, model_kwargs) -> tuple[Any, AdaptState, Array]:
+    def _prepare(self, z, model_args, model_kwargs) -> Any:
+        """What all chains share and no step changes, made once from the arguments."""
+        del z, model_args, model_kwargs
+
+    def _begin(self, rng_key, z, model_args, model_kwargs, shared) -> tuple[Any, AdaptState, Array]:
         """Start C chains from keys (C,) and positions with a leading axis C."""
         rng_key, key_start, key_inner, key_step = split_each(rng_key, 4)
         split = split_arguments(model_args, model_kwargs)
         unravel = ravel_pytree(jax.tree.map(lambda x: x[0], z))[1]
         x = ravel_each(z)
-        metric = self._first_metric(x)
+        metric = self._first_metric(x, shared)
 
         def logdensity(arrays):
             return logdensity_of(cast(View, self._view), *split.join(arrays))
-
-        def target(arrays):
-            return self._target_of(*split.join(arrays))
 
         def evaluate(arrays, x):
             return jax.vmap(lambda x: logdensity(arrays)(unravel(x)))(x)
@@ -241,8 +243,9 @@ class BlackJAXKernel(MCMCKernel):
                 key, lambda x: logdensity_fn(unravel(x)), x, self._differentiation
             )
 
-        def begin(arrays, key_inner, key_step, x, metric):
-            bound = target(arrays)
+        def begin(arrays, key_inner, key_step, x, metric, shared):
+            model_args, model_kwargs = split.join(arrays)
+            bound = self._target_of(model_args, model_kwargs, shared)
             inner = self._first_inner(bound, key_inner, jax.vmap(unravel)(x), metric)
             step_size = self._first_step_size(bound, key_step, inner, metric)
             return inner, step_size
@@ -254,7 +257,7 @@ class BlackJAXKernel(MCMCKernel):
             x, found = run_with(split, program, key_start, x)
             if self._inverse_mass_matrix is None and self._takes_metric():
                 metric = found if self._dense_mass else start.diagonal(found)
-        inner, step_size = run_with(split, jax.jit(begin), key_inner, key_step, x, metric)
+        inner, step_size = run_with(split, jax.jit(begin), key_inner, key_step, x, metric, shared)
         if hasattr(inner, "metric"):
             check_metric(inner.metric)
         adapt_state = adaptation.init(step_size, metric, x, adapt_metric=self._adapt_mass_matrix)
@@ -279,8 +282,9 @@ class BlackJAXKernel(MCMCKernel):
         is_small = size <= start.MAX_DIMENSION[self._differentiation]
         return self._warm_start and is_small and self._num_warmup > 0
 
-    def _first_metric(self, x: Array) -> Factor:
+    def _first_metric(self, x: Array, shared: Any) -> Factor:
         """The metric given, or the identity, in the form that is adapted."""
+        del shared
         size = x.shape[1]
         metric = factorize(self._inverse_mass_matrix, size)
         if isinstance(metric, Diagonal):
@@ -303,8 +307,9 @@ class BlackJAXKernel(MCMCKernel):
         del old
         return new
 
-    def _target_of(self, model_args: tuple, model_kwargs: dict | None) -> Target:
+    def _target_of(self, model_args: tuple, model_kwargs: dict | None, shared: Any) -> Target:
         """The algorithm on the log density for these arguments."""
+        del shared
         algorithm = self._algorithm
         logdensity_fn = logdensity_of(cast(View, self._view), model_args, model_kwargs)
         if self._differentiation == "forward" and not algorithm.is_own:
@@ -341,7 +346,7 @@ class BlackJAXKernel(MCMCKernel):
 
     def sample(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
-        target = self._target_of(model_args, model_kwargs)
+        target = self._target_of(model_args, model_kwargs, state.shared)
         is_single = jnp.ndim(state.i) == 0
         adapt_state = state.adapt_state
         rng_key, key_move, key_renew, *key_shared = split_each(
@@ -380,6 +385,7 @@ class BlackJAXKernel(MCMCKernel):
             facts.num_steps,
             adapt_state,
             rng_key,
+            state.shared,
         )
 
     def _adapt(self, target: Target, i, is_single, rng_key, facts: Facts, inner, adapt_state):
@@ -413,7 +419,7 @@ class BlackJAXKernel(MCMCKernel):
 
     def refresh(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """Evaluate what the state caches anew where it is, for ``numpyro.infer.Gibbs``."""
-        target = self._target_of(model_args, model_kwargs)
+        target = self._target_of(model_args, model_kwargs, state.shared)
         rng_key, key_inner = split_each(state.rng_key, 2)
         metric = state.adapt_state.metric
         if jnp.ndim(state.i):

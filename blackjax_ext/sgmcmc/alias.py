@@ -49,9 +49,9 @@ class AliasTable(NamedTuple):
         what the caller makes of it.
     """
 
-    threshold: Array
-    alias: Array
-    probability: Array
+    threshold: Array | np.ndarray
+    alias: Array | np.ndarray
+    probability: Array | np.ndarray
 
 
 def build(weights: np.ndarray) -> AliasTable:
@@ -124,4 +124,5 @@ def draw(rng_key: PRNGKey, table: AliasTable, shape: tuple[int, ...]) -> Array:
     key_column, key_side = jax.random.split(rng_key)
     column = jax.random.randint(key_column, shape, 0, table.alias.shape[0])
     side = jax.random.uniform(key_side, shape, jnp.float32)
-    return jnp.where(side < table.threshold[column], column, table.alias[column])
+    threshold, alias = jnp.asarray(table.threshold), jnp.asarray(table.alias)
+    return jnp.where(side < threshold[column], column, alias[column])

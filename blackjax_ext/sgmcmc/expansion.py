@@ -24,7 +24,8 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.mcmc.checks import check_position
 from blackjax_ext.mcmc.factors import Dense
-from blackjax_ext.sgmcmc import alias, newton
+from blackjax_ext.sgmcmc import newton
+from blackjax_ext.sgmcmc.alias import AliasTable, build
 from blackjax_ext.sgmcmc.linear_predictors import (
     LinearPredictor,
     chunk_length,
@@ -83,9 +84,9 @@ class Expansion:
     order: int = field(metadata={"static": True})
 
     @property
-    def table(self) -> alias.AliasTable:
+    def table(self) -> AliasTable:
         """The table, for :func:`blackjax_ext.sgmcmc.alias.draw`."""
-        return alias.AliasTable(self.threshold, self.alias, self.bound)
+        return AliasTable(self.threshold, self.alias, self.bound)
 
     @property
     def num_rows(self) -> int:
@@ -93,11 +94,11 @@ class Expansion:
         return self.bound.shape[-1]
 
     def of(self, posterior: LinearPredictor) -> "Expansion":
-        """This expansion with its posterior."""
+        """The same with its posterior."""
         return replace(self, posterior=posterior)
 
     def without_data(self) -> "Expansion":
-        """This expansion without its posterior, to travel in a state."""
+        """The same without its posterior, to travel in a state."""
         return replace(self, posterior=None)
 
 
@@ -219,18 +220,18 @@ def row_bounds(
 
 def check_affine(deviation: Array) -> None:
     """Raise ValueError if a predictor is not affine in the position."""
-    deviation = np.asarray(deviation)
-    if not deviation.max() < 1.0:  # NaN too
-        raise ValueError(NOT_AFFINE.format(int(np.argmax(~(deviation < 1.0)))))
+    is_affine = np.asarray(deviation) < 1.0  # not if NaN
+    if not is_affine.all():
+        raise ValueError(NOT_AFFINE.format(int(np.argmin(is_affine))))
 
 
-def table_of(psi: np.ndarray, margin: float) -> tuple[np.ndarray, alias.AliasTable]:
+def table_of(psi: np.ndarray, margin: float) -> tuple[np.ndarray, AliasTable]:
     """Alias table for bounds `psi`, shape (N,), and the bounds that it implements, none below."""
-    if not psi.any():  # rows that are polynomials of the order of the expansion: none is ever drawn
-        return psi, alias.build(np.ones_like(psi))
-    table = alias.build(psi + FLOOR * psi.mean())
+    if not psi.any():  # polynomials of the order of the expansion: no row is ever drawn
+        return np.zeros_like(psi), build(np.ones_like(psi))
+    table = build(psi + FLOOR * psi.mean())
     total = (1.0 + margin) * np.max(psi / table.probability)
-    return total * table.probability, table
+    return total * np.asarray(table.probability), table
 
 
 def whitened(expansion: Expansion, x: ArrayTree) -> tuple[Array, Array]:

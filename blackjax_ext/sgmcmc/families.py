@@ -24,7 +24,7 @@ Reference: S. Banach 1938, Über homogene Polynome in (L²).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,7 @@ __all__ = [
     "student_t",
 ]
 
+Number: TypeAlias = Array | float
 # greatest value of s (1 - s) (1 - 2 s), at s = 1/2 - 1/(2 sqrt 3)
 SKEWNESS = 1.0 / (6.0 * np.sqrt(3.0))
 
@@ -67,8 +68,8 @@ class Kind:
 
     name: str
     loss: Callable[..., Array]
-    bounds: Callable[..., tuple[Array, Array]]
-    reach: Callable[..., Array]
+    bounds: Callable[..., tuple[Number, Number]]
+    reach: Callable[..., Number]
 
     def call(self, eta: Array, y: Array, parameters: Mapping[str, Array]) -> Array:
         """Loss of one response, with its parameters by name."""
@@ -82,7 +83,9 @@ class Family:
 
     kind
         Its functions.
-    parameters
+
+    Parameters
+    ----------
         Known parameters by name, each a number or an array with a value per row, shape (N,).
     """
 
@@ -90,12 +93,12 @@ class Family:
     parameters: Mapping[str, Any]
 
 
-def logistic_loss(eta: Array, count: Array, successes: Array) -> Array:
+def logistic_loss(eta: Array, count: Number, successes: Number) -> Array:
     r""":math:`n \log(1 + e^\eta) - y \eta`."""
     return count * jax.nn.softplus(eta[0]) - successes * eta[0]
 
 
-def logistic_bounds(count: Array) -> tuple[Array, Array]:
+def logistic_bounds(count: Number) -> tuple[Number, Number]:
     """Of :func:`logistic_loss`."""
     return 0.25 * count, SKEWNESS * count
 

@@ -120,7 +120,9 @@ class Responses(NamedTuple):
 
     y
         Values, shape (n, m).
-    parameters
+
+    Parameters
+    ----------
         Known parameters of the family by name, shapes (n, m).
     weight
         What their log likelihoods are multiplied by, shape (n, m).
@@ -222,9 +224,7 @@ def read_data(
     return (eta[:, None],), (Responses(responses[indices][:, None], known, weight),)
 
 
-def remainder(
-    posterior: LinearPredictor, order: int, eta: Any, t: Any, row: Any
-) -> Array:
+def remainder(posterior: LinearPredictor, order: int, eta: Any, t: Any, row: Any) -> Array:
     """What the expansion of order `order` at the predictors `eta` leaves of a row's loss.
 
     `t` is the change of the predictors. Cost: a dozen evaluations of the loss.

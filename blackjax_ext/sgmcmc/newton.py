@@ -6,7 +6,6 @@ pairs that the passes over the rows return. The loop runs before anything is com
 only the passes grow with N.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from blackjax.types import ArrayTree
@@ -31,8 +30,8 @@ DONE, TOLERABLE = 1e-6, 1.0
 # change of a predictor in the last step, in units of its curvature: in a mode it is zero
 MAX_CHANGE = 0.1
 NO_MODE = (
-    "the posterior has no mode near the start ({}): separable data under a flat prior have none, and "
-    'elsewhere a start nearer to it helps; acceptance="full" does without.'
+    "the posterior has no mode near the start ({}): separable data under a flat prior have none. "
+    'Elsewhere a start nearer to it helps; acceptance="full" does without.'
 )
 
 
@@ -67,7 +66,7 @@ def energy_at(posterior: LinearPredictor, position: ArrayTree) -> float:
 
 
 def newton_step(found: Derivatives) -> tuple[np.ndarray, float]:
-    """Step of saddle-free Newton, and the squared distance that it promises, in double precision."""
+    """Step of saddle-free Newton in double precision, and its squared length in deviations."""
     gradient = np.asarray(found.gradient, np.float64) + np.asarray(found.prior_gradient)
     hessian = np.asarray(found.hessian, np.float64) + np.asarray(found.prior_hessian)
     if not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):

@@ -154,14 +154,16 @@ def decide(
     is_divergent = is_divergent | jnp.isnan(log_ratio)
     rate = jnp.where(is_divergent, 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
     events = thin(key_events, expansion, move, ~is_far & ~is_divergent)
-    is_accepted = (jax.random.uniform(key_accept, rate.shape, rate.dtype) < rate) & ~events.is_vetoed
+    is_accepted = (
+        jax.random.uniform(key_accept, rate.shape, rate.dtype) < rate
+    ) & ~events.is_vetoed
     num_rows = events.num_rows + jnp.where(is_far & ~is_divergent, expansion.num_rows, 0)
     rate = jnp.where(events.is_vetoed, 0.0, rate)
     return Decision(is_accepted, rate, is_divergent, new_surrogate, num_rows)
 
 
 def reach(old: Array, new: Array, order: int) -> Array:
-    """q for a move between the whitened positions `old` and `new`, shape (P,)."""
+    """The bound q for a move between the whitened positions `old` and `new`, shape (P,)."""
     squares = (old @ old, new @ new)
     apart = sum(square ** (0.5 * (order + 1)) for square in squares)
     between = squares[0] + old @ new + squares[1]

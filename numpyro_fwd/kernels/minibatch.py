@@ -12,14 +12,19 @@ from jax.flatten_util import ravel_pytree
 from numpyro.util import not_jax_tracer
 
 import blackjax_ext
+from blackjax_ext.mcmc.factors import Factor
+from blackjax_ext.sgmcmc.acceptance import subsampled
 from blackjax_ext.sgmcmc.leapfrog import check_friction
 from blackjax_ext.sgmcmc.potentials import (
     Anchor,
+    Expansion,
     StochasticPotential,
     anchor_at,
     anchored,
     check_size,
     energy_at,
+    expand,
+    expanded_minibatch,
 )
 from numpyro_fwd import start
 from numpyro_fwd.adaptation import AdaptState
@@ -27,11 +32,13 @@ from numpyro_fwd.algorithm import Algorithm, Facts, Target
 from numpyro_fwd.kernel import BlackJAXKernel, KernelOptions
 from numpyro_fwd.minibatch_views import FullView, check_model, stochastic_potential
 from numpyro_fwd.model import View
-from numpyro_fwd.state import KernelState, ravel_each
+from numpyro_fwd.predictors import batch_size_of, check_predictors, linear_predictor_of
+from numpyro_fwd.state import KernelState, ravel_each, split_each
 
 __all__ = ["AMAGOLD", "L2MC", "SGHMC"]
 
 ControlVariate = Literal["first_order", "second_order"]
+AcceptanceTest = Literal["full", "subsampled"]
 # where a normal forgets its start: the autocorrelation is cos(2) = -0.4 without friction, and with
 # a friction of 1/4 it is -0.1
 LENGTH = 2.0
@@ -99,6 +106,48 @@ class AnchoredTarget(NamedTuple):
         return state._replace(chain=chain), facts
 
 
+class ReadingState(NamedTuple):
+    """State of an algorithm whose acceptance test reads some of the rows.
+
+    chain
+        State of the algorithm.
+    num_rows
+        Rows that the last test read.
+    """
+
+    chain: Any
+    num_rows: Array
+
+    @property
+    def position(self) -> Any:
+        """Unconstrained position."""
+        return self.chain.position
+
+    @property
+    def logdensity(self) -> Array:
+        """NaN: the log density of all rows is not evaluated."""
+        return self.chain.logdensity
+
+
+class ReadingTarget(NamedTuple):
+    """An algorithm with the subsampled acceptance test.
+
+    target
+        The algorithm with the test, on the potential of an expansion.
+    """
+
+    target: Target
+
+    def init(self, position, rng_key, metric) -> ReadingState:
+        """First state at `position`."""
+        return ReadingState(self.target.init(position, rng_key, metric), jnp.zeros((), int))
+
+    def step(self, rng_key, state, step_size, metric) -> tuple[ReadingState, Facts]:
+        """One transition."""
+        chain, facts = self.target.step(rng_key, state.chain, step_size, metric)
+        return ReadingState(chain, facts.num_rows), facts
+
+
 def energy_in_chunks(
     model: Callable, chunk_size: int | None, *model_args: Any, **model_kwargs: Any
 ) -> Callable:
@@ -126,6 +175,7 @@ class MinibatchKernel(BlackJAXKernel):
         num_integration_steps: int,
         friction: float,
         resample_momentum: bool,
+        acceptance: AcceptanceTest = "full",
         **options: Any,
     ):
         if model is None or options.get("potential_fn") is not None:
@@ -139,8 +189,16 @@ class MinibatchKernel(BlackJAXKernel):
                 'control_variate must be None, "first_order" or "second_order"; '
                 f"got {control_variate!r}."
             )
+        if acceptance not in ("full", "subsampled"):
+            raise ValueError(f'acceptance must be "full" or "subsampled"; got {acceptance!r}.')
+        if acceptance == "subsampled" and control_variate is None:
+            raise ValueError(
+                'control_variate must be "second_order" or "first_order" with '
+                'acceptance="subsampled", whose expansion it is; got None.'
+            )
         if chunk_size is not None:
             check_size("chunk_size", chunk_size)
+        self._acceptance = acceptance
         check_friction(friction, num_integration_steps, resample_momentum)
         self._control_variate = control_variate
         self._order = ORDERS[control_variate]
@@ -174,16 +232,44 @@ class MinibatchKernel(BlackJAXKernel):
     def _takes_metric(self) -> bool:
         return self._adapt_mass_matrix or self._order > 0
 
+    def _prepare(self, z, model_args, model_kwargs) -> Expansion | None:
+        """The expansion of the rows at the mode, for the subsampled test: all that grows with N."""
+        if self._acceptance != "subsampled":
+            return None
+        first = jax.tree.map(lambda leaf: leaf[0], z)
+        # under parallel chains starts are traced, arguments are not
+        if not all(not_jax_tracer(leaf) for leaf in jax.tree.leaves(first)):
+            first = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), first)
+        with jax.ensure_compile_time_eval():
+            model = cast(Callable, self._model)
+            posterior = linear_predictor_of(model, model_args, model_kwargs)
+            check_predictors(posterior, model, model_args, model_kwargs, first)
+            return expand(posterior, first, order=self._order).without_data()
+
+    def _first_metric(self, x: Array, shared: Expansion | None) -> Factor:
+        if shared is None or self._inverse_mass_matrix is not None:
+            return super()._first_metric(x, shared)
+        return shared.metric if self._dense_mass else start.diagonal(shared.metric)
+
     def _is_warm(self, size: int) -> bool:
+        if self._acceptance == "subsampled":
+            return False  # the expansion has found the mode
         is_on = self._warm_start and (self._adapt_mass_matrix or self._order > 0)
         return is_on and size <= start.MAX_DIMENSION["reverse"] and self._num_warmup > 0
 
-    def _target_of(self, model_args: tuple, model_kwargs: dict | None) -> Any:
+    def _target_of(self, model_args: tuple, model_kwargs: dict | None, shared: Any) -> Any:
         model = cast(Callable, self._model)
+        if shared is not None:
+            expansion = shared.of(linear_predictor_of(model, model_args, model_kwargs))
+            batch_size = batch_size_of(model, model_args, model_kwargs)
+            algorithm = self._algorithm._replace(
+                parameters=self._algorithm.parameters | {"acceptance": subsampled(expansion)}
+            )
+            return ReadingTarget(Target(algorithm, expanded_minibatch(expansion, batch_size)))
         potential = stochastic_potential(model, model_args, model_kwargs, self._chunk_size)
         return AnchoredTarget(self._algorithm, potential, self._order)
 
-    def _begin(self, rng_key, z, model_args, model_kwargs) -> tuple[Any, AdaptState, Array]:
+    def _begin(self, rng_key, z, model_args, model_kwargs, shared) -> tuple[Any, AdaptState, Array]:
         size = ravel_each(z).shape[1]
         if self._order and size > start.MAX_DIMENSION["reverse"]:
             raise ValueError(
@@ -195,7 +281,11 @@ class MinibatchKernel(BlackJAXKernel):
         model = cast(Callable, self._model)
         in_chunks = partial(energy_in_chunks, model, self._chunk_size)
         self._view = cast(View, self._view)._replace(potential_fn=in_chunks)
-        inner, adapt_state, rng_key = super()._begin(rng_key, z, model_args, model_kwargs)
+        if shared is not None and self._warm_start and self._num_warmup:
+            rng_key, z = starts(rng_key, shared)
+        inner, adapt_state, rng_key = super()._begin(rng_key, z, model_args, model_kwargs, shared)
+        if shared is not None:
+            return inner, adapt_state, rng_key
         for leaf in jax.tree.leaves(inner.anchor):
             if not_jax_tracer(leaf) and not np.isfinite(leaf).all():
                 raise ValueError(NO_ANCHOR.format(self._control_variate))
@@ -204,7 +294,7 @@ class MinibatchKernel(BlackJAXKernel):
     def _first_inner(self, target: Any, rng_key, position, metric):
         """States with the mode as their anchor, from the best of the starts; NaN for no mode."""
         inner = self._inner(target, rng_key, position, metric)
-        if not self._order:
+        if not isinstance(inner, AnchoredState) or not self._order:
             return inner
         x = ravel_each(position)
         unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], position))[1]
@@ -220,7 +310,7 @@ class MinibatchKernel(BlackJAXKernel):
         return inner._replace(anchor=jax.tree.map(for_each, anchor))
 
     def _kept(self, old: Any, new: Any) -> Any:
-        return new._replace(anchor=old.anchor)
+        return new._replace(anchor=old.anchor) if isinstance(old, AnchoredState) else new
 
     def _adapt(self, target, i, is_single, rng_key, facts, inner, adapt_state):
         new, adapt_state = super()._adapt(target, i, is_single, rng_key, facts, inner, adapt_state)
@@ -242,6 +332,18 @@ class MinibatchKernel(BlackJAXKernel):
         return 0.65
 
 
+def starts(rng_key: Array, expansion: Expansion) -> tuple[Array, Any]:
+    """New keys, and a draw from the normal approximation at the anchor for each of them."""
+    rng_key, key_draw = split_each(rng_key, 2)
+    a, unravel = ravel_pytree(expansion.position)
+
+    def draw(key):
+        noise = jax.random.normal(key, a.shape, a.dtype)
+        return unravel(a + expansion.metric.inverse_sqrt_times(noise))
+
+    return rng_key, jax.vmap(draw)(key_draw)
+
+
 class AMAGOLD(MinibatchKernel):
     r"""AMAGOLD (Zhang, Cooper and De Sa, Algorithm 2): exact, with minibatch gradients.
 
@@ -258,6 +360,12 @@ class AMAGOLD(MinibatchKernel):
         gradient, or for 0 where a control variate leaves little of it and the momentum is fresh.
     :param resample_momentum: Draw the momentum anew for each trajectory (reversible), or keep it.
     :param chunk_size: Rows read at once by the energy; None for 8192.
+    :param acceptance: "full" reads all N rows once per transition. "subsampled" reads a few, and is
+        as exact: for rows that see the latents only through linear predictors, with a distribution
+        whose derivatives are bounded (:mod:`blackjax_ext.sgmcmc.thinning`), and any prior. Nothing
+        in a transition then grows with N; mode, bounds and alias table are found before the
+        warm-up. The extra field ``inner.num_rows`` counts the rows read; there is no potential
+        energy.
     :param options: See :class:`BlackJAXKernel`. With a control variate, `dense_mass` is on and
         `adapt_mass_matrix` off by default: the metric is the curvature that the warm start finds.
 
@@ -286,6 +394,7 @@ class AMAGOLD(MinibatchKernel):
         friction: float | None = None,
         resample_momentum: bool = True,
         chunk_size: int | None = None,
+        acceptance: AcceptanceTest = "full",
         **options: Unpack[KernelOptions],
     ):
         if friction is None:
@@ -298,6 +407,7 @@ class AMAGOLD(MinibatchKernel):
             friction=friction,
             resample_momentum=resample_momentum,
             chunk_size=chunk_size,
+            acceptance=acceptance,
             **options,
         )
 

@@ -34,9 +34,10 @@ LAYERS = [
     {"factors"},
     {"metrics"},
     {"langevin"},
-    {"tangents", "sums", "rows"},
+    {"tangents", "sums", "rows", "shuffles"},
     {"potentials"},
     {"leapfrog", "acceptance"},
+    {"minibatch_tests"},
 ]
 # a named special case may be an alias of its parent
 SPECIAL_CASES = {"hp_mala": {"smmala"}, "l2mc": {"amagold"}}

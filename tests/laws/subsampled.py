@@ -23,7 +23,7 @@ from tests.laws.targets import Target
 SIZE = Size(6_000, 6)
 NUM_ROWS = 24
 RNG = np.random.default_rng(70)
-COUNTS = RNG.gamma(1.0, 0.5, NUM_ROWS) + 0.05
+COUNTS = RNG.gamma(0.4, 1.5, NUM_ROWS) + 0.02
 SUCCESSES = COUNTS * RNG.beta(0.3, 0.5, NUM_ROWS)
 COORDINATE = np.arange(NUM_ROWS) % 3
 COVARIATES = np.eye(3)[COORDINATE]
@@ -105,10 +105,10 @@ class Row(NamedTuple):
 
 
 ROWS = {
-    "second_order": Row(2, 3, 0.8, minibatch.FRESH, np.inf),
+    "second_order": Row(2, 3, 1.1, minibatch.FRESH, np.inf),
     "first_order": Row(1, 0, 0.5, minibatch.PERSISTENT, np.inf),
     # a third of the moves read all rows
-    "both_branches": Row(2, 0, 0.8, minibatch.PERSISTENT, 0.5),
+    "both_branches": Row(2, 0, 1.2, minibatch.PERSISTENT, 0.5),
 }
 
 
@@ -151,7 +151,7 @@ def probability(expanded, pair: Pair) -> float:
     return float(np.exp(min(0.0, known[0] - known[1] + pair.rho) - np.maximum(rows, 0).sum()))
 
 
-def acceptance_is_the_product(order: int = 2, num_repeats: int = 20_000) -> None:
+def acceptance_is_the_product(order: int = 2, num_repeats: int = 10_000) -> None:
     """The test accepts as often as the product of its factors says, for moves near and far."""
     expanded = expansion(order)
 
@@ -225,8 +225,3 @@ def energy_is_kept(num_rows: int = 1_000_000) -> None:
     exact = np.sum(loss[:, 1] - loss[:, 0]) + 0.5 * (theta[1] @ theta[1] - theta[0] @ theta[0])
     assert expanded.gradient.dtype == jnp.float32
     assert abs(found - exact) < 0.01, f"precision: off by {abs(found - exact):.2g}"
-    # nothing else than events changes: two digits of the remainders' sum are right too
-    taylor = np.logaddexp(0, wide @ np.asarray(a, np.float64))
-    del taylor
-    laws_hold = jnp.isfinite(change)
-    assert laws_hold

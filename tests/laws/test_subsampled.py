@@ -89,8 +89,8 @@ TRUE_TABLE, TRUE_CHANGE = expansion.table_of, thinning.change_of_all
 
 
 def thin_with_a_cap(key, expanded, move, is_on):
-    """No more than 16 events."""
-    total = jnp.minimum(expanded.total, 16.0 / move.reach)
+    """No more than about four events."""
+    total = jnp.minimum(expanded.total, 4.0 / move.reach)
     return TRUE_THIN(key, replace(expanded, total=total), move, is_on)
 
 
@@ -129,15 +129,15 @@ def reach_of_the_new_end(old, new, order):
 # the module where a bug is planted, its name there, the bug, and the law that must notice
 MUTATIONS = {
     "cap_on_the_count": (thinning, "thin", thin_with_a_cap, "product"),
-    "no_veto": (thinning, "thin", thin_without_a_veto, "product"),
     "bound_too_small": (expansion, "table_of", table_with_bounds_too_small, "bound"),
-    "uniform_rows": (expansion, "table_of", table_of_uniform_rows, "product"),
+    "uniform_rows": (expansion, "table_of", table_of_uniform_rows, "product of order 1"),
     "prior_left_out": (thinning, "surrogate", surrogate_without_prior, "product"),
     "wrong_order": (thinning, "remainder", remainder_of_order_one, "product"),
     "one_sided_bound": (thinning, "reach", reach_of_the_new_end, "product"),
 }
 LAWS = {
-    "product": partial(subsampled.acceptance_is_the_product, num_repeats=10_000),
+    "product": partial(subsampled.acceptance_is_the_product, num_repeats=4_000),
+    "product of order 1": partial(subsampled.acceptance_is_the_product, 1, 4_000),
     "bound": subsampled.tight_bound_is_enough,
 }
 
@@ -146,14 +146,14 @@ LAWS = {
 def test_planted_bug_is_found(name, monkeypatch):
     module, attribute, bug, law = MUTATIONS[name]
     monkeypatch.setattr(module, attribute, bug)
-    with pytest.raises(AssertionError, match=law):
+    with pytest.raises(AssertionError, match=law.split()[0]):
         LAWS[law]()
 
 
 def test_planted_bug_breaks_invariance(monkeypatch):
     monkeypatch.setattr(thinning, "thin", thin_without_a_veto)
     with pytest.raises(AssertionError, match="invariance"):
-        subsampled.invariance(ROWS["second_order"])
+        subsampled.invariance(ROWS["first_order"])
 
 
 def test_data_are_arguments_of_a_program():

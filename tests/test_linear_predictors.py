@@ -198,7 +198,7 @@ def test_remainders_stay_below_their_bounds(family, classes, order, x64):
 
     found = ratios(jnp.asarray(w), steps)
     assert np.max(found) < 1.0
-    assert np.max(found) > 0.02  # and not by much
+    assert np.max(found) > 0.005  # and not by much
 
 
 def test_remainders_of_tiny_changes_in_float32():
@@ -259,9 +259,7 @@ def test_chunks_do_not_matter(monkeypatch, x64):
 
 
 def test_rows_that_are_quadratic_are_never_read():
-    expanded = potentials.expand(
-        rows_of(families.normal(1.0), dtype=jnp.float32), jnp.zeros(3)
-    )
+    expanded = potentials.expand(rows_of(families.normal(1.0), dtype=jnp.float32), jnp.zeros(3))
     assert expanded.total == 0
     old, new = expanded.position, expanded.position + 1.0
     energy = thinning.surrogate(expanded, old)

@@ -93,9 +93,18 @@ class Family:
     parameters: Mapping[str, Any]
 
 
+@jax.custom_jvp
+def softplus(x: Array) -> Array:
+    """``log(1 + exp(x))`` with derivatives in the sigmoid: one exponential for all of them."""
+    return jax.nn.softplus(x)
+
+
+softplus.defjvps(lambda tangent, _, x: tangent * jax.nn.sigmoid(x))
+
+
 def logistic_loss(eta: Array, count: Number, successes: Number) -> Array:
     r""":math:`n \log(1 + e^\eta) - y \eta`."""
-    return count * jax.nn.softplus(eta[0]) - successes * eta[0]
+    return count * softplus(eta[0]) - successes * eta[0]
 
 
 def logistic_bounds(count: Number) -> tuple[Number, Number]:

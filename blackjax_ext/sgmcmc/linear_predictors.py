@@ -27,7 +27,7 @@ Summed over the rows, the expansions are one gradient and one Hessian. The prior
 
 *Remainders in single precision.* A remainder of 1e-8 cannot be had as a difference of numbers near
 one. Within the reach of its family it is the integral :math:`\int_0^1 \frac{(1-s)^k}{k!}
-\frac{d^{k+1}}{ds^{k+1}} \phi_i(a_i + s t_i)\, ds` by a Gauss-Legendre rule of six points, and the
+\frac{d^{k+1}}{ds^{k+1}} \phi_i(a_i + s t_i)\, ds` by a Gauss-Legendre rule of five points, and the
 difference beyond, where it is large.
 
 """
@@ -64,7 +64,7 @@ __all__ = [
 
 MAX_ENTRIES = 2**23  # in the designs of a chunk of rows
 MAX_CHUNK = 8192
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(6)
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(5)
 NODES, WEIGHTS = 0.5 + 0.5 * NODES, 0.5 * WEIGHTS  # on (0, 1)
 
 

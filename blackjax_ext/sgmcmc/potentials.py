@@ -41,6 +41,7 @@ __all__ = [
     "anchored",
     "check_potential",
     "control_variate",
+    "energy",
     "energy_at",
     "exact",
     "expand",

@@ -80,8 +80,8 @@ from blackjax_ext.sgmcmc.sums import Pair, add, as_pair
 
 __all__ = ["Decision", "decide", "reach", "remainders"]
 
-LANES = 64  # rows at once
-PIECE = 48.0  # events expected of a piece of the time, so that the lanes rarely run out
+LANES = 32  # rows at once
+PIECE = 20.0  # events expected of a piece of the time, so that the lanes rarely run out
 CHUNK = 2048  # rows at once where all are read
 MAX_PASSES = 1.0  # expected events, in passes over the rows, beyond which all rows are read
 

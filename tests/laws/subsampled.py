@@ -16,7 +16,7 @@ import scipy.stats
 import blackjax_ext
 from blackjax_ext import acceptance, families, potentials
 from blackjax_ext.sgmcmc import thinning
-from tests.laws import laws, minibatch
+from tests.laws import minibatch
 from tests.laws.laws import Outcome, Size
 from tests.laws.targets import Target
 
@@ -57,9 +57,7 @@ def posterior(dtype=jnp.float32):
     covariates, successes, counts = (
         jnp.asarray(each, dtype) for each in (COVARIATES, SUCCESSES, COUNTS)
     )
-    return potentials.linear_predictor(
-        logprior, families.binomial(counts), (covariates, successes)
-    )
+    return potentials.linear_predictor(logprior, families.binomial(counts), (covariates, successes))
 
 
 def expansion(order, dtype=jnp.float32):

@@ -107,7 +107,7 @@ def table_with_bounds_too_small(psi, margin):
 
 def table_of_uniform_rows(psi, margin):
     """Rows are drawn uniformly against bounds that are not uniform."""
-    bound, table = TRUE_TABLE(psi, margin)
+    bound, _ = TRUE_TABLE(psi, margin)
     return bound, TRUE_TABLE(np.ones_like(psi), margin)[1]
 
 

@@ -234,30 +234,37 @@ class BlackJAXKernel(MCMCKernel):
         def logdensity(arrays):
             return logdensity_of(cast(View, self._view), *split.join(arrays))
 
+        def target(arrays, shared=None):
+            model_args, model_kwargs = split.join(arrays)
+            return self._target_of(model_args, model_kwargs, shared)
+
         def evaluate(arrays, x):
             return jax.vmap(lambda x: logdensity(arrays)(unravel(x)))(x)
 
         def find(arrays, key, x):
             logdensity_fn = logdensity(arrays)
-            return start.find_all(
-                key, lambda x: logdensity_fn(unravel(x)), x, self._differentiation
+            return self._find_start(
+                key, lambda x: logdensity_fn(unravel(x)), x, partial(target, arrays), unravel
             )
 
-        def begin(arrays, key_inner, key_step, x, metric, shared):
-            model_args, model_kwargs = split.join(arrays)
-            bound = self._target_of(model_args, model_kwargs, shared)
-            inner = self._first_inner(bound, key_inner, jax.vmap(unravel)(x), metric)
+        def begin(arrays, key_inner, key_step, x, metric, found, shared):
+            bound = target(arrays, shared)
+            inner = self._inner(bound, key_inner, jax.vmap(unravel)(x), metric)
+            inner = self._with_found(inner, found)
             step_size = self._first_step_size(bound, key_step, inner, metric)
             return inner, step_size
 
         values = run_with(split, jax.jit(evaluate), x)
         check_finite(values)
+        found = None
         if self._is_warm(x.shape[1]):
             program = self._reuse(split, find, x)
-            x, found = run_with(split, program, key_start, x)
+            x, curvature, found = run_with(split, program, key_start, x)
             if self._inverse_mass_matrix is None and self._takes_metric():
-                metric = found if self._dense_mass else start.diagonal(found)
-        inner, step_size = run_with(split, jax.jit(begin), key_inner, key_step, x, metric, shared)
+                metric = curvature if self._dense_mass else start.diagonal(curvature)
+        inner, step_size = run_with(
+            split, jax.jit(begin), key_inner, key_step, x, metric, found, shared
+        )
         if hasattr(inner, "metric"):
             check_metric(inner.metric)
         adapt_state = adaptation.init(step_size, metric, x, adapt_metric=self._adapt_mass_matrix)
@@ -273,6 +280,16 @@ class BlackJAXKernel(MCMCKernel):
         if split.key is None or not not_jax_tracer(x):
             return program
         return self._programs.setdefault((split.key, x.shape), program)
+
+    def _find_start(self, rng_key, logdensity_fn, x, target_fn, unravel) -> tuple[Array, Any, Any]:
+        """Better starts than `x`, shape (C, D), the metric there, and what else states keep."""
+        del target_fn, unravel
+        return *start.find_all(rng_key, logdensity_fn, x, self._differentiation), None
+
+    def _with_found(self, inner: Any, found: Any) -> Any:
+        """States before the warm-up, with what the search for a start found and they keep."""
+        del found
+        return inner
 
     def _takes_metric(self) -> bool:
         """Whether the warm start gives the metric too."""
@@ -322,10 +339,6 @@ class BlackJAXKernel(MCMCKernel):
             return target.init(position, key, metric)
 
         return jax.vmap(init)(position, rng_key)
-
-    def _first_inner(self, target: Target, rng_key, position, metric):
-        """States before the warm-up, with what it does not make again."""
-        return self._inner(target, rng_key, position, metric)
 
     def _first_step_size(self, target: Target, rng_key, inner, metric) -> Array:
         """Double or halve the step size until the acceptance probability crosses the target."""

@@ -6,6 +6,7 @@ densities. :class:`FullView` gives such plates all rows, so that everything that
 a minibatch or of a chunk. The model is the user's own, unchanged.
 """
 
+import copy
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,7 +25,15 @@ from numpyro.util import _validate_model, not_jax_tracer
 from blackjax_ext.sgmcmc.potentials import Pair, Rows, StochasticPotential
 from blackjax_ext.sgmcmc.sums import add, as_pair, over_rows
 
-__all__ = ["FullView", "Owners", "Plate", "check_model", "rows_of", "stochastic_potential"]
+__all__ = [
+    "FullView",
+    "Owners",
+    "Plate",
+    "check_model",
+    "rows_of",
+    "size_of_epoch",
+    "stochastic_potential",
+]
 
 # where the full view leaves the size of the minibatch
 SUBSAMPLE_SIZE = "subsample_size"
@@ -82,6 +91,23 @@ class given_rows(Messenger):
             rows = self.rows[msg["name"]]
             # the arguments too: NumPyro compares them with the number of rows
             msg["value"], msg["args"] = rows, (msg["args"][0], rows.shape[0])
+
+
+class known_shapes(Messenger):
+    """Give the param sites of random networks the shapes in `params`.
+
+    A network whose parameters are all sampled needs no more; it would draw them with a key that a
+    log density does not have.
+    """
+
+    def __init__(self, fn: Callable, params: dict[str, Any]):
+        super().__init__(fn)
+        self.params = params
+
+    def process_message(self, msg: dict) -> None:
+        """Answer a param site; with a copy, which NumPyro's modules write on."""
+        if msg["type"] == "param" and msg["name"] in self.params:
+            msg["value"] = copy.deepcopy(self.params[msg["name"]])
 
 
 class Plate(NamedTuple):
@@ -170,7 +196,10 @@ def stochastic_potential(
     Rows are drawn with replacement, independently for each plate. The energy reads them in chunks;
     a site inside two subsample plates is read as a whole. Cost: N rows and B rows.
     """
-    plates, owners = rows_of(trace_of(model, model_args, model_kwargs))
+    sites = trace_of(model, model_args, model_kwargs)
+    plates, owners = rows_of(sites)
+    params = {name: site["value"] for name, site in sites.items() if site["type"] == "param"}
+    model = known_shapes(model, params)
     one = {name: jnp.zeros(1, int) for name in plates}
     is_crossed = any(len(owner) > 1 for owner in owners.values())
 
@@ -229,6 +258,13 @@ def stochastic_potential(
     num_rows = sum(plates[name].size for name in own)
     rows = Rows(outside, row_terms, num_rows) if num_rows and not is_crossed else None
     return StochasticPotential(potential, draw, stochastic_grad, rows)
+
+
+def size_of_epoch(model: Callable, model_args: tuple, model_kwargs: dict | None) -> tuple[int, int]:
+    """Numbers of minibatches that go through the largest plate, and of its rows."""
+    plates = rows_of(trace_of(model, model_args, model_kwargs)).plates.values()
+    num_steps = max((-(-plate.size // plate.batch_size) for plate in plates), default=1)
+    return num_steps, max((plate.size for plate in plates), default=1)
 
 
 def per_row(

@@ -59,6 +59,27 @@ def test_hessian_by_products_is_the_dense_one(monkeypatch, x64):
     np.testing.assert_allclose(by_products.stochastic_grad(x, batch), expected, rtol=1e-9)
 
 
+def test_control_variate_of_second_order_in_many_dimensions():
+    size, num_rows = potentials.MAX_DENSE + 24, 40
+    x = np.random.default_rng(63).normal(size=(num_rows, size)).astype(np.float32) / size**0.5
+
+    def loglikelihood(beta, row):
+        return -jax.nn.softplus(row @ beta)
+
+    plain = potentials.minibatch(lambda b: -0.5 * b @ b, loglikelihood, x, 4)
+    anchor = jnp.full(size, -0.3)
+    potential = potentials.control_variate(plain, anchor, order=2)
+    there = anchor + 0.01
+    batch = potential.draw(jax.random.key(0))
+    exact = jax.grad(lambda b: potential.potential(b).value())(there)
+
+    def error(potential):
+        return jnp.abs(potential.stochastic_grad(there, batch) - exact).max()
+
+    assert error(potential) < 1e-3 * error(plain)
+    assert potential.rows.num_rows == num_rows
+
+
 def test_control_variates_reduce_the_noise_near_the_anchor(x64):
     anchor = jnp.asarray(ANCHOR, float)
     keys = jax.random.split(jax.random.key(62), 500)

@@ -38,9 +38,10 @@ LAYERS = [
     {"factors", "spectra"},
     {"metrics"},
     {"langevin"},
-    {"tangents", "sums"},
+    {"tangents", "sums", "rows", "shuffles"},
     {"potentials"},
-    {"leapfrog"},
+    {"leapfrog", "acceptance"},
+    {"minibatch_tests"},
 ]
 # a named special case may be an alias of its parent, and a mixture consists of the kernels it mixes
 SPECIAL_CASES = {

@@ -230,13 +230,14 @@ def regression_rows(data: str, quick: bool) -> list[list]:
 
 
 def regression_section(data: str, text: str, quick: bool) -> Section:
+    num_seeds = (QUICK_SIZES if quick else FULL_SIZES if REPORT.is_full else SIZES)[data][2]
     return Section(
         f"Test loss on {text}",
         f"Three dense layers (width {DATA[data][1]}, GeLU), the first Bayesian with normal "
         "priors N(0, 1), 100 particles, Adam with 0.01 (VI 0.001, as the paper), step 0.01, splits "
         "60/30/10, the weights with the least validation loss after an epoch; mean and standard "
-        "deviation over the seeds, which also change the split. The loss is the squared error of "
-        f"the posterior mean in raw units, {UNITS[data]}. Models see standardized data; NLL is "
+        f"deviation over {num_seeds} seeds, which also change the split. The loss is the squared "
+        f"error of the posterior mean in raw units, {UNITS[data]}. Models see standardized data; NLL is "
         "minus the mean log density of a test value in those units under the mixture. The paper's "
         "losses are for 200 epochs, which `--full` takes. ESS is the mean effective sample size "
         "over the steps; seconds are those of a loaded machine, with compilation.",

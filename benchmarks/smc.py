@@ -237,9 +237,9 @@ def regression_section(data: str, text: str, quick: bool) -> Section:
         "priors N(0, 1), 100 particles, Adam with 0.01 (VI 0.001, as the paper), step 0.01, splits "
         "60/30/10, the weights with the least validation loss after an epoch; mean and standard "
         f"deviation over {num_seeds} seeds, which also change the split. The loss is the squared "
-        f"error of the posterior mean in raw units, {UNITS[data]}. Models see standardized data; NLL is "
-        "minus the mean log density of a test value in those units under the mixture. The paper's "
-        "losses are for 200 epochs, which `--full` takes. ESS is the mean effective sample size "
+        f"error of the posterior mean in raw units, {UNITS[data]}. Models see standardized data; "
+        "NLL is minus the mean log density of a test value in those units under the mixture. The "
+        "paper's losses are for 200 epochs, which `--full` takes. ESS is the mean effective sample size "
         "over the steps; seconds are those of a loaded machine, with compilation.",
         ["batch", "epochs", "method", "test loss", "sd", "paper", "NLL", "ESS", "s per epoch"],
         regression_rows(data, quick),

@@ -19,9 +19,9 @@ from blackjax_ext.mcmc import pc_fmala as _pc_fmala
 from blackjax_ext.mcmc import pc_line_fmala as _pc_line_fmala
 from blackjax_ext.mcmc import random_walk as _random_walk
 from blackjax_ext.mcmc import smmala as _smmala
+from blackjax_ext.sgmcmc import acceptance, families, minibatch_tests, potentials
 from blackjax_ext.sgmcmc import amagold as _amagold
 from blackjax_ext.sgmcmc import l2mc as _l2mc
-from blackjax_ext.sgmcmc import potentials
 from blackjax_ext.sgmcmc import sghmc as _sghmc
 from blackjax_ext.smc import langevin_smc as _langevin_smc
 from blackjax_ext.smc import moves
@@ -46,10 +46,12 @@ sghmc = generate_top_level_api_from(_sghmc)
 smmala = generate_top_level_api_from(_smmala)
 
 __all__ = [
+    "acceptance",
     "alsmmala",
     "amagold",
     "amsmmala",
     "anneal",
+    "families",
     "fmala",
     "hp_mala",
     "l2mc",
@@ -57,6 +59,7 @@ __all__ = [
     "line_fmala",
     "mala",
     "metrics",
+    "minibatch_tests",
     "mmala",
     "moves",
     "open_horizon_smc",

@@ -27,6 +27,7 @@ class Facts(NamedTuple):
     acceptance_rate: Array
     is_divergent: Array
     num_steps: Array
+    num_rows: Array
 
 
 class Algorithm(NamedTuple):
@@ -119,6 +120,7 @@ class Target(NamedTuple):
             jnp.nan_to_num(rate),
             getattr(info, "is_divergent", ~jnp.isfinite(rate)),
             jnp.asarray(getattr(info, "num_integration_steps", 1)),
+            jnp.asarray(getattr(info, "num_rows", 0)),
         )
         return new_state, facts
 

@@ -215,46 +215,56 @@ class BlackJAXKernel(MCMCKernel):
         is_single = is_prng_key(rng_key)
         if is_single:
             rng_key, z = rng_key[None], jax.tree.map(lambda x: jnp.asarray(x)[None], z)
-        inner, adapt_state, rng_key = self._begin(rng_key, z, model_args, model_kwargs)
-        return make_state(inner, adapt_state, rng_key, is_single)
+        shared = self._prepare(z, model_args, model_kwargs)
+        inner, adapt_state, rng_key = self._begin(rng_key, z, model_args, model_kwargs, shared)
+        return make_state(inner, adapt_state, rng_key, is_single, shared)
 
-    def _begin(self, rng_key, z, model_args, model_kwargs) -> tuple[Any, AdaptState, Array]:
+    def _prepare(self, z, model_args, model_kwargs) -> Any:
+        """What all chains share and no step changes, made once from the arguments."""
+        del z, model_args, model_kwargs
+
+    def _begin(self, rng_key, z, model_args, model_kwargs, shared) -> tuple[Any, AdaptState, Array]:
         """Start C chains from keys (C,) and positions with a leading axis C."""
         rng_key, key_start, key_inner, key_step = split_each(rng_key, 4)
         split = split_arguments(model_args, model_kwargs)
         unravel = ravel_pytree(jax.tree.map(lambda x: x[0], z))[1]
         x = ravel_each(z)
-        metric = self._first_metric(x)
+        metric = self._first_metric(x, shared)
 
         def logdensity(arrays):
             return logdensity_of(cast(View, self._view), *split.join(arrays))
 
-        def target(arrays):
-            return self._target_of(*split.join(arrays))
+        def target(arrays, shared=None):
+            model_args, model_kwargs = split.join(arrays)
+            return self._target_of(model_args, model_kwargs, shared)
 
         def evaluate(arrays, x):
             return jax.vmap(lambda x: logdensity(arrays)(unravel(x)))(x)
 
         def find(arrays, key, x):
             logdensity_fn = logdensity(arrays)
-            return start.find_all(
-                key, lambda x: logdensity_fn(unravel(x)), x, self._differentiation
+            return self._find_start(
+                key, lambda x: logdensity_fn(unravel(x)), x, partial(target, arrays), unravel
             )
 
-        def begin(arrays, key_inner, key_step, x, metric):
-            bound = target(arrays)
-            inner = self._first_inner(bound, key_inner, jax.vmap(unravel)(x), metric)
+        def begin(arrays, key_inner, key_step, x, metric, found, shared):
+            bound = target(arrays, shared)
+            inner = self._inner(bound, key_inner, jax.vmap(unravel)(x), metric)
+            inner = self._with_found(inner, found)
             step_size = self._first_step_size(bound, key_step, inner, metric)
             return inner, step_size
 
         values = run_with(split, jax.jit(evaluate), x)
         check_finite(values)
+        found = None
         if self._is_warm(x.shape[1]):
             program = self._reuse(split, find, x)
-            x, found = run_with(split, program, key_start, x)
+            x, curvature, found = run_with(split, program, key_start, x)
             if self._inverse_mass_matrix is None and self._takes_metric():
-                metric = found if self._dense_mass else start.diagonal(found)
-        inner, step_size = run_with(split, jax.jit(begin), key_inner, key_step, x, metric)
+                metric = curvature if self._dense_mass else start.diagonal(curvature)
+        inner, step_size = run_with(
+            split, jax.jit(begin), key_inner, key_step, x, metric, found, shared
+        )
         if hasattr(inner, "metric"):
             check_metric(inner.metric)
         adapt_state = adaptation.init(step_size, metric, x, adapt_metric=self._adapt_mass_matrix)
@@ -271,6 +281,16 @@ class BlackJAXKernel(MCMCKernel):
             return program
         return self._programs.setdefault((split.key, x.shape), program)
 
+    def _find_start(self, rng_key, logdensity_fn, x, target_fn, unravel) -> tuple[Array, Any, Any]:
+        """Better starts than `x`, shape (C, D), the metric there, and what else states keep."""
+        del target_fn, unravel
+        return *start.find_all(rng_key, logdensity_fn, x, self._differentiation), None
+
+    def _with_found(self, inner: Any, found: Any) -> Any:
+        """States before the warm-up, with what the search for a start found and they keep."""
+        del found
+        return inner
+
     def _takes_metric(self) -> bool:
         """Whether the warm start gives the metric too."""
         return self._adapt_mass_matrix
@@ -279,8 +299,9 @@ class BlackJAXKernel(MCMCKernel):
         is_small = size <= start.MAX_DIMENSION[self._differentiation]
         return self._warm_start and is_small and self._num_warmup > 0
 
-    def _first_metric(self, x: Array) -> Factor:
+    def _first_metric(self, x: Array, shared: Any) -> Factor:
         """The metric given, or the identity, in the form that is adapted."""
+        del shared
         size = x.shape[1]
         metric = factorize(self._inverse_mass_matrix, size)
         if isinstance(metric, Diagonal):
@@ -303,8 +324,9 @@ class BlackJAXKernel(MCMCKernel):
         del old
         return new
 
-    def _target_of(self, model_args: tuple, model_kwargs: dict | None) -> Target:
+    def _target_of(self, model_args: tuple, model_kwargs: dict | None, shared: Any) -> Target:
         """The algorithm on the log density for these arguments."""
+        del shared
         algorithm = self._algorithm
         logdensity_fn = logdensity_of(cast(View, self._view), model_args, model_kwargs)
         if self._differentiation == "forward" and not algorithm.is_own:
@@ -317,10 +339,6 @@ class BlackJAXKernel(MCMCKernel):
             return target.init(position, key, metric)
 
         return jax.vmap(init)(position, rng_key)
-
-    def _first_inner(self, target: Target, rng_key, position, metric):
-        """States before the warm-up, with what it does not make again."""
-        return self._inner(target, rng_key, position, metric)
 
     def _first_step_size(self, target: Target, rng_key, inner, metric) -> Array:
         """Double or halve the step size until the acceptance probability crosses the target."""
@@ -341,7 +359,7 @@ class BlackJAXKernel(MCMCKernel):
 
     def sample(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
-        target = self._target_of(model_args, model_kwargs)
+        target = self._target_of(model_args, model_kwargs, state.shared)
         is_single = jnp.ndim(state.i) == 0
         adapt_state = state.adapt_state
         rng_key, key_move, key_renew, *key_shared = split_each(
@@ -380,6 +398,7 @@ class BlackJAXKernel(MCMCKernel):
             facts.num_steps,
             adapt_state,
             rng_key,
+            state.shared,
         )
 
     def _adapt(self, target: Target, i, is_single, rng_key, facts: Facts, inner, adapt_state):
@@ -413,7 +432,7 @@ class BlackJAXKernel(MCMCKernel):
 
     def refresh(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """Evaluate what the state caches anew where it is, for ``numpyro.infer.Gibbs``."""
-        target = self._target_of(model_args, model_kwargs)
+        target = self._target_of(model_args, model_kwargs, state.shared)
         rng_key, key_inner = split_each(state.rng_key, 2)
         metric = state.adapt_state.metric
         if jnp.ndim(state.i):

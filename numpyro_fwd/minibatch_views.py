@@ -6,6 +6,7 @@ densities. :class:`FullView` gives such plates all rows, so that everything that
 a minibatch or of a chunk. The model is the user's own, unchanged.
 """
 
+import copy
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,10 +22,18 @@ from numpyro.infer.util import _unconstrain_params, compute_log_probs
 from numpyro.primitives import Messenger
 from numpyro.util import _validate_model, not_jax_tracer
 
-from blackjax_ext.sgmcmc.potentials import Pair, StochasticPotential
+from blackjax_ext.sgmcmc.potentials import Pair, Rows, StochasticPotential
 from blackjax_ext.sgmcmc.sums import add, as_pair, over_rows
 
-__all__ = ["FullView", "Plate", "Rows", "check_model", "rows_of", "stochastic_potential"]
+__all__ = [
+    "FullView",
+    "Owners",
+    "Plate",
+    "check_model",
+    "rows_of",
+    "size_of_epoch",
+    "stochastic_potential",
+]
 
 # where the full view leaves the size of the minibatch
 SUBSAMPLE_SIZE = "subsample_size"
@@ -84,6 +93,23 @@ class given_rows(Messenger):
             msg["value"], msg["args"] = rows, (msg["args"][0], rows.shape[0])
 
 
+class known_shapes(Messenger):
+    """Give the param sites of random networks the shapes in `params`.
+
+    A network whose parameters are all sampled needs no more; it would draw them with a key that a
+    log density does not have.
+    """
+
+    def __init__(self, fn: Callable, params: dict[str, Any]):
+        super().__init__(fn)
+        self.params = params
+
+    def process_message(self, msg: dict) -> None:
+        """Answer a param site; with a copy, which NumPyro's modules write on."""
+        if msg["type"] == "param" and msg["name"] in self.params:
+            msg["value"] = copy.deepcopy(self.params[msg["name"]])
+
+
 class Plate(NamedTuple):
     """Numbers of rows of a subsample plate: all, and those of a minibatch."""
 
@@ -91,7 +117,7 @@ class Plate(NamedTuple):
     batch_size: int
 
 
-class Rows(NamedTuple):
+class Owners(NamedTuple):
     """What rows a model has.
 
     plates
@@ -134,7 +160,7 @@ def trace_of(model: Callable, model_args: tuple, model_kwargs: dict | None) -> d
         ) from error
 
 
-def rows_of(sites: dict) -> Rows:
+def rows_of(sites: dict) -> Owners:
     """Subsample plates among the `sites` of a full view, and which sites lie in which."""
     plates = {
         name: Plate(site["args"][0], site["kwargs"][SUBSAMPLE_SIZE])
@@ -146,7 +172,7 @@ def rows_of(sites: dict) -> Rows:
         for name, site in sites.items()
         if site["type"] == "sample"
     }
-    return Rows(plates, owners)
+    return Owners(plates, owners)
 
 
 def log_terms(
@@ -170,29 +196,40 @@ def stochastic_potential(
     Rows are drawn with replacement, independently for each plate. The energy reads them in chunks;
     a site inside two subsample plates is read as a whole. Cost: N rows and B rows.
     """
-    plates, owners = rows_of(trace_of(model, model_args, model_kwargs))
+    sites = trace_of(model, model_args, model_kwargs)
+    plates, owners = rows_of(sites)
+    params = {name: site["value"] for name, site in sites.items() if site["type"] == "param"}
+    model = known_shapes(model, params)
+    one = {name: jnp.zeros(1, int) for name in plates}
+    is_crossed = any(len(owner) > 1 for owner in owners.values())
 
     def terms(z, rows):
         return log_terms(model, model_args, model_kwargs, z, rows)
 
+    def outside(z):
+        found = terms(z, one)[0]
+        return total(term for name, term in found.items() if not owners.get(name))
+
+    def crossed(z):
+        found = terms(z, {})[0] if is_crossed else {}
+        return total(term for name, term in found.items() if len(owners.get(name, ())) > 1)
+
+    def values_of(name, z, rows):
+        values, sites = terms(z, one | {name: rows})
+        scale = rows.shape[0] / plates[name].size
+        return scale * per_row(values, sites, owners, name, rows.shape[0])
+
+    own = [name for name in plates if (name,) in owners.values()]
+
     def potential(z) -> Pair:
-        one = {name: jnp.zeros(1, int) for name in plates}
-        rest = terms(z, one)[0]
-        crossed = terms(z, {})[0] if any(len(owner) > 1 for owner in owners.values()) else {}
-        outside = total(term for name, term in rest.items() if not owners.get(name))
-        inside = total(term for name, term in crossed.items() if len(owners.get(name, ())) > 1)
-        energy = as_pair(-(outside + inside))
-        for name, plate in plates.items():
-            if (name,) in owners.values():
+        energy = as_pair(-(outside(z) + crossed(z)))
+        for name in own:
 
-                def values_at(first, length, name=name, plate=plate):
-                    rows = one | {name: first + jnp.arange(length)}
-                    values, sites = terms(z, rows)
-                    scale = length / plate.size
-                    return -scale * per_row(values, sites, owners, name, length)
+            def values_at(first, length, name=name):
+                return -values_of(name, z, first + jnp.arange(length))
 
-                dtype = energy.high.dtype
-                energy = add(energy, over_rows(values_at, plate.size, chunk_size, dtype))
+            dtype = energy.high.dtype
+            energy = add(energy, over_rows(values_at, plates[name].size, chunk_size, dtype))
         return energy
 
     def draw(rng_key):
@@ -205,7 +242,29 @@ def stochastic_potential(
     def stochastic_grad(z, rows):
         return jax.grad(lambda z: -total(terms(z, rows)[0].values()))(z)
 
-    return StochasticPotential(potential, draw, stochastic_grad)
+    def row_terms(z, indices):
+        """Rows are counted through, one plate after the other."""
+        values, first = jnp.zeros(indices.shape), 0
+        for name in own:
+            last = first + plates[name].size
+            # one by one: numpyro.subsample takes as many rows as there are for all of them in order
+            one_by_one = jax.vmap(lambda row, name=name: values_of(name, z, row[None])[0])
+            found = one_by_one(jnp.clip(indices - first, 0, plates[name].size - 1))
+            values = jnp.where((first <= indices) & (indices < last), found, values)
+            first = last
+        return values
+
+    # a site inside two plates has no row of its own
+    num_rows = sum(plates[name].size for name in own)
+    rows = Rows(outside, row_terms, num_rows) if num_rows and not is_crossed else None
+    return StochasticPotential(potential, draw, stochastic_grad, rows)
+
+
+def size_of_epoch(model: Callable, model_args: tuple, model_kwargs: dict | None) -> tuple[int, int]:
+    """Numbers of minibatches that go through the largest plate, and of its rows."""
+    plates = rows_of(trace_of(model, model_args, model_kwargs)).plates.values()
+    num_steps = max((-(-plate.size // plate.batch_size) for plate in plates), default=1)
+    return num_steps, max((plate.size for plate in plates), default=1)
 
 
 def per_row(

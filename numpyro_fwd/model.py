@@ -240,7 +240,8 @@ def check_sites(sites: dict) -> list[str]:
     latents = []
     for name, site in sites.items():
         kind = site["type"]
-        if kind == "param":
+        # the parameters of a network that all have a prior leave a param site without arrays
+        if kind == "param" and jax.tree.leaves(site["value"]):
             raise ValueError(
                 f"model has the param site '{name}', which MCMC would freeze at its first value; "
                 "give it a prior with numpyro.sample, or fix it with numpyro.handlers.substitute."

@@ -27,7 +27,7 @@ from jax import Array
 from blackjax_ext.mcmc.metrics import Dense, Diagonal
 from blackjax_ext.sgmcmc.sums import Pair, difference
 
-__all__ = ["Approximation", "Differentiation", "diagonal", "find", "find_all", "mode"]
+__all__ = ["Approximation", "Differentiation", "Mode", "diagonal", "find", "find_all", "mode"]
 
 Differentiation: TypeAlias = Literal["forward", "reverse"]
 LogDensity: TypeAlias = Callable[[Array], Array]
@@ -135,34 +135,54 @@ def find_all(
     return jnp.where(is_poor[:, None], others.draw, found.draw[:num_chains]), best.metric
 
 
-def mode(energy_fn: Callable[[Array], Pair], x: Array) -> tuple[Array, Array]:
-    """Mode near `x`, shape (D,), by Newton steps, and its squared distance in standard deviations.
+class Mode(NamedTuple):
+    """A place without a slope, and the expansion of the log density there.
 
-    Energies are compared as pairs: with a million rows in float32, the last steps of the way gain
-    less than the rounding of one float. The distance, by the local curvature, is what is left to
-    go: above 1, there was no way down. Cost: as :func:`find`, in reverse mode.
+    x
+        Flat position, shape (D,).
+    gradient, hessian
+        Of the log density at x, shapes (D,) and (D, D).
+    metric
+        Factor of minus the Hessian, with absolute eigenvalues.
+    distance
+        Squared distance in standard deviations to where Newton's next step would lead.
     """
 
-    def is_going(carry):
-        num_steps, _, _, distance, is_moving = carry
-        return is_moving & (distance > 1e-6) & (num_steps < MAX_STEPS)
+    x: Array
+    gradient: Array
+    hessian: Array
+    metric: Dense
+    distance: Array
+
+
+def mode(energy_fn: Callable[[Array], Pair], x: Array) -> Mode:
+    """Mode near `x`, shape (D,), by Newton steps.
+
+    Energies are compared as pairs: with a million rows in float32, the last steps of the way gain
+    less than the rounding of one float. A distance above 1 says that there was no way down. Cost:
+    as :func:`find`, in reverse mode. The expansion is that of the last step, which stays.
+    """
 
     def step(carry):
-        num_steps, x, energy, _, _ = carry
-        gradient, metric = curvature(lambda x: -energy_fn(x).value(), x, "reverse")
+        num_steps, found, energy, _ = carry
+        x = found.x
+        gradient, hessian = expansion(lambda x: -energy_fn(x).value(), x, "reverse")
+        metric = metric_of(gradient, hessian)
         slope = metric.inverse_sqrt_transpose_times(gradient)
         ladder = x + LENGTHS[:, None].astype(x.dtype) * metric.inverse_sqrt_times(slope)
         energies = jax.vmap(energy_fn)(ladder)
         gains = finite(difference(energy, energies))
         top = jnp.argmax(gains)
-        is_moving = gains[top] > 0
+        distance = slope @ slope
+        is_moving = (gains[top] > 0) & (distance > 1e-6) & (num_steps < MAX_STEPS)
         new = ladder[top], jax.tree.map(lambda leaf: leaf[top], energies)
         x, energy = jax.tree.map(partial(jnp.where, is_moving), new, (x, energy))
-        return num_steps + 1, x, energy, slope @ slope, is_moving
+        return num_steps + 1, Mode(x, gradient, hessian, metric, distance), energy, is_moving
 
-    first = (jnp.array(0), x, energy_fn(x), jnp.array(jnp.inf, x.dtype), jnp.array(True))
-    _, x, _, distance, _ = jax.lax.while_loop(is_going, step, first)
-    return x, distance
+    far = jnp.array(jnp.inf, x.dtype)
+    nowhere = Mode(x, jnp.zeros_like(x), jnp.zeros((x.size, x.size), x.dtype), identity(x), far)
+    first = (jnp.array(0), nowhere, energy_fn(x), jnp.array(True))
+    return jax.lax.while_loop(lambda carry: carry[3], step, first)[1]
 
 
 def negligible(x: Array) -> float:
@@ -184,18 +204,31 @@ def identity(x: Array) -> Dense:
 def curvature(
     logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
 ) -> tuple[Array, Dense]:
-    """Gradient and the metric |H| at `x`.
+    """Gradient and the metric |H| at `x`."""
+    gradient, hessian = expansion(logdensity_fn, x, differentiation)
+    return gradient, metric_of(gradient, hessian)
 
-    H is scaled to a unit diagonal first: in float32 the eigenvalues of a regression on unscaled
-    covariates would drown in rounding.
-    """
+
+def expansion(
+    logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
+) -> tuple[Array, Array]:
+    """Gradient (D,) and Hessian (D, D) at `x`."""
     grad_fn = jax.jacfwd(logdensity_fn) if differentiation == "forward" else jax.grad(logdensity_fn)
 
     def row(direction):
         return jax.jvp(grad_fn, (x,), (direction,))
 
     gradients, hessian = jax.lax.map(row, jnp.eye(x.size, dtype=x.dtype), batch_size=CHUNK)
-    precision = -0.5 * (hessian + hessian.T)
+    return gradients[0], 0.5 * (hessian + hessian.T)
+
+
+def metric_of(gradient: Array, hessian: Array) -> Dense:
+    """The metric |H|.
+
+    H is scaled to a unit diagonal first: in float32 the eigenvalues of a regression on unscaled
+    covariates would drown in rounding.
+    """
+    x, precision = gradient, -hessian
     size = jnp.abs(jnp.diagonal(precision))
     scale = jnp.where(size > 0, size, 1.0) ** -0.5
     eigenvalues, vectors = jnp.linalg.eigh(scale[:, None] * precision * scale)
@@ -206,12 +239,11 @@ def curvature(
         2.0 * jnp.sum(jnp.log(root / scale)),
     )
     # far out in float32 a Hessian can overflow where the gradient does not: follow the gradient
-    gradient = gradients[0]
     is_usable = jnp.isfinite(metric.inverse_sqrt).all() & jnp.isfinite(metric.sqrt).all()
     length = jnp.maximum(jnp.max(jnp.abs(gradient)), 1.0) ** 0.5  # a norm would overflow too
     eye = identity(x).sqrt
     descent = Dense(eye / length, eye * length, 2.0 * x.size * jnp.log(length))
-    return gradient, jax.tree.map(partial(jnp.where, is_usable), metric, descent)
+    return jax.tree.map(partial(jnp.where, is_usable), metric, descent)
 
 
 def approximate(

@@ -32,6 +32,9 @@ class KernelState(NamedTuple):
         Step size, metric and what adapts them; frozen after the warm-up.
     rng_key
         Key of the next step.
+    shared
+        What was found before the first step and never changes, without an axis of chains; None for
+        most kernels.
     """
 
     i: Array
@@ -42,6 +45,7 @@ class KernelState(NamedTuple):
     num_steps: Array
     adapt_state: AdaptState
     rng_key: Array
+    shared: Any = None
 
     @property
     def z(self) -> Any:
@@ -67,10 +71,12 @@ def ravel_each(tree: Any) -> Array:
     return jax.vmap(lambda leaf: ravel_pytree(leaf)[0])(tree)
 
 
-def make_state(inner, adapt_state: AdaptState, rng_key: Array, is_single: bool) -> KernelState:
+def make_state(
+    inner, adapt_state: AdaptState, rng_key: Array, is_single: bool, shared: Any = None
+) -> KernelState:
     """State before the first step; for a single chain, without the axis of chains.
 
-    The metric has no such axis, and the moments always have it.
+    The metric and what is shared have no such axis, and the moments always have it.
     """
     shape = rng_key.shape[:1]
     if is_single:
@@ -90,4 +96,5 @@ def make_state(inner, adapt_state: AdaptState, rng_key: Array, is_single: bool) 
         jnp.zeros(shape, int),
         adapt_state,
         rng_key,
+        shared,
     )

@@ -35,15 +35,21 @@ MODULES = [
 # each file may import those in the rows above its own, and none of mcmc one of sgmcmc
 LAYERS = [
     {"checks"},
-    {"factors"},
+    {"factors", "spectra"},
     {"metrics"},
     {"langevin"},
-    {"tangents", "sums"},
+    {"tangents", "sums", "rows", "shuffles"},
     {"potentials"},
-    {"leapfrog"},
+    {"leapfrog", "acceptance"},
+    {"minibatch_tests"},
 ]
-# a named special case may be an alias of its parent
-SPECIAL_CASES = {"hp_mala": {"smmala"}, "l2mc": {"amagold"}}
+# a named special case may be an alias of its parent, and a mixture consists of the kernels it mixes
+SPECIAL_CASES = {
+    "hp_mala": {"smmala"},
+    "alsmmala": {"smmala", "mala"},
+    "amsmmala": {"smmala", "random_walk"},
+    "l2mc": {"amagold"},
+}
 SHARED = set().union(*LAYERS)
 ALGORITHMS = sorted(set(FILES) - SHARED - {"schedules"})
 PUBLIC_NAMES = {"open_horizon": "open_horizon_smc"}

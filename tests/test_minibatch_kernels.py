@@ -10,9 +10,9 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 import scipy.stats
-from numpyro.infer import MCMC, Predictive
+from numpyro.infer import MCMC, Gibbs, Predictive
 
-from numpyro_fwd import AMAGOLD, L2MC, SGHMC, start
+from numpyro_fwd import AMAGOLD, L2MC, SGHMC, RandomWalk, start
 
 NUM_ROWS, BATCH = 60, 12
 Y = np.random.default_rng(50).exponential(0.5, NUM_ROWS).astype(np.float32)
@@ -116,7 +116,12 @@ def test_kernels_are_pickled(second_order):
 
 
 def test_no_mode_raises(monkeypatch):
-    monkeypatch.setattr(start, "mode", lambda energy_fn, x: (x, jnp.array(9.0, x.dtype)))
+    true_mode = start.mode
+
+    def no_mode(energy_fn, x):
+        return true_mode(energy_fn, x)._replace(distance=jnp.array(9.0, x.dtype))
+
+    monkeypatch.setattr(start, "mode", no_mode)
     with pytest.raises(ValueError, match="control_variate='first_order' needs the mode"):
         kernel = AMAGOLD(model, control_variate="first_order", warm_start=False)
         kernel.init(jax.random.key(0), 0, None, (Y,), {})
@@ -130,6 +135,11 @@ def test_too_many_dimensions_for_a_mode_raise():
 
     with pytest.raises(ValueError, match="control_variate must be None beyond 512"):
         AMAGOLD(wide).init(jax.random.key(0), 10, None, (Y,), {})
+
+
+def test_optimizer_must_be_of_optax():
+    with pytest.raises(TypeError, match="optimizer must be a GradientTransformation"):
+        AMAGOLD(model, optimizer="adam")
 
 
 def test_models_without_minibatches():
@@ -156,6 +166,8 @@ def test_models_without_minibatches():
         ),
         (L2MC, {"model": model, "num_integration_steps": 0}, "num_integration_steps must be"),
         (AMAGOLD, {"model": model, "chunk_size": 0}, "chunk_size must be"),
+        (AMAGOLD, {"model": model, "acceptance": "exact"}, "acceptance must be one of"),
+        (AMAGOLD, {"model": model, "num_epochs": -1}, "num_epochs must be at least 1"),
         (SGHMC, {"model": model, "adapt_step_size": True}, "adapt_step_size must be left out"),
         (SGHMC, {"model": model, "target_accept_prob": 0.6}, "target_accept_prob must be left out"),
     ],
@@ -163,3 +175,92 @@ def test_models_without_minibatches():
 def test_wrong_arguments_raise(kernel, arguments, message):
     with pytest.raises(ValueError, match=message):
         kernel(**arguments)
+
+
+@pytest.mark.parametrize(
+    "acceptance", ["barker", pytest.param("sequential", marks=pytest.mark.full)]
+)
+def test_approximate_tests_are_close(acceptance):
+    mcmc = run(AMAGOLD(model, num_integration_steps=3, acceptance=acceptance))
+    rates = np.asarray(mcmc.get_samples()["rate"])
+    np.testing.assert_allclose(rates.mean(), POSTERIOR.mean(), rtol=0.02)
+    np.testing.assert_allclose(rates.std(), POSTERIOR.std(), rtol=0.1)
+    limit = 0.5 if acceptance == "barker" else 1.0
+    assert 0.8 * limit < mcmc.get_extra_fields()["accept_prob"].mean() <= limit
+    assert np.isnan(mcmc.last_state.potential_energy).all()
+
+
+def two_plates(y, w):
+    """A mean seen through two data sets of different sizes."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    with numpyro.plate("y", len(y), subsample_size=BATCH) as rows:
+        numpyro.sample("y_obs", dist.Normal(mean, 1.0), obs=y[rows])
+    with numpyro.plate("w", len(w), subsample_size=5) as rows:
+        numpyro.sample("w_obs", dist.Normal(2.0 * mean, 1.0), obs=w[rows])
+
+
+@pytest.mark.parametrize("acceptance", ["sequential", pytest.param("full", marks=pytest.mark.full)])
+def test_several_plates(acceptance):
+    rng = np.random.default_rng(54)
+    y, w = (rng.normal(size=n).astype(np.float32) + 0.4 for n in (60, 30))
+    mcmc = MCMC(
+        AMAGOLD(two_plates, control_variate="first_order", acceptance=acceptance),
+        num_warmup=100,
+        num_samples=500,
+        num_chains=4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(55), y, w)
+    precision = 1 + 60 + 4 * 30
+    exact = scipy.stats.norm((y.sum() + 2 * w.sum()) / precision, precision**-0.5)
+    draws = np.asarray(mcmc.get_samples(group_by_chain=True)["mean"])[:, ::10]
+    assert scipy.stats.kstest(draws.ravel(), exact.cdf).pvalue > 1e-4
+
+
+def test_sequential_chains():
+    mcmc = MCMC(
+        AMAGOLD(model, num_integration_steps=3),
+        num_warmup=50,
+        num_samples=200,
+        num_chains=2,
+        chain_method="sequential",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(56), Y, extra_fields=("accept_prob",))
+    rates = np.asarray(mcmc.get_samples(group_by_chain=True)["rate"])
+    assert rates.shape == (2, 200) and not np.array_equal(*rates)
+    np.testing.assert_allclose(rates.mean(axis=1), POSTERIOR.mean(), rtol=0.1)
+    assert mcmc.get_extra_fields()["accept_prob"].mean() > 0.9
+    first, second = mcmc.last_state.inner.anchor.position["rate"]
+    np.testing.assert_allclose(first, second, atol=1e-2)
+
+
+def with_two_latents(y):
+    shift = numpyro.sample("shift", dist.Normal(0.0, 1.0))
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", NUM_ROWS, subsample_size=BATCH) as rows:
+        numpyro.sample("y", dist.Normal(mean + shift, 1.0), obs=y[rows])
+
+
+def blocks(control_variate):
+    kernel = AMAGOLD(with_two_latents, control_variate=control_variate)
+    other = RandomWalk(kernel.model)
+    gibbs = Gibbs([(kernel, ["mean"]), (other, ["shift"])])
+    mcmc = MCMC(gibbs, num_warmup=100, num_samples=2000, progress_bar=False)
+    mcmc.run(jax.random.key(57), Y)
+    return mcmc
+
+
+def test_block_of_gibbs():
+    draws = blocks(None).get_samples()
+    total = np.asarray(draws["mean"] + draws["shift"])
+    # the sum is known well, the difference is that of the prior
+    precision = NUM_ROWS + 0.5
+    np.testing.assert_allclose(total.mean(), Y.sum() / precision, atol=0.05)
+    np.testing.assert_allclose(total.std(), precision**-0.5, rtol=0.2)
+
+
+def test_block_of_gibbs_has_no_control_variate():
+    with pytest.raises(ValueError, match="control_variate must be None inside Gibbs"):
+        blocks("first_order")

@@ -7,7 +7,7 @@ import pytest
 
 import blackjax_ext
 from blackjax_ext import potentials
-from blackjax_ext.sgmcmc import sums
+from blackjax_ext.sgmcmc import rows, sums
 from tests.laws.minibatch import ANCHOR, DATA, POSTERIOR, loglikelihood, logprior, plain
 
 
@@ -57,6 +57,27 @@ def test_hessian_by_products_is_the_dense_one(monkeypatch, x64):
     by_products = potentials.control_variate(plain(), anchor, order=2)
     expected = dense.stochastic_grad(x, batch)
     np.testing.assert_allclose(by_products.stochastic_grad(x, batch), expected, rtol=1e-9)
+
+
+def test_control_variate_of_second_order_in_many_dimensions():
+    size, num_rows = potentials.MAX_DENSE + 24, 40
+    x = np.random.default_rng(63).normal(size=(num_rows, size)).astype(np.float32) / size**0.5
+
+    def loglikelihood(beta, row):
+        return -jax.nn.softplus(row @ beta)
+
+    plain = potentials.minibatch(lambda b: -0.5 * b @ b, loglikelihood, x, 4)
+    anchor = jnp.full(size, -0.3)
+    potential = potentials.control_variate(plain, anchor, order=2)
+    there = anchor + 0.01
+    batch = potential.draw(jax.random.key(0))
+    exact = jax.grad(lambda b: potential.potential(b).value())(there)
+
+    def error(potential):
+        return jnp.abs(potential.stochastic_grad(there, batch) - exact).max()
+
+    assert error(potential) < 1e-3 * error(plain)
+    assert potential.rows.num_rows == num_rows
 
 
 def test_control_variates_reduce_the_noise_near_the_anchor(x64):
@@ -124,6 +145,27 @@ def test_wrong_values_raise(make, message):
 def test_wrong_types_raise(make, message):
     with pytest.raises(TypeError, match=message):
         make()
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_rows_add_up_to_the_energy(order, x64):
+    anchor, old = jnp.asarray(ANCHOR, float), jnp.asarray(ANCHOR, float) - 0.5
+    potential = potentials.control_variate(plain(), anchor, order=order) if order else plain()
+    new, found = old + 0.2, potential.rows
+    every = jnp.arange(found.num_rows)
+    total = rows.gain(found, old, new) + jnp.sum(rows.change(found, old, new, every))
+    np.testing.assert_allclose(total, POSTERIOR.logdensity(new) - POSTERIOR.logdensity(old))
+
+
+def test_terms_of_the_rows_shrink_with_the_order(x64):
+    anchor = jnp.asarray(ANCHOR, float)
+
+    def size(order, distance):
+        found = potentials.control_variate(plain(), anchor, order=order).rows
+        return jnp.abs(rows.change(found, anchor, anchor + distance, jnp.arange(12))).max()
+
+    assert 90 < size(1, 1e-1) / size(1, 1e-2) < 120
+    assert 900 < size(2, 1e-1) / size(2, 1e-2) < 1200
 
 
 def test_anchor_must_fit_the_position():

@@ -34,7 +34,8 @@ Both are exact for every step size and every noise of the gradient; what the noi
 acceptance. With minibatches of a large data set it costs all of it, unless the gradient has a
 control variate (:func:`blackjax_ext.potentials.control_variate`).
 
-Cost: T minibatch gradients and one exact energy, a full pass over the data, per transition.
+Cost: T minibatch gradients and one acceptance test per transition. The test is one exact energy, a
+full pass over the data, unless `acceptance` is another (:mod:`blackjax_ext.sgmcmc.acceptance`).
 
 What goes wrong: acceptance falls as :math:`\exp(-O(\epsilon T V^2 / \beta))` with the variance
 :math:`V^2` of the gradient (Theorem 2): a control variate, a larger batch, a smaller step or fewer
@@ -47,20 +48,21 @@ Efficient Stochastic Gradient MCMC.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
+from blackjax.base import SamplingAlgorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import factors, langevin
-from blackjax_ext.mcmc.checks import check_position, check_positive
+from blackjax_ext.mcmc import factors
+from blackjax_ext.mcmc.checks import check_position
 from blackjax_ext.sgmcmc import leapfrog
-from blackjax_ext.sgmcmc.potentials import StochasticPotential, check_potential, energy_at
-from blackjax_ext.sgmcmc.sums import Pair, difference
+from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance, check_acceptance, choose
+from blackjax_ext.sgmcmc.potentials import StochasticPotential, check_potential
+from blackjax_ext.sgmcmc.sums import Pair
 
 __all__ = ["AMAGOLDInfo", "AMAGOLDState", "as_top_level_api", "build_kernel", "init"]
 
@@ -72,47 +74,56 @@ class AMAGOLDState(NamedTuple):
         Pytree of arrays.
     momentum
         Momentum in whitened coordinates, where it is standard normal: r, shape (D,).
-    potential_energy
-        Exact energy at the position, and what its rounding left.
+    cache
+        What the acceptance test keeps about the position: of the full pass, the exact energy and
+        what its rounding left.
     """
 
     position: ArrayTree
     momentum: Array
-    potential_energy: Pair
+    cache: Any
 
     @property
     def logdensity(self) -> Array:
-        """Log density at the position."""
-        return -self.potential_energy.value()
+        """Log density at the position; NaN where the test does not evaluate it."""
+        if isinstance(self.cache, Pair):
+            return -self.cache.value()
+        return jnp.full(self.momentum.shape[:-1], jnp.nan, self.momentum.dtype)
 
 
 class AMAGOLDInfo(NamedTuple):
     """Facts about one transition.
 
     acceptance_rate
-        Metropolis-Hastings acceptance probability.
+        Acceptance probability, or an estimate of it where the test knows no better.
     is_accepted
         Whether the chain moved to the proposal.
     is_divergent
         Whether the proposal was rejected because something there was not finite.
     num_integration_steps
         T, the number of minibatch gradients.
+    num_rows
+        Rows that the acceptance test read; 0 for a potential without rows.
     """
 
     acceptance_rate: Array
     is_accepted: Array
     is_divergent: Array
     num_integration_steps: int
+    num_rows: Array
 
 
 def init(
-    position: ArrayLikeTree, potential: StochasticPotential, rng_key: PRNGKey | None = None
+    position: ArrayLikeTree,
+    potential: StochasticPotential,
+    rng_key: PRNGKey | None = None,
+    acceptance: Acceptance = FULL_PASS,
 ) -> AMAGOLDState:
-    """Make the first state: one exact energy, and a momentum, which is zero without a key."""
+    """Make the first state: what the test keeps, and a momentum, which is zero without a key."""
     potential = check_potential(potential)
     position = check_position(position)
     momentum = leapfrog.first_momentum(rng_key, ravel_pytree(position)[0])
-    return AMAGOLDState(position, momentum, energy_at(potential, position))
+    return AMAGOLDState(position, momentum, check_acceptance(acceptance).init(potential, position))
 
 
 def build_kernel() -> Callable:
@@ -122,7 +133,8 @@ def build_kernel() -> Callable:
     -------
     Callable
         ``kernel(rng_key, state, potential, step_size, inverse_mass_matrix=None, *,
-        num_integration_steps=10, friction=0.25, resample_momentum=True) -> (state, info)``.
+        num_integration_steps=10, friction=0.25, resample_momentum=True, acceptance=full_pass())
+        -> (state, info)``.
     """
 
     def kernel(
@@ -135,28 +147,35 @@ def build_kernel() -> Callable:
         num_integration_steps: int = 10,
         friction: float = 0.25,
         resample_momentum: bool = True,
+        acceptance: Acceptance = FULL_PASS,
     ) -> tuple[AMAGOLDState, AMAGOLDInfo]:
-        """One transition: T minibatch gradients, one exact energy."""
-        key_momentum, key_path, key_accept = jax.random.split(rng_key, 3)
-        x, unravel = ravel_pytree(state.position)
-        metric = factors.factorize(inverse_mass_matrix, x.size)
-        r = state.momentum
-        if resample_momentum:
-            r = langevin.normal(key_momentum, x.size, x.dtype)
-
-        step = partial(leapfrog.step, metric=metric, step_size=step_size, friction=friction)
-        start = leapfrog.Phase(x, r, jnp.zeros((), x.dtype))
-        end = leapfrog.trajectory(key_path, start, step, potential, unravel, num_integration_steps)
-
-        position = unravel(end.x)
-        energy = energy_at(potential, position)
-        log_ratio = difference(state.potential_energy, energy) + end.accumulator
-        proposal = AMAGOLDState(position, end.momentum, energy)
-        rejected = AMAGOLDState(state.position, -r, state.potential_energy)
-        new_state, rate, is_accepted, is_divergent = langevin.accept(
-            key_accept, log_ratio, energy.value(), proposal, rejected
+        """One transition: T minibatch gradients, one test."""
+        key_path, key_accept = jax.random.split(rng_key)
+        start, end, unravel = leapfrog.propose(
+            key_path,
+            state,
+            leapfrog.step,
+            potential,
+            step_size,
+            inverse_mass_matrix,
+            num_integration_steps=num_integration_steps,
+            friction=friction,
+            resample_momentum=resample_momentum,
         )
-        return new_state, AMAGOLDInfo(rate, is_accepted, is_divergent, num_integration_steps)
+        position = unravel(end.x)
+        verdict = acceptance.test(
+            key_accept, potential, state.position, state.cache, position, end.accumulator
+        )
+        accepted = AMAGOLDState(position, end.momentum, verdict.cache)
+        rejected = AMAGOLDState(state.position, -start.momentum, state.cache)
+        info = AMAGOLDInfo(
+            verdict.acceptance_rate,
+            verdict.is_accepted,
+            verdict.is_divergent,
+            num_integration_steps,
+            verdict.num_rows,
+        )
+        return choose(verdict.is_accepted, accepted, rejected), info
 
     return kernel
 
@@ -169,6 +188,7 @@ def as_top_level_api(
     num_integration_steps: int = 10,
     friction: float = 0.25,
     resample_momentum: bool = True,
+    acceptance: Acceptance = FULL_PASS,
 ) -> SamplingAlgorithm:
     """AMAGOLD (Zhang, Cooper and De Sa, Algorithm 2): exact MCMC with minibatch gradients.
 
@@ -188,6 +208,9 @@ def as_top_level_api(
     resample_momentum
         Draw the momentum anew before each trajectory (reversible), or keep it (skew-reversible,
         which needs friction).
+    acceptance
+        Test of a proposal: :func:`blackjax_ext.acceptance.full_pass`, which is exact, or one that
+        reads fewer rows, of which :mod:`blackjax_ext.minibatch_tests` has approximate ones.
 
     Returns
     -------
@@ -197,8 +220,8 @@ def as_top_level_api(
     ------
     ValueError, TypeError
         For a step size that is not positive and finite, a number of steps below one, a friction
-        below zero, or of zero with a momentum that persists, something that is no potential, a
-        position that is empty or not floating.
+        below zero, or of zero with a momentum that persists, something that is no potential or no
+        acceptance test, a position that is empty or not floating.
 
     Examples
     --------
@@ -215,17 +238,13 @@ def as_top_level_api(
     >>> bool(info.acceptance_rate > 0.9)
     True
     """
-    check_positive("step_size", step_size)
-    leapfrog.check_friction(friction, num_integration_steps, resample_momentum)
-    return build_sampling_algorithm(
-        partial(
-            build_kernel(),
-            num_integration_steps=num_integration_steps,
-            friction=friction,
-            resample_momentum=resample_momentum,
-        ),
-        init,
-        check_potential(potential),
-        kernel_args=(step_size, factors.factorize(inverse_mass_matrix)),
-        pass_rng_key_to_init=True,
+    return leapfrog.sampling_algorithm(
+        partial(build_kernel(), acceptance=check_acceptance(acceptance)),
+        partial(init, acceptance=acceptance),
+        potential,
+        step_size,
+        inverse_mass_matrix,
+        num_integration_steps=num_integration_steps,
+        friction=friction,
+        resample_momentum=resample_momentum,
     )

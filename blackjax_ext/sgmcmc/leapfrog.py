@@ -34,20 +34,32 @@ Efficient Stochastic Gradient MCMC.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.mcmc import langevin
-from blackjax_ext.mcmc.factors import Factor
-from blackjax_ext.sgmcmc.potentials import StochasticPotential, check_size
+from blackjax_ext.mcmc.checks import check_positive
+from blackjax_ext.mcmc.factors import Factor, InverseMassMatrix, factorize
+from blackjax_ext.sgmcmc.potentials import StochasticPotential, check_potential, check_size
 
-__all__ = ["Phase", "check_friction", "first_momentum", "gradient_estimator", "step", "trajectory"]
+__all__ = [
+    "Phase",
+    "check_friction",
+    "first_momentum",
+    "gradient_estimator",
+    "propose",
+    "sampling_algorithm",
+    "step",
+    "trajectory",
+]
 
 
 class Phase(NamedTuple):
@@ -86,6 +98,32 @@ def step(
     accumulator = phase.accumulator + 0.5 * step_size * gradient @ (r + momentum)
     x = middle + 0.5 * step_size * metric.inverse_sqrt_times(momentum)
     return Phase(x, momentum, accumulator)
+
+
+def propose(
+    rng_key: PRNGKey,
+    state: Any,
+    step_fn: Callable[..., Phase],
+    potential: StochasticPotential,
+    step_size: Array | float,
+    inverse_mass_matrix: InverseMassMatrix,
+    *,
+    num_integration_steps: int,
+    friction: Array | float,
+    resample_momentum: bool,
+) -> tuple[Phase, Phase, Callable[[Array], ArrayTree]]:
+    """Both ends of a trajectory from a state with a position and a momentum, and the unraveller.
+
+    `step_fn` is :func:`step`, or another with its signature.
+    """
+    key_momentum, key_path = jax.random.split(rng_key)
+    x, unravel = ravel_pytree(state.position)
+    metric = factorize(inverse_mass_matrix, x.size)
+    r = first_momentum(key_momentum, x) if resample_momentum else state.momentum
+    start = Phase(x, r, jnp.zeros((), x.dtype))
+    move = partial(step_fn, metric=metric, step_size=step_size, friction=friction)
+    end = trajectory(key_path, start, move, potential, unravel, num_integration_steps)
+    return start, end, unravel
 
 
 def trajectory(
@@ -137,3 +175,32 @@ def check_friction(
             "friction must be positive with resample_momentum=False: nothing else would refresh "
             "the momentum; got 0."
         )
+
+
+def sampling_algorithm(
+    kernel: Callable,
+    init: Callable,
+    potential: StochasticPotential,
+    step_size: float,
+    inverse_mass_matrix: InverseMassMatrix,
+    *,
+    num_integration_steps: int,
+    friction: float,
+    resample_momentum: bool,
+) -> SamplingAlgorithm:
+    """The ``SamplingAlgorithm`` of a kernel with these parameters, after they have been checked."""
+    check_positive("step_size", step_size)
+    check_friction(friction, num_integration_steps, resample_momentum)
+    bound = partial(
+        kernel,
+        num_integration_steps=num_integration_steps,
+        friction=friction,
+        resample_momentum=resample_momentum,
+    )
+    return build_sampling_algorithm(
+        bound,
+        init,
+        check_potential(potential),
+        kernel_args=(step_size, factorize(inverse_mass_matrix)),
+        pass_rng_key_to_init=True,
+    )

@@ -25,20 +25,30 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from blackjax_ext.mcmc.checks import check_position, check_positive
+from blackjax_ext.sgmcmc.expansion import Expansion, expand
+from blackjax_ext.sgmcmc.linear_predictors import LinearPredictor, energy, linear_predictor
+from blackjax_ext.sgmcmc.rows import Rows, count_rows, expanded
 from blackjax_ext.sgmcmc.sums import Pair, add, as_pair, over_rows
 
 __all__ = [
     "Anchor",
+    "Expansion",
+    "LinearPredictor",
     "Pair",
+    "Rows",
     "StochasticPotential",
     "anchor_at",
     "anchored",
     "check_potential",
     "control_variate",
+    "energy",
     "energy_at",
     "exact",
+    "expand",
+    "expanded_minibatch",
     "full_batch",
     "gaussian_noise",
+    "linear_predictor",
     "minibatch",
 ]
 
@@ -56,11 +66,15 @@ class StochasticPotential(NamedTuple):
         ``draw(rng_key) -> batch``, the random component of one gradient.
     stochastic_grad
         ``stochastic_grad(x, batch)``, a pytree like the position.
+    rows
+        The same energy row by row, for acceptance tests that do not read all of them; None where
+        there are no rows.
     """
 
     potential: Callable[[ArrayTree], Array | Pair]
     draw: Callable[[PRNGKey], Batch]
     stochastic_grad: Callable[[ArrayTree, Batch], ArrayTree]
+    rows: Rows | None = None
 
 
 def minibatch(
@@ -118,11 +132,19 @@ def minibatch(
     if chunk_size is not None:
         check_size("chunk_size", chunk_size)
     functions = (logprior_fn, loglikelihood_fn)
+    terms = Partial(partial(row_terms, loglikelihood_fn), data)
     return StochasticPotential(
         Partial(partial(posterior_energy, functions, num_rows, chunk_size), data),
         Partial(partial(draw_rows, num_rows, batch_size), data),
         Partial(partial(minibatch_gradient, functions, num_rows)),
+        Rows(Partial(logprior_fn), terms, num_rows),
     )
+
+
+def row_terms(loglikelihood_fn: Callable, data: ArrayTree, x: ArrayTree, indices: Array) -> Array:
+    """Log likelihoods of the rows with these indices."""
+    rows = jax.tree.map(lambda a: a[indices], data)
+    return jax.vmap(loglikelihood_fn, (None, 0))(x, rows)
 
 
 def posterior_energy(
@@ -240,9 +262,8 @@ def full_gradient(energy: Callable, x: ArrayTree) -> ArrayTree:
 def exact(potential: StochasticPotential) -> StochasticPotential:
     """`potential` with its exact gradient, a full pass over the data, for its estimate."""
     energy = as_partial(potential.potential)
-    return StochasticPotential(
-        energy, Partial(the_key), Partial(partial(noisy_gradient, 0.0), energy)
-    )
+    gradient = Partial(partial(noisy_gradient, 0.0), energy)
+    return StochasticPotential(energy, Partial(the_key), gradient, potential.rows)
 
 
 class Anchor(NamedTuple):
@@ -290,8 +311,9 @@ def control_variate(
 
     Returns
     -------
-    A potential with the same energy. Cost: at once, one full gradient, and D more of them for a
-    Hessian; then two minibatch gradients for one, or three with order 2.
+    A potential with the same energy, whose `rows` too have the expansion taken out
+    (:func:`blackjax_ext.sgmcmc.rows.expanded`). Cost: at once, one full gradient, and D more of
+    them for a Hessian; then two minibatch gradients for one, or three with order 2.
 
     Raises
     ------
@@ -343,7 +365,8 @@ def anchored(potential: StochasticPotential, anchor: Anchor, order: int) -> Stoc
     """`potential` with the control variate of a known anchor; see :func:`control_variate`."""
     parts = (as_partial(potential.potential), as_partial(potential.stochastic_grad))
     gradient = Partial(partial(anchored_gradient, order), *parts, anchor)
-    return potential._replace(stochastic_grad=gradient)
+    rows = None if potential.rows is None else expanded(potential.rows, anchor)
+    return potential._replace(stochastic_grad=gradient, rows=rows)
 
 
 def as_partial(function: Callable) -> Partial:
@@ -380,25 +403,88 @@ def check_fits(anchor: ArrayTree, position: ArrayTree) -> None:
         raise ValueError(f"anchor must fit the position, of shapes {wanted}; got {shapes}.")
 
 
+def expanded_minibatch(expansion: Expansion, batch_size: int) -> StochasticPotential:
+    r"""Energy of an expanded posterior, with the control variate that its expansion is.
+
+    .. math::
+        \hat{g}(x; \zeta) = \nabla S(x)
+        + \frac{N}{B} \sum_{i \in \zeta} A_i^T \left[ \nabla\phi_i(\eta_i)
+        - \nabla\phi_i(a_i) - \nabla^2\phi_i(a_i)\, t_i \right],
+
+    the gradient of :func:`control_variate` with two reads of each row instead of three gradients;
+    the second derivatives for order 2 alone. Notation of
+    :mod:`blackjax_ext.sgmcmc.linear_predictors`.
+
+    Parameters
+    ----------
+    expansion
+        Of :func:`expand`.
+    batch_size
+        B, from 1 to N; 0 leaves the sum out, which is exact too: then S alone drives the
+        trajectory.
+
+    Returns
+    -------
+    A potential. Cost: B rows and D^2 for a gradient, N rows for an energy, in chunks.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For something that is no expansion, or a batch size that is not a whole number from 0 to N.
+    """
+    if not isinstance(expansion, Expansion) or expansion.posterior is None:
+        raise TypeError(f"expansion must be one that expand makes; got {expansion!r}.")
+    if batch_size != 0:
+        check_size("batch_size", batch_size, expansion.num_rows)
+    draw = Partial(partial(draw_indices, expansion.num_rows, batch_size))
+    energy_fn = Partial(energy, expansion.posterior)
+    return StochasticPotential(energy_fn, draw, Partial(expanded_gradient, expansion))
+
+
+def draw_indices(num_rows: int, batch_size: int, rng_key: PRNGKey) -> Array:
+    """Rows by their numbers, drawn with replacement."""
+    return jax.random.randint(rng_key, (batch_size,), 0, num_rows)
+
+
+def expanded_gradient(expansion: Expansion, x: ArrayTree, indices: Array) -> ArrayTree:
+    """Gradient of the surrogate energy, corrected by the rows of a minibatch."""
+    posterior = expansion.posterior
+    assert posterior is not None
+    a, unravel = ravel_pytree(expansion.position)
+    check_fits(expansion.position, x)
+    d = ravel_pytree(x)[0] - a
+    gradient = expansion.gradient - ravel_pytree(jax.grad(posterior.logprior)(x))[0]
+    if expansion.order == 2:
+        gradient = gradient + expansion.hessian @ d
+    if not indices.size:
+        return unravel(gradient)
+    eta, changes, rows = jax.linearize(
+        lambda x: posterior.read(unravel(x), indices), a, has_aux=True
+    )
+
+    def excess(eta, t, row):
+        slope = partial(jax.grad(posterior.loss), row=row)
+        there = slope(jax.tree.map(jnp.add, eta, t))
+        if expansion.order == 1:
+            return jax.tree.map(jnp.subtract, there, slope(eta))
+        here, bend = jax.jvp(slope, (eta,), (t,))
+        return jax.tree.map(lambda a, b, c: a - b - c, there, here, bend)
+
+    excesses = jax.vmap(excess)(eta, changes(d), rows)
+    (rest,) = jax.linear_transpose(changes, d)(excesses)
+    return unravel(gradient + expansion.num_rows / indices.size * rest)
+
+
 def check_potential(potential: StochasticPotential) -> StochasticPotential:
-    """Return `potential`; raise TypeError unless it is three functions."""
+    """Return `potential`; raise TypeError unless it is three functions, and rows if any."""
     is_potential = isinstance(potential, StochasticPotential)
-    if not is_potential or not all(callable(function) for function in potential):
+    if not is_potential or not all(callable(function) for function in potential[:3]):
         raise TypeError(
             "potential must be a StochasticPotential of three functions, such as those that "
             "blackjax_ext.potentials.minibatch and full_batch make; "
             f"got {type(potential).__name__}."
         )
     return potential
-
-
-def count_rows(data: ArrayTree) -> int:
-    """Number of rows; ValueError for none or for arrays with different numbers of them."""
-    shapes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(data)}
-    if len(shapes) != 1 or shapes <= {(), (0,)}:
-        found = sorted(jnp.shape(leaf) for leaf in jax.tree.leaves(data))
-        raise ValueError(f"data must be arrays that lead with the same N > 0 rows; got {found}.")
-    return shapes.pop()[0]
 
 
 def check_size(name: str, value: int, most: int | None = None) -> None:

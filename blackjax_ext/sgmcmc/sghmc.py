@@ -20,18 +20,16 @@ Zhang, A. F. Cooper and C. De Sa 2020, AMAGOLD.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
+from blackjax.base import SamplingAlgorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import factors, langevin
-from blackjax_ext.mcmc.checks import check_position, check_positive
+from blackjax_ext.mcmc import factors
+from blackjax_ext.mcmc.checks import check_position
 from blackjax_ext.sgmcmc import leapfrog
 from blackjax_ext.sgmcmc.leapfrog import Phase
 from blackjax_ext.sgmcmc.potentials import StochasticPotential, check_potential
@@ -123,20 +121,21 @@ def build_kernel() -> Callable:
         resample_momentum: bool = True,
     ) -> tuple[SGHMCState, SGHMCInfo]:
         """One transition: T minibatch gradients."""
-        key_momentum, key_path = jax.random.split(rng_key)
-        x, unravel = ravel_pytree(state.position)
-        metric = factors.factorize(inverse_mass_matrix, x.size)
-        r = state.momentum
-        if resample_momentum:
-            r = langevin.normal(key_momentum, x.size, x.dtype)
-
-        move = partial(step, metric=metric, step_size=step_size, friction=friction)
-        start = Phase(x, r, jnp.zeros((), x.dtype))
-        end = leapfrog.trajectory(key_path, start, move, potential, unravel, num_integration_steps)
+        start, end, unravel = leapfrog.propose(
+            rng_key,
+            state,
+            step,
+            potential,
+            step_size,
+            inverse_mass_matrix,
+            num_integration_steps=num_integration_steps,
+            friction=friction,
+            resample_momentum=resample_momentum,
+        )
         is_finite = jnp.isfinite(end.x).all() & jnp.isfinite(end.momentum).all()
         # the momentum that led astray is not kept
-        x = jnp.where(is_finite, end.x, x)
-        momentum = jnp.where(is_finite, end.momentum, -r)
+        x = jnp.where(is_finite, end.x, start.x)
+        momentum = jnp.where(is_finite, end.momentum, -start.momentum)
         rate = is_finite.astype(x.dtype)
         info = SGHMCInfo(rate, is_finite, ~is_finite, num_integration_steps)
         return SGHMCState(unravel(x), momentum), info
@@ -191,17 +190,13 @@ def as_top_level_api(
     >>> state.position.shape
     (3,)
     """
-    check_positive("step_size", step_size)
-    leapfrog.check_friction(friction, num_integration_steps, resample_momentum)
-    return build_sampling_algorithm(
-        partial(
-            build_kernel(),
-            num_integration_steps=num_integration_steps,
-            friction=friction,
-            resample_momentum=resample_momentum,
-        ),
+    return leapfrog.sampling_algorithm(
+        build_kernel(),
         init,
-        check_potential(potential),
-        kernel_args=(step_size, factors.factorize(inverse_mass_matrix)),
-        pass_rng_key_to_init=True,
+        potential,
+        step_size,
+        inverse_mass_matrix,
+        num_integration_steps=num_integration_steps,
+        friction=friction,
+        resample_momentum=resample_momentum,
     )

@@ -266,8 +266,8 @@ def as_top_level_api(
 
     Returns
     -------
-    A ``SamplingAlgorithm`` with ``init(position, params, logprior_fn)`` and ``step(rng_key, state,
-    batch)``.
+    A ``SamplingAlgorithm`` with ``init(position, params, logprior_fn)`` and
+    ``step(rng_key, state, batch)``.
 
     Raises
     ------

@@ -7,27 +7,41 @@ from typing import Any, Literal, NamedTuple, Unpack, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro.util import not_jax_tracer
 
 import blackjax_ext
+from blackjax_ext.mcmc.factors import Factor
+from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance, subsampled
 from blackjax_ext.sgmcmc.leapfrog import check_friction
+from blackjax_ext.sgmcmc.minibatch_tests import barker_test, sequential_test
 from blackjax_ext.sgmcmc.potentials import (
     Anchor,
+    Expansion,
     StochasticPotential,
-    anchor_at,
     anchored,
     check_size,
     energy_at,
+    expand,
+    expanded_minibatch,
 )
 from numpyro_fwd import start
 from numpyro_fwd.adaptation import AdaptState
 from numpyro_fwd.algorithm import Algorithm, Facts, Target
+from numpyro_fwd.descent import check_optimizer, descend
 from numpyro_fwd.kernel import BlackJAXKernel, KernelOptions
-from numpyro_fwd.minibatch_views import FullView, check_model, stochastic_potential
-from numpyro_fwd.model import View
-from numpyro_fwd.state import KernelState, ravel_each
+from numpyro_fwd.minibatch_views import (
+    FullView,
+    check_model,
+    size_of_epoch,
+    stochastic_potential,
+)
+from numpyro_fwd.model import View, run_with, split_arguments
+from numpyro_fwd.predictors import batch_size_of, check_predictors, linear_predictor_of
+from numpyro_fwd.state import KernelState, ravel_each, split_each
 
 __all__ = ["AMAGOLD", "L2MC", "SGHMC"]
 
@@ -36,6 +50,8 @@ ControlVariate = Literal["first_order", "second_order"]
 # a friction of 1/4 it is -0.1
 LENGTH = 2.0
 ORDERS = {None: 0, "first_order": 1, "second_order": 2}
+TESTS = {"full": FULL_PASS, "sequential": sequential_test(), "barker": barker_test()}
+NUM_EPOCHS = 3  # as in section 6.3 of the paper
 NO_ANCHOR = (
     "control_variate={!r} needs the mode of the full data, and Newton's path from the start found "
     "none: give init_params near one, or control_variate=None, which is exact too and accepts less."
@@ -115,6 +131,8 @@ class MinibatchKernel(BlackJAXKernel):
     """
 
     needs_minibatches = True
+    # whether the acceptance test is the subsampled one, of an expansion that the state shares
+    is_subsampled = False
 
     def __init__(
         self,
@@ -126,6 +144,8 @@ class MinibatchKernel(BlackJAXKernel):
         num_integration_steps: int,
         friction: float,
         resample_momentum: bool,
+        num_epochs: int | None,
+        optimizer: optax.GradientTransformation | None,
         **options: Any,
     ):
         if model is None or options.get("potential_fn") is not None:
@@ -141,7 +161,12 @@ class MinibatchKernel(BlackJAXKernel):
             )
         if chunk_size is not None:
             check_size("chunk_size", chunk_size)
+        if num_epochs:
+            check_size("num_epochs", num_epochs)
+        check_optimizer(optimizer)
         check_friction(friction, num_integration_steps, resample_momentum)
+        self._num_epochs = num_epochs
+        self._optimizer = optimizer
         self._control_variate = control_variate
         self._order = ORDERS[control_variate]
         self._chunk_size = chunk_size
@@ -167,23 +192,83 @@ class MinibatchKernel(BlackJAXKernel):
         model_kwargs: dict | None,
     ) -> KernelState:
         """First state: one chain for a key, vectorized chains for a batch of keys."""
+        if self._order and GIBBS_SITES_KWARG in (model_kwargs or {}):
+            raise ValueError(
+                "control_variate must be None inside Gibbs, where the energy that it expands "
+                f"changes with the other sites; got {self._control_variate!r}."
+            )
         model = cast(Callable, self._model)
-        check_model(model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches)
+        with jax.ensure_compile_time_eval():  # keys and starts may be traced, arguments are not
+            check_model(model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches)
         return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
 
     def _takes_metric(self) -> bool:
-        return self._adapt_mass_matrix or self._order > 0
+        if self._order:
+            return self._warm_start and self._num_warmup > 0
+        return self._adapt_mass_matrix
+
+    def _prepare(self, z, model_args, model_kwargs) -> Expansion | None:
+        """The expansion of the rows at the mode, for the subsampled test: all that grows with N."""
+        if not self.is_subsampled:
+            return None
+        first = jax.tree.map(lambda leaf: leaf[0], z)
+        # parallel chains have traced starts
+        if not all(not_jax_tracer(leaf) for leaf in jax.tree.leaves(first)):
+            first = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), first)
+        with jax.ensure_compile_time_eval():
+            model = cast(Callable, self._model)
+            posterior = linear_predictor_of(model, model_args, model_kwargs)
+            check_predictors(posterior, model, model_args, model_kwargs, first)
+            return expand(posterior, first, order=self._order).without_data()
+
+    def _first_metric(self, x: Array, shared: Expansion | None) -> Factor:
+        if shared is None or self._inverse_mass_matrix is not None:
+            return super()._first_metric(x, shared)
+        return shared.metric if self._dense_mass else start.diagonal(shared.metric)
 
     def _is_warm(self, size: int) -> bool:
-        is_on = self._warm_start and (self._adapt_mass_matrix or self._order > 0)
-        return is_on and size <= start.MAX_DIMENSION["reverse"] and self._num_warmup > 0
+        if self.is_subsampled:  # the expansion has found the mode
+            return False
+        if self._order:  # there must be an anchor
+            return True
+        return self._takes_metric() and not self._epochs(size) and super()._is_warm(size)
 
-    def _target_of(self, model_args: tuple, model_kwargs: dict | None) -> Any:
+    def _epochs(self, size: int) -> int:
+        """Passes over the data of the optimizer that looks for a start."""
+        if not self._warm_start or not self._num_warmup:
+            return 0
+        if self._num_epochs is None:
+            return 0 if super()._is_warm(size) else NUM_EPOCHS
+        return self._num_epochs
+
+    def _descended(self, rng_key, z, model_args, model_kwargs) -> Any:
+        """Positions `z` after as many epochs of the optimizer, each with its own minibatches."""
+        split = split_arguments(model_args, model_kwargs)
         model = cast(Callable, self._model)
+        per_epoch, num_rows = size_of_epoch(model, model_args, model_kwargs)
+        num_steps = per_epoch * self._epochs(ravel_each(z).shape[1])
+
+        def program(arrays, rng_key, z):
+            arguments, keywords = split.join(arrays)
+            potential = stochastic_potential(model, arguments, keywords, self._chunk_size)
+            return jax.vmap(
+                lambda key, z: descend(key, potential, z, num_steps, num_rows, self._optimizer)
+            )(rng_key, z)
+
+        return run_with(split, jax.jit(program), rng_key, z)
+
+    def _target_of(self, model_args: tuple, model_kwargs: dict | None, shared: Any) -> Any:
+        model = cast(Callable, self._model)
+        if shared is not None:
+            expansion = shared.of(linear_predictor_of(model, model_args, model_kwargs))
+            batch_size = batch_size_of(model, model_args, model_kwargs)
+            test = {"acceptance": subsampled(expansion)}
+            algorithm = Algorithm(self._algorithm.api, self._algorithm.parameters | test)
+            return AnchoredTarget(algorithm, expanded_minibatch(expansion, batch_size), 0)
         potential = stochastic_potential(model, model_args, model_kwargs, self._chunk_size)
         return AnchoredTarget(self._algorithm, potential, self._order)
 
-    def _begin(self, rng_key, z, model_args, model_kwargs) -> tuple[Any, AdaptState, Array]:
+    def _begin(self, rng_key, z, model_args, model_kwargs, shared) -> tuple[Any, AdaptState, Array]:
         size = ravel_each(z).shape[1]
         if self._order and size > start.MAX_DIMENSION["reverse"]:
             raise ValueError(
@@ -195,28 +280,51 @@ class MinibatchKernel(BlackJAXKernel):
         model = cast(Callable, self._model)
         in_chunks = partial(energy_in_chunks, model, self._chunk_size)
         self._view = cast(View, self._view)._replace(potential_fn=in_chunks)
-        inner, adapt_state, rng_key = super()._begin(rng_key, z, model_args, model_kwargs)
+        if self._epochs(size):
+            rng_key, key_descent = split_each(rng_key, 2)
+            z = self._descended(key_descent, z, model_args, model_kwargs)
+        if shared is not None and self._takes_metric():
+            rng_key, z = starts(rng_key, shared)
+        inner, adapt_state, rng_key = super()._begin(rng_key, z, model_args, model_kwargs, shared)
         for leaf in jax.tree.leaves(inner.anchor):
             if not_jax_tracer(leaf) and not np.isfinite(leaf).all():
                 raise ValueError(NO_ANCHOR.format(self._control_variate))
         return inner, adapt_state, rng_key
 
-    def _first_inner(self, target: Any, rng_key, position, metric):
-        """States with the mode as their anchor, from the best of the starts; NaN for no mode."""
-        inner = self._inner(target, rng_key, position, metric)
+    def _reuse(self, split, function, x) -> Callable:
+        # an anchor outlives the search: it must be of this very model
+        return jax.jit(function) if self._order else super()._reuse(split, function, x)
+
+    def _find_start(self, rng_key, logdensity_fn, x, target_fn, unravel):
+        """With a control variate, draws around the mode; and the mode as its anchor."""
         if not self._order:
-            return inner
-        x = ravel_each(position)
-        unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], position))[1]
-        best = x[jnp.argmax(inner.logdensity)] if hasattr(inner.chain, "potential_energy") else x[0]
-        mode, distance = start.mode(lambda x: energy_at(target.potential, unravel(x)), best)
-        mode = jnp.where(distance < 1.0, mode, jnp.nan)
-        anchor = anchor_at(target.potential, unravel(mode), self._order)
+            return super()._find_start(rng_key, logdensity_fn, x, target_fn, unravel)
+        potential = target_fn().potential
+        best = x[jnp.argmax(jax.vmap(logdensity_fn)(x))]
+        mode = start.mode(lambda x: energy_at(potential, unravel(x)), best)
+        # NaN for no mode
+        gradient = jnp.where(mode.distance < 1.0, -mode.gradient, jnp.nan)
+        anchor = Anchor(unravel(mode.x), gradient, -mode.hessian if self._order == 2 else None)
+        if self._takes_metric():
+            draw = partial(start.approximate, logdensity_fn=logdensity_fn)
+            x = jax.vmap(lambda key: draw(key, x=mode.x, metric=mode.metric).draw)(rng_key)
+        return x, mode.metric, anchor
+
+    def _with_found(self, inner: Any, found: Any) -> Any:
+        """States with the anchor."""
+        num_chains = inner.chain.momentum.shape[0]
 
         def for_each(leaf):
-            return jnp.broadcast_to(leaf, (x.shape[0], *leaf.shape))
+            return jnp.broadcast_to(leaf, (num_chains, *leaf.shape))
 
-        return inner._replace(anchor=jax.tree.map(for_each, anchor))
+        return inner._replace(anchor=jax.tree.map(for_each, found))
+
+    def _first_step_size(self, target, rng_key, inner, metric) -> Array:
+        """In coordinates that the mode has whitened, one that needs no search."""
+        if not (self._order and self._adapt_step_size and self._takes_metric()):
+            return super()._first_step_size(target, rng_key, inner, metric)
+        most = min(self._step_size, LENGTH / self._num_integration_steps)
+        return jnp.full(rng_key.shape[:1], most, metric.inverse_sqrt.dtype)
 
     def _kept(self, old: Any, new: Any) -> Any:
         return new._replace(anchor=old.anchor)
@@ -241,6 +349,18 @@ class MinibatchKernel(BlackJAXKernel):
         return 0.65
 
 
+def starts(rng_key: Array, expansion: Expansion) -> tuple[Array, Any]:
+    """New keys, and a draw from the normal approximation at the anchor for each of them."""
+    rng_key, key_draw = split_each(rng_key, 2)
+    a, unravel = ravel_pytree(expansion.position)
+
+    def draw(key):
+        noise = jax.random.normal(key, a.shape, a.dtype)
+        return unravel(a + expansion.metric.inverse_sqrt_times(noise))
+
+    return rng_key, jax.vmap(draw)(key_draw)
+
+
 class AMAGOLD(MinibatchKernel):
     r"""AMAGOLD (Zhang, Cooper and De Sa, Algorithm 2): exact, with minibatch gradients.
 
@@ -256,7 +376,19 @@ class AMAGOLD(MinibatchKernel):
     :param friction: beta >= 0, in whitened coordinates. None for 1/4, which damps the noise of the
         gradient, or for 0 where a control variate leaves little of it and the momentum is fresh.
     :param resample_momentum: Draw the momentum anew for each trajectory (reversible), or keep it.
+    :param acceptance: "full" is exact and reads all N rows once per transition. "subsampled" is as
+        exact and reads a few: for rows that see the latents only through linear predictors, with a
+        distribution whose derivatives are bounded (:mod:`blackjax_ext.sgmcmc.thinning`), and any
+        prior. Nothing in a transition then grows with N; mode, bounds and alias table are found
+        before the warm-up, which the extra field ``inner.num_rows`` does not count. Or an
+        approximate test that reads a part of the rows:
+        "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or one of these with
+        other parameters. With these the potential energy is not evaluated and shows as NaN.
     :param chunk_size: Rows read at once by the energy; None for 8192.
+    :param num_epochs: Passes over the data, before the warm-up, of an optimizer on minibatches that
+        looks for a start. None for 3 beyond 512 dimensions, and none below, where Newton's path
+        does.
+    :param optimizer: Of optax, for the energy over the number of rows; None for Adam.
     :param options: See :class:`BlackJAXKernel`. With a control variate, `dense_mass` is on and
         `adapt_mass_matrix` off by default: the metric is the curvature that the warm start finds.
 
@@ -284,9 +416,28 @@ class AMAGOLD(MinibatchKernel):
         num_integration_steps: int = 10,
         friction: float | None = None,
         resample_momentum: bool = True,
+        acceptance: Literal["full", "subsampled", "sequential", "barker"] | Acceptance = "full",
         chunk_size: int | None = None,
+        num_epochs: int | None = None,
+        optimizer: optax.GradientTransformation | None = None,
         **options: Unpack[KernelOptions],
     ):
+        self.is_subsampled = isinstance(acceptance, str) and acceptance == "subsampled"
+        if self.is_subsampled:
+            if control_variate is None:
+                raise ValueError(
+                    'control_variate must be "second_order" or "first_order" with '
+                    'acceptance="subsampled", whose expansion it is; got None.'
+                )
+            acceptance = "full"  # until there is an expansion
+        self._acceptance = acceptance
+        if isinstance(acceptance, str) and acceptance in TESTS:
+            acceptance = TESTS[acceptance]
+        if not isinstance(acceptance, Acceptance):
+            raise ValueError(
+                f"acceptance must be one of {sorted([*TESTS, 'subsampled'])}, or an Acceptance of "
+                f"blackjax_ext; got {acceptance!r}."
+            )
         if friction is None:
             friction = 0.0 if control_variate is not None and resample_momentum else 0.25
         super().__init__(
@@ -297,8 +448,15 @@ class AMAGOLD(MinibatchKernel):
             friction=friction,
             resample_momentum=resample_momentum,
             chunk_size=chunk_size,
+            num_epochs=num_epochs,
+            optimizer=optimizer,
+            acceptance=acceptance,
             **options,
         )
+
+    def best_accept_prob(self, size: int) -> float:
+        """0.65, that of HMC (Beskos et al. 2013), or as much of Barker's test, at most 1/2."""
+        return 0.41 if self._acceptance == "barker" else super().best_accept_prob(size)
 
 
 class L2MC(MinibatchKernel):
@@ -312,6 +470,8 @@ class L2MC(MinibatchKernel):
     :param friction: beta >= 0, in whitened coordinates.
     :param resample_momentum: As for :class:`AMAGOLD`.
     :param chunk_size: As for :class:`AMAGOLD`.
+    :param num_epochs: As for :class:`AMAGOLD`.
+    :param optimizer: As for :class:`AMAGOLD`.
     :param options: See :class:`BlackJAXKernel`.
     """
 
@@ -325,6 +485,8 @@ class L2MC(MinibatchKernel):
         friction: float = 0.25,
         resample_momentum: bool = True,
         chunk_size: int | None = None,
+        num_epochs: int | None = None,
+        optimizer: optax.GradientTransformation | None = None,
         **options: Unpack[KernelOptions],
     ):
         super().__init__(
@@ -335,6 +497,8 @@ class L2MC(MinibatchKernel):
             friction=friction,
             resample_momentum=resample_momentum,
             chunk_size=chunk_size,
+            num_epochs=num_epochs,
+            optimizer=optimizer,
             **options,
         )
 
@@ -351,6 +515,8 @@ class SGHMC(MinibatchKernel):
     :param friction: beta >= 0, in whitened coordinates.
     :param resample_momentum: As for :class:`AMAGOLD`.
     :param chunk_size: Rows read at once while the start is looked for.
+    :param num_epochs: As for :class:`AMAGOLD`.
+    :param optimizer: As for :class:`AMAGOLD`.
     :param options: See :class:`BlackJAXKernel`. `step_size` is 0.1 by default.
     """
 
@@ -363,6 +529,8 @@ class SGHMC(MinibatchKernel):
         friction: float = 0.25,
         resample_momentum: bool = True,
         chunk_size: int | None = None,
+        num_epochs: int | None = None,
+        optimizer: optax.GradientTransformation | None = None,
         **options: Unpack[KernelOptions],
     ):
         for name in ("adapt_step_size", "target_accept_prob"):
@@ -379,5 +547,7 @@ class SGHMC(MinibatchKernel):
             friction=friction,
             resample_momentum=resample_momentum,
             chunk_size=chunk_size,
+            num_epochs=num_epochs,
+            optimizer=optimizer,
             **arguments,
         )

@@ -8,8 +8,7 @@ import pytest
 
 import blackjax_ext
 from blackjax_ext import potentials
-from blackjax_ext.mcmc import langevin
-from blackjax_ext.sgmcmc import leapfrog, sums
+from blackjax_ext.sgmcmc import amagold, leapfrog, sums
 from tests.laws import conduct, laws, minibatch
 from tests.laws.minibatch import BIASED, ROWS
 
@@ -115,7 +114,7 @@ def test_takes_any_pytree(row, x64):
     conduct.takes_any_pytree(row)
 
 
-TRUE_STEP, TRUE_ACCEPT, TRUE_TRAJECTORY = leapfrog.step, langevin.accept, leapfrog.trajectory
+TRUE_STEP, TRUE_CHOICE, TRUE_TRAJECTORY = leapfrog.step, amagold.choose, leapfrog.trajectory
 
 
 def energy_without_prior(functions, *arguments):
@@ -147,21 +146,20 @@ def step_with_half_the_noise(phase, gradient_fn, noise, *arguments, **keywords):
     return TRUE_STEP(phase, gradient_fn, noise / jnp.sqrt(2.0), *arguments, **keywords)
 
 
-def accept_without_a_flip(key, log_ratio, value, end, start):
+def choice_without_a_flip(is_accepted, accepted, rejected):
     """A rejection keeps the direction of the momentum."""
-    return TRUE_ACCEPT(key, log_ratio, value, end, start._replace(momentum=-start.momentum))
+    return TRUE_CHOICE(is_accepted, accepted, rejected._replace(momentum=-rejected.momentum))
 
 
-def accept_with_the_old_energy(key, log_ratio, value, end, start):
+def choice_with_the_old_energy(is_accepted, accepted, rejected):
     """U is not refreshed after an acceptance."""
-    end = end._replace(potential_energy=start.potential_energy)
-    return TRUE_ACCEPT(key, log_ratio, value, end, start)
+    return TRUE_CHOICE(is_accepted, accepted._replace(cache=rejected.cache), rejected)
 
 
-def accept_everything(key, log_ratio, value, end, start):
+def choice_of_everything(is_accepted, accepted, rejected):
     """The acceptance test is deleted, and its rate still reported."""
-    _, *facts = TRUE_ACCEPT(key, log_ratio, value, end, start)
-    return end, *facts
+    del is_accepted, rejected
+    return accepted
 
 
 def trajectory_with_a_moving_anchor(key, phase, step, potential, unravel, num_steps):
@@ -210,15 +208,15 @@ MUTATIONS = {
         *(invariance("persistent"), "invariance"),
     ),
     "momentum_not_flipped": (
-        *(langevin, "accept", accept_without_a_flip),
+        *(amagold, "choose", choice_without_a_flip),
         *(invariance("persistent"), "invariance"),
     ),
     "old_energy": (
-        *(langevin, "accept", accept_with_the_old_energy),
+        *(amagold, "choose", choice_with_the_old_energy),
         *(invariance("first_order"), "invariance"),
     ),
     "accept_everything": (
-        *(langevin, "accept", accept_everything),
+        *(amagold, "choose", choice_of_everything),
         *(invariance("noise"), "invariance"),
     ),
     "anchor_follows": (

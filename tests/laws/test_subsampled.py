@@ -1,0 +1,167 @@
+"""The subsampled acceptance test is exact, and planted bugs are found."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from blackjax_ext.sgmcmc import expansion, linear_predictors, thinning
+from tests.laws import laws, subsampled
+from tests.laws.subsampled import ROWS
+
+
+@pytest.fixture(autouse=True)
+def no_full_pass(monkeypatch):
+    """Only events decide, however many there are, unless a test says otherwise."""
+    monkeypatch.setattr(thinning, "MAX_PASSES", math.inf)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_exact_starts_stay_exact(name, monkeypatch):
+    monkeypatch.setattr(thinning, "MAX_PASSES", ROWS[name].max_passes)
+    laws.power(subsampled.invariance(ROWS[name]))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ROWS)
+def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
+    monkeypatch.setattr(thinning, "MAX_PASSES", ROWS[name].max_passes)
+    laws.power(subsampled.invariance(ROWS[name], laws.FULL))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_acceptance_is_the_product_of_the_factors(order):
+    subsampled.acceptance_is_the_product(order)
+
+
+def test_tight_bound_is_enough():
+    subsampled.tight_bound_is_enough()
+
+
+def test_energy_is_kept_in_float32():
+    subsampled.energy_is_kept()
+
+
+def test_far_moves_read_all_rows(monkeypatch):
+    monkeypatch.setattr(thinning, "MAX_PASSES", 1e-9)
+    expanded = subsampled.expansion(2)
+    for pair in subsampled.PAIRS:
+        old, new = (jnp.asarray(x, jnp.float32) for x in (pair.old, pair.new))
+        energy = thinning.surrogate(expanded, old)
+        found = thinning.decide(jax.random.key(0), expanded, old, energy, new, pair.rho)
+        log_ratio = subsampled.logdensity(new) - subsampled.logdensity(old) + pair.rho
+        assert found.num_rows == subsampled.NUM_ROWS
+        np.testing.assert_allclose(found.acceptance_rate, min(1, math.exp(log_ratio)), rtol=1e-4)
+
+
+def test_vmap_is_loop(x64):
+    expanded = subsampled.expansion(2, jnp.float64)
+    old, new = (jnp.asarray(x) for x in subsampled.PAIRS[0][:2])
+    energy = thinning.surrogate(expanded, old)
+
+    def one(key):
+        return thinning.decide(key, expanded, old, energy, new, 0.7)
+
+    keys = jax.random.split(jax.random.key(1), 20)
+    together, alone = jax.jit(jax.vmap(one))(keys), jax.jit(one)
+    for i, key in enumerate(keys):
+        for a, b in zip(jax.tree.map(lambda x, i=i: x[i], together), alone(key), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9)
+
+
+def test_nothing_finite_is_needed_to_reject():
+    expanded = subsampled.expansion(2)
+    old, new = jnp.zeros(3), jnp.array([jnp.nan, 0.0, 0.0])
+    energy = thinning.surrogate(expanded, old)
+    found = jax.jit(thinning.decide)(jax.random.key(0), expanded, old, energy, new, 1.0)
+    assert found.is_divergent and not found.is_accepted and found.num_rows == 0
+    huge = jnp.full(3, 1e30)
+    found = jax.jit(thinning.decide)(jax.random.key(0), expanded, old, energy, huge, 1.0)
+    assert not found.is_accepted
+
+
+TRUE_THIN, TRUE_SURROGATE, TRUE_REMAINDER = thinning.thin, thinning.surrogate, thinning.remainder
+TRUE_TABLE, TRUE_CHANGE = expansion.table_of, thinning.change_of_all
+
+
+def thin_with_a_cap(key, expanded, move, is_on):
+    """No more than about four events."""
+    total = jnp.minimum(expanded.total, 4.0 / move.reach)
+    return TRUE_THIN(key, replace(expanded, total=total), move, is_on)
+
+
+def thin_without_a_veto(key, expanded, move, is_on):
+    """Events are counted and do nothing."""
+    events = TRUE_THIN(key, expanded, move, is_on)
+    return events._replace(is_vetoed=jnp.zeros_like(events.is_vetoed))
+
+
+def table_with_bounds_too_small(psi, margin):
+    """A tenth is missing from every bound."""
+    return TRUE_TABLE(0.9 * psi, margin)
+
+
+def table_of_uniform_rows(psi, margin):
+    """Rows are drawn uniformly against bounds that are not uniform."""
+    bound, _ = TRUE_TABLE(psi, margin)
+    return bound, TRUE_TABLE(np.ones_like(psi), margin)[1]
+
+
+def surrogate_without_prior(expanded, x):
+    """The prior is left out."""
+    return TRUE_SURROGATE(expanded, x) + expanded.posterior.logprior(x)
+
+
+def remainder_of_order_one(posterior, order, eta, t, row):
+    """What the rows veto is not what the expansion leaves."""
+    return TRUE_REMAINDER(posterior, 1, eta, t, row)
+
+
+def reach_of_the_new_end(old, new, order):
+    """The bound forgets where the move began."""
+    return jnp.linalg.norm(new) ** (order + 1)
+
+
+# the module where a bug is planted, its name there, the bug, and the law that must notice
+MUTATIONS = {
+    "cap_on_the_count": (thinning, "thin", thin_with_a_cap, "product"),
+    "bound_too_small": (expansion, "table_of", table_with_bounds_too_small, "bound"),
+    "uniform_rows": (expansion, "table_of", table_of_uniform_rows, "product of order 1"),
+    "prior_left_out": (thinning, "surrogate", surrogate_without_prior, "product"),
+    "wrong_order": (thinning, "remainder", remainder_of_order_one, "product"),
+    "one_sided_bound": (thinning, "reach", reach_of_the_new_end, "product"),
+}
+LAWS = {
+    "product": partial(subsampled.acceptance_is_the_product, num_repeats=4_000),
+    "product of order 1": partial(subsampled.acceptance_is_the_product, 1, 4_000),
+    "bound": subsampled.tight_bound_is_enough,
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_planted_bug_is_found(name, monkeypatch):
+    module, attribute, bug, law = MUTATIONS[name]
+    monkeypatch.setattr(module, attribute, bug)
+    with pytest.raises(AssertionError, match=law.split()[0]):
+        LAWS[law]()
+
+
+def test_planted_bug_breaks_invariance(monkeypatch):
+    monkeypatch.setattr(thinning, "thin", thin_without_a_veto)
+    with pytest.raises(AssertionError, match="invariance"):
+        subsampled.invariance(ROWS["first_order"])
+
+
+def test_data_are_arguments_of_a_program():
+    expanded = subsampled.expansion(2)
+    old = jnp.zeros(3)
+    program = jax.make_jaxpr(thinning.decide)(
+        jax.random.key(0), expanded, old, jnp.zeros(()), old + 0.1, 0.0
+    )
+    shapes = {jnp.shape(const) for const in program.consts}
+    assert not any(subsampled.NUM_ROWS in shape for shape in shapes)
+    assert linear_predictors.MAX_CHUNK >= subsampled.NUM_ROWS

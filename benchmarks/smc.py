@@ -239,8 +239,8 @@ def regression_section(data: str, text: str, quick: bool) -> Section:
         f"deviation over {num_seeds} seeds, which also change the split. The loss is the squared "
         f"error of the posterior mean in raw units, {UNITS[data]}. Models see standardized data; "
         "NLL is minus the mean log density of a test value in those units under the mixture. The "
-        "paper's losses are for 200 epochs, which `--full` takes. ESS is the mean effective sample size "
-        "over the steps; seconds are those of a loaded machine, with compilation.",
+        "paper's losses are for 200 epochs, which `--full` takes. ESS is the mean effective sample "
+        "size over the steps; seconds are those of a loaded machine, with compilation.",
         ["batch", "epochs", "method", "test loss", "sd", "paper", "NLL", "ESS", "s per epoch"],
         regression_rows(data, quick),
     )

@@ -402,7 +402,7 @@ def steps(quick: bool) -> Section:
     return Section(
         "Time of a step",
         "The network for California housing and the LeNet for MNIST, batch size 100; optax trains "
-        "the same network with the batch repeated for every particle. Least time of several runs in turn.",
+        "the same network with the batch repeated for every particle. Least time of runs in turn.",
         ["network", "method", "ms", "over optax"],
         rows,
         checks,

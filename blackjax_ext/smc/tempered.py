@@ -149,8 +149,10 @@ def variances(x: Array, log_weights: Array) -> Array:
     x = jnp.where(is_usable[:, None], x, 0.0)
     log_weights = jnp.where(is_usable, sampler.guard(log_weights), -jnp.inf)
     weights = jax.nn.softmax(jnp.where(jnp.isneginf(log_weights).all(), 0.0, log_weights))
-    weighted = weights @ jnp.square(x - weights @ x)
+    distance = jnp.where((weights > 0)[:, None], x - weights @ x, 0.0)
+    weighted = weights @ jnp.square(distance)
     unweighted = jnp.var(x, axis=0)
+    unweighted = jnp.where(jnp.isfinite(unweighted), unweighted, 1.0)
     return weighted + UNWEIGHTED_SHARE * unweighted + 1e-12
 
 

@@ -145,11 +145,12 @@ def variances(x: Array, log_weights: Array) -> Array:
 
     One heavy particle has no variance: a little of the unweighted one is always mixed in.
     """
-    log_weights = sampler.guard(log_weights)
+    is_usable = jnp.isfinite(x).all(axis=1)
+    x = jnp.where(is_usable[:, None], x, 0.0)
+    log_weights = jnp.where(is_usable, sampler.guard(log_weights), -jnp.inf)
     weights = jax.nn.softmax(jnp.where(jnp.isneginf(log_weights).all(), 0.0, log_weights))
-    is_used = (weights > 0)[:, None]
-    mean = weights @ jnp.where(is_used, x, 0.0)
-    weighted = weights @ jnp.where(is_used, jnp.square(x - mean), 0.0)
+    distance = jnp.where((weights > 0)[:, None], x - weights @ x, 0.0)
+    weighted = weights @ jnp.square(distance)
     unweighted = jnp.var(x, axis=0)
     unweighted = jnp.where(jnp.isfinite(unweighted), unweighted, 1.0)
     return weighted + UNWEIGHTED_SHARE * unweighted + 1e-12

@@ -65,10 +65,13 @@ class AnchoredState(NamedTuple):
         State of the algorithm.
     anchor
         Expansion of the energy at a fixed place; None without a control variate.
+    num_rows
+        Rows that the last acceptance test read; as an extra field, "inner.num_rows".
     """
 
     chain: Any
     anchor: Anchor | None
+    num_rows: Array
 
     @property
     def position(self) -> Any:
@@ -100,10 +103,10 @@ class AnchoredTarget(NamedTuple):
         """First state at `position`, with an anchor that knows nothing."""
         chain = Target(self.algorithm, self.potential).init(position, rng_key, metric)
         if not self.order:
-            return AnchoredState(chain, None)
+            return AnchoredState(chain, None, jnp.array(0))
         zeros = jnp.zeros_like(ravel_pytree(position)[0])
         hessian = jnp.zeros((zeros.size, zeros.size), zeros.dtype) if self.order == 2 else None
-        return AnchoredState(chain, Anchor(position, zeros, hessian))
+        return AnchoredState(chain, Anchor(position, zeros, hessian), jnp.array(0))
 
     def step(self, rng_key, state, step_size, metric) -> tuple[AnchoredState, Facts]:
         """One transition."""
@@ -112,7 +115,7 @@ class AnchoredTarget(NamedTuple):
             potential = anchored(potential, state.anchor, self.order)
         target = Target(self.algorithm, potential)
         chain, facts = target.step(rng_key, state.chain, step_size, metric)
-        return state._replace(chain=chain), facts
+        return state._replace(chain=chain, num_rows=facts.num_rows), facts
 
 
 def energy_in_chunks(

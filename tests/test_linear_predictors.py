@@ -136,6 +136,13 @@ def test_alias_table_of_a_million_rows_is_exact_in_float32():
     assert np.max(np.abs(realized * weights.size - weights / weights.mean())) < 1e-5
 
 
+@pytest.mark.parametrize("size", [3, 7, 300, 999])
+def test_alias_table_of_equal_weights_is_uniform(size):
+    for weight in np.random.default_rng(2).uniform(size=50):  # some add up to less than N of them
+        table = alias.build(np.full(size, weight))
+        np.testing.assert_allclose(table.probability * size, 1.0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("weights", "message"),
     [

@@ -22,11 +22,15 @@ SUPPLIED = {
 
 
 class Facts(NamedTuple):
-    """What a transition tells, whatever the algorithm."""
+    """What a transition tells, whatever the algorithm.
+
+    `num_rows` are the rows that the acceptance test read, 0 for algorithms that do not say.
+    """
 
     acceptance_rate: Array
     is_divergent: Array
     num_steps: Array
+    num_rows: Array
 
 
 class Algorithm(NamedTuple):
@@ -119,6 +123,7 @@ class Target(NamedTuple):
             jnp.nan_to_num(rate),
             getattr(info, "is_divergent", ~jnp.isfinite(rate)),
             jnp.asarray(getattr(info, "num_integration_steps", 1)),
+            jnp.asarray(getattr(info, "num_rows", 0)),
         )
         return new_state, facts
 

@@ -35,7 +35,7 @@ def run(kernel, num_samples=400, num_warmup=200, num_chains=10, **keywords):
         chain_method="vectorized",
         progress_bar=False,
     )
-    mcmc.run(jax.random.key(51), Y, extra_fields=("accept_prob",), **keywords)
+    mcmc.run(jax.random.key(51), Y, extra_fields=("accept_prob", "inner.num_rows"), **keywords)
     return mcmc
 
 
@@ -52,7 +52,9 @@ def second_order():
 
 def test_second_order_samples_the_posterior(second_order):
     assert pvalue(second_order) > 1e-4
-    assert second_order.get_extra_fields()["accept_prob"].mean() > 0.9
+    fields = second_order.get_extra_fields()
+    assert fields["accept_prob"].mean() > 0.9
+    assert (fields["inner.num_rows"] == NUM_ROWS).all()
 
 
 @pytest.mark.parametrize(

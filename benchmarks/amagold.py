@@ -340,8 +340,8 @@ def synthetic(quick: bool) -> Section:
         "The double well, Dist1 and Dist2 of the paper",
         "Gradients have noise N(0, I) for SGHMC and AMAGOLD, none for the others; T = 10, friction "
         "1/4 (HMC: none), fresh momentum. Symmetric Kullback-Leibler divergence between the truth "
-        f"and the histogram of {num_samples:,} draws of 20 chains, 100 draws of each dropped, next "
-        "to that of as many independent draws. A large divergence at small steps is slow mixing.\n\n"
+        f"and the histogram of {num_samples:,} draws of 20 chains, 100 of each dropped, next "
+        "to that of as many independent draws. Much at small steps is slow mixing.\n\n"
         "![Symmetric KL against the step size](amagold_synthetic.png)",
         ["target", "sampler", "step size", "symmetric KL", "acceptance"],
         rows,

@@ -3,6 +3,7 @@
 # make docs            build the documentation, warnings are errors
 # make bench-forward   the forward-mode benchmark (writes docs/results/forward_mode.md)
 # make bench-second-order   the second-order benchmark (writes docs/results/second_order.md)
+# make bench-amagold   the minibatch benchmark (writes docs/results/amagold.md)
 # make wheel-check     build a wheel and import it in an empty environment
 # make lower-bounds    part of the tests with the lowest versions that pyproject.toml allows
 
@@ -14,7 +15,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo test lint types pytest docs bench-forward bench-second-order wheel-check lower-bounds clean
+.PHONY: help .venv demo test lint types pytest docs bench-forward bench-second-order bench-amagold wheel-check lower-bounds clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -71,6 +72,9 @@ bench-forward: $(INSTALLED)
 
 bench-second-order: $(INSTALLED)
 	$(BIN)/python benchmarks/second_order.py
+
+bench-amagold: $(INSTALLED)
+	$(BIN)/python benchmarks/amagold.py
 
 # Builds and imports outside the checkout, so that nothing but the wheel can be imported.
 wheel-check: $(INSTALLED)

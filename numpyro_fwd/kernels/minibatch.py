@@ -386,7 +386,8 @@ class AMAGOLD(MinibatchKernel):
         before the warm-up, which the extra field ``inner.num_rows`` does not count. Or an
         approximate test that reads a part of the rows:
         "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or one of these with
-        other parameters. With these the potential energy is not evaluated and shows as NaN.
+        other parameters. With these the potential energy is not evaluated and shows as NaN. The
+        extra field "inner.num_rows" counts the rows of each test.
     :param chunk_size: Rows read at once by the energy; None for 8192.
     :param num_epochs: Passes over the data, before the warm-up, of an optimizer on minibatches that
         looks for a start. None for 3 beyond 512 dimensions, and none below, where Newton's path

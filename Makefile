@@ -4,6 +4,7 @@
 # make bench-forward   the forward-mode benchmark (writes docs/results/forward_mode.md)
 # make bench-second-order   the second-order benchmark (writes docs/results/second_order.md)
 # make bench-amagold   the minibatch benchmark (writes docs/results/amagold.md)
+# make bench-below-one-pass   the subsampled acceptance test (writes docs/results/below_one_pass.md)
 # make wheel-check     build a wheel and import it in an empty environment
 # make lower-bounds    part of the tests with the lowest versions that pyproject.toml allows
 
@@ -15,7 +16,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo test lint types pytest docs bench-forward bench-second-order bench-amagold wheel-check lower-bounds clean
+.PHONY: help .venv demo test lint types pytest docs bench-forward bench-second-order bench-amagold bench-below-one-pass wheel-check lower-bounds clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -75,6 +76,9 @@ bench-second-order: $(INSTALLED)
 
 bench-amagold: $(INSTALLED)
 	$(BIN)/python benchmarks/amagold.py
+
+bench-below-one-pass: $(INSTALLED)
+	$(BIN)/python benchmarks/below_one_pass.py
 
 # Builds and imports outside the checkout, so that nothing but the wheel can be imported.
 wheel-check: $(INSTALLED)

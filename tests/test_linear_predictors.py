@@ -178,7 +178,7 @@ def rows_of(family, classes=1, num_rows=40, size=3, dtype=float):
     )
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("order", [pytest.param(1, marks=pytest.mark.full), 2])
 @pytest.mark.parametrize(
     ("family", "classes"),
     [
@@ -238,7 +238,7 @@ def test_expansion_is_that_of_autodiff(x64):
     np.testing.assert_allclose(linear_predictors.energy(rows, a + 0.3).value(), exact, rtol=1e-9)
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("order", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_gradient_is_unbiased(order, x64):
     rows = rows_of(families.student_t(4.0, 1.0))
     expanded = potentials.expand(rows, jnp.zeros(3), order=order)
@@ -254,6 +254,7 @@ def test_gradient_is_unbiased(order, x64):
     )
 
 
+@pytest.mark.full
 def test_chunks_do_not_matter(monkeypatch, x64):
     rows = rows_of(families.bernoulli())
     whole = potentials.expand(rows, jnp.zeros(3))

@@ -104,6 +104,7 @@ def test_is_pickled_and_started_under_a_traced_key(subsampled):
     assert jax.tree.leaves(made.inner.position)[0].shape == ()
 
 
+@pytest.mark.full
 def test_posterior_is_that_of_the_model(x64):
     """Prior and rows of a multilevel model add up to NumPyro's log density."""
     data = (X.astype(float), GROUP, Y, CLASSES)

@@ -460,6 +460,9 @@ class AMAGOLD(MinibatchKernel):
 
     def best_accept_prob(self, size: int) -> float:
         """0.65, that of HMC (Beskos et al. 2013), or as much of Barker's test, at most 1/2."""
+        if self.is_subsampled:
+            # vetoes make it exp(-c d) over a distance d, where d^2 exp(-c d) is greatest at exp(-2)
+            return 0.25
         return 0.41 if self._acceptance == "barker" else super().best_accept_prob(size)
 
 

@@ -105,7 +105,7 @@ def full_batch(friction: float) -> Sampler:
 
 def ecs(mode) -> Sampler:
     """HMCECS with its Taylor proxy at the mode."""
-    proxy = taylor_proxy({"slope": jnp.asarray(mode)})
+    proxy = taylor_proxy({"slope": jnp.asarray(mode)}, degree=2)
     inner = NUTS(model, dense_mass=True)
     return by_steps(lambda: HMCECS(inner, num_blocks=10, proxy=proxy), lambda n: BATCH / n)
 

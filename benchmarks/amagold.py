@@ -28,6 +28,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import optax
+from blackjax.adaptation.step_size import dual_averaging_adaptation
 from flax import linen
 from numpyro.contrib.ecs_proxies import taylor_proxy
 from numpyro.contrib.module import random_flax_module
@@ -315,6 +316,24 @@ def divergences(target: str, name: str, steps: tuple, num_samples: int) -> list:
     ]
 
 
+def tuned_step(target: str, num_samples: int) -> float:
+    """Step size of AMAGOLD at an acceptance of 0.85, found from 0.01 by dual averaging."""
+    logdensity, _, _ = GRIDS[target]
+    _, noise, arguments = SYNTHETIC["AMAGOLD"]
+    potential = potentials.gaussian_noise(logdensity, noise)
+    init, update, final = dual_averaging_adaptation(0.85)
+
+    def step(carry, key):
+        state, averaging = carry
+        sampler = blackjax_ext.amagold(potential, jnp.exp(averaging.log_step_size), **arguments)
+        state, info = sampler.step(key, state)
+        return (state, update(averaging, info.acceptance_rate)), None
+
+    first = blackjax_ext.amagold.init(jnp.zeros(()), potential, jax.random.key(10)), init(0.01)
+    keys = jax.random.split(jax.random.key(11), num_samples)
+    return float(final(jax.jit(lambda first: jax.lax.scan(step, first, keys)[0][1])(first)))
+
+
 def synthetic(quick: bool) -> Section:
     """Distance to the truth as the step grows."""
     steps = (0.05, 0.25) if quick else (0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5)
@@ -334,6 +353,9 @@ def synthetic(quick: bool) -> Section:
         axis.set(title=target, xlabel="step size", yscale="log")
     axes[0].set_ylabel("symmetric KL")
     axes[0].legend()
+    step = tuned_step("double well", 1000)
+    found = divergences("double well", "AMAGOLD", (step,), num_samples)
+    rows.append(["double well", "AMAGOLD, tuned from 0.01", step, *found[0]])
     if not quick:
         figure.savefig(ROOT / "docs" / "results" / "amagold_synthetic.png", dpi=80)
     of = {(target, name, step): kl for target, name, step, kl, _ in rows}
@@ -347,7 +369,8 @@ def synthetic(quick: bool) -> Section:
         "Gradients have noise N(0, I) for SGHMC and AMAGOLD, none for the others; T = 10, friction "
         "1/4 (HMC: none), fresh momentum. Symmetric Kullback-Leibler divergence between the truth "
         f"and the histogram of {num_samples:,} draws of 20 chains, 100 of each dropped, next "
-        "to that of as many independent draws. Much at small steps is slow mixing.\n\n"
+        "to that of as many independent draws. Much at small steps is slow mixing; 'tuned' finds "
+        "the step with an acceptance of 0.85 in 1,000 draws, as in figure 1c.\n\n"
         "![Symmetric KL against the step size](amagold_synthetic.png)",
         ["target", "sampler", "step size", "symmetric KL", "acceptance"],
         rows,

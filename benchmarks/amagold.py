@@ -269,7 +269,7 @@ def cells(name: str) -> np.ndarray:
     points = edges[:-1, None] + np.diff(edges)[:, None] * (np.arange(fine) + 0.5) / fine
     axis = jnp.asarray(points.ravel())
     grid = axis if size == 1 else jnp.stack(jnp.meshgrid(axis, axis, indexing="ij"), -1)
-    values = np.exp(np.asarray(jax.vmap(logdensity)(grid.reshape(-1, *grid.shape[size:]))))
+    values = np.exp(np.asarray(jax.vmap(logdensity)(grid.reshape(-1, *grid.shape[size:])), float))
     shape = (len(edges) - 1, fine) * size
     mass = values.reshape(shape).sum(axis=tuple(range(1, 2 * size, 2)))
     return mass / mass.sum()

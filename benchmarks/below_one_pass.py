@@ -33,6 +33,7 @@ BATCH, STEPS = 100, 4
 DEGREES = 4.0
 GRADIENT = 3  # evaluations that a gradient costs
 CHUNK = 200_000
+DOUBLE = 1_000_000  # rows from which NUTS runs in double precision
 
 
 class Problem(NamedTuple):
@@ -165,8 +166,20 @@ def of_amagold(problem: Problem, num_samples: int, acceptance: str = "subsampled
     return Measured(draws, seconds, setup, rates, rows, reads / num_rows)
 
 
+def as_double(leaf: Any) -> Any:
+    """A floating array in double precision."""
+    is_floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+    return jnp.asarray(np.asarray(leaf), jnp.float64) if is_floating else leaf
+
+
 def of_nuts(problem: Problem, num_samples: int, expansion: Any) -> Measured:
     """NUTS that is given the mode to start from and the curvature there as its metric."""
+    if problem.data[0].shape[0] >= DOUBLE and not jax.config.jax_enable_x64:
+        # in single precision the rounding of the energy exceeds its changes, and NUTS stands still
+        with jax.enable_x64(True):
+            data = tuple(np.asarray(each, np.float64) for each in problem.data)
+            wide = Problem(problem.model, tuple(jnp.asarray(each) for each in data))
+            return of_nuts(wide, num_samples, jax.tree.map(as_double, expansion))
     mode = {"slope": expansion.position["slope"]}
     kernel = NUTS(
         FullView(problem.model),
@@ -332,12 +345,23 @@ TEXT = (
 
 
 def logistic(quick: bool) -> Section:
-    """Logistic regression: effective draws per second and per pass."""
-    sizes = {100_000: (NUTS_NAME, ECS, WHOLE, WALK), 1_000_000: (NUTS_NAME, WALK)}
-    rows = []
-    for num_rows, names in {1000: (NUTS_NAME,)}.items() if quick else sizes.items():
-        rows += compared(simulated(logistic_model, num_rows, 5 if quick else 20), quick, names)
+    """Logistic regression with 100,000 rows: effective draws per second and per pass."""
+    num_rows, size = (1000, 5) if quick else (100_000, 20)
+    names = (NUTS_NAME,) if quick else (NUTS_NAME, ECS, WHOLE, WALK)
+    rows = compared(simulated(logistic_model, num_rows, size), quick, names)
     return Section("Logistic regression", TEXT, COLUMNS, rows, ratios(rows))
+
+
+def million(quick: bool) -> Section:
+    """Logistic regression with a million rows."""
+    num_rows, size = (1000, 5) if quick else (1_000_000, 20)
+    rows = compared(simulated(logistic_model, num_rows, size), quick, (NUTS_NAME, WALK))
+    text = TEXT + (
+        "NUTS is in double precision here: in single precision the rounding of the energy exceeds "
+        "its changes, and NUTS accepts nothing. It has 30 draws, so its ESS is known to a factor "
+        "of two."
+    )
+    return Section("A million rows", text, COLUMNS, rows, ratios(rows))
 
 
 def robust(quick: bool) -> Section:
@@ -349,7 +373,7 @@ def robust(quick: bool) -> Section:
 
 def dimensions(quick: bool) -> Section:
     """A hundred coefficients."""
-    sizes = {100_000: (NUTS_NAME, WALK), 1_000_000: ()}
+    sizes = {100_000: (NUTS_NAME,), 1_000_000: ()}
     rows = []
     for num_rows, names in {1000: ()}.items() if quick else sizes.items():
         rows += compared(simulated(logistic_model, num_rows, 10 if quick else 100), quick, names)
@@ -455,7 +479,7 @@ def cost(quick: bool) -> Section:
 def failing(quick: bool) -> Section:
     """Where it fails, and how the acceptance and the rows tell."""
     rows = []
-    sizes = ((500, 5),) if quick else ((1_000, 20), (1_000, 100), (10_000, 100), (100_000, 100))
+    sizes = ((500, 5),) if quick else ((1_000, 20), (10_000, 100))
     problems = {
         f"logistic, N = {num_rows:,}, D = {size}": simulated(logistic_model, num_rows, size)
         for num_rows, size in sizes
@@ -484,6 +508,7 @@ def failing(quick: bool) -> Section:
 
 SECTIONS = {
     "logistic": logistic,
+    "million": million,
     "cost": cost,
     "failing": failing,
     "dimensions": dimensions,

@@ -22,7 +22,10 @@ SUPPLIED = {
 
 
 class Facts(NamedTuple):
-    """What a transition tells, whatever the algorithm."""
+    """What a transition tells, whatever the algorithm.
+
+    `num_rows` are the rows that the acceptance test read, 0 for algorithms that do not say.
+    """
 
     acceptance_rate: Array
     is_divergent: Array

@@ -136,6 +136,13 @@ def test_alias_table_of_a_million_rows_is_exact_in_float32():
     assert np.max(np.abs(realized * weights.size - weights / weights.mean())) < 1e-5
 
 
+@pytest.mark.parametrize("size", [3, 7, 300, 999])
+def test_alias_table_of_equal_weights_is_uniform(size):
+    for weight in np.random.default_rng(2).uniform(size=50):  # some add up to less than N of them
+        table = alias.build(np.full(size, weight))
+        np.testing.assert_allclose(table.probability * size, 1.0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
@@ -171,7 +178,7 @@ def rows_of(family, classes=1, num_rows=40, size=3, dtype=float):
     )
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("order", [pytest.param(1, marks=pytest.mark.full), 2])
 @pytest.mark.parametrize(
     ("family", "classes"),
     [
@@ -231,7 +238,7 @@ def test_expansion_is_that_of_autodiff(x64):
     np.testing.assert_allclose(linear_predictors.energy(rows, a + 0.3).value(), exact, rtol=1e-9)
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("order", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_gradient_is_unbiased(order, x64):
     rows = rows_of(families.student_t(4.0, 1.0))
     expanded = potentials.expand(rows, jnp.zeros(3), order=order)
@@ -247,6 +254,7 @@ def test_gradient_is_unbiased(order, x64):
     )
 
 
+@pytest.mark.full
 def test_chunks_do_not_matter(monkeypatch, x64):
     rows = rows_of(families.bernoulli())
     whole = potentials.expand(rows, jnp.zeros(3))

@@ -1,6 +1,9 @@
 """The minibatch kernels sample NumPyro models with subsample plates."""
 
+import os
 import pickle
+import subprocess
+import sys
 
 import arviz as az
 import jax
@@ -35,7 +38,7 @@ def run(kernel, num_samples=400, num_warmup=200, num_chains=10, **keywords):
         chain_method="vectorized",
         progress_bar=False,
     )
-    mcmc.run(jax.random.key(51), Y, extra_fields=("accept_prob",), **keywords)
+    mcmc.run(jax.random.key(51), Y, extra_fields=("accept_prob", "inner.num_rows"), **keywords)
     return mcmc
 
 
@@ -52,7 +55,9 @@ def second_order():
 
 def test_second_order_samples_the_posterior(second_order):
     assert pvalue(second_order) > 1e-4
-    assert second_order.get_extra_fields()["accept_prob"].mean() > 0.9
+    fields = second_order.get_extra_fields()
+    assert fields["accept_prob"].mean() > 0.9
+    assert (fields["inner.num_rows"] == NUM_ROWS).all()
 
 
 @pytest.mark.parametrize(
@@ -234,6 +239,28 @@ def test_sequential_chains():
     assert mcmc.get_extra_fields()["accept_prob"].mean() > 0.9
     first, second = mcmc.last_state.inner.anchor.position["rate"]
     np.testing.assert_allclose(first, second, atol=1e-2)
+
+
+PARALLEL = """
+import jax, numpy as np
+from numpyro.infer import MCMC
+from numpyro_fwd import AMAGOLD
+from tests.test_minibatch_kernels import Y, model
+assert jax.local_device_count() == 2
+def rates(chain_method):
+    mcmc = MCMC(AMAGOLD(model, num_integration_steps=3), num_warmup=30, num_samples=20,
+        num_chains=2, chain_method=chain_method, progress_bar=False)
+    mcmc.run(jax.random.key(58), Y)
+    return np.asarray(mcmc.get_samples()["rate"])
+np.testing.assert_allclose(rates("parallel"), rates("sequential"), rtol=1e-3)
+"""
+
+
+@pytest.mark.full
+def test_parallel_is_sequential():
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", PARALLEL], env=env, check=True)
 
 
 def with_two_latents(y):

@@ -104,6 +104,7 @@ def test_is_pickled_and_started_under_a_traced_key(subsampled):
     assert jax.tree.leaves(made.inner.position)[0].shape == ()
 
 
+@pytest.mark.full
 def test_posterior_is_that_of_the_model(x64):
     """Prior and rows of a multilevel model add up to NumPyro's log density."""
     data = (X.astype(float), GROUP, Y, CLASSES)
@@ -125,20 +126,14 @@ def test_posterior_is_that_of_the_model(x64):
     np.testing.assert_allclose(changes[0], changes[1], rtol=1e-9)
 
 
-def test_rows_as_many_as_there_are_keep_their_order(x64):
-    data = (X.astype(float), GROUP, Y, CLASSES)
-    posterior = linear_predictor_of(FullView(levels), data, {})
-    z = {
-        "spread": jnp.array(0.1),
-        "effect": jnp.arange(4.0),
-        "slope": jnp.ones(2),
-        "logits": jnp.ones((2, 3)),
-    }
+def test_rows_as_many_as_there_are_keep_their_order():
+    posterior = linear_predictor_of(FullView(several), (X, Y), {})
+    z = {"slope": jnp.array([1.0, -2.0])}
     backwards = jnp.arange(NUM_ROWS)[::-1]
-    whole = posterior.read(z, backwards)
-    part = posterior.read(z, backwards[:7])
-    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(part), strict=True):
-        np.testing.assert_allclose(a[:7], b)
+    (eta,), (rows,) = posterior.read(z, backwards)
+    np.testing.assert_allclose(eta[:, 0, 0], X[::-1] @ [1.0, -2.0], rtol=1e-5)
+    np.testing.assert_array_equal(rows.y[:, 0], Y[::-1])
+    np.testing.assert_allclose(rows.weight, 1.0, rtol=1e-6)
 
 
 def model_of(likelihood, prior=None):
@@ -151,6 +146,14 @@ def model_of(likelihood, prior=None):
             numpyro.sample("y", likelihood(x[rows], slope, scale), obs=y[rows])
 
     return model
+
+
+def several(x, y):
+    """A model that takes its rows by numpyro.subsample."""
+    slope = numpyro.sample("slope", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("rows", NUM_ROWS, subsample_size=BATCH):
+        x, y = numpyro.subsample(x, event_dim=1), numpyro.subsample(y, event_dim=0)
+        numpyro.sample("y", dist.Bernoulli(logits=x @ slope), obs=y)
 
 
 def in_the_plate(x, y):

@@ -83,7 +83,7 @@ def build(weights: np.ndarray) -> AliasTable:
     height = weights * (weights.size / weights.sum())  # of mean one
     threshold, alias = np.ones_like(height), np.arange(height.size)
     light, heavy = np.flatnonzero(height <= 1.0), np.flatnonzero(height > 1.0)
-    if heavy.size:
+    if heavy.size and light.size:  # by rounding, equal weights may all be above their mean
         lacks, spares = np.cumsum(1.0 - height[light]), np.cumsum(height[heavy] - 1.0)
         # the heavy outcome that still has more than one when the turn of a light one comes
         before = np.concatenate([[0.0], lacks[:-1]])

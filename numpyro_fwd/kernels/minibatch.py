@@ -65,10 +65,13 @@ class AnchoredState(NamedTuple):
         State of the algorithm.
     anchor
         Expansion of the energy at a fixed place; None without a control variate.
+    num_rows
+        Rows that the last acceptance test read; as an extra field, "inner.num_rows".
     """
 
     chain: Any
     anchor: Anchor | None
+    num_rows: Array
 
     @property
     def position(self) -> Any:
@@ -100,10 +103,10 @@ class AnchoredTarget(NamedTuple):
         """First state at `position`, with an anchor that knows nothing."""
         chain = Target(self.algorithm, self.potential).init(position, rng_key, metric)
         if not self.order:
-            return AnchoredState(chain, None)
+            return AnchoredState(chain, None, jnp.array(0))
         zeros = jnp.zeros_like(ravel_pytree(position)[0])
         hessian = jnp.zeros((zeros.size, zeros.size), zeros.dtype) if self.order == 2 else None
-        return AnchoredState(chain, Anchor(position, zeros, hessian))
+        return AnchoredState(chain, Anchor(position, zeros, hessian), jnp.array(0))
 
     def step(self, rng_key, state, step_size, metric) -> tuple[AnchoredState, Facts]:
         """One transition."""
@@ -112,7 +115,7 @@ class AnchoredTarget(NamedTuple):
             potential = anchored(potential, state.anchor, self.order)
         target = Target(self.algorithm, potential)
         chain, facts = target.step(rng_key, state.chain, step_size, metric)
-        return state._replace(chain=chain), facts
+        return state._replace(chain=chain, num_rows=facts.num_rows), facts
 
 
 def energy_in_chunks(
@@ -383,7 +386,8 @@ class AMAGOLD(MinibatchKernel):
         before the warm-up, which the extra field ``inner.num_rows`` does not count. Or an
         approximate test that reads a part of the rows:
         "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or one of these with
-        other parameters. With these the potential energy is not evaluated and shows as NaN.
+        other parameters. With these the potential energy is not evaluated and shows as NaN. The
+        extra field "inner.num_rows" counts the rows of each test.
     :param chunk_size: Rows read at once by the energy; None for 8192.
     :param num_epochs: Passes over the data, before the warm-up, of an optimizer on minibatches that
         looks for a start. None for 3 beyond 512 dimensions, and none below, where Newton's path
@@ -456,6 +460,9 @@ class AMAGOLD(MinibatchKernel):
 
     def best_accept_prob(self, size: int) -> float:
         """0.65, that of HMC (Beskos et al. 2013), or as much of Barker's test, at most 1/2."""
+        if self.is_subsampled:
+            # vetoes make it exp(-c d) over a distance d, where d^2 exp(-c d) is greatest at exp(-2)
+            return 0.25
         return 0.41 if self._acceptance == "barker" else super().best_accept_prob(size)
 
 

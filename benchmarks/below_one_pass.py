@@ -423,11 +423,9 @@ def accuracy(quick: bool) -> Section:
             [
                 name,
                 sampler,
-                each.acceptance,
-                ess / each.seconds,
-                each.rows,
+                *map(float, (each.acceptance, ess / each.seconds, each.rows)),
                 *errors(draws, against),
-                ess,
+                float(ess),
             ]
         )
     rows.append([name, "Laplace", 1.0, np.inf, 0.0, *errors(normal, nuts.draws), np.inf])

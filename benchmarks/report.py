@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import shlex
-import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -136,12 +135,12 @@ class Report:
         """Run the sections that are named, print them, and write the page."""
         options = self.parse(arguments)
         self.is_full = options.full
-        given = sys.argv[1:] if arguments is None else arguments
+        flags = ["--full"] if options.full else []
         for name in options.sections or self.sections:
             print(f"{name}: {self.sections[name].__doc__}", flush=True)
             section = self.sections[name](options.quick)
             section.date = datetime.date.today().isoformat()
-            section.command = shlex.join(["python", f"benchmarks/{self.name}.py", *given])
+            section.command = shlex.join(["python", f"benchmarks/{self.name}.py", name, *flags])
             print("\n" + section_page(section) + "\n", flush=True)
             if not options.quick:
                 self.save(options.output, {name: section})

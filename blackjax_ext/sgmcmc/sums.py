@@ -105,14 +105,17 @@ def over_rows(
     in reverse mode, which evaluates each chunk once more.
     """
     length = min(CHUNK if chunk_size is None else chunk_size, num_rows)
-    # a differentiated chunk is made again, or reverse mode would keep all of them
-    values = jax.checkpoint(values_at, static_argnums=(1,))
 
-    def body(lanes, i):
+    # a differentiated chunk is made again, its mask too, or reverse mode would keep all of them
+    @jax.checkpoint
+    def values(i):
         # the last chunk begins among rows that have been counted
         first = jnp.minimum(i * length, num_rows - length)
         is_new = first + jnp.arange(length) >= i * length
-        return add(lanes, jnp.where(is_new, values(first, length), 0.0)), None
+        return jnp.where(is_new, values_at(first, length), 0.0)
+
+    def body(lanes, i):
+        return add(lanes, values(i)), None
 
     lanes = Pair(jnp.zeros(length, dtype), jnp.zeros(length, dtype))
     lanes, _ = jax.lax.scan(body, lanes, jnp.arange(-(-num_rows // length)))

@@ -1,10 +1,7 @@
 # make demo            install the project and run the demonstration
 # make test            lint, type check and tests
 # make docs            build the documentation, warnings are errors
-# make bench-forward   the forward-mode benchmark (writes docs/results/forward_mode.md)
-# make bench-second-order   the second-order benchmark (writes docs/results/second_order.md)
-# make bench-amagold   the minibatch benchmark (writes docs/results/amagold.md)
-# make bench-below-one-pass   the subsampled acceptance test (writes docs/results/below_one_pass.md)
+# make bench           all benchmarks (write docs/results), or one: make bench-second-order, bench-amagold, ...
 # make wheel-check     build a wheel and import it in an empty environment
 # make lower-bounds    part of the tests with the lowest versions that pyproject.toml allows
 
@@ -16,7 +13,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo test lint types pytest docs bench-forward bench-second-order bench-amagold bench-below-one-pass wheel-check lower-bounds clean
+.PHONY: help .venv demo test lint types pytest docs bench wheel-check lower-bounds clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -68,17 +65,11 @@ pytest: $(INSTALLED)
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
 
-bench-forward: $(INSTALLED)
-	$(BIN)/python benchmarks/forward_mode.py
+BENCHMARKS = acceptance-targets forward-mode second-order amagold below-one-pass smc funnel banana-and-funnel convolutions
+bench: $(BENCHMARKS:%=bench-%)
 
-bench-second-order: $(INSTALLED)
-	$(BIN)/python benchmarks/second_order.py
-
-bench-amagold: $(INSTALLED)
-	$(BIN)/python benchmarks/amagold.py
-
-bench-below-one-pass: $(INSTALLED)
-	$(BIN)/python benchmarks/below_one_pass.py
+bench-%: $(INSTALLED)
+	$(BIN)/python benchmarks/$(subst -,_,$*).py
 
 # Builds and imports outside the checkout, so that nothing but the wheel can be imported.
 wheel-check: $(INSTALLED)

@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import shlex
-import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -87,11 +86,14 @@ class Report:
         Title of the page.
     sections
         Functions that measure; each takes whether sizes are small.
+    is_full
+        Whether the command line asked for the sizes of the paper, where they are larger.
     """
 
     name: str
     title: str
     sections: dict[str, Callable[[bool], Section]]
+    is_full: bool = False
 
     def page(self, results: dict) -> str:
         """The whole page from what is in the JSON file."""
@@ -113,7 +115,7 @@ class Report:
         results = json.loads(path.read_text()) if path.exists() else {"sections": {}}
         results["machine"] = machine()
         results["sections"] |= {name: dataclasses.asdict(section) for name, section in new.items()}
-        path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        path.write_text(json.dumps(results, indent=1, ensure_ascii=False, default=float) + "\n")
         (folder / f"{self.name}.md").write_text(self.page(results))
 
     def parse(self, arguments: list[str] | None) -> argparse.Namespace:
@@ -122,6 +124,7 @@ class Report:
         names = list(self.sections)
         parser.add_argument("sections", nargs="*", help=f"which of {names}; all by default")
         parser.add_argument("--quick", action="store_true", help="small sizes, nothing is written")
+        parser.add_argument("--full", action="store_true", help="sizes of the paper where larger")
         parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results")
         options = parser.parse_args(arguments)
         if unknown := sorted(set(options.sections) - set(names)):
@@ -131,12 +134,13 @@ class Report:
     def main(self, arguments: list[str] | None = None) -> None:
         """Run the sections that are named, print them, and write the page."""
         options = self.parse(arguments)
-        given = sys.argv[1:] if arguments is None else arguments
+        self.is_full = options.full
+        flags = ["--full"] if options.full else []
         for name in options.sections or self.sections:
             print(f"{name}: {self.sections[name].__doc__}", flush=True)
             section = self.sections[name](options.quick)
             section.date = datetime.date.today().isoformat()
-            section.command = shlex.join(["python", f"benchmarks/{self.name}.py", *given])
+            section.command = shlex.join(["python", f"benchmarks/{self.name}.py", name, *flags])
             print("\n" + section_page(section) + "\n", flush=True)
             if not options.quick:
                 self.save(options.output, {name: section})

@@ -54,8 +54,12 @@ def run_chains(
     num_chains: int = 4,
     fields: tuple[str, ...] = (),
     seed: int = 0,
+    init: Any = None,
 ) -> Run:
-    """Vectorized chains of `kernel` on its model with the arguments `data`."""
+    """Vectorized chains of `kernel` on its model with the arguments `data`.
+
+    `init` holds unconstrained starts, (chains, ...); None leaves them to the kernel.
+    """
 
     def collect(state, _):
         state = kernel.sample(state, data, {})
@@ -70,7 +74,7 @@ def run_chains(
 
     keys = jax.random.split(jax.random.key(seed), num_chains)
     start = time.perf_counter()
-    first = kernel.init(keys, num_warmup, None, data, {})
+    first = kernel.init(keys, num_warmup, init, data, {})
     warm, draw = scan(num_warmup, False), scan(num_samples, True)
     compilation = time.perf_counter() - start
     state, warmup = timed(warm, first)

@@ -17,7 +17,8 @@ from numpyro_fwd.kernels import (
     PCLineFMALA,
     RandomWalk,
 )
-from numpyro_fwd.partial_bayes import GOHSMC, OHSMC, SGSMC
+from numpyro_fwd.partial_bayes import GOHSMC, OHSMC
+from numpyro_fwd.sgsmc import SGSMC
 from numpyro_fwd.smc import LangevinSMC
 
 __all__ = [

@@ -69,7 +69,8 @@ def demonstrate(target, options: argparse.Namespace) -> None:
 
     runs = []
     bar = tqdm(
-        list(demo.budgets(options.quick)), bar_format="{desc} {bar:30} {n}/{total} {elapsed}"
+        list(demo.budgets(target, options.quick)),
+        bar_format="{desc} {bar:30} {n}/{total} {elapsed}",
     )
     for i, (sampler, budget) in enumerate(bar):
         bar.set_description(f"{target.name}: {sampler.__name__:<12}")

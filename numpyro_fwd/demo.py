@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import arviz as az
@@ -15,6 +16,7 @@ from numpyro.infer import MCMC, NUTS
 
 from numpyro_fwd.kernels import (
     ALSMMALA,
+    AMAGOLD,
     AMSMMALA,
     FMALA,
     HPMALA,
@@ -33,16 +35,17 @@ NUM_CHAINS = 4
 FIRST_ORDER = (RandomWalk, MALA, FMALA, LineFMALA, PCFMALA, PCLineFMALA)
 SECOND_ORDER = (HPMALA, SMMALA, MMALA)
 PARTIAL = (ALSMMALA, AMSMMALA)
-SAMPLERS = (NUTS, *FIRST_ORDER, *SECOND_ORDER, *PARTIAL)
+SAMPLERS = (NUTS, *FIRST_ORDER, *SECOND_ORDER, *PARTIAL, AMAGOLD)
 QUICK_SAMPLERS = (NUTS, RandomWalk, FMALA)
 FUNNEL_SIZE = 9  # of theta
+BATCH_SIZE = 100
 
 
 class Target(NamedTuple):
     """A model with its data.
 
     `truth` holds the exact mean and standard deviation of each site, or is None where NUTS is the
-    reference.
+    reference. `minibatch_model` is the model on a part of the data, None if there are none.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Target(NamedTuple):
     dense_mass: bool
     labels: dict[str, Any]
     truth: dict[str, tuple[float, float]] | None
+    minibatch_model: Callable | None = None
 
 
 class Budget(NamedTuple):
@@ -84,11 +88,13 @@ def logistic_regression() -> Target:
     data = load_breast_cancer()
     x = (data.data - data.data.mean(axis=0)) / data.data.std(axis=0)
 
-    def model(x, y):
+    def model(x, y, batch_size=None):
         intercept = numpyro.sample("intercept", dist.Normal(0.0, 1.0))
         prior = dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1)
         weights = numpyro.sample("weights", prior)
-        numpyro.sample("benign", dist.Bernoulli(logits=intercept + x @ weights), obs=y)
+        with numpyro.plate("biopsies", len(y), subsample_size=batch_size):
+            x, y = numpyro.subsample(x, event_dim=1), numpyro.subsample(y, event_dim=0)
+            numpyro.sample("benign", dist.Bernoulli(logits=intercept + x @ weights), obs=y)
 
     labels = {
         "coords": {"covariate": list(data.feature_names)},
@@ -96,7 +102,8 @@ def logistic_regression() -> Target:
     }
     title = "Logistic regression: breast cancer, 569 x 30"
     arrays = (jnp.asarray(x, jnp.float32), jnp.asarray(data.target))
-    return Target("regression", title, model, arrays, True, labels, None)
+    batches = partial(model, batch_size=BATCH_SIZE)
+    return Target("regression", title, model, arrays, True, labels, None, batches)
 
 
 def funnel() -> Target:
@@ -115,7 +122,7 @@ def funnel() -> Target:
     return Target("funnel", "Neal's funnel in 10 dimensions", model, (), False, labels, truth)
 
 
-def budgets(quick: bool) -> Iterator[tuple[Callable, Budget]]:
+def budgets(target: Target, quick: bool) -> Iterator[tuple[Callable, Budget]]:
     """Each sampler with its budget: a step of NUTS is a trajectory, one of SMMALA has a Hessian."""
     for sampler in QUICK_SAMPLERS if quick else SAMPLERS:
         if sampler is NUTS:
@@ -124,14 +131,18 @@ def budgets(quick: bool) -> Iterator[tuple[Callable, Budget]]:
             yield sampler, Budget(1000, 4000, 2)
         elif sampler in PARTIAL:
             yield sampler, Budget(2000, 10_000, 4)
+        elif sampler is AMAGOLD:
+            if target.minibatch_model is not None:
+                yield sampler, Budget(1000, 5000, 1)
         else:
             yield sampler, Budget(2000, 5000, 5) if quick else Budget(10_000, 50_000, 10)
 
 
 def run(target: Target, sampler: Callable, budget: Budget, rng_key) -> Run:
     """Sample `target` with four vectorized chains."""
+    model = target.minibatch_model if sampler is AMAGOLD else target.model
     mcmc = MCMC(
-        sampler(target.model, dense_mass=target.dense_mass),
+        sampler(model, dense_mass=target.dense_mass),
         **budget._asdict(),
         num_chains=NUM_CHAINS,
         chain_method="vectorized",

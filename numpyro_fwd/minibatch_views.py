@@ -354,7 +354,10 @@ def check_indices(
         sites = trace_of(given_rows(model, last), model_args, model_kwargs)
         return [site["value"] for site in sites.values() if site["type"] == "sample"]
 
-    error = checkify.checkify(read, errors=checkify.index_checks)()[0].get()
+    found = checkify.checkify(read, errors=checkify.index_checks)()[0]
+    # parallel chains are made inside a program, which knows no values
+    is_known = all(not_jax_tracer(leaf) for leaf in jax.tree.leaves(found))
+    error = found.get() if is_known else None
     if error:
         sizes = {name: plate.size for name, plate in plates.items()}
         raise ValueError(

@@ -6,67 +6,27 @@ is Bayesian: ``init``, ``update`` and ``run`` as in ``numpyro.infer.SVI``.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from blackjax.smc.resampling import systematic
 from jax import Array
 from numpyro.handlers import seed, substitute
 from numpyro.infer import Predictive
-from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 from blackjax_ext.mcmc.checks import check_positive
 from blackjax_ext.smc import open_horizon, sampler
 from blackjax_ext.smc.checks import check_count, check_share
 from blackjax_ext.smc.l_kernels import LKernel
-from blackjax_ext.smc.open_horizon import OpenHorizonState
+from blackjax_ext.smc.open_horizon import OpenHorizonInfo, OpenHorizonState
+from blackjax_ext.smc.training import check_optimizer
 from numpyro_fwd.model import split_arguments
 from numpyro_fwd.sites import PartialModel, constrain, view_partial
+from numpyro_fwd.training import Program, Result, TrainingState, train, validator
 
-__all__ = ["GOHSMC", "OHSMC", "SGSMC", "Result", "TrainingState"]
-
-NUM_REPORTS = 20
-
-
-class TrainingState(NamedTuple):
-    """State of a training.
-
-    inner
-        Particles, their weights, unconstrained parameters, state of the optimizer.
-    rng_key
-        Key of the next step.
-    """
-
-    inner: OpenHorizonState
-    rng_key: Array
-
-
-class Result(NamedTuple):
-    """What a training leaves.
-
-    params
-        Values of the param sites.
-    particles
-        Unconstrained particles, a dict of arrays with a leading axis.
-    log_weights
-        Logarithms of their normalized weights.
-    losses
-        Weighted mean of the potential energy at each step, shape (num_steps,).
-    ess
-        Effective sample size at each step.
-    state
-        State to go on from: ``run(..., init_state=state)``.
-    """
-
-    params: dict
-    particles: dict
-    log_weights: Array
-    losses: Array
-    ess: Array
-    state: TrainingState
+__all__ = ["GOHSMC", "OHSMC", "Result", "TrainingState"]
 
 
 class GOHSMC:
@@ -120,10 +80,7 @@ class GOHSMC:
     ):
         if not callable(model):
             raise TypeError(f"model must be callable; got {type(model).__name__}.")
-        if not (isinstance(optim, optax.GradientTransformation)):
-            raise TypeError(
-                f"optim must be an optax transformation, such as optax.adam(0.01); got {optim!r}."
-            )
+        check_optimizer("optim", optim)
         check_count("num_particles", num_particles)
         check_positive("step_size", step_size)
         check_share("ess_threshold", ess_threshold)
@@ -140,30 +97,23 @@ class GOHSMC:
             ess_threshold=ess_threshold,
         )
         self._partial: PartialModel | None = None
+        self._programs: dict[Any, Program] = {}
 
     def init(self, rng_key: Array, *args: Any, **kwargs: Any) -> TrainingState:
         """First state: parameters as the model makes them, particles drawn from the prior."""
         rng_key, key_model, key_prior = jax.random.split(rng_key, 3)
-        self._partial = view_partial(key_model, self.model, args, kwargs)
-        z = self._partial.draw(key_prior, self.num_particles)
-        inner = open_horizon.init(z, self._partial.params, self._partial.logprior_fn, self.optim)
+        view = self._partial = view_partial(key_model, self.model, args, kwargs)
+        z = view.draw(view.params, key_prior, self.num_particles, args, kwargs)
+        inner = open_horizon.init(z, view.params, view.logprior_fn, self.optim)
         return TrainingState(inner, rng_key)
 
     def update(
         self, state: TrainingState, *args: Any, **kwargs: Any
-    ) -> tuple[TrainingState, open_horizon.OpenHorizonInfo]:
-        """One step on one batch."""
-        rng_key, key_batch, key_step, key_restart = jax.random.split(state.rng_key, 4)
-        view = self._view()
-        inner = self._restarted(key_restart, state.inner)
-
-        def potential_fn(params, position, key_batch):
-            return view.potential_fn(params, position, key_batch, args, kwargs)
-
-        inner, info = self._kernel(
-            key_step, inner, potential_fn, self.optim, key_batch, self.step_size
-        )
-        return TrainingState(inner, rng_key), info
+    ) -> tuple[TrainingState, OpenHorizonInfo]:
+        """One batch: move and weigh the particles, then update the parameters."""
+        rng_key, key_step, key_batch = jax.random.split(state.rng_key, 3)
+        inner, info = self._step(key_step, key_batch, state.inner, args, kwargs)
+        return state._replace(inner=inner, rng_key=rng_key), info
 
     def run(
         self,
@@ -172,19 +122,42 @@ class GOHSMC:
         *args: Any,
         progress_bar: bool = True,
         init_state: TrainingState | None = None,
+        validation: tuple | Callable | None = None,
+        validate_every: int = 100,
         **kwargs: Any,
     ) -> Result:
-        """`num_steps` updates from `init_state`, or from the start if it is None."""
+        """`num_steps` updates from `init_state`, or from the start if it is None.
+
+        :param validation: Arguments of the model, with data that the training does not see, in
+            place of `args`: every `validate_every` steps the loss is minus the mean log density of
+            the observed values under the mixture of the particles. Or a loss of one's own, a
+            function of (params, particles, log_weights) as they are in the result. The result holds
+            the parameters and the particles with the least loss so far, `init_state` included.
+        :param validate_every: Steps between validations; the last step is always followed by one.
+        """
         check_count("num_steps", num_steps)
-        state = self.init(rng_key, *args, **kwargs)
-        if init_state is not None:
-            state = init_state
-
-        # arrays are arguments of the program, everything else (a batch size, say) is part of it
+        check_count("validate_every", validate_every)
+        first = self.init(rng_key, *args, **kwargs)
         split = split_arguments(args, kwargs)
+        loss_fn = validator(self._view(), validation, kwargs)
+        return train(
+            self._program(split),
+            first if init_state is None else init_state,
+            num_steps,
+            split.arrays,
+            self._view().constrain_params,
+            loss_fn,
+            validate_every,
+            progress_bar,
+        )
 
-        @partial(jax.jit, static_argnums=1)
-        def advance(state, num, arrays):
+    def _program(self, split: Any) -> Program:
+        """The compiled updates: arrays are arguments, a batch size, say, is part of the program."""
+        if split.key is not None and split.key in self._programs:
+            return self._programs[split.key]
+
+        @partial(jax.jit, static_argnums=2)
+        def advance(arrays, state, num):
             args, kwargs = split.join(arrays)
 
             def step(state, _):
@@ -193,18 +166,24 @@ class GOHSMC:
 
             return jax.lax.scan(step, state, length=num)
 
-        size = max(num_steps // NUM_REPORTS, 1) if progress_bar else num_steps
-        history: list[tuple[np.ndarray, np.ndarray]] = []
-        with tqdm(total=num_steps, disable=not progress_bar) as bar:
-            for begin in range(0, num_steps, size):
-                num = min(size, num_steps - begin)
-                state, found = advance(state, num, split.arrays)
-                history.append(jax.tree.map(np.asarray, found))
-                bar.set_postfix_str(f"loss: {found[0][-1]:.4f}, ess: {found[1][-1]:.1f}")
-                bar.update(num)
-        losses, ess = (jnp.concatenate([each[i] for each in history]) for i in (0, 1))
-        inner = state.inner
-        return Result(self.get_params(state), inner.position, inner.log_weights, losses, ess, state)
+        if split.key is not None:
+            self._programs[split.key] = advance
+        return advance
+
+    def _step(
+        self, rng_key: Array, key_batch: Array, inner: OpenHorizonState, args: tuple, kwargs: dict
+    ) -> tuple[OpenHorizonState, OpenHorizonInfo]:
+        """One step on the batch that a key stands for."""
+        potential_fn = self._potential_fn(args, kwargs)
+        return self._kernel(rng_key, inner, potential_fn, self.optim, key_batch, self.step_size)
+
+    def _potential_fn(self, args: tuple, kwargs: dict) -> Callable:
+        view = self._view()
+
+        def potential_fn(params, position, key_batch):
+            return view.potential_fn(params, position, key_batch, args, kwargs)
+
+        return potential_fn
 
     def get_params(self, state: TrainingState) -> dict:
         """Values of the param sites."""
@@ -233,11 +212,6 @@ class GOHSMC:
         latents = {name: latents[name] for name in population.particles}
         return Predictive(model, latents, params=result.params)(key_predict, *args, **kwargs)
 
-    def _restarted(self, rng_key: Array, state: OpenHorizonState) -> OpenHorizonState:
-        """The state a step begins with."""
-        del rng_key
-        return state
-
     def _view(self) -> PartialModel:
         if self._partial is None:
             raise RuntimeError("call init or run before update: they look at the model.")
@@ -253,21 +227,6 @@ class OHSMC(GOHSMC):
 
     proposal = "random_walk"
     guided = False
-
-
-class SGSMC(GOHSMC):
-    """Stochastic-gradient sequential Monte Carlo: every step restarts from the prior.
-
-    The particles know one batch only: a crude posterior, of a batch scaled to all data, reached
-    from the prior in one Langevin move. Arguments as in :class:`GOHSMC`.
-    """
-
-    def _restarted(self, rng_key: Array, state: OpenHorizonState) -> OpenHorizonState:
-        view = self._view()
-        fresh = open_horizon.init(
-            view.draw(rng_key, self.num_particles), state.params, view.logprior_fn, self.optim
-        )
-        return fresh._replace(opt_state=state.opt_state)
 
 
 def with_params(model: Callable, params: dict) -> Callable:

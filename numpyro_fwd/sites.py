@@ -26,6 +26,7 @@ from numpyro.infer.util import (
     potential_energy,
 )
 
+from numpyro_fwd.minibatch_views import FullView
 from numpyro_fwd.model import check_sites
 
 __all__ = [
@@ -120,12 +121,18 @@ class PartialModel(NamedTuple):
     params
         First unconstrained values of the param sites.
     draw
-        ``(rng_key, num) -> latents``: prior draws, unconstrained.
+        ``(params, rng_key, num, model_args, model_kwargs) -> latents``: prior draws, unconstrained.
     logprior_fn
         Log density of the prior of one particle, at the first parameters.
     potential_fn
         ``(params, position, rng_key, model_args, model_kwargs) -> U``; the key draws the rows of
         the subsample plates.
+    split_fn
+        ``(params, rng_key, model_args, model_kwargs) -> (logprior_fn, loglikelihood_fn)``, the two
+        parts of minus U as functions of the position.
+    loss_fn
+        ``(params, position, log_weights, model_args, model_kwargs)``: minus the mean log density of
+        the observed values, of all rows, under the mixture of the particles.
     constrain_params
         From unconstrained parameters to the values of the param sites.
     """
@@ -134,6 +141,8 @@ class PartialModel(NamedTuple):
     draw: Callable
     logprior_fn: Callable
     potential_fn: Callable
+    split_fn: Callable
+    loss_fn: Callable
     constrain_params: Callable
 
 
@@ -152,21 +161,61 @@ def view_partial(
         # a copy: the modules of numpyro.contrib write into the dict they are given
         return {name: copied(transforms[name](value)) for name, value in params.items()}
 
-    def prior_model(*args, **kwargs):
-        return substitute(model, data=constrain_params(first))(*args, **kwargs)
+    def with_params(params, model=model):
+        def given(*args, **kwargs):
+            return substitute(model, data=constrain_params(params))(*args, **kwargs)
+
+        return given
+
+    def split_fn(params, rng_key, model_args, model_kwargs):
+        seeded = restarted(with_params(params), rng_key)
+        return split_logdensity(seeded, model_args, model_kwargs)
 
     def logprior_fn(z):
-        seeded = seed(prior_model, jax.random.key(0))
-        return split_logdensity(seeded, model_args, model_kwargs)[0](z)
+        return split_fn(first, jax.random.key(0), model_args, model_kwargs)[0](z)
 
-    def draw(rng_key, num):
-        return draw_prior(rng_key, prior_model, model_args, model_kwargs, num)
+    def draw(params, rng_key, num, model_args, model_kwargs):
+        return draw_prior(rng_key, with_params(params), model_args, model_kwargs, num)
 
     def potential_fn(params, position, rng_key, model_args, model_kwargs):
         values = {**constrain_params(params), **position}
         return potential_energy(seed(model, rng_key), model_args, model_kwargs, values)
 
-    return PartialModel(first, draw, logprior_fn, potential_fn, constrain_params)
+    def loss_fn(params, position, log_weights, model_args, model_kwargs):
+        given = restarted(with_params(params, FullView(model)), jax.random.key(0))
+        terms = jax.vmap(lambda z: observed_terms(given, z, model_args, model_kwargs))(position)
+        return mixture_loss(terms, log_weights)
+
+    functions = (draw, logprior_fn, potential_fn, split_fn, loss_fn, constrain_params)
+    return PartialModel(first, *functions)
+
+
+def restarted(model: Callable, rng_key: Array) -> Callable:
+    """`model`, which draws the same whenever it is called: a seed handler goes on."""
+
+    def seeded(*args, **kwargs):
+        return seed(model, rng_key)(*args, **kwargs)
+
+    return seeded
+
+
+def observed_terms(model: Callable, z: dict, model_args: tuple, model_kwargs: dict) -> dict:
+    """Log densities of the observed values at the unconstrained latents z, by site, not summed."""
+    terms, sites = compute_log_probs(
+        _unconstrain_params(model, z), model_args, model_kwargs, {}, sum_log_prob=False
+    )
+    return {name: terms[name] for name in terms if name in sites and not is_latent(sites[name])}
+
+
+def mixture_loss(terms: dict, log_weights: Array) -> Array:
+    """Minus the mean over all values of the log of the weighted mean density."""
+
+    def mix(term):
+        weights = log_weights.reshape((-1,) + (1,) * (term.ndim - 1))
+        return jax.nn.logsumexp(jnp.where(jnp.isnan(term), -jnp.inf, term) + weights, axis=0)
+
+    mixed = [mix(term) for term in terms.values()]
+    return -sum(jnp.sum(each) for each in mixed) / sum(each.size for each in mixed)
 
 
 def copied(tree: Any) -> Any:

@@ -16,8 +16,8 @@ from blackjax_ext.mcmc.checks import check_positive
 from blackjax_ext.smc import langevin_smc, sampler
 from blackjax_ext.smc.checks import check_count, check_share
 from blackjax_ext.smc.langevin_smc import LangevinSMCState
+from blackjax_ext.smc.tempered import PARTICLES, next_temperature
 from numpyro_fwd.sites import check_latents, constrain, draw_prior, sites_of, split_logdensity
-from numpyro_fwd.state import ravel_each
 
 __all__ = ["LangevinSMC", "LangevinSMCKernelState"]
 
@@ -80,6 +80,7 @@ class LangevinSMC(MCMCKernel):
     :param num_moves: Moves per step.
     :param l_kernel: None for Metropolis-adjusted moves; "reversed", "random_walk" or "gaussian" for
         unadjusted ones, weighted by that backward kernel.
+    :param num_integration_steps: Leapfrog steps of an unadjusted move.
     :param algorithm: Metropolis kernel to move with: ``blackjax_ext.hp_mala``, ...
     :param ess_threshold: Resample below this share of the particles.
     :param tempering_ess: Share of the conditional effective sample size a temperature may leave.
@@ -117,6 +118,7 @@ class LangevinSMC(MCMCKernel):
         adapt_step_size: bool = True,
         num_moves: int = 5,
         l_kernel: str | Callable | None = None,
+        num_integration_steps: int = 1,
         algorithm: Any = None,
         ess_threshold: float = 0.5,
         tempering_ess: float = 0.7,
@@ -126,6 +128,11 @@ class LangevinSMC(MCMCKernel):
             raise TypeError(f"model must be callable; got {type(model).__name__}.")
         if l_kernel is not None and (algorithm is not None or parameters):
             raise ValueError("l_kernel and algorithm exclude each other: give one of them.")
+        if l_kernel is None and num_integration_steps != 1:
+            raise ValueError(
+                "num_integration_steps is for unadjusted moves: give an l_kernel, or an algorithm "
+                f"with leapfrog steps of its own; got {num_integration_steps}."
+            )
         check_positive("step_size", step_size)
         check_share("ess_threshold", ess_threshold)
         check_share("tempering_ess", tempering_ess)
@@ -135,7 +142,7 @@ class LangevinSMC(MCMCKernel):
         self._move: Any = (
             moves.Metropolis(algorithm, **parameters)
             if l_kernel is None
-            else moves.Unadjusted(l_kernel=l_kernel)
+            else moves.Unadjusted(l_kernel=l_kernel, num_integration_steps=num_integration_steps)
         )
         self._model = model
         self._step_size = step_size
@@ -223,7 +230,7 @@ class LangevinSMC(MCMCKernel):
             state.inner,
             *split_logdensity(self._model, model_args, model_kwargs or {}),
             step_size,
-            scales(state.inner, temperature),
+            PARTICLES,
             temperature=temperature,
         )
         inner = equalized(key_resample, inner)
@@ -253,8 +260,12 @@ class LangevinSMC(MCMCKernel):
         left = jnp.maximum(self._num_warmup - state.i, 1)
         least = inner.temperature + (1.0 - inner.temperature) / left
         is_last = left == 1
-        found = langevin_smc.next_temperature(
-            inner, self._tempering_ess, jnp.where(is_last, 1.0, 0.0)
+        found = next_temperature(
+            inner.temperature,
+            inner.log_weights,
+            inner.local.loglikelihood,
+            self._tempering_ess,
+            jnp.where(is_last, 1.0, 0.0),
         )
         # the floor binds only in the second half: early temperatures are small for a reason
         is_late = 2 * state.i >= self._num_warmup
@@ -263,19 +274,6 @@ class LangevinSMC(MCMCKernel):
     def __getstate__(self) -> dict:
         """Everything but what tells MCMC that the kernel is ready."""
         return {**self.__dict__, "_sample_fn": None}
-
-
-def scales(state: LangevinSMCState, temperature: Array) -> Array:
-    """Variances of the population as it will be weighted at `temperature`, shape (D,)."""
-    change = langevin_smc.scaled(temperature - state.temperature, state.local.loglikelihood)
-    weights = jax.nn.softmax(sampler.guard(state.log_weights + change))
-    x = ravel_each(state.position)
-    is_used = (weights > 0)[:, None]
-    mean = weights @ jnp.where(is_used, x, 0.0)
-    variance = weights @ jnp.where(is_used, jnp.square(x - mean), 0.0)
-    prior = jnp.var(x, axis=0)
-    # one heavy particle has no variance: a little of the unweighted one is always mixed in
-    return variance + 1e-3 * jnp.where(jnp.isfinite(prior), prior, 1.0) + 1e-12
 
 
 def equalized(rng_key: Array, state: LangevinSMCState) -> LangevinSMCState:

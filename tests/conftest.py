@@ -24,6 +24,8 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
+    # the long ones first: a worker that begins one at the end works alone
+    items.sort(key=lambda item: "slow" not in item.keywords)
     if config.getoption("--full-laws"):
         return
     skip = pytest.mark.skip(reason="runs only with --full-laws")

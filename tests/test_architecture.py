@@ -24,14 +24,18 @@ FILES = {
 }
 SMC_FILES = {path.stem: path for path in (ROOT / "smc").glob("*.py") if path.stem != "__init__"}
 # what sequential Monte Carlo may import of itself; of mcmc, only what the samplers there share
-SMC_LAYERS = [{"checks", "proposals", "sampler"}, {"l_kernels"}, {"moves"}]
+SMC_LAYERS = [
+    {"checks", "proposals", "sampler", "training"},
+    {"l_kernels", "tempered"},
+    {"moves"},
+]
 MODULES = [
     module.name for module in pkgutil.walk_packages(blackjax_ext.__path__, prefix="blackjax_ext.")
 ]
 # each file may import those in the rows above its own, and none of mcmc one of sgmcmc
 LAYERS = [
     {"checks"},
-    {"factors"},
+    {"factors", "spectra"},
     {"metrics"},
     {"langevin"},
     {"tangents", "sums", "rows", "shuffles"},
@@ -44,8 +48,13 @@ LAYERS = [
     {"leapfrog", "acceptance"},
     {"minibatch_tests"},
 ]
-# a named special case may be an alias of its parent
-SPECIAL_CASES = {"hp_mala": {"smmala"}, "l2mc": {"amagold"}}
+# a named special case may be an alias of its parent, and a mixture consists of the kernels it mixes
+SPECIAL_CASES = {
+    "hp_mala": {"smmala"},
+    "alsmmala": {"smmala", "mala"},
+    "amsmmala": {"smmala", "random_walk"},
+    "l2mc": {"amagold"},
+}
 SHARED = set().union(*LAYERS)
 ALGORITHMS = sorted(set(FILES) - SHARED - {"schedules"})
 PUBLIC_NAMES = {"open_horizon": "open_horizon_smc"}

@@ -96,7 +96,7 @@ def test_network_is_sampled_without_an_anchor(name):
     assert np.mean((predicted.mean(axis=0) - Y) ** 2) < 0.1 * Y.var()
 
 
-@pytest.mark.parametrize("name", ["linen", "nnx"])
+@pytest.mark.parametrize("name", [pytest.param("linen", marks=pytest.mark.full), "nnx"])
 def test_optimizer_goes_down(name):
     kernel = AMAGOLD(regression(name), control_variate=None, num_epochs=20)
     first = kernel.init(jax.random.key(83), 0, None, (X, Y), {})

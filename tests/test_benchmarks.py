@@ -9,7 +9,9 @@ from numpyro.infer.util import initialize_model
 
 pytest.importorskip("diffrax")
 
-from benchmarks import forward_mode, models, report
+pytest.importorskip("sklearn")
+
+from benchmarks import forward_mode, models, partial_networks, report, smc
 
 
 def lynx_hare():
@@ -92,3 +94,26 @@ def test_unknown_section_is_refused(capsys):
     with pytest.raises(SystemExit):
         forward_mode.REPORT.main(["nothing"])
     assert "unknown sections ['nothing']" in capsys.readouterr().err
+
+
+def test_calibration_error():
+    probabilities = np.array([[0.9, 0.1]] * 10 + [[0.4, 0.6]] * 10)
+    right = np.array([0] * 9 + [1] + [1] * 6 + [0] * 4)
+    assert partial_networks.calibration_error(probabilities, right) < 1e-6
+    assert abs(partial_networks.calibration_error(probabilities, np.zeros(20, int)) - 0.35) < 1e-6
+
+
+def test_scores_of_unknown_images():
+    scores = smc.ood_scores(np.array([0.0, 1.0, 2.0, 5.0]), np.array([3.0, 4.0]), 2.5)
+    assert scores == [5 / 6, 0.8, 2 / 3, 1.0, 0.75, 0.75]
+
+
+def test_convolution_of_patches_is_a_convolution():
+    layer, x = partial_networks.PatchConv(4), jax.random.normal(jax.random.key(0), (2, 7, 6, 3))
+    params = layer.init(jax.random.key(1), x)
+    weights = params["params"]["kernel3x3"]
+    found = layer.apply(params, x)
+    kernel = weights["kernel"].reshape(3, 3, 3, 4)
+    numbers = ("NHWC", "HWIO", "NHWC")
+    expected = jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=numbers)
+    np.testing.assert_allclose(found, expected + weights["bias"], rtol=1e-4, atol=1e-5)

@@ -146,7 +146,9 @@ def test_log_density_is_nan_where_no_test_evaluates_it():
 
 
 @pytest.mark.parametrize(
-    "make", [minibatch_tests.sequential_test, minibatch_tests.barker_test], ids=str
+    "make",
+    [minibatch_tests.sequential_test, minibatch_tests.barker_test],
+    ids=["sequential", "barker"],
 )
 def test_proposals_that_are_not_finite_are_rejected(make):
     test = make()

@@ -1,5 +1,6 @@
 """Tempered sequential Monte Carlo from end to end, and what it refuses."""
 
+import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +9,7 @@ from jax.scipy.stats import multivariate_normal, norm
 
 import blackjax_ext
 from blackjax_ext import anneal, langevin_smc, moves
+from blackjax_ext.smc.tempered import variances
 
 DESIGN = np.random.default_rng(0).normal(size=(12, 3))
 Y = DESIGN @ [1.0, -2.0, 0.5] + 0.3 * np.random.default_rng(1).normal(size=12)
@@ -30,6 +32,23 @@ MOVES = {
         "differentiation": "forward",
     },
     "hp_mala": {"step_size": 1.0, "num_moves": 3, "move": moves.Metropolis(blackjax_ext.hp_mala)},
+    "blackjax_hmc": {
+        "step_size": 0.3,
+        "num_moves": 2,
+        "move": moves.Metropolis(blackjax.hmc, num_integration_steps=4),
+    },
+    "waste_free": {
+        "step_size": 0.6,
+        "num_moves": 7,
+        "is_waste_free": True,
+        "move": moves.Metropolis(blackjax_ext.mala),
+        "inverse_mass_matrix": "particles",
+    },
+    "particles": {
+        "step_size": 0.6,
+        "num_integration_steps": 2,
+        "inverse_mass_matrix": "particles",
+    },
 }
 
 
@@ -133,6 +152,42 @@ def test_keys_are_used_once(name):
         jax.jit(smc.step)(jax.random.key(1), state)
 
 
+def test_variances_are_weighted():
+    x = np.random.default_rng(2).normal(size=(50, 3)) * [1.0, 2.0, 5.0]
+    log_weights = np.random.default_rng(3).normal(size=50)
+    log_weights[:3] = [np.nan, np.inf, -np.inf]
+    x[0] = np.nan
+    found = variances(jnp.asarray(x), jnp.asarray(log_weights))
+    weights = np.exp(log_weights[3:]) / np.exp(log_weights[3:]).sum()
+    mean = weights @ x[3:]
+    np.testing.assert_allclose(found, weights @ (x[3:] - mean) ** 2, rtol=0.01)
+    assert np.isfinite(variances(jnp.asarray(x), jnp.full(50, -jnp.inf))).all()
+
+
+def test_the_metric_of_a_metropolis_move_knows_the_temperature():
+    """HP-MALA's step at a low temperature is that on the tempered density, by hand."""
+    smc = smc_of(inverse_mass_matrix=None, **MOVES["hp_mala"] | {"num_moves": 1})
+    state = smc.init(prior_draws(5))
+    new_state, _ = smc.step(jax.random.key(1), state, 0.01)
+
+    def tempered(x):
+        return logprior(x) + 0.01 * loglikelihood(x)
+
+    sampler = blackjax_ext.hp_mala(tempered, 1.0)
+    key_move = jax.random.split(jax.random.split(jax.random.key(1), 1)[0])[1]
+    for i, key in enumerate(jax.random.split(key_move, 5)):
+        key_init, key_step = jax.random.split(key)
+        first = sampler.init(jax.tree.map(lambda leaf, i=i: leaf[i], state.position), key_init)
+        found = sampler.step(key_step, first)[0].position["b"]
+        np.testing.assert_allclose(new_state.position["b"][i], found, rtol=1e-4, atol=1e-5)
+
+
+def test_waste_free_needs_a_number_that_divides():
+    smc = smc_of(num_moves=2, is_waste_free=True)
+    with pytest.raises(ValueError, match="got 20 particles and num_moves = 2"):
+        smc.step(jax.random.key(0), smc.init(prior_draws(20)))
+
+
 BAD = {
     "step_size": ({"step_size": -1.0}, "step_size must be positive"),
     "ess_threshold": ({"ess_threshold": 1.5}, "ess_threshold must be between 0 and 1; got 1.5"),
@@ -143,6 +198,7 @@ BAD = {
     "differentiation": ({"differentiation": "both"}, "differentiation must be one of"),
     "num_integration_steps": ({"num_integration_steps": 0}, "num_integration_steps must be"),
     "inverse_mass_matrix": ({"inverse_mass_matrix": -np.ones(3)}, "inverse_mass_matrix"),
+    "metric_name": ({"inverse_mass_matrix": "cloud"}, "must be 'particles', None.* got 'cloud'"),
 }
 
 

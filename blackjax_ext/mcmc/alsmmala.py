@@ -46,7 +46,7 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import langevin, metrics, schedules
+from blackjax_ext.mcmc import factors, mala, metrics, schedules, smmala
 from blackjax_ext.mcmc.checks import check_position, check_positive
 
 __all__ = ["ALSMMALAInfo", "ALSMMALAState", "as_top_level_api", "build_kernel", "init"]
@@ -172,64 +172,46 @@ def build_kernel() -> Callable:
         is_current: Array | None = None,
     ) -> tuple[ALSMMALAState, ALSMMALAInfo]:
         """One step: one gradient; if it is SMMALA's, one metric, two where a run begins."""
-        key_refresh, key_noise, key_accept = jax.random.split(rng_key, 3)
+        key_refresh, key_step = jax.random.split(rng_key)
         is_current = state.is_current if is_current is None else is_current
         if refresh is None:
             refresh = decide(key_refresh, state.iteration, is_current, schedule, run_length)
-        x, unravel = ravel_pytree(state.position)
-        noise = langevin.normal(key_noise, x.size, x.dtype)
-        preconditioner = metrics.factorize(inverse_mass_matrix, x.size)
-        evaluate = partial(
-            metrics.as_metric(metric_fn).evaluate, logdensity_fn, preconditioner=preconditioner
+        preconditioner = metrics.factorize(
+            inverse_mass_matrix, ravel_pytree(state.position)[0].size
         )
 
-        def whitened(gradient):
-            flat = ravel_pytree(gradient)[0]
-            return preconditioner.inverse_sqrt_transpose_times(flat)
+        def metric_here():
+            evaluate = metrics.as_metric(metric_fn).evaluate
+            return evaluate(logdensity_fn, state.position, preconditioner).metric
 
-        def smmala():
+        def smmala_step():
             # one after the other also under vmap, where both branches run: two eigenvalue problems
             # of a batch at once can block each other on a CPU with few threads
-            metric = jax.lax.cond(
-                is_current, lambda: state.metric, lambda: evaluate(state.position).metric
+            metric = jax.lax.cond(is_current, lambda: state.metric, metric_here)
+            start = smmala.SMMALAState(
+                state.position, state.logdensity, state.logdensity_grad, metric
             )
-            start = langevin.Point(state.logdensity, whitened(state.logdensity_grad), metric)
-            r = langevin.increment(noise, start, step_size)
-            position = unravel(x + preconditioner.inverse_sqrt_times(r))
-            local = evaluate(position)
-            end = langevin.Point(local.logdensity, whitened(local.gradient), local.metric)
-            log_ratio = langevin.log_ratio(r, start, end, step_size)
-            proposal = (position, *local[:3])
-            stay = (state.position, state.logdensity, state.logdensity_grad, metric)
-            return langevin.accept(key_accept, log_ratio, local.logdensity, proposal, stay)
+            return smmala.build_kernel()(
+                key_step, start, logdensity_fn, step_size, preconditioner, metric_fn=metric_fn
+            )
 
-        def mala():
-            def point(logdensity, gradient):
-                return langevin.Point(
-                    logdensity, transpose_times(state.cached, whitened(gradient)), metrics.IDENTITY
-                )
+        def mala_step():
+            root = factors.Composed(preconditioner, state.cached)
+            new, info = mala.build_kernel()(
+                key_step, mala.MALAState(*state[:3]), logdensity_fn, step_size, root
+            )
+            here = (new.position, new.logdensity, new.logdensity_grad)
+            return smmala.SMMALAState(*here, state.metric), smmala.SMMALAInfo(*info)
 
-            start = point(state.logdensity, state.logdensity_grad)
-            r = langevin.increment(noise, start, step_size)
-            position = unravel(x + preconditioner.inverse_sqrt_times(times(state.cached, r)))
-            logdensity, gradient = jax.value_and_grad(logdensity_fn)(position)
-            log_ratio = langevin.log_ratio(r, start, point(logdensity, gradient), step_size)
-            proposal = (position, logdensity, gradient)
-            stay = (state.position, state.logdensity, state.logdensity_grad)
-            new, *facts = langevin.accept(key_accept, log_ratio, logdensity, proposal, stay)
-            return (*new, state.metric), *facts
-
-        new, *facts = jax.lax.cond(refresh, smmala, mala)
-        position, logdensity, gradient, metric = new
+        new: smmala.SMMALAState
+        info: smmala.SMMALAInfo
+        new, info = jax.lax.cond(refresh, smmala_step, mala_step)
         cached = state.cached
         if follow is not False:  # a frozen one is no part of a branch, and so is never copied
-            cached = jax.lax.cond(refresh & follow, lambda: root_of(metric), lambda: cached)
+            cached = jax.lax.cond(refresh & follow, lambda: root_of(new.metric), lambda: cached)
         was_refreshed = jnp.asarray(refresh)
-        new_state = ALSMMALAState(
-            position, logdensity, gradient, metric, cached, was_refreshed, state.iteration + 1
-        )
-        probability, is_accepted, is_divergent = facts
-        return new_state, ALSMMALAInfo(probability, is_accepted, is_divergent, was_refreshed)
+        new_state = ALSMMALAState(*new, cached, was_refreshed, state.iteration + 1)
+        return new_state, ALSMMALAInfo(*info, was_refreshed)
 
     return kernel
 
@@ -237,16 +219,6 @@ def build_kernel() -> Callable:
 def root_of(metric: metrics.Factor) -> Array:
     """``G^{-1/2}``, shape (D, D) or (D,)."""
     return jnp.asarray(metric.inverse_sqrt)
-
-
-def times(root: Array, z: Array) -> Array:
-    """``C^{-1/2} z`` for a `root` of shape (D, D) or (D,)."""
-    return root @ z if root.ndim == 2 else root * z
-
-
-def transpose_times(root: Array, g: Array) -> Array:
-    """``C^{-T/2} g``."""
-    return g @ root if root.ndim == 2 else root * g
 
 
 def as_top_level_api(

@@ -49,7 +49,7 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import factors, langevin, metrics, schedules
+from blackjax_ext.mcmc import factors, metrics, random_walk, schedules, smmala
 from blackjax_ext.mcmc.checks import check_position, check_positive
 
 __all__ = ["AMSMMALAInfo", "AMSMMALAState", "as_top_level_api", "build_kernel", "init"]
@@ -158,48 +158,34 @@ def build_kernel() -> Callable:
         refresh: Array | None = None,
     ) -> tuple[AMSMMALAState, AMSMMALAInfo]:
         """One step: one evaluation; if it is SMMALA's, two gradients and two metrics."""
-        key_refresh, key_noise, key_accept = jax.random.split(rng_key, 3)
+        key_refresh, key_step = jax.random.split(rng_key)
         if refresh is None:
             refresh = decide(key_refresh, state.iteration, schedule)
-        x, unravel = ravel_pytree(state.position)
-        noise = langevin.normal(key_noise, x.size, x.dtype)
-        preconditioner = metrics.factorize(inverse_mass_matrix, x.size)
+        preconditioner = metrics.factorize(inverse_mass_matrix, state.mean.size)
 
-        def smmala():
-            def point(position):
-                local = metrics.as_metric(metric_fn).evaluate(
-                    logdensity_fn, position, preconditioner
-                )
-                gradient = ravel_pytree(local.gradient)[0]
-                whitened = preconditioner.inverse_sqrt_transpose_times(gradient)
-                return langevin.Point(local.logdensity, whitened, local.metric)
+        def smmala_step():
+            evaluate = metrics.as_metric(metric_fn).evaluate
+            local = evaluate(logdensity_fn, state.position, preconditioner)
+            start = smmala.SMMALAState(state.position, *local[:3])
+            new, info = smmala.build_kernel()(
+                key_step, start, logdensity_fn, step_size, preconditioner, metric_fn=metric_fn
+            )
+            return random_walk.RandomWalkState(*new[:2]), random_walk.RandomWalkInfo(*info)
 
-            start = point(state.position)
-            r = langevin.increment(noise, start, step_size)
-            position = unravel(x + preconditioner.inverse_sqrt_times(r))
-            end = point(position)
-            return position, end.logdensity, langevin.log_ratio(r, start, end, step_size)
+        def random_walk_step():
+            root = factors.Composed(preconditioner, state.covariance.inverse_sqrt)
+            start = random_walk.RandomWalkState(*state[:2])
+            return random_walk.build_kernel()(key_step, start, logdensity_fn, step_size, root)
 
-        def random_walk():
-            r = step_size * state.covariance.inverse_sqrt_times(noise)
-            position = unravel(x + preconditioner.inverse_sqrt_times(r))
-            logdensity = logdensity_fn(position)
-            return position, logdensity, logdensity - state.logdensity
-
-        position, logdensity, log_ratio = jax.lax.cond(refresh, smmala, random_walk)
-        proposal = state._replace(position=position, logdensity=logdensity)
-        (position, logdensity), probability, is_accepted, is_divergent = langevin.accept(
-            key_accept, log_ratio, logdensity, proposal[:2], state[:2]
-        )
-        new_state = state._replace(
-            position=position, logdensity=logdensity, iteration=state.iteration + 1
-        )
+        new: random_walk.RandomWalkState
+        info: random_walk.RandomWalkInfo
+        new, info = jax.lax.cond(refresh, smmala_step, random_walk_step)
+        new_state = state._replace(**new._asdict(), iteration=state.iteration + 1)
         if follow is not False:
             new_state = jax.lax.cond(
                 follow, partial(learn, preconditioner), lambda state: state, new_state
             )
-        info = AMSMMALAInfo(probability, is_accepted, is_divergent, jnp.asarray(refresh))
-        return new_state, info
+        return new_state, AMSMMALAInfo(*info, jnp.asarray(refresh))
 
     return kernel
 

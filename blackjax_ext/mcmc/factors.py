@@ -16,6 +16,7 @@ from blackjax_ext.mcmc.checks import check_positive
 
 __all__ = [
     "IDENTITY",
+    "Composed",
     "Dense",
     "Diagonal",
     "Factor",
@@ -155,6 +156,29 @@ class Spectral(NamedTuple):
         return (jnp.square(self.scale) * (v @ self.vectors)) @ self.vectors.T
 
 
+class Composed(NamedTuple):
+    """Metric with ``R = L C``, without ``R^{-1}``: what a step in a constant metric needs.
+
+    outer
+        Factor with ``L``.
+    inverse_sqrt
+        ``C``, shape (D, D), or its diagonal (D,).
+    """
+
+    outer: Diagonal | Dense | Spectral
+    inverse_sqrt: Array
+
+    def inverse_sqrt_times(self, z: Array) -> Array:
+        """``R z``."""
+        inner = self.inverse_sqrt @ z if self.inverse_sqrt.ndim == 2 else self.inverse_sqrt * z
+        return self.outer.inverse_sqrt_times(inner)
+
+    def inverse_sqrt_transpose_times(self, g: Array) -> Array:
+        """``R^T g``."""
+        g = self.outer.inverse_sqrt_transpose_times(g)
+        return g @ self.inverse_sqrt if self.inverse_sqrt.ndim == 2 else self.inverse_sqrt * g
+
+
 Factor: TypeAlias = Diagonal | Dense | Spectral
 # a Python float has no dtype of its own: float32 positions stay float32 under x64
 IDENTITY = Diagonal(1.0)
@@ -179,7 +203,7 @@ def factorize(inverse_mass_matrix: InverseMassMatrix, size: int | None = None) -
     if inverse_mass_matrix is None:
         return IDENTITY
     factor: Factor
-    if isinstance(inverse_mass_matrix, (Diagonal, Dense, Spectral)):
+    if isinstance(inverse_mass_matrix, (Diagonal, Dense, Spectral, Composed)):
         factor, shape = inverse_mass_matrix, jnp.shape(inverse_mass_matrix.inverse_sqrt)
     else:
         covariance = jnp.asarray(inverse_mass_matrix)

@@ -6,7 +6,7 @@ from blackjax.types import ArrayLikeTree, ArrayTree
 
 from blackjax_ext.mcmc.checks import check_position
 
-__all__ = ["check_count", "check_particles", "check_share"]
+__all__ = ["check_count", "check_division", "check_particles", "check_share"]
 
 
 def check_count(name: str, value: int) -> None:
@@ -15,6 +15,16 @@ def check_count(name: str, value: int) -> None:
         raise TypeError(f"{name} must be an integer of at least 1; got {value!r}.")
     if value < 1:
         raise ValueError(f"{name} must be at least 1; got {value}.")
+
+
+def check_division(num_particles: int, num_places: int) -> int:
+    """Particles to resample if each keeps `num_places` places; ValueError for a remainder."""
+    if num_particles % num_places:
+        raise ValueError(
+            "is_waste_free needs a number of particles that num_moves + 1 divides; got "
+            f"{num_particles} particles and num_moves = {num_places - 1}."
+        )
+    return num_particles // num_places
 
 
 def check_particles(position: ArrayLikeTree) -> ArrayTree:

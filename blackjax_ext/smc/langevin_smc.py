@@ -22,6 +22,10 @@ but the first fraction is known before the move, and resampling by it sends only
 count. With given temperatures the estimate of the evidence is unbiased; temperatures, step sizes
 and metrics that are chosen by looking at the particles bias it by O(1/N).
 
+With `is_waste_free` step 3 begins by resampling :math:`N / (1 + K)` particles for K moves. The
+populations after 0, 1, ..., K moves represent the same target, hence so does their union, in which
+each weighs :math:`\hat Z_k W_{kj} / (1 + K)` (Dau and Chopin): N particles for N K / (1 + K) moves.
+
 Cost of a step: `num_moves` moves, of `num_integration_steps` gradients of prior and likelihood per
 particle each; nothing is evaluated twice at the same point. Memory: two gradients per particle.
 
@@ -32,7 +36,8 @@ region, unadjusted moves bias the evidence (:mod:`blackjax_ext.smc.l_kernels`); 
 
 References: P. Del Moral, A. Doucet and A. Jasra 2006, Sequential Monte Carlo samplers; Algorithm 2
 of the paper on partial Bayesian networks; A. Buchholz, N. Chopin and P. Jacob 2021, Adaptive tuning
-of Hamiltonian Monte Carlo within sequential Monte Carlo.
+of Hamiltonian Monte Carlo within sequential Monte Carlo; H.-D. Dau and N. Chopin 2022, Waste-free
+sequential Monte Carlo.
 """
 
 from collections.abc import Callable
@@ -45,14 +50,22 @@ from blackjax.smc.resampling import systematic
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 
-from blackjax_ext.mcmc import metrics
 from blackjax_ext.mcmc.checks import check_positive
+from blackjax_ext.mcmc.factors import InverseMassMatrix
 from blackjax_ext.smc import sampler
-from blackjax_ext.smc.checks import check_count, check_particles, check_share
+from blackjax_ext.smc.checks import check_count, check_division, check_particles, check_share
 from blackjax_ext.smc.l_kernels import LKernel
-from blackjax_ext.smc.moves import Local, MoveFn, Unadjusted, tempered
+from blackjax_ext.smc.moves import Moved, MoveFn, Unadjusted
 from blackjax_ext.smc.proposals import Differentiation
 from blackjax_ext.smc.sampler import Population
+from blackjax_ext.smc.tempered import (
+    Local,
+    check_metric,
+    metric_of,
+    next_temperature,
+    scaled,
+    tempered,
+)
 
 __all__ = [
     "LangevinSMCInfo",
@@ -62,8 +75,6 @@ __all__ = [
     "build_kernel",
     "init",
 ]
-
-NUM_HALVINGS = 30
 
 
 class LangevinSMCState(NamedTuple):
@@ -95,9 +106,9 @@ class LangevinSMCInfo(NamedTuple):
         Mean over particles and moves of Metropolis' probability, or of the share of the effective
         sample size that an unadjusted move kept.
     is_accepted
-        Which particles the last move moved, shape (N,).
+        Which particles the last move moved, shape (N,), or fewer if waste-free.
     is_divergent
-        Whether what a particle would have moved to was no number, in any of the moves, shape (N,):
+        Whether what a particle would have moved to was no number, in any of the moves, same shape:
         the proposal is rejected, or the particle loses its weight.
     num_divergent
         How often that was, and at how many particles the likelihood was none before.
@@ -137,6 +148,7 @@ def build_kernel(
     move: MoveFn | None = None,
     *,
     num_moves: int = 1,
+    is_waste_free: bool = False,
     ess_threshold: float = 0.5,
     tempering_ess: float = 0.8,
     resampling_fn: sampler.ResamplingFn = systematic,
@@ -147,37 +159,15 @@ def build_kernel(
     -------
     Callable
         ``kernel(rng_key, state, logprior_fn, loglikelihood_fn, step_size,
-        inverse_mass_matrix=None, *, temperature=None, least_temperature=0.0) -> (state, info)``.
-        `temperature` fixes the next one; if it is None the effective sample size chooses, but none
-        below `least_temperature`.
+        inverse_mass_matrix=None, *, temperature=None) -> (state, info)``. `temperature` is the next
+        one; if it is None the effective sample size chooses.
     """
     move = Unadjusted() if move is None else move
 
-    def kernel(
-        rng_key: PRNGKey,
-        state: LangevinSMCState,
-        logprior_fn: Callable,
-        loglikelihood_fn: Callable,
-        step_size: float,
-        inverse_mass_matrix: metrics.InverseMassMatrix = None,
-        *,
-        temperature: Array | float | None = None,
-        least_temperature: Array | float = 0.0,
-    ) -> tuple[LangevinSMCState, LangevinSMCInfo]:
-        """One temperature, `num_moves` moves."""
-        x, unravel = sampler.ravel(state.position)
-        metric = metrics.factorize(inverse_mass_matrix, x.shape[1])
-        loglikelihood = state.local.loglikelihood
-        if temperature is None:
-            temperature = next_temperature(state, tempering_ess, least_temperature)
-        temperature = jnp.asarray(temperature, x.dtype)
-        target = tempered(logprior_fn, loglikelihood_fn, temperature, unravel, move.differentiation)
-        population = Population((x, state.local), state.log_weights, state.log_evidence)
-        population = sampler.weigh(
-            population, scaled(temperature - state.temperature, loglikelihood)
-        )
+    def move_all(rng_key, population, target, step_size, metric):
+        """`num_moves` moves, and what each did."""
 
-        def move_once(population, rng_key):
+        def once(population, rng_key):
             key_resample, key_move = jax.random.split(rng_key)
             population, is_resampled = sampler.resample_below(
                 key_resample, population, ess_threshold, resampling_fn
@@ -186,29 +176,48 @@ def build_kernel(
             moved = move(key_move, x, local, target, step_size, metric, population.log_weights)
             population = population._replace(particles=(moved.position, moved.local))
             population = sampler.weigh(population, moved.log_factors)
-            return population, (moved, is_resampled)
+            visited = population if is_waste_free else None
+            return population, (visited, moved, is_resampled)
 
-        population, (moved, is_resampled) = jax.lax.scan(
-            move_once, population, jax.random.split(rng_key, num_moves)
+        return jax.lax.scan(once, population, jax.random.split(rng_key, num_moves))
+
+    def move_and_keep(rng_key, population, target, step_size, metric):
+        """The same with few particles, of which every place on the way is kept."""
+        key_resample, key_moves = jax.random.split(rng_key)
+        num = check_division(population.log_weights.shape[0], num_moves + 1)
+        first = sampler.resample(key_resample, population, resampling_fn, num)
+        _, (visited, *rest) = move_all(key_moves, first, target, step_size, metric)
+        return sampler.union(first, visited), (None, *rest)
+
+    def kernel(
+        rng_key: PRNGKey,
+        state: LangevinSMCState,
+        logprior_fn: Callable,
+        loglikelihood_fn: Callable,
+        step_size: float,
+        inverse_mass_matrix: InverseMassMatrix | str = None,
+        *,
+        temperature: Array | float | None = None,
+    ) -> tuple[LangevinSMCState, LangevinSMCInfo]:
+        """One temperature, `num_moves` moves."""
+        x, unravel = sampler.ravel(state.position)
+        loglikelihood = state.local.loglikelihood
+        if temperature is None:
+            temperature = next_temperature(
+                state.temperature, state.log_weights, loglikelihood, tempering_ess
+            )
+        temperature = jnp.asarray(temperature, x.dtype)
+        population = Population((x, state.local), state.log_weights, state.log_evidence)
+        increment = temperature - state.temperature
+        population = sampler.weigh(population, scaled(increment, loglikelihood))
+        target = tempered(logprior_fn, loglikelihood_fn, temperature, unravel, move.differentiation)
+        metric = metric_of(inverse_mass_matrix, x, population.log_weights)
+        population, (_, moved, is_resampled) = (move_and_keep if is_waste_free else move_all)(
+            rng_key, population, target, step_size, metric
         )
         x, local = population.particles
-        new_state = LangevinSMCState(
-            jax.vmap(unravel)(x),
-            local,
-            temperature,
-            population.log_weights,
-            population.log_evidence,
-        )
-        num_divergent = jnp.sum(moved.is_divergent) + jnp.sum(jnp.isnan(loglikelihood))
-        info = LangevinSMCInfo(
-            jnp.mean(moved.acceptance_rate),
-            moved.is_accepted[-1],
-            jnp.any(moved.is_divergent, axis=0),
-            num_divergent,
-            sampler.effective_sample_size(population.log_weights),
-            jnp.sum(is_resampled),
-        )
-        return new_state, info
+        new_state = LangevinSMCState(jax.vmap(unravel)(x), local, temperature, *population[1:])
+        return new_state, facts(population, moved, is_resampled, loglikelihood)
 
     return kernel
 
@@ -218,13 +227,14 @@ def as_top_level_api(
     loglikelihood_fn: Callable,
     *,
     step_size: float,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    inverse_mass_matrix: InverseMassMatrix | str = None,
     proposal: str = "langevin",
     l_kernel: str | LKernel = "reversed",
     num_integration_steps: int = 1,
     differentiation: Differentiation = "reverse",
     move: MoveFn | None = None,
     num_moves: int = 1,
+    is_waste_free: bool = False,
     ess_threshold: float = 0.5,
     tempering_ess: float = 0.8,
     resampling_fn: sampler.ResamplingFn = systematic,
@@ -240,7 +250,8 @@ def as_top_level_api(
     step_size
         epsilon > 0: drift epsilon^2/2, noise epsilon.
     inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
+        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor. With
+        "particles" the variances of the particles, as they are weighted at each new temperature.
     proposal
         "langevin" or "random_walk".
     l_kernel
@@ -255,6 +266,9 @@ def as_top_level_api(
         function like it.
     num_moves
         Moves per temperature.
+    is_waste_free
+        Whether to keep every place the moves visit: N / (num_moves + 1) particles are resampled,
+        and they and their moves are the next N. It pays with Metropolis moves, many of them.
     ess_threshold
         Resample below this share of the particles; 0 never, 1 (almost) always.
     tempering_ess
@@ -291,36 +305,24 @@ def as_top_level_api(
     check_count("num_moves", num_moves)
     if tempering_ess in (0, 1):
         raise ValueError(f"tempering_ess must be strictly between 0 and 1; got {tempering_ess}.")
+    metric = check_metric(inverse_mass_matrix)
     if move is None:
         move = Unadjusted(proposal, l_kernel, num_integration_steps, differentiation)
     kernel = build_kernel(
         move,
         num_moves=num_moves,
+        is_waste_free=is_waste_free,
         ess_threshold=ess_threshold,
         tempering_ess=tempering_ess,
         resampling_fn=resampling_fn,
     )
-    metric = metrics.factorize(inverse_mass_matrix)
+    densities = (logprior_fn, loglikelihood_fn)
 
     def init_fn(position, rng_key=None):
-        return init(
-            position,
-            logprior_fn,
-            loglikelihood_fn,
-            rng_key,
-            differentiation=move.differentiation,
-        )
+        return init(position, *densities, rng_key, differentiation=move.differentiation)
 
     def step_fn(rng_key, state, temperature=None):
-        return kernel(
-            rng_key,
-            state,
-            logprior_fn,
-            loglikelihood_fn,
-            step_size,
-            metric,
-            temperature=temperature,
-        )
+        return kernel(rng_key, state, *densities, step_size, metric, temperature=temperature)
 
     return SamplingAlgorithm(init_fn, step_fn)
 
@@ -344,34 +346,15 @@ def anneal(
     return jax.lax.while_loop(goes_on, step, (state, jnp.zeros((), int)))
 
 
-def next_temperature(
-    state: LangevinSMCState, tempering_ess: float, least_temperature: Array | float
-) -> Array:
-    """The largest temperature whose conditional effective sample size is `tempering_ess` times N.
-
-    Bisection, of which the upper end counts: where the likelihood is zero for many particles no
-    temperature above 0 will do, and the smallest one tried then removes them.
-    """
-    log_weights, loglikelihood = state.log_weights, state.local.loglikelihood
-    goal = tempering_ess * log_weights.shape[0]
-    left = 1.0 - state.temperature
-
-    def is_far_enough(increment):
-        return sampler.conditional_ess(log_weights, scaled(increment, loglikelihood)) <= goal
-
-    def halve(_, bracket):
-        low, high = bracket
-        middle = 0.5 * (low + high)
-        is_enough = is_far_enough(middle)
-        return jnp.where(is_enough, low, middle), jnp.where(is_enough, middle, high)
-
-    _, increment = jax.lax.fori_loop(0, NUM_HALVINGS, halve, (jnp.zeros_like(left), left))
-    increment = jnp.where(is_far_enough(left), increment, left)
-    found = jnp.maximum(state.temperature + increment, least_temperature)
-    return jnp.where(increment >= left, 1.0, jnp.minimum(found, 1.0)).astype(left.dtype)
-
-
-def scaled(increment: Array, loglikelihood: Array) -> Array:
-    """`increment` times `loglikelihood`; 0 times infinity is 0, and NaN stays NaN."""
-    is_zero = (increment == 0) & ~jnp.isnan(loglikelihood)
-    return jnp.where(is_zero, 0.0, increment * loglikelihood)
+def facts(
+    population: Population, moved: Moved, is_resampled: Array, loglikelihood: Array
+) -> LangevinSMCInfo:
+    """What to tell about a step; `moved` and `is_resampled` lead with the moves."""
+    return LangevinSMCInfo(
+        jnp.mean(moved.acceptance_rate),
+        moved.is_accepted[-1],
+        jnp.any(moved.is_divergent, axis=0),
+        jnp.sum(moved.is_divergent) + jnp.sum(jnp.isnan(loglikelihood)),
+        sampler.effective_sample_size(population.log_weights),
+        jnp.sum(is_resampled),
+    )

@@ -4,7 +4,6 @@ A move takes particles that represent :math:`\gamma = p(x) \ell(x)^\lambda` and 
 that represent it once their weights are multiplied by the factors it also returns.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -13,63 +12,16 @@ import jax.numpy as jnp
 from blackjax.types import PRNGKey
 from jax import Array
 
-from blackjax_ext.mcmc.checks import check_scalar
-from blackjax_ext.mcmc.metrics import Factor
+from blackjax_ext.mcmc.factors import Factor
 from blackjax_ext.smc.checks import check_count
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
-from blackjax_ext.smc.proposals import (
-    MODES,
-    Differentiation,
-    leapfrog,
-    value_and_gradient,
-)
+from blackjax_ext.smc.proposals import MODES, Differentiation, leapfrog
 from blackjax_ext.smc.sampler import conditional_ess, guard
+from blackjax_ext.smc.tempered import Local, Tempered
 
-__all__ = ["Local", "Metropolis", "MoveFn", "Moved", "Tempered", "Unadjusted", "tempered"]
+__all__ = ["Metropolis", "MoveFn", "Moved", "Unadjusted"]
 
 PROPOSALS = ("langevin", "random_walk")
-
-
-class Local(NamedTuple):
-    """What is evaluated at the particles, once.
-
-    logprior, loglikelihood
-        Logarithms, shape (N,).
-    logprior_grad, loglikelihood_grad
-        Gradients, flat, shape (N, D); zero if the move needs none.
-    """
-
-    logprior: Array
-    loglikelihood: Array
-    logprior_grad: Array
-    loglikelihood_grad: Array
-
-
-class Tempered(NamedTuple):
-    """Prior times likelihood to the power of a temperature.
-
-    evaluate
-        ``(N, D) -> Local``; the temperature does not enter.
-    temperature
-        lambda, between 0 and 1.
-    logdensity_fn
-        The log density of one position, a pytree.
-    unravel
-        From a flat position (D,) to a pytree.
-    """
-
-    evaluate: Callable[[Array], Local]
-    temperature: Array
-    logdensity_fn: Callable
-    unravel: Callable
-
-    def logdensity(self, local: Local) -> Array:
-        """Log density, shape (N,)."""
-        return heat(self.temperature, local.logprior, local.loglikelihood)
-
-    def gradient(self, local: Local) -> Array:
-        """Its gradient, shape (N, D)."""
-        return heat(self.temperature, local.logprior_grad, local.loglikelihood_grad)
 
 
 class Moved(NamedTuple):
@@ -114,35 +66,6 @@ class MoveFn(Protocol):
         """Move the particles."""
 
 
-def heat(temperature: Array, prior: Array, likelihood: Array) -> Array:
-    """``prior + temperature * likelihood``, where 0 times infinity is 0."""
-    is_cold = temperature > 0
-    return jnp.where(is_cold, prior + temperature * likelihood, prior)
-
-
-def tempered(
-    logprior_fn: Callable,
-    loglikelihood_fn: Callable,
-    temperature: Array,
-    unravel: Callable,
-    differentiation: Differentiation,
-) -> Tempered:
-    """The tempered target; prior and likelihood are differentiated apart."""
-
-    def logdensity_fn(position):
-        return heat(temperature, logprior_fn(position), loglikelihood_fn(position))
-
-    def flat(function):
-        return value_and_gradient(lambda x: check_scalar(function(unravel(x))), differentiation)
-
-    def evaluate(x):
-        logprior, logprior_grad = jax.vmap(flat(logprior_fn))(x)
-        loglikelihood, loglikelihood_grad = jax.vmap(flat(loglikelihood_fn))(x)
-        return Local(logprior, loglikelihood, logprior_grad, loglikelihood_grad)
-
-    return Tempered(evaluate, temperature, logdensity_fn, unravel)
-
-
 class Unadjusted:
     r"""Langevin, Hamiltonian or random-walk proposals that are weighted, never rejected.
 
@@ -180,24 +103,16 @@ class Unadjusted:
     def __call__(self, rng_key, position, local, target, step_size, metric, log_weights) -> Moved:
         """K leapfrog steps and their weight."""
         momentum = jax.random.normal(rng_key, position.shape, position.dtype)
+        functions = (target.evaluate, target.gradient)
         move = leapfrog(
-            momentum,
-            position,
-            local,
-            target.evaluate,
-            target.gradient,
-            step_size,
-            self.num_integration_steps,
-            metric,
+            momentum, position, local, *functions, step_size, self.num_integration_steps, metric
         )
         log_factors = target.logdensity(move.local) - target.logdensity(local)
         log_factors += self.l_kernel(move, log_weights)
-        is_divergent = jnp.isnan(log_factors) | jnp.isposinf(log_factors)
+        is_lost = jnp.isnan(log_factors) | jnp.isposinf(log_factors)
         kept = conditional_ess(log_weights, log_factors) / position.shape[0]
         rate = jnp.full_like(log_factors, kept)
-        return Moved(
-            move.position, move.local, guard(log_factors), rate, ~is_divergent, is_divergent
-        )
+        return Moved(move.position, move.local, guard(log_factors), rate, ~is_lost, is_lost)
 
 
 class Metropolis:
@@ -224,9 +139,15 @@ class Metropolis:
                 f"got {algorithm!r}."
             )
         self.algorithm = partial(algorithm, **parameters)
+        self.takes_factors = algorithm.build_kernel.__module__.startswith("blackjax_ext.")
 
     def __call__(self, rng_key, position, local, target, step_size, metric, log_weights) -> Moved:
         """One Metropolis step of each particle."""
+        if not self.takes_factors:  # other packages know arrays
+            covariance = metric.inverse()
+            metric = (
+                covariance if jnp.ndim(covariance) else jnp.full(position.shape[1:], covariance)
+            )
         sampler = self.algorithm(
             target.logdensity_fn, step_size=step_size, inverse_mass_matrix=metric
         )

@@ -60,13 +60,14 @@ from blackjax.smc.resampling import systematic
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 
-from blackjax_ext.mcmc import metrics
 from blackjax_ext.mcmc.checks import check_positive, check_scalar
+from blackjax_ext.mcmc.factors import InverseMassMatrix, factorize
 from blackjax_ext.smc import sampler
 from blackjax_ext.smc.checks import check_count, check_particles, check_share
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
 from blackjax_ext.smc.proposals import leapfrog, leapfrog_step
 from blackjax_ext.smc.sampler import Population
+from blackjax_ext.smc.training import Local, check_optimizer, descend, target
 
 __all__ = [
     "OpenHorizonInfo",
@@ -99,7 +100,7 @@ class OpenHorizonState(NamedTuple):
     position: ArrayTree
     params: ArrayTree
     opt_state: Any
-    local: "Local"
+    local: Local
     log_weights: Array
     log_evidence: Array
 
@@ -130,14 +131,6 @@ class OpenHorizonInfo(NamedTuple):
     is_accepted: Array
     is_divergent: Array
     num_divergent: Array
-
-
-class Local(NamedTuple):
-    """Log density of a target at the particles, (N,), its gradient, (N, D), and that in psi."""
-
-    logdensity: Array
-    gradient: Array
-    slope: Any = None
 
 
 def init(
@@ -178,11 +171,24 @@ def build_kernel(
         ``kernel(rng_key, state, potential_fn, optimizer, batch, step_size,
         inverse_mass_matrix=None) -> (state, info)``.
     """
-    l_kernel = as_l_kernel(l_kernel)
+    weigh_back = as_l_kernel(l_kernel)
     is_driven = proposal == "langevin"
 
     def drift(local):
         return local.gradient if is_driven else jnp.zeros_like(local.gradient)
+
+    def move_on(rng_key, x, previous, evaluators, step_size, metric):
+        """K leapfrog steps, the last of which also finds the gradient in the parameters."""
+        evaluate, evaluate_both = evaluators
+        local = evaluate(x) if guided and is_driven else previous
+        momentum = jax.random.normal(rng_key, x.shape, x.dtype)
+        functions, num_first = (evaluate, drift), num_integration_steps - 1
+        move = leapfrog(momentum, x, local, *functions, step_size, num_first, metric)
+        move = leapfrog_step(move, evaluate_both, drift, step_size, metric)
+        if is_driven:
+            return move
+        # a gradient that nobody reads is not computed
+        return move._replace(local=move.local._replace(gradient=previous.gradient))
 
     def kernel(
         rng_key: PRNGKey,
@@ -191,41 +197,30 @@ def build_kernel(
         optimizer: optax.GradientTransformation,
         batch: Any,
         step_size: float,
-        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        inverse_mass_matrix: InverseMassMatrix = None,
     ) -> tuple[OpenHorizonState, OpenHorizonInfo]:
         """Resample, move, weigh, update the parameters."""
-        key_resample, key_momentum = jax.random.split(rng_key)
+        key_resample, key_move = jax.random.split(rng_key)
         x, unravel = sampler.ravel(state.position)
-        metric = metrics.factorize(inverse_mass_matrix, x.shape[1])
+        metric = factorize(inverse_mass_matrix, x.shape[1])
         population = Population((x, state.local), state.log_weights, state.log_evidence)
-        population, is_resampled = sampler.resample_below(
+        before, is_resampled = sampler.resample_below(
             key_resample, population, ess_threshold, resampling_fn
         )
-        x, previous = population.particles
-        evaluate, evaluate_both = target(potential_fn, state.params, batch, unravel)
-        local = evaluate(x) if guided and is_driven else previous
-        momentum = jax.random.normal(key_momentum, x.shape, x.dtype)
-        move = leapfrog(
-            momentum, x, local, evaluate, drift, step_size, num_integration_steps - 1, metric
-        )
-        move = leapfrog_step(move, evaluate_both, drift, step_size, metric)
-        local = move.local._replace(slope=None)
-        if not is_driven:  # a gradient that nobody reads is not computed
-            local = local._replace(gradient=previous.gradient)
+        x, previous = before.particles
+        evaluators = target(potential_fn, state.params, batch, unravel)
+        move = move_on(key_move, x, previous, evaluators, step_size, metric)
         log_factors = move.local.logdensity - previous.logdensity
-        log_factors += l_kernel(move, population.log_weights)
-        weighed = sampler.weigh(population._replace(particles=(move.position, local)), log_factors)
-        weights = jnp.where(jnp.isfinite(move.local.logdensity), jnp.exp(weighed.log_weights), 0.0)
-        params, opt_state = descend(optimizer, weights, move.local.slope, state)
-        new_state = OpenHorizonState(
-            jax.vmap(unravel)(move.position),
-            params,
-            opt_state,
-            local,
-            weighed.log_weights,
-            weighed.log_evidence,
+        log_factors += weigh_back(move, before.log_weights)
+        local = move.local._replace(slope=None)
+        after = sampler.weigh(before._replace(particles=(move.position, local)), log_factors)
+        weights = jnp.where(jnp.isfinite(local.logdensity), jnp.exp(after.log_weights), 0.0)
+        params, opt_state = descend(
+            optimizer, weights, move.local.slope, state.params, state.opt_state
         )
-        return new_state, facts(population, weighed, log_factors, weights, is_resampled)
+        position = jax.vmap(unravel)(move.position)
+        new_state = OpenHorizonState(position, params, opt_state, local, *after[1:])
+        return new_state, facts(before, after, log_factors, weights, is_resampled)
 
     return kernel
 
@@ -235,7 +230,7 @@ def as_top_level_api(
     optimizer: optax.GradientTransformation,
     *,
     step_size: float,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    inverse_mass_matrix: InverseMassMatrix = None,
     proposal: str = "langevin",
     guided: bool = True,
     l_kernel: str | LKernel = "reversed",
@@ -271,8 +266,8 @@ def as_top_level_api(
 
     Returns
     -------
-    A ``SamplingAlgorithm`` with ``init(position, params, logprior_fn)`` and ``step(rng_key, state,
-    batch)``.
+    A ``SamplingAlgorithm`` with ``init(position, params, logprior_fn)`` and
+    ``step(rng_key, state, batch)``.
 
     Raises
     ------
@@ -299,11 +294,7 @@ def as_top_level_api(
     check_count("num_integration_steps", num_integration_steps)
     if proposal not in PROPOSALS:
         raise ValueError(f"proposal must be one of {PROPOSALS}; got {proposal!r}.")
-    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        raise TypeError(
-            "optimizer must be an optax transformation, such as optax.adam(0.01); "
-            f"got {optimizer!r}."
-        )
+    check_optimizer("optimizer", optimizer)
     kernel = build_kernel(
         proposal,
         guided=guided,
@@ -312,7 +303,7 @@ def as_top_level_api(
         ess_threshold=ess_threshold,
         resampling_fn=resampling_fn,
     )
-    metric = metrics.factorize(inverse_mass_matrix)
+    metric = factorize(inverse_mass_matrix)
 
     def step_fn(rng_key, state, batch):
         return kernel(rng_key, state, potential_fn, optimizer, batch, step_size, metric)
@@ -320,47 +311,17 @@ def as_top_level_api(
     return SamplingAlgorithm(partial(init, optimizer=optimizer), step_fn)
 
 
-def target(potential_fn: Callable, params: ArrayTree, batch: Any, unravel: Callable):
-    """Evaluate the new target at particles: alone, and with its gradients in the parameters."""
-
-    def potential(x, params):
-        return check_scalar(potential_fn(params, unravel(x), batch))
-
-    def evaluate(x):
-        value, gradient = jax.vmap(jax.value_and_grad(potential), (0, None))(x, params)
-        return Local(-value, -gradient)
-
-    def evaluate_both(x):
-        both = jax.value_and_grad(potential, argnums=(0, 1))
-        value, (gradient, slope) = jax.vmap(both, (0, None))(x, params)
-        return Local(-value, -gradient, slope)
-
-    return evaluate, evaluate_both
-
-
-def descend(optimizer, weights: Array, slopes: ArrayTree, state: OpenHorizonState):
-    """Update the parameters with the weighted gradient; a particle without weight adds nothing."""
-
-    def mean(leaf):
-        shape = (-1,) + (1,) * (leaf.ndim - 1)
-        is_heavy = (weights > 0).reshape(shape)
-        return jnp.tensordot(weights, jnp.where(is_heavy, leaf, 0.0), axes=1)
-
-    gradient = jax.tree.map(mean, slopes)
-    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-    return optax.apply_updates(state.params, updates), opt_state
-
-
-def facts(population, weighed, log_factors, weights, is_resampled) -> OpenHorizonInfo:
+def facts(
+    before: Population, after: Population, log_factors: Array, weights: Array, is_resampled: Array
+) -> OpenHorizonInfo:
     """What to tell about a step."""
-    logdensity = weighed.particles[1].logdensity
+    logdensity = after.particles[1].logdensity
     is_lost = jnp.isnan(log_factors) | jnp.isposinf(log_factors)
-    kept = sampler.conditional_ess(population.log_weights, log_factors) / weights.size
     return OpenHorizonInfo(
         -jnp.sum(jnp.where(weights > 0, weights * logdensity, 0.0)),
-        sampler.effective_sample_size(weighed.log_weights),
+        sampler.effective_sample_size(after.log_weights),
         is_resampled,
-        kept,
+        sampler.conditional_ess(before.log_weights, log_factors) / weights.size,
         weights > 0,
         jnp.any(is_lost),
         jnp.sum(is_lost),

@@ -43,6 +43,7 @@ __all__ = [
     "resample",
     "resample_below",
     "start",
+    "union",
     "weigh",
 ]
 
@@ -140,6 +141,19 @@ def resample_below(
         population,
     )
     return population, is_low
+
+
+def union(first: Population, others: Population) -> Population:
+    """One population of several that represent the same density: its estimates are their means.
+
+    `others` leads with their number, and each has as many particles as `first`.
+    """
+    every = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, others)
+    log_weights = every.log_weights + every.log_evidence[:, None] - jnp.log(len(every.log_evidence))
+    particles = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), every.particles)
+    log_weights = log_weights.reshape(-1)
+    zeros = jnp.zeros_like(log_weights)
+    return weigh(Population(particles, zeros, jnp.sum(zeros)), log_weights)
 
 
 def ravel(particles: ArrayTree) -> tuple[Array, Callable[[Array], ArrayTree]]:

@@ -75,6 +75,8 @@ ROWS: dict[str, dict] = {
     "never_resampled": {"step_size": 0.3, "ess_threshold": 0.0},
     "always_resampled": {"step_size": 0.5, "ess_threshold": 1.0},
     "multinomial": {"step_size": 0.5, "resampling_fn": multinomial},
+    "waste_free_langevin": {"step_size": 0.4, "num_moves": 1, "is_waste_free": True},
+    "waste_free_mala": metropolis("mala") | {"num_moves": 3, "is_waste_free": True},
     "metropolis_mala": metropolis("mala"),
     "metropolis_hp_mala": metropolis("hp_mala", floor=0.3),
 }
@@ -210,6 +212,22 @@ def weights_accumulate() -> None:
     np.testing.assert_allclose(found.log_weights, jax.nn.log_softmax(a + b), rtol=1e-9)
     expected = jax.nn.logsumexp(a + b) - jnp.log(6)
     np.testing.assert_allclose(found.log_evidence, expected, rtol=1e-9)
+
+
+def union_is_the_mean() -> None:
+    """A population of several estimates, for any function, the mean of what they estimate."""
+    keys = jax.random.split(jax.random.key(15), 3)
+    particles, factors = jax.random.normal(keys[0], (4, 6)), jax.random.normal(keys[1], (4, 6))
+    evidence = jax.random.normal(keys[2], (4,))
+    every = sampler.Population(particles, jax.nn.log_softmax(factors), evidence)
+    first = jax.tree.map(lambda leaf: leaf[0], every)
+    others = jax.tree.map(lambda leaf: leaf[1:], every)
+    found = sampler.union(first, others)
+    estimates = jnp.sum(jnp.exp(every.log_weights) * particles, axis=1) * jnp.exp(evidence)
+    value = jnp.exp(found.log_evidence + found.log_weights) @ found.particles
+    np.testing.assert_allclose(value, estimates.mean(), rtol=1e-9)
+    np.testing.assert_allclose(jnp.exp(found.log_evidence), jnp.exp(evidence).mean(), rtol=1e-9)
+    np.testing.assert_allclose(jax.nn.logsumexp(found.log_weights), 0.0, atol=1e-9)
 
 
 def resampling_keeps_expectations(resampling_fn: Callable) -> None:

@@ -99,16 +99,16 @@ def test_previous_target_on_the_new_batch_is_found(monkeypatch):
         open_horizon.evidence_is_unbiased("guided")
 
 
-def unweighted(optimizer, weights, slopes, state):
+def unweighted(optimizer, weights, *rest):
     """The parameters follow the mean over the particles, whatever their weights."""
-    return DESCEND(optimizer, jnp.full_like(weights, 1.0 / weights.size), slopes, state)
+    return DESCEND(optimizer, jnp.full_like(weights, 1.0 / weights.size), *rest)
 
 
-def unguarded(optimizer, weights, slopes, state):
+def unguarded(optimizer, weights, slopes, params, opt_state):
     """A particle that has no weight adds zero times NaN."""
     gradient = jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), slopes)
-    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-    return optax.apply_updates(state.params, updates), opt_state
+    updates, opt_state = optimizer.update(gradient, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state
 
 
 def test_unweighted_gradient_is_found(monkeypatch):

@@ -49,6 +49,10 @@ def test_weights_accumulate(x64):
     smc.weights_accumulate()
 
 
+def test_union_is_the_mean(x64):
+    smc.union_is_the_mean()
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_never_picks_a_weightless_particle(scheme):
     smc.never_picks_a_weightless_particle(getattr(resampling, scheme), "float32")

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import pytest
 from blackjax.smc.resampling import systematic
 
-from blackjax_ext.smc import l_kernels, langevin_smc, moves, proposals, sampler
+from blackjax_ext.smc import l_kernels, langevin_smc, moves, proposals, sampler, tempered
 from tests.laws import smc
 
 LEAPFROG, WEIGH, RESAMPLE = proposals.leapfrog, sampler.weigh, sampler.resample
-REGRESSION, TEMPERED = l_kernels.regression, moves.tempered
+REGRESSION, TEMPERED, UNION = l_kernels.regression, tempered.tempered, sampler.union
 
 
 def reset_without_resampling(rng_key, population, resampling_fn, num=None):
@@ -81,6 +81,12 @@ def fit_to_all(x, p, weights):
     return REGRESSION(x, p, jnp.full_like(weights, 1.0 / weights.size))
 
 
+def evidences_are_forgotten(first, others):
+    """All places count alike, whatever the evidence of the population they belong to."""
+    others = others._replace(log_evidence=jnp.full_like(others.log_evidence, first.log_evidence))
+    return UNION(first, others)
+
+
 class Mutation(NamedTuple):
     """A bug in `module`.`name`, the law that must fail, and what it says then."""
 
@@ -127,6 +133,9 @@ MUTATIONS = {
     ),
     "half_kick_dropped": Mutation(
         l_kernels, "reversed", half_kick_dropped, REVERSED, "Not equal", True
+    ),
+    "evidences_are_forgotten": Mutation(
+        sampler, "union", evidences_are_forgotten, smc.union_is_the_mean, "Not equal", True
     ),
     "fit_to_all": Mutation(
         l_kernels,

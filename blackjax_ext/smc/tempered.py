@@ -1,0 +1,175 @@
+r"""Prior times likelihood to the power of a temperature, and what particles tell of the next one.
+
+The targets are :math:`\gamma_\lambda(x) = p(x) \ell(x)^\lambda`. Prior and likelihood are evaluated
+and differentiated apart, so that nothing is evaluated again when the temperature changes.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from blackjax_ext.mcmc.checks import check_scalar
+from blackjax_ext.mcmc.factors import Diagonal, Factor, InverseMassMatrix, factorize
+from blackjax_ext.smc import sampler
+from blackjax_ext.smc.proposals import Differentiation, value_and_gradient
+
+__all__ = [
+    "Local",
+    "Tempered",
+    "check_metric",
+    "heat",
+    "metric_of",
+    "next_temperature",
+    "scaled",
+    "tempered",
+    "variances",
+]
+
+NUM_HALVINGS = 30
+PARTICLES = "particles"
+UNWEIGHTED_SHARE = 1e-3
+
+
+class Local(NamedTuple):
+    """What is evaluated at the particles, once.
+
+    logprior, loglikelihood
+        Logarithms, shape (N,).
+    logprior_grad, loglikelihood_grad
+        Gradients, flat, shape (N, D); zero if the move needs none.
+    """
+
+    logprior: Array
+    loglikelihood: Array
+    logprior_grad: Array
+    loglikelihood_grad: Array
+
+
+class Tempered(NamedTuple):
+    """Prior times likelihood to the power of a temperature.
+
+    evaluate
+        ``(N, D) -> Local``; the temperature does not enter.
+    temperature
+        lambda, between 0 and 1.
+    logdensity_fn
+        The log density of one position, a pytree.
+    unravel
+        From a flat position (D,) to a pytree.
+    """
+
+    evaluate: Callable[[Array], Local]
+    temperature: Array
+    logdensity_fn: Callable
+    unravel: Callable
+
+    def logdensity(self, local: Local) -> Array:
+        """Log density, shape (N,)."""
+        return heat(self.temperature, local.logprior, local.loglikelihood)
+
+    def gradient(self, local: Local) -> Array:
+        """Its gradient, shape (N, D)."""
+        return heat(self.temperature, local.logprior_grad, local.loglikelihood_grad)
+
+
+def heat(temperature: Array, prior: Array, likelihood: Array) -> Array:
+    """``prior + temperature * likelihood``, where 0 times infinity is 0."""
+    is_cold = temperature > 0
+    return jnp.where(is_cold, prior + temperature * likelihood, prior)
+
+
+def tempered(
+    logprior_fn: Callable,
+    loglikelihood_fn: Callable,
+    temperature: Array,
+    unravel: Callable,
+    differentiation: Differentiation,
+) -> Tempered:
+    """The tempered target; prior and likelihood are differentiated apart."""
+
+    def logdensity_fn(position):
+        return heat(temperature, logprior_fn(position), loglikelihood_fn(position))
+
+    def flat(function):
+        return value_and_gradient(lambda x: check_scalar(function(unravel(x))), differentiation)
+
+    def evaluate(x):
+        logprior, logprior_grad = jax.vmap(flat(logprior_fn))(x)
+        loglikelihood, loglikelihood_grad = jax.vmap(flat(loglikelihood_fn))(x)
+        return Local(logprior, loglikelihood, logprior_grad, loglikelihood_grad)
+
+    return Tempered(evaluate, temperature, logdensity_fn, unravel)
+
+
+def scaled(increment: Array, loglikelihood: Array) -> Array:
+    """`increment` times `loglikelihood`; 0 times infinity is 0, and NaN stays NaN."""
+    is_zero = (increment == 0) & ~jnp.isnan(loglikelihood)
+    return jnp.where(is_zero, 0.0, increment * loglikelihood)
+
+
+def next_temperature(
+    temperature: Array,
+    log_weights: Array,
+    loglikelihood: Array,
+    tempering_ess: float,
+    least_temperature: Array | float = 0.0,
+) -> Array:
+    """The largest temperature whose conditional effective sample size is `tempering_ess` times N.
+
+    Bisection, of which the upper end counts: where the likelihood is zero for many particles no
+    temperature above 0 will do, and the smallest one tried then removes them.
+    """
+    goal = tempering_ess * log_weights.shape[0]
+    left = 1.0 - temperature
+
+    def is_far_enough(increment):
+        return sampler.conditional_ess(log_weights, scaled(increment, loglikelihood)) <= goal
+
+    def halve(_, bracket):
+        low, high = bracket
+        middle = 0.5 * (low + high)
+        is_enough = is_far_enough(middle)
+        return jnp.where(is_enough, low, middle), jnp.where(is_enough, middle, high)
+
+    _, increment = jax.lax.fori_loop(0, NUM_HALVINGS, halve, (jnp.zeros_like(left), left))
+    increment = jnp.where(is_far_enough(left), increment, left)
+    found = jnp.maximum(temperature + increment, least_temperature)
+    return jnp.where(increment >= left, 1.0, jnp.minimum(found, 1.0)).astype(left.dtype)
+
+
+def variances(x: Array, log_weights: Array) -> Array:
+    """Variances (D,) of flat particles (N, D) by their weights, which need no normalization.
+
+    One heavy particle has no variance: a little of the unweighted one is always mixed in.
+    """
+    is_usable = jnp.isfinite(x).all(axis=1)
+    x = jnp.where(is_usable[:, None], x, 0.0)
+    log_weights = jnp.where(is_usable, sampler.guard(log_weights), -jnp.inf)
+    weights = jax.nn.softmax(jnp.where(jnp.isneginf(log_weights).all(), 0.0, log_weights))
+    distance = jnp.where((weights > 0)[:, None], x - weights @ x, 0.0)
+    weighted = weights @ jnp.square(distance)
+    unweighted = jnp.var(x, axis=0)
+    unweighted = jnp.where(jnp.isfinite(unweighted), unweighted, 1.0)
+    return weighted + UNWEIGHTED_SHARE * unweighted + 1e-12
+
+
+def check_metric(inverse_mass_matrix: InverseMassMatrix | str) -> Factor | str:
+    """The factor, or "particles"; ValueError for anything else."""
+    if not isinstance(inverse_mass_matrix, str):
+        return factorize(inverse_mass_matrix)
+    if inverse_mass_matrix != PARTICLES:
+        raise ValueError(
+            f"inverse_mass_matrix must be {PARTICLES!r}, None, an array of shape (D,) or (D, D), "
+            f"or a factor; got {inverse_mass_matrix!r}."
+        )
+    return inverse_mass_matrix
+
+
+def metric_of(inverse_mass_matrix: InverseMassMatrix | str, x: Array, log_weights: Array) -> Factor:
+    """Factor of the metric that shapes the moves of the particles x, (N, D)."""
+    if isinstance(inverse_mass_matrix, str):
+        return Diagonal(jnp.sqrt(variances(x, log_weights)))
+    return factorize(inverse_mass_matrix, x.shape[1])

@@ -459,7 +459,7 @@ def per_step(problem: Problem, num_steps: int) -> tuple[float, Measured, float]:
 def cost(quick: bool) -> Section:
     """Time of a step over the number of rows."""
     rows, times = [], {}
-    for num_rows in (1000, 4000) if quick else (10_000, 1_000_000, 10_000_000):
+    for num_rows in (1000, 4000) if quick else (10_000, 100_000, 1_000_000, 10_000_000):
         problem = simulated(logistic_model, num_rows, 5 if quick else 20)
         seconds, found, setup = per_step(problem, 100 if quick else 10_000)
         times[num_rows] = seconds

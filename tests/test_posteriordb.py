@@ -49,7 +49,7 @@ def test_vectorized_chains(name, posterior):
     check(name, posterior, "vectorized")
 
 
-@pytest.mark.parametrize("name", ["MALA", "FMALA"])
+@pytest.mark.parametrize("name", ["MALA", pytest.param("FMALA", marks=pytest.mark.full)])
 def test_sequential_chains(name):
     """Each chain adapts alone."""
     check(name, "kidscore", "sequential")

@@ -7,9 +7,12 @@ import sys
 import arviz as az
 import numpy as np
 import pytest
+from numpyro.handlers import seed
+from numpyro.infer.util import log_density
 
+from numpyro_fwd import AMAGOLD, demo
 from numpyro_fwd import __main__ as command
-from numpyro_fwd import demo
+from numpyro_fwd.minibatch_views import FullView
 
 SAMPLERS = [sampler.__name__ for sampler in demo.QUICK_SAMPLERS]
 COLUMNS = {
@@ -81,3 +84,18 @@ def test_missing_extra_is_one_clear_line(monkeypatch):
 def test_nested_spans_of_time_count_once():
     assert demo.covered([(2.0, 3.0), (0.0, 1.0), (0.25, 0.5), (2.5, 4.0)]) == 3.0
     assert demo.covered([]) == 0.0
+
+
+def test_minibatches_are_of_the_same_posterior():
+    regression, funnel = demo.logistic_regression(), demo.funnel()
+    assert AMAGOLD in [sampler for sampler, _ in demo.budgets(regression, quick=False)]
+    assert AMAGOLD not in [sampler for sampler, _ in demo.budgets(funnel, quick=False)]
+    values = {"intercept": np.float32(0.3), "weights": np.linspace(-1.0, 1.0, 30)}
+    densities = [
+        log_density(model, regression.data, {}, values)[0]
+        for model in (regression.model, FullView(regression.minibatch_model))
+    ]
+    np.testing.assert_allclose(*densities, rtol=1e-5)
+    with seed(rng_seed=0):
+        part = log_density(regression.minibatch_model, regression.data, {}, values)[0]
+    assert abs(part - densities[0]) > 1.0  # it does read a part of the rows

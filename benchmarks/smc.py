@@ -198,7 +198,7 @@ UNITS = {
 }
 LEARNING_RATES = {"VI": 0.001}
 # what is run by default: batch sizes, epochs, seeds
-SIZES = {"wine": ((20, 50, 100), 200, 5), "california": ((50, 100, 200), 20, 5)}
+SIZES = {"wine": ((20, 50, 100), 200, 5), "california": ((50, 100, 200), 10, 5)}
 FULL_SIZES = {"wine": ((20, 50, 100), 200, 5), "california": ((50, 100, 200), 200, 5)}
 QUICK_SIZES = {"wine": ((100,), 2, 2), "california": ((200,), 1, 2)}
 

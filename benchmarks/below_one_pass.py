@@ -6,6 +6,7 @@ data of California come from the folder in the environment variable NUMPYRO_FWD_
 ../shared/data.
 """
 
+import gc
 import os
 import sys
 import time
@@ -520,6 +521,8 @@ def sizes(quick: bool) -> Section:
         rows[-1] += [ours.ess / ours.seconds, *off, few if off[0] else "", ours.setup]
         print(rows[-1], flush=True)
         del problem
+        jax.clear_caches()  # programs hold the data that they were made for
+        gc.collect()
     return Section(
         "Rows and coefficients",
         "Logistic regression, and a t of four degrees of freedom. Rows per effective draw are "

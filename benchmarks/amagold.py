@@ -1,12 +1,10 @@
 """Minibatch samplers: what they yield and where they are wrong: ``python benchmarks/amagold.py``.
 
 Each section is a function that measures and returns a table. The sections are kept in
-``docs/results/amagold.json``, from which ``docs/results/amagold.md`` is written. The data come from
-the folder in the environment variable NUMPYRO_FWD_DATA, or ../shared/data. ``AMAGOLD_ROWS`` sets
-the rows of MNIST, 1,200 by default and 60,000 in the paper.
+``docs/results/amagold.json``, from which ``docs/results/amagold.md`` is written.
+``AMAGOLD_ROWS`` sets the rows of MNIST, 1,200 by default and 60,000 in the paper.
 """
 
-import gzip
 import os
 import sys
 import time
@@ -35,6 +33,7 @@ from numpyro.contrib.module import random_flax_module
 from numpyro.infer import HMCECS, NUTS, Predictive, init_to_uniform
 
 import blackjax_ext
+from benchmarks.data import images, standardized, uci
 from benchmarks.report import ROOT, Report, Section
 from blackjax_ext import potentials
 from numpyro_fwd import AMAGOLD, L2MC, SGHMC, RandomWalk
@@ -43,11 +42,6 @@ from numpyro_fwd.minibatch_views import FullView
 SIZE, BATCH, STEPS = 20, 1000, 4
 FORWARD_AND_BACK = 3  # evaluations that a gradient costs
 ESTIMATES = {None: 1, "first_order": 2, "second_order": 3}  # gradients in one estimate
-
-
-def folder() -> Path:
-    """Where the data sets are."""
-    return Path(os.environ.get("NUMPYRO_FWD_DATA", ROOT.parent / "shared" / "data"))
 
 
 # Logistic regression with many rows
@@ -381,11 +375,10 @@ def synthetic(quick: bool) -> Section:
 # Bayesian logistic regression on small data
 
 
-def uci(name: str) -> tuple[np.ndarray, np.ndarray]:
+def design(name: str) -> tuple[np.ndarray, np.ndarray]:
     """Standardized covariates with an intercept, and labels of zero and one."""
-    table = np.loadtxt(folder() / "uci" / f"{name}.dat")
-    x, y = table[:, :-1], table[:, -1] == table[:, -1].max()
-    x = np.column_stack([np.ones(len(x)), (x - x.mean(0)) / x.std(0)])
+    x, y = uci(name)
+    x = np.column_stack([np.ones(len(x)), standardized(x)])
     return x.astype(np.float32), y.astype(np.float32)
 
 
@@ -426,7 +419,7 @@ def small_data(quick: bool) -> Section:
     steps = (0.02,) if quick else (1e-3, 2e-3, 5e-3, 0.01, 0.02)
     rows = []
     for name, batch in (("australian", 32), ("heart", 16)):
-        x, y = uci(name)
+        x, y = design(name)
         kernel = NUTS(FullView(partial(regression, batch=batch)), dense_mass=True)
         mcmc = numpyro.infer.MCMC(
             kernel,
@@ -468,14 +461,10 @@ def small_data(quick: bool) -> Section:
 # A Bayesian neural network
 
 
-def images(name: str, part: str) -> tuple[np.ndarray, np.ndarray]:
+def pixels(name: str, part: str) -> tuple[np.ndarray, np.ndarray]:
     """Pixels (N, 784) from 0 to 1, and labels (N,)."""
-    where = folder() / "images" / name
-    with gzip.open(where / f"{part}-images-idx3-ubyte.gz") as file:
-        pixels = np.frombuffer(file.read(), np.uint8, offset=16)
-    with gzip.open(where / f"{part}-labels-idx1-ubyte.gz") as file:
-        labels = np.frombuffer(file.read(), np.uint8, offset=8)
-    return (pixels.reshape(-1, 784) / 255).astype(np.float32), labels.astype(np.int32)
+    x, y = images(name, part)
+    return x.reshape(len(x), -1), y
 
 
 class Network(linen.Module):
@@ -556,10 +545,10 @@ def network(quick: bool) -> Section:
     """MNIST, with FashionMNIST as the shift."""
     num_rows = 600 if quick else int(os.environ.get("AMAGOLD_ROWS", "1200"))
     num_test = min(num_rows // 3, 10_000)
-    x, y = images("mnist", "train")
+    x, y = pixels("mnist", "train")
     data = (jnp.asarray(x[:num_rows]), jnp.asarray(y[:num_rows]))
     tests = tuple(
-        tuple(part[:num_test] for part in images(name, "t10k")) for name in ("mnist", "fashion")
+        tuple(part[:num_test] for part in pixels(name, "t10k")) for name in ("mnist", "fashion")
     )
     settings = [(b, h) for b in (0.01, 5e-6) for h in (0.0005, 0.001)]
     rows = [

@@ -1,12 +1,9 @@
 """Exact draws for less than one pass over the data: ``python benchmarks/below_one_pass.py``.
 
 Each section is a function that measures and returns a table. The sections are kept in
-``docs/results/below_one_pass.json``, from which ``docs/results/below_one_pass.md`` is written. The
-data of California come from the folder in the environment variable NUMPYRO_FWD_DATA, or
-../shared/data.
+``docs/results/below_one_pass.json``, from which ``docs/results/below_one_pass.md`` is written.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -23,7 +20,8 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.infer import HMCECS, NUTS, init_to_value
 
-from benchmarks.report import ROOT, Report, Section
+from benchmarks import data as sources
+from benchmarks.report import Report, Section
 from blackjax_ext import potentials
 from numpyro_fwd import AMAGOLD, RandomWalk
 from numpyro_fwd.minibatch_views import FullView
@@ -90,11 +88,10 @@ def california() -> Problem:
 
     The unit of the responses is 0.22, the scale of a t fitted to the residuals of least squares.
     """
-    folder = Path(os.environ.get("NUMPYRO_FWD_DATA", ROOT.parent / "shared" / "data"))
-    table = np.loadtxt(folder / "uci" / "cal_housing.data", delimiter=",")
-    x, value = np.log1p(np.abs(table[:, 2:8])), np.log(table[:, 8])
-    x = np.column_stack([table[:, :2], x])
-    x = np.column_stack([np.ones(len(x)), (x - x.mean(axis=0)) / x.std(axis=0)])
+    raw, price = sources.california()
+    x, value = np.log1p(np.abs(raw[:, 2:])), np.log(price)
+    x = sources.standardized(np.column_stack([raw[:, :2], x]))
+    x = np.column_stack([np.ones(len(x)), x])
     y = (value - value.mean()) / 0.22
     return Problem(robust_model, (jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32)))
 

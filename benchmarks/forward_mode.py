@@ -28,7 +28,7 @@ from numpyro.infer import MCMC, NUTS, init_to_value  # noqa: E402
 from numpyro.infer.util import initialize_model  # noqa: E402
 
 import blackjax_ext  # noqa: E402
-from benchmarks import models  # noqa: E402
+from benchmarks import data, models  # noqa: E402
 from benchmarks.report import Report, Section  # noqa: E402
 from benchmarks.runs import run_chains  # noqa: E402
 from blackjax_ext.mcmc import langevin, tangents  # noqa: E402
@@ -434,7 +434,7 @@ def lynx_hare_row(name: str, setting: Setting, quick: bool) -> list:
     if quick:
         num_warmup, num_samples = num_warmup // 10, num_samples // 20
     kernel = setting.make(models.lynx_hare, dense_mass=True)
-    run = run_chains(kernel, models.lynx_hare_data(), num_warmup, num_samples)
+    run = run_chains(kernel, data.lynx_hare(), num_warmup, num_samples)
     rates = [run.ess / run.sampling, run.ess / (run.sampling + run.warmup)]
     print(
         f"  {name}: ESS {run.ess:.0f}, {rates[0]:.0f} per second, R-hat {run.rhat:.3f}", flush=True

@@ -1,7 +1,6 @@
 """Targets shared by the benchmarks, the tests and the notebooks."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import diffrax
 import jax
@@ -11,17 +10,12 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array
 
-HERE = Path(__file__).parent
+from benchmarks.data import breast_cancer, standardized
+
 Network = list[tuple[Array, Array]]
 
 
 # Lotka-Volterra on the Hudson Bay pelts: a posterior without a gradient
-
-
-def lynx_hare_data() -> tuple[np.ndarray, np.ndarray]:
-    """Years (21,), and pelts of hare and lynx in thousands (21, 2), in this order."""
-    table = np.loadtxt(HERE / "lynx_hare.csv", delimiter=",", comments="#", skiprows=5)
-    return table[:, 0], table[:, [2, 1]]
 
 
 def solve_lotka_volterra(
@@ -77,10 +71,8 @@ def lynx_hare(times, pelts) -> None:
 
 def breast_cancer_data() -> tuple[np.ndarray, np.ndarray]:
     """Standardized covariates (569, 30) and labels (569,)."""
-    from sklearn.datasets import load_breast_cancer
-
-    x, y = load_breast_cancer(return_X_y=True)
-    return ((x - x.mean(0)) / x.std(0)).astype(np.float32), y.astype(np.int32)
+    x, y = breast_cancer()
+    return standardized(x).astype(np.float32), y.astype(np.int32)
 
 
 def logistic_regression(x, y) -> None:

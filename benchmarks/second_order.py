@@ -1,11 +1,9 @@
 """What curvature costs and what it buys: ``python benchmarks/second_order.py``.
 
 Each section is a function that measures and returns a table. The sections are kept in
-``docs/results/second_order.json``, from which ``docs/results/second_order.md`` is written. The data
-come from the folder in the environment variable NUMPYRO_FWD_DATA, or ../shared/data.
+``docs/results/second_order.json``, from which ``docs/results/second_order.md`` is written.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -24,7 +22,8 @@ import numpyro.distributions as dist
 from numpyro.infer import NUTS
 
 import blackjax_ext
-from benchmarks.report import ROOT, Report, Section
+from benchmarks.data import barro_colorado, standardized, swiss
+from benchmarks.report import Report, Section
 from benchmarks.runs import Run, run_chains
 from blackjax_ext import metrics, schedules
 from blackjax_ext.mcmc import alsmmala
@@ -277,26 +276,10 @@ def truths(quick: bool) -> Section:
 # The regressions and the t density of Papamarkou and Ford
 
 
-def data_folder() -> Path:
-    """Where the data are."""
-    folder = Path(os.environ.get("NUMPYRO_FWD_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir():
-        raise FileNotFoundError(
-            f"no data in {folder}: set NUMPYRO_FWD_DATA to a folder with swiss/swiss.txt "
-            "(github.com/papamarkou/GeometricMCMC.jl, test) and papamarkou/coarse_bei.csv "
-            "(github.com/papamarkou/GAMCSampler.jl, examples/poisson/data)."
-        )
-    return folder
-
-
-def standardized(x: np.ndarray) -> np.ndarray:
-    return (x - x.mean(axis=0)) / x.std(axis=0, ddof=1)
-
-
 def logistic_data() -> tuple:
     """Swiss bank notes: 200 x 4."""
-    table = np.loadtxt(data_folder() / "swiss" / "swiss.txt")
-    return jnp.asarray(standardized(table[:, :4])), jnp.asarray(table[:, 4])
+    x, y = swiss()
+    return jnp.asarray(standardized(x, ddof=1)), jnp.asarray(y)
 
 
 def logistic(x, y):
@@ -306,9 +289,8 @@ def logistic(x, y):
 
 def poisson_data() -> tuple:
     """Trees of Barro Colorado in 200 cells, on elevation, its square and the gradient."""
-    path = data_folder() / "papamarkou" / "coarse_bei.csv"
-    count, elevation, gradient = np.loadtxt(path, delimiter=",", skiprows=1).T
-    elevation, gradient = standardized(elevation), standardized(gradient)
+    count, elevation, gradient = barro_colorado()
+    elevation, gradient = standardized(elevation, ddof=1), standardized(gradient, ddof=1)
     x = np.stack([np.ones(200), elevation, elevation**2, gradient], axis=1)
     return jnp.asarray(x), jnp.asarray(count)
 

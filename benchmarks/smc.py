@@ -2,8 +2,7 @@
 
 Sections: `evidence`, `wine`, `california`, `mnist`, `fashion`, `steps`, `particles`. They are kept
 in ``docs/results/smc.json``, from which ``docs/results/smc.md`` is written. ``--full`` takes sizes
-of the paper, for which two cores need days. The data come from the folder in the environment
-variable NUMPYRO_FWD_DATA, or ../shared/data.
+of the paper, for which two cores need days.
 """
 
 import sys
@@ -25,6 +24,7 @@ from jax.scipy.stats import norm
 from sklearn.metrics import f1_score, precision_score, recall_score, roc_auc_score
 
 import blackjax_ext
+from benchmarks import data as sources
 from benchmarks import partial_networks as networks
 from benchmarks.partial_networks import METHODS, Settings
 from benchmarks.report import Report, Section
@@ -191,7 +191,7 @@ PAPER = {
     ("california", 100): (0.3032, 0.3473, 0.2915, 0.4252),
     ("california", 200): (0.2989, 0.3418, 0.3047, 0.4173),
 }
-DATA = {"wine": (networks.wine, 20, 11), "california": (networks.california, 50, 8)}
+DATA = {"wine": (sources.wine, 20, 11), "california": (sources.california, 50, 8)}
 UNITS = {
     "wine": "points of quality squared (the variance of the target is 0.65)",
     "california": "(100,000 dollars) squared (the variance of the target is 1.33)",
@@ -391,7 +391,7 @@ def steps(quick: bool) -> Section:
     """Time of a step against the same network trained by optax on as many rows."""
     dense = networks.regression(50, 8)
     conv = networks.classification(16)
-    house = networks.split_of(networks.california(), 0)
+    house = networks.split_of(sources.california(), 0)
     digits = networks.image_task("mnist", 2_000, 10, 0)
     cases: dict = {"dense, 100 particles": (dense, house, 100, 100, mean_squared)}
     if not quick:
@@ -419,7 +419,7 @@ def steps(quick: bool) -> Section:
 
 def particles(quick: bool) -> Section:
     """Time of a step against the number of particles."""
-    problem, task = networks.regression(20, 11), networks.split_of(networks.wine(), 0)
+    problem, task = networks.regression(20, 11), networks.split_of(sources.wine(), 0)
     numbers = (10, 30) if quick else (10, 30, 100, 300, 1_000)
     rows = []
     for num in numbers:

@@ -11,7 +11,7 @@ pytest.importorskip("diffrax")
 
 pytest.importorskip("sklearn")
 
-from benchmarks import forward_mode, models, partial_networks, report, smc
+from benchmarks import data, forward_mode, models, partial_networks, report, smc
 
 
 def lynx_hare():
@@ -19,7 +19,7 @@ def lynx_hare():
     info = initialize_model(
         jax.random.key(0),
         models.lynx_hare,
-        model_args=models.lynx_hare_data(),
+        model_args=data.lynx_hare(),
         validate_grad=False,
     )
     return info.potential_fn, info.param_info.z

@@ -170,7 +170,8 @@ def logistic(num_rows: int, num_samples: int, num_nuts: int, names: list[str]) -
             sampler = ecs(found["AMAGOLD, second order"]["draws"].mean(axis=0))
         else:
             sampler = SAMPLERS[name]
-        found[name] = measure(sampler, data, min(200, 2 * num), num)
+        key = (name, num_rows, num)
+        found[name] = REPORT.once(key, measure, sampler, data, min(200, 2 * num), num)
         draws = found[name]["draws"].astype(float)
         mean, sd = (
             f(found["NUTS, dense"]["draws"].astype(float), axis=0) for f in (np.mean, np.std)
@@ -340,10 +341,10 @@ def synthetic(quick: bool) -> Section:
         rows.append([target, "independent draws", "", least, 1.0])
         axis.axhline(least, color="black", linestyle=":", label="independent draws")
         for name in SYNTHETIC:
-            found = divergences(target, name, steps, num_samples)
+            key = (target, name, steps, num_samples)
+            found = REPORT.once(key, divergences, *key)
             rows += [[target, name, step, *each] for step, each in zip(steps, found, strict=True)]
             axis.plot(steps, [kl for kl, _ in found], marker=".", label=name)
-            print(f"  {target}, {name}: {[f'{kl:.3f}' for kl, _ in found]}", flush=True)
         axis.set(title=target, xlabel="step size", yscale="log")
     axes[0].set_ylabel("symmetric KL")
     axes[0].legend()
@@ -536,9 +537,7 @@ def network_row(name: str, b: float, h: float, data: tuple, tests: tuple, num_sa
     (x, y), (shifted, _) = tests
     probabilities = predict(draws, x)
     error = float(100 * np.mean(probabilities.argmax(axis=1) != y))
-    row = [name, b, h, error, rate, entropy(probabilities), entropy(predict(draws, shifted))]
-    print(f"  {row}", flush=True)
-    return row
+    return [name, b, h, error, rate, entropy(probabilities), entropy(predict(draws, shifted))]
 
 
 def network(quick: bool) -> Section:
@@ -551,8 +550,11 @@ def network(quick: bool) -> Section:
         tuple(part[:num_test] for part in pixels(name, "t10k")) for name in ("mnist", "fashion")
     )
     settings = [(b, h) for b in (0.01, 5e-6) for h in (0.0005, 0.001)]
+    num_draws = 2 if quick else 20
     rows = [
-        network_row(name, b, h, data, tests, 2 if quick else 20)
+        REPORT.once(
+            (name, b, h, num_rows, num_draws), network_row, name, b, h, data, tests, num_draws
+        )
         for name in ("SGHMC", "AMAGOLD")
         for b, h in (settings[:1] if quick else settings)
     ]

@@ -286,9 +286,10 @@ COLUMNS = [
 ]
 
 
-def line(problem: Problem, name: str, found: Measured) -> list:
-    """A row of a table."""
+def line(problem: Problem, name: str, run: Callable[[], Measured]) -> list:
+    """A row of a table from what `run` measures."""
     num_rows, size = problem.data[0].shape
+    found = run()
     ess = found.ess
     per_draw = ess / len(found.draws)
     return [
@@ -312,17 +313,17 @@ def compared(problem: Problem, quick: bool, names: tuple[str, ...]) -> list:
     num_rows, size = problem.data[0].shape
     expansion = expansion_of(problem)[0].without_data()
     few = 30 if quick else int(np.clip(2e8 / (num_rows * size), 30, 1000))
-    peers = {
+    runs = {
+        OURS: lambda: of_amagold(problem, 100 if quick else 5000),
         WHOLE: lambda: of_amagold(problem, few, "full"),
         NUTS_NAME: lambda: of_nuts(problem, few, expansion),
         WALK: lambda: of_random_walk(problem, 10 * few, expansion),
         ECS: lambda: of_hmcecs(problem, 100 if quick else 1000, expansion),
     }
-    rows = [line(problem, OURS, of_amagold(problem, 100 if quick else 5000))]
-    rows += [line(problem, name, peers[name]()) for name in names]
-    for row in rows:
-        print(row, flush=True)
-    return rows
+    return [
+        REPORT.once((name, num_rows, size), line, problem, name, runs[name])
+        for name in (OURS, *names)
+    ]
 
 
 def ratios(rows: list) -> list:
@@ -391,6 +392,11 @@ def errors(draws: np.ndarray, reference: np.ndarray) -> tuple[float, float]:
     return float(off.max()), float(np.abs(draws.std(axis=0) / sd - 1).max())
 
 
+def kept(name: str, run: Callable, problem: Problem, num_samples: int, *rest: Any) -> Measured:
+    """What a sampler did, now or in an interrupted run."""
+    return Measured(*REPORT.once((name, num_samples), run, problem, num_samples, *rest))
+
+
 def accuracy(quick: bool) -> Section:
     """Posterior mean and standard deviation against long runs of NUTS."""
     rows = []
@@ -398,10 +404,10 @@ def accuracy(quick: bool) -> Section:
     name = "simulated" if quick else "California"
     expansion, _ = expansion_of(problem)
     length = 100 if quick else 1500
-    nuts = of_nuts(problem, length, expansion)
-    ours = of_amagold(problem, length if quick else 10_000)
-    full = of_amagold(problem, length, "full")
-    laplace = of_laplace(problem, length // 4, expansion)
+    nuts = kept("NUTS", of_nuts, problem, length, expansion)
+    ours = kept(OURS, of_amagold, problem, length if quick else 10_000)
+    full = kept(WHOLE, of_amagold, problem, length, "full")
+    laplace = kept("Laplace", of_laplace, problem, length // 4, expansion)
     normal = np.random.default_rng(4).multivariate_normal(
         np.asarray(expansion.position["slope"]), np.asarray(expansion.metric.inverse()), 100_000
     )
@@ -453,16 +459,18 @@ def per_step(problem: Problem, num_steps: int) -> tuple[float, Measured, float]:
     return found.seconds / num_steps, found, found.setup
 
 
+def cost_row(num_rows: int, quick: bool) -> list:
+    """A row of the table of `cost`."""
+    problem = simulated(logistic_model, num_rows, 5 if quick else 20)
+    seconds, found, setup = per_step(problem, 100 if quick else 10_000)
+    return [num_rows, 1e6 * seconds, found.rows, found.acceptance, setup]
+
+
 def cost(quick: bool) -> Section:
     """Time of a step over the number of rows."""
-    rows, times = [], {}
-    for num_rows in (1000, 4000) if quick else (10_000, 100_000, 1_000_000, 10_000_000):
-        problem = simulated(logistic_model, num_rows, 5 if quick else 20)
-        seconds, found, setup = per_step(problem, 100 if quick else 10_000)
-        times[num_rows] = seconds
-        rows.append([num_rows, 1e6 * seconds, found.rows, found.acceptance, setup])
-        print(rows[-1], flush=True)
-        del problem
+    sizes = (1000, 4000) if quick else (10_000, 100_000, 1_000_000, 10_000_000)
+    rows = [REPORT.once((num_rows,), cost_row, num_rows, quick) for num_rows in sizes]
+    times = {num_rows: microseconds for num_rows, microseconds, *_ in rows}
     least, most = min(times), max(times)
     return Section(
         "A step does not grow with N",

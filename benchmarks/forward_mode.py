@@ -436,9 +436,6 @@ def lynx_hare_row(name: str, setting: Setting, quick: bool) -> list:
     kernel = setting.make(models.lynx_hare, dense_mass=True)
     run = run_chains(kernel, data.lynx_hare(), num_warmup, num_samples)
     rates = [run.ess / run.sampling, run.ess / (run.sampling + run.warmup)]
-    print(
-        f"  {name}: ESS {run.ess:.0f}, {rates[0]:.0f} per second, R-hat {run.rhat:.3f}", flush=True
-    )
     return [
         *(name, num_samples, run.ess, run.rhat, run.warmup, run.sampling, run.compilation),
         *rates,
@@ -449,7 +446,7 @@ def lynx_hare(quick: bool) -> Section:
     """ESS per second of every sampler on the lynx-hare posterior."""
     settings = lynx_hare_settings()
     names = ["FMALA, K = 8", "NUTS, vectorized"] if quick else settings
-    rows = [lynx_hare_row(name, settings[name], quick) for name in names]
+    rows = [REPORT.once((name,), lynx_hare_row, name, settings[name], quick) for name in names]
     nuts = max(row[-2] for row in rows if row[0].startswith("NUTS"))
     rows = [[*row, row[-2] / nuts] for row in rows]
     return Section(

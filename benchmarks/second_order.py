@@ -222,7 +222,8 @@ def truth_samplers(size: int) -> dict[str, tuple[Callable, float]]:
     }
 
 
-def truth_row(target: str, name: str, make: Callable, calls: float, quick: bool) -> list:
+def truth_row(target: str, name: str, quick: bool) -> list:
+    make, calls = truth_samplers(2)[name]
     model, site, mean, variance = TRUTHS[target]
     num_samples = (200 if quick else 10_000) // (10 if name in ("NUTS", "HMC, 10 steps") else 1)
     fields = ("accept_prob", "num_steps", "diverging")
@@ -236,7 +237,6 @@ def truth_row(target: str, name: str, make: Callable, calls: float, quick: bool)
     of_mean = np.mean((draws.mean(axis=1) - mean) ** 2) / variance
     of_variance = np.mean((draws.var(axis=1) / variance - 1) ** 2) / 2
     needed = [budget * error / 0.1**2 for error in (of_mean, of_variance)]
-    print(f"  {target}, {name}: {needed[0]:.0f}, {needed[1]:.0f}", flush=True)
     return [
         *(target, name, float(run.fields["accept_prob"].mean())),
         *(per_step, num_samples, of_mean**0.5, of_variance**0.5),
@@ -250,7 +250,7 @@ def truths(quick: bool) -> Section:
     """Errors against the truth per evaluation on the banana and the funnel."""
     names = ["NUTS", "HPMALA"] if quick else list(truth_samplers(2))
     rows = [
-        truth_row(target, name, *truth_samplers(2)[name], quick)
+        REPORT.once((target, name), truth_row, target, name, quick)
         for target in TRUTHS
         for name in names
     ]

@@ -216,17 +216,23 @@ def regression_rows(data: str, quick: bool) -> list[list]:
             settings = Settings(batch_size, num_epochs, num_particles, learning_rate=rate)
             train, found = METHODS[method](problem, settings), []
             for seed in range(num_seeds):
-                task = networks.split_of(read(), seed)
-                trained = train(task, seed)
-                scores = networks.regression_scores(problem, task, trained)
-                found.append((*scores, trained.ess, trained.seconds / num_epochs))
+                key = (method, *settings, seed)
+                found.append(REPORT.once(key, regression_unit, problem, train, read, seed))
             loss, nll, ess, seconds = np.mean(found, axis=0)
+            seconds /= num_epochs
             deviation = np.std(found, axis=0, ddof=1)[0]
             text = "" if np.isnan(ess) else f"{ess:.1f}"
             rows.append([batch_size, num_epochs, method, loss, deviation, paper, nll, text])
             rows[-1].append(seconds)
-            print(data, *rows[-1], flush=True)
     return rows
+
+
+def regression_unit(problem, train: Callable, read: Callable, seed: int) -> list:
+    """Scores of one training, effective sample size, seconds."""
+    task = networks.split_of(read(), seed)
+    trained = train(task, seed)
+    scores = networks.regression_scores(problem, task, trained)
+    return [*scores, trained.ess, trained.seconds]
 
 
 def regression_section(data: str, text: str, quick: bool) -> Section:
@@ -277,27 +283,35 @@ def ood_scores(inside: np.ndarray, outside: np.ndarray, threshold: float) -> lis
 PROBLEMS = {"mnist": (16, nn.tanh), "fashion": (32, nn.relu)}
 
 
+def image_row(problem, settings: Settings, method: str, tasks: tuple) -> list:
+    """Scores of one method; the other task has images that it does not know."""
+    task, other = tasks
+    trained = METHODS[method](problem, settings)(task, 0)
+    parts = (task.test.x, task.validation.x, other.test.x)
+    outputs = [networks.image_outputs(problem, trained, x) for x in parts]
+    inside, validation, outside = (networks.energies(each, trained) for each in outputs)
+    threshold = float(np.quantile(validation, 0.95))
+    scores = networks.image_scores(outputs[0], trained, task.test.y)
+    return [method, *scores, *ood_scores(inside, outside, threshold), trained.seconds]
+
+
 def image_rows(data: str, quick: bool) -> list[list]:
-    """Scores of every method; the other images are those that it does not know."""
+    """Scores of every method."""
     size = (300, 200, 1) if quick else (60_000, 10_000, 30) if REPORT.is_full else (1_800, 1_000, 2)
     num_train, num_test, num_epochs = size
     num_particles = 2 if quick else 100 if REPORT.is_full else 10
-    problem, rows = networks.classification(*PROBLEMS[data]), []
-    task, other = (
+    problem = networks.classification(*PROBLEMS[data])
+    tasks = tuple(
         networks.image_task(name, num_train, num_test, 0)
         for name in sorted(PROBLEMS, key=lambda name: name != data)
     )
     settings = Settings(100, num_epochs, num_particles, learning_rate=0.002)
-    for method, build in METHODS.items():
-        trained = build(problem, settings)(task, 0)
-        parts = (task.test.x, task.validation.x, other.test.x)
-        outputs = [networks.image_outputs(problem, trained, x) for x in parts]
-        inside, validation, outside = (networks.energies(each, trained) for each in outputs)
-        threshold = float(np.quantile(validation, 0.95))
-        scores = networks.image_scores(outputs[0], trained, task.test.y)
-        rows.append([method, *scores, *ood_scores(inside, outside, threshold), trained.seconds])
-        print(data, *rows[-1], flush=True)
-    return rows
+    return [
+        REPORT.once(
+            (method, *settings, num_train, num_test), image_row, problem, settings, method, tasks
+        )
+        for method in METHODS
+    ]
 
 
 def image_section(data: str, title: str, quick: bool) -> Section:

@@ -18,9 +18,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not inst
 import arviz as az
 import jax
 import jax.numpy as jnp
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
@@ -34,7 +31,7 @@ from numpyro.infer import HMCECS, NUTS, Predictive, init_to_uniform
 
 import blackjax_ext
 from benchmarks.data import images, standardized, uci
-from benchmarks.report import ROOT, Report, Section
+from benchmarks.report import Report, Section
 from blackjax_ext import potentials
 from numpyro_fwd import AMAGOLD, L2MC, SGHMC, RandomWalk
 from numpyro_fwd.minibatch_views import FullView
@@ -351,8 +348,7 @@ def synthetic(quick: bool) -> Section:
     step = tuned_step("double well", 1000)
     found = divergences("double well", "AMAGOLD", (step,), num_samples)
     rows.append(["double well", "AMAGOLD, tuned from 0.01", step, *found[0]])
-    if not quick:
-        figure.savefig(ROOT / "docs" / "results" / "amagold_synthetic.png", dpi=80)
+    REPORT.picture(figure, "amagold_synthetic.png")
     of = {(target, name, step): kl for target, name, step, kl, _ in rows}
     checks = [
         (f"{target}, step 0.25: AMAGOLD / SGHMC", of[target, "AMAGOLD", 0.25] / kl, 0.5)

@@ -22,7 +22,7 @@ from numpyro.infer import NUTS
 from scipy import stats
 
 import blackjax_ext
-from benchmarks.report import ROOT, Report, Section
+from benchmarks.report import Report, Section
 from benchmarks.runs import run_chains
 
 CHAINS, SEEDS, STEPS = 5, 10, 10_000
@@ -204,8 +204,7 @@ def picture(size: int, step_sizes: np.ndarray, grids: dict[str, tuple[list, list
     axes[0].set(xlabel=r"step size $\epsilon$", ylabel="KL divergence of $w$")
     axes[1].set(xlabel=r"step size $\epsilon$", ylabel="acceptance rate")
     axes[0].legend(fontsize=7)
-    fig.savefig(ROOT / "docs" / "results" / f"funnel_{size}.png", dpi=80)
-    plt.close(fig)
+    REPORT.picture(fig, f"funnel_{size}.png")
 
 
 def funnel(size: int, quick: bool) -> Section:
@@ -228,8 +227,7 @@ def funnel(size: int, quick: bool) -> Section:
     nuts_steps = 100 if quick else 1_000
     nuts = REPORT.once(("NUTS", nuts_steps), nuts_runs, size, nuts_steps)
     rows.append(row(f"NUTS, {nuts_steps} draws", size, "", nuts, mala))
-    if not quick:
-        picture(size, step_sizes, grids)
+    picture(size, step_sizes, grids)
     return Section(
         f"Neal's funnel, {size} dimensions and a scale",
         f"Cobb and Jha's Table 1: {SEEDS} seeds of {CHAINS} chains with {num_steps:,} steps each, "

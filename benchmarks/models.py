@@ -109,18 +109,24 @@ def predict(network: Network, x: Array) -> Array:
     return x @ weights + biases
 
 
-def network_regression(rng_key: Array, num_rows: int) -> Callable[[Network], Array]:
-    """Log density of a network given `num_rows` noisy points of a smooth curve.
+def network_data(rng_key: Array, num_rows: int) -> tuple[Array, Array]:
+    """Noisy points of a smooth curve: inputs and outputs (N, 1)."""
+    key_x, key_noise = jax.random.split(rng_key)
+    x = jax.random.uniform(key_x, (num_rows, 1), minval=-1.0, maxval=1.0)
+    return x, 0.3 * jnp.sin(5.0 * x) * x + 0.025 * jax.random.normal(key_noise, x.shape)
+
+
+def network_logdensity(network: Network, x: Array, y: Array) -> Array:
+    """Log density of a network given rows.
 
     Prior N(0, 0.1^2) on every parameter, Gaussian noise of standard deviation 0.025.
     """
-    key_x, key_noise = jax.random.split(rng_key)
-    x = jax.random.uniform(key_x, (num_rows, 1), minval=-1.0, maxval=1.0)
-    y = 0.3 * jnp.sin(5.0 * x) * x + 0.025 * jax.random.normal(key_noise, x.shape)
+    prior = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(network)) / 0.1**2
+    likelihood = jnp.sum((y - predict(network, x)) ** 2) / 0.025**2
+    return -0.5 * (prior + likelihood)
 
-    def logdensity(network):
-        prior = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(network)) / 0.1**2
-        likelihood = jnp.sum((y - predict(network, x)) ** 2) / 0.025**2
-        return -0.5 * (prior + likelihood)
 
-    return logdensity
+def network_regression(rng_key: Array, num_rows: int) -> Callable[[Network], Array]:
+    """Log density of a network given `num_rows` rows of :func:`network_data`."""
+    x, y = network_data(rng_key, num_rows)
+    return lambda network: network_logdensity(network, x, y)

@@ -14,6 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
 from benchmarks import data
 from benchmarks.units import ROOT, Units
@@ -118,6 +123,7 @@ class Report:
     is_full: bool = False
     cache: Path = ROOT / ".cache" / "bench"
     _units: Units | None = dataclasses.field(default=None, init=False)
+    _output: Path | None = dataclasses.field(default=None, init=False)
 
     def once(self, key: tuple, function: Callable, *arguments: Any) -> Any:
         """``function(*arguments)``, or what an interrupted run has found it to be.
@@ -128,6 +134,13 @@ class Report:
         """
         units = Units(None, {}) if self._units is None else self._units
         return units.once(key, function, *arguments)
+
+    def picture(self, figure: Figure, name: str) -> None:
+        """Put a picture beside the page of results, if one is written, and close it."""
+        if self._output is not None:
+            self._output.mkdir(parents=True, exist_ok=True)
+            figure.savefig(self._output / name, dpi=80)
+        plt.close(figure)
 
     def page(self, results: dict) -> str:
         """The whole page from what is in the JSON file."""
@@ -196,11 +209,12 @@ class Report:
         units = self.units_of(name, options)
         if options.fresh:
             units.forget()
-        self._units, start = units, time.perf_counter()
+        self._units, self._output = units, None if options.quick else options.output
+        start = time.perf_counter()
         try:
             section = self.sections[name](options.quick)
         finally:
-            self._units = None
+            self._units, self._output = None, None
         section.date = datetime.date.today().isoformat()
         flags = ["--full"] if options.full else []
         section.command = shlex.join(["python", f"benchmarks/{self.name}.py", name, *flags])

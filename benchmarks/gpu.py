@@ -10,7 +10,8 @@ result is the difference or the sum of. An error of a few times that is rounding
 TF32 or a race is a thousand times that.
 
 Without an accelerator ``--quick`` makes the comparison on the CPU, in single precision and at small
-sizes. The rest needs an accelerator, and a host with 32 GiB of memory.
+sizes. The rest needs an accelerator that JAX finds beside the CPU (``JAX_PLATFORMS`` unset, or
+"cuda,cpu"), and a host with 32 GiB of memory.
 """
 
 import contextlib
@@ -27,6 +28,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not inst
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import optax
 from jax.flatten_util import ravel_pytree
 
@@ -105,10 +108,10 @@ def langevin_facts(logdensity: Callable, first: tuple, data: tuple, position: An
             key_step, start, lambda x: logdensity(x, *data), STEP_SIZE
         )
         slope = start.slopes if name == "fmala" else ravel_pytree(start.logdensity_grad)[0]
-        both = jnp.abs(start.logdensity) + jnp.abs(end.logdensity)
+        terms = jnp.abs(start.logdensity) + jnp.abs(end.logdensity) + 4.0 * size**0.5
         found["log density"] = start.logdensity, start.logdensity
         found["JVP" if name == "fmala" else "gradient"] = slope, slope
-        found[f"log acceptance ratio, {name}"] = info.acceptance_rate, both + size
+        found[f"log acceptance ratio, {name}"] = info.acceptance_rate, terms
     return found
 
 
@@ -131,33 +134,37 @@ def draw_images(num: int) -> tuple:
     return jax.random.normal(jax.random.key(2), (num, 32, 32, 3)), jnp.arange(num) % 10
 
 
-def targets() -> list[Target]:
-    regression = Target(
-        "network, 40,701 parameters",
+def regression(depth: int = 5) -> Target:
+    position = models.make_network(jax.random.key(1), depth=depth)
+    size = sum(leaf.size for leaf in jax.tree.leaves(position))
+    return Target(
+        f"network, {size:,} parameters",
         models.network_logdensity,
-        models.make_network(jax.random.key(1)),
+        position,
         lambda num: models.network_data(jax.random.key(2), num),
     )
-    images = Target(
+
+
+def images() -> Target:
+    return Target(
         "CNN, 2.4 million parameters",
         convolutions.logdensity,
         convolutions.parameters(jax.random.key(1)),
         draw_images,
     )
-    return [regression, images]
 
 
 def langevin_cases(quick: bool) -> list[Case]:
-    sizes = (50, 2) if quick else (10_000, 64)
+    """Both networks; a small one only, if quick."""
+    chosen = [(regression(depth=2), 50)] if quick else [(regression(), 10_000), (images(), 64)]
     return [
         Case(each.name, partial(langevin_facts, each.logdensity), each.draw(num), each.position)
-        for each, num in zip(targets(), sizes, strict=True)
+        for each, num in chosen
     ]
 
 
-def langevin_times() -> list[Timed]:
-    found = []
-    for target, sizes in zip(targets(), ((400, 10_000), (256,)), strict=True):
+def langevin_times() -> Iterator[Timed]:
+    for target, sizes in zip((regression(), images()), ((400, 10_000), (256,)), strict=True):
         for num in sizes:
             data = target.draw(num)
             for name in ("fmala", "mala"):
@@ -167,8 +174,7 @@ def langevin_times() -> list[Timed]:
                 )
                 step = partial(langevin_step, name, target.logdensity)
                 label = f"{name}, {target.name}, {num:,} rows"
-                found.append(Timed(label, step, (state, keys(2)[1], *data)))
-    return found
+                yield Timed(label, step, (state, keys(2)[1], *data))
 
 
 def at_data(logdensity: Callable, data: tuple, position: Any) -> Any:
@@ -239,43 +245,60 @@ def amagold_position(data: tuple) -> jax.Array:
 
 
 def amagold_cases(quick: bool) -> list[Case]:
-    num_rows = 10_000 if quick else 1_000_000
+    num_rows = 2_000 if quick else 1_000_000
     data = regression_data(num_rows)
     name = f"AMAGOLD, logistic regression, {num_rows:,} rows"
     return [Case(name, amagold_facts, data, amagold_position(data))]
 
 
-def amagold_times() -> list[Timed]:
-    data = regression_data(1_000_000)
+def amagold_times(num_rows: int = 1_000_000) -> Iterator[Timed]:
+    data = regression_data(num_rows)
     position = amagold_position(data)
     state = blackjax_ext.amagold.init(position, potential_of(*data), keys(1)[0])
-    name = "AMAGOLD, logistic regression, 1,000,000 rows"
-    return [
-        Timed(f"energy, {name}", energy, (position, *data)),
-        Timed(f"step, {name}", amagold_step, (state, keys(1)[0], *data)),
-    ]
+    name = f"AMAGOLD, logistic regression, {num_rows:,} rows"
+    yield Timed(f"energy, {name}", energy, (position, *data))
+    yield Timed(f"step, {name}", amagold_step, (state, keys(1)[0], *data))
 
 
-# Sequential Monte Carlo on the first layer of a LeNet
+# Sequential Monte Carlo on the first layer of a network
 
 
-class Population(NamedTuple):
-    """The model, a trainer that has seen it, and its first state."""
+class Bayesian(NamedTuple):
+    """A model with parameters and latents, and data of a given number of rows, at random."""
 
+    name: str
     model: Callable
-    trainer: GOHSMC
-    state: TrainingState
+    draw: Callable[[int], tuple]
 
 
-def population(num_particles: int, data: tuple, batch_size: int, threshold: float) -> Population:
-    model = networks.classification(16).model
+def lenet() -> Bayesian:
+    def draw(num):
+        return jax.random.uniform(jax.random.key(4), (num, 28, 28, 1)), jnp.arange(num) % 10
+
+    return Bayesian("LeNet", networks.classification(16).model, draw)
+
+
+def line() -> Bayesian:
+    """A regression whose intercept is a parameter: it compiles in no time."""
+
+    def draw(num):
+        return jax.random.normal(jax.random.key(4), (num, 8)), jnp.linspace(-1.0, 1.0, num)
+
+    def model(x, y, batch_size):
+        slope = numpyro.sample("slope", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+        intercept = numpyro.param("intercept", 0.5)
+        with numpyro.plate("data", x.shape[0], subsample_size=batch_size) as rows:
+            numpyro.sample("y", dist.Normal(x[rows] @ slope + intercept, 1.0), obs=y[rows])
+
+    return Bayesian("linear regression", model, draw)
+
+
+def population(
+    model: Callable, num_particles: int, data: tuple, batch_size: int, threshold: float
+) -> tuple[GOHSMC, TrainingState]:
+    """A trainer that has seen the model, and its first state."""
     trainer = GOHSMC(model, optax.adam(0.01), num_particles=num_particles, ess_threshold=threshold)
-    return Population(model, trainer, trainer.init(jax.random.key(3), *data, batch_size))
-
-
-def lenet_images(num: int) -> tuple:
-    """Images of the size of MNIST and labels, at random: nothing depends on what they show."""
-    return jax.random.uniform(jax.random.key(4), (num, 28, 28, 1)), jnp.arange(num) % 10
+    return trainer, trainer.init(jax.random.key(3), *data, batch_size)
 
 
 def weight_scale(logdensity: Any) -> Any:
@@ -284,10 +307,10 @@ def weight_scale(logdensity: Any) -> Any:
 
 
 def gohsmc_facts(trainer: GOHSMC, first: tuple, data: tuple, position: Any) -> dict:
-    """Two steps, each on all its rows, without resampling."""
-    num_rows = first[0].shape[0]
-    state, _ = trainer.update(TrainingState(position, keys(1)[0]), *first, num_rows)
-    state, info = trainer.update(state, *data, num_rows)
+    """A step on all rows, without resampling; the step before it was a draw from the prior."""
+    del first
+    start = TrainingState(position, keys(1)[0])
+    state, info = trainer.update(start, *data, data[0].shape[0])
     local, weights = state.inner.local, state.inner.log_weights
     return {
         "log density": (local.logdensity, local.logdensity),
@@ -310,46 +333,42 @@ def langevin_smc_facts(view: Any, first: tuple, data: tuple, position: tuple) ->
     start = langevin_smc(view, params, first).init(particles)
     smc = langevin_smc(view, params, data)
     state, _ = smc.step(keys(1)[0], start, temperature=0.1)
-    loglikelihood = state.local.loglikelihood
+    local = state.local
+    terms = weight_scale(jnp.abs(local.logprior) + jnp.abs(local.loglikelihood))
     return {
-        "log likelihood": (loglikelihood, loglikelihood),
-        "log weights": (state.log_weights, weight_scale(loglikelihood)),
-        "log evidence": (state.log_evidence, jnp.abs(start.local.loglikelihood).max()),
+        "log likelihood": (local.loglikelihood, local.loglikelihood),
+        "log weights": (state.log_weights, terms),
+        "log evidence": (state.log_evidence, terms.max()),
     }
 
 
 def smc_cases(quick: bool) -> list[Case]:
-    num_particles, num_rows = (4, 5) if quick else (100, 20)
-    data = lenet_images(num_rows)
-    found = population(num_particles, data, num_rows, threshold=0.0)
-    view = view_partial(jax.random.key(3), found.model, (*data, num_rows), {})
-    inner = found.state.inner
-    where = f"LeNet, {num_particles} particles"
+    """Both samplers on the LeNet; on a regression, if quick."""
+    network, num_particles, num_rows = (line(), 50, 20) if quick else (lenet(), 100, 20)
+    data = network.draw(num_rows)
+    trainer, state = population(network.model, num_particles, data, num_rows, threshold=0.0)
+    view = view_partial(jax.random.key(3), network.model, (*data, num_rows), {})
+    where = f"{network.name}, {num_particles} particles"
+    position = (state.inner.position, state.inner.params)
     return [
-        Case(f"GOHSMC, {where}", partial(gohsmc_facts, found.trainer), data, inner),
-        Case(
-            f"LangevinSMC, {where}",
-            partial(langevin_smc_facts, view),
-            data,
-            (inner.position, inner.params),
-        ),
+        Case(f"GOHSMC, {where}", partial(gohsmc_facts, trainer), data, state.inner),
+        Case(f"LangevinSMC, {where}", partial(langevin_smc_facts, view), data, position),
     ]
 
 
-def smc_times() -> list[Timed]:
-    found, data = [], lenet_images(2_000)
+def smc_times() -> Iterator[Timed]:
+    network = lenet()
+    data = network.draw(2_000)
     few = tuple(leaf[:IMAGES] for leaf in data)
+    view = view_partial(jax.random.key(3), network.model, (*few, IMAGES), {})
     for num in (100, 1_000):
-        made = population(num, data, IMAGES, threshold=0.5)
-        view = view_partial(jax.random.key(3), made.model, (*few, IMAGES), {})
-        update = partial(gohsmc_update, made.trainer)
-        found.append(Timed(f"GOHSMC, LeNet, {num:,} particles", update, (made.state, *data)))
-        inner = made.state.inner
+        where = f"LeNet, {num:,} particles"
+        trainer, state = population(network.model, num, data, IMAGES, threshold=0.5)
+        yield Timed(f"GOHSMC, {where}", partial(gohsmc_update, trainer), (state, *data))
+        inner = state.inner
         start = langevin_smc(view, inner.params, few).init(inner.position)
-        step = partial(langevin_smc_step, view)
         arguments = (start, inner.params, keys(1)[0], *few)
-        found.append(Timed(f"LangevinSMC, LeNet, {num:,} particles", step, arguments))
-    return found
+        yield Timed(f"LangevinSMC, {where}", partial(langevin_smc_step, view), arguments)
 
 
 def gohsmc_update(trainer: GOHSMC, state: TrainingState, *data: Any) -> tuple:
@@ -525,8 +544,7 @@ def times(quick: bool) -> Section:
     """Time and memory of a step on the accelerator and on the CPU."""
     device = device_for(quick)
     rows = []
-    # on the CPU the quick form has one case, to see that it runs
-    for timed in amagold_times()[:1] if quick else all_times():
+    for timed in amagold_times(10_000) if quick else all_times():
         there = REPORT.once((timed.name, "accelerator"), time_on, device, timed, 2 if quick else 20)
         here = REPORT.once((timed.name, "CPU"), time_on, cpu(), timed, 2 if quick else 3)
         rows.append([timed.name, 1e3 * there[0], 1e3 * here[0], here[0] / there[0], *there[1:]])
@@ -536,7 +554,10 @@ def times(quick: bool) -> Section:
         "single precision with the backend's default precision of matrix products. Memory is the "
         "device's peak where this case set a new one, else the sum of arguments, results and "
         "temporary memory by XLA's analysis.",
-        ["case", "accelerator, ms", "CPU, ms", "CPU / accelerator", "memory, MiB", "says"],
+        [
+            *("case", f"{device.device_kind}, ms", "CPU of the host, ms", "CPU / device"),
+            *("memory, MiB", "says"),
+        ],
         rows,
     )
 

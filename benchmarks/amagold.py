@@ -611,7 +611,9 @@ def memory(quick: bool) -> Section:
 SECTIONS: dict[str, Callable[[bool], Section]] = {
     f.__name__: f for f in (rows_1e5, rows_1e6, synthetic, small_data, network, memory)
 }
-REPORT = Report("amagold", "Minibatch samplers: yield and exactness", SECTIONS)
+REPORT = Report(
+    "amagold", "Minibatch samplers: yield and exactness", SECTIONS, long=("rows_1e6", "network")
+)
 
 if __name__ == "__main__":
     REPORT.main()

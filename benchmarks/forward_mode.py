@@ -475,7 +475,9 @@ def lynx_hare(quick: bool) -> Section:
 SECTIONS: dict[str, Callable[[bool], Section]] = {
     f.__name__: f for f in (flops, wall, memory, persistent, laws, overhead, lynx_hare)
 }
-REPORT = Report("forward_mode", "Forward-mode samplers: cost and yield", SECTIONS)
+REPORT = Report(
+    "forward_mode", "Forward-mode samplers: cost and yield", SECTIONS, long=("lynx_hare",)
+)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -111,6 +111,8 @@ class Report:
         Title of the page.
     sections
         Functions that measure; each takes whether sizes are small.
+    long
+        Sections that run only if they are named, or with ``--long``.
     is_full
         Whether the command line asked for the sizes of the paper, where they are larger.
     cache
@@ -120,6 +122,7 @@ class Report:
     name: str
     title: str
     sections: dict[str, Callable[[bool], Section]]
+    long: tuple[str, ...] = ()
     is_full: bool = False
     cache: Path = ROOT / ".cache" / "bench"
     _units: Units | None = dataclasses.field(default=None, init=False)
@@ -169,7 +172,10 @@ class Report:
         """Arguments of the command line."""
         parser = argparse.ArgumentParser(description=self.title)
         names = list(self.sections)
-        parser.add_argument("sections", nargs="*", help=f"which of {names}; all by default")
+        parser.add_argument("sections", nargs="*", help=f"which of {names}")
+        parser.add_argument(
+            "--long", action="store_true", help=f"with {list(self.long)}, if no section is named"
+        )
         parser.add_argument("--quick", action="store_true", help="small sizes, nothing is written")
         parser.add_argument("--full", action="store_true", help="sizes of the paper where larger")
         parser.add_argument(
@@ -191,13 +197,21 @@ class Report:
         options = self.parse(arguments)
         data.use(options.data_dir)
         self.is_full = options.full
-        for name in options.sections or self.sections:
+        for name in self.chosen(options):
             print(f"{name}: {self.sections[name].__doc__}", flush=True)
             section = self.measure(name, options)
             print("\n" + section_page(section, machine()) + "\n", flush=True)
             if not options.quick:
                 self.save(options.output, {name: section})
                 self.units_of(name, options).forget()
+
+    def chosen(self, options: argparse.Namespace) -> list[str]:
+        """Sections to run: those named, or all but the long ones."""
+        is_all = options.long or options.quick
+        left_out = set() if options.sections or is_all else set(self.long)
+        if left_out:
+            print(f"without {sorted(left_out)}, which take long: name them, or --long", flush=True)
+        return options.sections or [name for name in self.sections if name not in left_out]
 
     def units_of(self, name: str, options: argparse.Namespace) -> Units:
         """Units of a section; quick ones are kept nowhere, and full ones apart from the others."""

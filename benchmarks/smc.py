@@ -455,7 +455,12 @@ def particles(quick: bool) -> Section:
 SECTIONS: dict[str, Callable[[bool], Section]] = {
     f.__name__: f for f in (evidence, wine, california, mnist, fashion, steps, particles)
 }
-REPORT = Report("smc", "Sequential Monte Carlo: evidence and partially Bayesian networks", SECTIONS)
+REPORT = Report(
+    "smc",
+    "Sequential Monte Carlo: evidence and partially Bayesian networks",
+    SECTIONS,
+    long=("california", "mnist", "fashion"),
+)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -204,6 +204,15 @@ def test_units_need_names_of_their_own(script):
         script.run()
 
 
+def test_long_sections_run_if_they_are_asked_for(script, capsys):
+    script.fails, script.report.long = False, ("table",)
+    for flags, num in (((), 0), (("--long",), 4), (("--quick",), 4), (("table",), 4)):
+        script.calls = []
+        script.report.main([*flags, "--output", str(script.output)])
+        assert len(script.calls) == num
+    assert "without ['table'], which take long" in capsys.readouterr().out
+
+
 def test_a_result_that_json_does_not_know_is_refused(script):
     with pytest.raises(TypeError, match="a unit returns numbers"):
         script.report.once(("unit",), object)

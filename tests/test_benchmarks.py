@@ -153,7 +153,7 @@ def test_checks_of_an_accelerator_see_coarse_arithmetic(cases):
             name: gpu.distance(found[name], value) / explained[name]
             for name, value in truth.items()
         }
-        assert min(ratios.values()) > gpu.LIMIT
+        assert max(ratios.values()) > 10 * gpu.LIMIT
 
 
 def test_nothing_is_measured_without_an_accelerator(monkeypatch):

@@ -24,7 +24,7 @@ from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 from scipy.special import softmax
 
-from benchmarks.data import images
+from benchmarks import data as sources
 from blackjax_ext.sgmcmc import sghmc
 from blackjax_ext.sgmcmc.potentials import StochasticPotential
 from numpyro_fwd import GOHSMC, OHSMC
@@ -66,16 +66,16 @@ def split_of(data: tuple[np.ndarray, np.ndarray], seed: int) -> Task:
     return Task(*parts, scale)
 
 
-def image_split(name: str, part: str) -> Split:
+def images(name: str, part: str) -> Split:
     """Images (N, 28, 28, 1) in [0, 1] and labels; name mnist or fashion, part train or t10k."""
-    x, y = images(name, part)
+    x, y = sources.images(name, part)
     return Split(x[..., None], y)
 
 
 def image_task(name: str, num_train: int, num_test: int, seed: int) -> Task:
     """Part of the training images, a tenth of them for validation, and part of the test images."""
     rng = np.random.default_rng(seed)
-    every, test = image_split(name, "train"), image_split(name, "t10k")
+    every, test = images(name, "train"), images(name, "t10k")
     order = rng.permutation(len(every.y))[:num_train]
     chosen = rng.permutation(len(test.y))[:num_test]
     parts = [Split(every.x[i], every.y[i]) for i in np.split(order, [round(0.9 * num_train)])]

@@ -64,8 +64,8 @@ types: $(INSTALLED)
 pytest: $(INSTALLED)
 	@mkdir -p .cache/jax; \
 	flags="$$XLA_FLAGS --xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0"; \
-	! XLA_FLAGS="$$flags $(FAST_FLAGS)" $(BIN)/python -c 'import jax; jax.devices()' 2>/dev/null || \
-		flags="$$flags $(FAST_FLAGS)"; \
+	if XLA_FLAGS="$(FAST_FLAGS)" JAX_PLATFORMS=cpu $(BIN)/python -c 'import jax; jax.devices()' \
+		2>/dev/null; then flags="$$flags $(FAST_FLAGS)"; fi; \
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 docs: $(INSTALLED_DOCS)

@@ -500,6 +500,27 @@ def cost(quick: bool) -> Section:
     )
 
 
+def size_row(model: Callable, size: int, num_rows: int, quick: bool) -> list:
+    """A row of the table of `sizes`."""
+    problem = simulated(model, num_rows, size)
+    ours = of_amagold(problem, 100 if quick else 5000)
+    # as many draws as a thousand passes over a hundred thousand rows pay for
+    few = int(np.clip(2e9 / (num_rows * size), 20, 1000))
+    off: list = ["", ""]
+    if few >= 100 and not quick:
+        off = list(errors(ours.draws, of_amagold(problem, few, "full").draws))
+    per_draw = ours.ess / len(ours.draws)
+    read = (ours.rows + STEPS * BATCH) / per_draw
+    return [
+        *(name_of(model), size, num_rows, ours.acceptance, ours.rows, per_draw, read),
+        *(ours.ess / ours.seconds, *off, few if off[0] else "", ours.setup),
+    ]
+
+
+def name_of(model: Callable) -> str:
+    return "logistic" if model is logistic_model else "robust"
+
+
 def sizes(quick: bool) -> Section:
     """What a draw takes as rows and coefficients grow, and how far it is from the full test."""
     cases = [
@@ -509,22 +530,10 @@ def sizes(quick: bool) -> Section:
         for num_rows in (10_000, 100_000, 1_000_000, 10_000_000)
         if num_rows * size <= 2e8
     ]
-    rows = []
-    for model, size, num_rows in [(robust_model, 3, 1000)] if quick else cases:
-        problem = simulated(model, num_rows, size)
-        ours = of_amagold(problem, 100 if quick else 5000)
-        # as many draws as a thousand passes over a hundred thousand rows pay for
-        few = int(np.clip(2e9 / (num_rows * size), 20, 1000))
-        off = ["", ""]
-        if few >= 100 and not quick:
-            off = list(errors(ours.draws, of_amagold(problem, few, "full").draws))
-        per_draw = ours.ess / len(ours.draws)
-        read = (ours.rows + STEPS * BATCH) / per_draw
-        name = "logistic" if model is logistic_model else "robust"
-        rows.append([name, size, num_rows, ours.acceptance, ours.rows, per_draw, read])
-        rows[-1] += [ours.ess / ours.seconds, *off, few if off[0] else "", ours.setup]
-        print(rows[-1], flush=True)
-        del problem
+    rows = [
+        REPORT.once((name_of(model), size, num_rows), size_row, model, size, num_rows, quick)
+        for model, size, num_rows in ([(robust_model, 3, 1000)] if quick else cases)
+    ]
     return Section(
         "Rows and coefficients",
         "Logistic regression, and a t of four degrees of freedom. Rows per effective draw are "
@@ -580,7 +589,9 @@ SECTIONS = {
     "accuracy": accuracy,
     "robust": robust,
 }
-REPORT = Report("below_one_pass", "Exact draws below one pass over the data", SECTIONS)
+REPORT = Report(
+    "below_one_pass", "Exact draws below one pass over the data", SECTIONS, long=("sizes",)
+)
 
 if __name__ == "__main__":
     on_one_core()

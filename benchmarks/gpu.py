@@ -312,11 +312,14 @@ def gohsmc_facts(trainer: GOHSMC, first: tuple, data: tuple, position: Any) -> d
     start = TrainingState(position, keys(1)[0])
     state, info = trainer.update(start, *data, data[0].shape[0])
     local, weights = state.inner.local, state.inner.log_weights
+    terms = weight_scale(local.logdensity)
+    # an error of the log weights moves a weighted mean by the spread of what is averaged
+    spread = jnp.exp(weights) @ jnp.abs(local.logdensity + info.loss)
     return {
         "log density": (local.logdensity, local.logdensity),
         "gradient": (local.gradient, local.gradient),
-        "log weights": (weights, weight_scale(local.logdensity)),
-        "loss": (info.loss, info.loss),
+        "log weights": (weights, terms),
+        "loss": (info.loss, terms.max() * (1.0 + spread)),
     }
 
 

@@ -194,7 +194,9 @@ PANELS = {
 }
 
 
-def counted_shares(schedule: schedules.Schedule, num_steps: int, num_chains: int) -> np.ndarray:
+def counted_shares(
+    schedule: schedules.Schedule, rng_key: jax.Array, num_steps: int, num_chains: int
+) -> np.ndarray:
     """Share of SMMALA steps in each of some chains of ALSMMALA."""
     options: dict = {"schedule": schedule, "metric_fn": metrics.diagonal_hessian(0.1)}
     sampler = blackjax_ext.alsmmala(lambda x: -0.5 * jnp.sum(x**2), 1.0, **options)
@@ -208,7 +210,7 @@ def counted_shares(schedule: schedules.Schedule, num_steps: int, num_chains: int
 
         return jax.lax.scan(step, sampler.init(jnp.zeros(2)), keys)[1].mean()
 
-    return np.asarray(jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(2), num_chains)))
+    return np.asarray(jax.jit(jax.vmap(chain))(jax.random.split(rng_key, num_chains)))
 
 
 def cooling_picture() -> None:
@@ -229,9 +231,11 @@ def cooling(quick: bool) -> Section:
     """Share of steps with a new metric under each schedule, counted and expected."""
     num_steps, num_chains = (600, 16) if quick else (12_000, 64)
     rows, scores = [], []
-    for name, a, b in dict.fromkeys(line for lines in PANELS.values() for line in lines):
+    lines = list(dict.fromkeys(line for lines in PANELS.values() for line in lines))
+    keys = jax.random.split(jax.random.key(2), len(lines))
+    for (name, a, b), rng_key in zip(lines, keys, strict=True):
         schedule = COOLING[name](a, b, num_steps)
-        counted = counted_shares(schedule, num_steps, num_chains)
+        counted = counted_shares(schedule, rng_key, num_steps, num_chains)
         expected = schedules.expected_cost(schedule, num_steps, 1.0, 0.0)
         error = counted.std(ddof=1) / num_chains**0.5
         rows.append([name, a, b, expected, float(counted.mean()), float(error)])

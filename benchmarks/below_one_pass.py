@@ -29,7 +29,7 @@ from numpyro_fwd import AMAGOLD, RandomWalk
 from numpyro_fwd.minibatch_views import FullView
 from numpyro_fwd.predictors import linear_predictor_of
 
-BATCH, STEPS = 100, 4
+BATCH, STEPS = 30, 5
 DEGREES = 4.0
 GRADIENT = 3  # evaluations that a gradient costs
 CHUNK = 200_000
@@ -205,7 +205,7 @@ def of_nuts(problem: Problem, num_samples: int, expansion: Any) -> Measured:
 
 
 def of_hmcecs(
-    problem: Problem, num_samples: int, expansion: Any, batch: int = BATCH, num_warmup: int = 100
+    problem: Problem, num_samples: int, expansion: Any, batch: int = 100, num_warmup: int = 100
 ) -> Measured:
     """HMCECS around NUTS, with the Taylor proxy of second order at the mode.
 

@@ -155,7 +155,7 @@ def fields_of(kernel, num_warmup, num_samples, num_chains=4, **kwargs):
     return warmup, mcmc.get_extra_fields(group_by_chain=True)
 
 
-@pytest.mark.parametrize("dense_mass", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize("dense_mass", [True, False])
 @pytest.mark.parametrize("name", NAMES)
 def test_warmup_adapts_and_ends(name, dense_mass):
     """No help by the warm start: metric and step size are found on the way, and then frozen."""
@@ -310,7 +310,7 @@ def looping():
     numpyro.factor("loop", -jnp.sum(x**2) * jnp.minimum(scale, 1).sum())
 
 
-@pytest.mark.parametrize("dense_mass", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize("dense_mass", [True, False])
 @pytest.mark.parametrize("name", FORWARD_ONLY)
 def test_no_reverse_mode_from_init_to_end(name, dense_mass, monkeypatch):
     def raises(*_, **__):

@@ -1,12 +1,10 @@
 """Minibatch samplers: what they yield and where they are wrong: ``python benchmarks/amagold.py``.
 
 Each section is a function that measures and returns a table. The sections are kept in
-``docs/results/amagold.json``, from which ``docs/results/amagold.md`` is written. The data come from
-the folder in the environment variable NUMPYRO_FWD_DATA, or ../shared/data. ``AMAGOLD_ROWS`` sets
-the rows of MNIST, 12,000 by default and 60,000 in the paper.
+``docs/results/amagold.json``, from which ``docs/results/amagold.md`` is written.
+``AMAGOLD_ROWS`` sets the rows of MNIST, 12,000 by default and 60,000 in the paper.
 """
 
-import gzip
 import os
 import sys
 import time
@@ -20,9 +18,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not inst
 import arviz as az
 import jax
 import jax.numpy as jnp
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
@@ -35,7 +30,8 @@ from numpyro.contrib.module import random_flax_module
 from numpyro.infer import HMCECS, NUTS, Predictive, init_to_uniform
 
 import blackjax_ext
-from benchmarks.report import ROOT, Report, Section
+from benchmarks.data import images, standardized, uci
+from benchmarks.report import Report, Section
 from benchmarks.runs import on_one_core
 from blackjax_ext import potentials
 from numpyro_fwd import AMAGOLD, L2MC, SGHMC, RandomWalk
@@ -46,11 +42,6 @@ SHORT_STEPS, STEPS = 4, 8  # with full gradients and with those of minibatches
 SINGLE = 1_000_000  # rows that are too many for a plain sum in single precision
 FORWARD_AND_BACK = 3  # evaluations that a gradient costs
 ESTIMATES = {None: 1, "first_order": 2, "second_order": 3}  # gradients in one estimate
-
-
-def folder() -> Path:
-    """Where the data sets are."""
-    return Path(os.environ.get("NUMPYRO_FWD_DATA", ROOT.parent / "shared" / "data"))
 
 
 # Logistic regression with many rows
@@ -201,7 +192,8 @@ def logistic(num_rows: int, num_samples: int, num_slow: int, names: list[str]) -
             sampler = SAMPLERS[name]
         with jax.enable_x64(sampler.sums_plainly and num_rows >= SINGLE):
             given = tuple(jnp.asarray(leaf, float) for leaf in data)
-            found[name] = measure(sampler, given, min(200, 2 * num), num)
+            key = (name, num_rows, num)
+            found[name] = REPORT.once(key, measure, sampler, given, min(200, 2 * num), num)
         draws = found[name]["draws"].astype(float)
         mean, sd = (
             f(found["NUTS, dense"]["draws"].astype(float), axis=0) for f in (np.mean, np.std)
@@ -390,18 +382,17 @@ def synthetic(quick: bool) -> Section:
         rows.append([target, "independent draws", "", least, 1.0])
         axis.axhline(least, color="black", linestyle=":", label="independent draws")
         for name in SYNTHETIC:
-            found = divergences(target, name, steps, num_samples)
+            key = (target, name, steps, num_samples)
+            found = REPORT.once(key, divergences, *key)
             rows += [[target, name, step, *each] for step, each in zip(steps, found, strict=True)]
             axis.plot(steps, [kl for kl, _ in found], marker=".", label=name)
-            print(f"  {target}, {name}: {[f'{kl:.3f}' for kl, _ in found]}", flush=True)
         axis.set(title=target, xlabel="step size", yscale="log")
     axes[0].set_ylabel("symmetric KL")
     axes[0].legend()
     step = tuned_step("double well", 1000)
     found = divergences("double well", "AMAGOLD", (step,), num_samples)
     rows.append(["double well", "AMAGOLD, tuned from 0.01", step, *found[0]])
-    if not quick:
-        figure.savefig(ROOT / "docs" / "results" / "amagold_synthetic.png", dpi=80)
+    REPORT.picture(figure, "amagold_synthetic.png")
     of = {(target, name, step): kl for target, name, step, kl, _ in rows}
     checks = [
         (f"{target}, step 0.25: AMAGOLD / SGHMC", of[target, "AMAGOLD", 0.25] / kl, 0.5)
@@ -425,11 +416,10 @@ def synthetic(quick: bool) -> Section:
 # Bayesian logistic regression on small data
 
 
-def uci(name: str) -> tuple[np.ndarray, np.ndarray]:
+def design(name: str) -> tuple[np.ndarray, np.ndarray]:
     """Standardized covariates with an intercept, and labels of zero and one."""
-    table = np.loadtxt(folder() / "uci" / f"{name}.dat")
-    x, y = table[:, :-1], table[:, -1] == table[:, -1].max()
-    x = np.column_stack([np.ones(len(x)), (x - x.mean(0)) / x.std(0)])
+    x, y = uci(name)
+    x = np.column_stack([np.ones(len(x)), standardized(x)])
     return x.astype(np.float32), y.astype(np.float32)
 
 
@@ -470,7 +460,7 @@ def small_data(quick: bool) -> Section:
     steps = (0.02,) if quick else (1e-3, 2e-3, 5e-3, 0.01, 0.02)
     rows = []
     for name, batch in (("australian", 32), ("heart", 16)):
-        x, y = uci(name)
+        x, y = design(name)
         kernel = NUTS(FullView(partial(regression, batch=batch)), dense_mass=True)
         mcmc = numpyro.infer.MCMC(
             kernel,
@@ -512,14 +502,10 @@ def small_data(quick: bool) -> Section:
 # A Bayesian neural network
 
 
-def images(name: str, part: str) -> tuple[np.ndarray, np.ndarray]:
+def pixels(name: str, part: str) -> tuple[np.ndarray, np.ndarray]:
     """Pixels (N, 784) from 0 to 1, and labels (N,)."""
-    where = folder() / "images" / name
-    with gzip.open(where / f"{part}-images-idx3-ubyte.gz") as file:
-        pixels = np.frombuffer(file.read(), np.uint8, offset=16)
-    with gzip.open(where / f"{part}-labels-idx1-ubyte.gz") as file:
-        labels = np.frombuffer(file.read(), np.uint8, offset=8)
-    return (pixels.reshape(-1, 784) / 255).astype(np.float32), labels.astype(np.int32)
+    x, y = images(name, part)
+    return x.reshape(len(x), -1), y
 
 
 class Network(linen.Module):
@@ -605,23 +591,24 @@ def network_row(name: str, b: float, h: float, data: tuple, tests: tuple, num_sa
     probabilities = predict(draws, x)
     error = float(100 * np.mean(probabilities.argmax(axis=1) != y))
     entropies = entropy(probabilities), entropy(predict(draws, shifted))
-    row = [name, b, h, error, ERRORS[name, b, h], rate, *entropies]
-    print(f"  {row}", flush=True)
-    return row
+    return [name, b, h, error, ERRORS[name, b, h], rate, *entropies]
 
 
 def network(quick: bool) -> Section:
     """MNIST, with FashionMNIST as the shift."""
     num_rows = 600 if quick else int(os.environ.get("AMAGOLD_ROWS", "12000"))
     num_test = min(num_rows // 3, 10_000)
-    x, y = images("mnist", "train")
+    x, y = pixels("mnist", "train")
     data = (jnp.asarray(x[:num_rows]), jnp.asarray(y[:num_rows]))
     tests = tuple(
-        tuple(part[:num_test] for part in images(name, "t10k")) for name in ("mnist", "fashion")
+        tuple(part[:num_test] for part in pixels(name, "t10k")) for name in ("mnist", "fashion")
     )
     settings = [(b, h) for b in (0.01, 5e-6) for h in (0.0005, 0.001)]
+    num_draws = 2 if quick else 20
     rows = [
-        network_row(name, b, h, data, tests, 2 if quick else 20)
+        REPORT.once(
+            (name, b, h, num_rows, num_draws), network_row, name, b, h, data, tests, num_draws
+        )
         for name in ("SGHMC", "AMAGOLD")
         for b, h in (settings[:1] if quick else settings)
     ]
@@ -696,7 +683,9 @@ def memory(quick: bool) -> Section:
 SECTIONS: dict[str, Callable[[bool], Section]] = {
     f.__name__: f for f in (rows_1e5, rows_1e6, synthetic, small_data, network, memory)
 }
-REPORT = Report("amagold", "Minibatch samplers: yield and exactness", SECTIONS)
+REPORT = Report(
+    "amagold", "Minibatch samplers: yield and exactness", SECTIONS, long=("rows_1e6", "network")
+)
 
 if __name__ == "__main__":
     if {"network", "memory"}.isdisjoint(sys.argv):  # a network needs all cores

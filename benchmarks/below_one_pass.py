@@ -1,13 +1,10 @@
 """Exact draws for less than one pass over the data: ``python benchmarks/below_one_pass.py``.
 
 Each section is a function that measures and returns a table. The sections are kept in
-``docs/results/below_one_pass.json``, from which ``docs/results/below_one_pass.md`` is written. The
-data of California come from the folder in the environment variable NUMPYRO_FWD_DATA, or
-../shared/data.
+``docs/results/below_one_pass.json``, from which ``docs/results/below_one_pass.md`` is written.
 """
 
 import gc
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +22,8 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.infer import HMCECS, NUTS, init_to_value
 
-from benchmarks.report import ROOT, Report, Section
+from benchmarks import data as sources
+from benchmarks.report import Report, Section
 from benchmarks.runs import on_one_core
 from blackjax_ext import potentials
 from numpyro_fwd import AMAGOLD, RandomWalk
@@ -93,11 +91,10 @@ def california() -> Problem:
 
     The unit of the responses is 0.22, the scale of a t fitted to the residuals of least squares.
     """
-    folder = Path(os.environ.get("NUMPYRO_FWD_DATA", ROOT.parent / "shared" / "data"))
-    table = np.loadtxt(folder / "uci" / "cal_housing.data", delimiter=",")
-    x, value = np.log1p(np.abs(table[:, 2:8])), np.log(table[:, 8])
-    x = np.column_stack([table[:, :2], x])
-    x = np.column_stack([np.ones(len(x)), (x - x.mean(axis=0)) / x.std(axis=0)])
+    raw, price = sources.california()
+    x, value = np.log1p(np.abs(raw[:, 2:])), np.log(price)
+    x = sources.standardized(np.column_stack([raw[:, :2], x]))
+    x = np.column_stack([np.ones(len(x)), x])
     y = (value - value.mean()) / 0.22
     return Problem(robust_model, (jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32)))
 
@@ -298,9 +295,10 @@ COLUMNS = [
 ]
 
 
-def line(problem: Problem, name: str, found: Measured) -> list:
-    """A row of a table."""
+def line(problem: Problem, name: str, run: Callable[[], Measured]) -> list:
+    """A row of a table from what `run` measures."""
     num_rows, size = problem.data[0].shape
+    found = run()
     ess = found.ess
     per_draw = ess / len(found.draws)
     return [
@@ -326,18 +324,18 @@ def compared(problem: Problem, quick: bool, names: tuple[str, ...]) -> list:
     num_rows, size = problem.data[0].shape
     expansion = expansion_of(problem)[0].without_data()
     few = 30 if quick else int(np.clip(2e8 / (num_rows * size), 30, 1000))
-    peers = {
+    runs = {
+        OURS: lambda: of_amagold(problem, 100 if quick else 5000),
         WHOLE: lambda: of_amagold(problem, few, "full"),
         NUTS_NAME: lambda: of_nuts(problem, few, expansion),
         WALK: lambda: of_random_walk(problem, 10 * few, expansion),
         ECS: lambda: of_hmcecs(problem, 100 if quick else 1000, expansion),
         ECS_FOUND: lambda: of_hmcecs(problem, 1000, expansion, 1000, 1000),
     }
-    rows = [line(problem, OURS, of_amagold(problem, 100 if quick else 5000))]
-    rows += [line(problem, name, peers[name]()) for name in names]
-    for row in rows:
-        print(row, flush=True)
-    return rows
+    return [
+        REPORT.once((name, num_rows, size), line, problem, name, runs[name])
+        for name in (OURS, *names)
+    ]
 
 
 def ratios(rows: list) -> list:
@@ -412,6 +410,11 @@ def errors(draws: np.ndarray, reference: np.ndarray) -> tuple[float, float]:
     return float(off.max()), float(np.abs(draws.std(axis=0) / sd - 1).max())
 
 
+def kept(name: str, run: Callable, problem: Problem, num_samples: int, *rest: Any) -> Measured:
+    """What a sampler did, now or in an interrupted run."""
+    return Measured(*REPORT.once((name, num_samples), run, problem, num_samples, *rest))
+
+
 def accuracy(quick: bool) -> Section:
     """Posterior mean and standard deviation against long runs of NUTS."""
     rows = []
@@ -419,10 +422,10 @@ def accuracy(quick: bool) -> Section:
     name = "simulated" if quick else "California"
     expansion, _ = expansion_of(problem)
     length = 100 if quick else 1500
-    nuts = of_nuts(problem, length, expansion)
-    ours = of_amagold(problem, length if quick else 10_000)
-    full = of_amagold(problem, length, "full")
-    laplace = of_laplace(problem, length // 4, expansion)
+    nuts = kept("NUTS", of_nuts, problem, length, expansion)
+    ours = kept(OURS, of_amagold, problem, length if quick else 10_000)
+    full = kept(WHOLE, of_amagold, problem, length, "full")
+    laplace = kept("Laplace", of_laplace, problem, length // 4, expansion)
     normal = np.random.default_rng(4).multivariate_normal(
         np.asarray(expansion.position["slope"]), np.asarray(expansion.metric.inverse()), 100_000
     )
@@ -474,16 +477,18 @@ def per_step(problem: Problem, num_steps: int) -> tuple[float, Measured, float]:
     return found.seconds / num_steps, found, found.setup
 
 
+def cost_row(num_rows: int, quick: bool) -> list:
+    """A row of the table of `cost`."""
+    problem = simulated(logistic_model, num_rows, 5 if quick else 20)
+    seconds, found, setup = per_step(problem, 100 if quick else 10_000)
+    return [num_rows, 1e6 * seconds, found.rows, found.acceptance, setup]
+
+
 def cost(quick: bool) -> Section:
     """Time of a step over the number of rows."""
-    rows, times = [], {}
-    for num_rows in (1000, 4000) if quick else (10_000, 100_000, 1_000_000, 10_000_000):
-        problem = simulated(logistic_model, num_rows, 5 if quick else 20)
-        seconds, found, setup = per_step(problem, 100 if quick else 10_000)
-        times[num_rows] = seconds
-        rows.append([num_rows, 1e6 * seconds, found.rows, found.acceptance, setup])
-        print(rows[-1], flush=True)
-        del problem
+    sizes = (1000, 4000) if quick else (10_000, 100_000, 1_000_000, 10_000_000)
+    rows = [REPORT.once((num_rows,), cost_row, num_rows, quick) for num_rows in sizes]
+    times = {num_rows: microseconds for num_rows, microseconds, *_ in rows}
     least, most = min(times), max(times)
     return Section(
         "A step does not grow with N",
@@ -496,6 +501,30 @@ def cost(quick: bool) -> Section:
     )
 
 
+def size_row(model: Callable, size: int, num_rows: int, quick: bool) -> list:
+    """A row of the table of `sizes`."""
+    problem = simulated(model, num_rows, size)
+    ours = of_amagold(problem, 100 if quick else 5000)
+    # as many draws as a thousand passes over a hundred thousand rows pay for
+    few = int(np.clip(2e9 / (num_rows * size), 20, 1000))
+    off: list = ["", ""]
+    if few >= 100 and not quick:
+        off = list(errors(ours.draws, of_amagold(problem, few, "full").draws))
+    per_draw = ours.ess / len(ours.draws)
+    read = (ours.rows + STEPS * BATCH) / per_draw
+    del problem
+    jax.clear_caches()  # programs hold the data that they were made for
+    gc.collect()
+    return [
+        *(name_of(model), size, num_rows, ours.acceptance, ours.rows, per_draw, read),
+        *(ours.ess / ours.seconds, *off, few if off[0] else "", ours.setup),
+    ]
+
+
+def name_of(model: Callable) -> str:
+    return "logistic" if model is logistic_model else "robust"
+
+
 def sizes(quick: bool) -> Section:
     """What a draw takes as rows and coefficients grow, and how far it is from the full test."""
     cases = [
@@ -505,24 +534,10 @@ def sizes(quick: bool) -> Section:
         for num_rows in (10_000, 100_000, 1_000_000, 10_000_000)
         if num_rows * size <= 2e8
     ]
-    rows = []
-    for model, size, num_rows in [(robust_model, 3, 1000)] if quick else cases:
-        problem = simulated(model, num_rows, size)
-        ours = of_amagold(problem, 100 if quick else 5000)
-        # as many draws as a thousand passes over a hundred thousand rows pay for
-        few = int(np.clip(2e9 / (num_rows * size), 20, 1000))
-        off = ["", ""]
-        if few >= 100 and not quick:
-            off = list(errors(ours.draws, of_amagold(problem, few, "full").draws))
-        per_draw = ours.ess / len(ours.draws)
-        read = (ours.rows + STEPS * BATCH) / per_draw
-        name = "logistic" if model is logistic_model else "robust"
-        rows.append([name, size, num_rows, ours.acceptance, ours.rows, per_draw, read])
-        rows[-1] += [ours.ess / ours.seconds, *off, few if off[0] else "", ours.setup]
-        print(rows[-1], flush=True)
-        del problem
-        jax.clear_caches()  # programs hold the data that they were made for
-        gc.collect()
+    rows = [
+        REPORT.once((name_of(model), size, num_rows), size_row, model, size, num_rows, quick)
+        for model, size, num_rows in ([(robust_model, 3, 1000)] if quick else cases)
+    ]
     return Section(
         "Rows and coefficients",
         "Logistic regression, and a t of four degrees of freedom. Rows per effective draw are "
@@ -578,7 +593,9 @@ SECTIONS = {
     "accuracy": accuracy,
     "robust": robust,
 }
-REPORT = Report("below_one_pass", "Exact draws below one pass over the data", SECTIONS)
+REPORT = Report(
+    "below_one_pass", "Exact draws below one pass over the data", SECTIONS, long=("sizes",)
+)
 
 if __name__ == "__main__":
     on_one_core()

@@ -461,7 +461,7 @@ REPORT = Report(
     "smc",
     "Sequential Monte Carlo: evidence and partially Bayesian networks",
     SECTIONS,
-    long=("california", "mnist", "fashion"),
+    long=("wine", "california", "mnist", "fashion"),
 )
 
 if __name__ == "__main__":

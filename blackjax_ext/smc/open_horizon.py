@@ -149,7 +149,7 @@ def init(
         position,
         params,
         optimizer.init(params),
-        Local(*jax.vmap(fn)(x)),
+        Local(*jax.jit(jax.vmap(fn))(x)),
         log_weights,
         jnp.zeros((), x.dtype),
     )

@@ -71,7 +71,7 @@ pytest: $(INSTALLED)
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
 
-BENCHMARKS = acceptance-targets forward-mode second-order amagold below-one-pass smc funnel banana-and-funnel convolutions
+BENCHMARKS = acceptance-targets forward-mode second-order amagold below-one-pass smc funnel banana-and-funnel multinomial network-regression convolutions
 bench: $(BENCHMARKS:%=bench-%)
 
 bench-%: $(INSTALLED)

@@ -28,11 +28,11 @@ from jax.flatten_util import ravel_pytree
 import blackjax_ext
 from benchmarks.partial_networks import images, mixture_scores
 from benchmarks.problems import (
-    FORWARD_MODE,
     Chains,
     Problem,
     diagnostics,
     nuts_chains,
+    samplers,
     tuned_chains,
 )
 from benchmarks.report import Report, Section
@@ -142,7 +142,7 @@ def memory(quick: bool) -> Section:
     numbers = (100, 300) if quick else (1_000, 10_000, 30_000)
     found = {
         label: [gibibytes(name, number) for number in numbers]
-        for label, name in FORWARD_MODE.items()
+        for label, name in samplers(quick).items()
     }
     rows = [
         [label, *used, used[-1] / found["MALA"][-1], PUBLISHED.get(label, ("", ""))[1]]
@@ -164,7 +164,7 @@ def wall(quick: bool) -> Section:
     numbers, num_steps = ((4, 8), 1) if quick else ((32, 128), 3)
     found = {
         label: [seconds(name, number, num_steps) for number in numbers]
-        for label, name in FORWARD_MODE.items()
+        for label, name in samplers(quick).items()
     }
     rows = []
     for label, values in found.items():
@@ -194,6 +194,7 @@ class Size(NamedTuple):
 
     network: Network
     num_train: int
+    num_validation: int
     num_test: int
     num_epochs: int
     num_search: int
@@ -203,11 +204,11 @@ class Size(NamedTuple):
     nuts: tuple[int, int, int]  # warm-up steps, draws, tree depth
 
 
-QUICK = Size(Network((8,), 16), 20, 20, 1, 2, 4, 1, 2, (2, 4, 1))
-DEFAULT = Size(Network((8, 16, 32), 128), 500, 1_000, 60, 4, 20, 10, 3, (20, 10, 4))
-FULL = Size(PAPERS, 10_000, 10_000, 60, 20, 100, 10, 5, (100, 100, 5))
+QUICK = Size(Network((8,), 16), 20, 20, 20, 1, 2, 4, 1, 2, (2, 4, 1))
+DEFAULT = Size(Network((8, 16, 32), 128), 500, 500, 1_000, 60, 4, 20, 10, 3, (20, 10, 4))
+FULL = Size(PAPERS, 10_000, 5_000, 10_000, 60, 20, 100, 10, 5, (100, 100, 5))
 STEP_SIZES = np.geomspace(1e-4, 3.0, 8)
-BATCH, VALIDATION = 50, 500
+BATCH = 50
 ACCURACY_COLUMNS = [
     "sampler", "step size", "acceptance", "NLL", "accuracy", "paper", "ECE", "paper's", "ESS",
     "R-hat", "log density", "s per step",
@@ -245,16 +246,22 @@ def probabilities_at(position, *data, network: Network):
     return jax.nn.softmax(network.apply(position, data[-1]))
 
 
+def plus_minus(values: np.ndarray) -> str:
+    """Mean and, if there are several, standard deviation over chains."""
+    spread = f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else ""
+    return f"{values.mean():.4f}{spread}"
+
+
 def accuracy_row(name: str, found: Chains, y: np.ndarray) -> list:
     """A row of the table, beside the paper's: each chain's ensemble, mean ± sd over chains."""
-    each = found.kept.astype(float).mean(1)
+    kept = found.kept[:, :, : len(y)].astype(float)
+    each = kept.mean(1)
     values = np.array([mixture_scores(p, y) for p in each]).T
-    cells = [f"{v.mean():.4f} ± {v.std(ddof=1):.4f}" for v in values]
-    nll, accuracy, ece = cells
+    nll, accuracy, ece = map(plus_minus, values)
     published = QUALITY.get(name, ("", ""))
-    traces = np.log(found.kept[:, :, np.arange(20), y[:20]] + 1e-30)
+    traces = np.log(kept[:, :, np.arange(20), y[:20]] + 1e-30)
     traces = np.concatenate([found.logdensity[..., None], traces], axis=-1)
-    moved = found.kept.shape[1] > 1
+    moved = kept.shape[1] > 1
     row = [
         *(name, "" if np.isnan(found.step_size) else found.step_size),
         float(found.acceptance.mean()) if moved else "",
@@ -268,9 +275,9 @@ def accuracy_row(name: str, found: Chains, y: np.ndarray) -> list:
 
 def start_row(position, problem: Problem, y: np.ndarray) -> list:
     """The row of the trained network, from which all chains start."""
-    found = np.asarray(problem.collect(position, *problem.data))[None, None, VALIDATION:]
-    value = np.full((2, 1), float(problem.logdensity(position, *problem.data)))
-    alone = Chains(np.nan, np.repeat(found, 2, axis=0), value, np.full(2, np.nan), np.nan)
+    found = np.asarray(problem.collect(position, *problem.data))[None, None]
+    value = np.full((1, 1), float(problem.logdensity(position, *problem.data)))
+    alone = Chains(np.nan, found, value, np.full(1, np.nan), np.nan)
     return accuracy_row("trained network", alone, y)
 
 
@@ -279,33 +286,32 @@ def accuracy(quick: bool) -> Section:
     size = QUICK if quick else FULL if REPORT.is_full else DEFAULT
     every, test = images("fashion", "train"), images("fashion", "t10k")
     x, y = (jnp.asarray(part[: size.num_train]) for part in every)
-    validation = every.y[-VALIDATION:]
-    seen = np.concatenate([every.x[-VALIDATION:], test.x[: size.num_test]])
-    truth = test.y[: size.num_test]
+    x_validation, y_validation = (part[-size.num_validation :] for part in every)
+    x_test, y_test = (part[: size.num_test] for part in test)
     position = trained(jax.random.key(0), x, y, size.network, size.num_epochs)
     problem = Problem(
         partial(logdensity, network=size.network),
         partial(probabilities_at, network=size.network),
         lambda key: position,
-        (x, y, jnp.asarray(seen)),
+        (x, y, jnp.concatenate([x_test, x_validation])),
         burn_in=0.0,
         is_batched=False,
     )
 
     def loss(kept):
-        return mixture_scores(kept[:, :VALIDATION].astype(float).mean(0), validation)[0]
+        return mixture_scores(kept[:, size.num_test :].astype(float).mean(0), y_validation)[0]
 
-    rows = [start_row(position, problem, truth)]
-    for name, algorithm in FORWARD_MODE.items():
+    rows = [start_row(position, problem, y_test)]
+    for name, algorithm in samplers(quick).items():
         found = tuned_chains(
             *(problem, algorithm, STEP_SIZES, loss, size.num_search),
             *(size.num_draws, size.thinning, size.num_chains),
         )
-        rows.append(accuracy_row(name, found._replace(kept=found.kept[:, :, VALIDATION:]), truth))
+        rows.append(accuracy_row(name, found, y_test))
     *lengths, depth = size.nuts
     found = nuts_chains(problem, *lengths, size.num_chains, depth)
     name = f"NUTS, at most {2**depth - 1} leapfrog steps"
-    rows.append(accuracy_row(name, found._replace(kept=found.kept[:, :, VALIDATION:]), truth))
+    rows.append(accuracy_row(name, found, y_test))
     num_parameters = ravel_pytree(position)[0].size
     return Section(
         "Accuracy of a convolutional network",
@@ -313,8 +319,8 @@ def accuracy(quick: bool) -> Section:
         f"images of the paper's 10,000 and {num_parameters:,} parameters of its 2,396,330. SGD "
         f"trains one network; {size.num_chains} chains from there make "
         f"{size.num_draws * size.thinning:,} steps each, none dropped, every {size.thinning}th "
-        f"kept. Step sizes: of {len(STEP_SIZES)} the one with the least NLL on {VALIDATION:,} "
-        f"other images in {size.num_search * size.thinning:,} steps with another seed (the paper "
+        f"kept. Step sizes: of {len(STEP_SIZES)} the one with the least NLL on "
+        f"{size.num_validation:,} other images in {size.num_search * size.thinning:,} steps with another seed (the paper "
         f"takes the best accuracy on the test images). Scores are on {size.num_test:,} test images "
         "of one chain's mean probabilities, mean ± sd over chains; ECE with 15 bins. ESS (of the "
         "draws kept) and R-hat: the worst of the log density and the log probabilities of 20 "

@@ -23,7 +23,16 @@ from numpyro.infer import NUTS
 import blackjax_ext
 from benchmarks.runs import best_step_size, run_chains, timed
 
-__all__ = ["FORWARD_MODE", "Chains", "Problem", "diagnostics", "nuts_chains", "tuned_chains"]
+__all__ = [
+    "FORWARD_MODE",
+    "Chains",
+    "Problem",
+    "diagnostics",
+    "nuts_chains",
+    "run_problem",
+    "samplers",
+    "tuned_chains",
+]
 
 # the samplers of Cobb and Jha, and a random walk beside them
 FORWARD_MODE = {
@@ -34,6 +43,11 @@ FORWARD_MODE = {
     "PC-FMALA": "pc_fmala",
     "PC-Line-FMALA": "pc_line_fmala",
 }
+
+
+def samplers(quick: bool) -> dict[str, str]:
+    """What is compared, by name: two are enough to show that a script runs."""
+    return {name: FORWARD_MODE[name] for name in ("MALA", "FMALA")} if quick else FORWARD_MODE
 
 
 class Problem(NamedTuple):

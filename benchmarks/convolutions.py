@@ -205,9 +205,9 @@ class Size(NamedTuple):
 
 
 QUICK = Size(Network((8,), 16), 20, 20, 20, 1, 2, 4, 1, 2, (2, 4, 1))
-DEFAULT = Size(Network((8, 16, 32), 128), 500, 500, 1_000, 60, 4, 20, 10, 3, (20, 10, 4))
+DEFAULT = Size(Network((8, 16), 64), 200, 250, 1_000, 100, 4, 10, 5, 2, (10, 10, 3))
 FULL = Size(PAPERS, 10_000, 5_000, 10_000, 60, 20, 100, 10, 5, (100, 100, 5))
-STEP_SIZES = np.geomspace(1e-4, 3.0, 8)
+STEP_SIZES = np.geomspace(3e-4, 3.0, 7)
 BATCH = 50
 ACCURACY_COLUMNS = [
     "sampler", "step size", "acceptance", "NLL", "accuracy", "paper", "ECE", "paper's", "ESS",

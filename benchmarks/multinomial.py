@@ -103,7 +103,7 @@ def principal_components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rotation * scales, scales
 
 
-def reference(data: Data, num_warmup: int, num_draws: int, num_chains: int) -> Chains:
+def reference(data: Data, num_warmup: int, num_draws: int, depth: int, num_chains: int) -> Chains:
     """NUTS on the principal components of the pixels, scaled by what the data say of each."""
     back, scales = principal_components(data.x)
     arrays = (data.x @ back, data.y, scales)
@@ -113,7 +113,7 @@ def reference(data: Data, num_warmup: int, num_draws: int, num_chains: int) -> C
         lambda key: jnp.asarray(np.linalg.inv(back)) @ start(key),
         tuple(jnp.asarray(a, a.dtype if a.dtype == np.int32 else np.float32) for a in arrays),
     )
-    found = nuts_chains(problem, num_warmup, num_draws, num_chains)
+    found = nuts_chains(problem, num_warmup, num_draws, num_chains, depth)
     return found._replace(kept=np.einsum("ij,cdjk->cdik", back, found.kept))
 
 
@@ -192,12 +192,12 @@ class Size(NamedTuple):
     thinning: int
     num_chains: int
     nuts: tuple[int, int, int]  # warm-up steps, draws, tree depth
-    reference: tuple[int, int]
+    reference: tuple[int, int, int]
 
 
-QUICK = Size(50, 50, 2, 4, 2, 2, (3, 4, 2), (3, 4))
-DEFAULT = Size(1_000, 10_000, 10, 120, 50, 4, (60, 30, 6), (200, 150))
-FULL = Size(59_000, 10_000, 100, 1_000, 100, 4, (500, 500, 10), (500, 1_000))
+QUICK = Size(50, 50, 2, 8, 2, 2, (3, 4, 2), (3, 4, 2))
+DEFAULT = Size(1_000, 10_000, 8, 80, 50, 4, (40, 20, 5), (100, 100, 6))
+FULL = Size(59_000, 10_000, 100, 1_000, 100, 4, (500, 500, 10), (500, 1_000, 10))
 
 
 def quality(quick: bool) -> Section:

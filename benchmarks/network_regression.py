@@ -43,7 +43,7 @@ PUBLISHED = {
     "PC-Line-FMALA": (-0.691, 0.011, 38.1),
     "MALA": (-0.458, 0.011, 37.0),
 }
-STEP_SIZES = np.geomspace(3e-5, 3.0, 11)
+STEP_SIZES = np.geomspace(1e-4, 3.0, 9)
 GRID = np.linspace(-3.0, 3.0, 121)[:, None].astype(np.float32)
 
 
@@ -178,7 +178,7 @@ class Size(NamedTuple):
 
 
 QUICK = Size(2, 5, 2, 2, (3, 4, 2), 5)
-DEFAULT = Size(8, 100, 50, 2, (100, 60, 6), 5_000)
+DEFAULT = Size(5, 40, 50, 2, (60, 40, 6), 5_000)
 FULL = Size(100, 500, 100, 4, (500, 500, 10), 20_000)
 
 

@@ -28,7 +28,7 @@ from numpyro.infer import MCMC, NUTS, init_to_value  # noqa: E402
 from numpyro.infer.util import initialize_model  # noqa: E402
 
 import blackjax_ext  # noqa: E402
-from benchmarks import models  # noqa: E402
+from benchmarks import data, models  # noqa: E402
 from benchmarks.report import Report, Section  # noqa: E402
 from benchmarks.runs import run_chains  # noqa: E402
 from blackjax_ext.mcmc import langevin, tangents  # noqa: E402
@@ -434,11 +434,8 @@ def lynx_hare_row(name: str, setting: Setting, quick: bool) -> list:
     if quick:
         num_warmup, num_samples = num_warmup // 10, num_samples // 20
     kernel = setting.make(models.lynx_hare, dense_mass=True)
-    run = run_chains(kernel, models.lynx_hare_data(), num_warmup, num_samples)
+    run = run_chains(kernel, data.lynx_hare(), num_warmup, num_samples)
     rates = [run.ess / run.sampling, run.ess / (run.sampling + run.warmup)]
-    print(
-        f"  {name}: ESS {run.ess:.0f}, {rates[0]:.0f} per second, R-hat {run.rhat:.3f}", flush=True
-    )
     return [
         *(name, num_samples, run.ess, run.rhat, run.warmup, run.sampling, run.compilation),
         *rates,
@@ -449,7 +446,7 @@ def lynx_hare(quick: bool) -> Section:
     """ESS per second of every sampler on the lynx-hare posterior."""
     settings = lynx_hare_settings()
     names = ["FMALA, K = 8", "NUTS, vectorized"] if quick else settings
-    rows = [lynx_hare_row(name, settings[name], quick) for name in names]
+    rows = [REPORT.once((name,), lynx_hare_row, name, settings[name], quick) for name in names]
     nuts = max(row[-2] for row in rows if row[0].startswith("NUTS"))
     rows = [[*row, row[-2] / nuts] for row in rows]
     return Section(
@@ -478,7 +475,9 @@ def lynx_hare(quick: bool) -> Section:
 SECTIONS: dict[str, Callable[[bool], Section]] = {
     f.__name__: f for f in (flops, wall, memory, persistent, laws, overhead, lynx_hare)
 }
-REPORT = Report("forward_mode", "Forward-mode samplers: cost and yield", SECTIONS)
+REPORT = Report(
+    "forward_mode", "Forward-mode samplers: cost and yield", SECTIONS, long=("lynx_hare",)
+)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -23,7 +23,7 @@ from scipy import stats
 
 import blackjax_ext
 from benchmarks.problems import FORWARD_MODE
-from benchmarks.report import ROOT, Report, Section
+from benchmarks.report import Report, Section
 from benchmarks.runs import best_step_size, run_chains
 
 CHAINS, SEEDS, STEPS = 5, 10, 10_000
@@ -125,7 +125,7 @@ def ess(draws: np.ndarray) -> np.ndarray:
     return np.array([np.mean(az.ess(az.convert_to_dataset({"x": d}))["x"].values) for d in draws])
 
 
-def nuts_runs(size: int, num_steps: int) -> Runs:
+def nuts_runs(size: int, num_steps: int) -> dict:
     """NumPyro's NUTS: as many warm-up steps as draws, from the same starts."""
     kernel = NUTS(potential_fn=lambda z: -logdensity(z))
     key_theta, key_w = jax.random.split(jax.random.key(0))
@@ -137,7 +137,7 @@ def nuts_runs(size: int, num_steps: int) -> Runs:
         kernel, (), num_steps, num_steps, SEEDS * CHAINS, fields=("accept_prob",), init=start
     )
     rate = float(run.fields["accept_prob"].mean())
-    return Runs(by_seed(run.draws["w"]), by_seed(run.draws["theta"]), rate)
+    return summary(Runs(by_seed(run.draws["w"]), by_seed(run.draws["theta"]), rate))
 
 
 def plus_minus(values: np.ndarray) -> str:
@@ -145,32 +145,43 @@ def plus_minus(values: np.ndarray) -> str:
     return f"{values.mean():.3f} ± {values.std(ddof=1):.3f}"
 
 
-def row(name: str, size: int, step_size: float | str, runs: Runs, mala: np.ndarray) -> list:
+def summary(runs: Runs) -> dict:
+    """What the table tells about runs: the divergence of each seed, and means over all of them."""
+    return {
+        "kl": divergences(runs.w),
+        "acceptance": runs.acceptance,
+        "mean": float(runs.w.mean()),
+        "sd": float(runs.w.std()),
+        "ess of w": float(ess(runs.w[..., None]).mean()),
+        "ess of theta": float(ess(runs.theta).mean()),
+    }
+
+
+def row(name: str, size: int, step_size: float | str, found: dict, mala: np.ndarray) -> list:
     """A row of the table, beside the paper's."""
-    kl = divergences(runs.w)
     published = PUBLISHED[size].get(name, ("", "", ""))
-    p = stats.ttest_ind(kl, mala, equal_var=False).pvalue
+    p = stats.ttest_ind(found["kl"], mala, equal_var=False).pvalue
     return [
         name,
         step_size,
-        runs.acceptance,
-        plus_minus(kl),
+        found["acceptance"],
+        plus_minus(found["kl"]),
         published[0],
         "" if name == "MALA" else f"{p:.2f}",
-        float(runs.w.mean()),
-        float(runs.w.std()),
-        float(ess(runs.w[..., None]).mean()),
+        found["mean"],
+        found["sd"],
+        found["ess of w"],
         published[1],
-        float(ess(runs.theta).mean()),
+        found["ess of theta"],
         published[2],
     ]
 
 
-def best_runs(name: str, size: int, step_size: float, num_steps: int) -> Runs:
+def best_runs(name: str, size: int, step_size: float, num_steps: int) -> dict:
     """Chains of other seeds than those that chose the step size, with theta."""
     keys = jax.random.key(1)
     w, rate, theta = chains(FORWARD_MODE[name], size, step_size, keys, num_steps, True)
-    return Runs(by_seed(w), by_seed(theta), float(rate.mean()))
+    return summary(Runs(by_seed(w), by_seed(theta), float(rate.mean())))
 
 
 def picture(size: int, step_sizes: np.ndarray, grids: dict[str, tuple[list, list]]) -> None:
@@ -186,8 +197,7 @@ def picture(size: int, step_sizes: np.ndarray, grids: dict[str, tuple[list, list
     axes[0].set(xlabel=r"step size $\epsilon$", ylabel="KL divergence of $w$")
     axes[1].set(xlabel=r"step size $\epsilon$", ylabel="acceptance rate")
     axes[0].legend(fontsize=7)
-    fig.savefig(ROOT / "docs" / "results" / f"funnel_{size}.png", dpi=80)
-    plt.close(fig)
+    REPORT.picture(fig, f"funnel_{size}.png")
 
 
 def funnel(size: int, quick: bool) -> Section:
@@ -197,16 +207,20 @@ def funnel(size: int, quick: bool) -> Section:
     step_sizes = np.geomspace(0.02 if size == 100 else 0.1, 3.0, num_sizes)
     grids, best = {}, {}
     for name, algorithm in FORWARD_MODE.items():
-        found, rates = grid_of(algorithm, size, step_sizes, num_steps)
+        key = ("step sizes", name, num_sizes, num_steps)
+        found, rates = REPORT.once(key, grid_of, algorithm, size, step_sizes, num_steps)
         grids[name] = found, rates
         best[name] = best_step_size(step_sizes, found)
-    runs = {name: best_runs(name, size, best[name], num_steps) for name in FORWARD_MODE}
-    mala = divergences(runs["MALA"].w)
+    runs = {
+        name: REPORT.once((name, best[name]), best_runs, name, size, best[name], num_steps)
+        for name in FORWARD_MODE
+    }
+    mala = runs["MALA"]["kl"]
     rows = [row(name, size, best[name], runs[name], mala) for name in FORWARD_MODE]
     nuts_steps = 100 if quick else 1_000
-    rows.append(row(f"NUTS, {nuts_steps} draws", size, "", nuts_runs(size, nuts_steps), mala))
-    if not quick:
-        picture(size, step_sizes, grids)
+    nuts = REPORT.once(("NUTS", nuts_steps), nuts_runs, size, nuts_steps)
+    rows.append(row(f"NUTS, {nuts_steps} draws", size, "", nuts, mala))
+    picture(size, step_sizes, grids)
     return Section(
         f"Neal's funnel, {size} dimensions and a scale",
         f"Cobb and Jha's Table 1: {SEEDS} seeds of {CHAINS} chains with {num_steps:,} steps each, "

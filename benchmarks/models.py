@@ -1,7 +1,6 @@
 """Targets shared by the benchmarks, the tests and the notebooks."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import diffrax
 import jax
@@ -11,17 +10,12 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array
 
-HERE = Path(__file__).parent
+from benchmarks.data import breast_cancer, standardized
+
 Network = list[tuple[Array, Array]]
 
 
 # Lotka-Volterra on the Hudson Bay pelts: a posterior without a gradient
-
-
-def lynx_hare_data() -> tuple[np.ndarray, np.ndarray]:
-    """Years (21,), and pelts of hare and lynx in thousands (21, 2), in this order."""
-    table = np.loadtxt(HERE / "lynx_hare.csv", delimiter=",", comments="#", skiprows=5)
-    return table[:, 0], table[:, [2, 1]]
 
 
 def solve_lotka_volterra(
@@ -77,10 +71,8 @@ def lynx_hare(times, pelts) -> None:
 
 def breast_cancer_data() -> tuple[np.ndarray, np.ndarray]:
     """Standardized covariates (569, 30) and labels (569,)."""
-    from sklearn.datasets import load_breast_cancer
-
-    x, y = load_breast_cancer(return_X_y=True)
-    return ((x - x.mean(0)) / x.std(0)).astype(np.float32), y.astype(np.int32)
+    x, y = breast_cancer()
+    return standardized(x).astype(np.float32), y.astype(np.int32)
 
 
 def logistic_regression(x, y) -> None:
@@ -117,18 +109,24 @@ def predict(network: Network, x: Array) -> Array:
     return x @ weights + biases
 
 
-def network_regression(rng_key: Array, num_rows: int) -> Callable[[Network], Array]:
-    """Log density of a network given `num_rows` noisy points of a smooth curve.
+def network_data(rng_key: Array, num_rows: int) -> tuple[Array, Array]:
+    """Noisy points of a smooth curve: inputs and outputs (N, 1)."""
+    key_x, key_noise = jax.random.split(rng_key)
+    x = jax.random.uniform(key_x, (num_rows, 1), minval=-1.0, maxval=1.0)
+    return x, 0.3 * jnp.sin(5.0 * x) * x + 0.025 * jax.random.normal(key_noise, x.shape)
+
+
+def network_logdensity(network: Network, x: Array, y: Array) -> Array:
+    """Log density of a network given rows.
 
     Prior N(0, 0.1^2) on every parameter, Gaussian noise of standard deviation 0.025.
     """
-    key_x, key_noise = jax.random.split(rng_key)
-    x = jax.random.uniform(key_x, (num_rows, 1), minval=-1.0, maxval=1.0)
-    y = 0.3 * jnp.sin(5.0 * x) * x + 0.025 * jax.random.normal(key_noise, x.shape)
+    prior = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(network)) / 0.1**2
+    likelihood = jnp.sum((y - predict(network, x)) ** 2) / 0.025**2
+    return -0.5 * (prior + likelihood)
 
-    def logdensity(network):
-        prior = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(network)) / 0.1**2
-        likelihood = jnp.sum((y - predict(network, x)) ** 2) / 0.025**2
-        return -0.5 * (prior + likelihood)
 
-    return logdensity
+def network_regression(rng_key: Array, num_rows: int) -> Callable[[Network], Array]:
+    """Log density of a network given `num_rows` rows of :func:`network_data`."""
+    x, y = network_data(rng_key, num_rows)
+    return lambda network: network_logdensity(network, x, y)

@@ -22,8 +22,8 @@ import numpy as np
 import optax
 from scipy.special import logsumexp
 
+from benchmarks import data as sources
 from benchmarks import models
-from benchmarks.partial_networks import data_folder
 from benchmarks.problems import (
     Chains,
     Problem,
@@ -32,7 +32,7 @@ from benchmarks.problems import (
     samplers,
     tuned_chains,
 )
-from benchmarks.report import ROOT, Report, Section
+from benchmarks.report import Report, Section
 
 SD_PRIOR, SD_NOISE = 0.1, 0.025
 # Cobb and Jha, Table 3: NLL and mean squared error of the ensemble, ms per step on a GPU
@@ -52,9 +52,8 @@ GRID = np.linspace(-3.0, 3.0, 121)[:, None].astype(np.float32)
 
 def drbayes() -> tuple[np.ndarray, np.ndarray]:
     """Inputs and outputs (400, 1), both standardized, as in the authors' script."""
-    table = np.load(data_folder() / "drbayes" / "data.npy")
-    table = (table - table.mean(0)) / table.std(0)
-    return table[:, :1].astype(np.float32), table[:, 1:].astype(np.float32)
+    x, y = map(sources.standardized, sources.drbayes())
+    return x.astype(np.float32), y.astype(np.float32)
 
 
 def logdensity(network, x, y, temperature):
@@ -162,8 +161,7 @@ def picture(title: str, name: str, problem: Problem, found: dict[str, Chains]) -
         axis.plot(GRID, mean)
         axis.fill_between(GRID[:, 0], mean - 2 * sd, mean + 2 * sd, alpha=0.3)
         axis.set(title=f"{label}, {title}", xlabel="x", ylim=(-4, 4))
-    fig.savefig(ROOT / "docs" / "results" / f"{name}.png", dpi=80)
-    plt.close(fig)
+    REPORT.picture(fig, f"{name}.png")
 
 
 class Size(NamedTuple):
@@ -200,9 +198,8 @@ def table(temperature: float, title: str, text: str, quick: bool) -> Section:
         )
         rows.append(row(name, found[name], y, truth))
     file = f"network_regression_{temperature:.0f}"
-    if not quick:
-        shown = {name: found[name] for name in ("PC-Line-FMALA", "MALA")}
-        picture(f"T = {temperature:.0f}", file, problem, {"NUTS": long, **shown})
+    shown = {name: found[name] for name in ("PC-Line-FMALA", "MALA")}
+    picture(f"T = {temperature:.0f}", file, problem, {"NUTS": long, **shown})
     num_steps = size.num_draws * size.thinning
     return Section(
         title,

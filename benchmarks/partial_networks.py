@@ -4,12 +4,9 @@ Every method trains the same NumPyro model: `GOHSMC` and `OHSMC`, NumPyro's SVI 
 (VI), and SGHMC, whose chains are moved on the batches while an optimizer follows the mean gradient.
 """
 
-import gzip
-import os
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -27,7 +24,7 @@ from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 from scipy.special import softmax
 
-from benchmarks.report import ROOT
+from benchmarks import data as sources
 from blackjax_ext.sgmcmc import sghmc
 from blackjax_ext.sgmcmc.potentials import StochasticPotential
 from numpyro_fwd import GOHSMC, OHSMC
@@ -56,22 +53,6 @@ class Task(NamedTuple):
     scale: float = 1.0
 
 
-def data_folder() -> Path:
-    return Path(os.environ.get("NUMPYRO_FWD_DATA", ROOT.parent / "shared" / "data"))
-
-
-def wine() -> tuple[np.ndarray, np.ndarray]:
-    """Red wine: 11 covariates, quality in points."""
-    table = np.loadtxt(data_folder() / "uci" / "winequality-red.csv", delimiter=";", skiprows=1)
-    return table[:, :-1], table[:, -1]
-
-
-def california() -> tuple[np.ndarray, np.ndarray]:
-    """Housing: the 8 covariates of the file, median value in 100,000 dollars."""
-    table = np.loadtxt(data_folder() / "uci" / "cal_housing.data", delimiter=",")
-    return table[:, :8], table[:, 8] / 1e5
-
-
 def split_of(data: tuple[np.ndarray, np.ndarray], seed: int) -> Task:
     """60, 30 and 10 percent, standardized by the first part."""
     x, y = data
@@ -85,14 +66,10 @@ def split_of(data: tuple[np.ndarray, np.ndarray], seed: int) -> Task:
     return Task(*parts, scale)
 
 
-def images(name: str, kind: str) -> Split:
-    """Images (N, 28, 28, 1) in [0, 1] and labels; name mnist or fashion, kind train or t10k."""
-    folder = data_folder() / "images" / name
-    with gzip.open(folder / f"{kind}-images-idx3-ubyte.gz") as file:
-        x = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 28, 28, 1)
-    with gzip.open(folder / f"{kind}-labels-idx1-ubyte.gz") as file:
-        y = np.frombuffer(file.read(), np.uint8, offset=8)
-    return Split(np.float32(x) / 255, np.int32(y))
+def images(name: str, part: str) -> Split:
+    """Images (N, 28, 28, 1) in [0, 1] and labels; name mnist or fashion, part train or t10k."""
+    x, y = sources.images(name, part)
+    return Split(x[..., None], y)
 
 
 def image_task(name: str, num_train: int, num_test: int, seed: int) -> Task:

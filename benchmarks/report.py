@@ -7,23 +7,31 @@ import json
 import os
 import platform
 import shlex
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from benchmarks import data
+from benchmarks.units import ROOT, Units
 
 __all__ = ["ROOT", "Report", "Section"]
-
-ROOT = Path(__file__).parent.parent
 
 
 @dataclasses.dataclass
 class Section:
     """A table of the results page, with what it was expected to show.
 
-    `checks` holds tuples of what is compared, its value, and its upper limit.
+    `checks` holds tuples of what is compared, its value, and its upper limit. What follows it is
+    filled in by :class:`Report`.
     """
 
     title: str
@@ -33,6 +41,8 @@ class Section:
     checks: list[tuple[str, float, float]] = dataclasses.field(default_factory=list)
     date: str = ""
     command: str = ""
+    seconds: float = 0.0
+    machine: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def machine() -> dict[str, str]:
@@ -41,10 +51,12 @@ def machine() -> dict[str, str]:
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     packages = ("jax", "jaxlib", "numpyro", "blackjax", "diffrax", "arviz")
+    device = jax.devices()[0]
+    kind = "" if device.platform == "cpu" else f", {device.device_kind}"
     return {
         "processor": names[0] if names else platform.processor(),
         "cores": str(os.cpu_count()),
-        "backend": jax.default_backend(),
+        "backend": device.platform + kind,
         "python": platform.python_version(),
         **{name: version(name) for name in packages},
     }
@@ -63,7 +75,20 @@ def markdown_table(columns: list[str], rows: list[list[Any]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def section_page(section: Section) -> str:
+def duration(seconds: float) -> str:
+    """In seconds or minutes."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+
+
+def origin(section: Section, current: dict[str, str]) -> str:
+    """When, how and how long a section was measured, and where that differs from `current`."""
+    took = f" in {duration(section.seconds)}" if section.seconds else ""
+    others = [f"{k} {v}" for k, v in section.machine.items() if current.get(k) != v]
+    where = f", with {', '.join(others)}" if others else ""
+    return f"Measured on {section.date} by `{section.command}`{took}{where}."
+
+
+def section_page(section: Section, current: dict[str, str]) -> str:
     """A section as Markdown: table first, then what was expected of it."""
     parts = [f"## {section.title}", section.text, markdown_table(section.columns, section.rows)]
     if section.checks:
@@ -72,13 +97,13 @@ def section_page(section: Section) -> str:
             for what, value, limit in section.checks
         ]
         parts.append(markdown_table(["ratio", "measured", "at most", "met"], rows))
-    parts.append(f"Measured on {section.date} by `{section.command}`.")
+    parts.append(origin(section, current))
     return "\n\n".join(parts)
 
 
 @dataclasses.dataclass
 class Report:
-    """A script's sections.
+    """A script's sections, and the runner of its command line.
 
     name
         Name of the script, and of the files in docs/results.
@@ -86,20 +111,45 @@ class Report:
         Title of the page.
     sections
         Functions that measure; each takes whether sizes are small.
+    long
+        Sections that run only if they are named, or with ``--long``.
     is_full
         Whether the command line asked for the sizes of the paper, where they are larger.
+    cache
+        Folder of what an interrupted run has measured.
     """
 
     name: str
     title: str
     sections: dict[str, Callable[[bool], Section]]
+    long: tuple[str, ...] = ()
     is_full: bool = False
+    cache: Path = ROOT / ".cache" / "bench"
+    _units: Units | None = dataclasses.field(default=None, init=False)
+    _output: Path | None = dataclasses.field(default=None, init=False)
+
+    def once(self, key: tuple, function: Callable, *arguments: Any) -> Any:
+        """``function(*arguments)``, or what an interrupted run has found it to be.
+
+        `key` names this unit of the section: it must tell it from all others, and hold every
+        argument that matters. The result is what JSON makes of it, tuples are lists; arrays stay
+        arrays. A line with key and result is printed.
+        """
+        units = Units(None, {}) if self._units is None else self._units
+        return units.once(key, function, *arguments)
+
+    def picture(self, figure: Figure, name: str) -> None:
+        """Put a picture beside the page of results, if one is written, and close it."""
+        if self._output is not None:
+            self._output.mkdir(parents=True, exist_ok=True)
+            figure.savefig(self._output / name, dpi=80)
+        plt.close(figure)
 
     def page(self, results: dict) -> str:
         """The whole page from what is in the JSON file."""
         facts = [[name, value] for name, value in results["machine"].items()]
         sections = [
-            section_page(Section(**results["sections"][name]))
+            section_page(Section(**results["sections"][name]), results["machine"])
             for name in self.sections
             if name in results["sections"]
         ]
@@ -122,25 +172,66 @@ class Report:
         """Arguments of the command line."""
         parser = argparse.ArgumentParser(description=self.title)
         names = list(self.sections)
-        parser.add_argument("sections", nargs="*", help=f"which of {names}; all by default")
+        parser.add_argument("sections", nargs="*", help=f"which of {names}")
+        parser.add_argument(
+            "--long", action="store_true", help=f"with {list(self.long)}, if no section is named"
+        )
         parser.add_argument("--quick", action="store_true", help="small sizes, nothing is written")
         parser.add_argument("--full", action="store_true", help="sizes of the paper where larger")
+        parser.add_argument(
+            "--fresh", action="store_true", help="forget what an interrupted run has measured"
+        )
         parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results")
+        parser.add_argument(
+            "--data-dir", type=Path, help=f"folder of the data (else ${data.VARIABLE})"
+        )
         options = parser.parse_args(arguments)
         if unknown := sorted(set(options.sections) - set(names)):
             parser.error(f"unknown sections {unknown}; choose from {names}")
+        if options.data_dir is not None and not options.data_dir.is_dir():
+            parser.error(f"--data-dir: {options.data_dir} is not a folder")
         return options
 
     def main(self, arguments: list[str] | None = None) -> None:
         """Run the sections that are named, print them, and write the page."""
         options = self.parse(arguments)
+        data.use(options.data_dir)
         self.is_full = options.full
-        flags = ["--full"] if options.full else []
-        for name in options.sections or self.sections:
+        for name in self.chosen(options):
             print(f"{name}: {self.sections[name].__doc__}", flush=True)
-            section = self.sections[name](options.quick)
-            section.date = datetime.date.today().isoformat()
-            section.command = shlex.join(["python", f"benchmarks/{self.name}.py", name, *flags])
-            print("\n" + section_page(section) + "\n", flush=True)
+            section = self.measure(name, options)
+            print("\n" + section_page(section, machine()) + "\n", flush=True)
             if not options.quick:
                 self.save(options.output, {name: section})
+                self.units_of(name, options).forget()
+
+    def chosen(self, options: argparse.Namespace) -> list[str]:
+        """Sections to run: those named, or all but the long ones."""
+        is_all = options.long or options.quick
+        left_out = set() if options.sections or is_all else set(self.long)
+        if left_out:
+            print(f"without {sorted(left_out)}, which take long: name them, or --long", flush=True)
+        return options.sections or [name for name in self.sections if name not in left_out]
+
+    def units_of(self, name: str, options: argparse.Namespace) -> Units:
+        """Units of a section; quick ones are kept nowhere, and full ones apart from the others."""
+        file = f"{name}-full.json" if options.full else f"{name}.json"
+        return Units(None if options.quick else self.cache / self.name / file, machine())
+
+    def measure(self, name: str, options: argparse.Namespace) -> Section:
+        """A section, with what an interrupted run has left of it."""
+        units = self.units_of(name, options)
+        if options.fresh:
+            units.forget()
+        self._units, self._output = units, None if options.quick else options.output
+        start = time.perf_counter()
+        try:
+            section = self.sections[name](options.quick)
+        finally:
+            self._units, self._output = None, None
+        section.date = datetime.date.today().isoformat()
+        flags = ["--full"] if options.full else []
+        section.command = shlex.join(["python", f"benchmarks/{self.name}.py", name, *flags])
+        section.seconds = round(time.perf_counter() - start + units.seconds, 1)
+        section.machine = machine()
+        return section

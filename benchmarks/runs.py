@@ -1,6 +1,7 @@
 """Chains through NumPyro's kernel interface, with compilation, warm-up and sampling timed apart."""
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +11,7 @@ import arviz as az
 import jax
 import numpy as np
 
-__all__ = ["Run", "best_step_size", "run_chains", "timed"]
+__all__ = ["Run", "best_step_size", "on_one_core", "run_chains", "timed"]
 
 
 @dataclasses.dataclass
@@ -38,6 +39,16 @@ class Run:
     def rhat(self) -> float:
         """Worst R-hat."""
         return max(float(v.max()) for v in az.rhat(az.convert_to_dataset(self.draws)).values())
+
+
+def on_one_core() -> None:
+    """Keep this process on one core, before jax starts its threads.
+
+    Their processor time can then be compared although other processes run: on several cores it
+    holds the time that threads spend waiting for each other.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 def timed(

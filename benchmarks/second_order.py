@@ -1,11 +1,9 @@
 """What curvature costs and what it buys: ``python benchmarks/second_order.py``.
 
 Each section is a function that measures and returns a table. The sections are kept in
-``docs/results/second_order.json``, from which ``docs/results/second_order.md`` is written. The data
-come from the folder in the environment variable NUMPYRO_FWD_DATA, or ../shared/data.
+``docs/results/second_order.json``, from which ``docs/results/second_order.md`` is written.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -15,16 +13,19 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
+import arviz as az
 import blackjax
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.infer import NUTS
 
 import blackjax_ext
-from benchmarks.report import ROOT, Report, Section
+from benchmarks.data import barro_colorado, standardized, swiss
+from benchmarks.report import Report, Section
 from benchmarks.runs import Run, run_chains
 from blackjax_ext import metrics, schedules
 from blackjax_ext.mcmc import alsmmala
@@ -177,6 +178,81 @@ def growth(quick: bool) -> Section:
     )
 
 
+# Schedules
+
+COOLING = {
+    "exponential": schedules.exponential,
+    "linear": schedules.linear,
+    "quadratic": schedules.quadratic,
+    "logarithmic": schedules.logarithmic,
+}
+# the schedules of figures 1a, 1b and 2: titles of the pictures, and (name, a, b) of the lines
+PANELS = {
+    "b = 0 (figure 1a)": [("exponential", a, 0.0) for a in (1.0, 5.0, 10.0, 30.0)],
+    "b = 0.1 (figure 1b)": [("exponential", a, 0.1) for a in (1.0, 5.0, 10.0, 30.0)],
+    "a = 30, b = 0 (figure 2)": [(name, 30.0, 0.0) for name in COOLING],
+}
+
+
+def counted_shares(
+    schedule: schedules.Schedule, rng_key: jax.Array, num_steps: int, num_chains: int
+) -> np.ndarray:
+    """Share of SMMALA steps in each of some chains of ALSMMALA."""
+    options: dict = {"schedule": schedule, "metric_fn": metrics.diagonal_hessian(0.1)}
+    sampler = blackjax_ext.alsmmala(lambda x: -0.5 * jnp.sum(x**2), 1.0, **options)
+
+    def chain(rng_key):
+        keys = jax.random.split(rng_key, num_steps)
+
+        def step(state, key):
+            state, info = sampler.step(key, state)
+            return state, info.is_refreshed
+
+        return jax.lax.scan(step, sampler.init(jnp.zeros(2)), keys)[1].mean()
+
+    return np.asarray(jax.jit(jax.vmap(chain))(jax.random.split(rng_key, num_chains)))
+
+
+def cooling_picture() -> None:
+    """Probability of a new metric at each iteration."""
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3), layout="constrained", sharey=True)
+    iterations = jnp.arange(1_000)
+    for axis, (title, lines) in zip(axes, PANELS.items(), strict=True):
+        for name, a, b in lines:
+            label = name if title.startswith("a") else f"a = {a:g}"
+            axis.plot(iterations / 1_000, COOLING[name](a, b, 1_000)(iterations), label=label)
+        axis.set(title=title, xlabel="iteration / n")
+        axis.legend(fontsize=7)
+    axes[0].set_ylabel("p(i)")
+    REPORT.picture(figure, "second_order_schedules.png")
+
+
+def cooling(quick: bool) -> Section:
+    """Share of steps with a new metric under each schedule, counted and expected."""
+    num_steps, num_chains = (600, 16) if quick else (12_000, 64)
+    rows, scores = [], []
+    lines = list(dict.fromkeys(line for lines in PANELS.values() for line in lines))
+    keys = jax.random.split(jax.random.key(2), len(lines))
+    for (name, a, b), rng_key in zip(lines, keys, strict=True):
+        schedule = COOLING[name](a, b, num_steps)
+        counted = counted_shares(schedule, rng_key, num_steps, num_chains)
+        expected = schedules.expected_cost(schedule, num_steps, 1.0, 0.0)
+        error = counted.std(ddof=1) / num_chains**0.5
+        rows.append([name, a, b, expected, float(counted.mean()), float(error)])
+        scores.append(abs(counted.mean() - expected) / error)
+    cooling_picture()
+    return Section(
+        "Schedules",
+        "Figures 1 and 2 of the paper, and the share of SMMALA steps in ALSMMALA: the mean of p(i) "
+        f"that Theorem 1 multiplies the cost by, and counted in {num_chains} chains of "
+        f"{num_steps:,} steps, with its standard error. ALSMMALA draws for runs of "
+        f"{alsmmala.RUN_LENGTH} steps at once.\n\n![p(i)](second_order_schedules.png)",
+        ["schedule", "a", "b", "expected", "counted", "standard error"],
+        rows,
+        [("largest distance of counted and expected, in standard errors", max(scores), 4.0)],
+    )
+
+
 # What curvature buys where the truth is known
 
 
@@ -223,7 +299,8 @@ def truth_samplers(size: int) -> dict[str, tuple[Callable, float]]:
     }
 
 
-def truth_row(target: str, name: str, make: Callable, calls: float, quick: bool) -> list:
+def truth_row(target: str, name: str, quick: bool) -> list:
+    make, calls = truth_samplers(2)[name]
     model, site, mean, variance = TRUTHS[target]
     num_samples = (200 if quick else 10_000) // (10 if name in ("NUTS", "HMC, 10 steps") else 1)
     fields = ("accept_prob", "num_steps", "diverging")
@@ -237,7 +314,6 @@ def truth_row(target: str, name: str, make: Callable, calls: float, quick: bool)
     of_mean = np.mean((draws.mean(axis=1) - mean) ** 2) / variance
     of_variance = np.mean((draws.var(axis=1) / variance - 1) ** 2) / 2
     needed = [budget * error / 0.1**2 for error in (of_mean, of_variance)]
-    print(f"  {target}, {name}: {needed[0]:.0f}, {needed[1]:.0f}", flush=True)
     return [
         *(target, name, float(run.fields["accept_prob"].mean())),
         *(per_step, num_samples, of_mean**0.5, of_variance**0.5),
@@ -251,7 +327,7 @@ def truths(quick: bool) -> Section:
     """Errors against the truth per evaluation on the banana and the funnel."""
     names = ["NUTS", "HPMALA"] if quick else list(truth_samplers(2))
     rows = [
-        truth_row(target, name, *truth_samplers(2)[name], quick)
+        REPORT.once((target, name), truth_row, target, name, quick)
         for target in TRUTHS
         for name in names
     ]
@@ -277,26 +353,10 @@ def truths(quick: bool) -> Section:
 # The regressions and the t density of Papamarkou and Ford
 
 
-def data_folder() -> Path:
-    """Where the data are."""
-    folder = Path(os.environ.get("NUMPYRO_FWD_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir():
-        raise FileNotFoundError(
-            f"no data in {folder}: set NUMPYRO_FWD_DATA to a folder with swiss/swiss.txt "
-            "(github.com/papamarkou/GeometricMCMC.jl, test) and papamarkou/coarse_bei.csv "
-            "(github.com/papamarkou/GAMCSampler.jl, examples/poisson/data)."
-        )
-    return folder
-
-
-def standardized(x: np.ndarray) -> np.ndarray:
-    return (x - x.mean(axis=0)) / x.std(axis=0, ddof=1)
-
-
 def logistic_data() -> tuple:
     """Swiss bank notes: 200 x 4."""
-    table = np.loadtxt(data_folder() / "swiss" / "swiss.txt")
-    return jnp.asarray(standardized(table[:, :4])), jnp.asarray(table[:, 4])
+    x, y = swiss()
+    return jnp.asarray(standardized(x, ddof=1)), jnp.asarray(y)
 
 
 def logistic(x, y):
@@ -306,9 +366,8 @@ def logistic(x, y):
 
 def poisson_data() -> tuple:
     """Trees of Barro Colorado in 200 cells, on elevation, its square and the gradient."""
-    path = data_folder() / "papamarkou" / "coarse_bei.csv"
-    count, elevation, gradient = np.loadtxt(path, delimiter=",", skiprows=1).T
-    elevation, gradient = standardized(elevation), standardized(gradient)
+    count, elevation, gradient = barro_colorado()
+    elevation, gradient = standardized(elevation, ddof=1), standardized(gradient, ddof=1)
     x = np.stack([np.ones(200), elevation, elevation**2, gradient], axis=1)
     return jnp.asarray(x), jnp.asarray(count)
 
@@ -353,7 +412,15 @@ def regression_samplers(metric: dict, num_steps: int) -> dict[str, Callable]:
     }
 
 
-def regression_row(target: str, name: str, make: Callable, quick: bool) -> tuple[list, Run]:
+SHOWN = [
+    *("RandomWalk", "MALA of the paper", "SMMALA", "AMSMMALA"),
+    *("ALSMMALA of the paper's schedule", "NUTS"),
+]
+LAGS = 100
+
+
+def regression_unit(target: str, name: str, make: Callable, quick: bool) -> dict:
+    """A row of the table, and what the picture shows of the first coordinate."""
     model, data, _ = REGRESSIONS[target]
     num_samples = 200 if quick else 10_000
     num_warmup = num_samples // 10 if "paper" in name or "AM" in name else 1_000
@@ -362,11 +429,40 @@ def regression_row(target: str, name: str, make: Callable, quick: bool) -> tuple
         num_samples //= 5
     run = run_chains(make(model), data(), num_warmup, num_samples, 10, ("accept_prob",))
     rate = run.ess / run.sampling
-    print(f"  {target}, {name}: {rate:.0f}/s, R-hat {run.rhat:.3f}", flush=True)
     acceptance = float(run.fields["accept_prob"].mean())
-    return [
-        *(target, name, acceptance, 10 * num_samples, run.ess, run.rhat, run.sampling, rate)
-    ], run
+    cells = [target, name, acceptance, 10 * num_samples, run.ess, run.rhat, run.sampling, rate]
+    return {"row": cells, **(course(run) if name in SHOWN else {})}
+
+
+def course(run: Run) -> dict:
+    """Of the first coordinate: the first steps of a chain, its running mean, autocorrelations."""
+    (draws,) = run.draws.values()
+    first = np.asarray(draws[..., 0], np.float64)
+    counts = np.unique(np.geomspace(1, first.shape[1], 200).astype(int))
+    return {
+        "trace": first[0, :1_000],
+        "counts": counts,
+        "means": np.cumsum(first[0])[counts - 1] / counts,
+        "autocorrelation": np.mean(az.autocorr(first)[:, : LAGS + 1], axis=0),
+    }
+
+
+def regression_picture(target: str, units: dict[str, dict]) -> None:
+    """Traces, running means and autocorrelations, as in figures 3 to 5 of the paper."""
+    shown = {name: unit for name, unit in units.items() if "trace" in unit}
+    layout = [[name, "means", "autocorrelation"] for name in shown]
+    figure, axes = plt.subplot_mosaic(layout, figsize=(12, 6), layout="constrained")
+    for i, (name, unit) in enumerate(shown.items()):
+        color = f"C{i}"
+        axes[name].plot(unit["trace"], color=color, linewidth=0.5)
+        axes[name].set_title(name, fontsize=8, loc="left")
+        axes[name].tick_params(labelsize=7)
+        axes["means"].semilogx(unit["counts"], unit["means"], color=color, label=name)
+        axes["autocorrelation"].plot(unit["autocorrelation"], color=color)
+    axes["means"].set(title="running mean", xlabel="draws")
+    axes["means"].legend(fontsize=7)
+    axes["autocorrelation"].set(title="autocorrelation, mean of ten chains", xlabel="lag")
+    REPORT.picture(figure, f"second_order_{target}.png")
 
 
 def regressions(quick: bool) -> Section:
@@ -376,7 +472,12 @@ def regressions(quick: bool) -> Section:
         metric = REGRESSIONS[target][2]
         samplers = regression_samplers(metric, 220 if quick else 11_000)
         names = ["MALA of the paper", "ALSMMALA"] if quick else list(samplers)
-        found = {name: regression_row(target, name, samplers[name], quick)[0] for name in names}
+        units = {
+            name: REPORT.once((target, name), regression_unit, target, name, samplers[name], quick)
+            for name in names
+        }
+        regression_picture(target, units)
+        found = {name: unit["row"] for name, unit in units.items()}
         base = found["MALA of the paper"][-1]
         rows += [[*row, row[-1] / base] for row in found.values()]
         if target != "t":
@@ -392,7 +493,10 @@ def regressions(quick: bool) -> Section:
         "= 1000 for the t density); the schedule is exp(-7 i / n). The others adapt a dense one; "
         "'its own metric' is the default, the absolute Hessian with a floor of 1 in whitened "
         "coordinates. All are exact: what adapts is frozen after the warm-up. Least bulk ESS of "
-        "the coordinates; seconds of sampling without warm-up and compilation.",
+        "the coordinates; seconds of sampling without warm-up and compilation. The pictures "
+        "have the first 1,000 steps of a chain, its running mean and autocorrelations, all of the "
+        "first coordinate (figures 3, 4 and 5 of the paper).\n\n"
+        + "\n\n".join(f"![{target}](second_order_{target}.png)" for target in REGRESSIONS),
         [
             *("target", "sampler", "acceptance", "draws", "ESS", "R-hat", "seconds", "ESS/s"),
             "over MALA of the paper",
@@ -403,7 +507,7 @@ def regressions(quick: bool) -> Section:
 
 
 SECTIONS: dict[str, Callable[[bool], Section]] = {
-    f.__name__: f for f in (cost, growth, truths, regressions)
+    f.__name__: f for f in (cost, growth, cooling, truths, regressions)
 }
 REPORT = Report("second_order", "Second-order samplers: cost and yield", SECTIONS)
 

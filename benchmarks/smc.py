@@ -2,8 +2,7 @@
 
 Sections: `evidence`, `wine`, `california`, `mnist`, `fashion`, `steps`, `particles`. They are kept
 in ``docs/results/smc.json``, from which ``docs/results/smc.md`` is written. ``--full`` takes sizes
-of the paper, for which two cores need days. The data come from the folder in the environment
-variable NUMPYRO_FWD_DATA, or ../shared/data.
+of the paper, for which two cores need days.
 """
 
 import sys
@@ -25,6 +24,7 @@ from jax.scipy.stats import norm
 from sklearn.metrics import f1_score, precision_score, recall_score, roc_auc_score
 
 import blackjax_ext
+from benchmarks import data as sources
 from benchmarks import partial_networks as networks
 from benchmarks.partial_networks import METHODS, Settings
 from benchmarks.report import Report, Section
@@ -191,14 +191,14 @@ PAPER = {
     ("california", 100): (0.3032, 0.3473, 0.2915, 0.4252),
     ("california", 200): (0.2989, 0.3418, 0.3047, 0.4173),
 }
-DATA = {"wine": (networks.wine, 20, 11), "california": (networks.california, 50, 8)}
+DATA = {"wine": (sources.wine, 20, 11), "california": (sources.california, 50, 8)}
 UNITS = {
     "wine": "points of quality squared (the variance of the target is 0.65)",
     "california": "(100,000 dollars) squared (the variance of the target is 1.33)",
 }
 LEARNING_RATES = {"VI": 0.001}
 # what is run by default: batch sizes, epochs, seeds
-SIZES = {"wine": ((50,), 25, 5), "california": ((200,), 3, 3)}
+SIZES = {"wine": ((20, 50, 100), 200, 5), "california": ((50, 100, 200), 10, 5)}
 FULL_SIZES = {"wine": ((20, 50, 100), 200, 5), "california": ((50, 100, 200), 200, 5)}
 QUICK_SIZES = {"wine": ((100,), 2, 2), "california": ((200,), 1, 2)}
 
@@ -216,17 +216,23 @@ def regression_rows(data: str, quick: bool) -> list[list]:
             settings = Settings(batch_size, num_epochs, num_particles, learning_rate=rate)
             train, found = METHODS[method](problem, settings), []
             for seed in range(num_seeds):
-                task = networks.split_of(read(), seed)
-                trained = train(task, seed)
-                scores = networks.regression_scores(problem, task, trained)
-                found.append((*scores, trained.ess, trained.seconds / num_epochs))
+                key = (method, *settings, seed)
+                found.append(REPORT.once(key, regression_unit, problem, train, read, seed))
             loss, nll, ess, seconds = np.mean(found, axis=0)
+            seconds /= num_epochs
             deviation = np.std(found, axis=0, ddof=1)[0]
             text = "" if np.isnan(ess) else f"{ess:.1f}"
             rows.append([batch_size, num_epochs, method, loss, deviation, paper, nll, text])
             rows[-1].append(seconds)
-            print(data, *rows[-1], flush=True)
     return rows
+
+
+def regression_unit(problem, train: Callable, read: Callable, seed: int) -> list:
+    """Scores of one training, effective sample size, seconds."""
+    task = networks.split_of(read(), seed)
+    trained = train(task, seed)
+    scores = networks.regression_scores(problem, task, trained)
+    return [*scores, trained.ess, trained.seconds]
 
 
 def regression_section(data: str, text: str, quick: bool) -> Section:
@@ -239,8 +245,10 @@ def regression_section(data: str, text: str, quick: bool) -> Section:
         f"deviation over {num_seeds} seeds, which also change the split. The loss is the squared "
         f"error of the posterior mean in raw units, {UNITS[data]}. Models see standardized data; "
         "NLL is minus the mean log density of a test value in those units under the mixture. The "
-        "paper's losses are for 200 epochs, which `--full` takes. ESS is the mean effective sample "
-        "size over the steps; seconds are those of a loaded machine, with compilation.",
+        "paper's losses are for 200 epochs"
+        + (", which `--full` takes" if data == "california" else "")
+        + ". ESS is the mean effective sample size over the steps; seconds are those of a loaded "
+        "machine, with compilation.",
         ["batch", "epochs", "method", "test loss", "sd", "paper", "NLL", "ESS", "s per epoch"],
         regression_rows(data, quick),
     )
@@ -277,27 +285,35 @@ def ood_scores(inside: np.ndarray, outside: np.ndarray, threshold: float) -> lis
 PROBLEMS = {"mnist": (16, nn.tanh), "fashion": (32, nn.relu)}
 
 
+def image_row(problem, settings: Settings, method: str, tasks: tuple) -> list:
+    """Scores of one method; the other task has images that it does not know."""
+    task, other = tasks
+    trained = METHODS[method](problem, settings)(task, 0)
+    parts = (task.test.x, task.validation.x, other.test.x)
+    outputs = [networks.image_outputs(problem, trained, x) for x in parts]
+    inside, validation, outside = (networks.energies(each, trained) for each in outputs)
+    threshold = float(np.quantile(validation, 0.95))
+    scores = networks.image_scores(outputs[0], trained, task.test.y)
+    return [method, *scores, *ood_scores(inside, outside, threshold), trained.seconds]
+
+
 def image_rows(data: str, quick: bool) -> list[list]:
-    """Scores of every method; the other images are those that it does not know."""
-    size = (300, 200, 1) if quick else (60_000, 10_000, 30) if REPORT.is_full else (1_800, 1_000, 2)
+    """Scores of every method."""
+    size = (300, 200, 1) if quick else (60_000, 10_000, 30) if REPORT.is_full else (6_000, 2_000, 5)
     num_train, num_test, num_epochs = size
     num_particles = 2 if quick else 100 if REPORT.is_full else 10
-    problem, rows = networks.classification(*PROBLEMS[data]), []
-    task, other = (
+    problem = networks.classification(*PROBLEMS[data])
+    tasks = tuple(
         networks.image_task(name, num_train, num_test, 0)
         for name in sorted(PROBLEMS, key=lambda name: name != data)
     )
     settings = Settings(100, num_epochs, num_particles, learning_rate=0.002)
-    for method, build in METHODS.items():
-        trained = build(problem, settings)(task, 0)
-        parts = (task.test.x, task.validation.x, other.test.x)
-        outputs = [networks.image_outputs(problem, trained, x) for x in parts]
-        inside, validation, outside = (networks.energies(each, trained) for each in outputs)
-        threshold = float(np.quantile(validation, 0.95))
-        scores = networks.image_scores(outputs[0], trained, task.test.y)
-        rows.append([method, *scores, *ood_scores(inside, outside, threshold), trained.seconds])
-        print(data, *rows[-1], flush=True)
-    return rows
+    return [
+        REPORT.once(
+            (method, *settings, num_train, num_test), image_row, problem, settings, method, tasks
+        )
+        for method in METHODS
+    ]
 
 
 def image_section(data: str, title: str, quick: bool) -> Section:
@@ -306,7 +322,7 @@ def image_section(data: str, title: str, quick: bool) -> Section:
         title,
         "LeNet with 3 x 3 convolutions, the first Bayesian "
         f"({10 * features} weights), {activation.__name__}; batch size 100, Adam with 0.002, step "
-        "0.01, one seed; by default 1,800 images (a tenth for validation), 1,000 test images, 2 "
+        "0.01, one seed; by default 6,000 images (a tenth for validation), 2,000 test images, 5 "
         "epochs, 10 particles, with `--full` all images, 30 epochs, 100 particles. The paper's "
         "network for FashionMNIST has batch normalization, whose running statistics would depend "
         "on the order of the particles, and is larger. Unknown images are test images of the other "
@@ -391,7 +407,7 @@ def steps(quick: bool) -> Section:
     """Time of a step against the same network trained by optax on as many rows."""
     dense = networks.regression(50, 8)
     conv = networks.classification(16)
-    house = networks.split_of(networks.california(), 0)
+    house = networks.split_of(sources.california(), 0)
     digits = networks.image_task("mnist", 2_000, 10, 0)
     cases: dict = {"dense, 100 particles": (dense, house, 100, 100, mean_squared)}
     if not quick:
@@ -419,7 +435,7 @@ def steps(quick: bool) -> Section:
 
 def particles(quick: bool) -> Section:
     """Time of a step against the number of particles."""
-    problem, task = networks.regression(20, 11), networks.split_of(networks.wine(), 0)
+    problem, task = networks.regression(20, 11), networks.split_of(sources.wine(), 0)
     numbers = (10, 30) if quick else (10, 30, 100, 300, 1_000)
     rows = []
     for num in numbers:
@@ -441,7 +457,12 @@ def particles(quick: bool) -> Section:
 SECTIONS: dict[str, Callable[[bool], Section]] = {
     f.__name__: f for f in (evidence, wine, california, mnist, fashion, steps, particles)
 }
-REPORT = Report("smc", "Sequential Monte Carlo: evidence and partially Bayesian networks", SECTIONS)
+REPORT = Report(
+    "smc",
+    "Sequential Monte Carlo: evidence and partially Bayesian networks",
+    SECTIONS,
+    long=("wine", "california", "mnist", "fashion"),
+)
 
 if __name__ == "__main__":
     REPORT.main()

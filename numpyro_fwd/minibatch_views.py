@@ -225,8 +225,8 @@ def stochastic_potential(
         energy = as_pair(-(outside(z) + crossed(z)))
         for name in own:
 
-            def values_at(first, length, name=name):
-                return -values_of(name, z, first + jnp.arange(length))
+            def values_at(rows, name=name):
+                return -values_of(name, z, rows)
 
             dtype = energy.high.dtype
             energy = add(energy, over_rows(values_at, plates[name].size, chunk_size, dtype))

@@ -155,12 +155,12 @@ def fields_of(kernel, num_warmup, num_samples, num_chains=4, **kwargs):
     return warmup, mcmc.get_extra_fields(group_by_chain=True)
 
 
-@pytest.mark.parametrize("dense_mass", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize("dense_mass", [True, False])
 @pytest.mark.parametrize("name", NAMES)
 def test_warmup_adapts_and_ends(name, dense_mass):
     """No help by the warm start: metric and step size are found on the way, and then frozen."""
     kernel = getattr(numpyro_fwd, name)(normal, dense_mass=dense_mass, warm_start=False)
-    warmup, after = fields_of(kernel, 1500, 1500)
+    warmup, after = fields_of(kernel, 4000, 1500)
     steps, inverses = (np.asarray(after[field]) for field in FIELDS[:2])
     # frozen, bit by bit, at what the warm-up ended with, and the same for all chains
     assert (steps == np.asarray(warmup[FIELDS[0]])[0, -1]).all()
@@ -168,9 +168,9 @@ def test_warmup_adapts_and_ends(name, dense_mass):
     # renewed where the windows end and nowhere else
     inverses = np.asarray(warmup[FIELDS[1]])[0]
     changed = np.flatnonzero((np.diff(inverses, axis=0) != 0).reshape(len(inverses) - 1, -1).any(1))
-    assert set(changed + 1) <= set(adaptation.windows(1500)) and changed.size >= 2
+    assert set(changed + 1) <= set(adaptation.windows(4000)) and changed.size >= 2
     diagonal = np.diagonal(inverses[-1]) if dense_mass else inverses[-1]
-    assert (np.abs(np.log(diagonal**0.5 / SD)) < (0.9 if dense_mass else 0.5)).all()
+    assert (np.abs(np.log(diagonal**0.5 / SD)) < 0.5).all()
     target = kernel.best_accept_prob(SD.size)
     np.testing.assert_allclose(after["accept_prob"].mean(), target, atol=0.1)
 
@@ -310,7 +310,7 @@ def looping():
     numpyro.factor("loop", -jnp.sum(x**2) * jnp.minimum(scale, 1).sum())
 
 
-@pytest.mark.parametrize("dense_mass", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize("dense_mass", [True, False])
 @pytest.mark.parametrize("name", FORWARD_ONLY)
 def test_no_reverse_mode_from_init_to_end(name, dense_mass, monkeypatch):
     def raises(*_, **__):

@@ -13,7 +13,9 @@ pytest.importorskip("sklearn")
 
 from benchmarks import (
     convolutions,
+    data,
     forward_mode,
+    gpu,
     models,
     multinomial,
     network_regression,
@@ -30,7 +32,7 @@ def lynx_hare():
     info = initialize_model(
         jax.random.key(0),
         models.lynx_hare,
-        model_args=models.lynx_hare_data(),
+        model_args=data.lynx_hare(),
         validate_grad=False,
     )
     return info.potential_fn, info.param_info.z
@@ -185,3 +187,54 @@ def test_chains_of_a_problem_batched_and_not():
 def test_best_step_size_is_finite():
     losses = [[3.0, 3.0], [1.0, 2.0], [0.0, np.nan]]
     assert runs.best_step_size(np.array([0.1, 0.2, 0.3]), losses) == 0.2
+
+
+# --- what an accelerator is checked with ----------------------------------------------------------
+
+
+def test_checks_of_an_accelerator_pass_on_the_cpu(capsys):
+    section = gpu.checks(quick=True)
+    assert_met(section)
+    quantities = {row[1] for row in section.rows}
+    assert {"log density", "JVP", "gradient", "energy", "log weights"} <= quantities
+    assert any("ratio" in quantity for quantity in quantities)
+    assert "no accelerator" in capsys.readouterr().out
+
+
+def as_tf32(tree):
+    """Ten bits of the mantissa, as in the matrix products of an accelerator by default."""
+
+    def cut(leaf):
+        leaf = np.asarray(leaf)
+        if not np.issubdtype(leaf.dtype, np.floating):
+            return leaf
+        return (leaf.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+    return jax.tree.map(cut, tree)
+
+
+@pytest.mark.parametrize("cases", [gpu.langevin_cases, gpu.amagold_cases, gpu.smc_cases])
+def test_checks_of_an_accelerator_see_coarse_arithmetic(cases):
+    for case in cases(quick=True):
+        truth, explained = gpu.reference(case)
+        inputs = as_tf32((case.data, case.data, case.position))
+        found = gpu.run_on(gpu.cpu(), None, case.facts, inputs)
+        ratios = {
+            name: gpu.distance(found[name], value) / explained[name]
+            for name, value in truth.items()
+        }
+        assert max(ratios.values()) > 10 * gpu.LIMIT
+
+
+def test_nothing_is_measured_without_an_accelerator(monkeypatch):
+    monkeypatch.setattr(gpu, "accelerator", lambda: None)
+    with pytest.raises(SystemExit, match="JAX finds no accelerator"):
+        gpu.times(quick=False)
+
+
+def test_times_of_a_case():
+    case = next(gpu.amagold_times(2_000))
+    seconds, memory, says = gpu.time_on(gpu.cpu(), case, repeats=1)
+    assert seconds > 0
+    assert says == "XLA"
+    assert memory > 2_000 * gpu.SIZE * 4 / 2**20  # the covariates at least

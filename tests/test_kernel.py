@@ -454,7 +454,7 @@ def iterated(y):
 
 
 @pytest.mark.parametrize("name", FORWARD)
-@pytest.mark.parametrize("dense_mass", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize("dense_mass", [True, False])
 def test_while_loop(name, dense_mass):
     mcmc = mcmc_of(getattr(numpyro_fwd, name)(iterated, dense_mass=dense_mass), 400, 3000, 2)
     mcmc.run(jax.random.key(0), jnp.array([[0.5, -0.5], [1.0, 0.0], [1.5, 0.5]]))

@@ -11,7 +11,7 @@ from numpyro.infer import MCMC
 
 pytest.importorskip("diffrax")
 
-from benchmarks import models
+from benchmarks import data, models
 from numpyro_fwd import FMALA, PCFMALA, LineFMALA, PCLineFMALA, RandomWalk
 
 
@@ -25,7 +25,7 @@ def draws(kernel, num_warmup, num_samples):
         chain_method="vectorized",
         progress_bar=False,
     )
-    mcmc.run(jax.random.key(0), *models.lynx_hare_data())
+    mcmc.run(jax.random.key(0), *data.lynx_hare())
     samples = mcmc.get_samples(group_by_chain=True)
     return {site: np.asarray(value, np.float64) for site, value in samples.items()}
 

@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.infer.util import log_density, potential_energy
 
 from blackjax_ext import potentials
+from blackjax_ext.sgmcmc.sums import rows_at_once
 from numpyro_fwd import minibatch_views
 from numpyro_fwd.minibatch_views import FullView, check_model, stochastic_potential
 
@@ -131,6 +132,18 @@ def test_memory_is_that_of_a_chunk():
     for function in (energy, jax.grad(energy, argnums=1)):
         memory = jax.jit(function).lower(y, z).compile().memory_analysis()
         assert memory.temp_size_in_bytes < 1e6, memory.temp_size_in_bytes
+
+
+def test_default_chunk_is_bounded_by_its_intermediates():
+    few, many = (
+        rows_at_once(lambda rows, width=width: jnp.ones((1000, width))[rows].sum(1), 10**9)
+        for width in (10, 1000)
+    )
+    assert 50 * many < few < 200 * many
+    assert 2**24 < 4 * 1000 * many < 2**26
+    assert rows_at_once(lambda rows: rows, 100) == 100
+    chunk = rows_at_once(lambda rows: jnp.ones((1000, 10))[rows].sum(1), few + few // 2)
+    assert chunk == -(-(few + few // 2) // 2)  # two of equal length
 
 
 def mean():

@@ -13,7 +13,6 @@ import numpyro_fwd
 from tests import posteriordb_models
 
 NAMES = ("RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA")
-ALWAYS = ("kidscore", "eight_schools")
 
 
 def check(name, posterior, chain_method, seed=0):
@@ -38,13 +37,7 @@ def check(name, posterior, chain_method, seed=0):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "posterior",
-    [
-        posterior if posterior in ALWAYS else pytest.param(posterior, marks=pytest.mark.full)
-        for posterior in posteriordb_models.POSTERIORS
-    ],
-)
+@pytest.mark.parametrize("posterior", posteriordb_models.POSTERIORS)
 def test_vectorized_chains(name, posterior):
     check(name, posterior, "vectorized")
 

@@ -62,6 +62,9 @@ __all__ = [
 ]
 
 
+AT_ONCE = 2**16  # random numbers of a trajectory
+
+
 class Phase(NamedTuple):
     """A point of a trajectory.
 
@@ -136,17 +139,24 @@ def trajectory(
 ) -> Phase:
     """`num_integration_steps` times ``step_fn(phase, gradient_fn, noise)``.
 
-    Each step has its own random component and its own noise.
+    Each step has its own random component and its own noise, all drawn at once where they are few.
     """
 
-    def body(phase, key):
+    def draw(key):
         key_noise, key_batch = jax.random.split(key)
         noise = langevin.normal(key_noise, phase.x.size, phase.x.dtype)
-        gradient_fn = gradient_estimator(potential, potential.draw(key_batch), unravel)
-        return step_fn(phase, gradient_fn, noise), None
+        return noise, potential.draw(key_batch)
 
     keys = jax.random.split(rng_key, num_integration_steps)
-    return jax.lax.scan(body, phase, keys)[0]
+    drawn = jax.eval_shape(draw, jax.ShapeDtypeStruct(keys.shape[1:], keys.dtype))
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(drawn))
+    is_few = num_integration_steps * numbers <= AT_ONCE
+
+    def body(phase, drawn):
+        noise, batch = drawn if is_few else draw(drawn)
+        return step_fn(phase, gradient_estimator(potential, batch, unravel), noise), None
+
+    return jax.lax.scan(body, phase, jax.vmap(draw)(keys) if is_few else keys)[0]
 
 
 def gradient_estimator(potential: StochasticPotential, batch, unravel: Callable) -> Callable:

@@ -102,7 +102,8 @@ def minibatch(
     batch_size
         B, from 1 to N.
     chunk_size
-        Rows evaluated at once by the energy, which bounds its memory; None for 8192.
+        Rows evaluated at once by the energy, which bounds its memory; None for as many as have
+        their intermediate results in 32 MiB.
 
     Returns
     -------
@@ -157,9 +158,8 @@ def posterior_energy(
     """Minus log prior and minus log likelihood of all rows."""
     logprior_fn, loglikelihood_fn = functions
 
-    def values_at(first, length):
-        rows = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, first, length), data)
-        return -jax.vmap(loglikelihood_fn, (None, 0))(x, rows)
+    def values_at(indices):
+        return -row_terms(loglikelihood_fn, data, x, indices)
 
     prior = -logprior_fn(x)
     return add(over_rows(values_at, num_rows, chunk_size, prior.dtype), prior)

@@ -16,9 +16,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from blackjax_ext.sgmcmc.consecutive import at_consecutive
+
 __all__ = ["Pair", "add", "as_pair", "collapse", "difference", "over_rows"]
 
-CHUNK = 8192
+BUDGET = 2**25  # bytes of a chunk
+FEWEST = 256  # rows that are never divided
 WIDTH = 128
 
 
@@ -83,19 +86,40 @@ def fold(terms: Pair) -> Pair:
     return jax.lax.scan(lambda sum, term: (add(sum, term), None), first, rest)[0]
 
 
+def rows_at_once(values_at: Callable[[Array], Array], num_rows: int) -> int:
+    """How many rows have their intermediate results in :data:`BUDGET` bytes.
+
+    A loop over chunks costs more than a pass without one, because each chunk of the data is copied.
+    """
+    if num_rows <= FEWEST:
+        return num_rows
+
+    def size(length):
+        program = jax.make_jaxpr(values_at)(jnp.arange(length)).jaxpr
+        results = [result.aval for equation in program.eqns for result in equation.outvars]
+        return sum(each.size * each.dtype.itemsize for each in results if hasattr(each, "dtype"))
+
+    # what does not grow with the rows is not counted
+    per_row = (size(FEWEST) - size(FEWEST // 2)) / (FEWEST // 2)
+    most = max(int(BUDGET / max(per_row, 1.0)), FEWEST)
+    # of equal length, because the last one is filled up with rows that are counted already
+    return -(-num_rows // -(-num_rows // most))
+
+
 def over_rows(
-    values_at: Callable[[Array, int], Array], num_rows: int, chunk_size: int | None, dtype
+    values_at: Callable[[Array], Array], num_rows: int, chunk_size: int | None, dtype
 ) -> Pair:
     """Sum of a value per row, evaluated `chunk_size` rows at a time.
 
     Parameters
     ----------
     values_at
-        ``values_at(first_row, length)`` gives the values of `length` rows, shape (length,).
+        ``values_at(rows)`` gives the values of rows with these numbers, shape (n,). Arrays that it
+        indexes with them are read as slices.
     num_rows
         Number of rows, N.
     chunk_size
-        Rows at once; None for :data:`CHUNK`.
+        Rows at once; None for as many as have their intermediate results in 32 MiB.
     dtype
         Of the values.
 
@@ -104,7 +128,7 @@ def over_rows(
     The sum as a pair. Cost: N rows. Memory: that of a chunk, also where the sum is differentiated
     in reverse mode, which evaluates each chunk once more.
     """
-    length = min(CHUNK if chunk_size is None else chunk_size, num_rows)
+    length = min(chunk_size or rows_at_once(values_at, num_rows), num_rows)
 
     # a differentiated chunk is made again, its mask too, or reverse mode would keep all of them
     @jax.checkpoint
@@ -112,7 +136,7 @@ def over_rows(
         # the last chunk begins among rows that have been counted
         first = jnp.minimum(i * length, num_rows - length)
         is_new = first + jnp.arange(length) >= i * length
-        return jnp.where(is_new, values_at(first, length), 0.0)
+        return jnp.where(is_new, at_consecutive(values_at, first, length, num_rows), 0.0)
 
     def body(lanes, i):
         return add(lanes, values(i)), None

@@ -74,6 +74,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.sgmcmc import alias
+from blackjax_ext.sgmcmc.consecutive import at_consecutive
 from blackjax_ext.sgmcmc.expansion import Expansion, surrogate, whitened
 from blackjax_ext.sgmcmc.linear_predictors import remainder
 from blackjax_ext.sgmcmc.sums import Pair, add, as_pair
@@ -232,11 +233,14 @@ def change_of_all(expansion: Expansion, move: Move, is_on: Array) -> Array:
 
     def body(carry):
         i, sum = carry
-        indices = jnp.minimum(i * length, num_rows - length) + jnp.arange(length)
-        old, new = remainders(expansion, move.steps, indices)
         # the last chunk begins among rows that have been counted
-        change = jnp.where(indices >= i * length, new - old, 0.0)
-        return i + 1, add(sum, jnp.sum(change))
+        first = jnp.minimum(i * length, num_rows - length)
+
+        def change_of(indices):
+            old, new = remainders(expansion, move.steps, indices)
+            return jnp.where(indices >= i * length, new - old, 0.0)
+
+        return i + 1, add(sum, jnp.sum(at_consecutive(change_of, first, length, num_rows)))
 
     first = jnp.zeros((), int), as_pair(jnp.zeros((), move.steps.dtype))
     total: Pair = jax.lax.while_loop(lambda carry: carry[0] < num_chunks, body, first)[1]

@@ -60,6 +60,7 @@ from blackjax.smc.resampling import systematic
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 
+from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc.checks import check_positive, check_scalar
 from blackjax_ext.mcmc.factors import InverseMassMatrix, factorize
 from blackjax_ext.smc import sampler
@@ -148,7 +149,7 @@ def init(
         position,
         params,
         optimizer.init(params),
-        Local(*jax.vmap(fn)(x)),
+        Local(*jax.jit(jax.vmap(fn))(x)),
         log_weights,
         jnp.zeros((), x.dtype),
     )
@@ -181,7 +182,7 @@ def build_kernel(
         """K leapfrog steps, the last of which also finds the gradient in the parameters."""
         evaluate, evaluate_both = evaluators
         local = evaluate(x) if guided and is_driven else previous
-        momentum = jax.random.normal(rng_key, x.shape, x.dtype)
+        momentum = langevin.normal(rng_key, x.size, x.dtype).reshape(x.shape)
         functions, num_first = (evaluate, drift), num_integration_steps - 1
         move = leapfrog(momentum, x, local, *functions, step_size, num_first, metric)
         move = leapfrog_step(move, evaluate_both, drift, step_size, metric)

@@ -388,7 +388,8 @@ class AMAGOLD(MinibatchKernel):
         "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or one of these with
         other parameters. With these the potential energy is not evaluated and shows as NaN. The
         extra field "inner.num_rows" counts the rows of each test.
-    :param chunk_size: Rows read at once by the energy; None for 8192.
+    :param chunk_size: Rows read at once by the energy, which bounds its memory; None for as many as
+        have their intermediate results in 32 MiB.
     :param num_epochs: Passes over the data, before the warm-up, of an optimizer on minibatches that
         looks for a start. None for 3 beyond 512 dimensions, and none below, where Newton's path
         does.

@@ -49,7 +49,7 @@ def test_random_walk_is_blackjax_random_walk():
 
 
 @pytest.mark.parametrize("row", EQUIVARIANT)
-@pytest.mark.parametrize("diagonal", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.parametrize("diagonal", [False, True])
 def test_preconditioner_is_whitening(row, diagonal):
     reductions.preconditioner_is_whitening(row, diagonal)
 

@@ -1,0 +1,577 @@
+"""Steps on an accelerator, checked against double precision: ``python benchmarks/gpu.py``.
+
+Every case runs in single precision on the accelerator, with matrix products in full single
+precision (``jax_default_matmul_precision="highest"``) and once more with the backend's default,
+which on NVIDIA's GPUs is TF32. What it finds is compared with the same step, driven by the same
+random numbers, in double precision on the CPU. Next to the error stands what single precision
+explains: the change of the result in double precision if every number that goes in is rounded once,
+at random up or down (the root mean square of some such changes), and one rounding of what the
+result is the difference or the sum of. An error of a few times that is rounding; a wrong reduction,
+TF32 or a race is a thousand times that.
+
+Without an accelerator ``--quick`` makes the comparison on the CPU, in single precision and at small
+sizes. The rest needs an accelerator that JAX finds beside the CPU (``JAX_PLATFORMS`` unset, or
+"cuda,cpu"), and a host with 32 GiB of memory.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+from jax.flatten_util import ravel_pytree
+
+import blackjax_ext
+from benchmarks import convolutions, models
+from benchmarks import partial_networks as networks
+from benchmarks.report import Report, Section
+from blackjax_ext import potentials
+from blackjax_ext.mcmc import langevin
+from numpyro_fwd import GOHSMC
+from numpyro_fwd.sites import view_partial
+from numpyro_fwd.training import TrainingState
+
+EPSILON = float(np.finfo(np.float32).eps)
+ROUNDINGS = 4  # how often what goes in is rounded at random
+LIMIT = 10.0  # times what single precision explains
+STEP_SIZE = 1e-3
+SIZE, BATCH, STEPS = 20, 1_000, 4  # of the logistic regression
+IMAGES = 100  # of a batch of the LeNet
+
+
+def accelerator() -> Any | None:
+    """The first device that is no CPU, or None."""
+    others = [device for device in jax.devices() if device.platform != "cpu"]
+    return others[0] if others else None
+
+
+def cpu() -> Any:
+    return jax.devices("cpu")[0]
+
+
+# Cases
+
+
+class Case(NamedTuple):
+    """Something to check.
+
+    facts
+        ``facts(first, data, position)`` gives pairs by name: a quantity, and what it is the sum or
+        the difference of, in absolute value. `first` are the data again, for what the step is
+        given by the one before: rounding there has nothing to do with rounding here.
+    data, position
+        Pytrees of arrays, in single precision.
+    """
+
+    name: str
+    facts: Callable[..., dict[str, tuple]]
+    data: tuple
+    position: Any
+
+
+class Timed(NamedTuple):
+    """Something to time: a function and its arguments."""
+
+    name: str
+    function: Callable
+    arguments: tuple
+
+
+def keys(num: int) -> jax.Array:
+    return jax.random.split(jax.random.key(0), num)
+
+
+# Forward-mode and reverse-mode MALA
+
+
+def langevin_facts(logdensity: Callable, first: tuple, data: tuple, position: Any) -> dict:
+    """A step of FMALA and one of MALA."""
+    found = {}
+    size = sum(leaf.size for leaf in jax.tree.leaves(position))
+    for name in ("fmala", "mala"):
+        algorithm = getattr(blackjax_ext, name)
+        key_init, key_step = keys(2)
+        start = algorithm.init(position, lambda x: logdensity(x, *first), key_init)
+        end, info = algorithm.build_kernel()(
+            key_step, start, lambda x: logdensity(x, *data), STEP_SIZE
+        )
+        slope = start.slopes if name == "fmala" else ravel_pytree(start.logdensity_grad)[0]
+        terms = jnp.abs(start.logdensity) + jnp.abs(end.logdensity) + 4.0 * size**0.5
+        found["log density"] = start.logdensity, start.logdensity
+        found["JVP" if name == "fmala" else "gradient"] = slope, slope
+        found[f"log acceptance ratio, {name}"] = info.acceptance_rate, terms
+    return found
+
+
+def langevin_step(name: str, logdensity: Callable, state: Any, rng_key: Any, *data: Any) -> Any:
+    kernel = getattr(blackjax_ext, name).build_kernel()
+    return kernel(rng_key, state, lambda x: logdensity(x, *data), STEP_SIZE)
+
+
+class Target(NamedTuple):
+    """A network: its log density, a position, and data of a given number of rows."""
+
+    name: str
+    logdensity: Callable
+    position: Any
+    draw: Callable[[int], tuple]
+
+
+def draw_images(num: int) -> tuple:
+    """Images of the size of CIFAR-10 and labels, at random."""
+    return jax.random.normal(jax.random.key(2), (num, 32, 32, 3)), jnp.arange(num) % 10
+
+
+def regression(depth: int = 5) -> Target:
+    position = models.make_network(jax.random.key(1), depth=depth)
+    size = sum(leaf.size for leaf in jax.tree.leaves(position))
+    return Target(
+        f"network, {size:,} parameters",
+        models.network_logdensity,
+        position,
+        lambda num: models.network_data(jax.random.key(2), num),
+    )
+
+
+def images() -> Target:
+    return Target(
+        "CNN, 2.4 million parameters",
+        convolutions.logdensity,
+        convolutions.parameters(jax.random.key(1)),
+        draw_images,
+    )
+
+
+def langevin_cases(quick: bool) -> list[Case]:
+    """Both networks; a small one only, if quick."""
+    chosen = [(regression(depth=2), 50)] if quick else [(regression(), 10_000), (images(), 64)]
+    return [
+        Case(each.name, partial(langevin_facts, each.logdensity), each.draw(num), each.position)
+        for each, num in chosen
+    ]
+
+
+def langevin_times() -> Iterator[Timed]:
+    for target, sizes in zip((regression(), images()), ((400, 10_000), (256,)), strict=True):
+        for num in sizes:
+            data = target.draw(num)
+            for name in ("fmala", "mala"):
+                algorithm = getattr(blackjax_ext, name)
+                state = algorithm.init(
+                    target.position, partial(at_data, target.logdensity, data), keys(1)[0]
+                )
+                step = partial(langevin_step, name, target.logdensity)
+                label = f"{name}, {target.name}, {num:,} rows"
+                yield Timed(label, step, (state, keys(2)[1], *data))
+
+
+def at_data(logdensity: Callable, data: tuple, position: Any) -> Any:
+    return logdensity(position, *data)
+
+
+# AMAGOLD on a logistic regression
+
+
+def logprior(slope):
+    return -0.5 * slope @ slope
+
+
+def loglikelihood(slope, row):
+    logit = row[0] @ slope
+    return row[1] * logit - jax.nn.softplus(logit)
+
+
+def potential_of(x, y, anchor, _):
+    """With control variates of the first order, of which the gradient at the anchor is summed."""
+    plain = potentials.minibatch(logprior, loglikelihood, (x, y), BATCH)
+    return potentials.control_variate(plain, anchor)
+
+
+def amagold_step(state: Any, rng_key: Any, *data: Any) -> tuple:
+    kernel = blackjax_ext.amagold.build_kernel()
+    return kernel(rng_key, state, potential_of(*data), 0.3, data[3], num_integration_steps=STEPS)
+
+
+def energy(slope: Any, *data: Any) -> Any:
+    return potential_of(*data).potential(slope).value()
+
+
+def amagold_facts(first: tuple, data: tuple, position: Any) -> dict:
+    """Energy and gradient, and the log acceptance ratio, whose energies keep what rounding left."""
+    start = blackjax_ext.amagold.init(position, potential_of(*first))
+    gradient = potentials.full_gradient(potential_of(*first).potential, position)
+    _, info = amagold_step(start, keys(1)[0], *data)
+    ratio = info.acceptance_rate
+    # terms of the gradient cancel at the mode: each coordinate is a sum of that many
+    terms = jnp.abs(first[0]).mean(axis=0) * first[0].shape[0] ** 0.5
+    return {
+        "energy": (start.cache.value(), start.cache.high),
+        "gradient": (gradient, terms),
+        "log acceptance ratio": (ratio, ratio),
+    }
+
+
+def regression_data(num_rows: int) -> tuple:
+    """Rows, the mode by Newton's method, and the posterior variances there."""
+    rng = np.random.default_rng(0)
+    scales = np.geomspace(0.3, 3.0, SIZE)
+    x = (rng.normal(size=(num_rows, SIZE)) * scales).astype(np.float32)
+    truth = rng.normal(size=SIZE) * 0.5 / scales
+    y = rng.random(num_rows) < 1 / (1 + np.exp(-x @ truth))
+    mode = np.zeros(SIZE)
+    for _ in range(8):
+        p = 1 / (1 + np.exp(-x @ mode))
+        hessian = (x.T * (p * (1 - p))) @ x + np.eye(SIZE)
+        mode -= np.linalg.solve(hessian, x.T @ (p - y) + mode)
+    variances = np.diag(np.linalg.inv(hessian))
+    return tuple(jnp.asarray(each, jnp.float32) for each in (x, y, mode, variances))
+
+
+def amagold_position(data: tuple) -> jax.Array:
+    """A standard deviation away from the mode."""
+    return data[2] + data[3] ** 0.5 * jnp.where(jnp.arange(SIZE) % 2 == 0, 1.0, -1.0)
+
+
+def amagold_cases(quick: bool) -> list[Case]:
+    num_rows = 2_000 if quick else 1_000_000
+    data = regression_data(num_rows)
+    name = f"AMAGOLD, logistic regression, {num_rows:,} rows"
+    return [Case(name, amagold_facts, data, amagold_position(data))]
+
+
+def amagold_times(num_rows: int = 1_000_000) -> Iterator[Timed]:
+    data = regression_data(num_rows)
+    position = amagold_position(data)
+    state = blackjax_ext.amagold.init(position, potential_of(*data), keys(1)[0])
+    name = f"AMAGOLD, logistic regression, {num_rows:,} rows"
+    yield Timed(f"energy, {name}", energy, (position, *data))
+    yield Timed(f"step, {name}", amagold_step, (state, keys(1)[0], *data))
+
+
+# Sequential Monte Carlo on the first layer of a network
+
+
+class Bayesian(NamedTuple):
+    """A model with parameters and latents, and data of a given number of rows, at random."""
+
+    name: str
+    model: Callable
+    draw: Callable[[int], tuple]
+
+
+def lenet() -> Bayesian:
+    def draw(num):
+        return jax.random.uniform(jax.random.key(4), (num, 28, 28, 1)), jnp.arange(num) % 10
+
+    return Bayesian("LeNet", networks.classification(16).model, draw)
+
+
+def line() -> Bayesian:
+    """A regression whose intercept is a parameter: it compiles in no time."""
+
+    def draw(num):
+        return jax.random.normal(jax.random.key(4), (num, 8)), jnp.linspace(-1.0, 1.0, num)
+
+    def model(x, y, batch_size):
+        slope = numpyro.sample("slope", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+        intercept = numpyro.param("intercept", 0.5)
+        with numpyro.plate("data", x.shape[0], subsample_size=batch_size) as rows:
+            numpyro.sample("y", dist.Normal(x[rows] @ slope + intercept, 1.0), obs=y[rows])
+
+    return Bayesian("linear regression", model, draw)
+
+
+def population(
+    model: Callable, num_particles: int, data: tuple, batch_size: int, threshold: float
+) -> tuple[GOHSMC, TrainingState]:
+    """A trainer that has seen the model, and its first state."""
+    trainer = GOHSMC(model, optax.adam(0.01), num_particles=num_particles, ess_threshold=threshold)
+    return trainer, trainer.init(jax.random.key(3), *data, batch_size)
+
+
+def weight_scale(logdensity: Any) -> Any:
+    """What the logarithm of a weight is the difference of."""
+    return jnp.abs(logdensity) + jnp.max(jnp.abs(logdensity))
+
+
+def gohsmc_facts(trainer: GOHSMC, first: tuple, data: tuple, position: Any) -> dict:
+    """A step on all rows, without resampling; the step before it was a draw from the prior."""
+    del first
+    start = TrainingState(position, keys(1)[0])
+    state, info = trainer.update(start, *data, data[0].shape[0])
+    local, weights = state.inner.local, state.inner.log_weights
+    terms = weight_scale(local.logdensity)
+    # an error of the log weights moves a weighted mean by the spread of what is averaged
+    spread = jnp.exp(weights) @ jnp.abs(local.logdensity + info.loss)
+    return {
+        "log density": (local.logdensity, local.logdensity),
+        "gradient": (local.gradient, local.gradient),
+        "log weights": (weights, terms),
+        "loss": (info.loss, terms.max() * (1.0 + spread)),
+    }
+
+
+def langevin_smc(view: Any, params: dict, data: tuple) -> Any:
+    """Tempered from the prior of the first layer to its posterior, the other layers being given."""
+    arguments = (*data, data[0].shape[0])
+    parts = view.split_fn(params, jax.random.key(0), arguments, {})
+    return blackjax_ext.langevin_smc(*parts, step_size=0.01, ess_threshold=0.0)
+
+
+def langevin_smc_facts(view: Any, first: tuple, data: tuple, position: tuple) -> dict:
+    """A step to a given temperature."""
+    particles, params = position
+    start = langevin_smc(view, params, first).init(particles)
+    smc = langevin_smc(view, params, data)
+    state, _ = smc.step(keys(1)[0], start, temperature=0.1)
+    local = state.local
+    terms = weight_scale(jnp.abs(local.logprior) + jnp.abs(local.loglikelihood))
+    return {
+        "log likelihood": (local.loglikelihood, local.loglikelihood),
+        "log weights": (state.log_weights, terms),
+        "log evidence": (state.log_evidence, terms.max()),
+    }
+
+
+def smc_cases(quick: bool) -> list[Case]:
+    """Both samplers on the LeNet; on a regression, if quick."""
+    network, num_particles, num_rows = (line(), 50, 20) if quick else (lenet(), 100, 20)
+    data = network.draw(num_rows)
+    trainer, state = population(network.model, num_particles, data, num_rows, threshold=0.0)
+    view = view_partial(jax.random.key(3), network.model, (*data, num_rows), {})
+    where = f"{network.name}, {num_particles} particles"
+    position = (state.inner.position, state.inner.params)
+    return [
+        Case(f"GOHSMC, {where}", partial(gohsmc_facts, trainer), data, state.inner),
+        Case(f"LangevinSMC, {where}", partial(langevin_smc_facts, view), data, position),
+    ]
+
+
+def smc_times() -> Iterator[Timed]:
+    network = lenet()
+    data = network.draw(2_000)
+    few = tuple(leaf[:IMAGES] for leaf in data)
+    view = view_partial(jax.random.key(3), network.model, (*few, IMAGES), {})
+    for num in (100, 1_000):
+        where = f"LeNet, {num:,} particles"
+        trainer, state = population(network.model, num, data, IMAGES, threshold=0.5)
+        yield Timed(f"GOHSMC, {where}", partial(gohsmc_update, trainer), (state, *data))
+        inner = state.inner
+        start = langevin_smc(view, inner.params, few).init(inner.position)
+        arguments = (start, inner.params, keys(1)[0], *few)
+        yield Timed(f"LangevinSMC, {where}", partial(langevin_smc_step, view), arguments)
+
+
+def gohsmc_update(trainer: GOHSMC, state: TrainingState, *data: Any) -> tuple:
+    return trainer.update(state, *data, IMAGES)
+
+
+def langevin_smc_step(view: Any, state: Any, params: dict, rng_key: Any, *data: Any) -> tuple:
+    return langevin_smc(view, params, data).step(rng_key, state, temperature=0.1)
+
+
+# Comparison
+
+
+@contextlib.contextmanager
+def observed() -> Iterator[None]:
+    """The same random numbers in both precisions; proposals are accepted, and tell their ratio."""
+    normal, randint = jax.random.normal, jax.random.randint
+
+    def single_normal(key, shape=(), dtype=None, **options):
+        draws = normal(key, shape, np.float32, **options)
+        return draws.astype(jnp.result_type(float if dtype is None else dtype))
+
+    def single_randint(key, shape, minval, maxval, dtype=int, **options):
+        draws = randint(key, shape, minval, maxval, np.int32, **options)
+        return draws.astype(jnp.result_type(dtype))
+
+    def accept(rng_key, log_ratio, end_logdensity, end, start):
+        return end, log_ratio, jnp.array(True), jnp.array(False)
+
+    with (
+        patch.object(jax.random, "normal", single_normal),
+        patch.object(jax.random, "randint", single_randint),
+        patch.object(langevin, "accept", accept),
+    ):
+        yield
+
+
+def as_type(tree: Any, dtype: Any) -> Any:
+    """Floating arrays in another precision, on the host."""
+
+    def convert(leaf):
+        array = np.asarray(leaf)
+        return array.astype(dtype) if np.issubdtype(array.dtype, np.floating) else array
+
+    return jax.tree.map(convert, tree)
+
+
+def rounded(tree: Any, rng: np.random.Generator) -> Any:
+    """Every floating number one rounding of single precision up or down."""
+
+    def change(leaf):
+        if not np.issubdtype(leaf.dtype, np.floating):
+            return leaf
+        return leaf * (1 + EPSILON * rng.choice((-1.0, 1.0), leaf.shape))
+
+    return jax.tree.map(change, tree)
+
+
+def run_on(device: Any, precision: str | None, program: Callable, inputs: tuple) -> dict:
+    """What a program finds in single precision on a device."""
+    with (
+        observed(),
+        jax.enable_x64(False),
+        jax.default_device(device),
+        jax.default_matmul_precision(precision),
+    ):
+        found = jax.jit(program)(*jax.device_put(as_type(inputs, np.float32), device))
+    return {name: np.asarray(value, np.float64) for name, (value, _) in found.items()}
+
+
+def reference(case: Case) -> tuple[dict, dict]:
+    """Quantities in double precision on the CPU, and the error that single precision explains."""
+    inputs = as_type((case.data, case.data, case.position), np.float64)
+    rng = np.random.default_rng(5)
+    with observed(), jax.enable_x64(True), jax.default_device(cpu()):
+        program = jax.jit(case.facts)
+        truth = jax.tree.map(np.asarray, program(*inputs))
+        others = [program(*rounded(inputs, rng)) for _ in range(ROUNDINGS)]
+    explained = {}
+    for name, (value, scale) in truth.items():
+        changes = [np.sum((np.asarray(other[name][0]) - value) ** 2) for other in others]
+        once = EPSILON * np.linalg.norm(np.broadcast_to(scale, value.shape))
+        explained[name] = float(np.mean(changes) ** 0.5 + once)
+    return {name: value for name, (value, _) in truth.items()}, explained
+
+
+def distance(found: np.ndarray, truth: np.ndarray) -> float:
+    return float(np.linalg.norm(found - truth))
+
+
+def compare(case: Case, device: Any, has_default: bool) -> list[list]:
+    """A row for each quantity of a case."""
+    inputs = (case.data, case.data, case.position)
+    truth, explained = reference(case)
+    found = run_on(device, "highest", case.facts, inputs)
+    by_default = run_on(device, None, case.facts, inputs) if has_default else None
+    rows = []
+    for name, value in truth.items():
+        error = distance(found[name], value)
+        size = float(np.linalg.norm(value))
+        rows.append([case.name, name, size, error, explained[name], error / explained[name]])
+        if by_default is not None:
+            rows[-1].append(distance(by_default[name], value) / explained[name])
+    return rows
+
+
+def device_for(quick: bool) -> Any:
+    """The accelerator; with `quick`, the CPU where there is none."""
+    device = accelerator()
+    if device is None and not quick:
+        raise SystemExit(
+            "JAX finds no accelerator, only the CPU: nothing is measured. --quick runs the checks "
+            "on the CPU in single precision."
+        )
+    if device is None:
+        print("  JAX finds no accelerator: checks on the CPU in single precision", flush=True)
+    return device or cpu()
+
+
+def checks(quick: bool) -> Section:
+    """What a step finds in single precision against double precision on the CPU."""
+    device = device_for(quick)
+    is_cpu = device.platform == "cpu"
+    cases = [*langevin_cases(quick), *amagold_cases(quick), *smc_cases(quick)]
+    rows = []
+    for case in cases:
+        rows += REPORT.once((case.name,), compare, case, device, not is_cpu)
+    columns = ["case", "quantity", "norm", "error", "explained", "error / explained"]
+    worst = {
+        name: max(row[5] for row in rows if row[0] == name) for name in (c.name for c in cases)
+    }
+    return Section(
+        f"Single precision on {device.device_kind} against double precision on the CPU",
+        "One step with the same random numbers in both, accepted whatever the ratio; norms are "
+        "Euclidean. 'Explained' is the root mean square change of the result in double precision "
+        f"if what goes in is rounded at random ({ROUNDINGS} times), and one rounding of the terms "
+        "of the result. Matrix products in full single precision"
+        + ("." if is_cpu else "; the last column has the backend's default instead."),
+        columns if is_cpu else [*columns, "by default"],
+        rows,
+        [(f"{name}: error / explained", value, LIMIT) for name, value in worst.items()],
+    )
+
+
+# Times
+
+
+def peak_memory(device: Any, compiled: Any, before: int) -> tuple[float, str]:
+    """MiB: of the device if this program set a new record, else by XLA's analysis of it."""
+    peak = (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
+    if peak > before:
+        return peak / 2**20, "device"
+    analysis = compiled.memory_analysis()
+    sizes = (analysis.temp_size_in_bytes, analysis.argument_size_in_bytes)
+    return (sum(sizes) + analysis.output_size_in_bytes) / 2**20, "XLA"
+
+
+def time_on(device: Any, timed: Timed, repeats: int) -> list:
+    """Median seconds of a call, peak memory in MiB, and who says so."""
+    with jax.default_device(device):
+        arguments = jax.device_put(timed.arguments, device)
+        before = (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
+        compiled = jax.jit(timed.function).lower(*arguments).compile()
+        times = []
+        for _ in range(1 + repeats):
+            start = time.perf_counter()
+            jax.block_until_ready(compiled(*arguments))
+            times.append(time.perf_counter() - start)
+    return [float(np.median(times[1:])), *peak_memory(device, compiled, before)]
+
+
+def times(quick: bool) -> Section:
+    """Time and memory of a step on the accelerator and on the CPU."""
+    device = device_for(quick)
+    rows = []
+    for timed in amagold_times(10_000) if quick else all_times():
+        there = REPORT.once((timed.name, "accelerator"), time_on, device, timed, 2 if quick else 20)
+        here = REPORT.once((timed.name, "CPU"), time_on, cpu(), timed, 2 if quick else 3)
+        rows.append([timed.name, 1e3 * there[0], 1e3 * here[0], here[0] / there[0], *there[1:]])
+    return Section(
+        "Time of a step",
+        f"Medians of calls on {device.device_kind} and on this host's CPU, after compilation, in "
+        "single precision with the backend's default precision of matrix products. Memory is the "
+        "device's peak where this case set a new one, else the sum of arguments, results and "
+        "temporary memory by XLA's analysis.",
+        [
+            *("case", f"{device.device_kind}, ms", "CPU of the host, ms", "CPU / device"),
+            *("memory, MiB", "says"),
+        ],
+        rows,
+    )
+
+
+def all_times() -> Iterator[Timed]:
+    """One family after the other: each has its data on the device while it is timed."""
+    for family in (langevin_times, amagold_times, smc_times):
+        yield from family()
+
+
+REPORT = Report("gpu", "Steps on an accelerator", {"checks": checks, "times": times})
+
+if __name__ == "__main__":
+    REPORT.main()

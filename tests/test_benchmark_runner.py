@@ -1,0 +1,256 @@
+"""The benchmarks' data and runner: where files are sought, and what an interrupted run keeps."""
+
+import importlib
+import json
+import re
+from pathlib import Path
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+
+pytest.importorskip("diffrax")
+pytest.importorskip("flax")
+pytest.importorskip("sklearn")
+
+from numpyro.examples import datasets
+
+from benchmarks import data, report, units
+from benchmarks.report import ROOT, Report, Section
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """Folders of the command line, the environment and the default, each with one table."""
+    found = {name: tmp_path / name for name in ("chosen", "variable", "default")}
+    for i, folder in enumerate(found.values()):
+        (folder / "swiss").mkdir(parents=True)
+        np.savetxt(folder / "swiss" / "swiss.txt", np.full((2, 5), i))
+    monkeypatch.setattr(data, "DEFAULT", found["default"])
+    monkeypatch.delenv(data.VARIABLE, raising=False)
+    yield found
+    data.use(None)
+
+
+def test_the_command_line_goes_before_the_environment_and_that_before_the_default(
+    folders, monkeypatch
+):
+    assert data.swiss()[1][0] == 2
+    monkeypatch.setenv(data.VARIABLE, str(folders["variable"]))
+    assert data.swiss()[1][0] == 1
+    data.use(folders["chosen"])
+    assert data.swiss()[1][0] == 0
+    data.use(None)
+    assert data.swiss()[1][0] == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"), [(None, "default"), ("variable", data.VARIABLE), ("chosen", "--data-dir")]
+)
+def test_a_missing_file_is_named_with_its_place_and_publisher(folders, monkeypatch, named, reason):
+    if named == "variable":
+        monkeypatch.setenv(data.VARIABLE, str(folders[named]))
+    elif named:
+        data.use(folders[named])
+    with pytest.raises(FileNotFoundError) as error:
+        data.uci("heart")
+    message = str(error.value)
+    assert "uci/heart.dat is not in" in message
+    assert f"{folders[named or 'default']}, the " in message
+    assert reason in message
+    assert "natixvi/Inne" in message
+
+
+def test_mnist_is_downloaded_where_no_folder_is_named(folders, monkeypatch):
+    x, y = np.full((3, 28, 28), 0.5), np.array([3, 1, 2], np.int8)
+
+    def load(dataset, split, shuffle):
+        assert (dataset, split, shuffle) == (datasets.MNIST, "test", False)
+        return lambda: (1, np.arange(3)), lambda i, order: (x[order], y[order])
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    pixels, labels = data.images("mnist", "t10k")
+    assert pixels.dtype == np.float32
+    np.testing.assert_array_equal(pixels, x)
+    np.testing.assert_array_equal(labels, [3, 1, 2])
+    data.use(folders["chosen"])
+    with pytest.raises(FileNotFoundError, match="pyro-ppl/datasets"):
+        data.images("mnist", "t10k")
+
+
+def test_mnist_without_network_is_a_missing_file(folders, monkeypatch):
+    def load(*arguments, **options):
+        raise URLError("no route to host")
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    with pytest.raises(FileNotFoundError, match="images/mnist/train-images") as error:
+        data.images("mnist", "train")
+    assert isinstance(error.value.__cause__, URLError)
+
+
+@pytest.mark.parametrize(
+    ("load", "arguments", "publisher"),
+    [
+        (data.uci, ("australian",), "bdsul/grape"),
+        (data.wine, (), "Mikhaylov-yv/Vino"),
+        (data.california, (), "lapets/course-data-science"),
+        (data.barro_colorado, (), "papamarkou/GAMCSampler.jl"),
+        (data.images, ("fashion", "t10k"), "zalandoresearch/fashion-mnist"),
+    ],
+)
+def test_every_set_has_a_publisher(folders, load, arguments, publisher):
+    with pytest.raises(FileNotFoundError, match=publisher):
+        load(*arguments)
+
+
+# --- runner ---------------------------------------------------------------------------------------
+
+
+class Script:
+    """A script with a section of four units, of which the third fails at first."""
+
+    def __init__(self, folder: Path):
+        self.calls: list[int] = []
+        self.fails = True
+        self.output = folder / "results"
+        self.report = Report("script", "Title", {"table": self.table}, cache=folder / "cache")
+
+    def unit(self, i: int) -> dict:
+        self.calls.append(i)
+        if i == 2 and self.fails:
+            raise KeyboardInterrupt
+        return {"cells": (i, 0.1 * i), "draws": np.full(3, i, np.float32)}
+
+    def table(self, quick: bool) -> Section:
+        """Doubles."""
+        found = [self.report.once(("unit", i), self.unit, i) for i in range(4)]
+        rows = [[*each["cells"], float(each["draws"].sum())] for each in found]
+        return Section("Table", "Text.", ["i", "tenth", "sum"], rows)
+
+    def run(self, *flags: str) -> list[int]:
+        """Units that a run measures."""
+        self.calls = []
+        self.report.main(["table", "--output", str(self.output), *flags])
+        return self.calls
+
+    def interrupt(self) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            self.run()
+        assert self.calls == [0, 1, 2]
+        self.fails = False
+
+    @property
+    def file(self) -> Path:
+        return self.report.cache / "script" / "table.json"
+
+
+@pytest.fixture
+def script(tmp_path):
+    return Script(tmp_path)
+
+
+def test_a_run_continues_where_it_was_interrupted(script, capsys):
+    script.interrupt()
+    assert not (script.output / "script.json").exists()
+    assert script.run() == [2, 3]
+    assert "unit, 1: cells: [1, 0.1], draws: array (3,) (from an interrupted run)" in (
+        capsys.readouterr().out
+    )
+    results = json.loads((script.output / "script.json").read_text())
+    assert results["sections"]["table"]["rows"] == [[i, 0.1 * i, 3.0 * i] for i in range(4)]
+    assert not script.file.exists()
+    assert script.run() == [0, 1, 2, 3]
+
+
+def test_arrays_come_back_as_they_were(script):
+    script.interrupt()
+    kept = json.loads(script.file.read_text(), object_hook=units.decode)["units"]
+    draws = kept['["unit", 1]']["value"]["draws"]
+    assert draws.dtype == np.float32
+    np.testing.assert_array_equal(draws, [1, 1, 1])
+
+
+@pytest.mark.parametrize("changed", ["versions", "sources", "precision"])
+def test_units_of_other_versions_do_not_count(script, monkeypatch, changed, request):
+    script.interrupt()
+    if changed == "versions":
+        monkeypatch.setattr(report, "machine", lambda: {"jax": "another"})
+    elif changed == "sources":
+        monkeypatch.setattr(units, "source_digest", lambda: "another")
+    else:
+        request.getfixturevalue("x64")
+    assert script.run() == [0, 1, 2, 3]
+
+
+def test_fresh_forgets_what_was_measured(script):
+    script.interrupt()
+    assert script.run("--fresh") == [0, 1, 2, 3]
+
+
+def test_full_and_quick_runs_keep_apart(script):
+    script.interrupt()
+    assert script.run("--full") == [0, 1, 2, 3]
+    assert script.run("--quick") == [0, 1, 2, 3]
+    assert script.run() == [2, 3]
+
+
+def test_units_need_names_of_their_own(script):
+    script.report.sections["table"] = lambda quick: [
+        script.report.once(("unit",), script.unit, i) for i in range(2)
+    ]
+    with pytest.raises(ValueError, match=r'two units of a section are called \["unit"\]'):
+        script.run()
+
+
+def test_long_sections_run_if_they_are_asked_for(script, capsys):
+    script.fails, script.report.long = False, ("table",)
+    for flags, num in (((), 0), (("--long",), 4), (("--quick",), 4), (("table",), 4)):
+        script.calls = []
+        script.report.main([*flags, "--output", str(script.output)])
+        assert len(script.calls) == num
+    assert "without ['table'], which take long" in capsys.readouterr().out
+
+
+def test_a_result_that_json_does_not_know_is_refused(script):
+    with pytest.raises(TypeError, match="a unit returns numbers"):
+        script.report.once(("unit",), object)
+
+
+def test_folder_that_is_none_is_refused(script, capsys):
+    with pytest.raises(SystemExit):
+        script.run("--data-dir", "/nowhere")
+    assert "/nowhere is not a folder" in capsys.readouterr().err
+
+
+def test_a_section_tells_where_its_machine_differs_and_how_long_it_took(script):
+    script.fails = False
+    script.run()
+    path = script.output / "script.json"
+    results = json.loads(path.read_text())
+    assert results["sections"]["table"]["machine"] == results["machine"]
+    results["sections"]["table"] |= {"seconds": 240.0, "machine": {"jax": "0.1"}}
+    page = script.report.page(results)
+    assert "` in 4 minutes, with jax 0.1." in page
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+RESULTS = ROOT / "docs" / "results"
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_pages_are_those_of_their_files(path):
+    script = importlib.import_module(f"benchmarks.{path.stem}")
+    results = json.loads(path.read_text())
+    assert set(results["sections"]) <= set(script.REPORT.sections)
+    assert path.with_suffix(".md").read_text() == script.REPORT.page(results)
+
+
+def test_results_page_only_includes_them():
+    text = (ROOT / "docs" / "results.md").read_text()
+    included = re.findall(r"```\{include\} results/(\w+)\.md", text)
+    assert sorted(included) == sorted(path.stem for path in RESULTS.glob("*.md"))
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    assert not re.search(r"\d", prose)

@@ -28,6 +28,7 @@ from jax.flatten_util import ravel_pytree
 import blackjax_ext
 from benchmarks.partial_networks import images, mixture_scores
 from benchmarks.problems import (
+    FORWARD_MODE,
     Chains,
     Problem,
     diagnostics,
@@ -262,15 +263,13 @@ def accuracy_row(name: str, found: Chains, y: np.ndarray) -> list:
     traces = np.log(kept[:, :, np.arange(20), y[:20]] + 1e-30)
     traces = np.concatenate([found.logdensity[..., None], traces], axis=-1)
     moved = kept.shape[1] > 1
-    row = [
+    return [
         *(name, "" if np.isnan(found.step_size) else found.step_size),
         float(found.acceptance.mean()) if moved else "",
         *(nll, accuracy, published[0], ece, published[1]),
         *(diagnostics(traces) if moved else ("", "")),
         *(float(found.logdensity.mean()), found.seconds if moved else ""),
     ]
-    print(f"  {row}", flush=True)
-    return row
 
 
 def start_row(position, problem: Problem, y: np.ndarray) -> list:
@@ -301,17 +300,22 @@ def accuracy(quick: bool) -> Section:
     def loss(kept):
         return mixture_scores(kept[:, size.num_test :].astype(float).mean(0), y_validation)[0]
 
-    rows = [start_row(position, problem, y_test)]
-    for name, algorithm in samplers(quick).items():
+    *lengths, depth = size.nuts
+
+    def measure(name):
         found = tuned_chains(
-            *(problem, algorithm, STEP_SIZES, loss, size.num_search),
+            *(problem, FORWARD_MODE[name], STEP_SIZES, loss, size.num_search),
             *(size.num_draws, size.thinning, size.num_chains),
         )
-        rows.append(accuracy_row(name, found, y_test))
-    *lengths, depth = size.nuts
-    found = nuts_chains(problem, *lengths, size.num_chains, depth)
-    name = f"NUTS, at most {2**depth - 1} leapfrog steps"
-    rows.append(accuracy_row(name, found, y_test))
+        return accuracy_row(name, found, y_test)
+
+    def measure_nuts():
+        found = nuts_chains(problem, *lengths, size.num_chains, depth)
+        return accuracy_row(f"NUTS, at most {2**depth - 1} leapfrog steps", found, y_test)
+
+    rows = [start_row(position, problem, y_test)]
+    rows += [REPORT.once((name, *size[1:]), measure, name) for name in samplers(quick)]
+    rows.append(REPORT.once(("NUTS", *size[1:]), measure_nuts))
     num_parameters = ravel_pytree(position)[0].size
     return Section(
         "Accuracy of a convolutional network",

@@ -175,7 +175,7 @@ class Size(NamedTuple):
 
 
 QUICK = Size(2, 5, 2, 2, (3, 4, 2), 5)
-DEFAULT = Size(5, 40, 50, 2, (60, 40, 6), 5_000)
+DEFAULT = Size(8, 80, 50, 2, (100, 60, 7), 5_000)
 FULL = Size(100, 500, 100, 4, (500, 500, 10), 20_000)
 
 

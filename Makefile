@@ -79,7 +79,7 @@ docs: $(INSTALLED_DOCS)
 # What is interrupted goes on where it stopped when it is run again; BENCH_ARGS=--fresh forgets it.
 # bench-gpu needs an accelerator, and is not among them.
 BENCH_ARGS ?=
-BENCHMARKS = acceptance-targets forward-mode second-order amagold below-one-pass smc funnel banana-and-funnel convolutions
+BENCHMARKS = acceptance-targets forward-mode second-order amagold below-one-pass smc funnel banana-and-funnel multinomial network-regression convolutions
 bench: $(BENCHMARKS:%=bench-%)
 
 bench-%: $(INSTALLED)

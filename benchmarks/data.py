@@ -20,6 +20,7 @@ __all__ = [
     "barro_colorado",
     "breast_cancer",
     "california",
+    "drbayes",
     "folder",
     "images",
     "lynx_hare",
@@ -127,6 +128,12 @@ def california() -> tuple[np.ndarray, np.ndarray]:
     """Housing: 8 covariates of 20,640 block groups, median value in 100,000 dollars."""
     table = np.loadtxt(path("uci/cal_housing.data"), delimiter=",")
     return table[:, :8], table[:, 8] / 1e5
+
+
+def drbayes() -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and outputs (400, 1) of the synthetic regression of Izmailov et al."""
+    table = np.load(path("drbayes/data.npy"))
+    return table[:, :1], table[:, 1:]
 
 
 def swiss() -> tuple[np.ndarray, np.ndarray]:

@@ -22,19 +22,12 @@ from numpyro.infer import NUTS
 from scipy import stats
 
 import blackjax_ext
+from benchmarks.problems import FORWARD_MODE
 from benchmarks.report import Report, Section
-from benchmarks.runs import run_chains
+from benchmarks.runs import best_step_size, run_chains
 
 CHAINS, SEEDS, STEPS = 5, 10, 10_000
 SCALE = 3.0  # of w
-SAMPLERS = {
-    "random walk": "random_walk",
-    "MALA": "mala",
-    "FMALA": "fmala",
-    "Line-FMALA": "line_fmala",
-    "PC-FMALA": "pc_fmala",
-    "PC-Line-FMALA": "pc_line_fmala",
-}
 # Cobb and Jha, Table 1: KL divergence, ESS of w, mean ESS of theta
 PUBLISHED = {
     10: {
@@ -187,7 +180,7 @@ def row(name: str, size: int, step_size: float | str, found: dict, mala: np.ndar
 def best_runs(name: str, size: int, step_size: float, num_steps: int) -> dict:
     """Chains of other seeds than those that chose the step size, with theta."""
     keys = jax.random.key(1)
-    w, rate, theta = chains(SAMPLERS[name], size, step_size, keys, num_steps, True)
+    w, rate, theta = chains(FORWARD_MODE[name], size, step_size, keys, num_steps, True)
     return summary(Runs(by_seed(w), by_seed(theta), float(rate.mean())))
 
 
@@ -213,17 +206,17 @@ def funnel(size: int, quick: bool) -> Section:
     num_steps = 200 if quick else STEPS
     step_sizes = np.geomspace(0.02 if size == 100 else 0.1, 3.0, num_sizes)
     grids, best = {}, {}
-    for name, algorithm in SAMPLERS.items():
+    for name, algorithm in FORWARD_MODE.items():
         key = ("step sizes", name, num_sizes, num_steps)
         found, rates = REPORT.once(key, grid_of, algorithm, size, step_sizes, num_steps)
         grids[name] = found, rates
-        best[name] = float(step_sizes[np.argmin(np.mean(found, 1))])
+        best[name] = best_step_size(step_sizes, found)
     runs = {
         name: REPORT.once((name, best[name]), best_runs, name, size, best[name], num_steps)
-        for name in SAMPLERS
+        for name in FORWARD_MODE
     }
     mala = runs["MALA"]["kl"]
-    rows = [row(name, size, best[name], runs[name], mala) for name in SAMPLERS]
+    rows = [row(name, size, best[name], runs[name], mala) for name in FORWARD_MODE]
     nuts_steps = 100 if quick else 1_000
     nuts = REPORT.once(("NUTS", nuts_steps), nuts_runs, size, nuts_steps)
     rows.append(row(f"NUTS, {nuts_steps} draws", size, "", nuts, mala))

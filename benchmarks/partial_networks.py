@@ -405,12 +405,20 @@ def image_outputs(problem: Problem, found: Trained, x: np.ndarray, size: int = 2
     return np.concatenate([np.asarray(part) for part in parts], axis=1)
 
 
+def mixture_scores(
+    probabilities: np.ndarray, y: np.ndarray, num_bins: int = 15
+) -> tuple[float, float, float]:
+    """Cross entropy, accuracy and expected calibration error of probabilities (N, classes)."""
+    loss = -np.log(probabilities[np.arange(len(y)), y] + 1e-300).mean()
+    accuracy = np.mean(probabilities.argmax(1) == y)
+    return float(loss), float(accuracy), calibration_error(probabilities, y, num_bins)
+
+
 def image_scores(outputs: np.ndarray, found: Trained, y: np.ndarray) -> tuple[float, float, float]:
-    """Cross entropy, accuracy and expected calibration error of the mixture."""
+    """Scores of the mixture of the particles."""
     weights = np.exp(np.asarray(found.log_weights, np.float64))
     mixed = np.tensordot(weights, softmax(np.asarray(outputs, np.float64), axis=-1), axes=1)
-    loss = -np.log(mixed[np.arange(len(y)), y] + 1e-300).mean()
-    return float(loss), float(np.mean(mixed.argmax(1) == y)), calibration_error(mixed, y)
+    return mixture_scores(mixed, y)
 
 
 def energies(outputs: np.ndarray, found: Trained) -> np.ndarray:

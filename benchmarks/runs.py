@@ -4,13 +4,14 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import arviz as az
 import jax
 import numpy as np
 
-__all__ = ["Run", "on_one_core", "run_chains"]
+__all__ = ["Run", "best_step_size", "on_one_core", "run_chains", "timed"]
 
 
 @dataclasses.dataclass
@@ -50,11 +51,13 @@ def on_one_core() -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
-def timed(function: Callable, *arguments: Any) -> tuple[Any, float]:
-    """Result of a call, and the seconds it took."""
-    start = time.perf_counter()
+def timed(
+    function: Callable, *arguments: Any, clock: Callable[[], float] = time.perf_counter
+) -> tuple[Any, float]:
+    """Result of a call, and the seconds it took by `clock`."""
+    start = clock()
     result = jax.block_until_ready(function(*arguments))
-    return result, time.perf_counter() - start
+    return result, clock() - start
 
 
 def run_chains(
@@ -66,29 +69,37 @@ def run_chains(
     fields: tuple[str, ...] = (),
     seed: int = 0,
     init: Any = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Run:
     """Vectorized chains of `kernel` on its model with the arguments `data`.
 
-    `init` holds unconstrained starts, (chains, ...); None leaves them to the kernel.
+    `init` holds unconstrained starts, (chains, ...); None leaves them to the kernel. `clock` gives
+    the seconds: `time.process_time` for the processor, which other processes do not change.
     """
 
-    def collect(state, _):
+    def collect(data, state, _):
         state = kernel.sample(state, data, {})
         return state, (state.z, {name: getattr(state, name) for name in fields})
 
     def scan(length, collects):
-        def run(state):
-            state, collected = jax.lax.scan(collect, state, length=length)
+        def run(state, data):
+            state, collected = jax.lax.scan(partial(collect, data), state, length=length)
             return (state, collected) if collects else state
 
-        return jax.jit(run).lower(first).compile()
+        return jax.jit(run).lower(first, data).compile()
 
     keys = jax.random.split(jax.random.key(seed), num_chains)
-    start = time.perf_counter()
+    start = clock()
     first = kernel.init(keys, num_warmup, init, data, {})
     warm, draw = scan(num_warmup, False), scan(num_samples, True)
-    compilation = time.perf_counter() - start
-    state, warmup = timed(warm, first)
-    (_, collected), sampling = timed(draw, state)
+    compilation = clock() - start
+    state, warmup = timed(warm, first, data, clock=clock)
+    (_, collected), sampling = timed(draw, state, data, clock=clock)
     draws, found = jax.tree.map(lambda x: np.moveaxis(np.asarray(x), 0, 1), collected)
     return Run(draws, found, compilation, warmup, sampling)
+
+
+def best_step_size(step_sizes: np.ndarray, losses: Any) -> float:
+    """The step size with the least of the losses (sizes, ...), averaged over seeds, if finite."""
+    mean = np.asarray(losses, float).reshape(len(step_sizes), -1).mean(1)
+    return float(step_sizes[np.argmin(np.where(np.isfinite(mean), mean, np.inf))])

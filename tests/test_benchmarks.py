@@ -11,7 +11,20 @@ pytest.importorskip("diffrax")
 
 pytest.importorskip("sklearn")
 
-from benchmarks import data, forward_mode, gpu, models, partial_networks, report, smc
+from benchmarks import (
+    convolutions,
+    data,
+    forward_mode,
+    gpu,
+    models,
+    multinomial,
+    network_regression,
+    partial_networks,
+    problems,
+    report,
+    runs,
+    smc,
+)
 
 
 def lynx_hare():
@@ -63,6 +76,9 @@ def test_lynx_hare_is_safe_where_the_solver_fails(is_double):
 
 def test_network_has_the_papers_size():
     assert ravel_pytree(models.make_network(jax.random.key(0)))[0].size == 40_701
+    images = jax.eval_shape(convolutions.parameters, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(images)) == 2_396_330
+    assert multinomial.start(jax.random.key(0)).size == 7_850
 
 
 def assert_met(section):
@@ -117,6 +133,60 @@ def test_convolution_of_patches_is_a_convolution():
     numbers = ("NHWC", "HWIO", "NHWC")
     expected = jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=numbers)
     np.testing.assert_allclose(found, expected + weights["bias"], rtol=1e-4, atol=1e-5)
+
+
+def test_principal_components_keep_the_density():
+    """The reference samples the posterior of the weights in other coordinates."""
+    key_x, key_weights = jax.random.split(jax.random.key(0))
+    x = np.asarray(jax.random.normal(key_x, (30, 6)) * jnp.arange(1.0, 7.0))
+    y = np.arange(30, dtype=np.int32) % 10
+    back, scales = multinomial.principal_components(x)
+    weights = jax.random.normal(key_weights, (6, 10))
+    there = multinomial.logdensity(back @ weights, x, y, jnp.ones(6))
+    here = multinomial.logdensity(weights, x @ back, y, scales)
+    np.testing.assert_allclose(here, there, rtol=1e-4)
+
+
+def test_scores_of_a_mixture_of_curves():
+    y, sd = np.array([0.0, 0.1]), network_regression.SD_NOISE
+    curves = np.array([[0.0, 0.1], [0.05, 0.1]])
+    nll, error = network_regression.scores(curves, y)
+    terms = [np.log(0.5 + 0.5 * np.exp(-0.5 * (0.05 / sd) ** 2)), 0.0]
+    assert abs(nll - np.log(sd * (2 * np.pi) ** 0.5) + np.mean(terms)) < 1e-9
+    assert abs(error - 0.025**2 / 2) < 1e-12
+
+
+def test_temperature_divides_the_density():
+    network, x = models.make_network(jax.random.key(0), depth=1, width=3), jnp.ones((4, 1))
+    cold, warm = (network_regression.logdensity(network, x, 2 * x, t) for t in (1.0, 400.0))
+    np.testing.assert_allclose(warm, cold / 400, rtol=1e-6)
+
+
+def test_chains_of_a_problem_batched_and_not():
+    problem = problems.Problem(
+        lambda x, scale: -0.5 * (x / scale) ** 2,
+        lambda x, scale: x,
+        jax.random.normal,
+        (jnp.float32(2.0),),
+    )
+    found = [
+        problems.run_problem(
+            problem._replace(is_batched=is_batched),
+            *("fmala", np.array([0.5, 1.5]), jax.random.key(0), 20, 3),
+        )
+        for is_batched in (True, False)
+    ]
+    for batched, alone in zip(*(f[:3] for f in found), strict=True):
+        np.testing.assert_allclose(batched, alone, rtol=1e-5, atol=1e-6)
+    kept, logdensity, rates, _ = found[0]
+    assert kept.shape == (2, 10)
+    assert rates[0] > rates[1] > 0
+    np.testing.assert_allclose(logdensity, -0.5 * (kept / 2) ** 2, rtol=1e-5, atol=1e-6)
+
+
+def test_best_step_size_is_finite():
+    losses = [[3.0, 3.0], [1.0, 2.0], [0.0, np.nan]]
+    assert runs.best_step_size(np.array([0.1, 0.2, 0.3]), losses) == 0.2
 
 
 # --- what an accelerator is checked with ----------------------------------------------------------

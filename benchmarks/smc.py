@@ -299,7 +299,7 @@ def image_row(problem, settings: Settings, method: str, tasks: tuple) -> list:
 
 def image_rows(data: str, quick: bool) -> list[list]:
     """Scores of every method."""
-    size = (300, 200, 1) if quick else (60_000, 10_000, 30) if REPORT.is_full else (6_000, 2_000, 5)
+    size = (300, 200, 1) if quick else (60_000, 10_000, 30) if REPORT.is_full else (4_000, 1_000, 3)
     num_train, num_test, num_epochs = size
     num_particles = 2 if quick else 100 if REPORT.is_full else 10
     problem = networks.classification(*PROBLEMS[data])
@@ -322,7 +322,7 @@ def image_section(data: str, title: str, quick: bool) -> Section:
         title,
         "LeNet with 3 x 3 convolutions, the first Bayesian "
         f"({10 * features} weights), {activation.__name__}; batch size 100, Adam with 0.002, step "
-        "0.01, one seed; by default 6,000 images (a tenth for validation), 2,000 test images, 5 "
+        "0.01, one seed; by default 4,000 images (a tenth for validation), 1,000 test images, 3 "
         "epochs, 10 particles, with `--full` all images, 30 epochs, 100 particles. The paper's "
         "network for FashionMNIST has batch normalization, whose running statistics would depend "
         "on the order of the particles, and is larger. Unknown images are test images of the other "

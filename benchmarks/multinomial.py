@@ -282,6 +282,7 @@ REPORT = Report(
     "multinomial",
     "Multinomial regression, beside the paper",
     {"quality": quality, "steps": steps},
+    long=("quality",),
 )
 
 if __name__ == "__main__":

@@ -266,6 +266,7 @@ REPORT = Report(
     "network_regression",
     "Network regression, beside the paper",
     {"posterior": posterior, "tempered": tempered},
+    long=("tempered",),
 )
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ LAYERS = [
     {"checks"},
     {"factors", "spectra"},
     {"metrics"},
-    {"langevin"},
+    {"langevin", "consecutive"},
     {"tangents", "sums", "rows", "shuffles"},
     {"alias", "families"},
     {"linear_predictors"},

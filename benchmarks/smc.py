@@ -325,8 +325,9 @@ def image_section(data: str, title: str, quick: bool) -> Section:
         title,
         "LeNet with 3 x 3 convolutions, the first Bayesian "
         f"({10 * features} weights), {activation.__name__}; batch size 100, Adam with 0.002, step "
-        f"0.01, one seed; by default {num:,} images (a tenth for validation), {test:,} test images, "
-        f"{epochs} epochs, 10 particles, with `--full` all images, 30 epochs, 100 particles. The paper's "
+        f"0.01, one seed; by default {num:,} images (a tenth for validation), {test:,} test "
+        f"images, {epochs} epochs, 10 particles, with `--full` all images, 30 epochs, 100 "
+        "particles. The paper's "
         "network for FashionMNIST has batch normalization, whose running statistics would depend "
         "on the order of the particles, and is larger. Unknown images are test images of the other "
         "set, called by an energy above the 95 percent quantile of validation images; loss, "

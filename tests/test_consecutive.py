@@ -28,6 +28,7 @@ READS = {
     "the numbers": (lambda rows: rows % 3 + X[rows, 0], 1),
     "levels of groups": (lambda rows: jnp.arange(4.0)[GROUP[rows]], 1),
     "too short": (lambda rows: X[:40][rows], 1),
+    "backwards again": (lambda rows: X[rows[::-1]], 1),
     "pytree": (lambda rows: {"x": X[rows], "sum": (jnp.sum(X[rows]), rows)}, 0),
     "narrow": (lambda rows: X[rows.astype(jnp.int8)], 1),
 }
@@ -35,14 +36,10 @@ READS = {
 
 def gathers(jaxpr) -> int:
     """Gathers of a program and of those inside it."""
-    inner = [
-        value.jaxpr for eqn in jaxpr.eqns for value in eqn.params.values() if is_program(value)
-    ]
-    return sum(eqn.primitive.name == "gather" for eqn in jaxpr.eqns) + sum(map(gathers, inner))
-
-
-def is_program(value) -> bool:
-    return hasattr(value, "jaxpr") and hasattr(value.jaxpr, "eqns")
+    params = [value for eqn in jaxpr.eqns for value in eqn.params.values()]
+    inner = [getattr(value, "jaxpr", value) for value in params]
+    here = sum(eqn.primitive.name == "gather" for eqn in jaxpr.eqns)
+    return here + sum(gathers(each) for each in inner if hasattr(each, "eqns"))
 
 
 @pytest.mark.parametrize("name", READS)
@@ -86,8 +83,19 @@ def test_full_pass_of_a_model_gathers_no_covariates():
     """What is left is the level of each row's group."""
     potential = stochastic_potential(FullView(model), (X, GROUP), {}, chunk_size=8)
     z = {"slope": jnp.ones(3), "level": jnp.ones(4)}
-    once = gathers(jax.make_jaxpr(potential.potential)(z).jaxpr)
+    program = jax.make_jaxpr(potential.potential)(z).jaxpr
     batch = potential.draw(jax.random.key(0))
-    minibatch = jax.make_jaxpr(potential.stochastic_grad)(z, batch).jaxpr
-    assert gathers(minibatch) >= 4
-    assert once <= 1 + 4  # the prior and what lies outside the plate are read from one row
+    # a minibatch gathers covariates, groups, responses and levels; so does what lies outside the
+    # plate, which is evaluated at one row, and the chunks gather the levels alone
+    of_batch = gathers(jax.make_jaxpr(lambda z: potential.rows.terms(z, batch["rows"]))(z).jaxpr)
+    assert gathers(program) == of_batch + 1
+
+
+def test_one_row_is_repeated():
+    def read(rows):
+        return X[jnp.broadcast_to(rows, (5,))]
+
+    np.testing.assert_array_equal(at_consecutive(read, 3, 1, N), X[jnp.full(5, 3)])
+    column = jnp.zeros((5, 1), int)
+    found = at_consecutive(lambda rows: jnp.take(X[:, 0], column + rows), 3, 1, N)
+    np.testing.assert_array_equal(found, jnp.full((5, 1), X[3, 0]))

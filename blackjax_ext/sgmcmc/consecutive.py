@@ -145,7 +145,8 @@ def consequence(equation: JaxprEqn, known: list[Known | None]) -> Known | None:
             new = equation.params["new_dtype"]
             return same if jnp.issubdtype(new, jnp.integer) and new.itemsize >= 4 else None
         case "broadcast_in_dim" | "reshape", [Known.ROWS, *_]:
-            return Known.COLUMN if len(shape) == 2 and shape[1] == 1 else None
+            # not one row that is repeated
+            return Known.COLUMN if shape == (*shape_of(equation.invars[0]), 1) else None
     return None
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
-__all__ = ["at_consecutive"]
+__all__ = ["at_chunk", "at_consecutive"]
 
 
 class Known(Enum):
@@ -63,6 +63,17 @@ def at_consecutive(
 
     found, _ = interpret(closed.jaxpr, closed.consts, [rows], [Known.ROWS], sliced, num_rows)
     return jax.tree.unflatten(jax.tree.structure(shape), found)
+
+
+def at_chunk(
+    visit: Callable[[Array, Array], Any], i: Array | int, length: int, num_rows: int
+) -> Any:
+    """``visit(rows, is_new)`` at the i-th chunk of `length` out of `num_rows` rows.
+
+    The last chunk begins among rows that have been counted, for which `is_new` is False.
+    """
+    first = jnp.minimum(i * length, num_rows - length)
+    return at_consecutive(lambda rows: visit(rows, rows >= i * length), first, length, num_rows)
 
 
 def interpret(

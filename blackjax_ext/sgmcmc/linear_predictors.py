@@ -45,7 +45,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
-from blackjax_ext.sgmcmc.consecutive import at_consecutive
+from blackjax_ext.sgmcmc.consecutive import at_chunk
 from blackjax_ext.sgmcmc.families import Family, Kind
 from blackjax_ext.sgmcmc.rows import count_rows
 from blackjax_ext.sgmcmc.sums import Pair, add, as_pair
@@ -293,11 +293,7 @@ def over_chunks(
     """
 
     def body(sums, i):
-        # the last chunk begins among rows that have been counted
-        first = jnp.minimum(i * length, num_rows - length)
-        terms, values = at_consecutive(
-            lambda indices: visit(indices, indices >= i * length), first, length, num_rows
-        )
+        terms, values = at_chunk(visit, i, length, num_rows)
         return jax.tree.map(add, sums, terms, is_leaf=is_pair), values
 
     num_chunks = -(-num_rows // length)

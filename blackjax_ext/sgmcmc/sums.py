@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from blackjax_ext.sgmcmc.consecutive import at_consecutive
+from blackjax_ext.sgmcmc.consecutive import at_chunk
 
 __all__ = ["Pair", "add", "as_pair", "collapse", "difference", "over_rows"]
 
@@ -133,10 +133,10 @@ def over_rows(
     # a differentiated chunk is made again, its mask too, or reverse mode would keep all of them
     @jax.checkpoint
     def values(i):
-        # the last chunk begins among rows that have been counted
-        first = jnp.minimum(i * length, num_rows - length)
-        is_new = first + jnp.arange(length) >= i * length
-        return jnp.where(is_new, at_consecutive(values_at, first, length, num_rows), 0.0)
+        def counted_once(rows, is_new):
+            return jnp.where(is_new, values_at(rows), 0.0)
+
+        return at_chunk(counted_once, i, length, num_rows)
 
     def body(lanes, i):
         return add(lanes, values(i)), None

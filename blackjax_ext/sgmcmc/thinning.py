@@ -74,7 +74,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.sgmcmc import alias
-from blackjax_ext.sgmcmc.consecutive import at_consecutive
+from blackjax_ext.sgmcmc.consecutive import at_chunk
 from blackjax_ext.sgmcmc.expansion import Expansion, surrogate, whitened
 from blackjax_ext.sgmcmc.linear_predictors import remainder
 from blackjax_ext.sgmcmc.sums import Pair, add, as_pair
@@ -233,14 +233,12 @@ def change_of_all(expansion: Expansion, move: Move, is_on: Array) -> Array:
 
     def body(carry):
         i, sum = carry
-        # the last chunk begins among rows that have been counted
-        first = jnp.minimum(i * length, num_rows - length)
 
-        def change_of(indices):
+        def change_of(indices, is_new):
             old, new = remainders(expansion, move.steps, indices)
-            return jnp.where(indices >= i * length, new - old, 0.0)
+            return jnp.where(is_new, new - old, 0.0)
 
-        return i + 1, add(sum, jnp.sum(at_consecutive(change_of, first, length, num_rows)))
+        return i + 1, add(sum, jnp.sum(at_chunk(change_of, i, length, num_rows)))
 
     first = jnp.zeros((), int), as_pair(jnp.zeros((), move.steps.dtype))
     total: Pair = jax.lax.while_loop(lambda carry: carry[0] < num_chunks, body, first)[1]

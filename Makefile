@@ -72,7 +72,7 @@ docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
 
 # Estimates for two idle cores, in minutes, from the times in docs/results: acceptance-targets 5,
-# forward-mode 6, second-order 9, amagold 7, below-one-pass 8, smc 4, funnel 7, banana-and-funnel 2,
+# forward-mode 6, second-order 9, amagold 9, below-one-pass 8, smc 4, funnel 7, banana-and-funnel 2,
 # multinomial 2, network-regression 8, convolutions 4: an hour. BENCH_ARGS=--long adds the sections
 # that are left out of that: lynx_hare of forward-mode 8; rows_1e6 and network of amagold 45; sizes
 # of below-one-pass 15; wine, california, mnist and fashion of smc 40; quality of multinomial 10;

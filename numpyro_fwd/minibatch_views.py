@@ -23,6 +23,7 @@ from numpyro.primitives import Messenger
 from numpyro.util import _validate_model, not_jax_tracer
 
 from blackjax_ext.sgmcmc.potentials import Pair, Rows, StochasticPotential
+from blackjax_ext.sgmcmc.shuffles import distinct
 from blackjax_ext.sgmcmc.sums import add, as_pair, over_rows
 
 __all__ = [
@@ -91,6 +92,18 @@ class given_rows(Messenger):
             rows = self.rows[msg["name"]]
             # the arguments too: NumPyro compares them with the number of rows
             msg["value"], msg["args"] = rows, (msg["args"][0], rows.shape[0])
+
+
+class distinct_rows(Messenger):
+    """Let plates draw the rows of minibatches by a few sorts, where NumPyro takes B rounds of a loop.
+
+    The law is the same: without replacement. A key must be given, as by a seed handler outside.
+    """
+
+    def process_message(self, msg: dict) -> None:
+        """Exchange the function that draws."""
+        if msg["type"] == "plate":
+            msg["fn"] = lambda size, num, rng_key: distinct(rng_key, size, num)
 
 
 class known_shapes(Messenger):

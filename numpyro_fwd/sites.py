@@ -26,7 +26,7 @@ from numpyro.infer.util import (
     potential_energy,
 )
 
-from numpyro_fwd.minibatch_views import FullView
+from numpyro_fwd.minibatch_views import FullView, distinct_rows
 from numpyro_fwd.model import check_sites
 
 __all__ = [
@@ -168,7 +168,7 @@ def view_partial(
         return given
 
     def split_fn(params, rng_key, model_args, model_kwargs):
-        seeded = restarted(with_params(params), rng_key)
+        seeded = restarted(distinct_rows(with_params(params)), rng_key)
         return split_logdensity(seeded, model_args, model_kwargs)
 
     def logprior_fn(z):
@@ -179,7 +179,8 @@ def view_partial(
 
     def potential_fn(params, position, rng_key, model_args, model_kwargs):
         values = {**constrain_params(params), **position}
-        return potential_energy(seed(model, rng_key), model_args, model_kwargs, values)
+        seeded = seed(distinct_rows(model), rng_key)
+        return potential_energy(seeded, model_args, model_kwargs, values)
 
     def loss_fn(params, position, log_weights, model_args, model_kwargs):
         given = restarted(with_params(params, FullView(model)), jax.random.key(0))

@@ -63,6 +63,24 @@ def test_shuffles_are_random():
         assert scipy.stats.chisquare(counts).pvalue > 1e-4
 
 
+@pytest.mark.parametrize(("size", "num"), [(1, 1), (9, 9), (40, 30), (40, 20), (100_000, 300)])
+def test_distinct_rows_are_distinct(size, num):
+    rows = np.asarray(shuffles.distinct(jax.random.key(5), size, num))
+    assert rows.shape == (num,) == np.unique(rows).shape
+    assert rows.min() >= 0 and rows.max() < size
+
+
+def test_distinct_rows_are_every_tuple_alike():
+    """Three of six in order, where a round repeats some of them with probability 4/9."""
+    size, num, draws = 6, 3, 24_000
+    draw = jax.jit(jax.vmap(lambda key: shuffles.distinct(key, size, num)))
+    rows = np.asarray(draw(jax.random.split(jax.random.key(6), draws)))
+    counts = np.bincount(rows @ size ** np.arange(num), minlength=size**num)
+    counts = counts[counts > 0]
+    assert counts.size == 120
+    assert scipy.stats.chisquare(counts).pvalue > 1e-4
+
+
 def test_moments_are_merged(x64):
     values = jnp.asarray(Y[:25], float)
     moments = Moments(jnp.array(0), jnp.zeros(()), jnp.zeros(()))

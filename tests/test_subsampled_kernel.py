@@ -69,6 +69,14 @@ def run(kernel, *data, num_chains=10, num_samples=400, **keywords):
     return mcmc
 
 
+def test_one_leapfrog_step_is_not_adapted_to_where_it_is_unstable():
+    """Near 2 it is, where few proposals are accepted, and its aim of 0.25 would not mind."""
+    kernel = AMAGOLD(levels, acceptance="subsampled", num_integration_steps=1)
+    mcmc = run(kernel, X, GROUP, Y, CLASSES, num_chains=4, num_samples=100)
+    assert float(mcmc.get_extra_fields()["accept_prob"].mean()) > 0.3
+    assert float(mcmc.last_state.adapt_state.step_size.max()) <= 1.0
+
+
 @pytest.fixture(scope="module")
 def subsampled():
     return run(AMAGOLD(coin, acceptance="subsampled", num_integration_steps=3), Y)

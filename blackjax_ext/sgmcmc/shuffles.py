@@ -1,6 +1,6 @@
-r"""Random permutations whose elements are computed one at a time.
+r"""Rows in random order, and some distinct rows, without a random number for every row.
 
-To read rows in random order without replacement, ``jax.random.permutation`` sorts as many random
+*Permutations.* To read rows in random order without replacement, ``jax.random.permutation`` sorts as many random
 numbers as there are rows, which costs more than the pass over the data that it is to save. Here
 :math:`\pi(i)` costs a few integer operations: rounds of
 
@@ -10,6 +10,11 @@ numbers as there are rows, which costs more than the pass over the data that it 
 with random :math:`a_r` and odd :math:`c_r`, each of which is a permutation of the numbers of k
 bits. An image that is not below N goes through them again until it is (cycle walking; Black and
 Rogaway 2002), less than twice on average. A random rotation at the end makes each image uniform.
+
+*Distinct rows.* Draw :math:`B` of :math:`N` rows with replacement; as long as some are equal, draw
+all but the first of them anew. Nothing here depends on how the rows are numbered, so the
+probability of an ordered tuple of distinct rows is that of any other: they are drawn uniformly
+without replacement. A round sorts B numbers.
 """
 
 import jax
@@ -17,7 +22,7 @@ import jax.numpy as jnp
 from blackjax.types import PRNGKey
 from jax import Array
 
-__all__ = ["shuffled"]
+__all__ = ["distinct", "shuffled"]
 
 NUM_ROUNDS = 8
 
@@ -48,3 +53,37 @@ def shuffled(rng_key: PRNGKey, indices: Array, size: int) -> Array:
     images = jax.lax.while_loop(lambda i: jnp.any(i >= size), step, first).astype(indices.dtype)
     images = images - jax.random.randint(key_rotation, (), 0, size)
     return jnp.where(images < 0, images + size, images)
+
+
+def distinct(rng_key: PRNGKey, size: int, num: int) -> Array:
+    """`num` different numbers from 0 to ``size - 1``, each ordered tuple as likely as any other.
+
+    Cost: a few sorts of `num` numbers, or one of `size` numbers where that is less than twice as
+    many.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from blackjax_ext.sgmcmc.shuffles import distinct
+    >>> len(set(distinct(jax.random.key(0), 1_000, 50).tolist()))
+    50
+    """
+    if 2 * num > size:
+        return jax.random.permutation(rng_key, size)[:num]
+
+    def draw_again(carry):
+        round, rows, is_missing = carry
+        new = jax.random.randint(jax.random.fold_in(rng_key, round), (num,), 0, size)
+        rows = jnp.where(is_missing, new, rows)
+        return round + 1, rows, is_repeated(rows)
+
+    first = 0, jnp.zeros(num, int), jnp.ones(num, bool)
+    return jax.lax.while_loop(lambda carry: jnp.any(carry[2]), draw_again, first)[1]
+
+
+def is_repeated(values: Array) -> Array:
+    """Which elements are equal to an earlier one, shape (n,)."""
+    order = jnp.argsort(values, stable=True)
+    in_order = values[order]
+    is_same = jnp.zeros(values.shape, bool).at[1:].set(in_order[1:] == in_order[:-1])
+    return jnp.zeros_like(is_same).at[order].set(is_same)

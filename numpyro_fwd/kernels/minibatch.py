@@ -130,7 +130,7 @@ class MinibatchKernel(BlackJAXKernel):
     """Kernel of an algorithm that takes a stochastic potential, made from a model's plates.
 
     The anchor of the control variate is found before the warm-up and stays. The step size is
-    adapted up to a trajectory of length 2: in whitened coordinates, a longer one turns back.
+    adapted up to 1 and a trajectory of length 2: in whitened coordinates, a longer one turns back.
     """
 
     needs_minibatches = True
@@ -326,7 +326,7 @@ class MinibatchKernel(BlackJAXKernel):
         """In coordinates that the mode has whitened, one that needs no search."""
         if not (self._order and self._adapt_step_size and self._takes_metric()):
             return super()._first_step_size(target, rng_key, inner, metric)
-        most = min(self._step_size, LENGTH / self._num_integration_steps)
+        most = min(self._step_size, self._longest_step())
         return jnp.full(rng_key.shape[:1], most, metric.inverse_sqrt.dtype)
 
     def _kept(self, old: Any, new: Any) -> Any:
@@ -338,9 +338,13 @@ class MinibatchKernel(BlackJAXKernel):
             adapt_state = self._capped(adapt_state)
         return self._kept(inner, new), adapt_state
 
+    def _longest_step(self) -> float:
+        """No trajectory shall turn back, and no step come near 2, where leapfrogs diverge."""
+        return min(LENGTH / self._num_integration_steps, 1.0)
+
     def _capped(self, adapt_state: AdaptState) -> AdaptState:
-        """No step so long that a trajectory would turn back."""
-        most = LENGTH / self._num_integration_steps
+        """No step longer than the longest."""
+        most = self._longest_step()
         averaging = adapt_state.averaging
         averaging = averaging._replace(log_x_avg=jnp.minimum(averaging.log_x_avg, np.log(most)))
         step_size = jnp.minimum(adapt_state.step_size, most)

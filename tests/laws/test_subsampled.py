@@ -43,6 +43,23 @@ def test_acceptance_is_the_product_of_the_factors(order):
     subsampled.acceptance_is_the_product(order)
 
 
+def test_acceptance_is_the_product_over_many_pieces(monkeypatch):
+    """Of the time, with several rounds of events each: their rate is unbiased too."""
+    monkeypatch.setattr(thinning, "PIECE", 2.0)
+    monkeypatch.setattr(thinning, "LANES", 2)
+    subsampled.acceptance_is_the_product()
+
+
+def test_rate_tells_more_than_the_verdict():
+    expanded = subsampled.expansion(2)
+    old, new = (jnp.asarray(x, jnp.float32) for x in subsampled.PAIRS[2][:2])
+    energy = thinning.surrogate(expanded, old)
+    test = jax.jit(jax.vmap(lambda key: thinning.decide(key, expanded, old, energy, new, 2.0)))
+    found = test(jax.random.split(jax.random.key(3), 1_000))
+    assert found.num_rows.mean() > 3
+    assert found.acceptance_rate.std() < 0.5 * found.is_accepted.std()
+
+
 def test_tight_bound_is_enough():
     subsampled.tight_bound_is_enough()
 
@@ -107,6 +124,12 @@ def thin_without_a_veto(key, expanded, move, is_on):
     return events._replace(is_vetoed=jnp.zeros_like(events.is_vetoed))
 
 
+def thin_that_forgets_rounds(key, expanded, move, is_on):
+    """The rate is that of the last round, whether or not a veto came before the end."""
+    events = TRUE_THIN(key, expanded, move, is_on)
+    return events._replace(survival=jnp.maximum(events.survival, 0.5))
+
+
 def table_with_bounds_too_small(psi, margin):
     """A tenth is missing from every bound."""
     return TRUE_TABLE(0.9 * psi, margin)
@@ -136,6 +159,7 @@ def reach_of_the_new_end(old, new, order):
 # the module where a bug is planted, its name there, the bug, and the law that must notice
 MUTATIONS = {
     "cap_on_the_count": (thinning, "thin", thin_with_a_cap, "product"),
+    "rate_forgets_rounds": (thinning, "thin", thin_that_forgets_rounds, "product"),
     "bound_too_small": (expansion, "table_of", table_with_bounds_too_small, "bound"),
     "uniform_rows": (expansion, "table_of", table_of_uniform_rows, "product of order 1"),
     "prior_left_out": (thinning, "surrogate", surrogate_without_prior, "product"),

@@ -109,13 +109,8 @@ EVIDENCE: dict[str, tuple[int, float, dict]] = {
         {"step_size": 0.3, "tempering_ess": 0.9, "l_kernel": "random_walk"},
     ),
     "random_walk, HMC with 4 steps": (
-        *(105, 4),
-        {
-            "step_size": 0.15,
-            "num_integration_steps": 4,
-            "tempering_ess": 0.7,
-            "l_kernel": "random_walk",
-        },
+        *(156, 4),
+        {"step_size": 0.35, "num_integration_steps": 4, "l_kernel": "random_walk"},
     ),
     "gaussian, HMC with 2 steps": (
         *(170, 2),
@@ -165,7 +160,10 @@ def evidence(quick: bool) -> Section:
         root = float(np.sqrt(np.mean(error**2)))
         rows.append([name, num, gradients.mean(), error.mean(), error.std(ddof=1), root])
     theirs = spread["BlackJAX adaptive tempered, MALA"]
-    best = ("reversed, HMC with 2 steps", "reversed, HMC with 3 steps", "MALA, waste-free")
+    shown = (
+        *("reversed, HMC with 2 steps", "reversed, HMC with 3 steps", "MALA, waste-free"),
+        *("random_walk, HMC with 4 steps", "gaussian, HMC with 2 steps"),
+    )
     return Section(
         "Variance of the log evidence",
         f"Logistic regression, {SIZE} coefficients with standard normal priors, {ROWS} rows; "
@@ -174,10 +172,12 @@ def evidence(quick: bool) -> Section:
         "all particles together. Ours scale their steps by the variances of the particles, which "
         "BlackJAX's tempered SMC does not; its step of 0.4 is the best of 0.2, 0.3, 0.4, 0.5. The "
         "first six move unadjusted and are weighted by the backward kernel that is named; the "
-        "others are Metropolis moves. A standard deviation over 50 runs is known to 10 percent.",
+        "others are Metropolis moves. The settings of random_walk with 4 steps have the least RMSE of "
+        "24 that were tried with other seeds; its backward kernel ignores the drift, and that of "
+        "gaussian is fitted to few particles with few ancestors, which is a bias. A standard deviation over 50 runs is known to 10 percent.",
         ["move", "particles", "gradients", "mean error", "standard deviation", "RMSE"],
         rows,
-        [(f"variance, {name} / BlackJAX", spread[f"ours: {name}"] / theirs, 1.0) for name in best],
+        [(f"variance, {name} / BlackJAX", spread[f"ours: {name}"] / theirs, 1.0) for name in shown],
     )
 
 

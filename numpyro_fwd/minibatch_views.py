@@ -95,7 +95,7 @@ class given_rows(Messenger):
 
 
 class distinct_rows(Messenger):
-    """Let plates draw the rows of minibatches by a few sorts, where NumPyro takes B rounds of a loop.
+    """Let plates draw minibatches by a few sorts, where NumPyro takes B rounds of a loop.
 
     The law is the same: without replacement. A key must be given, as by a seed handler outside.
     """

@@ -1,8 +1,8 @@
 r"""Rows in random order, and some distinct rows, without a random number for every row.
 
-*Permutations.* To read rows in random order without replacement, ``jax.random.permutation`` sorts as many random
-numbers as there are rows, which costs more than the pass over the data that it is to save. Here
-:math:`\pi(i)` costs a few integer operations: rounds of
+*Permutations.* To read rows in random order without replacement, ``jax.random.permutation`` sorts
+as many random numbers as there are rows, which costs more than the pass over the data that it is to
+save. Here :math:`\pi(i)` costs a few integer operations: rounds of
 
 .. math::
     i \leftarrow c_r (i + a_r) \bmod 2^k, \qquad i \leftarrow i \oplus (i \gg \lceil k/2 \rceil),

@@ -465,6 +465,22 @@ def means(name: str, x, y, batch: int, steps: tuple, num_samples: int) -> tuple:
     return draws.mean(axis=1), np.asarray(rates, float).mean(axis=1)
 
 
+def small_data_picture(rows: list) -> None:
+    """Errors and acceptance against the step size, as in figures 4 and 8 of the paper."""
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.5), layout="constrained")
+    for data, axis in zip(("australian", "heart"), axes, strict=False):
+        for sampler in SYNTHETIC:
+            line = np.array([row[2:] for row in rows if row[:2] == [data, sampler]], float).T
+            axis.loglog(line[0], line[1], ".-", label=sampler)
+            if sampler == "AMAGOLD":
+                axes[2].semilogx(line[0], line[2], ".-", label=data)
+        axis.set(title=data, xlabel="step size", ylabel="mean squared error")
+        axis.legend(fontsize=7)
+    axes[2].set(title="AMAGOLD", xlabel="step size", ylabel="acceptance", ylim=(0, 1.02))
+    axes[2].legend(fontsize=7)
+    REPORT.picture(figure, "amagold_small_data.png")
+
+
 def small_data(quick: bool) -> Section:
     """Error of the posterior mean on Australian and Heart."""
     num_samples = 200 if quick else 20_000
@@ -489,6 +505,7 @@ def small_data(quick: bool) -> Section:
                 rows.append([name, sampler, step, float(np.mean((mean - truth) ** 2)), rate])
             errors = [f"{row[3]:.2g}" for row in rows[-len(steps) :]]
             print(f"  {name}, {sampler}: {errors}", flush=True)
+    small_data_picture(rows)
     best = {
         (data, sampler): min(row[3] for row in rows if row[:2] == [data, sampler])
         for data, sampler, *_ in rows
@@ -503,7 +520,8 @@ def small_data(quick: bool) -> Section:
         "32 and 16 rows, T = 10, friction 1/4, fresh momentum, no preconditioner, start at zero. "
         "Mean squared error over coordinates of the posterior mean from one chain of "
         f"{num_samples:,} draws, a tenth dropped, against {2 * num_samples:,} draws of NUTS. The "
-        "step size is that of the leapfrog; the paper's 1e-6 to 5e-3 may be its square.",
+        "step size is that of the leapfrog; the paper's 1e-6 to 5e-3 may be its square.\n\n"
+        "![errors and acceptance](amagold_small_data.png)",
         ["data", "sampler", "step size", "mean squared error", "acceptance"],
         rows,
         checks,

@@ -17,6 +17,7 @@ import arviz as az
 import blackjax
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 from numpyro.infer import NUTS
 
@@ -52,6 +53,9 @@ TARGETS = {
     "banana": Target(banana, ("x", "y"), 1.0, 10**0.5),
     "funnel": Target(funnel, ("v", "x"), 0.0, 3.0),
 }
+# what the pictures show of them: the ranges of both coordinates
+RANGES = {"banana": ((-10, 12), (-5, 120)), "funnel": ((-10, 10), (-60, 60))}
+LAGS = 200
 # the paper's Tables 1 and 2: acceptance in percent and ESS of both coordinates
 PUBLISHED = {
     ("banana", "random walk, 1.0"): (50.0, 16_997, 18_094),
@@ -132,14 +136,49 @@ def row(label: str, target: Target, name: str, found: tuple[dict, float]) -> lis
     return [label, *cells, plus_minus(first.mean(1), 2), plus_minus(first.std(1), 2)]
 
 
+def course(found: tuple[dict, float], target: Target) -> dict:
+    """For the picture: draws of a chain, thinned, its first steps, autocorrelations of all."""
+    first, second = (np.asarray(found[0][name], np.float64) for name in target.names)
+    thin = slice(None, None, max(1, first.shape[1] // 2_500))
+    return {
+        "draws": np.stack([first[0, thin], second[0, thin]]),
+        "trace": first[0, :5_000],
+        "autocorrelation": np.mean(az.autocorr(first)[:, : LAGS + 1], axis=0),
+    }
+
+
+def picture(name: str, shown: dict[str, dict]) -> None:
+    """Draws, autocorrelations and the trace of HP-MALA, as in figures 1 to 4 of the paper."""
+    a, b = TARGETS[name].names
+    layout = [[*shown], ["autocorrelation", "autocorrelation", "trace", "trace"]]
+    figure, axes = plt.subplot_mosaic(layout, figsize=(12, 6), layout="constrained")
+    for label, found in shown.items():
+        axes[label].plot(*found["draws"], ".", markersize=1)
+        axes[label].set(title=label, xlabel=a, ylabel=b, xlim=RANGES[name][0], ylim=RANGES[name][1])
+        axes["autocorrelation"].plot(found["autocorrelation"], label=label)
+        if label.startswith("HP-MALA"):
+            axes["trace"].plot(found["trace"], linewidth=0.5)
+            axes["trace"].set(title=f"{a} of {label}", xlabel="step")
+    axes["autocorrelation"].set(title=f"autocorrelation of {a}, mean of all seeds", xlabel="lag")
+    axes["autocorrelation"].legend(fontsize=7)
+    REPORT.picture(figure, f"{REPORT.name}_{name}.png")
+
+
 def table(name: str, title: str, quick: bool) -> Section:
     """A density with every sampler and setting of the paper."""
     target = TARGETS[name]
     num_draws = 500 if quick else DRAWS
     labels = [label for where, label in PUBLISHED if where == name]
-    rows = [row(label, target, name, draws_of(label, target, num_draws)) for label in labels]
-    found = nuts_draws(target, num_draws // 10)
-    rows.append(row(f"NUTS, {num_draws // 10:,} draws", target, name, found))
+    runs = {label: partial(draws_of, label, target, num_draws) for label in labels}
+    nuts = f"NUTS, {num_draws // 10:,} draws"
+    runs[nuts] = partial(nuts_draws, target, num_draws // 10)
+    rows, shown = [], {}
+    for label, run in runs.items():
+        found = run()
+        rows.append(row(label, target, name, found))
+        if label in (*labels[:3], nuts):  # those of the paper's figures
+            shown[label] = course(found, target)
+    picture(name, shown)
     a, b = target.names
     return Section(
         title,
@@ -148,7 +187,7 @@ def table(name: str, title: str, quick: bool) -> Section:
         f"and sd {target.sd:.3g}. A large ESS beside a small sd of {a} is of a chain that has "
         "seen a part of the density only. The paper's ESS of the random walk (100 to 500 times "
         "ours, at a higher acceptance) and of HMC (a ninth to a fourth) does not reproduce; those "
-        "of HP-MALA and MALA do.",
+        f"of HP-MALA and MALA do.\n\n![draws and autocorrelations]({REPORT.name}_{name}.png)",
         [
             "sampler", "acceptance, %", "paper", f"ESS of {a}", "paper's", f"ESS of {b}",
             "paper's ", f"mean of {a}", f"sd of {a}",

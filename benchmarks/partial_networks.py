@@ -203,13 +203,17 @@ def outputs_of(problem: Problem, params: dict, particles: dict, x: Array) -> Arr
 
 
 class Trained(NamedTuple):
-    """What a method leaves, with the seconds it took: parameters and weighted particles."""
+    """What a method leaves: parameters and weighted particles.
+
+    With the seconds it took, the mean ESS, and the validation losses after the epochs.
+    """
 
     params: dict
     particles: dict
     log_weights: Array
     seconds: float
     ess: float
+    losses: np.ndarray
 
 
 class Settings(NamedTuple):
@@ -254,14 +258,14 @@ class Trainer:
         train, validation = jax.tree.map(jnp.asarray, (task.train, task.validation))
         key_start, key_read = jax.random.split(jax.random.key(seed))
         state = self.start(key_start, (*train, self.settings.batch_size))
-        best, least, start = None, np.inf, time.perf_counter()
+        best, least, losses, start = None, np.inf, [], time.perf_counter()
         for epoch in range(self.settings.num_epochs):
             state = self.advance(state, train, steps_of(task, self.settings))
             found = self.read(state, jax.random.fold_in(key_read, epoch))
-            loss = float(self.validate(found, validation))
-            if best is None or loss < least:
-                best, least = found, loss
-        return Trained(*best, time.perf_counter() - start, float("nan"))
+            losses.append(float(self.validate(found, validation)))
+            if best is None or losses[-1] < least:
+                best, least = found, losses[-1]
+        return Trained(*best, time.perf_counter() - start, float("nan"), np.array(losses))
 
 
 class SMC:
@@ -292,7 +296,8 @@ class SMC:
             validation=validation,
             validate_every=num,
         )
-        return Trained(*result[:3], time.perf_counter() - start, float(result.ess.mean()))
+        seconds, ess = time.perf_counter() - start, float(result.ess.mean())
+        return Trained(*result[:3], seconds, ess, np.asarray(result.validation_losses))
 
 
 def uniform(num: int) -> Array:

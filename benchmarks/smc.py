@@ -17,11 +17,12 @@ import blackjax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import optax
 from blackjax.smc import resampling
 from jax.scipy.stats import norm
-from sklearn.metrics import f1_score, precision_score, recall_score, roc_auc_score
+from sklearn.metrics import f1_score, precision_score, recall_score, roc_auc_score, roc_curve
 
 import blackjax_ext
 from benchmarks import data as sources
@@ -214,7 +215,7 @@ def regression_rows(data: str, quick: bool) -> list[list]:
     sizes = QUICK_SIZES if quick else FULL_SIZES if REPORT.is_full else SIZES
     batch_sizes, num_epochs, num_seeds = sizes[data]
     read, width, size = DATA[data]
-    problem, rows = networks.regression(width, size), []
+    problem, rows, losses = networks.regression(width, size), [], {}
     for batch_size in batch_sizes:
         for method, paper in zip(METHODS, PAPER[data, batch_size], strict=True):
             rate = LEARNING_RATES.get(method, 0.01)
@@ -224,21 +225,41 @@ def regression_rows(data: str, quick: bool) -> list[list]:
             for seed in range(num_seeds):
                 key = (method, *settings, seed)
                 found.append(REPORT.once(key, regression_unit, problem, train, read, seed))
-            loss, nll, ess, seconds = np.mean(found, axis=0)
+            scores = [unit["scores"] for unit in found]
+            losses[batch_size, method] = np.mean([unit["losses"] for unit in found], axis=0)
+            loss, nll, ess, seconds = np.mean(scores, axis=0)
             seconds /= num_epochs
-            deviation = np.std(found, axis=0, ddof=1)[0]
+            deviation = np.std(scores, axis=0, ddof=1)[0]
             text = "" if np.isnan(ess) else f"{ess:.1f}"
             rows.append([batch_size, num_epochs, method, loss, deviation, paper, nll, text])
             rows[-1].append(seconds)
+    losses_picture(data, losses)
     return rows
 
 
-def regression_unit(problem, train: Callable, read: Callable, seed: int) -> list:
-    """Scores of one training, effective sample size, seconds."""
+def regression_unit(problem, train: Callable, read: Callable, seed: int) -> dict:
+    """Scores of one training, effective sample size, seconds; validation losses in raw units."""
     task = networks.split_of(read(), seed)
     trained = train(task, seed)
     scores = networks.regression_scores(problem, task, trained)
-    return [*scores, trained.ess, trained.seconds]
+    losses = trained.losses * task.scale**2
+    return {"scores": [*scores, trained.ess, trained.seconds], "losses": losses}
+
+
+def losses_picture(data: str, losses: dict[tuple[int, str], np.ndarray]) -> None:
+    """Validation loss after each epoch, mean over the seeds, as in figure 1 of the paper."""
+    batch_sizes = list(dict.fromkeys(batch_size for batch_size, _ in losses))
+    figure, axes = plt.subplots(
+        1, len(batch_sizes), figsize=(12, 3.5), layout="constrained", sharey=True, squeeze=False
+    )
+    for batch_size, axis in zip(batch_sizes, axes[0], strict=True):
+        for method in METHODS:
+            found = losses[batch_size, method]
+            axis.loglog(np.arange(1, len(found) + 1), found, label=method)
+        axis.set(title=f"batches of {batch_size}", xlabel="epoch")
+    axes[0, 0].set_ylabel("validation loss")
+    axes[0, 0].legend(fontsize=7)
+    REPORT.picture(figure, f"smc_{data}.png")
 
 
 def regression_section(data: str, text: str, quick: bool) -> Section:
@@ -254,7 +275,7 @@ def regression_section(data: str, text: str, quick: bool) -> Section:
         "paper's losses are for 200 epochs"
         + (", which `--full` takes" if data == "california" else "")
         + ". ESS is the mean effective sample size over the steps; seconds are those of a loaded "
-        "machine, with compilation.",
+        f"machine, with compilation.\n\n![validation losses](smc_{data}.png)",
         ["batch", "epochs", "method", "test loss", "sd", "paper", "NLL", "ESS", "s per epoch"],
         regression_rows(data, quick),
     )
@@ -293,8 +314,8 @@ PROBLEMS = {"mnist": (16, nn.tanh), "fashion": (32, nn.relu)}
 IMAGE_SIZES = {"mnist": (4_000, 1_000, 3), "fashion": (1_800, 1_000, 2)}
 
 
-def image_row(problem, settings: Settings, method: str, tasks: tuple) -> list:
-    """Scores of one method; the other task has images that it does not know."""
+def image_unit(problem, settings: Settings, method: str, tasks: tuple) -> dict:
+    """Scores and curves of one method; the other task has images that it does not know."""
     task, other = tasks
     trained = METHODS[method](problem, settings)(task, 0)
     parts = (task.test.x, task.validation.x, other.test.x)
@@ -302,7 +323,26 @@ def image_row(problem, settings: Settings, method: str, tasks: tuple) -> list:
     inside, validation, outside = (networks.energies(each, trained) for each in outputs)
     threshold = float(np.quantile(validation, 0.95))
     scores = networks.image_scores(outputs[0], trained, task.test.y)
-    return [method, *scores, *ood_scores(inside, outside, threshold), trained.seconds]
+    unknown = np.r_[np.zeros(len(inside)), np.ones(len(outside))]
+    share = np.linspace(0, 1, 201)  # of the known images that are called unknown
+    caught = np.interp(share, *roc_curve(unknown, np.r_[inside, outside])[:2])
+    return {
+        "row": [method, *scores, *ood_scores(inside, outside, threshold), trained.seconds],
+        "losses": trained.losses,
+        "curve": [share, caught],
+    }
+
+
+def image_picture(data: str, units: dict[str, dict]) -> None:
+    """Validation losses, and how many unknown images are found, as in figures 2, 3 and 5."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
+    for method, unit in units.items():
+        left.plot(np.arange(1, len(unit["losses"]) + 1), unit["losses"], ".-", label=method)
+        right.plot(*unit["curve"], label=method)
+    left.set(title="validation loss", xlabel="epoch")
+    right.set(title="unknown images", xlabel="false alarms", ylabel="found")
+    left.legend(fontsize=7)
+    REPORT.picture(figure, f"smc_{data}.png")
 
 
 def image_rows(data: str, quick: bool) -> list[list]:
@@ -316,12 +356,14 @@ def image_rows(data: str, quick: bool) -> list[list]:
         for name in sorted(PROBLEMS, key=lambda name: name != data)
     )
     settings = Settings(100, num_epochs, num_particles, learning_rate=0.002)
-    return [
-        REPORT.once(
-            (method, *settings, num_train, num_test), image_row, problem, settings, method, tasks
+    units = {
+        method: REPORT.once(
+            (method, *settings, num_train, num_test), image_unit, problem, settings, method, tasks
         )
         for method in METHODS
-    ]
+    }
+    image_picture(data, units)
+    return [unit["row"] for unit in units.values()]
 
 
 def image_section(data: str, title: str, quick: bool) -> Section:
@@ -338,7 +380,7 @@ def image_section(data: str, title: str, quick: bool) -> Section:
         "on the order of the particles, and is larger. Unknown images are test images of the other "
         "set, called by an energy above the 95 percent quantile of validation images; loss, "
         "accuracy and calibration (ECE, 15 bins) are those of the mixture. So short a training "
-        "shows that everything runs, not which method is best.",
+        f"shows that everything runs, not which method is best.\n\n![curves](smc_{data}.png)",
         [
             *("method", "loss", "accuracy", "ECE", "OOD accuracy", "F1", "precision"),
             *("recall", "specificity", "AUROC", "seconds"),

@@ -25,7 +25,7 @@ FILES = {
 SMC_FILES = {path.stem: path for path in (ROOT / "smc").glob("*.py") if path.stem != "__init__"}
 # what sequential Monte Carlo may import of itself; of mcmc, only what the samplers there share
 SMC_LAYERS = [
-    {"checks", "proposals", "sampler", "training"},
+    {"checks", "offspring", "proposals", "sampler", "training"},
     {"l_kernels", "tempered"},
     {"moves"},
 ]

@@ -36,9 +36,10 @@ Zhao et al., :math:`\gamma_t(\theta_t) / \gamma_{t-1}(\theta_t)`, presume a move
 :math:`\gamma_{t-1}` invariant, which an unadjusted one does not.) What is not exact is the whole:
 :math:`\psi` moves, batches differ, and the particles follow a posterior of the scaled batch.
 
-Cost: K + 1 gradients per particle with `guided`, K without, for K = `num_integration_steps`; the
-one that closes the move also is the gradient of :math:`\psi`. Memory: one gradient in :math:`\psi`
-per particle.
+Cost: K gradients per particle, for K = `num_integration_steps`, of which the one that closes the
+move also is the gradient of :math:`\psi`; with `guided` one more per particle that is distinct
+after resampling (:mod:`blackjax_ext.smc.offspring`). Memory: one gradient in :math:`\psi` per
+particle.
 
 What goes wrong: the scaled likelihood of a small batch changes so much from step to step that a few
 particles take all weight, and nearly every step resamples. `ess` tells; larger batches and shorter
@@ -66,6 +67,7 @@ from blackjax_ext.mcmc.factors import InverseMassMatrix, factorize
 from blackjax_ext.smc import sampler
 from blackjax_ext.smc.checks import check_count, check_particles, check_share
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
+from blackjax_ext.smc.offspring import evaluate_distinct
 from blackjax_ext.smc.proposals import leapfrog, leapfrog_step
 from blackjax_ext.smc.sampler import Population
 from blackjax_ext.smc.training import Local, check_optimizer, descend, target
@@ -178,10 +180,13 @@ def build_kernel(
     def drift(local):
         return local.gradient if is_driven else jnp.zeros_like(local.gradient)
 
-    def move_on(rng_key, x, previous, evaluators, step_size, metric):
+    def move_on(rng_key, before, evaluators, step_size, metric):
         """K leapfrog steps, the last of which also finds the gradient in the parameters."""
         evaluate, evaluate_both = evaluators
-        local = evaluate(x) if guided and is_driven else previous
+        x, local, ancestors = before.particles
+        previous = local
+        if guided and is_driven:
+            local = evaluate_distinct(evaluate, x, ancestors)
         momentum = langevin.normal(rng_key, x.size, x.dtype).reshape(x.shape)
         functions, num_first = (evaluate, drift), num_integration_steps - 1
         move = leapfrog(momentum, x, local, *functions, step_size, num_first, metric)
@@ -204,14 +209,14 @@ def build_kernel(
         key_resample, key_move = jax.random.split(rng_key)
         x, unravel = sampler.ravel(state.position)
         metric = factorize(inverse_mass_matrix, x.shape[1])
-        population = Population((x, state.local), state.log_weights, state.log_evidence)
+        particles = x, state.local, jnp.arange(x.shape[0])
+        population = Population(particles, state.log_weights, state.log_evidence)
         before, is_resampled = sampler.resample_below(
             key_resample, population, ess_threshold, resampling_fn
         )
-        x, previous = before.particles
         evaluators = target(potential_fn, state.params, batch, unravel)
-        move = move_on(key_move, x, previous, evaluators, step_size, metric)
-        log_factors = move.local.logdensity - previous.logdensity
+        move = move_on(key_move, before, evaluators, step_size, metric)
+        log_factors = move.local.logdensity - before.particles[1].logdensity
         log_factors += weigh_back(move, before.log_weights)
         local = move.local._replace(slope=None)
         after = sampler.weigh(before._replace(particles=(move.position, local)), log_factors)

@@ -2,10 +2,9 @@
 
 Each section is a function that measures and returns a table. The sections are kept in
 ``docs/results/amagold.json``, from which ``docs/results/amagold.md`` is written.
-``AMAGOLD_ROWS`` sets the rows of MNIST, 12,000 by default and 60,000 in the paper.
+``--full`` takes all 60,000 images of MNIST and the 5 million draws of the paper.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -32,7 +31,7 @@ from numpyro.infer import HMCECS, NUTS, Predictive, init_to_uniform
 import blackjax_ext
 from benchmarks.data import images, standardized, uci
 from benchmarks.report import Report, Section
-from benchmarks.runs import on_one_core
+from benchmarks.runs import on_one_core, run_chains
 from blackjax_ext import potentials
 from numpyro_fwd import AMAGOLD, L2MC, SGHMC, RandomWalk
 from numpyro_fwd.minibatch_views import FullView
@@ -309,6 +308,18 @@ SYNTHETIC = {
 }
 
 
+WALK = "random walk"
+WALK_STEPS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+def make_sampler(name: str, logdensity: Callable, potential: Any, step_size: Any):
+    """The sampler of a name: on minibatches of the potential, or on the density."""
+    if name == WALK:
+        return blackjax_ext.random_walk(logdensity, step_size)
+    algorithm, _, arguments = SYNTHETIC[name]
+    return getattr(blackjax_ext, algorithm)(potential, step_size, **arguments)
+
+
 def cells(name: str) -> np.ndarray:
     """Probability of each cell, by a fine sum."""
     logdensity, size, edges = GRIDS[name]
@@ -335,15 +346,28 @@ def from_counts(counts: np.ndarray, name: str) -> float:
     return float(np.sum((found - truth) * np.log(found / truth)))
 
 
+def starts_of(target: str) -> jax.Array:
+    """Where the 20 chains begin."""
+    size = GRIDS[target][1]
+    return jax.random.normal(jax.random.key(2), (20, *((size,) if size > 1 else ())))
+
+
+def nuts_divergence(target: str, num_samples: int) -> tuple[float, float]:
+    """That of NumPyro's NUTS from the same starts, after 500 steps of its own warm-up."""
+    kernel = NUTS(potential_fn=lambda z: -GRIDS[target][0](z["x"]))
+    init = {"x": starts_of(target)}
+    run = run_chains(kernel, (), 500, num_samples // 20, 20, ("accept_prob",), 3, init)
+    return symmetric_kl(run.draws["x"], target), float(run.fields["accept_prob"].mean())
+
+
 def divergences(target: str, name: str, steps: tuple, num_samples: int) -> list:
     """Symmetric KL of the draws of 20 chains, and their acceptance, for each step size."""
-    logdensity, size, _ = GRIDS[target]
-    algorithm, noise, arguments = SYNTHETIC[name]
-    potential = potentials.gaussian_noise(logdensity, noise)
-    starts = jax.random.normal(jax.random.key(2), (20, *((size,) if size > 1 else ())))
+    logdensity = GRIDS[target][0]
+    potential = potentials.gaussian_noise(logdensity, 0.0 if name == WALK else SYNTHETIC[name][1])
+    starts = starts_of(target)
 
     def chain(step_size, start, key):
-        sampler = getattr(blackjax_ext, algorithm)(potential, step_size, **arguments)
+        sampler = make_sampler(name, logdensity, potential, step_size)
         key_init, key_steps = jax.random.split(key)
 
         def step(state, key):
@@ -397,9 +421,18 @@ def synthetic(quick: bool) -> Section:
             found = REPORT.once(key, divergences, *key)
             rows += [[target, name, step, *each] for step, each in zip(steps, found, strict=True)]
             axis.plot(steps, [kl for kl, _ in found], marker=".", label=name)
+        key = (target, WALK, WALK_STEPS, num_samples)
+        found = REPORT.once(key, divergences, *key)
+        rows += [[target, WALK, step, *each] for step, each in zip(WALK_STEPS, found, strict=True)]
+        key = (target, "NUTS", num_samples)
+        nuts, rate = REPORT.once(key, nuts_divergence, target, num_samples)
+        rows.append([target, "NUTS", "", nuts, rate])
+        best = min(kl for kl, _ in found)
+        axis.axhline(best, color="C4", linestyle="--", label="random walk, best step")
+        axis.axhline(nuts, color="C5", linestyle="--", label="NUTS")
         axis.set(title=target, xlabel="step size", yscale="log")
     axes[0].set_ylabel("symmetric KL")
-    axes[0].legend()
+    axes[0].legend(fontsize=7)
     step = tuned_step("double well", 1000)
     found = divergences("double well", "AMAGOLD", (step,), num_samples)
     rows.append(["double well", "AMAGOLD, tuned from 0.01", step, *found[0]])
@@ -415,7 +448,8 @@ def synthetic(quick: bool) -> Section:
         "Gradients have noise N(0, I) for SGHMC and AMAGOLD, none for the others; T = 10, friction "
         "1/4 (HMC: none), fresh momentum. Symmetric Kullback-Leibler divergence between the truth "
         f"and the histogram of {num_samples:,} draws of 20 chains, 100 of each dropped, next "
-        "to that of as many independent draws. Much at small steps is slow mixing; 'tuned' finds "
+        "to that of as many independent draws; the random walk and NUTS have as many, and exact "
+        "densities. Much at small steps is slow mixing; 'tuned' finds "
         "the step with an acceptance of 0.85 in 1,000 draws, as in figure 1c.\n\n"
         "![Symmetric KL against the step size](amagold_synthetic.png)",
         ["target", "sampler", "step size", "symmetric KL", "acceptance"],
@@ -442,17 +476,19 @@ def regression(x, y, batch):
 
 def means(name: str, x, y, batch: int, steps: tuple, num_samples: int) -> tuple:
     """Means of the draws of a chain for each step size, without a tenth of them; acceptance."""
-    algorithm, _, arguments = SYNTHETIC[name]
 
     def loglikelihood(slope, row):
         logit = row[0] @ slope
         return row[1] * logit - jax.nn.softplus(logit)
 
+    def logdensity(slope):
+        return -0.5 * slope @ slope + jnp.sum(jax.vmap(partial(loglikelihood, slope))((x, y)))
+
     potential = potentials.minibatch(lambda b: -0.5 * b @ b, loglikelihood, (x, y), batch)
     keys = jax.random.split(jax.random.key(4), num_samples)
 
     def chain(step_size):
-        sampler = getattr(blackjax_ext, algorithm)(potential, step_size, **arguments)
+        sampler = make_sampler(name, logdensity, potential, step_size)
 
         def step(state, key):
             state, info = sampler.step(key, state)
@@ -465,11 +501,14 @@ def means(name: str, x, y, batch: int, steps: tuple, num_samples: int) -> tuple:
     return draws.mean(axis=1), np.asarray(rates, float).mean(axis=1)
 
 
+WALK_STEPS_SMALL = (0.02, 0.05, 0.1, 0.2, 0.4)  # scales of the random walk
+
+
 def small_data_picture(rows: list) -> None:
     """Errors and acceptance against the step size, as in figures 4 and 8 of the paper."""
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.5), layout="constrained")
     for data, axis in zip(("australian", "heart"), axes, strict=False):
-        for sampler in SYNTHETIC:
+        for sampler in (*SYNTHETIC, WALK):
             line = np.array([row[2:] for row in rows if row[:2] == [data, sampler]], float).T
             axis.loglog(line[0], line[1], ".-", label=sampler)
             if sampler == "AMAGOLD":
@@ -483,27 +522,24 @@ def small_data_picture(rows: list) -> None:
 
 def small_data(quick: bool) -> Section:
     """Error of the posterior mean on Australian and Heart."""
-    num_samples = 200 if quick else 20_000
+    num_samples = 200 if quick else 5_000_000 if REPORT.is_full else 20_000
+    num_nuts = min(num_samples, 200_000)
     steps = (0.02,) if quick else (1e-3, 2e-3, 5e-3, 0.01, 0.02)
     rows = []
     for name, batch in (("australian", 32), ("heart", 16)):
         x, y = design(name)
         kernel = NUTS(FullView(partial(regression, batch=batch)), dense_mass=True)
-        mcmc = numpyro.infer.MCMC(
-            kernel,
-            num_warmup=500,
-            num_samples=num_samples,
-            num_chains=2,
-            chain_method="vectorized",
-            progress_bar=False,
-        )
-        mcmc.run(jax.random.key(6), x, y)
-        truth = np.asarray(mcmc.get_samples()["slope"], float).mean(axis=0)
-        for sampler in SYNTHETIC:
-            found = zip(steps, *means(sampler, x, y, batch, steps, num_samples), strict=True)
+        run = run_chains(kernel, (x, y), 500, num_nuts, 3, ("accept_prob",), 6)
+        chains = np.asarray(run.draws["slope"], float).mean(axis=1)
+        truth = chains[:2].mean(axis=0)
+        rate = float(run.fields["accept_prob"][2].mean())
+        rows.append([name, "NUTS", "", float(np.mean((chains[2] - truth) ** 2)), rate])
+        for sampler in (*SYNTHETIC, WALK):
+            sizes = WALK_STEPS_SMALL if sampler == WALK else steps
+            found = zip(sizes, *means(sampler, x, y, batch, sizes, num_samples), strict=True)
             for step, mean, rate in found:
                 rows.append([name, sampler, step, float(np.mean((mean - truth) ** 2)), rate])
-            errors = [f"{row[3]:.2g}" for row in rows[-len(steps) :]]
+            errors = [f"{row[3]:.2g}" for row in rows[-len(sizes) :]]
             print(f"  {name}, {sampler}: {errors}", flush=True)
     small_data_picture(rows)
     best = {
@@ -519,7 +555,8 @@ def small_data(quick: bool) -> Section:
         "Logistic regression with an intercept, covariates standardized, prior N(0, 1), batches of "
         "32 and 16 rows, T = 10, friction 1/4, fresh momentum, no preconditioner, start at zero. "
         "Mean squared error over coordinates of the posterior mean from one chain of "
-        f"{num_samples:,} draws, a tenth dropped, against {2 * num_samples:,} draws of NUTS. The "
+        f"{num_samples:,} draws, a tenth dropped, against {2 * num_nuts:,} draws of NUTS. The "
+        "The third chain of NUTS is compared with the other two. The "
         "step size is that of the leapfrog; the paper's 1e-6 to 5e-3 may be its square.\n\n"
         "![errors and acceptance](amagold_small_data.png)",
         ["data", "sampler", "step size", "mean squared error", "acceptance"],
@@ -625,7 +662,7 @@ def network_row(name: str, b: float, h: float, data: tuple, tests: tuple, num_sa
 
 def network(quick: bool) -> Section:
     """MNIST, with FashionMNIST as the shift."""
-    num_rows = 600 if quick else int(os.environ.get("AMAGOLD_ROWS", "12000"))
+    num_rows = 600 if quick else 60_000 if REPORT.is_full else 12_000
     num_test = min(num_rows // 3, 10_000)
     x, y = pixels("mnist", "train")
     data = (jnp.asarray(x[:num_rows]), jnp.asarray(y[:num_rows]))
@@ -650,8 +687,8 @@ def network(quick: bool) -> Section:
         "number of rows: step size sqrt(h / N), friction b / step size; the paper does not say its "
         "units, and its SGHMC diverges where b is small, which ours does not. Errors on "
         f"{num_test:,} test images; mean entropies of the predictive distributions there and on "
-        "FashionMNIST, where larger is better. At the paper's size: AMAGOLD_ROWS=60000, of which "
-        "the paper's errors are.",
+        "FashionMNIST, where larger is better. `--full` takes the paper's 60,000 images, of which "
+        "its errors are.",
         [
             *("sampler", "b", "h", "test error, %", "paper, %", "acceptance", "entropy"),
             "entropy, shifted",

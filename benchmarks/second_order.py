@@ -419,10 +419,14 @@ SHOWN = [
 LAGS = 100
 
 
-def regression_unit(target: str, name: str, make: Callable, quick: bool) -> dict:
+def num_draws(quick: bool) -> int:
+    """Draws of a chain; the paper's with ``--full``."""
+    return 200 if quick else 100_000 if REPORT.is_full else 10_000
+
+
+def regression_unit(target: str, name: str, make: Callable, num_samples: int) -> dict:
     """A row of the table, and what the picture shows of the first coordinate."""
     model, data, _ = REGRESSIONS[target]
-    num_samples = 200 if quick else 10_000
     num_warmup = num_samples // 10 if "paper" in name or "AM" in name else 1_000
     num_warmup = min(num_warmup, num_samples)
     if name == "NUTS":
@@ -470,10 +474,11 @@ def regressions(quick: bool) -> Section:
     rows, checks = [], []
     for target in ["logistic"] if quick else REGRESSIONS:
         metric = REGRESSIONS[target][2]
-        samplers = regression_samplers(metric, 220 if quick else 11_000)
+        num = num_draws(quick)
+        samplers = regression_samplers(metric, num + num // 10)
         names = ["MALA of the paper", "ALSMMALA"] if quick else list(samplers)
         units = {
-            name: REPORT.once((target, name), regression_unit, target, name, samplers[name], quick)
+            name: REPORT.once((target, name), regression_unit, target, name, samplers[name], num)
             for name in names
         }
         regression_picture(target, units)
@@ -487,7 +492,8 @@ def regressions(quick: bool) -> Section:
         "Regressions and the t density",
         "Logistic regression on the Swiss bank notes, Poisson regression on the trees of Barro "
         "Colorado (four coefficients each, prior N(0, 100 I)) and a t density in 20 dimensions. "
-        "Ten vectorized chains of 10,000 draws (NUTS 2,000). 'MALA of the paper' has no "
+        f"Ten vectorized chains of {num_draws(quick):,} draws (NUTS a fifth; `--full` takes the "
+        "paper's 100,000). 'MALA of the paper' has no "
         "preconditioner; SMMALA, AMSMMALA and 'ALSMMALA of the paper's schedule' have none but "
         "their metric (expected Fisher information plus the prior's precision; SoftAbs with alpha "
         "= 1000 for the t density); the schedule is exp(-7 i / n). The others adapt a dense one; "

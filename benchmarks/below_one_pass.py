@@ -425,6 +425,7 @@ def accuracy(quick: bool) -> Section:
     nuts = kept("NUTS", of_nuts, problem, length, expansion)
     ours = kept(OURS, of_amagold, problem, length if quick else 10_000)
     full = kept(WHOLE, of_amagold, problem, length, "full")
+    walk = kept(WALK, of_random_walk, problem, 10 * length, expansion)
     laplace = kept("Laplace", of_laplace, problem, length // 4, expansion)
     normal = np.random.default_rng(4).multivariate_normal(
         np.asarray(expansion.position["slope"]), np.asarray(expansion.metric.inverse()), 100_000
@@ -435,6 +436,7 @@ def accuracy(quick: bool) -> Section:
         WHOLE: full,
         "Laplace, resampled by importance": laplace,
         "NUTS": nuts,
+        WALK: walk,
     }
     for sampler, each in found.items():
         ess = each.acceptance * len(each.draws) if "Laplace" in sampler else each.ess
@@ -481,6 +483,7 @@ def cost_row(num_rows: int, quick: bool) -> list:
     """A row of the table of `cost`."""
     problem = simulated(logistic_model, num_rows, 5 if quick else 20)
     seconds, found, setup = per_step(problem, 100 if quick else 10_000)
+    jax.clear_caches()  # programs hold the data that they were made for
     return [num_rows, 1e6 * seconds, found.rows, found.acceptance, setup]
 
 

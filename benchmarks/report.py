@@ -204,6 +204,7 @@ class Report:
             if not options.quick:
                 self.save(options.output, {name: section})
                 self.units_of(name, options).forget()
+            jax.clear_caches()  # programs hold the data that they were made for
 
     def chosen(self, options: argparse.Namespace) -> list[str]:
         """Sections to run: those named, or all but the long ones."""

@@ -71,12 +71,12 @@ pytest: $(INSTALLED)
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
 
-# Estimates for two idle cores, in minutes, from the times in docs/results: acceptance-targets 5,
-# forward-mode 6, second-order 9, amagold 9, below-one-pass 8, smc 4, funnel 7, banana-and-funnel 2,
-# multinomial 2, network-regression 8, convolutions 4: an hour. BENCH_ARGS=--long adds the sections
-# that are left out of that: lynx_hare of forward-mode 8; rows_1e6 and network of amagold 45; sizes
-# of below-one-pass 15; wine, california, mnist and fashion of smc 40; quality of multinomial 10;
-# tempered of network-regression 6. The pages say how long each section took.
+# Minutes on two cores: acceptance-targets 3, forward-mode 4, second-order 11, amagold 8,
+# below-one-pass 9, smc 5, funnel 7, banana-and-funnel 2, multinomial 2, convolutions 4: an hour.
+# BENCH_ARGS=--long adds the sections that are left out of that: lynx_hare of forward-mode 8;
+# rows_1e6 and network of amagold 45; sizes of below-one-pass 15; wine, california, mnist and fashion
+# of smc 40; quality of multinomial 10; posterior and tempered of network-regression 30. The pages
+# say how long each section took.
 # What is interrupted goes on where it stopped when it is run again; BENCH_ARGS=--fresh forgets it.
 # bench-gpu needs an accelerator, and is not among them.
 BENCH_ARGS ?=

@@ -266,7 +266,7 @@ REPORT = Report(
     "network_regression",
     "Network regression, beside the paper",
     {"posterior": posterior, "tempered": tempered},
-    long=("tempered",),
+    long=("posterior", "tempered"),
 )
 
 if __name__ == "__main__":

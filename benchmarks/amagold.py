@@ -14,6 +14,12 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
+from benchmarks.runs import on_one_core, run_chains
+
+# a network needs all cores
+if __name__ == "__main__" and {"network", "memory"}.isdisjoint(sys.argv):
+    on_one_core()  # before blackjax is imported, which makes jax start its threads
+
 import arviz as az
 import jax
 import jax.numpy as jnp
@@ -31,7 +37,6 @@ from numpyro.infer import HMCECS, NUTS, Predictive, init_to_uniform
 import blackjax_ext
 from benchmarks.data import images, standardized, uci
 from benchmarks.report import Report, Section
-from benchmarks.runs import on_one_core, run_chains
 from blackjax_ext import potentials
 from numpyro_fwd import AMAGOLD, L2MC, SGHMC, RandomWalk
 from numpyro_fwd.minibatch_views import FullView
@@ -754,6 +759,4 @@ REPORT = Report(
 )
 
 if __name__ == "__main__":
-    if {"network", "memory"}.isdisjoint(sys.argv):  # a network needs all cores
-        on_one_core()
     REPORT.main()

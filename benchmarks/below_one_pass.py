@@ -14,6 +14,11 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
+from benchmarks.runs import on_one_core
+
+if __name__ == "__main__":
+    on_one_core()  # before blackjax is imported, which makes jax start its threads
+
 import arviz as az
 import jax
 import jax.numpy as jnp
@@ -24,7 +29,6 @@ from numpyro.infer import HMCECS, NUTS, init_to_value
 
 from benchmarks import data as sources
 from benchmarks.report import Report, Section
-from benchmarks.runs import on_one_core
 from blackjax_ext import potentials
 from numpyro_fwd import AMAGOLD, RandomWalk
 from numpyro_fwd.minibatch_views import FullView
@@ -601,5 +605,4 @@ REPORT = Report(
 )
 
 if __name__ == "__main__":
-    on_one_core()
     REPORT.main()

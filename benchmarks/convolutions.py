@@ -341,6 +341,7 @@ REPORT = Report(
     "convolutions",
     "A convolutional network, beside the paper",
     {"accuracy": accuracy, "memory": memory, "wall": wall},
+    long=("accuracy",),
 )
 
 if __name__ == "__main__":

@@ -124,8 +124,8 @@ def thin_without_a_veto(key, expanded, move, is_on):
     return events._replace(is_vetoed=jnp.zeros_like(events.is_vetoed))
 
 
-def thin_that_forgets_rounds(key, expanded, move, is_on):
-    """The rate is that of the last round, whether or not a veto came before the end."""
+def thin_with_a_high_rate(key, expanded, move, is_on):
+    """The rate that is told is never below one half; what is accepted is right."""
     events = TRUE_THIN(key, expanded, move, is_on)
     return events._replace(survival=jnp.maximum(events.survival, 0.5))
 
@@ -159,7 +159,7 @@ def reach_of_the_new_end(old, new, order):
 # the module where a bug is planted, its name there, the bug, and the law that must notice
 MUTATIONS = {
     "cap_on_the_count": (thinning, "thin", thin_with_a_cap, "product"),
-    "rate_forgets_rounds": (thinning, "thin", thin_that_forgets_rounds, "product"),
+    "rate_too_high": (thinning, "thin", thin_with_a_high_rate, "product"),
     "bound_too_small": (expansion, "table_of", table_with_bounds_too_small, "bound"),
     "uniform_rows": (expansion, "table_of", table_of_uniform_rows, "product of order 1"),
     "prior_left_out": (thinning, "surrogate", surrogate_without_prior, "product"),

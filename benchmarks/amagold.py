@@ -596,18 +596,25 @@ def classifier(x, y=None, batch=None):
         numpyro.sample("y", dist.Categorical(logits=logits), obs=None if y is None else y[rows])
 
 
-def ensemble(kernel: Any, data: tuple, num_samples: int, thinning: int) -> tuple:
-    """Draws of the network's parameters, and the acceptance."""
-    state = kernel.init(jax.random.key(7), 1, None, data, {})
+def ensemble(
+    kernel: Any, data: tuple, num_samples: int, thinning: int, num_warmup: int = 0, z: Any = None
+) -> tuple:
+    """Draws of the network's parameters after a warm-up, and the acceptance; `z` is the start."""
+    state = kernel.init(jax.random.key(7), max(num_warmup, 1), z, data, {})
 
     def step(data, state, _):
         state = kernel.sample(state, data, {})
         return state, state.accept_prob
 
-    epoch = jax.jit(lambda data, state: jax.lax.scan(partial(step, data), state, length=thinning))
+    @partial(jax.jit, static_argnums=2)
+    def steps(data, state, length):
+        return jax.lax.scan(partial(step, data), state, length=length)
+
+    if num_warmup:
+        state, _ = steps(data, state, num_warmup)
     draws, rates = [], []
     for _ in range(num_samples):
-        state, rate = epoch(data, state)
+        state, rate = steps(data, state, thinning)
         draws.append(state.z)
         rates.append(float(jnp.mean(rate)))
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *draws), float(np.mean(rates))
@@ -638,8 +645,8 @@ ERRORS = {
 }
 
 
-def network_row(name: str, b: float, h: float, data: tuple, tests: tuple, num_samples: int) -> list:
-    num_rows = len(data[1])
+def minibatch_kernel(name: str, b: float, h: float, num_rows: int) -> Any:
+    """AMAGOLD or SGHMC with the settings of the paper, from a network that SGD has trained."""
     step_size = (h / num_rows) ** 0.5
     options: dict[str, Any] = {
         "control_variate": None,
@@ -655,14 +662,47 @@ def network_row(name: str, b: float, h: float, data: tuple, tests: tuple, num_sa
     if name == "AMAGOLD":
         options["adapt_step_size"] = False
     make = {"AMAGOLD": AMAGOLD, "SGHMC": SGHMC}[name]
-    kernel = make(partial(classifier, batch=num_rows // 30), **options)
-    # three transitions of ten minibatches are one epoch
-    draws, rate = ensemble(kernel, data, num_samples, 3)
+    return make(partial(classifier, batch=num_rows // 30), **options)
+
+
+def predictions(draws: Any, tests: tuple) -> tuple[float, float, float]:
+    """Test error in percent, and mean entropies on the test images and on the shifted ones."""
     (x, y), (shifted, _) = tests
     probabilities = predict(draws, x)
     error = float(100 * np.mean(probabilities.argmax(axis=1) != y))
-    entropies = entropy(probabilities), entropy(predict(draws, shifted))
+    return error, entropy(probabilities), entropy(predict(draws, shifted))
+
+
+def network_row(name: str, b: float, h: float, data: tuple, tests: tuple, num_samples: int) -> list:
+    """A row of AMAGOLD or SGHMC."""
+    # three transitions of ten minibatches are one epoch
+    draws, rate = ensemble(minibatch_kernel(name, b, h, len(data[1])), data, num_samples, 3)
+    error, *entropies = predictions(draws, tests)
     return [name, b, h, error, ERRORS[name, b, h], rate, *entropies]
+
+
+DEPTH = 3  # of the trees of NUTS
+
+
+def peer_rows(data: tuple, tests: tuple, num_samples: int) -> list[list]:
+    """The trained network alone, and NUTS and a random walk on all images from there."""
+    trained = minibatch_kernel("AMAGOLD", *next(iter(ERRORS))[1:], len(data[1]))
+    z = trained.init(jax.random.key(7), 1, None, data, {}).z
+    fixed = {"adapt_mass_matrix": False, "step_size": 1e-3}
+    kernels = {  # and steps in a draw
+        "random walk": (RandomWalk(classifier, **fixed), 30),
+        f"NUTS, at most {2**DEPTH - 1} leapfrog steps": (
+            *(NUTS(classifier, max_tree_depth=DEPTH, **fixed), 1),
+        ),
+    }
+    error, *entropies = predictions(jax.tree.map(lambda leaf: leaf[None], z), tests)
+    rows = [["trained network", "", "", error, "", "", *entropies]]
+    for name, (kernel, thinning) in kernels.items():
+        lengths = (num_samples, thinning, num_samples * thinning)
+        draws, rate = ensemble(kernel, data, *lengths, z)
+        error, *entropies = predictions(draws, tests)
+        rows.append([name, "", "", error, "", rate, *entropies])
+    return rows
 
 
 def network(quick: bool) -> Section:
@@ -684,6 +724,7 @@ def network(quick: bool) -> Section:
         for b, h in (settings[:1] if quick else settings)
     ]
     errors = {name: [row[3] for row in rows if row[0] == name] for name in ("SGHMC", "AMAGOLD")}
+    peers = REPORT.once(("peers", num_rows, num_draws), peer_rows, data, tests, num_draws)
     return Section(
         "A Bayesian network on MNIST",
         f"Two hidden layers of 500 and 256 (523,326 parameters), priors N(0, 1), {num_rows:,} "
@@ -692,13 +733,15 @@ def network(quick: bool) -> Section:
         "number of rows: step size sqrt(h / N), friction b / step size; the paper does not say its "
         "units, and its SGHMC diverges where b is small, which ours does not. Errors on "
         f"{num_test:,} test images; mean entropies of the predictive distributions there and on "
-        "FashionMNIST, where larger is better. `--full` takes the paper's 60,000 images, of which "
-        "its errors are.",
+        "FashionMNIST, where larger is better. The trained network is the start of all; from there "
+        "NUTS and a random walk, on all images, adapt their step size in as many steps as they "
+        "sample afterwards: a draw is a tree of NUTS, and 30 steps of the random walk. `--full` "
+        "takes the paper's 60,000 images, of which its errors are.",
         [
             *("sampler", "b", "h", "test error, %", "paper, %", "acceptance", "entropy"),
             "entropy, shifted",
         ],
-        rows,
+        [*peers, *rows],
         [("worst / best error of AMAGOLD", max(errors["AMAGOLD"]) / min(errors["AMAGOLD"]), 1.1)],
     )
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
+import blackjax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -101,8 +102,24 @@ def parameters(rng_key):
     return PAPERS.init(rng_key, jnp.zeros((1, 32, 32, 3)))
 
 
+def nuts_functions() -> tuple[Callable, Callable]:
+    """The same of BlackJAX's NUTS with at most 7 leapfrog steps."""
+
+    def init(rng_key, position, *data):
+        return blackjax.nuts.init(position, lambda x: logdensity(x, *data))
+
+    def step(rng_key, state, *data):
+        metric = jnp.ones(ravel_pytree(state.position)[0].size)
+        arguments = (rng_key, state, lambda x: logdensity(x, *data), STEP_SIZE, metric)
+        return blackjax.nuts.build_kernel()(*arguments, max_num_doublings=3)[0]
+
+    return init, step
+
+
 def functions_of(name: str) -> tuple[Callable, Callable]:
     """Init and step of a sampler, with the data as arguments."""
+    if name == "nuts":
+        return nuts_functions()
     algorithm = getattr(blackjax_ext, name)
 
     def init(rng_key, position, *data):
@@ -143,7 +160,7 @@ def memory(quick: bool) -> Section:
     numbers = (100, 300) if quick else (1_000, 10_000, 30_000)
     found = {
         label: [gibibytes(name, number) for number in numbers]
-        for label, name in samplers(quick).items()
+        for label, name in [*samplers(quick).items(), ("NUTS", "nuts")]
     }
     rows = [
         [label, *used, used[-1] / found["MALA"][-1], PUBLISHED.get(label, ("", ""))[1]]
@@ -154,7 +171,8 @@ def memory(quick: bool) -> Section:
         "GiB of temporary memory by XLA's analysis of the compiled step, all images at once. The "
         "paper's column: seconds per step at 30,000 images on its GPU, where MALA did not fit. The "
         "line samplers evaluate twice, one after the other, yet XLA's CPU backend gives the second "
-        "evaluation memory of its own, so that nothing of the advantage is left here.",
+        "evaluation memory of its own, so that nothing of the advantage is left here. NUTS is "
+        "BlackJAX's, which evaluates one gradient after the other.",
         ["sampler", *(f"{number:,} images" for number in numbers), "of MALA's", "paper"],
         rows,
     )

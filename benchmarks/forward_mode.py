@@ -30,7 +30,7 @@ from numpyro.infer.util import initialize_model  # noqa: E402
 import blackjax_ext  # noqa: E402
 from benchmarks import data, models  # noqa: E402
 from benchmarks.report import Report, Section  # noqa: E402
-from benchmarks.runs import run_chains  # noqa: E402
+from benchmarks.runs import run_chains, worst_errors  # noqa: E402
 from blackjax_ext.mcmc import langevin, tangents  # noqa: E402
 from numpyro_fwd import (  # noqa: E402
     FMALA,
@@ -239,11 +239,14 @@ def normal_logdensity(x):
     return -0.5 * x @ x
 
 
-@partial(jax.jit, static_argnames=("size", "num_chains", "num_steps", "options"))
-def ess_per_step(step_size, size: int, num_chains: int, num_steps: int, options: tuple):
-    """Mean over coordinates of the ESS of FMALA on a normal, started in equilibrium."""
+@partial(jax.jit, static_argnames=("size", "num_chains", "num_steps", "options", "name"))
+def ess_per_step(
+    step_size, size: int, num_chains: int, num_steps: int, options: tuple, name: str = "fmala"
+):
+    """Mean over coordinates of the ESS of a sampler on a normal, started in equilibrium."""
     law = {k: v for k, v in options if k != "persistent_tangent"}
-    kernel = partial(blackjax_ext.fmala.build_kernel(), **dict(options))
+    algorithm = getattr(blackjax_ext, name)
+    kernel = partial(algorithm.build_kernel(), **dict(options))
     key_start, key_init, key_steps = jax.random.split(jax.random.key(size), 3)
     x = jax.random.normal(key_start, (num_chains, size))
 
@@ -252,7 +255,7 @@ def ess_per_step(step_size, size: int, num_chains: int, num_steps: int, options:
             state, _ = kernel(key, state, normal_logdensity, step_size)
             return state, state.position
 
-        state = blackjax_ext.fmala.init(x, normal_logdensity, key_init, **law)
+        state = algorithm.init(x, normal_logdensity, key_init, **law)
         return jax.lax.scan(step, state, jax.random.split(key, num_steps))[1]
 
     keys = (jax.random.split(key, num_chains) for key in (key_init, key_steps))
@@ -262,11 +265,11 @@ def ess_per_step(step_size, size: int, num_chains: int, num_steps: int, options:
     return jnp.mean(ess) / (num_chains * num_steps)
 
 
-def tuned_ess(size: int, quick: bool, **options) -> tuple[float, float]:
+def tuned_ess(size: int, quick: bool, name: str = "fmala", **options) -> tuple[float, float]:
     """Best ESS per step over a grid of step sizes, and that step size."""
     grid = np.array([1.8, 2.4, 3.0] if quick else [1.5, 1.8, 2.1, 2.4, 2.7, 3.0]) / size**0.5
     shape = (size, 16, 1000) if quick else (size, 64, 10_000 if size > 10 else 4000)
-    ess = [float(ess_per_step(eps, *shape, tuple(options.items()))) for eps in grid]
+    ess = [float(ess_per_step(eps, *shape, tuple(options.items()), name)) for eps in grid]
     return max(zip(ess, grid, strict=True))
 
 
@@ -278,12 +281,15 @@ def persistent(quick: bool) -> Section:
         for keep in (True, False):
             per_step, step_size = tuned_ess(size, quick, persistent_tangent=keep)
             ess[keep] = per_step / (1 if keep else 2)
-            rows.append([size, keep, step_size, 1e3 * per_step, 1e3 * ess[keep]])
+            rows.append([size, str(keep), step_size, 1e3 * per_step, 1e3 * ess[keep]])
+        per_step, step_size = tuned_ess(size, quick, "random_walk")
+        rows.append([size, "random walk", step_size, 1e3 * per_step, ""])
         checks.append((f"False / True, D = {size}", ess[False] / ess[True], 0.6))
     return Section(
         "What a persistent tangent is worth",
         "FMALA on a standard normal, mean ESS of the coordinates, step size chosen from a grid. A "
-        "step costs one JVP with `persistent_tangent=True` and two with `False`.",
+        "step costs one JVP with `persistent_tangent=True` and two with `False`; a random walk "
+        "needs none.",
         ["D", "`persistent_tangent`", "step size", "ESS / 1000 steps", "ESS / 1000 JVPs"],
         rows,
         checks,
@@ -429,36 +435,47 @@ def lynx_hare_settings() -> dict[str, Setting]:
     return settings
 
 
-def lynx_hare_row(name: str, setting: Setting, quick: bool) -> list:
+def lynx_hare_unit(name: str, setting: Setting, quick: bool) -> dict:
+    """A row of the table, and the moments."""
     num_warmup, num_samples = 1_000 if "NUTS" in name else 2_000, setting.num_samples
     if quick:
         num_warmup, num_samples = num_warmup // 10, num_samples // 20
     kernel = setting.make(models.lynx_hare, dense_mass=True)
     run = run_chains(kernel, data.lynx_hare(), num_warmup, num_samples)
     rates = [run.ess / run.sampling, run.ess / (run.sampling + run.warmup)]
-    return [
-        *(name, num_samples, run.ess, run.rhat, run.warmup, run.sampling, run.compilation),
-        *rates,
-    ]
+    found = [run.ess, run.rhat, run.warmup, run.sampling, run.compilation]
+    return {"row": [name, num_samples], "found": [*found, *rates], "moments": run.moments}
 
 
 def lynx_hare(quick: bool) -> Section:
     """ESS per second of every sampler on the lynx-hare posterior."""
     settings = lynx_hare_settings()
     names = ["FMALA, K = 8", "NUTS, vectorized"] if quick else settings
-    rows = [REPORT.once((name,), lynx_hare_row, name, settings[name], quick) for name in names]
-    nuts = max(row[-2] for row in rows if row[0].startswith("NUTS"))
-    rows = [[*row, row[-2] / nuts] for row in rows]
+    units = {
+        name: REPORT.once((name,), lynx_hare_unit, name, settings[name], quick) for name in names
+    }
+    nuts = units["NUTS, vectorized"]
+    rows = [
+        [
+            *(*unit["row"], *worst_errors(unit["moments"], nuts["moments"])),
+            *(*unit["found"], unit["found"][-2] / nuts["found"][-2]),
+        ]
+        for unit in units.values()
+    ]
     return Section(
         "Lynx and hare",
         "The Lotka-Volterra posterior of `benchmarks/models.py`: 8 parameters, an adaptive solver "
         "with a `while_loop`, no reverse mode. Four chains, `dense_mass=True`, defaults otherwise; "
-        "least bulk ESS and worst R-hat of the unconstrained parameters. The times are without "
+        "least bulk ESS and worst R-hat of the unconstrained parameters. Errors, the worst of a "
+        "parameter, are against NUTS: of the mean, in standard deviations, and of the standard "
+        "deviation, relative. The times are without "
         "compilation and the search for a start, which have their own column. NUTS is given a "
         "rough guess to start from; the others start at random and find their own way.",
         [
             "sampler",
             "draws per chain",
+            "error of mean",
+            "error of sd",
             "ESS",
             "R-hat",
             "warm-up, s",
@@ -466,7 +483,7 @@ def lynx_hare(quick: bool) -> Section:
             "compilation and start, s",
             "ESS/s",
             "ESS/s with warm-up",
-            "ESS/s over best NUTS",
+            "ESS/s over NUTS",
         ],
         rows,
     )

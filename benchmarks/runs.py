@@ -11,7 +11,7 @@ import arviz as az
 import jax
 import numpy as np
 
-__all__ = ["Run", "best_step_size", "on_one_core", "run_chains", "timed"]
+__all__ = ["Run", "best_step_size", "on_one_core", "run_chains", "timed", "worst_errors"]
 
 
 @dataclasses.dataclass
@@ -39,6 +39,22 @@ class Run:
     def rhat(self) -> float:
         """Worst R-hat."""
         return max(float(v.max()) for v in az.rhat(az.convert_to_dataset(self.draws)).values())
+
+    @property
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of each coordinate of all sites, all chains together."""
+        flat = [v.reshape(v.shape[0] * v.shape[1], -1) for v in self.draws.values()]
+        every = np.concatenate(flat, axis=1).astype(np.float64)
+        return every.mean(0), every.std(0)
+
+
+def worst_errors(
+    found: tuple[np.ndarray, np.ndarray], truth: tuple[np.ndarray, np.ndarray]
+) -> tuple[float, float]:
+    """Largest error of a mean, in standard deviations, and of a standard deviation, relative."""
+    (mean, sd), (true_mean, true_sd) = found, truth
+    of_mean, of_sd = np.abs(mean - true_mean) / true_sd, np.abs(sd / true_sd - 1)
+    return float(of_mean.max()), float(of_sd.max())
 
 
 def on_one_core() -> None:
@@ -70,11 +86,13 @@ def run_chains(
     seed: int = 0,
     init: Any = None,
     clock: Callable[[], float] = time.perf_counter,
+    repeats: int = 1,
 ) -> Run:
     """Vectorized chains of `kernel` on its model with the arguments `data`.
 
     `init` holds unconstrained starts, (chains, ...); None leaves them to the kernel. `clock` gives
-    the seconds: `time.process_time` for the processor, which other processes do not change.
+    the seconds: `time.process_time` for the processor, which other processes do not change. The
+    same draws are made `repeats` times, and the least time is that of the sampling.
     """
 
     def collect(data, state, _):
@@ -95,8 +113,9 @@ def run_chains(
     compilation = clock() - start
     state, warmup = timed(warm, first, data, clock=clock)
     (_, collected), sampling = timed(draw, state, data, clock=clock)
+    again = [timed(draw, state, data, clock=clock)[1] for _ in range(1, repeats)]
     draws, found = jax.tree.map(lambda x: np.moveaxis(np.asarray(x), 0, 1), collected)
-    return Run(draws, found, compilation, warmup, sampling)
+    return Run(draws, found, compilation, warmup, min([sampling, *again]))
 
 
 def best_step_size(step_sizes: np.ndarray, losses: Any) -> float:

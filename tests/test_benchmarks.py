@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from jax.flatten_util import ravel_pytree
 from numpyro.infer.util import initialize_model
@@ -15,6 +16,7 @@ from benchmarks import (
     convolutions,
     data,
     forward_mode,
+    full_networks,
     gpu,
     models,
     multinomial,
@@ -160,6 +162,61 @@ def test_temperature_divides_the_density():
     network, x = models.make_network(jax.random.key(0), depth=1, width=3), jnp.ones((4, 1))
     cold, warm = (network_regression.logdensity(network, x, 2 * x, t) for t in (1.0, 400.0))
     np.testing.assert_allclose(warm, cold / 400, rtol=1e-6)
+
+
+def small_task(num_rows=30):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(num_rows, 3))
+    return partial_networks.split_of((x, x[:, 0] + 0.1 * rng.normal(size=num_rows)), 0)
+
+
+def test_density_of_a_network_whose_weights_are_all_sampled():
+    """What NumPyro makes of the priors that the page states."""
+    problem = full_networks.problem_of(4, small_task())
+    position, (x, y, *_) = problem.start(jax.random.key(1)), problem.data
+
+    def prior(name, leaf, value):
+        is_scaled = leaf == "kernel" and name != partial_networks.FIRST
+        scale = len(value) ** -0.5 if is_scaled else 1.0
+        return dist.Normal(0, scale).log_prob(value * scale).sum() + value.size * np.log(scale)
+
+    terms = [
+        prior(name, leaf, value)
+        for name, leaves in position.weights.items()
+        for leaf, value in leaves.items()
+    ]
+    kept = problem.collect(position, *problem.data)
+    assert len(kept.test) == 3
+    outputs = full_networks.outputs(partial_networks.Dense3(4), position, x)
+    expected = sum(terms) + dist.Normal(0, 1).log_prob(position.log_noise)
+    expected += dist.Normal(outputs, kept.noise).log_prob(y).sum()
+    np.testing.assert_allclose(problem.logdensity(position, *problem.data), expected, rtol=1e-5)
+
+
+def test_weights_that_are_scaled():
+    problem = full_networks.problem_of(4, small_task())
+    weights = problem.start(jax.random.key(1)).weights
+    found = full_networks.scaled(weights)
+    for name, leaves in found.items():
+        by = 1.0 if name == partial_networks.FIRST else 2.0  # the square root of four inputs
+        np.testing.assert_allclose(by * leaves["kernel"], weights[name]["kernel"], rtol=1e-6)
+        np.testing.assert_array_equal(leaves["bias"], weights[name]["bias"])
+
+
+def test_scores_of_samplers_are_those_of_partial_networks():
+    """Both tables score alike: here the same draws go through both."""
+    task, rng = small_task(), np.random.default_rng(1)
+    outputs, noise = rng.normal(size=(5, 3)), np.full(5, 0.6)
+    error, nll = full_networks.scores(full_networks.Outputs(outputs, outputs, noise), task)
+    assert abs(error - np.mean((outputs.mean(0) - task.test.y) ** 2) * task.scale**2) < 1e-6
+    terms = np.array([dist.Normal(row, 0.6).log_prob(task.test.y) for row in outputs])
+    assert abs(nll + np.log(np.exp(terms).mean(0)).mean()) < 1e-5
+
+
+def test_worst_errors():
+    truth = np.array([0.0, 1.0]), np.array([1.0, 2.0])
+    found = np.array([0.1, 0.6]), np.array([1.3, 1.8])
+    np.testing.assert_allclose(runs.worst_errors(found, truth), (0.2, 0.3))
 
 
 def test_chains_of_a_problem_batched_and_not():

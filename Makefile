@@ -74,13 +74,13 @@ docs: $(INSTALLED_DOCS)
 # Minutes on two cores: acceptance-targets 3, forward-mode 4, second-order 11, amagold 8,
 # below-one-pass 9, smc 5, funnel 7, banana-and-funnel 2, multinomial 2, convolutions 4: an hour.
 # BENCH_ARGS=--long adds the sections that are left out of that: lynx_hare of forward-mode 8;
-# rows_1e6 and network of amagold 45; sizes of below-one-pass 15; wine, california, mnist and fashion
-# of smc 60; wine and california of full-networks 30; quality of multinomial 10; posterior and
+# rows_1e6 and network of amagold 45; sizes of below-one-pass 15; wine and california of smc 60;
+# wine and california of full-networks 30; image-networks 60; quality of multinomial 10; posterior and
 # tempered of network-regression 30; accuracy of convolutions 40. The pages say how long each took.
 # What is interrupted goes on where it stopped when it is run again; BENCH_ARGS=--fresh forgets it.
 # bench-gpu needs an accelerator, and is not among them.
 BENCH_ARGS ?=
-BENCHMARKS = acceptance-targets forward-mode second-order amagold below-one-pass smc full-networks funnel banana-and-funnel multinomial network-regression convolutions
+BENCHMARKS = acceptance-targets forward-mode second-order amagold below-one-pass smc full-networks image-networks funnel banana-and-funnel multinomial network-regression convolutions
 bench: $(BENCHMARKS:%=bench-%)
 
 bench-%: $(INSTALLED)

@@ -37,7 +37,7 @@ from benchmarks.problems import (
     samplers,
     tuned_chains,
 )
-from benchmarks.report import Report, Section
+from benchmarks.report import Report, Section, plus_minus
 from benchmarks.runs import timed
 
 # Cobb and Jha, Table 6: seconds per step with 10,000 and 30,000 images, on a GPU
@@ -263,12 +263,6 @@ def trained(rng_key, images, labels, network: Network, num_epochs: int):
 def probabilities_at(position, *data, network: Network):
     """Probabilities of the classes of the images that are the last of the data."""
     return jax.nn.softmax(network.apply(position, data[-1]))
-
-
-def plus_minus(values: np.ndarray) -> str:
-    """Mean and, if there are several, standard deviation over chains."""
-    spread = f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else ""
-    return f"{values.mean():.4f}{spread}"
 
 
 def accuracy_row(name: str, found: Chains, y: np.ndarray) -> list:

@@ -18,12 +18,13 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks import data
 from benchmarks.units import ROOT, Units
 
-__all__ = ["ROOT", "Report", "Section"]
+__all__ = ["ROOT", "Report", "Section", "plus_minus"]
 
 
 @dataclasses.dataclass
@@ -68,6 +69,12 @@ def cell(value: Any) -> str:
         return str(value)
     is_large = isinstance(value, int) or abs(value) >= 1000
     return f"{value:,.0f}" if is_large else f"{value:#.4g}".rstrip(".")
+
+
+def plus_minus(values: np.ndarray) -> str:
+    """Mean and, if there are several, standard deviation over chains or seeds."""
+    spread = f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else ""
+    return f"{values.mean():.4f}{spread}"
 
 
 def markdown_table(columns: list[str], rows: list[list[Any]]) -> str:

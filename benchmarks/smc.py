@@ -1,8 +1,8 @@
 """Sequential Monte Carlo: evidence, and partially Bayesian networks: ``python benchmarks/smc.py``.
 
-Sections: `evidence`, `wine`, `california`, `mnist`, `fashion`, `steps`, `particles`. They are kept
-in ``docs/results/smc.json``, from which ``docs/results/smc.md`` is written. ``--full`` takes sizes
-of the paper, for which two cores need days.
+Sections: `evidence`, `wine`, `california`, `steps`, `particles`. They are kept in
+``docs/results/smc.json``, from which ``docs/results/smc.md`` is written. ``--full`` takes the
+epochs of the paper. Networks for images are in ``benchmarks/image_networks.py``.
 """
 
 import sys
@@ -14,7 +14,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
 import blackjax
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -22,7 +21,6 @@ import numpy as np
 import optax
 from blackjax.smc import resampling
 from jax.scipy.stats import norm
-from sklearn.metrics import f1_score, precision_score, recall_score, roc_auc_score, roc_curve
 
 import blackjax_ext
 from benchmarks import data as sources
@@ -291,113 +289,6 @@ def california(quick: bool) -> Section:
     return regression_section("california", "California housing", quick)
 
 
-# Images
-
-
-def ood_scores(inside: np.ndarray, outside: np.ndarray, threshold: float) -> list[float]:
-    """Scores of calling everything above the threshold of the energy unknown."""
-    truth = np.r_[np.zeros(len(inside)), np.ones(len(outside))]
-    score = np.r_[inside, outside]
-    called = score > threshold
-    return [
-        float(np.mean(called == truth)),
-        float(f1_score(truth, called, zero_division=0)),
-        float(precision_score(truth, called, zero_division=0)),
-        float(recall_score(truth, called)),
-        float(np.mean(~called[truth == 0])),
-        float(roc_auc_score(truth, score)),
-    ]
-
-
-PROBLEMS = {"mnist": (16, nn.tanh), "fashion": (32, nn.relu)}
-IMAGE_SIZE = (10_000, 2_000, 10)  # by default: images, test images, epochs
-
-
-def image_unit(problem, settings: Settings, method: str, tasks: tuple) -> dict:
-    """Scores and curves of one method; the other task has images that it does not know."""
-    task, other = tasks
-    trained = METHODS[method](problem, settings)(task, 0)
-    parts = (task.test.x, task.validation.x, other.test.x)
-    outputs = [networks.image_outputs(problem, trained, x) for x in parts]
-    inside, validation, outside = (networks.energies(each, trained) for each in outputs)
-    threshold = float(np.quantile(validation, 0.95))
-    scores = networks.image_scores(outputs[0], trained, task.test.y)
-    unknown = np.r_[np.zeros(len(inside)), np.ones(len(outside))]
-    share = np.linspace(0, 1, 201)  # of the known images that are called unknown
-    caught = np.interp(share, *roc_curve(unknown, np.r_[inside, outside])[:2])
-    return {
-        "row": [method, *scores, *ood_scores(inside, outside, threshold), trained.seconds],
-        "losses": trained.losses,
-        "curve": [share, caught],
-    }
-
-
-def image_picture(data: str, units: dict[str, dict]) -> None:
-    """Validation losses, and how many unknown images are found, as in figures 2, 3 and 5."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
-    for method, unit in units.items():
-        left.plot(np.arange(1, len(unit["losses"]) + 1), unit["losses"], ".-", label=method)
-        right.plot(*unit["curve"], label=method)
-    left.set(title="validation loss", xlabel="epoch")
-    right.set(title="unknown images", xlabel="false alarms", ylabel="found")
-    left.legend(fontsize=7)
-    REPORT.picture(figure, f"smc_{data}.png")
-
-
-def image_rows(data: str, quick: bool) -> list[list]:
-    """Scores of every method."""
-    size = (300, 200, 1) if quick else (60_000, 10_000, 30) if REPORT.is_full else IMAGE_SIZE
-    num_train, num_test, num_epochs = size
-    num_particles = 2 if quick else 100 if REPORT.is_full else 10
-    problem = networks.classification(*PROBLEMS[data])
-    tasks = tuple(
-        networks.image_task(name, num_train, num_test, 0)
-        for name in sorted(PROBLEMS, key=lambda name: name != data)
-    )
-    settings = Settings(100, num_epochs, num_particles, learning_rate=0.002)
-    units = {
-        method: REPORT.once(
-            (method, *settings, num_train, num_test), image_unit, problem, settings, method, tasks
-        )
-        for method in METHODS
-    }
-    image_picture(data, units)
-    return [unit["row"] for unit in units.values()]
-
-
-def image_section(data: str, title: str, quick: bool) -> Section:
-    features, activation = PROBLEMS[data]
-    num, test, epochs = IMAGE_SIZE
-    return Section(
-        title,
-        "LeNet with 3 x 3 convolutions, the first Bayesian "
-        f"({10 * features} weights), {activation.__name__}; batch size 100, Adam with 0.002, step "
-        f"0.01, one seed; by default {num:,} images (a tenth for validation), {test:,} test "
-        f"images, {epochs} epochs, 10 particles, with `--full` all images, 30 epochs, 100 "
-        "particles. The paper's "
-        "network for FashionMNIST has batch normalization, whose running statistics would depend "
-        "on the order of the particles, and is larger. Unknown images are test images of the other "
-        "set, called by an energy above the 95 percent quantile of validation images; loss, "
-        "accuracy and calibration (ECE, 15 bins) are those of the mixture. Of one short training: "
-        f"small differences between methods may be those of the seed.\n\n![curves](smc_{data}.png)",
-        [
-            *("method", "loss", "accuracy", "ECE", "OOD accuracy", "F1", "precision"),
-            *("recall", "specificity", "AUROC", "seconds"),
-        ],
-        image_rows(data, quick),
-    )
-
-
-def mnist(quick: bool) -> Section:
-    """Loss, accuracy, calibration and unknown images on MNIST."""
-    return image_section("mnist", "MNIST", quick)
-
-
-def fashion(quick: bool) -> Section:
-    """Loss, accuracy, calibration and unknown images on FashionMNIST."""
-    return image_section("fashion", "FashionMNIST", quick)
-
-
 # What a step costs
 
 
@@ -454,6 +345,9 @@ def mean_cross_entropy(outputs, y):
     return optax.softmax_cross_entropy_with_integer_labels(outputs, y).mean()
 
 
+PAPER_TIMES = {"dense": 817 / 635, "LeNet": 1977 / 1386}
+
+
 def steps(quick: bool) -> Section:
     """Time of a step against the same network trained by optax on as many rows."""
     dense = networks.regression(50, 8)
@@ -472,13 +366,18 @@ def steps(quick: bool) -> Section:
             programs[cls.__name__] = smc_steps(cls, problem, task, batch_size, num, length)
         seconds = seconds_of(programs, 30 if length == 10 else 4)
         for method, value in seconds.items():
-            rows.append([name, method, 1e3 * value / length, value / seconds["optax"]])
+            walk = value / seconds["OHSMC"] if method == "GOHSMC" else ""
+            paper = PAPER_TIMES[name.partition(",")[0]] if walk else ""
+            ratio = value / seconds["optax"]
+            rows.append([name, method, 1e3 * value / length, ratio, walk, paper])
         checks.append((f"GOHSMC / optax, {name}", seconds["GOHSMC"] / seconds["optax"], 2.3))
     return Section(
         "Time of a step",
         "The network for California housing and the LeNet for MNIST, batch size 100; optax trains "
-        "the same network with the batch repeated for every particle. Least time of runs in turn.",
-        ["network", "method", "ms", "over optax"],
+        "the same network with the batch repeated for every particle. Least time of runs in turn. "
+        "The paper: seconds of trainings with Langevin moves over those with a random walk, Tables "
+        "6 and 7, batches of 100 and 100 particles.",
+        ["network", "method", "ms", "over optax", "over OHSMC", "paper"],
         rows,
         checks,
     )
@@ -506,13 +405,13 @@ def particles(quick: bool) -> Section:
 
 
 SECTIONS: dict[str, Callable[[bool], Section]] = {
-    f.__name__: f for f in (evidence, wine, california, mnist, fashion, steps, particles)
+    f.__name__: f for f in (evidence, wine, california, steps, particles)
 }
 REPORT = Report(
     "smc",
     "Sequential Monte Carlo: evidence and partially Bayesian networks",
     SECTIONS,
-    long=("wine", "california", "mnist", "fashion"),
+    long=("wine", "california"),
 )
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from benchmarks import (
     forward_mode,
     full_networks,
     gpu,
+    image_networks,
     models,
     multinomial,
     network_regression,
@@ -25,7 +26,6 @@ from benchmarks import (
     problems,
     report,
     runs,
-    smc,
 )
 
 
@@ -122,7 +122,7 @@ def test_calibration_error():
 
 
 def test_scores_of_unknown_images():
-    scores = smc.ood_scores(np.array([0.0, 1.0, 2.0, 5.0]), np.array([3.0, 4.0]), 2.5)
+    scores = image_networks.ood_scores(np.array([0.0, 1.0, 2.0, 5.0]), np.array([3.0, 4.0]), 2.5)
     assert scores == [5 / 6, 0.8, 2 / 3, 1.0, 0.75, 0.75]
 
 

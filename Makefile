@@ -71,8 +71,8 @@ pytest: $(INSTALLED)
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
 
-# Minutes on two cores: acceptance-targets 3, forward-mode 4, second-order 11, amagold 8,
-# below-one-pass 9, smc 5, funnel 7, banana-and-funnel 2, multinomial 2, convolutions 4: an hour.
+# Minutes on two cores: acceptance-targets 3, forward-mode 4, second-order 10, amagold 9,
+# below-one-pass 10, smc 3, funnel 13, banana-and-funnel 1, convolutions 3: 56 from end to end.
 # BENCH_ARGS=--long adds the sections that are left out of that: lynx_hare of forward-mode 8;
 # rows_1e6 and network of amagold 45; sizes of below-one-pass 15; wine and california of smc 60;
 # wine and california of full-networks 30; image-networks 60; quality of multinomial 10; posterior and

@@ -38,7 +38,7 @@ def ood_scores(inside: np.ndarray, outside: np.ndarray, threshold: float) -> lis
 
 
 # channels of the first convolution, activation, and the particles of the paper
-PROBLEMS = {"mnist": (16, nn.tanh, 100), "fashion": (32, nn.relu, 50)}
+PROBLEMS = {"mnist": (16, nn.tanh, 100), "fashion": (32, networks.relu, 50)}
 
 
 class ImageSize(NamedTuple):
@@ -53,7 +53,7 @@ class ImageSize(NamedTuple):
 
 
 QUICK_IMAGES = ImageSize(300, 200, 1, 2, (100,), 1)
-# by network: a step of the larger one takes six times as long
+# by network, of which the second is the larger
 IMAGES = {
     "mnist": ImageSize(10_000, 2_000, 10, 10, (100,), 1),
     "fashion": ImageSize(5_000, 2_000, 6, 10, (100,), 1),

@@ -690,11 +690,10 @@ def peer_rows(data: tuple, tests: tuple, num_samples: int) -> list[list]:
     trained = minibatch_kernel("AMAGOLD", *next(iter(ERRORS))[1:], len(data[1]))
     z = trained.init(jax.random.key(7), 1, None, data, {}).z
     fixed = {"adapt_mass_matrix": False, "step_size": 1e-3}
+    nuts = NUTS(classifier, max_tree_depth=DEPTH, **fixed)
     kernels = {  # with steps in a draw and in the warm-up
         "random walk": (RandomWalk(classifier, **fixed), 30, 30 * num_samples),
-        f"NUTS, at most {2**DEPTH - 1} leapfrog steps": (
-            *(NUTS(classifier, max_tree_depth=DEPTH, **fixed), 1, NUTS_WARMUP),
-        ),
+        f"NUTS, at most {2**DEPTH - 1} leapfrog steps": (nuts, 1, NUTS_WARMUP),
     }
     error, *entropies = predictions(jax.tree.map(lambda leaf: leaf[None], z), tests)
     rows = [["trained network", "", "", error, "", "", *entropies]]

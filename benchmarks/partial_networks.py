@@ -113,10 +113,7 @@ class PatchConv(nn.Module):
 
 
 def relu(x):
-    """The function ``flax.linen.relu``, whose gradient takes four times as long here.
-
-    Behind a kernel for each particle XLA's CPU backend is slow with its ``where``.
-    """
+    """``flax.linen.relu``, whose own gradient takes a CPU longer behind a kernel per particle."""
     return jnp.maximum(x, 0)
 
 

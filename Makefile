@@ -109,8 +109,8 @@ lower-bounds:
 	$(PYTHON) -m venv "$$work/venv"; \
 	"$$work/venv/bin/python" -m pip --disable-pip-version-check install --quiet \
 		--constraint "$$work/constraints.txt" --editable '.[test]'; \
-	"$$work/venv/bin/python" -m pytest -q tests/test_architecture.py tests/test_arguments.py \
-		tests/laws/test_reductions.py tests/test_partial_updates.py
+	"$$work/venv/bin/python" -m pytest -q tests/test_architecture.py tests/blackjax_ext/mcmc/test_arguments.py \
+		tests/laws/test_reductions.py tests/blackjax_ext/mcmc/test_partial_updates.py
 
 clean:
 	rm -rf .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache dist build docs/_build demo

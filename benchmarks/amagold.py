@@ -39,7 +39,7 @@ from benchmarks.data import images, standardized, uci
 from benchmarks.report import Report, Section
 from blackjax_ext import potentials
 from numpyro_fwd import AMAGOLD, L2MC, SGHMC, RandomWalk
-from numpyro_fwd.minibatch_views import FullView
+from numpyro_fwd.bridge.plates import FullView
 
 SIZE, BATCH = 20, 1000
 SHORT_STEPS, STEPS = 4, 8  # with full gradients and with those of minibatches

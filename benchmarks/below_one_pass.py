@@ -31,8 +31,8 @@ from benchmarks import data as sources
 from benchmarks.report import Report, Section
 from blackjax_ext import potentials
 from numpyro_fwd import AMAGOLD, RandomWalk
-from numpyro_fwd.minibatch_views import FullView
-from numpyro_fwd.predictors import linear_predictor_of
+from numpyro_fwd.bridge.plates import FullView
+from numpyro_fwd.bridge.predictors import linear_predictor_of
 
 BATCH, STEPS = 30, 5
 DEGREES = 4.0

@@ -31,7 +31,8 @@ import blackjax_ext  # noqa: E402
 from benchmarks import data, models  # noqa: E402
 from benchmarks.report import Report, Section  # noqa: E402
 from benchmarks.runs import run_chains, worst_errors  # noqa: E402
-from blackjax_ext.mcmc import langevin, tangents  # noqa: E402
+from blackjax_ext.mcmc import tangents  # noqa: E402
+from blackjax_ext.mcmc.noise import standard_normal  # noqa: E402
 from numpyro_fwd import (  # noqa: E402
     FMALA,
     PCFMALA,
@@ -92,7 +93,7 @@ def count_missed(name: str, size: int) -> float:
     key, like = jax.random.key(0), jnp.zeros(size)
     missed = count_flops(lambda key: tangents.draw(key, 1, like, "rademacher"), key)
     if "line" not in name:
-        missed += count_flops(lambda key: langevin.normal(key, size, like.dtype), key)
+        missed += count_flops(lambda key: standard_normal(key, size, like.dtype), key)
     return missed
 
 
@@ -167,7 +168,7 @@ def wall_calls() -> dict[str, tuple[Callable, tuple]]:
         "JVP": (jvp(logdensity_fn), (network, tangent)),
         "gradient": (jax.value_and_grad(logdensity_fn), (network,)),
         "normals, jax.random": (lambda key: jax.random.normal(key, like.shape), (key,)),
-        "normals, in blocks": (lambda key: langevin.normal(key, like.size, like.dtype), (key,)),
+        "normals, in blocks": (lambda key: standard_normal(key, like.size, like.dtype), (key,)),
         "signs, in blocks": (lambda key: tangents.signs(key, like.size, like.dtype), (key,)),
         "mala": step_of("mala", logdensity_fn, network),
         "random_walk": step_of("random_walk", logdensity_fn, network),

@@ -40,8 +40,8 @@ from benchmarks.report import Report, Section
 from blackjax_ext import potentials
 from blackjax_ext.mcmc import langevin
 from numpyro_fwd import GOHSMC
-from numpyro_fwd.sites import view_partial
-from numpyro_fwd.training import TrainingState
+from numpyro_fwd.bridge.partial_models import view_partial
+from numpyro_fwd.partial_bayes.training import TrainingState
 
 EPSILON = float(np.finfo(np.float32).eps)
 ROUNDINGS = 4  # how often what goes in is rounded at random

@@ -25,10 +25,10 @@ from numpyro.infer.autoguide import AutoNormal
 from scipy.special import softmax
 
 from benchmarks import data as sources
+from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.sgmcmc import sghmc
-from blackjax_ext.sgmcmc.potentials import StochasticPotential
 from numpyro_fwd import GOHSMC, OHSMC
-from numpyro_fwd.sites import view_partial
+from numpyro_fwd.bridge.partial_models import view_partial
 
 NUM_PARTICLES = 100
 FIRST = "first"

@@ -7,26 +7,29 @@ returns a BlackJAX ``SamplingAlgorithm(init, step)``, and has ``.init`` and ``.b
 
 from blackjax import generate_top_level_api_from
 
+from blackjax_ext import metrics, potentials
 from blackjax_ext.mcmc import alsmmala as _alsmmala
 from blackjax_ext.mcmc import amsmmala as _amsmmala
 from blackjax_ext.mcmc import fmala as _fmala
 from blackjax_ext.mcmc import hp_mala as _hp_mala
 from blackjax_ext.mcmc import line_fmala as _line_fmala
 from blackjax_ext.mcmc import mala as _mala
-from blackjax_ext.mcmc import metrics, schedules
 from blackjax_ext.mcmc import mmala as _mmala
 from blackjax_ext.mcmc import pc_fmala as _pc_fmala
 from blackjax_ext.mcmc import pc_line_fmala as _pc_line_fmala
 from blackjax_ext.mcmc import random_walk as _random_walk
+from blackjax_ext.mcmc import schedules
 from blackjax_ext.mcmc import smmala as _smmala
-from blackjax_ext.sgmcmc import acceptance, families, minibatch_tests, potentials
+from blackjax_ext.sgmcmc import acceptance
 from blackjax_ext.sgmcmc import amagold as _amagold
+from blackjax_ext.sgmcmc import approximate_tests as minibatch_tests
 from blackjax_ext.sgmcmc import l2mc as _l2mc
 from blackjax_ext.sgmcmc import sghmc as _sghmc
 from blackjax_ext.smc import langevin_smc as _langevin_smc
 from blackjax_ext.smc import moves
 from blackjax_ext.smc import open_horizon as _open_horizon
 from blackjax_ext.smc.langevin_smc import anneal
+from blackjax_ext.subsampling import families
 
 alsmmala = generate_top_level_api_from(_alsmmala)
 amagold = generate_top_level_api_from(_amagold)

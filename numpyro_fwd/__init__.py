@@ -1,6 +1,5 @@
 """NumPyro kernels for gradient- and curvature-aware samplers: ``MCMC(FMALA(model))``."""
 
-from numpyro_fwd.kernel import BlackJAXKernel
 from numpyro_fwd.kernels import (
     ALSMMALA,
     AMAGOLD,
@@ -17,9 +16,10 @@ from numpyro_fwd.kernels import (
     PCLineFMALA,
     RandomWalk,
 )
-from numpyro_fwd.partial_bayes import GOHSMC, OHSMC
-from numpyro_fwd.sgsmc import SGSMC
-from numpyro_fwd.smc import LangevinSMC
+from numpyro_fwd.kernels.base import BlackJAXKernel
+from numpyro_fwd.kernels.smc import LangevinSMC
+from numpyro_fwd.partial_bayes.open_horizon import GOHSMC, OHSMC
+from numpyro_fwd.partial_bayes.sgsmc import SGSMC
 
 __all__ = [
     "ALSMMALA",

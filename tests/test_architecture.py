@@ -1,4 +1,4 @@
-"""Imports go one way, and what the packages promise is there."""
+"""Rooms, what each may import, and what the packages promise."""
 
 import ast
 import doctest
@@ -11,43 +11,53 @@ import jax
 import pytest
 
 import blackjax_ext
-import blackjax_ext.mcmc
-import blackjax_ext.smc
+import numpyro_fwd
 
 ROOT = Path(blackjax_ext.__file__).parent
-FOLDERS = ("mcmc", "sgmcmc")
-FILES = {
-    path.stem: path
-    for folder in FOLDERS
-    for path in (ROOT / folder).glob("*.py")
-    if path.stem != "__init__"
+BRIDGE = Path(numpyro_fwd.__file__).parent
+# what each room may import of the package, besides itself
+ROOMS = {
+    "checks": set(),
+    "metrics": {"checks"},
+    "mcmc": {"checks", "metrics"},
+    "warmup": {"checks", "metrics", "mcmc"},
+    "rows": {"checks", "metrics", "mcmc"},
+    "subsampling": {"checks", "metrics", "mcmc", "rows"},
+    "sgmcmc": {"checks", "metrics", "mcmc", "rows", "subsampling"},
+    "smc": {"checks", "metrics", "mcmc"},
+    "potentials": {"rows", "subsampling"},
 }
-SMC_FILES = {path.stem: path for path in (ROOT / "smc").glob("*.py") if path.stem != "__init__"}
-# what sequential Monte Carlo may import of itself; of mcmc, only what the samplers there share
-SMC_LAYERS = [
-    {"checks", "offspring", "proposals", "sampler", "training"},
-    {"l_kernels", "tempered"},
-    {"moves"},
-]
-MODULES = [
-    module.name for module in pkgutil.walk_packages(blackjax_ext.__path__, prefix="blackjax_ext.")
-]
-# each file may import those in the rows above its own, and none of mcmc one of sgmcmc
-LAYERS = [
-    {"checks"},
-    {"factors", "spectra"},
-    {"metrics"},
-    {"langevin", "consecutive"},
-    {"tangents", "sums", "rows", "shuffles"},
-    {"alias", "families"},
-    {"linear_predictors"},
-    {"newton"},
-    {"expansion"},
-    {"thinning"},
-    {"potentials"},
-    {"leapfrog", "acceptance"},
-    {"minibatch_tests"},
-]
+BRIDGE_ROOMS = {
+    "bridge": set(),
+    "kernels": {"bridge"},
+    "partial_bayes": {"bridge"},
+    "demo": {""},
+}
+# shared files of a room: each may import those in the rows above its own
+LAYERS = {
+    "metrics": [{"spectra"}, {"factors"}, {"metric_functions"}],
+    "mcmc": [{"noise"}, {"langevin", "schedules"}, {"tangents"}, {"forward_gradient"}],
+    "warmup": [{"calling", "newton_path", "windows"}],
+    "rows": [
+        {"consecutive", "shuffles", "row_terms"},
+        {"compensated_sums"},
+        {"potentials"},
+        {"control_variates", "minibatches"},
+    ],
+    "subsampling": [
+        {"alias_table", "families"},
+        {"predictors"},
+        {"mode"},
+        {"expansion"},
+        {"expanded_potential", "thinning"},
+    ],
+    "sgmcmc": [{"leapfrog", "acceptance"}, {"approximate_tests"}],
+    "smc": [
+        {"offspring", "proposals", "sampler", "training"},
+        {"l_kernels", "tempered"},
+        {"moves"},
+    ],
+}
 # a named special case may be an alias of its parent, and a mixture consists of the kernels it mixes
 SPECIAL_CASES = {
     "hp_mala": {"smmala"},
@@ -55,15 +65,37 @@ SPECIAL_CASES = {
     "amsmmala": {"smmala", "random_walk"},
     "l2mc": {"amagold"},
 }
-SHARED = set().union(*LAYERS)
-ALGORITHMS = sorted(set(FILES) - SHARED - {"schedules"})
 PUBLIC_NAMES = {"open_horizon": "open_horizon_smc"}
-SMC_ALGORITHMS = sorted(set(SMC_FILES) - set().union(*SMC_LAYERS))
+FILES = {
+    f"{path.parent.name}.{path.stem}": path
+    for room in LAYERS
+    for path in (ROOT / room).glob("*.py")
+    if path.stem != "__init__"
+}
+ALGORITHMS = sorted(
+    name
+    for name in FILES
+    if name.split(".")[0] in ("mcmc", "sgmcmc", "smc")
+    and name.split(".")[1] not in set().union(*LAYERS[name.split(".")[0]])
+)
+CHAINS = [name for name in ALGORITHMS if not name.startswith("smc.")]
+MODULES = [
+    module.name
+    for package in (blackjax_ext, numpyro_fwd)
+    for module in pkgutil.walk_packages(package.__path__, prefix=f"{package.__name__}.")
+    if not module.name.endswith("__main__")
+]
 
 
 def module_of(name: str):
     """The module of an algorithm."""
-    return importlib.import_module(f"blackjax_ext.{FILES[name].parent.name}.{name}")
+    return importlib.import_module(f"blackjax_ext.{name}")
+
+
+def public_name(name: str) -> str:
+    """The name of an algorithm in the package."""
+    stem = name.split(".")[1]
+    return PUBLIC_NAMES.get(stem, stem)
 
 
 def sampler_of(name: str):
@@ -72,9 +104,9 @@ def sampler_of(name: str):
     def logdensity(x):
         return -(x**2)
 
-    with_minibatches = FILES[name].parent.name == "sgmcmc"
+    with_minibatches = name.startswith("sgmcmc.")
     target = blackjax_ext.potentials.full_batch(logdensity) if with_minibatches else logdensity
-    return getattr(blackjax_ext, name)(target, 1.0)
+    return getattr(blackjax_ext, public_name(name))(target, 1.0)
 
 
 def imported(path: Path) -> set[str]:
@@ -88,17 +120,19 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def siblings(path: Path, package: str = "") -> set[str]:
-    """Files of `package`, or of the folders of Markov chains, that a file imports."""
-    if package:
-        prefix = f"blackjax_ext.{package}."
-        found = (used for used in imported(path) if prefix in used)
-        return {used.removeprefix(prefix).split(".")[0] for used in found}
-    return {
-        name
-        for name in FILES
-        if any(f".{name}." in f".{used}." and "blackjax_ext" in used for used in imported(path))
-    }
+def rooms_of(path: Path, package: str) -> set[str]:
+    """Rooms of a package that a file imports; "" for the package itself."""
+    found = {name for name in imported(path) if f"{name}.".startswith(f"{package}.")}
+    rooms = {name.removeprefix(package).removeprefix(".").split(".")[0] for name in found}
+    # `from package import room` also names the package
+    return rooms - {""} if len(rooms) > 1 else rooms
+
+
+def siblings(path: Path) -> set[str]:
+    """Files of its own room that a file imports."""
+    prefix = f"blackjax_ext.{path.parent.name}."
+    found = (used for used in imported(path) if prefix in used)
+    return {used.removeprefix(prefix).split(".")[0] for used in found}
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: path.stem)
@@ -107,22 +141,42 @@ def test_samplers_never_import_numpyro(path):
     assert not roots & {"numpyro", "numpyro_fwd"}
 
 
-@pytest.mark.parametrize("layer", range(len(LAYERS)))
-def test_shared_files_import_only_those_above(layer):
-    above = set().union(*LAYERS[:layer])
-    for name in LAYERS[layer]:
-        assert siblings(FILES[name]) <= above, name
+def test_there_is_no_other_room():
+    assert {path.stem for path in ROOT.iterdir() if not path.stem.startswith("_")} == (
+        set(ROOMS) | {"py"}
+    )
+    assert {path.stem for path in BRIDGE.iterdir() if not path.stem.startswith("_")} == (
+        set(BRIDGE_ROOMS) | {"py"}
+    )
 
 
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_samplers_without_minibatches_do_not_know_of_them(name):
-    if FILES[name].parent.name == "mcmc":
-        assert not any("sgmcmc" in used for used in imported(FILES[name]))
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_one_way(room):
+    paths = (ROOT / room).rglob("*.py") if (ROOT / room).is_dir() else [ROOT / f"{room}.py"]
+    for path in paths:
+        assert rooms_of(path, "blackjax_ext") <= ROOMS[room] | {room}, path
+
+
+@pytest.mark.parametrize("room", BRIDGE_ROOMS)
+def test_rooms_of_the_bridge_import_one_way(room):
+    for path in (BRIDGE / room).rglob("*.py"):
+        assert rooms_of(path, "numpyro_fwd") <= BRIDGE_ROOMS[room] | {room}, path
+
+
+@pytest.mark.parametrize("room", LAYERS)
+def test_shared_files_import_only_those_above(room):
+    above = set()
+    for layer in LAYERS[room]:
+        for name in layer:
+            assert siblings(FILES[f"{room}.{name}"]) <= above, name
+        above |= layer
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithms_import_no_algorithm(name):
-    assert siblings(FILES[name]) <= SHARED | {"schedules"} | SPECIAL_CASES.get(name, set())
+    room, stem = name.split(".")
+    shared = set().union(*LAYERS[room])
+    assert siblings(FILES[name]) <= shared | SPECIAL_CASES.get(stem, set())
 
 
 def order_of(path: Path) -> list[int]:
@@ -137,42 +191,21 @@ def order_of(path: Path) -> list[int]:
 def test_algorithm_files_keep_the_order(name):
     ranks = order_of(FILES[name])
     # an alias has the State and Info of its parent
-    assert ranks == sorted(ranks) and set(ranks) >= {1 + (name in SPECIAL_CASES), 2, 3, 4}
-
-
-@pytest.mark.parametrize("layer", range(len(SMC_LAYERS)))
-def test_shared_files_of_smc_import_only_those_above(layer):
-    above = set().union(*SMC_LAYERS[:layer])
-    for name in SMC_LAYERS[layer]:
-        assert siblings(SMC_FILES[name], "smc") <= above, name
-        assert siblings(SMC_FILES[name]) <= SHARED, name
-
-
-@pytest.mark.parametrize("name", SMC_ALGORITHMS)
-def test_algorithms_of_smc_are_public_and_keep_the_order(name):
-    module = importlib.import_module(f"blackjax_ext.smc.{name}")
-    public_name = PUBLIC_NAMES.get(name, name)
-    api = getattr(blackjax_ext, public_name)
-    assert order_of(SMC_FILES[name]) == [0, 1, 2, 3, 4]
-    assert public_name in blackjax_ext.__all__
-    assert api.init is module.init and api.build_kernel is module.build_kernel
-    assert siblings(SMC_FILES[name], "smc") <= set().union(*SMC_LAYERS)
-    assert siblings(SMC_FILES[name]) <= SHARED
-    assert doctest.DocTestFinder().find(module.as_top_level_api)[0].examples
+    is_alias = name.split(".")[1] in SPECIAL_CASES
+    assert ranks == sorted(ranks) and set(ranks) >= {1 + is_alias, 2, 3, 4}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithms_are_public(name):
-    api = getattr(blackjax_ext, name)
-    module = module_of(name)
-    assert name in blackjax_ext.__all__
+    api, module = getattr(blackjax_ext, public_name(name)), module_of(name)
+    assert public_name(name) in blackjax_ext.__all__
     assert api.init is module.init and api.build_kernel is module.build_kernel
-    assert isinstance(sampler_of(name), blackjax.base.SamplingAlgorithm)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", CHAINS)
 def test_info_has_what_every_sampler_reports(name):
     sampler = sampler_of(name)
+    assert isinstance(sampler, blackjax.base.SamplingAlgorithm)
     state, info = sampler.step(jax.random.key(0), sampler.init(0.5, jax.random.key(1)))
     assert {"acceptance_rate", "is_accepted", "is_divergent"} <= set(info._fields)
     assert "position" in state._fields
@@ -185,7 +218,7 @@ def test_modules_export_what_they_say(name):
     assert not missing
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("blackjax_ext.")])
 def test_examples_in_docstrings(name):
     results = doctest.testmod(importlib.import_module(name))
     assert results.failed == 0
@@ -193,5 +226,9 @@ def test_examples_in_docstrings(name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_has_an_example(name):
-    module = module_of(name)
-    assert doctest.DocTestFinder().find(module.as_top_level_api)[0].examples
+    assert doctest.DocTestFinder().find(module_of(name).as_top_level_api)[0].examples
+
+
+def test_nothing_is_mocked_in_the_packages():
+    for path in [*ROOT.rglob("*.py"), *BRIDGE.rglob("*.py")]:
+        assert not any(name.startswith("unittest") for name in imported(path)), path

@@ -15,7 +15,7 @@ started, and it stays.
 *As published* (`follow=True`, biased), :math:`C` is the metric of the chain's state after the last
 SMMALA step (Algorithm 1). It then depends on the past, :math:`(\theta, C)` is the Markov chain, and
 its invariant law does not have :math:`\pi` as its marginal: 30 steps at p = 1/2 from equilibrium
-leave a 4-D funnel's neck with 1.24 times its variance (tests/test_partial_updates.py). Use it for
+leave a 4-D funnel's neck with 1.24 times its variance (tests/blackjax_ext/mcmc). Use it for
 warm-up: the state then goes on with `follow=False` from the metric it has.
 
 *Runs.* An SMMALA step needs the metric at both of its ends. After a step of MALA neither is known;
@@ -46,8 +46,10 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import factors, mala, metrics, schedules, smmala
-from blackjax_ext.mcmc.checks import check_position, check_positive
+from blackjax_ext import metrics
+from blackjax_ext.checks import check_count, check_position, check_positive
+from blackjax_ext.mcmc import mala, schedules, smmala
+from blackjax_ext.metrics import factors
 
 __all__ = ["ALSMMALAInfo", "ALSMMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -275,7 +277,7 @@ def as_top_level_api(
     """
     check_positive("step_size", step_size)
     schedules.check_schedule(schedule)
-    schedules.check_count("run_length", run_length)
+    check_count("run_length", run_length)
     if follow:
         warnings.warn(BIASED, stacklevel=3)
     metric_fn = metrics.as_metric(metric_fn)

@@ -22,8 +22,8 @@ form of the paper's recursion (15) is one update of rank one, where (15) needs t
     \bar\theta \leftarrow \bar\theta + \frac{\delta}{n + 1}.
 
 It is carried as :math:`R` and :math:`R^{-1}`, so that an update is a few products of a matrix and a
-vector (:func:`blackjax_ext.mcmc.factors.rank_one`). Use it for warm-up: the state then goes on with
-`follow=False` from the covariance it has.
+vector (:func:`blackjax_ext.metrics.factors.rank_one`). Use it for warm-up: the state then goes
+on with `follow=False` from the covariance it has.
 
 Cost: one evaluation and O(D^2) per step; on SMMALA steps a gradient and a metric at both ends. With
 many chains under ``vmap`` a decision per chain would turn the branch into a select and every chain
@@ -49,8 +49,10 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import factors, metrics, random_walk, schedules, smmala
-from blackjax_ext.mcmc.checks import check_position, check_positive
+from blackjax_ext import metrics
+from blackjax_ext.checks import check_position, check_positive
+from blackjax_ext.mcmc import random_walk, schedules, smmala
+from blackjax_ext.metrics import factors
 
 __all__ = ["AMSMMALAInfo", "AMSMMALAState", "as_top_level_api", "build_kernel", "init"]
 

@@ -54,9 +54,11 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import langevin, metrics
+from blackjax_ext import metrics
+from blackjax_ext.checks import check_position, check_positive, check_scalar
+from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
-from blackjax_ext.mcmc.checks import check_position, check_positive, check_scalar
+from blackjax_ext.mcmc.noise import standard_normal
 
 __all__ = ["FMALAInfo", "FMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -165,7 +167,7 @@ def build_kernel() -> Callable:
         if not persistent_tangent:
             frame, _, slopes = evaluate(key_fresh, x)
         start = langevin.Point(state.logdensity, slopes @ frame, metrics.IDENTITY)
-        noise = langevin.normal(key_noise, x.size, x.dtype)
+        noise = standard_normal(key_noise, x.size, x.dtype)
         # without a tangent, this step only draws one: it proposes to stay. A branch, not a select:
         # what it returns is computed once, and not again in every operation that reads it
         has_tangent = ~jnp.isnan(slopes[0])

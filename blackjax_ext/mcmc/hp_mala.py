@@ -29,8 +29,9 @@ from functools import partial
 from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, PRNGKey
 
-from blackjax_ext.mcmc import metrics, smmala
-from blackjax_ext.mcmc.checks import check_positive
+from blackjax_ext import metrics
+from blackjax_ext.checks import check_positive
+from blackjax_ext.mcmc import smmala
 from blackjax_ext.mcmc.smmala import SMMALAInfo as HPMALAInfo
 from blackjax_ext.mcmc.smmala import SMMALAState as HPMALAState
 

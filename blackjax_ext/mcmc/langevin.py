@@ -10,30 +10,22 @@ so that :math:`q(\theta_* | \theta) = \mathcal{N}(\theta + \frac{\epsilon^2}{2} 
 whatever stands for it (its projection on random tangents): the density does not ask.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from blackjax.mcmc.proposal import static_binomial_sampling
 from jax import Array
 
-from blackjax_ext.mcmc.metrics import Factor
+from blackjax_ext.metrics import Factor
 
 __all__ = [
     "Point",
     "accept",
-    "in_blocks",
     "increment",
     "log_ratio",
     "logpdf",
-    "normal",
     "residual",
 ]
-
-BLOCKS = 2
-ROUND = 128
-MAX_UNBLOCKED = 4096
 
 
 class Point(NamedTuple):
@@ -50,27 +42,6 @@ class Point(NamedTuple):
     logdensity: Array
     gradient: Array
     metric: Factor
-
-
-def normal(rng_key: Array, size: int, dtype) -> Array:
-    """Standard normal noise, shape (size,)."""
-    return in_blocks(lambda key, n: jax.random.normal(key, (n,), dtype), rng_key, size)
-
-
-def in_blocks(draw: Callable[[Array, int], Array], rng_key: Array, size: int) -> Array:
-    """Independent draws, shape (size,), from ``draw(rng_key, n)`` of shape (n,).
-
-    A large array is drawn in a loop over two blocks of a round length. On a CPU XLA would otherwise
-    fuse the end of a random draw into every operation that reads it and repeat the work there
-    (``optimization_barrier`` does not outlive its passes), and would not vectorize a loop over a
-    number of elements, such as 40,701, that its threads cannot share evenly. A step of `fmala` in
-    that many dimensions is three times as fast for it.
-    """
-    if size <= MAX_UNBLOCKED:
-        return draw(rng_key, size)
-    length = -(-size // (BLOCKS * ROUND)) * ROUND
-    blocks = jax.lax.map(lambda key: draw(key, length), jax.random.split(rng_key, BLOCKS))
-    return blocks.ravel()[:size]
 
 
 def increment(noise: Array, point: Point, step_size: Array | float) -> Array:

@@ -36,9 +36,10 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import langevin, metrics
+from blackjax_ext import metrics
+from blackjax_ext.checks import check_position, check_positive, check_scalar
+from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
-from blackjax_ext.mcmc.checks import check_position, check_positive, check_scalar
 
 __all__ = ["LineFMALAInfo", "LineFMALAState", "as_top_level_api", "build_kernel", "init"]
 

@@ -29,8 +29,10 @@ from blackjax.types import ArrayLikeTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import langevin, metrics
-from blackjax_ext.mcmc.checks import check_position, check_positive, check_scalar
+from blackjax_ext import metrics
+from blackjax_ext.checks import check_position, check_positive, check_scalar
+from blackjax_ext.mcmc import langevin
+from blackjax_ext.mcmc.noise import standard_normal
 
 __all__ = ["MALAInfo", "MALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -87,7 +89,7 @@ def build_kernel() -> Callable:
             return langevin.Point(logdensity, whitened, metrics.IDENTITY)
 
         start = point(state.logdensity, state.logdensity_grad)
-        noise = langevin.normal(key_noise, x.size, x.dtype)
+        noise = standard_normal(key_noise, x.size, x.dtype)
         r = langevin.increment(noise, start, step_size)
         position = unravel(x + metric.inverse_sqrt_times(r))
 

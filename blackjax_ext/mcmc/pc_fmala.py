@@ -43,9 +43,11 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import langevin, metrics
+from blackjax_ext import metrics
+from blackjax_ext.checks import check_position, check_positive, check_scalar
+from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
-from blackjax_ext.mcmc.checks import check_position, check_positive, check_scalar
+from blackjax_ext.mcmc.noise import standard_normal
 
 __all__ = ["PCFMALAInfo", "PCFMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -161,7 +163,7 @@ def build_kernel() -> Callable:
         if not persistent_tangent:
             _, *memory = evaluate(key_fresh, x)
         start = point(state.logdensity, *memory)
-        noise = langevin.normal(key_noise, x.size, x.dtype)
+        noise = standard_normal(key_noise, x.size, x.dtype)
         # without a tangent, this step only draws one: it proposes to stay. A branch, as in FMALA
         has_tangent = ~jnp.isnan(memory[1][0])
         r = jax.lax.cond(

@@ -19,8 +19,10 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import langevin, metrics
-from blackjax_ext.mcmc.checks import check_position, check_positive, check_scalar
+from blackjax_ext import metrics
+from blackjax_ext.checks import check_position, check_positive, check_scalar
+from blackjax_ext.mcmc import langevin
+from blackjax_ext.mcmc.noise import standard_normal
 
 __all__ = ["RandomWalkInfo", "RandomWalkState", "as_top_level_api", "build_kernel", "init"]
 
@@ -87,7 +89,7 @@ def build_kernel() -> Callable:
         key_noise, key_accept = jax.random.split(rng_key)
         x, unravel = ravel_pytree(state.position)
         metric = metrics.factorize(inverse_mass_matrix, x.size)
-        noise = langevin.normal(key_noise, x.size, x.dtype)
+        noise = standard_normal(key_noise, x.size, x.dtype)
         position = unravel(x + metric.inverse_sqrt_times(step_size * noise))
 
         logdensity = logdensity_fn(position)

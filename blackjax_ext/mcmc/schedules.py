@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from blackjax_ext.mcmc.checks import check_positive
+from blackjax_ext.checks import check_count, check_positive
 
 __all__ = [
     "Schedule",
@@ -111,14 +111,6 @@ def check_schedule(schedule: Schedule) -> None:
         value = jnp.asarray(schedule(jnp.asarray(0)))
     if value.shape != () or not 0 <= float(value) <= 1:
         raise ValueError(f"schedule must return a probability; at iteration 0 it is {value}.")
-
-
-def check_count(name: str, value: int) -> None:
-    """Raise unless `value` is an integer of at least 1."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an integer of at least 1; got {value!r}.")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1; got {value}.")
 
 
 def cooling(decay: Callable, a: float, b: float, num_steps: int) -> Schedule:

@@ -38,8 +38,10 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import langevin, metrics
-from blackjax_ext.mcmc.checks import check_position, check_positive
+from blackjax_ext import metrics
+from blackjax_ext.checks import check_position, check_positive
+from blackjax_ext.mcmc import langevin
+from blackjax_ext.mcmc.noise import standard_normal
 
 __all__ = ["SMMALAInfo", "SMMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -128,7 +130,7 @@ def build_kernel() -> Callable:
             return langevin.Point(state.logdensity, whitened, state.metric)
 
         start = point(state)
-        noise = langevin.normal(key_noise, x.size, x.dtype)
+        noise = standard_normal(key_noise, x.size, x.dtype)
         r = langevin.increment(noise, start, step_size)
         position = unravel(x + preconditioner.inverse_sqrt_times(r))
 

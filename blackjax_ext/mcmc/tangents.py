@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from blackjax_ext.mcmc import langevin
+from blackjax_ext.mcmc.noise import in_blocks, standard_normal
 
 __all__ = ["TangentLaw", "check", "curvatures", "draw", "slopes"]
 
@@ -59,7 +59,7 @@ def draw(rng_key: Array, num_tangents: int, like: Array, tangents: TangentLaw) -
     check(num_tangents, tangents, like.size)
     size = num_tangents * like.size
     if tangents == "sphere":
-        frame = langevin.normal(rng_key, size, like.dtype)
+        frame = standard_normal(rng_key, size, like.dtype)
         frame = frame if num_tangents > 1 else frame / jnp.linalg.norm(frame)
     else:
         frame = signs(rng_key, size, like.dtype)
@@ -76,7 +76,7 @@ def signs(rng_key: Array, size: int, dtype) -> Array:
         bits = (words >> jnp.arange(32, dtype=jnp.uint32)) & 1
         return scale * (2 * bits.ravel()[:n].astype(dtype) - 1)
 
-    return langevin.in_blocks(unpack, rng_key, size)
+    return in_blocks(unpack, rng_key, size)
 
 
 def slopes(logdensity_fn: LogDensity, x: Array, directions: Array) -> tuple[Array, Array]:

@@ -26,10 +26,10 @@ from jax import Array
 from jax.tree_util import Partial
 
 from blackjax_ext.mcmc import langevin
-from blackjax_ext.sgmcmc import thinning
-from blackjax_ext.sgmcmc.expansion import Expansion, surrogate
-from blackjax_ext.sgmcmc.potentials import StochasticPotential, energy_at
-from blackjax_ext.sgmcmc.sums import Pair, difference
+from blackjax_ext.rows.compensated_sums import Pair, difference
+from blackjax_ext.rows.potentials import StochasticPotential, energy_at
+from blackjax_ext.subsampling import thinning
+from blackjax_ext.subsampling.expansion import Expansion, surrogate
 
 __all__ = ["FULL_PASS", "Acceptance", "Verdict", "check_acceptance", "full_pass", "subsampled"]
 
@@ -112,8 +112,8 @@ FULL_PASS = full_pass()
 def subsampled(expansion: Expansion) -> Acceptance:
     r"""An exact test that reads a few rows, drawn in proportion to bounds of what they can change.
 
-    See :mod:`blackjax_ext.sgmcmc.thinning` for the derivation. The potential must be that of the
-    same posterior, such as :func:`blackjax_ext.potentials.expanded_minibatch` of `expansion`.
+    See :mod:`blackjax_ext.subsampling.thinning` for the derivation. The potential must be that of
+    the same posterior, such as :func:`blackjax_ext.potentials.expanded_minibatch` of `expansion`.
 
     Parameters
     ----------

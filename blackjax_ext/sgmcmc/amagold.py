@@ -57,12 +57,12 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import factors
-from blackjax_ext.mcmc.checks import check_position
+from blackjax_ext.checks import check_position
+from blackjax_ext.metrics import factors
+from blackjax_ext.rows.compensated_sums import Pair
+from blackjax_ext.rows.potentials import StochasticPotential, check_potential
 from blackjax_ext.sgmcmc import leapfrog
 from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance, check_acceptance, choose
-from blackjax_ext.sgmcmc.potentials import StochasticPotential, check_potential
-from blackjax_ext.sgmcmc.sums import Pair
 
 __all__ = ["AMAGOLDInfo", "AMAGOLDState", "as_top_level_api", "build_kernel", "init"]
 

@@ -24,11 +24,11 @@ from collections.abc import Callable
 from blackjax.base import SamplingAlgorithm
 from blackjax.types import ArrayLikeTree, PRNGKey
 
-from blackjax_ext.mcmc import factors
+from blackjax_ext.metrics import factors
+from blackjax_ext.rows.potentials import StochasticPotential, check_potential, exact
 from blackjax_ext.sgmcmc import amagold
 from blackjax_ext.sgmcmc.amagold import AMAGOLDInfo as L2MCInfo
 from blackjax_ext.sgmcmc.amagold import AMAGOLDState as L2MCState
-from blackjax_ext.sgmcmc.potentials import StochasticPotential, check_potential, exact
 
 __all__ = ["L2MCInfo", "L2MCState", "as_top_level_api", "build_kernel", "init"]
 

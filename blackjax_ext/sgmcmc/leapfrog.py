@@ -45,10 +45,10 @@ from blackjax.types import ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import langevin
-from blackjax_ext.mcmc.checks import check_positive
-from blackjax_ext.mcmc.factors import Factor, InverseMassMatrix, factorize
-from blackjax_ext.sgmcmc.potentials import StochasticPotential, check_potential, check_size
+from blackjax_ext.checks import check_count, check_positive
+from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.metrics.factors import Factor, InverseMassMatrix, factorize
+from blackjax_ext.rows.potentials import StochasticPotential, check_potential
 
 __all__ = [
     "Phase",
@@ -144,7 +144,7 @@ def trajectory(
 
     def draw(key):
         key_noise, key_batch = jax.random.split(key)
-        noise = langevin.normal(key_noise, phase.x.size, phase.x.dtype)
+        noise = standard_normal(key_noise, phase.x.size, phase.x.dtype)
         return noise, potential.draw(key_batch)
 
     keys = jax.random.split(rng_key, num_integration_steps)
@@ -168,14 +168,14 @@ def first_momentum(rng_key: PRNGKey | None, x: Array) -> Array:
     """Momentum of a new chain in whitened coordinates: standard normal, or zero without a key."""
     if rng_key is None:
         return jnp.zeros_like(x)
-    return langevin.normal(rng_key, x.size, x.dtype)
+    return standard_normal(rng_key, x.size, x.dtype)
 
 
 def check_friction(
     friction: Array | float, num_integration_steps: int, resample_momentum: bool = True
 ) -> None:
     """Raise unless there is a step, friction is at least zero, and something moves the momentum."""
-    check_size("num_integration_steps", num_integration_steps)
+    check_count("num_integration_steps", num_integration_steps)
     if isinstance(friction, jax.core.Tracer):
         return
     if np.ndim(friction) or not (np.isfinite(friction) and friction >= 0):

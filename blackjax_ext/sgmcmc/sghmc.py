@@ -28,11 +28,11 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.mcmc import factors
-from blackjax_ext.mcmc.checks import check_position
+from blackjax_ext.checks import check_position
+from blackjax_ext.metrics import factors
+from blackjax_ext.rows.potentials import StochasticPotential, check_potential
 from blackjax_ext.sgmcmc import leapfrog
 from blackjax_ext.sgmcmc.leapfrog import Phase
-from blackjax_ext.sgmcmc.potentials import StochasticPotential, check_potential
 
 __all__ = ["SGHMCInfo", "SGHMCState", "as_top_level_api", "build_kernel", "init"]
 

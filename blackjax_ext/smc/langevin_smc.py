@@ -50,10 +50,15 @@ from blackjax.smc.resampling import systematic
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 
-from blackjax_ext.mcmc.checks import check_positive
-from blackjax_ext.mcmc.factors import InverseMassMatrix
+from blackjax_ext.checks import (
+    check_count,
+    check_division,
+    check_particles,
+    check_positive,
+    check_share,
+)
+from blackjax_ext.metrics.factors import InverseMassMatrix
 from blackjax_ext.smc import sampler
-from blackjax_ext.smc.checks import check_count, check_division, check_particles, check_share
 from blackjax_ext.smc.l_kernels import LKernel
 from blackjax_ext.smc.moves import Moved, MoveFn, Unadjusted
 from blackjax_ext.smc.proposals import Differentiation

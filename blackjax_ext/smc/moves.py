@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from blackjax.types import PRNGKey
 from jax import Array
 
-from blackjax_ext.mcmc import langevin
-from blackjax_ext.mcmc.factors import Factor
-from blackjax_ext.smc.checks import check_count
+from blackjax_ext.checks import check_count
+from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.metrics.factors import Factor
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
 from blackjax_ext.smc.proposals import MODES, Differentiation, leapfrog
 from blackjax_ext.smc.sampler import conditional_ess, guard
@@ -103,7 +103,7 @@ class Unadjusted:
 
     def __call__(self, rng_key, position, local, target, step_size, metric, log_weights) -> Moved:
         """K leapfrog steps and their weight."""
-        momentum = langevin.normal(rng_key, position.size, position.dtype).reshape(position.shape)
+        momentum = standard_normal(rng_key, position.size, position.dtype).reshape(position.shape)
         functions = (target.evaluate, target.gradient)
         move = leapfrog(
             momentum, position, local, *functions, step_size, self.num_integration_steps, metric

@@ -61,11 +61,16 @@ from blackjax.smc.resampling import systematic
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 
-from blackjax_ext.mcmc import langevin
-from blackjax_ext.mcmc.checks import check_positive, check_scalar
-from blackjax_ext.mcmc.factors import InverseMassMatrix, factorize
+from blackjax_ext.checks import (
+    check_count,
+    check_particles,
+    check_positive,
+    check_scalar,
+    check_share,
+)
+from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.smc import sampler
-from blackjax_ext.smc.checks import check_count, check_particles, check_share
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
 from blackjax_ext.smc.offspring import evaluate_distinct
 from blackjax_ext.smc.proposals import leapfrog, leapfrog_step
@@ -187,7 +192,7 @@ def build_kernel(
         previous = local
         if guided and is_driven:
             local = evaluate_distinct(evaluate, x, ancestors)
-        momentum = langevin.normal(rng_key, x.size, x.dtype).reshape(x.shape)
+        momentum = standard_normal(rng_key, x.size, x.dtype).reshape(x.shape)
         functions, num_first = (evaluate, drift), num_integration_steps - 1
         move = leapfrog(momentum, x, local, *functions, step_size, num_first, metric)
         move = leapfrog_step(move, evaluate_both, drift, step_size, metric)

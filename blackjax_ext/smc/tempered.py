@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from blackjax_ext.mcmc.checks import check_scalar
-from blackjax_ext.mcmc.factors import Diagonal, Factor, InverseMassMatrix, factorize
+from blackjax_ext.checks import check_scalar
+from blackjax_ext.metrics.factors import Diagonal, Factor, InverseMassMatrix, factorize
 from blackjax_ext.smc import sampler
 from blackjax_ext.smc.proposals import Differentiation, value_and_gradient
 

@@ -9,7 +9,7 @@ import optax
 from blackjax.types import ArrayTree
 from jax import Array
 
-from blackjax_ext.mcmc.checks import check_scalar
+from blackjax_ext.checks import check_scalar
 
 __all__ = ["Local", "check_optimizer", "descend", "target"]
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Unpack
 
 import blackjax_ext
-from blackjax_ext.mcmc.checks import check_positive
+from blackjax_ext.checks import check_positive
 from blackjax_ext.mcmc.pc_line_fmala import CURVATURE_FLOOR
 from blackjax_ext.mcmc.tangents import TangentLaw, check
-from numpyro_fwd.kernel import BlackJAXKernel, KernelOptions
+from numpyro_fwd.kernels.base import BlackJAXKernel, KernelOptions
 
 __all__ = ["FMALA", "MALA", "PCFMALA", "LineFMALA", "PCLineFMALA", "RandomWalk"]
 

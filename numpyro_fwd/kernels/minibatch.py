@@ -14,34 +14,26 @@ from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro.util import not_jax_tracer
 
 import blackjax_ext
-from blackjax_ext.mcmc.factors import Factor
+from blackjax_ext.checks import check_count
+from blackjax_ext.metrics.factors import Factor
+from blackjax_ext.rows.control_variates import Anchor, anchored
+from blackjax_ext.rows.potentials import StochasticPotential, energy_at
 from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance, subsampled
+from blackjax_ext.sgmcmc.approximate_tests import barker_test, sequential_test
 from blackjax_ext.sgmcmc.leapfrog import check_friction
-from blackjax_ext.sgmcmc.minibatch_tests import barker_test, sequential_test
-from blackjax_ext.sgmcmc.potentials import (
-    Anchor,
-    Expansion,
-    StochasticPotential,
-    anchored,
-    check_size,
-    energy_at,
-    expand,
-    expanded_minibatch,
-)
-from numpyro_fwd import start
-from numpyro_fwd.adaptation import AdaptState
-from numpyro_fwd.algorithm import Algorithm, Facts, Target
-from numpyro_fwd.descent import check_optimizer, descend
-from numpyro_fwd.kernel import BlackJAXKernel, KernelOptions
-from numpyro_fwd.minibatch_views import (
-    FullView,
-    check_model,
-    size_of_epoch,
-    stochastic_potential,
-)
-from numpyro_fwd.model import View, run_with, split_arguments
-from numpyro_fwd.predictors import batch_size_of, check_predictors, linear_predictor_of
-from numpyro_fwd.state import KernelState, ravel_each, split_each
+from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
+from blackjax_ext.subsampling.expansion import Expansion, expand
+from blackjax_ext.warmup import newton_path
+from blackjax_ext.warmup.calling import Algorithm, Facts, Target
+from blackjax_ext.warmup.windows import AdaptState
+from numpyro_fwd.bridge.arguments import run_with, split_arguments
+from numpyro_fwd.bridge.plates import FullView, check_model
+from numpyro_fwd.bridge.predictors import batch_size_of, check_predictors, linear_predictor_of
+from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential
+from numpyro_fwd.bridge.views import View
+from numpyro_fwd.kernels.base import BlackJAXKernel, KernelOptions
+from numpyro_fwd.kernels.optimizer_start import check_optimizer, descend
+from numpyro_fwd.kernels.state import KernelState, ravel_each, split_each
 
 __all__ = ["AMAGOLD", "L2MC", "SGHMC"]
 
@@ -163,9 +155,9 @@ class MinibatchKernel(BlackJAXKernel):
                 f"got {control_variate!r}."
             )
         if chunk_size is not None:
-            check_size("chunk_size", chunk_size)
+            check_count("chunk_size", chunk_size)
         if num_epochs:
-            check_size("num_epochs", num_epochs)
+            check_count("num_epochs", num_epochs)
         check_optimizer(optimizer)
         check_friction(friction, num_integration_steps, resample_momentum)
         self._num_epochs = num_epochs
@@ -227,7 +219,7 @@ class MinibatchKernel(BlackJAXKernel):
     def _first_metric(self, x: Array, shared: Expansion | None) -> Factor:
         if shared is None or self._inverse_mass_matrix is not None:
             return super()._first_metric(x, shared)
-        return shared.metric if self._dense_mass else start.diagonal(shared.metric)
+        return shared.metric if self._dense_mass else newton_path.diagonal(shared.metric)
 
     def _is_warm(self, size: int) -> bool:
         if self.is_subsampled:  # the expansion has found the mode
@@ -273,9 +265,10 @@ class MinibatchKernel(BlackJAXKernel):
 
     def _begin(self, rng_key, z, model_args, model_kwargs, shared) -> tuple[Any, AdaptState, Array]:
         size = ravel_each(z).shape[1]
-        if self._order and size > start.MAX_DIMENSION["reverse"]:
+        if self._order and size > newton_path.MAX_DIMENSION["reverse"]:
+            most = newton_path.MAX_DIMENSION["reverse"]
             raise ValueError(
-                f"control_variate must be None beyond {start.MAX_DIMENSION['reverse']} dimensions, "
+                f"control_variate must be None beyond {most} dimensions, "
                 f"where no Hessian is taken to find the mode; the model has {size}."
             )
 
@@ -304,12 +297,12 @@ class MinibatchKernel(BlackJAXKernel):
             return super()._find_start(rng_key, logdensity_fn, x, target_fn, unravel)
         potential = target_fn().potential
         best = x[jnp.argmax(jax.vmap(logdensity_fn)(x))]
-        mode = start.mode(lambda x: energy_at(potential, unravel(x)), best)
+        mode = newton_path.mode(lambda x: energy_at(potential, unravel(x)), best)
         # NaN for no mode
         gradient = jnp.where(mode.distance < 1.0, -mode.gradient, jnp.nan)
         anchor = Anchor(unravel(mode.x), gradient, -mode.hessian if self._order == 2 else None)
         if self._takes_metric():
-            draw = partial(start.approximate, logdensity_fn=logdensity_fn)
+            draw = partial(newton_path.approximate, logdensity_fn=logdensity_fn)
             x = jax.vmap(lambda key: draw(key, x=mode.x, metric=mode.metric).draw)(rng_key)
         return x, mode.metric, anchor
 
@@ -385,8 +378,8 @@ class AMAGOLD(MinibatchKernel):
     :param resample_momentum: Draw the momentum anew for each trajectory (reversible), or keep it.
     :param acceptance: "full" is exact and reads all N rows once per transition. "subsampled" is as
         exact and reads a few: for rows that see the latents only through linear predictors, with a
-        distribution whose derivatives are bounded (:mod:`blackjax_ext.sgmcmc.thinning`), and any
-        prior. Nothing in a transition then grows with N; mode, bounds and alias table are found
+        distribution whose derivatives are bounded (:mod:`blackjax_ext.subsampling.thinning`), and
+        any prior. Nothing in a transition then grows with N; mode, bounds and alias table are found
         before the warm-up, which the extra field ``inner.num_rows`` does not count. Or an
         approximate test that reads a part of the rows:
         "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or one of these with

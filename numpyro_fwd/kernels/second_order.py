@@ -9,10 +9,10 @@ from jax import Array
 
 import blackjax_ext
 from blackjax_ext import metrics, schedules
+from blackjax_ext.checks import check_count, check_positive
 from blackjax_ext.mcmc import alsmmala, amsmmala
-from blackjax_ext.mcmc.checks import check_positive
-from numpyro_fwd.kernel import BlackJAXKernel, KernelOptions
-from numpyro_fwd.model import gauss_newton
+from numpyro_fwd.bridge.information import gauss_newton
+from numpyro_fwd.kernels.base import BlackJAXKernel, KernelOptions
 
 __all__ = ["ALSMMALA", "AMSMMALA", "HPMALA", "MMALA", "SMMALA"]
 
@@ -202,7 +202,7 @@ class ALSMMALA(ScheduledKernel):
         run_length: int = alsmmala.RUN_LENGTH,
         **options: Unpack[KernelOptions],
     ):
-        schedules.check_count("run_length", run_length)
+        check_count("run_length", run_length)
         self._run_length = run_length
         super().__init__(
             model, blackjax_ext.alsmmala, metric_fn, metric, schedule, follow, **options

@@ -18,8 +18,9 @@ from blackjax.mcmc import hmc, integrators
 
 import blackjax_ext
 from blackjax_ext import minibatch_tests, potentials
-from blackjax_ext.mcmc import factors
-from blackjax_ext.sgmcmc import leapfrog, sums
+from blackjax_ext.metrics import factors
+from blackjax_ext.rows import compensated_sums
+from blackjax_ext.sgmcmc import leapfrog
 from tests.laws import laws
 from tests.laws.laws import Outcome, Size, flat
 from tests.laws.targets import LOG_GAMMA, NORMAL, SHAPES, Target
@@ -241,7 +242,7 @@ def energy_is_precise() -> None:
     potential = potentials.minibatch(lambda x: -0.5 * x**2, loglikelihood, y, 10)
     a, b = np.float32(0.001), np.float32(-0.002)
     energy = jax.jit(lambda x: potential.potential(x))
-    found = sums.difference(energy(jnp.asarray(a)), energy(jnp.asarray(b)))
+    found = compensated_sums.difference(energy(jnp.asarray(a)), energy(jnp.asarray(b)))
     wide, a, b = y.astype(np.float64), float(a), float(b)
     exact = 0.5 * (a**2 - b**2) + 0.5 * np.sum((wide - a) ** 2 - (wide - b) ** 2)
     assert found.dtype == jnp.float32

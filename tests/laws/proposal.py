@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.stats
 
-from blackjax_ext.mcmc import langevin, metrics
+from blackjax_ext import metrics
+from blackjax_ext.mcmc import langevin
 from tests.laws.laws import LEVEL
 
 

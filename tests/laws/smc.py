@@ -11,7 +11,8 @@ from blackjax.smc.resampling import multinomial
 from jax.scipy.stats import norm
 
 import blackjax_ext
-from blackjax_ext.mcmc import langevin, metrics
+from blackjax_ext import metrics
+from blackjax_ext.mcmc import langevin
 from blackjax_ext.smc import l_kernels, sampler
 from blackjax_ext.smc.proposals import leapfrog, value_and_gradient
 

@@ -15,7 +15,7 @@ import scipy.stats
 
 import blackjax_ext
 from blackjax_ext import acceptance, families, potentials
-from blackjax_ext.sgmcmc import thinning
+from blackjax_ext.subsampling import thinning
 from tests.laws import minibatch
 from tests.laws.laws import Outcome, Size
 from tests.laws.targets import Target

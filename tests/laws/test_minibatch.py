@@ -8,7 +8,8 @@ import pytest
 
 import blackjax_ext
 from blackjax_ext import minibatch_tests, potentials
-from blackjax_ext.sgmcmc import amagold, leapfrog, sums
+from blackjax_ext.rows import compensated_sums, minibatches
+from blackjax_ext.sgmcmc import amagold, leapfrog
 from tests.laws import conduct, laws, minibatch
 from tests.laws.minibatch import BIASED, ROWS
 
@@ -127,7 +128,7 @@ def energy_of_the_first_chunk(values_at, num_rows, chunk_size, dtype):
     return TRUE_SUM(values_at, chunk_size, chunk_size, dtype)
 
 
-TRUE_ENERGY, TRUE_SUM = potentials.posterior_energy, potentials.over_rows
+TRUE_ENERGY, TRUE_SUM = minibatches.posterior_energy, minibatches.over_rows
 
 
 def step_with_sign_of_accumulator(phase, *arguments, **keywords):
@@ -173,7 +174,7 @@ def gradient_without_the_scale(functions, num_rows, x, batch):
     return TRUE_GRADIENT(functions, batch.shape[0], x, batch)
 
 
-TRUE_GRADIENT = potentials.minibatch_gradient
+TRUE_GRADIENT = minibatches.minibatch_gradient
 
 
 def gain_of_nothing(rows, old, new):
@@ -192,7 +193,7 @@ TRUE_GAIN = minibatch_tests.gain
 
 def add_without_the_rounding(a, b):
     """Sums are not compensated."""
-    return sums.Pair(a.high + sums.as_pair(b).high, jnp.zeros_like(a.high))
+    return compensated_sums.Pair(a.high + compensated_sums.as_pair(b).high, jnp.zeros_like(a.high))
 
 
 def invariance(name):
@@ -202,11 +203,11 @@ def invariance(name):
 # where a bug is planted, the bug, and the law that must notice with its message
 MUTATIONS = {
     "prior_left_out": (
-        *(potentials, "posterior_energy", energy_without_prior),
+        *(minibatches, "posterior_energy", energy_without_prior),
         *(invariance("fresh"), "invariance"),
     ),
     "rows_left_out": (
-        *(potentials, "over_rows", energy_of_the_first_chunk),
+        *(minibatches, "over_rows", energy_of_the_first_chunk),
         *(invariance("fresh"), "invariance"),
     ),
     "accumulator_sign": (
@@ -246,11 +247,11 @@ MUTATIONS = {
         *(invariance("barker"), "invariance"),
     ),
     "scale_of_the_gradient": (
-        *(potentials, "minibatch_gradient", gradient_without_the_scale),
+        *(minibatches, "minibatch_gradient", gradient_without_the_scale),
         *(minibatch.gradient_is_unbiased, "Not equal"),
     ),
     "rounding_dropped": (
-        *(sums, "add", add_without_the_rounding),
+        *(compensated_sums, "add", add_without_the_rounding),
         *(minibatch.energy_is_precise, "precision"),
     ),
 }

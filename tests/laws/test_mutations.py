@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 import blackjax_ext
-from blackjax_ext.mcmc import factors, fmala, langevin, metrics, tangents
+from blackjax_ext import metrics
+from blackjax_ext.mcmc import fmala, langevin, tangents
+from blackjax_ext.metrics import factors
 from tests.laws import conduct, costs, laws, proposal, reductions, samplers
 from tests.laws.laws import SMALL
 

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from blackjax_ext.mcmc import langevin, metrics, tangents
+from blackjax_ext import metrics
+from blackjax_ext.mcmc import langevin, noise, tangents
+from blackjax_ext.mcmc.noise import standard_normal
 from tests.laws import proposal
 
 KINDS = ("identity", "scalar", "diagonal", "dense", "clipped")
@@ -70,13 +72,13 @@ def test_log_ratio_keeps_its_digits_in_float32():
     assert abs(single - double) < 2e-6 * abs(double) + 1e-3
 
 
-@pytest.mark.parametrize("size", [langevin.MAX_UNBLOCKED, langevin.MAX_UNBLOCKED + 1, 40_701])
+@pytest.mark.parametrize("size", [noise.MAX_UNBLOCKED, noise.MAX_UNBLOCKED + 1, 40_701])
 def test_large_draws_are_independent_standard_normals_and_signs(size):
     """Above a size, arrays are drawn in blocks: same law, no block a copy of another."""
-    noise = np.asarray(langevin.normal(jax.random.key(0), size, jnp.float32), np.float64)
-    assert noise.shape == (size,)
-    assert stats.kstest(noise, "norm").pvalue > 1e-4
-    halves = noise[: size // 2], noise[-(size // 2) :]
+    drawn = np.asarray(standard_normal(jax.random.key(0), size, jnp.float32), np.float64)
+    assert drawn.shape == (size,)
+    assert stats.kstest(drawn, "norm").pvalue > 1e-4
+    halves = drawn[: size // 2], drawn[-(size // 2) :]
     assert abs(np.corrcoef(*halves)[0, 1]) < 5 / np.sqrt(size // 2)
     signs = np.asarray(tangents.signs(jax.random.key(1), size, jnp.float32)) * size**0.5
     np.testing.assert_allclose(np.abs(signs), 1.0, rtol=1e-5)

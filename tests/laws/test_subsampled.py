@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blackjax_ext.sgmcmc import expansion, linear_predictors, thinning
+from blackjax_ext.subsampling import expansion, predictors, thinning
 from tests.laws import laws, subsampled
 from tests.laws.subsampled import ROWS
 
@@ -201,4 +201,4 @@ def test_data_are_arguments_of_a_program():
     )
     shapes = {jnp.shape(const) for const in program.consts}
     assert not any(subsampled.NUM_ROWS in shape for shape in shapes)
-    assert linear_predictors.MAX_CHUNK >= subsampled.NUM_ROWS
+    assert predictors.MAX_CHUNK >= subsampled.NUM_ROWS

@@ -1,0 +1,39 @@
+"""Potential energies with minibatch gradients: the public names of `rows` and `subsampling`."""
+
+from blackjax_ext.rows.compensated_sums import Pair
+from blackjax_ext.rows.control_variates import Anchor, anchor_at, anchored, control_variate
+from blackjax_ext.rows.minibatches import minibatch
+from blackjax_ext.rows.potentials import (
+    StochasticPotential,
+    check_potential,
+    energy_at,
+    exact,
+    full_batch,
+    gaussian_noise,
+)
+from blackjax_ext.rows.row_terms import Rows
+from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
+from blackjax_ext.subsampling.expansion import Expansion, expand
+from blackjax_ext.subsampling.predictors import LinearPredictor, energy, linear_predictor
+
+__all__ = [
+    "Anchor",
+    "Expansion",
+    "LinearPredictor",
+    "Pair",
+    "Rows",
+    "StochasticPotential",
+    "anchor_at",
+    "anchored",
+    "check_potential",
+    "control_variate",
+    "energy",
+    "energy_at",
+    "exact",
+    "expand",
+    "expanded_minibatch",
+    "full_batch",
+    "gaussian_noise",
+    "linear_predictor",
+    "minibatch",
+]

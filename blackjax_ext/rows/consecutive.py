@@ -1,0 +1,171 @@
+r"""Functions of row numbers, evaluated at rows in order.
+
+A function that indexes its data with the numbers of rows gathers them one by one, which takes a
+processor several times as long as what most likelihoods then do with them. A pass over all data
+asks for consecutive rows, which are a slice. :func:`at_consecutive` traces the function and puts
+slices where it gathers the rows it was given.
+"""
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+
+__all__ = ["at_chunk", "at_consecutive"]
+
+
+class Known(Enum):
+    """What a value of the program is known to be.
+
+    ROWS are the rows, shape (n,); COLUMN the same, shape (n, 1); NEVER is false for each of them.
+    """
+
+    ROWS = auto()
+    COLUMN = auto()
+    NEVER = auto()
+
+
+def at_consecutive(
+    function: Callable[[Array], Any], first: Array | int, length: int, num_rows: int
+) -> Any:
+    """``function(first + jnp.arange(length))``, by slices of what has at least `num_rows` rows.
+
+    Any other use of the row numbers, or of an array that is shorter, stays as it is.
+
+    Parameters
+    ----------
+    function
+        Function of row numbers, shape (n,), to any pytree; one that jax can trace.
+    first
+        First row, may be traced; ``first + length`` must not exceed `num_rows`.
+    length
+        Number of rows, n.
+    num_rows
+        Number of all rows, N.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from blackjax_ext.rows.consecutive import at_consecutive
+    >>> data = jnp.arange(100.0) ** 2
+    >>> at_consecutive(lambda rows: data[rows] + 1, 10, 3, 100).tolist()
+    [101.0, 122.0, 145.0]
+    """
+    rows = first + jnp.arange(length)
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(rows)
+
+    def sliced(operand):
+        return jax.lax.dynamic_slice_in_dim(operand, first, length)
+
+    found, _ = interpret(closed.jaxpr, closed.consts, [rows], [Known.ROWS], sliced, num_rows)
+    return jax.tree.unflatten(jax.tree.structure(shape), found)
+
+
+def at_chunk(
+    visit: Callable[[Array, Array], Any], i: Array | int, length: int, num_rows: int
+) -> Any:
+    """``visit(rows, is_new)`` at the i-th chunk of `length` out of `num_rows` rows.
+
+    The last chunk begins among rows that have been counted, for which `is_new` is False.
+    """
+    first = jnp.minimum(i * length, num_rows - length)
+    return at_consecutive(lambda rows: visit(rows, rows >= i * length), first, length, num_rows)
+
+
+def interpret(
+    jaxpr: Jaxpr,
+    consts: list,
+    inputs: list,
+    known: list[Known | None],
+    sliced: Callable[[Array], Array],
+    num_rows: int,
+) -> tuple[list, list[Known | None]]:
+    """Results of a program and what is known of them."""
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
+    facts = dict(zip(jaxpr.invars, known, strict=True))
+
+    def value(atom):
+        return atom.val if isinstance(atom, Literal) else values[atom]
+
+    def fact(atom):
+        return None if isinstance(atom, Literal) else facts.get(atom)
+
+    for equation in jaxpr.eqns:
+        arguments, told = (list(map(f, equation.invars)) for f in (value, fact))
+        inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit") else None
+        if inner is not None and any(told):
+            results, tell = interpret(inner.jaxpr, inner.consts, arguments, told, sliced, num_rows)
+        elif takes_rows(equation, told, num_rows):
+            results, tell = [sliced(arguments[0])], [None]
+        else:
+            results = evaluate(jaxpr, equation, arguments)
+            tell = [consequence(equation, told)] if len(results) == 1 else [None] * len(results)
+        values.update(zip(equation.outvars, results, strict=True))
+        facts.update(zip(equation.outvars, tell, strict=True))
+    return list(map(value, jaxpr.outvars)), list(map(fact, jaxpr.outvars))
+
+
+def evaluate(jaxpr: Jaxpr, equation: JaxprEqn, arguments: list) -> list:
+    """Results of one equation, as those of a program that has no other."""
+    given = {
+        atom: argument
+        for atom, argument in zip(equation.invars, arguments, strict=True)
+        if not isinstance(atom, Literal)
+    }
+    alone = jaxpr.replace(
+        constvars=[],
+        invars=list(given),
+        eqns=[equation],
+        outvars=equation.outvars,
+        effects=equation.effects,
+        debug_info=jaxpr.debug_info.with_unknown_names(),
+    )
+    return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*given.values())
+
+
+def takes_rows(equation: JaxprEqn, known: list[Known | None], num_rows: int) -> bool:
+    """Whether an equation is ``operand[rows]`` with an operand that has all of them."""
+    if equation.primitive.name != "gather" or known[1] is not Known.COLUMN:
+        return False
+    shape, numbers = shape_of(equation.invars[0]), equation.params["dimension_numbers"]
+    return (
+        shape[0] >= num_rows
+        and numbers.collapsed_slice_dims == numbers.start_index_map == (0,)
+        and numbers.offset_dims == tuple(range(1, len(shape)))
+        and not numbers.operand_batching_dims
+        and equation.params["slice_sizes"] == (1, *shape[1:])
+    )
+
+
+def consequence(equation: JaxprEqn, known: list[Known | None]) -> Known | None:
+    """What is known of the result: of the steps by which jax turns rows into indices, or nothing.
+
+    These count negative rows from the end, which no row here is, and add an axis.
+    """
+    name, shape = equation.primitive.name, shape_of(equation.outvars[0])
+    match name, known:
+        case "lt", [Known.ROWS, None] if is_zero(equation.invars[1]):
+            return Known.NEVER
+        case "select_n", [Known.NEVER, Known.ROWS, _]:
+            return Known.ROWS
+        case "convert_element_type", [Known.ROWS | Known.COLUMN as same]:
+            new = equation.params["new_dtype"]
+            return same if jnp.issubdtype(new, jnp.integer) and new.itemsize >= 4 else None
+        case "broadcast_in_dim" | "reshape", [Known.ROWS, *_]:
+            # not one row that is repeated
+            return Known.COLUMN if shape == (*shape_of(equation.invars[0]), 1) else None
+    return None
+
+
+def shape_of(atom: Any) -> tuple[int, ...]:
+    """Shape of a value of the program."""
+    return atom.aval.shape
+
+
+def is_zero(atom: Any) -> bool:
+    """Whether an argument is the number zero."""
+    return isinstance(atom, Literal) and jnp.shape(atom.val) == () and atom.val == 0

@@ -1,0 +1,124 @@
+"""The energy of a posterior as a sum over rows, with gradients from rows drawn at random."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from jax import Array
+from jax.tree_util import Partial
+
+from blackjax_ext.checks import check_count, count_rows
+from blackjax_ext.rows.compensated_sums import Pair, add, over_rows
+from blackjax_ext.rows.potentials import StochasticPotential
+from blackjax_ext.rows.row_terms import Rows
+
+__all__ = ["minibatch"]
+
+
+def minibatch(
+    logprior_fn: Callable,
+    loglikelihood_fn: Callable,
+    data: ArrayLikeTree,
+    batch_size: int,
+    *,
+    chunk_size: int | None = None,
+) -> StochasticPotential:
+    r"""Energy of a posterior, with gradients from rows drawn with replacement.
+
+    .. math::
+        U(x) = -\log p(x) - \sum_{i=1}^N \log p(d_i | x), \qquad
+        \tilde{U}(x; \zeta) = -\log p(x) - \frac{N}{B} \sum_{i \in \zeta} \log p(d_i | x).
+
+    Parameters
+    ----------
+    logprior_fn
+        Log density of the prior: pytree to scalar.
+    loglikelihood_fn
+        ``loglikelihood_fn(x, row)`` for one row of `data`, as in ``blackjax.sgmcmc``.
+    data
+        Pytree of arrays that lead with the N rows.
+    batch_size
+        B, from 1 to N.
+    chunk_size
+        Rows evaluated at once by the energy, which bounds its memory; None for as many as have
+        their intermediate results in 32 MiB.
+
+    Returns
+    -------
+    A potential. Cost: B rows and their gradients for a gradient, N rows for an energy.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For data without rows or with different numbers of rows, a batch or chunk size that is not a
+        whole number in its range.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> from blackjax_ext import potentials
+    >>> y = jnp.linspace(-1.0, 3.0, 1000)
+    >>> potential = potentials.minibatch(
+    ...     lambda x: -0.5 * x**2, lambda x, y: -0.5 * (y - x) ** 2, y, batch_size=100
+    ... )
+    >>> batch = potential.draw(jax.random.key(0))
+    >>> batch.shape, potential.stochastic_grad(jnp.array(0.5), batch).shape
+    ((100,), ())
+    """
+    data = jax.tree.map(jnp.asarray, data)
+    num_rows = count_rows(data)
+    check_count("batch_size", batch_size, most=num_rows, of="rows of the data")
+    if chunk_size is not None:
+        check_count("chunk_size", chunk_size)
+    functions = (logprior_fn, loglikelihood_fn)
+    terms = Partial(partial(row_terms, loglikelihood_fn), data)
+    return StochasticPotential(
+        Partial(partial(posterior_energy, functions, num_rows, chunk_size), data),
+        Partial(partial(draw_rows, num_rows, batch_size), data),
+        Partial(partial(minibatch_gradient, functions, num_rows)),
+        Rows(Partial(logprior_fn), terms, num_rows),
+    )
+
+
+def row_terms(loglikelihood_fn: Callable, data: ArrayTree, x: ArrayTree, indices: Array) -> Array:
+    """Log likelihoods of the rows with these indices."""
+    rows = jax.tree.map(lambda a: a[indices], data)
+    return jax.vmap(loglikelihood_fn, (None, 0))(x, rows)
+
+
+def posterior_energy(
+    functions: tuple[Callable, Callable],
+    num_rows: int,
+    chunk_size: int | None,
+    data: ArrayTree,
+    x: ArrayTree,
+) -> Pair:
+    """Minus log prior and minus log likelihood of all rows."""
+    logprior_fn, loglikelihood_fn = functions
+
+    def values_at(indices):
+        return -row_terms(loglikelihood_fn, data, x, indices)
+
+    prior = -logprior_fn(x)
+    return add(over_rows(values_at, num_rows, chunk_size, prior.dtype), prior)
+
+
+def draw_rows(num_rows: int, batch_size: int, data: ArrayTree, rng_key: PRNGKey) -> ArrayTree:
+    """Rows drawn with replacement: a draw without would cost a permutation of all of them."""
+    indices = jax.random.randint(rng_key, (batch_size,), 0, num_rows)
+    return jax.tree.map(lambda a: a[indices], data)
+
+
+def minibatch_gradient(
+    functions: tuple[Callable, Callable], num_rows: int, x: ArrayTree, batch: ArrayTree
+) -> ArrayTree:
+    """Gradient of the energy with the likelihood of the batch counted N/B times."""
+    logprior_fn, loglikelihood_fn = functions
+
+    def energy(x):
+        values = jax.vmap(loglikelihood_fn, (None, 0))(x, batch)
+        return -logprior_fn(x) - (num_rows / values.shape[0]) * jnp.sum(values)
+
+    return jax.grad(energy)(x)

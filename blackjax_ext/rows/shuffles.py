@@ -1,0 +1,89 @@
+r"""Rows in random order, and some distinct rows, without a random number for every row.
+
+*Permutations.* To read rows in random order without replacement, ``jax.random.permutation`` sorts
+as many random numbers as there are rows, which costs more than the pass over the data that it is to
+save. Here :math:`\pi(i)` costs a few integer operations: rounds of
+
+.. math::
+    i \leftarrow c_r (i + a_r) \bmod 2^k, \qquad i \leftarrow i \oplus (i \gg \lceil k/2 \rceil),
+
+with random :math:`a_r` and odd :math:`c_r`, each of which is a permutation of the numbers of k
+bits. An image that is not below N goes through them again until it is (cycle walking; Black and
+Rogaway 2002), less than twice on average. A random rotation at the end makes each image uniform.
+
+*Distinct rows.* Draw :math:`B` of :math:`N` rows with replacement; as long as some are equal, draw
+all but the first of them anew. Nothing here depends on how the rows are numbered, so the
+probability of an ordered tuple of distinct rows is that of any other: they are drawn uniformly
+without replacement. A round sorts B numbers.
+"""
+
+import jax
+import jax.numpy as jnp
+from blackjax.types import PRNGKey
+from jax import Array
+
+__all__ = ["distinct", "shuffled"]
+
+NUM_ROUNDS = 8
+
+
+def shuffled(rng_key: PRNGKey, indices: Array, size: int) -> Array:
+    """Images of `indices`, each from 0 to ``size - 1``, under a random permutation of all of them.
+
+    The same key gives the same permutation. `size` is at most 2^31.
+    """
+    num_bits = max((size - 1).bit_length(), 1)
+    mask = jnp.uint32(2**num_bits - 1)
+    key_rounds, key_rotation = jax.random.split(rng_key)
+    added, odd = jax.random.bits(key_rounds, (2, NUM_ROUNDS), jnp.uint32)
+    odd = odd | 1
+
+    def walk(i):
+        def one_round(i, constants):
+            a, c = constants
+            i = ((i + a) * c) & mask
+            return i ^ (i >> ((num_bits + 1) // 2)), None
+
+        return jax.lax.scan(one_round, i, (added, odd))[0]
+
+    def step(i):
+        return jnp.where(i < size, i, walk(i))
+
+    first = walk(indices.astype(jnp.uint32))
+    images = jax.lax.while_loop(lambda i: jnp.any(i >= size), step, first).astype(indices.dtype)
+    images = images - jax.random.randint(key_rotation, (), 0, size)
+    return jnp.where(images < 0, images + size, images)
+
+
+def distinct(rng_key: PRNGKey, size: int, num: int) -> Array:
+    """`num` different numbers from 0 to ``size - 1``, each ordered tuple as likely as any other.
+
+    Cost: a few sorts of `num` numbers, or one of `size` numbers where that is less than twice as
+    many.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from blackjax_ext.rows.shuffles import distinct
+    >>> len(set(distinct(jax.random.key(0), 1_000, 50).tolist()))
+    50
+    """
+    if 2 * num > size:
+        return jax.random.permutation(rng_key, size)[:num]
+
+    def draw_again(carry):
+        round, rows, is_missing = carry
+        new = jax.random.randint(jax.random.fold_in(rng_key, round), (num,), 0, size)
+        rows = jnp.where(is_missing, new, rows)
+        return round + 1, rows, is_repeated(rows)
+
+    first = 0, jnp.zeros(num, int), jnp.ones(num, bool)
+    return jax.lax.while_loop(lambda carry: jnp.any(carry[2]), draw_again, first)[1]
+
+
+def is_repeated(values: Array) -> Array:
+    """Which elements are equal to an earlier one, shape (n,)."""
+    order = jnp.argsort(values, stable=True)
+    in_order = values[order]
+    is_same = jnp.zeros(values.shape, bool).at[1:].set(in_order[1:] == in_order[:-1])
+    return jnp.zeros_like(is_same).at[order].set(is_same)

@@ -1,0 +1,1 @@
+"""Exact acceptance from a few rows: families with bounds, expansions, alias tables, thinning."""

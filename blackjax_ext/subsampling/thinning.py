@@ -1,0 +1,256 @@
+r"""An exact acceptance test that reads a few rows: factors, and Poisson thinning.
+
+Split the energy at an anchor into a part that is known without the rows and their remainders
+(:mod:`blackjax_ext.subsampling.predictors`),
+
+.. math::
+    U(x) = S(x) + \sum_{i=1}^N r_i(x) + \text{const}, \qquad |r_i(x)| \le \psi_i |w|^{k+1},
+
+where S is minus the exact log prior plus the expansion of all rows. A trajectory of AMAGOLD from
+:math:`x` to :math:`x_*` with accumulator :math:`\rho` is accepted in factors (Cornish et al. 2019,
+their eq. 6, with one factor more for the accumulator),
+
+.. math::
+    \alpha = \min\left(1, e^{S(x) - S(x_*) + \rho}\right)
+    \prod_{i=1}^N \min\left(1, e^{r_i(x) - r_i(x_*)}\right).
+
+*Detailed balance.* Let :math:`y = (x, r)`, :math:`z = (x_*, r_*)`, and let a path be the noises and
+random components of a trajectory. The derivation in :mod:`blackjax_ext.sgmcmc.amagold` gives, for
+the density P of a path with its start and :math:`P^\perp` of the reversed path that leads from
+:math:`z^\perp = (x_*, -r_*)` to :math:`y^\perp`,
+
+.. math::
+    \pi(z^\perp) P^\perp / [\pi(y) P] = e^{U(x) - U(x_*) + \rho},
+
+and the reversed path has the accumulator :math:`-\rho`. The step is skew-reversible,
+:math:`\pi(y) P \alpha = \pi(z^\perp) P^\perp \alpha^\perp`, if
+:math:`\alpha / \alpha^\perp` is that ratio, and each factor gives its own part of it, since
+:math:`\min(1, e^u) / \min(1, e^{-u}) = e^u`:
+
+.. math::
+    \alpha / \alpha^\perp = e^{S(x) - S(x_*) + \rho} \prod_i e^{r_i(x) - r_i(x_*)}
+    = e^{U(x) - U(x_*) + \rho}.
+
+A rejection returns :math:`(x, -r)`, so the whole step leaves :math:`\pi(x, r)` invariant; with
+fresh momenta it is reversible in x. The rows that the test draws are independent of the path.
+
+*Thinning.* The product over rows is the probability that none of N independent Poisson processes of
+rates :math:`(r_i(x_*) - r_i(x))_+` has an event in unit time. With a bound
+:math:`\psi_i\, q \ge |r_i(x_*) - r_i(x)|`, these are the processes of rates :math:`\psi_i q`
+thinned: a process of rate :math:`\Lambda = \Psi q`, :math:`\Psi = \sum \psi_i`, where each event
+picks a row in proportion to :math:`\psi_i` and vetoes with probability
+:math:`(r_i(x_*) - r_i(x))_+ / (\psi_i q)`. One veto rejects. Events come in order of time, by
+exponential gaps, until the time is over or a veto comes: there is no limit to their number. (The
+unit interval is cut into equal pieces of at most :data:`PIECE` events on average, since a float
+that counts to millions has no digits left for gaps of one.)
+
+*Acceptance rate.* Given the rows of a round of events, none of them vetoes with probability
+:math:`s = \prod (1 - v)`. The last round is reached with the product of this over the rounds before
+it, so :math:`s` of the last round, and zero if a veto came before it, is the probability of no veto
+without bias. Most tests have one round, whose rate then is no longer zero or one.
+
+*Bound of a change.* Two bounds hold, and q is the less of them. Each remainder is bounded by
+itself, :math:`|w|^{k+1} + |w_*|^{k+1}`. And along the line from w to :math:`w_*`, where
+:math:`|\nabla r_i \cdot t| \le \frac{M_i}{k!} |t_i|^k |t|`, the change is at most
+:math:`(k+1) \psi_i |w_* - w| \int_0^1 |w_s|^k ds`, which is small for short moves:
+
+.. math::
+    q_2 = |w_* - w| \left( |w|^2 + w \cdot w_* + |w_*|^2 \right), \qquad
+    q_1 = 2 |w_* - w| \sqrt{\left( |w|^2 + w \cdot w_* + |w_*|^2 \right) / 3},
+
+the latter by Jensen's inequality. Both are symmetric in the ends of the move.
+
+*Far from the anchor* more events than rows would come, :math:`\Lambda > N`. There all rows are read
+once and the move is accepted with probability :math:`\min(1, e^{U(x) - U(x_*) + \rho})`. Which of
+the two rules holds depends on the pair of ends alone, in a symmetric way, so the ratio above holds
+for every pair: exact too, and no step reads more than about N rows. `num_rows` says what was read.
+
+Reference: R. Cornish, P. Vanetti, A. Bouchard-Côté, G. Deligiannidis and A. Doucet 2019, Scalable
+Metropolis-Hastings for exact Bayesian inference with large datasets; P. A. W. Lewis and G. S.
+Shedler 1979, Simulation of nonhomogeneous Poisson processes by thinning.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from blackjax.types import ArrayTree, PRNGKey
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
+from blackjax_ext.rows.consecutive import at_chunk
+from blackjax_ext.subsampling import alias_table
+from blackjax_ext.subsampling.expansion import Expansion, surrogate, whitened
+from blackjax_ext.subsampling.predictors import remainder
+
+__all__ = ["Decision", "decide", "reach", "remainders"]
+
+LANES = 32  # rows at once
+PIECE = 20.0  # events expected of a piece of the time, so that the lanes rarely run out
+CHUNK = 2048  # rows at once where all are read
+MAX_PASSES = 1.0  # expected events, in passes over the rows, beyond which all rows are read
+
+
+class Decision(NamedTuple):
+    """What the test says; see :class:`blackjax_ext.sgmcmc.acceptance.Verdict`."""
+
+    is_accepted: Array
+    acceptance_rate: Array
+    is_divergent: Array
+    surrogate: Array
+    num_rows: Array
+
+
+class Move(NamedTuple):
+    """A proposal, as the rows see it.
+
+    steps
+        x - a of both ends, old and new, shape (2, D).
+    reach
+        q, so that the remainder of row i changes by at most psi_i q.
+    """
+
+    steps: Array
+    reach: Array
+
+
+class Events(NamedTuple):
+    """A Poisson process while it runs.
+
+    piece
+        Piece of the time that it is in.
+    time
+        Time within the piece, in expected events.
+    is_vetoed
+        Whether an event has vetoed.
+    survival
+        Estimate without bias of the probability that none vetoes.
+    num_rows
+        Events so far.
+    round
+        Number of times that keys were drawn.
+    """
+
+    piece: Array
+    time: Array
+    is_vetoed: Array
+    survival: Array
+    num_rows: Array
+    round: Array
+
+
+def decide(
+    rng_key: PRNGKey,
+    expansion: Expansion,
+    old_position: ArrayTree,
+    old_surrogate: Array,
+    new_position: ArrayTree,
+    rho: Array,
+) -> Decision:
+    """Accept or reject. Cost: D^2, one log prior, and the rows of the events."""
+    key_accept, key_events = jax.random.split(rng_key)
+    new_surrogate = surrogate(expansion, new_position)
+    (old_d, old_w), (new_d, new_w) = (whitened(expansion, x) for x in (old_position, new_position))
+    move = Move(jnp.stack([old_d, new_d]), reach(old_w, new_w, expansion.order))
+    log_ratio = old_surrogate - new_surrogate + rho
+    is_divergent = jnp.isnan(log_ratio) | ~jnp.isfinite(new_surrogate)
+
+    # of a symmetric function of the two ends; an overflow is far too
+    is_far = ~(expansion.total * move.reach <= MAX_PASSES * expansion.num_rows)
+    exact = change_of_all(expansion, move, is_far & ~is_divergent)
+    log_ratio = log_ratio - jnp.where(is_far, exact, 0.0)
+    is_divergent = is_divergent | jnp.isnan(log_ratio)
+    rate = jnp.where(is_divergent, 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
+    events = thin(key_events, expansion, move, ~is_far & ~is_divergent)
+    is_accepted = (
+        jax.random.uniform(key_accept, rate.shape, rate.dtype) < rate
+    ) & ~events.is_vetoed
+    num_rows = events.num_rows + jnp.where(is_far & ~is_divergent, expansion.num_rows, 0)
+    return Decision(is_accepted, rate * events.survival, is_divergent, new_surrogate, num_rows)
+
+
+def reach(old: Array, new: Array, order: int) -> Array:
+    """The bound q for a move between the whitened positions `old` and `new`, shape (P,)."""
+    squares = (old @ old, new @ new)
+    apart = sum(square ** (0.5 * (order + 1)) for square in squares)
+    between = squares[0] + old @ new + squares[1]
+    path = between if order == 2 else 2.0 * jnp.sqrt(jnp.maximum(between, 0.0) / 3.0)
+    return jnp.minimum(apart, jnp.linalg.norm(new - old) * path)
+
+
+def remainders(expansion: Expansion, steps: Array, indices: Array) -> Array:
+    """Remainders of some rows at a + each of the `steps`, shape (S, D); shape (S, n).
+
+    Cost: the rows are read once, their predictors S + 1 times.
+    """
+    posterior = expansion.posterior
+    assert posterior is not None
+    a, unravel = ravel_pytree(expansion.position)
+
+    def read(x):
+        return posterior.read(unravel(x), indices)
+
+    eta, changes, rows = jax.linearize(read, a, has_aux=True)
+
+    def at(step):
+        of_row = lambda e, t, row: remainder(posterior, expansion.order, e, t, row)  # noqa: E731
+        return jax.vmap(of_row)(eta, changes(step), rows)
+
+    return jax.vmap(at)(steps)
+
+
+def thin(rng_key: PRNGKey, expansion: Expansion, move: Move, is_on: Array) -> Events:
+    """Events until the time is over or one of them vetoes; none where `is_on` is False."""
+    expected = jnp.where(is_on, expansion.total * move.reach, 0.0)
+    num_pieces = jnp.ceil(expected / PIECE).astype(int)
+    length = expected / jnp.maximum(num_pieces, 1)
+
+    def is_going(events):
+        return (events.piece < num_pieces) & ~events.is_vetoed
+
+    def body(events):
+        keys = jax.random.split(jax.random.fold_in(rng_key, events.round), 3)
+        gaps = jax.random.exponential(keys[0], (LANES,), move.reach.dtype)
+        times = events.time + jnp.cumsum(gaps)
+        is_event = times < length
+        rows = alias_table.draw(keys[1], expansion.table, (LANES,))
+        old, new = remainders(expansion, move.steps, rows)
+        veto = (new - old) / (expansion.bound[rows] * move.reach)
+        is_veto = jax.random.uniform(keys[2], (LANES,), move.reach.dtype) < veto
+        # time has no memory: what comes after the end of a piece is drawn anew
+        is_over = times[-1] >= length
+        is_last = is_over & (events.piece + 1 == num_pieces)
+        spared = jnp.prod(jnp.where(is_event, 1.0 - jnp.clip(veto, 0.0, 1.0), 1.0))
+        return Events(
+            events.piece + is_over,
+            jnp.where(is_over, 0.0, times[-1]),
+            jnp.any(is_veto & is_event),
+            jnp.where(is_last, spared, 0.0),
+            events.num_rows + jnp.sum(is_event),
+            events.round + 1,
+        )
+
+    zero = jnp.zeros((), int)
+    time = jnp.zeros((), move.reach.dtype)
+    first = Events(zero, time, jnp.array(False), jnp.ones_like(time), zero, zero)
+    return jax.lax.while_loop(is_going, body, first)
+
+
+def change_of_all(expansion: Expansion, move: Move, is_on: Array) -> Array:
+    """Sum of the changes of all remainders; zero, and no row read, where `is_on` is False."""
+    num_rows, length = expansion.num_rows, min(CHUNK, expansion.num_rows)
+    num_chunks = jnp.where(is_on, -(-num_rows // length), 0)
+
+    def body(carry):
+        i, sum = carry
+
+        def change_of(indices, is_new):
+            old, new = remainders(expansion, move.steps, indices)
+            return jnp.where(is_new, new - old, 0.0)
+
+        return i + 1, add(sum, jnp.sum(at_chunk(change_of, i, length, num_rows)))
+
+    first = jnp.zeros((), int), as_pair(jnp.zeros((), move.steps.dtype))
+    total: Pair = jax.lax.while_loop(lambda carry: carry[0] < num_chunks, body, first)[1]
+    return total.value()

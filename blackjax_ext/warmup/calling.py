@@ -1,0 +1,141 @@
+"""Calling a BlackJAX algorithm by the names of its parameters."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import blackjax
+import jax.numpy as jnp
+from jax import Array
+
+from blackjax_ext.metrics import Diagonal, Factor
+
+__all__ = [
+    "Algorithm",
+    "Facts",
+    "Target",
+]
+
+SUPPLIED = {
+    *("rng_key", "state", "logdensity_fn", "potential"),
+    *("step_size", "inverse_mass_matrix", "position"),
+}
+
+
+class Facts(NamedTuple):
+    """What a transition tells, whatever the algorithm.
+
+    `num_rows` are the rows that the acceptance test read, 0 for algorithms that do not say.
+    """
+
+    acceptance_rate: Array
+    is_divergent: Array
+    num_steps: Array
+    num_rows: Array
+
+
+class Algorithm(NamedTuple):
+    """A BlackJAX algorithm with its fixed parameters; picklable, since kernels are built when used.
+
+    api
+        What ``blackjax.generate_top_level_api_from`` returns.
+
+    Parameters
+    ----------
+        Parameters of ``init``, of ``build_kernel`` or of the kernel, by name.
+    """
+
+    api: Any
+    parameters: dict[str, Any]
+
+    def check(self) -> None:
+        """Raise TypeError for an unknown or missing parameter, or for no algorithm at all."""
+        if not (hasattr(self.api, "init") and hasattr(self.api, "build_kernel")):
+            raise TypeError(
+                "algorithm must have init and build_kernel, as blackjax.hmc or blackjax_ext.fmala "
+                f"do; got {self.api!r}."
+            )
+        kernel = self.kernel()
+        takers = (self.api.init, self.api.build_kernel, kernel)
+        known = set().union(*(names(taker) for taker in takers))
+        if unknown := sorted(set(self.parameters) - known):
+            raise TypeError(
+                f"unknown parameters {unknown}; the algorithm takes {sorted(known - SUPPLIED)}."
+            )
+        for taker in (self.api.init, kernel):
+            missing = sorted(required(taker) - set(self.parameters) - SUPPLIED)
+            if missing:
+                raise TypeError(f"parameters {missing} of the algorithm must be given.")
+
+    def kernel(self) -> Callable:
+        """The transition kernel."""
+        return self.api.build_kernel(**self.only(self.api.build_kernel))
+
+    def only(self, function: Callable, **supplied: Any) -> dict[str, Any]:
+        """The parameters, and those `supplied`, that `function` takes."""
+        arguments = {**supplied, **self.parameters}
+        return {name: arguments[name] for name in names(function) if name in arguments}
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the algorithm is one of `blackjax_ext`."""
+        return self.api.build_kernel.__module__.startswith("blackjax_ext.")
+
+    def preconditioner(self, metric: Factor) -> Factor | Array:
+        """`metric` in the form the algorithm takes: its factor, or a matrix for BlackJAX's own."""
+        if self.is_own:
+            return metric
+        if self.api is not blackjax.barker:
+            return metric.inverse()
+        # blackjax.barker 1.7 scales its proposal by the mass matrix instead of its inverse
+        return 1 / metric.inverse() if isinstance(metric, Diagonal) else metric.sqrt.T @ metric.sqrt
+
+
+class Target(NamedTuple):
+    """An algorithm on a log density.
+
+    algorithm
+        The algorithm, with the parameters that depend on the model's arguments.
+    logdensity_fn
+        Log density on the unconstrained space, or what the algorithm takes in its place.
+    """
+
+    algorithm: Algorithm
+    logdensity_fn: Any
+
+    def init(self, position, rng_key, metric: Factor):
+        """First state at `position`."""
+        algorithm = self.algorithm
+        supplied = {"rng_key": rng_key, "inverse_mass_matrix": algorithm.preconditioner(metric)}
+        arguments = algorithm.only(algorithm.api.init, **supplied)
+        return algorithm.api.init(position, self.logdensity_fn, **arguments)
+
+    def step(self, rng_key, state, step_size, metric: Factor, **supplied: Any) -> tuple[Any, Facts]:
+        """One transition; `supplied` are parameters that change from step to step."""
+        algorithm, kernel = self.algorithm, self.algorithm.kernel()
+        arguments = algorithm.only(
+            kernel,
+            step_size=step_size,
+            inverse_mass_matrix=algorithm.preconditioner(metric),
+        )
+        new_state, info = kernel(rng_key, state, self.logdensity_fn, **{**arguments, **supplied})
+        rate = jnp.asarray(getattr(info, "acceptance_rate", 1.0))
+        facts = Facts(
+            jnp.nan_to_num(rate),
+            getattr(info, "is_divergent", ~jnp.isfinite(rate)),
+            jnp.asarray(getattr(info, "num_integration_steps", 1)),
+            jnp.asarray(getattr(info, "num_rows", 0)),
+        )
+        return new_state, facts
+
+
+def names(function: Callable) -> list[str]:
+    """Names of the parameters of `function`."""
+    return list(inspect.signature(function).parameters)
+
+
+def required(function: Callable) -> set[str]:
+    """Names of its parameters without a default."""
+    parameters = inspect.signature(function).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {p.name for p in parameters if p.default is p.empty and p.kind not in variadic}

@@ -1,0 +1,235 @@
+"""Models of which some sites are optimized (``numpyro.param``) and some are sampled."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpyro.contrib import module as numpyro_module
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import biject_to
+from numpyro.handlers import seed, substitute
+from numpyro.infer.util import (
+    _unconstrain_params,
+    compute_log_probs,
+    potential_energy,
+)
+
+from numpyro_fwd.bridge.plates import FullView, distinct_rows
+from numpyro_fwd.bridge.priors import (
+    check_proper,
+    draw_prior,
+    is_latent,
+    sites_of,
+    split_logdensity,
+)
+
+__all__ = ["PartialModel", "view_partial"]
+
+
+class PartialModel(NamedTuple):
+    """A model of which some sites are optimized and some are sampled.
+
+    params
+        First unconstrained values of the param sites.
+    draw
+        ``(params, rng_key, num, model_args, model_kwargs) -> latents``: prior draws, unconstrained.
+    logprior_fn
+        Log density of the prior of one particle, at the first parameters.
+    potential_fn
+        ``(params, position, rng_key, model_args, model_kwargs) -> U``; the key draws the rows of
+        the subsample plates.
+    split_fn
+        ``(params, rng_key, model_args, model_kwargs) -> (logprior_fn, loglikelihood_fn)``, the two
+        parts of minus U as functions of the position.
+    loss_fn
+        ``(params, position, log_weights, model_args, model_kwargs)``: minus the mean log density of
+        the observed values, of all rows, under the mixture of the particles.
+    constrain_params
+        From unconstrained parameters to the values of the param sites.
+    """
+
+    params: dict
+    draw: Callable
+    logprior_fn: Callable
+    potential_fn: Callable
+    split_fn: Callable
+    loss_fn: Callable
+    constrain_params: Callable
+
+
+def view_partial(
+    rng_key: Array, model: Callable, model_args: tuple, model_kwargs: dict
+) -> PartialModel:
+    """Take apart a model with ``numpyro.param`` and ``numpyro.sample`` sites."""
+    with checked_priors():
+        sites = sites_of(rng_key, model, model_args, model_kwargs)
+    names = check_partial(sites)
+    transforms = {name: transform_of(sites[name]) for name in names}
+    first = {name: transforms[name].inv(sites[name]["value"]) for name in names}
+    first = jax.tree.map(jnp.asarray, first)
+
+    def constrain_params(params):
+        # a copy: the modules of numpyro.contrib write into the dict they are given
+        return {name: copied(transforms[name](value)) for name, value in params.items()}
+
+    def with_params(params, model=model):
+        def given(*args, **kwargs):
+            return substitute(model, data=constrain_params(params))(*args, **kwargs)
+
+        return given
+
+    def split_fn(params, rng_key, model_args, model_kwargs):
+        seeded = restarted(distinct_rows(with_params(params)), rng_key)
+        return split_logdensity(seeded, model_args, model_kwargs)
+
+    def logprior_fn(z):
+        return split_fn(first, jax.random.key(0), model_args, model_kwargs)[0](z)
+
+    def draw(params, rng_key, num, model_args, model_kwargs):
+        return draw_prior(rng_key, with_params(params), model_args, model_kwargs, num)
+
+    def potential_fn(params, position, rng_key, model_args, model_kwargs):
+        values = {**constrain_params(params), **position}
+        seeded = seed(distinct_rows(model), rng_key)
+        return potential_energy(seeded, model_args, model_kwargs, values)
+
+    def loss_fn(params, position, log_weights, model_args, model_kwargs):
+        given = restarted(with_params(params, FullView(model)), jax.random.key(0))
+        terms = jax.vmap(lambda z: observed_terms(given, z, model_args, model_kwargs))(position)
+        return mixture_loss(terms, log_weights)
+
+    functions = (draw, logprior_fn, potential_fn, split_fn, loss_fn, constrain_params)
+    return PartialModel(first, *functions)
+
+
+def restarted(model: Callable, rng_key: Array) -> Callable:
+    """`model`, which draws the same whenever it is called: a seed handler goes on."""
+
+    def seeded(*args, **kwargs):
+        return seed(model, rng_key)(*args, **kwargs)
+
+    return seeded
+
+
+def observed_terms(model: Callable, z: dict, model_args: tuple, model_kwargs: dict) -> dict:
+    """Log densities of the observed values at the unconstrained latents z, by site, not summed."""
+    terms, sites = compute_log_probs(
+        _unconstrain_params(model, z), model_args, model_kwargs, {}, sum_log_prob=False
+    )
+    return {name: terms[name] for name in terms if name in sites and not is_latent(sites[name])}
+
+
+def mixture_loss(terms: dict, log_weights: Array) -> Array:
+    """Minus the mean over all values of the log of the weighted mean density."""
+
+    def mix(term):
+        weights = log_weights.reshape((-1,) + (1,) * (term.ndim - 1))
+        return jax.nn.logsumexp(jnp.where(jnp.isnan(term), -jnp.inf, term) + weights, axis=0)
+
+    mixed = [mix(term) for term in terms.values()]
+    return -sum(jnp.sum(each) for each in mixed) / sum(each.size for each in mixed)
+
+
+def copied(tree: Any) -> Any:
+    """`tree` in new containers."""
+    return jax.tree.map(lambda leaf: leaf, tree)
+
+
+class Same(NamedTuple):
+    """The transform of a parameter without constraint, which may be a pytree."""
+
+    def __call__(self, value: Any) -> Any:
+        """`value`."""
+        return value
+
+    def inv(self, value: Any) -> Any:
+        """`value`."""
+        return copied(value)
+
+
+def transform_of(site: dict) -> Any:
+    """Transform from the unconstrained space to the constraint of a param site."""
+    constraint = site["kwargs"].get("constraint", constraints.real)
+    return Same() if constraint is constraints.real else biject_to(constraint)
+
+
+def check_partial(sites: dict) -> list[str]:
+    """Names of the param sites; raises ValueError, by site, for a model that cannot be trained."""
+    params = [name for name, site in sites.items() if site["type"] == "param"]
+    latents = [name for name, site in sites.items() if is_latent(site)]
+    if not params:
+        raise ValueError("model has no param site to optimize: sample it with LangevinSMC.")
+    if not latents:
+        raise ValueError("model has no latent site to sample: train it with numpyro.infer.SVI.")
+    for name, site in sites.items():
+        if site["type"] == "mutable":
+            raise ValueError(
+                f"model has the mutable site '{name}' (batch normalization?), whose value would "
+                "depend on the order of the particles; use a layer without running statistics."
+            )
+    for name in latents:
+        check_proper(name, sites[name]["fn"])
+        if sites[name]["fn"].support.is_discrete:
+            raise ValueError(f"site '{name}' is a discrete latent, which has no gradient.")
+        for frame in sites[name]["cond_indep_stack"]:
+            size, subsample_size = sites[frame.name]["args"]
+            if subsample_size not in (None, size):
+                raise ValueError(
+                    f"site '{name}' is inside the plate '{frame.name}', which subsamples "
+                    f"{subsample_size} of {size} rows; take the latent out of that plate."
+                )
+    check_batches(sites)
+    return params
+
+
+def check_batches(sites: dict) -> None:
+    """Raise ValueError for a site in a subsample plate whose rows are not the plate's."""
+    for name, site in sites.items():
+        if site["type"] != "sample" or not site["is_observed"]:
+            continue
+        for frame in site["cond_indep_stack"]:
+            shape = np.shape(site["value"])
+            if shape and len(shape) >= -frame.dim and shape[frame.dim] not in (1, frame.size):
+                raise ValueError(
+                    f"site '{name}' observes {shape[frame.dim]} rows in the plate '{frame.name}' "
+                    f"of {frame.size}; index the data by what the plate yields."
+                )
+
+
+@contextmanager
+def checked_priors() -> Iterator[None]:
+    """Inside, a prior on a layer that a random module does not have raises ValueError."""
+    update = numpyro_module._update_params
+
+    def check_and_update(params, new_params, prior, prefix=""):
+        if isinstance(prior, dict) and not prefix:
+            check_layers(prior, params)
+        return update(params, new_params, prior, prefix)
+
+    with patch.object(numpyro_module, "_update_params", check_and_update):
+        yield
+
+
+def check_layers(prior: dict, params: dict) -> None:
+    """Raise ValueError for keys of `prior` that are no parameter; NumPyro would ignore them."""
+    known = set(layers(params))
+    unknown = sorted(set(prior) - known)
+    if unknown:
+        raise ValueError(
+            f"prior names {unknown}, which the module does not have; it has {sorted(known)}."
+        )
+
+
+def layers(params: dict, prefix: str = "") -> Iterator[str]:
+    """Dotted names of the parameters in nested dicts."""
+    for name, item in params.items():
+        path = f"{prefix}.{name}" if prefix else str(name)
+        if isinstance(item, dict):
+            yield from layers(item, path)
+        else:
+            yield path

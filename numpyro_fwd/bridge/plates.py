@@ -1,0 +1,269 @@
+r"""The minibatch view and the full-data view of one NumPyro model with subsample plates.
+
+A plate with ``subsample_size`` tells a model which rows to read and by how much to scale their log
+densities. :class:`FullView` gives such plates all rows, so that everything that wants the posterior
+(start, metric, ``Predictive``, ArviZ) sees it; :func:`stochastic_potential` gives them the rows of
+a minibatch or of a chunk. The model is the user's own, unchanged.
+"""
+
+import copy
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.experimental import checkify
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer.initialization import init_to_sample
+from numpyro.primitives import Messenger
+from numpyro.util import _validate_model, not_jax_tracer
+
+from blackjax_ext.rows.shuffles import distinct
+
+__all__ = [
+    "FullView",
+    "Owners",
+    "Plate",
+    "check_model",
+    "rows_of",
+]
+
+# where the full view leaves the size of the minibatch
+SUBSAMPLE_SIZE = "subsample_size"
+
+
+class FullView:
+    """A model with all rows in its subsample plates.
+
+    Picklable, and a model like any other. Its arrays are arrays of jax, which can be indexed inside
+    a compiled program.
+    """
+
+    def __init__(self, model: Callable):
+        if not callable(model):
+            raise TypeError(f"model must be callable; got {type(model).__name__}.")
+        self.model = model
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model on all rows."""
+        args, kwargs = jax.tree.map(as_array, (args, kwargs))
+        with every_row():
+            return self.model(*args, **kwargs)
+
+
+def as_array(leaf: Any) -> Any:
+    """`leaf`, an array of jax if it is one of numpy."""
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
+class every_row(Messenger):
+    """Give subsample plates all rows, and leave a note of the size of their minibatches."""
+
+    def process_message(self, msg: dict) -> None:
+        """Rewrite the rows of a plate that subsamples."""
+        if msg["type"] != "plate":
+            return
+        size, batch_size = msg["args"]
+        if batch_size is None or (not_jax_tracer(batch_size) and batch_size == size):
+            return
+        batch_size = check_batch_size(msg["name"], size, batch_size)
+        msg["kwargs"] = {**msg["kwargs"], SUBSAMPLE_SIZE: batch_size}
+        msg["value"], msg["args"] = jnp.arange(size), (size, size)
+
+
+class given_rows(Messenger):
+    """Give the plates named in `rows` these rows; the plates' scale follows their number."""
+
+    def __init__(self, fn: Callable, rows: dict[str, Array]):
+        super().__init__(fn)
+        self.rows = rows
+
+    def process_message(self, msg: dict) -> None:
+        """Rewrite the rows of a named plate."""
+        if msg["type"] == "plate" and msg["name"] in self.rows:
+            rows = self.rows[msg["name"]]
+            # the arguments too: NumPyro compares them with the number of rows
+            msg["value"], msg["args"] = rows, (msg["args"][0], rows.shape[0])
+
+
+class distinct_rows(Messenger):
+    """Let plates draw minibatches by a few sorts, where NumPyro takes B rounds of a loop.
+
+    The law is the same: without replacement. A key must be given, as by a seed handler outside.
+    """
+
+    def process_message(self, msg: dict) -> None:
+        """Exchange the function that draws."""
+        if msg["type"] == "plate":
+            msg["fn"] = lambda size, num, rng_key: distinct(rng_key, size, num)
+
+
+class known_shapes(Messenger):
+    """Give the param sites of random networks the shapes in `params`.
+
+    A network whose parameters are all sampled needs no more; it would draw them with a key that a
+    log density does not have.
+    """
+
+    def __init__(self, fn: Callable, params: dict[str, Any]):
+        super().__init__(fn)
+        self.params = params
+
+    def process_message(self, msg: dict) -> None:
+        """Answer a param site; with a copy, which NumPyro's modules write on."""
+        if msg["type"] == "param" and msg["name"] in self.params:
+            msg["value"] = copy.deepcopy(self.params[msg["name"]])
+
+
+class Plate(NamedTuple):
+    """Numbers of rows of a subsample plate: all, and those of a minibatch."""
+
+    size: int
+    batch_size: int
+
+
+class Owners(NamedTuple):
+    """What rows a model has.
+
+    plates
+        Subsample plates by name.
+    owners
+        For each site with a log density, the subsample plates that it lies in.
+    """
+
+    plates: dict[str, Plate]
+    owners: dict[str, tuple[str, ...]]
+
+
+def check_batch_size(name: str, size: int, batch_size: int) -> int:
+    """Return the size of a minibatch; raise unless it is a whole number from 1 to `size`."""
+    try:
+        batch_size = operator.index(batch_size)
+    except TypeError as error:
+        raise TypeError(
+            f"plate '{name}' must have a subsample_size that is a whole number, not traced: make "
+            f"it a constant of the model instead of an argument; got {batch_size!r}."
+        ) from error
+    if not 1 <= batch_size <= size:
+        raise ValueError(
+            f"plate '{name}' must have a subsample_size from 1 to its {size} rows; "
+            f"got {batch_size}."
+        )
+    return batch_size
+
+
+def trace_of(model: Callable, model_args: tuple, model_kwargs: dict | None) -> dict:
+    """Sites of the full view, its latents drawn from the prior."""
+    drawn = substitute(seed(model, jax.random.key(0)), substitute_fn=init_to_sample)
+    try:
+        return trace(drawn).get_trace(*model_args, **(model_kwargs or {}))
+    except jax.errors.ConcretizationTypeError as error:
+        raise TypeError(
+            "model must have subsample plates whose size and subsample_size are whole numbers, not "
+            "traced: take them from the shapes of the data, or make them constants of the model. "
+            f"jax said: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def rows_of(sites: dict) -> Owners:
+    """Subsample plates among the `sites` of a full view, and which sites lie in which."""
+    plates = {
+        name: Plate(site["args"][0], site["kwargs"][SUBSAMPLE_SIZE])
+        for name, site in sites.items()
+        if site["type"] == "plate" and SUBSAMPLE_SIZE in site["kwargs"]
+    }
+    owners = {
+        name: tuple(f.name for f in site["cond_indep_stack"] if f.name in plates)
+        for name, site in sites.items()
+        if site["type"] == "sample"
+    }
+    return Owners(plates, owners)
+
+
+def check_model(
+    model: Callable,
+    model_args: tuple,
+    model_kwargs: dict | None,
+    *,
+    needs_minibatches: bool = True,
+) -> None:
+    """Raise ValueError for a full view that minibatches cannot sample, naming the site."""
+    try:
+        sites = trace_of(model, model_args, model_kwargs)
+    except (ValueError, TypeError, IndexError) as error:
+        if "subsample_size" in str(error):
+            raise
+        raise ValueError(
+            "model does not run with all rows in its subsample plates: pass the data of all rows "
+            "and index every array with the plate's rows, as in `with numpyro.plate(...) as rows: "
+            f"... x[rows]`. NumPyro said: {str(error).splitlines()[0]}"
+        ) from error
+    plates, owners = rows_of(sites)
+    if not plates and not needs_minibatches:
+        return
+    if not plates:
+        raise ValueError(
+            "model has no plate with a subsample_size below its size, so there are no minibatches; "
+            "add one around the observed sites, or use NUTS or a kernel for all rows."
+        )
+    if not any(owners.values()):
+        raise ValueError(f"no observed site lies inside a subsample plate, of {sorted(plates)}.")
+    for name, owner in owners.items():
+        if owner:
+            check_site(name, sites[name], owner[0])
+        elif not sites[name]["is_observed"] and sites[name]["fn"].support.is_discrete:
+            raise ValueError(
+                f"site '{name}' is a discrete latent, which minibatch kernels cannot enumerate: "
+                "marginalize it in the model."
+            )
+    check_indices(model, model_args, model_kwargs, plates)
+
+
+def check_site(name: str, site: dict, plate: str) -> None:
+    """Raise ValueError for a site that has no log density of its own for each row of `plate`."""
+    if not site["is_observed"]:
+        raise ValueError(
+            f"latent site '{name}' lies inside the subsample plate '{plate}': a minibatch would "
+            "leave most of its rows where they are. Move it out of the plate or marginalize it."
+        )
+    shape = getattr(site["fn"], "base_dist", site["fn"]).batch_shape
+    for frame in site["cond_indep_stack"] if site["infer"].get("is_auxiliary") else ():
+        if len(shape) < -frame.dim or (frame.size > 1 and shape[frame.dim] == 1):
+            raise ValueError(
+                f"factor site '{name}' has one value for all rows of plate '{frame.name}', which "
+                "would count it once per row: give it a value per row, or move it out."
+            )
+    try:
+        _validate_model({name: site}, plate_warning="error")
+    except ValueError as error:
+        raise ValueError(
+            f"site '{name}' has values of shape {jnp.shape(site['value'])} against a distribution "
+            f"of batch shape {site['fn'].batch_shape} where plate '{plate}' has all its rows: pass "
+            "the data of all rows, index them with the rows of the plate, and give each row one "
+            "value."
+        ) from error
+
+
+def check_indices(
+    model: Callable, model_args: tuple, model_kwargs: dict | None, plates: dict[str, Plate]
+) -> None:
+    """Raise ValueError if an array is too short for the last row, which jax would not tell."""
+    last = {name: jnp.array([plate.size - 1]) for name, plate in plates.items()}
+
+    def read():
+        sites = trace_of(given_rows(model, last), model_args, model_kwargs)
+        return [site["value"] for site in sites.values() if site["type"] == "sample"]
+
+    found = checkify.checkify(read, errors=checkify.index_checks)()[0]
+    # parallel chains are made inside a program, which knows no values
+    is_known = all(not_jax_tracer(leaf) for leaf in jax.tree.leaves(found))
+    error = found.get() if is_known else None
+    if error:
+        sizes = {name: plate.size for name, plate in plates.items()}
+        raise ValueError(
+            f"model reads rows that are not there, with plates of sizes {sizes}: pass the data of "
+            f"all rows, not of one batch. jax said: {error.splitlines()[0]}"
+        )

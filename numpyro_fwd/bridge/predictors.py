@@ -1,0 +1,261 @@
+r"""The linear predictors of a NumPyro model, found from its trace.
+
+An observed site in the subsample plate is understood if its distribution has a family in
+:mod:`blackjax_ext.subsampling.families`: one of its parameters is then the predictor, which must be
+affine in the unconstrained latents, and the others must not depend on them. Everything outside the
+plate is the prior, whatever its structure, and is evaluated exactly. The model itself is asked for
+the predictors of each set of rows; no matrix of covariates is taken out of it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from jax.tree_util import Partial
+
+from blackjax_ext.subsampling import families
+from blackjax_ext.subsampling.families import Kind
+from blackjax_ext.subsampling.predictors import LinearPredictor, Responses
+from numpyro_fwd.bridge.plates import rows_of, trace_of
+from numpyro_fwd.bridge.stochastic_potentials import log_terms, total
+
+__all__ = ["linear_predictor_of"]
+
+OTHERWISE = 'acceptance="full" reads all rows and has no such limit.'
+
+
+class Reading(NamedTuple):
+    """How a distribution is read.
+
+    kind
+        Its family.
+    predictor
+        Name of the parameter that is the linear predictor.
+    known
+        Parameters of the family by name, each the name of a parameter or a number.
+    has_classes
+        Whether the predictor has an axis of its own, of classes.
+    """
+
+    kind: Kind
+    predictor: str
+    known: dict[str, Any]
+    has_classes: bool = False
+
+
+READINGS = {
+    dist.BernoulliLogits: Reading(families.BERNOULLI, "logits", {}),
+    dist.BinomialLogits: Reading(families.BINOMIAL, "logits", {"total_count": "total_count"}),
+    dist.CategoricalLogits: Reading(families.CATEGORICAL, "logits", {}, has_classes=True),
+    dist.Cauchy: Reading(families.STUDENT_T, "loc", {"df": 1.0, "scale": "scale"}),
+    dist.Logistic: Reading(families.LOGISTIC, "loc", {"scale": "scale"}),
+    dist.NegativeBinomialLogits: Reading(
+        families.NEGATIVE_BINOMIAL, "logits", {"total_count": "total_count"}
+    ),
+    dist.Normal: Reading(families.NORMAL, "loc", {"scale": "scale"}),
+    dist.StudentT: Reading(families.STUDENT_T, "loc", {"df": "df", "scale": "scale"}),
+}
+GROWS = "the derivatives of its log likelihood grow without bound in the predictor"
+BY_LOGITS = "give it logits instead of probabilities"
+REFUSED = {
+    "BernoulliProbs": BY_LOGITS,
+    "BinomialProbs": BY_LOGITS,
+    "CategoricalProbs": BY_LOGITS,
+    "Exponential": GROWS,
+    "Gamma": GROWS,
+    "Gumbel": GROWS,
+    "Laplace": "it has a kink; Logistic is smooth and has the same tails",
+    "NegativeBinomial2": GROWS + "; NegativeBinomialLogits has bounds",
+    "Poisson": GROWS + ", as exp(predictor) under a log link",
+}
+
+
+def linear_predictor_of(
+    model: Callable, model_args: tuple, model_kwargs: dict | None
+) -> LinearPredictor:
+    """Prior, predictors and responses of a full view that has passed ``check_model``.
+
+    Raises
+    ------
+    ValueError
+        For more than one plate, a distribution without a family, by name; see
+        :func:`check_predictors` for what depends on the position.
+    """
+    sites = trace_of(model, model_args, model_kwargs)
+    plates, owners = rows_of(sites)
+    plate, names = sites_of_rows(owners, plates)
+    readings = tuple(reading_of(name, sites[name]) for name in names)
+
+    def read(z, indices):
+        def at(rows):
+            found = log_terms(model, model_args, model_kwargs, z, {plate: rows})[1]
+            parts = [
+                read_site(reading, found[name], plate, rows.shape[0] / plates[plate].size)
+                for name, reading in zip(names, readings, strict=True)
+            ]
+            return tuple(eta for eta, _ in parts), tuple(row for _, row in parts)
+
+        if indices.shape[0] != plates[plate].size:
+            return at(indices)
+        # as many rows as there are: numpyro.subsample would take all of them in order
+        one_by_one = jax.vmap(lambda row: at(row[None]))(indices)
+        return jax.tree.map(lambda leaf: leaf[:, 0], one_by_one)
+
+    def logprior(z):
+        first = {plate: jnp.zeros(1, int)}
+        terms = log_terms(model, model_args, model_kwargs, z, first)[0]
+        return total(term for name, term in terms.items() if not owners.get(name))
+
+    kinds = tuple(reading.kind for reading in readings)
+    return LinearPredictor(Partial(logprior), Partial(read), kinds, plates[plate].size)
+
+
+def sites_of_rows(owners: dict, plates: dict) -> tuple[str, list[str]]:
+    """The subsample plate and the sites inside it; ValueError unless there is one such plate."""
+    inside = {name: owner for name, owner in owners.items() if owner}
+    if len(set(inside.values())) != 1 or len(next(iter(inside.values()))) != 1:
+        raise ValueError(
+            f'acceptance="subsampled" needs one subsample plate around all observed rows; got '
+            f"{sorted(plates)} with the sites {sorted(inside)}. {OTHERWISE}"
+        )
+    return next(iter(inside.values()))[0], list(inside)
+
+
+def unwrapped(fn: dist.Distribution) -> dist.Distribution:
+    """The distribution under independent dimensions and expansions."""
+    while isinstance(fn, (dist.Independent, dist.ExpandedDistribution)):
+        fn = fn.base_dist
+    return fn
+
+
+def reading_of(name: str, site: dict) -> Reading:
+    """How to read a site; ValueError, naming it and its distribution, where that is unknown."""
+    fn = unwrapped(site["fn"])
+    if reading := READINGS.get(type(fn)):
+        return reading
+    kind = type(fn).__name__
+    why = REFUSED.get(kind, "no bound of its derivatives in a linear predictor is known here")
+    known = sorted(each.__name__ for each in READINGS)
+    raise ValueError(
+        f"site '{name}' ({kind}) has no place in acceptance=\"subsampled\": {why}. The "
+        f"distributions with bounds are {known}. {OTHERWISE}"
+    )
+
+
+def read_site(reading: Reading, site: dict, plate: str, share: float) -> tuple[Array, Responses]:
+    """Predictors (n, m, k) and responses of a site, rows first; `share` undoes the plate's scale.
+
+    The axes of the outermost distribution and of its independent dimensions are all responses.
+    """
+    fn, value = unwrapped(site["fn"]), site["value"]
+    shape = site["fn"].batch_shape + site["fn"].event_shape
+    frame = next(frame for frame in site["cond_indep_stack"] if frame.name == plate)
+    axis = len(site["fn"].batch_shape) + frame.dim
+
+    def rows_first(leaf, shape=shape):
+        leaf = jnp.moveaxis(jnp.broadcast_to(leaf, shape), axis, 0)
+        return leaf.reshape(leaf.shape[0], -1)
+
+    eta = getattr(fn, reading.predictor)
+    classes = eta.shape[-1:] if reading.has_classes else (1,)
+    eta = eta if reading.has_classes else jnp.asarray(eta)[..., None]
+    eta = jnp.moveaxis(jnp.broadcast_to(eta, shape + classes), axis, 0)
+    known = {
+        name: rows_first(getattr(fn, source) if isinstance(source, str) else source)
+        for name, source in reading.known.items()
+    }
+    weight = rows_first(1.0 if site["scale"] is None else site["scale"]) * share
+    known = {name: jnp.asarray(value, eta.dtype) for name, value in known.items()}
+    weight = jnp.asarray(weight, eta.dtype)
+    return eta.reshape(eta.shape[0], -1, *classes), Responses(rows_first(value), known, weight)
+
+
+def batch_size_of(model: Callable, model_args: tuple, model_kwargs: dict | None) -> int:
+    """Rows of a minibatch."""
+    plates, owners = rows_of(trace_of(model, model_args, model_kwargs))
+    return plates[sites_of_rows(owners, plates)[0]].batch_size
+
+
+NUM_CHECKED = 1000
+
+
+def check_predictors(
+    posterior: LinearPredictor,
+    model: Callable,
+    model_args: tuple,
+    model_kwargs: dict | None,
+    z: Any,
+) -> None:
+    """Raise ValueError unless predictors are affine in `z` and parameters do not depend on it.
+
+    A thousand rows are read at several points, so that the error can name sites;
+    :func:`blackjax_ext.potentials.expand` checks all rows later.
+    """
+    plates, owners = rows_of(trace_of(model, model_args, model_kwargs))
+    names = sites_of_rows(owners, plates)[1]
+    indices = jnp.arange(min(NUM_CHECKED, posterior.num_rows))
+    x, unravel = ravel_pytree(z)
+    step = jax.random.normal(jax.random.key(0), x.shape, x.dtype)
+    read = jax.jit(lambda x: posterior.read(unravel(x), indices))
+
+    def moved(latents, by):
+        """Predictors and responses after a step of the named latents alone."""
+        chosen = {
+            name: step if name in latents else jnp.zeros_like(step)
+            for name, step in unravel(step).items()
+        }
+        return read(x + by * ravel_pytree(chosen)[0])
+
+    first = read(x)
+    far = moved(z, 1.0)
+    for name, old, new in zip(names, first[1], far[1], strict=True):
+        check_known(name, old, new, [each for each in z if depends(moved([each], 1.0), first)])
+    for name, at in zip(names, range(len(names)), strict=True):
+        bent = [each for each in z if is_bent(*(moved([each], by)[0][at] for by in (0, 1, 2)))]
+        if not bent and is_bent(*(moved(z, by)[0][at] for by in (0, 1, 2))):
+            bent = list(z)
+        if bent:
+            raise ValueError(
+                f"site '{name}' has no linear predictor in the latent sites {sorted(bent)}: its "
+                "Jacobian in their unconstrained values is not constant, as it must be for "
+                'acceptance="subsampled". Write it as x @ latent, with latents that have real '
+                f"support and enter only once. {OTHERWISE}"
+            )
+
+
+def depends(moved: tuple, first: tuple) -> bool:
+    """Whether a known parameter or weight has changed."""
+    pairs = zip(jax.tree.leaves(moved[1]), jax.tree.leaves(first[1]), strict=True)
+    return any(not np.array_equal(a, b) for a, b in pairs)
+
+
+def check_known(name: str, old: Responses, new: Responses, latents: list[str]) -> None:
+    """Raise ValueError if a parameter that should be known changed with the position."""
+    changed = [
+        each
+        for each in old.parameters
+        if not np.array_equal(old.parameters[each], new.parameters[each])
+    ]
+    if changed:
+        raise ValueError(
+            f"site '{name}' has the parameters {changed} that depend on the latent sites "
+            f'{sorted(latents)}; acceptance="subsampled" needs them known: only the predictor may '
+            f"be sampled, because no bound holds for all values of a scale. {OTHERWISE}"
+        )
+    if not np.array_equal(old.weight, new.weight):
+        raise ValueError(
+            f"site '{name}' has a scale that depends on the latent sites {sorted(latents)}. "
+            f"{OTHERWISE}"
+        )
+
+
+def is_bent(first: Array, second: Array, third: Array) -> bool:
+    """Whether predictors at three equal steps along a line do not lie on a line."""
+    points = np.stack([first, second, third]).astype(np.float64)
+    size = np.max(np.abs(points))
+    return not np.max(np.abs(points[0] - 2 * points[1] + points[2])) <= 1e-4 * size  # NaN is bent

@@ -1,0 +1,228 @@
+"""What a kernel reads from a NumPyro model. The only file that touches NumPyro's internals.
+
+A :class:`View` of a model makes its potential energy and its constraining function from the
+arguments of each call, so that nothing of the data or of a chain is stored on a kernel.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer.gibbs import GIBBS_SITES_KWARG
+from numpyro.infer.util import initialize_model, unconstrain_fn
+from numpyro.util import identity, is_prng_key, not_jax_tracer
+
+from blackjax_ext.warmup.newton_path import MAX_DIMENSION, Differentiation
+
+__all__ = [
+    "View",
+    "check_finite",
+    "check_start",
+    "logdensity_of",
+    "view_model",
+    "view_potential",
+]
+
+Position = Any
+
+
+class View(NamedTuple):
+    """A target as seen by a kernel.
+
+    potential_fn
+        ``potential_fn(*model_args, **model_kwargs)`` is the potential energy, a function of the
+        unconstrained position.
+    postprocess_fn
+        ``postprocess_fn(*model_args, **model_kwargs)`` maps an unconstrained position to values in
+        the sites' supports, with the deterministic sites.
+    """
+
+    potential_fn: Callable
+    postprocess_fn: Callable
+
+
+def logdensity_of(view: View, model_args: tuple, model_kwargs: dict | None) -> Callable:
+    """Log density on the unconstrained space for these arguments."""
+    potential_fn = view.potential_fn(*model_args, **(model_kwargs or {}))
+    return lambda z: -potential_fn(z)
+
+
+def view_potential(
+    potential_fn: Callable,
+    init_params: Position,
+    *,
+    is_single: bool,
+    differentiation: Differentiation,
+) -> tuple[View, Position]:
+    """View of a bare potential energy, which must come with `init_params`."""
+    if not jax.tree.leaves(init_params):
+        raise ValueError(
+            "init_params must be given to run() with potential_fn, and hold at least one array; "
+            f"got {init_params}."
+        )
+    check_start(init_params)
+    position = init_params if is_single else jax.tree.map(lambda x: x[0], init_params)
+    shape = jnp.shape(jax.eval_shape(potential_fn, position))
+    if shape != ():
+        raise TypeError(f"potential_fn must return a scalar; got an array of shape {shape}.")
+    if differentiation == "reverse":
+        try:
+            jax.eval_shape(jax.grad(potential_fn), position)
+        except ValueError as error:
+            raise_if_forward_only("potential_fn", error)
+    view = View(lambda *_, **__: potential_fn, lambda *_, **__: identity)
+    return view, init_params
+
+
+def raise_if_forward_only(name: str, error: ValueError) -> NoReturn:
+    """Explain the error of reverse mode on a loop of unknown length; raise any other as it is."""
+    if "Reverse-mode differentiation" not in str(error):
+        raise error
+    raise ValueError(
+        f"{name} cannot be differentiated in reverse mode, which this kernel needs; "
+        "FMALA, LineFMALA, PCFMALA, PCLineFMALA and RandomWalk do without."
+    ) from error
+
+
+def view_model(
+    rng_key: Array,
+    model: Callable,
+    model_args: tuple,
+    model_kwargs: dict | None,
+    *,
+    init_strategy: Callable,
+    init_params: Position,
+    differentiation: Differentiation,
+) -> tuple[View, Position]:
+    """View of `model` and a start with finite density, one per key.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If no kernel could sample the model, or `init_params` is not a start; the site is named.
+    """
+    model_kwargs = model_kwargs or {}
+    key = rng_key if is_prng_key(rng_key) else rng_key[0]
+    seeded = substitute(seed(model, key), substitute_fn=init_strategy)
+    sites = trace(seeded).get_trace(*model_args, **model_kwargs)
+    latents = check_sites(sites)
+    size = sum(np.size(sites[name]["value"]) for name in latents)
+    try:
+        info = initialize_model(
+            rng_key,
+            model,
+            init_strategy=init_strategy,
+            dynamic_args=True,
+            model_args=model_args,
+            model_kwargs=model_kwargs,
+            forward_mode_differentiation=differentiation == "forward",
+            # a gradient of D JVPs, asked for where the warm start can afford it too
+            validate_grad=differentiation == "reverse" or size <= MAX_DIMENSION["forward"],
+        )
+    except RuntimeError as error:
+        raise ValueError(no_start(sites, error)) from error
+    except ValueError as error:
+        raise_if_forward_only("model", error)
+    view = View(info.potential_fn, info.postprocess_fn)
+    if init_params is None:
+        return view, info.param_info.z
+    init_params = check_init_params(init_params, info.param_info.z, latents)
+    if GIBBS_SITES_KWARG in model_kwargs:  # Gibbs hands over constrained values
+        init_params = unconstrain_fn(model, model_args, model_kwargs, init_params)
+    return view, init_params
+
+
+def check_sites(sites: dict) -> list[str]:
+    """Names of the latent sites; raises ValueError for a site that rules sampling out."""
+    latents = []
+    for name, site in sites.items():
+        kind = site["type"]
+        # the parameters of a network that all have a prior leave a param site without arrays
+        if kind == "param" and jax.tree.leaves(site["value"]):
+            raise ValueError(
+                f"model has the param site '{name}', which MCMC would freeze at its first value; "
+                "give it a prior with numpyro.sample, or fix it with numpyro.handlers.substitute."
+            )
+        if kind == "mutable":
+            raise ValueError(
+                f"model has the mutable site '{name}'; a kernel samples pure functions only: pass "
+                "the value as an argument of the model."
+            )
+        if kind == "plate" and site["args"][1] not in (None, site["args"][0]):
+            size, subsample_size = site["args"]
+            raise ValueError(
+                f"plate '{name}' subsamples {subsample_size} of {size} rows; this kernel needs "
+                "every row: leave subsample_size out."
+            )
+        if kind == "sample" and not site["is_observed"]:
+            latents.append(name)
+            discrete = site["fn"].support.is_discrete
+            if discrete and site["infer"].get("enumerate") != "parallel":
+                raise ValueError(
+                    f"site '{name}' ({type(site['fn']).__name__}) is a discrete latent, which has "
+                    'no gradient; marginalize it with infer={"enumerate": "parallel"}, or give it '
+                    "to DiscreteGibbs in a numpyro.infer.Gibbs kernel."
+                )
+    if not latents:
+        raise ValueError("model has no latent site: every sample site is observed.")
+    return latents
+
+
+def no_start(sites: dict, error: Exception) -> str:
+    """Explain where the log density is not finite."""
+    bad = [
+        name
+        for name, site in sites.items()
+        if site["type"] == "sample" and not np.isfinite(np.sum(site["fn"].log_prob(site["value"])))
+    ]
+    where = f"at a first draw it is not finite at the sites {bad}" if bad else str(error)
+    return (
+        "model has no start: its log density (or its gradient) was not finite at 100 random "
+        f"points; {where}. Check the data against the supports, or give init_params or "
+        "another init_strategy."
+    )
+
+
+def check_init_params(init_params: Position, prototype: dict, latents: list[str]) -> Position:
+    """Raise unless `init_params` gives each latent site a finite value of its shape."""
+    if not isinstance(init_params, dict):
+        raise TypeError(
+            f"init_params must be a dict with the sites {sorted(latents)}; "
+            f"got {type(init_params).__name__}."
+        )
+    missing, extra = set(prototype) - set(init_params), set(init_params) - set(prototype)
+    if missing or extra:
+        raise ValueError(
+            f"init_params must have exactly the latent sites {sorted(prototype)}; "
+            f"missing {sorted(missing)}, extra {sorted(extra)}."
+        )
+    for name, like in prototype.items():
+        if jnp.shape(init_params[name]) != jnp.shape(like):
+            raise ValueError(
+                f"init_params['{name}'] must have the unconstrained shape {jnp.shape(like)}; "
+                f"got {jnp.shape(init_params[name])}."
+            )
+    return init_params
+
+
+def check_start(position: Position) -> None:
+    """Raise unless the start is finite and of a floating dtype; traced values are let through."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(position):
+        name = f"init_params{jax.tree_util.keystr(path)}"
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise TypeError(f"{name} must be floating; got {jnp.result_type(leaf)}.")
+        if not_jax_tracer(leaf) and not np.isfinite(leaf).all():
+            raise ValueError(f"{name} must be finite; got {leaf}.")
+
+
+def check_finite(logdensities: Array) -> None:
+    """Raise unless the log density is finite where the chains start, in each of them."""
+    if not_jax_tracer(logdensities) and not np.isfinite(logdensities).all():
+        raise ValueError(
+            "init_params must have a finite log density in every chain; "
+            f"got {np.asarray(logdensities)}."
+        )

@@ -1,0 +1,133 @@
+"""The pictures of the demonstration: traces and ranks per target, and the funnel against truth."""
+
+from pathlib import Path
+
+import arviz as az
+import matplotlib.pyplot as plt
+import numpy as np
+
+from numpyro_fwd.demo.sampling import NUM_CHAINS, Run, Target
+
+__all__ = ["funnel_scatter", "slowest", "traces_and_ranks"]
+
+COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7"]  # of the chains
+NUM_POINTS = 4000  # of the scatter
+COLUMNS = ("density, one line per chain", "trace", "ranks, by chain")
+
+
+def slowest(runs: list[Run]) -> tuple[str, dict]:
+    """Site and coordinates of the parameter with the lowest ESS of all."""
+    lowest = np.inf
+    found: tuple[str, dict] = ("", {})
+    for run in runs:
+        for site, ess in az.ess(run.idata).items():
+            if ess.min() < lowest:
+                lowest, found = float(ess.min()), (str(site), {})
+                for dim, at in ess.argmin(...).items():
+                    found[1][dim] = [ess[dim].values[int(at)]]
+    return found
+
+
+def traces_and_ranks(target: Target, runs: list[Run], path: Path) -> None:
+    """One row per sampler: density, trace and ranks of the parameter that is hardest to sample."""
+    site, coords = slowest(runs) if target.truth is None else ("w", {})
+    name = " ".join([site, *(str(value) for values in coords.values() for value in values)])
+    figure, axes = plt.subplots(
+        len(runs),
+        3,
+        figsize=(13, 1.9 * len(runs) + 1),
+        layout="constrained",
+        squeeze=False,
+        gridspec_kw={"width_ratios": [1, 2.4, 1.4]},
+    )
+    figure.suptitle(f"{target.title}: {name}", fontsize=14)
+    for each, (density, trace, ranks) in zip(runs, axes, strict=True):
+        draw_row(each, site, coords, density, trace, ranks)
+    for axis, title in zip(axes[0], COLUMNS, strict=True):
+        axis.set_title(title, fontsize=11)
+    for axis, label in zip(axes[-1], (name, "kept draw", "rank among all draws"), strict=True):
+        axis.set_xlabel(label, fontsize=10)
+    share_limits(axes[:, 0], axes[:, 1])
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def draw_row(run: Run, site: str, coords: dict, density, trace, ranks) -> None:
+    """Density, trace and rank plot of one parameter under one sampler, by ArviZ."""
+    az.plot_trace(
+        run.idata,
+        var_names=[site],
+        coords=coords,
+        axes=np.array([[density, trace]]),
+        divergences=None,
+        chain_prop={"color": COLOURS},
+        trace_kwargs={"alpha": 0.6, "linewidth": 0.4},
+    )
+    az.plot_rank(run.idata, var_names=[site], coords=coords, ax=ranks, colors=COLOURS)
+    for axis in (density, trace, ranks):
+        axis.set(title="", xlabel="", ylabel="")
+        axis.tick_params(labelsize=8)
+    ranks.locator_params(axis="x", nbins=5)
+    density.set_yticks([])
+    density.set_ylabel(run.sampler, fontsize=12)
+    ranks.set_yticks(ranks.get_yticks(), [f"chain {i + 1}" for i in range(NUM_CHAINS)])
+
+
+def share_limits(densities, traces) -> None:
+    """The same range of the parameter in every row, so that rows can be compared."""
+    low = min(axis.get_ylim()[0] for axis in traces)
+    high = max(axis.get_ylim()[1] for axis in traces)
+    for density, trace in zip(densities, traces, strict=True):
+        density.set_xlim(low, high)
+        trace.set_ylim(low, high)
+
+
+def funnel_scatter(runs: list[Run], path: Path, seed: int) -> None:
+    """W against theta_1: each sampler over exact draws."""
+    rng = np.random.default_rng(seed)
+    w = 3 * rng.standard_normal(NUM_POINTS)
+    exact = np.exp(w / 2) * rng.standard_normal(w.size)
+    num_columns = min(4, len(runs) + 1)
+    num_rows = -(-(len(runs) + 1) // num_columns)
+    figure, axes = plt.subplots(
+        num_rows,
+        num_columns,
+        figsize=(3.4 * num_columns, 3.6 * num_rows),
+        layout="constrained",
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    figure.suptitle(
+        "Neal's funnel: draws of each sampler (blue) over exact draws (grey)", fontsize=14
+    )
+    panels = axes.flat
+    draw_panel(next(panels), "exact", exact, w, exact, w)
+    for run in runs:
+        draws = run.idata.posterior.stack(sample=("chain", "draw"))
+        kept = rng.choice(
+            draws.sizes["sample"], min(NUM_POINTS, draws.sizes["sample"]), replace=False
+        )
+        theta = draws["theta"].sel(index=1).values
+        draw_panel(next(panels), run.sampler, theta, draws["w"].values, exact, w, kept)
+    for panel in panels:
+        panel.set_axis_off()
+    axes[0, 0].set(xlim=(-25, 25), ylim=(-11, 11))
+    figure.supxlabel(r"$\theta_1$")
+    figure.supylabel("w")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def draw_panel(axis, name, theta, w, exact_theta, exact_w, kept=slice(None)) -> None:
+    """Points of one sampler in blue over exact draws in grey; mean and sd of w from all draws."""
+    axis.scatter(exact_theta, exact_w, s=3, color="0.8", linewidths=0, rasterized=True)
+    if name != "exact":
+        style = {"s": 3, "alpha": 0.5, "linewidths": 0, "rasterized": True}
+        axis.scatter(theta[kept], w[kept], color=COLOURS[0], **style)
+        neck = np.mean(w < -3)
+        text = f"mean of w {w.mean():.2f}\nsd of w {w.std():.2f}\nw < -3: {100 * neck:.1f} %"
+    else:
+        text = "mean of w 0\nsd of w 3\nw < -3: 15.9 %"
+    axis.set_title(name, fontsize=11)
+    axis.text(0.03, 0.03, text, transform=axis.transAxes, fontsize=8, va="bottom")

@@ -1,0 +1,100 @@
+"""State of a kernel's chains, and the axis of vectorized chains."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from numpyro.util import is_prng_key
+
+from blackjax_ext.warmup.windows import AdaptState
+
+__all__ = ["KernelState", "make_state", "ravel_each", "split_each"]
+
+
+class KernelState(NamedTuple):
+    """State of a chain, or of vectorized chains with a leading axis.
+
+    i
+        Iteration, counted from the start of the warm-up.
+    inner
+        State of the BlackJAX algorithm.
+    accept_prob
+        Acceptance probability of the last proposal.
+    mean_accept_prob
+        Mean of it, over the warm-up and then over the draws.
+    diverging
+        Whether the last proposal was rejected because it was not finite.
+    num_steps
+        Integration steps of the last proposal: 1 but for Hamiltonian algorithms.
+    adapt_state
+        Step size, metric and what adapts them; frozen after the warm-up.
+    rng_key
+        Key of the next step.
+    shared
+        What was found before the first step and never changes, without an axis of chains; None for
+        most kernels.
+    """
+
+    i: Array
+    inner: Any
+    accept_prob: Array
+    mean_accept_prob: Array
+    diverging: Array
+    num_steps: Array
+    adapt_state: AdaptState
+    rng_key: Array
+    shared: Any = None
+
+    @property
+    def z(self) -> Any:
+        """Unconstrained position."""
+        return self.inner.position
+
+    @property
+    def potential_energy(self) -> Array:
+        """Minus the log density at the position."""
+        return -self.inner.logdensity
+
+
+def split_each(rng_key: Array, num: int) -> tuple[Array, ...]:
+    """Split a key, or each key of a batch, into `num`."""
+    if is_prng_key(rng_key):
+        return tuple(jax.random.split(rng_key, num))
+    keys = jax.vmap(lambda key: jax.random.split(key, num))(rng_key)
+    return tuple(keys[:, j] for j in range(num))
+
+
+def ravel_each(tree: Any) -> Array:
+    """Flat positions (C, D) of a pytree whose leaves lead with C."""
+    return jax.vmap(lambda leaf: ravel_pytree(leaf)[0])(tree)
+
+
+def make_state(
+    inner, adapt_state: AdaptState, rng_key: Array, is_single: bool, shared: Any = None
+) -> KernelState:
+    """State before the first step; for a single chain, without the axis of chains.
+
+    The metric and what is shared have no such axis, and the moments always have it.
+    """
+    shape = rng_key.shape[:1]
+    if is_single:
+        inner = jax.tree.map(lambda x: x[0], inner)
+        step_size, averaging = jax.tree.map(
+            lambda x: x[0], (adapt_state.step_size, adapt_state.averaging)
+        )
+        adapt_state = adapt_state._replace(step_size=step_size, averaging=averaging)
+        rng_key, shape = rng_key[0], ()
+    zeros = jnp.zeros(shape, adapt_state.step_size.dtype)
+    return KernelState(
+        jnp.zeros(shape, int),
+        inner,
+        zeros,
+        zeros,
+        jnp.zeros(shape, bool),
+        jnp.zeros(shape, int),
+        adapt_state,
+        rng_key,
+        shared,
+    )

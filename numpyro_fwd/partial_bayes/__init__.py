@@ -1,0 +1,1 @@
+"""Models of which some parameters are trained and others sampled."""

@@ -1,0 +1,92 @@
+"""The reference of the open-horizon samplers, which starts anew on every batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from blackjax_ext.checks import check_count
+from blackjax_ext.smc import langevin_smc, sampler
+from blackjax_ext.smc.l_kernels import LKernel
+from blackjax_ext.smc.moves import Unadjusted
+from blackjax_ext.smc.open_horizon import OpenHorizonInfo, OpenHorizonState
+from blackjax_ext.smc.training import Local, descend, target
+from numpyro_fwd.partial_bayes.open_horizon import GOHSMC
+
+__all__ = ["SGSMC"]
+
+
+class SGSMC(GOHSMC):
+    """Stochastic-gradient sequential Monte Carlo: on every batch a sampler starts from the prior.
+
+    Section 2.2 of the paper: draws of the prior are annealed to the posterior of the batch, and
+    give the gradient (12). The paper takes the rows of the batch in one by one; here, where a model
+    does not hand out its rows, the particles know the share k / T of the batch's log likelihood
+    after step k of T = `num_temperatures`. Each step resamples if need be, then makes a Langevin
+    move with its exact weight. What remains is the posterior of one batch, scaled to all data.
+    Cost: T + 1 gradients per particle, and one of the parameters.
+
+    :param num_temperatures: T.
+    :param arguments: As in :class:`GOHSMC`.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        optim: optax.GradientTransformation,
+        *,
+        num_temperatures: int = 10,
+        l_kernel: str | LKernel = "reversed",
+        num_integration_steps: int = 1,
+        ess_threshold: float = 0.5,
+        **arguments: Any,
+    ):
+        check_count("num_temperatures", num_temperatures)
+        super().__init__(model, optim, l_kernel=l_kernel, ess_threshold=ess_threshold, **arguments)
+        self.num_temperatures = num_temperatures
+        move = Unadjusted("langevin", l_kernel, num_integration_steps)
+        self._annealing = langevin_smc.build_kernel(move, ess_threshold=ess_threshold)
+
+    def _step(
+        self, rng_key: Array, key_batch: Array, inner: OpenHorizonState, args: tuple, kwargs: dict
+    ) -> tuple[OpenHorizonState, OpenHorizonInfo]:
+        params = inner.params
+        key_prior, key_moves = jax.random.split(rng_key)
+        view = self._view()
+        z = view.draw(params, key_prior, self.num_particles, args, kwargs)
+        state, infos = self._anneal(key_moves, z, view.split_fn(params, key_batch, args, kwargs))
+        x, unravel = sampler.ravel(state.position)
+        evaluate_both = target(self._potential_fn(args, kwargs), params, key_batch, unravel)[1]
+        local: Local = evaluate_both(x)
+        population = sampler.Population((x, local), state.log_weights, state.log_evidence)
+        weights = jnp.where(jnp.isfinite(local.logdensity), jnp.exp(state.log_weights), 0.0)
+        params, opt_state = descend(self.optim, weights, local.slope, params, inner.opt_state)
+        new = OpenHorizonState(
+            state.position, params, opt_state, local._replace(slope=None), *population[1:]
+        )
+        info = OpenHorizonInfo(
+            -jnp.sum(jnp.where(weights > 0, weights * local.logdensity, 0.0)),
+            infos.ess[-1],
+            jnp.any(infos.num_resampled > 0),
+            jnp.mean(infos.acceptance_rate),
+            weights > 0,
+            jnp.any(infos.is_divergent),
+            jnp.sum(infos.num_divergent),
+        )
+        return new, info
+
+    def _anneal(self, rng_key: Array, z: dict, densities: tuple[Callable, Callable]):
+        """Draws of the prior taken to the posterior of a batch in equal steps of temperature."""
+        temperatures = jnp.arange(1, self.num_temperatures + 1) / self.num_temperatures
+
+        def heat(state, pair):
+            key_move, temperature = pair
+            return self._annealing(
+                key_move, state, *densities, self.step_size, temperature=temperature
+            )
+
+        keys = jax.random.split(rng_key, self.num_temperatures)
+        return jax.lax.scan(heat, langevin_smc.init(z, *densities), (keys, temperatures))

@@ -1,0 +1,161 @@
+"""The loop of a training: steps, reports, validation, the best parameters so far."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+from blackjax_ext.smc.open_horizon import OpenHorizonState
+from numpyro_fwd.bridge.arguments import split_arguments
+from numpyro_fwd.bridge.partial_models import PartialModel
+
+__all__ = ["Best", "Program", "Result", "TrainingState", "train", "validator"]
+
+NUM_REPORTS = 20
+
+
+class Best(NamedTuple):
+    """Unconstrained parameters, particles and weights with the least validation loss, and it."""
+
+    params: dict
+    position: dict
+    log_weights: Array
+    loss: Array
+
+
+class TrainingState(NamedTuple):
+    """State of a training.
+
+    inner
+        Particles, their weights, unconstrained parameters, state of the optimizer.
+    rng_key
+        Key of the next step.
+    best
+        What had the least validation loss so far; None before the first validation.
+    """
+
+    inner: OpenHorizonState
+    rng_key: Array
+    best: Best | None = None
+
+
+class Result(NamedTuple):
+    """What a training leaves.
+
+    params
+        Values of the param sites: those with the least validation loss, the last without one.
+    particles
+        Unconstrained particles of the same step, a dict of arrays with a leading axis.
+    log_weights
+        Logarithms of their normalized weights.
+    losses
+        Weighted mean of the potential energy at each step, shape (num_steps,).
+    ess
+        Effective sample size at each step.
+    validation_losses
+        Shape (number of validations,).
+    state
+        State to go on from: ``run(..., init_state=state)``.
+    """
+
+    params: dict
+    particles: dict
+    log_weights: Array
+    losses: Array
+    ess: Array
+    validation_losses: Array
+    state: TrainingState
+
+
+class Program(Protocol):
+    """Compiled updates."""
+
+    def __call__(
+        self, arrays: list, state: TrainingState, num: int
+    ) -> tuple[TrainingState, tuple[Array, Array]]:
+        """`num` updates: the state, losses and effective sample sizes."""
+
+
+def validator(
+    view: PartialModel, validation: tuple | Callable | None, kwargs: dict
+) -> Callable[[OpenHorizonState], Array] | None:
+    """The validation loss of a state, compiled; None without data or function for it."""
+    if validation is None:
+        return None
+    if callable(validation):
+        loss_fn = validation
+
+        def custom(inner):
+            params = view.constrain_params(inner.params)
+            return loss_fn(params, inner.position, inner.log_weights)
+
+        return jax.jit(custom)
+    if not isinstance(validation, tuple):
+        raise TypeError(
+            "validation must be a tuple of the model's arguments, or a function of (params, "
+            f"particles, log_weights); got {type(validation).__name__}."
+        )
+    split = split_arguments(validation, kwargs)
+
+    @jax.jit
+    def on_arrays(arrays, inner):
+        return view.loss_fn(inner.params, inner.position, inner.log_weights, *split.join(arrays))
+
+    return lambda inner: on_arrays(split.arrays, inner)
+
+
+def better(inner: OpenHorizonState, best: Best | None, loss: Array) -> Best:
+    """The better one of a state and the best so far; a loss that is not a number never is."""
+    new = Best(inner.params, inner.position, inner.log_weights, loss)
+    return new if best is None or bool(loss < best.loss) or bool(jnp.isnan(best.loss)) else best
+
+
+def train(
+    program: Program,
+    state: TrainingState,
+    num_steps: int,
+    arrays: list,
+    constrain_params: Callable,
+    loss_fn: Callable | None,
+    validate_every: int,
+    progress_bar: bool,
+) -> Result:
+    """Run `program` for `num_steps` updates, in pieces after which the bar and `loss_fn` look."""
+    size = max(num_steps // NUM_REPORTS, 1) if progress_bar else num_steps
+    size = size if loss_fn is None else validate_every
+    history, validation_losses = [], []
+    with tqdm(total=num_steps, disable=not progress_bar) as bar:
+        for begin in range(0, num_steps, size):
+            num = min(size, num_steps - begin)
+            best = state.best  # which would make another program of the first piece
+            state, found = program(arrays, state._replace(best=None), num)
+            state = state._replace(best=best)
+            history.append(jax.tree.map(np.asarray, found))
+            text = f"loss: {found[0][-1]:.4f}, ess: {found[1][-1]:.1f}"
+            if loss_fn is not None:
+                loss = loss_fn(state.inner)
+                state = state._replace(best=better(state.inner, state.best, loss))
+                validation_losses.append(loss)
+                text += f", validation loss: {loss:.4f}"
+            bar.set_postfix_str(text)
+            bar.update(num)
+    losses, ess = (jnp.concatenate([each[i] for each in history]) for i in (0, 1))
+    return result_of(state, losses, ess, jnp.array(validation_losses), constrain_params)
+
+
+def result_of(
+    state: TrainingState,
+    losses: Array,
+    ess: Array,
+    validation_losses: Array,
+    constrain_params: Callable,
+) -> Result:
+    """The best parameters and particles of a state, or the last ones if none was validated."""
+    found: Any = state.inner if state.best is None else state.best
+    params = constrain_params(found.params)
+    history = (losses, ess, validation_losses)
+    return Result(params, found.position, found.log_weights, *history, state)

@@ -1,0 +1,364 @@
+"""Families, bounds, alias tables and expansions of posteriors with linear predictors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blackjax_ext import acceptance, families, potentials
+from blackjax_ext.subsampling import alias_table, expansion, mode, predictors, thinning
+from blackjax_ext.subsampling.predictors import Responses
+
+# makers of families, and the responses that they take
+FAMILIES = {
+    "bernoulli": (lambda a, b: families.bernoulli(), lambda y: float(y > 0)),
+    "binomial": (lambda a, b: families.binomial(3 * a), lambda y: a_share(y)),
+    "negative_binomial": (lambda a, b: families.negative_binomial(a), lambda y: abs(round(y))),
+    "normal": (lambda a, b: families.normal(a), float),
+    "student_t": (lambda a, b: families.student_t(a, b), float),
+    "logistic": (lambda a, b: families.logistic(a), float),
+    "smoothed_laplace": (lambda a, b: families.smoothed_laplace(a, b), float),
+}
+KINDS = {name: make(1.0, 1.0).kind for name, (make, _) in FAMILIES.items()}
+
+
+def a_share(y):
+    return float(1 / (1 + np.exp(-y)))
+
+
+def derivative(function):
+    return lambda s: jax.jvp(function, (s,), (jnp.ones_like(s),))[1]
+
+
+def second_and_third(kind):
+    """Derivatives of the loss by a predictor, over a grid of them."""
+
+    def of(eta, y, parameters):
+        def loss(e):
+            return kind.loss(e[None], y, **parameters)
+
+        return derivative(derivative(loss))(eta), derivative(derivative(derivative(loss)))(eta)
+
+    return jax.jit(jax.vmap(of, (0, None, None)))
+
+
+DERIVATIVES = {name: second_and_third(kind) for name, kind in KINDS.items()}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_counter_example_to_a_bound(name, x64):
+    make, response = FAMILIES[name]
+    positive = st.floats(0.05, 50.0)
+
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(positive, positive, st.floats(-30, 30), st.floats(-40, 40), st.floats(1e-3, 5.0))
+    def search(a, b, y, center, width):
+        family, y = make(a, b), response(y)
+        grid = jnp.asarray(center + width * np.linspace(-1, 1, 201))
+        bounds = family.kind.bounds(y, **family.parameters)
+        for found, bound in zip(DERIVATIVES[name](grid, y, family.parameters), bounds, strict=True):
+            assert np.max(np.abs(found)) <= bound * (1 + 1e-9) + 1e-12
+
+    search()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_bounds_are_reached(name, x64):
+    """A bound that is too large costs rows: each is the supremum."""
+    make, response = FAMILIES[name]
+    family, y = make(0.7, 0.9), response(0.4)
+    bounds = family.kind.bounds(y, **family.parameters)
+    grid = jnp.linspace(-8.0, 8.0, 20_001)
+    for found, bound in zip(DERIVATIVES[name](grid, y, family.parameters), bounds, strict=True):
+        np.testing.assert_allclose(np.max(np.abs(found)), bound, rtol=1e-4, atol=1e-12)
+
+
+def test_no_counter_example_to_the_bounds_of_classes(x64):
+    """Forms on different directions, from greedy and random starts."""
+    kind = families.categorical().kind
+
+    @jax.jit
+    @jax.vmap
+    def forms(eta, u, v, w):
+        def loss(a, b, c):
+            return kind.loss(eta + a * u + b * v + c * w, 1)
+
+        second = jax.grad(jax.grad(loss, 1), 0)(0.0, 0.0, 0.0)
+        third = jax.grad(jax.grad(jax.grad(loss, 2), 1), 0)(0.0, 0.0, 0.0)
+        norms = [jnp.linalg.norm(each) for each in (u, v, w)]
+        return second / (norms[0] * norms[1]), third / (norms[0] * norms[1] * norms[2])
+
+    rng = np.random.default_rng(80)
+    eta, u, v, w = rng.normal(size=(4, 4000, 4)) * rng.choice([0.3, 1, 5], size=(4, 4000, 1))
+    u[:2000] = np.array([1.0, -1.0, 0.0, 0.0])
+    v[:1500], w[:1000] = u[:1500], u[:1000]
+    eta[:1000, 2:] = -20.0
+    second, third = forms(eta, u, v, w)
+    limits = kind.bounds(1)
+    assert np.max(np.abs(second)) <= limits[0] and np.max(np.abs(third)) <= limits[1]
+    # two classes and their difference reach both
+    assert np.max(np.abs(third)) > 0.99 * limits[1] and np.max(np.abs(second)) > 0.99 * limits[0]
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [np.ones(5), np.array([3.0]), np.r_[np.zeros(9), 1.0], np.random.default_rng(0).pareto(1, 999)],
+    ids=["equal", "one", "zeros", "heavy"],
+)
+def test_alias_table_has_the_law_of_the_weights(weights):
+    table = alias_table.build(weights)
+    np.testing.assert_allclose(
+        table.probability, weights / weights.sum(), atol=2 / 2**23 / weights.size * 10
+    )
+    np.testing.assert_allclose(table.probability.sum(), 1.0, rtol=1e-12)
+    draws = np.asarray(alias_table.draw(jax.random.key(0), table, (100_000,)))
+    seen = table.probability > 5e-5
+    counts = np.bincount(draws, minlength=weights.size)
+    observed = np.append(counts[seen], counts[~seen].sum())
+    expected = 1e5 * np.append(table.probability[seen], table.probability[~seen].sum())
+    assert not counts[table.probability == 0].any()
+    keep = expected > 0
+    if keep.sum() > 1:
+        assert scipy.stats.chisquare(observed[keep], expected[keep]).pvalue > 1e-5
+
+
+def test_alias_table_of_a_million_rows_is_exact_in_float32():
+    weights = np.random.default_rng(1).chisquare(1, 1_000_000)
+    table = alias_table.build(weights)
+    assert table.threshold.dtype == np.float32 and table.alias.dtype == np.int32
+    assert np.array_equal(np.rint(table.threshold * 2.0**23), table.threshold * 2.0**23)
+    # a row's probability as a sum of what float32 represents, without error
+    realized = alias_table.realized(table.threshold, table.alias)
+    assert np.array_equal(realized, table.probability)
+    assert np.max(np.abs(realized * weights.size - weights / weights.mean())) < 1e-5
+
+
+@pytest.mark.parametrize("size", [3, 7, 300, 999])
+def test_alias_table_of_equal_weights_is_uniform(size):
+    for weight in np.random.default_rng(2).uniform(size=50):  # some add up to less than N of them
+        table = alias_table.build(np.full(size, weight))
+        np.testing.assert_allclose(table.probability * size, 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones((2, 2)), "shape"),
+        (np.ones(0), "N > 0"),
+        (np.array([1.0, -1.0]), r"weights\[1\] is -1.0"),
+        (np.array([np.nan]), r"weights\[0\] is nan"),
+        (np.zeros(3), "must not all be zero"),
+    ],
+)
+def test_alias_table_rejects(weights, message):
+    with pytest.raises(ValueError, match=message):
+        alias_table.build(weights)
+
+
+def rows_of(family, classes=1, num_rows=40, size=3, dtype=float):
+    """A posterior with normal covariates, and responses from its family's range."""
+    rng = np.random.default_rng(81)
+    x = jnp.asarray(rng.normal(size=(num_rows, size)), dtype)
+    kind = family.kind.name
+    if kind == "categorical":
+        y = jnp.asarray(rng.integers(0, classes, num_rows))
+    elif kind in ("bernoulli", "binomial", "negative_binomial"):
+        y = jnp.asarray(rng.integers(0, 2, num_rows), dtype)
+    else:
+        y = jnp.asarray(rng.standard_t(2, num_rows), dtype)
+
+    def predict(theta, row):
+        return theta.reshape(classes, size) @ row if classes > 1 else theta @ row
+
+    return potentials.linear_predictor(
+        lambda theta: -0.5 * jnp.sum(theta**2), family, (x, y), predict_fn=predict
+    )
+
+
+@pytest.mark.parametrize("order", [pytest.param(1, marks=pytest.mark.full), 2])
+@pytest.mark.parametrize(
+    ("family", "classes"),
+    [
+        (families.student_t(3.0, 0.5), 1),
+        (families.smoothed_laplace(0.5, 0.3), 1),
+        (families.categorical(), 3),
+    ],
+    ids=["student_t", "smoothed_laplace", "categorical"],
+)
+def test_remainders_stay_below_their_bounds(family, classes, order, x64):
+    rows = rows_of(family, classes)
+    expanded = potentials.expand(rows, jnp.zeros(3 * classes), order=order)
+    rng = np.random.default_rng(82)
+    size = expanded.whitener.shape[0]
+    w = rng.normal(size=(300, 2, size)) * rng.choice([0.01, 0.3, 2.0, 20.0], size=(300, 1, 1))
+    w[::2, 1] = w[::2, 0] + 0.1 * w[::2, 1]
+    steps = jnp.linalg.solve(expanded.whitener, jnp.asarray(w)[..., None])[..., 0]
+
+    @jax.jit
+    @jax.vmap
+    def ratios(w, steps):
+        old, new = thinning.remainders(expanded, steps, jnp.arange(40))
+        return jnp.abs(new - old) / (expanded.bound * thinning.reach(w[0], w[1], order))
+
+    found = ratios(jnp.asarray(w), steps)
+    assert np.max(found) < 1.0
+    assert np.max(found) > 0.005  # and not by much
+
+
+def test_remainders_of_tiny_changes_in_float32():
+    """Of 1e-9, where a difference of losses would have no digit."""
+    posterior = rows_of(families.bernoulli(), dtype=jnp.float32)
+    row = (Responses(jnp.ones(1), {}, jnp.ones(1)),)
+    for t in (1e-4, 1e-2, 0.9, 1.1, 8.0):
+        found = predictors.remainder(
+            posterior, 2, (jnp.array([[0.7]]),), (jnp.array([[np.float32(t)]]),), row
+        )
+        s = np.linspace(0, 1, 20_001)
+        p = 1 / (1 + np.exp(-(np.float64(np.float32(0.7)) + s * np.float32(t))))
+        values = 0.5 * (1 - s) ** 2 * p * (1 - p) * (1 - 2 * p) * np.float64(np.float32(t)) ** 3
+        np.testing.assert_allclose(found, np.trapezoid(values, s), rtol=2e-5)
+
+
+def test_expansion_is_that_of_autodiff(x64):
+    rows = rows_of(families.student_t(4.0, 1.0))
+    expanded = potentials.expand(rows, jnp.zeros(3))
+    a = expanded.position
+
+    def energy(x):
+        eta, responses = rows.read(x, jnp.arange(40))
+        return jnp.sum(jax.vmap(rows.loss)(eta, responses))
+
+    np.testing.assert_allclose(expanded.gradient, jax.grad(energy)(a), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(expanded.hessian, jax.hessian(energy)(a), rtol=1e-9)
+    np.testing.assert_allclose(jax.grad(energy)(a) + a, 0.0, atol=1e-3)
+    exact = energy(a + 0.3) + 0.5 * jnp.sum((a + 0.3) ** 2)
+    np.testing.assert_allclose(predictors.energy(rows, a + 0.3).value(), exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("order", [pytest.param(1, marks=pytest.mark.full), 2])
+def test_gradient_is_unbiased(order, x64):
+    rows = rows_of(families.student_t(4.0, 1.0))
+    expanded = potentials.expand(rows, jnp.zeros(3), order=order)
+    potential = potentials.expanded_minibatch(expanded, 1)
+    x = expanded.position + 0.3
+    each = jax.vmap(lambda i: potential.stochastic_grad(x, i[None]))(jnp.arange(40))
+    exact = jax.grad(lambda x: potential.potential(x).value())(x)
+    np.testing.assert_allclose(each.mean(axis=0), exact, rtol=1e-8)
+    alone = potentials.expanded_minibatch(expanded, 0)
+    known = jax.grad(lambda x: thinning.surrogate(expanded, x))(x)
+    np.testing.assert_allclose(
+        alone.stochastic_grad(x, alone.draw(jax.random.key(0))), known, rtol=1e-9
+    )
+
+
+@pytest.mark.full
+def test_chunks_do_not_matter(monkeypatch, x64):
+    rows = rows_of(families.bernoulli())
+    whole = potentials.expand(rows, jnp.zeros(3))
+    monkeypatch.setattr(predictors, "MAX_CHUNK", 7)
+    jax.clear_caches()  # the length of a chunk is read when a pass is traced
+    parts = potentials.expand(rows, jnp.zeros(3))
+    jax.clear_caches()
+    for name in ("gradient", "hessian", "bound"):
+        np.testing.assert_allclose(getattr(whole, name), getattr(parts, name), atol=1e-6)
+
+
+def test_rows_that_are_quadratic_are_never_read():
+    expanded = potentials.expand(rows_of(families.normal(1.0), dtype=jnp.float32), jnp.zeros(3))
+    assert expanded.total == 0
+    old, new = expanded.position, expanded.position + 1.0
+    energy = thinning.surrogate(expanded, old)
+    assert thinning.decide(jax.random.key(0), expanded, old, energy, new, 9.0).num_rows == 0
+
+
+def separable():
+    x = jnp.linspace(-1.0, 1.0, 40)[:, None]
+    return x, (x[:, 0] > 0).astype(jnp.float32)
+
+
+X = np.ones((4, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: potentials.linear_predictor(jnp.sum, families.bernoulli(), (X, np.ones(3))),
+            "data must be arrays that lead with the same N > 0 rows",
+        ),
+        (
+            lambda: potentials.linear_predictor(
+                jnp.sum, families.normal(np.ones(3)), (X, np.ones(4))
+            ),
+            "scale of the family must be one number or one for each of the 4 rows",
+        ),
+        (lambda: families.student_t(-1.0, 1.0), "df must be positive"),
+        (lambda: families.smoothed_laplace(1.0, 0.0), "width must be positive"),
+        (
+            lambda: potentials.expand(rows_of(families.bernoulli()), jnp.zeros(3), order=3),
+            "order must be 1 or 2; got 3",
+        ),
+        (
+            lambda: potentials.expand(
+                potentials.linear_predictor(
+                    lambda x: -(x @ x),
+                    families.normal(1.0),
+                    (X + np.arange(4.0)[:, None], np.ones(4)),
+                    predict_fn=lambda x, row: row @ jnp.exp(x),
+                ),
+                jnp.zeros(2),
+            ),
+            "predict_fn must be affine in the position",
+        ),
+        (
+            lambda: potentials.expand(
+                potentials.linear_predictor(
+                    lambda x: 0.0 * x[0], families.bernoulli(), separable()
+                ),
+                jnp.zeros(1),
+            ),
+            "no mode near the start .*separable data under a flat prior",
+        ),
+        (
+            lambda: potentials.expand(
+                potentials.linear_predictor(
+                    lambda x: -(x[0] ** 2),
+                    families.bernoulli(),
+                    (np.eye(4, dtype=np.float32)[:, :2], np.ones(4, np.float32)),
+                ),
+                jnp.array([0.0, jnp.inf]),
+            ),
+            "no mode near the start .*not finite",
+        ),
+        (
+            lambda: potentials.expanded_minibatch(
+                potentials.expand(rows_of(families.bernoulli(), dtype=jnp.float32), jnp.zeros(3)),
+                41,
+            ),
+            "batch_size must be from 1 to the 40 rows",
+        ),
+    ],
+)
+def test_wrong_values_raise(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: potentials.linear_predictor(jnp.sum, "normal", (X, X)), "family must be one that"),
+        (lambda: acceptance.subsampled(None), "expansion must be one that .* makes; got NoneType"),
+        (lambda: potentials.expanded_minibatch(None, 3), "expansion must be one that expand makes"),
+    ],
+)
+def test_wrong_types_raise(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+def test_modules_say_what_they_export():
+    assert expansion.expand is potentials.expand and callable(mode.mode)

@@ -1,0 +1,326 @@
+"""The warm-up: a start by Newton's path, windows, covariances, step size, and that it ends."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import MCMC
+
+import numpyro_fwd
+from blackjax_ext.metrics import Dense, Diagonal, factorize
+from blackjax_ext.warmup import newton_path, windows
+from numpyro_fwd import FMALA
+
+NAMES = ("RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA")
+FORWARD_ONLY = tuple(name for name in NAMES if name != "MALA")
+MODES = ("forward", "reverse")
+COVARIANCE = np.array([[4.0, 1.8, 0.0], [1.8, 1.0, -0.2], [0.0, -0.2, 0.25]])
+
+both_metrics = pytest.mark.parametrize("dense", [True, False])
+
+
+# --- windows and shrinkage ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_warmup", [0, 1, 19])
+def test_short_warmup_has_no_window(num_warmup):
+    assert windows.windows(num_warmup).size == 0
+
+
+@pytest.mark.parametrize("num_warmup", [20, 21, 100, 999, 2000])
+def test_windows_grow_and_leave_the_last_to_the_step_size(num_warmup):
+    ends = windows.windows(num_warmup)
+    lengths = np.diff([-1, *ends])
+    assert (lengths > 0).all() and (np.diff(lengths) > 0).all()
+    assert 0.1 * num_warmup <= num_warmup - 1 - ends[-1] <= 0.2 * num_warmup
+
+
+def test_windows_are_those_of_the_documentation():
+    np.testing.assert_array_equal(windows.windows(1000), [49, 149, 399, 849])
+
+
+def test_shrinkage_trusts_independent_draws():
+    """Jumps of independent draws have twice the variance; slow chains hardly jump."""
+    weight = windows.shrinkage(jnp.ones(3), jnp.array([2.0, 0.02, 0.0]), 1000.0, 5.0)
+    effective = 1000 * 0.01 / 1.99
+    np.testing.assert_allclose(weight, [1000 / 1005, effective / (effective + 5), 0], rtol=1e-3)
+
+
+@pytest.mark.parametrize("variance", [0.0, jnp.nan, jnp.inf])
+def test_shrinkage_is_a_weight_whatever_the_variance(variance):
+    weight = windows.shrinkage(jnp.array([variance]), jnp.zeros(1), 10.0, 5.0)
+    assert 0 <= weight[0] <= 1
+
+
+# --- the metric of a window -----------------------------------------------------------------------
+
+
+def window(draws, metric):
+    """Adaptation state after a window of `draws`, shape (draw, chain, D), seen through `metric`."""
+    draws = jnp.asarray(draws, float)
+    state = windows.init(jnp.ones(draws.shape[1]), metric, draws[0], adapt_metric=True)
+    for x in draws[1:]:
+        state = windows.update_moments(state, x)
+    return windows.update_metric(state, draws[-1])
+
+
+def normals(num_draws, num_chains, seed=0):
+    noise = np.random.default_rng(seed).normal(size=(num_draws, num_chains, 3))
+    return 5 + noise @ np.linalg.cholesky(COVARIANCE).T
+
+
+@both_metrics
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+def test_recovers_a_covariance(dense, scale, x64):
+    """Whatever metric the draws are seen through."""
+    old = scale * jnp.eye(3) if dense else jnp.full(3, scale)
+    found = window(normals(1500, 4), factorize(old)).metric
+    assert isinstance(found, Dense if dense else Diagonal)
+    truth = COVARIANCE if dense else np.diag(COVARIANCE)
+    sd = np.diag(COVARIANCE) ** 0.5
+    error = (found.inverse() - truth) / (np.outer(sd, sd) if dense else sd**2)
+    assert np.abs(error).max() < 0.1 + (0.2 if scale > 1 else 0)
+    if dense:
+        np.testing.assert_allclose(found.sqrt @ found.inverse_sqrt, np.eye(3), atol=1e-10)
+
+
+@both_metrics
+def test_a_chain_that_hardly_moved_changes_little(dense, x64):
+    """A slow drift has draws, and next to no effective ones."""
+    drift = np.linspace(0, 1e-3, 200)[:, None, None] * np.ones(3)
+    old = jnp.eye(3) if dense else jnp.ones(3)
+    metric = window(drift, factorize(old)).metric
+    np.testing.assert_allclose(metric.inverse(), old, atol=0.05)
+
+
+@both_metrics
+def test_a_chain_that_never_moved_changes_nothing(dense):
+    old = factorize(jnp.eye(3) if dense else jnp.ones(3))
+    new = window(np.zeros((50, 2, 3)), old).metric
+    np.testing.assert_allclose(new.inverse(), old.inverse(), rtol=1e-6)
+
+
+@both_metrics
+def test_covariance_is_pooled_over_chains(dense, x64):
+    """Few draws of many chains are worth many draws of one."""
+    old = factorize(jnp.eye(3) if dense else jnp.ones(3))
+    draws = normals(20, 200)
+    pooled = window(draws, old).metric.inverse()
+    truth = COVARIANCE if dense else np.diag(COVARIANCE)
+    sd = np.diag(COVARIANCE) ** 0.5
+    assert (np.abs(pooled - truth) / (np.outer(sd, sd) if dense else sd**2)).max() < 0.1
+    # chains in different places: the spread between them counts
+    apart = draws + 100 * np.sign(np.arange(200) - 99.5)[:, None]
+    assert (np.diag(window(apart, factorize(jnp.eye(3))).metric.inverse()) > 100).all()
+
+
+@both_metrics
+def test_a_bad_window_leaves_the_metric(dense):
+    draws = normals(50, 2)
+    draws[20] = np.nan
+    old = factorize(jnp.eye(3) if dense else jnp.ones(3))
+    np.testing.assert_array_equal(window(draws, old).metric.inverse(), old.inverse())
+
+
+@pytest.mark.parametrize("log_step", [-1000.0, 1000.0])
+def test_step_size_stays_representable(log_step, dtype):
+    step_size = windows.representable(jnp.array(log_step, dtype))
+    assert step_size > 0 and jnp.isfinite(step_size) and step_size.dtype == dtype
+    assert jnp.isfinite(1 / step_size) and jnp.isfinite(step_size * 10)
+
+
+# --- a warm-up, and its end -----------------------------------------------------------------------
+
+SD = np.array([30.0, 1.0, 0.1])
+FIELDS = ("adapt_state.step_size", "adapt_state.inverse_mass_matrix", "accept_prob")
+
+
+def normal():
+    numpyro.sample("x", dist.Normal(0, jnp.asarray(SD)).to_event(1))
+
+
+def fields_of(kernel, num_warmup, num_samples, num_chains=4, **kwargs):
+    mcmc = MCMC(
+        kernel,
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.warmup(jax.random.key(0), extra_fields=FIELDS, collect_warmup=True, **kwargs)
+    warmup = mcmc.get_extra_fields(group_by_chain=True)
+    mcmc.run(jax.random.key(1), extra_fields=FIELDS)
+    return warmup, mcmc.get_extra_fields(group_by_chain=True)
+
+
+@pytest.mark.parametrize("dense_mass", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_warmup_adapts_and_ends(name, dense_mass):
+    """No help by the warm start: metric and step size are found on the way, and then frozen."""
+    kernel = getattr(numpyro_fwd, name)(normal, dense_mass=dense_mass, warm_start=False)
+    warmup, after = fields_of(kernel, 4000, 1500)
+    steps, inverses = (np.asarray(after[field]) for field in FIELDS[:2])
+    # frozen, bit by bit, at what the warm-up ended with, and the same for all chains
+    assert (steps == np.asarray(warmup[FIELDS[0]])[0, -1]).all()
+    assert (inverses == np.asarray(warmup[FIELDS[1]])[0, -1]).all()
+    # renewed where the windows end and nowhere else
+    inverses = np.asarray(warmup[FIELDS[1]])[0]
+    changed = np.flatnonzero((np.diff(inverses, axis=0) != 0).reshape(len(inverses) - 1, -1).any(1))
+    assert set(changed + 1) <= set(windows.windows(4000)) and changed.size >= 2
+    diagonal = np.diagonal(inverses[-1]) if dense_mass else inverses[-1]
+    assert (np.abs(np.log(diagonal**0.5 / SD)) < 0.5).all()
+    target = kernel.best_accept_prob(SD.size)
+    np.testing.assert_allclose(after["accept_prob"].mean(), target, atol=0.1)
+
+
+def test_nothing_to_adapt():
+    kernel = FMALA(normal, step_size=0.25, adapt_step_size=False, adapt_mass_matrix=False)
+    for fields in fields_of(kernel, 30, 10):
+        assert (fields["adapt_state.step_size"] == 0.25).all()
+        assert (fields["adapt_state.inverse_mass_matrix"] == 1).all()
+
+
+def test_step_size_given_survives_an_adapted_metric():
+    kernel = FMALA(normal, step_size=0.3, adapt_step_size=False)
+    _, after = fields_of(kernel, 40, 10)
+    assert (after["adapt_state.step_size"] == jnp.float32(0.3)).all()
+    assert (after["adapt_state.inverse_mass_matrix"] != 1).all()
+
+
+# --- the start ------------------------------------------------------------------------------------
+
+rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
+EIGENVALUES = np.array([1e-3, 1e-1, 10.0, 1e3])  # variances, condition number 1e6
+ILL = rotation * EIGENVALUES @ rotation.T
+ILL_MEAN = np.array([3.0, -1.0, 2.0, 5.0])
+
+
+def ill_conditioned(x):
+    root = jnp.asarray((rotation / EIGENVALUES**0.5).T, x.dtype)
+    return -0.5 * jnp.sum((root @ (x - jnp.asarray(ILL_MEAN, x.dtype))) ** 2)
+
+
+def funnel(x):
+    """Neal's funnel: the mode has w far below zero, the mass |w| < 9."""
+    w, rest = x[0], x[1:]
+    return -0.5 * (w / 3) ** 2 - 0.5 * jnp.sum(rest**2) * jnp.exp(-w) - 0.5 * rest.size * w
+
+
+def find_all(logdensity_fn, x, mode="forward", seed=0):
+    keys = jax.random.split(jax.random.key(seed), x.shape[0])
+    return jax.jit(lambda x: newton_path.find_all(keys, logdensity_fn, x, mode))(x)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_start_on_a_normal(mode, dtype):
+    x = 10 * jax.random.normal(jax.random.key(1), (4, 4), dtype)
+    draws, metric = find_all(ill_conditioned, x, mode)
+    assert draws.dtype == metric.sqrt.dtype == dtype
+    # in coordinates where the normal is standard
+    root = (rotation / EIGENVALUES**0.5).T
+    whitened = root @ np.asarray(metric.inverse(), np.float64) @ root.T
+    rounding = 0.05 if dtype == jnp.float32 else 1e-4
+    np.testing.assert_allclose(whitened, np.eye(4), atol=rounding)
+    assert (np.linalg.norm((draws - ILL_MEAN) @ root.T, axis=1) < 5).all()
+    assert np.ptp(draws @ root.T, axis=0).min() > 0.01  # draws, not the mode
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_start_finds_the_mean_of_a_normal(mode):
+    x = 10 * jax.random.normal(jax.random.key(1), (4,))
+    found = jax.jit(lambda x: newton_path.find(jax.random.key(0), ill_conditioned, x, mode))(x)
+    root = (rotation / EIGENVALUES**0.5).T
+    assert np.linalg.norm(root @ (found.mean - ILL_MEAN)) < 0.2
+    log_evidence = 2 * np.log(2 * np.pi) + 0.5 * np.log(EIGENVALUES).sum()
+    np.testing.assert_allclose(found.evidence + 2 * np.log(2 * np.pi), log_evidence, atol=0.2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("mode", MODES)
+def test_start_on_a_funnel_is_in_the_bulk(mode, seed):
+    x = jax.random.uniform(jax.random.key(seed), (8, 10), minval=-2, maxval=2)
+    draws, _ = find_all(funnel, x, mode, seed)
+    assert (jnp.abs(draws[:, 0]) < 9).all()
+    assert np.isfinite(jax.vmap(funnel)(draws)).all()
+
+
+def test_forward_and_reverse_agree(x64):
+    for x in jax.random.normal(jax.random.key(1), (4, 5)):
+        forward, reverse = (newton_path.curvature(funnel, x, mode) for mode in MODES)
+        np.testing.assert_allclose(forward[0], reverse[0], rtol=1e-9)
+        np.testing.assert_allclose(forward[1].inverse(), reverse[1].inverse(), rtol=1e-7)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_curvature_is_the_absolute_hessian(mode, x64):
+    def saddle(x):
+        return -0.5 * (4 * x[0] ** 2 - 9 * x[1] ** 2) + x[0]
+
+    gradient, metric = newton_path.curvature(saddle, jnp.zeros(2), mode)
+    np.testing.assert_allclose(gradient, [1, 0], atol=1e-12)
+    np.testing.assert_allclose(metric.inverse(), np.diag([1 / 4, 1 / 9]), atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_hessian_that_is_not_finite(mode):
+    """Far out in float32 it overflows where the gradient does not: follow the gradient."""
+
+    def steep(x):
+        return -jnp.sum(1e22 * (1e9 * x) ** 2)
+
+    gradient, metric = newton_path.curvature(steep, jnp.array([1e-6, 2e-6]), mode)
+    assert np.isfinite(gradient).all() and not np.isfinite(jax.hessian(steep)(gradient)).all()
+    step = metric.inverse_sqrt_times(metric.inverse_sqrt_transpose_times(gradient))
+    np.testing.assert_allclose(step, [-0.5, -1.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_start_at_a_bad_point_stays_finite(mode):
+    x = jnp.ones((2, 2))
+    draws, metric = find_all(lambda x: -jnp.inf + jnp.sum(x), x, mode)
+    np.testing.assert_array_equal(draws, x)
+    assert np.isfinite(metric.inverse()).all()
+
+
+def test_poor_modes_are_left():
+    """A chain whose path ends at a mode of no weight starts at the other one."""
+
+    def two_modes(x):
+        near = -0.5 * jnp.sum((x - 3) ** 2)
+        return jnp.logaddexp(near, -0.5 * jnp.sum((x + 30) ** 2) - 100)
+
+    draws, _ = find_all(two_modes, jnp.array([[2.0, 2.0], [-31.0, -29.0]]))
+    assert (jnp.abs(draws - 3) < 6).all()
+
+
+def test_diagonal_has_the_marginal_sds(x64):
+    metric = newton_path.diagonal(factorize(jnp.asarray(COVARIANCE)))
+    np.testing.assert_allclose(metric.inverse(), np.diag(COVARIANCE))
+
+
+# --- forward mode all the way ---------------------------------------------------------------------
+
+
+def looping():
+    """A model on which reverse mode raises wherever it is tried."""
+    x = numpyro.sample("x", dist.Normal(0, 1).expand([2]))
+    scale = jax.lax.while_loop(lambda s: s.sum() < 10, lambda s: 2 * s, 1 + x**2)
+    numpyro.factor("loop", -jnp.sum(x**2) * jnp.minimum(scale, 1).sum())
+
+
+@pytest.mark.parametrize("dense_mass", [True, False])
+@pytest.mark.parametrize("name", FORWARD_ONLY)
+def test_no_reverse_mode_from_init_to_end(name, dense_mass, monkeypatch):
+    def raises(*_, **__):
+        raise AssertionError("reverse mode")
+
+    for function in ("grad", "value_and_grad", "vjp", "jacrev", "linearize"):
+        monkeypatch.setattr(jax, function, raises)
+    with pytest.raises(AssertionError, match="reverse mode"):
+        jax.grad(lambda x: x)(1.0)
+    kernel = getattr(numpyro_fwd, name)(looping, dense_mass=dense_mass)
+    _, after = fields_of(kernel, 40, 10, num_chains=2)
+    assert np.isfinite(after["accept_prob"]).all()

@@ -1,0 +1,55 @@
+"""Every kernel from defaults on four posteriors of posteriordb, against the reference draws.
+
+Budget: dense mass, four chains from random starts, 2,000 warm-up steps and 10,000 draws.
+"""
+
+import arviz as az
+import jax
+import numpy as np
+import pytest
+from numpyro.infer import MCMC
+
+import numpyro_fwd
+from tests.numpyro_fwd.kernels import posteriordb_models
+
+NAMES = ("RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA")
+
+
+def check(name, posterior, chain_method, seed=0):
+    """Rank-normalized split R-hat below 1.02 and means within 0.25 reference sds."""
+    model, data, reference = posteriordb_models.load(posterior)
+    mcmc = MCMC(
+        getattr(numpyro_fwd, name)(model, dense_mass=True),
+        num_warmup=2000,
+        num_samples=10000,
+        num_chains=4,
+        chain_method=chain_method,
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(seed), *data)
+    samples = mcmc.get_samples(group_by_chain=True)
+    draws = {site: np.asarray(samples[site], np.float64) for site in reference}
+    for site, (mean, sd) in reference.items():
+        error = np.abs(draws[site].mean((0, 1)) - mean) / sd
+        assert (error < 0.25).all(), f"{site}: means off by {error} reference sds"
+    worst = {site: float(rhat.max()) for site, rhat in az.rhat(az.from_dict(draws)).items()}
+    assert max(worst.values()) < 1.02, f"R-hat {worst}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("posterior", posteriordb_models.POSTERIORS)
+def test_vectorized_chains(name, posterior):
+    check(name, posterior, "vectorized")
+
+
+@pytest.mark.parametrize("name", ["MALA", pytest.param("FMALA", marks=pytest.mark.full)])
+def test_sequential_chains(name):
+    """Each chain adapts alone."""
+    check(name, "kidscore", "sequential")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("name", NAMES)
+def test_other_seeds(name, seed):
+    check(name, "kidscore", "vectorized", seed)

@@ -1,0 +1,240 @@
+"""AMAGOLD with the subsampled test on NumPyro models: the posterior, the predictors, bad input."""
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import scipy.special
+import scipy.stats
+from numpyro.handlers import scale
+from numpyro.infer import MCMC
+from numpyro.infer.util import log_density
+
+from blackjax_ext import potentials
+from numpyro_fwd import AMAGOLD
+from numpyro_fwd.bridge.plates import FullView
+from numpyro_fwd.bridge.predictors import linear_predictor_of
+
+NUM_ROWS, BATCH = 300, 20
+RNG = np.random.default_rng(90)
+X = RNG.normal(size=(NUM_ROWS, 2)).astype(np.float32)
+GROUP = RNG.integers(0, 4, NUM_ROWS)
+Y = (RNG.random(NUM_ROWS) < 0.3).astype(np.int32)
+CLASSES = RNG.integers(0, 3, NUM_ROWS)
+# a logistic prior of the log odds is uniform in the probability
+POSTERIOR = scipy.stats.beta(1 + Y.sum(), 1 + NUM_ROWS - Y.sum())
+
+
+def coin(y):
+    """Log odds with a beta posterior."""
+    odds = numpyro.sample("odds", dist.Logistic(0.0, 1.0))
+    with numpyro.plate("rows", NUM_ROWS, subsample_size=BATCH) as rows:
+        numpyro.sample("y", dist.Bernoulli(logits=odds), obs=y[rows])
+
+
+def levels(x, group, y, classes):
+    """A multilevel model with two kinds of responses, and an observation that is no row."""
+    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+    effect = numpyro.sample("effect", dist.Normal(0, spread).expand([4]).to_event(1))
+    slope = numpyro.sample("slope", dist.StudentT(3.0, 0, 1).expand([2]).to_event(1))
+    logits = numpyro.sample("logits", dist.Normal(0, 1).expand([2, 3]).to_event(2))
+    numpyro.sample("known", dist.Normal(effect.sum(), spread), obs=0.3)
+    with numpyro.plate("rows", len(y), subsample_size=BATCH) as rows:
+        eta = effect[group[rows]] + x[rows] @ slope
+        with scale(scale=0.5):
+            numpyro.sample("y", dist.Bernoulli(logits=eta), obs=y[rows])
+        numpyro.sample("class", dist.Categorical(logits=x[rows] @ logits), obs=classes[rows])
+        two = jnp.stack([eta, 2 * eta], axis=-1)
+        known = 0.5 + (rows % 3)
+        numpyro.sample(
+            "t", dist.StudentT(4.0, two, known[:, None]).to_event(1), obs=jnp.ones((len(rows), 2))
+        )
+
+
+def run(kernel, *data, num_chains=10, num_samples=400, **keywords):
+    mcmc = MCMC(
+        kernel,
+        num_warmup=100,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    fields = ("accept_prob", "inner.num_rows")
+    mcmc.run(jax.random.key(91), *data, extra_fields=fields, **keywords)
+    return mcmc
+
+
+def test_one_leapfrog_step_is_not_adapted_to_where_it_is_unstable():
+    """Near 2 it is, where few proposals are accepted, and its aim of 0.25 would not mind."""
+    kernel = AMAGOLD(levels, acceptance="subsampled", num_integration_steps=1)
+    mcmc = run(kernel, X, GROUP, Y, CLASSES, num_chains=4, num_samples=100)
+    assert float(mcmc.get_extra_fields()["accept_prob"].mean()) > 0.3
+    assert float(mcmc.last_state.adapt_state.step_size.max()) <= 1.0
+
+
+@pytest.fixture(scope="module")
+def subsampled():
+    return run(AMAGOLD(coin, acceptance="subsampled", num_integration_steps=3), Y)
+
+
+def pvalue(mcmc):
+    odds = np.asarray(mcmc.get_samples(group_by_chain=True)["odds"])[:, ::10]
+    return scipy.stats.kstest(scipy.special.expit(odds.ravel()), POSTERIOR.cdf).pvalue
+
+
+def test_samples_the_posterior(subsampled):
+    assert pvalue(subsampled) > 1e-4
+    fields = subsampled.get_extra_fields()
+    assert 0.8 < fields["accept_prob"].mean() < 1.0
+    assert 0 < fields["inner.num_rows"].mean() < 5
+
+
+def test_resumes_with_the_same_expansion(subsampled):
+    state = subsampled.last_state
+    subsampled.post_warmup_state = state
+    subsampled.run(jax.random.key(92), Y)
+    for old, new in zip(
+        *(jax.tree.leaves(s.shared) for s in (state, subsampled.last_state)), strict=True
+    ):
+        assert np.array_equal(old, new)
+    assert pvalue(subsampled) > 1e-4
+
+
+def test_is_pickled_and_started_under_a_traced_key(subsampled):
+    kernel = pickle.loads(pickle.dumps(subsampled.sampler))
+    made = jax.eval_shape(lambda key: kernel.init(key, 10, None, (Y,), {}), jax.random.key(0))
+    assert made.shared.bound.shape == (NUM_ROWS,)
+    assert jax.tree.leaves(made.inner.position)[0].shape == ()
+
+
+@pytest.mark.full
+def test_posterior_is_that_of_the_model(x64):
+    """Prior and rows of a multilevel model add up to NumPyro's log density."""
+    data = (X.astype(float), GROUP, Y, CLASSES)
+    posterior = linear_predictor_of(FullView(levels), data, {})
+    rng = np.random.default_rng(93)
+    changes = []
+    for _ in range(2):
+        z = {
+            "spread": rng.normal(),
+            "effect": rng.normal(size=4),
+            "slope": rng.normal(size=2),
+            "logits": rng.normal(size=(2, 3)),
+        }
+        mine = potentials.energy(posterior, jax.tree.map(jnp.asarray, z)).value()
+        constrained = z | {"spread": np.exp(z["spread"])}
+        whole = jax.tree.map(jnp.asarray, constrained)
+        value = log_density(FullView(levels), data, {}, whole)[0] + z["spread"]
+        changes.append(mine + value)
+    np.testing.assert_allclose(changes[0], changes[1], rtol=1e-9)
+
+
+def test_rows_as_many_as_there_are_keep_their_order():
+    posterior = linear_predictor_of(FullView(several), (X, Y), {})
+    z = {"slope": jnp.array([1.0, -2.0])}
+    backwards = jnp.arange(NUM_ROWS)[::-1]
+    (eta,), (rows,) = posterior.read(z, backwards)
+    np.testing.assert_allclose(eta[:, 0, 0], X[::-1] @ [1.0, -2.0], rtol=1e-5)
+    np.testing.assert_array_equal(rows.y[:, 0], Y[::-1])
+    np.testing.assert_allclose(rows.weight, 1.0, rtol=1e-6)
+
+
+def model_of(likelihood, prior=None):
+    """A model with one site of rows."""
+
+    def model(x, y):
+        slope = numpyro.sample("slope", prior or dist.Normal(0, 1).expand([2]).to_event(1))
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        with numpyro.plate("rows", NUM_ROWS, subsample_size=BATCH) as rows:
+            numpyro.sample("y", likelihood(x[rows], slope, scale), obs=y[rows])
+
+    return model
+
+
+def several(x, y):
+    """A model that takes its rows by numpyro.subsample."""
+    slope = numpyro.sample("slope", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("rows", NUM_ROWS, subsample_size=BATCH):
+        x, y = numpyro.subsample(x, event_dim=1), numpyro.subsample(y, event_dim=0)
+        numpyro.sample("y", dist.Bernoulli(logits=x @ slope), obs=y)
+
+
+def in_the_plate(x, y):
+    slope = numpyro.sample("slope", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("rows", NUM_ROWS, subsample_size=BATCH) as rows:
+        each = numpyro.sample("each", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Bernoulli(logits=x[rows] @ slope + each), obs=y[rows])
+
+
+def two_plates(x, y):
+    slope = numpyro.sample("slope", dist.Normal(0, 1).expand([2]).to_event(1))
+    for name in ("a", "b"):
+        with numpyro.plate(name, NUM_ROWS, subsample_size=BATCH) as rows:
+            numpyro.sample(f"y_{name}", dist.Bernoulli(logits=x[rows] @ slope), obs=y[rows])
+
+
+def separable(x, y):
+    flat = dist.ImproperUniform(dist.constraints.real_vector, (), (2,))
+    slope = numpyro.sample("slope", flat)
+    with numpyro.plate("rows", NUM_ROWS, subsample_size=BATCH) as rows:
+        above = (x[rows, 0] > 0).astype(int)
+        numpyro.sample("y", dist.Bernoulli(logits=x[rows] @ slope), obs=above)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            model_of(lambda x, slope, scale: dist.Poisson(jnp.exp(x @ slope))),
+            r"site 'y' \(Poisson\) .*grow without bound.*acceptance=\"full\"",
+        ),
+        (
+            model_of(lambda x, slope, scale: dist.Laplace(x @ slope, 1.0)),
+            r"site 'y' \(Laplace\) .*kink.*acceptance=\"full\"",
+        ),
+        (
+            model_of(lambda x, slope, scale: dist.VonMises(x @ slope, 1.0)),
+            r"site 'y' \(VonMises\) .*no bound .*acceptance=\"full\"",
+        ),
+        (
+            model_of(lambda x, slope, scale: dist.Bernoulli(probs=jax.nn.sigmoid(x @ slope))),
+            "give it logits instead of probabilities",
+        ),
+        (
+            model_of(lambda x, slope, scale: dist.Normal(x @ slope, scale)),
+            r"site 'y' has the parameters \['scale'\] that depend on the latent sites \['scale'\]",
+        ),
+        (
+            model_of(lambda x, slope, scale: dist.Normal(x @ (slope * scale), 1.0)),
+            r"site 'y' has no linear predictor in the latent sites .*'scale'.*acceptance=\"full\"",
+        ),
+        (
+            model_of(
+                lambda x, slope, scale: dist.Bernoulli(logits=x @ slope),
+                dist.HalfNormal(1.0).expand([2]).to_event(1),
+            ),
+            r"site 'y' has no linear predictor in the latent sites \['slope'\]",
+        ),
+        (in_the_plate, "latent site 'each' lies inside the subsample plate 'rows'"),
+        (two_plates, r"one subsample plate around all observed rows; got \['a', 'b'\]"),
+        (separable, "no mode near the start .*separable data under a flat prior"),
+    ],
+)
+def test_models_that_it_cannot_sample_raise(model, message):
+    with pytest.raises(ValueError, match=message):
+        AMAGOLD(model, acceptance="subsampled").init(jax.random.key(0), 10, None, (X, Y), {})
+
+
+def test_wrong_arguments_raise():
+    with pytest.raises(ValueError, match="acceptance must be"):
+        AMAGOLD(coin, acceptance="some")
+    with pytest.raises(ValueError, match=r"control_variate must be .*; got None"):
+        AMAGOLD(coin, acceptance="subsampled", control_variate=None)
+    with pytest.raises(ValueError, match=r"init_params.* must be finite"):
+        kernel = AMAGOLD(coin, acceptance="subsampled")
+        kernel.init(jax.random.key(0), 10, {"odds": jnp.array(jnp.nan)}, (Y,), {})

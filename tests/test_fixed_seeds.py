@@ -1,0 +1,15 @@
+"""A seed gives what it gave before."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests import fixed_seeds
+
+KEPT = json.loads(fixed_seeds.PATH.read_text())
+
+
+@pytest.mark.parametrize("name", fixed_seeds.MAKERS)
+def test_draws_are_those_of_before(name):
+    np.testing.assert_allclose(fixed_seeds.found(name), KEPT[name], rtol=1e-5, atol=1e-7)

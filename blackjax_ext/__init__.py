@@ -20,6 +20,7 @@ from blackjax_ext.mcmc import pc_line_fmala as _pc_line_fmala
 from blackjax_ext.mcmc import random_walk as _random_walk
 from blackjax_ext.mcmc import schedules
 from blackjax_ext.mcmc import smmala as _smmala
+from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.sgmcmc import acceptance
 from blackjax_ext.sgmcmc import amagold as _amagold
 from blackjax_ext.sgmcmc import approximate_tests as minibatch_tests
@@ -30,6 +31,7 @@ from blackjax_ext.smc import moves
 from blackjax_ext.smc import open_horizon as _open_horizon
 from blackjax_ext.smc.langevin_smc import anneal
 from blackjax_ext.subsampling import families
+from blackjax_ext.warmup.run import warmup
 
 alsmmala = generate_top_level_api_from(_alsmmala)
 amagold = generate_top_level_api_from(_amagold)
@@ -56,6 +58,7 @@ __all__ = [
     "anneal",
     "families",
     "fmala",
+    "forward_gradient",
     "hp_mala",
     "l2mc",
     "langevin_smc",
@@ -73,4 +76,5 @@ __all__ = [
     "schedules",
     "sghmc",
     "smmala",
+    "warmup",
 ]

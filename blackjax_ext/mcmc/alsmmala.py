@@ -128,7 +128,7 @@ def init(
         local.logdensity,
         local.gradient,
         local.metric,
-        root_of(local.metric),
+        local.metric.root(),
         jnp.array(True),
         jnp.array(0),
     )
@@ -210,17 +210,12 @@ def build_kernel() -> Callable:
         new, info = jax.lax.cond(refresh, smmala_step, mala_step)
         cached = state.cached
         if follow is not False:  # a frozen one is no part of a branch, and so is never copied
-            cached = jax.lax.cond(refresh & follow, lambda: root_of(new.metric), lambda: cached)
+            cached = jax.lax.cond(refresh & follow, lambda: new.metric.root(), lambda: cached)
         was_refreshed = jnp.asarray(refresh)
         new_state = ALSMMALAState(*new, cached, was_refreshed, state.iteration + 1)
         return new_state, ALSMMALAInfo(*info, was_refreshed)
 
     return kernel
-
-
-def root_of(metric: metrics.Factor) -> Array:
-    """``G^{-1/2}``, shape (D, D) or (D,)."""
-    return jnp.asarray(metric.inverse_sqrt)
 
 
 def as_top_level_api(

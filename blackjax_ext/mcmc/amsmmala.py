@@ -126,7 +126,7 @@ def init(
     preconditioner = metrics.factorize(inverse_mass_matrix, x.size)
     local = metrics.as_metric(metric_fn).evaluate(logdensity_fn, position, preconditioner)
     metrics.check_metric(local.metric)
-    covariance = factors.dense(local.metric, x)
+    covariance = local.metric.dense(x)
     num_draws = jnp.asarray(x.size + 5.0, x.dtype)
     return AMSMMALAState(position, local.logdensity, covariance, x, num_draws, jnp.array(0))
 

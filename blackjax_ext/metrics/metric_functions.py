@@ -234,13 +234,13 @@ class InformationMetric:
         # d G^{-1} = -G^{-1} dG G^{-1}: one JVP of the function along each axis
         def term(pair):
             axis, direction = pair
-            column = inverse_times(metric, axis)
+            column = metric.inverse_times(axis)
             return jax.jvp(lambda y: whitened(y) @ column, (x,), (direction,))[1]
 
         axes = jnp.eye(x.size, dtype=x.dtype)
         directions = preconditioner.inverse_sqrt_times(axes)
         total = jnp.sum(jax.lax.map(term, (axes, directions)), axis=0)
-        return local._replace(divergence=-inverse_times(metric, total))
+        return local._replace(divergence=-metric.inverse_times(total))
 
     def matrix(self, logdensity_fn: LogDensity, position: ArrayLikeTree) -> Array:
         """Metric as a matrix (D, D)."""
@@ -367,10 +367,8 @@ def second_derivative(flat_fn, x: Array, direction: Array) -> Array:
 
 def precision_matrix(metric: Factor | Array, size: int) -> Array:
     """What a metric function returned as a matrix (D, D) or (D,), NaN if it is not symmetric."""
-    if isinstance(metric, Diagonal):
-        metric = jnp.broadcast_to(metric.inverse_sqrt**-2.0, (size,))
-    elif isinstance(metric, (Dense, Spectral)):
-        metric = metric.sqrt.T @ metric.sqrt
+    if isinstance(metric, Factor):
+        metric = metric.precision(size)
     matrix = jnp.asarray(metric)
     if matrix.shape not in ((size,), (size, size)):
         raise ValueError(
@@ -382,8 +380,3 @@ def precision_matrix(metric: Factor | Array, size: int) -> Array:
     tolerance = 1e3 * jnp.finfo(matrix.dtype).eps * jnp.max(jnp.abs(matrix))
     is_symmetric = jnp.max(jnp.abs(matrix - matrix.T)) <= tolerance
     return jnp.where(is_symmetric, 0.5 * (matrix + matrix.T), jnp.nan)
-
-
-def inverse_times(metric: Factor, v: Array) -> Array:
-    """``G^{-1} v``."""
-    return metric.inverse_sqrt_times(metric.inverse_sqrt_transpose_times(v))

@@ -24,8 +24,8 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_position
 from blackjax_ext.metrics.factors import Dense
-from blackjax_ext.subsampling import mode
 from blackjax_ext.subsampling.alias_table import AliasTable, build
+from blackjax_ext.subsampling.mode import check_curvature, posterior_mode
 from blackjax_ext.subsampling.predictors import (
     LinearPredictor,
     chunk_length,
@@ -135,9 +135,9 @@ def expand(
         raise ValueError(f"order must be 1 or 2; got {order!r}.")
     position = check_position(start)
     if find_mode:
-        position = mode.mode(posterior, position)
+        position = posterior_mode(posterior, position)
     found = derivatives(posterior, position)
-    metric = mode.check_curvature(found)
+    metric = check_curvature(found)
     whitener, scale = whitening(metric, np.asarray(found.is_seen))
     bounds, deviation = row_bounds(posterior, position, scale, metric, order=order)
     check_affine(deviation)

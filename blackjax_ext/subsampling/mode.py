@@ -1,17 +1,24 @@
-r"""The mode of a posterior of linear predictors, by Newton's method on the host.
+r"""A mode of an energy that reads many rows, by Newton's method on the host.
 
 A step is :math:`-|H|^{-1} g` with the absolute values of the eigenvalues of the Hessian scaled to a
 unit diagonal, halved until the energy falls. Energies are compared in double precision, from the
-pairs that the passes over the rows return. The loop runs before anything is compiled for sampling;
-only the passes grow with N.
+pairs that the passes over the rows return: with a million rows in float32, the last steps of the
+way gain less than the rounding of one float. The loop runs before anything is compiled for
+sampling; only the passes grow with N.
 """
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from blackjax.types import ArrayTree
+from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.metrics.factors import Dense
+from blackjax_ext.metrics import Dense
+from blackjax_ext.metrics.factors import scaled_eigen
+from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.subsampling.predictors import (
     Derivatives,
     LinearPredictor,
@@ -20,7 +27,7 @@ from blackjax_ext.subsampling.predictors import (
     largest_change,
 )
 
-__all__ = ["check_curvature", "mode"]
+__all__ = ["Stationary", "check_curvature", "newton", "posterior_mode"]
 
 MAX_STEPS = 60
 MAX_HALVINGS = 20
@@ -35,56 +42,117 @@ NO_MODE = (
 )
 
 
-def mode(posterior: LinearPredictor, start: ArrayTree) -> ArrayTree:
-    """Mode near `start`; ValueError if there is none.
+class Stationary(NamedTuple):
+    """Where Newton's method ended.
 
-    Cost: per step, a pass of derivatives and one or more of energies; about ten steps.
+    x
+        Flat position, shape (D,).
+    gradient, hessian
+        Of the energy at x, shapes (D,) and (D, D).
+    step
+        Newton's next step, shape (D,).
+    distance
+        Squared length of that step in standard deviations; above 1 there was no way down, and NaN
+        says that a derivative was not finite.
     """
+
+    x: Array
+    gradient: Any
+    hessian: Any
+    step: Array
+    distance: float
+
+    @property
+    def is_mode(self) -> bool:
+        """Whether the place is as good as a mode."""
+        return bool(self.distance < TOLERABLE)
+
+
+def newton(
+    energy_fn: Callable[[Array], Pair],
+    derivatives_fn: Callable[[Array], tuple[Any, Any]],
+    x: Array,
+) -> Stationary:
+    """Descend from `x`, shape (D,), until the next step is negligible or no step lowers the energy.
+
+    Parameters
+    ----------
+    energy_fn
+        Energy of a flat position, as a pair.
+    derivatives_fn
+        Gradient (D,) and Hessian (D, D) of the energy.
+    x
+        Start.
+
+    Returns
+    -------
+    The last place. Cost: for each of at most 60 steps a pass of derivatives and one or more of
+    energies; about ten steps from a start in sight of the mode.
+    """
+    value = in_double(energy_fn(x))
+    for num_steps in range(MAX_STEPS + 1):
+        gradient, hessian = derivatives_fn(x)
+        step, distance = newton_step(gradient, hessian, float(jnp.finfo(x.dtype).eps))
+        found = Stationary(x, gradient, hessian, jnp.asarray(step, x.dtype), distance)
+        if not distance >= DONE or num_steps == MAX_STEPS:  # not if NaN either
+            break
+        lower, value = lower_point(energy_fn, x, found.step, value)
+        if lower is None:
+            break
+        x = lower
+    return found
+
+
+def posterior_mode(posterior: LinearPredictor, start: ArrayTree) -> ArrayTree:
+    """Mode of a posterior of linear predictors near `start`; ValueError if there is none."""
     x, unravel = ravel_pytree(start)
-    value = energy_at(posterior, unravel(x))
-    for _ in range(MAX_STEPS):
+
+    def both(x):
         found = derivatives(posterior, unravel(x))
-        step, distance = newton_step(found)
-        if not np.isfinite(distance):
-            raise ValueError(NO_MODE.format("its derivatives are not finite"))
-        if distance < DONE:
-            break
-        better, new_value = descend(posterior, x, jnp.asarray(step, x.dtype), unravel, value)
-        if better is None:
-            break
-        x, value = better, new_value
-    change = float(largest_change(posterior, unravel(x), jnp.asarray(step, x.dtype)))
-    if not distance < TOLERABLE or not change < MAX_CHANGE:
+        return total(found)
+
+    found = newton(lambda x: energy(posterior, unravel(x)), both, x)
+    if not np.isfinite(found.distance):
+        raise ValueError(NO_MODE.format("its derivatives are not finite"))
+    change = float(largest_change(posterior, unravel(found.x), found.step))
+    if not found.is_mode or not change < MAX_CHANGE:
         raise ValueError(NO_MODE.format("Newton's method still moves"))
-    return unravel(x)
+    return unravel(found.x)
 
 
-def energy_at(posterior: LinearPredictor, position: ArrayTree) -> float:
-    """Energy in double precision."""
-    pair = energy(posterior, position)
+def total(found: Derivatives) -> tuple[np.ndarray, np.ndarray]:
+    """Gradient and Hessian of rows and prior together, in double precision."""
+    gradient = np.asarray(found.gradient, np.float64) + np.asarray(found.prior_gradient)
+    return gradient, np.asarray(found.hessian, np.float64) + np.asarray(found.prior_hessian)
+
+
+def in_double(pair: Pair) -> float:
+    """The number that a pair stands for."""
     return float(pair.high) + float(pair.low)
 
 
-def newton_step(found: Derivatives) -> tuple[np.ndarray, float]:
-    """Step of saddle-free Newton in double precision, and its squared length in deviations."""
-    gradient = np.asarray(found.gradient, np.float64) + np.asarray(found.prior_gradient)
-    hessian = np.asarray(found.hessian, np.float64) + np.asarray(found.prior_hessian)
+def newton_step(
+    gradient: Array | np.ndarray, hessian: Array | np.ndarray, eps: float
+) -> tuple[np.ndarray, float]:
+    """Step of saddle-free Newton and its squared length in deviations, NaN without derivatives.
+
+    `eps` is the rounding of the passes that summed the Hessian.
+    """
+    gradient, hessian = np.asarray(gradient, np.float64), np.asarray(hessian, np.float64)
     if not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):
         return gradient, np.nan
-    size = np.abs(np.diagonal(hessian))
-    scale = np.where(size > 0, size, 1.0) ** -0.5
-    eigenvalues, vectors = np.linalg.eigh(scale[:, None] * hessian * scale)
-    eps = np.finfo(found.hessian.dtype).eps
-    inverse = 1.0 / np.maximum(np.abs(eigenvalues), gradient.size * eps)
-    along = vectors.T @ (scale * gradient)
-    return -scale * (vectors @ (inverse * along)), float(along @ (inverse * along))
+    metric: Any = scaled_eigen(hessian).absolute(gradient.size * eps)
+    slope = metric.inverse_sqrt_transpose_times(gradient)
+    return -metric.inverse_sqrt_times(slope), float(slope @ slope)
 
 
-def descend(posterior, x, step, unravel, value):
-    """First point on a ladder of lengths with a lower energy, and its energy; None if none has."""
+def lower_point(
+    energy_fn: Callable[[Array], Pair], x: Array, step: Array, value: float
+) -> tuple[Array | None, float]:
+    """First point along `step`, halved again and again, with a lower energy; None if none has."""
     for i in range(MAX_HALVINGS):
         point = x + 0.5**i * step
-        new = energy_at(posterior, unravel(point))
+        new = in_double(energy_fn(point))
         if new < value:
             return point, new
     return None, value
@@ -92,18 +160,16 @@ def descend(posterior, x, step, unravel, value):
 
 def check_curvature(found: Derivatives) -> Dense:
     """Factor of the posterior's curvature; ValueError unless it is positive definite."""
-    precision = np.asarray(found.hessian, np.float64) + np.asarray(found.prior_hessian)
-    diagonal = np.diagonal(precision)
+    _, precision = total(found)
+    diagonal, dtype = np.diagonal(precision), found.hessian.dtype
     if not (np.isfinite(precision).all() and (diagonal > 0).all()):
         raise ValueError(NO_MODE.format("its curvature there is not positive and finite"))
-    scale = diagonal**-0.5
-    eigenvalues, vectors = np.linalg.eigh(scale[:, None] * precision * scale)
-    if eigenvalues[0] <= diagonal.size * np.finfo(found.hessian.dtype).eps:
+    eigen = scaled_eigen(precision)
+    if eigen.values[0] <= diagonal.size * np.finfo(dtype).eps:
         raise ValueError(NO_MODE.format("its curvature there is not positive definite"))
-    root = eigenvalues**0.5
-    dtype = found.hessian.dtype
+    metric = eigen.absolute(0.0)
     return Dense(
-        jnp.asarray(scale[:, None] * vectors / root, dtype),
-        jnp.asarray(root[:, None] * vectors.T / scale, dtype),
-        jnp.asarray(2.0 * np.sum(np.log(root / scale)), dtype),
+        jnp.asarray(metric.inverse_sqrt, dtype),
+        jnp.asarray(metric.sqrt, dtype),
+        jnp.asarray(metric.log_determinant, dtype),
     )

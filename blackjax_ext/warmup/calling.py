@@ -1,20 +1,16 @@
-"""Calling a BlackJAX algorithm by the names of its parameters."""
+"""Calling any BlackJAX algorithm by the names of its parameters."""
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import blackjax
 import jax.numpy as jnp
 from jax import Array
 
-from blackjax_ext.metrics import Diagonal, Factor
+from blackjax_ext.metrics import Factor
 
-__all__ = [
-    "Algorithm",
-    "Facts",
-    "Target",
-]
+__all__ = ["Algorithm", "BoundAlgorithm", "StepInfo", "Stepper"]
 
 SUPPLIED = {
     *("rng_key", "state", "logdensity_fn", "potential"),
@@ -22,10 +18,17 @@ SUPPLIED = {
 }
 
 
-class Facts(NamedTuple):
-    """What a transition tells, whatever the algorithm.
+class StepInfo(NamedTuple):
+    """What is reported of a transition, whatever the algorithm.
 
-    `num_rows` are the rows that the acceptance test read, 0 for algorithms that do not say.
+    acceptance_rate
+        Acceptance probability; 1 for an algorithm that has none.
+    is_divergent
+        Whether the proposal was rejected because something there was not finite.
+    num_steps
+        Integration steps, 1 but for Hamiltonian algorithms.
+    num_rows
+        Rows that the acceptance test read, 0 for algorithms that do not say.
     """
 
     acceptance_rate: Array
@@ -37,11 +40,11 @@ class Facts(NamedTuple):
 class Algorithm(NamedTuple):
     """A BlackJAX algorithm with its fixed parameters; picklable, since kernels are built when used.
 
+    Attributes
+    ----------
     api
         What ``blackjax.generate_top_level_api_from`` returns.
-
-    Parameters
-    ----------
+    parameters
         Parameters of ``init``, of ``build_kernel`` or of the kernel, by name.
     """
 
@@ -76,22 +79,47 @@ class Algorithm(NamedTuple):
         arguments = {**supplied, **self.parameters}
         return {name: arguments[name] for name in names(function) if name in arguments}
 
+    def takes(self) -> list[str]:
+        """Names of what the kernel takes in each step, besides key, state and target."""
+        return names(self.kernel())[3:]
+
+    def having(self, **parameters: Any) -> "Algorithm":
+        """The same with further parameters, or other values of them."""
+        return Algorithm(self.api, self.parameters | parameters)
+
     @property
     def is_own(self) -> bool:
         """Whether the algorithm is one of `blackjax_ext`."""
         return self.api.build_kernel.__module__.startswith("blackjax_ext.")
 
+    @property
+    def takes_factors(self) -> bool:
+        """Whether `inverse_mass_matrix` may be a factor: BlackJAX's own algorithms know arrays."""
+        return self.is_own
+
     def preconditioner(self, metric: Factor) -> Factor | Array:
-        """`metric` in the form the algorithm takes: its factor, or a matrix for BlackJAX's own."""
-        if self.is_own:
+        """`metric` in the form the algorithm takes: its factor, or an array for BlackJAX's own."""
+        if self.takes_factors:
             return metric
         if self.api is not blackjax.barker:
             return metric.inverse()
         # blackjax.barker 1.7 scales its proposal by the mass matrix instead of its inverse
-        return 1 / metric.inverse() if isinstance(metric, Diagonal) else metric.sqrt.T @ metric.sqrt
+        return metric.precision(metric.inverse().shape[-1])
 
 
-class Target(NamedTuple):
+class Stepper(Protocol):
+    """What a warm-up and a kernel need of an algorithm on its target."""
+
+    def init(self, position: Any, rng_key: Array, metric: Factor) -> Any:
+        """First state at `position`."""
+
+    def step(
+        self, rng_key: Array, state: Any, step_size: Array, metric: Factor, **supplied: Any
+    ) -> tuple[Any, StepInfo]:
+        """One transition; `supplied` are parameters that change from step to step."""
+
+
+class BoundAlgorithm(NamedTuple):
     """An algorithm on a log density.
 
     algorithm
@@ -103,14 +131,16 @@ class Target(NamedTuple):
     algorithm: Algorithm
     logdensity_fn: Any
 
-    def init(self, position, rng_key, metric: Factor):
+    def init(self, position: Any, rng_key: Array, metric: Factor) -> Any:
         """First state at `position`."""
         algorithm = self.algorithm
         supplied = {"rng_key": rng_key, "inverse_mass_matrix": algorithm.preconditioner(metric)}
         arguments = algorithm.only(algorithm.api.init, **supplied)
         return algorithm.api.init(position, self.logdensity_fn, **arguments)
 
-    def step(self, rng_key, state, step_size, metric: Factor, **supplied: Any) -> tuple[Any, Facts]:
+    def step(
+        self, rng_key: Array, state: Any, step_size: Array, metric: Factor, **supplied: Any
+    ) -> tuple[Any, StepInfo]:
         """One transition; `supplied` are parameters that change from step to step."""
         algorithm, kernel = self.algorithm, self.algorithm.kernel()
         arguments = algorithm.only(
@@ -120,13 +150,12 @@ class Target(NamedTuple):
         )
         new_state, info = kernel(rng_key, state, self.logdensity_fn, **{**arguments, **supplied})
         rate = jnp.asarray(getattr(info, "acceptance_rate", 1.0))
-        facts = Facts(
+        return new_state, StepInfo(
             jnp.nan_to_num(rate),
             getattr(info, "is_divergent", ~jnp.isfinite(rate)),
             jnp.asarray(getattr(info, "num_integration_steps", 1)),
             jnp.asarray(getattr(info, "num_rows", 0)),
         )
-        return new_state, facts
 
 
 def names(function: Callable) -> list[str]:

@@ -24,10 +24,18 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from blackjax_ext.metrics import Dense, Diagonal
-from blackjax_ext.rows.compensated_sums import Pair, difference
+from blackjax_ext.metrics import Dense
+from blackjax_ext.metrics.factors import scaled_eigen
 
-__all__ = ["Approximation", "Differentiation", "Mode", "diagonal", "find", "find_all", "mode"]
+__all__ = [
+    "MAX_DIMENSION",
+    "Approximation",
+    "Differentiation",
+    "approximate",
+    "derivatives",
+    "find",
+    "find_all",
+]
 
 Differentiation: TypeAlias = Literal["forward", "reverse"]
 LogDensity: TypeAlias = Callable[[Array], Array]
@@ -135,56 +143,6 @@ def find_all(
     return jnp.where(is_poor[:, None], others.draw, found.draw[:num_chains]), best.metric
 
 
-class Mode(NamedTuple):
-    """A place without a slope, and the expansion of the log density there.
-
-    x
-        Flat position, shape (D,).
-    gradient, hessian
-        Of the log density at x, shapes (D,) and (D, D).
-    metric
-        Factor of minus the Hessian, with absolute eigenvalues.
-    distance
-        Squared distance in standard deviations to where Newton's next step would lead.
-    """
-
-    x: Array
-    gradient: Array
-    hessian: Array
-    metric: Dense
-    distance: Array
-
-
-def mode(energy_fn: Callable[[Array], Pair], x: Array) -> Mode:
-    """Mode near `x`, shape (D,), by Newton steps.
-
-    Energies are compared as pairs: with a million rows in float32, the last steps of the way gain
-    less than the rounding of one float. A distance above 1 says that there was no way down. Cost:
-    as :func:`find`, in reverse mode. The expansion is that of the last step, which stays.
-    """
-
-    def step(carry):
-        num_steps, found, energy, _ = carry
-        x = found.x
-        gradient, hessian = expansion(lambda x: -energy_fn(x).value(), x, "reverse")
-        metric = metric_of(gradient, hessian)
-        slope = metric.inverse_sqrt_transpose_times(gradient)
-        ladder = x + LENGTHS[:, None].astype(x.dtype) * metric.inverse_sqrt_times(slope)
-        energies = jax.vmap(energy_fn)(ladder)
-        gains = finite(difference(energy, energies))
-        top = jnp.argmax(gains)
-        distance = slope @ slope
-        is_moving = (gains[top] > 0) & (distance > 1e-6) & (num_steps < MAX_STEPS)
-        new = ladder[top], jax.tree.map(lambda leaf: leaf[top], energies)
-        x, energy = jax.tree.map(partial(jnp.where, is_moving), new, (x, energy))
-        return num_steps + 1, Mode(x, gradient, hessian, metric, distance), energy, is_moving
-
-    far = jnp.array(jnp.inf, x.dtype)
-    nowhere = Mode(x, jnp.zeros_like(x), jnp.zeros((x.size, x.size), x.dtype), identity(x), far)
-    first = (jnp.array(0), nowhere, energy_fn(x), jnp.array(True))
-    return jax.lax.while_loop(lambda carry: carry[3], step, first)[1]
-
-
 def negligible(x: Array) -> float:
     """Difference of log evidence at which the lesser approximation does not matter."""
     return x.size + 10.0
@@ -205,11 +163,11 @@ def curvature(
     logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
 ) -> tuple[Array, Dense]:
     """Gradient and the metric |H| at `x`."""
-    gradient, hessian = expansion(logdensity_fn, x, differentiation)
+    gradient, hessian = derivatives(logdensity_fn, x, differentiation)
     return gradient, metric_of(gradient, hessian)
 
 
-def expansion(
+def derivatives(
     logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
 ) -> tuple[Array, Array]:
     """Gradient (D,) and Hessian (D, D) at `x`."""
@@ -223,27 +181,17 @@ def expansion(
 
 
 def metric_of(gradient: Array, hessian: Array) -> Dense:
-    """The metric |H|.
+    """The metric |H|; where that overflows, steps along the gradient.
 
-    H is scaled to a unit diagonal first: in float32 the eigenvalues of a regression on unscaled
-    covariates would drown in rounding.
+    Far out in float32 a Hessian can overflow where the gradient does not.
     """
-    x, precision = gradient, -hessian
-    size = jnp.abs(jnp.diagonal(precision))
-    scale = jnp.where(size > 0, size, 1.0) ** -0.5
-    eigenvalues, vectors = jnp.linalg.eigh(scale[:, None] * precision * scale)
-    root = jnp.maximum(jnp.abs(eigenvalues), x.size * jnp.finfo(x.dtype).eps) ** 0.5
-    metric = Dense(
-        scale[:, None] * vectors / root,
-        root[:, None] * vectors.T / scale,
-        2.0 * jnp.sum(jnp.log(root / scale)),
-    )
-    # far out in float32 a Hessian can overflow where the gradient does not: follow the gradient
+    size, eps = gradient.size, float(jnp.finfo(gradient.dtype).eps)
+    metric = scaled_eigen(-hessian).absolute(size * eps)
     is_usable = jnp.isfinite(metric.inverse_sqrt).all() & jnp.isfinite(metric.sqrt).all()
     length = jnp.maximum(jnp.max(jnp.abs(gradient)), 1.0) ** 0.5  # a norm would overflow too
-    eye = identity(x).sqrt
-    descent = Dense(eye / length, eye * length, 2.0 * x.size * jnp.log(length))
-    return jax.tree.map(partial(jnp.where, is_usable), metric, descent)
+    eye = identity(gradient).sqrt
+    along_gradient = Dense(eye / length, eye * length, 2.0 * size * jnp.log(length))
+    return jax.tree.map(partial(jnp.where, is_usable), metric, along_gradient)
 
 
 def approximate(
@@ -260,8 +208,3 @@ def approximate(
     evidence = jax.nn.logsumexp(log_weights) - jnp.log(NUM_DRAWS)
     draw = jnp.where(is_usable, draws[choice], x)
     return Approximation(x, draw, metric, finite(evidence))
-
-
-def diagonal(metric: Dense) -> Diagonal:
-    """Diagonal metric with the marginal standard deviations of a dense one."""
-    return Diagonal(jnp.linalg.norm(metric.inverse_sqrt, axis=-1))

@@ -22,22 +22,22 @@ vectorized chains, restarted at each new metric.
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from blackjax.optimizers.dual_averaging import DualAveragingState, dual_averaging
 from jax import Array
 
-from blackjax_ext.metrics import Dense, Diagonal, Factor, triangular
+from blackjax_ext.metrics import Factor
 
 __all__ = [
     "AdaptState",
     "Moments",
+    "cap",
+    "ends",
     "init",
     "update_metric",
     "update_moments",
     "update_step",
-    "windows",
 ]
 
 FRACTIONS = (0.05, 0.15, 0.4, 0.85)
@@ -89,7 +89,7 @@ class AdaptState(NamedTuple):
         return jnp.broadcast_to(inverse, jnp.shape(self.step_size) + inverse.shape)
 
 
-def windows(num_warmup: int) -> np.ndarray:
+def ends(num_warmup: int) -> np.ndarray:
     """Iterations after which the metric is renewed."""
     if num_warmup < MIN_WARMUP:
         return np.array([], dtype=int)
@@ -117,8 +117,8 @@ def start_window(metric: Factor, x: Array) -> Moments:
     """Empty sums about the mean of the chains."""
     size = x.shape[1]
     zeros = jnp.zeros(size, x.dtype)
-    second = jnp.zeros((size, size) if isinstance(metric, Dense) else (size,), x.dtype)
-    return Moments(x.mean(axis=0), x, jnp.zeros((), x.dtype), zeros, second, zeros)
+    none = metric.products(jnp.zeros((1, size), x.dtype))
+    return Moments(x.mean(axis=0), x, jnp.zeros((), x.dtype), zeros, none, zeros)
 
 
 def update_step(
@@ -130,19 +130,25 @@ def update_step(
     return state._replace(averaging=averaging, step_size=representable(log_step))
 
 
+def cap(state: AdaptState, longest: float) -> AdaptState:
+    """No step size, and no average of them, above `longest`."""
+    averaging = state.averaging
+    averaging = averaging._replace(log_x_avg=jnp.minimum(averaging.log_x_avg, np.log(longest)))
+    return state._replace(step_size=jnp.minimum(state.step_size, longest), averaging=averaging)
+
+
 def update_moments(state: AdaptState, x: Array) -> AdaptState:
     """Add the draws `x`, shape (C, D), to the window."""
     moments, metric = state.moments, state.metric
     assert moments is not None
     whitened = metric.sqrt_times(x - moments.origin)
     jump = metric.sqrt_times(x - moments.previous)
-    products = whitened.T @ whitened if isinstance(metric, Dense) else jnp.sum(whitened**2, axis=0)
     moments = Moments(
         moments.origin,
         x,
         moments.num_draws + x.shape[0],
         moments.first + whitened.sum(axis=0),
-        moments.second + products,
+        moments.second + metric.products(whitened),
         moments.jumps + jnp.sum(jump**2, axis=0),
     )
     return state._replace(moments=moments)
@@ -165,23 +171,11 @@ def representable(log_step: Array) -> Array:
 def shrunk(metric: Factor, moments: Moments) -> Factor:
     """The metric of the pooled covariance, shrunk towards the current one by effective draws."""
     n, mean = moments.num_draws, moments.first / moments.num_draws
-    size = mean.size
-    if isinstance(metric, Diagonal):
-        variance = moments.second / n - mean**2
-        weight = shrinkage(variance, moments.jumps / n, n, 5.0)
-        return Diagonal(metric.inverse_sqrt * jnp.sqrt(usable(weight * variance + 1 - weight)))
-    assert isinstance(metric, Dense)
-    covariance = moments.second / n - jnp.outer(mean, mean)
-    weight = jnp.mean(shrinkage(jnp.diagonal(covariance), moments.jumps / n, n, size + 5.0))
-    blend = weight * covariance + (1 - weight) * jnp.eye(size, dtype=mean.dtype)
-    factor = triangular(jnp.linalg.cholesky(blend))
-    new = Dense(
-        metric.inverse_sqrt @ factor.inverse_sqrt,
-        factor.sqrt @ metric.sqrt,
-        metric.log_determinant + factor.log_determinant,
+    covariance = metric.covariance(moments.second / n, mean)
+    weights = shrinkage(
+        metric.variances(covariance), moments.jumps / n, n, metric.num_prior_draws(mean.size)
     )
-    is_finite = jnp.isfinite(new.inverse_sqrt).all() & jnp.isfinite(new.sqrt).all()
-    return jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, metric)
+    return metric.shrink(covariance, weights)
 
 
 def usable(variance: Array) -> Array:

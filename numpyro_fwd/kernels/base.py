@@ -1,52 +1,42 @@
 """Any BlackJAX algorithm as a NumPyro ``MCMCKernel``, with a warm-up for first-order kernels."""
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypedDict, cast
+from types import MappingProxyType
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
-from blackjax.adaptation.step_size import find_reasonable_step_size
 from jax import Array
-from jax.flatten_util import ravel_pytree
 from numpyro.infer import init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.util import identity, is_prng_key, not_jax_tracer
+from numpyro.util import identity, is_prng_key
 
 from blackjax_ext.checks import check_positive
-from blackjax_ext.mcmc.forward_gradient import forward_gradient
-from blackjax_ext.metrics import Diagonal, Factor, check_metric, factorize
-from blackjax_ext.metrics.factors import dense
-from blackjax_ext.warmup import newton_path, windows
-from blackjax_ext.warmup.calling import Algorithm, Facts, Target
-from blackjax_ext.warmup.windows import AdaptState
-from numpyro_fwd.bridge.arguments import run_with, split_arguments
-from numpyro_fwd.bridge.views import (
-    View,
-    check_finite,
-    check_start,
-    logdensity_of,
-    view_model,
-    view_potential,
+from blackjax_ext.metrics import check_metric
+from blackjax_ext.warmup import windows
+from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
+from blackjax_ext.warmup.newton_path import Differentiation
+from blackjax_ext.warmup.run import (
+    Plan,
+    adapt,
+    check_differentiation,
+    check_target,
+    first_metric,
+    first_step_size,
+    ravel_each,
+    states_at,
 )
-from numpyro_fwd.kernels.state import KernelState, make_state, ravel_each, split_each
+from blackjax_ext.warmup.windows import AdaptState
+from numpyro_fwd.bridge.arguments import split_arguments
+from numpyro_fwd.bridge.views import View, check_start, view_model, view_potential
+from numpyro_fwd.kernels.options import full_signature
+from numpyro_fwd.kernels.state import KernelState, make_state, split_each
+from numpyro_fwd.kernels.strategy import Run, Source, Strategy, WholeDensity, ravel_one
 
-__all__ = ["BlackJAXKernel", "KernelOptions"]
-
-
-class KernelOptions(TypedDict, total=False):
-    """Keywords every kernel takes; see :class:`BlackJAXKernel`."""
-
-    potential_fn: Callable | None
-    step_size: float
-    inverse_mass_matrix: Array | None
-    adapt_step_size: bool
-    adapt_mass_matrix: bool
-    dense_mass: bool
-    target_accept_prob: float | None
-    init_strategy: Callable
-    warm_start: bool
+__all__ = ["BlackJAXKernel"]
 
 
 class BlackJAXKernel(MCMCKernel):
@@ -96,8 +86,16 @@ class BlackJAXKernel(MCMCKernel):
 
     sample_field = "z"
     default_fields = ("z", "diverging")
-    # whether steps have parameters that chains share, for which a key is drawn (_shared)
-    has_shared_parameters = False
+    # acceptance probability to adapt to, a number or a function of the number of dimensions
+    best_accept_prob: float | Callable[[int], float] = 0.65
+    # no step size is longer
+    longest_step = math.inf
+    # whether steps have parameters that chains share, for which a key is drawn: step_parameters
+    has_step_parameters = False
+    # fields of the algorithm's state that the warm-up made and that `refresh` leaves as they are
+    kept_fields: tuple[str, ...] = ()
+    # options whose defaults are this kernel's own
+    option_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     def __init__(
         self,
@@ -113,7 +111,8 @@ class BlackJAXKernel(MCMCKernel):
         target_accept_prob: float | None = None,
         init_strategy: Callable = init_to_uniform,
         warm_start: bool = True,
-        differentiation: newton_path.Differentiation = "reverse",
+        differentiation: Differentiation = "reverse",
+        strategy: Strategy | None = None,
         **parameters: Any,
     ):
         if (model is None) == (potential_fn is None):
@@ -125,14 +124,9 @@ class BlackJAXKernel(MCMCKernel):
         check_positive("step_size", step_size)
         if jnp.ndim(step_size):
             raise ValueError(f"step_size must be one number; got shape {jnp.shape(step_size)}.")
-        if target_accept_prob is not None and not 0 < target_accept_prob < 1:
-            raise ValueError(
-                f"target_accept_prob must be between 0 and 1; got {target_accept_prob}."
-            )
-        if differentiation not in newton_path.MAX_DIMENSION:
-            raise ValueError(
-                f'differentiation must be "forward" or "reverse"; got {differentiation!r}.'
-            )
+        if target_accept_prob is not None:
+            check_target("target_accept_prob", target_accept_prob)
+        check_differentiation(differentiation)
         self._model = model
         self._potential_fn = potential_fn
         self._step_size = step_size
@@ -143,10 +137,15 @@ class BlackJAXKernel(MCMCKernel):
         self._target_accept_prob = target_accept_prob
         self._init_strategy = init_strategy
         self._warm_start = warm_start
-        self._differentiation: newton_path.Differentiation = differentiation
+        self._differentiation: Differentiation = differentiation
+        self._strategy: Strategy = strategy or WholeDensity(differentiation)
         self._algorithm = Algorithm(algorithm, parameters)
         self._algorithm.check()
         self._reset()
+
+    def __init_subclass__(cls, **keywords: Any):
+        super().__init_subclass__(**keywords)
+        cls.__signature__ = full_signature(cls)
 
     def _reset(self) -> None:
         self._view: View | None = None
@@ -159,22 +158,22 @@ class BlackJAXKernel(MCMCKernel):
         """The model, as given."""
         return self._model
 
+    @property
+    def _source(self) -> Source:
+        return Source(self._model, cast(View, self._view))
+
     def get_diagnostics_str(self, state: KernelState) -> str:
         """Step size and acceptance for the progress bar."""
         return (
             f"step size {state.adapt_state.step_size:.2e}. acc. prob={state.mean_accept_prob:.2f}"
         )
 
-    def best_accept_prob(self, size: int) -> float:
-        """Acceptance probability to adapt to in `size` dimensions, each named kernel's own."""
-        del size
-        return 0.65
-
-    def _goal(self, inner: Any) -> float:
-        """Acceptance probability to adapt to."""
+    def _goal(self, size: int) -> float:
+        """Acceptance probability to adapt to in `size` dimensions."""
         if self._target_accept_prob is not None:
             return self._target_accept_prob
-        return self.best_accept_prob(sum(leaf.size for leaf in jax.tree.leaves(inner.position)))
+        best = self.best_accept_prob
+        return best(size) if callable(best) else best
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """Map from unconstrained positions to the sites' supports and deterministic sites."""
@@ -215,147 +214,70 @@ class BlackJAXKernel(MCMCKernel):
         is_single = is_prng_key(rng_key)
         if is_single:
             rng_key, z = rng_key[None], jax.tree.map(lambda x: jnp.asarray(x)[None], z)
-        shared = self._prepare(z, model_args, model_kwargs)
-        inner, adapt_state, rng_key = self._begin(rng_key, z, model_args, model_kwargs, shared)
+        run = Run(
+            self._source,
+            split_arguments(model_args, model_kwargs),
+            self._warm_start and num_warmup > 0,
+            self._adapt_mass_matrix,
+            self._programs,
+        )
+        shared = self._strategy.prepare(run, z)
+        inner, adapt_state, rng_key = self._begin(run, rng_key, z, shared)
         return make_state(inner, adapt_state, rng_key, is_single, shared)
 
-    def _prepare(self, z, model_args, model_kwargs) -> Any:
-        """What all chains share and no step changes, made once from the arguments."""
-        del z, model_args, model_kwargs
-
-    def _begin(self, rng_key, z, model_args, model_kwargs, shared) -> tuple[Any, AdaptState, Array]:
+    def _begin(
+        self, run: Run, rng_key: Array, z: Any, shared: Any
+    ) -> tuple[Any, AdaptState, Array]:
         """Start C chains from keys (C,) and positions with a leading axis C."""
-        rng_key, key_start, key_inner, key_step = split_each(rng_key, 4)
-        split = split_arguments(model_args, model_kwargs)
-        unravel = ravel_pytree(jax.tree.map(lambda x: x[0], z))[1]
-        x = ravel_each(z)
-        metric = self._first_metric(x, shared)
+        unravel = ravel_one(z)
+        start = self._strategy.start(run, rng_key, z, shared)
+        metric = first_metric(self._inverse_mass_matrix, start.x, dense=self._dense_mass)
+        if start.metric is not None and self._inverse_mass_matrix is None:
+            found = start.metric
+            metric = found.dense(start.x[0]) if self._dense_mass else found.diagonal()
+        plan = self._plan(start.x.shape[1])
+        guess = min(self._step_size, plan.longest_step) if start.is_whitened else self._step_size
 
-        def logdensity(arrays):
-            return logdensity_of(cast(View, self._view), *split.join(arrays))
+        def begin(arrays, keys, x, metric, shared):
+            model_args, model_kwargs = run.arguments.join(arrays)
+            target = self._target_of(model_args, model_kwargs, shared)
+            inner = states_at(target, keys.first, jax.vmap(unravel)(x), metric)
+            if start.is_whitened and plan.adapt_step_size:
+                # in coordinates that the mode has whitened there is nothing to search for
+                dtype = jax.tree.leaves(metric)[0].dtype
+                return inner, jnp.full(x.shape[:1], guess, dtype)
+            return inner, first_step_size(target, plan, keys.step_size, inner, metric, guess)
 
-        def target(arrays, shared=None):
-            model_args, model_kwargs = split.join(arrays)
-            return self._target_of(model_args, model_kwargs, shared)
-
-        def evaluate(arrays, x):
-            return jax.vmap(lambda x: logdensity(arrays)(unravel(x)))(x)
-
-        def find(arrays, key, x):
-            logdensity_fn = logdensity(arrays)
-            return self._find_start(
-                key, lambda x: logdensity_fn(unravel(x)), x, partial(target, arrays), unravel
-            )
-
-        def begin(arrays, key_inner, key_step, x, metric, found, shared):
-            bound = target(arrays, shared)
-            inner = self._inner(bound, key_inner, jax.vmap(unravel)(x), metric)
-            inner = self._with_found(inner, found)
-            step_size = self._first_step_size(bound, key_step, inner, metric)
-            return inner, step_size
-
-        values = run_with(split, jax.jit(evaluate), x)
-        check_finite(values)
-        found = None
-        if self._is_warm(x.shape[1]):
-            program = self._reuse(split, find, x)
-            x, curvature, found = run_with(split, program, key_start, x)
-            if self._inverse_mass_matrix is None and self._takes_metric():
-                metric = curvature if self._dense_mass else newton_path.diagonal(curvature)
-        inner, step_size = run_with(
-            split, jax.jit(begin), key_inner, key_step, x, metric, found, shared
-        )
+        inner, step_size = run(begin, start.keys, start.x, metric, shared)
         if hasattr(inner, "metric"):
             check_metric(inner.metric)
-        adapt_state = windows.init(step_size, metric, x, adapt_metric=self._adapt_mass_matrix)
-        return inner, adapt_state, rng_key
+        adapt_state = windows.init(step_size, metric, start.x, adapt_metric=self._adapt_mass_matrix)
+        return inner, adapt_state, start.keys.state
 
-    def _reuse(self, split, function, x) -> Callable:
-        """`function` compiled, or the program that an earlier sequential chain left.
+    def _plan(self, size: int) -> Plan:
+        """What the warm-up adapts in `size` dimensions."""
+        return Plan(
+            self._num_warmup,
+            self._goal(size),
+            self._adapt_step_size,
+            self._adapt_mass_matrix,
+            self.longest_step,
+        )
 
-        Only the search for a start is reused, which no state of the chain depends on: a model may
-        read what is not among its arguments, and that may have changed.
-        """
-        program: Callable = jax.jit(function)
-        if split.key is None or not not_jax_tracer(x):
-            return program
-        return self._programs.setdefault((split.key, x.shape), program)
-
-    def _find_start(self, rng_key, logdensity_fn, x, target_fn, unravel) -> tuple[Array, Any, Any]:
-        """Better starts than `x`, shape (C, D), the metric there, and what else states keep."""
-        del target_fn, unravel
-        return *newton_path.find_all(rng_key, logdensity_fn, x, self._differentiation), None
-
-    def _with_found(self, inner: Any, found: Any) -> Any:
-        """States before the warm-up, with what the search for a start found and they keep."""
-        del found
-        return inner
-
-    def _takes_metric(self) -> bool:
-        """Whether the warm start gives the metric too."""
-        return self._adapt_mass_matrix
-
-    def _is_warm(self, size: int) -> bool:
-        is_small = size <= newton_path.MAX_DIMENSION[self._differentiation]
-        return self._warm_start and is_small and self._num_warmup > 0
-
-    def _first_metric(self, x: Array, shared: Any) -> Factor:
-        """The metric given, or the identity, in the form that is adapted."""
-        del shared
-        size = x.shape[1]
-        metric = factorize(self._inverse_mass_matrix, size)
-        if isinstance(metric, Diagonal):
-            metric = Diagonal(jnp.broadcast_to(metric.inverse_sqrt, (size,)).astype(x.dtype))
-            return dense(metric, x[0]) if self._dense_mass else metric
-        return dense(metric, x[0])
-
-    def _parameters(self, model_args: tuple, model_kwargs: dict | None) -> dict[str, Any]:
-        """Parameters of the algorithm that depend on the arguments of the model."""
+    def model_parameters(self, model_args: tuple, model_kwargs: dict | None) -> dict[str, Any]:
+        """Parameters of the algorithm that depend on the arguments of the model: none here."""
         del model_args, model_kwargs
         return {}
 
-    def _shared(self, rng_key: Array, i: Array, inner: Any) -> dict[str, Any]:
+    def step_parameters(self, rng_key: Array, i: Array, inner: Any) -> dict[str, Any]:
         """Parameters of step `i` that chains share; `inner` is the state of the first of them."""
         del rng_key, i, inner
         return {}
 
-    def _kept(self, old: Any, new: Any) -> Any:
-        """`new`, the state made anew where `old` is, with what must not depend on the position."""
-        del old
-        return new
-
-    def _target_of(self, model_args: tuple, model_kwargs: dict | None, shared: Any) -> Target:
-        """The algorithm on the log density for these arguments."""
-        del shared
-        algorithm = self._algorithm
-        logdensity_fn = logdensity_of(cast(View, self._view), model_args, model_kwargs)
-        if self._differentiation == "forward" and not algorithm.is_own:
-            logdensity_fn = forward_gradient(logdensity_fn)
-        parameters = algorithm.parameters | self._parameters(model_args, model_kwargs)
-        return Target(Algorithm(algorithm.api, parameters), logdensity_fn)
-
-    def _inner(self, target: Target, rng_key, position, metric):
-        def init(position, key):
-            return target.init(position, key, metric)
-
-        return jax.vmap(init)(position, rng_key)
-
-    def _first_step_size(self, target: Target, rng_key, inner, metric) -> Array:
-        """Double or halve the step size until the acceptance probability crosses the target."""
-        first = jnp.asarray(self._step_size, metric.inverse_sqrt.dtype)
-        if not (self._adapt_step_size and self._num_warmup):
-            return jnp.broadcast_to(first, rng_key.shape[:1])
-
-        def search(key, inner):
-            def kernel_with(step_size):
-                return lambda key, state: target.step(key, state, step_size, metric)
-
-            return find_reasonable_step_size(key, kernel_with, inner, first, self._goal(inner))
-
-        # vectorized chains share a step size: one that ends the warm-up in a narrow place would
-        # otherwise keep steps that suit no other place
-        found = jax.vmap(search)(rng_key, inner)
-        return jnp.full_like(found, jnp.exp(jnp.mean(jnp.log(found))))
+    def _target_of(self, model_args: tuple, model_kwargs: dict | None, shared: Any) -> Stepper:
+        """What a step runs on for these arguments."""
+        algorithm = self._algorithm.having(**self.model_parameters(model_args, model_kwargs))
+        return self._strategy.target(self._source, algorithm, model_args, model_kwargs, shared)
 
     def sample(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
@@ -363,72 +285,59 @@ class BlackJAXKernel(MCMCKernel):
         is_single = jnp.ndim(state.i) == 0
         adapt_state = state.adapt_state
         rng_key, key_move, key_renew, *key_shared = split_each(
-            state.rng_key, 3 + self.has_shared_parameters
+            state.rng_key, 3 + self.has_step_parameters
         )
         i = state.i if is_single else state.i[0]
-        shared = {}
-        if self.has_shared_parameters:
+        supplied = {}
+        if self.has_step_parameters:
             key, first = key_shared[0], state.inner
             if not is_single:
                 key, first = key[0], jax.tree.map(lambda x: x[0], first)
-            shared = self._shared(key, i, first)
+            supplied = self.step_parameters(key, i, first)
 
         def move(rng_key, inner, step_size):
-            return target.step(rng_key, inner, step_size, adapt_state.metric, **shared)
+            return target.step(rng_key, inner, step_size, adapt_state.metric, **supplied)
 
         move = move if is_single else jax.vmap(move)
-        inner, facts = move(key_move, state.inner, adapt_state.step_size)
+        inner, info = move(key_move, state.inner, adapt_state.step_size)
         if self._num_warmup and (self._adapt_step_size or self._adapt_mass_matrix):
             # one predicate for all chains: a batched one would run the update for ever
             inner, adapt_state = jax.lax.cond(
                 i < self._num_warmup,
                 partial(self._adapt, target, i, is_single),
-                lambda key, facts, inner, adapt_state: (inner, adapt_state),
-                *(key_renew, facts, inner, adapt_state),
+                lambda key, info, inner, adapt_state: (inner, adapt_state),
+                *(key_renew, info, inner, adapt_state),
             )
         count = jnp.where(state.i < self._num_warmup, state.i, state.i - self._num_warmup) + 1
         mean = state.mean_accept_prob
-        mean = mean + (facts.acceptance_rate - mean) / count
+        mean = mean + (info.acceptance_rate - mean) / count
         return KernelState(
             state.i + 1,
             inner,
-            facts.acceptance_rate,
+            info.acceptance_rate,
             mean,
-            facts.is_divergent,
-            facts.num_steps,
+            info.is_divergent,
+            info.num_steps,
             adapt_state,
             rng_key,
             state.shared,
         )
 
-    def _adapt(self, target: Target, i, is_single, rng_key, facts: Facts, inner, adapt_state):
-        """Update step size and moments; where a window ends, the metric and what depends on it."""
-        if self._adapt_step_size:
-            is_last = i == self._num_warmup - 1
-            rate = jnp.full_like(adapt_state.step_size, jnp.mean(facts.acceptance_rate))
-            one = inner if is_single else jax.tree.map(lambda x: x[0], inner)
-            goal = self._goal(one)
-            adapt_state = windows.update_step(adapt_state, rate, goal, is_last)
-        ends = windows.windows(self._num_warmup)
-        if not self._adapt_mass_matrix or not ends.size:
-            return inner, adapt_state
-        position = inner.position
+    def _adapt(self, target: Stepper, i, is_single, rng_key, info: StepInfo, inner, adapt_state):
+        """The warm-up's part of step `i`."""
         if is_single:
-            rng_key, position = rng_key[None], jax.tree.map(lambda x: x[None], position)
-        x = ravel_each(position)
+            rng_key, info, inner = jax.tree.map(lambda x: x[None], (rng_key, info, inner))
+        size = ravel_each(inner.position).shape[1]
+        inner, adapt_state = adapt(target, self._plan(size), i, rng_key, info, inner, adapt_state)
+        if is_single:
+            inner = jax.tree.map(lambda x: x[0], inner)
+        return inner, adapt_state
 
-        def renew(inner, adapt_state):
-            adapt_state = windows.update_metric(adapt_state, x)
-            inner = self._inner(target, rng_key, position, adapt_state.metric)
-            return (jax.tree.map(lambda x: x[0], inner) if is_single else inner), adapt_state
-
-        return jax.lax.cond(
-            jnp.isin(i, ends),
-            renew,
-            lambda inner, adapt_state: (inner, adapt_state),
-            inner,
-            windows.update_moments(adapt_state, x),
-        )
+    def _kept(self, old: Any, new: Any) -> Any:
+        """`new`, the state made anew where `old` is, with what must not depend on the position."""
+        if not self.kept_fields:
+            return new
+        return new._replace(**{name: getattr(old, name) for name in self.kept_fields})
 
     def refresh(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """Evaluate what the state caches anew where it is, for ``numpyro.infer.Gibbs``."""
@@ -436,7 +345,7 @@ class BlackJAXKernel(MCMCKernel):
         rng_key, key_inner = split_each(state.rng_key, 2)
         metric = state.adapt_state.metric
         if jnp.ndim(state.i):
-            inner = self._inner(target, key_inner, state.z, metric)
+            inner = states_at(target, key_inner, state.z, metric)
         else:
             inner = target.init(state.z, key_inner, metric)
         return state._replace(inner=self._kept(state.inner, inner), rng_key=rng_key)

@@ -7,7 +7,8 @@ import blackjax_ext
 from blackjax_ext.checks import check_positive
 from blackjax_ext.mcmc.pc_line_fmala import CURVATURE_FLOOR
 from blackjax_ext.mcmc.tangents import TangentLaw, check
-from numpyro_fwd.kernels.base import BlackJAXKernel, KernelOptions
+from numpyro_fwd.kernels.base import BlackJAXKernel
+from numpyro_fwd.kernels.options import KernelOptions
 
 __all__ = ["FMALA", "MALA", "PCFMALA", "LineFMALA", "PCLineFMALA", "RandomWalk"]
 
@@ -22,13 +23,10 @@ class RandomWalk(BlackJAXKernel):
     :param options: See :class:`BlackJAXKernel`.
     """
 
+    best_accept_prob = 0.234  # Roberts, Gelman and Gilks 1997
+
     def __init__(self, model: Callable | None = None, **options: Unpack[KernelOptions]):
         super().__init__(model, blackjax_ext.random_walk, differentiation="forward", **options)
-
-    def best_accept_prob(self, size: int) -> float:
-        """0.234 (Roberts, Gelman and Gilks 1997)."""
-        del size
-        return 0.234
 
 
 class MALA(BlackJAXKernel):
@@ -40,13 +38,10 @@ class MALA(BlackJAXKernel):
     :param options: See :class:`BlackJAXKernel`.
     """
 
+    best_accept_prob = 0.574  # Roberts and Rosenthal 1998
+
     def __init__(self, model: Callable | None = None, **options: Unpack[KernelOptions]):
         super().__init__(model, blackjax_ext.mala, **options)
-
-    def best_accept_prob(self, size: int) -> float:
-        """0.574 (Roberts and Rosenthal 1998)."""
-        del size
-        return 0.574
 
 
 class FMALA(BlackJAXKernel):
@@ -107,7 +102,7 @@ class LineFMALA(BlackJAXKernel):
         **options: Unpack[KernelOptions],
     ):
         check(num_tangents, tangents)
-        self._num_tangents = num_tangents
+        self.best_accept_prob = 0.57 + 0.1 / num_tangents  # that of a K-dimensional MALA
         super().__init__(
             model,
             blackjax_ext.line_fmala,
@@ -116,11 +111,6 @@ class LineFMALA(BlackJAXKernel):
             tangents=tangents,
             **options,
         )
-
-    def best_accept_prob(self, size: int) -> float:
-        """That of a K-dimensional MALA."""
-        del size
-        return 0.57 + 0.1 / self._num_tangents
 
 
 class PCFMALA(BlackJAXKernel):
@@ -184,8 +174,8 @@ class PCLineFMALA(BlackJAXKernel):
         **options: Unpack[KernelOptions],
     ):
         check(num_tangents, tangents)
-        self._num_tangents = num_tangents
         check_positive("curvature_floor", curvature_floor)
+        self.best_accept_prob = 0.57 + 0.1 / num_tangents  # as LineFMALA's
         super().__init__(
             model,
             blackjax_ext.pc_line_fmala,
@@ -195,8 +185,3 @@ class PCLineFMALA(BlackJAXKernel):
             tangents=tangents,
             **options,
         )
-
-    def best_accept_prob(self, size: int) -> float:
-        """As LineFMALA's."""
-        del size
-        return 0.57 + 0.1 / self._num_tangents

@@ -7,12 +7,12 @@ from jax import Array
 
 from blackjax_ext.rows.potentials import StochasticPotential
 
-__all__ = ["RATE", "check_optimizer", "descend"]
+__all__ = ["RATE", "check_optimizer", "optimize"]
 
 RATE = 1e-3  # of Adam, the default of most of its users
 
 
-def descend(
+def optimize(
     rng_key: Array,
     potential: StochasticPotential,
     position: ArrayTree,

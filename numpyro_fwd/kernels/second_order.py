@@ -12,7 +12,8 @@ from blackjax_ext import metrics, schedules
 from blackjax_ext.checks import check_count, check_positive
 from blackjax_ext.mcmc import alsmmala, amsmmala
 from numpyro_fwd.bridge.information import gauss_newton
-from numpyro_fwd.kernels.base import BlackJAXKernel, KernelOptions
+from numpyro_fwd.kernels.base import BlackJAXKernel
+from numpyro_fwd.kernels.options import KernelOptions
 
 __all__ = ["ALSMMALA", "AMSMMALA", "HPMALA", "MMALA", "SMMALA"]
 
@@ -37,6 +38,8 @@ class HPMALA(BlackJAXKernel):
     :param options: See :class:`BlackJAXKernel`.
     """
 
+    best_accept_prob = 0.574  # MALA's, as its paper recommends
+
     def __init__(
         self,
         model: Callable | None = None,
@@ -46,11 +49,6 @@ class HPMALA(BlackJAXKernel):
     ):
         check_positive("floor", floor)
         super().__init__(model, blackjax_ext.hp_mala, floor=floor, **options)
-
-    def best_accept_prob(self, size: int) -> float:
-        """0.574, MALA's, as its paper recommends."""
-        del size
-        return 0.574
 
 
 class MetricKernel(BlackJAXKernel):
@@ -76,7 +74,8 @@ class MetricKernel(BlackJAXKernel):
         metric_fn = self.default_metric if metric_fn is None else metric_fn
         super().__init__(model, algorithm, metric_fn=metrics.as_metric(metric_fn), **options)
 
-    def _parameters(self, model_args: tuple, model_kwargs: dict | None) -> dict[str, Any]:
+    def model_parameters(self, model_args: tuple, model_kwargs: dict | None) -> dict[str, Any]:
+        """The metric that is made from the model, if it is."""
         if self._metric is None or self._model is None:
             return {}
         information = gauss_newton(self._model, model_args, model_kwargs)
@@ -96,6 +95,8 @@ class SMMALA(MetricKernel):
     :param options: See :class:`BlackJAXKernel`.
     """
 
+    best_accept_prob = 0.7  # Girolami and Calderhead 2011
+
     def __init__(
         self,
         model: Callable | None = None,
@@ -105,11 +106,6 @@ class SMMALA(MetricKernel):
         **options: Unpack[KernelOptions],
     ):
         super().__init__(model, blackjax_ext.smmala, metric_fn, metric, **options)
-
-    def best_accept_prob(self, size: int) -> float:
-        """0.7 (Girolami and Calderhead 2011)."""
-        del size
-        return 0.7
 
 
 class MMALA(MetricKernel):
@@ -123,6 +119,8 @@ class MMALA(MetricKernel):
     :param options: See :class:`BlackJAXKernel`.
     """
 
+    best_accept_prob = 0.7  # Girolami and Calderhead 2011
+
     default_metric = metrics.softabs_hessian(1.0)
 
     def __init__(
@@ -135,11 +133,6 @@ class MMALA(MetricKernel):
     ):
         super().__init__(model, blackjax_ext.mmala, metric_fn, metric, **options)
 
-    def best_accept_prob(self, size: int) -> float:
-        """0.7 (Girolami and Calderhead 2011)."""
-        del size
-        return 0.7
-
 
 class ScheduledKernel(MetricKernel):
     """Kernel that takes a step with a new metric as a schedule says.
@@ -148,7 +141,7 @@ class ScheduledKernel(MetricKernel):
     the chain in the warm-up and is then frozen, unless `follow` is set.
     """
 
-    has_shared_parameters = True
+    has_step_parameters = True
     biased = ""
 
     def __init__(
@@ -189,7 +182,10 @@ class ALSMMALA(ScheduledKernel):
     :param options: See :class:`BlackJAXKernel`.
     """
 
+    best_accept_prob = 0.6  # Papamarkou and Ford
+
     biased = alsmmala.BIASED
+    kept_fields = ("cached",)
 
     def __init__(
         self,
@@ -208,21 +204,14 @@ class ALSMMALA(ScheduledKernel):
             model, blackjax_ext.alsmmala, metric_fn, metric, schedule, follow, **options
         )
 
-    def best_accept_prob(self, size: int) -> float:
-        """0.6 (Papamarkou and Ford)."""
-        del size
-        return 0.6
-
-    def _shared(self, rng_key: Array, i: Array, inner: Any) -> dict[str, Any]:
+    def step_parameters(self, rng_key: Array, i: Array, inner: Any) -> dict[str, Any]:
+        """Whether step `i` is SMMALA's, and whether what it learns is kept."""
         schedule = self._schedule or schedules.exponential(
             DECAY, LATE_PROBABILITY, max(self._num_warmup, 1)
         )
         refresh = alsmmala.decide(rng_key, i, inner.is_current, schedule, self._run_length)
         follow = self._follows(i)
         return {"refresh": refresh, "is_current": inner.is_current, "follow": follow}
-
-    def _kept(self, old: Any, new: Any) -> Any:
-        return new._replace(cached=old.cached)
 
 
 class AMSMMALA(ScheduledKernel):
@@ -241,7 +230,10 @@ class AMSMMALA(ScheduledKernel):
     :param options: See :class:`BlackJAXKernel`.
     """
 
+    best_accept_prob = 0.27  # Papamarkou and Ford
+
     biased = amsmmala.BIASED
+    kept_fields = ("covariance", "mean", "num_draws")
 
     def __init__(
         self,
@@ -257,15 +249,8 @@ class AMSMMALA(ScheduledKernel):
             model, blackjax_ext.amsmmala, metric_fn, metric, schedule, follow, **options
         )
 
-    def best_accept_prob(self, size: int) -> float:
-        """0.27 (Papamarkou and Ford)."""
-        del size
-        return 0.27
-
-    def _shared(self, rng_key: Array, i: Array, inner: Any) -> dict[str, Any]:
+    def step_parameters(self, rng_key: Array, i: Array, inner: Any) -> dict[str, Any]:
+        """Whether step `i` is SMMALA's, and whether what it learns is kept."""
         del inner
         schedule = self._schedule or schedules.modulo(PERIOD)
         return {"refresh": amsmmala.decide(rng_key, i, schedule), "follow": self._follows(i)}
-
-    def _kept(self, old: Any, new: Any) -> Any:
-        return new._replace(covariance=old.covariance, mean=old.mean, num_draws=old.num_draws)

@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.flatten_util import ravel_pytree
 from numpyro.util import is_prng_key
 
 from blackjax_ext.warmup.windows import AdaptState
 
-__all__ = ["KernelState", "make_state", "ravel_each", "split_each"]
+__all__ = ["KernelState", "make_state", "split_each"]
 
 
 class KernelState(NamedTuple):
@@ -64,11 +63,6 @@ def split_each(rng_key: Array, num: int) -> tuple[Array, ...]:
         return tuple(jax.random.split(rng_key, num))
     keys = jax.vmap(lambda key: jax.random.split(key, num))(rng_key)
     return tuple(keys[:, j] for j in range(num))
-
-
-def ravel_each(tree: Any) -> Array:
-    """Flat positions (C, D) of a pytree whose leaves lead with C."""
-    return jax.vmap(lambda leaf: ravel_pytree(leaf)[0])(tree)
 
 
 def make_state(

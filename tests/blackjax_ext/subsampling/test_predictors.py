@@ -361,4 +361,4 @@ def test_wrong_types_raise(make, message):
 
 
 def test_modules_say_what_they_export():
-    assert expansion.expand is potentials.expand and callable(mode.mode)
+    assert expansion.expand is potentials.expand and callable(mode.newton)

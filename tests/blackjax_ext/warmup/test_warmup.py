@@ -26,19 +26,19 @@ both_metrics = pytest.mark.parametrize("dense", [True, False])
 
 @pytest.mark.parametrize("num_warmup", [0, 1, 19])
 def test_short_warmup_has_no_window(num_warmup):
-    assert windows.windows(num_warmup).size == 0
+    assert windows.ends(num_warmup).size == 0
 
 
 @pytest.mark.parametrize("num_warmup", [20, 21, 100, 999, 2000])
 def test_windows_grow_and_leave_the_last_to_the_step_size(num_warmup):
-    ends = windows.windows(num_warmup)
+    ends = windows.ends(num_warmup)
     lengths = np.diff([-1, *ends])
     assert (lengths > 0).all() and (np.diff(lengths) > 0).all()
     assert 0.1 * num_warmup <= num_warmup - 1 - ends[-1] <= 0.2 * num_warmup
 
 
 def test_windows_are_those_of_the_documentation():
-    np.testing.assert_array_equal(windows.windows(1000), [49, 149, 399, 849])
+    np.testing.assert_array_equal(windows.ends(1000), [49, 149, 399, 849])
 
 
 def test_shrinkage_trusts_independent_draws():
@@ -169,7 +169,7 @@ def test_warmup_adapts_and_ends(name, dense_mass):
     # renewed where the windows end and nowhere else
     inverses = np.asarray(warmup[FIELDS[1]])[0]
     changed = np.flatnonzero((np.diff(inverses, axis=0) != 0).reshape(len(inverses) - 1, -1).any(1))
-    assert set(changed + 1) <= set(windows.windows(4000)) and changed.size >= 2
+    assert set(changed + 1) <= set(windows.ends(4000)) and changed.size >= 2
     diagonal = np.diagonal(inverses[-1]) if dense_mass else inverses[-1]
     assert (np.abs(np.log(diagonal**0.5 / SD)) < 0.5).all()
     target = kernel.best_accept_prob(SD.size)
@@ -297,7 +297,7 @@ def test_poor_modes_are_left():
 
 
 def test_diagonal_has_the_marginal_sds(x64):
-    metric = newton_path.diagonal(factorize(jnp.asarray(COVARIANCE)))
+    metric = factorize(jnp.asarray(COVARIANCE)).diagonal()
     np.testing.assert_allclose(metric.inverse(), np.diag(COVARIANCE))
 
 

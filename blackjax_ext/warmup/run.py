@@ -1,0 +1,349 @@
+r"""The warm-up of many chains of any algorithm with a step size and a metric.
+
+1. *Start.* Each chain follows Newton's path to the best normal approximation along it
+   (:mod:`blackjax_ext.warmup.newton_path`), which gives the first position and the first metric.
+2. *First step size.* Doubled or halved until the acceptance probability crosses the target.
+3. *Windows* that grow. Each but the last ends in a metric from the draws of all chains in it; the
+   step size is adapted by dual averaging of the mean acceptance probability over the chains
+   (:mod:`blackjax_ext.warmup.windows`).
+
+Nothing adapts after the last step. :func:`warmup` runs it; :func:`first_step_size` and
+:func:`adapt` are its parts, for those who step the chains themselves.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from blackjax.adaptation.step_size import find_reasonable_step_size
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.checks import check_count, check_particles, check_positive
+from blackjax_ext.mcmc.forward_gradient import forward_gradient
+from blackjax_ext.metrics import Factor, InverseMassMatrix, check_metric, factorize
+from blackjax_ext.warmup import newton_path, windows
+from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
+from blackjax_ext.warmup.windows import AdaptState
+
+__all__ = [
+    "Plan",
+    "WarmupInfo",
+    "adapt",
+    "bind",
+    "check_differentiation",
+    "check_target",
+    "first_metric",
+    "first_step_size",
+    "ravel_each",
+    "states_at",
+    "warmup",
+]
+
+
+class Plan(NamedTuple):
+    """What a warm-up adapts, and to what: constants of its program.
+
+    num_steps
+        Number of steps.
+    target_acceptance_rate
+        Acceptance probability that the step size is adapted to.
+    adapt_step_size, adapt_metric
+        Whether they are adapted.
+    longest_step
+        No step size is longer.
+    """
+
+    num_steps: int
+    target_acceptance_rate: float
+    adapt_step_size: bool = True
+    adapt_metric: bool = True
+    longest_step: float = np.inf
+
+
+class WarmupInfo(NamedTuple):
+    """What happened in each step of a warm-up; arrays lead with the steps.
+
+    acceptance_rate
+        Of each chain, shape (num_steps, C).
+    is_divergent
+        Whether the proposal was not finite, shape (num_steps, C).
+    step_size
+        The step size that was used, shape (num_steps,).
+    """
+
+    acceptance_rate: Array
+    is_divergent: Array
+    step_size: Array
+
+
+def warmup(
+    algorithm: Any,
+    logdensity_fn: Callable,
+    rng_key: PRNGKey,
+    positions: ArrayLikeTree,
+    num_steps: int,
+    *,
+    target_acceptance_rate: float,
+    dense: bool = False,
+    differentiation: newton_path.Differentiation = "reverse",
+    step_size: float = 1.0,
+    inverse_mass_matrix: InverseMassMatrix = None,
+    newton_start: bool = True,
+    **parameters: Any,
+) -> tuple[Any, dict[str, Array], WarmupInfo]:
+    """Find a start, a step size and a metric for C chains of a BlackJAX algorithm.
+
+    Parameters
+    ----------
+    algorithm
+        Anything with ``init`` and ``build_kernel`` whose kernel takes `step_size` and
+        `inverse_mass_matrix`: ``blackjax_ext.mala``, ``blackjax.hmc``, ``blackjax.nuts``, ...
+    logdensity_fn
+        Log density of the target, up to a constant: pytree to scalar.
+    rng_key
+        Key, used once.
+    positions
+        Where the chains start: a pytree whose leaves lead with C.
+    num_steps
+        Steps of the warm-up, at least 1; below 20 the metric is not adapted.
+    target_acceptance_rate
+        Acceptance probability to adapt the step size to, between 0 and 1: 0.574 for MALA, 0.234 for
+        a random walk, 0.65 for HMC, 0.8 for NUTS.
+    dense
+        Adapt a full covariance instead of variances.
+    differentiation
+        Of Newton's path: "reverse", or "forward" for densities without a reverse mode, which
+        BlackJAX's own algorithms then get with gradients of D JVPs.
+    step_size
+        First guess, positive.
+    inverse_mass_matrix
+        First guess of the posterior covariance; None for what Newton's path finds.
+    newton_start
+        Follow Newton's path first. It is not tried beyond 512 dimensions, 128 in forward mode.
+    parameters
+        Further parameters of the algorithm, such as ``num_integration_steps``.
+
+    Returns
+    -------
+    states
+        States of the algorithm after the warm-up, with a leading axis C.
+    parameters
+        ``{"step_size": (), "inverse_mass_matrix": (D,) or (D, D)}``, which all chains share: ready
+        for ``algorithm(logdensity_fn, **parameters, ...)``.
+    info
+        A :class:`WarmupInfo`.
+
+    Cost: up to 60 steps of a Hessian and 32 evaluations for the path of each chain, a few steps for
+    the first step size, and `num_steps` steps of C chains.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For an algorithm or a parameter that does not fit, by name; a start that is not finite; a
+        target outside (0, 1).
+
+    Examples
+    --------
+    >>> import blackjax, blackjax_ext, jax, jax.numpy as jnp
+    >>> logdensity_fn = lambda x: -0.5 * jnp.sum((x / jnp.array([1.0, 10.0])) ** 2)
+    >>> states, parameters, info = blackjax_ext.warmup(
+    ...     blackjax.hmc, logdensity_fn, jax.random.key(0), jnp.ones((4, 2)), 300,
+    ...     target_acceptance_rate=0.65, num_integration_steps=8,
+    ... )
+    >>> sampler = blackjax.hmc(logdensity_fn, **parameters, num_integration_steps=8)
+    >>> step = jax.jit(jax.vmap(sampler.step))
+    >>> states, info = step(jax.random.split(jax.random.key(1), 4), states)
+    >>> states.position.shape
+    (4, 2)
+    """
+    check_count("num_steps", num_steps)
+    check_target("target_acceptance_rate", target_acceptance_rate)
+    check_positive("step_size", step_size)
+    check_differentiation(differentiation)
+    called = Algorithm(algorithm, parameters)
+    called.check()
+    if "step_size" not in called.takes():
+        raise TypeError(f"algorithm must take a step_size to adapt; it takes {called.takes()}.")
+    positions = check_particles(positions)
+    plan = Plan(num_steps, target_acceptance_rate)
+    bound = bind(called, logdensity_fn, differentiation)
+    x, unravel = ravel_each(positions), ravel_pytree(jax.tree.map(lambda a: a[0], positions))[1]
+    metric = first_metric(inverse_mass_matrix, x, dense=dense)
+    is_short = x.shape[1] <= newton_path.MAX_DIMENSION[differentiation]
+
+    @jax.jit
+    def start(rng_key, x, metric):
+        key_path, key_init, key_search = jax.random.split(rng_key, 3)
+        if newton_start and is_short:
+            keys = jax.random.split(key_path, x.shape[0])
+            flat_fn = lambda x: logdensity_fn(unravel(x))  # noqa: E731
+            x, curvature = newton_path.find_all(keys, flat_fn, x, differentiation)
+            if inverse_mass_matrix is None:
+                metric = curvature if dense else curvature.diagonal()
+        states = init_each(bound, key_init, jax.vmap(unravel)(x), metric)
+        keys = jax.random.split(key_search, x.shape[0])
+        return states, first_step_size(bound, plan, keys, states, metric, step_size), metric, x
+
+    @jax.jit
+    def run(rng_key, states, adapt_state):
+        def step(carry, xs):
+            states, adapt_state = carry
+            i, key = xs
+            key_step, key_renew = jax.random.split(key)
+            keys = jax.random.split(key_step, x.shape[0])
+            used = adapt_state.step_size
+            move = partial(bound.step, step_size=used[0], metric=adapt_state.metric)
+            states, info = jax.vmap(move)(keys, states)
+            keys = jax.random.split(key_renew, x.shape[0])
+            states, adapt_state = adapt(bound, plan, i, keys, info, states, adapt_state)
+            return (states, adapt_state), WarmupInfo(
+                info.acceptance_rate, info.is_divergent, used[0]
+            )
+
+        keys = jax.random.split(rng_key, num_steps)
+        return jax.lax.scan(step, (states, adapt_state), (jnp.arange(num_steps), keys))
+
+    key_start, key_run = jax.random.split(rng_key)
+    if not jnp.isfinite(jax.jit(jax.vmap(logdensity_fn))(positions)).all():
+        raise ValueError("positions must have a finite log density in every chain.")
+    states, first, metric, x = start(key_start, x, metric)
+    check_metric(getattr(states, "metric", metric))
+    adapt_state = windows.init(first, metric, x, adapt_metric=True)
+    (states, adapt_state), info = run(key_run, states, adapt_state)
+    found = {
+        "step_size": adapt_state.step_size[0],
+        "inverse_mass_matrix": called.preconditioner(adapt_state.metric),
+    }
+    if called.takes_factors:
+        found["inverse_mass_matrix"] = adapt_state.metric.inverse()
+    return states, found, info
+
+
+def check_target(name: str, rate: float) -> None:
+    """Raise ValueError unless `rate` is a probability between 0 and 1."""
+    if not 0 < rate < 1:
+        raise ValueError(f"{name} must be between 0 and 1; got {rate}.")
+
+
+def check_differentiation(differentiation: str) -> None:
+    """Raise ValueError for an unknown mode."""
+    if differentiation not in newton_path.MAX_DIMENSION:
+        raise ValueError(
+            f'differentiation must be "forward" or "reverse"; got {differentiation!r}.'
+        )
+
+
+def bind(
+    algorithm: Algorithm, logdensity_fn: Callable, differentiation: newton_path.Differentiation
+) -> BoundAlgorithm:
+    """The algorithm on a density; one that calls ``jax.grad`` gets gradients of JVPs if need be."""
+    if differentiation == "forward" and not algorithm.is_own:
+        logdensity_fn = forward_gradient(logdensity_fn)
+    return BoundAlgorithm(algorithm, logdensity_fn)
+
+
+def ravel_each(tree: ArrayTree) -> Array:
+    """Flat positions (C, D) of a pytree whose leaves lead with C."""
+    return jax.vmap(lambda leaf: ravel_pytree(leaf)[0])(tree)
+
+
+def first_metric(inverse_mass_matrix: InverseMassMatrix, x: Array, *, dense: bool) -> Factor:
+    """The metric given for positions x (C, D), or the identity, in the form that is adapted."""
+    metric = factorize(inverse_mass_matrix, x.shape[1]).at(x[0])
+    return metric.dense(x[0]) if dense else metric
+
+
+def init_each(bound: Stepper, rng_key: PRNGKey, positions: ArrayTree, metric: Factor) -> Any:
+    """First states of C chains."""
+    num_chains = jax.tree.leaves(positions)[0].shape[0]
+    keys = jax.random.split(rng_key, num_chains)
+    return states_at(bound, keys, positions, metric)
+
+
+def states_at(bound: Stepper, keys: Array, positions: ArrayTree, metric: Factor) -> Any:
+    """States at `positions`, made anew with `metric`; keys are of shape (C,)."""
+
+    def init(position, key):
+        return bound.init(position, key, metric)
+
+    return jax.vmap(init)(positions, keys)
+
+
+def first_step_size(
+    bound: Stepper, plan: Plan, keys: Array, states: Any, metric: Factor, guess: float | Array
+) -> Array:
+    """Step sizes (C,), all equal: doubled or halved until acceptance crosses the target.
+
+    Vectorized chains share a step size: one that ends the warm-up in a narrow place would otherwise
+    keep steps that suit no other place.
+    """
+    guess = jnp.asarray(guess, jax.tree.leaves(metric)[0].dtype)
+    if not (plan.adapt_step_size and plan.num_steps):
+        return jnp.broadcast_to(guess, keys.shape[:1])
+
+    def search(key, state):
+        def kernel_with(step_size):
+            return lambda key, state: bound.step(key, state, step_size, metric)
+
+        return find_reasonable_step_size(
+            key, kernel_with, state, guess, plan.target_acceptance_rate
+        )
+
+    found = jax.vmap(search)(keys, states)
+    return jnp.full_like(found, jnp.exp(jnp.mean(jnp.log(found))))
+
+
+def adapt(
+    bound: Stepper,
+    plan: Plan,
+    i: Array,
+    keys: Array,
+    info: StepInfo,
+    states: Any,
+    adapt_state: AdaptState,
+) -> tuple[Any, AdaptState]:
+    """Update step size and moments after step i; where a window ends, the metric and the states.
+
+    Keys and states lead with the chains.
+    """
+    states, adapt_state = adapt_freely(bound, plan, i, keys, info, states, adapt_state)
+    if plan.adapt_step_size and np.isfinite(plan.longest_step):
+        adapt_state = windows.cap(adapt_state, plan.longest_step)
+    return states, adapt_state
+
+
+def adapt_freely(
+    bound: Stepper,
+    plan: Plan,
+    i: Array,
+    keys: Array,
+    info: StepInfo,
+    states: Any,
+    adapt_state: AdaptState,
+) -> tuple[Any, AdaptState]:
+    """:func:`adapt` without a longest step."""
+    if plan.adapt_step_size:
+        rate = jnp.full_like(adapt_state.step_size, jnp.mean(info.acceptance_rate))
+        is_last = i == plan.num_steps - 1
+        adapt_state = windows.update_step(adapt_state, rate, plan.target_acceptance_rate, is_last)
+    ends = windows.ends(plan.num_steps)
+    if not plan.adapt_metric or not ends.size:
+        return states, adapt_state
+    x = ravel_each(states.position)
+
+    def renew(states, adapt_state):
+        adapt_state = windows.update_metric(adapt_state, x)
+        return states_at(bound, keys, states.position, adapt_state.metric), adapt_state
+
+    return jax.lax.cond(
+        jnp.isin(i, ends),
+        renew,
+        lambda states, adapt_state: (states, adapt_state),
+        states,
+        windows.update_moments(adapt_state, x),
+    )

@@ -1,0 +1,114 @@
+"""Options that several kernels share, each written once."""
+
+import inspect
+from collections.abc import Callable
+from typing import Literal, TypedDict, get_args
+
+import optax
+from jax import Array
+
+__all__ = ["ControlVariate", "KernelOptions", "MinibatchOptions", "full_signature"]
+
+ControlVariate = Literal["first_order", "second_order"]
+
+
+class KernelOptions(TypedDict, total=False):
+    """Keywords every kernel takes.
+
+    Attributes
+    ----------
+    potential_fn
+        Minus the log density, a function of a pytree, in place of a model; `init_params` must then
+        be given to ``MCMC.run``.
+    step_size
+        First guess of the step size, positive; kept if `adapt_step_size` is False.
+    inverse_mass_matrix
+        First guess of the posterior covariance, (D,) or (D, D); None for what the warm start finds,
+        or the identity without one.
+    adapt_step_size
+        Adapt the step size to `target_accept_prob` by dual averaging.
+    adapt_mass_matrix
+        Adapt the metric to the posterior covariance.
+    dense_mass
+        Adapt a full covariance rather than variances.
+    target_accept_prob
+        Acceptance probability between 0 and 1 to adapt to; None for the kernel's own,
+        ``best_accept_prob``.
+    init_strategy
+        NumPyro initialization strategy.
+    warm_start
+        Before the warm-up, follow Newton's path from the start to the best normal approximation
+        along it, which gives the first position and, if `adapt_mass_matrix`, the first metric
+        (:mod:`blackjax_ext.warmup.newton_path`). Off if there is no warm-up; not tried beyond 128
+        dimensions in forward mode and 512 in reverse mode.
+    """
+
+    potential_fn: Callable | None
+    step_size: float
+    inverse_mass_matrix: Array | None
+    adapt_step_size: bool
+    adapt_mass_matrix: bool
+    dense_mass: bool
+    target_accept_prob: float | None
+    init_strategy: Callable
+    warm_start: bool
+
+
+class MinibatchOptions(KernelOptions, total=False):
+    """Keywords every minibatch kernel takes, besides those of :class:`KernelOptions`.
+
+    With a control variate, `dense_mass` is on and `adapt_mass_matrix` off by default: the metric is
+    the curvature at the mode.
+
+    Attributes
+    ----------
+    num_integration_steps
+        T, gradients per transition; 10 by default.
+    friction
+        beta >= 0, in whitened coordinates; 1/4 by default.
+    resample_momentum
+        Draw the momentum anew for each trajectory (reversible), the default, or keep it.
+    chunk_size
+        Rows that a pass over all of them reads at once, which bounds its memory; None for as many
+        as have their intermediate results in 32 MiB.
+    num_epochs
+        Passes over the data, before the warm-up, of an optimizer on minibatches that looks for a
+        start. None for 3 beyond 512 dimensions, and none below, where Newton's path does.
+    optimizer
+        Of optax, for the energy over the number of rows; None for Adam.
+    """
+
+    num_integration_steps: int
+    friction: float | None
+    resample_momentum: bool
+    chunk_size: int | None
+    num_epochs: int | None
+    optimizer: optax.GradientTransformation | None
+
+
+def full_signature(kernel: type) -> inspect.Signature:
+    """Signature of a kernel with each of its options by name, instead of ``**options``."""
+    own = inspect.signature(vars(kernel).get("__init__", kernel))
+    found = {
+        name: parameter
+        for name, parameter in own.parameters.items()
+        if name != "self" and parameter.kind is not parameter.VAR_KEYWORD
+    }
+    rest = [p for p in own.parameters.values() if p.kind is p.VAR_KEYWORD]
+    shared = get_args(rest[0].annotation) if rest else ()
+    names = [name for options in shared for name in options.__annotations__]
+    for name in names:
+        if name not in found:
+            found[name] = inherited(kernel, name)
+    return inspect.Signature([*found.values(), *(rest if not shared else [])])
+
+
+def inherited(kernel: type, name: str) -> inspect.Parameter:
+    """The parameter `name` of the nearest parent that has it."""
+    for parent in kernel.__mro__[1:]:
+        parameters = inspect.signature(vars(parent).get("__init__", parent)).parameters
+        if name in parameters:
+            found = parameters[name]
+            default = getattr(kernel, "option_defaults", {}).get(name, found.default)
+            return found.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=default)
+    raise TypeError(f"{kernel.__name__} has no option {name}.")

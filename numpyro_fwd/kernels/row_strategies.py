@@ -1,0 +1,344 @@
+"""The ways in which a minibatch kernel reads the rows of a model's subsample plates.
+
+:class:`PlainRows` estimates gradients from a minibatch; :class:`AnchoredRows` corrects them by an
+expansion of the full energy at its mode; :class:`SubsampledRows` also accepts or rejects from a few
+rows. A fourth way is one more class with the methods of
+:class:`numpyro_fwd.kernels.strategy.Strategy`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from numpyro.util import not_jax_tracer
+
+from blackjax_ext.metrics import Factor
+from blackjax_ext.rows.control_variates import Anchor, anchored
+from blackjax_ext.rows.potentials import StochasticPotential, energy_at
+from blackjax_ext.sgmcmc.acceptance import subsampled
+from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
+from blackjax_ext.subsampling.expansion import Expansion, expand
+from blackjax_ext.subsampling.mode import newton
+from blackjax_ext.warmup import newton_path
+from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
+from blackjax_ext.warmup.run import ravel_each
+from numpyro_fwd.bridge.predictors import batch_size_of, check_predictors, linear_predictor_of
+from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential
+from numpyro_fwd.kernels.optimizer_start import optimize
+from numpyro_fwd.kernels.state import split_each
+from numpyro_fwd.kernels.strategy import (
+    Run,
+    Source,
+    Start,
+    evaluate,
+    follow_path,
+    ravel_one,
+    split_keys,
+)
+
+__all__ = ["AnchoredRows", "CountedState", "PlainRows", "SubsampledRows"]
+
+NUM_EPOCHS = 3  # as in section 6.3 of the paper
+MAX_DIMENSION = newton_path.MAX_DIMENSION["reverse"]
+NO_ANCHOR = (
+    "control_variate={!r} needs the mode of the full data, and Newton's path from the start found "
+    "none: give init_params near one, or control_variate=None, which is exact too and accepts less."
+)
+NAMES = {1: "first_order", 2: "second_order"}
+
+
+class CountedState(NamedTuple):
+    """State of an algorithm, and the rows that its last acceptance test read.
+
+    chain
+        State of the algorithm.
+    num_rows
+        Rows of the last test; as an extra field, "inner.num_rows".
+    """
+
+    chain: Any
+    num_rows: Array
+
+    @property
+    def position(self) -> Any:
+        """Unconstrained position."""
+        return self.chain.position
+
+    @property
+    def logdensity(self) -> Array:
+        """Log density at the position."""
+        return self.chain.logdensity
+
+
+class CountingAlgorithm(NamedTuple):
+    """An algorithm on a potential, whose states count rows."""
+
+    algorithm: Algorithm
+    potential: StochasticPotential
+
+    def init(self, position: Any, rng_key: Array, metric: Factor) -> CountedState:
+        """First state at `position`."""
+        bound = BoundAlgorithm(self.algorithm, self.potential)
+        return CountedState(bound.init(position, rng_key, metric), jnp.array(0))
+
+    def step(
+        self, rng_key: Array, state: CountedState, step_size: Array, metric: Factor, **supplied: Any
+    ) -> tuple[CountedState, StepInfo]:
+        """One transition."""
+        bound = BoundAlgorithm(self.algorithm, self.potential)
+        chain, info = bound.step(rng_key, state.chain, step_size, metric, **supplied)
+        return CountedState(chain, info.num_rows), info
+
+
+def density_in_chunks(
+    model: Callable, chunk_size: int | None, model_args: tuple, model_kwargs: dict | None
+) -> Callable:
+    """Log density of a full view, in one float and with bounded memory."""
+    potential = stochastic_potential(model, model_args, model_kwargs, chunk_size)
+    return lambda z: -energy_at(potential, z).value()
+
+
+class PlainRows:
+    """Gradients from the rows of a minibatch alone.
+
+    Parameters
+    ----------
+    chunk_size
+        Rows that a pass over all of them reads at once.
+    num_epochs
+        Passes over the data of an optimizer that looks for a start; None for 3 where there are too
+        many dimensions for Newton's path, and none elsewhere.
+    optimizer
+        Of optax; None for Adam.
+    """
+
+    def __init__(
+        self,
+        chunk_size: int | None,
+        num_epochs: int | None,
+        optimizer: optax.GradientTransformation | None,
+    ):
+        self.chunk_size = chunk_size
+        self.num_epochs = num_epochs
+        self.optimizer = optimizer
+
+    def prepare(self, run: Run, z: Any) -> Any:
+        """Chains share nothing."""
+
+    def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
+        """Where the optimizer leads, or Newton's path."""
+        del shared
+        density_of = partial(density_in_chunks, run.source.model, self.chunk_size)
+        num_epochs = self._epochs(run, ravel_each(z).shape[1])
+        if num_epochs:
+            rng_key, key_search = split_each(rng_key, 2)
+            z = self._optimized(run, key_search, z, num_epochs)
+        # an optimized start is not improved, and no metric is looked for that is not wanted
+        is_searching = run.is_searching and run.adapts_metric and not num_epochs
+        run = run._replace(is_searching=is_searching)
+        return follow_path(run, rng_key, z, density_of, "reverse")
+
+    def target(
+        self,
+        source: Source,
+        algorithm: Algorithm,
+        model_args: tuple,
+        model_kwargs: dict | None,
+        shared: Any,
+    ) -> Stepper:
+        """The algorithm on minibatches."""
+        del shared
+        potential = stochastic_potential(source.model, model_args, model_kwargs, self.chunk_size)
+        return CountingAlgorithm(algorithm, potential)
+
+    def _epochs(self, run: Run, size: int) -> int:
+        """Passes over the data of the optimizer that looks for a start."""
+        if not run.is_searching:
+            return 0
+        if self.num_epochs is None:
+            return 0 if size <= MAX_DIMENSION else NUM_EPOCHS
+        return self.num_epochs
+
+    def _optimized(self, run: Run, rng_key: Array, z: Any, num_epochs: int) -> Any:
+        """Positions `z` after as many epochs of the optimizer, each with its own minibatches."""
+        per_epoch, num_rows = size_of_epoch(run.source.model, *run.model_args)
+        num_steps = per_epoch * num_epochs
+
+        def program(arrays, rng_key, z):
+            model_args, model_kwargs = run.arguments.join(arrays)
+            potential = stochastic_potential(
+                run.source.model, model_args, model_kwargs, self.chunk_size
+            )
+            return jax.vmap(
+                lambda key, z: optimize(key, potential, z, num_steps, num_rows, self.optimizer)
+            )(rng_key, z)
+
+        return run(program, rng_key, z)
+
+
+class AnchoredRows(PlainRows):
+    """Minibatch gradients with a control variate, whose anchor is the mode that all chains share.
+
+    Parameters
+    ----------
+    chunk_size, num_epochs, optimizer
+        As for :class:`PlainRows`.
+    order
+        1 or 2: order of the expansion.
+    """
+
+    def __init__(
+        self,
+        chunk_size: int | None,
+        num_epochs: int | None,
+        optimizer: optax.GradientTransformation | None,
+        order: int,
+    ):
+        super().__init__(chunk_size, num_epochs, optimizer)
+        self.order = order
+
+    def prepare(self, run: Run, z: Any) -> Any:
+        """The expansion of the energy at its mode, with the Hessian also for order 1."""
+        check_dimension(z)
+        z = known(z)
+        if num_epochs := self._epochs(run, ravel_each(z).shape[1]):
+            # a fixed key: what it finds is a place, not a draw
+            keys = jax.random.split(jax.random.key(0), ravel_each(z).shape[0])
+            z = self._optimized(run, keys, z, num_epochs)
+        unravel = ravel_one(z)
+
+        def energy(arrays, x):
+            model_args, model_kwargs = run.arguments.join(arrays)
+            potential = stochastic_potential(
+                run.source.model, model_args, model_kwargs, self.chunk_size
+            )
+            return energy_at(potential, unravel(x))
+
+        def both(arrays, x):
+            return newton_path.derivatives(lambda x: energy(arrays, x).value(), x, "reverse")
+
+        with jax.ensure_compile_time_eval():
+            density_of = partial(density_in_chunks, run.source.model, self.chunk_size)
+            x = ravel_each(z)
+            best = x[jnp.argmax(evaluate(run, x, z, density_of))]
+            found = newton(run.compiled(energy), run.compiled(both), best)
+            if not found.is_mode:
+                raise ValueError(NO_ANCHOR.format(NAMES[self.order]))
+            return Anchor(unravel(found.x), *map(jnp.asarray, (found.gradient, found.hessian)))
+
+    def start(self, run: Run, rng_key: Array, z: Any, shared: Anchor) -> Start:
+        """For each chain one of a few draws around the mode, by importance."""
+        density_of = partial(density_in_chunks, run.source.model, self.chunk_size)
+        keys, key_draw = split_keys(rng_key)
+        if not run.is_searching:
+            return Start(ravel_each(z), None, False, keys)
+        unravel = ravel_one(z)
+
+        def draw(arrays, key, shared):
+            logdensity_fn = density_of(*run.arguments.join(arrays))
+            mode = ravel_pytree(shared.position)[0]
+            metric = newton_path.metric_of(-shared.gradient, -shared.hessian)
+            draws = jax.vmap(
+                lambda key: (
+                    newton_path.approximate(
+                        key, lambda x: logdensity_fn(unravel(x)), mode, metric
+                    ).draw
+                )
+            )(key)
+            return draws, metric
+
+        x, metric = run(draw, key_draw, shared)
+        return Start(x, metric, True, keys)
+
+    def target(
+        self,
+        source: Source,
+        algorithm: Algorithm,
+        model_args: tuple,
+        model_kwargs: dict | None,
+        shared: Anchor,
+    ) -> Stepper:
+        """The algorithm on minibatches with the control variate."""
+        potential = stochastic_potential(source.model, model_args, model_kwargs, self.chunk_size)
+        anchor = shared if self.order == 2 else shared._replace(hessian=None)
+        return CountingAlgorithm(algorithm, anchored(potential, anchor, self.order))
+
+
+class SubsampledRows:
+    """Rows that see the latents through linear predictors, expanded at the mode with bounds.
+
+    Parameters
+    ----------
+    order
+        1 or 2: order of the expansion.
+    """
+
+    def __init__(self, order: int):
+        self.order = order
+
+    def prepare(self, run: Run, z: Any) -> Expansion:
+        """The expansion of the rows at the mode: all that grows with N."""
+        first = jax.tree.map(lambda leaf: leaf[0], known(z))
+        check_dimension(z)
+        with jax.ensure_compile_time_eval():
+            posterior = linear_predictor_of(run.source.model, *run.model_args)
+            check_predictors(posterior, run.source.model, *run.model_args, first)
+            return expand(posterior, first, order=self.order).without_data()
+
+    def start(self, run: Run, rng_key: Array, z: Any, shared: Expansion) -> Start:
+        """Draws from the normal approximation at the mode."""
+        if run.is_searching:
+            rng_key, key_draw = split_each(rng_key, 2)
+            z = around(key_draw, shared)
+        keys, _ = split_keys(rng_key)
+        x = ravel_each(z)
+        evaluate(run, x, z, partial(density_in_chunks, run.source.model, None))
+        return Start(x, shared.metric, run.is_searching, keys)
+
+    def target(
+        self,
+        source: Source,
+        algorithm: Algorithm,
+        model_args: tuple,
+        model_kwargs: dict | None,
+        shared: Expansion,
+    ) -> Stepper:
+        """The algorithm on minibatches of the expansion, with the test that reads a few rows."""
+        expansion = shared.of(linear_predictor_of(source.model, model_args, model_kwargs))
+        batch_size = batch_size_of(source.model, model_args, model_kwargs)
+        algorithm = algorithm.having(acceptance=subsampled(expansion))
+        return CountingAlgorithm(algorithm, expanded_minibatch(expansion, batch_size))
+
+
+def check_dimension(z: Any) -> None:
+    """Raise ValueError for more dimensions than a Hessian is taken in."""
+    size = ravel_each(z).shape[1]
+    if size > MAX_DIMENSION:
+        raise ValueError(
+            f"control_variate must be None beyond {MAX_DIMENSION} dimensions, "
+            f"where no Hessian is taken to find the mode; the model has {size}."
+        )
+
+
+def known(z: Any) -> Any:
+    """Starts whose values are known; zero stands for those of parallel chains, which are traced."""
+    if all(not_jax_tracer(leaf) for leaf in jax.tree.leaves(z)):
+        return z
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), z)
+
+
+def around(rng_key: Array, expansion: Expansion) -> Any:
+    """A draw from the normal approximation at the anchor for each key."""
+    a, unravel = ravel_pytree(expansion.position)
+
+    def draw(key):
+        noise = jax.random.normal(key, a.shape, a.dtype)
+        return unravel(a + expansion.metric.inverse_sqrt_times(noise))
+
+    return jax.vmap(draw)(rng_key)

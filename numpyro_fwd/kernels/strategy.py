@@ -1,0 +1,213 @@
+"""How a kernel sees a model's density: what chains share, where they start, what a step runs on.
+
+A :class:`Strategy` has three methods, and :class:`WholeDensity` is that of every kernel which reads
+all data as one density. :mod:`numpyro_fwd.kernels.row_strategies` has those that read rows.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from numpyro.util import not_jax_tracer
+
+from blackjax_ext.metrics import Factor
+from blackjax_ext.warmup import newton_path
+from blackjax_ext.warmup.calling import Algorithm, Stepper
+from blackjax_ext.warmup.newton_path import Differentiation
+from blackjax_ext.warmup.run import bind, ravel_each
+from numpyro_fwd.bridge.arguments import SplitArguments, run_with
+from numpyro_fwd.bridge.views import View, check_finite, logdensity_of
+from numpyro_fwd.kernels.state import split_each
+
+__all__ = ["Run", "Source", "Start", "Strategy", "WholeDensity", "evaluate", "split_keys"]
+
+
+class Source(NamedTuple):
+    """Where a density comes from.
+
+    model
+        The kernel's model; None for a bare potential energy.
+    view
+        The model, or the potential energy, as a density.
+    """
+
+    model: Any
+    view: View
+
+
+class Run(NamedTuple):
+    """What a kernel tells its strategy of a run.
+
+    source
+        The model and its view.
+    arguments
+        Arguments of the model, arrays and the rest apart.
+    is_searching
+        Whether to look for a better start than the one given.
+    adapts_metric
+        Whether the warm-up adapts the metric.
+    programs
+        Compiled searches that earlier chains of the kernel left.
+    """
+
+    source: Source
+    arguments: SplitArguments
+    is_searching: bool
+    adapts_metric: bool
+    programs: dict[Any, Callable]
+
+    @property
+    def model_args(self) -> tuple[tuple, dict | None]:
+        """Positional and keyword arguments of the model."""
+        return self.arguments.join(self.arguments.arrays)
+
+    def __call__(self, function: Callable, *arguments: Any) -> Any:
+        """``function(arrays, *arguments)``, compiled."""
+        return run_with(self.arguments, jax.jit(function), *arguments)
+
+    def compiled(self, function: Callable) -> Callable:
+        """``function(arrays, *arguments)`` as a compiled function of the other arguments."""
+        return partial(run_with, self.arguments, jax.jit(function))
+
+    def search(self, function: Callable, key: Array, x: Array) -> Any:
+        """The same, by the program that an earlier sequential chain left if there is one.
+
+        Only a search for a start is reused, which no state of the chain depends on: a model may
+        read what is not among its arguments, and that may have changed.
+        """
+        program: Callable = jax.jit(function)
+        if self.arguments.key is not None and not_jax_tracer(x):
+            program = self.programs.setdefault((self.arguments.key, x.shape), program)
+        return run_with(self.arguments, program, key, x)
+
+
+class Keys(NamedTuple):
+    """Keys of C chains, shape (C,): of their state, of their first states, of the step size."""
+
+    state: Array
+    first: Array
+    step_size: Array
+
+
+class Start(NamedTuple):
+    """Where C chains start.
+
+    x
+        Flat positions, shape (C, D).
+    metric
+        First metric, unless the user gave one; None for the identity.
+    is_whitened
+        Whether the metric is the posterior's curvature, so that the step size needs no search.
+    keys
+        Keys that are left.
+    """
+
+    x: Array
+    metric: Factor | None
+    is_whitened: bool
+    keys: Keys
+
+
+class Strategy(Protocol):
+    """What a kernel asks; arrays of positions lead with the chains."""
+
+    def prepare(self, run: Run, z: Any) -> Any:
+        """What all chains share and no step changes, made once; None for nothing."""
+
+    def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
+        """Where chains start whose first guesses are `z`, with keys (C,)."""
+
+    def target(
+        self,
+        source: Source,
+        algorithm: Algorithm,
+        model_args: tuple,
+        model_kwargs: dict | None,
+        shared: Any,
+    ) -> Stepper:
+        """What a step of `algorithm` runs on, for these arguments of the model."""
+
+
+class WholeDensity:
+    """All data as one density; the start is the end of Newton's path.
+
+    Parameters
+    ----------
+    differentiation
+        "reverse" or "forward".
+    """
+
+    def __init__(self, differentiation: Differentiation):
+        self.differentiation: Differentiation = differentiation
+
+    def prepare(self, run: Run, z: Any) -> None:
+        """Chains share nothing."""
+
+    def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
+        """A draw from the best normal approximation on Newton's path, and its metric."""
+        del shared
+        return follow_path(
+            run, rng_key, z, partial(logdensity_of, run.source.view), self.differentiation
+        )
+
+    def target(
+        self,
+        source: Source,
+        algorithm: Algorithm,
+        model_args: tuple,
+        model_kwargs: dict | None,
+        shared: Any,
+    ) -> Stepper:
+        """The algorithm on the log density."""
+        del shared
+        logdensity_fn = logdensity_of(source.view, model_args, model_kwargs)
+        return bind(algorithm, logdensity_fn, self.differentiation)
+
+
+def follow_path(
+    run: Run, rng_key: Array, z: Any, density_of: Callable, differentiation: Differentiation
+) -> Start:
+    """Start at the end of Newton's path, if the run looks for a start and the path is not too dear.
+
+    ``density_of(model_args, model_kwargs)`` is the log density.
+    """
+    keys, key_path = split_keys(rng_key)
+    x = ravel_each(z)
+    evaluate(run, x, z, density_of)
+    if not run.is_searching or x.shape[1] > newton_path.MAX_DIMENSION[differentiation]:
+        return Start(x, None, False, keys)
+    unravel = ravel_one(z)
+
+    def find(arrays, key, x):
+        logdensity_fn = density_of(*run.arguments.join(arrays))
+        return newton_path.find_all(key, lambda x: logdensity_fn(unravel(x)), x, differentiation)
+
+    x, metric = run.search(find, key_path, x)
+    return Start(x, metric if run.adapts_metric else None, False, keys)
+
+
+def split_keys(rng_key: Array) -> tuple[Keys, Array]:
+    """Keys for the chains, and one of each for the search of its start."""
+    state, search, first, step_size = split_each(rng_key, 4)
+    return Keys(state, first, step_size), search
+
+
+def ravel_one(z: Any) -> Callable[[Array], Any]:
+    """From a flat position (D,) to a pytree like the positions of one of the chains in `z`."""
+    return ravel_pytree(jax.tree.map(lambda leaf: leaf[0], z))[1]
+
+
+def evaluate(run: Run, x: Array, z: Any, density_of: Callable) -> Array:
+    """Log densities at x, shape (C,); ValueError unless they are finite."""
+    unravel = ravel_one(z)
+
+    def at_all(arrays, x):
+        logdensity_fn = density_of(*run.arguments.join(arrays))
+        return jax.vmap(lambda x: logdensity_fn(unravel(x)))(x)
+
+    values = run(at_all, x)
+    check_finite(values)
+    return values

@@ -46,31 +46,50 @@ class BlackJAXKernel(MCMCKernel):
     A parameter called `step_size` or `inverse_mass_matrix` is adapted in the warm-up unless it is
     fixed here; the others are passed on as they are given.
 
-    :param model: NumPyro model; exactly one of `model` and `potential_fn` must be given.
-    :param algorithm: BlackJAX algorithm with ``init`` and ``build_kernel``: ``blackjax.hmc``,
-        ``blackjax.rmhmc``, ``blackjax_ext.fmala``, ...
-    :param potential_fn: Minus the log density, a function of a pytree; `init_params` must then be
-        given to ``MCMC.run``.
-    :param step_size: First guess of the step size, positive; kept if `adapt_step_size` is False.
-    :param inverse_mass_matrix: First guess of the posterior covariance, (D,) or (D, D); None for
-        what the warm start finds, or the identity without one.
-    :param adapt_step_size: Adapt the step size to `target_accept_prob` by dual averaging.
-    :param adapt_mass_matrix: Adapt the metric to the posterior covariance.
-    :param dense_mass: Adapt a full covariance rather than variances.
-    :param target_accept_prob: Acceptance probability between 0 and 1 to adapt to; None for the
-        kernel's own, :meth:`best_accept_prob`.
-    :param init_strategy: NumPyro initialization strategy.
-    :param warm_start: Before the warm-up, follow Newton's path from the start to the best normal
-        approximation along it, which gives the first position and, if `adapt_mass_matrix`, the
-        first metric (:mod:`blackjax_ext.warmup.newton_path`). Off if there is no warm-up;
-        not tried beyond 128 dimensions in forward mode and 512 in reverse mode.
-    :param differentiation: "reverse", or "forward" for models without a reverse mode: no algorithm
-        then calls it. BlackJAX's own are given gradients of D JVPs.
-    :param parameters: Further parameters of the algorithm's kernel or ``build_kernel``.
-    :raises ValueError, TypeError: for an argument or a model that cannot be sampled, by name.
+    Parameters
+    ----------
+    model
+        NumPyro model; exactly one of `model` and `potential_fn` must be given.
+    algorithm
+        BlackJAX algorithm with ``init`` and ``build_kernel``: ``blackjax.hmc``, ``blackjax.rmhmc``,
+        ``blackjax_ext.fmala``, ...
+    potential_fn
+        Minus the log density, a function of a pytree; `init_params` must then be given to
+        ``MCMC.run``.
+    step_size
+        First guess of the step size, positive; kept if `adapt_step_size` is False.
+    inverse_mass_matrix
+        First guess of the posterior covariance, (D,) or (D, D); None for what the warm start finds,
+        or the identity without one.
+    adapt_step_size
+        Adapt the step size to `target_accept_prob` by dual averaging.
+    adapt_mass_matrix
+        Adapt the metric to the posterior covariance.
+    dense_mass
+        Adapt a full covariance rather than variances.
+    target_accept_prob
+        Acceptance probability between 0 and 1 to adapt to; None for the kernel's own,
+        :meth:`best_accept_prob`.
+    init_strategy
+        NumPyro initialization strategy.
+    warm_start
+        Before the warm-up, follow Newton's path from the start to the best normal approximation
+        along it, which gives the first position and, if `adapt_mass_matrix`, the first metric
+        (:mod:`blackjax_ext.warmup.newton_path`). Off if there is no warm-up; not tried beyond 128
+        dimensions in forward mode and 512 in reverse mode.
+    differentiation
+        "reverse", or "forward" for models without a reverse mode: no algorithm then calls it.
+        BlackJAX's own are given gradients of D JVPs.
+    parameters
+        Further parameters of the algorithm's kernel or ``build_kernel``.
 
-    **Example**
+    Raises
+    ------
+    ValueError, TypeError
+        For an argument or a model that cannot be sampled, by name.
 
+    Examples
+    --------
     >>> import blackjax, jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
     >>> from numpyro.infer import MCMC
     >>> from numpyro_fwd import BlackJAXKernel

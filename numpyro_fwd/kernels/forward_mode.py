@@ -19,8 +19,12 @@ class RandomWalk(BlackJAXKernel):
     One evaluation of the density per step. `target_accept_prob` is 0.234 by default. Forward mode
     serves the warm start alone; ``warm_start=False`` needs no derivative at all.
 
-    :param model: NumPyro model.
-    :param options: See :class:`BlackJAXKernel`.
+    Parameters
+    ----------
+    model
+        NumPyro model.
+    options
+        See :class:`BlackJAXKernel`.
     """
 
     best_accept_prob = 0.234  # Roberts, Gelman and Gilks 1997
@@ -34,8 +38,12 @@ class MALA(BlackJAXKernel):
 
     One gradient per step, in reverse mode. `target_accept_prob` is 0.574 by default.
 
-    :param model: NumPyro model.
-    :param options: See :class:`BlackJAXKernel`.
+    Parameters
+    ----------
+    model
+        NumPyro model.
+    options
+        See :class:`BlackJAXKernel`.
     """
 
     best_accept_prob = 0.574  # Roberts and Rosenthal 1998
@@ -49,11 +57,18 @@ class FMALA(BlackJAXKernel):
 
     One JVP per step and tangent. `target_accept_prob` is 0.3 + 0.27 K/D by default.
 
-    :param model: NumPyro model.
-    :param num_tangents: K in 1..D tangents; K = D is MALA in forward mode.
-    :param persistent_tangent: Keep the tangent between steps; False costs a second JVP.
-    :param tangents: "rademacher" or "sphere".
-    :param options: See :class:`BlackJAXKernel`.
+    Parameters
+    ----------
+    model
+        NumPyro model.
+    num_tangents
+        K in 1..D tangents; K = D is MALA in forward mode.
+    persistent_tangent
+        Keep the tangent between steps; False costs a second JVP.
+    tangents
+        "rademacher" or "sphere".
+    options
+        See :class:`BlackJAXKernel`.
     """
 
     def __init__(
@@ -87,10 +102,16 @@ class LineFMALA(BlackJAXKernel):
 
     Two JVPs per step and tangent. `target_accept_prob` is 0.57 + 0.1/K by default.
 
-    :param model: NumPyro model.
-    :param num_tangents: K in 1..D: dimension of the subspace the move explores.
-    :param tangents: "rademacher" or "sphere".
-    :param options: See :class:`BlackJAXKernel`.
+    Parameters
+    ----------
+    model
+        NumPyro model.
+    num_tangents
+        K in 1..D: dimension of the subspace the move explores.
+    tangents
+        "rademacher" or "sphere".
+    options
+        See :class:`BlackJAXKernel`.
     """
 
     def __init__(
@@ -118,11 +139,18 @@ class PCFMALA(BlackJAXKernel):
 
     One second-order JVP per step. `target_accept_prob` is 0.3 + 0.27 / D by default.
 
-    :param model: NumPyro model.
-    :param curvature_floor: Lower bound > 0 of the curvature along a tangent.
-    :param persistent_tangent: Keep the tangent between steps; False costs a second JVP.
-    :param tangents: "rademacher" or "sphere".
-    :param options: See :class:`BlackJAXKernel`.
+    Parameters
+    ----------
+    model
+        NumPyro model.
+    curvature_floor
+        Lower bound > 0 of the curvature along a tangent.
+    persistent_tangent
+        Keep the tangent between steps; False costs a second JVP.
+    tangents
+        "rademacher" or "sphere".
+    options
+        See :class:`BlackJAXKernel`.
     """
 
     def __init__(
@@ -157,11 +185,18 @@ class PCLineFMALA(BlackJAXKernel):
     Two second-order JVPs per step, 2 K^2 for K tangents. `target_accept_prob` is
     0.57 + 0.1/K by default.
 
-    :param model: NumPyro model.
-    :param num_tangents: K in 1..D: dimension of the subspace the move explores.
-    :param curvature_floor: Lower bound > 0 of the curvature in the subspace.
-    :param tangents: "rademacher" or "sphere".
-    :param options: See :class:`BlackJAXKernel`.
+    Parameters
+    ----------
+    model
+        NumPyro model.
+    num_tangents
+        K in 1..D: dimension of the subspace the move explores.
+    curvature_floor
+        Lower bound > 0 of the curvature in the subspace.
+    tangents
+        "rademacher" or "sphere".
+    options
+        See :class:`BlackJAXKernel`.
     """
 
     def __init__(

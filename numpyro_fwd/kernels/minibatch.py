@@ -124,34 +124,45 @@ class AMAGOLD(MinibatchKernel):
     transition costs T gradients on B rows and one evaluation on all N, in chunks.
     `target_accept_prob` is 0.65 by default. ``kernel.model`` is the model with all rows.
 
-    :param model: NumPyro model with subsample plates.
-    :param control_variate: "second_order", "first_order" or None: expansion of the gradient at the
-        mode of the full data, found before the warm-up, which takes most of the minibatch noise
-        out of it. Each is exact. Up to 512 dimensions; beyond, None.
-    :param num_integration_steps: T, minibatch gradients per transition.
-    :param friction: beta >= 0, in whitened coordinates. None for 1/4, which damps the noise of the
-        gradient, or for 0 where a control variate leaves little of it and the momentum is fresh.
-    :param resample_momentum: Draw the momentum anew for each trajectory (reversible), or keep it.
-    :param acceptance: "full" is exact and reads all N rows once per transition. "subsampled" is as
-        exact and reads a few: for rows that see the latents only through linear predictors, with a
-        distribution whose derivatives are bounded (:mod:`blackjax_ext.subsampling.thinning`), and
-        any prior. Nothing in a transition then grows with N; mode, bounds and alias table are found
-        before the warm-up, which the extra field ``inner.num_rows`` does not count. Or an
-        approximate test that reads a part of the rows:
-        "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or one of these with
-        other parameters. With these the potential energy is not evaluated and shows as NaN. The
-        extra field "inner.num_rows" counts the rows of each test.
-    :param chunk_size: Rows read at once by the energy, which bounds its memory; None for as many as
-        have their intermediate results in 32 MiB.
-    :param num_epochs: Passes over the data, before the warm-up, of an optimizer on minibatches that
-        looks for a start. None for 3 beyond 512 dimensions, and none below, where Newton's path
-        does.
-    :param optimizer: Of optax, for the energy over the number of rows; None for Adam.
-    :param options: See :class:`BlackJAXKernel`. With a control variate, `dense_mass` is on and
+    Parameters
+    ----------
+    model
+        NumPyro model with subsample plates.
+    control_variate
+        "second_order", "first_order" or None: expansion of the gradient at the mode of the full
+        data, found before the warm-up, which takes most of the minibatch noise out of it. Each is
+        exact. Up to 512 dimensions; beyond, None.
+    num_integration_steps
+        T, minibatch gradients per transition.
+    friction
+        beta >= 0, in whitened coordinates. None for 1/4, which damps the noise of the gradient, or
+        for 0 where a control variate leaves little of it and the momentum is fresh.
+    resample_momentum
+        Draw the momentum anew for each trajectory (reversible), or keep it.
+    acceptance
+        "full" is exact and reads all N rows once per transition. "subsampled" is as exact and reads
+        a few: for rows that see the latents only through linear predictors, with a distribution
+        whose derivatives are bounded (:mod:`blackjax_ext.subsampling.thinning`), and any prior.
+        Nothing in a transition then grows with N; mode, bounds and alias table are found before the
+        warm-up, which the extra field ``inner.num_rows`` does not count. Or an approximate test
+        that reads a part of the rows: "sequential" or "barker" of
+        :mod:`blackjax_ext.minibatch_tests`, or one of these with other parameters. With these the
+        potential energy is not evaluated and shows as NaN. The extra field "inner.num_rows" counts
+        the rows of each test.
+    chunk_size
+        Rows read at once by the energy, which bounds its memory; None for as many as have their
+        intermediate results in 32 MiB.
+    num_epochs
+        Passes over the data, before the warm-up, of an optimizer on minibatches that looks for a
+        start. None for 3 beyond 512 dimensions, and none below, where Newton's path does.
+    optimizer
+        Of optax, for the energy over the number of rows; None for Adam.
+    options
+        See :class:`BlackJAXKernel`. With a control variate, `dense_mass` is on and
         `adapt_mass_matrix` off by default: the metric is the curvature that the warm start finds.
 
-    **Example**
-
+    Examples
+    --------
     >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
     >>> from numpyro.infer import MCMC
     >>> from numpyro_fwd import AMAGOLD
@@ -210,14 +221,24 @@ class L2MC(MinibatchKernel):
     T gradients and one evaluation on all N rows, in chunks. Without friction it is HMC.
     `target_accept_prob` is 0.65 by default. Models without subsample plates work too.
 
-    :param model: NumPyro model.
-    :param num_integration_steps: T, full gradients per transition.
-    :param friction: beta >= 0, in whitened coordinates.
-    :param resample_momentum: As for :class:`AMAGOLD`.
-    :param chunk_size: As for :class:`AMAGOLD`.
-    :param num_epochs: As for :class:`AMAGOLD`.
-    :param optimizer: As for :class:`AMAGOLD`.
-    :param options: See :class:`BlackJAXKernel`.
+    Parameters
+    ----------
+    model
+        NumPyro model.
+    num_integration_steps
+        T, full gradients per transition.
+    friction
+        beta >= 0, in whitened coordinates.
+    resample_momentum
+        As for :class:`AMAGOLD`.
+    chunk_size
+        As for :class:`AMAGOLD`.
+    num_epochs
+        As for :class:`AMAGOLD`.
+    optimizer
+        As for :class:`AMAGOLD`.
+    options
+        See :class:`BlackJAXKernel`.
     """
 
     needs_minibatches = False
@@ -232,15 +253,26 @@ class SGHMC(MinibatchKernel):
     T gradients on B rows per transition. The bias grows with the step size, which cannot be
     adapted, and with the noise of the gradient: :class:`AMAGOLD` is the exact kernel.
 
-    :param model: NumPyro model with subsample plates.
-    :param control_variate: As for :class:`AMAGOLD`.
-    :param num_integration_steps: T, minibatch gradients per transition.
-    :param friction: beta >= 0, in whitened coordinates.
-    :param resample_momentum: As for :class:`AMAGOLD`.
-    :param chunk_size: Rows read at once while the start is looked for.
-    :param num_epochs: As for :class:`AMAGOLD`.
-    :param optimizer: As for :class:`AMAGOLD`.
-    :param options: See :class:`BlackJAXKernel`. `step_size` is 0.1 by default.
+    Parameters
+    ----------
+    model
+        NumPyro model with subsample plates.
+    control_variate
+        As for :class:`AMAGOLD`.
+    num_integration_steps
+        T, minibatch gradients per transition.
+    friction
+        beta >= 0, in whitened coordinates.
+    resample_momentum
+        As for :class:`AMAGOLD`.
+    chunk_size
+        Rows read at once while the start is looked for.
+    num_epochs
+        As for :class:`AMAGOLD`.
+    optimizer
+        As for :class:`AMAGOLD`.
+    options
+        See :class:`BlackJAXKernel`. `step_size` is 0.1 by default.
     """
 
     option_defaults: ClassVar[Mapping[str, Any]] = {"step_size": 0.1}

@@ -32,10 +32,15 @@ class HPMALA(BlackJAXKernel):
     One gradient, one Hessian and one eigenvalue problem per step. `target_accept_prob` is 0.574 by
     default.
 
-    :param model: NumPyro model, twice differentiable.
-    :param floor: Lower bound delta > 0 of the eigenvalues, in coordinates that the adapted
+    Parameters
+    ----------
+    model
+        NumPyro model, twice differentiable.
+    floor
+        Lower bound delta > 0 of the eigenvalues, in coordinates that the adapted
         `inverse_mass_matrix` whitens; with 1 a step is nowhere longer than the posterior's scale.
-    :param options: See :class:`BlackJAXKernel`.
+    options
+        See :class:`BlackJAXKernel`.
     """
 
     best_accept_prob = 0.574  # MALA's, as its paper recommends
@@ -87,12 +92,18 @@ class SMMALA(MetricKernel):
 
     One gradient and one metric per step. `target_accept_prob` is 0.7 by default.
 
-    :param model: NumPyro model, twice differentiable.
-    :param metric_fn: ``metric_fn(logdensity_fn, position)`` in unconstrained coordinates, of
+    Parameters
+    ----------
+    model
+        NumPyro model, twice differentiable.
+    metric_fn
+        ``metric_fn(logdensity_fn, position)`` in unconstrained coordinates, of
+    metric
+        "gauss_newton" for the expected Fisher information of the model plus the prior's precision,
+        instead of a `metric_fn`.
+    options
+        See :class:`BlackJAXKernel`.
         :mod:`blackjax_ext.metrics` or your own; the absolute Hessian with floor 1 by default.
-    :param metric: "gauss_newton" for the expected Fisher information of the model plus the prior's
-        precision, instead of a `metric_fn`.
-    :param options: See :class:`BlackJAXKernel`.
     """
 
     best_accept_prob = 0.7  # Girolami and Calderhead 2011
@@ -113,10 +124,16 @@ class MMALA(MetricKernel):
 
     One gradient, one metric and its derivative per step. `target_accept_prob` is 0.7 by default.
 
-    :param model: NumPyro model, three times differentiable.
-    :param metric_fn: As for :class:`SMMALA`; the SoftAbs Hessian with alpha 1 by default.
-    :param metric: As for :class:`SMMALA`.
-    :param options: See :class:`BlackJAXKernel`.
+    Parameters
+    ----------
+    model
+        NumPyro model, three times differentiable.
+    metric_fn
+        As for :class:`SMMALA`; the SoftAbs Hessian with alpha 1 by default.
+    metric
+        As for :class:`SMMALA`.
+    options
+        See :class:`BlackJAXKernel`.
     """
 
     best_accept_prob = 0.7  # Girolami and Calderhead 2011
@@ -172,14 +189,23 @@ class ALSMMALA(ScheduledKernel):
     One gradient per step, and a metric on SMMALA steps. Exact: the cached metric is frozen after
     the warm-up. `target_accept_prob` is 0.6 by default. Biased with ``follow=True``.
 
-    :param model: NumPyro model, twice differentiable.
-    :param schedule: Probability of an SMMALA step by iteration, warm-up included
+    Parameters
+    ----------
+    model
+        NumPyro model, twice differentiable.
+    schedule
+        Probability of an SMMALA step by iteration, warm-up included
         (:mod:`blackjax_ext.schedules`); None for one that falls from 1 to 0.05 in the warm-up.
-    :param metric_fn: As for :class:`SMMALA`; the absolute Hessian by default.
-    :param metric: As for :class:`SMMALA`.
-    :param follow: Let the cached metric follow the chain after the warm-up too, as published.
-    :param run_length: Number of SMMALA steps in a row.
-    :param options: See :class:`BlackJAXKernel`.
+    metric_fn
+        As for :class:`SMMALA`; the absolute Hessian by default.
+    metric
+        As for :class:`SMMALA`.
+    follow
+        Let the cached metric follow the chain after the warm-up too, as published.
+    run_length
+        Number of SMMALA steps in a row.
+    options
+        See :class:`BlackJAXKernel`.
     """
 
     best_accept_prob = 0.6  # Papamarkou and Ford
@@ -221,13 +247,21 @@ class AMSMMALA(ScheduledKernel):
     is frozen after the warm-up. `target_accept_prob` is 0.27 by default. Biased with
     ``follow=True``.
 
-    :param model: NumPyro model, twice differentiable.
-    :param schedule: Probability of an SMMALA step by iteration, warm-up included
+    Parameters
+    ----------
+    model
+        NumPyro model, twice differentiable.
+    schedule
+        Probability of an SMMALA step by iteration, warm-up included
         (:mod:`blackjax_ext.schedules`); None for every seventh.
-    :param metric_fn: As for :class:`SMMALA`; the absolute Hessian by default.
-    :param metric: As for :class:`SMMALA`.
-    :param follow: Let the covariance follow the chain after the warm-up too, as published.
-    :param options: See :class:`BlackJAXKernel`.
+    metric_fn
+        As for :class:`SMMALA`; the absolute Hessian by default.
+    metric
+        As for :class:`SMMALA`.
+    follow
+        Let the covariance follow the chain after the warm-up too, as published.
+    options
+        See :class:`BlackJAXKernel`.
     """
 
     best_accept_prob = 0.27  # Papamarkou and Ford

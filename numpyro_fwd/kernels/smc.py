@@ -79,25 +79,41 @@ class LangevinSMC(MCMCKernel):
     population of the posterior with equal weights. Extra fields: `log_evidence`, `ess`,
     `temperature`, `accept_prob`, `step_size`.
 
-    :param model: NumPyro model with proper priors and continuous latents.
-    :param step_size: First step size, in units of the standard deviations of the population.
-    :param adapt_step_size: Adapt it during the warm-up.
-    :param num_moves: Moves per step.
-    :param l_kernel: None for Metropolis-adjusted moves; "reversed", "random_walk" or "gaussian" for
-        unadjusted ones, weighted by that backward kernel.
-    :param num_integration_steps: Leapfrog steps of an unadjusted move.
-    :param algorithm: Metropolis kernel to move with: ``blackjax_ext.hp_mala``, ...
-    :param ess_threshold: Resample below this share of the particles.
-    :param tempering_ess: Share of the conditional effective sample size a temperature may leave.
-    :param parameters: Further keywords of `algorithm`.
-    :raises ValueError, TypeError: for an argument, a model or a chain method that cannot work.
+    Parameters
+    ----------
+    model
+        NumPyro model with proper priors and continuous latents.
+    step_size
+        First step size, in units of the standard deviations of the population.
+    adapt_step_size
+        Adapt it during the warm-up.
+    num_moves
+        Moves per step.
+    l_kernel
+        None for Metropolis-adjusted moves; "reversed", "random_walk" or "gaussian" for unadjusted
+        ones, weighted by that backward kernel.
+    num_integration_steps
+        Leapfrog steps of an unadjusted move.
+    algorithm
+        Metropolis kernel to move with: ``blackjax_ext.hp_mala``, ...
+    ess_threshold
+        Resample below this share of the particles.
+    tempering_ess
+        Share of the conditional effective sample size a temperature may leave.
+    parameters
+        Further keywords of `algorithm`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For an argument, a model or a chain method that cannot work.
 
     The evidence is biased by O(1 / particles), because temperatures, step sizes and scales are
     chosen by looking at the particles. With a `num_warmup` so short that temperatures must be
     forced up, its variance grows: see `ess`.
 
-    **Example**
-
+    Examples
+    --------
     >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
     >>> from numpyro.infer import MCMC
     >>> from numpyro_fwd import LangevinSMC

@@ -172,7 +172,7 @@ def test_warmup_adapts_and_ends(name, dense_mass):
     assert set(changed + 1) <= set(windows.ends(4000)) and changed.size >= 2
     diagonal = np.diagonal(inverses[-1]) if dense_mass else inverses[-1]
     assert (np.abs(np.log(diagonal**0.5 / SD)) < 0.5).all()
-    target = kernel.best_accept_prob(SD.size)
+    target = kernel._goal(SD.size)
     np.testing.assert_allclose(after["accept_prob"].mean(), target, atol=0.1)
 
 

@@ -397,7 +397,7 @@ def test_step_size_adapts_alone():
     assert_moments(mcmc.get_samples(group_by_chain=True)["beta"], *truth(*data()))
     inverse, accept_prob = (mcmc.get_extra_fields()[name] for name in fields)
     np.testing.assert_allclose(inverse[-1], [0.07, 8e-4], rtol=1e-5)
-    assert abs(accept_prob.mean() - kernel.best_accept_prob(2)) < 0.1
+    assert abs(accept_prob.mean() - kernel._goal(2)) < 0.1
 
 
 @pytest.mark.parametrize("dense_mass", [True, False])

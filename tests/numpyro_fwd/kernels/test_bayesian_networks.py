@@ -14,6 +14,8 @@ from numpyro.infer import MCMC, Predictive
 
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge import plates
+from numpyro_fwd.bridge.stochastic_potentials import stochastic_potential
+from numpyro_fwd.kernels.strategy import Run
 
 linen = pytest.importorskip("flax.linen")
 nnx = pytest.importorskip("flax.nnx")
@@ -106,10 +108,10 @@ def test_optimizer_goes_down(name):
 
 
 def test_start_is_that_of_the_optimizer_in_many_dimensions():
-    kernel = AMAGOLD(regression("linen"), control_variate=None)
-    kernel._num_warmup = 10
-    assert kernel._epochs(500) == 0 and kernel._is_warm(500)
-    assert kernel._epochs(600) == 3 and not kernel._is_warm(600)
+    strategy = AMAGOLD(regression("linen"), control_variate=None)._strategy
+    run = Run(None, None, is_searching=True, adapts_metric=True, programs={})
+    assert strategy._epochs(run, 500) == 0 and strategy._epochs(run, 600) == 3
+    assert strategy._epochs(run._replace(is_searching=False), 600) == 0
 
 
 def test_partly_random_network_raises():
@@ -125,7 +127,7 @@ def test_partly_random_network_raises():
 
 def test_networks_are_not_drawn_again():
     view = plates.FullView(regression("linen"))
-    potential = plates.stochastic_potential(view, (X, Y), {})
+    potential = stochastic_potential(view, (X, Y), {})
     z = {
         name: jnp.zeros(site["value"].shape)
         for name, site in plates.trace_of(view, (X, Y), {}).items()

@@ -15,8 +15,9 @@ import pytest
 import scipy.stats
 from numpyro.infer import MCMC, Gibbs, Predictive
 
-from blackjax_ext.warmup import newton_path
+from blackjax_ext.subsampling import mode
 from numpyro_fwd import AMAGOLD, L2MC, SGHMC, RandomWalk
+from numpyro_fwd.kernels import row_strategies
 
 NUM_ROWS, BATCH = 60, 12
 Y = np.random.default_rng(50).exponential(0.5, NUM_ROWS).astype(np.float32)
@@ -85,14 +86,14 @@ def test_sghmc_is_close_with_short_steps():
 
 
 def test_anchor_is_the_mode_and_stays(second_order):
-    anchor = second_order.last_state.inner.anchor
+    anchor = second_order.last_state.shared
     # of the density of log(rate), Jacobian included: shape / rate
     mode = np.log((2 + NUM_ROWS) / (1 + Y.sum(dtype=float)))
     np.testing.assert_allclose(anchor.position["rate"], mode, atol=1e-3)
     np.testing.assert_allclose(anchor.hessian, np.full((10, 1, 1), 2 + NUM_ROWS), rtol=1e-3)
     np.testing.assert_allclose(anchor.gradient, 0.0, atol=0.1)
     first = second_order.post_warmup_state
-    assert first is None or np.array_equal(first.inner.anchor.gradient, anchor.gradient)
+    assert first is None or np.array_equal(first.shared.gradient, anchor.gradient)
 
 
 def test_resumes_with_the_same_anchor(second_order):
@@ -100,7 +101,7 @@ def test_resumes_with_the_same_anchor(second_order):
     second_order.post_warmup_state = state
     second_order.run(jax.random.key(52), Y)
     for old, new in zip(
-        *(jax.tree.leaves(s.inner.anchor) for s in (state, second_order.last_state)), strict=True
+        *(jax.tree.leaves(s.shared) for s in (state, second_order.last_state)), strict=True
     ):
         assert np.array_equal(old, new)
     assert pvalue(second_order) > 1e-4
@@ -122,12 +123,10 @@ def test_kernels_are_pickled(second_order):
 
 
 def test_no_mode_raises(monkeypatch):
-    true_mode = newton_path.mode
+    def no_mode(*arguments):
+        return mode.newton(*arguments)._replace(distance=9.0)
 
-    def no_mode(energy_fn, x):
-        return true_mode(energy_fn, x)._replace(distance=jnp.array(9.0, x.dtype))
-
-    monkeypatch.setattr(newton_path, "mode", no_mode)
+    monkeypatch.setattr(row_strategies, "newton", no_mode)
     with pytest.raises(ValueError, match="control_variate='first_order' needs the mode"):
         kernel = AMAGOLD(model, control_variate="first_order", warm_start=False)
         kernel.init(jax.random.key(0), 0, None, (Y,), {})
@@ -238,7 +237,7 @@ def test_sequential_chains():
     assert rates.shape == (2, 200) and not np.array_equal(*rates)
     np.testing.assert_allclose(rates.mean(axis=1), POSTERIOR.mean(), rtol=0.1)
     assert mcmc.get_extra_fields()["accept_prob"].mean() > 0.9
-    first, second = mcmc.last_state.inner.anchor.position["rate"]
+    first, second = mcmc.last_state.shared.position["rate"]
     np.testing.assert_allclose(first, second, atol=1e-2)
 
 

@@ -76,3 +76,18 @@ def samples_without_reverse_mode(row, num_steps=50):
     assert 0.2 < np.mean(info.acceptance_rate) < 0.95
     assert len(np.unique(states.position[:, 0])) > num_steps / 5
     assert not np.any(info.is_divergent)
+
+
+def calls_reverse_mode(row):
+    """A sampler that has no step size for the density without reverse mode has a reason."""
+    sampler = ROWS[row].on(LOOP.logdensity)
+
+    def chain(key):
+        return sampler.step(key, sampler.init(jnp.zeros(3), key if ROWS[row].keyed else None))
+
+    try:
+        jax.make_jaxpr(chain)(jax.random.key(3))
+    except ValueError as error:
+        assert "Reverse-mode differentiation does not work" in str(error)
+    else:
+        raise AssertionError(f"{row} needs no reverse mode: give it a step size for the loop")

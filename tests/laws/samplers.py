@@ -1,5 +1,6 @@
 """The table of samplers: one row for each configuration that has to obey the laws."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,11 +16,12 @@ class Row(NamedTuple):
     """One configuration of one sampler.
 
     algorithm
-        Public name in `blackjax_ext`.
+        Public name in `blackjax_ext`, or an algorithm from elsewhere.
     arguments
         Keyword arguments other than the step size and the preconditioner.
     step_sizes
-        For each target, a step size with an acceptance rate near one half.
+        For each target, a step size with an acceptance rate near one half; none for "loop" if the
+        sampler calls reverse mode.
     dense
         Whether the sampler gets the target's dense preconditioner.
     keyed
@@ -32,7 +34,7 @@ class Row(NamedTuple):
         adaptation has found before the chain begins.
     """
 
-    algorithm: str
+    algorithm: str | Callable
     arguments: dict[str, Any]
     step_sizes: dict[str, float]
     dense: bool = False
@@ -43,7 +45,7 @@ class Row(NamedTuple):
     @property
     def forward_only(self) -> bool:
         """Whether the sampler never calls reverse mode."""
-        return self.algorithm not in REVERSE_MODE
+        return self.step_sizes.get("loop") is not None
 
     def build(self, target: Target, dtype=None):
         """Make the sampler of this row for `target`."""
@@ -52,7 +54,8 @@ class Row(NamedTuple):
 
     def on(self, logdensity_fn, step_size=0.5, inverse_mass_matrix=None):
         """Make the sampler of this row for any density."""
-        make = getattr(blackjax_ext, self.algorithm)
+        is_name = isinstance(self.algorithm, str)
+        make = getattr(blackjax_ext, self.algorithm) if is_name else self.algorithm
         sampler = make(logdensity_fn, step_size, inverse_mass_matrix, **self.arguments)
         if not self.fixed:
             return sampler
@@ -63,9 +66,6 @@ class Row(NamedTuple):
             return sampler.init(position, rng_key)._replace(**fields)
 
         return sampler._replace(init=init)
-
-
-REVERSE_MODE = {"mala", "smmala", "hp_mala", "mmala", "alsmmala", "amsmmala"}
 
 
 def steps(log_gamma, funnel, normal, loop=None):

@@ -10,6 +10,7 @@ from tests.laws.targets import LOOP
 
 PAIRED = [name for name, row in ROWS.items() if PAIR.items() <= row.arguments.items()]
 FORWARD_ONLY = [name for name, row in ROWS.items() if row.forward_only]
+REVERSE_MODE = sorted(set(ROWS) - set(FORWARD_ONLY))
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -30,3 +31,8 @@ def test_reverse_mode_fails_on_the_loop():
 @pytest.mark.parametrize("row", FORWARD_ONLY)
 def test_samples_without_reverse_mode(row):
     costs.samples_without_reverse_mode(row)
+
+
+@pytest.mark.parametrize("row", REVERSE_MODE)
+def test_calls_reverse_mode(row):
+    costs.calls_reverse_mode(row)

@@ -1,0 +1,155 @@
+"""The sampler of docs/adding_a_sampler.md, which is in no package of ours, obeys every law."""
+
+import doctest
+import inspect
+import pickle
+from types import ModuleType, SimpleNamespace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro.infer import MCMC
+
+import blackjax_ext
+from tests import pages
+from tests.laws import conduct, costs
+from tests.laws.battery import laws_of
+from tests.test_architecture import order_of
+
+BLOCKS = {block.module: block for block in pages.blocks("adding_a_sampler")}
+ALGORITHM = BLOCKS["my_samplers.mcmc.malta"]
+MALTA, _, KERNELS, TEST = (
+    pages.define(BLOCKS[name])
+    for name in ("my_samplers.mcmc.malta", "my_samplers", "my_samplers.kernels", "test_malta")
+)
+
+# the test on the page, run as it stands there
+test_malta_obeys = TEST.test_malta_obeys
+
+
+def test_every_law_is_in_the_battery():
+    judged = {
+        name
+        for module in (conduct, costs)
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__
+        and next(iter(inspect.signature(function).parameters), "") == "row"
+    }
+    forward = TEST.ROW._replace(
+        arguments={"num_tangents": 2}, step_sizes={**TEST.ROW.step_sizes, "loop": 1.0}
+    )
+    battery = {**TEST.LAWS, **laws_of("forward", forward)}
+    # each entry is judge(law, ...), and the law may be bound to some of its arguments
+    found = {getattr(judge.args[0], "func", judge.args[0]).__name__ for judge in battery.values()}
+    assert found - {"invariant"} == judged - {"start"}
+
+
+def test_file_has_the_order_of_every_algorithm():
+    ranks = order_of(SimpleNamespace(read_text=lambda: ALGORITHM.text))
+    assert ranks == [0, 1, 2, 3, 4]
+
+
+def test_example_in_the_docstring():
+    assert doctest.testmod(MALTA) == (0, 6)
+
+
+def test_without_truncation_it_is_mala():
+    def last(sampler):
+        state = sampler.init(jnp.asarray(conduct.START, jnp.float32))
+        for key in jax.random.split(jax.random.key(0), 5):
+            state, _ = jax.jit(sampler.step)(key, state)
+        return state.position
+
+    metric = jnp.array([1.0, 0.5, 2.0])
+    malta = MALTA.as_top_level_api(conduct.logdensity, 0.7, metric, max_drift=1e6)
+    np.testing.assert_allclose(
+        last(malta), last(blackjax_ext.mala(conduct.logdensity, 0.7, metric)), rtol=1e-5
+    )
+
+
+RATIO = "log_ratio = langevin.log_ratio(r, start, end, step_size)"
+ACCEPT = "langevin.accept(key_accept, log_ratio, logdensity, proposal, state)"
+
+
+class Mutation(NamedTuple):
+    """A bug in the place of some text of the algorithm, and the law that must fail."""
+
+    text: str
+    bug: str
+    law: str = "invariant_log_gamma"
+    message: str = "invariance"
+
+
+MUTATIONS = {
+    "reverse_density_dropped": Mutation(RATIO, "log_ratio = end.logdensity - start.logdensity"),
+    "reverse_drift_not_truncated": Mutation(
+        RATIO,
+        "g = metric.inverse_sqrt_transpose_times(ravel_pytree(gradient)[0])\n        "
+        "log_ratio = langevin.log_ratio(r, start, end._replace(gradient=g), step_size)",
+    ),
+    "gradient_of_the_start": Mutation(
+        "MALTAState(position, logdensity, gradient)",
+        "MALTAState(position, logdensity, state.logdensity_grad)",
+    ),
+    "accept_deleted": Mutation(ACCEPT, f"proposal, *{ACCEPT}[1:]"),
+    "key_used_twice": Mutation(
+        "jax.random.split(rng_key)", "(rng_key, rng_key)", "uses_keys_once", "consumed"
+    ),
+    "divergence_not_reported": Mutation(
+        "MALTAInfo(*facts)",
+        "MALTAInfo(*facts[:2], facts[1] & False)",
+        "rejects_nan",
+        "does not report",
+    ),
+    "acceptance_promoted": Mutation(
+        RATIO, f"{RATIO}.astype(float)", "keeps_dtype_float32", "dtype"
+    ),
+    "one_evaluation_too_many": Mutation(
+        "end = point(",
+        "logdensity_fn(position)\n        end = point(",
+        "costs_what_it_says",
+        "cost",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_planted_bug_is_found(name):
+    mutation = MUTATIONS[name]
+    assert ALGORITHM.text.count(mutation.text) == 1
+    broken = ModuleType(name)
+    ALGORITHM._replace(text=ALGORITHM.text.replace(mutation.text, mutation.bug)).run(vars(broken))
+    row = TEST.ROW._replace(algorithm=broken.as_top_level_api)
+    with pytest.raises(Exception, match=mutation.message):
+        laws_of(name, row)[mutation.law]()
+
+
+def test_kernel_samples_a_model(capsys):
+    namespace = BLOCKS["sample_with_malta"].run({})
+    mcmc, y = namespace["mcmc"], namespace["y"]
+    assert "Number of divergences: 0" in capsys.readouterr().out
+    assert abs(mcmc.get_samples()["mean"].mean() - y.mean()) < 0.1
+    assert abs(mcmc.last_state.mean_accept_prob.mean() - 0.574) < 0.15
+
+
+def test_kernel_is_pickled_and_resumed():
+    kernel = pickle.loads(pickle.dumps(KERNELS.MALTA(potential_fn=potential, warm_start=False)))
+    mcmc = MCMC(
+        kernel,
+        num_warmup=20,
+        num_samples=10,
+        num_chains=2,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), init_params=jnp.zeros((2, 3)))
+    mcmc.post_warmup_state = mcmc.last_state
+    mcmc.run(jax.random.key(1))
+    assert mcmc.get_samples().shape == (20, 3)
+
+
+def potential(x):
+    """A function of a module, which can be pickled."""
+    return -conduct.logdensity(x)

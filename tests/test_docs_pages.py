@@ -1,0 +1,48 @@
+"""The code on the pages of docs/ runs, samples what the page says, and is where the page says."""
+
+import re
+
+import numpy as np
+import pytest
+
+import blackjax_ext
+from tests import pages
+from tests.test_architecture import BRIDGE, BRIDGE_ROOMS, ROOMS, ROOT
+
+PAGES = ("from_blackjax",)
+BLOCKS = [block for page in PAGES for block in pages.blocks(page)]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)
+def test_block_runs(block):
+    for name in ("warmup", "forward_gradient"):
+        if f"blackjax_ext.{name}(" in block.text and not callable(
+            getattr(blackjax_ext, name, None)
+        ):
+            pytest.skip(f"blackjax_ext.{name} is not there yet")
+    draws = np.asarray(block.run({})["draws"]).reshape(-1, 2)
+    # on every page: a normal with means 1 and -2 and standard deviations 1 and 3
+    assert draws.shape[0] >= 4000
+    scales = np.array([1.0, 3.0])
+    np.testing.assert_allclose((draws.mean(axis=0) - [1.0, -2.0]) / scales, 0.0, atol=0.15)
+    np.testing.assert_allclose(draws.std(axis=0) / scales, 1.0, atol=0.1)
+
+
+def test_architecture_has_the_rooms_of_the_code():
+    text = (pages.DOCS / "architecture.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\| `(\w+)` \| (.*?) ?\| ", text, re.MULTILINE)
+    found = {room: set(re.findall(r"`(\w+)`", imports)) for room, imports in lines}
+    # "" is the package itself
+    bridge = {
+        room: {name or "numpyro_fwd" for name in names} for room, names in BRIDGE_ROOMS.items()
+    }
+    assert found == ROOMS | bridge
+
+
+def test_files_named_on_the_pages_exist():
+    for page in ("architecture", "adding_a_sampler"):
+        text = (pages.DOCS / f"{page}.md").read_text(encoding="utf-8")
+        for name in re.findall(r"(?<![\w/])[a-z_]+(?:/[a-z_]+)+\.(?:py|md)\b", text):
+            is_example = "malta" in name or name.startswith("my_samplers")
+            folders = (ROOT, BRIDGE, ROOT.parent)
+            assert is_example or any((folder / name).exists() for folder in folders), name

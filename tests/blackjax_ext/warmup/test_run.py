@@ -70,7 +70,7 @@ def test_finds_start_step_size_and_metric(name, dense):
     assert parameters["inverse_mass_matrix"].shape == ((3, 3) if dense else (3,))
     draws, rates = run(algorithm, parameters | options, states)
     assert rates.mean() > rate - 0.12
-    # the trajectories of HMC turn back in a normal: its acceptance does not fall with the step alone
+    # HMC's trajectories turn back in a normal: acceptance does not fall with the step alone
     assert name == "hmc" or rates.mean() < rate + 0.12
     draws = np.asarray(draws).reshape(-1, 3)
     np.testing.assert_allclose((draws.mean(axis=0) - MEAN) / SD, 0.0, atol=0.3)

@@ -30,8 +30,10 @@ class Moved(NamedTuple):
 
     Attributes
     ----------
-    position, local
-        Where the particles are, (N, D), and what was evaluated there.
+    position
+        Where the particles are, flat, shape (N, D).
+    local
+        What was evaluated there.
     log_factors
         What the weights are to be multiplied by, shape (N,).
     acceptance_rate

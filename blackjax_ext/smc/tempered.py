@@ -38,10 +38,14 @@ class PriorAndLikelihood(NamedTuple):
 
     Attributes
     ----------
-    logprior, loglikelihood
-        Logarithms, shape (N,).
-    logprior_grad, loglikelihood_grad
-        Gradients, flat, shape (N, D); zero if the move needs none.
+    logprior
+        Log density of the prior, shape (N,).
+    loglikelihood
+        Log likelihood, shape (N,).
+    logprior_grad
+        Gradient of the former, flat, shape (N, D); zero if the move needs none.
+    loglikelihood_grad
+        Gradient of the latter, likewise.
     """
 
     logprior: Array

@@ -84,7 +84,7 @@ class LinearPredictor:
     kinds
         Families of the responses.
     num_rows
-        N.
+        Number of rows, N.
     """
 
     logprior: Callable[[ArrayTree], Array]
@@ -258,8 +258,10 @@ class Design(NamedTuple):
     ----------
     matrix
         A, shape (n, K, D).
-    eta, rows
-        Predictors and responses, as :attr:`LinearPredictor.read` gives them.
+    eta
+        Predictors, as :attr:`LinearPredictor.read` gives them.
+    rows
+        Responses, as it gives them.
     """
 
     matrix: Array
@@ -339,10 +341,14 @@ class Derivatives(NamedTuple):
 
     Attributes
     ----------
-    gradient, hessian
-        Of the rows alone, shapes (D,) and (D, D).
-    prior_gradient, prior_hessian
-        Of minus the log prior.
+    gradient
+        Gradient of the energy of the rows alone, shape (D,).
+    hessian
+        Their Hessian, shape (D, D).
+    prior_gradient
+        Gradient of minus the log prior, shape (D,).
+    prior_hessian
+        Its Hessian, shape (D, D).
     is_seen
         Whether any row's predictors depend on a coordinate, shape (D,).
     """

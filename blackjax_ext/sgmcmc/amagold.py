@@ -99,7 +99,7 @@ class AMAGOLDInfo(NamedTuple):
     Attributes
     ----------
     acceptance_rate
-        Acceptance probability, or an estimate of it where the test has no more.
+        Acceptance probability, or an estimate of it where the test has no exact one.
     is_accepted
         Whether the chain moved to the proposal.
     is_divergent

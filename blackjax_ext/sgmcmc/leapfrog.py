@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 
-AT_ONCE = 2**16  # as many random numbers of a trajectory are drawn before it
+AT_ONCE = 2**16  # a trajectory with fewer random numbers draws them before it starts
 
 
 class Phase(NamedTuple):

@@ -29,6 +29,8 @@ myst_heading_anchors = 3
 # The tests execute the notebooks; the pages show the outputs that are committed.
 nb_execution_mode = "off"
 
+# the docstrings say what a field is; its annotation would take ten lines
+napoleon_attr_annotations = False
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_google_docstring = False

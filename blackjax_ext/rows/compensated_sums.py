@@ -20,14 +20,16 @@ from blackjax_ext.rows.consecutive import at_chunk
 
 __all__ = ["Pair", "add", "as_pair", "collapse", "difference", "over_rows"]
 
-BUDGET = 2**25  # bytes of a chunk
-FEWEST = 256  # rows that are never divided
+BUDGET = 2**25  # bytes for the intermediate results of a chunk
+FEWEST = 256  # so few rows are never divided into chunks
 WIDTH = 128
 
 
 class Pair(NamedTuple):
     """A number, or an array of numbers, as the unevaluated sum of two floats.
 
+    Attributes
+    ----------
     high
         The number, rounded.
     low
@@ -71,7 +73,8 @@ def difference(a: Pair, b: Pair) -> Array:
 def collapse(terms: Pair) -> Pair:
     """Sum of a pair of arrays, shape (n,): columns of a table first, then along its last row.
 
-    Loops, because a chain of unrolled additions is fused, and what each reads is computed again.
+    Written as loops: a chain of unrolled additions would be fused, and what each of them reads
+    computed again.
     """
     num_terms = terms.high.shape[0]
     padding = -num_terms % WIDTH if num_terms > WIDTH else 0

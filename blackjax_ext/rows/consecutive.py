@@ -4,22 +4,38 @@ A function that indexes its data with the numbers of rows gathers them one by on
 processor several times as long as what most likelihoods then do with them. A pass over all data
 asks for consecutive rows, which are a slice. :func:`at_consecutive` traces the function and puts
 slices where it gathers the rows it was given.
+
+The trace is read through parts of JAX that may change between releases. Where one of them is
+missing or different the function is evaluated as it is, with its gathers: slower, and the same
+numbers.
 """
 
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
+
+if TYPE_CHECKING:
+    from jax.extend.core import Jaxpr, JaxprEqn
 
 __all__ = ["at_chunk", "at_consecutive"]
 
+# what a gather may say of itself; one that says more may mean something else
+GATHER_PARAMETERS = {
+    "dimension_numbers",
+    "fill_value",
+    "indices_are_sorted",
+    "mode",
+    "slice_sizes",
+    "unique_indices",
+}
+
 
 class Known(Enum):
-    """What a value of the program is known to be.
+    """What is known of a value in the program.
 
     ROWS are the rows, shape (n,); COLUMN the same, shape (n, 1); NEVER is false for each of them.
     """
@@ -34,7 +50,8 @@ def at_consecutive(
 ) -> Any:
     """``function(first + jnp.arange(length))``, by slices of what has at least `num_rows` rows.
 
-    Any other use of the row numbers, or of an array that is shorter, stays as it is.
+    Any other use of the row numbers, or of an array that is shorter, stays as it is. A program that
+    cannot be read is not changed at all.
 
     Parameters
     ----------
@@ -47,6 +64,15 @@ def at_consecutive(
     num_rows
         Number of all rows, N.
 
+    Returns
+    -------
+    What `function` returns.
+
+    Raises
+    ------
+    Exception
+        What `function` raises.
+
     Examples
     --------
     >>> import jax.numpy as jnp
@@ -56,13 +82,23 @@ def at_consecutive(
     [101.0, 122.0, 145.0]
     """
     rows = first + jnp.arange(length)
-    closed, shape = jax.make_jaxpr(function, return_shape=True)(rows)
+    has_failed = False
 
-    def sliced(operand):
-        return jax.lax.dynamic_slice_in_dim(operand, first, length)
+    def watched(rows):
+        nonlocal has_failed
+        try:
+            return function(rows)
+        except BaseException:
+            has_failed = True
+            raise
 
-    found, _ = interpret(closed.jaxpr, closed.consts, [rows], [Known.ROWS], sliced, num_rows)
-    return jax.tree.unflatten(jax.tree.structure(shape), found)
+    try:
+        return with_slices(watched, rows, first, num_rows)
+    except Exception:
+        # an error of the function is its own; any other one is of the reader
+        if has_failed:
+            raise
+    return function(rows)
 
 
 def at_chunk(
@@ -76,45 +112,68 @@ def at_chunk(
     return at_consecutive(lambda rows: visit(rows, rows >= i * length), first, length, num_rows)
 
 
+def with_slices(
+    function: Callable[[Array], Any], rows: Array, first: Array | int, num_rows: int
+) -> Any:
+    """``function(rows)`` for consecutive rows from `first` on, with slices in place of gathers.
+
+    Raises whatever comes of a program, or of a release of JAX, that cannot be read.
+    """
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(rows)
+
+    def sliced(operand):
+        return jax.lax.dynamic_slice_in_dim(operand, first, rows.shape[0])
+
+    results, _ = interpret(closed.jaxpr, closed.consts, [rows], [Known.ROWS], sliced, num_rows)
+    return jax.tree.unflatten(jax.tree.structure(shape), results)
+
+
 def interpret(
-    jaxpr: Jaxpr,
+    jaxpr: "Jaxpr",
     consts: list,
     inputs: list,
-    known: list[Known | None],
+    known_inputs: list[Known | None],
     sliced: Callable[[Array], Array],
     num_rows: int,
 ) -> tuple[list, list[Known | None]]:
-    """Results of a program and what is known of them."""
+    """Results of a program, and what is known of each of them."""
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
-    facts = dict(zip(jaxpr.invars, known, strict=True))
+    known = dict(zip(jaxpr.invars, known_inputs, strict=True))
 
-    def value(atom):
-        return atom.val if isinstance(atom, Literal) else values[atom]
+    def value_of(atom):
+        return atom.val if is_literal(atom) else values[atom]
 
-    def fact(atom):
-        return None if isinstance(atom, Literal) else facts.get(atom)
+    def known_of(atom):
+        return None if is_literal(atom) else known.get(atom)
 
     for equation in jaxpr.eqns:
-        arguments, told = (list(map(f, equation.invars)) for f in (value, fact))
-        inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit") else None
-        if inner is not None and any(told):
-            results, tell = interpret(inner.jaxpr, inner.consts, arguments, told, sliced, num_rows)
-        elif takes_rows(equation, told, num_rows):
-            results, tell = [sliced(arguments[0])], [None]
+        arguments = list(map(value_of, equation.invars))
+        known_arguments = list(map(known_of, equation.invars))
+        inner = equation.params["jaxpr"] if equation.primitive.name in ("jit", "pjit") else None
+        if inner is not None and any(known_arguments):
+            results, known_results = interpret(
+                inner.jaxpr, inner.consts, arguments, known_arguments, sliced, num_rows
+            )
+        elif takes_rows(equation, known_arguments, num_rows):
+            results, known_results = [sliced(arguments[0])], [None]
         else:
             results = evaluate(jaxpr, equation, arguments)
-            tell = [consequence(equation, told)] if len(results) == 1 else [None] * len(results)
+            known_results = [None] * len(results)
+            if len(results) == 1:
+                known_results = [known_result(equation, known_arguments)]
         values.update(zip(equation.outvars, results, strict=True))
-        facts.update(zip(equation.outvars, tell, strict=True))
-    return list(map(value, jaxpr.outvars)), list(map(fact, jaxpr.outvars))
+        known.update(zip(equation.outvars, known_results, strict=True))
+    return list(map(value_of, jaxpr.outvars)), list(map(known_of, jaxpr.outvars))
 
 
-def evaluate(jaxpr: Jaxpr, equation: JaxprEqn, arguments: list) -> list:
+def evaluate(jaxpr: "Jaxpr", equation: "JaxprEqn", arguments: list) -> list:
     """Results of one equation, as those of a program that has no other."""
+    from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
     given = {
         atom: argument
         for atom, argument in zip(equation.invars, arguments, strict=True)
-        if not isinstance(atom, Literal)
+        if not is_literal(atom)
     }
     alone = jaxpr.replace(
         constvars=[],
@@ -127,13 +186,14 @@ def evaluate(jaxpr: Jaxpr, equation: JaxprEqn, arguments: list) -> list:
     return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*given.values())
 
 
-def takes_rows(equation: JaxprEqn, known: list[Known | None], num_rows: int) -> bool:
+def takes_rows(equation: "JaxprEqn", known: list[Known | None], num_rows: int) -> bool:
     """Whether an equation is ``operand[rows]`` with an operand that has all of them."""
     if equation.primitive.name != "gather" or known[1] is not Known.COLUMN:
         return False
     shape, numbers = shape_of(equation.invars[0]), equation.params["dimension_numbers"]
     return (
         shape[0] >= num_rows
+        and set(equation.params) <= GATHER_PARAMETERS
         and numbers.collapsed_slice_dims == numbers.start_index_map == (0,)
         and numbers.offset_dims == tuple(range(1, len(shape)))
         and not numbers.operand_batching_dims
@@ -141,10 +201,11 @@ def takes_rows(equation: JaxprEqn, known: list[Known | None], num_rows: int) -> 
     )
 
 
-def consequence(equation: JaxprEqn, known: list[Known | None]) -> Known | None:
-    """What is known of the result: of the steps by which jax turns rows into indices, or nothing.
+def known_result(equation: "JaxprEqn", known: list[Known | None]) -> Known | None:
+    """What is known of the one result of an equation, from what is known of its arguments.
 
-    These count negative rows from the end, which no row here is, and add an axis.
+    Only the steps by which jax turns rows into indices tell anything: these count negative rows
+    from the end, which no row here is, and add an axis.
     """
     name, shape = equation.primitive.name, shape_of(equation.outvars[0])
     match name, known:
@@ -166,6 +227,13 @@ def shape_of(atom: Any) -> tuple[int, ...]:
     return atom.aval.shape
 
 
+def is_literal(atom: Any) -> bool:
+    """Whether an argument is a constant that is written into the program."""
+    from jax.extend.core import Literal
+
+    return isinstance(atom, Literal)
+
+
 def is_zero(atom: Any) -> bool:
     """Whether an argument is the number zero."""
-    return isinstance(atom, Literal) and jnp.shape(atom.val) == () and atom.val == 0
+    return is_literal(atom) and jnp.shape(atom.val) == () and atom.val == 0

@@ -24,6 +24,8 @@ MAX_DENSE = 1000  # beyond, a Hessian is a product with the full data instead of
 class Anchor(NamedTuple):
     """What a control variate knows of the full data: it must not depend on the chain.
 
+    Attributes
+    ----------
     position
         Where the energy is expanded, a pytree like the position; near the mode, for a small noise.
     gradient
@@ -128,7 +130,7 @@ def anchored(potential: StochasticPotential, anchor: Anchor, order: int) -> Stoc
 def anchored_gradient(
     order: int, energy: Callable, gradient: Callable, anchor: Anchor, x: ArrayTree, batch: Batch
 ) -> ArrayTree:
-    """The estimate at `x`, its expansion at the anchor exchanged for that of the full energy."""
+    """Gradient estimate at `x`, its expansion at the anchor replaced by that of the full energy."""
     check_fits(anchor.position, x)
     flat, unravel = ravel_pytree(x)
     a = ravel_pytree(anchor.position)[0]
@@ -164,29 +166,31 @@ def expanded(rows: Rows, anchor: Any) -> Rows:
 
     Cost: a term is evaluated at two places, with two directional derivatives at the anchor.
     """
-    return Rows(Partial(known, rows, anchor), Partial(remainders, rows, anchor), rows.num_rows)
+    return Rows(
+        Partial(known_remainder, rows, anchor), Partial(row_remainders, rows, anchor), rows.num_rows
+    )
 
 
-def known(rows: Rows, anchor: Any, x: ArrayTree) -> Array:
-    """What `rows` knows, its own expansion exchanged for that of the energy."""
+def known_remainder(rows: Rows, anchor: Any, x: ArrayTree) -> Array:
+    """Known part of `rows` less its own expansion and that of the energy at the anchor."""
     d = ravel_pytree(x)[0] - ravel_pytree(anchor.position)[0]
     energy = anchor.gradient @ d
     if anchor.hessian is not None:
         energy = energy + 0.5 * d @ (anchor.hessian @ d)
-    return remainder(rows.known, anchor, x) - energy
+    return function_remainder(rows.known, anchor, x) - energy
 
 
-def remainders(rows: Rows, anchor: Any, x: ArrayTree, indices: Array) -> Array:
-    """What the expansions of some rows leave of their terms."""
-    return remainder(partial(at, rows, indices), anchor, x)
+def row_remainders(rows: Rows, anchor: Any, x: ArrayTree, indices: Array) -> Array:
+    """Terms of some rows less their expansions at the anchor, shape (n,)."""
+    return function_remainder(partial(terms_at, rows, indices), anchor, x)
 
 
-def at(rows: Rows, indices: Array, x: ArrayTree) -> Array:
-    """Terms as a function of the position."""
+def terms_at(rows: Rows, indices: Array, x: ArrayTree) -> Array:
+    """Terms of some rows, with the position as the last argument."""
     return rows.terms(x, indices)
 
 
-def remainder(function: Callable[[ArrayTree], Array], anchor: Any, x: ArrayTree) -> Array:
+def function_remainder(function: Callable[[ArrayTree], Array], anchor: Any, x: ArrayTree) -> Array:
     """``function(x)`` less its expansion at the anchor, to the order that the anchor has."""
     a, unravel = ravel_pytree(anchor.position)
     d = ravel_pytree(x)[0] - a

@@ -73,7 +73,7 @@ def minibatch(
     if chunk_size is not None:
         check_count("chunk_size", chunk_size)
     functions = (logprior_fn, loglikelihood_fn)
-    terms = Partial(partial(row_terms, loglikelihood_fn), data)
+    terms = Partial(partial(row_loglikelihoods, loglikelihood_fn), data)
     return StochasticPotential(
         Partial(partial(posterior_energy, functions, num_rows, chunk_size), data),
         Partial(partial(draw_rows, num_rows, batch_size), data),
@@ -82,8 +82,10 @@ def minibatch(
     )
 
 
-def row_terms(loglikelihood_fn: Callable, data: ArrayTree, x: ArrayTree, indices: Array) -> Array:
-    """Log likelihoods of the rows with these indices."""
+def row_loglikelihoods(
+    loglikelihood_fn: Callable, data: ArrayTree, x: ArrayTree, indices: Array
+) -> Array:
+    """Log likelihoods of the rows with these indices, shape (n,)."""
     rows = jax.tree.map(lambda a: a[indices], data)
     return jax.vmap(loglikelihood_fn, (None, 0))(x, rows)
 
@@ -95,18 +97,18 @@ def posterior_energy(
     data: ArrayTree,
     x: ArrayTree,
 ) -> Pair:
-    """Minus log prior and minus log likelihood of all rows."""
+    """Minus the log prior and the log likelihoods of all rows, as a pair."""
     logprior_fn, loglikelihood_fn = functions
 
     def values_at(indices):
-        return -row_terms(loglikelihood_fn, data, x, indices)
+        return -row_loglikelihoods(loglikelihood_fn, data, x, indices)
 
     prior = -logprior_fn(x)
     return add(over_rows(values_at, num_rows, chunk_size, prior.dtype), prior)
 
 
 def draw_rows(num_rows: int, batch_size: int, data: ArrayTree, rng_key: PRNGKey) -> ArrayTree:
-    """Rows drawn with replacement: a draw without would cost a permutation of all of them."""
+    """Rows drawn with replacement: without it a permutation of all rows would have to be drawn."""
     indices = jax.random.randint(rng_key, (batch_size,), 0, num_rows)
     return jax.tree.map(lambda a: a[indices], data)
 

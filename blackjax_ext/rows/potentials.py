@@ -44,6 +44,8 @@ Batch: TypeAlias = Any
 class StochasticPotential(NamedTuple):
     """A potential energy and how its gradient is estimated.
 
+    Attributes
+    ----------
     potential
         ``potential(x)``, the exact energy U: minus the log density up to a constant, a scalar or a
         :class:`Pair` of a scalar and what its rounding left.
@@ -98,19 +100,19 @@ def gaussian_noise(logdensity_fn: Callable, scale: float) -> StochasticPotential
     """
     if scale != 0:
         check_positive("scale", scale)
-    energy = Partial(partial(negative, logdensity_fn))
+    energy = Partial(partial(negative_logdensity, logdensity_fn))
     return StochasticPotential(
-        energy, Partial(the_key), Partial(partial(noisy_gradient, scale), energy)
+        energy, Partial(key_as_batch), Partial(partial(noisy_gradient, scale), energy)
     )
 
 
-def negative(logdensity_fn: Callable, x: ArrayTree) -> Array:
-    """Potential energy of a log density."""
+def negative_logdensity(logdensity_fn: Callable, x: ArrayTree) -> Array:
+    """Potential energy at `x` of a log density."""
     return -logdensity_fn(x)
 
 
-def the_key(rng_key: PRNGKey) -> PRNGKey:
-    """A component that is drawn where the gradient is evaluated, whose shape it needs."""
+def key_as_batch(rng_key: PRNGKey) -> PRNGKey:
+    """The key as the random component: noise is drawn with it where its shape is known."""
     return rng_key
 
 
@@ -141,7 +143,7 @@ def exact(potential: StochasticPotential) -> StochasticPotential:
     """`potential` with its exact gradient, a full pass over the data, for its estimate."""
     energy = as_partial(potential.potential)
     gradient = Partial(partial(noisy_gradient, 0.0), energy)
-    return StochasticPotential(energy, Partial(the_key), gradient, potential.rows)
+    return StochasticPotential(energy, Partial(key_as_batch), gradient, potential.rows)
 
 
 def as_partial(function: Callable) -> Partial:

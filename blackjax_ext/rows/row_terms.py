@@ -1,4 +1,4 @@
-r"""A log density as a sum over rows, for what reads a few of them.
+r"""A log density as a sum over rows, for tests that read a few of them.
 
 Up to a constant,
 
@@ -28,6 +28,8 @@ __all__ = ["Rows", "change", "gain"]
 class Rows:
     """A log density, up to a constant, as a known part and a term for each row.
 
+    Attributes
+    ----------
     known
         ``known(x)``, a scalar that is computed without the rows: at first the log prior.
     terms

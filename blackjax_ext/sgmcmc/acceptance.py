@@ -35,8 +35,10 @@ __all__ = ["FULL_PASS", "Acceptance", "Verdict", "check_acceptance", "full_pass"
 
 
 class Verdict(NamedTuple):
-    """What a test says of a proposal.
+    """Outcome of a test.
 
+    Attributes
+    ----------
     is_accepted
         Whether the chain moves.
     acceptance_rate
@@ -44,7 +46,7 @@ class Verdict(NamedTuple):
     is_divergent
         Whether the proposal was rejected because something there was not finite.
     cache
-        What ``init`` would give at the proposal.
+        What ``Acceptance.init`` gives at the proposal.
     num_rows
         Rows that were read, a row that is read twice counting twice.
     """
@@ -59,6 +61,8 @@ class Verdict(NamedTuple):
 class Acceptance(NamedTuple):
     """A rule to accept or reject the end of a trajectory.
 
+    Attributes
+    ----------
     init
         ``init(potential, position)`` gives what the state keeps about its position, a pytree of
         arrays: the exact energy, or something small that is known without a pass over the data.
@@ -95,7 +99,7 @@ def read_all_rows(
     new_position: ArrayTree,
     rho: Array,
 ) -> Verdict:
-    """Metropolis-Hastings test with the exact energies."""
+    """Verdict of the Metropolis-Hastings test with the exact energies."""
     del old_position
     energy = energy_at(potential, new_position)
     log_ratio = difference(old_cache, energy) + rho
@@ -154,7 +158,7 @@ def read_few_rows(
     new_position: ArrayTree,
     rho: Array,
 ) -> Verdict:
-    """Factorised test by thinning."""
+    """Verdict of the test in factors, by thinning."""
     del potential
     found = thinning.decide(rng_key, expansion, old_position, old_cache, new_position, rho)
     return Verdict(

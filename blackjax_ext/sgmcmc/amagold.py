@@ -70,6 +70,8 @@ __all__ = ["AMAGOLDInfo", "AMAGOLDState", "as_top_level_api", "build_kernel", "i
 class AMAGOLDState(NamedTuple):
     """State of the chain.
 
+    Attributes
+    ----------
     position
         Pytree of arrays.
     momentum
@@ -94,8 +96,10 @@ class AMAGOLDState(NamedTuple):
 class AMAGOLDInfo(NamedTuple):
     """Facts about one transition.
 
+    Attributes
+    ----------
     acceptance_rate
-        Acceptance probability, or an estimate of it where the test knows no better.
+        Acceptance probability, or an estimate of it where the test has no exact one.
     is_accepted
         Whether the chain moved to the proposal.
     is_divergent

@@ -43,8 +43,10 @@ __all__ = ["barker_test", "sequential_test"]
 
 
 class Moments(NamedTuple):
-    """What is known of the differences of the rows.
+    """Moments of the differences of the rows that were read.
 
+    Attributes
+    ----------
     num_rows
         n, rows read.
     mean
@@ -113,7 +115,9 @@ def sequential_test(*, error: float = 0.01, batch_size: int = 500) -> Acceptance
     if not 0.0 < error < 0.5:
         raise ValueError(f"error must be between 0 and 1/2; got {error}.")
     check_batch(batch_size)
-    return Acceptance(Partial(nothing), Partial(partial(decide_in_turn, error, batch_size)))
+    return Acceptance(
+        Partial(keep_nothing), Partial(partial(decide_sequentially, error, batch_size))
+    )
 
 
 def barker_test(*, batch_size: int = 500) -> Acceptance:
@@ -163,7 +167,7 @@ def barker_test(*, batch_size: int = 500) -> Acceptance:
     True
     """
     check_batch(batch_size)
-    return Acceptance(Partial(nothing), Partial(partial(decide_by_barker, batch_size)))
+    return Acceptance(Partial(keep_nothing), Partial(partial(decide_by_barker, batch_size)))
 
 
 def check_batch(batch_size: int) -> None:
@@ -173,8 +177,8 @@ def check_batch(batch_size: int) -> None:
         raise ValueError(f"batch_size must be at least 2; got {batch_size}.")
 
 
-def nothing(potential: StochasticPotential, position: ArrayTree) -> tuple[()]:
-    """What these tests keep about a position, if there are rows at all."""
+def keep_nothing(potential: StochasticPotential, position: ArrayTree) -> tuple[()]:
+    """What these tests keep about a position; ValueError for a potential without rows."""
     del position
     rows_of(potential)
     return ()
@@ -191,7 +195,7 @@ def rows_of(potential: StochasticPotential) -> Rows:
     return potential.rows
 
 
-def decide_in_turn(
+def decide_sequentially(
     error: float,
     batch_size: int,
     rng_key: PRNGKey,
@@ -201,7 +205,7 @@ def decide_in_turn(
     new_position: ArrayTree,
     rho: Array,
 ) -> Verdict:
-    """Read rows until Student's t says on which side of the threshold their mean is."""
+    """Verdict once Student's t says on which side of the threshold the mean of all rows is."""
     key_accept, key_rows = jax.random.split(rng_key)
     rows = rows_of(potential)
     known = gain(rows, old_position, new_position) + rho
@@ -213,7 +217,7 @@ def decide_in_turn(
         t = jnp.abs(moments.mean - threshold) / deviation
         return (deviation > 0) & (student_tail(t, moments.num_rows - 1) >= error)
 
-    moments = read(key_rows, rows, old_position, new_position, batch_size, is_open)
+    moments = read_rows(key_rows, rows, old_position, new_position, batch_size, is_open)
     estimate = known + rows.num_rows * moments.mean
     is_divergent = ~jnp.isfinite(estimate)
     is_accepted = (moments.mean > threshold) & ~is_divergent
@@ -230,7 +234,7 @@ def decide_by_barker(
     new_position: ArrayTree,
     rho: Array,
 ) -> Verdict:
-    """Read rows until their noise fits into that of Barker's test."""
+    """Verdict once the noise of the rows read fits into that of Barker's test."""
     key_rows, key_noise, key_correction = jax.random.split(rng_key, 3)
     rows = rows_of(potential)
 
@@ -240,7 +244,7 @@ def decide_by_barker(
     def is_open(moments):
         return variance(moments) >= 1.0
 
-    moments = read(key_rows, rows, old_position, new_position, batch_size, is_open)
+    moments = read_rows(key_rows, rows, old_position, new_position, batch_size, is_open)
     known = gain(rows, old_position, new_position) + rho
     estimate = known + rows.num_rows * moments.mean
     missing = jnp.sqrt(jnp.maximum(1.0 - variance(moments), 0.0))
@@ -251,7 +255,7 @@ def decide_by_barker(
     return Verdict(is_accepted, rate, is_divergent, old_cache, moments.num_rows)
 
 
-def read(
+def read_rows(
     rng_key: PRNGKey,
     rows: Rows,
     old: ArrayTree,
@@ -259,7 +263,7 @@ def read(
     batch_size: int,
     is_open: Callable[[Moments], Array],
 ) -> Moments:
-    """Read rows in random order, batch by batch, while `is_open` and some are left."""
+    """Moments of rows read in random order, batch by batch, while `is_open` and some are left."""
     length = min(batch_size, rows.num_rows)
 
     def batch(moments):

@@ -62,12 +62,14 @@ __all__ = [
 ]
 
 
-AT_ONCE = 2**16  # random numbers of a trajectory
+AT_ONCE = 2**16  # a trajectory with fewer random numbers draws them before it starts
 
 
 class Phase(NamedTuple):
     """A point of a trajectory.
 
+    Attributes
+    ----------
     x
         Flat position, shape (D,).
     momentum

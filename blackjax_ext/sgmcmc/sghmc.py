@@ -40,6 +40,8 @@ __all__ = ["SGHMCInfo", "SGHMCState", "as_top_level_api", "build_kernel", "init"
 class SGHMCState(NamedTuple):
     """State of the chain.
 
+    Attributes
+    ----------
     position
         Pytree of arrays.
     momentum
@@ -58,6 +60,8 @@ class SGHMCState(NamedTuple):
 class SGHMCInfo(NamedTuple):
     """Facts about one transition.
 
+    Attributes
+    ----------
     acceptance_rate
         1, for there is no test, or 0 where a divergent step was undone.
     is_accepted
@@ -133,7 +137,7 @@ def build_kernel() -> Callable:
             resample_momentum=resample_momentum,
         )
         is_finite = jnp.isfinite(end.x).all() & jnp.isfinite(end.momentum).all()
-        # the momentum that led astray is not kept
+        # where it is not, the step is undone and the momentum turned
         x = jnp.where(is_finite, end.x, start.x)
         momentum = jnp.where(is_finite, end.momentum, -start.momentum)
         rate = is_finite.astype(x.dtype)

@@ -109,12 +109,12 @@ class Regression(NamedTuple):
     root: Array
 
     def centre(self, x: Array, p: Array) -> Array:
-        """What is left of `p`."""
+        """Residuals of `p`: what the regression on `x` does not explain."""
         return p - self.mean_p - (x - self.mean_x) @ self.slope
 
 
 def regression(x: Array, p: Array, weights: Array) -> Regression:
-    """Weighted regression of p on x, shrunk to a standard normal p; that alone for no weights."""
+    """Weighted regression of p on x, shrunk to a standard normal p: that alone without weights."""
     size = x.shape[1]
     count = 1.0 / jnp.maximum(jnp.sum(weights**2), jnp.finfo(x.dtype).tiny)
     prior, freedom = size + 1.0, jnp.maximum(count - 1.0, 0.0) * (jnp.sum(weights) > 0)

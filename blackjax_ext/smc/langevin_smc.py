@@ -64,7 +64,7 @@ from blackjax_ext.smc.moves import Moved, MoveFn, Unadjusted
 from blackjax_ext.smc.proposals import Differentiation
 from blackjax_ext.smc.sampler import Population
 from blackjax_ext.smc.tempered import (
-    Local,
+    PriorAndLikelihood,
     check_metric,
     metric_of,
     next_temperature,
@@ -85,6 +85,8 @@ __all__ = [
 class LangevinSMCState(NamedTuple):
     """State of the population.
 
+    Attributes
+    ----------
     position
         Particles: a pytree whose leaves lead with N.
     local
@@ -98,7 +100,7 @@ class LangevinSMCState(NamedTuple):
     """
 
     position: ArrayTree
-    local: Local
+    local: PriorAndLikelihood
     temperature: Array
     log_weights: Array
     log_evidence: Array
@@ -107,16 +109,19 @@ class LangevinSMCState(NamedTuple):
 class LangevinSMCInfo(NamedTuple):
     """Facts about one step.
 
+    Attributes
+    ----------
     acceptance_rate
         Mean over particles and moves of Metropolis' probability, or of the share of the effective
         sample size that an unadjusted move kept.
     is_accepted
         Which particles the last move moved, shape (N,), or fewer if waste-free.
     is_divergent
-        Whether what a particle would have moved to was no number, in any of the moves, same shape:
-        the proposal is rejected, or the particle loses its weight.
+        Whether any of the moves proposed a place where the density is not a number, same shape: it
+        is rejected, or the particle loses its weight.
     num_divergent
-        How often that was, and at how many particles the likelihood was none before.
+        How often that happened, plus the number of particles at which the likelihood was not a
+        number before the step.
     ess
         Effective sample size after the step.
     num_resampled
@@ -187,7 +192,7 @@ def build_kernel(
         return jax.lax.scan(once, population, jax.random.split(rng_key, num_moves))
 
     def move_and_keep(rng_key, population, target, step_size, metric):
-        """The same with few particles, of which every place on the way is kept."""
+        """The same for fewer particles, whose places on the way are all kept as particles."""
         key_resample, key_moves = jax.random.split(rng_key)
         num = check_division(population.log_weights.shape[0], num_moves + 1)
         first = sampler.resample(key_resample, population, resampling_fn, num)
@@ -222,7 +227,7 @@ def build_kernel(
         )
         x, local = population.particles
         new_state = LangevinSMCState(jax.vmap(unravel)(x), local, temperature, *population[1:])
-        return new_state, facts(population, moved, is_resampled, loglikelihood)
+        return new_state, info_of(population, moved, is_resampled, loglikelihood)
 
     return kernel
 
@@ -338,7 +343,7 @@ def anneal(
     state: LangevinSMCState,
     max_steps: int = 1000,
 ) -> tuple[LangevinSMCState, Array]:
-    """Step until the temperature is 1, at most `max_steps` times; the state and the steps taken."""
+    """State at temperature 1, or after `max_steps` steps, and the number of steps taken."""
 
     def goes_on(carry):
         state, i = carry
@@ -351,10 +356,10 @@ def anneal(
     return jax.lax.while_loop(goes_on, step, (state, jnp.zeros((), int)))
 
 
-def facts(
+def info_of(
     population: Population, moved: Moved, is_resampled: Array, loglikelihood: Array
 ) -> LangevinSMCInfo:
-    """What to tell about a step; `moved` and `is_resampled` lead with the moves."""
+    """Info of a step; `moved` and `is_resampled` lead with the moves."""
     return LangevinSMCInfo(
         jnp.mean(moved.acceptance_rate),
         moved.is_accepted[-1],

@@ -18,7 +18,7 @@ from blackjax_ext.metrics.factors import Factor
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
 from blackjax_ext.smc.proposals import MODES, Differentiation, leapfrog
 from blackjax_ext.smc.sampler import conditional_ess, guard
-from blackjax_ext.smc.tempered import Local, Tempered
+from blackjax_ext.smc.tempered import PriorAndLikelihood, Tempered
 
 __all__ = ["Metropolis", "MoveFn", "Moved", "Unadjusted"]
 
@@ -28,8 +28,12 @@ PROPOSALS = ("langevin", "random_walk")
 class Moved(NamedTuple):
     """Outcome of a move.
 
-    position, local
-        Where the particles are, (N, D), and what was evaluated there.
+    Attributes
+    ----------
+    position
+        Where the particles are, flat, shape (N, D).
+    local
+        What was evaluated there.
     log_factors
         What the weights are to be multiplied by, shape (N,).
     acceptance_rate
@@ -38,11 +42,11 @@ class Moved(NamedTuple):
     is_accepted
         Whether the particle moved, shape (N,).
     is_divergent
-        Whether what it would have moved to was not a number, shape (N,).
+        Whether the density is not a number where it would have moved, shape (N,).
     """
 
     position: Array
-    local: Local
+    local: PriorAndLikelihood
     log_factors: Array
     acceptance_rate: Array
     is_accepted: Array
@@ -50,7 +54,7 @@ class Moved(NamedTuple):
 
 
 class MoveFn(Protocol):
-    """A move, with the `differentiation` that what it evaluates needs."""
+    """A move, and by which kind of differentiation its target is to take gradients."""
 
     differentiation: Differentiation
 
@@ -58,7 +62,7 @@ class MoveFn(Protocol):
         self,
         rng_key: PRNGKey,
         position: Array,
-        local: Local,
+        local: PriorAndLikelihood,
         target: Tempered,
         step_size: Array | float,
         metric: Factor,
@@ -144,7 +148,7 @@ class Metropolis:
 
     def __call__(self, rng_key, position, local, target, step_size, metric, log_weights) -> Moved:
         """One Metropolis step of each particle."""
-        if not self.takes_factors:  # other packages know arrays
+        if not self.takes_factors:  # other packages take arrays only
             covariance = metric.inverse()
             metric = (
                 covariance if jnp.ndim(covariance) else jnp.full(position.shape[1:], covariance)

@@ -42,8 +42,8 @@ after resampling (:mod:`blackjax_ext.smc.offspring`). Memory: one gradient in :m
 particle.
 
 What goes wrong: the scaled likelihood of a small batch changes so much from step to step that a few
-particles take all weight, and nearly every step resamples. `ess` tells; larger batches and shorter
-steps help.
+particles take all weight, and nearly every step resamples. `ess` shows it; larger batches and
+shorter steps help.
 
 References: GOHSMC, the paper on gradient-based proposals for partial Bayesian networks; Z. Zhao et
 al. 2024, Feynman-Kac training of partial Bayesian neural networks.
@@ -75,7 +75,12 @@ from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
 from blackjax_ext.smc.offspring import evaluate_distinct
 from blackjax_ext.smc.proposals import leapfrog, leapfrog_step
 from blackjax_ext.smc.sampler import Population
-from blackjax_ext.smc.training import Local, check_optimizer, descend, target
+from blackjax_ext.smc.training import (
+    Evaluation,
+    build_evaluators,
+    check_optimizer,
+    update_parameters,
+)
 
 __all__ = [
     "OpenHorizonInfo",
@@ -91,6 +96,8 @@ PROPOSALS = ("langevin", "random_walk")
 class OpenHorizonState(NamedTuple):
     """State of the population and of the optimizer.
 
+    Attributes
+    ----------
     position
         Particles: a pytree whose leaves lead with their number.
     params
@@ -108,7 +115,7 @@ class OpenHorizonState(NamedTuple):
     position: ArrayTree
     params: ArrayTree
     opt_state: Any
-    local: Local
+    local: Evaluation
     log_weights: Array
     log_evidence: Array
 
@@ -116,6 +123,8 @@ class OpenHorizonState(NamedTuple):
 class OpenHorizonInfo(NamedTuple):
     """Facts about one step.
 
+    Attributes
+    ----------
     loss
         Weighted mean of the potential energy, before the update of the parameters.
     ess
@@ -127,9 +136,9 @@ class OpenHorizonInfo(NamedTuple):
     is_accepted
         Which particles moved to where they have a weight.
     is_divergent
-        Whether any particle met a number that is none.
+        Whether the weight of any particle was not a number.
     num_divergent
-        How many did.
+        Of how many particles it was not.
     """
 
     loss: Array
@@ -156,7 +165,7 @@ def init(
         position,
         params,
         optimizer.init(params),
-        Local(*jax.jit(jax.vmap(fn))(x)),
+        Evaluation(*jax.jit(jax.vmap(fn))(x)),
         log_weights,
         jnp.zeros((), x.dtype),
     )
@@ -198,7 +207,7 @@ def build_kernel(
         move = leapfrog_step(move, evaluate_both, drift, step_size, metric)
         if is_driven:
             return move
-        # a gradient that nobody reads is not computed
+        # a random walk does not use the gradient at its end, which is thus not computed
         return move._replace(local=move.local._replace(gradient=previous.gradient))
 
     def kernel(
@@ -219,19 +228,19 @@ def build_kernel(
         before, is_resampled = sampler.resample_below(
             key_resample, population, ess_threshold, resampling_fn
         )
-        evaluators = target(potential_fn, state.params, batch, unravel)
+        evaluators = build_evaluators(potential_fn, state.params, batch, unravel)
         move = move_on(key_move, before, evaluators, step_size, metric)
         log_factors = move.local.logdensity - before.particles[1].logdensity
         log_factors += weigh_back(move, before.log_weights)
         local = move.local._replace(slope=None)
         after = sampler.weigh(before._replace(particles=(move.position, local)), log_factors)
         weights = jnp.where(jnp.isfinite(local.logdensity), jnp.exp(after.log_weights), 0.0)
-        params, opt_state = descend(
+        params, opt_state = update_parameters(
             optimizer, weights, move.local.slope, state.params, state.opt_state
         )
         position = jax.vmap(unravel)(move.position)
         new_state = OpenHorizonState(position, params, opt_state, local, *after[1:])
-        return new_state, facts(before, after, log_factors, weights, is_resampled)
+        return new_state, info_of(before, after, log_factors, weights, is_resampled)
 
     return kernel
 
@@ -284,7 +293,7 @@ def as_top_level_api(
     ------
     ValueError, TypeError
         For a step size that is not positive, an unknown proposal or backward kernel, an optimizer
-        that is none of optax, a share outside [0, 1], a count below 1, or no particles.
+        that is not of optax, a share outside [0, 1], a count below 1, or no particles.
 
     Examples
     --------
@@ -322,10 +331,10 @@ def as_top_level_api(
     return SamplingAlgorithm(partial(init, optimizer=optimizer), step_fn)
 
 
-def facts(
+def info_of(
     before: Population, after: Population, log_factors: Array, weights: Array, is_resampled: Array
 ) -> OpenHorizonInfo:
-    """What to tell about a step."""
+    """Info of a step, from the population before and after it."""
     logdensity = after.particles[1].logdensity
     is_lost = jnp.isnan(log_factors) | jnp.isposinf(log_factors)
     return OpenHorizonInfo(

@@ -40,6 +40,8 @@ MODES = ("reverse", "forward", "none")
 class Move(NamedTuple):
     """Moves of N particles.
 
+    Attributes
+    ----------
     position
         Where they end, flat, shape (N, D).
     local

@@ -39,10 +39,10 @@ __all__ = [
     "ResamplingFn",
     "conditional_ess",
     "effective_sample_size",
+    "from_draws",
     "guard",
     "resample",
     "resample_below",
-    "start",
     "union",
     "weigh",
 ]
@@ -53,6 +53,8 @@ ResamplingFn: TypeAlias = Callable[[PRNGKey, Array, int], Array]
 class Population(NamedTuple):
     """Weighted particles.
 
+    Attributes
+    ----------
     particles
         Pytree whose leaves lead with N: positions, and what is known at them.
     log_weights
@@ -67,11 +69,11 @@ class Population(NamedTuple):
 
 
 def guard(log_weights: Array) -> Array:
-    """`log_weights` with -inf for what is no logarithm of a weight: NaN and +inf."""
+    """`log_weights` with -inf in place of NaN and +inf, which are no logarithms of weights."""
     return jnp.where(jnp.isnan(log_weights) | jnp.isposinf(log_weights), -jnp.inf, log_weights)
 
 
-def start(particles: ArrayTree, log_weights: Array) -> Population:
+def from_draws(particles: ArrayTree, log_weights: Array) -> Population:
     """Population of independent draws with importance weights, not normalized, of shape (N,)."""
     zeros = jnp.zeros_like(log_weights)
     uniform = zeros - jnp.log(log_weights.shape[0])
@@ -79,7 +81,7 @@ def start(particles: ArrayTree, log_weights: Array) -> Population:
 
 
 def weigh(population: Population, log_factors: Array) -> Population:
-    """Multiply the weights by factors, and the evidence by their weighted mean."""
+    """`population` with weights multiplied by factors, and the evidence by their weighted mean."""
     log_weights = guard(population.log_weights + guard(log_factors))
     total = jax.nn.logsumexp(log_weights)
     uniform = jnp.full_like(log_weights, -jnp.log(log_weights.shape[0]))
@@ -131,7 +133,10 @@ def resample(
 def resample_below(
     rng_key: PRNGKey, population: Population, ess_threshold: float, resampling_fn: ResamplingFn
 ) -> tuple[Population, Array]:
-    """Resample if the effective sample size is below `ess_threshold` times N; say whether."""
+    """`population`, resampled if its effective sample size is below `ess_threshold` times N.
+
+    The second value says whether it was.
+    """
     size = population.log_weights.shape[0]
     is_low = effective_sample_size(population.log_weights) < ess_threshold * size
     population = jax.lax.cond(

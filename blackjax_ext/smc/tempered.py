@@ -1,4 +1,4 @@
-r"""Prior times likelihood to the power of a temperature, and what particles tell of the next one.
+r"""Prior times likelihood to the power of a temperature, and the next temperature.
 
 The targets are :math:`\gamma_\lambda(x) = p(x) \ell(x)^\lambda`. Prior and likelihood are evaluated
 and differentiated apart, so that nothing is evaluated again when the temperature changes.
@@ -17,7 +17,7 @@ from blackjax_ext.smc import sampler
 from blackjax_ext.smc.proposals import Differentiation, value_and_gradient
 
 __all__ = [
-    "Local",
+    "PriorAndLikelihood",
     "Tempered",
     "check_metric",
     "heat",
@@ -33,13 +33,19 @@ PARTICLES = "particles"
 UNWEIGHTED_SHARE = 1e-3
 
 
-class Local(NamedTuple):
-    """What is evaluated at the particles, once.
+class PriorAndLikelihood(NamedTuple):
+    """Log prior and log likelihood at the particles, with their gradients.
 
-    logprior, loglikelihood
-        Logarithms, shape (N,).
-    logprior_grad, loglikelihood_grad
-        Gradients, flat, shape (N, D); zero if the move needs none.
+    Attributes
+    ----------
+    logprior
+        Log density of the prior, shape (N,).
+    loglikelihood
+        Log likelihood, shape (N,).
+    logprior_grad
+        Gradient of the former, flat, shape (N, D); zero if the move needs none.
+    loglikelihood_grad
+        Gradient of the latter, likewise.
     """
 
     logprior: Array
@@ -51,8 +57,10 @@ class Local(NamedTuple):
 class Tempered(NamedTuple):
     """Prior times likelihood to the power of a temperature.
 
+    Attributes
+    ----------
     evaluate
-        ``(N, D) -> Local``; the temperature does not enter.
+        ``(N, D) -> PriorAndLikelihood``; the temperature does not enter.
     temperature
         lambda, between 0 and 1.
     logdensity_fn
@@ -61,24 +69,24 @@ class Tempered(NamedTuple):
         From a flat position (D,) to a pytree.
     """
 
-    evaluate: Callable[[Array], Local]
+    evaluate: Callable[[Array], PriorAndLikelihood]
     temperature: Array
     logdensity_fn: Callable
     unravel: Callable
 
-    def logdensity(self, local: Local) -> Array:
+    def logdensity(self, local: PriorAndLikelihood) -> Array:
         """Log density, shape (N,)."""
         return heat(self.temperature, local.logprior, local.loglikelihood)
 
-    def gradient(self, local: Local) -> Array:
+    def gradient(self, local: PriorAndLikelihood) -> Array:
         """Its gradient, shape (N, D)."""
         return heat(self.temperature, local.logprior_grad, local.loglikelihood_grad)
 
 
 def heat(temperature: Array, prior: Array, likelihood: Array) -> Array:
-    """``prior + temperature * likelihood``, where 0 times infinity is 0."""
-    is_cold = temperature > 0
-    return jnp.where(is_cold, prior + temperature * likelihood, prior)
+    """``prior + temperature * likelihood``; `prior` at temperature 0, whatever the likelihood."""
+    is_warm = temperature > 0
+    return jnp.where(is_warm, prior + temperature * likelihood, prior)
 
 
 def tempered(
@@ -99,7 +107,7 @@ def tempered(
     def evaluate(x):
         logprior, logprior_grad = jax.vmap(flat(logprior_fn))(x)
         loglikelihood, loglikelihood_grad = jax.vmap(flat(loglikelihood_fn))(x)
-        return Local(logprior, loglikelihood, logprior_grad, loglikelihood_grad)
+        return PriorAndLikelihood(logprior, loglikelihood, logprior_grad, loglikelihood_grad)
 
     return Tempered(evaluate, temperature, logdensity_fn, unravel)
 
@@ -119,8 +127,8 @@ def next_temperature(
 ) -> Array:
     """The largest temperature whose conditional effective sample size is `tempering_ess` times N.
 
-    Bisection, of which the upper end counts: where the likelihood is zero for many particles no
-    temperature above 0 will do, and the smallest one tried then removes them.
+    Found by bisection, of which the upper end is taken: where the likelihood is zero for many
+    particles no temperature above 0 will do, and the smallest one tried then removes them.
     """
     goal = tempering_ess * log_weights.shape[0]
     left = 1.0 - temperature

@@ -1,4 +1,4 @@
-"""A target that depends on parameters, and the descent of the parameters by weighted particles."""
+"""A target that depends on parameters, and their update with weighted particles."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,43 +11,60 @@ from jax import Array
 
 from blackjax_ext.checks import check_scalar
 
-__all__ = ["Local", "check_optimizer", "descend", "target"]
+__all__ = ["Evaluation", "build_evaluators", "check_optimizer", "update_parameters"]
 
 
-class Local(NamedTuple):
-    """Log density of a target at the particles, (N,), its gradient, (N, D), and that in psi."""
+class Evaluation(NamedTuple):
+    """What is evaluated of a target at the particles.
+
+    Attributes
+    ----------
+    logdensity
+        Log density, shape (N,).
+    gradient
+        Its gradient in the position, flat, shape (N, D).
+    slope
+        Gradient of the potential energy in the parameters, a pytree like them whose leaves lead
+        with N; None where it was not evaluated.
+    """
 
     logdensity: Array
     gradient: Array
     slope: Any = None
 
 
-def target(potential_fn: Callable, params: ArrayTree, batch: Any, unravel: Callable):
-    """Evaluate the new target at particles: alone, and with its gradients in the parameters."""
+def build_evaluators(potential_fn: Callable, params: ArrayTree, batch: Any, unravel: Callable):
+    """Two functions that evaluate the new target at flat particles, (N, D).
+
+    The first leaves out the gradient in the parameters, the second has it.
+    """
 
     def potential(x, params):
         return check_scalar(potential_fn(params, unravel(x), batch))
 
     def evaluate(x):
         value, gradient = jax.vmap(jax.value_and_grad(potential), (0, None))(x, params)
-        return Local(-value, -gradient)
+        return Evaluation(-value, -gradient)
 
     def evaluate_both(x):
         both = jax.value_and_grad(potential, argnums=(0, 1))
         value, (gradient, slope) = jax.vmap(both, (0, None))(x, params)
-        return Local(-value, -gradient, slope)
+        return Evaluation(-value, -gradient, slope)
 
     return evaluate, evaluate_both
 
 
-def descend(
+def update_parameters(
     optimizer: optax.GradientTransformation,
     weights: Array,
     slopes: ArrayTree,
     params: ArrayTree,
     opt_state: Any,
 ) -> tuple[ArrayTree, Any]:
-    """Update the parameters with the weighted gradient; a particle without weight adds nothing."""
+    """Parameters and state of the optimizer after a step with the weighted gradient.
+
+    A particle without weight adds nothing, even where its gradient is not a number.
+    """
 
     def mean(leaf):
         shape = (-1,) + (1,) * (leaf.ndim - 1)

@@ -40,6 +40,8 @@ STEPS = 2.0**23
 class AliasTable(NamedTuple):
     """Columns of the table, and the law of its draws.
 
+    Attributes
+    ----------
     threshold
         q, a multiple of 2^-23 between 0 and 1, shape (N,), float32.
     alias

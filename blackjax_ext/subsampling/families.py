@@ -55,6 +55,8 @@ SKEWNESS = 1.0 / (6.0 * np.sqrt(3.0))
 class Kind:
     """The functions of a family, for one row. Hashable, so a static part of a program.
 
+    Attributes
+    ----------
     name
         What errors call it.
     loss
@@ -81,11 +83,11 @@ class Kind:
 class Family:
     """A kind of response, with its known parameters.
 
+    Attributes
+    ----------
     kind
         Its functions.
-
-    Parameters
-    ----------
+    parameters
         Known parameters by name, each a number or an array with a value per row, shape (N,).
     """
 

@@ -29,7 +29,6 @@ Summed over the rows, the expansions are one gradient and one Hessian. The prior
 one. Within the reach of its family it is the integral :math:`\int_0^1 \frac{(1-s)^k}{k!}
 \frac{d^{k+1}}{ds^{k+1}} \phi_i(a_i + s t_i)\, ds` by a Gauss-Legendre rule of five points, and the
 difference beyond, where it is large.
-
 """
 
 from collections.abc import Callable
@@ -59,8 +58,8 @@ __all__ = [
     "designs",
     "energy",
     "linear_predictor",
+    "loss_remainder",
     "over_chunks",
-    "remainder",
 ]
 
 MAX_ENTRIES = 2**23  # in the designs of a chunk of rows
@@ -74,6 +73,8 @@ NODES, WEIGHTS = 0.5 + 0.5 * NODES, 0.5 * WEIGHTS  # on (0, 1)
 class LinearPredictor:
     """A posterior of the kind above; see :func:`linear_predictor`.
 
+    Attributes
+    ----------
     logprior
         Log density of everything that is not a row: pytree to scalar.
     read
@@ -83,7 +84,7 @@ class LinearPredictor:
     kinds
         Families of the responses.
     num_rows
-        N.
+        Number of rows, N.
     """
 
     logprior: Callable[[ArrayTree], Array]
@@ -119,11 +120,11 @@ class LinearPredictor:
 class Responses(NamedTuple):
     """Responses of one kind, of rows that have m of them.
 
+    Attributes
+    ----------
     y
         Values, shape (n, m).
-
-    Parameters
-    ----------
+    parameters
         Known parameters of the family by name, shapes (n, m).
     weight
         What their log likelihoods are multiplied by, shape (n, m).
@@ -217,16 +218,16 @@ def read_data(
     """Predictors and responses of some rows of arrays."""
     rows = jax.tree.map(lambda a: a[indices], covariates)
     eta = jax.vmap(lambda row: jnp.atleast_1d(predict_fn(x, row)))(rows)
-    known = {
+    of_rows = {
         name: (value[indices] if value.ndim else jnp.broadcast_to(value, indices.shape))[:, None]
         for name, value in parameters.items()
     }
     weight = jnp.ones((*indices.shape, 1), eta.dtype)
-    return (eta[:, None],), (Responses(responses[indices][:, None], known, weight),)
+    return (eta[:, None],), (Responses(responses[indices][:, None], of_rows, weight),)
 
 
-def remainder(posterior: LinearPredictor, order: int, eta: Any, t: Any, row: Any) -> Array:
-    """What the expansion of order `order` at the predictors `eta` leaves of a row's loss.
+def loss_remainder(posterior: LinearPredictor, order: int, eta: Any, t: Any, row: Any) -> Array:
+    """Loss of a row less its expansion of order `order` at the predictors `eta`.
 
     `t` is the change of the predictors. Cost: a dozen evaluations of the loss.
     """
@@ -253,10 +254,14 @@ def remainder(posterior: LinearPredictor, order: int, eta: Any, t: Any, row: Any
 class Design(NamedTuple):
     """Rows with their Jacobians.
 
+    Attributes
+    ----------
     matrix
         A, shape (n, K, D).
-    eta, rows
-        Predictors and responses, as :attr:`LinearPredictor.read` gives them.
+    eta
+        Predictors, as :attr:`LinearPredictor.read` gives them.
+    rows
+        Responses, as it gives them.
     """
 
     matrix: Array
@@ -265,7 +270,7 @@ class Design(NamedTuple):
 
 
 def designs(posterior: LinearPredictor, position: ArrayTree, indices: Array) -> Design:
-    """Jacobians of the predictors of some rows at `position`, by K reverse passes for each row."""
+    """Some rows at `position` with the Jacobians of their predictors, by K reverse passes each."""
     x, unravel = ravel_pytree(position)
 
     def predictors(x, i):
@@ -334,10 +339,16 @@ def energy(posterior: LinearPredictor, position: ArrayTree) -> Pair:
 class Derivatives(NamedTuple):
     """Derivatives of the energy at a position.
 
-    gradient, hessian
-        Of the rows alone, shapes (D,) and (D, D).
-    prior_gradient, prior_hessian
-        Of minus the log prior.
+    Attributes
+    ----------
+    gradient
+        Gradient of the energy of the rows alone, shape (D,).
+    hessian
+        Their Hessian, shape (D, D).
+    prior_gradient
+        Gradient of minus the log prior, shape (D,).
+    prior_hessian
+        Its Hessian, shape (D, D).
     is_seen
         Whether any row's predictors depend on a coordinate, shape (D,).
     """

@@ -82,9 +82,9 @@ from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
 from blackjax_ext.rows.consecutive import at_chunk
 from blackjax_ext.subsampling import alias_table
 from blackjax_ext.subsampling.expansion import Expansion, surrogate, whitened
-from blackjax_ext.subsampling.predictors import remainder
+from blackjax_ext.subsampling.predictors import loss_remainder
 
-__all__ = ["Decision", "decide", "reach", "remainders"]
+__all__ = ["Decision", "decide", "loss_remainders", "reach"]
 
 LANES = 32  # rows at once
 PIECE = 20.0  # events expected of a piece of the time, so that the lanes rarely run out
@@ -93,7 +93,7 @@ MAX_PASSES = 1.0  # expected events, in passes over the rows, beyond which all r
 
 
 class Decision(NamedTuple):
-    """What the test says; see :class:`blackjax_ext.sgmcmc.acceptance.Verdict`."""
+    """Outcome of the test; see :class:`blackjax_ext.sgmcmc.acceptance.Verdict`."""
 
     is_accepted: Array
     acceptance_rate: Array
@@ -105,6 +105,8 @@ class Decision(NamedTuple):
 class Move(NamedTuple):
     """A proposal, as the rows see it.
 
+    Attributes
+    ----------
     steps
         x - a of both ends, old and new, shape (2, D).
     reach
@@ -118,6 +120,8 @@ class Move(NamedTuple):
 class Events(NamedTuple):
     """A Poisson process while it runs.
 
+    Attributes
+    ----------
     piece
         Piece of the time that it is in.
     time
@@ -148,7 +152,7 @@ def decide(
     new_position: ArrayTree,
     rho: Array,
 ) -> Decision:
-    """Accept or reject. Cost: D^2, one log prior, and the rows of the events."""
+    """Whether to accept. Cost: D^2, one log prior, and the rows of the events."""
     key_accept, key_events = jax.random.split(rng_key)
     new_surrogate = surrogate(expansion, new_position)
     (old_d, old_w), (new_d, new_w) = (whitened(expansion, x) for x in (old_position, new_position))
@@ -179,10 +183,10 @@ def reach(old: Array, new: Array, order: int) -> Array:
     return jnp.minimum(apart, jnp.linalg.norm(new - old) * path)
 
 
-def remainders(expansion: Expansion, steps: Array, indices: Array) -> Array:
-    """Remainders of some rows at a + each of the `steps`, shape (S, D); shape (S, n).
+def loss_remainders(expansion: Expansion, steps: Array, indices: Array) -> Array:
+    """Remainders of the losses of some rows at the anchor plus each of the `steps`, shape (S, n).
 
-    Cost: the rows are read once, their predictors S + 1 times.
+    `steps` has the shape (S, D). Cost: the rows are read once, their predictors S + 1 times.
     """
     posterior = expansion.posterior
     assert posterior is not None
@@ -193,11 +197,11 @@ def remainders(expansion: Expansion, steps: Array, indices: Array) -> Array:
 
     eta, changes, rows = jax.linearize(read, a, has_aux=True)
 
-    def at(step):
-        of_row = lambda e, t, row: remainder(posterior, expansion.order, e, t, row)  # noqa: E731
+    def remainders_at(step):
+        of_row = lambda e, t, row: loss_remainder(posterior, expansion.order, e, t, row)  # noqa: E731
         return jax.vmap(of_row)(eta, changes(step), rows)
 
-    return jax.vmap(at)(steps)
+    return jax.vmap(remainders_at)(steps)
 
 
 def thin(rng_key: PRNGKey, expansion: Expansion, move: Move, is_on: Array) -> Events:
@@ -215,7 +219,7 @@ def thin(rng_key: PRNGKey, expansion: Expansion, move: Move, is_on: Array) -> Ev
         times = events.time + jnp.cumsum(gaps)
         is_event = times < length
         rows = alias_table.draw(keys[1], expansion.table, (LANES,))
-        old, new = remainders(expansion, move.steps, rows)
+        old, new = loss_remainders(expansion, move.steps, rows)
         veto = (new - old) / (expansion.bound[rows] * move.reach)
         is_veto = jax.random.uniform(keys[2], (LANES,), move.reach.dtype) < veto
         # time has no memory: what comes after the end of a piece is drawn anew
@@ -246,7 +250,7 @@ def change_of_all(expansion: Expansion, move: Move, is_on: Array) -> Array:
         i, sum = carry
 
         def change_of(indices, is_new):
-            old, new = remainders(expansion, move.steps, indices)
+            old, new = loss_remainders(expansion, move.steps, indices)
             return jnp.where(is_new, new - old, 0.0)
 
         return i + 1, add(sum, jnp.sum(at_chunk(change_of, i, length, num_rows)))

@@ -13,7 +13,7 @@ from blackjax_ext.smc import langevin_smc, sampler
 from blackjax_ext.smc.l_kernels import LKernel
 from blackjax_ext.smc.moves import Unadjusted
 from blackjax_ext.smc.open_horizon import OpenHorizonInfo, OpenHorizonState
-from blackjax_ext.smc.training import Local, descend, target
+from blackjax_ext.smc.training import Evaluation, build_evaluators, update_parameters
 from numpyro_fwd.partial_bayes.open_horizon import GOHSMC
 
 __all__ = ["SGSMC"]
@@ -59,11 +59,15 @@ class SGSMC(GOHSMC):
         z = view.draw(params, key_prior, self.num_particles, args, kwargs)
         state, infos = self._anneal(key_moves, z, view.split_fn(params, key_batch, args, kwargs))
         x, unravel = sampler.ravel(state.position)
-        evaluate_both = target(self._potential_fn(args, kwargs), params, key_batch, unravel)[1]
-        local: Local = evaluate_both(x)
+        evaluate_both = build_evaluators(
+            self._potential_fn(args, kwargs), params, key_batch, unravel
+        )[1]
+        local: Evaluation = evaluate_both(x)
         population = sampler.Population((x, local), state.log_weights, state.log_evidence)
         weights = jnp.where(jnp.isfinite(local.logdensity), jnp.exp(state.log_weights), 0.0)
-        params, opt_state = descend(self.optim, weights, local.slope, params, inner.opt_state)
+        params, opt_state = update_parameters(
+            self.optim, weights, local.slope, params, inner.opt_state
+        )
         new = OpenHorizonState(
             state.position, params, opt_state, local._replace(slope=None), *population[1:]
         )

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.laws import steps
-from tests.laws.samplers import ROWS
+from tests.laws.samplers import CASES
 from tests.laws.targets import LOOP
 
 
@@ -46,48 +46,48 @@ class Counts(dict):
         return slope(x, direction)
 
 
-def costs_what_it_says(row):
+def costs_what_it_says(case):
     """The calls of the density in one step, and the highest order of derivative taken of it."""
     counts = Counts()
-    sampler = ROWS[row].on(counts.density)
-    state = sampler.init(jnp.zeros(3), jax.random.key(0) if ROWS[row].keyed else None)
+    sampler = CASES[case].on(counts.density)
+    state = sampler.init(jnp.zeros(3), jax.random.key(0) if CASES[case].keyed else None)
     counts.update(evaluations=0, order=0)
     jax.make_jaxpr(sampler.step)(jax.random.key(1), state)
-    evaluations, order = ROWS[row].costs
+    evaluations, order = CASES[case].costs
     # transposition hides the rules that count orders: in reverse mode the calls are counted alone
-    found = counts["evaluations"], counts["order"] if ROWS[row].forward_only else order
-    assert found == (evaluations, order), f"cost: {row} has {found} (evaluations, order)"
+    found = counts["evaluations"], counts["order"] if CASES[case].forward_only else order
+    assert found == (evaluations, order), f"cost: {case} has {found} (evaluations, order)"
 
 
-def shares_the_primal(row):
+def shares_the_primal(case):
     """The number of exponentials in the program of a step: one primal for all tangents."""
-    sampler = ROWS[row].on(lambda x: -jnp.sum(jnp.exp(x)))
-    state = sampler.init(jnp.zeros(3), jax.random.key(0) if ROWS[row].keyed else None)
+    sampler = CASES[case].on(lambda x: -jnp.sum(jnp.exp(x)))
+    state = sampler.init(jnp.zeros(3), jax.random.key(0) if CASES[case].keyed else None)
     program = str(jax.make_jaxpr(sampler.step)(jax.random.key(1), state))
     batched = [line for line in program.splitlines() if " = exp " in line and "[2,3]" in line]
-    assert not batched, f"cost: {row} evaluates the density once for each tangent"
+    assert not batched, f"cost: {case} evaluates the density once for each tangent"
 
 
-def samples_without_reverse_mode(row, num_steps=50):
+def samples_without_reverse_mode(case, num_steps=50):
     """A density on which ``jax.grad`` raises is sampled."""
-    sampler = ROWS[row].build(LOOP, jnp.float32)
-    state = sampler.init(jnp.zeros(3), jax.random.key(2) if ROWS[row].keyed else None)
+    sampler = CASES[case].build(LOOP, jnp.float32)
+    state = sampler.init(jnp.zeros(3), jax.random.key(2) if CASES[case].keyed else None)
     states, info = steps.run(sampler, state, num_steps)
     assert 0.2 < np.mean(info.acceptance_rate) < 0.95
     assert len(np.unique(states.position[:, 0])) > num_steps / 5
     assert not np.any(info.is_divergent)
 
 
-def calls_reverse_mode(row):
+def calls_reverse_mode(case):
     """A sampler that has no step size for the density without reverse mode has a reason."""
-    sampler = ROWS[row].on(LOOP.logdensity)
+    sampler = CASES[case].on(LOOP.logdensity)
 
     def chain(key):
-        return sampler.step(key, sampler.init(jnp.zeros(3), key if ROWS[row].keyed else None))
+        return sampler.step(key, sampler.init(jnp.zeros(3), key if CASES[case].keyed else None))
 
     try:
         jax.make_jaxpr(chain)(jax.random.key(3))
     except ValueError as error:
         assert "Reverse-mode differentiation does not work" in str(error)
     else:
-        raise AssertionError(f"{row} needs no reverse mode: give it a step size for the loop")
+        raise AssertionError(f"{case} needs no reverse mode: give it a step size for the loop")

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.stats
 from jax.flatten_util import ravel_pytree
 
-from tests.laws.samplers import ROWS
+from tests.laws.samplers import CASES
 from tests.laws.targets import TARGETS
 
 
@@ -38,16 +38,16 @@ class Outcome(NamedTuple):
     moved: float
 
 
-def simulate(row: str, target: str, size: Size) -> Outcome:
+def simulate(case: str, target: str, size: Size) -> Outcome:
     """Run the sampler from exact draws of the target."""
-    target, row = TARGETS[target], ROWS[row]
-    sampler = row.build(target)
+    target, case = TARGETS[target], CASES[case]
+    sampler = case.build(target)
     starts = target.draw(np.random.default_rng(20), size.num_chains)
     starts = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), starts)
 
     def chain(start, rng_key):
         key_init, key_steps = jax.random.split(rng_key)
-        state = sampler.init(start, key_init) if row.keyed else sampler.init(start)
+        state = sampler.init(start, key_init) if case.keyed else sampler.init(start)
 
         def one_step(state, key):
             state, info = sampler.step(key, state)
@@ -110,10 +110,10 @@ def power(outcome: Outcome) -> None:
     assert correlation < 0.95, f"movement: correlation with the start is {correlation:.3f}"
 
 
-def invariance(row: str, target: str, size: Size) -> Outcome:
+def invariance(case: str, target: str, size: Size) -> Outcome:
     """Raise unless chains that start in equilibrium are still there; return what happened."""
-    outcome = simulate(row, target, size)
-    assert not np.isnan(outcome.end).any(), f"invariance: {row} on {target} makes NaN"
+    outcome = simulate(case, target, size)
+    assert not np.isnan(outcome.end).any(), f"invariance: {case} on {target} makes NaN"
     smallest = min(*uniformity(outcome.end), *changes(outcome.start, outcome.end))
-    assert smallest > LEVEL, f"invariance: {row} on {target} has p = {smallest:.2g}"
+    assert smallest > LEVEL, f"invariance: {case} on {target} has p = {smallest:.2g}"
     return outcome

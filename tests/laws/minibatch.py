@@ -67,7 +67,7 @@ def anchored(order):
     return potentials.control_variate(plain(), jnp.asarray(ANCHOR), order=order)
 
 
-class Row(NamedTuple):
+class Case(NamedTuple):
     """One configuration of one sampler.
 
     algorithm
@@ -109,20 +109,20 @@ class Row(NamedTuple):
 FRESH = {"num_integration_steps": 3, "friction": 0.5}
 PERSISTENT = FRESH | {"resample_momentum": False}
 
-ROWS = {
-    "fresh": Row("amagold", POSTERIOR, plain, 0.5, FRESH),
-    "fresh_dense": Row("amagold", POSTERIOR, plain, 0.6, FRESH, dense=True),
-    "persistent": Row("amagold", POSTERIOR, plain, 0.5, PERSISTENT),
-    "first_order": Row("amagold", POSTERIOR, partial(anchored, 1), 0.7, FRESH),
-    "second_order": Row("amagold", POSTERIOR, partial(anchored, 2), 0.85, PERSISTENT, dense=True),
-    "noise": Row(
+CASES = {
+    "fresh": Case("amagold", POSTERIOR, plain, 0.5, FRESH),
+    "fresh_dense": Case("amagold", POSTERIOR, plain, 0.6, FRESH, dense=True),
+    "persistent": Case("amagold", POSTERIOR, plain, 0.5, PERSISTENT),
+    "first_order": Case("amagold", POSTERIOR, partial(anchored, 1), 0.7, FRESH),
+    "second_order": Case("amagold", POSTERIOR, partial(anchored, 2), 0.85, PERSISTENT, dense=True),
+    "noise": Case(
         "amagold",
         LOG_GAMMA,
         partial(potentials.gaussian_noise, LOG_GAMMA.logdensity, 1.0),
         0.5,
         PERSISTENT,
     ),
-    "tree": Row(
+    "tree": Case(
         "amagold",
         NORMAL,
         partial(potentials.gaussian_noise, NORMAL.logdensity, 1.0),
@@ -130,29 +130,29 @@ ROWS = {
         FRESH,
         dense=True,
     ),
-    "sequential": Row(
+    "sequential": Case(
         "amagold",
         POSTERIOR,
         partial(anchored, 2),
         0.7,
         FRESH | {"acceptance": minibatch_tests.sequential_test(error=1e-4, batch_size=6)},
     ),
-    "barker": Row(
+    "barker": Case(
         "amagold",
         POSTERIOR,
         partial(anchored, 1),
         0.7,
         PERSISTENT | {"acceptance": minibatch_tests.barker_test(batch_size=12)},
     ),
-    "l2mc": Row("l2mc", POSTERIOR, plain, 0.8, PERSISTENT),
+    "l2mc": Case("l2mc", POSTERIOR, plain, 0.8, PERSISTENT),
 }
-BIASED = Row("sghmc", POSTERIOR, plain, 0.5, PERSISTENT)
+BIASED = Case("sghmc", POSTERIOR, plain, 0.5, PERSISTENT)
 
 
-def simulate(row: Row, size: Size) -> Outcome:
+def simulate(case: Case, size: Size) -> Outcome:
     """Run the sampler from exact draws of position and momentum."""
-    sampler = row.build()
-    starts = row.target.draw(np.random.default_rng(31), size.num_chains)
+    sampler = case.build()
+    starts = case.target.draw(np.random.default_rng(31), size.num_chains)
     starts = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), starts)
 
     def chain(start, rng_key):
@@ -173,15 +173,15 @@ def simulate(row: Row, size: Size) -> Outcome:
     moved = np.mean(np.any(flat(first[0]) != flat(last[0]), axis=1))
     with np.errstate(all="ignore"):  # a broken sampler may leave the range of floats
         both = [
-            np.hstack([row.target.uniforms(flat(x)), scipy.stats.norm.cdf(flat(r))])
+            np.hstack([case.target.uniforms(flat(x)), scipy.stats.norm.cdf(flat(r))])
             for x, r in (first, last)
         ]
     return Outcome(*both, float(np.mean(acceptance)), float(moved))
 
 
-def invariance(row: Row, size: Size) -> Outcome:
+def invariance(case: Case, size: Size) -> Outcome:
     """Raise unless position and momentum stay in equilibrium; return what happened."""
-    outcome = simulate(row, size)
+    outcome = simulate(case, size)
     assert not np.isnan(outcome.end).any(), "invariance: NaN"
     smallest = min(*laws.uniformity(outcome.end), *laws.changes(outcome.start, outcome.end))
     assert smallest > laws.LEVEL, f"invariance: p = {smallest:.2g}"

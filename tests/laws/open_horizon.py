@@ -16,7 +16,7 @@ NUM_RUNS, NUM_PARTICLES = 20_000, 8
 BATCHES = jnp.array([[1.0, 0.3], [-0.4, 1.2], [0.8, 2.0]])
 DRIFT = 0.4
 
-ROWS: dict[str, dict] = {
+CASES: dict[str, dict] = {
     "guided": {"step_size": 0.4},
     "unguided": {"step_size": 0.4, "guided": False},
     "literal": {"step_size": 0.35, "l_kernel": "random_walk"},
@@ -62,7 +62,7 @@ def functions(x):
 
 def simulate(name: str) -> Outcome:
     """Many runs through the batches."""
-    arguments = {"ess_threshold": 0.7} | ROWS[name]
+    arguments = {"ess_threshold": 0.7} | CASES[name]
     smc = blackjax_ext.open_horizon_smc(potential, drifting(), **arguments)
 
     def run(rng_key):

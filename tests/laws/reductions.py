@@ -13,7 +13,7 @@ import blackjax_ext
 from blackjax_ext import metrics, schedules
 from tests.laws import steps
 from tests.laws.laws import LEVEL
-from tests.laws.samplers import ROWS, information
+from tests.laws.samplers import CASES, information
 from tests.laws.targets import FUNNEL
 
 START = np.array([0.4, -0.7, 1.1, 0.3])
@@ -123,15 +123,15 @@ def random_walk_is_blackjax_random_walk(step_size=0.5):
     same_chain((ours, START), (without_key, START))
 
 
-def preconditioner_is_whitening(row, diagonal=False):
+def preconditioner_is_whitening(case, diagonal=False):
     """A preconditioner L L^T on x is the identity on L^-1 x."""
     covariance = np.diag(np.diag(COVARIANCE)) if diagonal else COVARIANCE
     root = jnp.asarray(np.linalg.cholesky(covariance))
     metric = jnp.diag(covariance) if diagonal else jnp.asarray(covariance)
-    on_x = ROWS[row].on(FUNNEL.logdensity, 0.7, metric)
-    on_theta = ROWS[row].on(lambda theta: FUNNEL.logdensity(root @ theta), 0.7)
+    on_x = CASES[case].on(FUNNEL.logdensity, 0.7, metric)
+    on_theta = CASES[case].on(lambda theta: FUNNEL.logdensity(root @ theta), 0.7)
     start = np.linalg.solve(root, START)
-    same_chain((on_x, START), (on_theta, start), ROWS[row].keyed, lambda theta: theta @ root.T)
+    same_chain((on_x, START), (on_theta, start), CASES[case].keyed, lambda theta: theta @ root.T)
 
 
 def unit_curvature_is_no_curvature(curved, plain, arguments):

@@ -1,4 +1,4 @@
-"""The table of samplers: one row for each configuration that has to obey the laws."""
+"""The table of samplers: one case for each configuration that has to obey the laws."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from blackjax_ext import metrics, schedules
 from tests.laws.targets import TARGETS, Target
 
 
-class Row(NamedTuple):
+class Case(NamedTuple):
     """One configuration of one sampler.
 
     algorithm
@@ -48,12 +48,12 @@ class Row(NamedTuple):
         return self.step_sizes.get("loop") is not None
 
     def build(self, target: Target, dtype=None):
-        """Make the sampler of this row for `target`."""
+        """Make the sampler of this case for `target`."""
         metric = jnp.asarray(target.covariance, dtype or jnp.float32) if self.dense else None
         return self.on(target.logdensity, self.step_sizes[target.name], metric)
 
     def on(self, logdensity_fn, step_size=0.5, inverse_mass_matrix=None):
-        """Make the sampler of this row for any density."""
+        """Make the sampler of this case for any density."""
         is_name = isinstance(self.algorithm, str)
         make = getattr(blackjax_ext, self.algorithm) if is_name else self.algorithm
         sampler = make(logdensity_fn, step_size, inverse_mass_matrix, **self.arguments)
@@ -69,7 +69,7 @@ class Row(NamedTuple):
 
 
 def steps(log_gamma, funnel, normal, loop=None):
-    """Name the step sizes of a row."""
+    """Name the step sizes of a case."""
     return {"log_gamma": log_gamma, "funnel": funnel, "normal": normal, "loop": loop}
 
 
@@ -93,61 +93,63 @@ HALF = {"schedule": schedules.geometric(0.5)}
 CACHED = ("cached",)
 LEARNED = ("covariance", "mean")
 
-ROWS = {
-    "random_walk": Row("random_walk", {}, steps(0.75, 0.54, 0.69, 0.81), costs=(1, 0)),
-    "random_walk_dense": Row(
+CASES = {
+    "random_walk": Case("random_walk", {}, steps(0.75, 0.54, 0.69, 0.81), costs=(1, 0)),
+    "random_walk_dense": Case(
         "random_walk", {}, steps(0.66, 0.53, 0.77, 0.67), dense=True, costs=(1, 0)
     ),
-    "mala": Row("mala", {}, steps(1.2, 0.89, 1.1, None)),
-    "mala_dense": Row("mala", {}, steps(1.1, 0.87, 1.5, None), dense=True),
-    "fmala": Row("fmala", {}, steps(0.92, 0.61, 0.83, 0.97)),
-    "fmala_sphere": Row("fmala", SPHERE, steps(0.93, 0.62, 0.84, 0.98)),
-    "fmala_pair": Row("fmala", PAIR, steps(1.1, 0.72, 0.99, 1.1)),
-    "fmala_pair_sphere": Row("fmala", PAIR | SPHERE, steps(1.1, 0.71, 0.98, 1.1)),
-    "fmala_fresh": Row("fmala", FRESH, steps(0.92, 0.63, 0.84, 0.96), costs=(2, 1)),
-    "fmala_keyless": Row("fmala", {}, steps(1.0, 0.69, 0.93, 1.1), keyed=False),
-    "fmala_dense": Row("fmala", {}, steps(0.8, 0.61, 0.97, 0.81), dense=True),
-    "line": Row("line_fmala", {}, steps(1.8, 1.5, 1.7, 2.0), costs=(2, 1)),
-    "line_pair": Row("line_fmala", PAIR, steps(1.4, 1.2, 1.3, 1.5), costs=(2, 1)),
-    "line_dense": Row("line_fmala", SPHERE, steps(1.6, 1.5, 1.9, 1.6), dense=True, costs=(2, 1)),
-    "pc_fmala": Row("pc_fmala", FLOOR, steps(0.86, 0.43, 0.66, 0.68), costs=(1, 2)),
-    "pc_fmala_fresh": Row("pc_fmala", FLOOR | FRESH, steps(0.86, 0.42, 0.66, 0.68), costs=(2, 2)),
-    "pc_fmala_keyless": Row(
+    "mala": Case("mala", {}, steps(1.2, 0.89, 1.1, None)),
+    "mala_dense": Case("mala", {}, steps(1.1, 0.87, 1.5, None), dense=True),
+    "fmala": Case("fmala", {}, steps(0.92, 0.61, 0.83, 0.97)),
+    "fmala_sphere": Case("fmala", SPHERE, steps(0.93, 0.62, 0.84, 0.98)),
+    "fmala_pair": Case("fmala", PAIR, steps(1.1, 0.72, 0.99, 1.1)),
+    "fmala_pair_sphere": Case("fmala", PAIR | SPHERE, steps(1.1, 0.71, 0.98, 1.1)),
+    "fmala_fresh": Case("fmala", FRESH, steps(0.92, 0.63, 0.84, 0.96), costs=(2, 1)),
+    "fmala_keyless": Case("fmala", {}, steps(1.0, 0.69, 0.93, 1.1), keyed=False),
+    "fmala_dense": Case("fmala", {}, steps(0.8, 0.61, 0.97, 0.81), dense=True),
+    "line": Case("line_fmala", {}, steps(1.8, 1.5, 1.7, 2.0), costs=(2, 1)),
+    "line_pair": Case("line_fmala", PAIR, steps(1.4, 1.2, 1.3, 1.5), costs=(2, 1)),
+    "line_dense": Case("line_fmala", SPHERE, steps(1.6, 1.5, 1.9, 1.6), dense=True, costs=(2, 1)),
+    "pc_fmala": Case("pc_fmala", FLOOR, steps(0.86, 0.43, 0.66, 0.68), costs=(1, 2)),
+    "pc_fmala_fresh": Case("pc_fmala", FLOOR | FRESH, steps(0.86, 0.42, 0.66, 0.68), costs=(2, 2)),
+    "pc_fmala_keyless": Case(
         "pc_fmala", FLOOR, steps(0.97, 0.52, 0.78, 0.83), keyed=False, costs=(1, 2)
     ),
-    "pc_fmala_dense": Row(
+    "pc_fmala_dense": Case(
         "pc_fmala", FLOOR, steps(0.72, 0.39, 0.97, 0.84), dense=True, costs=(1, 2)
     ),
-    "pc_line": Row("pc_line_fmala", FLOOR, steps(1.9, 1.6, 1.9, 2.0), costs=(2, 2)),
-    "pc_line_pair": Row("pc_line_fmala", FLOOR | PAIR, steps(1.3, 1.1, 1.6, 1.4), costs=(2, 2)),
-    "pc_line_dense": Row(
+    "pc_line": Case("pc_line_fmala", FLOOR, steps(1.9, 1.6, 1.9, 2.0), costs=(2, 2)),
+    "pc_line_pair": Case("pc_line_fmala", FLOOR | PAIR, steps(1.3, 1.1, 1.6, 1.4), costs=(2, 2)),
+    "pc_line_dense": Case(
         "pc_line_fmala", FLOOR, steps(1.8, 1.6, 1.9, 1.9), dense=True, costs=(2, 2)
     ),
-    "smmala": Row("smmala", {}, steps(0.62, 0.38, 1.4), costs=(1, 2)),
-    "smmala_softabs": Row("smmala", SOFTABS, steps(1.2, 0.73, 1.6), costs=(1, 2)),
-    "smmala_diagonal": Row("smmala", DIAGONAL, steps(0.86, 1.2, 1.4), costs=(1, 2)),
-    "smmala_fisher": Row("smmala", FISHER, steps(1.4, 0.86, 1.4)),
-    "smmala_dense": Row("smmala", SOFTABS, steps(1.0, 0.73, 1.4), dense=True, costs=(1, 2)),
-    "hp_mala": Row("hp_mala", {"floor": 0.3}, steps(0.86, 0.45, 1.4), costs=(1, 2)),
-    "mmala": Row("mmala", SOFTABS, steps(1.2, 0.86, 1.6), costs=(2, 3)),
-    "mmala_fisher": Row("mmala", FISHER, steps(1.2, 0.86, 1.2)),
-    "alsmmala": Row(
+    "smmala": Case("smmala", {}, steps(0.62, 0.38, 1.4), costs=(1, 2)),
+    "smmala_softabs": Case("smmala", SOFTABS, steps(1.2, 0.73, 1.6), costs=(1, 2)),
+    "smmala_diagonal": Case("smmala", DIAGONAL, steps(0.86, 1.2, 1.4), costs=(1, 2)),
+    "smmala_fisher": Case("smmala", FISHER, steps(1.4, 0.86, 1.4)),
+    "smmala_dense": Case("smmala", SOFTABS, steps(1.0, 0.73, 1.4), dense=True, costs=(1, 2)),
+    "hp_mala": Case("hp_mala", {"floor": 0.3}, steps(0.86, 0.45, 1.4), costs=(1, 2)),
+    "mmala": Case("mmala", SOFTABS, steps(1.2, 0.86, 1.6), costs=(2, 3)),
+    "mmala_fisher": Case("mmala", FISHER, steps(1.2, 0.86, 1.2)),
+    "alsmmala": Case(
         "alsmmala",
         SOFTABS | HALF | {"run_length": 2},
         steps(1.2, 0.73, 1.6),
         costs=(3, 2),
         fixed=CACHED,
     ),
-    "alsmmala_diagonal": Row(
+    "alsmmala_diagonal": Case(
         "alsmmala", DIAGONAL | HALF, steps(1.0, 0.86, 1.4), costs=(3, 2), fixed=CACHED
     ),
-    "amsmmala": Row("amsmmala", SOFTABS | HALF, steps(1.0, 0.62, 1.2), costs=(3, 2), fixed=LEARNED),
+    "amsmmala": Case(
+        "amsmmala", SOFTABS | HALF, steps(1.0, 0.62, 1.2), costs=(3, 2), fixed=LEARNED
+    ),
 }
 
 # every sampler on every target it can be differentiated on
 PAIRS = [
-    (row, target)
-    for row in ROWS
+    (case, target)
+    for case in CASES
     for target in TARGETS
-    if TARGETS[target].reverse_mode or ROWS[row].forward_only
+    if TARGETS[target].reverse_mode or CASES[case].forward_only
 ]

@@ -60,7 +60,7 @@ def metropolis(name: str, **parameters) -> dict:
 
 
 # arguments of langevin_smc; so few particles that a bias of the order 1/N would show
-ROWS: dict[str, dict] = {
+CASES: dict[str, dict] = {
     "langevin_reversed": {"step_size": 0.5},
     "langevin_random_walk": {"step_size": 0.4, "l_kernel": "random_walk"},
     "langevin_dense": {"step_size": 0.5, "inverse_mass_matrix": CORRELATED},
@@ -98,8 +98,8 @@ class Outcome(NamedTuple):
 
 @cache
 def simulate(name: str, num_runs: int = NUM_RUNS, num_particles: int = 8) -> Outcome:
-    """Run a row of the table along the ladder of temperatures, many times."""
-    arguments = {"ess_threshold": 0.7} | (ROWS | GAUSSIAN)[name]
+    """Run a case along the ladder of temperatures, many times."""
+    arguments = {"ess_threshold": 0.7} | (CASES | GAUSSIAN)[name]
     smc = blackjax_ext.langevin_smc(logprior, loglikelihood, **arguments)
 
     def run(rng_key):
@@ -209,7 +209,7 @@ def weights_accumulate() -> None:
     """Weighing twice is weighing by the product; the evidence is its mean."""
     a, b = jax.random.normal(jax.random.key(7), (2, 6))
     zeros = jnp.zeros(6)
-    found = sampler.weigh(sampler.start(zeros, a), b)
+    found = sampler.weigh(sampler.from_draws(zeros, a), b)
     np.testing.assert_allclose(found.log_weights, jax.nn.log_softmax(a + b), rtol=1e-9)
     expected = jax.nn.logsumexp(a + b) - jnp.log(6)
     np.testing.assert_allclose(found.log_evidence, expected, rtol=1e-9)
@@ -234,7 +234,7 @@ def union_is_the_mean() -> None:
 def resampling_keeps_expectations(resampling_fn: Callable) -> None:
     """Over many keys each particle is drawn N times its weight; then all weigh the same."""
     log_weights = jnp.log(jnp.array([0.05, 0.3, 0.0, 0.15, 0.5]))
-    population = sampler.start(jnp.eye(5), log_weights)
+    population = sampler.from_draws(jnp.eye(5), log_weights)
 
     def draw(rng_key):
         found = sampler.resample(rng_key, population, resampling_fn)
@@ -257,7 +257,7 @@ def never_picks_a_weightless_particle(resampling_fn: Callable, dtype) -> None:
     for alive in (0, 1, 517, num - 1):
         log_weights = jnp.full(num, -jnp.inf, dtype).at[alive].set(-3.0)
         log_weights = log_weights.at[(alive + 1) % num].set(jnp.nan)
-        population = sampler.start(jnp.arange(num), log_weights)
+        population = sampler.from_draws(jnp.arange(num), log_weights)
         for seed in range(3):
             found = sampler.resample(jax.random.key(seed), population, resampling_fn)
             assert np.all(found.particles == alive), f"picked {np.unique(found.particles)}"

@@ -66,7 +66,7 @@ def expansion(order, dtype=jnp.float32):
     return potentials.expand(posterior(dtype), anchor, order=order, find_mode=False)
 
 
-class Row(NamedTuple):
+class Case(NamedTuple):
     """One configuration of AMAGOLD with the subsampled test.
 
     order
@@ -102,17 +102,17 @@ class Row(NamedTuple):
         )
 
 
-ROWS = {
-    "second_order": Row(2, 3, 1.1, minibatch.FRESH, np.inf),
-    "first_order": Row(1, 0, 0.5, minibatch.PERSISTENT, np.inf),
+CASES = {
+    "second_order": Case(2, 3, 1.1, minibatch.FRESH, np.inf),
+    "first_order": Case(1, 0, 0.5, minibatch.PERSISTENT, np.inf),
     # a third of the moves read all rows
-    "both_branches": Row(2, 0, 1.2, minibatch.PERSISTENT, 0.5),
+    "both_branches": Case(2, 0, 1.2, minibatch.PERSISTENT, 0.5),
 }
 
 
-def invariance(row: Row, size: Size = SIZE) -> Outcome:
+def invariance(case: Case, size: Size = SIZE) -> Outcome:
     """Position and momentum stay in equilibrium."""
-    return minibatch.invariance(row, size)
+    return minibatch.invariance(case, size)
 
 
 class Pair(NamedTuple):

@@ -5,22 +5,22 @@ import jax.numpy as jnp
 import pytest
 
 from tests.laws import costs
-from tests.laws.samplers import PAIR, ROWS
+from tests.laws.samplers import CASES, PAIR
 from tests.laws.targets import LOOP
 
-PAIRED = [name for name, row in ROWS.items() if PAIR.items() <= row.arguments.items()]
-FORWARD_ONLY = [name for name, row in ROWS.items() if row.forward_only]
-REVERSE_MODE = sorted(set(ROWS) - set(FORWARD_ONLY))
+PAIRED = [name for name, case in CASES.items() if PAIR.items() <= case.arguments.items()]
+FORWARD_ONLY = [name for name, case in CASES.items() if case.forward_only]
+REVERSE_MODE = sorted(set(CASES) - set(FORWARD_ONLY))
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_costs_what_it_says(row):
-    costs.costs_what_it_says(row)
+@pytest.mark.parametrize("case", CASES)
+def test_costs_what_it_says(case):
+    costs.costs_what_it_says(case)
 
 
-@pytest.mark.parametrize("row", PAIRED)
-def test_tangents_share_the_primal(row):
-    costs.shares_the_primal(row)
+@pytest.mark.parametrize("case", PAIRED)
+def test_tangents_share_the_primal(case):
+    costs.shares_the_primal(case)
 
 
 def test_reverse_mode_fails_on_the_loop():
@@ -28,11 +28,11 @@ def test_reverse_mode_fails_on_the_loop():
         jax.grad(LOOP.logdensity)(jnp.zeros(3))
 
 
-@pytest.mark.parametrize("row", FORWARD_ONLY)
-def test_samples_without_reverse_mode(row):
-    costs.samples_without_reverse_mode(row)
+@pytest.mark.parametrize("case", FORWARD_ONLY)
+def test_samples_without_reverse_mode(case):
+    costs.samples_without_reverse_mode(case)
 
 
-@pytest.mark.parametrize("row", REVERSE_MODE)
-def test_calls_reverse_mode(row):
-    costs.calls_reverse_mode(row)
+@pytest.mark.parametrize("case", REVERSE_MODE)
+def test_calls_reverse_mode(case):
+    costs.calls_reverse_mode(case)

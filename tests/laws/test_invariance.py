@@ -8,9 +8,9 @@ from tests.laws.samplers import PAIRS
 from tests.laws.targets import TARGETS
 
 
-@pytest.mark.parametrize(("row", "target"), PAIRS)
-def test_exact_starts_stay_exact(row, target, size):
-    laws.power(laws.invariance(row, target, size))
+@pytest.mark.parametrize(("case", "target"), PAIRS)
+def test_exact_starts_stay_exact(case, target, size):
+    laws.power(laws.invariance(case, target, size))
 
 
 def test_transform_is_uniform_on_exact_draws(size):

@@ -10,26 +10,26 @@ import blackjax_ext
 from blackjax_ext import minibatch_tests, potentials
 from blackjax_ext.rows import compensated_sums, minibatches
 from blackjax_ext.sgmcmc import amagold, leapfrog
-from tests.laws import conduct, laws, minibatch
-from tests.laws.minibatch import BIASED, ROWS
+from tests.laws import jax_contracts, laws, minibatch
+from tests.laws.minibatch import BIASED, CASES
 
 # L2MC is AMAGOLD with another potential
-CONDUCT = {"fresh": ROWS["fresh"], "persistent": ROWS["persistent"], "sghmc": BIASED}
+CONTRACT_CASES = {"fresh": CASES["fresh"], "persistent": CASES["persistent"], "sghmc": BIASED}
 # fresh momentum is one draw more in the same kernel
-every_row = pytest.mark.parametrize("row", ["persistent", "sghmc"])
+every_case = pytest.mark.parametrize("case", ["persistent", "sghmc"])
 # those that evaluate the density
-every_exact_row = pytest.mark.parametrize("row", ["persistent"])
+every_exact_case = pytest.mark.parametrize("case", ["persistent"])
 
 
 @pytest.fixture(autouse=True)
-def rows(monkeypatch):
-    """The laws of conduct, put to these samplers."""
-    monkeypatch.setattr(conduct, "ROWS", CONDUCT)
+def cases_of_this_file(monkeypatch):
+    """The contracts with jax, put to these samplers."""
+    monkeypatch.setattr(jax_contracts, "CASES", CONTRACT_CASES)
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact(name, size):
-    laws.power(minibatch.invariance(ROWS[name], size))
+    laws.power(minibatch.invariance(CASES[name], size))
 
 
 def test_sghmc_is_biased_where_amagold_is_not(size):
@@ -62,29 +62,29 @@ def test_energy_is_precise_in_float32():
     minibatch.energy_is_precise()
 
 
-@every_row
-def test_vmap_is_loop(row, x64):
-    conduct.vmap_is_loop(row)
+@every_case
+def test_vmap_is_loop(case, x64):
+    jax_contracts.vmap_is_loop(case)
 
 
-@every_row
-def test_compiles_once(row, dtype):
-    conduct.compiles_once(row, dtype)
+@every_case
+def test_compiles_once(case, dtype):
+    jax_contracts.compiles_once(case, dtype)
 
 
-@every_row
-def test_keeps_dtype(row, dtype):
-    conduct.keeps_dtype(row, dtype)
+@every_case
+def test_keeps_dtype(case, dtype):
+    jax_contracts.keeps_dtype(case, dtype)
 
 
-@pytest.mark.parametrize("row", CONDUCT)
-def test_uses_keys_once(row):
-    conduct.uses_keys_once(row)
+@pytest.mark.parametrize("case", CONTRACT_CASES)
+def test_uses_keys_once(case):
+    jax_contracts.uses_keys_once(case)
 
 
-@every_exact_row
-def test_rejects_a_density_that_turns_nan(row):
-    conduct.rejects_nan(row, is_nan_at_start=False)
+@every_exact_case
+def test_rejects_a_density_that_turns_nan(case):
+    jax_contracts.rejects_nan(case, is_nan_at_start=False)
 
 
 def test_sghmc_undoes_a_step_that_is_not_finite():
@@ -95,24 +95,24 @@ def test_sghmc_undoes_a_step_that_is_not_finite():
     assert state.position == 1.0 and jnp.isfinite(state.momentum)
 
 
-@every_exact_row
-def test_stays_at_a_nan_start(row):
-    conduct.rejects_nan(row, is_nan_at_start=True)
+@every_exact_case
+def test_stays_at_a_nan_start(case):
+    jax_contracts.rejects_nan(case, is_nan_at_start=True)
 
 
-@every_exact_row
-def test_escapes_from_minus_infinity(row):
-    conduct.escapes(row)
+@every_exact_case
+def test_escapes_from_minus_infinity(case):
+    jax_contracts.escapes(case)
 
 
-@every_row
-def test_resumes_bit_for_bit(row):
-    conduct.resumes(row)
+@every_case
+def test_resumes_bit_for_bit(case):
+    jax_contracts.resumes(case)
 
 
-@every_row
-def test_takes_any_pytree(row, x64):
-    conduct.takes_any_pytree(row)
+@every_case
+def test_takes_any_pytree(case, x64):
+    jax_contracts.takes_any_pytree(case)
 
 
 TRUE_STEP, TRUE_CHOICE, TRUE_TRAJECTORY = leapfrog.step, amagold.choose, leapfrog.trajectory
@@ -197,7 +197,7 @@ def add_without_the_rounding(a, b):
 
 
 def invariance(name):
-    return partial(minibatch.invariance, ROWS[name], laws.SMALL)
+    return partial(minibatch.invariance, CASES[name], laws.SMALL)
 
 
 # where a bug is planted, the bug, and the law that must notice with its message

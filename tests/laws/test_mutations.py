@@ -1,4 +1,4 @@
-"""Planted bugs: each row breaks one shared function and names the law that must notice."""
+"""Planted bugs: each case breaks one shared function and names the law that must notice."""
 
 import warnings
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import blackjax_ext
 from blackjax_ext import metrics
 from blackjax_ext.mcmc import fmala, langevin, tangents
 from blackjax_ext.metrics import factors
-from tests.laws import conduct, costs, laws, proposal, reductions, samplers
+from tests.laws import costs, jax_contracts, laws, proposal, reductions, samplers
 from tests.laws.laws import SMALL
 
 TRUE = {
@@ -29,8 +29,8 @@ TRUE = {
 
 def accept_everything(rng_key, log_ratio, end_logdensity, end, start):
     """The accept step is deleted; the acceptance rate is still reported."""
-    _, *facts = TRUE["accept"](rng_key, log_ratio, end_logdensity, end, start)
-    return end, *facts
+    _, *decision = TRUE["accept"](rng_key, log_ratio, end_logdensity, end, start)
+    return end, *decision
 
 
 def accept_without_a_check(rng_key, log_ratio, end_logdensity, end, start):
@@ -248,9 +248,9 @@ def with_following_metric(self, logdensity_fn, step_size=0.5, inverse_mass_matri
         )
 
 
-def invariant(row, target, size=SMALL):
+def invariant(case, target, size=SMALL):
     """The law of invariance for one cell of the table."""
-    return partial(laws.invariance, row, target, size)
+    return partial(laws.invariance, case, target, size)
 
 
 class Mutation(NamedTuple):
@@ -333,7 +333,7 @@ MUTATIONS = {
     "floor_at_the_end": RATIO(another_floor_at_the_end, invariant("hp_mala", "log_gamma")),
     "curvature_at_one_end": RATIO(half_the_drift_at_the_end, invariant("mmala", "log_gamma")),
     "metric_follows_the_chain": Mutation(
-        samplers.Row,
+        samplers.Case,
         "on",
         with_following_metric,
         invariant("alsmmala", "funnel", LONG),
@@ -423,14 +423,14 @@ MUTATIONS = {
         True,
     ),
     "nan_not_reported": ACCEPT(
-        accept_without_a_check, partial(conduct.rejects_nan, "line", False), "NaN"
+        accept_without_a_check, partial(jax_contracts.rejects_nan, "line", False), "NaN"
     ),
     "key_used_twice": ACCEPT(
-        accept_with_a_used_key, partial(conduct.uses_keys_once, "fmala"), "consumed"
+        accept_with_a_used_key, partial(jax_contracts.uses_keys_once, "fmala"), "consumed"
     ),
     "acceptance_promoted": ACCEPT(
         accept_and_promote,
-        partial(conduct.keeps_dtype, "line", jnp.dtype("float32")),
+        partial(jax_contracts.keeps_dtype, "line", jnp.dtype("float32")),
         "dtype",
         True,
     ),
@@ -471,7 +471,7 @@ def test_planted_bug_is_found(name, monkeypatch):
         mutation.law()
 
 
-# the law of invariance is seen to hold for every row of the table in test_invariance
+# the law of invariance is seen to hold for every case in test_invariance
 OTHER = [name for name, mutation in MUTATIONS.items() if mutation.message != "invariance"]
 
 

@@ -12,11 +12,11 @@ from blackjax_ext.smc import open_horizon as algorithm
 from blackjax_ext.smc import sampler
 from tests.laws import open_horizon
 
-TARGET, DESCEND = algorithm.target, algorithm.descend
+BUILD_EVALUATORS, UPDATE_PARAMETERS = algorithm.build_evaluators, algorithm.update_parameters
 WEIGH, RESAMPLE_BELOW = sampler.weigh, sampler.resample_below
 
 
-@pytest.mark.parametrize("name", open_horizon.ROWS)
+@pytest.mark.parametrize("name", open_horizon.CASES)
 def test_evidence_is_unbiased(name):
     open_horizon.evidence_is_unbiased(name)
 
@@ -74,8 +74,8 @@ def evaluate_the_previous_target_anew(monkeypatch):
         seen["kept"] = kept.logdensity
         return population, is_resampled
 
-    def target(*arguments):
-        seen["evaluate"], evaluate_both = TARGET(*arguments)
+    def build_evaluators(*arguments):
+        seen["evaluate"], evaluate_both = BUILD_EVALUATORS(*arguments)
         return seen["evaluate"], evaluate_both
 
     def weigh(population, log_factors):
@@ -83,7 +83,7 @@ def evaluate_the_previous_target_anew(monkeypatch):
         return WEIGH(population, log_factors + seen["kept"] - anew)
 
     monkeypatch.setattr(sampler, "resample_below", resample_below)
-    monkeypatch.setattr(algorithm, "target", target)
+    monkeypatch.setattr(algorithm, "build_evaluators", build_evaluators)
     monkeypatch.setattr(sampler, "weigh", weigh)
 
 
@@ -96,7 +96,7 @@ def test_previous_target_on_the_new_batch_is_found(monkeypatch):
 
 def unweighted(optimizer, weights, *rest):
     """The parameters follow the mean over the particles, whatever their weights."""
-    return DESCEND(optimizer, jnp.full_like(weights, 1.0 / weights.size), *rest)
+    return UPDATE_PARAMETERS(optimizer, jnp.full_like(weights, 1.0 / weights.size), *rest)
 
 
 def unguarded(optimizer, weights, slopes, params, opt_state):
@@ -107,13 +107,13 @@ def unguarded(optimizer, weights, slopes, params, opt_state):
 
 
 def test_unweighted_gradient_is_found(monkeypatch):
-    monkeypatch.setattr(algorithm, "descend", unweighted)
+    monkeypatch.setattr(algorithm, "update_parameters", unweighted)
     with pytest.raises(AssertionError, match="Not equal"):
         open_horizon.gradient_is_that_of_the_bound()
 
 
 def test_nan_in_the_gradient_is_found(monkeypatch):
-    monkeypatch.setattr(algorithm, "descend", unguarded)
+    monkeypatch.setattr(algorithm, "update_parameters", unguarded)
     with pytest.raises(AssertionError, match="Not equal"):
         open_horizon.gradient_is_that_of_the_bound(broken=True)
 

@@ -14,7 +14,7 @@ from numpyro.infer import MCMC
 
 import blackjax_ext
 from tests import pages
-from tests.laws import conduct, costs
+from tests.laws import costs, jax_contracts
 from tests.laws.battery import laws_of
 from tests.test_architecture import order_of
 
@@ -32,13 +32,13 @@ test_malta_obeys = TEST.test_malta_obeys
 def test_every_law_is_in_the_battery():
     judged = {
         name
-        for module in (conduct, costs)
+        for module in (jax_contracts, costs)
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if function.__module__ == module.__name__
-        and next(iter(inspect.signature(function).parameters), "") == "row"
+        and next(iter(inspect.signature(function).parameters), "") == "case"
     }
-    forward = TEST.ROW._replace(
-        arguments={"num_tangents": 2}, step_sizes={**TEST.ROW.step_sizes, "loop": 1.0}
+    forward = TEST.CASE._replace(
+        arguments={"num_tangents": 2}, step_sizes={**TEST.CASE.step_sizes, "loop": 1.0}
     )
     battery = {**TEST.LAWS, **laws_of("forward", forward)}
     # each entry is judge(law, ...), and the law may be bound to some of its arguments
@@ -57,15 +57,15 @@ def test_example_in_the_docstring():
 
 def test_without_truncation_it_is_mala():
     def last(sampler):
-        state = sampler.init(jnp.asarray(conduct.START, jnp.float32))
+        state = sampler.init(jnp.asarray(jax_contracts.START, jnp.float32))
         for key in jax.random.split(jax.random.key(0), 5):
             state, _ = jax.jit(sampler.step)(key, state)
         return state.position
 
     metric = jnp.array([1.0, 0.5, 2.0])
-    malta = MALTA.as_top_level_api(conduct.logdensity, 0.7, metric, max_drift=1e6)
+    malta = MALTA.as_top_level_api(jax_contracts.logdensity, 0.7, metric, max_drift=1e6)
     np.testing.assert_allclose(
-        last(malta), last(blackjax_ext.mala(conduct.logdensity, 0.7, metric)), rtol=1e-5
+        last(malta), last(blackjax_ext.mala(jax_contracts.logdensity, 0.7, metric)), rtol=1e-5
     )
 
 
@@ -121,9 +121,9 @@ def test_planted_bug_is_found(name):
     assert ALGORITHM.text.count(mutation.text) == 1
     broken = ModuleType(name)
     ALGORITHM._replace(text=ALGORITHM.text.replace(mutation.text, mutation.bug)).run(vars(broken))
-    row = TEST.ROW._replace(algorithm=broken.as_top_level_api)
+    case = TEST.CASE._replace(algorithm=broken.as_top_level_api)
     with pytest.raises(Exception, match=mutation.message):
-        laws_of(name, row)[mutation.law]()
+        laws_of(name, case)[mutation.law]()
 
 
 def test_kernel_samples_a_model(capsys):
@@ -152,4 +152,4 @@ def test_kernel_is_pickled_and_resumed():
 
 def potential(x):
     """A function of a module, which can be pickled."""
-    return -conduct.logdensity(x)
+    return -jax_contracts.logdensity(x)

@@ -5,11 +5,11 @@ import pytest
 
 from blackjax_ext import metrics
 from tests.laws import reductions
-from tests.laws.samplers import ROWS
+from tests.laws.samplers import CASES
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-PLAIN = [name for name, row in ROWS.items() if not row.dense]
+PLAIN = [name for name, case in CASES.items() if not case.dense]
 # an information is a function of x, not of the density: it knows nothing of whitened coordinates
 EQUIVARIANT = [name for name in PLAIN if not name.endswith("_fisher")]
 
@@ -48,10 +48,10 @@ def test_random_walk_is_blackjax_random_walk():
     reductions.random_walk_is_blackjax_random_walk()
 
 
-@pytest.mark.parametrize("row", EQUIVARIANT)
+@pytest.mark.parametrize("case", EQUIVARIANT)
 @pytest.mark.parametrize("diagonal", [False, True])
-def test_preconditioner_is_whitening(row, diagonal):
-    reductions.preconditioner_is_whitening(row, diagonal)
+def test_preconditioner_is_whitening(case, diagonal):
+    reductions.preconditioner_is_whitening(case, diagonal)
 
 
 @pytest.mark.parametrize("name", reductions.METRICS)

@@ -9,7 +9,7 @@ from tests.laws import smc
 SCHEMES = ("systematic", "stratified", "multinomial", "residual")
 
 
-@pytest.mark.parametrize("name", smc.ROWS)
+@pytest.mark.parametrize("name", smc.CASES)
 def test_evidence_is_unbiased(name):
     smc.evidence_is_unbiased(name)
 

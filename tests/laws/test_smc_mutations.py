@@ -88,7 +88,7 @@ def evidences_are_forgotten(first, others):
 
 
 class Mutation(NamedTuple):
-    """A bug in `module`.`name`, the law that must fail, and what it says then."""
+    """A bug in `module`.`name`, the law that must fail, and its message."""
 
     module: Any
     name: str

@@ -11,7 +11,7 @@ import pytest
 
 from blackjax_ext.subsampling import expansion, predictors, thinning
 from tests.laws import laws, subsampled
-from tests.laws.subsampled import ROWS
+from tests.laws.subsampled import CASES
 
 
 @pytest.fixture(autouse=True)
@@ -27,15 +27,15 @@ FULL_ONLY = pytest.mark.full
     "name", ["second_order", "first_order", pytest.param("both_branches", marks=FULL_ONLY)]
 )
 def test_exact_starts_stay_exact(name, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_PASSES", ROWS[name].max_passes)
-    laws.power(subsampled.invariance(ROWS[name]))
+    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
+    laws.power(subsampled.invariance(CASES[name]))
 
 
 @FULL_ONLY
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_PASSES", ROWS[name].max_passes)
-    laws.power(subsampled.invariance(ROWS[name], laws.FULL))
+    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
+    laws.power(subsampled.invariance(CASES[name], laws.FULL))
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -108,7 +108,11 @@ def test_nothing_finite_is_needed_to_reject():
     assert not found.is_accepted
 
 
-TRUE_THIN, TRUE_SURROGATE, TRUE_REMAINDER = thinning.thin, thinning.surrogate, thinning.remainder
+TRUE_THIN, TRUE_SURROGATE, TRUE_REMAINDER = (
+    thinning.thin,
+    thinning.surrogate,
+    thinning.loss_remainder,
+)
 TRUE_TABLE, TRUE_CHANGE = expansion.table_of, thinning.change_of_all
 
 
@@ -125,7 +129,7 @@ def thin_without_a_veto(key, expanded, move, is_on):
 
 
 def thin_with_a_high_rate(key, expanded, move, is_on):
-    """The rate that is told is never below one half; what is accepted is right."""
+    """The reported rate is never below one half; what is accepted is right."""
     events = TRUE_THIN(key, expanded, move, is_on)
     return events._replace(survival=jnp.maximum(events.survival, 0.5))
 
@@ -163,7 +167,7 @@ MUTATIONS = {
     "bound_too_small": (expansion, "table_of", table_with_bounds_too_small, "bound"),
     "uniform_rows": (expansion, "table_of", table_of_uniform_rows, "product of order 1"),
     "prior_left_out": (thinning, "surrogate", surrogate_without_prior, "product"),
-    "wrong_order": (thinning, "remainder", remainder_of_order_one, "product"),
+    "wrong_order": (thinning, "loss_remainder", remainder_of_order_one, "product"),
     "one_sided_bound": (thinning, "reach", reach_of_the_new_end, "product"),
 }
 LAWS = {
@@ -190,7 +194,7 @@ def test_planted_bug_is_found(name, monkeypatch):
 def test_planted_bug_breaks_invariance(monkeypatch):
     monkeypatch.setattr(thinning, "thin", thin_without_a_veto)
     with pytest.raises(AssertionError, match="invariance"):
-        subsampled.invariance(ROWS["first_order"])
+        subsampled.invariance(CASES["first_order"])
 
 
 def test_data_are_arguments_of_a_program():

@@ -200,7 +200,7 @@ def test_remainders_stay_below_their_bounds(family, classes, order, x64):
     @jax.jit
     @jax.vmap
     def ratios(w, steps):
-        old, new = thinning.remainders(expanded, steps, jnp.arange(40))
+        old, new = thinning.loss_remainders(expanded, steps, jnp.arange(40))
         return jnp.abs(new - old) / (expanded.bound * thinning.reach(w[0], w[1], order))
 
     found = ratios(jnp.asarray(w), steps)
@@ -213,7 +213,7 @@ def test_remainders_of_tiny_changes_in_float32():
     posterior = rows_of(families.bernoulli(), dtype=jnp.float32)
     row = (Responses(jnp.ones(1), {}, jnp.ones(1)),)
     for t in (1e-4, 1e-2, 0.9, 1.1, 8.0):
-        found = predictors.remainder(
+        found = predictors.loss_remainder(
             posterior, 2, (jnp.array([[0.7]]),), (jnp.array([[np.float32(t)]]),), row
         )
         s = np.linspace(0, 1, 20_001)

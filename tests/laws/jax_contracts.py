@@ -1,4 +1,4 @@
-"""Laws of conduct under jax: batching, compilation, dtypes, keys, bad numbers, resuming."""
+"""What jax asks of a sampler: batching, compilation, dtypes, keys, bad numbers, resuming."""
 
 from operator import itemgetter
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.laws import steps
-from tests.laws.samplers import ROWS
+from tests.laws.samplers import CASES
 
 START = np.array([0.4, -0.7, 1.1])
 
@@ -17,11 +17,11 @@ def logdensity(x):
     return jnp.sum(x - jnp.exp(x)) - 0.1 * jnp.sum(x) ** 2
 
 
-def start(row, dtype=None, fn=logdensity, position=START, step_size=0.7):
+def start(case, dtype=None, fn=logdensity, position=START, step_size=0.7):
     """A sampler and its first state."""
-    sampler = ROWS[row].on(fn, step_size)
+    sampler = CASES[case].on(fn, step_size)
     position = jax.tree.map(lambda x: jnp.asarray(x, dtype), position)
-    return sampler, sampler.init(position, jax.random.key(1) if ROWS[row].keyed else None)
+    return sampler, sampler.init(position, jax.random.key(1) if CASES[case].keyed else None)
 
 
 def assert_same(a, b, **tolerance):
@@ -32,14 +32,14 @@ def assert_same(a, b, **tolerance):
         np.testing.assert_allclose(x, y, **({"rtol": 0, "atol": 0} | tolerance))
 
 
-def vmap_is_loop(row):
+def vmap_is_loop(case):
     """A batch of chains does what each does alone."""
-    sampler, _ = start(row)
+    sampler, _ = start(case)
     positions = START + np.linspace(-1.0, 1.0, 6)[:, None]
     keys = jax.random.split(jax.random.key(2), (6, 3))
 
     def chain(position, keys):
-        state = sampler.init(position, keys[0] if ROWS[row].keyed else None)
+        state = sampler.init(position, keys[0] if CASES[case].keyed else None)
         for key in keys[1:]:
             state, info = sampler.step(key, state)
         return state, info
@@ -51,9 +51,9 @@ def vmap_is_loop(row):
         assert_same(jax.tree.map(itemgetter(i), batch), alone, rtol=1e-9, atol=1e-9)
 
 
-def compiles_once(row, dtype):
+def compiles_once(case, dtype):
     """The first state has the types of every later one, so one program serves all steps."""
-    sampler, state = start(row, dtype)
+    sampler, state = start(case, dtype)
     traces = []
 
     def step(key, state):
@@ -63,35 +63,35 @@ def compiles_once(row, dtype):
     step = jax.jit(step)
     for key in jax.random.split(jax.random.key(3), 4):
         state, _ = step(key, state)
-    assert len(traces) == 1, f"{row} is compiled {len(traces)} times in 4 steps"
+    assert len(traces) == 1, f"{case} is compiled {len(traces)} times in 4 steps"
 
 
-def keeps_dtype(row, dtype):
+def keeps_dtype(case, dtype):
     """Position, log density and everything else in the state stay of the dtype of the position."""
-    sampler, state = start(row, dtype)
+    sampler, state = start(case, dtype)
     new_state, info = jax.jit(sampler.step)(jax.random.key(4), state)
     for each in (state, new_state):
         leaves = [leaf for leaf in jax.tree.leaves(each) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
         found = {str(leaf.dtype) for leaf in leaves}
-        assert found == {str(dtype)}, f"dtype: {row} holds {found} for a {dtype} position"
+        assert found == {str(dtype)}, f"dtype: {case} holds {found} for a {dtype} position"
     assert info.acceptance_rate.dtype == dtype, f"dtype: {info.acceptance_rate.dtype} rate"
     assert info.is_accepted.dtype == info.is_divergent.dtype == bool
 
 
-def uses_keys_once(row):
+def uses_keys_once(case):
     """No key is used twice, in init or in a step."""
     with jax.debug_key_reuse(True):
-        sampler = ROWS[row].on(logdensity, 0.7)
+        sampler = CASES[case].on(logdensity, 0.7)
 
         def chain(key):
             key_init, key_step = jax.random.split(key)
-            state = sampler.init(jnp.asarray(START), key_init if ROWS[row].keyed else None)
+            state = sampler.init(jnp.asarray(START), key_init if CASES[case].keyed else None)
             return sampler.step(key_step, state)
 
         jax.block_until_ready(jax.jit(chain)(jax.random.key(5)))
 
 
-def rejects_nan(row, is_nan_at_start):
+def rejects_nan(case, is_nan_at_start):
     """A NaN at either end is rejected, says so, and leaves the position where it was."""
 
     def broken(x):
@@ -99,17 +99,17 @@ def rejects_nan(row, is_nan_at_start):
         at_start = jnp.all(x == jnp.asarray(START, x.dtype))
         return jnp.where(at_start == is_nan_at_start, jnp.nan, 0.0) + logdensity(x)
 
-    sampler, state = start(row, fn=broken)
+    sampler, state = start(case, fn=broken)
     step = jax.jit(sampler.step)
-    if not ROWS[row].keyed and not is_nan_at_start:
+    if not CASES[case].keyed and not is_nan_at_start:
         # the step that draws the first tangent, where the chain stands
         drawn, _ = step(jax.random.key(9), state)
         assert_same(drawn.position, state.position)
         state = drawn
     for key in jax.random.split(jax.random.key(6), 3):
         new_state, info = step(key, state)
-        assert not info.is_accepted, f"NaN: {row} accepted"
-        assert info.is_divergent, f"NaN: {row} does not report a divergence"
+        assert not info.is_accepted, f"NaN: {case} accepted"
+        assert info.is_divergent, f"NaN: {case} does not report a divergence"
         assert info.acceptance_rate == 0.0, f"NaN: acceptance rate {info.acceptance_rate}"
         kept = [name for name in state._fields if name not in MOVING]
         assert_same(*({name: getattr(each, name) for name in kept} for each in (new_state, state)))
@@ -119,23 +119,23 @@ def rejects_nan(row, is_nan_at_start):
 MOVING = {"iteration", "is_current", "metric", "momentum"}
 
 
-def escapes(row, num_steps=60):
+def escapes(case, num_steps=60):
     """A start of log density minus infinity next to the support ends up inside it."""
 
     def half_line(x):
         return jnp.where(jnp.all(x > 0), -jnp.sum(x) - jnp.sum((x - x[0]) ** 2), -jnp.inf)
 
-    sampler, state = start(row, fn=half_line, position=np.array([0.1, -0.05, 0.1]))
+    sampler, state = start(case, fn=half_line, position=np.array([0.1, -0.05, 0.1]))
     assert np.isneginf(state.logdensity)
     states, _ = steps.run(sampler, state, num_steps)
-    assert np.isfinite(states.logdensity[-1]), f"{row} stays at log density -inf"
+    assert np.isfinite(states.logdensity[-1]), f"{case} stays at log density -inf"
     assert np.all(states.position[-1] > 0)
     assert not np.isnan(np.asarray(states.position)).any()
 
 
-def resumes(row):
+def resumes(case):
     """A state that went through numpy continues bit for bit."""
-    sampler, state = start(row, jnp.float32)
+    sampler, state = start(case, jnp.float32)
     keys = jax.random.split(jax.random.key(7), 6)
     step = jax.jit(sampler.step)
     middle = None
@@ -149,7 +149,7 @@ def resumes(row):
     assert_same(restored, state)
 
 
-def takes_any_pytree(row):
+def takes_any_pytree(case):
     """Leaves of any shape in any container give the chain of the flat vector."""
     tree = {"a": (np.array(START[0]), [START[1:2]]), "b": START[2:].reshape(1, 1)}
 
@@ -157,7 +157,10 @@ def takes_any_pytree(row):
         (a, [b]), c = position["a"], position["b"]
         return logdensity(jnp.concatenate([a[None], b, c[0]]))
 
-    (sampler, state), (flat_sampler, flat_state) = start(row, fn=on_tree, position=tree), start(row)
+    (sampler, state), (flat_sampler, flat_state) = (
+        start(case, fn=on_tree, position=tree),
+        start(case),
+    )
     shapes = jax.tree.map(jnp.shape, state.position)
     for key in jax.random.split(jax.random.key(8), 4):
         state, _ = jax.jit(sampler.step)(key, state)

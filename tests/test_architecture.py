@@ -35,7 +35,7 @@ BRIDGE_ROOMS = {
 }
 # shared files of a room: each may import those in the rows above its own
 LAYERS = {
-    "metrics": [{"spectra"}, {"factors"}, {"metric_functions"}],
+    "metrics": [{"spectra"}, {"factor", "structures"}, {"factors"}, {"metric_functions"}],
     "mcmc": [{"noise"}, {"langevin", "schedules"}, {"tangents"}, {"forward_gradient"}],
     "warmup": [{"calling", "newton_path", "windows"}],
     "rows": [

@@ -1,0 +1,108 @@
+r"""What the samplers and the warm-up ask of a metric.
+
+A factor represents a positive definite metric ``G`` through ``R = G^{-1/2}`` (any matrix with
+``R R^T = G^{-1}``) and ``R^{-1}``. It is a pytree, so it travels in a state. The preconditioner
+that BlackJAX calls ``inverse_mass_matrix``, an estimate of the posterior covariance, is ``G^{-1}``.
+
+A structure is a class. A new one (an arrow, a low rank plus a diagonal) is a subclass of
+:class:`Factor`, and nothing else changes.
+"""
+
+from typing import TYPE_CHECKING
+
+from jax import Array
+
+if TYPE_CHECKING:
+    from blackjax_ext.metrics.structures import Dense, Diagonal
+
+__all__ = ["Factor"]
+
+
+class Factor:
+    """A metric ``G`` by ``R`` with ``R R^T = G^{-1}``; each structure is a subclass.
+
+    The first group of methods is what a sampler needs, the second what the warm-up needs too.
+    """
+
+    def inverse_sqrt_times(self, z: Array) -> Array:
+        """``R z``; leading axes of `z` are batches."""
+        raise self._lacks("R z")
+
+    def inverse_sqrt_transpose_times(self, g: Array) -> Array:
+        """``R^T g``."""
+        raise self._lacks("R^T g")
+
+    def sqrt_times(self, r: Array) -> Array:
+        """``R^{-1} r``."""
+        raise self._lacks("R^{-1} r")
+
+    def inverse_times(self, v: Array) -> Array:
+        """``G^{-1} v``."""
+        return self.inverse_sqrt_times(self.inverse_sqrt_transpose_times(v))
+
+    def times(self, v: Array) -> Array:
+        """``G v``."""
+        raise self._lacks("G v")
+
+    def log_det(self, size: int) -> Array:
+        """``log |G|`` in `size` dimensions."""
+        raise self._lacks("log |G|")
+
+    def root(self) -> Array:
+        """``R``, shape (D, D), or its diagonal if that is all there is."""
+        raise self._lacks("R")
+
+    def inverse(self) -> Array:
+        """``G^{-1}``, shape (D, D), or its diagonal if that is all there is."""
+        raise self._lacks("G^{-1}")
+
+    def precision(self, size: int) -> Array:
+        """``G``, shape (D, D), or its diagonal (D,) if that is all there is."""
+        raise self._lacks("G")
+
+    def fits(self, size: int) -> bool:
+        """Whether it is a metric of `size` dimensions."""
+        raise self._lacks("a size")
+
+    def at(self, like: Array) -> "Factor":
+        """The same for positions as flat and of the dtype as `like`, (D,)."""
+        raise self._lacks("arrays")
+
+    def dense(self, like: Array) -> "Dense":
+        """The same with full matrices, for positions as flat and of the dtype as `like`, (D,)."""
+        raise self._lacks("matrices")
+
+    def diagonal(self) -> "Diagonal":
+        """The diagonal metric with the same marginal standard deviations."""
+        raise self._lacks("marginal standard deviations")
+
+    def products(self, z: Array) -> Array:
+        """Sum over the rows of `z`, (n, D), of ``z z^T``, as much of it as the structure keeps."""
+        raise self._lacks("second moments")
+
+    def covariance(self, products: Array, mean: Array) -> Array:
+        """Mean products about `mean` instead of the origin."""
+        raise self._lacks("second moments")
+
+    def variances(self, covariance: Array) -> Array:
+        """Diagonal of what :meth:`covariance` returns, shape (D,)."""
+        raise self._lacks("second moments")
+
+    def num_prior_draws(self, size: int) -> float:
+        """How many effective draws the metric before a window counts for."""
+        raise self._lacks("second moments")
+
+    def shrink(self, covariance: Array, weights: Array) -> "Factor":
+        """The metric with the whitened inverse ``w S + (1 - w) I``, in the coordinates of x.
+
+        `covariance` is S, what draws that this metric whitens have for covariance, and `weights`
+        are w for each coordinate, shape (D,). Where S is of no use this metric stays.
+        """
+        raise self._lacks("second moments")
+
+    def compose(self, inner: "Factor") -> "Factor":
+        """The metric with ``R = R_self R_inner``: `inner` in the coordinates that this whitens."""
+        raise self._lacks("products")
+
+    def _lacks(self, what: str) -> NotImplementedError:
+        return NotImplementedError(f"{type(self).__name__} does not know {what}.")

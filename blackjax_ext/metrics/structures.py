@@ -1,0 +1,332 @@
+"""The structures of a metric: diagonal, dense, by eigenvectors, and composed of two."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from blackjax_ext.metrics.factor import Factor
+
+__all__ = ["IDENTITY", "Composed", "Dense", "Diagonal", "Spectral", "triangular"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Diagonal(Factor):
+    """Metric with ``R = diag(inverse_sqrt)``.
+
+    Attributes
+    ----------
+    inverse_sqrt
+        Standard deviations: a scalar, which serves every coordinate, or shape (D,).
+    """
+
+    inverse_sqrt: Array | float
+
+    def inverse_sqrt_times(self, z: Array) -> Array:
+        """``R z``."""
+        return self.inverse_sqrt * z
+
+    def inverse_sqrt_transpose_times(self, g: Array) -> Array:
+        """``R^T g``."""
+        return self.inverse_sqrt * g
+
+    def sqrt_times(self, r: Array) -> Array:
+        """``R^{-1} r``."""
+        return r / self.inverse_sqrt
+
+    def times(self, v: Array) -> Array:
+        """``G v``."""
+        return v / jnp.square(self.inverse_sqrt)
+
+    def log_det(self, size: int) -> Array:
+        """``log |G|`` in `size` dimensions."""
+        logs = jnp.log(self.inverse_sqrt)
+        return -2.0 * (size * logs if logs.ndim == 0 else jnp.sum(logs))
+
+    def root(self) -> Array:
+        """Diagonal of ``R``."""
+        return jnp.asarray(self.inverse_sqrt)
+
+    def inverse(self) -> Array:
+        """Diagonal of ``G^{-1}``."""
+        return jnp.square(self.inverse_sqrt)
+
+    def precision(self, size: int) -> Array:
+        """Diagonal of ``G``, shape (D,)."""
+        return jnp.broadcast_to(jnp.asarray(self.inverse_sqrt) ** -2.0, (size,))
+
+    def fits(self, size: int) -> bool:
+        """Whether it is a metric of `size` dimensions: a scalar is one of any."""
+        return jnp.shape(self.inverse_sqrt) in ((), (size,))
+
+    def at(self, like: Array) -> "Diagonal":
+        """The same with a standard deviation for each coordinate of `like`, (D,)."""
+        return Diagonal(jnp.broadcast_to(self.inverse_sqrt, like.shape).astype(like.dtype))
+
+    def dense(self, like: Array) -> "Dense":
+        """The same with full matrices."""
+        return triangular(jnp.diag(self.at(like).inverse_sqrt))
+
+    def diagonal(self) -> "Diagonal":
+        """The same."""
+        return self
+
+    def products(self, z: Array) -> Array:
+        """Sums of squares, shape (D,)."""
+        return jnp.sum(z**2, axis=0)
+
+    def covariance(self, products: Array, mean: Array) -> Array:
+        """Variances, shape (D,)."""
+        return products - mean**2
+
+    def variances(self, covariance: Array) -> Array:
+        """The same."""
+        return covariance
+
+    def num_prior_draws(self, size: int) -> float:
+        """5: a variance is known from few draws."""
+        del size
+        return 5.0
+
+    def shrink(self, covariance: Array, weights: Array) -> "Diagonal":
+        """See :meth:`Factor.shrink`; a coordinate whose variance is of no use stays."""
+        blend = weights * covariance + 1 - weights
+        usable = jnp.where(jnp.isfinite(blend) & (blend > 0), blend, 1.0)
+        return Diagonal(self.inverse_sqrt * jnp.sqrt(usable))
+
+    def compose(self, inner: Factor) -> Factor:
+        """See :meth:`Factor.compose`."""
+        if isinstance(inner, Diagonal):
+            return Diagonal(self.inverse_sqrt * inner.inverse_sqrt)
+        assert isinstance(inner, (Dense, Spectral))
+        return self.dense(inner.inverse_sqrt[0]).compose(inner)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Dense(Factor):
+    """Metric with a full factor ``R``.
+
+    Attributes
+    ----------
+    inverse_sqrt
+        ``R``, shape (D, D).
+    sqrt
+        ``R^{-1}``, shape (D, D): a product with it is cheaper than a solve on every device.
+    log_determinant
+        ``log |G|``: whoever makes a factor knows it, and to find it later would cost D^3.
+    """
+
+    inverse_sqrt: Array
+    sqrt: Array
+    log_determinant: Array
+
+    def inverse_sqrt_times(self, z: Array) -> Array:
+        """``R z``; leading axes of `z` are batches."""
+        return z @ self.inverse_sqrt.T
+
+    def inverse_sqrt_transpose_times(self, g: Array) -> Array:
+        """``R^T g``."""
+        return g @ self.inverse_sqrt
+
+    def sqrt_times(self, r: Array) -> Array:
+        """``R^{-1} r``."""
+        return r @ self.sqrt.T
+
+    def times(self, v: Array) -> Array:
+        """``G v``."""
+        return (v @ self.sqrt.T) @ self.sqrt
+
+    def log_det(self, size: int) -> Array:
+        """``log |G|``."""
+        del size
+        return self.log_determinant
+
+    def root(self) -> Array:
+        """``R``."""
+        return self.inverse_sqrt
+
+    def inverse(self) -> Array:
+        """``G^{-1}``."""
+        return self.inverse_sqrt @ self.inverse_sqrt.T
+
+    def precision(self, size: int) -> Array:
+        """``G``."""
+        del size
+        return self.sqrt.T @ self.sqrt
+
+    def fits(self, size: int) -> bool:
+        """Whether it is a metric of `size` dimensions."""
+        return jnp.shape(self.inverse_sqrt) == (size, size)
+
+    def at(self, like: Array) -> "Dense":
+        """The same."""
+        del like
+        return self
+
+    def dense(self, like: Array) -> "Dense":
+        """The same."""
+        del like
+        return self
+
+    def diagonal(self) -> Diagonal:
+        """The diagonal metric with the same marginal standard deviations."""
+        return Diagonal(jnp.linalg.norm(self.inverse_sqrt, axis=-1))
+
+    def products(self, z: Array) -> Array:
+        """Sums of products, shape (D, D)."""
+        return z.T @ z
+
+    def covariance(self, products: Array, mean: Array) -> Array:
+        """Covariance, shape (D, D)."""
+        return products - jnp.outer(mean, mean)
+
+    def variances(self, covariance: Array) -> Array:
+        """Diagonal of the covariance."""
+        return jnp.diagonal(covariance)
+
+    def num_prior_draws(self, size: int) -> float:
+        """D + 5."""
+        return size + 5.0
+
+    def shrink(self, covariance: Array, weights: Array) -> "Dense":
+        """See :meth:`Factor.shrink`; with the mean weight, because the blend must be a metric."""
+        weight, eye = jnp.mean(weights), jnp.eye(weights.size, dtype=weights.dtype)
+        blend = weight * covariance + (1 - weight) * eye
+        new = self.compose(triangular(jnp.linalg.cholesky(blend)))
+        is_finite = jnp.isfinite(new.inverse_sqrt).all() & jnp.isfinite(new.sqrt).all()
+        return jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, self)
+
+    def compose(self, inner: Factor) -> "Dense":
+        """See :meth:`Factor.compose`."""
+        full = inner.dense(self.sqrt[0])
+        return Dense(
+            self.inverse_sqrt @ full.inverse_sqrt,
+            full.sqrt @ self.sqrt,
+            self.log_determinant + full.log_determinant,
+        )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Spectral(Factor):
+    """Metric by its eigenvectors ``Q``: ``R = Q diag(1 / scale)``, half the memory of a dense one.
+
+    Attributes
+    ----------
+    vectors
+        ``Q``, orthogonal, eigenvectors in columns, shape (D, D).
+    scale
+        Square roots of the eigenvalues, shape (D,).
+    """
+
+    vectors: Array
+    scale: Array
+
+    @property
+    def inverse_sqrt(self) -> Array:
+        """``R``, shape (D, D)."""
+        return self.vectors / self.scale[..., None, :]
+
+    @property
+    def sqrt(self) -> Array:
+        """``R^{-1}``, shape (D, D)."""
+        return self.scale[..., None] * jnp.swapaxes(self.vectors, -1, -2)
+
+    def inverse_sqrt_times(self, z: Array) -> Array:
+        """``R z``; leading axes of `z` are batches."""
+        return (z / self.scale) @ self.vectors.T
+
+    def inverse_sqrt_transpose_times(self, g: Array) -> Array:
+        """``R^T g``."""
+        return (g @ self.vectors) / self.scale
+
+    def sqrt_times(self, r: Array) -> Array:
+        """``R^{-1} r``."""
+        return (r @ self.vectors) * self.scale
+
+    def times(self, v: Array) -> Array:
+        """``G v``."""
+        return (jnp.square(self.scale) * (v @ self.vectors)) @ self.vectors.T
+
+    def log_det(self, size: int) -> Array:
+        """``log |G|``."""
+        del size
+        return 2.0 * jnp.sum(jnp.log(self.scale))
+
+    def root(self) -> Array:
+        """``R``."""
+        return self.inverse_sqrt
+
+    def inverse(self) -> Array:
+        """``G^{-1}``."""
+        return self.inverse_sqrt @ self.inverse_sqrt.T
+
+    def precision(self, size: int) -> Array:
+        """``G``."""
+        del size
+        return self.sqrt.T @ self.sqrt
+
+    def fits(self, size: int) -> bool:
+        """Whether it is a metric of `size` dimensions."""
+        return jnp.shape(self.vectors) == (size, size)
+
+    def at(self, like: Array) -> "Dense":
+        """The same with full matrices, which can be adapted."""
+        return self.dense(like)
+
+    def dense(self, like: Array) -> "Dense":
+        """The same with full matrices."""
+        return Dense(self.inverse_sqrt, self.sqrt, self.log_det(like.size))
+
+    def diagonal(self) -> Diagonal:
+        """The diagonal metric with the same marginal standard deviations."""
+        return self.dense(self.scale).diagonal()
+
+    def compose(self, inner: Factor) -> Dense:
+        """See :meth:`Factor.compose`."""
+        return self.dense(self.scale).compose(inner)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Composed(Factor):
+    """Metric with ``R = L C``, without ``R^{-1}``: what a step in a constant metric needs.
+
+    Attributes
+    ----------
+    outer
+        Factor with ``L``.
+    inverse_sqrt
+        ``C``, shape (D, D), or its diagonal (D,).
+    """
+
+    outer: Factor
+    inverse_sqrt: Array
+
+    def inverse_sqrt_times(self, z: Array) -> Array:
+        """``R z``."""
+        inner = self.inverse_sqrt @ z if self.inverse_sqrt.ndim == 2 else self.inverse_sqrt * z
+        return self.outer.inverse_sqrt_times(inner)
+
+    def inverse_sqrt_transpose_times(self, g: Array) -> Array:
+        """``R^T g``."""
+        g = self.outer.inverse_sqrt_transpose_times(g)
+        return g @ self.inverse_sqrt if self.inverse_sqrt.ndim == 2 else self.inverse_sqrt * g
+
+    def fits(self, size: int) -> bool:
+        """Whether it is a metric of `size` dimensions."""
+        return self.outer.fits(size)
+
+
+# a Python float has no dtype of its own: float32 positions stay float32 under x64
+IDENTITY = Diagonal(1.0)
+
+
+def triangular(cholesky: Array) -> Dense:
+    """Dense factor from a lower triangular `cholesky` with ``G^{-1} = cholesky cholesky^T``."""
+    identity = jnp.eye(cholesky.shape[0], dtype=cholesky.dtype)
+    inverse = jax.scipy.linalg.solve_triangular(cholesky, identity, lower=True)
+    return Dense(cholesky, inverse, -2.0 * jnp.sum(jnp.log(jnp.diagonal(cholesky))))

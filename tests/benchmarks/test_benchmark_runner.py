@@ -15,8 +15,8 @@ pytest.importorskip("sklearn")
 
 from numpyro.examples import datasets
 
-from benchmarks import data, report, units
-from benchmarks.report import ROOT, Report, Section
+from benchmarks.harness import data, kept_results, report
+from benchmarks.harness.report import ROOT, Report, Section
 
 # --- data -----------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ def test_a_run_continues_where_it_was_interrupted(script, capsys):
 
 def test_arrays_come_back_as_they_were(script):
     script.interrupt()
-    kept = json.loads(script.file.read_text(), object_hook=units.decode)["units"]
+    kept = json.loads(script.file.read_text(), object_hook=kept_results.decode)["units"]
     draws = kept['["unit", 1]']["value"]["draws"]
     assert draws.dtype == np.float32
     np.testing.assert_array_equal(draws, [1, 1, 1])
@@ -178,7 +178,7 @@ def test_units_of_other_versions_do_not_count(script, monkeypatch, changed, requ
     if changed == "versions":
         monkeypatch.setattr(report, "machine", lambda: {"jax": "another"})
     elif changed == "sources":
-        monkeypatch.setattr(units, "source_digest", lambda: "another")
+        monkeypatch.setattr(kept_results, "source_digest", lambda: "another")
     else:
         request.getfixturevalue("x64")
     assert script.run() == [0, 1, 2, 3]

@@ -14,19 +14,14 @@ pytest.importorskip("sklearn")
 
 from benchmarks import (
     convolutions,
-    data,
     forward_mode,
     full_networks,
     gpu,
     image_networks,
-    models,
     multinomial,
     network_regression,
-    partial_networks,
-    problems,
-    report,
-    runs,
 )
+from benchmarks.harness import data, models, partial_networks, problems, report, runs
 
 
 def lynx_hare():

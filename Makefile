@@ -84,7 +84,7 @@ BENCHMARKS = acceptance-targets forward-mode second-order amagold below-one-pass
 bench: $(BENCHMARKS:%=bench-%)
 
 bench-%: $(INSTALLED)
-	$(BIN)/python benchmarks/$(subst -,_,$*).py $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.$(subst -,_,$*) $(BENCH_ARGS)
 
 # Builds and imports outside the checkout, so that nothing but the wheel can be imported.
 wheel-check: $(INSTALLED)

@@ -29,9 +29,8 @@ def means(name: str, x, y, batch: int, steps: tuple, num_samples: int) -> tuple:
     """Means of the draws of a chain for each step size, without a tenth of them; acceptance."""
 
     def logdensity(slope):
-        return -0.5 * slope @ slope + jnp.sum(
-            jax.vmap(partial(models.logistic_term, slope))((x, y))
-        )
+        terms = jax.vmap(partial(models.logistic_term, slope))((x, y))
+        return -0.5 * slope @ slope + jnp.sum(terms)
 
     potential = potentials.minibatch(lambda b: -0.5 * b @ b, models.logistic_term, (x, y), batch)
     keys = jax.random.split(jax.random.key(4), num_samples)

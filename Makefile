@@ -1,5 +1,6 @@
 # make demo            install the project and run the demonstration
-# make test            lint, type check and tests
+# make check           lint, type check and the tests that compile little, minutes: the inner loop
+# make test            lint, type check and all tests
 # make docs            build the documentation, warnings are errors
 # make bench           benchmarks (write docs/results), about an hour; one: make bench-smc; more: BENCH_ARGS=--long
 # make wheel-check     build a wheel and import it in an empty environment
@@ -13,7 +14,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo test lint types pytest docs bench wheel-check lower-bounds clean
+.PHONY: help .venv demo check test lint types pytest docs bench wheel-check lower-bounds clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -51,6 +52,21 @@ TEST_ENV = \
 	MPLBACKEND=Agg
 WORKERS ?= 2
 PYTEST_ARGS ?=
+
+# What `make check` runs: where nothing large is compiled. All else is left to `make test`.
+QUICK_TESTS = \
+	tests/test_architecture.py \
+	tests/test_fixed_seeds.py \
+	tests/benchmarks/test_benchmark_runner.py \
+	tests/laws/test_costs.py \
+	tests/laws/test_interop.py \
+	tests/laws/test_proposal.py \
+	tests/laws/test_smc_mutations.py
+# the examples in docstrings run samplers, and what has this marker takes more than twenty seconds
+QUICK = -m "not slow" -k "not examples_in_docstrings"
+
+check: PYTEST_ARGS += $(QUICK_TESTS) $(QUICK)
+check: lint types pytest
 
 test: lint types pytest
 

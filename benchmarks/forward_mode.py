@@ -459,9 +459,9 @@ def lynx_hare(quick: bool) -> Section:
         "Lynx and hare",
         "The Lotka-Volterra posterior of `benchmarks/harness/models.py`: 8 parameters, an adaptive "
         "solver with a `while_loop`, no reverse mode. Four chains, `dense_mass=True`, defaults "
-        "otherwise; least bulk ESS and worst R-hat of the unconstrained parameters. Errors, the worst of a "
-        "parameter, are against NUTS: of the mean, in standard deviations, and of the standard "
-        "deviation, relative. The times are without "
+        "otherwise; least bulk ESS and worst R-hat of the unconstrained parameters. Errors, the "
+        "worst of a parameter, are against NUTS: of the mean, in standard deviations, and of the "
+        "standard deviation, relative. The times are without "
         "compilation and the search for a start, which have their own column. NUTS is given a "
         "rough guess to start from; the others start at random and find their own way.",
         [

@@ -40,6 +40,7 @@ from benchmarks.harness.report import Report, Section, by_name
 from benchmarks.harness.timing import timed
 from blackjax_ext import potentials
 from blackjax_ext.mcmc import langevin
+from blackjax_ext.rows.potentials import full_gradient
 from numpyro_fwd import GOHSMC
 from numpyro_fwd.bridge.partial_models import view_partial
 from numpyro_fwd.partial_bayes.training import TrainingState
@@ -212,7 +213,7 @@ def energy(slope: Any, *data: Any) -> Any:
 def amagold_facts(first: tuple, data: tuple, position: Any) -> dict:
     """Energy and gradient, and the log acceptance ratio, whose energies keep what rounding left."""
     start = blackjax_ext.amagold.init(position, potential_of(*first))
-    gradient = potentials.full_gradient(potential_of(*first).potential, position)
+    gradient = full_gradient(potential_of(*first).potential, position)
     _, info = amagold_step(start, keys(1)[0], *data)
     ratio = info.acceptance_rate
     # terms of the gradient cancel at the mode: each coordinate is a sum of that many

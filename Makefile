@@ -52,20 +52,25 @@ TEST_ENV = \
 	MPLBACKEND=Agg
 WORKERS ?= 2
 PYTEST_ARGS ?=
+SELECTED =
 
-# What `make check` runs: where nothing large is compiled. All else is left to `make test`.
-QUICK_TESTS = \
-	tests/test_architecture.py \
-	tests/test_fixed_seeds.py \
-	tests/benchmarks/test_benchmark_runner.py \
-	tests/laws/test_costs.py \
-	tests/laws/test_interop.py \
-	tests/laws/test_proposal.py \
-	tests/laws/test_smc_mutations.py
-# the examples in docstrings run samplers, and what has this marker takes more than twenty seconds
+# What `make check` runs: files that compile little. All else is left to `make test`.
+QUICK_TESTS = $(addprefix tests/, \
+	test_architecture.py \
+	benchmarks/test_benchmark_runner.py \
+	blackjax_ext/mcmc/test_arguments.py \
+	blackjax_ext/mcmc/test_schedules.py \
+	blackjax_ext/metrics \
+	blackjax_ext/rows \
+	laws/test_costs.py \
+	laws/test_interop.py \
+	laws/test_proposal.py \
+	laws/test_smc_mutations.py \
+	numpyro_fwd/test_bad_input.py)
+# without the examples in docstrings, which run every sampler
 QUICK = -m "not slow" -k "not examples_in_docstrings"
 
-check: PYTEST_ARGS += $(QUICK_TESTS) $(QUICK)
+check: SELECTED = $(QUICK_TESTS) $(QUICK)
 check: lint types pytest
 
 test: lint types pytest
@@ -82,7 +87,7 @@ pytest: $(INSTALLED)
 	flags="$$XLA_FLAGS --xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0"; \
 	if XLA_FLAGS="$(FAST_FLAGS)" JAX_PLATFORMS=cpu $(BIN)/python -c 'import jax; jax.devices()' \
 		2>/dev/null; then flags="$$flags $(FAST_FLAGS)"; fi; \
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(SELECTED) $(PYTEST_ARGS)
 
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build

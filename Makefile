@@ -1,5 +1,6 @@
 # make demo            install the project and run the demonstration
-# make test            lint, type check and tests
+# make check           lint, type check and the tests that compile little, minutes: the inner loop
+# make test            lint, type check and all tests
 # make docs            build the documentation, warnings are errors
 # make bench           benchmarks (write docs/results), about an hour; one: make bench-smc; more: BENCH_ARGS=--long
 # make wheel-check     build a wheel and import it in an empty environment
@@ -13,7 +14,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo test lint types pytest docs bench wheel-check lower-bounds clean
+.PHONY: help .venv demo check test lint types pytest docs bench wheel-check lower-bounds clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -51,6 +52,26 @@ TEST_ENV = \
 	MPLBACKEND=Agg
 WORKERS ?= 2
 PYTEST_ARGS ?=
+SELECTED =
+
+# What `make check` runs: files that compile little. All else is left to `make test`.
+QUICK_TESTS = $(addprefix tests/, \
+	test_architecture.py \
+	benchmarks/test_benchmark_runner.py \
+	blackjax_ext/mcmc/test_arguments.py \
+	blackjax_ext/mcmc/test_schedules.py \
+	blackjax_ext/metrics \
+	blackjax_ext/rows \
+	laws/test_costs.py \
+	laws/test_interop.py \
+	laws/test_proposal.py \
+	laws/test_smc_mutations.py \
+	numpyro_fwd/test_bad_input.py)
+# without the examples in docstrings, which run every sampler
+QUICK = -m "not slow" -k "not examples_in_docstrings"
+
+check: SELECTED = $(QUICK_TESTS) $(QUICK)
+check: lint types pytest
 
 test: lint types pytest
 
@@ -66,7 +87,7 @@ pytest: $(INSTALLED)
 	flags="$$XLA_FLAGS --xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0"; \
 	if XLA_FLAGS="$(FAST_FLAGS)" JAX_PLATFORMS=cpu $(BIN)/python -c 'import jax; jax.devices()' \
 		2>/dev/null; then flags="$$flags $(FAST_FLAGS)"; fi; \
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(SELECTED) $(PYTEST_ARGS)
 
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
@@ -84,7 +105,7 @@ BENCHMARKS = acceptance-targets forward-mode second-order amagold below-one-pass
 bench: $(BENCHMARKS:%=bench-%)
 
 bench-%: $(INSTALLED)
-	$(BIN)/python benchmarks/$(subst -,_,$*).py $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.$(subst -,_,$*) $(BENCH_ARGS)
 
 # Builds and imports outside the checkout, so that nothing but the wheel can be imported.
 wheel-check: $(INSTALLED)

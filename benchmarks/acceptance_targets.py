@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import blackjax_ext
-from benchmarks.report import Report, Section
+from benchmarks.harness.report import Report, Section
 
 CHAINS, STEPS, NUM_SIZES = 4000, 15, 28
 SAMPLERS = [

@@ -22,8 +22,8 @@ import numpy as np
 from numpyro.infer import NUTS
 
 import blackjax_ext
-from benchmarks.report import Report, Section
-from benchmarks.runs import run_chains
+from benchmarks.harness.report import Report, Section
+from benchmarks.harness.runs import run_chains
 
 SEEDS, DRAWS = 10, 50_000
 

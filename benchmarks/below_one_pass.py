@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
-from benchmarks.runs import on_one_core
+from benchmarks.harness.timing import on_one_core, timed
 
 if __name__ == "__main__":
     on_one_core()  # before blackjax is imported, which makes jax start its threads
 
-import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,8 +26,10 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.infer import HMCECS, NUTS, init_to_value
 
-from benchmarks import data as sources
-from benchmarks.report import Report, Section
+from benchmarks.harness import data as sources
+from benchmarks.harness import models
+from benchmarks.harness.report import Report, Section, by_name
+from benchmarks.harness.runs import least_ess, worst_errors
 from blackjax_ext import potentials
 from numpyro_fwd import AMAGOLD, RandomWalk
 from numpyro_fwd.bridge.plates import FullView
@@ -54,10 +55,7 @@ class Problem(NamedTuple):
     data: tuple
 
 
-def logistic_model(x, y, batch=BATCH):
-    slope = numpyro.sample("slope", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
-    with numpyro.plate("rows", x.shape[0], subsample_size=batch) as rows:
-        numpyro.sample("y", dist.Bernoulli(logits=x[rows] @ slope), obs=y[rows])
+logistic_model = partial(models.minibatch_logistic, batch=BATCH)
 
 
 def robust_model(x, y):
@@ -128,7 +126,7 @@ class Measured(NamedTuple):
     @property
     def ess(self) -> float:
         """Least effective sample size of a coordinate."""
-        return float(az.ess(az.convert_to_dataset({"x": self.draws[None]}))["x"].min())
+        return least_ess(self.draws[None])
 
 
 def run(kernel: Any, problem: Problem, num_warmup: int, num_samples: int, facts: Callable):
@@ -151,9 +149,8 @@ def run(kernel: Any, problem: Problem, num_warmup: int, num_samples: int, facts:
         state, _ = jax.block_until_ready(steps(num_warmup)(state, problem.data))
     program = steps(num_samples).lower(state, problem.data).compile()
     setup = time.process_time() - began
-    began = time.process_time()
-    _, found = jax.block_until_ready(program(state, problem.data))
-    return [np.asarray(each) for each in found], time.process_time() - began, setup
+    (_, found), seconds = timed(program, state, problem.data, clock=time.process_time)
+    return [np.asarray(each) for each in found], seconds, setup
 
 
 def of_amagold(problem: Problem, num_samples: int, acceptance: str = "subsampled") -> Measured:
@@ -287,10 +284,12 @@ def of_laplace(problem: Problem, num_samples: int, expansion: Any) -> Measured:
 
 def expansion_of(problem: Problem) -> tuple[Any, float]:
     """The expansion at the mode, and the seconds that it took, with compilation."""
-    began = time.process_time()
-    posterior = linear_predictor_of(FullView(problem.model), problem.data, {})
-    expansion = potentials.expand(posterior, {"slope": jnp.zeros(problem.data[0].shape[1])})
-    return expansion, time.process_time() - began
+
+    def expand() -> Any:
+        posterior = linear_predictor_of(FullView(problem.model), problem.data, {})
+        return potentials.expand(posterior, {"slope": jnp.zeros(problem.data[0].shape[1])})
+
+    return timed(expand, clock=time.process_time)
 
 
 COLUMNS = [
@@ -409,9 +408,7 @@ def dimensions(quick: bool) -> Section:
 
 def errors(draws: np.ndarray, reference: np.ndarray) -> tuple[float, float]:
     """Largest error of a mean, in standard deviations, and of a standard deviation, relative."""
-    sd = reference.std(axis=0)
-    off = np.abs(draws.mean(axis=0) - reference.mean(axis=0)) / sd
-    return float(off.max()), float(np.abs(draws.std(axis=0) / sd - 1).max())
+    return worst_errors(*((each.mean(axis=0), each.std(axis=0)) for each in (draws, reference)))
 
 
 def kept(name: str, run: Callable, problem: Problem, num_samples: int, *rest: Any) -> Measured:
@@ -590,18 +587,11 @@ def failing(quick: bool) -> Section:
     )
 
 
-SECTIONS = {
-    "logistic": logistic,
-    "million": million,
-    "cost": cost,
-    "sizes": sizes,
-    "failing": failing,
-    "dimensions": dimensions,
-    "accuracy": accuracy,
-    "robust": robust,
-}
 REPORT = Report(
-    "below_one_pass", "Exact draws below one pass over the data", SECTIONS, long=("sizes",)
+    "below_one_pass",
+    "Exact draws below one pass over the data",
+    by_name(logistic, million, cost, sizes, failing, dimensions, accuracy, robust),
+    long=("sizes",),
 )
 
 if __name__ == "__main__":

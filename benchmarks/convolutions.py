@@ -27,8 +27,8 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 import blackjax_ext
-from benchmarks.partial_networks import images, mixture_scores
-from benchmarks.problems import (
+from benchmarks.harness.partial_networks import images, mixture_scores
+from benchmarks.harness.problems import (
     FORWARD_MODE,
     Chains,
     Problem,
@@ -37,8 +37,8 @@ from benchmarks.problems import (
     samplers,
     tuned_chains,
 )
-from benchmarks.report import Report, Section, plus_minus
-from benchmarks.runs import timed
+from benchmarks.harness.report import Report, Section, plus_minus
+from benchmarks.harness.timing import timed
 
 # Cobb and Jha, Table 6: seconds per step with 10,000 and 30,000 images, on a GPU
 PUBLISHED = {

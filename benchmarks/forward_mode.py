@@ -11,29 +11,29 @@ import time
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # the benchmarks are not part of the installed packages
+sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
-import blackjax  # noqa: E402
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax.experimental.compilation_cache import (  # noqa: E402
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.compilation_cache import (
     compilation_cache as compilation_cache_of_jax,
 )
-from jax.flatten_util import ravel_pytree  # noqa: E402
-from numpyro.infer import MCMC, NUTS, init_to_value  # noqa: E402
-from numpyro.infer.util import initialize_model  # noqa: E402
+from jax.flatten_util import ravel_pytree
+from numpyro.infer import MCMC, NUTS, init_to_value
+from numpyro.infer.util import initialize_model
 
-import blackjax_ext  # noqa: E402
-from benchmarks import data, models  # noqa: E402
-from benchmarks.report import Report, Section  # noqa: E402
-from benchmarks.runs import run_chains, worst_errors  # noqa: E402
-from blackjax_ext.mcmc import tangents  # noqa: E402
-from blackjax_ext.mcmc.noise import standard_normal  # noqa: E402
-from numpyro_fwd import (  # noqa: E402
+import blackjax_ext
+from benchmarks.harness import data, models
+from benchmarks.harness.report import Report, Section, by_name
+from benchmarks.harness.runs import run_chains, worst_errors
+from benchmarks.harness.timing import in_turn, timed
+from blackjax_ext.mcmc import tangents
+from blackjax_ext.mcmc.noise import standard_normal
+from numpyro_fwd import (
     FMALA,
     PCFMALA,
     BlackJAXKernel,
@@ -146,18 +146,16 @@ def flops(quick: bool) -> Section:
 # Wall time
 
 
+def five_calls(function: Callable, arguments: tuple) -> Callable[[], Any]:
+    """Five calls of a compiled function, one after the other."""
+    compiled = jax.jit(function).lower(*arguments).compile()
+    return lambda: [compiled(*arguments) for _ in range(5)][-1]
+
+
 def time_all(calls: dict[str, tuple[Callable, tuple]], repeats: int) -> dict[str, float]:
-    """Seconds per call, the least of `repeats`, in turn: what slows the machine slows them all."""
-    compiled = {name: jax.jit(f).lower(*args).compile() for name, (f, args) in calls.items()}
-    best = dict.fromkeys(calls, np.inf)
-    for _ in range(repeats):
-        for name, (_, args) in calls.items():
-            start = time.perf_counter()
-            for _ in range(5):
-                result = compiled[name](*args)
-            jax.block_until_ready(result)
-            best[name] = min(best[name], (time.perf_counter() - start) / 5)
-    return best
+    """Seconds per call, the least of `repeats`."""
+    programs = {name: five_calls(*call) for name, call in calls.items()}
+    return {name: found / 5 for name, found in in_turn(programs, repeats).items()}
 
 
 def wall_calls() -> dict[str, tuple[Callable, tuple]]:
@@ -320,13 +318,6 @@ def laws(quick: bool) -> Section:
 # What NumPyro adds to a step
 
 
-def processor_seconds(function: Callable, *args) -> float:
-    """Processor time of a call: what else runs on the machine does not add to it."""
-    start = time.process_time()
-    jax.block_until_ready(function(*args))
-    return time.process_time() - start
-
-
 @contextlib.contextmanager
 def compilation_cache():
     """Keep compiled programs, so that a run of MCMC does not compile what one before it did."""
@@ -381,13 +372,14 @@ def overhead(quick: bool) -> Section:
     short, long = (1_000, 21_000) if quick else (1_000, 101_000)
     times: dict[int, list[float]] = {short: [], long: []}
     bare: list[float] = []
+    processor_seconds = partial(timed, clock=time.process_time)
     with compilation_cache():
         scan = bare_scan(run_mcmc(short, data), data, long - short)
         run_mcmc(long, data)
         for _ in range(2 if quick else 5):
             for num_samples, seconds in times.items():
-                seconds.append(processor_seconds(run_mcmc, num_samples, data))
-            bare.append(processor_seconds(scan, jax.random.key(1)))
+                seconds.append(processor_seconds(run_mcmc, num_samples, data)[1])
+            bare.append(processor_seconds(scan, jax.random.key(1))[1])
     per_step = (min(times[long]) - min(times[short])) / (long - short)
     per_bare = min(bare) / (long - short)
     return Section(
@@ -465,11 +457,11 @@ def lynx_hare(quick: bool) -> Section:
     ]
     return Section(
         "Lynx and hare",
-        "The Lotka-Volterra posterior of `benchmarks/models.py`: 8 parameters, an adaptive solver "
-        "with a `while_loop`, no reverse mode. Four chains, `dense_mass=True`, defaults otherwise; "
-        "least bulk ESS and worst R-hat of the unconstrained parameters. Errors, the worst of a "
-        "parameter, are against NUTS: of the mean, in standard deviations, and of the standard "
-        "deviation, relative. The times are without "
+        "The Lotka-Volterra posterior of `benchmarks/harness/models.py`: 8 parameters, an adaptive "
+        "solver with a `while_loop`, no reverse mode. Four chains, `dense_mass=True`, defaults "
+        "otherwise; least bulk ESS and worst R-hat of the unconstrained parameters. Errors, the "
+        "worst of a parameter, are against NUTS: of the mean, in standard deviations, and of the "
+        "standard deviation, relative. The times are without "
         "compilation and the search for a start, which have their own column. NUTS is given a "
         "rough guess to start from; the others start at random and find their own way.",
         [
@@ -490,11 +482,11 @@ def lynx_hare(quick: bool) -> Section:
     )
 
 
-SECTIONS: dict[str, Callable[[bool], Section]] = {
-    f.__name__: f for f in (flops, wall, memory, persistent, laws, overhead, lynx_hare)
-}
 REPORT = Report(
-    "forward_mode", "Forward-mode samplers: cost and yield", SECTIONS, long=("lynx_hare",)
+    "forward_mode",
+    "Forward-mode samplers: cost and yield",
+    by_name(flops, wall, memory, persistent, laws, overhead, lynx_hare),
+    long=("lynx_hare",),
 )
 
 if __name__ == "__main__":

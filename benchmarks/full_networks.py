@@ -8,7 +8,6 @@ takes longer chains. The data come from the folder in the environment variable N
 """
 
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,20 +18,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.stats import norm
-from scipy.special import logsumexp
-from scipy.stats import norm as normal
 
-from benchmarks import data as sources
-from benchmarks.partial_networks import FIRST, Dense3, Task, split_of
-from benchmarks.problems import (
+from benchmarks.harness import data as sources
+from benchmarks.harness.partial_networks import FIRST, Dense3, Task, split_of
+from benchmarks.harness.problems import (
     FORWARD_MODE,
     Chains,
     Problem,
     diagnostics,
+    mixture_nll,
     nuts_chains,
     tuned_chains,
 )
-from benchmarks.report import Report, Section
+from benchmarks.harness.report import Report, Section, by_name
 
 SCALE = 0.7  # median of the noise, where the optimized one of the other table starts
 STEP_SIZES = np.geomspace(1e-3, 3.0, 9)
@@ -112,8 +110,7 @@ def problem_of(width: int, task: Task) -> Problem:
 def scores(kept: Outputs, task: Task) -> tuple[float, float]:
     """Squared error of the mean in raw units; minus mean log density in standardized ones."""
     error = np.mean((kept.test.mean(0) - task.test.y) ** 2) * task.scale**2
-    terms = normal.logpdf(task.test.y, kept.test, kept.noise[:, None])
-    return float(error), float(np.log(len(terms)) - logsumexp(terms, axis=0).mean())
+    return float(error), mixture_nll(kept.test, kept.noise[:, None], task.test.y)
 
 
 def measure(found: Chains, task: Task, truth: np.ndarray | None = None) -> dict:
@@ -237,11 +234,10 @@ def california(quick: bool) -> Section:
     return table("california", "California housing", "(100,000 dollars) squared", quick)
 
 
-SECTIONS: dict[str, Callable[[bool], Section]] = {f.__name__: f for f in (wine, california)}
 REPORT = Report(
     "full_networks",
     "Every weight of a network sampled",
-    SECTIONS,
+    by_name(wine, california),
     long=("wine", "california"),
 )
 

@@ -22,9 +22,9 @@ from numpyro.infer import NUTS
 from scipy import stats
 
 import blackjax_ext
-from benchmarks.problems import FORWARD_MODE
-from benchmarks.report import Report, Section
-from benchmarks.runs import best_step_size, run_chains
+from benchmarks.harness.problems import FORWARD_MODE
+from benchmarks.harness.report import Report, Section
+from benchmarks.harness.runs import best_step_size, run_chains
 
 CHAINS, SEEDS, STEPS = 5, 10, 10_000
 SCALE = 3.0  # of w

@@ -16,7 +16,6 @@ sizes. The rest needs an accelerator that JAX finds beside the CPU (``JAX_PLATFO
 
 import contextlib
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -34,11 +33,14 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 import blackjax_ext
-from benchmarks import convolutions, models
-from benchmarks import partial_networks as networks
-from benchmarks.report import Report, Section
+from benchmarks import convolutions
+from benchmarks.harness import models
+from benchmarks.harness import partial_networks as networks
+from benchmarks.harness.report import Report, Section, by_name
+from benchmarks.harness.timing import timed
 from blackjax_ext import potentials
 from blackjax_ext.mcmc import langevin
+from blackjax_ext.rows.potentials import full_gradient
 from numpyro_fwd import GOHSMC
 from numpyro_fwd.bridge.partial_models import view_partial
 from numpyro_fwd.partial_bayes.training import TrainingState
@@ -211,7 +213,7 @@ def energy(slope: Any, *data: Any) -> Any:
 def amagold_facts(first: tuple, data: tuple, position: Any) -> dict:
     """Energy and gradient, and the log acceptance ratio, whose energies keep what rounding left."""
     start = blackjax_ext.amagold.init(position, potential_of(*first))
-    gradient = potentials.full_gradient(potential_of(*first).potential, position)
+    gradient = full_gradient(potential_of(*first).potential, position)
     _, info = amagold_step(start, keys(1)[0], *data)
     ratio = info.acceptance_rate
     # terms of the gradient cancel at the mode: each coordinate is a sum of that many
@@ -529,17 +531,13 @@ def peak_memory(device: Any, compiled: Any, before: int) -> tuple[float, str]:
     return (sum(sizes) + analysis.output_size_in_bytes) / 2**20, "XLA"
 
 
-def time_on(device: Any, timed: Timed, repeats: int) -> list:
+def time_on(device: Any, case: Timed, repeats: int) -> list:
     """Median seconds of a call, peak memory in MiB, and who says so."""
     with jax.default_device(device):
-        arguments = jax.device_put(timed.arguments, device)
+        arguments = jax.device_put(case.arguments, device)
         before = (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
-        compiled = jax.jit(timed.function).lower(*arguments).compile()
-        times = []
-        for _ in range(1 + repeats):
-            start = time.perf_counter()
-            jax.block_until_ready(compiled(*arguments))
-            times.append(time.perf_counter() - start)
+        compiled = jax.jit(case.function).lower(*arguments).compile()
+        times = [timed(compiled, *arguments)[1] for _ in range(1 + repeats)]
     return [float(np.median(times[1:])), *peak_memory(device, compiled, before)]
 
 
@@ -547,10 +545,10 @@ def times(quick: bool) -> Section:
     """Time and memory of a step on the accelerator and on the CPU."""
     device = device_for(quick)
     rows = []
-    for timed in amagold_times(10_000) if quick else all_times():
-        there = REPORT.once((timed.name, "accelerator"), time_on, device, timed, 2 if quick else 20)
-        here = REPORT.once((timed.name, "CPU"), time_on, cpu(), timed, 2 if quick else 3)
-        rows.append([timed.name, 1e3 * there[0], 1e3 * here[0], here[0] / there[0], *there[1:]])
+    for case in amagold_times(10_000) if quick else all_times():
+        there = REPORT.once((case.name, "accelerator"), time_on, device, case, 2 if quick else 20)
+        here = REPORT.once((case.name, "CPU"), time_on, cpu(), case, 2 if quick else 3)
+        rows.append([case.name, 1e3 * there[0], 1e3 * here[0], here[0] / there[0], *there[1:]])
     return Section(
         "Time of a step",
         f"Medians of calls on {device.device_kind} and on this host's CPU, after compilation, in "
@@ -566,12 +564,12 @@ def times(quick: bool) -> Section:
 
 
 def all_times() -> Iterator[Timed]:
-    """One family after the other: each has its data on the device while it is timed."""
+    """One family after the other: each has its data on the device while it is case."""
     for family in (langevin_times, amagold_times, smc_times):
         yield from family()
 
 
-REPORT = Report("gpu", "Steps on an accelerator", {"checks": checks, "times": times})
+REPORT = Report("gpu", "Steps on an accelerator", by_name(checks, times))
 
 if __name__ == "__main__":
     REPORT.main()

@@ -6,7 +6,6 @@ environment variable NUMPYRO_FWD_DATA, or ../shared/data.
 """
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +16,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.metrics import f1_score, precision_score, recall_score, roc_auc_score, roc_curve
 
-from benchmarks import partial_networks as networks
-from benchmarks.partial_networks import METHODS, Settings
-from benchmarks.report import Report, Section, plus_minus
+from benchmarks.harness import partial_networks as networks
+from benchmarks.harness.partial_networks import METHODS, Settings
+from benchmarks.harness.report import Report, Section, by_name, plus_minus
 
 
 def ood_scores(inside: np.ndarray, outside: np.ndarray, threshold: float) -> list[float]:
@@ -213,11 +212,10 @@ def unknown(quick: bool) -> Section:
     )
 
 
-SECTIONS: dict[str, Callable[[bool], Section]] = {f.__name__: f for f in (mnist, fashion, unknown)}
 REPORT = Report(
     "image_networks",
     "Partially Bayesian networks on images",
-    SECTIONS,
+    by_name(mnist, fashion, unknown),
     long=("mnist", "fashion", "unknown"),
 )
 

@@ -18,8 +18,8 @@ import numpy as np
 from jax import Array
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.partial_networks import images, mixture_scores
-from benchmarks.problems import (
+from benchmarks.harness.partial_networks import images, mixture_scores
+from benchmarks.harness.problems import (
     FORWARD_MODE,
     Chains,
     Problem,
@@ -29,7 +29,7 @@ from benchmarks.problems import (
     samplers,
     tuned_chains,
 )
-from benchmarks.report import Report, Section
+from benchmarks.harness.report import Report, Section, plus_minus
 
 CLASSES, BINS = 10, 100
 SHOWN = 3  # images whose logits are watched
@@ -143,12 +143,6 @@ def traces(found: Chains, x: np.ndarray) -> np.ndarray:
     logits -= logits.mean(-1, keepdims=True)
     parts = [found.logdensity[..., None], logits.reshape(*logits.shape[:2], -1)]
     return np.concatenate(parts, axis=-1)
-
-
-def plus_minus(values: np.ndarray, digits: int) -> str:
-    """Mean and, if there are several, standard deviation over chains."""
-    spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{values.mean():.{digits}f}{spread}"
 
 
 def row(name: str, found: Chains, test: Data, truth: np.ndarray) -> list:

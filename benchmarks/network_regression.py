@@ -20,20 +20,20 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
-from scipy.special import logsumexp
 
-from benchmarks import data as sources
-from benchmarks import models
-from benchmarks.problems import (
+from benchmarks.harness import data as sources
+from benchmarks.harness import models
+from benchmarks.harness.problems import (
     FORWARD_MODE,
     Chains,
     Problem,
     diagnostics,
+    mixture_nll,
     nuts_chains,
     samplers,
     tuned_chains,
 )
-from benchmarks.report import Report, Section
+from benchmarks.harness.report import Report, Section, by_name, plus_minus
 
 SD_PRIOR, SD_NOISE = 0.1, 0.025
 # Cobb and Jha, Table 3: NLL and mean squared error of the ensemble, ms per step on a GPU
@@ -108,9 +108,7 @@ def mode(data: tuple, num_steps: int):
 
 def scores(curves: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     """NLL of the mixture of the draws' normal laws, and squared error of their mean."""
-    terms = -0.5 * ((curves - y) / SD_NOISE) ** 2 - np.log(SD_NOISE * (2 * np.pi) ** 0.5)
-    nll = np.log(len(curves)) - logsumexp(terms, axis=0).mean()
-    return float(nll), float(np.mean((curves.mean(0) - y) ** 2))
+    return mixture_nll(curves, SD_NOISE, y), float(np.mean((curves.mean(0) - y) ** 2))
 
 
 def row(name: str, found: Chains, y: np.ndarray, truth: np.ndarray) -> list:
@@ -123,7 +121,7 @@ def row(name: str, found: Chains, y: np.ndarray, truth: np.ndarray) -> list:
     cells = [
         "" if np.isnan(found.step_size) else found.step_size,
         float(found.acceptance.mean()),
-        *(f"{nll.mean():.3f} ± {nll.std(ddof=1):.3f}", published[0]),
+        *(plus_minus(nll, 3), published[0]),
         *(float(error.mean()), published[1], float(distance)),
         float(at_data.std(1).mean()),
         *(*diagnostics(traces), float(found.logdensity.mean())),
@@ -265,7 +263,7 @@ def tempered(quick: bool) -> Section:
 REPORT = Report(
     "network_regression",
     "Network regression, beside the paper",
-    {"posterior": posterior, "tempered": tempered},
+    by_name(posterior, tempered),
     long=("posterior", "tempered"),
 )
 

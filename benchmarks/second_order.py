@@ -5,7 +5,6 @@ Each section is a function that measures and returns a table. The sections are k
 """
 
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,9 +23,10 @@ import numpyro.distributions as dist
 from numpyro.infer import NUTS
 
 import blackjax_ext
-from benchmarks.data import barro_colorado, standardized, swiss
-from benchmarks.report import Report, Section
-from benchmarks.runs import Run, run_chains, worst_errors
+from benchmarks.harness.data import barro_colorado, standardized, swiss
+from benchmarks.harness.report import Report, Section, by_name
+from benchmarks.harness.runs import Run, run_chains, worst_errors
+from benchmarks.harness.timing import least_seconds
 from blackjax_ext import metrics, schedules
 from blackjax_ext.mcmc import alsmmala
 from numpyro_fwd import (
@@ -88,12 +88,7 @@ def seconds_per_step(name: str, size: int, num_chains: int, num_steps: int, repe
     """Least time of a step over `repeats` runs."""
     logdensity_fn = logistic_problem(size, 500)
     run, states = chains_of(name, logdensity_fn, size, num_chains, num_steps)
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(run(states))
-        times.append(time.perf_counter() - start)
-    return min(times) / num_steps
+    return least_seconds(run, states, repeats=repeats) / num_steps
 
 
 def cost(quick: bool) -> Section:
@@ -159,12 +154,8 @@ def growth(quick: bool) -> Section:
     for size in sizes:
         step, arguments = amsmmala_step(size, follow=True)
         flops = step.cost_analysis()["flops"]
-        times = []
-        for _ in range(20 if quick else 200):
-            start = time.perf_counter()
-            jax.block_until_ready(step(*arguments))
-            times.append(time.perf_counter() - start)
-        row = [size, flops / size**2, 1e6 * min(times)]
+        seconds = least_seconds(step, *arguments, repeats=20 if quick else 200)
+        row = [size, flops / size**2, 1e6 * seconds]
         rows.append([*row, flops / previous if previous else 1.0])
         previous = flops
     return Section(
@@ -550,10 +541,11 @@ def regressions(quick: bool) -> Section:
     )
 
 
-SECTIONS: dict[str, Callable[[bool], Section]] = {
-    f.__name__: f for f in (cost, growth, cooling, truths, regressions)
-}
-REPORT = Report("second_order", "Second-order samplers: cost and yield", SECTIONS)
+REPORT = Report(
+    "second_order",
+    "Second-order samplers: cost and yield",
+    by_name(cost, growth, cooling, truths, regressions),
+)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -6,7 +6,6 @@ epochs of the paper. Networks for images are in ``benchmarks/image_networks.py``
 """
 
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,10 +22,11 @@ from blackjax.smc import resampling
 from jax.scipy.stats import norm
 
 import blackjax_ext
-from benchmarks import data as sources
-from benchmarks import partial_networks as networks
-from benchmarks.partial_networks import METHODS, Settings
-from benchmarks.report import Report, Section
+from benchmarks.harness import data as sources
+from benchmarks.harness import partial_networks as networks
+from benchmarks.harness.partial_networks import METHODS, Settings
+from benchmarks.harness.report import Report, Section, by_name
+from benchmarks.harness.timing import in_turn
 from blackjax_ext import anneal, langevin_smc
 from blackjax_ext.smc.moves import Metropolis
 from numpyro_fwd import GOHSMC, OHSMC
@@ -293,15 +293,9 @@ def california(quick: bool) -> Section:
 
 
 def seconds_of(programs: dict, repeats: int = 5) -> dict[str, float]:
-    """Least time of each program on its state, all in turn: a loaded machine slows them alike."""
-    times: dict[str, list[float]] = {name: [] for name in programs}
-    for i in range(1 + repeats):
-        for name, (run, state) in programs.items():
-            start = time.perf_counter()
-            jax.block_until_ready(run(state))
-            if i:
-                times[name].append(time.perf_counter() - start)
-    return {name: min(found) for name, found in times.items()}
+    """Least time of each program on its state; the first call, which compiles, is one more."""
+    calls = {name: partial(run, state) for name, (run, state) in programs.items()}
+    return in_turn(calls, 1 + repeats)
 
 
 def smc_steps(cls: type, problem, task, batch_size: int, num_particles: int, length: int):
@@ -404,13 +398,10 @@ def particles(quick: bool) -> Section:
     )
 
 
-SECTIONS: dict[str, Callable[[bool], Section]] = {
-    f.__name__: f for f in (evidence, wine, california, steps, particles)
-}
 REPORT = Report(
     "smc",
     "Sequential Monte Carlo: evidence and partially Bayesian networks",
-    SECTIONS,
+    by_name(evidence, wine, california, steps, particles),
     long=("wine", "california"),
 )
 

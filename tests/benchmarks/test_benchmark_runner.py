@@ -1,8 +1,13 @@
 """The benchmarks' data and runner: where files are sought, and what an interrupted run keeps."""
 
 import importlib
+import importlib.util
 import json
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from urllib.error import URLError
 
@@ -15,8 +20,8 @@ pytest.importorskip("sklearn")
 
 from numpyro.examples import datasets
 
-from benchmarks import data, report, units
-from benchmarks.report import ROOT, Report, Section
+from benchmarks.harness import data, kept_results, report, timing
+from benchmarks.harness.report import ROOT, Report, Section
 
 # --- data -----------------------------------------------------------------------------------------
 
@@ -166,7 +171,7 @@ def test_a_run_continues_where_it_was_interrupted(script, capsys):
 
 def test_arrays_come_back_as_they_were(script):
     script.interrupt()
-    kept = json.loads(script.file.read_text(), object_hook=units.decode)["units"]
+    kept = json.loads(script.file.read_text(), object_hook=kept_results.decode)["units"]
     draws = kept['["unit", 1]']["value"]["draws"]
     assert draws.dtype == np.float32
     np.testing.assert_array_equal(draws, [1, 1, 1])
@@ -178,10 +183,23 @@ def test_units_of_other_versions_do_not_count(script, monkeypatch, changed, requ
     if changed == "versions":
         monkeypatch.setattr(report, "machine", lambda: {"jax": "another"})
     elif changed == "sources":
-        monkeypatch.setattr(units, "source_digest", lambda: "another")
+        monkeypatch.setattr(kept_results, "source_digest", lambda: "another")
     else:
         request.getfixturevalue("x64")
     assert script.run() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("file", ["smc.py", "harness/models.py", "amagold/network.py"])
+def test_sources_are_those_of_all_folders(tmp_path, monkeypatch, file):
+    path = tmp_path / "benchmarks" / file
+    path.parent.mkdir(parents=True)
+    monkeypatch.setattr(kept_results, "ROOT", tmp_path)
+    digests = set()
+    for text in ("1", "2"):
+        path.write_text(text)
+        digests.add(kept_results.source_digest.__wrapped__())
+    assert len(digests) == 2
+    assert (ROOT / "benchmarks" / file).is_file()
 
 
 def test_fresh_forgets_what_was_measured(script):
@@ -238,14 +256,29 @@ def test_a_section_tells_where_its_machine_differs_and_how_long_it_took(script):
 # --- pages ----------------------------------------------------------------------------------------
 
 RESULTS = ROOT / "docs" / "results"
+BENCHMARKS = ROOT / "benchmarks"
+
+
+def report_of(name: str) -> Report:
+    """That of a script, or of a folder."""
+    module = f"{name}.sections" if (BENCHMARKS / name).is_dir() else name
+    return importlib.import_module(f"benchmarks.{module}").REPORT
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
 def test_pages_are_those_of_their_files(path):
-    script = importlib.import_module(f"benchmarks.{path.stem}")
+    script = report_of(path.stem)
     results = json.loads(path.read_text())
-    assert set(results["sections"]) <= set(script.REPORT.sections)
-    assert path.with_suffix(".md").read_text() == script.REPORT.page(results)
+    assert set(results["sections"]) <= set(script.sections)
+    assert path.with_suffix(".md").read_text() == script.page(results)
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_quoted_commands_run_what_is_there(path):
+    for name, section in json.loads(path.read_text())["sections"].items():
+        python, script, *sections = shlex.split(section["command"])
+        assert (python, script) == ("python", report_of(path.stem).script)
+        assert (ROOT / script).exists() and name in sections
 
 
 def test_results_page_only_includes_them():
@@ -254,3 +287,84 @@ def test_results_page_only_includes_them():
     assert sorted(included) == sorted(path.stem for path in RESULTS.glob("*.md"))
     prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     assert not re.search(r"\d", prose)
+
+
+# --- command lines --------------------------------------------------------------------------------
+
+MODULES = sorted(path.relative_to(ROOT) for path in BENCHMARKS.rglob("*.py"))
+
+
+class Unread(list):
+    """Arguments that nothing may look at."""
+
+    def refuse(self, *arguments):
+        raise AssertionError("sys.argv is read at import")
+
+    __contains__ = __getitem__ = __iter__ = __len__ = refuse
+
+
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_an_import_reads_no_command_line_and_moves_to_no_core(path, monkeypatch):
+    name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+    importlib.import_module(name)  # what it imports may read what it wants
+    monkeypatch.setattr(sys, "argv", Unread())
+    monkeypatch.setattr(timing, "on_one_core", Unread().refuse)
+    spec = importlib.util.spec_from_file_location("imported", ROOT / path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "imported", module)
+    spec.loader.exec_module(module)
+
+
+def test_the_makefile_names_what_is_there():
+    text = (ROOT / "Makefile").read_text()
+    named = re.search(r"^BENCHMARKS = (.*)$", text, re.MULTILINE).group(1).replace("-", "_").split()
+    folders = {path.parent.name for path in BENCHMARKS.glob("*/__main__.py")}
+    scripts = {path.stem for path in BENCHMARKS.glob("*.py")} - {"__init__"}
+    assert {*named, "gpu"} == folders | scripts  # gpu needs an accelerator
+
+
+@pytest.mark.parametrize("script", [["-m", "benchmarks.amagold"], [str(BENCHMARKS / "amagold")]])
+def test_a_folder_runs_like_a_script(script, tmp_path):
+    is_module = script[0] == "-m"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    found = subprocess.run(
+        [sys.executable, *script, "nothing"],
+        cwd=ROOT if is_module else tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 2
+    assert "unknown sections ['nothing']; choose from ['rows_1e5'" in found.stderr
+
+
+@pytest.mark.parametrize(("names", "pins"), [(["memory"], False), (["synthetic"], True)])
+def test_only_sections_that_need_all_cores_get_them(names, pins, monkeypatch):
+    calls = []
+    monkeypatch.setattr(timing, "on_one_core", lambda: calls.append("core"))
+    monkeypatch.setattr(Report, "main", lambda report, arguments: calls.append(arguments))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    importlib.import_module("benchmarks.amagold.__main__").main(names)
+    assert calls == ["core"] * pins + [names]
+
+
+@pytest.mark.parametrize("name", ["amagold", "below_one_pass"])
+def test_a_process_moves_to_one_core_before_jax_has_threads(name):
+    """What a script imports until then starts no thread of jax, which would stay on all cores."""
+    text = f"""
+import runpy, sys
+from jax._src import xla_bridge
+from benchmarks.harness import timing
+
+def on_one_core():
+    assert not xla_bridge.backends_are_initialized() and "blackjax" not in sys.modules
+    print("moved")
+    sys.exit()
+
+timing.on_one_core = on_one_core
+runpy.run_module("benchmarks.{name}", run_name="__main__", alter_sys=True)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "moved\n"

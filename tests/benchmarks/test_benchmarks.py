@@ -6,7 +6,8 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from jax.flatten_util import ravel_pytree
-from numpyro.infer.util import initialize_model
+from numpyro.handlers import seed
+from numpyro.infer.util import initialize_model, log_density
 
 pytest.importorskip("diffrax")
 
@@ -14,19 +15,14 @@ pytest.importorskip("sklearn")
 
 from benchmarks import (
     convolutions,
-    data,
     forward_mode,
     full_networks,
     gpu,
     image_networks,
-    models,
     multinomial,
     network_regression,
-    partial_networks,
-    problems,
-    report,
-    runs,
 )
+from benchmarks.harness import data, models, partial_networks, problems, report, runs, timing
 
 
 def lynx_hare():
@@ -241,6 +237,30 @@ def test_chains_of_a_problem_batched_and_not():
     assert kept.shape == (2, 10)
     assert rates[0] > rates[1] > 0
     np.testing.assert_allclose(logdensity, -0.5 * (kept / 2) ** 2, rtol=1e-5, atol=1e-6)
+
+
+def test_seconds_are_the_least_of_several(monkeypatch):
+    clock = iter([0.0, 5.0, 10.0, 12.0, 20.0, 23.0])
+    monkeypatch.setattr(timing.timed, "__kwdefaults__", {"clock": lambda: next(clock)})
+    assert timing.least_seconds(lambda: None, repeats=3) == 2.0
+
+
+def test_calls_take_turns():
+    calls = []
+    found = timing.in_turn({name: lambda name=name: calls.append(name) for name in "ab"}, 3)
+    assert calls == list("ab" * 3)
+    assert set(found) == {"a", "b"} and min(found.values()) >= 0
+
+
+def test_minibatch_logistic_has_the_density_of_its_terms():
+    rng = np.random.default_rng(0)
+    x, y = jnp.asarray(rng.normal(size=(8, 3))), jnp.asarray(rng.random(8) < 0.5, float)
+    slope = jnp.array([0.5, -1.0, 2.0])
+    arguments = (x, y, 8)
+    found, _ = log_density(seed(models.minibatch_logistic, 0), arguments, {}, {"slope": slope})
+    terms = jax.vmap(lambda *row: models.logistic_term(slope, row))(x, y)
+    expected = dist.Normal(0, 1).log_prob(slope).sum() + terms.sum()
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_best_step_size_is_finite():

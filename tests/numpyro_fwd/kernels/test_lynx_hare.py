@@ -11,7 +11,7 @@ from numpyro.infer import MCMC
 
 pytest.importorskip("diffrax")
 
-from benchmarks import data, models
+from benchmarks.harness import data, models
 from numpyro_fwd import FMALA, PCFMALA, LineFMALA, PCLineFMALA, RandomWalk
 
 

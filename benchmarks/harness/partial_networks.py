@@ -24,7 +24,7 @@ from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 from scipy.special import softmax
 
-from benchmarks import data as sources
+from benchmarks.harness import data as sources
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.sgmcmc import sghmc
 from numpyro_fwd import GOHSMC, OHSMC

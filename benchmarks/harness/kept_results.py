@@ -19,7 +19,7 @@ import numpy as np
 
 __all__ = ["Units", "source_digest"]
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("blackjax_ext", "numpyro_fwd", "benchmarks")
 
 

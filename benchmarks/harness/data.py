@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 VARIABLE = "NUMPYRO_FWD_DATA"
-DEFAULT = Path(__file__).parent.parent.parent / "shared" / "data"
+DEFAULT = Path(__file__).parents[3] / "shared" / "data"
 MNIST_MIRROR = "github.com/pyro-ppl/datasets, mnist"
 # where each file is published: the archive, or a repository and the path of an identical file
 PUBLISHED = {

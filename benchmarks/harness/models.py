@@ -10,7 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array
 
-from benchmarks.data import breast_cancer, standardized
+from benchmarks.harness.data import breast_cancer, standardized
 
 Network = list[tuple[Array, Array]]
 
@@ -80,6 +80,22 @@ def logistic_regression(x, y) -> None:
     intercept = numpyro.sample("intercept", dist.Normal(0.0, 1.0))
     weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
     numpyro.sample("y", dist.Bernoulli(logits=intercept + x @ weights), obs=y)
+
+
+# Logistic regression that a sampler may read in parts
+
+
+def minibatch_logistic(x, y, batch) -> None:
+    """Logistic regression with standard normal priors whose rows come `batch` at a time."""
+    slope = numpyro.sample("slope", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("rows", x.shape[0], subsample_size=batch) as rows:
+        numpyro.sample("y", dist.Bernoulli(logits=x[rows] @ slope), obs=y[rows])
+
+
+def logistic_term(slope: Array, row: tuple[Array, Array]) -> Array:
+    """Log-likelihood of one row: covariates and a label of zero or one."""
+    logit = row[0] @ slope
+    return row[1] * logit - jax.nn.softplus(logit)
 
 
 # Network regression: where a step costs much and the dimension is high

@@ -1,7 +1,6 @@
 """Chains through NumPyro's kernel interface, with compilation, warm-up and sampling timed apart."""
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +10,9 @@ import arviz as az
 import jax
 import numpy as np
 
-__all__ = ["Run", "best_step_size", "on_one_core", "run_chains", "timed", "worst_errors"]
+from benchmarks.harness.timing import timed
+
+__all__ = ["Run", "best_step_size", "least_ess", "run_chains", "worst_errors"]
 
 
 @dataclasses.dataclass
@@ -57,23 +58,9 @@ def worst_errors(
     return float(of_mean.max()), float(of_sd.max())
 
 
-def on_one_core() -> None:
-    """Keep this process on one core, before jax starts its threads.
-
-    Their processor time can then be compared although other processes run: on several cores it
-    holds the time that threads spend waiting for each other.
-    """
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-
-
-def timed(
-    function: Callable, *arguments: Any, clock: Callable[[], float] = time.perf_counter
-) -> tuple[Any, float]:
-    """Result of a call, and the seconds it took by `clock`."""
-    start = clock()
-    result = jax.block_until_ready(function(*arguments))
-    return result, clock() - start
+def least_ess(draws: np.ndarray) -> float:
+    """Least bulk effective sample size of a coordinate, (chains, draws, D)."""
+    return float(az.ess(az.convert_to_dataset({"x": draws.astype(float)}))["x"].min())
 
 
 def run_chains(

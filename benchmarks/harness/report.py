@@ -21,10 +21,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks import data
-from benchmarks.units import ROOT, Units
+from benchmarks.harness import data
+from benchmarks.harness.kept_results import ROOT, Units
 
-__all__ = ["ROOT", "Report", "Section", "plus_minus"]
+__all__ = ["ROOT", "Report", "Section", "by_name", "plus_minus"]
 
 
 @dataclasses.dataclass
@@ -71,10 +71,10 @@ def cell(value: Any) -> str:
     return f"{value:,.0f}" if is_large else f"{value:#.4g}".rstrip(".")
 
 
-def plus_minus(values: np.ndarray) -> str:
+def plus_minus(values: np.ndarray, digits: int = 4) -> str:
     """Mean and, if there are several, standard deviation over chains or seeds."""
-    spread = f" ± {values.std(ddof=1):.4f}" if len(values) > 1 else ""
-    return f"{values.mean():.4f}{spread}"
+    spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{digits}f}{spread}"
 
 
 def markdown_table(columns: list[str], rows: list[list[Any]]) -> str:
@@ -108,6 +108,11 @@ def section_page(section: Section, current: dict[str, str]) -> str:
     return "\n\n".join(parts)
 
 
+def by_name(*sections: Callable[[bool], Section]) -> dict[str, Callable[[bool], Section]]:
+    """Sections under the names of their functions."""
+    return {section.__name__: section for section in sections}
+
+
 @dataclasses.dataclass
 class Report:
     """A script's sections, and the runner of its command line.
@@ -134,6 +139,12 @@ class Report:
     cache: Path = ROOT / ".cache" / "bench"
     _units: Units | None = dataclasses.field(default=None, init=False)
     _output: Path | None = dataclasses.field(default=None, init=False)
+
+    @property
+    def script(self) -> str:
+        """What runs it, from the root: a file, or the folder of one whose sections have files."""
+        folder = f"benchmarks/{self.name}"
+        return folder if (ROOT / folder).is_dir() else f"{folder}.py"
 
     def once(self, key: tuple, function: Callable, *arguments: Any) -> Any:
         """``function(*arguments)``, or what an interrupted run has found it to be.
@@ -239,7 +250,7 @@ class Report:
             self._units, self._output = None, None
         section.date = datetime.date.today().isoformat()
         flags = ["--full"] if options.full else []
-        section.command = shlex.join(["python", f"benchmarks/{self.name}.py", name, *flags])
+        section.command = shlex.join(["python", self.script, name, *flags])
         section.seconds = round(time.perf_counter() - start + units.seconds, 1)
         section.machine = machine()
         return section

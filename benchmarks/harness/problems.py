@@ -19,15 +19,19 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpyro.distributions import constraints
 from numpyro.infer import NUTS
+from scipy.special import logsumexp
+from scipy.stats import norm as normal
 
 import blackjax_ext
-from benchmarks.runs import best_step_size, run_chains, timed
+from benchmarks.harness.runs import best_step_size, least_ess, run_chains
+from benchmarks.harness.timing import timed
 
 __all__ = [
     "FORWARD_MODE",
     "Chains",
     "Problem",
     "diagnostics",
+    "mixture_nll",
     "nuts_chains",
     "run_problem",
     "samplers",
@@ -234,7 +238,13 @@ def nuts_chains(
     )
 
 
+def mixture_nll(means: np.ndarray, sd: Any, y: np.ndarray) -> float:
+    """Minus the mean log density at `y` of the mixture of normal laws, a draw each, (draws, N)."""
+    terms = normal.logpdf(y, means, sd)
+    return float(np.log(len(terms)) - logsumexp(terms, axis=0).mean())
+
+
 def diagnostics(traces: np.ndarray) -> tuple[float, float]:
     """Least bulk ESS and worst R-hat of the numbers in (chains, draws, numbers)."""
     data = az.convert_to_dataset({"x": traces.astype(float)})
-    return float(az.ess(data)["x"].min()), float(az.rhat(data)["x"].max())
+    return least_ess(traces), float(az.rhat(data)["x"].max())

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from blackjax_ext.checks import check_count
 from blackjax_ext.mcmc.noise import in_blocks, standard_normal
 
 __all__ = ["TangentLaw", "check", "curvatures", "draw", "slopes"]
@@ -25,15 +26,7 @@ def check(num_tangents: int, tangents: str, size: int | None = None) -> None:
     """Raise ValueError unless a frame of `num_tangents` `tangents` exists in `size` dimensions."""
     if tangents not in LAWS:
         raise ValueError(f"tangents must be one of {LAWS}; got {tangents!r}.")
-    if isinstance(num_tangents, bool) or not hasattr(num_tangents, "__index__"):
-        raise TypeError(f"num_tangents must be an integer of at least 1; got {num_tangents!r}.")
-    if num_tangents < 1:
-        raise ValueError(f"num_tangents must be at least 1; got {num_tangents}.")
-    if size is not None and num_tangents > size:
-        raise ValueError(
-            f"num_tangents must be between 1 and the {size} dimensions of the position; "
-            f"got {num_tangents}."
-        )
+    check_count("num_tangents", num_tangents, most=size, of="dimensions of the position")
 
 
 def draw(rng_key: Array, num_tangents: int, like: Array, tangents: TangentLaw) -> Array:

@@ -114,7 +114,7 @@ def sequential_test(*, error: float = 0.01, batch_size: int = 500) -> Acceptance
     """
     if not 0.0 < error < 0.5:
         raise ValueError(f"error must be between 0 and 1/2; got {error}.")
-    check_batch(batch_size)
+    check_count("batch_size", batch_size, least=2)  # for a variance
     return Acceptance(
         Partial(keep_nothing), Partial(partial(decide_sequentially, error, batch_size))
     )
@@ -166,15 +166,8 @@ def barker_test(*, batch_size: int = 500) -> Acceptance:
     >>> bool(0.4 < info.acceptance_rate < 0.6)
     True
     """
-    check_batch(batch_size)
+    check_count("batch_size", batch_size, least=2)  # for a variance
     return Acceptance(Partial(keep_nothing), Partial(partial(decide_by_barker, batch_size)))
-
-
-def check_batch(batch_size: int) -> None:
-    """Raise unless a batch has a variance."""
-    check_count("batch_size", batch_size)
-    if batch_size < 2:
-        raise ValueError(f"batch_size must be at least 2; got {batch_size}.")
 
 
 def keep_nothing(potential: StochasticPotential, position: ArrayTree) -> tuple[()]:

@@ -232,3 +232,50 @@ def test_every_algorithm_has_an_example(name):
 def test_nothing_is_mocked_in_the_packages():
     for path in [*ROOT.rglob("*.py"), *BRIDGE.rglob("*.py")]:
         assert not any(name.startswith("unittest") for name in imported(path)), path
+
+
+# modules of NumPyro whose documented names any file may import
+PUBLIC_NUMPYRO = {
+    "numpyro",
+    "numpyro.contrib.module",
+    "numpyro.distributions",
+    "numpyro.handlers",
+    "numpyro.infer",
+    "numpyro.infer.mcmc",
+}
+
+
+def private_numpyro_names(path: Path) -> set[str]:
+    """Names that a file imports from NumPyro and NumPyro does not list as its public ones."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = {alias.name for alias in node.names if alias.name.startswith("numpyro.")}
+            found |= {name for name in names if name not in PUBLIC_NUMPYRO}
+        elif isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("numpyro."):
+            is_public = node.module in PUBLIC_NUMPYRO
+            public = importlib.import_module(node.module).__all__ if is_public else ()
+            modules = {module.removeprefix(f"{node.module}.") for module in PUBLIC_NUMPYRO}
+            names = {alias.name for alias in node.names} - set(public) - modules
+            found |= {f"{node.module}.{name}" for name in names}
+    return found
+
+
+def test_private_names_of_numpyro_are_imported_in_one_file():
+    users = {
+        path.relative_to(ROOT.parent).as_posix(): names
+        for path in [*ROOT.rglob("*.py"), *BRIDGE.rglob("*.py")]
+        if (names := private_numpyro_names(path))
+    }
+    assert set(users) == {"numpyro_fwd/bridge/numpyro_private.py"}, users
+    assert "numpyro.infer.util._unconstrain_params" in users.popitem()[1]
+
+
+def test_models_are_traced_in_one_file():
+    users = {
+        path.relative_to(ROOT.parent).as_posix()
+        for path in BRIDGE.rglob("*.py")
+        if imported(path) & {"numpyro.handlers.trace", "numpyro.handlers"}
+        and "trace(" in path.read_text()
+    }
+    assert users == {"numpyro_fwd/bridge/traces.py"}

@@ -12,7 +12,6 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpyro.infer import init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.util import identity, is_prng_key, not_jax_tracer
 
 from blackjax_ext.checks import check_positive
 from blackjax_ext.mcmc.forward_gradient import forward_gradient
@@ -22,6 +21,7 @@ from blackjax_ext.warmup import newton_path, windows
 from blackjax_ext.warmup.calling import Algorithm, Facts, Target
 from blackjax_ext.warmup.windows import AdaptState
 from numpyro_fwd.bridge.arguments import run_with, split_arguments
+from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key, not_jax_tracer
 from numpyro_fwd.bridge.views import (
     View,
     check_finite,

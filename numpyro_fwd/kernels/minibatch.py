@@ -10,8 +10,6 @@ import numpy as np
 import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from numpyro.infer.gibbs import GIBBS_SITES_KWARG
-from numpyro.util import not_jax_tracer
 
 import blackjax_ext
 from blackjax_ext.checks import check_count
@@ -27,6 +25,7 @@ from blackjax_ext.warmup import newton_path
 from blackjax_ext.warmup.calling import Algorithm, Facts, Target
 from blackjax_ext.warmup.windows import AdaptState
 from numpyro_fwd.bridge.arguments import run_with, split_arguments
+from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
 from numpyro_fwd.bridge.plates import FullView, check_model
 from numpyro_fwd.bridge.predictors import batch_size_of, check_predictors, linear_predictor_of
 from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential

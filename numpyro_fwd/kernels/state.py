@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from numpyro.util import is_prng_key
 
 from blackjax_ext.warmup.windows import AdaptState
+from numpyro_fwd.bridge.numpyro_private import is_prng_key
 
 __all__ = ["KernelState", "make_state", "ravel_each", "split_each"]
 

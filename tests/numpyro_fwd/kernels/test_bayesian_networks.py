@@ -14,6 +14,7 @@ from numpyro.infer import MCMC, Predictive
 
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge import plates
+from numpyro_fwd.bridge.stochastic_potentials import stochastic_potential
 
 linen = pytest.importorskip("flax.linen")
 nnx = pytest.importorskip("flax.nnx")
@@ -125,10 +126,10 @@ def test_partly_random_network_raises():
 
 def test_networks_are_not_drawn_again():
     view = plates.FullView(regression("linen"))
-    potential = plates.stochastic_potential(view, (X, Y), {})
+    potential = stochastic_potential(view, (X, Y), {})
     z = {
         name: jnp.zeros(site["value"].shape)
-        for name, site in plates.trace_of(view, (X, Y), {}).items()
+        for name, site in plates.full_view_sites(view, (X, Y), {}).items()
         if site["type"] == "sample" and not site["is_observed"]
     }
     program = str(jax.make_jaxpr(lambda z: potential.potential(z).value())(z))

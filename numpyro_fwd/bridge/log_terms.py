@@ -27,7 +27,7 @@ class LogTerms(NamedTuple):
     kinds
         What each of these sites is; see :func:`kinds_of`.
     plates
-        Subsample plates that each of these sites lies in.
+        Subsample plates of a full view that each of these sites lies in.
     sites
         All sites of the model there.
     """
@@ -59,7 +59,15 @@ class LogTerms(NamedTuple):
 
 
 def log_terms(model: Callable, model_args: tuple, model_kwargs: dict | None, z: dict) -> LogTerms:
-    """Log densities of the sites of `model` at the unconstrained values `z`, with their kinds."""
+    """Log densities of the sites of `model` at unconstrained values, and what each belongs to.
+
+    Parameters
+    ----------
+    model, model_args, model_kwargs
+        The model and its arguments; it has a key if it draws anything but its latents.
+    z
+        Unconstrained values by site; those of param sites are taken as they are.
+    """
     sites = sites_at(model, model_args, model_kwargs, z)
     kinds = kinds_of(sites, z)
     values = {name: log_prob_of(sites[name]) for name in kinds}

@@ -53,7 +53,7 @@ class PartialModel(NamedTuple):
 def view_partial(
     rng_key: Array, model: Callable, model_args: tuple, model_kwargs: dict
 ) -> PartialModel:
-    """Take apart a model with ``numpyro.param`` and ``numpyro.sample`` sites."""
+    """Parts of a model with ``numpyro.param`` and ``numpyro.sample`` sites; ValueError by site."""
     sites = first_sites(rng_key, checked_priors(model), model_args, model_kwargs)
     names = check_partial(sites)
     transforms = {name: transform_of(sites[name]) for name in names}
@@ -95,7 +95,7 @@ def view_partial(
 
 
 def with_fixed_key(model: Callable, rng_key: Array) -> Callable:
-    """`model`, which draws the same whenever it is called: a seed handler goes on."""
+    """`model`, which draws the same whenever it is called."""
 
     def seeded(*args, **kwargs):
         return seed(model, rng_key)(*args, **kwargs)
@@ -121,7 +121,7 @@ def mixture_loss(terms: dict, log_weights: Array) -> Array:
 
 
 def in_new_containers(tree: Any) -> Any:
-    """`tree` in new containers."""
+    """Copy of `tree` that shares its leaves."""
     return jax.tree.map(lambda leaf: leaf, tree)
 
 

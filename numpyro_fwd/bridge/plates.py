@@ -63,7 +63,7 @@ class every_row(Messenger):
     """Give subsample plates all rows, and leave a note of the size of their minibatches."""
 
     def process_message(self, msg: dict) -> None:
-        """Rewrite the rows of a plate that subsamples."""
+        """Rewrite the rows of a plate that subsamples, in place."""
         if msg["type"] != "plate":
             return
         size, batch_size = msg["args"]

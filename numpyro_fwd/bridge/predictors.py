@@ -88,7 +88,7 @@ def linear_predictor_of(
         :func:`check_predictors` for what depends on the position.
     """
     sites = full_view_sites(model, model_args, model_kwargs)
-    plate, names, num_rows, _ = the_plate(sites)
+    plate, names, num_rows, _ = single_plate(sites)
     readings = tuple(reading_of(name, sites[name]) for name in names)
 
     def read(z, indices):
@@ -116,7 +116,7 @@ def linear_predictor_of(
     return LinearPredictor(Partial(logprior), Partial(read), kinds, num_rows)
 
 
-class RowSites(NamedTuple):
+class SinglePlate(NamedTuple):
     """The one subsample plate of a model.
 
     plate
@@ -135,7 +135,7 @@ class RowSites(NamedTuple):
     batch_size: int
 
 
-def the_plate(sites: dict) -> RowSites:
+def single_plate(sites: dict) -> SinglePlate:
     """The subsample plate and the sites inside it; ValueError unless there is one such plate."""
     plates, plates_of = subsample_plates(sites)
     inside = {name: around for name, around in plates_of.items() if around}
@@ -145,7 +145,7 @@ def the_plate(sites: dict) -> RowSites:
             f"{sorted(plates)} with the sites {sorted(inside)}. {WITHOUT_LIMIT}"
         )
     plate = next(iter(inside.values()))[0]
-    return RowSites(plate, list(inside), *plates[plate])
+    return SinglePlate(plate, list(inside), *plates[plate])
 
 
 def unwrapped(fn: dist.Distribution) -> dist.Distribution:
@@ -199,7 +199,7 @@ def read_site(reading: Reading, site: dict, plate: str, share: float) -> tuple[A
 
 def batch_size_of(model: Callable, model_args: tuple, model_kwargs: dict | None) -> int:
     """Rows of a minibatch."""
-    return the_plate(full_view_sites(model, model_args, model_kwargs)).batch_size
+    return single_plate(full_view_sites(model, model_args, model_kwargs)).batch_size
 
 
 NUM_CHECKED = 1000
@@ -217,7 +217,7 @@ def check_predictors(
     A thousand rows are read at several points, so that the error can name sites;
     :func:`blackjax_ext.potentials.expand` checks all rows later.
     """
-    names = the_plate(full_view_sites(model, model_args, model_kwargs)).names
+    names = single_plate(full_view_sites(model, model_args, model_kwargs)).names
     indices = jnp.arange(min(NUM_CHECKED, posterior.num_rows))
     x, unravel = ravel_pytree(z)
     step = jax.random.normal(jax.random.key(0), x.shape, x.dtype)

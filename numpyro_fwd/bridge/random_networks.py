@@ -11,6 +11,12 @@ from numpyro_fwd.bridge.numpyro_private import Messenger
 
 __all__ = ["checked_priors"]
 
+CODE_OF_RANDOM_MODULES = {
+    inspect.unwrap(getattr(network_modules, name)).__code__
+    for name in network_modules.__all__
+    if name.startswith("random_")
+}
+
 
 class checked_priors(Messenger):
     """A model in which a prior on a layer that its network does not have raises ValueError.
@@ -37,13 +43,6 @@ def running_prior() -> Any:
             return frame.f_locals["prior"]
         frame = frame.f_back
     return None
-
-
-CODE_OF_RANDOM_MODULES = {
-    inspect.unwrap(getattr(network_modules, name)).__code__
-    for name in network_modules.__all__
-    if name.startswith("random_")
-}
 
 
 def check_layers(prior: dict, params: Any) -> None:

@@ -33,8 +33,3 @@ def test_a_name_that_is_gone_is_named(module, name, monkeypatch):
     )
     with pytest.raises(ImportError, match=message):
         runpy.run_path(str(PATH))
-
-
-def test_checked_version_is_the_installed_one():
-    """After an upgrade of NumPyro: read what changed in it, then write the new version there."""
-    assert numpyro.__version__ == numpyro_private.CHECKED_AGAINST

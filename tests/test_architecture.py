@@ -35,7 +35,7 @@ BRIDGE_ROOMS = {
 }
 # shared files of a room: each may import those in the rows above its own
 LAYERS = {
-    "metrics": [{"spectra"}, {"factor", "structures"}, {"factors"}, {"metric_functions"}],
+    "metrics": [{"spectra"}, {"factor"}, {"structures"}, {"factors"}, {"metric_functions"}],
     "mcmc": [{"noise"}, {"langevin", "schedules"}, {"tangents"}, {"forward_gradient"}],
     "warmup": [{"calling", "newton_path", "windows"}],
     "rows": [
@@ -110,14 +110,22 @@ def sampler_of(name: str):
 
 
 def imported(path: Path) -> set[str]:
-    """Dotted names of everything a file imports."""
+    """Dotted names of everything a file imports when it runs."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    for_types = [node for node in ast.walk(tree) if is_for_types(node)]
+    skipped = {each for node in for_types for each in ast.walk(node)}
+    for node in set(ast.walk(tree)) - skipped:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
     return names
+
+
+def is_for_types(node: ast.AST) -> bool:
+    """Whether a block is read by the type checker alone."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def rooms_of(path: Path, package: str) -> set[str]:
@@ -232,3 +240,50 @@ def test_every_algorithm_has_an_example(name):
 def test_nothing_is_mocked_in_the_packages():
     for path in [*ROOT.rglob("*.py"), *BRIDGE.rglob("*.py")]:
         assert not any(name.startswith("unittest") for name in imported(path)), path
+
+
+# modules of NumPyro whose documented names any file may import
+PUBLIC_NUMPYRO = {
+    "numpyro",
+    "numpyro.contrib.module",
+    "numpyro.distributions",
+    "numpyro.handlers",
+    "numpyro.infer",
+    "numpyro.infer.mcmc",
+}
+
+
+def private_numpyro_names(path: Path) -> set[str]:
+    """Names that a file imports from NumPyro and NumPyro does not list as its public ones."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = {alias.name for alias in node.names if alias.name.startswith("numpyro.")}
+            found |= {name for name in names if name not in PUBLIC_NUMPYRO}
+        elif isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("numpyro."):
+            is_public = node.module in PUBLIC_NUMPYRO
+            public = importlib.import_module(node.module).__all__ if is_public else ()
+            modules = {module.removeprefix(f"{node.module}.") for module in PUBLIC_NUMPYRO}
+            names = {alias.name for alias in node.names} - set(public) - modules
+            found |= {f"{node.module}.{name}" for name in names}
+    return found
+
+
+def test_private_names_of_numpyro_are_imported_in_one_file():
+    users = {
+        path.relative_to(ROOT.parent).as_posix(): names
+        for path in [*ROOT.rglob("*.py"), *BRIDGE.rglob("*.py")]
+        if (names := private_numpyro_names(path))
+    }
+    assert set(users) == {"numpyro_fwd/bridge/numpyro_private.py"}, users
+    assert "numpyro.infer.util._unconstrain_params" in users.popitem()[1]
+
+
+def test_models_are_traced_in_one_file():
+    users = {
+        path.relative_to(ROOT.parent).as_posix()
+        for path in BRIDGE.rglob("*.py")
+        if imported(path) & {"numpyro.handlers.trace", "numpyro.handlers"}
+        and "trace(" in path.read_text()
+    }
+    assert users == {"numpyro_fwd/bridge/traces.py"}

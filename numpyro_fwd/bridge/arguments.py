@@ -29,7 +29,7 @@ class SplitArguments(NamedTuple):
 
 
 def split_arguments(model_args: tuple, model_kwargs: dict | None) -> SplitArguments:
-    """Take the arrays out of a model's arguments, so that a program can take them as its own."""
+    """Arguments of a model taken apart, so that a program can take the arrays as its own."""
     leaves, treedef = jax.tree.flatten((model_args, model_kwargs))
     arrays = [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, jax.Array))]
     # a place for each leaf: the array's, or the leaf itself
@@ -49,7 +49,7 @@ def split_arguments(model_args: tuple, model_kwargs: dict | None) -> SplitArgume
 
 
 def run_with(split: SplitArguments, program: Any, *arguments: Any) -> Any:
-    """Run a compiled program whose first argument are the arrays of a model.
+    """What a compiled program returns whose first argument are the arrays of a model.
 
     A model that needs concrete values (a boolean mask, say) is compiled with them as constants.
     """

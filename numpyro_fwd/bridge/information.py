@@ -24,40 +24,54 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.lax import stop_gradient
-from numpyro.distributions import biject_to
-from numpyro.distributions.distribution import ExpandedDistribution, Independent, MaskedDistribution
-from numpyro.handlers import seed, trace
-from numpyro.infer.util import _unconstrain_params
+from numpyro.distributions import (
+    ExpandedDistribution,
+    Independent,
+    MaskedDistribution,
+    biject_to,
+)
 
-__all__ = ["gauss_newton", "latent_roots", "observed_roots", "squared_jacobian", "supported"]
+from numpyro_fwd.bridge.log_terms import kinds_of
+from numpyro_fwd.bridge.numpyro_private import mask_of
+from numpyro_fwd.bridge.traces import sites_at
+
+__all__ = [
+    "gauss_newton",
+    "of_latent_site",
+    "of_observed_site",
+    "squared_jacobian",
+    "supported_distributions",
+]
+StandardizedParameters = list[Array]
 
 
-Roots = list[Array]
-
-
-def observed_roots(d: dist.Distribution, value: Array) -> Roots:
+def of_observed_site(d: dist.Distribution, value: Array) -> StandardizedParameters:
     """Standardized parameters of an observed site, for each element of its log density."""
     shape = jnp.broadcast_shapes(d.batch_shape, jnp.shape(value)[: jnp.ndim(value) - d.event_dim])
-    return roots_of(d, jnp.zeros(()), shape)
+    return broadcast_standardized(d, jnp.zeros(()), shape)
 
 
-def latent_roots(d: dist.Distribution, value: Array, unconstrained: Array) -> Roots:
+def of_latent_site(
+    d: dist.Distribution, value: Array, unconstrained: Array
+) -> StandardizedParameters:
     """Standardized parameters of a latent site at `value`; see the module."""
     if isinstance(unwrapped(d), LOCATION_FAMILIES):
-        return roots_of(d, value, d.batch_shape)
+        return broadcast_standardized(d, value, d.batch_shape)
     return [own_curvature(jax.tree.map(stop_gradient, d), unconstrained)]
 
 
-def roots_of(d: dist.Distribution, value: Array, shape: tuple[int, ...]) -> Roots:
+def broadcast_standardized(
+    d: dist.Distribution, value: Array, shape: tuple[int, ...]
+) -> StandardizedParameters:
     """Standardized parameters of `d` for a batch of `shape`, vectors behind it."""
     if isinstance(d, Independent):
         events = d.base_dist.batch_shape[-d.reinterpreted_batch_ndims :]
-        return roots_of(d.base_dist, value, shape + events)
+        return broadcast_standardized(d.base_dist, value, shape + events)
     if isinstance(d, ExpandedDistribution):
-        return roots_of(d.base_dist, value, shape)
+        return broadcast_standardized(d.base_dist, value, shape)
     if isinstance(d, MaskedDistribution):
-        mask = jnp.broadcast_to(jnp.asarray(d._mask), shape)
-        roots = roots_of(d.base_dist, value, shape)
+        mask = jnp.broadcast_to(jnp.asarray(mask_of(d)), shape)
+        roots = broadcast_standardized(d.base_dist, value, shape)
         return [root * mask.reshape(shape + (1,) * (root.ndim - len(shape))) for root in roots]
     num_vector_dims = int(isinstance(d, VECTORS))
     return [
@@ -67,7 +81,7 @@ def roots_of(d: dist.Distribution, value: Array, shape: tuple[int, ...]) -> Root
 
 
 @singledispatch
-def standardized(d: dist.Distribution, value: Array) -> Roots:
+def standardized(d: dist.Distribution, value: Array) -> StandardizedParameters:
     """Functions of the parameters of `d` (minus `value`, for a location) with Jacobian F^{1/2}."""
     raise NotImplementedError(type(d).__name__)
 
@@ -79,7 +93,7 @@ def unwrapped(d: dist.Distribution) -> dist.Distribution:
     return d
 
 
-def supported() -> list[str]:
+def supported_distributions() -> list[str]:
     """Names of the distributions with a Fisher information in closed form."""
     kinds = set(standardized.registry) - {dist.Distribution, object}
     return sorted(kind.__name__ for kind in kinds)
@@ -103,8 +117,10 @@ def own_curvature(d: dist.Distribution, u: Array) -> Array:
     return stop_gradient(jnp.sqrt(jnp.abs(values))[:, None] * vectors.T) @ u.ravel()
 
 
-def location_scale(value, loc, scale, of_location: float, of_scale: float) -> Roots:
-    """Roots of a location-scale family with information F / scale^2 and F in log scale."""
+def location_scale(
+    value, loc, scale, of_location: float, of_scale: float
+) -> StandardizedParameters:
+    """Standardized parameters of a family with information F / scale^2 and F in log scale."""
     location = (loc - value) / stop_gradient(scale)
     return [of_location**0.5 * location, of_scale**0.5 * jnp.log(scale)]
 
@@ -244,9 +260,9 @@ LOCATION_FAMILIES = (
 )
 
 
-def squared_jacobian(roots_fn: Callable[[Array], Array], z: Array) -> Array:
-    """``S^T S`` for the Jacobian S of `roots_fn` at `z`: D JVPs that share one primal."""
-    jacobian = jax.jacfwd(roots_fn)(z)
+def squared_jacobian(function: Callable[[Array], Array], z: Array) -> Array:
+    """``S^T S`` for the Jacobian S of `function` at `z`: D JVPs that share one primal."""
+    jacobian = jax.jacfwd(function)(z)
     return jacobian.T @ jacobian
 
 
@@ -257,32 +273,31 @@ def gauss_newton(model: Callable, model_args: tuple, model_kwargs: dict | None) 
     a site whose information has no closed form here. See :mod:`numpyro_fwd.bridge.information`.
     """
 
-    def roots(z):
-        handlers = seed(_unconstrain_params(model, z), jax.random.key(0))
-        sites = trace(handlers).get_trace(*model_args, **(model_kwargs or {}))
-        jacobians = {f"_{name}_log_det" for name in z}
+    def standardized_at(z):
+        sites = sites_at(model, model_args, model_kwargs, z, jax.random.key(0))
         found = []
-        for name, site in sites.items():
-            if site["type"] != "sample" or name in jacobians:
+        for name, kind in kinds_of(sites, z).items():
+            if kind == "jacobian":
                 continue
+            site = sites[name]
             try:
-                if site["is_observed"]:
-                    new = observed_roots(site["fn"], site["value"])
+                if kind == "observed":
+                    new = of_observed_site(site["fn"], site["value"])
                 else:
-                    new = latent_roots(site["fn"], site["value"], z[name])
+                    new = of_latent_site(site["fn"], site["value"], z[name])
             except NotImplementedError as error:
                 raise ValueError(
                     f"site '{name}' ({error}) has no Fisher information in closed form, which "
                     'metric="gauss_newton" needs; it is known for '
-                    f"{', '.join(supported())}. Give a metric_fn such as "
+                    f"{', '.join(supported_distributions())}. Give a metric_fn such as "
                     "blackjax_ext.metrics.softabs_hessian() instead."
                 ) from error
             scale = 1.0 if site["scale"] is None else site["scale"]
-            found += [jnp.ravel(jnp.sqrt(scale) * root) for root in new]
+            found += [jnp.ravel(jnp.sqrt(scale) * each) for each in new]
         return jnp.concatenate(found)
 
     def information(z):
         flat, unravel = ravel_pytree(z)
-        return squared_jacobian(lambda flat: roots(unravel(flat)), flat)
+        return squared_jacobian(lambda flat: standardized_at(unravel(flat)), flat)
 
     return information

@@ -1,32 +1,20 @@
 """Models of which some sites are optimized (``numpyro.param``) and some are sampled."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro.contrib import module as numpyro_module
-from numpyro.distributions import constraints
-from numpyro.distributions.transforms import biject_to
+from numpyro.distributions import biject_to, constraints
 from numpyro.handlers import seed, substitute
-from numpyro.infer.util import (
-    _unconstrain_params,
-    compute_log_probs,
-    potential_energy,
-)
 
+from numpyro_fwd.bridge.log_terms import log_terms
 from numpyro_fwd.bridge.plates import FullView, distinct_rows
-from numpyro_fwd.bridge.priors import (
-    check_proper,
-    draw_prior,
-    is_latent,
-    sites_of,
-    split_logdensity,
-)
+from numpyro_fwd.bridge.priors import check_proper, draw_prior, split_logdensity
+from numpyro_fwd.bridge.random_networks import checked_priors
+from numpyro_fwd.bridge.traces import first_sites, is_latent
 
 __all__ = ["PartialModel", "view_partial"]
 
@@ -65,9 +53,8 @@ class PartialModel(NamedTuple):
 def view_partial(
     rng_key: Array, model: Callable, model_args: tuple, model_kwargs: dict
 ) -> PartialModel:
-    """Take apart a model with ``numpyro.param`` and ``numpyro.sample`` sites."""
-    with checked_priors():
-        sites = sites_of(rng_key, model, model_args, model_kwargs)
+    """Parts of a model with ``numpyro.param`` and ``numpyro.sample`` sites; ValueError by site."""
+    sites = first_sites(rng_key, checked_priors(model), model_args, model_kwargs)
     names = check_partial(sites)
     transforms = {name: transform_of(sites[name]) for name in names}
     first = {name: transforms[name].inv(sites[name]["value"]) for name in names}
@@ -75,7 +62,7 @@ def view_partial(
 
     def constrain_params(params):
         # a copy: the modules of numpyro.contrib write into the dict they are given
-        return {name: copied(transforms[name](value)) for name, value in params.items()}
+        return {name: in_new_containers(transforms[name](value)) for name, value in params.items()}
 
     def with_params(params, model=model):
         def given(*args, **kwargs):
@@ -84,7 +71,7 @@ def view_partial(
         return given
 
     def split_fn(params, rng_key, model_args, model_kwargs):
-        seeded = restarted(distinct_rows(with_params(params)), rng_key)
+        seeded = with_fixed_key(distinct_rows(with_params(params)), rng_key)
         return split_logdensity(seeded, model_args, model_kwargs)
 
     def logprior_fn(z):
@@ -96,10 +83,10 @@ def view_partial(
     def potential_fn(params, position, rng_key, model_args, model_kwargs):
         values = {**constrain_params(params), **position}
         seeded = seed(distinct_rows(model), rng_key)
-        return potential_energy(seeded, model_args, model_kwargs, values)
+        return -log_terms(seeded, model_args, model_kwargs, values).total()
 
     def loss_fn(params, position, log_weights, model_args, model_kwargs):
-        given = restarted(with_params(params, FullView(model)), jax.random.key(0))
+        given = with_fixed_key(with_params(params, FullView(model)), jax.random.key(0))
         terms = jax.vmap(lambda z: observed_terms(given, z, model_args, model_kwargs))(position)
         return mixture_loss(terms, log_weights)
 
@@ -107,8 +94,8 @@ def view_partial(
     return PartialModel(first, *functions)
 
 
-def restarted(model: Callable, rng_key: Array) -> Callable:
-    """`model`, which draws the same whenever it is called: a seed handler goes on."""
+def with_fixed_key(model: Callable, rng_key: Array) -> Callable:
+    """`model`, which draws the same whenever it is called."""
 
     def seeded(*args, **kwargs):
         return seed(model, rng_key)(*args, **kwargs)
@@ -118,10 +105,8 @@ def restarted(model: Callable, rng_key: Array) -> Callable:
 
 def observed_terms(model: Callable, z: dict, model_args: tuple, model_kwargs: dict) -> dict:
     """Log densities of the observed values at the unconstrained latents z, by site, not summed."""
-    terms, sites = compute_log_probs(
-        _unconstrain_params(model, z), model_args, model_kwargs, {}, sum_log_prob=False
-    )
-    return {name: terms[name] for name in terms if name in sites and not is_latent(sites[name])}
+    terms = log_terms(model, model_args, model_kwargs, z)
+    return {name: terms.values[name] for name in terms.observed}
 
 
 def mixture_loss(terms: dict, log_weights: Array) -> Array:
@@ -135,12 +120,12 @@ def mixture_loss(terms: dict, log_weights: Array) -> Array:
     return -sum(jnp.sum(each) for each in mixed) / sum(each.size for each in mixed)
 
 
-def copied(tree: Any) -> Any:
-    """`tree` in new containers."""
+def in_new_containers(tree: Any) -> Any:
+    """Copy of `tree` that shares its leaves."""
     return jax.tree.map(lambda leaf: leaf, tree)
 
 
-class Same(NamedTuple):
+class NoConstraint(NamedTuple):
     """The transform of a parameter without constraint, which may be a pytree."""
 
     def __call__(self, value: Any) -> Any:
@@ -149,13 +134,13 @@ class Same(NamedTuple):
 
     def inv(self, value: Any) -> Any:
         """`value`."""
-        return copied(value)
+        return in_new_containers(value)
 
 
 def transform_of(site: dict) -> Any:
     """Transform from the unconstrained space to the constraint of a param site."""
     constraint = site["kwargs"].get("constraint", constraints.real)
-    return Same() if constraint is constraints.real else biject_to(constraint)
+    return NoConstraint() if constraint is constraints.real else biject_to(constraint)
 
 
 def check_partial(sites: dict) -> list[str]:
@@ -199,37 +184,3 @@ def check_batches(sites: dict) -> None:
                     f"site '{name}' observes {shape[frame.dim]} rows in the plate '{frame.name}' "
                     f"of {frame.size}; index the data by what the plate yields."
                 )
-
-
-@contextmanager
-def checked_priors() -> Iterator[None]:
-    """Inside, a prior on a layer that a random module does not have raises ValueError."""
-    update = numpyro_module._update_params
-
-    def check_and_update(params, new_params, prior, prefix=""):
-        if isinstance(prior, dict) and not prefix:
-            check_layers(prior, params)
-        return update(params, new_params, prior, prefix)
-
-    with patch.object(numpyro_module, "_update_params", check_and_update):
-        yield
-
-
-def check_layers(prior: dict, params: dict) -> None:
-    """Raise ValueError for keys of `prior` that are no parameter; NumPyro would ignore them."""
-    known = set(layers(params))
-    unknown = sorted(set(prior) - known)
-    if unknown:
-        raise ValueError(
-            f"prior names {unknown}, which the module does not have; it has {sorted(known)}."
-        )
-
-
-def layers(params: dict, prefix: str = "") -> Iterator[str]:
-    """Dotted names of the parameters in nested dicts."""
-    for name, item in params.items():
-        path = f"{prefix}.{name}" if prefix else str(name)
-        if isinstance(item, dict):
-            yield from layers(item, path)
-        else:
-            yield path

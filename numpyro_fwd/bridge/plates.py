@@ -16,19 +16,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.experimental import checkify
-from numpyro.handlers import seed, substitute, trace
-from numpyro.infer.initialization import init_to_sample
-from numpyro.primitives import Messenger
-from numpyro.util import _validate_model, not_jax_tracer
+from numpyro.infer import init_to_sample
 
 from blackjax_ext.rows.shuffles import distinct
+from numpyro_fwd.bridge.numpyro_private import Messenger, not_jax_tracer, validate_model
+from numpyro_fwd.bridge.traces import first_sites
 
 __all__ = [
     "FullView",
-    "Owners",
     "Plate",
+    "SubsamplePlates",
     "check_model",
-    "rows_of",
+    "full_view_sites",
+    "subsample_plates",
 ]
 
 # where the full view leaves the size of the minibatch
@@ -63,7 +63,7 @@ class every_row(Messenger):
     """Give subsample plates all rows, and leave a note of the size of their minibatches."""
 
     def process_message(self, msg: dict) -> None:
-        """Rewrite the rows of a plate that subsamples."""
+        """Rewrite the rows of a plate that subsamples, in place."""
         if msg["type"] != "plate":
             return
         size, batch_size = msg["args"]
@@ -125,17 +125,17 @@ class Plate(NamedTuple):
     batch_size: int
 
 
-class Owners(NamedTuple):
-    """What rows a model has.
+class SubsamplePlates(NamedTuple):
+    """Subsample plates of a model and what lies in them.
 
     plates
-        Subsample plates by name.
-    owners
+        Numbers of rows by the name of the plate.
+    plates_of
         For each site with a log density, the subsample plates that it lies in.
     """
 
     plates: dict[str, Plate]
-    owners: dict[str, tuple[str, ...]]
+    plates_of: dict[str, tuple[str, ...]]
 
 
 def check_batch_size(name: str, size: int, batch_size: int) -> int:
@@ -155,11 +155,16 @@ def check_batch_size(name: str, size: int, batch_size: int) -> int:
     return batch_size
 
 
-def trace_of(model: Callable, model_args: tuple, model_kwargs: dict | None) -> dict:
-    """Sites of the full view, its latents drawn from the prior."""
-    drawn = substitute(seed(model, jax.random.key(0)), substitute_fn=init_to_sample)
+def full_view_sites(model: Callable, model_args: tuple, model_kwargs: dict | None) -> dict:
+    """Sites of the full view, its latents drawn from the prior.
+
+    Raises
+    ------
+    TypeError
+        If the numbers of rows are traced.
+    """
     try:
-        return trace(drawn).get_trace(*model_args, **(model_kwargs or {}))
+        return first_sites(jax.random.key(0), model, model_args, model_kwargs, init_to_sample)
     except jax.errors.ConcretizationTypeError as error:
         raise TypeError(
             "model must have subsample plates whose size and subsample_size are whole numbers, not "
@@ -168,19 +173,19 @@ def trace_of(model: Callable, model_args: tuple, model_kwargs: dict | None) -> d
         ) from error
 
 
-def rows_of(sites: dict) -> Owners:
+def subsample_plates(sites: dict) -> SubsamplePlates:
     """Subsample plates among the `sites` of a full view, and which sites lie in which."""
     plates = {
         name: Plate(site["args"][0], site["kwargs"][SUBSAMPLE_SIZE])
         for name, site in sites.items()
         if site["type"] == "plate" and SUBSAMPLE_SIZE in site["kwargs"]
     }
-    owners = {
+    plates_of = {
         name: tuple(f.name for f in site["cond_indep_stack"] if f.name in plates)
         for name, site in sites.items()
         if site["type"] == "sample"
     }
-    return Owners(plates, owners)
+    return SubsamplePlates(plates, plates_of)
 
 
 def check_model(
@@ -192,7 +197,7 @@ def check_model(
 ) -> None:
     """Raise ValueError for a full view that minibatches cannot sample, naming the site."""
     try:
-        sites = trace_of(model, model_args, model_kwargs)
+        sites = full_view_sites(model, model_args, model_kwargs)
     except (ValueError, TypeError, IndexError) as error:
         if "subsample_size" in str(error):
             raise
@@ -201,7 +206,7 @@ def check_model(
             "and index every array with the plate's rows, as in `with numpyro.plate(...) as rows: "
             f"... x[rows]`. NumPyro said: {str(error).splitlines()[0]}"
         ) from error
-    plates, owners = rows_of(sites)
+    plates, plates_of = subsample_plates(sites)
     if not plates and not needs_minibatches:
         return
     if not plates:
@@ -209,11 +214,11 @@ def check_model(
             "model has no plate with a subsample_size below its size, so there are no minibatches; "
             "add one around the observed sites, or use NUTS or a kernel for all rows."
         )
-    if not any(owners.values()):
+    if not any(plates_of.values()):
         raise ValueError(f"no observed site lies inside a subsample plate, of {sorted(plates)}.")
-    for name, owner in owners.items():
-        if owner:
-            check_site(name, sites[name], owner[0])
+    for name, around in plates_of.items():
+        if around:
+            check_site(name, sites[name], around[0])
         elif not sites[name]["is_observed"] and sites[name]["fn"].support.is_discrete:
             raise ValueError(
                 f"site '{name}' is a discrete latent, which minibatch kernels cannot enumerate: "
@@ -237,7 +242,7 @@ def check_site(name: str, site: dict, plate: str) -> None:
                 "would count it once per row: give it a value per row, or move it out."
             )
     try:
-        _validate_model({name: site}, plate_warning="error")
+        validate_model({name: site}, plate_warning="error")
     except ValueError as error:
         raise ValueError(
             f"site '{name}' has values of shape {jnp.shape(site['value'])} against a distribution "
@@ -254,7 +259,7 @@ def check_indices(
     last = {name: jnp.array([plate.size - 1]) for name, plate in plates.items()}
 
     def read():
-        sites = trace_of(given_rows(model, last), model_args, model_kwargs)
+        sites = full_view_sites(given_rows(model, last), model_args, model_kwargs)
         return [site["value"] for site in sites.values() if site["type"] == "sample"]
 
     found = checkify.checkify(read, errors=checkify.index_checks)()[0]

@@ -21,12 +21,13 @@ from jax.tree_util import Partial
 from blackjax_ext.subsampling import families
 from blackjax_ext.subsampling.families import Kind
 from blackjax_ext.subsampling.predictors import LinearPredictor, Responses
-from numpyro_fwd.bridge.plates import rows_of, trace_of
-from numpyro_fwd.bridge.stochastic_potentials import log_terms, total
+from numpyro_fwd.bridge.log_terms import log_terms
+from numpyro_fwd.bridge.plates import full_view_sites, given_rows, subsample_plates
+from numpyro_fwd.bridge.traces import sites_at
 
-__all__ = ["linear_predictor_of"]
+__all__ = ["batch_size_of", "check_predictors", "linear_predictor_of"]
 
-OTHERWISE = 'acceptance="full" reads all rows and has no such limit.'
+WITHOUT_LIMIT = 'acceptance="full" reads all rows and has no such limit.'
 
 
 class Reading(NamedTuple):
@@ -60,18 +61,18 @@ READINGS = {
     dist.Normal: Reading(families.NORMAL, "loc", {"scale": "scale"}),
     dist.StudentT: Reading(families.STUDENT_T, "loc", {"df": "df", "scale": "scale"}),
 }
-GROWS = "the derivatives of its log likelihood grow without bound in the predictor"
+UNBOUNDED = "the derivatives of its log likelihood grow without bound in the predictor"
 BY_LOGITS = "give it logits instead of probabilities"
 REFUSED = {
     "BernoulliProbs": BY_LOGITS,
     "BinomialProbs": BY_LOGITS,
     "CategoricalProbs": BY_LOGITS,
-    "Exponential": GROWS,
-    "Gamma": GROWS,
-    "Gumbel": GROWS,
+    "Exponential": UNBOUNDED,
+    "Gamma": UNBOUNDED,
+    "Gumbel": UNBOUNDED,
     "Laplace": "it has a kink; Logistic is smooth and has the same tails",
-    "NegativeBinomial2": GROWS + "; NegativeBinomialLogits has bounds",
-    "Poisson": GROWS + ", as exp(predictor) under a log link",
+    "NegativeBinomial2": UNBOUNDED + "; NegativeBinomialLogits has bounds",
+    "Poisson": UNBOUNDED + ", as exp(predictor) under a log link",
 }
 
 
@@ -86,44 +87,65 @@ def linear_predictor_of(
         For more than one plate, a distribution without a family, by name; see
         :func:`check_predictors` for what depends on the position.
     """
-    sites = trace_of(model, model_args, model_kwargs)
-    plates, owners = rows_of(sites)
-    plate, names = sites_of_rows(owners, plates)
+    sites = full_view_sites(model, model_args, model_kwargs)
+    plate, names, num_rows, _ = single_plate(sites)
     readings = tuple(reading_of(name, sites[name]) for name in names)
 
     def read(z, indices):
         def at(rows):
-            found = log_terms(model, model_args, model_kwargs, z, {plate: rows})[1]
+            given = given_rows(model, {plate: rows})
+            found = sites_at(given, model_args, model_kwargs, z)
             parts = [
-                read_site(reading, found[name], plate, rows.shape[0] / plates[plate].size)
+                read_site(reading, found[name], plate, rows.shape[0] / num_rows)
                 for name, reading in zip(names, readings, strict=True)
             ]
             return tuple(eta for eta, _ in parts), tuple(row for _, row in parts)
 
-        if indices.shape[0] != plates[plate].size:
+        if indices.shape[0] != num_rows:
             return at(indices)
         # as many rows as there are: numpyro.subsample would take all of them in order
         one_by_one = jax.vmap(lambda row: at(row[None]))(indices)
         return jax.tree.map(lambda leaf: leaf[:, 0], one_by_one)
 
     def logprior(z):
-        first = {plate: jnp.zeros(1, int)}
-        terms = log_terms(model, model_args, model_kwargs, z, first)[0]
-        return total(term for name, term in terms.items() if not owners.get(name))
+        first_row = given_rows(model, {plate: jnp.zeros(1, int)})
+        terms = log_terms(first_row, model_args, model_kwargs, z)
+        return terms.total(terms.outside_plates)
 
     kinds = tuple(reading.kind for reading in readings)
-    return LinearPredictor(Partial(logprior), Partial(read), kinds, plates[plate].size)
+    return LinearPredictor(Partial(logprior), Partial(read), kinds, num_rows)
 
 
-def sites_of_rows(owners: dict, plates: dict) -> tuple[str, list[str]]:
+class SinglePlate(NamedTuple):
+    """The one subsample plate of a model.
+
+    plate
+        Its name.
+    names
+        The sites inside it.
+    num_rows
+        All its rows.
+    batch_size
+        Rows of a minibatch.
+    """
+
+    plate: str
+    names: list[str]
+    num_rows: int
+    batch_size: int
+
+
+def single_plate(sites: dict) -> SinglePlate:
     """The subsample plate and the sites inside it; ValueError unless there is one such plate."""
-    inside = {name: owner for name, owner in owners.items() if owner}
+    plates, plates_of = subsample_plates(sites)
+    inside = {name: around for name, around in plates_of.items() if around}
     if len(set(inside.values())) != 1 or len(next(iter(inside.values()))) != 1:
         raise ValueError(
             f'acceptance="subsampled" needs one subsample plate around all observed rows; got '
-            f"{sorted(plates)} with the sites {sorted(inside)}. {OTHERWISE}"
+            f"{sorted(plates)} with the sites {sorted(inside)}. {WITHOUT_LIMIT}"
         )
-    return next(iter(inside.values()))[0], list(inside)
+    plate = next(iter(inside.values()))[0]
+    return SinglePlate(plate, list(inside), *plates[plate])
 
 
 def unwrapped(fn: dist.Distribution) -> dist.Distribution:
@@ -143,7 +165,7 @@ def reading_of(name: str, site: dict) -> Reading:
     known = sorted(each.__name__ for each in READINGS)
     raise ValueError(
         f"site '{name}' ({kind}) has no place in acceptance=\"subsampled\": {why}. The "
-        f"distributions with bounds are {known}. {OTHERWISE}"
+        f"distributions with bounds are {known}. {WITHOUT_LIMIT}"
     )
 
 
@@ -177,8 +199,7 @@ def read_site(reading: Reading, site: dict, plate: str, share: float) -> tuple[A
 
 def batch_size_of(model: Callable, model_args: tuple, model_kwargs: dict | None) -> int:
     """Rows of a minibatch."""
-    plates, owners = rows_of(trace_of(model, model_args, model_kwargs))
-    return plates[sites_of_rows(owners, plates)[0]].batch_size
+    return single_plate(full_view_sites(model, model_args, model_kwargs)).batch_size
 
 
 NUM_CHECKED = 1000
@@ -196,8 +217,7 @@ def check_predictors(
     A thousand rows are read at several points, so that the error can name sites;
     :func:`blackjax_ext.potentials.expand` checks all rows later.
     """
-    plates, owners = rows_of(trace_of(model, model_args, model_kwargs))
-    names = sites_of_rows(owners, plates)[1]
+    names = single_plate(full_view_sites(model, model_args, model_kwargs)).names
     indices = jnp.arange(min(NUM_CHECKED, posterior.num_rows))
     x, unravel = ravel_pytree(z)
     step = jax.random.normal(jax.random.key(0), x.shape, x.dtype)
@@ -224,7 +244,7 @@ def check_predictors(
                 f"site '{name}' has no linear predictor in the latent sites {sorted(bent)}: its "
                 "Jacobian in their unconstrained values is not constant, as it must be for "
                 'acceptance="subsampled". Write it as x @ latent, with latents that have real '
-                f"support and enter only once. {OTHERWISE}"
+                f"support and enter only once. {WITHOUT_LIMIT}"
             )
 
 
@@ -245,12 +265,12 @@ def check_known(name: str, old: Responses, new: Responses, latents: list[str]) -
         raise ValueError(
             f"site '{name}' has the parameters {changed} that depend on the latent sites "
             f'{sorted(latents)}; acceptance="subsampled" needs them known: only the predictor may '
-            f"be sampled, because no bound holds for all values of a scale. {OTHERWISE}"
+            f"be sampled, because no bound holds for all values of a scale. {WITHOUT_LIMIT}"
         )
     if not np.array_equal(old.weight, new.weight):
         raise ValueError(
             f"site '{name}' has a scale that depends on the latent sites {sorted(latents)}. "
-            f"{OTHERWISE}"
+            f"{WITHOUT_LIMIT}"
         )
 
 

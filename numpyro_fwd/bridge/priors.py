@@ -1,7 +1,6 @@
 """The parts of a NumPyro model that sequential Monte Carlo takes apart.
 
-Prior draws, prior and likelihood on the unconstrained space, parameters of ``numpyro.param`` sites.
-With :mod:`numpyro_fwd.bridge.views` the only user of NumPyro's internals.
+Prior draws, prior and likelihood on the unconstrained space, and the way back from there.
 """
 
 from collections.abc import Callable
@@ -9,34 +8,21 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import Array
-from numpyro.distributions.transforms import biject_to
-from numpyro.handlers import seed, substitute, trace
-from numpyro.infer import init_to_feasible
-from numpyro.infer.util import (
-    _unconstrain_params,
-    compute_log_probs,
-    constrain_fn,
-)
+from numpyro.distributions import biject_to
 
+from numpyro_fwd.bridge.log_terms import log_terms
+from numpyro_fwd.bridge.numpyro_private import constrain_fn
+from numpyro_fwd.bridge.traces import is_latent, prior_sites
 from numpyro_fwd.bridge.views import check_sites
 
 __all__ = [
     "check_latents",
+    "check_proper",
     "constrain",
     "draw_prior",
-    "sites_of",
     "split_logdensity",
 ]
-
-Position = Any
-
-
-def sites_of(rng_key: Array, model: Callable, model_args: tuple, model_kwargs: dict) -> dict:
-    """Sites of the model, with feasible values: an improper prior has no draw to trace with."""
-    feasible = substitute(seed(model, rng_key), substitute_fn=init_to_feasible)
-    return trace(feasible).get_trace(*model_args, **model_kwargs)
 
 
 def check_latents(sites: dict) -> list[str]:
@@ -65,7 +51,7 @@ def draw_prior(rng_key: Array, model: Callable, model_args: tuple, model_kwargs:
     """
 
     def draw(rng_key):
-        sites = trace(seed(model, rng_key)).get_trace(*model_args, **model_kwargs)
+        sites = prior_sites(rng_key, model, model_args, model_kwargs)
         return {
             name: biject_to(site["fn"].support).inv(site["value"])
             for name, site in sites.items()
@@ -73,11 +59,6 @@ def draw_prior(rng_key: Array, model: Callable, model_args: tuple, model_kwargs:
         }
 
     return jax.vmap(draw)(jax.random.split(rng_key, num))
-
-
-def is_latent(site: dict) -> bool:
-    """Whether the site is a latent that is sampled."""
-    return site["type"] == "sample" and not site["is_observed"]
 
 
 def split_logdensity(
@@ -88,17 +69,15 @@ def split_logdensity(
     The Jacobians of the constraints belong to the prior, ``numpyro.factor`` to the likelihood.
     """
 
-    def parts(z):
-        log_probs, sites = compute_log_probs(
-            _unconstrain_params(model, z), model_args, model_kwargs, {}
-        )
-        jacobians = {f"_{name}_log_det" for name in z}
-        zero = jnp.zeros(())
-        prior = {name for name in log_probs if name in jacobians or is_latent(sites[name])}
-        logprior = sum((log_probs[name] for name in prior), zero)
-        return logprior, sum((log_probs[name] for name in set(log_probs) - prior), zero)
+    def logprior(z):
+        terms = log_terms(model, model_args, model_kwargs, z)
+        return terms.total(terms.prior)
 
-    return lambda z: parts(z)[0], lambda z: parts(z)[1]
+    def loglikelihood(z):
+        terms = log_terms(model, model_args, model_kwargs, z)
+        return terms.total(terms.observed)
+
+    return logprior, loglikelihood
 
 
 def constrain(model: Callable, model_args: tuple, model_kwargs: dict | None) -> Callable:

@@ -1,32 +1,23 @@
 """The energy of a model with subsample plates: all rows in chunks, or the rows of a minibatch."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from numpyro.infer.util import _unconstrain_params, compute_log_probs
 
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair, over_rows
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.rows.row_terms import Rows
-from numpyro_fwd.bridge.plates import given_rows, known_shapes, rows_of, trace_of
+from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
+from numpyro_fwd.bridge.plates import (
+    full_view_sites,
+    given_rows,
+    known_shapes,
+    subsample_plates,
+)
 
-__all__ = ["log_terms", "size_of_epoch", "stochastic_potential", "total"]
-
-
-def log_terms(
-    model: Callable, model_args: tuple, model_kwargs: dict | None, z: dict, rows: dict[str, Array]
-) -> tuple[dict[str, Array], dict]:
-    """Log densities of the sites at the unconstrained `z`, scaled and not summed; the sites."""
-    substituted = _unconstrain_params(given_rows(model, rows), z)
-    return compute_log_probs(substituted, model_args, model_kwargs or {}, {}, sum_log_prob=False)
-
-
-def total(terms: Any) -> Array:
-    """Sum of everything."""
-    return sum((jnp.sum(term) for term in terms), jnp.zeros(()))
+__all__ = ["size_of_epoch", "stochastic_potential"]
 
 
 def stochastic_potential(
@@ -37,37 +28,34 @@ def stochastic_potential(
     Rows are drawn with replacement, independently for each plate. The energy reads them in chunks;
     a site inside two subsample plates is read as a whole. Cost: N rows and B rows.
     """
-    sites = trace_of(model, model_args, model_kwargs)
-    plates, owners = rows_of(sites)
+    sites = full_view_sites(model, model_args, model_kwargs)
+    plates, plates_of = subsample_plates(sites)
     params = {name: site["value"] for name, site in sites.items() if site["type"] == "param"}
     model = known_shapes(model, params)
-    one = {name: jnp.zeros(1, int) for name in plates}
-    is_crossed = any(len(owner) > 1 for owner in owners.values())
+    first_row = {name: jnp.zeros(1, int) for name in plates}
+    crossed = [name for name, around in plates_of.items() if len(around) > 1]
+    plates_with_rows = [name for name in plates if (name,) in plates_of.values()]
 
-    def terms(z, rows):
-        return log_terms(model, model_args, model_kwargs, z, rows)
+    def terms_at(z, rows):
+        return log_terms(given_rows(model, rows), model_args, model_kwargs, z)
 
-    def outside(z):
-        found = terms(z, one)[0]
-        return total(term for name, term in found.items() if not owners.get(name))
+    def outside_plates(z):
+        terms = terms_at(z, first_row)
+        return terms.total(terms.outside_plates)
 
-    def crossed(z):
-        found = terms(z, {})[0] if is_crossed else {}
-        return total(term for name, term in found.items() if len(owners.get(name, ())) > 1)
+    def in_two_plates(z):
+        return terms_at(z, {}).total(crossed) if crossed else jnp.zeros(())
 
-    def values_of(name, z, rows):
-        values, sites = terms(z, one | {name: rows})
+    def row_values(name, z, rows):
         scale = rows.shape[0] / plates[name].size
-        return scale * per_row(values, sites, owners, name, rows.shape[0])
-
-    own = [name for name in plates if (name,) in owners.values()]
+        return scale * per_row(terms_at(z, first_row | {name: rows}), name, rows.shape[0])
 
     def potential(z) -> Pair:
-        energy = as_pair(-(outside(z) + crossed(z)))
-        for name in own:
+        energy = as_pair(-(outside_plates(z) + in_two_plates(z)))
+        for name in plates_with_rows:
 
             def values_at(rows, name=name):
-                return -values_of(name, z, rows)
+                return -row_values(name, z, rows)
 
             dtype = energy.high.dtype
             energy = add(energy, over_rows(values_at, plates[name].size, chunk_size, dtype))
@@ -81,41 +69,39 @@ def stochastic_potential(
         }
 
     def stochastic_grad(z, rows):
-        return jax.grad(lambda z: -total(terms(z, rows)[0].values()))(z)
+        return jax.grad(lambda z: -terms_at(z, rows).total())(z)
 
     def row_terms(z, indices):
         """Rows are counted through, one plate after the other."""
         values, first = jnp.zeros(indices.shape), 0
-        for name in own:
+        for name in plates_with_rows:
             last = first + plates[name].size
             # one by one: numpyro.subsample takes as many rows as there are for all of them in order
-            one_by_one = jax.vmap(lambda row, name=name: values_of(name, z, row[None])[0])
+            one_by_one = jax.vmap(lambda row, name=name: row_values(name, z, row[None])[0])
             found = one_by_one(jnp.clip(indices - first, 0, plates[name].size - 1))
             values = jnp.where((first <= indices) & (indices < last), found, values)
             first = last
         return values
 
     # a site inside two plates has no row of its own
-    num_rows = sum(plates[name].size for name in own)
-    rows = Rows(outside, row_terms, num_rows) if num_rows and not is_crossed else None
+    num_rows = sum(plates[name].size for name in plates_with_rows)
+    rows = Rows(outside_plates, row_terms, num_rows) if num_rows and not crossed else None
     return StochasticPotential(potential, draw, stochastic_grad, rows)
 
 
 def size_of_epoch(model: Callable, model_args: tuple, model_kwargs: dict | None) -> tuple[int, int]:
     """Numbers of minibatches that go through the largest plate, and of its rows."""
-    plates = rows_of(trace_of(model, model_args, model_kwargs)).plates.values()
+    plates = subsample_plates(full_view_sites(model, model_args, model_kwargs)).plates.values()
     num_steps = max((-(-plate.size // plate.batch_size) for plate in plates), default=1)
     return num_steps, max((plate.size for plate in plates), default=1)
 
 
-def per_row(
-    terms: dict, sites: dict, owners: dict[str, tuple[str, ...]], plate: str, length: int
-) -> Array:
+def per_row(terms: LogTerms, plate: str, length: int) -> Array:
     """Log densities of the sites that lie in `plate` alone, summed for each of its rows."""
     values = jnp.zeros(length)
-    for name, term in terms.items():
-        if owners.get(name) == (plate,):
-            frames = sites[name]["cond_indep_stack"]
+    for name, term in terms.values.items():
+        if terms.plates[name] == (plate,):
+            frames = terms.sites[name]["cond_indep_stack"]
             axis = term.ndim + next(frame.dim for frame in frames if frame.name == plate)
             values = values + jnp.sum(jnp.moveaxis(term, axis, 0).reshape(length, -1), axis=1)
     return values

@@ -1,4 +1,4 @@
-"""What a kernel reads from a NumPyro model. The only file that touches NumPyro's internals.
+"""What a kernel reads from a NumPyro model.
 
 A :class:`View` of a model makes its potential energy and its constraining function from the
 arguments of each call, so that nothing of the data or of a chain is stored on a kernel.
@@ -11,12 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro.handlers import seed, substitute, trace
-from numpyro.infer.gibbs import GIBBS_SITES_KWARG
-from numpyro.infer.util import initialize_model, unconstrain_fn
-from numpyro.util import identity, is_prng_key, not_jax_tracer
+from numpyro.infer import initialize_model
 
 from blackjax_ext.warmup.newton_path import MAX_DIMENSION, Differentiation
+from numpyro_fwd.bridge.numpyro_private import (
+    GIBBS_SITES_KWARG,
+    identity,
+    is_prng_key,
+    not_jax_tracer,
+    unconstrain_fn,
+)
+from numpyro_fwd.bridge.traces import first_sites, is_latent
 
 __all__ = [
     "View",
@@ -107,8 +112,7 @@ def view_model(
     """
     model_kwargs = model_kwargs or {}
     key = rng_key if is_prng_key(rng_key) else rng_key[0]
-    seeded = substitute(seed(model, key), substitute_fn=init_strategy)
-    sites = trace(seeded).get_trace(*model_args, **model_kwargs)
+    sites = first_sites(key, model, model_args, model_kwargs, init_strategy)
     latents = check_sites(sites)
     size = sum(np.size(sites[name]["value"]) for name in latents)
     try:
@@ -124,7 +128,7 @@ def view_model(
             validate_grad=differentiation == "reverse" or size <= MAX_DIMENSION["forward"],
         )
     except RuntimeError as error:
-        raise ValueError(no_start(sites, error)) from error
+        raise ValueError(no_start_message(sites, error)) from error
     except ValueError as error:
         raise_if_forward_only("model", error)
     view = View(info.potential_fn, info.postprocess_fn)
@@ -158,7 +162,7 @@ def check_sites(sites: dict) -> list[str]:
                 f"plate '{name}' subsamples {subsample_size} of {size} rows; this kernel needs "
                 "every row: leave subsample_size out."
             )
-        if kind == "sample" and not site["is_observed"]:
+        if is_latent(site):
             latents.append(name)
             discrete = site["fn"].support.is_discrete
             if discrete and site["infer"].get("enumerate") != "parallel":
@@ -172,7 +176,7 @@ def check_sites(sites: dict) -> list[str]:
     return latents
 
 
-def no_start(sites: dict, error: Exception) -> str:
+def no_start_message(sites: dict, error: Exception) -> str:
     """Explain where the log density is not finite."""
     bad = [
         name

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax import Array
 from numpyro.infer import init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.util import identity, is_prng_key
 
 from blackjax_ext.checks import check_positive
 from blackjax_ext.metrics import check_metric
@@ -31,6 +30,7 @@ from blackjax_ext.warmup.run import (
 )
 from blackjax_ext.warmup.windows import AdaptState
 from numpyro_fwd.bridge.arguments import split_arguments
+from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
 from numpyro_fwd.bridge.views import View, check_start, view_model, view_potential
 from numpyro_fwd.kernels.options import full_signature
 from numpyro_fwd.kernels.state import KernelState, make_state, split_each

@@ -6,13 +6,13 @@ from typing import Any, ClassVar, Literal, Unpack, cast
 import jax
 import optax
 from jax import Array
-from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
 import blackjax_ext
 from blackjax_ext.checks import check_count
 from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance
 from blackjax_ext.sgmcmc.approximate_tests import barker_test, sequential_test
 from blackjax_ext.sgmcmc.leapfrog import check_friction
+from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG
 from numpyro_fwd.bridge.plates import FullView, check_model
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.optimizer_start import check_optimizer

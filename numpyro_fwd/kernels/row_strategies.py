@@ -16,7 +16,6 @@ import numpy as np
 import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from numpyro.util import not_jax_tracer
 
 from blackjax_ext.metrics import Factor
 from blackjax_ext.rows.control_variates import Anchor, anchored
@@ -28,6 +27,7 @@ from blackjax_ext.subsampling.mode import newton
 from blackjax_ext.warmup import newton_path
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
 from blackjax_ext.warmup.run import ravel_each
+from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.predictors import batch_size_of, check_predictors, linear_predictor_of
 from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential
 from numpyro_fwd.kernels.optimizer_start import optimize

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from blackjax.smc.resampling import systematic
 from jax import Array
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.util import is_prng_key
 
 import blackjax_ext
 from blackjax_ext import moves
@@ -16,13 +15,14 @@ from blackjax_ext.checks import check_count, check_positive, check_share
 from blackjax_ext.smc import langevin_smc, sampler
 from blackjax_ext.smc.langevin_smc import LangevinSMCState
 from blackjax_ext.smc.tempered import PARTICLES, next_temperature
+from numpyro_fwd.bridge.numpyro_private import is_prng_key
 from numpyro_fwd.bridge.priors import (
     check_latents,
     constrain,
     draw_prior,
-    sites_of,
     split_logdensity,
 )
+from numpyro_fwd.bridge.traces import first_sites
 
 __all__ = ["LangevinSMC", "LangevinSMCKernelState"]
 
@@ -215,7 +215,7 @@ class LangevinSMC(MCMCKernel):
         model_kwargs = model_kwargs or {}
         num = rng_key.shape[0]
         rng_key, key_sites, key_prior = jax.random.split(rng_key[0], 3)
-        check_latents(sites_of(key_sites, self._model, model_args, model_kwargs))
+        check_latents(first_sites(key_sites, self._model, model_args, model_kwargs))
         z = draw_prior(key_prior, self._model, model_args, model_kwargs, num)
         inner = langevin_smc.init(
             z,

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from numpyro.util import is_prng_key
 
 from blackjax_ext.warmup.windows import AdaptState
+from numpyro_fwd.bridge.numpyro_private import is_prng_key
 
 __all__ = ["KernelState", "make_state", "split_each"]
 

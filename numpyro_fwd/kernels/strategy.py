@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from numpyro.util import not_jax_tracer
 
 from blackjax_ext.metrics import Factor
 from blackjax_ext.warmup import newton_path
@@ -19,6 +18,7 @@ from blackjax_ext.warmup.calling import Algorithm, Stepper
 from blackjax_ext.warmup.newton_path import Differentiation
 from blackjax_ext.warmup.run import bind, ravel_each
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with
+from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.views import View, check_finite, logdensity_of
 from numpyro_fwd.kernels.state import split_each
 

@@ -37,19 +37,32 @@ class GOHSMC:
     gradient (:mod:`blackjax_ext.smc.open_horizon`). Batches come from the model's subsample plate,
     ``numpyro.plate("data", N, subsample_size=B)``; all particles see the same rows.
 
-    :param model: NumPyro model with ``param`` and ``sample`` sites; or ``random_flax_module`` with
-        a prior on some layers, given as a dict.
-    :param optim: An optax transformation.
-    :param num_particles: Number of particles.
-    :param step_size: epsilon of the proposal: drift epsilon^2/2, noise epsilon.
-    :param l_kernel: Backward kernel: "reversed", "random_walk" (the paper's eq. 10 to the letter),
-        "gaussian", or a function.
-    :param num_integration_steps: Leapfrog steps of a move.
-    :param ess_threshold: Resample below this share of the particles.
-    :raises ValueError, TypeError: for an argument, or for a model that cannot be trained, by site.
+    Parameters
+    ----------
+    model
+        NumPyro model with ``param`` and ``sample`` sites; or ``random_flax_module`` with a prior on
+        some layers, given as a dict.
+    optim
+        An optax transformation.
+    num_particles
+        Number of particles.
+    step_size
+        epsilon of the proposal: drift epsilon^2/2, noise epsilon.
+    l_kernel
+        Backward kernel: "reversed", "random_walk" (the paper's eq. 10 to the letter), "gaussian",
+        or a function.
+    num_integration_steps
+        Leapfrog steps of a move.
+    ess_threshold
+        Resample below this share of the particles.
 
-    **Example**
+    Raises
+    ------
+    ValueError, TypeError
+        For an argument, or for a model that cannot be trained, by site.
 
+    Examples
+    --------
     >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist, optax
     >>> from numpyro_fwd import GOHSMC
     >>> def model(y):
@@ -110,7 +123,7 @@ class GOHSMC:
     def update(
         self, state: TrainingState, *args: Any, **kwargs: Any
     ) -> tuple[TrainingState, OpenHorizonInfo]:
-        """One batch: move and weigh the particles, then update the parameters."""
+        """State after one batch: particles moved and weighed, then parameters updated."""
         rng_key, key_step, key_batch = jax.random.split(state.rng_key, 3)
         inner, info = self._step(key_step, key_batch, state.inner, args, kwargs)
         return state._replace(inner=inner, rng_key=rng_key), info
@@ -126,14 +139,28 @@ class GOHSMC:
         validate_every: int = 100,
         **kwargs: Any,
     ) -> Result:
-        """`num_steps` updates from `init_state`, or from the start if it is None.
+        """Trained parameters and particles, after `num_steps` updates.
 
-        :param validation: Arguments of the model, with data that the training does not see, in
-            place of `args`: every `validate_every` steps the loss is minus the mean log density of
-            the observed values under the mixture of the particles. Or a loss of one's own, a
-            function of (params, particles, log_weights) as they are in the result. The result holds
-            the parameters and the particles with the least loss so far, `init_state` included.
-        :param validate_every: Steps between validations; the last step is always followed by one.
+        Parameters
+        ----------
+        rng_key
+            Key of the start; a state to go on from has its own.
+        num_steps
+            Number of updates.
+        args, kwargs
+            Arguments of the model.
+        progress_bar
+            Whether to show a bar with the loss and the effective sample size.
+        init_state
+            State to go on from; None for the start.
+        validation
+            Arguments of the model, with data that the training does not see, in place of `args`:
+            every `validate_every` steps the loss is minus the mean log density of the observed
+            values under the mixture of the particles. Or a loss of one's own, a function of
+            (params, particles, log_weights) as they are in the result. The result holds the
+            parameters and the particles with the least loss so far, `init_state` included.
+        validate_every
+            Steps between validations; the last step is always followed by one.
         """
         check_count("num_steps", num_steps)
         check_count("validate_every", validate_every)
@@ -173,7 +200,7 @@ class GOHSMC:
     def _step(
         self, rng_key: Array, key_batch: Array, inner: OpenHorizonState, args: tuple, kwargs: dict
     ) -> tuple[OpenHorizonState, OpenHorizonInfo]:
-        """One step on the batch that a key stands for."""
+        """State and information after one step on the batch that `key_batch` draws."""
         potential_fn = self._potential_fn(args, kwargs)
         return self._kernel(rng_key, inner, potential_fn, self.optim, key_batch, self.step_size)
 
@@ -197,10 +224,22 @@ class GOHSMC:
         num_samples: int | None = None,
         **kwargs: Any,
     ) -> dict:
-        """Predict with the trained parameters and `num_samples` particles drawn by their weights.
+        """Predictions with the trained parameters and particles drawn by their weights.
 
-        The arguments after `result` are those of the model, without its observations. Latents and
-        parameters both come from `result`: neither can be left out.
+        Parameters
+        ----------
+        rng_key
+            Key of the particles and of the predictions.
+        result
+            What :meth:`run` returned.
+        args, kwargs
+            Arguments of the model, without its observations.
+        num_samples
+            Number of particles to draw; None for as many as there are.
+
+        Notes
+        -----
+        Latents and parameters both come from `result`: neither can be left out.
         """
         key_resample, key_predict = jax.random.split(rng_key)
         population = sampler.Population(result.particles, result.log_weights, jnp.zeros(()))
@@ -230,5 +269,5 @@ class OHSMC(GOHSMC):
 
 
 def with_params(model: Callable, params: dict) -> Callable:
-    """`model` with the values of its param sites."""
+    """`model` with its param sites at the values in `params`, which are copied."""
     return substitute(seed(model, jax.random.key(0)), data=jax.tree.map(lambda x: x, params))

@@ -29,8 +29,12 @@ class SGSMC(GOHSMC):
     move with its exact weight. What remains is the posterior of one batch, scaled to all data.
     Cost: T + 1 gradients per particle, and one of the parameters.
 
-    :param num_temperatures: T.
-    :param arguments: As in :class:`GOHSMC`.
+    Parameters
+    ----------
+    num_temperatures
+        T.
+    arguments
+        As in :class:`GOHSMC`.
     """
 
     def __init__(

@@ -124,7 +124,27 @@ def train(
     validate_every: int,
     progress_bar: bool,
 ) -> Result:
-    """Run `program` for `num_steps` updates, in pieces after which the bar and `loss_fn` look."""
+    """What a training of `num_steps` updates leaves.
+
+    Parameters
+    ----------
+    program
+        The compiled updates; it runs in pieces, after which the bar and `loss_fn` look.
+    state
+        State to start from.
+    num_steps
+        Number of updates.
+    arrays
+        The arrays among the arguments of the model.
+    constrain_params
+        From unconstrained parameters to the values of the param sites.
+    loss_fn
+        Validation loss of a state; None for no validation.
+    validate_every
+        Steps between validations.
+    progress_bar
+        Whether to show one.
+    """
     size = max(num_steps // NUM_REPORTS, 1) if progress_bar else num_steps
     size = size if loss_fn is None else validate_every
     history, validation_losses = [], []

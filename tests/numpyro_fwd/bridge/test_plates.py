@@ -243,9 +243,9 @@ def test_model_must_be_callable():
         FullView(3)
 
 
-def scale_forgotten(values, sites, owners, plate, length):
+def scale_forgotten(terms, plate, length):
     """The chunks keep the scale N/B of the plate."""
-    return (NUM_ROWS / length) * TRUE_PER_ROW(values, sites, owners, plate, length)
+    return (NUM_ROWS / length) * TRUE_PER_ROW(terms, plate, length)
 
 
 TRUE_PER_ROW = stochastic_potentials.per_row

@@ -130,7 +130,7 @@ def test_networks_are_not_drawn_again():
     potential = stochastic_potential(view, (X, Y), {})
     z = {
         name: jnp.zeros(site["value"].shape)
-        for name, site in plates.trace_of(view, (X, Y), {}).items()
+        for name, site in plates.full_view_sites(view, (X, Y), {}).items()
         if site["type"] == "sample" and not site["is_observed"]
     }
     program = str(jax.make_jaxpr(lambda z: potential.potential(z).value())(z))

@@ -347,6 +347,24 @@ def test_validation_on_data_is_that_of_the_mixture_over_all_rows():
     np.testing.assert_allclose(result.validation_losses, expected[None], rtol=1e-5)
 
 
+def with_a_positive_latent(y):
+    """y ~ N(shift, s^2), s ~ HalfNormal(1)."""
+    shift = numpyro.param("shift", 0.0)
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(shift, scale), obs=y)
+
+
+def test_validation_leaves_out_the_jacobians_of_constraints():
+    held_out = np.array([0.3, 2.2, -0.5, 1.4, 0.9], np.float32)
+    smc = GOHSMC(with_a_positive_latent, drifting(0.1), num_particles=5)
+    result = smc.run(jax.random.key(2), 4, Y, validation=(held_out,), validate_every=4)
+    scale = jnp.exp(result.particles["scale"])
+    density = jnp.exp(dist.Normal(result.params["shift"], scale[:, None]).log_prob(held_out))
+    expected = -jnp.log(jnp.exp(result.log_weights) @ density).mean()
+    np.testing.assert_allclose(result.validation_losses, expected[None], rtol=1e-5)
+
+
 def test_the_variational_baseline_runs_on_the_same_model():
     guide = AutoNormal(conjugate)
     svi = SVI(conjugate, guide, optax.adam(0.05), Trace_ELBO())

@@ -1,0 +1,51 @@
+"""The names that the library takes from inside NumPyro, which NumPyro may change without notice.
+
+No other file imports a private name of NumPyro. What counts as public is what NumPyro documents:
+``numpyro``, ``numpyro.distributions``, ``numpyro.handlers``, ``numpyro.infer`` and
+``numpyro.contrib.module``. If a name below is gone, importing this file says which.
+"""
+
+from typing import Any
+
+import numpyro
+
+__all__ = [
+    "CHECKED_AGAINST",
+    "GIBBS_SITES_KWARG",
+    "Messenger",
+    "constrain_fn",
+    "identity",
+    "is_prng_key",
+    "jacobian_name",
+    "mask_of",
+    "not_jax_tracer",
+    "unconstrain_fn",
+    "unconstrain_params",
+    "validate_model",
+]
+
+CHECKED_AGAINST = "0.22.0"
+
+try:
+    from numpyro.infer.gibbs import GIBBS_SITES_KWARG
+    from numpyro.infer.util import _unconstrain_params as unconstrain_params
+    from numpyro.infer.util import constrain_fn, unconstrain_fn
+    from numpyro.primitives import Messenger
+    from numpyro.util import _validate_model as validate_model
+    from numpyro.util import identity, is_prng_key, not_jax_tracer
+except ImportError as error:
+    raise ImportError(
+        f"the installed NumPyro {numpyro.__version__} lacks a private name that numpyro_fwd uses: "
+        f"{error}. numpyro_fwd was checked against NumPyro {CHECKED_AGAINST}: install that "
+        "version, or a later release of numpyro_fwd."
+    ) from error
+
+
+def jacobian_name(latent: str) -> str:
+    """Name of the site in which `unconstrain_params` puts the Jacobian of a constrained latent."""
+    return f"_{latent}_log_det"
+
+
+def mask_of(distribution: Any) -> Any:
+    """Mask of a ``MaskedDistribution``: a boolean or an array of them."""
+    return distribution._mask

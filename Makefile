@@ -82,12 +82,17 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	$(BIN)/mypy
 
+# The draws of tests/test_fixed_seeds.py, with the flags of the tests: they decide on roundings.
+fixed-seeds: RUN = -m tests.fixed_seeds
+fixed-seeds: pytest
+
+RUN = -m pytest -n $(WORKERS) --dist worksteal $(SELECTED) $(PYTEST_ARGS)
 pytest: $(INSTALLED)
 	@mkdir -p .cache/jax; \
 	flags="$$XLA_FLAGS --xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0"; \
 	if XLA_FLAGS="$(FAST_FLAGS)" JAX_PLATFORMS=cpu $(BIN)/python -c 'import jax; jax.devices()' \
 		2>/dev/null; then flags="$$flags $(FAST_FLAGS)"; fi; \
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(SELECTED) $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python $(RUN)
 
 docs: $(INSTALLED_DOCS)
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build

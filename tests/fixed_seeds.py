@@ -1,7 +1,7 @@
 """Every sampler with a fixed seed: what it draws now is what it drew before a change of the code.
 
-``python -m tests.fixed_seeds`` writes tests/data/fixed_seeds.json anew; the test reads it. A change
-that moves these numbers changes the law of what a seed gives, and says so in the CHANGELOG.
+``make fixed-seeds`` writes tests/data/fixed_seeds.json anew; the test reads it. A change that moves
+these numbers changes what a seed gives, and says so in the CHANGELOG.
 """
 
 import json

@@ -56,10 +56,10 @@ class Stationary(NamedTuple):
         says that a derivative was not finite.
     """
 
-    x: Array
+    x: np.ndarray
     gradient: Any
     hessian: Any
-    step: Array
+    step: np.ndarray
     distance: float
 
     @property
@@ -69,9 +69,9 @@ class Stationary(NamedTuple):
 
 
 def newton(
-    energy_fn: Callable[[Array], Pair],
-    derivatives_fn: Callable[[Array], tuple[Any, Any]],
-    x: Array,
+    energy_fn: Callable[[Any], Pair],
+    derivatives_fn: Callable[[Any], tuple[Any, Any]],
+    x: Any,
 ) -> Stationary:
     """Descend from `x`, shape (D,), until the next step is negligible or no step lowers the energy.
 
@@ -89,11 +89,12 @@ def newton(
     The last place. Cost: for each of at most 60 steps a pass of derivatives and one or more of
     energies; about ten steps from a start in sight of the mode.
     """
+    x = np.asarray(x)  # arithmetic on the host compiles nothing
     value = in_double(energy_fn(x))
     for num_steps in range(MAX_STEPS + 1):
         gradient, hessian = derivatives_fn(x)
         step, distance = newton_step(gradient, hessian, float(jnp.finfo(x.dtype).eps))
-        found = Stationary(x, gradient, hessian, jnp.asarray(step, x.dtype), distance)
+        found = Stationary(x, gradient, hessian, np.asarray(step, x.dtype), distance)
         if not distance >= DONE or num_steps == MAX_STEPS:  # not if NaN either
             break
         lower, value = lower_point(energy_fn, x, found.step, value)
@@ -114,10 +115,11 @@ def posterior_mode(posterior: LinearPredictor, start: ArrayTree) -> ArrayTree:
     found = newton(lambda x: energy(posterior, unravel(x)), both, x)
     if not np.isfinite(found.distance):
         raise ValueError(NO_MODE.format("its derivatives are not finite"))
-    change = float(largest_change(posterior, unravel(found.x), found.step))
+    position = unravel(jnp.asarray(found.x))
+    change = float(largest_change(posterior, position, jnp.asarray(found.step)))
     if not found.is_mode or not change < MAX_CHANGE:
         raise ValueError(NO_MODE.format("Newton's method still moves"))
-    return unravel(found.x)
+    return position
 
 
 def total(found: Derivatives) -> tuple[np.ndarray, np.ndarray]:
@@ -147,11 +149,11 @@ def newton_step(
 
 
 def lower_point(
-    energy_fn: Callable[[Array], Pair], x: Array, step: Array, value: float
-) -> tuple[Array | None, float]:
+    energy_fn: Callable[[Any], Pair], x: np.ndarray, step: np.ndarray, value: float
+) -> tuple[np.ndarray | None, float]:
     """First point along `step`, halved again and again, with a lower energy; None if none has."""
     for i in range(MAX_HALVINGS):
-        point = x + 0.5**i * step
+        point = np.asarray(x + 0.5**i * step, x.dtype)
         new = in_double(energy_fn(point))
         if new < value:
             return point, new

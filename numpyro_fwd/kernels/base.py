@@ -14,7 +14,7 @@ from numpyro.infer import init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext.checks import check_positive
-from blackjax_ext.metrics import check_metric
+from blackjax_ext.metrics import Factor, check_metric
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
 from blackjax_ext.warmup.newton_path import Differentiation
@@ -250,28 +250,36 @@ class BlackJAXKernel(MCMCKernel):
         """Start C chains from keys (C,) and positions with a leading axis C."""
         unravel = ravel_one(z)
         start = self._strategy.start(run, rng_key, z, shared)
-        metric = first_metric(self._inverse_mass_matrix, start.x, dense=self._dense_mass)
-        if start.metric is not None and self._inverse_mass_matrix is None:
-            found = start.metric
-            metric = found.dense(start.x[0]) if self._dense_mass else found.diagonal()
         plan = self._plan(start.x.shape[1])
         guess = min(self._step_size, plan.longest_step) if start.is_whitened else self._step_size
+        given = None
+        if self._inverse_mass_matrix is not None:  # values are checked where they are known
+            given = first_metric(self._inverse_mass_matrix, start.x, dense=self._dense_mass)
 
-        def begin(arrays, keys, x, metric, shared):
+        def begin(arrays, keys, x, found, given, shared):
+            metric = given if given is not None else self._first_metric(found, x)
             model_args, model_kwargs = run.arguments.join(arrays)
             target = self._target_of(model_args, model_kwargs, shared)
             inner = states_at(target, keys.first, jax.vmap(unravel)(x), metric)
             if start.is_whitened and plan.adapt_step_size:
                 # in coordinates that the mode has whitened there is nothing to search for
                 dtype = jax.tree.leaves(metric)[0].dtype
-                return inner, jnp.full(x.shape[:1], guess, dtype)
-            return inner, first_step_size(target, plan, keys.step_size, inner, metric, guess)
+                step_size = jnp.full(x.shape[:1], guess, dtype)
+            else:
+                step_size = first_step_size(target, plan, keys.step_size, inner, metric, guess)
+            is_adapting = self._adapt_mass_matrix
+            return inner, windows.init(step_size, metric, x, adapt_metric=is_adapting)
 
-        inner, step_size = run(begin, start.keys, start.x, metric, shared)
+        inner, adapt_state = run(begin, start.keys, start.x, start.metric, given, shared)
         if hasattr(inner, "metric"):
             check_metric(inner.metric)
-        adapt_state = windows.init(step_size, metric, start.x, adapt_metric=self._adapt_mass_matrix)
         return inner, adapt_state, start.keys.state
+
+    def _first_metric(self, found: Factor | None, x: Array) -> Factor:
+        """The metric that the search for a start found, or the identity, in the adapted form."""
+        if found is None:
+            return first_metric(None, x, dense=self._dense_mass)
+        return found.dense(x[0]) if self._dense_mass else found.diagonal()
 
     def _plan(self, size: int) -> Plan:
         """What the warm-up adapts in `size` dimensions."""

@@ -206,7 +206,9 @@ class AnchoredRows(PlainRows):
     def prepare(self, run: Run, z: Any) -> Any:
         """The expansion of the energy at its mode, with the Hessian also for order 1."""
         check_dimension(z)
-        z = known(z)
+        if not is_known(z):
+            with jax.ensure_compile_time_eval():
+                return self.prepare(run, zeros_like(z))
         if num_epochs := self._epochs(run, ravel_each(z).shape[1]):
             # a fixed key: what it finds is a place, not a draw
             keys = jax.random.split(jax.random.key(0), ravel_each(z).shape[0])
@@ -223,14 +225,15 @@ class AnchoredRows(PlainRows):
         def both(arrays, x):
             return newton_path.derivatives(lambda x: energy(arrays, x).value(), x, "reverse")
 
-        with jax.ensure_compile_time_eval():
-            density_of = partial(density_in_chunks, run.source.model, self.chunk_size)
-            x = ravel_each(z)
-            best = x[jnp.argmax(evaluate(run, x, z, density_of))]
-            found = newton(run.compiled(energy), run.compiled(both), best)
-            if not found.is_mode:
-                raise ValueError(NO_ANCHOR.format(NAMES[self.order]))
-            return Anchor(unravel(found.x), *map(jnp.asarray, (found.gradient, found.hessian)))
+        density_of = partial(density_in_chunks, run.source.model, self.chunk_size)
+        x = ravel_each(z)
+        values = evaluate(run, x, z, density_of)
+        best = np.asarray(x)[np.argmax(values)]
+        found = newton(run.compiled(energy), run.compiled(both), best)
+        if not found.is_mode:
+            raise ValueError(NO_ANCHOR.format(NAMES[self.order]))
+        position = jax.jit(unravel)(found.x)
+        return Anchor(position, *map(jnp.asarray, (found.gradient, found.hessian)))
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Anchor) -> Start:
         """For each chain one of a few draws around the mode, by importance."""
@@ -284,12 +287,14 @@ class SubsampledRows:
 
     def prepare(self, run: Run, z: Any) -> Expansion:
         """The expansion of the rows at the mode: all that grows with N."""
-        first = jax.tree.map(lambda leaf: leaf[0], known(z))
         check_dimension(z)
-        with jax.ensure_compile_time_eval():
-            posterior = linear_predictor_of(run.source.model, *run.model_args)
-            check_predictors(posterior, run.source.model, *run.model_args, first)
-            return expand(posterior, first, order=self.order).without_data()
+        if not is_known(z):
+            with jax.ensure_compile_time_eval():
+                return self.prepare(run, zeros_like(z))
+        first = jax.tree.map(lambda leaf: leaf[0], z)
+        posterior = linear_predictor_of(run.source.model, *run.model_args)
+        check_predictors(posterior, run.source.model, *run.model_args, first)
+        return expand(posterior, first, order=self.order).without_data()
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Expansion) -> Start:
         """Draws from the normal approximation at the mode."""
@@ -326,10 +331,13 @@ def check_dimension(z: Any) -> None:
         )
 
 
-def known(z: Any) -> Any:
-    """Starts whose values are known; zero stands for those of parallel chains, which are traced."""
-    if all(not_jax_tracer(leaf) for leaf in jax.tree.leaves(z)):
-        return z
+def is_known(z: Any) -> bool:
+    """Whether starts have values: those of parallel chains are traced."""
+    return all(not_jax_tracer(leaf) for leaf in jax.tree.leaves(z))
+
+
+def zeros_like(z: Any) -> Any:
+    """What stands for starts that are not known."""
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), z)
 
 

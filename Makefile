@@ -14,7 +14,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo check test lint types pytest docs bench wheel-check lower-bounds clean
+.PHONY: help .venv demo check fixed-seeds test lint types pytest docs bench wheel-check lower-bounds clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile

@@ -1,5 +1,7 @@
 """Options and fixtures shared by all tests."""
 
+import contextlib
+import ctypes
 import gc
 import os
 from pathlib import Path
@@ -35,16 +37,28 @@ def pytest_collection_modifyitems(config, items):
 
 
 MAX_MAPS = 15_000  # Linux allows a process 65,530; XLA takes some for every program it compiles
+MAX_RESIDENT = 3 * 2**30  # bytes of a worker, most of which are compiled programs
 
 
 @pytest.fixture(autouse=True)
 def few_programs():
-    """Drop the compiled programs before there are so many that the next one crashes the process."""
+    """Drop the compiled programs before there are too many for the process or for its memory."""
     yield
-    maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > MAX_MAPS:
+    process = Path("/proc/self")
+    if not process.exists():
+        return
+    num_maps = (process / "maps").read_bytes().count(b"\n")
+    resident = int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if num_maps > MAX_MAPS or resident > MAX_RESIDENT:
         jax.clear_caches()
         gc.collect()
+        give_back()
+
+
+def give_back() -> None:
+    """Return freed memory to the system, which glibc would keep."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 @pytest.fixture(scope="session")

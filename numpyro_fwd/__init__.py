@@ -1,22 +1,16 @@
 """NumPyro kernels for gradient- and curvature-aware samplers: ``MCMC(FMALA(model))``."""
 
-from numpyro_fwd.kernels import (
-    ALSMMALA,
-    AMAGOLD,
-    AMSMMALA,
+from numpyro_fwd.kernels.base import BlackJAXKernel
+from numpyro_fwd.kernels.forward_mode import (
     FMALA,
-    HPMALA,
-    L2MC,
     MALA,
-    MMALA,
     PCFMALA,
-    SGHMC,
-    SMMALA,
     LineFMALA,
     PCLineFMALA,
     RandomWalk,
 )
-from numpyro_fwd.kernels.base import BlackJAXKernel
+from numpyro_fwd.kernels.minibatch import AMAGOLD, L2MC, SGHMC
+from numpyro_fwd.kernels.second_order import ALSMMALA, AMSMMALA, HPMALA, MMALA, SMMALA
 from numpyro_fwd.kernels.smc import LangevinSMC
 from numpyro_fwd.partial_bayes.open_horizon import GOHSMC, OHSMC
 from numpyro_fwd.partial_bayes.sgsmc import SGSMC

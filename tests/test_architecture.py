@@ -31,7 +31,7 @@ BRIDGE_ROOMS = {
     "bridge": set(),
     "kernels": {"bridge"},
     "partial_bayes": {"bridge"},
-    "demo": {"kernels"},
+    "demo": set(),
 }
 # shared files of a room: each may import those in the rows above its own
 LAYERS = {
@@ -129,11 +129,12 @@ def is_for_types(node: ast.AST) -> bool:
 
 
 def rooms_of(path: Path, package: str) -> set[str]:
-    """Rooms of a package that a file imports; "" for the package itself."""
-    found = {name for name in imported(path) if f"{name}.".startswith(f"{package}.")}
-    rooms = {name.removeprefix(package).removeprefix(".").split(".")[0] for name in found}
-    # `from package import room` also names the package
-    return rooms - {""} if len(rooms) > 1 else rooms
+    """Rooms of a package that a file imports."""
+    found = {name for name in imported(path) if name.startswith(f"{package}.")}
+    folder = ROOT if package == "blackjax_ext" else BRIDGE
+    rooms = {name.split(".")[1] for name in found}
+    # other names are public ones, of the package itself
+    return {room for room in rooms if (folder / room).exists() or (folder / f"{room}.py").exists()}
 
 
 def siblings(path: Path) -> set[str]:

@@ -14,7 +14,7 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.infer import MCMC, NUTS
 
-from numpyro_fwd.kernels import (
+from numpyro_fwd import (
     ALSMMALA,
     AMAGOLD,
     AMSMMALA,

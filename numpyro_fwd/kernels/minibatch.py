@@ -132,13 +132,6 @@ class AMAGOLD(MinibatchKernel):
         "second_order", "first_order" or None: expansion of the gradient at the mode of the full
         data, found before the warm-up, which takes most of the minibatch noise out of it. Each is
         exact. Up to 512 dimensions; beyond, None.
-    num_integration_steps
-        T, minibatch gradients per transition.
-    friction
-        beta >= 0, in whitened coordinates. None for 1/4, which damps the noise of the gradient, or
-        for 0 where a control variate leaves little of it and the momentum is fresh.
-    resample_momentum
-        Draw the momentum anew for each trajectory (reversible), or keep it.
     acceptance
         "full" is exact and reads all N rows once per transition. "subsampled" is as exact and reads
         a few: for rows that see the latents only through linear predictors, with a distribution
@@ -149,17 +142,8 @@ class AMAGOLD(MinibatchKernel):
         :mod:`blackjax_ext.minibatch_tests`, or one of these with other parameters. With these the
         potential energy is not evaluated and shows as NaN. The extra field "inner.num_rows" counts
         the rows of each test.
-    chunk_size
-        Rows read at once by the energy, which bounds its memory; None for as many as have their
-        intermediate results in 32 MiB.
-    num_epochs
-        Passes over the data, before the warm-up, of an optimizer on minibatches that looks for a
-        start. None for 3 beyond 512 dimensions, and none below, where Newton's path does.
-    optimizer
-        Of optax, for the energy over the number of rows; None for Adam.
     options
-        See :class:`BlackJAXKernel`. With a control variate, `dense_mass` is on and
-        `adapt_mass_matrix` off by default: the metric is the curvature that the warm start finds.
+        See :class:`numpyro_fwd.kernels.options.MinibatchOptions`.
 
     Examples
     --------
@@ -225,20 +209,8 @@ class L2MC(MinibatchKernel):
     ----------
     model
         NumPyro model.
-    num_integration_steps
-        T, full gradients per transition.
-    friction
-        beta >= 0, in whitened coordinates.
-    resample_momentum
-        As for :class:`AMAGOLD`.
-    chunk_size
-        As for :class:`AMAGOLD`.
-    num_epochs
-        As for :class:`AMAGOLD`.
-    optimizer
-        As for :class:`AMAGOLD`.
     options
-        See :class:`BlackJAXKernel`.
+        See :class:`numpyro_fwd.kernels.options.MinibatchOptions`.
     """
 
     needs_minibatches = False
@@ -259,20 +231,8 @@ class SGHMC(MinibatchKernel):
         NumPyro model with subsample plates.
     control_variate
         As for :class:`AMAGOLD`.
-    num_integration_steps
-        T, minibatch gradients per transition.
-    friction
-        beta >= 0, in whitened coordinates.
-    resample_momentum
-        As for :class:`AMAGOLD`.
-    chunk_size
-        Rows read at once while the start is looked for.
-    num_epochs
-        As for :class:`AMAGOLD`.
-    optimizer
-        As for :class:`AMAGOLD`.
     options
-        See :class:`BlackJAXKernel`. `step_size` is 0.1 by default.
+        See :class:`numpyro_fwd.kernels.options.MinibatchOptions`; `step_size` is 0.1 by default.
     """
 
     option_defaults: ClassVar[Mapping[str, Any]] = {"step_size": 0.1}

@@ -13,35 +13,7 @@ ControlVariate = Literal["first_order", "second_order"]
 
 
 class KernelOptions(TypedDict, total=False):
-    """Keywords every kernel takes.
-
-    Attributes
-    ----------
-    potential_fn
-        Minus the log density, a function of a pytree, in place of a model; `init_params` must then
-        be given to ``MCMC.run``.
-    step_size
-        First guess of the step size, positive; kept if `adapt_step_size` is False.
-    inverse_mass_matrix
-        First guess of the posterior covariance, (D,) or (D, D); None for what the warm start finds,
-        or the identity without one.
-    adapt_step_size
-        Adapt the step size to `target_accept_prob` by dual averaging.
-    adapt_mass_matrix
-        Adapt the metric to the posterior covariance.
-    dense_mass
-        Adapt a full covariance rather than variances.
-    target_accept_prob
-        Acceptance probability between 0 and 1 to adapt to; None for the kernel's own,
-        ``best_accept_prob``.
-    init_strategy
-        NumPyro initialization strategy.
-    warm_start
-        Before the warm-up, follow Newton's path from the start to the best normal approximation
-        along it, which gives the first position and, if `adapt_mass_matrix`, the first metric
-        (:mod:`blackjax_ext.warmup.newton_path`). Off if there is no warm-up; not tried beyond 128
-        dimensions in forward mode and 512 in reverse mode.
-    """
+    """Keywords that every kernel takes; :class:`numpyro_fwd.BlackJAXKernel` says what they mean."""
 
     potential_fn: Callable | None
     step_size: float
@@ -65,7 +37,9 @@ class MinibatchOptions(KernelOptions, total=False):
     num_integration_steps
         T, gradients per transition; 10 by default.
     friction
-        beta >= 0, in whitened coordinates; 1/4 by default.
+        beta >= 0, in whitened coordinates; None for 1/4, which damps the noise of the gradient.
+        AMAGOLD takes 0 for None with a control variate, which leaves little noise, and a fresh
+        momentum.
     resample_momentum
         Draw the momentum anew for each trajectory (reversible), the default, or keep it.
     chunk_size

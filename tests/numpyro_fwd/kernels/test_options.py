@@ -1,0 +1,45 @@
+"""Options that kernels share are written once, and each kernel shows all of them."""
+
+import inspect
+from typing import get_type_hints
+
+import pytest
+
+import numpyro_fwd
+from numpyro_fwd.kernels.options import KernelOptions, MinibatchOptions
+
+NAMED = (
+    *("RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA"),
+    *("HPMALA", "SMMALA", "MMALA", "ALSMMALA", "AMSMMALA"),
+)
+MINIBATCH = ("AMAGOLD", "L2MC", "SGHMC")
+
+
+def parameters(name):
+    return inspect.signature(getattr(numpyro_fwd, name)).parameters
+
+
+@pytest.mark.parametrize("name", NAMED + MINIBATCH)
+def test_every_option_is_in_the_signature(name):
+    found = parameters(name)
+    shared = MinibatchOptions if name in MINIBATCH else KernelOptions
+    assert set(get_type_hints(shared)) <= set(found)
+    assert not any(each.kind is each.VAR_KEYWORD for each in found.values())
+    assert found["dense_mass"].default is False and found["warm_start"].default is True
+
+
+def test_defaults_are_those_of_the_kernel():
+    assert parameters("AMAGOLD")["friction"].default is None
+    assert parameters("L2MC")["friction"].default == 0.25
+    assert parameters("SGHMC")["step_size"].default == 0.1
+    assert parameters("MALA")["step_size"].default == 1.0
+    assert parameters("AMAGOLD")["num_integration_steps"].default == 10
+
+
+def test_a_class_from_outside_has_its_own_options():
+    class Own(numpyro_fwd.BlackJAXKernel):
+        def __init__(self, model=None, *, flavour="sweet", **options):
+            super().__init__(model, **options)
+
+    found = inspect.signature(Own).parameters
+    assert list(found) == ["model", "flavour", "options"]

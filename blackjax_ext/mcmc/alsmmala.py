@@ -49,7 +49,6 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext import metrics
 from blackjax_ext.checks import check_count, check_position, check_positive
 from blackjax_ext.mcmc import mala, schedules, smmala
-from blackjax_ext.metrics import factors
 
 __all__ = ["ALSMMALAInfo", "ALSMMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -198,7 +197,7 @@ def build_kernel() -> Callable:
             )
 
         def mala_step():
-            root = factors.Composed(preconditioner, state.cached)
+            root = metrics.Composed(preconditioner, state.cached)
             new, info = mala.build_kernel()(
                 key_step, mala.MALAState(*state[:3]), logdensity_fn, step_size, root
             )

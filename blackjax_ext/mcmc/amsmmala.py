@@ -175,7 +175,7 @@ def build_kernel() -> Callable:
             return random_walk.RandomWalkState(*new[:2]), random_walk.RandomWalkInfo(*info)
 
         def random_walk_step():
-            root = factors.Composed(preconditioner, state.covariance.inverse_sqrt)
+            root = metrics.Composed(preconditioner, state.covariance.inverse_sqrt)
             start = random_walk.RandomWalkState(*state[:2])
             return random_walk.build_kernel()(key_step, start, logdensity_fn, step_size, root)
 

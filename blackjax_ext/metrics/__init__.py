@@ -1,18 +1,12 @@
 """Metrics: factors that represent one, and functions that make one from a position."""
 
+from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import (
-    IDENTITY,
-    Composed,
-    Dense,
-    Diagonal,
-    Factor,
     InverseMassMatrix,
-    Spectral,
     absolute,
     factorize,
     from_precision,
     spectral,
-    triangular,
 )
 from blackjax_ext.metrics.metric_functions import (
     HessianMetric,
@@ -27,6 +21,14 @@ from blackjax_ext.metrics.metric_functions import (
     fisher,
     mass_matrix,
     softabs_hessian,
+)
+from blackjax_ext.metrics.structures import (
+    IDENTITY,
+    Composed,
+    Dense,
+    Diagonal,
+    Spectral,
+    triangular,
 )
 
 __all__ = [

@@ -12,7 +12,6 @@ from blackjax_ext.checks import check_positive
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.structures import (
     IDENTITY,
-    Composed,
     Dense,
     Diagonal,
     Spectral,
@@ -20,14 +19,8 @@ from blackjax_ext.metrics.structures import (
 )
 
 __all__ = [
-    "IDENTITY",
-    "Composed",
-    "Dense",
-    "Diagonal",
-    "Factor",
     "InverseMassMatrix",
     "ScaledEigen",
-    "Spectral",
     "absolute",
     "factorize",
     "from_eigen",
@@ -35,7 +28,6 @@ __all__ = [
     "rank_one",
     "scaled_eigen",
     "spectral",
-    "triangular",
 ]
 
 

@@ -32,40 +32,25 @@ from blackjax_ext.checks import check_positive, check_scalar
 from blackjax_ext.metrics import factors, spectra
 from blackjax_ext.metrics.factors import (
     IDENTITY,
-    Dense,
     Diagonal,
     Factor,
-    InverseMassMatrix,
-    Spectral,
-    absolute,
-    factorize,
     from_precision,
-    spectral,
-    triangular,
 )
 
 __all__ = [
-    "IDENTITY",
-    "Dense",
-    "Diagonal",
-    "Factor",
-    "InverseMassMatrix",
+    "HessianMetric",
+    "InformationMetric",
     "Local",
     "Metric",
-    "Spectral",
-    "absolute",
+    "MetricFn",
     "absolute_hessian",
     "as_metric",
     "check_metric",
     "clipped_hessian",
     "diagonal_hessian",
-    "factorize",
     "fisher",
-    "from_precision",
     "mass_matrix",
     "softabs_hessian",
-    "spectral",
-    "triangular",
 ]
 
 LogDensity: TypeAlias = Callable[[ArrayTree], Array]

@@ -339,7 +339,7 @@ MUTATIONS = {
         invariant("alsmmala", "funnel", LONG),
     ),
     "cached_root_not_transposed": Mutation(
-        factors.Composed,
+        metrics.Composed,
         "inverse_sqrt_transpose_times",
         root_not_transposed,
         reductions.never_refreshed_is_mala,

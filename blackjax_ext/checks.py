@@ -11,6 +11,7 @@ from jax import Array
 __all__ = [
     "check_count",
     "check_division",
+    "check_not_negative",
     "check_particles",
     "check_position",
     "check_positive",
@@ -30,6 +31,17 @@ def check_positive(name: str, value: Array | float) -> None:
         raise TypeError(f"{name} must be a positive finite number; got {value!r}.") from error
     if not (np.isfinite(values).all() and (values > 0).all()):
         raise ValueError(f"{name} must be positive and finite; got {value}.")
+
+
+def check_not_negative(name: str, value: Array | float) -> None:
+    """Raise ValueError unless `value` is at least zero and finite; see :func:`check_positive`."""
+    if isinstance(value, jax.core.Tracer):
+        return
+    values = np.asarray(value)
+    if values.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be a finite number of at least 0; got {value!r}.")
+    if not (np.isfinite(values).all() and (values >= 0).all()):
+        raise ValueError(f"{name} must be at least 0 and finite; got {value}.")
 
 
 def check_count(

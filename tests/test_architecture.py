@@ -49,7 +49,8 @@ LAYERS = {
         {"predictors"},
         {"mode"},
         {"expansion"},
-        {"expanded_potential", "thinning"},
+        {"thinning"},
+        {"expanded_potential"},
     ],
     "sgmcmc": [{"leapfrog", "acceptance"}, {"approximate_tests"}],
     "smc": [

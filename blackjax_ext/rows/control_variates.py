@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from blackjax_ext.checks import check_position
+from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.rows.potentials import Batch, StochasticPotential, as_partial, full_gradient
 from blackjax_ext.rows.row_terms import Rows
 
@@ -29,15 +30,28 @@ class Anchor(NamedTuple):
     position
         Where the energy is expanded, a pytree like the position; near the mode, for a small noise.
     gradient
-        Gradient of the energy there, shape (D,).
+        Gradient of the energy there, shape (D,), by the coordinates ``w = whitener (x - a)``.
     hessian
-        Hessian of the energy there, shape (D, D); None for a control variate of first order, and
-        beyond 1000 dimensions.
+        Hessian of the energy there, shape (D, D), by w; None for a control variate of first order,
+        and beyond 1000 dimensions.
+    whitener
+        Shape (D, D), or None where w is x - a. With coordinates that are strongly correlated, as by
+        covariates that are not centred, a Hessian by x has no digits left in float32: its quadratic
+        form is a small difference of large numbers. By w it is near the identity.
     """
 
     position: ArrayTree
     gradient: Array
     hessian: Array | None
+    whitener: Array | None = None
+
+    def coordinates(self, d: Array) -> Array:
+        """Whitened coordinates of ``d = x - a``."""
+        return d if self.whitener is None else self.whitener @ d
+
+    def by_position(self, slope: Array) -> Array:
+        """A gradient by x of a gradient by w."""
+        return slope if self.whitener is None else slope @ self.whitener
 
 
 def control_variate(
@@ -111,12 +125,18 @@ def anchor_at(potential: StochasticPotential, position: ArrayTree, order: int) -
 
     if order == 1 or x.size > MAX_DENSE:
         return Anchor(position, gradient(x), None)
-    rows = jax.lax.map(
-        lambda direction: jax.jvp(gradient, (x,), (direction,))[1],
-        jnp.eye(x.size, dtype=x.dtype),
-        batch_size=16,
-    )
-    return Anchor(position, gradient(x), 0.5 * (rows + rows.T))
+
+    def hessian(root):
+        """By the coordinates of a root: the columns of ``root^T H root``."""
+        rows = jax.lax.map(
+            lambda direction: jax.jvp(gradient, (x,), (direction,))[1] @ root, root.T, batch_size=16
+        )
+        return 0.5 * (rows + rows.T)
+
+    coarse = hessian(jnp.eye(x.size, dtype=x.dtype))
+    metric = scaled_eigen(coarse).absolute(x.size * float(jnp.finfo(x.dtype).eps))
+    root = metric.inverse_sqrt
+    return Anchor(position, gradient(x) @ root, hessian(root), metric.sqrt)
 
 
 def anchored(potential: StochasticPotential, anchor: Anchor, order: int) -> StochasticPotential:
@@ -140,13 +160,14 @@ def anchored_gradient(
         return ravel_pytree(gradient(unravel(x), batch))[0]
 
     if order == 1:
-        return unravel(estimate(flat) - estimate(a) + anchor.gradient)
+        return unravel(estimate(flat) - estimate(a) + anchor.by_position(anchor.gradient))
+    known = anchor.by_position(anchor.gradient)
     if anchor.hessian is None:
         full = jax.jvp(lambda x: ravel_pytree(full_gradient(energy, unravel(x)))[0], (a,), (d,))[1]
     else:
-        full = anchor.hessian @ d
+        full = anchor.by_position(anchor.hessian @ anchor.coordinates(d))
     at_anchor, slope = jax.jvp(estimate, (a,), (d,))
-    return unravel(estimate(flat) - at_anchor - slope + anchor.gradient + full)
+    return unravel(estimate(flat) - at_anchor - slope + known + full)
 
 
 def check_fits(anchor: ArrayTree, position: ArrayTree) -> None:
@@ -174,9 +195,10 @@ def expanded(rows: Rows, anchor: Any) -> Rows:
 def known_remainder(rows: Rows, anchor: Any, x: ArrayTree) -> Array:
     """Known part of `rows` less its own expansion and that of the energy at the anchor."""
     d = ravel_pytree(x)[0] - ravel_pytree(anchor.position)[0]
-    energy = anchor.gradient @ d
+    w = anchor.coordinates(d)
+    energy = anchor.gradient @ w
     if anchor.hessian is not None:
-        energy = energy + 0.5 * d @ (anchor.hessian @ d)
+        energy = energy + 0.5 * w @ (anchor.hessian @ w)
     return function_remainder(rows.known, anchor, x) - energy
 
 

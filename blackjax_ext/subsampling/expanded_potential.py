@@ -12,8 +12,10 @@ from jax.tree_util import Partial
 from blackjax_ext.checks import check_count
 from blackjax_ext.rows.control_variates import check_fits
 from blackjax_ext.rows.potentials import StochasticPotential
-from blackjax_ext.subsampling.expansion import Expansion
+from blackjax_ext.rows.row_terms import Rows
+from blackjax_ext.subsampling.expansion import Expansion, surrogate, whitened
 from blackjax_ext.subsampling.predictors import energy
+from blackjax_ext.subsampling.thinning import loss_remainders
 
 __all__ = ["expanded_minibatch"]
 
@@ -40,7 +42,8 @@ def expanded_minibatch(expansion: Expansion, batch_size: int) -> StochasticPoten
 
     Returns
     -------
-    A potential. Cost: B rows and D^2 for a gradient, N rows for an energy, in chunks.
+    A potential, whose rows are their remainders. Cost: B rows and D^2 for a gradient, N rows for an
+    energy, in chunks.
 
     Raises
     ------
@@ -53,7 +56,21 @@ def expanded_minibatch(expansion: Expansion, batch_size: int) -> StochasticPoten
         check_count("batch_size", batch_size, most=expansion.num_rows, of="rows of the data")
     draw = Partial(partial(draw_indices, expansion.num_rows, batch_size))
     energy_fn = Partial(energy, expansion.posterior)
-    return StochasticPotential(energy_fn, draw, Partial(expanded_gradient, expansion))
+    rows = Rows(
+        Partial(known_part, expansion), Partial(row_remainders, expansion), expansion.num_rows
+    )
+    return StochasticPotential(energy_fn, draw, Partial(expanded_gradient, expansion), rows)
+
+
+def known_part(expansion: Expansion, x: ArrayTree) -> Array:
+    """Log density without the remainders of the rows, up to a constant."""
+    return -surrogate(expansion, x)
+
+
+def row_remainders(expansion: Expansion, x: ArrayTree, indices: Array) -> Array:
+    """Log likelihoods of some rows less their expansions, shape (n,)."""
+    d, _ = whitened(expansion, x)
+    return -loss_remainders(expansion, d[None], indices)[0]
 
 
 def draw_indices(num_rows: int, batch_size: int, rng_key: PRNGKey) -> Array:
@@ -67,10 +84,11 @@ def expanded_gradient(expansion: Expansion, x: ArrayTree, indices: Array) -> Arr
     assert posterior is not None
     a, unravel = ravel_pytree(expansion.position)
     check_fits(expansion.position, x)
-    d = ravel_pytree(x)[0] - a
-    gradient = expansion.gradient - ravel_pytree(jax.grad(posterior.logprior)(x))[0]
+    d, w = whitened(expansion, x)
+    slope = expansion.slope
     if expansion.order == 2:
-        gradient = gradient + expansion.hessian @ d
+        slope = slope + expansion.curvature @ w
+    gradient = slope @ expansion.whitener - ravel_pytree(jax.grad(posterior.logprior)(x))[0]
     if not indices.size:
         return unravel(gradient)
     eta, changes, rows = jax.linearize(

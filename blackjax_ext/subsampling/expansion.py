@@ -6,6 +6,14 @@ remainder by :math:`\psi_i |w|^{k+1}`, and makes the alias table that draws rows
 :math:`\psi_i`. Each is a pass over the rows in chunks. What a step needs of it later costs
 :math:`D^2`, or the rows that it reads.
 
+*Precision.* Gradient and Hessian are kept in whitened coordinates, :math:`L^T g` and
+:math:`L^T H L`, summed from the rows :math:`A_i L` in the pass that bounds them. With uncentred
+covariates :math:`g^T d` and :math:`\tfrac12 d^T H d` are small differences of large numbers: in
+float32, at a mean of 1000 standard deviations, the latter is off by more than itself. In
+:math:`w` the curvature of the posterior is the identity and nothing cancels; what is left is the
+rounding of w itself. :func:`blackjax_ext.subsampling.mode.check_resolution` says up to where that
+is enough, and raises beyond.
+
 The table draws rows with probabilities :math:`\hat{p}_i` that float32 can represent. So the bounds
 that are kept are :math:`\Psi \hat{p}_i`, with :math:`\Psi` large enough that none of them is below
 its :math:`\psi_i`: rounding costs a thousandth of the rows, not exactness.
@@ -14,6 +22,7 @@ its :math:`\psi_i`: rounding costs a thousandth of the rows, not exactness.
 import math
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,19 +34,27 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.checks import check_position
 from blackjax_ext.metrics.factors import Dense
 from blackjax_ext.subsampling.alias_table import AliasTable, build
-from blackjax_ext.subsampling.mode import check_curvature, posterior_mode
+from blackjax_ext.subsampling.mode import (
+    check_curvature,
+    derivatives_of,
+    in_dtype,
+    posterior_mode,
+    resolved,
+)
 from blackjax_ext.subsampling.predictors import (
     LinearPredictor,
     chunk_length,
-    derivatives,
     designs,
     over_chunks,
+    summed_derivatives,
 )
 
 __all__ = ["Expansion", "expand", "surrogate", "whitened"]
 
 # smallest share of the mean bound that a row has in the alias table, whose steps are 2^-23
 FLOOR = 1e-3
+# a bound of a remainder that is not zero, where its own is less than float32 holds
+LEAST = 1e-30
 # what rounding may take from a bound
 MARGIN = {jnp.dtype("float32"): 1e-4, jnp.dtype("float64"): 1e-10}
 NOT_AFFINE = (
@@ -55,8 +72,8 @@ class Expansion:
         What is expanded; None while it travels without its data.
     position
         The anchor a, a pytree like the position.
-    gradient, hessian
-        Derivatives of minus the log likelihood of all rows there, shapes (D,) and (D, D).
+    slope, curvature
+        Derivatives of minus the log likelihood of all rows there by w, shapes (P,) and (P, P).
     whitener
         Takes x - a to w, shape (P, D), of the P coordinates that the rows see.
     metric
@@ -73,8 +90,8 @@ class Expansion:
 
     posterior: LinearPredictor | None
     position: ArrayTree
-    gradient: Array
-    hessian: Array
+    slope: Array
+    curvature: Array
     whitener: Array
     metric: Dense
     bound: Array
@@ -87,6 +104,16 @@ class Expansion:
     def table(self) -> AliasTable:
         """The table, for :func:`blackjax_ext.subsampling.alias_table.draw`."""
         return AliasTable(self.threshold, self.alias, self.bound)
+
+    @property
+    def gradient(self) -> Array:
+        """Gradient of minus the log likelihood of all rows at the anchor, shape (D,)."""
+        return self.slope @ self.whitener
+
+    @property
+    def hessian(self) -> Array:
+        """Its Hessian there, shape (D, D)."""
+        return self.whitener.T @ self.curvature @ self.whitener
 
     @property
     def num_rows(self) -> int:
@@ -129,27 +156,29 @@ def expand(
     ValueError, TypeError
         For an order that is not 1 or 2, a start that is empty or not floating, predictors that are
         not affine, a position without a proper mode (no curvature there, or none within 60 steps:
-        separable data without a prior).
+        separable data without a prior), a posterior so correlated that floats do not resolve it
+        (uncentred covariates; :func:`blackjax_ext.subsampling.mode.check_resolution`).
     """
     if order not in (1, 2):
         raise ValueError(f"order must be 1 or 2; got {order!r}.")
-    position = check_position(start)
+    x, unravel = ravel_pytree(check_position(start))
     if find_mode:
-        position = posterior_mode(posterior, position)
-    found = derivatives(posterior, position)
+        found = posterior_mode(posterior, unravel(x))
+    else:
+        found = resolved(derivatives_of(posterior, unravel), x)
+    position, dtype = unravel(jnp.asarray(found.x)), found.x.dtype
     metric = check_curvature(found)
-    whitener, scale = whitening(metric, np.asarray(found.is_seen))
-    bounds, deviation = row_bounds(posterior, position, scale, metric, order=order)
-    check_affine(deviation)
-    dtype = found.gradient.dtype
-    bound, table = table_of(np.asarray(bounds, np.float64), MARGIN[dtype])
+    whitener, scale = whitening(metric, np.asarray(is_seen(posterior, position)), dtype)
+    rows = row_bounds(posterior, position, scale, in_dtype(metric, dtype), order=order)
+    check_affine(rows.deviation)
+    bound, table = table_of(power(rows, order), MARGIN[dtype])
     return Expansion(
         posterior,
         position,
-        found.gradient,
-        found.hessian,
+        rows.slope,
+        rows.curvature,
         whitener,
-        metric,
+        in_dtype(metric, dtype),
         jnp.asarray(bound, dtype),
         jnp.asarray(table.threshold),
         jnp.asarray(table.alias),
@@ -158,49 +187,87 @@ def expand(
     )
 
 
-def whitening(metric: Dense, is_seen: np.ndarray) -> tuple[Array, Array]:
-    """Maps x - a to w and w to the seen coordinates of x - a, shapes (P, D) and (D, P)."""
+def whitening(metric: Dense, is_seen: np.ndarray, dtype: Any) -> tuple[Array, Array]:
+    """Maps x - a to w and w to the seen coordinates of x - a, shapes (P, D) and (D, P).
+
+    The first is the inverse of the second as it is rounded.
+    """
     seen = np.flatnonzero(is_seen)
     if not seen.size:
         raise ValueError("predict_fn must depend on the position; its Jacobian is zero everywhere.")
-    covariance = np.asarray(metric.inverse(), np.float64)[np.ix_(seen, seen)]
-    root = np.linalg.cholesky(0.5 * (covariance + covariance.T))
+    half = np.asarray(metric.inverse_sqrt)[seen]
+    # the factor of a covariance by orthogonal steps alone, which square no condition number
+    upper = np.linalg.qr(half.T)[1]
+    root = np.asarray(upper.T * np.sign(np.diagonal(upper)), dtype).astype(np.float64)
     whitener, scale = np.zeros((seen.size, is_seen.size)), np.zeros((is_seen.size, seen.size))
     whitener[:, seen], scale[seen] = np.linalg.inv(root), root
-    dtype = metric.sqrt.dtype
     return jnp.asarray(whitener, dtype), jnp.asarray(scale, dtype)
+
+
+@jax.jit
+def is_seen(posterior: LinearPredictor, position: ArrayTree) -> Array:
+    """Whether any row's predictors depend on a coordinate, shape (D,). Cost: a pass."""
+
+    def visit(indices, is_new):
+        del is_new
+        return jnp.max(jnp.abs(designs(posterior, position, indices).matrix), axis=(0, 1)), ()
+
+    length = chunk_length(posterior, position)
+    return over_chunks(visit, posterior.num_rows, length)[0].value() > 0
 
 
 def norms(matrices: Array) -> Array:
     """Upper bounds of the operator norms of `matrices`, shape (n, K, P); exact for K = 1."""
-    size = jnp.sqrt(jnp.sum(jnp.square(matrices), axis=(1, 2)))
+    # scaled first, because the square of a small number is zero in float32
+    most = jnp.max(jnp.abs(matrices), axis=(1, 2))
+    unit = matrices / jnp.where(most > 0, most, 1.0)[:, None, None]
+    size = jnp.sqrt(jnp.sum(jnp.square(unit), axis=(1, 2)))
     if matrices.shape[1] == 1:
-        return size
-    # scaled first, because the fourth power of a small number is zero in float32
-    unit = matrices / jnp.where(size > 0, size, 1.0)[:, None, None]
+        return most * size
+    unit = unit / jnp.where(size > 0, size, 1.0)[:, None, None]
     gram = unit @ jnp.swapaxes(unit, 1, 2)
-    return size * jnp.sqrt(jnp.linalg.norm(gram @ gram, axis=(1, 2))) ** 0.5
+    return most * size * jnp.sqrt(jnp.linalg.norm(gram @ gram, axis=(1, 2))) ** 0.5
+
+
+class RowBounds(NamedTuple):
+    """What a pass over the rows tells of them at the anchor.
+
+    Attributes
+    ----------
+    slope, curvature
+        Derivatives of all rows by w, shapes (P,) and (P, P).
+    reach
+        Norm of S C A L of each row, shape (N,), of which the bound is a power.
+    is_curved
+        Whether the remainder of a row is other than zero anywhere, shape (N,).
+    deviation
+        How far predictors are from affine, shape (N,): the largest deviation of a predictor from
+        its expansion, in units of what rounding explains, over steps of several lengths and
+        directions.
+    """
+
+    slope: Array
+    curvature: Array
+    reach: Array
+    is_curved: Array
+    deviation: Array
 
 
 @partial(jax.jit, static_argnames="order")
 def row_bounds(
     posterior: LinearPredictor, position: ArrayTree, scale: Array, metric: Dense, *, order: int
-) -> tuple[Array, Array]:
-    """Bounds psi of all rows, shape (N,), and how far their predictors are from affine, (N,).
-
-    The latter is the largest deviation of a predictor from its expansion, in units of what rounding
-    explains, over steps of several lengths and directions.
-    """
+) -> RowBounds:
+    """Sums, bounds and deviations of all rows. Cost: a pass."""
     x, unravel = ravel_pytree(position)
     keys = jax.random.split(jax.random.key(0))
     noise = jax.random.normal(keys[0], (2, x.size), x.dtype)
     steps = jnp.concatenate([metric.inverse_sqrt_times(noise), noise, -10.0 * noise[:1]])
 
     def visit(indices, is_new):
-        del is_new
         matrix, eta, rows = designs(posterior, position, indices)
-        most = jax.vmap(partial(posterior.bound, order))(rows)
-        psi = most * norms(matrix @ scale) ** (order + 1) / math.factorial(order + 1)
+        whitened = matrix @ scale
+        curved = jax.vmap(partial(measured, posterior, order))(eta, whitened, rows)
+        by_coordinate = jax.vmap(partial(measured, posterior, order))(eta, matrix, rows)
         base = jax.vmap(lambda e: ravel_pytree(e)[0])(eta)
 
         def deviation(step):
@@ -211,11 +278,24 @@ def row_bounds(
             return jnp.max(off / jnp.maximum(size, jnp.finfo(x.dtype).tiny), axis=1)
 
         deviations = jnp.max(jax.lax.map(deviation, steps), axis=0)
-        return (), (psi, deviations)
+        sums = summed_derivatives(posterior, whitened, eta, rows, is_new)
+        return sums, (norms(curved), jnp.any(by_coordinate != 0, axis=(1, 2)), deviations)
 
     length = chunk_length(posterior, position)
-    psi, deviations = over_chunks(visit, posterior.num_rows, length)[1]
-    return psi, deviations / (100 * x.size**0.5 * jnp.finfo(x.dtype).eps)
+    sums, (reach, is_curved, deviations) = over_chunks(visit, posterior.num_rows, length)
+    slope, curvature = (sum.value() for sum in sums)
+    deviations = deviations / (100 * x.size**0.5 * jnp.finfo(x.dtype).eps)
+    return RowBounds(slope, 0.5 * (curvature + curvature.T), reach, is_curved, deviations)
+
+
+def measured(posterior: LinearPredictor, order: int, eta: Any, tangents: Array, row: Any) -> Array:
+    """S C of one row times `tangents` of its predictors, (K, P), of which `eta` has the shape."""
+    unravel = ravel_pytree(eta)[1]
+
+    def column(tangent):
+        return ravel_pytree(posterior.curve(order, unravel(tangent), row))[0]
+
+    return jax.vmap(column, 1, 1)(tangents)
 
 
 def check_affine(deviation: Array) -> None:
@@ -223,6 +303,19 @@ def check_affine(deviation: Array) -> None:
     is_affine = np.asarray(deviation) < 1.0  # not if NaN
     if not is_affine.all():
         raise ValueError(NOT_AFFINE.format(int(np.argmin(is_affine))))
+
+
+def power(rows: RowBounds, order: int) -> np.ndarray:
+    """Bounds psi of all rows, shape (N,), in double precision on the host.
+
+    A bound of zero says that the remainder is zero: of a polynomial of the order of the expansion,
+    of a weight of zero, or of a row that does not see the position. What is less than floats hold
+    is rounded up.
+    """
+    psi = np.asarray(rows.reach, np.float64) ** (order + 1) / math.factorial(order + 1)
+    psi = np.where(np.asarray(rows.is_curved), np.maximum(psi, LEAST), psi)
+    assert np.all((psi > 0) | ~np.asarray(rows.is_curved)), "a bound has underflowed"
+    return psi
 
 
 def table_of(psi: np.ndarray, margin: float) -> tuple[np.ndarray, AliasTable]:
@@ -241,10 +334,13 @@ def whitened(expansion: Expansion, x: ArrayTree) -> tuple[Array, Array]:
 
 
 def surrogate(expansion: Expansion, x: ArrayTree) -> Array:
-    """Energy with the exact prior and the expansion of the rows. Cost: D^2."""
+    """Energy with the exact prior and the expansion of the rows, in whitened coordinates.
+
+    Cost: D^2.
+    """
     assert expansion.posterior is not None
-    d, _ = whitened(expansion, x)
-    rows = expansion.gradient @ d
+    _, w = whitened(expansion, x)
+    rows = expansion.slope @ w
     if expansion.order == 2:
-        rows = rows + 0.5 * d @ (expansion.hessian @ d)
+        rows = rows + 0.5 * w @ (expansion.curvature @ w)
     return rows - expansion.posterior.logprior(x)

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from blackjax_ext.checks import check_positive
+from blackjax_ext.checks import check_not_negative, check_positive
 
 __all__ = [
     "Family",
@@ -63,15 +63,22 @@ class Kind:
         ``loss(eta, y, **parameters)``, minus the log density up to a constant, for the predictors
         of one row, shape (K,).
     bounds
-        ``bounds(y, **parameters) -> (M_2, M_3)``.
+        ``bounds(y, **parameters) -> (M_2, M_3)``, for predictors in units of `unit`.
     reach
         ``reach(**parameters)``, the change of a predictor within which quadrature is accurate.
+    unit
+        ``unit(**parameters)``, in which `bounds` measure a change of a predictor: a scale, so that
+        its third power, which no float may hold, is never taken.
+    is_shift_invariant
+        Whether the loss depends on differences of the predictors of a response alone.
     """
 
     name: str
     loss: Callable[..., Array]
     bounds: Callable[..., tuple[Number, Number]]
     reach: Callable[..., Number]
+    unit: Callable[..., Number] = lambda **parameters: 1.0
+    is_shift_invariant: bool = False
 
     def call(self, eta: Array, y: Array, parameters: Mapping[str, Array]) -> Array:
         """Loss of one response, with its parameters by name."""
@@ -135,9 +142,11 @@ BERNOULLI = Kind(
 def binomial(total_count: Any) -> Family:
     r"""Successes of n trials with log odds :math:`\eta`.
 
+    A row without trials has no loss and no bound.
+
     *Bounds.* n times those of :func:`bernoulli`.
     """
-    check_positive("total_count", total_count)
+    check_not_negative("total_count", total_count)
     return Family(BINOMIAL, {"total_count": total_count})
 
 
@@ -176,6 +185,11 @@ def categorical() -> Family:
     The third central moment is, for a given mean, linear in the law of :math:`v_C`, hence greatest
     at an extreme law, which has two values :math:`a < b`: :math:`(b-a)^3 p(1-p)(1-2p)`. So it is at
     most :math:`R^3 / (6\sqrt3) \le 2^{3/2} |v|^3 / (6\sqrt3)`.
+
+    *Shifts.* :math:`\phi(\eta + c 1) = \phi(\eta)`, so derivatives along v are those along
+    :math:`C v = v - \bar{v} 1`, and :math:`|v|` in the bounds may be :math:`|C v|`. Without a class
+    of reference the sum of the logits is known from the prior alone: it is as wide as that, and
+    changes nothing. Bounds by :math:`|v|` would count it.
     """
     return Family(CATEGORICAL, {})
 
@@ -185,6 +199,7 @@ CATEGORICAL = Kind(
     lambda eta, y: jax.nn.logsumexp(eta) - eta[y],
     lambda y: (0.5, 2.0**1.5 * SKEWNESS),
     lambda: 0.5,
+    is_shift_invariant=True,
 )
 
 
@@ -200,8 +215,9 @@ def normal(scale: Any) -> Family:
 NORMAL = Kind(
     "normal",
     lambda eta, y, scale: 0.5 * jnp.square((y - eta[0]) / scale),
-    lambda y, scale: (scale**-2.0, 0.0 * scale),
+    lambda y, scale: (1.0, 0.0),
     lambda scale: jnp.inf,
+    lambda scale: scale,
 )
 
 
@@ -226,10 +242,11 @@ STUDENT_T = Kind(
     "student_t",
     lambda eta, y, df, scale: 0.5 * (df + 1) * jnp.log1p(jnp.square((y - eta[0]) / scale) / df),
     lambda y, df, scale: (
-        (df + 1) / (df * scale**2),
-        0.5 * (1 + 2**-0.5) ** 2 * (df + 1) * (df**0.5 * scale) ** -3.0,
+        (df + 1) / df,
+        0.5 * (1 + 2**-0.5) ** 2 * (df + 1) * df**-1.5,
     ),
     lambda df, scale: 0.5 * df**0.5 * scale,
+    lambda df, scale: scale,
 )
 
 
@@ -246,8 +263,9 @@ def logistic(scale: Any) -> Family:
 LOGISTIC = Kind(
     "logistic",
     lambda eta, y, scale: logistic_loss((eta - y) / scale, 2.0, 1.0),
-    lambda y, scale: (0.5 * scale**-2.0, 2.0 * SKEWNESS * scale**-3.0),
+    lambda y, scale: (0.5, 2.0 * SKEWNESS),
     lambda scale: 1.0 * scale,
+    lambda scale: scale,
 )
 
 
@@ -272,6 +290,7 @@ SMOOTHED_LAPLACE = Kind(
     lambda eta, y, scale, width: (
         jnp.square(y - eta[0]) / (scale * (width + jnp.sqrt(width**2 + jnp.square(y - eta[0]))))
     ),
-    lambda y, scale, width: (1 / (scale * width), 48 / (25 * 5**0.5) / (scale * width**2)),
+    lambda y, scale, width: (width / scale, 48 / (25 * 5**0.5) * (width / scale)),
     lambda scale, width: 0.5 * width,
+    lambda scale, width: width,
 )

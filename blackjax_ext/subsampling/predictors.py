@@ -22,6 +22,15 @@ norm. The columns of :math:`L` are the Cholesky factor of the covariance that th
 anchor implies, of the coordinates that the rows see: then :math:`|w|^2` is about their number.
 Summed over the rows, the expansions are one gradient and one Hessian. The prior is never expanded.
 
+*Units.* A row may have several responses j, each with its weight :math:`\omega_j`, its bound
+:math:`M_j` in units :math:`s_j` of its predictors, and a loss that depends on them through a
+projection :math:`C_j` (differences of logits, or all there is). Its derivative of order m = k + 1
+along t is at most :math:`\sum_j \omega_j M_j |C_j t_j / s_j|^m \le |S C t|^m`, where S multiplies
+the predictors of a response by :math:`(\omega_j M_j)^{1/m} / s_j`. So
+:math:`\psi_i = \|S_i C_i A_i L\|^{k+1} / (k+1)!`. Nothing overflows or underflows on the way where
+a scale is 1e-13 or 4e12: :math:`A_i L / s` has no units. Only a loss that is a polynomial of the
+order of the expansion has the bound zero.
+
 *Norm.* For K = 1 the norm is exact. For more, :math:`\|B\|^2 \le \|(B B^T)^2\|_F^{1/2}`, at most
 :math:`K^{1/8}` too large, and without an eigenvalue problem per row.
 
@@ -100,13 +109,19 @@ class LinearPredictor:
         ]
         return sum(terms[1:], terms[0])
 
-    def bound(self, order: int, row: Any) -> Array:
-        """Bound of the derivatives of order `order` + 1 of :meth:`loss`."""
-        found = [
-            jnp.max(part.weight * kind.bounds(part.y, **part.parameters)[order - 1])
-            for kind, part in zip(self.kinds, row, strict=True)
-        ]
-        return jnp.max(jnp.stack(found))
+    def curve(self, order: int, tangents: Any, row: Any) -> Any:
+        """What `tangents` of the predictors of one row are measured by in its bound.
+
+        In: a pytree as :attr:`read` gives it, (m, k) for each kind. Out: the like, :math:`S C t`
+        of :mod:`blackjax_ext.subsampling.predictors`.
+        """
+        found = []
+        for kind, t, part in zip(self.kinds, tangents, row, strict=True):
+            most = part.weight * kind.bounds(part.y, **part.parameters)[order - 1]
+            rate = jnp.abs(most) ** (1 / (order + 1)) / kind.unit(**part.parameters)
+            centred = t - jnp.mean(t, axis=-1, keepdims=True) if kind.is_shift_invariant else t
+            found.append(rate[:, None] * centred)
+        return tuple(found)
 
     def is_within_reach(self, t: Any, row: Any) -> Array:
         """Whether quadrature is accurate over a change `t` of the predictors of one row."""
@@ -337,7 +352,7 @@ def energy(posterior: LinearPredictor, position: ArrayTree) -> Pair:
 
 
 class Derivatives(NamedTuple):
-    """Derivatives of the energy at a position.
+    """Derivatives of the energy at a position, by the coordinates u of ``x + R u``.
 
     Attributes
     ----------
@@ -349,53 +364,63 @@ class Derivatives(NamedTuple):
         Gradient of minus the log prior, shape (D,).
     prior_hessian
         Its Hessian, shape (D, D).
-    is_seen
-        Whether any row's predictors depend on a coordinate, shape (D,).
     """
 
     gradient: Array
     hessian: Array
     prior_gradient: Array
     prior_hessian: Array
-    is_seen: Array
+
+
+def row_derivatives(posterior: LinearPredictor, eta: Any, row: Any) -> tuple[Array, Array]:
+    """First and second derivatives of the loss of one row by its predictors, (K,) and (K, K)."""
+    flat, unravel = ravel_pytree(eta)
+
+    def loss(flat):
+        return posterior.loss(unravel(flat), row)
+
+    return jax.grad(loss)(flat), jax.hessian(loss)(flat)
+
+
+def summed_derivatives(
+    posterior: LinearPredictor, matrix: Array, eta: Any, rows: Any, is_new: Array
+) -> tuple[Array, Array]:
+    """Gradient and Hessian of some rows by u, of which `matrix` (n, K, P) is their Jacobian."""
+    slopes, curvatures = jax.vmap(partial(row_derivatives, posterior))(eta, rows)
+    gradient = jnp.einsum("nk,nkd->d", masked(is_new, slopes), matrix)
+    curved = jnp.einsum("nkl,nld->nkd", masked(is_new, curvatures), matrix)
+    size = matrix.shape[-1]
+    return gradient, matrix.reshape(-1, size).T @ curved.reshape(-1, size)
 
 
 @jax.jit
-def derivatives(posterior: LinearPredictor, position: ArrayTree) -> Derivatives:
-    """First and second derivatives. Cost: a pass over N rows, of N K D (K + D) products."""
+def derivatives(posterior: LinearPredictor, position: ArrayTree, root: Array) -> Derivatives:
+    """First and second derivatives at u = 0, by the coordinates of a root R, shape (D, D).
+
+    Cost: a pass over N rows, of N K D (K + 2 D) products.
+    """
     x, unravel = ravel_pytree(position)
-
-    def of_row(eta, row):
-        flat, unravel = ravel_pytree(eta)
-
-        def loss(flat):
-            return posterior.loss(unravel(flat), row)
-
-        return jax.grad(loss)(flat), jax.hessian(loss)(flat)
 
     def visit(indices, is_new):
         matrix, eta, rows = designs(posterior, position, indices)
-        slopes, curvatures = jax.vmap(of_row)(eta, rows)
-        gradient = jnp.einsum("nk,nkd->d", masked(is_new, slopes), matrix)
-        curved = jnp.einsum("nkl,nld->nkd", masked(is_new, curvatures), matrix)
-        hessian = matrix.reshape(-1, x.size).T @ curved.reshape(-1, x.size)
-        return (gradient, hessian, jnp.max(jnp.abs(matrix), axis=(0, 1))), ()
+        return summed_derivatives(posterior, matrix @ root, eta, rows, is_new), ()
 
     length = chunk_length(posterior, position)
     sums = over_chunks(visit, posterior.num_rows, length)[0]
-    gradient, hessian, size = (sum.value() for sum in sums)
+    gradient, hessian = (sum.value() for sum in sums)
 
-    def prior(x):
-        return -posterior.logprior(unravel(x))
+    def prior(u):
+        return -posterior.logprior(unravel(x + root @ u))
 
-    return Derivatives(gradient, hessian, jax.grad(prior)(x), jax.hessian(prior)(x), size > 0)
+    zero = jnp.zeros_like(x)
+    return Derivatives(gradient, hessian, jax.grad(prior)(zero), jax.hessian(prior)(zero))
 
 
 @jax.jit
 def largest_change(posterior: LinearPredictor, position: ArrayTree, step: Array) -> Array:
     """Largest change of a predictor along `step`, in units of one over the root of its curvature.
 
-    Rounded up: of the norm of a row's changes, by the bound of its second derivative.
+    Rounded up: by the bound of a row's second derivative.
     """
     x, unravel = ravel_pytree(position)
 
@@ -406,9 +431,9 @@ def largest_change(posterior: LinearPredictor, position: ArrayTree, step: Array)
             return posterior.read(unravel(x), indices)[0]
 
         rows = posterior.read(position, indices)[1]
-        change = jax.vmap(lambda e: ravel_pytree(e)[0])(jax.jvp(eta, (x,), (step,))[1])
-        curvature = jax.vmap(partial(posterior.bound, 1))(rows)
-        return (), jnp.sqrt(curvature) * jnp.linalg.norm(change, axis=1)
+        change = jax.jvp(eta, (x,), (step,))[1]
+        curved = jax.vmap(partial(posterior.curve, 1))(change, rows)
+        return (), jnp.linalg.norm(jax.vmap(lambda e: ravel_pytree(e)[0])(curved), axis=1)
 
     length = min(MAX_CHUNK, posterior.num_rows)
     return jnp.max(over_chunks(visit, posterior.num_rows, length)[1])

@@ -20,7 +20,12 @@ from jax.tree_util import Partial
 
 from blackjax_ext.subsampling import families
 from blackjax_ext.subsampling.families import Kind
-from blackjax_ext.subsampling.predictors import LinearPredictor, Responses
+from blackjax_ext.subsampling.predictors import (
+    MAX_CHUNK,
+    LinearPredictor,
+    Responses,
+    over_chunks,
+)
 from numpyro_fwd.bridge.log_terms import log_terms
 from numpyro_fwd.bridge.plates import full_view_sites, given_rows, subsample_plates
 from numpyro_fwd.bridge.traces import sites_at
@@ -191,7 +196,10 @@ def read_site(reading: Reading, site: dict, plate: str, share: float) -> tuple[A
         name: rows_first(getattr(fn, source) if isinstance(source, str) else source)
         for name, source in reading.known.items()
     }
-    weight = rows_first(1.0 if site["scale"] is None else site["scale"]) * share
+    weight = jnp.asarray(1.0 if site["scale"] is None else site["scale"])
+    if weight.ndim:  # a scale is one of log densities, which have no axes of events
+        weight = weight.reshape(weight.shape + (1,) * len(site["fn"].event_shape))
+    weight = rows_first(weight) * share
     known = {name: jnp.asarray(value, eta.dtype) for name, value in known.items()}
     weight = jnp.asarray(weight, eta.dtype)
     return eta.reshape(eta.shape[0], -1, *classes), Responses(rows_first(value), known, weight)
@@ -214,30 +222,24 @@ def check_predictors(
 ) -> None:
     """Raise ValueError unless predictors are affine in `z` and parameters do not depend on it.
 
-    A thousand rows are read at several points, so that the error can name sites;
-    :func:`blackjax_ext.potentials.expand` checks all rows later.
+    What should be known is compared in all rows, at two points. Predictors are read in a thousand
+    rows at several points, so that the error can name sites;
+    :func:`blackjax_ext.potentials.expand` checks all rows later. Cost: two reads of N rows.
     """
     names = single_plate(full_view_sites(model, model_args, model_kwargs)).names
+    check_known(posterior, names, z)
     indices = jnp.arange(min(NUM_CHECKED, posterior.num_rows))
     x, unravel = ravel_pytree(z)
-    step = jax.random.normal(jax.random.key(0), x.shape, x.dtype)
-    read = jax.jit(lambda x: posterior.read(unravel(x), indices))
+    step = step_from(z)
+    read = jax.jit(lambda x: posterior.read(unravel(x), indices)[0])
 
     def moved(latents, by):
-        """Predictors and responses after a step of the named latents alone."""
-        chosen = {
-            name: step if name in latents else jnp.zeros_like(step)
-            for name, step in unravel(step).items()
-        }
-        return read(x + by * ravel_pytree(chosen)[0])
+        """Predictors after a step of the named latents alone."""
+        return read(x + by * only(step, latents))
 
-    first = read(x)
-    far = moved(z, 1.0)
-    for name, old, new in zip(names, first[1], far[1], strict=True):
-        check_known(name, old, new, [each for each in z if depends(moved([each], 1.0), first)])
-    for name, at in zip(names, range(len(names)), strict=True):
-        bent = [each for each in z if is_bent(*(moved([each], by)[0][at] for by in (0, 1, 2)))]
-        if not bent and is_bent(*(moved(z, by)[0][at] for by in (0, 1, 2))):
+    for at, name in enumerate(names):
+        bent = [each for each in z if is_bent(*(moved([each], by)[at] for by in (0, 1, 2)))]
+        if not bent and is_bent(*(moved(z, by)[at] for by in (0, 1, 2))):
             bent = list(z)
         if bent:
             raise ValueError(
@@ -248,30 +250,78 @@ def check_predictors(
             )
 
 
-def depends(moved: tuple, first: tuple) -> bool:
-    """Whether a known parameter or weight has changed."""
-    pairs = zip(jax.tree.leaves(moved[1]), jax.tree.leaves(first[1]), strict=True)
-    return any(not np.array_equal(a, b) for a, b in pairs)
+def step_from(z: Any) -> Any:
+    """A step of all latents, a pytree like `z`."""
+    x, unravel = ravel_pytree(z)
+    return unravel(jax.random.normal(jax.random.key(0), x.shape, x.dtype))
 
 
-def check_known(name: str, old: Responses, new: Responses, latents: list[str]) -> None:
-    """Raise ValueError if a parameter that should be known changed with the position."""
-    changed = [
-        each
-        for each in old.parameters
-        if not np.array_equal(old.parameters[each], new.parameters[each])
-    ]
-    if changed:
-        raise ValueError(
-            f"site '{name}' has the parameters {changed} that depend on the latent sites "
-            f'{sorted(latents)}; acceptance="subsampled" needs them known: only the predictor may '
-            f"be sampled, because no bound holds for all values of a scale. {WITHOUT_LIMIT}"
-        )
-    if not np.array_equal(old.weight, new.weight):
-        raise ValueError(
-            f"site '{name}' has a scale that depends on the latent sites {sorted(latents)}. "
-            f"{WITHOUT_LIMIT}"
-        )
+def only(step: Any, latents: Any) -> Array:
+    """The step of the named latents alone, shape (D,)."""
+    chosen = {name: leaf if name in latents else 0 * leaf for name, leaf in step.items()}
+    return ravel_pytree(chosen)[0]
+
+
+def check_known(posterior: LinearPredictor, names: list[str], z: Any) -> None:
+    """Raise ValueError if what should be known of a site changes with the position, in any row."""
+    step = step_from(z)
+    first = first_changes(posterior, z, only(step, z))
+    for name, found in zip(names, first, strict=True):
+        changed = {of: int(row) for of, row in found.items() if row < posterior.num_rows}
+        if not changed:
+            continue
+        latents = [
+            each
+            for each in z
+            if any(
+                row < posterior.num_rows
+                for part in first_changes(posterior, z, only(step, [each]))
+                for row in part.values()
+            )
+        ]
+        on = f"on the latent sites {sorted(latents)}, in row {min(changed.values())} first"
+        parameters = sorted(changed.keys() - {WEIGHT, RESPONSE})
+        if parameters:
+            raise ValueError(
+                f"site '{name}' has the parameters {parameters} that depend {on}; "
+                'acceptance="subsampled" needs them known: only the predictor may be sampled, '
+                f"because no bound holds for all values of a scale. {WITHOUT_LIMIT}"
+            )
+        what = "a scale" if WEIGHT in changed else "observations"
+        raise ValueError(f"site '{name}' has {what} that depends {on}. {WITHOUT_LIMIT}")
+
+
+# names of what is no parameter of a family
+WEIGHT, RESPONSE = " weight", " response"
+
+
+@jax.jit
+def first_changes(posterior: LinearPredictor, z: Any, step: Array) -> list[dict[str, Array]]:
+    """For each site and each thing known of it, the first row where it changes; N if in none.
+
+    What changes by rounding alone has not: two programs need not round alike.
+    """
+    x, unravel = ravel_pytree(z)
+
+    def parts(x, indices):
+        found = posterior.read(unravel(x), indices)[1]
+        return [part.parameters | {WEIGHT: part.weight, RESPONSE: part.y} for part in found]
+
+    def visit(indices, is_new):
+        del is_new
+
+        def has_changed(old, new):
+            old, new = (each.astype(float).reshape(each.shape[0], -1) for each in (old, new))
+            is_same = jnp.isclose(new, old, rtol=64 * jnp.finfo(x.dtype).eps, atol=0.0)
+            # infinite or not a number at both ends
+            is_same = is_same | (jnp.isnan(new) & jnp.isnan(old))
+            return jnp.any(~is_same, axis=1)
+
+        return (), jax.tree.map(has_changed, parts(x, indices), parts(x + step, indices))
+
+    num_rows = posterior.num_rows
+    found = over_chunks(visit, num_rows, min(MAX_CHUNK, num_rows))[1]
+    return jax.tree.map(lambda flags: jnp.where(flags.any(), jnp.argmax(flags), num_rows), found)
 
 
 def is_bent(first: Array, second: Array, third: Array) -> bool:

@@ -17,13 +17,13 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics import Dense, Factor
 from blackjax_ext.rows.control_variates import Anchor, anchored
 from blackjax_ext.rows.potentials import StochasticPotential, energy_at
 from blackjax_ext.sgmcmc.acceptance import subsampled
 from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
 from blackjax_ext.subsampling.expansion import Expansion, expand
-from blackjax_ext.subsampling.mode import newton
+from blackjax_ext.subsampling.mode import check_resolution, in_dtype, newton
 from blackjax_ext.warmup import newton_path
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
 from blackjax_ext.warmup.run import ravel_each
@@ -182,6 +182,19 @@ class PlainRows:
         return run(program, rng_key, z)
 
 
+class Mode(NamedTuple):
+    """What chains with a control variate share.
+
+    anchor
+        The expansion of the energy at its mode, in the coordinates that `metric` whitens.
+    metric
+        The curvature there.
+    """
+
+    anchor: Anchor
+    metric: Dense
+
+
 class AnchoredRows(PlainRows):
     """Minibatch gradients with a control variate, whose anchor is the mode that all chains share.
 
@@ -222,20 +235,28 @@ class AnchoredRows(PlainRows):
             )
             return energy_at(potential, unravel(x))
 
-        def both(arrays, x):
-            return newton_path.derivatives(lambda x: energy(arrays, x).value(), x, "reverse")
+        def both(arrays, x, root):
+            def along(u):
+                return energy(arrays, x + root @ u).value()
+
+            return newton_path.derivatives(along, jnp.zeros_like(x), "reverse")
 
         density_of = partial(density_in_chunks, run.source.model, self.chunk_size)
         x = ravel_each(z)
         values = evaluate(run, x, z, density_of)
         best = np.asarray(x)[np.argmax(values)]
-        found = newton(run.compiled(energy), run.compiled(both), best)
+        both_at = run.compiled(both)
+        found = newton(run.compiled(energy), both_at, best)
+        if found.distance < np.inf:
+            check_resolution(found)
         if not found.is_mode:
             raise ValueError(NO_ANCHOR.format(NAMES[self.order]))
+        metric = in_dtype(found.metric(), found.x.dtype)
+        gradient, hessian = both_at(found.x, metric.inverse_sqrt)
         position = jax.jit(unravel)(found.x)
-        return Anchor(position, *map(jnp.asarray, (found.gradient, found.hessian)))
+        return Mode(Anchor(position, gradient, hessian, metric.sqrt), metric)
 
-    def start(self, run: Run, rng_key: Array, z: Any, shared: Anchor) -> Start:
+    def start(self, run: Run, rng_key: Array, z: Any, shared: Mode) -> Start:
         """For each chain one of a few draws around the mode, by importance."""
         density_of = partial(density_in_chunks, run.source.model, self.chunk_size)
         keys, key_draw = split_keys(rng_key)
@@ -245,19 +266,16 @@ class AnchoredRows(PlainRows):
 
         def draw(arrays, key, shared):
             logdensity_fn = density_of(*run.arguments.join(arrays))
-            mode = ravel_pytree(shared.position)[0]
-            metric = newton_path.metric_of(-shared.gradient, -shared.hessian)
-            draws = jax.vmap(
+            mode = ravel_pytree(shared.anchor.position)[0]
+            return jax.vmap(
                 lambda key: (
                     newton_path.approximate(
-                        key, lambda x: logdensity_fn(unravel(x)), mode, metric
+                        key, lambda x: logdensity_fn(unravel(x)), mode, shared.metric
                     ).draw
                 )
             )(key)
-            return draws, metric
 
-        x, metric = run(draw, key_draw, shared)
-        return Start(x, metric, True, keys)
+        return Start(run(draw, key_draw, shared), shared.metric, True, keys)
 
     def target(
         self,
@@ -265,11 +283,11 @@ class AnchoredRows(PlainRows):
         algorithm: Algorithm,
         model_args: tuple,
         model_kwargs: dict | None,
-        shared: Anchor,
+        shared: Mode,
     ) -> Stepper:
         """The algorithm on minibatches with the control variate."""
         potential = stochastic_potential(source.model, model_args, model_kwargs, self.chunk_size)
-        anchor = shared if self.order == 2 else shared._replace(hessian=None)
+        anchor = shared.anchor if self.order == 2 else shared.anchor._replace(hessian=None)
         return CountingAlgorithm(algorithm, anchored(potential, anchor, self.order))
 
 

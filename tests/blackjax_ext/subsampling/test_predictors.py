@@ -45,6 +45,13 @@ def second_and_third(kind):
     return jax.jit(jax.vmap(of, (0, None, None)))
 
 
+def bounds_of(family, y):
+    """Bounds of the second and third derivatives, by predictors as they are."""
+    unit = family.kind.unit(**family.parameters)
+    most = family.kind.bounds(y, **family.parameters)
+    return [bound / unit**m for m, bound in zip((2, 3), most, strict=True)]
+
+
 DERIVATIVES = {name: second_and_third(kind) for name, kind in KINDS.items()}
 
 
@@ -58,7 +65,7 @@ def test_no_counter_example_to_a_bound(name, x64):
     def search(a, b, y, center, width):
         family, y = make(a, b), response(y)
         grid = jnp.asarray(center + width * np.linspace(-1, 1, 201))
-        bounds = family.kind.bounds(y, **family.parameters)
+        bounds = bounds_of(family, y)
         for found, bound in zip(DERIVATIVES[name](grid, y, family.parameters), bounds, strict=True):
             assert np.max(np.abs(found)) <= bound * (1 + 1e-9) + 1e-12
 
@@ -70,7 +77,7 @@ def test_bounds_are_reached(name, x64):
     """A bound that is too large costs rows: each is the supremum."""
     make, response = FAMILIES[name]
     family, y = make(0.7, 0.9), response(0.4)
-    bounds = family.kind.bounds(y, **family.parameters)
+    bounds = bounds_of(family, y)
     grid = jnp.linspace(-8.0, 8.0, 20_001)
     for found, bound in zip(DERIVATIVES[name](grid, y, family.parameters), bounds, strict=True):
         np.testing.assert_allclose(np.max(np.abs(found)), bound, rtol=1e-4, atol=1e-12)
@@ -272,6 +279,94 @@ def test_rows_that_are_quadratic_are_never_read():
     old, new = expanded.position, expanded.position + 1.0
     energy = thinning.surrogate(expanded, old)
     assert thinning.decide(jax.random.key(0), expanded, old, energy, new, 9.0).num_rows == 0
+
+
+@pytest.mark.parametrize("scale", [4e12, 1.0, 1e-13])
+@pytest.mark.parametrize("make", [lambda s: families.student_t(3.0, s), families.logistic])
+def test_bounds_have_no_units(make, scale):
+    """In float32 the third power of a scale may be zero or infinite; the bound of a row is not."""
+    y = np.random.default_rng(83).standard_t(3, 50).astype(np.float32)
+
+    def bounds(scale):
+        rows = potentials.linear_predictor(
+            lambda x: 0.0 * x[0], make(scale), (np.ones((50, 1), np.float32), scale * y)
+        )
+        return potentials.expand(rows, jnp.zeros(1)).bound
+
+    found = bounds(np.float32(scale))
+    assert found.min() > 0
+    np.testing.assert_allclose(found, bounds(np.float32(1.0)), rtol=2e-3)
+
+
+def test_bounds_below_floats_are_not_zero():
+    """Of rows that hardly matter: their loss is no polynomial."""
+    data = np.ones((5, 1), np.float32), np.zeros(5, np.float32)
+    family = families.student_t(3.0, np.float32(1e15))
+    rows = potentials.linear_predictor(lambda x: -0.5 * x[0] ** 2, family, data)
+    assert potentials.expand(rows, jnp.zeros(1)).bound.min() > 0
+
+
+def test_rows_without_trials_are_legal():
+    """They have no loss and no bound."""
+    x = np.random.default_rng(84).normal(size=(40, 2)).astype(np.float32)
+    count = (np.arange(40) % 3).astype(np.float32)
+    y = np.where(np.arange(40) % 2, count, 0).astype(np.float32)
+
+    def expanded(keep):
+        return potentials.expand(
+            potentials.linear_predictor(
+                lambda theta: -0.5 * theta @ theta,
+                families.binomial(count[keep]),
+                (x[keep], y[keep]),
+            ),
+            jnp.zeros(2),
+        )
+
+    whole, some = expanded(slice(None)), expanded(count > 0)
+    np.testing.assert_allclose(whole.position, some.position, atol=1e-4)
+    np.testing.assert_allclose(whole.total, some.total, rtol=3e-3)  # a share of the mean remains
+    with pytest.raises(ValueError, match=r"total_count must be at least 0 .*; got -1\.0"):
+        families.binomial(-1.0)
+
+
+def test_classes_without_a_reference_have_the_bounds_of_differences():
+    """The sum of the logits is as wide as the prior, and changes no row."""
+    rng = np.random.default_rng(85)
+    x = np.column_stack([np.ones(2_000), rng.normal(size=2_000)]).astype(np.float32)
+    y = rng.integers(0, 3, 2_000)
+
+    def events(width, with_reference):
+        def predict(theta, row):
+            logits = theta.reshape(-1, 2) @ row
+            return jnp.append(logits, 0.0) if with_reference else logits
+
+        rows = potentials.linear_predictor(
+            lambda theta: -0.5 * jnp.sum(theta**2) / width**2,
+            families.categorical(),
+            (x, y),
+            predict_fn=predict,
+        )
+        size = 4 if with_reference else 6
+        return float(potentials.expand(rows, jnp.zeros(size)).total)
+
+    assert events(10.0, False) < 2.0 * events(10.0, True)
+    np.testing.assert_allclose(events(10.0, False), events(100.0, False), rtol=0.1)
+
+
+def test_a_pass_over_an_expansion_counts_its_rows(x64):
+    rows = rows_of(families.bernoulli())
+    expanded = potentials.expand(rows, jnp.zeros(3))
+    potential = potentials.expanded_minibatch(expanded, 5)
+    x, far = expanded.position, expanded.position + 0.4
+    test = acceptance.full_pass()
+    verdict = test.test(jax.random.key(0), potential, x, test.init(potential, x), far, 0.0)
+    assert verdict.num_rows == 40
+
+    def energy(x):
+        return -potential.rows.known(x) - jnp.sum(potential.rows.terms(x, jnp.arange(40)))
+
+    exact = potential.potential(far).value() - potential.potential(x).value()
+    np.testing.assert_allclose(energy(far) - energy(x), exact, rtol=1e-9)
 
 
 def separable():

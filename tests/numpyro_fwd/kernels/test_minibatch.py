@@ -86,14 +86,16 @@ def test_sghmc_is_close_with_short_steps():
 
 
 def test_anchor_is_the_mode_and_stays(second_order):
-    anchor = second_order.last_state.shared
+    shared = second_order.last_state.shared
+    anchor = shared.anchor
     # of the density of log(rate), Jacobian included: shape / rate
     mode = np.log((2 + NUM_ROWS) / (1 + Y.sum(dtype=float)))
     np.testing.assert_allclose(anchor.position["rate"], mode, atol=1e-3)
-    np.testing.assert_allclose(anchor.hessian, [[2 + NUM_ROWS]], rtol=1e-3)
+    np.testing.assert_allclose(shared.metric.sqrt**2, [[2 + NUM_ROWS]], rtol=1e-3)
+    np.testing.assert_allclose(anchor.hessian, [[1.0]], rtol=1e-3)
     np.testing.assert_allclose(anchor.gradient, 0.0, atol=0.1)
     first = second_order.post_warmup_state
-    assert first is None or np.array_equal(first.shared.gradient, anchor.gradient)
+    assert first is None or np.array_equal(first.shared.anchor.gradient, anchor.gradient)
 
 
 def test_resumes_with_the_same_anchor(second_order):

@@ -230,6 +230,56 @@ def test_models_that_it_cannot_sample_raise(model, message):
         AMAGOLD(model, acceptance="subsampled").init(jax.random.key(0), 10, None, (X, Y), {})
 
 
+def late(x, y):
+    """A scale that is latent in the last rows alone."""
+    slope = numpyro.sample("slope", dist.Normal(0, 1))
+    s = numpyro.sample("s", dist.HalfNormal(3.0))
+    with numpyro.plate("rows", len(y), subsample_size=BATCH) as rows:
+        spread = jnp.where(rows < 1_500, 1.0, s)
+        numpyro.sample("y", dist.Normal(slope * x[rows], spread), obs=y[rows])
+
+
+def late_weight(x, y):
+    """A weight of that kind."""
+    slope = numpyro.sample("slope", dist.Normal(0, 1))
+    s = numpyro.sample("s", dist.HalfNormal(3.0))
+    with numpyro.plate("rows", len(y), subsample_size=BATCH) as rows:
+        with scale(scale=jnp.where(rows < 1_500, 1.0, s)):
+            numpyro.sample("y", dist.Normal(slope * x[rows], 1.0), obs=y[rows])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (late, r"site 'y' has the parameters \['scale'\] .* sites \['s'\], in row 1500 first"),
+        (late_weight, r"site 'y' has a scale that depends on .* sites \['s'\], in row 1500 first"),
+    ],
+)
+def test_what_is_known_is_known_in_all_rows(model, message):
+    x = np.linspace(-1, 1, 2_000, dtype=np.float32)
+    with pytest.raises(ValueError, match=message):
+        AMAGOLD(model, acceptance="subsampled").init(jax.random.key(0), 10, None, (x, x), {})
+
+
+@pytest.mark.parametrize("num_responses", [3, BATCH])
+def test_weights_of_rows_are_not_those_of_responses(num_responses):
+    """A scale has the shape of the log densities, which lack the axes of an event."""
+    weights = 1.0 + np.arange(NUM_ROWS, dtype=np.float32)
+
+    def model(x):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        with numpyro.plate("rows", NUM_ROWS, subsample_size=BATCH) as rows:
+            with scale(scale=weights[rows]):
+                law = dist.Normal(mean * jnp.ones((len(rows), num_responses)), 1.0).to_event(1)
+                numpyro.sample("y", law, obs=x[rows])
+
+    data = np.zeros((NUM_ROWS, num_responses), np.float32)
+    posterior = linear_predictor_of(FullView(model), (data,), {})
+    (rows,) = posterior.read({"mean": jnp.zeros(())}, jnp.arange(BATCH) + 7)[1]
+    expected = np.broadcast_to(weights[7 : 7 + BATCH, None], (BATCH, num_responses))
+    np.testing.assert_allclose(rows.weight, expected, rtol=1e-5)
+
+
 def test_wrong_arguments_raise():
     with pytest.raises(ValueError, match="acceptance must be"):
         AMAGOLD(coin, acceptance="some")

@@ -172,7 +172,9 @@ def variances(x: Array, log_weights: Array) -> Array:
     weighted = weights @ jnp.square(distance)
     unweighted = jnp.var(x, axis=0)
     unweighted = jnp.where(jnp.isfinite(unweighted), unweighted, 1.0)
-    return weighted + UNWEIGHTED_SHARE * unweighted + 1e-12
+    found = weighted + UNWEIGHTED_SHARE * unweighted
+    # a floor in the units of the coordinate: none that is absolute suits a narrow posterior
+    return jnp.where(found > 0, found, jnp.square(1e-6 * jnp.max(jnp.abs(x), axis=0)) + 1e-30)
 
 
 def check_metric(inverse_mass_matrix: InverseMassMatrix | str) -> Factor | str:

@@ -31,7 +31,7 @@ __all__ = ["LangevinSMC", "LangevinSMCKernelState"]
 # Metropolis' probability for Langevin proposals; share of the sample size for unadjusted ones
 TARGETS = {True: 0.574, False: 0.9}
 MAX_CHANGE = 0.5
-MIN_ESS = 2.0
+MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
 MAX_ROUNDING = 0.5  # of a log density: its difference then says nothing
 
 
@@ -120,8 +120,9 @@ class LangevinSMC(MCMCKernel):
     chosen by looking at the particles. With a `num_warmup` so short that temperatures must be
     forced up, its variance grows: see `least_ess`.
 
-    A population is lost if `least_ess` was below 2, so that one particle is the ancestor of all, or
-    if the log likelihood is so large that rounding moves it by 0.5 (4e6 in single precision).
+    A population is lost if `least_ess` was below 5 (or a tenth of the particles, if that is less),
+    so that one particle and its copies are the ancestors of all, or if the log likelihood is so
+    large that rounding moves it by 0.5 (4e6 in single precision).
     `log_evidence` is then NaN, and `diverging` true for every particle. Take more temperatures
     (`num_warmup`), more particles, or double precision.
 
@@ -330,13 +331,13 @@ def metropolis(algorithm: Any, parameters: dict) -> moves.Metropolis:
 
 
 def is_lost(least_ess: Array, inner: LangevinSMCState) -> Array:
-    """Whether one particle was the ancestor of all, or the log density has too few digits."""
+    """Whether a few particles were the ancestors of all, or the log density has no digits left."""
     size = inner.log_weights.shape[0]
     loglikelihood = inner.local.loglikelihood
     finite = jnp.where(jnp.isfinite(loglikelihood), loglikelihood, 0.0)
     heat = inner.temperature * jnp.median(jnp.abs(finite))
     too_rough = heat * jnp.finfo(heat.dtype).eps > MAX_ROUNDING
-    return (least_ess < min(MIN_ESS, size / 2)) | too_rough
+    return (least_ess < min(MIN_ESS, size / 10)) | too_rough
 
 
 def equalized(rng_key: Array, state: LangevinSMCState) -> LangevinSMCState:

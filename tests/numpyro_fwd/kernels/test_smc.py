@@ -127,7 +127,7 @@ def test_too_few_temperatures_lose_the_population_and_say_so():
     fields = mcmc.get_extra_fields()
     np.testing.assert_array_equal(fields["temperature"], 1.0)
     assert np.all(np.isnan(fields["log_evidence"])) and np.all(fields["diverging"])
-    assert np.all(fields["least_ess"] < 2)
+    assert np.all(fields["least_ess"] < 5)
 
 
 def test_a_log_likelihood_without_digits_is_not_taken_for_one():

@@ -29,6 +29,11 @@ each weighs :math:`\hat Z_k W_{kj} / (1 + K)` (Dau and Chopin): N particles for 
 Cost of a step: `num_moves` moves, of `num_integration_steps` gradients of prior and likelihood per
 particle each; nothing is evaluated twice at the same point. Memory: two gradients per particle.
 
+Digits: weights are made of differences from the greatest log likelihood, and temperatures are found
+on a logarithmic scale, so that a log likelihood may spread over 1e15 among the draws of the prior,
+in single precision too. A log likelihood of more than about 4e6 *at the posterior* has no digits
+left for differences of 0.5 in single precision: take double precision then, or leave out constants.
+
 What goes wrong: an unadjusted move with too long a step spoils the weights. `acceptance_rate` is
 then low, and the population collapses to a few particles. The estimate stays unbiased and becomes
 useless. Take a shorter step, a metric, or a Metropolis move. Where the likelihood is zero on a
@@ -126,6 +131,9 @@ class LangevinSMCInfo(NamedTuple):
         Effective sample size after the step.
     num_resampled
         How often the step resampled.
+    least_ess
+        Least effective sample size within the step: at the new temperature and after each move,
+        before any resampling. Where it is near 1, one particle is the ancestor of all.
     """
 
     acceptance_rate: Array
@@ -134,6 +142,7 @@ class LangevinSMCInfo(NamedTuple):
     num_divergent: Array
     ess: Array
     num_resampled: Array
+    least_ess: Array
 
 
 def init(
@@ -172,6 +181,11 @@ def build_kernel(
         inverse_mass_matrix=None, *, temperature=None) -> (state, info)``. `temperature` is the next
         one; if it is None the effective sample size chooses.
     """
+    check_share("ess_threshold", ess_threshold)
+    check_share("tempering_ess", tempering_ess)
+    check_count("num_moves", num_moves)
+    if tempering_ess in (0, 1):
+        raise ValueError(f"tempering_ess must be strictly between 0 and 1; got {tempering_ess}.")
     move = Unadjusted() if move is None else move
 
     def move_all(rng_key, population, target, step_size, metric):
@@ -187,7 +201,8 @@ def build_kernel(
             population = population._replace(particles=(moved.position, moved.local))
             population = sampler.weigh(population, moved.log_factors)
             visited = population if is_waste_free else None
-            return population, (visited, moved, is_resampled)
+            ess = sampler.effective_sample_size(population.log_weights)
+            return population, (visited, moved, is_resampled, ess)
 
         return jax.lax.scan(once, population, jax.random.split(rng_key, num_moves))
 
@@ -218,16 +233,17 @@ def build_kernel(
             )
         temperature = jnp.asarray(temperature, x.dtype)
         population = Population((x, state.local), state.log_weights, state.log_evidence)
-        increment = temperature - state.temperature
-        population = sampler.weigh(population, scaled(increment, loglikelihood))
+        population = reweigh(population, temperature - state.temperature, loglikelihood)
+        ess = sampler.effective_sample_size(population.log_weights)
         target = tempered(logprior_fn, loglikelihood_fn, temperature, unravel, move.differentiation)
         metric = metric_of(inverse_mass_matrix, x, population.log_weights)
-        population, (_, moved, is_resampled) = (move_and_keep if is_waste_free else move_all)(
-            rng_key, population, target, step_size, metric
-        )
+        population, (_, moved, is_resampled, later) = (
+            move_and_keep if is_waste_free else move_all
+        )(rng_key, population, target, step_size, metric)
         x, local = population.particles
         new_state = LangevinSMCState(jax.vmap(unravel)(x), local, temperature, *population[1:])
-        return new_state, info_of(population, moved, is_resampled, loglikelihood)
+        least_ess = jnp.minimum(ess, jnp.min(later))
+        return new_state, info_of(population, moved, is_resampled, loglikelihood, least_ess)
 
     return kernel
 
@@ -238,10 +254,10 @@ def as_top_level_api(
     *,
     step_size: float,
     inverse_mass_matrix: InverseMassMatrix | str = None,
-    proposal: str = "langevin",
-    l_kernel: str | LKernel = "reversed",
-    num_integration_steps: int = 1,
-    differentiation: Differentiation = "reverse",
+    proposal: str | None = None,
+    l_kernel: str | LKernel | None = None,
+    num_integration_steps: int | None = None,
+    differentiation: Differentiation | None = None,
     move: MoveFn | None = None,
     num_moves: int = 1,
     is_waste_free: bool = False,
@@ -263,14 +279,14 @@ def as_top_level_api(
         Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor. With
         "particles" the variances of the particles, as they are weighted at each new temperature.
     proposal
-        "langevin" or "random_walk".
+        "langevin", the default, or "random_walk".
     l_kernel
-        Backward kernel: "reversed", "random_walk", "gaussian" (biased for small populations), or a
-        function of (move, log_weights).
+        Backward kernel: "reversed", the default, "random_walk", "gaussian" (biased for small
+        populations), or a function of (move, log_weights).
     num_integration_steps
-        Leapfrog steps of a move; more than one make it unadjusted Hamiltonian Monte Carlo.
+        Leapfrog steps of a move, 1 by default; more make it unadjusted Hamiltonian Monte Carlo.
     differentiation
-        "reverse", or "forward" for densities without reverse mode.
+        "reverse", the default, or "forward" for densities without reverse mode.
     move
         In place of the four above: ``moves.Metropolis(blackjax_ext.hp_mala, floor=0.1)``, or a
         function like it.
@@ -295,7 +311,8 @@ def as_top_level_api(
     ------
     ValueError, TypeError
         For a step size that is not positive, shares outside [0, 1], counts below 1, an unknown
-        proposal or backward kernel, leaves without a common axis of particles.
+        proposal or backward kernel, an argument that `move` replaces, leaves without a common axis
+        of particles.
 
     Examples
     --------
@@ -310,14 +327,14 @@ def as_top_level_api(
     True
     """
     check_positive("step_size", step_size)
-    check_share("ess_threshold", ess_threshold)
-    check_share("tempering_ess", tempering_ess)
-    check_count("num_moves", num_moves)
-    if tempering_ess in (0, 1):
-        raise ValueError(f"tempering_ess must be strictly between 0 and 1; got {tempering_ess}.")
     metric = check_metric(inverse_mass_matrix)
-    if move is None:
-        move = Unadjusted(proposal, l_kernel, num_integration_steps, differentiation)
+    given = {
+        "proposal": proposal,
+        "l_kernel": l_kernel,
+        "num_integration_steps": num_integration_steps,
+        "differentiation": differentiation,
+    }
+    move = unadjusted_or(move, {name: value for name, value in given.items() if value is not None})
     kernel = build_kernel(
         move,
         num_moves=num_moves,
@@ -357,7 +374,11 @@ def anneal(
 
 
 def info_of(
-    population: Population, moved: Moved, is_resampled: Array, loglikelihood: Array
+    population: Population,
+    moved: Moved,
+    is_resampled: Array,
+    loglikelihood: Array,
+    least_ess: Array,
 ) -> LangevinSMCInfo:
     """Info of a step; `moved` and `is_resampled` lead with the moves."""
     return LangevinSMCInfo(
@@ -367,4 +388,26 @@ def info_of(
         jnp.sum(moved.is_divergent) + jnp.sum(jnp.isnan(loglikelihood)),
         sampler.effective_sample_size(population.log_weights),
         jnp.sum(is_resampled),
+        least_ess,
     )
+
+
+def reweigh(population: Population, increment: Array, loglikelihood: Array) -> Population:
+    """`population` weighed by the likelihood to the power of `increment`."""
+    _, peak = sampler.centred(population.log_weights, loglikelihood)
+    population = sampler.weigh(population, scaled(increment, loglikelihood - peak))
+    return population._replace(log_evidence=population.log_evidence + increment * peak)
+
+
+def unadjusted_or(move: MoveFn | None, arguments: dict) -> MoveFn:
+    """`move`, or the unadjusted one with these arguments; ValueError if both are given."""
+    if move is None:
+        return Unadjusted(**arguments)
+    if not (callable(move) and hasattr(move, "differentiation")):
+        raise TypeError(
+            "move must be one of blackjax_ext.moves, or a function with the attribute "
+            f"differentiation; got {move!r}."
+        )
+    if arguments:
+        raise ValueError(f"move replaces {sorted(arguments)}: leave them out, or leave out move.")
+    return move

@@ -4,6 +4,7 @@ A move takes particles that represent :math:`\gamma = p(x) \ell(x)^\lambda` and 
 that represent it once their weights are multiplied by the factors it also returns.
 """
 
+import inspect
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -20,9 +21,10 @@ from blackjax_ext.smc.proposals import MODES, Differentiation, leapfrog
 from blackjax_ext.smc.sampler import conditional_ess, guard
 from blackjax_ext.smc.tempered import PriorAndLikelihood, Tempered
 
-__all__ = ["Metropolis", "MoveFn", "Moved", "Unadjusted"]
+__all__ = ["Metropolis", "MoveFn", "Moved", "Unadjusted", "parameters_of"]
 
 PROPOSALS = ("langevin", "random_walk")
+SET_BY_THE_MOVE = ("logdensity_fn", "step_size", "inverse_mass_matrix")
 
 
 class Moved(NamedTuple):
@@ -86,7 +88,8 @@ class Unadjusted:
     num_integration_steps
         Leapfrog steps K; more than one make it unadjusted Hamiltonian Monte Carlo.
     differentiation
-        "reverse", or "forward" for D JVPs that share one evaluation.
+        "reverse", the default, or "forward" for D JVPs that share one evaluation. A random walk
+        takes no gradients.
     """
 
     def __init__(
@@ -94,16 +97,24 @@ class Unadjusted:
         proposal: str = "langevin",
         l_kernel: str | LKernel = "reversed",
         num_integration_steps: int = 1,
-        differentiation: Differentiation = "reverse",
+        differentiation: Differentiation | None = None,
     ):
         if proposal not in PROPOSALS:
             raise ValueError(f"proposal must be one of {PROPOSALS}; got {proposal!r}.")
+        is_walk = proposal == "random_walk"
+        if is_walk and differentiation not in (None, "none"):
+            raise ValueError(
+                "differentiation is for proposals with a gradient, which proposal='random_walk' "
+                f"does not take: leave it out; got {differentiation!r}."
+            )
+        if differentiation is None:
+            differentiation = "none" if is_walk else "reverse"
         if differentiation not in MODES:
             raise ValueError(f"differentiation must be one of {MODES}; got {differentiation!r}.")
         check_count("num_integration_steps", num_integration_steps)
         self.l_kernel = as_l_kernel(l_kernel)
         self.num_integration_steps = num_integration_steps
-        self.differentiation = "none" if proposal == "random_walk" else differentiation
+        self.differentiation = differentiation
 
     def __call__(self, rng_key, position, local, target, step_size, metric, log_weights) -> Moved:
         """K leapfrog steps and their weight."""
@@ -112,12 +123,29 @@ class Unadjusted:
         move = leapfrog(
             momentum, position, local, *functions, step_size, self.num_integration_steps, metric
         )
-        log_factors = target.logdensity(move.local) - target.logdensity(local)
-        log_factors += self.l_kernel(move, log_weights)
+        log_factors = target.log_ratio(local, move.local) + self.l_kernel(move, log_weights)
         is_lost = jnp.isnan(log_factors) | jnp.isposinf(log_factors)
         kept = conditional_ess(log_weights, log_factors) / position.shape[0]
         rate = jnp.full_like(log_factors, kept)
         return Moved(move.position, move.local, guard(log_factors), rate, ~is_lost, is_lost)
+
+
+def parameters_of(algorithm: Any) -> set[str]:
+    """Names of the keywords that an algorithm of this package or of BlackJAX takes."""
+    function = getattr(algorithm, "differentiable", algorithm)
+    return set(inspect.signature(function).parameters)
+
+
+def check_parameters(algorithm: Any, parameters: dict) -> None:
+    """Raise for keywords that the move sets, and for those that the algorithm does not take."""
+    taken = sorted({*SET_BY_THE_MOVE} & {*parameters})
+    if taken:
+        raise ValueError(f"parameters must leave out {taken}, which the sampler gives the move.")
+    known = parameters_of(algorithm)
+    unknown = sorted({*parameters} - known)
+    if unknown and "kwargs" not in known:
+        free = sorted(known - {*SET_BY_THE_MOVE})
+        raise TypeError(f"parameters {unknown} are unknown to the algorithm, which takes {free}.")
 
 
 class Metropolis:
@@ -143,6 +171,7 @@ class Metropolis:
                 "algorithm must have init and build_kernel, as blackjax_ext.mala does; "
                 f"got {algorithm!r}."
             )
+        check_parameters(algorithm, parameters)
         self.algorithm = partial(algorithm, **parameters)
         self.takes_factors = algorithm.build_kernel.__module__.startswith("blackjax_ext.")
 

@@ -174,7 +174,7 @@ def init(
 def build_kernel(
     proposal: str = "langevin",
     *,
-    guided: bool = True,
+    guided: bool | None = None,
     l_kernel: str | LKernel = "reversed",
     num_integration_steps: int = 1,
     ess_threshold: float = 0.5,
@@ -188,8 +188,15 @@ def build_kernel(
         ``kernel(rng_key, state, potential_fn, optimizer, batch, step_size,
         inverse_mass_matrix=None) -> (state, info)``.
     """
+    check_share("ess_threshold", ess_threshold)
+    check_count("num_integration_steps", num_integration_steps)
+    if proposal not in PROPOSALS:
+        raise ValueError(f"proposal must be one of {PROPOSALS}; got {proposal!r}.")
     weigh_back = as_l_kernel(l_kernel)
     is_driven = proposal == "langevin"
+    if guided and not is_driven:
+        raise ValueError(f"guided is for proposal='langevin', which has a gradient; got {guided}.")
+    guided = is_driven if guided is None else guided
 
     def drift(local):
         return local.gradient if is_driven else jnp.zeros_like(local.gradient)
@@ -199,7 +206,7 @@ def build_kernel(
         evaluate, evaluate_both = evaluators
         x, local, ancestors = before.particles
         previous = local
-        if guided and is_driven:
+        if guided:
             local = evaluate_distinct(evaluate, x, ancestors)
         momentum = standard_normal(rng_key, x.size, x.dtype).reshape(x.shape)
         functions, num_first = (evaluate, drift), num_integration_steps - 1
@@ -252,7 +259,7 @@ def as_top_level_api(
     step_size: float,
     inverse_mass_matrix: InverseMassMatrix = None,
     proposal: str = "langevin",
-    guided: bool = True,
+    guided: bool | None = None,
     l_kernel: str | LKernel = "reversed",
     num_integration_steps: int = 1,
     ess_threshold: float = 0.5,
@@ -274,7 +281,8 @@ def as_top_level_api(
     proposal
         "langevin", or "random_walk" (OHSMC, with exact weights).
     guided
-        Whether the gradient at the start is that of the new target, at the price of evaluating it.
+        Whether the gradient at the start is that of the new target, at the price of evaluating it;
+        the default for "langevin", and not for "random_walk".
     l_kernel
         "reversed", "random_walk" (eq. 10 to the letter), "gaussian", or a function.
     num_integration_steps
@@ -310,10 +318,6 @@ def as_top_level_api(
     True
     """
     check_positive("step_size", step_size)
-    check_share("ess_threshold", ess_threshold)
-    check_count("num_integration_steps", num_integration_steps)
-    if proposal not in PROPOSALS:
-        raise ValueError(f"proposal must be one of {PROPOSALS}; got {proposal!r}.")
     check_optimizer("optimizer", optimizer)
     kernel = build_kernel(
         proposal,

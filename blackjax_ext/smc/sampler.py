@@ -21,6 +21,10 @@ fixed before the indices are drawn.
 Particles whose weight is not a number carry none. If none has any, :math:`\hat Z = 0` for good and
 the weights start over at 1/N.
 
+Only differences from the greatest factor enter the weights, so that factors of any magnitude keep
+the digits in which they differ: the logarithm of a weight, some units, is never added to the
+logarithm of a factor of :math:`10^9`, which in single precision would lose it.
+
 References: P. Del Moral, A. Doucet and A. Jasra 2006, Sequential Monte Carlo samplers; Y. Zhou,
 A. Johansen and J. Aston 2016, Toward automatic model comparison (conditional ESS).
 """
@@ -37,6 +41,7 @@ from jax.flatten_util import ravel_pytree
 __all__ = [
     "Population",
     "ResamplingFn",
+    "centred",
     "conditional_ess",
     "effective_sample_size",
     "from_draws",
@@ -80,15 +85,28 @@ def from_draws(particles: ArrayTree, log_weights: Array) -> Population:
     return weigh(Population(particles, uniform, jnp.sum(zeros)), log_weights)
 
 
+def centred(log_weights: Array, log_factors: Array) -> tuple[Array, Array]:
+    """Log factors less the greatest of them at a particle with a weight, and that one.
+
+    That one is 0 if no particle with a weight has a factor. See :func:`guard`.
+    """
+    log_factors = guard(log_factors)
+    peak = jnp.max(jnp.where(jnp.isneginf(guard(log_weights)), -jnp.inf, log_factors))
+    peak = jnp.where(jnp.isneginf(peak), 0.0, peak)
+    # a particle above the peak has no weight; twice its difference could overflow
+    return jnp.minimum(log_factors - peak, 0.0), peak
+
+
 def weigh(population: Population, log_factors: Array) -> Population:
     """`population` with weights multiplied by factors, and the evidence by their weighted mean."""
-    log_weights = guard(population.log_weights + guard(log_factors))
+    differences, peak = centred(population.log_weights, log_factors)
+    log_weights = guard(population.log_weights + differences)
     total = jax.nn.logsumexp(log_weights)
     uniform = jnp.full_like(log_weights, -jnp.log(log_weights.shape[0]))
     return Population(
         population.particles,
         jnp.where(jnp.isneginf(total), uniform, log_weights - total),
-        population.log_evidence + total,
+        population.log_evidence + (peak + total),
     )
 
 
@@ -103,9 +121,9 @@ def conditional_ess(log_weights: Array, log_factors: Array) -> Array:
 
     It is N where the factors are equal, and the effective sample size where the weights are.
     """
-    log_factors = guard(log_factors)
-    first = jax.nn.logsumexp(log_weights + log_factors)
-    second = jax.nn.logsumexp(log_weights + 2.0 * log_factors)
+    differences, _ = centred(log_weights, log_factors)
+    first = jax.nn.logsumexp(log_weights + differences)
+    second = jax.nn.logsumexp(log_weights + 2.0 * differences)
     size = log_weights.shape[0]
     return jnp.where(jnp.isneginf(first), 0.0, size * jnp.exp(2.0 * first - second))
 
@@ -154,11 +172,11 @@ def union(first: Population, others: Population) -> Population:
     `others` leads with their number, and each has as many particles as `first`.
     """
     every = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, others)
-    log_weights = every.log_weights + every.log_evidence[:, None] - jnp.log(len(every.log_evidence))
+    differences, peak = centred(jnp.zeros_like(every.log_evidence), every.log_evidence)
+    log_weights = every.log_weights + differences[:, None] - jnp.log(len(differences))
     particles = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), every.particles)
     log_weights = log_weights.reshape(-1)
-    zeros = jnp.zeros_like(log_weights)
-    return weigh(Population(particles, zeros, jnp.sum(zeros)), log_weights)
+    return weigh(Population(particles, jnp.zeros_like(log_weights), peak), log_weights)
 
 
 def ravel(particles: ArrayTree) -> tuple[Array, Callable[[Array], ArrayTree]]:

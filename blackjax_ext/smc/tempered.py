@@ -28,7 +28,7 @@ __all__ = [
     "variances",
 ]
 
-NUM_HALVINGS = 30
+NUM_HALVINGS = 45
 PARTICLES = "particles"
 UNWEIGHTED_SHARE = 1e-3
 
@@ -77,6 +77,12 @@ class Tempered(NamedTuple):
     def logdensity(self, local: PriorAndLikelihood) -> Array:
         """Log density, shape (N,)."""
         return heat(self.temperature, local.logprior, local.loglikelihood)
+
+    def log_ratio(self, start: PriorAndLikelihood, end: PriorAndLikelihood) -> Array:
+        """Log density at the end less that at the start, (N,): great parts of both cancel first."""
+        is_warm = self.temperature > 0
+        likelihood = self.temperature * (end.loglikelihood - start.loglikelihood)
+        return end.logprior - start.logprior + jnp.where(is_warm, likelihood, 0.0)
 
     def gradient(self, local: PriorAndLikelihood) -> Array:
         """Its gradient, shape (N, D)."""
@@ -127,23 +133,28 @@ def next_temperature(
 ) -> Array:
     """The largest temperature whose conditional effective sample size is `tempering_ess` times N.
 
-    Found by bisection, of which the upper end is taken: where the likelihood is zero for many
-    particles no temperature above 0 will do, and the smallest one tried then removes them.
+    Found by bisection of its logarithm, since the first temperature is about one over the spread of
+    the log likelihood, which is 1e10 for a wide prior and many rows. The upper end is taken: where
+    the likelihood is zero for many particles no temperature above 0 will do, and the smallest one
+    tried then removes them.
     """
     goal = tempering_ess * log_weights.shape[0]
     left = 1.0 - temperature
+    differences, _ = sampler.centred(log_weights, loglikelihood)
 
     def is_far_enough(increment):
-        return sampler.conditional_ess(log_weights, scaled(increment, loglikelihood)) <= goal
+        return sampler.conditional_ess(log_weights, scaled(increment, differences)) <= goal
 
     def halve(_, bracket):
         low, high = bracket
         middle = 0.5 * (low + high)
-        is_enough = is_far_enough(middle)
+        is_enough = is_far_enough(left * jnp.exp2(middle))
         return jnp.where(is_enough, low, middle), jnp.where(is_enough, middle, high)
 
-    _, increment = jax.lax.fori_loop(0, NUM_HALVINGS, halve, (jnp.zeros_like(left), left))
-    increment = jnp.where(is_far_enough(left), increment, left)
+    # powers of two; far enough from the smallest number for products with a likelihood
+    lowest = jnp.full_like(left, 0.75 * jnp.finfo(left.dtype).minexp)
+    _, power = jax.lax.fori_loop(0, NUM_HALVINGS, halve, (lowest, jnp.zeros_like(left)))
+    increment = jnp.where(is_far_enough(left), left * jnp.exp2(power), left)
     found = jnp.maximum(temperature + increment, least_temperature)
     return jnp.where(increment >= left, 1.0, jnp.minimum(found, 1.0)).astype(left.dtype)
 
@@ -161,7 +172,9 @@ def variances(x: Array, log_weights: Array) -> Array:
     weighted = weights @ jnp.square(distance)
     unweighted = jnp.var(x, axis=0)
     unweighted = jnp.where(jnp.isfinite(unweighted), unweighted, 1.0)
-    return weighted + UNWEIGHTED_SHARE * unweighted + 1e-12
+    found = weighted + UNWEIGHTED_SHARE * unweighted
+    # a floor in the units of the coordinate: none that is absolute suits a narrow posterior
+    return jnp.where(found > 0, found, jnp.square(1e-6 * jnp.max(jnp.abs(x), axis=0)) + 1e-30)
 
 
 def check_metric(inverse_mass_matrix: InverseMassMatrix | str) -> Factor | str:

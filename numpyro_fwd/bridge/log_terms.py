@@ -14,7 +14,7 @@ from numpyro_fwd.bridge.numpyro_private import jacobian_name
 from numpyro_fwd.bridge.plates import subsample_plates
 from numpyro_fwd.bridge.traces import is_latent, sites_at
 
-__all__ = ["LogTerms", "SiteKind", "kinds_of", "log_terms"]
+__all__ = ["LogTerms", "SiteKind", "kinds_of", "log_prob_of", "log_terms"]
 
 SiteKind = Literal["latent", "jacobian", "observed"]
 

@@ -11,12 +11,13 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.handlers import seed, substitute
 
 from numpyro_fwd.bridge.log_terms import log_terms
-from numpyro_fwd.bridge.plates import FullView, distinct_rows
-from numpyro_fwd.bridge.priors import check_proper, draw_prior, split_logdensity
+from numpyro_fwd.bridge.numpyro_private import Messenger
+from numpyro_fwd.bridge.plates import distinct_rows
+from numpyro_fwd.bridge.priors import check_prior, draw_prior, split_logdensity
 from numpyro_fwd.bridge.random_networks import checked_priors
 from numpyro_fwd.bridge.traces import first_sites, is_latent
 
-__all__ = ["PartialModel", "view_partial"]
+__all__ = ["PartialModel", "on_all_rows", "view_partial"]
 
 
 class PartialModel(NamedTuple):
@@ -37,6 +38,9 @@ class PartialModel(NamedTuple):
     loss_fn
         ``(params, position, log_weights, model_args, model_kwargs)``: minus the mean log density of
         the observed values, of all rows, under the mixture of the particles.
+    impossible_fn
+        ``(params, position, model_args, model_kwargs)``: names of the observed sites whose log
+        density, of all rows, is finite at no particle.
     constrain_params
         From unconstrained parameters to the values of the param sites.
     """
@@ -47,6 +51,7 @@ class PartialModel(NamedTuple):
     potential_fn: Callable
     split_fn: Callable
     loss_fn: Callable
+    impossible_fn: Callable
     constrain_params: Callable
 
 
@@ -86,12 +91,30 @@ def view_partial(
         return -log_terms(seeded, model_args, model_kwargs, values).total()
 
     def loss_fn(params, position, log_weights, model_args, model_kwargs):
-        given = with_fixed_key(with_params(params, FullView(model)), jax.random.key(0))
+        given = with_fixed_key(with_params(params, on_all_rows(model)), jax.random.key(0))
         terms = jax.vmap(lambda z: observed_terms(given, z, model_args, model_kwargs))(position)
         return mixture_loss(terms, log_weights)
 
-    functions = (draw, logprior_fn, potential_fn, split_fn, loss_fn, constrain_params)
-    return PartialModel(first, *functions)
+    def impossible_fn(params, position, model_args, model_kwargs):
+        given = with_fixed_key(with_params(params, on_all_rows(model)), jax.random.key(0))
+        terms = jax.vmap(lambda z: observed_terms(given, z, model_args, model_kwargs))(position)
+        return [name for name, term in terms.items() if not is_finite_once(term)]
+
+    return PartialModel(
+        params=first,
+        draw=draw,
+        logprior_fn=logprior_fn,
+        potential_fn=potential_fn,
+        split_fn=split_fn,
+        loss_fn=loss_fn,
+        impossible_fn=impossible_fn,
+        constrain_params=constrain_params,
+    )
+
+
+def is_finite_once(term: Array) -> bool:
+    """Whether the sum of log densities, which lead with the particles, is finite at any of them."""
+    return bool(jnp.isfinite(jnp.sum(term, axis=tuple(range(1, term.ndim)))).any())
 
 
 def with_fixed_key(model: Callable, rng_key: Array) -> Callable:
@@ -123,6 +146,33 @@ def mixture_loss(terms: dict, log_weights: Array) -> Array:
 def in_new_containers(tree: Any) -> Any:
     """Copy of `tree` that shares its leaves."""
     return jax.tree.map(lambda leaf: leaf, tree)
+
+
+class all_rows(Messenger):
+    """Give plates all rows, however few there are beside the size of a minibatch."""
+
+    def process_message(self, msg: dict) -> None:
+        """Rewrite the rows of a plate, in place."""
+        if msg["type"] == "plate":
+            size = msg["args"][0]
+            msg["value"], msg["args"] = jnp.arange(size), (size, size)
+
+
+def on_all_rows(model: Callable) -> Callable:
+    """`model` on all rows of its subsample plates; its numbers are arrays of jax."""
+
+    def full(*args, **kwargs):
+        args, kwargs = jax.tree.map(as_jax, (args, kwargs))
+        with all_rows():
+            return model(*args, **kwargs)
+
+    return full
+
+
+def as_jax(leaf: Any) -> Any:
+    """`leaf`, an array of jax if it is one of numpy with axes and numbers."""
+    is_numbers = isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "biufc"
+    return jnp.asarray(leaf) if is_numbers else leaf
 
 
 class NoConstraint(NamedTuple):
@@ -158,9 +208,7 @@ def check_partial(sites: dict) -> list[str]:
                 "depend on the order of the particles; use a layer without running statistics."
             )
     for name in latents:
-        check_proper(name, sites[name]["fn"])
-        if sites[name]["fn"].support.is_discrete:
-            raise ValueError(f"site '{name}' is a discrete latent, which has no gradient.")
+        check_prior(name, sites[name]["fn"])
         for frame in sites[name]["cond_indep_stack"]:
             size, subsample_size = sites[frame.name]["args"]
             if subsample_size not in (None, size):

@@ -8,17 +8,20 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
-from numpyro.distributions import biject_to
+from numpyro.distributions import MaskedDistribution, biject_to
 
-from numpyro_fwd.bridge.log_terms import log_terms
-from numpyro_fwd.bridge.numpyro_private import constrain_fn
+from numpyro_fwd.bridge.log_terms import LogTerms, log_prob_of, log_terms
+from numpyro_fwd.bridge.numpyro_private import constrain_fn, mask_of, not_jax_tracer
 from numpyro_fwd.bridge.traces import is_latent, prior_sites
 from numpyro_fwd.bridge.views import check_sites
 
 __all__ = [
     "check_latents",
-    "check_proper",
+    "check_likelihoods",
+    "check_prior",
     "constrain",
     "draw_prior",
     "split_logdensity",
@@ -29,12 +32,23 @@ def check_latents(sites: dict) -> list[str]:
     """Names of the latent sites; ValueError for one that cannot be drawn from its prior."""
     latents = check_sites(sites)
     for name in latents:
-        check_proper(name, sites[name]["fn"])
+        check_prior(name, sites[name]["fn"])
     return latents
 
 
-def check_proper(name: str, distribution: Any) -> None:
-    """Raise ValueError for an improper prior."""
+def check_prior(name: str, distribution: Any) -> None:
+    """Raise ValueError for a prior that is discrete, improper, or partly masked."""
+    if distribution.support.is_discrete:
+        raise ValueError(
+            f"site '{name}' ({type(distribution).__name__}) is a discrete latent, which sequential "
+            "Monte Carlo does not enumerate: sum it out in the model, by "
+            "numpyro.distributions.MixtureSameFamily or by numpyro.factor."
+        )
+    if is_masked(distribution):
+        raise ValueError(
+            f"site '{name}' is a latent with a mask, under which its prior is flat and has no "
+            "draws to start from: mask the observed sites only, or leave the masked values out."
+        )
     try:
         jax.eval_shape(distribution.sample, jax.random.key(0))
     except NotImplementedError as error:
@@ -42,6 +56,40 @@ def check_proper(name: str, distribution: Any) -> None:
             f"site '{name}' has the improper prior {type(distribution).__name__}, which cannot be "
             "drawn from; sequential Monte Carlo starts from prior draws: give it a proper prior."
         ) from error
+
+
+def is_masked(distribution: Any) -> bool:
+    """Whether a mask leaves out some values of a distribution, or is not known."""
+    while distribution is not None:
+        if isinstance(distribution, MaskedDistribution):
+            mask = mask_of(distribution)
+            if not (not_jax_tracer(mask) and np.all(mask)):
+                return True
+        distribution = getattr(distribution, "base_dist", None)
+    return False
+
+
+def check_likelihoods(
+    loglikelihood: Array, model: Callable, model_args: tuple, model_kwargs: dict, z: dict
+) -> None:
+    """Raise ValueError, by site, if the log likelihood is finite at none of the prior draws `z`.
+
+    Traced values are let through.
+    """
+    if not not_jax_tracer(loglikelihood) or bool(jnp.isfinite(loglikelihood).any()):
+        return
+
+    def finite_terms(z):
+        terms = log_terms(model, model_args, model_kwargs, z)
+        return {name: jnp.isfinite(jnp.sum(terms.values[name])) for name in terms.observed}
+
+    found = jax.vmap(finite_terms)(z)
+    bad = [name for name, is_finite in found.items() if not bool(is_finite.any())]
+    raise ValueError(
+        f"none of the {loglikelihood.size} prior draws has a finite likelihood: there is none at "
+        f"the sites {bad or sorted(found)}. Check the data against the supports, and the priors "
+        "against the data, or take more particles."
+    )
 
 
 def draw_prior(rng_key: Array, model: Callable, model_args: tuple, model_kwargs: dict, num: int):
@@ -66,18 +114,32 @@ def split_logdensity(
 ) -> tuple[Callable, Callable]:
     """Log prior and log likelihood as functions of the unconstrained latents.
 
-    The Jacobians of the constraints belong to the prior, ``numpyro.factor`` to the likelihood.
+    The prior is the density of what :func:`draw_prior` draws. The Jacobians of the constraints
+    belong to it; ``numpyro.factor`` belongs to the likelihood, and so does what a
+    ``numpyro.handlers.scale`` adds to the density of a latent. The sum of both is the log density
+    that NumPyro gives the model.
     """
 
     def logprior(z):
         terms = log_terms(model, model_args, model_kwargs, z)
-        return terms.total(terms.prior)
+        drawn = [log_prob_of({**terms.sites[name], "scale": None}) for name in terms.prior]
+        return sum(map(jnp.sum, drawn), jnp.zeros(()))
 
     def loglikelihood(z):
         terms = log_terms(model, model_args, model_kwargs, z)
-        return terms.total(terms.observed)
+        return terms.total(terms.observed) + scaled_part(terms)
 
     return logprior, loglikelihood
+
+
+def scaled_part(terms: LogTerms) -> Array:
+    """Log density of the latents less that without the scales on them."""
+    scaled = [name for name in terms.prior if terms.sites[name]["scale"] is not None]
+    parts = [
+        (terms.sites[name]["scale"] - 1.0) * log_prob_of({**terms.sites[name], "scale": None})
+        for name in scaled
+    ]
+    return sum(map(jnp.sum, parts), jnp.zeros(()))
 
 
 def constrain(model: Callable, model_args: tuple, model_kwargs: dict | None) -> Callable:

@@ -15,9 +15,11 @@ from blackjax_ext.checks import check_count, check_positive, check_share
 from blackjax_ext.smc import langevin_smc, sampler
 from blackjax_ext.smc.langevin_smc import LangevinSMCState
 from blackjax_ext.smc.tempered import PARTICLES, next_temperature
+from numpyro_fwd.bridge.constants import check_arguments
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
 from numpyro_fwd.bridge.priors import (
     check_latents,
+    check_likelihoods,
     constrain,
     draw_prior,
     split_logdensity,
@@ -29,6 +31,8 @@ __all__ = ["LangevinSMC", "LangevinSMCKernelState"]
 # Metropolis' probability for Langevin proposals; share of the sample size for unadjusted ones
 TARGETS = {True: 0.574, False: 0.9}
 MAX_CHANGE = 0.5
+MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
+MAX_ROUNDING = 0.5  # of a log density: its difference then says nothing
 
 
 class LangevinSMCKernelState(NamedTuple):
@@ -44,12 +48,15 @@ class LangevinSMCKernelState(NamedTuple):
         Logarithm of the estimate of the evidence: of the model, after the warm-up.
     ess
         Effective sample size before the weights were made equal.
+    least_ess
+        Least effective sample size since the start, before any resampling.
     accept_prob
         Acceptance probability, or the share of the sample size that unadjusted moves kept.
     step_size
         Frozen after the warm-up.
     diverging
-        Whether what a particle would have moved to was not finite.
+        Whether what a particle would have moved to was not finite; for all particles, whether the
+        population is lost (see :class:`LangevinSMC`).
     rng_key
         Key of the next step.
     """
@@ -59,6 +66,7 @@ class LangevinSMCKernelState(NamedTuple):
     temperature: Array
     log_evidence: Array
     ess: Array
+    least_ess: Array
     accept_prob: Array
     step_size: Array
     diverging: Array
@@ -77,7 +85,7 @@ class LangevinSMC(MCMCKernel):
     chain_method="vectorized")``. The warm-up anneals from the prior to the posterior in at most
     `num_warmup` temperatures, chosen by the effective sample size; every draw after it is a
     population of the posterior with equal weights. Extra fields: `log_evidence`, `ess`,
-    `temperature`, `accept_prob`, `step_size`.
+    `least_ess`, `temperature`, `accept_prob`, `step_size`.
 
     Parameters
     ----------
@@ -93,9 +101,9 @@ class LangevinSMC(MCMCKernel):
         None for Metropolis-adjusted moves; "reversed", "random_walk" or "gaussian" for unadjusted
         ones, weighted by that backward kernel.
     num_integration_steps
-        Leapfrog steps of an unadjusted move.
+        Leapfrog steps of an unadjusted move, 1 by default, or of an `algorithm` that takes them.
     algorithm
-        Metropolis kernel to move with: ``blackjax_ext.hp_mala``, ...
+        Metropolis kernel to move with: ``blackjax_ext.hp_mala``, ``blackjax.hmc``, ...
     ess_threshold
         Resample below this share of the particles.
     tempering_ess
@@ -110,7 +118,16 @@ class LangevinSMC(MCMCKernel):
 
     The evidence is biased by O(1 / particles), because temperatures, step sizes and scales are
     chosen by looking at the particles. With a `num_warmup` so short that temperatures must be
-    forced up, its variance grows: see `ess`.
+    forced up, its variance grows: see `least_ess`.
+
+    A population is lost if `least_ess` was below 5 (or a tenth of the particles, if that is less),
+    so that one particle and its copies are the ancestors of all, or if the log likelihood is so
+    large that rounding moves it by 0.5 (4e6 in single precision).
+    `log_evidence` is then NaN, and `diverging` true for every particle. Take more temperatures
+    (`num_warmup`), more particles, or double precision.
+
+    Latents in a ``numpyro.handlers.scale`` start from draws of the prior as it is without the
+    scale; what the scale adds to the density counts as likelihood, and is in the evidence.
 
     Examples
     --------
@@ -139,7 +156,7 @@ class LangevinSMC(MCMCKernel):
         adapt_step_size: bool = True,
         num_moves: int = 5,
         l_kernel: str | Callable | None = None,
-        num_integration_steps: int = 1,
+        num_integration_steps: int | None = None,
         algorithm: Any = None,
         ess_threshold: float = 0.5,
         tempering_ess: float = 0.7,
@@ -149,21 +166,19 @@ class LangevinSMC(MCMCKernel):
             raise TypeError(f"model must be callable; got {type(model).__name__}.")
         if l_kernel is not None and (algorithm is not None or parameters):
             raise ValueError("l_kernel and algorithm exclude each other: give one of them.")
-        if l_kernel is None and num_integration_steps != 1:
-            raise ValueError(
-                "num_integration_steps is for unadjusted moves: give an l_kernel, or an algorithm "
-                f"with leapfrog steps of its own; got {num_integration_steps}."
-            )
         check_positive("step_size", step_size)
         check_share("ess_threshold", ess_threshold)
         check_share("tempering_ess", tempering_ess)
         check_count("num_moves", num_moves)
         algorithm = blackjax_ext.mala if algorithm is None else algorithm
         self._is_adjusted = l_kernel is None
+        if num_integration_steps is not None:
+            check_count("num_integration_steps", num_integration_steps)
+            parameters["num_integration_steps"] = num_integration_steps
         self._move: Any = (
-            moves.Metropolis(algorithm, **parameters)
+            metropolis(algorithm, parameters)
             if l_kernel is None
-            else moves.Unadjusted(l_kernel=l_kernel, num_integration_steps=num_integration_steps)
+            else moves.Unadjusted(l_kernel=l_kernel, **parameters)
         )
         self._model = model
         self._step_size = step_size
@@ -215,6 +230,7 @@ class LangevinSMC(MCMCKernel):
         model_kwargs = model_kwargs or {}
         num = rng_key.shape[0]
         rng_key, key_sites, key_prior = jax.random.split(rng_key[0], 3)
+        check_arguments(model_args, model_kwargs)
         check_latents(first_sites(key_sites, self._model, model_args, model_kwargs))
         z = draw_prior(key_prior, self._model, model_args, model_kwargs, num)
         inner = langevin_smc.init(
@@ -222,18 +238,20 @@ class LangevinSMC(MCMCKernel):
             *split_logdensity(self._model, model_args, model_kwargs),
             differentiation=self._move.differentiation,
         )
+        check_likelihoods(inner.local.loglikelihood, self._model, model_args, model_kwargs, z)
         self._sample_fn = self.sample
         zeros = jnp.zeros(num, inner.log_weights.dtype)
         return LangevinSMCKernelState(
-            jnp.array(0),
-            inner,
-            zeros,
-            zeros,
-            zeros + num,
-            zeros,
-            zeros + self._step_size,
-            jnp.zeros(num, bool),
-            rng_key,
+            i=jnp.array(0),
+            inner=inner,
+            temperature=zeros,
+            log_evidence=zeros,
+            ess=zeros + num,
+            least_ess=zeros + num,
+            accept_prob=zeros,
+            step_size=zeros + self._step_size,
+            diverging=jnp.zeros(num, bool),
+            rng_key=rng_key,
         )
 
     def sample(
@@ -257,29 +275,33 @@ class LangevinSMC(MCMCKernel):
         inner = equalized(key_resample, inner)
         # what the moves do at temperature 1 tells nothing new of the evidence
         is_final = state.inner.temperature == 1
-        log_evidence = jnp.where(is_final, state.log_evidence[0], inner.log_evidence)
+        log_evidence = jnp.where(is_final, state.inner.log_evidence, inner.log_evidence)
         inner = inner._replace(log_evidence=log_evidence)
         change = jnp.clip(info.acceptance_rate - TARGETS[self._is_adjusted], -MAX_CHANGE)
         is_adapting = self._adapt_step_size & (state.i < self._num_warmup)
         step_size = jnp.where(is_adapting, step_size * jnp.exp(change), step_size)
         like = jnp.zeros_like(state.temperature)
+        least_ess = jnp.minimum(state.least_ess, info.least_ess)
+        lost = is_lost(least_ess, inner)
         return LangevinSMCKernelState(
-            state.i + 1,
-            inner,
-            like + inner.temperature,
-            like + inner.log_evidence,
-            like + info.ess,
-            like + info.acceptance_rate,
-            like + step_size,
-            info.is_divergent,
-            rng_key,
+            i=state.i + 1,
+            inner=inner,
+            temperature=like + inner.temperature,
+            log_evidence=jnp.where(lost, jnp.nan, like + inner.log_evidence),
+            ess=like + info.ess,
+            least_ess=least_ess,
+            accept_prob=like + info.acceptance_rate,
+            step_size=like + step_size,
+            diverging=info.is_divergent | lost,
+            rng_key=rng_key,
         )
 
     def _next_temperature(self, state: LangevinSMCKernelState) -> Array:
         """Chosen by the effective sample size, and high enough to reach 1 in the warm-up."""
         inner = state.inner
         left = jnp.maximum(self._num_warmup - state.i, 1)
-        least = inner.temperature + (1.0 - inner.temperature) / left
+        # equal ratios for what is left: equal differences would begin with a leap
+        least = jnp.where(inner.temperature > 0, inner.temperature ** (1.0 - 1.0 / left), 0.0)
         is_last = left == 1
         found = next_temperature(
             inner.temperature,
@@ -295,6 +317,27 @@ class LangevinSMC(MCMCKernel):
     def __getstate__(self) -> dict:
         """Everything but what tells MCMC that the kernel is ready."""
         return {**self.__dict__, "_sample_fn": None}
+
+
+def metropolis(algorithm: Any, parameters: dict) -> moves.Metropolis:
+    """The Metropolis move of `algorithm`; ValueError for leapfrog steps that it does not take."""
+    name = "num_integration_steps"
+    if name in parameters and name not in moves.parameters_of(algorithm):
+        raise ValueError(
+            f"{name} is for unadjusted moves and for algorithms with leapfrog steps of their own: "
+            f"give an l_kernel or such an algorithm; got {parameters[name]}."
+        )
+    return moves.Metropolis(algorithm, **parameters)
+
+
+def is_lost(least_ess: Array, inner: LangevinSMCState) -> Array:
+    """Whether a few particles were the ancestors of all, or the log density has no digits left."""
+    size = inner.log_weights.shape[0]
+    loglikelihood = inner.local.loglikelihood
+    finite = jnp.where(jnp.isfinite(loglikelihood), loglikelihood, 0.0)
+    heat = inner.temperature * jnp.median(jnp.abs(finite))
+    too_rough = heat * jnp.finfo(heat.dtype).eps > MAX_ROUNDING
+    return (least_ess < min(MIN_ESS, size / 10)) | too_rough
 
 
 def equalized(rng_key: Array, state: LangevinSMCState) -> LangevinSMCState:

@@ -21,8 +21,8 @@ from blackjax_ext.smc import open_horizon, sampler
 from blackjax_ext.smc.l_kernels import LKernel
 from blackjax_ext.smc.open_horizon import OpenHorizonInfo, OpenHorizonState
 from blackjax_ext.smc.training import check_optimizer
-from numpyro_fwd.bridge.arguments import split_arguments
-from numpyro_fwd.bridge.partial_models import PartialModel, view_partial
+from numpyro_fwd.bridge.constants import check_arguments, split_numbers
+from numpyro_fwd.bridge.partial_models import PartialModel, on_all_rows, view_partial
 from numpyro_fwd.bridge.priors import constrain
 from numpyro_fwd.partial_bayes.training import Program, Result, TrainingState, train, validator
 
@@ -114,6 +114,7 @@ class GOHSMC:
 
     def init(self, rng_key: Array, *args: Any, **kwargs: Any) -> TrainingState:
         """First state: parameters as the model makes them, particles drawn from the prior."""
+        check_arguments(args, kwargs)
         rng_key, key_model, key_prior = jax.random.split(rng_key, 3)
         view = self._partial = view_partial(key_model, self.model, args, kwargs)
         z = view.draw(view.params, key_prior, self.num_particles, args, kwargs)
@@ -165,9 +166,9 @@ class GOHSMC:
         check_count("num_steps", num_steps)
         check_count("validate_every", validate_every)
         first = self.init(rng_key, *args, **kwargs)
-        split = split_arguments(args, kwargs)
+        split = split_numbers(args, kwargs)
         loss_fn = validator(self._view(), validation, kwargs)
-        return train(
+        result = train(
             self._program(split),
             first if init_state is None else init_state,
             num_steps,
@@ -176,6 +177,22 @@ class GOHSMC:
             loss_fn,
             validate_every,
             progress_bar,
+        )
+        self._check_weights(result.state, args, kwargs)
+        return result
+
+    def _check_weights(self, state: TrainingState, args: tuple, kwargs: dict) -> None:
+        """Raise ValueError if there was a step at which no particle had a finite density."""
+        if not jnp.isneginf(state.inner.log_evidence):
+            return
+        view = self._view()
+        start = view.draw(state.inner.params, state.rng_key, self.num_particles, args, kwargs)
+        bad = view.impossible_fn(state.inner.params, start, args, kwargs)
+        where = f", and no prior draw has one at the sites {bad}" if bad else ""
+        raise ValueError(
+            f"none of the {self.num_particles} particles had a finite density at some step, so "
+            f"that they are no draws of a posterior{where}. Check the data against the supports, "
+            "or take more particles, a shorter step_size or larger batches."
         )
 
     def _program(self, split: Any) -> Program:
@@ -233,7 +250,8 @@ class GOHSMC:
         result
             What :meth:`run` returned.
         args, kwargs
-            Arguments of the model, without its observations.
+            Arguments of the model, without its observations; predictions are of all rows, also
+            where the model subsamples.
         num_samples
             Number of particles to draw; None for as many as there are.
 
@@ -244,7 +262,7 @@ class GOHSMC:
         key_resample, key_predict = jax.random.split(rng_key)
         population = sampler.Population(result.particles, result.log_weights, jnp.zeros(()))
         population = sampler.resample(key_resample, population, systematic, num_samples)
-        model = self.model
+        model = on_all_rows(self.model)
 
         values = constrain(with_params(model, result.params), args, kwargs)
         latents = jax.vmap(values)(population.particles)

@@ -13,7 +13,7 @@ from jax.scipy.stats import norm
 import blackjax_ext
 from blackjax_ext import metrics
 from blackjax_ext.mcmc import langevin
-from blackjax_ext.smc import l_kernels, sampler
+from blackjax_ext.smc import l_kernels, langevin_smc, sampler, tempered
 from blackjax_ext.smc.proposals import leapfrog, value_and_gradient
 
 TEMPERATURES = (0.2, 0.6, 1.0)
@@ -229,6 +229,111 @@ def union_is_the_mean() -> None:
     np.testing.assert_allclose(value, estimates.mean(), rtol=1e-9)
     np.testing.assert_allclose(jnp.exp(found.log_evidence), jnp.exp(evidence).mean(), rtol=1e-9)
     np.testing.assert_allclose(jax.nn.logsumexp(found.log_weights), 0.0, atol=1e-9)
+
+
+SPREADS = (1e3, 1e6, 1e9, 1e12, 1e15)  # of the log likelihood, in multiples of half a chi^2
+
+
+def spread_out(spread: float, offset: float, dtype) -> tuple[jax.Array, jax.Array, np.ndarray]:
+    """Uneven weights of 1,000 particles, log likelihoods, and those two as longdouble, stacked."""
+    rng = np.random.default_rng(16)
+    log_weights = jax.nn.log_softmax(jnp.asarray(0.3 * rng.normal(size=1000), dtype))
+    loglikelihood = jnp.asarray(offset * spread - 0.5 * spread * rng.chisquare(3, 1000), dtype)
+    loglikelihood = loglikelihood.at[7].set(-jnp.inf).at[8].set(jnp.nan)
+    exact = np.stack([np.asarray(log_weights), np.asarray(loglikelihood)]).astype(np.longdouble)
+    exact[1, 7:9] = -np.inf
+    return log_weights, loglikelihood, exact
+
+
+def exact_ess(log_weights: np.ndarray, log_factors: np.ndarray) -> float:
+    """Conditional effective sample size, in long double, by its definition."""
+    weights, factors = np.exp(log_weights), np.exp(log_factors - log_factors.max())
+    return float(1000 * (weights @ factors) ** 2 / (weights @ factors**2))
+
+
+def conditional_ess_keeps_its_digits(spread: float, offset: float, dtype) -> None:
+    """Whatever the spread and the magnitude of the factors; then 1 particle is left of 1,000."""
+    log_weights, loglikelihood, exact = spread_out(spread, offset, dtype)
+    rtol = 1e-4 if loglikelihood.dtype == jnp.float32 else 1e-10
+    for power in (0.0, 1e-3 / spread, 1.0 / spread, 1.0):
+        factors = jnp.asarray(power, dtype) * jnp.nan_to_num(loglikelihood, nan=-jnp.inf)
+        factors = jnp.where(jnp.isnan(factors), -jnp.inf, factors)
+        found = sampler.conditional_ess(log_weights, factors)
+        truth = exact_ess(exact[0], np.asarray(factors).astype(np.longdouble))
+        np.testing.assert_allclose(found, truth, rtol=rtol, err_msg=f"power {power}")
+
+
+def next_temperature_leaves_its_share(spread: float, offset: float, dtype) -> None:
+    """At the temperature that is found the conditional effective sample size is the goal."""
+    log_weights, loglikelihood, exact = spread_out(spread, offset, dtype)
+    start = jnp.zeros((), dtype)
+    found = tempered.next_temperature(start, log_weights, loglikelihood, 0.7)
+    share = exact_ess(exact[0], np.longdouble(found) * exact[1]) / 1000
+    np.testing.assert_allclose(share, 0.7, atol=1e-3)
+
+
+def weights_keep_their_digits(spread: float, offset: float, dtype) -> None:
+    """Weights and evidence after one temperature, against long double."""
+    log_weights, loglikelihood, exact = spread_out(spread, offset, dtype)
+    increment = tempered.next_temperature(jnp.zeros((), dtype), log_weights, loglikelihood, 0.7)
+    population = sampler.Population(jnp.zeros(1000, dtype), log_weights, jnp.zeros((), dtype))
+    found = langevin_smc.reweigh(population, increment, loglikelihood)
+    log_factors = np.longdouble(increment) * exact[1]
+    peak = log_factors.max()
+    total = np.log(np.sum(np.exp(exact[0] + log_factors - peak)))
+    eps = float(jnp.finfo(dtype).eps)
+    expected = np.exp(exact[0] + log_factors - peak - total).astype(float)
+    np.testing.assert_allclose(np.exp(found.log_weights), expected, rtol=300 * eps)
+    np.testing.assert_allclose(found.log_evidence, float(peak + total), rtol=4 * eps, atol=20 * eps)
+
+
+def great_factors_keep_the_weights(factor: float, dtype) -> None:
+    """Equal factors leave the weights as they were, however large they are."""
+    log_weights = jax.nn.log_softmax(jnp.linspace(-3.0, 2.0, 10, dtype=dtype))
+    population = sampler.Population(jnp.zeros(10, dtype), log_weights, jnp.zeros((), dtype))
+    found = sampler.weigh(population, jnp.full_like(log_weights, factor))
+    np.testing.assert_allclose(found.log_weights, log_weights, atol=1e-5)
+    np.testing.assert_allclose(found.log_evidence, factor, rtol=1e-6)
+
+
+def union_keeps_its_digits(offset: float, dtype) -> None:
+    """Populations whose log evidences are large and close weigh by their difference."""
+    log_weights = jnp.full((2, 4), -jnp.log(4.0), dtype)
+    evidence = jnp.asarray([offset, offset], dtype)
+    population = sampler.Population(
+        jnp.arange(8.0, dtype=dtype).reshape(2, 4), log_weights, evidence
+    )
+    first = jax.tree.map(lambda leaf: leaf[0], population)
+    found = sampler.union(first, jax.tree.map(lambda leaf: leaf[1:], population))
+    np.testing.assert_allclose(found.log_weights, -np.log(8.0), rtol=1e-5)
+    np.testing.assert_allclose(found.log_evidence, offset, rtol=1e-6)
+
+
+def annealed_evidence(precision: float, dtype) -> None:
+    """A normal likelihood of that precision, from a standard normal prior: evidence and spread."""
+
+    def prior(x):
+        return jnp.sum(norm.logpdf(x))
+
+    def likelihood(x):
+        return -0.5 * precision * jnp.sum(x**2)
+
+    smc = blackjax_ext.langevin_smc(
+        prior,
+        likelihood,
+        step_size=1.0,
+        inverse_mass_matrix="particles",
+        move=blackjax_ext.moves.Metropolis(blackjax_ext.mala),
+        num_moves=2,
+        tempering_ess=0.7,
+    )
+    state = smc.init(jax.random.normal(jax.random.key(0), (2000, 2), dtype))
+    state, num_steps = jax.jit(lambda s: blackjax_ext.anneal(jax.random.key(1), smc, s))(state)
+    assert float(state.temperature) == 1.0 and num_steps < 100
+    truth = -np.log1p(precision)
+    assert abs(float(state.log_evidence) - truth) < 0.3, f"{state.log_evidence} for {truth}"
+    variance = float(jnp.exp(state.log_weights) @ jnp.sum(state.position**2, axis=1)) / 2
+    np.testing.assert_allclose(variance * (1 + precision), 1.0, atol=0.25)
 
 
 def resampling_keeps_expectations(resampling_fn: Callable) -> None:

@@ -1,5 +1,6 @@
 """Laws of sequential Monte Carlo."""
 
+import jax
 import numpy as np
 import pytest
 from blackjax.smc import resampling
@@ -56,6 +57,42 @@ def test_union_is_the_mean(x64):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_never_picks_a_weightless_particle(scheme):
     smc.never_picks_a_weightless_particle(getattr(resampling, scheme), "float32")
+
+
+each_precision = pytest.mark.parametrize("precision", ["float32", "float64"])
+each_spread = pytest.mark.parametrize("spread", smc.SPREADS)
+# log likelihoods about zero, and far from it
+each_offset = pytest.mark.parametrize("offset", [0.0, 3.0])
+
+
+@each_precision
+@each_spread
+@each_offset
+@pytest.mark.parametrize(
+    "law",
+    [
+        smc.conditional_ess_keeps_its_digits,
+        smc.next_temperature_leaves_its_share,
+        smc.weights_keep_their_digits,
+    ],
+)
+def test_digits(law, spread, offset, precision):
+    with jax.enable_x64(precision == "float64"):
+        law(spread, offset, precision)
+
+
+@pytest.mark.parametrize(("precision", "offset"), [("float32", -4e8), ("float64", -4e17)])
+@pytest.mark.parametrize("law", [smc.union_keeps_its_digits, smc.great_factors_keep_the_weights])
+def test_great_evidences(law, precision, offset):
+    with jax.enable_x64(precision == "float64"):
+        law(offset, precision)
+
+
+@each_precision
+@pytest.mark.parametrize("spread", [1e3, 1e9, 1e15])
+def test_annealed_evidence(spread, precision):
+    with jax.enable_x64(precision == "float64"):
+        smc.annealed_evidence(spread, precision)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -14,6 +14,7 @@ from tests.laws import smc
 
 LEAPFROG, WEIGH, RESAMPLE = proposals.leapfrog, sampler.weigh, sampler.resample
 REGRESSION, TEMPERED, UNION = l_kernels.regression, tempered.tempered, sampler.union
+NEXT, VARIANCES = tempered.next_temperature, tempered.variances
 
 
 def reset_without_resampling(rng_key, population, resampling_fn, num=None):
@@ -87,6 +88,47 @@ def evidences_are_forgotten(first, others):
     return UNION(first, others)
 
 
+def ess_of_great_factors(log_weights, log_factors):
+    """The greatest factor is subtracted after the weights were added, which are then lost."""
+    first = jax.nn.logsumexp(log_weights + log_factors)
+    second = jax.nn.logsumexp(log_weights + 2.0 * log_factors)
+    return log_weights.size * jnp.exp(2.0 * first - second)
+
+
+def weigh_great_factors(population, log_factors):
+    """The same when weights are updated."""
+    log_weights = sampler.guard(population.log_weights + sampler.guard(log_factors))
+    total = jax.nn.logsumexp(log_weights)
+    return population._replace(
+        log_weights=log_weights - total, log_evidence=population.log_evidence + total
+    )
+
+
+def plain_reweigh(population, increment, loglikelihood):
+    """Log likelihoods are multiplied by the increment as they are."""
+    return weigh_great_factors(population, tempered.scaled(increment, loglikelihood))
+
+
+def linear_bisection(temperature, log_weights, loglikelihood, tempering_ess):
+    """No first temperature is below 2^-30."""
+    found = NEXT(temperature, log_weights, loglikelihood, tempering_ess)
+    return jnp.maximum(found, 2.0**-30)
+
+
+def plain_union(first, others):
+    """Large log evidences are added to the weights."""
+    every = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, others)
+    log_weights = (every.log_weights + every.log_evidence[:, None]).reshape(-1)
+    total = jax.nn.logsumexp(log_weights)
+    particles = every.particles.reshape(-1)
+    return sampler.Population(particles, log_weights - total, total - jnp.log(2.0))
+
+
+def absolute_floor(x, log_weights):
+    """Variances of a narrow posterior are those of the floor."""
+    return VARIANCES(x, log_weights) + 1e-12
+
+
 class Mutation(NamedTuple):
     """A bug in `module`.`name`, the law that must fail, and its message."""
 
@@ -136,6 +178,44 @@ MUTATIONS = {
     ),
     "evidences_are_forgotten": Mutation(
         sampler, "union", evidences_are_forgotten, smc.union_is_the_mean, "Not equal", True
+    ),
+    "ess_of_great_factors": Mutation(
+        sampler,
+        "conditional_ess",
+        ess_of_great_factors,
+        partial(smc.conditional_ess_keeps_its_digits, 1e12, 0.0, "float32"),
+        "Not equal",
+    ),
+    "weigh_great_factors": Mutation(
+        sampler,
+        "weigh",
+        weigh_great_factors,
+        partial(smc.great_factors_keep_the_weights, -4e8, "float32"),
+        "Not equal",
+    ),
+    "plain_reweigh": Mutation(
+        langevin_smc,
+        "reweigh",
+        plain_reweigh,
+        partial(smc.weights_keep_their_digits, 1e3, 1e4, "float32"),
+        "Not equal",
+    ),
+    "linear_bisection": Mutation(
+        tempered,
+        "next_temperature",
+        linear_bisection,
+        partial(smc.next_temperature_leaves_its_share, 1e12, 0.0, "float32"),
+        "Not equal",
+    ),
+    "plain_union": Mutation(
+        sampler, "union", plain_union, partial(smc.union_keeps_its_digits, -4e8, "float32"), "Not"
+    ),
+    "absolute_floor": Mutation(
+        tempered,
+        "variances",
+        absolute_floor,
+        partial(smc.annealed_evidence, 1e15, "float32"),
+        "for -34.5",
     ),
     "fit_to_all": Mutation(
         l_kernels,

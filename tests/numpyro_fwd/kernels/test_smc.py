@@ -3,6 +3,7 @@
 import pickle
 from functools import cache
 
+import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,12 +13,12 @@ import pytest
 from numpyro.contrib.module import numpyro_mutable
 from numpyro.distributions import constraints
 from numpyro.infer import MCMC
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 
 import blackjax_ext
 from numpyro_fwd import LangevinSMC
 
-FIELDS = ("temperature", "log_evidence", "ess", "accept_prob", "step_size")
+FIELDS = ("temperature", "log_evidence", "ess", "least_ess", "accept_prob", "step_size")
 Y = np.array([1.2, 0.7, 1.9, 1.1])
 
 
@@ -89,6 +90,99 @@ def test_constrained_latents_and_factors():
     assert abs(float(mcmc.get_samples()["rate"].mean()) - 1.5) < 0.15
     truth = dist.GammaPoisson(2.0, 3.0).log_prob(4.0)
     assert abs(float(mcmc.get_extra_fields()["log_evidence"][0] - truth)) < 0.15
+
+
+ROWS, NOISE, PRIOR_SCALE, SLOPES = 20_000, 0.02, 10.0, np.array([1.0, -2.0, 0.5, 3.0, -7.0])
+PRECISION = ROWS / NOISE**2
+
+
+def many_rows():
+    """A regression on 20,000 rows with orthogonal covariates, by its sufficient statistics."""
+    slopes = numpyro.sample("slopes", dist.Normal(0, PRIOR_SCALE).expand([5]).to_event(1))
+    constant = -ROWS * (np.log(NOISE) + 0.5 * np.log(2 * np.pi) + 0.5)
+    numpyro.factor("rows", constant - 0.5 * PRECISION * jnp.sum((slopes - SLOPES) ** 2))
+
+
+def evidence_of_many_rows():
+    variance = PRIOR_SCALE**2 + 1 / PRECISION
+    constant = -ROWS * (np.log(NOISE) + 0.5 * np.log(2 * np.pi) + 0.5)
+    normals = -0.5 * np.sum(np.log(2 * np.pi * variance) + SLOPES**2 / variance)
+    return constant + normals + 2.5 * np.log(2 * np.pi / PRECISION)
+
+
+def test_many_rows_in_single_precision():
+    """A log likelihood that spreads over 1e10 among the prior draws."""
+    mcmc = run(LangevinSMC(many_rows, num_moves=4), num_warmup=60, num_chains=1000)
+    draws = np.asarray(mcmc.get_samples()["slopes"], np.float64)
+    fields = mcmc.get_extra_fields()
+    assert abs(fields["log_evidence"][0] - evidence_of_many_rows()) < 1.0
+    assert not fields["diverging"].any() and len(np.unique(draws[:, 0])) > 500
+    np.testing.assert_allclose(draws.mean(0), SLOPES, atol=0.3 / PRECISION**0.5)
+    np.testing.assert_allclose(draws.std(0) * PRECISION**0.5, 1.0, atol=0.2)
+    assert np.all(fields["least_ess"] > 500)
+
+
+def test_too_few_temperatures_lose_the_population_and_say_so():
+    mcmc = run(LangevinSMC(many_rows), num_warmup=3, num_chains=100)
+    fields = mcmc.get_extra_fields()
+    np.testing.assert_array_equal(fields["temperature"], 1.0)
+    assert np.all(np.isnan(fields["log_evidence"])) and np.all(fields["diverging"])
+    assert np.all(fields["least_ess"] < 5)
+
+
+def test_a_log_likelihood_without_digits_is_not_taken_for_one():
+    def offset(y):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        numpyro.factor("y", -1e9 - 0.5 * (mean - y) ** 2)
+
+    fields = run(LangevinSMC(offset), 1.0, num_warmup=5, num_chains=100).get_extra_fields()
+    assert np.all(np.isnan(fields["log_evidence"])) and np.all(fields["diverging"])
+    with jax.enable_x64(True):
+        fields = run(LangevinSMC(offset), 1.0, num_warmup=5, num_chains=1000).get_extra_fields()
+    # of N(1; 0, 2), without its constant
+    truth = -1e9 - 0.5 * np.log(2.0) - 0.25
+    found = np.asarray(fields["log_evidence"])[0]
+    assert abs(found - truth) < 0.15 and not np.asarray(fields["diverging"]).any()
+
+
+def scaled_latent(y, scale):
+    with numpyro.handlers.scale(scale=scale):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+    with numpyro.plate("rows", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, 2.0), obs=y)
+
+
+@pytest.mark.parametrize("scale", [3.0, 0.4])
+def test_a_scaled_latent_is_weighed(scale):
+    """The density is that of the prior to the power of the scale, times the likelihood."""
+    axis = np.linspace(-12.0, 12.0, 20_001)
+    log_density = scale * norm.logpdf(axis) + norm.logpdf(Y[:, None], axis, 2.0).sum(0)
+    density = np.exp(log_density)
+    evidence = np.trapezoid(density, axis)
+    mean = np.trapezoid(axis * density, axis) / evidence
+    mcmc = run(LangevinSMC(scaled_latent), jnp.asarray(Y), scale, num_chains=2000)
+    found = mcmc.get_extra_fields()["log_evidence"][0]
+    assert abs(float(found) - np.log(evidence)) < 0.15
+    assert abs(float(mcmc.get_samples()["mean"].mean()) - mean) < 0.15
+
+
+def test_a_scale_on_observed_sites_alone_is_a_power_of_the_likelihood():
+    def scaled(y):
+        mean = numpyro.sample("mean", dist.Normal(0.5, 2.0))
+        with numpyro.handlers.scale(scale=2.0), numpyro.plate("rows", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mean, 0.7), obs=y)
+
+    axis = np.linspace(-12.0, 12.0, 20_001)
+    log_density = norm.logpdf(axis, 0.5, 2.0) + 2.0 * norm.logpdf(Y[:, None], axis, 0.7).sum(0)
+    mcmc = run(LangevinSMC(scaled), jnp.asarray(Y), num_chains=2000)
+    truth = np.log(np.trapezoid(np.exp(log_density), axis))
+    assert abs(float(mcmc.get_extra_fields()["log_evidence"][0]) - truth) < 0.15
+
+
+def test_an_algorithm_takes_leapfrog_steps_of_its_own():
+    kernel = LangevinSMC(model, algorithm=blackjax.hmc, num_integration_steps=3, step_size=0.3)
+    mcmc = run(kernel, jnp.asarray(Y), num_chains=1000)
+    assert abs(float(mcmc.get_extra_fields()["log_evidence"][0]) - EVIDENCE) < 0.2
 
 
 def test_goes_on_from_a_state():

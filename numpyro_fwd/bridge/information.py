@@ -79,7 +79,7 @@ def broadcast_standardized(
     num_vector_dims = int(isinstance(d, VECTORS))
     return [
         jnp.broadcast_to(root, shape + root.shape[root.ndim - num_vector_dims :])
-        for root in standardized(d, at, u)
+        for root in map(jnp.asarray, standardized(d, at, u))
     ]
 
 

@@ -273,7 +273,10 @@ def check_rows(
     rows = {name: jnp.arange(number) for name, number in numbers.items()}
     try:
         found = jax.eval_shape(shapes, rows)
-    except (jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError) as error:
+    except (
+        jax.errors.TracerArrayConversionError,
+        jax.errors.TracerIntegerConversionError,
+    ) as error:
         raise ValueError(
             f"model indexes an array of NumPy with the rows of the plates {sorted(plates)}, which "
             "are traced: pass the array as an argument of the model, or write jnp.asarray(x)[rows]."

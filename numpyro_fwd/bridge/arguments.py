@@ -85,7 +85,8 @@ def key_of(leaf: Any) -> Hashable:
         if leaf.ndim or leaf.dtype.hasobject:
             raise Unkeyed
         return type(leaf), leaf.dtype, leaf.item()
-    if type(leaf).__hash__ is object.__hash__ and not callable(leaf):
+    by_identity = getattr(type(leaf), "__hash__", None) is object.__hash__
+    if by_identity and not callable(leaf):
         raise Unkeyed
     return type(leaf), leaf
 

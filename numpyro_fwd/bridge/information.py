@@ -16,8 +16,7 @@ moves against it: :math:`(\mu - u) / \sigma` stands for :math:`\mu / \sigma`. A 
 a latent gets the information that z carries about it, as in the funnel. Other priors give the
 curvature of their log density in u, expected under the prior, with their parameters held fixed
 (:mod:`numpyro_fwd.bridge.prior_curvature`). The curvature at one place would not do: that of a half
-normal, :math:`2 e^{2u} / \sigma^2`, vanishes in the tail, where a proposal would then have no scale,
-while its expectation is 2 everywhere.
+normal, :math:`2 e^{2u} / \sigma^2`, vanishes in the tail, where a proposal would have no scale, while its expectation is 2 everywhere.
 """
 
 from collections.abc import Callable
@@ -44,17 +43,18 @@ __all__ = [
     "supported_distributions",
 ]
 StandardizedParameters = list[Array]
-Distribution = dist.Distribution
 EULER_GAMMA = 0.5772156649015329
 
 
-def of_observed_site(d: Distribution, at: Distribution, value: Array) -> StandardizedParameters:
+def of_observed_site(
+    d: dist.Distribution, at: dist.Distribution, value: Array
+) -> StandardizedParameters:
     """Standardized parameters of an observed site, for each element of its log density."""
     shape = jnp.broadcast_shapes(d.batch_shape, jnp.shape(value)[: jnp.ndim(value) - d.event_dim])
     return broadcast_standardized(d, at, jnp.zeros(()), shape)
 
 
-def of_latent_site(d: Distribution, at: Distribution, u: Array) -> StandardizedParameters:
+def of_latent_site(d: dist.Distribution, at: dist.Distribution, u: Array) -> StandardizedParameters:
     """Standardized parameters of a latent site with the unconstrained value `u`; see the module."""
     base = unwrapped(d)
     if isinstance(base, MOVED_BY_PARAMETERS):
@@ -66,7 +66,7 @@ def of_latent_site(d: Distribution, at: Distribution, u: Array) -> StandardizedP
 
 
 def broadcast_standardized(
-    d: Distribution, at: Distribution, u: Array, shape: tuple[int, ...]
+    d: dist.Distribution, at: dist.Distribution, u: Array, shape: tuple[int, ...]
 ) -> StandardizedParameters:
     """Standardized parameters of `d` for a batch of `shape`, vectors behind it."""
     if isinstance(d, Independent):
@@ -101,12 +101,12 @@ def masked(
 
 
 @singledispatch
-def standardized(d: Distribution, at: Distribution, u: Array) -> StandardizedParameters:
+def standardized(d: dist.Distribution, at: dist.Distribution, u: Array) -> StandardizedParameters:
     """Functions of the parameters of `d` (minus `u`, for a location) with Jacobian F^{1/2}."""
     raise NotImplementedError(type(d).__name__)
 
 
-def unwrapped(d: Distribution) -> Distribution:
+def unwrapped(d: dist.Distribution) -> dist.Distribution:
     """`d` without the wrappers of plates, masks and ``to_event``."""
     while isinstance(d, (ExpandedDistribution, Independent, MaskedDistribution)):
         d = d.base_dist
@@ -373,7 +373,7 @@ def gauss_newton(model: Callable, model_args: tuple, model_kwargs: dict | None) 
     return information
 
 
-def of_site(name: str, kind: str, site: dict, at: Distribution, z: dict) -> Array:
+def of_site(name: str, kind: str, site: dict, at: dist.Distribution, z: dict) -> Array:
     """Standardized parameters of a site as a flat array; raises if it has none."""
     try:
         if kind == "observed":

@@ -295,10 +295,11 @@ class RowsError(ValueError):
     """A site does not follow the rows of its plates."""
 
     def __init__(self, site: str, numbers: dict[str, int], found: str):
+        found = found.rstrip(".")
         super().__init__(
             f"{site} does not follow the rows of the subsample plates: index every array of all "
             "rows with the rows of its plate, as in `with numpyro.plate(...) as rows: "
-            f"numpyro.sample(..., x[rows] ..., obs=y[rows])`. With {numbers} rows: {found.rstrip('.')}."
+            f"numpyro.sample(..., x[rows] ..., obs=y[rows])`. With {numbers} rows: {found}."
         )
 
 

@@ -155,7 +155,7 @@ def test_priors_have_their_expected_curvature_everywhere(name, place, x64):
     ids=["Gumbel", "TruncatedNormal", "Kumaraswamy", "Dirichlet", "GaussianRandomWalk"],
 )
 def test_other_priors_have_it_from_draws(prior, expected, error):
-    shape = np.shape(expected)[:1] or prior.event_shape and (1,)
+    shape = np.shape(expected)[:1] or (prior.event_shape and (1,))
     found = gauss_newton(lambda: numpyro.sample("x", prior), (), {})({"x": jnp.full(shape, 0.7)})
     if prior.event_dim == 0 and "Truncated" in type(prior).__name__:
         # the unconstrained value moves the normal by a quarter of the interval

@@ -16,7 +16,8 @@ moves against it: :math:`(\mu - u) / \sigma` stands for :math:`\mu / \sigma`. A 
 a latent gets the information that z carries about it, as in the funnel. Other priors give the
 curvature of their log density in u, expected under the prior, with their parameters held fixed
 (:mod:`numpyro_fwd.bridge.prior_curvature`). The curvature at one place would not do: that of a half
-normal, :math:`2 e^{2u} / \sigma^2`, vanishes in the tail, where a proposal would have no scale, while its expectation is 2 everywhere.
+normal, :math:`2 e^{2u} / \sigma^2`, vanishes in the tail, and a proposal's scale with
+it; its expectation is 2 everywhere.
 """
 
 from collections.abc import Callable

@@ -47,7 +47,7 @@ class Opaque:
     """Not an array."""
 
 
-@pytest.mark.filterwarnings("ignore:ndim requires ndarray or scalar:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*requires ndarray or scalar:DeprecationWarning")
 @pytest.mark.parametrize(
     ("y", "parts"),
     [

@@ -1,13 +1,20 @@
-"""The arguments of a model: the arrays among them become arguments of a compiled program."""
+"""The arguments of a model: the arrays among them become arguments of a compiled program.
 
-from collections.abc import Callable
+An argument that a model may need as it is stays what it is: whole numbers and truth values, which
+may be shapes and branches, even in arrays without axes; strings, objects and tables; arrays that
+are not of numbers, or that know more than their numbers, as masked arrays do.
+"""
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["SplitArguments", "run_with", "split_arguments"]
+__all__ = ["SplitArguments", "is_data", "naming_arguments", "run_with", "split_arguments"]
 
 ARRAY = object()  # stands for an array among the arguments of a model
 
@@ -28,32 +35,127 @@ class SplitArguments(NamedTuple):
     key: Any
 
 
+class Unkeyed(Exception):
+    """An argument has no description that changes when its value does."""
+
+
+def is_data(leaf: Any) -> bool:
+    """Whether an argument of a model is an array that a compiled program may take as its own."""
+    if isinstance(leaf, jax.core.Tracer):
+        return True
+    if type(leaf) is not np.ndarray and not isinstance(leaf, jax.Array):
+        return False
+    if jnp.issubdtype(leaf.dtype, np.inexact) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return True
+    return leaf.ndim > 0 and (jnp.issubdtype(leaf.dtype, np.integer) or leaf.dtype == bool)
+
+
 def split_arguments(model_args: tuple, model_kwargs: dict | None) -> SplitArguments:
     """Arguments of a model taken apart, so that a program can take the arrays as its own."""
     leaves, treedef = jax.tree.flatten((model_args, model_kwargs))
-    arrays = [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, jax.Array))]
+    arrays = [leaf for leaf in leaves if is_data(leaf)]
     # a place for each leaf: the array's, or the leaf itself
-    others = tuple(ARRAY if isinstance(leaf, (np.ndarray, jax.Array)) else leaf for leaf in leaves)
+    others = [ARRAY if is_data(leaf) else leaf for leaf in leaves]
 
     def join(arrays):
         rest = iter(arrays)
         filled = [next(rest) if other is ARRAY else other for other in others]
         return jax.tree.unflatten(treedef, filled)
 
-    key = (treedef, others)
     try:
+        key = (treedef, tuple(key_of(other) for other in others))
         hash(key)
-    except TypeError:
+    except (TypeError, Unkeyed):
         return SplitArguments(arrays, join, None)
     return SplitArguments(arrays, join, key)
+
+
+def key_of(leaf: Any) -> Hashable:
+    """The type and value of an argument that is no array: 1, 1.0 and True are three.
+
+    Raises
+    ------
+    Unkeyed
+        For an object that is hashed by its identity, which may change and keep its hash. Functions
+        may not.
+    """
+    if leaf is ARRAY:
+        return ARRAY
+    if isinstance(leaf, (np.ndarray, jax.Array)):
+        if leaf.ndim or leaf.dtype.hasobject:
+            raise Unkeyed
+        return type(leaf), leaf.dtype, leaf.item()
+    by_identity = getattr(type(leaf), "__hash__", None) is object.__hash__
+    if by_identity and not callable(leaf):
+        raise Unkeyed
+    return type(leaf), leaf
 
 
 def run_with(split: SplitArguments, program: Any, *arguments: Any) -> Any:
     """What a compiled program returns whose first argument are the arrays of a model.
 
-    A model that needs concrete values (a boolean mask, say) is compiled with them as constants.
+    A model that needs concrete values (a boolean mask, a shape, a method of NumPy's arrays) is
+    compiled with them as constants.
     """
     try:
         return program(split.arrays, *arguments)
-    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
+    except (TypeError, AttributeError, jax.errors.JAXIndexError):
         return jax.jit(partial(program.__wrapped__, split.arrays))(*arguments)
+
+
+@contextlib.contextmanager
+def naming_arguments(model_args: tuple, model_kwargs: dict | None) -> Iterator[None]:
+    """Name the arguments that are not numbers in the errors of jax that say that something is not.
+
+    Raises
+    ------
+    TypeError
+        In place of such an error.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        found = not_numbers(model_args, model_kwargs)
+        if not found or not any(words in str(error) for words in NOT_NUMBERS):
+            raise
+        raise TypeError(
+            f"the model computes with an argument that is not an array of numbers: {found}. Give "
+            "the numbers in it as an array, or let the model use it before it computes. jax said: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+
+
+# what jax says of values that are not numbers
+NOT_NUMBERS = (
+    "abstract array",
+    "JAX array type",
+    "masked arrays",
+    "numpy.ndarray conversion",
+    "unsupported operand",
+)
+
+
+def not_numbers(model_args: tuple, model_kwargs: dict | None) -> str:
+    """Names of the arguments that are not numbers, and what they are; "" if all are."""
+    named = [(f"argument {i}", value) for i, value in enumerate(model_args)]
+    named += [(f"argument '{name}'", value) for name, value in (model_kwargs or {}).items()]
+    found = [f"{name} is a list" for name, value in named if isinstance(value, list)]
+    found += [
+        f"{name}{jax.tree_util.keystr(path)} {description}"
+        for name, value in named
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value)
+        if (description := describe_other(leaf))
+    ]
+    return ", ".join(found)
+
+
+def describe_other(leaf: Any) -> str:
+    """What a leaf is that jax does not take for an array; "" if it does."""
+    if isinstance(leaf, np.ndarray):
+        is_number = jnp.issubdtype(leaf.dtype, np.number) or leaf.dtype == bool
+        if is_number and not isinstance(leaf, np.ma.MaskedArray):
+            return ""
+        return f"is a {type(leaf).__name__} of dtype {leaf.dtype} and shape {leaf.shape}"
+    if isinstance(leaf, (jax.Array, bool, int, float, complex, np.number, np.bool_)):
+        return ""
+    return f"is a {type(leaf).__name__}"

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from numpyro_fwd.bridge.numpyro_private import jacobian_name
+from numpyro_fwd.bridge.numpyro_private import is_jacobian_of
 from numpyro_fwd.bridge.plates import subsample_plates
 from numpyro_fwd.bridge.traces import is_latent, sites_at
 
@@ -79,10 +79,9 @@ def kinds_of(sites: dict[str, dict], z: dict) -> dict[str, SiteKind]:
 
     A latent, the Jacobian of a latent's constraint, or observed, which ``numpyro.factor`` is too.
     """
-    jacobians = {jacobian_name(name) for name in z}
 
     def kind_of(name: str) -> SiteKind:
-        if name in jacobians:
+        if any(is_jacobian_of(name, latent) for latent in z):
             return "jacobian"
         return "latent" if is_latent(sites[name]) else "observed"
 

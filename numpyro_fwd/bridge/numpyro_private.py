@@ -15,8 +15,8 @@ __all__ = [
     "Messenger",
     "constrain_fn",
     "identity",
+    "is_jacobian_of",
     "is_prng_key",
-    "jacobian_name",
     "mask_of",
     "not_jax_tracer",
     "unconstrain_fn",
@@ -41,9 +41,14 @@ except ImportError as error:
     ) from error
 
 
-def jacobian_name(latent: str) -> str:
-    """Name of the site in which `unconstrain_params` puts the Jacobian of a constrained latent."""
-    return f"_{latent}_log_det"
+def is_jacobian_of(site: str, latent: str) -> bool:
+    """Whether `unconstrain_params` puts the Jacobian of a constrained latent in this site.
+
+    Its name passes through the ``handlers.scope`` around the latent, whose own name has: the latent
+    "a/x" has the site "a/_a/x_log_det".
+    """
+    name = f"_{latent}_log_det"
+    return site.endswith(name) and latent.startswith(site.removesuffix(name))
 
 
 def mask_of(distribution: Any) -> Any:

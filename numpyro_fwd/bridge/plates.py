@@ -19,6 +19,7 @@ from jax.experimental import checkify
 from numpyro.infer import init_to_sample
 
 from blackjax_ext.rows.shuffles import distinct
+from numpyro_fwd.bridge.arguments import is_data
 from numpyro_fwd.bridge.numpyro_private import Messenger, not_jax_tracer, validate_model
 from numpyro_fwd.bridge.traces import first_sites
 
@@ -55,8 +56,8 @@ class FullView:
 
 
 def as_array(leaf: Any) -> Any:
-    """`leaf`, an array of jax if it is one of numpy."""
-    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+    """`leaf`, an array of jax if it is one of numpy with numbers for each row."""
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) and is_data(leaf) else leaf
 
 
 class every_row(Messenger):
@@ -224,6 +225,7 @@ def check_model(
                 f"site '{name}' is a discrete latent, which minibatch kernels cannot enumerate: "
                 "marginalize it in the model."
             )
+    check_rows(model, model_args, model_kwargs, plates)
     check_indices(model, model_args, model_kwargs, plates)
 
 
@@ -250,6 +252,84 @@ def check_site(name: str, site: dict, plate: str) -> None:
             "the data of all rows, index them with the rows of the plate, and give each row one "
             "value."
         ) from error
+
+
+def check_rows(
+    model: Callable, model_args: tuple, model_kwargs: dict | None, plates: dict[str, Plate]
+) -> None:
+    """Raise ValueError unless each site has one value for each of the rows that it is given.
+
+    The rows are traced, and of another number than all of them.
+    """
+    numbers = {name: 3 if plate.size == 2 else 2 for name, plate in plates.items()}
+    frames: dict[str, tuple] = {}
+
+    def shapes(rows):
+        given = given_rows(model, rows)
+        sites = first_sites(jax.random.key(0), given, model_args, model_kwargs, init_to_sample)
+        frames.update(frames_of(sites, plates))
+        return {name: log_prob_of_rows(name, sites[name], numbers) for name in frames}
+
+    rows = {name: jnp.arange(number) for name, number in numbers.items()}
+    try:
+        found = jax.eval_shape(shapes, rows)
+    except (
+        jax.errors.TracerArrayConversionError,
+        jax.errors.TracerIntegerConversionError,
+    ) as error:
+        raise ValueError(
+            f"model indexes an array of NumPy with the rows of the plates {sorted(plates)}, which "
+            "are traced: pass the array as an argument of the model, or write jnp.asarray(x)[rows]."
+        ) from error
+    except (TypeError, ValueError, IndexError) as error:
+        if isinstance(error, RowsError):
+            raise
+        raise RowsError(failing_site(error), numbers, str(error).splitlines()[0]) from error
+    for name, around in frames.items():
+        shape = found[name].shape
+        if any(shape[frame.dim] != numbers[frame.name] for frame in around):
+            raise RowsError(f"site '{name}'", numbers, f"log densities of shape {shape}")
+
+
+class RowsError(ValueError):
+    """A site does not follow the rows of its plates."""
+
+    def __init__(self, site: str, numbers: dict[str, int], found: str):
+        found = found.rstrip(".")
+        super().__init__(
+            f"{site} does not follow the rows of the subsample plates: index every array of all "
+            "rows with the rows of its plate, as in `with numpyro.plate(...) as rows: "
+            f"numpyro.sample(..., x[rows] ..., obs=y[rows])`. With {numbers} rows: {found}."
+        )
+
+
+def frames_of(sites: dict, plates: dict[str, Plate]) -> dict[str, tuple]:
+    """Frames of the subsample plates around each site with a log density that lies in one."""
+    frames = {
+        name: tuple(frame for frame in site["cond_indep_stack"] if frame.name in plates)
+        for name, site in sites.items()
+        if site["type"] == "sample"
+    }
+    return {name: around for name, around in frames.items() if around}
+
+
+def log_prob_of_rows(name: str, site: dict, numbers: dict[str, int]) -> Array:
+    """Log densities of a site; RowsError if its values do not fit its distribution."""
+    try:
+        return site["fn"].log_prob(site["value"])
+    except (TypeError, ValueError) as error:
+        raise RowsError(f"site '{name}'", numbers, str(error).splitlines()[0]) from error
+
+
+def failing_site(error: BaseException) -> str:
+    """The site at which NumPyro raised `error`, or the model if it was at none."""
+    found, traceback = "model", error.__traceback__
+    while traceback is not None:
+        message = traceback.tb_frame.f_locals.get("msg")
+        if isinstance(message, dict) and message.get("type") == "sample":
+            found = f"site '{message['name']}'"
+        traceback = traceback.tb_next
+    return found
 
 
 def check_indices(

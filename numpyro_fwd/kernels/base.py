@@ -29,7 +29,7 @@ from blackjax_ext.warmup.run import (
     states_at,
 )
 from blackjax_ext.warmup.windows import AdaptState
-from numpyro_fwd.bridge.arguments import split_arguments
+from numpyro_fwd.bridge.arguments import naming_arguments, split_arguments
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
 from numpyro_fwd.bridge.views import View, check_start, view_model, view_potential
 from numpyro_fwd.kernels.options import full_signature
@@ -219,15 +219,16 @@ class BlackJAXKernel(MCMCKernel):
                 differentiation=self._differentiation,
             )
         else:
-            self._view, z = view_model(
-                key_model,
-                cast(Callable, self._model),
-                model_args,
-                model_kwargs,
-                init_strategy=self._init_strategy,
-                init_params=init_params,
-                differentiation=self._differentiation,
-            )
+            with naming_arguments(model_args, model_kwargs):
+                self._view, z = view_model(
+                    key_model,
+                    cast(Callable, self._model),
+                    model_args,
+                    model_kwargs,
+                    init_strategy=self._init_strategy,
+                    init_params=init_params,
+                    differentiation=self._differentiation,
+                )
         self._sample_fn = self.sample
         check_start(z)
         is_single = is_prng_key(rng_key)

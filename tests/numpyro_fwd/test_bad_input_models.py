@@ -1,0 +1,331 @@
+"""Arguments of models and models that a kernel or a metric cannot take: errors that say what is."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import MCMC
+
+from numpyro_fwd import AMAGOLD, MALA, SMMALA
+from numpyro_fwd.bridge.arguments import split_arguments
+from numpyro_fwd.bridge.information import gauss_newton
+from numpyro_fwd.bridge.plates import FullView, check_model
+
+NUM_ROWS, BATCH = 12, 5
+X = np.random.default_rng(0).normal(size=(NUM_ROWS, 2))
+Y = X.sum(axis=1)
+DATES = np.arange("2020-01-01", "2020-01-13", dtype="datetime64[D]")
+
+
+def run(kernel, *args, **kwargs):
+    mcmc = MCMC(kernel, num_warmup=3, num_samples=3, progress_bar=False)
+    mcmc.run(jax.random.key(0), *args, **kwargs)
+    return mcmc.get_samples()
+
+
+def raises(error, *parts):
+    """Raises `error` with a message that holds every one of `parts`, in this order."""
+    return pytest.raises(error, match="(?s)" + ".*".join(re.escape(part) for part in parts))
+
+
+# --- arguments that are not arrays of numbers -----------------------------------------------------
+
+
+def mean():
+    return numpyro.sample("mean", dist.Normal(0, 1))
+
+
+def observed(y):
+    numpyro.sample("y", dist.Normal(mean(), 1.0), obs=y)
+
+
+class Opaque:
+    """Not an array."""
+
+
+@pytest.mark.filterwarnings("ignore:.*requires ndarray or scalar:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("y", "parts"),
+    [
+        (Y.astype(object), ("argument 0", "ndarray of dtype object and shape (12,)")),
+        (Y.astype(str), ("argument 0", "dtype <U")),
+        (Y.astype(bytes), ("argument 0", "dtype |S")),
+        (DATES, ("argument 0", "datetime64[D]")),
+        (np.ma.masked_array(Y, Y > 0), ("argument 0", "MaskedArray", "filled")),
+        ("many", ("argument 0 is a str",)),
+        ([1.0, 2.0], ("argument 0 is a list",)),
+        (Opaque(), ("argument 0 is a Opaque",)),
+    ],
+    ids=["object", "str", "bytes", "dates", "masked", "string", "list", "opaque"],
+)
+def test_what_is_observed_must_be_numbers(y, parts):
+    with raises(TypeError, "not an array of numbers", *parts):
+        run(MALA(observed), y)
+
+
+def test_the_keyword_and_the_place_inside_are_named():
+    def model(data=None):
+        observed(data["y"])
+
+    with raises(TypeError, "argument 'data'['y'] is a ndarray of dtype object"):
+        run(MALA(model), data={"x": X, "y": Y.astype(object)})
+
+
+def test_a_column_of_a_table():
+    pandas = pytest.importorskip("pandas")
+
+    def model(table):
+        numpyro.sample("y", dist.Normal(mean(), 1.0), obs=table["y"])
+
+    with raises(TypeError, "argument 0 is a DataFrame"):
+        run(MALA(model), pandas.DataFrame({"y": Y}))
+
+
+def test_errors_about_something_else_stay_what_they_are():
+    def model(name):
+        raise ValueError(f"no data of the name {name}")
+
+    with raises(ValueError, "no data of the name many"):
+        run(MALA(model), "many")
+
+
+# --- arguments that are not arrays of numbers, and may be used ------------------------------------
+
+
+def by_shape(shape):
+    numpyro.sample("x", dist.Normal(0, 1).expand(tuple(np.atleast_1d(shape))))
+    numpyro.factor("zero", jnp.zeros(shape).sum())
+
+
+def by_name(kind):
+    numpyro.sample("x", {"narrow": dist.Normal(0, 0.1), "wide": dist.Normal(0, 9.0)}[str(kind)])
+
+
+def by_group(names):
+    group = jnp.asarray([{"a": 0, "b": 1}[name] for name in names])
+    x = numpyro.sample("x", dist.Normal(0, 1).expand([2]))
+    numpyro.sample("y", dist.Normal(x[group], 1.0), obs=Y[: len(names)])
+
+
+def by_day(dates):
+    days = (dates - dates[0]) / np.timedelta64(1, "D")
+    numpyro.sample("y", dist.Normal(numpyro.sample("x", dist.Normal(0, 1)) * days, 1.0), obs=Y)
+
+
+def by_mask(y):
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(x, 1.0).mask(~np.asarray(y.mask)), obs=y.filled(0.0))
+
+
+def by_flag(is_wide):
+    numpyro.sample("x", dist.Normal(0, 9.0 if is_wide else 0.1))
+
+
+@pytest.mark.parametrize(
+    ("model", "argument"),
+    [
+        (by_shape, np.array(3)),
+        (by_shape, jnp.array(3)),
+        (by_shape, np.int64(3)),
+        (by_shape, np.array([2, 2])),
+        (by_name, "wide"),
+        (by_name, np.array("narrow")),
+        (by_group, np.array(list("abba"))),
+        (by_group, np.array(list("abba"), object)),
+        (by_day, DATES),
+        (by_mask, np.ma.masked_array(Y, Y > 0)),
+        (by_flag, np.array(True)),
+        (by_flag, np.True_),
+    ],
+)
+def test_what_a_model_may_use_before_it_computes(model, argument):
+    assert np.isfinite(run(MALA(model), argument)["x"]).all()
+
+
+def test_a_table():
+    pandas = pytest.importorskip("pandas")
+
+    def model(table):
+        x = numpyro.sample("x", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(x * table["x"].to_numpy(), 1.0), obs=table["y"].to_numpy())
+
+    assert np.isfinite(run(MALA(model), pandas.DataFrame({"x": X[:, 0], "y": Y}))["x"]).all()
+
+
+def test_whole_numbers_without_axes_are_no_arrays():
+    split = split_arguments((np.array(3), jnp.array(True), np.array(3.0), np.array([3])), {})
+    assert [np.shape(array) for array in split.arrays] == [(), (1,)]
+    assert split.join(split.arrays)[0][0].shape == ()
+
+
+def test_keys_tell_types_and_values_apart():
+    arguments = [1, 1.0, True, np.array(1), np.array(2), np.int32(1), "1", None, jnp.tanh]
+    keys = [split_arguments((argument,), {}).key for argument in arguments]
+    assert None not in keys and len(set(keys)) == len(keys)
+    assert split_arguments((np.array(1),), {}).key == keys[3]
+
+
+@pytest.mark.parametrize("argument", [Opaque(), np.array(["a"]), np.array(None), {1}])
+def test_what_may_change_unseen_has_no_key(argument):
+    assert split_arguments((argument,), {}).key is None
+
+
+# --- subsample plates -----------------------------------------------------------------------------
+
+
+def slope():
+    return numpyro.sample("slope", dist.Normal(0, 1).expand([2]).to_event(1))
+
+
+def rows_of(size=NUM_ROWS, batch=BATCH):
+    return numpyro.plate("rows", size, subsample_size=batch)
+
+
+def whole_observed(x, y):
+    b = slope()
+    with rows_of() as rows:
+        numpyro.sample("y", dist.Normal(x[rows] @ b, 1.0), obs=y)
+
+
+def whole_observed_and_a_scalar(x, y):
+    b = slope()
+    with rows_of() as _:
+        numpyro.sample("y", dist.Normal(b[0], 1.0), obs=y)
+
+
+def whole_observed_in_batches_of_one(x, y):
+    b = slope()
+    with rows_of(batch=1) as rows:
+        numpyro.sample("y", dist.Normal(x[rows] @ b, 1.0), obs=y)
+
+
+def whole_covariates(x, y):
+    b = slope()
+    with rows_of() as rows:
+        numpyro.sample("y", dist.Normal(x @ b, 1.0), obs=y[rows])
+
+
+def whole_factor(x, y):
+    b = slope()
+    with rows_of() as _:
+        numpyro.factor("y", dist.Normal(x @ b, 1.0).log_prob(y))
+
+
+def whole_columns(x, y):
+    b = slope()
+    with numpyro.plate("columns", 2, dim=-1), rows_of() as rows:
+        del rows
+        numpyro.sample("y", dist.Normal(b, 1.0), obs=x)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        whole_observed,
+        whole_observed_and_a_scalar,
+        whole_observed_in_batches_of_one,
+        whole_covariates,
+        whole_factor,
+        whole_columns,
+    ],
+)
+def test_arrays_that_do_not_follow_the_rows(model):
+    with raises(ValueError, "site 'y' does not follow the rows", "obs=y[rows]", "{'rows': 2}"):
+        check_model(FullView(model), (X, Y), {})
+
+
+def test_a_plate_of_two_rows():
+    def model(y):
+        with rows_of(2, 1):
+            numpyro.sample("y", dist.Normal(mean(), 1.0), obs=y)
+
+    def outside(y):
+        location = mean()
+        with rows_of(2, 1):
+            numpyro.sample("y", dist.Normal(location, 1.0), obs=y)
+
+    with raises(ValueError, "latent site 'mean'"):
+        check_model(FullView(model), (Y[:2],), {})
+    with raises(ValueError, "site 'y' does not follow the rows", "{'rows': 3}"):
+        check_model(FullView(outside), (Y[:2],), {})
+
+
+def test_an_array_of_numpy_indexed_by_rows():
+    def model():
+        b = slope()
+        with rows_of() as rows:
+            numpyro.sample("y", dist.Normal(jnp.asarray(X)[rows] @ b, 1.0), obs=Y[rows])
+
+    with raises(ValueError, "array of NumPy", "['rows']", "jnp.asarray(x)[rows]"):
+        run(AMAGOLD(model))
+
+
+def test_sizes_may_be_whole_numbers_without_axes():
+    def model(y, size, batch):
+        location = mean()
+        with rows_of(size, batch) as rows:
+            numpyro.sample("y", dist.Normal(location, 1.0), obs=y[rows])
+
+    draws = run(AMAGOLD(model), Y, np.array(NUM_ROWS), np.array(BATCH))
+    assert np.isfinite(draws["mean"]).all()
+
+
+# --- the Gauss-Newton metric ----------------------------------------------------------------------
+
+
+def at_zero(model, *names):
+    return gauss_newton(model, (), {})({name: jnp.zeros(()) for name in names})
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        lambda x: dist.ZeroInflatedPoisson(0.3, jnp.exp(x)),
+        lambda x: dist.Uniform(0.0, jnp.exp(x) + 9),
+        lambda x: dist.Gumbel(x, 1.0),
+        lambda x: dist.TruncatedNormal(x, 1.0, low=0.0),
+        lambda x: dist.Gompertz(jnp.exp(x)),
+        lambda x: dist.BetaBinomial(jnp.exp(x), 1.0, 3),
+        lambda x: dist.Dirichlet(jnp.exp(x) * jnp.ones(2)),
+        lambda x: dist.Geometric(logits=x),
+    ],
+)
+def test_likelihoods_without_a_fisher_information(likelihood):
+    def model():
+        d = likelihood(numpyro.sample("x", dist.Normal(0, 1)))
+        numpyro.sample("y", d, obs=jnp.ones(d.event_shape) / max(sum(d.event_shape), 1))
+
+    name = type(likelihood(jnp.zeros(()))).__name__
+    with raises(ValueError, f"site 'y' ({name}) has no Fisher", "VonMises", "metric_fn"):
+        at_zero(model, "x")
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        lambda model: model,
+        lambda model: numpyro.handlers.scale(model, scale=2.0),
+        lambda model: numpyro.handlers.mask(model, mask=jnp.array(True)),
+    ],
+)
+def test_factors_that_depend_on_latents(handler):
+    @handler
+    def model():
+        numpyro.factor("penalty", -jnp.sum(numpyro.sample("x", dist.Normal(0, 1)) ** 2))
+
+    with raises(ValueError, "factor 'penalty' depends on the latents", "metric_fn"):
+        run(SMMALA(model, metric="gauss_newton"))
+
+
+def test_discrete_latents():
+    def model():
+        x = numpyro.sample("x", dist.Normal(0, 1))
+        k = numpyro.sample("k", dist.Bernoulli(0.3), infer={"enumerate": "parallel"})
+        numpyro.sample("y", dist.Normal(x + k, 1.0), obs=0.3)
+
+    with raises(ValueError, "site 'k' (BernoulliProbs) is a discrete latent", "gauss_newton"):
+        at_zero(model, "x")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import blackjax
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -29,12 +30,15 @@ class StepInfo(NamedTuple):
         Integration steps, 1 but for Hamiltonian algorithms.
     num_rows
         Rows that the acceptance test read, 0 for algorithms that do not say.
+    has_moved
+        Whether the position changed.
     """
 
     acceptance_rate: Array
     is_divergent: Array
     num_steps: Array
     num_rows: Array
+    has_moved: Array
 
 
 class Algorithm(NamedTuple):
@@ -155,7 +159,14 @@ class BoundAlgorithm(NamedTuple):
             getattr(info, "is_divergent", ~jnp.isfinite(rate)),
             jnp.asarray(getattr(info, "num_integration_steps", 1)),
             jnp.asarray(getattr(info, "num_rows", 0)),
+            differ(state.position, new_state.position),
         )
+
+
+def differ(position: Any, other: Any) -> Array:
+    """Whether two positions differ anywhere."""
+    pairs = zip(jax.tree.leaves(position), jax.tree.leaves(other), strict=True)
+    return jnp.array([jnp.any(a != b) for a, b in pairs]).any()
 
 
 def names(function: Callable) -> list[str]:

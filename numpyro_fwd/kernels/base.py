@@ -168,7 +168,6 @@ class BlackJAXKernel(MCMCKernel):
 
     def _reset(self) -> None:
         self._view: View | None = None
-        self._num_warmup = 0
         self._sample_fn: Callable | None = None  # MCMC initializes again while this is None
         self._programs: dict[Any, Callable] = {}
 
@@ -209,7 +208,6 @@ class BlackJAXKernel(MCMCKernel):
         model_kwargs: dict | None,
     ) -> KernelState:
         """First state: one chain for a key, vectorized chains for a batch of keys."""
-        self._num_warmup = num_warmup
         rng_key, key_model = split_each(rng_key, 2)
         if self._potential_fn is not None:
             self._view, z = view_potential(
@@ -241,11 +239,11 @@ class BlackJAXKernel(MCMCKernel):
             self._programs,
         )
         shared = self._strategy.prepare(run, z)
-        inner, adapt_state, rng_key = self._begin(run, rng_key, z, shared)
+        inner, adapt_state, rng_key = self._begin(run, num_warmup, rng_key, z, shared)
         return make_state(inner, adapt_state, rng_key, is_single, shared)
 
     def _begin(
-        self, run: Run, rng_key: Array, z: Any, shared: Any
+        self, run: Run, num_warmup: int, rng_key: Array, z: Any, shared: Any
     ) -> tuple[Any, AdaptState, Array]:
         """Start C chains from keys (C,) and positions with a leading axis C."""
         unravel = ravel_one(z)
@@ -254,7 +252,7 @@ class BlackJAXKernel(MCMCKernel):
         if start.metric is not None and self._inverse_mass_matrix is None:
             found = start.metric
             metric = found.dense(start.x[0]) if self._dense_mass else found.diagonal()
-        plan = self._plan(start.x.shape[1])
+        plan = self._plan(start.x.shape[1], num_warmup)
         guess = min(self._step_size, plan.longest_step) if start.is_whitened else self._step_size
 
         def begin(arrays, keys, x, metric, shared):
@@ -270,13 +268,15 @@ class BlackJAXKernel(MCMCKernel):
         inner, step_size = run(begin, start.keys, start.x, metric, shared)
         if hasattr(inner, "metric"):
             check_metric(inner.metric)
-        adapt_state = windows.init(step_size, metric, start.x, adapt_metric=self._adapt_mass_matrix)
+        adapt_state = windows.init(
+            step_size, metric, start.x, adapt_metric=plan.adapt_metric, num_steps=num_warmup
+        )
         return inner, adapt_state, start.keys.state
 
-    def _plan(self, size: int) -> Plan:
-        """What the warm-up adapts in `size` dimensions."""
+    def _plan(self, size: int, num_warmup: int = 0) -> Plan:
+        """What the warm-up adapts in `size` dimensions; the states know how long it is."""
         return Plan(
-            self._num_warmup,
+            num_warmup,
             self._goal(size),
             self._adapt_step_size,
             self._adapt_mass_matrix,
@@ -288,9 +288,11 @@ class BlackJAXKernel(MCMCKernel):
         del model_args, model_kwargs
         return {}
 
-    def step_parameters(self, rng_key: Array, i: Array, inner: Any) -> dict[str, Any]:
+    def step_parameters(
+        self, rng_key: Array, i: Array, inner: Any, num_warmup: Array
+    ) -> dict[str, Any]:
         """Parameters of step `i` that chains share; `inner` is the state of the first of them."""
-        del rng_key, i, inner
+        del rng_key, i, inner, num_warmup
         return {}
 
     def _target_of(self, model_args: tuple, model_kwargs: dict | None, shared: Any) -> Stepper:
@@ -312,22 +314,24 @@ class BlackJAXKernel(MCMCKernel):
             key, first = key_shared[0], state.inner
             if not is_single:
                 key, first = key[0], jax.tree.map(lambda x: x[0], first)
-            supplied = self.step_parameters(key, i, first)
+            supplied = self.step_parameters(key, i, first, state.num_warmup)
 
         def move(rng_key, inner, step_size):
             return target.step(rng_key, inner, step_size, adapt_state.metric, **supplied)
 
         move = move if is_single else jax.vmap(move)
         inner, info = move(key_move, state.inner, adapt_state.step_size)
-        if self._num_warmup and (self._adapt_step_size or self._adapt_mass_matrix):
+        schedule = adapt_state.schedule
+        if schedule is not None and (self._adapt_step_size or self._adapt_mass_matrix):
             # one predicate for all chains: a batched one would run the update for ever
             inner, adapt_state = jax.lax.cond(
-                i < self._num_warmup,
+                i < schedule.num_steps,
                 partial(self._adapt, target, i, is_single),
                 lambda key, info, inner, adapt_state: (inner, adapt_state),
                 *(key_renew, info, inner, adapt_state),
             )
-        count = jnp.where(state.i < self._num_warmup, state.i, state.i - self._num_warmup) + 1
+        num_warmup = state.num_warmup
+        count = jnp.where(state.i < num_warmup, state.i, state.i - num_warmup) + 1
         mean = state.mean_accept_prob
         mean = mean + (info.acceptance_rate - mean) / count
         return KernelState(

@@ -52,6 +52,12 @@ class KernelState(NamedTuple):
         return self.inner.position
 
     @property
+    def num_warmup(self) -> Array:
+        """Steps of the warm-up, in which alone anything adapts."""
+        schedule = self.adapt_state.schedule
+        return jnp.zeros((), int) if schedule is None else schedule.num_steps
+
+    @property
     def potential_energy(self) -> Array:
         """Minus the log density at the position."""
         return -self.inner.logdensity

@@ -26,7 +26,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.checks import check_count, check_particles, check_positive
 from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.metrics import Factor, InverseMassMatrix, check_metric, factorize
-from blackjax_ext.warmup import newton_path, windows
+from blackjax_ext.warmup import newton_path, report, windows
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
 from blackjax_ext.warmup.windows import AdaptState
 
@@ -43,6 +43,12 @@ __all__ = [
     "states_at",
     "warmup",
 ]
+
+
+ADVICE = (
+    "Reparametrize the target, give a higher target_acceptance_rate, which makes steps shorter, or "
+    "use blackjax.nuts."
+)
 
 
 class Plan(NamedTuple):
@@ -215,6 +221,7 @@ def warmup(
     check_metric(getattr(states, "metric", metric))
     adapt_state = windows.init(first, metric, x, adapt_metric=True, num_steps=num_steps)
     (states, adapt_state), info = run(key_run, states, adapt_state)
+    report.warn(ADVICE, jnp.array(True), report.judge(adapt_state))
     found = {
         "step_size": adapt_state.step_size[0],
         "inverse_mass_matrix": called.preconditioner(adapt_state.metric),
@@ -288,7 +295,11 @@ def first_step_size(
 
     def search(key, state):
         def kernel_with(step_size):
-            return lambda key, state: bound.step(key, state, step_size, metric)
+            def step(key, state):
+                state, info = bound.step(key, state, step_size, metric)
+                return state, info.rated(is_adapting=True)
+
+            return step
 
         return find_reasonable_step_size(
             key, kernel_with, state, guess, plan.target_acceptance_rate

@@ -19,8 +19,10 @@ jump, :math:`n_e = n (1 - \rho) / (1 + \rho)` per coordinate.
 *Step size.* Dual averaging (Hoffman and Gelman 2014) of the acceptance probability, averaged over
 vectorized chains, restarted at each new metric. One chain that accepts nothing hides in a mean: of
 four chains, three at 0.75 and one at 0 have the mean 0.56. So a running mean is kept of each chain,
-and while one of them is below a quarter of the target, those alone are what the step size follows.
-Where chains agree, that is the mean of all.
+and while one of them is below a quarter of the target, steps get shorter whatever the others do.
+They do so slowly: to follow that chain alone shortens them tenfold before it moves, and the others
+then stand still (centred eight schools: R-hat 3.1 instead of 1.4). Where chains agree, the mean is
+what it was.
 
 *Frozen chains.* A chain that moved in fewer than 2 % of the steps of a window is put back where
 another one is, when the window ends.
@@ -58,6 +60,7 @@ FRACTIONS = (0.05, 0.15, 0.4, 0.85)
 MIN_WARMUP = 20  # below, the step size alone is adapted
 MEMORY = 25  # steps over which a chain's acceptance is averaged
 LEAST_SHARE = 0.25  # of the target, below which a chain's acceptance is not averaged with others
+PULL = 0.25  # share of the target by which a chain that is left behind shortens steps
 LEAST_MOVES = 0.02  # share of the steps of a window in which a chain that is not frozen moves
 MIN_WINDOW = 40  # steps, below which too few moves may be chance
 
@@ -164,7 +167,9 @@ def init(
         metric,
         averaging,
         moments,
-        Motion(jnp.ones(x.shape[0], step_size.dtype), jnp.zeros((), int), jnp.zeros(x.shape[0], int)),
+        Motion(
+            jnp.ones(x.shape[0], step_size.dtype), jnp.zeros((), int), jnp.zeros(x.shape[0], int)
+        ),
         schedule if num_steps else None,
     )
 
@@ -198,11 +203,12 @@ def watch(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptS
 def pull(state: AdaptState, acceptance_rate: Array, target: float) -> Array:
     """The acceptance probability that the step size answers to, of probabilities (C,).
 
-    Their mean; while some chains are left behind, the mean of those.
+    Their mean; while a chain is left behind by others, no more than three quarters of the target.
     """
+    mean = jnp.mean(acceptance_rate)
     is_behind = state.motion.rate < LEAST_SHARE * target
-    behind = jnp.sum(jnp.where(is_behind, acceptance_rate, 0.0)) / jnp.maximum(is_behind.sum(), 1)
-    return jnp.where(is_behind.any(), behind, jnp.mean(acceptance_rate))
+    is_hiding = is_behind.any() & ~is_behind.all()
+    return jnp.where(is_hiding, jnp.minimum(mean, target) - PULL * target, mean)
 
 
 def frozen(motion: Motion) -> Array:

@@ -290,4 +290,7 @@ class AMSMMALA(ScheduledKernel):
         """Whether step `i` is SMMALA's, and whether what it learns is kept."""
         del inner
         schedule = self._schedule or schedules.modulo(PERIOD)
-        return {"refresh": amsmmala.decide(rng_key, i, schedule), "follow": self._follows(i, num_warmup)}
+        return {
+            "refresh": amsmmala.decide(rng_key, i, schedule),
+            "follow": self._follows(i, num_warmup),
+        }

@@ -3,6 +3,7 @@
 import warnings
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -73,13 +74,13 @@ def warn(advice: str, is_end: Array, health: Health) -> None:
     """Warn of frozen chains and of steps that have collapsed, where `is_end` says so."""
     if not np.all(is_end):
         return
-    for message in messages(Health(*map(np.asarray, health))):
+    for message in messages(jax.tree.map(np.asarray, health)):
         warnings.warn(f"{message} {advice}", stacklevel=2)
 
 
 def messages(health: Health) -> list[str]:
     """What is wrong, in sentences."""
-    found = [frozen_message(health, c) for c in np.flatnonzero(health.is_frozen)]
+    found = [frozen_message(health, int(c)) for c in np.flatnonzero(health.is_frozen)]
     is_long = health.num_steps >= windows.MIN_WINDOW
     if not found and is_long and health.jump < SHORT and health.num_effective < FEW:
         found.append(

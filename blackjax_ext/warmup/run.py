@@ -205,10 +205,11 @@ def warmup(
             used = adapt_state.step_size
             move = partial(bound.step, step_size=used[0], metric=adapt_state.metric)
             states, info = jax.vmap(move)(keys, states)
+            info = info.rated(is_adapting=True)
             keys = jax.random.split(key_renew, x.shape[0])
             states, adapt_state = adapt(bound, plan, i, keys, info, states, adapt_state)
             return (states, adapt_state), WarmupInfo(
-                info.acceptance_rate, info.is_divergent, used[0]
+                jnp.asarray(info.acceptance_rate), info.is_divergent, used[0]
             )
 
         keys = jax.random.split(rng_key, num_steps)
@@ -341,11 +342,12 @@ def adapt_freely(
     schedule = adapt_state.schedule
     if schedule is None:
         return states, adapt_state
-    adapt_state = windows.watch(adapt_state, info.acceptance_rate, info.has_moved)
+    accepted = jnp.asarray(info.acceptance_rate)
+    adapt_state = windows.watch(adapt_state, accepted, info.has_moved)
     is_last = i == schedule.num_steps - 1
     if plan.adapt_step_size:
         target = plan.target_acceptance_rate
-        rate = windows.pull(adapt_state, info.acceptance_rate, target)
+        rate = windows.pull(adapt_state, accepted, target)
         rate = jnp.full_like(adapt_state.step_size, rate)
         adapt_state = windows.update_step(adapt_state, rate, target, is_last)
     x = ravel_each(states.position)

@@ -380,6 +380,7 @@ class BlackJAXKernel(MCMCKernel):
 
     def _warn(self, i: Array, adapt_state: AdaptState) -> None:
         """Warn of chains that do not move, in the last step of the warm-up."""
+        assert adapt_state.schedule is not None
         is_last = i == adapt_state.schedule.num_steps - 1
         jax.lax.cond(
             is_last,

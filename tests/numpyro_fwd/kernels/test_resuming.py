@@ -1,4 +1,4 @@
-"""What a state carries from run to run: its types, how long its warm-up was, whose data it knows."""
+"""What a state carries from run to run: types, the length of its warm-up, whose data it knows."""
 
 import warnings
 
@@ -43,8 +43,12 @@ KERNELS = {
 }
 
 
-def types(tree):
-    return jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype), leaf.aval.weak_type), tree)
+def types(state):
+    return [
+        (leaf.shape, leaf.dtype, leaf.weak_type)
+        for leaf in jax.tree.leaves(state)
+        if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    ]
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -54,9 +58,7 @@ def test_a_step_returns_the_types_it_is_given(name):
     kernel = getattr(numpyro_fwd, algorithm)(model, **options)
     state = kernel.init(jax.random.key(0), 60, None, data(), None)
     after = jax.jit(lambda state: kernel.sample(state, data(), None))(state)
-    assert types(state._replace(rng_key=0)) == types(after._replace(rng_key=0)) or (
-        jax.tree.leaves(types(state)) == jax.tree.leaves(types(after))
-    )
+    assert types(state) == types(after)
 
 
 # --- the warm-up ----------------------------------------------------------------------------------
@@ -76,8 +78,7 @@ def test_resuming_never_adapts():
     kept = first.last_state.adapt_state
     first.run(jax.random.key(2), extra_fields=("adapt_state.step_size",))
     assert int(first.last_state.num_warmup) == 60
-    for a, b in zip(jax.tree.leaves(kept), jax.tree.leaves(first.last_state.adapt_state)):
-        np.testing.assert_array_equal(a, b)
+    jax.tree.map(np.testing.assert_array_equal, kept, first.last_state.adapt_state)
 
 
 # --- data -----------------------------------------------------------------------------------------
@@ -125,13 +126,13 @@ def spike(z):
 
 def test_a_frozen_chain_is_named_once():
     kernel = numpyro_fwd.RandomWalk(potential_fn=spike, warm_start=False, step_size=2.0)
-    mcmc = mcmc_of(kernel, 45, num_chains=3)
+    mcmc = mcmc_of(kernel, 300, num_chains=1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        mcmc.run(jax.random.key(0), init_params=jnp.array([[0.0], [50.0], [1.0]]))
+        mcmc.run(jax.random.key(0), init_params=jnp.array([50.0]))
         jax.effects_barrier()
     found = [str(w.message) for w in caught if "is frozen" in str(w.message)]
-    assert len(found) == 1 and "chain 1 of 3" in found[0] and "LocScaleReparam" in found[0]
+    assert len(found) == 1 and "a chain" in found[0] and "LocScaleReparam" in found[0]
 
 
 def test_an_algorithm_without_a_rate_is_not_adapted():

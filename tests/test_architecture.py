@@ -37,7 +37,7 @@ BRIDGE_ROOMS = {
 LAYERS = {
     "metrics": [{"spectra"}, {"factor"}, {"structures"}, {"factors"}, {"metric_functions"}],
     "mcmc": [{"noise"}, {"langevin", "schedules"}, {"tangents"}, {"forward_gradient"}],
-    "warmup": [{"calling", "newton_path", "windows"}],
+    "warmup": [{"calling", "newton_path", "windows"}, {"report"}],
     "rows": [
         {"consecutive", "shuffles", "row_terms"},
         {"compensated_sums"},

@@ -1,10 +1,12 @@
 """Calling any BlackJAX algorithm by the names of its parameters."""
 
+import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import blackjax
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -17,24 +19,42 @@ SUPPLIED = {
     *("step_size", "inverse_mass_matrix", "position"),
 }
 
+NO_RATE = (
+    "algorithm reports no acceptance_rate that a step size could be adapted to, and its bias may "
+    "grow with the step size (blackjax.mclmc: blackjax.mclmc_find_L_and_step_size tunes it): give "
+    "a step_size of your own with adapt_step_size=False, or take an algorithm that accepts and "
+    "rejects, such as blackjax.hmc, blackjax.nuts or blackjax_ext.mala."
+)
+
 
 class StepInfo(NamedTuple):
     """What is reported of a transition, whatever the algorithm.
 
     acceptance_rate
-        Acceptance probability; 1 for an algorithm that has none.
+        Acceptance probability; None for an algorithm with a step size that has none.
     is_divergent
         Whether the proposal was rejected because something there was not finite.
     num_steps
         Integration steps, 1 but for Hamiltonian algorithms.
     num_rows
         Rows that the acceptance test read, 0 for algorithms that do not say.
+    has_moved
+        Whether the position changed.
     """
 
-    acceptance_rate: Array
+    acceptance_rate: Array | None
     is_divergent: Array
     num_steps: Array
     num_rows: Array
+    has_moved: Array
+
+    def rated(self, *, is_adapting: bool) -> "StepInfo":
+        """The same with an acceptance probability; TypeError if there is none to adapt to."""
+        if self.acceptance_rate is not None:
+            return self
+        if is_adapting:
+            raise TypeError(NO_RATE)
+        return self._replace(acceptance_rate=jnp.ones(self.is_divergent.shape))
 
 
 class Algorithm(NamedTuple):
@@ -51,8 +71,11 @@ class Algorithm(NamedTuple):
     api: Any
     parameters: dict[str, Any]
 
-    def check(self) -> None:
-        """Raise TypeError for an unknown or missing parameter, or for no algorithm at all."""
+    def check(self, others: Iterable[str] = ()) -> None:
+        """Raise TypeError for an unknown or missing parameter, or for no algorithm at all.
+
+        `others` are names that whoever calls takes besides.
+        """
         if not (hasattr(self.api, "init") and hasattr(self.api, "build_kernel")):
             raise TypeError(
                 "algorithm must have init and build_kernel, as blackjax.hmc or blackjax_ext.fmala "
@@ -64,6 +87,7 @@ class Algorithm(NamedTuple):
         if unknown := sorted(set(self.parameters) - known):
             raise TypeError(
                 f"unknown parameters {unknown}; the algorithm takes {sorted(known - SUPPLIED)}."
+                f"{nearest(unknown, known - SUPPLIED | set(others))}"
             )
         for taker in (self.api.init, kernel):
             missing = sorted(required(taker) - set(self.parameters) - SUPPLIED)
@@ -149,13 +173,30 @@ class BoundAlgorithm(NamedTuple):
             inverse_mass_matrix=algorithm.preconditioner(metric),
         )
         new_state, info = kernel(rng_key, state, self.logdensity_fn, **{**arguments, **supplied})
-        rate = jnp.asarray(getattr(info, "acceptance_rate", 1.0))
+        rate = jnp.nan_to_num(getattr(info, "acceptance_rate", 1.0))
+        is_fine = jnp.isfinite(getattr(info, "acceptance_rate", new_state.logdensity))
+        # one who takes no step size has nothing to adapt by a rate
+        is_rated = hasattr(info, "acceptance_rate") or "step_size" not in algorithm.takes()
         return new_state, StepInfo(
-            jnp.nan_to_num(rate),
-            getattr(info, "is_divergent", ~jnp.isfinite(rate)),
+            rate if is_rated else None,
+            getattr(info, "is_divergent", ~is_fine),
             jnp.asarray(getattr(info, "num_integration_steps", 1)),
             jnp.asarray(getattr(info, "num_rows", 0)),
+            differ(state.position, new_state.position),
         )
+
+
+def differ(position: Any, other: Any) -> Array:
+    """Whether two positions differ anywhere."""
+    pairs = zip(jax.tree.leaves(position), jax.tree.leaves(other), strict=True)
+    return jnp.array([jnp.any(a != b) for a, b in pairs]).any()
+
+
+def nearest(unknown: list[str], known: Iterable[str]) -> str:
+    """A sentence with the known names that the unknown ones resemble; empty if there are none."""
+    pairs = [(name, difflib.get_close_matches(name, sorted(known), 1)) for name in unknown]
+    found = [f"{close[0]} instead of {name}" for name, close in pairs if close]
+    return f" Did you mean {', '.join(found)}?" if found else ""
 
 
 def names(function: Callable) -> list[str]:

@@ -26,7 +26,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.checks import check_count, check_particles, check_positive
 from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.metrics import Factor, InverseMassMatrix, check_metric, factorize
-from blackjax_ext.warmup import newton_path, windows
+from blackjax_ext.warmup import newton_path, report, windows
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
 from blackjax_ext.warmup.windows import AdaptState
 
@@ -43,6 +43,12 @@ __all__ = [
     "states_at",
     "warmup",
 ]
+
+
+ADVICE = (
+    "Reparametrize the target, give a higher target_acceptance_rate, which makes steps shorter, or "
+    "use blackjax.nuts."
+)
 
 
 class Plan(NamedTuple):
@@ -199,10 +205,11 @@ def warmup(
             used = adapt_state.step_size
             move = partial(bound.step, step_size=used[0], metric=adapt_state.metric)
             states, info = jax.vmap(move)(keys, states)
+            info = info.rated(is_adapting=True)
             keys = jax.random.split(key_renew, x.shape[0])
             states, adapt_state = adapt(bound, plan, i, keys, info, states, adapt_state)
             return (states, adapt_state), WarmupInfo(
-                info.acceptance_rate, info.is_divergent, used[0]
+                jnp.asarray(info.acceptance_rate), info.is_divergent, used[0]
             )
 
         keys = jax.random.split(rng_key, num_steps)
@@ -213,8 +220,9 @@ def warmup(
         raise ValueError("positions must have a finite log density in every chain.")
     states, first, metric, x = start(key_start, x, metric)
     check_metric(getattr(states, "metric", metric))
-    adapt_state = windows.init(first, metric, x, adapt_metric=True)
+    adapt_state = windows.init(first, metric, x, adapt_metric=True, num_steps=num_steps)
     (states, adapt_state), info = run(key_run, states, adapt_state)
+    report.warn(ADVICE, jnp.array(True), report.judge(adapt_state))
     found = {
         "step_size": adapt_state.step_size[0],
         "inverse_mass_matrix": called.preconditioner(adapt_state.metric),
@@ -288,7 +296,11 @@ def first_step_size(
 
     def search(key, state):
         def kernel_with(step_size):
-            return lambda key, state: bound.step(key, state, step_size, metric)
+            def step(key, state):
+                state, info = bound.step(key, state, step_size, metric)
+                return state, info.rated(is_adapting=True)
+
+            return step
 
         return find_reasonable_step_size(
             key, kernel_with, state, guess, plan.target_acceptance_rate
@@ -327,23 +339,45 @@ def adapt_freely(
     adapt_state: AdaptState,
 ) -> tuple[Any, AdaptState]:
     """:func:`adapt` without a longest step."""
-    if plan.adapt_step_size:
-        rate = jnp.full_like(adapt_state.step_size, jnp.mean(info.acceptance_rate))
-        is_last = i == plan.num_steps - 1
-        adapt_state = windows.update_step(adapt_state, rate, plan.target_acceptance_rate, is_last)
-    ends = windows.ends(plan.num_steps)
-    if not plan.adapt_metric or not ends.size:
+    schedule = adapt_state.schedule
+    if schedule is None:
         return states, adapt_state
+    accepted = jnp.asarray(info.acceptance_rate)
+    adapt_state = windows.watch(adapt_state, accepted, info.has_moved)
+    is_last = i == schedule.num_steps - 1
+    if plan.adapt_step_size:
+        target = plan.target_acceptance_rate
+        rate = windows.pull(adapt_state, accepted, target)
+        rate = jnp.full_like(adapt_state.step_size, rate)
+        adapt_state = windows.update_step(adapt_state, rate, target, is_last)
+    x = ravel_each(states.position)
+    if plan.adapt_metric:
+        adapt_state = windows.update_moments(adapt_state, x)
+    is_end = jnp.isin(i, schedule.ends)
+    return jax.lax.cond(
+        is_end | is_last,
+        partial(end_window, bound, plan, is_last),
+        lambda keys, states, adapt_state: (states, adapt_state),
+        *(keys, states, adapt_state),
+    )
+
+
+def end_window(
+    bound: Stepper,
+    plan: Plan,
+    is_last: Array,
+    keys: Array,
+    states: Any,
+    adapt_state: AdaptState,
+) -> tuple[Any, AdaptState]:
+    """Put frozen chains back; unless the warm-up ends too, begin another window."""
+    states, adapt_state = windows.rescue(keys[0], states, adapt_state)
     x = ravel_each(states.position)
 
     def renew(states, adapt_state):
+        if not plan.adapt_metric:
+            return states, windows.start_counting(adapt_state)
         adapt_state = windows.update_metric(adapt_state, x)
         return states_at(bound, keys, states.position, adapt_state.metric), adapt_state
 
-    return jax.lax.cond(
-        jnp.isin(i, ends),
-        renew,
-        lambda states, adapt_state: (states, adapt_state),
-        states,
-        windows.update_moments(adapt_state, x),
-    )
+    return jax.lax.cond(is_last, lambda *both: both, renew, states, adapt_state)

@@ -17,11 +17,20 @@ the squared jumps: with lag-one autocorrelation :math:`\rho = 1 - J / (2 S)`, J 
 jump, :math:`n_e = n (1 - \rho) / (1 + \rho)` per coordinate.
 
 *Step size.* Dual averaging (Hoffman and Gelman 2014) of the acceptance probability, averaged over
-vectorized chains, restarted at each new metric.
+vectorized chains, restarted at each new metric. One chain that accepts nothing hides in a mean: of
+four chains, three at 0.75 and one at 0 have the mean 0.56. So a running mean is kept of each chain,
+and while one of them is below a quarter of the target, steps get shorter whatever the others do.
+They do so slowly: to follow that chain alone shortens them tenfold before it moves, and the others
+then stand still (centred eight schools: R-hat 3.1 instead of 1.4). Where chains agree, the mean is
+what it was.
+
+*Frozen chains.* A chain that moved in fewer than 2 % of the steps of a window is put back where
+another one is, when the window ends.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from blackjax.optimizers.dual_averaging import DualAveragingState, dual_averaging
@@ -32,16 +41,28 @@ from blackjax_ext.metrics import Factor
 __all__ = [
     "AdaptState",
     "Moments",
+    "Motion",
+    "Schedule",
     "cap",
     "ends",
+    "frozen",
     "init",
+    "pull",
+    "rescue",
+    "start_counting",
     "update_metric",
     "update_moments",
     "update_step",
+    "watch",
 ]
 
 FRACTIONS = (0.05, 0.15, 0.4, 0.85)
 MIN_WARMUP = 20  # below, the step size alone is adapted
+MEMORY = 25  # steps over which a chain's acceptance is averaged
+LEAST_SHARE = 0.25  # of the target, below which a chain's acceptance is not averaged with others
+PULL = 0.25  # share of the target by which a chain that is left behind shortens steps
+LEAST_MOVES = 0.02  # share of the steps of a window in which a chain that is not frozen moves
+MIN_WINDOW = 40  # steps, below which too few moves may be chance
 
 
 class Moments(NamedTuple):
@@ -64,6 +85,35 @@ class Moments(NamedTuple):
     jumps: Array
 
 
+class Motion(NamedTuple):
+    """How each of C chains moves, in the warm-up.
+
+    rate
+        Running mean of the acceptance probability, shape (C,).
+    num_steps
+        Steps of the current window.
+    num_moved
+        In how many of them each chain moved, shape (C,).
+    """
+
+    rate: Array
+    num_steps: Array
+    num_moved: Array
+
+
+class Schedule(NamedTuple):
+    """When the warm-up adapts; it travels with the chains, whatever kernel steps them.
+
+    num_steps
+        Steps of the warm-up.
+    ends
+        Iterations after which the metric is renewed.
+    """
+
+    num_steps: Array
+    ends: Array
+
+
 class AdaptState(NamedTuple):
     """What the warm-up adapts.
 
@@ -75,12 +125,18 @@ class AdaptState(NamedTuple):
         Dual averaging, one per chain.
     moments
         Moments of the current window, None if the metric is not adapted.
+    motion
+        How the chains move.
+    schedule
+        When all this is adapted; None for never.
     """
 
     step_size: Array
     metric: Factor
     averaging: DualAveragingState
     moments: Moments | None
+    motion: Motion
+    schedule: Schedule | None
 
     @property
     def inverse_mass_matrix(self) -> Array:
@@ -96,11 +152,25 @@ def ends(num_warmup: int) -> np.ndarray:
     return np.unique([round(fraction * num_warmup) for fraction in FRACTIONS]) - 1
 
 
-def init(step_size: Array, metric: Factor, x: Array, *, adapt_metric: bool) -> AdaptState:
-    """First state for chains at `x`, shape (C, D), with step sizes of any shape."""
+def init(
+    step_size: Array, metric: Factor, x: Array, *, adapt_metric: bool, num_steps: int
+) -> AdaptState:
+    """First state of a warm-up of `num_steps` steps for chains at `x`, shape (C, D).
+
+    Step sizes may have any shape.
+    """
     averaging = averaging_at(step_size)
+    moments = start_window(metric, x) if adapt_metric else None
+    schedule = Schedule(jnp.array(num_steps, int), jnp.array(ends(num_steps), int))
     return AdaptState(
-        step_size, metric, averaging, start_window(metric, x) if adapt_metric else None
+        step_size,
+        metric,
+        averaging,
+        moments,
+        Motion(
+            jnp.ones(x.shape[0], step_size.dtype), jnp.zeros((), int), jnp.zeros(x.shape[0], int)
+        ),
+        schedule if num_steps else None,
     )
 
 
@@ -119,6 +189,43 @@ def start_window(metric: Factor, x: Array) -> Moments:
     zeros = jnp.zeros(size, x.dtype)
     none = metric.products(jnp.zeros((1, size), x.dtype))
     return Moments(x.mean(axis=0), x, jnp.zeros((), x.dtype), zeros, none, zeros)
+
+
+def watch(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptState:
+    """Count a step of C chains, of which some moved."""
+    motion = state.motion
+    rate = motion.rate + (acceptance_rate.astype(motion.rate.dtype) - motion.rate) / MEMORY
+    return state._replace(
+        motion=Motion(rate, motion.num_steps + 1, motion.num_moved + has_moved.astype(int))
+    )
+
+
+def pull(state: AdaptState, acceptance_rate: Array, target: float) -> Array:
+    """The acceptance probability that the step size answers to, of probabilities (C,).
+
+    Their mean; while a chain is left behind by others, no more than three quarters of the target.
+    """
+    mean = jnp.mean(acceptance_rate)
+    is_behind = state.motion.rate < LEAST_SHARE * target
+    is_hiding = is_behind.any() & ~is_behind.all()
+    return jnp.where(is_hiding, jnp.minimum(mean, target) - PULL * target, mean)
+
+
+def frozen(motion: Motion) -> Array:
+    """Which chains moved in hardly any step of the window, if it is long enough to tell."""
+    few = motion.num_moved < LEAST_MOVES * motion.num_steps
+    return few & (motion.num_steps >= MIN_WINDOW)
+
+
+def rescue(rng_key: Array, states: Any, state: AdaptState) -> tuple[Any, AdaptState]:
+    """Put the frozen chains back where others are, drawn evenly; `states` lead with the chains."""
+    is_frozen = frozen(state.motion)
+    num_chains = is_frozen.size
+    weights = jnp.where(is_frozen, -jnp.inf, 0.0)
+    donors = jax.random.categorical(rng_key, weights, shape=(num_chains,))
+    source = jnp.where(is_frozen & ~is_frozen.all(), donors, jnp.arange(num_chains))
+    states = jax.tree.map(lambda leaf: leaf[source], states)
+    return states, state._replace(motion=state.motion._replace(rate=state.motion.rate[source]))
 
 
 def update_step(
@@ -159,7 +266,19 @@ def update_metric(state: AdaptState, x: Array) -> AdaptState:
     assert state.moments is not None
     metric = shrunk(state.metric, state.moments)
     step_size = representable(state.averaging.log_x_avg)
-    return AdaptState(step_size, metric, averaging_at(step_size), start_window(metric, x))
+    return start_counting(state)._replace(
+        step_size=step_size,
+        metric=metric,
+        averaging=averaging_at(step_size),
+        moments=start_window(metric, x),
+    )
+
+
+def start_counting(state: AdaptState) -> AdaptState:
+    """Begin to count the steps of a window."""
+    motion = state.motion
+    zeros = jax.tree.map(jnp.zeros_like, (motion.num_steps, motion.num_moved))
+    return state._replace(motion=Motion(motion.rate, *zeros))
 
 
 def representable(log_step: Array) -> Array:

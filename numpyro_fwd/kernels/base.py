@@ -1,6 +1,7 @@
 """Any BlackJAX algorithm as a NumPyro ``MCMCKernel``, with a warm-up for first-order kernels."""
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,13 +10,14 @@ from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from numpyro.infer import init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext.checks import check_positive
 from blackjax_ext.metrics import Factor, check_metric
-from blackjax_ext.warmup import windows
+from blackjax_ext.warmup import report, windows
 from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
 from blackjax_ext.warmup.newton_path import Differentiation
 from blackjax_ext.warmup.run import (
@@ -29,11 +31,17 @@ from blackjax_ext.warmup.run import (
     states_at,
 )
 from blackjax_ext.warmup.windows import AdaptState
-from numpyro_fwd.bridge.arguments import naming_arguments, split_arguments
+from numpyro_fwd.bridge.arguments import (
+    Fingerprint,
+    fingerprint,
+    is_other,
+    naming_arguments,
+    split_arguments,
+)
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
 from numpyro_fwd.bridge.views import View, check_start, view_model, view_potential
 from numpyro_fwd.kernels.options import full_signature
-from numpyro_fwd.kernels.state import KernelState, make_state, split_each
+from numpyro_fwd.kernels.state import KernelState, make_state, split_each, with_types_of
 from numpyro_fwd.kernels.strategy import Run, Source, Strategy, WholeDensity, ravel_one
 
 __all__ = ["BlackJAXKernel"]
@@ -52,7 +60,8 @@ class BlackJAXKernel(MCMCKernel):
         NumPyro model; exactly one of `model` and `potential_fn` must be given.
     algorithm
         BlackJAX algorithm with ``init`` and ``build_kernel``: ``blackjax.hmc``, ``blackjax.rmhmc``,
-        ``blackjax_ext.fmala``, ...
+        ``blackjax_ext.fmala``, ... One without an acceptance test has no rate to adapt to and needs
+        ``adapt_step_size=False``; ``blackjax.mclmc`` is one, and biased by its step size.
     potential_fn
         Minus the log density, a function of a pytree; `init_params` must then be given to
         ``MCMC.run``.
@@ -113,6 +122,11 @@ class BlackJAXKernel(MCMCKernel):
     has_step_parameters = False
     # fields of the algorithm's state that the warm-up made and that `refresh` leaves as they are
     kept_fields: tuple[str, ...] = ()
+    # what to try where chains do not move
+    advice = (
+        "Reparametrize the model (numpyro.infer.reparam.LocScaleReparam for a hierarchy), give a "
+        "higher target_accept_prob, which makes steps shorter, or use numpyro.infer.NUTS."
+    )
     # options whose defaults are this kernel's own
     option_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
@@ -146,6 +160,7 @@ class BlackJAXKernel(MCMCKernel):
         if target_accept_prob is not None:
             check_target("target_accept_prob", target_accept_prob)
         check_differentiation(differentiation)
+        check_metric_options(dense_mass, inverse_mass_matrix)
         self._model = model
         self._potential_fn = potential_fn
         self._step_size = step_size
@@ -159,7 +174,7 @@ class BlackJAXKernel(MCMCKernel):
         self._differentiation: Differentiation = differentiation
         self._strategy: Strategy = strategy or WholeDensity(differentiation)
         self._algorithm = Algorithm(algorithm, parameters)
-        self._algorithm.check()
+        self._algorithm.check(inspect.signature(type(self)).parameters)
         self._reset()
 
     def __init_subclass__(cls, **keywords: Any):
@@ -168,7 +183,6 @@ class BlackJAXKernel(MCMCKernel):
 
     def _reset(self) -> None:
         self._view: View | None = None
-        self._num_warmup = 0
         self._sample_fn: Callable | None = None  # MCMC initializes again while this is None
         self._programs: dict[Any, Callable] = {}
 
@@ -209,7 +223,6 @@ class BlackJAXKernel(MCMCKernel):
         model_kwargs: dict | None,
     ) -> KernelState:
         """First state: one chain for a key, vectorized chains for a batch of keys."""
-        self._num_warmup = num_warmup
         rng_key, key_model = split_each(rng_key, 2)
         if self._potential_fn is not None:
             self._view, z = view_potential(
@@ -242,16 +255,20 @@ class BlackJAXKernel(MCMCKernel):
             self._programs,
         )
         shared = self._strategy.prepare(run, z)
-        inner, adapt_state, rng_key = self._begin(run, rng_key, z, shared)
-        return make_state(inner, adapt_state, rng_key, is_single, shared)
+        inner, adapt_state, rng_key = self._begin(run, num_warmup, rng_key, z, shared)
+        made = None
+        if shared is not None:
+            with jax.ensure_compile_time_eval():  # keys and starts may be traced, arguments are not
+                made = fingerprint(model_args, model_kwargs)
+        return make_state(inner, adapt_state, rng_key, is_single, shared, made)
 
     def _begin(
-        self, run: Run, rng_key: Array, z: Any, shared: Any
+        self, run: Run, num_warmup: int, rng_key: Array, z: Any, shared: Any
     ) -> tuple[Any, AdaptState, Array]:
         """Start C chains from keys (C,) and positions with a leading axis C."""
         unravel = ravel_one(z)
         start = self._strategy.start(run, rng_key, z, shared)
-        plan = self._plan(start.x.shape[1])
+        plan = self._plan(start.x.shape[1], num_warmup)
         guess = min(self._step_size, plan.longest_step) if start.is_whitened else self._step_size
         given = None
         if self._inverse_mass_matrix is not None:  # values are checked where they are known
@@ -268,8 +285,9 @@ class BlackJAXKernel(MCMCKernel):
                 step_size = jnp.full(x.shape[:1], guess, dtype)
             else:
                 step_size = first_step_size(target, plan, keys.step_size, inner, metric, guess)
-            is_adapting = self._adapt_mass_matrix
-            return inner, windows.init(step_size, metric, x, adapt_metric=is_adapting)
+            return inner, windows.init(
+                step_size, metric, x, adapt_metric=plan.adapt_metric, num_steps=num_warmup
+            )
 
         inner, adapt_state = run(begin, start.keys, start.x, start.metric, given, shared)
         if hasattr(inner, "metric"):
@@ -282,10 +300,10 @@ class BlackJAXKernel(MCMCKernel):
             return first_metric(None, x, dense=self._dense_mass)
         return found.dense(x[0]) if self._dense_mass else found.diagonal()
 
-    def _plan(self, size: int) -> Plan:
-        """What the warm-up adapts in `size` dimensions."""
+    def _plan(self, size: int, num_warmup: int = 0) -> Plan:
+        """What the warm-up adapts in `size` dimensions; the states know how long it is."""
         return Plan(
-            self._num_warmup,
+            num_warmup,
             self._goal(size),
             self._adapt_step_size,
             self._adapt_mass_matrix,
@@ -297,9 +315,11 @@ class BlackJAXKernel(MCMCKernel):
         del model_args, model_kwargs
         return {}
 
-    def step_parameters(self, rng_key: Array, i: Array, inner: Any) -> dict[str, Any]:
+    def step_parameters(
+        self, rng_key: Array, i: Array, inner: Any, num_warmup: Array
+    ) -> dict[str, Any]:
         """Parameters of step `i` that chains share; `inner` is the state of the first of them."""
-        del rng_key, i, inner
+        del rng_key, i, inner, num_warmup
         return {}
 
     def _target_of(self, model_args: tuple, model_kwargs: dict | None, shared: Any) -> Stepper:
@@ -309,6 +329,8 @@ class BlackJAXKernel(MCMCKernel):
 
     def sample(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
+        if state.fingerprint is not None:
+            check_data(state.fingerprint, model_args, model_kwargs)
         target = self._target_of(model_args, model_kwargs, state.shared)
         is_single = jnp.ndim(state.i) == 0
         adapt_state = state.adapt_state
@@ -321,25 +343,28 @@ class BlackJAXKernel(MCMCKernel):
             key, first = key_shared[0], state.inner
             if not is_single:
                 key, first = key[0], jax.tree.map(lambda x: x[0], first)
-            supplied = self.step_parameters(key, i, first)
+            supplied = self.step_parameters(key, i, first, state.num_warmup)
 
         def move(rng_key, inner, step_size):
             return target.step(rng_key, inner, step_size, adapt_state.metric, **supplied)
 
         move = move if is_single else jax.vmap(move)
         inner, info = move(key_move, state.inner, adapt_state.step_size)
-        if self._num_warmup and (self._adapt_step_size or self._adapt_mass_matrix):
+        schedule = adapt_state.schedule
+        info = info.rated(is_adapting=self._adapt_step_size and schedule is not None)
+        if schedule is not None and (self._adapt_step_size or self._adapt_mass_matrix):
             # one predicate for all chains: a batched one would run the update for ever
             inner, adapt_state = jax.lax.cond(
-                i < self._num_warmup,
+                i < schedule.num_steps,
                 partial(self._adapt, target, i, is_single),
                 lambda key, info, inner, adapt_state: (inner, adapt_state),
                 *(key_renew, info, inner, adapt_state),
             )
-        count = jnp.where(state.i < self._num_warmup, state.i, state.i - self._num_warmup) + 1
+        num_warmup = state.num_warmup
+        count = jnp.where(state.i < num_warmup, state.i, state.i - num_warmup) + 1
         mean = state.mean_accept_prob
         mean = mean + (info.acceptance_rate - mean) / count
-        return KernelState(
+        new = KernelState(
             state.i + 1,
             inner,
             info.acceptance_rate,
@@ -349,17 +374,36 @@ class BlackJAXKernel(MCMCKernel):
             adapt_state,
             rng_key,
             state.shared,
+            state.fingerprint,
         )
+        return with_types_of(state, new)
 
     def _adapt(self, target: Stepper, i, is_single, rng_key, info: StepInfo, inner, adapt_state):
         """The warm-up's part of step `i`."""
         if is_single:
             rng_key, info, inner = jax.tree.map(lambda x: x[None], (rng_key, info, inner))
         size = ravel_each(inner.position).shape[1]
-        inner, adapt_state = adapt(target, self._plan(size), i, rng_key, info, inner, adapt_state)
+        old = inner, adapt_state
+        new = adapt(target, self._plan(size), i, rng_key, info, inner, adapt_state)
+        # the branches of a `cond` must agree in weak types too
+        inner, adapt_state = with_types_of(old, new)
+        self._warn(i, adapt_state)
         if is_single:
             inner = jax.tree.map(lambda x: x[0], inner)
         return inner, adapt_state
+
+    def _warn(self, i: Array, adapt_state: AdaptState) -> None:
+        """Warn of chains that do not move, in the last step of the warm-up."""
+        assert adapt_state.schedule is not None
+        is_last = i == adapt_state.schedule.num_steps - 1
+        jax.lax.cond(
+            is_last,
+            lambda is_last, state: jax.debug.callback(
+                partial(report.warn, self.advice), is_last, report.judge(state)
+            ),
+            lambda is_last, state: None,
+            *(is_last, adapt_state),
+        )
 
     def _kept(self, old: Any, new: Any) -> Any:
         """`new`, the state made anew where `old` is, with what must not depend on the position."""
@@ -388,3 +432,45 @@ class BlackJAXKernel(MCMCKernel):
     def __getstate__(self) -> dict:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
         return {**self.__dict__, "_sample_fn": None, "_programs": {}}
+
+
+OTHER_DATA = (
+    "the state that is resumed was made with other data: what its chains share (the mode, the "
+    "expansion) is not that of these arguments. Run the warm-up on them instead, "
+    "mcmc.post_warmup_state = None, or pass the arguments that the state was made with."
+)
+
+
+def check_metric_options(dense_mass: Any, inverse_mass_matrix: Any) -> None:
+    """Raise TypeError for NumPyro's blocks of sites, of which no metric is made here."""
+    if not isinstance(dense_mass, (bool, np.bool_)):
+        raise TypeError(
+            "dense_mass must be True (a full covariance) or False (variances); blocks of sites are "
+            f"for numpyro.infer.NUTS and HMC alone; got {dense_mass!r}."
+        )
+    if isinstance(inverse_mass_matrix, dict):
+        raise TypeError(
+            "inverse_mass_matrix must be None, of shape (D,) or of shape (D, D), in the order of "
+            "the unconstrained sites; blocks of sites are for numpyro.infer.NUTS and HMC alone; "
+            f"got a dict with the keys {list(inverse_mass_matrix)}."
+        )
+
+
+def check_data(made: Fingerprint, model_args: tuple, model_kwargs: dict | None) -> None:
+    """Raise ValueError if a state was made with other arguments; in a program, as JAX raises it."""
+    is_wrong = is_other(made, model_args, model_kwargs)
+    if not isinstance(is_wrong, jax.core.Tracer):
+        raise_other_data(is_wrong)
+        return
+    jax.lax.cond(
+        is_wrong,
+        lambda is_wrong: jax.debug.callback(raise_other_data, is_wrong),
+        lambda is_wrong: None,
+        is_wrong,
+    )
+
+
+def raise_other_data(is_wrong: Array) -> None:
+    """Raise ValueError if it is."""
+    if np.any(is_wrong):
+        raise ValueError(OTHER_DATA)

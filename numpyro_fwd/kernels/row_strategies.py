@@ -46,9 +46,14 @@ __all__ = ["AnchoredRows", "CountedState", "PlainRows", "SubsampledRows"]
 
 NUM_EPOCHS = 3  # as in section 6.3 of the paper
 MAX_DIMENSION = newton_path.MAX_DIMENSION["reverse"]
+OTHERS = (
+    "L2MC(model), which is exact and reads all rows; AMAGOLD(model, control_variate=None), which "
+    "is exact too and accepts less; or numpyro.infer.NUTS on the model without subsample_size"
+)
 NO_ANCHOR = (
-    "control_variate={!r} needs the mode of the full data, and Newton's path from the start found "
-    "none: give init_params near one, or control_variate=None, which is exact too and accepts less."
+    "control_variate={!r} needs the mode of the full data, and Newton's path found none from the "
+    "start, that of init_params if they are given. What works without: "
+    f"{OTHERS}."
 )
 NAMES = {1: "first_order", 2: "second_order"}
 
@@ -345,7 +350,8 @@ def check_dimension(z: Any) -> None:
     if size > MAX_DIMENSION:
         raise ValueError(
             f"control_variate must be None beyond {MAX_DIMENSION} dimensions, "
-            f"where no Hessian is taken to find the mode; the model has {size}."
+            f"where no Hessian is taken to find the mode; the model has {size}. What works there: "
+            f"{OTHERS}."
         )
 
 

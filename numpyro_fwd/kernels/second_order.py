@@ -179,8 +179,8 @@ class ScheduledKernel(MetricKernel):
         self._follow = follow
         super().__init__(model, algorithm, metric_fn, metric, **options)
 
-    def _follows(self, i: Array) -> Array:
-        return jnp.asarray(self._follow) | (i < self._num_warmup)
+    def _follows(self, i: Array, num_warmup: Array) -> Array:
+        return jnp.asarray(self._follow) | (i < num_warmup)
 
 
 class ALSMMALA(ScheduledKernel):
@@ -230,13 +230,14 @@ class ALSMMALA(ScheduledKernel):
             model, blackjax_ext.alsmmala, metric_fn, metric, schedule, follow, **options
         )
 
-    def step_parameters(self, rng_key: Array, i: Array, inner: Any) -> dict[str, Any]:
+    def step_parameters(
+        self, rng_key: Array, i: Array, inner: Any, num_warmup: Array
+    ) -> dict[str, Any]:
         """Whether step `i` is SMMALA's, and whether what it learns is kept."""
-        schedule = self._schedule or schedules.exponential(
-            DECAY, LATE_PROBABILITY, max(self._num_warmup, 1)
-        )
+        decay = schedules.exponential(DECAY, LATE_PROBABILITY, 1)
+        schedule = self._schedule or (lambda i: decay(i / jnp.maximum(num_warmup, 1)))
         refresh = alsmmala.decide(rng_key, i, inner.is_current, schedule, self._run_length)
-        follow = self._follows(i)
+        follow = self._follows(i, num_warmup)
         return {"refresh": refresh, "is_current": inner.is_current, "follow": follow}
 
 
@@ -283,8 +284,13 @@ class AMSMMALA(ScheduledKernel):
             model, blackjax_ext.amsmmala, metric_fn, metric, schedule, follow, **options
         )
 
-    def step_parameters(self, rng_key: Array, i: Array, inner: Any) -> dict[str, Any]:
+    def step_parameters(
+        self, rng_key: Array, i: Array, inner: Any, num_warmup: Array
+    ) -> dict[str, Any]:
         """Whether step `i` is SMMALA's, and whether what it learns is kept."""
         del inner
         schedule = self._schedule or schedules.modulo(PERIOD)
-        return {"refresh": amsmmala.decide(rng_key, i, schedule), "follow": self._follows(i)}
+        return {
+            "refresh": amsmmala.decide(rng_key, i, schedule),
+            "follow": self._follows(i, num_warmup),
+        }

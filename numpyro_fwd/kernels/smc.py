@@ -71,6 +71,7 @@ class LangevinSMCKernelState(NamedTuple):
     step_size: Array
     diverging: Array
     rng_key: Array
+    num_warmup: Array
 
     @property
     def z(self) -> Any:
@@ -186,7 +187,6 @@ class LangevinSMC(MCMCKernel):
         self._tempering_ess = tempering_ess
         self._num_moves = num_moves
         self._ess_threshold = ess_threshold
-        self._num_warmup = 0
         self._sample_fn: Callable | None = None
 
     @property
@@ -226,7 +226,6 @@ class LangevinSMC(MCMCKernel):
             )
         if init_params is not None:
             raise ValueError("init_params must be None: LangevinSMC starts from prior draws.")
-        self._num_warmup = num_warmup
         model_kwargs = model_kwargs or {}
         num = rng_key.shape[0]
         rng_key, key_sites, key_prior = jax.random.split(rng_key[0], 3)
@@ -252,6 +251,7 @@ class LangevinSMC(MCMCKernel):
             step_size=zeros + self._step_size,
             diverging=jnp.zeros(num, bool),
             rng_key=rng_key,
+            num_warmup=jnp.array(num_warmup, int),
         )
 
     def sample(
@@ -278,7 +278,7 @@ class LangevinSMC(MCMCKernel):
         log_evidence = jnp.where(is_final, state.inner.log_evidence, inner.log_evidence)
         inner = inner._replace(log_evidence=log_evidence)
         change = jnp.clip(info.acceptance_rate - TARGETS[self._is_adjusted], -MAX_CHANGE)
-        is_adapting = self._adapt_step_size & (state.i < self._num_warmup)
+        is_adapting = self._adapt_step_size & (state.i < state.num_warmup)
         step_size = jnp.where(is_adapting, step_size * jnp.exp(change), step_size)
         like = jnp.zeros_like(state.temperature)
         least_ess = jnp.minimum(state.least_ess, info.least_ess)
@@ -294,12 +294,13 @@ class LangevinSMC(MCMCKernel):
             step_size=like + step_size,
             diverging=info.is_divergent | lost,
             rng_key=rng_key,
+            num_warmup=state.num_warmup,
         )
 
     def _next_temperature(self, state: LangevinSMCKernelState) -> Array:
         """Chosen by the effective sample size, and high enough to reach 1 in the warm-up."""
         inner = state.inner
-        left = jnp.maximum(self._num_warmup - state.i, 1)
+        left = jnp.maximum(state.num_warmup - state.i, 1)
         # equal ratios for what is left: equal differences would begin with a leap
         least = jnp.where(inner.temperature > 0, inner.temperature ** (1.0 - 1.0 / left), 0.0)
         is_last = left == 1
@@ -311,7 +312,7 @@ class LangevinSMC(MCMCKernel):
             jnp.where(is_last, 1.0, 0.0),
         )
         # the floor binds only in the second half: early temperatures are small for a reason
-        is_late = 2 * state.i >= self._num_warmup
+        is_late = 2 * state.i >= state.num_warmup
         return jnp.where(is_late, jnp.maximum(found, jnp.minimum(least, 1.0)), found)
 
     def __getstate__(self) -> dict:

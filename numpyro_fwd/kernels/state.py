@@ -4,12 +4,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from blackjax_ext.warmup.windows import AdaptState
+from numpyro_fwd.bridge.arguments import Fingerprint
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
 
-__all__ = ["KernelState", "make_state", "split_each"]
+__all__ = ["KernelState", "make_state", "split_each", "with_types_of"]
 
 
 class KernelState(NamedTuple):
@@ -34,6 +36,8 @@ class KernelState(NamedTuple):
     shared
         What was found before the first step and never changes, without an axis of chains; None for
         most kernels.
+    fingerprint
+        Checksum of the data that it was found with; None if nothing was.
     """
 
     i: Array
@@ -45,11 +49,18 @@ class KernelState(NamedTuple):
     adapt_state: AdaptState
     rng_key: Array
     shared: Any = None
+    fingerprint: Fingerprint | None = None
 
     @property
     def z(self) -> Any:
         """Unconstrained position."""
         return self.inner.position
+
+    @property
+    def num_warmup(self) -> Array:
+        """Steps of the warm-up, in which alone anything adapts."""
+        schedule = self.adapt_state.schedule
+        return jnp.zeros((), int) if schedule is None else schedule.num_steps
 
     @property
     def potential_energy(self) -> Array:
@@ -66,7 +77,12 @@ def split_each(rng_key: Array, num: int) -> tuple[Array, ...]:
 
 
 def make_state(
-    inner, adapt_state: AdaptState, rng_key: Array, is_single: bool, shared: Any = None
+    inner,
+    adapt_state: AdaptState,
+    rng_key: Array,
+    is_single: bool,
+    shared: Any = None,
+    fingerprint: Fingerprint | None = None,
 ) -> KernelState:
     """State before the first step; for a single chain, without the axis of chains.
 
@@ -81,7 +97,7 @@ def make_state(
         adapt_state = adapt_state._replace(step_size=step_size, averaging=averaging)
         rng_key, shape = rng_key[0], ()
     zeros = jnp.zeros(shape, adapt_state.step_size.dtype)
-    return KernelState(
+    state = KernelState(
         jnp.zeros(shape, int),
         inner,
         zeros,
@@ -91,4 +107,21 @@ def make_state(
         adapt_state,
         rng_key,
         shared,
+        fingerprint,
     )
+    return with_types_of(state, state)
+
+
+def with_types_of(old: Any, new: Any) -> Any:
+    """`new` with the dtypes of `old`, none of them weak.
+
+    A step that returns the types that it was given is compiled once.
+    """
+
+    def cast(old, new):
+        dtype = jnp.result_type(old)
+        if jnp.issubdtype(dtype, jax.dtypes.extended):
+            return new
+        return jax.lax.convert_element_type(new, np.dtype(dtype))
+
+    return jax.tree.map(cast, old, new)

@@ -1,0 +1,104 @@
+"""What the end of a warm-up tells of its chains, and the words to warn with."""
+
+import warnings
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from blackjax_ext.warmup import windows
+from blackjax_ext.warmup.windows import AdaptState
+
+__all__ = ["Health", "judge", "warn"]
+
+SHORT = 0.01  # of a standard deviation, below which a move is short
+FEW = 5.0  # effective draws of a window, below which its chains tell nothing
+
+
+class Health(NamedTuple):
+    """How chains moved in the last window of a warm-up.
+
+    is_frozen
+        Whether each moved in fewer than 2 % of the steps, shape (C,).
+    share_moved, rate
+        Share of the steps in which each moved, and its acceptance probability of late, (C,).
+    num_steps
+        Steps of the window.
+    jump
+        Root of the mean square of a move, per whitened coordinate; NaN if it is not known.
+    num_effective
+        Effective draws of each chain in the window.
+    step_size
+        The step size that is kept.
+    """
+
+    is_frozen: Array
+    share_moved: Array
+    rate: Array
+    num_steps: Array
+    jump: Array
+    num_effective: Array
+    step_size: Array
+
+
+def judge(state: AdaptState) -> Health:
+    """How the chains moved in the window that `state` has seen."""
+    motion = state.motion
+    jump, num_effective = progress(state)
+    return Health(
+        windows.frozen(motion),
+        motion.num_moved / jnp.maximum(motion.num_steps, 1),
+        motion.rate,
+        motion.num_steps,
+        jump,
+        num_effective,
+        jnp.ravel(state.step_size)[0],
+    )
+
+
+def progress(state: AdaptState) -> tuple[Array, Array]:
+    """Whitened length of a move per coordinate, and effective draws of a chain in the window."""
+    moments, motion = state.moments, state.motion
+    if moments is None:
+        return jnp.full((), jnp.nan), jnp.full((), jnp.nan)
+    n = moments.num_draws
+    covariance = state.metric.covariance(moments.second / n, moments.first / n)
+    variance, square = state.metric.variances(covariance).mean(), moments.jumps.mean() / n
+    weight = windows.shrinkage(variance, square, motion.num_steps.astype(square.dtype), 1.0)
+    return jnp.sqrt(square), weight / jnp.maximum(1.0 - weight, 1e-6)
+
+
+def warn(advice: str, is_end: Array, health: Health) -> None:
+    """Warn of frozen chains and of steps that have collapsed, where `is_end` says so."""
+    if not np.all(is_end):
+        return
+    for message in messages(jax.tree.map(np.asarray, health)):
+        warnings.warn(f"{message} {advice}", stacklevel=2)
+
+
+def messages(health: Health) -> list[str]:
+    """What is wrong, in sentences."""
+    found = [frozen_message(health, int(c)) for c in np.flatnonzero(health.is_frozen)]
+    is_long = health.num_steps >= windows.MIN_WINDOW
+    if not found and is_long and health.jump < SHORT and health.num_effective < FEW:
+        found.append(
+            f"steps have collapsed: in the last {health.num_steps} steps of the warm-up a step "
+            f"moved a coordinate by {health.jump:.1e} of its scale (step size "
+            f"{health.step_size:.1e}), which is worth {health.num_effective:.1f} independent draws."
+        )
+    return found
+
+
+def frozen_message(health: Health, c: int) -> str:
+    """That chain `c` is frozen."""
+    num_chains = health.is_frozen.size
+    name = f"chain {c} of {num_chains} (counted from 0)" if num_chains > 1 else "a chain"
+    is_rescued = not health.is_frozen.all()
+    then = "It was put back where another chain is, and may stick again. " if is_rescued else ""
+    return (
+        f"{name} is frozen: it moved in {100 * health.share_moved[c]:.1f} % of the last "
+        f"{health.num_steps} steps of the warm-up, with acceptance probability "
+        f"{health.rate[c]:.2f}. {then}Its draws are not to be trusted."
+    )

@@ -1,0 +1,124 @@
+"""Chains that freeze: what the step size answers to, how they are put back, what is said."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import blackjax_ext
+from blackjax_ext.metrics import Diagonal
+from blackjax_ext.warmup import report, windows
+from blackjax_ext.warmup.run import warmup
+
+TARGET = 0.574
+
+
+def watched(rates, num_steps=100, moved=None):
+    """The state after so many steps of chains with these acceptance probabilities."""
+    rates = jnp.asarray(rates, float)
+    x = jnp.zeros((rates.size, 2))
+    state = windows.init(jnp.ones(()), Diagonal(jnp.ones(2)), x, adapt_metric=True, num_steps=500)
+    moved = rates > 0.01 if moved is None else jnp.asarray(moved)
+
+    def step(i, state):
+        return windows.update_moments(windows.watch(state, rates, moved), x + 1e-5 * i)
+
+    return jax.jit(lambda state: jax.lax.fori_loop(0, num_steps, step, state))(state)
+
+
+def test_one_chain_cannot_hide_in_the_mean():
+    rates = jnp.array([0.0, 0.75, 0.75, 0.75])
+    assert windows.pull(watched(rates), rates, TARGET) < 0.8 * TARGET
+
+
+@pytest.mark.parametrize("rates", [[0.5, 0.6, 0.55, 0.65], [0.9, 0.2], [1.0], [0.0], [0.01, 0.02]])
+def test_where_chains_agree_the_step_size_answers_to_the_mean(rates):
+    """Or where steps are too long for all: then there is nothing to hide."""
+    rates = jnp.array(rates)
+    found = windows.pull(watched(rates), rates, TARGET)
+    assert found == rates.mean()
+
+
+def test_a_chain_is_behind_only_after_many_steps():
+    rates = jnp.array([0.0, 0.75])
+    assert windows.pull(watched(rates, 20), rates, TARGET) == rates.mean()
+
+
+def test_frozen_chains_are_put_back_where_others_are():
+    state = watched([0.0, 0.75, 0.001, 0.5])
+    states = {"position": jnp.arange(8.0).reshape(4, 2), "logdensity": jnp.arange(4.0)}
+    moved, after = windows.rescue(jax.random.key(0), states, state)
+    source = np.asarray(moved["logdensity"], int)
+    assert set(source[[0, 2]]) <= {1, 3} and (source[[1, 3]] == [1, 3]).all()
+    np.testing.assert_array_equal(moved["position"], states["position"][source])
+    assert (after.motion.rate > 0.3).all()
+
+
+@pytest.mark.parametrize("rates", [[0.0, 0.0], [0.5, 0.6]])
+def test_nobody_is_put_back_where_all_or_none_are_frozen(rates):
+    states = jnp.arange(2.0)
+    np.testing.assert_array_equal(
+        windows.rescue(jax.random.key(0), states, watched(rates))[0], states
+    )
+
+
+def test_a_short_window_freezes_nobody():
+    assert not windows.frozen(watched([0.0, 0.5], 30).motion).any()
+
+
+def said(state):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        report.warn("Advice.", jnp.array(True), report.judge(state))
+    return [str(warning.message) for warning in caught]
+
+
+def test_the_report_names_a_frozen_chain():
+    (message,) = said(watched([0.5, 0.0, 0.7]))
+    assert "chain 1 of 3" in message and "put back" in message and message.endswith("Advice.")
+
+
+def test_the_report_names_collapsed_steps():
+    (message,) = said(watched([0.9, 0.9]))
+    assert "collapsed" in message and "Advice." in message
+
+
+def test_nothing_is_said_before_the_end():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report.warn("", jnp.array(False), report.judge(watched([0.5, 0.0])))
+
+
+def test_a_warmup_that_goes_well_says_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warmup(
+            blackjax_ext.mala,
+            lambda x: -0.5 * jnp.sum(x**2),
+            jax.random.key(0),
+            jnp.ones((3, 2)),
+            300,
+            target_acceptance_rate=TARGET,
+        )
+
+
+def test_a_warmup_with_a_frozen_chain_says_so():
+    """Both sit on a spike that no step leaves."""
+
+    def logdensity(x):
+        is_spike = jnp.sum((x - 50.0) ** 2) < 1e-12
+        return jnp.where(is_spike, 1e6, -0.5 * jnp.sum(x**2))
+
+    with pytest.warns(UserWarning, match=r"chain \d of 2 .* is frozen"):
+        warmup(
+            blackjax_ext.random_walk,
+            logdensity,
+            jax.random.key(0),
+            jnp.array([[50.0], [50.0]]),
+            300,
+            target_acceptance_rate=0.234,
+            newton_start=False,
+            inverse_mass_matrix=jnp.ones(1),
+        )

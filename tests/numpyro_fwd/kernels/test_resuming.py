@@ -1,0 +1,154 @@
+"""What a state carries from run to run: types, the length of its warm-up, whose data it knows."""
+
+import warnings
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import MCMC
+
+import numpyro_fwd
+from numpyro_fwd import AMAGOLD, MALA, BlackJAXKernel
+from numpyro_fwd.bridge.arguments import fingerprint, is_other
+from tests import fixed_seeds
+
+
+def mcmc_of(kernel, num_warmup=60, num_samples=20, **options):
+    options = {"num_chains": 2, "chain_method": "vectorized", "progress_bar": False, **options}
+    return MCMC(kernel, num_warmup=num_warmup, num_samples=num_samples, **options)
+
+
+def data(seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(300, 3))
+    y = (rng.random(300) < 1 / (1 + np.exp(-x @ [1.0, -1.0, 0.5]))).astype(float)
+    return jnp.asarray(x), jnp.asarray(y)
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+KERNELS = {
+    name: (name, fixed_seeds.regression, fixed_seeds.KERNELS[name]) for name in ("MALA",)
+} | {
+    "ALSMMALA": ("ALSMMALA", fixed_seeds.regression, {}),
+    **{
+        name: (algorithm, fixed_seeds.on_minibatches, options)
+        for name, (algorithm, options) in fixed_seeds.MINIBATCH_KERNELS.items()
+        if name in ("AMAGOLD", "AMAGOLD_subsampled", "SGHMC")
+    },
+}
+
+
+def types(state):
+    return [
+        (leaf.shape, leaf.dtype, leaf.weak_type)
+        for leaf in jax.tree.leaves(state)
+        if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    ]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_step_returns_the_types_it_is_given(name):
+    """Otherwise it is compiled twice where it is called from Python, with a progress bar."""
+    algorithm, model, options = KERNELS[name]
+    kernel = getattr(numpyro_fwd, algorithm)(model, **options)
+    state = kernel.init(jax.random.key(0), 60, None, data(), None)
+    after = jax.jit(lambda state: kernel.sample(state, data(), None))(state)
+    assert types(state) == types(after)
+
+
+# --- the warm-up ----------------------------------------------------------------------------------
+
+
+def normal():
+    numpyro.sample("m", dist.Normal(0, 1).expand([2]).to_event(1))
+
+
+def test_resuming_never_adapts():
+    """Another MCMC with the same kernel, and a longer warm-up, changes nothing."""
+    kernel = MALA(normal)
+    first, second = mcmc_of(kernel), mcmc_of(kernel, 500)
+    first.run(jax.random.key(0))
+    second.run(jax.random.key(1))
+    first.post_warmup_state = first.last_state
+    kept = first.last_state.adapt_state
+    first.run(jax.random.key(2), extra_fields=("adapt_state.step_size",))
+    assert int(first.last_state.num_warmup) == 60
+    jax.tree.map(np.testing.assert_array_equal, kept, first.last_state.adapt_state)
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jit_model_args", [False, True])
+def test_a_state_of_other_data_is_refused(jit_model_args):
+    kernel = AMAGOLD(fixed_seeds.on_minibatches, acceptance="subsampled")
+    mcmc = mcmc_of(kernel, jit_model_args=jit_model_args)
+    mcmc.run(jax.random.key(0), *data(0))
+    mcmc.post_warmup_state = mcmc.last_state
+    mcmc.run(jax.random.key(1), *map(jnp.array, data(0)))  # equal, in other arrays
+    mcmc.get_samples()["w"].block_until_ready()
+    with pytest.raises(Exception, match="made with other data"):
+        mcmc.run(jax.random.key(1), *data(1))
+        mcmc.get_samples()["w"].block_until_ready()
+        jax.effects_barrier()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (jnp.arange(600.0).at[1].set(7.0), 3),
+        (jnp.arange(600.0).reshape(2, 300), 3),
+        (jnp.arange(600.0)[::-1], 3),
+        (jnp.arange(600.0), 4),
+    ],
+)
+def test_fingerprints_tell_arguments_apart(other):
+    made = fingerprint((jnp.arange(600.0), 3), None)
+    assert is_other(made, other, None)
+    assert not is_other(made, (np.arange(600.0, dtype=np.float32), 3), {})
+    traced = jax.jit(lambda *args: is_other(made, args, None))
+    assert not traced(jnp.arange(600.0), 3)
+
+
+# --- what does not move, and what cannot be adapted -----------------------------------------------
+
+
+def spike(z):
+    """Minus a log density with a place that no step leaves."""
+    is_spike = jnp.sum((z - 50.0) ** 2) < 1e-12
+    return jnp.where(is_spike, -1e6, 0.5 * jnp.sum(z**2))
+
+
+def test_a_frozen_chain_is_named_once():
+    kernel = numpyro_fwd.RandomWalk(potential_fn=spike, warm_start=False, step_size=2.0)
+    mcmc = mcmc_of(kernel, 300, num_chains=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mcmc.run(jax.random.key(0), init_params=jnp.array([50.0]))
+        jax.effects_barrier()
+    found = [str(w.message) for w in caught if "is frozen" in str(w.message)]
+    assert len(found) == 1 and "a chain" in found[0] and "LocScaleReparam" in found[0]
+
+
+def test_an_algorithm_without_a_rate_is_not_adapted():
+    kernel = BlackJAXKernel(normal, blackjax.mclmc, L=2.0)
+    with pytest.raises(TypeError, match="adapt_step_size=False"):
+        mcmc_of(kernel).run(jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"target_accept": 0.9}, "target_accept_prob instead of target_accept"),
+        ({"dense_mass": [("m",)]}, "dense_mass must be True"),
+        ({"inverse_mass_matrix": {("m",): jnp.eye(2)}}, "inverse_mass_matrix must be None"),
+    ],
+)
+def test_options_that_would_be_misread(options, words):
+    with pytest.raises(TypeError, match=words):
+        MALA(normal, **options)

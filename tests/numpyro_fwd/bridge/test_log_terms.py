@@ -52,3 +52,12 @@ def test_a_minibatch_is_scaled_to_all_rows(x64):
     rows = terms.sites["rows"]["value"]
     values = 4 * dist.Normal(Z["mean"], jnp.exp(Z["scale"])).log_prob(Y[rows])
     np.testing.assert_allclose(terms.values["y"], values, rtol=1e-12)
+
+
+def test_jacobians_of_latents_in_a_scope_belong_to_the_prior(x64):
+    def inner():
+        numpyro.sample("y", dist.Normal(0.0, numpyro.sample("s", dist.HalfNormal(1.0))), obs=1.0)
+
+    scoped = numpyro.handlers.scope(numpyro.handlers.scope(inner, prefix="a"), prefix="b")
+    terms = log_terms(scoped, (), {}, {"b/a/s": jnp.array(0.3)})
+    assert set(terms.prior) == {"b/a/s", "b/a/_b/a/s_log_det"} and terms.observed == ["b/a/y"]

@@ -196,7 +196,7 @@ def discrete(x, y):
         (mutable, "mutable site 'count'"),
         (improper_latent, "site 'b' has the improper prior"),
         (latent_in_the_plate, "site 'b' is inside the plate 'data', which subsamples 10 of 200"),
-        (discrete, "site 'b' is a discrete latent"),
+        (discrete, r"site 'b' \(Poisson\) is a discrete latent"),
     ],
 )
 def test_wrong_models(wrong, message):

@@ -182,7 +182,7 @@ def regression(x, y):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("test", ["subsampled", "full"])
+@pytest.mark.parametrize("test", ["subsampled", "full"], ids=["few_rows", "all_rows"])
 def test_kernels_sample_uncentred_covariates(test):
     """From a start at zero: mean and sd of the slope are those of the posterior."""
     case = rows(np.resize(1000 + NORMAL, 20_000), num_rows=20_000)

@@ -239,7 +239,7 @@ def test_sequential_chains():
     assert rates.shape == (2, 200) and not np.array_equal(*rates)
     np.testing.assert_allclose(rates.mean(axis=1), POSTERIOR.mean(), rtol=0.1)
     assert mcmc.get_extra_fields()["accept_prob"].mean() > 0.9
-    first, second = mcmc.last_state.shared.position["rate"]
+    first, second = mcmc.last_state.shared.anchor.position["rate"]
     np.testing.assert_allclose(first, second, atol=1e-2)
 
 

@@ -92,7 +92,7 @@ def test_num_tangents(kernel, num_tangents, error):
 @pytest.mark.parametrize("kernel", WITH_FRAMES)
 @pytest.mark.parametrize("num_chains", [1, 2])
 def test_num_tangents_is_at_most_the_dimension(kernel, num_chains):
-    with raises(ValueError, "num_tangents must be between 1 and the 3", "got 4"):
+    with raises(ValueError, "num_tangents must be from 1 to the 3", "got 4"):
         run(kernel(normal, num_tangents=4, warm_start=False), num_chains=num_chains)
 
 

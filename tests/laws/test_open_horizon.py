@@ -26,9 +26,17 @@ def test_gradient_is_that_of_the_bound(broken):
     open_horizon.gradient_is_that_of_the_bound(broken)
 
 
-def test_guided_random_walk_is_random_walk():
+def test_a_random_walk_is_not_guided():
+    with pytest.raises(ValueError, match="guided"):
+        blackjax_ext.open_horizon_smc(
+            open_horizon.potential,
+            optax.sgd(0.1),
+            step_size=0.3,
+            proposal="random_walk",
+            guided=True,
+        )
     outcomes = []
-    for guided in (True, False):
+    for guided in (None, False):
         smc = blackjax_ext.open_horizon_smc(
             open_horizon.potential,
             optax.sgd(0.1),

@@ -18,6 +18,7 @@ from jax import Array
 __all__ = [
     "Fingerprint",
     "SplitArguments",
+    "check_arguments",
     "fingerprint",
     "is_data",
     "is_other",
@@ -59,6 +60,18 @@ def is_data(leaf: Any) -> bool:
     if jnp.issubdtype(leaf.dtype, np.inexact) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return True
     return leaf.ndim > 0 and (jnp.issubdtype(leaf.dtype, np.integer) or leaf.dtype == bool)
+
+
+def check_arguments(model_args: tuple, model_kwargs: dict | None) -> None:
+    """Raise TypeError for a masked array, whose mask would be lost, by its place."""
+    leaves = jax.tree_util.tree_leaves_with_path((model_args, model_kwargs or {}))
+    for path, leaf in leaves:
+        if isinstance(leaf, np.ma.MaskedArray):
+            name = ("model_args", "model_kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
+            raise TypeError(
+                f"{name} must not be a masked array, whose mask jax does not read; got one of "
+                f"shape {leaf.shape}: fill it, and give its mask to numpyro.handlers.mask."
+            )
 
 
 def split_arguments(model_args: tuple, model_kwargs: dict | None) -> SplitArguments:

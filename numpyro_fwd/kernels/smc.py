@@ -15,7 +15,7 @@ from blackjax_ext.checks import check_count, check_positive, check_share
 from blackjax_ext.smc import langevin_smc, sampler
 from blackjax_ext.smc.langevin_smc import LangevinSMCState
 from blackjax_ext.smc.tempered import PARTICLES, next_temperature
-from numpyro_fwd.bridge.constants import check_arguments
+from numpyro_fwd.bridge.arguments import check_arguments
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
 from numpyro_fwd.bridge.priors import (
     check_latents,

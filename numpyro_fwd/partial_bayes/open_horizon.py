@@ -21,7 +21,7 @@ from blackjax_ext.smc import open_horizon, sampler
 from blackjax_ext.smc.l_kernels import LKernel
 from blackjax_ext.smc.open_horizon import OpenHorizonInfo, OpenHorizonState
 from blackjax_ext.smc.training import check_optimizer
-from numpyro_fwd.bridge.constants import check_arguments, split_numbers
+from numpyro_fwd.bridge.arguments import check_arguments, split_arguments
 from numpyro_fwd.bridge.partial_models import PartialModel, on_all_rows, view_partial
 from numpyro_fwd.bridge.priors import constrain
 from numpyro_fwd.partial_bayes.training import Program, Result, TrainingState, train, validator
@@ -166,7 +166,7 @@ class GOHSMC:
         check_count("num_steps", num_steps)
         check_count("validate_every", validate_every)
         first = self.init(rng_key, *args, **kwargs)
-        split = split_numbers(args, kwargs)
+        split = split_arguments(args, kwargs)
         loss_fn = validator(self._view(), validation, kwargs)
         result = train(
             self._program(split),

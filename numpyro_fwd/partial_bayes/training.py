@@ -10,7 +10,7 @@ from jax import Array
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 from blackjax_ext.smc.open_horizon import OpenHorizonState
-from numpyro_fwd.bridge.constants import split_numbers
+from numpyro_fwd.bridge.arguments import check_arguments, split_arguments
 from numpyro_fwd.bridge.partial_models import PartialModel
 
 __all__ = ["Best", "Program", "Result", "TrainingState", "train", "validator"]
@@ -99,7 +99,8 @@ def validator(
             "validation must be a tuple of the model's arguments, or a function of (params, "
             f"particles, log_weights); got {type(validation).__name__}."
         )
-    split = split_numbers(validation, kwargs)
+    check_arguments(validation, kwargs)
+    split = split_arguments(validation, kwargs)
 
     @jax.jit
     def on_arrays(arrays, inner):

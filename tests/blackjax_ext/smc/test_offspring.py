@@ -40,8 +40,7 @@ def test_values_are_those_of_the_particles(name, is_mapped):
         found = jax.jit(run)(x, ancestors)
     expected = evaluate(x)
     for leaf in expected:
-        # cubes that cancel, in a program that may round in another place
-        np.testing.assert_allclose(found[leaf], expected[leaf], rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(found[leaf], expected[leaf], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", NUM_EVALUATED)

@@ -24,6 +24,7 @@ from blackjax_ext.metrics.metric_functions import (
 )
 from blackjax_ext.metrics.structures import (
     IDENTITY,
+    Blocks,
     Composed,
     Dense,
     Diagonal,
@@ -33,6 +34,7 @@ from blackjax_ext.metrics.structures import (
 
 __all__ = [
     "IDENTITY",
+    "Blocks",
     "Composed",
     "Dense",
     "Diagonal",

@@ -88,8 +88,8 @@ class Factor:
         """Diagonal of what :meth:`covariance` returns, shape (D,)."""
         raise self._lacks("second moments")
 
-    def num_prior_draws(self, size: int) -> float:
-        """How many effective draws the metric before a window counts for."""
+    def num_prior_draws(self, size: int) -> float | Array:
+        """How many effective draws the metric before a window counts for, (D,) if that varies."""
         raise self._lacks("second moments")
 
     def shrink(self, covariance: Array, weights: Array) -> "Factor":

@@ -1,4 +1,4 @@
-"""The structures of a metric: diagonal, dense, by eigenvectors, and composed of two."""
+"""The structures of a metric: diagonal, dense, in blocks, by eigenvectors, composed of two."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from jax import Array
 
 from blackjax_ext.metrics.factor import Factor
 
-__all__ = ["IDENTITY", "Composed", "Dense", "Diagonal", "Spectral", "triangular"]
+__all__ = ["IDENTITY", "Blocks", "Composed", "Dense", "Diagonal", "Spectral", "triangular"]
 
 
 @jax.tree_util.register_dataclass
@@ -187,7 +187,7 @@ class Dense(Factor):
         """Diagonal of the covariance."""
         return jnp.diagonal(covariance)
 
-    def num_prior_draws(self, size: int) -> float:
+    def num_prior_draws(self, size: int) -> float | Array:
         """D + 5."""
         return size + 5.0
 
@@ -207,6 +207,55 @@ class Dense(Factor):
             full.sqrt @ self.sqrt,
             self.log_determinant + full.log_determinant,
         )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Blocks(Dense):
+    """Dense metric without correlations between blocks of coordinates.
+
+    It is kept as full matrices with zeros, so it costs what a dense one does; what it saves are
+    draws: a warm-up has fewer covariances to learn.
+
+    Attributes
+    ----------
+    labels
+        Number of the block of each coordinate, shape (D,).
+    """
+
+    labels: Array
+
+    @classmethod
+    def of(cls, metric: Dense, labels: Array) -> "Blocks":
+        """The blocks of the covariance of `metric`."""
+        covariance = jnp.where(together(labels), metric.inverse(), 0.0)
+        return cls._in_blocks(triangular(jnp.linalg.cholesky(covariance)), labels)
+
+    @classmethod
+    def _in_blocks(cls, metric: Dense, labels: Array) -> "Blocks":
+        """`metric`, which is one of blocks, as such."""
+        return cls(metric.inverse_sqrt, metric.sqrt, metric.log_determinant, labels)
+
+    def num_prior_draws(self, size: int) -> Array:
+        """The size of each coordinate's block and 5, shape (D,)."""
+        del size
+        return jnp.sum(together(self.labels), axis=1) + 5.0
+
+    def shrink(self, covariance: Array, weights: Array) -> "Blocks":
+        """See :meth:`Factor.shrink`; with the mean weight of each block."""
+        is_together = together(self.labels)
+        weight = is_together @ weights / jnp.sum(is_together, axis=1)
+        eye = jnp.eye(weights.size, dtype=weights.dtype)
+        # the weights of a block are equal, so the blend is symmetric
+        blend = jnp.where(is_together, weight * covariance + (1 - weight) * eye, 0.0)
+        new = self._in_blocks(self.compose(triangular(jnp.linalg.cholesky(blend))), self.labels)
+        is_finite = jnp.isfinite(new.inverse_sqrt).all() & jnp.isfinite(new.sqrt).all()
+        return jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, self)
+
+
+def together(labels: Array) -> Array:
+    """Whether two coordinates are of one block, shape (D, D)."""
+    return labels[:, None] == labels[None, :]
 
 
 @jax.tree_util.register_dataclass

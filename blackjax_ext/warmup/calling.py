@@ -21,9 +21,8 @@ SUPPLIED = {
 
 NO_RATE = (
     "algorithm reports no acceptance_rate that a step size could be adapted to, and its bias may "
-    "grow with the step size (blackjax.mclmc: blackjax.mclmc_find_L_and_step_size tunes it): give "
-    "a step_size of your own with adapt_step_size=False, or take an algorithm that accepts and "
-    "rejects, such as blackjax.hmc, blackjax.nuts or blackjax_ext.mala."
+    "grow with the step size: give a step_size of your own with adapt_step_size=False, or take an "
+    "algorithm that accepts and rejects, such as blackjax.hmc, blackjax.nuts or blackjax_ext.mala."
 )
 
 
@@ -71,10 +70,10 @@ class Algorithm(NamedTuple):
     api: Any
     parameters: dict[str, Any]
 
-    def check(self, others: Iterable[str] = ()) -> None:
+    def check(self, others: Iterable[str] = (), found: Iterable[str] = ()) -> None:
         """Raise TypeError for an unknown or missing parameter, or for no algorithm at all.
 
-        `others` are names that whoever calls takes besides.
+        `others` are names that whoever calls takes besides, `found` parameters that a tuning finds.
         """
         if not (hasattr(self.api, "init") and hasattr(self.api, "build_kernel")):
             raise TypeError(
@@ -90,7 +89,7 @@ class Algorithm(NamedTuple):
                 f"{nearest(unknown, known - SUPPLIED | set(others))}"
             )
         for taker in (self.api.init, kernel):
-            missing = sorted(required(taker) - set(self.parameters) - SUPPLIED)
+            missing = sorted(required(taker) - set(self.parameters) - SUPPLIED - set(found))
             if missing:
                 raise TypeError(f"parameters {missing} of the algorithm must be given.")
 
@@ -175,6 +174,7 @@ class BoundAlgorithm(NamedTuple):
         new_state, info = kernel(rng_key, state, self.logdensity_fn, **{**arguments, **supplied})
         rate = jnp.nan_to_num(getattr(info, "acceptance_rate", 1.0))
         is_fine = jnp.isfinite(getattr(info, "acceptance_rate", new_state.logdensity))
+        is_fine &= getattr(info, "nonans", True)  # of blackjax.mclmc, which steps back from NaN
         # one who takes no step size has nothing to adapt by a rate
         is_rated = hasattr(info, "acceptance_rate") or "step_size" not in algorithm.takes()
         return new_state, StepInfo(

@@ -1,4 +1,4 @@
-"""What the end of a warm-up tells of its chains, and the words to warn with."""
+"""What a warm-up tells of its chains when it ends, and the words to warn with."""
 
 import warnings
 from typing import NamedTuple
@@ -11,8 +11,9 @@ from jax import Array
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.windows import AdaptState
 
-__all__ = ["Health", "judge", "warn"]
+__all__ = ["STILL", "Health", "judge", "warn", "warn_of_still"]
 
+STILL = 200  # steps without a move, after which a chain that samples is said to be stuck
 SHORT = 0.01  # of a standard deviation, below which a move is short
 FEW = 5.0  # effective draws of a window, below which its chains tell nothing
 
@@ -27,7 +28,7 @@ class Health(NamedTuple):
     num_steps
         Steps of the window.
     jump
-        Root of the mean square of a move, per whitened coordinate; NaN if it is not known.
+        Root of the mean square of a move, per whitened coordinate.
     num_effective
         Effective draws of each chain in the window.
     step_size
@@ -61,8 +62,6 @@ def judge(state: AdaptState) -> Health:
 def progress(state: AdaptState) -> tuple[Array, Array]:
     """Whitened length of a move per coordinate, and effective draws of a chain in the window."""
     moments, motion = state.moments, state.motion
-    if moments is None:
-        return jnp.full((), jnp.nan), jnp.full((), jnp.nan)
     n = moments.num_draws
     covariance = state.metric.covariance(moments.second / n, moments.first / n)
     variance, square = state.metric.variances(covariance).mean(), moments.jumps.mean() / n
@@ -78,6 +77,18 @@ def warn(advice: str, is_end: Array, health: Health) -> None:
         warnings.warn(f"{message} {advice}", stacklevel=2)
 
 
+def warn_of_still(advice: str, num_still: Array, num_draws: Array) -> None:
+    """Warn of chains that have just stood still for too long, of `num_still` steps each, (C,)."""
+    for c in np.flatnonzero(np.ravel(num_still) == STILL):
+        name = name_of(int(c), np.size(num_still))
+        warnings.warn(
+            f"{name} has stuck while sampling: it did not move in {STILL} steps up to draw "
+            f"{int(num_draws)}. What it has not seen is missing from all draws, not from these "
+            f"alone. {advice}",
+            stacklevel=2,
+        )
+
+
 def messages(health: Health) -> list[str]:
     """What is wrong, in sentences."""
     found = [frozen_message(health, int(c)) for c in np.flatnonzero(health.is_frozen)]
@@ -91,10 +102,14 @@ def messages(health: Health) -> list[str]:
     return found
 
 
+def name_of(c: int, num_chains: int) -> str:
+    """Chain `c` in a sentence."""
+    return f"chain {c} of {num_chains} (counted from 0)" if num_chains > 1 else "a chain"
+
+
 def frozen_message(health: Health, c: int) -> str:
     """That chain `c` is frozen."""
-    num_chains = health.is_frozen.size
-    name = f"chain {c} of {num_chains} (counted from 0)" if num_chains > 1 else "a chain"
+    name = name_of(c, health.is_frozen.size)
     is_rescued = not health.is_frozen.all()
     then = "It was put back where another chain is, and may stick again. " if is_rescued else ""
     return (

@@ -220,7 +220,7 @@ def warmup(
         raise ValueError("positions must have a finite log density in every chain.")
     states, first, metric, x = start(key_start, x, metric)
     check_metric(getattr(states, "metric", metric))
-    adapt_state = windows.init(first, metric, x, adapt_metric=True, num_steps=num_steps)
+    adapt_state = windows.init(first, metric, x, num_steps=num_steps)
     (states, adapt_state), info = run(key_run, states, adapt_state)
     report.warn(ADVICE, jnp.array(True), report.judge(adapt_state))
     found = {
@@ -350,9 +350,7 @@ def adapt_freely(
         rate = windows.pull(adapt_state, accepted, target)
         rate = jnp.full_like(adapt_state.step_size, rate)
         adapt_state = windows.update_step(adapt_state, rate, target, is_last)
-    x = ravel_each(states.position)
-    if plan.adapt_metric:
-        adapt_state = windows.update_moments(adapt_state, x)
+    adapt_state = windows.update_moments(adapt_state, ravel_each(states.position))
     is_end = jnp.isin(i, schedule.ends)
     return jax.lax.cond(
         is_end | is_last,
@@ -376,7 +374,7 @@ def end_window(
 
     def renew(states, adapt_state):
         if not plan.adapt_metric:
-            return states, windows.start_counting(adapt_state)
+            return states, windows.start_counting(adapt_state, x)
         adapt_state = windows.update_metric(adapt_state, x)
         return states_at(bound, keys, states.position, adapt_state.metric), adapt_state
 

@@ -124,7 +124,7 @@ class AdaptState(NamedTuple):
     averaging
         Dual averaging, one per chain.
     moments
-        Moments of the current window, None if the metric is not adapted.
+        Moments of the current window; they tell how far chains get where the metric stays, too.
     motion
         How the chains move.
     schedule
@@ -134,7 +134,7 @@ class AdaptState(NamedTuple):
     step_size: Array
     metric: Factor
     averaging: DualAveragingState
-    moments: Moments | None
+    moments: Moments
     motion: Motion
     schedule: Schedule | None
 
@@ -152,21 +152,18 @@ def ends(num_warmup: int) -> np.ndarray:
     return np.unique([round(fraction * num_warmup) for fraction in FRACTIONS]) - 1
 
 
-def init(
-    step_size: Array, metric: Factor, x: Array, *, adapt_metric: bool, num_steps: int
-) -> AdaptState:
+def init(step_size: Array, metric: Factor, x: Array, *, num_steps: int) -> AdaptState:
     """First state of a warm-up of `num_steps` steps for chains at `x`, shape (C, D).
 
     Step sizes may have any shape.
     """
     averaging = averaging_at(step_size)
-    moments = start_window(metric, x) if adapt_metric else None
     schedule = Schedule(jnp.array(num_steps, int), jnp.array(ends(num_steps), int))
     return AdaptState(
         step_size,
         metric,
         averaging,
-        moments,
+        start_window(metric, x),
         Motion(
             jnp.ones(x.shape[0], step_size.dtype), jnp.zeros((), int), jnp.zeros(x.shape[0], int)
         ),
@@ -247,7 +244,6 @@ def cap(state: AdaptState, longest: float) -> AdaptState:
 def update_moments(state: AdaptState, x: Array) -> AdaptState:
     """Add the draws `x`, shape (C, D), to the window."""
     moments, metric = state.moments, state.metric
-    assert moments is not None
     whitened = metric.sqrt_times(x - moments.origin)
     jump = metric.sqrt_times(x - moments.previous)
     moments = Moments(
@@ -263,22 +259,17 @@ def update_moments(state: AdaptState, x: Array) -> AdaptState:
 
 def update_metric(state: AdaptState, x: Array) -> AdaptState:
     """End a window of chains at `x`: new metric, dual averaging restarted, empty sums."""
-    assert state.moments is not None
     metric = shrunk(state.metric, state.moments)
     step_size = representable(state.averaging.log_x_avg)
-    return start_counting(state)._replace(
-        step_size=step_size,
-        metric=metric,
-        averaging=averaging_at(step_size),
-        moments=start_window(metric, x),
-    )
+    state = state._replace(step_size=step_size, metric=metric, averaging=averaging_at(step_size))
+    return start_counting(state, x)
 
 
-def start_counting(state: AdaptState) -> AdaptState:
-    """Begin to count the steps of a window."""
+def start_counting(state: AdaptState, x: Array) -> AdaptState:
+    """Begin to count the steps and the moments of a window of chains at `x`."""
     motion = state.motion
     zeros = jax.tree.map(jnp.zeros_like, (motion.num_steps, motion.num_moved))
-    return state._replace(motion=Motion(motion.rate, *zeros))
+    return state._replace(motion=Motion(motion.rate, *zeros), moments=start_window(state.metric, x))
 
 
 def representable(log_step: Array) -> Array:
@@ -302,7 +293,7 @@ def usable(variance: Array) -> Array:
     return jnp.where(jnp.isfinite(variance) & (variance > 0), variance, 1.0)
 
 
-def shrinkage(variance: Array, jump: Array, n: Array, prior_draws: float) -> Array:
+def shrinkage(variance: Array, jump: Array, n: Array, prior_draws: float | Array) -> Array:
     """Weight of `variance` against the metric it was seen in, per coordinate."""
     rho = 1 - 0.5 * jump / usable(variance)
     effective = n * jnp.clip((1 - rho) / jnp.maximum(1 + rho, 1e-3), 0.0, 1.0)

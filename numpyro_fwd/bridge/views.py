@@ -5,13 +5,15 @@ arguments of each call, so that nothing of the data or of a chain is stored on a
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro.infer import initialize_model
+from numpyro.infer import init_to_value, initialize_model
+from numpyro.infer.util import constrain_fn
 
 from blackjax_ext.warmup.newton_path import MAX_DIMENSION, Differentiation
 from numpyro_fwd.bridge.numpyro_private import (
@@ -115,20 +117,23 @@ def view_model(
     sites = first_sites(key, model, model_args, model_kwargs, init_strategy)
     latents = check_sites(sites)
     size = sum(np.size(sites[name]["value"]) for name in latents)
+    initialize = partial(
+        initialize_model,
+        rng_key,
+        model,
+        dynamic_args=True,
+        model_args=model_args,
+        model_kwargs=model_kwargs,
+        forward_mode_differentiation=differentiation == "forward",
+        # a gradient of D JVPs, asked for where the warm start can afford it too
+        validate_grad=differentiation == "reverse" or size <= MAX_DIMENSION["forward"],
+    )
     try:
-        info = initialize_model(
-            rng_key,
-            model,
-            init_strategy=init_strategy,
-            dynamic_args=True,
-            model_args=model_args,
-            model_kwargs=model_kwargs,
-            forward_mode_differentiation=differentiation == "forward",
-            # a gradient of D JVPs, asked for where the warm start can afford it too
-            validate_grad=differentiation == "reverse" or size <= MAX_DIMENSION["forward"],
-        )
+        info = initialize(init_strategy=init_strategy)
     except RuntimeError as error:
-        raise ValueError(no_start_message(sites, error)) from error
+        if init_params is None:
+            raise ValueError(no_start_message(sites, error)) from error
+        info = initialize_at(initialize, rng_key, model, model_args, model_kwargs, init_params)
     except ValueError as error:
         raise_if_forward_only("model", error)
     view = View(info.potential_fn, info.postprocess_fn)
@@ -138,6 +143,31 @@ def view_model(
     if GIBBS_SITES_KWARG in model_kwargs:  # Gibbs hands over constrained values
         init_params = unconstrain_fn(model, model_args, model_kwargs, init_params)
     return view, init_params
+
+
+def initialize_at(
+    initialize: Callable,
+    rng_key: Array,
+    model: Callable,
+    model_args: tuple,
+    model_kwargs: dict,
+    init_params: Position,
+) -> Any:
+    """``initialize()`` at the first of the given starts, where random ones have no density."""
+    first = init_params
+    if not is_prng_key(rng_key):
+        first = jax.tree.map(lambda leaf: leaf[0], init_params)
+    values = first
+    if GIBBS_SITES_KWARG not in model_kwargs:
+        values = constrain_fn(model, model_args, model_kwargs, first)
+    try:
+        return initialize(init_strategy=init_to_value(values=values))
+    except RuntimeError as error:
+        raise ValueError(
+            "init_params must have a finite log density with a finite gradient; at "
+            f"{first} it is not, nor at 100 random points. Check the data against the supports of "
+            "the observed sites; numpyro.infer.NUTS needs such a start too."
+        ) from error
 
 
 def check_sites(sites: dict) -> list[str]:
@@ -186,8 +216,8 @@ def no_start_message(sites: dict, error: Exception) -> str:
     where = f"at a first draw it is not finite at the sites {bad}" if bad else str(error)
     return (
         "model has no start: its log density (or its gradient) was not finite at 100 random "
-        f"points; {where}. Check the data against the supports, or give init_params or "
-        "another init_strategy."
+        f"points; {where}. Check the data against the supports; if they fit, give init_params, or "
+        "init_strategy=numpyro.infer.init_to_median, here or to numpyro.infer.NUTS."
     )
 
 

@@ -25,7 +25,6 @@ from blackjax_ext.warmup.run import (
     adapt,
     check_differentiation,
     check_target,
-    first_metric,
     first_step_size,
     ravel_each,
     states_at,
@@ -40,6 +39,14 @@ from numpyro_fwd.bridge.arguments import (
 )
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
 from numpyro_fwd.bridge.views import View, check_start, view_model, view_potential
+from numpyro_fwd.kernels.blocks import (
+    DenseMass,
+    GivenMetric,
+    check_metric_options,
+    first_metric,
+    in_structure,
+)
+from numpyro_fwd.kernels.microcanonical import Tuning, is_microcanonical
 from numpyro_fwd.kernels.options import full_signature
 from numpyro_fwd.kernels.state import KernelState, make_state, split_each, with_types_of
 from numpyro_fwd.kernels.strategy import Run, Source, Strategy, WholeDensity, ravel_one
@@ -60,22 +67,26 @@ class BlackJAXKernel(MCMCKernel):
         NumPyro model; exactly one of `model` and `potential_fn` must be given.
     algorithm
         BlackJAX algorithm with ``init`` and ``build_kernel``: ``blackjax.hmc``, ``blackjax.rmhmc``,
-        ``blackjax_ext.fmala``, ... One without an acceptance test has no rate to adapt to and needs
-        ``adapt_step_size=False``; ``blackjax.mclmc`` is one, and biased by its step size.
+        ``blackjax_ext.fmala``, ... BlackJAX's own tuning, of `num_warmup` steps before the warm-up,
+        serves ``blackjax.mclmc``, which accepts every step and is biased by its step size (no
+        diagnostic shows it), and ``blackjax.adjusted_mclmc``. Another one without an acceptance
+        rate has nothing to adapt to and needs ``adapt_step_size=False``.
     potential_fn
         Minus the log density, a function of a pytree; `init_params` must then be given to
         ``MCMC.run``.
     step_size
         First guess of the step size, positive; kept if `adapt_step_size` is False.
     inverse_mass_matrix
-        First guess of the posterior covariance, (D,) or (D, D); None for what the warm start finds,
-        or the identity without one.
+        First guess of the posterior covariance, (D,) or (D, D), or a dict of blocks by their sites,
+        ``{("m", "b"): matrix}``, as NumPyro's HMC takes it; None for what the warm start finds, or
+        the identity without one.
     adapt_step_size
         Adapt the step size to `target_accept_prob` by dual averaging.
     adapt_mass_matrix
         Adapt the metric to the posterior covariance.
     dense_mass
-        Adapt a full covariance rather than variances.
+        Adapt a full covariance rather than variances; ``[("m", "b"), ("c",)]`` for covariances
+        within these blocks of sites and variances of all others.
     target_accept_prob
         Acceptance probability between 0 and 1 to adapt to; None for the kernel's own,
         :meth:`best_accept_prob`.
@@ -127,6 +138,8 @@ class BlackJAXKernel(MCMCKernel):
         "Reparametrize the model (numpyro.infer.reparam.LocScaleReparam for a hierarchy), give a "
         "higher target_accept_prob, which makes steps shorter, or use numpyro.infer.NUTS."
     )
+    # parameters of the algorithm that its own tuning finds
+    _tuned: tuple[str, ...] = ()
     # options whose defaults are this kernel's own
     option_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
@@ -137,10 +150,10 @@ class BlackJAXKernel(MCMCKernel):
         *,
         potential_fn: Callable | None = None,
         step_size: float = 1.0,
-        inverse_mass_matrix: Array | None = None,
+        inverse_mass_matrix: GivenMetric = None,
         adapt_step_size: bool = True,
         adapt_mass_matrix: bool = True,
-        dense_mass: bool = False,
+        dense_mass: DenseMass = False,
         target_accept_prob: float | None = None,
         init_strategy: Callable = init_to_uniform,
         warm_start: bool = True,
@@ -174,8 +187,17 @@ class BlackJAXKernel(MCMCKernel):
         self._differentiation: Differentiation = differentiation
         self._strategy: Strategy = strategy or WholeDensity(differentiation)
         self._algorithm = Algorithm(algorithm, parameters)
-        self._algorithm.check(inspect.signature(type(self)).parameters)
+        if is_microcanonical(algorithm) and adapt_step_size:
+            self._tune_as_blackjax(differentiation)
+        self._algorithm.check(inspect.signature(type(self)).parameters, self._tuned)
         self._reset()
+
+    def _tune_as_blackjax(self, differentiation: Differentiation) -> None:
+        """Leave step size, length and metric to BlackJAX's tuning: the warm-up adapts nothing."""
+        target = self._goal(1)
+        self._strategy = Tuning(self._algorithm, differentiation, target)
+        self._adapt_step_size = self._adapt_mass_matrix = False
+        self._tuned = Tuning.finds
 
     def __init_subclass__(cls, **keywords: Any):
         super().__init_subclass__(**keywords)
@@ -250,6 +272,7 @@ class BlackJAXKernel(MCMCKernel):
         run = Run(
             self._source,
             split_arguments(model_args, model_kwargs),
+            num_warmup,
             self._warm_start and num_warmup > 0,
             self._adapt_mass_matrix,
             self._programs,
@@ -269,13 +292,15 @@ class BlackJAXKernel(MCMCKernel):
         unravel = ravel_one(z)
         start = self._strategy.start(run, rng_key, z, shared)
         plan = self._plan(start.x.shape[1], num_warmup)
-        guess = min(self._step_size, plan.longest_step) if start.is_whitened else self._step_size
+        guess: Any = self._step_size if start.step_size is None else start.step_size
+        if start.is_whitened:
+            guess = min(guess, plan.longest_step)
         given = None
         if self._inverse_mass_matrix is not None:  # values are checked where they are known
-            given = first_metric(self._inverse_mass_matrix, start.x, dense=self._dense_mass)
+            given = self._in_structure(None, start.x, unravel)
 
-        def begin(arrays, keys, x, found, given, shared):
-            metric = given if given is not None else self._first_metric(found, x)
+        def begin(arrays, keys, x, found, given, shared, guess):
+            metric = given if given is not None else self._in_structure(found, x, unravel)
             model_args, model_kwargs = run.arguments.join(arrays)
             target = self._target_of(model_args, model_kwargs, shared)
             inner = states_at(target, keys.first, jax.vmap(unravel)(x), metric)
@@ -285,20 +310,19 @@ class BlackJAXKernel(MCMCKernel):
                 step_size = jnp.full(x.shape[:1], guess, dtype)
             else:
                 step_size = first_step_size(target, plan, keys.step_size, inner, metric, guess)
-            return inner, windows.init(
-                step_size, metric, x, adapt_metric=plan.adapt_metric, num_steps=num_warmup
-            )
+            return inner, windows.init(step_size, metric, x, num_steps=num_warmup)
 
-        inner, adapt_state = run(begin, start.keys, start.x, start.metric, given, shared)
+        inner, adapt_state = run(begin, start.keys, start.x, start.metric, given, shared, guess)
         if hasattr(inner, "metric"):
             check_metric(inner.metric)
         return inner, adapt_state, start.keys.state
 
-    def _first_metric(self, found: Factor | None, x: Array) -> Factor:
-        """The metric that the search for a start found, or the identity, in the adapted form."""
+    def _in_structure(self, found: Factor | None, x: Array, unravel: Callable) -> Factor:
+        """The metric of the search for a start, else the given one, in the adapted structure."""
+        z, like = unravel(x[0]), x[0]
         if found is None:
-            return first_metric(None, x, dense=self._dense_mass)
-        return found.dense(x[0]) if self._dense_mass else found.diagonal()
+            return first_metric(self._inverse_mass_matrix, self._dense_mass, z, like)
+        return in_structure(found, self._dense_mass, z, like)
 
     def _plan(self, size: int, num_warmup: int = 0) -> Plan:
         """What the warm-up adapts in `size` dimensions; the states know how long it is."""
@@ -364,6 +388,8 @@ class BlackJAXKernel(MCMCKernel):
         count = jnp.where(state.i < num_warmup, state.i, state.i - num_warmup) + 1
         mean = state.mean_accept_prob
         mean = mean + (info.acceptance_rate - mean) / count
+        num_still = jnp.where(info.has_moved | (state.i < num_warmup), 0, state.num_still + 1)
+        self._warn_of_still(num_still, i - num_warmup)
         new = KernelState(
             state.i + 1,
             inner,
@@ -375,6 +401,7 @@ class BlackJAXKernel(MCMCKernel):
             rng_key,
             state.shared,
             state.fingerprint,
+            num_still,
         )
         return with_types_of(state, new)
 
@@ -403,6 +430,15 @@ class BlackJAXKernel(MCMCKernel):
             ),
             lambda is_last, state: None,
             *(is_last, adapt_state),
+        )
+
+    def _warn_of_still(self, num_still: Array, num_draws: Array) -> None:
+        """Warn of chains that have just stood still for too long."""
+        jax.lax.cond(
+            jnp.any(num_still == report.STILL),
+            lambda *facts: jax.debug.callback(partial(report.warn_of_still, self.advice), *facts),
+            lambda *facts: None,
+            *(num_still, num_draws),
         )
 
     def _kept(self, old: Any, new: Any) -> Any:
@@ -439,21 +475,6 @@ OTHER_DATA = (
     "expansion) is not that of these arguments. Run the warm-up on them instead, "
     "mcmc.post_warmup_state = None, or pass the arguments that the state was made with."
 )
-
-
-def check_metric_options(dense_mass: Any, inverse_mass_matrix: Any) -> None:
-    """Raise TypeError for NumPyro's blocks of sites, of which no metric is made here."""
-    if not isinstance(dense_mass, (bool, np.bool_)):
-        raise TypeError(
-            "dense_mass must be True (a full covariance) or False (variances); blocks of sites are "
-            f"for numpyro.infer.NUTS and HMC alone; got {dense_mass!r}."
-        )
-    if isinstance(inverse_mass_matrix, dict):
-        raise TypeError(
-            "inverse_mass_matrix must be None, of shape (D,) or of shape (D, D), in the order of "
-            "the unconstrained sites; blocks of sites are for numpyro.infer.NUTS and HMC alone; "
-            f"got a dict with the keys {list(inverse_mass_matrix)}."
-        )
 
 
 def check_data(made: Fingerprint, model_args: tuple, model_kwargs: dict | None) -> None:

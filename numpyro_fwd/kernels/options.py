@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Literal, TypedDict, get_args
 
 import optax
-from jax import Array
+
+from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
 
 __all__ = ["ControlVariate", "KernelOptions", "MinibatchOptions", "full_signature"]
 
@@ -17,10 +18,10 @@ class KernelOptions(TypedDict, total=False):
 
     potential_fn: Callable | None
     step_size: float
-    inverse_mass_matrix: Array | None
+    inverse_mass_matrix: GivenMetric
     adapt_step_size: bool
     adapt_mass_matrix: bool
-    dense_mass: bool
+    dense_mass: DenseMass
     target_accept_prob: float | None
     init_strategy: Callable
     warm_start: bool

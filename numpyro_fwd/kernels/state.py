@@ -38,6 +38,8 @@ class KernelState(NamedTuple):
         most kernels.
     fingerprint
         Checksum of the data that it was found with; None if nothing was.
+    num_still
+        Steps since the last move, of those after the warm-up.
     """
 
     i: Array
@@ -50,6 +52,7 @@ class KernelState(NamedTuple):
     rng_key: Array
     shared: Any = None
     fingerprint: Fingerprint | None = None
+    num_still: Array | int = 0
 
     @property
     def z(self) -> Any:
@@ -108,6 +111,7 @@ def make_state(
         rng_key,
         shared,
         fingerprint,
+        jnp.zeros(shape, int),
     )
     return with_types_of(state, state)
 

@@ -45,6 +45,8 @@ class Run(NamedTuple):
         The model and its view.
     arguments
         Arguments of the model, arrays and the rest apart.
+    num_warmup
+        Steps of the warm-up.
     is_searching
         Whether to look for a better start than the one given.
     adapts_metric
@@ -55,6 +57,7 @@ class Run(NamedTuple):
 
     source: Source
     arguments: SplitArguments
+    num_warmup: int
     is_searching: bool
     adapts_metric: bool
     programs: dict[Any, Callable]
@@ -103,12 +106,15 @@ class Start(NamedTuple):
         Whether the metric is the posterior's curvature, so that the step size needs no search.
     keys
         Keys that are left.
+    step_size
+        Step size, if more than a guess of it is known.
     """
 
     x: Array
     metric: Factor | None
     is_whitened: bool
     keys: Keys
+    step_size: Array | None = None
 
 
 class Strategy(Protocol):
@@ -143,8 +149,8 @@ class WholeDensity:
     def __init__(self, differentiation: Differentiation):
         self.differentiation: Differentiation = differentiation
 
-    def prepare(self, run: Run, z: Any) -> None:
-        """Chains share nothing."""
+    def prepare(self, run: Run, z: Any) -> Any:
+        """None: chains share nothing."""
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
         """A draw from the best normal approximation on Newton's path, and its metric."""

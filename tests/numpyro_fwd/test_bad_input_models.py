@@ -329,3 +329,23 @@ def test_discrete_latents():
 
     with raises(ValueError, "site 'k' (BernoulliProbs) is a discrete latent", "gauss_newton"):
         at_zero(model, "x")
+
+
+# --- starts ---------------------------------------------------------------------------------------
+
+
+def hardly_anywhere(z=101.0):
+    a = numpyro.sample("a", dist.Normal(0, 1))
+    numpyro.factor("near", jnp.where(jnp.abs(a - z) < 1, 0.0, -jnp.inf))
+
+
+def test_given_starts_serve_where_random_ones_have_no_density():
+    mcmc = MCMC(MALA(hardly_anywhere), num_warmup=20, num_samples=20, progress_bar=False)
+    mcmc.run(jax.random.key(0), init_params={"a": jnp.array(100.5)})
+    assert (jnp.abs(mcmc.get_samples()["a"] - 101.0) < 1).all()
+
+
+def test_given_starts_without_density_are_said_to_have_none():
+    mcmc = MCMC(MALA(hardly_anywhere), num_warmup=20, num_samples=20, progress_bar=False)
+    with pytest.raises(ValueError, match="init_params must have a finite log density"):
+        mcmc.run(jax.random.key(0), init_params={"a": jnp.array(90.0)})

@@ -19,7 +19,7 @@ def watched(rates, num_steps=100, moved=None):
     """The state after so many steps of chains with these acceptance probabilities."""
     rates = jnp.asarray(rates, float)
     x = jnp.zeros((rates.size, 2))
-    state = windows.init(jnp.ones(()), Diagonal(jnp.ones(2)), x, adapt_metric=True, num_steps=500)
+    state = windows.init(jnp.ones(()), Diagonal(jnp.ones(2)), x, num_steps=500)
     moved = rates > 0.01 if moved is None else jnp.asarray(moved)
 
     def step(i, state):

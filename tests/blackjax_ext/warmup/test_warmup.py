@@ -60,9 +60,7 @@ def test_shrinkage_is_a_weight_whatever_the_variance(variance):
 def window(draws, metric):
     """Adaptation state after a window of `draws`, shape (draw, chain, D), seen through `metric`."""
     draws = jnp.asarray(draws, float)
-    state = windows.init(
-        jnp.ones(draws.shape[1]), metric, draws[0], adapt_metric=True, num_steps=len(draws)
-    )
+    state = windows.init(jnp.ones(draws.shape[1]), metric, draws[0], num_steps=len(draws))
     for x in draws[1:]:
         state = windows.update_moments(state, x)
     return windows.update_metric(state, draws[-1])

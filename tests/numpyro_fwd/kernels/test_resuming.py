@@ -1,6 +1,8 @@
 """What a state carries from run to run: types, the length of its warm-up, whose data it knows."""
 
+import contextlib
 import warnings
+from typing import NamedTuple
 
 import blackjax
 import jax
@@ -29,7 +31,22 @@ def data(seed=0):
     return jnp.asarray(x), jnp.asarray(y)
 
 
-# --- types ----------------------------------------------------------------------------------------
+# --- programs -------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def counting(*functions):
+    """A list of those of `functions` that are compiled while it is open."""
+    compiled = []
+
+    def listen(event, _, fun_name="", **__):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.extend(name for name in functions if name in fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield compiled
+    jax.monitoring.unregister_event_duration_listener(listen)
+
 
 KERNELS = {
     name: (name, fixed_seeds.regression, fixed_seeds.KERNELS[name]) for name in ("MALA",)
@@ -41,6 +58,23 @@ KERNELS = {
         if name in ("AMAGOLD", "AMAGOLD_subsampled", "SGHMC")
     },
 }
+
+
+@pytest.mark.parametrize("has_progress_bar", [False, True])
+@pytest.mark.parametrize("name", ["MALA", "AMAGOLD_subsampled"])
+def test_a_run_compiles_its_step_once(name, has_progress_bar):
+    algorithm, model, options = KERNELS[name]
+    mcmc = mcmc_of(getattr(numpyro_fwd, algorithm)(model, **options), num_chains=1)
+    mcmc.progress_bar = has_progress_bar  # which NumPyro turns off in the workers of a test
+    with counting("_body_fn", "_fori_collect_loop") as compiled:
+        mcmc.run(jax.random.key(0), *data())
+        again = len(compiled)
+        mcmc.post_warmup_state = mcmc.last_state
+        mcmc.run(jax.random.key(1), *data())
+    assert again == 1 and len(compiled) <= 2, compiled
+
+
+# --- types ----------------------------------------------------------------------------------------
 
 
 def types(state):
@@ -135,8 +169,37 @@ def test_a_frozen_chain_is_named_once():
     assert len(found) == 1 and "a chain" in found[0] and "LocScaleReparam" in found[0]
 
 
+@pytest.mark.parametrize("num_chains, name", [(1, "a chain"), (2, "chain 1 of 2")])
+def test_a_chain_that_sticks_while_sampling_is_named_once(num_chains, name):
+    kernel = numpyro_fwd.RandomWalk(potential_fn=spike, step_size=1.0)
+    mcmc = mcmc_of(kernel, 0, num_samples=500, num_chains=num_chains)
+    start = jnp.array([[1.0], [50.0]])[2 - num_chains :]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mcmc.run(jax.random.key(0), init_params=start[0] if num_chains == 1 else start)
+        jax.effects_barrier()
+    (message,) = [str(w.message) for w in caught if "stuck" in str(w.message)]
+    assert message.startswith(name) and "draw 199" in message
+
+
+def test_collapsed_steps_are_named_where_the_metric_stays_too():
+    kernel = numpyro_fwd.MALA(
+        potential_fn=lambda z: 0.5 * (z[0] ** 2 + (1e4 * z[1]) ** 2), adapt_mass_matrix=False
+    )
+    with pytest.warns(UserWarning, match="steps have collapsed"):
+        mcmc_of(kernel, 400).run(jax.random.key(0), init_params=jnp.zeros((2, 2)))
+        jax.effects_barrier()
+
+
+class NoRate(NamedTuple):
+    """BlackJAX's MCLMC under another name, which nobody knows to tune."""
+
+    init = staticmethod(blackjax.mclmc.init)
+    build_kernel = staticmethod(blackjax.mclmc.build_kernel)
+
+
 def test_an_algorithm_without_a_rate_is_not_adapted():
-    kernel = BlackJAXKernel(normal, blackjax.mclmc, L=2.0)
+    kernel = BlackJAXKernel(normal, NoRate(), L=2.0)
     with pytest.raises(TypeError, match="adapt_step_size=False"):
         mcmc_of(kernel).run(jax.random.key(0))
 
@@ -145,8 +208,9 @@ def test_an_algorithm_without_a_rate_is_not_adapted():
     "options, words",
     [
         ({"target_accept": 0.9}, "target_accept_prob instead of target_accept"),
-        ({"dense_mass": [("m",)]}, "dense_mass must be True"),
-        ({"inverse_mass_matrix": {("m",): jnp.eye(2)}}, "inverse_mass_matrix must be None"),
+        ({"dense_mass": ["m"]}, "dense_mass must name its blocks by tuples"),
+        ({"dense_mass": "full"}, "dense_mass must be True"),
+        ({"inverse_mass_matrix": {"m": jnp.eye(2)}}, "inverse_mass_matrix must name its blocks"),
     ],
 )
 def test_options_that_would_be_misread(options, words):

@@ -1,0 +1,118 @@
+"""Metrics in blocks of sites, written as for NumPyro's HMC and NUTS.
+
+``dense_mass=[("m", "b"), ("c",)]`` keeps the covariances within (m, b) and within c, and variances
+alone of all other sites. ``inverse_mass_matrix={("m", "b"): ..., ("c",): ...}`` gives the first
+guess of these blocks, in the order in which their sites are named, each raveled; a block that is
+not given has unit variances.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.metrics import Blocks, Factor, InverseMassMatrix, factorize
+
+__all__ = ["DenseMass", "GivenMetric", "check_metric_options", "first_metric", "in_structure"]
+
+Block: TypeAlias = tuple[str, ...]
+DenseMass: TypeAlias = bool | list[Block]
+GivenMetric: TypeAlias = InverseMassMatrix | Mapping[Block, Array]
+
+
+def check_metric_options(dense_mass: Any, inverse_mass_matrix: Any) -> None:
+    """Raise TypeError or ValueError for what is neither a structure nor blocks of sites."""
+    if isinstance(dense_mass, (list, tuple)):
+        check_blocks("dense_mass", dense_mass)
+    elif not isinstance(dense_mass, (bool, np.bool_)):
+        raise TypeError(
+            "dense_mass must be True (a full covariance), False (variances) or a list of tuples of "
+            f"site names, each of which is a block; got {dense_mass!r}."
+        )
+    if isinstance(inverse_mass_matrix, Mapping):
+        check_blocks("inverse_mass_matrix", list(inverse_mass_matrix))
+
+
+def check_blocks(name: str, blocks: Iterable[Any]) -> None:
+    """Raise unless each block is a tuple of site names, and no site is in two."""
+    for block in blocks:
+        is_block = isinstance(block, tuple) and all(isinstance(site, str) for site in block)
+        if not is_block or not block:
+            raise TypeError(
+                f'{name} must name its blocks by tuples of sites, such as ("m",); got {block!r}.'
+            )
+    sites = [site for block in blocks for site in block]
+    if twice := sorted({site for site in sites if sites.count(site) > 1}):
+        raise ValueError(f"{name} must name each site once; got {twice} more than once.")
+
+
+def first_metric(
+    inverse_mass_matrix: GivenMetric, dense_mass: DenseMass, z: Any, like: Array
+) -> Factor:
+    """The metric that the user gave, or the identity, in the structure that is adapted.
+
+    `z` is the position of one chain, and `like` the same raveled.
+    """
+    if isinstance(inverse_mass_matrix, Mapping):
+        given = {block: jnp.asarray(value) for block, value in inverse_mass_matrix.items()}
+        covariance = assemble(given, z, like)
+        if not dense_mass:
+            full = [block for block, value in given.items() if value.ndim == 2]
+            dense_mass = full  # correlations that are given are kept
+        metric = factorize(covariance if dense_mass else jnp.diagonal(covariance), like.size)
+    else:
+        metric = factorize(inverse_mass_matrix, like.size)
+    metric = metric.at(like)
+    return in_structure(metric, dense_mass, z, like) if dense_mass else metric
+
+
+def in_structure(metric: Factor, dense_mass: DenseMass, z: Any, like: Array) -> Factor:
+    """`metric` with the covariances that `dense_mass` asks for."""
+    if isinstance(dense_mass, (list, tuple)) and dense_mass:
+        return Blocks.of(metric.dense(like), labels_of(dense_mass, z, like))
+    return metric.dense(like) if dense_mass else metric.diagonal()
+
+
+def labels_of(blocks: Iterable[Block], z: Any, like: Array) -> Array:
+    """Number of the block of each coordinate; those in none have blocks of their own."""
+    indices = site_indices("dense_mass", blocks, z, like)
+    labels = np.arange(like.size)
+    for block in blocks:
+        members = np.concatenate([indices[site] for site in block])
+        labels[members] = members.min()
+    return jnp.asarray(labels)
+
+
+def assemble(given: Mapping[Block, Array], z: Any, like: Array) -> Array:
+    """Covariance of all coordinates from those of blocks."""
+    indices = site_indices("inverse_mass_matrix", given, z, like)
+    covariance = jnp.eye(like.size, dtype=like.dtype)
+    for block, value in given.items():
+        members = np.concatenate([indices[site] for site in block])
+        if value.shape not in ((members.size,), (members.size,) * 2):
+            raise ValueError(
+                f"inverse_mass_matrix[{block!r}] must have shape ({members.size},) or "
+                f"({members.size}, {members.size}); got {value.shape}."
+            )
+        full = jnp.diag(value) if value.ndim == 1 else value
+        covariance = covariance.at[np.ix_(members, members)].set(full.astype(like.dtype))
+    return covariance
+
+
+def site_indices(name: str, blocks: Iterable[Block], z: Any, like: Array) -> dict[str, np.ndarray]:
+    """Places of each site in a raveled position; ValueError for a site that is not there."""
+    named = [site for block in blocks for site in block]
+    if not isinstance(z, Mapping):
+        raise TypeError(
+            f"{name} must be without site names for positions that are no dict; got {named}."
+        )
+    if unknown := sorted(set(named) - set(z)):
+        raise ValueError(f"{name} names {unknown}; the latent sites are {sorted(z)}.")
+    unravel = ravel_pytree({site: np.zeros(np.shape(z[site]), np.float32) for site in z})[1]
+    with jax.ensure_compile_time_eval():
+        places = unravel(jnp.arange(like.size, dtype=jnp.float32))
+        return {site: np.ravel(value).astype(int) for site, value in places.items()}

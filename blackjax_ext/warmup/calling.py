@@ -136,6 +136,9 @@ class Stepper(Protocol):
     def init(self, position: Any, rng_key: Array, metric: Factor) -> Any:
         """First state at `position`."""
 
+    def renew(self, rng_key: Array, state: Any, metric: Factor) -> Any:
+        """The state where `state` is, for steps in another metric."""
+
     def step(
         self, rng_key: Array, state: Any, step_size: Array, metric: Factor, **supplied: Any
     ) -> tuple[Any, StepInfo]:
@@ -160,6 +163,12 @@ class BoundAlgorithm(NamedTuple):
         supplied = {"rng_key": rng_key, "inverse_mass_matrix": algorithm.preconditioner(metric)}
         arguments = algorithm.only(algorithm.api.init, **supplied)
         return algorithm.api.init(position, self.logdensity_fn, **arguments)
+
+    def renew(self, rng_key: Array, state: Any, metric: Factor) -> Any:
+        """The state anew in `metric`; `state` itself where states do not depend on one."""
+        if "inverse_mass_matrix" not in names(self.algorithm.api.init):
+            return state
+        return self.init(state.position, rng_key, metric)
 
     def step(
         self, rng_key: Array, state: Any, step_size: Array, metric: Factor, **supplied: Any

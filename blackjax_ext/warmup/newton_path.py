@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from blackjax_ext.metrics import Dense
@@ -53,73 +54,103 @@ class Approximation(NamedTuple):
 
     mean
         Its mean, shape (D,).
-    draw
-        A draw from it, shape (D,).
     metric
         Factor of its precision.
-    evidence
-        Importance-weighted bound of the log evidence, -inf where there is no approximation.
+    draws
+        A few draws from it, shape (S, D); its mean where the target is not finite.
+    log_weights
+        Log importance of each, shape (S,).
     """
 
     mean: Array
-    draw: Array
     metric: Dense
-    evidence: Array
+    draws: Array
+    log_weights: Array
+
+    @property
+    def evidence(self) -> Array:
+        """Importance-weighted bound of the log evidence, -inf where there is no approximation."""
+        return finite(jax.nn.logsumexp(self.log_weights) - jnp.log(self.log_weights.size))
+
+    def draw(self, level: Array) -> Array:
+        """One of the draws by importance, shape (D,): that at `level`, uniform on (0, 1)."""
+        shares = jnp.cumsum(jax.nn.softmax(self.log_weights))
+        return self.draws[jnp.minimum(jnp.sum(shares < level), self.log_weights.size - 1)]
 
 
 class Path(NamedTuple):
-    """Newton's path: number of steps, point, its log density, whether to go on, best so far."""
+    """Newton's path: number of steps, point, whether to go on, best so far, value at the start."""
 
     num_steps: Array
     x: Array
-    value: Array
     is_moving: Array
     best: Approximation
+    first_value: Array
+
+
+class Found(NamedTuple):
+    """Where C chains may start.
+
+    x
+        Positions, shape (C, D).
+    metric
+        Factor of the curvature at the best approximation.
+    first_values
+        Log densities at the points from which the paths went out, shape (C,).
+    """
+
+    x: Array
+    metric: Dense
+    first_values: Array
 
 
 def find(
-    rng_key: Array, logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
-) -> Approximation:
-    """Best normal approximation along Newton's path from `x`, shape (D,).
+    noise: Array, logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
+) -> tuple[Approximation, Array]:
+    """Best normal approximation along Newton's path from `x`, shape (D,), and the value at `x`.
 
-    Cost: up to 60 steps of one gradient, one Hessian, one eigenvalue problem and 32 evaluations.
+    `noise`, standard normal of shape (S, D), makes the draws of every approximation on the path:
+    what differs between two of them is not chance.
+
+    Cost: up to 60 steps of one gradient, one Hessian, one eigenvalue problem and 33 evaluations.
+    In a program the density stands twice: in the derivatives, and in the evaluations of a step.
     """
-    initial = Path(
-        jnp.array(0),
-        x,
-        logdensity_fn(x),
-        jnp.array(True),
-        Approximation(x, x, identity(x), jnp.array(-jnp.inf)),
+    num_draws = noise.shape[0]
+    nowhere = Approximation(
+        x, identity(x), jnp.tile(x, (num_draws, 1)), jnp.full(num_draws, -jnp.inf, x.dtype)
     )
+    initial = Path(jnp.array(0), x, jnp.array(True), nowhere, jnp.zeros((), x.dtype))
 
     def is_going(path):
         return path.is_moving & (path.num_steps < MAX_STEPS)
 
     def step(path):
-        key = jax.random.fold_in(rng_key, path.num_steps)
         gradient, metric = curvature(logdensity_fn, path.x, differentiation)
-        here = approximate(key, logdensity_fn, path.x, metric)
-        best = jax.tree.map(partial(jnp.where, here.evidence > path.best.evidence), here, path.best)
         slope = metric.inverse_sqrt_transpose_times(gradient)
         direction = metric.inverse_sqrt_times(slope)
         ladder = path.x + LENGTHS[:, None].astype(x.dtype) * direction
-        values = finite(jax.vmap(logdensity_fn)(ladder))
-        top = jnp.argmax(values)
-        is_better = values[top] > path.value
+        draws = path.x + metric.inverse_sqrt_times(noise)
+        values = jax.vmap(logdensity_fn)(jnp.concatenate([path.x[None], ladder, draws]))
+        values, first_value = finite(values), values[0]
+        here = weigh(path.x, metric, noise, values[1 + LENGTHS.size :])
+        best = jax.tree.map(partial(jnp.where, here.evidence > path.best.evidence), here, path.best)
+        rungs = values[1 : 1 + LENGTHS.size]
+        top = jnp.argmax(rungs)
+        is_better = rungs[top] > values[0]
         # |slope|^2 / 2 is what a quadratic has yet to gain; a path may also run away from the mass
         is_astray = here.evidence < best.evidence - negligible(x)
         is_moving = is_better & (slope @ slope > 1e-2) & ~is_astray
         point = jnp.where(is_better, ladder[top], path.x)
-        return Path(
-            path.num_steps + 1, point, jnp.maximum(values[top], path.value), is_moving, best
-        )
+        first_value = jnp.where(path.num_steps == 0, first_value, path.first_value)
+        return Path(path.num_steps + 1, point, is_moving, best, first_value)
 
-    return jax.lax.while_loop(is_going, step, initial).best
+    path = jax.lax.while_loop(is_going, step, initial)
+    return path.best, path.first_value
 
 
 def find_all(
     rng_key: Array, logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
-) -> tuple[Array, Dense]:
+) -> Found:
     """Starts of C chains from `x`, shape (C, D), and the metric of the best approximation.
 
     A chain whose path found a mode too poor to matter, its evidence more than D + 10 below the best
@@ -127,20 +158,24 @@ def find_all(
     further paths, uniform on (-2, 2) as NumPyro's starts are, so that one alone can tell too.
     """
     num_chains, size = x.shape
-    key_more, key_path, key_draw = (
-        jax.vmap(partial(jax.random.fold_in, data=i))(rng_key) for i in range(3)
+    num_paths = max(MIN_PATHS, num_chains)
+    # one call: each of jax.random is another program to compile
+    sizes = NUM_DRAWS * size, size, 1
+    least = np.nextafter(np.array(-1.0, x.dtype), 0.0)
+    even = jax.random.uniform(rng_key, (num_paths, sum(sizes)), x.dtype, least, 1.0)
+    noise, more, level = jnp.split(even, np.cumsum(sizes)[:2], axis=1)
+    noise = 2.0**0.5 * jax.lax.erf_inv(noise)
+    more, level = 2.0 * more[num_chains:], 0.5 * (level[:num_chains, 0] + 1.0)
+    found, first_values = jax.vmap(lambda noise, x: find(noise, logdensity_fn, x, differentiation))(
+        noise.reshape(num_paths, NUM_DRAWS, size), jnp.concatenate([x, more])
     )
-    num_more = max(MIN_PATHS - num_chains, 0)
-    key_first, key_second = jax.random.split(key_more[0])
-    more = jax.random.uniform(key_first, (num_more, size), x.dtype, -2.0, 2.0)
-    key_path = jnp.concatenate([key_path, jax.random.split(key_second, num_more)])
-    found = jax.vmap(lambda key, x: find(key, logdensity_fn, x, differentiation))(
-        key_path, jnp.concatenate([x, more])
-    )
-    best = jax.tree.map(lambda leaf: leaf[jnp.argmax(found.evidence)], found)
-    others = jax.vmap(lambda key: approximate(key, logdensity_fn, best.mean, best.metric))(key_draw)
-    is_poor = found.evidence[:num_chains] < best.evidence - negligible(x[0])
-    return jnp.where(is_poor[:, None], others.draw, found.draw[:num_chains]), best.metric
+    evidence = jax.vmap(lambda found: found.evidence)(found)
+    top = jnp.argmax(evidence)
+    is_poor = evidence[:num_chains] < evidence[top] - negligible(x[0])
+    source = jnp.where(is_poor, top, jnp.arange(num_chains))
+    draws = jax.vmap(Approximation.draw)(jax.tree.map(lambda leaf: leaf[source], found), level)
+    metric = jax.tree.map(lambda leaf: leaf[top], found.metric)
+    return Found(draws, metric, first_values[:num_chains])
 
 
 def negligible(x: Array) -> float:
@@ -173,11 +208,23 @@ def derivatives(
     """Gradient (D,) and Hessian (D, D) at `x`."""
     grad_fn = jax.jacfwd(logdensity_fn) if differentiation == "forward" else jax.grad(logdensity_fn)
 
-    def row(direction):
-        return jax.jvp(grad_fn, (x,), (direction,))
+    def rows(directions):
+        return jax.vmap(lambda direction: jax.jvp(grad_fn, (x,), (direction,)))(directions)
 
-    gradients, hessian = jax.lax.map(row, jnp.eye(x.size, dtype=x.dtype), batch_size=CHUNK)
+    gradients, hessian = jax.tree.map(
+        lambda leaf: leaf.reshape(-1, x.size)[: x.size], jax.lax.map(rows, directions_of(x))
+    )
     return gradients[0], 0.5 * (hessian + hessian.T)
+
+
+def directions_of(x: Array) -> Array:
+    """The unit vectors in equal chunks, (n, m, D); zeros fill the last one up.
+
+    A chunk of another size would be another program.
+    """
+    num_chunks = -(-x.size // CHUNK)
+    size = -(-x.size // num_chunks)
+    return jnp.eye(num_chunks * size, x.size, dtype=x.dtype).reshape(num_chunks, size, x.size)
 
 
 def metric_of(gradient: Array, hessian: Array) -> Dense:
@@ -197,14 +244,16 @@ def metric_of(gradient: Array, hessian: Array) -> Dense:
 def approximate(
     rng_key: Array, logdensity_fn: LogDensity, x: Array, metric: Dense
 ) -> Approximation:
-    """The normal N(x, G^-1), its bound of the evidence, and one of its draws by importance."""
-    key_noise, key_choice = jax.random.split(rng_key)
-    noise = jax.random.normal(key_noise, (NUM_DRAWS, x.size), x.dtype)
+    """The normal N(x, G^-1) with draws from it, weighed by a log density."""
+    noise = jax.random.normal(rng_key, (NUM_DRAWS, x.size), x.dtype)
+    values = finite(jax.vmap(logdensity_fn)(x + metric.inverse_sqrt_times(noise)))
+    return weigh(x, metric, noise, values)
+
+
+def weigh(x: Array, metric: Dense, noise: Array, values: Array) -> Approximation:
+    """The normal N(x, G^-1) and its draws from `noise`, (S, D), with their log densities (S,)."""
     draws = x + metric.inverse_sqrt_times(noise)
     log_q = -0.5 * jnp.sum(noise**2, axis=1) + 0.5 * metric.log_det(x.size)
-    log_weights = finite(jax.vmap(logdensity_fn)(draws)) - log_q
-    choice = jax.random.categorical(key_choice, log_weights)
-    is_usable = jnp.isfinite(log_weights[choice])
-    evidence = jax.nn.logsumexp(log_weights) - jnp.log(NUM_DRAWS)
-    draw = jnp.where(is_usable, draws[choice], x)
-    return Approximation(x, draw, metric, finite(evidence))
+    log_weights = finite(values - log_q)
+    is_usable = jnp.isfinite(log_weights)[:, None]
+    return Approximation(x, metric, jnp.where(is_usable, draws, x), log_weights)

@@ -185,15 +185,19 @@ def warmup(
     @jax.jit
     def start(rng_key, x, metric):
         key_path, key_init, key_search = jax.random.split(rng_key, 3)
+        is_whitened = newton_start and is_short and inverse_mass_matrix is None
         if newton_start and is_short:
-            keys = jax.random.split(key_path, x.shape[0])
             flat_fn = lambda x: logdensity_fn(unravel(x))  # noqa: E731
-            x, curvature = newton_path.find_all(keys, flat_fn, x, differentiation)
-            if inverse_mass_matrix is None:
+            x, curvature, first_values = newton_path.find_all(key_path, flat_fn, x, differentiation)
+            if is_whitened:
                 metric = curvature if dense else curvature.diagonal()
+        else:
+            first_values = jax.vmap(lambda x: logdensity_fn(unravel(x)))(x)
         states = init_each(bound, key_init, jax.vmap(unravel)(x), metric)
         keys = jax.random.split(key_search, x.shape[0])
-        return states, first_step_size(bound, plan, keys, states, metric, step_size), metric, x
+        used = plan._replace(adapt_step_size=not is_whitened)
+        first = first_step_size(bound, used, keys, states, metric, step_size)
+        return states, first, metric, x, first_values
 
     @jax.jit
     def run(rng_key, states, adapt_state):
@@ -216,9 +220,9 @@ def warmup(
         return jax.lax.scan(step, (states, adapt_state), (jnp.arange(num_steps), keys))
 
     key_start, key_run = jax.random.split(rng_key)
-    if not jnp.isfinite(jax.jit(jax.vmap(logdensity_fn))(positions)).all():
+    states, first, metric, x, first_values = start(key_start, x, metric)
+    if not jnp.isfinite(first_values).all():
         raise ValueError("positions must have a finite log density in every chain.")
-    states, first, metric, x = start(key_start, x, metric)
     check_metric(getattr(states, "metric", metric))
     adapt_state = windows.init(first, metric, x, num_steps=num_steps)
     (states, adapt_state), info = run(key_run, states, adapt_state)
@@ -376,6 +380,8 @@ def end_window(
         if not plan.adapt_metric:
             return states, windows.start_counting(adapt_state, x)
         adapt_state = windows.update_metric(adapt_state, x)
-        return states_at(bound, keys, states.position, adapt_state.metric), adapt_state
+        metric = adapt_state.metric
+        states = jax.vmap(lambda key, state: bound.renew(key, state, metric))(keys, states)
+        return states, adapt_state
 
     return jax.lax.cond(is_last, lambda *both: both, renew, states, adapt_state)

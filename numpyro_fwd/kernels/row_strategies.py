@@ -92,6 +92,11 @@ class CountingAlgorithm(NamedTuple):
         bound = BoundAlgorithm(self.algorithm, self.potential)
         return CountedState(bound.init(position, rng_key, metric), jnp.array(0))
 
+    def renew(self, rng_key: Array, state: CountedState, metric: Factor) -> CountedState:
+        """The state where `state` is, for steps in another metric."""
+        bound = BoundAlgorithm(self.algorithm, self.potential)
+        return CountedState(bound.renew(rng_key, state.chain, metric), state.num_rows)
+
     def step(
         self, rng_key: Array, state: CountedState, step_size: Array, metric: Factor, **supplied: Any
     ) -> tuple[CountedState, StepInfo]:
@@ -272,13 +277,15 @@ class AnchoredRows(PlainRows):
         def draw(arrays, key, shared):
             logdensity_fn = density_of(*run.arguments.join(arrays))
             mode = ravel_pytree(shared.anchor.position)[0]
-            return jax.vmap(
-                lambda key: (
-                    newton_path.approximate(
-                        key, lambda x: logdensity_fn(unravel(x)), mode, shared.metric
-                    ).draw
+
+            def draw_one(key):
+                key_draws, key_choice = jax.random.split(key)
+                found = newton_path.approximate(
+                    key_draws, lambda x: logdensity_fn(unravel(x)), mode, shared.metric
                 )
-            )(key)
+                return found.draw(jax.random.uniform(key_choice, dtype=mode.dtype))
+
+            return jax.vmap(draw_one)(key)
 
         return Start(run(draw, key_draw, shared), shared.metric, True, keys)
 

@@ -182,8 +182,8 @@ def follow_path(
     """
     keys, key_path = split_keys(rng_key)
     x = ravel_each(z)
-    evaluate(run, x, z, density_of)
     if not run.is_searching or x.shape[1] > newton_path.MAX_DIMENSION[differentiation]:
+        evaluate(run, x, z, density_of)
         return Start(x, None, False, keys)
     unravel = ravel_one(z)
 
@@ -191,8 +191,9 @@ def follow_path(
         logdensity_fn = density_of(*run.arguments.join(arrays))
         return newton_path.find_all(key, lambda x: logdensity_fn(unravel(x)), x, differentiation)
 
-    x, metric = run.search(find, key_path, x)
-    return Start(x, metric if run.adapts_metric else None, False, keys)
+    found = run.search(find, key_path[0], x)
+    check_finite(found.first_values)
+    return Start(found.x, found.metric if run.adapts_metric else None, run.adapts_metric, keys)
 
 
 def split_keys(rng_key: Array) -> tuple[Keys, Array]:

@@ -1,5 +1,7 @@
 """The warm-up: a start by Newton's path, windows, covariances, step size, and that it ends."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -210,8 +212,10 @@ def funnel(x):
 
 
 def find_all(logdensity_fn, x, mode="forward", seed=0):
-    keys = jax.random.split(jax.random.key(seed), x.shape[0])
-    return jax.jit(lambda x: newton_path.find_all(keys, logdensity_fn, x, mode))(x)
+    key = jax.random.key(seed)
+    found = jax.jit(lambda x: newton_path.find_all(key, logdensity_fn, x, mode))(x)
+    np.testing.assert_array_equal(found.first_values, jax.vmap(logdensity_fn)(x))
+    return found.x, found.metric
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -231,7 +235,10 @@ def test_start_on_a_normal(mode, dtype):
 @pytest.mark.parametrize("mode", MODES)
 def test_start_finds_the_mean_of_a_normal(mode):
     x = 10 * jax.random.normal(jax.random.key(1), (4,))
-    found = jax.jit(lambda x: newton_path.find(jax.random.key(0), ill_conditioned, x, mode))(x)
+    noise = jax.random.normal(jax.random.key(0), (16, 4))
+    find = partial(newton_path.find, noise, ill_conditioned, differentiation=mode)
+    found, value = jax.jit(find)(x)
+    np.testing.assert_allclose(value, ill_conditioned(x), rtol=1e-5)
     root = (rotation / EIGENVALUES**0.5).T
     assert np.linalg.norm(root @ (found.mean - ILL_MEAN)) < 0.2
     log_evidence = 2 * np.log(2 * np.pi) + 0.5 * np.log(EIGENVALUES).sum()

@@ -11,7 +11,7 @@ from jax import Array
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.windows import AdaptState
 
-__all__ = ["STILL", "Health", "judge", "warn", "warn_of_still"]
+__all__ = ["STILL", "Health", "is_bad", "judge", "messages", "stuck_message", "warn"]
 
 STILL = 200  # steps without a move, after which a chain that samples is said to be stuck
 SHORT = 0.01  # of a standard deviation, below which a move is short
@@ -69,47 +69,46 @@ def progress(state: AdaptState) -> tuple[Array, Array]:
     return jnp.sqrt(square), weight / jnp.maximum(1.0 - weight, 1e-6)
 
 
-def warn(advice: str, is_end: Array, health: Health) -> None:
-    """Warn of frozen chains and of steps that have collapsed, where `is_end` says so."""
-    if not np.all(is_end):
-        return
-    for message in messages(jax.tree.map(np.asarray, health)):
+def is_bad(health: Health) -> Array:
+    """Whether there is anything to say."""
+    return health.is_frozen.any() | has_collapsed(health)
+
+
+def has_collapsed(health: Health) -> Array:
+    """Whether steps are too short to get anywhere."""
+    is_long = health.num_steps >= windows.MIN_WINDOW
+    return is_long & (health.jump < SHORT) & (health.num_effective < FEW)
+
+
+def warn(advice: str, health: Health) -> None:
+    """Warn of frozen chains and of steps that have collapsed."""
+    health = jax.tree.map(np.asarray, health)
+    for _, message in messages(health, 0, health.is_frozen.size):
         warnings.warn(f"{message} {advice}", stacklevel=2)
 
 
-def warn_of_still(advice: str, num_still: Array, num_draws: Array) -> None:
-    """Warn of chains that have just stood still for too long, of `num_still` steps each, (C,)."""
-    for c in np.flatnonzero(np.ravel(num_still) == STILL):
-        name = name_of(int(c), np.size(num_still))
-        warnings.warn(
-            f"{name} has stuck while sampling: it did not move in {STILL} steps up to draw "
-            f"{int(num_draws)}. What it has not seen is missing from all draws, not from these "
-            f"alone. {advice}",
-            stacklevel=2,
-        )
+def messages(health: Health, first: int, num_chains: int) -> list[tuple[int, str]]:
+    """What is wrong, in sentences, with the place of the chain in `health`.
+
+    The chains of `health` are those from `first` on, of `num_chains` in all.
+    """
+    frozen = [int(c) for c in np.flatnonzero(health.is_frozen)]
+    if not frozen and has_collapsed(health):
+        return [(0, collapsed_message(health))]
+    return [(c, frozen_message(health, c, name_of(first + c, num_chains))) for c in frozen]
 
 
-def messages(health: Health) -> list[str]:
-    """What is wrong, in sentences."""
-    found = [frozen_message(health, int(c)) for c in np.flatnonzero(health.is_frozen)]
-    is_long = health.num_steps >= windows.MIN_WINDOW
-    if not found and is_long and health.jump < SHORT and health.num_effective < FEW:
-        found.append(
-            f"steps have collapsed: in the last {health.num_steps} steps of the warm-up a step "
-            f"moved a coordinate by {health.jump:.1e} of its scale (step size "
-            f"{health.step_size:.1e}), which is worth {health.num_effective:.1f} independent draws."
-        )
-    return found
+def collapsed_message(health: Health) -> str:
+    """That steps are too short."""
+    return (
+        f"steps have collapsed: in the last {health.num_steps} steps of the warm-up a step "
+        f"moved a coordinate by {health.jump:.1e} of its scale (step size "
+        f"{health.step_size:.1e}), which is worth {health.num_effective:.1f} independent draws."
+    )
 
 
-def name_of(c: int, num_chains: int) -> str:
-    """Chain `c` in a sentence."""
-    return f"chain {c} of {num_chains} (counted from 0)" if num_chains > 1 else "a chain"
-
-
-def frozen_message(health: Health, c: int) -> str:
-    """That chain `c` is frozen."""
-    name = name_of(c, health.is_frozen.size)
+def frozen_message(health: Health, c: int, name: str) -> str:
+    """That chain `c` of these is frozen."""
     is_rescued = not health.is_frozen.all()
     then = "It was put back where another chain is, and may stick again. " if is_rescued else ""
     return (
@@ -117,3 +116,17 @@ def frozen_message(health: Health, c: int) -> str:
         f"{health.num_steps} steps of the warm-up, with acceptance probability "
         f"{health.rate[c]:.2f}. {then}Its draws are not to be trusted."
     )
+
+
+def stuck_message(c: int, num_chains: int, num_draws: int) -> str:
+    """That chain `c` has not moved for long after the warm-up."""
+    return (
+        f"{name_of(c, num_chains)} has stuck while sampling: it did not move in {STILL} steps up "
+        f"to draw {num_draws}. What it has not seen is missing from all draws, not from these "
+        "alone."
+    )
+
+
+def name_of(c: int, num_chains: int) -> str:
+    """Chain `c` in a sentence."""
+    return f"chain {c} of {num_chains} (counted from 0)" if num_chains > 1 else "a chain"

@@ -226,7 +226,7 @@ def warmup(
     check_metric(getattr(states, "metric", metric))
     adapt_state = windows.init(first, metric, x, num_steps=num_steps)
     (states, adapt_state), info = run(key_run, states, adapt_state)
-    report.warn(ADVICE, jnp.array(True), report.judge(adapt_state))
+    report.warn(ADVICE, report.judge(adapt_state))
     found = {
         "step_size": adapt_state.step_size[0],
         "inverse_mass_matrix": called.preconditioner(adapt_state.metric),

@@ -19,6 +19,8 @@ __all__ = [
     "is_prng_key",
     "mask_of",
     "not_jax_tracer",
+    "prepare_model",
+    "transforms_of",
     "unconstrain_fn",
     "unconstrain_params",
     "validate_model",
@@ -28,6 +30,8 @@ CHECKED_AGAINST = "0.22.0"
 
 try:
     from numpyro.infer.gibbs import GIBBS_SITES_KWARG
+    from numpyro.infer.util import _prepare_model_for_potential as prepare_model
+    from numpyro.infer.util import _transforms_from_trace as transforms_of
     from numpyro.infer.util import _unconstrain_params as unconstrain_params
     from numpyro.infer.util import constrain_fn, unconstrain_fn
     from numpyro.primitives import Messenger

@@ -12,15 +12,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro.infer import init_to_value, initialize_model
-from numpyro.infer.util import constrain_fn
+from numpyro.distributions import Delta
+from numpyro.handlers import substitute
+from numpyro.infer.util import find_valid_initial_params, get_potential_fn, transform_fn
 
 from blackjax_ext.warmup.newton_path import MAX_DIMENSION, Differentiation
+from numpyro_fwd.bridge.arguments import SplitArguments, run_with, split_arguments
 from numpyro_fwd.bridge.numpyro_private import (
     GIBBS_SITES_KWARG,
     identity,
     is_prng_key,
     not_jax_tracer,
+    prepare_model,
+    transforms_of,
     unconstrain_fn,
 )
 from numpyro_fwd.bridge.traces import first_sites, is_latent
@@ -116,58 +120,56 @@ def view_model(
     key = rng_key if is_prng_key(rng_key) else rng_key[0]
     sites = first_sites(key, model, model_args, model_kwargs, init_strategy)
     latents = check_sites(sites)
-    size = sum(np.size(sites[name]["value"]) for name in latents)
-    initialize = partial(
-        initialize_model,
-        rng_key,
-        model,
-        dynamic_args=True,
-        model_args=model_args,
-        model_kwargs=model_kwargs,
+    facts = transforms_of(sites)
+    prepared = prepare_model(model, sites, enum=facts.has_enumerate_support)
+    view = View(
+        *get_potential_fn(
+            prepared,
+            facts.inv_transforms,
+            replay_model=facts.has_deterministic or facts.dynamic_support,
+            enum=facts.has_enumerate_support,
+            dynamic_args=True,
+            model_args=model_args,
+            model_kwargs=model_kwargs,
+        )
+    )
+    values = {name: sites[name]["value"] for name in facts.inv_transforms}
+    prototype = transform_fn(facts.inv_transforms, values, invert=True)
+    if init_params is not None:
+        init_params = check_init_params(init_params, prototype, latents)
+        if GIBBS_SITES_KWARG in model_kwargs:  # Gibbs hands over constrained values
+            init_params = unconstrain_fn(model, model_args, model_kwargs, init_params)
+        return view, init_params
+    plates = {name: site["value"] for name, site in sites.items() if site["type"] == "plate"}
+    size = sum(np.size(leaf) for leaf in prototype.values())
+    search = partial(
+        find_valid_initial_params,
+        model=substitute(prepared, data=plates),
+        init_strategy=init_strategy if isinstance(init_strategy, partial) else init_strategy(),
+        enum=facts.has_enumerate_support,
+        prototype_params=prototype,
         forward_mode_differentiation=differentiation == "forward",
         # a gradient of D JVPs, asked for where the warm start can afford it too
         validate_grad=differentiation == "reverse" or size <= MAX_DIMENSION["forward"],
     )
+    return view, find_start(search, rng_key, sites, split_arguments(model_args, model_kwargs))
+
+
+def find_start(search: Callable, rng_key: Array, sites: dict, arguments: SplitArguments) -> Any:
+    """Random points of finite density with a finite gradient, one per key, in one program."""
+
+    def find(arrays, rng_key):
+        model_args, model_kwargs = arguments.join(arrays)
+        (z, *_), is_valid = search(rng_key, model_args=model_args, model_kwargs=model_kwargs)
+        return z, is_valid
+
     try:
-        info = initialize(init_strategy=init_strategy)
-    except RuntimeError as error:
-        if init_params is None:
-            raise ValueError(no_start_message(sites, error)) from error
-        info = initialize_at(initialize, rng_key, model, model_args, model_kwargs, init_params)
+        z, is_valid = run_with(arguments, jax.jit(find), rng_key)
     except ValueError as error:
         raise_if_forward_only("model", error)
-    view = View(info.potential_fn, info.postprocess_fn)
-    if init_params is None:
-        return view, info.param_info.z
-    init_params = check_init_params(init_params, info.param_info.z, latents)
-    if GIBBS_SITES_KWARG in model_kwargs:  # Gibbs hands over constrained values
-        init_params = unconstrain_fn(model, model_args, model_kwargs, init_params)
-    return view, init_params
-
-
-def initialize_at(
-    initialize: Callable,
-    rng_key: Array,
-    model: Callable,
-    model_args: tuple,
-    model_kwargs: dict,
-    init_params: Position,
-) -> Any:
-    """``initialize()`` at the first of the given starts, where random ones have no density."""
-    first = init_params
-    if not is_prng_key(rng_key):
-        first = jax.tree.map(lambda leaf: leaf[0], init_params)
-    values = first
-    if GIBBS_SITES_KWARG not in model_kwargs:
-        values = constrain_fn(model, model_args, model_kwargs, first)
-    try:
-        return initialize(init_strategy=init_to_value(values=values))
-    except RuntimeError as error:
-        raise ValueError(
-            "init_params must have a finite log density with a finite gradient; at "
-            f"{first} it is not, nor at 100 random points. Check the data against the supports of "
-            "the observed sites; numpyro.infer.NUTS needs such a start too."
-        ) from error
+    if not_jax_tracer(is_valid) and not np.all(is_valid):
+        raise ValueError(no_start_message(sites))
+    return z
 
 
 def check_sites(sites: dict) -> list[str]:
@@ -194,6 +196,11 @@ def check_sites(sites: dict) -> list[str]:
             )
         if is_latent(site):
             latents.append(name)
+            if isinstance(site["fn"], Delta):
+                raise ValueError(
+                    f"site '{name}' has a Delta distribution, whose value nothing can sample; "
+                    "name it with numpyro.deterministic instead."
+                )
             discrete = site["fn"].support.is_discrete
             if discrete and site["infer"].get("enumerate") != "parallel":
                 raise ValueError(
@@ -206,17 +213,17 @@ def check_sites(sites: dict) -> list[str]:
     return latents
 
 
-def no_start_message(sites: dict, error: Exception) -> str:
+def no_start_message(sites: dict) -> str:
     """Explain where the log density is not finite."""
     bad = [
         name
         for name, site in sites.items()
         if site["type"] == "sample" and not np.isfinite(np.sum(site["fn"].log_prob(site["value"])))
     ]
-    where = f"at a first draw it is not finite at the sites {bad}" if bad else str(error)
+    where = f"; at a first draw it is not finite at the sites {bad}" if bad else ""
     return (
         "model has no start: its log density (or its gradient) was not finite at 100 random "
-        f"points; {where}. Check the data against the supports; if they fit, give init_params, or "
+        f"points{where}. Check the data against the supports; if they fit, give init_params, or "
         "init_strategy=numpyro.infer.init_to_median, here or to numpyro.infer.NUTS."
     )
 

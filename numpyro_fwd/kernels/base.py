@@ -17,7 +17,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext.checks import check_positive
 from blackjax_ext.metrics import Factor, check_metric
-from blackjax_ext.warmup import report, windows
+from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
 from blackjax_ext.warmup.newton_path import Differentiation
 from blackjax_ext.warmup.run import (
@@ -29,7 +29,6 @@ from blackjax_ext.warmup.run import (
     ravel_each,
     states_at,
 )
-from blackjax_ext.warmup.windows import AdaptState
 from numpyro_fwd.bridge.arguments import (
     Fingerprint,
     fingerprint,
@@ -47,6 +46,7 @@ from numpyro_fwd.kernels.blocks import (
     in_structure,
 )
 from numpyro_fwd.kernels.microcanonical import Tuning, is_microcanonical
+from numpyro_fwd.kernels.noticed import Noticed, forget
 from numpyro_fwd.kernels.options import full_signature
 from numpyro_fwd.kernels.state import KernelState, make_state, split_each, with_types_of
 from numpyro_fwd.kernels.strategy import Run, Source, Strategy, WholeDensity, ravel_one
@@ -278,16 +278,16 @@ class BlackJAXKernel(MCMCKernel):
             self._programs,
         )
         shared = self._strategy.prepare(run, z)
-        inner, adapt_state, rng_key = self._begin(run, num_warmup, rng_key, z, shared)
-        made = None
-        if shared is not None:
-            with jax.ensure_compile_time_eval():  # keys and starts may be traced, arguments are not
-                made = fingerprint(model_args, model_kwargs)
-        return make_state(inner, adapt_state, rng_key, is_single, shared, made)
+        state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
+        if shared is None:
+            return state
+        with jax.ensure_compile_time_eval():  # keys and starts may be traced, arguments are not
+            made = fingerprint(model_args, model_kwargs)
+        return state._replace(shared=shared, fingerprint=made)
 
     def _begin(
-        self, run: Run, num_warmup: int, rng_key: Array, z: Any, shared: Any
-    ) -> tuple[Any, AdaptState, Array]:
+        self, run: Run, num_warmup: int, rng_key: Array, z: Any, shared: Any, is_single: bool
+    ) -> KernelState:
         """Start C chains from keys (C,) and positions with a leading axis C."""
         unravel = ravel_one(z)
         start = self._strategy.start(run, rng_key, z, shared)
@@ -310,12 +310,14 @@ class BlackJAXKernel(MCMCKernel):
                 step_size = jnp.full(x.shape[:1], guess, dtype)
             else:
                 step_size = first_step_size(target, plan, keys.step_size, inner, metric, guess)
-            return inner, windows.init(step_size, metric, x, num_steps=num_warmup)
+            adapt_state = windows.init(step_size, metric, x, num_steps=num_warmup)
+            return make_state(inner, adapt_state, keys.state, is_single, self.advice)
 
-        inner, adapt_state = run(begin, start.keys, start.x, start.metric, given, shared, guess)
-        if hasattr(inner, "metric"):
-            check_metric(inner.metric)
-        return inner, adapt_state, start.keys.state
+        state = run(begin, start.keys, start.x, start.metric, given, shared, guess)
+        forget(state.noticed)
+        if hasattr(state.inner, "metric"):
+            check_metric(state.inner.metric)
+        return state
 
     def _in_structure(self, found: Factor | None, x: Array, unravel: Callable) -> Factor:
         """The metric of the search for a start, else the given one, in the adapted structure."""
@@ -376,20 +378,21 @@ class BlackJAXKernel(MCMCKernel):
         inner, info = move(key_move, state.inner, adapt_state.step_size)
         schedule = adapt_state.schedule
         info = info.rated(is_adapting=self._adapt_step_size and schedule is not None)
+        noticed = cast(Noticed, state.noticed)
         if schedule is not None and (self._adapt_step_size or self._adapt_mass_matrix):
             # one predicate for all chains: a batched one would run the update for ever
-            inner, adapt_state = jax.lax.cond(
+            inner, adapt_state, noticed = jax.lax.cond(
                 i < schedule.num_steps,
                 partial(self._adapt, target, i, is_single),
-                lambda key, info, inner, adapt_state: (inner, adapt_state),
-                *(key_renew, info, inner, adapt_state),
+                lambda key, info, *same: same,
+                *(key_renew, info, inner, adapt_state, noticed),
             )
         num_warmup = state.num_warmup
         count = jnp.where(state.i < num_warmup, state.i, state.i - num_warmup) + 1
         mean = state.mean_accept_prob
         mean = mean + (info.acceptance_rate - mean) / count
         num_still = jnp.where(info.has_moved | (state.i < num_warmup), 0, state.num_still + 1)
-        self._warn_of_still(num_still, i - num_warmup)
+        noticed = noticed.of_stuck(num_still, i - num_warmup)
         new = KernelState(
             state.i + 1,
             inner,
@@ -402,44 +405,30 @@ class BlackJAXKernel(MCMCKernel):
             state.shared,
             state.fingerprint,
             num_still,
+            noticed,
         )
         return with_types_of(state, new)
 
-    def _adapt(self, target: Stepper, i, is_single, rng_key, info: StepInfo, inner, adapt_state):
+    def _adapt(
+        self, target: Stepper, i, is_single, rng_key, info: StepInfo, inner, adapt_state, noticed
+    ):
         """The warm-up's part of step `i`."""
         if is_single:
             rng_key, info, inner = jax.tree.map(lambda x: x[None], (rng_key, info, inner))
         size = ravel_each(inner.position).shape[1]
-        old = inner, adapt_state
-        new = adapt(target, self._plan(size), i, rng_key, info, inner, adapt_state)
+        old = inner, adapt_state, noticed
+        inner, adapt_state = adapt(target, self._plan(size), i, rng_key, info, inner, adapt_state)
+        noticed = jax.lax.cond(
+            i == adapt_state.schedule.num_steps - 1,
+            lambda noticed, state: with_types_of(noticed, noticed.of_the_warmup(state)),
+            lambda noticed, state: noticed,
+            *(noticed, adapt_state),
+        )
         # the branches of a `cond` must agree in weak types too
-        inner, adapt_state = with_types_of(old, new)
-        self._warn(i, adapt_state)
+        inner, adapt_state, noticed = with_types_of(old, (inner, adapt_state, noticed))
         if is_single:
             inner = jax.tree.map(lambda x: x[0], inner)
-        return inner, adapt_state
-
-    def _warn(self, i: Array, adapt_state: AdaptState) -> None:
-        """Warn of chains that do not move, in the last step of the warm-up."""
-        assert adapt_state.schedule is not None
-        is_last = i == adapt_state.schedule.num_steps - 1
-        jax.lax.cond(
-            is_last,
-            lambda is_last, state: jax.debug.callback(
-                partial(report.warn, self.advice), is_last, report.judge(state)
-            ),
-            lambda is_last, state: None,
-            *(is_last, adapt_state),
-        )
-
-    def _warn_of_still(self, num_still: Array, num_draws: Array) -> None:
-        """Warn of chains that have just stood still for too long."""
-        jax.lax.cond(
-            jnp.any(num_still == report.STILL),
-            lambda *facts: jax.debug.callback(partial(report.warn_of_still, self.advice), *facts),
-            lambda *facts: None,
-            *(num_still, num_draws),
-        )
+        return inner, adapt_state, noticed
 
     def _kept(self, old: Any, new: Any) -> Any:
         """`new`, the state made anew where `old` is, with what must not depend on the position."""

@@ -1,5 +1,6 @@
 """State of a kernel's chains, and the axis of vectorized chains."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ from jax import Array
 from blackjax_ext.warmup.windows import AdaptState
 from numpyro_fwd.bridge.arguments import Fingerprint
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
+from numpyro_fwd.kernels.noticed import Noticed
 
 __all__ = ["KernelState", "make_state", "split_each", "with_types_of"]
 
@@ -40,6 +42,8 @@ class KernelState(NamedTuple):
         Checksum of the data that it was found with; None if nothing was.
     num_still
         Steps since the last move, of those after the warm-up.
+    noticed
+        What was noticed of the chains, and is said when the state comes out of a program.
     """
 
     i: Array
@@ -53,6 +57,7 @@ class KernelState(NamedTuple):
     shared: Any = None
     fingerprint: Fingerprint | None = None
     num_still: Array | int = 0
+    noticed: Noticed | None = None
 
     @property
     def z(self) -> Any:
@@ -71,6 +76,7 @@ class KernelState(NamedTuple):
         return -self.inner.logdensity
 
 
+@partial(jax.jit, static_argnums=1)
 def split_each(rng_key: Array, num: int) -> tuple[Array, ...]:
     """Split a key, or each key of a batch, into `num`."""
     if is_prng_key(rng_key):
@@ -80,17 +86,13 @@ def split_each(rng_key: Array, num: int) -> tuple[Array, ...]:
 
 
 def make_state(
-    inner,
-    adapt_state: AdaptState,
-    rng_key: Array,
-    is_single: bool,
-    shared: Any = None,
-    fingerprint: Fingerprint | None = None,
+    inner: Any, adapt_state: AdaptState, rng_key: Array, is_single: bool, advice: str
 ) -> KernelState:
     """State before the first step; for a single chain, without the axis of chains.
 
-    The metric and what is shared have no such axis, and the moments always have it.
+    The metric has no such axis, and the moments always have it.
     """
+    noticed = Noticed.first(rng_key, adapt_state, advice)
     shape = rng_key.shape[:1]
     if is_single:
         inner = jax.tree.map(lambda x: x[0], inner)
@@ -109,9 +111,8 @@ def make_state(
         jnp.zeros(shape, int),
         adapt_state,
         rng_key,
-        shared,
-        fingerprint,
-        jnp.zeros(shape, int),
+        num_still=jnp.zeros(shape, int),
+        noticed=noticed,
     )
     return with_types_of(state, state)
 

@@ -71,7 +71,7 @@ def test_a_short_window_freezes_nobody():
 def said(state):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        report.warn("Advice.", jnp.array(True), report.judge(state))
+        report.warn("Advice.", report.judge(state))
     return [str(warning.message) for warning in caught]
 
 
@@ -83,12 +83,6 @@ def test_the_report_names_a_frozen_chain():
 def test_the_report_names_collapsed_steps():
     (message,) = said(watched([0.9, 0.9]))
     assert "collapsed" in message and "Advice." in message
-
-
-def test_nothing_is_said_before_the_end():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        report.warn("", jnp.array(False), report.judge(watched([0.5, 0.0])))
 
 
 def test_a_warmup_that_goes_well_says_nothing():

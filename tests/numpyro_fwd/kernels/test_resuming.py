@@ -129,7 +129,6 @@ def test_a_state_of_other_data_is_refused(jit_model_args):
     with pytest.raises(Exception, match="made with other data"):
         mcmc.run(jax.random.key(1), *data(1))
         mcmc.get_samples()["w"].block_until_ready()
-        jax.effects_barrier()
 
 
 @pytest.mark.parametrize(
@@ -164,7 +163,6 @@ def test_a_frozen_chain_is_named_once():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         mcmc.run(jax.random.key(0), init_params=jnp.array([50.0]))
-        jax.effects_barrier()
     found = [str(w.message) for w in caught if "is frozen" in str(w.message)]
     assert len(found) == 1 and "a chain" in found[0] and "LocScaleReparam" in found[0]
 
@@ -177,7 +175,6 @@ def test_a_chain_that_sticks_while_sampling_is_named_once(num_chains, name):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         mcmc.run(jax.random.key(0), init_params=start[0] if num_chains == 1 else start)
-        jax.effects_barrier()
     (message,) = [str(w.message) for w in caught if "stuck" in str(w.message)]
     assert message.startswith(name) and "draw 199" in message
 
@@ -188,7 +185,6 @@ def test_collapsed_steps_are_named_where_the_metric_stays_too():
     )
     with pytest.warns(UserWarning, match="steps have collapsed"):
         mcmc_of(kernel, 400).run(jax.random.key(0), init_params=jnp.zeros((2, 2)))
-        jax.effects_barrier()
 
 
 class NoRate(NamedTuple):

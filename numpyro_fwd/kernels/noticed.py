@@ -1,0 +1,135 @@
+"""What a run notices of its chains, said on the host when its state comes out of a program.
+
+A callback could say it from within the compiled loop. But JAX keeps no program with a callback in
+its compilation cache, so that every process, and every run, would compile the loop anew. The state
+carries what was noticed instead. It is said when JAX puts the state together from the arrays that a
+program returned: in ``tree_unflatten``, which is also called while programs are traced, with none.
+"""
+
+import warnings
+from collections import deque
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from blackjax_ext.warmup import report
+from blackjax_ext.warmup.windows import AdaptState
+from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
+
+__all__ = ["Noticed", "forget"]
+
+# what has been said lately: a state comes back many times, from each step of a progress bar
+said: deque[tuple] = deque(maxlen=1000)
+
+
+@jax.tree_util.register_pytree_node_class
+class Noticed:
+    """Noticed of the vectorized chains of a run, or of one chain.
+
+    Attributes
+    ----------
+    num_events
+        Number of events: nothing else is looked at while this is zero.
+    run
+        Numbers of the key that the run began with, shape (2,): two runs say the same twice.
+    health
+        How the chains moved in the end of the warm-up, once it has ended.
+    stuck_at
+        Draw at which each chain had last stood still for too long, -1 for never, shape (C,).
+    advice
+        What to do.
+    """
+
+    def __init__(self, num_events: Any, run: Any, health: Any, stuck_at: Any, advice: str):
+        self.num_events = num_events
+        self.run = run
+        self.health = health
+        self.stuck_at = stuck_at
+        self.advice = advice
+
+    @classmethod
+    def first(cls, rng_key: Array, adapt_state: AdaptState, advice: str) -> "Noticed":
+        """None yet, of chains with keys (C,)."""
+        health = jax.tree.map(jnp.zeros_like, report.judge(adapt_state))
+        stuck_at = jnp.full(rng_key.shape[0], -1)
+        return cls(jnp.zeros((), int), run_of(rng_key[0]), health, stuck_at, advice)
+
+    def of_the_warmup(self, adapt_state: AdaptState) -> "Noticed":
+        """With what its last window says."""
+        health = report.judge(adapt_state)
+        num_events = self.num_events + report.is_bad(health).astype(int)
+        return Noticed(num_events, self.run, health, self.stuck_at, self.advice)
+
+    def of_stuck(self, num_still: Array, num_draws: Array) -> "Noticed":
+        """With the chains that have just stood still for too long, of `num_still` steps each."""
+        is_stuck = jnp.ravel(num_still) == report.STILL
+        return Noticed(
+            self.num_events + is_stuck.any().astype(int),
+            self.run,
+            self.health,
+            jnp.where(is_stuck, num_draws, self.stuck_at),
+            self.advice,
+        )
+
+    def tree_flatten(self) -> tuple[tuple, str]:
+        """Arrays and advice."""
+        return (self.num_events, self.run, self.health, self.stuck_at), self.advice
+
+    @classmethod
+    def tree_unflatten(cls, advice: str, children: tuple) -> "Noticed":
+        """What was noticed, which is said if there is anything."""
+        num_events, run, health, stuck_at = children
+        noticed = cls(num_events, run, health, stuck_at, advice)
+        if is_known(noticed.num_events) and np.any(noticed.num_events):
+            noticed.say()
+        return noticed
+
+    def say(self) -> None:
+        """Warn of what has not been said; sequential and parallel chains come stacked."""
+        _, run, health, stuck_at = jax.tree.map(np.asarray, self.tree_flatten()[0])
+        if run.ndim == 1:
+            self.say_one(run, health, stuck_at, 0, stuck_at.size)
+            return
+        for c in range(len(run)):
+            one = jax.tree.map(partial(take, c), health)
+            self.say_one(run[c], one, stuck_at[c], c, len(run))
+
+    def say_one(self, run: Any, health: Any, stuck_at: Any, first: int, num_chains: int) -> None:
+        """Warn of chains of one state, of which the first has the number `first`."""
+        found = [(0, c, text) for c, text in report.messages(health, first, num_chains)]
+        for c, draw in enumerate(stuck_at.tolist()):
+            if draw >= 0:
+                found.append((1 + draw, c, report.stuck_message(first + c, num_chains, draw)))
+        for when, c, text in found:
+            if (note := (run.tobytes(), when, c)) not in said:
+                said.append(note)
+                warnings.warn(f"{text} {self.advice}", stacklevel=2)
+
+
+def take(c: int, leaf: np.ndarray) -> np.ndarray:
+    """The part of chain `c`."""
+    return leaf[c]
+
+
+def run_of(rng_key: Array) -> Array:
+    """Numbers of a key."""
+    return jnp.asarray(jax.random.key_data(rng_key))
+
+
+def forget(noticed: "Noticed") -> None:
+    """A run begins: it says again what another one with the same key has said."""
+    if is_known(noticed.run):
+        run = np.asarray(noticed.run).tobytes()
+        for note in [note for note in said if note[0] == run]:
+            said.remove(note)
+
+
+def is_known(x: Any) -> bool:
+    """Whether `x` is an array with values: what is traced has none, nor what was given away."""
+    if not isinstance(x, jax.Array) or not not_jax_tracer(x):
+        return False
+    return x.is_fully_addressable and not x.is_deleted()

@@ -1,5 +1,6 @@
 """NumPyro kernels for gradient- and curvature-aware samplers: ``MCMC(FMALA(model))``."""
 
+from numpyro_fwd.compilation import keep_compiled
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.forward_mode import (
     FMALA,
@@ -35,4 +36,5 @@ __all__ = [
     "LineFMALA",
     "PCLineFMALA",
     "RandomWalk",
+    "keep_compiled",
 ]

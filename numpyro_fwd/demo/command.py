@@ -5,9 +5,7 @@ Writes pictures and a NetCDF file per sampler and target to ``demo/``; prints a 
 
 import argparse
 import importlib.util
-import os
 import sys
-import tempfile
 import textwrap
 import time
 import warnings
@@ -32,18 +30,14 @@ def main(arguments: list[str] | None = None) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    import jax
-
+    from numpyro_fwd import keep_compiled
     from numpyro_fwd.demo import sampling
 
     begin = time.perf_counter()
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as cache:
-        # the search for a start is the same program for many samplers: compile it once
-        if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-            jax.config.update("jax_compilation_cache_dir", cache)
-        for target in (sampling.logistic_regression(), sampling.funnel()):
-            demonstrate(target, options)
+    keep_compiled()  # a second demonstration waits for its draws alone
+    for target in (sampling.logistic_regression(), sampling.funnel()):
+        demonstrate(target, options)
     print(READING)
     print(f"\nWritten in {time.perf_counter() - begin:.0f} s, pictures and draws (az.from_netcdf):")
     for pattern in ("*.png", "*.nc"):

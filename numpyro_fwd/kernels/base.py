@@ -10,7 +10,6 @@ from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from numpyro.infer import init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
@@ -30,7 +29,6 @@ from blackjax_ext.warmup.run import (
     states_at,
 )
 from numpyro_fwd.bridge.arguments import (
-    Fingerprint,
     fingerprint,
     is_other,
     naming_arguments,
@@ -355,8 +353,6 @@ class BlackJAXKernel(MCMCKernel):
 
     def sample(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
-        if state.fingerprint is not None:
-            check_data(state.fingerprint, model_args, model_kwargs)
         target = self._target_of(model_args, model_kwargs, state.shared)
         is_single = jnp.ndim(state.i) == 0
         adapt_state = state.adapt_state
@@ -379,6 +375,8 @@ class BlackJAXKernel(MCMCKernel):
         schedule = adapt_state.schedule
         info = info.rated(is_adapting=self._adapt_step_size and schedule is not None)
         noticed = cast(Noticed, state.noticed)
+        if state.fingerprint is not None:
+            noticed = noticed.of_data(is_other(state.fingerprint, model_args, model_kwargs))
         if schedule is not None and (self._adapt_step_size or self._adapt_mass_matrix):
             # one predicate for all chains: a batched one would run the update for ever
             inner, adapt_state, noticed = jax.lax.cond(
@@ -457,30 +455,3 @@ class BlackJAXKernel(MCMCKernel):
     def __getstate__(self) -> dict:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
         return {**self.__dict__, "_sample_fn": None, "_programs": {}}
-
-
-OTHER_DATA = (
-    "the state that is resumed was made with other data: what its chains share (the mode, the "
-    "expansion) is not that of these arguments. Run the warm-up on them instead, "
-    "mcmc.post_warmup_state = None, or pass the arguments that the state was made with."
-)
-
-
-def check_data(made: Fingerprint, model_args: tuple, model_kwargs: dict | None) -> None:
-    """Raise ValueError if a state was made with other arguments; in a program, as JAX raises it."""
-    is_wrong = is_other(made, model_args, model_kwargs)
-    if not isinstance(is_wrong, jax.core.Tracer):
-        raise_other_data(is_wrong)
-        return
-    jax.lax.cond(
-        is_wrong,
-        lambda is_wrong: jax.debug.callback(raise_other_data, is_wrong),
-        lambda is_wrong: None,
-        is_wrong,
-    )
-
-
-def raise_other_data(is_wrong: Array) -> None:
-    """Raise ValueError if it is."""
-    if np.any(is_wrong):
-        raise ValueError(OTHER_DATA)

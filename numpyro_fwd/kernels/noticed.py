@@ -22,6 +22,12 @@ from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 
 __all__ = ["Noticed", "forget"]
 
+OTHER_DATA = (
+    "the state that is resumed was made with other data: what its chains share (the mode, the "
+    "expansion) is not that of these arguments. Run the warm-up on them instead, "
+    "mcmc.post_warmup_state = None, or pass the arguments that the state was made with."
+)
+
 # what has been said lately: a state comes back many times, from each step of a progress bar
 said: deque[tuple] = deque(maxlen=1000)
 
@@ -40,15 +46,26 @@ class Noticed:
         How the chains moved in the end of the warm-up, once it has ended.
     stuck_at
         Draw at which each chain had last stood still for too long, -1 for never, shape (C,).
+    has_other_data
+        Whether a step was given other data than those that the state was made with: an error.
     advice
         What to do.
     """
 
-    def __init__(self, num_events: Any, run: Any, health: Any, stuck_at: Any, advice: str):
+    def __init__(
+        self,
+        num_events: Any,
+        run: Any,
+        health: Any,
+        stuck_at: Any,
+        has_other_data: Any,
+        advice: str,
+    ):
         self.num_events = num_events
         self.run = run
         self.health = health
         self.stuck_at = stuck_at
+        self.has_other_data = has_other_data
         self.advice = advice
 
     @classmethod
@@ -56,41 +73,47 @@ class Noticed:
         """None yet, of chains with keys (C,)."""
         health = jax.tree.map(jnp.zeros_like, report.judge(adapt_state))
         stuck_at = jnp.full(rng_key.shape[0], -1)
-        return cls(jnp.zeros((), int), run_of(rng_key[0]), health, stuck_at, advice)
+        run = jnp.asarray(jax.random.key_data(rng_key[0]))
+        return cls(jnp.zeros((), int), run, health, stuck_at, jnp.array(False), advice)
 
     def of_the_warmup(self, adapt_state: AdaptState) -> "Noticed":
         """With what its last window says."""
         health = report.judge(adapt_state)
-        num_events = self.num_events + report.is_bad(health).astype(int)
-        return Noticed(num_events, self.run, health, self.stuck_at, self.advice)
+        return self.having(report.is_bad(health), health=health)
 
     def of_stuck(self, num_still: Array, num_draws: Array) -> "Noticed":
         """With the chains that have just stood still for too long, of `num_still` steps each."""
         is_stuck = jnp.ravel(num_still) == report.STILL
-        return Noticed(
-            self.num_events + is_stuck.any().astype(int),
-            self.run,
-            self.health,
-            jnp.where(is_stuck, num_draws, self.stuck_at),
-            self.advice,
-        )
+        return self.having(is_stuck.any(), stuck_at=jnp.where(is_stuck, num_draws, self.stuck_at))
+
+    def of_data(self, is_other: Array) -> "Noticed":
+        """With whether the data are others than those of the state."""
+        return self.having(is_other, has_other_data=self.has_other_data | is_other)
+
+    def having(self, is_event: Array, **facts: Any) -> "Noticed":
+        """With these facts, which are an event or none."""
+        num_events = self.num_events + jnp.asarray(is_event, int)
+        return Noticed(**{**vars(self), "num_events": num_events, **facts})
 
     def tree_flatten(self) -> tuple[tuple, str]:
         """Arrays and advice."""
-        return (self.num_events, self.run, self.health, self.stuck_at), self.advice
+        arrays = (self.num_events, self.run, self.health, self.stuck_at, self.has_other_data)
+        return arrays, self.advice
 
     @classmethod
     def tree_unflatten(cls, advice: str, children: tuple) -> "Noticed":
         """What was noticed, which is said if there is anything."""
-        num_events, run, health, stuck_at = children
-        noticed = cls(num_events, run, health, stuck_at, advice)
-        if is_known(noticed.num_events) and np.any(noticed.num_events):
+        num_events, run, health, stuck_at, has_other_data = children
+        noticed = cls(num_events, run, health, stuck_at, has_other_data, advice)
+        if is_known(num_events) and np.any(num_events):
+            if np.any(has_other_data):
+                raise ValueError(OTHER_DATA)
             noticed.say()
         return noticed
 
     def say(self) -> None:
         """Warn of what has not been said; sequential and parallel chains come stacked."""
-        _, run, health, stuck_at = jax.tree.map(np.asarray, self.tree_flatten()[0])
+        run, health, stuck_at = jax.tree.map(np.asarray, (self.run, self.health, self.stuck_at))
         if run.ndim == 1:
             self.say_one(run, health, stuck_at, 0, stuck_at.size)
             return
@@ -113,11 +136,6 @@ class Noticed:
 def take(c: int, leaf: np.ndarray) -> np.ndarray:
     """The part of chain `c`."""
     return leaf[c]
-
-
-def run_of(rng_key: Array) -> Array:
-    """Numbers of a key."""
-    return jnp.asarray(jax.random.key_data(rng_key))
 
 
 def forget(noticed: "Noticed") -> None:

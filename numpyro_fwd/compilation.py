@@ -1,0 +1,48 @@
+"""Compiled programs that outlive the process that compiled them."""
+
+import os
+from pathlib import Path
+
+import jax
+
+__all__ = ["keep_compiled"]
+
+MAX_BYTES = 2 * 2**30  # beyond, JAX removes what was used least recently
+
+
+def keep_compiled(directory: str | os.PathLike | None = None) -> Path:
+    """Keep the programs that JAX compiles in `directory`, for later runs and processes.
+
+    Most of the wait for a posterior of moderate size is compilation. NumPyro compiles the loop of a
+    run anew in every process, and in every call of ``MCMC.run``; with this, whoever asks for a
+    program that has been compiled before (the same model, shapes, options and versions) reads it
+    from the disk. It is JAX's own cache (``jax_compilation_cache_dir``) with limits that suit
+    sampling: programs of any size and time are kept, two gigabytes of them in all.
+
+    Parameters
+    ----------
+    directory
+        Where they are kept, made if need be; None for the environment variable
+        ``JAX_COMPILATION_CACHE_DIR``, or else ``~/.cache/numpyro_fwd/jax``.
+
+    Returns
+    -------
+    The directory. Call it before the first run. Data do not get into the directory unless a model
+    refers to them without taking them as arguments: then they are constants of its programs.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from numpyro_fwd import keep_compiled
+    >>> directory = keep_compiled(tempfile.mkdtemp())
+    >>> directory.is_dir()
+    True
+    """
+    chosen = directory or os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    path = Path(chosen) if chosen else Path.home() / ".cache" / "numpyro_fwd" / "jax"
+    path.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return path

@@ -55,7 +55,9 @@ __all__ = [
 ]
 
 MAX_STEPS = 60
-MAX_HALVINGS = 20
+# where the rows are saturated the curvature is the prior's alone: a step of its width is too long
+# by the number of rows and their size
+MAX_HALVINGS = 50
 MAX_ROOTS = 8  # passes that look for a root; each gains a factor of a hundred or more
 # squared distance to the mode in standard deviations: done, and what may be left where no step
 # lowers the energy any more

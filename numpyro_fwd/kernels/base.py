@@ -349,7 +349,8 @@ class BlackJAXKernel(MCMCKernel):
             return target.step(rng_key, inner, step_size, adapt_state.metric, **supplied)
 
         move = move if is_single else jax.vmap(move)
-        inner, info = move(key_move, state.inner, adapt_state.step_size)
+        with naming_arguments(model_args, model_kwargs):
+            inner, info = move(key_move, state.inner, adapt_state.step_size)
         schedule = adapt_state.schedule
         info = info.rated(is_adapting=self._adapt_step_size and schedule is not None)
         if schedule is not None and (self._adapt_step_size or self._adapt_mass_matrix):

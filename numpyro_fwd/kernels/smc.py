@@ -14,7 +14,7 @@ from blackjax_ext import moves
 from blackjax_ext.checks import check_count, check_positive, check_share
 from blackjax_ext.smc import langevin_smc, sampler
 from blackjax_ext.smc.langevin_smc import LangevinSMCState
-from blackjax_ext.smc.tempered import PARTICLES, next_temperature
+from blackjax_ext.smc.tempered import COVARIANCE, PARTICLES, next_temperature
 from numpyro_fwd.bridge.arguments import check_arguments, naming_arguments
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
 from numpyro_fwd.bridge.priors import (
@@ -93,7 +93,9 @@ class LangevinSMC(MCMCKernel):
     model
         NumPyro model with proper priors and continuous latents.
     step_size
-        First step size, in units of the standard deviations of the population.
+        First step size, in units of the population: of its covariance if moves are
+        Metropolis-adjusted and there are 5 D (D + 1) particles or more in D dimensions, else of its
+        standard deviations.
     adapt_step_size
         Adapt it during the warm-up.
     num_moves
@@ -271,7 +273,7 @@ class LangevinSMC(MCMCKernel):
                 state.inner,
                 *split_logdensity(self._model, model_args, model_kwargs or {}),
                 step_size,
-                PARTICLES,
+                COVARIANCE if self._is_adjusted else PARTICLES,
                 temperature=temperature,
             )
         inner = equalized(key_resample, inner)

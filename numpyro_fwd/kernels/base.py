@@ -124,8 +124,9 @@ class BlackJAXKernel(MCMCKernel):
     kept_fields: tuple[str, ...] = ()
     # what to try where chains do not move
     advice = (
-        "Reparametrize the model (numpyro.infer.reparam.LocScaleReparam for a hierarchy), give a "
-        "higher target_accept_prob, which makes steps shorter, or use numpyro.infer.NUTS."
+        "Centre the covariates of a regression; reparametrize the model "
+        "(numpyro.infer.reparam.LocScaleReparam for a hierarchy); give a higher "
+        "target_accept_prob, which makes steps shorter; or use numpyro.infer.NUTS."
     )
     # options whose defaults are this kernel's own
     option_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})

@@ -3,9 +3,11 @@
 import contextlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from blackjax_ext import families, potentials
 from tests.laws import awkward
 from tests.laws.awkward import KERNELS, PROBLEMS
 
@@ -136,3 +138,26 @@ def test_rows_of_an_array_of_numpy_are_named(kernel):
     with pytest.raises(TypeError, match=r"model indexes an array of NumPy .* jnp.asarray\(x\)"):
         state = sampler.init(keys, kernel == "langevin_smc", None, problem.args, {})
         jax.eval_shape(lambda state: sampler.sample(state, problem.args, {}), state)
+
+
+@pytest.mark.parametrize("mean", [1e4, 1e6])
+def test_covariates_far_from_centred_raise(mean):
+    x = np.column_stack([np.ones(400), mean + awkward.NORMAL]).astype(np.float32)
+    y = awkward.responses_by(0.5 * awkward.NORMAL)
+    rows = potentials.linear_predictor(
+        lambda theta: -0.5 * jnp.sum(jnp.square(theta / jnp.array([1e5, 5.0]))),
+        families.bernoulli(),
+        (x, y),
+    )
+    with pytest.raises(ValueError, match=r"centre the covariates: the condition number .* float32"):
+        potentials.expand(rows, jnp.zeros(2))
+
+
+def test_numbers_beyond_the_floats_are_named():
+    scale = 1e-25
+    x = awkward.NORMAL[:50, None].astype(np.float32)
+    rows = potentials.linear_predictor(
+        lambda theta: -0.5 * jnp.sum(theta**2), families.logistic(scale), (x, scale * x[:, 0])
+    )
+    with pytest.raises(ValueError, match="not finite in float32 .* other units"):
+        potentials.expand(rows, jnp.zeros(1))

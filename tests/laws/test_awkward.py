@@ -50,7 +50,14 @@ CELLS = [
     for j, kernel in enumerate(KERNELS)
 ]
 # problems that are hard to begin with, not only to see
-HARD = ["mean_of_1000_sds", "scales_side_by_side", "one_row", "half_normals", "narrow"]
+HARD = [
+    "mean_of_10_sds",
+    "mean_of_1000_sds",
+    "scales_side_by_side",
+    "one_row",
+    "half_normals",
+    "narrow",
+]
 ALWAYS_DRAWN = {
     ("amagold_subsampled", "mean_of_1000_sds"),
     ("langevin_smc", "mean_of_1000_sds"),
@@ -159,5 +166,5 @@ def test_numbers_beyond_the_floats_are_named():
     rows = potentials.linear_predictor(
         lambda theta: -0.5 * jnp.sum(theta**2), families.logistic(scale), (x, scale * x[:, 0])
     )
-    with pytest.raises(ValueError, match="not finite in float32 .* other units"):
+    with pytest.raises(ValueError, match=r"not finite in float32 .* other units"):
         potentials.expand(rows, jnp.zeros(1))

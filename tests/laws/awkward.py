@@ -556,7 +556,10 @@ def check_along(problem: Problem, x: np.ndarray, slope: np.ndarray, seen: Seen) 
         curved = problem.hessian(x[i])
         unit = np.abs(tangents) @ np.sqrt(np.diagonal(curved))
         off = np.asarray(seen.slopes[i], np.float64) + tangents @ slope[i]
-        assert np.all(np.abs(off) < SLOPE * unit), f"slope: off by {off / unit}"
+        # at a logit of exactly zero NumPyro's derivative of a row is off by one half
+        zeros = [part.x[np.abs(part.x @ x[i]) < 1e-3] for part in problem.parts]
+        slack = sum(0.5 * np.abs(tangents @ rows.T).sum(axis=1) for rows in zeros)
+        assert np.all(np.abs(off) < SLOPE * unit + slack), f"slope: off by {off / unit}"
         if seen.curvatures is not None:
             bent = np.asarray(seen.curvatures[i], np.float64) - tangents @ curved @ tangents.T
             assert np.all(np.abs(bent) < METRIC * np.outer(unit, unit)), "curvature"

@@ -27,12 +27,13 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     # the long ones first: a worker that begins one at the end works alone
-    items.sort(key=lambda item: "slow" not in item.keywords)
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if config.getoption("--full-laws"):
         return
     skip = pytest.mark.skip(reason="runs only with --full-laws")
     for item in items:
-        if "full" in item.keywords:
+        # not by keyword: "full" as the id of a parameter is one, too
+        if item.get_closest_marker("full"):
             item.add_marker(skip)
 
 

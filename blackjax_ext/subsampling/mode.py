@@ -55,7 +55,9 @@ __all__ = [
 ]
 
 MAX_STEPS = 60
-MAX_HALVINGS = 20
+# where the rows are saturated the curvature is the prior's alone: a step of its width is too long
+# by the number of rows and their size
+MAX_HALVINGS = 50
 MAX_ROOTS = 8  # passes that look for a root; each gains a factor of a hundred or more
 # squared distance to the mode in standard deviations: done, and what may be left where no step
 # lowers the energy any more
@@ -72,6 +74,12 @@ MAX_SPACING = 0.1
 NO_MODE = (
     "the posterior has no mode near the start ({}): separable data under a flat prior have none. "
     'Elsewhere a start nearer to it helps; acceptance="full" does without.'
+)
+NOT_FINITE = (
+    "the derivatives of the posterior are not finite in {} near the start: numbers that are too "
+    "large or too small for it, such as the inverse square of a scale. Measure the responses and "
+    "their scale in other units, check the data for NaN, or use float64 "
+    "(jax.config.update('jax_enable_x64', True), with data in float64)."
 )
 UNRESOLVED = (
     "centre the covariates: {} {} has no digits for a posterior whose coordinates are so "
@@ -225,7 +233,7 @@ def posterior_mode(posterior: LinearPredictor, start: ArrayTree) -> Stationary:
     both = derivatives_of(posterior, unravel)
     found = newton(lambda x: energy(posterior, unravel(x)), both, x)
     if not np.isfinite(found.distance):
-        raise ValueError(NO_MODE.format("its derivatives are not finite"))
+        raise ValueError(NOT_FINITE.format(found.x.dtype))
     position = unravel(jnp.asarray(found.x))
     change = float(largest_change(posterior, position, jnp.asarray(found.step)))
     if not found.is_mode or not change < MAX_CHANGE:
@@ -282,8 +290,10 @@ def check_resolution(found: Stationary) -> None:
 
 def check_curvature(found: Stationary) -> Dense:
     """Metric of the posterior's curvature, on the host; ValueError unless positive definite."""
-    if not (np.isfinite(found.hessian).all() and (np.diagonal(found.hessian) > 0).all()):
-        raise ValueError(NO_MODE.format("its curvature there is not positive and finite"))
+    if not np.isfinite(found.hessian).all():
+        raise ValueError(NOT_FINITE.format(found.x.dtype))
+    if not (np.diagonal(found.hessian) > 0).all():
+        raise ValueError(NO_MODE.format("its curvature there is not positive"))
     least = scaled_eigen(found.hessian).values[0]
     if least <= found.x.size * float(np.finfo(found.x.dtype).eps):
         raise ValueError(NO_MODE.format("its curvature there is not positive definite"))

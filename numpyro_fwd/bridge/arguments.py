@@ -131,6 +131,8 @@ def run_with(split: SplitArguments, program: Any, *arguments: Any) -> Any:
 def naming_arguments(model_args: tuple, model_kwargs: dict | None) -> Iterator[None]:
     """Name the arguments that are not numbers in the errors of jax that say that something is not.
 
+    Where all are numbers, an array of NumPy was indexed in a program.
+
     Raises
     ------
     TypeError
@@ -140,6 +142,11 @@ def naming_arguments(model_args: tuple, model_kwargs: dict | None) -> Iterator[N
         yield
     except (TypeError, ValueError) as error:
         found = not_numbers(model_args, model_kwargs)
+        if not found and isinstance(error, INDEXED):
+            raise TypeError(
+                "model indexes an array of NumPy with the rows of a plate, which are traced: give "
+                "arrays of jax, jnp.asarray(x), or write jnp.asarray(x)[rows] in the model."
+            ) from error
         if not found or not any(words in str(error) for words in NOT_NUMBERS):
             raise
         raise TypeError(
@@ -149,6 +156,7 @@ def naming_arguments(model_args: tuple, model_kwargs: dict | None) -> Iterator[N
         ) from error
 
 
+INDEXED = (jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError)
 # what jax says of values that are not numbers
 NOT_NUMBERS = (
     "abstract array",

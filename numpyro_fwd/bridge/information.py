@@ -399,5 +399,15 @@ def of_site(name: str, kind: str, site: dict, at: dist.Distribution, z: dict) ->
             "as an observed site, or give a metric_fn such as "
             "blackjax_ext.metrics.softabs_hessian() instead."
         ) from error
-    scale = 1.0 if site["scale"] is None else site["scale"]
-    return jnp.concatenate([jnp.ravel(jnp.sqrt(scale) * each) for each in found])
+    if site["scale"] is None:
+        return jnp.concatenate([jnp.ravel(each) for each in found])
+    num_axes = max(len(site["fn"].batch_shape), jnp.ndim(site["value"]) - site["fn"].event_dim)
+    weight = jnp.sqrt(jnp.asarray(site["scale"]))
+    return jnp.concatenate([jnp.ravel(weighed(each, weight, num_axes)) for each in found])
+
+
+def weighed(root: Array, weight: Array, num_axes: int) -> Array:
+    """`root` times weights of log densities, which have its first axes but none of its events."""
+    if not weight.ndim:
+        return weight * root
+    return weight.reshape(weight.shape + (1,) * (root.ndim - num_axes)) * root

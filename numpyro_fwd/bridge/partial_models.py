@@ -227,6 +227,7 @@ def check_batches(sites: dict) -> None:
             continue
         for frame in site["cond_indep_stack"]:
             shape = np.shape(site["value"])
+            shape = shape[: len(shape) - site["fn"].event_dim]
             if shape and len(shape) >= -frame.dim and shape[frame.dim] not in (1, frame.size):
                 raise ValueError(
                     f"site '{name}' observes {shape[frame.dim]} rows in the plate '{frame.name}' "

@@ -200,7 +200,8 @@ def check_model(
     try:
         sites = full_view_sites(model, model_args, model_kwargs)
     except (ValueError, TypeError, IndexError) as error:
-        if "subsample_size" in str(error):
+        # of values, not of rows, what NumPyro says is clear
+        if any(words in str(error) for words in ("subsample_size", "invalid", "be positive")):
             raise
         raise ValueError(
             "model does not run with all rows in its subsample plates: pass the data of all rows "

@@ -76,6 +76,7 @@ REFUSED = {
     "Gamma": UNBOUNDED,
     "Gumbel": UNBOUNDED,
     "Laplace": "it has a kink; Logistic is smooth and has the same tails",
+    "MaskedDistribution": "rows that are masked cannot be read; leave them out of the data",
     "NegativeBinomial2": UNBOUNDED + "; NegativeBinomialLogits has bounds",
     "Poisson": UNBOUNDED + ", as exp(predictor) under a log link",
 }

@@ -133,8 +133,9 @@ class BlackJAXKernel(MCMCKernel):
     kept_fields: tuple[str, ...] = ()
     # what to try where chains do not move
     advice = (
-        "Reparametrize the model (numpyro.infer.reparam.LocScaleReparam for a hierarchy), give a "
-        "higher target_accept_prob, which makes steps shorter, or use numpyro.infer.NUTS."
+        "Centre the covariates of a regression; reparametrize the model "
+        "(numpyro.infer.reparam.LocScaleReparam for a hierarchy); give a higher "
+        "target_accept_prob, which makes steps shorter; or use numpyro.infer.NUTS."
     )
     # parameters of the algorithm that its own tuning finds
     _tuned: tuple[str, ...] = ()
@@ -371,7 +372,8 @@ class BlackJAXKernel(MCMCKernel):
             return target.step(rng_key, inner, step_size, adapt_state.metric, **supplied)
 
         move = move if is_single else jax.vmap(move)
-        inner, info = move(key_move, state.inner, adapt_state.step_size)
+        with naming_arguments(model_args, model_kwargs):
+            inner, info = move(key_move, state.inner, adapt_state.step_size)
         schedule = adapt_state.schedule
         info = info.rated(is_adapting=self._adapt_step_size and schedule is not None)
         noticed = cast(Noticed, state.noticed)

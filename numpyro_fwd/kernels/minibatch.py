@@ -44,9 +44,9 @@ class MinibatchKernel(BlackJAXKernel):
     needs_minibatches = True
     advice = (
         'Give control_variate="second_order" (up to 512 dimensions) or a larger subsample_size, '
-        "which take noise out of the gradient; reparametrize the model "
-        "(numpyro.infer.reparam.LocScaleReparam for a hierarchy); or use L2MC, or "
-        "numpyro.infer.NUTS on a model without subsample_size."
+        "which take noise out of the gradient; centre the covariates of a regression; "
+        "reparametrize the model (numpyro.infer.reparam.LocScaleReparam for a hierarchy); or use "
+        "L2MC, or numpyro.infer.NUTS on a model without subsample_size."
     )
 
     def __init__(

@@ -14,8 +14,8 @@ from blackjax_ext import moves
 from blackjax_ext.checks import check_count, check_positive, check_share
 from blackjax_ext.smc import langevin_smc, sampler
 from blackjax_ext.smc.langevin_smc import LangevinSMCState
-from blackjax_ext.smc.tempered import PARTICLES, next_temperature
-from numpyro_fwd.bridge.arguments import check_arguments
+from blackjax_ext.smc.tempered import COVARIANCE, PARTICLES, next_temperature
+from numpyro_fwd.bridge.arguments import check_arguments, naming_arguments
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
 from numpyro_fwd.bridge.priors import (
     check_latents,
@@ -93,7 +93,9 @@ class LangevinSMC(MCMCKernel):
     model
         NumPyro model with proper priors and continuous latents.
     step_size
-        First step size, in units of the standard deviations of the population.
+        First step size, in units of the population: of its covariance if moves are
+        Metropolis-adjusted and there are 5 D (D + 1) particles or more in D dimensions, else of its
+        standard deviations.
     adapt_step_size
         Adapt it during the warm-up.
     num_moves
@@ -231,12 +233,13 @@ class LangevinSMC(MCMCKernel):
         rng_key, key_sites, key_prior = jax.random.split(rng_key[0], 3)
         check_arguments(model_args, model_kwargs)
         check_latents(first_sites(key_sites, self._model, model_args, model_kwargs))
-        z = draw_prior(key_prior, self._model, model_args, model_kwargs, num)
-        inner = langevin_smc.init(
-            z,
-            *split_logdensity(self._model, model_args, model_kwargs),
-            differentiation=self._move.differentiation,
-        )
+        with naming_arguments(model_args, model_kwargs):
+            z = draw_prior(key_prior, self._model, model_args, model_kwargs, num)
+            inner = langevin_smc.init(
+                z,
+                *split_logdensity(self._model, model_args, model_kwargs),
+                differentiation=self._move.differentiation,
+            )
         check_likelihoods(inner.local.loglikelihood, self._model, model_args, model_kwargs, z)
         self._sample_fn = self.sample
         zeros = jnp.zeros(num, inner.log_weights.dtype)
@@ -264,14 +267,15 @@ class LangevinSMC(MCMCKernel):
         kernel = langevin_smc.build_kernel(
             self._move, num_moves=self._num_moves, ess_threshold=self._ess_threshold
         )
-        inner, info = kernel(
-            key_step,
-            state.inner,
-            *split_logdensity(self._model, model_args, model_kwargs or {}),
-            step_size,
-            PARTICLES,
-            temperature=temperature,
-        )
+        with naming_arguments(model_args, model_kwargs):
+            inner, info = kernel(
+                key_step,
+                state.inner,
+                *split_logdensity(self._model, model_args, model_kwargs or {}),
+                step_size,
+                COVARIANCE if self._is_adjusted else PARTICLES,
+                temperature=temperature,
+            )
         inner = equalized(key_resample, inner)
         # what the moves do at temperature 1 tells nothing new of the evidence
         is_final = state.inner.temperature == 1

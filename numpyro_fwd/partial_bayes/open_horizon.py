@@ -21,7 +21,7 @@ from blackjax_ext.smc import open_horizon, sampler
 from blackjax_ext.smc.l_kernels import LKernel
 from blackjax_ext.smc.open_horizon import OpenHorizonInfo, OpenHorizonState
 from blackjax_ext.smc.training import check_optimizer
-from numpyro_fwd.bridge.arguments import check_arguments, split_arguments
+from numpyro_fwd.bridge.arguments import check_arguments, naming_arguments, split_arguments
 from numpyro_fwd.bridge.partial_models import PartialModel, on_all_rows, view_partial
 from numpyro_fwd.bridge.priors import constrain
 from numpyro_fwd.partial_bayes.training import Program, Result, TrainingState, train, validator
@@ -116,9 +116,10 @@ class GOHSMC:
         """First state: parameters as the model makes them, particles drawn from the prior."""
         check_arguments(args, kwargs)
         rng_key, key_model, key_prior = jax.random.split(rng_key, 3)
-        view = self._partial = view_partial(key_model, self.model, args, kwargs)
-        z = view.draw(view.params, key_prior, self.num_particles, args, kwargs)
-        inner = open_horizon.init(z, view.params, view.logprior_fn, self.optim)
+        with naming_arguments(args, kwargs):
+            view = self._partial = view_partial(key_model, self.model, args, kwargs)
+            z = view.draw(view.params, key_prior, self.num_particles, args, kwargs)
+            inner = open_horizon.init(z, view.params, view.logprior_fn, self.optim)
         return TrainingState(inner, rng_key)
 
     def update(

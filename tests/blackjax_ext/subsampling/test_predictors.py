@@ -426,7 +426,7 @@ X = np.ones((4, 2), np.float32)
                 ),
                 jnp.array([0.0, jnp.inf]),
             ),
-            "no mode near the start .*not finite",
+            "not finite in float32 near the start",
         ),
         (
             lambda: potentials.expanded_minibatch(

@@ -14,12 +14,15 @@ __all__ = [
     "GIBBS_SITES_KWARG",
     "Messenger",
     "constrain_fn",
+    "find_valid_initial_params",
+    "get_potential_fn",
     "identity",
     "is_jacobian_of",
     "is_prng_key",
     "mask_of",
     "not_jax_tracer",
     "prepare_model",
+    "transform_fn",
     "transforms_of",
     "unconstrain_fn",
     "unconstrain_params",
@@ -33,7 +36,13 @@ try:
     from numpyro.infer.util import _prepare_model_for_potential as prepare_model
     from numpyro.infer.util import _transforms_from_trace as transforms_of
     from numpyro.infer.util import _unconstrain_params as unconstrain_params
-    from numpyro.infer.util import constrain_fn, unconstrain_fn
+    from numpyro.infer.util import (
+        constrain_fn,
+        find_valid_initial_params,
+        get_potential_fn,
+        transform_fn,
+        unconstrain_fn,
+    )
     from numpyro.primitives import Messenger
     from numpyro.util import _validate_model as validate_model
     from numpyro.util import identity, is_prng_key, not_jax_tracer

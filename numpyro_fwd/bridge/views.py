@@ -4,7 +4,8 @@ A :class:`View` of a model makes its potential energy and its constraining funct
 arguments of each call, so that nothing of the data or of a chain is stored on a kernel.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -14,25 +15,28 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import Delta
 from numpyro.handlers import substitute
-from numpyro.infer.util import find_valid_initial_params, get_potential_fn, transform_fn
 
 from blackjax_ext.warmup.newton_path import MAX_DIMENSION, Differentiation
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with, split_arguments
 from numpyro_fwd.bridge.numpyro_private import (
     GIBBS_SITES_KWARG,
+    find_valid_initial_params,
+    get_potential_fn,
     identity,
     is_prng_key,
     not_jax_tracer,
     prepare_model,
+    transform_fn,
     transforms_of,
     unconstrain_fn,
 )
-from numpyro_fwd.bridge.traces import first_sites, is_latent
+from numpyro_fwd.bridge.traces import first_sites, is_latent, sites_at
 
 __all__ = [
     "View",
     "check_finite",
     "check_start",
+    "explaining",
     "logdensity_of",
     "view_model",
     "view_potential",
@@ -136,7 +140,8 @@ def view_model(
     values = {name: sites[name]["value"] for name in facts.inv_transforms}
     prototype = transform_fn(facts.inv_transforms, values, invert=True)
     if init_params is not None:
-        init_params = check_init_params(init_params, prototype, latents)
+        chains = () if is_prng_key(rng_key) else rng_key.shape[:1]
+        check_init_params(init_params, prototype, latents, chains)
         if GIBBS_SITES_KWARG in model_kwargs:  # Gibbs hands over constrained values
             init_params = unconstrain_fn(model, model_args, model_kwargs, init_params)
         return view, init_params
@@ -215,11 +220,7 @@ def check_sites(sites: dict) -> list[str]:
 
 def no_start_message(sites: dict) -> str:
     """Explain where the log density is not finite."""
-    bad = [
-        name
-        for name, site in sites.items()
-        if site["type"] == "sample" and not np.isfinite(np.sum(site["fn"].log_prob(site["value"])))
-    ]
+    bad = not_finite(sites)
     where = f"; at a first draw it is not finite at the sites {bad}" if bad else ""
     return (
         "model has no start: its log density (or its gradient) was not finite at 100 random "
@@ -228,8 +229,19 @@ def no_start_message(sites: dict) -> str:
     )
 
 
-def check_init_params(init_params: Position, prototype: dict, latents: list[str]) -> Position:
-    """Raise unless `init_params` gives each latent site a finite value of its shape."""
+def not_finite(sites: dict) -> list[str]:
+    """The sites whose log density is not finite."""
+    return [
+        name
+        for name, site in sites.items()
+        if site["type"] == "sample" and not np.isfinite(np.sum(site["fn"].log_prob(site["value"])))
+    ]
+
+
+def check_init_params(
+    init_params: Position, prototype: dict, latents: list[str], chains: tuple[int, ...]
+) -> None:
+    """Raise unless `init_params` gives each latent site a value of its shape, for all `chains`."""
     if not isinstance(init_params, dict):
         raise TypeError(
             f"init_params must be a dict with the sites {sorted(latents)}; "
@@ -242,12 +254,11 @@ def check_init_params(init_params: Position, prototype: dict, latents: list[str]
             f"missing {sorted(missing)}, extra {sorted(extra)}."
         )
     for name, like in prototype.items():
-        if jnp.shape(init_params[name]) != jnp.shape(like):
+        if jnp.shape(init_params[name]) != (shape := chains + jnp.shape(like)):
             raise ValueError(
-                f"init_params['{name}'] must have the unconstrained shape {jnp.shape(like)}; "
+                f"init_params['{name}'] must have the unconstrained shape {shape}; "
                 f"got {jnp.shape(init_params[name])}."
             )
-    return init_params
 
 
 def check_start(position: Position) -> None:
@@ -260,10 +271,37 @@ def check_start(position: Position) -> None:
             raise ValueError(f"{name} must be finite; got {leaf}.")
 
 
-def check_finite(logdensities: Array) -> None:
-    """Raise unless the log density is finite where the chains start, in each of them."""
-    if not_jax_tracer(logdensities) and not np.isfinite(logdensities).all():
-        raise ValueError(
+class NoDensityError(ValueError):
+    """The log density is not finite where chains start."""
+
+    def __init__(self, logdensities: np.ndarray, where: str = ""):
+        super().__init__(
             "init_params must have a finite log density in every chain; "
-            f"got {np.asarray(logdensities)}."
+            f"got {logdensities}{where}. Check the data against the supports of the observed sites."
         )
+        self.logdensities = logdensities
+
+
+def check_finite(logdensities: Array) -> None:
+    """Raise NoDensityError unless the log density is finite in each of the chains."""
+    if not_jax_tracer(logdensities) and not np.isfinite(logdensities).all():
+        raise NoDensityError(np.asarray(logdensities))
+
+
+@contextlib.contextmanager
+def explaining(
+    model: Callable | None, model_args: tuple, model_kwargs: dict | None, z: Position
+) -> Iterator[None]:
+    """Say more of what is wrong with the density of a model at the start `z` of its chains."""
+    try:
+        yield
+    except NoDensityError as error:
+        if model is None:
+            raise
+        first = int(np.argmin(np.isfinite(error.logdensities)))
+        at_first = jax.tree.map(lambda leaf: leaf[first], z)
+        sites = sites_at(model, model_args, model_kwargs, at_first, jax.random.key(0))
+        where = f"; in chain {first} it is not finite at the sites {not_finite(sites)}"
+        raise NoDensityError(error.logdensities, where) from error
+    except ValueError as error:
+        raise_if_forward_only("model", error)

@@ -35,7 +35,7 @@ from numpyro_fwd.bridge.arguments import (
     split_arguments,
 )
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
-from numpyro_fwd.bridge.views import View, check_start, view_model, view_potential
+from numpyro_fwd.bridge.views import View, check_start, explaining, view_model, view_potential
 from numpyro_fwd.kernels.blocks import (
     DenseMass,
     GivenMetric,
@@ -276,8 +276,9 @@ class BlackJAXKernel(MCMCKernel):
             self._adapt_mass_matrix,
             self._programs,
         )
-        shared = self._strategy.prepare(run, z)
-        state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
+        with explaining(self._model, model_args, model_kwargs, z):
+            shared = self._strategy.prepare(run, z)
+            state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
         if shared is None:
             return state
         with jax.ensure_compile_time_eval():  # keys and starts may be traced, arguments are not

@@ -382,7 +382,7 @@ def test_nan_is_rejected_and_counted(name, num_chains):
     mcmc = run(
         getattr(numpyro_fwd, name)(potential_fn=walled),
         num_chains=num_chains,
-        num_warmup=300,
+        num_warmup=1000,
         num_samples=6000,
         init_params=jnp.zeros((num_chains, 2) if num_chains > 1 else 2),
         extra_fields=("potential_energy", "accept_prob", "adapt_state.step_size"),

@@ -40,6 +40,7 @@ from numpyro_fwd.bridge.arguments import (
 )
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
 from numpyro_fwd.bridge.views import View, check_start, view_model, view_potential
+from numpyro_fwd.kernels.jitter import Jitter, check_jitter, jittered
 from numpyro_fwd.kernels.options import full_signature
 from numpyro_fwd.kernels.state import KernelState, make_state, split_each, with_types_of
 from numpyro_fwd.kernels.strategy import Run, Source, Strategy, WholeDensity, ravel_one
@@ -89,6 +90,10 @@ class BlackJAXKernel(MCMCKernel):
     differentiation
         "reverse", or "forward" for models without a reverse mode: no algorithm then calls it.
         BlackJAX's own are given gradients of D JVPs.
+    step_size_jitter
+        (share, J): that share of the steps, whatever the state is, is shortened by a factor drawn
+        log-uniformly from 1 to J, which is exact and frees chains from narrow places. None for no
+        such steps.
     parameters
         Further parameters of the algorithm's kernel or ``build_kernel``.
 
@@ -146,6 +151,7 @@ class BlackJAXKernel(MCMCKernel):
         warm_start: bool = True,
         differentiation: Differentiation = "reverse",
         strategy: Strategy | None = None,
+        step_size_jitter: Jitter | None = None,
         **parameters: Any,
     ):
         if (model is None) == (potential_fn is None):
@@ -175,6 +181,9 @@ class BlackJAXKernel(MCMCKernel):
         self._strategy: Strategy = strategy or WholeDensity(differentiation)
         self._algorithm = Algorithm(algorithm, parameters)
         self._algorithm.check(inspect.signature(type(self)).parameters)
+        has_step_size = "step_size" in self._algorithm.takes()
+        check_jitter(step_size_jitter, has_step_size=has_step_size)
+        self._step_size_jitter = step_size_jitter
         self._reset()
 
     def __init_subclass__(cls, **keywords: Any):
@@ -346,6 +355,9 @@ class BlackJAXKernel(MCMCKernel):
             supplied = self.step_parameters(key, i, first, state.num_warmup)
 
         def move(rng_key, inner, step_size):
+            if self._step_size_jitter is not None:
+                rng_key, key_jitter = jax.random.split(rng_key)
+                step_size = jittered(key_jitter, step_size, self._step_size_jitter)
             return target.step(rng_key, inner, step_size, adapt_state.metric, **supplied)
 
         move = move if is_single else jax.vmap(move)

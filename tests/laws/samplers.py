@@ -75,6 +75,9 @@ def steps(log_gamma, funnel, normal, loop=None):
 
 FRESH = {"persistent_tangent": False}
 SPHERE = {"tangents": "sphere"}
+# each step with the preconditioner that it is given, or with a fresh momentum
+OWN = {"isotropic_share": 0.0}
+STILL = {"persistence": 0.0}
 PAIR = {"num_tangents": 2}
 # a floor that is active on a good part of every skewed target
 FLOOR = {"curvature_floor": 0.3}
@@ -122,6 +125,14 @@ CASES = {
     "pc_line_pair": Case("pc_line_fmala", FLOOR | PAIR, steps(1.3, 1.1, 1.6, 1.4), costs=(2, 2)),
     "pc_line_dense": Case(
         "pc_line_fmala", FLOOR, steps(1.8, 1.6, 1.9, 1.9), dense=True, costs=(2, 2)
+    ),
+    "auto_mala": Case("auto_mala", OWN, steps(1.6, 1.2, 1.5)),
+    "auto_mala_dense": Case("auto_mala", {}, steps(1.6, 1.2, 1.8), dense=True),
+    "auto_fmala_pair": Case(
+        "auto_fmala", PAIR | OWN | STILL, steps(1.2, 0.9, 1.1, 1.2), keyed=False, costs=(2, 1)
+    ),
+    "auto_fmala_all": Case(
+        "auto_fmala", {"num_tangents": 3} | OWN, steps(1.6, 1.0, 1.5, 1.6), costs=(1, 1)
     ),
     "smmala": Case("smmala", {}, steps(0.62, 0.38, 1.4), costs=(1, 2)),
     "smmala_softabs": Case("smmala", SOFTABS, steps(1.2, 0.73, 1.6), costs=(1, 2)),

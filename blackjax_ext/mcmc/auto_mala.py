@@ -18,8 +18,8 @@ Write :math:`f = \log \pi`, :math:`L L^T` for `inverse_mass_matrix`, :math:`\the
 Each leaves :math:`\mu` invariant. With :math:`\rho = 0` and the step fixed this is MALA:
 :math:`\theta_* = \theta + \frac{\epsilon^2}{2} \nabla f(\theta) + \epsilon z`.
 
-*Persistence.* A step that suits the neck of a funnel is short, and a walk of short steps is slow: n
-of them go :math:`\sqrt n` steps far. With :math:`\rho` near 1 they go n steps far, until a rejection
+*Persistence.* A step that suits the neck of a funnel is short, and a walk of short steps is slow:
+n of them go :math:`\sqrt n` steps far. With :math:`\rho` near 1 they go n far, until a rejection
 turns them round. On the funnel that is worth a factor of five, and on a normal as well.
 
 *Metric.* By `isotropic_share` a step uses, in place of L, the smallest standard deviation of

@@ -19,11 +19,11 @@ With :math:`j(s)` the exponent selected at s, the move is
 stays. So it leaves :math:`\mu` invariant for each band, and on average over bands.
 
 *What is known already.* The selected trial is the move: it is kept while the search goes on. On the
-way back :math:`|\ell|` at the selected exponent is the same number, so it is not evaluated: if j = 0
-was selected at once, the way back is known as a whole. Otherwise its trials must all go on but the
-last, and the first that does not ends them; they are tried from the selected exponent towards 0,
-the likeliest to differ first. The uniform of the decision is drawn before: a move that it rejects
-needs no way back.
+way back :math:`|\ell|` at the selected exponent is the same number, so it is not evaluated: if
+j = 0 was selected at once, the way back is known as a whole. Otherwise its trials must all go on
+but the last, and the first that does not ends them; they are tried from the selected exponent
+towards 0, the likeliest to differ first. The uniform of the decision is drawn before: a move that
+it rejects needs no way back.
 
 *Batches.* Each turn of one loop evaluates one trial, there or back. Under ``jax.vmap`` a step lasts
 as long as that of the slowest chain. In evaluations, 64 chains pay 3 to 5 times the mean on a

@@ -1,13 +1,17 @@
 r"""Steps that adapt to the place: a step size selected anew before each move, and selected back.
 
 For every step :math:`\epsilon` let :math:`\Phi_\epsilon` be a move that preserves volume and is its
-own inverse, and :math:`\ell_\epsilon(s) = \log \mu(\Phi_\epsilon(s)) - \log \mu(s)` what it gains.
-Draw a band :math:`0 < a < b < 1`, whatever the state is, and try :math:`\epsilon_0 2^j` for
+own inverse - leapfrog steps, and a flip of the momentum - and
+:math:`\ell_\epsilon(s) = \log \mu(\Phi_\epsilon(s)) - \log \mu(s)` what it gains. Draw a band :math:`0 < a < b < 1`, whatever the state is, and try :math:`\epsilon_0 2^j` for
 :math:`j = 0, \pm 1, ...`:
 
 - while :math:`|\ell| < -\log b` double, and select the last step that still was so;
 - while :math:`|\ell| > -\log a` halve, and select the first step that no longer was so;
 - else select :math:`j = 0`.
+
+A move with a step that was halved j times has :math:`\min(2^j, 8)` leapfrog steps. It goes as far
+as others down to an eighth of their step, where a walk of short moves would take very long to
+leave (WALNUTS goes all the way, for which a batch of chains would wait).
 
 With :math:`j(s)` the exponent selected at s, the move is
 :math:`s_* = \Phi_{\epsilon_0 2^{j(s)}}(s)`, accepted with probability :math:`\min(1, e^\ell)` *if*
@@ -25,13 +29,14 @@ but the last, and the first that does not ends them; they are tried from the sel
 towards 0, the likeliest to differ first. The uniform of the decision is drawn before: a move that
 it rejects needs no way back.
 
-*Batches.* Each turn of one loop evaluates one trial, there or back. Under ``jax.vmap`` a step lasts
+*Batches.* Each turn of one loop is a leapfrog step, there or back. Under ``jax.vmap`` a step lasts
 as long as that of the slowest chain. In evaluations, 64 chains pay 3 to 5 times the mean on a
 funnel and on the centred eight schools, and 2 to 3 times on a normal; four chains pay less than
 twice. Chains that run one by one do not wait.
 
 References: M. Biron-Lattes et al. 2024, autoMALA (arXiv 2310.16782); T. Liu et al. 2024, AutoStep
-MCMC (arXiv 2410.18929); A. M. Horowitz 1991 (a momentum that persists).
+MCMC (arXiv 2410.18929); N. Bou-Rabee, B. Carpenter et al. 2025, WALNUTS (arXiv 2506.18746);
+A. M. Horowitz 1991 (a momentum that persists).
 """
 
 from collections.abc import Callable
@@ -47,6 +52,7 @@ from blackjax_ext.metrics import Factor
 
 __all__ = [
     "MAX_EXPONENT",
+    "MAX_LEAPS",
     "Band",
     "Point",
     "Search",
@@ -65,9 +71,10 @@ MAX_EXPONENT = 20  # steps from a millionth to a million times the first one
 # narrow band the way back selects the same step less often, and more trials are needed
 SLACK = 0.01
 SHARE = 0.5
+MAX_LEAPS = 8  # of a move with a halved step
 THERE, BACK, DONE = range(3)
 
-Move = Callable[["Point", Array], tuple["Point", Array]]
+Leap = Callable[["Point", Array], "Point"]
 
 
 class Point(NamedTuple):
@@ -108,7 +115,9 @@ class Search(NamedTuple):
     stage
         There, back or done.
     exponent
-        Of the next trial.
+        Of the trial.
+    path, num_left
+        Where the trial is, and the leapfrog steps that it has left.
     direction
         1 if steps are doubled, -1 if they are halved, 0 if neither.
     selected
@@ -121,12 +130,14 @@ class Search(NamedTuple):
         Whether the way back selects the same step.
     is_exhausted
         Whether trials ended without a step that fits.
-    num_trials
-        Evaluations so far.
+    num_evaluations
+        Leapfrog steps so far.
     """
 
     stage: Array
     exponent: Array
+    path: Point
+    num_left: Array
     direction: Array
     selected: Array
     proposal: Point
@@ -134,7 +145,7 @@ class Search(NamedTuple):
     first_rate: Array
     is_confirmed: Array
     is_exhausted: Array
-    num_trials: Array
+    num_evaluations: Array
 
 
 def check(persistence: float, isotropic_share: float) -> None:
@@ -184,8 +195,8 @@ def mixture(rng_key: Array, metric: Factor, share: float) -> tuple[Callable, Cal
     return push, pull
 
 
-def leapfrog(evaluate: Callable, push: Callable, pull: Callable, step_size: Array | float) -> Move:
-    """One leapfrog step and a flip of the momentum: preserves volume and is its own inverse.
+def leapfrog(evaluate: Callable, push: Callable, pull: Callable, step_size: Array | float) -> Leap:
+    """One leapfrog step: preserves volume, and is undone by itself between two flips of momentum.
 
     Parameters
     ----------
@@ -199,19 +210,27 @@ def leapfrog(evaluate: Callable, push: Callable, pull: Callable, step_size: Arra
         Of exponent 0.
     """
 
-    def move(start: Point, exponent: Array) -> tuple[Point, Array]:
+    def leap(start: Point, exponent: Array) -> Point:
         epsilon = step_size * jnp.exp2(exponent.astype(start.x.dtype))
         half = start.momentum + 0.5 * epsilon * pull(start.gradient)
         x = start.x + epsilon * push(half)
         logdensity, gradient = evaluate(x)
-        end = half + 0.5 * epsilon * pull(gradient)
-        # a difference of squares, which keeps its digits where the squares are large
-        kinetic = 0.5 * (start.momentum - end) @ (start.momentum + end)
-        gain = logdensity - start.logdensity + kinetic
-        log_ratio = jnp.where(jnp.isfinite(logdensity), gain, jnp.nan)
-        return Point(x, -end, logdensity, gradient), log_ratio
+        return Point(x, half + 0.5 * epsilon * pull(gradient), logdensity, gradient)
 
-    return move
+    return leap
+
+
+def num_leaps(exponent: Array) -> Array:
+    """Leapfrog steps of a move: 2^-j for a step that was halved j times, up to MAX_LEAPS."""
+    return jnp.minimum(2 ** jnp.clip(-exponent, 0, MAX_EXPONENT), MAX_LEAPS)
+
+
+def gain(start: Point, end: Point) -> Array:
+    """Log ratio of the joint density at `end` to that at `start`; NaN if `end` is not finite."""
+    # a difference of squares, which keeps its digits where the squares are large
+    kinetic = 0.5 * (start.momentum - end.momentum) @ (start.momentum + end.momentum)
+    log_ratio = end.logdensity - start.logdensity + kinetic
+    return jnp.where(jnp.isfinite(end.logdensity), log_ratio, jnp.nan)
 
 
 def distance(log_ratio: Array) -> Array:
@@ -224,30 +243,41 @@ def select(condition: Array, first, second):
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), first, second)
 
 
-def search(move: Move, start: Point, band: Band, log_uniform: Array) -> Search:
+def search(leap: Leap, start: Point, band: Band, log_uniform: Array) -> Search:
     """Select the step at `start`, and look whether the way back selects the same.
 
-    Cost: one evaluation for each trial: 1 if the first one is in the band, at most 2 MAX_EXPONENT
-    + 1.
+    Cost: one evaluation for each turn of the loop, a leapfrog step; 1 if the first trial is in the
+    band.
     """
 
-    def try_one(found: Search) -> Search:
+    def turn(found: Search) -> Search:
+        path = leap(found.path, found.exponent)
+        found = found._replace(
+            path=path, num_left=found.num_left - 1, num_evaluations=found.num_evaluations + 1
+        )
+        return select(found.num_left == 0, end_trial(found), found)
+
+    def end_trial(found: Search) -> Search:
         is_back = found.stage == BACK
-        end, log_ratio = move(select(is_back, found.proposal, start), found.exponent)
+        end = found.path._replace(momentum=-found.path.momentum)
+        log_ratio = gain(select(is_back, found.proposal, start), end)
         there = go_there(found, end, log_ratio, band, log_uniform)
         new = select(is_back, go_back(found, log_ratio, band), there)
-        return new._replace(num_trials=found.num_trials + 1)
+        path = select(new.stage == BACK, new.proposal, start)
+        return new._replace(path=path, num_left=num_leaps(new.exponent))
 
-    zero, no = jnp.zeros((), jnp.int32), jnp.array(False)
+    zero, one, no = jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32), jnp.array(False)
     nothing = jnp.zeros_like(start.logdensity)
-    first = Search(jnp.int32(THERE), zero, zero, zero, start, nothing, nothing, no, no, zero)
-    return jax.lax.while_loop(lambda found: found.stage != DONE, try_one, first)
+    first = Search(
+        *(jnp.int32(THERE), zero, start, one, zero, zero, start, nothing, nothing, no, no, zero)
+    )
+    return jax.lax.while_loop(lambda found: found.stage != DONE, turn, first)
 
 
 def go_there(found: Search, end: Point, log_ratio: Array, band: Band, log_uniform: Array) -> Search:
     """A trial from the start of the step."""
     d = distance(log_ratio)
-    is_first = found.num_trials == 0
+    is_first = found.exponent == 0  # every other trial is further away
     direction = jnp.where(is_first, direction_of(d, band), found.direction)
     goes_on = jnp.where(direction > 0, d < band.inner, (direction < 0) & (d > band.outer))
     # from outside the support, where no chain that is in equilibrium is, any way in will do
@@ -300,7 +330,7 @@ def go_back(found: Search, log_ratio: Array, band: Band) -> Search:
 
 
 def step(
-    rng_key: Array, start: Point, move: Move, persistence: float
+    rng_key: Array, start: Point, leap: Leap, persistence: float
 ) -> tuple[Point, tuple[Array, ...]]:
     """Refresh the momentum, select a step, decide.
 
@@ -316,7 +346,7 @@ def step(
     dtype = start.x.dtype
     start = start._replace(momentum=refresh(key_momentum, start.momentum, persistence))
     log_uniform = jnp.log(1.0 - jax.random.uniform(key_accept, (), dtype))
-    found = search(move, start, draw_band(key_band, dtype), log_uniform)
+    found = search(leap, start, draw_band(key_band, dtype), log_uniform)
     is_accepted = found.is_confirmed & (log_uniform < found.log_ratio)
     end = select(is_accepted, found.proposal, start)
     facts = (
@@ -325,6 +355,6 @@ def step(
         found.is_exhausted,
         found.first_rate.astype(dtype),
         found.selected,
-        found.num_trials,
+        found.num_evaluations,
     )
     return end._replace(momentum=-end.momentum), facts

@@ -16,14 +16,13 @@ class AutoMALA(BlackJAXKernel):
     """MALA with a step size selected anew at each place, exactly, and a momentum that persists.
 
     For posteriors whose scale changes from place to place, such as hierarchies as they are usually
-    written. One gradient for each trial of a step, 1 to 41 of them and 1 to 2 on average, in
-    reverse mode. `step_size` is the first trial's, and `target_accept_prob`, 0.8 by default, the
-    acceptance probability that this trial alone would have: what is accepted in the end differs
-    little from place to place.
+    written. One gradient for each leapfrog step that is tried, 1 to 3 on average, in reverse mode.
+    `step_size` is that of the first trial, and `target_accept_prob`, 0.8 by default, the acceptance
+    probability that this trial alone would have.
 
-    Vectorized chains wait for the one with most trials: for some evaluations per second more, take
-    ``chain_method="parallel"``. Extra fields: "num_steps", the gradients of a step, and
-    "inner.exponent", j for a step of 2^j times `step_size`.
+    Vectorized chains wait for the one with most trials; with ``chain_method="parallel"`` they do
+    not. Extra fields: "num_steps", the gradients of a step, and "inner.exponent", j for a step of
+    2^j times `step_size`.
 
     Parameters
     ----------
@@ -61,8 +60,9 @@ class AutoMALA(BlackJAXKernel):
 class AutoFMALA(BlackJAXKernel):
     """Forward-mode :class:`AutoMALA`: no reverse pass.
 
-    K JVPs for each trial of a step, and K for its frame if K < D. `target_accept_prob` is
-    0.75 + 0.05 K/D by default; extra fields and waiting are those of :class:`AutoMALA`.
+    K JVPs for each leapfrog step that is tried, and K for the frame if K < D.
+    `target_accept_prob` is 0.75 + 0.05 K/D by default; extra fields and waiting are those of
+    :class:`AutoMALA`.
 
     Parameters
     ----------

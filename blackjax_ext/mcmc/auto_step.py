@@ -2,7 +2,8 @@ r"""Steps that adapt to the place: a step size selected anew before each move, a
 
 For every step :math:`\epsilon` let :math:`\Phi_\epsilon` be a move that preserves volume and is its
 own inverse - leapfrog steps, and a flip of the momentum - and
-:math:`\ell_\epsilon(s) = \log \mu(\Phi_\epsilon(s)) - \log \mu(s)` what it gains. Draw a band :math:`0 < a < b < 1`, whatever the state is, and try :math:`\epsilon_0 2^j` for
+:math:`\ell_\epsilon(s) = \log \mu(\Phi_\epsilon(s)) - \log \mu(s)` what it gains. Draw a band
+:math:`0 < a < b < 1`, whatever the state is, and try :math:`\epsilon_0 2^j` for
 :math:`j = 0, \pm 1, ...`:
 
 - while :math:`|\ell| < -\log b` double, and select the last step that still was so;
@@ -260,11 +261,10 @@ def search(leap: Leap, start: Point, band: Band, log_uniform: Array) -> Search:
     def end_trial(found: Search) -> Search:
         is_back = found.stage == BACK
         end = found.path._replace(momentum=-found.path.momentum)
-        log_ratio = gain(select(is_back, found.proposal, start), end)
+        log_ratio = gain(origin(found, start), end)
         there = go_there(found, end, log_ratio, band, log_uniform)
         new = select(is_back, go_back(found, log_ratio, band), there)
-        path = select(new.stage == BACK, new.proposal, start)
-        return new._replace(path=path, num_left=num_leaps(new.exponent))
+        return new._replace(path=origin(new, start), num_left=num_leaps(new.exponent))
 
     zero, one, no = jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32), jnp.array(False)
     nothing = jnp.zeros_like(start.logdensity)
@@ -272,6 +272,11 @@ def search(leap: Leap, start: Point, band: Band, log_uniform: Array) -> Search:
         *(jnp.int32(THERE), zero, start, one, zero, zero, start, nothing, nothing, no, no, zero)
     )
     return jax.lax.while_loop(lambda found: found.stage != DONE, turn, first)
+
+
+def origin(found: Search, start: Point) -> Point:
+    """Where a trial begins: at the start of the step, or on the way back at the end of the move."""
+    return select(found.stage == BACK, found.proposal, start)
 
 
 def go_there(found: Search, end: Point, log_ratio: Array, band: Band, log_uniform: Array) -> Search:
@@ -329,13 +334,20 @@ def go_back(found: Search, log_ratio: Array, band: Band) -> Search:
     )
 
 
+def decide(is_accepted: Array, proposal: Point, start: Point) -> Point:
+    """The new point. A rejected move turns the momentum round.
+
+    That is what keeps a momentum that persists exact: the move ends with a flip, and every step
+    with another.
+    """
+    end = select(is_accepted, proposal, start)
+    return end._replace(momentum=-end.momentum)
+
+
 def step(
     rng_key: Array, start: Point, leap: Leap, persistence: float
 ) -> tuple[Point, tuple[Array, ...]]:
     """Refresh the momentum, select a step, decide.
-
-    A rejected move turns the momentum round, which is what keeps a momentum that persists exact:
-    the move ends with a flip, and every step with another.
 
     Returns
     -------
@@ -348,7 +360,6 @@ def step(
     log_uniform = jnp.log(1.0 - jax.random.uniform(key_accept, (), dtype))
     found = search(leap, start, draw_band(key_band, dtype), log_uniform)
     is_accepted = found.is_confirmed & (log_uniform < found.log_ratio)
-    end = select(is_accepted, found.proposal, start)
     facts = (
         is_accepted.astype(dtype),
         is_accepted,
@@ -357,4 +368,4 @@ def step(
         found.selected,
         found.num_evaluations,
     )
-    return end._replace(momentum=-end.momentum), facts
+    return decide(is_accepted, found.proposal, start), facts

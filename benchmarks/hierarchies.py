@@ -153,12 +153,12 @@ def spread(values: list[float]) -> str:
 
 
 def table(model, size: int, site: str, num_draws: int, seeds: tuple[int, int], names=None) -> list:
-    """A row for each sampler: with all seeds for AutoMALA, with few for the others."""
+    """A row for each sampler: with all seeds for the first two, with few for the others."""
     rows = []
-    for name, (kernel, cost, share) in kernels(model, size).items():
+    for i, (name, (kernel, cost, share)) in enumerate(kernels(model, size).items()):
         if names is not None and name not in names:
             continue
-        draws, num_seeds = int(share * num_draws), seeds[name != "AutoMALA"]
+        draws, num_seeds = int(share * num_draws), seeds[i > 1]
         key = (model.__name__, size, name, draws)
         runs = [
             REPORT.once((*key, seed), measure, kernel, site, draws, seed)

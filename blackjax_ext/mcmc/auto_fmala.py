@@ -16,9 +16,9 @@ selected, and selected back, with the same V (:mod:`blackjax_ext.mcmc.auto_step`
 momentum that persists, a metric mixed with an isotropic one - is that of
 :mod:`blackjax_ext.mcmc.auto_mala`, whose step this is for K = D.
 
-Cost: K JVPs that share one primal for each leapfrog step of each trial, and K at the start for the
-new frame, which K = D does not need. There are 1.1 such steps on average where steps fit
-everywhere, 2 to 3 on funnels, and no more than some 300.
+Cost: K JVPs that share one primal for each trial, there or back, and K at the start for the new
+frame, which K = D does not need. There are 1.1 trials on average where steps fit everywhere, about
+2 on funnels, and no more than 41.
 
 What goes wrong: for K < D the energy that a step gains is of the order of the step, not of its
 cube, so steps are short and the momentum persists in vain. A JVP is worth most with K = 1, where
@@ -145,7 +145,7 @@ def build_kernel() -> Callable:
         persistence: float = 0.9,
         isotropic_share: float = 0.5,
     ) -> tuple[AutoFMALAState, AutoFMALAInfo]:
-        """One step: K JVPs for each leapfrog step, and for the new frame."""
+        """One step: K JVPs for each trial, and for the new frame."""
         key_metric, key_frame, key_step = jax.random.split(rng_key, 3)
         x, unravel = ravel_pytree(state.position)
         metric = metrics.factorize(inverse_mass_matrix, x.size)

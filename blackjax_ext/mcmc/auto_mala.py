@@ -26,8 +26,8 @@ turns them round. On the funnel that is worth a factor of five, and on a normal 
 `inverse_mass_matrix` for all coordinates: a pooled scale is that of the mouth, and wrong by
 different factors in the neck, whatever the length of the step.
 
-Cost: one gradient for each leapfrog step of each trial: on average 1.1 where steps fit everywhere,
-2 to 3 on funnels, and no more than some 300. Nothing is evaluated twice. The band never closes on a
+Cost: one gradient for each trial, there or back: 1.1 on average where steps fit everywhere, about 2
+on funnels, and no more than 41. Nothing is evaluated twice. The band never closes on a
 density that is flat, infinite or not a number: the trials then end, and the step is rejected as
 divergent.
 
@@ -130,7 +130,7 @@ def build_kernel() -> Callable:
         persistence: float = 0.9,
         isotropic_share: float = 0.5,
     ) -> tuple[AutoMALAState, AutoMALAInfo]:
-        """One step: one gradient for each leapfrog step of each trial."""
+        """One step: one gradient for each trial."""
         key_metric, key_step = jax.random.split(rng_key)
         x, unravel = ravel_pytree(state.position)
         gradient, unravel_gradient = ravel_pytree(state.logdensity_grad)

@@ -1,7 +1,7 @@
 r"""Steps that adapt to the place: a step size selected anew before each move, and selected back.
 
 For every step :math:`\epsilon` let :math:`\Phi_\epsilon` be a move that preserves volume and is its
-own inverse - leapfrog steps, and a flip of the momentum - and
+own inverse - a leapfrog step and a flip of the momentum - and
 :math:`\ell_\epsilon(s) = \log \mu(\Phi_\epsilon(s)) - \log \mu(s)` what it gains. Draw a band
 :math:`0 < a < b < 1`, whatever the state is, and try :math:`\epsilon_0 2^j` for
 :math:`j = 0, \pm 1, ...`:
@@ -9,10 +9,6 @@ own inverse - leapfrog steps, and a flip of the momentum - and
 - while :math:`|\ell| < -\log b` double, and select the last step that still was so;
 - while :math:`|\ell| > -\log a` halve, and select the first step that no longer was so;
 - else select :math:`j = 0`.
-
-A move with a step that was halved j times has :math:`\min(2^j, 8)` leapfrog steps. It goes as far
-as others down to an eighth of their step, where a walk of short moves would take very long to
-leave (WALNUTS goes all the way, for which a batch of chains would wait).
 
 With :math:`j(s)` the exponent selected at s, the move is
 :math:`s_* = \Phi_{\epsilon_0 2^{j(s)}}(s)`, accepted with probability :math:`\min(1, e^\ell)` *if*
@@ -30,14 +26,13 @@ but the last, and the first that does not ends them; they are tried from the sel
 towards 0, the likeliest to differ first. The uniform of the decision is drawn before: a move that
 it rejects needs no way back.
 
-*Batches.* Each turn of one loop is a leapfrog step, there or back. Under ``jax.vmap`` a step lasts
+*Batches.* Each turn of one loop is a trial, there or back. Under ``jax.vmap`` a step lasts
 as long as that of the slowest chain. In evaluations, 64 chains pay 3 to 5 times the mean on a
 funnel and on the centred eight schools, and 2 to 3 times on a normal; four chains pay less than
 twice. Chains that run one by one do not wait.
 
 References: M. Biron-Lattes et al. 2024, autoMALA (arXiv 2310.16782); T. Liu et al. 2024, AutoStep
-MCMC (arXiv 2410.18929); N. Bou-Rabee, B. Carpenter et al. 2025, WALNUTS (arXiv 2506.18746);
-A. M. Horowitz 1991 (a momentum that persists).
+MCMC (arXiv 2410.18929); A. M. Horowitz 1991 (a momentum that persists).
 """
 
 from collections.abc import Callable
@@ -53,7 +48,6 @@ from blackjax_ext.metrics import Factor
 
 __all__ = [
     "MAX_EXPONENT",
-    "MAX_LEAPS",
     "Band",
     "Point",
     "Search",
@@ -72,7 +66,6 @@ MAX_EXPONENT = 20  # steps from a millionth to a million times the first one
 # narrow band the way back selects the same step less often, and more trials are needed
 SLACK = 0.01
 SHARE = 0.5
-MAX_LEAPS = 8  # of a move with a halved step
 THERE, BACK, DONE = range(3)
 
 Leap = Callable[["Point", Array], "Point"]
@@ -117,8 +110,6 @@ class Search(NamedTuple):
         There, back or done.
     exponent
         Of the trial.
-    path, num_left
-        Where the trial is, and the leapfrog steps that it has left.
     direction
         1 if steps are doubled, -1 if they are halved, 0 if neither.
     selected
@@ -132,13 +123,11 @@ class Search(NamedTuple):
     is_exhausted
         Whether trials ended without a step that fits.
     num_evaluations
-        Leapfrog steps so far.
+        Trials so far.
     """
 
     stage: Array
     exponent: Array
-    path: Point
-    num_left: Array
     direction: Array
     selected: Array
     proposal: Point
@@ -221,11 +210,6 @@ def leapfrog(evaluate: Callable, push: Callable, pull: Callable, step_size: Arra
     return leap
 
 
-def num_leaps(exponent: Array) -> Array:
-    """Leapfrog steps of a move: 2^-j for a step that was halved j times, up to MAX_LEAPS."""
-    return jnp.minimum(2 ** jnp.clip(-exponent, 0, MAX_EXPONENT), MAX_LEAPS)
-
-
 def gain(start: Point, end: Point) -> Array:
     """Log ratio of the joint density at `end` to that at `start`; NaN if `end` is not finite."""
     # a difference of squares, which keeps its digits where the squares are large
@@ -247,30 +231,21 @@ def select(condition: Array, first, second):
 def search(leap: Leap, start: Point, band: Band, log_uniform: Array) -> Search:
     """Select the step at `start`, and look whether the way back selects the same.
 
-    Cost: one evaluation for each turn of the loop, a leapfrog step; 1 if the first trial is in the
-    band.
+    Cost: one evaluation for each trial; 1 if the first one is in the band.
     """
 
     def turn(found: Search) -> Search:
-        path = leap(found.path, found.exponent)
-        found = found._replace(
-            path=path, num_left=found.num_left - 1, num_evaluations=found.num_evaluations + 1
-        )
-        return select(found.num_left == 0, end_trial(found), found)
-
-    def end_trial(found: Search) -> Search:
-        is_back = found.stage == BACK
-        end = found.path._replace(momentum=-found.path.momentum)
-        log_ratio = gain(origin(found, start), end)
+        begin = origin(found, start)
+        end = leap(begin, found.exponent)
+        end = end._replace(momentum=-end.momentum)
+        log_ratio = gain(begin, end)
         there = go_there(found, end, log_ratio, band, log_uniform)
-        new = select(is_back, go_back(found, log_ratio, band), there)
-        return new._replace(path=origin(new, start), num_left=num_leaps(new.exponent))
+        new = select(found.stage == BACK, go_back(found, log_ratio, band), there)
+        return new._replace(num_evaluations=found.num_evaluations + 1)
 
-    zero, one, no = jnp.zeros((), jnp.int32), jnp.ones((), jnp.int32), jnp.array(False)
+    zero, no = jnp.zeros((), jnp.int32), jnp.array(False)
     nothing = jnp.zeros_like(start.logdensity)
-    first = Search(
-        *(jnp.int32(THERE), zero, start, one, zero, zero, start, nothing, nothing, no, no, zero)
-    )
+    first = Search(*(jnp.int32(THERE), zero, zero, zero, start, nothing, nothing, no, no, zero))
     return jax.lax.while_loop(lambda found: found.stage != DONE, turn, first)
 
 

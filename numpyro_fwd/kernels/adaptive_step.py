@@ -16,7 +16,7 @@ class AutoMALA(BlackJAXKernel):
     """MALA with a step size selected anew at each place, exactly, and a momentum that persists.
 
     For posteriors whose scale changes from place to place, such as hierarchies as they are usually
-    written. One gradient for each leapfrog step that is tried, 1 to 3 on average, in reverse mode.
+    written. One gradient for each trial of a step, 1 to 3 on average, in reverse mode.
     `step_size` is that of the first trial, and `target_accept_prob`, 0.8 by default, the acceptance
     probability that this trial alone would have.
 
@@ -60,7 +60,7 @@ class AutoMALA(BlackJAXKernel):
 class AutoFMALA(BlackJAXKernel):
     """Forward-mode :class:`AutoMALA`: no reverse pass.
 
-    K JVPs for each leapfrog step that is tried, and K for the frame if K < D.
+    K JVPs for each trial of a step, and K for the frame if K < D.
     `target_accept_prob` is 0.75 + 0.05 K/D by default; extra fields and waiting are those of
     :class:`AutoMALA`.
 

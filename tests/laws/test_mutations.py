@@ -395,7 +395,7 @@ MUTATIONS = {
         "origin", way_back_from_the_start, invariant("auto_mala", "log_gamma")
     ),
     "momentum_kept": AUTO(
-        "decide", momentum_kept_on_rejection, invariant("auto_mala", "log_gamma")
+        "decide", momentum_kept_on_rejection, invariant("auto_mala_dense", "funnel")
     ),
     "momentum_left_out": AUTO(
         "gain", gain_without_momentum, invariant("auto_fmala_pair", "log_gamma")

@@ -10,6 +10,8 @@ from blackjax import generate_top_level_api_from
 from blackjax_ext import metrics, potentials
 from blackjax_ext.mcmc import alsmmala as _alsmmala
 from blackjax_ext.mcmc import amsmmala as _amsmmala
+from blackjax_ext.mcmc import auto_fmala as _auto_fmala
+from blackjax_ext.mcmc import auto_mala as _auto_mala
 from blackjax_ext.mcmc import fmala as _fmala
 from blackjax_ext.mcmc import hp_mala as _hp_mala
 from blackjax_ext.mcmc import line_fmala as _line_fmala
@@ -36,6 +38,8 @@ from blackjax_ext.warmup.run import warmup
 alsmmala = generate_top_level_api_from(_alsmmala)
 amagold = generate_top_level_api_from(_amagold)
 amsmmala = generate_top_level_api_from(_amsmmala)
+auto_fmala = generate_top_level_api_from(_auto_fmala)
+auto_mala = generate_top_level_api_from(_auto_mala)
 fmala = generate_top_level_api_from(_fmala)
 hp_mala = generate_top_level_api_from(_hp_mala)
 l2mc = generate_top_level_api_from(_l2mc)
@@ -56,6 +60,8 @@ __all__ = [
     "amagold",
     "amsmmala",
     "anneal",
+    "auto_fmala",
+    "auto_mala",
     "families",
     "fmala",
     "forward_gradient",

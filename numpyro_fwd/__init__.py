@@ -1,6 +1,7 @@
 """NumPyro kernels for gradient- and curvature-aware samplers: ``MCMC(FMALA(model))``."""
 
 from numpyro_fwd.compilation import keep_compiled
+from numpyro_fwd.kernels.adaptive_step import AutoFMALA, AutoMALA
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.forward_mode import (
     FMALA,
@@ -31,6 +32,8 @@ __all__ = [
     "SGHMC",
     "SGSMC",
     "SMMALA",
+    "AutoFMALA",
+    "AutoMALA",
     "BlackJAXKernel",
     "LangevinSMC",
     "LineFMALA",

@@ -32,6 +32,8 @@ def logdensity(x):
 ALGORITHMS = {
     "random_walk": ("random_walk", {}),
     "mala": ("mala", {}),
+    "auto_mala": ("auto_mala", {}),
+    "auto_fmala": ("auto_fmala", {"num_tangents": 2}),
     "fmala": ("fmala", {}),
     "fmala_pair": ("fmala", {"num_tangents": 2, "tangents": "sphere"}),
     "line_fmala": ("line_fmala", {"num_tangents": 2}),
@@ -132,6 +134,8 @@ def on_minibatches(x, y):
 KERNELS = {
     "RandomWalk": {},
     "MALA": {"dense_mass": True},
+    "AutoMALA": {},
+    "AutoFMALA": {},
     "FMALA": {"num_tangents": 2},
     "LineFMALA": {},
     "PCFMALA": {},

@@ -39,6 +39,9 @@ class StepInfo(NamedTuple):
         Rows that the acceptance test read, 0 for algorithms that do not say.
     has_moved
         Whether the position changed.
+    first_rate
+        What the step size is adapted to in place of the acceptance probability, by algorithms that
+        select their steps: that of the step that was given. None for the others.
     """
 
     acceptance_rate: Array | None
@@ -46,6 +49,12 @@ class StepInfo(NamedTuple):
     num_steps: Array
     num_rows: Array
     has_moved: Array
+    first_rate: Array | None = None
+
+    @property
+    def tuning_rate(self) -> Array:
+        """What the step size is adapted to."""
+        return jnp.asarray(self.acceptance_rate if self.first_rate is None else self.first_rate)
 
     def rated(self, *, is_adapting: bool) -> "StepInfo":
         """The same with an acceptance probability; TypeError if there is none to adapt to."""
@@ -189,9 +198,12 @@ class BoundAlgorithm(NamedTuple):
         return new_state, StepInfo(
             rate if is_rated else None,
             getattr(info, "is_divergent", ~is_fine),
-            jnp.asarray(getattr(info, "num_integration_steps", 1)),
+            jnp.asarray(
+                getattr(info, "num_integration_steps", getattr(info, "num_evaluations", 1))
+            ),
             jnp.asarray(getattr(info, "num_rows", 0)),
             differ(state.position, new_state.position),
+            getattr(info, "first_rate", None),
         )
 
 

@@ -211,9 +211,9 @@ def derivatives(
     def rows(directions):
         return jax.vmap(lambda direction: jax.jvp(grad_fn, (x,), (direction,)))(directions)
 
-    gradients, hessian = jax.tree.map(
-        lambda leaf: leaf.reshape(-1, x.size)[: x.size], jax.lax.map(rows, directions_of(x))
-    )
+    directions = directions_of(x)
+    found = rows(directions[0]) if len(directions) == 1 else jax.lax.map(rows, directions)
+    gradients, hessian = (leaf.reshape(-1, x.size)[: x.size] for leaf in found)
     return gradients[0], 0.5 * (hessian + hessian.T)
 
 

@@ -46,8 +46,8 @@ __all__ = [
 
 
 ADVICE = (
-    "Reparametrize the target, give a higher target_acceptance_rate, which makes steps shorter, or "
-    "use blackjax.nuts."
+    "Take blackjax_ext.auto_mala, whose steps adapt to the place, reparametrize the target, give a "
+    "higher target_acceptance_rate, which makes steps shorter, or use blackjax.nuts."
 )
 
 
@@ -302,7 +302,8 @@ def first_step_size(
         def kernel_with(step_size):
             def step(key, state):
                 state, info = bound.step(key, state, step_size, metric)
-                return state, info.rated(is_adapting=True)
+                info = info.rated(is_adapting=True)
+                return state, info._replace(acceptance_rate=info.tuning_rate)
 
             return step
 
@@ -351,7 +352,7 @@ def adapt_freely(
     is_last = i == schedule.num_steps - 1
     if plan.adapt_step_size:
         target = plan.target_acceptance_rate
-        rate = windows.pull(adapt_state, accepted, target)
+        rate = windows.pull(adapt_state, info.tuning_rate, target)
         rate = jnp.full_like(adapt_state.step_size, rate)
         adapt_state = windows.update_step(adapt_state, rate, target, is_last)
     adapt_state = windows.update_moments(adapt_state, ravel_each(states.position))

@@ -43,6 +43,7 @@ from numpyro_fwd.kernels.blocks import (
     first_metric,
     in_structure,
 )
+from numpyro_fwd.kernels.jitter import Jitter, check_jitter, jittered
 from numpyro_fwd.kernels.microcanonical import Tuning, is_microcanonical
 from numpyro_fwd.kernels.noticed import Noticed, forget
 from numpyro_fwd.kernels.options import full_signature
@@ -98,6 +99,10 @@ class BlackJAXKernel(MCMCKernel):
     differentiation
         "reverse", or "forward" for models without a reverse mode: no algorithm then calls it.
         BlackJAX's own are given gradients of D JVPs.
+    step_size_jitter
+        (share, J): that share of the steps, whatever the state is, is shortened by a factor drawn
+        log-uniformly from 1 to J, which is exact and frees chains from narrow places. None for no
+        such steps.
     parameters
         Further parameters of the algorithm's kernel or ``build_kernel``.
 
@@ -158,6 +163,7 @@ class BlackJAXKernel(MCMCKernel):
         warm_start: bool = True,
         differentiation: Differentiation = "reverse",
         strategy: Strategy | None = None,
+        step_size_jitter: Jitter | None = None,
         **parameters: Any,
     ):
         if (model is None) == (potential_fn is None):
@@ -189,6 +195,9 @@ class BlackJAXKernel(MCMCKernel):
         if is_microcanonical(algorithm) and adapt_step_size:
             self._tune_as_blackjax(differentiation)
         self._algorithm.check(inspect.signature(type(self)).parameters, self._tuned)
+        has_step_size = "step_size" in self._algorithm.takes()
+        check_jitter(step_size_jitter, has_step_size=has_step_size)
+        self._step_size_jitter = step_size_jitter
         self._reset()
 
     def _tune_as_blackjax(self, differentiation: Differentiation) -> None:
@@ -370,6 +379,9 @@ class BlackJAXKernel(MCMCKernel):
             supplied = self.step_parameters(key, i, first, state.num_warmup)
 
         def move(rng_key, inner, step_size):
+            if self._step_size_jitter is not None:
+                rng_key, key_jitter = jax.random.split(rng_key)
+                step_size = jittered(key_jitter, step_size, self._step_size_jitter)
             return target.step(rng_key, inner, step_size, adapt_state.metric, **supplied)
 
         move = move if is_single else jax.vmap(move)

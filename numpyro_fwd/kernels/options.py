@@ -7,6 +7,7 @@ from typing import Literal, TypedDict, get_args
 import optax
 
 from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
+from numpyro_fwd.kernels.jitter import Jitter
 
 __all__ = ["ControlVariate", "KernelOptions", "MinibatchOptions", "full_signature"]
 
@@ -25,6 +26,7 @@ class KernelOptions(TypedDict, total=False):
     target_accept_prob: float | None
     init_strategy: Callable
     warm_start: bool
+    step_size_jitter: Jitter | None
 
 
 class MinibatchOptions(KernelOptions, total=False):

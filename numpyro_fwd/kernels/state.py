@@ -30,7 +30,8 @@ class KernelState(NamedTuple):
     diverging
         Whether the last proposal was rejected because it was not finite.
     num_steps
-        Integration steps of the last proposal: 1 but for Hamiltonian algorithms.
+        Integration steps of the last proposal, or evaluations of a step that was selected by
+        trials: 1 for most algorithms.
     adapt_state
         Step size, metric and what adapts them; frozen after the warm-up.
     rng_key

@@ -116,7 +116,7 @@ def rejects_nan(case, is_nan_at_start):
 
 
 # what a step may change where the chain stays: its count, what it knows of the place, the momentum
-MOVING = {"iteration", "is_current", "metric", "momentum"}
+MOVING = {"exponent", "iteration", "is_current", "metric", "momentum"}
 
 
 def escapes(case, num_steps=60):

@@ -42,7 +42,8 @@ def simulate(case: str, target: str, size: Size) -> Outcome:
     """Run the sampler from exact draws of the target."""
     target, case = TARGETS[target], CASES[case]
     sampler = case.build(target)
-    starts = target.draw(np.random.default_rng(20), size.num_chains)
+    num_chains = int(case.share * size.num_chains)
+    starts = target.draw(np.random.default_rng(20), num_chains)
     starts = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), starts)
 
     def chain(start, rng_key):
@@ -57,7 +58,7 @@ def simulate(case: str, target: str, size: Size) -> Outcome:
         state, acceptance = jax.lax.scan(one_step, state, keys)
         return state.position, jnp.mean(acceptance)
 
-    keys = jax.random.split(jax.random.key(21), size.num_chains)
+    keys = jax.random.split(jax.random.key(21), num_chains)
     ends, acceptance = jax.jit(jax.vmap(chain))(starts, keys)
     start, end = flat(starts), flat(ends)
     moved = np.mean(np.any(start != end, axis=1))

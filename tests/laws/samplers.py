@@ -21,7 +21,7 @@ class Case(NamedTuple):
         Keyword arguments other than the step size and the preconditioner.
     step_sizes
         For each target, a step size with an acceptance rate near one half; none for "loop" if the
-        sampler calls reverse mode.
+        sampler calls reverse mode, and none where another case says enough.
     dense
         Whether the sampler gets the target's dense preconditioner.
     keyed
@@ -32,6 +32,8 @@ class Case(NamedTuple):
     fixed
         Fields of the state that are those of a start at the origin, whatever the start is: what an
         adaptation has found before the chain begins.
+    share
+        Of the chains: fewer where a step lasts as long as that of the slowest chain.
     """
 
     algorithm: str | Callable
@@ -41,6 +43,7 @@ class Case(NamedTuple):
     keyed: bool = True
     costs: tuple[int, int] = (1, 1)
     fixed: tuple[str, ...] = ()
+    share: float = 1.0
 
     @property
     def forward_only(self) -> bool:
@@ -75,6 +78,9 @@ def steps(log_gamma, funnel, normal, loop=None):
 
 FRESH = {"persistent_tangent": False}
 SPHERE = {"tangents": "sphere"}
+# each step with the preconditioner that it is given, or with a fresh momentum
+OWN = {"isotropic_share": 0.0}
+STILL = {"persistence": 0.0}
 PAIR = {"num_tangents": 2}
 # a floor that is active on a good part of every skewed target
 FLOOR = {"curvature_floor": 0.3}
@@ -123,6 +129,19 @@ CASES = {
     "pc_line_dense": Case(
         "pc_line_fmala", FLOOR, steps(1.8, 1.6, 1.9, 1.9), dense=True, costs=(2, 2)
     ),
+    "auto_mala": Case("auto_mala", OWN, steps(1.6, 1.2, 1.5), share=0.25),
+    "auto_mala_dense": Case("auto_mala", {}, steps(1.6, 1.2, 1.8), dense=True, share=0.25),
+    "auto_fmala_pair": Case(
+        "auto_fmala",
+        PAIR | OWN | STILL,
+        steps(1.2, 0.9, 1.1, 1.2),
+        keyed=False,
+        costs=(2, 1),
+        share=0.25,
+    ),
+    "auto_fmala_all": Case(
+        "auto_fmala", {"num_tangents": 3} | OWN, steps(None, None, None, 1.6), share=0.25
+    ),
     "smmala": Case("smmala", {}, steps(0.62, 0.38, 1.4), costs=(1, 2)),
     "smmala_softabs": Case("smmala", SOFTABS, steps(1.2, 0.73, 1.6), costs=(1, 2)),
     "smmala_diagonal": Case("smmala", DIAGONAL, steps(0.86, 1.2, 1.4), costs=(1, 2)),
@@ -151,5 +170,5 @@ PAIRS = [
     (case, target)
     for case in CASES
     for target in TARGETS
-    if TARGETS[target].reverse_mode or CASES[case].forward_only
+    if CASES[case].step_sizes[target] is not None
 ]

@@ -11,7 +11,7 @@ import pytest
 
 import blackjax_ext
 from blackjax_ext import metrics
-from blackjax_ext.mcmc import fmala, langevin, tangents
+from blackjax_ext.mcmc import auto_step, fmala, langevin, tangents
 from blackjax_ext.metrics import factors
 from tests.laws import costs, jax_contracts, laws, proposal, reductions, samplers
 from tests.laws.laws import SMALL
@@ -233,6 +233,32 @@ def one_end_for_both(self, *arguments, **options):
     return local._replace(metric=TRUE_EVALUATE(self, logdensity_fn, origin, *rest).metric)
 
 
+def no_way_back(found, log_ratio, band):
+    """The way back is taken to select the same step."""
+    return found._replace(stage=jnp.int32(auto_step.DONE), is_confirmed=jnp.array(True))
+
+
+def one_sided_distance(log_ratio):
+    """A gain is never too large: what is seen from the other end as a loss."""
+    return jnp.where(jnp.isnan(log_ratio), jnp.inf, jnp.maximum(-log_ratio, 0.0))
+
+
+def way_back_from_the_start(found, start):
+    """The trials of the way back begin where those of the way there did."""
+    return start
+
+
+def momentum_kept_on_rejection(is_accepted, proposal, start):
+    """A rejected move goes on in the same direction."""
+    end = auto_step.select(is_accepted, proposal, start)
+    return end._replace(momentum=jnp.where(is_accepted, -1.0, 1.0) * end.momentum)
+
+
+def gain_without_momentum(start, end):
+    """The kinetic energy is left out."""
+    return end.logdensity - start.logdensity
+
+
 TRUE_EVALUATE = metrics.HessianMetric.evaluate
 TRUE_SLOPES = tangents.slopes
 SHORT = SMALL._replace(num_steps=1)
@@ -268,6 +294,7 @@ RATIO = partial(Mutation, langevin, "log_ratio")
 ACCEPT = partial(Mutation, langevin, "accept")
 INCREMENT = partial(Mutation, langevin, "increment")
 DRAW = partial(Mutation, tangents, "draw")
+AUTO = partial(Mutation, auto_step)
 ABSOLUTE = partial(Mutation, metrics, "absolute")
 frame = reductions.FULL_FRAMES
 
@@ -361,6 +388,17 @@ MUTATIONS = {
         partial(reductions.curved_is_langevin, metrics.softabs_hessian(2.0)),
         "Not equal",
         True,
+    ),
+    "no_way_back": AUTO("go_back", no_way_back, invariant("auto_mala", "log_gamma")),
+    "one_sided_band": AUTO("distance", one_sided_distance, invariant("auto_mala", "log_gamma")),
+    "way_back_from_the_start": AUTO(
+        "origin", way_back_from_the_start, invariant("auto_mala", "log_gamma")
+    ),
+    "momentum_kept": AUTO(
+        "decide", momentum_kept_on_rejection, invariant("auto_mala_dense", "funnel")
+    ),
+    "momentum_left_out": AUTO(
+        "gain", gain_without_momentum, invariant("auto_fmala_pair", "log_gamma")
     ),
     "antisymmetry": RATIO(
         reverse_step_off_by_5_percent,

@@ -9,7 +9,16 @@ import numpyro_fwd
 from numpyro_fwd.kernels.options import KernelOptions, MinibatchOptions
 
 NAMED = (
-    *("RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA"),
+    *(
+        "AutoMALA",
+        "AutoFMALA",
+        "RandomWalk",
+        "MALA",
+        "FMALA",
+        "LineFMALA",
+        "PCFMALA",
+        "PCLineFMALA",
+    ),
     *("HPMALA", "SMMALA", "MMALA", "ALSMMALA", "AMSMMALA"),
 )
 MINIBATCH = ("AMAGOLD", "L2MC", "SGHMC")

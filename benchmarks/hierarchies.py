@@ -1,0 +1,343 @@
+"""Hierarchies as they are usually written, from defaults: ``python benchmarks/hierarchies.py``.
+
+Steps that adapt to the place (AutoMALA, AutoFMALA) and steps shortened at random beside fixed ones
+and NUTS. The unit of cost is an evaluation: a gradient, K JVPs at one place, or a metric.
+"""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+from numpyro.infer import NUTS
+
+import blackjax_ext
+from benchmarks.harness.report import Report, Section, by_name
+from benchmarks.harness.runs import run_chains
+from numpyro_fwd import (
+    FMALA,
+    HPMALA,
+    MALA,
+    AutoFMALA,
+    AutoMALA,
+    PCLineFMALA,
+    RandomWalk,
+)
+from tests.numpyro_fwd.kernels import posteriordb_models
+
+SEEDS, FEW_SEEDS = 10, 1
+WARMUP, DRAWS = 5_000, 100_000
+JITTER = (0.1, 128.0)
+Y = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
+SIGMA = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+
+
+def funnel(size: int = 10) -> None:
+    """Neal's funnel: w ~ N(0, 3^2), and size - 1 coordinates ~ N(0, exp(w))."""
+    w = numpyro.sample("w", dist.Normal(0, 3))
+    numpyro.sample("x", dist.Normal(0, jnp.exp(w / 2)).expand([size - 1]).to_event(1))
+
+
+def eight_schools() -> None:
+    """Centred (Rubin 1981)."""
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5))
+    theta = numpyro.sample("theta", dist.Normal(mu, tau).expand([8]).to_event(1))
+    numpyro.sample("y", dist.Normal(theta, SIGMA).to_event(1), obs=Y)
+
+
+def horseshoe(is_centred: bool = True) -> None:
+    """Regression of 60 rows on 10 covariates, two of which matter."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 10))
+    y = x[:, 0] - 0.5 * x[:, 1] + 0.5 * rng.normal(size=60)
+    tau = numpyro.sample("tau", dist.HalfCauchy(0.2))
+    scale = numpyro.sample("scale", dist.HalfCauchy(1).expand([10]).to_event(1))
+    if is_centred:
+        beta = numpyro.sample("beta", dist.Normal(0, tau * scale).to_event(1))
+    else:
+        beta = tau * scale * numpyro.sample("z", dist.Normal(0, 1).expand([10]).to_event(1))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1))
+    numpyro.sample("y", dist.Normal(x @ beta, sigma), obs=y)
+
+
+def volatility(is_centred: bool = True) -> None:
+    """Stochastic volatility of 60 returns, log variances a random walk."""
+    rng = np.random.default_rng(1)
+    y = np.exp(0.5 * np.cumsum(0.2 * rng.normal(size=60))) * rng.normal(size=60)
+    tau = numpyro.sample("tau", dist.HalfNormal(0.5))
+    if is_centred:
+        h = numpyro.sample("h", dist.GaussianRandomWalk(tau, 60))
+    else:
+        h = tau * jnp.cumsum(numpyro.sample("z", dist.Normal(0, 1).expand([60]).to_event(1)))
+    numpyro.sample("y", dist.Normal(0, jnp.exp(h / 2)), obs=y)
+
+
+def logistic(is_centred: bool = True) -> None:
+    """Logistic regression of 500 rows in 50 groups, with an intercept for each."""
+    rng = np.random.default_rng(2)
+    group = np.arange(500) % 50
+    x = rng.normal(size=500)
+    p = 1 / (1 + np.exp(-(0.5 * x + 0.4 * rng.normal(size=50)[group])))
+    y = rng.binomial(1, p)
+    slope, mu = (numpyro.sample(name, dist.Normal(0, 2)) for name in ("slope", "mu"))
+    tau = numpyro.sample("tau", dist.HalfNormal(1))
+    if is_centred:
+        a = numpyro.sample("a", dist.Normal(mu, tau).expand([50]).to_event(1))
+    else:
+        a = mu + tau * numpyro.sample("z", dist.Normal(0, 1).expand([50]).to_event(1))
+    numpyro.sample("y", dist.Bernoulli(logits=slope * x + a[group]), obs=y)
+
+
+def kernels(model, size: int) -> dict:
+    """The samplers, from defaults: kernel, JVPs per evaluation, draws as a share of all."""
+    few = max(size // 4, 2)
+    return {
+        "AutoMALA": (AutoMALA(model), 1, 1.0),
+        f"AutoFMALA, {size} tangents": (AutoFMALA(model, num_tangents=size), size, 1.0),
+        f"AutoFMALA, {few} tangents": (AutoFMALA(model, num_tangents=few), few, 1.0),
+        "AutoFMALA, 1 tangent": (AutoFMALA(model), 1, 1.0),
+        "MALA": (MALA(model), 1, 1.0),
+        "MALA, jitter": (MALA(model, step_size_jitter=JITTER), 1, 1.0),
+        "FMALA, 1 tangent": (FMALA(model), 1, 1.0),
+        "PC-Line-FMALA": (PCLineFMALA(model), 2, 0.5),
+        "random walk": (RandomWalk(model), 1, 1.0),
+        "HP-MALA": (HPMALA(model), 1, 0.2),
+        "NUTS": (NUTS(model), 1, 0.1),
+    }
+
+
+def low_of(draws: dict, site: str) -> tuple[np.ndarray, float]:
+    """The unconstrained coordinate of the neck, (chains, draws), and where the neck begins."""
+    return draws[site].astype(np.float64), -3.0 if site == "w" else 0.0
+
+
+def measure(kernel, site: str, num_draws: int, seed: int) -> dict:
+    """One run of four chains from defaults."""
+    fields = ("num_steps",) if not isinstance(kernel, NUTS) else ("num_steps", "accept_prob")
+    run = run_chains(kernel, (), min(WARMUP, num_draws), num_draws, fields=fields, seed=seed)
+    x, neck = low_of(run.draws, site)
+    evaluations = float(run.fields["num_steps"].astype(float).sum())
+    moved = np.mean(np.diff(x, axis=1) != 0, axis=1)
+    return {
+        "rhat": float(split_gelman_rubin(x)),
+        "ess": float(effective_sample_size(x)),
+        "ess of low": float(effective_sample_size((x < neck) * 1.0)),
+        "mean": float((x if site == "w" else np.exp(x)).mean()),
+        "sd": float(x.std()),
+        "low": float((x < neck).mean()),
+        "evaluations": evaluations,
+        "per step": evaluations / x.size,
+        "seconds": run.sampling,
+        "least moved": float(moved.min()),
+    }
+
+
+COLUMNS = [
+    *("sampler", "seeds", "draws of a chain", "evaluations of a step", "worst R-hat"),
+    *("mean", "sd", "mass of the neck", "ESS of w", "ESS of the neck"),
+    *("ESS per second", "least share moved"),
+]
+
+
+def spread(values: list[float]) -> str:
+    """Least and largest over seeds."""
+    return f"{min(values):.3f} to {max(values):.3f}"
+
+
+def table(model, size: int, site: str, num_draws: int, seeds: tuple[int, int], names=None) -> list:
+    """A row for each sampler: with all seeds for the first two, with few for the others."""
+    rows = []
+    for i, (name, (kernel, cost, share)) in enumerate(kernels(model, size).items()):
+        if names is not None and name not in names:
+            continue
+        draws, num_seeds = int(share * num_draws), seeds[i > 1]
+        key = (model.__name__, size, name, draws)
+        runs = [
+            REPORT.once((*key, seed), measure, kernel, site, draws, seed)
+            for seed in range(num_seeds)
+        ]
+        of = {each: [run[each] for run in runs] for each in runs[0]}
+        cost = 1e5 / cost
+        per = [np.mean(np.divide(of[e], of["evaluations"])) * cost for e in ("ess", "ess of low")]
+        rows.append(
+            [
+                *(name, num_seeds, draws, float(np.mean(of["per step"])), max(of["rhat"])),
+                *(spread(of[each]) for each in ("mean", "sd", "low")),
+                *map(float, per),
+                *(float(np.mean(np.divide(of["ess"], of["seconds"]))), min(of["least moved"])),
+            ]
+        )
+    return rows
+
+
+TEXT = (
+    "Four vectorized chains from defaults, {warmup:,} steps of warm-up. {truth} Means, standard "
+    "deviations and masses are the least and the largest over seeds; ESS is per 100,000 gradients "
+    "or JVPs, of the draws after the warm-up."
+)
+
+
+def neck_of_the_funnel(quick: bool) -> Section:
+    """Neal's funnel in 10 dimensions."""
+    draws, seeds = (300, (1, 1)) if quick else (DRAWS, (SEEDS, FEW_SEEDS))
+    truth = "In truth w has mean 0, sd 3, and the neck, w < -3, a mass of 0.159."
+    rows = table(partial_named(funnel, 10), 10, "w", draws, seeds)
+    return Section("Funnel, D = 10", TEXT.format(warmup=WARMUP, truth=truth), COLUMNS, rows)
+
+
+def schools(quick: bool) -> Section:
+    """The centred eight schools."""
+    draws, seeds = (300, (1, 1)) if quick else (DRAWS, (SEEDS, FEW_SEEDS))
+    truth = (
+        "The mean is that of tau, 3.598 by quadrature, and the sd that of log tau; the neck is "
+        "tau < 1, with a mass of 0.199."
+    )
+    rows = table(eight_schools, 10, "tau", draws, seeds)
+    columns = [c.replace("ESS of w", "ESS of log tau") for c in COLUMNS]
+    return Section("Eight schools, centred", TEXT.format(warmup=WARMUP, truth=truth), columns, rows)
+
+
+def partial_named(model, *arguments):
+    """A model with arguments, and its name."""
+    found = partial(model, *arguments)
+    found.__name__ = model.__name__
+    return found
+
+
+def larger(quick: bool) -> Section:
+    """Funnels in 50 and 100 dimensions, and other hierarchies, beside NUTS without centring."""
+    draws = 300 if quick else DRAWS // 4
+    names = ("AutoMALA", "AutoFMALA, 1 tangent", "MALA", "MALA, jitter", "NUTS")
+    cases = [
+        *((f"funnel, D = {d}", partial_named(funnel, d), d, "w", None) for d in (50, 100)),
+        ("horseshoe", horseshoe, 22, "tau", partial_named(horseshoe, False)),
+        ("volatility", volatility, 61, "tau", partial_named(volatility, False)),
+        ("logistic, 50 groups", logistic, 53, "tau", partial_named(logistic, False)),
+    ]
+    rows = []
+    for title, model, size, site, other in cases[-1:] if quick else cases:
+        found = table(model, size, site, draws, (1, 1), names[:1] if quick else names)
+        rows += [[title, *row] for row in found]
+        if other is not None and not quick:
+            run = REPORT.once((title, "not centred"), measure, NUTS(other), site, 5000, 0)
+            per = (run["ess"] / run["evaluations"] * 1e5, run["ess of low"])
+            rows.append(
+                [
+                    *(title, "NUTS, not centred", 1, 5000, run["per step"], run["rhat"]),
+                    *(f"{run[each]:.3f}" for each in ("mean", "sd", "low")),
+                    *(per[0], per[1] / run["evaluations"] * 1e5),
+                    *(run["ess"] / run["seconds"], run["least moved"]),
+                ]
+            )
+    text = "One seed. The mean is that of w, or of tau, and the neck is w < -3, or tau < 1."
+    return Section("Larger ones", text, ["target", *COLUMNS], rows)
+
+
+def easy(quick: bool) -> Section:
+    """What adaptive steps and jitter cost where fixed steps fit."""
+    rows = []
+    for name in posteriordb_models.POSTERIORS:
+        model, arguments, _ = posteriordb_models.load(name)
+        made = {
+            "MALA": MALA(model),
+            "MALA, jitter": MALA(model, step_size_jitter=JITTER),
+            "AutoMALA": AutoMALA(model),
+        }
+        found = {
+            label: [
+                REPORT.once((name, label, s), least_per_evaluation, kernel, arguments, quick, s)
+                for s in range(1 if quick else 4)
+            ]
+            for label, kernel in made.items()
+        }
+        mean = {label: float(np.mean(each)) for label, each in found.items()}
+        rows.append(
+            [
+                *(name, *mean.values()),
+                *(mean[label] / mean["MALA"] for label in ("MALA, jitter", "AutoMALA")),
+            ]
+        )
+    return Section(
+        "Easy posteriors",
+        "Posteriors of posteriordb, non-centred where they are hierarchies. Least bulk ESS of a "
+        f"coordinate per 1,000 gradients, mean of four seeds; a step in {1 / JITTER[0]:.0f} is "
+        f"shortened by up to {JITTER[1]:.0f}.",
+        ["posterior", "MALA", "with jitter", "AutoMALA", "jitter / MALA", "AutoMALA / MALA"],
+        rows,
+    )
+
+
+def least_per_evaluation(kernel, arguments, quick: bool, seed: int) -> float:
+    """Least bulk ESS per 1,000 gradients."""
+    draws = 200 if quick else 10_000
+    run = run_chains(kernel, arguments, 1000, draws, fields=("num_steps",), seed=seed)
+    return run.ess / float(run.fields["num_steps"].astype(float).sum()) * 1e3
+
+
+def lock_step(quick: bool) -> Section:
+    """What vectorized chains wait for each other."""
+    num_steps = 50 if quick else 2000
+
+    def mean_and_most(num_chains, logdensity, step_size, start):
+        sampler = blackjax_ext.auto_mala(logdensity, step_size)
+
+        def chain(key, x):
+            def step(state, key):
+                state, info = sampler.step(key, state)
+                return state, info.num_evaluations
+
+            return jax.lax.scan(step, sampler.init(x, key), jax.random.split(key, num_steps))[1]
+
+        n = jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(0), num_chains), start)
+        return [float(n.mean()), float(n.max(0).mean())]
+
+    def at(name, num_chains):
+        rng = np.random.default_rng(0)
+        w = 3 * rng.normal(size=(num_chains, 1)) if name == "funnel" else 0.0
+        x = np.exp(np.asarray(w) / 2) * rng.normal(size=(num_chains, 9))
+        first = np.broadcast_to(w, (num_chains, 1)) if name == "funnel" else x[:, :1]
+        start = jnp.asarray(np.concatenate([first, x], 1), jnp.float32)
+        found = {"funnel": (funnel_density, 0.3), "normal": (normal_density, 0.85)}[name]
+        return mean_and_most(num_chains, *found, start)
+
+    rows = []
+    for name in ("funnel", "normal"):
+        for num_chains in (1, 4, 16, 64):
+            mean, most = REPORT.once((name, num_chains), at, name, num_chains)
+            rows.append([name, num_chains, mean, most, most / mean])
+    return Section(
+        "Chains in lock step",
+        "Trials of a step: the mean of a chain, and what a batch of chains evaluates, which is "
+        "that of the chain with most. D = 10.",
+        ["target", "chains", "mean", "batch", "ratio"],
+        rows,
+    )
+
+
+def funnel_density(x):
+    """The funnel of :func:`funnel`."""
+    w, rest = x[0], x[1:]
+    return -0.5 * (w / 3) ** 2 - 0.5 * jnp.sum(rest**2) * jnp.exp(-w) - 0.5 * rest.size * w
+
+
+def normal_density(x):
+    """Standard normal."""
+    return -0.5 * jnp.sum(x**2)
+
+
+REPORT = Report(
+    "hierarchies",
+    "Hierarchies as they are written",
+    by_name(neck_of_the_funnel, schools, larger, easy, lock_step),
+)
+
+if __name__ == "__main__":
+    REPORT.main()

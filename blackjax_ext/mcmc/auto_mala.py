@@ -1,0 +1,209 @@
+r"""AutoMALA: MALA whose step adapts to the place, with a momentum that persists.
+
+Write :math:`f = \log \pi`, :math:`L L^T` for `inverse_mass_matrix`, :math:`\theta = L^{-1} x`. On
+:math:`\mu(\theta, p) = \pi(\theta) \mathcal{N}(p; 0, I)` a step is
+
+1. :math:`p \leftarrow \rho p + \sqrt{1 - \rho^2} z` with :math:`z \sim \mathcal{N}(0, I)`;
+2. a leapfrog step of size :math:`\epsilon`, with a flip,
+
+   .. math::
+       p' = p + \frac{\epsilon}{2} \nabla f(\theta), \quad \theta_* = \theta + \epsilon p', \quad
+       p_* = -\big(p' + \frac{\epsilon}{2} \nabla f(\theta_*)\big),
+
+   where :math:`\epsilon = \epsilon_0 2^j` is selected at :math:`(\theta, p)` by trials, and
+   accepted with probability :math:`\min(1, \mu(\theta_*, p_*) / \mu(\theta, p))` if
+   :math:`(\theta_*, p_*)` selects the same j (:mod:`blackjax_ext.mcmc.auto_step`);
+3. another flip, so that an accepted move goes on, and a rejected one turns round.
+
+Each leaves :math:`\mu` invariant. With :math:`\rho = 0` and the step fixed this is MALA:
+:math:`\theta_* = \theta + \frac{\epsilon^2}{2} \nabla f(\theta) + \epsilon z`.
+
+*Persistence.* A step that suits the neck of a funnel is short, and a walk of short steps is slow:
+n of them go :math:`\sqrt n` steps far. With :math:`\rho` near 1 they go n far, until a rejection
+turns them round. On the funnel that is worth a factor of five, and on a normal as well.
+
+*Metric.* By `isotropic_share` a step uses, in place of L, the smallest standard deviation of
+`inverse_mass_matrix` for all coordinates: a pooled scale is that of the mouth, and wrong by
+different factors in the neck, whatever the length of the step.
+
+Cost: one gradient for each trial, there or back: 1.1 on average where steps fit everywhere, about 2
+on funnels, and no more than 41. Nothing is evaluated twice. The band never closes on a
+density that is flat, infinite or not a number: the trials then end, and the step is rejected as
+divergent.
+
+References: M. Biron-Lattes et al. 2024, autoMALA: locally adaptive Metropolis-adjusted Langevin
+algorithm (arXiv 2310.16782); T. Liu et al. 2024, AutoStep (arXiv 2410.18929); A. M. Horowitz 1991,
+A generalized guided Monte Carlo algorithm.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext import metrics
+from blackjax_ext.checks import check_position, check_positive, check_scalar
+from blackjax_ext.mcmc import auto_step
+
+__all__ = ["AutoMALAInfo", "AutoMALAState", "as_top_level_api", "build_kernel", "init"]
+
+
+class AutoMALAState(NamedTuple):
+    """State of the chain.
+
+    position
+        Pytree of arrays.
+    logdensity, logdensity_grad
+        Log density at the position, and its gradient.
+    momentum
+        Shape (D,), in whitened coordinates; NaN before the first step of a start without a key.
+    exponent
+        j, selected by the last step: no step needs it.
+    """
+
+    position: ArrayTree
+    logdensity: Array
+    logdensity_grad: ArrayTree
+    momentum: Array
+    exponent: Array
+
+
+class AutoMALAInfo(NamedTuple):
+    """Facts about one transition.
+
+    acceptance_rate
+        1 for an accepted move, else 0: what is rejected is not looked into further.
+    is_accepted
+        Whether the chain moved to the proposal.
+    is_divergent
+        Whether no step that was tried fitted, as where the density is flat or not finite.
+    first_rate
+        Acceptance probability of the first trial, the move with the step that was given. The
+        warm-up adapts that step to it.
+    exponent
+        j: the step was 2^j times the one given.
+    num_evaluations
+        Gradients.
+    """
+
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+    first_rate: Array
+    exponent: Array
+    num_evaluations: Array
+
+
+def init(
+    position: ArrayLikeTree, logdensity_fn: Callable, rng_key: PRNGKey | None = None
+) -> AutoMALAState:
+    """Make the first state: one gradient. Without a key the momentum is drawn by the first step."""
+    position = check_position(position)
+    value_and_grad = jax.value_and_grad(lambda x: check_scalar(logdensity_fn(x)))
+    momentum = auto_step.first_momentum(rng_key, ravel_pytree(position)[0])
+    return AutoMALAState(position, *value_and_grad(position), momentum, jnp.zeros((), jnp.int32))
+
+
+def build_kernel() -> Callable:
+    """Build the transition kernel.
+
+    Returns
+    -------
+    Callable
+        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
+        persistence=0.9, isotropic_share=0.5) -> (state, info)``.
+    """
+
+    def kernel(
+        rng_key: PRNGKey,
+        state: AutoMALAState,
+        logdensity_fn: Callable,
+        step_size: float,
+        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        *,
+        persistence: float = 0.9,
+        isotropic_share: float = 0.5,
+    ) -> tuple[AutoMALAState, AutoMALAInfo]:
+        """One step: one gradient for each trial."""
+        key_metric, key_step = jax.random.split(rng_key)
+        x, unravel = ravel_pytree(state.position)
+        gradient, unravel_gradient = ravel_pytree(state.logdensity_grad)
+        metric = metrics.factorize(inverse_mass_matrix, x.size)
+        push, pull = auto_step.mixture(key_metric, metric, isotropic_share)
+
+        def evaluate(x):
+            logdensity, gradient = jax.value_and_grad(logdensity_fn)(unravel(x))
+            return logdensity, ravel_pytree(gradient)[0]
+
+        start = auto_step.Point(x, state.momentum, state.logdensity, gradient)
+        leap = auto_step.leapfrog(evaluate, push, pull, step_size)
+        end, facts = auto_step.step(key_step, start, leap, persistence)
+        info = AutoMALAInfo(*facts)
+        position, gradient = unravel(end.x), unravel_gradient(end.gradient)
+        new = AutoMALAState(position, end.logdensity, gradient, end.momentum, info.exponent)
+        return new, info
+
+    return kernel
+
+
+def as_top_level_api(
+    logdensity_fn: Callable,
+    step_size: float,
+    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    *,
+    persistence: float = 0.9,
+    isotropic_share: float = 0.5,
+) -> SamplingAlgorithm:
+    """MALA with a step size selected at each place (Biron-Lattes et al. 2024), for hierarchies.
+
+    Parameters
+    ----------
+    logdensity_fn
+        Log density of the target, up to a constant: pytree to scalar.
+    step_size
+        epsilon_0 > 0: the step of the first trial, in units of the posterior's scale as given by
+        `inverse_mass_matrix`. Best where its moves, alone, would be accepted with probability 0.8.
+    inverse_mass_matrix
+        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
+    persistence
+        rho, from 0 (a fresh momentum for each step) to below 1.
+    isotropic_share
+        From 0 to 1: how often a step moves all coordinates alike, by the smallest scale of
+        `inverse_mass_matrix`.
+
+    Returns
+    -------
+    A ``SamplingAlgorithm`` with ``init(position, rng_key=None)`` and ``step(rng_key, state)``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a step size that is not positive and finite, a persistence outside [0, 1), a share
+        outside [0, 1], a position that is empty or not floating, a density that is not scalar.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, blackjax_ext
+    >>> def funnel(x):
+    ...     return -x[0] ** 2 / 18 - 0.5 * jnp.sum(x[1:] ** 2) * jnp.exp(-x[0]) - x[0]
+    >>> auto_mala = blackjax_ext.auto_mala(funnel, step_size=0.3)
+    >>> state = auto_mala.init(jnp.array([-8.0, 0.01, 0.01]), jax.random.key(0))
+    >>> state, info = jax.jit(auto_mala.step)(jax.random.key(1), state)
+    >>> int(info.exponent) < 0
+    True
+    """
+    check_positive("step_size", step_size)
+    auto_step.check(persistence, isotropic_share)
+    return build_sampling_algorithm(
+        partial(build_kernel(), persistence=persistence, isotropic_share=isotropic_share),
+        init,
+        logdensity_fn,
+        kernel_args=(step_size, metrics.factorize(inverse_mass_matrix)),
+        pass_rng_key_to_init=True,
+    )

@@ -1,0 +1,107 @@
+"""The named kernels whose steps adapt to the place: for hierarchies without reparametrization."""
+
+from collections.abc import Callable
+from typing import Unpack
+
+import blackjax_ext
+from blackjax_ext.mcmc import auto_step
+from blackjax_ext.mcmc.tangents import TangentLaw, check
+from numpyro_fwd.kernels.base import BlackJAXKernel
+from numpyro_fwd.kernels.options import KernelOptions
+
+__all__ = ["AutoFMALA", "AutoMALA"]
+
+
+class AutoMALA(BlackJAXKernel):
+    """MALA with a step size selected anew at each place, exactly, and a momentum that persists.
+
+    For posteriors whose scale changes from place to place, such as hierarchies as they are usually
+    written. One gradient for each trial of a step, 1 to 3 on average, in reverse mode.
+    `step_size` is that of the first trial, and `target_accept_prob`, 0.8 by default, the acceptance
+    probability that this trial alone would have.
+
+    Vectorized chains wait for the one with most trials; with ``chain_method="parallel"`` they do
+    not. Extra fields: "num_steps", the gradients of a step, and "inner.exponent", j for a step of
+    2^j times `step_size`.
+
+    Parameters
+    ----------
+    model
+        NumPyro model.
+    persistence
+        Of the momentum, from 0 to below 1.
+    isotropic_share
+        From 0 to 1: how often a step moves all coordinates alike, and not by their posterior
+        scales.
+    options
+        See :class:`BlackJAXKernel`.
+    """
+
+    best_accept_prob = 0.8
+
+    def __init__(
+        self,
+        model: Callable | None = None,
+        *,
+        persistence: float = 0.9,
+        isotropic_share: float = 0.5,
+        **options: Unpack[KernelOptions],
+    ):
+        auto_step.check(persistence, isotropic_share)
+        super().__init__(
+            model,
+            blackjax_ext.auto_mala,
+            persistence=persistence,
+            isotropic_share=isotropic_share,
+            **options,
+        )
+
+
+class AutoFMALA(BlackJAXKernel):
+    """Forward-mode :class:`AutoMALA`: no reverse pass.
+
+    K JVPs for each trial of a step, and K for the frame if K < D.
+    `target_accept_prob` is 0.75 + 0.05 K/D by default; extra fields and waiting are those of
+    :class:`AutoMALA`.
+
+    Parameters
+    ----------
+    model
+        NumPyro model.
+    num_tangents
+        K in 1..D tangents; K = D is AutoMALA in forward mode.
+    tangents
+        "rademacher" or "sphere".
+    persistence, isotropic_share
+        See :class:`AutoMALA`.
+    options
+        See :class:`BlackJAXKernel`.
+    """
+
+    def __init__(
+        self,
+        model: Callable | None = None,
+        *,
+        num_tangents: int = 1,
+        tangents: TangentLaw = "rademacher",
+        persistence: float = 0.9,
+        isotropic_share: float = 0.5,
+        **options: Unpack[KernelOptions],
+    ):
+        check(num_tangents, tangents)
+        auto_step.check(persistence, isotropic_share)
+        self._num_tangents = num_tangents
+        super().__init__(
+            model,
+            blackjax_ext.auto_fmala,
+            differentiation="forward",
+            num_tangents=num_tangents,
+            tangents=tangents,
+            persistence=persistence,
+            isotropic_share=isotropic_share,
+            **options,
+        )
+
+    def best_accept_prob(self, size: int) -> float:
+        """Between a random walk's and AutoMALA's, by the share of the gradient that is seen."""
+        return 0.75 + 0.05 * min(self._num_tangents / size, 1.0)

@@ -1,0 +1,66 @@
+"""Kernels whose steps adapt to the place, and steps that are shortened at random."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import MCMC
+
+from numpyro_fwd import MALA, AutoMALA
+from numpyro_fwd.kernels.jitter import jittered
+
+
+def funnel():
+    w = numpyro.sample("w", dist.Normal(0, 3))
+    numpyro.sample("x", dist.Normal(0, jnp.exp(w / 2)).expand([4]).to_event(1))
+
+
+def test_the_neck_of_a_funnel_is_visited_from_defaults():
+    mcmc = MCMC(
+        AutoMALA(funnel),
+        num_warmup=1000,
+        num_samples=8000,
+        num_chains=4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), extra_fields=("num_steps", "inner.exponent"))
+    w, fields = mcmc.get_samples()["w"], mcmc.get_extra_fields()
+    assert abs(np.mean(w < -3) - 0.159) < 0.06
+    assert fields["num_steps"].mean() < 4
+    low, high = (fields["inner.exponent"][mask].mean() for mask in (w < -3, w > 0))
+    assert low < high - 0.5
+
+
+@pytest.mark.parametrize(
+    ("jitter", "error", "message"),
+    [
+        ((1.5, 10.0), ValueError, r"step_size_jitter must be None or \(share, J\).*1.5"),
+        ((0.1, 1.0), ValueError, "J above 1 and finite"),
+        ((0.1, float("inf")), ValueError, "J above 1 and finite"),
+        (0.1, TypeError, "step_size_jitter must be None or .*; got 0.1"),
+        (("a", 3.0), TypeError, "step_size_jitter must be None or"),
+    ],
+)
+def test_jitter_is_checked(jitter, error, message):
+    with pytest.raises(error, match=message):
+        MALA(funnel, step_size_jitter=jitter)
+
+
+def test_a_share_of_the_steps_is_shorter():
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    found = jax.vmap(lambda key: jittered(key, jnp.array(2.0), (0.25, 100.0)))(keys)
+    short = found[found < 2.0]
+    assert abs(short.size / 20_000 - 0.25) < 0.02
+    assert short.min() > 0.02 and abs(jnp.log(2.0 / short).mean() - np.log(100.0) / 2) < 0.06
+
+
+def test_a_kernel_with_jitter_samples():
+    mcmc = MCMC(
+        MALA(funnel, step_size_jitter=(0.2, 50.0)), num_warmup=50, num_samples=50,
+        progress_bar=False,
+    )  # fmt: skip
+    mcmc.run(jax.random.key(0))
+    assert np.isfinite(mcmc.get_samples()["w"]).all()

@@ -138,9 +138,9 @@ class BlackJAXKernel(MCMCKernel):
     kept_fields: tuple[str, ...] = ()
     # what to try where chains do not move
     advice = (
-        "Centre the covariates of a regression; reparametrize the model "
-        "(numpyro.infer.reparam.LocScaleReparam for a hierarchy); give a higher "
-        "target_accept_prob, which makes steps shorter; or use numpyro.infer.NUTS."
+        "Centre the covariates of a regression; take AutoMALA, whose steps adapt to the place; "
+        "reparametrize the model (numpyro.infer.reparam.LocScaleReparam for a hierarchy); give a "
+        "higher target_accept_prob, which makes steps shorter; or use numpyro.infer.NUTS."
     )
     # parameters of the algorithm that its own tuning finds
     _tuned: tuple[str, ...] = ()

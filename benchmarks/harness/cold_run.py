@@ -1,0 +1,183 @@
+"""One run in a process of its own: ``python -m benchmarks.harness.cold_run PROBLEM KERNEL CACHE``.
+
+Prints what it waited for as JSON. `cold` starts such processes.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.harness.kept_results import ROOT
+
+__all__ = ["KERNELS", "PROBLEMS", "cold", "cold_and_kept"]
+
+
+class Problem(NamedTuple):
+    """A model with its data, and how long its chains are.
+
+    make
+        Makes model and data: JAX is imported by whoever calls it.
+    num_warmup, num_samples, num_chains
+        Of the run.
+    """
+
+    make: Callable[[], tuple[Callable, tuple]]
+    num_warmup: int
+    num_samples: int
+    num_chains: int = 4
+
+
+def regression() -> tuple[Callable, tuple]:
+    """Breast cancer data, 31 coefficients."""
+    from benchmarks.harness.models import breast_cancer_data, logistic_regression
+
+    return logistic_regression, breast_cancer_data()
+
+
+def hierarchy() -> tuple[Callable, tuple]:
+    """Eight schools, non-centred: 10 dimensions."""
+    import numpyro
+    import numpyro.distributions as dist
+
+    def schools(y, sd):
+        mu = numpyro.sample("mu", dist.Normal(0, 5))
+        tau = numpyro.sample("tau", dist.HalfCauchy(5))
+        z = numpyro.sample("z", dist.Normal(0, 1).expand([8]).to_event(1))
+        numpyro.sample("y", dist.Normal(mu + tau * z, sd), obs=y)
+
+    y = np.array([28.0, 8, -3, 7, -1, 1, 18, 12], np.float32)
+    return schools, (y, np.array([15.0, 10, 16, 11, 9, 11, 10, 18], np.float32))
+
+
+def lynx_hare() -> tuple[Callable, tuple]:
+    """Lotka-Volterra's equations: 8 dimensions, an ODE in the likelihood."""
+    from benchmarks.harness import data
+    from benchmarks.harness.models import lynx_hare as model
+
+    return model, data.lynx_hare()
+
+
+def table() -> tuple[Callable, tuple]:
+    """Logistic regression with 20 coefficients on 100,000 rows, which AMAGOLD may subsample."""
+    import numpyro
+    import numpyro.distributions as dist
+
+    def model(x, y, batch=None):
+        slope = numpyro.sample("slope", dist.Normal(0, 1).expand([20]).to_event(1))
+        with numpyro.plate("rows", x.shape[0], subsample_size=batch) as rows:
+            numpyro.sample("y", dist.Bernoulli(logits=x[rows] @ slope), obs=y[rows])
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100_000, 20)).astype(np.float32)
+    is_one = rng.random(len(x)) < 1 / (1 + np.exp(-x @ (0.5 * rng.normal(size=20))))
+    return model, (x, is_one.astype(np.float32))
+
+
+PROBLEMS = {
+    "regression": Problem(regression, 500, 500),
+    "hierarchy": Problem(hierarchy, 500, 500),
+    "lynx_hare": Problem(lynx_hare, 500, 1000),
+    "table": Problem(table, 500, 1000, num_chains=1),
+}
+KERNELS: dict[str, dict[str, Any]] = {
+    "NUTS": {},
+    "RandomWalk": {},
+    "MALA": {},
+    "FMALA": {},
+    "LineFMALA": {},
+    "PCFMALA": {},
+    "PCLineFMALA": {},
+    "AutoMALA": {},
+    "HPMALA": {},
+    "SMMALA": {},
+    "AMAGOLD": {"acceptance": "subsampled"},
+}
+
+
+def measure(problem: str, kernel: str, cache: str) -> dict[str, Any]:
+    """Seconds of two runs of one object, programs that were compiled, least ESS, peak memory."""
+    begin = time.perf_counter()
+    import jax
+    import numpyro
+    from numpyro.diagnostics import effective_sample_size
+    from numpyro.infer import MCMC, NUTS
+
+    import numpyro_fwd
+
+    if cache:
+        numpyro_fwd.keep_compiled(cache)
+    imported = time.perf_counter() - begin
+    programs: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, _, fun_name="", **__: (
+            programs.append(fun_name) if event.endswith("backend_compile_duration") else None
+        )
+    )
+    what = PROBLEMS[problem]
+    model, arrays = what.make()
+    if kernel == "AMAGOLD":
+        whole = model
+        model = lambda x, y: whole(x, y, batch=100)  # noqa: E731
+    api = NUTS if kernel == "NUTS" else getattr(numpyro_fwd, kernel)
+    mcmc = MCMC(
+        api(model, **KERNELS[kernel]),
+        num_warmup=what.num_warmup,
+        num_samples=what.num_samples,
+        num_chains=what.num_chains,
+        chain_method="vectorized" if what.num_chains > 1 else "sequential",
+        progress_bar=False,
+    )
+    arrays = jax.tree.map(jax.numpy.asarray, arrays)
+    numpyro.enable_validation(False)
+
+    def run() -> float:
+        begin = time.perf_counter()
+        mcmc.run(jax.random.key(0), *arrays)
+        jax.block_until_ready(mcmc.get_samples())
+        return time.perf_counter() - begin
+
+    first, num_programs = run(), len(programs)
+    found = mcmc.get_samples(group_by_chain=True)
+    ess = min(float(np.min(effective_sample_size(np.asarray(draws)))) for draws in found.values())
+    return {
+        "import": imported,
+        "first": first,
+        "second": run(),
+        "programs": num_programs,
+        "ess": ess,
+        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
+    }
+
+
+def cold(problem: str, kernel: str, cache: str = "") -> dict[str, Any]:
+    """:func:`measure` in a new process; `cache` is a folder of compiled programs, "" for none."""
+    environment = {name: value for name, value in os.environ.items() if "CACHE" not in name}
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.harness.cold_run", problem, kernel, cache],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def cold_and_kept(problem: str, kernel: str) -> dict[str, Any]:
+    """The same, with `kept`: seconds of the first run of a second process, with kept programs."""
+    found = cold(problem, kernel)
+    with tempfile.TemporaryDirectory() as cache:
+        cold(problem, kernel, cache)
+        return {**found, "kept": cold(problem, kernel, cache)["first"]}
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(*sys.argv[1:3], cache="".join(sys.argv[3:4]))))

@@ -1,0 +1,93 @@
+"""From a cold process to the draws: ``python benchmarks/waiting.py``.
+
+Each row is three processes of its own: a cold one, and two with a folder of compiled programs, of
+which the second finds them there. Run it on an idle machine.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
+
+from benchmarks.harness.cold_run import KERNELS, PROBLEMS, cold_and_kept
+from benchmarks.harness.report import Report, Section, by_name
+
+COLUMNS = [
+    *("kernel", "programs", "cold, s", "of NUTS's", "again, s", "kept, s"),
+    *("s to 1,000 effective draws", "MB"),
+]
+SMALL = ("NUTS", "RandomWalk", "MALA", "FMALA", "LineFMALA", "PCLineFMALA", "AutoMALA")
+SECOND_ORDER = ("HPMALA", "SMMALA")
+
+
+def wait(problem: str, kernels: tuple[str, ...], quick: bool) -> list[list]:
+    """A row for each kernel, NUTS first."""
+    kernels = kernels[:2] if quick else kernels
+    found = {name: REPORT.once((problem, name), cold_and_kept, problem, name) for name in kernels}
+    return [
+        [
+            name,
+            one["programs"],
+            one["first"],
+            one["first"] / found["NUTS"]["first"],
+            one["second"],
+            one["kept"],
+            seconds_to(one, problem),
+            one["memory"],
+        ]
+        for name, one in found.items()
+    ]
+
+
+def seconds_to(found: dict, problem: str, ess: float = 1000.0) -> float:
+    """Seconds of a cold process to so many effective draws, if draws go on as they began."""
+    what = PROBLEMS[problem]
+    sampling = found["kept"] * what.num_samples / (what.num_warmup + what.num_samples)
+    return found["first"] + max(ess / found["ess"] - 1, 0.0) * sampling
+
+
+def section(title: str, problem: str, kernels: tuple[str, ...], quick: bool) -> Section:
+    """The table of one problem."""
+    what = PROBLEMS[problem]
+    text = (
+        f"{what.num_chains} chains, {what.num_warmup} warm-up steps and {what.num_samples} draws. "
+        "Programs: compiled by the first run. Cold: the first `MCMC.run` of a process, imports "
+        "excluded. Again: the same object a second time. Kept: the first run of another process "
+        "that finds compiled programs (`numpyro_fwd.keep_compiled`). Effective draws of the worst "
+        "parameter; where there are fewer than 1,000 the run is thought on, at the speed of the "
+        "run with kept programs. MB: peak memory of the process."
+    )
+    return Section(title, text, COLUMNS, wait(problem, kernels, quick))
+
+
+def regression(quick: bool) -> Section:
+    """Logistic regression."""
+    return section("Breast cancer", "regression", SMALL + SECOND_ORDER, quick)
+
+
+def hierarchy(quick: bool) -> Section:
+    """A hierarchy."""
+    return section("Eight schools, non-centred", "hierarchy", SMALL + SECOND_ORDER, quick)
+
+
+def table(quick: bool) -> Section:
+    """Many rows."""
+    return section("100,000 rows", "table", ("NUTS", "AMAGOLD", "MALA"), quick)
+
+
+def lynx_hare(quick: bool) -> Section:
+    """An ODE."""
+    kernels = ("NUTS", "RandomWalk", "FMALA", "LineFMALA")
+    return section("Lynx and hare", "lynx_hare", kernels, quick)
+
+
+REPORT = Report(
+    "waiting",
+    "What you wait for",
+    by_name(regression, hierarchy, table, lynx_hare),
+    long=("lynx_hare",),
+)
+assert set(SMALL + SECOND_ORDER) <= set(KERNELS)
+
+if __name__ == "__main__":
+    REPORT.main()

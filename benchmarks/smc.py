@@ -53,8 +53,8 @@ def ours(num_particles: int, gradients: int, rng_key, **arguments):
     smc = langevin_smc(logprior, loglikelihood, **{"inverse_mass_matrix": "particles"} | arguments)
     key_prior, key_run = jax.random.split(rng_key)
     state = smc.init(jax.random.normal(key_prior, (num_particles, SIZE)))
-    state, count = anneal(key_run, smc, state)
-    return state.log_evidence, count * gradients * num_particles
+    state, schedule = anneal(key_run, smc, state)
+    return state.log_evidence, schedule.num_temperatures * gradients * num_particles
 
 
 def peer(

@@ -54,7 +54,7 @@ LAYERS = {
     ],
     "sgmcmc": [{"leapfrog", "acceptance"}, {"approximate_tests"}],
     "smc": [
-        {"offspring", "proposals", "sampler", "training"},
+        {"annealing", "offspring", "proposals", "sampler", "training"},
         {"l_kernels", "tempered"},
         {"moves"},
     ],

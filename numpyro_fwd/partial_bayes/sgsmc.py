@@ -77,7 +77,7 @@ class SGSMC(GOHSMC):
         )
         info = OpenHorizonInfo(
             -jnp.sum(jnp.where(weights > 0, weights * local.logdensity, 0.0)),
-            infos.ess[-1],
+            sampler.effective_sample_size(state.log_weights),
             jnp.any(infos.num_resampled > 0),
             jnp.mean(infos.acceptance_rate),
             weights > 0,

@@ -328,12 +328,87 @@ def annealed_evidence(precision: float, dtype) -> None:
         tempering_ess=0.7,
     )
     state = smc.init(jax.random.normal(jax.random.key(0), (2000, 2), dtype))
-    state, num_steps = jax.jit(lambda s: blackjax_ext.anneal(jax.random.key(1), smc, s))(state)
-    assert float(state.temperature) == 1.0 and num_steps < 100
+    state, schedule = jax.jit(lambda s: blackjax_ext.anneal(jax.random.key(1), smc, s))(state)
+    assert float(state.temperature) == 1.0 and schedule.num_temperatures < 100
     truth = -np.log1p(precision)
     assert abs(float(state.log_evidence) - truth) < 0.3, f"{state.log_evidence} for {truth}"
     variance = float(jnp.exp(state.log_weights) @ jnp.sum(state.position**2, axis=1)) / 2
     np.testing.assert_allclose(variance * (1 + precision), 1.0, atol=0.25)
+
+
+@cache
+def annealings(num_particles: int = 300, num_runs: int = 200):
+    """Independent annealings to a normal posterior: errors of the log evidence, and the states."""
+    smc = blackjax_ext.langevin_smc(
+        lambda x: jnp.sum(norm.logpdf(x)),
+        lambda x: jnp.sum(norm.logpdf(2.0, x, 0.3)),
+        step_size=1.0,
+        inverse_mass_matrix="particles",
+        move=blackjax_ext.moves.Metropolis(blackjax_ext.mala),
+        num_moves=3,
+        tempering_ess=0.7,
+    )
+
+    def run(rng_key):
+        key_prior, key_run = jax.random.split(rng_key)
+        state = smc.init(jax.random.normal(key_prior, (num_particles, 3)))
+        return blackjax_ext.anneal(key_run, smc, state, max_steps=20)
+
+    state, schedule = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(12), num_runs))
+    errors = np.asarray(state.log_evidence) - 3 * float(norm.logpdf(2.0, 0.0, 1.09**0.5))
+    return errors, state, schedule
+
+
+def evidence_error_covers() -> None:
+    """The standard error of one run is the spread over runs, and covers as one should."""
+    errors, state, _ = annealings()
+    claimed = np.sqrt(np.asarray(state.variance))
+    ratio = np.sqrt(np.mean(claimed**2)) / errors.std(ddof=1)
+    assert 0.8 < ratio < 1.25, f"standard error: {ratio} of the spread"
+    cover = [np.mean(np.abs(errors) < times * claimed) for times in (1.0, 2.0)]
+    # of 200 runs, three binomial deviations about 68 and 95 percent
+    assert 0.58 < cover[0] < 0.78 and cover[1] > 0.90, f"standard error: covers {cover}"
+
+
+def concentration_counts_families() -> None:
+    """Unresampled it is the sum of squared weights; then that of the families' weights."""
+    log_weights = jax.nn.log_softmax(jax.random.normal(jax.random.key(17), (6,)))
+    found = sampler.concentration(log_weights, jnp.arange(6), 6)
+    np.testing.assert_allclose(1.0 / found, sampler.effective_sample_size(log_weights), rtol=1e-6)
+    weights, families = np.exp(log_weights), np.array([4, 4, 1, 4, 0, 1])
+    sums = [weights[families == k].sum() for k in range(6)]
+    found = sampler.concentration(log_weights, jnp.asarray(families), 6)
+    np.testing.assert_allclose(found, np.sum(np.square(sums)), rtol=1e-6)
+
+
+def ancestors_are_followed() -> None:
+    """Particles that cannot move stay on the draw of the prior that they descend from."""
+    smc = blackjax_ext.langevin_smc(logprior, loglikelihood, step_size=1e-6, ess_threshold=1.0)
+    start = draw_prior(jax.random.key(18), 50)
+    state, infos = jax.lax.scan(
+        lambda state, pair: smc.step(pair[0], state, pair[1]),
+        smc.init(start),
+        (jax.random.split(jax.random.key(19), 3), jnp.array(TEMPERATURES)),
+    )
+    assert len(np.unique(state.ancestors)) < 40
+    np.testing.assert_allclose(state.position, start[state.ancestors], atol=1e-3)
+    weights = np.bincount(state.ancestors, np.exp(state.log_weights))
+    np.testing.assert_allclose(infos.genealogical_ess[-1], 1.0 / np.sum(weights**2), rtol=1e-4)
+
+
+def schedule_tells_what_happened() -> None:
+    """Temperatures rise to 1, each at its share of the conditional effective sample size."""
+    _, state, schedule = annealings()
+    num = np.asarray(schedule.num_temperatures)
+    for i in range(20):
+        seen = int(num[i])
+        temperature = np.asarray(schedule.temperature[i])
+        assert temperature[seen - 1] == 1.0 and np.all(np.isnan(temperature[seen:]))
+        assert np.all(np.diff(temperature[:seen]) > 0)
+        ess = np.asarray(schedule.ess[i, :seen])
+        np.testing.assert_allclose(ess[0], 0.7 * 300, rtol=0.01)
+        assert np.all(ess > 0.3 * 300) and np.all(schedule.least_ess[i, :seen] <= ess)
+        np.testing.assert_allclose(schedule.log_evidence[i, seen - 1], state.log_evidence[i])
 
 
 def resampling_keeps_expectations(resampling_fn: Callable) -> None:

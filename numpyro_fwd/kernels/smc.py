@@ -227,9 +227,8 @@ class LangevinSMC(MCMCKernel):
         self._adapt_step_size = adapt_step_size
         self._tempering_ess = tempering_ess
         self._max_temperatures = max_temperatures
-        self._kernel = langevin_smc.build_kernel(
-            self._move, num_moves=num_moves, ess_threshold=ess_threshold
-        )
+        self._num_moves = num_moves
+        self._ess_threshold = ess_threshold
         self._sample_fn: Callable | None = None
         self._programs: dict[Any, Callable] = {}
 
@@ -329,9 +328,10 @@ class LangevinSMC(MCMCKernel):
         step_size: Array,
         temperature: Array | float,
     ) -> tuple[LangevinSMCState, LangevinSMCInfo]:
-        return self._kernel(
-            rng_key, inner, *densities, step_size, PARTICLES, temperature=temperature
+        kernel = langevin_smc.build_kernel(
+            self._move, num_moves=self._num_moves, ess_threshold=self._ess_threshold
         )
+        return kernel(rng_key, inner, *densities, step_size, PARTICLES, temperature=temperature)
 
     def _adapted(self, step_size: Array, info: LangevinSMCInfo) -> Array:
         """The step size after a step that adapts it, if any does."""

@@ -160,5 +160,7 @@ def family_ess(values: np.ndarray, ancestors: np.ndarray) -> np.ndarray:
     sums = np.zeros((families.size, *values.shape[1:]))
     np.add.at(sums, index, centred)
     spread = 1.0 - np.sum((counts / counts.sum()) ** 2)
+    if families.size == 1:  # one family says nothing of its mean
+        return np.full(values.shape[1:], np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         return values.var(axis=0) * spread / np.sum(sums**2, axis=0)

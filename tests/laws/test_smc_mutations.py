@@ -157,7 +157,7 @@ def noted_late(schedule, state, info, step_size):
 
 def least_of_the_moves_alone(schedule, state, info, step_size):
     """The effective sample size is that after resampling."""
-    return NOTED(schedule, state, info._replace(ess=0.0 * info.ess + 300.0), step_size)
+    return NOTED(schedule, state, info._replace(ess=0.0 * info.ess + 500.0), step_size)
 
 
 class Mutation(NamedTuple):
@@ -270,10 +270,10 @@ MUTATIONS = {
         "standard error",
     ),
     "ancestors_stay": Mutation(
-        sampler, "resample", ancestors_stay, smc.ancestors_are_followed, "assert|Not equal"
+        sampler, "resample", ancestors_stay, smc.ancestors_are_followed, "ancestors"
     ),
     "noted_late": Mutation(
-        annealing, "noted", noted_late, smc.schedule_tells_what_happened, "assert"
+        annealing, "noted", noted_late, smc.schedule_tells_what_happened, "schedule"
     ),
     "ess_after_resampling": Mutation(
         annealing,

@@ -55,7 +55,7 @@ LAYERS = {
     "sgmcmc": [{"leapfrog", "acceptance"}, {"approximate_tests"}],
     "smc": [
         {"annealing", "offspring", "proposals", "sampler", "training"},
-        {"l_kernels", "tempered"},
+        {"l_kernels", "mixtures", "tempered"},
         {"moves"},
     ],
 }

@@ -414,6 +414,65 @@ def schedule_tells_what_happened() -> None:
         np.testing.assert_allclose(schedule.log_evidence[i, seen - 1], state.log_evidence[i])
 
 
+NARROW, WIDE, SHARE = (-3.0, 0.4), (3.0, 1.0), 0.3  # means and scales of two modes, and a share
+
+
+def logdensity_of_modes(x):
+    """Two normals in two dimensions, normalized."""
+    terms = [jnp.sum(norm.logpdf(x, *mode)) for mode in (NARROW, WIDE)]
+    return jnp.logaddexp(jnp.log(SHARE) + terms[0], jnp.log(1.0 - SHARE) + terms[1])
+
+
+def draws_of_modes(rng_key, num, share):
+    """Draws with a share in the narrow mode that is or is not the right one."""
+    key_mode, key_noise = jax.random.split(rng_key)
+    is_narrow = jax.random.uniform(key_mode, (num, 1)) < share
+    (m1, s1), (m2, s2) = NARROW, WIDE
+    noise = jax.random.normal(key_noise, (num, 2))
+    return jnp.where(is_narrow, m1 + s1 * noise, m2 + s2 * noise)
+
+
+def after_jumps(share: float, num: int, num_jumps: int):
+    """Particles before and after some jumps at temperature 1, the prior being flat."""
+    move = blackjax_ext.moves.WithJumps(blackjax_ext.moves.Metropolis(blackjax_ext.mala))
+    start = draws_of_modes(jax.random.key(20), num, share)
+    one = jnp.ones(())
+    target = tempered.tempered(lambda x: 0.0 * x[0], logdensity_of_modes, one, lambda x: x, "none")
+    weights = jnp.full(num, -jnp.log(num))
+
+    def step(carry, rng_key):
+        x, local = carry
+        moved = move(rng_key, x, local, target, 0.3, metrics.IDENTITY, weights)
+        return (moved.position, moved.local), None
+
+    keys = jax.random.split(jax.random.key(21), num_jumps)
+    run = jax.jit(lambda x: jax.lax.scan(step, (x, target.evaluate(x)), keys)[0])
+    x, local = run(start)
+    np.testing.assert_allclose(
+        local.loglikelihood, jax.vmap(logdensity_of_modes)(x), rtol=1e-4, atol=1e-4
+    )
+    return np.asarray(start), np.asarray(x)
+
+
+def jumps_keep_the_target() -> None:
+    """Draws of the target stay draws of it, while most of them jump."""
+    start, x = after_jumps(SHARE, 20_001, 4)
+    is_moved = np.mean((x > 0).all(1) != (start > 0).all(1))
+    assert is_moved > 0.25, f"jumps: {is_moved} changed their mode"
+    deviation = np.sqrt(SHARE * (1 - SHARE) / len(x))
+    score = (np.mean(x[:, 0] < 0) - SHARE) / deviation
+    narrow = x[x[:, 0] < 0]
+    width = narrow.std(0) / NARROW[1]
+    assert abs(score) < 5.0 and np.all(np.abs(width - 1) < 0.04), f"jumps: {score}, {width}"
+
+
+def jumps_find_the_shares() -> None:
+    """Particles that begin with the wrong share in a mode end with the right one."""
+    _, x = after_jumps(0.02, 2_000, 12)
+    share = np.mean(x[:, 0] < 0)
+    assert abs(share - SHARE) < 0.06, f"jumps: share {share}"
+
+
 def resampling_keeps_expectations(resampling_fn: Callable) -> None:
     """Over many keys each particle is drawn N times its weight; then all weigh the same."""
     log_weights = jnp.log(jnp.array([0.05, 0.3, 0.0, 0.15, 0.5]))

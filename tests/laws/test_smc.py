@@ -115,6 +115,8 @@ def test_counts_nan_particles():
         smc.concentration_counts_families,
         smc.ancestors_are_followed,
         smc.schedule_tells_what_happened,
+        smc.jumps_keep_the_target,
+        smc.jumps_find_the_shares,
     ],
 )
 def test_diagnostics(law):

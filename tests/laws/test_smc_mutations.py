@@ -9,12 +9,22 @@ import jax.numpy as jnp
 import pytest
 from blackjax.smc.resampling import systematic
 
-from blackjax_ext.smc import annealing, l_kernels, langevin_smc, moves, proposals, sampler, tempered
+from blackjax_ext.smc import (
+    annealing,
+    l_kernels,
+    langevin_smc,
+    mixtures,
+    moves,
+    proposals,
+    sampler,
+    tempered,
+)
 from tests.laws import smc
 
 LEAPFROG, WEIGH, RESAMPLE = proposals.leapfrog, sampler.weigh, sampler.resample
 REGRESSION, TEMPERED, UNION = l_kernels.regression, tempered.tempered, sampler.union
 CONCENTRATION, NOTED = sampler.concentration, annealing.noted
+SAMPLE = mixtures.Mixture.sample
 NEXT, VARIANCES = tempered.next_temperature, tempered.variances
 
 
@@ -160,6 +170,16 @@ def least_of_the_moves_alone(schedule, state, info, step_size):
     return NOTED(schedule, state, info._replace(ess=0.0 * info.ess + 500.0), step_size)
 
 
+def flat_proposal(self, x):
+    """The ratio of a jump leaves out the density it is proposed with."""
+    return 0.0 * x[:, 0]
+
+
+def proposal_is_wider(self, rng_key, num):
+    """Jumps are drawn from a mixture 10 percent wider than the one in their ratio."""
+    return SAMPLE(self._replace(variances=1.21 * self.variances), rng_key, num)
+
+
 class Mutation(NamedTuple):
     """A bug in `module`.`name`, the law that must fail, and its message."""
 
@@ -281,6 +301,12 @@ MUTATIONS = {
         least_of_the_moves_alone,
         smc.schedule_tells_what_happened,
         "Not equal",
+    ),
+    "flat_proposal": Mutation(
+        mixtures.Mixture, "logpdf", flat_proposal, smc.jumps_keep_the_target, "jumps"
+    ),
+    "proposal_is_wider": Mutation(
+        mixtures.Mixture, "sample", proposal_is_wider, smc.jumps_keep_the_target, "jumps"
     ),
     "fit_to_all": Mutation(
         l_kernels,

@@ -174,7 +174,9 @@ def test_one_step_of_warm_up_is_enough():
     # the next population, with other data of the same shape, needs no other program
     size = len(kernel._programs)
     program = next(iter(kernel._programs.values()))
-    kernel.init(jax.random.split(jax.random.key(5), 1000), 1, None, (jnp.asarray(2.0 * DESIGN),), {})
+    kernel.init(
+        jax.random.split(jax.random.key(5), 1000), 1, None, (jnp.asarray(2.0 * DESIGN),), {}
+    )
     assert len(kernel._programs) == size == program._cache_size() == 1
 
 

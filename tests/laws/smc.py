@@ -457,19 +457,19 @@ def after_jumps(share: float, num: int, num_jumps: int):
 def jumps_keep_the_target() -> None:
     """Draws of the target stay draws of it, while most of them jump."""
     start, x = after_jumps(SHARE, 20_001, 4)
-    is_moved = np.mean((x > 0).all(1) != (start > 0).all(1))
+    is_narrow = x.sum(1) < 0
+    is_moved = np.mean(is_narrow != (start.sum(1) < 0))
     assert is_moved > 0.25, f"jumps: {is_moved} changed their mode"
     deviation = np.sqrt(SHARE * (1 - SHARE) / len(x))
-    score = (np.mean(x[:, 0] < 0) - SHARE) / deviation
-    narrow = x[x[:, 0] < 0]
-    width = narrow.std(0) / NARROW[1]
+    score = (np.mean(is_narrow) - SHARE) / deviation
+    width = x[is_narrow].std(0) / NARROW[1]
     assert abs(score) < 5.0 and np.all(np.abs(width - 1) < 0.04), f"jumps: {score}, {width}"
 
 
 def jumps_find_the_shares() -> None:
     """Particles that begin with the wrong share in a mode end with the right one."""
     _, x = after_jumps(0.02, 2_000, 12)
-    share = np.mean(x[:, 0] < 0)
+    share = np.mean(x.sum(1) < 0)
     assert abs(share - SHARE) < 0.06, f"jumps: share {share}"
 
 

@@ -64,9 +64,13 @@ __all__ = [
     "guard",
     "resample",
     "resample_below",
+    "softened",
     "union",
     "weigh",
 ]
+
+NUM_HALVINGS = 30
+LEAST_POWER = -40.0  # of two: below it factors change nothing
 
 ResamplingFn: TypeAlias = Callable[[PRNGKey, Array, int], Array]
 
@@ -142,6 +146,35 @@ def conditional_ess(log_weights: Array, log_factors: Array) -> Array:
     second = jax.nn.logsumexp(log_weights + 2.0 * differences)
     size = log_weights.shape[0]
     return jnp.where(jnp.isneginf(first), 0.0, size * jnp.exp(2.0 * first - second))
+
+
+def softened(log_weights: Array, log_factors: Array, share: float) -> tuple[Array, Array]:
+    """Log factors to the largest power at which `share` of the conditional ESS is left, and it.
+
+    The power is 1 if the factors leave as much by themselves, and for a share of 0.
+    """
+    differences, peak = centred(log_weights, log_factors)
+    goal = share * log_weights.shape[0]
+
+    def power_of(log_power):
+        power = jnp.exp2(log_power)
+        return power, conditional_ess(log_weights, soft(power, differences)) >= goal
+
+    def halve(_, bracket):
+        low, high = bracket
+        middle = 0.5 * (low + high)
+        is_even = power_of(middle)[1]
+        return jnp.where(is_even, middle, low), jnp.where(is_even, high, middle)
+
+    zero = jnp.zeros((), differences.dtype)
+    low, _ = jax.lax.fori_loop(0, NUM_HALVINGS, halve, (zero + LEAST_POWER, zero))
+    power = jnp.where(power_of(zero)[1], 1.0, jnp.exp2(low))
+    return soft(power, differences) + power * peak, power
+
+
+def soft(power: Array, differences: Array) -> Array:
+    """`differences` times a power; those of weightless particles stay -inf."""
+    return jnp.where(jnp.isneginf(differences), -jnp.inf, power * differences)
 
 
 def concentration(log_weights: Array, ancestors: Array, num_ancestors: int) -> Array:

@@ -227,9 +227,9 @@ def models(quick: bool) -> Section:
         f"Errors of the log evidence over {num_seeds} seeds: LangevinSMC from defaults, and "
         "BlackJAX's adaptive tempered sampler (with `--full` its persistent one, too) with the "
         "same number of gradients and values per particle and temperature, whose MALA has one "
-        "step for all dimensions, 1.2 D^(-1/6) times the least posterior sd. The standard error is what our runs claim, as a "
-        "root mean square. Unequal modes have sds 0.5 and 1, and masses 36 and 64 percent: a "
-        "sampler that loses the narrow one is off by -0.45.",
+        "step for all dimensions, 1.2 D^(-1/6) times the least posterior sd. The standard error is "
+        "what our runs claim, as a root mean square. Unequal modes have sds 0.5 and 1, and masses "
+        "36 and 64 percent: a sampler that loses the narrow one is off by -0.45.",
         [
             *("model", "particles", "method", "bias", "standard deviation", "standard error"),
             *("ancestors", "evaluations / 1,000"),

@@ -200,12 +200,13 @@ class GOHSMC:
                 "a smaller learning rate or step_size.",
                 stacklevel=3,
             )
-        ess = float(jnp.mean(result.ess[result.ess.size // 2 :]))
+        # copies of one particle have equal weights: the least size tells, not the last
+        ess = float(jnp.min(result.ess))
         if ess < LOW_SHARE * self.num_particles:
             warnings.warn(
-                f"the effective sample size was {ess:.1f} of {self.num_particles} particles in the "
-                "second half of the training: a few of them are the ancestors of all. Take larger "
-                "batches, a shorter step_size, or a weight_ess closer to 1.",
+                f"the effective sample size fell to {ess:.1f} of {self.num_particles} particles: a "
+                "few of them are the ancestors of all that came after. Take larger batches, a "
+                "shorter step_size, or a weight_ess closer to 1.",
                 stacklevel=3,
             )
 

@@ -414,6 +414,22 @@ def schedule_tells_what_happened() -> None:
         np.testing.assert_allclose(schedule.log_evidence[i, seen - 1], state.log_evidence[i])
 
 
+def softened_factors_leave_their_share() -> None:
+    """Uneven factors are taken to the power that leaves the share; even ones are as they were."""
+    keys = jax.random.split(jax.random.key(22), 2)
+    log_weights = jax.nn.log_softmax(jax.random.normal(keys[0], (200,)))
+    log_factors = (30.0 * jax.random.normal(keys[1], (200,)) - 1e4).at[3].set(-jnp.inf)
+    found, power = sampler.softened(log_weights, log_factors, 0.8)
+    share = float(sampler.conditional_ess(log_weights, found)) / 200
+    assert abs(share - 0.8) < 1e-3 and 0.0 < power < 0.2, f"softened: share {share}, power {power}"
+    np.testing.assert_allclose(found[:3], power * log_factors[:3], rtol=1e-5)
+    assert np.isneginf(found[3])
+    for factors, kept in ((0.1 * found, 0.5), (log_factors, 0.0)):
+        same, power = sampler.softened(log_weights, factors, kept)
+        np.testing.assert_allclose(same, factors, rtol=1e-6)
+        assert power == 1.0, f"softened: power {power}"
+
+
 NARROW, WIDE, SHARE = (-3.0, 0.4), (3.0, 1.0), 0.3  # means and scales of two modes, and a share
 
 

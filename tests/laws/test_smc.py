@@ -115,6 +115,7 @@ def test_counts_nan_particles():
         smc.concentration_counts_families,
         smc.ancestors_are_followed,
         smc.schedule_tells_what_happened,
+        smc.softened_factors_leave_their_share,
         smc.jumps_keep_the_target,
         smc.jumps_find_the_shares,
     ],

@@ -302,6 +302,13 @@ MUTATIONS = {
         smc.schedule_tells_what_happened,
         "Not equal",
     ),
+    "goal_is_never_met": Mutation(
+        sampler,
+        "soft",
+        lambda power, differences: 0.5 * power * differences,
+        smc.softened_factors_leave_their_share,
+        "Not equal",
+    ),
     "flat_proposal": Mutation(
         mixtures.Mixture, "logpdf", flat_proposal, smc.jumps_keep_the_target, "jumps"
     ),

@@ -64,7 +64,7 @@ def trained(cls=GOHSMC):
     smc = trainer(cls)
     with warnings.catch_warnings():
         # the weights of a random walk are as published, and collapse
-        warnings.filterwarnings("default" if cls is OHSMC else "error", "the effective sample size")
+        warnings.filterwarnings("ignore" if cls is OHSMC else "error", "the effective sample size")
         return smc, smc.run(jax.random.key(3), NUM_STEPS, *data(), progress_bar=False)
 
 
@@ -345,7 +345,7 @@ def test_collapse_and_divergence_warn():
     """The published weights leave copies of a few particles; softened ones do not."""
     y = np.random.default_rng(6).normal(size=200).astype(np.float32)
     shared = {"num_particles": 50, "step_size": 0.001}
-    with pytest.warns(UserWarning, match=r"sample size fell to .* of 50 particles .* weight_ess"):
+    with pytest.warns(UserWarning, match=r"sample size fell to .* of 50 particles.*weight_ess"):
         hard = GOHSMC(conjugate, drifting(0.0), weight_ess=0.0, **shared)
         hard = hard.run(jax.random.key(0), 100, y, batch=2, progress_bar=False)
     soft = GOHSMC(conjugate, drifting(0.0), **shared)

@@ -45,7 +45,7 @@ class Schedule(NamedTuple):
 def empty(max_temperatures: int, dtype: Any) -> Schedule:
     """A schedule without temperatures yet."""
     unknown = jnp.full(max_temperatures, jnp.nan, dtype)
-    return Schedule(*[unknown] * 6, num_temperatures=jnp.zeros((), int))
+    return Schedule._make([*[unknown] * 6, jnp.zeros((), int)])
 
 
 def noted(schedule: Schedule, state: Any, info: Any, step_size: Array) -> Schedule:
@@ -56,7 +56,7 @@ def noted(schedule: Schedule, state: Any, info: Any, step_size: Array) -> Schedu
     )
     i = schedule.num_temperatures
     columns = [leaf.at[i].set(fact) for leaf, fact in zip(schedule[:-1], facts, strict=True)]
-    return Schedule(*columns, num_temperatures=i + 1)
+    return Schedule._make([*columns, i + 1])
 
 
 def climb(

@@ -254,15 +254,21 @@ def build_kernel(
         ess = sampler.effective_sample_size(population.log_weights)
         target = tempered(logprior_fn, loglikelihood_fn, temperature, unravel, move.differentiation)
         metric = metric_of(inverse_mass_matrix, x, population.log_weights)
-        population, (_, *facts, gains) = (move_and_keep if is_waste_free else move_all)(
-            rng_key, population, target, step_size, metric, num
-        )
+        population, (_, moved, is_resampled, later, gains) = (
+            move_and_keep if is_waste_free else move_all
+        )(rng_key, population, target, step_size, metric, num)
         x, local, ancestors = population.particles
         variance = state.variance + gain + jnp.sum(gains)
         new_state = LangevinSMCState(
-            jax.vmap(unravel)(x), local, temperature, *population[1:], variance, ancestors
+            jax.vmap(unravel)(x),
+            local,
+            temperature,
+            population.log_weights,
+            population.log_evidence,
+            variance,
+            ancestors,
         )
-        return new_state, info_of(new_state, *facts, loglikelihood, ess)
+        return new_state, info_of(new_state, moved, is_resampled, later, loglikelihood, ess)
 
     return kernel
 

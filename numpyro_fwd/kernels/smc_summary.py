@@ -125,12 +125,14 @@ def smc_summary(mcmc: MCMC, prob: float = 0.9) -> PopulationSummary:
         raise ValueError("mcmc must have run: call mcmc.run first.")
     state = mcmc.last_state
     ancestors = np.asarray(mcmc.get_extra_fields(group_by_chain=True)["ancestors"])
+    num_particles, num_draws = ancestors.shape
     samples = mcmc.get_samples(group_by_chain=True)
     return PopulationSummary(
         {name: described(np.asarray(draws), ancestors, prob) for name, draws in samples.items()},
         float(state.log_evidence[0]),
         float(state.log_evidence_error[0]),
-        *ancestors.shape,
+        num_particles,
+        num_draws,
         int(state.num_temperatures[0]),
         float(state.least_ess[0]),
         float(state.genealogical_ess[0]),

@@ -193,13 +193,7 @@ class GOHSMC:
         return result
 
     def _warn(self, result: Result) -> None:
-        """Warn of a loss that is no number, and of particles that are copies of a few."""
-        if not jnp.isfinite(result.losses[-1]):
-            warnings.warn(
-                f"the loss is {result.losses[-1]} after the last step: the training diverged. Take "
-                "a smaller learning rate or step_size.",
-                stacklevel=3,
-            )
+        """Warn of particles that are copies of a few."""
         # copies of one particle have equal weights: the least size tells, not the last
         ess = float(jnp.min(result.ess))
         if ess < LOW_SHARE * self.num_particles:

@@ -341,7 +341,7 @@ def test_a_loss_that_is_not_a_number_is_never_the_best():
     np.testing.assert_allclose(result.params["shift"], 0.1, rtol=1e-5)
 
 
-def test_collapse_and_divergence_warn():
+def test_a_collapse_warns():
     """The published weights leave copies of a few particles; softened ones do not."""
     y = np.random.default_rng(6).normal(size=200).astype(np.float32)
     shared = {"num_particles": 50, "step_size": 0.001}
@@ -352,9 +352,6 @@ def test_collapse_and_divergence_warn():
     soft = soft.run(jax.random.key(0), 100, y, batch=2, progress_bar=False)
     assert soft.ess[-50:].mean() > 20
     assert np.std(soft.particles["x"]) > 10 * np.std(hard.particles["x"])
-    with pytest.warns(UserWarning, match="the loss is .* the training diverged"):
-        away = GOHSMC(conjugate, drifting(np.inf), num_particles=5)
-        away.run(jax.random.key(0), 1, y, batch=2, init_state=None, progress_bar=False)
     with pytest.raises(TypeError, match="weight_ess is for GOHSMC and OHSMC"):
         SGSMC(conjugate, optax.sgd(0.1), weight_ess=0.5)
 

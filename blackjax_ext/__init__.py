@@ -31,7 +31,7 @@ from blackjax_ext.sgmcmc import sghmc as _sghmc
 from blackjax_ext.smc import langevin_smc as _langevin_smc
 from blackjax_ext.smc import moves
 from blackjax_ext.smc import open_horizon as _open_horizon
-from blackjax_ext.smc.langevin_smc import anneal
+from blackjax_ext.smc.annealing import anneal
 from blackjax_ext.subsampling import families
 from blackjax_ext.warmup.run import warmup
 

@@ -14,6 +14,7 @@ from numpyro_fwd.kernels.forward_mode import (
 from numpyro_fwd.kernels.minibatch import AMAGOLD, L2MC, SGHMC
 from numpyro_fwd.kernels.second_order import ALSMMALA, AMSMMALA, HPMALA, MMALA, SMMALA
 from numpyro_fwd.kernels.smc import LangevinSMC
+from numpyro_fwd.kernels.smc_summary import PopulationSummary, smc_summary
 from numpyro_fwd.partial_bayes.open_horizon import GOHSMC, OHSMC
 from numpyro_fwd.partial_bayes.sgsmc import SGSMC
 
@@ -38,6 +39,8 @@ __all__ = [
     "LangevinSMC",
     "LineFMALA",
     "PCLineFMALA",
+    "PopulationSummary",
     "RandomWalk",
     "keep_compiled",
+    "smc_summary",
 ]

@@ -113,8 +113,9 @@ def smc(name):
         **arguments,
     )
     state = algorithm.init(jax.random.normal(jax.random.key(0), (64, 2)))
-    state, num_steps = blackjax_ext.anneal(jax.random.key(1), algorithm, state)
-    return jnp.array([*jnp.mean(state.position, axis=0), state.log_evidence, num_steps])
+    state, schedule = blackjax_ext.anneal(jax.random.key(1), algorithm, state)
+    num = schedule.num_temperatures
+    return jnp.array([*jnp.mean(state.position, axis=0), state.log_evidence, num])
 
 
 def regression(x, y):

@@ -55,8 +55,8 @@ LAYERS = {
     ],
     "sgmcmc": [{"leapfrog", "acceptance"}, {"approximate_tests"}],
     "smc": [
-        {"offspring", "proposals", "sampler", "training"},
-        {"l_kernels", "tempered"},
+        {"annealing", "offspring", "proposals", "sampler", "training"},
+        {"l_kernels", "mixtures", "tempered"},
         {"moves"},
     ],
 }

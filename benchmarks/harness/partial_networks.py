@@ -283,6 +283,7 @@ class SMC:
             optax.adam(settings.learning_rate),
             num_particles=settings.num_particles,
             step_size=settings.step_size,
+            weight_ess=0.0,  # the published weights
         )
 
     def __call__(self, task: Task, seed: int) -> Trained:

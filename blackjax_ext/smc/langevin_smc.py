@@ -80,7 +80,6 @@ from blackjax_ext.smc.tempered import (
 __all__ = [
     "LangevinSMCInfo",
     "LangevinSMCState",
-    "anneal",
     "as_top_level_api",
     "build_kernel",
     "init",
@@ -102,6 +101,11 @@ class LangevinSMCState(NamedTuple):
         Logarithms of the normalized weights, shape (N,).
     log_evidence
         Logarithm of the estimate of the integral of prior times tempered likelihood.
+    variance
+        Estimate of the variance of that estimate over its square: its root is the standard error of
+        `log_evidence` where that is small (:mod:`blackjax_ext.smc.sampler`).
+    ancestors
+        Which draw of the prior each particle descends from, shape (N,).
     """
 
     position: ArrayTree
@@ -109,6 +113,8 @@ class LangevinSMCState(NamedTuple):
     temperature: Array
     log_weights: Array
     log_evidence: Array
+    variance: Array
+    ancestors: Array
 
 
 class LangevinSMCInfo(NamedTuple):
@@ -128,12 +134,15 @@ class LangevinSMCInfo(NamedTuple):
         How often that happened, plus the number of particles at which the likelihood was not a
         number before the step.
     ess
-        Effective sample size after the step.
+        Effective sample size at the new temperature, before any resampling and any move.
     num_resampled
         How often the step resampled.
     least_ess
         Least effective sample size within the step: at the new temperature and after each move,
         before any resampling. Where it is near 1, one particle is the ancestor of all.
+    genealogical_ess
+        Effective number of draws of the prior that the particles descend from, after the step:
+        ``1 / sum_k G_k^2``, G_k being the weight of the descendants of draw k.
     """
 
     acceptance_rate: Array
@@ -143,6 +152,7 @@ class LangevinSMCInfo(NamedTuple):
     ess: Array
     num_resampled: Array
     least_ess: Array
+    genealogical_ess: Array
 
 
 def init(
@@ -160,7 +170,9 @@ def init(
     zero = jnp.zeros((), x.dtype)
     local = tempered(logprior_fn, loglikelihood_fn, zero, unravel, differentiation).evaluate(x)
     log_weights = jnp.full(x.shape[:1], -jnp.log(x.shape[0]), x.dtype)
-    return LangevinSMCState(position, local, zero, log_weights, zero)
+    return LangevinSMCState(
+        position, local, zero, log_weights, zero, zero, jnp.arange(x.shape[0], dtype=jnp.int32)
+    )
 
 
 def build_kernel(
@@ -188,30 +200,32 @@ def build_kernel(
         raise ValueError(f"tempering_ess must be strictly between 0 and 1; got {tempering_ess}.")
     move = Unadjusted() if move is None else move
 
-    def move_all(rng_key, population, target, step_size, metric):
-        """`num_moves` moves, and what each did."""
+    def move_all(rng_key, population, target, step_size, metric, num):
+        """`num_moves` moves, and what each did; the particles descend from `num` draws."""
 
         def once(population, rng_key):
             key_resample, key_move = jax.random.split(rng_key)
             population, is_resampled = sampler.resample_below(
                 key_resample, population, ess_threshold, resampling_fn
             )
-            x, local = population.particles
+            x, local, ancestors = population.particles
+            before = sampler.concentration(population.log_weights, ancestors, num)
             moved = move(key_move, x, local, target, step_size, metric, population.log_weights)
-            population = population._replace(particles=(moved.position, moved.local))
+            population = population._replace(particles=(moved.position, moved.local, ancestors))
             population = sampler.weigh(population, moved.log_factors)
+            after = sampler.concentration(population.log_weights, ancestors, num)
             visited = population if is_waste_free else None
             ess = sampler.effective_sample_size(population.log_weights)
-            return population, (visited, moved, is_resampled, ess)
+            return population, (visited, moved, is_resampled, ess, after - before)
 
         return jax.lax.scan(once, population, jax.random.split(rng_key, num_moves))
 
-    def move_and_keep(rng_key, population, target, step_size, metric):
+    def move_and_keep(rng_key, population, target, step_size, metric, num):
         """The same for fewer particles, whose places on the way are all kept as particles."""
         key_resample, key_moves = jax.random.split(rng_key)
-        num = check_division(population.log_weights.shape[0], num_moves + 1)
-        first = sampler.resample(key_resample, population, resampling_fn, num)
-        _, (visited, *rest) = move_all(key_moves, first, target, step_size, metric)
+        num_chains = check_division(population.log_weights.shape[0], num_moves + 1)
+        first = sampler.resample(key_resample, population, resampling_fn, num_chains)
+        _, (visited, *rest) = move_all(key_moves, first, target, step_size, metric, num)
         return sampler.union(first, visited), (None, *rest)
 
     def kernel(
@@ -232,18 +246,29 @@ def build_kernel(
                 state.temperature, state.log_weights, loglikelihood, tempering_ess
             )
         temperature = jnp.asarray(temperature, x.dtype)
-        population = Population((x, state.local), state.log_weights, state.log_evidence)
+        num, ancestors = x.shape[0], state.ancestors
+        population = Population((x, state.local, ancestors), state.log_weights, state.log_evidence)
+        before = sampler.concentration(population.log_weights, ancestors, num)
         population = reweigh(population, temperature - state.temperature, loglikelihood)
+        gain = sampler.concentration(population.log_weights, ancestors, num) - before
         ess = sampler.effective_sample_size(population.log_weights)
         target = tempered(logprior_fn, loglikelihood_fn, temperature, unravel, move.differentiation)
         metric = metric_of(inverse_mass_matrix, x, population.log_weights)
-        population, (_, moved, is_resampled, later) = (
+        population, (_, moved, is_resampled, later, gains) = (
             move_and_keep if is_waste_free else move_all
-        )(rng_key, population, target, step_size, metric)
-        x, local = population.particles
-        new_state = LangevinSMCState(jax.vmap(unravel)(x), local, temperature, *population[1:])
-        least_ess = jnp.minimum(ess, jnp.min(later))
-        return new_state, info_of(population, moved, is_resampled, loglikelihood, least_ess)
+        )(rng_key, population, target, step_size, metric, num)
+        x, local, ancestors = population.particles
+        variance = state.variance + gain + jnp.sum(gains)
+        new_state = LangevinSMCState(
+            jax.vmap(unravel)(x),
+            local,
+            temperature,
+            population.log_weights,
+            population.log_evidence,
+            variance,
+            ancestors,
+        )
+        return new_state, info_of(new_state, moved, is_resampled, later, loglikelihood, ess)
 
     return kernel
 
@@ -307,8 +332,8 @@ def as_top_level_api(
 
     Returns
     -------
-    A ``SamplingAlgorithm`` with ``init(position)``, position being prior draws with a leading axis
-    N, and ``step(rng_key, state, temperature=None)``. :func:`anneal` steps to temperature 1.
+    A ``SamplingAlgorithm`` with ``init(position)``, position being N prior draws,
+    and ``step(rng_key, state, temperature=None)``; ``blackjax_ext.anneal`` goes to temperature 1.
 
     Raises
     ------
@@ -325,7 +350,7 @@ def as_top_level_api(
     ...     lambda x: norm.logpdf(x), lambda x: norm.logpdf(1.0, x, 0.5), step_size=0.4
     ... )
     >>> state = smc.init(jax.random.normal(jax.random.key(0), (2_000,)))
-    >>> state, num_steps = blackjax_ext.anneal(jax.random.key(1), smc, state)
+    >>> state, schedule = blackjax_ext.anneal(jax.random.key(1), smc, state)
     >>> bool(abs(state.log_evidence - norm.logpdf(1.0, 0.0, 1.25**0.5)) < 0.1)
     True
     """
@@ -357,41 +382,25 @@ def as_top_level_api(
     return SamplingAlgorithm(init_fn, step_fn)
 
 
-def anneal(
-    rng_key: PRNGKey,
-    algorithm: SamplingAlgorithm,
-    state: LangevinSMCState,
-    max_steps: int = 1000,
-) -> tuple[LangevinSMCState, Array]:
-    """State at temperature 1, or after `max_steps` steps, and the number of steps taken."""
-
-    def goes_on(carry):
-        state, i = carry
-        return (state.temperature < 1) & (i < max_steps)
-
-    def step(carry):
-        state, i = carry
-        return algorithm.step(jax.random.fold_in(rng_key, i), state)[0], i + 1
-
-    return jax.lax.while_loop(goes_on, step, (state, jnp.zeros((), int)))
-
-
 def info_of(
-    population: Population,
+    state: LangevinSMCState,
     moved: Moved,
     is_resampled: Array,
+    later: Array,
     loglikelihood: Array,
-    least_ess: Array,
+    ess: Array,
 ) -> LangevinSMCInfo:
-    """Info of a step; `moved` and `is_resampled` lead with the moves."""
+    """Info of a step; `moved`, `is_resampled` and `later`, sizes after them, lead with moves."""
+    size = state.log_weights.shape[0]
     return LangevinSMCInfo(
         jnp.mean(moved.acceptance_rate),
         moved.is_accepted[-1],
         jnp.any(moved.is_divergent, axis=0),
         jnp.sum(moved.is_divergent) + jnp.sum(jnp.isnan(loglikelihood)),
-        sampler.effective_sample_size(population.log_weights),
+        ess,
         jnp.sum(is_resampled),
-        least_ess,
+        jnp.minimum(ess, jnp.min(later)),
+        1.0 / sampler.concentration(state.log_weights, state.ancestors, size),
     )
 
 

@@ -16,12 +16,13 @@ from jax import Array
 from blackjax_ext.checks import check_count
 from blackjax_ext.mcmc.noise import standard_normal
 from blackjax_ext.metrics.factors import Factor
+from blackjax_ext.smc import mixtures
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
 from blackjax_ext.smc.proposals import MODES, Differentiation, leapfrog
 from blackjax_ext.smc.sampler import conditional_ess, guard
-from blackjax_ext.smc.tempered import PriorAndLikelihood, Tempered
+from blackjax_ext.smc.tempered import PriorAndLikelihood, Tempered, variances
 
-__all__ = ["Metropolis", "MoveFn", "Moved", "Unadjusted", "parameters_of"]
+__all__ = ["Metropolis", "MoveFn", "Moved", "Unadjusted", "WithJumps", "parameters_of"]
 
 PROPOSALS = ("langevin", "random_walk")
 SET_BY_THE_MOVE = ("logdensity_fn", "step_size", "inverse_mass_matrix")
@@ -199,3 +200,71 @@ class Metropolis:
         local = target.evaluate(position)
         zeros = jnp.zeros_like(log_weights)
         return Moved(position, local, zeros, rate, is_accepted, is_divergent)
+
+
+class WithJumps:
+    r"""A move, and after it an independent proposal that can jump between clusters of particles.
+
+    The proposal q is a normal mixture fitted to the particles (:mod:`blackjax_ext.smc.mixtures`):
+    every second particle jumps by the fit to the others. It is accepted with the probability of
+    Metropolis and Hastings, :math:`\gamma(x') q(x) / (\gamma(x) q(x'))`, so weights stay as they
+    are. Between modes that local moves do not connect it moves mass to where it belongs, as long
+    as some particle is left in each of them.
+
+    Like a metric of the particles, a proposal fitted to them biases the evidence by O(1/N). Cost,
+    besides that of the move: one evaluation of prior and likelihood per particle, and the fit.
+
+    Parameters
+    ----------
+    move
+        The move that comes first, and whose acceptance rate is that of both.
+    num_clusters
+        Components of the mixture: take more than there may be modes.
+    """
+
+    def __init__(self, move: MoveFn, num_clusters: int = 8):
+        check_count("num_clusters", num_clusters)
+        self.move = move
+        self.num_clusters = num_clusters
+        self.differentiation = move.differentiation
+
+    def __call__(self, rng_key, position, local, target, step_size, metric, log_weights) -> Moved:
+        """Move the particles, then let them jump."""
+        key_move, key_jump = jax.random.split(rng_key)
+        arguments = (target, step_size, metric, log_weights)
+        moved = self.move(key_move, position, local, *arguments)
+        if position.shape[0] < 2:  # nothing to fit to
+            return moved
+        return self.jump(key_jump, moved, target, guard(log_weights + moved.log_factors))
+
+    def jump(self, rng_key: PRNGKey, moved: Moved, target: Tempered, log_weights: Array) -> Moved:
+        """One independent Metropolis step of each particle."""
+        key_even, key_odd, key_accept = jax.random.split(rng_key, 3)
+        x = moved.position
+        scale = jnp.sqrt(variances(x, log_weights))
+
+        def propose(rng_key, start):
+            """Proposals for every second particle, by a fit to the others."""
+            key_fit, key_draw = jax.random.split(rng_key)
+            others = slice(1 - start, None, 2)
+            q = mixtures.fit(key_fit, x[others], log_weights[others], scale, self.num_clusters)
+            old = x[start::2]
+            new = q.sample(key_draw, old.shape[0])
+            return new, q.logpdf(old) - q.logpdf(new)
+
+        # even places first; then each back to its own
+        place = jnp.argsort(jnp.argsort(jnp.arange(x.shape[0]) % 2, stable=True))
+        halves = zip(propose(key_even, 0), propose(key_odd, 1), strict=True)
+        y, log_ratio = (jnp.concatenate(pair)[place] for pair in halves)
+        end = target.evaluate(y)
+        log_ratio += target.log_ratio(moved.local, end)
+        uniform = jax.random.uniform(key_accept, log_ratio.shape, log_ratio.dtype)
+        is_jump = jnp.log(uniform) < log_ratio
+
+        def chosen(new, old):
+            return jnp.where(is_jump.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+        position, local = jax.tree.map(chosen, (y, end), (x, moved.local))
+        return moved._replace(
+            position=position, local=local, is_accepted=moved.is_accepted | is_jump
+        )

@@ -139,6 +139,8 @@ class OpenHorizonInfo(NamedTuple):
         Whether the weight of any particle was not a number.
     num_divergent
         Of how many particles it was not.
+    weight_power
+        Power to which the factors of the weights were taken: 1 unless `weight_ess` asks for less.
     """
 
     loss: Array
@@ -148,6 +150,7 @@ class OpenHorizonInfo(NamedTuple):
     is_accepted: Array
     is_divergent: Array
     num_divergent: Array
+    weight_power: Array
 
 
 def init(
@@ -178,6 +181,7 @@ def build_kernel(
     l_kernel: str | LKernel = "reversed",
     num_integration_steps: int = 1,
     ess_threshold: float = 0.5,
+    weight_ess: float = 0.0,
     resampling_fn: sampler.ResamplingFn = systematic,
 ) -> Callable:
     """Build the transition kernel.
@@ -189,6 +193,7 @@ def build_kernel(
         inverse_mass_matrix=None) -> (state, info)``.
     """
     check_share("ess_threshold", ess_threshold)
+    check_share("weight_ess", weight_ess)
     check_count("num_integration_steps", num_integration_steps)
     if proposal not in PROPOSALS:
         raise ValueError(f"proposal must be one of {PROPOSALS}; got {proposal!r}.")
@@ -240,6 +245,10 @@ def build_kernel(
         log_factors = move.local.logdensity - before.particles[1].logdensity
         log_factors += weigh_back(move, before.log_weights)
         local = move.local._replace(slope=None)
+        kept_share = sampler.conditional_ess(before.log_weights, log_factors) / x.shape[0]
+        power = jnp.ones(())
+        if weight_ess:
+            log_factors, power = sampler.softened(before.log_weights, log_factors, weight_ess)
         after = sampler.weigh(before._replace(particles=(move.position, local)), log_factors)
         weights = jnp.where(jnp.isfinite(local.logdensity), jnp.exp(after.log_weights), 0.0)
         params, opt_state = update_parameters(
@@ -247,7 +256,7 @@ def build_kernel(
         )
         position = jax.vmap(unravel)(move.position)
         new_state = OpenHorizonState(position, params, opt_state, local, *after[1:])
-        return new_state, info_of(before, after, log_factors, weights, is_resampled)
+        return new_state, info_of(after, log_factors, weights, is_resampled, kept_share, power)
 
     return kernel
 
@@ -263,6 +272,7 @@ def as_top_level_api(
     l_kernel: str | LKernel = "reversed",
     num_integration_steps: int = 1,
     ess_threshold: float = 0.5,
+    weight_ess: float = 0.0,
     resampling_fn: sampler.ResamplingFn = systematic,
 ) -> SamplingAlgorithm:
     """Open-horizon sequential Monte Carlo (GOHSMC): parameters trained, latents sampled.
@@ -289,6 +299,10 @@ def as_top_level_api(
         Leapfrog steps K of a move.
     ess_threshold
         Resample below this share of the particles.
+    weight_ess
+        Share of the conditional effective sample size that a step may leave: factors of the weights
+        that leave less are taken to a smaller power. 0, the published weights, takes them as they
+        are; with any other share the weights are no longer exact for the batches.
     resampling_fn
         Scheme of ``blackjax.smc.resampling``.
 
@@ -325,6 +339,7 @@ def as_top_level_api(
         l_kernel=l_kernel,
         num_integration_steps=num_integration_steps,
         ess_threshold=ess_threshold,
+        weight_ess=weight_ess,
         resampling_fn=resampling_fn,
     )
     metric = factorize(inverse_mass_matrix)
@@ -336,17 +351,23 @@ def as_top_level_api(
 
 
 def info_of(
-    before: Population, after: Population, log_factors: Array, weights: Array, is_resampled: Array
+    after: Population,
+    log_factors: Array,
+    weights: Array,
+    is_resampled: Array,
+    kept_share: Array,
+    power: Array,
 ) -> OpenHorizonInfo:
-    """Info of a step, from the population before and after it."""
+    """Info of a step, from the population after it."""
     logdensity = after.particles[1].logdensity
     is_lost = jnp.isnan(log_factors) | jnp.isposinf(log_factors)
     return OpenHorizonInfo(
         -jnp.sum(jnp.where(weights > 0, weights * logdensity, 0.0)),
         sampler.effective_sample_size(after.log_weights),
         is_resampled,
-        sampler.conditional_ess(before.log_weights, log_factors) / weights.size,
+        kept_share,
         weights > 0,
         jnp.any(is_lost),
         jnp.sum(is_lost),
+        power,
     )

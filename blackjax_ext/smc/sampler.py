@@ -21,12 +21,27 @@ fixed before the indices are drawn.
 Particles whose weight is not a number carry none. If none has any, :math:`\hat Z = 0` for good and
 the weights start over at 1/N.
 
+*Genealogy.* Every particle descends from one of the N draws of the prior. With :math:`G_k` the sum
+of the weights of the descendants of draw k, :math:`1 / \sum_k G_k^2` is the genealogical effective
+sample size, and
+
+.. math::
+    V = \sum_{\text{weighings}} \Big( \sum_k G_k^2 \text{ after} - \sum_k G_k^2 \text{ before} \Big)
+
+estimates the variance of :math:`\hat Z / Z` from one run. For independent draws that are weighed
+once it is :math:`\sum_k (W_k - 1/N)^2`. With multinomial resampling it is the estimate of Lee and
+Whiteley up to O(1/N) of itself: there resampling raises the mean of :math:`\sum_k G_k^2` by
+:math:`(1 - \sum_k G_k^2) / N`, which their factor :math:`(N / (N - 1))^n` takes away. To leave out
+what resampling did, as here, serves every scheme. It fails where few draws are the ancestors of
+all, since :math:`\sum_k G_k^2` cannot exceed 1.
+
 Only differences from the greatest factor enter the weights, so that factors of any magnitude keep
 the digits in which they differ: the logarithm of a weight, some units, is never added to the
 logarithm of a factor of :math:`10^9`, which in single precision would lose it.
 
 References: P. Del Moral, A. Doucet and A. Jasra 2006, Sequential Monte Carlo samplers; Y. Zhou,
-A. Johansen and J. Aston 2016, Toward automatic model comparison (conditional ESS).
+A. Johansen and J. Aston 2016, Toward automatic model comparison (conditional ESS); A. Lee and
+N. Whiteley 2018, Variance estimation in the particle filter.
 """
 
 from collections.abc import Callable
@@ -42,15 +57,20 @@ __all__ = [
     "Population",
     "ResamplingFn",
     "centred",
+    "concentration",
     "conditional_ess",
     "effective_sample_size",
     "from_draws",
     "guard",
     "resample",
     "resample_below",
+    "softened",
     "union",
     "weigh",
 ]
+
+NUM_HALVINGS = 30
+LEAST_POWER = -40.0  # of two: below it factors change nothing
 
 ResamplingFn: TypeAlias = Callable[[PRNGKey, Array, int], Array]
 
@@ -126,6 +146,44 @@ def conditional_ess(log_weights: Array, log_factors: Array) -> Array:
     second = jax.nn.logsumexp(log_weights + 2.0 * differences)
     size = log_weights.shape[0]
     return jnp.where(jnp.isneginf(first), 0.0, size * jnp.exp(2.0 * first - second))
+
+
+def softened(log_weights: Array, log_factors: Array, share: float) -> tuple[Array, Array]:
+    """Log factors to the largest power at which `share` of the conditional ESS is left, and it.
+
+    The power is 1 if the factors leave as much by themselves, and for a share of 0.
+    """
+    differences, peak = centred(log_weights, log_factors)
+    goal = share * log_weights.shape[0]
+
+    def power_of(log_power):
+        power = jnp.exp2(log_power)
+        return power, conditional_ess(log_weights, soft(power, differences)) >= goal
+
+    def halve(_, bracket):
+        low, high = bracket
+        middle = 0.5 * (low + high)
+        is_even = power_of(middle)[1]
+        return jnp.where(is_even, middle, low), jnp.where(is_even, high, middle)
+
+    zero = jnp.zeros((), differences.dtype)
+    low, _ = jax.lax.fori_loop(0, NUM_HALVINGS, halve, (zero + LEAST_POWER, zero))
+    power = jnp.where(power_of(zero)[1], 1.0, jnp.exp2(low))
+    return soft(power, differences) + power * peak, power
+
+
+def soft(power: Array, differences: Array) -> Array:
+    """`differences` times a power; those of weightless particles stay -inf."""
+    return jnp.where(jnp.isneginf(differences), -jnp.inf, power * differences)
+
+
+def concentration(log_weights: Array, ancestors: Array, num_ancestors: int) -> Array:
+    """Sum over the draws of the prior of the squared weight of their descendants: 1/N to 1.
+
+    `ancestors` has the index of the draw that each particle descends from, below `num_ancestors`.
+    """
+    weights = jnp.exp(log_weights)
+    return jnp.sum(jnp.zeros(num_ancestors, weights.dtype).at[ancestors].add(weights) ** 2)
 
 
 def resample(

@@ -37,6 +37,7 @@ UNWEIGHTED_SHARE = 1e-3
 MIN_PARTICLES = 10
 # least eigenvalue of a correlation, in units of the rounding of a float in D dimensions
 LEAST_EIGENVALUE = 8.0
+IMPOSSIBLE = -0.1  # of the greatest number: differences of two such log densities are finite
 
 
 class PriorAndLikelihood(NamedTuple):
@@ -70,7 +71,7 @@ class Tempered(NamedTuple):
     temperature
         lambda, between 0 and 1.
     logdensity_fn
-        The log density of one position, a pytree.
+        The log density of one position, a pytree; a very low number where the density is zero.
     unravel
         From a flat position (D,) to a pytree.
     """
@@ -108,10 +109,15 @@ def tempered(
     unravel: Callable,
     differentiation: Differentiation,
 ) -> Tempered:
-    """The tempered target; prior and likelihood are differentiated apart."""
+    """The tempered target; prior and likelihood are differentiated apart.
+
+    The log density of one position is a number even where the density is zero: a Metropolis kernel
+    rejects what leads there, and has no reason to call it divergent.
+    """
 
     def logdensity_fn(position):
-        return heat(temperature, logprior_fn(position), loglikelihood_fn(position))
+        value = heat(temperature, logprior_fn(position), loglikelihood_fn(position))
+        return jnp.where(jnp.isneginf(value), IMPOSSIBLE * jnp.finfo(value.dtype).max, value)
 
     def flat(function):
         return value_and_gradient(lambda x: check_scalar(function(unravel(x))), differentiation)

@@ -1,5 +1,6 @@
 """Sequential Monte Carlo as a NumPyro kernel: the chains are the particles."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,11 +13,17 @@ from numpyro.infer.mcmc import MCMCKernel
 import blackjax_ext
 from blackjax_ext import moves
 from blackjax_ext.checks import check_count, check_positive, check_share
-from blackjax_ext.smc import langevin_smc, sampler
-from blackjax_ext.smc.langevin_smc import LangevinSMCState
+from blackjax_ext.smc import annealing, langevin_smc, sampler
+from blackjax_ext.smc.annealing import Schedule
+from blackjax_ext.smc.langevin_smc import LangevinSMCInfo, LangevinSMCState
 from blackjax_ext.smc.tempered import COVARIANCE, PARTICLES, next_temperature
-from numpyro_fwd.bridge.arguments import check_arguments, naming_arguments
-from numpyro_fwd.bridge.numpyro_private import is_prng_key
+from numpyro_fwd.bridge.arguments import (
+    check_arguments,
+    naming_arguments,
+    run_with,
+    split_arguments,
+)
+from numpyro_fwd.bridge.numpyro_private import is_prng_key, not_jax_tracer
 from numpyro_fwd.bridge.priors import (
     check_latents,
     check_likelihoods,
@@ -32,44 +39,68 @@ __all__ = ["LangevinSMC", "LangevinSMCKernelState"]
 TARGETS = {True: 0.574, False: 0.9}
 MAX_CHANGE = 0.5
 MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
+LOW_SHARE = 0.1  # of the particles: an effective sample size below it is warned of
 MAX_ROUNDING = 0.5  # of a log density: its difference then says nothing
 
 
 class LangevinSMCKernelState(NamedTuple):
-    """State of the population; every field but `i`, `inner` and `rng_key` leads with the particles.
+    """State of the population; every field but these leads with the particles.
+
+    The exceptions are `i`, `inner`, `schedule`, `rng_key` and `num_warmup`.
 
     i
         Iteration, counted from the start of the warm-up.
     inner
         State of ``blackjax_ext.langevin_smc``; its weights are equal.
+    schedule
+        All temperatures, and what happened at each: a ``blackjax_ext.smc.annealing.Schedule`` whose
+        arrays have shape (1, max_temperatures) and are NaN after the last temperature.
     temperature
-        Power of the likelihood: 1 after the warm-up.
+        Power of the likelihood: 1 once the particles are annealed.
     log_evidence
-        Logarithm of the estimate of the evidence: of the model, after the warm-up.
+        Logarithm of the estimate of the evidence; NaN if the population is lost.
+    log_evidence_error
+        Standard error of it, estimated from this run (Lee and Whiteley 2018).
     ess
-        Effective sample size before the weights were made equal.
+        Least effective sample size in the last step, before any resampling: for Metropolis moves at
+        temperature 1 the number of particles.
     least_ess
         Least effective sample size since the start, before any resampling.
+    genealogical_ess
+        Effective number of draws of the prior that the particles descend from.
+    num_temperatures
+        How many temperatures it took.
+    is_forced
+        Whether there were `max_temperatures` of them, so that the last leapt to 1.
     accept_prob
-        Acceptance probability, or the share of the sample size that unadjusted moves kept.
+        Acceptance probability of the last step, or the share of the sample size that unadjusted
+        moves kept.
     step_size
         Frozen after the warm-up.
     diverging
-        Whether what a particle would have moved to was not finite; for all particles, whether the
+        Whether what a particle would have moved to was not a number; for all particles, whether the
         population is lost (see :class:`LangevinSMC`).
+    ancestors
+        Index of the draw of the prior that each particle descends from.
     rng_key
         Key of the next step.
     """
 
     i: Array
     inner: LangevinSMCState
+    schedule: Schedule
     temperature: Array
     log_evidence: Array
+    log_evidence_error: Array
     ess: Array
     least_ess: Array
+    genealogical_ess: Array
+    num_temperatures: Array
+    is_forced: Array
     accept_prob: Array
     step_size: Array
     diverging: Array
+    ancestors: Array
     rng_key: Array
     num_warmup: Array
 
@@ -83,10 +114,16 @@ class LangevinSMC(MCMCKernel):
     r"""Tempered sequential Monte Carlo from prior draws, with Langevin moves.
 
     Use it with ``MCMC(LangevinSMC(model), num_warmup=..., num_samples=..., num_chains=<particles>,
-    chain_method="vectorized")``. The warm-up anneals from the prior to the posterior in at most
-    `num_warmup` temperatures, chosen by the effective sample size; every draw after it is a
-    population of the posterior with equal weights. Extra fields: `log_evidence`, `ess`,
-    `least_ess`, `temperature`, `accept_prob`, `step_size`.
+    chain_method="vectorized")``. The start anneals from the prior to the posterior, in as many
+    temperatures as the effective sample size asks for. All steps after it move the particles at
+    temperature 1; in the `num_warmup` first ones, of which a few are enough, the step size goes on
+    to adapt. Every draw is a population of the posterior with equal weights. :func:`smc_summary`
+    shows what they say of the sites and of the evidence.
+
+    Extra fields: `log_evidence`, `log_evidence_error`, `ess`, `least_ess`, `genealogical_ess`,
+    `num_temperatures`, `is_forced`, `temperature`, `accept_prob`, `step_size`, and `schedule`, in
+    which ``mcmc.get_extra_fields()["schedule"].temperature[-1]`` has all temperatures, its other
+    fields what happened there.
 
     Parameters
     ----------
@@ -99,7 +136,11 @@ class LangevinSMC(MCMCKernel):
     adapt_step_size
         Adapt it during the warm-up.
     num_moves
-        Moves per step.
+        Moves per temperature, and per step after them.
+    num_clusters
+        After each move every particle tries to jump by a mixture of that many normals, fitted to
+        the others (``blackjax_ext.moves.WithJumps``), at the price of one evaluation: modes keep
+        their share, and a likelihood that is nearly normal mixes better. 0 for none.
     l_kernel
         None for Metropolis-adjusted moves; "reversed", "random_walk" or "gaussian" for unadjusted
         ones, weighted by that backward kernel.
@@ -111,6 +152,8 @@ class LangevinSMC(MCMCKernel):
         Resample below this share of the particles.
     tempering_ess
         Share of the conditional effective sample size a temperature may leave.
+    max_temperatures
+        Bound on the number of temperatures; the last of them is 1 whatever it costs.
     parameters
         Further keywords of `algorithm`.
 
@@ -119,15 +162,20 @@ class LangevinSMC(MCMCKernel):
     ValueError, TypeError
         For an argument, a model or a chain method that cannot work.
 
+    Warns
+    -----
+    UserWarning
+        After the annealing: if there were `max_temperatures` temperatures, if the least
+        effective sample size was below a tenth of the particles, or if the population is lost.
+
     The evidence is biased by O(1 / particles), because temperatures, step sizes and scales are
-    chosen by looking at the particles. With a `num_warmup` so short that temperatures must be
-    forced up, its variance grows: see `least_ess`.
+    chosen by looking at the particles.
 
     A population is lost if `least_ess` was below 5 (or a tenth of the particles, if that is less),
     so that one particle and its copies are the ancestors of all, or if the log likelihood is so
     large that rounding moves it by 0.5 (4e6 in single precision).
-    `log_evidence` is then NaN, and `diverging` true for every particle. Take more temperatures
-    (`num_warmup`), more particles, or double precision.
+    `log_evidence` is then NaN, and `diverging` true for every particle. Take more particles, or
+    double precision.
 
     Latents in a ``numpyro.handlers.scale`` start from draws of the prior as it is without the
     scale; what the scale adds to the density counts as likelihood, and is in the evidence.
@@ -140,7 +188,7 @@ class LangevinSMC(MCMCKernel):
     >>> def model(y):
     ...     mean = numpyro.sample("mean", dist.Normal(0, 10))
     ...     numpyro.sample("y", dist.Normal(mean, 1), obs=y)
-    >>> mcmc = MCMC(LangevinSMC(model), num_warmup=20, num_samples=1, num_chains=1000,
+    >>> mcmc = MCMC(LangevinSMC(model), num_warmup=5, num_samples=1, num_chains=1000,
     ...             chain_method="vectorized", progress_bar=False)
     >>> mcmc.run(jax.random.key(0), jnp.array([1.0, 2.0, 3.0]), extra_fields=("log_evidence",))
     >>> bool(abs(mcmc.get_samples()["mean"].mean() - 2.0) < 0.2)
@@ -148,7 +196,7 @@ class LangevinSMC(MCMCKernel):
     """
 
     sample_field = "z"
-    default_fields = ("z", "diverging")
+    default_fields = ("z", "diverging", "ancestors")
     is_ensemble_kernel = True
 
     def __init__(
@@ -157,12 +205,14 @@ class LangevinSMC(MCMCKernel):
         *,
         step_size: float = 1.0,
         adapt_step_size: bool = True,
-        num_moves: int = 5,
+        num_moves: int = 3,
+        num_clusters: int = 8,
         l_kernel: str | Callable | None = None,
         num_integration_steps: int | None = None,
         algorithm: Any = None,
         ess_threshold: float = 0.5,
-        tempering_ess: float = 0.7,
+        tempering_ess: float = 0.9,
+        max_temperatures: int = 1000,
         **parameters: Any,
     ):
         if not callable(model):
@@ -173,6 +223,9 @@ class LangevinSMC(MCMCKernel):
         check_share("ess_threshold", ess_threshold)
         check_share("tempering_ess", tempering_ess)
         check_count("num_moves", num_moves)
+        check_count("max_temperatures", max_temperatures)
+        if num_clusters != 0:
+            check_count("num_clusters", num_clusters)
         algorithm = blackjax_ext.mala if algorithm is None else algorithm
         self._is_adjusted = l_kernel is None
         if num_integration_steps is not None:
@@ -183,13 +236,17 @@ class LangevinSMC(MCMCKernel):
             if l_kernel is None
             else moves.Unadjusted(l_kernel=l_kernel, **parameters)
         )
+        if num_clusters:
+            self._move = moves.WithJumps(self._move, num_clusters)
         self._model = model
         self._step_size = step_size
         self._adapt_step_size = adapt_step_size
         self._tempering_ess = tempering_ess
+        self._max_temperatures = max_temperatures
         self._num_moves = num_moves
         self._ess_threshold = ess_threshold
         self._sample_fn: Callable | None = None
+        self._programs: dict[Any, Callable] = {}
 
     @property
     def model(self) -> Callable:
@@ -197,10 +254,10 @@ class LangevinSMC(MCMCKernel):
         return self._model
 
     def get_diagnostics_str(self, state: LangevinSMCKernelState) -> str:
-        """Temperature, effective sample size and evidence for the progress bar."""
+        """Number of temperatures, ancestors and evidence for the progress bar."""
         return (
-            f"temperature {state.temperature[0]:.2e}. ess={state.ess[0]:.0f}. "
-            f"log evidence={state.log_evidence[0]:.2f}"
+            f"{state.num_temperatures[0]:.0f} temperatures, {state.genealogical_ess[0]:.0f} "
+            f"ancestors. log evidence={state.log_evidence[0]:.2f}"
         )
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
@@ -221,107 +278,183 @@ class LangevinSMC(MCMCKernel):
                 "LangevinSMC needs MCMC(..., num_chains=<particles>, chain_method='vectorized') "
                 "with at least 2 particles."
             )
-        if num_warmup < 1:
-            raise ValueError(
-                "num_warmup is the number of temperatures and must be at least 1; "
-                f"got {num_warmup}."
-            )
         if init_params is not None:
             raise ValueError("init_params must be None: LangevinSMC starts from prior draws.")
         model_kwargs = model_kwargs or {}
         num = rng_key.shape[0]
-        rng_key, key_sites, key_prior = jax.random.split(rng_key[0], 3)
+        rng_key, key_sites, key_prior, key_anneal = jax.random.split(rng_key[0], 4)
         check_arguments(model_args, model_kwargs)
         check_latents(first_sites(key_sites, self._model, model_args, model_kwargs))
         with naming_arguments(model_args, model_kwargs):
             z = draw_prior(key_prior, self._model, model_args, model_kwargs, num)
-            inner = langevin_smc.init(
-                z,
-                *split_logdensity(self._model, model_args, model_kwargs),
-                differentiation=self._move.differentiation,
-            )
-        check_likelihoods(inner.local.loglikelihood, self._model, model_args, model_kwargs, z)
+            split = split_arguments(model_args, model_kwargs)
+            keys = jax.random.split(key_anneal)
+            state, loglikelihood = run_with(split, self._program(split), *keys, z)
+        check_likelihoods(loglikelihood, self._model, model_args, model_kwargs, z)
         self._sample_fn = self.sample
-        zeros = jnp.zeros(num, inner.log_weights.dtype)
-        return LangevinSMCKernelState(
-            i=jnp.array(0),
-            inner=inner,
-            temperature=zeros,
-            log_evidence=zeros,
-            ess=zeros + num,
-            least_ess=zeros + num,
-            accept_prob=zeros,
-            step_size=zeros + self._step_size,
-            diverging=jnp.zeros(num, bool),
-            rng_key=rng_key,
-            num_warmup=jnp.array(num_warmup, int),
+        self._warn(state)
+        return state._replace(rng_key=rng_key, num_warmup=jnp.array(num_warmup, int))
+
+    def _program(self, split: Any) -> Callable:
+        """The compiled annealing: arrays are arguments, all else is part of the program."""
+        if split.key is not None and split.key in self._programs:
+            return self._programs[split.key]
+
+        @jax.jit
+        def anneal(arrays, key_climb, key_resample, z):
+            model_args, model_kwargs = split.join(arrays)
+            densities = split_logdensity(self._model, model_args, model_kwargs)
+            return self._annealed(key_climb, key_resample, z, densities)
+
+        if split.key is not None:
+            self._programs[split.key] = anneal
+        return anneal
+
+    def _annealed(
+        self, key_climb: Array, key_resample: Array, z: Any, densities: tuple[Callable, Callable]
+    ) -> tuple[LangevinSMCKernelState, Array]:
+        """Prior draws taken to temperature 1, and the log likelihoods that they began with."""
+        first = langevin_smc.init(z, *densities, differentiation=self._move.differentiation)
+
+        def step(i, inner, step_size):
+            is_last = i == self._max_temperatures - 1
+            temperature = next_temperature(
+                inner.temperature,
+                inner.log_weights,
+                inner.local.loglikelihood,
+                self._tempering_ess,
+                jnp.where(is_last, 1.0, 0.0),
+            )
+            key = jax.random.fold_in(key_climb, i)
+            inner, info = self._step(key, inner, densities, step_size, temperature)
+            return inner, info, self._adapted(step_size, info)
+
+        inner, info, step_size, schedule = annealing.climb(
+            step, first, self._step_size, self._max_temperatures
         )
+        inner = equalized(key_resample, inner)
+        state = begun(inner, jax.tree.map(lambda leaf: leaf[None], schedule))
+        least_ess = jnp.nanmin(schedule.least_ess)
+        return described(state, inner, info, step_size, least_ess), first.local.loglikelihood
+
+    def _step(
+        self,
+        rng_key: Array,
+        inner: LangevinSMCState,
+        densities: tuple[Callable, Callable],
+        step_size: Array,
+        temperature: Array | float,
+    ) -> tuple[LangevinSMCState, LangevinSMCInfo]:
+        kernel = langevin_smc.build_kernel(
+            self._move, num_moves=self._num_moves, ess_threshold=self._ess_threshold
+        )
+        scales = COVARIANCE if self._is_adjusted else PARTICLES
+        return kernel(rng_key, inner, *densities, step_size, scales, temperature=temperature)
+
+    def _adapted(self, step_size: Array, info: LangevinSMCInfo) -> Array:
+        """The step size after a step that adapts it, if any does."""
+        change = jnp.clip(info.acceptance_rate - TARGETS[self._is_adjusted], -MAX_CHANGE)
+        return step_size * jnp.exp(change) if self._adapt_step_size else step_size
 
     def sample(
         self, state: LangevinSMCKernelState, model_args: tuple, model_kwargs: dict | None
     ) -> LangevinSMCKernelState:
-        """One temperature in the warm-up, moves alone after it; equal weights at the end."""
+        """Moves at temperature 1, where the warm-up adapts their step size; equal weights."""
         rng_key, key_step, key_resample = jax.random.split(state.rng_key, 3)
+        densities = split_logdensity(self._model, model_args, model_kwargs or {})
         step_size = state.step_size[0]
-        temperature = self._next_temperature(state)
-        kernel = langevin_smc.build_kernel(
-            self._move, num_moves=self._num_moves, ess_threshold=self._ess_threshold
-        )
         with naming_arguments(model_args, model_kwargs):
-            inner, info = kernel(
-                key_step,
-                state.inner,
-                *split_logdensity(self._model, model_args, model_kwargs or {}),
-                step_size,
-                COVARIANCE if self._is_adjusted else PARTICLES,
-                temperature=temperature,
-            )
-        inner = equalized(key_resample, inner)
+            inner, info = self._step(key_step, state.inner, densities, step_size, 1.0)
         # what the moves do at temperature 1 tells nothing new of the evidence
-        is_final = state.inner.temperature == 1
-        log_evidence = jnp.where(is_final, state.inner.log_evidence, inner.log_evidence)
-        inner = inner._replace(log_evidence=log_evidence)
-        change = jnp.clip(info.acceptance_rate - TARGETS[self._is_adjusted], -MAX_CHANGE)
-        is_adapting = self._adapt_step_size & (state.i < state.num_warmup)
-        step_size = jnp.where(is_adapting, step_size * jnp.exp(change), step_size)
-        like = jnp.zeros_like(state.temperature)
-        least_ess = jnp.minimum(state.least_ess, info.least_ess)
-        lost = is_lost(least_ess, inner)
-        return LangevinSMCKernelState(
-            i=state.i + 1,
-            inner=inner,
-            temperature=like + inner.temperature,
-            log_evidence=jnp.where(lost, jnp.nan, like + inner.log_evidence),
-            ess=like + info.ess,
-            least_ess=least_ess,
-            accept_prob=like + info.acceptance_rate,
-            step_size=like + step_size,
-            diverging=info.is_divergent | lost,
-            rng_key=rng_key,
-            num_warmup=state.num_warmup,
+        inner = equalized(key_resample, inner)._replace(
+            log_evidence=state.inner.log_evidence, variance=state.inner.variance
         )
+        is_adapting = state.i < state.num_warmup
+        step_size = jnp.where(is_adapting, self._adapted(step_size, info), step_size)
+        new_state = described(state, inner, info, step_size, info.least_ess)
+        return new_state._replace(i=state.i + 1, rng_key=rng_key)
 
-    def _next_temperature(self, state: LangevinSMCKernelState) -> Array:
-        """Chosen by the effective sample size, and high enough to reach 1 in the warm-up."""
-        inner = state.inner
-        left = jnp.maximum(state.num_warmup - state.i, 1)
-        # equal ratios for what is left: equal differences would begin with a leap
-        least = jnp.where(inner.temperature > 0, inner.temperature ** (1.0 - 1.0 / left), 0.0)
-        is_last = left == 1
-        found = next_temperature(
-            inner.temperature,
-            inner.log_weights,
-            inner.local.loglikelihood,
-            self._tempering_ess,
-            jnp.where(is_last, 1.0, 0.0),
-        )
-        # the floor binds only in the second half: early temperatures are small for a reason
-        is_late = 2 * state.i >= state.num_warmup
-        return jnp.where(is_late, jnp.maximum(found, jnp.minimum(least, 1.0)), found)
+    def _warn(self, state: LangevinSMCKernelState) -> None:
+        """Warn of an annealing that went wrong; traced values are let through."""
+        if not not_jax_tracer(state.least_ess):
+            return
+        found = complaints(state, self._max_temperatures)
+        if found:
+            warnings.warn("sequential Monte Carlo: " + " ".join(found), stacklevel=2)
 
     def __getstate__(self) -> dict:
-        """Everything but what tells MCMC that the kernel is ready."""
-        return {**self.__dict__, "_sample_fn": None}
+        """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
+        return {**self.__dict__, "_sample_fn": None, "_programs": {}}
+
+
+def begun(inner: LangevinSMCState, schedule: Schedule) -> LangevinSMCKernelState:
+    """The first state after the annealing, without what :func:`described` knows."""
+    like = jnp.zeros_like(inner.log_weights)
+    num = jnp.full(like.shape, schedule.num_temperatures[0])
+    unknown = dict.fromkeys(
+        ("temperature", "log_evidence", "log_evidence_error", "ess", "genealogical_ess"), like
+    )
+    return LangevinSMCKernelState(
+        i=jnp.zeros((), int),
+        inner=inner,
+        schedule=schedule,
+        least_ess=like + like.size,
+        num_temperatures=num,
+        is_forced=num == schedule.temperature.size,
+        accept_prob=like,
+        step_size=like,
+        diverging=jnp.zeros(like.shape, bool),
+        ancestors=inner.ancestors,
+        rng_key=jnp.zeros(()),
+        num_warmup=jnp.zeros((), int),
+        **unknown,
+    )
+
+
+def described(
+    state: LangevinSMCKernelState,
+    inner: LangevinSMCState,
+    info: LangevinSMCInfo,
+    step_size: Array,
+    least_ess: Array,
+) -> LangevinSMCKernelState:
+    """`state` with the population `inner`, and what is known of it."""
+    like = jnp.zeros_like(state.temperature)
+    least_ess = jnp.minimum(state.least_ess, least_ess)
+    lost = is_lost(least_ess, inner)
+    error = jnp.sqrt(jnp.maximum(inner.variance, 0.0))
+    return state._replace(
+        inner=inner,
+        temperature=like + inner.temperature,
+        log_evidence=jnp.where(lost, jnp.nan, like + inner.log_evidence),
+        log_evidence_error=jnp.where(lost, jnp.nan, like + error),
+        ess=like + info.least_ess,
+        least_ess=least_ess,
+        genealogical_ess=like + info.genealogical_ess,
+        accept_prob=like + info.acceptance_rate,
+        step_size=like + step_size,
+        diverging=info.is_divergent | lost,
+        ancestors=inner.ancestors,
+    )
+
+
+def complaints(state: LangevinSMCKernelState, max_temperatures: int) -> list[str]:
+    """What is wrong with a population after its annealing, in sentences."""
+    found = []
+    size, least_ess = state.ancestors.size, float(state.least_ess[0])
+    if state.is_forced[0]:
+        found.append(
+            f"there were max_temperatures = {max_temperatures} temperatures, and the last leapt to "
+            "1 at once: allow more of them."
+        )
+    if least_ess < LOW_SHARE * size:
+        found.append(
+            f"the effective sample size fell to {least_ess:.1f} of {size} particles: take more "
+            "particles, or shorter steps for unadjusted moves."
+        )
+    if jnp.isnan(state.log_evidence[0]):
+        found.append("the population is lost: its evidence is not a number (see LangevinSMC).")
+    return found
 
 
 def metropolis(algorithm: Any, parameters: dict) -> moves.Metropolis:
@@ -347,10 +480,11 @@ def is_lost(least_ess: Array, inner: LangevinSMCState) -> Array:
 
 def equalized(rng_key: Array, state: LangevinSMCState) -> LangevinSMCState:
     """The population resampled to equal weights, unless they are."""
-    population = sampler.Population(
-        (state.position, state.local), state.log_weights, state.log_evidence
-    )
+    particles = state.position, state.local, state.ancestors
+    population = sampler.Population(particles, state.log_weights, state.log_evidence)
     # rounding leaves the effective sample size of equal weights a little below N
     population, _ = sampler.resample_below(rng_key, population, 1.0 - 1e-4, systematic)
-    position, local = population.particles
-    return state._replace(position=position, local=local, log_weights=population.log_weights)
+    position, local, ancestors = population.particles
+    return state._replace(
+        position=position, local=local, log_weights=population.log_weights, ancestors=ancestors
+    )

@@ -4,6 +4,7 @@ For models with ``numpyro.param`` and ``numpyro.sample`` sites, such as networks
 is Bayesian: ``init``, ``update`` and ``run`` as in ``numpyro.infer.SVI``.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -27,6 +28,8 @@ from numpyro_fwd.bridge.priors import constrain
 from numpyro_fwd.partial_bayes.training import Program, Result, TrainingState, train, validator
 
 __all__ = ["GOHSMC", "OHSMC", "Result", "TrainingState"]
+
+LOW_SHARE = 0.1  # of the particles: an effective sample size below it is warned of
 
 
 class GOHSMC:
@@ -55,6 +58,10 @@ class GOHSMC:
         Leapfrog steps of a move.
     ess_threshold
         Resample below this share of the particles.
+    weight_ess
+        Share of the conditional effective sample size that one batch may leave: weights of a batch
+        that leave less are taken to a power below 1, the largest that leaves it. None for 0.99; 0
+        for the published weights, which are exact for the batch, and collapse if it is small.
 
     Raises
     ------
@@ -79,6 +86,7 @@ class GOHSMC:
 
     proposal = "langevin"
     guided = True
+    best_weight_ess = 0.99
 
     def __init__(
         self,
@@ -90,6 +98,7 @@ class GOHSMC:
         l_kernel: str | LKernel = "reversed",
         num_integration_steps: int = 1,
         ess_threshold: float = 0.5,
+        weight_ess: float | None = None,
     ):
         if not callable(model):
             raise TypeError(f"model must be callable; got {type(model).__name__}.")
@@ -108,6 +117,7 @@ class GOHSMC:
             l_kernel=l_kernel,
             num_integration_steps=num_integration_steps,
             ess_threshold=ess_threshold,
+            weight_ess=self.best_weight_ess if weight_ess is None else weight_ess,
         )
         self._partial: PartialModel | None = None
         self._programs: dict[Any, Program] = {}
@@ -180,7 +190,20 @@ class GOHSMC:
             progress_bar,
         )
         self._check_weights(result.state, args, kwargs)
+        self._warn(result)
         return result
+
+    def _warn(self, result: Result) -> None:
+        """Warn of particles that are copies of a few."""
+        # copies of one particle have equal weights: the least size tells, not the last
+        ess = float(jnp.min(result.ess))
+        if ess < LOW_SHARE * self.num_particles:
+            warnings.warn(
+                f"the effective sample size fell to {ess:.1f} of {self.num_particles} particles: a "
+                "few of them are the ancestors of all that came after. Take larger batches, a "
+                "shorter step_size, or a weight_ess closer to 1.",
+                stacklevel=3,
+            )
 
     def _check_weights(self, state: TrainingState, args: tuple, kwargs: dict) -> None:
         """Raise ValueError if there was a step at which no particle had a finite density."""
@@ -279,12 +302,15 @@ class GOHSMC:
 class OHSMC(GOHSMC):
     """Open-horizon sequential Monte Carlo with random-walk moves; arguments as in :class:`GOHSMC`.
 
+    Only weights tell a random walk of the data: `weight_ess` is 0 by default, as published.
+
     Zhao et al. 2024, with the exact weight of a random walk. Cost: one gradient in the parameters
     per particle, none in the latents.
     """
 
     proposal = "random_walk"
     guided = False
+    best_weight_ess = 0.0
 
 
 def with_params(model: Callable, params: dict) -> Callable:

@@ -34,7 +34,7 @@ class SGSMC(GOHSMC):
     num_temperatures
         T.
     arguments
-        As in :class:`GOHSMC`.
+        As in :class:`GOHSMC`, but for `weight_ess`.
     """
 
     def __init__(
@@ -49,6 +49,8 @@ class SGSMC(GOHSMC):
         **arguments: Any,
     ):
         check_count("num_temperatures", num_temperatures)
+        if "weight_ess" in arguments:
+            raise TypeError("weight_ess is for GOHSMC and OHSMC: SGSMC begins anew at each batch.")
         super().__init__(model, optim, l_kernel=l_kernel, ess_threshold=ess_threshold, **arguments)
         self.num_temperatures = num_temperatures
         move = Unadjusted("langevin", l_kernel, num_integration_steps)
@@ -77,12 +79,13 @@ class SGSMC(GOHSMC):
         )
         info = OpenHorizonInfo(
             -jnp.sum(jnp.where(weights > 0, weights * local.logdensity, 0.0)),
-            infos.ess[-1],
+            sampler.effective_sample_size(state.log_weights),
             jnp.any(infos.num_resampled > 0),
             jnp.mean(infos.acceptance_rate),
             weights > 0,
             jnp.any(infos.is_divergent),
             jnp.sum(infos.num_divergent),
+            jnp.ones(()),
         )
         return new, info
 

@@ -328,12 +328,165 @@ def annealed_evidence(precision: float, dtype) -> None:
         tempering_ess=0.7,
     )
     state = smc.init(jax.random.normal(jax.random.key(0), (2000, 2), dtype))
-    state, num_steps = jax.jit(lambda s: blackjax_ext.anneal(jax.random.key(1), smc, s))(state)
-    assert float(state.temperature) == 1.0 and num_steps < 100
+    state, schedule = jax.jit(lambda s: blackjax_ext.anneal(jax.random.key(1), smc, s))(state)
+    assert float(state.temperature) == 1.0 and schedule.num_temperatures < 100
     truth = -np.log1p(precision)
     assert abs(float(state.log_evidence) - truth) < 0.3, f"{state.log_evidence} for {truth}"
     variance = float(jnp.exp(state.log_weights) @ jnp.sum(state.position**2, axis=1)) / 2
     np.testing.assert_allclose(variance * (1 + precision), 1.0, atol=0.25)
+
+
+@cache
+def annealings(num_particles: int = 500, num_runs: int = 200, step_size: float = 0.7):
+    """Independent annealings to a normal posterior: errors of the log evidence, and the states.
+
+    Moves are too short to forget where a particle came from: its family matters.
+    """
+    smc = blackjax_ext.langevin_smc(
+        lambda x: jnp.sum(norm.logpdf(x)),
+        lambda x: jnp.sum(norm.logpdf(2.0, x, 0.3)),
+        step_size=step_size,
+        inverse_mass_matrix="particles",
+        move=blackjax_ext.moves.Metropolis(blackjax_ext.mala),
+        tempering_ess=0.7,
+    )
+
+    def run(rng_key):
+        key_prior, key_run = jax.random.split(rng_key)
+        state = smc.init(jax.random.normal(key_prior, (num_particles, 3)))
+        return blackjax_ext.anneal(key_run, smc, state, max_steps=20)
+
+    state, schedule = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(12), num_runs))
+    errors = np.asarray(state.log_evidence) - 3 * float(norm.logpdf(2.0, 0.0, 1.09**0.5))
+    return errors, state, schedule
+
+
+def evidence_error_covers() -> None:
+    """The standard error of one run is the spread over runs, and covers as one should."""
+    errors, state, _ = annealings()
+    claimed = np.sqrt(np.asarray(state.variance))
+    ratio = np.sqrt(np.mean(claimed**2)) / errors.std(ddof=1)
+    assert 0.8 < ratio < 1.25, f"standard error: {ratio} of the spread"
+    cover = [np.mean(np.abs(errors) < times * claimed) for times in (1.0, 2.0)]
+    # of 200 runs, three binomial deviations about 68 and 95 percent
+    assert 0.58 < cover[0] < 0.78 and cover[1] > 0.90, f"standard error: covers {cover}"
+
+
+def concentration_counts_families() -> None:
+    """Unresampled it is the sum of squared weights; then that of the families' weights."""
+    log_weights = jax.nn.log_softmax(jax.random.normal(jax.random.key(17), (6,)))
+    found = sampler.concentration(log_weights, jnp.arange(6), 6)
+    np.testing.assert_allclose(1.0 / found, sampler.effective_sample_size(log_weights), rtol=1e-6)
+    weights, families = np.exp(log_weights), np.array([4, 4, 1, 4, 0, 1])
+    sums = [weights[families == k].sum() for k in range(6)]
+    found = sampler.concentration(log_weights, jnp.asarray(families), 6)
+    np.testing.assert_allclose(found, np.sum(np.square(sums)), rtol=1e-6)
+
+
+def ancestors_are_followed() -> None:
+    """Particles that cannot move stay on the draw of the prior that they descend from."""
+    smc = blackjax_ext.langevin_smc(logprior, loglikelihood, step_size=1e-6, ess_threshold=1.0)
+    start = draw_prior(jax.random.key(18), 50)
+    state, infos = jax.lax.scan(
+        lambda state, pair: smc.step(pair[0], state, pair[1]),
+        smc.init(start),
+        (jax.random.split(jax.random.key(19), 3), jnp.array(TEMPERATURES)),
+    )
+    num = len(np.unique(state.ancestors))
+    assert num < 40, f"{num} of 50 ancestors are left"
+    np.testing.assert_allclose(state.position, start[state.ancestors], atol=1e-3)
+    weights = np.bincount(state.ancestors, np.exp(state.log_weights))
+    np.testing.assert_allclose(infos.genealogical_ess[-1], 1.0 / np.sum(weights**2), rtol=1e-4)
+
+
+def schedule_tells_what_happened() -> None:
+    """Temperatures rise to 1, each at its share of the conditional effective sample size."""
+    _, state, schedule = annealings()
+    num = np.asarray(schedule.num_temperatures)
+    for i in range(20):
+        seen = int(num[i])
+        temperature = np.asarray(schedule.temperature[i])
+        is_over = temperature[seen - 1] == 1.0 and np.all(np.isnan(temperature[seen:]))
+        assert is_over and np.all(np.diff(temperature[:seen]) > 0), f"schedule: {temperature}"
+        ess = np.asarray(schedule.ess[i, :seen])
+        np.testing.assert_allclose(ess[0], 0.7 * 500, rtol=0.01)
+        assert np.all(ess > 0.3 * 500) and np.all(schedule.least_ess[i, :seen] <= ess), ess
+        np.testing.assert_allclose(schedule.log_evidence[i, seen - 1], state.log_evidence[i])
+
+
+def softened_factors_leave_their_share() -> None:
+    """Uneven factors are taken to the power that leaves the share; even ones are as they were."""
+    keys = jax.random.split(jax.random.key(22), 2)
+    log_weights = jax.nn.log_softmax(jax.random.normal(keys[0], (200,)))
+    log_factors = (30.0 * jax.random.normal(keys[1], (200,)) - 1e4).at[3].set(-jnp.inf)
+    found, power = sampler.softened(log_weights, log_factors, 0.8)
+    share = float(sampler.conditional_ess(log_weights, found)) / 200
+    assert abs(share - 0.8) < 1e-3 and 0.0 < power < 0.2, f"softened: share {share}, power {power}"
+    np.testing.assert_allclose(found[:3], power * log_factors[:3], rtol=1e-5)
+    assert np.isneginf(found[3])
+    for factors, kept in ((0.1 * found, 0.5), (log_factors, 0.0)):
+        same, power = sampler.softened(log_weights, factors, kept)
+        np.testing.assert_allclose(same, factors, rtol=1e-6)
+        assert power == 1.0, f"softened: power {power}"
+
+
+NARROW, WIDE, SHARE = (-3.0, 0.4), (3.0, 1.0), 0.3  # means and scales of two modes, and a share
+
+
+def logdensity_of_modes(x):
+    """Two normals in two dimensions, normalized."""
+    terms = [jnp.sum(norm.logpdf(x, *mode)) for mode in (NARROW, WIDE)]
+    return jnp.logaddexp(jnp.log(SHARE) + terms[0], jnp.log(1.0 - SHARE) + terms[1])
+
+
+def draws_of_modes(rng_key, num, share):
+    """Draws with a share in the narrow mode that is or is not the right one."""
+    key_mode, key_noise = jax.random.split(rng_key)
+    is_narrow = jax.random.uniform(key_mode, (num, 1)) < share
+    (m1, s1), (m2, s2) = NARROW, WIDE
+    noise = jax.random.normal(key_noise, (num, 2))
+    return jnp.where(is_narrow, m1 + s1 * noise, m2 + s2 * noise)
+
+
+def after_jumps(share: float, num: int, num_jumps: int):
+    """Particles before and after some jumps at temperature 1, the prior being flat."""
+    move = blackjax_ext.moves.WithJumps(blackjax_ext.moves.Metropolis(blackjax_ext.mala))
+    start = draws_of_modes(jax.random.key(20), num, share)
+    one = jnp.ones(())
+    target = tempered.tempered(lambda x: 0.0 * x[0], logdensity_of_modes, one, lambda x: x, "none")
+    weights = jnp.full(num, -jnp.log(num))
+
+    def step(carry, rng_key):
+        x, local = carry
+        moved = move(rng_key, x, local, target, 0.3, metrics.IDENTITY, weights)
+        return (moved.position, moved.local), None
+
+    keys = jax.random.split(jax.random.key(21), num_jumps)
+    run = jax.jit(lambda x: jax.lax.scan(step, (x, target.evaluate(x)), keys)[0])
+    x, local = run(start)
+    np.testing.assert_allclose(
+        local.loglikelihood, jax.vmap(logdensity_of_modes)(x), rtol=1e-4, atol=1e-4
+    )
+    return np.asarray(start), np.asarray(x)
+
+
+def jumps_keep_the_target() -> None:
+    """Draws of the target stay draws of it, while most of them jump."""
+    start, x = after_jumps(SHARE, 20_001, 4)
+    is_narrow = x.sum(1) < 0
+    is_moved = np.mean(is_narrow != (start.sum(1) < 0))
+    assert is_moved > 0.25, f"jumps: {is_moved} changed their mode"
+    deviation = np.sqrt(SHARE * (1 - SHARE) / len(x))
+    score = (np.mean(is_narrow) - SHARE) / deviation
+    width = x[is_narrow].std(0) / NARROW[1]
+    assert abs(score) < 5.0 and np.all(np.abs(width - 1) < 0.04), f"jumps: {score}, {width}"
+
+
+def jumps_find_the_shares() -> None:
+    """Particles that begin with the wrong share in a mode end with the right one."""
+    _, x = after_jumps(0.02, 2_000, 12)
+    share = np.mean(x.sum(1) < 0)
+    assert abs(share - SHARE) < 0.06, f"jumps: share {share}"
 
 
 def resampling_keeps_expectations(resampling_fn: Callable) -> None:

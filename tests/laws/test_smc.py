@@ -106,3 +106,19 @@ def test_never_picks_a_weightless_particle_because_of_rounding():
 
 def test_counts_nan_particles():
     smc.counts_nan_particles()
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        smc.evidence_error_covers,
+        smc.concentration_counts_families,
+        smc.ancestors_are_followed,
+        smc.schedule_tells_what_happened,
+        smc.softened_factors_leave_their_share,
+        smc.jumps_keep_the_target,
+        smc.jumps_find_the_shares,
+    ],
+)
+def test_diagnostics(law):
+    law()

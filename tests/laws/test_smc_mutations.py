@@ -9,11 +9,22 @@ import jax.numpy as jnp
 import pytest
 from blackjax.smc.resampling import systematic
 
-from blackjax_ext.smc import l_kernels, langevin_smc, moves, proposals, sampler, tempered
+from blackjax_ext.smc import (
+    annealing,
+    l_kernels,
+    langevin_smc,
+    mixtures,
+    moves,
+    proposals,
+    sampler,
+    tempered,
+)
 from tests.laws import smc
 
 LEAPFROG, WEIGH, RESAMPLE = proposals.leapfrog, sampler.weigh, sampler.resample
 REGRESSION, TEMPERED, UNION = l_kernels.regression, tempered.tempered, sampler.union
+CONCENTRATION, NOTED = sampler.concentration, annealing.noted
+SAMPLE = mixtures.Mixture.sample
 NEXT, VARIANCES = tempered.next_temperature, tempered.variances
 
 
@@ -129,6 +140,46 @@ def absolute_floor(x, log_weights):
     return VARIANCES(x, log_weights) + 1e-12
 
 
+def particles_not_families(log_weights, ancestors, num_ancestors):
+    """The squared weights of particles, which forgets who resampling left without offspring."""
+    return jnp.sum(jnp.exp(2.0 * log_weights))
+
+
+def resampled_variance_counts(log_weights, ancestors, num_ancestors):
+    """Families of twice the weight."""
+    return 2.0 * CONCENTRATION(log_weights, ancestors, num_ancestors)
+
+
+def ancestors_stay(rng_key, population, resampling_fn, num=None):
+    """Resampling forgets to take the ancestors along."""
+    found = RESAMPLE(rng_key, population, resampling_fn, num)
+    if not isinstance(found.particles, tuple):
+        return found
+    particles = (*found.particles[:2], population.particles[2])
+    return found._replace(particles=particles)
+
+
+def noted_late(schedule, state, info, step_size):
+    """The temperature is written one row below its place."""
+    found = NOTED(schedule, state, info, step_size)
+    return found._replace(temperature=jnp.roll(found.temperature, 1))
+
+
+def least_of_the_moves_alone(schedule, state, info, step_size):
+    """The effective sample size is that after resampling."""
+    return NOTED(schedule, state, info._replace(ess=0.0 * info.ess + 500.0), step_size)
+
+
+def flat_proposal(self, x):
+    """The ratio of a jump leaves out the density it is proposed with."""
+    return 0.0 * x[:, 0]
+
+
+def proposal_is_wider(self, rng_key, num):
+    """Jumps are drawn from a mixture 10 percent wider than the one in their ratio."""
+    return SAMPLE(self._replace(variances=1.21 * self.variances), rng_key, num)
+
+
 class Mutation(NamedTuple):
     """A bug in `module`.`name`, the law that must fail, and its message."""
 
@@ -217,6 +268,53 @@ MUTATIONS = {
         partial(smc.annealed_evidence, 1e15, "float32"),
         "for -34.5",
     ),
+    "particles_not_families": Mutation(
+        sampler,
+        "concentration",
+        particles_not_families,
+        smc.concentration_counts_families,
+        "Not equal",
+    ),
+    "resampled_variance_counts": Mutation(
+        sampler,
+        "concentration",
+        resampled_variance_counts,
+        smc.evidence_error_covers,
+        "standard error",
+    ),
+    "variance_without_families": Mutation(
+        sampler,
+        "concentration",
+        particles_not_families,
+        smc.evidence_error_covers,
+        "standard error",
+    ),
+    "ancestors_stay": Mutation(
+        sampler, "resample", ancestors_stay, smc.ancestors_are_followed, "ancestors"
+    ),
+    "noted_late": Mutation(
+        annealing, "noted", noted_late, smc.schedule_tells_what_happened, "schedule"
+    ),
+    "ess_after_resampling": Mutation(
+        annealing,
+        "noted",
+        least_of_the_moves_alone,
+        smc.schedule_tells_what_happened,
+        "Not equal",
+    ),
+    "goal_is_never_met": Mutation(
+        sampler,
+        "soft",
+        lambda power, differences: 0.5 * power * differences,
+        smc.softened_factors_leave_their_share,
+        "Not equal",
+    ),
+    "flat_proposal": Mutation(
+        mixtures.Mixture, "logpdf", flat_proposal, smc.jumps_keep_the_target, "jumps"
+    ),
+    "proposal_is_wider": Mutation(
+        mixtures.Mixture, "sample", proposal_is_wider, smc.jumps_keep_the_target, "jumps"
+    ),
     "fit_to_all": Mutation(
         l_kernels,
         "regression",
@@ -232,6 +330,8 @@ def test_planted_bug_is_found(name, monkeypatch):
     mutation = MUTATIONS[name]
     monkeypatch.setattr(mutation.module, mutation.name, mutation.bug)
     smc.simulate.cache_clear()
+    smc.annealings.cache_clear()
     with jax.enable_x64(mutation.x64), pytest.raises(AssertionError, match=mutation.message):
         mutation.law()
     smc.simulate.cache_clear()
+    smc.annealings.cache_clear()

@@ -72,10 +72,10 @@ def smc_of(**arguments):
 @pytest.mark.parametrize("name", MOVES)
 def test_conjugate_posterior(name):
     smc = smc_of(**MOVES[name])
-    state, num_steps = jax.jit(lambda key, state: anneal(key, smc, state))(
+    state, schedule = jax.jit(lambda key, state: anneal(key, smc, state))(
         jax.random.key(2), smc.init(prior_draws(4_000))
     )
-    assert float(state.temperature) == 1.0 and 5 < num_steps < 60
+    assert float(state.temperature) == 1.0 and 5 < schedule.num_temperatures < 60
     weights = np.exp(np.asarray(state.log_weights, np.float64))
     x = np.asarray(state.position["b"], np.float64)
     mean = weights @ x
@@ -94,7 +94,11 @@ def test_hard_constraints_are_removed_first():
     move = moves.Metropolis(blackjax_ext.mala)
     smc = langevin_smc(lambda x: norm.logpdf(x), truncated, step_size=0.5, move=move, num_moves=2)
     state = smc.init(jax.random.normal(jax.random.key(3), (20_000,)))
-    state, _ = jax.jit(lambda key, state: anneal(key, smc, state))(jax.random.key(4), state)
+    step = jax.jit(smc.step)
+    for i in range(6):
+        state, info = step(jax.random.key(4 + i), state)
+        # a proposal of zero density is rejected, not divergent
+        assert int(info.num_divergent) == 0 and float(info.acceptance_rate) < 0.95
     axis = np.linspace(1.0, 9.0, 100_001)
     density = norm.pdf(axis) * norm.pdf(axis, 2.0, 0.5)
     truth = np.log(np.trapezoid(density, axis))
@@ -141,7 +145,8 @@ def test_state_keeps_its_types(name, dtype):
     new_state, _ = jax.jit(smc.step)(jax.random.key(1), state)
     found = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), new_state)
     assert found == jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), state)
-    assert {str(leaf.dtype) for leaf in jax.tree.leaves(new_state)} == {str(dtype)}
+    found = {str(leaf.dtype) for leaf in jax.tree.leaves(new_state._replace(ancestors=()))}
+    assert found == {str(dtype)}
 
 
 @pytest.mark.parametrize("name", ["langevin_gaussian", "hp_mala"])

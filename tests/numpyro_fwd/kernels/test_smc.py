@@ -16,9 +16,13 @@ from numpyro.infer import MCMC
 from scipy.stats import multivariate_normal, norm
 
 import blackjax_ext
-from numpyro_fwd import LangevinSMC
+from numpyro_fwd import MALA, LangevinSMC, smc_summary
+from numpyro_fwd.kernels.smc_summary import family_ess
 
-FIELDS = ("temperature", "log_evidence", "ess", "least_ess", "accept_prob", "step_size")
+FIELDS = (
+    *("temperature", "log_evidence", "log_evidence_error", "ess", "least_ess", "genealogical_ess"),
+    *("num_temperatures", "is_forced", "accept_prob", "step_size", "schedule"),
+)
 Y = np.array([1.2, 0.7, 1.9, 1.1])
 
 
@@ -74,6 +78,8 @@ def test_posterior_and_evidence(name):
     np.testing.assert_allclose(draws["double"], 2 * draws["mean"], rtol=1e-6)
     assert fields["log_evidence"].shape == (2000, 2)
     assert abs(float(fields["log_evidence"][0, 0]) - EVIDENCE) < 0.15
+    assert 0.0 < float(fields["log_evidence_error"][0, 0]) < 0.1
+    assert np.all(fields["genealogical_ess"] > 200) and not np.any(fields["is_forced"])
     np.testing.assert_array_equal(fields["temperature"], 1.0)
     assert np.all(fields["ess"] > 1000) and np.all(fields["accept_prob"] > 0.3)
 
@@ -110,24 +116,86 @@ def evidence_of_many_rows():
     return constant + normals + 2.5 * np.log(2 * np.pi / PRECISION)
 
 
+DESIGN = np.random.default_rng(0).normal(size=(30, 9))
+REGRESSION_EVIDENCE = multivariate_normal.logpdf(
+    DESIGN[:, 8], np.zeros(30), 25.0 * DESIGN[:, :8] @ DESIGN[:, :8].T + np.eye(30)
+)
+
+
+def regression(table):
+    """Eight slopes with wide priors."""
+    w = numpyro.sample("w", dist.Normal(0, 5).expand([8]).to_event(1))
+    numpyro.sample("y", dist.Normal(table[:, :8] @ w, 1.0), obs=table[:, 8])
+
+
 def test_many_rows_in_single_precision():
     """A log likelihood that spreads over 1e10 among the prior draws."""
-    mcmc = run(LangevinSMC(many_rows, num_moves=4), num_warmup=60, num_chains=1000)
+    mcmc = run(LangevinSMC(many_rows, num_moves=4), num_warmup=5, num_chains=1000)
     draws = np.asarray(mcmc.get_samples()["slopes"], np.float64)
     fields = mcmc.get_extra_fields()
     assert abs(fields["log_evidence"][0] - evidence_of_many_rows()) < 1.0
     assert not fields["diverging"].any() and len(np.unique(draws[:, 0])) > 500
     np.testing.assert_allclose(draws.mean(0), SLOPES, atol=0.3 / PRECISION**0.5)
     np.testing.assert_allclose(draws.std(0) * PRECISION**0.5, 1.0, atol=0.2)
-    assert np.all(fields["least_ess"] > 500)
+    assert np.all(fields["least_ess"] > 300)
 
 
 def test_too_few_temperatures_lose_the_population_and_say_so():
-    mcmc = run(LangevinSMC(many_rows), num_warmup=3, num_chains=100)
-    fields = mcmc.get_extra_fields()
+    kernel = LangevinSMC(many_rows, max_temperatures=3)
+    with pytest.warns(UserWarning, match="max_temperatures = 3 .* sample size fell .* is lost"):
+        fields = run(kernel, num_warmup=1, num_chains=100).get_extra_fields()
     np.testing.assert_array_equal(fields["temperature"], 1.0)
-    assert np.all(np.isnan(fields["log_evidence"])) and np.all(fields["diverging"])
-    assert np.all(fields["least_ess"] < 5)
+    np.testing.assert_array_equal(fields["num_temperatures"], 3)
+    assert np.all(fields["is_forced"])
+    for name in ("log_evidence", "log_evidence_error"):
+        assert np.all(np.isnan(fields[name]))
+    assert np.all(fields["diverging"]) and np.all(fields["least_ess"] < 5)
+
+
+def test_one_step_of_warm_up_is_enough():
+    """As many temperatures as it takes: the schedule has every one, and the summary the rest."""
+    kernel = LangevinSMC(regression)
+    mcmc = run(kernel, jnp.asarray(DESIGN), num_warmup=1, num_samples=1, num_chains=1000)
+    fields = mcmc.get_extra_fields()
+    schedule, num = fields["schedule"], int(fields["num_temperatures"][0])
+    assert 10 < num < 40 and schedule.temperature.shape == (1, 1000)
+    assert schedule.temperature[0, num - 1] == 1.0 and np.isnan(schedule.temperature[0, num])
+    assert np.all(schedule.acceptance_rate[0, :num] > 0.2)
+    found = smc_summary(mcmc)
+    assert found.num_temperatures == num and abs(found.least_ess - fields["least_ess"][0]) < 1e-3
+    assert abs(found.log_evidence - REGRESSION_EVIDENCE) < 4 * found.log_evidence_error < 1.5
+    draws = np.asarray(mcmc.get_samples()["w"], np.float64)
+    columns = found.sites["w"]
+    np.testing.assert_allclose(columns["mean"], draws.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(columns["95.0%"], np.quantile(draws, 0.95, axis=0), rtol=1e-5)
+    assert columns["ess"].shape == (8,) and np.all((columns["ess"] > 100) & (columns["ess"] < 4000))
+    text = str(found)
+    assert "w[7]" in text and "r_hat" not in text and f"{num} temperatures" in text
+    # the next population, with other data of the same shape, needs no other program
+    size = len(kernel._programs)
+    program = next(iter(kernel._programs.values()))
+    kernel.init(
+        jax.random.split(jax.random.key(5), 1000), 1, None, (jnp.asarray(2.0 * DESIGN),), {}
+    )
+    assert len(kernel._programs) == size == program._cache_size() == 1
+
+
+def test_a_summary_is_of_a_population_that_has_run():
+    idle = MCMC(LangevinSMC(model), num_warmup=1, num_samples=1)
+    with pytest.raises(ValueError, match="mcmc must have run"):
+        smc_summary(idle)
+    with pytest.raises(TypeError, match="must have a LangevinSMC; got MALA"):
+        smc_summary(MCMC(MALA(model), num_warmup=1, num_samples=1))
+
+
+def test_families_tell_the_effective_sample_size():
+    """Copies of independent draws count once; what has forgotten its family counts by itself."""
+    rng = np.random.default_rng(4)
+    ancestors = np.repeat(np.arange(400), 5)
+    copies, free = np.repeat(rng.normal(size=400), 5), rng.normal(size=2000)
+    found = family_ess(np.stack([copies, free], axis=1), ancestors)
+    np.testing.assert_allclose(found, [400, 2000], rtol=0.2)
+    assert np.isnan(family_ess(free, np.zeros(2000)))
 
 
 def test_a_log_likelihood_without_digits_is_not_taken_for_one():
@@ -135,7 +203,8 @@ def test_a_log_likelihood_without_digits_is_not_taken_for_one():
         mean = numpyro.sample("mean", dist.Normal(0, 1))
         numpyro.factor("y", -1e9 - 0.5 * (mean - y) ** 2)
 
-    fields = run(LangevinSMC(offset), 1.0, num_warmup=5, num_chains=100).get_extra_fields()
+    with pytest.warns(UserWarning, match="the population is lost"):
+        fields = run(LangevinSMC(offset), 1.0, num_warmup=1, num_chains=100).get_extra_fields()
     assert np.all(np.isnan(fields["log_evidence"])) and np.all(fields["diverging"])
     with jax.enable_x64(True):
         fields = run(LangevinSMC(offset), 1.0, num_warmup=5, num_chains=1000).get_extra_fields()
@@ -197,16 +266,10 @@ def test_goes_on_from_a_state():
     np.testing.assert_array_equal(found, fields["log_evidence"])
 
 
-def test_few_temperatures_still_end_at_one():
-    kernel = LangevinSMC(model, l_kernel="reversed", num_moves=1, tempering_ess=0.99)
-    mcmc = run(kernel, jnp.asarray(Y), num_warmup=3, num_chains=50)
-    np.testing.assert_array_equal(mcmc.get_extra_fields()["temperature"], 1.0)
-
-
 def test_pickles():
     kernel = LangevinSMC(model, l_kernel="reversed", num_moves=1)
     kernel = pickle.loads(pickle.dumps(kernel))
-    mcmc = run(kernel, jnp.asarray(Y), num_warmup=3, num_chains=50)
+    mcmc = run(kernel, jnp.asarray(Y), num_warmup=0, num_chains=50)
     assert mcmc.get_samples()["mean"].shape == (100,)
 
 
@@ -234,7 +297,7 @@ def with_param():
     ("build", "message"),
     [
         (lambda: run(LangevinSMC(model), Y, num_chains=1), "num_chains=<particles>"),
-        (lambda: run(LangevinSMC(model), Y, num_warmup=0), "num_warmup .* at least 1; got 0"),
+        (lambda: LangevinSMC(model, max_temperatures=0), "max_temperatures must be at least 1"),
         (lambda: run(LangevinSMC(improper)), "site 'flat' has the improper prior"),
         (lambda: run(LangevinSMC(with_param)), "param site 'scale'"),
         (lambda: run(LangevinSMC(with_mutable)), "mutable site 'count'"),

@@ -1,5 +1,6 @@
 """Partially Bayesian models: parameters that are trained, latents that are sampled."""
 
+import warnings
 from functools import cache
 
 import flax.linen as nn
@@ -61,7 +62,10 @@ def trainer(cls=GOHSMC):
 @cache
 def trained(cls=GOHSMC):
     smc = trainer(cls)
-    return smc, smc.run(jax.random.key(3), NUM_STEPS, *data(), progress_bar=False)
+    with warnings.catch_warnings():
+        # the weights of a random walk are as published, and collapse
+        warnings.filterwarnings("ignore" if cls is OHSMC else "error", "the effective sample size")
+        return smc, smc.run(jax.random.key(3), NUM_STEPS, *data(), progress_bar=False)
 
 
 @pytest.mark.parametrize("cls", [GOHSMC, OHSMC])
@@ -335,6 +339,21 @@ def test_a_loss_that_is_not_a_number_is_never_the_best():
     shared = {"validation": validation, "validate_every": 1, "progress_bar": False}
     result = smc.run(jax.random.key(0), 3, Y, **shared)
     np.testing.assert_allclose(result.params["shift"], 0.1, rtol=1e-5)
+
+
+def test_a_collapse_warns():
+    """The published weights leave copies of a few particles; softened ones do not."""
+    y = np.random.default_rng(6).normal(size=200).astype(np.float32)
+    shared = {"num_particles": 50, "step_size": 0.001}
+    with pytest.warns(UserWarning, match=r"sample size fell to .* of 50 particles.*weight_ess"):
+        hard = GOHSMC(conjugate, drifting(0.0), weight_ess=0.0, **shared)
+        hard = hard.run(jax.random.key(0), 100, y, batch=2, progress_bar=False)
+    soft = GOHSMC(conjugate, drifting(0.0), **shared)
+    soft = soft.run(jax.random.key(0), 100, y, batch=2, progress_bar=False)
+    assert soft.ess[-50:].mean() > 20
+    assert np.std(soft.particles["x"]) > 10 * np.std(hard.particles["x"])
+    with pytest.raises(TypeError, match="weight_ess is for GOHSMC and OHSMC"):
+        SGSMC(conjugate, optax.sgd(0.1), weight_ess=0.5)
 
 
 def test_validation_on_data_is_that_of_the_mixture_over_all_rows():

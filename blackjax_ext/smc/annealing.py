@@ -1,0 +1,142 @@
+"""From the prior to the posterior in as many temperatures as it takes, with a record of them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from blackjax.base import SamplingAlgorithm
+from blackjax.types import PRNGKey
+from jax import Array
+
+__all__ = ["Schedule", "anneal", "climb"]
+
+
+class Schedule(NamedTuple):
+    """What happened at each temperature; NaN after the last of them.
+
+    Attributes
+    ----------
+    temperature
+        Power of the likelihood, shape (M,) for at most M temperatures.
+    ess
+        Effective sample size there, before any resampling, likewise.
+    least_ess
+        The least of it and of those after each move, likewise.
+    acceptance_rate
+        Of the moves there, likewise.
+    step_size
+        Of the moves there; NaN if it is part of the algorithm and does not change.
+    log_evidence
+        Of prior times likelihood to that power, likewise.
+    num_temperatures
+        How many there were.
+    """
+
+    temperature: Array
+    ess: Array
+    least_ess: Array
+    acceptance_rate: Array
+    step_size: Array
+    log_evidence: Array
+    num_temperatures: Array
+
+
+def empty(max_temperatures: int, dtype: Any) -> Schedule:
+    """A schedule without temperatures yet."""
+    unknown = jnp.full(max_temperatures, jnp.nan, dtype)
+    return Schedule._make([*[unknown] * 6, jnp.zeros((), int)])
+
+
+def noted(schedule: Schedule, state: Any, info: Any, step_size: Array) -> Schedule:
+    """`schedule` with one more temperature."""
+    facts = (
+        *(state.temperature, info.ess, info.least_ess, info.acceptance_rate),
+        *(step_size, state.log_evidence),
+    )
+    i = schedule.num_temperatures
+    columns = [leaf.at[i].set(fact) for leaf, fact in zip(schedule[:-1], facts, strict=True)]
+    return Schedule._make([*columns, i + 1])
+
+
+def climb(
+    step_fn: Callable,
+    state: Any,
+    step_size: Array | float,
+    max_temperatures: int,
+    min_temperatures: int = 0,
+) -> tuple[Any, Any, Array, Schedule]:
+    """Step until the temperature is 1.
+
+    Parameters
+    ----------
+    step_fn
+        ``(i, state, step_size) -> (state, info, step_size)``: one temperature, and the step size
+        for the next one.
+    state
+        State with a `temperature` and a `log_evidence`.
+    step_size
+        First step size.
+    max_temperatures
+        Bound on the number of steps: the temperature may be below 1 after them.
+    min_temperatures
+        Steps that are taken even if the temperature is 1.
+
+    Returns
+    -------
+    State, info of the last step (zeros if there was none), step size, and the schedule.
+    """
+    step_size = jnp.asarray(step_size, state.temperature.dtype)
+
+    def goes_on(carry):
+        state, _, _, schedule = carry
+        i = schedule.num_temperatures
+        return (i < min_temperatures) | ((state.temperature < 1) & (i < max_temperatures))
+
+    def step(carry):
+        state, _, step_size, schedule = carry
+        new_state, info, new_size = step_fn(schedule.num_temperatures, state, step_size)
+        return new_state, info, new_size, noted(schedule, new_state, info, step_size)
+
+    shapes = jax.eval_shape(step_fn, jnp.zeros((), int), state, step_size)[1]
+    info = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    start = state, info, step_size, empty(max_temperatures, state.temperature.dtype)
+    return jax.lax.while_loop(goes_on, step, start)
+
+
+def anneal(
+    rng_key: PRNGKey, algorithm: SamplingAlgorithm, state: Any, max_steps: int = 1000
+) -> tuple[Any, Schedule]:
+    """State at temperature 1, or after `max_steps` temperatures, and the schedule that led there.
+
+    Parameters
+    ----------
+    rng_key
+        Key of all steps.
+    algorithm
+        What ``blackjax_ext.langevin_smc`` returns.
+    state
+        What its ``init`` returns.
+    max_steps
+        Bound on the number of temperatures. Where it is hit, the temperature of the state is below
+        1, and its evidence is not that of the model.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, blackjax_ext
+    >>> smc = blackjax_ext.langevin_smc(
+    ...     lambda x: -0.5 * x**2, lambda x: -50.0 * (x - 1.0) ** 2, step_size=0.1
+    ... )
+    >>> state = smc.init(jax.random.normal(jax.random.key(0), (500,)))
+    >>> state, schedule = blackjax_ext.anneal(jax.random.key(1), smc, state)
+    >>> num = int(schedule.num_temperatures)
+    >>> bool(jnp.all(jnp.diff(schedule.temperature[:num]) > 0) & (state.temperature == 1))
+    True
+    """
+
+    def step(i, state, step_size):
+        state, info = algorithm.step(jax.random.fold_in(rng_key, i), state)
+        return state, info, step_size
+
+    state, _, _, schedule = climb(step, state, jnp.nan, max_steps)
+    return state, schedule

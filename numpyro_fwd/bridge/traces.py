@@ -1,6 +1,6 @@
 """Every run of a model whose sites the library looks at: one function for each purpose.
 
-Nothing else in the library traces a model. NumPyro itself does, inside ``initialize_model`` and
+Nothing else in the library traces a model. NumPyro itself does, where it looks for a start and
 where it maps positions to the sites' supports.
 """
 

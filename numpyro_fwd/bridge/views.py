@@ -137,7 +137,8 @@ def view_model(
             model_kwargs=model_kwargs,
         )
     )
-    values = {name: sites[name]["value"] for name in facts.inv_transforms}
+    enumerated = {name for name in latents if sites[name]["fn"].support.is_discrete}
+    values = {name: sites[name]["value"] for name in latents if name not in enumerated}
     prototype = transform_fn(facts.inv_transforms, values, invert=True)
     if init_params is not None:
         chains = () if is_prng_key(rng_key) else rng_key.shape[:1]

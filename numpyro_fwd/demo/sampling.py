@@ -1,6 +1,7 @@
 """The two targets of the demonstration, how they are sampled, and the table of what came out."""
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -67,13 +68,14 @@ class Budget(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What one sampler did: draws, and seconds of its work and of compiling it."""
+    """What one sampler did: draws, seconds of its work and of compiling it, and its warnings."""
 
     sampler: str
     budget: Budget
     idata: Any  # arviz.InferenceData: its groups are attributes that no type checker sees
     seconds: float
     compilation: float
+    said: list[str]
 
     @property
     def acceptance(self) -> float:
@@ -149,13 +151,15 @@ def run(target: Target, sampler: Callable, budget: Budget, rng_key) -> Run:
         progress_bar=False,
     )
     begin = time.perf_counter()
-    with compilation() as spans:
+    with compilation() as spans, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
         mcmc.run(rng_key, *target.data, extra_fields=("accept_prob", "num_steps"))
         jax.block_until_ready(mcmc.get_samples())
     elapsed = time.perf_counter() - begin
     compiled = covered(spans)
     idata = az.from_numpyro(mcmc, log_likelihood=False, **target.labels)
-    return Run(sampler.__name__, budget, idata, elapsed - compiled, compiled)
+    said = [str(warning.message) for warning in caught]
+    return Run(sampler.__name__, budget, idata, elapsed - compiled, compiled, said)
 
 
 @contextmanager

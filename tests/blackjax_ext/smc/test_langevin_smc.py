@@ -203,7 +203,10 @@ BAD = {
     "differentiation": ({"differentiation": "both"}, "differentiation must be one of"),
     "num_integration_steps": ({"num_integration_steps": 0}, "num_integration_steps must be"),
     "inverse_mass_matrix": ({"inverse_mass_matrix": -np.ones(3)}, "inverse_mass_matrix"),
-    "metric_name": ({"inverse_mass_matrix": "cloud"}, "must be 'particles', None.* got 'cloud'"),
+    "metric_name": (
+        {"inverse_mass_matrix": "cloud"},
+        "must be 'particles', 'covariance', None.* got 'cloud'",
+    ),
 }
 
 

@@ -109,7 +109,7 @@ def test_optimizer_goes_down(name):
 
 def test_start_is_that_of_the_optimizer_in_many_dimensions():
     strategy = AMAGOLD(regression("linen"), control_variate=None)._strategy
-    run = Run(None, None, is_searching=True, adapts_metric=True, programs={})
+    run = Run(None, None, 10, is_searching=True, adapts_metric=True, programs={})
     assert strategy._epochs(run, 500) == 0 and strategy._epochs(run, 600) == 3
     assert strategy._epochs(run._replace(is_searching=False), 600) == 0
 

@@ -74,7 +74,7 @@ def demonstrate(target, options: argparse.Namespace) -> None:
     print(f"\n{sampling.table(target, runs)}\n", flush=True)
     for run in runs:
         for text in run.said:
-            print(textwrap.fill(f"{run.sampler} warned: {text}", 100, subsequent_indent="  "))
+            print(textwrap.fill(f"Said by {run.sampler}: {text}", 100, subsequent_indent="  "))
     pictures.traces_and_ranks(target, runs, options.out / f"{target.name}_traces.png")
     if target.name == "funnel":
         pictures.funnel_scatter(runs, options.out / "funnel_scatter.png", options.seed)

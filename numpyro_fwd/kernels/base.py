@@ -313,7 +313,7 @@ class BlackJAXKernel(MCMCKernel):
             model_args, model_kwargs = run.arguments.join(arrays)
             target = self._target_of(model_args, model_kwargs, shared)
             inner = states_at(target, keys.first, jax.vmap(unravel)(x), metric)
-            if start.is_whitened and plan.adapt_step_size:
+            if start.is_whitened and given is None and plan.adapt_step_size:
                 # in coordinates that the mode has whitened there is nothing to search for
                 dtype = jax.tree.leaves(metric)[0].dtype
                 step_size = jnp.full(x.shape[:1], guess, dtype)

@@ -79,6 +79,12 @@ def smc_summary(mcmc: MCMC, prob: float = 0.9) -> PopulationSummary:
     In place of ``mcmc.print_summary()``, which takes particles for chains: its R-hat tells nothing
     of them, and it needs at least four draws. Here one population is enough.
 
+    The effective sample size of a number :math:`\varphi` compares its variance with that of its
+    mean, which the families of the particles tell (Lee and Whiteley 2018): with :math:`T_k` the sum
+    of :math:`(\varphi - \bar\varphi) / n` over the descendants of draw k in all n values, the
+    variance of the mean is :math:`\sum_k T_k^2 / (1 - \sum_k G_k^2)`, and :math:`G_k` their share.
+    It does not see modes that no particle has found, or that all particles have left.
+
     Parameters
     ----------
     mcmc
@@ -94,12 +100,6 @@ def smc_summary(mcmc: MCMC, prob: float = 0.9) -> PopulationSummary:
     ------
     TypeError, ValueError
         If the kernel is another one, if it has not run, or for a share outside of [0, 1].
-
-    The effective sample size of a number :math:`\varphi` compares its variance with that of its
-    mean, which the families of the particles tell (Lee and Whiteley 2018): with :math:`T_k` the sum
-    of :math:`(\varphi - \bar\varphi) / n` over the descendants of draw k in all n values, the
-    variance of the mean is :math:`\sum_k T_k^2 / (1 - \sum_k G_k^2)`, and :math:`G_k` their share.
-    It does not see modes that no particle has found, or that all particles have left.
 
     Examples
     --------

@@ -27,9 +27,8 @@ towards 0, the likeliest to differ first. The uniform of the decision is drawn b
 it rejects needs no way back.
 
 *Batches.* Each turn of one loop is a trial, there or back. Under ``jax.vmap`` a step lasts
-as long as that of the slowest chain. In evaluations, 64 chains pay 3 to 5 times the mean on a
-funnel and on the centred eight schools, and 2 to 3 times on a normal; four chains pay less than
-twice. Chains that run one by one do not wait.
+as long as that of the slowest chain; ``benchmarks/hierarchies.py lock_step`` counts what that
+costs. Chains that run one by one do not wait.
 
 References: M. Biron-Lattes et al. 2024, autoMALA (arXiv 2310.16782); T. Liu et al. 2024, AutoStep
 MCMC (arXiv 2410.18929); A. M. Horowitz 1991 (a momentum that persists).

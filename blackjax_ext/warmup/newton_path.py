@@ -172,10 +172,23 @@ def find_all(
     evidence = jax.vmap(lambda found: found.evidence)(found)
     top = jnp.argmax(evidence)
     is_poor = evidence[:num_chains] < evidence[top] - negligible(x[0])
-    source = jnp.where(is_poor, top, jnp.arange(num_chains))
-    draws = jax.vmap(Approximation.draw)(jax.tree.map(lambda leaf: leaf[source], found), level)
-    metric = jax.tree.map(lambda leaf: leaf[top], found.metric)
-    return Found(draws, metric, first_values[:num_chains])
+    best = jax.tree.map(lambda leaf: leaf[top], found)
+
+    def redraw(noise):
+        """Draws of a chain's own: chains that all took the same one could not disagree."""
+        values = jax.vmap(logdensity_fn)(best.mean + best.metric.inverse_sqrt_times(noise))
+        return weigh(best.mean, best.metric, noise, finite(values))
+
+    noise = noise.reshape(num_paths, NUM_DRAWS, size)[:num_chains]
+    others = jax.vmap(redraw)(noise)
+    draws = jnp.where(
+        is_poor[:, None],
+        jax.vmap(Approximation.draw)(others, level),
+        jax.vmap(lambda leaf, level: leaf.draw(level))(
+            jax.tree.map(lambda leaf: leaf[:num_chains], found), level
+        ),
+    )
+    return Found(draws, best.metric, first_values[:num_chains])
 
 
 def negligible(x: Array) -> float:

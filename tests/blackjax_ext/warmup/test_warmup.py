@@ -331,3 +331,15 @@ def test_no_reverse_mode_from_init_to_end(name, dense_mass, monkeypatch):
     kernel = getattr(numpyro_fwd, name)(looping, dense_mass=dense_mass)
     _, after = fields_of(kernel, 40, 10, num_chains=2)
     assert np.isfinite(after["accept_prob"]).all()
+
+
+def test_chains_that_are_put_elsewhere_do_not_all_start_at_one_point():
+    """Chains with one start agree with each other, and R-hat is blind, wherever it is."""
+
+    def narrow(x):
+        near = -0.5 * jnp.sum((x - 3) ** 2) - 0.05 * jnp.sum((x - 3) ** 4)
+        return jnp.logaddexp(near, -0.5 * jnp.sum((x + 30) ** 2) - 100)
+
+    x = jnp.array([[2.0, 2.0], *[[-31.0, -29.0]] * 7])
+    draws, _ = find_all(narrow, x)
+    assert len(np.unique(np.asarray(draws), axis=0)) == len(x)

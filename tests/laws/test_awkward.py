@@ -116,7 +116,7 @@ def test_a_kernel_draws_from_the_posterior(kernel, problem):
         if (kernel, problem) in WARNED | SLOW:
             says.enter_context(pytest.raises(AssertionError, match="effective draws"))
         if (kernel, problem) in WARNED:
-            says.enter_context(pytest.warns(UserWarning, match=r"have collapsed|is frozen"))
+            says.enter_context(pytest.warns(UserWarning, match=r"have collapsed|is frozen|has stuck"))
         if (kernel, problem) in PUT_BACK:
             says.enter_context(pytest.warns(UserWarning, match="is frozen"))
         run = LONG.get((kernel, problem), awkward.RUN)

@@ -82,6 +82,7 @@ WARNED = {
     (kernel, "mean_of_1000_sds")
     for kernel in set(KERNELS) - ANCHORED - {"alsmmala", "amsmmala", "langevin_smc"}
 }
+STILL = r"have collapsed|is frozen|has stuck"
 # cells that show few effective draws: gradients of five rows without a control variate
 SLOW = {("amagold_plain", "scales_side_by_side")}
 # a cell that warns of a chain that it has put back, and is right
@@ -116,7 +117,7 @@ def test_a_kernel_draws_from_the_posterior(kernel, problem):
         if (kernel, problem) in WARNED | SLOW:
             says.enter_context(pytest.raises(AssertionError, match="effective draws"))
         if (kernel, problem) in WARNED:
-            says.enter_context(pytest.warns(UserWarning, match=r"have collapsed|is frozen|has stuck"))
+            says.enter_context(pytest.warns(UserWarning, match=STILL))
         if (kernel, problem) in PUT_BACK:
             says.enter_context(pytest.warns(UserWarning, match="is frozen"))
         run = LONG.get((kernel, problem), awkward.RUN)

@@ -13,6 +13,7 @@ from blackjax_ext.checks import check_count, count_rows
 from blackjax_ext.rows.compensated_sums import Pair, add, over_rows
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.rows.row_terms import Rows
+from blackjax_ext.rows.shuffles import with_replacement
 
 __all__ = ["minibatch"]
 
@@ -109,7 +110,7 @@ def posterior_energy(
 
 def draw_rows(num_rows: int, batch_size: int, data: ArrayTree, rng_key: PRNGKey) -> ArrayTree:
     """Rows drawn with replacement: without it a permutation of all rows would have to be drawn."""
-    indices = jax.random.randint(rng_key, (batch_size,), 0, num_rows)
+    indices = with_replacement(rng_key, num_rows, batch_size)
     return jax.tree.map(lambda a: a[indices], data)
 
 

@@ -15,6 +15,9 @@ Rogaway 2002), less than twice on average. A random rotation at the end makes ea
 all but the first of them anew. Nothing here depends on how the rows are numbered, so the
 probability of an ordered tuple of distinct rows is that of any other: they are drawn uniformly
 without replacement. A round sorts B numbers.
+
+*With replacement.* 64 random bits modulo N, as ``jax.random.randint`` takes them, of one call of
+the generator where that has three: on a processor each is a loop to compile and to start.
 """
 
 import jax
@@ -22,7 +25,7 @@ import jax.numpy as jnp
 from blackjax.types import PRNGKey
 from jax import Array
 
-__all__ = ["distinct", "shuffled"]
+__all__ = ["distinct", "modulo", "shuffled", "with_replacement"]
 
 NUM_ROUNDS = 8
 
@@ -53,6 +56,26 @@ def shuffled(rng_key: PRNGKey, indices: Array, size: int) -> Array:
     images = jax.lax.while_loop(lambda i: jnp.any(i >= size), step, first).astype(indices.dtype)
     images = images - jax.random.randint(key_rotation, (), 0, size)
     return jnp.where(images < 0, images + size, images)
+
+
+def with_replacement(rng_key: PRNGKey, size: int, num: int) -> Array:
+    """`num` independent numbers from 0 to ``size - 1``, uniform to 2^-32.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from blackjax_ext.rows.shuffles import with_replacement
+    >>> with_replacement(jax.random.key(0), 1_000, 50).shape
+    (50,)
+    """
+    return modulo(jax.random.bits(rng_key, (2, num), jnp.uint32), size)
+
+
+def modulo(bits: Array, size: int) -> Array:
+    """Pairs of random words, shape (2, n), as numbers from 0 to ``size - 1``; (n,)."""
+    # a word counts 2^32 times as much as the next; what overflows leaves a random number random
+    high = (bits[0] % jnp.uint32(size)) * jnp.uint32(2**32 % size)
+    return ((high + bits[1] % jnp.uint32(size)) % jnp.uint32(size)).astype(int)
 
 
 def distinct(rng_key: PRNGKey, size: int, num: int) -> Array:

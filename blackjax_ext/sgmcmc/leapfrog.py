@@ -127,7 +127,10 @@ def propose(
     r = first_momentum(key_momentum, x) if resample_momentum else state.momentum
     start = Phase(x, r, jnp.zeros((), x.dtype))
     move = partial(step_fn, metric=metric, step_size=step_size, friction=friction)
-    end = trajectory(key_path, start, move, potential, unravel, num_integration_steps)
+    is_noisy = isinstance(friction, jax.Array) or bool(friction)
+    end = trajectory(
+        key_path, start, move, potential, unravel, num_integration_steps, is_noisy=is_noisy
+    )
     return start, end, unravel
 
 
@@ -138,14 +141,19 @@ def trajectory(
     potential: StochasticPotential,
     unravel: Callable[[Array], ArrayTree],
     num_integration_steps: int,
+    *,
+    is_noisy: bool = True,
 ) -> Phase:
     """`num_integration_steps` times ``step_fn(phase, gradient_fn, noise)``.
 
-    Each step has its own random component and its own noise, all drawn at once where they are few.
+    Each step has its own random component and its own noise, all drawn at once where they are few;
+    zeros for the noise where `is_noisy` is False.
     """
 
     def draw(key):
         key_noise, key_batch = jax.random.split(key)
+        if not is_noisy:
+            return jnp.zeros_like(phase.x), potential.draw(key_batch)
         noise = standard_normal(key_noise, phase.x.size, phase.x.dtype)
         return noise, potential.draw(key_batch)
 

@@ -15,8 +15,8 @@ of the two (the sweep of Hübschle-Schneider and Sanders 2022), without a loop.
 
 *Rounding.* The cumulative sums are in double precision on the host; then each :math:`q_j` is
 rounded to a multiple of :math:`2^{-23}`, the step of a uniform float32 number. So the table gives
-:math:`\hat{p}_i` exactly, in either precision, up to the generator of the columns (`randint` is
-uniform to :math:`2^{-32}` of its range). Whoever needs the law of the draws takes
+:math:`\hat{p}_i` exactly, in either precision, up to the generator of the columns, which is
+uniform to :math:`2^{-32}`. Whoever needs the law of the draws takes
 :attr:`AliasTable.probability`, which is :math:`\hat{p}`, instead of the weights.
 
 References: A. J. Walker 1977, An efficient method for generating discrete random variables with
@@ -31,6 +31,8 @@ import jax.numpy as jnp
 import numpy as np
 from blackjax.types import PRNGKey
 from jax import Array
+
+from blackjax_ext.rows.shuffles import modulo
 
 __all__ = ["AliasTable", "build", "draw", "realized"]
 
@@ -122,9 +124,9 @@ def realized(threshold: np.ndarray, alias: np.ndarray) -> np.ndarray:
 
 
 def draw(rng_key: PRNGKey, table: AliasTable, shape: tuple[int, ...]) -> Array:
-    """Independent outcomes. Cost: two random numbers and two reads each, whatever N."""
-    key_column, key_side = jax.random.split(rng_key)
-    column = jax.random.randint(key_column, shape, 0, table.alias.shape[0])
-    side = jax.random.uniform(key_side, shape, jnp.float32)
+    """Independent outcomes. Cost: three random words and two reads each, whatever N."""
+    *words, side = jax.random.bits(rng_key, (3, *shape), jnp.uint32)
+    column = modulo(jnp.stack(words), table.alias.shape[0])
     threshold, alias = jnp.asarray(table.threshold), jnp.asarray(table.alias)
-    return jnp.where(side < threshold[column], column, alias[column])
+    is_alias = side // 2**9 >= threshold[column] * STEPS
+    return jnp.where(is_alias, alias[column], column)

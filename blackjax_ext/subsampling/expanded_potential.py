@@ -13,6 +13,7 @@ from blackjax_ext.checks import check_count
 from blackjax_ext.rows.control_variates import check_fits
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.rows.row_terms import Rows
+from blackjax_ext.rows.shuffles import with_replacement
 from blackjax_ext.subsampling.expansion import Expansion, surrogate, whitened
 from blackjax_ext.subsampling.predictors import energy
 from blackjax_ext.subsampling.thinning import loss_remainders
@@ -75,7 +76,7 @@ def row_remainders(expansion: Expansion, x: ArrayTree, indices: Array) -> Array:
 
 def draw_indices(num_rows: int, batch_size: int, rng_key: PRNGKey) -> Array:
     """Rows by their numbers, drawn with replacement."""
-    return jax.random.randint(rng_key, (batch_size,), 0, num_rows)
+    return with_replacement(rng_key, num_rows, batch_size)
 
 
 def expanded_gradient(expansion: Expansion, x: ArrayTree, indices: Array) -> ArrayTree:

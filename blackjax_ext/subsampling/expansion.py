@@ -35,8 +35,9 @@ from blackjax_ext.checks import check_position
 from blackjax_ext.metrics.factors import Dense
 from blackjax_ext.subsampling.alias_table import AliasTable, build
 from blackjax_ext.subsampling.mode import (
+    Passes,
     check_curvature,
-    derivatives_of,
+    check_rest,
     in_dtype,
     posterior_mode,
     resolved,
@@ -45,6 +46,7 @@ from blackjax_ext.subsampling.predictors import (
     LinearPredictor,
     chunk_length,
     designs,
+    has_changed,
     over_chunks,
     summed_derivatives,
 )
@@ -60,6 +62,11 @@ MARGIN = {jnp.dtype("float32"): 1e-4, jnp.dtype("float64"): 1e-10}
 NOT_AFFINE = (
     "predict_fn must be affine in the position, as in row @ theta: the predictor of row {} changes "
     "by more than its Jacobian says. acceptance.full_pass() does without."
+)
+
+NOT_KNOWN = (
+    "what the loss of a row needs beside its predictors, parameters, weight and response, must not "
+    "depend on the position; it does in row {}."
 )
 
 
@@ -162,14 +169,16 @@ def expand(
     if order not in (1, 2):
         raise ValueError(f"order must be 1 or 2; got {order!r}.")
     x, unravel = ravel_pytree(check_position(start))
-    if find_mode:
-        found = posterior_mode(posterior, unravel(x))
-    else:
-        found = resolved(derivatives_of(posterior, unravel), x)
+    passes = Passes(posterior, unravel)
+    found = posterior_mode(passes, x) if find_mode else resolved(passes.derivatives, x)
     position, dtype = unravel(jnp.asarray(found.x)), found.x.dtype
     metric = check_curvature(found)
-    whitener, scale = whitening(metric, np.asarray(is_seen(posterior, position)), dtype)
-    rows = row_bounds(posterior, position, scale, in_dtype(metric, dtype), order=order)
+    whitener, scale = whitening(metric, passes.is_seen, dtype)
+    step = found.step if find_mode else np.zeros_like(found.step)
+    bounds = jax.jit(partial(row_bounds, order=order))
+    rows = bounds(posterior, position, scale, in_dtype(metric, dtype), step)
+    check_rest(found, float(jnp.max(rows.change)))
+    check_known(rows.has_changed)
     check_affine(rows.deviation)
     bound, table = table_of(power(rows, order), MARGIN[dtype])
     return Expansion(
@@ -204,18 +213,6 @@ def whitening(metric: Dense, is_seen: np.ndarray, dtype: Any) -> tuple[Array, Ar
     return jnp.asarray(whitener, dtype), jnp.asarray(scale, dtype)
 
 
-@jax.jit
-def is_seen(posterior: LinearPredictor, position: ArrayTree) -> Array:
-    """Whether any row's predictors depend on a coordinate, shape (D,). Cost: a pass."""
-
-    def visit(indices, is_new):
-        del is_new
-        return jnp.max(jnp.abs(designs(posterior, position, indices).matrix), axis=(0, 1)), ()
-
-    length = chunk_length(posterior, position)
-    return over_chunks(visit, posterior.num_rows, length)[0].value() > 0
-
-
 def norms(matrices: Array) -> Array:
     """Upper bounds of the operator norms of `matrices`, shape (n, K, P); exact for K = 1."""
     # scaled first, because the square of a small number is zero in float32
@@ -244,6 +241,11 @@ class RowBounds(NamedTuple):
         How far predictors are from affine, shape (N,): the largest deviation of a predictor from
         its expansion, in units of what rounding explains, over steps of several lengths and
         directions.
+    has_changed
+        Whether what the loss of a row needs beside its predictors changes on these steps, (N,).
+    change
+        Change of a row's predictors on a given step, in units of one over the root of their
+        curvature, rounded up by the bound of the row's second derivative, shape (N,).
     """
 
     slope: Array
@@ -251,16 +253,22 @@ class RowBounds(NamedTuple):
     reach: Array
     is_curved: Array
     deviation: Array
+    has_changed: Array
+    change: Array
 
 
-@partial(jax.jit, static_argnames="order")
 def row_bounds(
-    posterior: LinearPredictor, position: ArrayTree, scale: Array, metric: Dense, *, order: int
+    posterior: LinearPredictor,
+    position: ArrayTree,
+    scale: Array,
+    metric: Dense,
+    step: Array,
+    *,
+    order: int,
 ) -> RowBounds:
-    """Sums, bounds and deviations of all rows. Cost: a pass."""
+    """Sums, bounds, deviations, and the way of all rows on a `step` (D,). Cost: a pass."""
     x, unravel = ravel_pytree(position)
-    keys = jax.random.split(jax.random.key(0))
-    noise = jax.random.normal(keys[0], (2, x.size), x.dtype)
+    noise = jnp.asarray(np.random.default_rng(0).normal(size=(2, x.size)), x.dtype)
     steps = jnp.concatenate([metric.inverse_sqrt_times(noise), noise, -10.0 * noise[:1]])
 
     def visit(indices, is_new):
@@ -271,21 +279,29 @@ def row_bounds(
         base = jax.vmap(lambda e: ravel_pytree(e)[0])(eta)
 
         def deviation(step):
-            moved = posterior.read(unravel(x + step), indices)[0]
+            moved, moved_rows = posterior.read(unravel(x + step), indices)
+            changed = jnp.stack(jax.tree.leaves(has_changed(rows, moved_rows)))
             moved = jax.vmap(lambda e: ravel_pytree(e)[0])(moved)
             size = jnp.abs(base) + jnp.abs(matrix) @ (jnp.abs(x) + jnp.abs(step))
             off = jnp.abs(moved - base - matrix @ step)
-            return jnp.max(off / jnp.maximum(size, jnp.finfo(x.dtype).tiny), axis=1)
+            off = jnp.max(off / jnp.maximum(size, jnp.finfo(x.dtype).tiny), axis=1)
+            return off / (100 * x.size**0.5 * jnp.finfo(x.dtype).eps), jnp.any(changed, axis=0)
 
-        deviations = jnp.max(jax.lax.map(deviation, steps), axis=0)
+        deviations, changed = jax.lax.map(deviation, steps)
+        by_step = jax.vmap(partial(measured, posterior, 1))(eta, (matrix @ step)[..., None], rows)
         sums = summed_derivatives(posterior, whitened, eta, rows, is_new)
-        return sums, (norms(curved), jnp.any(by_coordinate != 0, axis=(1, 2)), deviations)
+        return sums, (
+            norms(curved),
+            jnp.any(by_coordinate != 0, axis=(1, 2)),
+            jnp.max(deviations, axis=0),
+            jnp.any(changed, axis=0),
+            jnp.linalg.norm(by_step[..., 0], axis=1),
+        )
 
     length = chunk_length(posterior, position)
-    sums, (reach, is_curved, deviations) = over_chunks(visit, posterior.num_rows, length)
+    sums, of_rows = over_chunks(visit, posterior.num_rows, length)
     slope, curvature = (sum.value() for sum in sums)
-    deviations = deviations / (100 * x.size**0.5 * jnp.finfo(x.dtype).eps)
-    return RowBounds(slope, 0.5 * (curvature + curvature.T), reach, is_curved, deviations)
+    return RowBounds(slope, 0.5 * (curvature + curvature.T), *of_rows)
 
 
 def measured(posterior: LinearPredictor, order: int, eta: Any, tangents: Array, row: Any) -> Array:
@@ -303,6 +319,12 @@ def check_affine(deviation: Array) -> None:
     is_affine = np.asarray(deviation) < 1.0  # not if NaN
     if not is_affine.all():
         raise ValueError(NOT_AFFINE.format(int(np.argmin(is_affine))))
+
+
+def check_known(has_changed: Array) -> None:
+    """Raise ValueError if what a loss needs beside its predictors changes with the position."""
+    if (changed := np.asarray(has_changed)).any():
+        raise ValueError(NOT_KNOWN.format(int(np.argmax(changed))))
 
 
 def power(rows: RowBounds, order: int) -> np.ndarray:

@@ -25,28 +25,30 @@ Cholesky QR for computing the QR factorization of ill-conditioned matrices.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from blackjax.types import ArrayTree
 from jax import Array
-from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.metrics import Dense
 from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.subsampling.predictors import (
+    Derivatives,
     LinearPredictor,
     derivatives,
     energy,
-    largest_change,
 )
 
 __all__ = [
+    "Passes",
     "Stationary",
     "check_curvature",
     "check_resolution",
+    "check_rest",
     "condition_number",
     "in_dtype",
     "newton",
@@ -215,31 +217,60 @@ def spacing(found: Stationary) -> float:
     return float(np.finfo(found.x.dtype).eps * np.linalg.norm(steps))
 
 
-def derivatives_of(posterior: LinearPredictor, unravel: Callable) -> DerivativesFn:
-    """Gradient and Hessian of rows and prior together, for :func:`newton`."""
+class Passes:
+    """Passes over the rows of one posterior, compiled for it and forgotten with it.
 
-    def both(x, root):
-        found = derivatives(posterior, unravel(x), root)
+    Programs of functions of a module would be kept, with what they were made for.
+
+    Attributes
+    ----------
+    is_seen
+        Whether the rows depend on a coordinate, shape (D,), after a pass of derivatives.
+    """
+
+    def __init__(self, posterior: LinearPredictor, unravel: Callable):
+        energy_at = jax.jit(lambda rows, x: energy(rows, unravel(x)))
+        derivatives_at = jax.jit(lambda rows, x, root: derivatives(rows, unravel(x), root))
+        self.energy: Callable[[Any], Pair] = partial(energy_at, posterior)
+        self._derivatives: Callable[[Any, Any], Derivatives] = partial(derivatives_at, posterior)
+        self.is_seen: np.ndarray | None = None
+
+    def derivatives(self, x: Any, root: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient and Hessian of rows and prior together, for :func:`newton`."""
+        found = self._derivatives(x, root)
+        self.is_seen = np.asarray(found.is_seen)
         gradient = np.asarray(found.gradient, np.float64) + np.asarray(found.prior_gradient)
         hessian = np.asarray(found.hessian, np.float64) + np.asarray(found.prior_hessian)
         return gradient, hessian
 
-    return both
 
+def posterior_mode(passes: Passes, x: Array) -> Stationary:
+    """Mode of a posterior near `x`, shape (D,); ValueError if there is none.
 
-def posterior_mode(posterior: LinearPredictor, start: ArrayTree) -> Stationary:
-    """Mode of a posterior of linear predictors near `start`; ValueError if there is none."""
-    x, unravel = ravel_pytree(start)
-    both = derivatives_of(posterior, unravel)
-    found = newton(lambda x: energy(posterior, unravel(x)), both, x)
+    Whether predictors still move there, as they do where the data are separable and no prior holds
+    them, is for :func:`check_rest`.
+    """
+    found = newton(passes.energy, passes.derivatives, x)
     if not np.isfinite(found.distance):
         raise ValueError(NOT_FINITE.format(found.x.dtype))
-    position = unravel(jnp.asarray(found.x))
-    change = float(largest_change(posterior, position, jnp.asarray(found.step)))
-    if not found.is_mode or not change < MAX_CHANGE:
-        check_resolution(found)
-        raise ValueError(NO_MODE.format("Newton's method still moves"))
+    if not found.is_mode:
+        raise moving(found)
     return found
+
+
+def check_rest(found: Stationary, change: float) -> None:
+    """Raise ValueError if Newton's next step changes a predictor by more than MAX_CHANGE.
+
+    `change` is in units of one over the root of the predictor's curvature.
+    """
+    if not change < MAX_CHANGE:
+        raise moving(found)
+
+
+def moving(found: Stationary) -> ValueError:
+    """The error of a place that is no mode; raises another if floats do not resolve it."""
+    check_resolution(found)
+    return ValueError(NO_MODE.format("Newton's method still moves"))
 
 
 def in_double(pair: Pair) -> float:

@@ -66,6 +66,7 @@ __all__ = [
     "derivatives",
     "designs",
     "energy",
+    "has_changed",
     "linear_predictor",
     "loss_remainder",
     "over_chunks",
@@ -333,6 +334,21 @@ def is_pair(leaf: Any) -> bool:
     return isinstance(leaf, Pair)
 
 
+def has_changed(old: Any, new: Any) -> Any:
+    """For each array of what losses need of some rows, whether it differs in a row, shape (n,).
+
+    What differs by rounding alone does not: two programs need not round alike.
+    """
+
+    def differs(old, new):
+        old, new = (jnp.asarray(each, float).reshape(each.shape[0], -1) for each in (old, new))
+        is_same = jnp.isclose(new, old, rtol=64 * jnp.finfo(old.dtype).eps, atol=0.0)
+        # infinite or not a number at both ends
+        return jnp.any(~(is_same | (jnp.isnan(new) & jnp.isnan(old))), axis=1)
+
+    return jax.tree.map(differs, old, new)
+
+
 def masked(is_new: Array, values: Array) -> Array:
     """`values` of rows, zero for those that have been counted."""
     return jnp.where(is_new.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
@@ -364,12 +380,15 @@ class Derivatives(NamedTuple):
         Gradient of minus the log prior, shape (D,).
     prior_hessian
         Its Hessian, shape (D, D).
+    is_seen
+        Whether the predictors of any row depend on a coordinate of x, shape (D,).
     """
 
     gradient: Array
     hessian: Array
     prior_gradient: Array
     prior_hessian: Array
+    is_seen: Array
 
 
 def row_derivatives(posterior: LinearPredictor, eta: Any, row: Any) -> tuple[Array, Array]:
@@ -393,7 +412,6 @@ def summed_derivatives(
     return gradient, matrix.reshape(-1, size).T @ curved.reshape(-1, size)
 
 
-@jax.jit
 def derivatives(posterior: LinearPredictor, position: ArrayTree, root: Array) -> Derivatives:
     """First and second derivatives at u = 0, by the coordinates of a root R, shape (D, D).
 
@@ -403,37 +421,16 @@ def derivatives(posterior: LinearPredictor, position: ArrayTree, root: Array) ->
 
     def visit(indices, is_new):
         matrix, eta, rows = designs(posterior, position, indices)
-        return summed_derivatives(posterior, matrix @ root, eta, rows, is_new), ()
+        sums = summed_derivatives(posterior, matrix @ root, eta, rows, is_new)
+        return (*sums, jnp.max(jnp.abs(matrix), axis=(0, 1))), ()
 
     length = chunk_length(posterior, position)
     sums = over_chunks(visit, posterior.num_rows, length)[0]
-    gradient, hessian = (sum.value() for sum in sums)
+    gradient, hessian, size = (sum.value() for sum in sums)
 
     def prior(u):
         return -posterior.logprior(unravel(x + root @ u))
 
     zero = jnp.zeros_like(x)
-    return Derivatives(gradient, hessian, jax.grad(prior)(zero), jax.hessian(prior)(zero))
-
-
-@jax.jit
-def largest_change(posterior: LinearPredictor, position: ArrayTree, step: Array) -> Array:
-    """Largest change of a predictor along `step`, in units of one over the root of its curvature.
-
-    Rounded up: by the bound of a row's second derivative.
-    """
-    x, unravel = ravel_pytree(position)
-
-    def visit(indices, is_new):
-        del is_new
-
-        def eta(x):
-            return posterior.read(unravel(x), indices)[0]
-
-        rows = posterior.read(position, indices)[1]
-        change = jax.jvp(eta, (x,), (step,))[1]
-        curved = jax.vmap(partial(posterior.curve, 1))(change, rows)
-        return (), jnp.linalg.norm(jax.vmap(lambda e: ravel_pytree(e)[0])(curved), axis=1)
-
-    length = min(MAX_CHUNK, posterior.num_rows)
-    return jnp.max(over_chunks(visit, posterior.num_rows, length)[1])
+    prior_hessian = jax.hessian(prior)(zero)
+    return Derivatives(gradient, hessian, jax.grad(prior)(zero), prior_hessian, size > 0)

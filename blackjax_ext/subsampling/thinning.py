@@ -132,8 +132,8 @@ class Events(NamedTuple):
         Estimate without bias of the probability that none vetoes.
     num_rows
         Events so far.
-    round
-        Number of times that keys were drawn.
+    rng_key
+        Key of what comes next.
     """
 
     piece: Array
@@ -141,7 +141,7 @@ class Events(NamedTuple):
     is_vetoed: Array
     survival: Array
     num_rows: Array
-    round: Array
+    rng_key: PRNGKey
 
 
 def decide(
@@ -214,14 +214,14 @@ def thin(rng_key: PRNGKey, expansion: Expansion, move: Move, is_on: Array) -> Ev
         return (events.piece < num_pieces) & ~events.is_vetoed
 
     def body(events):
-        keys = jax.random.split(jax.random.fold_in(rng_key, events.round), 3)
-        gaps = jax.random.exponential(keys[0], (LANES,), move.reach.dtype)
-        times = events.time + jnp.cumsum(gaps)
+        key_next, key_rows, key_uniform = jax.random.split(events.rng_key, 3)
+        of_gaps, of_vetoes = jax.random.uniform(key_uniform, (2, LANES), move.reach.dtype)
+        times = events.time + jnp.cumsum(-jnp.log1p(-of_gaps))
         is_event = times < length
-        rows = alias_table.draw(keys[1], expansion.table, (LANES,))
+        rows = alias_table.draw(key_rows, expansion.table, (LANES,))
         old, new = loss_remainders(expansion, move.steps, rows)
         veto = (new - old) / (expansion.bound[rows] * move.reach)
-        is_veto = jax.random.uniform(keys[2], (LANES,), move.reach.dtype) < veto
+        is_veto = of_vetoes < veto
         # time has no memory: what comes after the end of a piece is drawn anew
         is_over = times[-1] >= length
         is_last = is_over & (events.piece + 1 == num_pieces)
@@ -232,12 +232,12 @@ def thin(rng_key: PRNGKey, expansion: Expansion, move: Move, is_on: Array) -> Ev
             jnp.any(is_veto & is_event),
             jnp.where(is_last, spared, 0.0),
             events.num_rows + jnp.sum(is_event),
-            events.round + 1,
+            key_next,
         )
 
     zero = jnp.zeros((), int)
     time = jnp.zeros((), move.reach.dtype)
-    first = Events(zero, time, jnp.array(False), jnp.ones_like(time), zero, zero)
+    first = Events(zero, time, jnp.array(False), jnp.ones_like(time), zero, rng_key)
     return jax.lax.while_loop(is_going, body, first)
 
 

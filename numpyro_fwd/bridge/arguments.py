@@ -19,6 +19,7 @@ __all__ = [
     "Fingerprint",
     "SplitArguments",
     "check_arguments",
+    "evaluating",
     "fingerprint",
     "is_data",
     "is_other",
@@ -28,6 +29,8 @@ __all__ = [
 ]
 
 SAMPLE = 256  # entries of each array that the fingerprint of traced arguments reads
+# errors of a model that needs the values of an argument, which a program does not know
+NEED_VALUES = (TypeError, AttributeError, jax.errors.JAXIndexError)
 ARRAY = object()  # stands for an array among the arguments of a model
 
 
@@ -45,6 +48,15 @@ class SplitArguments(NamedTuple):
     arrays: list[Any]
     join: Callable
     key: Any
+
+
+def evaluating(*known: Any) -> contextlib.AbstractContextManager:
+    """Context in which programs of `known` values run at once, in the middle of another's trace.
+
+    Without effect where one of the values is traced.
+    """
+    is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(known))
+    return contextlib.nullcontext() if is_traced else jax.core.eval_context()
 
 
 class Unkeyed(Exception):
@@ -123,7 +135,7 @@ def run_with(split: SplitArguments, program: Any, *arguments: Any) -> Any:
     """
     try:
         return program(split.arrays, *arguments)
-    except (TypeError, AttributeError, jax.errors.JAXIndexError):
+    except NEED_VALUES:
         return jax.jit(partial(program.__wrapped__, split.arrays))(*arguments)
 
 
@@ -220,7 +232,7 @@ def is_other(made: Fingerprint, model_args: tuple, model_kwargs: dict | None) ->
     values = numbers(model_args, model_kwargs)
     if any(isinstance(value, jax.core.Tracer) for value in values):
         return digest(values, SAMPLE) != made.part
-    with jax.ensure_compile_time_eval():
+    with evaluating(values):
         seen = digest(values, None)
     return seen != made.whole
 

@@ -19,7 +19,7 @@ from jax.experimental import checkify
 from numpyro.infer import init_to_sample
 
 from blackjax_ext.rows.shuffles import distinct
-from numpyro_fwd.bridge.arguments import is_data
+from numpyro_fwd.bridge.arguments import evaluating, is_data, run_with, split_arguments
 from numpyro_fwd.bridge.numpyro_private import Messenger, not_jax_tracer, validate_model
 from numpyro_fwd.bridge.traces import first_sites
 
@@ -73,6 +73,16 @@ class every_row(Messenger):
         batch_size = check_batch_size(msg["name"], size, batch_size)
         msg["kwargs"] = {**msg["kwargs"], SUBSAMPLE_SIZE: batch_size}
         msg["value"], msg["args"] = jnp.arange(size), (size, size)
+
+
+class known_rows(Messenger):
+    """Let the rows of a full view be values where all else is traced: arrays of NumPy take them."""
+
+    def process_message(self, msg: dict) -> None:
+        """Exchange the rows of a plate of a full view."""
+        if msg["type"] == "plate" and SUBSAMPLE_SIZE in msg["kwargs"]:
+            with evaluating():
+                msg["value"] = jnp.arange(msg["args"][0])
 
 
 class given_rows(Messenger):
@@ -157,21 +167,29 @@ def check_batch_size(name: str, size: int, batch_size: int) -> int:
 
 
 def full_view_sites(model: Callable, model_args: tuple, model_kwargs: dict | None) -> dict:
-    """Sites of the full view, its latents drawn from the prior.
+    """Sites of the full view as they are traced: shapes in place of values, nothing is computed.
 
     Raises
     ------
     TypeError
         If the numbers of rows are traced.
     """
+    sites: dict[str, dict] = {}
+
+    def run():
+        key = jax.random.key(0)
+        view = known_rows(model)
+        sites.update(first_sites(key, view, model_args, model_kwargs, init_to_sample))
+
     try:
-        return first_sites(jax.random.key(0), model, model_args, model_kwargs, init_to_sample)
+        jax.eval_shape(run)
     except jax.errors.ConcretizationTypeError as error:
         raise TypeError(
             "model must have subsample plates whose size and subsample_size are whole numbers, not "
             "traced: take them from the shapes of the data, or make them constants of the model. "
             f"jax said: {str(error).splitlines()[0]}"
         ) from error
+    return sites
 
 
 def subsample_plates(sites: dict) -> SubsamplePlates:
@@ -338,13 +356,15 @@ def check_indices(
 ) -> None:
     """Raise ValueError if an array is too short for the last row, which jax would not tell."""
     last = {name: jnp.array([plate.size - 1]) for name, plate in plates.items()}
+    arguments = split_arguments(model_args, model_kwargs)
 
-    def read():
-        sites = full_view_sites(given_rows(model, last), model_args, model_kwargs)
-        return [site["value"] for site in sites.values() if site["type"] == "sample"]
+    def read(arrays, last):
+        view = given_rows(model, last)
+        first_sites(jax.random.key(0), view, *arguments.join(arrays), init_to_sample)
 
-    found = checkify.checkify(read, errors=checkify.index_checks)()[0]
-    # parallel chains are made inside a program, which knows no values
+    checked = jax.jit(checkify.checkify(read, errors=checkify.index_checks))
+    found = run_with(arguments, checked, last)[0]
+    # data that are traced have no values
     is_known = all(not_jax_tracer(leaf) for leaf in jax.tree.leaves(found))
     error = found.get() if is_known else None
     if error:

@@ -8,6 +8,7 @@ the predictors of each set of rows; no matrix of covariates is taken out of it.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -19,18 +20,21 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from blackjax_ext.subsampling import families
+from blackjax_ext.subsampling.expansion import Expansion, expand
 from blackjax_ext.subsampling.families import Kind
 from blackjax_ext.subsampling.predictors import (
     MAX_CHUNK,
     LinearPredictor,
     Responses,
+    has_changed,
     over_chunks,
 )
+from numpyro_fwd.bridge.arguments import NEED_VALUES, split_arguments
 from numpyro_fwd.bridge.log_terms import log_terms
 from numpyro_fwd.bridge.plates import full_view_sites, given_rows, subsample_plates
 from numpyro_fwd.bridge.traces import sites_at
 
-__all__ = ["batch_size_of", "check_predictors", "linear_predictor_of"]
+__all__ = ["batch_size_of", "expanded", "linear_predictor_of"]
 
 WITHOUT_LIMIT = 'acceptance="full" reads all rows and has no such limit.'
 
@@ -87,20 +91,23 @@ def linear_predictor_of(
 ) -> LinearPredictor:
     """Prior, predictors and responses of a full view that has passed ``check_model``.
 
+    The arrays among the arguments are leaves of the outcome: a program takes them as its own.
+
     Raises
     ------
     ValueError
         For more than one plate, a distribution without a family, by name; see
-        :func:`check_predictors` for what depends on the position.
+        :func:`explain_predictors` for what depends on the position.
     """
     sites = full_view_sites(model, model_args, model_kwargs)
     plate, names, num_rows, _ = single_plate(sites)
     readings = tuple(reading_of(name, sites[name]) for name in names)
+    arguments = split_arguments(model_args, model_kwargs)
 
-    def read(z, indices):
+    def read(arrays, z, indices):
         def at(rows):
             given = given_rows(model, {plate: rows})
-            found = sites_at(given, model_args, model_kwargs, z)
+            found = sites_at(given, *arguments.join(arrays), z)
             parts = [
                 read_site(reading, found[name], plate, rows.shape[0] / num_rows)
                 for name, reading in zip(names, readings, strict=True)
@@ -113,13 +120,14 @@ def linear_predictor_of(
         one_by_one = jax.vmap(lambda row: at(row[None]))(indices)
         return jax.tree.map(lambda leaf: leaf[:, 0], one_by_one)
 
-    def logprior(z):
+    def logprior(arrays, z):
         first_row = given_rows(model, {plate: jnp.zeros(1, int)})
-        terms = log_terms(first_row, model_args, model_kwargs, z)
+        terms = log_terms(first_row, *arguments.join(arrays), z)
         return terms.total(terms.outside_plates)
 
     kinds = tuple(reading.kind for reading in readings)
-    return LinearPredictor(Partial(logprior), Partial(read), kinds, num_rows)
+    arrays = [jnp.asarray(each) for each in arguments.arrays]
+    return LinearPredictor(Partial(logprior, arrays), Partial(read, arrays), kinds, num_rows)
 
 
 class SinglePlate(NamedTuple):
@@ -214,29 +222,58 @@ def batch_size_of(model: Callable, model_args: tuple, model_kwargs: dict | None)
 NUM_CHECKED = 1000
 
 
-def check_predictors(
-    posterior: LinearPredictor,
-    model: Callable,
-    model_args: tuple,
-    model_kwargs: dict | None,
-    z: Any,
-) -> None:
-    """Raise ValueError unless predictors are affine in `z` and parameters do not depend on it.
+def expanded(
+    model: Callable, model_args: tuple, model_kwargs: dict | None, z: Any, *, order: int
+) -> Expansion:
+    """The rows of a full view expanded at the mode near `z`, without its data.
 
-    What should be known is compared in all rows, at two points. Predictors are read in a thousand
-    rows at several points, so that the error can name sites;
-    :func:`blackjax_ext.potentials.expand` checks all rows later. Cost: two reads of N rows.
+    Raises
+    ------
+    ValueError
+        For a site that cannot be expanded, by name, and as
+        :func:`blackjax_ext.potentials.expand`.
     """
-    names = single_plate(full_view_sites(model, model_args, model_kwargs)).names
+    posterior = linear_predictor_of(model, model_args, model_kwargs)
+
+    def attempt(posterior):
+        try:
+            return expand(posterior, z, order=order).without_data()
+        except ValueError:
+            names = single_plate(full_view_sites(model, model_args, model_kwargs)).names
+            explain_predictors(posterior, names, z)
+            raise
+
+    try:
+        return attempt(posterior)
+    except NEED_VALUES:
+        return attempt(with_constants(posterior))
+
+
+def with_constants(posterior: LinearPredictor) -> LinearPredictor:
+    """The same with its arrays as constants of whatever program it is in."""
+    logprior, read = posterior.logprior, posterior.read
+    return replace(
+        posterior,
+        logprior=Partial(lambda *arguments: logprior(*arguments)),
+        read=Partial(lambda *arguments: read(*arguments)),
+    )
+
+
+def explain_predictors(posterior: LinearPredictor, names: list[str], z: Any) -> None:
+    """Raise ValueError where predictors are not affine or parameters are not known, by site.
+
+    What should be known is compared in all rows, at two points; predictors are read in a thousand
+    rows at several. Cost: two reads of N rows.
+    """
     check_known(posterior, names, z)
     indices = jnp.arange(min(NUM_CHECKED, posterior.num_rows))
     x, unravel = ravel_pytree(z)
     step = step_from(z)
-    read = jax.jit(lambda x: posterior.read(unravel(x), indices)[0])
+    read = jax.jit(lambda posterior, x: posterior.read(unravel(x), indices)[0])
 
     def moved(latents, by):
         """Predictors after a step of the named latents alone."""
-        return read(x + by * only(step, latents))
+        return read(posterior, x + by * only(step, latents))
 
     for at, name in enumerate(names):
         bent = [each for each in z if is_bent(*(moved([each], by)[at] for by in (0, 1, 2)))]
@@ -254,7 +291,7 @@ def check_predictors(
 def step_from(z: Any) -> Any:
     """A step of all latents, a pytree like `z`."""
     x, unravel = ravel_pytree(z)
-    return unravel(jax.random.normal(jax.random.key(0), x.shape, x.dtype))
+    return unravel(jnp.asarray(np.random.default_rng(0).normal(size=x.shape), x.dtype))
 
 
 def only(step: Any, latents: Any) -> Array:
@@ -296,33 +333,28 @@ def check_known(posterior: LinearPredictor, names: list[str], z: Any) -> None:
 WEIGHT, RESPONSE = " weight", " response"
 
 
-@jax.jit
 def first_changes(posterior: LinearPredictor, z: Any, step: Array) -> list[dict[str, Array]]:
-    """For each site and each thing known of it, the first row where it changes; N if in none.
-
-    What changes by rounding alone has not: two programs need not round alike.
-    """
+    """For each site and each thing known of it, the first row where it changes; N if in none."""
     x, unravel = ravel_pytree(z)
+    num_rows = posterior.num_rows
 
-    def parts(x, indices):
+    def parts(posterior, x, indices):
         found = posterior.read(unravel(x), indices)[1]
         return [part.parameters | {WEIGHT: part.weight, RESPONSE: part.y} for part in found]
 
-    def visit(indices, is_new):
-        del is_new
+    @jax.jit
+    def find(posterior):
+        def visit(indices, is_new):
+            del is_new
+            here, there = (parts(posterior, at, indices) for at in (x, x + step))
+            return (), has_changed(here, there)
 
-        def has_changed(old, new):
-            old, new = (each.astype(float).reshape(each.shape[0], -1) for each in (old, new))
-            is_same = jnp.isclose(new, old, rtol=64 * jnp.finfo(x.dtype).eps, atol=0.0)
-            # infinite or not a number at both ends
-            is_same = is_same | (jnp.isnan(new) & jnp.isnan(old))
-            return jnp.any(~is_same, axis=1)
+        found = over_chunks(visit, num_rows, min(MAX_CHUNK, num_rows))[1]
+        return jax.tree.map(
+            lambda flags: jnp.where(flags.any(), jnp.argmax(flags), num_rows), found
+        )
 
-        return (), jax.tree.map(has_changed, parts(x, indices), parts(x + step, indices))
-
-    num_rows = posterior.num_rows
-    found = over_chunks(visit, num_rows, min(MAX_CHUNK, num_rows))[1]
-    return jax.tree.map(lambda flags: jnp.where(flags.any(), jnp.argmax(flags), num_rows), found)
+    return find(posterior)
 
 
 def is_bent(first: Array, second: Array, third: Array) -> bool:

@@ -9,6 +9,7 @@ from jax import Array
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair, over_rows
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.rows.row_terms import Rows
+from blackjax_ext.rows.shuffles import with_replacement
 from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
 from numpyro_fwd.bridge.plates import (
     full_view_sites,
@@ -31,7 +32,9 @@ def stochastic_potential(
     sites = full_view_sites(model, model_args, model_kwargs)
     plates, plates_of = subsample_plates(sites)
     params = {name: site["value"] for name, site in sites.items() if site["type"] == "param"}
-    model = known_shapes(model, params)
+    model = known_shapes(
+        model, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
+    )
     first_row = {name: jnp.zeros(1, int) for name in plates}
     crossed = [name for name, around in plates_of.items() if len(around) > 1]
     plates_with_rows = [name for name in plates if (name,) in plates_of.values()]
@@ -64,7 +67,7 @@ def stochastic_potential(
     def draw(rng_key):
         keys = jax.random.split(rng_key, len(plates))
         return {
-            name: jax.random.randint(key, (plate.batch_size,), 0, plate.size)
+            name: with_replacement(key, plate.size, plate.batch_size)
             for key, (name, plate) in zip(keys, plates.items(), strict=True)
         }
 

@@ -29,6 +29,7 @@ from blackjax_ext.warmup.run import (
     states_at,
 )
 from numpyro_fwd.bridge.arguments import (
+    evaluating,
     fingerprint,
     is_other,
     naming_arguments,
@@ -290,7 +291,7 @@ class BlackJAXKernel(MCMCKernel):
             state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
         if shared is None:
             return state
-        with jax.ensure_compile_time_eval():  # keys and starts may be traced, arguments are not
+        with evaluating(model_args, model_kwargs):  # keys and starts may be traced
             made = fingerprint(model_args, model_kwargs)
         return state._replace(shared=shared, fingerprint=made)
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Unpack, cast
 
-import jax
 import optax
 from jax import Array
 
@@ -12,6 +11,7 @@ from blackjax_ext.checks import check_count
 from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance
 from blackjax_ext.sgmcmc.approximate_tests import barker_test, sequential_test
 from blackjax_ext.sgmcmc.leapfrog import check_friction
+from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG
 from numpyro_fwd.bridge.plates import FullView, check_model
 from numpyro_fwd.kernels.base import BlackJAXKernel
@@ -118,7 +118,7 @@ class MinibatchKernel(BlackJAXKernel):
                 f"changes with the other sites; got {self._control_variate!r}."
             )
         model = cast(Callable, self._model)
-        with jax.ensure_compile_time_eval():  # keys and starts may be traced, arguments are not
+        with evaluating(model_args, model_kwargs):  # keys and starts may be traced
             check_model(model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches)
         return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
 

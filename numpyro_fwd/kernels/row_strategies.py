@@ -22,14 +22,16 @@ from blackjax_ext.rows.control_variates import Anchor, anchored
 from blackjax_ext.rows.potentials import StochasticPotential, energy_at
 from blackjax_ext.sgmcmc.acceptance import subsampled
 from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
-from blackjax_ext.subsampling.expansion import Expansion, expand
+from blackjax_ext.subsampling.expansion import Expansion, surrogate
 from blackjax_ext.subsampling.mode import check_resolution, in_dtype, newton
 from blackjax_ext.warmup import newton_path
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
 from blackjax_ext.warmup.run import ravel_each
+from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
-from numpyro_fwd.bridge.predictors import batch_size_of, check_predictors, linear_predictor_of
+from numpyro_fwd.bridge.predictors import batch_size_of, expanded, linear_predictor_of
 from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential
+from numpyro_fwd.bridge.views import check_finite
 from numpyro_fwd.kernels.optimizer_start import optimize
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.strategy import (
@@ -230,7 +232,7 @@ class AnchoredRows(PlainRows):
         """The expansion of the energy at its mode, with the Hessian also for order 1."""
         check_dimension(z)
         if not is_known(z):
-            with jax.ensure_compile_time_eval():
+            with evaluating(run.model_args):
                 return self.prepare(run, zeros_like(z))
         if num_epochs := self._epochs(run, ravel_each(z).shape[1]):
             # a fixed key: what it finds is a place, not a draw
@@ -319,21 +321,24 @@ class SubsampledRows:
         """The expansion of the rows at the mode: all that grows with N."""
         check_dimension(z)
         if not is_known(z):
-            with jax.ensure_compile_time_eval():
+            with evaluating(run.model_args):
                 return self.prepare(run, zeros_like(z))
         first = jax.tree.map(lambda leaf: leaf[0], z)
-        posterior = linear_predictor_of(run.source.model, *run.model_args)
-        check_predictors(posterior, run.source.model, *run.model_args, first)
-        return expand(posterior, first, order=self.order).without_data()
+        return expanded(run.source.model, *run.model_args, first, order=self.order)
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Expansion) -> Start:
         """Draws from the normal approximation at the mode."""
-        if run.is_searching:
+
+        def draw(arrays, rng_key, z, shared):
             rng_key, key_draw = split_each(rng_key, 2)
-            z = around(key_draw, shared)
-        keys, _ = split_keys(rng_key)
-        x = ravel_each(z)
-        evaluate(run, x, z, partial(density_in_chunks, run.source.model, None))
+            model_args, model_kwargs = run.arguments.join(arrays)
+            expansion = shared.of(linear_predictor_of(run.source.model, model_args, model_kwargs))
+            z = around(key_draw, shared) if run.is_searching else z
+            values = jax.vmap(lambda z: -surrogate(expansion, z))(z)
+            return ravel_each(z), values, split_keys(rng_key)[0]
+
+        x, values, keys = run(draw, rng_key, z, shared)
+        check_finite(values)
         return Start(x, shared.metric, run.is_searching, keys)
 
     def target(

@@ -16,8 +16,9 @@ all but the first of them anew. Nothing here depends on how the rows are numbere
 probability of an ordered tuple of distinct rows is that of any other: they are drawn uniformly
 without replacement. A round sorts B numbers.
 
-*With replacement.* 64 random bits modulo N, as ``jax.random.randint`` takes them, of one call of
-the generator where that has three: on a processor each is a loop to compile and to start.
+*With replacement.* :math:`\lfloor N u \rfloor` for a fraction u of 64 random bits: uniform to
+:math:`N / 2^{64}`. One call of the generator, where ``jax.random.randint`` has three: on a
+processor each is a loop to compile and to start.
 """
 
 import jax
@@ -25,7 +26,7 @@ import jax.numpy as jnp
 from blackjax.types import PRNGKey
 from jax import Array
 
-__all__ = ["distinct", "modulo", "shuffled", "with_replacement"]
+__all__ = ["distinct", "scaled", "shuffled", "with_replacement"]
 
 NUM_ROUNDS = 8
 
@@ -59,7 +60,7 @@ def shuffled(rng_key: PRNGKey, indices: Array, size: int) -> Array:
 
 
 def with_replacement(rng_key: PRNGKey, size: int, num: int) -> Array:
-    """`num` independent numbers from 0 to ``size - 1``, uniform to 2^-32.
+    """`num` independent numbers from 0 to ``size - 1``, uniform to 2^-32 for any size below 2^31.
 
     Examples
     --------
@@ -68,14 +69,23 @@ def with_replacement(rng_key: PRNGKey, size: int, num: int) -> Array:
     >>> with_replacement(jax.random.key(0), 1_000, 50).shape
     (50,)
     """
-    return modulo(jax.random.bits(rng_key, (2, num), jnp.uint32), size)
+    return scaled(jax.random.bits(rng_key, (2, num), jnp.uint32), size)
 
 
-def modulo(bits: Array, size: int) -> Array:
-    """Pairs of random words, shape (2, n), as numbers from 0 to ``size - 1``; (n,)."""
-    # a word counts 2^32 times as much as the next; what overflows leaves a random number random
-    high = (bits[0] % jnp.uint32(size)) * jnp.uint32(2**32 % size)
-    return ((high + bits[1] % jnp.uint32(size)) % jnp.uint32(size)).astype(int)
+def scaled(words: Array, size: int) -> Array:
+    """Fractions of 64 bits, pairs of words of shape (2, n), times `size` and rounded down; (n,)."""
+    high, low = words
+    carried = high_word(low, size)
+    is_over = high * jnp.uint32(size) + carried < carried
+    return (high_word(high, size) + is_over).astype(int)
+
+
+def high_word(factor: Array, size: int) -> Array:
+    """The upper 32 of the 64 bits of a product, by the halves of its factors."""
+    f1, f0 = factor >> 16, factor & 0xFFFF
+    s1, s0 = jnp.uint32(size >> 16), jnp.uint32(size & 0xFFFF)
+    middle = f1 * s0 + (f0 * s0 >> 16)
+    return f1 * s1 + (middle >> 16) + (f0 * s1 + (middle & 0xFFFF) >> 16)
 
 
 def distinct(rng_key: PRNGKey, size: int, num: int) -> Array:

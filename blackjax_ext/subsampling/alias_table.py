@@ -32,7 +32,7 @@ import numpy as np
 from blackjax.types import PRNGKey
 from jax import Array
 
-from blackjax_ext.rows.shuffles import modulo
+from blackjax_ext.rows.shuffles import scaled
 
 __all__ = ["AliasTable", "build", "draw", "realized"]
 
@@ -126,7 +126,7 @@ def realized(threshold: np.ndarray, alias: np.ndarray) -> np.ndarray:
 def draw(rng_key: PRNGKey, table: AliasTable, shape: tuple[int, ...]) -> Array:
     """Independent outcomes. Cost: three random words and two reads each, whatever N."""
     *words, side = jax.random.bits(rng_key, (3, *shape), jnp.uint32)
-    column = modulo(jnp.stack(words), table.alias.shape[0])
+    column = scaled(jnp.stack(words), table.alias.shape[0])
     threshold, alias = jnp.asarray(table.threshold), jnp.asarray(table.alias)
     is_alias = side // 2**9 >= threshold[column] * STEPS
     return jnp.where(is_alias, alias[column], column)

@@ -362,11 +362,15 @@ def check_indices(
         view = given_rows(model, last)
         first_sites(jax.random.key(0), view, *arguments.join(arrays), init_to_sample)
 
-    checked = jax.jit(checkify.checkify(read, errors=checkify.index_checks))
-    found = run_with(arguments, checked, last)[0]
+    def flags(arrays, last):  # an error has a number that differs from program to program
+        leaves = jax.tree.leaves(checked(arrays, last)[0])
+        return [leaf for leaf in leaves if leaf.dtype == bool]
+
+    checked = checkify.checkify(read, errors=checkify.index_checks)
+    found = run_with(arguments, jax.jit(flags), last)
     # data that are traced have no values
-    is_known = all(not_jax_tracer(leaf) for leaf in jax.tree.leaves(found))
-    error = found.get() if is_known else None
+    is_known = all(not_jax_tracer(leaf) for leaf in found)
+    error = checked(arguments.arrays, last)[0].get() if is_known and any(found) else None
     if error:
         sizes = {name: plate.size for name, plate in plates.items()}
         raise ValueError(

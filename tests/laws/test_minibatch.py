@@ -163,10 +163,10 @@ def choice_of_everything(is_accepted, accepted, rejected):
     return accepted
 
 
-def trajectory_with_a_moving_anchor(key, phase, step, potential, unravel, num_steps):
+def trajectory_with_a_moving_anchor(key, phase, step, potential, unravel, num_steps, **options):
     """The anchor is where the chain stands."""
     potential = potentials.control_variate(minibatch.plain(), unravel(phase.x), order=1)
-    return TRUE_TRAJECTORY(key, phase, step, potential, unravel, num_steps)
+    return TRUE_TRAJECTORY(key, phase, step, potential, unravel, num_steps, **options)
 
 
 def gradient_without_the_scale(functions, num_rows, x, batch):

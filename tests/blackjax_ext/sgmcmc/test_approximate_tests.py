@@ -81,6 +81,50 @@ def test_distinct_rows_are_every_tuple_alike():
     assert scipy.stats.chisquare(counts).pvalue > 1e-4
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000, 1_500_000_000])
+def test_rows_with_replacement_are_uniform_and_independent(size):
+    rows = np.asarray(shuffles.with_replacement(jax.random.key(7), size, 100_000))
+    assert rows.min() >= 0 and rows.max() < size
+    cells = min(size, 40)
+    cell = rows.astype(np.int64) * cells // size
+    pairs = np.zeros((cells, cells))
+    np.add.at(pairs, (cell[:-1], cell[1:]), 1)
+    for counts in (np.bincount(cell, minlength=cells), pairs.ravel()):
+        of_size = np.diff(-(-np.arange(cells + 1) * size // cells)) / size
+        share = of_size if counts.size == cells else np.outer(of_size, of_size).ravel()
+        assert size == 1 or scipy.stats.chisquare(counts, counts.sum() * share).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000, 2**16, 2**20 + 7, 2**31 - 1])
+def test_words_are_scaled_to_the_last_bit(size):
+    """Against whole numbers of any length, at the ends and where carries are."""
+    words = np.random.default_rng(8).integers(0, 2**32, (2, 5000), np.uint64)
+    words[:, :4] = [[0, 0, 2**32 - 1, 2**32 - 1], [0, 2**32 - 1, 0, 2**32 - 1]]
+    multiple = np.array(
+        [i * 2**64 // size for i in range(1, 1000)], object
+    )  # the last fraction below a step, and the next
+    words[:, 4:1003] = [multiple - 1 >> 32 & 2**32 - 1, multiple - 1 & 2**32 - 1]
+    words[:, 1003:2002] = [multiple >> 32 & 2**32 - 1, multiple & 2**32 - 1]
+    found = np.asarray(shuffles.scaled(jnp.asarray(words, jnp.uint32), size))
+    whole = [((int(high) << 32) + int(low)) * size >> 64 for high, low in words.T]
+    np.testing.assert_array_equal(found, whole)
+
+
+@pytest.mark.parametrize("name", ["amagold", "l2mc", "sghmc"])
+def test_no_friction_needs_no_noise(name):
+    """The draws are those of a friction of zero that nobody knows, which multiplies the noise."""
+    kernel = getattr(blackjax_ext, name).build_kernel()
+    state = getattr(blackjax_ext, name).init(OLD, POTENTIAL)
+    options = {"step_size": 0.01, "num_integration_steps": 3}
+
+    @jax.jit
+    def run(friction):
+        return kernel(jax.random.key(9), state, POTENTIAL, friction=friction, **options)[0]
+
+    known = kernel(jax.random.key(9), state, POTENTIAL, friction=0.0, **options)[0]
+    np.testing.assert_allclose(run(jnp.float32(0.0)).position, known.position, rtol=1e-5)
+
+
 def test_moments_are_merged(x64):
     values = jnp.asarray(Y[:25], float)
     moments = Moments(jnp.array(0), jnp.zeros(()), jnp.zeros(()))

@@ -20,6 +20,7 @@ its :math:`\psi_i`: rounding costs a thousandth of the rows, not exactness.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -137,7 +138,12 @@ class Expansion:
 
 
 def expand(
-    posterior: LinearPredictor, start: ArrayLikeTree, *, order: int = 2, find_mode: bool = True
+    posterior: LinearPredictor,
+    start: ArrayLikeTree,
+    *,
+    order: int = 2,
+    find_mode: bool = True,
+    say: Callable[[str], None] | None = None,
 ) -> Expansion:
     r"""Expand the rows of a posterior at its mode, and bound what the expansion leaves.
 
@@ -152,6 +158,8 @@ def expand(
         :math:`P^3 / \sqrt N` rows, with 1 of the order of :math:`P^2`.
     find_mode
         False to expand at `start` itself. Any anchor is exact; far from the mode, tests read more.
+    say
+        Called with a few words before each pass over the rows, such as ``print``.
 
     Returns
     -------
@@ -169,12 +177,13 @@ def expand(
     if order not in (1, 2):
         raise ValueError(f"order must be 1 or 2; got {order!r}.")
     x, unravel = ravel_pytree(check_position(start))
-    passes = Passes(posterior, unravel)
+    passes = Passes(posterior, unravel, say)
     found = posterior_mode(passes, x) if find_mode else resolved(passes.derivatives, x)
     position, dtype = unravel(jnp.asarray(found.x)), found.x.dtype
     metric = check_curvature(found)
     whitener, scale = whitening(metric, passes.is_seen, dtype)
     step = found.step if find_mode else np.zeros_like(found.step)
+    passes.announce("bounding them")
     bounds = jax.jit(partial(row_bounds, order=order))
     rows = bounds(posterior, position, scale, in_dtype(metric, dtype), step)
     check_rest(found, float(jnp.max(rows.change)))

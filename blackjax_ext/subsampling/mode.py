@@ -228,15 +228,25 @@ class Passes:
         Whether the rows depend on a coordinate, shape (D,), after a pass of derivatives.
     """
 
-    def __init__(self, posterior: LinearPredictor, unravel: Callable):
+    def __init__(
+        self, posterior: LinearPredictor, unravel: Callable, say: Callable[[str], None] | None
+    ):
         energy_at = jax.jit(lambda rows, x: energy(rows, unravel(x)))
         derivatives_at = jax.jit(lambda rows, x, root: derivatives(rows, unravel(x), root))
         self.energy: Callable[[Any], Pair] = partial(energy_at, posterior)
         self._derivatives: Callable[[Any, Any], Derivatives] = partial(derivatives_at, posterior)
         self.is_seen: np.ndarray | None = None
+        self._say, self._num_rows, self._num_passes = say, posterior.num_rows, 0
+
+    def announce(self, purpose: str) -> None:
+        """Say that the rows are read once more."""
+        self._num_passes += 1
+        if self._say is not None:
+            self._say(f"reading {self._num_rows:,} rows, {purpose}, pass {self._num_passes}")
 
     def derivatives(self, x: Any, root: Any) -> tuple[np.ndarray, np.ndarray]:
         """Gradient and Hessian of rows and prior together, for :func:`newton`."""
+        self.announce("looking for their mode")
         found = self._derivatives(x, root)
         self.is_seen = np.asarray(found.is_seen)
         gradient = np.asarray(found.gradient, np.float64) + np.asarray(found.prior_gradient)

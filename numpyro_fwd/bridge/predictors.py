@@ -223,9 +223,17 @@ NUM_CHECKED = 1000
 
 
 def expanded(
-    model: Callable, model_args: tuple, model_kwargs: dict | None, z: Any, *, order: int
+    model: Callable,
+    model_args: tuple,
+    model_kwargs: dict | None,
+    z: Any,
+    *,
+    order: int,
+    say: Callable[[str], None],
 ) -> Expansion:
     """The rows of a full view expanded at the mode near `z`, without its data.
+
+    `say` is told what is being done.
 
     Raises
     ------
@@ -237,7 +245,7 @@ def expanded(
 
     def attempt(posterior):
         try:
-            return expand(posterior, z, order=order).without_data()
+            return expand(posterior, z, order=order, say=say).without_data()
         except ValueError:
             names = single_plate(full_view_sites(model, model_args, model_kwargs)).names
             explain_predictors(posterior, names, z)

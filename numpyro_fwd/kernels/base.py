@@ -50,6 +50,7 @@ from numpyro_fwd.kernels.noticed import Noticed, forget
 from numpyro_fwd.kernels.options import full_signature
 from numpyro_fwd.kernels.state import KernelState, make_state, split_each, with_types_of
 from numpyro_fwd.kernels.strategy import Run, Source, Strategy, WholeDensity, ravel_one
+from numpyro_fwd.kernels.words import Say, words_of
 
 __all__ = ["BlackJAXKernel"]
 
@@ -254,6 +255,19 @@ class BlackJAXKernel(MCMCKernel):
         model_kwargs: dict | None,
     ) -> KernelState:
         """First state: one chain for a key, vectorized chains for a batch of keys."""
+        with words_of(self) as say:
+            return self._init(rng_key, num_warmup, init_params, model_args, model_kwargs, say)
+
+    def _init(
+        self,
+        rng_key: Array,
+        num_warmup: int,
+        init_params: Any,
+        model_args: tuple,
+        model_kwargs: dict | None,
+        say: Say,
+    ) -> KernelState:
+        say("looking for a point of finite density")
         rng_key, key_model = split_each(rng_key, 2)
         if self._potential_fn is not None:
             self._view, z = view_potential(
@@ -285,6 +299,7 @@ class BlackJAXKernel(MCMCKernel):
             self._warm_start and num_warmup > 0,
             self._adapt_mass_matrix,
             self._programs,
+            say,
         )
         with explaining(self._model, model_args, model_kwargs, z):
             shared = self._strategy.prepare(run, z)
@@ -323,6 +338,7 @@ class BlackJAXKernel(MCMCKernel):
             adapt_state = windows.init(step_size, metric, x, num_steps=num_warmup)
             return make_state(inner, adapt_state, keys.state, is_single, self.advice)
 
+        run.say("compiling the first state")
         state = run(begin, start.keys, start.x, start.metric, given, shared, guess)
         forget(state.noticed)
         if hasattr(state.inner, "metric"):

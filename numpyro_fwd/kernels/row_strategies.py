@@ -191,6 +191,7 @@ class PlainRows:
                 lambda key, z: optimize(key, potential, z, num_steps, num_rows, self.optimizer)
             )(rng_key, z)
 
+        run.say(f"{num_epochs} epochs of an optimizer that looks for a start")
         return run(program, rng_key, z)
 
 
@@ -258,6 +259,7 @@ class AnchoredRows(PlainRows):
         values = evaluate(run, x, z, density_of)
         best = np.asarray(x)[np.argmax(values)]
         both_at = run.compiled(both)
+        run.say("looking for the mode of all rows")
         found = newton(run.compiled(energy), both_at, best)
         if found.distance < np.inf:
             check_resolution(found)
@@ -324,7 +326,10 @@ class SubsampledRows:
             with evaluating(run.model_args):
                 return self.prepare(run, zeros_like(z))
         first = jax.tree.map(lambda leaf: leaf[0], z)
-        return expanded(run.source.model, *run.model_args, first, order=self.order)
+        model_args, model_kwargs = run.model_args
+        return expanded(
+            run.source.model, model_args, model_kwargs, first, order=self.order, say=run.say
+        )
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Expansion) -> Start:
         """Draws from the normal approximation at the mode."""

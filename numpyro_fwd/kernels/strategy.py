@@ -21,6 +21,7 @@ from numpyro_fwd.bridge.arguments import SplitArguments, run_with
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.views import View, check_finite, logdensity_of
 from numpyro_fwd.kernels.state import split_each
+from numpyro_fwd.kernels.words import Say, silent
 
 __all__ = ["Run", "Source", "Start", "Strategy", "WholeDensity", "evaluate", "split_keys"]
 
@@ -53,6 +54,8 @@ class Run(NamedTuple):
         Whether the warm-up adapts the metric.
     programs
         Compiled searches that earlier chains of the kernel left.
+    say
+        Says what the kernel is doing to whoever waits.
     """
 
     source: Source
@@ -61,6 +64,7 @@ class Run(NamedTuple):
     is_searching: bool
     adapts_metric: bool
     programs: dict[Any, Callable]
+    say: Say = silent
 
     @property
     def model_args(self) -> tuple[tuple, dict | None]:
@@ -191,6 +195,7 @@ def follow_path(
         logdensity_fn = density_of(*run.arguments.join(arrays))
         return newton_path.find_all(key, lambda x: logdensity_fn(unravel(x)), x, differentiation)
 
+    run.say("looking for a start")
     found = run.search(find, key_path[0], x)
     check_finite(found.first_values)
     return Start(found.x, found.metric if run.adapts_metric else None, run.adapts_metric, keys)

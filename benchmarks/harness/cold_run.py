@@ -1,6 +1,6 @@
-"""One run in a process of its own: ``python -m benchmarks.harness.cold_run PROBLEM KERNEL CACHE``.
+"""One run in a process of its own: ``python -m benchmarks.harness.cold_run PROBLEM KERNEL CACHE once|twice``.
 
-Prints what it waited for as JSON. `cold` starts such processes.
+CACHE may be empty. Prints what it waited for as JSON. `cold` starts such processes.
 """
 
 import json
@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ class Problem(NamedTuple):
 
     make
         Makes model and data: JAX is imported by whoever calls it.
-    num_warmup, num_samples, num_chains
+    num_warmup, num_samples, num_chains, jit_model_args
         Of the run.
     """
 
@@ -33,6 +34,7 @@ class Problem(NamedTuple):
     num_warmup: int
     num_samples: int
     num_chains: int = 4
+    jit_model_args: bool = False
 
 
 def regression() -> tuple[Callable, tuple]:
@@ -65,8 +67,8 @@ def lynx_hare() -> tuple[Callable, tuple]:
     return model, data.lynx_hare()
 
 
-def table() -> tuple[Callable, tuple]:
-    """Logistic regression with 20 coefficients on 100,000 rows, which AMAGOLD may subsample."""
+def table(num_rows: int) -> tuple[Callable, tuple]:
+    """Logistic regression with 20 coefficients, whose rows AMAGOLD may subsample."""
     import numpyro
     import numpyro.distributions as dist
 
@@ -76,7 +78,7 @@ def table() -> tuple[Callable, tuple]:
             numpyro.sample("y", dist.Bernoulli(logits=x[rows] @ slope), obs=y[rows])
 
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(100_000, 20)).astype(np.float32)
+    x = rng.normal(size=(num_rows, 20)).astype(np.float32)
     is_one = rng.random(len(x)) < 1 / (1 + np.exp(-x @ (0.5 * rng.normal(size=20))))
     return model, (x, is_one.astype(np.float32))
 
@@ -85,7 +87,8 @@ PROBLEMS = {
     "regression": Problem(regression, 500, 500),
     "hierarchy": Problem(hierarchy, 500, 500),
     "lynx_hare": Problem(lynx_hare, 500, 1000),
-    "table": Problem(table, 500, 1000, num_chains=1),
+    "table": Problem(partial(table, 100_000), 500, 1000, num_chains=1),
+    "million": Problem(partial(table, 1_000_000), 500, 1000, num_chains=1, jit_model_args=True),
 }
 KERNELS: dict[str, dict[str, Any]] = {
     "NUTS": {},
@@ -102,8 +105,11 @@ KERNELS: dict[str, dict[str, Any]] = {
 }
 
 
-def measure(problem: str, kernel: str, cache: str) -> dict[str, Any]:
-    """Seconds of two runs of one object, programs that were compiled, least ESS, peak memory."""
+def measure(problem: str, kernel: str, cache: str, how_often: str = "twice") -> dict[str, Any]:
+    """Seconds of two runs of one object, programs that were compiled, least ESS, peak memory.
+
+    `how_often` is "once" for the first run alone; the second is then None.
+    """
     begin = time.perf_counter()
     import jax
     import numpyro
@@ -134,6 +140,7 @@ def measure(problem: str, kernel: str, cache: str) -> dict[str, Any]:
         num_chains=what.num_chains,
         chain_method="vectorized" if what.num_chains > 1 else "sequential",
         progress_bar=False,
+        jit_model_args=what.jit_model_args,
     )
     arrays = jax.tree.map(jax.numpy.asarray, arrays)
     numpyro.enable_validation(False)
@@ -150,18 +157,18 @@ def measure(problem: str, kernel: str, cache: str) -> dict[str, Any]:
     return {
         "import": imported,
         "first": first,
-        "second": run(),
+        "second": run() if how_often == "twice" else None,
         "programs": num_programs,
         "ess": ess,
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
     }
 
 
-def cold(problem: str, kernel: str, cache: str = "") -> dict[str, Any]:
+def cold(problem: str, kernel: str, cache: str = "", how_often: str = "twice") -> dict[str, Any]:
     """:func:`measure` in a new process; `cache` is a folder of compiled programs, "" for none."""
     environment = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.harness.cold_run", problem, kernel, cache],
+        [sys.executable, "-m", "benchmarks.harness.cold_run", problem, kernel, cache, how_often],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -171,13 +178,18 @@ def cold(problem: str, kernel: str, cache: str = "") -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def cold_and_kept(problem: str, kernel: str) -> dict[str, Any]:
-    """The same, with `kept`: seconds of the first run of a second process, with kept programs."""
-    found = cold(problem, kernel)
+def cold_and_kept(problem: str, kernel: str, how_often: str = "twice") -> dict[str, Any]:
+    """The same, with `kept`: seconds of the first run of a second process, with kept programs.
+
+    Where runs are long, "once" leaves out the second and the third.
+    """
+    found = cold(problem, kernel, "", how_often)
+    if how_often == "once":
+        return {**found, "kept": None}
     with tempfile.TemporaryDirectory() as cache:
         cold(problem, kernel, cache)
         return {**found, "kept": cold(problem, kernel, cache)["first"]}
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(*sys.argv[1:3], cache="".join(sys.argv[3:4]))))
+    print(json.dumps(measure(*sys.argv[1:])))

@@ -312,6 +312,7 @@ def over_chunks(
     Terms are summed over the chunks as pairs, with their rounding errors; values, which lead with
     the rows of a chunk, are put together in order.
     """
+    visit = jax.jit(visit)  # which is traced once, for its shapes and for its chunk
 
     def body(sums, i):
         terms, values = at_chunk(visit, i, length, num_rows)

@@ -13,7 +13,8 @@ from benchmarks.harness.cold_run import KERNELS, PROBLEMS, cold_and_kept
 from benchmarks.harness.report import Report, Section, by_name
 
 COLUMNS = [
-    *("kernel", "programs", "cold, s", "of NUTS's", "again, s", "kept, s"),
+    *("kernel", "programs", "tracing, s", "compiling, s", "running, s", "cold, s", "of NUTS's"),
+    *("again, s", "kept, s"),
     *("s to 1,000 effective draws", "MB"),
 ]
 SMALL = ("NUTS", "RandomWalk", "MALA", "FMALA", "LineFMALA", "PCLineFMALA", "AutoMALA")
@@ -35,11 +36,11 @@ def wait(problem: str, kernels: tuple[str, ...], quick: bool) -> list[list]:
     return [
         [
             name,
-            one["programs"],
+            *(one[what] for what in ("programs", "tracing", "compiling", "running")),
             one["first"],
             one["first"] / found["NUTS"]["first"],
-            one["second"],
-            one["kept"],
+            "-" if one["second"] is None else one["second"],
+            "-" if one["kept"] is None else one["kept"],
             seconds_to(one, problem),
             one["memory"],
         ]
@@ -60,12 +61,13 @@ def section(title: str, problem: str, kernels: tuple[str, ...], quick: bool) -> 
     what = PROBLEMS[problem]
     text = (
         f"{what.num_chains} chains, {what.num_warmup} warm-up steps and {what.num_samples} draws. "
-        "Programs: compiled by the first run. Cold: the first `MCMC.run` of a process, imports "
-        "excluded. Again: the same object a second time. Kept: the first run of another process "
-        "that finds compiled programs (`numpyro_fwd.keep_compiled`)."
-        f"{' With `jit_model_args=True`.' if what.jit_model_args else ''} Effective draws of the worst "
-        "parameter; where there are fewer than 1,000 the run is thought on, at the speed of the "
-        "run with kept programs. MB: peak memory of the process."
+        "Programs: compiled by the first run. Tracing, with lowering, and compiling are JAX's; "
+        "running is the rest: set-up, warm-up and sampling. Cold: the first `MCMC.run` of a "
+        "process, imports excluded. Again: the same object a second time. Kept: the first run of "
+        "another process that finds compiled programs (`numpyro_fwd.keep_compiled`). Effective "
+        "draws of the worst parameter; where there are fewer than 1,000 the run is thought on, at "
+        "the speed of the run with kept programs. MB: peak memory of the process."
+        f"{' With `jit_model_args=True`.' if what.jit_model_args else ''}"
     )
     return Section(title, text, COLUMNS, wait(problem, kernels, quick))
 

@@ -1,6 +1,7 @@
-"""One run in a process of its own: ``python -m benchmarks.harness.cold_run PROBLEM KERNEL CACHE once|twice``.
+"""One run in a process of its own.
 
-CACHE may be empty. Prints what it waited for as JSON. `cold` starts such processes.
+``python -m benchmarks.harness.cold_run PROBLEM KERNEL CACHE once|twice`` prints what it waited for
+as JSON; CACHE, a folder of compiled programs, may be empty. `cold` starts such processes.
 """
 
 import json
@@ -28,6 +29,8 @@ class Problem(NamedTuple):
         Makes model and data: JAX is imported by whoever calls it.
     num_warmup, num_samples, num_chains, jit_model_args
         Of the run.
+    is_forward
+        Whether the model has no reverse mode.
     """
 
     make: Callable[[], tuple[Callable, tuple]]
@@ -35,6 +38,7 @@ class Problem(NamedTuple):
     num_samples: int
     num_chains: int = 4
     jit_model_args: bool = False
+    is_forward: bool = False
 
 
 def regression() -> tuple[Callable, tuple]:
@@ -86,7 +90,7 @@ def table(num_rows: int) -> tuple[Callable, tuple]:
 PROBLEMS = {
     "regression": Problem(regression, 500, 500),
     "hierarchy": Problem(hierarchy, 500, 500),
-    "lynx_hare": Problem(lynx_hare, 500, 1000),
+    "lynx_hare": Problem(lynx_hare, 500, 1000, is_forward=True),
     "table": Problem(partial(table, 100_000), 500, 1000, num_chains=1),
     "million": Problem(partial(table, 1_000_000), 500, 1000, num_chains=1, jit_model_args=True),
 }
@@ -105,6 +109,32 @@ KERNELS: dict[str, dict[str, Any]] = {
 }
 
 
+class Clock:
+    """When JAX traced and compiled, as pairs of seconds from a beginning to an end."""
+
+    def __init__(self) -> None:
+        self.traced: list[tuple[float, float]] = []
+        self.compiled: list[tuple[float, float]] = []
+
+    def listen(self, event: str, seconds: float, **facts: Any) -> None:
+        """Note what JAX has done."""
+        del facts
+        now = time.perf_counter()
+        if event.endswith("backend_compile_duration"):
+            self.compiled.append((now - seconds, now))
+        elif event.endswith(("jaxpr_trace_duration", "jaxpr_to_mlir_module_duration")):
+            self.traced.append((now - seconds, now))
+
+    @staticmethod
+    def seconds(spans: list[tuple[float, float]]) -> float:
+        """Seconds that spans cover: a program within another is traced once."""
+        total, last = 0.0, 0.0
+        for begin, end in sorted(spans):
+            total += max(end - max(begin, last), 0.0)
+            last = max(last, end)
+        return total
+
+
 def measure(problem: str, kernel: str, cache: str, how_often: str = "twice") -> dict[str, Any]:
     """Seconds of two runs of one object, programs that were compiled, least ESS, peak memory.
 
@@ -121,20 +151,18 @@ def measure(problem: str, kernel: str, cache: str, how_often: str = "twice") -> 
     if cache:
         numpyro_fwd.keep_compiled(cache)
     imported = time.perf_counter() - begin
-    programs: list[str] = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, _, fun_name="", **__: (
-            programs.append(fun_name) if event.endswith("backend_compile_duration") else None
-        )
-    )
+    clock = Clock()
+    jax.monitoring.register_event_duration_secs_listener(clock.listen)
     what = PROBLEMS[problem]
     model, arrays = what.make()
     if kernel == "AMAGOLD":
         whole = model
         model = lambda x, y: whole(x, y, batch=100)  # noqa: E731
     api = NUTS if kernel == "NUTS" else getattr(numpyro_fwd, kernel)
+    # of an ODE whose solver has forward mode only, NUTS's gradients are forward, too
+    options = {"forward_mode_differentiation": True} if kernel == "NUTS" and what.is_forward else {}
     mcmc = MCMC(
-        api(model, **KERNELS[kernel]),
+        api(model, **KERNELS[kernel], **options),
         num_warmup=what.num_warmup,
         num_samples=what.num_samples,
         num_chains=what.num_chains,
@@ -151,12 +179,17 @@ def measure(problem: str, kernel: str, cache: str, how_often: str = "twice") -> 
         jax.block_until_ready(mcmc.get_samples())
         return time.perf_counter() - begin
 
-    first, num_programs = run(), len(programs)
+    first = run()
+    tracing, compiling = (clock.seconds(clock.traced), clock.seconds(clock.compiled))
+    num_programs = len(clock.compiled)
     found = mcmc.get_samples(group_by_chain=True)
     ess = min(float(np.min(effective_sample_size(np.asarray(draws)))) for draws in found.values())
     return {
         "import": imported,
         "first": first,
+        "tracing": tracing,
+        "compiling": compiling,
+        "running": first - tracing - compiling,
         "second": run() if how_often == "twice" else None,
         "programs": num_programs,
         "ess": ess,

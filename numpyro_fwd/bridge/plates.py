@@ -185,8 +185,9 @@ def full_view_sites(model: Callable, model_args: tuple, model_kwargs: dict | Non
         jax.eval_shape(run)
     except jax.errors.ConcretizationTypeError as error:
         raise TypeError(
-            "model must have subsample plates whose size and subsample_size are whole numbers, not "
-            "traced: take them from the shapes of the data, or make them constants of the model. "
+            "model must not branch on values, and have subsample plates whose size and "
+            "subsample_size are whole numbers, not traced: take them from the shapes of the data, "
+            "or make them constants of the model. "
             f"jax said: {str(error).splitlines()[0]}"
         ) from error
     return sites

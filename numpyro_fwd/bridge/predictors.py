@@ -368,5 +368,7 @@ def first_changes(posterior: LinearPredictor, z: Any, step: Array) -> list[dict[
 def is_bent(first: Array, second: Array, third: Array) -> bool:
     """Whether predictors at three equal steps along a line do not lie on a line."""
     points = np.stack([first, second, third]).astype(np.float64)
-    size = np.max(np.abs(points))
-    return not np.max(np.abs(points[0] - 2 * points[1] + points[2])) <= 1e-4 * size  # NaN is bent
+    points = points[:, np.isfinite(points[0])]  # NaN in the data is another error
+    size = np.max(np.abs(points), initial=0.0)
+    bend = np.max(np.abs(points[0] - 2 * points[1] + points[2]), initial=0.0)
+    return not bend <= 1e-4 * size  # NaN on the way is bent

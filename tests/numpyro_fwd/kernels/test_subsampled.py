@@ -230,6 +230,13 @@ def test_models_that_it_cannot_sample_raise(model, message):
         AMAGOLD(model, acceptance="subsampled").init(jax.random.key(0), 10, None, (X, Y), {})
 
 
+def test_data_that_are_not_finite_are_not_taken_for_a_bent_predictor():
+    x = jnp.asarray(X).at[7, 0].set(jnp.nan)
+    model = model_of(lambda x, slope, scale: dist.Bernoulli(logits=x @ slope))
+    with pytest.raises(ValueError, match="check the data for NaN"):
+        AMAGOLD(model, acceptance="subsampled").init(jax.random.key(0), 10, None, (x, Y), {})
+
+
 def late(x, y):
     """A scale that is latent in the last rows alone."""
     slope = numpyro.sample("slope", dist.Normal(0, 1))

@@ -94,7 +94,7 @@ def million(quick: bool) -> Section:
 
 def lynx_hare(quick: bool) -> Section:
     """An ODE."""
-    kernels = ("NUTS", "RandomWalk", "FMALA", "LineFMALA")
+    kernels = ("NUTS", "RandomWalk", "FMALA", "LineFMALA", "FMALA, 8 tangents", "PCLineFMALA")
     return section("Lynx and hare", "lynx_hare", kernels, quick)
 
 

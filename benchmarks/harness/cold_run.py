@@ -94,18 +94,18 @@ PROBLEMS = {
     "table": Problem(partial(table, 100_000), 500, 1000, num_chains=1),
     "million": Problem(partial(table, 1_000_000), 500, 1000, num_chains=1, jit_model_args=True),
 }
-KERNELS: dict[str, dict[str, Any]] = {
-    "NUTS": {},
-    "RandomWalk": {},
-    "MALA": {},
-    "FMALA": {},
-    "LineFMALA": {},
-    "PCFMALA": {},
-    "PCLineFMALA": {},
-    "AutoMALA": {},
-    "HPMALA": {},
-    "SMMALA": {},
-    "AMAGOLD": {"acceptance": "subsampled"},
+# name of a row, and what it is: a kernel and its options
+KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{
+        name: (name, {})
+        for name in (
+            *("NUTS", "RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA"),
+            *("AutoMALA", "HPMALA", "SMMALA"),
+        )
+    },
+    "FMALA, 8 tangents": ("FMALA", {"num_tangents": 8}),
+    "AutoFMALA, 8 tangents": ("AutoFMALA", {"num_tangents": 8}),
+    "AMAGOLD": ("AMAGOLD", {"acceptance": "subsampled"}),
 }
 
 
@@ -155,14 +155,15 @@ def measure(problem: str, kernel: str, cache: str, how_often: str = "twice") -> 
     jax.monitoring.register_event_duration_secs_listener(clock.listen)
     what = PROBLEMS[problem]
     model, arrays = what.make()
-    if kernel == "AMAGOLD":
+    name, options = KERNELS[kernel]
+    if name == "AMAGOLD":
         whole = model
         model = lambda x, y: whole(x, y, batch=100)  # noqa: E731
-    api = NUTS if kernel == "NUTS" else getattr(numpyro_fwd, kernel)
-    # of an ODE whose solver has forward mode only, NUTS's gradients are forward, too
-    options = {"forward_mode_differentiation": True} if kernel == "NUTS" and what.is_forward else {}
+    api = NUTS if name == "NUTS" else getattr(numpyro_fwd, name)
+    if name == "NUTS" and what.is_forward:
+        options = {"forward_mode_differentiation": True}
     mcmc = MCMC(
-        api(model, **KERNELS[kernel], **options),
+        api(model, **options),
         num_warmup=what.num_warmup,
         num_samples=what.num_samples,
         num_chains=what.num_chains,

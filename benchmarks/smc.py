@@ -1,6 +1,6 @@
 """Sequential Monte Carlo: evidence, and partially Bayesian networks: ``python benchmarks/smc.py``.
 
-Sections: `evidence`, `models`, `wine`, `california`, `steps`, `particles`. They are kept in
+Sections: `evidence`, `models`, `modes`, `wine`, `california`, `steps`, `particles`. They are kept in
 ``docs/results/smc.json``, from which ``docs/results/smc.md`` is written. ``--full`` takes the
 epochs of the paper. Networks for images are in ``benchmarks/image_networks.py``.
 """
@@ -30,8 +30,9 @@ from benchmarks.harness.partial_networks import METHODS, Settings
 from benchmarks.harness.report import Report, Section, by_name
 from benchmarks.harness.timing import in_turn
 from blackjax_ext import anneal, langevin_smc
-from blackjax_ext.smc.moves import Metropolis
+from blackjax_ext.smc.moves import Metropolis, WithJumps
 from numpyro_fwd import GOHSMC, OHSMC
+from numpyro_fwd.bridge.priors import split_logdensity
 
 # Evidence of a logistic regression
 
@@ -250,6 +251,88 @@ def shown(value: float) -> Any:
     return "" if np.isnan(value) else float(value)
 
 
+# Modes of unequal width
+
+SHARE = 0.36  # of the narrow mode
+FIXED = {"inverse_mass_matrix": "particles", "step_size": 0.8}
+# a name, particles, dimensions, moves per temperature, options
+WAYS: list[tuple[str, int, int, int, dict[str, Any]]] = [
+    ("5 moves", 1_000, 10, 5, {}),
+    ("20 moves", 1_000, 10, 20, {}),
+    ("2 moves, 0.9", 1_000, 10, 2, {"tempering_ess": 0.9}),
+    ("1 move, 0.97", 1_000, 10, 1, {"tempering_ess": 0.97}),
+    ("9 waste-free moves", 1_000, 10, 9, {"is_waste_free": True}),
+    ("9 waste-free moves", 5_000, 10, 9, {"is_waste_free": True}),
+    ("1 move", 5_000, 10, 1, {}),
+    ("10 moves", 10_000, 10, 10, {}),
+    *[
+        (name, num, size, num_moves, {"tempering_ess": 0.9, "move": move})
+        for size, num in ((2, 200), (5, 200), (5, 1_000), (10, 1_000), (10, 10_000), (15, 1_000))
+        for name, num_moves, move in (
+            ("4 moves, 0.9", 4, MALA),
+            ("3 moves with jumps, 0.9", 3, WithJumps(MALA)),
+        )
+    ],
+]
+
+
+def modes(quick: bool) -> Section:
+    """The share of a narrow mode beside a wide one, and the evidence."""
+    num_seeds = 2 if quick else 10
+    ways = [(name, 60, 2, *rest) for name, _, _, *rest in WAYS[:2]] if quick else WAYS
+    rows = []
+    for name, num, size, num_moves, options in ways:
+        key = ("modes", name, num, size, num_seeds)
+        found = REPORT.once(key, of_unequal_modes, num, size, num_moves, options, num_seeds)
+        columns = {what: np.array(values, float) for what, values in found.items()}
+        gradients = num * num_moves * columns["temperatures"].mean() / 1e3
+        if options.get("is_waste_free"):
+            gradients *= 1 / (num_moves + 1)
+        facts = [columns["temperatures"].mean(), gradients]
+        for values in (columns["share"], columns["log_evidence"]):
+            facts += [values.mean(), values.std(ddof=1)]
+        rows.append([name, size, num, *facts])
+    return Section(
+        "Modes of unequal width",
+        "Normal modes at -2 and 2 in each of D dimensions with sds 0.5 and 1, prior sd 3: the "
+        f"share of the narrow mode is {SHARE}, the log evidence 0, and -0.45 where the narrow mode "
+        f"is lost. MALA with a step of {FIXED['step_size']} in units of the particles' variances, "
+        f"tempering_ess 0.8 or as it says; {num_seeds} seeds. Jumps are proposals from a normal "
+        "mixture that is fitted to the particles.",
+        [
+            *("moves", "D", "particles", "temperatures", "gradients / 1,000"),
+            *("share", "its sd over seeds", "log Z", "its sd"),
+        ],
+        rows,
+    )
+
+
+def of_unequal_modes(
+    num: int, size: int, num_moves: int, options: dict[str, Any], num_seeds: int
+) -> dict[str, list[float]]:
+    """Share of the narrow mode, log evidence and number of temperatures for each seed."""
+    prior, likelihood = split_logdensity(known.mixture(size, 0.5).model, (), {})
+    smc = langevin_smc(
+        prior, likelihood, **{"move": MALA, "num_moves": num_moves, **FIXED, **options}
+    )
+
+    @jax.jit
+    def run(rng_key):
+        key_prior, key_run = jax.random.split(rng_key)
+        state = smc.init({"x": 3.0 * jax.random.normal(key_prior, (num, size))})
+        state, schedule = anneal(key_run, smc, state)
+        is_narrow = jnp.mean(state.position["x"], axis=1) < 0
+        share = jnp.sum(jnp.exp(state.log_weights) * is_narrow)
+        return share, state.log_evidence, schedule.num_temperatures
+
+    found = [run(key) for key in jax.random.split(jax.random.key(20), num_seeds)]
+    names = ("share", "log_evidence", "temperatures")
+    return {
+        name: [float(value) for value in values]
+        for name, values in zip(names, zip(*found, strict=True), strict=True)
+    }
+
+
 # Regressions
 
 PAPER = {
@@ -465,7 +548,7 @@ def particles(quick: bool) -> Section:
 REPORT = Report(
     "smc",
     "Sequential Monte Carlo: evidence and partially Bayesian networks",
-    by_name(evidence, models, wine, california, steps, particles),
+    by_name(evidence, models, modes, wine, california, steps, particles),
     long=("wine", "california"),
 )
 

@@ -15,6 +15,7 @@ from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
 from blackjax_ext.subsampling.expansion import Expansion, expand
 from blackjax_ext.subsampling.predictors import LinearPredictor, energy, linear_predictor
+from blackjax_ext.subsampling.thinning import expected_rows
 
 __all__ = [
     "Anchor",
@@ -32,6 +33,7 @@ __all__ = [
     "exact",
     "expand",
     "expanded_minibatch",
+    "expected_rows",
     "full_batch",
     "gaussian_noise",
     "linear_predictor",

@@ -84,7 +84,7 @@ from blackjax_ext.subsampling import alias_table
 from blackjax_ext.subsampling.expansion import Expansion, surrogate, whitened
 from blackjax_ext.subsampling.predictors import loss_remainder
 
-__all__ = ["Decision", "decide", "loss_remainders", "reach"]
+__all__ = ["Decision", "decide", "expected_rows", "loss_remainders", "reach"]
 
 LANES = 32  # rows at once
 PIECE = 20.0  # events expected of a piece of the time, so that the lanes rarely run out
@@ -181,6 +181,39 @@ def reach(old: Array, new: Array, order: int) -> Array:
     between = squares[0] + old @ new + squares[1]
     path = between if order == 2 else 2.0 * jnp.sqrt(jnp.maximum(between, 0.0) / 3.0)
     return jnp.minimum(apart, jnp.linalg.norm(new - old) * path)
+
+
+def expected_rows(rng_key: PRNGKey, expansion: Expansion, num_moves: int = 256) -> Array:
+    r"""Rows that a test reads on average, of moves between independent draws around the mode.
+
+    Parameters
+    ----------
+    rng_key
+        Key of the draws.
+    expansion
+        Of :func:`blackjax_ext.potentials.expand`.
+    num_moves
+        Number of pairs of draws.
+
+    Returns
+    -------
+    The mean of :math:`\min(\Psi q, N)`, a scalar; the draws are those of the normal approximation.
+    A trajectory of length 2 is about as long. No row is read.
+
+    Examples
+    --------
+    >>> import jax
+    >>> from blackjax_ext import families, potentials
+    >>> x = jax.random.normal(jax.random.key(0), (100_000, 3))
+    >>> rows = potentials.linear_predictor(lambda z: -z @ z, families.bernoulli(), (x, x[:, 0] > 0))
+    >>> expansion = potentials.expand(rows, x[0], order=2)
+    >>> bool(potentials.expected_rows(jax.random.key(1), expansion) < 100)
+    True
+    """
+    size, dtype = expansion.whitener.shape[0], expansion.whitener.dtype
+    ends = jax.random.normal(rng_key, (2, num_moves, size), dtype)
+    reaches = jax.vmap(lambda old, new: reach(old, new, expansion.order))(*ends)
+    return jnp.mean(jnp.minimum(expansion.total * reaches, float(expansion.num_rows)))
 
 
 def loss_remainders(expansion: Expansion, steps: Array, indices: Array) -> Array:

@@ -6,6 +6,7 @@ rows. A fourth way is one more class with the methods of
 :class:`numpyro_fwd.kernels.strategy.Strategy`.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from blackjax_ext.sgmcmc.acceptance import subsampled
 from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
 from blackjax_ext.subsampling.expansion import Expansion, surrogate
 from blackjax_ext.subsampling.mode import check_resolution, in_dtype, newton
+from blackjax_ext.subsampling.thinning import expected_rows
 from blackjax_ext.warmup import newton_path
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
 from blackjax_ext.warmup.run import ravel_each
@@ -57,6 +59,8 @@ NO_ANCHOR = (
     "start, that of init_params if they are given. What works without: "
     f"{OTHERS}."
 )
+# rows of a test that are few, whatever the share of all rows
+MANY = 1000
 NAMES = {1: "first_order", 2: "second_order"}
 
 
@@ -340,10 +344,12 @@ class SubsampledRows:
             expansion = shared.of(linear_predictor_of(run.source.model, model_args, model_kwargs))
             z = around(key_draw, shared) if run.is_searching else z
             values = jax.vmap(lambda z: -surrogate(expansion, z))(z)
-            return ravel_each(z), values, split_keys(rng_key)[0]
+            num_rows = expected_rows(jax.random.fold_in(key_draw[0], 1), expansion)
+            return ravel_each(z), values, split_keys(rng_key)[0], num_rows
 
-        x, values, keys = run(draw, rng_key, z, shared)
+        x, values, keys, num_rows = run(draw, rng_key, z, shared)
         check_finite(values)
+        warn_if_many(num_rows, shared.num_rows)
         return Start(x, shared.metric, run.is_searching, keys)
 
     def target(
@@ -359,6 +365,19 @@ class SubsampledRows:
         batch_size = batch_size_of(source.model, model_args, model_kwargs)
         algorithm = algorithm.having(acceptance=subsampled(expansion))
         return CountingAlgorithm(algorithm, expanded_minibatch(expansion, batch_size))
+
+
+def warn_if_many(expected: Array, num_rows: int) -> None:
+    """Warn where a test that reads a few rows is expected to read many of all of them."""
+    if not not_jax_tracer(expected) or expected <= max(num_rows / 2, MANY):
+        return
+    warnings.warn(
+        f'acceptance="subsampled" is expected to read {float(expected):,.0f} of {num_rows:,} rows '
+        "in a test of a long move, because the posterior is not close to normal for its number of "
+        "rows: steps will be short or accepted rarely. What is likely to be better: "
+        'acceptance="full", or numpyro.infer.NUTS on the model without subsample_size.',
+        stacklevel=2,
+    )
 
 
 def check_dimension(z: Any) -> None:

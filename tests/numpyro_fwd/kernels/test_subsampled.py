@@ -294,3 +294,34 @@ def test_wrong_arguments_raise():
     with pytest.raises(ValueError, match=r"init_params.* must be finite"):
         kernel = AMAGOLD(coin, acceptance="subsampled")
         kernel.init(jax.random.key(0), 10, {"odds": jnp.array(jnp.nan)}, (Y,), {})
+
+
+def wide(x, y):
+    """As many coefficients as there are columns."""
+    slope = numpyro.sample("slope", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("rows", x.shape[0], subsample_size=100) as rows:
+        numpyro.sample("y", dist.Bernoulli(logits=x[rows] @ slope), obs=y[rows])
+
+
+def wide_data(num_rows, size):
+    """Covariates and responses of a logistic regression."""
+    rng = np.random.default_rng(12)
+    x = rng.normal(size=(num_rows, size)).astype(np.float32)
+    return jnp.asarray(x), jnp.asarray(x[:, 0] > rng.logistic(size=num_rows), jnp.float32)
+
+
+def test_rows_of_a_test_are_foreseen():
+    """Within a factor of two of what tests read, of moves as long as the step size makes them."""
+    data = wide_data(30_000, 4)
+    kernel = AMAGOLD(wide, acceptance="subsampled", num_integration_steps=4)
+    mcmc = MCMC(kernel, num_warmup=100, num_samples=500, progress_bar=False)
+    mcmc.run(jax.random.key(0), *data, extra_fields=("inner.num_rows",))
+    read = np.mean(mcmc.get_extra_fields()["inner.num_rows"])
+    expected = float(potentials.expected_rows(jax.random.key(1), mcmc.last_state.shared))
+    assert 0.5 * expected < read < 2 * expected < 200
+
+
+def test_too_few_rows_for_their_coefficients_warn():
+    kernel = AMAGOLD(wide, acceptance="subsampled")
+    with pytest.warns(UserWarning, match=r"read .* of 4,000 rows .*acceptance=\"full\".*NUTS"):
+        kernel.init(jax.random.key(0), 10, None, wide_data(4_000, 40), {})

@@ -1,7 +1,7 @@
 """Sequential Monte Carlo: evidence, and partially Bayesian networks: ``python benchmarks/smc.py``.
 
-Sections: `evidence`, `models`, `modes`, `wine`, `california`, `steps`, `particles`. They are kept in
-``docs/results/smc.json``, from which ``docs/results/smc.md`` is written. ``--full`` takes the
+Sections: `evidence`, `models`, `modes`, `wine`, `california`, `steps`, `particles`. They are kept
+in ``docs/results/smc.json``, from which ``docs/results/smc.md`` is written. ``--full`` takes the
 epochs of the paper. Networks for images are in ``benchmarks/image_networks.py``.
 """
 

@@ -90,7 +90,7 @@ def table(num_rows: int) -> tuple[Callable, tuple]:
 PROBLEMS = {
     "regression": Problem(regression, 500, 500),
     "hierarchy": Problem(hierarchy, 500, 500),
-    "lynx_hare": Problem(lynx_hare, 500, 1000, is_forward=True),
+    "lynx_hare": Problem(lynx_hare, 500, 1000, num_chains=1, is_forward=True),
     "table": Problem(partial(table, 100_000), 500, 1000, num_chains=1),
     "million": Problem(partial(table, 1_000_000), 500, 1000, num_chains=1, jit_model_args=True),
 }

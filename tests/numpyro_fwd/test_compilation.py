@@ -3,6 +3,10 @@
 A callback, a constant that depends on the process, or types that change from step to step would.
 """
 
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
@@ -74,3 +78,55 @@ def test_a_second_run_compiles_nothing(name, cache, compiled):
     after = {path.name for path in cache.iterdir()}
     assert before == after
     assert not compiled
+
+
+# programs of a set-up in a process that has compiled nothing: those of the model as it is run once
+# to see its sites, which are operations of NumPyro, and ours
+PROGRAMS = {
+    "RandomWalk": 0,
+    "MALA": 0,
+    "FMALA": 0,
+    "AutoMALA": 0,
+    "HPMALA": 0,
+    "SMMALA": 0,
+    "AMAGOLD": 0,
+}
+COUNT = """
+import sys
+import jax
+from numpyro.infer import init_to_uniform
+import numpyro_fwd
+from numpyro_fwd.bridge.traces import first_sites
+from tests import fixed_seeds
+from tests.numpyro_fwd.kernels.test_resuming import data
+
+name = sys.argv[1]
+arguments = jax.tree.map(jax.numpy.asarray, data())
+programs = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, _, fun_name="", **__: (
+        programs.append(fun_name) if event.endswith("backend_compile_duration") else None
+    )
+)
+model = fixed_seeds.on_minibatches if name == "AMAGOLD" else fixed_seeds.regression
+options = {"acceptance": "subsampled"} if name == "AMAGOLD" else {}
+kernel = getattr(numpyro_fwd, name)(model, **options)
+key = jax.random.key(0)
+first_sites(key, kernel.model, arguments, {}, init_to_uniform)
+programs.clear()
+kernel.init(key, 100, None, arguments, {})
+print(len(programs), *programs)
+"""
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_set_up_compiles_few_programs(name):
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT, name],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    number, *programs = done.stdout.split()
+    assert int(number) <= PROGRAMS[name], programs

@@ -90,6 +90,7 @@ def peer(
 
 
 MALA = Metropolis(blackjax_ext.mala)
+AUTO_MALA = Metropolis(blackjax_ext.auto_mala)
 WALK = Metropolis(blackjax_ext.random_walk)
 HMC3 = Metropolis(blackjax.hmc, num_integration_steps=3)
 # name: particles, then gradients per particle and temperature, then arguments of langevin_smc
@@ -271,6 +272,7 @@ WAYS: list[tuple[str, int, int, int, dict[str, Any]]] = [
         for name, num_moves, move in (
             ("4 moves, 0.9", 4, MALA),
             ("3 moves with jumps, 0.9", 3, WithJumps(MALA)),
+            ("3 moves of AutoMALA with jumps, 0.9", 3, WithJumps(AUTO_MALA)),
         )
     ],
 ]
@@ -296,7 +298,8 @@ def modes(quick: bool) -> Section:
         "Modes of unequal width",
         "Normal modes at -2 and 2 in each of D dimensions with sds 0.5 and 1, prior sd 3: the "
         f"share of the narrow mode is {SHARE}, the log evidence 0, and -0.45 where the narrow mode "
-        f"is lost. MALA with a step of {FIXED['step_size']} in units of the particles' variances, "
+        f"is lost. MALA with a step of {FIXED['step_size']} in units of the particles' variances "
+        "(AutoMALA's first guess of it; of the gradients of its moves one each is counted), "
         f"tempering_ess 0.8 or as it says; {num_seeds} seeds. Jumps are proposals from a normal "
         "mixture that is fitted to the particles.",
         [

@@ -259,6 +259,7 @@ def bind(
     return BoundAlgorithm(algorithm, logdensity_fn)
 
 
+@jax.jit
 def ravel_each(tree: ArrayTree) -> Array:
     """Flat positions (C, D) of a pytree whose leaves lead with C."""
     return jax.vmap(lambda leaf: ravel_pytree(leaf)[0])(tree)

@@ -48,7 +48,13 @@ from numpyro_fwd.kernels.jitter import Jitter, check_jitter, jittered
 from numpyro_fwd.kernels.microcanonical import Tuning, is_microcanonical
 from numpyro_fwd.kernels.noticed import Noticed, forget
 from numpyro_fwd.kernels.options import full_signature
-from numpyro_fwd.kernels.state import KernelState, make_state, split_each, with_types_of
+from numpyro_fwd.kernels.state import (
+    KernelState,
+    as_chains,
+    make_state,
+    split_each,
+    with_types_of,
+)
 from numpyro_fwd.kernels.strategy import Run, Source, Strategy, WholeDensity, ravel_one
 from numpyro_fwd.kernels.words import Say, words_of
 
@@ -291,7 +297,7 @@ class BlackJAXKernel(MCMCKernel):
         check_start(z)
         is_single = is_prng_key(rng_key)
         if is_single:
-            rng_key, z = rng_key[None], jax.tree.map(lambda x: jnp.asarray(x)[None], z)
+            rng_key, z = as_chains((rng_key, z))
         run = Run(
             self._source,
             split_arguments(model_args, model_kwargs),

@@ -13,7 +13,7 @@ from numpyro_fwd.bridge.arguments import Fingerprint
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
 from numpyro_fwd.kernels.noticed import Noticed
 
-__all__ = ["KernelState", "make_state", "split_each", "with_types_of"]
+__all__ = ["KernelState", "as_chains", "make_state", "split_each", "with_types_of"]
 
 
 class KernelState(NamedTuple):
@@ -84,6 +84,12 @@ def split_each(rng_key: Array, num: int) -> tuple[Array, ...]:
         return tuple(jax.random.split(rng_key, num))
     keys = jax.vmap(lambda key: jax.random.split(key, num))(rng_key)
     return tuple(keys[:, j] for j in range(num))
+
+
+@jax.jit
+def as_chains(single: Any) -> Any:
+    """The key and the start of a single chain as those of chains, one in number."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], single)
 
 
 def make_state(

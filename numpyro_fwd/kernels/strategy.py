@@ -209,7 +209,13 @@ def split_keys(rng_key: Array) -> tuple[Keys, Array]:
 
 def ravel_one(z: Any) -> Callable[[Array], Any]:
     """From a flat position (D,) to a pytree like the positions of one of the chains in `z`."""
-    return ravel_pytree(jax.tree.map(lambda leaf: leaf[0], z))[1]
+    found = []
+
+    def look(z):  # traced for its shapes: nothing is computed
+        found.append(ravel_pytree(jax.tree.map(lambda leaf: leaf[0], z))[1])
+
+    jax.eval_shape(look, z)
+    return found[0]
 
 
 def evaluate(run: Run, x: Array, z: Any, density_of: Callable) -> Array:

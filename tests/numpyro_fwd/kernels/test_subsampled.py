@@ -323,5 +323,5 @@ def test_rows_of_a_test_are_foreseen():
 
 def test_too_few_rows_for_their_coefficients_warn():
     kernel = AMAGOLD(wide, acceptance="subsampled")
-    with pytest.warns(UserWarning, match=r"read .* of 4,000 rows .*acceptance=\"full\".*NUTS"):
-        kernel.init(jax.random.key(0), 10, None, wide_data(4_000, 40), {})
+    with pytest.warns(UserWarning, match=r"read .* of 6,000 rows .*acceptance=\"full\".*NUTS"):
+        kernel.init(jax.random.key(0), 10, None, wide_data(6_000, 100), {})

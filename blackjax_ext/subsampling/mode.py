@@ -235,7 +235,7 @@ class Passes:
         derivatives_at = jax.jit(lambda rows, x, root: derivatives(rows, unravel(x), root))
         self.energy: Callable[[Any], Pair] = partial(energy_at, posterior)
         self._derivatives: Callable[[Any, Any], Derivatives] = partial(derivatives_at, posterior)
-        self.is_seen: np.ndarray | None = None
+        self.is_seen = np.zeros(0, bool)
         self._say, self._num_rows, self._num_passes = say, posterior.num_rows, 0
 
     def announce(self, purpose: str) -> None:

@@ -6,6 +6,7 @@ No other file imports a private name of NumPyro. What counts as public is what N
 """
 
 import sys
+from types import FrameType
 from typing import Any
 
 import numpyro
@@ -77,7 +78,7 @@ def has_progress_bar() -> bool:
 
     NumPyro does not tell its kernels, so the frames of the call are asked.
     """
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         caller = frame.f_locals.get("self")
         if isinstance(caller, MCMC):

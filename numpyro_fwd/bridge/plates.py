@@ -361,7 +361,8 @@ def check_indices(
 
     def read(arrays, last):
         view = given_rows(model, last)
-        first_sites(jax.random.key(0), view, *arguments.join(arrays), init_to_sample)
+        model_args, model_kwargs = arguments.join(arrays)
+        first_sites(jax.random.key(0), view, model_args, model_kwargs, init_to_sample)
 
     def flags(arrays, last):  # an error has a number that differs from program to program
         leaves = jax.tree.leaves(checked(arrays, last)[0])

@@ -107,7 +107,8 @@ def linear_predictor_of(
     def read(arrays, z, indices):
         def at(rows):
             given = given_rows(model, {plate: rows})
-            found = sites_at(given, *arguments.join(arrays), z)
+            model_args, model_kwargs = arguments.join(arrays)
+            found = sites_at(given, model_args, model_kwargs, z)
             parts = [
                 read_site(reading, found[name], plate, rows.shape[0] / num_rows)
                 for name, reading in zip(names, readings, strict=True)
@@ -122,7 +123,8 @@ def linear_predictor_of(
 
     def logprior(arrays, z):
         first_row = given_rows(model, {plate: jnp.zeros(1, int)})
-        terms = log_terms(first_row, *arguments.join(arrays), z)
+        model_args, model_kwargs = arguments.join(arrays)
+        terms = log_terms(first_row, model_args, model_kwargs, z)
         return terms.total(terms.outside_plates)
 
     kinds = tuple(reading.kind for reading in readings)

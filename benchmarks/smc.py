@@ -31,7 +31,7 @@ from benchmarks.harness.report import Report, Section, by_name
 from benchmarks.harness.timing import in_turn
 from blackjax_ext import anneal, langevin_smc
 from blackjax_ext.smc.moves import Metropolis, WithJumps
-from numpyro_fwd import GOHSMC, OHSMC
+from numpyro_fwd import GOHSMC, OHSMC, LangevinSMC
 from numpyro_fwd.bridge.priors import split_logdensity
 
 # Evidence of a logistic regression
@@ -294,6 +294,16 @@ def modes(quick: bool) -> Section:
         for values in (columns["share"], columns["log_evidence"]):
             facts += [values.mean(), values.std(ddof=1)]
         rows.append([name, size, num, *facts])
+    for size in (2,) if quick else (5, 10, 20):
+        for name, algorithm in (("", None), (", algorithm=auto_mala", blackjax_ext.auto_mala)):
+            key = ("modes, defaults", name, size, num_seeds)
+            num = 60 if quick else 1_000
+            found = REPORT.once(key, from_defaults, num, size, algorithm, num_seeds)
+            columns = {what: np.array(values, float) for what, values in found.items()}
+            facts = [columns["temperatures"].mean(), num * 3 * columns["temperatures"].mean() / 1e3]
+            for values in (columns["share"], columns["log_evidence"]):
+                facts += [values.mean(), values.std(ddof=1)]
+            rows.append([f"LangevinSMC(model{name})", size, num, *facts])
     return Section(
         "Modes of unequal width",
         "Normal modes at -2 and 2 in each of D dimensions with sds 0.5 and 1, prior sd 3: the "
@@ -301,13 +311,28 @@ def modes(quick: bool) -> Section:
         f"is lost. MALA with a step of {FIXED['step_size']} in units of the particles' variances "
         "(AutoMALA's first guess of it; of the gradients of its moves one each is counted), "
         f"tempering_ess 0.8 or as it says; {num_seeds} seeds. Jumps are proposals from a normal "
-        "mixture that is fitted to the particles.",
+        "mixture that is fitted to the particles. The last rows are from defaults: three moves "
+        "with jumps, whose step adapts to the mean acceptance rate.",
         [
             *("moves", "D", "particles", "temperatures", "gradients / 1,000"),
             *("share", "its sd over seeds", "log Z", "its sd"),
         ],
         rows,
     )
+
+
+def from_defaults(num: int, size: int, algorithm: Any, num_seeds: int) -> dict[str, list[float]]:
+    """The same of `LangevinSMC`, which adapts its step size."""
+    kernel = LangevinSMC(known.mixture(size, 0.5).model, algorithm=algorithm)
+    found: dict[str, list[float]] = {"share": [], "log_evidence": [], "temperatures": []}
+    for seed in range(num_seeds):
+        keys = jax.random.split(jax.random.key(seed), num)
+        state = kernel.init(keys, 0, None, (), {})
+        is_narrow = jnp.mean(state.inner.position["x"], axis=1) < 0
+        found["share"].append(float(jnp.sum(jnp.exp(state.inner.log_weights) * is_narrow)))
+        found["log_evidence"].append(float(state.inner.log_evidence))
+        found["temperatures"].append(float(state.num_temperatures[0]))
+    return found
 
 
 def of_unequal_modes(

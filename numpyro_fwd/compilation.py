@@ -15,8 +15,9 @@ def keep_compiled(directory: str | os.PathLike | None = None) -> Path:
 
     Most of the wait for a posterior of moderate size is compilation. NumPyro compiles the loop of a
     run anew in every process, and in every call of ``MCMC.run``; with this, whoever asks for a
-    program that has been compiled before (the same model, shapes, options and versions) reads it
-    from the disk. It is JAX's own cache (``jax_compilation_cache_dir``) with limits that suit
+    program that has been compiled before (the same model, data, options and versions) reads it
+    from the disk. With ``MCMC(..., jit_model_args=True)`` the data need not be the same, only of
+    the same shapes. It is JAX's own cache (``jax_compilation_cache_dir``) with limits that suit
     sampling: programs of any size and time are kept, two gigabytes of them in all.
 
     Parameters
@@ -27,8 +28,13 @@ def keep_compiled(directory: str | os.PathLike | None = None) -> Path:
 
     Returns
     -------
-    The directory. Call it before the first run. Data do not get into the directory unless a model
-    refers to them without taking them as arguments: then they are constants of its programs.
+    The directory. Call it before the first run.
+
+    Notes
+    -----
+    Data are on the disk wherever they are constants of a program: NumPyro makes the arguments of a
+    model constants of its loop without ``jit_model_args=True``, and so does any model with what it
+    refers to without taking it as an argument. Keep the directory as you keep the data.
 
     Examples
     --------

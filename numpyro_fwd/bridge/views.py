@@ -153,7 +153,9 @@ def view_model(
         model=substitute(prepared, data=plates),
         init_strategy=init_strategy if isinstance(init_strategy, partial) else init_strategy(),
         enum=facts.has_enumerate_support,
-        prototype_params=prototype,
+        prototype_params={  # values would be constants of the program, another one for each seed
+            name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in prototype.items()
+        },
         forward_mode_differentiation=differentiation == "forward",
         # a gradient of D JVPs, asked for where the warm start can afford it too
         validate_grad=differentiation == "reverse" or size <= MAX_DIMENSION["forward"],

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
+from jax._src.compilation_cache import decompress_executable
 from jax.experimental.compilation_cache import compilation_cache
 from numpyro.infer import MCMC
 
@@ -60,7 +62,7 @@ KERNELS = {
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_second_run_compiles_nothing(name, cache, compiled):
-    """In the same object, in a new kernel and MCMC, with other data and another seed."""
+    """In the same object, and in a new kernel and MCMC."""
     model, options = KERNELS[name]
 
     def mcmc():
@@ -78,6 +80,33 @@ def test_a_second_run_compiles_nothing(name, cache, compiled):
     after = {path.name for path in cache.iterdir()}
     assert before == after
     assert not compiled
+
+
+def test_other_data_and_seeds_compile_nothing_and_are_not_on_the_disk(cache, compiled):
+    """With `jit_model_args`; without, the loop has the data as constants."""
+
+    def run(seed, jit_model_args):
+        mcmc = MCMC(
+            numpyro_fwd.MALA(fixed_seeds.regression),
+            num_warmup=30,
+            num_samples=20,
+            progress_bar=False,
+            jit_model_args=jit_model_args,
+        )
+        mcmc.run(jax.random.key(seed), *data(seed))
+
+    def on_the_disk(seed):
+        piece = np.asarray(data(seed)[0]).ravel()[30:50].tobytes()
+        kept = (path.read_bytes() for path in cache.glob("*-cache"))
+        programs = [decompress_executable(each) for each in kept]
+        return any(piece in program for program in programs)
+
+    run(0, True)
+    compiled.clear()
+    run(1, True)
+    assert not compiled and not on_the_disk(0) and not on_the_disk(1)
+    run(1, False)
+    assert on_the_disk(1)
 
 
 # programs of a set-up in a process that has compiled nothing: those of the model as it is run once

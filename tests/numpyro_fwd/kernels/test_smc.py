@@ -58,6 +58,7 @@ KERNELS: dict[str, dict] = {
     "reversed": {"l_kernel": "reversed", "num_integration_steps": 2, "num_moves": 2},
     "gaussian": {"l_kernel": "gaussian", "num_moves": 2},
     "hp_mala": {"algorithm": blackjax_ext.hp_mala, "floor": 0.2, "num_moves": 2},
+    "auto_mala": {"algorithm": blackjax_ext.auto_mala, "num_moves": 2},
 }
 
 
@@ -82,6 +83,27 @@ def test_posterior_and_evidence(name):
     assert np.all(fields["genealogical_ess"] > 200) and not np.any(fields["is_forced"])
     np.testing.assert_array_equal(fields["temperature"], 1.0)
     assert np.all(fields["ess"] > 1000) and np.all(fields["accept_prob"] > 0.3)
+
+
+def test_steps_of_the_place_keep_a_narrow_mode():
+    """A third of ten dimensions' mass with sd 0.5 beside sd 1, which one step for all loses."""
+
+    def modes():
+        x = numpyro.sample("x", dist.Normal(0, 3).expand([10]).to_event(1))
+        parts = ((-2.0, 0.5, 0.36), (2.0, 1.0, 0.64))
+        terms = [
+            np.log(share)
+            - dist.Normal(0, np.hypot(3.0, scale)).log_prob(jnp.full(10, place)).sum()
+            + dist.Normal(place, scale).log_prob(x).sum()
+            for place, scale, share in parts
+        ]
+        numpyro.factor("modes", jnp.logaddexp(*terms))
+
+    kernel = LangevinSMC(modes, algorithm=blackjax_ext.auto_mala)
+    state = kernel.init(jax.random.split(jax.random.key(1), 1000), 0, None, (), {})
+    is_narrow = state.inner.position["x"].mean(axis=1) < 0
+    share = float(jnp.sum(jnp.exp(state.inner.log_weights) * is_narrow))
+    assert abs(share - 0.36) < 0.1 and abs(float(state.inner.log_evidence)) < 0.25
 
 
 def test_constrained_latents_and_factors():

@@ -5,12 +5,9 @@ No other file imports a private name of NumPyro. What counts as public is what N
 ``numpyro.contrib.module``. If a name below is gone, importing this file says which.
 """
 
-import sys
-from types import FrameType
 from typing import Any
 
 import numpyro
-from numpyro.infer import MCMC
 
 __all__ = [
     "CHECKED_AGAINST",
@@ -19,7 +16,6 @@ __all__ = [
     "constrain_fn",
     "find_valid_initial_params",
     "get_potential_fn",
-    "has_progress_bar",
     "identity",
     "is_jacobian_of",
     "is_prng_key",
@@ -71,17 +67,3 @@ def is_jacobian_of(site: str, latent: str) -> bool:
 def mask_of(distribution: Any) -> Any:
     """Mask of a ``MaskedDistribution``: a boolean or an array of them."""
     return distribution._mask
-
-
-def has_progress_bar() -> bool:
-    """Whether the innermost MCMC that is running shows a progress bar; False if none is.
-
-    NumPyro does not tell its kernels, so the frames of the call are asked.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, MCMC):
-            return caller.progress_bar
-        frame = frame.f_back
-    return False

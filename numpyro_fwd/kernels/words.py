@@ -5,12 +5,13 @@ wait for seconds or minutes. These words show wherever that bar does.
 """
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 
+from numpyro.infer import MCMC
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
-
-from numpyro_fwd.bridge.numpyro_private import has_progress_bar
 
 __all__ = ["Say", "silent", "words_of"]
 
@@ -54,3 +55,17 @@ def ticking(line: tqdm) -> Iterator[None]:
     finally:
         is_over.set()
         clock.join()
+
+
+def has_progress_bar() -> bool:
+    """Whether the innermost MCMC that is running shows a progress bar; False if none is.
+
+    NumPyro does not tell its kernels, so the frames of the call are asked.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, MCMC):
+            return bool(caller.progress_bar)
+        frame = frame.f_back
+    return False

@@ -46,6 +46,7 @@ from blackjax_ext.subsampling.predictors import (
 __all__ = [
     "Passes",
     "Stationary",
+    "UnresolvedError",
     "check_curvature",
     "check_resolution",
     "check_rest",
@@ -89,6 +90,10 @@ UNRESOLVED = (
     "determine can go; float64 has digits for {:.0e} as much (jax.config.update('jax_enable_x64', "
     "True), with data in float64)."
 )
+
+
+class UnresolvedError(ValueError):
+    """Floats do not resolve the posterior."""
 
 
 class Stationary(NamedTuple):
@@ -326,7 +331,7 @@ def check_resolution(found: Stationary) -> None:
     else:
         return
     more = eps / float(np.finfo(np.float64).eps)
-    raise ValueError(UNRESOLVED.format(why, found.x.dtype, more))
+    raise UnresolvedError(UNRESOLVED.format(why, found.x.dtype, more))
 
 
 def check_curvature(found: Stationary) -> Dense:

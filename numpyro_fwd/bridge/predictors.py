@@ -22,6 +22,7 @@ from jax.tree_util import Partial
 from blackjax_ext.subsampling import families
 from blackjax_ext.subsampling.expansion import Expansion, expand
 from blackjax_ext.subsampling.families import Kind
+from blackjax_ext.subsampling.mode import UnresolvedError
 from blackjax_ext.subsampling.predictors import (
     MAX_CHUNK,
     LinearPredictor,
@@ -248,6 +249,8 @@ def expanded(
     def attempt(posterior):
         try:
             return expand(posterior, z, order=order, say=say).without_data()
+        except UnresolvedError:  # rounding would look like a bent predictor
+            raise
         except ValueError:
             names = single_plate(full_view_sites(model, model_args, model_kwargs)).names
             explain_predictors(posterior, names, z)

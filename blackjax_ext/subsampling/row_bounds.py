@@ -201,14 +201,16 @@ def row_bounds(
         whitened = matrix @ scale
         found = jax.vmap(partial(parts_of, posterior, order + 1, radius))(eta, whitened, rows)
         base = jax.vmap(lambda e: ravel_pytree(e)[0])(eta)
-        rounding = jax.vmap(posterior.rounding)(eta, rows)
 
         def deviation(step):
             moved, moved_rows = posterior.read(unravel(x + step), indices)
+            here, there = (jax.vmap(posterior.rounding)(e, rows) for e in (eta, moved))
             changed = jnp.stack(jax.tree.leaves(has_changed(rows, moved_rows)))
             moved = jax.vmap(lambda e: ravel_pytree(e)[0])(moved)
-            size = rounding + jnp.abs(base) + jnp.abs(matrix) @ (jnp.abs(x) + jnp.abs(step))
+            size = here + there + jnp.abs(base) + jnp.abs(matrix) @ (jnp.abs(x) + jnp.abs(step))
             off = jnp.abs(moved - base - matrix @ step)
+            # what has overflowed tells nothing: exp(predictor), far from where the rows are
+            off = jnp.where(jnp.isfinite(base) & ~jnp.isfinite(moved), 0.0, off)
             off = jnp.max(off / jnp.maximum(size, jnp.finfo(x.dtype).tiny), axis=1)
             return off / (100 * x.size**0.5 * jnp.finfo(x.dtype).eps), jnp.any(changed, axis=0)
 

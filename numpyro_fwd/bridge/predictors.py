@@ -30,7 +30,7 @@ from blackjax_ext.subsampling.predictors import (
     has_changed,
     over_chunks,
 )
-from numpyro_fwd.bridge.arguments import NEED_VALUES, split_arguments
+from numpyro_fwd.bridge.arguments import NEED_VALUES, evaluating, split_arguments
 from numpyro_fwd.bridge.log_terms import log_terms
 from numpyro_fwd.bridge.plates import full_view_sites, given_rows, subsample_plates
 from numpyro_fwd.bridge.readings import (
@@ -78,7 +78,9 @@ def linear_predictor_of(
         )
 
     arrays = [jnp.asarray(each) for each in arguments.arrays]
-    kinds = kinds_of(readings, sites, names, lambda z: at(arrays, z, jnp.zeros(1, int)), z)
+    with evaluating():  # arrays of NumPy take no traced rows
+        first_row = jnp.zeros(1, int)
+    kinds = kinds_of(readings, sites, names, lambda z: at(arrays, z, first_row), z)
 
     def read(arrays, z, indices):
         def predictors(rows):

@@ -15,7 +15,7 @@ import scipy.stats
 
 import blackjax_ext
 from blackjax_ext import acceptance, families, potentials
-from blackjax_ext.subsampling import thinning
+from blackjax_ext.subsampling import predictors, thinning
 from tests.laws import minibatch
 from tests.laws.laws import Outcome, Size
 from tests.laws.targets import Target
@@ -66,6 +66,92 @@ def expansion(order, dtype=jnp.float32):
     return potentials.expand(posterior(dtype), anchor, order=order, find_mode=False)
 
 
+# counts of few expected events under gamma priors of the rates: bounds that hold near the anchor
+EXPOSURE = RNG.gamma(0.7, 0.5, NUM_ROWS)
+EVENTS = RNG.poisson(EXPOSURE * 1.5)
+SHAPE = 1.5 + np.bincount(COORDINATE, EVENTS)
+RATE = 1.0 + np.bincount(COORDINATE, EXPOSURE)
+
+COUNTED = Target(
+    name="log rates",
+    logdensity=lambda x: jnp.sum(SHAPE * x - RATE * jnp.exp(x)),
+    draw=lambda rng, n: np.log(rng.gamma(SHAPE, 1 / RATE, (n, 3))),
+    uniforms=lambda x: scipy.stats.gamma.cdf(np.exp(x), SHAPE, scale=1 / RATE),
+    covariance=np.diag(1 / SHAPE),
+)
+
+
+def counted(dtype=jnp.float32):
+    """Its rows; the exposure is a predictor's offset."""
+    covariates = np.column_stack([COVARIATES, np.log(EXPOSURE)]).astype(dtype)
+    return potentials.linear_predictor(
+        lambda x: jnp.sum(1.5 * x - jnp.exp(x)),
+        families.poisson(),
+        (covariates, EVENTS.astype(dtype)),
+        predict_fn=lambda x, row: row[:3] @ x + row[3],
+    )
+
+
+# a normal mean and log scale with a normal inverse-gamma prior: predictors that rows share
+MEASURED = RNG.normal(0.4, 1.3, 12)
+PRIOR_SIZE, PRIOR_SHAPE, PRIOR_RATE = 1.0, 2.0, 1.5
+SIZE_N = PRIOR_SIZE + MEASURED.size
+MEAN_N = MEASURED.sum() / SIZE_N
+SHAPE_N = PRIOR_SHAPE + 0.5 * MEASURED.size
+RATE_N = PRIOR_RATE + 0.5 * (np.sum(MEASURED**2) - SIZE_N * MEAN_N**2)
+
+
+def inverse_gamma_normal(x, mean, size, shape, rate):
+    """Log density of a mean, normal given the scale, and a log scale."""
+    precision = jnp.exp(-2 * x[1])
+    spread = rate + 0.5 * size * jnp.square(x[0] - mean)
+    return -(2 * shape + 1) * x[1] - spread * precision
+
+
+def draw_scaled(rng, n):
+    """Exact draws of mean and log scale."""
+    variance = RATE_N / rng.gamma(SHAPE_N, size=n)
+    mean = MEAN_N + np.sqrt(variance / SIZE_N) * rng.normal(size=n)
+    return np.column_stack([mean, 0.5 * np.log(variance)])
+
+
+def uniforms_scaled(x):
+    """The variance by its law, and the mean by its own given the variance."""
+    scale = np.exp(x[..., 1])
+    of_mean = scipy.stats.norm.cdf((x[..., 0] - MEAN_N) / scale * np.sqrt(SIZE_N))
+    of_scale = scipy.stats.gamma.cdf(RATE_N / scale**2, SHAPE_N)
+    return np.stack([of_mean, of_scale], axis=-1)
+
+
+SCALED = Target(
+    name="mean and log scale",
+    logdensity=lambda x: inverse_gamma_normal(x, MEAN_N, SIZE_N, SHAPE_N, RATE_N),
+    draw=draw_scaled,
+    uniforms=uniforms_scaled,
+    covariance=np.diag([RATE_N / (SHAPE_N - 1) / SIZE_N, 0.25 / SHAPE_N]),
+)
+
+
+def scaled(dtype=jnp.float32):
+    """Its rows, of two predictors each."""
+    return potentials.linear_predictor(
+        lambda x: inverse_gamma_normal(x, 0.0, PRIOR_SIZE, PRIOR_SHAPE, PRIOR_RATE),
+        families.normal(),
+        (np.zeros((MEASURED.size, 0), dtype), MEASURED.astype(dtype)),
+        predict_fn=lambda x, row: x,
+    )
+
+
+POSTERIORS = {"counted": counted, "scaled": scaled}
+STARTS = {"counted": np.log(SHAPE / RATE) + 0.3, "scaled": np.array([MEAN_N + 0.1, 0.3])}
+
+
+def local(name, dtype=jnp.float32):
+    """The expansion of one of these away from its mode."""
+    start = jnp.asarray(STARTS[name], dtype)
+    return potentials.expand(POSTERIORS[name](dtype), start, find_mode=False)
+
+
 class Case(NamedTuple):
     """One configuration of AMAGOLD with the subsampled test.
 
@@ -81,6 +167,8 @@ class Case(NamedTuple):
         Expected events, in passes, beyond which all rows are read.
     target
         What it samples.
+    local
+        The name of a posterior whose bounds hold near the anchor; None for the binomial rows.
     """
 
     order: int
@@ -89,10 +177,11 @@ class Case(NamedTuple):
     arguments: dict[str, Any]
     max_passes: float
     target: Target = TARGET
+    local: str | None = None
 
     def build(self):
         """Make the sampler."""
-        expanded = expansion(self.order)
+        expanded = local(self.local) if self.local else expansion(self.order)
         return blackjax_ext.amagold(
             potentials.expanded_minibatch(expanded, self.batch_size),
             self.step_size,
@@ -107,6 +196,8 @@ CASES = {
     "first_order": Case(1, 0, 0.5, minibatch.PERSISTENT, np.inf),
     # a third of the moves read all rows
     "both_branches": Case(2, 0, 1.2, minibatch.PERSISTENT, 0.5),
+    "counted": Case(2, 3, 0.9, minibatch.FRESH, np.inf, COUNTED, "counted"),
+    "scaled": Case(2, 0, 0.8, minibatch.PERSISTENT, np.inf, SCALED, "scaled"),
 }
 
 
@@ -171,6 +262,86 @@ def acceptance_is_the_product(order: int = 2, num_repeats: int = 10_000) -> None
         for rate in found:  # 1e-5 two-sided
             off = (float(rate) - expected) / spread
             assert abs(off) < 4.4, f"product: {rate:.4f} for {expected:.4f} at the pair {i}"
+
+
+def loss_remainders_of_all(expanded, steps):
+    """Remainders of all rows."""
+    return thinning.loss_remainders(expanded, steps, jnp.arange(expanded.num_rows))
+
+
+def local_ends(expanded):
+    """Whitened ends of moves: near the anchor, at the end of the bounds, and beyond."""
+    rng = np.random.default_rng(12)
+    for near, far in [(0.5, 0.7), (0.7, 0.5), (0.2, 0.95), (0.4, 1.4), (1.4, 0.4)]:
+        ends = rng.normal(size=(2, expanded.whitener.shape[0]))
+        ends[1] = 0.5 * ends[0] + ends[1]
+        size = float(expanded.radius) * np.array([near, far])
+        yield ends * (size / np.linalg.norm(ends, axis=1))[:, None]
+
+
+def acceptance_is_local(name: str, num_repeats: int = 10_000) -> None:
+    """Within the bounds the test accepts by the product of factors, beyond by all rows together."""
+    with jax.enable_x64(True):
+        exact = local(name, jnp.float64)
+        remainders = jax.jit(lambda steps: loss_remainders_of_all(exact, steps))
+        surrogate = jax.jit(lambda x: thinning.surrogate(exact, x))
+    single = local(name)
+
+    @jax.jit
+    def rates(expanded, key, old, new, rho):
+        energy = thinning.surrogate(expanded, old)
+        keys = jax.random.split(key, num_repeats)
+        found = jax.vmap(lambda key: thinning.decide(key, expanded, old, energy, new, rho))(keys)
+        return found.is_accepted.mean(), found.acceptance_rate.mean()
+
+    for i, ends in enumerate(local_ends(single)):
+        with jax.enable_x64(True):
+            steps = np.linalg.solve(np.asarray(exact.whitener), ends.T).T
+            old, new = jnp.asarray(exact.position) + jnp.asarray(steps)
+            rows = np.asarray(remainders(jnp.asarray(steps)))
+            known = [float(surrogate(x)) for x in (old, new)]
+        changes = rows[1] - rows[0]
+        is_far = np.max(np.linalg.norm(ends, axis=1)) > float(single.radius)
+        rho = (
+            known[1] - known[0] + (changes.sum() - 0.5 if is_far else np.maximum(changes, 0).sum())
+        )
+        log_ratio = known[0] - known[1] + rho
+        if is_far:
+            expected = np.exp(min(0.0, log_ratio - changes.sum()))
+        else:
+            expected = np.exp(min(0.0, log_ratio) - np.maximum(changes, 0).sum())
+        ends = (jnp.asarray(np.asarray(x), jnp.float32) for x in (old, new))
+        found = rates(single, jax.random.key(i), *ends, jnp.float32(rho))
+        spread = np.sqrt(expected * (1 - expected) / num_repeats) + 1e-3
+        for rate in found:
+            off = (float(rate) - expected) / spread
+            assert abs(off) < 4.4, f"local: {rate:.4f} for {expected:.4f} at the pair {i}"
+
+
+def bounds_hold_up_to_the_radius(name: str, num_directions: int = 300) -> None:
+    """No row within the radius has a third derivative above six times its bound."""
+    expanded = local(name)
+    posterior, indices = expanded.posterior, jnp.arange(expanded.num_rows)
+    root = jnp.linalg.inv(expanded.whitener)
+    rng = np.random.default_rng(13)
+    matrix = predictors.designs(posterior, expanded.position, indices).matrix
+    along = np.asarray(matrix @ root)[:, 0]  # where the first predictor of a row changes most
+    w = np.concatenate([rng.normal(size=(num_directions, root.shape[0])), along, -along])
+    w *= 0.999 * float(expanded.radius) / np.linalg.norm(w, axis=1, keepdims=True)
+
+    @jax.jit
+    @jax.vmap
+    def thirds(w):
+        def loss(s):
+            x = expanded.position + root @ (w + s * w / expanded.radius)
+            return jax.vmap(posterior.loss)(*posterior.read(x, indices))
+
+        third = jax.jacfwd(jax.jacfwd(jax.jacfwd(loss)))
+        return jnp.abs(third(jnp.zeros(()))) / (6 * expanded.bound)
+
+    worst = np.max(np.asarray(thirds(jnp.asarray(w, jnp.float32))))
+    assert worst <= 1.001, f"radius: a derivative is {worst:.3f} of its bound"
+    assert worst > 0.8  # and not by much
 
 
 def tight_bound_is_enough(num_repeats: int = 20_000) -> None:

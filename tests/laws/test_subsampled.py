@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blackjax_ext.subsampling import expansion, predictors, thinning
+from blackjax_ext.subsampling import expansion, predictors, row_bounds, thinning
 from tests.laws import laws, subsampled
 from tests.laws.subsampled import CASES
 
@@ -24,7 +24,14 @@ FULL_ONLY = pytest.mark.full
 
 
 @pytest.mark.parametrize(
-    "name", ["second_order", "first_order", pytest.param("both_branches", marks=FULL_ONLY)]
+    "name",
+    [
+        "second_order",
+        "first_order",
+        "counted",
+        "scaled",
+        pytest.param("both_branches", marks=FULL_ONLY),
+    ],
 )
 def test_exact_starts_stay_exact(name, monkeypatch):
     monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
@@ -62,6 +69,16 @@ def test_rate_tells_more_than_the_verdict():
 
 def test_tight_bound_is_enough():
     subsampled.tight_bound_is_enough()
+
+
+@pytest.mark.parametrize("name", ["counted", "scaled"])
+def test_acceptance_is_the_product_within_the_bounds_and_that_of_all_rows_beyond(name):
+    subsampled.acceptance_is_local(name)
+
+
+@pytest.mark.parametrize("name", ["counted", "scaled"])
+def test_bounds_hold_up_to_the_radius(name):
+    subsampled.bounds_hold_up_to_the_radius(name)
 
 
 def test_energy_is_kept_in_float32():
@@ -114,6 +131,7 @@ TRUE_THIN, TRUE_SURROGATE, TRUE_REMAINDER = (
     thinning.loss_remainder,
 )
 TRUE_TABLE, TRUE_CHANGE = expansion.table_of, thinning.change_of_all
+TRUE_NEAR, TRUE_SIZES = thinning.is_near, row_bounds.scaled_and_sizes
 
 
 def thin_with_a_cap(key, expanded, move, is_on):
@@ -160,6 +178,21 @@ def reach_of_the_new_end(old, new, order):
     return jnp.linalg.norm(new) ** (order + 1)
 
 
+def near_everywhere(expanded, old, new, reach):
+    """The radius is ignored."""
+    return TRUE_NEAR(replace(expanded, radius=jnp.inf), old, new, reach)
+
+
+def near_if_the_new_end_is(expanded, old, new, reach):
+    """Which rule holds depends on the direction of a move."""
+    return TRUE_NEAR(expanded, new, new, reach)
+
+
+def sizes_of_a_small_box(kind, order, radius, *arguments):
+    """The box over which derivatives are bounded is a tenth too small."""
+    return TRUE_SIZES(kind, order, 0.9 * radius, *arguments)
+
+
 # the module where a bug is planted, its name there, the bug, and the law that must notice
 MUTATIONS = {
     "cap_on_the_count": (thinning, "thin", thin_with_a_cap, "product"),
@@ -169,11 +202,16 @@ MUTATIONS = {
     "prior_left_out": (thinning, "surrogate", surrogate_without_prior, "product"),
     "wrong_order": (thinning, "loss_remainder", remainder_of_order_one, "product"),
     "one_sided_bound": (thinning, "reach", reach_of_the_new_end, "product"),
+    "radius_ignored": (thinning, "is_near", near_everywhere, "local"),
+    "one_sided_radius": (thinning, "is_near", near_if_the_new_end_is, "local"),
+    "box_too_small": (row_bounds, "scaled_and_sizes", sizes_of_a_small_box, "radius"),
 }
 LAWS = {
     "product": partial(subsampled.acceptance_is_the_product, num_repeats=4_000),
     "product of order 1": partial(subsampled.acceptance_is_the_product, 1, 4_000),
     "bound": subsampled.tight_bound_is_enough,
+    "local": partial(subsampled.acceptance_is_local, "counted"),
+    "radius": partial(subsampled.bounds_hold_up_to_the_radius, "counted"),
 }
 
 

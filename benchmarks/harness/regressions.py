@@ -1,0 +1,120 @@
+"""Regressions of every family that reads a few rows, on tables of any length."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.distributions.transforms import OrderedTransform
+
+__all__ = ["FAMILIES", "table"]
+
+SIZE = 20
+POSITIVE = dist.HalfNormal(2.0)
+SHAPE = dist.Gamma(2.0, 0.5)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A likelihood with all its parameters sampled.
+
+    Attributes
+    ----------
+    draw
+        Responses from a generator and predictors.
+    likelihood
+        Distribution from predictors and the other latents, by name.
+    others
+        Priors of these.
+    """
+
+    draw: Callable[[Any, np.ndarray], np.ndarray]
+    likelihood: Callable[..., dist.Distribution]
+    others: dict[str, dist.Distribution]
+
+
+def share(eta: np.ndarray) -> np.ndarray:
+    """Of log odds."""
+    return 1 / (1 + np.exp(-eta))
+
+
+def inflated(rng: Any, eta: np.ndarray) -> np.ndarray:
+    """Counts, three of ten of them zero besides."""
+    return rng.poisson(np.exp(eta)) * (rng.random(eta.size) < 0.7)
+
+
+def shares(rng: Any, eta: np.ndarray) -> np.ndarray:
+    """Beta, away from the ends by what float32 resolves."""
+    return np.clip(rng.beta(8 * share(eta), 8 * share(-eta)), 1e-5, 1 - 1e-5)
+
+
+CUTS = dist.TransformedDistribution(dist.Normal(0, 2).expand([3]).to_event(1), OrderedTransform())
+FAMILIES: dict[str, Regression] = {
+    "logistic": Regression(
+        lambda rng, eta: rng.random(eta.size) < share(eta), lambda e: dist.Bernoulli(logits=e), {}
+    ),
+    "normal, scale": Regression(
+        lambda rng, eta: eta + 1.3 * rng.normal(size=eta.size),
+        lambda e, scale: dist.Normal(e, scale),
+        {"scale": POSITIVE},
+    ),
+    "Poisson": Regression(
+        lambda rng, eta: rng.poisson(np.exp(eta)), lambda e: dist.Poisson(jnp.exp(e)), {}
+    ),
+    "negative binomial, dispersion": Regression(
+        lambda rng, eta: rng.negative_binomial(2, 2 / (2 + np.exp(eta))),
+        lambda e, size: dist.NegativeBinomial2(jnp.exp(e), size),
+        {"size": SHAPE},
+    ),
+    "zero-inflated Poisson, share": Regression(
+        inflated,
+        lambda e, gate: dist.ZeroInflatedPoisson(gate, jnp.exp(e)),
+        {"gate": dist.Beta(1.0, 1.0)},
+    ),
+    "gamma, shape": Regression(
+        lambda rng, eta: rng.gamma(1.5, np.exp(eta) / 1.5),
+        lambda e, shape: dist.Gamma(shape, shape * jnp.exp(-e)),
+        {"shape": SHAPE},
+    ),
+    "Weibull, shape": Regression(
+        lambda rng, eta: np.exp(eta) * rng.weibull(1.7, eta.size),
+        lambda e, shape: dist.Weibull(jnp.exp(e), shape),
+        {"shape": SHAPE},
+    ),
+    "beta, precision": Regression(
+        shares,
+        lambda e, precision: dist.BetaProportion(jax.nn.sigmoid(e), precision),
+        {"precision": SHAPE},
+    ),
+    "ordered, cutpoints": Regression(
+        lambda rng, eta: np.digitize(eta + rng.logistic(size=eta.size), [-1.0, 0.3, 1.5]),
+        lambda e, cuts: dist.OrderedLogistic(e, cuts),
+        {"cuts": CUTS},
+    ),
+    "Student t, scale and df": Regression(
+        lambda rng, eta: eta + 0.8 * rng.standard_t(4, size=eta.size),
+        lambda e, df, scale: dist.StudentT(df, e, scale),
+        {"df": SHAPE, "scale": POSITIVE},
+    ),
+}
+
+
+def table(name: str, num_rows: int) -> tuple[Callable, tuple]:
+    """A model of one of the :data:`FAMILIES`, ``model(x, y, batch=None)``, and its data."""
+    chosen, rng = FAMILIES[name], np.random.default_rng(0)
+    x = 0.5 * rng.normal(size=(num_rows, SIZE)).astype(np.float32)
+    eta = x @ rng.normal(size=SIZE) * 0.3
+    y = np.asarray(chosen.draw(rng, eta))
+    y = y.astype(np.int32 if name.startswith("ordered") else np.float32)
+
+    def model(x, y, batch=None):
+        slope = numpyro.sample("slope", dist.Normal(0, 1).expand([SIZE]).to_event(1))
+        others = {each: numpyro.sample(each, prior) for each, prior in chosen.others.items()}
+        with numpyro.plate("rows", x.shape[0], subsample_size=batch) as rows:
+            numpyro.sample("y", chosen.likelihood(x[rows] @ slope, **others), obs=y[rows])
+
+    return model, (jnp.asarray(x), jnp.asarray(y))

@@ -196,8 +196,8 @@ CASES = {
     "first_order": Case(1, 0, 0.5, minibatch.PERSISTENT, np.inf),
     # a third of the moves read all rows
     "both_branches": Case(2, 0, 1.2, minibatch.PERSISTENT, 0.5),
-    "counted": Case(2, 3, 0.9, minibatch.FRESH, np.inf, COUNTED, "counted"),
-    "scaled": Case(2, 0, 0.8, minibatch.PERSISTENT, np.inf, SCALED, "scaled"),
+    "counted": Case(2, 3, 0.9, minibatch.FRESH, 2.0, COUNTED, "counted"),
+    "scaled": Case(2, 0, 0.8, minibatch.PERSISTENT, 2.0, SCALED, "scaled"),
 }
 
 
@@ -272,14 +272,14 @@ def loss_remainders_of_all(expanded, steps):
 def local_ends(expanded):
     """Whitened ends of moves: near the anchor, at the end of the bounds, and beyond."""
     rng = np.random.default_rng(12)
-    for near, far in [(0.5, 0.7), (0.7, 0.5), (0.2, 0.95), (0.4, 1.4), (1.4, 0.4)]:
+    for near, far in [(0.3, 0.5), (0.5, 0.3), (0.2, 0.7), (0.3, 1.2), (1.2, 0.3)]:
         ends = rng.normal(size=(2, expanded.whitener.shape[0]))
         ends[1] = 0.5 * ends[0] + ends[1]
         size = float(expanded.radius) * np.array([near, far])
         yield ends * (size / np.linalg.norm(ends, axis=1))[:, None]
 
 
-def acceptance_is_local(name: str, num_repeats: int = 10_000) -> None:
+def acceptance_is_local(name: str, num_repeats: int = 4_000) -> None:
     """Within the bounds the test accepts by the product of factors, beyond by all rows together."""
     with jax.enable_x64(True):
         exact = local(name, jnp.float64)
@@ -341,7 +341,8 @@ def bounds_hold_up_to_the_radius(name: str, num_directions: int = 300) -> None:
 
     worst = np.max(np.asarray(thirds(jnp.asarray(w, jnp.float32))))
     assert worst <= 1.001, f"radius: a derivative is {worst:.3f} of its bound"
-    assert worst > 0.8  # and not by much
+    # reached by rows with one predictor; with two, by no direction at once
+    assert worst > (0.8 if posterior.kinds[0].free[1:] == () else 0.2), f"radius: {worst:.3f}"
 
 
 def tight_bound_is_enough(num_repeats: int = 20_000) -> None:

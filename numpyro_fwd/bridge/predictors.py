@@ -32,7 +32,7 @@ from blackjax_ext.subsampling.predictors import (
 )
 from numpyro_fwd.bridge.arguments import NEED_VALUES, split_arguments
 from numpyro_fwd.bridge.log_terms import log_terms
-from numpyro_fwd.bridge.plates import full_view_sites, given_rows, subsample_plates
+from numpyro_fwd.bridge.plates import as_array, full_view_sites, given_rows, subsample_plates
 from numpyro_fwd.bridge.traces import sites_at
 
 __all__ = ["batch_size_of", "expanded", "linear_predictor_of"]
@@ -129,7 +129,7 @@ def linear_predictor_of(
         return terms.total(terms.outside_plates)
 
     kinds = tuple(reading.kind for reading in readings)
-    arrays = [jnp.asarray(each) for each in arguments.arrays]
+    arrays = [as_array(each) for each in arguments.arrays]
     return LinearPredictor(Partial(logprior, arrays), Partial(read, arrays), kinds, num_rows)
 
 

@@ -112,6 +112,19 @@ def test_is_pickled_and_started_under_a_traced_key(subsampled):
     assert jax.tree.leaves(made.inner.position)[0].shape == ()
 
 
+@pytest.mark.parametrize("acceptance", ["subsampled", "full"])
+def test_data_that_are_traced_are_named(acceptance):
+    kernel = AMAGOLD(coin, acceptance=acceptance)
+    with pytest.raises(ValueError, match=r"the data must not be traced.* control_variate=None"):
+        jax.jit(lambda y: kernel.init(jax.random.key(0), 10, None, (y,), {}).z)(jnp.asarray(Y))
+
+
+def test_an_index_beyond_the_groups_is_named():
+    data = (X, np.where(np.arange(NUM_ROWS) == 7, 9, GROUP), Y, CLASSES)
+    with pytest.raises(ValueError, match=r"index nothing beyond its end: the predictor of row 7"):
+        AMAGOLD(levels, acceptance="subsampled").init(jax.random.key(0), 10, None, data, {})
+
+
 @pytest.mark.full
 def test_posterior_is_that_of_the_model(x64):
     """Prior and rows of a multilevel model add up to NumPyro's log density."""

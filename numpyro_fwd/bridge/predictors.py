@@ -103,12 +103,14 @@ def linear_predictor_of(
     sites = full_view_sites(model, model_args, model_kwargs)
     plate, names, num_rows, _ = single_plate(sites)
     readings = tuple(reading_of(name, sites[name]) for name in names)
-    arguments = split_arguments(model_args, model_kwargs)
+    split = split_arguments(model_args, model_kwargs)
+    # jax keeps the functions of a pytree in its caches, and what they close over: no arrays
+    join = split.join
 
     def read(arrays, z, indices):
         def at(rows):
             given = given_rows(model, {plate: rows})
-            model_args, model_kwargs = arguments.join(arrays)
+            model_args, model_kwargs = join(arrays)
             found = sites_at(given, model_args, model_kwargs, z)
             parts = [
                 read_site(reading, found[name], plate, rows.shape[0] / num_rows)
@@ -124,12 +126,12 @@ def linear_predictor_of(
 
     def logprior(arrays, z):
         first_row = given_rows(model, {plate: jnp.zeros(1, int)})
-        model_args, model_kwargs = arguments.join(arrays)
+        model_args, model_kwargs = join(arrays)
         terms = log_terms(first_row, model_args, model_kwargs, z)
         return terms.total(terms.outside_plates)
 
     kinds = tuple(reading.kind for reading in readings)
-    arrays = [as_array(each) for each in arguments.arrays]
+    arrays = [as_array(each) for each in split.arrays]
     return LinearPredictor(Partial(logprior, arrays), Partial(read, arrays), kinds, num_rows)
 
 

@@ -260,10 +260,14 @@ def shown(value: float) -> Any:
 
 MOVED = (
     *("unequal modes, D = 10", "eight schools"),
-    *(f"regression, D = {size}" for size in (10, 30, 1)),
+    *("regression, D = 10", "regression, D = 30"),
 )
-# about as many gradients
-MOVES = [("mala", 3), ("auto_mala", 2)]
+# about as many gradients; ways of AutoMALA by the share of its moves that are isotropic
+MOVES = {
+    "3 of mala": ("mala", 3, {}),
+    "2 of auto_mala": ("auto_mala", 2, {}),
+    "2 of auto_mala, isotropic_share=0": ("auto_mala", 2, {"isotropic_share": 0.0}),
+}
 
 
 def algorithms(quick: bool) -> Section:
@@ -272,18 +276,19 @@ def algorithms(quick: bool) -> Section:
     rows, checks = [], []
     for name in MOVED[-1:] if quick else MOVED:
         problem, roots = known.PROBLEMS[name](), {}
-        for algorithm, num_moves in MOVES:
-            key = ("algorithms", name, num, algorithm, num_moves, num_seeds)
-            run = partial(known.moving, algorithm, num_moves)
+        for way, (algorithm, num_moves, options) in MOVES.items():
+            key = ("algorithms", name, num, algorithm, num_moves, *options.items(), num_seeds)
+            run = partial(known.moving, algorithm, num_moves, tuple(options.items()))
             found = REPORT.once(key, over_seeds, run, problem, num, num_seeds)
             columns = {key: np.array(value, float) for key, value in found.items()}
             error = columns["value"] - problem.truth
-            roots[algorithm, num_moves] = float(np.sqrt(np.mean(error**2)))
-            rows.append([name, f"{num_moves} of {algorithm}", columns["gradients"].mean() / 1e3])
-            rows[-1] += [error.mean(), error.std(ddof=1), roots[algorithm, num_moves]]
-            rows[-1].append(columns["ancestors"].mean())
-        ratio = roots["auto_mala", 2] / roots["mala", 3]
-        checks.append((f"RMSE, 2 moves of auto_mala / 3 of mala, {name}", ratio, 1.0))
+            roots[way] = float(np.sqrt(np.mean(error**2)))
+            rows.append([name, way, columns["gradients"].mean() / 1e3])
+            rows[-1] += [error.mean(), error.std(ddof=1), roots[way], columns["ancestors"].mean()]
+        first, *others = MOVES
+        checks += [
+            (f"RMSE, {way} / {first}, {name}", roots[way] / roots[first], 1.0) for way in others
+        ]
     return Section(
         "Moves of MALA and of AutoMALA at equal gradients",
         f"Errors of the log evidence of LangevinSMC with {num:,} particles over {num_seeds} seeds; "
@@ -415,7 +420,7 @@ def modes_from_defaults(quick: bool) -> Section:
     num_seeds, num = (2, 60) if quick else (10, 1_000)
     rows = []
     for size in (2,) if quick else (5, 10, 20):
-        for algorithm, num_moves in (("mala", 3), ("auto_mala", 2), ("auto_mala", 3)):
+        for algorithm, num_moves in (("mala", 3), ("auto_mala", 3)):
             case = (num, size, algorithm, num_moves, num_seeds)
             found = REPORT.once(("modes from defaults", *case), from_defaults, *case)
             columns = {what: np.array(values, float) for what, values in found.items()}
@@ -699,7 +704,8 @@ REPORT = Report(
     "smc",
     "Sequential Monte Carlo: evidence and partially Bayesian networks",
     by_name(
-        evidence, models, algorithms, standard_error, modes, wine, california, steps, particles
+        *(evidence, models, algorithms, standard_error, modes, modes_from_defaults),
+        *(wine, california, steps, particles),
     ),
     long=("wine", "california"),
 )

@@ -254,7 +254,7 @@ def of_random_walk(problem: Problem, num_samples: int, expansion: Any) -> Measur
 
 def of_laplace(problem: Problem, num_samples: int, expansion: Any) -> Measured:
     """Draws of the normal at the mode, resampled by importance; `acceptance` is ESS per draw."""
-    posterior = linear_predictor_of(FullView(problem.model), problem.data, {})
+    posterior = linear_predictor_of(FullView(problem.model), problem.data, {}, expansion.position)
     noise = jax.random.normal(jax.random.key(2), (num_samples, expansion.hessian.shape[0]))
     a = expansion.position["slope"]
 
@@ -286,8 +286,9 @@ def expansion_of(problem: Problem) -> tuple[Any, float]:
     """The expansion at the mode, and the seconds that it took, with compilation."""
 
     def expand() -> Any:
-        posterior = linear_predictor_of(FullView(problem.model), problem.data, {})
-        return potentials.expand(posterior, {"slope": jnp.zeros(problem.data[0].shape[1])})
+        start = {"slope": jnp.zeros(problem.data[0].shape[1])}
+        posterior = linear_predictor_of(FullView(problem.model), problem.data, {}, start)
+        return potentials.expand(posterior, start)
 
     return timed(expand, clock=time.process_time)
 

@@ -1,8 +1,9 @@
 r"""The expansion of a posterior of linear predictors at its mode: all that grows with N, done once.
 
-Notation and bounds are those of :mod:`blackjax_ext.subsampling.predictors`. :func:`expand` finds
-the mode by Newton's method, sums gradient and Hessian of the rows there, bounds each row's
-remainder by :math:`\psi_i |w|^{k+1}`, and makes the alias table that draws rows in proportion to
+Notation and bounds are those of :mod:`blackjax_ext.subsampling.predictors` and
+:mod:`blackjax_ext.subsampling.row_bounds`. :func:`expand` finds the mode by Newton's method, sums
+gradient and Hessian of the rows there, bounds each row's remainder by :math:`\psi_i |w|^{k+1}`
+where :math:`|w| \le R`, and makes the alias table that draws rows in proportion to
 :math:`\psi_i`. Each is a pass over the rows in chunks. What a step needs of it later costs
 :math:`D^2`, or the rows that it reads.
 
@@ -23,7 +24,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,21 +44,13 @@ from blackjax_ext.subsampling.mode import (
     posterior_mode,
     resolved,
 )
-from blackjax_ext.subsampling.predictors import (
-    LinearPredictor,
-    chunk_length,
-    designs,
-    has_changed,
-    over_chunks,
-    summed_derivatives,
-)
+from blackjax_ext.subsampling.predictors import LinearPredictor
+from blackjax_ext.subsampling.row_bounds import power, radius_of, row_bounds
 
 __all__ = ["Expansion", "expand", "surrogate", "whitened"]
 
 # smallest share of the mean bound that a row has in the alias table, whose steps are 2^-23
 FLOOR = 1e-3
-# a bound of a remainder that is not zero, where its own is less than float32 holds
-LEAST = 1e-30
 # what rounding may take from a bound
 MARGIN = {jnp.dtype("float32"): 1e-4, jnp.dtype("float64"): 1e-10}
 NOT_AFFINE = (
@@ -93,6 +86,8 @@ class Expansion:
         Alias table that draws rows in proportion to their bounds, shapes (N,).
     total
         Psi, the sum of the bounds.
+    radius
+        R: the bounds hold up to this norm of w.
     order
         k, 1 or 2.
     """
@@ -107,6 +102,7 @@ class Expansion:
     threshold: Array
     alias: Array
     total: Array
+    radius: Array
     order: int = field(metadata={"static": True})
 
     @property
@@ -191,6 +187,7 @@ def expand(
     check_known(rows.has_changed)
     check_affine(rows.deviation)
     bound, table = table_of(power(rows, order), MARGIN[dtype])
+    radius = radius_of(posterior, whitener.shape[0]) if bound.any() else math.inf
     return Expansion(
         posterior,
         position,
@@ -202,6 +199,7 @@ def expand(
         jnp.asarray(table.threshold),
         jnp.asarray(table.alias),
         jnp.asarray(bound.sum(), dtype),
+        jnp.asarray(radius, dtype),
         order,
     )
 
@@ -223,107 +221,6 @@ def whitening(metric: Dense, is_seen: np.ndarray, dtype: Any) -> tuple[Array, Ar
     return jnp.asarray(whitener, dtype), jnp.asarray(scale, dtype)
 
 
-def norms(matrices: Array) -> Array:
-    """Upper bounds of the operator norms of `matrices`, shape (n, K, P); exact for K = 1."""
-    # scaled first, because the square of a small number is zero in float32
-    most = jnp.max(jnp.abs(matrices), axis=(1, 2))
-    unit = matrices / jnp.where(most > 0, most, 1.0)[:, None, None]
-    size = jnp.sqrt(jnp.sum(jnp.square(unit), axis=(1, 2)))
-    if matrices.shape[1] == 1:
-        return most * size
-    unit = unit / jnp.where(size > 0, size, 1.0)[:, None, None]
-    gram = unit @ jnp.swapaxes(unit, 1, 2)
-    return most * size * jnp.sqrt(jnp.linalg.norm(gram @ gram, axis=(1, 2))) ** 0.5
-
-
-class RowBounds(NamedTuple):
-    """What a pass over the rows tells of them at the anchor.
-
-    Attributes
-    ----------
-    slope, curvature
-        Derivatives of all rows by w, shapes (P,) and (P, P).
-    reach
-        Norm of S C A L of each row, shape (N,), of which the bound is a power.
-    is_curved
-        Whether the remainder of a row is other than zero anywhere, shape (N,).
-    deviation
-        How far predictors are from affine, shape (N,): the largest deviation of a predictor from
-        its expansion, in units of what rounding explains, over steps of several lengths and
-        directions.
-    has_changed
-        Whether what the loss of a row needs beside its predictors changes on these steps, (N,).
-    change
-        Change of a row's predictors on a given step, in units of one over the root of their
-        curvature, rounded up by the bound of the row's second derivative, shape (N,).
-    """
-
-    slope: Array
-    curvature: Array
-    reach: Array
-    is_curved: Array
-    deviation: Array
-    has_changed: Array
-    change: Array
-
-
-def row_bounds(
-    posterior: LinearPredictor,
-    position: ArrayTree,
-    scale: Array,
-    metric: Dense,
-    step: Array,
-    *,
-    order: int,
-) -> RowBounds:
-    """Sums, bounds, deviations, and the way of all rows on a `step` (D,). Cost: a pass."""
-    x, unravel = ravel_pytree(position)
-    noise = jnp.asarray(np.random.default_rng(0).normal(size=(2, x.size)), x.dtype)
-    steps = jnp.concatenate([metric.inverse_sqrt_times(noise), noise, -10.0 * noise[:1]])
-
-    def visit(indices, is_new):
-        matrix, eta, rows = designs(posterior, position, indices)
-        whitened = matrix @ scale
-        curved = jax.vmap(partial(measured, posterior, order))(eta, whitened, rows)
-        by_coordinate = jax.vmap(partial(measured, posterior, order))(eta, matrix, rows)
-        base = jax.vmap(lambda e: ravel_pytree(e)[0])(eta)
-
-        def deviation(step):
-            moved, moved_rows = posterior.read(unravel(x + step), indices)
-            changed = jnp.stack(jax.tree.leaves(has_changed(rows, moved_rows)))
-            moved = jax.vmap(lambda e: ravel_pytree(e)[0])(moved)
-            size = jnp.abs(base) + jnp.abs(matrix) @ (jnp.abs(x) + jnp.abs(step))
-            off = jnp.abs(moved - base - matrix @ step)
-            off = jnp.max(off / jnp.maximum(size, jnp.finfo(x.dtype).tiny), axis=1)
-            return off / (100 * x.size**0.5 * jnp.finfo(x.dtype).eps), jnp.any(changed, axis=0)
-
-        deviations, changed = jax.lax.map(deviation, steps)
-        by_step = jax.vmap(partial(measured, posterior, 1))(eta, (matrix @ step)[..., None], rows)
-        sums = summed_derivatives(posterior, whitened, eta, rows, is_new)
-        return sums, (
-            norms(curved),
-            jnp.any(by_coordinate != 0, axis=(1, 2)),
-            jnp.max(deviations, axis=0),
-            jnp.any(changed, axis=0),
-            jnp.linalg.norm(by_step[..., 0], axis=1),
-        )
-
-    length = chunk_length(posterior, position)
-    sums, of_rows = over_chunks(visit, posterior.num_rows, length)
-    slope, curvature = (sum.value() for sum in sums)
-    return RowBounds(slope, 0.5 * (curvature + curvature.T), *of_rows)
-
-
-def measured(posterior: LinearPredictor, order: int, eta: Any, tangents: Array, row: Any) -> Array:
-    """S C of one row times `tangents` of its predictors, (K, P), of which `eta` has the shape."""
-    unravel = ravel_pytree(eta)[1]
-
-    def column(tangent):
-        return ravel_pytree(posterior.curve(order, unravel(tangent), row))[0]
-
-    return jax.vmap(column, 1, 1)(tangents)
-
-
 def check_affine(deviation: Array) -> None:
     """Raise ValueError if a predictor is not affine in the position."""
     is_affine = np.asarray(deviation) < 1.0  # not if NaN
@@ -335,19 +232,6 @@ def check_known(has_changed: Array) -> None:
     """Raise ValueError if what a loss needs beside its predictors changes with the position."""
     if (changed := np.asarray(has_changed)).any():
         raise ValueError(NOT_KNOWN.format(int(np.argmax(changed))))
-
-
-def power(rows: RowBounds, order: int) -> np.ndarray:
-    """Bounds psi of all rows, shape (N,), in double precision on the host.
-
-    A bound of zero says that the remainder is zero: of a polynomial of the order of the expansion,
-    of a weight of zero, or of a row that does not see the position. What is less than floats hold
-    is rounded up.
-    """
-    psi = np.asarray(rows.reach, np.float64) ** (order + 1) / math.factorial(order + 1)
-    psi = np.where(np.asarray(rows.is_curved), np.maximum(psi, LEAST), psi)
-    assert np.all((psi > 0) | ~np.asarray(rows.is_curved)), "a bound has underflowed"
-    return psi
 
 
 def table_of(psi: np.ndarray, margin: float) -> tuple[np.ndarray, AliasTable]:

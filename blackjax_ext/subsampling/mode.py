@@ -65,8 +65,8 @@ MAX_ROOTS = 8  # passes that look for a root; each gains a factor of a hundred o
 # squared distance to the mode in standard deviations: done, and what may be left where no step
 # lowers the energy any more
 DONE, TOLERABLE = 1e-6, 1.0
-# change of a predictor in the last step, in units of its curvature: in a mode it is zero
-MAX_CHANGE = 0.1
+# change of a predictor in the last step, in units of its family's reach: in a mode it is zero
+MAX_CHANGE = 0.2
 # an eigenvalue has two digits from here on, in units of eps: sums of a chunk of rows are off by
 # hundreds of these
 RESOLVED = 1e5
@@ -286,7 +286,7 @@ def posterior_mode(passes: Passes, x: Array) -> Stationary:
 def check_rest(found: Stationary, change: float) -> None:
     """Raise ValueError if Newton's next step changes a predictor by more than MAX_CHANGE.
 
-    `change` is in units of one over the root of the predictor's curvature.
+    `change` is in units of the reach of the predictor's family.
     """
     if not change < MAX_CHANGE:
         raise moving(found)

@@ -5,34 +5,21 @@ r"""Posteriors whose rows see the position only through linear predictors.
     \mathbb{R}^K,
 
 with any prior and rows of a family of :mod:`blackjax_ext.subsampling.families`: linear, logistic,
-binomial, multinomial and robust regression, and multilevel ones among them.
+count, duration, ordinal and robust regression with whatever scales and shapes are sampled, and
+multilevel ones among them.
 
-*Expansion.* At an anchor :math:`a`, with :math:`d = x - a` and :math:`t_i = A_i d`, a row is its
-expansion of order k = 1 or 2 and a remainder, and :math:`|D^{k+1} \phi_i| \le M_i` bounds the
-latter by Taylor's theorem:
+*Expansion.* At an anchor :math:`a`, with :math:`d = x - a = L w` and :math:`t_i = A_i d`, a row is
+its expansion of order k = 1 or 2 and a remainder,
 
 .. math::
     r_i(x) = \phi_i(\eta_i) - \phi_i(a_i) - \nabla\phi_i(a_i)^T t_i
-    \;[ - \tfrac12 t_i^T \nabla^2\phi_i(a_i) t_i ], \qquad
-    |r_i(x)| \le \frac{M_i}{(k+1)!} |t_i|^{k+1} \le \psi_i |w|^{k+1}, \qquad
-    \psi_i = \frac{M_i}{(k+1)!} \|A_i L\|^{k+1},
+    \;[ - \tfrac12 t_i^T \nabla^2\phi_i(a_i) t_i ], \qquad |r_i(x)| \le \psi_i |w|^{k+1},
 
-where :math:`a_i = \eta_i(a)`, :math:`d = L w` and :math:`\|A_i L\|` is a bound of the operator
-norm. The columns of :math:`L` are the Cholesky factor of the covariance that the curvature at the
-anchor implies, of the coordinates that the rows see: then :math:`|w|^2` is about their number.
-Summed over the rows, the expansions are one gradient and one Hessian. The prior is never expanded.
-
-*Units.* A row may have several responses j, each with its weight :math:`\omega_j`, its bound
-:math:`M_j` in units :math:`s_j` of its predictors, and a loss that depends on them through a
-projection :math:`C_j` (differences of logits, or all there is). Its derivative of order m = k + 1
-along t is at most :math:`\sum_j \omega_j M_j |C_j t_j / s_j|^m \le |S C t|^m`, where S multiplies
-the predictors of a response by :math:`(\omega_j M_j)^{1/m} / s_j`. So
-:math:`\psi_i = \|S_i C_i A_i L\|^{k+1} / (k+1)!`. Nothing overflows or underflows on the way where
-a scale is 1e-13 or 4e12: :math:`A_i L / s` has no units. Only a loss that is a polynomial of the
-order of the expansion has the bound zero.
-
-*Norm.* For K = 1 the norm is exact. For more, :math:`\|B\|^2 \le \|(B B^T)^2\|_F^{1/2}`, at most
-:math:`K^{1/8}` too large, and without an eigenvalue problem per row.
+where :math:`a_i = \eta_i(a)`, with the bounds :math:`\psi_i` of
+:mod:`blackjax_ext.subsampling.row_bounds`. The columns of :math:`L` are the Cholesky factor of the
+covariance that the curvature at the anchor implies, of the coordinates that the rows see: then
+:math:`|w|^2` is about their number. Summed over the rows, the expansions are one gradient and one
+Hessian. The prior is never expanded.
 
 *Remainders in single precision.* A remainder of 1e-8 cannot be had as a difference of numbers near
 one. Within the reach of its family it is the integral :math:`\int_0^1 \frac{(1-s)^k}{k!}
@@ -110,27 +97,21 @@ class LinearPredictor:
         ]
         return sum(terms[1:], terms[0])
 
-    def curve(self, order: int, tangents: Any, row: Any) -> Any:
-        """What `tangents` of the predictors of one row are measured by in its bound.
-
-        In: a pytree as :attr:`read` gives it, (m, k) for each kind. Out: the like, :math:`S C t`
-        of :mod:`blackjax_ext.subsampling.predictors`.
-        """
-        found = []
-        for kind, t, part in zip(self.kinds, tangents, row, strict=True):
-            most = part.weight * kind.bounds(part.y, **part.parameters)[order - 1]
-            rate = jnp.abs(most) ** (1 / (order + 1)) / kind.unit(**part.parameters)
-            centred = t - jnp.mean(t, axis=-1, keepdims=True) if kind.is_shift_invariant else t
-            found.append(rate[:, None] * centred)
-        return tuple(found)
-
-    def is_within_reach(self, t: Any, row: Any) -> Array:
-        """Whether quadrature is accurate over a change `t` of the predictors of one row."""
+    def rounding(self, eta: Any, row: Any) -> Array:
+        """Rounding of the predictors of one row, flat, in units of eps; of families where known."""
         found = [
-            jnp.all(jnp.max(jnp.abs(change), axis=-1) <= kind.reach(**part.parameters))
-            for kind, change, part in zip(self.kinds, t, row, strict=True)
+            jax.vmap(kind.roundings)(e, part.parameters).ravel()
+            for kind, e, part in zip(self.kinds, eta, row, strict=True)
         ]
-        return jnp.all(jnp.stack(found))
+        return jnp.concatenate(found)
+
+    def reach(self, eta: Any, row: Any) -> Array:
+        """Changes of the predictors of one row, flat, within which quadrature is accurate."""
+        found = [
+            jax.vmap(kind.reaches)(e, part.y, part.parameters).ravel()
+            for kind, e, part in zip(self.kinds, eta, row, strict=True)
+        ]
+        return jnp.concatenate(found)
 
 
 class Responses(NamedTuple):
@@ -169,8 +150,9 @@ def linear_predictor(
     data
         Covariates, a pytree of arrays, and responses, an array; all lead with the N rows.
     predict_fn
-        ``predict_fn(x, row)``, the predictor of a row of the covariates: a scalar, or shape (k,)
-        for a categorical response. It must be affine in x, which :func:`expand` checks.
+        ``predict_fn(x, row)``, the predictors of a row of the covariates: a scalar, or shape (k,)
+        for the k that the family leaves free (of a categorical response, its logits). They must be
+        affine in x, which :func:`expand` checks.
 
     Returns
     -------
@@ -219,12 +201,15 @@ def linear_predictor(
                 f"{name} of the family must be one number or one for each of the {num_rows} rows; "
                 f"got shape {value.shape}."
             )
-    read = Partial(partial(read_data, predict_fn), covariates, responses, parameters)
+    read = Partial(
+        partial(read_data, predict_fn, len(family.kind.free)), covariates, responses, parameters
+    )
     return LinearPredictor(Partial(logprior_fn), read, (family.kind,), num_rows)
 
 
 def read_data(
     predict_fn: Callable,
+    num_free: int,
     covariates: ArrayTree,
     responses: Array,
     parameters: dict[str, Array],
@@ -234,6 +219,11 @@ def read_data(
     """Predictors and responses of some rows of arrays."""
     rows = jax.tree.map(lambda a: a[indices], covariates)
     eta = jax.vmap(lambda row: jnp.atleast_1d(predict_fn(x, row)))(rows)
+    if eta.ndim != 2 or num_free not in (0, eta.shape[1]):
+        raise ValueError(
+            f"predict_fn must return the {num_free or 'K'} predictors that the family leaves free, "
+            f"in one axis; got shape {eta.shape[1:]}."
+        )
     of_rows = {
         name: (value[indices] if value.ndim else jnp.broadcast_to(value, indices.shape))[:, None]
         for name, value in parameters.items()
@@ -263,8 +253,9 @@ def loss_remainder(posterior: LinearPredictor, order: int, eta: Any, t: Any, row
         far, highest = far - 0.5 * highest(zero), derivative(highest)
     # the factor of the integral is (1 - s) or (1 - s)^2 / 2
     weights = jnp.asarray(WEIGHTS * (1 - NODES) ** order / order, dtype)
+    is_near = jnp.all(jnp.abs(ravel_pytree(t)[0]) <= posterior.reach(eta, row))
     near = weights @ jax.vmap(highest)(jnp.asarray(NODES, dtype))
-    return jnp.where(posterior.is_within_reach(t, row), near, far)
+    return jnp.where(is_near, near, far)
 
 
 class Design(NamedTuple):

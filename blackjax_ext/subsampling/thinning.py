@@ -60,10 +60,12 @@ itself, :math:`|w|^{k+1} + |w_*|^{k+1}`. And along the line from w to :math:`w_*
 
 the latter by Jensen's inequality. Both are symmetric in the ends of the move.
 
-*Far from the anchor* more events than rows would come, :math:`\Lambda > N`. There all rows are read
-once and the move is accepted with probability :math:`\min(1, e^{U(x) - U(x_*) + \rho})`. Which of
-the two rules holds depends on the pair of ends alone, in a symmetric way, so the ratio above holds
-for every pair: exact too, and no step reads more than about N rows. `num_rows` says what was read.
+*Far from the anchor* bounds do not hold, where an end has :math:`|w| > R`, or more events than
+rows would come, :math:`\Lambda > N`. (The way between two ends is within R if they are.) There all
+rows are read once and the move is accepted with probability
+:math:`\min(1, e^{U(x) - U(x_*) + \rho})`. Which of the two rules holds depends on the pair of ends
+alone, in a symmetric way, so the ratio above holds for every pair: exact too, and no step reads
+more than about N rows. `num_rows` says what was read.
 
 Reference: R. Cornish, P. Vanetti, A. Bouchard-Côté, G. Deligiannidis and A. Doucet 2019, Scalable
 Metropolis-Hastings for exact Bayesian inference with large datasets; P. A. W. Lewis and G. S.
@@ -161,7 +163,7 @@ def decide(
     is_divergent = jnp.isnan(log_ratio) | ~jnp.isfinite(new_surrogate)
 
     # of a symmetric function of the two ends; an overflow is far too
-    is_far = ~(expansion.total * move.reach <= MAX_PASSES * expansion.num_rows)
+    is_far = ~is_near(expansion, old_w, new_w, move.reach)
     exact = change_of_all(expansion, move, is_far & ~is_divergent)
     log_ratio = log_ratio - jnp.where(is_far, exact, 0.0)
     is_divergent = is_divergent | jnp.isnan(log_ratio)
@@ -172,6 +174,13 @@ def decide(
     ) & ~events.is_vetoed
     num_rows = events.num_rows + jnp.where(is_far & ~is_divergent, expansion.num_rows, 0)
     return Decision(is_accepted, rate * events.survival, is_divergent, new_surrogate, num_rows)
+
+
+def is_near(expansion: Expansion, old: Array, new: Array, reach: Array) -> Array:
+    """Whether bounds hold on the way between two whitened positions, and are worth their rows."""
+    furthest = jnp.sqrt(jnp.maximum(old @ old, new @ new))
+    is_cheap = expansion.total * reach <= MAX_PASSES * expansion.num_rows
+    return is_cheap & (furthest <= expansion.radius)
 
 
 def reach(old: Array, new: Array, order: int) -> Array:
@@ -213,8 +222,13 @@ def expected_rows(rng_key: PRNGKey, expansion: Expansion, num_moves: int = 256) 
     """
     size, dtype = expansion.whitener.shape[0], expansion.whitener.dtype
     ends = jax.random.normal(rng_key, (2, num_moves, size), dtype)
-    reaches = jax.vmap(lambda old, new: reach(old, new, expansion.order))(*ends)
-    return jnp.mean(jnp.minimum(expansion.total * reaches, float(expansion.num_rows)))
+
+    def rows_of(old, new):
+        q = reach(old, new, expansion.order)
+        near = is_near(expansion, old, new, q)
+        return jnp.where(near, expansion.total * q, float(expansion.num_rows))
+
+    return jnp.mean(jax.vmap(rows_of)(*ends))
 
 
 def loss_remainders(expansion: Expansion, steps: Array, indices: Array) -> Array:

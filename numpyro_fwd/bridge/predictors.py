@@ -1,8 +1,9 @@
 r"""The linear predictors of a NumPyro model, found from its trace.
 
 An observed site in the subsample plate is understood if its distribution has a family in
-:mod:`blackjax_ext.subsampling.families`: one of its parameters is then the predictor, which must be
-affine in the unconstrained latents, and the others must not depend on them. Everything outside the
+:mod:`blackjax_ext.subsampling.families`. Its parameters in coordinates without ends (a mean, a log
+scale) that depend on the position are the predictors, which must be affine in the unconstrained
+latents. Everything outside the
 plate is the prior, whatever its structure, and is evaluated exactly. The model itself is asked for
 the predictors of each set of rows; no matrix of covariates is taken out of it.
 """
@@ -19,7 +20,6 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
-from blackjax_ext.subsampling import families
 from blackjax_ext.subsampling.expansion import Expansion, expand
 from blackjax_ext.subsampling.families import Kind
 from blackjax_ext.subsampling.mode import UnresolvedError
@@ -30,9 +30,16 @@ from blackjax_ext.subsampling.predictors import (
     has_changed,
     over_chunks,
 )
-from numpyro_fwd.bridge.arguments import NEED_VALUES, split_arguments
+from numpyro_fwd.bridge.arguments import NEED_VALUES, evaluating, split_arguments
 from numpyro_fwd.bridge.log_terms import log_terms
 from numpyro_fwd.bridge.plates import as_array, full_view_sites, given_rows, subsample_plates
+from numpyro_fwd.bridge.readings import (
+    READINGS,
+    REFUSED,
+    Reading,
+    dependent,
+    find_reading,
+)
 from numpyro_fwd.bridge.traces import sites_at
 
 __all__ = ["batch_size_of", "expanded", "linear_predictor_of"]
@@ -40,59 +47,14 @@ __all__ = ["batch_size_of", "expanded", "linear_predictor_of"]
 WITHOUT_LIMIT = 'acceptance="full" reads all rows and has no such limit.'
 
 
-class Reading(NamedTuple):
-    """How a distribution is read.
-
-    kind
-        Its family.
-    predictor
-        Name of the parameter that is the linear predictor.
-    known
-        Parameters of the family by name, each the name of a parameter or a number.
-    has_classes
-        Whether the predictor has an axis of its own, of classes.
-    """
-
-    kind: Kind
-    predictor: str
-    known: dict[str, Any]
-    has_classes: bool = False
-
-
-READINGS = {
-    dist.BernoulliLogits: Reading(families.BERNOULLI, "logits", {}),
-    dist.BinomialLogits: Reading(families.BINOMIAL, "logits", {"total_count": "total_count"}),
-    dist.CategoricalLogits: Reading(families.CATEGORICAL, "logits", {}, has_classes=True),
-    dist.Cauchy: Reading(families.STUDENT_T, "loc", {"df": 1.0, "scale": "scale"}),
-    dist.Logistic: Reading(families.LOGISTIC, "loc", {"scale": "scale"}),
-    dist.NegativeBinomialLogits: Reading(
-        families.NEGATIVE_BINOMIAL, "logits", {"total_count": "total_count"}
-    ),
-    dist.Normal: Reading(families.NORMAL, "loc", {"scale": "scale"}),
-    dist.StudentT: Reading(families.STUDENT_T, "loc", {"df": "df", "scale": "scale"}),
-}
-UNBOUNDED = "the derivatives of its log likelihood grow without bound in the predictor"
-BY_LOGITS = "give it logits instead of probabilities"
-REFUSED = {
-    "BernoulliProbs": BY_LOGITS,
-    "BinomialProbs": BY_LOGITS,
-    "CategoricalProbs": BY_LOGITS,
-    "Exponential": UNBOUNDED,
-    "Gamma": UNBOUNDED,
-    "Gumbel": UNBOUNDED,
-    "Laplace": "it has a kink; Logistic is smooth and has the same tails",
-    "MaskedDistribution": "rows that are masked cannot be read; leave them out of the data",
-    "NegativeBinomial2": UNBOUNDED + "; NegativeBinomialLogits has bounds",
-    "Poisson": UNBOUNDED + ", as exp(predictor) under a log link",
-}
-
-
 def linear_predictor_of(
-    model: Callable, model_args: tuple, model_kwargs: dict | None
+    model: Callable, model_args: tuple, model_kwargs: dict | None, z: Any
 ) -> LinearPredictor:
     """Prior, predictors and responses of a full view that has passed ``check_model``.
 
     The arrays among the arguments are leaves of the outcome: a program takes them as its own.
+    Positions are like `z`, of which the shapes alone matter. Parameters of a response that depend
+    on the position are its predictors; the others are known.
 
     Raises
     ------
@@ -107,21 +69,32 @@ def linear_predictor_of(
     # jax keeps the functions of a pytree in its caches, and what they close over: no arrays
     join = split.join
 
+    def at(arrays, z, rows):
+        """What is read of each site, rows first."""
+        given = given_rows(model, {plate: rows})
+        model_args, model_kwargs = join(arrays)
+        found = sites_at(given, model_args, model_kwargs, z)
+        return tuple(
+            read_site(reading, found[name], plate, rows.shape[0] / num_rows)
+            for name, reading in zip(names, readings, strict=True)
+        )
+
+    arrays = [as_array(each) for each in split.arrays]
+    with evaluating():  # arrays of NumPy take no traced rows
+        first_row = jnp.zeros(1, int)
+    kinds = kinds_of(readings, sites, names, lambda z: at(arrays, z, first_row), z)
+
     def read(arrays, z, indices):
-        def at(rows):
-            given = given_rows(model, {plate: rows})
-            model_args, model_kwargs = join(arrays)
-            found = sites_at(given, model_args, model_kwargs, z)
+        def predictors(rows):
             parts = [
-                read_site(reading, found[name], plate, rows.shape[0] / num_rows)
-                for name, reading in zip(names, readings, strict=True)
+                part.split(kind) for part, kind in zip(at(arrays, z, rows), kinds, strict=True)
             ]
             return tuple(eta for eta, _ in parts), tuple(row for _, row in parts)
 
         if indices.shape[0] != num_rows:
-            return at(indices)
+            return predictors(indices)
         # as many rows as there are: numpyro.subsample would take all of them in order
-        one_by_one = jax.vmap(lambda row: at(row[None]))(indices)
+        one_by_one = jax.vmap(lambda row: predictors(row[None]))(indices)
         return jax.tree.map(lambda leaf: leaf[:, 0], one_by_one)
 
     def logprior(arrays, z):
@@ -130,9 +103,21 @@ def linear_predictor_of(
         terms = log_terms(first_row, model_args, model_kwargs, z)
         return terms.total(terms.outside_plates)
 
-    kinds = tuple(reading.kind for reading in readings)
-    arrays = [as_array(each) for each in split.arrays]
     return LinearPredictor(Partial(logprior, arrays), Partial(read, arrays), kinds, num_rows)
+
+
+def kinds_of(
+    readings: tuple[Reading, ...], sites: dict, names: list[str], read: Callable, z: Any
+) -> tuple[Kind, ...]:
+    """Kinds of the responses, whose free predictors are those that depend on the position."""
+    depends = dependent(lambda z: [part.predictors for part in read(z)], z)
+    kinds = []
+    for reading, name, flags in zip(readings, names, depends, strict=True):
+        kind = reading.kind(unwrapped(sites[name]["fn"]))
+        free = [p for p, flag in zip(kind.predictors, flags, strict=False) if flag]
+        # of a row that sees nothing the first one, whose Jacobian is zero
+        kinds.append(kind.having(*(free or kind.predictors[:1])))
+    return tuple(kinds)
 
 
 class SinglePlate(NamedTuple):
@@ -177,7 +162,7 @@ def unwrapped(fn: dist.Distribution) -> dist.Distribution:
 def reading_of(name: str, site: dict) -> Reading:
     """How to read a site; ValueError, naming it and its distribution, where that is unknown."""
     fn = unwrapped(site["fn"])
-    if reading := READINGS.get(type(fn)):
+    if reading := find_reading(fn):
         return reading
     kind = type(fn).__name__
     why = REFUSED.get(kind, "no bound of its derivatives in a linear predictor is known here")
@@ -188,8 +173,35 @@ def reading_of(name: str, site: dict) -> Reading:
     )
 
 
-def read_site(reading: Reading, site: dict, plate: str, share: float) -> tuple[Array, Responses]:
-    """Predictors (n, m, k) and responses of a site, rows first; `share` undoes the plate's scale.
+class Part(NamedTuple):
+    """What is read of one site in some rows.
+
+    predictors
+        Each of the predictors of its kind, shapes (n, m); for classes one of shape (n, m, K).
+    data
+        What else its loss needs, by name, shapes (n, m).
+    y
+        Responses, shape (n, m).
+    weight
+        What their log likelihoods are multiplied by, shape (n, m).
+    """
+
+    predictors: tuple[Array, ...]
+    data: dict[str, Array]
+    y: Array
+    weight: Array
+
+    def split(self, kind: Kind) -> tuple[Array, Responses]:
+        """Free predictors (n, m, k), and what is known."""
+        if not kind.predictors:
+            return self.predictors[0], Responses(self.y, self.data, self.weight)
+        by_name = dict(zip(kind.predictors, self.predictors, strict=True))
+        eta = jnp.stack([by_name.pop(name) for name in kind.free], axis=-1)
+        return eta, Responses(self.y, self.data | by_name, self.weight)
+
+
+def read_site(reading: Reading, site: dict, plate: str, share: float) -> Part:
+    """What is read of a site; `share` undoes the plate's scale.
 
     The axes of the outermost distribution and of its independent dimensions are all responses.
     """
@@ -198,25 +210,24 @@ def read_site(reading: Reading, site: dict, plate: str, share: float) -> tuple[A
     frame = next(frame for frame in site["cond_indep_stack"] if frame.name == plate)
     axis = len(site["fn"].batch_shape) + frame.dim
 
-    def rows_first(leaf, shape=shape):
-        leaf = jnp.moveaxis(jnp.broadcast_to(leaf, shape), axis, 0)
-        return leaf.reshape(leaf.shape[0], -1)
+    def rows_first(leaf, classes=()):
+        leaf = jnp.moveaxis(jnp.broadcast_to(leaf, shape + classes), axis, 0)
+        return leaf.reshape(leaf.shape[0], -1, *classes)
 
-    eta = getattr(fn, reading.predictor)
-    classes = eta.shape[-1:] if reading.has_classes else (1,)
-    eta = eta if reading.has_classes else jnp.asarray(eta)[..., None]
-    eta = jnp.moveaxis(jnp.broadcast_to(eta, shape + classes), axis, 0)
-    known = {
-        name: rows_first(getattr(fn, source) if isinstance(source, str) else source)
-        for name, source in reading.known.items()
-    }
+    predictors = [jnp.asarray(each) for each in reading.predictors(fn)]
+    dtype = jnp.result_type(float, *predictors)
+    predictors = [
+        rows_first(each, each.shape[-1:] if reading.has_classes else ()) for each in predictors
+    ]
     weight = jnp.asarray(1.0 if site["scale"] is None else site["scale"])
     if weight.ndim:  # a scale is one of log densities, which have no axes of events
         weight = weight.reshape(weight.shape + (1,) * len(site["fn"].event_shape))
-    weight = rows_first(weight) * share
-    known = {name: jnp.asarray(value, eta.dtype) for name, value in known.items()}
-    weight = jnp.asarray(weight, eta.dtype)
-    return eta.reshape(eta.shape[0], -1, *classes), Responses(rows_first(value), known, weight)
+    return Part(
+        tuple(jnp.asarray(each, dtype) for each in predictors),
+        {name: jnp.asarray(rows_first(of(fn)), dtype) for name, of in reading.data.items()},
+        rows_first(reading.response(value)),
+        jnp.asarray(rows_first(weight) * share, dtype),
+    )
 
 
 def batch_size_of(model: Callable, model_args: tuple, model_kwargs: dict | None) -> int:
@@ -246,7 +257,7 @@ def expanded(
         For a site that cannot be expanded, by name, and as
         :func:`blackjax_ext.potentials.expand`.
     """
-    posterior = linear_predictor_of(model, model_args, model_kwargs)
+    posterior = linear_predictor_of(model, model_args, model_kwargs, z)
 
     def attempt(posterior):
         try:
@@ -290,17 +301,26 @@ def explain_predictors(posterior: LinearPredictor, names: list[str], z: Any) -> 
         """Predictors after a step of the named latents alone."""
         return read(posterior, x + by * only(step, latents))
 
-    for at, name in enumerate(names):
-        bent = [each for each in z if is_bent(*(moved([each], by)[at] for by in (0, 1, 2)))]
-        if not bent and is_bent(*(moved(z, by)[at] for by in (0, 1, 2))):
-            bent = list(z)
-        if bent:
-            raise ValueError(
-                f"site '{name}' has no linear predictor in the latent sites {sorted(bent)}: its "
-                "Jacobian in their unconstrained values is not constant, as it must be for "
-                'acceptance="subsampled". Write it as x @ latent, with latents that have real '
-                f"support and enter only once. {WITHOUT_LIMIT}"
+    for at, (name, kind) in enumerate(zip(names, posterior.kinds, strict=True)):
+        for i, predictor in enumerate(kind.free or ("logits",)):
+            of = (at, slice(None) if kind.norms else i)
+            check_bent(
+                name, predictor, lambda latents, by, of=of: moved(latents, by)[of[0]][..., of[1]], z
             )
+
+
+def check_bent(name: str, predictor: str, moved: Callable, z: Any) -> None:
+    """Raise ValueError where a predictor of a site is not affine, with the latents at fault."""
+    bent = [each for each in z if is_bent(*(moved([each], by) for by in (0, 1, 2)))]
+    if not bent and is_bent(*(moved(z, by) for by in (0, 1, 2))):
+        bent = list(z)
+    if bent:
+        raise ValueError(
+            f"site '{name}' has no linear predictor in the latent sites {sorted(bent)}: the "
+            f"Jacobian of its {predictor.replace('_', ' ')} in their unconstrained values is not "
+            'constant, as it must be for acceptance="subsampled". Write it as x @ latent, with '
+            f"latents that have real support and enter only once. {WITHOUT_LIMIT}"
+        )
 
 
 def step_from(z: Any) -> Any:
@@ -337,8 +357,7 @@ def check_known(posterior: LinearPredictor, names: list[str], z: Any) -> None:
         if parameters:
             raise ValueError(
                 f"site '{name}' has the parameters {parameters} that depend {on}; "
-                'acceptance="subsampled" needs them known: only the predictor may be sampled, '
-                f"because no bound holds for all values of a scale. {WITHOUT_LIMIT}"
+                f'acceptance="subsampled" needs them known. {WITHOUT_LIMIT}'
             )
         what = "a scale" if WEIGHT in changed else "observations"
         raise ValueError(f"site '{name}' has {what} that depends {on}. {WITHOUT_LIMIT}")

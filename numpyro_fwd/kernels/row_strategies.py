@@ -341,7 +341,9 @@ class SubsampledRows:
         def draw(arrays, rng_key, z, shared):
             rng_key, key_draw = split_each(rng_key, 2)
             model_args, model_kwargs = run.arguments.join(arrays)
-            expansion = shared.of(linear_predictor_of(run.source.model, model_args, model_kwargs))
+            expansion = shared.of(
+                linear_predictor_of(run.source.model, model_args, model_kwargs, shared.position)
+            )
             z = around(key_draw, shared) if run.is_searching else z
             values = jax.vmap(lambda z: -surrogate(expansion, z))(z)
             num_rows = expected_rows(jax.random.fold_in(key_draw[0], 1), expansion)
@@ -361,7 +363,9 @@ class SubsampledRows:
         shared: Expansion,
     ) -> Stepper:
         """The algorithm on minibatches of the expansion, with the test that reads a few rows."""
-        expansion = shared.of(linear_predictor_of(source.model, model_args, model_kwargs))
+        expansion = shared.of(
+            linear_predictor_of(source.model, model_args, model_kwargs, shared.position)
+        )
         batch_size = batch_size_of(source.model, model_args, model_kwargs)
         algorithm = algorithm.having(acceptance=subsampled(expansion))
         return CountingAlgorithm(algorithm, expanded_minibatch(expansion, batch_size))

@@ -620,7 +620,7 @@ def seen_by_rows(kernel: str, sampler, state, problem: Problem, x) -> Seen:
                 lambda indices: rows.terms(z, indices), in_batches(rows.num_rows)
             ).ravel()
         if is_few:
-            expansion = shared.of(linear_predictor_of(sampler.model, args, {}))
+            expansion = shared.of(linear_predictor_of(sampler.model, args, {}, z))
             found["w"] = thinning.whitened(expansion, z)[1]
         return found
 

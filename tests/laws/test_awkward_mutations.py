@@ -13,7 +13,8 @@ import pytest
 
 from blackjax_ext import families, potentials
 from blackjax_ext.checks import check_positive
-from blackjax_ext.subsampling import expanded_potential, expansion, mode
+from blackjax_ext.subsampling import expanded_potential, expansion, mode, row_bounds
+from blackjax_ext.subsampling.families import logits
 from numpyro_fwd.bridge import information, predictors, prior_curvature
 from tests.laws import awkward
 
@@ -21,6 +22,7 @@ TRUE = {
     "read_site": predictors.read_site,
     "standardized": information.standardized,
     "binomial": predictors.READINGS[dist.BinomialLogits],
+    "scaled_and_sizes": row_bounds.scaled_and_sizes,
 }
 
 
@@ -72,16 +74,22 @@ def one_location_is_that_of_all() -> None:
 
 def weights_on_the_axis_of_events(reading, site, plate, share):
     """Weights of rows are broadcast to the last axis, that of the responses."""
-    eta, rows = TRUE["read_site"](reading, {**site, "scale": None}, plate, share)
+    part = TRUE["read_site"](reading, {**site, "scale": None}, plate, share)
     if site["scale"] is None:
-        return eta, rows
-    weight = jnp.broadcast_to(site["scale"], rows.weight.shape) * share
-    return eta, rows._replace(weight=weight)
+        return part
+    weight = jnp.broadcast_to(site["scale"], part.weight.shape) * share
+    return part._replace(weight=weight)
 
 
 def loss_per_trial(eta, y, total_count):
     """A mean over the trials, of which there may be none."""
-    return total_count * families.logistic_loss(eta, 1.0, y / total_count)
+    return total_count * logits.logistic_loss(eta, 1.0, y / total_count)
+
+
+def units_of_logits_with_their_mean(kind, order, radius, eta, tangents, part):
+    """Logits are bounded by themselves, not by their differences."""
+    found, sizes = TRUE["scaled_and_sizes"](kind, order, radius, eta, tangents, part)
+    return (tangents if kind.norms else found), sizes
 
 
 def curvature_at_the_place(d, u):
@@ -141,17 +149,20 @@ MUTATIONS = {
             (
                 predictors.READINGS,
                 dist.BinomialLogits,
-                TRUE["binomial"]._replace(kind=replace(families.BINOMIAL, loss=loss_per_trial)),
+                replace(
+                    TRUE["binomial"],
+                    kind=lambda fn: replace(logits.BINOMIAL, loss=loss_per_trial),
+                ),
             )
         ],
         partial(awkward.sees, "amagold_subsampled", "rows_without_trials"),
         "not finite",
     ),
     "no_trials_refused": Mutation(
-        [(families, "check_not_negative", check_positive)], rows_may_have_no_trials, "total_count"
+        [(logits, "check_not_negative", check_positive)], rows_may_have_no_trials, "total_count"
     ),
     "shifts_of_logits": Mutation(
-        [(families, "CATEGORICAL", replace(families.CATEGORICAL, is_shift_invariant=False))],
+        [(row_bounds, "scaled_and_sizes", units_of_logits_with_their_mean)],
         shifts_of_logits_cost_nothing,
         "events",
     ),

@@ -10,14 +10,17 @@ import numpyro.distributions as dist
 import pytest
 import scipy.special
 import scipy.stats
+from jax.flatten_util import ravel_pytree
 from numpyro.handlers import scale
 from numpyro.infer import MCMC
-from numpyro.infer.util import log_density
+from numpyro.infer.util import log_density, potential_energy
 
 from blackjax_ext import potentials
+from blackjax_ext.subsampling import thinning
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.predictors import is_bent, linear_predictor_of
+from numpyro_fwd.bridge.readings import READINGS
 
 NUM_ROWS, BATCH = 300, 20
 RNG = np.random.default_rng(90)
@@ -129,7 +132,6 @@ def test_an_index_beyond_the_groups_is_named():
 def test_posterior_is_that_of_the_model(x64):
     """Prior and rows of a multilevel model add up to NumPyro's log density."""
     data = (X.astype(float), GROUP, Y, CLASSES)
-    posterior = linear_predictor_of(FullView(levels), data, {})
     rng = np.random.default_rng(93)
     changes = []
     for _ in range(2):
@@ -139,6 +141,7 @@ def test_posterior_is_that_of_the_model(x64):
             "slope": rng.normal(size=2),
             "logits": rng.normal(size=(2, 3)),
         }
+        posterior = linear_predictor_of(FullView(levels), data, {}, z)
         mine = potentials.energy(posterior, jax.tree.map(jnp.asarray, z)).value()
         constrained = z | {"spread": np.exp(z["spread"])}
         whole = jax.tree.map(jnp.asarray, constrained)
@@ -177,8 +180,8 @@ def test_shapes_may_be_those_of_masks_among_the_data(model, acceptance):
 
 
 def test_rows_as_many_as_there_are_keep_their_order():
-    posterior = linear_predictor_of(FullView(several), (X, Y), {})
     z = {"slope": jnp.array([1.0, -2.0])}
+    posterior = linear_predictor_of(FullView(several), (X, Y), {}, z)
     backwards = jnp.arange(NUM_ROWS)[::-1]
     (eta,), (rows,) = posterior.read(z, backwards)
     np.testing.assert_allclose(eta[:, 0, 0], X[::-1] @ [1.0, -2.0], rtol=1e-5)
@@ -232,8 +235,8 @@ def separable(x, y):
     ("model", "message"),
     [
         (
-            model_of(lambda x, slope, scale: dist.Poisson(jnp.exp(x @ slope))),
-            r"site 'y' \(Poisson\) .*grow without bound.*acceptance=\"full\"",
+            model_of(lambda x, slope, scale: dist.Poisson(1 + jnp.exp(x @ slope))),
+            r"site 'y' has no linear predictor .*\['slope'\].* Jacobian of its log rate",
         ),
         (
             model_of(lambda x, slope, scale: dist.Laplace(x @ slope, 1.0)),
@@ -248,8 +251,8 @@ def separable(x, y):
             "give it logits instead of probabilities",
         ),
         (
-            model_of(lambda x, slope, scale: dist.Normal(x @ slope, scale)),
-            r"site 'y' has the parameters \['scale'\] that depend on the latent sites \['scale'\]",
+            model_of(lambda x, slope, scale: dist.Normal(x @ slope, 1 + scale)),
+            r"site 'y' has no linear predictor .*\['scale'\].* Jacobian of its log scale",
         ),
         (
             model_of(lambda x, slope, scale: dist.Normal(x @ (slope * scale), 1.0)),
@@ -297,12 +300,12 @@ def test_data_that_are_not_finite_are_not_taken_for_a_bent_predictor():
 
 
 def late(x, y):
-    """A scale that is latent in the last rows alone."""
+    """A log scale that is not affine in the last rows alone."""
     slope = numpyro.sample("slope", dist.Normal(0, 1))
     s = numpyro.sample("s", dist.HalfNormal(3.0))
     with numpyro.plate("rows", len(y), subsample_size=BATCH) as rows:
-        spread = jnp.where(rows < 1_500, 1.0, s)
-        numpyro.sample("y", dist.Normal(slope * x[rows], spread), obs=y[rows])
+        spread = jnp.where(rows < 1_500, 1.0, 1.0 + s)
+        numpyro.sample("y", dist.Normal(slope * x[rows], spread), obs=4 * jnp.sin(9 * y[rows]))
 
 
 def late_weight(x, y):
@@ -317,7 +320,7 @@ def late_weight(x, y):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (late, r"site 'y' has the parameters \['scale'\] .* sites \['s'\], in row 1500 first"),
+        (late, "must be affine .* the predictor of row 15[0-9][0-9]"),
         (late_weight, r"site 'y' has a scale that depends on .* sites \['s'\], in row 1500 first"),
     ],
 )
@@ -340,10 +343,106 @@ def test_weights_of_rows_are_not_those_of_responses(num_responses):
                 numpyro.sample("y", law, obs=x[rows])
 
     data = np.zeros((NUM_ROWS, num_responses), np.float32)
-    posterior = linear_predictor_of(FullView(model), (data,), {})
-    (rows,) = posterior.read({"mean": jnp.zeros(())}, jnp.arange(BATCH) + 7)[1]
+    z = {"mean": jnp.zeros(())}
+    posterior = linear_predictor_of(FullView(model), (data,), {}, z)
+    (rows,) = posterior.read(z, jnp.arange(BATCH) + 7)[1]
     expected = np.broadcast_to(weights[7 : 7 + BATCH, None], (BATCH, num_responses))
     np.testing.assert_allclose(rows.weight, expected, rtol=1e-5)
+
+
+def ordered(x, slope, scale):
+    """Two cutpoints, the gap between them sampled."""
+    return dist.OrderedLogistic(x @ slope, jnp.stack([slope[0], slope[0] + scale]))
+
+
+COUNTS = RNG.poisson(2.0, NUM_ROWS)
+POSITIVE = RNG.gamma(2.0, 1.0, NUM_ROWS).astype(np.float32) + 0.1
+REAL = RNG.normal(size=NUM_ROWS).astype(np.float32)
+# likelihoods with everything sampled, and responses
+EVERYTHING_SAMPLED = {
+    "beta": (
+        lambda x, slope, scale: dist.Beta(
+            scale * jax.nn.sigmoid(x @ slope), scale * jax.nn.sigmoid(-x @ slope)
+        ),
+        POSITIVE / (1 + POSITIVE),
+    ),
+    "beta_proportion": (
+        lambda x, slope, scale: dist.BetaProportion(jax.nn.sigmoid(x @ slope), 3 * scale),
+        POSITIVE / (1 + POSITIVE),
+    ),
+    "cauchy": (lambda x, slope, scale: dist.Cauchy(x @ slope, scale), REAL),
+    "exponential": (lambda x, slope, scale: dist.Exponential(jnp.exp(x @ slope)), POSITIVE),
+    "gamma": (
+        lambda x, slope, scale: dist.Gamma(1 / scale, jnp.exp(-x @ slope) / scale),
+        POSITIVE,
+    ),
+    "gamma_poisson": (
+        lambda x, slope, scale: dist.GammaPoisson(scale, jnp.exp(x @ slope)),
+        COUNTS,
+    ),
+    "gumbel": (lambda x, slope, scale: dist.Gumbel(x @ slope, scale), REAL),
+    "inverse_gamma": (
+        lambda x, slope, scale: dist.InverseGamma(scale, jnp.exp(x @ slope)),
+        POSITIVE,
+    ),
+    "log_normal": (lambda x, slope, scale: dist.LogNormal(x @ slope, scale), POSITIVE),
+    "logistic": (lambda x, slope, scale: dist.Logistic(x @ slope, scale), REAL),
+    "negative_binomial": (
+        lambda x, slope, scale: dist.NegativeBinomial2(jnp.exp(x @ slope), scale**2),
+        COUNTS,
+    ),
+    "normal": (lambda x, slope, scale: dist.Normal(x @ slope, scale), REAL),
+    "two_scales": (
+        lambda x, slope, scale: dist.Normal(x @ slope, scale * jnp.exp(x @ slope)),
+        REAL,
+    ),
+    "ordered": (ordered, CLASSES),
+    "poisson": (lambda x, slope, scale: dist.Poisson(7 * jnp.exp(x @ slope)), COUNTS),
+    "student_t": (lambda x, slope, scale: dist.StudentT(1 / scale, x @ slope, scale), REAL),
+    "weibull": (lambda x, slope, scale: dist.Weibull(jnp.exp(x @ slope), scale), POSITIVE),
+    "zero_inflated": (
+        lambda x, slope, scale: dist.ZeroInflatedPoisson(
+            jax.nn.sigmoid(x @ slope), jnp.exp(x @ slope)
+        ),
+        COUNTS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EVERYTHING_SAMPLED)
+def test_whatever_is_sampled_is_a_predictor(name, x64):
+    """Prior, expansion and remainders add up to NumPyro's log density, within their bounds."""
+    likelihood, y = EVERYTHING_SAMPLED[name]
+    model, data = model_of(likelihood), (X.astype(float), y.astype(float))
+    if name == "ordered":
+        data = (data[0], y)
+    model = FullView(model)
+    rng = np.random.default_rng(94)
+    z = {"slope": jnp.zeros(2), "scale": jnp.zeros(())}
+    posterior = linear_predictor_of(model, data, {}, z)
+    expanded = potentials.expand(posterior, z)
+    changes = []
+    for _ in range(2):
+        noise = jnp.asarray(rng.normal(size=expanded.whitener.shape[1]))
+        x, unravel = ravel_pytree(expanded.position)
+        here = unravel(x + expanded.metric.inverse_sqrt_times(noise))
+        potential = potential_energy(model, data, {}, here)
+        rows = thinning.loss_remainders(
+            expanded, ravel_pytree(here)[0][None] - x, jnp.arange(NUM_ROWS)
+        )[0]
+        w = thinning.whitened(expanded, here)[1]
+        assert np.all(np.abs(rows) <= expanded.bound * jnp.linalg.norm(w) ** 3)
+        changes.append(float(thinning.surrogate(expanded, here) + rows.sum() - potential))
+    np.testing.assert_allclose(changes[0], changes[1], rtol=1e-7)
+
+
+def test_every_distribution_that_is_read_is_tested():
+    tested = set()
+    for likelihood, _ in EVERYTHING_SAMPLED.values():
+        with numpyro.handlers.seed(rng_seed=0):
+            tested.add(type(likelihood(X, jnp.zeros(2), jnp.float32(1.0))))
+    others = {"BernoulliLogits", "BinomialLogits", "CategoricalLogits", "NegativeBinomialLogits"}
+    assert {each.__name__ for each in set(READINGS) - tested} == others
 
 
 def test_wrong_arguments_raise():

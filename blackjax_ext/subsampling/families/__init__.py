@@ -1,0 +1,53 @@
+r"""Families of rows that see the position through predictors only, with bounds of derivatives.
+
+For a response :math:`y` and its predictors :math:`\theta` write
+:math:`\phi(\theta) = -\log p(y | \theta)`. A family bounds each derivative of order 2 or 3 of
+:math:`\phi` over a box around predictors at an anchor, in units of the predictors. Local bounds
+serve families whose derivatives have none everywhere (a scale that is sampled, a log link), and are
+several times smaller than global ones where these exist.
+"""
+
+from blackjax_ext.subsampling.families.counts import (
+    negative_binomial_2,
+    poisson,
+    zero_inflated_poisson,
+)
+from blackjax_ext.subsampling.families.kind import Family, Kind
+from blackjax_ext.subsampling.families.locations import (
+    gumbel,
+    logistic,
+    normal,
+    smoothed_laplace,
+    student_t,
+)
+from blackjax_ext.subsampling.families.logits import (
+    bernoulli,
+    binomial,
+    categorical,
+    negative_binomial,
+    ordered_logistic,
+)
+from blackjax_ext.subsampling.families.positive import exponential, gamma, weibull
+from blackjax_ext.subsampling.families.shares import beta
+
+__all__ = [
+    "Family",
+    "Kind",
+    "bernoulli",
+    "beta",
+    "binomial",
+    "categorical",
+    "exponential",
+    "gamma",
+    "gumbel",
+    "logistic",
+    "negative_binomial",
+    "negative_binomial_2",
+    "normal",
+    "ordered_logistic",
+    "poisson",
+    "smoothed_laplace",
+    "student_t",
+    "weibull",
+    "zero_inflated_poisson",
+]

@@ -1,0 +1,214 @@
+r"""Families of counts by the logarithm of their mean: Poisson, negative binomial, zero-inflated."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from blackjax_ext.subsampling.families.kind import Ball, Family, Kind, family, symmetric
+from blackjax_ext.subsampling.families.locations import log_of
+from blackjax_ext.subsampling.families.log_gamma import rising_excess
+from blackjax_ext.subsampling.families.logits import (
+    SKEWNESS,
+    STEEPEST,
+    bend,
+    skew,
+    slope,
+    softplus,
+)
+from blackjax_ext.subsampling.intervals import Interval, exp, magnitude, piecewise
+
+__all__ = ["negative_binomial_2", "poisson", "zero_inflated_poisson"]
+
+
+def poisson() -> Family:
+    r"""Counts with mean :math:`\lambda = e^\eta`: :math:`\phi = \lambda - y \eta`.
+
+    *Bounds.* All derivatives from the second on are :math:`\lambda`.
+    """
+    return Family(POISSON, {})
+
+
+POISSON = Kind(
+    "poisson",
+    ("log_rate",),
+    lambda theta, y: jnp.exp(theta[0]) - y * theta[0],
+    lambda order, balls, y: jnp.reshape(exp(balls[0].interval).high, (1,) * order),
+    lambda theta, y: (1.0,),
+    rounding=lambda theta: (1.0,),
+    free=("log_rate",),
+)
+
+
+def negative_binomial_2(concentration: Any = None) -> Family:
+    r"""Counts with mean :math:`\mu = e^\eta` and variance :math:`\mu + \mu^2/\kappa`.
+
+    Also a Poisson law whose rate is gamma with shape :math:`\kappa = e^c`.
+
+    Parameters
+    ----------
+    concentration
+        :math:`\kappa`, a number or one for each row; None where c is the second predictor.
+
+    *Bounds.* With :math:`u = \eta - c`, :math:`s = 1/(1+e^{-u})`, :math:`g = s(1-s)`,
+
+    .. math:: \phi = \kappa\, \mathrm{sp}(u) + y\, [\mathrm{sp}(u) - \eta] -
+        \log[\Gamma(\kappa+y) / \Gamma(\kappa)] + y c
+
+    has the derivatives
+
+    .. math::
+        \phi_{\eta\eta} &= (y+\kappa) g, \quad \phi_{\eta c} = g (\mu - y), \quad
+        \phi_{\eta\eta\eta} = (y+\kappa) g (1-2s), \\
+        \phi_{\eta\eta c} &= g [2 \kappa s - y (1-2s)], \quad
+        \phi_{\eta cc} = g (1-2s) (y - \mu),
+
+    in which :math:`\mu - y` stands for differences of terms of the size of :math:`\kappa`. For the
+    rest, :math:`\log[\Gamma(\kappa+y) / \Gamma(\kappa)] = \sum_{j<y} \log(\kappa + j)` for whole y,
+    whose terms are softplus of :math:`c - \log j`:
+
+    .. math::
+        \phi_{cc} &= \kappa\, [\mathrm{sp}(u) - s - s^2] + y g - \textstyle\sum_{0<j<y} g_j, \\
+        \phi_{ccc} &= \kappa\, [\mathrm{sp}(u) - s - 2 s^3] - y g (1-2s)
+        - \textstyle\sum_{0<j<y} g_j (1 - 2 s_j), \qquad s_j = \kappa / (\kappa + j).
+
+    The brackets are monotone in s but where :math:`s = \frac12` or
+    :math:`1 - 6s + 6s^2 = 0`. And :math:`g_j = \kappa j / (\kappa+j)^2` rises in j up to
+    :math:`\kappa` and falls from there, so its sum is at most its integral,
+    :math:`\kappa [\log(1 + y/\kappa) - y/(\kappa+y)]`, and its greatest term, 1/4;
+    :math:`g_j |1-2s_j|` is at most that, and has two hills of height :math:`1/(6\sqrt3)`.
+    """
+    return family(
+        NEGATIVE_BINOMIAL_2, "log_mean", log_concentration=log_of("concentration", concentration)
+    )
+
+
+def negative_binomial_loss(theta: Array, y: Array) -> Array:
+    """Up to a function of y."""
+    log_mean, c = theta
+    odds = softplus(log_mean - c)
+    return (jnp.exp(c) + y) * odds - y * log_mean - rising_excess(c, y)
+
+
+def of_odds(power: int, cut: float) -> Any:
+    """``softplus(u) - s - power / 2 ... s^power`` with its digits for small s."""
+
+    def value(u):
+        s, e = jnp.where(u > -5.0, 1 / (1 + jnp.exp(-u)), 0.0), jnp.exp(jnp.minimum(u, -5.0))
+        far = softplus(u) - s - cut * s**power
+        series = {
+            2: e * e * (-0.5 + e * (4 / 3 - 2.25 * e)),
+            3: e * e * (0.5 - e * (8 / 3 - 6.75 * e)),
+        }
+        return jnp.where(u > -5.0, far, series[power])
+
+    return value
+
+
+def sum_of_bends(c: Interval, y: Array) -> Array:
+    """At least the sum of g_j over 0 < j < y."""
+    x = y * exp(-c).high  # y / kappa, of which the integral over kappa rises less than x^2 / 2
+    integral = jnp.where(x > 1e-2, jnp.log1p(x) - x / (1 + x), 0.5 * x * x)
+    return jnp.minimum(exp(c).high * integral + 0.25, 0.25 * jnp.maximum(y - 1, 0.0))
+
+
+def negative_binomial_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
+    """Of :func:`negative_binomial_loss`."""
+    log_mean, c = (ball.interval for ball in balls)
+    # a difference of balls: the two need not move together
+    u, concentration, mean = log_mean - c, exp(c), exp(log_mean)
+    bent, tilted, s = magnitude(bend(u)), magnitude(skew(u)), slope(u)
+    tilt, sum = 1.0 - 2.0 * s, sum_of_bends(c, y)
+    if order == 2:
+        rest = magnitude(piecewise(of_odds(2, 1.0), u, [0.0]))
+        entries = {
+            "00": (y + concentration.high) * bent,
+            "01": bent * magnitude(mean - y),
+            "11": concentration.high * rest + y * bent + sum,
+        }
+        return symmetric(2, entries)
+    rest = magnitude(piecewise(of_odds(3, 2.0), u, [-STEEPEST, STEEPEST]))
+    entries = {
+        "000": (y + concentration.high) * tilted,
+        "001": bent * magnitude(2.0 * concentration * s - y * tilt),
+        "011": bent * magnitude(tilt) * magnitude(mean - y),
+        "111": concentration.high * rest
+        + y * tilted
+        + jnp.minimum(sum, SKEWNESS * jnp.maximum(y - 1, 0.0)),
+    }
+    return symmetric(2, entries)
+
+
+NEGATIVE_BINOMIAL_2 = Kind(
+    "negative_binomial_2",
+    ("log_mean", "log_concentration"),
+    negative_binomial_loss,
+    negative_binomial_sizes,
+    lambda theta, y: (1.0, 1.0),
+    rounding=lambda theta: (1.0, 1.0),
+)
+
+
+def zero_inflated_poisson(gate: Any = None) -> Family:
+    r"""Zero with probability :math:`1/(1+e^{-\gamma})`, else a count of mean :math:`e^\eta`.
+
+    Parameters
+    ----------
+    gate
+        The probability, a number or one for each row; None where its log odds :math:`\gamma` are
+        the second predictor.
+
+    *Bounds.* For y > 0, :math:`\phi = \mathrm{sp}(\gamma) + \lambda - y \eta`. For y = 0,
+    :math:`\phi = \mathrm{sp}(-\gamma) - \mathrm{sp}(-h)` with :math:`h = \gamma + \lambda`,
+    :math:`h_\gamma = 1` and all derivatives of h by :math:`\eta` equal to :math:`\lambda`: by the
+    chain rule, with :math:`s_1, s_2, s_3` the derivatives of sp at h,
+
+    .. math::
+        \phi_{\eta\eta\eta} &= \lambda (1 - s_1) - 3 \lambda^2 s_2 - \lambda^3 s_3, \quad
+        \phi_{\eta\eta\gamma} = -\lambda^2 s_3 - \lambda s_2, \\
+        \phi_{\eta\gamma\gamma} &= -\lambda s_3, \quad
+        \phi_{\gamma\gamma\gamma} = \mathrm{sp}'''(\gamma) - s_3.
+    """
+    if gate is not None:
+        gate = jnp.log(jnp.asarray(gate, float)) - jnp.log1p(-jnp.asarray(gate, float))
+    return family(ZERO_INFLATED_POISSON, "log_rate", gate_logits=gate)
+
+
+def zero_inflated_loss(theta: Array, y: Array) -> Array:
+    """Up to a function of y."""
+    rate = jnp.exp(theta[0])
+    of_zero = softplus(-theta[1]) - softplus(-theta[1] - rate)
+    return jnp.where(y > 0, softplus(theta[1]) + rate - y * theta[0], of_zero)
+
+
+def zero_inflated_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
+    """Of :func:`zero_inflated_loss`."""
+    rate, gate = exp(balls[0].interval), balls[1].interval
+    h = rate + gate
+    first, second, third = slope(-h), bend(h), skew(h)
+    if order == 2:
+        of_zero = {
+            "00": rate * first - rate * rate * second,
+            "01": rate * second,
+            "11": bend(gate) - second,
+        }
+        of_more = {"00": rate, "11": bend(gate)}
+    else:
+        of_zero = {
+            "000": rate * (first - rate * (3.0 * second + rate * third)),
+            "001": rate * (second + rate * third),
+            "011": rate * third,
+            "111": skew(gate) - third,
+        }
+        of_more = {"000": rate, "111": skew(gate)}
+    return jnp.where(y > 0, symmetric(2, of_more), symmetric(2, of_zero))
+
+
+ZERO_INFLATED_POISSON = Kind(
+    "zero_inflated_poisson",
+    ("log_rate", "gate_logits"),
+    zero_inflated_loss,
+    zero_inflated_sizes,
+    lambda theta, y: (jnp.where(y > 0, 1.0, 1 / (1 + jnp.exp(theta[0]))), 1.0),
+    rounding=lambda theta: (1.0, 2.0 + 2.0 * jnp.cosh(theta[1])),
+)

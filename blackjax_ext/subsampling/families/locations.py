@@ -1,0 +1,324 @@
+r"""Families of a location and a scale: normal, lognormal, Student's t, logistic, smoothed Laplace.
+
+With :math:`z = (y - \mu) e^{-\tau}` and :math:`\phi = \tau + f(z)`, a derivative by
+:math:`\mu` is :math:`-e^{-\tau} \partial_z` and one by :math:`\tau` turns :math:`h(z)` into
+:math:`-z h'(z)`, and :math:`e^{-\tau} h` into :math:`-e^{-\tau} (z h)'`. So in units of
+:math:`e^{\tau_a}` for :math:`\mu`, with :math:`k = e^{\tau_a - \tau}`,
+
+.. math::
+    \phi_{\mu\mu} &= k^2 f'', & \phi_{\mu\tau} &= k (f' + z f''), &
+    \phi_{\tau\tau} &= z f' + z^2 f'', \\
+    \phi_{\mu\mu\mu} &= -k^3 f''', & \phi_{\mu\mu\tau} &= -k^2 (2 f'' + z f'''), \\
+    \phi_{\mu\tau\tau} &= -k (f' + 3 z f'' + z^2 f'''), &
+    \phi_{\tau\tau\tau} &= -z (f' + 3 z f'' + z^2 f''').
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from blackjax_ext.checks import check_positive
+from blackjax_ext.subsampling.families.kind import Ball, Family, Kind, family, symmetric
+from blackjax_ext.subsampling.families.log_gamma import half_step, half_step_derivatives
+from blackjax_ext.subsampling.families.logits import bend, skew, softplus
+from blackjax_ext.subsampling.intervals import Interval, exp, magnitude, piecewise, square
+
+__all__ = ["gumbel", "logistic", "normal", "smoothed_laplace", "student_t"]
+
+
+def log_of(name: str, value: Any) -> Any:
+    """Logarithm of a known parameter, which is positive; None stays None."""
+    if value is None:
+        return None
+    check_positive(name, value)
+    return jnp.log(jnp.asarray(value, float))
+
+
+def standardized(loc: Ball, log_scale: Ball, y: Array) -> Interval:
+    """Z over a box."""
+    return (y - loc.interval) * exp(-log_scale.interval)
+
+
+def shrunk(log_scale: Ball) -> Array:
+    """The largest k."""
+    return exp(log_scale.change).high
+
+
+def of_location_and_scale(
+    order: int, loc: Ball, log_scale: Ball, y: Array, derivatives: Any
+) -> Array:
+    """Bounds from ``derivatives(z)``, the first three of f over an interval."""
+    z, k = standardized(loc, log_scale, y), shrunk(log_scale)
+    first, second, third = derivatives(z)
+    if order == 2:
+        along = first + z * second
+        entries = {
+            "00": k**2 * magnitude(second),
+            "01": k * magnitude(along),
+            "11": magnitude(z) * magnitude(along),
+        }
+        return symmetric(2, entries)
+    along = first + z * (3.0 * second + z * third)
+    entries = {
+        "000": k**3 * magnitude(third),
+        "001": k**2 * magnitude(2.0 * second + z * third),
+        "011": k * magnitude(along),
+        "111": magnitude(z) * magnitude(along),
+    }
+    return symmetric(2, entries)
+
+
+def constant(value: float, like: Interval) -> Interval:
+    """An interval of one number."""
+    return Interval(jnp.full_like(like.low, value), jnp.full_like(like.low, value))
+
+
+def z_of(theta: Array, y: Array) -> Array:
+    """The standardized response."""
+    return (y - theta[0]) * jnp.exp(-theta[1])
+
+
+def normal(scale: Any = None) -> Family:
+    r"""Normal with mean :math:`\mu` and scale :math:`e^\tau`; of logarithms it is the lognormal.
+
+    Parameters
+    ----------
+    scale
+        Known, a number or one for each row; None where :math:`\tau` is the second predictor.
+
+    *Bounds.* :math:`f = z^2/2`: with a known scale the third derivative is zero, and no row is ever
+    read.
+    """
+    return family(NORMAL, "loc", log_scale=log_of("scale", scale))
+
+
+NORMAL = Kind(
+    "normal",
+    ("loc", "log_scale"),
+    lambda theta, y: theta[1] + 0.5 * jnp.square(z_of(theta, y)),
+    lambda order, balls, y: of_location_and_scale(
+        order, *balls, y, lambda z: (z, constant(1.0, z), constant(0.0, z))
+    ),
+    lambda theta, y: (jnp.inf, 0.5),
+    lambda theta: (jnp.exp(theta[1]), 1.0),
+    rounding=lambda theta: (0.0, 1.0),
+)
+
+
+def logistic(scale: Any = None) -> Family:
+    r"""Logistic density of location :math:`\mu` and scale :math:`e^\tau`: smooth, Laplace's tails.
+
+    Parameters
+    ----------
+    scale
+        Known, a number or one for each row; None where :math:`\tau` is the second predictor.
+
+    *Bounds.* :math:`f = z + 2 \log(1 + e^{-z})`, so :math:`f' = \tanh(z/2)`, and the others are
+    twice those of softplus.
+    """
+    return family(LOGISTIC, "loc", log_scale=log_of("scale", scale))
+
+
+def logistic_derivatives(z: Interval) -> tuple[Interval, Interval, Interval]:
+    """Of f."""
+    return piecewise(lambda x: jnp.tanh(0.5 * x), z), 2.0 * bend(z), 2.0 * skew(z)
+
+
+LOGISTIC = Kind(
+    "logistic",
+    ("loc", "log_scale"),
+    lambda theta, y: theta[1] + z_of(theta, y) + 2.0 * softplus(-z_of(theta, y)),
+    lambda order, balls, y: of_location_and_scale(order, *balls, y, logistic_derivatives),
+    lambda theta, y: (jnp.exp(theta[1]), 0.5 / (1.0 + jnp.abs(z_of(theta, y)))),
+    lambda theta: (jnp.exp(theta[1]), 1.0),
+    rounding=lambda theta: (0.0, 1.0),
+)
+
+
+def gumbel(scale: Any = None) -> Family:
+    r"""Gumbel's density of extremes, with location :math:`\mu` and scale :math:`e^\tau`.
+
+    Parameters
+    ----------
+    scale
+        Known, a number or one for each row; None where :math:`\tau` is the second predictor.
+
+    *Bounds.* :math:`f = z + e^{-z}`, whose second derivative and minus its third are
+    :math:`e^{-z}`.
+    """
+    return family(GUMBEL, "loc", log_scale=log_of("scale", scale))
+
+
+def gumbel_derivatives(z: Interval) -> tuple[Interval, Interval, Interval]:
+    """Of f."""
+    grown = exp(-z)
+    return 1.0 - grown, grown, -grown
+
+
+GUMBEL = Kind(
+    "gumbel",
+    ("loc", "log_scale"),
+    lambda theta, y: theta[1] + z_of(theta, y) + jnp.exp(-z_of(theta, y)),
+    lambda order, balls, y: of_location_and_scale(order, *balls, y, gumbel_derivatives),
+    lambda theta, y: (jnp.exp(theta[1]), 0.5 / (1.0 + jnp.abs(z_of(theta, y)))),
+    lambda theta: (jnp.exp(theta[1]), 1.0),
+    rounding=lambda theta: (0.0, 1.0),
+)
+
+
+def student_t(df: Any = None, scale: Any = None) -> Family:
+    r"""Student's t with location :math:`\mu`, scale :math:`e^\tau` and :math:`\nu = e^d`.
+
+    Parameters
+    ----------
+    df, scale
+        Known, a number or one for each row; None where :math:`\tau` is the next predictor, and
+        :math:`d` the one after.
+
+    *Bounds.* With :math:`q = z^2/\nu`, :math:`w = 1/(1+q)`, :math:`p = 1 - w`,
+    :math:`\phi = \tau + B(d) + \frac{\nu+1}{2} \log(1 + q)` up to a constant, B of
+    :mod:`blackjax_ext.subsampling.families.log_gamma` at :math:`\nu/2`. With
+    :math:`r = (\nu+1) z / (\nu + z^2)`, the derivatives by :math:`\mu` and :math:`\tau` are those
+    of f with :math:`f' = r`:
+
+    .. math::
+        \phi_{\mu\mu} &= k^2 \tfrac{\nu+1}{\nu} (1-q) w^2, \quad
+        \phi_{\mu\tau} = 2k \tfrac{\nu+1}{\nu} z w^2, \quad
+        \phi_{\tau\tau} = 2 (\nu+1) p w, \\
+        \phi_{\mu\mu\mu} &= 2 k^3 \tfrac{\nu+1}{\nu^2} z (3-q) w^3, \quad
+        \phi_{\mu\mu\tau} = -2k^2 \tfrac{\nu+1}{\nu} w^2 (1-4p), \\
+        \phi_{\mu\tau\tau} &= -4k \tfrac{\nu+1}{\nu} z w^2 (1-2p), \quad
+        \phi_{\tau\tau\tau} = -4 (\nu+1) p w (w-p),
+
+    and those by d, in which what is large for large :math:`\nu` has cancelled,
+
+    .. math::
+        \phi_{\mu d} &= k z (1-z^2) w^2 / \nu, \quad \phi_{\tau d} = p w (1-z^2), \quad
+        \phi_{dd} = B'' + \tfrac{\nu}{2} (\ell - p - p^2) + \tfrac12 p w, \\
+        \phi_{\mu\mu d} &= k^2 w^2 [3z^2 - 1 - 4p(z^2-1)] / \nu, \quad
+        \phi_{\mu\tau d} = -k z w^2 [2 - 4z^2 - 4p(1-z^2)] / \nu, \\
+        \phi_{\tau\tau d} &= 2 p w [z^2 - (w-p)(1-z^2)], \quad
+        \phi_{\mu dd} = k z (1-z^2) w^2 (2p-1) / \nu, \\
+        \phi_{\tau dd} &= -p w (w-p) (1-z^2), \quad
+        \phi_{ddd} = B''' + \tfrac{\nu}{2} (\ell - p - 2p^3) - \tfrac12 p w (w-p),
+
+    where :math:`\ell = \log(1+q)`. What :math:`\nu/2` multiplies in the last of each is monotone in
+    pieces: its derivatives by p are :math:`p (2p - 1) / w` and :math:`p (1 - 6p + 6p^2) / w`.
+    """
+    return family(STUDENT_T, "loc", log_scale=log_of("scale", scale), log_df=log_of("df", df))
+
+
+def student_loss(theta: Array, y: Array) -> Array:
+    """Up to a constant."""
+    df = jnp.exp(theta[2])
+    tail = 0.5 * (df + 1) * jnp.log1p(jnp.square(z_of(theta, y)) / df)
+    return theta[1] + half_step(theta[2] - jnp.log(2.0)) + tail
+
+
+def second_excess(q: Array) -> Array:
+    """``log(1 + q) - p - p^2``, with its digits near zero."""
+    p = q / (1 + q)
+    near = p * p * (-1 / 2 + p * (1 / 3 + p * (1 / 4 + p / 5)))
+    return jnp.where(p < 0.03, near, jnp.log1p(q) - p - p * p)
+
+
+def third_excess(q: Array) -> Array:
+    """``log(1 + q) - p - 2 p^3``, with its digits near zero."""
+    p = q / (1 + q)
+    near = p * p * (1 / 2 + p * (1 / 3 - 2 + p * (1 / 4 + p / 5)))
+    return jnp.where(p < 0.03, near, jnp.log1p(q) - p - 2 * p**3)
+
+
+def student_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
+    """Of :func:`student_loss`, by the derivatives in :func:`student_t`."""
+    loc, log_scale, log_df = balls
+    z, k, df = standardized(loc, log_scale, y), shrunk(log_scale), exp(log_df.interval)
+    least = df.low
+    square_z = square(z)
+    q = Interval(square_z.low / df.high, square_z.high / least)
+    w, p = piecewise(lambda q: 1 / (1 + q), q), piecewise(lambda q: q / (1 + q), q)
+    size_z, size_w = magnitude(z), magnitude(w)
+    size_pw = magnitude(piecewise(lambda q: q / (1 + q) ** 2, q, [1.0]))
+    more = 1 + 1 / least  # (nu + 1) / nu
+    half = 0.5 * df.high
+    rest = 1.0 - square_z
+    if order == 2:
+        bent = half_step_derivatives(log_df.interval - jnp.log(2.0))[0]
+        second = piecewise(second_excess, q, [1.0])
+        entries = {
+            "00": k**2 * more * magnitude(1.0 - q) * size_w**2,
+            "01": 2 * k * more * size_z * size_w**2,
+            "11": 2 * (df.high + 1) * size_pw,
+            "02": k * size_z * magnitude(rest) * size_w**2 / least,
+            "12": size_pw * magnitude(rest),
+            "22": magnitude(bent) + half * magnitude(second) + 0.5 * size_pw,
+        }
+        return symmetric(3, entries)
+    bent = half_step_derivatives(log_df.interval - jnp.log(2.0))[1]
+    third = piecewise(third_excess, q, [2.0 - 3**0.5, 2.0 + 3**0.5])
+    tilt = magnitude(w - p)
+    entries = {
+        "000": 2 * k**3 * (more / least) * size_z * magnitude(3.0 - q) * size_w**3,
+        "001": 2 * k**2 * more * size_w**2 * magnitude(1.0 - 4.0 * p),
+        "011": 4 * k * more * size_z * size_w**2 * magnitude(1.0 - 2.0 * p),
+        "111": 4 * (df.high + 1) * size_pw * tilt,
+        "002": k**2 * size_w**2 * magnitude(3.0 * square_z - 1.0 + 4.0 * p * rest) / least,
+        "012": k * size_z * size_w**2 * magnitude(2.0 - 4.0 * square_z - 4.0 * p * rest) / least,
+        "112": 2 * size_pw * magnitude(square_z - (w - p) * rest),
+        "022": k * size_z * magnitude(rest) * size_w**2 * tilt / least,
+        "122": size_pw * tilt * magnitude(rest),
+        "222": magnitude(bent) + half * magnitude(third) + 0.5 * size_pw * tilt,
+    }
+    return symmetric(3, entries)
+
+
+STUDENT_T = Kind(
+    "student_t",
+    ("loc", "log_scale", "log_df"),
+    student_loss,
+    student_sizes,
+    lambda theta, y: (0.5 * jnp.exp(0.5 * theta[2] + theta[1]), 0.5, 0.5),
+    lambda theta: (jnp.exp(theta[1]), 1.0, 1.0),
+    rounding=lambda theta: (0.0, 1.0, 1.0),
+)
+
+
+def smoothed_laplace(scale: Any, width: Any) -> Family:
+    r"""Laplace's density with its kink rounded off: :math:`\phi = \sqrt{\delta^2 + e^2} / s`.
+
+    Here :math:`e = y - \eta`, and `width` is :math:`\delta`.
+
+    *Bounds.* With :math:`x = e/\delta`, in units of :math:`\delta`, :math:`\phi'' = \frac\delta s
+    (1+x^2)^{-3/2}` and :math:`|\phi'''| = \frac\delta s 3 |x| (1+x^2)^{-5/2}`, greatest at
+    :math:`x = \frac12`, because its derivative has the sign of :math:`1 - 4x^2`.
+    """
+    check_positive("scale", scale)
+    check_positive("width", width)
+    return Family(SMOOTHED_LAPLACE, {"scale": scale, "width": width})
+
+
+def smoothed_laplace_sizes(
+    order: int, balls: tuple[Ball, ...], y: Array, scale: Array, width: Array
+) -> Array:
+    """Of its loss."""
+    x = (y - balls[0].interval) * (1 / width)
+    if order == 2:
+        found = piecewise(lambda x: (1 + x * x) ** -1.5, x, [0.0])
+    else:
+        found = piecewise(lambda x: 3 * x * (1 + x * x) ** -2.5, x, [-0.5, 0.5])
+    return jnp.reshape(magnitude(found) * (width / scale), (1,) * order)
+
+
+SMOOTHED_LAPLACE = Kind(
+    "smoothed_laplace",
+    ("loc",),
+    # the change from the value at e = 0, without its rounding
+    lambda theta, y, scale, width: (
+        jnp.square(y - theta[0]) / (scale * (width + jnp.sqrt(width**2 + jnp.square(y - theta[0]))))
+    ),
+    smoothed_laplace_sizes,
+    lambda theta, y, scale, width: (0.5 * width,),
+    lambda theta, scale, width: (width,),
+    free=("loc",),
+)

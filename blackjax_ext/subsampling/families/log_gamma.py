@@ -1,0 +1,86 @@
+r"""What is left of log-gamma functions once Stirling's formula is taken out, with bounds.
+
+With :math:`\alpha = e^c`, the functions
+
+.. math::
+    G(c) = \log\Gamma(\alpha) - \alpha c + \alpha, \qquad
+    B(c) = \log\Gamma(\alpha) - \log\Gamma(\alpha + \tfrac12) + \tfrac12 c
+
+have small derivatives by c where those of :math:`\log\Gamma` grow as :math:`\alpha \log\alpha`.
+From :math:`\psi(\alpha) = \log\alpha - \frac1{2\alpha} - \frac1{12\alpha^2} + \dots` their second
+and third derivatives tend to :math:`\pm 1/(12\alpha)` and :math:`\pm 1/(8\alpha)`, and these bounds
+hold everywhere (their greatest values on a grid of 230,000 points, rounded up; beyond it the series
+decides):
+
+.. math::
+    -1 < G' < -\tfrac12, \quad |G''| \le \min(0.115, \tfrac1{12\alpha}), \quad
+    |G'''| \le \min(0.047, \tfrac1{12\alpha}), \quad
+    |B''| \le \min(0.135, \tfrac1{8\alpha}), \quad |B'''| \le \min(0.0592, \tfrac1{8\alpha}).
+
+In floats the series serves from ten on: a difference of log-gammas of a million has no digits.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+from jax.scipy.special import gammaln
+
+from blackjax_ext.subsampling.intervals import Interval
+
+__all__ = [
+    "half_step",
+    "half_step_derivatives",
+    "rising_excess",
+    "stirling_derivatives",
+    "stirling_excess",
+]
+
+LARGE = 10.0
+
+
+def series(x: Array) -> Array:
+    """``lgamma(x) - (x - 1/2) log(x) + x - log(2 pi) / 2`` for large x."""
+    y = 1 / (x * x)
+    return (1 / 12 - y * (1 / 360 - y * (1 / 1260 - y / 1680))) / x
+
+
+def split(x: Array) -> tuple[Array, Array, Array]:
+    """Whether x is large, and x where it is and where it is not."""
+    is_large = x > LARGE
+    return is_large, jnp.where(is_large, x, LARGE), jnp.where(is_large, 1.0, x)
+
+
+def stirling_excess(c: Array) -> Array:
+    """G(c)."""
+    is_large, large, small = split(jnp.exp(c))
+    far = 0.5 * jnp.log(2 * jnp.pi) - 0.5 * c + series(large)
+    return jnp.where(is_large, far, gammaln(small) - small * c + small)
+
+
+def half_step(c: Array) -> Array:
+    """B(c)."""
+    is_large, large, small = split(jnp.exp(c))
+    # a half more: a (x - log1p(x)) with x = 1 / (2 a), and so on
+    far = 0.5 - large * jnp.log1p(0.5 / large) + series(large) - series(large + 0.5)
+    return jnp.where(is_large, far, gammaln(small) - gammaln(small + 0.5) + 0.5 * c)
+
+
+def rising_excess(c: Array, y: Array) -> Array:
+    r""":math:`\log\Gamma(\kappa + y) - \log\Gamma(\kappa) - y c`, for :math:`\kappa = e^c`."""
+    is_large, large, small = split(jnp.exp(c))
+    far = (large + y - 0.5) * jnp.log1p(y / large) - y + series(large + y) - series(large)
+    return jnp.where(is_large, far, gammaln(small + y) - gammaln(small) - y * c)
+
+
+def stirling_derivatives(c: Interval) -> tuple[Interval, Interval, Interval]:
+    """First, second and third derivative of G over an interval."""
+    least = jnp.exp(c.low)
+    second, third = (jnp.minimum(most, 0.0834 / least) for most in (0.115, 0.047))
+    first = Interval(jnp.full_like(least, -1.0), jnp.full_like(least, -0.5))
+    return first, Interval(-second, second), Interval(-third, third)
+
+
+def half_step_derivatives(c: Interval) -> tuple[Interval, Interval]:
+    """Second and third derivative of B over an interval."""
+    least = jnp.exp(c.low)
+    second, third = (jnp.minimum(most, 0.1251 / least) for most in (0.135, 0.0592))
+    return Interval(-second, second), Interval(-third, third)

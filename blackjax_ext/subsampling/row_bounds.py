@@ -1,0 +1,246 @@
+r"""Bounds of what the expansion of a row leaves, and all else that one pass tells of the rows.
+
+By Taylor's theorem a remainder of order k is :math:`\frac1{(k+1)!} D^{k+1} \phi_i[t_i, \dots]` at a
+place between :math:`a_i` and :math:`a_i + t_i`. The bound must hold where :math:`|w| \le R` alone:
+beyond, :mod:`blackjax_ext.subsampling.thinning` reads all rows. There a predictor j changes by
+:math:`|t_{ij}| \le \rho_{ij} R` with :math:`\rho_{ij} = |A_{ij} L|`, a box, over which the family
+of the row bounds its derivatives, :math:`T_{ijlm} \ge |\partial_j \partial_l \partial_m \phi_i|`:
+
+.. math::
+    |r_i(x)| \le \psi_i |w|^3, \qquad
+    \psi_i = \tfrac16 \sum_{jlm} T_{ijlm}\, \rho_{ij} \rho_{il} \rho_{im},
+
+and with pairs instead of triples for order 1. A mean and a log scale have no common unit, and none
+is needed: derivatives are measured in units :math:`u_j` of the predictors and
+:math:`\rho_{ij} / u_j` has none, so nothing overflows or underflows where a scale is 1e-13 or 4e12.
+:math:`R = \sqrt P + 4`: a normal posterior of P coordinates is beyond with a probability of
+:math:`10^{-4}` for one and less for more.
+
+*One predictor each.* Of responses with one free predictor, rows may hold many. The sum of
+:math:`T_j |t_j|^m` over them is at most :math:`|S t|^m`, where S multiplies each by
+:math:`T_j^{1/m}`: so :math:`\psi_i = \|S_i A_i L\|^m / m!` with the operator norm. Logits of
+classes have bounds in the norm of their differences, and join these.
+
+*Norm.* For K = 1 the norm is exact. For more, :math:`\|B\|^2 \le \|(B B^T)^2\|_F^{1/2}`, at most
+:math:`K^{1/8}` too large, and without an eigenvalue problem per row.
+
+Only a loss that is a polynomial of the order of the expansion has the bound zero.
+"""
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from blackjax.types import ArrayTree
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.metrics.factors import Dense
+from blackjax_ext.subsampling.families import Kind
+from blackjax_ext.subsampling.predictors import (
+    LinearPredictor,
+    Responses,
+    chunk_length,
+    designs,
+    has_changed,
+    over_chunks,
+    summed_derivatives,
+)
+
+__all__ = ["RowBounds", "power", "radius_of", "row_bounds"]
+
+# standard deviations beyond the root of the dimension up to which bounds hold
+BEYOND = 4.0
+# what rounding may add to a distance
+ROUNDING = 1.001
+# a bound of a remainder that is not zero, where its own is less than float32 holds
+LEAST = 1e-30
+
+
+def radius_of(posterior: LinearPredictor, size: int) -> float:
+    """R for P whitened coordinates; infinite where all bounds hold everywhere."""
+    is_global = all(kind.norms is not None for kind in posterior.kinds)
+    return math.inf if is_global else math.sqrt(size) + BEYOND
+
+
+def norms(matrices: Array) -> Array:
+    """Upper bounds of the operator norms of `matrices`, shape (n, K, P); exact for K = 1."""
+    # scaled first, because the square of a small number is zero in float32
+    most = jnp.max(jnp.abs(matrices), axis=(1, 2), initial=0.0)
+    unit = matrices / jnp.where(most > 0, most, 1.0)[:, None, None]
+    size = jnp.sqrt(jnp.sum(jnp.square(unit), axis=(1, 2)))
+    if matrices.shape[1] == 1:
+        return most * size
+    unit = unit / jnp.where(size > 0, size, 1.0)[:, None, None]
+    gram = unit @ jnp.swapaxes(unit, 1, 2)
+    return most * size * jnp.sqrt(jnp.linalg.norm(gram @ gram, axis=(1, 2))) ** 0.5
+
+
+class Parts(NamedTuple):
+    """What bounds the change of a row along some tangents.
+
+    Attributes
+    ----------
+    curved
+        :math:`S A`, the tangents of responses that are bounded together, shape (m, P).
+    total
+        The sum over the others, a scalar.
+    is_curved
+        Whether any bound is other than zero.
+    """
+
+    curved: Array
+    total: Array
+    is_curved: Array
+
+
+def parts_of(
+    posterior: LinearPredictor, order: int, radius: float, eta: Any, tangents: Array, row: Any
+) -> Parts:
+    """Of one row, for `tangents` of its predictors, shape (K, P), of which `eta` has the shape.
+
+    Bounds are of derivatives of the given order, over the box of all changes that combinations of
+    the tangents with coefficients of norm `radius` make.
+    """
+    unravel = ravel_pytree(eta)[1]
+    by_kind = jax.vmap(unravel, 1, -1)(tangents)
+    curved, totals, flags = [], [jnp.zeros((), tangents.dtype)], [jnp.array(False)]
+    for kind, e, t, part in zip(posterior.kinds, eta, by_kind, row, strict=True):
+        scaled, sizes = scaled_and_sizes(kind, order, radius, e, t, part)
+        has_size = jnp.any(sizes > 0, axis=tuple(range(1, sizes.ndim)))
+        flags.append(jnp.any(has_size & jnp.any(t != 0, axis=(1, 2))))
+        if sizes.ndim == 1:
+            rows = sizes[:, None, None] ** (1 / order) * scaled
+            curved.append(rows.reshape(-1, rows.shape[-1]))
+        else:
+            lengths = jnp.linalg.norm(scaled, axis=-1)
+            totals.append(jnp.sum(jax.vmap(contracted)(sizes, lengths)))
+    nothing = jnp.zeros((0, tangents.shape[1]), tangents.dtype)
+    return Parts(jnp.concatenate([nothing, *curved]), sum(totals), jnp.any(jnp.stack(flags)))
+
+
+def scaled_and_sizes(
+    kind: Kind, order: int, radius: float, eta: Array, tangents: Array, part: Responses
+) -> tuple[Array, Array]:
+    """Tangents (m, k, P) in the units of the bounds, and bounds: (m,) for one, or (m, k, k, ...).
+
+    Of one kind in one row.
+    """
+    weight = jnp.abs(part.weight)
+    if kind.norms is not None:
+        centred = tangents - jnp.mean(tangents, axis=1, keepdims=True)
+        return centred, weight * kind.norms[order - 2]
+    lengths = ROUNDING * jnp.linalg.norm(tangents, axis=-1)
+    sizes = jax.vmap(partial(kind.bounds, order))(eta, radius * lengths, part.y, part.parameters)
+    units = jax.vmap(kind.units)(eta, part.parameters)
+    sizes = weight.reshape(-1, *[1] * order) * sizes
+    if eta.shape[1] == 1:
+        sizes = sizes.reshape(-1)
+    return tangents / units[..., None], sizes
+
+
+def contracted(sizes: Array, lengths: Array) -> Array:
+    """The sum of `sizes`, shape (k, k, ...), times a length for each index."""
+    for _ in range(sizes.ndim):
+        sizes = sizes @ lengths
+    return sizes
+
+
+class RowBounds(NamedTuple):
+    """What a pass over the rows tells of them at the anchor.
+
+    Attributes
+    ----------
+    slope, curvature
+        Derivatives of all rows by w, shapes (P,) and (P, P).
+    reach, total
+        Norm of S A L of each row, of which a part of the bound is a power, and the other part,
+        shapes (N,).
+    is_curved
+        Whether the remainder of a row is other than zero anywhere, shape (N,).
+    deviation
+        How far predictors are from affine, shape (N,): the largest deviation of a predictor from
+        its expansion, in units of what rounding explains, over steps of several lengths and
+        directions.
+    has_changed
+        Whether what the loss of a row needs beside its predictors changes on these steps, (N,).
+    change
+        Change of a row's predictors on a given step, in units of the reach of their family, (N,).
+    """
+
+    slope: Array
+    curvature: Array
+    reach: Array
+    total: Array
+    is_curved: Array
+    deviation: Array
+    has_changed: Array
+    change: Array
+
+
+def row_bounds(
+    posterior: LinearPredictor,
+    position: ArrayTree,
+    scale: Array,
+    metric: Dense,
+    step: Array,
+    *,
+    order: int,
+) -> RowBounds:
+    """Sums, bounds, deviations, and the way of all rows on a `step` (D,). Cost: a pass."""
+    x, unravel = ravel_pytree(position)
+    noise = jnp.asarray(np.random.default_rng(0).normal(size=(2, x.size)), x.dtype)
+    steps = jnp.concatenate([metric.inverse_sqrt_times(noise), noise, -10.0 * noise[:1]])
+    radius = radius_of(posterior, scale.shape[1])
+
+    def visit(indices, is_new):
+        matrix, eta, rows = designs(posterior, position, indices)
+        whitened = matrix @ scale
+        found = jax.vmap(partial(parts_of, posterior, order + 1, radius))(eta, whitened, rows)
+        base = jax.vmap(lambda e: ravel_pytree(e)[0])(eta)
+
+        def deviation(step):
+            moved, moved_rows = posterior.read(unravel(x + step), indices)
+            here, there = (jax.vmap(posterior.rounding)(e, rows) for e in (eta, moved))
+            changed = jnp.stack(jax.tree.leaves(has_changed(rows, moved_rows)))
+            moved = jax.vmap(lambda e: ravel_pytree(e)[0])(moved)
+            size = here + there + jnp.abs(base) + jnp.abs(matrix) @ (jnp.abs(x) + jnp.abs(step))
+            off = jnp.abs(moved - base - matrix @ step)
+            # what has overflowed tells nothing: exp(predictor), far from where the rows are
+            off = jnp.where(jnp.isfinite(base) & ~jnp.isfinite(moved), 0.0, off)
+            off = jnp.max(off / jnp.maximum(size, jnp.finfo(x.dtype).tiny), axis=1)
+            return off / (100 * x.size**0.5 * jnp.finfo(x.dtype).eps), jnp.any(changed, axis=0)
+
+        deviations, changed = jax.lax.map(deviation, steps)
+        reach = jax.vmap(posterior.reach)(eta, rows)
+        sums = summed_derivatives(posterior, whitened, eta, rows, is_new)
+        return sums, (
+            norms(found.curved),
+            found.total,
+            found.is_curved,
+            jnp.max(deviations, axis=0),
+            jnp.any(changed, axis=0),
+            jnp.max(jnp.abs(matrix @ step) / reach, axis=1),
+        )
+
+    length = chunk_length(posterior, position)
+    sums, of_rows = over_chunks(visit, posterior.num_rows, length)
+    slope, curvature = (sum.value() for sum in sums)
+    return RowBounds(slope, 0.5 * (curvature + curvature.T), *of_rows)
+
+
+def power(rows: RowBounds, order: int) -> np.ndarray:
+    """Bounds psi of all rows, shape (N,), in double precision on the host.
+
+    A bound of zero says that the remainder is zero: of a polynomial of the order of the expansion,
+    of a weight of zero, or of a row that does not see the position. What is less than floats hold
+    is rounded up.
+    """
+    psi = np.asarray(rows.reach, np.float64) ** (order + 1) + np.asarray(rows.total, np.float64)
+    psi = psi / math.factorial(order + 1)
+    psi = np.where(np.asarray(rows.is_curved), np.maximum(psi, LEAST), psi)
+    assert np.all((psi > 0) | ~np.asarray(rows.is_curved)), "a bound has underflowed"
+    return psi

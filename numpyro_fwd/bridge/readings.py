@@ -1,0 +1,162 @@
+"""How distributions of NumPyro are read: their predictors in coordinates without ends."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+from jax.extend.core import ClosedJaxpr, Literal
+
+from blackjax_ext.subsampling.families import counts, locations, logits, positive, shares
+from blackjax_ext.subsampling.families.kind import Kind
+
+__all__ = ["READINGS", "REFUSED", "Reading", "dependent", "find_reading"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a distribution is read.
+
+    Attributes
+    ----------
+    kind
+        Its family, from the distribution.
+    predictors
+        The predictors of the family in their order, from the distribution.
+    data
+        What else the loss needs, each from the distribution.
+    response
+        The response of the family, from the value of the site.
+    has_classes
+        Whether the predictor has an axis of its own, of classes.
+    """
+
+    kind: Callable[[Any], Kind]
+    predictors: Callable[[Any], tuple[Array, ...]]
+    data: dict[str, Callable[[Any], Array]] = field(default_factory=dict)
+    response: Callable[[Array], Array] = lambda value: value
+    has_classes: bool = False
+
+
+def always(kind: Kind) -> Callable[[Any], Kind]:
+    """One kind for every distribution of a class."""
+    return lambda fn: kind
+
+
+def log_odds(share: Array) -> Array:
+    """Of a probability."""
+    return jnp.log(share) - jnp.log1p(-share)
+
+
+def of_gamma(fn: Any) -> tuple[Array, Array]:
+    """Log mean and log concentration, of a concentration and a rate."""
+    return jnp.log(fn.concentration) - jnp.log(fn.rate), jnp.log(fn.concentration)
+
+
+def of_beta(fn: Any) -> tuple[Array, Array]:
+    """Log odds of the mean and log precision, of two concentrations."""
+    one, zero = fn.concentration1, fn.concentration0
+    return jnp.log(one) - jnp.log(zero), jnp.log(one + zero)
+
+
+def of_cutpoints(fn: Any) -> tuple[Array, ...]:
+    """The predictor less the first cutpoint, and the logarithms of the gaps."""
+    gaps = jnp.log(jnp.diff(fn.cutpoints, axis=-1))
+    return fn.predictor - fn.cutpoints[..., 0], *jnp.moveaxis(gaps, -1, 0)
+
+
+def of_inverse_gamma(fn: Any) -> tuple[Array, Array]:
+    """Of the gamma distribution of one over the response."""
+    return of_gamma(fn.base_dist)
+
+
+READINGS: dict[type, Reading] = {
+    dist.BernoulliLogits: Reading(always(logits.BERNOULLI), lambda fn: (fn.logits,)),
+    dist.Beta: Reading(always(shares.BETA), of_beta),
+    dist.BetaProportion: Reading(always(shares.BETA), of_beta),
+    dist.BinomialLogits: Reading(
+        always(logits.BINOMIAL),
+        lambda fn: (fn.logits,),
+        {"total_count": lambda fn: fn.total_count},
+    ),
+    dist.CategoricalLogits: Reading(
+        always(logits.CATEGORICAL), lambda fn: (fn.logits,), has_classes=True
+    ),
+    dist.Cauchy: Reading(
+        always(locations.STUDENT_T), lambda fn: (fn.loc, jnp.log(fn.scale), jnp.zeros(()))
+    ),
+    dist.Exponential: Reading(
+        always(positive.GAMMA), lambda fn: (-jnp.log(fn.rate), jnp.zeros(()))
+    ),
+    dist.Gamma: Reading(always(positive.GAMMA), of_gamma),
+    dist.GammaPoisson: Reading(always(counts.NEGATIVE_BINOMIAL_2), of_gamma),
+    dist.Gumbel: Reading(always(locations.GUMBEL), lambda fn: (fn.loc, jnp.log(fn.scale))),
+    dist.InverseGamma: Reading(
+        always(positive.GAMMA), of_inverse_gamma, response=lambda value: 1 / value
+    ),
+    dist.LogNormal: Reading(
+        always(locations.NORMAL), lambda fn: (fn.loc, jnp.log(fn.scale)), response=jnp.log
+    ),
+    dist.Logistic: Reading(always(locations.LOGISTIC), lambda fn: (fn.loc, jnp.log(fn.scale))),
+    dist.NegativeBinomial2: Reading(always(counts.NEGATIVE_BINOMIAL_2), of_gamma),
+    dist.NegativeBinomialLogits: Reading(
+        always(logits.NEGATIVE_BINOMIAL),
+        lambda fn: (fn.logits,),
+        {"total_count": lambda fn: fn.total_count},
+    ),
+    dist.Normal: Reading(always(locations.NORMAL), lambda fn: (fn.loc, jnp.log(fn.scale))),
+    dist.OrderedLogistic: Reading(
+        lambda fn: logits.ordered_kind(fn.cutpoints.shape[-1]), of_cutpoints
+    ),
+    dist.Poisson: Reading(always(counts.POISSON), lambda fn: (jnp.log(fn.rate),)),
+    dist.StudentT: Reading(
+        always(locations.STUDENT_T), lambda fn: (fn.loc, jnp.log(fn.scale), jnp.log(fn.df))
+    ),
+    dist.Weibull: Reading(
+        always(positive.WEIBULL), lambda fn: (jnp.log(fn.scale), jnp.log(fn.concentration))
+    ),
+    dist.ZeroInflatedPoisson: Reading(
+        always(counts.ZERO_INFLATED_POISSON), lambda fn: (jnp.log(fn.rate), log_odds(fn.gate))
+    ),
+}
+BY_LOGITS = "give it logits instead of probabilities"
+REFUSED = {
+    "BernoulliProbs": BY_LOGITS,
+    "BinomialProbs": BY_LOGITS,
+    "CategoricalProbs": BY_LOGITS,
+    "Laplace": "it has a kink; Logistic is smooth and has the same tails",
+    "MaskedDistribution": "rows that are masked cannot be read; leave them out of the data",
+}
+
+
+def find_reading(fn: Any) -> Reading | None:
+    """How to read a distribution, if that is known."""
+    return READINGS.get(type(fn))
+
+
+def dependent(function: Callable, z: Any) -> Any:
+    """For each leaf of ``function(z)``, whether it is computed from `z`."""
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(z)
+    flags = flags_of(closed, [True] * len(closed.jaxpr.invars))
+    return jax.tree.unflatten(jax.tree.structure(shapes), flags)
+
+
+def flags_of(closed: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
+    """Which outputs of a program are computed from the flagged inputs."""
+    reached = {v for v, flag in zip(closed.jaxpr.invars, inputs, strict=True) if flag}
+
+    def is_reached(atom):
+        return not isinstance(atom, Literal) and atom in reached
+
+    for equation in closed.jaxpr.eqns:
+        flags = [is_reached(atom) for atom in equation.invars]
+        inner = equation.params.get("jaxpr")
+        if isinstance(inner, ClosedJaxpr) and len(inner.jaxpr.invars) == len(flags):
+            outputs = flags_of(inner, flags)
+        else:
+            outputs = [any(flags)] * len(equation.outvars)
+        reached.update(v for v, flag in zip(equation.outvars, outputs, strict=True) if flag)
+    return [is_reached(atom) for atom in closed.jaxpr.outvars]

@@ -14,10 +14,11 @@ from blackjax.smc import resampling
 from scipy.special import gammaln
 from scipy.stats import multivariate_normal, norm
 
+import blackjax_ext
 from numpyro_fwd import LangevinSMC
 from numpyro_fwd.bridge.priors import draw_prior, split_logdensity
 
-__all__ = ["PROBLEMS", "Problem", "ours", "persistent", "tempered"]
+__all__ = ["PROBLEMS", "Counted", "Problem", "moving", "nested", "ours", "persistent", "tempered"]
 
 EVALUATIONS = 12  # of ours per particle and temperature: three moves of two gradients, two values
 MAX_ITERATIONS = 200
@@ -144,6 +145,65 @@ def ours(problem: Problem, num_particles: int, seed: int) -> dict[str, Any]:
     }
 
 
+class Counted:
+    """An algorithm of blackjax_ext that counts the gradients of its particles.
+
+    Those that a particle needs, and not those that it makes while others go on.
+    """
+
+    def __init__(self, algorithm: Any, **options: Any):
+        self.algorithm, self.build_kernel = partial(algorithm, **options), algorithm.build_kernel
+        self.num_gradients = 0
+
+    def count(self, numbers: np.ndarray) -> np.ndarray:
+        """Add them up; zeros, for the program to wait for."""
+        self.num_gradients += int(numbers.sum())
+        return np.zeros(numbers.shape, np.float32)
+
+    def __call__(self, logdensity_fn: Callable, **parameters: Any) -> Any:
+        """The algorithm on a density: its states cost a gradient, its steps one for each trial."""
+        sampler = self.algorithm(logdensity_fn, **parameters)
+
+        def step(rng_key, state):
+            state, info = sampler.step(rng_key, state)
+            # an outcome of the step, or the compiler would count one step for all
+            is_made = ~(info.acceptance_rate > 1)
+            numbers = is_made * (1 + getattr(info, "num_evaluations", 1))
+            zero = jax.pure_callback(
+                self.count,
+                jax.ShapeDtypeStruct((), jnp.float32),
+                numbers,
+                vmap_method="expand_dims",
+            )
+            return state, info._replace(is_divergent=info.is_divergent | (zero > 0))
+
+        return sampler._replace(step=step)
+
+
+@cache
+def counted(
+    problem: Problem, name: str, num_moves: int, options: tuple
+) -> tuple[LangevinSMC, Counted]:
+    """The kernel with moves of the algorithm of that name, which are counted."""
+    algorithm = Counted(getattr(blackjax_ext, name), **dict(options))
+    return LangevinSMC(problem.model, algorithm=algorithm, num_moves=num_moves), algorithm
+
+
+def moving(
+    name: str, num_moves: int, options: tuple, problem: Problem, num_particles: int, seed: int
+) -> dict[str, float]:
+    """`LangevinSMC` with so many moves of an algorithm, and their gradients."""
+    kernel, algorithm = counted(problem, name, num_moves, options)
+    before = algorithm.num_gradients
+    keys = jax.random.split(jax.random.key(seed), num_particles)
+    state = jax.block_until_ready(kernel.init(keys, 0, None, (), {}))
+    return {
+        "value": float(state.inner.log_evidence),
+        "gradients": algorithm.num_gradients - before,
+        "ancestors": float(state.genealogical_ess[0]),
+    }
+
+
 @cache
 def peer(problem: Problem, num_particles: int, name: str) -> Callable:
     """A compiled run of BlackJAX's sampler: log evidence, and how many temperatures it took."""
@@ -191,3 +251,57 @@ def by_peer(name: str, problem: Problem, num_particles: int, seed: int) -> dict[
 
 
 tempered, persistent = partial(by_peer, "tempered"), partial(by_peer, "persistent")
+
+
+LEFT = -5.0  # log share of the evidence in the live points where a nested sampler stops
+PILOT = 50  # live points of a run that tells how many evaluations one of them costs
+
+
+@cache
+def nest(problem: Problem, num_live: int) -> Callable:
+    """A compiled run of BlackJAX's nested slice sampler: log evidence, and evaluations."""
+    logprior, loglikelihood = split_logdensity(problem.model, (), {})
+    smc = blackjax.nss(
+        *(logprior, loglikelihood, max(5, 2 * problem.size)), num_delete=max(1, num_live // 10)
+    )
+
+    def goes_on(carry):
+        integrator = carry[0].integrator
+        return integrator.logZ_live - integrator.logZ > LEFT
+
+    def step_on(carry):
+        state, num, rng_key = carry
+        rng_key, key_step = jax.random.split(rng_key)
+        state, info = smc.step(key_step, state)
+        slices = info.update_info
+        # the place where it begins, both ends of the bracket, and what widens and narrows it
+        new = jnp.sum(slices.num_expansions + slices.num_shrink + 3)
+        return state, num + new, rng_key
+
+    @jax.jit
+    def run(z, rng_key):
+        state = smc.init(z)
+        state, num, _ = jax.lax.while_loop(goes_on, step_on, (state, num_live, rng_key))
+        return jnp.logaddexp(state.integrator.logZ, state.integrator.logZ_live), num
+
+    return run
+
+
+def nested_run(problem: Problem, num_live: int, seed: int) -> dict[str, Any]:
+    """One run from draws of the prior."""
+    key_prior, key_run = jax.random.split(jax.random.key(seed))
+    z = draw_prior(key_prior, problem.model, (), {}, num_live)
+    value, num = nest(problem, num_live)(z, key_run)
+    return {"value": float(value), "error": np.nan, "evaluations": int(num), "ancestors": np.nan}
+
+
+@cache
+def size_of_nest(problem: Problem, num_particles: int) -> int:
+    """Live points that take about the evaluations of `LangevinSMC` with so many particles."""
+    wanted = ours(problem, num_particles, 0)["evaluations"]
+    return max(PILOT, round(PILOT * wanted / nested_run(problem, PILOT, 0)["evaluations"]))
+
+
+def nested(problem: Problem, num_particles: int, seed: int) -> dict[str, Any]:
+    """BlackJAX's nested slice sampler with as many evaluations in all."""
+    return nested_run(problem, size_of_nest(problem, num_particles), seed)

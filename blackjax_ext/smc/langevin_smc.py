@@ -175,6 +175,48 @@ def init(
     )
 
 
+class Rounds(NamedTuple):
+    """What a step does at its temperature: options of :func:`as_top_level_api`."""
+
+    move: MoveFn
+    num_moves: int
+    is_waste_free: bool
+    ess_threshold: float
+    resampling_fn: sampler.ResamplingFn
+
+    def __call__(self, rng_key, population, target, step_size, metric, num):
+        """All moves, and what each did; the particles descend from `num` draws of the prior."""
+        arguments = (target, step_size, metric, num)
+        if not self.is_waste_free:
+            return self.move_all(rng_key, population, *arguments)
+        # fewer particles, whose places on the way are all kept as particles
+        key_resample, key_moves = jax.random.split(rng_key)
+        num_chains = check_division(population.log_weights.shape[0], self.num_moves + 1)
+        first = sampler.resample(key_resample, population, self.resampling_fn, num_chains)
+        _, (visited, *rest) = self.move_all(key_moves, first, *arguments)
+        return sampler.union(first, visited), (None, *rest)
+
+    def move_all(self, rng_key, population, target, step_size, metric, num):
+        """The moves one after the other, and the populations after each if they are kept."""
+
+        def once(population, rng_key):
+            key_resample, key_move = jax.random.split(rng_key)
+            population, is_resampled = sampler.resample_below(
+                key_resample, population, self.ess_threshold, self.resampling_fn
+            )
+            x, local, ancestors = population.particles
+            before = sampler.concentration(population.log_weights, ancestors, num)
+            moved = self.move(key_move, x, local, target, step_size, metric, population.log_weights)
+            population = population._replace(particles=(moved.position, moved.local, ancestors))
+            population = sampler.weigh(population, moved.log_factors)
+            after = sampler.concentration(population.log_weights, ancestors, num)
+            visited = population if self.is_waste_free else None
+            ess = sampler.effective_sample_size(population.log_weights)
+            return population, (visited, moved, is_resampled, ess, after - before)
+
+        return jax.lax.scan(once, population, jax.random.split(rng_key, self.num_moves))
+
+
 def build_kernel(
     move: MoveFn | None = None,
     *,
@@ -199,34 +241,7 @@ def build_kernel(
     if tempering_ess in (0, 1):
         raise ValueError(f"tempering_ess must be strictly between 0 and 1; got {tempering_ess}.")
     move = Unadjusted() if move is None else move
-
-    def move_all(rng_key, population, target, step_size, metric, num):
-        """`num_moves` moves, and what each did; the particles descend from `num` draws."""
-
-        def once(population, rng_key):
-            key_resample, key_move = jax.random.split(rng_key)
-            population, is_resampled = sampler.resample_below(
-                key_resample, population, ess_threshold, resampling_fn
-            )
-            x, local, ancestors = population.particles
-            before = sampler.concentration(population.log_weights, ancestors, num)
-            moved = move(key_move, x, local, target, step_size, metric, population.log_weights)
-            population = population._replace(particles=(moved.position, moved.local, ancestors))
-            population = sampler.weigh(population, moved.log_factors)
-            after = sampler.concentration(population.log_weights, ancestors, num)
-            visited = population if is_waste_free else None
-            ess = sampler.effective_sample_size(population.log_weights)
-            return population, (visited, moved, is_resampled, ess, after - before)
-
-        return jax.lax.scan(once, population, jax.random.split(rng_key, num_moves))
-
-    def move_and_keep(rng_key, population, target, step_size, metric, num):
-        """The same for fewer particles, whose places on the way are all kept as particles."""
-        key_resample, key_moves = jax.random.split(rng_key)
-        num_chains = check_division(population.log_weights.shape[0], num_moves + 1)
-        first = sampler.resample(key_resample, population, resampling_fn, num_chains)
-        _, (visited, *rest) = move_all(key_moves, first, target, step_size, metric, num)
-        return sampler.union(first, visited), (None, *rest)
+    rounds = Rounds(move, num_moves, is_waste_free, ess_threshold, resampling_fn)
 
     def kernel(
         rng_key: PRNGKey,
@@ -254,9 +269,9 @@ def build_kernel(
         ess = sampler.effective_sample_size(population.log_weights)
         target = tempered(logprior_fn, loglikelihood_fn, temperature, unravel, move.differentiation)
         metric = metric_of(inverse_mass_matrix, x, population.log_weights)
-        population, (_, moved, is_resampled, later, gains) = (
-            move_and_keep if is_waste_free else move_all
-        )(rng_key, population, target, step_size, metric, num)
+        population, (_, moved, is_resampled, later, gains) = rounds(
+            rng_key, population, target, step_size, metric, num
+        )
         x, local, ancestors = population.particles
         variance = state.variance + gain + jnp.sum(gains)
         new_state = LangevinSMCState(

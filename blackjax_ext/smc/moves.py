@@ -192,7 +192,8 @@ class Metropolis:
             state = sampler.init(target.unravel(x), key_init)
             state, info = sampler.step(key_step, state)
             flat = jax.flatten_util.ravel_pytree(state.position)[0]
-            rate = jnp.nan_to_num(info.acceptance_rate)
+            # where a step adapts itself, that of the step which it was given
+            rate = jnp.nan_to_num(getattr(info, "first_rate", info.acceptance_rate))
             return flat, rate, info.is_accepted, jnp.any(info.is_divergent)
 
         keys = jax.random.split(rng_key, position.shape[0])

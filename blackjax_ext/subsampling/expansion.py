@@ -54,8 +54,9 @@ FLOOR = 1e-3
 # what rounding may take from a bound
 MARGIN = {jnp.dtype("float32"): 1e-4, jnp.dtype("float64"): 1e-10}
 NOT_AFFINE = (
-    "predict_fn must be affine in the position, as in row @ theta: the predictor of row {} changes "
-    "by more than its Jacobian says. acceptance.full_pass() does without."
+    "predict_fn must be affine in the position, as in row @ theta, and index nothing beyond its "
+    "end: the predictor of row {} changes by more than its Jacobian says. acceptance.full_pass() "
+    "does without."
 )
 
 NOT_KNOWN = (

@@ -85,10 +85,20 @@ NOT_FINITE = (
     "(jax.config.update('jax_enable_x64', True), with data in float64)."
 )
 UNRESOLVED = (
-    "centre the covariates: {} {} has no digits for a posterior whose coordinates are so "
+    "centre the covariates: the condition number of the posterior is {:.2g}, and at most {:.0f} is "
+    "right to the digits of energies. {} has no digits for a posterior whose coordinates are so "
     "correlated. An intercept takes up the means that are subtracted; a covariate that others "
     "determine can go; float64 has digits for {:.0e} as much (jax.config.update('jax_enable_x64', "
     "True), with data in float64)."
+)
+TOO_NARROW = (
+    "the posterior is too narrow for {} where Newton's method ends: floats there are {:.2g} "
+    "standard deviations apart in its narrowest direction, where {} is needed. Coordinates far "
+    "from zero have few digits: subtract a mean from the data, or use float64 "
+    "(jax.config.update('jax_enable_x64', True), with data in float64). A scale that is sampled, "
+    "such as the standard deviation of centred groups, may run to zero, where the density has no "
+    "bound: then there is no mode. A non-centred parametrization has one; samplers without a "
+    "control variate need none."
 )
 
 
@@ -323,15 +333,11 @@ def check_resolution(found: Stationary) -> None:
     eps = float(np.finfo(found.x.dtype).eps)
     condition, steps = condition_number(found.precision()), spacing(found)
     if not condition <= MAX_ROUNDING / eps:
-        why = f"the condition number of the posterior is {condition:.2g}, and at most "
-        why += f"{MAX_ROUNDING / eps:.0f} is right to the digits of energies."
-    elif not steps <= MAX_SPACING:
-        why = f"floats near the mode are {steps:.2g} standard deviations of the posterior apart "
-        why += f"in its narrowest direction, where {MAX_SPACING} is needed."
-    else:
-        return
-    more = eps / float(np.finfo(np.float64).eps)
-    raise UnresolvedError(UNRESOLVED.format(why, found.x.dtype, more))
+        more = eps / float(np.finfo(np.float64).eps)
+        most = MAX_ROUNDING / eps
+        raise UnresolvedError(UNRESOLVED.format(condition, most, found.x.dtype, more))
+    if not steps <= MAX_SPACING:
+        raise UnresolvedError(TOO_NARROW.format(found.x.dtype, steps, MAX_SPACING))
 
 
 def check_curvature(found: Stationary) -> Dense:

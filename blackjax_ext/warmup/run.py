@@ -181,11 +181,11 @@ def warmup(
     x, unravel = ravel_each(positions), ravel_pytree(jax.tree.map(lambda a: a[0], positions))[1]
     metric = first_metric(inverse_mass_matrix, x, dense=dense)
     is_short = x.shape[1] <= newton_path.MAX_DIMENSION[differentiation]
+    is_whitened = newton_start and is_short and inverse_mass_matrix is None
 
     @jax.jit
     def start(rng_key, x, metric):
         key_path, key_init, key_search = jax.random.split(rng_key, 3)
-        is_whitened = newton_start and is_short and inverse_mass_matrix is None
         if newton_start and is_short:
             flat_fn = lambda x: logdensity_fn(unravel(x))  # noqa: E731
             x, curvature, first_values = newton_path.find_all(key_path, flat_fn, x, differentiation)
@@ -199,32 +199,13 @@ def warmup(
         first = first_step_size(bound, used, keys, states, metric, step_size)
         return states, first, metric, x, first_values
 
-    @jax.jit
-    def run(rng_key, states, adapt_state):
-        def step(carry, xs):
-            states, adapt_state = carry
-            i, key = xs
-            key_step, key_renew = jax.random.split(key)
-            keys = jax.random.split(key_step, x.shape[0])
-            used = adapt_state.step_size
-            move = partial(bound.step, step_size=used[0], metric=adapt_state.metric)
-            states, info = jax.vmap(move)(keys, states)
-            info = info.rated(is_adapting=True)
-            keys = jax.random.split(key_renew, x.shape[0])
-            states, adapt_state = adapt(bound, plan, i, keys, info, states, adapt_state)
-            return (states, adapt_state), WarmupInfo(
-                jnp.asarray(info.acceptance_rate), info.is_divergent, used[0]
-            )
-
-        keys = jax.random.split(rng_key, num_steps)
-        return jax.lax.scan(step, (states, adapt_state), (jnp.arange(num_steps), keys))
-
     key_start, key_run = jax.random.split(rng_key)
     states, first, metric, x, first_values = start(key_start, x, metric)
     if not jnp.isfinite(first_values).all():
         raise ValueError("positions must have a finite log density in every chain.")
     check_metric(getattr(states, "metric", metric))
     adapt_state = windows.init(first, metric, x, num_steps=num_steps)
+    run = jax.jit(partial(run_windows, bound, plan))
     (states, adapt_state), info = run(key_run, states, adapt_state)
     report.warn(ADVICE, report.judge(adapt_state))
     found = {
@@ -234,6 +215,31 @@ def warmup(
     if called.takes_factors:
         found["inverse_mass_matrix"] = adapt_state.metric.inverse()
     return states, found, info
+
+
+def run_windows(
+    bound: BoundAlgorithm, plan: Plan, rng_key: PRNGKey, states: Any, adapt_state: AdaptState
+) -> tuple[tuple[Any, AdaptState], WarmupInfo]:
+    """All steps of the plan, of chains that share step size and metric."""
+    num_chains = adapt_state.step_size.shape[0]
+
+    def step(carry, xs):
+        states, adapt_state = carry
+        i, key = xs
+        key_step, key_renew = jax.random.split(key)
+        keys = jax.random.split(key_step, num_chains)
+        used = adapt_state.step_size
+        move = partial(bound.step, step_size=used[0], metric=adapt_state.metric)
+        states, info = jax.vmap(move)(keys, states)
+        info = info.rated(is_adapting=True)
+        keys = jax.random.split(key_renew, num_chains)
+        states, adapt_state = adapt(bound, plan, i, keys, info, states, adapt_state)
+        return (states, adapt_state), WarmupInfo(
+            jnp.asarray(info.acceptance_rate), info.is_divergent, used[0]
+        )
+
+    keys = jax.random.split(rng_key, plan.num_steps)
+    return jax.lax.scan(step, (states, adapt_state), (jnp.arange(plan.num_steps), keys))
 
 
 def check_target(name: str, rate: float) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "FullView",
     "Plate",
     "SubsamplePlates",
+    "as_array",
     "check_model",
     "full_view_sites",
     "subsample_plates",
@@ -56,8 +57,14 @@ class FullView:
 
 
 def as_array(leaf: Any) -> Any:
-    """`leaf`, an array of jax if it is one of numpy with numbers for each row."""
-    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) and is_data(leaf) else leaf
+    """`leaf`, an array of jax if it is one of numpy with numbers for each row.
+
+    Its values stay known in a program: a model may take shapes from them, as with a boolean mask.
+    """
+    if not isinstance(leaf, np.ndarray) or not is_data(leaf):
+        return leaf
+    with evaluating():
+        return jnp.asarray(leaf)
 
 
 class every_row(Messenger):

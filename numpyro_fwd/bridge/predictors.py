@@ -32,7 +32,7 @@ from blackjax_ext.subsampling.predictors import (
 )
 from numpyro_fwd.bridge.arguments import NEED_VALUES, evaluating, split_arguments
 from numpyro_fwd.bridge.log_terms import log_terms
-from numpyro_fwd.bridge.plates import full_view_sites, given_rows, subsample_plates
+from numpyro_fwd.bridge.plates import as_array, full_view_sites, given_rows, subsample_plates
 from numpyro_fwd.bridge.readings import (
     READINGS,
     REFUSED,
@@ -65,19 +65,21 @@ def linear_predictor_of(
     sites = full_view_sites(model, model_args, model_kwargs)
     plate, names, num_rows, _ = single_plate(sites)
     readings = tuple(reading_of(name, sites[name]) for name in names)
-    arguments = split_arguments(model_args, model_kwargs)
+    split = split_arguments(model_args, model_kwargs)
+    # jax keeps the functions of a pytree in its caches, and what they close over: no arrays
+    join = split.join
 
     def at(arrays, z, rows):
         """What is read of each site, rows first."""
         given = given_rows(model, {plate: rows})
-        model_args, model_kwargs = arguments.join(arrays)
+        model_args, model_kwargs = join(arrays)
         found = sites_at(given, model_args, model_kwargs, z)
         return tuple(
             read_site(reading, found[name], plate, rows.shape[0] / num_rows)
             for name, reading in zip(names, readings, strict=True)
         )
 
-    arrays = [jnp.asarray(each) for each in arguments.arrays]
+    arrays = [as_array(each) for each in split.arrays]
     with evaluating():  # arrays of NumPy take no traced rows
         first_row = jnp.zeros(1, int)
     kinds = kinds_of(readings, sites, names, lambda z: at(arrays, z, first_row), z)
@@ -97,7 +99,7 @@ def linear_predictor_of(
 
     def logprior(arrays, z):
         first_row = given_rows(model, {plate: jnp.zeros(1, int)})
-        model_args, model_kwargs = arguments.join(arrays)
+        model_args, model_kwargs = join(arrays)
         terms = log_terms(first_row, model_args, model_kwargs, z)
         return terms.total(terms.outside_plates)
 

@@ -56,7 +56,7 @@ from numpyro_fwd.kernels.state import (
     with_types_of,
 )
 from numpyro_fwd.kernels.strategy import Run, Source, Strategy, WholeDensity, ravel_one
-from numpyro_fwd.kernels.words import Say, words_of
+from numpyro_fwd.kernels.words import words_of
 
 __all__ = ["BlackJAXKernel"]
 
@@ -261,60 +261,54 @@ class BlackJAXKernel(MCMCKernel):
         model_kwargs: dict | None,
     ) -> KernelState:
         """First state: one chain for a key, vectorized chains for a batch of keys."""
-        with words_of(self) as say:
-            return self._init(rng_key, num_warmup, init_params, model_args, model_kwargs, say)
-
-    def _init(
-        self,
-        rng_key: Array,
-        num_warmup: int,
-        init_params: Any,
-        model_args: tuple,
-        model_kwargs: dict | None,
-        say: Say,
-    ) -> KernelState:
-        say("looking for a point of finite density")
-        rng_key, key_model = split_each(rng_key, 2)
-        if self._potential_fn is not None:
-            self._view, z = view_potential(
-                self._potential_fn,
-                init_params,
-                is_single=is_prng_key(rng_key),
-                differentiation=self._differentiation,
-            )
-        else:
-            with naming_arguments(model_args, model_kwargs):
-                self._view, z = view_model(
-                    key_model,
-                    cast(Callable, self._model),
-                    model_args,
-                    model_kwargs,
-                    init_strategy=self._init_strategy,
-                    init_params=init_params,
-                    differentiation=self._differentiation,
-                )
-        self._sample_fn = self.sample
-        check_start(z)
         is_single = is_prng_key(rng_key)
-        if is_single:
-            rng_key, z = as_chains((rng_key, z))
-        run = Run(
-            self._source,
-            split_arguments(model_args, model_kwargs),
-            num_warmup,
-            self._warm_start and num_warmup > 0,
-            self._adapt_mass_matrix,
-            self._programs,
-            say,
-        )
-        with explaining(self._model, model_args, model_kwargs, z):
-            shared = self._strategy.prepare(run, z)
-            state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
+        with words_of(self) as say:
+            say("looking for a point of finite density")
+            rng_key, key_model = split_each(rng_key, 2)
+            self._view, z = self._look(key_model, init_params, model_args, model_kwargs)
+            self._sample_fn = self.sample
+            check_start(z)
+            if is_single:
+                rng_key, z = as_chains((rng_key, z))
+            run = Run(
+                self._source,
+                split_arguments(model_args, model_kwargs),
+                num_warmup,
+                self._warm_start and num_warmup > 0,
+                self._adapt_mass_matrix,
+                self._programs,
+                say,
+            )
+            with explaining(self._model, model_args, model_kwargs, z):
+                shared = self._strategy.prepare(run, z)
+                state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
         if shared is None:
             return state
         with evaluating(model_args, model_kwargs):  # keys and starts may be traced
             made = fingerprint(model_args, model_kwargs)
         return state._replace(shared=shared, fingerprint=made)
+
+    def _look(
+        self, rng_key: Array, init_params: Any, model_args: tuple, model_kwargs: dict | None
+    ) -> tuple[View, Any]:
+        """The target of these arguments, and a start for each key."""
+        if self._potential_fn is not None:
+            return view_potential(
+                self._potential_fn,
+                init_params,
+                is_single=is_prng_key(rng_key),
+                differentiation=self._differentiation,
+            )
+        with naming_arguments(model_args, model_kwargs):
+            return view_model(
+                rng_key,
+                cast(Callable, self._model),
+                model_args,
+                model_kwargs,
+                init_strategy=self._init_strategy,
+                init_params=init_params,
+                differentiation=self._differentiation,
+            )
 
     def _begin(
         self, run: Run, num_warmup: int, rng_key: Array, z: Any, shared: Any, is_single: bool

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Unpack, cast
 
+import jax
 import optax
 from jax import Array
 
@@ -12,7 +13,7 @@ from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance
 from blackjax_ext.sgmcmc.approximate_tests import barker_test, sequential_test
 from blackjax_ext.sgmcmc.leapfrog import check_friction
 from numpyro_fwd.bridge.arguments import evaluating
-from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG
+from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
 from numpyro_fwd.bridge.plates import FullView, check_model
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.optimizer_start import check_optimizer
@@ -116,6 +117,13 @@ class MinibatchKernel(BlackJAXKernel):
             raise ValueError(
                 "control_variate must be None inside Gibbs, where the energy that it expands "
                 f"changes with the other sites; got {self._control_variate!r}."
+            )
+        leaves = jax.tree.leaves((model_args, model_kwargs))
+        if self._control_variate and not all(not_jax_tracer(leaf) for leaf in leaves):
+            raise ValueError(
+                "the data must not be traced, since the mode of all rows is found before a program "
+                "is compiled: inside jax.jit let them be constants, or give control_variate=None; "
+                f"got {self._control_variate!r}."
             )
         model = cast(Callable, self._model)
         with evaluating(model_args, model_kwargs):  # keys and starts may be traced

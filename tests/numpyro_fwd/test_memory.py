@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 import pytest
 
 import numpyro_fwd
+from numpyro_fwd.kernels import row_strategies
 
 MEGABYTE = 2**20
 COMPILING = 400  # MB that jax takes to compile
@@ -27,9 +28,9 @@ def model(x, y):
         numpyro.sample("y", dist.Bernoulli(logits=x[rows] @ slope), obs=y[rows])
 
 
-def table(num_rows):
+def table(num_rows, seed=0):
     """Covariates and responses."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     x = rng.normal(size=(num_rows, SIZE)).astype(np.float32)
     return jnp.asarray(x), jnp.asarray((x[:, 0] > rng.logistic(size=num_rows)).astype(np.float32))
 
@@ -46,22 +47,42 @@ def live_bytes():
     return sum(array.nbytes for array in jax.live_arrays())
 
 
+def keep_no_arrays(**options):
+    """Raise AssertionError if three set-ups, each on a table of its own, leave a column of one."""
+    num_rows = 20_000
+    set_up(table(num_rows), **options)  # constants of jax and of the modules
+    before = live_bytes()
+    for seed in (1, 2, 3):
+        set_up(table(num_rows, seed), **options)
+    left = live_bytes() - before
+    assert left < 4 * num_rows, f"arrays of {left} bytes are kept"
+
+
 @pytest.mark.parametrize("options", [{"acceptance": "subsampled"}, {}], ids=["subsampled", "full"])
 def test_set_ups_keep_no_arrays(options):
-    """With the states gone, what set-ups hold together is less than a column of the data."""
-    arguments = table(20_000)
-    set_up(arguments, **options)  # constants of jax and of the modules
-    before = live_bytes()
-    state = set_up(arguments, **options)
-    assert live_bytes() > before
-    del state
-    for _ in range(3):
-        set_up(arguments, **options)
-    assert live_bytes() - before < arguments[1].nbytes
+    keep_no_arrays(**options)
+
+
+def keeping(function, kept, which):
+    """`function` that keeps what it was called with, or what it returned."""
+
+    def called(*arguments, **keywords):
+        found = function(*arguments, **keywords)
+        kept.append({"arguments": arguments, "outcome": found}[which])
+        return found
+
+    return called
+
+
+@pytest.mark.parametrize("which", ["arguments", "outcome"])
+def test_a_cache_of_arrays_is_found(which, monkeypatch):
+    monkeypatch.setattr(row_strategies, "expanded", keeping(row_strategies.expanded, [], which))
+    with pytest.raises(AssertionError, match="are kept"):
+        keep_no_arrays(acceptance="subsampled")
 
 
 def resident(field):
-    """Kilobytes of this process: VmRSS now, VmHWM at most."""
+    """MB of this process: VmRSS now, VmHWM at most."""
     status = Path("/proc/self/status").read_text()
     return int(status.split(field + ":")[1].split()[0]) / 1024
 

@@ -231,3 +231,16 @@ def test_leaves_without_a_common_axis():
 def test_no_algorithm():
     with pytest.raises(TypeError, match="algorithm must have init and build_kernel"):
         moves.Metropolis(lambda x: x)
+
+
+def test_moves_of_auto_mala_tell_of_the_step_that_they_were_given():
+    """Shorter ones are accepted; an adaptation by these would lengthen it for ever."""
+    smc = langevin_smc(
+        lambda x: jnp.sum(norm.logpdf(x)),
+        lambda x: jnp.sum(norm.logpdf(1.0, x, 0.5)),
+        step_size=100.0,
+        move=moves.Metropolis(blackjax_ext.auto_mala),
+    )
+    state = smc.init(jax.random.normal(jax.random.key(0), (200, 2)))
+    _, info = jax.jit(smc.step)(jax.random.key(1), state)
+    assert info.acceptance_rate < 0.1 and info.is_accepted.mean() > 0.5

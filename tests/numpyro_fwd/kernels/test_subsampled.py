@@ -115,6 +115,19 @@ def test_is_pickled_and_started_under_a_traced_key(subsampled):
     assert jax.tree.leaves(made.inner.position)[0].shape == ()
 
 
+@pytest.mark.parametrize("acceptance", ["subsampled", "full"])
+def test_data_that_are_traced_are_named(acceptance):
+    kernel = AMAGOLD(coin, acceptance=acceptance)
+    with pytest.raises(ValueError, match=r"the data must not be traced.* control_variate=None"):
+        jax.jit(lambda y: kernel.init(jax.random.key(0), 10, None, (y,), {}).z)(jnp.asarray(Y))
+
+
+def test_an_index_beyond_the_groups_is_named():
+    data = (X, np.where(np.arange(NUM_ROWS) == 7, 9, GROUP), Y, CLASSES)
+    with pytest.raises(ValueError, match=r"index nothing beyond its end: the predictor of row 7"):
+        AMAGOLD(levels, acceptance="subsampled").init(jax.random.key(0), 10, None, data, {})
+
+
 @pytest.mark.full
 def test_posterior_is_that_of_the_model(x64):
     """Prior and rows of a multilevel model add up to NumPyro's log density."""
@@ -135,6 +148,35 @@ def test_posterior_is_that_of_the_model(x64):
         value = log_density(FullView(levels), data, {}, whole)[0] + z["spread"]
         changes.append(mine + value)
     np.testing.assert_allclose(changes[0], changes[1], rtol=1e-9)
+
+
+def chosen(y, keep):
+    """A coin of the rows that a boolean mask chooses."""
+    coin_of(y[keep])
+
+
+def found(y, keep):
+    """The same, by their numbers."""
+    coin_of(y[np.flatnonzero(keep)])
+
+
+def coin_of(y):
+    odds = numpyro.sample("odds", dist.Logistic(0.0, 1.0))
+    with numpyro.plate("rows", len(y), subsample_size=BATCH) as rows:
+        numpyro.sample("y", dist.Bernoulli(logits=odds), obs=y[rows])
+
+
+@pytest.mark.parametrize(
+    ("model", "acceptance"), [(chosen, "subsampled"), (found, "subsampled"), (chosen, "full")]
+)
+def test_shapes_may_be_those_of_masks_among_the_data(model, acceptance):
+    """As a model without minibatches may take them: data are constants of a run."""
+    data = Y, X[:, 0] > 0
+    kernel = AMAGOLD(model, acceptance=acceptance)
+    mcmc = MCMC(kernel, num_warmup=20, num_samples=20, progress_bar=False)
+    mcmc.run(jax.random.key(96), *data)
+    potential = kernel._target_of(data, {}, mcmc.last_state.shared).potential
+    assert potential.rows.num_rows == np.sum(data[1])
 
 
 def test_rows_as_many_as_there_are_keep_their_order():
@@ -231,6 +273,24 @@ def separable(x, y):
 def test_models_that_it_cannot_sample_raise(model, message):
     with pytest.raises(ValueError, match=message):
         AMAGOLD(model, acceptance="subsampled").init(jax.random.key(0), 10, None, (X, Y), {})
+
+
+def centred_groups(x, group, y):
+    """Its density grows without bound where the groups are one and their spread is zero."""
+    centre = numpyro.sample("centre", dist.Normal(0, 2))
+    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+    with numpyro.plate("groups", 4):
+        effect = numpyro.sample("effect", dist.Normal(centre, spread))
+    with numpyro.plate("rows", len(y), subsample_size=BATCH) as rows:
+        logits = effect[group[rows]] + x[rows, 0]
+        numpyro.sample("y", dist.Bernoulli(logits=logits), obs=y[rows])
+
+
+@pytest.mark.parametrize("acceptance", ["subsampled", "full"])
+def test_a_centred_hierarchy_without_a_mode_is_named(acceptance):
+    kernel = AMAGOLD(centred_groups, acceptance=acceptance)
+    with pytest.raises(ValueError, match=r"too narrow for float32 .* there is no mode"):
+        kernel.init(jax.random.key(97), 10, None, (X, GROUP, Y), {})
 
 
 def test_data_that_are_not_finite_are_not_taken_for_a_bent_predictor():

@@ -14,10 +14,15 @@ from numpyro_fwd.bridge.log_terms import log_terms
 from numpyro_fwd.bridge.numpyro_private import Messenger
 from numpyro_fwd.bridge.plates import distinct_rows
 from numpyro_fwd.bridge.priors import check_prior, draw_prior, split_logdensity
-from numpyro_fwd.bridge.random_networks import checked_priors
+from numpyro_fwd.bridge.random_networks import (
+    checked_priors,
+    sampled_layers,
+    with_sampled_layers,
+    without_sampled_layers,
+)
 from numpyro_fwd.bridge.traces import first_sites, is_latent
 
-__all__ = ["PartialModel", "on_all_rows", "view_partial"]
+__all__ = ["PartialModel", "on_all_rows", "view_partial", "with_trained"]
 
 
 class PartialModel(NamedTuple):
@@ -42,7 +47,8 @@ class PartialModel(NamedTuple):
         ``(params, position, model_args, model_kwargs)``: names of the observed sites whose log
         density, of all rows, is finite at no particle.
     constrain_params
-        From unconstrained parameters to the values of the param sites.
+        From unconstrained parameters to the values of the param sites, without the layers of a
+        network that have a prior.
     """
 
     params: dict
@@ -62,16 +68,25 @@ def view_partial(
     sites = first_sites(rng_key, checked_priors(model), model_args, model_kwargs)
     names = check_partial(sites)
     transforms = {name: transform_of(sites[name]) for name in names}
-    first = {name: transforms[name].inv(sites[name]["value"]) for name in names}
+    layers = {name: sampled_layers(sites[name]["value"]) for name in names}
+    first = {
+        name: transforms[name].inv(without_sampled_layers(sites[name]["value"])) for name in names
+    }
     first = jax.tree.map(jnp.asarray, first)
 
     def constrain_params(params):
-        # a copy: the modules of numpyro.contrib write into the dict they are given
-        return {name: in_new_containers(transforms[name](value)) for name, value in params.items()}
+        return {name: transforms[name](value) for name, value in params.items()}
+
+    def values_of(params):
+        # in new dicts: the modules of numpyro.contrib write into those that they are given
+        return {
+            name: in_new_containers(with_sampled_layers(value, layers[name]))
+            for name, value in constrain_params(params).items()
+        }
 
     def with_params(params, model=model):
         def given(*args, **kwargs):
-            return substitute(model, data=constrain_params(params))(*args, **kwargs)
+            return substitute(model, data=values_of(params))(*args, **kwargs)
 
         return given
 
@@ -86,7 +101,7 @@ def view_partial(
         return draw_prior(rng_key, with_params(params), model_args, model_kwargs, num)
 
     def potential_fn(params, position, rng_key, model_args, model_kwargs):
-        values = {**constrain_params(params), **position}
+        values = {**values_of(params), **position}
         seeded = seed(distinct_rows(model), rng_key)
         return -log_terms(seeded, model_args, model_kwargs, values).total()
 
@@ -110,6 +125,23 @@ def view_partial(
         impossible_fn=impossible_fn,
         constrain_params=constrain_params,
     )
+
+
+def with_trained(model: Callable, params: dict, model_args: tuple, model_kwargs: dict) -> Callable:
+    """`model` with its param sites at trained values, those of ``constrain_params``."""
+    layers = {}
+
+    def look():
+        sites = first_sites(jax.random.key(0), model, model_args, model_kwargs)
+        layers.update({name: sampled_layers(sites[name]["value"]) for name in params})
+
+    jax.eval_shape(look)
+
+    def given(*args, **kwargs):
+        values = {name: with_sampled_layers(params[name], layers[name]) for name in params}
+        return substitute(model, data=in_new_containers(values))(*args, **kwargs)
+
+    return given
 
 
 def is_finite_once(term: Array) -> bool:

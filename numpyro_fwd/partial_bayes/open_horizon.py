@@ -9,12 +9,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import cloudpickle  # type: ignore[import-untyped]
 import jax
 import jax.numpy as jnp
 import optax
 from blackjax.smc.resampling import systematic
 from jax import Array
-from numpyro.handlers import seed, substitute
+from numpyro.handlers import seed
 from numpyro.infer import Predictive
 
 from blackjax_ext.checks import check_count, check_positive, check_share
@@ -23,9 +24,17 @@ from blackjax_ext.smc.l_kernels import LKernel
 from blackjax_ext.smc.open_horizon import OpenHorizonInfo, OpenHorizonState
 from blackjax_ext.smc.training import check_optimizer
 from numpyro_fwd.bridge.arguments import check_arguments, naming_arguments, split_arguments
-from numpyro_fwd.bridge.partial_models import PartialModel, on_all_rows, view_partial
+from numpyro_fwd.bridge.partial_models import PartialModel, on_all_rows, view_partial, with_trained
 from numpyro_fwd.bridge.priors import constrain
-from numpyro_fwd.partial_bayes.training import Program, Result, TrainingState, train, validator
+from numpyro_fwd.partial_bayes.training import (
+    Program,
+    Result,
+    TrainingState,
+    begin,
+    result_of,
+    train,
+    validator,
+)
 
 __all__ = ["GOHSMC", "OHSMC", "Result", "TrainingState"]
 
@@ -130,7 +139,7 @@ class GOHSMC:
             view = self._partial = view_partial(key_model, self.model, args, kwargs)
             z = view.draw(view.params, key_prior, self.num_particles, args, kwargs)
             inner = open_horizon.init(z, view.params, view.logprior_fn, self.optim)
-        return TrainingState(inner, rng_key)
+        return begin(inner, rng_key)
 
     def update(
         self, state: TrainingState, *args: Any, **kwargs: Any
@@ -254,8 +263,27 @@ class GOHSMC:
         return potential_fn
 
     def get_params(self, state: TrainingState) -> dict:
-        """Values of the param sites."""
+        """Values of the param sites, without the layers of a network that have a prior."""
         return self._view().constrain_params(state.inner.params)
+
+    def result(self, state: TrainingState) -> Result:
+        """What a training leaves that ends with `state`, its histories empty.
+
+        For a state that was read from a checkpoint, or as the form of a result that is read.
+        """
+        nothing = jnp.zeros(0)
+        return result_of(state, self._view().constrain_params, nothing, nothing, nothing)
+
+    def __getstate__(self) -> bytes:
+        """The functions themselves where pickle would ask for a name, as those of an optimizer.
+
+        Neither what was seen of a model's data nor compiled programs are kept.
+        """
+        return cloudpickle.dumps({**self.__dict__, "_partial": None, "_programs": {}})
+
+    def __setstate__(self, state: bytes) -> None:
+        """Take over what :meth:`__getstate__` kept."""
+        self.__dict__.update(cloudpickle.loads(state))
 
     def predictive(
         self,
@@ -286,12 +314,11 @@ class GOHSMC:
         key_resample, key_predict = jax.random.split(rng_key)
         population = sampler.Population(result.particles, result.log_weights, jnp.zeros(()))
         population = sampler.resample(key_resample, population, systematic, num_samples)
-        model = on_all_rows(self.model)
-
-        values = constrain(with_params(model, result.params), args, kwargs)
+        model = with_trained(on_all_rows(self.model), result.params, args, kwargs)
+        values = constrain(seed(model, jax.random.key(0)), args, kwargs)
         latents = jax.vmap(values)(population.particles)
         latents = {name: latents[name] for name in population.particles}
-        return Predictive(model, latents, params=result.params)(key_predict, *args, **kwargs)
+        return Predictive(model, latents)(key_predict, *args, **kwargs)
 
     def _view(self) -> PartialModel:
         if self._partial is None:
@@ -311,8 +338,3 @@ class OHSMC(GOHSMC):
     proposal = "random_walk"
     guided = False
     best_weight_ess = 0.0
-
-
-def with_params(model: Callable, params: dict) -> Callable:
-    """`model` with its param sites at the values in `params`, which are copied."""
-    return substitute(seed(model, jax.random.key(0)), data=jax.tree.map(lambda x: x, params))

@@ -13,13 +13,25 @@ from blackjax_ext.smc.open_horizon import OpenHorizonState
 from numpyro_fwd.bridge.arguments import check_arguments, split_arguments
 from numpyro_fwd.bridge.partial_models import PartialModel
 
-__all__ = ["Best", "Program", "Result", "TrainingState", "train", "validator"]
+__all__ = [
+    "Best",
+    "Program",
+    "Result",
+    "TrainingState",
+    "begin",
+    "result_of",
+    "train",
+    "validator",
+]
 
 NUM_REPORTS = 20
 
 
 class Best(NamedTuple):
-    """Unconstrained parameters, particles and weights with the least validation loss, and it."""
+    """Unconstrained parameters, particles and weights with the least validation loss, and it.
+
+    Before the first validation they are those of the start, and the loss is infinite.
+    """
 
     params: dict
     position: dict
@@ -28,19 +40,19 @@ class Best(NamedTuple):
 
 
 class TrainingState(NamedTuple):
-    """State of a training.
+    """State of a training, arrays alone: a checkpoint of it is all that it takes to go on.
 
     inner
         Particles, their weights, unconstrained parameters, state of the optimizer.
     rng_key
         Key of the next step.
     best
-        What had the least validation loss so far; None before the first validation.
+        What had the least validation loss so far; its form does not change when the first is found.
     """
 
     inner: OpenHorizonState
     rng_key: Array
-    best: Best | None = None
+    best: Best
 
 
 class Result(NamedTuple):
@@ -109,10 +121,20 @@ def validator(
     return lambda inner: on_arrays(split.arrays, inner)
 
 
-def better(inner: OpenHorizonState, best: Best | None, loss: Array) -> Best:
+def begin(inner: OpenHorizonState, rng_key: Array) -> TrainingState:
+    """The first state of a training."""
+    return TrainingState(inner, rng_key, found_by(inner, jnp.full((), jnp.inf)))
+
+
+def found_by(inner: OpenHorizonState, loss: Array) -> Best:
+    """What a state has, with its loss."""
+    return Best(inner.params, inner.position, inner.log_weights, loss)
+
+
+def better(inner: OpenHorizonState, best: Best, loss: Array) -> Best:
     """The better one of a state and the best so far; a loss that is not a number never is."""
-    new = Best(inner.params, inner.position, inner.log_weights, loss)
-    return new if best is None or bool(loss < best.loss) or bool(jnp.isnan(best.loss)) else best
+    is_better = bool(loss < best.loss) or not bool(jnp.isfinite(best.loss))
+    return found_by(inner, loss) if is_better else best
 
 
 def train(
@@ -152,9 +174,7 @@ def train(
     with tqdm(total=num_steps, disable=not progress_bar) as bar:
         for begin in range(0, num_steps, size):
             num = min(size, num_steps - begin)
-            best = state.best  # which would make another program of the first piece
-            state, found = program(arrays, state._replace(best=None), num)
-            state = state._replace(best=best)
+            state, found = program(arrays, state, num)
             history.append(jax.tree.map(np.asarray, found))
             text = f"loss: {found[0][-1]:.4f}, ess: {found[1][-1]:.1f}"
             if loss_fn is not None:
@@ -165,18 +185,18 @@ def train(
             bar.set_postfix_str(text)
             bar.update(num)
     losses, ess = (jnp.concatenate([each[i] for each in history]) for i in (0, 1))
-    return result_of(state, losses, ess, jnp.array(validation_losses), constrain_params)
+    return result_of(state, constrain_params, losses, ess, jnp.array(validation_losses))
 
 
 def result_of(
     state: TrainingState,
+    constrain_params: Callable,
     losses: Array,
     ess: Array,
     validation_losses: Array,
-    constrain_params: Callable,
 ) -> Result:
     """The best parameters and particles of a state, or the last ones if none was validated."""
-    found: Any = state.inner if state.best is None else state.best
+    found: Any = state.inner if bool(jnp.isposinf(state.best.loss)) else state.best
     params = constrain_params(found.params)
     history = (losses, ess, validation_losses)
     return Result(params, found.position, found.log_weights, *history, state)

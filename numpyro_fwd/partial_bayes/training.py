@@ -11,6 +11,7 @@ from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 from blackjax_ext.smc.open_horizon import OpenHorizonState
 from numpyro_fwd.bridge.arguments import check_arguments, split_arguments
+from numpyro_fwd.bridge.observed import mixture_loss
 from numpyro_fwd.bridge.partial_models import PartialModel
 
 __all__ = [
@@ -37,6 +38,7 @@ class Best(NamedTuple):
     position: dict
     log_weights: Array
     loss: Array
+    age: Array  # number of validations since
 
 
 class TrainingState(NamedTuple):
@@ -46,12 +48,15 @@ class TrainingState(NamedTuple):
         Particles, their weights, unconstrained parameters, state of the optimizer.
     rng_key
         Key of the next step.
+    i
+        Number of updates so far, of which a schedule of step sizes is a function.
     best
         What had the least validation loss so far; its form does not change when the first is found.
     """
 
     inner: OpenHorizonState
     rng_key: Array
+    i: Array
     best: Best
 
 
@@ -65,7 +70,8 @@ class Result(NamedTuple):
     log_weights
         Logarithms of their normalized weights.
     losses
-        Weighted mean of the potential energy at each step, shape (num_steps,).
+        Weighted mean of the potential energy at each step, shape (num_steps,), or shorter if the
+        training stopped early; NaN where no particle had a weight.
     ess
         Effective sample size at each step.
     validation_losses
@@ -116,25 +122,28 @@ def validator(
 
     @jax.jit
     def on_arrays(arrays, inner):
-        return view.loss_fn(inner.params, inner.position, inner.log_weights, *split.join(arrays))
+        terms = view.observed_fn(inner.params, inner.position, *split.join(arrays))
+        return mixture_loss(terms, inner.log_weights)
 
     return lambda inner: on_arrays(split.arrays, inner)
 
 
 def begin(inner: OpenHorizonState, rng_key: Array) -> TrainingState:
     """The first state of a training."""
-    return TrainingState(inner, rng_key, found_by(inner, jnp.full((), jnp.inf)))
+    zero = jnp.zeros((), jnp.int32)
+    return TrainingState(inner, rng_key, zero, found_by(inner, jnp.full((), jnp.inf)))
 
 
 def found_by(inner: OpenHorizonState, loss: Array) -> Best:
     """What a state has, with its loss."""
-    return Best(inner.params, inner.position, inner.log_weights, loss)
+    age = jnp.zeros((), jnp.int32)
+    return Best(inner.params, inner.position, inner.log_weights, loss, age)
 
 
 def better(inner: OpenHorizonState, best: Best, loss: Array) -> Best:
     """The better one of a state and the best so far; a loss that is not a number never is."""
     is_better = bool(loss < best.loss) or not bool(jnp.isfinite(best.loss))
-    return found_by(inner, loss) if is_better else best
+    return found_by(inner, loss) if is_better else best._replace(age=best.age + 1)
 
 
 def train(
@@ -145,6 +154,7 @@ def train(
     constrain_params: Callable,
     loss_fn: Callable | None,
     validate_every: int,
+    patience: int | None,
     progress_bar: bool,
 ) -> Result:
     """What a training of `num_steps` updates leaves.
@@ -165,6 +175,8 @@ def train(
         Validation loss of a state; None for no validation.
     validate_every
         Steps between validations.
+    patience
+        Number of validations without a new least loss after which to stop; None for no stop.
     progress_bar
         Whether to show one.
     """
@@ -184,6 +196,8 @@ def train(
                 text += f", validation loss: {loss:.4f}"
             bar.set_postfix_str(text)
             bar.update(num)
+            if patience is not None and int(state.best.age) >= patience:
+                break
     losses, ess = (jnp.concatenate([each[i] for each in history]) for i in (0, 1))
     return result_of(state, constrain_params, losses, ess, jnp.array(validation_losses))
 

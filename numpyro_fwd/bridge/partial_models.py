@@ -34,8 +34,6 @@ class PartialModel(NamedTuple):
         First unconstrained values of the param sites.
     draw
         ``(params, rng_key, num, model_args, model_kwargs) -> latents``: prior draws, unconstrained.
-    logprior_fn
-        Log density of the prior of one particle, at the first parameters.
     potential_fn
         ``(params, position, rng_key, model_args, model_kwargs) -> U``; the key draws the rows of
         the subsample plates.
@@ -54,7 +52,6 @@ class PartialModel(NamedTuple):
 
     params: dict
     draw: Callable
-    logprior_fn: Callable
     potential_fn: Callable
     split_fn: Callable
     observed_fn: Callable
@@ -74,7 +71,8 @@ def view_partial(
     first = {
         name: transforms[name].inv(without_sampled_layers(sites[name]["value"])) for name in names
     }
-    first = jax.tree.map(jnp.asarray, first)
+    # of types of their own, those of all later values: a number of Python takes that of others
+    first = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), first)
 
     def constrain_params(params):
         return {name: transforms[name](value) for name, value in params.items()}
@@ -96,9 +94,6 @@ def view_partial(
         seeded = with_fixed_key(distinct_rows(with_params(params)), rng_key)
         return split_logdensity(seeded, model_args, model_kwargs)
 
-    def logprior_fn(z):
-        return split_fn(first, jax.random.key(0), model_args, model_kwargs)[0](z)
-
     def draw(params, rng_key, num, model_args, model_kwargs):
         return draw_prior(rng_key, with_params(params), model_args, model_kwargs, num)
 
@@ -114,7 +109,6 @@ def view_partial(
     return PartialModel(
         params=first,
         draw=draw,
-        logprior_fn=logprior_fn,
         potential_fn=potential_fn,
         split_fn=split_fn,
         observed_fn=observed_fn,

@@ -10,7 +10,7 @@ from numpyro_fwd.partial_bayes.training import Result
 __all__ = ["is_lost", "warn_of"]
 
 LOW_SHARE = 0.1  # of the particles: an effective sample size below it is warned of
-LATE_SHARE = 0.1  # of the steps, whose loss is held against that of the first
+LATE_SHARE, MIN_LATE = 0.1, 10  # of the steps, whose median loss is held against the first one
 MAX_RISE = 1.0  # of the loss per observed value: by then nothing is left of what was learnt
 
 
@@ -55,7 +55,7 @@ def diverged(result: Result, num_values: float) -> str:
             f"the training diverged: at step {where[0]} of {losses.size} no particle had a finite "
             f"density{kept}; {advice}"
         )
-    late = float(np.median(losses[-max(int(LATE_SHARE * losses.size), 1) :]))
+    late = float(np.median(losses[-max(int(LATE_SHARE * losses.size), MIN_LATE) :]))
     if late - losses[0] > MAX_RISE * num_values + abs(losses[0]):
         return f"the training diverged: the loss rose from {losses[0]:.4g} to {late:.4g}; {advice}"
     return ""

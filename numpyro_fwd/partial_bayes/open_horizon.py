@@ -21,6 +21,7 @@ from blackjax_ext.smc.l_kernels import LKernel
 from blackjax_ext.smc.open_horizon import OpenHorizonInfo, OpenHorizonState
 from blackjax_ext.smc.training import check_optimizer
 from numpyro_fwd.bridge.arguments import (
+    SplitArguments,
     check_arguments,
     naming_arguments,
     not_finite,
@@ -40,13 +41,16 @@ from numpyro_fwd.partial_bayes.training import (
     Result,
     TrainingState,
     begin,
+    loss_by,
+    loss_on,
     result_of,
+    split_validation,
     train,
-    validator,
 )
 
 __all__ = ["GOHSMC", "OHSMC", "Result", "TrainingState"]
 
+LONGEST_STEP = 0.03  # of those that are chosen by the number of observed values
 NUM_ASKED = 4  # particles that are asked whether a row has a density
 
 
@@ -71,7 +75,9 @@ class GOHSMC:
         Number of particles.
     step_size
         epsilon of the proposal: drift epsilon^2/2, noise epsilon. Or a schedule, a function of the
-        number of updates so far, such as those of optax.
+        number of updates so far, such as those of optax. None for 1 / sqrt(N), where N is the
+        number of observed values, and at most 0.03: a posterior is about as wide, in a model of
+        standardized data.
     l_kernel
         Backward kernel: "reversed", "random_walk" (the paper's eq. 10 to the letter), "gaussian",
         or a function.
@@ -108,6 +114,7 @@ class GOHSMC:
     proposal = "langevin"
     guided = True
     best_weight_ess = 0.99
+    best_step_size: float | None = None  # None: by the number of observed values
 
     def __init__(
         self,
@@ -115,7 +122,7 @@ class GOHSMC:
         optim: optax.GradientTransformation,
         *,
         num_particles: int = 100,
-        step_size: float | Callable[[Array], Array] = 0.01,
+        step_size: float | Callable[[Array], Array] | None = None,
         l_kernel: str | LKernel = "reversed",
         num_integration_steps: int = 1,
         ess_threshold: float = 0.5,
@@ -125,9 +132,10 @@ class GOHSMC:
             raise TypeError(f"model must be callable; got {type(model).__name__}.")
         check_optimizer("optim", optim)
         check_count("num_particles", num_particles)
+        step_size = self.best_step_size if step_size is None else step_size
         if callable(step_size):
             check_positive("step_size(0)", step_size(jnp.zeros((), jnp.int32)))
-        else:
+        elif step_size is not None:
             check_positive("step_size", step_size)
         check_share("ess_threshold", ess_threshold)
         check_count("num_integration_steps", num_integration_steps)
@@ -150,19 +158,33 @@ class GOHSMC:
         """First state: parameters as the model makes them, particles drawn from the prior."""
         check_arguments(args, kwargs)
         rng_key, key_model, key_prior = jax.random.split(rng_key, 3)
+        split = split_arguments(args, kwargs)
         with naming_arguments(args, kwargs):
             view = self._partial = view_partial(key_model, self.model, args, kwargs)
-            z = view.draw(view.params, key_prior, self.num_particles, args, kwargs)
-            self._check_rows(view.params, z, args, kwargs)
-            inner = open_horizon.init(z, view.params, view.logprior_fn, self.optim)
-        return begin(inner, rng_key)
+            start = self._kept("start", split, partial(self._start, split))
+            state = start(split.arrays, key_prior, rng_key, view.params)
+            self._check_rows(view.params, state.inner.position, args, kwargs)
+        return state
+
+    def _start(self, split: SplitArguments) -> Callable:
+        """The program of the first state, which takes draws from the prior."""
+
+        @jax.jit
+        def start(arrays, key_prior, rng_key, params):
+            args, kwargs = split.join(arrays)
+            view = self._view()
+            z = view.draw(params, key_prior, self.num_particles, args, kwargs)
+            logprior_fn = view.split_fn(params, jax.random.key(0), args, kwargs)[0]
+            return begin(open_horizon.init(z, params, logprior_fn, self.optim), rng_key)
+
+        return start
 
     def update(
         self, state: TrainingState, *args: Any, **kwargs: Any
     ) -> tuple[TrainingState, OpenHorizonInfo]:
         """State after one batch: particles moved and weighed, then parameters updated."""
         rng_key, key_step, key_batch = jax.random.split(state.rng_key, 3)
-        step_size = self.step_size(state.i) if callable(self.step_size) else self.step_size
+        step_size = self._step_size(state.i)
         inner, info = self._step(key_step, key_batch, state.inner, step_size, args, kwargs)
         return state._replace(inner=inner, rng_key=rng_key, i=state.i + 1), info
 
@@ -225,11 +247,11 @@ class GOHSMC:
                 )
         first = self.init(rng_key, *args, **kwargs)
         split = split_arguments(args, kwargs)
-        loss_fn = validator(self._view(), validation, kwargs)
+        loss_fn = self._validator(validation, kwargs)
         if isinstance(validation, tuple):
             self._check_rows(first.inner.params, first.inner.position, validation, kwargs)
         result = train(
-            self._program(split),
+            self._kept("advance", split, partial(self._advance, split)),
             first if init_state is None else init_state,
             num_steps,
             split.arrays,
@@ -265,10 +287,14 @@ class GOHSMC:
             "supports, or take more particles, a shorter step_size or larger batches."
         )
 
-    def _program(self, split: Any) -> Program:
-        """The compiled updates: arrays are arguments, a batch size, say, is part of the program."""
-        if split.key is not None and split.key in self._programs:
-            return self._programs[split.key]
+    def _kept(self, name: str, split: SplitArguments, build: Callable) -> Any:
+        """A compiled program, kept if the arguments that are part of it can be told apart."""
+        if split.key is None:
+            return build()
+        return self._programs.setdefault((name, split.key), build())
+
+    def _advance(self, split: SplitArguments) -> Program:
+        """The updates: arrays are arguments, a batch size, say, is part of the program."""
 
         @partial(jax.jit, static_argnums=2)
         def advance(arrays, state, num):
@@ -280,9 +306,19 @@ class GOHSMC:
 
             return jax.lax.scan(step, state, length=num)
 
-        if split.key is not None:
-            self._programs[split.key] = advance
         return advance
+
+    def _validator(self, validation: tuple | Callable | None, kwargs: dict) -> Callable | None:
+        """The validation loss of a state; None without data or function for it."""
+        if callable(validation):
+            return self._programs.setdefault(
+                ("validation", validation), loss_by(self._view, validation)
+            )
+        if validation is None:
+            return None
+        split = split_validation(validation, kwargs)
+        program = self._kept("validation", split, partial(loss_on, self._view, split))
+        return partial(program, split.arrays)
 
     def _step(
         self,
@@ -296,6 +332,12 @@ class GOHSMC:
         """State and information after one step on the batch that `key_batch` draws."""
         potential_fn = self._potential_fn(args, kwargs)
         return self._kernel(rng_key, inner, potential_fn, self.optim, key_batch, step_size)
+
+    def _step_size(self, i: Array) -> Array | float:
+        """Step size of the update that follows `i` of them."""
+        if self.step_size is None:
+            return min(max(self._view().num_values, 1.0) ** -0.5, LONGEST_STEP)
+        return self.step_size(i) if callable(self.step_size) else self.step_size
 
     def _potential_fn(self, args: tuple, kwargs: dict) -> Callable:
         view = self._view()
@@ -425,7 +467,8 @@ class GOHSMC:
 class OHSMC(GOHSMC):
     """Open-horizon sequential Monte Carlo with random-walk moves; arguments as in :class:`GOHSMC`.
 
-    Only weights tell a random walk of the data: `weight_ess` is 0 by default, as published.
+    Only weights tell a random walk of the data: `weight_ess` is 0 and `step_size` 0.01 by default,
+    as published.
 
     Zhao et al. 2024, with the exact weight of a random walk. Cost: one gradient in the parameters
     per particle, none in the latents.
@@ -434,3 +477,4 @@ class OHSMC(GOHSMC):
     proposal = "random_walk"
     guided = False
     best_weight_ess = 0.0
+    best_step_size = 0.01

@@ -40,8 +40,10 @@ class SGSMC(GOHSMC):
     num_temperatures
         T.
     arguments
-        As in :class:`GOHSMC`, but for `weight_ess`.
+        As in :class:`GOHSMC`, but for `weight_ess`; `step_size` is 0.01 by default.
     """
+
+    best_step_size = 0.01
 
     def __init__(
         self,

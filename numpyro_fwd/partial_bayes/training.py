@@ -10,7 +10,7 @@ from jax import Array
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 from blackjax_ext.smc.open_horizon import OpenHorizonState
-from numpyro_fwd.bridge.arguments import check_arguments, split_arguments
+from numpyro_fwd.bridge.arguments import SplitArguments, check_arguments, split_arguments
 from numpyro_fwd.bridge.observed import mixture_loss
 from numpyro_fwd.bridge.partial_models import PartialModel
 
@@ -20,9 +20,11 @@ __all__ = [
     "Result",
     "TrainingState",
     "begin",
+    "loss_by",
+    "loss_on",
     "result_of",
+    "split_validation",
     "train",
-    "validator",
 ]
 
 NUM_REPORTS = 20
@@ -98,40 +100,42 @@ class Program(Protocol):
         """`num` updates: the state, losses and effective sample sizes."""
 
 
-def validator(
-    view: PartialModel, validation: tuple | Callable | None, kwargs: dict
-) -> Callable[[OpenHorizonState], Array] | None:
-    """The validation loss of a state, compiled; None without data or function for it."""
-    if validation is None:
-        return None
-    if callable(validation):
-        loss_fn = validation
+def loss_by(view: Callable[[], PartialModel], validation: Callable) -> Callable:
+    """The loss of a state by a function of (params, particles, log_weights), compiled."""
 
-        def custom(inner):
-            params = view.constrain_params(inner.params)
-            return loss_fn(params, inner.position, inner.log_weights)
+    @jax.jit
+    def loss(inner):
+        return validation(view().constrain_params(inner.params), inner.position, inner.log_weights)
 
-        return jax.jit(custom)
+    return loss
+
+
+def split_validation(validation: Any, kwargs: dict) -> SplitArguments:
+    """Arguments to validate with, taken apart; TypeError for what is no tuple of them."""
     if not isinstance(validation, tuple):
         raise TypeError(
             "validation must be a tuple of the model's arguments, or a function of (params, "
             f"particles, log_weights); got {type(validation).__name__}."
         )
     check_arguments(validation, kwargs)
-    split = split_arguments(validation, kwargs)
+    return split_arguments(validation, kwargs)
+
+
+def loss_on(view: Callable[[], PartialModel], split: SplitArguments) -> Callable:
+    """The loss of a state on the arrays of other data, compiled."""
 
     @jax.jit
-    def on_arrays(arrays, inner):
-        terms = view.observed_fn(inner.params, inner.position, *split.join(arrays))
+    def loss(arrays, inner):
+        terms = view().observed_fn(inner.params, inner.position, *split.join(arrays))
         return mixture_loss(terms, inner.log_weights)
 
-    return lambda inner: on_arrays(split.arrays, inner)
+    return loss
 
 
 def begin(inner: OpenHorizonState, rng_key: Array) -> TrainingState:
     """The first state of a training."""
-    zero = jnp.zeros((), jnp.int32)
-    return TrainingState(inner, rng_key, zero, found_by(inner, jnp.full((), jnp.inf)))
+    loss = jnp.full((), jnp.inf, inner.log_weights.dtype)
+    return TrainingState(inner, rng_key, jnp.zeros((), jnp.int32), found_by(inner, loss))
 
 
 def found_by(inner: OpenHorizonState, loss: Array) -> Best:
@@ -143,7 +147,9 @@ def found_by(inner: OpenHorizonState, loss: Array) -> Best:
 def better(inner: OpenHorizonState, best: Best, loss: Array) -> Best:
     """The better one of a state and the best so far; a loss that is not a number never is."""
     is_better = bool(loss < best.loss) or not bool(jnp.isfinite(best.loss))
-    return found_by(inner, loss) if is_better else best._replace(age=best.age + 1)
+    if not is_better:
+        return best._replace(age=best.age + 1)
+    return found_by(inner, jnp.asarray(loss, best.loss.dtype))
 
 
 def train(

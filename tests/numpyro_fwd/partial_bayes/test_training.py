@@ -14,7 +14,7 @@ from flax import nnx
 from numpyro.contrib.module import random_flax_module, random_nnx_module
 from numpyro.handlers import scale as scaled_by
 
-from numpyro_fwd import GOHSMC, SGSMC
+from numpyro_fwd import GOHSMC, OHSMC, SGSMC
 
 SHARED = {"progress_bar": False}
 Y = np.array([1.2, 0.7, 1.9, 1.1], np.float32)
@@ -93,6 +93,19 @@ def test_a_schedule_of_step_sizes_goes_on_where_it_was(cls):
     short = run(1e-4, 2, init_state=half.state)
     np.testing.assert_allclose(rest.particles["x"], short.particles["x"], rtol=1e-5)
     assert int(rest.state.i) == 4
+
+
+@pytest.mark.parametrize(("num", "batch", "expected"), [(4, None, 0.03), (10_000, 50, 0.01)])
+def test_the_default_step_is_by_the_number_of_observed_values(num, batch, expected):
+    """Of all rows, also where batches are small."""
+    y = np.zeros(num, np.float32)
+
+    def particles(**arguments):
+        smc = GOHSMC(conjugate, drifting(0.0), num_particles=5, **arguments)
+        return smc.run(jax.random.key(1), 2, y, batch=batch, **SHARED).particles["x"]
+
+    np.testing.assert_allclose(particles(), particles(step_size=expected), rtol=1e-4)
+    assert OHSMC(conjugate, drifting(0.0)).step_size == 0.01
 
 
 def test_a_wrong_schedule_is_refused():

@@ -101,7 +101,7 @@ docs: $(INSTALLED_DOCS)
 # below-one-pass 10, smc 3, funnel 13, hierarchies 13 (its first section), waiting 10, banana-and-funnel 1,
 # convolutions 3: 80 from end to end.
 # BENCH_ARGS=--long adds the sections that are left out of that: lynx_hare of forward-mode 8;
-# rows_1e6 and network of amagold 45; sizes of below-one-pass 15; wine and california of smc 60;
+# rows_1e6 and network of amagold 45; sizes of below-one-pass 15; networks, wine and california of smc 80;
 # wine and california of full-networks 30; image-networks 30; quality of multinomial 10; posterior and
 # tempered of network-regression 30; accuracy of convolutions 40. The pages say how long each took.
 # What is interrupted goes on where it stopped when it is run again; BENCH_ARGS=--fresh forgets it.

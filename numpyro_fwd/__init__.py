@@ -16,6 +16,7 @@ from numpyro_fwd.kernels.second_order import ALSMMALA, AMSMMALA, HPMALA, MMALA, 
 from numpyro_fwd.kernels.smc import LangevinSMC
 from numpyro_fwd.kernels.smc_summary import PopulationSummary, smc_summary
 from numpyro_fwd.partial_bayes.open_horizon import GOHSMC, OHSMC
+from numpyro_fwd.partial_bayes.predicting import Prediction
 from numpyro_fwd.partial_bayes.sgsmc import SGSMC
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "LineFMALA",
     "PCLineFMALA",
     "PopulationSummary",
+    "Prediction",
     "RandomWalk",
     "keep_compiled",
     "smc_summary",

@@ -20,6 +20,7 @@ __all__ = [
     "barro_colorado",
     "breast_cancer",
     "california",
+    "diabetes",
     "drbayes",
     "folder",
     "images",
@@ -161,6 +162,13 @@ def breast_cancer() -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_breast_cancer
 
     return load_breast_cancer(return_X_y=True)
+
+
+def diabetes() -> tuple[np.ndarray, np.ndarray]:
+    """Covariates (442, 10), and progression after a year, of the set in scikit-learn."""
+    from sklearn.datasets import load_diabetes
+
+    return load_diabetes(return_X_y=True, scaled=False)
 
 
 # Images

@@ -136,7 +136,7 @@ class Problem(NamedTuple):
     """A network, its NumPyro model, and what to make of its outputs.
 
     loss
-        ``(outputs (J, N, ...), log_weights (J,), y) -> loss`` that validation looks at.
+        ``(params, outputs (J, N, ...), log_weights (J,), y) -> loss`` that validation looks at.
     """
 
     net: nn.Module
@@ -150,13 +150,15 @@ def prior_of(is_convolutional: bool) -> dict:
     return {f"{layer}.{leaf}": dist.Normal(0, 1) for leaf in ("kernel", "bias")}
 
 
-def squared_error(outputs: Array, log_weights: Array, y: Array) -> Array:
+def squared_error(params: dict, outputs: Array, log_weights: Array, y: Array) -> Array:
     """Of the posterior mean."""
+    del params
     return jnp.mean((jnp.exp(log_weights) @ outputs - y) ** 2)
 
 
-def cross_entropy(outputs: Array, log_weights: Array, y: Array) -> Array:
+def cross_entropy(params: dict, outputs: Array, log_weights: Array, y: Array) -> Array:
     """Of the mixture of the particles."""
+    del params
     log_probs = jax.nn.log_softmax(outputs)
     mixed = jax.nn.logsumexp(log_probs + log_weights[:, None, None], axis=0)
     return -jnp.mean(jnp.take_along_axis(mixed, y[:, None], axis=1))
@@ -254,9 +256,8 @@ class Trainer:
 
     def _validate(self, found: tuple, data: Split) -> Array:
         params, particles, log_weights = found
-        return self.problem.loss(
-            outputs_of(self.problem, params, particles, data.x), log_weights, data.y
-        )
+        outputs = outputs_of(self.problem, params, particles, data.x)
+        return self.problem.loss(params, outputs, log_weights, data.y)
 
     def __call__(self, task: Task, seed: int) -> Trained:
         """Train; what `read` finds after the epoch with the least validation loss."""
@@ -290,7 +291,8 @@ class SMC:
         num, (x, y) = steps_of(task, self.settings), map(jnp.asarray, task.validation)
 
         def validation(params, particles, log_weights):
-            return self.problem.loss(outputs_of(self.problem, params, particles, x), log_weights, y)
+            outputs = outputs_of(self.problem, params, particles, x)
+            return self.problem.loss(params, outputs, log_weights, y)
 
         start = time.perf_counter()
         result = self.trainer.run(

@@ -79,6 +79,8 @@ from blackjax_ext.smc.training import (
     Evaluation,
     build_evaluators,
     check_optimizer,
+    mean_energy,
+    mean_loss,
     update_parameters,
 )
 
@@ -126,7 +128,8 @@ class OpenHorizonInfo(NamedTuple):
     Attributes
     ----------
     loss
-        Weighted mean of the potential energy, before the update of the parameters.
+        Weighted mean of the potential energy, before the update of the parameters; NaN where no
+        particle has a weight.
     ess
         Effective sample size after the step.
     is_resampled
@@ -251,12 +254,18 @@ def build_kernel(
             log_factors, power = sampler.softened(before.log_weights, log_factors, weight_ess)
         after = sampler.weigh(before._replace(particles=(move.position, local)), log_factors)
         weights = jnp.where(jnp.isfinite(local.logdensity), jnp.exp(after.log_weights), 0.0)
-        params, opt_state = update_parameters(
-            optimizer, weights, move.local.slope, state.params, state.opt_state
-        )
         position = jax.vmap(unravel)(move.position)
-        new_state = OpenHorizonState(position, params, opt_state, local, *after[1:])
-        return new_state, info_of(after, log_factors, weights, is_resampled, kept_share, power)
+        info = info_of(after, log_factors, weights, is_resampled, kept_share, power)
+        params, opt_state = update_parameters(
+            optimizer,
+            weights,
+            move.local.slope,
+            state.params,
+            state.opt_state,
+            info.loss,
+            mean_energy(potential_fn, position, batch, weights),
+        )
+        return OpenHorizonState(position, params, opt_state, local, *after[1:]), info
 
     return kernel
 
@@ -362,7 +371,7 @@ def info_of(
     logdensity = after.particles[1].logdensity
     is_lost = jnp.isnan(log_factors) | jnp.isposinf(log_factors)
     return OpenHorizonInfo(
-        -jnp.sum(jnp.where(weights > 0, weights * logdensity, 0.0)),
+        mean_loss(weights, logdensity),
         sampler.effective_sample_size(after.log_weights),
         is_resampled,
         kept_share,

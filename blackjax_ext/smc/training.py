@@ -11,7 +11,14 @@ from jax import Array
 
 from blackjax_ext.checks import check_scalar
 
-__all__ = ["Evaluation", "build_evaluators", "check_optimizer", "update_parameters"]
+__all__ = [
+    "Evaluation",
+    "build_evaluators",
+    "check_optimizer",
+    "mean_energy",
+    "mean_loss",
+    "update_parameters",
+]
 
 
 class Evaluation(NamedTuple):
@@ -54,16 +61,41 @@ def build_evaluators(potential_fn: Callable, params: ArrayTree, batch: Any, unra
     return evaluate, evaluate_both
 
 
+def mean_energy(
+    potential_fn: Callable, position: ArrayTree, batch: Any, weights: Array
+) -> Callable[[ArrayTree], Array]:
+    """Weighted mean of the potential energy of N particles on a batch, as a function of the params.
+
+    A particle without weight adds nothing, even where its energy is not a number.
+    """
+
+    def energy(params):
+        each = jax.vmap(lambda z: potential_fn(params, z, batch))(position)
+        return jnp.sum(jnp.where(weights > 0, weights * each, 0.0))
+
+    return energy
+
+
+def mean_loss(weights: Array, logdensity: Array) -> Array:
+    """Weighted mean of minus the log density, (N,), of particles with a weight; NaN for none."""
+    mean = -jnp.sum(jnp.where(weights > 0, weights * logdensity, 0.0))
+    return jnp.where(jnp.any(weights > 0), mean, jnp.nan)
+
+
 def update_parameters(
     optimizer: optax.GradientTransformation,
     weights: Array,
     slopes: ArrayTree,
     params: ArrayTree,
     opt_state: Any,
+    value: Array,
+    value_fn: Callable[[ArrayTree], Array],
 ) -> tuple[ArrayTree, Any]:
     """Parameters and state of the optimizer after a step with the weighted gradient.
 
-    A particle without weight adds nothing, even where its gradient is not a number.
+    A particle without weight adds nothing, even where its gradient is not a number. Optimizers that
+    look at the loss (``optax.contrib.reduce_on_plateau``), or search along a line, get its `value`,
+    and `value_fn` with the particles, the weights and the batch of this step.
     """
 
     def mean(leaf):
@@ -72,7 +104,9 @@ def update_parameters(
         return jnp.tensordot(weights, jnp.where(is_heavy, leaf, 0.0), axes=1)
 
     gradient = jax.tree.map(mean, slopes)
-    updates, opt_state = optimizer.update(gradient, opt_state, params)
+    updates, opt_state = optax.with_extra_args_support(optimizer).update(
+        gradient, opt_state, params, value=value, grad=gradient, value_fn=value_fn
+    )
     return optax.apply_updates(params, updates), opt_state
 
 

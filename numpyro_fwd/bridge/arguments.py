@@ -24,6 +24,7 @@ __all__ = [
     "is_data",
     "is_other",
     "naming_arguments",
+    "not_finite",
     "run_with",
     "split_arguments",
 ]
@@ -191,6 +192,25 @@ def not_numbers(model_args: tuple, model_kwargs: dict | None) -> str:
         if (description := describe_other(leaf))
     ]
     return ", ".join(found)
+
+
+def not_finite(model_args: tuple, model_kwargs: dict | None) -> list[str]:
+    """Where the arrays of floats among the arguments first are NaN or infinite; traced ones pass.
+
+    One text for each such array, as "model_args[0] is nan at (17, 2)".
+    """
+    found = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path((model_args, model_kwargs or {})):
+        if isinstance(leaf, jax.core.Tracer) or not is_data(leaf):
+            continue
+        if not jnp.issubdtype(leaf.dtype, np.inexact):
+            continue
+        places = np.argwhere(~np.isfinite(np.asarray(leaf)))
+        if len(places):
+            place = tuple(map(int, places[0]))
+            name = ("model_args", "model_kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
+            found.append(f"{name} is {leaf[place]} at {place}")
+    return found
 
 
 def describe_other(leaf: Any) -> str:

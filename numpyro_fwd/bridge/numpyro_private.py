@@ -13,6 +13,7 @@ __all__ = [
     "CHECKED_AGAINST",
     "GIBBS_SITES_KWARG",
     "Messenger",
+    "ParamShape",
     "constrain_fn",
     "find_valid_initial_params",
     "get_potential_fn",
@@ -32,6 +33,7 @@ __all__ = [
 CHECKED_AGAINST = "0.22.0"
 
 try:
+    from numpyro.contrib.module import ParamShape
     from numpyro.infer.gibbs import GIBBS_SITES_KWARG
     from numpyro.infer.util import _prepare_model_for_potential as prepare_model
     from numpyro.infer.util import _transforms_from_trace as transforms_of

@@ -12,12 +12,19 @@ from numpyro.handlers import seed, substitute
 
 from numpyro_fwd.bridge.log_terms import log_terms
 from numpyro_fwd.bridge.numpyro_private import Messenger
+from numpyro_fwd.bridge.observed import num_values, observed_terms
 from numpyro_fwd.bridge.plates import distinct_rows
 from numpyro_fwd.bridge.priors import check_prior, draw_prior, split_logdensity
-from numpyro_fwd.bridge.random_networks import checked_priors
+from numpyro_fwd.bridge.random_networks import (
+    checked_priors,
+    sampled_layers,
+    with_sampled_layers,
+    without_sampled_layers,
+)
+from numpyro_fwd.bridge.random_streams import holds_streams_alone, with_new_streams
 from numpyro_fwd.bridge.traces import first_sites, is_latent
 
-__all__ = ["PartialModel", "on_all_rows", "view_partial"]
+__all__ = ["PartialModel", "on_all_rows", "view_partial", "with_trained"]
 
 
 class PartialModel(NamedTuple):
@@ -27,31 +34,28 @@ class PartialModel(NamedTuple):
         First unconstrained values of the param sites.
     draw
         ``(params, rng_key, num, model_args, model_kwargs) -> latents``: prior draws, unconstrained.
-    logprior_fn
-        Log density of the prior of one particle, at the first parameters.
     potential_fn
         ``(params, position, rng_key, model_args, model_kwargs) -> U``; the key draws the rows of
         the subsample plates.
     split_fn
         ``(params, rng_key, model_args, model_kwargs) -> (logprior_fn, loglikelihood_fn)``, the two
         parts of minus U as functions of the position.
-    loss_fn
-        ``(params, position, log_weights, model_args, model_kwargs)``: minus the mean log density of
-        the observed values, of all rows, under the mixture of the particles.
-    impossible_fn
-        ``(params, position, model_args, model_kwargs)``: names of the observed sites whose log
-        density, of all rows, is finite at no particle.
+    observed_fn
+        ``(params, position, model_args, model_kwargs) -> terms``: log densities of the observed
+        values of all rows at each particle, by site, with their scales.
+    num_values
+        How many values are observed in all rows.
     constrain_params
-        From unconstrained parameters to the values of the param sites.
+        From unconstrained parameters to the values of the param sites, without the layers of a
+        network that have a prior.
     """
 
     params: dict
     draw: Callable
-    logprior_fn: Callable
     potential_fn: Callable
     split_fn: Callable
-    loss_fn: Callable
-    impossible_fn: Callable
+    observed_fn: Callable
+    num_values: float
     constrain_params: Callable
 
 
@@ -59,19 +63,30 @@ def view_partial(
     rng_key: Array, model: Callable, model_args: tuple, model_kwargs: dict
 ) -> PartialModel:
     """Parts of a model with ``numpyro.param`` and ``numpyro.sample`` sites; ValueError by site."""
+    model = with_new_streams(model)
     sites = first_sites(rng_key, checked_priors(model), model_args, model_kwargs)
     names = check_partial(sites)
     transforms = {name: transform_of(sites[name]) for name in names}
-    first = {name: transforms[name].inv(sites[name]["value"]) for name in names}
-    first = jax.tree.map(jnp.asarray, first)
+    layers = {name: sampled_layers(sites[name]["value"]) for name in names}
+    first = {
+        name: transforms[name].inv(without_sampled_layers(sites[name]["value"])) for name in names
+    }
+    # of types of their own, those of all later values: a number of Python takes that of others
+    first = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), first)
 
     def constrain_params(params):
-        # a copy: the modules of numpyro.contrib write into the dict they are given
-        return {name: in_new_containers(transforms[name](value)) for name, value in params.items()}
+        return {name: transforms[name](value) for name, value in params.items()}
+
+    def values_of(params):
+        # in new dicts: the modules of numpyro.contrib write into those that they are given
+        return {
+            name: in_new_containers(with_sampled_layers(value, layers[name]))
+            for name, value in constrain_params(params).items()
+        }
 
     def with_params(params, model=model):
         def given(*args, **kwargs):
-            return substitute(model, data=constrain_params(params))(*args, **kwargs)
+            return substitute(model, data=values_of(params))(*args, **kwargs)
 
         return given
 
@@ -79,42 +94,44 @@ def view_partial(
         seeded = with_fixed_key(distinct_rows(with_params(params)), rng_key)
         return split_logdensity(seeded, model_args, model_kwargs)
 
-    def logprior_fn(z):
-        return split_fn(first, jax.random.key(0), model_args, model_kwargs)[0](z)
-
     def draw(params, rng_key, num, model_args, model_kwargs):
         return draw_prior(rng_key, with_params(params), model_args, model_kwargs, num)
 
     def potential_fn(params, position, rng_key, model_args, model_kwargs):
-        values = {**constrain_params(params), **position}
+        values = {**values_of(params), **position}
         seeded = seed(distinct_rows(model), rng_key)
         return -log_terms(seeded, model_args, model_kwargs, values).total()
 
-    def loss_fn(params, position, log_weights, model_args, model_kwargs):
+    def observed_fn(params, position, model_args, model_kwargs):
         given = with_fixed_key(with_params(params, on_all_rows(model)), jax.random.key(0))
-        terms = jax.vmap(lambda z: observed_terms(given, z, model_args, model_kwargs))(position)
-        return mixture_loss(terms, log_weights)
-
-    def impossible_fn(params, position, model_args, model_kwargs):
-        given = with_fixed_key(with_params(params, on_all_rows(model)), jax.random.key(0))
-        terms = jax.vmap(lambda z: observed_terms(given, z, model_args, model_kwargs))(position)
-        return [name for name, term in terms.items() if not is_finite_once(term)]
+        return jax.vmap(lambda z: observed_terms(given, z, model_args, model_kwargs))(position)
 
     return PartialModel(
         params=first,
         draw=draw,
-        logprior_fn=logprior_fn,
         potential_fn=potential_fn,
         split_fn=split_fn,
-        loss_fn=loss_fn,
-        impossible_fn=impossible_fn,
+        observed_fn=observed_fn,
+        num_values=num_values(sites),
         constrain_params=constrain_params,
     )
 
 
-def is_finite_once(term: Array) -> bool:
-    """Whether the sum of log densities, which lead with the particles, is finite at any of them."""
-    return bool(jnp.isfinite(jnp.sum(term, axis=tuple(range(1, term.ndim)))).any())
+def with_trained(model: Callable, params: dict, model_args: tuple, model_kwargs: dict) -> Callable:
+    """`model` with its param sites at trained values, those of ``constrain_params``."""
+    layers = {}
+
+    def look():
+        sites = first_sites(jax.random.key(0), model, model_args, model_kwargs)
+        layers.update({name: sampled_layers(sites[name]["value"]) for name in params})
+
+    jax.eval_shape(look)
+
+    def given(*args, **kwargs):
+        values = {name: with_sampled_layers(params[name], layers[name]) for name in params}
+        return substitute(model, data=in_new_containers(values))(*args, **kwargs)
+
+    return given
 
 
 def with_fixed_key(model: Callable, rng_key: Array) -> Callable:
@@ -124,23 +141,6 @@ def with_fixed_key(model: Callable, rng_key: Array) -> Callable:
         return seed(model, rng_key)(*args, **kwargs)
 
     return seeded
-
-
-def observed_terms(model: Callable, z: dict, model_args: tuple, model_kwargs: dict) -> dict:
-    """Log densities of the observed values at the unconstrained latents z, by site, not summed."""
-    terms = log_terms(model, model_args, model_kwargs, z)
-    return {name: terms.values[name] for name in terms.observed}
-
-
-def mixture_loss(terms: dict, log_weights: Array) -> Array:
-    """Minus the mean over all values of the log of the weighted mean density."""
-
-    def mix(term):
-        weights = log_weights.reshape((-1,) + (1,) * (term.ndim - 1))
-        return jax.nn.logsumexp(jnp.where(jnp.isnan(term), -jnp.inf, term) + weights, axis=0)
-
-    mixed = [mix(term) for term in terms.values()]
-    return -sum(jnp.sum(each) for each in mixed) / sum(each.size for each in mixed)
 
 
 def in_new_containers(tree: Any) -> Any:
@@ -202,10 +202,11 @@ def check_partial(sites: dict) -> list[str]:
     if not latents:
         raise ValueError("model has no latent site to sample: train it with numpyro.infer.SVI.")
     for name, site in sites.items():
-        if site["type"] == "mutable":
+        if site["type"] == "mutable" and not holds_streams_alone(site["args"][0]):
             raise ValueError(
-                f"model has the mutable site '{name}' (batch normalization?), whose value would "
-                "depend on the order of the particles; use a layer without running statistics."
+                f"model has the mutable site '{name}', whose value would depend on the order of "
+                "the particles: of a network's layers, those with running statistics, such as "
+                "batch normalization, have one, and layer normalization has none."
             )
     for name in latents:
         check_prior(name, sites[name]["fn"])

@@ -1,4 +1,9 @@
-"""The priors that a model puts on the layers of a network of ``numpyro.contrib.module``."""
+"""The networks of ``numpyro.contrib.module``: priors on their layers, and what is left to train.
+
+Where a layer has a prior, NumPyro keeps a ``ParamShape`` among the parameters of the network, which
+is no array and cannot be saved as one. What is trained here is without them; they are put back
+where NumPyro reads the parameters.
+"""
 
 import inspect
 from collections.abc import Iterator
@@ -7,9 +12,9 @@ from typing import Any
 import jax
 from numpyro.contrib import module as network_modules
 
-from numpyro_fwd.bridge.numpyro_private import Messenger
+from numpyro_fwd.bridge.numpyro_private import Messenger, ParamShape
 
-__all__ = ["checked_priors"]
+__all__ = ["checked_priors", "sampled_layers", "with_sampled_layers", "without_sampled_layers"]
 
 CODE_OF_RANDOM_MODULES = {
     inspect.unwrap(getattr(network_modules, name)).__code__
@@ -67,3 +72,40 @@ def parameter_names(params: Any, prefix: str = "") -> Iterator[str]:
             yield from parameter_names(item, path)
         else:
             yield path
+
+
+def sampled_layers(tree: Any) -> Any:
+    """What :func:`without_sampled_layers` leaves out of the parameters of a network, nested."""
+    if not isinstance(tree, dict):
+        return {}
+    found = {
+        name: item if is_sampled(item) else sampled_layers(item) for name, item in tree.items()
+    }
+    return {name: item for name, item in found.items() if is_sampled(item) or item}
+
+
+def without_sampled_layers(tree: Any) -> Any:
+    """Parameters without the places of layers that have a prior; what is no dict stays as it is."""
+    if not isinstance(tree, dict):
+        return tree
+    return {
+        name: without_sampled_layers(item) for name, item in tree.items() if not is_sampled(item)
+    }
+
+
+def with_sampled_layers(tree: Any, layers: dict) -> Any:
+    """Inverse of :func:`without_sampled_layers`, in new dicts."""
+    if not isinstance(tree, dict):
+        return tree
+    names = [*tree, *(name for name in layers if name not in tree)]
+    return {
+        name: layers[name]
+        if is_sampled(layers.get(name))
+        else with_sampled_layers(tree.get(name, {}), layers.get(name, {}))
+        for name in names
+    }
+
+
+def is_sampled(item: Any) -> bool:
+    """Whether a layer has a prior, so that NumPyro keeps its shape alone."""
+    return isinstance(item, ParamShape)

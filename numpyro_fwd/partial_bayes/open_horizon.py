@@ -4,32 +4,54 @@ For models with ``numpyro.param`` and ``numpyro.sample`` sites, such as networks
 is Bayesian: ``init``, ``update`` and ``run`` as in ``numpyro.infer.SVI``.
 """
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import cloudpickle  # type: ignore[import-untyped]
 import jax
 import jax.numpy as jnp
 import optax
-from blackjax.smc.resampling import systematic
 from jax import Array
-from numpyro.handlers import seed, substitute
 from numpyro.infer import Predictive
 
 from blackjax_ext.checks import check_count, check_positive, check_share
-from blackjax_ext.smc import open_horizon, sampler
+from blackjax_ext.smc import open_horizon
 from blackjax_ext.smc.l_kernels import LKernel
 from blackjax_ext.smc.open_horizon import OpenHorizonInfo, OpenHorizonState
 from blackjax_ext.smc.training import check_optimizer
-from numpyro_fwd.bridge.arguments import check_arguments, naming_arguments, split_arguments
-from numpyro_fwd.bridge.partial_models import PartialModel, on_all_rows, view_partial
-from numpyro_fwd.bridge.priors import constrain
-from numpyro_fwd.partial_bayes.training import Program, Result, TrainingState, train, validator
+from numpyro_fwd.bridge.arguments import (
+    SplitArguments,
+    check_arguments,
+    naming_arguments,
+    not_finite,
+    split_arguments,
+)
+from numpyro_fwd.bridge.observed import check_rows, impossible_sites
+from numpyro_fwd.bridge.partial_models import PartialModel, view_partial
+from numpyro_fwd.partial_bayes.complaints import is_lost, warn_of
+from numpyro_fwd.partial_bayes.predicting import (
+    Prediction,
+    in_batches,
+    latents_of,
+    trained_model,
+)
+from numpyro_fwd.partial_bayes.training import (
+    Program,
+    Result,
+    TrainingState,
+    begin,
+    loss_by,
+    loss_on,
+    result_of,
+    split_validation,
+    train,
+)
 
 __all__ = ["GOHSMC", "OHSMC", "Result", "TrainingState"]
 
-LOW_SHARE = 0.1  # of the particles: an effective sample size below it is warned of
+LONGEST_STEP = 0.03  # of those that are chosen by the number of observed values
+NUM_ASKED = 4  # particles that are asked whether a row has a density
 
 
 class GOHSMC:
@@ -46,11 +68,16 @@ class GOHSMC:
         NumPyro model with ``param`` and ``sample`` sites; or ``random_flax_module`` with a prior on
         some layers, given as a dict.
     optim
-        An optax transformation.
+        An optax transformation: with schedules, with ``optax.contrib.reduce_on_plateau``, which is
+        given the loss of each step, or with a line search (``optax.lbfgs``), which looks at the
+        loss of the particles, their weights and the batch of the step.
     num_particles
         Number of particles.
     step_size
-        epsilon of the proposal: drift epsilon^2/2, noise epsilon.
+        epsilon of the proposal: drift epsilon^2/2, noise epsilon. Or a schedule, a function of the
+        number of updates so far, such as those of optax. None for 1 / sqrt(N), where N is the
+        number of observed values, and at most 0.03: a posterior is about as wide, in a model of
+        standardized data.
     l_kernel
         Backward kernel: "reversed", "random_walk" (the paper's eq. 10 to the letter), "gaussian",
         or a function.
@@ -87,6 +114,7 @@ class GOHSMC:
     proposal = "langevin"
     guided = True
     best_weight_ess = 0.99
+    best_step_size: float | None = None  # None: by the number of observed values
 
     def __init__(
         self,
@@ -94,7 +122,7 @@ class GOHSMC:
         optim: optax.GradientTransformation,
         *,
         num_particles: int = 100,
-        step_size: float = 0.01,
+        step_size: float | Callable[[Array], Array] | None = None,
         l_kernel: str | LKernel = "reversed",
         num_integration_steps: int = 1,
         ess_threshold: float = 0.5,
@@ -104,7 +132,11 @@ class GOHSMC:
             raise TypeError(f"model must be callable; got {type(model).__name__}.")
         check_optimizer("optim", optim)
         check_count("num_particles", num_particles)
-        check_positive("step_size", step_size)
+        step_size = self.best_step_size if step_size is None else step_size
+        if callable(step_size):
+            check_positive("step_size(0)", step_size(jnp.zeros((), jnp.int32)))
+        elif step_size is not None:
+            check_positive("step_size", step_size)
         check_share("ess_threshold", ess_threshold)
         check_count("num_integration_steps", num_integration_steps)
         self.model = model
@@ -126,19 +158,35 @@ class GOHSMC:
         """First state: parameters as the model makes them, particles drawn from the prior."""
         check_arguments(args, kwargs)
         rng_key, key_model, key_prior = jax.random.split(rng_key, 3)
+        split = split_arguments(args, kwargs)
         with naming_arguments(args, kwargs):
             view = self._partial = view_partial(key_model, self.model, args, kwargs)
-            z = view.draw(view.params, key_prior, self.num_particles, args, kwargs)
-            inner = open_horizon.init(z, view.params, view.logprior_fn, self.optim)
-        return TrainingState(inner, rng_key)
+            start = self._kept("start", split, partial(self._start, split))
+            state = start(split.arrays, key_prior, rng_key, view.params)
+            self._check_rows(view.params, state.inner.position, args, kwargs)
+        return state
+
+    def _start(self, split: SplitArguments) -> Callable:
+        """The program of the first state, which takes draws from the prior."""
+
+        @jax.jit
+        def start(arrays, key_prior, rng_key, params):
+            args, kwargs = split.join(arrays)
+            view = self._view()
+            z = view.draw(params, key_prior, self.num_particles, args, kwargs)
+            logprior_fn = view.split_fn(params, jax.random.key(0), args, kwargs)[0]
+            return begin(open_horizon.init(z, params, logprior_fn, self.optim), rng_key)
+
+        return start
 
     def update(
         self, state: TrainingState, *args: Any, **kwargs: Any
     ) -> tuple[TrainingState, OpenHorizonInfo]:
         """State after one batch: particles moved and weighed, then parameters updated."""
         rng_key, key_step, key_batch = jax.random.split(state.rng_key, 3)
-        inner, info = self._step(key_step, key_batch, state.inner, args, kwargs)
-        return state._replace(inner=inner, rng_key=rng_key), info
+        step_size = self._step_size(state.i)
+        inner, info = self._step(key_step, key_batch, state.inner, step_size, args, kwargs)
+        return state._replace(inner=inner, rng_key=rng_key, i=state.i + 1), info
 
     def run(
         self,
@@ -149,6 +197,7 @@ class GOHSMC:
         init_state: TrainingState | None = None,
         validation: tuple | Callable | None = None,
         validate_every: int = 100,
+        patience: int | None = None,
         **kwargs: Any,
     ) -> Result:
         """Trained parameters and particles, after `num_steps` updates.
@@ -173,56 +222,79 @@ class GOHSMC:
             parameters and the particles with the least loss so far, `init_state` included.
         validate_every
             Steps between validations; the last step is always followed by one.
+        patience
+            Stop after that many validations in a row without a new least loss, those before
+            `init_state` included; None to make all steps.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For an argument; for values that are not finite, by row; and if no particle has a
+            finite density at the first step.
+
+        Warns
+        -----
+        UserWarning
+            If the training diverged, or if a few particles are the ancestors of all.
         """
         check_count("num_steps", num_steps)
         check_count("validate_every", validate_every)
+        if patience is not None:
+            check_count("patience", patience)
+            if validation is None:
+                raise ValueError(
+                    f"patience counts validations: give validation, too; got {patience}."
+                )
         first = self.init(rng_key, *args, **kwargs)
         split = split_arguments(args, kwargs)
-        loss_fn = validator(self._view(), validation, kwargs)
+        loss_fn = self._validator(validation, kwargs)
+        if isinstance(validation, tuple):
+            self._check_rows(first.inner.params, first.inner.position, validation, kwargs)
         result = train(
-            self._program(split),
+            self._kept("advance", split, partial(self._advance, split)),
             first if init_state is None else init_state,
             num_steps,
             split.arrays,
             self._view().constrain_params,
             loss_fn,
             validate_every,
+            patience,
             progress_bar,
         )
-        self._check_weights(result.state, args, kwargs)
-        self._warn(result)
+        if is_lost(result):
+            self._raise_lost(result.state, args, kwargs)
+        warn_of(result, self.num_particles, self._view().num_values)
         return result
 
-    def _warn(self, result: Result) -> None:
-        """Warn of particles that are copies of a few."""
-        # copies of one particle have equal weights: the least size tells, not the last
-        ess = float(jnp.min(result.ess))
-        if ess < LOW_SHARE * self.num_particles:
-            warnings.warn(
-                f"the effective sample size fell to {ess:.1f} of {self.num_particles} particles: a "
-                "few of them are the ancestors of all that came after. Take larger batches, a "
-                "shorter step_size, or a weight_ess closer to 1.",
-                stacklevel=3,
-            )
+    def _check_rows(self, params: dict, position: dict, args: tuple, kwargs: dict) -> None:
+        """Raise ValueError, by row, for arguments that are not finite where a density needs them.
 
-    def _check_weights(self, state: TrainingState, args: tuple, kwargs: dict) -> None:
-        """Raise ValueError if there was a step at which no particle had a finite density."""
-        if not jnp.isneginf(state.inner.log_evidence):
-            return
-        view = self._view()
-        start = view.draw(state.inner.params, state.rng_key, self.num_particles, args, kwargs)
-        bad = view.impossible_fn(state.inner.params, start, args, kwargs)
+        Rows that are not numbers are so for every particle: a few are asked.
+        """
+        if not_finite(args, kwargs):
+            few = jax.tree.map(lambda leaf: leaf[:NUM_ASKED], position)
+            check_rows(self._view().observed_fn(params, few, args, kwargs), args, kwargs)
+
+    def _raise_lost(self, state: TrainingState, args: tuple, kwargs: dict) -> None:
+        """Raise ValueError: no particle had a finite density from the start."""
+        view, params = self._view(), state.inner.params
+        start = view.draw(params, state.rng_key, self.num_particles, args, kwargs)
+        bad = impossible_sites(view.observed_fn(params, start, args, kwargs))
         where = f", and no prior draw has one at the sites {bad}" if bad else ""
         raise ValueError(
-            f"none of the {self.num_particles} particles had a finite density at some step, so "
-            f"that they are no draws of a posterior{where}. Check the data against the supports, "
-            "or take more particles, a shorter step_size or larger batches."
+            f"none of the {self.num_particles} particles had a finite density at the first step, "
+            f"so that they are no draws of a posterior{where}. Check the data against the "
+            "supports, or take more particles, a shorter step_size or larger batches."
         )
 
-    def _program(self, split: Any) -> Program:
-        """The compiled updates: arrays are arguments, a batch size, say, is part of the program."""
-        if split.key is not None and split.key in self._programs:
-            return self._programs[split.key]
+    def _kept(self, name: str, split: SplitArguments, build: Callable) -> Any:
+        """A compiled program, kept if the arguments that are part of it can be told apart."""
+        if split.key is None:
+            return build()
+        return self._programs.setdefault((name, split.key), build())
+
+    def _advance(self, split: SplitArguments) -> Program:
+        """The updates: arrays are arguments, a batch size, say, is part of the program."""
 
         @partial(jax.jit, static_argnums=2)
         def advance(arrays, state, num):
@@ -234,16 +306,38 @@ class GOHSMC:
 
             return jax.lax.scan(step, state, length=num)
 
-        if split.key is not None:
-            self._programs[split.key] = advance
         return advance
 
+    def _validator(self, validation: tuple | Callable | None, kwargs: dict) -> Callable | None:
+        """The validation loss of a state; None without data or function for it."""
+        if callable(validation):
+            return self._programs.setdefault(
+                ("validation", validation), loss_by(self._view, validation)
+            )
+        if validation is None:
+            return None
+        split = split_validation(validation, kwargs)
+        program = self._kept("validation", split, partial(loss_on, self._view, split))
+        return partial(program, split.arrays)
+
     def _step(
-        self, rng_key: Array, key_batch: Array, inner: OpenHorizonState, args: tuple, kwargs: dict
+        self,
+        rng_key: Array,
+        key_batch: Array,
+        inner: OpenHorizonState,
+        step_size: Array | float,
+        args: tuple,
+        kwargs: dict,
     ) -> tuple[OpenHorizonState, OpenHorizonInfo]:
         """State and information after one step on the batch that `key_batch` draws."""
         potential_fn = self._potential_fn(args, kwargs)
-        return self._kernel(rng_key, inner, potential_fn, self.optim, key_batch, self.step_size)
+        return self._kernel(rng_key, inner, potential_fn, self.optim, key_batch, step_size)
+
+    def _step_size(self, i: Array) -> Array | float:
+        """Step size of the update that follows `i` of them."""
+        if self.step_size is None:
+            return min(max(self._view().num_values, 1.0) ** -0.5, LONGEST_STEP)
+        return self.step_size(i) if callable(self.step_size) else self.step_size
 
     def _potential_fn(self, args: tuple, kwargs: dict) -> Callable:
         view = self._view()
@@ -254,8 +348,27 @@ class GOHSMC:
         return potential_fn
 
     def get_params(self, state: TrainingState) -> dict:
-        """Values of the param sites."""
+        """Values of the param sites, without the layers of a network that have a prior."""
         return self._view().constrain_params(state.inner.params)
+
+    def result(self, state: TrainingState) -> Result:
+        """What a training leaves that ends with `state`, its histories empty.
+
+        For a state that was read from a checkpoint, or as the form of a result that is read.
+        """
+        nothing = jnp.zeros(0)
+        return result_of(state, self._view().constrain_params, nothing, nothing, nothing)
+
+    def __getstate__(self) -> bytes:
+        """The functions themselves where pickle would ask for a name, as those of an optimizer.
+
+        Neither what was seen of a model's data nor compiled programs are kept.
+        """
+        return cloudpickle.dumps({**self.__dict__, "_partial": None, "_programs": {}})
+
+    def __setstate__(self, state: bytes) -> None:
+        """Take over what :meth:`__getstate__` kept."""
+        self.__dict__.update(cloudpickle.loads(state))
 
     def predictive(
         self,
@@ -284,14 +397,66 @@ class GOHSMC:
         Latents and parameters both come from `result`: neither can be left out.
         """
         key_resample, key_predict = jax.random.split(rng_key)
-        population = sampler.Population(result.particles, result.log_weights, jnp.zeros(()))
-        population = sampler.resample(key_resample, population, systematic, num_samples)
-        model = on_all_rows(self.model)
+        model = trained_model(self.model, result.params, args, kwargs)
+        latents = latents_of(key_resample, model, result, num_samples, args, kwargs)
+        return Predictive(model, latents)(key_predict, *args, **kwargs)
 
-        values = constrain(with_params(model, result.params), args, kwargs)
-        latents = jax.vmap(values)(population.particles)
-        latents = {name: latents[name] for name in population.particles}
-        return Predictive(model, latents, params=result.params)(key_predict, *args, **kwargs)
+    def predict(
+        self,
+        rng_key: Array,
+        result: Result,
+        *args: Any,
+        num_samples: int | None = None,
+        quantiles: tuple[float, ...] = (0.05, 0.5, 0.95),
+        rows_at_once: int | None = None,
+        **kwargs: Any,
+    ) -> Prediction:
+        """Draws, means, quantiles and log scores for new rows.
+
+        Parameters
+        ----------
+        rng_key
+            Key of the particles and of the draws.
+        result
+            What :meth:`run` returned.
+        args, kwargs
+            Arguments of the model. With its observations, which are scored and otherwise not
+            looked at; without them, as the model allows, there is no score.
+        num_samples
+            Number of draws, of particles by their weights; None for as many as there are particles.
+        quantiles
+            Which quantiles, each in [0, 1].
+        rows_at_once
+            How many rows to predict at once, the memory being that of so many rows for every
+            particle: of each array among the arguments that has as many rows as the first of them,
+            so many are given to the model. None for all.
+
+        Returns
+        -------
+        Prediction
+            Dicts by observed site: `draws` (num_samples, ...), `mean` (...), `quantiles`
+            (number of quantiles, ...), and `log_score` (...), the log density of each value under
+            the mixture of the particles.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For a quantile or a number that cannot be, and for a site that is not along the rows
+            where a few are predicted at a time.
+        """
+        for quantile in quantiles:
+            check_share("quantiles", quantile)
+        for name, number in (("num_samples", num_samples), ("rows_at_once", rows_at_once)):
+            if number is not None:
+                check_count(name, number)
+        check_arguments(args, kwargs)
+        with naming_arguments(args, kwargs):
+            return in_batches(
+                *(rng_key, self.model, result, args, kwargs),
+                num_samples=num_samples,
+                quantiles=quantiles,
+                rows_at_once=rows_at_once,
+            )
 
     def _view(self) -> PartialModel:
         if self._partial is None:
@@ -302,7 +467,8 @@ class GOHSMC:
 class OHSMC(GOHSMC):
     """Open-horizon sequential Monte Carlo with random-walk moves; arguments as in :class:`GOHSMC`.
 
-    Only weights tell a random walk of the data: `weight_ess` is 0 by default, as published.
+    Only weights tell a random walk of the data: `weight_ess` is 0 and `step_size` 0.01 by default,
+    as published.
 
     Zhao et al. 2024, with the exact weight of a random walk. Cost: one gradient in the parameters
     per particle, none in the latents.
@@ -311,8 +477,4 @@ class OHSMC(GOHSMC):
     proposal = "random_walk"
     guided = False
     best_weight_ess = 0.0
-
-
-def with_params(model: Callable, params: dict) -> Callable:
-    """`model` with its param sites at the values in `params`, which are copied."""
-    return substitute(seed(model, jax.random.key(0)), data=jax.tree.map(lambda x: x, params))
+    best_step_size = 0.01

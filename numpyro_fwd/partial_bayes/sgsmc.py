@@ -13,7 +13,13 @@ from blackjax_ext.smc import langevin_smc, sampler
 from blackjax_ext.smc.l_kernels import LKernel
 from blackjax_ext.smc.moves import Unadjusted
 from blackjax_ext.smc.open_horizon import OpenHorizonInfo, OpenHorizonState
-from blackjax_ext.smc.training import Evaluation, build_evaluators, update_parameters
+from blackjax_ext.smc.training import (
+    Evaluation,
+    build_evaluators,
+    mean_energy,
+    mean_loss,
+    update_parameters,
+)
 from numpyro_fwd.partial_bayes.open_horizon import GOHSMC
 
 __all__ = ["SGSMC"]
@@ -34,8 +40,10 @@ class SGSMC(GOHSMC):
     num_temperatures
         T.
     arguments
-        As in :class:`GOHSMC`, but for `weight_ess`.
+        As in :class:`GOHSMC`, but for `weight_ess`; `step_size` is 0.01 by default.
     """
+
+    best_step_size = 0.01
 
     def __init__(
         self,
@@ -57,28 +65,43 @@ class SGSMC(GOHSMC):
         self._annealing = langevin_smc.build_kernel(move, ess_threshold=ess_threshold)
 
     def _step(
-        self, rng_key: Array, key_batch: Array, inner: OpenHorizonState, args: tuple, kwargs: dict
+        self,
+        rng_key: Array,
+        key_batch: Array,
+        inner: OpenHorizonState,
+        step_size: Array | float,
+        args: tuple,
+        kwargs: dict,
     ) -> tuple[OpenHorizonState, OpenHorizonInfo]:
-        params = inner.params
+        params, potential_fn = inner.params, self._potential_fn(args, kwargs)
         key_prior, key_moves = jax.random.split(rng_key)
         view = self._view()
         z = view.draw(params, key_prior, self.num_particles, args, kwargs)
-        state, infos = self._anneal(key_moves, z, view.split_fn(params, key_batch, args, kwargs))
+        densities = view.split_fn(params, key_batch, args, kwargs)
+        state, infos = self._anneal(key_moves, z, densities, step_size)
         x, unravel = sampler.ravel(state.position)
-        evaluate_both = build_evaluators(
-            self._potential_fn(args, kwargs), params, key_batch, unravel
-        )[1]
-        local: Evaluation = evaluate_both(x)
-        population = sampler.Population((x, local), state.log_weights, state.log_evidence)
+        local: Evaluation = build_evaluators(potential_fn, params, key_batch, unravel)[1](x)
         weights = jnp.where(jnp.isfinite(local.logdensity), jnp.exp(state.log_weights), 0.0)
+        loss = mean_loss(weights, local.logdensity)
         params, opt_state = update_parameters(
-            self.optim, weights, local.slope, params, inner.opt_state
+            self.optim,
+            weights,
+            local.slope,
+            params,
+            inner.opt_state,
+            loss,
+            mean_energy(potential_fn, state.position, key_batch, weights),
         )
         new = OpenHorizonState(
-            state.position, params, opt_state, local._replace(slope=None), *population[1:]
+            state.position,
+            params,
+            opt_state,
+            local._replace(slope=None),
+            state.log_weights,
+            state.log_evidence,
         )
         info = OpenHorizonInfo(
-            -jnp.sum(jnp.where(weights > 0, weights * local.logdensity, 0.0)),
+            loss,
             sampler.effective_sample_size(state.log_weights),
             jnp.any(infos.num_resampled > 0),
             jnp.mean(infos.acceptance_rate),
@@ -89,15 +112,15 @@ class SGSMC(GOHSMC):
         )
         return new, info
 
-    def _anneal(self, rng_key: Array, z: dict, densities: tuple[Callable, Callable]):
+    def _anneal(
+        self, rng_key: Array, z: dict, densities: tuple[Callable, Callable], step_size: Any
+    ):
         """Draws of the prior taken to the posterior of a batch in equal steps of temperature."""
         temperatures = jnp.arange(1, self.num_temperatures + 1) / self.num_temperatures
 
         def heat(state, pair):
             key_move, temperature = pair
-            return self._annealing(
-                key_move, state, *densities, self.step_size, temperature=temperature
-            )
+            return self._annealing(key_move, state, *densities, step_size, temperature=temperature)
 
         keys = jax.random.split(rng_key, self.num_temperatures)
         return jax.lax.scan(heat, langevin_smc.init(z, *densities), (keys, temperatures))

@@ -10,37 +10,56 @@ from jax import Array
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 from blackjax_ext.smc.open_horizon import OpenHorizonState
-from numpyro_fwd.bridge.arguments import check_arguments, split_arguments
+from numpyro_fwd.bridge.arguments import SplitArguments, check_arguments, split_arguments
+from numpyro_fwd.bridge.observed import mixture_loss
 from numpyro_fwd.bridge.partial_models import PartialModel
 
-__all__ = ["Best", "Program", "Result", "TrainingState", "train", "validator"]
+__all__ = [
+    "Best",
+    "Program",
+    "Result",
+    "TrainingState",
+    "begin",
+    "loss_by",
+    "loss_on",
+    "result_of",
+    "split_validation",
+    "train",
+]
 
 NUM_REPORTS = 20
 
 
 class Best(NamedTuple):
-    """Unconstrained parameters, particles and weights with the least validation loss, and it."""
+    """Unconstrained parameters, particles and weights with the least validation loss, and it.
+
+    Before the first validation they are those of the start, and the loss is infinite.
+    """
 
     params: dict
     position: dict
     log_weights: Array
     loss: Array
+    age: Array  # number of validations since
 
 
 class TrainingState(NamedTuple):
-    """State of a training.
+    """State of a training, arrays alone: a checkpoint of it is all that it takes to go on.
 
     inner
         Particles, their weights, unconstrained parameters, state of the optimizer.
     rng_key
         Key of the next step.
+    i
+        Number of updates so far, of which a schedule of step sizes is a function.
     best
-        What had the least validation loss so far; None before the first validation.
+        What had the least validation loss so far; its form does not change when the first is found.
     """
 
     inner: OpenHorizonState
     rng_key: Array
-    best: Best | None = None
+    i: Array
+    best: Best
 
 
 class Result(NamedTuple):
@@ -53,7 +72,8 @@ class Result(NamedTuple):
     log_weights
         Logarithms of their normalized weights.
     losses
-        Weighted mean of the potential energy at each step, shape (num_steps,).
+        Weighted mean of the potential energy at each step, shape (num_steps,), or shorter if the
+        training stopped early; NaN where no particle had a weight.
     ess
         Effective sample size at each step.
     validation_losses
@@ -80,39 +100,56 @@ class Program(Protocol):
         """`num` updates: the state, losses and effective sample sizes."""
 
 
-def validator(
-    view: PartialModel, validation: tuple | Callable | None, kwargs: dict
-) -> Callable[[OpenHorizonState], Array] | None:
-    """The validation loss of a state, compiled; None without data or function for it."""
-    if validation is None:
-        return None
-    if callable(validation):
-        loss_fn = validation
+def loss_by(view: Callable[[], PartialModel], validation: Callable) -> Callable:
+    """The loss of a state by a function of (params, particles, log_weights), compiled."""
 
-        def custom(inner):
-            params = view.constrain_params(inner.params)
-            return loss_fn(params, inner.position, inner.log_weights)
+    @jax.jit
+    def loss(inner):
+        return validation(view().constrain_params(inner.params), inner.position, inner.log_weights)
 
-        return jax.jit(custom)
+    return loss
+
+
+def split_validation(validation: Any, kwargs: dict) -> SplitArguments:
+    """Arguments to validate with, taken apart; TypeError for what is no tuple of them."""
     if not isinstance(validation, tuple):
         raise TypeError(
             "validation must be a tuple of the model's arguments, or a function of (params, "
             f"particles, log_weights); got {type(validation).__name__}."
         )
     check_arguments(validation, kwargs)
-    split = split_arguments(validation, kwargs)
+    return split_arguments(validation, kwargs)
+
+
+def loss_on(view: Callable[[], PartialModel], split: SplitArguments) -> Callable:
+    """The loss of a state on the arrays of other data, compiled."""
 
     @jax.jit
-    def on_arrays(arrays, inner):
-        return view.loss_fn(inner.params, inner.position, inner.log_weights, *split.join(arrays))
+    def loss(arrays, inner):
+        terms = view().observed_fn(inner.params, inner.position, *split.join(arrays))
+        return mixture_loss(terms, inner.log_weights)
 
-    return lambda inner: on_arrays(split.arrays, inner)
+    return loss
 
 
-def better(inner: OpenHorizonState, best: Best | None, loss: Array) -> Best:
+def begin(inner: OpenHorizonState, rng_key: Array) -> TrainingState:
+    """The first state of a training."""
+    loss = jnp.full((), jnp.inf, inner.log_weights.dtype)
+    return TrainingState(inner, rng_key, jnp.zeros((), jnp.int32), found_by(inner, loss))
+
+
+def found_by(inner: OpenHorizonState, loss: Array) -> Best:
+    """What a state has, with its loss."""
+    age = jnp.zeros((), jnp.int32)
+    return Best(inner.params, inner.position, inner.log_weights, loss, age)
+
+
+def better(inner: OpenHorizonState, best: Best, loss: Array) -> Best:
     """The better one of a state and the best so far; a loss that is not a number never is."""
-    new = Best(inner.params, inner.position, inner.log_weights, loss)
-    return new if best is None or bool(loss < best.loss) or bool(jnp.isnan(best.loss)) else best
+    is_better = bool(loss < best.loss) or not bool(jnp.isfinite(best.loss))
+    if not is_better:
+        return best._replace(age=best.age + 1)
+    return found_by(inner, jnp.asarray(loss, best.loss.dtype))
 
 
 def train(
@@ -123,6 +160,7 @@ def train(
     constrain_params: Callable,
     loss_fn: Callable | None,
     validate_every: int,
+    patience: int | None,
     progress_bar: bool,
 ) -> Result:
     """What a training of `num_steps` updates leaves.
@@ -143,6 +181,8 @@ def train(
         Validation loss of a state; None for no validation.
     validate_every
         Steps between validations.
+    patience
+        Number of validations without a new least loss after which to stop; None for no stop.
     progress_bar
         Whether to show one.
     """
@@ -152,9 +192,7 @@ def train(
     with tqdm(total=num_steps, disable=not progress_bar) as bar:
         for begin in range(0, num_steps, size):
             num = min(size, num_steps - begin)
-            best = state.best  # which would make another program of the first piece
-            state, found = program(arrays, state._replace(best=None), num)
-            state = state._replace(best=best)
+            state, found = program(arrays, state, num)
             history.append(jax.tree.map(np.asarray, found))
             text = f"loss: {found[0][-1]:.4f}, ess: {found[1][-1]:.1f}"
             if loss_fn is not None:
@@ -164,19 +202,21 @@ def train(
                 text += f", validation loss: {loss:.4f}"
             bar.set_postfix_str(text)
             bar.update(num)
+            if patience is not None and int(state.best.age) >= patience:
+                break
     losses, ess = (jnp.concatenate([each[i] for each in history]) for i in (0, 1))
-    return result_of(state, losses, ess, jnp.array(validation_losses), constrain_params)
+    return result_of(state, constrain_params, losses, ess, jnp.array(validation_losses))
 
 
 def result_of(
     state: TrainingState,
+    constrain_params: Callable,
     losses: Array,
     ess: Array,
     validation_losses: Array,
-    constrain_params: Callable,
 ) -> Result:
     """The best parameters and particles of a state, or the last ones if none was validated."""
-    found: Any = state.inner if state.best is None else state.best
+    found: Any = state.inner if bool(jnp.isposinf(state.best.loss)) else state.best
     params = constrain_params(found.params)
     history = (losses, ess, validation_losses)
     return Result(params, found.position, found.log_weights, *history, state)

@@ -107,7 +107,7 @@ def unweighted(optimizer, weights, *rest):
     return UPDATE_PARAMETERS(optimizer, jnp.full_like(weights, 1.0 / weights.size), *rest)
 
 
-def unguarded(optimizer, weights, slopes, params, opt_state):
+def unguarded(optimizer, weights, slopes, params, opt_state, *_):
     """A particle that has no weight adds zero times NaN."""
     gradient = jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), slopes)
     updates, opt_state = optimizer.update(gradient, opt_state, params)

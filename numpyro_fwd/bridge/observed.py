@@ -1,0 +1,110 @@
+"""What weighted particles say of the observed values of a model: log densities, site by site."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from numpyro_fwd.bridge.arguments import not_finite
+from numpyro_fwd.bridge.log_terms import log_prob_of, log_terms
+
+__all__ = [
+    "Observed",
+    "check_rows",
+    "impossible_sites",
+    "mixture_log_density",
+    "mixture_loss",
+    "num_values",
+    "observed_terms",
+]
+
+
+class Observed(NamedTuple):
+    """Log densities of the values of an observed site.
+
+    values
+        At each particle, shape (J, ...), without the scale.
+    scale
+        What ``numpyro.handlers.scale`` gives each value, 1 without one; of the shape of a value.
+    """
+
+    values: Array
+    scale: Array
+
+
+def observed_terms(model: Callable, z: dict, model_args: tuple, model_kwargs: dict) -> dict:
+    """Log densities of the observed values at the unconstrained latents z, by site."""
+    sites = log_terms(model, model_args, model_kwargs, z)
+    return {name: observed(sites.sites[name]) for name in sites.observed}
+
+
+def observed(site: dict) -> Observed:
+    values = log_prob_of({**site, "scale": None})
+    scale = jnp.ones(()) if site["scale"] is None else site["scale"]
+    return Observed(values, jnp.broadcast_to(scale, jnp.shape(values)))
+
+
+def mixture_log_density(term: Observed, log_weights: Array) -> Array:
+    """Log of the weighted mean density of each value; a particle without one counts as zero."""
+    weights = log_weights.reshape((-1,) + (1,) * (term.values.ndim - 1))
+    values = jnp.where(jnp.isnan(term.values), -jnp.inf, term.values)
+    return jax.nn.logsumexp(values + weights, axis=0)
+
+
+def mixture_loss(terms: dict[str, Observed], log_weights: Array) -> Array:
+    """Minus the mean over all values, by their scales, of the log of the weighted mean density."""
+    mixed = {name: mixture_log_density(term, log_weights) for name, term in terms.items()}
+    totals = [jnp.sum(terms[name].scale[0] * each) for name, each in mixed.items()]
+    scales = [jnp.sum(term.scale[0]) for term in terms.values()]
+    return -jnp.sum(jnp.stack(totals)) / jnp.sum(jnp.stack(scales))
+
+
+def impossible_sites(terms: dict[str, Observed]) -> list[str]:
+    """Names of the observed sites whose log density, of all rows, is finite at no particle."""
+    return [
+        name
+        for name, term in terms.items()
+        if not jnp.isfinite(jnp.sum(term.values, axis=tuple(range(1, term.values.ndim)))).any()
+    ]
+
+
+def num_values(sites: dict) -> float:
+    """How many values are observed, in all rows of the plates that subsample."""
+
+    def count(site):
+        plates = [sites[frame.name]["args"] for frame in site["cond_indep_stack"]]
+        return np.size(site["value"]) * np.prod([size / (num or size) for size, num in plates])
+
+    return float(
+        sum(
+            count(site)
+            for site in sites.values()
+            if site["type"] == "sample" and site["is_observed"]
+        )
+    )
+
+
+def check_rows(terms: dict[str, Observed], model_args: tuple, model_kwargs: dict) -> None:
+    """Raise ValueError, by site and row, where arguments that are not finite leave no log density.
+
+    Parameters
+    ----------
+    terms
+        Log densities of the observed values at a few particles.
+    model_args, model_kwargs
+        Arguments of the model.
+    """
+    bad = not_finite(model_args, model_kwargs)
+    for name, term in terms.items():
+        is_bad = ~jnp.isfinite(term.values).any(axis=0)
+        if not bad or not is_bad.ndim or not is_bad.any():
+            continue
+        rows = np.argwhere(is_bad).squeeze(-1) if is_bad.ndim == 1 else np.argwhere(is_bad)
+        raise ValueError(
+            f"the data have values that are not finite: {', '.join(bad)}. Site '{name}' has no log "
+            f"density at row {rows[0]}, and {len(rows) - 1} more of {is_bad.size}: leave such rows "
+            "out, fill them, or mask them with numpyro.handlers.mask."
+        )

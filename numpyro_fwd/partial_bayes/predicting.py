@@ -1,0 +1,173 @@
+"""What a trained model says of new rows, a few rows at a time."""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from blackjax.smc.resampling import systematic
+from jax import Array
+from numpyro.handlers import seed, uncondition
+from numpyro.infer import Predictive
+
+from blackjax_ext.smc import sampler
+from numpyro_fwd.bridge.arguments import split_arguments
+from numpyro_fwd.bridge.observed import mixture_log_density, observed_terms
+from numpyro_fwd.bridge.partial_models import on_all_rows, with_trained
+from numpyro_fwd.bridge.priors import constrain
+from numpyro_fwd.bridge.random_streams import with_new_streams
+from numpyro_fwd.partial_bayes.training import Result
+
+__all__ = ["Prediction", "in_batches", "latents_of", "trained_model"]
+
+
+Values: TypeAlias = Array | np.ndarray  # of jax while it is computed, of numpy in the end
+
+
+class Prediction(NamedTuple):
+    """What a model says of new rows: dicts by observed site, arrays of numpy.
+
+    draws
+        Of the predictive distribution, shape (num_samples, ...).
+    mean
+        Mean of the draws.
+    quantiles
+        Quantiles of the draws, shape (number of quantiles, ...).
+    log_score
+        Log density of each value that was given, under the mixture of the particles by their
+        weights, without the scales of ``numpyro.handlers.scale``; None where no value was given.
+    """
+
+    draws: dict[str, Values]
+    mean: dict[str, Values]
+    quantiles: dict[str, Values]
+    log_score: dict[str, Values] | None
+
+
+def trained_model(model: Callable, params: dict, model_args: tuple, model_kwargs: dict) -> Callable:
+    """`model` with trained parameters, on all rows."""
+    every = with_new_streams(on_all_rows(model))
+    return with_trained(every, params, model_args, model_kwargs)
+
+
+def latents_of(
+    rng_key: Array,
+    model: Callable,
+    result: Result,
+    num_samples: int | None,
+    model_args: tuple,
+    model_kwargs: dict,
+) -> dict:
+    """Latents of a trained model in their supports, of particles drawn by their weights."""
+    population = sampler.Population(result.particles, result.log_weights, jnp.zeros(()))
+    population = sampler.resample(rng_key, population, systematic, num_samples)
+    values = constrain(seed(model, jax.random.key(0)), model_args, model_kwargs)
+    latents = jax.vmap(values)(population.particles)
+    return {name: latents[name] for name in population.particles}
+
+
+def in_batches(
+    rng_key: Array,
+    model: Callable,
+    result: Result,
+    model_args: tuple,
+    model_kwargs: dict,
+    num_samples: int | None,
+    quantiles: tuple[float, ...],
+    rows_at_once: int | None,
+) -> Prediction:
+    """What ``GOHSMC.predict`` returns, whose parameters these are."""
+    key_latents, key_draws = jax.random.split(rng_key)
+    split = split_arguments(model_args, model_kwargs)
+    num_rows = count_rows(split.arrays)
+    size = num_rows if rows_at_once is None else min(rows_at_once, num_rows)
+    first = split.join(cut(split.arrays, 0, size, num_rows))
+    trained = trained_model(model, result.params, *first)
+    latents = latents_of(key_latents, trained, result, num_samples, *first)
+
+    @jax.jit
+    def predict(rng_key, arrays):
+        return of_rows(rng_key, trained, latents, result, quantiles, *split.join(arrays))
+
+    starts = range(0, num_rows, size)
+    keys = jax.random.split(key_draws, len(starts))
+    pieces = [cut(split.arrays, start, size, num_rows) for start in starts]
+    parts = [
+        jax.tree.map(np.asarray, predict(key, arrays))
+        for key, arrays in zip(keys, pieces, strict=True)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    shapes = [
+        jax.eval_shape(predict, keys[0], cut(split.arrays, 0, num, num_rows))
+        for num in (size, size + 1)
+    ]
+    check_axes(*(shape.draws for shape in shapes))
+    return jax.tree.map(joined, *shapes, *parts)
+
+
+def of_rows(
+    rng_key: Array,
+    model: Callable,
+    latents: dict,
+    result: Result,
+    quantiles: tuple[float, ...],
+    model_args: tuple,
+    model_kwargs: dict,
+) -> Prediction:
+    """Draws, their mean and quantiles, and the log score, of some rows."""
+    found = Predictive(uncondition(model), latents, condition_deterministic=False)
+    draws = {
+        name: value
+        for name, value in found(rng_key, *model_args, **model_kwargs).items()
+        if name not in latents and value.size  # a factor has no draws
+    }
+    seeded = seed(model, jax.random.key(0))
+    terms = jax.vmap(lambda z: observed_terms(seeded, z, model_args, model_kwargs))
+    given = {name: each for name, each in terms(result.particles).items() if name in draws}
+    score: dict[str, Values] = {
+        name: mixture_log_density(each, result.log_weights) for name, each in given.items()
+    }
+    return Prediction(
+        draws,
+        {name: jnp.mean(each, axis=0) for name, each in draws.items()},
+        {name: jnp.quantile(each, jnp.array(quantiles), axis=0) for name, each in draws.items()},
+        score or None,
+    )
+
+
+def count_rows(arrays: list) -> int:
+    """Length of the first array among the arguments of a model that has an axis; 1 without one."""
+    return next((len(array) for array in arrays if np.ndim(array)), 1)
+
+
+def cut(arrays: list, start: int, size: int, num_rows: int) -> list:
+    """Some rows of the arrays that have as many rows as the data; the other arrays whole."""
+    return [
+        array[start : start + size] if np.ndim(array) and len(array) == num_rows else array
+        for array in arrays
+    ]
+
+
+def row_axis(shape: jax.ShapeDtypeStruct, longer: jax.ShapeDtypeStruct) -> int | None:
+    """The axis along the rows: the one that is longer where there is one row more."""
+    pairs = zip(shape.shape, longer.shape, strict=True)
+    return next((axis for axis, (a, b) in enumerate(pairs) if a != b), None)
+
+
+def check_axes(shapes: dict, longer: dict) -> None:
+    """Raise ValueError, by site, for predictions that are not made row by row."""
+    for name in shapes:
+        if row_axis(shapes[name], longer[name]) is None:
+            raise ValueError(
+                f"site '{name}' has no axis along the rows of the first array among the arguments, "
+                "so that it cannot be predicted a few rows at a time: give rows_at_once=None."
+            )
+
+
+def joined(
+    shape: jax.ShapeDtypeStruct, longer: jax.ShapeDtypeStruct, *parts: np.ndarray
+) -> np.ndarray:
+    """Parts put together along their rows."""
+    return np.concatenate(parts, axis=row_axis(shape, longer))

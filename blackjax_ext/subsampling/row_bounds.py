@@ -119,7 +119,9 @@ def parts_of(
             lengths = jnp.linalg.norm(scaled, axis=-1)
             totals.append(jnp.sum(jax.vmap(contracted)(sizes, lengths)))
     nothing = jnp.zeros((0, tangents.shape[1]), tangents.dtype)
-    return Parts(jnp.concatenate([nothing, *curved]), sum(totals), jnp.any(jnp.stack(flags)))
+    return Parts(
+        jnp.concatenate([nothing, *curved]), jnp.sum(jnp.stack(totals)), jnp.any(jnp.stack(flags))
+    )
 
 
 def scaled_and_sizes(

@@ -89,7 +89,8 @@ class Kind:
         if not self.predictors:
             return eta
         free = dict(zip(self.free, eta, strict=True))
-        return jnp.stack([free.get(n, parameters.get(n)) for n in self.predictors])
+        known: Mapping[str, Any] = parameters
+        return jnp.stack([free[n] if n in free else known[n] for n in self.predictors])
 
     def data(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
         """What is known of a response beside predictors."""

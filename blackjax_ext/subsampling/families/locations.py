@@ -45,10 +45,9 @@ def shrunk(log_scale: Ball) -> Array:
     return exp(log_scale.change).high
 
 
-def of_location_and_scale(
-    order: int, loc: Ball, log_scale: Ball, y: Array, derivatives: Any
-) -> Array:
+def of_location_and_scale(order: int, balls: tuple[Ball, ...], y: Array, derivatives: Any) -> Array:
     """Bounds from ``derivatives(z)``, the first three of f over an interval."""
+    loc, log_scale = balls
     z, k = standardized(loc, log_scale, y), shrunk(log_scale)
     first, second, third = derivatives(z)
     if order == 2:
@@ -98,7 +97,7 @@ NORMAL = Kind(
     ("loc", "log_scale"),
     lambda theta, y: theta[1] + 0.5 * jnp.square(z_of(theta, y)),
     lambda order, balls, y: of_location_and_scale(
-        order, *balls, y, lambda z: (z, constant(1.0, z), constant(0.0, z))
+        order, balls, y, lambda z: (z, constant(1.0, z), constant(0.0, z))
     ),
     lambda theta, y: (jnp.inf, 0.5),
     lambda theta: (jnp.exp(theta[1]), 1.0),
@@ -129,7 +128,7 @@ LOGISTIC = Kind(
     "logistic",
     ("loc", "log_scale"),
     lambda theta, y: theta[1] + z_of(theta, y) + 2.0 * softplus(-z_of(theta, y)),
-    lambda order, balls, y: of_location_and_scale(order, *balls, y, logistic_derivatives),
+    lambda order, balls, y: of_location_and_scale(order, balls, y, logistic_derivatives),
     lambda theta, y: (jnp.exp(theta[1]), 0.5 / (1.0 + jnp.abs(z_of(theta, y)))),
     lambda theta: (jnp.exp(theta[1]), 1.0),
     rounding=lambda theta: (0.0, 1.0),
@@ -160,7 +159,7 @@ GUMBEL = Kind(
     "gumbel",
     ("loc", "log_scale"),
     lambda theta, y: theta[1] + z_of(theta, y) + jnp.exp(-z_of(theta, y)),
-    lambda order, balls, y: of_location_and_scale(order, *balls, y, gumbel_derivatives),
+    lambda order, balls, y: of_location_and_scale(order, balls, y, gumbel_derivatives),
     lambda theta, y: (jnp.exp(theta[1]), 0.5 / (1.0 + jnp.abs(z_of(theta, y)))),
     lambda theta: (jnp.exp(theta[1]), 1.0),
     rounding=lambda theta: (0.0, 1.0),

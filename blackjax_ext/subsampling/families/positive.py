@@ -9,7 +9,13 @@ from jax import Array
 from blackjax_ext.subsampling.families.kind import Ball, Family, Kind, family, symmetric
 from blackjax_ext.subsampling.families.locations import log_of
 from blackjax_ext.subsampling.families.log_gamma import stirling_derivatives, stirling_excess
-from blackjax_ext.subsampling.intervals import Interval, exp, magnitude, piecewise
+from blackjax_ext.subsampling.intervals import (
+    Interval,
+    Operand,
+    exp,
+    magnitude,
+    piecewise,
+)
 
 __all__ = ["exponential", "gamma", "weibull"]
 
@@ -110,9 +116,10 @@ def weibull_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
     grown = exp(x)
     if order == 2:
         off = grown * (x + 1.0) - 1.0
-        return symmetric(2, {"00": k**2 * grown.high, "01": k * off, "11": x * off})
+        second: dict[str, Operand] = {"00": k**2 * grown.high, "01": k * off, "11": x * off}
+        return symmetric(2, second)
     off = grown * polynomial(x) - 1.0
-    entries = {
+    entries: dict[str, Operand] = {
         "000": k**3 * grown.high,
         "001": k**2 * magnitude(grown * (x + 2.0)),
         "011": k * off,

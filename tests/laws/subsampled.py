@@ -351,7 +351,7 @@ def tight_bound_is_enough(num_repeats: int = 20_000) -> None:
     At 1/2 - 1/(2 sqrt 3) the third derivative of the logistic loss is greatest, and flat.
     """
     anchor = float(scipy.special.logit(0.5 - 0.5 / np.sqrt(3.0)))
-    count, t = 2000.0, 0.3
+    count, t = 240.0, 0.5  # within the radius
     data = (jnp.ones((2, 1)), jnp.full(2, count / 2))
     rows = potentials.linear_predictor(lambda x: 0.0 * x[0], families.binomial(count), data)
     expanded = potentials.expand(rows, jnp.array([anchor]), find_mode=False)

@@ -3,9 +3,9 @@ r"""The linear predictors of a NumPyro model, found from its trace.
 An observed site in the subsample plate is understood if its distribution has a family in
 :mod:`blackjax_ext.subsampling.families`. Its parameters in coordinates without ends (a mean, a log
 scale) that depend on the position are the predictors, which must be affine in the unconstrained
-latents. Everything outside the
-plate is the prior, whatever its structure, and is evaluated exactly. The model itself is asked for
-the predictors of each set of rows; no matrix of covariates is taken out of it.
+latents. Everything outside the plate is the prior, whatever its structure, and is evaluated
+exactly. The model itself is asked for the predictors of each set of rows; no matrix of covariates
+is taken out of it.
 """
 
 from collections.abc import Callable
@@ -303,10 +303,14 @@ def explain_predictors(posterior: LinearPredictor, names: list[str], z: Any) -> 
 
     for at, (name, kind) in enumerate(zip(names, posterior.kinds, strict=True)):
         for i, predictor in enumerate(kind.free or ("logits",)):
-            of = (at, slice(None) if kind.norms else i)
-            check_bent(
-                name, predictor, lambda latents, by, of=of: moved(latents, by)[of[0]][..., of[1]], z
-            )
+            one = (..., i) if kind.free else ...
+            check_bent(name, predictor, lambda *step, at=at, one=one: moved(*step)[at][one], z)
+
+
+HOW_TO_WRITE = {
+    False: "Write it as x @ latent, with latents that have real support and enter only once.",
+    True: "Let it be a latent whose support is positive, or exp(x @ latent), or a product of such.",
+}
 
 
 def check_bent(name: str, predictor: str, moved: Callable, z: Any) -> None:
@@ -314,12 +318,13 @@ def check_bent(name: str, predictor: str, moved: Callable, z: Any) -> None:
     bent = [each for each in z if is_bent(*(moved([each], by) for by in (0, 1, 2)))]
     if not bent and is_bent(*(moved(z, by) for by in (0, 1, 2))):
         bent = list(z)
+    is_log = predictor.startswith("log_")
     if bent:
         raise ValueError(
             f"site '{name}' has no linear predictor in the latent sites {sorted(bent)}: the "
             f"Jacobian of its {predictor.replace('_', ' ')} in their unconstrained values is not "
-            'constant, as it must be for acceptance="subsampled". Write it as x @ latent, with '
-            f"latents that have real support and enter only once. {WITHOUT_LIMIT}"
+            f'constant, as it must be for acceptance="subsampled". {HOW_TO_WRITE[is_log]} '
+            f"{WITHOUT_LIMIT}"
         )
 
 

@@ -16,6 +16,7 @@ from blackjax_ext.subsampling.families.logits import (
     slope,
     softplus,
 )
+from blackjax_ext.subsampling.families.positive import excess
 from blackjax_ext.subsampling.intervals import Interval, exp, magnitude, piecewise
 
 __all__ = ["negative_binomial_2", "poisson", "zero_inflated_poisson"]
@@ -29,10 +30,17 @@ def poisson() -> Family:
     return Family(POISSON, {})
 
 
+def poisson_loss(theta: Array, y: Array) -> Array:
+    """Up to a function of y: y (e^x - 1 - x) with x = log(mean / y), which keeps its digits."""
+    is_none = y == 0
+    some = jnp.where(is_none, 1.0, y)
+    return jnp.where(is_none, jnp.exp(theta[0]), some * excess(theta[0] - jnp.log(some)))
+
+
 POISSON = Kind(
     "poisson",
     ("log_rate",),
-    lambda theta, y: jnp.exp(theta[0]) - y * theta[0],
+    poisson_loss,
     lambda order, balls, y: jnp.reshape(exp(balls[0].interval).high, (1,) * order),
     lambda theta, y: (1.0,),
     rounding=lambda theta: (1.0,),

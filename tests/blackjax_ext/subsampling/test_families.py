@@ -57,6 +57,11 @@ def quantile(law):
     return lambda u, theta: float(law(theta).ppf(u))
 
 
+def share(u, theta):
+    """A beta quantile that is neither zero nor one in floats."""
+    return float(np.clip(beta(theta).ppf(u), 1e-6, 1 - 1e-6))
+
+
 def student(t):
     return scipy.stats.t(exp(t[2]), t[0], exp(t[1]))
 
@@ -98,7 +103,6 @@ LAWS = {
         lambda t: scipy.stats.weibull_min(exp(t[1]), scale=exp(t[0])),
         1.2,
     ),
-    "beta": (families.beta(), beta, 1.6),
 }
 
 
@@ -114,6 +118,7 @@ CASES = {
     name: Case(family, logpdf_of(law), quantile(law), looseness)
     for name, (family, law, looseness) in LAWS.items()
 } | {
+    "beta": Case(families.beta(), logpdf_of(beta), share, 1.6),
     "zero_inflated_poisson": Case(
         families.zero_inflated_poisson(),
         zero_inflated_logpmf,

@@ -13,8 +13,8 @@ of the row bounds its derivatives, :math:`T_{ijlm} \ge |\partial_j \partial_l \p
 and with pairs instead of triples for order 1. A mean and a log scale have no common unit, and none
 is needed: derivatives are measured in units :math:`u_j` of the predictors and
 :math:`\rho_{ij} / u_j` has none, so nothing overflows or underflows where a scale is 1e-13 or 4e12.
-:math:`R = \sqrt P + 4`: a normal posterior of P coordinates is beyond with a probability of
-:math:`10^{-4}` for one and less for more.
+:math:`R = \sqrt P + 4`: a normal posterior of P coordinates is beyond with a probability below
+:math:`10^{-6}`.
 
 *One predictor each.* Of responses with one free predictor, rows may hold many. The sum of
 :math:`T_j |t_j|^m` over them is at most :math:`|S t|^m`, where S multiplies each by

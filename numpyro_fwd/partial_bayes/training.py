@@ -190,8 +190,8 @@ def train(
     size = size if loss_fn is None else validate_every
     history, validation_losses = [], []
     with tqdm(total=num_steps, disable=not progress_bar) as bar:
-        for begin in range(0, num_steps, size):
-            num = min(size, num_steps - begin)
+        for start in range(0, num_steps, size):
+            num = min(size, num_steps - start)
             state, found = program(arrays, state, num)
             history.append(jax.tree.map(np.asarray, found))
             text = f"loss: {found[0][-1]:.4f}, ess: {found[1][-1]:.1f}"

@@ -229,7 +229,7 @@ def partial_network(x, y):
 def training(name):
     """A trained model."""
     algorithm = getattr(numpyro_fwd, name)
-    smc = algorithm(partial_network, optax.adam(0.05), num_particles=20, step_size=0.1)
+    smc = algorithm(partial_network, optax.adam(0.05), num_particles=20, step_size=0.02)
     result = smc.run(jax.random.key(2), NUM_STEPS, *map(jnp.asarray, table()), progress_bar=False)
     return jnp.array([*result.params["slope"], result.params["scale"], result.losses[-1]])
 

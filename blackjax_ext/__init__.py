@@ -26,6 +26,7 @@ from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.sgmcmc import acceptance
 from blackjax_ext.sgmcmc import amagold as _amagold
 from blackjax_ext.sgmcmc import approximate_tests as minibatch_tests
+from blackjax_ext.sgmcmc import group_sweeps as _group_sweeps
 from blackjax_ext.sgmcmc import l2mc as _l2mc
 from blackjax_ext.sgmcmc import sghmc as _sghmc
 from blackjax_ext.smc import langevin_smc as _langevin_smc
@@ -41,6 +42,7 @@ amsmmala = generate_top_level_api_from(_amsmmala)
 auto_fmala = generate_top_level_api_from(_auto_fmala)
 auto_mala = generate_top_level_api_from(_auto_mala)
 fmala = generate_top_level_api_from(_fmala)
+group_sweeps = generate_top_level_api_from(_group_sweeps)
 hp_mala = generate_top_level_api_from(_hp_mala)
 l2mc = generate_top_level_api_from(_l2mc)
 langevin_smc = generate_top_level_api_from(_langevin_smc)
@@ -65,6 +67,7 @@ __all__ = [
     "families",
     "fmala",
     "forward_gradient",
+    "group_sweeps",
     "hp_mala",
     "l2mc",
     "langevin_smc",

@@ -14,12 +14,16 @@ from blackjax_ext.rows.potentials import (
 from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
 from blackjax_ext.subsampling.expansion import Expansion, expand
+from blackjax_ext.subsampling.groups.expansion import GroupedExpansion, expand_groups
+from blackjax_ext.subsampling.groups.predictor import GroupedPredictor, grouped_predictor
 from blackjax_ext.subsampling.predictors import LinearPredictor, energy, linear_predictor
 from blackjax_ext.subsampling.thinning import expected_rows
 
 __all__ = [
     "Anchor",
     "Expansion",
+    "GroupedExpansion",
+    "GroupedPredictor",
     "LinearPredictor",
     "Pair",
     "Rows",
@@ -32,10 +36,12 @@ __all__ = [
     "energy_at",
     "exact",
     "expand",
+    "expand_groups",
     "expanded_minibatch",
     "expected_rows",
     "full_batch",
     "gaussian_noise",
+    "grouped_predictor",
     "linear_predictor",
     "minibatch",
 ]

@@ -4,6 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import arviz as az
@@ -77,14 +78,14 @@ def run_chains(
 ) -> Run:
     """Vectorized chains of `kernel` on its model with the arguments `data`.
 
-    `init` holds unconstrained starts, (chains, ...); None leaves them to the kernel. `clock` gives
+    `fields` may have dots, as extra fields do. `init` holds unconstrained starts, (chains, ...); None leaves them to the kernel. `clock` gives
     the seconds: `time.process_time` for the processor, which other processes do not change. The
     same draws are made `repeats` times, and the least time is that of the sampling.
     """
 
     def collect(data, state, _):
         state = kernel.sample(state, data, {})
-        return state, (state.z, {name: getattr(state, name) for name in fields})
+        return state, (state.z, {name: attrgetter(name)(state) for name in fields})
 
     def scan(length, collects):
         def run(state, data):

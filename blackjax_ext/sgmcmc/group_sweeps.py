@@ -1,0 +1,437 @@
+r"""Sweeps over what rows in groups share, and over the groups: exact MCMC in blocks.
+
+A posterior of G groups has :math:`D = p + G d` coordinates. A decision for all of them by the
+factors of its rows dies with their number, whatever it reads: factors do not net, so acceptance
+falls as :math:`\exp(-c D^{3/2} / \sqrt N)`. Decisions in blocks do not. A sweep is
+
+1. a few moves of the shared coordinates, by a Hamiltonian trajectory on the energy S (the exact
+   prior and the expansion of all rows) in the coordinate u of
+   :mod:`blackjax_ext.subsampling.groups.frames` at fixed v, so that the groups follow, and a test
+   by the rows of all groups together;
+2. a move of every group given u, and its own test by its own rows, all in parallel.
+
+*Moves of u.* The map :math:`(u, v) \to x` is linear, so densities by (u, v) are those of x up to a
+constant. With a fresh momentum :math:`r \sim N(0, I)` and T leapfrog steps, which preserve volume
+and are reversed by the flip of the momentum, the ratio of the two ways is
+:math:`e^{-\Delta S - \Delta |r|^2 / 2 - \sum_i \Delta r_i}`, the latter over the remainders of the
+rows. The test of :mod:`blackjax_ext.subsampling.groups.thinning` takes it apart into factors, each
+with its own ratio, as derived in :mod:`blackjax_ext.subsampling.thinning`: detailed balance holds
+for u given v.
+
+*Moves of the groups.* Given u, the density of v is a product over the groups, because each row sees
+one group and the prior of a group depends on no other. A normal approximation :math:`N(m_c,
+P_c^{-1})` of a group is a function of u alone: two Newton steps on S from :math:`v_c = 0`. The
+proposal :math:`v_c^* = m_c + \cos\theta_c (v_c - m_c) + \sin\theta_c P_c^{-1/2} \xi` is reversible
+for it at every angle. So with :math:`z_c = P_c^{1/2} (v_c - m_c)` the acceptance
+
+.. math::
+    \min\Big(1, e^{-\Delta S_c + \frac12 |z_c^*|^2 - \frac12 |z_c|^2
+    - [\text{far}] \sum_{i \in c} \Delta r_i}\Big)
+    \prod_{i \in c,\,\text{near}} \min(1, e^{-\Delta r_i})
+
+has the ratio of the densities of the group given u: each group is in detailed balance, and so are
+all of them at once. For a normal prior the expansion is normal and only the rows decide. Angles are
+drawn whatever the state: mostly 2, where the proposal is antithetic, and for a share of the groups
+shorter, so that no group whose density is far from normal stays for ever.
+
+Each part leaves the posterior invariant, and so does the sweep, which is not reversible.
+
+Cost of a sweep: for M moves of T steps, M (T + 1) log priors and products of G d p numbers, and the
+rows of M + 1 tests.
+
+What goes wrong: with many groups of few rows, shared moves are short, since the remainders of all
+rows decide together. A group without rows follows its prior alone, so a hyperparameter and such
+groups mix as slowly as Gibbs sampling of a centred hierarchy does.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from blackjax.base import SamplingAlgorithm
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.checks import check_count, check_position, check_positive
+from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
+from blackjax_ext.subsampling.groups.thinning import outcome_of, reaches_of
+
+__all__ = ["GroupSweepsInfo", "GroupSweepsState", "as_top_level_api", "build_kernel", "init"]
+
+ANGLE = 2.0  # the autocorrelation of a normal is cos(2) = -0.4
+SHORT_SHARE, NUM_SHORTER = 0.2, 5  # of the groups: their angle is halved up to so many times
+
+
+class GroupSweepsState(NamedTuple):
+    """State of the chain.
+
+    Attributes
+    ----------
+    position
+        Pytree of arrays.
+    """
+
+    position: ArrayTree
+
+    @property
+    def logdensity(self) -> Array:
+        """NaN: no sweep evaluates it."""
+        leaf = jax.tree.leaves(self.position)[0]
+        return jnp.full((), jnp.nan, leaf.dtype)
+
+
+class GroupSweepsInfo(NamedTuple):
+    """Facts about one sweep.
+
+    Attributes
+    ----------
+    acceptance_rate
+        Mean acceptance probability of the moves of what is shared; of the groups if nothing is.
+    group_acceptance_rate
+        Mean acceptance probability of the groups.
+    is_divergent
+        Whether a proposal was rejected because something there was not finite.
+    num_integration_steps
+        Leapfrog steps of all moves.
+    num_rows
+        Rows that the tests read.
+    """
+
+    acceptance_rate: Array
+    group_acceptance_rate: Array
+    is_divergent: Array
+    num_integration_steps: int
+    num_rows: Array
+
+
+def init(position: ArrayLikeTree) -> GroupSweepsState:
+    """First state at `position`."""
+    return GroupSweepsState(check_position(position))
+
+
+class Moved(NamedTuple):
+    """Where a part of a sweep ended.
+
+    Attributes
+    ----------
+    position
+        Pytree of arrays.
+    acceptance_rate
+        Acceptance probability.
+    is_divergent
+        Whether something was not finite.
+    num_rows
+        Rows that were read.
+    """
+
+    position: ArrayTree
+    acceptance_rate: Array
+    is_divergent: Array
+    num_rows: Array
+
+
+def steps_to(expansion: GroupedExpansion, *positions: ArrayTree) -> Array:
+    """From the anchor to each position, flat."""
+    anchor = ravel_pytree(expansion.position)[0]
+    return jnp.stack([ravel_pytree(x)[0] - anchor for x in positions])
+
+
+def shared_energy(expansion: GroupedExpansion, v: Array) -> Callable[[Array], Array]:
+    """S as a function of u at fixed v, up to a constant. Cost of a call: a log prior, and G d p."""
+    arrow, terms = expansion.arrow, expansion.posterior().terms
+    slope = arrow.shared + jnp.einsum("cdp,cd->p", arrow.coupling, v)
+
+    def energy(u):
+        rows = slope @ u + 0.5 * u @ (arrow.of_shared @ u)
+        return rows - terms(expansion.position_of(u, v)).total()
+
+    return energy
+
+
+def trajectory(
+    energy: Callable[[Array], Array], u: Array, r: Array, step_size: Array, num_steps: int
+) -> tuple[Array, Array]:
+    """Leapfrog steps from a place and a momentum. Cost: T + 1 gradients."""
+    slope = jax.grad(energy)
+
+    def step(carry, _):
+        u, r, g = carry
+        r = r - 0.5 * step_size * g
+        u = u + step_size * r
+        g = slope(u)
+        return (u, r - 0.5 * step_size * g, g), None
+
+    (u, r, _), _ = jax.lax.scan(step, (u, r, slope(u)), length=num_steps)
+    return u, r
+
+
+def move_shared(
+    rng_key: PRNGKey,
+    expansion: GroupedExpansion,
+    position: ArrayTree,
+    step_size: Array,
+    num_steps: int,
+) -> Moved:
+    """Move what is shared, with the groups in tow, and test by the rows of all groups."""
+    key_momentum, key_accept, key_rows = jax.random.split(rng_key, 3)
+    u, v = expansion.coordinates(position)
+    energy = shared_energy(expansion, v)
+    momentum = jax.random.normal(key_momentum, u.shape, u.dtype)
+    new_u, new_momentum = trajectory(energy, u, momentum, step_size, num_steps)
+    new = expansion.position_of(new_u, v)
+    kinetic = 0.5 * (momentum @ momentum - new_momentum @ new_momentum)
+    log_ratio = energy(u) - energy(new_u) + kinetic
+    is_divergent = ~(log_ratio > -jnp.inf)
+
+    of_groups = jnp.sum(jnp.square(v), axis=1)
+    squares = (of_groups + a @ b for a, b in ((u, u), (new_u, new_u), (u, new_u)))
+    outcome = outcome_of(
+        key_rows,
+        expansion,
+        steps_to(expansion, position, new),
+        reaches_of(expansion, *squares),
+        ~is_divergent,
+        is_joint=True,
+    )
+    log_ratio = log_ratio - jnp.sum(outcome.change)
+    is_divergent = is_divergent | jnp.isnan(log_ratio)
+    rate = jnp.where(is_divergent, 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
+    is_accepted = jax.random.uniform(key_accept, rate.shape, rate.dtype) < rate
+    is_accepted &= ~jnp.any(outcome.is_vetoed)
+    position = jax.tree.map(lambda a, b: jnp.where(is_accepted, a, b), new, position)
+    return Moved(position, rate * jnp.prod(outcome.survival), is_divergent, outcome.num_rows)
+
+
+class Conditional(NamedTuple):
+    """Groups given what is shared.
+
+    Attributes
+    ----------
+    energy
+        S of each group, (G, d) to (G,).
+    mean
+        m, shape (G, d).
+    factor
+        Lower Cholesky factors of P, shape (G, d, d).
+    """
+
+    energy: Callable[[Array], Array]
+    mean: Array
+    factor: Array
+
+
+def conditional(expansion: GroupedExpansion, u: Array) -> Conditional:
+    """The groups given u, with their normal approximation. Cost: 2 (d + 1) gradients of the prior."""
+    arrow, terms = expansion.arrow, expansion.posterior().terms
+    slope = arrow.groups + arrow.coupling @ u
+    zero = jnp.zeros_like(slope)
+    width = slope.shape[1]
+    units = jnp.broadcast_to(jnp.eye(width, dtype=u.dtype)[:, None], (width, *slope.shape))
+
+    def energy(v):
+        rows = jnp.sum(v * slope, 1) + 0.5 * jnp.einsum("cd,cde,ce->c", v, arrow.of_groups, v)
+        return rows - terms(expansion.position_of(u, v)).groups
+
+    gradient = jax.grad(lambda v: jnp.sum(energy(v)))
+
+    def newton(v):
+        """The mean and the precision's factor of the normal density that fits at v."""
+        g, push = jax.linearize(gradient, v)
+        factor = jnp.linalg.cholesky(jnp.moveaxis(jax.vmap(push)(units), 0, -1))
+        # where it is not convex, the curvature at the anchor, which is one
+        is_fine = jnp.all(jnp.isfinite(factor), axis=(1, 2))[:, None, None]
+        factor = jnp.where(is_fine, factor, jnp.eye(width, dtype=u.dtype))
+        step = solved(factor, solved(factor, g), is_transposed=True)
+        return jnp.where(jnp.isfinite(step), v - step, v), factor
+
+    mean, factor = newton(newton(zero)[0])
+    return Conditional(energy, mean, factor)
+
+
+def solved(factor: Array, x: Array, *, is_transposed: bool = False) -> Array:
+    """Triangular systems of small lower factors (G, d, d), or of their transposes, for x (G, d)."""
+    width = x.shape[1]
+    order = range(width)[::-1] if is_transposed else range(width)
+    found: dict[int, Array] = {}
+    for i in order:
+        entries = factor[:, :, i] if is_transposed else factor[:, i]
+        rest = sum((entries[:, j] * found[j] for j in found), jnp.zeros_like(x[:, 0]))
+        found[i] = (x[:, i] - rest) / factor[:, i, i]
+    return jnp.stack([found[i] for i in range(width)], axis=1)
+
+
+def angles(rng_key: PRNGKey, num_groups: int, dtype: jnp.dtype) -> Array:
+    """An angle for each group, mostly 2, whatever the state."""
+    key_short, key_halved = jax.random.split(rng_key)
+    is_short = jax.random.bernoulli(key_short, SHORT_SHARE, (num_groups,))
+    halved = jax.random.randint(key_halved, (num_groups,), 1, NUM_SHORTER + 1)
+    return ANGLE * jnp.exp2(-jnp.where(is_short, halved, 0).astype(dtype))
+
+
+def move_groups(rng_key: PRNGKey, expansion: GroupedExpansion, position: ArrayTree) -> Moved:
+    """Move every group given what is shared, each with a test by its own rows."""
+    key_angle, key_noise, key_accept, key_rows = jax.random.split(rng_key, 4)
+    u, v = expansion.coordinates(position)
+    given = conditional(expansion, u)
+    noise = jax.random.normal(key_noise, v.shape, v.dtype)
+    angle = angles(key_angle, v.shape[0], v.dtype)[:, None]
+
+    def whitened(v):
+        return jnp.einsum("cji,cj->ci", given.factor, v - given.mean)
+
+    z = whitened(v)
+    new_z = jnp.cos(angle) * z + jnp.sin(angle) * noise
+    new_v = given.mean + solved(given.factor, new_z, is_transposed=True)
+    of_proposal = 0.5 * (jnp.sum(jnp.square(new_z), 1) - jnp.sum(jnp.square(z), 1))
+    log_ratio = given.energy(v) - given.energy(new_v) + of_proposal
+    is_divergent = ~(log_ratio > -jnp.inf)
+    new_v = jnp.where(is_divergent[:, None], v, new_v)
+
+    squares = (u @ u + jnp.sum(a * b, axis=1) for a, b in ((v, v), (new_v, new_v), (v, new_v)))
+    outcome = outcome_of(
+        key_rows,
+        expansion,
+        steps_to(expansion, position, expansion.position_of(u, new_v)),
+        reaches_of(expansion, *squares),
+        jnp.array(True),
+        is_joint=False,
+    )
+    log_ratio = log_ratio - outcome.change
+    rate = jnp.where(is_divergent, 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
+    rate = jnp.nan_to_num(rate)
+    is_accepted = jax.random.uniform(key_accept, rate.shape, rate.dtype) < rate
+    is_accepted &= ~outcome.is_vetoed
+    position = chosen(expansion, is_accepted, u, new_v, position)
+    rate = jnp.mean(rate * outcome.survival)
+    return Moved(position, rate, jnp.any(is_divergent), outcome.num_rows)
+
+
+def chosen(
+    expansion: GroupedExpansion, is_accepted: Array, u: Array, new_v: Array, position: ArrayTree
+) -> ArrayTree:
+    """The position with the coefficients of the groups that moved; all others are as they were."""
+    grouping = expansion.posterior().grouping
+    shared, groups = grouping.split(position)
+    new_groups = grouping.split(expansion.position_of(u, new_v))[1]
+    return grouping.join(shared, jnp.where(is_accepted[:, None], new_groups, groups))
+
+
+def build_kernel() -> Callable:
+    """Build the transition kernel.
+
+    Returns
+    -------
+    Callable
+        ``kernel(rng_key, state, expansion, step_size, *, num_integration_steps=4, num_moves=4) ->
+        (state, info)``.
+    """
+
+    def kernel(
+        rng_key: PRNGKey,
+        state: GroupSweepsState,
+        expansion: GroupedExpansion,
+        step_size: float | Array,
+        *,
+        num_integration_steps: int = 4,
+        num_moves: int = 4,
+    ) -> tuple[GroupSweepsState, GroupSweepsInfo]:
+        """One sweep."""
+        key_shared, key_groups = jax.random.split(rng_key)
+        position, step_size = state.position, jnp.asarray(step_size)
+
+        def move(position, key):
+            moved = move_shared(key, expansion, position, step_size, num_integration_steps)
+            return moved.position, moved[1:]
+
+        if expansion.posterior().grouping.size == 0:
+            num_moves = 0
+        position, of_moves = jax.lax.scan(move, position, jax.random.split(key_shared, num_moves))
+        moved = move_groups(key_groups, expansion, position)
+        rates, divergent, num_rows = of_moves
+        info = GroupSweepsInfo(
+            jnp.mean(rates) if num_moves else moved.acceptance_rate,
+            moved.acceptance_rate,
+            jnp.any(divergent) | moved.is_divergent,
+            num_moves * num_integration_steps,
+            jnp.sum(num_rows) + moved.num_rows,
+        )
+        return GroupSweepsState(moved.position), info
+
+    return kernel
+
+
+def as_top_level_api(
+    expansion: GroupedExpansion,
+    step_size: float,
+    *,
+    num_integration_steps: int = 4,
+    num_moves: int = 4,
+) -> SamplingAlgorithm:
+    """Exact MCMC in blocks for rows in groups, by tests that read a few rows of each.
+
+    Parameters
+    ----------
+    expansion
+        Of :func:`blackjax_ext.potentials.expand_groups`.
+    step_size
+        epsilon > 0 of the leapfrog of what is shared, in standard deviations of the posterior.
+    num_integration_steps
+        T >= 1, leapfrog steps of a move of what is shared.
+    num_moves
+        M >= 1, such moves in a sweep.
+
+    Returns
+    -------
+    A ``SamplingAlgorithm`` with ``init(position)`` and ``step(rng_key, state)``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a step size that is not positive and finite, numbers of steps or moves below one,
+        something that is no expansion, a position that is empty or not floating.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, blackjax_ext
+    >>> from blackjax_ext import families, potentials
+    >>> level = jnp.arange(4_000) % 40
+    >>> x = jax.random.normal(jax.random.key(0), (4_000, 2))
+    >>> effect = 0.5 * jax.random.normal(jax.random.key(1), (40,))
+    >>> odds = x[:, 0] + effect[level]
+    >>> y = jax.random.bernoulli(jax.random.key(2), jax.nn.sigmoid(odds)).astype(float)
+    >>> start = {"shared": {"slopes": jnp.zeros(2), "log_sd": 0.0}, "groups": jnp.zeros(40)}
+    >>> posterior = potentials.grouped_predictor(
+    ...     lambda shared: -0.5 * jnp.sum(shared["slopes"] ** 2) - shared["log_sd"] ** 2,
+    ...     lambda shared, b: -0.5 * jnp.exp(-2 * shared["log_sd"]) * b**2 - shared["log_sd"],
+    ...     families.bernoulli(),
+    ...     (x, y, level),
+    ...     start,
+    ...     predict_fn=lambda shared, b, row: row @ shared["slopes"] + b,
+    ... )
+    >>> expansion = potentials.expand_groups(posterior, start)
+    >>> sweeps = blackjax_ext.group_sweeps(expansion, 0.3)
+    >>> state = sweeps.init(expansion.position)
+    >>> state, info = jax.jit(sweeps.step)(jax.random.key(3), state)
+    >>> bool(info.group_acceptance_rate > 0.8), bool(info.num_rows < 4_000)
+    (True, True)
+    """
+    if not isinstance(expansion, GroupedExpansion) or expansion.predictor is None:
+        raise TypeError(f"expansion must be one that expand_groups makes; got {expansion!r}.")
+    check_positive("step_size", step_size)
+    check_count("num_integration_steps", num_integration_steps)
+    check_count("num_moves", num_moves)
+    kernel = partial(
+        build_kernel(), num_integration_steps=num_integration_steps, num_moves=num_moves
+    )
+
+    def step_fn(rng_key: PRNGKey, state: GroupSweepsState):
+        return kernel(rng_key, state, expansion, step_size)
+
+    def init_fn(position: ArrayLikeTree, rng_key: PRNGKey | None = None):
+        del rng_key
+        return init(position)
+
+    return SamplingAlgorithm(init_fn, step_fn)

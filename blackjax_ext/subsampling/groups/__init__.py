@@ -1,0 +1,1 @@
+"""Rows in groups: thousands of them, moved each by its own test given what all rows see."""

@@ -1,0 +1,173 @@
+r"""Coordinates in which an arrow is the identity.
+
+The curvature of shared coordinates y and groups b is an *arrow*: dense for y, a block of d for each
+group, and what couples a group with y; no two groups are coupled. So is its Cholesky factor if
+groups come first. A :class:`Frame` has its inverse,
+
+.. math::
+    y = y_0 + L u, \qquad b_c = b_{0c} + K_c u + M_c v_c,
+
+with :math:`M_c M_c^T = H_{cc}^{-1}`, :math:`K_c = -H_{cc}^{-1} H_{cy} L` and :math:`L L^T` the
+inverse of the Schur complement :math:`H_{yy} - \sum_c H_{yc} H_{cc}^{-1} H_{cy}`. Where the density
+is normal, u and all v are independent and standard normal: a move of u at fixed v takes the groups
+along. Products cost :math:`D d + G d p` instead of :math:`D^2`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jax import Array
+
+from blackjax_ext.metrics.factors import scaled_eigen
+from blackjax_ext.subsampling.mode import condition_number
+
+__all__ = ["Arrow", "Eliminated", "Frame", "eliminate", "first_frame", "refined", "worst_condition"]
+
+NUM_CONDITIONED = 16  # groups whose condition number is looked at
+
+
+class Arrow(NamedTuple):
+    """Slopes and curvatures by shared coordinates and groups.
+
+    Attributes
+    ----------
+    shared, groups
+        Gradient, shapes (p,) and (G, d).
+    of_shared, coupling, of_groups
+        Second derivatives, shapes (p, p), (G, d, p) and (G, d, d).
+    """
+
+    shared: Array
+    groups: Array
+    of_shared: Array
+    coupling: Array
+    of_groups: Array
+
+
+class Frame(NamedTuple):
+    """Coordinates u and v; see the module.
+
+    Attributes
+    ----------
+    root, root_inverse
+        L and its inverse, shapes (p, p).
+    shear
+        K, shape (G, d, p).
+    roots, roots_inverse
+        M and their inverses, shapes (G, d, d).
+    """
+
+    root: Array
+    root_inverse: Array
+    shear: Array
+    roots: Array
+    roots_inverse: Array
+
+    def steps(self, u: Array, v: Array) -> tuple[Array, Array]:
+        """``y - y_0`` and ``b - b_0``."""
+        groups = (self.shear @ u) + (self.roots @ v[..., None])[..., 0]
+        return self.root @ u, groups
+
+    def coordinates(self, shared: Array, groups: Array) -> tuple[Array, Array]:
+        """u and v of ``y - y_0`` and ``b - b_0``."""
+        u = self.root_inverse @ shared
+        rest = groups - self.shear @ u
+        return u, (self.roots_inverse @ rest[..., None])[..., 0]
+
+
+def first_frame(size: int, num_groups: int, width: int) -> Frame:
+    """The coordinates themselves."""
+    eye, eyes = np.eye(size), np.broadcast_to(np.eye(width), (num_groups, width, width))
+    return Frame(eye, eye, np.zeros((num_groups, width, size)), eyes, eyes)
+
+
+class Eliminated(NamedTuple):
+    """An arrow whose groups are eliminated.
+
+    Attributes
+    ----------
+    schur
+        Schur complement of the shared coordinates, shape (p, p).
+    slope
+        Their gradient less what the groups take, shape (p,).
+    inverse_roots
+        B, with B B^T the inverse of the absolute blocks of the groups, shape (G, d, d).
+    shift
+        How the groups follow the shared coordinates, -H_cc^{-1} H_cy, shape (G, d, p).
+    """
+
+    schur: np.ndarray
+    slope: np.ndarray
+    inverse_roots: np.ndarray
+    shift: np.ndarray
+
+    def solved(self, slopes: np.ndarray) -> np.ndarray:
+        """The inverse of the blocks of the groups times `slopes`, shape (G, d)."""
+        inner = np.einsum("cji,cj->ci", self.inverse_roots, slopes)
+        return np.einsum("cij,cj->ci", self.inverse_roots, inner)
+
+
+def eliminate(arrow: Arrow, eps: float) -> Eliminated:
+    """Eliminate the groups, in double precision; blocks are taken by their absolute eigenvalues."""
+    arrow = Arrow(*(np.asarray(each, np.float64) for each in arrow))
+    values, vectors = np.linalg.eigh(arrow.of_groups)
+    values = np.abs(values)
+    least = eps * values.shape[-1] * values.max(-1, keepdims=True)
+    # what neither a row nor the prior says anything of keeps its unit
+    values = np.where(values > 0, np.maximum(values, least), 1.0)
+    inverse_roots = vectors / np.sqrt(values)[:, None]
+    half = np.einsum("cji,cjp->cip", inverse_roots, arrow.coupling)
+    slopes = np.einsum("cji,cj->ci", inverse_roots, arrow.groups)
+    schur = arrow.of_shared - np.einsum("cip,ciq->pq", half, half)
+    slope = arrow.shared - np.einsum("cip,ci->p", half, slopes)
+    shift = -np.einsum("cij,cjp->cip", inverse_roots, half)
+    return Eliminated(0.5 * (schur + schur.T), slope, inverse_roots, shift)
+
+
+def inverse_root(precision: np.ndarray, is_free: np.ndarray, eps: float) -> np.ndarray:
+    """A with A A^T the inverse of an absolute precision among the free coordinates, else one."""
+    root = np.eye(precision.shape[0])
+    if is_free.any():
+        block = np.ix_(is_free, is_free)
+        metric = scaled_eigen(precision[block]).absolute(is_free.sum() * eps)
+        # the factor of a covariance by orthogonal steps alone, which square no condition number
+        upper = np.linalg.qr(np.asarray(metric.inverse_sqrt).T)[1]
+        root[block] = upper.T * np.sign(np.diagonal(upper))
+    return root
+
+
+def refined(
+    frame: Frame, found: Eliminated, is_free: np.ndarray, eps: float, more: np.ndarray | float = 0.0
+) -> Frame:
+    """The frame in which the arrow, of which `found` is by the old frame, is the identity.
+
+    Shared coordinates that are not free stay as they are; `more` is added to the precision of the
+    shared ones.
+    """
+    root = inverse_root(found.schur + more, is_free, eps)
+    shift = np.where(is_free, found.shift, 0.0) @ root
+    rotated = frame.roots @ found.inverse_roots
+    new_root = frame.root @ root
+    return Frame(
+        new_root,
+        np.linalg.inv(new_root),
+        frame.shear @ root + frame.roots @ shift,
+        rotated,
+        np.linalg.inv(rotated),
+    )
+
+
+def worst_condition(frame: Frame) -> float:
+    """Condition number of a frame's curvature, of shared coordinates and any one group together.
+
+    Of a few groups, spread over all of them.
+    """
+    num_groups, width, size = frame.shear.shape
+    worst = 1.0
+    for c in np.unique(np.linspace(0, num_groups - 1, NUM_CONDITIONED).astype(int)):
+        root = np.zeros((size + width, size + width))
+        root[:size, :size] = frame.root
+        root[size:, :size], root[size:, size:] = frame.shear[c], frame.roots[c]
+        inverse = np.linalg.inv(root)
+        worst = max(worst, condition_number(inverse.T @ inverse))
+    return worst

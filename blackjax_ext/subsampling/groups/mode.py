@@ -1,0 +1,314 @@
+r"""An anchor for rows in groups: a mode, with hyperparameters where they are likely.
+
+The joint density of centred groups and their scale need not have a mode: where the scale runs to
+zero it has no bound. So coordinates that no row sees (*hyperparameters*: means and scales of the
+groups) are held while Newton's method finds the mode of all others, with steps by the arrow
+(:mod:`blackjax_ext.subsampling.groups.frames`). Then they go to the maximum of
+
+.. math::
+    \log p(h, s, b) - \tfrac12 \sum_c \log\det H_{cc}(h),
+
+their density with the groups integrated by Laplace's method around where they are, and so on: the
+EM algorithm for a normal prior. Any anchor is exact; this one is where the chain will be.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from blackjax_ext.rows.compensated_sums import Pair
+from blackjax_ext.subsampling.groups.frames import (
+    Arrow,
+    Eliminated,
+    Frame,
+    eliminate,
+    first_frame,
+    inverse_root,
+    refined,
+)
+from blackjax_ext.subsampling.groups.passes import prior_arrow, row_arrow
+from blackjax_ext.subsampling.groups.predictor import GroupedPredictor
+from blackjax_ext.subsampling.mode import MAX_HALVINGS, MAX_STEPS, NO_MODE, NOT_FINITE, in_double
+from blackjax_ext.subsampling.predictors import energy
+
+__all__ = ["Anchor", "GroupPasses", "cast", "find_anchor"]
+
+DONE = 1e-4  # squared distance to the mode in standard deviations: an anchor need not be closer
+MAX_ROUNDS = 8  # of the mode given the hyperparameters, and of these
+NEAR = 0.1  # standard deviations of the hyperparameters: a round that moves them by less is the last
+MAX_HYPER_STEPS = 30
+
+
+class Point(NamedTuple):
+    """A position on the host: shared coordinates (p,) and groups (G, d)."""
+
+    shared: np.ndarray
+    groups: np.ndarray
+
+    def plus(self, step: tuple[np.ndarray, np.ndarray], factor: float = 1.0) -> "Point":
+        """The position after a part of a step."""
+        return Point(
+            (self.shared + factor * step[0]).astype(self.shared.dtype),
+            (self.groups + factor * step[1]).astype(self.groups.dtype),
+        )
+
+
+class Anchor(NamedTuple):
+    """Where Newton's method ended.
+
+    Attributes
+    ----------
+    point
+        The position.
+    frame
+        Coordinates that the curvature there makes the identity, in double precision.
+    step
+        Newton's next step, of y and b.
+    distance
+        Its squared length in standard deviations.
+    """
+
+    point: Point
+    frame: Frame
+    step: tuple[np.ndarray, np.ndarray]
+    distance: float
+
+
+def cast(frame: Frame, dtype: Any) -> Frame:
+    """A frame of the host for the device."""
+    return Frame(*(jnp.asarray(each, dtype) for each in frame))
+
+
+class GroupPasses:
+    """Passes over the rows of one posterior, compiled for it and forgotten with it."""
+
+    def __init__(self, predictor: GroupedPredictor, say: Callable[[str], Any] | None):
+        self.predictor, self._say, self._num = predictor, say, 0
+        join = predictor.grouping.join
+        self._rows = jax.jit(lambda of, y, b, frame: row_arrow(of, join(y, b), frame))
+        self._prior = jax.jit(lambda of, y, b, frame: prior_arrow(of, join(y, b), frame))
+        self._energy = jax.jit(lambda of, y, b: energy(of.rows, join(y, b)))
+        self._log_evidence = jax.jit(partial(log_evidence, join), static_argnums=(0,))
+        self._evidence_derivatives = jax.jit(
+            lambda *arguments: (
+                jax.grad(partial(log_evidence, join, *arguments[:-1]))(arguments[-1]),
+                jax.hessian(partial(log_evidence, join, *arguments[:-1]))(arguments[-1]),
+            ),
+            static_argnums=(0,),
+        )
+
+    def announce(self, purpose: str) -> None:
+        """Say that the rows are read once more."""
+        self._num += 1
+        if self._say is not None:
+            num_rows = self.predictor.rows.num_rows
+            self._say(f"reading {num_rows:,} rows, {purpose}, pass {self._num}")
+
+    def energy(self, point: Point) -> float:
+        """Potential energy."""
+        pair: Pair = self._energy(self.predictor, *point)
+        return in_double(pair)
+
+    def arrows(self, point: Point, frame: Frame) -> tuple[Arrow, Arrow, np.ndarray]:
+        """Of the rows and of the prior, and sizes of the rows' columns."""
+        self.announce("looking for their mode")
+        rounded = cast(frame, point.shared.dtype)
+        rows, sizes = self._rows(self.predictor, *point, rounded)
+        prior = self._prior(self.predictor, *point, rounded)
+        return in_double_precision(rows), in_double_precision(prior), np.asarray(sizes)
+
+
+def in_double_precision(arrow: Arrow) -> Arrow:
+    """An arrow on the host."""
+    return Arrow(*(np.asarray(each, np.float64) for each in arrow))
+
+
+def added(one: Arrow, other: Arrow) -> Arrow:
+    """The sum of two."""
+    return Arrow(*(a + b for a, b in zip(one, other, strict=True)))
+
+
+class Found(NamedTuple):
+    """Derivatives at a point, with Newton's step.
+
+    rows
+        Arrow of the rows, by the coordinates of `frame`.
+    of_shared
+        Second derivatives of rows and prior by the shared coordinates, shape (p, p).
+    eliminated
+        The arrow of rows and prior together, without the groups.
+    step, distance
+        As of :class:`Anchor`.
+    sizes
+        Of the rows' columns, shape (p + d,).
+    """
+
+    rows: Arrow
+    of_shared: np.ndarray
+    eliminated: Eliminated
+    step: tuple[np.ndarray, np.ndarray]
+    distance: float
+    sizes: np.ndarray
+
+
+def look(passes: GroupPasses, point: Point, frame: Frame, is_free: np.ndarray | None) -> Found:
+    """Derivatives and Newton's step of the free shared coordinates and all groups.
+
+    None for `is_free` frees those that the rows see.
+    """
+    eps = float(np.finfo(point.shared.dtype).eps)
+    rows, prior, sizes = passes.arrows(point, frame)
+    arrow = added(rows, prior)
+    if not all(np.isfinite(each).all() for each in arrow):
+        raise ValueError(NOT_FINITE.format(point.shared.dtype))
+    is_free = sizes[: point.shared.size] > 0 if is_free is None else is_free
+    found = eliminate(arrow, eps)
+    root = np.where(is_free, inverse_root(found.schur, is_free, eps), 0.0) * is_free[:, None]
+    slope = root.T @ found.slope
+    u = -root @ slope
+    v = -found.solved(arrow.groups + np.einsum("cdp,p->cd", arrow.coupling, u))
+    within = np.einsum("cd,cd->", arrow.groups, found.solved(arrow.groups))
+    step = frame.steps(u, v)
+    return Found(rows, arrow.of_shared, found, step, float(slope @ slope + within), sizes)
+
+
+def descend(
+    passes: GroupPasses, point: Point, frame: Frame, is_free: np.ndarray | None
+) -> tuple[Point, Frame, Found, np.ndarray]:
+    """Newton's method with the hyperparameters held; also which shared coordinates are free."""
+    eps = float(np.finfo(point.shared.dtype).eps)
+    value = passes.energy(point)
+    for _ in range(MAX_STEPS):
+        found = look(passes, point, frame, is_free)
+        is_free = found.sizes[: point.shared.size] > 0 if is_free is None else is_free
+        if found.distance < DONE:
+            return point, frame, found, is_free
+        for i in range(MAX_HALVINGS):
+            new = point.plus(found.step, 0.5**i)
+            lower = passes.energy(new)
+            if lower < value:
+                break
+        else:
+            return point, frame, found, is_free
+        frame = refined(frame, found.eliminated, is_free, eps)
+        point, value = new, lower
+    raise ValueError(NO_MODE.format("Newton's method still moves"))
+
+
+def log_evidence(
+    join: Callable,
+    is_hyper: tuple[bool, ...],
+    predictor: GroupedPredictor,
+    shared: Array,
+    groups: Array,
+    roots: Array,
+    blocks: Array,
+    h: Array,
+) -> Array:
+    """Log density of hyperparameters h, with the groups integrated around where they are.
+
+    `blocks` are the curvatures of the rows by v, shape (G, d, d), where groups are ``roots @ v``.
+    """
+    at = jnp.asarray(np.flatnonzero(is_hyper))
+    y = shared.at[at].set(h)
+
+    def prior(v):
+        return -predictor.terms(join(y, groups + (roots @ v[..., None])[..., 0])).total()
+
+    origin = jnp.zeros_like(groups)
+    width = groups.shape[1]
+    units = jnp.broadcast_to(jnp.eye(width, dtype=y.dtype)[:, None], (width, *groups.shape))
+    bends = jax.vmap(lambda unit: jax.jvp(jax.grad(prior), (origin,), (unit,))[1])(units)
+    precisions = blocks + jnp.moveaxis(bends, 0, -1)
+    return -prior(origin) - 0.5 * jnp.sum(jnp.linalg.slogdet(precisions)[1])
+
+
+def most_likely(
+    passes: GroupPasses, point: Point, frame: Frame, rows: Arrow, is_hyper: np.ndarray
+) -> tuple[Point, float, np.ndarray]:
+    """Hyperparameters at the maximum of their log evidence, how far they moved, their curvature."""
+    dtype = point.shared.dtype
+    eps = float(np.finfo(dtype).eps)
+    flags = tuple(bool(flag) for flag in is_hyper)
+    roots, blocks = (jnp.asarray(each, dtype) for each in (frame.roots, rows.of_groups))
+    known = (flags, passes.predictor, *map(jnp.asarray, point), roots, blocks)
+    first = h = point.shared[is_hyper]
+    value = float(passes._log_evidence(*known, h))
+    free = np.ones(h.size, bool)
+    for _ in range(MAX_HYPER_STEPS):
+        gradient, hessian = map(np.asarray, passes._evidence_derivatives(*known, h))
+        root = inverse_root(-hessian.astype(np.float64), free, eps)
+        slope = root.T @ gradient
+        if not float(slope @ slope) >= NEAR**2 / 10:
+            break
+        for i in range(MAX_HALVINGS):
+            new = (h + 0.5**i * (root @ slope)).astype(dtype)
+            higher = float(passes._log_evidence(*known, new))
+            if higher > value:
+                break
+        else:
+            break
+        h, value = new, higher
+    shared = point.shared.copy()
+    shared[is_hyper] = h
+    way = np.linalg.solve(root, (h - first).astype(np.float64))
+    return Point(shared, point.groups), float(np.linalg.norm(way)), -hessian.astype(np.float64)
+
+
+def find_anchor(
+    passes: GroupPasses, shared: Array, groups: Array, *, find_mode: bool = True
+) -> Anchor:
+    """The anchor near a position; ValueError if there is none. Cost: about a dozen passes.
+
+    With `find_mode` False it is the position itself.
+    """
+    point = Point(np.asarray(shared), np.asarray(groups))
+    frame = first_frame(point.shared.size, *point.groups.shape)
+    is_free, curvature = None, np.zeros((0, 0))
+    if not find_mode:
+        everything = np.ones(point.shared.size, bool)
+        anchor = finished(passes, point, frame, ~everything, curvature)
+        return anchor._replace(step=(0 * anchor.point.shared, 0 * anchor.point.groups))
+    for _ in range(MAX_ROUNDS):
+        point, frame, found, is_free = descend(passes, point, frame, is_free)
+        is_hyper = ~is_free
+        if not is_hyper.any():
+            break
+        eps = float(np.finfo(point.shared.dtype).eps)
+        at_mode = refined(frame, found.eliminated, is_free, eps)
+        # the curvatures of the rows by v of that frame
+        rotation = found.eliminated.inverse_roots
+        blocks = np.einsum("cji,cjk,ckl->cil", rotation, found.rows.of_groups, rotation)
+        rows = found.rows._replace(of_groups=blocks)
+        point, way, curvature = most_likely(passes, point, at_mode, rows, is_hyper)
+        if not way > NEAR:
+            break
+    return finished(passes, point, frame, ~is_free, curvature)
+
+
+def finished(
+    passes: GroupPasses,
+    point: Point,
+    frame: Frame,
+    is_hyper: np.ndarray,
+    curvature: np.ndarray,
+) -> Anchor:
+    """The anchor at a point, with the frame of its curvature.
+
+    That of the hyperparameters by themselves is of their log evidence, less what the groups take.
+    """
+    eps = float(np.finfo(point.shared.dtype).eps)
+    found = look(passes, point, frame, ~is_hyper)
+    more = np.zeros_like(found.of_shared)
+    if is_hyper.any():
+        # hyperparameters are coordinates themselves in all frames so far
+        block = np.ix_(is_hyper, is_hyper)
+        more[block] = curvature - found.of_shared[block]
+    everything = np.ones(point.shared.size, bool)
+    final = refined(frame, found.eliminated, everything, eps, more)
+    return Anchor(point, final, found.step, found.distance)

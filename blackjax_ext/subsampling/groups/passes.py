@@ -1,0 +1,220 @@
+"""Passes over rows in groups: derivatives, and what bounds their remainders, as arrows."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from blackjax.types import ArrayTree
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.subsampling.groups.frames import Arrow, Frame
+from blackjax_ext.subsampling.groups.predictor import GroupedPredictor
+from blackjax_ext.subsampling.predictors import (
+    MAX_CHUNK,
+    MAX_ENTRIES,
+    Design,
+    has_changed,
+    masked,
+    over_chunks,
+    row_derivatives,
+)
+from blackjax_ext.subsampling.row_bounds import norms, parts_of
+
+__all__ = ["GroupBounds", "group_bounds", "prior_arrow", "row_arrow"]
+
+
+def directions(predictor: GroupedPredictor, frame: Frame) -> ArrayTree:
+    """Tangents along each coordinate of u, and of v of all groups at once, leading with p + d.
+
+    A row sees one group: its derivative along the latter is that by its own group.
+    """
+    grouping = predictor.grouping
+    size, width = grouping.size, grouping.width
+    dtype = frame.root.dtype
+    none = jnp.zeros((width, size), dtype)
+
+    shared = jax.vmap(grouping.join)(frame.root.T, jnp.moveaxis(frame.shear, -1, 0))
+    groups = jax.vmap(grouping.join)(none, jnp.moveaxis(frame.roots, -1, 0))
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), shared, groups)
+
+
+def designs(
+    predictor: GroupedPredictor, position: ArrayTree, frame: Frame, indices: Array
+) -> Design:
+    """Some rows with their Jacobians by u and v of their own group, shape (n, K, p + d)."""
+    eta, push, rows = jax.linearize(
+        lambda x: predictor.rows.read(x, indices), position, has_aux=True
+    )
+    pushed = jax.vmap(push)(directions(predictor, frame))
+    num_tangents = predictor.grouping.size + predictor.grouping.width
+    flat = [leaf.reshape(num_tangents, indices.shape[0], -1) for leaf in pushed]
+    return Design(jnp.moveaxis(jnp.concatenate(flat, axis=-1), 0, -1), eta, rows)
+
+
+def chunk_length(predictor: GroupedPredictor, position: ArrayTree) -> int:
+    """Rows at once."""
+    eta, _ = jax.eval_shape(predictor.rows.read, position, jnp.zeros(1, int))
+    grouping = predictor.grouping
+    entries = sum(e.size for e in eta) * (grouping.size + grouping.width)
+    return min(max(MAX_ENTRIES // entries, 64), MAX_CHUNK, predictor.rows.num_rows)
+
+
+def summed(
+    predictor: GroupedPredictor, design: Design, level: Array, is_new: Array
+) -> tuple[Array, ...]:
+    """Slopes and curvatures of some rows, as the fields of an :class:`Arrow`."""
+    grouping = predictor.grouping
+    size, num_groups = grouping.size, grouping.num_groups
+    slopes, curvatures = jax.vmap(partial(row_derivatives, predictor.rows))(design.eta, design.rows)
+    slopes, curvatures = masked(is_new, slopes), masked(is_new, curvatures)
+    gradient = jnp.einsum("nk,nkd->nd", slopes, design.matrix)
+    curved = jnp.einsum("nkl,nld->nkd", curvatures, design.matrix)
+    of_shared, of_groups = design.matrix[..., :size], design.matrix[..., size:]
+    flat = of_shared.reshape(-1, size)
+
+    def by_group(values):
+        return jax.ops.segment_sum(values, level, num_groups)
+
+    return (
+        gradient[:, :size].sum(0),
+        by_group(gradient[:, size:]),
+        flat.T @ curved[..., :size].reshape(-1, size),
+        by_group(jnp.einsum("nkd,nkp->ndp", of_groups, curved[..., :size])),
+        by_group(jnp.einsum("nkd,nke->nde", of_groups, curved[..., size:])),
+    )
+
+
+def row_arrow(
+    predictor: GroupedPredictor, position: ArrayTree, frame: Frame
+) -> tuple[Arrow, Array]:
+    """Derivatives of minus the log likelihood at u = v = 0, and the size of each column, (p + d,).
+
+    Cost: a pass of N K (p + d) tangents and N K (p + d)^2 products.
+    """
+
+    def visit(indices, is_new):
+        design = designs(predictor, position, frame, indices)
+        sums = summed(predictor, design, predictor.level[indices], is_new)
+        return (*sums, jnp.max(jnp.abs(design.matrix), axis=(0, 1))), ()
+
+    sums, _ = over_chunks(visit, predictor.rows.num_rows, chunk_length(predictor, position))
+    *arrow, sizes = (each.value() for each in sums)
+    return Arrow(*arrow), sizes
+
+
+def prior_arrow(predictor: GroupedPredictor, position: ArrayTree, frame: Frame) -> Arrow:
+    """Derivatives of minus the log prior at u = v = 0. Cost: p + d products with its Hessian."""
+    grouping = predictor.grouping
+    size, width, num_groups = grouping.size, grouping.width, grouping.num_groups
+    y, b = grouping.split(position)
+
+    def energy(u, v):
+        steps = frame.steps(u, v)
+        return -predictor.terms(grouping.join(y + steps[0], b + steps[1])).total()
+
+    origin = jnp.zeros(size, y.dtype), jnp.zeros((num_groups, width), y.dtype)
+    gradient = jax.grad(energy, (0, 1))
+
+    def along(du, dv):
+        return jax.jvp(gradient, origin, (du, dv))[1]
+
+    shared, groups = gradient(*origin)
+    none = jnp.zeros((size, num_groups, width), y.dtype)
+    of_shared, coupling = jax.vmap(along)(jnp.eye(size, dtype=y.dtype), none)
+    units = jnp.broadcast_to(
+        jnp.eye(width, dtype=y.dtype)[:, None], (width, num_groups, width)
+    )
+    _, blocks = jax.vmap(along)(jnp.zeros((width, size), y.dtype), units)
+    return Arrow(
+        shared, groups, of_shared, jnp.moveaxis(coupling, 0, -1), jnp.moveaxis(blocks, 0, -1)
+    )
+
+
+class GroupBounds(NamedTuple):
+    """What a pass over the rows tells of them at the anchor.
+
+    Attributes
+    ----------
+    arrow
+        Derivatives of all rows by u and v.
+    reach, total, is_curved
+        Of which the bounds are made, shapes (N,); as those of
+        :class:`blackjax_ext.subsampling.row_bounds.RowBounds`.
+    deviation, has_changed, change
+        As there.
+    """
+
+    arrow: Arrow
+    reach: Array
+    total: Array
+    is_curved: Array
+    deviation: Array
+    has_changed: Array
+    change: Array
+
+
+def group_bounds(
+    predictor: GroupedPredictor,
+    position: ArrayTree,
+    frame: Frame,
+    plain: Frame,
+    step: tuple[Array, Array],
+    radius: float,
+) -> GroupBounds:
+    """Sums, bounds, deviations, and the way of all rows on a `step` of y and b. Cost: a pass.
+
+    `plain` is the frame of the coordinates themselves.
+    """
+    grouping, rows_of = predictor.grouping, predictor.rows
+    y, b = grouping.split(position)
+    rng = np.random.default_rng(0)
+    noise = [jnp.asarray(rng.normal(size=(2, *part.shape)), y.dtype) for part in (y, b)]
+    whitened = jax.vmap(frame.steps)(*noise)
+    tried = [jnp.concatenate([w, n, -10.0 * n[:1]]) for w, n in zip(whitened, noise, strict=True)]
+    eps = jnp.finfo(y.dtype).eps
+
+    def visit(indices, is_new):
+        level = predictor.level[indices]
+        design = designs(predictor, position, frame, indices)
+        matrix = designs(predictor, position, plain, indices).matrix
+        of_rows = jax.vmap(partial(parts_of, rows_of, 3, radius))
+        parts = of_rows(design.eta, design.matrix, design.rows)
+        base = jax.vmap(lambda e: ravel_pytree(e)[0])(design.eta)
+
+        def local(dy, db):
+            """Coordinates that each row sees, (n, p + d)."""
+            return jnp.concatenate([jnp.broadcast_to(dy, (*level.shape, *dy.shape)), db[level]], 1)
+
+        def deviation(step):
+            moved, moved_rows = rows_of.read(grouping.join(y + step[0], b + step[1]), indices)
+            here, there = (jax.vmap(rows_of.rounding)(e, design.rows) for e in (design.eta, moved))
+            changed = jnp.stack(jax.tree.leaves(has_changed(design.rows, moved_rows)))
+            moved = jax.vmap(lambda e: ravel_pytree(e)[0])(moved)
+            far = jnp.abs(local(y, b)) + jnp.abs(local(*step))
+            size = here + there + jnp.abs(base) + jnp.einsum("nkd,nd->nk", jnp.abs(matrix), far)
+            off = jnp.abs(moved - base - jnp.einsum("nkd,nd->nk", matrix, local(*step)))
+            # what has overflowed tells nothing: exp(predictor), far from where the rows are
+            off = jnp.where(jnp.isfinite(base) & ~jnp.isfinite(moved), 0.0, off)
+            off = jnp.max(off / jnp.maximum(size, jnp.finfo(y.dtype).tiny), axis=1)
+            return off / (100 * matrix.shape[-1] ** 0.5 * eps), jnp.any(changed, axis=0)
+
+        deviations, changed = jax.lax.map(deviation, tuple(tried))
+        reach = jax.vmap(rows_of.reach)(design.eta, design.rows)
+        change = jnp.abs(jnp.einsum("nkd,nd->nk", matrix, local(*step))) / reach
+        return summed(predictor, design, level, is_new), (
+            norms(parts.curved),
+            parts.total,
+            parts.is_curved,
+            jnp.max(deviations, axis=0),
+            jnp.any(changed, axis=0),
+            jnp.max(change, axis=1),
+        )
+
+    sums, values = over_chunks(visit, rows_of.num_rows, chunk_length(predictor, position))
+    return GroupBounds(Arrow(*(each.value() for each in sums)), *values)
+
+

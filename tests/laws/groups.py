@@ -1,0 +1,150 @@
+"""Laws of sweeps over rows in groups.
+
+The posterior has exact draws: counts whose log rates are sums of a shared coordinate and one of two
+of their group, where gamma priors are those of the rates themselves; counts that see a shared
+coordinate alone; and a hyperparameter that no row sees. The anchor is off the mode, so the bounds
+are loose and rows are read many times.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+
+import blackjax_ext
+from blackjax_ext import families, potentials
+from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
+from tests.laws import laws
+from tests.laws.laws import Outcome, Size
+
+SIZE = Size(6_000, 6)
+NUM_GROUPS, WIDTH, NUM_ROWS = 3, 2, 30
+RNG = np.random.default_rng(80)
+EXPOSURE = RNG.gamma(0.7, 0.5, NUM_ROWS)
+EVENTS = RNG.poisson(EXPOSURE * 1.5)
+LEVEL = RNG.integers(0, NUM_GROUPS, NUM_ROWS)
+# which of three a row sees: a coefficient of its group with s, or theta
+KIND = np.arange(NUM_ROWS) % 3
+SHAPE, RATE = 1.5, 1.0
+CELL = LEVEL * WIDTH + KIND
+OWN = KIND < WIDTH
+SHAPES = SHAPE + np.bincount(CELL[OWN], EVENTS[OWN], NUM_GROUPS * WIDTH)
+RATES = RATE + np.bincount(CELL[OWN], EXPOSURE[OWN], NUM_GROUPS * WIDTH)
+THETA = SHAPE + EVENTS[~OWN].sum(), RATE + EXPOSURE[~OWN].sum()
+
+
+def logprior(shared):
+    """Normal h, s around it, and the log of a gamma variable."""
+    h, s, theta = shared["h"], shared["s"], shared["theta"]
+    return -0.5 * h**2 - 0.5 * (s - h) ** 2 + SHAPE * theta - RATE * jnp.exp(theta)
+
+
+def group_logprior(shared, b):
+    """Log rates are logs of gamma variables."""
+    eta = shared["s"] + b
+    return jnp.sum(SHAPE * eta - RATE * jnp.exp(eta))
+
+
+def posterior(dtype=jnp.float32):
+    """The posterior by its predictors."""
+    covariates = np.column_stack([np.eye(3)[KIND], np.log(EXPOSURE)]).astype(dtype)
+
+    def predict(shared, b, row):
+        return row[:2] @ (shared["s"] + b) + row[2] * shared["theta"] + row[3]
+
+    return potentials.grouped_predictor(
+        logprior,
+        group_logprior,
+        families.poisson(),
+        (covariates, EVENTS.astype(dtype), LEVEL),
+        start(dtype),
+        predict_fn=predict,
+    )
+
+
+def start(dtype=jnp.float32):
+    """A place off the mode."""
+    groups = np.log(SHAPES / RATES).reshape(NUM_GROUPS, WIDTH) + 0.4
+    shared = {"h": 0.2, "s": 0.3, "theta": np.log(THETA[0] / THETA[1]) + 0.3}
+    position = {"groups": groups - 0.3, "shared": shared}
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), position)
+
+
+def expansion(dtype=jnp.float32) -> GroupedExpansion:
+    """Its expansion there."""
+    return potentials.expand_groups(posterior(dtype), start(dtype), find_mode=False)
+
+
+def draw(rng, n):
+    """Exact draws."""
+    rates = rng.gamma(SHAPES, size=(n, SHAPES.size)) / RATES
+    s = np.sqrt(2.0) * rng.normal(size=n)
+    h = 0.5 * s + np.sqrt(0.5) * rng.normal(size=n)
+    theta = np.log(rng.gamma(THETA[0], size=n) / THETA[1])
+    groups = (np.log(rates) - s[:, None]).reshape(n, NUM_GROUPS, WIDTH)
+    return {"groups": groups, "shared": {"h": h, "s": s, "theta": theta}}
+
+
+def uniforms(x):
+    """Each coordinate by its law given those before."""
+    shared = {name: np.asarray(leaf, np.float64) for name, leaf in x["shared"].items()}
+    groups = np.asarray(x["groups"], np.float64).reshape(-1, SHAPES.size)
+    rates = np.exp(groups + shared["s"][:, None])
+    return np.column_stack(
+        [
+            scipy.stats.gamma.cdf(rates, SHAPES, scale=1 / RATES),
+            scipy.stats.norm.cdf(shared["s"] / np.sqrt(2.0)),
+            scipy.stats.norm.cdf((shared["h"] - 0.5 * shared["s"]) / np.sqrt(0.5)),
+            scipy.stats.gamma.cdf(np.exp(shared["theta"]), THETA[0], scale=1 / THETA[1]),
+        ]
+    )
+
+
+class Case(NamedTuple):
+    """One configuration of the sweeps.
+
+    step_size
+        Of the shared coordinates, with an acceptance rate near one half.
+    max_passes
+        Expected events of a group, in passes over its rows, beyond which all of them are read.
+    """
+
+    step_size: float
+    max_passes: float
+
+
+CASES = {
+    "events": Case(0.55, np.inf),
+    # some groups are read whole and others are not
+    "mixed": Case(0.6, 3.0),
+    "whole": Case(0.8, 0.0),
+}
+
+
+def invariance(case: Case, size: Size = SIZE) -> Outcome:
+    """Raise unless chains that start in equilibrium are still there; return what happened."""
+    sampler = blackjax_ext.group_sweeps(
+        expansion(), case.step_size, num_integration_steps=2, num_moves=2
+    )
+    starts = draw(np.random.default_rng(20), size.num_chains)
+    starts = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), starts)
+
+    def chain(start, rng_key):
+        def step(state, key):
+            state, info = sampler.step(key, state)
+            return state, (info.acceptance_rate, info.group_acceptance_rate)
+
+        keys = jax.random.split(rng_key, size.num_steps)
+        state, rates = jax.lax.scan(step, sampler.init(start), keys)
+        return state.position, jnp.mean(jnp.stack(rates))
+
+    keys = jax.random.split(jax.random.key(21), size.num_chains)
+    ends, acceptance = jax.jit(jax.vmap(chain))(starts, keys)
+    before, after = uniforms(starts), uniforms(ends)
+    moved = np.mean(np.any(laws.flat(starts) != laws.flat(ends), axis=1))
+    assert not np.isnan(after).any(), "invariance: NaN"
+    smallest = min(*laws.uniformity(after), *laws.changes(before, after))
+    assert smallest > laws.LEVEL, f"invariance: p = {smallest:.2g}"
+    return Outcome(before, after, float(np.mean(acceptance)), float(moved))

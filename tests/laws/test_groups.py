@@ -1,0 +1,99 @@
+"""Sweeps over rows in groups are exact, and planted bugs are found."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import pytest
+
+from blackjax_ext.sgmcmc import group_sweeps
+from blackjax_ext.subsampling.groups import expansion, thinning
+from tests.laws import groups, laws
+from tests.laws.groups import CASES
+
+FULL_ONLY = pytest.mark.full
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_exact_starts_stay_exact(name, monkeypatch):
+    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
+    laws.power(groups.invariance(CASES[name]))
+
+
+@FULL_ONLY
+@pytest.mark.parametrize("name", CASES)
+def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
+    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
+    laws.power(groups.invariance(CASES[name], laws.FULL))
+
+
+TRUE_DRAW, TRUE_REACHES, TRUE_CHANGES = thinning.draw, thinning.reaches_of, thinning.changes_of
+TRUE_THIN, TRUE_TABLES, TRUE_ENERGY = thinning.thin, expansion.tables_of, group_sweeps.shared_energy
+TRUE_SOLVED, TRUE_CHOSEN = group_sweeps.solved, group_sweeps.chosen
+
+
+def rows_of_another_group(rng_key, expanded, last):
+    """Each group reads the rows of the next."""
+    return TRUE_DRAW(rng_key, replace(expanded, rows=jnp.roll(expanded.rows, 9)), last)
+
+
+def tables_too_small(psi, *arguments):
+    """A fifth is missing from every bound."""
+    return TRUE_TABLES(0.3 * psi, *arguments)
+
+
+def reaches_of_the_new_end(expanded, old, new, inner):
+    """Which groups are read whole depends on where a move ends alone."""
+    return TRUE_REACHES(expanded, new, new, new)._replace(
+        reach=TRUE_REACHES(expanded, old, new, inner).reach
+    )
+
+
+def changes_forgotten(*arguments):
+    """Groups that are read whole have no say."""
+    sums, num_rows = TRUE_CHANGES(*arguments)
+    return 0.0 * sums, num_rows
+
+
+def thin_without_a_veto(*arguments, **options):
+    """Events are counted and do nothing."""
+    events = TRUE_THIN(*arguments, **options)
+    return events._replace(is_vetoed=jnp.zeros_like(events.is_vetoed))
+
+
+def energy_without_coupling(expanded, v):
+    """Shared coordinates forget what the groups' rows say of them."""
+    arrow = expanded.arrow
+    return TRUE_ENERGY(replace(expanded, arrow=arrow._replace(coupling=0.0 * arrow.coupling)), v)
+
+
+def shared_veto_for_groups(expanded, is_accepted, *arguments):
+    """One group that is rejected takes all others with it."""
+    return TRUE_CHOSEN(expanded, is_accepted & jnp.all(is_accepted), *arguments)
+
+
+def proposal_is_its_own_way_back(factor, x, *, is_transposed=False):
+    """The factor of a proposal is not that of its density."""
+    return TRUE_SOLVED(0.8 * factor if is_transposed else factor, x, is_transposed=is_transposed)
+
+
+# the module where a bug is planted, its name there, the bug, and the case that must notice
+MUTATIONS = {
+    "another_group": (thinning, "draw", rows_of_another_group, "events"),
+    "bound_too_small": (expansion, "tables_of", tables_too_small, "events"),
+    "one_sided_far": (thinning, "reaches_of", reaches_of_the_new_end, "mixed"),
+    "changes_forgotten": (thinning, "changes_of", changes_forgotten, "whole"),
+    "no_veto": (thinning, "thin", thin_without_a_veto, "events"),
+    "no_coupling": (group_sweeps, "shared_energy", energy_without_coupling, "whole"),
+    "wrong_proposal": (group_sweeps, "solved", proposal_is_its_own_way_back, "whole"),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_planted_bug_breaks_invariance(name, monkeypatch):
+    module, attribute, bug, case = MUTATIONS[name]
+    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[case].max_passes)
+    monkeypatch.setattr(module, attribute, bug)
+    if attribute == "reaches_of":
+        monkeypatch.setattr(group_sweeps, attribute, bug)
+    with pytest.raises(AssertionError, match="invariance"):
+        groups.invariance(CASES[case])

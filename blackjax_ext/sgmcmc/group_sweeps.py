@@ -72,9 +72,12 @@ class GroupSweepsState(NamedTuple):
     ----------
     position
         Pytree of arrays.
+    group_acceptance_rate
+        Mean acceptance probability of the groups in the last sweep.
     """
 
     position: ArrayTree
+    group_acceptance_rate: Array
 
     @property
     def logdensity(self) -> Array:
@@ -107,9 +110,9 @@ class GroupSweepsInfo(NamedTuple):
     num_rows: Array
 
 
-def init(position: ArrayLikeTree) -> GroupSweepsState:
+def init(position: ArrayLikeTree, expansion: GroupedExpansion) -> GroupSweepsState:
     """First state at `position`."""
-    return GroupSweepsState(check_position(position))
+    return GroupSweepsState(check_position(position), jnp.zeros((), expansion.total.dtype))
 
 
 class Moved(NamedTuple):
@@ -358,7 +361,7 @@ def build_kernel() -> Callable:
             num_moves * num_integration_steps,
             jnp.sum(num_rows) + moved.num_rows,
         )
-        return GroupSweepsState(moved.position), info
+        return GroupSweepsState(moved.position, moved.acceptance_rate), info
 
     return kernel
 
@@ -432,6 +435,6 @@ def as_top_level_api(
 
     def init_fn(position: ArrayLikeTree, rng_key: PRNGKey | None = None):
         del rng_key
-        return init(position)
+        return init(position, expansion)
 
     return SamplingAlgorithm(init_fn, step_fn)

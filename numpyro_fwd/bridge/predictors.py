@@ -42,7 +42,13 @@ from numpyro_fwd.bridge.readings import (
 )
 from numpyro_fwd.bridge.traces import sites_at
 
-__all__ = ["batch_size_of", "expanded", "linear_predictor_of"]
+__all__ = [
+    "batch_size_of",
+    "expanded",
+    "explaining_predictors",
+    "linear_predictor_of",
+    "single_plate",
+]
 
 WITHOUT_LIMIT = 'acceptance="full" reads all rows and has no such limit.'
 
@@ -238,6 +244,28 @@ def batch_size_of(model: Callable, model_args: tuple, model_kwargs: dict | None)
 NUM_CHECKED = 1000
 
 
+def explaining_predictors(
+    model: Callable, model_args: tuple, model_kwargs: dict | None, z: Any, attempt: Callable
+) -> Any:
+    """``attempt(posterior)`` on the rows of a full view, with errors that name the sites at fault."""
+    posterior = linear_predictor_of(model, model_args, model_kwargs, z)
+
+    def explained(posterior):
+        try:
+            return attempt(posterior)
+        except UnresolvedError:  # rounding would look like a bent predictor
+            raise
+        except ValueError:
+            names = single_plate(full_view_sites(model, model_args, model_kwargs)).names
+            explain_predictors(posterior, names, z)
+            raise
+
+    try:
+        return explained(posterior)
+    except NEED_VALUES:
+        return explained(with_constants(posterior))
+
+
 def expanded(
     model: Callable,
     model_args: tuple,
@@ -257,22 +285,11 @@ def expanded(
         For a site that cannot be expanded, by name, and as
         :func:`blackjax_ext.potentials.expand`.
     """
-    posterior = linear_predictor_of(model, model_args, model_kwargs, z)
 
     def attempt(posterior):
-        try:
-            return expand(posterior, z, order=order, say=say).without_data()
-        except UnresolvedError:  # rounding would look like a bent predictor
-            raise
-        except ValueError:
-            names = single_plate(full_view_sites(model, model_args, model_kwargs)).names
-            explain_predictors(posterior, names, z)
-            raise
+        return expand(posterior, z, order=order, say=say).without_data()
 
-    try:
-        return attempt(posterior)
-    except NEED_VALUES:
-        return attempt(with_constants(posterior))
+    return explaining_predictors(model, model_args, model_kwargs, z, attempt)
 
 
 def with_constants(posterior: LinearPredictor) -> LinearPredictor:

@@ -325,7 +325,10 @@ class BlackJAXKernel(MCMCKernel):
             given = self._in_structure(None, start.x, unravel)
 
         def begin(arrays, keys, x, found, given, shared, guess):
-            metric = given if given is not None else self._in_structure(found, x, unravel)
+            metric = given
+            if given is None:
+                keeps = start.is_structured
+                metric = found if keeps else self._in_structure(found, x, unravel)
             model_args, model_kwargs = run.arguments.join(arrays)
             target = self._target_of(model_args, model_kwargs, shared)
             inner = states_at(target, keys.first, jax.vmap(unravel)(x), metric)

@@ -18,18 +18,21 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.metrics import Dense, Factor
+from blackjax_ext.metrics import Dense, Diagonal, Factor
 from blackjax_ext.rows.control_variates import Anchor, anchored
 from blackjax_ext.rows.potentials import StochasticPotential, energy_at
+from blackjax_ext.sgmcmc import group_sweeps
 from blackjax_ext.sgmcmc.acceptance import subsampled
 from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
 from blackjax_ext.subsampling.expansion import Expansion, surrogate
+from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
 from blackjax_ext.subsampling.mode import check_resolution, in_dtype, newton
 from blackjax_ext.subsampling.thinning import expected_rows
 from blackjax_ext.warmup import newton_path
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
 from blackjax_ext.warmup.run import ravel_each
 from numpyro_fwd.bridge.arguments import evaluating
+from numpyro_fwd.bridge.groups import GroupedModel, expanded_groups, grouped_predictor_of
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.predictors import batch_size_of, expanded, linear_predictor_of
 from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential
@@ -323,20 +326,31 @@ class SubsampledRows:
     def __init__(self, order: int):
         self.order = order
 
-    def prepare(self, run: Run, z: Any) -> Expansion:
+    def prepare(self, run: Run, z: Any) -> Expansion | GroupedModel:
         """The expansion of the rows at the mode: all that grows with N."""
-        check_dimension(z)
         if not is_known(z):
             with evaluating(run.model_args):
                 return self.prepare(run, zeros_like(z))
         first = jax.tree.map(lambda leaf: leaf[0], z)
         model_args, model_kwargs = run.model_args
+        if self.order == 2 and isinstance(first, dict):
+            run.say("looking for groups of rows")
+            found = expanded_groups(
+                run.source.model, model_args, model_kwargs, first, say=run.say
+            )
+            if found is not None:
+                return found
+        check_dimension(z)
         return expanded(
             run.source.model, model_args, model_kwargs, first, order=self.order, say=run.say
         )
 
-    def start(self, run: Run, rng_key: Array, z: Any, shared: Expansion) -> Start:
+    def start(
+        self, run: Run, rng_key: Array, z: Any, shared: Expansion | GroupedModel
+    ) -> Start:
         """Draws from the normal approximation at the mode."""
+        if isinstance(shared, GroupedModel):
+            return start_of_groups(run, rng_key, z, shared)
 
         def draw(arrays, rng_key, z, shared):
             rng_key, key_draw = split_each(rng_key, 2)
@@ -360,15 +374,48 @@ class SubsampledRows:
         algorithm: Algorithm,
         model_args: tuple,
         model_kwargs: dict | None,
-        shared: Expansion,
+        shared: Expansion | GroupedModel,
     ) -> Stepper:
         """The algorithm on minibatches of the expansion, with the test that reads a few rows."""
+        if isinstance(shared, GroupedModel):
+            sweeps = Algorithm(
+                group_sweeps,
+                {"num_integration_steps": algorithm.parameters["num_integration_steps"]},
+            )
+            return CountingAlgorithm(sweeps, of_model(source, shared, model_args, model_kwargs))
         expansion = shared.of(
             linear_predictor_of(source.model, model_args, model_kwargs, shared.position)
         )
         batch_size = batch_size_of(source.model, model_args, model_kwargs)
         algorithm = algorithm.having(acceptance=subsampled(expansion))
         return CountingAlgorithm(algorithm, expanded_minibatch(expansion, batch_size))
+
+
+def of_model(
+    source: Source, shared: GroupedModel, model_args: tuple, model_kwargs: dict | None
+) -> GroupedExpansion:
+    """The expansion by groups with its posterior."""
+    predictor = grouped_predictor_of(
+        source.model, model_args, model_kwargs, shared.expansion.position, shared.layout
+    )
+    return shared.expansion.of(predictor)
+
+
+def start_of_groups(run: Run, rng_key: Array, z: Any, shared: GroupedModel) -> Start:
+    """Draws from the normal approximation at the anchor, in coordinates that need no metric."""
+
+    def draw(arrays, rng_key, z, shared):
+        rng_key, key_draw = split_each(rng_key, 2)
+        expansion = of_model(run.source, shared, *run.arguments.join(arrays))
+        if run.is_searching:
+            z = jax.vmap(expansion.draw)(key_draw)
+        values = jax.vmap(lambda z: expansion.posterior().rows.logprior(z))(z)
+        return ravel_each(z), values, split_keys(rng_key)[0]
+
+    x, values, keys = run(draw, rng_key, z, shared)
+    check_finite(values)
+    metric = Diagonal(jnp.ones(x.shape[1], x.dtype))
+    return Start(x, metric, run.is_searching, keys, is_structured=True)
 
 
 def warn_if_many(expected: Array, num_rows: int) -> None:

@@ -112,6 +112,8 @@ class Start(NamedTuple):
         Keys that are left.
     step_size
         Step size, if more than a guess of it is known.
+    is_structured
+        Whether `metric` keeps its own structure, whatever ``dense_mass`` asks for.
     """
 
     x: Array
@@ -119,6 +121,7 @@ class Start(NamedTuple):
     is_whitened: bool
     keys: Keys
     step_size: Array | None = None
+    is_structured: bool = False
 
 
 class Strategy(Protocol):

@@ -13,6 +13,14 @@ from tests.laws.groups import CASES
 FULL_ONLY = pytest.mark.full
 
 
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch):
+    """A handful of rows in a round: time is cut into pieces, and chains do not wait for others."""
+    monkeypatch.setattr(thinning, "LANES", 16)
+    monkeypatch.setattr(thinning, "PIECE", 11.0)
+    monkeypatch.setattr(thinning, "CHUNK", 16)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact(name, monkeypatch):
     monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)

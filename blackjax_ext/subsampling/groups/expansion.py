@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from blackjax.types import ArrayLikeTree, ArrayTree
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 
 from blackjax_ext.checks import check_position
@@ -122,6 +122,13 @@ class GroupedExpansion:
         y0, b0 = grouping.split(self.position)
         dy, db = self.frame.steps(u, v)
         return grouping.join(y0 + dy, b0 + db)
+
+    def draw(self, rng_key: PRNGKey) -> ArrayTree:
+        """A draw from the normal approximation at the anchor."""
+        key_u, key_v = jax.random.split(rng_key)
+        dtype, (num_groups, width, size) = self.frame.root.dtype, self.frame.shear.shape
+        u = jax.random.normal(key_u, (size,), dtype)
+        return self.position_of(u, jax.random.normal(key_v, (num_groups, width), dtype))
 
 
 def expand_groups(

@@ -1,0 +1,341 @@
+r"""The groups of a NumPyro model's rows, found from what each row depends on.
+
+A factor with many levels (a random intercept, a random slope) makes rows see one level each: the
+derivative of a predictor by a latent site with an axis of G levels has one entry for each row. It
+is found by three products with the Jacobian along that axis, with ones, with the numbers of the
+levels and with noise: the second is the number of the level times the first, and the third checks
+it. So an index, ``effect[group[rows]]``, and one-hot columns are found alike, and no name of a
+plate matters. The factor with most levels makes the groups; whatever else the rows see is shared.
+
+The prior must leave the groups independent given what is shared: each of its terms that depends on
+them has an axis of levels, whose entries depend on their own level alone. That is looked for in the
+same way, with the latents of half the levels moved at a time.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from jax.tree_util import Partial
+
+from blackjax_ext.subsampling.groups.expansion import GroupedExpansion, expand_groups
+from blackjax_ext.subsampling.groups.predictor import (
+    GroupedPredictor,
+    Grouping,
+    Terms,
+    grouping_of,
+)
+from blackjax_ext.subsampling.predictors import MAX_CHUNK, LinearPredictor, over_chunks
+from numpyro_fwd.bridge.arguments import split_arguments
+from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
+from numpyro_fwd.bridge.plates import as_array, full_view_sites, given_rows
+from numpyro_fwd.bridge.predictors import (
+    explaining_predictors,
+    linear_predictor_of,
+    single_plate,
+)
+
+__all__ = ["GroupedModel", "Layout", "expanded_groups", "find_groups", "grouped_predictor_of"]
+
+MIN_GROUPS = 50  # below, one decision for all coordinates does
+MAX_WIDTH = 16  # coefficients of a site in a group
+NUM_HALVES = 12  # two levels are told apart by a half with a probability of one half
+TOLERANCE = 1e-3  # of a product with the Jacobian, relative
+
+
+class Layout(NamedTuple):
+    """How a model's latents and prior fall into groups; static in a program.
+
+    Attributes
+    ----------
+    grouping
+        Which coordinates belong to groups.
+    axes
+        For each term of the prior its axis of groups; None for what depends on none.
+    """
+
+    grouping: Grouping
+    axes: tuple[tuple[str, int | None], ...]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GroupedModel:
+    """What chains share: the expansion of a model's rows in groups, without its data.
+
+    Attributes
+    ----------
+    expansion
+        Of the rows.
+    layout
+        Of the model.
+    """
+
+    expansion: GroupedExpansion
+    layout: Layout = field(metadata={"static": True})
+
+
+def prior_values(model: Callable, model_args: tuple, model_kwargs: dict | None) -> Partial:
+    """Log densities of all sites outside the plate by name, not summed: a function of latents.
+
+    The arrays among the arguments are leaves of it.
+    """
+    plate = single_plate(full_view_sites(model, model_args, model_kwargs)).plate
+    split = split_arguments(model_args, model_kwargs)
+    join = split.join
+
+    def values(arrays, z):
+        first_row = given_rows(model, {plate: jnp.zeros(1, int)})
+        args, kwargs = join(arrays)
+        terms = log_terms(first_row, args, kwargs, z)
+        return {name: elementwise(terms, name) for name in terms.outside_plates}
+
+    return Partial(values, [as_array(each) for each in split.arrays])
+
+
+def elementwise(terms: LogTerms, name: str) -> Array:
+    """The log density of a site before independent dimensions are summed."""
+    site = terms.sites[name]
+    fn, scale = site["fn"], jnp.asarray(1.0 if site["scale"] is None else site["scale"])
+    if not isinstance(fn, dist.Independent) or scale.ndim:
+        return terms.values[name]
+    while isinstance(fn, dist.Independent):
+        fn = fn.base_dist
+    return scale * fn.log_prob(site["value"])
+
+
+def grouped_predictor_of(
+    model: Callable, model_args: tuple, model_kwargs: dict | None, z: Any, layout: Layout
+) -> GroupedPredictor:
+    """The model's rows in groups; the levels of the rows are left out."""
+    rows = linear_predictor_of(model, model_args, model_kwargs, z)
+    values = prior_values(model, model_args, model_kwargs)
+    axes = dict(layout.axes)
+
+    def terms(values, z):
+        found = values(z)
+        shared = sum((jnp.sum(found[k]) for k in found if axes[k] is None), jnp.zeros(()))
+        groups = jnp.zeros(layout.grouping.num_groups)
+        for name, axis in axes.items():
+            if axis is not None:
+                value = jnp.moveaxis(found[name], axis, 0)
+                groups = groups + value.reshape(value.shape[0], -1).sum(1)
+        return Terms(shared, groups)
+
+    return GroupedPredictor(rows, Partial(terms, values), jnp.zeros(0, int), layout.grouping)
+
+
+def expanded_groups(
+    model: Callable,
+    model_args: tuple,
+    model_kwargs: dict | None,
+    z: dict,
+    *,
+    say: Callable[[str], None],
+) -> GroupedModel | None:
+    """The rows of a full view expanded by groups, without its data; None where it has no groups.
+
+    Raises
+    ------
+    ValueError
+        For a site that cannot be expanded, by name, and as
+        :func:`blackjax_ext.potentials.expand_groups`.
+    """
+    if not candidates(z):
+        return None
+
+    def attempt(rows):
+        if (found := find_groups(model, model_args, model_kwargs, rows, z)) is None:
+            return None
+        layout, level = found
+        predictor = grouped_predictor_of(model, model_args, model_kwargs, z, layout)
+        predictor = replace(predictor, rows=rows, level=jnp.asarray(level))
+        return GroupedModel(expand_groups(predictor, z, say=say).without_data(), layout)
+
+    return explaining_predictors(model, model_args, model_kwargs, z, attempt)
+
+
+class Candidate(NamedTuple):
+    """A latent site with an axis that may be one of groups.
+
+    Attributes
+    ----------
+    name
+        Of the site.
+    axis
+        Its axis.
+    """
+
+    name: str
+    axis: int
+
+
+def candidates(z: dict) -> dict[int, list[Candidate]]:
+    """Sites by the length of their axes, the longest first."""
+    found: dict[int, list[Candidate]] = {}
+    for name, leaf in z.items():
+        for axis, length in enumerate(jnp.shape(leaf)):
+            if length >= MIN_GROUPS and leaf.size // length <= MAX_WIDTH:
+                found.setdefault(length, []).append(Candidate(name, axis))
+    return dict(sorted(found.items(), reverse=True))
+
+
+def probes(z: dict, candidate: Candidate, levels: Array) -> Iterator[dict]:
+    """Tangents of a site with the values `levels` (G,) along its axis, for each other coordinate."""
+    leaf = z[candidate.name]
+    others = leaf.size // levels.size
+    rest = tuple(n for axis, n in enumerate(leaf.shape) if axis != candidate.axis)
+    for k in range(others):
+        flat = jnp.zeros((levels.size, others), leaf.dtype).at[:, k].set(levels)
+        one = jnp.moveaxis(flat.reshape(levels.size, *rest), 0, candidate.axis)
+        yield {name: one if name == candidate.name else 0 * value for name, value in z.items()}
+
+
+class Seen(NamedTuple):
+    """What the rows see of a site.
+
+    Attributes
+    ----------
+    level
+        Level of each row, shape (N,); -1 where it sees none.
+    is_one
+        Whether each row sees one level at most, shape (N,).
+    """
+
+    level: np.ndarray
+    is_one: np.ndarray
+
+
+def levels_of(rows: LinearPredictor, z: dict, candidate: Candidate) -> Seen:
+    """Which level each row sees. Cost: a pass of three products for each coefficient."""
+    num_levels = z[candidate.name].shape[candidate.axis]
+    dtype = ravel_pytree(z)[0].dtype
+    noise = jnp.asarray(np.random.default_rng(0).normal(size=num_levels), dtype)
+    kinds = (jnp.ones(num_levels, dtype), jnp.arange(1, num_levels + 1, dtype=dtype), noise)
+    tangents = [list(probes(z, candidate, levels)) for levels in kinds]
+
+    @jax.jit
+    def look(rows):
+        def visit(indices, is_new):
+            del is_new
+            _, push = jax.linearize(lambda z: rows.read(z, indices)[0], z)
+
+            def pushed(tangent):
+                parts = [leaf.reshape(indices.shape[0], -1) for leaf in jax.tree.leaves(push(tangent))]
+                return jnp.concatenate(parts, axis=1)
+
+            one, number, noisy = (
+                jnp.concatenate([pushed(tangent) for tangent in each], axis=1) for each in tangents
+            )
+            at = jnp.argmax(jnp.abs(one), axis=1)[:, None]
+            most = jnp.take_along_axis(one, at, 1)
+            level = jnp.rint(jnp.take_along_axis(number, at, 1) / jnp.where(most == 0, 1, most)) - 1
+            level = jnp.where(most == 0, -1, level).astype(int)
+            known = jnp.clip(level, 0, num_levels - 1)
+            off = jnp.abs(noisy - one * noise[known]).max(1)
+            size = TOLERANCE * jnp.abs(one).max(1)
+            is_one = (off <= size) & (level[:, 0] == jnp.where(level[:, 0] < 0, -1, known[:, 0]))
+            return (), (level[:, 0], is_one)
+
+        return over_chunks(visit, rows.num_rows, min(MAX_CHUNK, rows.num_rows))[1]
+
+    return Seen(*(np.asarray(each) for each in look(rows)))
+
+
+def find_groups(
+    model: Callable, model_args: tuple, model_kwargs: dict | None, rows: LinearPredictor, z: dict
+) -> tuple[Layout, np.ndarray] | None:
+    """The groups of a model and the level of each row; None where it has none.
+
+    Cost: a pass over the rows for each site with an axis of at least 50 levels.
+    """
+    values = None
+    for num_levels, sites in candidates(z).items():
+        axes, level = shared_levels(rows, z, sites)
+        if not axes or not (level >= 0).any():
+            continue
+        values = values or prior_values(model, model_args, model_kwargs)
+        of_prior = axes_of_prior(values, z, axes, num_levels)
+        if of_prior is None:
+            # sites that no row sees need not belong to the groups
+            axes = {name: axis for name, axis in axes.items() if is_seen(rows, z, name)}
+            of_prior = axes_of_prior(values, z, axes, num_levels)
+        if of_prior is not None:
+            grouping = grouping_of(z, [axes.get(name) for name in sorted(z)])
+            return Layout(grouping, tuple(of_prior.items())), np.maximum(level, 0).astype(np.int32)
+    return None
+
+
+def shared_levels(
+    rows: LinearPredictor, z: dict, sites: list[Candidate]
+) -> tuple[dict[str, int], np.ndarray]:
+    """Axes of the sites whose rows agree on one level each, and these levels."""
+    axes: dict[str, int] = {}
+    level = np.full(rows.num_rows, -1)
+    for candidate in sites:
+        if candidate.name in axes:
+            continue
+        seen = levels_of(rows, z, candidate)
+        both = (seen.level >= 0) & (level >= 0)
+        if seen.is_one.all() and (seen.level == level)[both].all():
+            axes[candidate.name] = candidate.axis
+            level = np.maximum(level, seen.level)
+    return axes, level
+
+
+def is_seen(rows: LinearPredictor, z: dict, name: str) -> bool:
+    """Whether a predictor of any of a few thousand rows depends on a site."""
+    indices = jnp.arange(min(MAX_CHUNK, rows.num_rows))
+    tangent = {other: (1.0 if other == name else 0.0) + 0 * leaf for other, leaf in z.items()}
+    found = jax.jit(lambda rows: jax.jvp(lambda z: rows.read(z, indices)[0], (z,), (tangent,))[1])
+    return any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(found(rows)))
+
+
+def axes_of_prior(
+    values: Callable, z: dict, axes: dict[str, int], num_levels: int
+) -> dict[str, int | None] | None:
+    """For each term of the prior its axis of groups, None if it has none; None if groups are coupled.
+
+    `axes` are those of the latents that belong to groups.
+    """
+    rng = np.random.default_rng(1)
+    halves = rng.random((NUM_HALVES, num_levels)) < 0.5
+
+    @jax.jit
+    def moved(values, z, noise, half):
+        """How the terms change where the latents of half of the levels do."""
+        tangent = {}
+        for name, leaf in z.items():
+            kept = 0.0
+            if name in axes:
+                shape = [1] * leaf.ndim
+                shape[axes[name]] = num_levels
+                kept = half.reshape(shape)
+            tangent[name] = (noise[name] * kept).astype(leaf.dtype)
+        return jax.jvp(values, (z,), (tangent,))[1]
+
+    found: dict[str, set[int]] = {}
+    for half in halves:
+        point, noise = (
+            {name: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype) for name, leaf in z.items()}
+            for _ in range(2)
+        )
+        for name, change in moved(values, point, noise, jnp.asarray(half)).items():
+            change = np.asarray(change)
+            if change.any():
+                fits = {
+                    axis
+                    for axis, length in enumerate(change.shape)
+                    if length == num_levels and not np.moveaxis(change, axis, 0)[~half].any()
+                }
+                found[name] = found.get(name, fits) & fits
+    if not all(found.values()):
+        return None
+    names = jax.eval_shape(values, z)
+    return {name: min(found[name]) if name in found else None for name in sorted(names)}

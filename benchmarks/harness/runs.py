@@ -78,9 +78,10 @@ def run_chains(
 ) -> Run:
     """Vectorized chains of `kernel` on its model with the arguments `data`.
 
-    `fields` may have dots, as extra fields do. `init` holds unconstrained starts, (chains, ...); None leaves them to the kernel. `clock` gives
-    the seconds: `time.process_time` for the processor, which other processes do not change. The
-    same draws are made `repeats` times, and the least time is that of the sampling.
+    `fields` may have dots, as extra fields do. `init` holds unconstrained starts, (chains, ...);
+    None leaves them to the kernel. `clock` gives the seconds: `time.process_time` for the
+    processor, which other processes do not change. The same draws are made `repeats` times, and the
+    least time is that of the sampling.
     """
 
     def collect(data, state, _):

@@ -72,7 +72,7 @@ def with_replacement(rng_key: PRNGKey, size: int, num: int) -> Array:
     return scaled(jax.random.bits(rng_key, (2, num), jnp.uint32), size)
 
 
-def scaled(words: Array, size: int) -> Array:
+def scaled(words: Array, size: int | Array) -> Array:
     """Fractions of 64 bits, pairs of words of shape (2, n), times `size` and rounded down; (n,)."""
     high, low = words
     carried = high_word(low, size)
@@ -80,7 +80,7 @@ def scaled(words: Array, size: int) -> Array:
     return (high_word(high, size) + is_over).astype(int)
 
 
-def high_word(factor: Array, size: int) -> Array:
+def high_word(factor: Array, size: int | Array) -> Array:
     """The upper 32 of the 64 bits of a product, by the halves of its factors."""
     f1, f0 = factor >> 16, factor & 0xFFFF
     s1, s0 = jnp.uint32(size >> 16), jnp.uint32(size & 0xFFFF)

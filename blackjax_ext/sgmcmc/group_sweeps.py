@@ -227,7 +227,7 @@ class Conditional(NamedTuple):
 
 
 def conditional(expansion: GroupedExpansion, u: Array) -> Conditional:
-    """The groups given u, with their normal approximation. Cost: 2 (d + 1) gradients of the prior."""
+    """The groups given u, with their normal approximation. Cost: 2 (d + 1) prior gradients."""
     arrow, terms = expansion.arrow, expansion.posterior().terms
     slope = arrow.groups + arrow.coupling @ u
     zero = jnp.zeros_like(slope)

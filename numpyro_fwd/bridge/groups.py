@@ -187,7 +187,7 @@ def candidates(z: dict) -> dict[int, list[Candidate]]:
 
 
 def probes(z: dict, candidate: Candidate, levels: Array) -> Iterator[dict]:
-    """Tangents of a site with the values `levels` (G,) along its axis, for each other coordinate."""
+    """Tangents of a site, `levels` (G,) along its axis, for each of its other coordinates."""
     leaf = z[candidate.name]
     others = leaf.size // levels.size
     rest = tuple(n for axis, n in enumerate(leaf.shape) if axis != candidate.axis)
@@ -227,7 +227,9 @@ def levels_of(rows: LinearPredictor, z: dict, candidate: Candidate) -> Seen:
             _, push = jax.linearize(lambda z: rows.read(z, indices)[0], z)
 
             def pushed(tangent):
-                parts = [leaf.reshape(indices.shape[0], -1) for leaf in jax.tree.leaves(push(tangent))]
+                parts = [
+                    leaf.reshape(indices.shape[0], -1) for leaf in jax.tree.leaves(push(tangent))
+                ]
                 return jnp.concatenate(parts, axis=1)
 
             one, number, noisy = (
@@ -300,7 +302,7 @@ def is_seen(rows: LinearPredictor, z: dict, name: str) -> bool:
 def axes_of_prior(
     values: Callable, z: dict, axes: dict[str, int], num_levels: int
 ) -> dict[str, int | None] | None:
-    """For each term of the prior its axis of groups, None if it has none; None if groups are coupled.
+    """For each term of the prior its axis of groups, or None; None at all if groups are coupled.
 
     `axes` are those of the latents that belong to groups.
     """

@@ -247,7 +247,7 @@ NUM_CHECKED = 1000
 def explaining_predictors(
     model: Callable, model_args: tuple, model_kwargs: dict | None, z: Any, attempt: Callable
 ) -> Any:
-    """``attempt(posterior)`` on the rows of a full view, with errors that name the sites at fault."""
+    """``attempt(posterior)`` on the rows of a full view, with errors that name the sites."""
     posterior = linear_predictor_of(model, model_args, model_kwargs, z)
 
     def explained(posterior):

@@ -91,10 +91,10 @@ class CountedState(NamedTuple):
 
 
 class CountingAlgorithm(NamedTuple):
-    """An algorithm on a potential, whose states count rows."""
+    """An algorithm on a potential, or an expansion by groups, whose states count rows."""
 
     algorithm: Algorithm
-    potential: StochasticPotential
+    potential: StochasticPotential | GroupedExpansion
 
     def init(self, position: Any, rng_key: Array, metric: Factor) -> CountedState:
         """First state at `position`."""
@@ -335,9 +335,7 @@ class SubsampledRows:
         model_args, model_kwargs = run.model_args
         if self.order == 2 and isinstance(first, dict):
             run.say("looking for groups of rows")
-            found = expanded_groups(
-                run.source.model, model_args, model_kwargs, first, say=run.say
-            )
+            found = expanded_groups(run.source.model, model_args, model_kwargs, first, say=run.say)
             if found is not None:
                 return found
         check_dimension(z)
@@ -345,9 +343,7 @@ class SubsampledRows:
             run.source.model, model_args, model_kwargs, first, order=self.order, say=run.say
         )
 
-    def start(
-        self, run: Run, rng_key: Array, z: Any, shared: Expansion | GroupedModel
-    ) -> Start:
+    def start(self, run: Run, rng_key: Array, z: Any, shared: Expansion | GroupedModel) -> Start:
         """Draws from the normal approximation at the mode."""
         if isinstance(shared, GroupedModel):
             return start_of_groups(run, rng_key, z, shared)

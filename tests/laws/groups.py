@@ -15,6 +15,8 @@ import scipy.stats
 
 import blackjax_ext
 from blackjax_ext import families, potentials
+from blackjax_ext.sgmcmc import group_sweeps
+from blackjax_ext.subsampling.groups import thinning
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
 from tests.laws import laws
 from tests.laws.laws import Outcome, Size
@@ -100,6 +102,74 @@ def uniforms(x):
             scipy.stats.gamma.cdf(np.exp(shared["theta"]), THETA[0], scale=1 / THETA[1]),
         ]
     )
+
+
+def ends():
+    """Moves on which the rows of each group have a say, as u and v of both ends."""
+    rng = np.random.default_rng(81)
+    for size in (0.6, 1.0, 1.3):
+        u, v = rng.normal(size=(2, 3)), rng.normal(size=(2, NUM_GROUPS, WIDTH))
+        yield size * u, size * v
+        yield size * u[::-1], size * v[::-1]
+
+
+def changes_by_definition(expanded: GroupedExpansion, old, new) -> np.ndarray:
+    """How the remainder of each row changes, in double precision, shape (N,)."""
+    anchor = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), expanded.position)
+
+    def predictors(x):
+        groups = np.asarray(x["groups"], np.float64)[LEVEL]
+        shared = {name: np.asarray(leaf, np.float64) for name, leaf in x["shared"].items()}
+        own = groups[np.arange(NUM_ROWS), np.minimum(KIND, 1)] + shared["s"]
+        return np.where(OWN, own, shared["theta"]) + np.log(EXPOSURE)
+
+    base = predictors(anchor)
+
+    def remainder(x):
+        t = predictors(x) - base
+        return np.exp(base) * (np.expm1(t) - t - 0.5 * t**2)
+
+    return remainder(new) - remainder(old)
+
+
+def rows_decide_by_factors(*, is_joint: bool, num_repeats: int = 2_000) -> None:
+    """Groups veto with the probability of their rows' factors, or are summed where they are far."""
+    expanded = expansion()
+
+    @jax.jit
+    def outcomes(expanded, key, u, v):
+        old, new = (expanded.position_of(*end) for end in zip(u, v, strict=True))
+        squares = [u[i] @ u[j] + jnp.sum(v[i] * v[j], 1) for i, j in ((0, 0), (1, 1), (0, 1))]
+        reaches = thinning.reaches_of(expanded, *squares)
+        steps = group_sweeps.steps_to(expanded, old, new)
+
+        def one(key):
+            return thinning.outcome_of(
+                key, expanded, steps, reaches, jnp.array(True), is_joint=is_joint
+            )
+
+        return old, new, reaches.is_far, jax.vmap(one)(jax.random.split(key, num_repeats))
+
+    for i, (u, v) in enumerate(ends()):
+        u, v = jnp.asarray(u, jnp.float32), jnp.asarray(v, jnp.float32)
+        old, new, is_far, found = outcomes(expanded, jax.random.key(i), u, v)
+        rows, is_far = changes_by_definition(expanded, old, new), np.asarray(is_far)
+        sums = np.where(is_far, np.bincount(LEVEL, rows, NUM_GROUPS), 0.0)
+        # which rule holds must not depend on the direction
+        assert (
+            is_far == np.asarray(outcomes(expanded, jax.random.key(i), u[::-1], v[::-1])[2])
+        ).all()
+        np.testing.assert_allclose(found.change[0], sums, rtol=2e-3, atol=2e-4, err_msg="sums")
+        vetoes = np.where(is_far, 0.0, np.bincount(LEVEL, np.maximum(rows, 0), NUM_GROUPS))
+        spared, survival = ~np.asarray(found.is_vetoed), np.asarray(found.survival)
+        if is_joint:
+            vetoes, spared = vetoes.sum(keepdims=True), spared.all(1, keepdims=True)
+            survival = survival.prod(1, keepdims=True)
+        expected = np.exp(-vetoes)
+        spread = np.sqrt(expected * (1 - expected) / num_repeats) + 1e-4
+        for rate in (spared.mean(0), survival.mean(0)):
+            off = np.max(np.abs(rate - expected) / spread)
+            assert off < 4.8, f"factors: {rate} for {expected} at the move {i}"
 
 
 class Case(NamedTuple):

@@ -1,5 +1,6 @@
 """Sweeps over rows in groups are exact, and planted bugs are found."""
 
+import math
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -34,9 +35,16 @@ def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
     laws.power(groups.invariance(CASES[name], laws.FULL))
 
 
+@pytest.mark.parametrize("max_passes", [math.inf, 1.5])
+@pytest.mark.parametrize("is_joint", [True, False])
+def test_rows_decide_by_their_factors(is_joint, max_passes, monkeypatch):
+    monkeypatch.setattr(thinning, "MAX_PASSES", max_passes)
+    groups.rows_decide_by_factors(is_joint=is_joint)
+
+
 TRUE_DRAW, TRUE_REACHES, TRUE_CHANGES = thinning.draw, thinning.reaches_of, thinning.changes_of
 TRUE_THIN, TRUE_TABLES, TRUE_ENERGY = thinning.thin, expansion.tables_of, group_sweeps.shared_energy
-TRUE_SOLVED, TRUE_CHOSEN = group_sweeps.solved, group_sweeps.chosen
+TRUE_SOLVED, TRUE_MOST = group_sweeps.solved, thinning.most
 
 
 def rows_of_another_group(rng_key, expanded, last):
@@ -51,9 +59,8 @@ def tables_too_small(psi, *arguments):
 
 def reaches_of_the_new_end(expanded, old, new, inner):
     """Which groups are read whole depends on where a move ends alone."""
-    return TRUE_REACHES(expanded, new, new, new)._replace(
-        reach=TRUE_REACHES(expanded, old, new, inner).reach
-    )
+    is_far = TRUE_REACHES(expanded, new, 4.0 * new, new).is_far
+    return TRUE_REACHES(expanded, old, new, inner)._replace(is_far=is_far)
 
 
 def changes_forgotten(*arguments):
@@ -74,34 +81,45 @@ def energy_without_coupling(expanded, v):
     return TRUE_ENERGY(replace(expanded, arrow=arrow._replace(coupling=0.0 * arrow.coupling)), v)
 
 
-def shared_veto_for_groups(expanded, is_accepted, *arguments):
-    """One group that is rejected takes all others with it."""
-    return TRUE_CHOSEN(expanded, is_accepted & jnp.all(is_accepted), *arguments)
-
-
 def proposal_is_its_own_way_back(factor, x, *, is_transposed=False):
     """The factor of a proposal is not that of its density."""
     return TRUE_SOLVED(0.8 * factor if is_transposed else factor, x, is_transposed=is_transposed)
 
 
-# the module where a bug is planted, its name there, the bug, and the case that must notice
-MUTATIONS = {
-    "another_group": (thinning, "draw", rows_of_another_group, "events"),
-    "bound_too_small": (expansion, "tables_of", tables_too_small, "events"),
-    "one_sided_far": (thinning, "reaches_of", reaches_of_the_new_end, "mixed"),
-    "changes_forgotten": (thinning, "changes_of", changes_forgotten, "whole"),
-    "no_veto": (thinning, "thin", thin_without_a_veto, "events"),
-    "no_coupling": (group_sweeps, "shared_energy", energy_without_coupling, "whole"),
-    "wrong_proposal": (group_sweeps, "solved", proposal_is_its_own_way_back, "whole"),
+def likely_vetoes_missed(expanded, found, at):
+    """What settles most events is too small by a half."""
+    return 0.5 * TRUE_MOST(expanded, found, at)
+
+
+# the module where a bug is planted, its name there, and the bug
+OF_ROWS = {
+    "another_group": (thinning, "draw", rows_of_another_group),
+    "bound_too_small": (expansion, "tables_of", tables_too_small),
+    "likely_vetoes_missed": (thinning, "most", likely_vetoes_missed),
+    "changes_forgotten": (thinning, "changes_of", changes_forgotten),
+    "one_sided_far": (thinning, "reaches_of", reaches_of_the_new_end),
+    "no_veto": (thinning, "thin", thin_without_a_veto),
+}
+OF_SWEEPS = {
+    "no_coupling": (group_sweeps, "shared_energy", energy_without_coupling),
+    "wrong_proposal": (group_sweeps, "solved", proposal_is_its_own_way_back),
 }
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
-def test_planted_bug_breaks_invariance(name, monkeypatch):
-    module, attribute, bug, case = MUTATIONS[name]
-    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[case].max_passes)
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_planted_bug_of_the_rows_is_found(name, monkeypatch):
+    module, attribute, bug = OF_ROWS[name]
+    is_far = name in ("changes_forgotten", "one_sided_far")
+    monkeypatch.setattr(thinning, "MAX_PASSES", 1.5 if is_far else math.inf)
     monkeypatch.setattr(module, attribute, bug)
-    if attribute == "reaches_of":
-        monkeypatch.setattr(group_sweeps, attribute, bug)
+    with pytest.raises(AssertionError):
+        groups.rows_decide_by_factors(is_joint=False)
+
+
+@pytest.mark.parametrize("name", OF_SWEEPS)
+def test_planted_bug_of_the_sweep_breaks_invariance(name, monkeypatch):
+    module, attribute, bug = OF_SWEEPS[name]
+    monkeypatch.setattr(thinning, "MAX_PASSES", CASES["whole"].max_passes)
+    monkeypatch.setattr(module, attribute, bug)
     with pytest.raises(AssertionError, match="invariance"):
-        groups.invariance(CASES[case])
+        groups.invariance(CASES["whole"])

@@ -7,9 +7,9 @@ In the coordinates of :mod:`blackjax_ext.subsampling.groups.frames` a row of gro
     |r_i(x)| \le \psi_i |w_c|^3 \quad\text{where}\quad |w_c| \le R = \sqrt{p + d} + 4,
 
 with the bounds of :mod:`blackjax_ext.subsampling.row_bounds`. One expansion of all rows in all D
-coordinates would have :math:`|w|^3 \approx D^{3/2}` in its place: at 2,000 groups a test of it reads
-more than all rows. Expansions of the rows are kept by group, as an arrow, and each group has an
-alias table of its own rows, which are kept in order of groups.
+coordinates would have :math:`|w|^3 \approx D^{3/2}` in its place: at 2,000 groups a test of it
+reads more than all rows. Expansions of the rows are kept by group, as an arrow, and each group has
+an alias table of its own rows, which are kept in order of groups.
 """
 
 import math
@@ -64,6 +64,9 @@ class GroupedExpansion:
     bound, threshold, alias
         psi_i and the groups' alias tables, in this order, shapes (N,); an alias counts from the
         first row of its group.
+    steepness
+        Root of the third derivative's bound, of rows with one predictor, in this order, shape (N,);
+        infinite for others.
     total
         Sums of the bounds of each group, shape (G,).
     radius
@@ -79,6 +82,7 @@ class GroupedExpansion:
     bound: Array
     threshold: Array
     alias: Array
+    steepness: Array
     total: Array
     radius: Array
 
@@ -188,14 +192,19 @@ def bounded(passes: GroupPasses, anchor: Anchor) -> GroupedExpansion:
     if not float(jnp.max(found.change)) < MAX_CHANGE:
         raise ValueError(NO_MODE.format("Newton's method still moves"))
     tables = tables_of(power(found, 2), np.asarray(predictor.level), groups.shape[0], MARGIN[dtype])
+    rows, first, bound, threshold, alias, total = map(jnp.asarray, tables)
     return GroupedExpansion(
         predictor.without_levels(),
         position,
         frame,
         found.arrow,
-        *(jnp.asarray(each) for each in tables[:2]),
-        *(jnp.asarray(tables[2], dtype), *(jnp.asarray(each) for each in tables[3:5])),
-        jnp.asarray(tables[5], dtype),
+        rows,
+        first,
+        bound.astype(dtype),
+        threshold,
+        alias,
+        found.steepness[rows],
+        total.astype(dtype),
         jnp.asarray(radius, dtype),
     )
 
@@ -226,7 +235,7 @@ def tables_of(
 def check_digits(anchor: Anchor) -> None:
     """Raise ValueError if floats do not resolve the posterior around an anchor.
 
-    As :func:`blackjax_ext.subsampling.mode.check_resolution`, of the shared coordinates with a group.
+    As :func:`blackjax_ext.subsampling.mode.check_resolution`, of what is shared with a group.
     """
     (shared, groups), frame = anchor.point, anchor.frame
     eps = float(np.finfo(shared.dtype).eps)

@@ -13,10 +13,9 @@ is normal, u and all v are independent and standard normal: a move of u at fixed
 along. Products cost :math:`D d + G d p` instead of :math:`D^2`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from jax import Array
 
 from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.subsampling.mode import condition_number
@@ -27,7 +26,7 @@ NUM_CONDITIONED = 16  # groups whose condition number is looked at
 
 
 class Arrow(NamedTuple):
-    """Slopes and curvatures by shared coordinates and groups.
+    """Slopes and curvatures by shared coordinates and groups, on the device or the host.
 
     Attributes
     ----------
@@ -37,11 +36,11 @@ class Arrow(NamedTuple):
         Second derivatives, shapes (p, p), (G, d, p) and (G, d, d).
     """
 
-    shared: Array
-    groups: Array
-    of_shared: Array
-    coupling: Array
-    of_groups: Array
+    shared: Any
+    groups: Any
+    of_shared: Any
+    coupling: Any
+    of_groups: Any
 
 
 class Frame(NamedTuple):
@@ -57,19 +56,19 @@ class Frame(NamedTuple):
         M and their inverses, shapes (G, d, d).
     """
 
-    root: Array
-    root_inverse: Array
-    shear: Array
-    roots: Array
-    roots_inverse: Array
+    root: Any
+    root_inverse: Any
+    shear: Any
+    roots: Any
+    roots_inverse: Any
 
-    def steps(self, u: Array, v: Array) -> tuple[Array, Array]:
+    def steps(self, u: Any, v: Any) -> tuple[Any, Any]:
         """``y - y_0`` and ``b - b_0``."""
         groups = (self.shear @ u) + (self.roots @ v[..., None])[..., 0]
         return self.root @ u, groups
 
-    def coordinates(self, shared: Array, groups: Array) -> tuple[Array, Array]:
-        """u and v of ``y - y_0`` and ``b - b_0``."""
+    def coordinates(self, shared: Any, groups: Any) -> tuple[Any, Any]:
+        """The coordinates u and v of ``y - y_0`` and ``b - b_0``."""
         u = self.root_inverse @ shared
         rest = groups - self.shear @ u
         return u, (self.roots_inverse @ rest[..., None])[..., 0]

@@ -40,7 +40,8 @@ __all__ = ["Anchor", "GroupPasses", "cast", "find_anchor"]
 
 DONE = 1e-4  # squared distance to the mode in standard deviations: an anchor need not be closer
 MAX_ROUNDS = 8  # of the mode given the hyperparameters, and of these
-NEAR = 0.1  # standard deviations of the hyperparameters: a round that moves them by less is the last
+NEAR = 0.1  # standard deviations that hyperparameters move by in the last round, at most
+SINGULAR = 0.1  # of a group's curvature: below, its determinant says nothing of its spread
 MAX_HYPER_STEPS = 30
 
 
@@ -168,7 +169,8 @@ def look(passes: GroupPasses, point: Point, frame: Frame, is_free: np.ndarray | 
         raise ValueError(NOT_FINITE.format(point.shared.dtype))
     is_free = sizes[: point.shared.size] > 0 if is_free is None else is_free
     found = eliminate(arrow, eps)
-    root = np.where(is_free, inverse_root(found.schur, is_free, eps), 0.0) * is_free[:, None]
+    both = is_free & is_free[:, None]
+    root = np.where(both, inverse_root(found.schur, is_free, eps), 0.0)
     slope = root.T @ found.slope
     u = -root @ slope
     v = -found.solved(arrow.groups + np.einsum("cdp,p->cd", arrow.coupling, u))
@@ -225,7 +227,9 @@ def log_evidence(
     units = jnp.broadcast_to(jnp.eye(width, dtype=y.dtype)[:, None], (width, *groups.shape))
     bends = jax.vmap(lambda unit: jax.jvp(jax.grad(prior), (origin,), (unit,))[1])(units)
     precisions = blocks + jnp.moveaxis(bends, 0, -1)
-    return -prior(origin) - 0.5 * jnp.sum(jnp.linalg.slogdet(precisions)[1])
+    # which are near one at the start, and may vanish far from it under a prior with heavy tails
+    squares = precisions @ jnp.swapaxes(precisions, 1, 2) + SINGULAR**2 * jnp.eye(width)
+    return -prior(origin) - 0.25 * jnp.sum(jnp.linalg.slogdet(squares)[1])
 
 
 def most_likely(
@@ -242,6 +246,8 @@ def most_likely(
     free = np.ones(h.size, bool)
     for _ in range(MAX_HYPER_STEPS):
         gradient, hessian = map(np.asarray, passes._evidence_derivatives(*known, h))
+        if not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):
+            raise ValueError(NOT_FINITE.format(dtype))
         root = inverse_root(-hessian.astype(np.float64), free, eps)
         slope = root.T @ gradient
         if not float(slope @ slope) >= NEAR**2 / 10:
@@ -269,7 +275,8 @@ def find_anchor(
     """
     point = Point(np.asarray(shared), np.asarray(groups))
     frame = first_frame(point.shared.size, *point.groups.shape)
-    is_free, curvature = None, np.zeros((0, 0))
+    is_free: Any = None
+    curvature = np.zeros((0, 0))
     if not find_mode:
         everything = np.ones(point.shared.size, bool)
         anchor = finished(passes, point, frame, ~everything, curvature)

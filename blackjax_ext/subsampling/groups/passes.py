@@ -1,8 +1,7 @@
 """Passes over rows in groups: derivatives, and what bounds their remainders, as arrows."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -125,13 +124,23 @@ def prior_arrow(predictor: GroupedPredictor, position: ArrayTree, frame: Frame) 
     shared, groups = gradient(*origin)
     none = jnp.zeros((size, num_groups, width), y.dtype)
     of_shared, coupling = jax.vmap(along)(jnp.eye(size, dtype=y.dtype), none)
-    units = jnp.broadcast_to(
-        jnp.eye(width, dtype=y.dtype)[:, None], (width, num_groups, width)
-    )
+    units = jnp.broadcast_to(jnp.eye(width, dtype=y.dtype)[:, None], (width, num_groups, width))
     _, blocks = jax.vmap(along)(jnp.zeros((width, size), y.dtype), units)
     return Arrow(
         shared, groups, of_shared, jnp.moveaxis(coupling, 0, -1), jnp.moveaxis(blocks, 0, -1)
     )
+
+
+def steepness(matrix: Array, reach: Array, total: Array) -> Array:
+    """How steep rows with one predictor are at most, shape (n,); infinite for others.
+
+    `reach` is the norm of a row's tangents by it.
+    """
+    length = jnp.linalg.norm(matrix[:, 0], axis=-1)
+    if matrix.shape[1] != 1:
+        return jnp.full_like(reach, jnp.inf)
+    is_known = (reach > 0) & (total == 0)
+    return jnp.where(is_known, reach / jnp.where(is_known, length, 1.0), jnp.inf)
 
 
 class GroupBounds(NamedTuple):
@@ -146,6 +155,9 @@ class GroupBounds(NamedTuple):
         :class:`blackjax_ext.subsampling.row_bounds.RowBounds`.
     deviation, has_changed, change
         As there.
+    steepness
+        Cubic root of the bound of the third derivative of a row with one predictor, shape (N,);
+        infinite for others.
     """
 
     arrow: Arrow
@@ -155,6 +167,7 @@ class GroupBounds(NamedTuple):
     deviation: Array
     has_changed: Array
     change: Array
+    steepness: Array
 
 
 def group_bounds(
@@ -212,9 +225,8 @@ def group_bounds(
             jnp.max(deviations, axis=0),
             jnp.any(changed, axis=0),
             jnp.max(change, axis=1),
+            steepness(design.matrix, norms(parts.curved), parts.total),
         )
 
     sums, values = over_chunks(visit, rows_of.num_rows, chunk_length(predictor, position))
     return GroupBounds(Arrow(*(each.value() for each in sums)), *values)
-
-

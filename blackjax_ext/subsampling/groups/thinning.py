@@ -14,12 +14,17 @@ way, so the acceptance
 
 keeps the ratio of every pair of ends, as there.
 
+*Which rows are worth a look.* An event vetoes if a uniform number is below
+:math:`\Delta r_i / (\psi_i q)`. The predictor of a row changes less than the bound for any row
+allows, typically by :math:`\rho_i` instead of :math:`\rho_i |w_c|`. Where rows have one predictor,
+its change alone bounds :math:`\Delta r_i`, and most events are settled without a loss.
+
 *Which group.* Rates change from step to step, so there is no table of them. They are rounded up to
 multiples of a power of two, whose cumulative sums are whole numbers: a uniform whole number below
 the last finds its group with exactly the rate that the veto reckons with.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,9 +38,12 @@ from blackjax_ext.subsampling.predictors import loss_remainder
 
 __all__ = ["Outcome", "Reaches", "outcome_of", "reaches_of"]
 
-LANES = 128  # events at once
-PIECE = 96.0  # events expected of a piece of the time, so that the lanes rarely run out
+LANES = 256  # events at once
+PLACES = 32  # of these, whose losses are evaluated
+PIECE = 200.0  # events expected of a piece of the time, so that the lanes rarely run out
 CHUNK = 1024  # rows at once of groups that are read whole
+TINY = 1e-30
+MARGIN = 1.001  # of a bound, for rounding
 STEPS = 2**29  # of the rates: their sum stays below 2^30
 MAX_PASSES = 1.0  # expected events of a group, in passes over its rows, beyond which all are read
 
@@ -109,20 +117,59 @@ def outcome_of(
     return Outcome(change, events.is_vetoed, events.survival, events.num_rows + num_far)
 
 
-def remainders(expansion: GroupedExpansion, steps: Array, indices: Array) -> Array:
-    """Remainders of the losses of some rows after each of the steps, shape (2, n)."""
+class Read(NamedTuple):
+    """Some rows, with how their predictors change to both ends of a move.
+
+    Attributes
+    ----------
+    eta, data
+        Predictors at the anchor, and what the losses need beside.
+    changes
+        As `eta`, leading with the two ends.
+    """
+
+    eta: Any
+    data: Any
+    changes: Any
+
+
+def read(expansion: GroupedExpansion, steps: Array, indices: Array) -> Read:
+    """Some rows. Cost: they are read once, their predictors three times."""
     rows = expansion.posterior().rows
     a, unravel = ravel_pytree(expansion.position)
-    eta, changes, data = jax.linearize(
-        lambda x: rows.read(unravel(x), indices), a, has_aux=True
+    eta, push, data = jax.linearize(lambda x: rows.read(unravel(x), indices), a, has_aux=True)
+    return Read(eta, data, jax.vmap(push)(steps))
+
+
+def change(expansion: GroupedExpansion, found: Read) -> Array:
+    """How the remainders of the losses of some rows change, shape (n,).
+
+    Cost: two dozen evaluations of the loss for each row.
+    """
+    rows = expansion.posterior().rows
+
+    def at(changes):
+        one = jax.vmap(lambda e, t, row: loss_remainder(rows, 2, e, t, row))
+        return one(found.eta, changes, found.data)
+
+    old, new = jax.vmap(at)(found.changes)
+    return new - old
+
+
+def most(expansion: GroupedExpansion, found: Read, at: Array) -> Array:
+    r"""A bound of these changes that costs no loss, shape (n,), of rows at these places in order.
+
+    It is the bound :math:`\psi_i q` with the change of the row's own predictor in the place of
+    :math:`\rho_i |w_c|`: rows with one predictor have it, it is infinite for others.
+    """
+    steepness = expansion.steepness[at]
+    old, new = (leaf.reshape(at.size, -1)[:, 0] for leaf in jax.tree.leaves(found.changes)[0])
+    old, new = steepness * old, steepness * new
+    q = jnp.minimum(
+        jnp.abs(old) ** 3 + jnp.abs(new) ** 3,
+        jnp.abs(new - old) * (old * old + old * new + new * new),
     )
-
-    def at(step):
-        return jax.vmap(lambda e, t, row: loss_remainder(rows, 2, e, t, row))(
-            eta, changes(step), data
-        )
-
-    return jax.vmap(at)(steps)
+    return jnp.where(jnp.isfinite(steepness), MARGIN * q / 6.0, jnp.inf)
 
 
 def changes_of(expansion: GroupedExpansion, steps: Array, is_read: Array) -> tuple[Array, Array]:
@@ -138,8 +185,8 @@ def changes_of(expansion: GroupedExpansion, steps: Array, is_read: Array) -> tup
         group = jnp.minimum(group, sizes.size - 1)
         within = items - (last - sizes)[group]
         at = jnp.clip(expansion.first[group] + within, 0, expansion.num_rows - 1)
-        old, new = remainders(expansion, steps, expansion.rows[at])
-        changes = jnp.where(items < num_rows, new - old, 0.0)
+        changes = change(expansion, read(expansion, steps, expansion.rows[at]))
+        changes = jnp.where(items < num_rows, changes, 0.0)
         return begin + length, sums.at[group].add(changes)
 
     first = jnp.zeros((), num_rows.dtype), jnp.zeros(sizes.size, steps.dtype)
@@ -195,24 +242,39 @@ def thin(
         key_next, key_rows, key_uniform = jax.random.split(events.rng_key, 3)
         of_gaps, of_vetoes = jax.random.uniform(key_uniform, (2, LANES), rate.dtype)
         times = events.time + jnp.cumsum(-jnp.log1p(-of_gaps))
-        is_event = times < length
-        group, at, share = draw(key_rows, expansion, last)
-        old, new = remainders(expansion, steps, expansion.rows[at])
-        # the rate of this row's events, of which the shares are those of whole numbers
-        row_rate = share * counts[group] * unit
-        veto = jnp.where(is_event, (new - old) / jnp.maximum(row_rate, TINY), 0.0)
-        is_veto = of_vetoes < veto
-        is_over = times[-1] >= length
-        # a rounding of log(0) would spoil what is never accepted anyhow
-        spared = jnp.maximum(1.0 - jnp.clip(veto, 0.0, 1.0), TINY)
+        group, at, of_group = draw(key_rows, expansion, last)
+        # the rate of a row's events, of which the shares are those of whole numbers
+        row_rate = jnp.maximum(of_group * counts[group] * unit, TINY)
+        found = read(expansion, steps, expansion.rows[at])
+        likely = jnp.minimum(most(expansion, found, at) / row_rate, 1.0)
+        is_likely = (times < length) & (of_vetoes < likely)
+
+        # what comes after as many likely vetoes as there are places is drawn anew, as time has no
+        # memory; so is what comes after the end of a piece
+        rank = jnp.cumsum(is_likely)
+        is_done = rank <= PLACES
+        num_done = jnp.sum(is_done)
+        until = times[num_done - 1]
+        is_over = until >= length
+        place = jnp.nonzero(is_likely & is_done, size=PLACES, fill_value=LANES)[0]
+        is_placed, place = place < LANES, jnp.minimum(place, LANES - 1)
+        of_place = jax.tree.map(lambda leaf: leaf[place], found._replace(changes=None))
+        of_place = of_place._replace(
+            changes=jax.tree.map(lambda leaf: leaf[:, place], found.changes)
+        )
+        veto = jnp.where(is_placed, change(expansion, of_place) / row_rate[place], 0.0)
+        is_veto = of_vetoes[place] < veto
+        # given that it was likely; log(0) would spoil what is never accepted anyhow
+        share = jnp.clip(veto / jnp.maximum(likely[place], TINY), 0.0, 1.0)
+        spared = jnp.maximum(1.0 - share, TINY)
         is_last = is_over & (events.piece + 1 == num_pieces)
         kept = jnp.full_like(rate, is_last) if is_joint else events.survival
         return Events(
             events.piece + is_over,
-            jnp.where(is_over, 0.0, times[-1]),
-            events.is_vetoed.at[group].max(is_veto),
-            kept.at[group].multiply(spared),
-            events.num_rows + jnp.sum(is_event),
+            jnp.where(is_over, 0.0, until),
+            events.is_vetoed.at[group[place]].max(is_veto),
+            kept.at[group[place]].multiply(spared),
+            events.num_rows + jnp.sum(is_done & (times < length)),
             key_next,
         )
 
@@ -228,18 +290,13 @@ def thin(
     return jax.lax.while_loop(is_going, body, first)
 
 
-TINY = 1e-30
-
-
 def unit_of(rate: Array) -> Array:
     """A power of two in which rates are whole numbers, rounded up, with a sum below 2^30."""
     least = jnp.maximum(jnp.sum(rate), TINY) / (STEPS - rate.size)
     return jnp.exp2(jnp.ceil(jnp.log2(least)) + 1.0)
 
 
-def draw(
-    rng_key: PRNGKey, expansion: GroupedExpansion, last: Array
-) -> tuple[Array, Array, Array]:
+def draw(rng_key: PRNGKey, expansion: GroupedExpansion, last: Array) -> tuple[Array, Array, Array]:
     """Groups by their rates and rows by their bounds, with a row's share of its group's rate.
 
     `last` are the cumulative sums of the rates, whole numbers. Rows are in the order of groups.

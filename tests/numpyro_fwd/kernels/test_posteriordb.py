@@ -36,8 +36,8 @@ def check(name, posterior, chain_method, seed=0):
     assert max(worst.values()) < 1.02, f"R-hat {worst}"
 
 
-# of eight schools, a step that suits small tau is too long for tau = 13: a chain of MALA stays there
-# for 321 of 10,000 steps and says so, which is true; its means and R-hat hold all the same
+# of eight schools, a step that suits small tau is too long for tau = 13: a chain of MALA stays
+# there for 321 of 10,000 steps and says so, which is true; its means and R-hat hold all the same
 @pytest.mark.filterwarnings("ignore:.* has stuck while sampling")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("posterior", posteriordb_models.POSTERIORS)

@@ -1,0 +1,184 @@
+"""Models with many groups of rows: found, sampled, and refused with the site's name."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import MCMC
+from numpyro.infer.util import potential_energy
+
+from blackjax_ext.sgmcmc import group_sweeps
+from blackjax_ext.subsampling.groups import thinning
+from numpyro_fwd import AMAGOLD
+from numpyro_fwd.bridge import groups
+from numpyro_fwd.bridge.plates import FullView
+from numpyro_fwd.bridge.predictors import linear_predictor_of
+
+NUM_ROWS, NUM_GROUPS = 1_500, 60
+RNG = np.random.default_rng(90)
+X = RNG.normal(size=(NUM_ROWS, 2)).astype(np.float32)
+# the last group has no row, and the one before it a single one
+GROUP = np.append(RNG.integers(0, NUM_GROUPS - 2, NUM_ROWS - 1), NUM_GROUPS - 2)
+EFFECT = 0.8 * RNG.normal(size=NUM_GROUPS)
+Y = (RNG.random(NUM_ROWS) < 1 / (1 + np.exp(-X[:, 0] - EFFECT[GROUP]))).astype(np.float32)
+ONE_HOT = np.eye(NUM_GROUPS, dtype=np.float32)[GROUP]
+
+
+def priors(num_slopes=2):
+    b = numpyro.sample("b", dist.Normal(0, 2).expand([num_slopes]).to_event(1))
+    return b, numpyro.sample("mu", dist.Normal(0, 2)), numpyro.sample("tau", dist.HalfNormal(1.0))
+
+
+def rows(eta_of, y):
+    with numpyro.plate("rows", len(y), subsample_size=50) as r:
+        numpyro.sample("y", dist.Bernoulli(logits=eta_of(r)), obs=y[r])
+
+
+def indexed(x, group, y):
+    """Effects in a plate, indexed by the group of a row."""
+    b, mu, tau = priors()
+    with numpyro.plate("groups", NUM_GROUPS):
+        a = numpyro.sample("a", dist.Normal(mu, tau))
+    rows(lambda r: x[r] @ b + a[group[r]], y)
+
+
+def one_hot(x, columns, y):
+    """The same by columns, with effects that are one event."""
+    b, mu, tau = priors()
+    a = numpyro.sample("a", dist.Normal(mu, tau).expand([NUM_GROUPS]).to_event(1))
+    rows(lambda r: x[r] @ b + columns[r] @ a, y)
+
+
+def slopes(x, group, y):
+    """Two coefficients of each group, of one distribution and correlated."""
+    b, mu, tau = priors()
+    tril = jnp.array([[1.0, 0.0], [0.3, 0.5]])
+    mean = jnp.stack([mu, 0.0 * mu])
+    with numpyro.plate("groups", NUM_GROUPS):
+        a = numpyro.sample("a", dist.MultivariateNormal(mean, scale_tril=tau * tril))
+    rows(lambda r: x[r] @ b + a[group[r], 0] + a[group[r], 1] * x[r][:, 1], y)
+
+
+def two_sites(x, group, y):
+    """Two coefficients of two sites, one of them heavy-tailed, groups last."""
+    b, mu, tau = priors()
+    with numpyro.plate("groups", NUM_GROUPS):
+        a = numpyro.sample("a", dist.StudentT(4.0, mu, tau))
+    c = numpyro.sample("c", dist.Normal(0, 0.5).expand([1, NUM_GROUPS]).to_event(2))
+    rows(lambda r: x[r] @ b + a[group[r]] + c[0, group[r]] * x[r][:, 1], y)
+
+
+MODELS = {
+    "indexed": (indexed, GROUP, 1),
+    "one_hot": (one_hot, ONE_HOT, 1),
+    "slopes": (slopes, GROUP, 2),
+    "two_sites": (two_sites, GROUP, 2),
+}
+
+
+def view_of(name):
+    model, how, width = MODELS[name]
+    args = tuple(map(jnp.asarray, (X, how, Y)))
+    full = FullView(model)
+    z = {"a": jnp.zeros(NUM_GROUPS), "b": jnp.zeros(2), "mu": jnp.zeros(()), "tau": jnp.zeros(())}
+    if name == "slopes":
+        z["a"] = jnp.zeros((NUM_GROUPS, 2))
+    if name == "two_sites":
+        z["c"] = jnp.zeros((1, NUM_GROUPS))
+    return full, args, z, width
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_groups_are_found(name):
+    full, args, z, width = view_of(name)
+    layout, level = groups.find_groups(
+        full, args, None, linear_predictor_of(full, args, None, z), z
+    )
+    assert (level == GROUP).all()
+    assert layout.grouping.num_groups == NUM_GROUPS
+    assert layout.grouping.width == width
+    assert layout.grouping.size == 4
+    shared, of_groups = layout.grouping.split(z)
+    for old, new in zip(
+        jax.tree.leaves(z), jax.tree.leaves(layout.grouping.join(shared, of_groups)), strict=True
+    ):
+        assert old.shape == new.shape
+
+
+@pytest.mark.parametrize("name", ["one_hot", "slopes", "two_sites"])
+def test_expansion_and_remainders_are_the_energy(name, x64):
+    """What is known and what rows leave add up to NumPyro's potential energy."""
+    full, args, z, _ = view_of(name)
+    args, z = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf, float)), (args, z))
+    args = (args[0], jnp.asarray(MODELS[name][1]), args[2])
+    found = groups.expanded_groups(full, args, None, z, say=lambda _: None)
+    predictor = groups.grouped_predictor_of(
+        full, args, None, found.expansion.position, found.layout
+    )
+    expanded = found.expansion.of(predictor)
+
+    @jax.jit
+    def both(expanded, x):
+        u, v = expanded.coordinates(x)
+        known = group_sweeps.shared_energy(expanded, v)(u)
+        own = jnp.sum(v * expanded.arrow.groups) + 0.5 * jnp.einsum(
+            "cd,cde,ce->", v, expanded.arrow.of_groups, v
+        )
+        steps = group_sweeps.steps_to(expanded, expanded.position, x)
+        everything = jnp.ones(NUM_GROUPS, bool)
+        rest, num_rows = thinning.changes_of(expanded, steps, everything)
+        return known + own + rest.sum(), num_rows
+
+    keys = jax.random.split(jax.random.key(0), 4)
+    places = [expanded.draw(key) for key in keys]
+    energies, exact = [], []
+    for place in places:
+        energy, num_rows = both(expanded, place)
+        assert num_rows == NUM_ROWS
+        energies.append(float(energy))
+        exact.append(float(potential_energy(full, args, {}, place)))
+    np.testing.assert_allclose(np.diff(energies), np.diff(exact), rtol=1e-8, atol=1e-8)
+
+
+def coupled(x, group, y):
+    """Neighbouring effects are coupled by their prior."""
+    b, mu, tau = priors()
+    walk = dist.GaussianRandomWalk(tau, num_steps=NUM_GROUPS)
+    a = numpyro.sample("a", walk)
+    rows(lambda r: x[r] @ b + mu + a[group[r]], y)
+
+
+def member_of_two(x, group, y):
+    """A row sees two levels of one factor."""
+    b, mu, tau = priors()
+    with numpyro.plate("groups", NUM_GROUPS):
+        a = numpyro.sample("a", dist.Normal(mu, tau))
+    rows(lambda r: x[r] @ b + a[group[r]] + a[(group[r] + 1) % NUM_GROUPS], y)
+
+
+@pytest.mark.parametrize("model", [coupled, member_of_two])
+def test_what_is_no_group_is_one_block(model):
+    args = tuple(map(jnp.asarray, (X, GROUP, Y)))
+    z = {"a": jnp.zeros(NUM_GROUPS), "b": jnp.zeros(2), "mu": jnp.zeros(()), "tau": jnp.zeros(())}
+    full = FullView(model)
+    posterior = linear_predictor_of(full, args, None, z)
+    assert groups.find_groups(full, args, None, posterior, z) is None
+
+
+def test_draws_are_those_of_nuts():
+    """Means and sds of all coordinates, and a test that reads a part of the rows."""
+    full = run(AMAGOLD(indexed, acceptance="subsampled", num_integration_steps=3), 300, 3_000)
+    nuts = run(numpyro.infer.NUTS(FullView(indexed)), 300, 2_000)
+    for site, exact in nuts.items():
+        sd = exact.std(0)
+        assert np.max(np.abs(full[site].mean(0) - exact.mean(0)) / sd) < 0.25, site
+        ratio = full[site].std(0) / sd
+        assert 0.8 < np.min(ratio) and np.max(ratio) < 1.25, site
+
+
+def run(kernel, num_warmup, num_samples):
+    mcmc = MCMC(kernel, num_warmup=num_warmup, num_samples=num_samples, progress_bar=False)
+    mcmc.run(jax.random.key(0), *map(jnp.asarray, (X, GROUP, Y)))
+    return {site: np.asarray(draws) for site, draws in mcmc.get_samples().items()}

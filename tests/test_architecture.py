@@ -12,6 +12,7 @@ import pytest
 
 import blackjax_ext
 import numpyro_fwd
+from tests.laws import groups
 
 ROOT = Path(blackjax_ext.__file__).parent
 BRIDGE = Path(numpyro_fwd.__file__).parent
@@ -107,6 +108,9 @@ def sampler_of(name: str):
     def logdensity(x):
         return -(x**2)
 
+    if name == "sgmcmc.group_sweeps":  # whose position has groups
+        sweeps = blackjax_ext.group_sweeps(groups.expansion(), 1.0)
+        return sweeps._replace(init=lambda _, key: sweeps.init(groups.start(), key))
     with_minibatches = name.startswith("sgmcmc.")
     target = blackjax_ext.potentials.full_batch(logdensity) if with_minibatches else logdensity
     return getattr(blackjax_ext, public_name(name))(target, 1.0)

@@ -95,6 +95,8 @@ class GroupSweepsInfo(NamedTuple):
         Mean acceptance probability of the moves of what is shared; of the groups if nothing is.
     group_acceptance_rate
         Mean acceptance probability of the groups.
+    is_accepted
+        Whether any coordinate moved.
     is_divergent
         Whether a proposal was rejected because something there was not finite.
     num_integration_steps
@@ -105,6 +107,7 @@ class GroupSweepsInfo(NamedTuple):
 
     acceptance_rate: Array
     group_acceptance_rate: Array
+    is_accepted: Array
     is_divergent: Array
     num_integration_steps: int
     num_rows: Array
@@ -322,6 +325,11 @@ def chosen(
     return grouping.join(shared, jnp.where(is_accepted[:, None], new_groups, groups))
 
 
+def differ(old: ArrayTree, new: ArrayTree) -> Array:
+    """Whether two positions differ anywhere."""
+    return jnp.any(ravel_pytree(old)[0] != ravel_pytree(new)[0])
+
+
 def build_kernel() -> Callable:
     """Build the transition kernel.
 
@@ -357,6 +365,7 @@ def build_kernel() -> Callable:
         info = GroupSweepsInfo(
             jnp.mean(rates) if num_moves else moved.acceptance_rate,
             moved.acceptance_rate,
+            differ(state.position, moved.position),
             jnp.any(divergent) | moved.is_divergent,
             num_moves * num_integration_steps,
             jnp.sum(num_rows) + moved.num_rows,

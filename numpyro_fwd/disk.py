@@ -157,8 +157,8 @@ class OnDisk:
                 "rows on disk are indexed by whole numbers, an array of them, or a slice, as in "
                 f"x[rows]; got {rows!r}. A condition on rows must be applied before the model."
             )
-        found = self._traced(rows) if isinstance(rows, jax.Array) else self.read(rows)
-        return found[(slice(None),) * np.ndim(rows) + tuple(rest)] if rest else found
+        some = self._traced(rows) if isinstance(rows, jax.Array) else self.read(rows)
+        return some[(slice(None),) * np.ndim(rows) + tuple(rest)] if rest else some
 
     def _traced(self, rows: Array) -> Array:
         """Rows whose numbers are known when a program runs; constants for any derivative."""
@@ -199,9 +199,12 @@ class OnDisk:
     def _unmap(self, num_bytes: int) -> None:
         """Let go of the pages of a mapped file now and then; the system still has them at hand."""
         self._mapped += num_bytes
-        pages = getattr(self.source, "_mmap", None)
-        if self._mapped > MAX_MAPPED and hasattr(pages, "madvise"):
-            pages.madvise(mmap.MADV_DONTNEED)
+        # with mode "c", what was written to the pages would be lost with them
+        is_shared = getattr(self.source, "mode", None) in ("r", "r+", "w+")
+        pages = getattr(self.source, "_mmap", None) if is_shared else None
+        if self._mapped > MAX_MAPPED and isinstance(pages, mmap.mmap):
+            if hasattr(mmap, "MADV_DONTNEED"):
+                pages.madvise(mmap.MADV_DONTNEED)
             self._mapped = 0
 
     def sample(self) -> np.ndarray:

@@ -113,7 +113,8 @@ def build_kernel() -> Callable:
         directions = metrics.factorize(inverse_mass_matrix, x.size).inverse_sqrt_times(frame)
 
         def point(found):
-            return langevin.Point(*found, metrics.IDENTITY)
+            value, slopes = found
+            return langevin.Point(value, slopes, metrics.IDENTITY)
 
         def evaluate(y, directions):
             return tangent_space.slopes(logdensity_fn, y, jax.vmap(unravel)(directions))

@@ -124,8 +124,8 @@ def build_kernel() -> Callable:
         directions = metrics.factorize(inverse_mass_matrix, x.size).inverse_sqrt_times(frame)
 
         def point(found):
-            *found, curvature = found
-            return langevin.Point(*found, metrics.absolute(curvature, curvature_floor))
+            value, slopes, curvature = found
+            return langevin.Point(value, slopes, metrics.absolute(curvature, curvature_floor))
 
         def evaluate(y, directions):
             return tangent_space.curvatures(logdensity_fn, y, jax.vmap(unravel)(directions))

@@ -87,6 +87,7 @@ def build(weights: np.ndarray) -> AliasTable:
     """
     weights = check_weights(weights)
     height = weights * (weights.size / weights.sum())  # of mean one
+    del weights  # eight bytes a row, if the caller does not keep them
     kind = np.int32 if height.size < 2**31 else np.int64
     alias = np.arange(height.size, dtype=kind)
     light = np.flatnonzero(height <= 1.0).astype(kind)

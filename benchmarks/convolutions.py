@@ -170,9 +170,8 @@ def memory(quick: bool) -> Section:
         "Memory of a step on a convolutional network",
         "GiB of temporary memory by XLA's analysis of the compiled step, all images at once. The "
         "paper's column: seconds per step at 30,000 images on its GPU, where MALA did not fit. The "
-        "line samplers evaluate twice, one after the other, yet XLA's CPU backend gives the second "
-        "evaluation memory of its own, so that nothing of the advantage is left here. NUTS is "
-        "BlackJAX's, which evaluates one gradient after the other.",
+        "line samplers evaluate at both ends of a line in one loop, with the memory of one "
+        "evaluation. NUTS is BlackJAX's, which evaluates one gradient after the other.",
         ["sampler", *(f"{number:,} images" for number in numbers), "of MALA's", "paper"],
         rows,
     )

@@ -1,6 +1,7 @@
 """NumPyro kernels for gradient- and curvature-aware samplers: ``MCMC(FMALA(model))``."""
 
 from numpyro_fwd.compilation import keep_compiled
+from numpyro_fwd.disk import on_disk
 from numpyro_fwd.kernels.adaptive_step import AutoFMALA, AutoMALA
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.forward_mode import (
@@ -44,5 +45,6 @@ __all__ = [
     "Prediction",
     "RandomWalk",
     "keep_compiled",
+    "on_disk",
     "smc_summary",
 ]

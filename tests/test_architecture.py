@@ -29,8 +29,9 @@ ROOMS = {
     "potentials": {"rows", "subsampling"},
 }
 BRIDGE_ROOMS = {
-    "bridge": set(),
-    "kernels": {"bridge"},
+    "disk": set(),
+    "bridge": {"disk"},
+    "kernels": {"bridge", "disk"},
     "partial_bayes": {"bridge"},
     "demo": set(),
     "compilation": set(),

@@ -28,6 +28,13 @@ def test_block_runs(block):
     np.testing.assert_allclose(draws.std(axis=0) / scales, 1.0, atol=0.1)
 
 
+def test_rows_on_disk_are_sampled():
+    (block,) = pages.blocks("on_disk")
+    slope = np.asarray(block.run({})["slope"])
+    np.testing.assert_allclose(slope.mean(axis=0), [1.0, -2.0], atol=0.03)
+    np.testing.assert_allclose(slope.std(axis=0), 20_000**-0.5, rtol=0.5)
+
+
 def test_architecture_has_the_rooms_of_the_code():
     text = (pages.DOCS / "architecture.md").read_text(encoding="utf-8")
     lines = re.findall(r"^\| `(\w+)` \| (.*?) ?\| ", text, re.MULTILINE)

@@ -158,14 +158,13 @@ def build_kernel() -> Callable:
         metric = metrics.factorize(inverse_mass_matrix, x.size)
 
         def evaluate(key, y):
-            frame = tangent_space.draw(key, num_tangents, y, tangents)
-            directions = metric.inverse_sqrt_times(frame)
-            value, slopes = tangent_space.slopes(lambda y: logdensity_fn(unravel(y)), y, directions)
-            return frame, value, slopes
+            frame = tangent_space.draw(key, num_tangents, x, tangents)
+            directions = jax.vmap(unravel)(metric.inverse_sqrt_times(frame))
+            return frame, *tangent_space.slopes(logdensity_fn, y, directions)
 
         frame, slopes = state.tangents, state.slopes
         if not persistent_tangent:
-            frame, _, slopes = evaluate(key_fresh, x)
+            frame, _, slopes = evaluate(key_fresh, state.position)
         start = langevin.Point(state.logdensity, slopes @ frame, metrics.IDENTITY)
         noise = standard_normal(key_noise, x.size, x.dtype)
         # without a tangent, this step only draws one: it proposes to stay. A branch, not a select:
@@ -177,14 +176,14 @@ def build_kernel() -> Callable:
             lambda: jnp.zeros_like(noise),
         )
 
-        y = x + metric.inverse_sqrt_times(r)
+        y = jax.tree.map(jnp.add, state.position, unravel(metric.inverse_sqrt_times(r)))
         new_frame, logdensity, new_slopes = evaluate(key_tangent, y)
         end = langevin.Point(logdensity, new_slopes @ new_frame, metrics.IDENTITY)
         log_ratio = langevin.log_ratio(r, start, end, step_size)
         log_ratio = jnp.where(has_tangent, log_ratio, 0.0 * new_slopes[0])
         # and draws it outside the support too, where it could never leave otherwise
         checked = jnp.where(has_tangent, logdensity, jnp.maximum(logdensity, 0.0))
-        proposal = FMALAState(unravel(y), logdensity, new_frame, new_slopes)
+        proposal = FMALAState(y, logdensity, new_frame, new_slopes)
         new_state, *facts = langevin.accept(key_accept, log_ratio, checked, proposal, state)
         return new_state, FMALAInfo(*facts)
 

@@ -10,10 +10,13 @@ so that :math:`q(\theta_* | \theta) = \mathcal{N}(\theta + \frac{\epsilon^2}{2} 
 whatever stands for it (its projection on random tangents): the density does not ask.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from blackjax.mcmc.proposal import static_binomial_sampling
+from blackjax.types import ArrayTree
 from jax import Array
 
 from blackjax_ext.metrics import Factor
@@ -21,6 +24,7 @@ from blackjax_ext.metrics import Factor
 __all__ = [
     "Point",
     "accept",
+    "both_ends",
     "increment",
     "log_ratio",
     "logpdf",
@@ -82,6 +86,41 @@ def log_ratio(increment: Array, start: Point, end: Point, step_size: Array | flo
     return end.logdensity - start.logdensity + squares + log_dets
 
 
+def both_ends(
+    evaluate: Callable, propose: Callable, move: Callable, position: ArrayTree, directions: Array
+) -> tuple:
+    """Evaluate at `position`, propose from what is found there, and evaluate at the proposal.
+
+    The two are turns of one loop. Written one after the other, XLA's CPU backend gives each memory
+    of its own, and what forward mode saves over a reverse pass is spent.
+
+    Parameters
+    ----------
+    evaluate
+        Position and `directions` to a pytree of arrays.
+    propose
+        What `evaluate` found, to the increment, an array.
+    move
+        Increment to the proposal, from `position`.
+
+    Returns
+    -------
+    What was found at the start, what was found at the end, the increment, and the proposal.
+    """
+
+    def turn(x, is_start):
+        # else XLA moves what is done to the directions alone out of the loop, once for each order
+        # of derivative, and does not see any more that the two are the same
+        found = evaluate(*jax.lax.optimization_barrier((x, directions)))
+        increment = propose(found)
+        moved = jax.tree.map(lambda new, old: jnp.where(is_start, new, old), move(increment), x)
+        return moved, (found, increment)
+
+    proposal, (found, increments) = jax.lax.scan(turn, position, jnp.array([True, False]))
+    start, end = (jax.tree.map(lambda each, i=i: each[i], found) for i in (0, 1))
+    return start, end, increments[0], proposal
+
+
 def accept(rng_key: Array, log_ratio: Array, end_logdensity: Array, end, start):
     """Metropolis-Hastings decision between the states `end` and `start`.
 
@@ -90,7 +129,9 @@ def accept(rng_key: Array, log_ratio: Array, end_logdensity: Array, end, start):
     """
     is_divergent = jnp.isnan(log_ratio) | ~jnp.isfinite(end_logdensity)
     log_probability = jnp.where(is_divergent, -jnp.inf, log_ratio)
-    state, (is_accepted, probability, _) = static_binomial_sampling(
-        rng_key, log_probability, start, end
+    is_accepted, (_, probability, _) = static_binomial_sampling(
+        rng_key, log_probability, False, True
     )
+    # a select, not a branch: XLA copies all that a branch hands on
+    state = jax.tree.map(lambda new, old: jnp.where(is_accepted, new, old), end, start)
     return state, probability, is_accepted, is_divergent

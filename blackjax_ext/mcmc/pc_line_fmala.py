@@ -39,6 +39,7 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
@@ -122,20 +123,24 @@ def build_kernel() -> Callable:
         frame = tangent_space.draw(key_tangent, num_tangents, x, tangents)
         directions = metrics.factorize(inverse_mass_matrix, x.size).inverse_sqrt_times(frame)
 
-        def evaluate(y):
-            value, slopes, curvature = tangent_space.curvatures(
-                lambda y: logdensity_fn(unravel(y)), y, directions
-            )
+        def point(found):
+            value, slopes, curvature = found
             return langevin.Point(value, slopes, metrics.absolute(curvature, curvature_floor))
 
-        start = evaluate(x)
-        noise = jax.random.normal(key_noise, (num_tangents,), x.dtype)
-        r = langevin.increment(noise, start, step_size)
-        y = x + r @ directions
+        def evaluate(y, directions):
+            return tangent_space.curvatures(logdensity_fn, y, jax.vmap(unravel)(directions))
 
-        end = evaluate(y)
+        def propose(found):
+            return langevin.increment(noise, point(found), step_size)
+
+        def move(r):
+            return jax.tree.map(jnp.add, state.position, unravel(r @ directions))
+
+        noise = jax.random.normal(key_noise, (num_tangents,), x.dtype)
+        *ends, r, y = langevin.both_ends(evaluate, propose, move, state.position, directions)
+        start, end = map(point, ends)
         log_ratio = langevin.log_ratio(r, start, end, step_size)
-        proposal = PCLineFMALAState(unravel(y), end.logdensity)
+        proposal = PCLineFMALAState(y, end.logdensity)
         new_state, *facts = langevin.accept(key_accept, log_ratio, end.logdensity, proposal, state)
         return new_state, PCLineFMALAInfo(*facts)
 

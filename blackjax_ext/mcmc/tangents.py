@@ -6,10 +6,11 @@ every acceptance ratio, and a kernel that holds for each frame holds on average.
 """
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from blackjax.types import ArrayTree
 from jax import Array
 
 from blackjax_ext.checks import check_count
@@ -19,7 +20,7 @@ __all__ = ["TangentLaw", "check", "curvatures", "draw", "slopes"]
 
 TangentLaw: TypeAlias = Literal["sphere", "rademacher"]
 LAWS = ("sphere", "rademacher")
-LogDensity: TypeAlias = Callable[[Array], Array]
+LogDensity: TypeAlias = Callable[[Any], Array]
 
 
 def check(num_tangents: int, tangents: str, size: int | None = None) -> None:
@@ -72,8 +73,11 @@ def signs(rng_key: Array, size: int, dtype) -> Array:
     return in_blocks(unpack, rng_key, size)
 
 
-def slopes(logdensity_fn: LogDensity, x: Array, directions: Array) -> tuple[Array, Array]:
+def slopes(logdensity_fn: LogDensity, x: ArrayTree, directions: ArrayTree) -> tuple[Array, Array]:
     """Log density at `x` and its derivatives along `directions`, shape (K, D).
+
+    `x` may be a pytree. The leaves of `directions` then lead with K, as ``jax.vmap(unravel)`` makes
+    them, and no step copies the whole position into one array.
 
     Cost: K JVPs that share one primal evaluation.
     """
@@ -81,28 +85,42 @@ def slopes(logdensity_fn: LogDensity, x: Array, directions: Array) -> tuple[Arra
     def derivative(direction):
         return jax.jvp(logdensity_fn, (x,), (direction,))
 
-    if directions.shape[0] == 1:  # a batch axis of one would turn gemm into batched gemm
-        value, slope = derivative(directions[0])
+    if number_of(directions) == 1:  # a batch axis of one would turn gemm into batched gemm
+        value, slope = derivative(first_of(directions))
         return value, slope[None]
     return jax.vmap(derivative, out_axes=(None, 0))(directions)
 
 
 def curvatures(
-    logdensity_fn: LogDensity, x: Array, directions: Array
+    logdensity_fn: LogDensity, x: ArrayTree, directions: ArrayTree
 ) -> tuple[Array, Array, Array]:
     """Log density, slopes (K,) and minus the Hessian (K, K) in the span of `directions`.
 
+    `x` and `directions`: see :func:`slopes`.
+
     Cost: one second-order JVP for K = 1, else K^2 of them that share one primal.
     """
+    if number_of(directions) == 1:
+        direction = first_of(directions)
+
+        def first(y):
+            return jax.jvp(logdensity_fn, (y,), (direction,))
+
+        (value, slope), (_, curvature) = jax.jvp(first, (x,), (direction,))
+        return value, slope[None], -curvature[None, None]
 
     def second(direction):
-        def first(y):
-            return slopes(logdensity_fn, y, directions)
+        return jax.jvp(lambda y: slopes(logdensity_fn, y, directions), (x,), (direction,))
 
-        return jax.jvp(first, (x,), (direction,))
-
-    if directions.shape[0] == 1:
-        (value, slope), (_, curvature) = second(directions[0])
-        return value, slope, -curvature[None]
     (value, slope), (_, curvature) = jax.vmap(second, out_axes=((None, None), (0, 0)))(directions)
     return value, slope, -0.5 * (curvature + curvature.T)
+
+
+def number_of(directions: ArrayTree) -> int:
+    """K."""
+    return jax.tree.leaves(directions)[0].shape[0]
+
+
+def first_of(directions: ArrayTree) -> ArrayTree:
+    """The first direction."""
+    return jax.tree.map(lambda leaf: leaf[0], directions)

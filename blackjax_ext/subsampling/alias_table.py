@@ -24,6 +24,7 @@ general distributions; M. D. Vose 1991, A linear algorithm for generating random
 given distribution; L. Hübschle-Schneider and P. Sanders 2022, Parallel weighted random sampling.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -37,6 +38,7 @@ from blackjax_ext.rows.shuffles import scaled
 __all__ = ["AliasTable", "build", "draw", "realized"]
 
 STEPS = 2.0**23
+BLOCK = 2**20  # numbers whose intermediate results are kept at once
 
 
 class AliasTable(NamedTuple):
@@ -85,21 +87,44 @@ def build(weights: np.ndarray) -> AliasTable:
     """
     weights = check_weights(weights)
     height = weights * (weights.size / weights.sum())  # of mean one
-    threshold, alias = np.ones_like(height), np.arange(height.size)
-    light, heavy = np.flatnonzero(height <= 1.0), np.flatnonzero(height > 1.0)
+    del weights  # eight bytes a row, if the caller does not keep them
+    kind = np.int32 if height.size < 2**31 else np.int64
+    alias = np.arange(height.size, dtype=kind)
+    light = np.flatnonzero(height <= 1.0).astype(kind)
+    heavy = np.flatnonzero(height > 1.0).astype(kind)
+    threshold = quantized(height, np.ones(height.size, np.float32), light)
     if heavy.size and light.size:  # by rounding, equal weights may all be above their mean
-        lacks, spares = np.cumsum(1.0 - height[light]), np.cumsum(height[heavy] - 1.0)
-        # the heavy outcome that still has more than one when the turn of a light one comes
-        before = np.concatenate([[0.0], lacks[:-1]])
-        giver = np.minimum(np.searchsorted(spares, before, side="right"), heavy.size - 1)
-        threshold[light], alias[light] = height[light], heavy[giver]
-        # the light outcome that takes a heavy one below one; the next heavy one fills that column
-        taker = np.searchsorted(lacks, spares[:-1], side="left")
-        taken = lacks[np.minimum(taker, lacks.size - 1)]
-        threshold[heavy[:-1]] = np.clip(1.0 + spares[:-1] - taken, 0.0, 1.0)
+        lacks, spares = height[light], height[heavy]
+        del height  # a table of a hundred million rows is made in little more than it keeps
+        np.cumsum(np.subtract(1.0, lacks, out=lacks), out=lacks)
+        np.cumsum(np.subtract(spares, 1.0, out=spares), out=spares)
+        for part in blocks(light.size):
+            # the heavy outcome that still has more than one when the turn of a light one comes
+            before = lacks[max(part.start - 1, 0) : part.stop - 1]
+            before = before if part.start else np.concatenate([[0.0], before])
+            giver = np.minimum(np.searchsorted(spares, before, side="right"), heavy.size - 1)
+            alias[light[part]] = heavy[giver]
+        for part in blocks(heavy.size - 1):
+            # the light outcome that takes a heavy one below one; the next heavy one fills it up
+            taker = np.searchsorted(lacks, spares[part], side="left")
+            taken = lacks[np.minimum(taker, lacks.size - 1)]
+            rest = np.clip(1.0 + spares[part] - taken, 0.0, 1.0)
+            threshold[heavy[part]] = np.rint(rest * STEPS) / STEPS
         alias[heavy[:-1]] = heavy[1:]
-    threshold = (np.rint(threshold * STEPS) / STEPS).astype(np.float32)
-    return AliasTable(threshold, alias.astype(np.int32), realized(threshold, alias))
+    return AliasTable(threshold, alias.astype(np.int32, copy=False), realized(threshold, alias))
+
+
+def blocks(size: int) -> Iterator[slice]:
+    """Slices that go through `size` numbers."""
+    for first in range(0, size, BLOCK):
+        yield slice(first, min(first + BLOCK, size))
+
+
+def quantized(height: np.ndarray, threshold: np.ndarray, light: np.ndarray) -> np.ndarray:
+    """`threshold` with the heights of the light outcomes as multiples of 1 / STEPS."""
+    for part in blocks(light.size):
+        threshold[light[part]] = np.rint(height[light[part]] * STEPS) / STEPS
+    return threshold
 
 
 def check_weights(weights: np.ndarray) -> np.ndarray:
@@ -119,8 +144,12 @@ def check_weights(weights: np.ndarray) -> np.ndarray:
 
 def realized(threshold: np.ndarray, alias: np.ndarray) -> np.ndarray:
     """Probabilities of the outcomes under a table, in double precision."""
-    share = threshold.astype(np.float64)
-    return (share + np.bincount(alias, 1.0 - share, share.size)) / share.size
+    given = np.zeros(threshold.size)
+    for part in blocks(threshold.size):
+        np.add.at(given, alias[part], 1.0 - threshold[part].astype(np.float64))
+    for part in blocks(threshold.size):
+        given[part] = (threshold[part].astype(np.float64) + given[part]) / threshold.size
+    return given
 
 
 def draw(rng_key: PRNGKey, table: AliasTable, shape: tuple[int, ...]) -> Array:

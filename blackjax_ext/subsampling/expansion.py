@@ -186,13 +186,15 @@ def expand(
     check_rest(found, float(jnp.max(rows.change)))
     check_known(rows.has_changed)
     check_affine(rows.deviation)
-    bound, table = table_of(power(rows, order), MARGIN[dtype])
+    slope, curvature, psi = rows.slope, rows.curvature, power(rows, order)
+    del rows  # what a pass said of each row is many bytes for it
+    bound, table = table_of(psi, MARGIN[dtype])
     radius = radius_of(posterior, whitener.shape[0]) if bound.any() else math.inf
     return Expansion(
         posterior,
         position,
-        rows.slope,
-        rows.curvature,
+        slope,
+        curvature,
         whitener,
         in_dtype(metric, dtype),
         jnp.asarray(bound, dtype),

@@ -241,8 +241,11 @@ def power(rows: RowBounds, order: int) -> np.ndarray:
     of a weight of zero, or of a row that does not see the position. What is less than floats hold
     is rounded up.
     """
-    psi = np.asarray(rows.reach, np.float64) ** (order + 1) + np.asarray(rows.total, np.float64)
-    psi = psi / math.factorial(order + 1)
-    psi = np.where(np.asarray(rows.is_curved), np.maximum(psi, LEAST), psi)
-    assert np.all((psi > 0) | ~np.asarray(rows.is_curved)), "a bound has underflowed"
+    psi = np.array(rows.reach, np.float64)  # the one array of N doubles that this takes
+    psi **= order + 1
+    psi += np.asarray(rows.total)
+    psi /= math.factorial(order + 1)
+    is_curved = np.asarray(rows.is_curved)
+    np.maximum(psi, LEAST, out=psi, where=is_curved)
+    assert np.all((psi > 0) | ~is_curved), "a bound has underflowed"
     return psi

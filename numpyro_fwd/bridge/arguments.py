@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
+
 __all__ = [
     "Fingerprint",
     "SplitArguments",
@@ -260,7 +262,9 @@ def is_other(made: Fingerprint, model_args: tuple, model_kwargs: dict | None) ->
 def numbers(model_args: tuple, model_kwargs: dict | None) -> list[Array]:
     """Numbers and arrays among the arguments, as arrays."""
     kinds = (np.ndarray, np.generic, jax.Array, bool, int, float, complex)
-    leaves = jax.tree.leaves((model_args, model_kwargs))
+    leaves = leaves_with_rows_on_disk((model_args, model_kwargs))
+    # of rows on disk a few are compared, whatever else is
+    leaves = [leaf.sample() if isinstance(leaf, OnDisk) else leaf for leaf in leaves]
     return [jnp.asarray(leaf) for leaf in leaves if isinstance(leaf, kinds)]
 
 

@@ -9,7 +9,7 @@ a minibatch or of a chunk. The model is the user's own, unchanged.
 import copy
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from blackjax_ext.rows.shuffles import distinct
 from numpyro_fwd.bridge.arguments import evaluating, is_data, run_with, split_arguments
 from numpyro_fwd.bridge.numpyro_private import Messenger, not_jax_tracer, validate_model
 from numpyro_fwd.bridge.traces import first_sites
+from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
 
 __all__ = [
     "FullView",
@@ -29,6 +30,7 @@ __all__ = [
     "SubsamplePlates",
     "as_array",
     "check_model",
+    "first_rows",
     "full_view_sites",
     "subsample_plates",
 ]
@@ -90,6 +92,19 @@ class known_rows(Messenger):
         if msg["type"] == "plate" and SUBSAMPLE_SIZE in msg["kwargs"]:
             with evaluating():
                 msg["value"] = jnp.arange(msg["args"][0])
+
+
+class first_rows(Messenger):
+    """Give the plates of a full view the first rows alone, as many as a minibatch has.
+
+    The plates' scale follows their number. For data of which not all rows are to be read.
+    """
+
+    def process_message(self, msg: dict) -> None:
+        """Rewrite the rows of a plate of a full view."""
+        if msg["type"] == "plate" and SUBSAMPLE_SIZE in msg["kwargs"]:
+            batch_size = msg["kwargs"][SUBSAMPLE_SIZE]
+            msg["value"], msg["args"] = jnp.arange(batch_size), (batch_size, batch_size)
 
 
 class given_rows(Messenger):
@@ -375,14 +390,23 @@ def check_indices(
         leaves = jax.tree.leaves(checked(arrays, last)[0])
         return [leaf for leaf in leaves if leaf.dtype == bool]
 
+    for leaf in leaves_with_rows_on_disk((model_args, model_kwargs)):
+        # a program cannot ask how long they are: no plate reads beyond the shortest of them
+        if isinstance(leaf, OnDisk) and len(leaf) < min(plate.size for plate in plates.values()):
+            raise_no_rows(plates, f"The argument {leaf} has {len(leaf)}.")
     checked = checkify.checkify(read, errors=checkify.index_checks)
     found = run_with(arguments, jax.jit(flags), last)
     # data that are traced have no values
     is_known = all(not_jax_tracer(leaf) for leaf in found)
     error = checked(arguments.arrays, last)[0].get() if is_known and any(found) else None
     if error:
-        sizes = {name: plate.size for name, plate in plates.items()}
-        raise ValueError(
-            f"model reads rows that are not there, with plates of sizes {sizes}: pass the data of "
-            f"all rows, not of one batch. jax said: {error.splitlines()[0]}"
-        )
+        raise_no_rows(plates, f"jax said: {error.splitlines()[0]}")
+
+
+def raise_no_rows(plates: dict[str, Plate], what: str) -> NoReturn:
+    """Say that the model reads rows that are not there."""
+    sizes = {name: plate.size for name, plate in plates.items()}
+    raise ValueError(
+        f"model reads rows that are not there, with plates of sizes {sizes}: pass the data of "
+        f"all rows, not of one batch. {what}"
+    )

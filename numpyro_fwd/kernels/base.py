@@ -279,7 +279,8 @@ class BlackJAXKernel(MCMCKernel):
                 self._programs,
                 say,
             )
-            with explaining(self._model, model_args, model_kwargs, z):
+            started = self._model and self._model_of_start(model_args, model_kwargs)
+            with explaining(started, model_args, model_kwargs, z):
                 shared = self._strategy.prepare(run, z)
                 state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
         if shared is None:
@@ -302,13 +303,18 @@ class BlackJAXKernel(MCMCKernel):
         with naming_arguments(model_args, model_kwargs):
             return view_model(
                 rng_key,
-                cast(Callable, self._model),
+                self._model_of_start(model_args, model_kwargs),
                 model_args,
                 model_kwargs,
                 init_strategy=self._init_strategy,
                 init_params=init_params,
                 differentiation=self._differentiation,
             )
+
+    def _model_of_start(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+        """The model in which points of finite density are looked for."""
+        del model_args, model_kwargs
+        return cast(Callable, self._model)
 
     def _begin(
         self, run: Run, num_warmup: int, rng_key: Array, z: Any, shared: Any, is_single: bool

@@ -14,7 +14,8 @@ from blackjax_ext.sgmcmc.approximate_tests import barker_test, sequential_test
 from blackjax_ext.sgmcmc.leapfrog import check_friction
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
-from numpyro_fwd.bridge.plates import FullView, check_model
+from numpyro_fwd.bridge.plates import FullView, check_model, first_rows
+from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.optimizer_start import check_optimizer
 from numpyro_fwd.kernels.options import ControlVariate, MinibatchOptions
@@ -129,6 +130,11 @@ class MinibatchKernel(BlackJAXKernel):
         with evaluating(model_args, model_kwargs):  # keys and starts may be traced
             check_model(model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches)
         return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
+
+    def _model_of_start(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+        """The model with all rows, or with a few where all of them are on disk."""
+        model = super()._model_of_start(model_args, model_kwargs)
+        return first_rows(model) if holds_rows_on_disk((model_args, model_kwargs)) else model
 
 
 class AMAGOLD(MinibatchKernel):

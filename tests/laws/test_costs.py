@@ -23,6 +23,14 @@ def test_tangents_share_the_primal(case):
     costs.shares_the_primal(case)
 
 
+# the second order keeps twice as much of a layer; two evaluations must not keep twice as much again
+@pytest.mark.parametrize(
+    ("case", "limit"), [("fmala", 0.15), ("line", 0.15), ("pc_fmala", 0.25), ("pc_line", 0.25)]
+)
+def test_saves_memory(case, limit):
+    costs.saves_memory(case, limit)
+
+
 def test_reverse_mode_fails_on_the_loop():
     with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
         jax.grad(LOOP.logdensity)(jnp.zeros(3))

@@ -1,0 +1,261 @@
+"""Rows that stay on disk, for models that read some of them at a time."""
+
+import math
+import mmap
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+__all__ = ["OnDisk", "holds_rows_on_disk", "on_disk"]
+
+# what may be mapped into memory at once of a file: the system counts it as memory of the process
+MAX_MAPPED = 2**28
+PAGE = 4096
+NUM_SAMPLED = 256  # rows that stand for all of them where data are compared
+WAY_OUT = (
+    "index it with the rows of a plate first, as in `with numpyro.plate(..., subsample_size=...) "
+    "as rows: x[rows]`; what that gives is an array."
+)
+
+
+def on_disk(source: Any) -> "OnDisk":
+    """Rows on disk as an argument of a model, which indexes them with the rows of a plate.
+
+    ``x[rows]`` in the model is a call to the host, which reads these rows and no others. So AMAGOLD
+    with any acceptance test, SGHMC, and GOHSMC's minibatches sample data that do not fit into
+    memory; a pass over all rows reads one chunk after the other. See the page on rows on disk for
+    what does not work.
+
+    Parameters
+    ----------
+    source
+        Anything with a `shape`, a `dtype` of numbers, and NumPy's indexing by slices and by an
+        array of row numbers: ``numpy.memmap`` (or ``numpy.load(path, mmap_mode="r")``), an array of
+        zarr. It must not change while it is sampled.
+
+    Returns
+    -------
+    An :class:`OnDisk`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a source without a shape or a dtype, of a dtype that is not of numbers, or without rows.
+
+    Examples
+    --------
+    >>> import tempfile, jax, jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
+    >>> from numpyro.infer import MCMC
+    >>> from numpyro_fwd import AMAGOLD, on_disk
+    >>> path = tempfile.mkdtemp() + "/y.npy"
+    >>> np.save(path, np.random.default_rng(0).normal(2.0, 1.0, 5_000).astype("float32"))
+    >>> def model(y):
+    ...     mean = numpyro.sample("mean", dist.Normal(0, 10))
+    ...     with numpyro.plate("rows", len(y), subsample_size=100) as rows:
+    ...         numpyro.sample("y", dist.Normal(mean, 1), obs=y[rows])
+    >>> y = on_disk(np.load(path, mmap_mode="r"))
+    >>> mcmc = MCMC(AMAGOLD(model), num_warmup=50, num_samples=100, progress_bar=False)
+    >>> mcmc.run(jax.random.key(0), y)
+    >>> bool(abs(mcmc.get_samples()["mean"].mean() - 2.0) < 0.1)
+    True
+    """
+    return OnDisk(source)
+
+
+@jax.tree_util.register_static
+class OnDisk:
+    """Rows on disk; made by :func:`on_disk`.
+
+    For JAX it is no array but a constant without leaves: programs are told apart by the source
+    itself, and read it when they run.
+
+    Attributes
+    ----------
+    source
+        What is read.
+    shape, dtype, ndim, size
+        As of an array of JAX; the dtype is the one that its rows have there, float32 for a file of
+        float64 unless x64 is enabled.
+    """
+
+    # numpy shall leave ``array + x`` to this class, which explains itself
+    __array_ufunc__ = None
+
+    def __init__(self, source: Any):
+        shape, dtype = getattr(source, "shape", None), getattr(source, "dtype", None)
+        if shape is None or dtype is None:
+            raise TypeError(
+                "source must have a shape and a dtype, as a numpy.memmap or an array of zarr; "
+                f"got {type(source).__name__}."
+            )
+        if isinstance(source, (jax.Array, OnDisk)):
+            raise TypeError(
+                f"source must be on disk, as a numpy.memmap or an array of zarr; got "
+                f"{type(source).__name__}, which a model takes as it is."
+            )
+        dtype = np.dtype(dtype)
+        if not (np.issubdtype(dtype, np.number) or dtype.kind == "b"):
+            raise TypeError(f"source must have a dtype of numbers; got {dtype}.")
+        if not shape or not shape[0]:
+            raise ValueError(f"source must have rows along its first axis; got shape {shape}.")
+        self.source = source
+        self.shape = tuple(map(operator.index, shape))
+        self._mapped = 0
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of its rows as JAX computes with them."""
+        return jax.dtypes.canonicalize_dtype(np.dtype(self.source.dtype))
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"on_disk({type(self.source).__name__}, shape={self.shape}, dtype={self.dtype})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OnDisk) and self.source is other.source
+
+    def __hash__(self) -> int:
+        return hash((OnDisk, id(self.source)))
+
+    def __getitem__(self, index: Any) -> Any:
+        """Some rows: ``x[rows]``, or ``x[rows, ...]`` with numbers and slices behind them.
+
+        Rows of JAX are read when the program runs; those of NumPy, numbers and slices at once.
+
+        Raises
+        ------
+        TypeError, IndexError
+            For an index that is neither, or rows that are not there.
+        """
+        rows, *rest = index if isinstance(index, tuple) else (index,)
+        if rest and not all(is_basic(each) for each in rest):
+            raise TypeError(
+                f"rows on disk take numbers and slices behind the rows; got {rest}: write "
+                "x[rows][:, columns]."
+            )
+        if isinstance(rows, slice):
+            found = np.asarray(self.source[rows], self.dtype)
+            return found[(slice(None), *rest)] if rest else found
+        if not is_rows(rows):
+            raise TypeError(
+                "rows on disk are indexed by whole numbers, an array of them, or a slice, as in "
+                f"x[rows]; got {rows!r}. A condition on rows must be applied before the model."
+            )
+        some = self._traced(rows) if isinstance(rows, jax.Array) else self.read(rows)
+        return some[(slice(None),) * np.ndim(rows) + tuple(rest)] if rest else some
+
+    def _traced(self, rows: Array) -> Array:
+        """Rows whose numbers are known when a program runs; constants for any derivative."""
+        shape = jax.ShapeDtypeStruct(rows.shape + self.shape[1:], self.dtype)
+        # whole numbers have no tangents, and a call to the host none either
+        return jax.pure_callback(self.read, shape, rows, vmap_method="expand_dims")
+
+    def read(self, rows: Any) -> np.ndarray:
+        """Rows as an array of NumPy, of the shape of `rows` and then of a row.
+
+        Consecutive rows are read as a slice. No function of JAX may be called here: a program waits
+        for this one.
+
+        Raises
+        ------
+        IndexError
+            For rows that are not there.
+        """
+        rows = np.asarray(rows)
+        flat = rows.ravel()
+        flat = np.where(flat < 0, flat + len(self), flat)
+        if flat.size and not (0 <= flat.min() and flat.max() < len(self)):
+            raise IndexError(f"rows must be from 0 to {len(self) - 1}; got {rows}.")
+        is_run = (
+            flat.size > 0 and flat[-1] - flat[0] == flat.size - 1 and np.all(np.diff(flat) == 1)
+        )
+        if is_run:
+            found = self.source[int(flat[0]) : int(flat[-1]) + 1]
+        elif isinstance(self.source, np.ndarray):
+            found = self.source[flat]
+        else:  # formats in chunks read each of them once, and HDF5 takes rows in order alone
+            ordered, places = np.unique(flat, return_inverse=True)
+            found = np.asarray(self.source[ordered])[places.ravel()]
+        found = np.array(found, self.dtype).reshape(rows.shape + self.shape[1:])
+        self._unmap(found.nbytes if is_run else flat.size * PAGE)
+        return found
+
+    def _unmap(self, num_bytes: int) -> None:
+        """Let go of the pages of a mapped file now and then; the system still has them at hand."""
+        self._mapped += num_bytes
+        # with mode "c", what was written to the pages would be lost with them
+        is_shared = getattr(self.source, "mode", None) in ("r", "r+", "w+")
+        pages = getattr(self.source, "_mmap", None) if is_shared else None
+        if self._mapped > MAX_MAPPED and isinstance(pages, mmap.mmap):
+            if hasattr(mmap, "MADV_DONTNEED"):
+                pages.madvise(mmap.MADV_DONTNEED)
+            self._mapped = 0
+
+    def sample(self) -> np.ndarray:
+        """A few rows from everywhere, which stand for all of them where data are compared."""
+        places = np.linspace(0, len(self) - 1, min(NUM_SAMPLED, len(self)))
+        return self.read(np.unique(places.astype(int)))
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise TypeError(f"rows on disk are no array: {WAY_OUT}")
+
+    def __jax_array__(self) -> Array:
+        raise TypeError(f"rows on disk are no array: {WAY_OUT}")
+
+    def __iter__(self) -> Any:
+        raise TypeError(f"rows on disk are not iterated over: {WAY_OUT}")
+
+
+def refused(name: str) -> Any:
+    """A method that says that whole files are not computed with."""
+
+    def method(self: OnDisk, *_: Any) -> Any:
+        raise TypeError(f"rows on disk do not support {name} as a whole: {WAY_OUT}")
+
+    return method
+
+
+OPERATORS = "add sub mul matmul truediv floordiv mod pow".split()
+for operation in OPERATORS:
+    setattr(OnDisk, f"__{operation}__", refused(operation))
+    setattr(OnDisk, f"__r{operation}__", refused(operation))
+for operation in ("neg", "abs", "lt", "le", "gt", "ge"):
+    setattr(OnDisk, f"__{operation}__", refused(operation))
+
+
+def is_basic(index: Any) -> bool:
+    """Whether an index is a number, a slice, or a new axis."""
+    return isinstance(index, (int, np.integer, slice)) or index is None or index is Ellipsis
+
+
+def is_rows(index: Any) -> bool:
+    """Whether an index is a whole number or an array of them."""
+    if isinstance(index, (list, int)) and not isinstance(index, bool):
+        index = np.asarray(index)
+    return hasattr(index, "dtype") and jnp.issubdtype(index.dtype, np.integer)
+
+
+def holds_rows_on_disk(arguments: Any) -> bool:
+    """Whether any of the arguments of a model are rows on disk."""
+    return any(isinstance(leaf, OnDisk) for leaf in leaves_with_rows_on_disk(arguments))
+
+
+def leaves_with_rows_on_disk(arguments: Any) -> list[Any]:
+    """Leaves of a pytree, with the rows on disk that JAX does not count among them."""
+    return jax.tree.leaves(arguments, is_leaf=lambda leaf: isinstance(leaf, OnDisk))

@@ -18,6 +18,7 @@ from numpyro_fwd.kernels.smc_summary import PopulationSummary, smc_summary
 from numpyro_fwd.partial_bayes.open_horizon import GOHSMC, OHSMC
 from numpyro_fwd.partial_bayes.predicting import Prediction
 from numpyro_fwd.partial_bayes.sgsmc import SGSMC
+from numpyro_fwd.storage import Until, sample_to
 
 __all__ = [
     "ALSMMALA",
@@ -43,6 +44,8 @@ __all__ = [
     "PopulationSummary",
     "Prediction",
     "RandomWalk",
+    "Until",
     "keep_compiled",
+    "sample_to",
     "smc_summary",
 ]

@@ -31,6 +31,7 @@ BRIDGE_ROOMS = {
     "bridge": set(),
     "kernels": {"bridge"},
     "partial_bayes": {"bridge"},
+    "storage": {"bridge"},
     "demo": set(),
     "compilation": set(),
 }

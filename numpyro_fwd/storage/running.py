@@ -124,6 +124,7 @@ def check_until(until: Until | None, mcmc: MCMC) -> Until:
 
 def check_names(extra_fields: object) -> None:
     """Raise TypeError unless these are names."""
-    is_sequence = isinstance(extra_fields, (tuple, list))
-    if not is_sequence or not all(isinstance(name, str) for name in extra_fields):
+    if not isinstance(extra_fields, (tuple, list)) or not all(
+        isinstance(name, str) for name in (*extra_fields,)
+    ):
         raise TypeError(f"extra_fields must be a tuple of names; got {extra_fields!r}.")

@@ -28,6 +28,16 @@ def test_block_runs(block):
     np.testing.assert_allclose(draws.std(axis=0) / scales, 1.0, atol=0.1)
 
 
+def test_the_page_on_draws_on_disk(tmp_path, monkeypatch):
+    """Its blocks, one after the other, in one folder."""
+    monkeypatch.chdir(tmp_path)
+    namespace = {}
+    for block in pages.blocks("storage"):
+        block.run(namespace)
+    assert namespace["stored"].reason == "goal"
+    assert namespace["more"].worst.ess >= 3000
+
+
 def test_architecture_has_the_rooms_of_the_code():
     text = (pages.DOCS / "architecture.md").read_text(encoding="utf-8")
     lines = re.findall(r"^\| `(\w+)` \| (.*?) ?\| ", text, re.MULTILINE)

@@ -85,7 +85,7 @@ def load(path: Path) -> tuple[list[np.ndarray], dict[str, Any]]:
         For a file that is not whole, by name.
     """
     try:
-        with np.load(path) as file:
+        with path.open("rb") as stream, np.load(stream) as file:
             facts = json.loads(file["facts"].tobytes())
             return [file[f"leaf_{i}"] for i in range(len(file.files) - 1)], facts
     except (zipfile.BadZipFile, KeyError, EOFError, ValueError, OSError) as error:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import arviz as az
 import numpy as np
 
 from numpyro_fwd.storage.store import DrawStore
@@ -135,6 +134,8 @@ def estimate(draws: np.ndarray, parameter: str) -> Worst:
     """Estimates from draws (C, n) of a parameter; NaN where a draw is not finite."""
     if not np.isfinite(draws).all():
         return Worst(parameter=parameter)
+    import arviz as az  # which takes a second or two
+
     with np.errstate(all="ignore"):  # a chain that stands still has no variance
         ess = min(float(az.ess(draws, method=method)) for method in ("bulk", "tail"))
         r_hat = float(az.rhat(draws)) if len(draws) > 1 else math.nan

@@ -75,7 +75,7 @@ def describe_model(model: Callable, model_args: tuple, model_kwargs: dict) -> di
         for name, site in first_sites(rng_key, model, model_args, model_kwargs).items():
             if site["type"] not in ("sample", "deterministic"):
                 continue
-            kind = type(site["fn"]).__name__ if site["type"] == "sample" else "deterministic"
+            kind = family(site["fn"]) if site["type"] == "sample" else "deterministic"
             found[f"site '{name}'"] = f"{kind} {jnp.shape(site['value'])}"
             value = site["value"]
             terms[name] = site["fn"].log_prob(value) if site["type"] == "sample" else value
@@ -83,6 +83,13 @@ def describe_model(model: Callable, model_args: tuple, model_kwargs: dict) -> di
 
     program = jax.make_jaxpr(log_densities)(jax.random.key(0))
     return {**found, "the code": describe_program(program)}
+
+
+def family(distribution: Any) -> str:
+    """Name of a distribution, inside of what expands and masks it."""
+    while hasattr(distribution, "base_dist"):
+        distribution = distribution.base_dist
+    return type(distribution).__name__
 
 
 def describe_program(program: ClosedJaxpr) -> str:

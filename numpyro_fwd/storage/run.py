@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from arviz.data.io_numpyro import infer_dims
 from jax import Array
 from numpyro.infer import MCMC
 
@@ -163,6 +162,8 @@ class StoredRun:
 
     def create(self, model: Any, model_args: tuple, model_kwargs: dict) -> None:
         """An empty store and a first checkpoint."""
+        from arviz.data.io_numpyro import infer_dims
+
         dims = infer_dims(model, model_args, model_kwargs) if model is not None else None
         groups: dict[str, dict[str, Any]] = {"posterior": {}, "sample_stats": {}}
         for name, one in self.piece.shapes.items():

@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import arviz as az
 import numpy as np
 
 __all__ = ["DrawStore", "layout", "zarr"]
@@ -54,6 +53,8 @@ def layout(
     dims
         Names of the further axes of sites in plates.
     """
+    import arviz as az  # which takes a second or two
+
     # ArviZ warns of fewer draws than chains
     axes = (num_chains, num_chains)
     groups: dict[str, Any] = {

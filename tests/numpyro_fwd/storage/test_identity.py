@@ -39,7 +39,10 @@ OTHERS = {
     "an entry of the data": ({"arguments": one_entry()}, r"other data: argument 0 "),
     "more data": ({"arguments": (*runs.data(), 1)}, r"other data: argument 2 was not there"),
     "the prior": ({"mcmc": {"model": other_prior}}, r"other model: "),
-    "a site": ({"mcmc": {"model": other_site}}, r"other model: site 'slopes' was Indep|'slopes'"),
+    "a site": (
+        {"mcmc": {"model": other_site}},
+        r"other model: site 'slopes' was Normal \(2,\), and is StudentT",
+    ),
     "the key": ({"seed": 1}, r"other options: rng_key was "),
     "chains": ({"mcmc": {"num_chains": 3}}, r"other options: num_chains was 2, and is 3"),
     "chain method": ({"mcmc": {"chain_method": "sequential"}}, r"other options: chain_method"),

@@ -1,7 +1,8 @@
 """Runs with their draws on disk, or in memory, in processes of their own.
 
 ``python -m benchmarks.harness.stored_run WHERE KERNEL ROWS DRAWS`` prints seconds and memory as
-JSON; WHERE is the path of a store, or "memory" for ``MCMC.run``.
+JSON; WHERE is the path of a store, or "memory" for ``MCMC.run``. For two numbers of draws,
+"SHORT,LONG", it prints what 1,000 draws more of each chain take.
 """
 
 import json
@@ -59,25 +60,46 @@ def run(where: str, kernel: str, rows: int, num_draws: int) -> dict[str, float]:
 
     numpyro_fwd.keep_compiled(os.environ.get("JAX_COMPILATION_CACHE_DIR"))
     mcmc, data = mcmc_of(kernel, rows, num_draws)
-    begun = time.perf_counter()
+    begun, begun_cpu = time.perf_counter(), time.process_time()
     if where == "memory":
         mcmc.run(jax.random.key(2), *data)
         jax.block_until_ready(mcmc.get_samples())
     else:
         numpyro_fwd.sample_to(where, mcmc, jax.random.key(2), *data)
-    seconds = time.perf_counter() - begun
-    return {"seconds": seconds, "MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000}
+    return {
+        "seconds": time.perf_counter() - begun,
+        "cpu": time.process_time() - begun_cpu,
+        "MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
+    }
 
 
-def command(where: str, kernel: str, rows: int, num_draws: int) -> list[str]:
+def pace(where: str, kernel: str, rows: int, short: int, long: int) -> dict[str, float]:
+    """Milliseconds of 1,000 draws of each chain, from the difference of two runs, and of CPUs."""
+    one, two = (
+        run(f"{where}-{n}" if where != "memory" else where, kernel, rows, n) for n in (short, long)
+    )
+    return {name: 1e6 * (two[name] - one[name]) / (long - short) for name in ("seconds", "cpu")}
+
+
+def command(where: str, kernel: str, rows: int, num_draws: int | str) -> list[str]:
     """What runs it."""
     words = (where, kernel, str(rows), str(num_draws))
     return [sys.executable, "-m", "benchmarks.harness.stored_run", *words]
 
 
-def measured(folder: Path, where: str, kernel: str, rows: int, num_draws: int) -> dict[str, float]:
-    """What a process says of its run, and the MB of its store, which is removed."""
-    path = folder / "draws" if where == "disk" else None
+def measured(
+    folder: Path,
+    where: str,
+    kernel: str,
+    rows: int,
+    num_draws: int | str,
+    inner: str | None = None,
+) -> dict[str, float]:
+    """What a process says of its run, and the MB of its store, which is removed.
+
+    Compiled programs are kept in `folder`, the store in `inner`, which may be the same.
+    """
+    path = Path(inner or folder) / "draws" if where == "disk" else None
     done = subprocess.run(
         command(str(path or "memory"), kernel, rows, num_draws),
         cwd=ROOT,
@@ -87,7 +109,7 @@ def measured(folder: Path, where: str, kernel: str, rows: int, num_draws: int) -
         text=True,
     )
     found = json.loads(done.stdout.splitlines()[-1])
-    if path is not None:
+    if path is not None and path.exists():
         files = [each for each in path.rglob("*") if each.is_file()]
         found |= {"disk": sum(each.stat().st_size for each in files) / 1e6, "files": len(files)}
         shutil.rmtree(path)
@@ -111,4 +133,5 @@ def environment(folder: Path) -> dict[str, str]:
 
 if __name__ == "__main__":
     where, kernel, rows, num_draws = sys.argv[1:]
-    print(json.dumps(run(where, kernel, int(rows), int(num_draws))))
+    numbers = [int(number) for number in num_draws.split(",")]
+    print(json.dumps((run if len(numbers) == 1 else pace)(where, kernel, int(rows), *numbers)))

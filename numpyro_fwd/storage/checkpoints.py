@@ -6,6 +6,7 @@ to hundreds of milliseconds for the few numbers of a chain, after each piece of 
 """
 
 import json
+import math
 import os
 import zipfile
 from pathlib import Path
@@ -60,14 +61,20 @@ def as_leaf(old: Any, saved: np.ndarray) -> jax.Array:
     return jax.device_put(new, old.sharding)
 
 
-def save(path: Path, leaves: list[np.ndarray], facts: dict[str, Any]) -> None:
-    """Write arrays and what JSON can hold to `path`, in the place of what was there."""
-    text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-    arrays: dict[str, Any] = {f"leaf_{i}": leaf for i, leaf in enumerate(leaves)}
+def save(path: Path, leaves: list[np.ndarray], **facts: Any) -> None:
+    """Write arrays and what JSON can hold to `path`, in the place of what was there.
+
+    A fact may be bytes, for one that is the JSON of it already.
+    """
+    kinds = [(leaf.dtype.str, leaf.shape) for leaf in leaves]
+    arrays: dict[str, Any] = {
+        "leaves": np.frombuffer(b"".join(leaf.tobytes() for leaf in leaves), np.uint8),
+        **{name: as_bytes(fact) for name, fact in {"kinds": kinds, **facts}.items()},
+    }
     new = path.with_name(f"{path.name}.new")
     try:
         with new.open("wb") as file:
-            np.savez(file, facts=text, **arrays)
+            np.savez(file, **arrays)
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, path)
@@ -76,8 +83,14 @@ def save(path: Path, leaves: list[np.ndarray], facts: dict[str, Any]) -> None:
         raise
 
 
+def as_bytes(fact: Any) -> np.ndarray:
+    """JSON as an array."""
+    text = fact if isinstance(fact, bytes) else json.dumps(fact).encode()
+    return np.frombuffer(text, np.uint8)
+
+
 def load(path: Path) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """What was saved.
+    """What was saved: arrays and facts.
 
     Raises
     ------
@@ -86,8 +99,15 @@ def load(path: Path) -> tuple[list[np.ndarray], dict[str, Any]]:
     """
     try:
         with path.open("rb") as stream, np.load(stream) as file:
-            facts = json.loads(file["facts"].tobytes())
-            return [file[f"leaf_{i}"] for i in range(len(file.files) - 1)], facts
+            facts = {name: file[name].tobytes() for name in file.files}
+        rest = facts.pop("leaves")
+        facts = {name: json.loads(text) for name, text in facts.items()}
+        leaves = []
+        for kind, shape in facts.pop("kinds"):
+            num_bytes = np.dtype(kind).itemsize * math.prod(shape)
+            leaves.append(np.frombuffer(rest[:num_bytes], kind).reshape(shape))
+            rest = rest[num_bytes:]
+        return leaves, facts
     except (zipfile.BadZipFile, KeyError, EOFError, ValueError, OSError) as error:
         raise ValueError(
             f"{path} is truncated or is no checkpoint ({error}): the run cannot go on. The draws "

@@ -1,5 +1,6 @@
 """A run whose draws are on disk: begun or found, gone on with, and ended."""
 
+import json
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -99,7 +100,8 @@ class StoredRun:
     ) -> None:
         """Bring the chains to where the run is, and the store with them."""
         is_new = self.folder.begin()
-        saved, facts = ([], {}) if is_new else checkpoints.load(self.folder.checkpoint)
+        saved, found = ([], {}) if is_new else checkpoints.load(self.folder.checkpoint)
+        facts = found.get("facts", {})
         self.facts: dict[str, Any] = {
             "options": self.options(rng_key, extra_fields, init_params),
             "data": identity.describe_arguments(model_args, model_kwargs),
@@ -121,12 +123,13 @@ class StoredRun:
             **identity.describe_state(self.state),
         }
         self.compare(facts)
+        self.facts_as_json = json.dumps(self.facts).encode()
         self.store = DrawStore(self.folder.path)
         self.saved = checkpoints.leaves_of(self.state)
         if is_new:
             self.create(model, model_args, model_kwargs)
         else:
-            self.find(saved, facts)
+            self.find(saved, found["done"])
         self.piece.compile()
         names = latents(self.mcmc, self.state)
         stored = [name.split("/", 1)[1] for name in self.piece.shapes if name[:3] == "pos"]
@@ -175,9 +178,9 @@ class StoredRun:
             self.save_checkpoint(self.saved, self.done)
             self.store.publish(0)
 
-    def find(self, saved: list[np.ndarray], facts: dict[str, Any]) -> None:
+    def find(self, saved: list[np.ndarray], done: dict[str, Any]) -> None:
         """The store and the state of the last checkpoint."""
-        self.done = Done(**facts["done"])
+        self.done = Done(**done)
         self.store.open()
         self.store.check(self.done.draws, set(self.piece.shapes))
         with self.explaining():
@@ -192,8 +195,8 @@ class StoredRun:
 
     def save_checkpoint(self, leaves: list[np.ndarray], done: Done) -> None:
         """The state, how far the run is, and what it is a run of."""
-        facts = {**self.facts, "done": done._asdict()}
-        checkpoints.save(self.folder.checkpoint, leaves, facts)
+        facts = {"facts": self.facts_as_json, "done": done._asdict()}
+        checkpoints.save(self.folder.checkpoint, leaves, **facts)
 
     def write(self, draws: dict[str, np.ndarray], leaves: list[np.ndarray], done: Done) -> None:
         """Draws first, then the checkpoint that says how many count, then what readers see."""
@@ -222,6 +225,8 @@ class StoredRun:
                 self.pending = writer.submit(self.write, draws, self.saved, done)
                 self.show(done)
             self.pending.result()
+            with self.explaining():
+                self.store.finish()
             if self.until.has_goals and reason != "goal" and done.draws:
                 self.worst = self.convergence.all(done.draws)
             self.show(done)

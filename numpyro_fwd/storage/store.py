@@ -4,7 +4,7 @@ Draws are in chunks of `draws_per_write` draws, each a file that is replaced as 
 reader finds is what the consolidated metadata say, one file for all groups, which is written last.
 """
 
-from collections.abc import Iterator
+import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,8 @@ class DrawStore:
         self.path = path
         self.store = zarr().storage.DirectoryStore(str(path))
         self.arrays: dict[str, Any] = {}
+        self.metadata: dict[str, Any] = {}  # as readers see them
+        self.texts: dict[str, bytes] = {}  # as Zarr does, by file
 
     def create(self, empty: Any, draws_per_write: int) -> None:
         """Write the groups of an ``InferenceData``, none of whose draws is kept."""
@@ -113,13 +115,22 @@ class DrawStore:
     def open(self) -> None:
         """Look for the arrays that grow.
 
+        Their metadata are in memory, and in the one file that readers look at. What each array says
+        of itself is brought up to date by :meth:`finish`.
+
         Raises
         ------
         ValueError
             If the metadata of the store cannot be read.
         """
         try:
-            root = zarr().open_group(self.store, mode="r+")
+            if METADATA not in self.store:
+                zarr().consolidate_metadata(self.store)
+            self.metadata = json.loads(self.store[METADATA])
+            self.texts = {
+                key: json.dumps(one).encode() for key, one in self.metadata["metadata"].items()
+            }
+            root = zarr().open_group(self.texts, mode="r+", chunk_store=self.store)
             self.arrays = {
                 f"{group}/{name}": array
                 for group, members in root.groups()
@@ -140,31 +151,29 @@ class DrawStore:
         """Put draws (C, n, ...) of all variables after the first `start`."""
         num_draws = next(iter(draws.values())).shape[1]
         stop = start + num_draws
+        self.resize(stop)
         for name, array in self.arrays.items():
-            axis = axis_of(array)
-            if array.shape[axis] < stop:
-                array.resize(*(*array.shape[:axis], stop, *array.shape[axis + 1 :]))
+            axis = axis_of(name)
             values = np.arange(start, stop) if axis == 0 else draws[name]
             array[(slice(None),) * axis + (slice(start, stop),)] = values
 
+    def resize(self, num_draws: int) -> None:
+        """Give the arrays so many draws, in memory."""
+        for name, array in self.arrays.items():
+            axis, shape = axis_of(name), array.shape
+            if shape[axis] != num_draws:
+                array.resize(*shape[:axis], num_draws, *shape[axis + 1 :])
+                self.metadata["metadata"][f"{name}/.zarray"]["shape"] = list(array.shape)
+
     def publish(self, num_draws: int) -> None:
         """Let readers see these draws and no more: one file, replaced at once."""
-        for array in self.arrays.values():
-            axis = axis_of(array)
-            if array.shape[axis] != num_draws:
-                array.resize(*(*array.shape[:axis], num_draws, *array.shape[axis + 1 :]))
-        texts = {str(key): self.store[key] for key in self.metadata_keys()}
-        zarr().consolidate_metadata(texts)
-        self.store[METADATA] = texts[METADATA]
+        self.resize(num_draws)
+        self.store[METADATA] = json.dumps(self.metadata).encode()
 
-    def metadata_keys(self) -> Iterator[str]:
-        """Keys of the metadata of the groups and of their arrays, without a look at the chunks."""
-        places = [self.path, *(path for path in self.path.iterdir() if path.is_dir())]
-        places += [inner for path in places[1:] for inner in path.iterdir() if inner.is_dir()]
-        for place in places:
-            for name in (".zgroup", ".zarray", ".zattrs"):
-                if (place / name).exists():
-                    yield (place / name).relative_to(self.path).as_posix()
+    def finish(self) -> None:
+        """Bring up to date what the arrays say of themselves, for readers of these alone."""
+        for name in self.arrays:
+            self.store[f"{name}/.zarray"] = self.texts[f"{name}/.zarray"]
 
     def check(self, num_draws: int, names: set[str]) -> None:
         """Raise unless every variable is there, and every chunk of the first `num_draws`.
@@ -177,16 +186,14 @@ class DrawStore:
         if missing := sorted(names - set(self.arrays)):
             raise self.damage(f"it has no array {missing[0]}")
         for name, array in self.arrays.items():
-            if array.shape[axis_of(array)] < num_draws:
-                raise self.damage(f"{name} has fewer than its {num_draws} draws")
             for partial in (self.path / name).glob("*.partial"):
                 partial.unlink()  # of a write that was killed
-            if 0 not in array.shape[:1] + array.shape[2:] or axis_of(array) == 0:
+            if 0 not in array.shape[:1] + array.shape[2:] or axis_of(name) == 0:
                 self.check_chunks(name, array, num_draws)
 
     def check_chunks(self, name: str, array: Any, num_draws: int) -> None:
         """Raise unless the files of the chunks are as long as they say."""
-        axis = axis_of(array)
+        axis = axis_of(name)
         for i in range(-(-num_draws // array.chunks[axis])):
             key = ".".join(str(i) if j == axis else "0" for j in range(array.ndim))
             path = self.path / name / key
@@ -210,6 +217,6 @@ class DrawStore:
         return self.arrays[f"posterior/{name}"].shape[2:]
 
 
-def axis_of(array: Any) -> int:
+def axis_of(name: str) -> int:
     """The axis of draws: the first of the coordinate, the second of draws."""
-    return array.attrs["_ARRAY_DIMENSIONS"].index("draw")
+    return 0 if name.endswith("/draw") else 1

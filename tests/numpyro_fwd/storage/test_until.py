@@ -162,7 +162,16 @@ def test_progress_shows_draws_ess_r_hat_rate_and_time(tmp_path, capfd, monkeypat
     mcmc.progress_bar = True  # MCMC turns it off in workers of pytest
     runs.run(tmp_path, mcmc=mcmc, until=Until(ess=1e5, max_draws=60))
     shown = capfd.readouterr().err
-    for words in ("warm-up 8/40", "sampling", "60/60", "draw/s", "ESS ", "R-hat 1.", "to the goal"):
+    for words in (
+        "MALA: looking for",
+        "warm-up 8/40",
+        "sampling",
+        "60/60",
+        "draw/s",
+        "ESS ",
+        "R-hat 1.",
+        "to the goal",
+    ):
         assert words in shown, shown
 
 

@@ -19,6 +19,7 @@ from numpyro_fwd.kernels.smc_summary import PopulationSummary, smc_summary
 from numpyro_fwd.partial_bayes.open_horizon import GOHSMC, OHSMC
 from numpyro_fwd.partial_bayes.predicting import Prediction
 from numpyro_fwd.partial_bayes.sgsmc import SGSMC
+from numpyro_fwd.storage import Until, sample_to
 
 __all__ = [
     "ALSMMALA",
@@ -44,7 +45,9 @@ __all__ = [
     "PopulationSummary",
     "Prediction",
     "RandomWalk",
+    "Until",
     "keep_compiled",
     "on_disk",
+    "sample_to",
     "smc_summary",
 ]

@@ -33,6 +33,7 @@ BRIDGE_ROOMS = {
     "bridge": {"disk"},
     "kernels": {"bridge", "disk"},
     "partial_bayes": {"bridge"},
+    "storage": {"bridge"},
     "demo": set(),
     "compilation": set(),
 }

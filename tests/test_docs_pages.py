@@ -35,6 +35,16 @@ def test_rows_on_disk_are_sampled():
     np.testing.assert_allclose(slope.std(axis=0), 20_000**-0.5, rtol=0.5)
 
 
+def test_the_page_on_draws_on_disk(tmp_path, monkeypatch):
+    """Its blocks, one after the other, in one folder."""
+    monkeypatch.chdir(tmp_path)
+    namespace = {}
+    for block in pages.blocks("storage"):
+        block.run(namespace)
+    assert namespace["stored"].reason == "goal"
+    assert namespace["more"].worst.ess >= 3000
+
+
 def test_architecture_has_the_rooms_of_the_code():
     text = (pages.DOCS / "architecture.md").read_text(encoding="utf-8")
     lines = re.findall(r"^\| `(\w+)` \| (.*?) ?\| ", text, re.MULTILINE)

@@ -65,7 +65,9 @@ def has_progress_bar() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         caller = frame.f_locals.get("self")
-        if isinstance(caller, MCMC):
-            return bool(caller.progress_bar)
+        # an MCMC, or what runs one with its draws on disk
+        for each in (caller, getattr(caller, "__dict__", {}).get("mcmc")):
+            if isinstance(each, MCMC):
+                return bool(each.progress_bar)
         frame = frame.f_back
     return False

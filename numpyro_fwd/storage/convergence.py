@@ -1,0 +1,142 @@
+"""Effective draws and R-hat of what a store holds, in bounded memory."""
+
+import math
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from numpyro_fwd.storage.store import DrawStore
+from numpyro_fwd.storage.until import Until
+
+__all__ = ["Convergence", "Worst", "is_checked"]
+
+KEPT = 1000  # draws of each chain that an estimate reads, if the goal needs no more
+PER_EFFECTIVE = 8  # draws that it reads for each effective draw of the goal
+GROWTH = 1.2  # of the draws between two looks at the goal
+FEWEST = 4  # draws, below which ArviZ has no estimate
+
+
+class Worst(NamedTuple):
+    """The parameter with the fewest effective draws, and the highest R-hat of all.
+
+    ess
+        Effective draws, the lesser of bulk and tail.
+    r_hat
+        Rank-normalised R-hat; NaN for a single chain.
+    parameter
+        Name of the parameter with these effective draws.
+    """
+
+    ess: float = math.nan
+    r_hat: float = math.nan
+    parameter: str = ""
+
+    def and_also(self, other: "Worst") -> "Worst":
+        """The worst of both; NaN is worse than any number."""
+        is_worse = math.isnan(other.ess) or other.ess < self.ess
+        ess, parameter = (other.ess, other.parameter) if is_worse else (self.ess, self.parameter)
+        r_hat = other.r_hat if not self.r_hat >= other.r_hat else self.r_hat
+        return Worst(ess, r_hat, parameter)
+
+
+NONE = Worst(math.inf, -math.inf)  # better than any
+
+
+def is_checked(num_writes: int) -> bool:
+    """Whether the goal is looked at after so many writes of `draws_per_write` draws.
+
+    It depends on nothing else, so that a run that was interrupted stops at the same draw.
+    """
+    if num_writes <= 1:
+        return num_writes == 1
+
+    def level(n: int) -> int:
+        return int(math.log(n) / math.log(GROWTH))
+
+    return level(num_writes) > level(num_writes - 1)
+
+
+class Convergence:
+    """Estimates for the parameters of a store, one parameter after the other.
+
+    Of each chain at most 1,000 draws are read, or eight for each effective draw of the goal if that
+    is more, evenly spaced over all draws so far. ArviZ's estimates are made of these. Fewer draws
+    have no more effective ones, so that the goal is reached late rather than early; by little, as
+    there are several draws for each effective one.
+
+    Parameters
+    ----------
+    store
+        Where the draws are.
+    names
+        Sites whose elements are the parameters: the latent ones.
+    until
+        The goals.
+    num_chains
+        Number of chains.
+    """
+
+    def __init__(self, store: DrawStore, names: list[str], until: Until, num_chains: int):
+        self.store = store
+        self.until = until
+        goal = PER_EFFECTIVE * (until.ess or 0.0) / num_chains
+        self.most = max(KEPT, math.ceil(goal))
+        self.names = list(names)  # the site that was worst at the last look comes first
+
+    def all(self, num_draws: int, seconds: float = math.inf) -> Worst:
+        """The worst of all parameters, or of those that there is time for."""
+        end = time.monotonic() + seconds
+        found = NONE
+        if num_draws < FEWEST:
+            return Worst()
+        for one in self.each(num_draws):
+            found = found.and_also(one)
+            if time.monotonic() > end:
+                break
+        return found
+
+    def is_reached(self, num_draws: int) -> tuple[bool, Worst]:
+        """Whether all parameters meet the goals, and the worst of those that were looked at.
+
+        The first one that does not ends the search, and is the first of the next search.
+        """
+        found = NONE
+        if num_draws < FEWEST:
+            return False, Worst()
+        for one in self.each(num_draws):
+            found = found.and_also(one)
+            if not self.until.is_met_by(one.ess, one.r_hat):
+                worst = one.parameter.split("[")[0]
+                self.names.sort(key=lambda name: name != worst)
+                return False, found
+        return True, found
+
+    def each(self, num_draws: int) -> Iterator[Worst]:
+        """Estimates for each parameter that is not constant."""
+        for name in list(self.names):
+            draws = self.store.read(name, num_draws, self.most)
+            flat = draws.reshape(*draws.shape[:2], -1)
+            for j in range(flat.shape[2]):
+                draws = flat[:, :, j].astype(float)
+                if draws.min() < draws.max() or not np.isfinite(draws).all():
+                    place = np.unravel_index(j, self.store.element_shape(name))
+                    yield estimate(draws, label(name, place))
+
+
+def label(name: str, place: tuple) -> str:
+    """Name of an element of a site."""
+    return f"{name}[{', '.join(map(str, place))}]" if place else name
+
+
+def estimate(draws: np.ndarray, parameter: str) -> Worst:
+    """Estimates from draws (C, n) of a parameter; NaN where a draw is not finite."""
+    if not np.isfinite(draws).all():
+        return Worst(parameter=parameter)
+    import arviz as az  # which takes a second or two
+
+    with np.errstate(all="ignore"):  # a chain that stands still has no variance
+        ess = min(float(az.ess(draws, method=method)) for method in ("bulk", "tail"))
+        r_hat = float(az.rhat(draws)) if len(draws) > 1 else math.nan
+    return Worst(ess, r_hat, parameter)

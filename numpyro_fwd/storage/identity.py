@@ -1,0 +1,209 @@
+"""What a run on disk is a run of, so that it goes on with nothing else.
+
+Bit for bit, a run is determined by the program of a step, by the numbers that the program is given,
+and by the state before the first step. The program is taken as JAX traced it, so that a change of
+the model counts wherever it was made, and a comment does not.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from numpyro_fwd.bridge.traces import first_sites
+from numpyro_fwd.storage.checkpoints import numbers
+
+__all__ = [
+    "check_same",
+    "describe_arguments",
+    "describe_model",
+    "describe_numbers",
+    "describe_program",
+    "describe_state",
+    "versions",
+]
+
+TOLERANCE = 1e-3  # of the first state, which another machine rounds differently
+PACKAGES = ("jax", "jaxlib", "numpyro", "blackjax", "numpyro-fwd")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the draws."""
+    return {name: version(name) for name in PACKAGES}
+
+
+def describe_numbers(tree: Any) -> dict[str, str]:
+    """For each leaf, its place in the tree and what it is."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): describe_leaf(leaf) for path, leaf in leaves}
+
+
+def describe_leaf(leaf: Any) -> str:
+    """A checksum of an array, the value of a number or text, the type of anything else."""
+    if isinstance(leaf, (bool, int, float, complex, str, bytes)):
+        return repr(leaf)
+    if isinstance(leaf, (np.ndarray, np.generic, jax.Array)) and leaf.dtype != object:
+        array = np.asarray(numbers(leaf) if isinstance(leaf, jax.Array) else leaf)
+        digest = hashlib.sha256(array.tobytes()).hexdigest()[:24]
+        return f"{array.dtype}{array.shape} {digest}"
+    return type(leaf).__qualname__
+
+
+def describe_arguments(model_args: tuple, model_kwargs: dict[str, Any]) -> dict[str, str]:
+    """Arguments of the model by name."""
+    named = {f"argument {i}": value for i, value in enumerate(model_args)}
+    named |= {f"argument '{name}'": value for name, value in model_kwargs.items()}
+    return {
+        f"{name}{place}": what
+        for name, value in named.items()
+        for place, what in describe_numbers(value).items()
+    }
+
+
+def describe_model(model: Callable, model_args: tuple, model_kwargs: dict) -> dict[str, str]:
+    """For each site of a model its distribution and shape, and a checksum of the log densities."""
+    found = {}
+
+    def log_densities(rng_key: jax.Array) -> dict[str, Any]:
+        terms = {}
+        for name, site in first_sites(rng_key, model, model_args, model_kwargs).items():
+            if site["type"] not in ("sample", "deterministic"):
+                continue
+            kind = family(site["fn"]) if site["type"] == "sample" else "deterministic"
+            found[f"site '{name}'"] = f"{kind} {jnp.shape(site['value'])}"
+            value = site["value"]
+            terms[name] = site["fn"].log_prob(value) if site["type"] == "sample" else value
+        return terms
+
+    program = jax.make_jaxpr(log_densities)(jax.random.key(0))
+    return {**found, "the code": describe_program(program)}
+
+
+def family(distribution: Any) -> str:
+    """Name of a distribution, inside of what expands and masks it."""
+    while hasattr(distribution, "base_dist"):
+        distribution = distribution.base_dist
+    return type(distribution).__name__
+
+
+def describe_program(program: ClosedJaxpr) -> str:
+    """A checksum of a traced program and of the numbers in it."""
+    return Programs().digest(program.jaxpr, program.consts)
+
+
+class Programs:
+    """Checksums of programs, each of which may be part of others many times."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[Any, str]] = {}
+
+    def digest(self, jaxpr: Jaxpr, consts: Any = ()) -> str:
+        """Checksum of a program: its operations, and which results they work on."""
+        if id(jaxpr) not in self.known:
+            self.known[id(jaxpr)] = (jaxpr, self.digest_of_operations(jaxpr))
+        parts = [self.known[id(jaxpr)][1], *map(describe_leaf, consts)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+
+    def digest_of_operations(self, jaxpr: Jaxpr) -> str:
+        numbered: dict[Any, int] = {}
+        for var in (*jaxpr.constvars, *jaxpr.invars):
+            numbered[var] = len(numbered)
+        digest = hashlib.sha256(str([var.aval for var in numbered]).encode())
+        for equation in jaxpr.eqns:
+            inputs = [self.atom(var, numbered) for var in equation.invars]
+            for var in equation.outvars:
+                numbered[var] = len(numbered)
+            shapes = [str(var.aval) for var in equation.outvars]
+            options = [
+                (name, self.option(equation.params[name])) for name in sorted(equation.params)
+            ]
+            digest.update(repr((equation.primitive.name, inputs, shapes, options)).encode())
+        digest.update(repr([self.atom(var, numbered) for var in jaxpr.outvars]).encode())
+        return digest.hexdigest()[:24]
+
+    @staticmethod
+    def atom(atom: Any, numbered: dict[Any, int]) -> str:
+        """A number, or which result it is."""
+        if isinstance(atom, Literal):
+            return f"{describe_leaf(atom.val)}:{atom.aval}"
+        return str(numbered[atom])
+
+    def option(self, value: Any) -> str:
+        """A parameter of an operation."""
+        if isinstance(value, ClosedJaxpr):
+            return self.digest(value.jaxpr, value.consts)
+        if isinstance(value, Jaxpr):
+            return self.digest(value)
+        if isinstance(value, (tuple, list)):
+            return f"({', '.join(map(self.option, value))})"
+        if isinstance(value, dict):
+            return self.option([*value.items()])
+        if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+            return describe_leaf(value)
+        if callable(value):  # what it does is in the program, its name may have an address
+            return type(value).__name__
+        return re.sub(r"0x[0-9a-f]+", "", str(value))
+
+
+def describe_state(state: Any) -> dict[str, Any]:
+    """Of each array of a state its shape and two sums, or a checksum for one without fractions."""
+    return {
+        jax.tree_util.keystr(path): describe_sums(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+    }
+
+
+def describe_sums(leaf: Any) -> Any:
+    """Two sums that most changes of an array change, and the size of its entries."""
+    if not jnp.issubdtype(jnp.result_type(leaf), np.floating):
+        return describe_leaf(leaf)
+    flat = np.ravel(np.asarray(leaf)).astype(float)
+    is_finite = np.isfinite(flat)
+    flat = np.where(is_finite, flat, 0.0)
+    weights = np.cos(np.arange(flat.size))
+    sums = [float(np.abs(flat).sum()), float(flat.sum()), float(flat @ weights)]
+    return {"kind": f"{jnp.shape(leaf)}, {int(is_finite.sum())} finite", "sums": sums}
+
+
+def is_near(old: Any, new: Any) -> bool:
+    """Whether two descriptions are the same up to rounding."""
+    if not (is_sums(old) and is_sums(new)):
+        return old == new
+    bound = TOLERANCE * max(old["sums"][0], new["sums"][0])
+    differences = np.abs(np.subtract(old["sums"], new["sums"]))
+    return old["kind"] == new["kind"] and bool((differences <= bound).all())
+
+
+def is_sums(described: Any) -> bool:
+    """Whether it is what `describe_sums` says of an array."""
+    return isinstance(described, dict) and "sums" in described
+
+
+def check_same(path: Any, what: str, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Raise ValueError unless both descriptions are the same, naming the first difference.
+
+    Parameters
+    ----------
+    path
+        The path of the run.
+    what
+        What is described.
+    old, new
+        Descriptions: of the run on the path, and of this call.
+    """
+    names = [*old, *(name for name in new if name not in old)]
+    for name in names:
+        if name in old and name in new and is_near(old[name], new[name]):
+            continue
+        before = old.get(name, "not there")
+        now = new.get(name, "not there")
+        raise ValueError(
+            f"path {path} holds a run with other {what}: {name} was {before}, and is {now}. Pass "
+            "what that run was begun with, or another path."
+        )

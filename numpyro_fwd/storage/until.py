@@ -1,0 +1,84 @@
+"""When a run on disk is done."""
+
+import dataclasses
+import math
+from numbers import Integral, Real
+
+__all__ = ["Until"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Until:
+    """When :func:`numpyro_fwd.sample_to` stops.
+
+    It stops at `max_draws`, after `seconds`, or when the goals among `ess` and `r_hat` are all
+    reached, whichever comes first. Without any of them it stops at the draws of the ``MCMC``.
+
+    Parameters
+    ----------
+    max_draws
+        Draws of each chain that are stored, after thinning, 1 or more.
+    ess
+        Effective draws of all chains together, for each parameter both in the bulk and in the
+        tails (ArviZ's ``ess``, methods "bulk" and "tail"), positive.
+    r_hat
+        Rank-normalised R-hat (ArviZ's ``rhat``) of each parameter, above 1; it takes two chains.
+        1.01 is usual.
+    seconds
+        Seconds of one call, positive; what earlier calls took does not count. It is looked at
+        between pieces of at most five seconds.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a number outside these ranges, by name.
+
+    Examples
+    --------
+    >>> from numpyro_fwd import Until
+    >>> Until(ess=1000, r_hat=1.01, seconds=3600).has_goals
+    True
+    """
+
+    max_draws: int | None = None
+    ess: float | None = None
+    r_hat: float | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_draws is not None:
+            check_count("max_draws", self.max_draws)
+        for name, least in (("ess", 0.0), ("r_hat", 1.0), ("seconds", 0.0)):
+            if (value := getattr(self, name)) is not None:
+                check_above(name, value, least)
+
+    @property
+    def has_goals(self) -> bool:
+        """Whether effective draws or R-hat are asked for."""
+        return self.ess is not None or self.r_hat is not None
+
+    def ending_at(self, num_draws: int) -> "Until":
+        """With this many draws if nothing else ends the run."""
+        is_open = self.max_draws is None and self.seconds is None and not self.has_goals
+        return dataclasses.replace(self, max_draws=num_draws) if is_open else self
+
+    def is_met_by(self, ess: float, r_hat: float) -> bool:
+        """Whether a parameter with these meets the goals; NaN does not."""
+        has_ess = self.ess is None or ess >= self.ess
+        return has_ess and (self.r_hat is None or r_hat <= self.r_hat)
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise unless `value` is a whole number, 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer; got {value!r}.")
+    if value < 1:
+        raise ValueError(f"{name} must be 1 or more; got {value!r}.")
+
+
+def check_above(name: str, value: object, least: float) -> None:
+    """Raise unless `value` is a finite number above `least`."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number; got {value!r}.")
+    if not least < float(value) < math.inf:
+        raise ValueError(f"{name} must be finite and above {least:g}; got {value!r}.")

@@ -1,0 +1,120 @@
+"""A run that is interrupted goes on bit for bit."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from numpyro_fwd.storage import run as stored_run
+from tests.numpyro_fwd.storage import runs
+
+CASES = {
+    "NUTS in sequence": ("NUTS", "sequential", 2),
+    "NUTS vectorized": ("NUTS", "vectorized", 2),
+    "MALA vectorized": ("MALA", "vectorized", 2),
+    "MALA, one chain": ("MALA", "vectorized", 1),
+    "AMAGOLD": ("AMAGOLD", "vectorized", 2),
+    "AIES, an ensemble": ("AIES", "vectorized", 10),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_in_pieces_as_in_one_go(case, tmp_path):
+    name, chain_method, num_chains = CASES[case]
+
+    def mcmc():
+        return runs.mcmc_of(name, num_chains=num_chains, chain_method=chain_method)
+
+    whole = runs.run(tmp_path / "whole", 25, mcmc())
+    for max_draws in (3, 20, 25):
+        stored = runs.run(tmp_path / "pieces", max_draws, mcmc())
+        assert stored.num_draws == max_draws
+        assert stored.reason == "max_draws"
+    runs.assert_same(tmp_path / "whole", tmp_path / "pieces")
+    numbers = (jax.tree.leaves(each.last_state) for each in (whole, stored))
+    for one, other in zip(*numbers, strict=True):
+        if not jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_a_run_does_not_depend_on_its_pieces(tmp_path, monkeypatch):
+    """The time that steps take decides how long pieces are, and nothing else."""
+    runs.run(tmp_path / "usual")
+    monkeypatch.setattr(stored_run, "FIRST", 1)
+    monkeypatch.setattr(stored_run, "SECONDS", 1e-9)
+    runs.run(tmp_path / "step by step", 25)
+    runs.assert_same(tmp_path / "usual", tmp_path / "step by step")
+
+
+def test_thinning(tmp_path):
+    """Every third draw is kept."""
+    runs.run(tmp_path / "all", 30, runs.mcmc_of(thinning=1))
+    runs.run(tmp_path / "some", 10, runs.mcmc_of(thinning=3))
+    everything, some = runs.draws_of(tmp_path / "all"), runs.draws_of(tmp_path / "some")
+    name = "posterior/slopes"
+    np.testing.assert_allclose(some[name], everything[name][:, 2::3], rtol=1e-4)
+
+
+class Killed(BaseException):
+    """The end of a process, as far as it can be had without one."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [2, 7, 12, 19, 24, 31, 38, 45])
+def test_killed_between_any_two_files(first, tmp_path, monkeypatch):
+    """Files of a run are put in their places one by one: it may end before any of them."""
+    runs.run(tmp_path / "whole")
+    replace, count = os.replace, 0
+
+    def replace_or_die(*names):
+        nonlocal count
+        count += 1
+        if count == first:
+            raise Killed
+        replace(*names)
+
+    monkeypatch.setattr(os, "replace", replace_or_die)
+    with pytest.raises(Killed):
+        runs.run(tmp_path / "killed")
+    if (tmp_path / "killed" / ".zmetadata").exists():
+        assert runs.draws_of(tmp_path / "killed")["posterior/sum"].shape[1] % 10 in (0, 5)
+    runs.run(tmp_path / "killed")
+    runs.assert_same(tmp_path / "whole", tmp_path / "killed")
+
+
+def start(path, max_draws):
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.numpyro_fwd.storage.runs", str(path), str(max_draws)],
+        cwd=Path(__file__).parents[3],
+    )
+
+
+@pytest.mark.slow
+def test_kill_9(tmp_path):
+    """In the warm-up, in a write, wherever it is; draws are read while it runs."""
+    max_draws = 1000
+    assert start(tmp_path / "whole", max_draws).wait() == 0
+    path, rng = tmp_path / "killed", random.Random(0)
+    num_kills = 0
+    for _ in range(3):
+        begun = time.time()
+        process = start(path, max_draws)
+        checkpoint = path / ".sample_to" / "checkpoint.npz"
+        while process.poll() is None and not (
+            checkpoint.exists() and checkpoint.stat().st_mtime > begun
+        ):
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.0, 0.6))
+        process.send_signal(signal.SIGKILL)
+        num_kills += process.wait() == -signal.SIGKILL
+        runs.draws_of(path)
+    assert num_kills >= 2
+    assert start(path, max_draws).wait() == 0
+    runs.assert_same(tmp_path / "whole", path)

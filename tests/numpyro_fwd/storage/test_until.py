@@ -1,0 +1,205 @@
+"""When a run on disk ends."""
+
+import itertools
+import math
+import time
+import warnings
+
+import arviz as az
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import MCMC
+
+import numpyro_fwd
+from numpyro_fwd import Until, sample_to
+from numpyro_fwd.storage.convergence import Convergence, Worst, is_checked
+from numpyro_fwd.storage.progress import Progress
+from tests.numpyro_fwd.storage import runs
+
+
+def summary_of(path):
+    posterior = az.from_zarr(str(path)).posterior[["slopes", "scale"]]
+    ess = min(
+        float(az.ess(posterior, method=method).to_array().min()) for method in ("bulk", "tail")
+    )
+    return ess, float(az.rhat(posterior).to_array().max())
+
+
+def test_by_draws_of_the_mcmc(tmp_path):
+    stored = sample_to(tmp_path, runs.mcmc_of(), jax.random.key(0), *runs.data())
+    assert (stored.num_draws, stored.reason) == (25, "max_draws")
+    assert math.isnan(stored.worst.ess)
+
+
+def test_by_effective_draws_and_r_hat(tmp_path):
+    """The estimate is that of all draws, as long as all are read."""
+    until = Until(ess=100, r_hat=1.1, max_draws=20_000)
+    stored = runs.run(tmp_path, until=until, draws_per_write=50)
+    ess, r_hat = summary_of(tmp_path)
+    assert stored.reason == "goal" and stored.num_draws <= 1000
+    assert (stored.worst.ess, stored.worst.r_hat) == pytest.approx((ess, r_hat), rel=1e-3)
+    assert ess >= 100 and r_hat <= 1.1
+    # again: nothing is left to do; a higher goal: it goes on
+    assert runs.run(tmp_path, until=until, draws_per_write=50).num_draws == stored.num_draws
+    more = runs.run(tmp_path, until=Until(ess=300), draws_per_write=50)
+    assert more.num_draws > stored.num_draws and more.worst.ess >= 300
+
+
+def test_max_draws_ends_it_before_the_goal(tmp_path):
+    stored = runs.run(tmp_path, until=Until(ess=1e6, max_draws=30))
+    assert (stored.num_draws, stored.reason) == (30, "max_draws")
+    assert 0 < stored.worst.ess < 200 and stored.worst.parameter
+
+
+def test_by_seconds(tmp_path):
+    begun = time.monotonic()
+    stored = runs.run(tmp_path, until=Until(seconds=0.5))
+    assert stored.reason == "seconds" and stored.num_draws > 0
+    assert 0.1 < stored.seconds <= time.monotonic() - begun
+
+
+def test_an_interrupted_run_ends_at_the_same_draw(tmp_path):
+    until = Until(ess=100)
+    whole = runs.run(tmp_path / "whole", until=until)
+    runs.run(tmp_path / "pieces", whole.num_draws // 2 + 3)
+    pieces = runs.run(tmp_path / "pieces", until=until)
+    assert pieces[1:4] == whole[1:4]
+    runs.assert_same(tmp_path / "whole", tmp_path / "pieces")
+
+
+class Draws:
+    """Draws (C, n, ...) by site, as a store."""
+
+    def __init__(self, **draws):
+        self.draws = draws
+        self.num_read = 0
+
+    def read(self, name, num_draws, most):
+        found = self.draws[name][:, 0 : num_draws : -(-num_draws // most)]
+        self.num_read = max(self.num_read, found.shape[1])
+        return found
+
+    def element_shape(self, name):
+        return self.draws[name].shape[2:]
+
+
+def autoregressive(rng, num_draws, correlation):
+    noise = rng.normal(size=(4, num_draws))
+    draws = np.empty_like(noise)
+    draws[:, 0] = noise[:, 0]
+    for i in range(1, num_draws):
+        draws[:, i] = correlation * draws[:, i - 1] + math.sqrt(1 - correlation**2) * noise[:, i]
+    return draws
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.9, 0.99])
+def test_the_estimate_reads_few_draws_and_is_not_too_high(correlation):
+    draws = autoregressive(np.random.default_rng(0), 40_000, correlation)
+    full = min(float(az.ess(draws, method=method)) for method in ("bulk", "tail"))
+    goal = 500.0
+    store = Draws(x=draws)
+    found = Convergence(store, ["x"], Until(ess=goal), 4).all(40_000)
+    assert store.num_read <= 1000
+    assert found.ess <= 1.15 * full
+    # enough for the goal, wherever there is enough in all
+    assert found.ess >= 0.6 * min(full, 4000)
+
+
+def test_the_worst_parameter_is_named():
+    rng = np.random.default_rng(1)
+    good = rng.normal(size=(4, 500, 2, 2))
+    good[:, :, 1, 0] = autoregressive(rng, 500, 0.95)
+    constant = np.ones((4, 500))
+    store = Draws(good=good, constant=constant)
+    convergence = Convergence(store, ["constant", "good"], Until(ess=1000, r_hat=1.01), 4)
+    assert convergence.all(500).parameter == "good[1, 0]"
+    is_reached, worst = convergence.is_reached(500)
+    assert not is_reached and worst.parameter == "good[1, 0]"
+    assert convergence.names[0] == "good"  # first at the next look
+    store.draws["good"][0, 3, 0, 1] = np.nan
+    assert math.isnan(convergence.all(500).ess)
+    assert not convergence.is_reached(500)[0]
+
+
+def test_chains_that_stand_still_elsewhere_do_not_agree():
+    draws = np.repeat(np.arange(4.0)[:, None], 100, axis=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        is_reached, _ = Convergence(Draws(x=draws), ["x"], Until(r_hat=1.1), 4).is_reached(100)
+    assert not is_reached
+
+
+def test_the_goal_is_looked_at_more_rarely_as_draws_grow():
+    looks = [n for n in range(10_001) if is_checked(n)]
+    assert looks[:6] == [1, 2, 3, 4, 5, 6] and len(looks) < 50
+    assert all(b <= 1.25 * a + 1 for a, b in itertools.pairwise(looks))
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"max_draws": 0}, ValueError, "max_draws must be 1 or more; got 0"),
+        ({"max_draws": 1e6}, TypeError, "max_draws must be an integer; got 1000000.0"),
+        ({"ess": -1}, ValueError, "ess must be finite and above 0; got -1"),
+        ({"r_hat": 1.0}, ValueError, "r_hat must be finite and above 1; got 1.0"),
+        ({"seconds": math.nan}, ValueError, "seconds must be finite and above 0; got nan"),
+        ({"seconds": "an hour"}, TypeError, "seconds must be a number; got 'an hour'"),
+    ],
+)
+def test_bad_goals(options, error, message):
+    with pytest.raises(error, match=message):
+        Until(**options)
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+def test_progress_shows_draws_ess_r_hat_rate_and_time(tmp_path, capfd, monkeypatch):
+    mcmc = runs.mcmc_of()
+    mcmc.progress_bar = True  # MCMC turns it off in workers of pytest
+    runs.run(tmp_path, mcmc=mcmc, until=Until(ess=1e5, max_draws=60))
+    shown = capfd.readouterr().err
+    for words in (
+        "MALA: looking for",
+        "warm-up 8/40",
+        "sampling",
+        "60/60",
+        "draw/s",
+        "ESS ",
+        "R-hat 1.",
+        "to the goal",
+    ):
+        assert words in shown, shown
+
+
+def test_no_progress_without_a_bar(tmp_path, capfd):
+    runs.run(tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_time_to_the_goal():
+    with Progress(False, Until(ess=1000, r_hat=1.01), 0) as progress:
+        progress.begun -= 10.0  # 100 draws in ten seconds
+        seconds = progress.seconds_to_goal(100, Worst(500.0, 1.005, "x"))
+        assert seconds == pytest.approx(10.0, rel=0.1)
+        seconds = progress.seconds_to_goal(100, Worst(500.0, 1.05, "x"))
+        assert seconds == pytest.approx(40.0, rel=0.1)
+        assert progress.seconds_to_goal(0, Worst()) is None
+
+
+# --- notices --------------------------------------------------------------------------------------
+
+
+def test_warnings_of_kernels_are_heard(tmp_path):
+    """A chain that does not move says so, as it does in MCMC.run."""
+
+    def model():
+        numpyro.sample("z", dist.Normal(0, 1))
+
+    kernel = numpyro_fwd.MALA(model, step_size=1e4, adapt_step_size=False, warm_start=False)
+    mcmc = MCMC(kernel, num_warmup=0, num_samples=400, progress_bar=False)
+    with pytest.warns(UserWarning, match="has stuck|has not moved|stood still"):
+        sample_to(tmp_path, mcmc, jax.random.key(0))

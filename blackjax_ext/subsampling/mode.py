@@ -24,8 +24,9 @@ Reference: T. Fukaya, R. Kannan, Y. Nakatsukasa, Y. Yamamoto and Y. Yanagisawa 2
 Cholesky QR for computing the QR factorization of ill-conditioned matrices.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import jax
@@ -61,6 +62,11 @@ MAX_STEPS = 60
 # where the rows are saturated the curvature is the prior's alone: a step of its width is too long
 # by the number of rows and their size
 MAX_HALVINGS = 50
+# halvings before another direction is tried, whose least eigenvalue is this of a unit diagonal
+FEW, BLUNT = 8, 0.01
+# squared distance from which steps may be doubled, and the share of it that one of them must lower
+# the energy by: of a parabola 0.5, of an exponential 0.63
+FAR, LONG = 100.0, 0.6
 MAX_ROOTS = 8  # passes that look for a root; each gains a factor of a hundred or more
 # squared distance to the mode in standard deviations: done, and what may be left where no step
 # lowers the energy any more
@@ -152,6 +158,17 @@ class Stationary(NamedTuple):
         shrunk = 2.0 * np.linalg.slogdet(self.root)[1]
         return Dense(inverse_sqrt, sqrt, inner.log_determinant - shrunk)
 
+    def blunt_step(self) -> np.ndarray:
+        """Newton's step without the directions of little curvature.
+
+        Far from the mode these may be rounding: where rates are wrong by thirty powers of ten, a
+        rate and a shape have the same slope.
+        """
+        slope = np.linalg.solve(self.root.T, self.gradient)
+        metric: Any = scaled_eigen(self.precision()).absolute(BLUNT)
+        step = metric.inverse_sqrt_times(metric.inverse_sqrt_transpose_times(slope))
+        return np.asarray(-step, self.x.dtype)
+
 
 DerivativesFn = Callable[[Any, Array], tuple[Any, Any]]
 
@@ -183,7 +200,7 @@ def newton(energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn, x: A
         # not if NaN either
         if not found.distance >= max(DONE, spacing(found) ** 2) or num_steps == MAX_STEPS:
             break
-        lower, value = lower_point(energy_fn, x, found.step, value)
+        lower, value = lower_point(energy_fn, x, found, value)
         if lower is None:
             break
         x = lower
@@ -304,15 +321,38 @@ def in_double(pair: Pair) -> float:
 
 
 def lower_point(
-    energy_fn: Callable[[Any], Pair], x: np.ndarray, step: np.ndarray, value: float
+    energy_fn: Callable[[Any], Pair], x: np.ndarray, found: Stationary, value: float
 ) -> tuple[np.ndarray | None, float]:
-    """First point along `step`, halved again and again, with a lower energy; None if none has."""
-    for i in range(MAX_HALVINGS):
-        point = np.asarray(x + 0.5**i * step, x.dtype)
-        new = in_double(energy_fn(point))
-        if new < value:
-            return point, new
-    return None, value
+    """First point along the step, halved again and again, with a lower energy; None if none has.
+
+    Down an exponential, from rates or scales that are wrong by many powers of ten, a step is one
+    unit, and lowers the energy by more than a parabola says: there it is doubled while that helps.
+    """
+
+    def at(step, i):
+        point = np.asarray(x + 2.0**i * step, x.dtype)
+        return point, in_double(energy_fn(point)), step, i
+
+    falls = (each for each in starmap(at, trials(found)) if each[1] < value)
+    point, new, step, i = next(falls, (None, value, None, 0))
+    if not (i == 0 and found.distance > FAR and value - new > LONG * found.distance):
+        return point, new
+    for i in range(1, MAX_HALVINGS):
+        further, lower, *_ = at(step, i)
+        if not lower < new:
+            break
+        point, new = further, lower
+    return point, new
+
+
+def trials(found: Stationary) -> Iterator[tuple[np.ndarray, int]]:
+    """Steps and the powers of two that they are multiplied by, in the order to try."""
+    halvings = [-i for i in range(MAX_HALVINGS)]
+    yield from ((found.step, i) for i in halvings[:FEW])
+    if found.distance > FAR:
+        blunt = found.blunt_step()
+        yield from ((blunt, i) for i in halvings)
+    yield from ((found.step, i) for i in halvings[FEW:])
 
 
 def condition_number(precision: np.ndarray) -> float:

@@ -138,7 +138,8 @@ def scaled_and_sizes(
     lengths = ROUNDING * jnp.linalg.norm(tangents, axis=-1)
     sizes = jax.vmap(partial(kind.bounds, order))(eta, radius * lengths, part.y, part.parameters)
     units = jax.vmap(kind.units)(eta, part.parameters)
-    sizes = weight.reshape(-1, *[1] * order) * sizes
+    weight = weight.reshape(-1, *[1] * order)
+    sizes = jnp.where(weight > 0, weight * sizes, 0.0)  # a bound may have overflowed
     if eta.shape[1] == 1:
         sizes = sizes.reshape(-1)
     return tangents / units[..., None], sizes
@@ -239,10 +240,10 @@ def power(rows: RowBounds, order: int) -> np.ndarray:
 
     A bound of zero says that the remainder is zero: of a polynomial of the order of the expansion,
     of a weight of zero, or of a row that does not see the position. What is less than floats hold
-    is rounded up.
+    is rounded up, and what is more is infinite.
     """
     psi = np.asarray(rows.reach, np.float64) ** (order + 1) + np.asarray(rows.total, np.float64)
-    psi = psi / math.factorial(order + 1)
+    psi = np.where(np.isnan(psi), np.inf, psi) / math.factorial(order + 1)
     psi = np.where(np.asarray(rows.is_curved), np.maximum(psi, LEAST), psi)
     assert np.all((psi > 0) | ~np.asarray(rows.is_curved)), "a bound has underflowed"
     return psi

@@ -111,6 +111,11 @@ def kinds_of(
 ) -> tuple[Kind, ...]:
     """Kinds of the responses, whose free predictors are those that depend on the position."""
     depends = dependent(lambda z: [part.predictors for part in read(z)], z)
+    if not any(jax.tree.leaves(depends)):
+        raise ValueError(
+            f"none of the sites {sorted(names)} in the subsample plate depends on a latent: there "
+            'is nothing for acceptance="subsampled" to read. Check that their parameters use them.'
+        )
     kinds = []
     for reading, name, flags in zip(readings, names, depends, strict=True):
         kind = reading.kind(unwrapped(sites[name]["fn"]))
@@ -381,27 +386,40 @@ def check_known(posterior: LinearPredictor, names: list[str], z: Any) -> None:
 
 
 NOT_FINITE = (
-    "site '{}' has no finite density in row {}, whose response is {} as its family reads it, in "
-    "{}: at an end of the support (a zero, a share that is rounded to one), not a number, or too "
-    "far from where the latents start. Move such a response inside, leave the row out, use float64 "
+    "site '{}' has no finite density or predictor in row {}, whose response is {} as its family "
+    "reads it, in {}: it is outside of the support or at its end (a zero, a share that is rounded "
+    "to one), a parameter is (an exposure or a gate of zero), or they are too far from each other "
+    "where the latents start. Move them inside, leave the row out, use float64 "
     "(jax.config.update('jax_enable_x64', True), with data in float64), or start nearer to the "
     "data (init_strategy)."
 )
 
 
+def has_overflown(arrays: Any) -> Array:
+    """For each row, with which arrays lead, whether any entry is not finite, shape (n,)."""
+    flags = [
+        jnp.any(~jnp.isfinite(leaf.reshape(leaf.shape[0], -1)), axis=1)
+        for leaf in jax.tree.leaves(arrays)
+    ]
+    return jnp.any(jnp.stack(flags), axis=0) if flags else jnp.array(False)
+
+
 def check_densities(posterior: LinearPredictor, names: list[str], z: Any) -> None:
     """Raise ValueError for the first row of a site whose density at `z` is not finite."""
+
+    def alone(kind):
+        return replace(posterior, kinds=(kind,))
 
     @jax.jit
     def find(posterior, z):
         def visit(indices, is_new):
             del is_new
             read = zip(posterior.kinds, *posterior.read(z, indices), strict=True)
-            losses = [
-                jax.vmap(replace(posterior, kinds=(kind,)).loss)((eta,), (row,))
+            return (), [
+                has_overflown(row.parameters)
+                | has_overflown((eta, jax.vmap(alone(kind).loss)((eta,), (row,))))
                 for kind, eta, row in read
             ]
-            return (), [~jnp.isfinite(loss) for loss in losses]
 
         return over_chunks(visit, posterior.num_rows, min(MAX_CHUNK, posterior.num_rows))[1]
 

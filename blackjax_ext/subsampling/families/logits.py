@@ -240,8 +240,9 @@ def log_gap(g: Array) -> Array:
 
 
 def ordered_loss(theta: Array, y: Array) -> Array:
-    """Minus the log probability of class y."""
+    """Minus the log probability of class y; not a number, nor its derivatives, if there is none."""
     num_cutpoints, y = theta.shape[0], y.astype(int)
+    theta = theta * jnp.where((0 <= y) & (y <= num_cutpoints), 1.0, jnp.nan)
     below = theta[0] - jnp.append(0.0, jnp.cumsum(jnp.exp(theta[1:])))  # delta_1 to delta_J
     is_lowest, is_highest = y == 0, y == num_cutpoints
     lower = jnp.where(is_lowest, 0.0, softplus(-below[jnp.maximum(y - 1, 0)]))

@@ -494,6 +494,18 @@ RAISES = {
         ),
         "the posterior has no mode near the start",
     ),
+    "rounding_of_a_constant": (
+        lambda rng: of_rows(
+            lambda z, x, y: dist.Beta(
+                jax.nn.sigmoid(z["a"] + x @ z["b"]), jax.nn.sigmoid(-z["a"] - x @ z["b"])
+            ),
+            X * np.array([1.0, 0.0]),
+            rng.beta(0.5, 0.5, N),
+            a=wide(),
+            b=dist.ImproperUniform(dist.constraints.real_vector, (), (2,)),
+        ),
+        "the posterior has no mode near the start",
+    ),
     "bounded_scale": (
         lambda rng: of_rows(
             lambda z, y: dist.Normal(0.0, z["s"]), rng.normal(size=N), s=dist.Uniform(0, 10.0)

@@ -352,7 +352,12 @@ AWKWARD = {
     "bound_beyond_floats": lambda rng: linear(
         poisson, with_one(COUNTS, 0)[::-1], leverage(rng, 200.0)
     ),
-    "two_rows": lambda rng: linear(lambda e, s: dist.StudentT(4.0, e, s), rng.normal(size=2)),
+    "two_rows": lambda rng: of_rows(
+        lambda z, y: dist.StudentT(4.0, z["a"], z["s"]),
+        rng.normal(size=2),
+        a=wide(),
+        s=dist.LogNormal(0.0, 0.5),
+    ),
     "whole_numbers": lambda rng: of_rows(
         lambda z, whole, flag, y: dist.NegativeBinomial2(
             jnp.exp(z["a"] + z["b"] * whole + z["c"] * flag), z["s"]

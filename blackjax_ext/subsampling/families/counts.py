@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from blackjax_ext.subsampling.families.kind import Ball, Family, Kind, family, symmetric
+from blackjax_ext.subsampling.families.kind import Ball, Family, Kind, Number, family, symmetric
 from blackjax_ext.subsampling.families.locations import log_of
 from blackjax_ext.subsampling.families.log_gamma import stirling_excess
 from blackjax_ext.subsampling.families.logits import (
@@ -205,6 +205,18 @@ def zero_inflated_loss(theta: Array, y: Array) -> Array:
     return jnp.where(y > 0, softplus(theta[1]) + poisson_loss(theta, y), of_zero)
 
 
+def zero_inflated_reach(theta: Array, y: Array) -> tuple[Number, Number]:
+    r"""A third of the distances to singularities.
+
+    Of a zero they are where :math:`\gamma + \lambda e^s = i \pi m` with m odd. As
+    :math:`|e^s - 1| \le e^{|s|} - 1`, none is nearer than
+    :math:`\log(1 + \sqrt{h^2 + \pi^2} / \lambda)`.
+    """
+    rate = jnp.exp(theta[0])
+    distance = jnp.log1p(jnp.hypot(rate + theta[1], jnp.pi) / rate)
+    return jnp.where(y > 0, 1.0, jnp.minimum(distance / 3.0, 1.0)), 1.0
+
+
 def zero_inflated_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
     """Of :func:`zero_inflated_loss`."""
     rate, gate = exp(balls[0].interval), balls[1].interval
@@ -233,6 +245,6 @@ ZERO_INFLATED_POISSON = Kind(
     ("log_rate", "gate_logits"),
     zero_inflated_loss,
     zero_inflated_sizes,
-    lambda theta, y: (jnp.where(y > 0, 1.0, 1 / (1 + jnp.exp(theta[0]))), 1.0),
+    zero_inflated_reach,
     rounding=lambda theta: (1.0, 2.0 + 2.0 * jnp.cosh(theta[1])),
 )

@@ -64,6 +64,8 @@ MAX_STEPS = 60
 MAX_HALVINGS = 50
 # halvings before another direction is tried, whose least eigenvalue is this of a unit diagonal
 FEW, BLUNT = 8, 0.01
+# and the squared distance from which it is
+LOST = 1e12
 # squared distance from which steps may be doubled, and the share of it that one of them must lower
 # the energy by: of a parabola 0.5, of an exponential 0.63
 FAR, LONG = 100.0, 0.6
@@ -339,7 +341,8 @@ def lower_point(
         return point, new
     for i in range(1, MAX_HALVINGS):
         further, lower, *_ = at(step, i)
-        if not lower < new:
+        # more than all of an exponential is that of a density without a bound, where no mode is
+        if not lower < new or value - lower > found.distance:
             break
         point, new = further, lower
     return point, new
@@ -349,7 +352,7 @@ def trials(found: Stationary) -> Iterator[tuple[np.ndarray, int]]:
     """Steps and the powers of two that they are multiplied by, in the order to try."""
     halvings = [-i for i in range(MAX_HALVINGS)]
     yield from ((found.step, i) for i in halvings[:FEW])
-    if found.distance > FAR:
+    if found.distance > LOST:
         blunt = found.blunt_step()
         yield from ((blunt, i) for i in halvings)
     yield from ((found.step, i) for i in halvings[FEW:])

@@ -68,7 +68,7 @@ FEW, BLUNT = 8, 0.01
 LOST = 1e12
 # squared distance from which steps may be doubled, and the share of it that one of them must lower
 # the energy by: of a parabola 0.5, of an exponential 0.63
-FAR, LONG = 100.0, 0.6
+FAR, LONG = 1e6, 0.6
 MAX_ROOTS = 8  # passes that look for a root; each gains a factor of a hundred or more
 # squared distance to the mode in standard deviations: done, and what may be left where no step
 # lowers the energy any more

@@ -240,6 +240,8 @@ def table_of(psi: np.ndarray, margin: float) -> tuple[np.ndarray, AliasTable]:
     """Alias table for bounds `psi`, shape (N,), and the bounds that it implements, none below."""
     if not psi.any():  # polynomials of the order of the expansion: no row is ever drawn
         return np.zeros_like(psi), build(np.ones_like(psi))
+    if not np.isfinite(psi).all():  # more than floats hold: no move is cheap, all rows are read
+        return np.full_like(psi, np.inf), build(np.ones_like(psi))
     table = build(psi + FLOOR * psi.mean())
     total = (1.0 + margin) * np.max(psi / table.probability)
     return total * np.asarray(table.probability), table

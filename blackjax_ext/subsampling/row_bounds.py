@@ -138,7 +138,8 @@ def scaled_and_sizes(
     lengths = ROUNDING * jnp.linalg.norm(tangents, axis=-1)
     sizes = jax.vmap(partial(kind.bounds, order))(eta, radius * lengths, part.y, part.parameters)
     units = jax.vmap(kind.units)(eta, part.parameters)
-    sizes = weight.reshape(-1, *[1] * order) * sizes
+    weight = weight.reshape(-1, *[1] * order)
+    sizes = jnp.where(weight > 0, weight * sizes, 0.0)  # a bound may have overflowed
     if eta.shape[1] == 1:
         sizes = sizes.reshape(-1)
     return tangents / units[..., None], sizes
@@ -239,11 +240,12 @@ def power(rows: RowBounds, order: int) -> np.ndarray:
 
     A bound of zero says that the remainder is zero: of a polynomial of the order of the expansion,
     of a weight of zero, or of a row that does not see the position. What is less than floats hold
-    is rounded up.
+    is rounded up, and what is more is infinite.
     """
     psi = np.array(rows.reach, np.float64)  # the one array of N doubles that this takes
     psi **= order + 1
     psi += np.asarray(rows.total)
+    psi[np.isnan(psi)] = np.inf
     psi /= math.factorial(order + 1)
     is_curved = np.asarray(rows.is_curved)
     np.maximum(psi, LEAST, out=psi, where=is_curved)

@@ -276,7 +276,8 @@ def check_site(name: str, site: dict, plate: str) -> None:
     if not site["is_observed"]:
         raise ValueError(
             f"latent site '{name}' lies inside the subsample plate '{plate}': a minibatch would "
-            "leave most of its rows where they are. Move it out of the plate or marginalize it."
+            "leave most of its rows where they are. Move it out of the plate or marginalize it; of "
+            "an obs_mask, leave out the rows that it masks."
         )
     shape = getattr(site["fn"], "base_dist", site["fn"]).batch_shape
     for frame in site["cond_indep_stack"] if site["infer"].get("is_auxiliary") else ():

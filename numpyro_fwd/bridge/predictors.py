@@ -8,7 +8,7 @@ exactly. The model itself is asked for the predictors of each set of rows; no ma
 is taken out of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -117,6 +117,11 @@ def kinds_of(
 ) -> tuple[Kind, ...]:
     """Kinds of the responses, whose free predictors are those that depend on the position."""
     depends = dependent(lambda z: [part.predictors for part in read(z)], z)
+    if not any(jax.tree.leaves(depends)):
+        raise ValueError(
+            f"none of the sites {sorted(names)} in the subsample plate depends on a latent: there "
+            'is nothing for acceptance="subsampled" to read. Check that their parameters use them.'
+        )
     kinds = []
     for reading, name, flags in zip(readings, names, depends, strict=True):
         kind = reading.kind(unwrapped(sites[name]["fn"]))
@@ -305,10 +310,11 @@ def with_constants(posterior: LinearPredictor) -> LinearPredictor:
 def explain_predictors(posterior: LinearPredictor, names: list[str], z: Any) -> None:
     """Raise ValueError where predictors are not affine or parameters are not known, by site.
 
-    What should be known is compared in all rows, at two points; predictors are read in a thousand
-    rows at several. Cost: two reads of N rows.
+    Or where a row has no finite density at `z`. What should be known is compared in all rows, at
+    two points; predictors are read in a thousand rows at several. Cost: three reads of N rows.
     """
     check_known(posterior, names, z)
+    check_densities(posterior, names, z)
     indices = jnp.arange(min(NUM_CHECKED, posterior.num_rows))
     x, unravel = ravel_pytree(z)
     step = step_from(z)
@@ -332,8 +338,19 @@ HOW_TO_WRITE = {
 
 def check_bent(name: str, predictor: str, moved: Callable, z: Any) -> None:
     """Raise ValueError where a predictor of a site is not affine, with the latents at fault."""
-    bent = [each for each in z if is_bent(*(moved([each], by) for by in (0, 1, 2)))]
-    if not bent and is_bent(*(moved(z, by) for by in (0, 1, 2))):
+    # a logarithm has the unit one: the rest of one that does not change is rounding
+    unit = 1.0 if "log" in predictor.split("_")[0] or "logits" in predictor else 0.0
+
+    def is_bent_along(latents):
+        """By the longest of some steps after which nothing has overflowed."""
+        for size in (1.0, 0.1, 0.01):
+            points = [moved(latents, by * size) for by in (0, 1, 2)]
+            if has_stayed(points):
+                break
+        return is_bent(points, unit)
+
+    bent = [each for each in z if is_bent_along([each])]
+    if not bent and is_bent_along(z):
         bent = list(z)
     is_log = predictor.startswith("log_")
     if bent:
@@ -385,6 +402,53 @@ def check_known(posterior: LinearPredictor, names: list[str], z: Any) -> None:
         raise ValueError(f"site '{name}' has {what} that depends {on}. {WITHOUT_LIMIT}")
 
 
+NOT_FINITE = (
+    "site '{}' has no finite density or predictor in row {}, whose response is {} as its family "
+    "reads it, in {}: it is outside of the support or at its end (a zero, a share that is rounded "
+    "to one), a parameter is (an exposure or a gate of zero), or they are too far from each other "
+    "where the latents start. Move them inside, leave the row out, use float64 "
+    "(jax.config.update('jax_enable_x64', True), with data in float64), or start nearer to the "
+    "data (init_strategy)."
+)
+
+
+def has_overflown(arrays: Any) -> Array:
+    """For each row, with which arrays lead, whether any entry is not finite, shape (n,)."""
+    flags = [
+        jnp.any(~jnp.isfinite(leaf.reshape(leaf.shape[0], -1)), axis=1)
+        for leaf in jax.tree.leaves(arrays)
+    ]
+    return jnp.any(jnp.stack(flags), axis=0) if flags else jnp.array(False)
+
+
+def check_densities(posterior: LinearPredictor, names: list[str], z: Any) -> None:
+    """Raise ValueError for the first row of a site whose density at `z` is not finite."""
+
+    def alone(kind):
+        return replace(posterior, kinds=(kind,))
+
+    @jax.jit
+    def find(posterior, z):
+        def visit(indices, is_new):
+            del is_new
+            read = zip(posterior.kinds, *posterior.read(z, indices), strict=True)
+            return (), [
+                has_overflown(row.parameters)
+                | has_overflown((eta, jax.vmap(alone(kind).loss)((eta,), (row,))))
+                for kind, eta, row in read
+            ]
+
+        return over_chunks(visit, posterior.num_rows, min(MAX_CHUNK, posterior.num_rows))[1]
+
+    for at, (name, flags) in enumerate(zip(names, find(posterior, z), strict=True)):
+        if flags.any():
+            row = jnp.argmax(flags)
+            y = np.asarray(posterior.read(z, row[None])[1][at].y[0])
+            y = y.item() if y.size == 1 else y
+            dtype = ravel_pytree(z)[0].dtype
+            raise ValueError(NOT_FINITE.format(name, int(row), y, dtype))
+
+
 # names of what is no parameter of a family
 WEIGHT, RESPONSE = " weight", " response"
 
@@ -413,10 +477,19 @@ def first_changes(posterior: LinearPredictor, z: Any, step: Array) -> list[dict[
     return find(posterior)
 
 
-def is_bent(first: Array, second: Array, third: Array) -> bool:
-    """Whether predictors at three equal steps along a line do not lie on a line."""
-    points = np.stack([first, second, third]).astype(np.float64)
-    points = points[:, np.isfinite(points[0])]  # NaN in the data is another error
-    size = np.max(np.abs(points), initial=0.0)
-    bend = np.max(np.abs(points[0] - 2 * points[1] + points[2]), initial=0.0)
+def has_stayed(points: Sequence[Array]) -> bool:
+    """Whether predictors that are finite at the first point are so at the others."""
+    first, *others = (np.isfinite(each) for each in points)
+    return not any(np.any(first & ~each) for each in others)
+
+
+def is_bent(points: Sequence[Array], unit: float) -> bool:
+    """Whether predictors at three equal steps along a line do not lie on a line.
+
+    What is small against their size and `unit` is rounding.
+    """
+    stacked = np.stack(points).astype(np.float64)
+    stacked = stacked[:, np.isfinite(stacked[0])]  # NaN in the data is another error
+    size = np.max(np.abs(stacked), initial=unit)
+    bend = np.max(np.abs(stacked[0] - 2 * stacked[1] + stacked[2]), initial=0.0)
     return not bend <= 1e-4 * size  # NaN on the way is bent

@@ -2,12 +2,13 @@ r"""Families of counts by the logarithm of their mean: Poisson, negative binomia
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
-from blackjax_ext.subsampling.families.kind import Ball, Family, Kind, family, symmetric
+from blackjax_ext.subsampling.families.kind import Ball, Family, Kind, Number, family, symmetric
 from blackjax_ext.subsampling.families.locations import log_of
-from blackjax_ext.subsampling.families.log_gamma import rising_excess
+from blackjax_ext.subsampling.families.log_gamma import stirling_excess
 from blackjax_ext.subsampling.families.logits import (
     SKEWNESS,
     STEEPEST,
@@ -92,10 +93,24 @@ def negative_binomial_2(concentration: Any = None) -> Family:
 
 
 def negative_binomial_loss(theta: Array, y: Array) -> Array:
-    """Up to a function of y."""
+    r"""Up to a function of y, with its digits where y is millions.
+
+    With :math:`u = \eta - c` and :math:`v = \log y - c`,
+    :math:`(\kappa + y) [\mathrm{sp}(u) - \mathrm{sp}(v) - \sigma(v) (u - v)] + G(c)
+    - G(\log(\kappa + y))`, G of :mod:`blackjax_ext.subsampling.families.log_gamma`. The bracket is
+    the same with all signs changed: with those that make v negative, nothing near one is left.
+    """
     log_mean, c = theta
-    odds = softplus(log_mean - c)
-    return (jnp.exp(c) + y) * odds - y * log_mean - rising_excess(c, y)
+    is_none, concentration = y == 0, jnp.exp(c)
+    log_y = jnp.log(jnp.where(is_none, 1.0, y))
+    v = log_y - c
+    sign = jnp.where(v > 0, -1.0, 1.0)
+    between = sign * (log_mean - log_y)
+    bracket = softplus(sign * (log_mean - c)) - softplus(sign * v)
+    bracket = bracket - jax.nn.sigmoid(sign * v) * between
+    rest = stirling_excess(c) - stirling_excess(jnp.logaddexp(c, log_y))
+    of_none = concentration * softplus(log_mean - c)
+    return jnp.where(is_none, of_none, (concentration + y) * bracket + rest)
 
 
 def of_odds(power: int, cut: float) -> Any:
@@ -117,7 +132,8 @@ def sum_of_bends(c: Interval, y: Array) -> Array:
     """At least the sum of g_j over 0 < j < y."""
     x = y * exp(-c).high  # y / kappa, of which the integral over kappa rises less than x^2 / 2
     integral = jnp.where(x > 1e-2, jnp.log1p(x) - x / (1 + x), 0.5 * x * x)
-    return jnp.minimum(exp(c).high * integral + 0.25, 0.25 * jnp.maximum(y - 1, 0.0))
+    # 1.0, since a count of no sign has nothing below zero
+    return jnp.minimum(exp(c).high * integral + 0.25, 0.25 * jnp.maximum(y - 1.0, 0.0))
 
 
 def negative_binomial_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
@@ -142,7 +158,7 @@ def negative_binomial_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Ar
         "011": bent * magnitude(tilt) * magnitude(mean - y),
         "111": concentration.high * rest
         + y * tilted
-        + jnp.minimum(sum, SKEWNESS * jnp.maximum(y - 1, 0.0)),
+        + jnp.minimum(sum, SKEWNESS * jnp.maximum(y - 1.0, 0.0)),
     }
     return symmetric(2, entries)
 
@@ -186,7 +202,19 @@ def zero_inflated_loss(theta: Array, y: Array) -> Array:
     """Up to a function of y."""
     rate = jnp.exp(theta[0])
     of_zero = softplus(-theta[1]) - softplus(-theta[1] - rate)
-    return jnp.where(y > 0, softplus(theta[1]) + rate - y * theta[0], of_zero)
+    return jnp.where(y > 0, softplus(theta[1]) + poisson_loss(theta, y), of_zero)
+
+
+def zero_inflated_reach(theta: Array, y: Array) -> tuple[Number, Number]:
+    r"""A third of the distances to singularities.
+
+    Of a zero they are where :math:`\gamma + \lambda e^s = i \pi m` with m odd. As
+    :math:`|e^s - 1| \le e^{|s|} - 1`, none is nearer than
+    :math:`\log(1 + \sqrt{h^2 + \pi^2} / \lambda)`.
+    """
+    rate = jnp.exp(theta[0])
+    distance = jnp.log1p(jnp.hypot(rate + theta[1], jnp.pi) / rate)
+    return jnp.where(y > 0, 1.0, jnp.minimum(distance / 3.0, 1.0)), 1.0
 
 
 def zero_inflated_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
@@ -217,6 +245,6 @@ ZERO_INFLATED_POISSON = Kind(
     ("log_rate", "gate_logits"),
     zero_inflated_loss,
     zero_inflated_sizes,
-    lambda theta, y: (jnp.where(y > 0, 1.0, 1 / (1 + jnp.exp(theta[0]))), 1.0),
+    zero_inflated_reach,
     rounding=lambda theta: (1.0, 2.0 + 2.0 * jnp.cosh(theta[1])),
 )

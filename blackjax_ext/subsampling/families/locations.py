@@ -182,10 +182,10 @@ def student_t(df: Any = None, scale: Any = None) -> Family:
     of f with :math:`f' = r`:
 
     .. math::
-        \phi_{\mu\mu} &= k^2 \tfrac{\nu+1}{\nu} (1-q) w^2, \quad
+        \phi_{\mu\mu} &= k^2 \tfrac{\nu+1}{\nu} w (w-p), \quad
         \phi_{\mu\tau} = 2k \tfrac{\nu+1}{\nu} z w^2, \quad
         \phi_{\tau\tau} = 2 (\nu+1) p w, \\
-        \phi_{\mu\mu\mu} &= 2 k^3 \tfrac{\nu+1}{\nu^2} z (3-q) w^3, \quad
+        \phi_{\mu\mu\mu} &= 2 k^3 \tfrac{\nu+1}{\nu^2} z w^2 (3w-p), \quad
         \phi_{\mu\mu\tau} = -2k^2 \tfrac{\nu+1}{\nu} w^2 (1-4p), \\
         \phi_{\mu\tau\tau} &= -4k \tfrac{\nu+1}{\nu} z w^2 (1-2p), \quad
         \phi_{\tau\tau\tau} = -4 (\nu+1) p w (w-p),
@@ -193,17 +193,18 @@ def student_t(df: Any = None, scale: Any = None) -> Family:
     and those by d, in which what is large for large :math:`\nu` has cancelled,
 
     .. math::
-        \phi_{\mu d} &= k z (1-z^2) w^2 / \nu, \quad \phi_{\tau d} = p w (1-z^2), \quad
+        \phi_{\mu d} &= k z w (w - \nu p) / \nu, \quad \phi_{\tau d} = p (w - \nu p), \quad
         \phi_{dd} = B'' + \tfrac{\nu}{2} (\ell - p - p^2) + \tfrac12 p w, \\
-        \phi_{\mu\mu d} &= k^2 w^2 [3z^2 - 1 - 4p(z^2-1)] / \nu, \quad
-        \phi_{\mu\tau d} = -k z w^2 [2 - 4z^2 - 4p(1-z^2)] / \nu, \\
-        \phi_{\tau\tau d} &= 2 p w [z^2 - (w-p)(1-z^2)], \quad
-        \phi_{\mu dd} = k z (1-z^2) w^2 (2p-1) / \nu, \\
-        \phi_{\tau dd} &= -p w (w-p) (1-z^2), \quad
+        \phi_{\mu\mu d} &= k^2 w [\nu p (3 - 4p) - w (1 - 4p)] / \nu, \quad
+        \phi_{\mu\tau d} = -k z w [2 w (1 - 2p) - 4 \nu p w] / \nu, \\
+        \phi_{\tau\tau d} &= 2 p w [2 \nu p - (w-p)], \quad
+        \phi_{\mu dd} = k z w (w - \nu p) (p-w) / \nu, \\
+        \phi_{\tau dd} &= -p (w-p) (w - \nu p), \quad
         \phi_{ddd} = B''' + \tfrac{\nu}{2} (\ell - p - 2p^3) - \tfrac12 p w (w-p),
 
-    where :math:`\ell = \log(1+q)`. What :math:`\nu/2` multiplies in the last of each is monotone in
-    pieces: its derivatives by p are :math:`p (2p - 1) / w` and :math:`p (1 - 6p + 6p^2) / w`.
+    where :math:`\ell = \log(1+q)` and :math:`w - \nu p = (1-z^2) w`. What :math:`\nu/2` multiplies
+    in the last of each is monotone in pieces: its derivatives by p are :math:`p (2p - 1) / w` and
+    :math:`p (1 - 6p + 6p^2) / w`.
     """
     return family(STUDENT_T, "loc", log_scale=log_of("scale", scale), log_df=log_of("df", df))
 
@@ -211,8 +212,21 @@ def student_t(df: Any = None, scale: Any = None) -> Family:
 def student_loss(theta: Array, y: Array) -> Array:
     """Up to a constant."""
     df = jnp.exp(theta[2])
-    tail = 0.5 * (df + 1) * jnp.log1p(jnp.square(z_of(theta, y)) / df)
+    tail = 0.5 * (df + 1) * log_one_and_square(theta, y)
     return theta[1] + half_step(theta[2] - jnp.log(2.0)) + tail
+
+
+def log_one_and_square(theta: Array, y: Array) -> Array:
+    """``log(1 + q)`` with q = z^2 / df.
+
+    Far out, where third powers of q are more than a float holds, by the logarithm of q.
+    """
+    error = y - theta[0]
+    q = jnp.square(z_of(theta, y)) / jnp.exp(theta[2])
+    is_far = q > 1.0
+    log_q = 2.0 * (jnp.log(jnp.abs(jnp.where(is_far, error, 1.0))) - theta[1]) - theta[2]
+    near = jnp.square(jnp.where(is_far, 0.0, error) * jnp.exp(-theta[1])) / jnp.exp(theta[2])
+    return jnp.where(is_far, softplus(log_q), jnp.log1p(near))
 
 
 def second_excess(q: Array) -> Array:
@@ -233,41 +247,44 @@ def student_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
     """Of :func:`student_loss`, by the derivatives in :func:`student_t`."""
     loc, log_scale, log_df = balls
     z, k, df = standardized(loc, log_scale, y), shrunk(log_scale), exp(log_df.interval)
-    least = df.low
+    least, half = df.low, 0.5 * df.high
     square_z = square(z)
     q = Interval(square_z.low / df.high, square_z.high / least)
-    w, p = piecewise(lambda q: 1 / (1 + q), q), piecewise(lambda q: q / (1 + q), q)
-    size_z, size_w = magnitude(z), magnitude(w)
-    size_pw = magnitude(piecewise(lambda q: q / (1 + q) ** 2, q, [1.0]))
+    # nothing here is a large number times a small one, of which floats hold neither
+    w, p = piecewise(lambda q: 1 / (1 + q), q), piecewise(lambda q: 1 / (1 + 1 / q), q)
+    size_pw = magnitude(piecewise(lambda q: 1 / (1 + q) / (1 + 1 / q), q, [1.0]))
+    size_zw = magnitude(z) * magnitude(w)
+    tilt, grown = w - p, df * p
+    rest = magnitude(w - grown)  # (1 - z^2) w
     more = 1 + 1 / least  # (nu + 1) / nu
-    half = 0.5 * df.high
-    rest = 1.0 - square_z
     if order == 2:
         bent = half_step_derivatives(log_df.interval - jnp.log(2.0))[0]
         second = piecewise(second_excess, q, [1.0])
         entries = {
-            "00": k**2 * more * magnitude(1.0 - q) * size_w**2,
-            "01": 2 * k * more * size_z * size_w**2,
+            "00": k**2 * more * magnitude(w) * magnitude(tilt),
+            "01": 2 * k * more * size_zw * magnitude(w),
             "11": 2 * (df.high + 1) * size_pw,
-            "02": k * size_z * magnitude(rest) * size_w**2 / least,
-            "12": size_pw * magnitude(rest),
+            "02": k * size_zw * rest / least,
+            "12": magnitude(p) * rest,
             "22": magnitude(bent) + half * magnitude(second) + 0.5 * size_pw,
         }
         return symmetric(3, entries)
     bent = half_step_derivatives(log_df.interval - jnp.log(2.0))[1]
     third = piecewise(third_excess, q, [2.0 - 3**0.5, 2.0 + 3**0.5])
-    tilt = magnitude(w - p)
     entries = {
-        "000": 2 * k**3 * (more / least) * size_z * magnitude(3.0 - q) * size_w**3,
-        "001": 2 * k**2 * more * size_w**2 * magnitude(1.0 - 4.0 * p),
-        "011": 4 * k * more * size_z * size_w**2 * magnitude(1.0 - 2.0 * p),
-        "111": 4 * (df.high + 1) * size_pw * tilt,
-        "002": k**2 * size_w**2 * magnitude(3.0 * square_z - 1.0 + 4.0 * p * rest) / least,
-        "012": k * size_z * size_w**2 * magnitude(2.0 - 4.0 * square_z - 4.0 * p * rest) / least,
-        "112": 2 * size_pw * magnitude(square_z - (w - p) * rest),
-        "022": k * size_z * magnitude(rest) * size_w**2 * tilt / least,
-        "122": size_pw * tilt * magnitude(rest),
-        "222": magnitude(bent) + half * magnitude(third) + 0.5 * size_pw * tilt,
+        "000": 2 * k**3 * (more / least) * size_zw * magnitude(w * (3.0 * w - p)),
+        "001": 2 * k**2 * more * magnitude(w) ** 2 * magnitude(1.0 - 4.0 * p),
+        "011": 4 * k * more * size_zw * magnitude(w) * magnitude(1.0 - 2.0 * p),
+        "111": 4 * (df.high + 1) * size_pw * magnitude(tilt),
+        "002": k**2
+        * magnitude(w)
+        * magnitude(grown * (3.0 - 4.0 * p) - w * (1.0 - 4.0 * p))
+        / least,
+        "012": k * size_zw * magnitude(2.0 * w * (1.0 - 2.0 * p) - 4.0 * grown * w) / least,
+        "112": 2 * size_pw * magnitude(2.0 * grown - tilt),
+        "022": k * size_zw * rest * magnitude(tilt) / least,
+        "122": magnitude(p) * rest * magnitude(tilt),
+        "222": magnitude(bent) + half * magnitude(third) + 0.5 * size_pw * magnitude(tilt),
     }
     return symmetric(3, entries)
 

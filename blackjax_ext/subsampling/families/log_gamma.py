@@ -29,7 +29,6 @@ from blackjax_ext.subsampling.intervals import Interval
 __all__ = [
     "half_step",
     "half_step_derivatives",
-    "rising_excess",
     "stirling_derivatives",
     "stirling_excess",
 ]
@@ -62,13 +61,6 @@ def half_step(c: Array) -> Array:
     # a half more: a (x - log1p(x)) with x = 1 / (2 a), and so on
     far = 0.5 - large * jnp.log1p(0.5 / large) + series(large) - series(large + 0.5)
     return jnp.where(is_large, far, gammaln(small) - gammaln(small + 0.5) + 0.5 * c)
-
-
-def rising_excess(c: Array, y: Array) -> Array:
-    r""":math:`\log\Gamma(\kappa + y) - \log\Gamma(\kappa) - y c`, for :math:`\kappa = e^c`."""
-    is_large, large, small = split(jnp.exp(c))
-    far = (large + y - 0.5) * jnp.log1p(y / large) - y + series(large + y) - series(large)
-    return jnp.where(is_large, far, gammaln(small + y) - gammaln(small) - y * c)
 
 
 def stirling_derivatives(c: Interval) -> tuple[Interval, Interval, Interval]:

@@ -225,6 +225,9 @@ def tables_of(
         own = psi[rows[part]]
         if not own.any():
             continue
+        if not np.isfinite(own).all():  # a group that is read whole
+            total[c] = np.inf
+            continue
         table = build(own + FLOOR * own.mean())
         total[c] = (1.0 + margin) * np.max(own / table.probability)
         bound[part] = total[c] * np.asarray(table.probability)

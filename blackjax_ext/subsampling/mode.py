@@ -91,15 +91,17 @@ UNRESOLVED = (
     "determine can go; float64 has digits for {:.0e} as much (jax.config.update('jax_enable_x64', "
     "True), with data in float64)."
 )
+RUNAWAY = (
+    " A scale that is sampled, such as the standard deviation of centred groups, may run to zero, "
+    "where the density has no bound: then there is no mode. A non-centred parametrization has one; "
+    "samplers without a control variate need none."
+)
 TOO_NARROW = (
     "the posterior is too narrow for {} where Newton's method ends: floats there are {:.2g} "
     "standard deviations apart in its narrowest direction, where {} is needed. Coordinates far "
     "from zero have few digits: subtract a mean from the data, or use float64 "
-    "(jax.config.update('jax_enable_x64', True), with data in float64). A scale that is sampled, "
-    "such as the standard deviation of centred groups, may run to zero, where the density has no "
-    "bound: then there is no mode. A non-centred parametrization has one; samplers without a "
-    "control variate need none."
-)
+    "(jax.config.update('jax_enable_x64', True), with data in float64)."
+) + RUNAWAY
 
 
 class UnresolvedError(ValueError):
@@ -277,7 +279,7 @@ def posterior_mode(passes: Passes, x: Array) -> Stationary:
     """
     found = newton(passes.energy, passes.derivatives, x)
     if not np.isfinite(found.distance):
-        raise ValueError(NOT_FINITE.format(found.x.dtype))
+        raise ValueError(NOT_FINITE.format(found.x.dtype) + RUNAWAY)
     if not found.is_mode:
         raise moving(found)
     return found

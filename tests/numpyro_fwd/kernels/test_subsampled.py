@@ -289,14 +289,16 @@ def centred_groups(x, group, y):
 @pytest.mark.parametrize("acceptance", ["subsampled", "full"])
 def test_a_centred_hierarchy_without_a_mode_is_named(acceptance):
     kernel = AMAGOLD(centred_groups, acceptance=acceptance)
-    with pytest.raises(ValueError, match=r"too narrow for float32 .* there is no mode"):
+    # where Newton's method ends, floats are too far apart or derivatives are not finite
+    with pytest.raises(ValueError, match=r"float32 .*there is no mode"):
         kernel.init(jax.random.key(97), 10, None, (X, GROUP, Y), {})
 
 
 def test_data_that_are_not_finite_are_not_taken_for_a_bent_predictor():
     lost, known = np.full(3, np.nan), np.arange(3.0)
-    assert not is_bent(lost, lost, lost) and not is_bent(known, 2 * known, 3 * known)
-    assert is_bent(known, lost, lost) and is_bent(known, known, 2 * known)
+    assert not is_bent([lost, lost, lost], 0.0)
+    assert not is_bent([known, 2 * known, 3 * known], 0.0)
+    assert is_bent([known, lost, lost], 0.0) and is_bent([known, known, 2 * known], 0.0)
 
 
 def late(x, y):

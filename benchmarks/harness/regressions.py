@@ -11,7 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions.transforms import OrderedTransform
 
-__all__ = ["FAMILIES", "table"]
+__all__ = ["FAMILIES", "mixed", "table"]
 
 SIZE = 20
 POSITIVE = dist.HalfNormal(2.0)
@@ -118,3 +118,27 @@ def table(name: str, num_rows: int) -> tuple[Callable, tuple]:
             numpyro.sample("y", chosen.likelihood(x[rows] @ slope, **others), obs=y[rows])
 
     return model, (jnp.asarray(x), jnp.asarray(y))
+
+
+def mixed(name: str, num_rows: int, num_groups: int) -> tuple[Callable, tuple]:
+    """A regression with an intercept for each group, centred, and its data.
+
+    The model is ``model(x, group, y, batch=None)``; groups have as many rows as chance gives them.
+    """
+    chosen, rng = FAMILIES[name], np.random.default_rng(0)
+    x = 0.5 * rng.normal(size=(num_rows, SIZE)).astype(np.float32)
+    group = rng.integers(0, num_groups, num_rows).astype(np.int32)
+    effect = -0.5 + 0.7 * rng.normal(size=num_groups)
+    y = chosen.draw(rng, x @ rng.normal(size=SIZE) * 0.3 + effect[group]).astype(np.float32)
+
+    def model(x, group, y, batch=None):
+        slope = numpyro.sample("slope", dist.Normal(0, 1).expand([SIZE]).to_event(1))
+        centre = numpyro.sample("centre", dist.Normal(0, 2))
+        spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+        with numpyro.plate("groups", num_groups):
+            effect = numpyro.sample("effect", dist.Normal(centre, spread))
+        with numpyro.plate("rows", x.shape[0], subsample_size=batch) as rows:
+            eta = x[rows] @ slope + effect[group[rows]]
+            numpyro.sample("y", chosen.likelihood(eta), obs=y[rows])
+
+    return model, tuple(map(jnp.asarray, (x, group, y)))

@@ -96,7 +96,7 @@ class GroupSweepsInfo(NamedTuple):
     group_acceptance_rate
         Mean acceptance probability of the groups.
     is_accepted
-        Whether any coordinate moved.
+        Whether what is shared moved in any of its moves; the groups if nothing is shared.
     is_divergent
         Whether a proposal was rejected because something there was not finite.
     num_integration_steps
@@ -111,6 +111,11 @@ class GroupSweepsInfo(NamedTuple):
     is_divergent: Array
     num_integration_steps: int
     num_rows: Array
+
+    @property
+    def has_moved(self) -> Array:
+        """What tells whether a chain stands still: groups move whether or not the rest does."""
+        return self.is_accepted
 
 
 def init(position: ArrayLikeTree, expansion: GroupedExpansion) -> GroupSweepsState:
@@ -127,6 +132,8 @@ class Moved(NamedTuple):
         Pytree of arrays.
     acceptance_rate
         Acceptance probability.
+    is_accepted
+        Whether what is shared, or any group, moved.
     is_divergent
         Whether something was not finite.
     num_rows
@@ -135,6 +142,7 @@ class Moved(NamedTuple):
 
     position: ArrayTree
     acceptance_rate: Array
+    is_accepted: Array
     is_divergent: Array
     num_rows: Array
 
@@ -208,7 +216,8 @@ def move_shared(
     is_accepted = jax.random.uniform(key_accept, rate.shape, rate.dtype) < rate
     is_accepted &= ~jnp.any(outcome.is_vetoed)
     position = jax.tree.map(lambda a, b: jnp.where(is_accepted, a, b), new, position)
-    return Moved(position, rate * jnp.prod(outcome.survival), is_divergent, outcome.num_rows)
+    rate = rate * jnp.prod(outcome.survival)
+    return Moved(position, rate, is_accepted, is_divergent, outcome.num_rows)
 
 
 class Conditional(NamedTuple):
@@ -312,7 +321,7 @@ def move_groups(rng_key: PRNGKey, expansion: GroupedExpansion, position: ArrayTr
     is_accepted &= ~outcome.is_vetoed
     position = chosen(expansion, is_accepted, u, new_v, position)
     rate = jnp.mean(rate * outcome.survival)
-    return Moved(position, rate, jnp.any(is_divergent), outcome.num_rows)
+    return Moved(position, rate, jnp.any(is_accepted), jnp.any(is_divergent), outcome.num_rows)
 
 
 def chosen(
@@ -323,11 +332,6 @@ def chosen(
     shared, groups = grouping.split(position)
     new_groups = grouping.split(expansion.position_of(u, new_v))[1]
     return grouping.join(shared, jnp.where(is_accepted[:, None], new_groups, groups))
-
-
-def differ(old: ArrayTree, new: ArrayTree) -> Array:
-    """Whether two positions differ anywhere."""
-    return jnp.any(ravel_pytree(old)[0] != ravel_pytree(new)[0])
 
 
 def build_kernel() -> Callable:
@@ -361,11 +365,11 @@ def build_kernel() -> Callable:
             num_moves = 0
         position, of_moves = jax.lax.scan(move, position, jax.random.split(key_shared, num_moves))
         moved = move_groups(key_groups, expansion, position)
-        rates, divergent, num_rows = of_moves
+        rates, accepted, divergent, num_rows = of_moves
         info = GroupSweepsInfo(
             jnp.mean(rates) if num_moves else moved.acceptance_rate,
             moved.acceptance_rate,
-            differ(state.position, moved.position),
+            jnp.any(accepted) if num_moves else moved.is_accepted,
             jnp.any(divergent) | moved.is_divergent,
             num_moves * num_integration_steps,
             jnp.sum(num_rows) + moved.num_rows,

@@ -202,7 +202,7 @@ class BoundAlgorithm(NamedTuple):
                 getattr(info, "num_integration_steps", getattr(info, "num_evaluations", 1))
             ),
             jnp.asarray(getattr(info, "num_rows", 0)),
-            differ(state.position, new_state.position),
+            getattr(info, "has_moved", differ(state.position, new_state.position)),
             getattr(info, "first_rate", None),
         )
 

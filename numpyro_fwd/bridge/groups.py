@@ -138,8 +138,11 @@ def expanded_groups(
     z: dict,
     *,
     say: Callable[[str], None],
+    max_shared: int = 512,
 ) -> GroupedModel | None:
     """The rows of a full view expanded by groups, without its data; None where it has no groups.
+
+    Nor are there any where more than `max_shared` coordinates would not belong to them.
 
     Raises
     ------
@@ -154,6 +157,8 @@ def expanded_groups(
         if (found := find_groups(model, model_args, model_kwargs, rows, z)) is None:
             return None
         layout, level = found
+        if layout.grouping.size > max_shared:
+            return None
         predictor = grouped_predictor_of(model, model_args, model_kwargs, z, layout)
         predictor = replace(predictor, rows=rows, level=jnp.asarray(level))
         return GroupedModel(expand_groups(predictor, z, say=say).without_data(), layout)

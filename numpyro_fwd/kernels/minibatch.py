@@ -151,11 +151,13 @@ class AMAGOLD(MinibatchKernel):
     control_variate
         "second_order", "first_order" or None: expansion of the gradient at the mode of the full
         data, found before the warm-up, which takes most of the minibatch noise out of it. Each is
-        exact. Up to 512 dimensions; beyond, None.
+        exact. Up to 512 dimensions (with acceptance="subsampled" those that all rows see: groups of
+        rows may be thousands); beyond, None.
     acceptance
         "full" is exact and reads all N rows once per transition. "subsampled" is as exact and reads
         a few: for rows that see the latents only through linear predictors, with a distribution
         whose derivatives are bounded (:mod:`blackjax_ext.subsampling.thinning`), and any prior.
+        Rows in 50 groups or more are sampled in sweeps (:mod:`blackjax_ext.sgmcmc.group_sweeps`).
         Nothing in a transition then grows with N; mode, bounds and alias table are found before the
         warm-up, which the extra field ``inner.num_rows`` does not count. Or an approximate test
         that reads a part of the rows: "sequential" or "barker" of

@@ -82,8 +82,7 @@ class GroupSweepsState(NamedTuple):
     @property
     def logdensity(self) -> Array:
         """NaN: no sweep evaluates it."""
-        leaf = jax.tree.leaves(self.position)[0]
-        return jnp.full((), jnp.nan, leaf.dtype)
+        return jnp.full_like(self.group_acceptance_rate, jnp.nan)
 
 
 class GroupSweepsInfo(NamedTuple):

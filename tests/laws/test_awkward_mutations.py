@@ -156,7 +156,7 @@ MUTATIONS = {
             )
         ],
         partial(awkward.sees, "amagold_subsampled", "rows_without_trials"),
-        "not finite",
+        "no finite density",
     ),
     "no_trials_refused": Mutation(
         [(logits, "check_not_negative", check_positive)], rows_may_have_no_trials, "total_count"

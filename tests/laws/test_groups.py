@@ -1,13 +1,12 @@
 """Sweeps over rows in groups are exact, and planted bugs are found."""
 
 import math
-from dataclasses import replace
 
 import jax.numpy as jnp
 import pytest
 
 from blackjax_ext.sgmcmc import group_sweeps
-from blackjax_ext.subsampling.groups import expansion, thinning
+from blackjax_ext.subsampling.groups import thinning
 from tests.laws import groups, laws
 from tests.laws.groups import CASES
 
@@ -42,19 +41,8 @@ def test_rows_decide_by_their_factors(is_joint, max_passes, monkeypatch):
     groups.rows_decide_by_factors(is_joint=is_joint)
 
 
-TRUE_DRAW, TRUE_REACHES, TRUE_CHANGES = thinning.draw, thinning.reaches_of, thinning.changes_of
-TRUE_THIN, TRUE_TABLES, TRUE_ENERGY = thinning.thin, expansion.tables_of, group_sweeps.shared_energy
-TRUE_SOLVED, TRUE_MOST = group_sweeps.solved, thinning.most
-
-
-def rows_of_another_group(rng_key, expanded, last):
-    """Each group reads the rows of the next."""
-    return TRUE_DRAW(rng_key, replace(expanded, rows=jnp.roll(expanded.rows, 9)), last)
-
-
-def tables_too_small(psi, *arguments):
-    """A fifth is missing from every bound."""
-    return TRUE_TABLES(0.3 * psi, *arguments)
+TRUE_REACHES, TRUE_CHANGES = thinning.reaches_of, thinning.changes_of
+TRUE_THIN, TRUE_SOLVED = thinning.thin, group_sweeps.solved
 
 
 def reaches_of_the_new_end(expanded, old, new, inner):
@@ -75,33 +63,18 @@ def thin_without_a_veto(*arguments, **options):
     return events._replace(is_vetoed=jnp.zeros_like(events.is_vetoed))
 
 
-def energy_without_coupling(expanded, v):
-    """Shared coordinates forget what the groups' rows say of them."""
-    arrow = expanded.arrow
-    return TRUE_ENERGY(replace(expanded, arrow=arrow._replace(coupling=0.0 * arrow.coupling)), v)
-
-
 def proposal_is_its_own_way_back(factor, x, *, is_transposed=False):
     """The factor of a proposal is not that of its density."""
     return TRUE_SOLVED(0.8 * factor if is_transposed else factor, x, is_transposed=is_transposed)
 
 
-def likely_vetoes_missed(expanded, found, at):
-    """What settles most events is too small by a half."""
-    return 0.5 * TRUE_MOST(expanded, found, at)
-
-
 # the module where a bug is planted, its name there, and the bug
 OF_ROWS = {
-    "another_group": (thinning, "draw", rows_of_another_group),
-    "bound_too_small": (expansion, "tables_of", tables_too_small),
-    "likely_vetoes_missed": (thinning, "most", likely_vetoes_missed),
     "changes_forgotten": (thinning, "changes_of", changes_forgotten),
     "one_sided_far": (thinning, "reaches_of", reaches_of_the_new_end),
     "no_veto": (thinning, "thin", thin_without_a_veto),
 }
 OF_SWEEPS = {
-    "no_coupling": (group_sweeps, "shared_energy", energy_without_coupling),
     "wrong_proposal": (group_sweeps, "solved", proposal_is_its_own_way_back),
 }
 

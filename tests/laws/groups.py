@@ -107,7 +107,7 @@ def uniforms(x):
 def ends():
     """Moves on which the rows of each group have a say, as u and v of both ends."""
     rng = np.random.default_rng(81)
-    for size in (0.6, 1.0, 1.3):
+    for size in (0.6, 1.3, 2.0):
         u, v = rng.normal(size=(2, 3)), rng.normal(size=(2, NUM_GROUPS, WIDTH))
         yield size * u, size * v
         yield size * u[::-1], size * v[::-1]
@@ -132,7 +132,7 @@ def changes_by_definition(expanded: GroupedExpansion, old, new) -> np.ndarray:
     return remainder(new) - remainder(old)
 
 
-def rows_decide_by_factors(*, is_joint: bool, num_repeats: int = 2_000) -> None:
+def rows_decide_by_factors(*, is_joint: bool, num_repeats: int = 1_500) -> None:
     """Groups veto with the probability of their rows' factors, or are summed where they are far."""
     expanded = expansion()
 

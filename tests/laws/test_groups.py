@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from blackjax_ext.sgmcmc import group_sweeps
-from blackjax_ext.subsampling.groups import thinning
+from blackjax_ext.subsampling.groups import expansion, thinning
 from tests.laws import groups, laws
 from tests.laws.groups import CASES
 
@@ -43,6 +43,23 @@ def test_rows_decide_by_their_factors(is_joint, max_passes, monkeypatch):
 
 TRUE_REACHES, TRUE_CHANGES = thinning.reaches_of, thinning.changes_of
 TRUE_THIN, TRUE_SOLVED = thinning.thin, group_sweeps.solved
+TRUE_DRAW, TRUE_MOST, TRUE_TABLES = thinning.draw, thinning.most, expansion.tables_of
+
+
+def rows_of_another_group(rng_key, expanded, last):
+    """Each group reads the rows of the next."""
+    group, at, share = TRUE_DRAW(rng_key, expanded, last)
+    return group, (at + 9) % expanded.num_rows, share
+
+
+def tables_too_small(psi, *arguments):
+    """Bounds are far too small: of all rows together they are loose."""
+    return TRUE_TABLES(0.001 * psi, *arguments)
+
+
+def likely_vetoes_missed(expanded, found, at):
+    """What settles most events is too small."""
+    return 0.02 * TRUE_MOST(expanded, found, at)
 
 
 def reaches_of_the_new_end(expanded, old, new, inner):
@@ -70,6 +87,9 @@ def proposal_is_its_own_way_back(factor, x, *, is_transposed=False):
 
 # the module where a bug is planted, its name there, and the bug
 OF_ROWS = {
+    "another_group": (thinning, "draw", rows_of_another_group),
+    "bound_too_small": (expansion, "tables_of", tables_too_small),
+    "likely_vetoes_missed": (thinning, "most", likely_vetoes_missed),
     "changes_forgotten": (thinning, "changes_of", changes_forgotten),
     "one_sided_far": (thinning, "reaches_of", reaches_of_the_new_end),
     "no_veto": (thinning, "thin", thin_without_a_veto),

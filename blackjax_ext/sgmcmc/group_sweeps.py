@@ -57,6 +57,7 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_count, check_position, check_positive
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
+from blackjax_ext.subsampling.groups.fits import newton, solved
 from blackjax_ext.subsampling.groups.thinning import outcome_of, reaches_of
 
 __all__ = ["GroupSweepsInfo", "GroupSweepsState", "as_top_level_api", "build_kernel", "init"]
@@ -241,40 +242,14 @@ def conditional(expansion: GroupedExpansion, u: Array) -> Conditional:
     """The groups given u, with their normal approximation. Cost: 2 (d + 1) prior gradients."""
     arrow, terms = expansion.arrow, expansion.posterior().terms
     slope = arrow.groups + arrow.coupling @ u
-    zero = jnp.zeros_like(slope)
-    width = slope.shape[1]
-    units = jnp.broadcast_to(jnp.eye(width, dtype=u.dtype)[:, None], (width, *slope.shape))
 
     def energy(v):
         rows = jnp.sum(v * slope, 1) + 0.5 * jnp.einsum("cd,cde,ce->c", v, arrow.of_groups, v)
         return rows - terms(expansion.position_of(u, v)).groups
 
     gradient = jax.grad(lambda v: jnp.sum(energy(v)))
-
-    def newton(v):
-        """The mean and the precision's factor of the normal density that fits at v."""
-        g, push = jax.linearize(gradient, v)
-        factor = jnp.linalg.cholesky(jnp.moveaxis(jax.vmap(push)(units), 0, -1))
-        # where it is not convex, the curvature at the anchor, which is one
-        is_fine = jnp.all(jnp.isfinite(factor), axis=(1, 2))[:, None, None]
-        factor = jnp.where(is_fine, factor, jnp.eye(width, dtype=u.dtype))
-        step = solved(factor, solved(factor, g), is_transposed=True)
-        return jnp.where(jnp.isfinite(step), v - step, v), factor
-
-    mean, factor = newton(newton(zero)[0])
+    mean, factor = newton(gradient, newton(gradient, jnp.zeros_like(slope))[0])
     return Conditional(energy, mean, factor)
-
-
-def solved(factor: Array, x: Array, *, is_transposed: bool = False) -> Array:
-    """Triangular systems of small lower factors (G, d, d), or of their transposes, for x (G, d)."""
-    width = x.shape[1]
-    order = range(width)[::-1] if is_transposed else range(width)
-    found: dict[int, Array] = {}
-    for i in order:
-        entries = factor[:, :, i] if is_transposed else factor[:, i]
-        rest = sum((entries[:, j] * found[j] for j in found), jnp.zeros_like(x[:, 0]))
-        found[i] = (x[:, i] - rest) / factor[:, i, i]
-    return jnp.stack([found[i] for i in range(width)], axis=1)
 
 
 def angles(rng_key: PRNGKey, num_groups: int, dtype: jnp.dtype) -> Array:

@@ -172,6 +172,34 @@ def rows_decide_by_factors(*, is_joint: bool, num_repeats: int = 1_500) -> None:
             assert off < 4.8, f"factors: {rate} for {expected} at the move {i}"
 
 
+def logdensity(x) -> float:
+    """Of the posterior, in double precision."""
+    eta = np.asarray(x["groups"], np.float64).ravel() + float(x["shared"]["s"])
+    h, s, theta = (float(x["shared"][name]) for name in ("h", "s", "theta"))
+    of_rates = np.sum(SHAPES * eta - RATES * np.exp(eta)) + THETA[0] * theta
+    return of_rates - THETA[1] * np.exp(theta) - 0.5 * h**2 - 0.5 * (s - h) ** 2
+
+
+def energy_is_kept() -> None:
+    """Shared energy, the rest of the expansion and the remainders add up to the energy."""
+    expanded = expansion()
+
+    @jax.jit
+    def energy(expanded, x):
+        u, v = expanded.coordinates(x)
+        arrow = expanded.arrow
+        rest = jnp.sum(v * arrow.groups)
+        rest += 0.5 * jnp.einsum("cd,cde,ce->", v, arrow.of_groups, v)
+        steps = group_sweeps.steps_to(expanded, expanded.position, x)
+        rows, _ = thinning.changes_of(expanded, steps, jnp.ones(NUM_GROUPS, bool))
+        return group_sweeps.shared_energy(expanded, v)(u) + rest + rows.sum()
+
+    places = [expanded.position_of(u[0], v[0]) for u, v in ends()]
+    found = [float(energy(expanded, x)) for x in places]
+    off = np.diff(found) + np.diff([logdensity(x) for x in places])
+    assert np.max(np.abs(off)) < 1e-3, f"energy: off by {off}"
+
+
 class Case(NamedTuple):
     """One configuration of the sweeps.
 

@@ -6,10 +6,11 @@ groups) are held while Newton's method finds the mode of all others, with steps 
 (:mod:`blackjax_ext.subsampling.groups.frames`). Then they go to the maximum of
 
 .. math::
-    \log p(h, s, b) - \tfrac12 \sum_c \log\det H_{cc}(h),
+    \log p(h, s) + \sum_c \log \int p(b_c \mid h)\, e^{-g_c^T b_c - \frac12 b_c^T R_c b_c}\, db_c,
 
-their density with the groups integrated by Laplace's method around where they are, and so on: the
-EM algorithm for a normal prior. Any anchor is exact; this one is where the chain will be.
+their density with the groups integrated by Laplace's method, where the rows are their expansion to
+second order: exactly for a normal prior. And so on, a few rounds. Any anchor is exact; this one is
+where the chain will be.
 """
 
 from collections.abc import Callable
@@ -19,9 +20,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.optimize
 from jax import Array
 
 from blackjax_ext.rows.compensated_sums import Pair
+from blackjax_ext.subsampling.groups.fits import derivatives, newton
 from blackjax_ext.subsampling.groups.frames import (
     Arrow,
     Eliminated,
@@ -43,7 +46,9 @@ MAX_ROUNDS = 8  # of the mode given the hyperparameters, and of these
 NEAR = 0.1  # standard deviations that hyperparameters move by in the last round, at most
 SINGULAR = 0.1  # of a group's curvature: below, its determinant says nothing of its spread
 BESIDE = 1e-3  # standard deviations
-MAX_HYPER_STEPS = 30
+NUM_INNER = 3  # Newton steps to the mode of the groups
+# of the hyperparameters, to a fraction of their standard deviations
+SEARCH = {"xtol": 0.02, "ftol": 1e-7, "maxiter": 10}
 
 
 class Point(NamedTuple):
@@ -96,11 +101,8 @@ class GroupPasses:
         self._prior = jax.jit(lambda of, y, b, frame: prior_arrow(of, join(y, b), frame))
         self._energy = jax.jit(lambda of, y, b: energy(of.rows, join(y, b)))
         self._log_evidence = jax.jit(partial(log_evidence, join), static_argnums=(0,))
-        self._evidence_derivatives = jax.jit(
-            lambda *arguments: (
-                jax.grad(partial(log_evidence, join, *arguments[:-1]))(arguments[-1]),
-                jax.hessian(partial(log_evidence, join, *arguments[:-1]))(arguments[-1]),
-            ),
+        self._evidence_hessian = jax.jit(
+            lambda *known: jax.hessian(partial(log_evidence, join, *known[:-1]))(known[-1]),
             static_argnums=(0,),
         )
 
@@ -140,8 +142,6 @@ class Found(NamedTuple):
 
     rows
         Arrow of the rows, by the coordinates of `frame`.
-    of_shared
-        Second derivatives of rows and prior by the shared coordinates, shape (p, p).
     eliminated
         The arrow of rows and prior together, without the groups.
     step, distance
@@ -151,7 +151,6 @@ class Found(NamedTuple):
     """
 
     rows: Arrow
-    of_shared: np.ndarray
     eliminated: Eliminated
     step: tuple[np.ndarray, np.ndarray]
     distance: float
@@ -177,7 +176,7 @@ def look(passes: GroupPasses, point: Point, frame: Frame, is_free: np.ndarray | 
     v = -found.solved(arrow.groups + np.einsum("cdp,p->cd", arrow.coupling, u))
     within = np.einsum("cd,cd->", arrow.groups, found.solved(arrow.groups))
     step = frame.steps(u, v)
-    return Found(rows, arrow.of_shared, found, step, float(slope @ slope + within), sizes)
+    return Found(rows, found, step, float(slope @ slope + within), sizes)
 
 
 def descend(
@@ -210,28 +209,32 @@ def log_evidence(
     shared: Array,
     groups: Array,
     roots: Array,
-    blocks: Array,
+    rows: tuple[Array, Array],
     h: Array,
 ) -> Array:
-    """Log density of hyperparameters h, with the groups integrated around where they are.
+    """Log density of hyperparameters h, with the groups integrated around their mode given h.
 
-    `blocks` are the curvatures of the rows by v, shape (G, d, d), where groups are ``roots @ v``.
+    `rows` are their slopes and curvatures by v, shapes (G, d) and (G, d, d), where the groups are
+    ``groups + roots @ v``.
     """
-    at = jnp.asarray(np.flatnonzero(is_hyper))
-    y = shared.at[at].set(h)
+    y = shared.at[jnp.asarray(np.flatnonzero(is_hyper))].set(h)
+    slopes, blocks = rows
 
-    def prior(v):
-        return -predictor.terms(join(y, groups + (roots @ v[..., None])[..., 0])).total()
+    def energy(v):
+        prior = predictor.terms(join(y, groups + (roots @ v[..., None])[..., 0])).total()
+        return jnp.sum(v * slopes) + 0.5 * jnp.einsum("cd,cde,ce->", v, blocks, v) - prior
 
+    gradient = jax.grad(energy)
+    v = jnp.zeros_like(groups)
+    for _ in range(NUM_INNER):
+        v = newton(gradient, v)[0]
     # beside the mode: densities written with y ** 2.0 have no third derivative at zero
-    origin = jnp.full_like(groups, BESIDE)
-    width = groups.shape[1]
-    units = jnp.broadcast_to(jnp.eye(width, dtype=y.dtype)[:, None], (width, *groups.shape))
-    bends = jax.vmap(lambda unit: jax.jvp(jax.grad(prior), (origin,), (unit,))[1])(units)
-    precisions = blocks + jnp.moveaxis(bends, 0, -1)
-    # which are near one at the start, and may vanish far from it under a prior with heavy tails
-    squares = precisions @ jnp.swapaxes(precisions, 1, 2) + SINGULAR**2 * jnp.eye(width)
-    return -prior(origin) - 0.25 * jnp.sum(jnp.linalg.slogdet(squares)[1])
+    v = jax.lax.stop_gradient(v) + BESIDE
+    precisions = derivatives(gradient, v)[1]
+    # precisions are one at the start, and near zero far from it under a prior with heavy tails
+    squares = precisions @ jnp.swapaxes(precisions, 1, 2) + SINGULAR**2 * jnp.eye(groups.shape[1])
+    # the last step says how the mode changes with h
+    return -energy(newton(gradient, v)[0]) - 0.25 * jnp.sum(jnp.linalg.slogdet(squares)[1])
 
 
 def most_likely(
@@ -239,33 +242,28 @@ def most_likely(
 ) -> tuple[Point, float, np.ndarray]:
     """Hyperparameters at the maximum of their log evidence, how far they moved, their curvature."""
     dtype = point.shared.dtype
-    eps = float(np.finfo(dtype).eps)
     flags = tuple(bool(flag) for flag in is_hyper)
-    roots, blocks = (jnp.asarray(each, dtype) for each in (frame.roots, rows.of_groups))
-    known = (flags, passes.predictor, *map(jnp.asarray, point), roots, blocks)
-    first = h = point.shared[is_hyper]
-    value = float(passes._log_evidence(*known, h))
-    free = np.ones(h.size, bool)
-    for _ in range(MAX_HYPER_STEPS):
-        gradient, hessian = map(np.asarray, passes._evidence_derivatives(*known, h))
-        if not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):
-            raise ValueError(NOT_FINITE.format(dtype))
-        root = inverse_root(-hessian.astype(np.float64), free, eps)
-        slope = root.T @ gradient
-        if not float(slope @ slope) >= NEAR**2 / 10:
-            break
-        for i in range(MAX_HALVINGS):
-            new = (h + 0.5**i * (root @ slope)).astype(dtype)
-            higher = float(passes._log_evidence(*known, new))
-            if higher > value:
-                break
-        else:
-            break
-        h, value = new, higher
+    roots, *of_rows = (
+        jnp.asarray(each, dtype) for each in (frame.roots, rows.groups, rows.of_groups)
+    )
+    known = (flags, passes.predictor, *map(jnp.asarray, point), roots, tuple(of_rows))
+    first = point.shared[is_hyper].astype(np.float64)
+
+    def cost(h):
+        value = -float(passes._log_evidence(*known, h.astype(dtype)))
+        return value if np.isfinite(value) else np.inf
+
+    # without derivatives: where groups have heavy tails the evidence has steps and hollows
+    start = min(first, np.zeros_like(first), key=cost)
+    h = scipy.optimize.minimize(cost, start, method="Powell", options=SEARCH).x
+    hessian = np.asarray(passes._evidence_hessian(*known, h.astype(dtype)), np.float64)
+    if not np.isfinite(hessian).all():
+        raise ValueError(NOT_FINITE.format(dtype))
     shared = point.shared.copy()
     shared[is_hyper] = h
-    way = np.linalg.solve(root, (h - first).astype(np.float64))
-    return Point(shared, point.groups), float(np.linalg.norm(way)), -hessian.astype(np.float64)
+    root = inverse_root(-hessian, np.ones(h.size, bool), float(np.finfo(dtype).eps))
+    way = np.linalg.norm(np.linalg.solve(root, h - first))
+    return Point(shared, point.groups), float(way), -hessian
 
 
 def find_anchor(
@@ -290,13 +288,15 @@ def find_anchor(
             break
         eps = float(np.finfo(point.shared.dtype).eps)
         at_mode = refined(frame, found.eliminated, is_free, eps)
-        # the curvatures of the rows by v of that frame
+        # derivatives of the rows by v of that frame
         rotation = found.eliminated.inverse_roots
         blocks = np.einsum("cji,cjk,ckl->cil", rotation, found.rows.of_groups, rotation)
-        rows = found.rows._replace(of_groups=blocks)
+        slopes = np.einsum("cji,cj->ci", rotation, found.rows.groups)
+        rows = found.rows._replace(groups=slopes, of_groups=blocks)
         point, way, curvature = most_likely(passes, point, at_mode, rows, is_hyper)
         if not way > NEAR:
             break
+    point, frame, _, is_free = descend(passes, point, frame, is_free)
     return finished(passes, point, frame, ~is_free, curvature)
 
 
@@ -309,15 +309,15 @@ def finished(
 ) -> Anchor:
     """The anchor at a point, with the frame of its curvature.
 
-    That of the hyperparameters by themselves is of their log evidence, less what the groups take.
+    That of the hyperparameters is of their log evidence.
     """
     eps = float(np.finfo(point.shared.dtype).eps)
     found = look(passes, point, frame, ~is_hyper)
-    more = np.zeros_like(found.of_shared)
+    more = np.zeros_like(found.eliminated.schur)
     if is_hyper.any():
         # hyperparameters are coordinates themselves in all frames so far
         block = np.ix_(is_hyper, is_hyper)
-        more[block] = curvature - found.of_shared[block]
+        more[block] = curvature - found.eliminated.schur[block]
     everything = np.ones(point.shared.size, bool)
     final = refined(frame, found.eliminated, everything, eps, more)
     return Anchor(point, final, found.step, found.distance)

@@ -142,6 +142,24 @@ def test_expansion_and_remainders_are_the_energy(name, x64):
     np.testing.assert_allclose(np.diff(energies), np.diff(exact), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("name", ["indexed", "two_sites"])
+def test_the_anchor_does_not_depend_on_the_start(name):
+    """From spreads of a fifth to seven, with heavy tails and a group without rows."""
+    full, args, z, _ = view_of(name)
+    found = []
+    for i, value in enumerate((-1.8, 0.0, 2.0)):
+        keys = jax.random.split(jax.random.key(i), len(z))
+        start = {
+            site: jax.random.uniform(key, leaf.shape, minval=-2.0, maxval=2.0)
+            for key, (site, leaf) in zip(keys, z.items(), strict=True)
+        }
+        start["tau"] = jnp.array(value)
+        model = groups.expanded_groups(full, args, None, start, say=lambda _: None)
+        found.append(model.expansion.position["tau"])
+    assert np.ptp(found) < 0.05
+    assert 0.4 < np.exp(found[0]) < 1.0
+
+
 def coupled(x, group, y):
     """Neighbouring effects are coupled by their prior."""
     b, mu, tau = priors()

@@ -1,4 +1,4 @@
-"""Draws on disk: ``python benchmarks/scale.py``. What writing costs, memory, and kills."""
+"""Draws and rows on disk: ``python benchmarks/scale.py``. Cost of writing, memory, and kills."""
 
 import random
 import signal
@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not inst
 import arviz as az
 import numpy as np
 
+from benchmarks.harness import disk_run
 from benchmarks.harness.report import Report, Section, by_name
 from benchmarks.harness.stored_run import NUM_CHAINS, SIZE, measured, started
 
@@ -152,7 +153,25 @@ def different(path: Path, other: Path) -> tuple[int, int]:
     return len(same), same.count(False)
 
 
-REPORT = Report("scale", "Draws on disk", by_name(overhead, memory, kills))
+def rows_on_disk(quick: bool) -> Section:
+    """A regression whose rows stay on disk."""
+    sizes = (10_000,) if quick else (1_000_000, 5_000_000)
+    rows = []
+    for num_rows in sizes:
+        found = REPORT.once(("rows", num_rows), disk_run.measured, num_rows)
+        size = num_rows * (disk_run.COLUMNS + 1) * 4 / 1e6
+        rows.append([num_rows, size, *(found[what] for what in ("MB", "seconds", "rows"))])
+    text = (
+        f"A logistic regression with {disk_run.COLUMNS} coefficients, float32, by AMAGOLD with the "
+        "subsampled test: 200 transitions after 100 of warm-up, in a new process. Peak memory "
+        "holds pages of the files, which the system takes back, JAX and its compiler; seconds hold "
+        "set-up and compilation."
+    )
+    columns = ["rows", "on disk, MB", "peak memory, MB", "seconds", "rows per test"]
+    return Section("Rows on disk", text, columns, rows)
+
+
+REPORT = Report("scale", "On disk", by_name(overhead, memory, kills, rows_on_disk))
 
 if __name__ == "__main__":
     REPORT.main()

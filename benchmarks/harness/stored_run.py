@@ -7,7 +7,6 @@ JSON; WHERE is the path of a store, or "memory" for ``MCMC.run``. For two number
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.kept_results import ROOT
+from benchmarks.harness.memory import peak_memory
 
 __all__ = ["NUM_CHAINS", "SIZE", "command", "measured", "started"]
 
@@ -69,7 +69,7 @@ def run(where: str, kernel: str, rows: int, num_draws: int) -> dict[str, float]:
     return {
         "seconds": time.perf_counter() - begun,
         "cpu": time.process_time() - begun_cpu,
-        "MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
+        "MB": peak_memory(),
     }
 
 

@@ -1,7 +1,6 @@
 """Sweeps over rows in groups are exact, and planted bugs are found."""
 
 import math
-from dataclasses import replace
 
 import jax.numpy as jnp
 import pytest
@@ -48,7 +47,6 @@ def test_energy_is_kept():
 
 TRUE_REACHES, TRUE_CHANGES = thinning.reaches_of, thinning.changes_of
 TRUE_THIN, TRUE_SOLVED = thinning.thin, group_sweeps.solved
-TRUE_ENERGY = group_sweeps.shared_energy
 TRUE_DRAW, TRUE_MOST, TRUE_TABLES = thinning.draw, thinning.most, expansion.tables_of
 
 
@@ -61,12 +59,6 @@ def rows_of_another_group(rng_key, expanded, last):
 def tables_too_small(psi, *arguments):
     """Bounds are far too small: of all rows together they are loose."""
     return TRUE_TABLES(0.001 * psi, *arguments)
-
-
-def energy_without_coupling(expanded, v):
-    """Shared coordinates forget what the groups' rows say of them."""
-    arrow = expanded.arrow
-    return TRUE_ENERGY(replace(expanded, arrow=arrow._replace(coupling=0.0 * arrow.coupling)), v)
 
 
 def likely_vetoes_missed(expanded, found, at):
@@ -128,9 +120,3 @@ def test_planted_bug_of_the_sweep_breaks_invariance(name, monkeypatch):
     monkeypatch.setattr(module, attribute, bug)
     with pytest.raises(AssertionError, match="invariance"):
         groups.invariance(CASES["whole"])
-
-
-def test_planted_bug_of_the_energy_is_found(monkeypatch):
-    monkeypatch.setattr(group_sweeps, "shared_energy", energy_without_coupling)
-    with pytest.raises(AssertionError, match="energy"):
-        groups.energy_is_kept()

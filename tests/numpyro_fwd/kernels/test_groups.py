@@ -1,5 +1,7 @@
 """Models with many groups of rows: found, sampled, and refused with the site's name."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -109,6 +111,25 @@ def test_groups_are_found(name):
 
 @pytest.mark.parametrize("name", ["one_hot", "slopes", "two_sites"])
 def test_expansion_and_remainders_are_the_energy(name, x64):
+    energies_add_up(name)
+
+
+TRUE_ENERGY = group_sweeps.shared_energy
+
+
+def energy_without_coupling(expanded, v):
+    """Shared coordinates forget what the groups' rows say of them."""
+    arrow = expanded.arrow
+    return TRUE_ENERGY(replace(expanded, arrow=arrow._replace(coupling=0.0 * arrow.coupling)), v)
+
+
+def test_planted_bug_of_the_energy_is_found(x64, monkeypatch):
+    monkeypatch.setattr(group_sweeps, "shared_energy", energy_without_coupling)
+    with pytest.raises(AssertionError):
+        energies_add_up("slopes")
+
+
+def energies_add_up(name):
     """What is known and what rows leave add up to NumPyro's potential energy."""
     full, args, z, _ = view_of(name)
     args, z = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf, float)), (args, z))

@@ -19,6 +19,7 @@ __all__ = ["Piece", "begin", "fields_of", "latents"]
 
 # statistics that are stored wherever the state of a kernel has them
 STATISTICS = ("diverging", "potential_energy", "energy", "accept_prob", "num_steps")
+BATCH = 64  # draws whose deterministic sites are computed at once
 # ArviZ's names of them
 NAMES = {
     "potential_energy": "lp",
@@ -206,32 +207,37 @@ class Piece:
             return self.mcmc.sampler.sample(state, model_args, model_kwargs)
 
         def draw(i: Array, carry: tuple) -> tuple:
-            state, draws = carry
+            state, kept = carry
             state = jax.lax.fori_loop(0, steps_each, step, state)
-            new = self.collect(state, model_args, model_kwargs)
-            return state, jax.tree.map(lambda all, one: all.at[i].set(one), draws, new)
+            return state, jax.tree.map(lambda all, one: all.at[i].set(one), kept, self.kept(state))
 
-        one = jax.eval_shape(lambda state: self.collect(state, model_args, model_kwargs), state)
-        draws = {name: jnp.zeros((self.most, *x.shape), x.dtype) for name, x in one.items()}
-        return jax.lax.fori_loop(0, num_draws, draw, (state, draws))
+        one = jax.eval_shape(self.kept, state)
+        kept = jax.tree.map(lambda x: jnp.zeros((self.most, *x.shape), x.dtype), one)
+        state, (positions, statistics) = jax.lax.fori_loop(0, num_draws, draw, (state, kept))
+        # many draws at once: each alone would cost more than a step of a cheap density
+        named = partial(self.sites, model_args=model_args, model_kwargs=model_kwargs)
+        return state, jax.lax.map(named, positions, batch_size=BATCH) | statistics
 
-    def collect(self, state: Any, model_args: tuple, model_kwargs: dict) -> dict[str, Array]:
-        """What is stored of a state, by ``group/name``."""
-        kernel = self.mcmc.sampler
-        on_supports = self.mcmc.postprocess_fn or kernel.postprocess_fn(model_args, model_kwargs)
-        if self.is_batched:
-            on_supports = jax.vmap(on_supports)
-        sites = by_name(on_supports(nested(state, kernel.sample_field)))
-        found = {
-            f"posterior/{name.replace('/', '.')}": jnp.asarray(value)
-            for name, value in sites.items()
-            if name not in self.without
-        }
+    def kept(self, state: Any) -> tuple[Any, dict[str, Array]]:
+        """What is kept of a state: the position, and statistics by ``group/name``."""
+        found = {}
         for name, field in self.fields.items():
             value = jnp.asarray(numbers(nested(state, field)))
             value = -value if field == "potential_energy" else value
             found[f"sample_stats/{name}"] = self.for_each_chain(value)
-        return found
+        return nested(state, self.mcmc.sampler.sample_field), found
+
+    def sites(self, position: Any, model_args: tuple, model_kwargs: dict) -> dict[str, Array]:
+        """All sites at a position, by ``group/name``."""
+        kernel = self.mcmc.sampler
+        on_supports = self.mcmc.postprocess_fn or kernel.postprocess_fn(model_args, model_kwargs)
+        if self.is_batched:
+            on_supports = jax.vmap(on_supports)
+        return {
+            f"posterior/{name.replace('/', '.')}": jnp.asarray(value)
+            for name, value in by_name(on_supports(position)).items()
+            if name not in self.without
+        }
 
     def for_each_chain(self, value: Array) -> Array:
         """`value`, which vectorized chains may share."""

@@ -1,8 +1,7 @@
 """The state of a run as one file, which is there whole or not at all.
 
-A file that is written under another name, synchronized and renamed takes a few milliseconds. orbax
-keeps a folder of files for each checkpoint, which suits the parameters of a network, and takes tens
-to hundreds of milliseconds for the few numbers of a chain, after each piece of a run.
+It is written under another name, synchronized and renamed. orbax keeps a folder of files for each
+checkpoint, which suits the parameters of a network more than the few numbers of a chain.
 """
 
 import json

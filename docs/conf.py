@@ -1,7 +1,10 @@
 """Sphinx configuration: MyST pages, API pages from docstrings, notebooks as committed."""
 
+import sys
 import tomllib
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "numpyro-fwd"
 author = "the numpyro-fwd developers"
@@ -12,13 +15,20 @@ release = tomllib.loads(
 version = release
 
 extensions = [
+    "measured",
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["_build", "jupyter_execute", "results", "**/.ipynb_checkpoints"]
+exclude_patterns = [
+    "_build",
+    "jupyter_execute",
+    "results",
+    "which_sampler.md",
+    "**/.ipynb_checkpoints",
+]
 
 html_theme = "furo"
 html_title = f"numpyro-fwd {release}"

@@ -7,9 +7,10 @@ On a page, ::
 is the cell of `docs/results/regressions.json`, section `groups`, in the row that has a cell
 "logistic" and the column "rows per sweep", with two significant digits. In full:
 
-- ``file > section > row > column``; a row that takes several cells to tell is ``cell & cell``, and
-  ``checks`` with what is compared stands for a line of the section's ratios.
-- ``reference ÷ reference`` is a ratio; either may be a number.
+- ``file > section > row > column``; a row that takes several cells to tell is ``cell & cell``, a
+  cell of a certain column ``column = cell``, and ``checks`` with what is compared stands for a line
+  of the section's ratios.
+- ``reference ÷ reference`` is a ratio; either may be a number. Of a cell "1.2 ± 0.3" the mean counts.
 - ``...; 3`` are three significant digits, ``...; %`` percent, ``...; text`` the cell as it stands,
   ``...; low`` and ``...; high`` the ends of a cell "0.1 to 0.3".
 """
@@ -43,7 +44,7 @@ def plain(cell: Any) -> str:
     """A cell as it is written in a reference."""
     if isinstance(cell, bool | str):
         return str(cell).replace("`", "").strip()
-    return f"{cell:,}" if float(cell).is_integer() else f"{cell:g}"
+    return f"{cell:,.0f}" if float(cell).is_integer() else f"{cell:g}"
 
 
 def only(found: list, what: str, choices: list[str]) -> Any:
@@ -51,6 +52,14 @@ def only(found: list, what: str, choices: list[str]) -> Any:
     if len(found) != 1:
         raise MissingNumberError(f"{len(found)} times {what}; there are {sorted(set(choices))}")
     return found[0]
+
+
+def has(cells: list[str], columns: list[str], wanted: str) -> bool:
+    """Whether a row has a cell, in a certain column if it is named."""
+    column, _, value = wanted.partition(" = ")
+    if column in columns:
+        return cells[columns.index(column)] == value
+    return wanted in cells
 
 
 def cell(reference: str) -> Any:
@@ -67,11 +76,11 @@ def cell(reference: str) -> Any:
         checks = [(plain(what), value) for what, value, _ in table["checks"]]
         found = [value for what, value in checks if what == column]
         return only(found, f"the ratio {column!r}", [what for what, _ in checks])
-    columns = [plain(each) for each in table["columns"]]
+    columns = [each.replace("`", "") for each in table["columns"]]
     index = only([i for i, each in enumerate(columns) if each == column], repr(column), columns)
     wanted = [each.strip() for each in row.split(" & ")]
     rows = [[plain(each) for each in cells] for cells in table["rows"]]
-    found = [i for i, cells in enumerate(rows) if all(each in cells for each in wanted)]
+    found = [i for i, cells in enumerate(rows) if all(has(cells, columns, each) for each in wanted)]
     choices = [" & ".join(cells[:3]) for cells in rows]
     return table["rows"][only(found, f"the row {row!r} in {name} > {section}", choices)][index]
 
@@ -83,7 +92,7 @@ def operand(text: str) -> float:
     except ValueError:
         value = cell(text)
     try:
-        return float(value)
+        return float(value.split(" ± ")[0] if isinstance(value, str) else value)
     except ValueError:
         raise MissingNumberError(f"{text!r} is {value!r}, no number") from None
 

@@ -1,4 +1,4 @@
-r"""Posteriors whose rows see the position only through linear predictors.
+r"""Posteriors whose rows depend on the position through linear predictors alone.
 
 .. math::
     U(x) = -\log p(x) + \sum_{i=1}^N \phi_i(\eta_i(x)), \qquad \eta_i(x) = A_i x + b_i \in
@@ -139,7 +139,7 @@ def linear_predictor(
     *,
     predict_fn: Callable = lambda x, row: row @ x,
 ) -> LinearPredictor:
-    r"""A posterior whose rows see the position through linear predictors.
+    r"""A posterior whose rows depend on the position through linear predictors.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ is the cell of `docs/results/regressions.json`, section `groups`, in the row tha
 - ``file > section > row > column``; a row that takes several cells to tell is ``cell & cell``, a
   cell of a certain column ``column = cell``, and ``checks`` with what is compared stands for a line
   of the section's ratios.
-- ``reference ÷ reference`` is a ratio; either may be a number. Of a cell "1.2 ± 0.3" the mean counts.
+- ``reference ÷ reference`` is a ratio; either may be a number. Of "1.2 ± 0.3" the mean counts.
 - ``...; 3`` are three significant digits, ``...; %`` percent, ``...; text`` the cell as it stands,
   ``...; low`` and ``...; high`` the ends of a cell "0.1 to 0.3".
 """

@@ -2,10 +2,15 @@
 
 import re
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpyro.diagnostics import summary
 
 import blackjax_ext
+import numpyro_fwd
+from blackjax_ext.subsampling.families.kind import Ball
 from tests import pages
 from tests.test_architecture import BRIDGE, BRIDGE_ROOMS, ROOMS, ROOT
 
@@ -43,6 +48,77 @@ def test_the_page_on_draws_on_disk(tmp_path, monkeypatch):
         block.run(namespace)
     assert namespace["stored"].reason == "goal"
     assert namespace["more"].worst.ess >= 3000
+
+
+def found_by(page, tmp_path, monkeypatch):
+    """What the blocks of a page find, one after the other, in one folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(numpyro_fwd, "keep_compiled", lambda: None)  # tests have a cache of theirs
+    namespace = {}
+    for block in pages.blocks(page):
+        block.run(namespace)
+    return namespace
+
+
+@pytest.mark.slow
+def test_from_nuts(tmp_path, monkeypatch):
+    found = found_by("howto/from_nuts", tmp_path, monkeypatch)
+    np.testing.assert_allclose(found["tau"].mean(), 3.60, rtol=0.1)
+    np.testing.assert_allclose((found["tau"] < 1).mean(), 0.199, atol=0.04)
+
+
+@pytest.mark.slow
+def test_r_hat_is_bad_and_then_good(tmp_path, monkeypatch):
+    found = found_by("howto/r_hat", tmp_path, monkeypatch)
+    ess = {
+        name: summary(found[name].get_samples(group_by_chain=True))["slope"]["n_eff"]
+        for name in ("mcmc", "centred", "dense")
+    }
+    assert ess["centred"] > 3 * ess["mcmc"] and ess["dense"] > 3 * ess["mcmc"]
+
+
+def test_long_start(tmp_path, monkeypatch):
+    found_by("howto/long_start", tmp_path, monkeypatch)
+
+
+def test_big_data(tmp_path, monkeypatch):
+    found = found_by("howto/big_data", tmp_path, monkeypatch)
+    slope = found["mcmc"].get_samples()["slope"]
+    np.testing.assert_allclose(slope.mean(axis=0), found["truth"], atol=0.08)
+    assert found["fields"]["accept_prob"].mean() > 0.3
+    assert found["fields"]["inner.num_rows"].mean() < 1000
+
+
+@pytest.mark.slow
+def test_evidence(tmp_path, monkeypatch):
+    found = found_by("howto/evidence", tmp_path, monkeypatch)
+    assert found["log_bayes_factor"] > 1.0 and found["error"] < 0.5
+
+
+def test_saving(tmp_path, monkeypatch):
+    found = found_by("howto/saving", tmp_path, monkeypatch)
+    first, second = (found[name].get_samples()["mean"] for name in ("mcmc", "again"))
+    assert first.shape == second.shape == (2000,)
+    assert not np.array_equal(first, second)
+    assert (tmp_path / "draws.nc").is_file()
+
+
+@pytest.mark.slow
+def test_choosing_k(tmp_path, monkeypatch):
+    found_by("howto/choosing_k", tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_your_own(tmp_path, monkeypatch):
+    found = found_by("howto/your_own", tmp_path, monkeypatch)
+    np.testing.assert_allclose(found["mcmc"].get_samples()["v"].std(), 1.0, atol=0.15)
+    np.testing.assert_allclose(found["slopes"].mean(axis=0), [0.5, -0.3, 0.0], atol=0.03)
+    assert found["num_rows"].mean() < 1000
+    for center, y in ((0.0, 1.0), (-2.0, 0.3), (1.0, 7.0)):
+        third = jax.jacfwd(jax.jacfwd(jax.jacrev(found["loss"])))
+        bound = found["sizes"](3, (Ball(jnp.float32(center), 0.5),), y)
+        for theta in np.linspace(center - 0.5, center + 0.5, 11):
+            assert abs(third(jnp.array([theta]), y).item()) <= bound.item()
 
 
 def test_architecture_has_the_rooms_of_the_code():

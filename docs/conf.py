@@ -17,6 +17,7 @@ version = release
 extensions = [
     "measured",
     "myst_nb",
+    "reference",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",

@@ -1,5 +1,6 @@
 """Sphinx configuration: MyST pages, API pages from docstrings, notebooks as committed."""
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -50,11 +51,41 @@ napoleon_use_ivar = True
 napoleon_use_rtype = False
 
 
+# Every reference is resolved, but for types of other projects, whose pages are not at hand when
+# these are built, and base classes that have no page.
+nitpicky = True
+nitpick_ignore_regex = [
+    ("py:class", r"(blackjax|collections|jax|numpy|numpyro|optax|os|pathlib)\..*"),
+    ("py:class", "ArrayTree|ArrayLikeTree"),
+    ("py:class", r"numpyro_fwd\.kernels\.\w+\.(Metric|Minibatch|Scheduled)Kernel"),
+    ("py:class", r"numpyro_fwd\.kernels\.(noticed\.Noticed|strategy\.Strategy)"),
+    ("py:class", r"numpyro_fwd\.(bridge\.arguments\.Fingerprint|partial_bayes\.training\.Best)"),
+    ("py:class", r"blackjax_ext\.subsampling\.groups\.(mode\.Point|predictor\.Leaf)"),
+    ("py:class", r"blackjax_ext\.warmup\.newton_path\.Found"),
+]
+
+
+def one_name_each(app, what, name, obj, options, lines):
+    """Describe names that share a description one by one, as napoleon wants them."""
+    done = []
+    while lines:
+        line = lines.pop(0)
+        found = re.fullmatch(r"(\s*)(\w+(?:, \w+)+)", line)
+        is_shared = found and lines and lines[0].startswith(found[1] + "    ")
+        text = []
+        while is_shared and lines and lines[0].startswith(found[1] + "    "):
+            text.append(lines.pop(0))
+        names = found[2].split(", ") if is_shared else []
+        done += [each for one in names for each in (found[1] + one, *text)] or [line]
+    lines[:] = done
+
+
 def skip_namedtuple_fields(app, what, name, obj, skip, options):
     """Leave out "Alias for field number 0": the class docstring describes the fields."""
     return True if type(obj).__name__ == "_tuplegetter" else None
 
 
 def setup(app):
-    """Connect the filter for fields of named tuples."""
+    """Connect the filters for docstrings."""
+    app.connect("autodoc-process-docstring", one_name_each, priority=100)  # before napoleon
     app.connect("autodoc-skip-member", skip_namedtuple_fields)

@@ -53,7 +53,7 @@ class SGHMCState(NamedTuple):
 
     @property
     def logdensity(self) -> Array:
-        """NaN: the log density is never evaluated."""
+        """Not a number, since the log density is never evaluated."""
         return jnp.full(self.momentum.shape[:-1], jnp.nan, self.momentum.dtype)
 
 

@@ -4,7 +4,7 @@ r"""Posteriors whose rows depend on the position through linear predictors alone
     U(x) = -\log p(x) + \sum_{i=1}^N \phi_i(\eta_i(x)), \qquad \eta_i(x) = A_i x + b_i \in
     \mathbb{R}^K,
 
-with any prior and rows of a family of :mod:`blackjax_ext.subsampling.families`: linear, logistic,
+with any prior and rows of a family of :mod:`blackjax_ext.families`: linear, logistic,
 count, duration, ordinal and robust regression with whatever scales and shapes are sampled, and
 multilevel ones among them.
 
@@ -77,7 +77,7 @@ class LinearPredictor:
     read
         ``read(x, indices) -> (eta, rows)``. Both are tuples with an entry for each of `kinds`:
         predictors, affine in x, of shape (n, m, k) for m responses in a row that have k predictors
-        each; and what their losses need, a :class:`Responses`.
+        each; and what their losses need, a `Responses`.
     kinds
         Families of the responses.
     num_rows
@@ -152,7 +152,7 @@ def linear_predictor(
     predict_fn
         ``predict_fn(x, row)``, the predictors of a row of the covariates: a scalar, or shape (k,)
         for the k that the family leaves free (of a categorical response, its logits). They must be
-        affine in x, which :func:`expand` checks.
+        affine in x, which `expand` checks.
 
     Returns
     -------
@@ -266,7 +266,7 @@ class Design(NamedTuple):
     matrix
         A, shape (n, K, D).
     eta
-        Predictors, as :attr:`LinearPredictor.read` gives them.
+        Predictors, as `LinearPredictor.read` gives them.
     rows
         Responses, as it gives them.
     """

@@ -26,7 +26,7 @@ def described(package: ModuleType, name: str) -> str:
     module = found.differentiable.__module__
     return (
         f".. autofunction:: {full}\n\n"
-        "What it does, and the functions underneath\n------------------------------------------\n\n"
+        ".. rubric:: How it works, and the functions underneath\n\n"
         f".. automodule:: {module}\n   :members:\n   :exclude-members: as_top_level_api\n"
     )
 

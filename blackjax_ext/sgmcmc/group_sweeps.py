@@ -30,7 +30,8 @@ for it at every angle. So with :math:`z_c = P_c^{1/2} (v_c - m_c)` the acceptanc
     \prod_{i \in c,\,\text{near}} \min(1, e^{-\Delta r_i})
 
 has the ratio of the densities of the group given u: each group is in detailed balance, and so are
-all of them at once. For a normal prior the expansion is normal and only the rows decide. Angles are
+all of them at once. For a normal prior and an
+expansion of order 2 only the rows decide. Angles are
 drawn whatever the state: mostly 2, where the proposal is antithetic, and for a share of the groups
 shorter, so that no group whose density is far from normal stays for ever.
 
@@ -155,12 +156,10 @@ def steps_to(expansion: GroupedExpansion, *positions: ArrayTree) -> Array:
 
 def shared_energy(expansion: GroupedExpansion, v: Array) -> Callable[[Array], Array]:
     """S as a function of u at fixed v, up to a constant. Cost of a call: a log prior, and G d p."""
-    arrow, terms = expansion.arrow, expansion.posterior().terms
-    slope = arrow.shared + jnp.einsum("cdp,cd->p", arrow.coupling, v)
+    rows, terms = expansion.given_groups(v), expansion.posterior().terms
 
     def energy(u):
-        rows = slope @ u + 0.5 * u @ (arrow.of_shared @ u)
-        return rows - terms(expansion.position_of(u, v)).total()
+        return rows(u) - terms(expansion.position_of(u, v)).total()
 
     return energy
 
@@ -240,15 +239,13 @@ class Conditional(NamedTuple):
 
 def conditional(expansion: GroupedExpansion, u: Array) -> Conditional:
     """The groups given u, with their normal approximation. Cost: 2 (d + 1) prior gradients."""
-    arrow, terms = expansion.arrow, expansion.posterior().terms
-    slope = arrow.groups + arrow.coupling @ u
+    rows, terms = expansion.given_shared(u), expansion.posterior().terms
 
     def energy(v):
-        rows = jnp.sum(v * slope, 1) + 0.5 * jnp.einsum("cd,cde,ce->c", v, arrow.of_groups, v)
-        return rows - terms(expansion.position_of(u, v)).groups
+        return rows(v) - terms(expansion.position_of(u, v)).groups
 
     gradient = jax.grad(lambda v: jnp.sum(energy(v)))
-    mean, factor = newton(gradient, newton(gradient, jnp.zeros_like(slope))[0])
+    mean, factor = newton(gradient, newton(gradient, jnp.zeros_like(expansion.arrow.groups))[0])
     return Conditional(energy, mean, factor)
 
 

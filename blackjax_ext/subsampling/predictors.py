@@ -27,6 +27,7 @@ one. Within the reach of its family it is the integral :math:`\int_0^1 \frac{(1-
 difference beyond, where it is large.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -249,10 +250,9 @@ def loss_remainder(posterior: LinearPredictor, order: int, eta: Any, t: Any, row
     zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
     far = along(one) - along(zero) - first(zero)
     highest = derivative(first)
-    if order == 2:
-        far, highest = far - 0.5 * highest(zero), derivative(highest)
-    # the factor of the integral is (1 - s) or (1 - s)^2 / 2
-    weights = jnp.asarray(WEIGHTS * (1 - NODES) ** order / order, dtype)
+    for power in range(2, order + 1):
+        far, highest = far - highest(zero) / math.factorial(power), derivative(highest)
+    weights = jnp.asarray(WEIGHTS * (1 - NODES) ** order / math.factorial(order), dtype)
     is_near = jnp.all(jnp.abs(ravel_pytree(t)[0]) <= posterior.reach(eta, row))
     near = weights @ jax.vmap(highest)(jnp.asarray(NODES, dtype))
     return jnp.where(is_near, near, far)

@@ -74,9 +74,9 @@ def start(dtype=jnp.float32):
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), position)
 
 
-def expansion(dtype=jnp.float32) -> GroupedExpansion:
+def expansion(order: int, dtype=jnp.float32) -> GroupedExpansion:
     """Its expansion there."""
-    return potentials.expand_groups(posterior(dtype), start(dtype), find_mode=False)
+    return potentials.expand_groups(posterior(dtype), start(dtype), order=order, find_mode=False)
 
 
 def draw(rng, n):
@@ -127,14 +127,14 @@ def changes_by_definition(expanded: GroupedExpansion, old, new) -> np.ndarray:
 
     def remainder(x):
         t = predictors(x) - base
-        return np.exp(base) * (np.expm1(t) - t - 0.5 * t**2)
+        return np.exp(base) * (np.expm1(t) - t - 0.5 * t**2 - (expanded.order - 2) * t**3 / 6)
 
     return remainder(new) - remainder(old)
 
 
-def rows_decide_by_factors(*, is_joint: bool, num_repeats: int = 1_500) -> None:
+def rows_decide_by_factors(order: int, *, is_joint: bool, num_repeats: int = 1_500) -> None:
     """Groups veto with the probability of their rows' factors, or are summed where they are far."""
-    expanded = expansion()
+    expanded = expansion(order)
 
     @jax.jit
     def outcomes(expanded, key, u, v):
@@ -180,23 +180,28 @@ def logdensity(x) -> float:
     return of_rates - THETA[1] * np.exp(theta) - 0.5 * h**2 - 0.5 * (s - h) ** 2
 
 
-def energy_is_kept() -> None:
-    """Shared energy, the rest of the expansion and the remainders add up to the energy."""
-    expanded = expansion()
+def energy_is_kept(order: int) -> None:
+    """Shared energy, the rest of the expansion and the remainders add up to the energy.
+
+    So do, from what is shared, the energies of the groups.
+    """
+    expanded = expansion(order)
 
     @jax.jit
     def energy(expanded, x):
         u, v = expanded.coordinates(x)
-        arrow = expanded.arrow
-        rest = jnp.sum(v * arrow.groups)
-        rest += 0.5 * jnp.einsum("cd,cde,ce->", v, arrow.of_groups, v)
         steps = group_sweeps.steps_to(expanded, expanded.position, x)
         rows, _ = thinning.changes_of(expanded, steps, jnp.ones(NUM_GROUPS, bool))
-        return group_sweeps.shared_energy(expanded, v)(u) + rest + rows.sum()
+        nothing, terms = jnp.zeros_like(u), expanded.posterior().terms(x)
+        by_shared = group_sweeps.shared_energy(expanded, v)(u)
+        by_shared += expanded.given_shared(nothing)(v).sum() + rows.sum()
+        by_groups = group_sweeps.conditional(expanded, u).energy(v).sum() - terms.shared
+        by_groups += expanded.given_groups(jnp.zeros_like(v))(u) + rows.sum()
+        return jnp.stack([by_shared, by_groups])
 
     places = [expanded.position_of(u[0], v[0]) for u, v in ends()]
-    found = [float(energy(expanded, x)) for x in places]
-    off = np.diff(found) + np.diff([logdensity(x) for x in places])
+    found = np.array([energy(expanded, x) for x in places])
+    off = np.diff(found, axis=0) + np.diff([logdensity(x) for x in places])[:, None]
     assert np.max(np.abs(off)) < 1e-3, f"energy: off by {off}"
 
 
@@ -207,10 +212,13 @@ class Case(NamedTuple):
         Of the shared coordinates, with an acceptance rate near one half.
     max_passes
         Expected events of a group, in passes over its rows, beyond which all of them are read.
+    order
+        Of the expansion.
     """
 
     step_size: float
     max_passes: float
+    order: int = 2
 
 
 CASES = {
@@ -218,13 +226,15 @@ CASES = {
     # some groups are read whole and others are not
     "mixed": Case(0.6, 1.0),
     "whole": Case(0.8, 0.0),
+    "third order": Case(0.9, 1.0, 3),
+    "third order, events": Case(0.9, 6.0, 3),
 }
 
 
 def invariance(case: Case, size: Size = SIZE) -> Outcome:
     """Raise unless chains that start in equilibrium are still there; return what happened."""
     sampler = blackjax_ext.group_sweeps(
-        expansion(), case.step_size, num_integration_steps=2, num_moves=2
+        expansion(case.order), case.step_size, num_integration_steps=2, num_moves=2
     )
     starts = draw(np.random.default_rng(20), size.num_chains)
     starts = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), starts)

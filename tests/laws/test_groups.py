@@ -36,13 +36,15 @@ def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
 
 @pytest.mark.parametrize("max_passes", [math.inf, 1.5])
 @pytest.mark.parametrize("is_joint", [True, False])
-def test_rows_decide_by_their_factors(is_joint, max_passes, monkeypatch):
+@pytest.mark.parametrize("order", [2, 3])
+def test_rows_decide_by_their_factors(order, is_joint, max_passes, monkeypatch):
     monkeypatch.setattr(thinning, "MAX_PASSES", max_passes)
-    groups.rows_decide_by_factors(is_joint=is_joint)
+    groups.rows_decide_by_factors(order, is_joint=is_joint)
 
 
-def test_energy_is_kept():
-    groups.energy_is_kept()
+@pytest.mark.parametrize("order", [2, 3])
+def test_energy_is_kept(order):
+    groups.energy_is_kept(order)
 
 
 TRUE_REACHES, TRUE_CHANGES = thinning.reaches_of, thinning.changes_of
@@ -67,9 +69,8 @@ def likely_vetoes_missed(expanded, found, at):
 
 
 def reaches_of_the_new_end(expanded, old, new, inner):
-    """Which groups are read whole depends on where a move ends alone."""
-    is_far = TRUE_REACHES(expanded, new, 4.0 * new, new).is_far
-    return TRUE_REACHES(expanded, old, new, inner)._replace(is_far=is_far)
+    """Which groups are read whole depends on the direction of a move."""
+    return TRUE_REACHES(expanded, old, new, inner)._replace(is_far=new > old)
 
 
 def changes_forgotten(*arguments):
@@ -103,14 +104,15 @@ OF_SWEEPS = {
 }
 
 
+@pytest.mark.parametrize("order", [2, 3])
 @pytest.mark.parametrize("name", OF_ROWS)
-def test_planted_bug_of_the_rows_is_found(name, monkeypatch):
+def test_planted_bug_of_the_rows_is_found(name, order, monkeypatch):
     module, attribute, bug = OF_ROWS[name]
     is_far = name in ("changes_forgotten", "one_sided_far")
     monkeypatch.setattr(thinning, "MAX_PASSES", 1.5 if is_far else math.inf)
     monkeypatch.setattr(module, attribute, bug)
     with pytest.raises(AssertionError):
-        groups.rows_decide_by_factors(is_joint=False)
+        groups.rows_decide_by_factors(order, is_joint=False)
 
 
 @pytest.mark.parametrize("name", OF_SWEEPS)

@@ -46,6 +46,7 @@ POISSON = Kind(
     lambda theta, y: (1.0,),
     rounding=lambda theta: (1.0,),
     free=("log_rate",),
+    highest=4,
 )
 
 

@@ -50,9 +50,9 @@ class Kind:
         ``loss(theta, y, **data)``, minus the log density up to a constant, for the predictors of
         one response, shape (K,), and what else is known of it.
     sizes
-        ``sizes(order, balls, y, **data)``, bounds of the derivatives of order 2 or 3 by the
-        predictors in units of `unit`, over the box of the `balls`, one for each predictor:
-        shape (K,) * order. None for a family with `norms`.
+        ``sizes(order, balls, y, **data)``, bounds of the derivatives of an order from 2 to
+        `highest` by the predictors in units of `unit`, over the box of the `balls`, one
+        for each predictor: shape (K,) * order. None for a family with `norms`.
     reach
         ``reach(theta, y, **data)``, for each predictor the change within which quadrature is
         accurate: a fraction of the distance to a singularity.
@@ -68,6 +68,8 @@ class Kind:
         eps of its size, in units of eps: a log scale is read as the logarithm of a scale.
     free
         Names of the predictors that depend on the position.
+    highest
+        The highest order of a derivative that has bounds, 3 or 4.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Kind:
     norms: tuple[float, float] | None = None
     rounding: Callable[..., tuple[Number, ...]] | None = None
     free: tuple[str, ...] = ()
+    highest: int = 3
 
     def having(self, *free: str) -> "Kind":
         """The kind with these predictors free."""

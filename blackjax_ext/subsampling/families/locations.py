@@ -10,7 +10,12 @@ With :math:`z = (y - \mu) e^{-\tau}` and :math:`\phi = \tau + f(z)`, a derivativ
     \phi_{\tau\tau} &= z f' + z^2 f'', \\
     \phi_{\mu\mu\mu} &= -k^3 f''', & \phi_{\mu\mu\tau} &= -k^2 (2 f'' + z f'''), \\
     \phi_{\mu\tau\tau} &= -k (f' + 3 z f'' + z^2 f'''), &
-    \phi_{\tau\tau\tau} &= -z (f' + 3 z f'' + z^2 f''').
+    \phi_{\tau\tau\tau} &= -z (f' + 3 z f'' + z^2 f'''), \\
+    \phi_{\mu\mu\mu\mu} &= k^4 f'''', & \phi_{\mu\mu\mu\tau} &= k^3 (3 f''' + z f''''), \\
+    \phi_{\mu\mu\tau\tau} &= k^2 h, & \phi_{\mu\tau\tau\tau} &= k (f' + 7 z f'' + 6 z^2 f'''
+    + z^3 f''''), \\
+    \phi_{\tau\tau\tau\tau} &= z (f' + 7 z f'' + 6 z^2 f''' + z^3 f''''), &
+    h &= 4 f'' + 5 z f''' + z^2 f''''.
 """
 
 from typing import Any
@@ -21,7 +26,7 @@ from jax import Array
 from blackjax_ext.checks import check_positive
 from blackjax_ext.subsampling.families.kind import Ball, Family, Kind, family, symmetric
 from blackjax_ext.subsampling.families.log_gamma import half_step, half_step_derivatives
-from blackjax_ext.subsampling.families.logits import bend, skew, softplus
+from blackjax_ext.subsampling.families.logits import bend, bend_of_bend, skew, softplus
 from blackjax_ext.subsampling.intervals import Interval, exp, magnitude, piecewise, square
 
 __all__ = ["gumbel", "logistic", "normal", "smoothed_laplace", "student_t"]
@@ -46,10 +51,10 @@ def shrunk(log_scale: Ball) -> Array:
 
 
 def of_location_and_scale(order: int, balls: tuple[Ball, ...], y: Array, derivatives: Any) -> Array:
-    """Bounds from ``derivatives(z)``, the first three of f over an interval."""
+    """Bounds from ``derivatives(z)``, the first four of f over an interval."""
     loc, log_scale = balls
     z, k = standardized(loc, log_scale, y), shrunk(log_scale)
-    first, second, third = derivatives(z)
+    first, second, third, fourth = derivatives(z)
     if order == 2:
         along = first + z * second
         entries = {
@@ -58,12 +63,22 @@ def of_location_and_scale(order: int, balls: tuple[Ball, ...], y: Array, derivat
             "11": magnitude(z) * magnitude(along),
         }
         return symmetric(2, entries)
-    along = first + z * (3.0 * second + z * third)
+    if order == 3:
+        along = first + z * (3.0 * second + z * third)
+        entries = {
+            "000": k**3 * magnitude(third),
+            "001": k**2 * magnitude(2.0 * second + z * third),
+            "011": k * magnitude(along),
+            "111": magnitude(z) * magnitude(along),
+        }
+        return symmetric(2, entries)
+    along = first + z * (7.0 * second + z * (6.0 * third + z * fourth))
     entries = {
-        "000": k**3 * magnitude(third),
-        "001": k**2 * magnitude(2.0 * second + z * third),
-        "011": k * magnitude(along),
-        "111": magnitude(z) * magnitude(along),
+        "0000": k**4 * magnitude(fourth),
+        "0001": k**3 * magnitude(3.0 * third + z * fourth),
+        "0011": k**2 * magnitude(4.0 * second + z * (5.0 * third + z * fourth)),
+        "0111": k * magnitude(along),
+        "1111": magnitude(z) * magnitude(along),
     }
     return symmetric(2, entries)
 
@@ -99,11 +114,12 @@ NORMAL = Kind(
     ("loc", "log_scale"),
     lambda theta, y: theta[1] + 0.5 * jnp.square(z_of(theta, y)),
     lambda order, balls, y: of_location_and_scale(
-        order, balls, y, lambda z: (z, constant(1.0, z), constant(0.0, z))
+        order, balls, y, lambda z: (z, constant(1.0, z), constant(0.0, z), constant(0.0, z))
     ),
     lambda theta, y: (jnp.inf, 0.5),
     lambda theta: (jnp.exp(theta[1]), 1.0),
     rounding=lambda theta: (0.0, 1.0),
+    highest=4,
 )
 
 
@@ -123,9 +139,10 @@ def logistic(scale: Any = None) -> Family:
     return family(LOGISTIC, "loc", log_scale=log_of("scale", scale))
 
 
-def logistic_derivatives(z: Interval) -> tuple[Interval, Interval, Interval]:
+def logistic_derivatives(z: Interval) -> tuple[Interval, ...]:
     """Of f."""
-    return piecewise(lambda x: jnp.tanh(0.5 * x), z), 2.0 * bend(z), 2.0 * skew(z)
+    first = piecewise(lambda x: jnp.tanh(0.5 * x), z)
+    return first, 2.0 * bend(z), 2.0 * skew(z), 2.0 * bend_of_bend(z)
 
 
 LOGISTIC = Kind(
@@ -136,6 +153,7 @@ LOGISTIC = Kind(
     lambda theta, y: (jnp.exp(theta[1]), 0.5 / (1.0 + jnp.abs(z_of(theta, y)))),
     lambda theta: (jnp.exp(theta[1]), 1.0),
     rounding=lambda theta: (0.0, 1.0),
+    highest=4,
 )
 
 
@@ -155,10 +173,10 @@ def gumbel(scale: Any = None) -> Family:
     return family(GUMBEL, "loc", log_scale=log_of("scale", scale))
 
 
-def gumbel_derivatives(z: Interval) -> tuple[Interval, Interval, Interval]:
+def gumbel_derivatives(z: Interval) -> tuple[Interval, ...]:
     """Of f."""
     grown = exp(-z)
-    return 1.0 - grown, grown, -grown
+    return 1.0 - grown, grown, -grown, grown
 
 
 GUMBEL = Kind(
@@ -169,6 +187,7 @@ GUMBEL = Kind(
     lambda theta, y: (jnp.exp(theta[1]), 0.5 / (1.0 + jnp.abs(z_of(theta, y)))),
     lambda theta: (jnp.exp(theta[1]), 1.0),
     rounding=lambda theta: (0.0, 1.0),
+    highest=4,
 )
 
 

@@ -5,6 +5,7 @@ The derivatives of :math:`\mathrm{sp}(u) = \log(1 + e^u)` are :math:`s`, :math:`
 derivative of the third in s, :math:`1 - 6s + 6s^2`, is zero at
 :math:`s = \frac12 \pm \frac1{2\sqrt3}`, where it is :math:`\pm\frac1{6\sqrt3}`: between these
 points each is monotone, so its greatest value over an interval is at an end or at one of them.
+The fourth, :math:`g (1 - 6g)` with :math:`g = s(1-s)`, turns at zero and where :math:`g = 1/12`.
 """
 
 from functools import cache
@@ -28,6 +29,7 @@ from blackjax_ext.subsampling.intervals import (
 
 __all__ = [
     "bend",
+    "bend_of_bend",
     "bernoulli",
     "binomial",
     "categorical",
@@ -42,6 +44,8 @@ __all__ = [
 # greatest value of s (1 - s) (1 - 2 s), and where it is
 SKEWNESS = 1.0 / (6.0 * np.sqrt(3.0))
 STEEPEST = float(np.log(2.0 + np.sqrt(3.0)))
+# where s (1 - s) = 1/12
+TURN = float(np.log(5.0 + np.sqrt(24.0)))
 
 
 @jax.custom_jvp
@@ -72,6 +76,16 @@ def skew(u: Interval) -> Interval:
     return piecewise(third, u, [-STEEPEST, STEEPEST])
 
 
+def bend_of_bend(u: Interval) -> Interval:
+    """Fourth derivative of softplus."""
+
+    def fourth(x):
+        g = jax.nn.sigmoid(x) * jax.nn.sigmoid(-x)
+        return g * (1.0 - 6.0 * g)
+
+    return piecewise(fourth, u, [-TURN, 0.0, TURN])
+
+
 def logistic_loss(eta: Array, failures: Number, successes: Number) -> Array:
     r""":math:`n \log(1 + e^\eta) - y \eta` of n - y failures and y successes.
 
@@ -85,7 +99,8 @@ def logistic_loss(eta: Array, failures: Number, successes: Number) -> Array:
 
 def logistic_sizes(order: int, eta: Ball, count: Number) -> Array:
     """Of :func:`logistic_loss`."""
-    most = magnitude((bend if order == 2 else skew)(eta.interval)) * count
+    derivative = {2: bend, 3: skew, 4: bend_of_bend}[order]
+    most = magnitude(derivative(eta.interval)) * count
     return jnp.reshape(most, (1,) * order)
 
 
@@ -104,6 +119,7 @@ BERNOULLI = Kind(
     lambda order, balls, y: logistic_sizes(order, balls[0], 1.0),
     lambda theta, y: (1.0,),
     free=("logits",),
+    highest=4,
 )
 
 
@@ -125,6 +141,7 @@ BINOMIAL = Kind(
     lambda order, balls, y, total_count: logistic_sizes(order, balls[0], total_count),
     lambda theta, y, total_count: (1.0,),
     free=("logits",),
+    highest=4,
 )
 
 
@@ -147,6 +164,7 @@ NEGATIVE_BINOMIAL = Kind(
     lambda order, balls, y, total_count: logistic_sizes(order, balls[0], total_count + y),
     lambda theta, y, total_count: (1.0,),
     free=("logits",),
+    highest=4,
 )
 
 

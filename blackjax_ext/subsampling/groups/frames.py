@@ -20,7 +20,16 @@ import numpy as np
 from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.subsampling.mode import condition_number
 
-__all__ = ["Arrow", "Eliminated", "Frame", "eliminate", "first_frame", "refined", "worst_condition"]
+__all__ = [
+    "Arrow",
+    "Cubic",
+    "Eliminated",
+    "Frame",
+    "eliminate",
+    "first_frame",
+    "refined",
+    "worst_condition",
+]
 
 NUM_CONDITIONED = 16  # groups whose condition number is looked at
 
@@ -40,6 +49,25 @@ class Arrow(NamedTuple):
     groups: Any
     of_shared: Any
     coupling: Any
+    of_groups: Any
+
+
+class Cubic(NamedTuple):
+    """Third derivatives by shared coordinates and the groups' own.
+
+    Attributes
+    ----------
+    of_shared
+        By shared coordinates alone, shape (p, p, p).
+    once, twice
+        Once and twice by the groups', shapes (G, d, p, p) and (G, d, d, p).
+    of_groups
+        By those of a group alone, shape (G, d, d, d).
+    """
+
+    of_shared: Any
+    once: Any
+    twice: Any
     of_groups: Any
 
 

@@ -10,7 +10,7 @@ from blackjax.types import ArrayTree
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.subsampling.groups.frames import Arrow, Frame
+from blackjax_ext.subsampling.groups.frames import Arrow, Cubic, Frame
 from blackjax_ext.subsampling.groups.predictor import GroupedPredictor
 from blackjax_ext.subsampling.predictors import (
     MAX_CHUNK,
@@ -87,6 +87,36 @@ def summed(
     )
 
 
+def summed_cubes(
+    predictor: GroupedPredictor, design: Design, level: Array, is_new: Array
+) -> tuple[Array, ...]:
+    """Third derivatives of some rows, as the fields of a :class:`Cubic`."""
+    size, num_groups = predictor.grouping.size, predictor.grouping.num_groups
+
+    def third(eta, row):
+        flat, unravel = ravel_pytree(eta)
+        return jax.jacfwd(jax.hessian(lambda e: predictor.rows.loss(unravel(e), row)))(flat)
+
+    # a weight of zero may multiply what has overflowed
+    cubes = masked(is_new, jax.vmap(third)(design.eta, design.rows))
+    of_shared, of_groups = design.matrix[..., :size], design.matrix[..., size:]
+    by_shared = jnp.einsum("nklm,nmp->nklp", cubes, of_shared)
+    by_groups = jnp.einsum("nklm,nme->nkle", cubes, of_groups)
+    twice_shared = jnp.einsum("nklp,nlq->nkpq", by_shared, of_shared)
+    twice_groups = jnp.einsum("nkle,nlf->nkef", by_groups, of_groups)
+
+    def by_group(values):
+        return jax.ops.segment_sum(values, level, num_groups)
+
+    num_pairs = size * size
+    return (
+        (of_shared.reshape(-1, size).T @ twice_shared.reshape(-1, num_pairs)).reshape([size] * 3),
+        by_group(jnp.einsum("nkd,nkpq->ndpq", of_groups, twice_shared)),
+        by_group(jnp.einsum("nkef,nkp->nefp", twice_groups, of_shared)),
+        by_group(jnp.einsum("nkef,nkd->nefd", twice_groups, of_groups)),
+    )
+
+
 def row_arrow(
     predictor: GroupedPredictor, position: ArrayTree, frame: Frame
 ) -> tuple[Arrow, Array]:
@@ -150,17 +180,20 @@ class GroupBounds(NamedTuple):
     ----------
     arrow
         Derivatives of all rows by u and v.
+    cubic
+        Their third derivatives; None if they are not expanded to order 3.
     reach, total, is_curved
         Of which the bounds are made, shapes (N,); as those of
         :class:`blackjax_ext.subsampling.row_bounds.RowBounds`.
     deviation, has_changed, change
         As there.
     steepness
-        Cubic root of the bound of the third derivative of a row with one predictor, shape (N,);
-        infinite for others.
+        Root of order k + 1 of the bound of the derivative of that order of a row with one
+        predictor, for expansions of order k, shape (N,); infinite for others.
     """
 
     arrow: Arrow
+    cubic: Cubic | None
     reach: Array
     total: Array
     is_curved: Array
@@ -177,10 +210,11 @@ def group_bounds(
     plain: Frame,
     step: tuple[Array, Array],
     radius: float,
+    order: int,
 ) -> GroupBounds:
     """Sums, bounds, deviations, and the way of all rows on a `step` of y and b. Cost: a pass.
 
-    `plain` is the frame of the coordinates themselves.
+    `plain` is the frame of the coordinates themselves, `order` that of the expansion, 2 or 3.
     """
     grouping, rows_of = predictor.grouping, predictor.rows
     y, b = grouping.split(position)
@@ -194,7 +228,7 @@ def group_bounds(
         level = predictor.level[indices]
         design = designs(predictor, position, frame, indices)
         matrix = designs(predictor, position, plain, indices).matrix
-        of_rows = jax.vmap(partial(parts_of, rows_of, 3, radius))
+        of_rows = jax.vmap(partial(parts_of, rows_of, order + 1, radius))
         parts = of_rows(design.eta, design.matrix, design.rows)
         base = jax.vmap(lambda e: ravel_pytree(e)[0])(design.eta)
 
@@ -218,7 +252,10 @@ def group_bounds(
         deviations, changed = jax.lax.map(deviation, tuple(tried))
         reach = jax.vmap(rows_of.reach)(design.eta, design.rows)
         change = jnp.abs(jnp.einsum("nkd,nd->nk", matrix, local(*step))) / reach
-        return summed(predictor, design, level, is_new), (
+        sums = [summed(predictor, design, level, is_new)]
+        if order == 3:
+            sums.append(summed_cubes(predictor, design, level, is_new))
+        return tuple(sums), (
             norms(parts.curved),
             parts.total,
             parts.is_curved,
@@ -228,5 +265,9 @@ def group_bounds(
             steepness(design.matrix, norms(parts.curved), parts.total),
         )
 
-    sums, values = over_chunks(visit, rows_of.num_rows, chunk_length(predictor, position))
-    return GroupBounds(Arrow(*(each.value() for each in sums)), *values)
+    length = chunk_length(predictor, position)
+    if order == 3:  # a row has the square of its coordinates
+        length = max(min(length, MAX_ENTRIES // (grouping.size + grouping.width) ** 2), 1)
+    sums, values = over_chunks(visit, rows_of.num_rows, length)
+    arrow, *cubic = ([each.value() for each in part] for part in sums)
+    return GroupBounds(Arrow(*arrow), Cubic(*cubic[0]) if cubic else None, *values)

@@ -2,11 +2,13 @@ r"""Acceptance tests of moves by the rows of groups: of all groups as one, or ea
 
 The factors are those of :mod:`blackjax_ext.subsampling.thinning`, with a reach of each group: the
 remainder of a row of group c changes on a move from :math:`w_c` to :math:`w_c^*` by at most
-:math:`\psi_i q(w_c, w_c^*)`, so the events of group c come at the rate
-:math:`\Lambda_c = \Psi_c q_c`. Where an end of the move is beyond the radius for a group, or where
-:math:`\Lambda_c` exceeds its number of rows, all its rows are read, and the sum of their changes
-joins the ordinary ratio. Which of the two holds for a group depends on the two ends in a symmetric
-way, so the acceptance
+:math:`\psi_i q(w_c, w_c^*)` (of order 3, with the inequality of Cauchy and Schwarz for the way,
+:math:`q = \min(|w|^4 + |w^*|^4,\; 4 |w^* - w| \int_0^1 |w_s|^3 ds)` where :math:`\int |w_s|^3 \le
+(\int |w_s|^2 \int |w_s|^4)^{1/2}`), so the events of group c come at the rate :math:`\Lambda_c =
+\Psi_c q_c`. Where an end of the move is beyond the radius for a group, or where :math:`\Lambda_c`
+exceeds its number of rows, all its rows are read, and the sum of their changes joins the ordinary
+ratio. Which of the two holds for a group depends on the two ends in a symmetric way, so the
+acceptance
 
 .. math::
     \min\Big(1, e^{-\Delta S - \sum_{c\,\text{far}} \sum_{i \in c} \Delta r_i}\Big)
@@ -24,6 +26,7 @@ multiples of a power of two, whose cumulative sums are whole numbers: a uniform 
 the last finds its group with exactly the rate that the veto reckons with.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -68,8 +71,13 @@ def reaches_of(expansion: GroupedExpansion, old: Array, new: Array, inner: Array
 
     `inner` are the products of the two ends, shape (G,).
     """
-    apart = old**1.5 + new**1.5
-    way = jnp.sqrt(jnp.maximum(old - 2.0 * inner + new, 0.0)) * (old + inner + new)
+    length = jnp.sqrt(jnp.maximum(old - 2.0 * inner + new, 0.0))
+    if expansion.order == 2:
+        apart, way = old**1.5 + new**1.5, length * (old + inner + new)
+    else:
+        fourth = 0.2 * (old**2 + new**2 + inner * (old + new)) + (2.0 * inner**2 + old * new) / 15.0
+        second = (old + inner + new) / 3.0
+        apart, way = old**2 + new**2, 4.0 * length * jnp.sqrt(jnp.maximum(second * fourth, 0.0))
     q = jnp.minimum(apart, way)
     is_cheap = expansion.total * q <= MAX_PASSES * expansion.sizes  # not if NaN
     is_within = jnp.maximum(old, new) <= expansion.radius**2
@@ -146,10 +154,10 @@ def change(expansion: GroupedExpansion, found: Read) -> Array:
 
     Cost: two dozen evaluations of the loss for each row.
     """
-    rows = expansion.posterior().rows
+    rows, order = expansion.posterior().rows, expansion.order
 
     def at(changes):
-        one = jax.vmap(lambda e, t, row: loss_remainder(rows, 2, e, t, row))
+        one = jax.vmap(lambda e, t, row: loss_remainder(rows, order, e, t, row))
         return one(found.eta, changes, found.data)
 
     old, new = jax.vmap(at)(found.changes)
@@ -164,12 +172,15 @@ def most(expansion: GroupedExpansion, found: Read, at: Array) -> Array:
     """
     steepness = expansion.steepness[at]
     old, new = (leaf.reshape(at.size, -1)[:, 0] for leaf in jax.tree.leaves(found.changes)[0])
-    old, new = steepness * old, steepness * new
-    q = jnp.minimum(
-        jnp.abs(old) ** 3 + jnp.abs(new) ** 3,
-        jnp.abs(new - old) * (old * old + old * new + new * new),
-    )
-    return jnp.where(jnp.isfinite(steepness), MARGIN * q / 6.0, jnp.inf)
+    old, new, order = steepness * old, steepness * new, expansion.order
+    # the integral of |t|^k along the way
+    apart = (jnp.abs(old) ** (order + 1) + jnp.abs(new) ** (order + 1)) / math.factorial(order + 1)
+    if order == 2:
+        way = (old * old + old * new + new * new) / 6.0
+    else:
+        way = jnp.abs(old + new) * (old * old + new * new) / 24.0
+    q = jnp.where(old * new < 0, apart, jnp.minimum(apart, jnp.abs(new - old) * way))
+    return jnp.where(jnp.isfinite(steepness), MARGIN * q, jnp.inf)
 
 
 def changes_of(expansion: GroupedExpansion, steps: Array, is_read: Array) -> tuple[Array, Array]:

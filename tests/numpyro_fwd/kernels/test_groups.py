@@ -144,9 +144,7 @@ def energies_add_up(name):
     def both(expanded, x):
         u, v = expanded.coordinates(x)
         known = group_sweeps.shared_energy(expanded, v)(u)
-        own = jnp.sum(v * expanded.arrow.groups) + 0.5 * jnp.einsum(
-            "cd,cde,ce->", v, expanded.arrow.of_groups, v
-        )
+        own = expanded.given_shared(jnp.zeros_like(u))(v).sum()
         steps = group_sweeps.steps_to(expanded, expanded.position, x)
         everything = jnp.ones(NUM_GROUPS, bool)
         rest, num_rows = thinning.changes_of(expanded, steps, everything)

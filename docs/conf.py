@@ -16,11 +16,13 @@ release = tomllib.loads(
 version = release
 
 extensions = [
+    "folded",
     "measured",
     "myst_nb",
     "reference",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]

@@ -16,7 +16,7 @@ import measured  # noqa: E402
 README = DOCS.parent / "README.md"
 START = "<!-- written by docs/_ext/front_page.py -->\n"
 END = "<!-- end -->\n"
-LINK = re.compile(r"\[((?:[^\[\]])*)\]\(([\w./]+)(#[\w-]+)?\)")
+LINK = re.compile(r"\[((?:[^\[\]])*)\]\(([\w./]+)(?:#([\w-]+))?\)")
 
 
 def slug(heading: str) -> str:
@@ -24,24 +24,22 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-def files_of_anchors() -> dict[str, str]:
-    """The page of results that has a heading, the first where several do, by its anchor."""
-    pages = re.findall(r"results/(\w+\.md)", (DOCS / "results.md").read_text(encoding="utf-8"))
-    return {
-        f"#{slug(heading)}": name
-        for name in reversed(pages)
-        for heading in re.findall(
-            r"^#+ (.*)$", (DOCS / "results" / name).read_text(encoding="utf-8"), re.MULTILINE
-        )
-    }
+def holder(page: str, anchor: str) -> str:
+    """The file of docs/results, of those on a page, that has the heading of an anchor."""
+    included = re.findall(r"results/(\w+\.md)", (DOCS / page).read_text(encoding="utf-8"))
+    for name in included:
+        text = (DOCS / "results" / name).read_text(encoding="utf-8")
+        if anchor in map(slug, re.findall(r"^#+ (.*)$", text, re.MULTILINE)):
+            return name
+    raise LookupError(f"{page} has no heading for #{anchor}")
 
 
 def link(found: re.Match) -> str:
     """A link as it works without Sphinx, or its text."""
     text, page, anchor = found.groups()
-    if page != "results.md":
+    if not page.startswith("measurements/"):
         return text
-    return f"[{text}](docs/results/{files_of_anchors()[anchor]}{anchor})"
+    return f"[{text}](docs/results/{holder(page, anchor)}#{anchor})"
 
 
 def table() -> str:

@@ -25,6 +25,7 @@ extensions = [
     "sphinx-mathjax-offline",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "thumbnails",
 ]
 exclude_patterns = [
     "_build",
@@ -37,7 +38,7 @@ exclude_patterns = [
 html_theme = "furo"
 html_title = f"numpyro-fwd {release}"
 
-myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
 # The tests execute the notebooks; the pages show the outputs that are committed.

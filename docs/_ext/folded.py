@@ -22,19 +22,15 @@ def fold(app, doctree: nodes.document) -> None:
         return
     for table in list(doctree.findall(nodes.table)):
         rows = [cells(row) for row in table.findall(nodes.row)]
+        place = table.parent.index(table)
         if rows[0][0] == "machine":
-            table.replace_self(machine(rows))
+            table.parent[place] = machine(rows)
             continue
-        is_ratios = rows[0][-1] == "met"
-        what = "What was aimed at" if is_ratios else "Table"
+        what = "What was aimed at" if rows[0][-1] == "met" else "Table"
         summary = f"<details><summary>{what}, {len(rows) - 1} lines</summary>"
-        table.replace_self(
-            [
-                nodes.raw("", summary, format="html"),
-                table.deepcopy(),
-                nodes.raw("", "</details>", format="html"),
-            ]
-        )
+        # raw nodes without classes, for which writers would open an element of their own
+        table.parent.insert(place + 1, nodes.raw("", "</details>", format="html"))
+        table.parent.insert(place, nodes.raw("", summary, format="html"))
 
 
 def setup(app):

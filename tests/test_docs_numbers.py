@@ -46,6 +46,7 @@ def test_there_are_numbers():
         (RIGHT.replace("rows per", "columns per"), "0 times 'columns per test'"),
         (RIGHT.replace("cost > 10,000", "logistic > 100,000"), "6 times the row"),
         (RIGHT.replace(" > rows per test", ""), "is not file > section > row > column"),
+        (RIGHT.replace("10,000", "least & 10,001"), "0 times the row"),
         (f"{RIGHT}; many", "neither a number of digits"),
         (f"{RIGHT}; low", "is no range"),
         ("below_one_pass > logistic > checks > NUTS / NUTS", "0 times the ratio"),
@@ -76,6 +77,8 @@ def test_numbers_are_written_with_their_digits(monkeypatch):
         "f > s > checks > b / a; %": "10 %",
         "f > s > a > x ÷ f > s > b & 1 > y": "47",
         "100 ÷ f > s > a > x": "2.1",
+        "f > s > least > x": "0.0050",
+        "f > s > greatest & b > x; 1": "300,000",
     }
     assert {reference: measured.number(reference) for reference in expected} == expected
     assert measured.fill("{measured}`f > s > a > x` rows") == "47 rows"

@@ -8,8 +8,8 @@ is the cell of `docs/results/regressions.json`, section `groups`, in the row tha
 "logistic" and the column "rows per sweep", with two significant digits. In full:
 
 - ``file > section > row > column``; a row that takes several cells to tell is ``cell & cell``, a
-  cell of a certain column ``column = cell``, and ``checks`` with what is compared stands for a line
-  of the section's ratios.
+  cell of a certain column ``column = cell``; ``least`` and ``greatest``, alone or ``least & cell``,
+  choose by the column, and ``checks`` with what is compared is a line of the section's ratios.
 - ``reference ÷ reference`` is a ratio; either may be a number. Of "1.2 ± 0.3" the mean counts.
 - ``...; 3`` are three significant digits, ``...; %`` percent, ``...; text`` the cell as it stands,
   ``...; low`` and ``...; high`` the ends of a cell "0.1 to 0.3".
@@ -80,9 +80,21 @@ def cell(reference: str) -> Any:
     index = only([i for i, each in enumerate(columns) if each == column], repr(column), columns)
     wanted = [each.strip() for each in row.split(" & ")]
     rows = [[plain(each) for each in cells] for cells in table["rows"]]
+    extreme = {"least": min, "greatest": max}.get(wanted[0])
+    wanted = wanted[1:] if extreme else wanted
     found = [i for i, cells in enumerate(rows) if all(has(cells, columns, each) for each in wanted)]
+    if extreme and found:
+        return extreme(as_number(table["rows"][i][index], reference) for i in found)
     choices = [" & ".join(cells[:3]) for cells in rows]
     return table["rows"][only(found, f"the row {row!r} in {name} > {section}", choices)][index]
+
+
+def as_number(value: Any, reference: str) -> float:
+    """A cell as a number."""
+    try:
+        return float(value.split(" ± ")[0] if isinstance(value, str) else value)
+    except ValueError:
+        raise MissingNumberError(f"{reference!r} is {value!r}, no number") from None
 
 
 def operand(text: str) -> float:
@@ -90,11 +102,7 @@ def operand(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        value = cell(text)
-    try:
-        return float(value.split(" ± ")[0] if isinstance(value, str) else value)
-    except ValueError:
-        raise MissingNumberError(f"{text!r} is {value!r}, no number") from None
+        return as_number(cell(text), text)
 
 
 def significant(value: float, digits: int) -> str:

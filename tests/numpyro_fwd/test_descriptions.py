@@ -31,7 +31,7 @@ def test_every_argument_is_described(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", [*KERNELS, "LangevinSMC", "GOHSMC", "OHSMC", "SGSMC"])
 def test_example_of_a_kernel_runs(name):
     kernel = getattr(numpyro_fwd, name)
     (found,) = doctest.DocTestFinder(recurse=False).find(kernel, name)

@@ -147,7 +147,9 @@ class LangevinSMC(MCMCKernel):
     num_integration_steps
         Leapfrog steps of an unadjusted move, 1 by default, or of an `algorithm` that takes them.
     algorithm
-        Metropolis kernel to move with: ``blackjax_ext.hp_mala``, ``blackjax.hmc``, ...
+        Metropolis kernel to move with: ``blackjax_ext.mala``, ``blackjax_ext.hp_mala``,
+        ``blackjax.hmc``, ...; None for ``blackjax_ext.auto_mala`` with ``isotropic_share=0``, whose
+        steps suit the place of each particle.
     ess_threshold
         Resample below this share of the particles.
     tempering_ess
@@ -226,7 +228,10 @@ class LangevinSMC(MCMCKernel):
         check_count("max_temperatures", max_temperatures)
         if num_clusters != 0:
             check_count("num_clusters", num_clusters)
-        algorithm = blackjax_ext.mala if algorithm is None else algorithm
+        if algorithm is None:
+            # a step that suits each particle's place: with one for all, a narrow mode dies out
+            algorithm = blackjax_ext.auto_mala
+            parameters = {"isotropic_share": 0.0, **parameters} if l_kernel is None else parameters
         self._is_adjusted = l_kernel is None
         if num_integration_steps is not None:
             check_count("num_integration_steps", num_integration_steps)

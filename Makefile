@@ -2,7 +2,7 @@
 # make check           lint, type check and the tests that compile little, minutes: the inner loop
 # make test            lint, type check and all tests
 # make docs            build the documentation, warnings are errors
-# make bench           benchmarks (write docs/results), about an hour; one: make bench-smc; more: BENCH_ARGS=--long
+# make bench           benchmarks (write docs/results), an hour and a half; one: make bench-smc; more: BENCH_ARGS=--long
 # make wheel-check     build a wheel and import it in an empty environment
 # make lower-bounds    part of the tests with the lowest versions that pyproject.toml allows
 
@@ -140,4 +140,4 @@ lower-bounds:
 		tests/laws/test_reductions.py tests/blackjax_ext/mcmc/test_partial_updates.py
 
 clean:
-	rm -rf .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache dist build docs/_build demo
+	rm -rf .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache dist build docs/_build docs/api/names docs/thumbnails demo

@@ -5,7 +5,10 @@ Each public name is called as ``name(logdensity_fn, step_size, ...)``, or with a
 returns a BlackJAX ``SamplingAlgorithm(init, step)``, and has ``.init`` and ``.build_kernel``.
 """
 
-from blackjax import generate_top_level_api_from
+import inspect
+from types import ModuleType
+
+from blackjax import GenerateSamplingAPI
 
 from blackjax_ext import metrics, potentials
 from blackjax_ext.mcmc import alsmmala as _alsmmala
@@ -36,25 +39,38 @@ from blackjax_ext.smc.annealing import anneal
 from blackjax_ext.subsampling import families
 from blackjax_ext.warmup.run import warmup
 
-alsmmala = generate_top_level_api_from(_alsmmala)
-amagold = generate_top_level_api_from(_amagold)
-amsmmala = generate_top_level_api_from(_amsmmala)
-auto_fmala = generate_top_level_api_from(_auto_fmala)
-auto_mala = generate_top_level_api_from(_auto_mala)
-fmala = generate_top_level_api_from(_fmala)
-group_sweeps = generate_top_level_api_from(_group_sweeps)
-hp_mala = generate_top_level_api_from(_hp_mala)
-l2mc = generate_top_level_api_from(_l2mc)
-langevin_smc = generate_top_level_api_from(_langevin_smc)
-line_fmala = generate_top_level_api_from(_line_fmala)
-mala = generate_top_level_api_from(_mala)
-mmala = generate_top_level_api_from(_mmala)
-open_horizon_smc = generate_top_level_api_from(_open_horizon)
-pc_fmala = generate_top_level_api_from(_pc_fmala)
-pc_line_fmala = generate_top_level_api_from(_pc_line_fmala)
-random_walk = generate_top_level_api_from(_random_walk)
-sghmc = generate_top_level_api_from(_sghmc)
-smmala = generate_top_level_api_from(_smmala)
+
+class Algorithm(GenerateSamplingAPI):
+    """What BlackJAX makes of a module, with the docstring and the signature of its algorithm."""
+
+    __doc__ = property(lambda self: self.differentiable.__doc__)
+    __signature__ = property(lambda self: inspect.signature(self.differentiable))
+
+
+def public(module: ModuleType) -> Algorithm:
+    """The algorithm of a module under its public name."""
+    return Algorithm(module.as_top_level_api, module.init, module.build_kernel)
+
+
+alsmmala = public(_alsmmala)
+amagold = public(_amagold)
+amsmmala = public(_amsmmala)
+auto_fmala = public(_auto_fmala)
+auto_mala = public(_auto_mala)
+fmala = public(_fmala)
+group_sweeps = public(_group_sweeps)
+hp_mala = public(_hp_mala)
+l2mc = public(_l2mc)
+langevin_smc = public(_langevin_smc)
+line_fmala = public(_line_fmala)
+mala = public(_mala)
+mmala = public(_mmala)
+open_horizon_smc = public(_open_horizon)
+pc_fmala = public(_pc_fmala)
+pc_line_fmala = public(_pc_line_fmala)
+random_walk = public(_random_walk)
+sghmc = public(_sghmc)
+smmala = public(_smmala)
 
 __all__ = [
     "acceptance",

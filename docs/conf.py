@@ -1,7 +1,11 @@
 """Sphinx configuration: MyST pages, API pages from docstrings, notebooks as committed."""
 
+import re
+import sys
 import tomllib
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "numpyro-fwd"
 author = "the numpyro-fwd developers"
@@ -12,18 +16,29 @@ release = tomllib.loads(
 version = release
 
 extensions = [
+    "folded",
+    "measured",
     "myst_nb",
+    "reference",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "thumbnails",
 ]
-exclude_patterns = ["_build", "jupyter_execute", "results", "**/.ipynb_checkpoints"]
+exclude_patterns = [
+    "_build",
+    "jupyter_execute",
+    "results",
+    "which_sampler.md",
+    "**/.ipynb_checkpoints",
+]
 
 html_theme = "furo"
 html_title = f"numpyro-fwd {release}"
 
-myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
 # The tests execute the notebooks; the pages show the outputs that are committed.
@@ -39,11 +54,41 @@ napoleon_use_ivar = True
 napoleon_use_rtype = False
 
 
+# Every reference is resolved, but for types of other projects, whose pages are not at hand when
+# these are built, and base classes that have no page.
+nitpicky = True
+nitpick_ignore_regex = [
+    ("py:class", r"(blackjax|collections|jax|numpy|numpyro|optax|os|pathlib)\..*"),
+    ("py:class", "ArrayTree|ArrayLikeTree"),
+    ("py:class", r"numpyro_fwd\.kernels\.\w+\.(Metric|Minibatch|Scheduled)Kernel"),
+    ("py:class", r"numpyro_fwd\.kernels\.(noticed\.Noticed|strategy\.Strategy)"),
+    ("py:class", r"numpyro_fwd\.(bridge\.arguments\.Fingerprint|partial_bayes\.training\.Best)"),
+    ("py:class", r"blackjax_ext\.subsampling\.groups\.(mode\.Point|predictor\.Leaf)"),
+    ("py:class", r"blackjax_ext\.warmup\.newton_path\.Found"),
+]
+
+
+def one_name_each(app, what, name, obj, options, lines):
+    """Describe names that share a description one by one, as napoleon wants them."""
+    done = []
+    while lines:
+        line = lines.pop(0)
+        found = re.fullmatch(r"(\s*)(\w+(?:, \w+)+)", line)
+        is_shared = found and lines and lines[0].startswith(found[1] + "    ")
+        text = []
+        while is_shared and lines and lines[0].startswith(found[1] + "    "):
+            text.append(lines.pop(0))
+        names = found[2].split(", ") if is_shared else []
+        done += [each for one in names for each in (found[1] + one, *text)] or [line]
+    lines[:] = done
+
+
 def skip_namedtuple_fields(app, what, name, obj, skip, options):
     """Leave out "Alias for field number 0": the class docstring describes the fields."""
     return True if type(obj).__name__ == "_tuplegetter" else None
 
 
 def setup(app):
-    """Connect the filter for fields of named tuples."""
+    """Connect the filters for docstrings."""
+    app.connect("autodoc-process-docstring", one_name_each, priority=100)  # before napoleon
     app.connect("autodoc-skip-member", skip_namedtuple_fields)

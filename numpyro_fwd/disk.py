@@ -39,7 +39,7 @@ def on_disk(source: Any) -> "OnDisk":
 
     Returns
     -------
-    An :class:`OnDisk`.
+    An :class:`~numpyro_fwd.disk.OnDisk`.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def on_disk(source: Any) -> "OnDisk":
 
 @jax.tree_util.register_static
 class OnDisk:
-    """Rows on disk; made by :func:`on_disk`.
+    """Rows on disk; made by :func:`numpyro_fwd.on_disk`.
 
     For JAX it is no array but a constant without leaves: programs are told apart by the source
     itself, and read it when they run.

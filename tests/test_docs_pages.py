@@ -1,11 +1,17 @@
 """The code on the pages of docs/ runs, samples what the page says, and is where the page says."""
 
 import re
+from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpyro.diagnostics import summary
 
 import blackjax_ext
+import numpyro_fwd
+from blackjax_ext.subsampling.families.kind import Ball
 from tests import pages
 from tests.test_architecture import BRIDGE, BRIDGE_ROOMS, ROOMS, ROOT
 
@@ -43,6 +49,177 @@ def test_the_page_on_draws_on_disk(tmp_path, monkeypatch):
         block.run(namespace)
     assert namespace["stored"].reason == "goal"
     assert namespace["more"].worst.ess >= 3000
+
+
+def found_by(page, tmp_path, monkeypatch, **given):
+    """What the blocks of a page find, one after the other, in one folder, with what is given."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(numpyro_fwd, "keep_compiled", lambda: None)  # tests have a cache of theirs
+    namespace = dict(given)
+    for block in pages.blocks(page):
+        block.run(namespace)
+    return namespace
+
+
+@pytest.mark.slow
+def test_from_nuts(tmp_path, monkeypatch):
+    found = found_by("howto/from_nuts", tmp_path, monkeypatch)
+    np.testing.assert_allclose(found["tau"].mean(), 3.60, rtol=0.1)
+    np.testing.assert_allclose((found["tau"] < 1).mean(), 0.199, atol=0.04)
+
+
+@pytest.mark.slow
+def test_r_hat_is_bad_and_then_good(tmp_path, monkeypatch):
+    found = found_by("howto/r_hat", tmp_path, monkeypatch)
+    ess = {
+        name: summary(found[name].get_samples(group_by_chain=True))["slope"]["n_eff"]
+        for name in ("mcmc", "centred", "dense")
+    }
+    assert ess["centred"] > 3 * ess["mcmc"] and ess["dense"] > 3 * ess["mcmc"]
+
+
+def test_long_start(tmp_path, monkeypatch):
+    found_by("howto/long_start", tmp_path, monkeypatch)
+    found_by("waiting", tmp_path, monkeypatch)
+
+
+def test_big_data(tmp_path, monkeypatch):
+    found = found_by("howto/big_data", tmp_path, monkeypatch)
+    slope = found["mcmc"].get_samples()["slope"]
+    np.testing.assert_allclose(slope.mean(axis=0), found["truth"], atol=0.08)
+    assert found["fields"]["accept_prob"].mean() > 0.3
+    assert found["fields"]["inner.num_rows"].mean() < 1000
+
+
+@pytest.mark.slow
+def test_evidence(tmp_path, monkeypatch):
+    found = found_by("howto/evidence", tmp_path, monkeypatch)
+    assert found["log_bayes_factor"] > 1.0 and found["error"] < 0.5
+
+
+def test_saving(tmp_path, monkeypatch):
+    found = found_by("howto/saving", tmp_path, monkeypatch)
+    first, second = (found[name].get_samples()["mean"] for name in ("mcmc", "again"))
+    assert first.shape == second.shape == (2000,)
+    assert not np.array_equal(first, second)
+    assert (tmp_path / "draws.nc").is_file()
+
+
+@pytest.mark.slow
+def test_choosing_k(tmp_path, monkeypatch):
+    found_by("howto/choosing_k", tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_your_own(tmp_path, monkeypatch):
+    found = found_by("howto/your_own", tmp_path, monkeypatch)
+    np.testing.assert_allclose(found["mcmc"].get_samples()["v"].std(), 1.0, atol=0.15)
+    np.testing.assert_allclose(found["slopes"].mean(axis=0), [0.5, -0.3, 0.0], atol=0.03)
+    assert found["num_rows"].mean() < 1000
+    for center, y in ((0.0, 1.0), (-2.0, 0.3), (1.0, 7.0)):
+        third = jax.jacfwd(jax.jacfwd(jax.jacrev(found["loss"])))
+        bound = found["sizes"](3, (Ball(jnp.float32(center), 0.5),), y)
+        for theta in np.linspace(center - 0.5, center + 0.5, 11):
+            assert abs(third(jnp.array([theta]), y).item()) <= bound.item()
+
+
+def regression(num_rows, rng_key):
+    """Covariates and binary responses, with slopes of 1, -0.5 and 0."""
+    key_x, key_y = jax.random.split(rng_key)
+    x = jax.random.normal(key_x, (num_rows, 3))
+    logits = x @ jnp.array([1.0, -0.5, 0.0])
+    return x, jax.random.bernoulli(key_y, jax.nn.sigmoid(logits)).astype(jnp.float32)
+
+
+def logprior(position):
+    return -0.5 * jnp.sum(position**2)
+
+
+@pytest.mark.slow
+def test_page_of_amagold(tmp_path, monkeypatch):
+    x, y = regression(5000, jax.random.key(0))
+
+    def loglikelihood(position, row):
+        covariates, response = row
+        logit = covariates @ position
+        return response * logit - jax.nn.softplus(logit)
+
+    found = found_by(
+        "algorithms/amagold",
+        tmp_path,
+        monkeypatch,
+        logprior_fn=logprior,
+        loglikelihood_fn=loglikelihood,
+        data=(x, y),
+        mode=jnp.array([1.0, -0.5, 0.0]),
+        covariance=jnp.eye(3) / 1000,
+        rng_key=jax.random.key(1),
+        x=x,
+        y=y,
+        classifier=lambda: None,
+    )
+    state = found["amagold"].init(jnp.array([1.0, -0.5, 0.0]), jax.random.key(2))
+    assert found["amagold"].step(jax.random.key(3), state)[1].acceptance_rate > 0.0
+    slope = found["mcmc"].get_samples()["slope"].mean(axis=0)
+    np.testing.assert_allclose(slope, [1.0, -0.5, 0.0], atol=0.15)
+
+
+@pytest.mark.slow
+def test_page_of_the_subsampled_test(tmp_path, monkeypatch):
+    x, _ = regression(20_000, jax.random.key(0))
+    group = jax.random.randint(jax.random.key(1), (20_000,), 0, 8)
+    logits = x @ jnp.array([1.0, -0.5, 0.0]) + jnp.linspace(-1.5, 1.5, 8)[group]
+    y = jax.random.bernoulli(jax.random.key(6), jax.nn.sigmoid(logits)).astype(int)
+    first, second = pages.blocks("algorithms/subsampled")
+    found = first.run({"x": x, "y": y, "group": group, "rng_key": jax.random.key(2)})
+    slope = found["mcmc"].get_samples()["slope"].mean(axis=0)
+    np.testing.assert_allclose(slope, [1.0, -0.5, 0.0], atol=0.1)
+    noise = jax.random.t(jax.random.key(3), 4.0, (20_000,))
+    given = {"logprior_fn": logprior, "x": x, "y": x[:, 0] + noise, "start": jnp.zeros(3)}
+    found = second.run(given)
+    state = found["amagold"].init(found["expansion"].position, jax.random.key(4))
+    _, info = jax.jit(found["amagold"].step)(jax.random.key(5), state)
+    assert info.acceptance_rate > 0.1 and info.num_rows < 5000
+
+
+@pytest.mark.slow
+def test_page_of_langevin_smc(tmp_path, monkeypatch):
+    found = found_by("algorithms/langevin_smc", tmp_path, monkeypatch)
+    assert found["schedule"].temperature[-1, 0] > 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Sharding info not provided:UserWarning")
+def test_page_of_open_horizon(tmp_path, monkeypatch):
+    ocp = pytest.importorskip("orbax.checkpoint")
+    run = numpyro_fwd.GOHSMC.run
+
+    def shorter(smc, rng_key, num_steps, *args, **kwargs):
+        return run(smc, rng_key, min(num_steps, 400), *args, **kwargs)
+
+    monkeypatch.setattr(numpyro_fwd.GOHSMC, "run", shorter)
+    x = jax.random.normal(jax.random.key(5), (50, 3))
+    y = jnp.sin(x[:, 0])
+    found = found_by(
+        "algorithms/open_horizon",
+        tmp_path,
+        monkeypatch,
+        key=jax.random.key(6),
+        x_val=x,
+        y_val=y,
+        x_new=x,
+        y_new=y,
+        ocp=ocp,
+        path=tmp_path / "checkpoint",
+    )
+    assert abs(found["found"].mean["y"] - y).mean() < 0.3
+
+
+def test_every_page_with_code_is_tested():
+    with_code = {path for path in pages.DOCS.rglob("*.md") if "```python\n" in path.read_text()}
+    tested = re.findall(r'"((?:howto|algorithms)/\w+)"', Path(__file__).read_text())
+    others = ("from_blackjax", "on_disk", "storage", "waiting", "adding_a_sampler", "index")
+    assert with_code == {pages.DOCS / f"{page}.md" for page in (*tested, *others)}
 
 
 def test_architecture_has_the_rooms_of_the_code():

@@ -155,7 +155,7 @@ def build_kernel() -> Callable:
         ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
         schedule=geometric(0.1), metric_fn=absolute_hessian(0.1), follow=False, run_length=12,
         refresh=None, is_current=None) -> (state, info)``. Many chains are given `refresh`
-        (:func:`decide`) and `is_current` (the state's, the same for all) from outside ``vmap``.
+        (`decide`) and `is_current` (the state's, the same for all) from outside ``vmap``.
     """
 
     def kernel(

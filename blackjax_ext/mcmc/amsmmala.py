@@ -144,7 +144,7 @@ def build_kernel() -> Callable:
     Callable
         ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
         schedule=modulo(7), metric_fn=absolute_hessian(0.1), follow=False, refresh=None)
-        -> (state, info)``. Many chains are given `refresh` (:func:`decide`) from outside ``vmap``.
+        -> (state, info)``. Many chains are given `refresh` (`decide`) from outside ``vmap``.
     """
 
     def kernel(

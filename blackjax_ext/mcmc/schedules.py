@@ -40,6 +40,8 @@ def exponential(a: float, b: float = 0.0, num_steps: int = 1000) -> Schedule:
     num_steps
         n >= 1 iterations over which the rate is counted.
 
+    Examples
+    --------
     >>> from blackjax_ext import schedules
     >>> schedule = schedules.exponential(a=5.0, b=0.1, num_steps=1000)
     >>> [round(float(schedule(i)), 3) for i in (0, 200, 1000)]

@@ -91,13 +91,13 @@ class Diagonal(Factor):
         return 5.0
 
     def shrink(self, covariance: Array, weights: Array) -> "Diagonal":
-        """See :meth:`Factor.shrink`; a coordinate whose variance is of no use stays."""
+        """See `Factor.shrink`; a coordinate whose variance is of no use stays."""
         blend = weights * covariance + 1 - weights
         usable = jnp.where(jnp.isfinite(blend) & (blend > 0), blend, 1.0)
         return Diagonal(self.inverse_sqrt * jnp.sqrt(usable))
 
     def compose(self, inner: Factor) -> Factor:
-        """See :meth:`Factor.compose`."""
+        """See `Factor.compose`."""
         if isinstance(inner, Diagonal):
             return Diagonal(self.inverse_sqrt * inner.inverse_sqrt)
         assert isinstance(inner, (Dense, Spectral))
@@ -192,7 +192,7 @@ class Dense(Factor):
         return size + 5.0
 
     def shrink(self, covariance: Array, weights: Array) -> "Dense":
-        """See :meth:`Factor.shrink`; with the mean weight, because the blend must be a metric."""
+        """See `Factor.shrink`; with the mean weight, because the blend must be a metric."""
         weight, eye = jnp.mean(weights), jnp.eye(weights.size, dtype=weights.dtype)
         blend = weight * covariance + (1 - weight) * eye
         new = self.compose(triangular(jnp.linalg.cholesky(blend)))
@@ -200,7 +200,7 @@ class Dense(Factor):
         return jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, self)
 
     def compose(self, inner: Factor) -> "Dense":
-        """See :meth:`Factor.compose`."""
+        """See `Factor.compose`."""
         full = inner.dense(self.sqrt[0])
         return Dense(
             self.inverse_sqrt @ full.inverse_sqrt,
@@ -242,7 +242,7 @@ class Blocks(Dense):
         return jnp.sum(together(self.labels), axis=1) + 5.0
 
     def shrink(self, covariance: Array, weights: Array) -> "Blocks":
-        """See :meth:`Factor.shrink`; with the mean weight of each block."""
+        """See `Factor.shrink`; with the mean weight of each block."""
         is_together = together(self.labels)
         weight = is_together @ weights / jnp.sum(is_together, axis=1)
         eye = jnp.eye(weights.size, dtype=weights.dtype)
@@ -335,7 +335,7 @@ class Spectral(Factor):
         return self.dense(self.scale).diagonal()
 
     def compose(self, inner: Factor) -> Dense:
-        """See :meth:`Factor.compose`."""
+        """See `Factor.compose`."""
         return self.dense(self.scale).compose(inner)
 
 

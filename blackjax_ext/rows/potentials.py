@@ -48,7 +48,7 @@ class StochasticPotential(NamedTuple):
     ----------
     potential
         ``potential(x)``, the exact energy U: minus the log density up to a constant, a scalar or a
-        :class:`Pair` of a scalar and what its rounding left.
+        `Pair` of a scalar and what its rounding left.
     draw
         ``draw(rng_key) -> batch``, the random component of one gradient.
     stochastic_grad

@@ -132,7 +132,7 @@ def barker_test(*, batch_size: int = 500) -> Acceptance:
         \Delta_* + \mathcal{N}(0, 1 - s^2) + X > 0, \qquad
         \mathcal{N}(0, 1) + X \sim V,
 
-    with a correction X that :func:`correction` finds on a grid. The test is as good as the estimate
+    with a correction X that `correction` finds on a grid. The test is as good as the estimate
     is normal; the authors' check of its third moment is left to `batch_size`. The acceptance
     rate is at most one half, where that of Metropolis and Hastings is 1.
 

@@ -83,7 +83,7 @@ class GroupSweepsState(NamedTuple):
 
     @property
     def logdensity(self) -> Array:
-        """NaN: no sweep evaluates it."""
+        """Not a number, since no sweep evaluates it."""
         return jnp.full_like(self.group_acceptance_rate, jnp.nan)
 
 
@@ -115,7 +115,7 @@ class GroupSweepsInfo(NamedTuple):
 
     @property
     def has_moved(self) -> Array:
-        """What tells whether a chain stands still: groups move whether or not the rest does."""
+        """Whether the shared coordinates have moved; groups move in any case."""
         return self.is_accepted
 
 

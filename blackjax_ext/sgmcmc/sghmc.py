@@ -11,7 +11,7 @@ makes T steps of
 The bias has two sources, the discretization and the noise of the gradient, which acts as heat; both
 vanish with the step size only. There is no acceptance ratio to derive and none is computed:
 :func:`blackjax_ext.amagold` is the exact algorithm with the same dynamics. Use this one as a
-burn-in, or where a pass over the data is out of the question.
+burn-in, or where even one pass over the data is too expensive.
 
 Cost: T minibatch gradients per transition; the energy is never evaluated.
 
@@ -53,7 +53,7 @@ class SGHMCState(NamedTuple):
 
     @property
     def logdensity(self) -> Array:
-        """NaN: the log density is never evaluated."""
+        """Not a number, since the log density is never evaluated."""
         return jnp.full(self.momentum.shape[:-1], jnp.nan, self.momentum.dtype)
 
 

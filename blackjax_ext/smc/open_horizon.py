@@ -38,7 +38,7 @@ Zhao et al., :math:`\gamma_t(\theta_t) / \gamma_{t-1}(\theta_t)`, presume a move
 
 Cost: K gradients per particle, for K = `num_integration_steps`, of which the one that closes the
 move also is the gradient of :math:`\psi`; with `guided` one more per particle that is distinct
-after resampling (:mod:`blackjax_ext.smc.offspring`). Memory: one gradient in :math:`\psi` per
+after resampling (`blackjax_ext.smc.offspring`). Memory: one gradient in :math:`\psi` per
 particle.
 
 What goes wrong: the scaled likelihood of a small batch changes so much from step to step that a few

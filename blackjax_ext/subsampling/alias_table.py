@@ -17,7 +17,7 @@ of the two (the sweep of Hübschle-Schneider and Sanders 2022), without a loop.
 rounded to a multiple of :math:`2^{-23}`, the step of a uniform float32 number. So the table gives
 :math:`\hat{p}_i` exactly, in either precision, up to the generator of the columns, which is
 uniform to :math:`2^{-32}`. Whoever needs the law of the draws takes
-:attr:`AliasTable.probability`, which is :math:`\hat{p}`, instead of the weights.
+`AliasTable.probability`, which is :math:`\hat{p}`, instead of the weights.
 
 References: A. J. Walker 1977, An efficient method for generating discrete random variables with
 general distributions; M. D. Vose 1991, A linear algorithm for generating random numbers with a

@@ -29,14 +29,14 @@ def expanded_minibatch(expansion: Expansion, batch_size: int) -> StochasticPoten
         + \frac{N}{B} \sum_{i \in \zeta} A_i^T \left[ \nabla\phi_i(\eta_i)
         - \nabla\phi_i(a_i) - \nabla^2\phi_i(a_i)\, t_i \right],
 
-    the gradient of :func:`control_variate` with two reads of each row instead of three gradients;
+    the gradient of `control_variate` with two reads of each row instead of three gradients;
     the second derivatives for order 2 alone. Notation of
     :mod:`blackjax_ext.subsampling.predictors`.
 
     Parameters
     ----------
     expansion
-        Of :func:`expand`.
+        Of `expand`.
     batch_size
         B, from 1 to N; 0 leaves the sum out, which is exact too: then S alone drives the
         trajectory.

@@ -1,10 +1,10 @@
-r"""Posteriors whose rows see the position only through linear predictors.
+r"""Posteriors whose rows depend on the position through linear predictors alone.
 
 .. math::
     U(x) = -\log p(x) + \sum_{i=1}^N \phi_i(\eta_i(x)), \qquad \eta_i(x) = A_i x + b_i \in
     \mathbb{R}^K,
 
-with any prior and rows of a family of :mod:`blackjax_ext.subsampling.families`: linear, logistic,
+with any prior and rows of a family of :mod:`blackjax_ext.families`: linear, logistic,
 count, duration, ordinal and robust regression with whatever scales and shapes are sampled, and
 multilevel ones among them.
 
@@ -78,7 +78,7 @@ class LinearPredictor:
     read
         ``read(x, indices) -> (eta, rows)``. Both are tuples with an entry for each of `kinds`:
         predictors, affine in x, of shape (n, m, k) for m responses in a row that have k predictors
-        each; and what their losses need, a :class:`Responses`.
+        each; and what their losses need, a `Responses`.
     kinds
         Families of the responses.
     num_rows
@@ -140,7 +140,7 @@ def linear_predictor(
     *,
     predict_fn: Callable = lambda x, row: row @ x,
 ) -> LinearPredictor:
-    r"""A posterior whose rows see the position through linear predictors.
+    r"""A posterior whose rows depend on the position through linear predictors.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def linear_predictor(
     predict_fn
         ``predict_fn(x, row)``, the predictors of a row of the covariates: a scalar, or shape (k,)
         for the k that the family leaves free (of a categorical response, its logits). They must be
-        affine in x, which :func:`expand` checks.
+        affine in x, which `expand` checks.
 
     Returns
     -------
@@ -266,7 +266,7 @@ class Design(NamedTuple):
     matrix
         A, shape (n, K, D).
     eta
-        Predictors, as :attr:`LinearPredictor.read` gives them.
+        Predictors, as `LinearPredictor.read` gives them.
     rows
         Responses, as it gives them.
     """

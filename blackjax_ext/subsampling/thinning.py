@@ -41,7 +41,7 @@ thinned: a process of rate :math:`\Lambda = \Psi q`, :math:`\Psi = \sum \psi_i`,
 picks a row in proportion to :math:`\psi_i` and vetoes with probability
 :math:`(r_i(x_*) - r_i(x))_+ / (\psi_i q)`. One veto rejects. Events come in order of time, by
 exponential gaps, until the time is over or a veto comes: there is no limit to their number. (The
-unit interval is cut into equal pieces of at most :data:`PIECE` events on average, since a float
+unit interval is cut into equal pieces of at most `PIECE` events on average, since a float
 that counts to millions has no digits left for gaps of one.)
 
 *Acceptance rate.* Given the rows of a round of events, none of them vetoes with probability

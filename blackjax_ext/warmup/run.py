@@ -7,8 +7,8 @@ r"""The warm-up of many chains of any algorithm with a step size and a metric.
    step size is adapted by dual averaging of the mean acceptance probability over the chains
    (:mod:`blackjax_ext.warmup.windows`).
 
-Nothing adapts after the last step. :func:`warmup` runs it; :func:`first_step_size` and
-:func:`adapt` are its parts, for those who step the chains themselves.
+Nothing adapts after the last step. :func:`warmup` runs it; `first_step_size` and
+`adapt` are its parts, for those who step the chains themselves.
 """
 
 from collections.abc import Callable
@@ -142,7 +142,7 @@ def warmup(
         ``{"step_size": (), "inverse_mass_matrix": (D,) or (D, D)}``, which all chains share: ready
         for ``algorithm(logdensity_fn, **parameters, ...)``.
     info
-        A :class:`WarmupInfo`.
+        A :class:`~blackjax_ext.warmup.run.WarmupInfo`.
 
     Cost: up to 60 steps of a Hessian and 32 evaluations for the path of each chain, a few steps for
     the first step size, and `num_steps` steps of C chains.
@@ -350,7 +350,7 @@ def adapt_freely(
     states: Any,
     adapt_state: AdaptState,
 ) -> tuple[Any, AdaptState]:
-    """:func:`adapt` without a longest step."""
+    """`adapt` without a longest step."""
     schedule = adapt_state.schedule
     if schedule is None:
         return states, adapt_state

@@ -10,8 +10,8 @@ With S their second central moment, the new covariance in whitened coordinates i
 .. math::
     \frac{n_e S + n_0 I}{n_e + n_0}, \qquad n_0 = D + 5 \text{ (dense)}, \; 5 \text{ (diagonal)},
 
-so what the draws do not say is left to the metric before them, the curvature found at the start in
-the first place. :math:`n_e` counts effective draws, not draws: a slow kernel's window may hold a
+so with few effective draws the new metric stays close to the one before, of which the first is the
+curvature at the start. :math:`n_e` counts effective draws: a slow kernel's window may hold a
 thousand draws and ten effective ones, and a covariance from ten is worse than none. It comes from
 the squared jumps: with lag-one autocorrelation :math:`\rho = 1 - J / (2 S)`, J the mean squared
 jump, :math:`n_e = n (1 - \rho) / (1 + \rho)` per coordinate.

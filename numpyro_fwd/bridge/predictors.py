@@ -1,7 +1,7 @@
 r"""The linear predictors of a NumPyro model, found from its trace.
 
 An observed site in the subsample plate is understood if its distribution has a family in
-:mod:`blackjax_ext.subsampling.families`. Its parameters in coordinates without ends (a mean, a log
+:mod:`blackjax_ext.families`. Its parameters in coordinates without ends (a mean, a log
 scale) that depend on the position are the predictors, which must be affine in the unconstrained
 latents. Everything outside the plate is the prior, whatever its structure, and is evaluated
 exactly. The model itself is asked for the predictors of each set of rows; no matrix of covariates

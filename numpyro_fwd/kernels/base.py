@@ -44,6 +44,7 @@ from numpyro_fwd.kernels.blocks import (
     first_metric,
     in_structure,
 )
+from numpyro_fwd.kernels.descriptions import describe
 from numpyro_fwd.kernels.jitter import Jitter, check_jitter, jittered
 from numpyro_fwd.kernels.microcanonical import Tuning, is_microcanonical
 from numpyro_fwd.kernels.noticed import Noticed, forget
@@ -95,8 +96,8 @@ class BlackJAXKernel(MCMCKernel):
         Adapt a full covariance rather than variances; ``[("m", "b"), ("c",)]`` for covariances
         within these blocks of sites and variances of all others.
     target_accept_prob
-        Acceptance probability between 0 and 1 to adapt to; None for the kernel's own,
-        :meth:`best_accept_prob`.
+        Acceptance probability between 0 and 1 to adapt to; None for the kernel's own
+        (`best_accept_prob`).
     init_strategy
         NumPyro initialization strategy.
     warm_start
@@ -218,6 +219,7 @@ class BlackJAXKernel(MCMCKernel):
     def __init_subclass__(cls, **keywords: Any):
         super().__init_subclass__(**keywords)
         cls.__signature__ = full_signature(cls)
+        describe(cls, BlackJAXKernel)
 
     def _reset(self) -> None:
         self._view: View | None = None

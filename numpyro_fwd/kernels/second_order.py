@@ -98,12 +98,12 @@ class SMMALA(MetricKernel):
         NumPyro model, twice differentiable.
     metric_fn
         ``metric_fn(logdensity_fn, position)`` in unconstrained coordinates, of
+        :mod:`blackjax_ext.metrics` or your own; the absolute Hessian with floor 1 by default.
     metric
         "gauss_newton" for the expected Fisher information of the model plus the prior's precision,
         instead of a `metric_fn`.
     options
         See :class:`BlackJAXKernel`.
-        :mod:`blackjax_ext.metrics` or your own; the absolute Hessian with floor 1 by default.
     """
 
     best_accept_prob = 0.7  # Girolami and Calderhead 2011

@@ -58,8 +58,9 @@ class GOHSMC:
     r"""Guided open-horizon sequential Monte Carlo (Algorithm 3 of the paper on partial networks).
 
     Each step resamples the particles if their weights are uneven, moves them by an unadjusted
-    Langevin step on the new batch, weighs them exactly, and updates the parameters by the weighted
-    gradient (:mod:`blackjax_ext.smc.open_horizon`). Batches come from the model's subsample plate,
+    Langevin step on the new batch, weighs them (by default with softened weights, which are not
+    exact: see `weight_ess`), and updates the parameters by the weighted gradient
+    (:mod:`blackjax_ext.smc.open_horizon`). Batches come from the model's subsample plate,
     ``numpyro.plate("data", N, subsample_size=B)``; all particles see the same rows.
 
     Parameters
@@ -472,6 +473,30 @@ class OHSMC(GOHSMC):
 
     Zhao et al. 2024, with the exact weight of a random walk. Cost: one gradient in the parameters
     per particle, none in the latents.
+
+    Parameters
+    ----------
+    model, optim, num_particles, l_kernel, num_integration_steps, ess_threshold
+        As in :class:`GOHSMC`.
+    step_size
+        epsilon of the proposal; None for 0.01.
+    weight_ess
+        As in :class:`GOHSMC`, but None for 0.
+
+    Examples
+    --------
+    >>> import jax, numpyro, numpyro.distributions as dist, optax
+    >>> from numpyro_fwd import OHSMC
+    >>> def model(y):
+    ...     scale = numpyro.param("scale", 1.0, constraint=dist.constraints.positive)
+    ...     mean = numpyro.sample("mean", dist.Normal(2, 1))
+    ...     with numpyro.plate("data", y.shape[0]):
+    ...         numpyro.sample("y", dist.Normal(mean, scale), obs=y)
+    >>> y = 2.0 + 3.0 * jax.random.normal(jax.random.key(0), (20,))
+    >>> smc = OHSMC(model, optax.adam(0.02), num_particles=50, step_size=0.05)
+    >>> result = smc.run(jax.random.key(1), 500, y, progress_bar=False)
+    >>> bool(abs(result.params["scale"] - y.std()) < 0.5)
+    True
     """
 
     proposal = "random_walk"

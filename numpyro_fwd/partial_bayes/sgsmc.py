@@ -39,8 +39,25 @@ class SGSMC(GOHSMC):
     ----------
     num_temperatures
         T.
-    arguments
-        As in :class:`GOHSMC`, but for `weight_ess`; `step_size` is 0.01 by default.
+    model, optim, num_particles, l_kernel, num_integration_steps, ess_threshold
+        As in :class:`GOHSMC`.
+    step_size
+        epsilon of the moves; 0.01 by default.
+
+    Examples
+    --------
+    >>> import jax, numpyro, numpyro.distributions as dist, optax
+    >>> from numpyro_fwd import SGSMC
+    >>> def model(y):
+    ...     scale = numpyro.param("scale", 1.0, constraint=dist.constraints.positive)
+    ...     mean = numpyro.sample("mean", dist.Normal(0, 10))
+    ...     with numpyro.plate("data", y.shape[0], subsample_size=100):
+    ...         numpyro.sample("y", dist.Normal(mean, scale), obs=numpyro.subsample(y, 0))
+    >>> y = 2.0 + 3.0 * jax.random.normal(jax.random.key(0), (200,))
+    >>> smc = SGSMC(model, optax.adam(0.02), num_particles=50, step_size=0.05)
+    >>> result = smc.run(jax.random.key(1), 500, y, progress_bar=False)
+    >>> bool(abs(result.params["scale"] - 3.0) < 1.0)
+    True
     """
 
     best_step_size = 0.01

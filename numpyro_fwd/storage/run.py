@@ -29,7 +29,7 @@ SHARE = 0.02  # of the time, that estimates take which are only shown
 
 
 class Stored(NamedTuple):
-    """What :func:`sample_to` leaves.
+    """What :func:`numpyro_fwd.sample_to` leaves.
 
     path
         The Zarr store, for ``az.from_zarr(str(path))``.
@@ -77,7 +77,7 @@ class Done(NamedTuple):
 
 
 class StoredRun:
-    """A call of :func:`sample_to`."""
+    """A call of :func:`numpyro_fwd.sample_to`."""
 
     def __init__(self, folder: Folder, mcmc: MCMC, until: Until, draws_per_write: int):
         self.folder = folder

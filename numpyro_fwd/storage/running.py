@@ -60,7 +60,7 @@ def sample_to(
 
     Returns
     -------
-    What is stored and why the call ended, as :class:`Stored`.
+    What is stored and why the call ended, as :class:`~numpyro_fwd.storage.Stored`.
 
     Raises
     ------

@@ -281,12 +281,16 @@ def test_quoted_commands_run_what_is_there(path):
         assert (ROOT / script).exists() and name in sections
 
 
-def test_results_page_only_includes_them():
-    text = (ROOT / "docs" / "results.md").read_text()
-    included = re.findall(r"```\{include\} results/(\w+)\.md", text)
+def test_pages_of_results_only_include_them():
+    pages = sorted((ROOT / "docs" / "measurements").glob("*.md"))
+    texts = {page.stem: page.read_text() for page in (ROOT / "docs" / "results.md", *pages)}
+    included = re.findall(r"```\{include\} \.\./results/(\w+)\.md", "".join(texts.values()))
     assert sorted(included) == sorted(path.stem for path in RESULTS.glob("*.md"))
-    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    assert not re.search(r"\d", prose)
+    named = re.findall(r"^measurements/(\w+)$", texts.pop("results"), re.MULTILINE)
+    assert sorted(named) == sorted(texts)
+    for text in texts.values():
+        prose = re.sub(r"```.*?```|\{measured\}`[^`]*`", "", text, flags=re.DOTALL)
+        assert not re.search(r"\d", prose)
 
 
 # --- command lines --------------------------------------------------------------------------------

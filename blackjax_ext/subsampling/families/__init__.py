@@ -1,4 +1,4 @@
-r"""Families of rows that see the position through predictors only, with bounds of derivatives.
+r"""Likelihoods of a row as functions of its predictors, with bounds of their derivatives.
 
 For a response :math:`y` and its predictors :math:`\theta` write
 :math:`\phi(\theta) = -\log p(y | \theta)`. A family bounds each derivative of order 2 or 3 of

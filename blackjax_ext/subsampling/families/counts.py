@@ -60,6 +60,8 @@ def negative_binomial_2(concentration: Any = None) -> Family:
     concentration
         :math:`\kappa`, a number or one for each row; None where c is the second predictor.
 
+    Notes
+    -----
     *Bounds.* With :math:`u = \eta - c`, :math:`s = 1/(1+e^{-u})`, :math:`g = s(1-s)`,
 
     .. math:: \phi = \kappa\, \mathrm{sp}(u) + y\, [\mathrm{sp}(u) - \eta] -
@@ -183,6 +185,8 @@ def zero_inflated_poisson(gate: Any = None) -> Family:
         The probability, a number or one for each row; None where its log odds :math:`\gamma` are
         the second predictor.
 
+    Notes
+    -----
     *Bounds.* For y > 0, :math:`\phi = \mathrm{sp}(\gamma) + \lambda - y \eta`. For y = 0,
     :math:`\phi = \mathrm{sp}(-\gamma) - \mathrm{sp}(-h)` with :math:`h = \gamma + \lambda`,
     :math:`h_\gamma = 1` and all derivatives of h by :math:`\eta` equal to :math:`\lambda`: by the

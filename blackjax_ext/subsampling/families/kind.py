@@ -51,8 +51,8 @@ class Kind:
         one response, shape (K,), and what else is known of it.
     sizes
         ``sizes(order, balls, y, **data)``, bounds of the derivatives of an order from 2 to
-        :attr:`highest` by the predictors in units of :attr:`unit`, over the box of the `balls`, one
-        for each predictor: shape (K,) * order. None for a family with :attr:`norms`.
+        `highest` by the predictors in units of `unit`, over the box of the `balls`, one
+        for each predictor: shape (K,) * order. None for a family with `norms`.
     reach
         ``reach(theta, y, **data)``, for each predictor the change within which quadrature is
         accurate: a fraction of the distance to a singularity.

@@ -101,6 +101,8 @@ def normal(scale: Any = None) -> Family:
     scale
         Known, a number or one for each row; None where :math:`\tau` is the second predictor.
 
+    Notes
+    -----
     *Bounds.* :math:`f = z^2/2`: with a known scale the third derivative is zero, and no row is ever
     read.
     """
@@ -129,6 +131,8 @@ def logistic(scale: Any = None) -> Family:
     scale
         Known, a number or one for each row; None where :math:`\tau` is the second predictor.
 
+    Notes
+    -----
     *Bounds.* :math:`f = z + 2 \log(1 + e^{-z})`, so :math:`f' = \tanh(z/2)`, and the others are
     twice those of softplus.
     """
@@ -161,6 +165,8 @@ def gumbel(scale: Any = None) -> Family:
     scale
         Known, a number or one for each row; None where :math:`\tau` is the second predictor.
 
+    Notes
+    -----
     *Bounds.* :math:`f = z + e^{-z}`, whose second derivative and minus its third are
     :math:`e^{-z}`.
     """
@@ -194,6 +200,8 @@ def student_t(df: Any = None, scale: Any = None) -> Family:
         Known, a number or one for each row; None where :math:`\tau` is the next predictor, and
         :math:`d` the one after.
 
+    Notes
+    -----
     *Bounds.* With :math:`q = z^2/\nu`, :math:`w = 1/(1+q)`, :math:`p = 1 - w`,
     :math:`\phi = \tau + B(d) + \frac{\nu+1}{2} \log(1 + q)` up to a constant, B of
     :mod:`blackjax_ext.subsampling.families.log_gamma` at :math:`\nu/2`. With

@@ -203,6 +203,8 @@ def ordered_logistic(num_classes: int, cutpoints: Any = None) -> Family:
     :math:`g_j = \log(c_j - c_{j-1})`, j = 2..J: what an increasing vector is in coordinates without
     ends, and free of the shift that moves all cutpoints with the predictor.
 
+    Notes
+    -----
     *Bounds.* With :math:`E_j = e^{g_j}` and :math:`\delta_j = \delta - \sum_{i \le j} E_i`, class y
     has the loss :math:`\mathrm{sp}(-\delta_y) + \mathrm{sp}(\delta_{y+1}) - \log(1 -
     e^{-E_{y+1}})`, without the first term for the lowest class and the others for the highest. A

@@ -28,6 +28,8 @@ def gamma(concentration: Any = None) -> Family:
     concentration
         :math:`\alpha`, a number or one for each row; None where c is the second predictor.
 
+    Notes
+    -----
     *Bounds.* With :math:`x = \log y - \eta`, :math:`\phi = G(c) + \alpha (e^x - 1 - x)`, G of
     :mod:`blackjax_ext.subsampling.families.log_gamma`, so
 
@@ -90,6 +92,8 @@ def weibull(concentration: Any = None) -> Family:
     concentration
         k, a number or one for each row; None where c is the second predictor.
 
+    Notes
+    -----
     *Bounds.* With :math:`x = k (\log y - l)`, :math:`\phi = -c - x + e^x`, where :math:`x_l = -k`
     and :math:`x_c = x`:
 

@@ -23,6 +23,8 @@ def beta(concentration: Any = None) -> Family:
     concentration
         The precision, a number or one for each row; None where c is the second predictor.
 
+    Notes
+    -----
     *Bounds.* With :math:`l_a = c + \log m`, :math:`l_b = c + \log(1-m)`, G of
     :mod:`blackjax_ext.subsampling.families.log_gamma`, and :math:`\lambda = \log\frac{y}{1-y}`,
 

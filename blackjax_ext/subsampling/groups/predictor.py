@@ -140,7 +140,7 @@ class GroupedPredictor:
     rows
         Prior, predictors and responses.
     terms
-        Log prior of a position, apart: pytree to :class:`Terms`.
+        Log prior of a position, apart: pytree to `Terms`.
     level
         Group of each row, c(i), shape (N,).
     grouping

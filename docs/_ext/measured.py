@@ -1,0 +1,163 @@
+"""Numbers of docs/results in the prose: a reference that names nothing fails the build.
+
+On a page, ::
+
+    {measured}`regressions > groups > logistic > rows per sweep`
+
+is the cell of `docs/results/regressions.json`, section `groups`, in the row that has a cell
+"logistic" and the column "rows per sweep", with two significant digits. In full:
+
+- ``file > section > row > column``; a row that takes several cells to tell is ``cell & cell``, a
+  cell of a certain column ``column = cell``; ``least`` and ``greatest``, alone or ``least & cell``,
+  choose by the column, and ``checks`` with what is compared is a line of the section's ratios.
+- ``reference ÷ reference`` is a ratio; either may be a number. Of "1.2 ± 0.3" the mean counts.
+- ``...; 3`` are three significant digits, ``...; %`` percent, ``...; text`` the cell as it stands,
+  ``...; low`` and ``...; high`` the ends of a cell "0.1 to 0.3".
+"""
+
+import functools
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent.parent
+RESULTS = DOCS / "results"
+ROLE = re.compile(r"\{measured\}`([^`]*)`")
+
+
+class MissingNumberError(LookupError):
+    """A reference that names no cell, or several."""
+
+
+@functools.cache
+def results(name: str) -> dict[str, Any]:
+    """Sections of a file."""
+    path = RESULTS / f"{name}.json"
+    if not path.is_file():
+        raise MissingNumberError(f"docs/results has no {name}.json")
+    return json.loads(path.read_text(encoding="utf-8"))["sections"]
+
+
+def plain(cell: Any) -> str:
+    """A cell as it is written in a reference."""
+    if isinstance(cell, bool | str):
+        return str(cell).replace("`", "").strip()
+    return f"{cell:,.0f}" if float(cell).is_integer() else f"{cell:g}"
+
+
+def only(found: list, what: str, choices: list[str]) -> Any:
+    """The one that was found."""
+    if len(found) != 1:
+        raise MissingNumberError(f"{len(found)} times {what}; there are {sorted(set(choices))}")
+    return found[0]
+
+
+def has(cells: list[str], columns: list[str], wanted: str) -> bool:
+    """Whether a row has a cell, in a certain column if it is named."""
+    column, _, value = wanted.partition(" = ")
+    if column in columns:
+        return cells[columns.index(column)] == value
+    return wanted in cells
+
+
+def cell(reference: str) -> Any:
+    """What a reference ``file > section > row > column`` names."""
+    parts = [part.strip() for part in reference.split(" > ")]
+    if len(parts) != 4:
+        raise MissingNumberError(f"{reference!r} is not file > section > row > column")
+    name, section, row, column = parts
+    sections = results(name)
+    if section not in sections:
+        raise MissingNumberError(f"{name}.json has no section {section}, only {sorted(sections)}")
+    table = sections[section]
+    if row == "checks":
+        checks = [(plain(what), value) for what, value, _ in table["checks"]]
+        found = [value for what, value in checks if what == column]
+        return only(found, f"the ratio {column!r}", [what for what, _ in checks])
+    columns = [each.replace("`", "") for each in table["columns"]]
+    index = only([i for i, each in enumerate(columns) if each == column], repr(column), columns)
+    wanted = [each.strip() for each in row.split(" & ")]
+    rows = [[plain(each) for each in cells] for cells in table["rows"]]
+    extreme = {"least": min, "greatest": max}.get(wanted[0])
+    wanted = wanted[1:] if extreme else wanted
+    found = [i for i, cells in enumerate(rows) if all(has(cells, columns, each) for each in wanted)]
+    if extreme and found:
+        return extreme(as_number(table["rows"][i][index], reference) for i in found)
+    choices = [" & ".join(cells[:3]) for cells in rows]
+    return table["rows"][only(found, f"the row {row!r} in {name} > {section}", choices)][index]
+
+
+def as_number(value: Any, reference: str) -> float:
+    """A cell as a number."""
+    try:
+        return float(value.split(" ± ")[0] if isinstance(value, str) else value)
+    except ValueError:
+        raise MissingNumberError(f"{reference!r} is {value!r}, no number") from None
+
+
+def operand(text: str) -> float:
+    """A number, or the one that a reference names."""
+    try:
+        return float(text)
+    except ValueError:
+        return as_number(cell(text), text)
+
+
+def significant(value: float, digits: int) -> str:
+    """A number with that many significant digits."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    rounded = float(f"{value:.{digits - 1}e}")
+    decimals = max(digits - 1 - math.floor(math.log10(abs(rounded))), 0)
+    return f"{rounded:,.{decimals}f}"
+
+
+def end(text: str, which: str) -> str:
+    """One end of a range."""
+    ends = text.split(" to ")
+    if len(ends) != 2:
+        raise MissingNumberError(f"{text!r} is no range")
+    return ends[which == "high"]
+
+
+def number(text: str) -> str:
+    """What stands for a reference on the page."""
+    reference, _, form = (part.strip() for part in " ".join(text.split()).partition(";"))
+    if form in ("text", "low", "high"):
+        found = str(cell(reference))
+        return found if form == "text" else end(found, form)
+    first, *others = [operand(part.strip()) for part in reference.split(" ÷ ")]
+    value = functools.reduce(lambda quotient, divisor: quotient / divisor, others, first)
+    if form == "%":
+        return f"{significant(100 * value, 2)} %"
+    if form and not form.isdigit():
+        raise MissingNumberError(f"{form!r} is neither a number of digits nor %, text, low or high")
+    return significant(value, int(form or 2))
+
+
+def fill(text: str) -> str:
+    """Markdown with numbers for references, for a page that Sphinx does not read."""
+    return ROLE.sub(lambda found: number(found[1]), text)
+
+
+def role(name, rawtext, text, lineno, inliner, options=None, content=None):
+    """A number that tells, under the pointer, where it comes from."""
+    from docutils import nodes
+    from sphinx.errors import ExtensionError
+
+    try:
+        shown = number(text)
+    except MissingNumberError as error:
+        document = inliner.document.current_source
+        raise ExtensionError(f"{document}, line {lineno}: {rawtext}: {error}") from error
+    for found in re.findall(r"(?:^|÷ )\s*(\w+) > (\w+) > ", text):
+        inliner.document.settings.env.note_dependency(str(RESULTS / f"{found[0]}.json"))
+    return [nodes.abbreviation(shown, shown, explanation=f"docs/results: {text}")], []
+
+
+def setup(app):
+    """Add the role."""
+    app.add_role("measured", role)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,72 @@
+"""A page of the reference for each public name, written before Sphinx looks for pages."""
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+DOCS = Path(__file__).parent.parent
+PAGES = DOCS / "api" / "names"
+# classes whose methods are called
+WITH_METHODS = {"BlackJAXKernel", "GOHSMC"}
+
+
+def described(package: ModuleType, name: str) -> str:
+    """What autodoc is asked for."""
+    full, found = f"{package.__name__}.{name}", getattr(package, name)
+    if inspect.ismodule(found):
+        return f".. automodule:: {full}\n   :members:\n"
+    if inspect.isclass(found):
+        members = "   :members:\n" if name in WITH_METHODS else ""
+        return f".. autoclass:: {full}\n   :show-inheritance:\n{members}"
+    if inspect.isfunction(found):
+        return f".. autofunction:: {full}\n"
+    module = found.differentiable.__module__
+    return (
+        f".. autofunction:: {full}\n\n"
+        ".. rubric:: How it works, and the functions underneath\n\n"
+        f".. automodule:: {module}\n   :members:\n   :exclude-members: as_top_level_api\n"
+    )
+
+
+def pages(package: ModuleType) -> dict[str, str]:
+    """Pages of a package by their names."""
+    return {
+        f"{package.__name__}.{name}.md": (
+            f"# {name}\n\n```{{eval-rst}}\n{described(package, name)}```\n"
+        )
+        for name in package.__all__
+    }
+
+
+def public_modules(package: ModuleType) -> dict[str, Any]:
+    """Modules under their public names, which Python cannot import and autodoc asks for."""
+    found = {name: getattr(package, name) for name in package.__all__}
+    return {
+        f"{package.__name__}.{name}": each for name, each in found.items() if inspect.ismodule(each)
+    }
+
+
+def write(app) -> None:
+    """Write the pages that have changed, and remove those of names that are gone."""
+    packages = [importlib.import_module(name) for name in ("blackjax_ext", "numpyro_fwd")]
+    wanted = {name: text for package in packages for name, text in pages(package).items()}
+    for package in packages:
+        for name, module in public_modules(package).items():
+            sys.modules.setdefault(name, module)
+    PAGES.mkdir(parents=True, exist_ok=True)
+    for path in PAGES.glob("*.md"):
+        if path.name not in wanted:
+            path.unlink()
+    for name, text in wanted.items():
+        path = PAGES / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def setup(app):
+    """Write the pages when the builder starts."""
+    app.connect("builder-inited", write)
+    return {"parallel_read_safe": True}

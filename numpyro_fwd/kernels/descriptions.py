@@ -1,0 +1,77 @@
+"""Docstrings of named kernels, with every argument and an example, each written in one place."""
+
+import inspect
+
+from numpyro_fwd.kernels.options import MinibatchOptions
+
+__all__ = ["describe"]
+
+EXAMPLE = """
+Examples
+--------
+>>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+>>> from numpyro.infer import MCMC
+>>> from numpyro_fwd import {name}
+>>> def model(y):
+...     mean = numpyro.sample("mean", dist.Normal(0, 10))
+...     numpyro.sample("y", dist.Normal(mean, 1), obs=y)
+>>> mcmc = MCMC({name}(model), num_warmup=300, num_samples=1000, progress_bar=False)
+>>> mcmc.run(jax.random.key(0), jnp.array([1.0, 2.0, 3.0]))
+>>> bool(abs(mcmc.get_samples()["mean"].mean() - 2.0) < 0.2)
+True
+"""
+EXAMPLE_OF_ROWS = """
+Examples
+--------
+>>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+>>> from numpyro.infer import MCMC
+>>> from numpyro_fwd import {name}
+>>> def model(y):
+...     mean = numpyro.sample("mean", dist.Normal(0, 10))
+...     with numpyro.plate("rows", len(y), subsample_size=100) as rows:
+...         numpyro.sample("y", dist.Normal(mean, 1), obs=y[rows])
+>>> y = 2.0 + jax.random.normal(jax.random.key(0), (1000,))
+>>> mcmc = MCMC({name}(model), num_warmup=100, num_samples=300, progress_bar=False)
+>>> mcmc.run(jax.random.key(1), y)
+>>> bool(abs(mcmc.get_samples()["mean"].mean() - y.mean()) < 0.02)
+True
+"""
+
+
+def entries(docstring: str, section: str) -> dict[str, str]:
+    """Names and descriptions of a section, up to its first empty line."""
+    lines = inspect.cleandoc(docstring).splitlines()
+    found: dict[str, str] = {}
+    name = ""
+    for line in lines[lines.index(section) + 2 :]:
+        if not line:
+            break
+        if line.startswith(" "):
+            found[name] += f"\n{line}"
+        else:
+            name = line
+            found[name] = ""
+    return found
+
+
+def describe(kernel: type, parent: type) -> None:
+    """Write into a kernel's docstring what `options` stands for, and an example if it has none.
+
+    `parent` is the kernel whose docstring says what the options of all mean.
+    """
+    if not kernel.__doc__ or not parent.__doc__:  # python -OO
+        return
+    text = inspect.cleandoc(kernel.__doc__)
+    if "\noptions\n" not in text:
+        return
+    shared = entries(parent.__doc__, "Parameters")
+    shared |= entries(MinibatchOptions.__doc__ or "", "Attributes")
+    own = entries(text, "Parameters")
+    said = {name for names in own for name in names.split(", ")}
+    names = [name for name in inspect.signature(kernel).parameters if name not in said]
+    listed = "\n".join(f"{name}{shared[name]}" for name in names)
+    text = text.replace(f"options{own['options']}", listed)
+    if "\nExamples\n" not in text:
+        example = EXAMPLE_OF_ROWS if "num_integration_steps" in names else EXAMPLE
+        text = f"{text}\n{example.format(name=kernel.__name__)}"
+    kernel.__doc__ = text

@@ -1,0 +1,137 @@
+"""Numbers on the pages are those of docs/results, and the front page is of today."""
+
+import re
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from tests import pages
+from tests.test_architecture import ROOT
+
+sys.path.insert(0, str(pages.DOCS / "_ext"))
+
+import front_page
+import measured
+
+REPOSITORY = ROOT.parent
+SOURCES = sorted(
+    path
+    for path in (*pages.DOCS.rglob("*.md"), *(REPOSITORY / "notebooks").glob("*.ipynb"))
+    if "_build" not in path.parts
+)
+RIGHT = "below_one_pass > cost > 10,000 > rows per test"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_every_number_is_in_a_file(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.count("{measured}") == len(measured.ROLE.findall(text))
+    for reference in measured.ROLE.findall(text):
+        assert measured.number(reference)
+
+
+def test_there_are_numbers():
+    text = "".join(path.read_text(encoding="utf-8") for path in SOURCES)
+    assert len(measured.ROLE.findall(text)) > 100
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        (RIGHT.replace("below", "above"), r"no above_one_pass\.json"),
+        (RIGHT.replace("cost", "price"), "no section price"),
+        (RIGHT.replace("10,000", "10,001"), "0 times the row '10,001'"),
+        (RIGHT.replace("rows per", "columns per"), "0 times 'columns per test'"),
+        (RIGHT.replace("cost > 10,000", "logistic > 100,000"), "6 times the row"),
+        (RIGHT.replace(" > rows per test", ""), "is not file > section > row > column"),
+        (RIGHT.replace("10,000", "least & 10,001"), "0 times the row"),
+        (f"{RIGHT}; many", "neither a number of digits"),
+        (f"{RIGHT}; low", "is no range"),
+        ("below_one_pass > logistic > checks > NUTS / NUTS", "0 times the ratio"),
+        ("hierarchies > neck_of_the_funnel > NUTS > sd", "is '.*', no number"),
+        (f"{RIGHT} ÷ {RIGHT.replace('10,000', '10,001')}", "0 times the row"),
+    ],
+)
+def test_a_missing_number_fails(reference, message):
+    with pytest.raises(measured.MissingNumberError, match=message):
+        measured.number(reference)
+
+
+def test_numbers_are_written_with_their_digits(monkeypatch):
+    table = {
+        "columns": ["who", "`x`", "y"],
+        "rows": [["a", 46.7609, "0.1 to 0.3"], ["b", 306_421.0, "1"], ["b", 0.00499, 2]],
+        "checks": [["b / a", 0.0996, 1.0]],
+    }
+    monkeypatch.setattr(measured, "results", lambda name: {"s": table})
+    expected = {
+        "f > s > a > x": "47",
+        "f > s > a > x; 3": "46.8",
+        "f > s > b & 1 > x": "310,000",
+        "f > s > b & 2 > x": "0.0050",
+        "f > s > a > y; text": "0.1 to 0.3",
+        "f > s > a > y; high": "0.3",
+        "f > s > checks > b / a": "0.10",
+        "f > s > checks > b / a; %": "10 %",
+        "f > s > a > x ÷ f > s > b & 1 > y": "47",
+        "100 ÷ f > s > a > x": "2.1",
+        "f > s > least > x": "0.0050",
+        "f > s > greatest & b > x; 1": "300,000",
+    }
+    assert {reference: measured.number(reference) for reference in expected} == expected
+    assert measured.fill("{measured}`f > s > a > x` rows") == "47 rows"
+
+
+def test_the_build_fails_on_a_missing_number():
+    pytest.importorskip("sphinx")
+    from sphinx.errors import ExtensionError
+
+    class Document:
+        current_source = "page.md"
+
+    class Inliner:
+        document = Document()
+
+    with pytest.raises(ExtensionError, match=r"page\.md, line 3: .*no section"):
+        measured.role("measured", "raw", RIGHT.replace("cost", "price"), 3, Inliner())
+
+
+# --- front page -----------------------------------------------------------------------------------
+
+README = REPOSITORY / "README.md"
+
+
+def test_table_of_the_readme_is_of_today():
+    """Else run ``python docs/_ext/front_page.py``."""
+    assert README.read_text(encoding="utf-8") == front_page.readme()
+
+
+def test_links_of_the_readme_work_where_the_code_is_hosted():
+    links = re.findall(r"\]\((?!http)([^)#]+)(?:#([^)]+))?\)", README.read_text(encoding="utf-8"))
+    assert len(links) > 20
+    for name, anchor in links:
+        assert (REPOSITORY / name).is_file(), name
+        if not name.endswith(".md"):
+            continue
+        text = (REPOSITORY / name).read_text(encoding="utf-8")
+        assert not re.search(r"^```\{|\{\w+\}`", text, re.MULTILINE), name
+        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        assert not anchor or anchor in map(front_page.slug, headings), f"{name}#{anchor}"
+
+
+def test_the_first_example_is_that_of_the_readme():
+    assert next(pages.blocks("index")).text == next(pages.blocks("../README")).text
+
+
+def test_examples_of_the_readme_run(capsys):
+    first, second = pages.blocks("../README")
+    found = first.run({})
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
+        jax.grad(lambda r: found["attack_rate"](r).sum())(jax.numpy.array([1.7]))
+    np.testing.assert_allclose(
+        found["mcmc"].get_samples()["r"].mean(axis=0), [1.66, 3.35], rtol=0.02
+    )
+    second.run({})
+    assert 0.0 < float(capsys.readouterr().out.split()[-1]) < 1.0

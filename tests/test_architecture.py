@@ -111,7 +111,7 @@ def sampler_of(name: str):
         return -(x**2)
 
     if name == "sgmcmc.group_sweeps":  # whose position has groups
-        sweeps = blackjax_ext.group_sweeps(groups.expansion(), 1.0)
+        sweeps = blackjax_ext.group_sweeps(groups.expansion(2), 1.0)
         return sweeps._replace(init=lambda _, key: sweeps.init(groups.start(), key))
     with_minibatches = name.startswith("sgmcmc.")
     target = blackjax_ext.potentials.full_batch(logdensity) if with_minibatches else logdensity

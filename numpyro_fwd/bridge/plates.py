@@ -378,30 +378,39 @@ def failing_site(error: BaseException) -> str:
 def check_indices(
     model: Callable, model_args: tuple, model_kwargs: dict | None, plates: dict[str, Plate]
 ) -> None:
-    """Raise ValueError if an array is too short for the last row, which jax would not tell."""
+    """Raise ValueError if an array is too short for the last row, which jax would not tell.
+
+    What is out of bounds in the first row too has nothing to do with the rows: checkify misreads
+    the scatter of Cholesky factors, as that of ``LKJCholesky``.
+    """
     last = {name: jnp.array([plate.size - 1]) for name, plate in plates.items()}
+    first = {name: jnp.array([0]) for name in plates}
     arguments = split_arguments(model_args, model_kwargs)
 
-    def read(arrays, last):
-        view = given_rows(model, last)
+    def read(arrays, rows):
+        view = given_rows(model, rows)
         model_args, model_kwargs = arguments.join(arrays)
         first_sites(jax.random.key(0), view, model_args, model_kwargs, init_to_sample)
 
-    def flags(arrays, last):  # an error has a number that differs from program to program
-        leaves = jax.tree.leaves(checked(arrays, last)[0])
-        return [leaf for leaf in leaves if leaf.dtype == bool]
+    def flags(arrays, first, last):  # an error has a number that differs from program to program
+        always, found = (
+            [leaf for leaf in jax.tree.leaves(checked(arrays, rows)[0]) if leaf.dtype == bool]
+            for rows in (first, last)
+        )
+        return always, [flag & ~other for flag, other in zip(found, always, strict=True)]
 
     for leaf in leaves_with_rows_on_disk((model_args, model_kwargs)):
         # a program cannot ask how long they are: no plate reads beyond the shortest of them
         if isinstance(leaf, OnDisk) and len(leaf) < min(plate.size for plate in plates.values()):
             raise_no_rows(plates, f"The argument {leaf} has {len(leaf)}.")
     checked = checkify.checkify(read, errors=checkify.index_checks)
-    found = run_with(arguments, jax.jit(flags), last)
+    always, found = run_with(arguments, jax.jit(flags), first, last)
     # data that are traced have no values
-    is_known = all(not_jax_tracer(leaf) for leaf in found)
-    error = checked(arguments.arrays, last)[0].get() if is_known and any(found) else None
-    if error:
-        raise_no_rows(plates, f"jax said: {error.splitlines()[0]}")
+    if not all(not_jax_tracer(leaf) for leaf in found) or not any(found):
+        return
+    # of several errors jax tells the first, which may be one that is always there
+    error = None if any(always) else checked(arguments.arrays, last)[0].get()
+    raise_no_rows(plates, f"jax said: {error.splitlines()[0]}" if error else "")
 
 
 def raise_no_rows(plates: dict[str, Plate], what: str) -> NoReturn:
@@ -409,5 +418,5 @@ def raise_no_rows(plates: dict[str, Plate], what: str) -> NoReturn:
     sizes = {name: plate.size for name, plate in plates.items()}
     raise ValueError(
         f"model reads rows that are not there, with plates of sizes {sizes}: pass the data of "
-        f"all rows, not of one batch. {what}"
+        f"all rows, not of one batch. {what}".rstrip()
     )

@@ -73,7 +73,8 @@ def summed(
     gradient = jnp.einsum("nk,nkd->nd", slopes, design.matrix)
     curved = jnp.einsum("nkl,nld->nkd", curvatures, design.matrix)
     of_shared, of_groups = design.matrix[..., :size], design.matrix[..., size:]
-    flat = of_shared.reshape(-1, size)
+    num_items = of_shared.shape[0] * of_shared.shape[1]  # -1 is no shape where nothing is shared
+    flat = of_shared.reshape(num_items, size)
 
     def by_group(values):
         return jax.ops.segment_sum(values, level, num_groups)
@@ -81,7 +82,7 @@ def summed(
     return (
         gradient[:, :size].sum(0),
         by_group(gradient[:, size:]),
-        flat.T @ curved[..., :size].reshape(-1, size),
+        flat.T @ curved[..., :size].reshape(num_items, size),
         by_group(jnp.einsum("nkd,nkp->ndp", of_groups, curved[..., :size])),
         by_group(jnp.einsum("nkd,nke->nde", of_groups, curved[..., size:])),
     )

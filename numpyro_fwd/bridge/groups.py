@@ -155,15 +155,22 @@ def expanded_groups(
     if not candidates(z):
         return None
 
-    def attempt(rows):
-        if (found := find_groups(model, model_args, model_kwargs, rows, z)) is None:
+    def attempt(rows, *, only_seen=False):
+        found = find_groups(model, model_args, model_kwargs, rows, z, only_seen=only_seen)
+        if found is None:
             return None
         layout, level = found
         if layout.grouping.size > max_shared:
             return None
         predictor = grouped_predictor_of(model, model_args, model_kwargs, z, layout)
         predictor = replace(predictor, rows=rows, level=jnp.asarray(level))
-        return GroupedModel(expand_groups(predictor, z, say=say).without_data(), layout)
+        try:
+            return GroupedModel(expand_groups(predictor, z, say=say).without_data(), layout)
+        except ValueError:
+            # scales of single groups among what is shared are held while the mode is looked for
+            if only_seen or not (again := attempt(rows, only_seen=True)):
+                raise
+            return again
 
     return explaining_predictors(model, model_args, model_kwargs, z, attempt)
 
@@ -259,9 +266,17 @@ def levels_of(rows: LinearPredictor, z: dict, candidate: Candidate) -> Seen:
 
 
 def find_groups(
-    model: Callable, model_args: tuple, model_kwargs: dict | None, rows: LinearPredictor, z: dict
+    model: Callable,
+    model_args: tuple,
+    model_kwargs: dict | None,
+    rows: LinearPredictor,
+    z: dict,
+    *,
+    only_seen: bool = False,
 ) -> tuple[Layout, np.ndarray] | None:
     """The groups of a model and the level of each row; None where it has none.
+
+    With `only_seen` no site that no row sees belongs to the groups.
 
     Cost: a pass over the rows for each site with an axis of at least 50 levels.
     """
@@ -271,7 +286,7 @@ def find_groups(
         if not axes or not (level >= 0).any():
             continue
         values = values or prior_values(model, model_args, model_kwargs)
-        of_prior = axes_of_prior(values, z, axes, num_levels)
+        of_prior = None if only_seen else axes_of_prior(values, z, axes, num_levels)
         if of_prior is None:
             # sites that no row sees need not belong to the groups
             axes = {name: axis for name, axis in axes.items() if is_seen(rows, z, name)}

@@ -1,16 +1,26 @@
 r"""An anchor for rows in groups: a mode, with hyperparameters where they are likely.
 
 The joint density of centred groups and their scale need not have a mode: where the scale runs to
-zero it has no bound. So coordinates that no row sees (*hyperparameters*: means and scales of the
-groups) are held while Newton's method finds the mode of all others, with steps by the arrow
-(:mod:`blackjax_ext.subsampling.groups.frames`). Then they go to the maximum of
+zero it has no bound. So coordinates that no row sees and on which curvatures of the prior depend
+(*hyperparameters*: scales of the groups) are held while Newton's method finds the mode of all
+others, with steps by the arrow (:mod:`blackjax_ext.subsampling.groups.frames`). Means of normal
+groups are among these others: with covariates that are not centred they are as good as determined
+by the slopes. Then hyperparameters go to the maximum of
 
 .. math::
     \log p(h, s) + \sum_c \log \int p(b_c \mid h)\, e^{-g_c^T b_c - \frac12 b_c^T R_c b_c}\, db_c,
 
 their density with the groups integrated by Laplace's method, where the rows are their expansion to
-second order: exactly for a normal prior. And so on, a few rounds. Any anchor is exact; this one is
-where the chain will be.
+second order: exactly for a normal prior. And so on, a few rounds. Of shared coordinates that rows
+see, such as the effects of a second factor, log p(h, s) is the mean over draws around their mode:
+at the mode itself the scale of that factor would run to zero.
+
+Laplace's method knows no kink, and little of heavy tails. Where it leads nowhere, hyperparameters
+go where the log prior of draws of all coordinates around the mode is greatest, as in the EM
+algorithm (Wei and Tanner 1990). Any anchor is exact; this one is where the chain will be.
+
+Reference: G. C. G. Wei and M. A. Tanner 1990, A Monte Carlo implementation of the EM algorithm and
+the poor man's data augmentation algorithms.
 """
 
 from collections.abc import Callable
@@ -36,12 +46,24 @@ from blackjax_ext.subsampling.groups.frames import (
 )
 from blackjax_ext.subsampling.groups.passes import prior_arrow, row_arrow
 from blackjax_ext.subsampling.groups.predictor import GroupedPredictor
-from blackjax_ext.subsampling.mode import MAX_HALVINGS, MAX_STEPS, NO_MODE, NOT_FINITE, in_double
+from blackjax_ext.subsampling.mode import (
+    MAX_HALVINGS,
+    MAX_STEPS,
+    NO_MODE,
+    NOT_FINITE,
+    RUNAWAY,
+    in_double,
+)
 from blackjax_ext.subsampling.predictors import energy
 
 __all__ = ["Anchor", "GroupPasses", "cast", "find_anchor"]
 
 DONE = 1e-4  # squared distance to the mode in standard deviations: an anchor need not be closer
+WORST = 1e30  # of an objective that is not finite: infinities have no differences
+MOST_MOVED = 20.0  # of a hyperparameter in a round: beyond, it runs away
+NUM_DRAWS = 8  # around the mode, with their opposites
+MAX_TRIED = 128  # hyperparameters that may be means; beyond, none is
+UNCHANGED = 1e-3  # of a curvature, relative to the largest
 MAX_ROUNDS = 8  # of the mode given the hyperparameters, and of these
 NEAR = 0.1  # standard deviations that hyperparameters move by in the last round, at most
 SINGULAR = 0.1  # of a group's curvature: below, its determinant says nothing of its spread
@@ -101,10 +123,9 @@ class GroupPasses:
         self._prior = jax.jit(lambda of, y, b, frame: prior_arrow(of, join(y, b), frame))
         self._energy = jax.jit(lambda of, y, b: energy(of.rows, join(y, b)))
         self._log_evidence = jax.jit(partial(log_evidence, join), static_argnums=(0,))
-        self._evidence_hessian = jax.jit(
-            lambda *known: jax.hessian(partial(log_evidence, join, *known[:-1]))(known[-1]),
-            static_argnums=(0,),
-        )
+        self._evidence_hessian = jax.jit(hessian_of(partial(log_evidence, join)), static_argnums=0)
+        self._log_expected = jax.jit(partial(log_expected, join), static_argnums=(0,))
+        self._expected_hessian = jax.jit(hessian_of(partial(log_expected, join)), static_argnums=0)
 
     def announce(self, purpose: str) -> None:
         """Say that the rows are read once more."""
@@ -126,6 +147,16 @@ class GroupPasses:
         prior = self._prior(self.predictor, *point, rounded)
         return in_double_precision(rows), in_double_precision(prior), np.asarray(sizes)
 
+    def prior(self, point: Point, frame: Frame) -> Arrow:
+        """Of the prior alone."""
+        rounded = cast(frame, point.shared.dtype)
+        return in_double_precision(self._prior(self.predictor, *point, rounded))
+
+
+def hessian_of(function: Callable) -> Callable:
+    """Second derivatives of a function by the last of its arguments."""
+    return lambda *known: jax.hessian(partial(function, *known[:-1]))(known[-1])
+
 
 def in_double_precision(arrow: Arrow) -> Arrow:
     """An arrow on the host."""
@@ -146,28 +177,28 @@ class Found(NamedTuple):
         The arrow of rows and prior together, without the groups.
     step, distance
         As of :class:`Anchor`.
-    sizes
-        Of the rows' columns, shape (p + d,).
+    is_free
+        Which shared coordinates it moves, shape (p,).
     """
 
     rows: Arrow
     eliminated: Eliminated
     step: tuple[np.ndarray, np.ndarray]
     distance: float
-    sizes: np.ndarray
+    is_free: np.ndarray
 
 
 def look(passes: GroupPasses, point: Point, frame: Frame, is_free: np.ndarray | None) -> Found:
     """Derivatives and Newton's step of the free shared coordinates and all groups.
 
-    None for `is_free` frees those that the rows see.
+    None for `is_free` frees those that the rows see, and means.
     """
     eps = float(np.finfo(point.shared.dtype).eps)
     rows, prior, sizes = passes.arrows(point, frame)
     arrow = added(rows, prior)
     if not all(np.isfinite(each).all() for each in arrow):
         raise ValueError(NOT_FINITE.format(point.shared.dtype))
-    is_free = sizes[: point.shared.size] > 0 if is_free is None else is_free
+    is_free = first_free(passes, point, sizes) if is_free is None else is_free
     found = eliminate(arrow, eps)
     both = is_free & is_free[:, None]
     root = np.where(both, inverse_root(found.schur, is_free, eps), 0.0)
@@ -176,7 +207,33 @@ def look(passes: GroupPasses, point: Point, frame: Frame, is_free: np.ndarray | 
     v = -found.solved(arrow.groups + np.einsum("cdp,p->cd", arrow.coupling, u))
     within = np.einsum("cd,cd->", arrow.groups, found.solved(arrow.groups))
     step = frame.steps(u, v)
-    return Found(rows, found, step, float(slope @ slope + within), sizes)
+    return Found(rows, found, step, float(slope @ slope + within), is_free)
+
+
+def first_free(passes: GroupPasses, point: Point, sizes: np.ndarray) -> np.ndarray:
+    """Which shared coordinates Newton's method moves: those that rows see, and means, shape (p,).
+
+    No curvature of the prior depends on a mean, but its own.
+    """
+    is_free = sizes[: point.shared.size] > 0
+    others = np.flatnonzero(~is_free)
+    if others.size > MAX_TRIED:
+        return is_free
+    frame = first_frame(point.shared.size, *point.groups.shape)
+    here = passes.prior(point, frame)
+    for j in others:
+        moved = point.shared.copy()
+        moved[j] += 1.0
+        there = passes.prior(Point(moved, point.groups), frame)
+        there.of_shared[j, j] = here.of_shared[j, j]
+        is_free[j] = all(map(is_unchanged, here[2:], there[2:]))
+    return is_free
+
+
+def is_unchanged(here: np.ndarray, there: np.ndarray) -> bool:
+    """Whether curvatures are the same but for rounding."""
+    off, size = np.max(np.abs(there - here), initial=0.0), np.max(np.abs(here), initial=0.0)
+    return bool(off <= UNCHANGED * size)
 
 
 def descend(
@@ -187,7 +244,7 @@ def descend(
     value = passes.energy(point)
     for _ in range(MAX_STEPS):
         found = look(passes, point, frame, is_free)
-        is_free = found.sizes[: point.shared.size] > 0 if is_free is None else is_free
+        is_free = found.is_free
         if found.distance < DONE:
             return point, frame, found, is_free
         for i in range(MAX_HALVINGS):
@@ -210,19 +267,23 @@ def log_evidence(
     groups: Array,
     roots: Array,
     rows: tuple[Array, Array],
+    ways: tuple[Array, Array],
     h: Array,
 ) -> Array:
     """Log density of hyperparameters h, with the groups integrated around their mode given h.
 
     `rows` are their slopes and curvatures by v, shapes (G, d) and (G, d, d), where the groups are
-    ``groups + roots @ v``.
+    ``groups + roots @ v``. `ways` are those of :func:`draws_around`.
     """
-    y = shared.at[jnp.asarray(np.flatnonzero(is_hyper))].set(h)
+    y = with_hyper(is_hyper, shared, h)
     slopes, blocks = rows
 
     def energy(v):
         prior = predictor.terms(join(y, groups + (roots @ v[..., None])[..., 0])).total()
         return jnp.sum(v * slopes) + 0.5 * jnp.einsum("cd,cde,ce->", v, blocks, v) - prior
+
+    def of_shared(way):
+        return predictor.terms(join(y + way, groups)).shared
 
     gradient = jax.grad(energy)
     v = jnp.zeros_like(groups)
@@ -234,36 +295,106 @@ def log_evidence(
     # precisions are one at the start, and near zero far from it under a prior with heavy tails
     squares = precisions @ jnp.swapaxes(precisions, 1, 2) + SINGULAR**2 * jnp.eye(groups.shape[1])
     # the last step says how the mode changes with h
-    return -energy(newton(gradient, v)[0]) - 0.25 * jnp.sum(jnp.linalg.slogdet(squares)[1])
+    at_mode = -energy(newton(gradient, v)[0]) - 0.25 * jnp.sum(jnp.linalg.slogdet(squares)[1])
+    return at_mode + jnp.mean(jax.vmap(of_shared)(ways[0])) - of_shared(jnp.zeros_like(y))
 
 
-def most_likely(
-    passes: GroupPasses, point: Point, frame: Frame, rows: Arrow, is_hyper: np.ndarray
-) -> tuple[Point, float, np.ndarray]:
-    """Hyperparameters at the maximum of their log evidence, how far they moved, their curvature."""
-    dtype = point.shared.dtype
-    flags = tuple(bool(flag) for flag in is_hyper)
-    roots, *of_rows = (
-        jnp.asarray(each, dtype) for each in (frame.roots, rows.groups, rows.of_groups)
-    )
-    known = (flags, passes.predictor, *map(jnp.asarray, point), roots, tuple(of_rows))
-    first = point.shared[is_hyper].astype(np.float64)
+def log_expected(
+    join: Callable,
+    is_hyper: tuple[bool, ...],
+    predictor: GroupedPredictor,
+    shared: Array,
+    groups: Array,
+    roots: Array,
+    rows: tuple[Array, Array],
+    ways: tuple[Array, Array],
+    h: Array,
+) -> Array:
+    """Log prior of hyperparameters h and draws of all else, in the mean."""
+    del roots, rows
+    y = with_hyper(is_hyper, shared, h)
+    values = jax.vmap(lambda *way: predictor.terms(join(y + way[0], groups + way[1])).total())
+    return jnp.mean(values(*ways))
+
+
+def with_hyper(is_hyper: tuple[bool, ...], shared: Array, h: Array) -> Array:
+    """Shared coordinates with other hyperparameters."""
+    return shared.at[jnp.asarray(np.flatnonzero(is_hyper))].set(h)
+
+
+def draws_around(frame: Frame, is_free: np.ndarray, dtype: Any) -> tuple[Array, Array]:
+    """Ways of y and b from a mode to draws around it, and opposite ones; shapes (K, ...)."""
+    num_groups, width, _ = frame.shear.shape
+    rng = np.random.default_rng(0)
+    ways = []
+    for _ in range(NUM_DRAWS):
+        noise = rng.normal(size=is_free.size) * is_free, rng.normal(size=(num_groups, width))
+        step = frame.steps(*noise)
+        ways += [step, (-step[0], -step[1])]
+    return tuple(jnp.asarray(np.stack(each), dtype) for each in zip(*ways, strict=True))
+
+
+class Hyper(NamedTuple):
+    """Hyperparameters at the maximum of an objective.
+
+    h
+        Their values.
+    way
+        How far they moved, in standard deviations.
+    curvature
+        Minus the second derivatives of the objective.
+    """
+
+    h: np.ndarray
+    way: float
+    curvature: np.ndarray
+
+
+def maximized(value: Callable, hessian: Callable, first: np.ndarray, dtype: Any) -> Hyper | None:
+    """The maximum of an objective near `first`; None where it leads nowhere."""
 
     def cost(h):
-        value = -float(passes._log_evidence(*known, h.astype(dtype)))
-        return value if np.isfinite(value) else np.inf
+        found = -float(value(h.astype(dtype)))
+        return found if np.isfinite(found) else WORST
 
     # without derivatives: where groups have heavy tails the evidence has steps and hollows
     start = min(first, np.zeros_like(first), key=cost)
     h = scipy.optimize.minimize(cost, start, method="Powell", options=SEARCH).x
-    hessian = np.asarray(passes._evidence_hessian(*known, h.astype(dtype)), np.float64)
-    if not np.isfinite(hessian).all():
-        raise ValueError(NOT_FINITE.format(dtype))
-    shared = point.shared.copy()
-    shared[is_hyper] = h
-    root = inverse_root(-hessian, np.ones(h.size, bool), float(np.finfo(dtype).eps))
-    way = np.linalg.norm(np.linalg.solve(root, h - first))
-    return Point(shared, point.groups), float(way), -hessian
+    curvature = -np.asarray(hessian(h.astype(dtype)), np.float64)
+    if not np.isfinite(curvature).all() or np.max(np.abs(h - start)) > MOST_MOVED:
+        return None
+    root = inverse_root(curvature, np.ones(h.size, bool), float(np.finfo(dtype).eps))
+    return Hyper(h, float(np.linalg.norm(np.linalg.solve(root, h - first))), curvature)
+
+
+def most_likely(passes: GroupPasses, point: Point, frame: Frame, found: Found) -> Hyper:
+    """Hyperparameters at the maximum of their log evidence, or of the mean log prior of draws.
+
+    `frame` is that of the curvature at the point, `found` are the derivatives by the one before.
+    """
+    dtype = point.shared.dtype
+    # derivatives of the rows by v of the new frame
+    rotation = found.eliminated.inverse_roots
+    blocks = np.einsum("cji,cjk,ckl->cil", rotation, found.rows.of_groups, rotation)
+    slopes = np.einsum("cji,cj->ci", rotation, found.rows.groups)
+    roots, *rows = (jnp.asarray(each, dtype) for each in (frame.roots, slopes, blocks))
+    known = (
+        tuple(not flag for flag in found.is_free.tolist()),
+        passes.predictor,
+        *map(jnp.asarray, point),
+        roots,
+        tuple(rows),
+        draws_around(frame, found.is_free, dtype),
+    )
+    first = point.shared[~found.is_free].astype(np.float64)
+    for value, hessian in (
+        (passes._log_evidence, passes._evidence_hessian),
+        (passes._log_expected, passes._expected_hessian),
+    ):
+        best = maximized(partial(value, *known), partial(hessian, *known), first, dtype)
+        if best is not None:
+            return best
+    raise ValueError(NOT_FINITE.format(dtype) + RUNAWAY)
 
 
 def find_anchor(
@@ -283,17 +414,14 @@ def find_anchor(
         return anchor._replace(step=(0 * anchor.point.shared, 0 * anchor.point.groups))
     for _ in range(MAX_ROUNDS):
         point, frame, found, is_free = descend(passes, point, frame, is_free)
-        is_hyper = ~is_free
-        if not is_hyper.any():
+        if is_free.all():
             break
         eps = float(np.finfo(point.shared.dtype).eps)
         at_mode = refined(frame, found.eliminated, is_free, eps)
-        # derivatives of the rows by v of that frame
-        rotation = found.eliminated.inverse_roots
-        blocks = np.einsum("cji,cjk,ckl->cil", rotation, found.rows.of_groups, rotation)
-        slopes = np.einsum("cji,cj->ci", rotation, found.rows.groups)
-        rows = found.rows._replace(groups=slopes, of_groups=blocks)
-        point, way, curvature = most_likely(passes, point, at_mode, rows, is_hyper)
+        h, way, curvature = most_likely(passes, point, at_mode, found)
+        shared = point.shared.copy()
+        shared[~is_free] = h
+        point = Point(shared, point.groups)
         if not way > NEAR:
             break
     point, frame, _, is_free = descend(passes, point, frame, is_free)

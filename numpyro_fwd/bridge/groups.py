@@ -47,6 +47,7 @@ __all__ = ["GroupedModel", "Layout", "expanded_groups", "find_groups", "grouped_
 
 MIN_GROUPS = 50  # below, one decision for all coordinates does
 MAX_WIDTH = 16  # coefficients of a site in a group
+ROUNDING = 1e-5  # of a term of the prior
 FAR = 10.0  # how much longer every second step is that looks for jumps of the prior
 TOLERANCE = 1e-3  # of a product with the Jacobian, relative
 
@@ -331,8 +332,9 @@ def halves_of(num_levels: int) -> list[np.ndarray]:
 
 def has_moved(here: Array, there: Array, slope: Array) -> Array:
     """Whether a term changes on a step, by its slope or, as where it jumps, by its value."""
-    is_same = (here == there) | (jnp.isnan(here) & jnp.isnan(there))
-    return (slope != 0) | ~is_same
+    rounding = ROUNDING * (1.0 + jnp.abs(here))
+    is_same = (here == there) | (jnp.abs(there - here) <= rounding)
+    return (slope != 0) | ~(is_same | (jnp.isnan(here) & jnp.isnan(there)))
 
 
 def axes_of_prior(

@@ -15,6 +15,10 @@ second order: exactly for a normal prior. And so on, a few rounds. Of shared coo
 see, such as the effects of a second factor, log p(h, s) is the mean over draws around their mode:
 at the mode itself the scale of that factor would run to zero.
 
+A prior with kinks (Laplace) has modes that Newton's method does not find, and where few draws are.
+Where it ends nowhere, it is tried again with the mean of the prior over the groups' own spread, as
+the frame at hand knows it.
+
 Laplace's method knows no kink, and little of heavy tails. Where it leads nowhere, hyperparameters
 go where the log prior of draws of all coordinates around the mode is greatest, as in the EM
 algorithm (Wei and Tanner 1990). Any anchor is exact; this one is where the chain will be.
@@ -24,6 +28,7 @@ the poor man's data augmentation algorithms.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,6 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 from jax import Array
+from jax.tree_util import Partial
 
 from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.subsampling.groups.fits import derivatives, newton
@@ -44,7 +50,12 @@ from blackjax_ext.subsampling.groups.frames import (
     inverse_root,
     refined,
 )
-from blackjax_ext.subsampling.groups.passes import prior_arrow, row_arrow
+from blackjax_ext.subsampling.groups.passes import (
+    plain_prior,
+    prior_arrow,
+    row_arrow,
+    smoothed_prior,
+)
 from blackjax_ext.subsampling.groups.predictor import GroupedPredictor
 from blackjax_ext.subsampling.mode import (
     MAX_HALVINGS,
@@ -54,7 +65,7 @@ from blackjax_ext.subsampling.mode import (
     RUNAWAY,
     in_double,
 )
-from blackjax_ext.subsampling.predictors import energy
+from blackjax_ext.subsampling.predictors import LinearPredictor, energy
 
 __all__ = ["Anchor", "GroupPasses", "cast", "find_anchor"]
 
@@ -64,6 +75,7 @@ MOST_MOVED = 20.0  # of a hyperparameter in a round: beyond, it runs away
 NUM_DRAWS = 8  # around the mode, with their opposites
 MAX_TRIED = 128  # hyperparameters that may be means; beyond, none is
 UNCHANGED = 1e-3  # of a curvature, relative to the largest
+NEARLY = 0.01  # the same of each coordinate, where steps lead no nearer
 MAX_ROUNDS = 8  # of the mode given the hyperparameters, and of these
 NEAR = 0.1  # standard deviations that hyperparameters move by in the last round, at most
 SINGULAR = 0.1  # of a group's curvature: below, its determinant says nothing of its spread
@@ -114,14 +126,30 @@ def cast(frame: Frame, dtype: Any) -> Frame:
 
 
 class GroupPasses:
-    """Passes over the rows of one posterior, compiled for it and forgotten with it."""
+    """Passes over the rows of one posterior, compiled for it and forgotten with it.
+
+    With `is_smoothed` the prior is its mean over the groups' own spread, where that is known.
+    """
+
+    is_smoothed = False
 
     def __init__(self, predictor: GroupedPredictor, say: Callable[[str], Any] | None):
         self.predictor, self._say, self._num = predictor, say, 0
         join = predictor.grouping.join
         self._rows = jax.jit(lambda of, y, b, frame: row_arrow(of, join(y, b), frame))
-        self._prior = jax.jit(lambda of, y, b, frame: prior_arrow(of, join(y, b), frame))
-        self._energy = jax.jit(lambda of, y, b: energy(of.rows, join(y, b)))
+        self._prior = jax.jit(
+            lambda of, y, b, frame, is_smoothed: prior_arrow(
+                of, join(y, b), frame, is_smoothed=is_smoothed
+            ),
+            static_argnums=(4,),
+        )
+        self._energy = jax.jit(lambda of, y, b: energy(without_prior(of), join(y, b)))
+        self._prior_energy = jax.jit(
+            lambda of, y, b, frame, is_smoothed: (smoothed_prior if is_smoothed else plain_prior)(
+                of, join(y, b), frame
+            )(0.0 * y, 0.0 * b),
+            static_argnums=(4,),
+        )
         self._log_evidence = jax.jit(partial(log_evidence, join), static_argnums=(0,))
         self._evidence_hessian = jax.jit(hessian_of(partial(log_evidence, join)), static_argnums=0)
         self._log_expected = jax.jit(partial(log_expected, join), static_argnums=(0,))
@@ -135,22 +163,46 @@ class GroupPasses:
             self._say(f"reading {num_rows:,} rows, {purpose}, pass {self._num}")
 
     def energy(self, point: Point) -> float:
-        """Potential energy."""
+        """Minus the log likelihood."""
         pair: Pair = self._energy(self.predictor, *point)
         return in_double(pair)
+
+    def prior_energy(self, point: Point, frame: Frame) -> float:
+        """Minus the log prior, or its mean over the groups' own spread if the frame knows it."""
+        rounded, is_smoothed = cast(frame, point.shared.dtype), self._smooths(frame)
+        return float(self._prior_energy(self.predictor, *point, rounded, is_smoothed))
+
+    def _smooths(self, frame: Frame) -> bool:
+        """Whether a mean is taken over the spread, which a first frame does not know."""
+        return self.is_smoothed and not is_first(frame)
 
     def arrows(self, point: Point, frame: Frame) -> tuple[Arrow, Arrow, np.ndarray]:
         """Of the rows and of the prior, and sizes of the rows' columns."""
         self.announce("looking for their mode")
         rounded = cast(frame, point.shared.dtype)
         rows, sizes = self._rows(self.predictor, *point, rounded)
-        prior = self._prior(self.predictor, *point, rounded)
-        return in_double_precision(rows), in_double_precision(prior), np.asarray(sizes)
+        return in_double_precision(rows), self.prior(point, frame), np.asarray(sizes)
 
     def prior(self, point: Point, frame: Frame) -> Arrow:
-        """Of the prior alone."""
-        rounded = cast(frame, point.shared.dtype)
-        return in_double_precision(self._prior(self.predictor, *point, rounded))
+        """Of the prior alone, or of its mean over the groups' own spread."""
+        rounded, is_smoothed = cast(frame, point.shared.dtype), self._smooths(frame)
+        return in_double_precision(self._prior(self.predictor, *point, rounded, is_smoothed))
+
+
+def without_prior(predictor: GroupedPredictor) -> LinearPredictor:
+    """The rows alone."""
+    return replace(predictor.rows, logprior=Partial(nothing))
+
+
+def nothing(x: Any) -> Array:
+    """No log prior at all."""
+    del x
+    return jnp.zeros(())
+
+
+def is_first(frame: Frame) -> bool:
+    """Whether a frame is that of the coordinates themselves, which knows of no spread."""
+    return not frame.shear.any() and bool((frame.roots == np.eye(frame.roots.shape[-1])).all())
 
 
 def hessian_of(function: Callable) -> Callable:
@@ -225,7 +277,9 @@ def first_free(passes: GroupPasses, point: Point, sizes: np.ndarray) -> np.ndarr
         moved = point.shared.copy()
         moved[j] += 1.0
         there = passes.prior(Point(moved, point.groups), frame)
-        there.of_shared[j, j] = here.of_shared[j, j]
+        own = np.zeros_like(here.of_shared)
+        own[j, j] = here.of_shared[j, j] - there.of_shared[j, j]
+        there = there._replace(of_shared=there.of_shared + own)
         is_free[j] = all(map(is_unchanged, here[2:], there[2:]))
     return is_free
 
@@ -241,21 +295,25 @@ def descend(
 ) -> tuple[Point, Frame, Found, np.ndarray]:
     """Newton's method with the hyperparameters held; also which shared coordinates are free."""
     eps = float(np.finfo(point.shared.dtype).eps)
-    value = passes.energy(point)
+    of_rows, before = passes.energy(point), np.inf
+    nearly = NEARLY * (point.shared.size + point.groups.size)
     for _ in range(MAX_STEPS):
         found = look(passes, point, frame, is_free)
         is_free = found.is_free
-        if found.distance < DONE:
+        # beside kinks the steps go round and round
+        is_round = passes.is_smoothed and 0.5 * before < found.distance < nearly
+        if found.distance < DONE or is_round:
             return point, frame, found, is_free
+        value = of_rows + passes.prior_energy(point, frame)
         for i in range(MAX_HALVINGS):
             new = point.plus(found.step, 0.5**i)
             lower = passes.energy(new)
-            if lower < value:
+            if lower + passes.prior_energy(new, frame) < value:
                 break
         else:
             return point, frame, found, is_free
         frame = refined(frame, found.eliminated, is_free, eps)
-        point, value = new, lower
+        point, of_rows, before = new, lower, found.distance
     raise ValueError(NO_MODE.format("Newton's method still moves"))
 
 
@@ -326,12 +384,14 @@ def draws_around(frame: Frame, is_free: np.ndarray, dtype: Any) -> tuple[Array, 
     """Ways of y and b from a mode to draws around it, and opposite ones; shapes (K, ...)."""
     num_groups, width, _ = frame.shear.shape
     rng = np.random.default_rng(0)
-    ways = []
-    for _ in range(NUM_DRAWS):
-        noise = rng.normal(size=is_free.size) * is_free, rng.normal(size=(num_groups, width))
-        step = frame.steps(*noise)
-        ways += [step, (-step[0], -step[1])]
-    return tuple(jnp.asarray(np.stack(each), dtype) for each in zip(*ways, strict=True))
+    noise = [
+        (rng.normal(size=is_free.size) * is_free, rng.normal(size=(num_groups, width)))
+        for _ in range(NUM_DRAWS)
+    ]
+    shared, groups = map(np.stack, zip(*(frame.steps(*each) for each in noise), strict=True))
+    both = (np.concatenate([each, -each]) for each in (shared, groups))
+    of_shared, of_groups = (jnp.asarray(each, dtype) for each in both)
+    return of_shared, of_groups
 
 
 class Hyper(NamedTuple):
@@ -419,9 +479,9 @@ def find_anchor(
         eps = float(np.finfo(point.shared.dtype).eps)
         at_mode = refined(frame, found.eliminated, is_free, eps)
         h, way, curvature = most_likely(passes, point, at_mode, found)
-        shared = point.shared.copy()
-        shared[~is_free] = h
-        point = Point(shared, point.groups)
+        y = point.shared.copy()
+        y[~is_free] = h
+        point = Point(y, point.groups)
         if not way > NEAR:
             break
     point, frame, _, is_free = descend(passes, point, frame, is_free)

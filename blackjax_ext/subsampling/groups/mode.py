@@ -74,8 +74,9 @@ WORST = 1e30  # of an objective that is not finite: infinities have no differenc
 MOST_MOVED = 20.0  # of a hyperparameter in a round: beyond, it runs away
 NUM_DRAWS = 8  # around the mode, with their opposites
 MAX_TRIED = 128  # hyperparameters that may be means; beyond, none is
+ROUNDING = 1e-3  # of a difference of slopes
 UNCHANGED = 1e-3  # of a curvature, relative to the largest
-NEARLY = 0.01  # the same of each coordinate, where steps lead no nearer
+NEARLY = 0.05  # the same of each coordinate, where steps lead no nearer
 MAX_ROUNDS = 8  # of the mode given the hyperparameters, and of these
 NEAR = 0.1  # standard deviations that hyperparameters move by in the last round, at most
 SINGULAR = 0.1  # of a group's curvature: below, its determinant says nothing of its spread
@@ -265,23 +266,32 @@ def look(passes: GroupPasses, point: Point, frame: Frame, is_free: np.ndarray | 
 def first_free(passes: GroupPasses, point: Point, sizes: np.ndarray) -> np.ndarray:
     """Which shared coordinates Newton's method moves: those that rows see, and means, shape (p,).
 
-    No curvature of the prior depends on a mean, but its own.
+    On a mean depends neither its own curvature of the prior, nor those of the groups and of what
+    rows see.
     """
-    is_free = sizes[: point.shared.size] > 0
+    is_seen = sizes[: point.shared.size] > 0
+    is_free = is_seen.copy()
     others = np.flatnonzero(~is_free)
     if others.size > MAX_TRIED:
         return is_free
     frame = first_frame(point.shared.size, *point.groups.shape)
     here = passes.prior(point, frame)
-    for j in others:
+    for j in map(int, others):
         moved = point.shared.copy()
         moved[j] += 1.0
         there = passes.prior(Point(moved, point.groups), frame)
-        own = np.zeros_like(here.of_shared)
-        own[j, j] = here.of_shared[j, j] - there.of_shared[j, j]
-        there = there._replace(of_shared=there.of_shared + own)
-        is_free[j] = all(map(is_unchanged, here[2:], there[2:]))
+        parts = zip(*(curvatures_by(each, j, is_seen) for each in (here, there)), strict=True)
+        # where groups have kinks, slopes change and curvatures do not
+        by_slope, curvature = there.shared[j] - here.shared[j], here.of_shared[j, j]
+        is_smooth = abs(by_slope - curvature) <= ROUNDING * (abs(curvature) + abs(here.shared[j]))
+        is_free[j] = is_smooth and all(is_unchanged(*both) for both in parts)
     return is_free
+
+
+def curvatures_by(arrow: Arrow, j: int, is_seen: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Second derivatives that do not depend on the shared coordinate j if that is a mean."""
+    seen = arrow.of_shared[np.ix_(is_seen, is_seen)]
+    return arrow.of_groups, arrow.coupling[..., j], arrow.of_shared[j, j], seen
 
 
 def is_unchanged(here: np.ndarray, there: np.ndarray) -> bool:

@@ -124,7 +124,7 @@ def crossed() -> Case:
 
 def nested() -> Case:
     """Groups in districts, which no row sees."""
-    district = np.arange(G) % 9
+    district = single(np.arange(G) % 9)
 
     def model(x, group, y):
         b, mu, tau = priors()

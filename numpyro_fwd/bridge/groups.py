@@ -9,7 +9,9 @@ plate matters. The factor with most levels makes the groups; whatever else the r
 
 The prior must leave the groups independent given what is shared: each of its terms that depends on
 them has an axis of levels, whose entries depend on their own level alone. That is looked for in the
-same way, with the latents of half the levels moved at a time.
+same way, with the latents of half the levels moved at a time: the halves are the bits of the
+numbers of the levels, so that any two levels are told apart, and moves are steps too, since a term
+may jump and have no slope.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,7 +47,8 @@ __all__ = ["GroupedModel", "Layout", "expanded_groups", "find_groups", "grouped_
 
 MIN_GROUPS = 50  # below, one decision for all coordinates does
 MAX_WIDTH = 16  # coefficients of a site in a group
-NUM_HALVES = 12  # two levels are told apart by a half with a probability of one half
+ROUNDING = 1e-5  # of a term of the prior
+FAR = 10.0  # how much longer every second step is that looks for jumps of the prior
 TOLERANCE = 1e-3  # of a product with the Jacobian, relative
 
 
@@ -153,15 +156,22 @@ def expanded_groups(
     if not candidates(z):
         return None
 
-    def attempt(rows):
-        if (found := find_groups(model, model_args, model_kwargs, rows, z)) is None:
+    def attempt(rows, *, only_seen=False):
+        found = find_groups(model, model_args, model_kwargs, rows, z, only_seen=only_seen)
+        if found is None:
             return None
         layout, level = found
         if layout.grouping.size > max_shared:
             return None
         predictor = grouped_predictor_of(model, model_args, model_kwargs, z, layout)
         predictor = replace(predictor, rows=rows, level=jnp.asarray(level))
-        return GroupedModel(expand_groups(predictor, z, say=say).without_data(), layout)
+        try:
+            return GroupedModel(expand_groups(predictor, z, say=say).without_data(), layout)
+        except ValueError:
+            # scales of single groups among what is shared are held while the mode is looked for
+            if only_seen or not (again := attempt(rows, only_seen=True)):
+                raise
+            return again
 
     return explaining_predictors(model, model_args, model_kwargs, z, attempt)
 
@@ -245,9 +255,10 @@ def levels_of(rows: LinearPredictor, z: dict, candidate: Candidate) -> Seen:
             level = jnp.rint(jnp.take_along_axis(number, at, 1) / jnp.where(most == 0, 1, most)) - 1
             level = jnp.where(most == 0, -1, level).astype(int)
             known = jnp.clip(level, 0, num_levels - 1)
-            off = jnp.abs(noisy - one * noise[known]).max(1)
-            size = TOLERANCE * jnp.abs(one).max(1)
-            is_one = (off <= size) & (level[:, 0] == jnp.where(level[:, 0] < 0, -1, known[:, 0]))
+            # of each coefficient by itself: that of a covariate in small units is no rounding
+            is_close = jnp.abs(noisy - one * noise[known]) <= TOLERANCE * jnp.abs(one)
+            is_level = level[:, 0] == jnp.where(level[:, 0] < 0, -1, known[:, 0])
+            is_one = is_close.all(1) & is_level
             return (), (level[:, 0], is_one)
 
         return over_chunks(visit, rows.num_rows, min(MAX_CHUNK, rows.num_rows))[1]
@@ -256,9 +267,17 @@ def levels_of(rows: LinearPredictor, z: dict, candidate: Candidate) -> Seen:
 
 
 def find_groups(
-    model: Callable, model_args: tuple, model_kwargs: dict | None, rows: LinearPredictor, z: dict
+    model: Callable,
+    model_args: tuple,
+    model_kwargs: dict | None,
+    rows: LinearPredictor,
+    z: dict,
+    *,
+    only_seen: bool = False,
 ) -> tuple[Layout, np.ndarray] | None:
     """The groups of a model and the level of each row; None where it has none.
+
+    With `only_seen` no site that no row sees belongs to the groups.
 
     Cost: a pass over the rows for each site with an axis of at least 50 levels.
     """
@@ -268,7 +287,7 @@ def find_groups(
         if not axes or not (level >= 0).any():
             continue
         values = values or prior_values(model, model_args, model_kwargs)
-        of_prior = axes_of_prior(values, z, axes, num_levels)
+        of_prior = None if only_seen else axes_of_prior(values, z, axes, num_levels)
         if of_prior is None:
             # sites that no row sees need not belong to the groups
             axes = {name: axis for name, axis in axes.items() if is_seen(rows, z, name)}
@@ -304,6 +323,20 @@ def is_seen(rows: LinearPredictor, z: dict, name: str) -> bool:
     return any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(found(rows)))
 
 
+def halves_of(num_levels: int) -> list[np.ndarray]:
+    """Halves of the levels such that for any two of them some half has one and not the other."""
+    numbers = np.arange(num_levels)
+    bits = [(numbers >> k) % 2 == 1 for k in range((num_levels - 1).bit_length())]
+    return [half for bit in bits for half in (bit, ~bit)]
+
+
+def has_moved(here: Array, there: Array, slope: Array) -> Array:
+    """Whether a term changes on a step, by its slope or, as where it jumps, by its value."""
+    rounding = ROUNDING * (1.0 + jnp.abs(here))
+    is_same = (here == there) | (jnp.abs(there - here) <= rounding)
+    return (slope != 0) | ~(is_same | (jnp.isnan(here) & jnp.isnan(there)))
+
+
 def axes_of_prior(
     values: Callable, z: dict, axes: dict[str, int], num_levels: int
 ) -> dict[str, int | None] | None:
@@ -312,27 +345,29 @@ def axes_of_prior(
     `axes` are those of the latents that belong to groups.
     """
     rng = np.random.default_rng(1)
-    halves = rng.random((NUM_HALVES, num_levels)) < 0.5
 
     @jax.jit
     def moved(values, z, noise, half):
-        """How the terms change where the latents of half of the levels do."""
-        tangent = {}
+        """Which terms change where the latents of half of the levels do, a little or by a step."""
+        step = {}
         for name, leaf in z.items():
             kept = 0.0
             if name in axes:
                 shape = [1] * leaf.ndim
                 shape[axes[name]] = num_levels
                 kept = half.reshape(shape)
-            tangent[name] = (noise[name] * kept).astype(leaf.dtype)
-        return jax.jvp(values, (z,), (tangent,))[1]
+            step[name] = (noise[name] * kept).astype(leaf.dtype)
+        here, slope = jax.jvp(values, (z,), (step,))
+        there = values({name: leaf + step[name] for name, leaf in z.items()})
+        return jax.tree.map(has_moved, here, there, slope)
 
     found: dict[str, set[int]] = {}
-    for half in halves:
+    for i, half in enumerate(halves_of(num_levels)):
         point, noise = (
             {name: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype) for name, leaf in z.items()}
             for _ in range(2)
         )
+        noise = {name: leaf * FAR ** (i % 2) for name, leaf in noise.items()}
         for name, change in moved(values, point, noise, jnp.asarray(half)).items():
             change = np.asarray(change)
             if change.any():

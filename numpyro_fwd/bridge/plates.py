@@ -16,12 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.experimental import checkify
+from numpyro.handlers import substitute
 from numpyro.infer import init_to_sample
 
 from blackjax_ext.rows.shuffles import distinct
 from numpyro_fwd.bridge.arguments import evaluating, is_data, run_with, split_arguments
 from numpyro_fwd.bridge.numpyro_private import Messenger, not_jax_tracer, validate_model
-from numpyro_fwd.bridge.traces import first_sites
+from numpyro_fwd.bridge.traces import first_sites, is_latent, prior_sites
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
 
 __all__ = [
@@ -379,29 +380,56 @@ def check_indices(
     model: Callable, model_args: tuple, model_kwargs: dict | None, plates: dict[str, Plate]
 ) -> None:
     """Raise ValueError if an array is too short for the last row, which jax would not tell."""
-    last = {name: jnp.array([plate.size - 1]) for name, plate in plates.items()}
-    arguments = split_arguments(model_args, model_kwargs)
-
-    def read(arrays, last):
-        view = given_rows(model, last)
-        model_args, model_kwargs = arguments.join(arrays)
-        first_sites(jax.random.key(0), view, model_args, model_kwargs, init_to_sample)
-
-    def flags(arrays, last):  # an error has a number that differs from program to program
-        leaves = jax.tree.leaves(checked(arrays, last)[0])
-        return [leaf for leaf in leaves if leaf.dtype == bool]
-
     for leaf in leaves_with_rows_on_disk((model_args, model_kwargs)):
         # a program cannot ask how long they are: no plate reads beyond the shortest of them
         if isinstance(leaf, OnDisk) and len(leaf) < min(plate.size for plate in plates.values()):
             raise_no_rows(plates, f"The argument {leaf} has {len(leaf)}.")
-    checked = checkify.checkify(read, errors=checkify.index_checks)
-    found = run_with(arguments, jax.jit(flags), last)
-    # data that are traced have no values
-    is_known = all(not_jax_tracer(leaf) for leaf in found)
-    error = checked(arguments.arrays, last)[0].get() if is_known and any(found) else None
+    first, last = {}, {}
+    for name, plate in plates.items():
+        first[name], last[name] = jnp.array([0]), jnp.array([plate.size - 1])
+    error = index_error(model, model_args, model_kwargs, last)
+    if error and index_error(model, model_args, model_kwargs, first):
+        # that has nothing to do with the rows: checkify misreads the scatter by which Cholesky
+        # factors are drawn, as those of LKJCholesky
+        sites = first_sites(
+            jax.random.key(0), given_rows(model, first), model_args, model_kwargs, init_to_sample
+        )
+        values = {name: site["value"] for name, site in sites.items() if is_latent(site)}
+        error = index_error(model, model_args, model_kwargs, last, values)
     if error:
         raise_no_rows(plates, f"jax said: {error.splitlines()[0]}")
+
+
+def index_error(
+    model: Callable,
+    model_args: tuple,
+    model_kwargs: dict | None,
+    rows: dict[str, Array],
+    values: dict[str, Array] | None = None,
+) -> str | None:
+    """What jax says of an index out of bounds in these rows, if anything; of traced data nothing.
+
+    Latents take their `values`, or are drawn if they are not given.
+    """
+    arguments = split_arguments(model_args, model_kwargs)
+
+    def read(arrays, rows):
+        view = given_rows(model, rows)
+        model_args, model_kwargs = arguments.join(arrays)
+        if values is None:
+            first_sites(jax.random.key(0), view, model_args, model_kwargs, init_to_sample)
+        else:
+            prior_sites(jax.random.key(0), substitute(view, values), model_args, model_kwargs)
+
+    def flags(arrays, rows):  # an error has a number that differs from program to program
+        leaves = jax.tree.leaves(checked(arrays, rows)[0])
+        return [leaf for leaf in leaves if leaf.dtype == bool]
+
+    checked = checkify.checkify(read, errors=checkify.index_checks)
+    found = run_with(arguments, jax.jit(flags), rows)
+    # data that are traced have no values
+    is_known = all(not_jax_tracer(leaf) for leaf in found)
+    return checked(arguments.arrays, rows)[0].get() if is_known and any(found) else None
 
 
 def raise_no_rows(plates: dict[str, Plate], what: str) -> NoReturn:

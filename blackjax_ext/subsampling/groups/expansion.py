@@ -228,6 +228,22 @@ def expand_groups(
     order = order_of(predictor, order)
     passes = GroupPasses(predictor, say)
     shared, groups = predictor.grouping.split(start)
+    try:
+        return expanded_at(passes, shared, groups, order, find_mode=find_mode)
+    except ValueError as error:
+        if not find_mode:
+            raise
+        passes.is_smoothed = True
+        try:
+            return expanded_at(passes, shared, groups, order, find_mode=True)
+        except ValueError:
+            raise error from None
+
+
+def expanded_at(
+    passes: GroupPasses, shared: Array, groups: Array, order: int, *, find_mode: bool
+) -> GroupedExpansion:
+    """The expansion at the anchor that is found from a place."""
     anchor = find_anchor(passes, shared, groups, find_mode=find_mode)
     check_digits(anchor)
     return bounded(passes, anchor, order)

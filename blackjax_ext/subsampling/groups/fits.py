@@ -8,6 +8,8 @@ from jax import Array
 
 __all__ = ["derivatives", "newton", "solved"]
 
+FLAT = 1e-3  # root of a precision in coordinates of the anchor: below, it is no precision
+
 
 def derivatives(gradient: Callable[[Array], Array], v: Array) -> tuple[Array, Array]:
     """A gradient at v, shape (G, d), and its derivatives by the own group, shape (G, d, d).
@@ -23,12 +25,14 @@ def derivatives(gradient: Callable[[Array], Array], v: Array) -> tuple[Array, Ar
 def newton(gradient: Callable[[Array], Array], v: Array) -> tuple[Array, Array]:
     """Mean and lower Cholesky factor of the precision of the normal densities that fit at v.
 
-    Where an energy is not convex, the precision is one: that of the anchor, in its coordinates.
+    Where an energy is not convex, or is flat as beside a kink, the precision is one: that of the
+    anchor, in its coordinates.
     """
     g, blocks = derivatives(gradient, v)
     factor = jnp.linalg.cholesky(blocks)
-    is_fine = jnp.all(jnp.isfinite(factor), axis=(1, 2))[:, None, None]
-    factor = jnp.where(is_fine, factor, jnp.eye(v.shape[1], dtype=v.dtype))
+    is_curved = jnp.all(jnp.diagonal(factor, axis1=1, axis2=2) > FLAT, axis=1)  # not if NaN
+    is_fine = jnp.all(jnp.isfinite(factor), axis=(1, 2)) & is_curved
+    factor = jnp.where(is_fine[:, None, None], factor, jnp.eye(v.shape[1], dtype=v.dtype))
     step = solved(factor, solved(factor, g), is_transposed=True)
     return jnp.where(jnp.isfinite(step), v - step, v), factor
 

@@ -1,19 +1,34 @@
 r"""An anchor for rows in groups: a mode, with hyperparameters where they are likely.
 
 The joint density of centred groups and their scale need not have a mode: where the scale runs to
-zero it has no bound. So coordinates that no row sees (*hyperparameters*: means and scales of the
-groups) are held while Newton's method finds the mode of all others, with steps by the arrow
-(:mod:`blackjax_ext.subsampling.groups.frames`). Then they go to the maximum of
+zero it has no bound. So coordinates that no row sees and on which curvatures of the prior depend
+(*hyperparameters*: scales of the groups) are held while Newton's method finds the mode of all
+others, with steps by the arrow (:mod:`blackjax_ext.subsampling.groups.frames`). Means of normal
+groups are among these others: with covariates that are not centred they are as good as determined
+by the slopes. Then hyperparameters go to the maximum of
 
 .. math::
     \log p(h, s) + \sum_c \log \int p(b_c \mid h)\, e^{-g_c^T b_c - \frac12 b_c^T R_c b_c}\, db_c,
 
 their density with the groups integrated by Laplace's method, where the rows are their expansion to
-second order: exactly for a normal prior. And so on, a few rounds. Any anchor is exact; this one is
-where the chain will be.
+second order: exactly for a normal prior. And so on, a few rounds. Of shared coordinates that rows
+see, such as the effects of a second factor, log p(h, s) is the mean over draws around their mode:
+at the mode itself the scale of that factor would run to zero.
+
+A prior with kinks (Laplace) has modes that Newton's method does not find, and where few draws are.
+Where it ends nowhere, it is tried again with the mean of the prior over the groups' own spread, as
+the frame at hand knows it.
+
+Laplace's method knows no kink, and little of heavy tails. Where it leads nowhere, hyperparameters
+go where the log prior of draws of all coordinates around the mode is greatest, as in the EM
+algorithm (Wei and Tanner 1990). Any anchor is exact; this one is where the chain will be.
+
+Reference: G. C. G. Wei and M. A. Tanner 1990, A Monte Carlo implementation of the EM algorithm and
+the poor man's data augmentation algorithms.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 from jax import Array
+from jax.tree_util import Partial
 
 from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.subsampling.groups.fits import derivatives, newton
@@ -34,14 +50,33 @@ from blackjax_ext.subsampling.groups.frames import (
     inverse_root,
     refined,
 )
-from blackjax_ext.subsampling.groups.passes import prior_arrow, row_arrow
+from blackjax_ext.subsampling.groups.passes import (
+    plain_prior,
+    prior_arrow,
+    row_arrow,
+    smoothed_prior,
+)
 from blackjax_ext.subsampling.groups.predictor import GroupedPredictor
-from blackjax_ext.subsampling.mode import MAX_HALVINGS, MAX_STEPS, NO_MODE, NOT_FINITE, in_double
-from blackjax_ext.subsampling.predictors import energy
+from blackjax_ext.subsampling.mode import (
+    MAX_HALVINGS,
+    MAX_STEPS,
+    NO_MODE,
+    NOT_FINITE,
+    RUNAWAY,
+    in_double,
+)
+from blackjax_ext.subsampling.predictors import LinearPredictor, energy
 
 __all__ = ["Anchor", "GroupPasses", "cast", "find_anchor"]
 
 DONE = 1e-4  # squared distance to the mode in standard deviations: an anchor need not be closer
+WORST = 1e30  # of an objective that is not finite: infinities have no differences
+MOST_MOVED = 20.0  # of a hyperparameter in a round: beyond, it runs away
+NUM_DRAWS = 8  # around the mode, with their opposites
+MAX_TRIED = 128  # hyperparameters that may be means; beyond, none is
+ROUNDING = 1e-3  # of a difference of slopes
+UNCHANGED = 1e-3  # of a curvature, relative to the largest
+NEARLY = 0.05  # the same of each coordinate, where steps lead no nearer
 MAX_ROUNDS = 8  # of the mode given the hyperparameters, and of these
 NEAR = 0.1  # standard deviations that hyperparameters move by in the last round, at most
 SINGULAR = 0.1  # of a group's curvature: below, its determinant says nothing of its spread
@@ -92,19 +127,34 @@ def cast(frame: Frame, dtype: Any) -> Frame:
 
 
 class GroupPasses:
-    """Passes over the rows of one posterior, compiled for it and forgotten with it."""
+    """Passes over the rows of one posterior, compiled for it and forgotten with it.
+
+    With `is_smoothed` the prior is its mean over the groups' own spread, where that is known.
+    """
+
+    is_smoothed = False
 
     def __init__(self, predictor: GroupedPredictor, say: Callable[[str], Any] | None):
         self.predictor, self._say, self._num = predictor, say, 0
         join = predictor.grouping.join
         self._rows = jax.jit(lambda of, y, b, frame: row_arrow(of, join(y, b), frame))
-        self._prior = jax.jit(lambda of, y, b, frame: prior_arrow(of, join(y, b), frame))
-        self._energy = jax.jit(lambda of, y, b: energy(of.rows, join(y, b)))
-        self._log_evidence = jax.jit(partial(log_evidence, join), static_argnums=(0,))
-        self._evidence_hessian = jax.jit(
-            lambda *known: jax.hessian(partial(log_evidence, join, *known[:-1]))(known[-1]),
-            static_argnums=(0,),
+        self._prior = jax.jit(
+            lambda of, y, b, frame, is_smoothed: prior_arrow(
+                of, join(y, b), frame, is_smoothed=is_smoothed
+            ),
+            static_argnums=(4,),
         )
+        self._energy = jax.jit(lambda of, y, b: energy(without_prior(of), join(y, b)))
+        self._prior_energy = jax.jit(
+            lambda of, y, b, frame, is_smoothed: (smoothed_prior if is_smoothed else plain_prior)(
+                of, join(y, b), frame
+            )(0.0 * y, 0.0 * b),
+            static_argnums=(4,),
+        )
+        self._log_evidence = jax.jit(partial(log_evidence, join), static_argnums=(0,))
+        self._evidence_hessian = jax.jit(hessian_of(partial(log_evidence, join)), static_argnums=0)
+        self._log_expected = jax.jit(partial(log_expected, join), static_argnums=(0,))
+        self._expected_hessian = jax.jit(hessian_of(partial(log_expected, join)), static_argnums=0)
 
     def announce(self, purpose: str) -> None:
         """Say that the rows are read once more."""
@@ -114,17 +164,51 @@ class GroupPasses:
             self._say(f"reading {num_rows:,} rows, {purpose}, pass {self._num}")
 
     def energy(self, point: Point) -> float:
-        """Potential energy."""
+        """Minus the log likelihood."""
         pair: Pair = self._energy(self.predictor, *point)
         return in_double(pair)
+
+    def prior_energy(self, point: Point, frame: Frame) -> float:
+        """Minus the log prior, or its mean over the groups' own spread if the frame knows it."""
+        rounded, is_smoothed = cast(frame, point.shared.dtype), self._smooths(frame)
+        return float(self._prior_energy(self.predictor, *point, rounded, is_smoothed))
+
+    def _smooths(self, frame: Frame) -> bool:
+        """Whether a mean is taken over the spread, which a first frame does not know."""
+        return self.is_smoothed and not is_first(frame)
 
     def arrows(self, point: Point, frame: Frame) -> tuple[Arrow, Arrow, np.ndarray]:
         """Of the rows and of the prior, and sizes of the rows' columns."""
         self.announce("looking for their mode")
         rounded = cast(frame, point.shared.dtype)
         rows, sizes = self._rows(self.predictor, *point, rounded)
-        prior = self._prior(self.predictor, *point, rounded)
-        return in_double_precision(rows), in_double_precision(prior), np.asarray(sizes)
+        return in_double_precision(rows), self.prior(point, frame), np.asarray(sizes)
+
+    def prior(self, point: Point, frame: Frame) -> Arrow:
+        """Of the prior alone, or of its mean over the groups' own spread."""
+        rounded, is_smoothed = cast(frame, point.shared.dtype), self._smooths(frame)
+        return in_double_precision(self._prior(self.predictor, *point, rounded, is_smoothed))
+
+
+def without_prior(predictor: GroupedPredictor) -> LinearPredictor:
+    """The rows alone."""
+    return replace(predictor.rows, logprior=Partial(nothing))
+
+
+def nothing(x: Any) -> Array:
+    """No log prior at all."""
+    del x
+    return jnp.zeros(())
+
+
+def is_first(frame: Frame) -> bool:
+    """Whether a frame is that of the coordinates themselves, which knows of no spread."""
+    return not frame.shear.any() and bool((frame.roots == np.eye(frame.roots.shape[-1])).all())
+
+
+def hessian_of(function: Callable) -> Callable:
+    """Second derivatives of a function by the last of its arguments."""
+    return lambda *known: jax.hessian(partial(function, *known[:-1]))(known[-1])
 
 
 def in_double_precision(arrow: Arrow) -> Arrow:
@@ -146,28 +230,28 @@ class Found(NamedTuple):
         The arrow of rows and prior together, without the groups.
     step, distance
         As of :class:`Anchor`.
-    sizes
-        Of the rows' columns, shape (p + d,).
+    is_free
+        Which shared coordinates it moves, shape (p,).
     """
 
     rows: Arrow
     eliminated: Eliminated
     step: tuple[np.ndarray, np.ndarray]
     distance: float
-    sizes: np.ndarray
+    is_free: np.ndarray
 
 
 def look(passes: GroupPasses, point: Point, frame: Frame, is_free: np.ndarray | None) -> Found:
     """Derivatives and Newton's step of the free shared coordinates and all groups.
 
-    None for `is_free` frees those that the rows see.
+    None for `is_free` frees those that the rows see, and means.
     """
     eps = float(np.finfo(point.shared.dtype).eps)
     rows, prior, sizes = passes.arrows(point, frame)
     arrow = added(rows, prior)
     if not all(np.isfinite(each).all() for each in arrow):
         raise ValueError(NOT_FINITE.format(point.shared.dtype))
-    is_free = sizes[: point.shared.size] > 0 if is_free is None else is_free
+    is_free = first_free(passes, point, sizes) if is_free is None else is_free
     found = eliminate(arrow, eps)
     both = is_free & is_free[:, None]
     root = np.where(both, inverse_root(found.schur, is_free, eps), 0.0)
@@ -176,7 +260,44 @@ def look(passes: GroupPasses, point: Point, frame: Frame, is_free: np.ndarray | 
     v = -found.solved(arrow.groups + np.einsum("cdp,p->cd", arrow.coupling, u))
     within = np.einsum("cd,cd->", arrow.groups, found.solved(arrow.groups))
     step = frame.steps(u, v)
-    return Found(rows, found, step, float(slope @ slope + within), sizes)
+    return Found(rows, found, step, float(slope @ slope + within), is_free)
+
+
+def first_free(passes: GroupPasses, point: Point, sizes: np.ndarray) -> np.ndarray:
+    """Which shared coordinates Newton's method moves: those that rows see, and means, shape (p,).
+
+    On a mean depends neither its own curvature of the prior, nor those of the groups and of what
+    rows see.
+    """
+    is_seen = sizes[: point.shared.size] > 0
+    is_free = is_seen.copy()
+    others = np.flatnonzero(~is_free)
+    if others.size > MAX_TRIED:
+        return is_free
+    frame = first_frame(point.shared.size, *point.groups.shape)
+    here = passes.prior(point, frame)
+    for j in map(int, others):
+        moved = point.shared.copy()
+        moved[j] += 1.0
+        there = passes.prior(Point(moved, point.groups), frame)
+        parts = zip(*(curvatures_by(each, j, is_seen) for each in (here, there)), strict=True)
+        # where groups have kinks, slopes change and curvatures do not
+        by_slope, curvature = there.shared[j] - here.shared[j], here.of_shared[j, j]
+        is_smooth = abs(by_slope - curvature) <= ROUNDING * (abs(curvature) + abs(here.shared[j]))
+        is_free[j] = is_smooth and all(is_unchanged(*both) for both in parts)
+    return is_free
+
+
+def curvatures_by(arrow: Arrow, j: int, is_seen: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Second derivatives that do not depend on the shared coordinate j if that is a mean."""
+    seen = arrow.of_shared[np.ix_(is_seen, is_seen)]
+    return arrow.of_groups, arrow.coupling[..., j], arrow.of_shared[j, j], seen
+
+
+def is_unchanged(here: np.ndarray, there: np.ndarray) -> bool:
+    """Whether curvatures are the same but for rounding."""
+    off, size = np.max(np.abs(there - here), initial=0.0), np.max(np.abs(here), initial=0.0)
+    return bool(off <= UNCHANGED * size)
 
 
 def descend(
@@ -184,21 +305,25 @@ def descend(
 ) -> tuple[Point, Frame, Found, np.ndarray]:
     """Newton's method with the hyperparameters held; also which shared coordinates are free."""
     eps = float(np.finfo(point.shared.dtype).eps)
-    value = passes.energy(point)
+    of_rows, before = passes.energy(point), np.inf
+    nearly = NEARLY * (point.shared.size + point.groups.size)
     for _ in range(MAX_STEPS):
         found = look(passes, point, frame, is_free)
-        is_free = found.sizes[: point.shared.size] > 0 if is_free is None else is_free
-        if found.distance < DONE:
+        is_free = found.is_free
+        # beside kinks the steps go round and round
+        is_round = passes.is_smoothed and 0.5 * before < found.distance < nearly
+        if found.distance < DONE or is_round:
             return point, frame, found, is_free
+        value = of_rows + passes.prior_energy(point, frame)
         for i in range(MAX_HALVINGS):
             new = point.plus(found.step, 0.5**i)
             lower = passes.energy(new)
-            if lower < value:
+            if lower + passes.prior_energy(new, frame) < value:
                 break
         else:
             return point, frame, found, is_free
         frame = refined(frame, found.eliminated, is_free, eps)
-        point, value = new, lower
+        point, of_rows, before = new, lower, found.distance
     raise ValueError(NO_MODE.format("Newton's method still moves"))
 
 
@@ -210,19 +335,23 @@ def log_evidence(
     groups: Array,
     roots: Array,
     rows: tuple[Array, Array],
+    ways: tuple[Array, Array],
     h: Array,
 ) -> Array:
     """Log density of hyperparameters h, with the groups integrated around their mode given h.
 
     `rows` are their slopes and curvatures by v, shapes (G, d) and (G, d, d), where the groups are
-    ``groups + roots @ v``.
+    ``groups + roots @ v``. `ways` are those of :func:`draws_around`.
     """
-    y = shared.at[jnp.asarray(np.flatnonzero(is_hyper))].set(h)
+    y = with_hyper(is_hyper, shared, h)
     slopes, blocks = rows
 
     def energy(v):
         prior = predictor.terms(join(y, groups + (roots @ v[..., None])[..., 0])).total()
         return jnp.sum(v * slopes) + 0.5 * jnp.einsum("cd,cde,ce->", v, blocks, v) - prior
+
+    def of_shared(way):
+        return predictor.terms(join(y + way, groups)).shared
 
     gradient = jax.grad(energy)
     v = jnp.zeros_like(groups)
@@ -234,36 +363,108 @@ def log_evidence(
     # precisions are one at the start, and near zero far from it under a prior with heavy tails
     squares = precisions @ jnp.swapaxes(precisions, 1, 2) + SINGULAR**2 * jnp.eye(groups.shape[1])
     # the last step says how the mode changes with h
-    return -energy(newton(gradient, v)[0]) - 0.25 * jnp.sum(jnp.linalg.slogdet(squares)[1])
+    at_mode = -energy(newton(gradient, v)[0]) - 0.25 * jnp.sum(jnp.linalg.slogdet(squares)[1])
+    return at_mode + jnp.mean(jax.vmap(of_shared)(ways[0])) - of_shared(jnp.zeros_like(y))
 
 
-def most_likely(
-    passes: GroupPasses, point: Point, frame: Frame, rows: Arrow, is_hyper: np.ndarray
-) -> tuple[Point, float, np.ndarray]:
-    """Hyperparameters at the maximum of their log evidence, how far they moved, their curvature."""
-    dtype = point.shared.dtype
-    flags = tuple(bool(flag) for flag in is_hyper)
-    roots, *of_rows = (
-        jnp.asarray(each, dtype) for each in (frame.roots, rows.groups, rows.of_groups)
-    )
-    known = (flags, passes.predictor, *map(jnp.asarray, point), roots, tuple(of_rows))
-    first = point.shared[is_hyper].astype(np.float64)
+def log_expected(
+    join: Callable,
+    is_hyper: tuple[bool, ...],
+    predictor: GroupedPredictor,
+    shared: Array,
+    groups: Array,
+    roots: Array,
+    rows: tuple[Array, Array],
+    ways: tuple[Array, Array],
+    h: Array,
+) -> Array:
+    """Log prior of hyperparameters h and draws of all else, in the mean."""
+    del roots, rows
+    y = with_hyper(is_hyper, shared, h)
+    values = jax.vmap(lambda *way: predictor.terms(join(y + way[0], groups + way[1])).total())
+    return jnp.mean(values(*ways))
+
+
+def with_hyper(is_hyper: tuple[bool, ...], shared: Array, h: Array) -> Array:
+    """Shared coordinates with other hyperparameters."""
+    return shared.at[jnp.asarray(np.flatnonzero(is_hyper))].set(h)
+
+
+def draws_around(frame: Frame, is_free: np.ndarray, dtype: Any) -> tuple[Array, Array]:
+    """Ways of y and b from a mode to draws around it, and opposite ones; shapes (K, ...)."""
+    num_groups, width, _ = frame.shear.shape
+    rng = np.random.default_rng(0)
+    noise = [
+        (rng.normal(size=is_free.size) * is_free, rng.normal(size=(num_groups, width)))
+        for _ in range(NUM_DRAWS)
+    ]
+    shared, groups = map(np.stack, zip(*(frame.steps(*each) for each in noise), strict=True))
+    both = (np.concatenate([each, -each]) for each in (shared, groups))
+    of_shared, of_groups = (jnp.asarray(each, dtype) for each in both)
+    return of_shared, of_groups
+
+
+class Hyper(NamedTuple):
+    """Hyperparameters at the maximum of an objective.
+
+    h
+        Their values.
+    way
+        How far they moved, in standard deviations.
+    curvature
+        Minus the second derivatives of the objective.
+    """
+
+    h: np.ndarray
+    way: float
+    curvature: np.ndarray
+
+
+def maximized(value: Callable, hessian: Callable, first: np.ndarray, dtype: Any) -> Hyper | None:
+    """The maximum of an objective near `first`; None where it leads nowhere."""
 
     def cost(h):
-        value = -float(passes._log_evidence(*known, h.astype(dtype)))
-        return value if np.isfinite(value) else np.inf
+        found = -float(value(h.astype(dtype)))
+        return found if np.isfinite(found) else WORST
 
     # without derivatives: where groups have heavy tails the evidence has steps and hollows
     start = min(first, np.zeros_like(first), key=cost)
     h = scipy.optimize.minimize(cost, start, method="Powell", options=SEARCH).x
-    hessian = np.asarray(passes._evidence_hessian(*known, h.astype(dtype)), np.float64)
-    if not np.isfinite(hessian).all():
-        raise ValueError(NOT_FINITE.format(dtype))
-    shared = point.shared.copy()
-    shared[is_hyper] = h
-    root = inverse_root(-hessian, np.ones(h.size, bool), float(np.finfo(dtype).eps))
-    way = np.linalg.norm(np.linalg.solve(root, h - first))
-    return Point(shared, point.groups), float(way), -hessian
+    curvature = -np.asarray(hessian(h.astype(dtype)), np.float64)
+    if not np.isfinite(curvature).all() or np.max(np.abs(h - start)) > MOST_MOVED:
+        return None
+    root = inverse_root(curvature, np.ones(h.size, bool), float(np.finfo(dtype).eps))
+    return Hyper(h, float(np.linalg.norm(np.linalg.solve(root, h - first))), curvature)
+
+
+def most_likely(passes: GroupPasses, point: Point, frame: Frame, found: Found) -> Hyper:
+    """Hyperparameters at the maximum of their log evidence, or of the mean log prior of draws.
+
+    `frame` is that of the curvature at the point, `found` are the derivatives by the one before.
+    """
+    dtype = point.shared.dtype
+    # derivatives of the rows by v of the new frame
+    rotation = found.eliminated.inverse_roots
+    blocks = np.einsum("cji,cjk,ckl->cil", rotation, found.rows.of_groups, rotation)
+    slopes = np.einsum("cji,cj->ci", rotation, found.rows.groups)
+    roots, *rows = (jnp.asarray(each, dtype) for each in (frame.roots, slopes, blocks))
+    known = (
+        tuple(not flag for flag in found.is_free.tolist()),
+        passes.predictor,
+        *map(jnp.asarray, point),
+        roots,
+        tuple(rows),
+        draws_around(frame, found.is_free, dtype),
+    )
+    first = point.shared[~found.is_free].astype(np.float64)
+    for value, hessian in (
+        (passes._log_evidence, passes._evidence_hessian),
+        (passes._log_expected, passes._expected_hessian),
+    ):
+        best = maximized(partial(value, *known), partial(hessian, *known), first, dtype)
+        if best is not None:
+            return best
+    raise ValueError(NOT_FINITE.format(dtype) + RUNAWAY)
 
 
 def find_anchor(
@@ -283,17 +484,14 @@ def find_anchor(
         return anchor._replace(step=(0 * anchor.point.shared, 0 * anchor.point.groups))
     for _ in range(MAX_ROUNDS):
         point, frame, found, is_free = descend(passes, point, frame, is_free)
-        is_hyper = ~is_free
-        if not is_hyper.any():
+        if is_free.all():
             break
         eps = float(np.finfo(point.shared.dtype).eps)
         at_mode = refined(frame, found.eliminated, is_free, eps)
-        # derivatives of the rows by v of that frame
-        rotation = found.eliminated.inverse_roots
-        blocks = np.einsum("cji,cjk,ckl->cil", rotation, found.rows.of_groups, rotation)
-        slopes = np.einsum("cji,cj->ci", rotation, found.rows.groups)
-        rows = found.rows._replace(groups=slopes, of_groups=blocks)
-        point, way, curvature = most_likely(passes, point, at_mode, rows, is_hyper)
+        h, way, curvature = most_likely(passes, point, at_mode, found)
+        y = point.shared.copy()
+        y[~is_free] = h
+        point = Point(y, point.groups)
         if not way > NEAR:
             break
     point, frame, _, is_free = descend(passes, point, frame, is_free)

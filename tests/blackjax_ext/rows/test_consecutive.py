@@ -31,6 +31,7 @@ READS = {
     "clipped": (lambda rows: jnp.take(X, rows, axis=0, mode="clip"), 0),
     "inside jit": (lambda rows: jax.jit(lambda r: X[r] @ jnp.ones(3))(rows), 0),
     "mapped": (lambda rows: jax.vmap(lambda row: X[row] @ jnp.ones(3))(rows), 1),
+    "one by one": (lambda rows: jax.vmap(lambda row: X[row[None]] @ jnp.ones(3))(rows), 0),
     "other rows": (lambda rows: X[rows + 1], 1),
     "backwards": (lambda rows: X[-rows], 1),
     "the numbers": (lambda rows: rows % 3 + X[rows, 0], 1),

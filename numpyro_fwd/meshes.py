@@ -6,6 +6,7 @@ and chains that are divided over it, and draws that every process can read.
 """
 
 import functools
+import gc
 import hashlib
 import json
 import operator
@@ -15,11 +16,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from blackjax.adaptation.step_size import bisection_monotonic_fn
 from jax import Array
 from jax.experimental import multihost_utils
+from jax.extend.backend import clear_backends
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from tqdm.auto import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from blackjax_ext.meshes import CHAINS, ROWS, num_shards, on_host
 
@@ -78,10 +81,24 @@ def join_processes(
     options.setdefault("heartbeat_timeout_seconds", seconds)
     options.setdefault("shutdown_timeout_seconds", seconds)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    let_go_of_devices()
     jax.distributed.initialize(coordinator_address, num_processes, process_id, **options)
     if jax.process_index():
         tqdm.__init__ = functools.partialmethod(tqdm.__init__, disable=True)
     check_agreement({})
+
+
+def let_go_of_devices() -> None:
+    """Forget the devices that JAX took when BlackJAX was imported, which is too early.
+
+    BlackJAX makes a number of JAX for a default argument. Where there are other arrays, devices
+    stay, and JAX says what is wrong.
+    """
+    defaults = tuple(map(float, bisection_monotonic_fn.__defaults__))
+    bisection_monotonic_fn.__defaults__ = defaults
+    gc.collect()
+    if not jax.live_arrays():
+        clear_backends()
 
 
 def make_mesh(*, chains: int = 1, rows: int = -1) -> Mesh:

@@ -98,11 +98,11 @@ def reference_of(name: str) -> np.ndarray:
     return draws_of(name, *map(jnp.asarray, data()))
 
 
-def compare(name: str, chains: int, rows: int) -> None:
+def compare(name: str, chains: int, rows: int, **options) -> None:
     """Say how far draws on a mesh are from those on one device, in their standard deviations."""
     reference = reference_of(name)
     with jax.set_mesh(make_mesh(chains=chains, rows=rows)):
-        found = draws_of(name, *shard_rows(data()))
+        found = draws_of(name, *shard_rows(data()), **options)
     say(kernel=name, mesh=[chains, rows], error=distance(found, reference))
 
 
@@ -187,10 +187,8 @@ def two_processes(port: str, rank: str) -> None:
     compare("full", 1, 2)
     compare("subsampled", 1, 2)
     compare("subsampled", 2, 1)
-    compare("MALA", 2, 1)
+    compare("MALA", 2, 1, progress_bar=True)
     plant()
-    with jax.set_mesh(make_mesh()):
-        draws_of("MALA", *shard_rows(data()), progress_bar=True)
 
 
 def alone(port: str) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 import scipy.optimize
 from jax import Array
 
+from blackjax_ext.meshes import on_host
 from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.subsampling.groups.fits import derivatives, newton
 from blackjax_ext.subsampling.groups.frames import (
@@ -124,12 +125,12 @@ class GroupPasses:
         rounded = cast(frame, point.shared.dtype)
         rows, sizes = self._rows(self.predictor, *point, rounded)
         prior = self._prior(self.predictor, *point, rounded)
-        return in_double_precision(rows), in_double_precision(prior), np.asarray(sizes)
+        return in_double_precision(rows), in_double_precision(prior), on_host(sizes)
 
 
 def in_double_precision(arrow: Arrow) -> Arrow:
     """An arrow on the host."""
-    return Arrow(*(np.asarray(each, np.float64) for each in arrow))
+    return Arrow(*(np.asarray(each, np.float64) for each in on_host(tuple(arrow))))
 
 
 def added(one: Arrow, other: Arrow) -> Arrow:
@@ -256,7 +257,7 @@ def most_likely(
     # without derivatives: where groups have heavy tails the evidence has steps and hollows
     start = min(first, np.zeros_like(first), key=cost)
     h = scipy.optimize.minimize(cost, start, method="Powell", options=SEARCH).x
-    hessian = np.asarray(passes._evidence_hessian(*known, h.astype(dtype)), np.float64)
+    hessian = np.asarray(on_host(passes._evidence_hessian(*known, h.astype(dtype))), np.float64)
     if not np.isfinite(hessian).all():
         raise ValueError(NOT_FINITE.format(dtype))
     shared = point.shared.copy()
@@ -273,7 +274,7 @@ def find_anchor(
 
     With `find_mode` False it is the position itself.
     """
-    point = Point(np.asarray(shared), np.asarray(groups))
+    point = Point(*on_host((shared, groups)))
     frame = first_frame(point.shared.size, *point.groups.shape)
     is_free: Any = None
     curvature = np.zeros((0, 0))

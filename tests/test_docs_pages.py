@@ -2,10 +2,13 @@
 
 import re
 
+import jax
 import numpy as np
 import pytest
+from numpyro.infer import MCMC
 
 import blackjax_ext
+from numpyro_fwd import AMAGOLD
 from tests import pages
 from tests.test_architecture import BRIDGE, BRIDGE_ROOMS, ROOMS, ROOT
 
@@ -43,6 +46,28 @@ def test_the_page_on_draws_on_disk(tmp_path, monkeypatch):
         block.run(namespace)
     assert namespace["stored"].reason == "goal"
     assert namespace["more"].worst.ess >= 3000
+
+
+@pytest.mark.slow
+def test_the_page_on_meshes():
+    """Rows of weight zero change nothing."""
+    namespace = {}
+    for block in pages.blocks("meshes"):
+        block.run(namespace)
+    x, weight, slopes = namespace["x"], namespace["weight"], namespace["slopes"]
+    assert len(x) == 20_000 and weight.sum() == 19_997
+    mcmc = MCMC(
+        AMAGOLD(namespace["padded_model"], acceptance="subsampled"),
+        num_warmup=100,
+        num_samples=200,
+        num_chains=4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(1), x, namespace["y"], weight)
+    found = np.asarray(mcmc.get_samples()["slopes"])
+    np.testing.assert_allclose(found.mean(axis=0), slopes.mean(axis=0), atol=0.3 * slopes.std())
+    np.testing.assert_allclose(found.std(axis=0), slopes.std(axis=0), rtol=0.3)
 
 
 def test_architecture_has_the_rooms_of_the_code():

@@ -228,9 +228,9 @@ def indivisible(name: str, num_rows: int, num: int) -> str:
     rest = num_rows % num
     return (
         f"data{name} must have a number of rows that is a multiple of the {num} devices along the "
-        f'axis "rows" of the mesh; got {num_rows:,}. Append {num - rest} rows of weight zero (any '
-        "values, and numpyro.handlers.scale(scale=weight[rows]) around the observed site with "
-        f"weights 1 and 0), leave out {rest}, or take a mesh with another number."
+        f'axis "rows" of the mesh; got {num_rows:,}. Append {num - rest} rows of next to no weight '
+        "(copies of others, and numpyro.handlers.scale(scale=weight[rows]) around the observed "
+        f"site with weights 1 and 1e-30), leave out {rest}, or take a mesh with another number."
     )
 
 

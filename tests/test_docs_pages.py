@@ -50,12 +50,12 @@ def test_the_page_on_draws_on_disk(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_page_on_meshes():
-    """Rows of weight zero change nothing."""
+    """Rows of next to no weight change nothing."""
     namespace = {}
     for block in pages.blocks("meshes"):
         block.run(namespace)
     x, weight, slopes = namespace["x"], namespace["weight"], namespace["slopes"]
-    assert len(x) == 20_000 and weight.sum() == 19_997
+    assert len(x) == 20_000 and weight.sum() == pytest.approx(19_997)
     mcmc = MCMC(
         AMAGOLD(namespace["padded_model"], acceptance="subsampled"),
         num_warmup=100,

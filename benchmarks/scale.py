@@ -211,9 +211,7 @@ def meshes(quick: bool) -> Section:
     return Section("Many processes", text, columns, rows)
 
 
-REPORT = Report(
-    "scale", "On disk, and over processes", by_name(overhead, memory, kills, rows_on_disk, meshes)
-)
+REPORT = Report("scale", "On disk", by_name(overhead, memory, kills, rows_on_disk, meshes))
 
 if __name__ == "__main__":
     REPORT.main()

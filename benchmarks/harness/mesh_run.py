@@ -39,7 +39,7 @@ def kernel_of(name: str):
             numpyro.sample("y", dist.Bernoulli(logits=some @ slopes), obs=those)
 
     if name == "MALA":
-        return MALA(model, step_size=0.1)
+        return MALA(model, step_size=0.01)
     if name == "LangevinSMC":
         return LangevinSMC(model, num_clusters=0)
     return AMAGOLD(

@@ -40,6 +40,9 @@ GATHER_PARAMETERS = {
 }
 
 
+MOST_AXES = 8  # of rows, (n, 1, ..., 1), as jax.vmap makes them
+
+
 class Known(Enum):
     """What is known of a value in the program.
 
@@ -158,7 +161,12 @@ def with_slices(
         some = jax.lax.dynamic_slice_in_dim(blocks, first, length, axis=1)
         return some.reshape(-1, *operand.shape[1:])
 
-    results, _ = interpret(closed.jaxpr, closed.consts, [rows], [Known.ROWS], sliced, num_rows)
+    # rows that a function maps over are slices of blocks alone: on one device a gather rounds as
+    # it always has
+    most_axes = 1 if num_blocks == 1 else MOST_AXES
+    results, _ = interpret(
+        closed.jaxpr, closed.consts, [rows], [Known.ROWS], sliced, num_rows, most_axes
+    )
     return jax.tree.unflatten(jax.tree.structure(shape), results)
 
 
@@ -169,6 +177,7 @@ def interpret(
     known_inputs: list[Known | None],
     sliced: Callable[[Array], Array],
     num_rows: int,
+    most_axes: int,
 ) -> tuple[list, list[Known | None]]:
     """Results of a program, and what is known of each of them."""
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
@@ -186,9 +195,9 @@ def interpret(
         inner = equation.params["jaxpr"] if equation.primitive.name in ("jit", "pjit") else None
         if inner is not None and any(known_arguments):
             results, known_results = interpret(
-                inner.jaxpr, inner.consts, arguments, known_arguments, sliced, num_rows
+                inner.jaxpr, inner.consts, arguments, known_arguments, sliced, num_rows, most_axes
             )
-        elif takes_rows(equation, known_arguments, num_rows):
+        elif takes_rows(equation, known_arguments, num_rows, most_axes):
             shape = shape_of(equation.outvars[0])
             results, known_results = [sliced(arguments[0]).reshape(shape)], [None]
         else:
@@ -221,15 +230,20 @@ def evaluate(jaxpr: "Jaxpr", equation: "JaxprEqn", arguments: list) -> list:
     return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*given.values())
 
 
-def takes_rows(equation: "JaxprEqn", known: list[Known | None], num_rows: int) -> bool:
-    """Whether an equation is ``operand[rows]`` with an operand that has all of them."""
+def takes_rows(
+    equation: "JaxprEqn", known: list[Known | None], num_rows: int, most_axes: int
+) -> bool:
+    """Whether an equation is ``operand[rows]`` with an operand that has all of them.
+
+    The rows have at most that many axes.
+    """
     if equation.primitive.name != "gather" or known[1] is not Known.ROWS:
         return False
     shape, numbers = shape_of(equation.invars[0]), equation.params["dimension_numbers"]
     # the last axis of the indices is that of the one number which each of them is
     num_axes = len(shape_of(equation.invars[1])) - 1
     return (
-        num_axes > 0
+        0 < num_axes <= most_axes
         and shape[0] >= num_rows
         and set(equation.params) <= GATHER_PARAMETERS
         and numbers.collapsed_slice_dims == numbers.start_index_map == (0,)

@@ -178,12 +178,11 @@ MESHES = (
     ("subsampled", "rows", 100_000, 4),
     ("MALA", "chains", 10_000, 8),
     ("subsampled", "chains", 100_000, 4),
-    ("LangevinSMC", "chains", 1_000, 64),
 )
 
 
 def meshes(quick: bool) -> Section:
-    """Rows, chains and particles over two processes."""
+    """Rows and chains over two processes."""
     rows = []
     for case in (("MALA", "rows", 1000, 4),) if quick else MESHES:
         kernel, axis, num_rows, num_chains = case
@@ -198,7 +197,7 @@ def meshes(quick: bool) -> Section:
         rows.append([kernel, axis, num_rows, num_chains, *times, *on_paper])
     text = (
         f"A logistic regression with {mesh_run.COLUMNS} coefficients, float32, on processors: "
-        "microseconds of a step of all chains (or particles) in one process, in two that divide "
+        "microseconds of a step of all chains in one process, in two that divide "
         "its rows or chains, and in two that have as much each, which is twice as much in all. "
         "Processes find each other on one machine and talk by Gloo; two of them need two cores "
         "that nothing else uses to take half the time. Bytes are those of the collectives in the "

@@ -1,4 +1,5 @@
 # make demo            install the project and run the demonstration
+# make mesh-demo       one posterior, sampled by two processes on this machine
 # make check           lint, type check and the tests that compile little, minutes: the inner loop
 # make test            lint, type check and all tests
 # make docs            build the documentation, warnings are errors
@@ -14,7 +15,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo check fixed-seeds test lint types pytest docs bench wheel-check lower-bounds clean
+.PHONY: help .venv demo mesh-demo check fixed-seeds test lint types pytest docs bench wheel-check lower-bounds clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -35,6 +36,15 @@ $(INSTALLED_DOCS): $(INSTALLED)
 
 demo: $(INSTALLED)
 	$(BIN)/python -m numpyro_fwd
+
+# Two processes that find each other on a port that is free. If one of them fails, the other ends.
+MESH_DEMO = $(BIN)/python examples/mesh.py localhost:$$port 2
+FREE_PORT = import socket; s = socket.socket(); s.bind(("localhost", 0)); print(s.getsockname()[1])
+
+mesh-demo: $(INSTALLED)
+	@port=$$($(BIN)/python -c '$(FREE_PORT)'); \
+	$(MESH_DEMO) 1 & second=$$!; \
+	$(MESH_DEMO) 0 && wait $$second
 
 # Two worker processes on two cores: one thread per process for BLAS and for XLA's matrix products.
 # Tests compile much and run little: without LLVM's optimizations they take half the time, and

@@ -1,4 +1,4 @@
-"""Draws and rows on disk: ``python benchmarks/scale.py``. Cost of writing, memory, and kills."""
+"""Draws and rows on disk, and many processes: ``python benchmarks/scale.py``."""
 
 import random
 import signal
@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not inst
 import arviz as az
 import numpy as np
 
-from benchmarks.harness import disk_run
+from benchmarks.harness import disk_run, mesh_run
 from benchmarks.harness.report import Report, Section, by_name
 from benchmarks.harness.stored_run import NUM_CHAINS, SIZE, measured, started
 
@@ -171,7 +171,46 @@ def rows_on_disk(quick: bool) -> Section:
     return Section("Rows on disk", text, columns, rows)
 
 
-REPORT = Report("scale", "On disk", by_name(overhead, memory, kills, rows_on_disk))
+# kernel, what is divided, rows and chains of one process
+MESHES = (
+    ("MALA", "rows", 40_000, 4),
+    ("full", "rows", 40_000, 4),
+    ("subsampled", "rows", 100_000, 4),
+    ("MALA", "chains", 10_000, 8),
+    ("subsampled", "chains", 100_000, 4),
+)
+
+
+def meshes(quick: bool) -> Section:
+    """Rows and chains over two processes."""
+    rows = []
+    for case in (("MALA", "rows", 1000, 4),) if quick else MESHES:
+        kernel, axis, num_rows, num_chains = case
+        more = [2 * num_rows, num_chains] if axis == "rows" else [num_rows, 2 * num_chains]
+        one, both, twice = (
+            REPORT.once(("meshes", kernel, axis, *sizes, num), mesh_run.measured, *args)
+            for sizes, num in (((num_rows, num_chains), 1), ((num_rows, num_chains), 2), (more, 2))
+            for args in [(kernel, axis, *sizes, num)]
+        )
+        times = [found["us"] for found in (one, both, twice)]
+        on_paper = [2 * (1 - 1 / num) * both["bytes"] for num in (2, 8, 64, 512)]
+        rows.append([kernel, axis, num_rows, num_chains, *times, *on_paper])
+    text = (
+        f"A logistic regression with {mesh_run.COLUMNS} coefficients, float32, on processors: "
+        "microseconds of a step of all chains in one process, in two that divide "
+        "its rows or chains, and in two that have as much each, which is twice as much in all. "
+        "Processes find each other on one machine and talk by Gloo; two of them need two cores "
+        "that nothing else uses to take half the time. Bytes are those of the collectives in the "
+        "text that XLA compiles for the divided step, loops of known length as often as they run "
+        "and others (rounds of a test) once, times 2 (1 - 1 / P) for a ring of P devices: measured "
+        "for two, on paper for more, since the results of the collectives do not grow with P."
+    )
+    columns = ["kernel", "divided", "rows", "chains", "one, us", "two, us", "two with twice, us"]
+    columns += [f"bytes sent of {num}" for num in (2, 8, 64, 512)]
+    return Section("Many processes", text, columns, rows)
+
+
+REPORT = Report("scale", "On disk", by_name(overhead, memory, kills, rows_on_disk, meshes))
 
 if __name__ == "__main__":
     REPORT.main()

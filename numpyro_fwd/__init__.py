@@ -16,6 +16,7 @@ from numpyro_fwd.kernels.minibatch import AMAGOLD, L2MC, SGHMC
 from numpyro_fwd.kernels.second_order import ALSMMALA, AMSMMALA, HPMALA, MMALA, SMMALA
 from numpyro_fwd.kernels.smc import LangevinSMC
 from numpyro_fwd.kernels.smc_summary import PopulationSummary, smc_summary
+from numpyro_fwd.meshes import gather, join_processes, make_mesh, shard_rows
 from numpyro_fwd.partial_bayes.open_horizon import GOHSMC, OHSMC
 from numpyro_fwd.partial_bayes.predicting import Prediction
 from numpyro_fwd.partial_bayes.sgsmc import SGSMC
@@ -46,8 +47,12 @@ __all__ = [
     "Prediction",
     "RandomWalk",
     "Until",
+    "gather",
+    "join_processes",
     "keep_compiled",
+    "make_mesh",
     "on_disk",
     "sample_to",
+    "shard_rows",
     "smc_summary",
 ]

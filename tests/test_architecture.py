@@ -19,11 +19,12 @@ BRIDGE = Path(numpyro_fwd.__file__).parent
 # what each room may import of the package, besides itself
 ROOMS = {
     "checks": set(),
+    "meshes": set(),
     "metrics": {"checks"},
     "mcmc": {"checks", "metrics"},
-    "warmup": {"checks", "metrics", "mcmc"},
-    "rows": {"checks", "metrics", "mcmc"},
-    "subsampling": {"checks", "metrics", "mcmc", "rows"},
+    "warmup": {"checks", "meshes", "metrics", "mcmc"},
+    "rows": {"checks", "meshes", "metrics", "mcmc"},
+    "subsampling": {"checks", "meshes", "metrics", "mcmc", "rows"},
     "sgmcmc": {"checks", "metrics", "mcmc", "rows", "subsampling"},
     "smc": {"checks", "metrics", "mcmc"},
     "potentials": {"rows", "subsampling"},
@@ -31,10 +32,11 @@ ROOMS = {
 BRIDGE_ROOMS = {
     "disk": set(),
     "bridge": {"disk"},
-    "kernels": {"bridge", "disk"},
+    "kernels": {"bridge", "disk", "meshes"},
     "partial_bayes": {"bridge"},
     "storage": {"bridge"},
     "demo": set(),
+    "meshes": set(),
     "compilation": set(),
 }
 # shared files of a room: each may import those in the rows above its own

@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpyro.diagnostics import summary
+from numpyro.infer import MCMC
 
 import blackjax_ext
 import numpyro_fwd
 from blackjax_ext.subsampling.families.kind import Ball
+from numpyro_fwd import AMAGOLD
 from tests import pages
 from tests.test_architecture import BRIDGE, BRIDGE_ROOMS, ROOMS, ROOT
 
@@ -220,6 +222,28 @@ def test_every_page_with_code_is_tested():
     tested = re.findall(r'"((?:howto|algorithms)/\w+)"', Path(__file__).read_text())
     others = ("from_blackjax", "on_disk", "storage", "waiting", "adding_a_sampler", "index")
     assert with_code == {pages.DOCS / f"{page}.md" for page in (*tested, *others)}
+
+
+@pytest.mark.slow
+def test_the_page_on_meshes():
+    """Rows of next to no weight change nothing."""
+    namespace = {}
+    for block in pages.blocks("meshes"):
+        block.run(namespace)
+    x, weight, slopes = namespace["x"], namespace["weight"], namespace["slopes"]
+    assert len(x) == 20_000 and weight.sum() == pytest.approx(19_997)
+    mcmc = MCMC(
+        AMAGOLD(namespace["padded_model"], acceptance="subsampled"),
+        num_warmup=100,
+        num_samples=200,
+        num_chains=4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(1), x, namespace["y"], weight)
+    found = np.asarray(mcmc.get_samples()["slopes"])
+    np.testing.assert_allclose(found.mean(axis=0), slopes.mean(axis=0), atol=0.3 * slopes.std())
+    np.testing.assert_allclose(found.std(axis=0), slopes.std(axis=0), rtol=0.3)
 
 
 def test_architecture_has_the_rooms_of_the_code():

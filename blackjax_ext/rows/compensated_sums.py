@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from blackjax_ext.meshes import ROWS, num_blocks, spread
 from blackjax_ext.rows.consecutive import at_chunk
 
 __all__ = ["Pair", "add", "as_pair", "collapse", "difference", "over_rows"]
@@ -122,7 +123,8 @@ def over_rows(
     num_rows
         Number of rows, N.
     chunk_size
-        Rows at once; None for as many as have their intermediate results in 32 MiB.
+        Rows at once, of each device that holds some; None for as many as have their intermediate
+        results in 32 MiB.
     dtype
         Of the values.
 
@@ -131,7 +133,9 @@ def over_rows(
     The sum as a pair. Cost: N rows. Memory: that of a chunk, also where the sum is differentiated
     in reverse mode, which evaluates each chunk once more.
     """
-    length = min(chunk_size or rows_at_once(values_at, num_rows), num_rows)
+    blocks = num_blocks(num_rows)  # each device reads chunks of its own rows
+    size = num_rows // blocks
+    length = min(chunk_size or rows_at_once(values_at, size), size)
 
     # a differentiated chunk is made again, its mask too, or reverse mode would keep all of them
     @jax.checkpoint
@@ -139,11 +143,14 @@ def over_rows(
         def counted_once(rows, is_new):
             return jnp.where(is_new, values_at(rows), 0.0)
 
-        return at_chunk(counted_once, i, length, num_rows)
+        return at_chunk(counted_once, i, length, num_rows, blocks)
 
     def body(lanes, i):
         return add(lanes, values(i)), None
 
-    lanes = Pair(jnp.zeros(length, dtype), jnp.zeros(length, dtype))
-    lanes, _ = jax.lax.scan(body, lanes, jnp.arange(-(-num_rows // length)))
-    return collapse(lanes)
+    zeros = jnp.zeros(blocks * length, dtype)
+    lanes, _ = jax.lax.scan(body, Pair(zeros, zeros), jnp.arange(-(-size // length)))
+    if blocks == 1:
+        return collapse(lanes)
+    of_blocks = jax.tree.map(lambda x: spread(x.reshape(blocks, length), ROWS), lanes)
+    return fold(jax.vmap(collapse)(of_blocks))

@@ -8,6 +8,10 @@ slices where it gathers the rows it was given.
 The trace is read through parts of JAX that may change between releases. Where one of them is
 missing or different the function is evaluated as it is, with its gathers: slower, and the same
 numbers.
+
+*Blocks.* Where devices hold one block of the rows each, a chunk has consecutive rows of every
+block: an array of N rows is read as one of blocks, sliced along their rows, which no device has to
+ask another one for.
 """
 
 from collections.abc import Callable
@@ -17,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from blackjax_ext.meshes import ROWS, spread
 
 if TYPE_CHECKING:
     from jax.extend.core import Jaxpr, JaxprEqn
@@ -34,19 +40,25 @@ GATHER_PARAMETERS = {
 }
 
 
+MOST_AXES = 8  # of rows, (n, 1, ..., 1), as jax.vmap makes them
+
+
 class Known(Enum):
     """What is known of a value in the program.
 
-    ROWS are the rows, shape (n,); COLUMN the same, shape (n, 1); NEVER is false for each of them.
+    ROWS are the rows, shape (n, 1, ..., 1); NEVER is false for each of them.
     """
 
     ROWS = auto()
-    COLUMN = auto()
     NEVER = auto()
 
 
 def at_consecutive(
-    function: Callable[[Array], Any], first: Array | int, length: int, num_rows: int
+    function: Callable[[Array], Any],
+    first: Array | int,
+    length: int,
+    num_rows: int,
+    num_blocks: int = 1,
 ) -> Any:
     """``function(first + jnp.arange(length))``, by slices of what has at least `num_rows` rows.
 
@@ -58,11 +70,13 @@ def at_consecutive(
     function
         Function of row numbers, shape (n,), to any pytree; one that jax can trace.
     first
-        First row, may be traced; ``first + length`` must not exceed `num_rows`.
+        First row of a block, may be traced; ``first + length`` must not exceed its rows.
     length
-        Number of rows, n.
+        Number of rows of a block, so that n is as many of each block.
     num_rows
         Number of all rows, N.
+    num_blocks
+        Number of blocks of N / num_blocks consecutive rows, from each of which rows are taken.
 
     Returns
     -------
@@ -82,6 +96,8 @@ def at_consecutive(
     [101.0, 122.0, 145.0]
     """
     rows = first + jnp.arange(length)
+    if num_blocks > 1:
+        rows = jnp.add.outer(jnp.arange(num_blocks) * (num_rows // num_blocks), rows).ravel()
     has_failed = False
 
     def watched(rows):
@@ -93,7 +109,7 @@ def at_consecutive(
             raise
 
     try:
-        return with_slices(watched, rows, first, num_rows)
+        return with_slices(watched, rows, first, num_rows, num_blocks)
     except Exception:
         # an error of the function is its own; any other one is of the reader
         if has_failed:
@@ -102,29 +118,55 @@ def at_consecutive(
 
 
 def at_chunk(
-    visit: Callable[[Array, Array], Any], i: Array | int, length: int, num_rows: int
+    visit: Callable[[Array, Array], Any],
+    i: Array | int,
+    length: int,
+    num_rows: int,
+    num_blocks: int = 1,
 ) -> Any:
-    """``visit(rows, is_new)`` at the i-th chunk of `length` out of `num_rows` rows.
+    """``visit(rows, is_new)`` at the i-th chunk, of `length` rows of each block of all rows.
 
     The last chunk begins among rows that have been counted, for which `is_new` is False.
     """
-    first = jnp.minimum(i * length, num_rows - length)
-    return at_consecutive(lambda rows: visit(rows, rows >= i * length), first, length, num_rows)
+    size = num_rows // num_blocks
+    first = jnp.minimum(i * length, size - length)
+
+    def at(rows):
+        place = rows if num_blocks == 1 else rows % size
+        return visit(rows, place >= i * length)
+
+    return at_consecutive(at, first, length, num_rows, num_blocks)
 
 
 def with_slices(
-    function: Callable[[Array], Any], rows: Array, first: Array | int, num_rows: int
+    function: Callable[[Array], Any],
+    rows: Array,
+    first: Array | int,
+    num_rows: int,
+    num_blocks: int,
 ) -> Any:
-    """``function(rows)`` for consecutive rows from `first` on, with slices in place of gathers.
+    """``function(rows)`` for consecutive rows of blocks, with slices in place of gathers.
 
     Raises whatever comes of a program, or of a release of JAX, that cannot be read.
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(rows)
+    length = rows.shape[0] // num_blocks
 
     def sliced(operand):
-        return jax.lax.dynamic_slice_in_dim(operand, first, rows.shape[0])
+        if num_blocks == 1:
+            return jax.lax.dynamic_slice_in_dim(operand, first, length)
+        if operand.shape[0] > num_rows:
+            return operand[rows]
+        blocks = spread(operand.reshape(num_blocks, -1, *operand.shape[1:]), ROWS)
+        some = jax.lax.dynamic_slice_in_dim(blocks, first, length, axis=1)
+        return some.reshape(-1, *operand.shape[1:])
 
-    results, _ = interpret(closed.jaxpr, closed.consts, [rows], [Known.ROWS], sliced, num_rows)
+    # rows that a function maps over are slices of blocks alone: on one device a gather rounds as
+    # it always has
+    most_axes = 1 if num_blocks == 1 else MOST_AXES
+    results, _ = interpret(
+        closed.jaxpr, closed.consts, [rows], [Known.ROWS], sliced, num_rows, most_axes
+    )
     return jax.tree.unflatten(jax.tree.structure(shape), results)
 
 
@@ -135,6 +177,7 @@ def interpret(
     known_inputs: list[Known | None],
     sliced: Callable[[Array], Array],
     num_rows: int,
+    most_axes: int,
 ) -> tuple[list, list[Known | None]]:
     """Results of a program, and what is known of each of them."""
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
@@ -152,10 +195,11 @@ def interpret(
         inner = equation.params["jaxpr"] if equation.primitive.name in ("jit", "pjit") else None
         if inner is not None and any(known_arguments):
             results, known_results = interpret(
-                inner.jaxpr, inner.consts, arguments, known_arguments, sliced, num_rows
+                inner.jaxpr, inner.consts, arguments, known_arguments, sliced, num_rows, most_axes
             )
-        elif takes_rows(equation, known_arguments, num_rows):
-            results, known_results = [sliced(arguments[0])], [None]
+        elif takes_rows(equation, known_arguments, num_rows, most_axes):
+            shape = shape_of(equation.outvars[0])
+            results, known_results = [sliced(arguments[0]).reshape(shape)], [None]
         else:
             results = evaluate(jaxpr, equation, arguments)
             known_results = [None] * len(results)
@@ -186,16 +230,24 @@ def evaluate(jaxpr: "Jaxpr", equation: "JaxprEqn", arguments: list) -> list:
     return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*given.values())
 
 
-def takes_rows(equation: "JaxprEqn", known: list[Known | None], num_rows: int) -> bool:
-    """Whether an equation is ``operand[rows]`` with an operand that has all of them."""
-    if equation.primitive.name != "gather" or known[1] is not Known.COLUMN:
+def takes_rows(
+    equation: "JaxprEqn", known: list[Known | None], num_rows: int, most_axes: int
+) -> bool:
+    """Whether an equation is ``operand[rows]`` with an operand that has all of them.
+
+    The rows have at most that many axes.
+    """
+    if equation.primitive.name != "gather" or known[1] is not Known.ROWS:
         return False
     shape, numbers = shape_of(equation.invars[0]), equation.params["dimension_numbers"]
+    # the last axis of the indices is that of the one number which each of them is
+    num_axes = len(shape_of(equation.invars[1])) - 1
     return (
-        shape[0] >= num_rows
+        0 < num_axes <= most_axes
+        and shape[0] >= num_rows
         and set(equation.params) <= GATHER_PARAMETERS
         and numbers.collapsed_slice_dims == numbers.start_index_map == (0,)
-        and numbers.offset_dims == tuple(range(1, len(shape)))
+        and numbers.offset_dims == tuple(range(num_axes, num_axes + len(shape) - 1))
         and not numbers.operand_batching_dims
         and equation.params["slice_sizes"] == (1, *shape[1:])
     )
@@ -213,12 +265,14 @@ def known_result(equation: "JaxprEqn", known: list[Known | None]) -> Known | Non
             return Known.NEVER
         case "select_n", [Known.NEVER, Known.ROWS, _]:
             return Known.ROWS
-        case "convert_element_type", [Known.ROWS | Known.COLUMN as same]:
+        case "convert_element_type", [Known.ROWS]:
             new = equation.params["new_dtype"]
-            return same if jnp.issubdtype(new, jnp.integer) and new.itemsize >= 4 else None
-        case "broadcast_in_dim" | "reshape", [Known.ROWS, *_]:
+            is_wide = jnp.issubdtype(new, jnp.integer) and new.itemsize >= 4
+            return Known.ROWS if is_wide else None
+        case "broadcast_in_dim" | "reshape" | "squeeze", [Known.ROWS, *_]:
             # not one row that is repeated
-            return Known.COLUMN if shape == (*shape_of(equation.invars[0]), 1) else None
+            num = shape_of(equation.invars[0])[0]
+            return Known.ROWS if shape == (num, *[1] * (len(shape) - 1)) else None
     return None
 
 

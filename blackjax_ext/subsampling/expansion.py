@@ -34,6 +34,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_position
+from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics.factors import Dense
 from blackjax_ext.subsampling.alias_table import AliasTable, build
 from blackjax_ext.subsampling.mode import (
@@ -161,7 +162,9 @@ def expand(
     Returns
     -------
     The expansion. Cost: per step of Newton's method (about ten) a pass of :math:`N K D^2` products
-    over the rows, then one more for the bounds. Memory: a chunk of rows, and 12 bytes for each.
+    over the rows, then one more for the bounds. Memory: a chunk of rows, and 12 bytes for each of
+    all rows, also where the rows themselves are sharded over the axis "rows" of a mesh
+    (:mod:`blackjax_ext.meshes`).
 
     Raises
     ------
@@ -225,14 +228,14 @@ def whitening(metric: Dense, is_seen: np.ndarray, dtype: Any) -> tuple[Array, Ar
 
 def check_affine(deviation: Array) -> None:
     """Raise ValueError if a predictor is not affine in the position."""
-    is_affine = np.asarray(deviation) < 1.0  # not if NaN
+    is_affine = on_host(deviation) < 1.0  # not if NaN
     if not is_affine.all():
         raise ValueError(NOT_AFFINE.format(int(np.argmin(is_affine))))
 
 
 def check_known(has_changed: Array) -> None:
     """Raise ValueError if what a loss needs beside its predictors changes with the position."""
-    if (changed := np.asarray(has_changed)).any():
+    if (changed := on_host(has_changed)).any():
         raise ValueError(NOT_KNOWN.format(int(np.argmax(changed))))
 
 

@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics import Dense
 from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.rows.compensated_sums import Pair
@@ -176,7 +177,7 @@ def newton(energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn, x: A
     The last place. Cost: for each of at most 60 steps a pass of derivatives and one or more of
     energies; about ten steps from a start in sight of the mode.
     """
-    x = np.asarray(x)  # arithmetic on the host compiles nothing
+    x = on_host(x)  # arithmetic on the host compiles nothing
     value = in_double(energy_fn(x))
     root = np.eye(x.size)
     for num_steps in range(MAX_STEPS + 1):
@@ -213,7 +214,8 @@ def derivatives_at(
 ) -> tuple[Stationary, float, np.ndarray | None]:
     """Derivatives by one root, the least eigenvalue of their scaled Hessian, and its root."""
     rounded: Any = np.asarray(root, x.dtype)
-    gradient, hessian = (np.asarray(each, np.float64) for each in derivatives_fn(x, rounded))
+    found_there = on_host(tuple(derivatives_fn(x, rounded)))
+    gradient, hessian = (np.asarray(each, np.float64) for each in found_there)
     root = np.asarray(rounded, np.float64)
     if not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):
         return Stationary(x, root, gradient, hessian, x, np.nan), np.nan, None
@@ -264,10 +266,10 @@ class Passes:
     def derivatives(self, x: Any, root: Any) -> tuple[np.ndarray, np.ndarray]:
         """Gradient and Hessian of rows and prior together, for :func:`newton`."""
         self.announce("looking for their mode")
-        found = self._derivatives(x, root)
-        self.is_seen = np.asarray(found.is_seen)
-        gradient = np.asarray(found.gradient, np.float64) + np.asarray(found.prior_gradient)
-        hessian = np.asarray(found.hessian, np.float64) + np.asarray(found.prior_hessian)
+        found = on_host(self._derivatives(x, root))
+        self.is_seen = found.is_seen
+        gradient = np.asarray(found.gradient, np.float64) + found.prior_gradient
+        hessian = np.asarray(found.hessian, np.float64) + found.prior_hessian
         return gradient, hessian
 
 
@@ -302,7 +304,8 @@ def moving(found: Stationary) -> ValueError:
 
 def in_double(pair: Pair) -> float:
     """The number that a pair stands for."""
-    return float(pair.high) + float(pair.low)
+    high, low = on_host((pair.high, pair.low))
+    return float(high) + float(low)
 
 
 def lower_point(

@@ -42,6 +42,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from blackjax_ext.checks import count_rows
+from blackjax_ext.meshes import ROWS, num_blocks, spread
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
 from blackjax_ext.rows.consecutive import at_chunk
 from blackjax_ext.subsampling.families import Family, Kind
@@ -298,27 +299,38 @@ def chunk_length(posterior: LinearPredictor, position: ArrayTree) -> int:
 def over_chunks(
     visit: Callable[[Array, Array], tuple[Any, Any]], num_rows: int, length: int
 ) -> tuple[Any, Any]:
-    """``visit(indices, is_new) -> (terms, values)`` over all rows.
+    """``visit(indices, is_new) -> (terms, values)`` over all rows, `length` of a device at once.
 
     Terms are summed over the chunks as pairs, with their rounding errors; values, which lead with
     the rows of a chunk, are put together in order.
     """
     visit = jax.jit(visit)  # which is traced once, for its shapes and for its chunk
+    blocks = num_blocks(num_rows)
+    size = num_rows // blocks
+    if blocks > 1:  # as many rows as there are would not be read by slices
+        length = min(length, -(-size // 2))
 
     def body(sums, i):
-        terms, values = at_chunk(visit, i, length, num_rows)
+        terms, values = at_chunk(visit, i, length, num_rows, blocks)
         return jax.tree.map(add, sums, terms, is_leaf=is_pair), values
 
-    num_chunks = -(-num_rows // length)
-    shapes, _ = jax.eval_shape(visit, jnp.arange(length), jnp.ones(length, bool))
+    num_chunks = -(-size // length)
+    at_once = length * blocks
+    shapes, _ = jax.eval_shape(visit, jnp.arange(at_once), jnp.ones(at_once, bool))
     zeros = jax.tree.map(lambda t: as_pair(jnp.zeros(t.shape, t.dtype)), shapes)
     sums, values = jax.lax.scan(body, zeros, jnp.arange(num_chunks))
-    repeated = num_chunks * length - num_rows
+    repeated = num_chunks * length - size
 
     def joined(v):
         return jnp.concatenate([v[:-1].reshape(-1, *v.shape[2:]), v[-1, repeated:]])
 
-    return sums, jax.tree.map(joined, values)
+    def in_order(v):
+        if blocks == 1:
+            return joined(v)
+        v = jnp.moveaxis(v.reshape(num_chunks, blocks, length, *v.shape[2:]), 1, 0)
+        return jax.vmap(joined)(spread(v, ROWS)).reshape(num_rows, *v.shape[3:])
+
+    return sums, jax.tree.map(in_order, values)
 
 
 def is_pair(leaf: Any) -> bool:

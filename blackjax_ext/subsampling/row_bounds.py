@@ -38,6 +38,7 @@ from blackjax.types import ArrayTree
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics.factors import Dense
 from blackjax_ext.subsampling.families import Kind
 from blackjax_ext.subsampling.predictors import (
@@ -242,12 +243,13 @@ def power(rows: RowBounds, order: int) -> np.ndarray:
     of a weight of zero, or of a row that does not see the position. What is less than floats hold
     is rounded up, and what is more is infinite.
     """
-    psi = np.array(rows.reach, np.float64)  # the one array of N doubles that this takes
+    # the one array of N doubles that this takes
+    psi = np.array(on_host(rows.reach), np.float64)
     psi **= order + 1
-    psi += np.asarray(rows.total)
+    psi += on_host(rows.total)
     psi[np.isnan(psi)] = np.inf
     psi /= math.factorial(order + 1)
-    is_curved = np.asarray(rows.is_curved)
+    is_curved = on_host(rows.is_curved)
     np.maximum(psi, LEAST, out=psi, where=is_curved)
     assert np.all((psi > 0) | ~is_curved), "a bound has underflowed"
     return psi

@@ -80,6 +80,7 @@ from blackjax.types import ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.meshes import num_blocks
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
 from blackjax_ext.rows.consecutive import at_chunk
 from blackjax_ext.subsampling import alias_table
@@ -291,8 +292,10 @@ def thin(rng_key: PRNGKey, expansion: Expansion, move: Move, is_on: Array) -> Ev
 
 def change_of_all(expansion: Expansion, move: Move, is_on: Array) -> Array:
     """Sum of the changes of all remainders; zero, and no row read, where `is_on` is False."""
-    num_rows, length = expansion.num_rows, min(CHUNK, expansion.num_rows)
-    num_chunks = jnp.where(is_on, -(-num_rows // length), 0)
+    num_rows, blocks = expansion.num_rows, num_blocks(expansion.num_rows)
+    size = num_rows // blocks
+    length = min(CHUNK, size)
+    num_chunks = jnp.where(is_on, -(-size // length), 0)
 
     def body(carry):
         i, sum = carry
@@ -301,7 +304,7 @@ def change_of_all(expansion: Expansion, move: Move, is_on: Array) -> Array:
             old, new = loss_remainders(expansion, move.steps, indices)
             return jnp.where(is_new, new - old, 0.0)
 
-        return i + 1, add(sum, jnp.sum(at_chunk(change_of, i, length, num_rows)))
+        return i + 1, add(sum, jnp.sum(at_chunk(change_of, i, length, num_rows, blocks)))
 
     first = jnp.zeros((), int), as_pair(jnp.zeros((), move.steps.dtype))
     total: Pair = jax.lax.while_loop(lambda carry: carry[0] < num_chunks, body, first)[1]

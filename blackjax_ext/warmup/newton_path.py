@@ -44,7 +44,7 @@ LogDensity: TypeAlias = Callable[[Array], Array]
 MAX_STEPS = 60
 NUM_DRAWS = 16
 MIN_PATHS = 4
-LENGTHS = 2.0 ** (2 - jnp.arange(16.0))
+LENGTHS = 2.0 ** (2 - np.arange(16, dtype=np.float32))
 CHUNK = 16  # Hessian rows at once: bounds the memory of a big model
 MAX_DIMENSION = {"forward": 128, "reverse": 512}
 

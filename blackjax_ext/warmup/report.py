@@ -3,11 +3,11 @@
 import warnings
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.windows import AdaptState
 
@@ -82,7 +82,9 @@ def has_collapsed(health: Health) -> Array:
 
 def warn(advice: str, health: Health) -> None:
     """Warn of frozen chains and of steps that have collapsed."""
-    health = jax.tree.map(np.asarray, health)
+    health = on_host(health)
+    if not is_first_process():
+        return
     for _, message in messages(health, 0, health.is_frozen.size):
         warnings.warn(f"{message} {advice}", stacklevel=2)
 

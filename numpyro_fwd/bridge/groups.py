@@ -26,6 +26,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
+from blackjax_ext.meshes import on_host
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion, expand_groups
 from blackjax_ext.subsampling.groups.predictor import (
     GroupedPredictor,
@@ -263,7 +264,7 @@ def levels_of(rows: LinearPredictor, z: dict, candidate: Candidate) -> Seen:
 
         return over_chunks(visit, rows.num_rows, min(MAX_CHUNK, rows.num_rows))[1]
 
-    return Seen(*(np.asarray(each) for each in look(rows)))
+    return Seen(*on_host(tuple(look(rows))))
 
 
 def find_groups(
@@ -369,7 +370,7 @@ def axes_of_prior(
         )
         noise = {name: leaf * FAR ** (i % 2) for name, leaf in noise.items()}
         for name, change in moved(values, point, noise, jnp.asarray(half)).items():
-            change = np.asarray(change)
+            change = on_host(change)
             if change.any():
                 fits = {
                     axis

@@ -16,6 +16,7 @@ from jax import Array
 from numpyro.distributions import Delta
 from numpyro.handlers import substitute
 
+from blackjax_ext.meshes import on_host
 from blackjax_ext.warmup.newton_path import MAX_DIMENSION, Differentiation
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with, split_arguments
 from numpyro_fwd.bridge.numpyro_private import (
@@ -175,7 +176,7 @@ def find_start(search: Callable, rng_key: Array, sites: dict, arguments: SplitAr
         z, is_valid = run_with(arguments, jax.jit(find), rng_key)
     except ValueError as error:
         raise_if_forward_only("model", error)
-    if not_jax_tracer(is_valid) and not np.all(is_valid):
+    if not_jax_tracer(is_valid) and not np.all(on_host(is_valid)):
         raise ValueError(no_start_message(sites))
     return z
 
@@ -270,8 +271,8 @@ def check_start(position: Position) -> None:
         name = f"init_params{jax.tree_util.keystr(path)}"
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise TypeError(f"{name} must be floating; got {jnp.result_type(leaf)}.")
-        if not_jax_tracer(leaf) and not np.isfinite(leaf).all():
-            raise ValueError(f"{name} must be finite; got {leaf}.")
+        if not_jax_tracer(leaf) and not np.isfinite(value := on_host(leaf)).all():
+            raise ValueError(f"{name} must be finite; got {value}.")
 
 
 class NoDensityError(ValueError):
@@ -287,8 +288,8 @@ class NoDensityError(ValueError):
 
 def check_finite(logdensities: Array) -> None:
     """Raise NoDensityError unless the log density is finite in each of the chains."""
-    if not_jax_tracer(logdensities) and not np.isfinite(logdensities).all():
-        raise NoDensityError(np.asarray(logdensities))
+    if not_jax_tracer(logdensities) and not np.isfinite(values := on_host(logdensities)).all():
+        raise NoDensityError(values)
 
 
 @contextlib.contextmanager

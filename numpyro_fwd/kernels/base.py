@@ -57,7 +57,8 @@ from numpyro_fwd.kernels.state import (
     with_types_of,
 )
 from numpyro_fwd.kernels.strategy import Run, Source, Strategy, WholeDensity, ravel_one
-from numpyro_fwd.kernels.words import words_of
+from numpyro_fwd.kernels.words import check_arguments_of_loop, words_of
+from numpyro_fwd.meshes import check_run, over_chains
 
 __all__ = ["BlackJAXKernel"]
 
@@ -264,6 +265,9 @@ class BlackJAXKernel(MCMCKernel):
     ) -> KernelState:
         """First state: one chain for a key, vectorized chains for a batch of keys."""
         is_single = is_prng_key(rng_key)
+        check_run(type(self).__name__, rng_key, num_warmup, model_args, model_kwargs)
+        check_arguments_of_loop(model_args, model_kwargs)
+        rng_key = rng_key if is_single else over_chains(rng_key)
         with words_of(self) as say:
             say("looking for a point of finite density")
             rng_key, key_model = split_each(rng_key, 2)
@@ -446,7 +450,7 @@ class BlackJAXKernel(MCMCKernel):
             state.shared,
             state.fingerprint,
             num_still,
-            noticed,
+            noticed.everywhere(),
         )
         return with_types_of(state, new)
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.meshes import everywhere, is_first_process
 from blackjax_ext.warmup import report
 from blackjax_ext.warmup.windows import AdaptState
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
@@ -111,8 +112,15 @@ class Noticed:
             noticed.say()
         return noticed
 
+    def everywhere(self) -> "Noticed":
+        """With all of it on each device, so that each process can read it."""
+        arrays = {name: value for name, value in vars(self).items() if name != "advice"}
+        return Noticed(**everywhere(arrays), advice=self.advice)
+
     def say(self) -> None:
         """Warn of what has not been said; sequential and parallel chains come stacked."""
+        if not is_first_process():
+            return
         run, health, stuck_at = jax.tree.map(np.asarray, (self.run, self.health, self.stuck_at))
         if run.ndim == 1:
             self.say_one(run, health, stuck_at, 0, stuck_at.size)
@@ -150,4 +158,4 @@ def is_known(x: Any) -> bool:
     """Whether `x` is an array with values: what is traced has none, nor what was given away."""
     if not isinstance(x, jax.Array) or not not_jax_tracer(x):
         return False
-    return x.is_fully_addressable and not x.is_deleted()
+    return (x.is_fully_addressable or x.is_fully_replicated) and not x.is_deleted()

@@ -18,6 +18,7 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.metrics import Dense, Diagonal, Factor
 from blackjax_ext.rows.control_variates import Anchor, anchored
 from blackjax_ext.rows.potentials import StochasticPotential, energy_at
@@ -264,7 +265,7 @@ class AnchoredRows(PlainRows):
         density_of = partial(density_in_chunks, run.source.model, self.chunk_size)
         x = ravel_each(z)
         values = evaluate(run, x, z, density_of)
-        best = np.asarray(x)[np.argmax(values)]
+        best = on_host(x)[np.argmax(on_host(values))]
         both_at = run.compiled(both)
         run.say("looking for the mode of all rows")
         found = newton(run.compiled(energy), both_at, best)
@@ -417,6 +418,8 @@ def start_of_groups(run: Run, rng_key: Array, z: Any, shared: GroupedModel) -> S
 def warn_if_many(expected: Array, num_rows: int) -> None:
     """Warn where a test that reads a few rows is expected to read many of all of them."""
     if not not_jax_tracer(expected) or expected <= max(num_rows / 2, MANY):
+        return
+    if not is_first_process():
         return
     warnings.warn(
         f'acceptance="subsampled" is expected to read {float(expected):,.0f} of {num_rows:,} rows '

@@ -13,6 +13,7 @@ from numpyro.infer.mcmc import MCMCKernel
 import blackjax_ext
 from blackjax_ext import moves
 from blackjax_ext.checks import check_count, check_positive, check_share
+from blackjax_ext.meshes import is_first_process
 from blackjax_ext.smc import annealing, langevin_smc, sampler
 from blackjax_ext.smc.annealing import Schedule
 from blackjax_ext.smc.langevin_smc import LangevinSMCInfo, LangevinSMCState
@@ -32,6 +33,8 @@ from numpyro_fwd.bridge.priors import (
     split_logdensity,
 )
 from numpyro_fwd.bridge.traces import first_sites
+from numpyro_fwd.kernels.words import check_arguments_of_loop
+from numpyro_fwd.meshes import check_run, over_chains
 
 __all__ = ["LangevinSMC", "LangevinSMCKernelState"]
 
@@ -286,12 +289,15 @@ class LangevinSMC(MCMCKernel):
         if init_params is not None:
             raise ValueError("init_params must be None: LangevinSMC starts from prior draws.")
         model_kwargs = model_kwargs or {}
+        check_run(type(self).__name__, rng_key, num_warmup, model_args, model_kwargs)
+        check_arguments_of_loop(model_args, model_kwargs)
         num = rng_key.shape[0]
         rng_key, key_sites, key_prior, key_anneal = jax.random.split(rng_key[0], 4)
         check_arguments(model_args, model_kwargs)
         check_latents(first_sites(key_sites, self._model, model_args, model_kwargs))
         with naming_arguments(model_args, model_kwargs):
             z = draw_prior(key_prior, self._model, model_args, model_kwargs, num)
+            z = over_chains(z)
             split = split_arguments(model_args, model_kwargs)
             keys = jax.random.split(key_anneal)
             state, loglikelihood = run_with(split, self._program(split), *keys, z)
@@ -381,7 +387,7 @@ class LangevinSMC(MCMCKernel):
 
     def _warn(self, state: LangevinSMCKernelState) -> None:
         """Warn of an annealing that went wrong; traced values are let through."""
-        if not not_jax_tracer(state.least_ess):
+        if not not_jax_tracer(state.least_ess) or not is_first_process():
             return
         found = complaints(state, self._max_temperatures)
         if found:

@@ -6,6 +6,7 @@ import numpy as np
 from numpyro.infer import MCMC
 
 from blackjax_ext.checks import check_share
+from blackjax_ext.meshes import on_host
 from numpyro_fwd.kernels.smc import LangevinSMC
 
 __all__ = ["PopulationSummary", "smc_summary"]
@@ -124,11 +125,11 @@ def smc_summary(mcmc: MCMC, prob: float = 0.9) -> PopulationSummary:
     if mcmc.last_state is None:
         raise ValueError("mcmc must have run: call mcmc.run first.")
     state = mcmc.last_state
-    ancestors = np.asarray(mcmc.get_extra_fields(group_by_chain=True)["ancestors"])
+    ancestors = on_host(mcmc.get_extra_fields(group_by_chain=True)["ancestors"])
     num_particles, num_draws = ancestors.shape
     samples = mcmc.get_samples(group_by_chain=True)
     return PopulationSummary(
-        {name: described(np.asarray(draws), ancestors, prob) for name, draws in samples.items()},
+        {name: described(on_host(draws), ancestors, prob) for name, draws in samples.items()},
         float(state.log_evidence[0]),
         float(state.log_evidence_error[0]),
         num_particles,
@@ -136,7 +137,7 @@ def smc_summary(mcmc: MCMC, prob: float = 0.9) -> PopulationSummary:
         int(state.num_temperatures[0]),
         float(state.least_ess[0]),
         float(state.genealogical_ess[0]),
-        np.unique(state.ancestors).size,
+        np.unique(on_host(state.ancestors)).size,
     )
 
 

@@ -1,4 +1,6 @@
-"""What a kernel is doing before the first step, on the line where the progress bar will be.
+"""What a kernel knows of the MCMC that runs it, and tells those who wait for it.
+
+What it is doing before the first step, on the line where the progress bar will be.
 
 NumPyro's bar begins with the first step, which a start, passes over the data and compilers may let
 wait for seconds or minutes. These words show wherever that bar does.
@@ -10,10 +12,14 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+import jax
 from numpyro.infer import MCMC
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
-__all__ = ["Say", "silent", "words_of"]
+from blackjax_ext.meshes import is_first_process
+from numpyro_fwd.meshes import is_local
+
+__all__ = ["Say", "check_arguments_of_loop", "silent", "words_of"]
 
 Say = Callable[[str], None]
 TICK = 0.5  # seconds between two looks at the clock
@@ -31,7 +37,8 @@ def words_of(kernel: object) -> Iterator[Say]:
     Without effect unless the MCMC that runs the kernel has a progress bar. The words go when they
     are over.
     """
-    if not has_progress_bar():
+    mcmc = running_mcmc()
+    if mcmc is None or not mcmc.progress_bar or not is_first_process():
         yield silent
         return
     name = type(kernel).__name__
@@ -57,8 +64,20 @@ def ticking(line: tqdm) -> Iterator[None]:
         clock.join()
 
 
-def has_progress_bar() -> bool:
-    """Whether the innermost MCMC that is running shows a progress bar; False if none is.
+def check_arguments_of_loop(model_args: tuple, model_kwargs: dict | None) -> None:
+    """Raise ValueError if other processes hold rows that the running MCMC makes constants."""
+    if all(is_local(leaf) for leaf in jax.tree.leaves((model_args, model_kwargs))):
+        return
+    if getattr(running_mcmc(), "_jit_model_args", True):
+        return
+    raise ValueError(
+        "MCMC must be given jit_model_args=True for data of which other processes hold a part: "
+        "without it they would be constants of its program, which each process must have whole."
+    )
+
+
+def running_mcmc() -> MCMC | None:
+    """The innermost MCMC that is running; None if none is.
 
     NumPyro does not tell its kernels, so the frames of the call are asked.
     """
@@ -68,6 +87,6 @@ def has_progress_bar() -> bool:
         # an MCMC, or what runs one with its draws on disk
         for each in (caller, getattr(caller, "__dict__", {}).get("mcmc")):
             if isinstance(each, MCMC):
-                return bool(each.progress_bar)
+                return each
         frame = frame.f_back
-    return False
+    return None

@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+import jax
 from jax import Array
 from numpyro.infer import MCMC
 
@@ -101,6 +102,12 @@ def sample_to(
     zarr()
     if not isinstance(mcmc, MCMC):
         raise TypeError(f"mcmc must be a numpyro.infer.MCMC; got {type(mcmc).__name__}.")
+    if jax.process_count() > 1:
+        raise ValueError(
+            f"sample_to writes from one process, and there are {jax.process_count()}: call "
+            "mcmc.run in all of them, and write what numpyro_fwd.gather(mcmc.get_samples()) gives "
+            "in one."
+        )
     check_count("draws_per_write", draws_per_write)
     until = check_until(until, mcmc)
     check_names(extra_fields)

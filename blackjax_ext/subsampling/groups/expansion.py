@@ -29,6 +29,7 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 
 from blackjax_ext.checks import check_position
+from blackjax_ext.meshes import on_host
 from blackjax_ext.subsampling.alias_table import build
 from blackjax_ext.subsampling.expansion import FLOOR, MARGIN, check_affine, check_known
 from blackjax_ext.subsampling.groups.frames import (
@@ -282,7 +283,7 @@ def bounded(passes: GroupPasses, anchor: Anchor, order: int) -> GroupedExpansion
     if not float(jnp.max(found.change)) < MAX_CHANGE:
         raise ValueError(NO_MODE.format("Newton's method still moves"))
     tables = tables_of(
-        power(found, order), np.asarray(predictor.level), groups.shape[0], MARGIN[dtype]
+        power(found, order), on_host(predictor.level), groups.shape[0], MARGIN[dtype]
     )
     rows, first, bound, threshold, alias, total = map(jnp.asarray, tables)
     return GroupedExpansion(

@@ -39,6 +39,7 @@ import scipy.optimize
 from jax import Array
 from jax.tree_util import Partial
 
+from blackjax_ext.meshes import on_host
 from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.subsampling.groups.fits import derivatives, newton
 from blackjax_ext.subsampling.groups.frames import (
@@ -182,7 +183,7 @@ class GroupPasses:
         self.announce("looking for their mode")
         rounded = cast(frame, point.shared.dtype)
         rows, sizes = self._rows(self.predictor, *point, rounded)
-        return in_double_precision(rows), self.prior(point, frame), np.asarray(sizes)
+        return in_double_precision(rows), self.prior(point, frame), on_host(sizes)
 
     def prior(self, point: Point, frame: Frame) -> Arrow:
         """Of the prior alone, or of its mean over the groups' own spread."""
@@ -213,7 +214,7 @@ def hessian_of(function: Callable) -> Callable:
 
 def in_double_precision(arrow: Arrow) -> Arrow:
     """An arrow on the host."""
-    return Arrow(*(np.asarray(each, np.float64) for each in arrow))
+    return Arrow(*(np.asarray(each, np.float64) for each in on_host(tuple(arrow))))
 
 
 def added(one: Arrow, other: Arrow) -> Arrow:
@@ -430,7 +431,7 @@ def maximized(value: Callable, hessian: Callable, first: np.ndarray, dtype: Any)
     # without derivatives: where groups have heavy tails the evidence has steps and hollows
     start = min(first, np.zeros_like(first), key=cost)
     h = scipy.optimize.minimize(cost, start, method="Powell", options=SEARCH).x
-    curvature = -np.asarray(hessian(h.astype(dtype)), np.float64)
+    curvature = -np.asarray(on_host(hessian(h.astype(dtype))), np.float64)
     if not np.isfinite(curvature).all() or np.max(np.abs(h - start)) > MOST_MOVED:
         return None
     root = inverse_root(curvature, np.ones(h.size, bool), float(np.finfo(dtype).eps))
@@ -474,7 +475,7 @@ def find_anchor(
 
     With `find_mode` False it is the position itself.
     """
-    point = Point(np.asarray(shared), np.asarray(groups))
+    point = Point(*on_host((shared, groups)))
     frame = first_frame(point.shared.size, *point.groups.shape)
     is_free: Any = None
     curvature = np.zeros((0, 0))

@@ -1,5 +1,6 @@
 """Passes over rows in groups: derivatives, and what bounds their remainders, as arrows."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -120,9 +121,10 @@ def summed_cubes(
     def by_group(values):
         return jax.ops.segment_sum(values, level, num_groups)
 
-    num_pairs = size * size
+    num_items = math.prod(of_shared.shape[:2])  # -1 fails where nothing is shared
+    by_twice = of_shared.reshape(num_items, size).T @ twice_shared.reshape(num_items, size * size)
     return (
-        (of_shared.reshape(-1, size).T @ twice_shared.reshape(-1, num_pairs)).reshape([size] * 3),
+        by_twice.reshape([size] * 3),
         by_group(jnp.einsum("nkd,nkpq->ndpq", of_groups, twice_shared)),
         by_group(jnp.einsum("nkef,nkp->nefp", twice_groups, of_shared)),
         by_group(jnp.einsum("nkef,nkd->nefd", twice_groups, of_groups)),

@@ -22,6 +22,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from blackjax_ext.checks import check_position, count_rows
+from blackjax_ext.meshes import on_host
 from blackjax_ext.subsampling.families import Family
 from blackjax_ext.subsampling.predictors import LinearPredictor, linear_predictor
 
@@ -249,7 +250,7 @@ def grouped_predictor(
 
 def check_levels(level: ArrayLikeTree, num_rows: int, num_groups: int) -> Array:
     """The groups of all rows; ValueError unless they are whole numbers from 0 to G - 1."""
-    found = np.asarray(level)
+    found = on_host(level)
     if found.shape != (num_rows,) or not np.issubdtype(found.dtype, np.integer):
         raise ValueError(
             f"the group of each row must be a whole number, shape ({num_rows},); got shape "

@@ -14,7 +14,7 @@ import numpyro.distributions as dist
 import pytest
 
 from blackjax_ext.rows import consecutive
-from blackjax_ext.rows.consecutive import at_consecutive
+from blackjax_ext.rows.consecutive import at_chunk, at_consecutive
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.stochastic_potentials import stochastic_potential
 
@@ -31,6 +31,7 @@ READS = {
     "clipped": (lambda rows: jnp.take(X, rows, axis=0, mode="clip"), 0),
     "inside jit": (lambda rows: jax.jit(lambda r: X[r] @ jnp.ones(3))(rows), 0),
     "mapped": (lambda rows: jax.vmap(lambda row: X[row] @ jnp.ones(3))(rows), 1),
+    "one by one": (lambda rows: jax.vmap(lambda row: X[row[None]] @ jnp.ones(3))(rows), 1),
     "other rows": (lambda rows: X[rows + 1], 1),
     "backwards": (lambda rows: X[-rows], 1),
     "the numbers": (lambda rows: rows % 3 + X[rows, 0], 1),
@@ -246,3 +247,26 @@ def test_errors_of_the_function_are_its_own(error, is_broken, monkeypatch):
     with pytest.raises(error, match="no row 7") as caught:
         at_consecutive(fail, FIRST, LENGTH, N)
     assert caught.value.args == ("no row 7",) and len(calls) == 1
+
+
+@pytest.mark.parametrize("name", ["table", "column", "integers", "one by one", "pytree"])
+def test_rows_of_blocks_are_read(name):
+    """Chunks of two blocks of rows, whatever the mesh."""
+    function, _ = READS[name]
+    num_blocks, length = 2, 7
+    rows = np.concatenate([at + np.arange(length) for at in (5, N // 2 + 5)])
+
+    def read(first):
+        return at_consecutive(function, first, length, N, num_blocks)
+
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(read)(5), function(rows))
+    assert gathers(jax.make_jaxpr(read)(5).jaxpr) == 0
+
+
+def test_a_chunk_of_blocks_counts_each_row_once():
+    num_blocks, length = 2, 10
+    seen = []
+    for i in range(3):
+        rows, is_new = at_chunk(lambda rows, is_new: (rows, is_new), i, length, N, num_blocks)
+        seen += np.asarray(rows)[np.asarray(is_new)].tolist()
+    assert sorted(seen) == list(range(N))

@@ -1,0 +1,114 @@
+"""Meshes: several devices of one process, and two processes, draw what one device draws."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SECONDS = 400  # of two processes on a machine that is busy with others; they take a minute alone
+# a draw in double precision, of which rounding is multiplied in each of the steps before it
+TOLERANCE = 1e-8
+COMPLAINTS = {
+    "shapes": "rows is float64(1000, 2) in process 0 and float64(998, 2) in process 1",
+    "own rows": "rows is float64(10, 2) in process 0 and float64(11, 2) in process 1",
+    "indivisible": 'multiple of the 2 devices along the axis "rows" of the mesh; got 999. Append 1',
+    "key": "rng_key is key<fry>(2,)",
+    "version": "numpyro is",
+    "constants": "jit_model_args=True",
+    "chains": 'multiple of the 2 devices along the axis "chains" of the mesh; got 3. Take 4',
+}
+
+
+def free_port() -> int:
+    """A port that nobody listens to."""
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return listener.getsockname()[1]
+
+
+def start(*arguments: object, num_devices: int = 1) -> subprocess.Popen:
+    """A process of tests.mesh_process."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count="
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.mesh_process", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags + str(num_devices)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(processes: list[subprocess.Popen]) -> list[tuple[list[dict], str]]:
+    """What processes said, and their standard errors; none of them outlives the test."""
+    found = []
+    try:
+        for process in processes:
+            out, err = process.communicate(timeout=SECONDS)
+            lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+            assert process.returncode == 0, err[-2000:]
+            found.append((lines, err))
+    finally:
+        for process in processes:
+            process.kill()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "names", [("MALA", "SMMALA", "FMALA"), ("full", "subsampled"), ("LangevinSMC",)], ids="-".join
+)
+def test_devices_of_one_process_draw_as_one(names):
+    ((lines, _),) = finished([start("one", *names, num_devices=4)])
+    assert [line["kernel"] for line in lines] == list(names)
+    for line in lines:
+        assert line["error"] < TOLERANCE, line
+
+
+@pytest.mark.slow
+def test_two_processes_draw_as_one():
+    port = free_port()
+    (lines, shown), (other_lines, hidden) = finished([start("two", port, p) for p in (0, 1)])
+    found = [line for line in lines if "kernel" in line]
+    assert [(line["kernel"], line["mesh"]) for line in found] == [
+        ("full", [1, 2]),
+        ("subsampled", [1, 2]),
+        ("subsampled", [2, 1]),
+        ("MALA", [2, 1]),
+    ]
+    for line in found:
+        assert line["error"] < TOLERANCE, line
+    # a set-up that leaves out the rows of the second process is seen
+    assert next(line["planted"] for line in lines if "planted" in line) > 1.0
+    # what is wrong is an error in both, and says what
+    for each in (lines, other_lines):
+        says = {line["complaint"]: line["says"] for line in each if "complaint" in line}
+        assert says.keys() == COMPLAINTS.keys()
+        for name, words in COMPLAINTS.items():
+            assert words in says[name], says[name]
+    # one of them speaks
+    assert "sample: 100%" in shown and "8/8" not in hidden
+
+
+def test_a_process_that_is_missing_is_not_waited_for():
+    process = start("alone", free_port())
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    assert "joined" not in out and process.returncode != 0
+    assert "timed out" in err.lower() or "deadline" in err.lower()
+
+
+def test_passes_send_sums_and_no_rows():
+    ((lines, _),) = finished([start("sent", num_devices=4)])
+    found = {line["sent"]: line["bytes"] for line in lines}
+    # a chunk of 4 x 64 rows would be 5 kB: gradient and Hessian are 5 numbers, energies are pairs
+    assert found["derivatives"] < 100 and found["energy"] < 300
+    # 32 rows at a time for each of four chains: 3 numbers each, and what is said of the chains
+    assert found["test"] < 4 * 32 * 3 * 8 + 200

@@ -75,10 +75,15 @@ RESOLVED = 1e5
 MAX_ROUNDING = 6e-4
 # spacing of the floats around the mode, in standard deviations of the narrowest direction
 MAX_SPACING = 0.1
+RUNAWAY = (
+    " A scale that is sampled, such as the standard deviation of centred groups, may run to zero, "
+    "where the density has no bound: then there is no mode. A non-centred parametrization has one; "
+    "samplers without a control variate need none."
+)
 NO_MODE = (
     "the posterior has no mode near the start ({}): separable data under a flat prior have none. "
     'Elsewhere a start nearer to it helps; acceptance="full" does without.'
-)
+) + RUNAWAY
 NOT_FINITE = (
     "the derivatives of the posterior are not finite in {} near the start: numbers that are too "
     "large or too small for it, such as the inverse square of a scale. Measure the responses and "
@@ -91,12 +96,7 @@ UNRESOLVED = (
     "correlated. An intercept takes up the means that are subtracted; a covariate that others "
     "determine can go; float64 has digits for {:.0e} as much (jax.config.update('jax_enable_x64', "
     "True), with data in float64)."
-)
-RUNAWAY = (
-    " A scale that is sampled, such as the standard deviation of centred groups, may run to zero, "
-    "where the density has no bound: then there is no mode. A non-centred parametrization has one; "
-    "samplers without a control variate need none."
-)
+) + RUNAWAY
 TOO_NARROW = (
     "the posterior is too narrow for {} where Newton's method ends: floats there are {:.2g} "
     "standard deviations apart in its narrowest direction, where {} is needed. Coordinates far "

@@ -27,7 +27,7 @@ from blackjax_ext.sgmcmc.acceptance import subsampled
 from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
 from blackjax_ext.subsampling.expansion import Expansion, surrogate
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
-from blackjax_ext.subsampling.mode import check_resolution, in_dtype, newton
+from blackjax_ext.subsampling.mode import RUNAWAY, check_resolution, in_dtype, newton
 from blackjax_ext.subsampling.thinning import expected_rows
 from blackjax_ext.warmup import newton_path
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
@@ -272,7 +272,7 @@ class AnchoredRows(PlainRows):
         if found.distance < np.inf:
             check_resolution(found)
         if not found.is_mode:
-            raise ValueError(NO_ANCHOR.format(NAMES[self.order]))
+            raise ValueError(NO_ANCHOR.format(NAMES[self.order]) + RUNAWAY)
         metric = in_dtype(found.metric(), found.x.dtype)
         gradient, hessian = both_at(found.x, metric.inverse_sqrt)
         position = jax.jit(unravel)(found.x)

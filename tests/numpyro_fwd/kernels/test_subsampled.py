@@ -289,8 +289,9 @@ def centred_groups(x, group, y):
 @pytest.mark.parametrize("acceptance", ["subsampled", "full"])
 def test_a_centred_hierarchy_without_a_mode_is_named(acceptance):
     kernel = AMAGOLD(centred_groups, acceptance=acceptance)
-    # where Newton's method ends, floats are too far apart or derivatives are not finite
-    with pytest.raises(ValueError, match=r"float32 .*there is no mode"):
+    # Newton's method ends where floats are too far apart, where coordinates are correlated, where
+    # derivatives are not finite, or nowhere: rounding decides
+    with pytest.raises(ValueError, match="there is no mode. A non-centred parametrization has one"):
         kernel.init(jax.random.key(97), 10, None, (X, GROUP, Y), {})
 
 

@@ -6,7 +6,6 @@ rows. A fourth way is one more class with the methods of
 :class:`numpyro_fwd.kernels.strategy.Strategy`.
 """
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,26 +17,26 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.meshes import is_first_process, on_host
-from blackjax_ext.metrics import Dense, Diagonal, Factor
+from blackjax_ext.meshes import on_host
+from blackjax_ext.metrics import Dense
 from blackjax_ext.rows.control_variates import Anchor, anchored
-from blackjax_ext.rows.potentials import StochasticPotential, energy_at
-from blackjax_ext.sgmcmc import group_sweeps
+from blackjax_ext.rows.potentials import energy_at
 from blackjax_ext.sgmcmc.acceptance import subsampled
 from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
 from blackjax_ext.subsampling.expansion import Expansion, surrogate
-from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
 from blackjax_ext.subsampling.mode import RUNAWAY, check_resolution, in_dtype, newton
 from blackjax_ext.subsampling.thinning import expected_rows
 from blackjax_ext.warmup import newton_path
-from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
+from blackjax_ext.warmup.calling import Algorithm, Stepper
 from blackjax_ext.warmup.run import ravel_each
 from numpyro_fwd.bridge.arguments import evaluating
-from numpyro_fwd.bridge.groups import GroupedModel, expanded_groups, grouped_predictor_of
+from numpyro_fwd.bridge.groups import GroupedModel, expanded_groups
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.predictors import batch_size_of, expanded, linear_predictor_of
 from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential
 from numpyro_fwd.bridge.views import check_finite
+from numpyro_fwd.kernels.counted import CountingAlgorithm, warn_if_many
+from numpyro_fwd.kernels.group_rows import start_of_groups, sweeping
 from numpyro_fwd.kernels.optimizer_start import optimize
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.strategy import (
@@ -50,7 +49,7 @@ from numpyro_fwd.kernels.strategy import (
     split_keys,
 )
 
-__all__ = ["AnchoredRows", "CountedState", "PlainRows", "SubsampledRows"]
+__all__ = ["AnchoredRows", "PlainRows", "SubsampledRows"]
 
 NUM_EPOCHS = 3  # as in section 6.3 of the paper
 MAX_DIMENSION = newton_path.MAX_DIMENSION["reverse"]
@@ -63,57 +62,7 @@ NO_ANCHOR = (
     "start, that of init_params if they are given. What works without: "
     f"{OTHERS}."
 )
-# rows of a test that are few, whatever the share of all rows
-MANY = 1000
 NAMES = {1: "first_order", 2: "second_order"}
-
-
-class CountedState(NamedTuple):
-    """State of an algorithm, and the rows that its last acceptance test read.
-
-    chain
-        State of the algorithm.
-    num_rows
-        Rows of the last test; as an extra field, "inner.num_rows".
-    """
-
-    chain: Any
-    num_rows: Array
-
-    @property
-    def position(self) -> Any:
-        """Unconstrained position."""
-        return self.chain.position
-
-    @property
-    def logdensity(self) -> Array:
-        """Log density at the position."""
-        return self.chain.logdensity
-
-
-class CountingAlgorithm(NamedTuple):
-    """An algorithm on a potential, or an expansion by groups, whose states count rows."""
-
-    algorithm: Algorithm
-    potential: StochasticPotential | GroupedExpansion
-
-    def init(self, position: Any, rng_key: Array, metric: Factor) -> CountedState:
-        """First state at `position`."""
-        bound = BoundAlgorithm(self.algorithm, self.potential)
-        return CountedState(bound.init(position, rng_key, metric), jnp.array(0))
-
-    def renew(self, rng_key: Array, state: CountedState, metric: Factor) -> CountedState:
-        """The state where `state` is, for steps in another metric."""
-        bound = BoundAlgorithm(self.algorithm, self.potential)
-        return CountedState(bound.renew(rng_key, state.chain, metric), state.num_rows)
-
-    def step(
-        self, rng_key: Array, state: CountedState, step_size: Array, metric: Factor, **supplied: Any
-    ) -> tuple[CountedState, StepInfo]:
-        """One transition."""
-        bound = BoundAlgorithm(self.algorithm, self.potential)
-        chain, info = bound.step(rng_key, state.chain, step_size, metric, **supplied)
-        return CountedState(chain, info.num_rows), info
 
 
 def density_in_chunks(
@@ -375,59 +324,13 @@ class SubsampledRows:
     ) -> Stepper:
         """The algorithm on minibatches of the expansion, with the test that reads a few rows."""
         if isinstance(shared, GroupedModel):
-            sweeps = Algorithm(
-                group_sweeps,
-                {"num_integration_steps": algorithm.parameters["num_integration_steps"]},
-            )
-            return CountingAlgorithm(sweeps, of_model(source, shared, model_args, model_kwargs))
+            return sweeping(source, algorithm, model_args, model_kwargs, shared)
         expansion = shared.of(
             linear_predictor_of(source.model, model_args, model_kwargs, shared.position)
         )
         batch_size = batch_size_of(source.model, model_args, model_kwargs)
         algorithm = algorithm.having(acceptance=subsampled(expansion))
         return CountingAlgorithm(algorithm, expanded_minibatch(expansion, batch_size))
-
-
-def of_model(
-    source: Source, shared: GroupedModel, model_args: tuple, model_kwargs: dict | None
-) -> GroupedExpansion:
-    """The expansion by groups with its posterior."""
-    predictor = grouped_predictor_of(
-        source.model, model_args, model_kwargs, shared.expansion.position, shared.layout
-    )
-    return shared.expansion.of(predictor)
-
-
-def start_of_groups(run: Run, rng_key: Array, z: Any, shared: GroupedModel) -> Start:
-    """Draws from the normal approximation at the anchor, in coordinates that need no metric."""
-
-    def draw(arrays, rng_key, z, shared):
-        rng_key, key_draw = split_each(rng_key, 2)
-        expansion = of_model(run.source, shared, *run.arguments.join(arrays))
-        if run.is_searching:
-            z = jax.vmap(expansion.draw)(key_draw)
-        values = jax.vmap(lambda z: expansion.posterior().rows.logprior(z))(z)
-        return ravel_each(z), values, split_keys(rng_key)[0]
-
-    x, values, keys = run(draw, rng_key, z, shared)
-    check_finite(values)
-    metric = Diagonal(jnp.ones(x.shape[1], x.dtype))
-    return Start(x, metric, run.is_searching, keys, is_structured=True)
-
-
-def warn_if_many(expected: Array, num_rows: int) -> None:
-    """Warn where a test that reads a few rows is expected to read many of all of them."""
-    if not not_jax_tracer(expected) or expected <= max(num_rows / 2, MANY):
-        return
-    if not is_first_process():
-        return
-    warnings.warn(
-        f'acceptance="subsampled" is expected to read {float(expected):,.0f} of {num_rows:,} rows '
-        "in a test of a long move, because the posterior is not close to normal for its number of "
-        "rows: steps will be short or accepted rarely. What is likely to be better: "
-        'acceptance="full", or numpyro.infer.NUTS on the model without subsample_size.',
-        stacklevel=2,
-    )
 
 
 def check_dimension(z: Any) -> None:

@@ -39,7 +39,7 @@ from blackjax_ext.rows.shuffles import scaled
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
 from blackjax_ext.subsampling.predictors import loss_remainder
 
-__all__ = ["Outcome", "Reaches", "outcome_of", "reaches_of"]
+__all__ = ["Outcome", "Reaches", "expected_rows", "outcome_of", "reaches_of"]
 
 LANES = 256  # events at once
 PLACES = 32  # of these, whose losses are evaluated
@@ -82,6 +82,26 @@ def reaches_of(expansion: GroupedExpansion, old: Array, new: Array, inner: Array
     is_cheap = expansion.total * q <= MAX_PASSES * expansion.sizes  # not if NaN
     is_within = jnp.maximum(old, new) <= expansion.radius**2
     return Reaches(q, ~(is_cheap & is_within) & (expansion.total > 0))
+
+
+def expected_rows(rng_key: PRNGKey, expansion: GroupedExpansion, num_moves: int = 32) -> Array:
+    """Rows that a test of a shared move reads on average, between draws of u given one v.
+
+    The draws are those of the normal approximation. No row is read.
+    """
+    num_groups, width, size = expansion.frame.shear.shape
+    dtype = expansion.frame.root.dtype
+
+    def rows_of(key):
+        key_u, key_v = jax.random.split(key)
+        u = jax.random.normal(key_u, (2, size), dtype)
+        of_groups = jnp.sum(jax.random.normal(key_v, (num_groups, width), dtype) ** 2, axis=1)
+        squares = (of_groups + u[i] @ u[j] for i, j in ((0, 0), (1, 1), (0, 1)))
+        reaches = reaches_of(expansion, *squares)
+        events = expansion.total * reaches.reach
+        return jnp.sum(jnp.where(reaches.is_far, expansion.sizes.astype(dtype), events))
+
+    return jnp.mean(jax.vmap(rows_of)(jax.random.split(rng_key, num_moves)))
 
 
 class Outcome(NamedTuple):

@@ -291,7 +291,7 @@ def test_a_centred_hierarchy_without_a_mode_is_named(acceptance):
     kernel = AMAGOLD(centred_groups, acceptance=acceptance)
     # Newton's method ends where floats are too far apart, where coordinates are correlated, where
     # derivatives are not finite, or nowhere: rounding decides
-    with pytest.raises(ValueError, match="there is no mode. A non-centred parametrization has one"):
+    with pytest.raises(ValueError, match=r"there is no mode\. A non-centred parametrization"):
         kernel.init(jax.random.key(97), 10, None, (X, GROUP, Y), {})
 
 

@@ -1,0 +1,81 @@
+"""Algorithms whose states count the rows that they read, and a warning where these are many."""
+
+import warnings
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from blackjax_ext.meshes import is_first_process
+from blackjax_ext.metrics import Factor
+from blackjax_ext.rows.potentials import StochasticPotential
+from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
+from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo
+from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
+
+__all__ = ["CountedState", "CountingAlgorithm", "warn_if_many"]
+
+MANY = 1000  # rows of a test that are few, whatever the share of all rows
+
+
+class CountedState(NamedTuple):
+    """State of an algorithm, and the rows that its last acceptance test read.
+
+    chain
+        State of the algorithm.
+    num_rows
+        Rows of the last test; as an extra field, "inner.num_rows".
+    """
+
+    chain: Any
+    num_rows: Array
+
+    @property
+    def position(self) -> Any:
+        """Unconstrained position."""
+        return self.chain.position
+
+    @property
+    def logdensity(self) -> Array:
+        """Log density at the position."""
+        return self.chain.logdensity
+
+
+class CountingAlgorithm(NamedTuple):
+    """An algorithm on a potential, or an expansion by groups, whose states count rows."""
+
+    algorithm: Algorithm
+    potential: StochasticPotential | GroupedExpansion
+
+    def init(self, position: Any, rng_key: Array, metric: Factor) -> CountedState:
+        """First state at `position`."""
+        bound = BoundAlgorithm(self.algorithm, self.potential)
+        return CountedState(bound.init(position, rng_key, metric), jnp.array(0))
+
+    def renew(self, rng_key: Array, state: CountedState, metric: Factor) -> CountedState:
+        """The state where `state` is, for steps in another metric."""
+        bound = BoundAlgorithm(self.algorithm, self.potential)
+        return CountedState(bound.renew(rng_key, state.chain, metric), state.num_rows)
+
+    def step(
+        self, rng_key: Array, state: CountedState, step_size: Array, metric: Factor, **supplied: Any
+    ) -> tuple[CountedState, StepInfo]:
+        """One transition."""
+        bound = BoundAlgorithm(self.algorithm, self.potential)
+        chain, info = bound.step(rng_key, state.chain, step_size, metric, **supplied)
+        return CountedState(chain, info.num_rows), info
+
+
+def warn_if_many(expected: Array, num_rows: int) -> None:
+    """Warn where a test that reads a few rows is expected to read many of all of them."""
+    if not not_jax_tracer(expected) or expected <= max(num_rows / 2, MANY):
+        return
+    if not is_first_process():
+        return
+    warnings.warn(
+        f'acceptance="subsampled" is expected to read {float(expected):,.0f} of {num_rows:,} rows '
+        "in a test of a long move, because the posterior is not close to normal for its number of "
+        "rows: steps will be short or accepted rarely. What is likely to be better: "
+        'acceptance="full", or numpyro.infer.NUTS on the model without subsample_size.',
+        stacklevel=2,
+    )

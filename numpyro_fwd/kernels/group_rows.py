@@ -1,0 +1,63 @@
+"""Rows in groups as a minibatch kernel reads them: where chains start, and how they move."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from blackjax_ext.metrics import Diagonal
+from blackjax_ext.sgmcmc import group_sweeps
+from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
+from blackjax_ext.subsampling.groups.thinning import expected_rows
+from blackjax_ext.warmup.calling import Algorithm, Stepper
+from blackjax_ext.warmup.run import ravel_each
+from numpyro_fwd.bridge.groups import GroupedModel, grouped_predictor_of
+from numpyro_fwd.bridge.views import check_finite
+from numpyro_fwd.kernels.counted import CountingAlgorithm, warn_if_many
+from numpyro_fwd.kernels.state import split_each
+from numpyro_fwd.kernels.strategy import Run, Source, Start, split_keys
+
+__all__ = ["start_of_groups", "sweeping"]
+
+
+def sweeping(
+    source: Source,
+    algorithm: Algorithm,
+    model_args: tuple,
+    model_kwargs: dict | None,
+    shared: GroupedModel,
+) -> Stepper:
+    """Sweeps over the groups with as many leapfrog steps as the algorithm has."""
+    parameters = {"num_integration_steps": algorithm.parameters["num_integration_steps"]}
+    expansion = expansion_of(source, shared, model_args, model_kwargs)
+    return CountingAlgorithm(Algorithm(group_sweeps, parameters), expansion)
+
+
+def expansion_of(
+    source: Source, shared: GroupedModel, model_args: tuple, model_kwargs: dict | None
+) -> GroupedExpansion:
+    """The expansion by groups with its posterior."""
+    predictor = grouped_predictor_of(
+        source.model, model_args, model_kwargs, shared.expansion.position, shared.layout
+    )
+    return shared.expansion.of(predictor)
+
+
+def start_of_groups(run: Run, rng_key: Array, z: Any, shared: GroupedModel) -> Start:
+    """Draws from the normal approximation at the anchor, in coordinates that need no metric."""
+
+    def draw(arrays, rng_key, z, shared):
+        rng_key, key_draw = split_each(rng_key, 2)
+        expansion = expansion_of(run.source, shared, *run.arguments.join(arrays))
+        if run.is_searching:
+            z = jax.vmap(expansion.draw)(key_draw)
+        values = jax.vmap(lambda z: expansion.posterior().rows.logprior(z))(z)
+        num_rows = expected_rows(jax.random.fold_in(key_draw[0], 1), expansion)
+        return ravel_each(z), values, split_keys(rng_key)[0], num_rows
+
+    x, values, keys, num_rows = run(draw, rng_key, z, shared)
+    check_finite(values)
+    warn_if_many(num_rows, shared.expansion.num_rows)
+    metric = Diagonal(jnp.ones(x.shape[1], x.dtype))
+    return Start(x, metric, run.is_searching, keys, is_structured=True)

@@ -256,3 +256,28 @@ def invariance(case: Case, size: Size = SIZE) -> Outcome:
     smallest = min(*laws.uniformity(after), *laws.changes(before, after))
     assert smallest > laws.LEVEL, f"invariance: p = {smallest:.2g}"
     return Outcome(before, after, float(np.mean(acceptance)), float(moved))
+
+
+def expected_rows_are_those_that_are_read(order: int) -> None:
+    """The rows of shared moves between draws of u, before a veto ends a test."""
+    expanded = expansion(order)
+    num_moves = 400
+    found = float(thinning.expected_rows(jax.random.key(30), expanded, 4_000))
+
+    @jax.jit
+    def rows_of(key):
+        key_u, key_v, key_rows = jax.random.split(key, 3)
+        u = jax.random.normal(key_u, (2, expanded.frame.root.shape[0]))
+        v = jax.random.normal(key_v, (NUM_GROUPS, WIDTH))
+        squares = [u[i] @ u[j] + jnp.sum(v * v, 1) for i, j in ((0, 0), (1, 1), (0, 1))]
+        reaches = thinning.reaches_of(expanded, *squares)
+        ends = [expanded.position_of(end, v) for end in u]
+        steps = group_sweeps.steps_to(expanded, *ends)
+        # without an end at a veto, as tests of single groups have none
+        return thinning.outcome_of(
+            key_rows, expanded, steps, reaches, jnp.array(True), is_joint=False
+        ).num_rows
+
+    rows = np.array(jax.lax.map(rows_of, jax.random.split(jax.random.key(31), num_moves)))
+    spread = rows.std() / np.sqrt(num_moves)
+    assert abs(rows.mean() - found) < 4.0 * spread, f"rows: {rows.mean()} for {found}"

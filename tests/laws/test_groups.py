@@ -47,6 +47,12 @@ def test_energy_is_kept(order):
     groups.energy_is_kept(order)
 
 
+@pytest.mark.parametrize("order", [2, 3])
+def test_expected_rows_are_those_that_are_read(order, monkeypatch):
+    monkeypatch.setattr(thinning, "MAX_PASSES", 2.0)
+    groups.expected_rows_are_those_that_are_read(order)
+
+
 TRUE_REACHES, TRUE_CHANGES = thinning.reaches_of, thinning.changes_of
 TRUE_THIN, TRUE_SOLVED = thinning.thin, group_sweeps.solved
 TRUE_DRAW, TRUE_MOST, TRUE_TABLES = thinning.draw, thinning.most, expansion.tables_of

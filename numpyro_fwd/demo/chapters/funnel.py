@@ -78,7 +78,7 @@ def chapter(setting: Setting) -> Chapter:
     keys = jax.random.split(jax.random.key(setting.seed + 3), 2)
     long: dict[str, Any] = {"num_warmup": 500, "num_samples": 500}
     if not setting.quick:
-        long = {"num_warmup": 5000, "num_samples": 100_000, "thinning": 10}
+        long = {"num_warmup": 5000, "num_samples": 200_000, "thinning": 20}
     short: dict[str, Any] = {"num_warmup": 500, "num_samples": 500 if setting.quick else 4000}
     found = {
         "AutoMALA": sample(AutoMALA(model), keys[0], **long),

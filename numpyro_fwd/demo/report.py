@@ -12,7 +12,7 @@ STYLE = """
 body { margin: 0 auto; max-width: 60rem; padding: 1rem; color: #222; background: #fff;
        font: 1rem/1.5 system-ui, sans-serif; }
 h1 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-top: 1px solid #ccc; padding-top: 1rem; }
-figure { margin: 1rem 0; } img { width: 100%; height: auto; }
+figure { margin: 1rem 0; } img { width: 100%; min-width: 42rem; height: auto; }
 figcaption, .reading { color: #555; font-size: 0.9rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
@@ -20,6 +20,7 @@ th, td { padding: 0.3rem 0.6rem; text-align: right; border-bottom: 1px solid #dd
 th:first-child, td:first-child { text-align: left; white-space: nowrap; }
 th { background: #f3f3f3; vertical-align: bottom; }
 .said { border-left: 4px solid #0072B2; padding-left: 0.8rem; }
+@media (max-width: 30rem) { body { padding: 0.6rem; } h1 { font-size: 1.5rem; } }
 code { font-size: 0.9em; overflow-wrap: anywhere; }
 """
 INTRODUCTION = (
@@ -79,6 +80,6 @@ def figure(chapter: Chapter, folder: Path) -> str:
     data = base64.b64encode((folder / chapter.picture).read_bytes()).decode()
     caption = escape(chapter.caption)
     return (
-        f'<figure><img alt="{caption}" src="data:image/png;base64,{data}">'
+        f'<figure><div class="wide"><img alt="{caption}" src="data:image/png;base64,{data}"></div>'
         f"<figcaption>{caption}</figcaption></figure>"
     )

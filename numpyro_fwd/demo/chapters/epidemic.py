@@ -18,6 +18,17 @@ from numpyro_fwd.demo.chapter import Chapter, Setting
 __all__ = ["NAME", "chapter"]
 
 NAME = "A likelihood with a while_loop"
+QUESTION = (
+    "Which reproduction number explains how many of a school fell ill? The final size of an "
+    "outbreak is the root of an equation, found by iteration until it stops moving. FMALA needs "
+    "directional derivatives alone, a random walk none."
+)
+HEADER = ("", "mean of r1", "mean of r2", "off, in sd", "ESS", "R-hat", "ESS/s", "compile, s")
+CAPTION = "Draws of both samplers against the exact posterior (a grid)."
+READING = (
+    "ESS and R-hat of the worst parameter over four chains; ESS/s with the warm-up, without "
+    "compilation."
+)
 CASES, POPULATION = (512, 273), (763, 284)
 DATA = (jnp.array(CASES), jnp.array(POPULATION))
 GRID = np.linspace(1.01, 5.0, 4000)  # of reproduction numbers
@@ -107,21 +118,12 @@ def chapter(setting: Setting) -> Chapter:
     rows = [("exact", *(f"{value:.3f}" for value in truth[0]), "", "", "", "", "")]
     rows += [row(name, chains, truth) for name, chains in found.items()]
     rows += [("NUTS", "fails", "fails", "", "", "", "", "")]
-    return Chapter(
-        NAME,
-        "Which reproduction number explains how many of a school fell ill? The final size of an "
-        "outbreak is the root of an equation, found by iteration until it stops moving. FMALA needs"
-        " directional derivatives alone, a random walk none.",
-        ("", "mean of r1", "mean of r2", "off, in sd", "ESS", "R-hat", "ESS/s", "compile, s"),
-        rows,
-        draw(found, densities, setting),
-        "Draws of both samplers against the exact posterior (a grid).",
-        "ESS and R-hat of the worst parameter over four chains; ESS/s with the warm-up, without "
-        "compilation.",
-        f"NUTS says: “{error}.” {compared(rows)} With two parameters a walk is a rival.",
-        tuple(chains.write(setting.out, f"1_{name.replace(' ', '_')}")
-              for name, chains in found.items()),
-    )  # fmt: skip
+    said = f"NUTS says: “{error}.” {compared(rows)} With two parameters a walk is a rival."
+    picture = draw(found, densities, setting)
+    files = tuple(
+        each.write(setting.out, f"1_{name.replace(' ', '_')}") for name, each in found.items()
+    )
+    return Chapter(NAME, QUESTION, HEADER, rows, picture, CAPTION, READING, said, files)
 
 
 def compared(rows: list[tuple[str, ...]]) -> str:

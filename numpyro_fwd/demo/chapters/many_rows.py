@@ -21,6 +21,19 @@ from numpyro_fwd.demo.sampling import compilation, covered
 __all__ = ["NAME", "chapter"]
 
 NAME = "A million rows"
+QUESTION = (
+    "A logistic regression with {:,} rows and {} coefficients. AMAGOLD moves on "
+    "minibatches and decides on each move by a test that reads a few rows and is exact. NUTS "
+    "reads all of them for every gradient."
+)
+HEADER = ("", "draws", "ESS", "ESS/s", "mean off, in sd", "seconds", "compile, s")
+CAPTION = "Left: one coefficient. Right: draws of the two, on a logarithmic axis."
+READING = (
+    "One chain each, in single precision. Seconds are all of the work without compilation: the "
+    "search for the mode, bounds and warm-up of AMAGOLD, the warm-up of NUTS. ESS of the worst "
+    "coefficient, none below 20 draws; errors are against a normal approximation at the mode, "
+    "which is good here and no exact truth."
+)
 NUM_ROWS, NUM_COVARIATES = 1_000_000, 10
 WARMUP_OF_NUTS = 25
 
@@ -106,8 +119,7 @@ def draw(ours: Chains, nuts: Pieces, truth, setting: Setting) -> str:
     left.plot(points, at, style.NUTS.marker, color=style.NUTS.color, ms=4, label="draws of NUTS")
     left.set(xlabel="first coefficient", ylabel="posterior density", xlim=(grid[0], grid[-1]))
     race(right, ours, nuts)
-    for axis in (left, right):
-        style.legend_above(axis)
+    style.legend_above(left)
     return style.save(figure, setting.out / "2_million_rows.png")
 
 
@@ -134,28 +146,18 @@ def chapter(setting: Setting) -> Chapter:
     nuts = nuts_for(ours.seconds, keys[1], rows)
     truth = at_mode(rows)
     read = float(np.mean(ours.mcmc.get_extra_fields()["inner.num_rows"]))
-    return Chapter(
-        NAME,
-        f"A logistic regression with {len(rows[1]):,} rows and {NUM_COVARIATES} coefficients. "
-        "AMAGOLD moves on minibatches and decides on each move by a test that reads a few "
-        "rows and is exact. NUTS reads all of them for every gradient.",
-        ("", "draws", "ESS", "ESS/s", "mean off, in sd", "seconds", "compile, s"),
-        [
-            row("AMAGOLD, subsampled", flat(ours, "slope"), ours.seconds, ours.compilation, truth),
-            row("NUTS, same seconds", nuts.draws, nuts.ends[-1], nuts.compilation, truth),
-        ],
-        draw(ours, nuts, truth, setting),
-        "Left: one coefficient. Right: draws of the two, on a logarithmic axis.",
-        "One chain each. Seconds are all of the work without compilation: the search for the mode, "
-        "bounds and warm-up of AMAGOLD, the warm-up of NUTS. ESS of the worst coefficient, none "
-        "below 20 draws; errors are against a normal approximation at the mode, which is good here "
-        "and no exact truth.",
-        f"A test of AMAGOLD read {read:.2g} rows on average. {said(nuts)}",
-        (ours.write(setting.out, "2_amagold"),),
-    )
+    table = [
+        row("AMAGOLD, subsampled", flat(ours, "slope"), ours.seconds, ours.compilation, truth),
+        row("NUTS, same seconds", nuts.draws, nuts.ends[-1], nuts.compilation, truth),
+    ]
+    question = QUESTION.format(len(rows[1]), NUM_COVARIATES)
+    said = f"A test of AMAGOLD read {read:.2g} rows on average. {of_nuts(nuts)}"
+    picture = draw(ours, nuts, truth, setting)
+    files = (ours.write(setting.out, "2_amagold"),)
+    return Chapter(NAME, question, HEADER, table, picture, CAPTION, READING, said, files)
 
 
-def said(nuts: Pieces) -> str:
+def of_nuts(nuts: Pieces) -> str:
     """How far NUTS came, measured and not extrapolated."""
     warmup = min(len(nuts.ends), WARMUP_OF_NUTS)
     minutes = 2000 * np.diff(nuts.ends, prepend=0.0)[-10:].mean() / 60

@@ -17,6 +17,17 @@ from numpyro_fwd.demo.chapter import Chapter, Setting
 __all__ = ["NAME", "chapter"]
 
 NAME = "Two modes and the evidence"
+QUESTION = (
+    "A likelihood with two peaks in four dimensions, under a wide prior. LangevinSMC anneals "
+    "particles from the prior to the posterior; on the way it finds both modes, and estimates the "
+    "evidence (marginal likelihood), which NUTS does not have."
+)
+HEADER = ("", "log evidence", "share of the mode at +2", "R-hat", "seconds", "compile, s")
+CAPTION = "Left: draws of one coordinate. Right: where each chain of NUTS stayed."
+READING = (
+    "2,000 particles; four chains of NUTS. Particles are no chains and have no R-hat. ± is "
+    "the standard error that LangevinSMC gives."
+)
 SIZE, SCALE, WIDTH, PLACE = 4, 3.0, 0.3, 2.0
 SHARES = (0.7, 0.3)  # of the modes at PLACE and at -PLACE
 
@@ -75,21 +86,15 @@ def chapter(setting: Setting) -> Chapter:
     size = {"num_warmup": 5, "num_samples": 5, "num_chains": num_particles}
     ours = sample(LangevinSMC(model), keys[0], fields=("ancestors",), **size)
     nuts = sample(NUTS(model), keys[1], num_warmup=500, num_samples=300 if setting.quick else 2000)
+    said = (
+        "NUTS stays where a chain begins: its share of a mode is the share of the chains that "
+        f"began near it, and its R-hat of {worst(nuts.idata)[1]:.2f} says so."
+    )
+    picture = draw({"LangevinSMC": ours, "NUTS": nuts}, setting)
+    files = (ours.write(setting.out, "4_langevin_smc"), nuts.write(setting.out, "4_nuts"))
     return Chapter(
-        NAME,
-        f"A likelihood with two peaks in {SIZE} dimensions, under a wide prior. LangevinSMC "
-        "anneals particles from the prior to the posterior; on the way it finds both modes, and "
-        "estimates the evidence (marginal likelihood), which NUTS does not have.",
-        ("", "log evidence", "share of the mode at +2", "R-hat", "seconds", "compile, s"),
-        table(ours, nuts),
-        draw({"LangevinSMC": ours, "NUTS": nuts}, setting),
-        "Left: draws of one coordinate. Right: where each chain of NUTS stayed.",
-        f"{num_particles:,} particles; four chains of NUTS. Particles are no chains and have no "
-        "R-hat. ± is the standard error that LangevinSMC gives.",
-        f"NUTS stays where a chain begins: its share of a mode is the share of the chains "
-        f"that began near it, and its R-hat of {worst(nuts.idata)[1]:.2f} says so.",
-        (ours.write(setting.out, "4_langevin_smc"), nuts.write(setting.out, "4_nuts")),
-    )  # fmt: skip
+        NAME, QUESTION, HEADER, table(ours, nuts), picture, CAPTION, READING, said, files
+    )
 
 
 def table(ours: Chains, nuts: Chains) -> list[tuple[str, ...]]:

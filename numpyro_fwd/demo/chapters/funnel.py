@@ -103,7 +103,7 @@ def verdict(found: dict[str, Chains]) -> str:
     """Which one came closer to the mass of the neck, and whether to believe its draws."""
     errors = {name: abs(np.mean(flat(each, "w") < NECK) - MASS) for name, each in found.items()}
     nearest = min(errors, key=lambda name: errors[name])
-    worst_ones = ", ".join(f"{name} {worst(each.idata)[1]:.2f}" for name, each in found.items())
+    worst_ones = ", ".join(f"{name} {worst(each.idata)[1]:.3f}" for name, each in found.items())
     return (
         f"Nearer to the truth: {nearest}. R-hat: {worst_ones}; above 1.01 do "
         "not trust the draws. Where a hierarchy can be written non-centred, do that and use NUTS."

@@ -3,6 +3,7 @@
 import argparse
 import textwrap
 import time
+import warnings
 
 import jax
 import numpy as np
@@ -42,7 +43,10 @@ def networks(options: argparse.Namespace) -> str:
     for sampler in (GOHSMC, OHSMC, SGSMC):
         smc = sampler(network.model, optax.adam(0.01), num_particles=40)
         key, begin = jax.random.key(options.seed), time.perf_counter()
-        result = smc.run(key, 100 if options.quick else 1500, *train, progress_bar=False)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            result = smc.run(key, 100 if options.quick else 1500, *train, progress_bar=False)
+        say(sampler.__name__, [str(warning.message) for warning in caught])
         found = smc.predict(jax.random.fold_in(key, 1), result, *test, num_samples=200)
         assert found.log_score is not None
         nll = -float(np.mean(found.log_score["y"]))
@@ -50,6 +54,12 @@ def networks(options: argparse.Namespace) -> str:
         rows.append((sampler.__name__, f"{nll:.2f}", f"{result.params['noise']:.2f}", seconds))
     header = ("network", "NLL, new rows", "noise (truth 0.15)", "seconds with compilation")
     return text_table(header, rows)
+
+
+def say(sampler: str, said: list[str]) -> None:
+    """Print what a sampler warned of."""
+    for text in said:
+        print(textwrap.fill(f"Said by {sampler}: {text}", 100, subsequent_indent="  "))
 
 
 def demonstrate(target: sampling.Target, options: argparse.Namespace) -> None:
@@ -66,8 +76,7 @@ def demonstrate(target: sampling.Target, options: argparse.Namespace) -> None:
         runs[-1].idata.to_netcdf(str(options.out / f"{target.name}_{sampler.__name__}.nc"))
     print(f"\n{sampling.table(target, runs)}\n", flush=True)
     for run in runs:
-        for text in run.said:
-            print(textwrap.fill(f"Said by {run.sampler}: {text}", 100, subsequent_indent="  "))
+        say(run.sampler, run.said)
     pictures.traces_and_ranks(target, runs, options.out / f"{target.name}_traces.png")
     if target.name == "funnel":
         pictures.funnel_scatter(runs, options.out / "funnel_scatter.png", options.seed)

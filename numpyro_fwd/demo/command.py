@@ -1,6 +1,6 @@
-"""The demonstration: ``python -m numpyro_fwd`` samples two models with every sampler.
+"""The demonstration: ``python -m numpyro_fwd``, five chapters; ``--all``, every kernel.
 
-Writes pictures and a NetCDF file per sampler and target to ``demo/``; prints a table per target.
+Prints a table per chapter; writes pictures, draws as NetCDF and report.html to ``demo/``.
 """
 
 import argparse
@@ -12,16 +12,10 @@ import warnings
 from pathlib import Path
 
 EXTRA = ("matplotlib", "sklearn", "h5netcdf")
-READING = """
-ESS and R-hat: of the worst parameter, over four chains. ESS/s: warm-up included, compilation not.
-mean-error: largest error of a posterior mean in sds of the reference (regression: NUTS; funnel: the
-exact distribution); sd-ratio: posterior sd over that of the reference where it is farthest from 1.
-Trust a row with R-hat below 1.01 and several hundred ESS. On the funnel expect none: a step size
-that suits its mouth is too long for its neck, NUTS included (funnel_scatter.png)."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Sample both targets, print the tables, write files."""
+    """Show the chapters, or sample with every kernel."""
     options = parse(arguments)
     if missing := [name for name in EXTRA if importlib.util.find_spec(name) is None]:
         sys.exit(f"The demonstration needs {', '.join(missing)}: pip install numpyro-fwd[demo]")
@@ -31,16 +25,18 @@ def main(arguments: list[str] | None = None) -> None:
 
     matplotlib.use("Agg")
     from numpyro_fwd import keep_compiled
-    from numpyro_fwd.demo import sampling
 
     begin = time.perf_counter()
     options.out.mkdir(parents=True, exist_ok=True)
     keep_compiled()  # a second demonstration waits for its draws alone
-    for target in (sampling.logistic_regression(), sampling.funnel()):
-        demonstrate(target, options)
-    print(READING)
-    print(f"\nWritten in {time.perf_counter() - begin:.0f} s, pictures and draws (az.from_netcdf):")
-    for pattern in ("*.png", "*.nc"):
+    if options.all:
+        from numpyro_fwd.demo.tour import tour
+
+        tour(options)
+    else:
+        show(options)
+    print(f"\nWritten in {time.perf_counter() - begin:.0f} s:")
+    for pattern in ("*.html", "*.png", "*.nc"):
         names = " ".join(sorted(path.name for path in options.out.glob(pattern)))
         print(textwrap.fill(f"{options.out}/: {names}", 100, subsequent_indent="  "))
 
@@ -50,31 +46,47 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m numpyro_fwd", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder to write to")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="few samplers and few draws")
+    parser.add_argument("--all", action="store_true", help="every kernel on a few targets")
+    parser.add_argument("--quick", action="store_true", help="few and short runs, for a test")
     return parser.parse_args(arguments)
 
 
-def demonstrate(target, options: argparse.Namespace) -> None:
-    """Sample one target with every sampler; write its files and print its table."""
-    import jax
-    from tqdm import tqdm  # type: ignore[import-untyped]
+def show(options: argparse.Namespace) -> None:
+    """Work through the chapters, print each one, and write the report."""
+    from numpyro_fwd.demo import report
+    from numpyro_fwd.demo.chapter import Setting
+    from numpyro_fwd.demo.chapters import CHAPTERS
 
-    from numpyro_fwd.demo import pictures, sampling
+    setting = Setting(options.out, options.seed, options.quick)
+    begin = time.perf_counter()
+    done = [one(i, module, setting) for i, module in enumerate(CHAPTERS, 1)]
+    report.write(options.out / "report.html", done, facts(time.perf_counter() - begin, options))
+    print(f"\nOpen {(options.out / 'report.html').resolve()} in a browser.")
 
-    runs = []
-    bar = tqdm(
-        list(sampling.budgets(target, options.quick)),
-        bar_format="{desc} {bar:30} {n}/{total} {elapsed}",
+
+def one(number: int, module, setting):
+    """Work through a chapter; say so before, and print its table and conclusion after."""
+    from numpyro_fwd.demo.chapter import text_table
+
+    print(f"\n{number}/5 {module.NAME} ...", flush=True)
+    begin = time.perf_counter()
+    chapter = module.chapter(setting)
+    print(text_table(chapter.header, chapter.rows))
+    print(textwrap.fill(chapter.conclusion, 100))
+    print(
+        f"{time.perf_counter() - begin:.0f} s, picture: {setting.out / chapter.picture}", flush=True
     )
-    for i, (sampler, budget) in enumerate(bar):
-        bar.set_description(f"{target.name}: {sampler.__name__:<12}")
-        key = jax.random.fold_in(jax.random.key(options.seed), i)
-        runs.append(sampling.run(target, sampler, budget, key))
-        runs[-1].idata.to_netcdf(str(options.out / f"{target.name}_{sampler.__name__}.nc"))
-    print(f"\n{sampling.table(target, runs)}\n", flush=True)
-    for run in runs:
-        for text in run.said:
-            print(textwrap.fill(f"Said by {run.sampler}: {text}", 100, subsequent_indent="  "))
-    pictures.traces_and_ranks(target, runs, options.out / f"{target.name}_traces.png")
-    if target.name == "funnel":
-        pictures.funnel_scatter(runs, options.out / "funnel_scatter.png", options.seed)
+    return chapter
+
+
+def facts(seconds: float, options: argparse.Namespace) -> str:
+    """How the report was made."""
+    import os
+
+    import jax
+
+    size = ", small sizes for a test: the numbers mean nothing" if options.quick else ""
+    return (
+        f"Made by python -m numpyro_fwd with seed {options.seed} in {seconds:.0f} s on "
+        f"{os.cpu_count()} cores, JAX {jax.__version__} on {jax.default_backend()}{size}."
+    )

@@ -21,13 +21,19 @@ from numpyro_fwd import (
     AMSMMALA,
     FMALA,
     HPMALA,
+    L2MC,
     MALA,
     MMALA,
     PCFMALA,
+    SGHMC,
     SMMALA,
+    AutoFMALA,
+    AutoMALA,
+    LangevinSMC,
     LineFMALA,
     PCLineFMALA,
     RandomWalk,
+    smc_summary,
 )
 
 __all__ = ["NUM_CHAINS", "Budget", "Run", "Target", "funnel", "logistic_regression", "run", "table"]
@@ -36,7 +42,19 @@ NUM_CHAINS = 4
 FIRST_ORDER = (RandomWalk, MALA, FMALA, LineFMALA, PCFMALA, PCLineFMALA)
 SECOND_ORDER = (HPMALA, SMMALA, MMALA)
 PARTIAL = (ALSMMALA, AMSMMALA)
-SAMPLERS = (NUTS, *FIRST_ORDER, *SECOND_ORDER, *PARTIAL, AMAGOLD)
+ADAPTIVE = (AutoMALA, AutoFMALA)
+MINIBATCH = (AMAGOLD, SGHMC)
+SAMPLERS = (
+    NUTS,
+    *FIRST_ORDER,
+    *ADAPTIVE,
+    *SECOND_ORDER,
+    *PARTIAL,
+    L2MC,
+    *MINIBATCH,
+    LangevinSMC,
+)
+NUM_PARTICLES = 2000
 QUICK_SAMPLERS = (NUTS, RandomWalk, FMALA)
 FUNNEL_SIZE = 9  # of theta
 BATCH_SIZE = 100
@@ -76,6 +94,7 @@ class Run(NamedTuple):
     seconds: float
     compilation: float
     said: list[str]
+    ess: float | None = None  # of particles, which are no chains
 
     @property
     def acceptance(self) -> float:
@@ -133,33 +152,71 @@ def budgets(target: Target, quick: bool) -> Iterator[tuple[Callable, Budget]]:
             yield sampler, Budget(1000, 4000, 2)
         elif sampler in PARTIAL:
             yield sampler, Budget(2000, 10_000, 4)
-        elif sampler is AMAGOLD:
-            if target.minibatch_model is not None:
+        elif sampler in (L2MC, *MINIBATCH):
+            if sampler is L2MC or target.minibatch_model is not None:
                 yield sampler, Budget(1000, 5000, 1)
+        elif sampler in ADAPTIVE:
+            yield sampler, Budget(5000, 25_000, 5)
+        elif sampler is LangevinSMC:
+            if target.truth is None:  # the funnel has no data, hence no likelihood to anneal
+                yield sampler, Budget(5, 1, 1)
         else:
             yield sampler, Budget(2000, 5000, 5) if quick else Budget(10_000, 50_000, 10)
 
 
 def run(target: Target, sampler: Callable, budget: Budget, rng_key) -> Run:
-    """Sample `target` with four vectorized chains."""
-    model = target.minibatch_model if sampler is AMAGOLD else target.model
+    """Sample `target` with four vectorized chains, or with particles."""
     mcmc = MCMC(
-        sampler(model, dense_mass=target.dense_mass),
+        kernel_of(target, sampler),
         **budget._asdict(),
-        num_chains=NUM_CHAINS,
+        num_chains=NUM_PARTICLES if sampler is LangevinSMC else NUM_CHAINS,
         chain_method="vectorized",
         progress_bar=False,
     )
+    fields = ("accept_prob", "ancestors" if sampler is LangevinSMC else "num_steps")
     begin = time.perf_counter()
     with compilation() as spans, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        mcmc.run(rng_key, *target.data, extra_fields=("accept_prob", "num_steps"))
+        mcmc.run(rng_key, *target.data, extra_fields=fields)
         jax.block_until_ready(mcmc.get_samples())
     elapsed = time.perf_counter() - begin
     compiled = covered(spans)
-    idata = az.from_numpyro(mcmc, log_likelihood=False, **target.labels)
     said = [str(warning.message) for warning in caught]
-    return Run(sampler.__name__, budget, idata, elapsed - compiled, compiled, said)
+    ess = None
+    if sampler is LangevinSMC:
+        idata, ess = particles(mcmc, target), least_ess(mcmc)
+    else:
+        idata = az.from_numpyro(mcmc, log_likelihood=False, **target.labels)
+    return Run(sampler.__name__, budget, idata, elapsed - compiled, compiled, said, ess)
+
+
+def kernel_of(target: Target, sampler: Callable) -> Any:
+    """The sampler on the model, or on minibatches of it."""
+    if sampler is LangevinSMC:
+        return sampler(target.model)
+    model = target.minibatch_model if sampler in MINIBATCH else target.model
+    return sampler(model, dense_mass=target.dense_mass)
+
+
+def particles(mcmc: MCMC, target: Target) -> Any:
+    """The last population, in four groups that take the place of chains in pictures."""
+
+    def grouped(values):
+        last = np.asarray(values)[:, -1]
+        return last.reshape(NUM_CHAINS, -1, *last.shape[1:])
+
+    samples = mcmc.get_samples(group_by_chain=True)
+    accepted = mcmc.get_extra_fields(group_by_chain=True)["accept_prob"]
+    return az.from_dict(
+        {name: grouped(values) for name, values in samples.items()},
+        sample_stats={"acceptance_rate": grouped(accepted)},
+        **target.labels,
+    )
+
+
+def least_ess(mcmc: MCMC) -> float:
+    """Effective number of particles of the worst parameter."""
+    return min(float(site["ess"].min()) for site in smc_summary(mcmc).sites.values())
 
 
 @contextmanager
@@ -222,7 +279,7 @@ def table(target: Target, runs: list[Run]) -> str:
 def row(run: Run, target: Target, reference: Run) -> list[str]:
     """Cells of one run."""
     diagnostics = az.summary(run.idata, kind="diagnostics", round_to="none")
-    ess = diagnostics["ess_bulk"].min()
+    ess = diagnostics["ess_bulk"].min() if run.ess is None else run.ess
     is_reference = target.truth is None and run is reference
     shift, ratio = errors(run, target, reference)
     return [
@@ -230,7 +287,7 @@ def row(run: Run, target: Target, reference: Run) -> list[str]:
         f"{run.acceptance:.2f}",
         f"{ess:.0f}",
         f"{ess / run.seconds:.0f}",
-        f"{diagnostics['r_hat'].max():.3f}",
+        f"{diagnostics['r_hat'].max():.3f}" if run.ess is None else "none",
         "reference" if is_reference else f"{shift:.2f}",
         "" if is_reference else f"{ratio:.2f}",
         f"{run.budget.num_warmup + run.budget.num_samples}",

@@ -1,0 +1,42 @@
+"""What a chapter of the demonstration is made of, and its table as text."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Chapter", "Setting", "text_table"]
+
+
+class Setting(NamedTuple):
+    """Folder to write to, seed, and whether sizes are small (for a test, not for a reader)."""
+
+    out: Path
+    seed: int
+    quick: bool
+
+
+class Chapter(NamedTuple):
+    """A reason to use this package: question, table, picture and what they say.
+
+    `reading` says what the columns are, `conclusion` what came out, and `files` names the draws.
+    """
+
+    title: str
+    question: str
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    picture: str
+    caption: str
+    reading: str
+    conclusion: str
+    files: tuple[str, ...] = ()
+
+
+def text_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Aligned columns: the first to the left, all others to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [
+        "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])])
+        for cells in (header, *rows)
+    ]
+    rule = "-" * len(lines[0])
+    return "\n".join([rule, lines[0], rule, *lines[1:], rule])

@@ -1,0 +1,134 @@
+"""A likelihood with a `while_loop`: reverse mode fails on it, directional derivatives do not."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import scipy.stats
+from numpyro.infer import MCMC, NUTS
+
+from numpyro_fwd import FMALA, RandomWalk
+from numpyro_fwd.demo import style
+from numpyro_fwd.demo.chains import Chains, flat, sample, worst
+from numpyro_fwd.demo.chapter import Chapter, Setting
+
+__all__ = ["NAME", "chapter"]
+
+NAME = "A likelihood with a while_loop"
+QUESTION = (
+    "Which reproduction number explains how many of a school fell ill? The final size of an "
+    "outbreak is the root of an equation, found by iteration until it stops moving. FMALA needs "
+    "directional derivatives alone, a random walk none."
+)
+HEADER = ("", "mean of r1", "mean of r2", "off, in sd", "ESS", "R-hat", "ESS/s", "compile, s")
+CAPTION = "Draws of both samplers against the exact posterior (a grid)."
+READING = (
+    "ESS and R-hat of the worst parameter over four chains; ESS/s with the warm-up, without "
+    "compilation."
+)
+CASES, POPULATION = (512, 273), (763, 284)
+DATA = (jnp.array(CASES), jnp.array(POPULATION))
+GRID = np.linspace(1.01, 5.0, 4000)  # of reproduction numbers
+
+
+def attack_rate(r):
+    """The z with z = 1 - exp(-r z), iterated until it stops moving."""
+
+    def is_moving(z):
+        return jnp.any(jnp.abs(z + jnp.expm1(-r * z)) > 1e-6)
+
+    return jax.lax.while_loop(is_moving, lambda z: -jnp.expm1(-r * z), jnp.ones_like(r))
+
+
+def model(cases, population):
+    """Final sizes of two outbreaks, given their reproduction numbers."""
+    r = numpyro.sample("r", dist.LogNormal(0.5, 0.5).expand([2]).to_event(1))
+    numpyro.sample("cases", dist.Binomial(population, attack_rate(r)), obs=cases)
+
+
+def exact() -> np.ndarray:
+    """Posterior densities on the grid: the outbreaks are independent."""
+    r = jnp.asarray(GRID)
+    rates = np.asarray(attack_rate(r), float)
+    prior = scipy.stats.lognorm(0.5, scale=np.exp(0.5)).logpdf(GRID)
+    densities = [
+        np.exp((log := prior + scipy.stats.binom.logpmf(k, n, rates)) - log.max())
+        for k, n in zip(CASES, POPULATION, strict=True)
+    ]
+    return np.stack([density / np.trapezoid(density, GRID) for density in densities])
+
+
+def moments(densities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means and standard deviations of densities on the grid."""
+    mean = np.trapezoid(densities * GRID, GRID, axis=1)
+    square = np.trapezoid(densities * GRID**2, GRID, axis=1)
+    return np.asarray(mean), np.sqrt(square - mean**2)
+
+
+def complaint(key) -> str:
+    """What NUTS says, in one line."""
+    try:
+        MCMC(NUTS(model), num_warmup=1, num_samples=1, progress_bar=False).run(key, *DATA)
+    except Exception as error:  # of whatever type this version of JAX raises
+        return " ".join(str(error).split(". ")[0].split()).rstrip(".")
+    return "no error"
+
+
+def row(name: str, chains: Chains, truth: tuple) -> tuple[str, ...]:
+    """Cells of a sampler."""
+    ess, r_hat = worst(chains.idata)
+    draws = flat(chains, "r")
+    off = np.max(np.abs(draws.mean(axis=0) - truth[0]) / truth[1])
+    means = (f"{value:.3f}" for value in draws.mean(axis=0))
+    cells = (f"{off:.3f}", f"{ess:.0f}", f"{r_hat:.3f}")
+    return (name, *means, *cells, f"{ess / chains.seconds:.0f}", f"{chains.compilation:.1f}")
+
+
+def draw(found: dict[str, Chains], densities: np.ndarray, setting: Setting) -> str:
+    """Histograms of both reproduction numbers over their exact densities."""
+    figure, axes = style.sheet(2, sharey=False)
+    looks = (style.OURS, style.OTHER)
+    for i, axis in enumerate(axes):
+        for (name, chains), look in zip(found.items(), looks, strict=True):
+            heights, edges = np.histogram(flat(chains, "r")[:, i], 40, density=True)
+            middle = (edges[1:] + edges[:-1]) / 2
+            axis.plot(middle, heights, **look.line, marker=look.marker, ms=4, label=name)
+        axis.plot(GRID, densities[i], **style.TRUTH.line, label="exact", zorder=3)
+        shown = GRID[densities[i] > 1e-4 * densities[i].max()]
+        axis.set(xlim=(shown[0], shown[-1]), ylim=(0, None), ylabel="posterior density")
+        axis.set_xlabel(f"reproduction number of outbreak {i + 1}")
+        style.legend_above(axis)
+    return style.save(figure, setting.out / "1_while_loop.png")
+
+
+def chapter(setting: Setting) -> Chapter:
+    """Sample two reproduction numbers without reverse mode."""
+    keys = jax.random.split(jax.random.key(setting.seed), 3)
+    error = complaint(keys[0])
+    size: dict[str, Any] = {"num_warmup": 500, "num_samples": 500 if setting.quick else 5000}
+    found = {
+        "FMALA": sample(FMALA(model, num_tangents=2), keys[1], *DATA, **size),
+        "random walk": sample(RandomWalk(model), keys[2], *DATA, **size),
+    }
+    densities = exact()
+    truth = moments(densities)
+    rows = [("exact", *(f"{value:.3f}" for value in truth[0]), "", "", "", "", "")]
+    rows += [row(name, chains, truth) for name, chains in found.items()]
+    rows += [("NUTS", "fails", "fails", "", "", "", "", "")]
+    said = f"NUTS says: “{error}.” {compared(rows)} With two parameters a walk is a rival."
+    picture = draw(found, densities, setting)
+    files = tuple(
+        each.write(setting.out, f"1_{name.replace(' ', '_')}") for name, each in found.items()
+    )
+    return Chapter(NAME, QUESTION, HEADER, rows, picture, CAPTION, READING, said, files)
+
+
+def compared(rows: list[tuple[str, ...]]) -> str:
+    """Which of the two is faster here."""
+    rates = {cells[0]: float(cells[6]) for cells in rows[1:3]}
+    first = max(rates, key=lambda name: rates[name])
+    ratio = max(rates.values()) / max(1e-9, min(rates.values()))
+    return f"More effective draws per second, by a factor of {ratio:.1f}: {first}."

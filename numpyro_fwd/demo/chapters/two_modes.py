@@ -1,0 +1,110 @@
+"""Two modes and the evidence, both known in closed form: particles against chains of NUTS."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import scipy.special
+import scipy.stats
+from numpyro.infer import NUTS
+
+from numpyro_fwd import LangevinSMC, smc_summary
+from numpyro_fwd.demo import style
+from numpyro_fwd.demo.chains import Chains, flat, sample, worst
+from numpyro_fwd.demo.chapter import Chapter, Setting
+
+__all__ = ["NAME", "chapter"]
+
+NAME = "Two modes and the evidence"
+QUESTION = (
+    "A likelihood with two peaks in four dimensions, under a wide prior. LangevinSMC anneals "
+    "particles from the prior to the posterior; on the way it finds both modes, and estimates the "
+    "evidence (marginal likelihood), which NUTS does not have."
+)
+HEADER = ("", "log evidence", "share of the mode at +2", "R-hat", "seconds", "compile, s")
+CAPTION = "Left: draws of one coordinate. Right: where each chain of NUTS stayed."
+READING = (
+    "2,000 particles; four chains of NUTS. Particles are no chains and have no R-hat. ± is "
+    "the standard error that LangevinSMC gives."
+)
+SIZE, SCALE, WIDTH, PLACE = 4, 3.0, 0.3, 2.0
+SHARES = (0.7, 0.3)  # of the modes at PLACE and at -PLACE
+
+
+def model():
+    """A wide prior, and a likelihood with two narrow peaks."""
+    x = numpyro.sample("x", dist.Normal(0, SCALE).expand([SIZE]).to_event(1))
+    peaks = [dist.Normal(at, WIDTH).log_prob(x).sum() for at in (PLACE, -PLACE)]
+    numpyro.factor("likelihood", jax.nn.logsumexp(jnp.stack(peaks) + jnp.log(jnp.array(SHARES))))
+
+
+def log_evidence() -> float:
+    """In closed form: each peak against the prior."""
+    wide = scipy.stats.norm(0, np.hypot(SCALE, WIDTH))
+    peaks = [SIZE * wide.logpdf(at) for at in (PLACE, -PLACE)]
+    return float(scipy.special.logsumexp(peaks, b=SHARES))
+
+
+def density(x: np.ndarray) -> np.ndarray:
+    """Exact posterior density of a coordinate: the prior pulls the modes in a little."""
+    shrink = SCALE**2 / (SCALE**2 + WIDTH**2)
+    modes = (scipy.stats.norm(at * shrink, WIDTH * np.sqrt(shrink)) for at in (PLACE, -PLACE))
+    return sum(share * mode.pdf(x) for share, mode in zip(SHARES, modes, strict=True))
+
+
+def draw(found: dict[str, Chains], setting: Setting) -> str:
+    """The first coordinate of all draws, and of each chain of NUTS."""
+    figure, (left, right) = style.sheet(2, sharex=True)
+    grid, bins = np.linspace(-4, 4, 600), np.linspace(-4, 4, 81)
+    for (name, chains), look in zip(found.items(), (style.OURS, style.NUTS), strict=True):
+        heights = np.histogram(flat(chains, "x")[:, 0], bins, density=True)[0]
+        left.stairs(heights, bins, **look.line, label=name, linewidth=1.5)
+    left.plot(grid, density(grid), **style.TRUTH.line, label="exact")
+    left.set(xlabel="first coordinate", ylabel="posterior density")
+    style.legend_above(left)
+    chains_of_nuts(right, found["NUTS"])
+    return style.save(figure, setting.out / "4_two_modes.png")
+
+
+def chains_of_nuts(axis, chains: Chains) -> None:
+    """Where each chain of NUTS was."""
+    paths = chains.idata.posterior["x"].values[
+        :, :: max(1, chains.idata.posterior.draw.size // 60), 0
+    ]
+    for place, path in enumerate(paths):
+        heights = place + np.linspace(-0.25, 0.25, len(path))
+        axis.plot(path, heights, style.NUTS.marker, color=style.NUTS.color, ms=3, alpha=0.6)
+    axis.set(xlabel="first coordinate", ylabel="chain of NUTS", xlim=(-4, 4))
+    axis.set_yticks(range(len(paths)), [str(i + 1) for i in range(len(paths))])
+
+
+def chapter(setting: Setting) -> Chapter:
+    """Sample both modes and estimate the evidence."""
+    keys = jax.random.split(jax.random.key(setting.seed + 4), 2)
+    num_particles = 500 if setting.quick else 2000
+    size = {"num_warmup": 5, "num_samples": 5, "num_chains": num_particles}
+    ours = sample(LangevinSMC(model), keys[0], fields=("ancestors",), **size)
+    nuts = sample(NUTS(model), keys[1], num_warmup=500, num_samples=300 if setting.quick else 2000)
+    said = (
+        "NUTS stays where a chain begins: its share of a mode is the share of the chains that "
+        f"began near it, and its R-hat of {worst(nuts.idata)[1]:.2f} says so."
+    )
+    picture = draw({"LangevinSMC": ours, "NUTS": nuts}, setting)
+    files = (ours.write(setting.out, "4_langevin_smc"), nuts.write(setting.out, "4_nuts"))
+    return Chapter(
+        NAME, QUESTION, HEADER, table(ours, nuts), picture, CAPTION, READING, said, files
+    )
+
+
+def table(ours: Chains, nuts: Chains) -> list[tuple[str, ...]]:
+    """Rows of truth, particles and chains."""
+    found = smc_summary(ours.mcmc)
+    evidence = f"{found.log_evidence:.2f} ± {found.log_evidence_error:.2f}"
+    times = [(f"{each.seconds:.1f}", f"{each.compilation:.1f}") for each in (ours, nuts)]
+    shares = [f"{np.mean(flat(each, 'x')[:, 0] > 0):.2f}" for each in (ours, nuts)]
+    return [
+        ("exact", f"{log_evidence():.2f}", f"{SHARES[0]:.2f}", "", "", ""),
+        ("LangevinSMC", evidence, shares[0], "", *times[0]),
+        ("NUTS", "none", shares[1], f"{worst(nuts.idata)[1]:.2f}", *times[1]),
+    ]

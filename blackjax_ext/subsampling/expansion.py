@@ -164,7 +164,7 @@ def expand(
     The expansion. Cost: per step of Newton's method (about ten) a pass of :math:`N K D^2` products
     over the rows, then one more for the bounds. Memory: a chunk of rows, and 12 bytes for each of
     all rows, also where the rows themselves are sharded over the axis "rows" of a mesh
-    (:mod:`blackjax_ext.meshes`).
+    (``blackjax_ext.meshes``).
 
     Raises
     ------

@@ -5,6 +5,7 @@
 # make docs            build the documentation, warnings are errors
 # make bench           benchmarks (write docs/results), an hour and a half; one: make bench-smc; more: BENCH_ARGS=--long
 # make wheel-check     build a wheel and import it in an empty environment
+# make calibration     simulation-based calibration of every NumPyro kernel, 20 minutes
 # make lower-bounds    part of the tests with the lowest versions that pyproject.toml allows
 
 PYTHON ?= python3
@@ -91,6 +92,10 @@ lint: $(INSTALLED)
 
 types: $(INSTALLED)
 	$(BIN)/mypy
+
+# `make test` has three kernels on a model each.
+calibration: SELECTED = tests/laws/test_calibration.py --full-laws
+calibration: pytest
 
 # The draws of tests/test_fixed_seeds.py, with the flags of the tests: they decide on roundings.
 fixed-seeds: RUN = -m tests.fixed_seeds

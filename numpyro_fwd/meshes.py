@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from blackjax.adaptation.step_size import bisection_monotonic_fn
 from jax import Array
+from jax.core import Tracer
 from jax.experimental import multihost_utils
 from jax.extend.backend import clear_backends
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -293,8 +294,8 @@ def divided(tree: Any) -> Any:
 
 
 def is_local(leaf: Any) -> bool:
-    """Whether this process holds all of an array."""
-    return not isinstance(leaf, Array) or leaf.is_fully_addressable
+    """Whether this process holds all of an array; of a traced one it cannot be asked."""
+    return isinstance(leaf, Tracer) or not isinstance(leaf, Array) or leaf.is_fully_addressable
 
 
 def check_run(name: str, rng_key: Any, num_warmup: int, model_args: tuple, kwargs: Any) -> None:

@@ -220,7 +220,15 @@ def test_page_of_open_horizon(tmp_path, monkeypatch):
 def test_every_page_with_code_is_tested():
     with_code = {path for path in pages.DOCS.rglob("*.md") if "```python\n" in path.read_text()}
     tested = re.findall(r'"((?:howto|algorithms)/\w+)"', Path(__file__).read_text())
-    others = ("from_blackjax", "on_disk", "storage", "waiting", "adding_a_sampler", "index")
+    others = (
+        "from_blackjax",
+        "on_disk",
+        "storage",
+        "waiting",
+        "adding_a_sampler",
+        "index",
+        "meshes",
+    )
     assert with_code == {pages.DOCS / f"{page}.md" for page in (*tested, *others)}
 
 

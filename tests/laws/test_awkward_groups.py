@@ -246,8 +246,8 @@ def energies_add_up(case: Case, made: GroupedExpansion) -> None:
     @jax.jit
     def parts(made, x):
         u, v = made.coordinates(x)
-        known = group_sweeps.shared_energy(made, v)(u) + jnp.sum(v * made.arrow.groups)
-        known += 0.5 * jnp.einsum("cd,cde,ce->", v, made.arrow.of_groups, v)
+        known = group_sweeps.shared_energy(made, v)(u)
+        known += jnp.sum(made.given_shared(jnp.zeros_like(u))(v))
         steps = group_sweeps.steps_to(made, made.position, x)
         remainders = thinning.change(made, thinning.read(made, steps, made.rows))
         level = jnp.searchsorted(made.first, jnp.arange(made.num_rows), side="right") - 1
@@ -263,7 +263,7 @@ def energies_add_up(case: Case, made: GroupedExpansion) -> None:
         energy, remainders, squares = map(np.asarray, parts(made, x))
         energies.append(energy)
         within = squares < made.radius**2
-        bound = np.asarray(made.bound, np.float64) * squares**1.5
+        bound = np.asarray(made.bound, np.float64) * squares ** (0.5 * (made.order + 1))
         assert np.all(np.abs(remainders[within]) <= bound[within]), "bound"
         with jax.enable_x64(True):
             args, z = in_double(case.args), in_double(x)

@@ -192,7 +192,8 @@ def test_tour_has_every_kernel():
 def test_particles_are_shown_in_groups():
     run = sampling.run(small_regression(), LangevinSMC, sampling.Budget(2, 1, 1), jax.random.key(0))
     assert run.idata.posterior["mean"].shape == (sampling.NUM_CHAINS, 500)
-    assert 0 < run.ess <= sampling.NUM_PARTICLES and 0 < run.acceptance < 1
+    # draws that do not depend on each other have about as many effective ones
+    assert 0 < run.ess <= 1.1 * sampling.NUM_PARTICLES and 0 < run.acceptance < 1
 
 
 def small_regression() -> sampling.Target:

@@ -46,6 +46,7 @@ nb_execution_mode = "off"
 
 # the docstrings say what a field is; its annotation would take ten lines
 napoleon_attr_annotations = False
+autodoc_typehints = "none"  # the docstrings say what each argument is
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_google_docstring = False

@@ -146,7 +146,7 @@ CASES = {
     "AutoMALA": Case(AutoMALA, {}, 30),
     "AutoFMALA": Case(AutoFMALA, {"num_tangents": 3}, 60),
     "L2MC": Case(L2MC, {}, 15, BATCH),
-    "AMAGOLD": Case(AMAGOLD, {}, 20, BATCH),
+    "AMAGOLD": Case(AMAGOLD, {}, 20, BATCH, is_looped=True),
     "AMAGOLD, subsampled": Case(
         AMAGOLD, {"acceptance": "subsampled"}, 15, BATCH, ("normal", "logistic"), True
     ),

@@ -117,17 +117,21 @@ def test_remainders_stay_below_their_bounds(family, classes, order, x64):
     assert np.max(found) > 0.005  # and not by much
 
 
-def test_remainders_of_tiny_changes_in_float32():
+@pytest.mark.parametrize("order", [2, 3])
+def test_remainders_of_tiny_changes_in_float32(order):
     """Of 1e-9, where a difference of losses would have no digit."""
     posterior = rows_of(families.bernoulli(), dtype=jnp.float32)
     row = (Responses(jnp.ones(1), {}, jnp.ones(1)),)
     for t in (1e-4, 1e-2, 0.9, 1.1, 8.0):
         found = predictors.loss_remainder(
-            posterior, 2, (jnp.array([[0.7]]),), (jnp.array([[np.float32(t)]]),), row
+            posterior, order, (jnp.array([[0.7]]),), (jnp.array([[np.float32(t)]]),), row
         )
         s = np.linspace(0, 1, 20_001)
         p = 1 / (1 + np.exp(-(np.float64(np.float32(0.7)) + s * np.float32(t))))
-        values = 0.5 * (1 - s) ** 2 * p * (1 - p) * (1 - 2 * p) * np.float64(np.float32(t)) ** 3
+        g = p * (1 - p)
+        highest = {2: g * (1 - 2 * p), 3: g * (1 - 6 * g)}[order]
+        values = (1 - s) ** order / order * highest / (order - 1)
+        values *= np.float64(np.float32(t)) ** (order + 1)
         np.testing.assert_allclose(found, np.trapezoid(values, s), rtol=2e-5)
 
 

@@ -281,3 +281,33 @@ def expected_rows_are_those_that_are_read(order: int) -> None:
     rows = np.array(jax.lax.map(rows_of, jax.random.split(jax.random.key(31), num_moves)))
     spread = rows.std() / np.sqrt(num_moves)
     assert abs(rows.mean() - found) < 4.0 * spread, f"rows: {rows.mean()} for {found}"
+
+
+def changes_stay_below_their_bounds(order: int) -> None:
+    """Of short moves and long ones, by each row's bound and by what settles most events."""
+    expanded = expansion(order, jnp.float64)
+    rng = np.random.default_rng(82)
+    u = 1.5 * rng.normal(size=(400, 2, 3))
+    v = 1.5 * rng.normal(size=(400, 2, NUM_GROUPS, WIDTH))
+    share = rng.choice([0.01, 0.2, 1.0], size=400)
+    u[:, 1] = u[:, 0] + share[:, None] * u[:, 1]
+    v[:, 1] = v[:, 0] + share[:, None, None] * v[:, 1]
+
+    @jax.jit
+    @jax.vmap
+    def ratios(u, v):
+        squares = [u[i] @ u[j] + jnp.sum(v[i] * v[j], 1) for i, j in ((0, 0), (1, 1), (0, 1))]
+        reach = thinning.reaches_of(expanded, *squares).reach
+        ends = [expanded.position_of(*end) for end in zip(u, v, strict=True)]
+        rows = thinning.read(expanded, group_sweeps.steps_to(expanded, *ends), expanded.rows)
+        changes = jnp.abs(thinning.change(expanded, rows))
+        level = jnp.searchsorted(expanded.first, jnp.arange(NUM_ROWS), side="right") - 1
+        within = jnp.maximum(squares[0], squares[1])[level] <= expanded.radius**2
+        bounds = expanded.bound * reach[level]
+        settled = thinning.most(expanded, rows, jnp.arange(NUM_ROWS))
+        return jnp.where(within, jnp.stack([changes / bounds, changes / settled]), 0.0)
+
+    by_bound, by_settled = np.moveaxis(np.asarray(ratios(jnp.asarray(u), jnp.asarray(v))), 1, 0)
+    assert by_bound.max() <= 1.0 and by_settled.max() <= 1.0, "bound"
+    # and not by much, for a rate that grows by a factor of twenty over the box of the bounds
+    assert by_settled.max() > 0.05, f"looseness: {by_settled.max():.3f}, {by_bound.max():.3f}"

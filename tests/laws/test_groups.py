@@ -53,6 +53,11 @@ def test_expected_rows_are_those_that_are_read(order, monkeypatch):
     groups.expected_rows_are_those_that_are_read(order)
 
 
+@pytest.mark.parametrize("order", [2, 3])
+def test_changes_stay_below_their_bounds(order, x64):
+    groups.changes_stay_below_their_bounds(order)
+
+
 TRUE_REACHES, TRUE_CHANGES = thinning.reaches_of, thinning.changes_of
 TRUE_THIN, TRUE_SOLVED = thinning.thin, group_sweeps.solved
 TRUE_DRAW, TRUE_MOST, TRUE_TABLES = thinning.draw, thinning.most, expansion.tables_of
@@ -128,3 +133,20 @@ def test_planted_bug_of_the_sweep_breaks_invariance(name, monkeypatch):
     monkeypatch.setattr(module, attribute, bug)
     with pytest.raises(AssertionError, match="invariance"):
         groups.invariance(CASES["whole"])
+
+
+def reach_of_a_shorter_way(expanded, old, new, inner):
+    """A twentieth of it: bounds over the whole box are that loose."""
+    reaches = TRUE_REACHES(expanded, old, new, inner)
+    return reaches._replace(reach=0.05 * reaches.reach)
+
+
+BOUNDS = {"reaches_of": reach_of_a_shorter_way, "most": lambda *known: 0.1 * TRUE_MOST(*known)}
+
+
+@pytest.mark.parametrize("order", [2, 3])
+@pytest.mark.parametrize("name", BOUNDS)
+def test_planted_bug_of_the_bounds_is_found(name, order, x64, monkeypatch):
+    monkeypatch.setattr(thinning, name, BOUNDS[name])
+    with pytest.raises(AssertionError, match="bound"):
+        groups.changes_stay_below_their_bounds(order)

@@ -5,7 +5,7 @@
 # make docs            build the documentation, warnings are errors
 # make bench           benchmarks (write docs/results), an hour and a half; one: make bench-smc; more: BENCH_ARGS=--long
 # make wheel-check     build a wheel and import it in an empty environment
-# make calibration     simulation-based calibration of every NumPyro kernel, 20 minutes
+# make calibration     simulation-based calibration of every exact NumPyro kernel
 # make lower-bounds    part of the tests with the lowest versions that pyproject.toml allows
 
 PYTHON ?= python3

@@ -328,24 +328,33 @@ def descend(
     raise ValueError(NO_MODE.format("Newton's method still moves"))
 
 
-def log_evidence(
-    join: Callable,
-    is_hyper: tuple[bool, ...],
-    predictor: GroupedPredictor,
-    shared: Array,
-    groups: Array,
-    roots: Array,
-    rows: tuple[Array, Array],
-    ways: tuple[Array, Array],
-    h: Array,
-) -> Array:
-    """Log density of hyperparameters h, with the groups integrated around their mode given h.
+class Around(NamedTuple):
+    """A mode with the hyperparameters held, as what is maximized over these knows it.
 
-    `rows` are their slopes and curvatures by v, shapes (G, d) and (G, d, d), where the groups are
-    ``groups + roots @ v``. `ways` are those of :func:`draws_around`.
+    predictor
+        The posterior.
+    shared, groups
+        The mode.
+    roots
+        M of the frame there, where the groups are ``groups + roots @ v``.
+    rows
+        Slopes and curvatures of the rows by v, shapes (G, d) and (G, d, d).
+    ways
+        Those of :func:`draws_around`.
     """
+
+    predictor: GroupedPredictor
+    shared: Array
+    groups: Array
+    roots: Array
+    rows: tuple[Array, Array]
+    ways: tuple[Array, Array]
+
+
+def log_evidence(join: Callable, is_hyper: tuple[bool, ...], around: Around, h: Array) -> Array:
+    """Log density of hyperparameters h, with the groups integrated around their mode given h."""
+    predictor, shared, groups, roots, (slopes, blocks), ways = around
     y = with_hyper(is_hyper, shared, h)
-    slopes, blocks = rows
 
     def energy(v):
         prior = predictor.terms(join(y, groups + (roots @ v[..., None])[..., 0])).total()
@@ -368,22 +377,11 @@ def log_evidence(
     return at_mode + jnp.mean(jax.vmap(of_shared)(ways[0])) - of_shared(jnp.zeros_like(y))
 
 
-def log_expected(
-    join: Callable,
-    is_hyper: tuple[bool, ...],
-    predictor: GroupedPredictor,
-    shared: Array,
-    groups: Array,
-    roots: Array,
-    rows: tuple[Array, Array],
-    ways: tuple[Array, Array],
-    h: Array,
-) -> Array:
+def log_expected(join: Callable, is_hyper: tuple[bool, ...], around: Around, h: Array) -> Array:
     """Log prior of hyperparameters h and draws of all else, in the mean."""
-    del roots, rows
-    y = with_hyper(is_hyper, shared, h)
-    values = jax.vmap(lambda *way: predictor.terms(join(y + way[0], groups + way[1])).total())
-    return jnp.mean(values(*ways))
+    y, terms = with_hyper(is_hyper, around.shared, h), around.predictor.terms
+    values = jax.vmap(lambda *way: terms(join(y + way[0], around.groups + way[1])).total())
+    return jnp.mean(values(*around.ways))
 
 
 def with_hyper(is_hyper: tuple[bool, ...], shared: Array, h: Array) -> Array:
@@ -448,15 +446,16 @@ def most_likely(passes: GroupPasses, point: Point, frame: Frame, found: Found) -
     rotation = found.eliminated.inverse_roots
     blocks = np.einsum("cji,cjk,ckl->cil", rotation, found.rows.of_groups, rotation)
     slopes = np.einsum("cji,cj->ci", rotation, found.rows.groups)
-    roots, *rows = (jnp.asarray(each, dtype) for each in (frame.roots, slopes, blocks))
-    known = (
-        tuple(not flag for flag in found.is_free.tolist()),
+    roots, slopes, blocks = (jnp.asarray(each, dtype) for each in (frame.roots, slopes, blocks))
+    around = Around(
         passes.predictor,
-        *map(jnp.asarray, point),
+        jnp.asarray(point.shared),
+        jnp.asarray(point.groups),
         roots,
-        tuple(rows),
+        (slopes, blocks),
         draws_around(frame, found.is_free, dtype),
     )
+    known = tuple(not flag for flag in found.is_free.tolist()), around
     first = point.shared[~found.is_free].astype(np.float64)
     for value, hessian in (
         (passes._log_evidence, passes._evidence_hessian),

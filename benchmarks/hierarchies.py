@@ -34,6 +34,7 @@ from tests.numpyro_fwd.kernels import posteriordb_models
 
 SEEDS, FEW_SEEDS = 10, 1
 WARMUP, DRAWS = 5_000, 100_000
+FUNNEL_DRAWS, SCHOOLS_DRAWS = 400_000, 1_000_000  # of the samplers that are to reach the truth
 JITTER = (0.1, 128.0)
 Y = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
 SIGMA = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
@@ -152,16 +153,18 @@ def spread(values: list[float]) -> str:
     return f"{min(values):.3f} to {max(values):.3f}"
 
 
-def table(model, size: int, site: str, num_draws: int, seeds: tuple[int, int], names=None) -> list:
-    """A row for each sampler: with all seeds for the first two, with few for the others."""
+def table(
+    model, size: int, site: str, draws: tuple[int, int], seeds: tuple[int, int], names=None
+) -> list:
+    """A row for each sampler: with all draws and seeds for the first two, with few for the others."""
     rows = []
     for i, (name, (kernel, cost, share)) in enumerate(kernels(model, size).items()):
         if names is not None and name not in names:
             continue
-        draws, num_seeds = int(share * num_draws), seeds[i > 1]
-        key = (model.__name__, size, name, draws)
+        num_draws, num_seeds = int(share * draws[i > 1]), seeds[i > 1]
+        key = (model.__name__, size, name, num_draws)
         runs = [
-            REPORT.once((*key, seed), measure, kernel, site, draws, seed)
+            REPORT.once((*key, seed), measure, kernel, site, num_draws, seed)
             for seed in range(num_seeds)
         ]
         of = {each: [run[each] for run in runs] for each in runs[0]}
@@ -169,7 +172,7 @@ def table(model, size: int, site: str, num_draws: int, seeds: tuple[int, int], n
         per = [np.mean(np.divide(of[e], of["evaluations"])) * cost for e in ("ess", "ess of low")]
         rows.append(
             [
-                *(name, num_seeds, draws, float(np.mean(of["per step"])), max(of["rhat"])),
+                *(name, num_seeds, num_draws, float(np.mean(of["per step"])), max(of["rhat"])),
                 *(spread(of[each]) for each in ("mean", "sd", "low")),
                 *map(float, per),
                 *(float(np.mean(np.divide(of["ess"], of["seconds"]))), min(of["least moved"])),
@@ -187,7 +190,8 @@ TEXT = (
 
 def neck_of_the_funnel(quick: bool) -> Section:
     """Neal's funnel in 10 dimensions."""
-    draws, seeds = (300, (1, 1)) if quick else (DRAWS, (SEEDS, FEW_SEEDS))
+    draws, seeds = (300, (1, 1)) if quick else (FUNNEL_DRAWS, (SEEDS, FEW_SEEDS))
+    draws = draws, min(draws, DRAWS)
     truth = "In truth w has mean 0, sd 3, and the neck, w < -3, a mass of 0.159."
     rows = table(partial_named(funnel, 10), 10, "w", draws, seeds)
     return Section("Funnel, D = 10", TEXT.format(warmup=WARMUP, truth=truth), COLUMNS, rows)
@@ -195,7 +199,8 @@ def neck_of_the_funnel(quick: bool) -> Section:
 
 def schools(quick: bool) -> Section:
     """The centred eight schools."""
-    draws, seeds = (300, (1, 1)) if quick else (DRAWS, (SEEDS, FEW_SEEDS))
+    draws, seeds = (300, (1, 1)) if quick else (SCHOOLS_DRAWS, (SEEDS, FEW_SEEDS))
+    draws = draws, min(draws, DRAWS)
     truth = (
         "The mean is that of tau, 3.598 by quadrature, and the sd that of log tau; the neck is "
         "tau < 1, with a mass of 0.199."
@@ -224,7 +229,7 @@ def larger(quick: bool) -> Section:
     ]
     rows = []
     for title, model, size, site, other in cases[-1:] if quick else cases:
-        found = table(model, size, site, draws, (1, 1), names[:1] if quick else names)
+        found = table(model, size, site, (draws, draws), (1, 1), names[:1] if quick else names)
         rows += [[title, *row] for row in found]
         if other is not None and not quick:
             run = REPORT.once((title, "not centred"), measure, NUTS(other), site, 5000, 0)

@@ -12,8 +12,9 @@ not depend on the state, and the leapfrog step is driven by
 *Exactness.* Given V each of the three is a shear, which preserves volume whatever F is, and the
 flip makes the map its own inverse. So :math:`\min(1, \mu(\theta_*, p_*) / \mu(\theta, p))` with
 :math:`\mu = \pi(\theta) \mathcal{N}(p; 0, I)` is the acceptance probability, and the step size is
-selected, and selected back, with the same V (:mod:`blackjax_ext.mcmc.auto_step`). The rest - a
-momentum that persists, a metric mixed with an isotropic one - is that of
+selected, and selected back, with the same V (:mod:`blackjax_ext.mcmc.auto_step`). In a step that
+moves only some leaves of the position the tangents are drawn within these. The rest - a momentum
+that persists, a metric mixed with an isotropic one - is that of
 :mod:`blackjax_ext.mcmc.auto_mala`, whose step this is for K = D.
 
 Cost: K JVPs that share one primal for each trial, there or back, and K at the start for the new
@@ -129,8 +130,8 @@ def build_kernel() -> Callable:
     -------
     Callable
         ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        num_tangents=1, tangents="rademacher", persistence=0.9, isotropic_share=0.5)
-        -> (state, info)``.
+        num_tangents=1, tangents="rademacher", persistence=0.9, isotropic_share=0.5,
+        block_share=0.5) -> (state, info)``.
     """
 
     def kernel(
@@ -144,26 +145,28 @@ def build_kernel() -> Callable:
         tangents: tangent_space.TangentLaw = "rademacher",
         persistence: float = 0.9,
         isotropic_share: float = 0.5,
+        block_share: float = 0.5,
     ) -> tuple[AutoFMALAState, AutoFMALAInfo]:
         """One step: K JVPs for each trial, and for the new frame."""
         key_metric, key_frame, key_step = jax.random.split(rng_key, 3)
         x, unravel = ravel_pytree(state.position)
         metric = metrics.factorize(inverse_mass_matrix, x.size)
-        push, pull = auto_step.mixture(key_metric, metric, isotropic_share)
+        shares = auto_step.Shares(isotropic_share, block_share)
+        mover = auto_step.draw_mover(key_metric, metric, state.position, shares)
         is_new = state.slopes is None  # the frame; all tangents are those of the axes
         if is_new:
-            frame = tangent_space.draw(key_frame, num_tangents, x, tangents)
-            directions, force = jax.vmap(push)(frame), frame.T.__matmul__
+            frame = tangent_space.draw(key_frame, num_tangents, x, tangents, mover.moves)
+            directions, force = jax.vmap(mover.push)(frame), frame.T.__matmul__
         else:
-            directions, force = jnp.eye(x.size, dtype=x.dtype), pull
+            directions, force = jnp.eye(x.size, dtype=x.dtype), mover.pull
 
         def evaluate(y):
             return tangent_space.slopes(lambda y: logdensity_fn(unravel(y)), y, directions)
 
         slopes = evaluate(x)[1] if state.slopes is None else state.slopes
         start = auto_step.Point(x, state.momentum, state.logdensity, slopes)
-        leap = auto_step.leapfrog(evaluate, push, force, step_size)
-        end, facts = auto_step.step(key_step, start, leap, persistence)
+        leap = auto_step.leapfrog(evaluate, mover.push, force, step_size)
+        end, facts = auto_step.step(key_step, start, leap, persistence, mover.moves)
         info = AutoFMALAInfo(*facts)
         info = info._replace(num_evaluations=info.num_evaluations + is_new)
         kept = None if is_new else end.gradient
@@ -182,6 +185,7 @@ def as_top_level_api(
     tangents: tangent_space.TangentLaw = "rademacher",
     persistence: float = 0.9,
     isotropic_share: float = 0.5,
+    block_share: float = 0.5,
 ) -> SamplingAlgorithm:
     """AutoMALA without a reverse pass: steps that adapt to the place, driven by K slopes.
 
@@ -199,7 +203,7 @@ def as_top_level_api(
         K in 1..D tangents, vmapped over one primal; K = D is :func:`auto_mala`.
     tangents
         "rademacher" or "sphere": see :func:`blackjax_ext.mcmc.tangents.draw`.
-    persistence, isotropic_share
+    persistence, isotropic_share, block_share
         Those of :func:`auto_mala`.
 
     Returns
@@ -222,13 +226,14 @@ def as_top_level_api(
     """
     check_positive("step_size", step_size)
     tangent_space.check(num_tangents, tangents)
-    auto_step.check(persistence, isotropic_share)
+    auto_step.check(persistence, auto_step.Shares(isotropic_share, block_share))
     kernel = partial(
         build_kernel(),
         num_tangents=num_tangents,
         tangents=tangents,
         persistence=persistence,
         isotropic_share=isotropic_share,
+        block_share=block_share,
     )
     return build_sampling_algorithm(
         kernel,

@@ -24,7 +24,10 @@ turns them round. On the funnel that is worth a factor of five, and on a normal 
 
 *Metric.* By `isotropic_share` a step uses, in place of L, the smallest standard deviation of
 `inverse_mass_matrix` for all coordinates: a pooled scale is that of the mouth, and wrong by
-different factors in the neck, whatever the length of the step.
+different factors in the neck, whatever the length of the step. By `block_share` a step moves only
+some leaves of the position, by the scales of `inverse_mass_matrix`: log sd then takes long steps
+where what it governs can only take short ones. Without, chains that reach deep into a neck stay
+there for tens of thousands of steps.
 
 Cost: one gradient for each trial, there or back: 1.1 on average where steps fit everywhere, about 2
 on funnels, and no more than 41. Nothing is evaluated twice. The band never closes on a
@@ -117,7 +120,7 @@ def build_kernel() -> Callable:
     -------
     Callable
         ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        persistence=0.9, isotropic_share=0.5) -> (state, info)``.
+        persistence=0.9, isotropic_share=0.5, block_share=0.5) -> (state, info)``.
     """
 
     def kernel(
@@ -129,21 +132,23 @@ def build_kernel() -> Callable:
         *,
         persistence: float = 0.9,
         isotropic_share: float = 0.5,
+        block_share: float = 0.5,
     ) -> tuple[AutoMALAState, AutoMALAInfo]:
         """One step: one gradient for each trial."""
         key_metric, key_step = jax.random.split(rng_key)
         x, unravel = ravel_pytree(state.position)
         gradient, unravel_gradient = ravel_pytree(state.logdensity_grad)
         metric = metrics.factorize(inverse_mass_matrix, x.size)
-        push, pull = auto_step.mixture(key_metric, metric, isotropic_share)
+        shares = auto_step.Shares(isotropic_share, block_share)
+        mover = auto_step.draw_mover(key_metric, metric, state.position, shares)
 
         def evaluate(x):
             logdensity, gradient = jax.value_and_grad(logdensity_fn)(unravel(x))
             return logdensity, ravel_pytree(gradient)[0]
 
         start = auto_step.Point(x, state.momentum, state.logdensity, gradient)
-        leap = auto_step.leapfrog(evaluate, push, pull, step_size)
-        end, facts = auto_step.step(key_step, start, leap, persistence)
+        leap = auto_step.leapfrog(evaluate, mover.push, mover.pull, step_size)
+        end, facts = auto_step.step(key_step, start, leap, persistence, mover.moves)
         info = AutoMALAInfo(*facts)
         position, gradient = unravel(end.x), unravel_gradient(end.gradient)
         new = AutoMALAState(position, end.logdensity, gradient, end.momentum, info.exponent)
@@ -159,6 +164,7 @@ def as_top_level_api(
     *,
     persistence: float = 0.9,
     isotropic_share: float = 0.5,
+    block_share: float = 0.5,
 ) -> SamplingAlgorithm:
     """MALA with a step size selected at each place (Biron-Lattes et al. 2024), for hierarchies.
 
@@ -174,8 +180,11 @@ def as_top_level_api(
     persistence
         rho, from 0 (a fresh momentum for each step) to below 1.
     isotropic_share
-        From 0 to 1: how often a step moves all coordinates alike, by the smallest scale of
+        From 0 to 1: how often a step of all coordinates moves them alike, by the smallest scale of
         `inverse_mass_matrix`.
+    block_share
+        From 0 to 1: how often a step moves some leaves of the position only, if it has several.
+        Give a hierarchy's scales leaves of their own.
 
     Returns
     -------
@@ -199,9 +208,14 @@ def as_top_level_api(
     True
     """
     check_positive("step_size", step_size)
-    auto_step.check(persistence, isotropic_share)
+    auto_step.check(persistence, auto_step.Shares(isotropic_share, block_share))
     return build_sampling_algorithm(
-        partial(build_kernel(), persistence=persistence, isotropic_share=isotropic_share),
+        partial(
+            build_kernel(),
+            persistence=persistence,
+            isotropic_share=isotropic_share,
+            block_share=block_share,
+        ),
         init,
         logdensity_fn,
         kernel_args=(step_size, metrics.factorize(inverse_mass_matrix)),

@@ -26,6 +26,12 @@ but the last, and the first that does not ends them; they are tried from the sel
 towards 0, the likeliest to differ first. The uniform of the decision is drawn before: a move that
 it rejects needs no way back.
 
+*Some coordinates at a time.* By a share of the steps only some leaves of the position move, a set
+drawn whatever the state is, while the others and their momenta stand still: given the set each step
+leaves :math:`\mu` invariant. In the neck of a funnel a step that suits all coordinates is as short
+as the narrowest asks, and the scale that is to be left, log sd, would take steps a hundred times as
+long: alone it takes them.
+
 *Batches.* Each turn of one loop is a trial, there or back. Under ``jax.vmap`` a step lasts
 as long as that of the slowest chain; ``benchmarks/hierarchies.py lock_step`` counts what that
 costs. Chains that run one by one do not wait.
@@ -39,6 +45,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from blackjax.types import ArrayTree
 from jax import Array
 
 from blackjax_ext.checks import check_share
@@ -48,13 +56,15 @@ from blackjax_ext.metrics import Factor
 __all__ = [
     "MAX_EXPONENT",
     "Band",
+    "Mover",
     "Point",
     "Search",
+    "Shares",
     "check",
     "draw_band",
+    "draw_mover",
     "first_momentum",
     "leapfrog",
-    "mixture",
     "refresh",
     "search",
     "step",
@@ -137,11 +147,39 @@ class Search(NamedTuple):
     num_evaluations: Array
 
 
-def check(persistence: float, isotropic_share: float) -> None:
-    """Raise ValueError unless the persistence is in [0, 1) and the share in [0, 1]."""
+class Shares(NamedTuple):
+    """How often a step is of a kind of its own, whatever the state is.
+
+    isotropic
+        All coordinates move alike, by the smallest scale of the metric.
+    block
+        Only some leaves of the position move.
+    """
+
+    isotropic: float
+    block: float
+
+
+class Mover(NamedTuple):
+    """What a step moves, and by which metric ``R R^T``.
+
+    push, pull
+        The maps ``R z`` and ``R^T g``.
+    moves
+        Which coordinates move, shape (D,); None for all.
+    """
+
+    push: Callable
+    pull: Callable
+    moves: Array | None
+
+
+def check(persistence: float, shares: Shares) -> None:
+    """Raise ValueError unless the persistence is in [0, 1) and the shares in [0, 1]."""
     if not 0 <= persistence < 1:
         raise ValueError(f"persistence must be at least 0 and below 1; got {persistence}.")
-    check_share("isotropic_share", isotropic_share)
+    check_share("isotropic_share", shares.isotropic)
+    check_share("block_share", shares.block)
 
 
 def draw_band(rng_key: Array, dtype) -> Band:
@@ -164,24 +202,44 @@ def refresh(rng_key: Array, momentum: Array, persistence: float) -> Array:
     return jnp.where(jnp.isnan(momentum), noise, kept)
 
 
-def mixture(rng_key: Array, metric: Factor, share: float) -> tuple[Callable, Callable]:
-    """Maps ``R z`` and ``R^T g`` of `metric`, or by `share` of one that moves all alike.
+def draw_mover(rng_key: Array, metric: Factor, position: ArrayTree, shares: Shares) -> Mover:
+    """What the next step moves, drawn whatever the state is: each step is exact with what it uses.
 
-    That one is the smallest scale of `metric`. It is drawn whatever the state is, so that each step
-    is exact with the metric it uses.
+    All coordinates by `metric`, or by the share `shares.isotropic` of such steps by its smallest
+    scale; by the share `shares.block` of all steps some leaves of `position` only, each by its own
+    scales, if there are several.
     """
-    is_alike = jax.random.bernoulli(rng_key, share)
-    scale = jnp.min(metric.diagonal().root())
+    key_alike, key_block, key_leaves = jax.random.split(rng_key, 3)
+    sizes = [np.size(leaf) for leaf in jax.tree.leaves(position)]
+    scales = metric.diagonal().root()
+    is_alike = jax.random.bernoulli(key_alike, shares.isotropic)
+    moves, is_block = None, jnp.array(False)
+    if shares.block and len(sizes) > 1:
+        is_block = jax.random.bernoulli(key_block, shares.block)
+        moves = ~is_block | draw_leaves(key_leaves, sizes)
+
+    def scaled(z: Array, all_of_it: Array) -> Array:
+        alike = jnp.where(is_alike & ~is_block, jnp.min(scales) * z, all_of_it)
+        return alike if moves is None else jnp.where(is_block, moves * scales * z, alike)
 
     def push(z: Array) -> Array:
-        return jnp.where(is_alike, scale * z, metric.inverse_sqrt_times(z)).astype(z.dtype)
+        return scaled(z, metric.inverse_sqrt_times(z)).astype(z.dtype)
 
     def pull(g: Array) -> Array:
-        return jnp.where(is_alike, scale * g, metric.inverse_sqrt_transpose_times(g)).astype(
-            g.dtype
-        )
+        return scaled(g, metric.inverse_sqrt_transpose_times(g)).astype(g.dtype)
 
-    return push, pull
+    return Mover(push, pull, moves)
+
+
+def draw_leaves(rng_key: Array, sizes: list[int]) -> Array:
+    """Coordinates (D,) of some leaves, at least one and not all: any number, then any of so many.
+
+    So each leaf is often without any other, however many there are.
+    """
+    key_number, key_which = jax.random.split(rng_key)
+    number = jax.random.randint(key_number, (), 1, len(sizes))
+    is_drawn = jax.random.permutation(key_which, len(sizes)) < number
+    return is_drawn[np.repeat(np.arange(len(sizes)), sizes)]
 
 
 def leapfrog(evaluate: Callable, push: Callable, pull: Callable, step_size: Array | float) -> Leap:
@@ -308,20 +366,34 @@ def go_back(found: Search, log_ratio: Array, band: Band) -> Search:
     )
 
 
-def decide(is_accepted: Array, proposal: Point, start: Point) -> Point:
-    """The new point. A rejected move turns the momentum round.
+def decide(is_accepted: Array, proposal: Point, start: Point, moves: Array | None) -> Point:
+    """The new point. A rejected move turns round the momentum of what `moves`.
 
     That is what keeps a momentum that persists exact: the move ends with a flip, and every step
     with another.
     """
+    turned = -start.momentum if moves is None else jnp.where(moves, -1.0, 1.0) * start.momentum
     end = select(is_accepted, proposal, start)
-    return end._replace(momentum=-end.momentum)
+    return end._replace(momentum=jnp.where(is_accepted, -end.momentum, turned))
 
 
 def step(
-    rng_key: Array, start: Point, leap: Leap, persistence: float
+    rng_key: Array, start: Point, leap: Leap, persistence: float, moves: Array | None = None
 ) -> tuple[Point, tuple[Array, ...]]:
     """Refresh the momentum, select a step, decide.
+
+    Parameters
+    ----------
+    rng_key
+        Key, used once.
+    start
+        Where the step begins.
+    leap
+        Moves the coordinates `moves`, and no other.
+    persistence
+        rho.
+    moves
+        Shape (D,); None for all. The momenta of the others are kept as they are.
 
     Returns
     -------
@@ -330,7 +402,10 @@ def step(
     """
     key_momentum, key_band, key_accept = jax.random.split(rng_key, 3)
     dtype = start.x.dtype
-    start = start._replace(momentum=refresh(key_momentum, start.momentum, persistence))
+    momentum = refresh(key_momentum, start.momentum, persistence)
+    if moves is not None:
+        momentum = jnp.where(moves | jnp.isnan(start.momentum), momentum, start.momentum)
+    start = start._replace(momentum=momentum)
     log_uniform = jnp.log(1.0 - jax.random.uniform(key_accept, (), dtype))
     found = search(leap, start, draw_band(key_band, dtype), log_uniform)
     is_accepted = found.is_confirmed & (log_uniform < found.log_ratio)
@@ -342,4 +417,4 @@ def step(
         found.selected,
         found.num_evaluations,
     )
-    return decide(is_accepted, found.proposal, start), facts
+    return decide(is_accepted, found.proposal, start, moves), facts

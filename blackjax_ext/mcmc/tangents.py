@@ -30,7 +30,13 @@ def check(num_tangents: int, tangents: str, size: int | None = None) -> None:
     check_count("num_tangents", num_tangents, most=size, of="dimensions of the position")
 
 
-def draw(rng_key: Array, num_tangents: int, like: Array, tangents: TangentLaw) -> Array:
+def draw(
+    rng_key: Array,
+    num_tangents: int,
+    like: Array,
+    tangents: TangentLaw,
+    within: Array | None = None,
+) -> Array:
     """Draw a frame.
 
     Parameters
@@ -44,6 +50,9 @@ def draw(rng_key: Array, num_tangents: int, like: Array, tangents: TangentLaw) -
     tangents
         "sphere": uniform on the sphere, and on frames for K > 1 (D normals each). "rademacher":
         random signs over sqrt(D) (D random bits each), orthonormalized for K > 1.
+    within
+        Coordinates that the tangents are to see, shape (D,); None for all. What is beyond their
+        number sees none of them.
 
     Returns
     -------
@@ -58,6 +67,9 @@ def draw(rng_key: Array, num_tangents: int, like: Array, tangents: TangentLaw) -
     else:
         frame = signs(rng_key, size, like.dtype)
     frame = frame.reshape(num_tangents, like.size)
+    if within is not None:
+        frame = jnp.where(within, frame, 0.0)
+        frame = frame if num_tangents > 1 else frame / jnp.linalg.norm(frame)
     return frame if num_tangents == 1 else jnp.linalg.qr(frame.T)[0].T
 
 

@@ -31,8 +31,11 @@ class AutoMALA(BlackJAXKernel):
     persistence
         Of the momentum, from 0 to below 1.
     isotropic_share
-        From 0 to 1: how often a step moves all coordinates alike, and not by their posterior
-        scales.
+        From 0 to 1: how often a step of all coordinates moves them alike, and not by their
+        posterior scales.
+    block_share
+        From 0 to 1: how often a step moves some of the sites only, which frees the scales of a
+        hierarchy where what they govern can only take short steps.
     options
         See :class:`BlackJAXKernel`.
     """
@@ -45,14 +48,16 @@ class AutoMALA(BlackJAXKernel):
         *,
         persistence: float = 0.9,
         isotropic_share: float = 0.5,
+        block_share: float = 0.5,
         **options: Unpack[KernelOptions],
     ):
-        auto_step.check(persistence, isotropic_share)
+        auto_step.check(persistence, auto_step.Shares(isotropic_share, block_share))
         super().__init__(
             model,
             blackjax_ext.auto_mala,
             persistence=persistence,
             isotropic_share=isotropic_share,
+            block_share=block_share,
             **options,
         )
 
@@ -72,7 +77,7 @@ class AutoFMALA(BlackJAXKernel):
         K in 1..D tangents; K = D is AutoMALA in forward mode.
     tangents
         "rademacher" or "sphere".
-    persistence, isotropic_share
+    persistence, isotropic_share, block_share
         See :class:`AutoMALA`.
     options
         See :class:`BlackJAXKernel`.
@@ -86,10 +91,11 @@ class AutoFMALA(BlackJAXKernel):
         tangents: TangentLaw = "rademacher",
         persistence: float = 0.9,
         isotropic_share: float = 0.5,
+        block_share: float = 0.5,
         **options: Unpack[KernelOptions],
     ):
         check(num_tangents, tangents)
-        auto_step.check(persistence, isotropic_share)
+        auto_step.check(persistence, auto_step.Shares(isotropic_share, block_share))
         self._num_tangents = num_tangents
         super().__init__(
             model,
@@ -99,6 +105,7 @@ class AutoFMALA(BlackJAXKernel):
             tangents=tangents,
             persistence=persistence,
             isotropic_share=isotropic_share,
+            block_share=block_share,
             **options,
         )
 

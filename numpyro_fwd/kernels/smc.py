@@ -40,6 +40,8 @@ __all__ = ["LangevinSMC", "LangevinSMCKernelState"]
 
 # Metropolis' probability for Langevin proposals; share of the sample size for unadjusted ones
 TARGETS = {True: 0.574, False: 0.9}
+# a step that suits each particle's place: with one for all, a narrow mode dies out
+WHOLE_MOVES = {"isotropic_share": 0.0, "block_share": 0.0}
 MAX_CHANGE = 0.5
 MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
 LOW_SHARE = 0.1  # of the particles: an effective sample size below it is warned of
@@ -151,8 +153,8 @@ class LangevinSMC(MCMCKernel):
         Leapfrog steps of an unadjusted move, 1 by default, or of an `algorithm` that takes them.
     algorithm
         Metropolis kernel to move with: ``blackjax_ext.mala``, ``blackjax_ext.hp_mala``,
-        ``blackjax.hmc``, ...; None for ``blackjax_ext.auto_mala`` with ``isotropic_share=0``, whose
-        steps suit the place of each particle.
+        ``blackjax.hmc``, ...; None for ``blackjax_ext.auto_mala`` with ``isotropic_share=0`` and
+        ``block_share=0``, whose steps suit the place of each particle.
     ess_threshold
         Resample below this share of the particles.
     tempering_ess
@@ -232,9 +234,8 @@ class LangevinSMC(MCMCKernel):
         if num_clusters != 0:
             check_count("num_clusters", num_clusters)
         if algorithm is None:
-            # a step that suits each particle's place: with one for all, a narrow mode dies out
             algorithm = blackjax_ext.auto_mala
-            parameters = {"isotropic_share": 0.0, **parameters} if l_kernel is None else parameters
+            parameters = {**WHOLE_MOVES, **parameters} if l_kernel is None else parameters
         self._is_adjusted = l_kernel is None
         if num_integration_steps is not None:
             check_count("num_integration_steps", num_integration_steps)

@@ -34,6 +34,8 @@ class Case(NamedTuple):
         adaptation has found before the chain begins.
     share
         Of the chains: fewer where a step lasts as long as that of the slowest chain.
+    block_share
+        How often a step moves some leaves only, of targets whose flat positions are cut into two.
     """
 
     algorithm: str | Callable
@@ -44,6 +46,7 @@ class Case(NamedTuple):
     costs: tuple[int, int] = (1, 1)
     fixed: tuple[str, ...] = ()
     share: float = 1.0
+    block_share: float | None = None
 
     @property
     def forward_only(self) -> bool:
@@ -53,7 +56,11 @@ class Case(NamedTuple):
     def build(self, target: Target, dtype=None):
         """Make the sampler of this case for `target`."""
         metric = jnp.asarray(target.covariance, dtype or jnp.float32) if self.dense else None
-        return self.on(target.logdensity, self.step_sizes[target.name], metric)
+        step_size = self.step_sizes[target.name]
+        if self.block_share is None:
+            return self.on(target.logdensity, step_size, metric)
+        arguments = self.arguments | {"block_share": self.block_share}
+        return cut(self._replace(arguments=arguments), target.logdensity, step_size, metric)
 
     def on(self, logdensity_fn, step_size=0.5, inverse_mass_matrix=None):
         """Make the sampler of this case for any density."""
@@ -71,6 +78,21 @@ class Case(NamedTuple):
         return sampler._replace(init=init)
 
 
+def cut(case: Case, logdensity_fn, *arguments):
+    """The sampler of a case on positions that are two leaves, of which the first is small."""
+
+    def joined(position):
+        return jnp.concatenate(position) if isinstance(position, tuple) else position
+
+    def init(position, rng_key=None):
+        if isinstance(position, jax.Array):
+            position = position[:1], position[1:]
+        return sampler.init(position, rng_key)
+
+    sampler = case.on(lambda position: logdensity_fn(joined(position)), *arguments)
+    return sampler._replace(init=init)
+
+
 def steps(log_gamma, funnel, normal, loop=None):
     """Name the step sizes of a case."""
     return {"log_gamma": log_gamma, "funnel": funnel, "normal": normal, "loop": loop}
@@ -79,7 +101,7 @@ def steps(log_gamma, funnel, normal, loop=None):
 FRESH = {"persistent_tangent": False}
 SPHERE = {"tangents": "sphere"}
 # each step with the preconditioner that it is given, or with a fresh momentum
-OWN = {"isotropic_share": 0.0}
+OWN = {"isotropic_share": 0.0, "block_share": 0.0}
 STILL = {"persistence": 0.0}
 PAIR = {"num_tangents": 2}
 # a floor that is active on a good part of every skewed target
@@ -141,6 +163,18 @@ CASES = {
     ),
     "auto_fmala_all": Case(
         "auto_fmala", {"num_tangents": 3} | OWN, steps(None, None, None, 1.6), share=0.25
+    ),
+    "auto_mala_leaves": Case("auto_mala", OWN, steps(1.6, 1.4, 1.5), share=0.25, block_share=0.8),
+    "auto_fmala_leaves": Case(
+        "auto_fmala", OWN, steps(1.2, 1.0, 1.5, 1.2), costs=(2, 1), share=0.25, block_share=0.8
+    ),
+    "auto_fmala_leaves_pair": Case(
+        "auto_fmala",
+        OWN | PAIR,
+        steps(1.2, 1.0, 1.5, 1.2),
+        costs=(2, 1),
+        share=0.25,
+        block_share=0.8,
     ),
     "smmala": Case("smmala", {}, steps(0.62, 0.38, 1.4), costs=(1, 2)),
     "smmala_softabs": Case("smmala", SOFTABS, steps(1.2, 0.73, 1.6), costs=(1, 2)),

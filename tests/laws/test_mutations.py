@@ -248,10 +248,22 @@ def way_back_from_the_start(found, start):
     return start
 
 
-def momentum_kept_on_rejection(is_accepted, proposal, start):
+def momentum_kept_on_rejection(is_accepted, proposal, start, moves):
     """A rejected move goes on in the same direction."""
     end = auto_step.select(is_accepted, proposal, start)
     return end._replace(momentum=jnp.where(is_accepted, -1.0, 1.0) * end.momentum)
+
+
+def leaves_by_place(rng_key, metric, position, shares):
+    """All leaves move where the first is low: what moves depends on the place."""
+    some = TRUE_DRAW_MOVER(rng_key, metric, position, shares)
+    whole = TRUE_DRAW_MOVER(rng_key, metric, position, shares._replace(block=0.0))
+    is_low = jax.tree.leaves(position)[0].ravel()[0] < 0
+    return auto_step.Mover(
+        lambda z: jnp.where(is_low, whole.push(z), some.push(z)),
+        lambda g: jnp.where(is_low, whole.pull(g), some.pull(g)),
+        is_low | some.moves,
+    )
 
 
 def gain_without_momentum(start, end):
@@ -259,6 +271,7 @@ def gain_without_momentum(start, end):
     return end.logdensity - start.logdensity
 
 
+TRUE_DRAW_MOVER = auto_step.draw_mover
 TRUE_EVALUATE = metrics.HessianMetric.evaluate
 TRUE_SLOPES = tangents.slopes
 SHORT = SMALL._replace(num_steps=1)
@@ -396,6 +409,9 @@ MUTATIONS = {
     ),
     "momentum_kept": AUTO(
         "decide", momentum_kept_on_rejection, invariant("auto_mala_dense", "funnel")
+    ),
+    "leaves_by_place": AUTO(
+        "draw_mover", leaves_by_place, invariant("auto_mala_leaves", "log_gamma")
     ),
     "momentum_left_out": AUTO(
         "gain", gain_without_momentum, invariant("auto_fmala_pair", "log_gamma")

@@ -34,7 +34,7 @@ from tests.numpyro_fwd.kernels import posteriordb_models
 
 SEEDS, FEW_SEEDS = 10, 1
 WARMUP, DRAWS = 5_000, 100_000
-FUNNEL_DRAWS, SCHOOLS_DRAWS = 400_000, 1_000_000  # of the samplers that are to reach the truth
+FUNNEL_DRAWS, SCHOOLS_DRAWS = 400_000, 600_000  # of the samplers that are to reach the truth
 JITTER = (0.1, 128.0)
 Y = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
 SIGMA = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
@@ -156,7 +156,7 @@ def spread(values: list[float]) -> str:
 def table(
     model, size: int, site: str, draws: tuple[int, int], seeds: tuple[int, int], names=None
 ) -> list:
-    """A row for each sampler: with all draws and seeds for the first two, with few for the others."""
+    """A row for each sampler: with most draws and seeds for the first two."""
     rows = []
     for i, (name, (kernel, cost, share)) in enumerate(kernels(model, size).items()):
         if names is not None and name not in names:

@@ -209,12 +209,12 @@ def draw_mover(rng_key: Array, metric: Factor, position: ArrayTree, shares: Shar
     scale; by the share `shares.block` of all steps some leaves of `position` only, each by its own
     scales, if there are several.
     """
-    key_alike, key_block, key_leaves = jax.random.split(rng_key, 3)
     sizes = [np.size(leaf) for leaf in jax.tree.leaves(position)]
     scales = metric.diagonal().root()
-    is_alike = jax.random.bernoulli(key_alike, shares.isotropic)
+    is_alike = jax.random.bernoulli(rng_key, shares.isotropic)
     moves, is_block = None, jnp.array(False)
     if shares.block and len(sizes) > 1:
+        key_block, key_leaves = jax.random.split(jax.random.fold_in(rng_key, 1))
         is_block = jax.random.bernoulli(key_block, shares.block)
         moves = ~is_block | draw_leaves(key_leaves, sizes)
 

@@ -1,9 +1,12 @@
-"""Neal's funnel as it is usually written: a step size for each place reaches the neck."""
+"""A funnel and the eight schools as they are written: a step for each place reaches the neck."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import scipy.stats
 from numpyro.infer import NUTS
 
@@ -14,33 +17,98 @@ from numpyro_fwd.demo.chapter import Chapter, Setting
 
 __all__ = ["NAME", "chapter"]
 
-NAME = "A funnel"
+NAME = "A funnel and a hierarchy"
 QUESTION = (
     "A scale exp(w / 2) and nine values of that scale: the shape of a hierarchy that is not "
-    "written non-centred. One step size cannot suit both its mouth and its neck. AutoMALA selects "
-    "one at each place, exactly."
+    "written non-centred. The effects of coaching in eight schools (Rubin 1981) are one. One step "
+    "size cannot suit both the mouth and the neck. AutoMALA selects one at each place, exactly."
 )
-HEADER = ("", "mass of the neck", "mean of w", "sd of w", "ESS", "R-hat", "seconds", "compile, s")
-CAPTION = "Draws of each sampler over exact draws, the neck below the line; densities of w."
-READING = "Four chains. The neck is w < -3. ESS and R-hat of the worst parameter."
-NECK, MASS = -3.0, 0.1587  # w below it, and how much of the posterior is there
+HEADER = ("", "mass of the neck", "mean", "sd", "ESS", "R-hat", "seconds", "compile, s")
+CAPTION = (
+    "Draws of each sampler over exact draws of the funnel, the neck below the line; densities of w "
+    "and of log tau."
+)
+READING = (
+    "Four chains. The neck of the funnel is w < -3, that of the eight schools tau < 1; mean and sd "
+    "are those of w and of log tau, exact ones of the schools by quadrature. ESS and R-hat of the "
+    "worst parameter."
+)
 NUM_POINTS = 4000
 LIMITS = {"xlim": (-25, 25), "ylim": (-11, 11)}
+EFFECTS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
+ERRORS = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
 
 
-def row(name: str, chains: Chains) -> tuple[str, ...]:
+class Log(NamedTuple):
+    """The logarithm of a scale: its name, grid and exact density, and where the neck ends."""
+
+    title: str
+    name: str
+    grid: np.ndarray
+    density: np.ndarray
+    neck: float
+
+    def exact(self) -> tuple[float, float, float]:
+        """Mass of the neck, mean and sd."""
+        mass = self.density / self.density.sum()
+        mean = mass @ self.grid
+        return mass[self.grid < self.neck].sum(), mean, np.sqrt(mass @ (self.grid - mean) ** 2)
+
+
+def log_of_the_funnel() -> Log:
+    """The prior of w."""
+    grid = np.linspace(-15, 15, 6001)
+    return Log("funnel", "w", grid, scipy.stats.norm(0, 3).pdf(grid), -3.0)
+
+
+def eight_schools() -> None:
+    """Centred."""
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5))
+    theta = numpyro.sample("theta", dist.Normal(mu, tau).expand([8]).to_event(1))
+    numpyro.deterministic("log tau", jnp.log(tau))
+    numpyro.sample("y", dist.Normal(theta, ERRORS).to_event(1), obs=EFFECTS)
+
+
+def log_of_the_schools() -> Log:
+    """Theta and mu integrated out: they are normal given tau."""
+    grid = np.linspace(-14, 8, 6001)
+    variances = ERRORS**2 + np.exp(2 * grid)[:, None]
+    precision = 1 / 25 + np.sum(1 / variances, axis=1)
+    mean = np.sum(EFFECTS / variances, axis=1) / precision
+    logdensity = (
+        grid
+        - np.log1p((np.exp(grid) / 5) ** 2)
+        - 0.5
+        * (
+            np.sum(np.log(variances) + EFFECTS**2 / variances, axis=1)
+            + np.log(precision)
+            - precision * mean**2
+        )
+    )
+    density = np.exp(logdensity - logdensity.max())
+    return Log("eight schools", "log tau", grid, density / np.trapezoid(density, grid), 0.0)
+
+
+def row(name: str, chains: Chains, log: Log) -> tuple[str, ...]:
     """Cells of a sampler."""
     ess, r_hat = worst(chains.idata)
-    w = flat(chains, "w")
-    facts = (f"{np.mean(w < NECK):.3f}", f"{w.mean():.2f}", f"{w.std():.2f}")
+    x = flat(chains, log.name)
+    facts = (f"{np.mean(x < log.neck):.3f}", f"{x.mean():.2f}", f"{x.std():.2f}")
     return (
-        name,
+        f"{name}, {log.title}",
         *facts,
         f"{ess:.0f}",
         f"{r_hat:.3f}",
         f"{chains.seconds:.1f}",
         f"{chains.compilation:.1f}",
     )
+
+
+def exact_row(log: Log) -> tuple[str, ...]:
+    """Cells of the truth."""
+    mass, mean, sd = log.exact()
+    return (f"exact, {log.title}", f"{mass:.3f}", f"{mean:.2f}", f"{sd:.2f}", "", "", "", "")
 
 
 def exact_draws(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -50,9 +118,9 @@ def exact_draws(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return w, np.exp(w / 2) * rng.standard_normal(NUM_POINTS)
 
 
-def draw(found: dict[str, Chains], setting: Setting) -> str:
-    """Draws over exact draws, and the line under which the neck is."""
-    figure, axes = style.sheet(len(found) + 1)
+def draw(found: dict[str, Chains], schools: dict[str, Chains], setting: Setting) -> str:
+    """Draws over exact draws, the line under which the neck is, and densities of both logs."""
+    figure, axes = style.sheet(4, gridspec_kw={"width_ratios": [3, 3, 4, 4]})
     w, theta = exact_draws(setting.seed)
     looks = (style.OURS, style.NUTS)
     for axis, (name, chains), look in zip(axes[:2], found.items(), looks, strict=True):
@@ -60,51 +128,77 @@ def draw(found: dict[str, Chains], setting: Setting) -> str:
         step = max(1, len(flat(chains, "w")) // NUM_POINTS)
         points = (flat(chains, "theta")[::step, 0], flat(chains, "w")[::step])
         axis.scatter(*points, s=5, color=look.color, marker=look.marker, alpha=0.5, label=name)
-        axis.axhline(NECK, **style.TRUTH.line)
-        axis.annotate("neck", (24, NECK - 0.4), ha="right", va="top")
+        axis.axhline(-3.0, **style.TRUTH.line)
+        axis.annotate("neck", (24, -3.4), ha="right", va="top")
         axis.set(xlabel=r"$\theta_1$", ylabel="w", **LIMITS)
-        style.legend_above(axis)
-    marginal(axes[2], found, looks)
+        style.legend_above(axis, columns=1)
+    marginal(axes[2], found, log_of_the_funnel(), (-11, 11))
+    marginal(axes[3], schools, log_of_the_schools(), (-4, 4))
     return style.save(figure, setting.out / "3_funnel.png")
 
 
-def marginal(axis, found: dict[str, Chains], looks: tuple) -> None:
-    """Density of w under each sampler and in truth."""
-    grid, bins = np.linspace(-11, 11, 300), np.linspace(-11, 11, 56)
-    for (name, chains), look in zip(found.items(), looks, strict=True):
-        heights = np.histogram(flat(chains, "w"), bins, density=True)[0]
+def marginal(axis, found: dict[str, Chains], log: Log, limits: tuple[float, float]) -> None:
+    """Density of the log under each sampler and in truth."""
+    bins = np.linspace(*limits, 56)
+    for (name, chains), look in zip(found.items(), (style.OURS, style.NUTS), strict=True):
+        heights = np.histogram(flat(chains, log.name), bins, density=True)[0]
         axis.stairs(heights, bins, **look.line, label=name)
-    axis.plot(grid, scipy.stats.norm(0, 3).pdf(grid), **style.TRUTH.line, label="exact")
-    axis.axvspan(-11, NECK, color=style.GREY, alpha=0.3, linewidth=0)
-    axis.set(xlabel="w (grey: the neck)", ylabel="density", xlim=(-11, 11), ylim=(0, None))
-    style.legend_above(axis, columns=2)
+    axis.plot(log.grid, log.density, **style.TRUTH.line, label="exact")
+    axis.axvspan(limits[0], log.neck, color=style.GREY, alpha=0.3, linewidth=0)
+    axis.set(xlabel=f"{log.name} (grey: the neck)", xlim=limits, ylim=(0, None), title=log.title)
+    axis.legend(fontsize=8, frameon=False)
+
+
+def budgets(quick: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of AutoMALA and of NUTS."""
+    if quick:
+        return ({"num_warmup": 500, "num_samples": 500},) * 2
+    long = {"num_warmup": 5000, "num_samples": 200_000, "thinning": 20}
+    return long, {"num_warmup": 500, "num_samples": 4000}
 
 
 def chapter(setting: Setting) -> Chapter:
-    """Sample the funnel by AutoMALA and by NUTS."""
-    model = sampling.funnel().model
+    """Sample the funnel and the eight schools by AutoMALA and by NUTS."""
     keys = jax.random.split(jax.random.key(setting.seed + 3), 2)
-    long: dict[str, Any] = {"num_warmup": 500, "num_samples": 500}
-    if not setting.quick:
-        long = {"num_warmup": 5000, "num_samples": 200_000, "thinning": 20}
-    short: dict[str, Any] = {"num_warmup": 500, "num_samples": 500 if setting.quick else 4000}
-    found = {
-        "AutoMALA": sample(AutoMALA(model), keys[0], **long),
-        "NUTS": sample(NUTS(model), keys[1], **short),
-    }
-    rows: list[tuple[str, ...]] = [("exact", f"{MASS:.3f}", "0.00", "3.00", "", "", "", "")]
-    rows += [row(name, chains) for name, chains in found.items()]
-    picture = draw(found, setting)
+    long, short = budgets(setting.quick)
+
+    def both(model) -> dict[str, Chains]:
+        return {
+            "AutoMALA": sample(AutoMALA(model), keys[0], **long),
+            "NUTS": sample(NUTS(model), keys[1], **short),
+        }
+
+    found, schools = both(sampling.funnel().model), both(eight_schools)
+    rows: list[tuple[str, ...]] = []
+    for log, each in ((log_of_the_funnel(), found), (log_of_the_schools(), schools)):
+        rows += [exact_row(log), *(row(name, chains, log) for name, chains in each.items())]
+    picture = draw(found, schools, setting)
     files = tuple(chains.write(setting.out, f"3_{name}") for name, chains in found.items())
-    return Chapter(NAME, QUESTION, HEADER, rows, picture, CAPTION, READING, verdict(found), files)
+    files += tuple(chains.write(setting.out, f"3_schools_{n}") for n, chains in schools.items())
+    conclusion = verdict(found, schools)
+    return Chapter(NAME, QUESTION, HEADER, rows, picture, CAPTION, READING, conclusion, files)
 
 
-def verdict(found: dict[str, Chains]) -> str:
-    """Which one came closer to the mass of the neck, and whether to believe its draws."""
-    errors = {name: abs(np.mean(flat(each, "w") < NECK) - MASS) for name, each in found.items()}
-    nearest = min(errors, key=lambda name: errors[name])
-    worst_ones = ", ".join(f"{name} {worst(each.idata)[1]:.3f}" for name, each in found.items())
+def verdict(found: dict[str, Chains], schools: dict[str, Chains]) -> str:
+    """Which ones came closer to the masses of the necks, and whether to believe their draws."""
+    nearest = [
+        f"{nearest_of(each, log)} ({log.title})"
+        for each, log in ((found, log_of_the_funnel()), (schools, log_of_the_schools()))
+    ]
+    worst_ones = ", ".join(
+        f"{name} {worst(found[name].idata)[1]:.3f} and {worst(schools[name].idata)[1]:.3f}"
+        for name in found
+    )
     return (
-        f"Nearer to the truth: {nearest}. R-hat: {worst_ones}; above 1.01 do "
+        f"Nearer to the mass of the neck: {', '.join(nearest)}. R-hat: {worst_ones}; above 1.01 do "
         "not trust the draws. Where a hierarchy can be written non-centred, do that and use NUTS."
     )
+
+
+def nearest_of(found: dict[str, Chains], log: Log) -> str:
+    """The sampler whose mass of the neck has the least error."""
+    mass = log.exact()[0]
+    errors = {
+        name: abs(np.mean(flat(each, log.name) < log.neck) - mass) for name, each in found.items()
+    }
+    return min(errors, key=lambda name: errors[name])

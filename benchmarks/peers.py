@@ -1,0 +1,202 @@
+"""Samplers of others beside ours: ``python benchmarks/peers.py``.
+
+What a package has is taken from it (BlackJAX); the others are written from their papers in
+``benchmarks/peers_from_papers``.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
+
+import numpy as np
+
+from benchmarks.harness import evidence as known
+from benchmarks.harness.peer_run import SAMPLERS, fresh, reference, table
+from benchmarks.harness.report import Report, Section, by_name
+from benchmarks.harness.runs import worst_errors
+
+COLUMNS = [
+    *("sampler", "acceptance", "ESS per draw", "rows per ESS", "ESS/s", "mean off, sd", "sd off"),
+    *("ESS", "s to 1,000 effective draws"),
+]
+APPROXIMATE = ("SGLD, step 0.1", "SGLD, step 0.5")
+
+
+def seconds_to(found: dict[str, Any], ess: float = 1000.0) -> float:
+    """Of a cold process to so many effective draws, if draws go on as they began."""
+    return found["first"] + max(ess / found["ess"] - 1.0, 0.0) * found["sampling"]
+
+
+def row_of(found: dict[str, Any], truth: dict[str, Any]) -> list[float]:
+    """The columns after the name."""
+    per_draw = found["ess"] / found["num"]
+    off = worst_errors(
+        *((np.asarray(each["mean"]), np.asarray(each["sd"])) for each in (found, truth))
+    )
+    return [
+        *(found["acceptance"], per_draw, found["rows"] / per_draw),
+        *(found["ess"] / found["sampling"], *off, found["ess"], seconds_to(found)),
+    ]
+
+
+def measured(names: list[str], num_rows: int, size: int, shorter: int = 1) -> list[list[Any]]:
+    """A row for each sampler, with draws a `shorter`-th of the usual number."""
+    num = 20_000 if num_rows * size <= 2_000_000 else 5_000
+    truth = REPORT.once(("truth", num_rows, size), reference, num_rows, size, num)
+    rows = []
+    for name in names:
+        draws = SAMPLERS[name][1] // shorter
+        found = REPORT.once((name, num_rows, size, draws), fresh, name, num_rows, size, draws)
+        rows.append([name, *row_of(found, truth)])
+    return rows
+
+
+def big_tables(quick: bool) -> Section:
+    """Logistic regression with 1e5 rows."""
+    num_rows, size = (2_000, 3) if quick else (100_000, 20)
+    names = list(SAMPLERS)
+    rows = measured(names[3:5] if quick else names, num_rows, size, 20 if quick else 1)
+    found = {row[0]: row for row in rows}
+    checks = []
+    if not quick:
+        ours = found["AMAGOLD, subsampled"]
+        checks = [
+            (f"rows per ESS, AMAGOLD subsampled / {name}", ours[3] / row[3], 1.0)
+            for name, row in found.items()
+            if name != ours[0] and name not in APPROXIMATE
+        ]
+    text = (
+        f"{num_rows:,} rows, {size} coefficients with standard normal priors, one chain, a process "
+        "of its own for each. Errors are the largest of a coefficient, in sds of a reference in "
+        "double precision (20,000 draws of the normal at the mode, weighted by importance). Exact "
+        "samplers have that of a finite run: about 2.5 over the root of the ESS. Rows per ESS: "
+        "read per effective draw of the worst coefficient, gradients and tests, what the set-up "
+        "reads left out. All that need a mode, a metric or bounds are given those of "
+        "`blackjax_ext.potentials.expand`. 'Random walk' is the proposal of the paper, steps of 2 "
+        "over the root of D; 'from the normal' proposes independent draws of the normal at the "
+        "mode, 'half steps' moves by half of it (Crank-Nicolson); 'factors' is our test. A row of "
+        "a gradient and of a test counts once. Draws of Zig-Zag are points of its path, one for "
+        "ten events. SGLD is approximate; for weighted draws the acceptance is the ESS per draw. "
+        "Seconds to 1,000 effective draws: from a cold process, imports excluded, thought on at "
+        "the speed of sampling where there are fewer."
+    )
+    return Section("Big tables", text, COLUMNS, rows, checks)
+
+
+TESTS = [
+    f"{rule}, {move}"
+    for move in ("random walk", "from the normal", "half steps")
+    for rule in ("scalable subsampling", "factors")
+]
+
+
+def dimensions(quick: bool) -> Section:
+    """The two tests as D^3 / sqrt(N) grows."""
+    sizes = [(2_000, 3)] if quick else [(100_000, 20), (100_000, 50), (100_000, 100)]
+    rows, checks = [], []
+    for num_rows, size in sizes:
+        names = TESTS[2:4] if quick else ["AMAGOLD, subsampled", *TESTS]
+        table = measured(names, num_rows, size, 20 if quick else 1 if size == 20 else 4)
+        rows += [[size, num_rows, size**3 / num_rows**0.5, *row] for row in table]
+        found = {row[0]: row[3] for row in table}
+        checks += [
+            (f"rows per ESS, {a} / {b}, D = {size}", found[a] / found[b], 1.0)
+            for a, b in zip(names[-1:0:-2], names[-2::-2], strict=False)
+        ]
+    text = (
+        "Logistic regression as above, with the same moves for both tests: the product of factors "
+        "(`blackjax_ext.subsampling.thinning`) and scalable subsampling, which reads rows at the "
+        "same rate by the same bounds. The factors stop at the first veto. The lines below "
+        "compare the rows that each reads per effective draw."
+    )
+    return Section(
+        "Tests by dimension", text, ["D", "N", "D^3 / sqrt(N)", *COLUMNS], rows, checks
+    )
+
+
+def poisson_rows(num_rows: int, size: int, radius: float) -> float:
+    r"""Rows that Poisson-MALA reads per step at least, :math:`\sum_i \phi_i`, where |w| <= radius.
+
+    Its auxiliary variables have the rates :math:`\lambda M_i / L + \phi_i(x)` with :math:`0 \le
+    \phi_i \le M_i` on the domain and :math:`\sum (\phi_i - U_i)` constant. A shift of each row by
+    its mean makes :math:`\phi_i` half its range there on average, at least
+    :math:`R |\nabla U_i|` in whitened coordinates.
+    """
+    from benchmarks.harness.peer_run import mode_of
+
+    x, y = (each.astype(np.float64) for each in table(num_rows, size))
+    mode, root = mode_of(x, y)
+    slope = np.abs(1 / (1 + np.exp(-(x @ mode))) - y) * np.linalg.norm(x @ root, axis=1)
+    return float(radius * slope.sum())
+
+
+def on_paper(quick: bool) -> Section:
+    """Rows per step of Poisson-MALA by its formula."""
+    sizes = [(2_000, 3)] if quick else [(100_000, 20), (100_000, 100), (1_000_000, 20)]
+    rows = [
+        [num_rows, size, poisson_rows(num_rows, size, size**0.5 + 4.0)] for num_rows, size in sizes
+    ]
+    return Section(
+        "Poisson-MALA on paper",
+        "Poisson-MALA (arXiv 2406.05242) has auxiliary variables of rates $\\lambda M_i / L + "
+        "\\phi_i(x)$ with $0 \\le \\phi_i(x) \\le M_i$, $L = \\sum M_i$, and no control variates: a "
+        "step reads $\\lambda + \\sum_i \\phi_i(x)$ rows on average. On the ball $|w| \\le \\sqrt D + "
+        "4$ of whitened coordinates the least $\\phi_i$ that are not negative have $\\sum_i \\phi_i "
+        "\\approx R \\sum_i |\\nabla U_i|$ at the mode, of the order of $D \\sqrt N$; it is not "
+        "run. $\\lambda$, which must be of the order of $L^2$ for a rate of acceptance that does "
+        "not fall, comes on top.",
+        ["N", "D", "rows per step, without lambda"],
+        rows,
+    )
+
+
+MODELS = ("unequal modes, D = 10", "regression, D = 10", "eight schools")
+EVIDENCE = {
+    "LangevinSMC": known.ours,
+    "BlackJAX persistent sampling": known.persistent,
+    "BlackJAX nested slice sampling": known.nested,
+}
+
+
+def over_seeds(method: str, name: str, num: int, num_seeds: int) -> dict[str, list[float]]:
+    """Log evidence and evaluations of some runs."""
+    problem = known.PROBLEMS[name]()
+    found = [EVIDENCE[method](problem, num, seed) for seed in range(num_seeds)]
+    return {key: [each[key] for each in found] for key in ("value", "evaluations")}
+
+
+def evidence(quick: bool) -> Section:
+    """Log evidence at as many evaluations."""
+    num, num_seeds, rows = (50, 2, []) if quick else (1_000, 10, [])
+    for name in ("regression, D = 1",) if quick else MODELS:
+        truth = known.PROBLEMS[name]().truth
+        for method in EVIDENCE:
+            key = (method, name, num, num_seeds)
+            found = REPORT.once(key, over_seeds, *key)
+            error = np.asarray(found["value"]) - truth
+            root = float(np.sqrt(np.mean(error**2)))
+            evaluations = float(np.mean(found["evaluations"])) / 1e3
+            rows.append([name, method, error.mean(), error.std(ddof=1), root, evaluations])
+    return Section(
+        "Evidence",
+        f"Errors of the log evidence over {num_seeds} seeds: LangevinSMC from defaults with {num:,} "
+        "particles; BlackJAX's adaptive persistent sampling with as many gradients and values per "
+        "particle and temperature, whose MALA has one step for all dimensions, 1.2 D^(-1/6) times "
+        "the least posterior sd; its nested slice sampling with as many live points as take the "
+        "values of one run of ours. Unequal modes have sds 0.5 and 1, and masses 36 and 64 percent.",
+        ["model", "sampler", "bias", "standard deviation", "RMSE", "evaluations / 1,000"],
+        rows,
+    )
+
+
+REPORT = Report(
+    "peers",
+    "Samplers of others",
+    by_name(big_tables, dimensions, on_paper, evidence),
+    long=("dimensions",),
+)
+
+if __name__ == "__main__":
+    REPORT.main()

@@ -177,15 +177,24 @@ def scanned(step: Any, state: Any, num: int, *shared: Any) -> tuple[Any, float]:
 
 
 def by_test(
-    rule: str, proposal: str, step_size: float, x: np.ndarray, y: np.ndarray, num: int
+    rule: str,
+    proposal: str,
+    step_size: float,
+    x: np.ndarray,
+    y: np.ndarray,
+    num: int,
+    expansion: Any = None,
 ) -> dict[str, Any]:
-    """Metropolis-Hastings by one of two tests; steps of a walk are over the root of D."""
+    """Metropolis-Hastings by one of two tests; steps of a walk are over the root of D.
+
+    `expansion` is found anew where it is None.
+    """
     import jax.numpy as jnp
 
     from benchmarks.peers_from_papers import scalable_subsampling as paper
 
     begun = time.perf_counter()
-    expansion = expansion_of(x, y)
+    expansion = expansion or expansion_of(x, y)
     size = x.shape[1]
     scale = step_size / size**0.5 if proposal == "random walk" else step_size
 

@@ -145,8 +145,8 @@ def marginal(axis, found: dict[str, Chains], log: Log, limits: tuple[float, floa
         axis.stairs(heights, bins, **look.line, label=name)
     axis.plot(log.grid, log.density, **style.TRUTH.line, label="exact")
     axis.axvspan(limits[0], log.neck, color=style.GREY, alpha=0.3, linewidth=0)
-    axis.set(xlabel=f"{log.name} (grey: the neck)", xlim=limits, ylim=(0, None), title=log.title)
-    axis.legend(fontsize=8, frameon=False)
+    axis.set(xlabel=f"{log.name}, {log.title}\n(grey: the neck)", xlim=limits, ylim=(0, None))
+    style.legend_above(axis, columns=1)
 
 
 def budgets(quick: bool) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -8,6 +8,7 @@ No other file imports a private name of NumPyro. What counts as public is what N
 from typing import Any
 
 import numpyro
+from numpyro.handlers import reparam
 
 __all__ = [
     "CHECKED_AGAINST",
@@ -20,6 +21,7 @@ __all__ = [
     "identity",
     "is_jacobian_of",
     "is_prng_key",
+    "is_reparametrizing",
     "mask_of",
     "not_jax_tracer",
     "prepare_model",
@@ -45,6 +47,7 @@ try:
         transform_fn,
         unconstrain_fn,
     )
+    from numpyro.primitives import _PYRO_STACK as HANDLERS
     from numpyro.primitives import Messenger
     from numpyro.util import _validate_model as validate_model
     from numpyro.util import identity, is_prng_key, not_jax_tracer
@@ -64,6 +67,11 @@ def is_jacobian_of(site: str, latent: str) -> bool:
     """
     name = f"_{latent}_log_det"
     return site.endswith(name) and latent.startswith(site.removesuffix(name))
+
+
+def is_reparametrizing() -> bool:
+    """Whether ``numpyro.handlers.reparam`` is among the handlers at work."""
+    return any(isinstance(handler, reparam) for handler in HANDLERS)
 
 
 def mask_of(distribution: Any) -> Any:

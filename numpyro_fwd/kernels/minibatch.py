@@ -13,8 +13,10 @@ from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance
 from blackjax_ext.sgmcmc.approximate_tests import barker_test, sequential_test
 from blackjax_ext.sgmcmc.leapfrog import check_friction
 from numpyro_fwd.bridge.arguments import evaluating
+from numpyro_fwd.bridge.centring import Centred, centred_start, noise_seen_by_rows
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
 from numpyro_fwd.bridge.plates import FullView, check_model, first_rows
+from numpyro_fwd.bridge.views import View
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.optimizer_start import check_optimizer
@@ -44,6 +46,8 @@ class MinibatchKernel(BlackJAXKernel):
     """
 
     needs_minibatches = True
+    # noise of a hierarchy that chains have put back, found at each start
+    _noise: tuple[str, ...] = ()
     advice = (
         'Give control_variate="second_order" (up to 512 dimensions) or a larger subsample_size, '
         "which take noise out of the gradient; centre the covariates of a regression; "
@@ -131,6 +135,28 @@ class MinibatchKernel(BlackJAXKernel):
             check_model(model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches)
         return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
 
+    @property
+    def _viewed(self) -> Callable | None:
+        """The model, with noise that rows see put back where the test needs linear predictors."""
+        return Centred(cast(Callable, self._model), self._noise) if self._noise else self._model
+
+    def _look(
+        self, rng_key: Array, init_params: Any, model_args: tuple, model_kwargs: dict | None
+    ) -> tuple[View, Any]:
+        """The target, whose coordinates may be others than those of `init_params`."""
+        if isinstance(self._strategy, SubsampledRows):
+            model = cast(Callable, self._model)
+            with evaluating(model_args, model_kwargs):
+                self._noise = noise_seen_by_rows(model, model_args, model_kwargs)
+            init_params = centred_start(
+                model, self._noise, rng_key, init_params, model_args, model_kwargs
+            )
+        return super()._look(rng_key, init_params, model_args, model_kwargs)
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._noise = ()
+
     def _model_of_start(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """The model with all rows, or with a few where all of them are on disk."""
         model = super()._model_of_start(model_args, model_kwargs)
@@ -158,6 +184,8 @@ class AMAGOLD(MinibatchKernel):
         a few: for rows that see the latents only through linear predictors, with a distribution
         whose derivatives are bounded (:mod:`blackjax_ext.subsampling.thinning`), and any prior.
         Rows in 50 groups or more are sampled in sweeps (:mod:`blackjax_ext.sgmcmc.group_sweeps`).
+        Effects that ``LocScaleReparam`` has taken out of their hierarchy are sampled in it, and
+        draws have the sites of the model as it is (:mod:`numpyro_fwd.bridge.centring`).
         Nothing in a transition then grows with N; mode, bounds and alias table are found before the
         warm-up, which the extra field ``inner.num_rows`` does not count. Or an approximate test
         that reads a part of the rows: "sequential" or "barker" of

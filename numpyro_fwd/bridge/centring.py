@@ -34,7 +34,6 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
-from numpyro.distributions.transforms import AffineTransform
 
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import (
@@ -107,7 +106,8 @@ class AffineMap(NamedTuple):
     def law(self, noise: dist.Distribution) -> dist.Distribution:
         """Of the site, each coordinate by itself."""
         of_one = unwrapped(noise).expand(shape_of(noise))
-        law = dist.TransformedDistribution(of_one, [AffineTransform(self.shift, self.scale)])
+        transform = dist.transforms.AffineTransform(self.shift, self.scale)
+        law = dist.TransformedDistribution(of_one, [transform])
         return law.to_event(noise.event_dim) if noise.event_dim else law
 
 

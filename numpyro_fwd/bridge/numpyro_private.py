@@ -8,7 +8,6 @@ No other file imports a private name of NumPyro. What counts as public is what N
 from typing import Any
 
 import numpyro
-from numpyro.handlers import reparam
 
 __all__ = [
     "CHECKED_AGAINST",
@@ -71,7 +70,7 @@ def is_jacobian_of(site: str, latent: str) -> bool:
 
 def is_reparametrizing() -> bool:
     """Whether ``numpyro.handlers.reparam`` is among the handlers at work."""
-    return any(isinstance(handler, reparam) for handler in HANDLERS)
+    return any(isinstance(handler, numpyro.handlers.reparam) for handler in HANDLERS)
 
 
 def mask_of(distribution: Any) -> Any:

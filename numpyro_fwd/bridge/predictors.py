@@ -279,8 +279,9 @@ def expanded(
     *,
     order: int,
     say: Callable[[str], None],
+    find_mode: bool = True,
 ) -> Expansion:
-    """The rows of a full view expanded at the mode near `z`, without its data.
+    """The rows of a full view expanded at the mode near `z`, or at `z` itself, without its data.
 
     `say` is told what is being done.
 
@@ -292,7 +293,8 @@ def expanded(
     """
 
     def attempt(posterior):
-        return expand(posterior, z, order=order, say=say).without_data()
+        expansion = expand(posterior, z, order=order, find_mode=find_mode, say=say)
+        return expansion.without_data()
 
     return explaining_predictors(model, model_args, model_kwargs, z, attempt)
 

@@ -12,6 +12,7 @@ from blackjax_ext.checks import check_count
 from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance
 from blackjax_ext.sgmcmc.approximate_tests import barker_test, sequential_test
 from blackjax_ext.sgmcmc.leapfrog import check_friction
+from numpyro_fwd.bridge.anchors import MODE
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.centring import Centred, centred_start, noise_seen_by_rows
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
@@ -26,6 +27,8 @@ from numpyro_fwd.kernels.state import KernelState
 from numpyro_fwd.kernels.strategy import Strategy
 
 __all__ = ["AMAGOLD", "L2MC", "SGHMC"]
+
+Anchor = Literal["mode"] | Mapping[str, Any]
 
 # where a normal forgets its start: the autocorrelation is cos(2) = -0.4 without friction, and with
 # a friction of 1/4 it is -0.1
@@ -62,6 +65,7 @@ class MinibatchKernel(BlackJAXKernel):
         *,
         control_variate: ControlVariate | None = None,
         is_subsampled: bool = False,
+        anchor: Anchor = MODE,
         num_integration_steps: int = 10,
         friction: float | None = 0.25,
         resample_momentum: bool = True,
@@ -95,7 +99,7 @@ class MinibatchKernel(BlackJAXKernel):
         if order:
             strategy = AnchoredRows(chunk_size, num_epochs, optimizer, order)
         if is_subsampled:
-            strategy = SubsampledRows(order)
+            strategy = SubsampledRows(order, anchor)
         # the curvature at the anchor beats a covariance of the few draws of a warm-up
         options.setdefault("dense_mass", order > 0)
         options.setdefault("adapt_mass_matrix", order == 0)
@@ -192,6 +196,12 @@ class AMAGOLD(MinibatchKernel):
         :mod:`blackjax_ext.minibatch_tests`, or one of these with other parameters. With these the
         potential energy is not evaluated and shows as NaN. The extra field "inner.num_rows" counts
         the rows of each test.
+    anchor
+        Where the rows are expanded with ``acceptance="subsampled"``: "mode" of the posterior (with
+        the scales of groups at their own most likely values), or a dict with a value for each
+        latent site, in its support, such as the mean of the draws of a short run. Any anchor is
+        exact, since it is fixed before the first step; tests read more rows where it is far from
+        the draws. Values of deterministic sites are not looked at.
     options
         See :class:`numpyro_fwd.kernels.options.MinibatchOptions`.
 
@@ -219,6 +229,7 @@ class AMAGOLD(MinibatchKernel):
         *,
         control_variate: ControlVariate | None = "second_order",
         acceptance: Literal["full", "subsampled", "sequential", "barker"] | Acceptance = "full",
+        anchor: Anchor = MODE,
         **options: Unpack[MinibatchOptions],
     ):
         is_subsampled = isinstance(acceptance, str) and acceptance == "subsampled"
@@ -226,6 +237,11 @@ class AMAGOLD(MinibatchKernel):
             raise ValueError(
                 'control_variate must be "second_order" or "first_order" with '
                 'acceptance="subsampled", whose expansion it is; got None.'
+            )
+        if not is_subsampled and not (isinstance(anchor, str) and anchor == MODE):
+            raise ValueError(
+                'anchor must be left out unless acceptance="subsampled"; '
+                f"got {anchor!r} with {acceptance!r}."
             )
         if isinstance(acceptance, str):
             self.best_accept_prob = BEST_ACCEPT_PROBS.get(acceptance, self.best_accept_prob)
@@ -244,6 +260,7 @@ class AMAGOLD(MinibatchKernel):
             blackjax_ext.amagold,
             control_variate=control_variate,
             is_subsampled=is_subsampled,
+            anchor=anchor,
             acceptance=acceptance,
             **options,
         )

@@ -377,10 +377,11 @@ def are_draws_of(found: np.ndarray, mean: np.ndarray, sd: np.ndarray, what: str)
         assert off < FAR_OFF, f"{what}: {off:.1f} standard errors off"
 
 
-def test_groups_under_a_prior_with_a_kink_have_their_own_laws():
+@pytest.mark.parametrize("anchor", ["mode", {"a": np.full(G, 0.6)}], ids=["mode", "off"])
+def test_groups_under_a_prior_with_a_kink_have_their_own_laws(anchor):
     """Each is one-dimensional, so its moments are those of a grid; one group has no row."""
     case = nothing_shared()
-    kernel = AMAGOLD(case.model, acceptance="subsampled", num_integration_steps=1)
+    kernel = AMAGOLD(case.model, acceptance="subsampled", num_integration_steps=1, anchor=anchor)
     found = draws(kernel, case.args, num_samples=4_000).get_samples()["a"]
     group, y = (np.asarray(each, np.float64) for each in case.args)
     grid = np.linspace(-12.0, 12.0, 24_001)

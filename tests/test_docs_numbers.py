@@ -12,6 +12,7 @@ from tests.test_architecture import ROOT
 
 sys.path.insert(0, str(pages.DOCS / "_ext"))
 
+import families_table
 import front_page
 import measured
 
@@ -106,6 +107,11 @@ README = REPOSITORY / "README.md"
 def test_table_of_the_readme_is_of_today():
     """Else run ``python docs/_ext/front_page.py``."""
     assert README.read_text(encoding="utf-8") == front_page.readme()
+
+
+def test_table_of_the_families_is_of_today():
+    """Else run ``python docs/_ext/families_table.py``."""
+    assert families_table.PAGE.read_text(encoding="utf-8") == families_table.page()
 
 
 def test_links_of_the_readme_work_where_the_code_is_hosted():

@@ -77,8 +77,8 @@ MAX_ROUNDING = 6e-4
 MAX_SPACING = 0.1
 RUNAWAY = (
     " A scale that is sampled, such as the standard deviation of centred groups, may run to zero, "
-    "where the density has no bound: then there is no mode. A non-centred parametrization has one; "
-    "samplers without a control variate need none."
+    "where the density has no bound: then there is no mode. A non-centred parametrization has one, "
+    'which acceptance="full" takes; samplers without a control variate need none.'
 )
 NO_MODE = (
     "the posterior has no mode near the start ({}): separable data under a flat prior have none. "

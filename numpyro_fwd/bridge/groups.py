@@ -143,10 +143,12 @@ def expanded_groups(
     *,
     say: Callable[[str], None],
     max_shared: int = 512,
+    find_mode: bool = True,
 ) -> GroupedModel | None:
     """The rows of a full view expanded by groups, without its data; None where it has no groups.
 
-    Nor are there any where more than `max_shared` coordinates would not belong to them.
+    With `find_mode` False at `z` itself. Nor are there any where more than `max_shared` coordinates
+    would not belong to them.
 
     Raises
     ------
@@ -167,7 +169,8 @@ def expanded_groups(
         predictor = grouped_predictor_of(model, model_args, model_kwargs, z, layout)
         predictor = replace(predictor, rows=rows, level=jnp.asarray(level))
         try:
-            return GroupedModel(expand_groups(predictor, z, say=say).without_data(), layout)
+            expansion = expand_groups(predictor, z, find_mode=find_mode, say=say)
+            return GroupedModel(expansion.without_data(), layout)
         except ValueError:
             # scales of single groups among what is shared are held while the mode is looked for
             if only_seen or not (again := attempt(rows, only_seen=True)):

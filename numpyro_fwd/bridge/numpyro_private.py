@@ -20,6 +20,7 @@ __all__ = [
     "identity",
     "is_jacobian_of",
     "is_prng_key",
+    "is_reparametrizing",
     "mask_of",
     "not_jax_tracer",
     "prepare_model",
@@ -45,6 +46,7 @@ try:
         transform_fn,
         unconstrain_fn,
     )
+    from numpyro.primitives import _PYRO_STACK as HANDLERS
     from numpyro.primitives import Messenger
     from numpyro.util import _validate_model as validate_model
     from numpyro.util import identity, is_prng_key, not_jax_tracer
@@ -64,6 +66,11 @@ def is_jacobian_of(site: str, latent: str) -> bool:
     """
     name = f"_{latent}_log_det"
     return site.endswith(name) and latent.startswith(site.removesuffix(name))
+
+
+def is_reparametrizing() -> bool:
+    """Whether ``numpyro.handlers.reparam`` is among the handlers at work."""
+    return any(isinstance(handler, numpyro.handlers.reparam) for handler in HANDLERS)
 
 
 def mask_of(distribution: Any) -> Any:

@@ -279,8 +279,9 @@ def expanded(
     *,
     order: int,
     say: Callable[[str], None],
+    find_mode: bool = True,
 ) -> Expansion:
-    """The rows of a full view expanded at the mode near `z`, without its data.
+    """The rows of a full view expanded at the mode near `z`, or at `z` itself, without its data.
 
     `say` is told what is being done.
 
@@ -292,7 +293,8 @@ def expanded(
     """
 
     def attempt(posterior):
-        return expand(posterior, z, order=order, say=say).without_data()
+        expansion = expand(posterior, z, order=order, find_mode=find_mode, say=say)
+        return expansion.without_data()
 
     return explaining_predictors(model, model_args, model_kwargs, z, attempt)
 
@@ -330,6 +332,11 @@ def explain_predictors(posterior: LinearPredictor, names: list[str], z: Any) -> 
             check_bent(name, predictor, lambda *step, at=at, one=one: moved(*step)[at][one], z)
 
 
+CENTRE = (
+    "It has {0} times a function of {1}, as non-centred effects have: write them centred, "
+    "numpyro.sample('{2}', dist.Normal(loc, scale)) with what depends on {1} as scale, and use the "
+    "site as it is. (A LocScaleReparam of numpyro.handlers.reparam is undone by itself.)"
+)
 HOW_TO_WRITE = {
     False: "Write it as x @ latent, with latents that have real support and enter only once.",
     True: "Let it be a latent whose support is positive, or exp(x @ latent), or a product of such.",
@@ -354,12 +361,28 @@ def check_bent(name: str, predictor: str, moved: Callable, z: Any) -> None:
         bent = list(z)
     is_log = predictor.startswith("log_")
     if bent:
+        scaled = [each for each in z if each not in bent and is_product(moved, bent, each, unit)]
+        how = HOW_TO_WRITE[is_log]
+        if scaled:
+            how = CENTRE.format(scaled, sorted(bent), scaled[0])
         raise ValueError(
             f"site '{name}' has no linear predictor in the latent sites {sorted(bent)}: the "
             f"Jacobian of its {predictor.replace('_', ' ')} in their unconstrained values is not "
-            f'constant, as it must be for acceptance="subsampled". {HOW_TO_WRITE[is_log]} '
-            f"{WITHOUT_LIMIT}"
+            f'constant, as it must be for acceptance="subsampled". {how} {WITHOUT_LIMIT}'
         )
+
+
+def is_product(moved: Callable, some: list[str], other: str, unit: float) -> bool:
+    """Whether what a step of some latents changes in a predictor depends on another latent."""
+    steps: tuple[list[str], ...] = ([], some, [other], [*some, other])
+    here, by_some, by_other, by_both = (
+        np.asarray(moved(latents, 0.1), np.float64) for latents in steps
+    )
+    found = np.stack([here, by_some, by_other, by_both])
+    found = found[:, np.isfinite(found).all(0)]
+    size = np.max(np.abs(found), initial=unit)
+    mixed = np.max(np.abs(found[3] - found[2] - found[1] + found[0]), initial=0.0)
+    return bool(mixed > 1e-4 * size)
 
 
 def step_from(z: Any) -> Any:

@@ -233,8 +233,13 @@ class BlackJAXKernel(MCMCKernel):
         return self._model
 
     @property
+    def _viewed(self) -> Callable | None:
+        """The model whose latents are the coordinates of chains."""
+        return self._model
+
+    @property
     def _source(self) -> Source:
-        return Source(self._model, cast(View, self._view))
+        return Source(self._viewed, cast(View, self._view))
 
     def get_diagnostics_str(self, state: KernelState) -> str:
         """Step size and acceptance for the progress bar."""
@@ -320,7 +325,7 @@ class BlackJAXKernel(MCMCKernel):
     def _model_of_start(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """The model in which points of finite density are looked for."""
         del model_args, model_kwargs
-        return cast(Callable, self._model)
+        return cast(Callable, self._viewed)
 
     def _begin(
         self, run: Run, num_warmup: int, rng_key: Array, z: Any, shared: Any, is_single: bool

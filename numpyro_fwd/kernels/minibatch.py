@@ -12,9 +12,12 @@ from blackjax_ext.checks import check_count
 from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance
 from blackjax_ext.sgmcmc.approximate_tests import barker_test, sequential_test
 from blackjax_ext.sgmcmc.leapfrog import check_friction
+from numpyro_fwd.bridge.anchors import MODE
 from numpyro_fwd.bridge.arguments import evaluating
+from numpyro_fwd.bridge.centring import Centred, centred_start, noise_seen_by_rows
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
 from numpyro_fwd.bridge.plates import FullView, check_model, first_rows
+from numpyro_fwd.bridge.views import View
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.optimizer_start import check_optimizer
@@ -24,6 +27,8 @@ from numpyro_fwd.kernels.state import KernelState
 from numpyro_fwd.kernels.strategy import Strategy
 
 __all__ = ["AMAGOLD", "L2MC", "SGHMC"]
+
+Anchor = Literal["mode"] | Mapping[str, Any]
 
 # where a normal forgets its start: the autocorrelation is cos(2) = -0.4 without friction, and with
 # a friction of 1/4 it is -0.1
@@ -44,6 +49,8 @@ class MinibatchKernel(BlackJAXKernel):
     """
 
     needs_minibatches = True
+    # noise of a hierarchy that chains have put back, found at each start
+    _noise: tuple[str, ...] = ()
     advice = (
         'Give control_variate="second_order" (up to 512 dimensions) or a larger subsample_size, '
         "which take noise out of the gradient; centre the covariates of a regression; "
@@ -58,6 +65,7 @@ class MinibatchKernel(BlackJAXKernel):
         *,
         control_variate: ControlVariate | None = None,
         is_subsampled: bool = False,
+        anchor: Anchor = MODE,
         num_integration_steps: int = 10,
         friction: float | None = 0.25,
         resample_momentum: bool = True,
@@ -91,7 +99,7 @@ class MinibatchKernel(BlackJAXKernel):
         if order:
             strategy = AnchoredRows(chunk_size, num_epochs, optimizer, order)
         if is_subsampled:
-            strategy = SubsampledRows(order)
+            strategy = SubsampledRows(order, anchor)
         # the curvature at the anchor beats a covariance of the few draws of a warm-up
         options.setdefault("dense_mass", order > 0)
         options.setdefault("adapt_mass_matrix", order == 0)
@@ -131,6 +139,28 @@ class MinibatchKernel(BlackJAXKernel):
             check_model(model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches)
         return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
 
+    @property
+    def _viewed(self) -> Callable | None:
+        """The model, with noise that rows see put back where the test needs linear predictors."""
+        return Centred(cast(Callable, self._model), self._noise) if self._noise else self._model
+
+    def _look(
+        self, rng_key: Array, init_params: Any, model_args: tuple, model_kwargs: dict | None
+    ) -> tuple[View, Any]:
+        """The target, whose coordinates may be others than those of `init_params`."""
+        if isinstance(self._strategy, SubsampledRows):
+            model = cast(Callable, self._model)
+            with evaluating(model_args, model_kwargs):
+                self._noise = noise_seen_by_rows(model, model_args, model_kwargs)
+            init_params = centred_start(
+                model, self._noise, rng_key, init_params, model_args, model_kwargs
+            )
+        return super()._look(rng_key, init_params, model_args, model_kwargs)
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._noise = ()
+
     def _model_of_start(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """The model with all rows, or with a few where all of them are on disk."""
         model = super()._model_of_start(model_args, model_kwargs)
@@ -158,12 +188,20 @@ class AMAGOLD(MinibatchKernel):
         a few: for rows that see the latents only through linear predictors, with a distribution
         whose derivatives are bounded (:mod:`blackjax_ext.subsampling.thinning`), and any prior.
         Rows in 50 groups or more are sampled in sweeps (:mod:`blackjax_ext.sgmcmc.group_sweeps`).
+        Effects that ``LocScaleReparam`` has taken out of their hierarchy are sampled in it, and
+        draws have the sites of the model as it is (:mod:`numpyro_fwd.bridge.centring`).
         Nothing in a transition then grows with N; mode, bounds and alias table are found before the
         warm-up, which the extra field ``inner.num_rows`` does not count. Or an approximate test
         that reads a part of the rows: "sequential" or "barker" of
         :mod:`blackjax_ext.minibatch_tests`, or one of these with other parameters. With these the
         potential energy is not evaluated and shows as NaN. The extra field "inner.num_rows" counts
         the rows of each test.
+    anchor
+        Where the rows are expanded with ``acceptance="subsampled"``: "mode" of the posterior (with
+        the scales of groups at their own most likely values), or a dict with a value for each
+        latent site, in its support, such as the mean of the draws of a short run. Any anchor is
+        exact, since it is fixed before the first step; tests read more rows where it is far from
+        the draws. Values of deterministic sites are not looked at.
     options
         See :class:`numpyro_fwd.kernels.options.MinibatchOptions`.
 
@@ -191,6 +229,7 @@ class AMAGOLD(MinibatchKernel):
         *,
         control_variate: ControlVariate | None = "second_order",
         acceptance: Literal["full", "subsampled", "sequential", "barker"] | Acceptance = "full",
+        anchor: Anchor = MODE,
         **options: Unpack[MinibatchOptions],
     ):
         is_subsampled = isinstance(acceptance, str) and acceptance == "subsampled"
@@ -198,6 +237,11 @@ class AMAGOLD(MinibatchKernel):
             raise ValueError(
                 'control_variate must be "second_order" or "first_order" with '
                 'acceptance="subsampled", whose expansion it is; got None.'
+            )
+        if not is_subsampled and not (isinstance(anchor, str) and anchor == MODE):
+            raise ValueError(
+                'anchor must be left out unless acceptance="subsampled"; '
+                f"got {anchor!r} with {acceptance!r}."
             )
         if isinstance(acceptance, str):
             self.best_accept_prob = BEST_ACCEPT_PROBS.get(acceptance, self.best_accept_prob)
@@ -216,6 +260,7 @@ class AMAGOLD(MinibatchKernel):
             blackjax_ext.amagold,
             control_variate=control_variate,
             is_subsampled=is_subsampled,
+            anchor=anchor,
             acceptance=acceptance,
             **options,
         )

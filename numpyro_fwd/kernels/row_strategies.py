@@ -29,6 +29,7 @@ from blackjax_ext.subsampling.thinning import expected_rows
 from blackjax_ext.warmup import newton_path
 from blackjax_ext.warmup.calling import Algorithm, Stepper
 from blackjax_ext.warmup.run import ravel_each
+from numpyro_fwd.bridge.anchors import MODE, check_anchor, position_of_anchor
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.groups import GroupedModel, expanded_groups
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
@@ -61,6 +62,10 @@ NO_ANCHOR = (
     "control_variate={!r} needs the mode of the full data, and Newton's path found none from the "
     "start, that of init_params if they are given. What works without: "
     f"{OTHERS}."
+)
+OFF_ANCHOR = (
+    "anchor must be a place where the rows can be expanded and the posterior is curved like a "
+    "normal density, such as the mean of draws: "
 )
 NAMES = {1: "first_order", 2: "second_order"}
 
@@ -271,26 +276,50 @@ class SubsampledRows:
     ----------
     order
         1 or 2: order of the expansion.
+    anchor
+        Where it is made: "mode", or values of the latent sites in their supports.
     """
 
-    def __init__(self, order: int):
+    def __init__(self, order: int, anchor: Any = MODE):
+        check_anchor(anchor)
         self.order = order
+        self.anchor = anchor
 
     def prepare(self, run: Run, z: Any) -> Expansion | GroupedModel:
-        """The expansion of the rows at the mode: all that grows with N."""
+        """The expansion of the rows at the anchor: all that grows with N."""
         if not is_known(z):
             with evaluating(run.model_args):
                 return self.prepare(run, zeros_like(z))
-        first = jax.tree.map(lambda leaf: leaf[0], z)
-        model_args, model_kwargs = run.model_args
+        if isinstance(self.anchor, str):
+            return self._expanded(run, z, jax.tree.map(lambda leaf: leaf[0], z), find_mode=True)
+        first = position_of_anchor(run.source.model, *run.model_args, self.anchor)
+        try:
+            return self._expanded(run, z, first, find_mode=False)
+        except ValueError as error:
+            raise ValueError(OFF_ANCHOR + str(error)) from error
+
+    def _expanded(
+        self, run: Run, z: Any, first: Any, *, find_mode: bool
+    ) -> Expansion | GroupedModel:
+        """The expansion near a position, or at it."""
+        model, (model_args, model_kwargs) = run.source.model, run.model_args
+        say = run.say
         if self.order == 2 and isinstance(first, dict):
             run.say("looking for groups of rows")
-            found = expanded_groups(run.source.model, model_args, model_kwargs, first, say=run.say)
+            found = expanded_groups(
+                model, model_args, model_kwargs, first, say=say, find_mode=find_mode
+            )
             if found is not None:
                 return found
         check_dimension(z)
         return expanded(
-            run.source.model, model_args, model_kwargs, first, order=self.order, say=run.say
+            model,
+            model_args,
+            model_kwargs,
+            first,
+            order=self.order,
+            say=say,
+            find_mode=find_mode,
         )
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Expansion | GroupedModel) -> Start:

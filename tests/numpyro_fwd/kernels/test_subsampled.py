@@ -1,6 +1,10 @@
 """AMAGOLD with the subsampled test on NumPyro models: the posterior, the predictors, bad input."""
 
 import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +21,12 @@ from numpyro.infer.util import log_density, potential_energy
 
 from blackjax_ext import potentials
 from blackjax_ext.subsampling import thinning
+from blackjax_ext.subsampling.expansion import Expansion
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.predictors import is_bent, linear_predictor_of
 from numpyro_fwd.bridge.readings import READINGS
+from numpyro_fwd.kernels.row_strategies import SubsampledRows
 
 NUM_ROWS, BATCH = 300, 20
 RNG = np.random.default_rng(90)
@@ -487,3 +493,132 @@ def test_too_few_rows_for_their_coefficients_warn():
     kernel = AMAGOLD(wide, acceptance="subsampled")
     with pytest.warns(UserWarning, match=r"read .* of 6,000 rows .*acceptance=\"full\".*NUTS"):
         kernel.init(jax.random.key(0), 10, None, wide_data(6_000, 100), {})
+
+
+# anchors that the user gives
+
+CENTRE = float(scipy.special.logit(POSTERIOR.median()))
+SD = float(np.sqrt(sum(1 / np.asarray(POSTERIOR.args))))
+ROWS = "inner.num_rows"
+LAW = {"num_integration_steps": 3, "step_size": 0.5, "acceptance": "subsampled"}
+
+
+def from_exact_starts(y=Y, num_chains=2_500, num_samples=8, **options):
+    """p-value of where chains from exact starts are, their share that moved, and rows per test."""
+    posterior = scipy.stats.beta(1 + y.sum(), 1 + len(y) - y.sum())
+    starts = scipy.special.logit(posterior.rvs(num_chains, random_state=1)).astype(np.float32)
+    mcmc = MCMC(
+        AMAGOLD(coin_of, **(LAW | options)),
+        num_warmup=0,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    given = {"odds": jnp.asarray(starts)}
+    mcmc.run(jax.random.key(5), y, init_params=given, extra_fields=("inner.num_rows",))
+    ends = np.asarray(mcmc.get_samples(group_by_chain=True)["odds"])[:, -1]
+    law = scipy.stats.kstest(scipy.special.expit(ends), posterior.cdf)
+    return law.pvalue, np.mean(ends != starts), float(mcmc.get_extra_fields()[ROWS].mean())
+
+
+def test_any_anchor_is_exact_and_far_ones_read_more_rows():
+    found = [
+        from_exact_starts(anchor=anchor)
+        for anchor in ("mode", *({"odds": CENTRE + off * SD} for off in (1.0, 3.0, 6.0)))
+    ]
+    for p, moved, _ in found:
+        assert p > 1e-3 and moved > 0.9
+    num_rows = [rows for *_, rows in found]
+    assert num_rows == sorted(num_rows)
+    assert num_rows[0] < 0.1 and num_rows[2] > 10 and num_rows[3] > 0.9 * NUM_ROWS
+
+
+FEW = np.repeat([1, 0], [3, 27])  # of a skewed posterior
+TRUE_TARGET = SubsampledRows.target
+
+
+class MovingAnchor(NamedTuple):
+    """Steps that expand the rows where the chain is, and not where its warm-up ended."""
+
+    make: Callable
+    shared: Expansion
+
+    def at(self, x):
+        share, scale = jax.nn.sigmoid(x), 1 / self.shared.whitener[0, 0]
+        moved = replace(
+            self.shared,
+            position={"odds": x},
+            slope=(scale * (len(FEW) * share - FEW.sum()))[None],
+            curvature=(scale**2 * len(FEW) * share * (1 - share))[None, None],
+        )
+        return self.make(moved)
+
+    def init(self, position, rng_key, metric):
+        return self.at(position["odds"]).init(position, rng_key, metric)
+
+    def step(self, rng_key, state, step_size, metric):
+        fresh = self.at(state.position["odds"])
+        return fresh.step(rng_key, fresh.init(state.position, rng_key, metric), step_size, metric)
+
+
+def target_that_moves(self, source, algorithm, model_args, model_kwargs, shared):
+    return MovingAnchor(
+        partial(TRUE_TARGET, self, source, algorithm, model_args, model_kwargs), shared
+    )
+
+
+def test_an_anchor_that_moves_is_found(monkeypatch):
+    options = {"control_variate": "first_order", "num_integration_steps": 1, "step_size": 1.0}
+    assert from_exact_starts(FEW, 6_000, **options)[0] > 1e-3
+    monkeypatch.setattr(SubsampledRows, "target", target_that_moves)
+    assert from_exact_starts(FEW, 6_000, **options)[0] < 1e-6
+
+
+def test_the_anchor_is_that_which_was_given_and_stays():
+    kernel = AMAGOLD(coin, acceptance="subsampled", anchor={"odds": CENTRE + SD})
+    made = kernel.init(jax.random.key(0), 10, None, (Y,), {})
+    np.testing.assert_allclose(made.shared.position["odds"], CENTRE + SD, rtol=1e-6)
+    new = kernel.sample(made, (Y,), {})
+    for old, kept in zip(*map(jax.tree.leaves, (made.shared, new.shared)), strict=True):
+        assert np.array_equal(old, kept)
+
+
+LEVELS = {
+    "spread": 0.8,
+    "effect": np.zeros(4),
+    "slope": np.zeros(2),
+    "logits": np.zeros((2, 3)),
+}
+
+
+@pytest.mark.parametrize(
+    ("anchor", "error", "message"),
+    [
+        (LEVELS | {"spread": -1.0}, ValueError, r"anchor\['spread'\] must lie in the support"),
+        (LEVELS | {"spread": 0.0}, ValueError, r"anchor\['spread'\] must lie in the support"),
+        (LEVELS | {"slope": np.zeros(3)}, ValueError, r"anchor\['slope'\] must have the shape"),
+        (LEVELS | {"slope": [np.nan, 0.0]}, ValueError, r"anchor\['slope'\] must be finite"),
+        (LEVELS | {"slop": 0.0}, ValueError, r"missing \[\], unknown \['slop'\]"),
+        ({"slope": np.zeros(2)}, ValueError, r"missing \['effect', 'logits', 'spread'\]"),
+        ("mean", TypeError, 'anchor must be "mode", or a dict'),
+        (None, TypeError, 'anchor must be "mode", or a dict'),
+    ],
+)
+def test_anchors_that_are_none_are_named(anchor, error, message):
+    with pytest.raises(error, match=message):
+        kernel = AMAGOLD(levels, acceptance="subsampled", anchor=anchor)
+        kernel.init(jax.random.key(0), 10, None, (X, GROUP, Y, CLASSES), {})
+
+
+def test_an_anchor_without_the_subsampled_test_is_refused():
+    with pytest.raises(ValueError, match="anchor must be left out unless"):
+        AMAGOLD(coin, anchor={"odds": 0.0})
+
+
+def test_a_centred_hierarchy_without_a_mode_has_an_anchor():
+    """The mean of draws: what the error of a missing mode cannot give."""
+    anchor = {"centre": -0.9, "spread": 0.5, "effect": np.zeros(4) - 0.9}
+    kernel = AMAGOLD(centred_groups, acceptance="subsampled", anchor=anchor)
+    state = kernel.init(jax.random.key(0), 10, None, (X, GROUP, Y), {})
+    assert np.isfinite(state.shared.metric.sqrt).all()

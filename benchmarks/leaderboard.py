@@ -8,7 +8,8 @@ steps are long, and equal times the machine; evaluations are what grows with the
 
 An evaluation is that of the density, with a gradient or one JVP; a second-order JVP is two, a
 Hessian D, its derivative another D. The two gradients of a step of the isokinetic integrator count
-twice. What a warm-up evaluates is counted, the search for its start is not.
+twice. What a warm-up evaluates is counted, the search for its start is not; ChEES-HMC and adjusted
+MCLMC start where our kernels do.
 
 ``--kernels A,B NAME...`` measures these rows alone and keeps the others of a table,
 ``--reference NAME...`` makes references (benchmarks/harness/board_reference.json), and the section
@@ -119,35 +120,39 @@ def of_numpyro(kernel: Any, arguments: tuple, steps: tuple[int, int], cost: floa
 
 
 def chees(model: Callable, arguments: tuple, steps: tuple[int, int]) -> Run:
-    """ChEES-HMC with BlackJAX's tuning and its estimate of variances."""
+    """ChEES-HMC with BlackJAX's tuning and its estimate of variances.
+
+    It starts where our kernels do: from NumPyro's uniform starts, chains that are far out never
+    move, which is said of it in BlackJAX ("validated under located initializations").
+    """
     num_warmup, num_draws = steps
+    starter = numpyro_fwd.MALA(model)
+    info = initialize_model(
+        jax.random.key(0), model, model_args=arguments, dynamic_args=True, validate_grad=False
+    )
+
+    @jax.jit
+    def sample(z, data, key_warm, key_draw):
+        def logdensity(position):
+            return -info.potential_fn(*data)(position)
+
+        tuning = blackjax.chees_adaptation(logdensity, CHAINS, mass_matrix_estimation="diagonal")
+        adam = optax.adam(0.025)
+        (states, found), warm = tuning.run(key_warm, z, 0.1, adam, num_warmup)
+        step = jax.vmap(blackjax.dynamic_hmc(logdensity, **found).step)
+
+        def body(states, key):
+            states, info = step(jax.random.split(key, CHAINS), states)
+            return states, (states.position, info.num_integration_steps)
+
+        _, (z, count) = jax.lax.scan(body, states, jax.random.split(key_draw, num_draws))
+        return z, (warm.info.num_integration_steps.sum() + count.sum()) / CHAINS
 
     def run(seed: int) -> tuple[Draws, float]:
         key_start, key_warm, key_draw = jax.random.split(jax.random.key(seed), 3)
-        info = initialize_model(
-            jax.random.split(key_start, CHAINS), model, model_args=arguments, dynamic_args=True
-        )
-
-        @jax.jit
-        def sample(z, data, key_warm, key_draw):
-            def logdensity(position):
-                return -info.potential_fn(*data)(position)
-
-            tuning = blackjax.chees_adaptation(
-                logdensity, CHAINS, mass_matrix_estimation="diagonal"
-            )
-            adam = optax.adam(0.025)
-            (states, found), warm = tuning.run(key_warm, z, 0.1, adam, num_warmup)
-            step = jax.vmap(blackjax.dynamic_hmc(logdensity, **found).step)
-
-            def body(states, key):
-                states, info = step(jax.random.split(key, CHAINS), states)
-                return states, (states.position, info.num_integration_steps)
-
-            _, (z, count) = jax.lax.scan(body, states, jax.random.split(key_draw, num_draws))
-            return z, (warm.info.num_integration_steps.sum() + count.sum()) / CHAINS
-
-        z, count = sample(info.param_info.z, arguments, key_warm, key_draw)
+        keys = jax.random.split(key_start, CHAINS)
+        z = starter.init(keys, num_warmup, None, arguments, {}).z
+        z, count = sample(z, arguments, key_warm, key_draw)
         return {n: np.moveaxis(np.asarray(v), 0, 1) for n, v in z.items()}, float(count)
 
     return run
@@ -272,11 +277,18 @@ def judged(name: str, draws: Draws) -> dict[str, float]:
 @contextmanager
 def empty_cache() -> Iterator[None]:
     """Nothing is compiled, and what will be is kept on disk, as `keep_compiled` does."""
-    with tempfile.TemporaryDirectory() as folder:
-        jax.clear_caches()
+    options = [name for name in jax.config.values if "cache" in name]
+    before = {name: jax.config.values[name] for name in options}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            jax.clear_caches()
+            compilation_cache.reset_cache()
+            numpyro_fwd.keep_compiled(folder)
+            yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
         compilation_cache.reset_cache()
-        numpyro_fwd.keep_compiled(folder)
-        yield
 
 
 def measure(name: str, label: str, budget: float, quick: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ steps are long, and equal times the machine; evaluations are what grows with the
 An evaluation is that of the density, with a gradient or one JVP; a second-order JVP is two, a
 Hessian D, its derivative another D. The two gradients of a step of the isokinetic integrator count
 twice. What a warm-up evaluates is counted, the search for its start is not; ChEES-HMC and adjusted
-MCLMC start where our kernels do.
+MCLMC start where our kernels do. Seconds are of the processor, which other processes do not change.
 
 ``--kernels A,B NAME...`` measures these rows alone and keeps the others of a table,
 ``--reference NAME...`` makes references (benchmarks/harness/board_reference.json), and the section
@@ -301,9 +301,9 @@ def measure(name: str, label: str, budget: float, quick: bool) -> dict[str, Any]
             warnings.simplefilter("ignore")
             run, steps = sampler(label, model, arguments, size, budget)
             for seed in range(1 if quick else SEEDS):
-                start = time.perf_counter()
+                start = time.process_time()
                 draws, evaluations = run(seed)
-                seconds = time.perf_counter() - start
+                seconds = time.process_time() - start
                 found.append(
                     {**judged(name, draws), "evaluations": evaluations, "seconds": seconds}
                 )
@@ -364,8 +364,8 @@ def table(name: str, quick: bool) -> Section:
         name.replace("_", " ").capitalize(),
         f"{POSTERIORS[name].kind.capitalize()}, D = {size}. Errors against {where}, in "
         "reference standard deviations. Of three seeds the worst R-hat and errors and the least "
-        "bulk ESS of a quantity; evaluations of a chain, warm-up included. Cold: the first seed, "
-        "with compilation. Warm: the mean of the others, whose programs are there.",
+        "bulk ESS of a quantity; evaluations of a chain, warm-up included. Seconds of the processor; "
+        "cold: the first seed, with compilation. Warm: the mean of the others, whose programs are there.",
         COLUMNS,
         [rows[label] for label in labels if label in rows],
     )

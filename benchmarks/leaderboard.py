@@ -362,10 +362,11 @@ def table(name: str, quick: bool) -> Section:
         where = "exact moments"
     return Section(
         name.replace("_", " ").capitalize(),
-        f"{POSTERIORS[name].kind.capitalize()}, D = {size}. Errors against {where}, in "
-        "reference standard deviations. Of three seeds the worst R-hat and errors and the least "
-        "bulk ESS of a quantity; evaluations of a chain, warm-up included. Seconds of the processor; "
-        "cold: the first seed, with compilation. Warm: the mean of the others, whose programs are there.",
+        f"{POSTERIORS[name].kind[:1].upper()}{POSTERIORS[name].kind[1:]}, D = {size}. Errors "
+        f"against {where}, in reference standard deviations. Of three seeds the worst R-hat and "
+        "errors and the least bulk ESS of a quantity; evaluations of a chain, warm-up included. "
+        "Seconds of the processor; cold: the first seed, with compilation. Warm: the mean of the "
+        "others, whose programs are there.",
         COLUMNS,
         [rows[label] for label in labels if label in rows],
     )

@@ -1,0 +1,115 @@
+"""The leaderboard: its posteriors have references, its rows are the worst of the seeds."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("diffrax")
+pytest.importorskip("sklearn")
+
+from numpyro.infer.util import initialize_model, log_density
+
+from benchmarks import leaderboard
+from benchmarks.harness import data, models
+from benchmarks.harness.board_posteriors import HITS, NILE, POSTERIORS, lynx_hare_rk4
+from tests.numpyro_fwd.kernels import posteriordb_models
+
+HAVE_DATA = (data.folder() / "swiss" / "swiss.txt").exists()
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_a_reference_names_the_sites_and_is_finite(name):
+    if name in ("swiss", "trees", "negative_binomial") and not HAVE_DATA:
+        pytest.skip("needs the data folder")
+    truth = leaderboard.reference(name)
+    assert truth
+    for mean, sd in truth.values():
+        assert np.isfinite(mean).all() and (sd > 0).all()
+    if name in posteriordb_models.POSTERIORS:
+        return
+    model, arguments = POSTERIORS[name].make()
+    info = initialize_model(jax.random.key(0), model, model_args=arguments, validate_grad=False)
+    shapes = {site: np.shape(value) for site, value in info.param_info.z.items()}
+    assert {site: np.shape(mean) for site, (mean, _) in truth.items()}.items() <= shapes.items()
+
+
+def test_references_have_converged():
+    for name, found in json.loads(leaderboard.REFERENCE.read_text()).items():
+        assert found["rhat"] < 1.005 and found["ess"] > 2000, name
+
+
+def test_there_are_twenty_posteriors_and_their_data_are_whole():
+    assert len(POSTERIORS) >= 20
+    assert len(NILE.split()) == 100
+    assert (len(HITS), sum(HITS)) == (18, 215)
+
+
+def test_fixed_steps_solve_the_equation_as_adaptive_ones_do():
+    arguments = data.lynx_hare()
+    params = {
+        "theta": jnp.array([0.55, 0.028, 0.80, 0.024]),
+        "z_init": jnp.array([34.0, 5.9]),
+        "sigma": jnp.array([0.25, 0.25]),
+    }
+    found = log_density(lynx_hare_rk4, arguments, {}, params)[0]
+    expected = log_density(models.lynx_hare, arguments, {}, params)[0]
+    np.testing.assert_allclose(found, expected, atol=0.05)
+
+
+def test_errors_of_exact_draws_are_small_and_of_shifted_ones_are_seen():
+    draws = {"w": 3 * np.random.default_rng(0).normal(size=(4, 5000))}
+    found = leaderboard.judged("funnel", draws)
+    assert max(found["mean"], found["sd"]) < 0.03 and found["rhat"] < 1.01
+    shifted = leaderboard.judged("funnel", {"w": draws["w"] + 3})
+    assert abs(shifted["mean"] - 1) < 0.03
+    stuck = leaderboard.judged("funnel", {"w": np.ones((4, 100))})
+    assert stuck["rhat"] == np.inf or stuck["ess"] <= 4 * 100
+    broken = leaderboard.judged("funnel", {"w": np.full((4, 100), np.nan)})
+    assert broken["mean"] == broken["rhat"] == np.inf and broken["ess"] == 0
+
+
+def test_a_row_is_the_worst_of_the_seeds():
+    run = {"rhat": 1.0, "ess": 50.0, "mean": 0.1, "sd": 0.2, "evaluations": 10.0, "seconds": 5.0}
+    other = {**run, "rhat": 1.2, "ess": 9.0, "mean": 0.3, "seconds": 1.0}
+    third = {**run, "seconds": 3.0}
+    found = leaderboard.row("MALA", {"steps": 7, "runs": [run, other, third]})
+    assert found == ["MALA", 7, 10.0, 1.2, 0.3, 0.2, 9.0, 5.0, 2.0]
+    assert np.isnan(leaderboard.row("MALA", {"failed": "why"})[1:]).all()
+
+
+def test_shares_of_the_ranking():
+    def row(rhat, error):
+        return ["MALA", 10, 100.0, rhat, error, 0.1, 50.0, 2.0, 1.0]
+
+    cells = {"a": row(1.0, 0.05), "b": row(1.0, 0.5), "c": row(1.5, 0.05), "d": row(np.nan, np.nan)}
+    tables = {name: {"MALA": found} for name, found in cells.items()}
+    found = leaderboard.ranked("MALA", tables)
+    assert found[:5] == ["MALA", 4, 0.25, 0.5, 0.25]
+    assert found[6:] == [500.0, 2.0, 1.0]
+    assert leaderboard.ranked("NUTS", tables) == ["NUTS", 0]
+    leaderboard.plt.close(leaderboard.picture(tables, ["MALA", "NUTS"]))
+
+
+def test_rows_that_are_not_chosen_are_kept(tmp_path, monkeypatch):
+    old = [[name, *[1.0] * 8] for name in ("NUTS", "MALA", "FMALA")]
+    kept = tmp_path / "leaderboard.json"
+    kept.write_text(json.dumps({"sections": {"banana": {"rows": old}}}))
+    monkeypatch.setattr(leaderboard, "RESULTS", kept)
+    monkeypatch.setattr(leaderboard, "CHOSEN", ["MALA"])
+    new = {"steps": 3, "runs": [dict.fromkeys(("rhat", "ess", "mean", "sd"), 2.0)]}
+    new["runs"][0] |= {"evaluations": 2.0, "seconds": 2.0}
+    monkeypatch.setattr(leaderboard, "measure", lambda *arguments: new)
+    rows = {row[0]: row for row in leaderboard.table("banana", False).rows}
+    assert rows["NUTS"] == old[0] and rows["FMALA"] == old[2] and rows["MALA"][1] == 3
+
+
+@pytest.mark.parametrize("label", ["NUTS", "ChEES-HMC", "adjusted MCLMC", "MALA"])
+def test_samplers_find_a_short_posterior(label, monkeypatch):
+    monkeypatch.setattr(leaderboard, "WARMUP", 300)
+    monkeypatch.setattr(leaderboard, "DRAWS", 300)
+    found = leaderboard.measure("autoregression", label, 4000.0, True)
+    [run] = found["runs"]
+    assert run["mean"] < 0.4 and run["rhat"] < 1.1 and run["evaluations"] >= 600

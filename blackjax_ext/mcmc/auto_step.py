@@ -209,7 +209,7 @@ def draw_mover(rng_key: Array, metric: Factor, position: ArrayTree, shares: Shar
     scale; by the share `shares.block` of all steps some leaves of `position` only, each by its own
     scales, if there are several.
     """
-    sizes = [np.size(leaf) for leaf in jax.tree.leaves(position)]
+    sizes = [size for size in map(np.size, jax.tree.leaves(position)) if size]
     scales = metric.diagonal().root()
     is_alike = jax.random.bernoulli(rng_key, shares.isotropic)
     moves, is_block = None, jnp.array(False)

@@ -99,3 +99,13 @@ def test_momenta_of_what_stands_still_are_kept():
     same = p[1:] == p[:-1]
     np.testing.assert_array_equal(same.sum(1), 1)
     assert 0 < np.mean(~np.asarray(info.is_accepted))
+
+
+def test_leaves_without_coordinates_do_not_move_alone():
+    """A plate of size zero: a step of it would double for ever."""
+    sampler = blackjax_ext.auto_mala(
+        lambda x: -0.5 * jnp.sum(x["a"] ** 2), 0.8, block_share=1.0, isotropic_share=0.0
+    )
+    state = sampler.init({"a": jnp.ones(2), "none": jnp.zeros(0)}, jax.random.key(0))
+    _, info = steps.run(sampler, state, 50)
+    assert not np.any(info.is_divergent)

@@ -216,12 +216,18 @@ def check_population(truth: Truth, mcmc: MCMC) -> None:
     assert np.all(np.abs(draws.std(0) / truth.sd - 1) < 0.2)
 
 
-@pytest.mark.parametrize("name", TRUTHS)
+# the others compile for ten seconds each, too
+FEW = ("half_of_the_prior", "tails_and_scales", "corner_of_a_simplex")
+CASES = [name if name in FEW else pytest.param(name, marks=pytest.mark.full) for name in TRUTHS]
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_langevin_smc(name):
     truth = TRUTHS[name]()
     check_population(truth, sampled(truth))
 
 
+@pytest.mark.full
 def test_langevin_smc_in_double_precision(x64):
     truth = tails_and_scales()
     check_population(truth, sampled(truth))

@@ -45,6 +45,7 @@ WHOLE_MOVES = {"isotropic_share": 0.0, "block_share": 0.0}
 MAX_CHANGE = 0.5
 MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
 LOW_SHARE = 0.1  # of the particles: an effective sample size below it is warned of
+MIN_ANCESTORS = 1.5  # descendants of one draw of the prior do not know how far runs differ
 MAX_ROUNDING = 0.5  # of a log density: its difference then says nothing
 
 
@@ -173,7 +174,16 @@ class LangevinSMC(MCMCKernel):
     -----
     UserWarning
         After the annealing: if there were `max_temperatures` temperatures, if the least
-        effective sample size was below a tenth of the particles, or if the population is lost.
+        effective sample size was below a tenth of the particles, if all particles descend from one
+        draw of the prior, or if the population is lost.
+
+    Notes
+    -----
+    A kernel keeps its annealing compiled for other keys, and for other data of the same shapes.
+    The loop around the steps after it is NumPyro's, which compiles it in every call of
+    ``MCMC.run``, for NUTS as well. In a loop over seeds call ``keep_compiled`` first, with which it
+    is read from the disk; or, where the evidence is all that is wanted,
+    ``kernel.init(jax.random.split(key, particles), 0, None, args, kwargs)``, whose state has it.
 
     The evidence is biased by O(1 / particles), because temperatures, step sizes and scales are
     chosen by looking at the particles.
@@ -463,6 +473,11 @@ def complaints(state: LangevinSMCKernelState, max_temperatures: int) -> list[str
         found.append(
             f"the effective sample size fell to {least_ess:.1f} of {size} particles: take more "
             "particles, or shorter steps for unadjusted moves."
+        )
+    if state.genealogical_ess[0] < MIN_ANCESTORS:
+        found.append(
+            f"all {size} particles descend from one draw of the prior, so that log_evidence_error "
+            "is too small: take more particles."
         )
     if jnp.isnan(state.log_evidence[0]):
         found.append("the population is lost: its evidence is not a number (see LangevinSMC).")

@@ -253,6 +253,10 @@ def check_model(
     plates, plates_of = subsample_plates(sites)
     if not plates and not needs_minibatches:
         return
+    if not any(site["type"] == "sample" and site["is_observed"] for site in sites.values()):
+        raise ValueError(
+            "model has no observed site, so no rows to subsample: were the data passed?"
+        )
     if not plates:
         raise ValueError(
             "model has no plate with a subsample_size below its size, so there are no minibatches; "

@@ -3,6 +3,7 @@
 Prior draws, prior and likelihood on the unconstrained space, and the way back from there.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ __all__ = [
     "constrain",
     "draw_prior",
     "split_logdensity",
+    "warn_without_likelihood",
 ]
 
 
@@ -34,6 +36,17 @@ def check_latents(sites: dict) -> list[str]:
     for name in latents:
         check_prior(name, sites[name]["fn"])
     return latents
+
+
+def warn_without_likelihood(sites: dict) -> None:
+    """Warn of a model whose evidence is one whatever its priors are."""
+    if not any(site["type"] == "sample" and site["is_observed"] for site in sites.values()):
+        warnings.warn(
+            "model has no observed site and no factor: particles are draws of the prior, and the "
+            "log evidence is 0. Were the data passed?",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def check_prior(name: str, distribution: Any) -> None:

@@ -31,6 +31,7 @@ from numpyro_fwd.bridge.priors import (
     constrain,
     draw_prior,
     split_logdensity,
+    warn_without_likelihood,
 )
 from numpyro_fwd.bridge.traces import first_sites
 from numpyro_fwd.kernels.words import check_arguments_of_loop
@@ -305,7 +306,9 @@ class LangevinSMC(MCMCKernel):
         num = rng_key.shape[0]
         rng_key, key_sites, key_prior, key_anneal = jax.random.split(rng_key[0], 4)
         check_arguments(model_args, model_kwargs)
-        check_latents(first_sites(key_sites, self._model, model_args, model_kwargs))
+        sites = first_sites(key_sites, self._model, model_args, model_kwargs)
+        check_latents(sites)
+        warn_without_likelihood(sites)
         with naming_arguments(model_args, model_kwargs):
             z = draw_prior(key_prior, self._model, model_args, model_kwargs, num)
             z = over_chains(z)

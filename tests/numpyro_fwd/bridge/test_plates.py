@@ -201,6 +201,13 @@ def outside(y):
     without_plate(y)
 
 
+def without_data(y):
+    del y
+    location = mean()
+    with rows_of():
+        numpyro.sample("y", dist.Normal(location, 1.0))
+
+
 def batch_of(batch):
     def sized(y):
         location = mean()
@@ -214,6 +221,7 @@ def batch_of(batch):
     ("bad", "message"),
     [
         (without_plate, "no plate with a subsample_size"),
+        (without_data, "no observed site, so no rows to subsample"),
         (latent_inside, "latent site 'local' lies inside the subsample plate 'rows'"),
         (batched, "site 'y' has values of shape"),
         (too_short, "reads rows that are not there"),

@@ -342,3 +342,14 @@ def test_bad_input(build, message):
 def test_sequential_chains_are_refused():
     with pytest.raises(ValueError, match="chain_method='vectorized'"):
         run(LangevinSMC(model), Y, num_chains=2, chain_method="sequential")
+
+
+def test_a_model_without_data_is_warned_of():
+    """Its evidence is one, whatever the priors are."""
+
+    def prior_alone():
+        numpyro.sample("mean", dist.Normal(0.5, 2.0))
+
+    with pytest.warns(UserWarning, match="no observed site and no factor"):
+        mcmc = run(LangevinSMC(prior_alone), num_warmup=1, num_samples=1, num_chains=50)
+    assert np.allclose(mcmc.last_state.log_evidence, 0.0)

@@ -200,7 +200,7 @@ def neck_of_the_funnel(quick: bool) -> Section:
 
 def errors_on_the_funnel(quick: bool) -> Section:
     """What the draws are worth by their errors, since ESS does not know of a neck never seen."""
-    num_seeds, evaluations = (1, 4_000) if quick else (SEEDS, 1_000_000)
+    num_seeds, evaluations = (1, 4_000) if quick else (SEEDS // 2, 1_000_000)
     model = partial_named(funnel, 10)
     made = {  # and about how many evaluations a step takes
         "AutoMALA": (AutoMALA(model), 2.2),

@@ -156,7 +156,7 @@ def build_kernel() -> Callable:
         is_new = state.slopes is None  # the frame; all tangents are those of the axes
         if is_new:
             frame = tangent_space.draw(key_frame, num_tangents, x, tangents, mover.moves)
-            directions, force = jax.vmap(mover.push)(frame), frame.T.__matmul__
+            directions, force = jax.vmap(mover.push)(frame), mover.within(frame.T)
         else:
             directions, force = jnp.eye(x.size, dtype=x.dtype), mover.pull
 

@@ -181,7 +181,7 @@ def as_top_level_api(
         rho, from 0 (a fresh momentum for each step) to below 1.
     isotropic_share
         From 0 to 1: how often a step of all coordinates moves them alike, by the smallest scale of
-        `inverse_mass_matrix`.
+        `inverse_mass_matrix`, scales being those of a coordinate given the others.
     block_share
         From 0 to 1: how often a step moves some leaves of the position only, if it has several.
         Give a hierarchy's scales leaves of their own.

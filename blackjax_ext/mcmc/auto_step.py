@@ -173,6 +173,14 @@ class Mover(NamedTuple):
     pull: Callable
     moves: Array | None
 
+    def within(self, frame: Array) -> Callable:
+        """The map of slopes to the force along the columns of `frame`, (D, K), on what moves.
+
+        Rows of a frame beyond the number of what moves may see both it and what stands still.
+        """
+        seen = frame if self.moves is None else jnp.where(self.moves[:, None], frame, 0.0)
+        return seen.__matmul__
+
 
 def check(persistence: float, shares: Shares) -> None:
     """Raise ValueError unless the persistence is in [0, 1) and the shares in [0, 1]."""
@@ -206,14 +214,16 @@ def draw_mover(rng_key: Array, metric: Factor, position: ArrayTree, shares: Shar
     """What the next step moves, drawn whatever the state is: each step is exact with what it uses.
 
     All coordinates by `metric`, or by the share `shares.isotropic` of such steps by its smallest
-    scale; by the share `shares.block` of all steps some leaves of `position` only, each by its own
-    scales, if there are several.
+    scale; by the share `shares.block` of all steps some leaves of `position` only, each coordinate
+    by its own scale, if there are several. Scales are those of a coordinate given the others.
     """
     sizes = [size for size in map(np.size, jax.tree.leaves(position)) if size]
-    scales = metric.diagonal().root()
+    # marginal ones would be too long by far where coordinates are correlated
+    scales = metric.conditional_scales()
     is_alike = jax.random.bernoulli(rng_key, shares.isotropic)
     moves, is_block = None, jnp.array(False)
-    if shares.block and len(sizes) > 1:
+    is_never = isinstance(shares.block, int | float) and shares.block == 0
+    if len(sizes) > 1 and not is_never:
         key_block, key_leaves = jax.random.split(jax.random.fold_in(rng_key, 1))
         is_block = jax.random.bernoulli(key_block, shares.block)
         moves = ~is_block | draw_leaves(key_leaves, sizes)

@@ -51,8 +51,8 @@ def draw(
         "sphere": uniform on the sphere, and on frames for K > 1 (D normals each). "rademacher":
         random signs over sqrt(D) (D random bits each), orthonormalized for K > 1.
     within
-        Coordinates that the tangents are to see, shape (D,); None for all. What is beyond their
-        number sees none of them.
+        Coordinates that the tangents are to see, shape (D,); None for all. Where the tangents drawn
+        within them are dependent, or more than they are, the others may see any.
 
     Returns
     -------

@@ -73,6 +73,10 @@ class Diagonal(Factor):
         """The same."""
         return self
 
+    def conditional_scales(self) -> Array:
+        """The standard deviations."""
+        return self.root()
+
     def products(self, z: Array) -> Array:
         """Sums of squares, shape (D,)."""
         return jnp.sum(z**2, axis=0)
@@ -174,6 +178,10 @@ class Dense(Factor):
     def diagonal(self) -> Diagonal:
         """The diagonal metric with the same marginal standard deviations."""
         return Diagonal(jnp.linalg.norm(self.inverse_sqrt, axis=-1))
+
+    def conditional_scales(self) -> Array:
+        """``diag(G)^{-1/2}``, shape (D,)."""
+        return 1.0 / jnp.linalg.norm(self.sqrt, axis=0)
 
     def products(self, z: Array) -> Array:
         """Sums of products, shape (D, D)."""
@@ -333,6 +341,10 @@ class Spectral(Factor):
     def diagonal(self) -> Diagonal:
         """The diagonal metric with the same marginal standard deviations."""
         return self.dense(self.scale).diagonal()
+
+    def conditional_scales(self) -> Array:
+        """``diag(G)^{-1/2}``, shape (D,)."""
+        return 1.0 / jnp.linalg.norm(self.sqrt, axis=0)
 
     def compose(self, inner: Factor) -> Dense:
         """See `Factor.compose`."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import blackjax_ext
+from blackjax_ext import metrics
 from blackjax_ext.mcmc import auto_step
 from tests.laws import steps
 
@@ -86,6 +87,41 @@ def test_some_leaves_move_alone(arguments):
     moved = np.any(np.diff(x, axis=0) != 0, axis=2)[np.asarray(info.is_accepted)[1:]]
     assert not np.any(moved.all(1)) and np.all(moved.any(1))
     assert np.all(moved[moved.sum(1) == 1].mean(0) > 0.1)
+
+
+@pytest.mark.parametrize("num_tangents", [2, 3])
+@pytest.mark.parametrize("tangents", ["rademacher", "sphere"])
+def test_momenta_of_what_stands_still_are_kept_whatever_the_frame(num_tangents, tangents):
+    """Also where there are more tangents than coordinates that move."""
+    sampler = blackjax_ext.auto_fmala(
+        lambda x: -0.5 * jnp.sum(x["a"] ** 2 + x["b"] ** 2),
+        1.0,
+        num_tangents=num_tangents,
+        tangents=tangents,
+        block_share=1.0,
+    )
+    start = sampler.init({"a": jnp.zeros(2), "b": jnp.zeros(2)}, jax.random.key(0))
+    states, _ = steps.run(sampler, start, 400)
+    p = np.abs(np.asarray(states.momentum)).reshape(-1, 2, 2)
+    still = np.all(p[1:] == p[:-1], axis=2)
+    np.testing.assert_array_equal(still.sum(1), 1)
+    p = np.asarray(states.momentum).reshape(-1, 2, 2)
+    np.testing.assert_array_equal(p[1:][still], p[:-1][still])
+
+
+def test_dense_metrics_give_scales_given_the_others():
+    """Marginal ones are too long by 1 / sqrt(1 - rho^2), and shorten all steps."""
+    rho = 0.999
+    covariance = jnp.array([[1.0, rho], [rho, 1.0]])
+    precision = jnp.linalg.inv(covariance)
+    sampler = blackjax_ext.auto_mala(
+        lambda x: -0.5 * x @ precision @ x, 0.9, covariance, isotropic_share=1.0
+    )
+    _, info = steps.run(sampler, sampler.init(jnp.zeros(2), jax.random.key(0)), 400)
+    assert np.mean(info.first_rate) > 0.6
+    np.testing.assert_allclose(
+        metrics.factorize(covariance).conditional_scales(), (1 - rho**2) ** 0.5, rtol=1e-3
+    )
 
 
 def test_momenta_of_what_stands_still_are_kept():

@@ -106,6 +106,8 @@ def holds(law, kernel, problem):
         law(kernel, problem)
 
 
+# of so few particles, which are enough to see with
+@pytest.mark.filterwarnings("ignore:.* particles descend from one draw of the prior")
 @pytest.mark.parametrize(("kernel", "problem"), CELLS)
 def test_a_kernel_sees_the_posterior(kernel, problem):
     holds(awkward.sees, kernel, problem)
@@ -145,6 +147,8 @@ def test_references_agree(name):
         assert middle[0] < min(low, high) + 1e-9
 
 
+# of so few particles, which are enough to see with
+@pytest.mark.filterwarnings("ignore:.* particles descend from one draw of the prior")
 @pytest.mark.parametrize("kernel", ["mala", "langevin_smc"])
 def test_rows_of_an_array_of_numpy_are_named(kernel):
     problem = awkward.problem_of("centred")

@@ -236,7 +236,7 @@ def errors_on_the_funnel(quick: bool) -> Section:
         f"{WARMUP:,} steps of warm-up. Root mean square errors of the mean of w and of the mass "
         "of the neck; the numbers of independent draws with these errors, per 100,000 evaluations; "
         "and what ESS claims, which is that of the places that were seen. The former are known to "
-        "about a third.",
+        "a factor of two.",
         [
             *("sampler", "draws of a chain", "evaluations", "error of the mean"),
             *("error of the mass", "worth, mean", "worth, mass"),

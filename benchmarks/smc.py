@@ -38,6 +38,7 @@ from blackjax_ext.smc.moves import Metropolis, WithJumps
 from numpyro_fwd import GOHSMC, OHSMC, LangevinSMC
 from numpyro_fwd.bridge.partial_models import view_partial
 from numpyro_fwd.bridge.priors import split_logdensity
+from numpyro_fwd.kernels.smc import WHOLE_MOVES
 
 # Evidence of a logistic regression
 
@@ -304,9 +305,9 @@ MOVED = (
 # about as many gradients, and the default; ways of AutoMALA by their share of isotropic moves
 MOVES = {
     "3 of mala": ("mala", 3, {}),
-    "2 of auto_mala": ("auto_mala", 2, {}),
-    "2 of auto_mala, isotropic_share=0": ("auto_mala", 2, {"isotropic_share": 0.0}),
-    "3 of auto_mala, isotropic_share=0 (default)": ("auto_mala", 3, {"isotropic_share": 0.0}),
+    "2 of auto_mala": ("auto_mala", 2, {"block_share": 0.0}),
+    "2 of auto_mala, isotropic_share=0": ("auto_mala", 2, WHOLE_MOVES),
+    "3 of auto_mala, isotropic_share=0 (default)": ("auto_mala", 3, WHOLE_MOVES),
 }
 
 
@@ -486,7 +487,7 @@ def from_defaults(
     num: int, size: int, algorithm: str, num_moves: int, num_seeds: int
 ) -> dict[str, list[float]]:
     """Share of the narrow mode, log evidence, temperatures and gradients for each seed."""
-    options = {"isotropic_share": 0.0} if algorithm == "auto_mala" else {}
+    options = WHOLE_MOVES if algorithm == "auto_mala" else {}
     counted = known.Counted(getattr(blackjax_ext, algorithm), **options)
     model = known.mixture(size, 0.5).model
     kernel = LangevinSMC(model, algorithm=counted, num_moves=num_moves)

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.harness.kept_results import ROOT
 from benchmarks.harness.memory import peak_memory
 
-__all__ = ["KERNELS", "PROBLEMS", "cold", "cold_and_kept"]
+__all__ = ["KERNELS", "PROBLEMS", "cold", "cold_and_kept", "in_new_process"]
 
 
 class Problem(NamedTuple):
@@ -200,9 +200,14 @@ def measure(problem: str, kernel: str, cache: str, how_often: str = "twice") -> 
 
 def cold(problem: str, kernel: str, cache: str = "", how_often: str = "twice") -> dict[str, Any]:
     """:func:`measure` in a new process; `cache` is a folder of compiled programs, "" for none."""
+    return in_new_process("benchmarks.harness.cold_run", problem, kernel, cache, how_often)
+
+
+def in_new_process(module: str, *arguments: Any) -> dict[str, Any]:
+    """The JSON that a module prints last, in a process that finds no compiled programs."""
     environment = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.harness.cold_run", problem, kernel, cache, how_often],
+        [sys.executable, "-m", module, *map(str, arguments)],
         cwd=ROOT,
         env=environment,
         capture_output=True,

@@ -5,8 +5,6 @@ a process. `reference` has the posterior's means and standard deviations.
 """
 
 import json
-import os
-import subprocess
 import sys
 import time
 from functools import partial
@@ -14,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.kept_results import ROOT
+from benchmarks.harness.cold_run import in_new_process
 
 __all__ = ["EXPANDED", "SAMPLERS", "fresh", "importance", "reference", "table"]
 
@@ -324,17 +322,7 @@ EXPANDED = [
 
 def fresh(name: str, num_rows: int, size: int, num: int) -> dict[str, Any]:
     """What the sampler `name` finds in a new process."""
-    environment = {key: value for key, value in os.environ.items() if "CACHE" not in key}
-    command = [sys.executable, "-m", "benchmarks.harness.peer_run", name]
-    done = subprocess.run(
-        [*command, str(num_rows), str(size), str(num)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+    return in_new_process("benchmarks.harness.peer_run", name, num_rows, size, num)
 
 
 if __name__ == "__main__":

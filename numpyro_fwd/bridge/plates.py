@@ -22,7 +22,7 @@ from numpyro.infer import init_to_sample
 from blackjax_ext.rows.shuffles import distinct
 from numpyro_fwd.bridge.arguments import evaluating, is_data, run_with, split_arguments
 from numpyro_fwd.bridge.numpyro_private import Messenger, not_jax_tracer, validate_model
-from numpyro_fwd.bridge.traces import first_sites, is_latent, prior_sites
+from numpyro_fwd.bridge.traces import first_sites, has_observed, is_latent, prior_sites
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
 
 __all__ = [
@@ -253,7 +253,7 @@ def check_model(
     plates, plates_of = subsample_plates(sites)
     if not plates and not needs_minibatches:
         return
-    if not any(site["type"] == "sample" and site["is_observed"] for site in sites.values()):
+    if not has_observed(sites):
         raise ValueError(
             "model has no observed site, so no rows to subsample: were the data passed?"
         )

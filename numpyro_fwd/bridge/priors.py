@@ -16,7 +16,7 @@ from numpyro.distributions import MaskedDistribution, biject_to
 
 from numpyro_fwd.bridge.log_terms import LogTerms, log_prob_of, log_terms
 from numpyro_fwd.bridge.numpyro_private import constrain_fn, mask_of, not_jax_tracer
-from numpyro_fwd.bridge.traces import is_latent, prior_sites
+from numpyro_fwd.bridge.traces import has_observed, is_latent, prior_sites
 from numpyro_fwd.bridge.views import check_sites
 
 __all__ = [
@@ -40,7 +40,7 @@ def check_latents(sites: dict) -> list[str]:
 
 def warn_without_likelihood(sites: dict) -> None:
     """Warn of a model whose evidence is one whatever its priors are."""
-    if not any(site["type"] == "sample" and site["is_observed"] for site in sites.values()):
+    if not has_observed(sites):
         warnings.warn(
             "model has no observed site and no factor: particles are draws of the prior, and the "
             "log evidence is 0. Were the data passed?",

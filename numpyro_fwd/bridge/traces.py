@@ -13,7 +13,7 @@ from numpyro.infer import init_to_feasible
 
 from numpyro_fwd.bridge.numpyro_private import unconstrain_params
 
-__all__ = ["first_sites", "is_latent", "prior_sites", "sites_at"]
+__all__ = ["first_sites", "has_observed", "is_latent", "prior_sites", "sites_at"]
 
 Sites = dict[str, dict]
 
@@ -73,6 +73,11 @@ def sites_at(
     if rng_key is not None:
         placed = seed(placed, rng_key)
     return trace(placed).get_trace(*model_args, **(model_kwargs or {}))
+
+
+def has_observed(sites: dict[str, Any]) -> bool:
+    """Whether a model has data or a factor."""
+    return any(site["type"] == "sample" and site["is_observed"] for site in sites.values())
 
 
 def is_latent(site: dict[str, Any]) -> bool:

@@ -37,7 +37,7 @@ from numpyro_fwd.bridge.traces import first_sites
 from numpyro_fwd.kernels.words import check_arguments_of_loop
 from numpyro_fwd.meshes import check_run, over_chains
 
-__all__ = ["LangevinSMC", "LangevinSMCKernelState"]
+__all__ = ["WHOLE_MOVES", "LangevinSMC", "LangevinSMCKernelState"]
 
 # Metropolis' probability for Langevin proposals; share of the sample size for unadjusted ones
 TARGETS = {True: 0.574, False: 0.9}

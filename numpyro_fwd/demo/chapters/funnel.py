@@ -52,7 +52,9 @@ class Log(NamedTuple):
         """Mass of the neck, mean and sd."""
         mass = self.density / self.density.sum()
         mean = mass @ self.grid
-        return mass[self.grid < self.neck].sum(), mean, np.sqrt(mass @ (self.grid - mean) ** 2)
+        below = np.cumsum(mass) - mass / 2
+        sd = np.sqrt(mass @ (self.grid - mean) ** 2)
+        return float(np.interp(self.neck, self.grid, below)), float(mean), float(sd)
 
 
 def log_of_the_funnel() -> Log:

@@ -17,13 +17,13 @@ from blackjax_ext.mcmc import auto_fmala as _auto_fmala
 from blackjax_ext.mcmc import auto_mala as _auto_mala
 from blackjax_ext.mcmc import fmala as _fmala
 from blackjax_ext.mcmc import hp_mala as _hp_mala
+from blackjax_ext.mcmc import interweaving, schedules
 from blackjax_ext.mcmc import line_fmala as _line_fmala
 from blackjax_ext.mcmc import mala as _mala
 from blackjax_ext.mcmc import mmala as _mmala
 from blackjax_ext.mcmc import pc_fmala as _pc_fmala
 from blackjax_ext.mcmc import pc_line_fmala as _pc_line_fmala
 from blackjax_ext.mcmc import random_walk as _random_walk
-from blackjax_ext.mcmc import schedules
 from blackjax_ext.mcmc import smmala as _smmala
 from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.sgmcmc import acceptance
@@ -85,6 +85,7 @@ __all__ = [
     "forward_gradient",
     "group_sweeps",
     "hp_mala",
+    "interweaving",
     "l2mc",
     "langevin_smc",
     "line_fmala",

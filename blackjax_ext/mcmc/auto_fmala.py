@@ -42,8 +42,9 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
-from blackjax_ext.mcmc import auto_step
+from blackjax_ext.mcmc import auto_step, interweaving
 from blackjax_ext.mcmc import tangents as tangent_space
+from blackjax_ext.mcmc.interweaving import Hierarchy
 
 __all__ = ["AutoFMALAInfo", "AutoFMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -84,7 +85,7 @@ class AutoFMALAInfo(NamedTuple):
         Whether no step that was tried fitted, as where the density is flat or not finite.
     first_rate
         Acceptance probability of the first trial, the move with the step that was given. The
-        warm-up adapts that step to it.
+        warm-up adapts that step to it. NaN where effects went along, whose first trial is longer.
     exponent
         j: the step was 2^j times the one given.
     num_evaluations
@@ -131,7 +132,7 @@ def build_kernel() -> Callable:
     Callable
         ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
         num_tangents=1, tangents="rademacher", persistence=0.9, isotropic_share=0.5,
-        block_share=0.5) -> (state, info)``.
+        block_share=0.5, hierarchy=None) -> (state, info)``.
     """
 
     def kernel(
@@ -146,31 +147,43 @@ def build_kernel() -> Callable:
         persistence: float = 0.9,
         isotropic_share: float = 0.5,
         block_share: float = 0.5,
+        hierarchy: Hierarchy | None = None,
     ) -> tuple[AutoFMALAState, AutoFMALAInfo]:
         """One step: K JVPs for each trial, and for the new frame."""
         key_metric, key_frame, key_step = jax.random.split(rng_key, 3)
         x, unravel = ravel_pytree(state.position)
         metric = metrics.factorize(inverse_mass_matrix, x.size)
         shares = auto_step.Shares(isotropic_share, block_share)
-        mover = auto_step.draw_mover(key_metric, metric, state.position, shares)
+        mover = auto_step.draw_mover(key_metric, metric, state.position, shares, hierarchy)
+        chart = mover.chart
+
+        def slopes_at(y, directions):
+            return tangent_space.slopes(lambda y: logdensity_fn(unravel(y)), y, directions)
+
+        kept = interweaving.Kept(x, state.logdensity, state.slopes)
         is_new = state.slopes is None  # the frame; all tangents are those of the axes
         if is_new:
             frame = tangent_space.draw(key_frame, num_tangents, x, tangents, mover.moves)
             directions, force = jax.vmap(mover.push)(frame), mover.within(frame.T)
+            evaluate = interweaving.slopes_in(chart, slopes_at, directions)
+            u = interweaving.within(chart, x)
+            logdensity, slopes, _ = evaluate(u)
+            start = auto_step.Point(u, state.momentum, logdensity, slopes, chart and kept)
         else:
-            directions, force = jnp.eye(x.size, dtype=x.dtype), mover.pull
-
-        def evaluate(y):
-            return tangent_space.slopes(lambda y: logdensity_fn(unravel(y)), y, directions)
-
-        slopes = evaluate(x)[1] if state.slopes is None else state.slopes
-        start = auto_step.Point(x, state.momentum, state.logdensity, slopes)
+            axes, force = jnp.eye(x.size, dtype=x.dtype), mover.pull
+            pull = interweaving.pull_forward
+            evaluate = interweaving.evaluation(chart, lambda y: slopes_at(y, axes), pull)
+            start = auto_step.Point(*interweaving.start(chart, kept, state.momentum, pull))
+        step_size = interweaving.longer(mover.chart, step_size)
         leap = auto_step.leapfrog(evaluate, mover.push, force, step_size)
         end, facts = auto_step.step(key_step, start, leap, persistence, mover.moves)
-        info = AutoFMALAInfo(*facts)
-        info = info._replace(num_evaluations=info.num_evaluations + is_new)
-        kept = None if is_new else end.gradient
-        new = AutoFMALAState(unravel(end.x), end.logdensity, kept, end.momentum, info.exponent)
+        info, kept = AutoFMALAInfo(*facts), interweaving.keeps(chart, end)
+        info = info._replace(
+            first_rate=interweaving.rated(chart, info.first_rate),
+            num_evaluations=info.num_evaluations + is_new,
+        )
+        slopes = None if is_new else kept.gradient
+        new = AutoFMALAState(unravel(kept.x), kept.logdensity, slopes, end.momentum, info.exponent)
         return new, info
 
     return kernel
@@ -186,6 +199,7 @@ def as_top_level_api(
     persistence: float = 0.9,
     isotropic_share: float = 0.5,
     block_share: float = 0.5,
+    hierarchy: Hierarchy | None = None,
 ) -> SamplingAlgorithm:
     """AutoMALA without a reverse pass: steps that adapt to the place, driven by K slopes.
 
@@ -203,7 +217,7 @@ def as_top_level_api(
         K in 1..D tangents, vmapped over one primal; K = D is :func:`auto_mala`.
     tangents
         "rademacher" or "sphere": see :func:`blackjax_ext.mcmc.tangents.draw`.
-    persistence, isotropic_share, block_share
+    persistence, isotropic_share, block_share, hierarchy
         Those of :func:`auto_mala`.
 
     Returns
@@ -234,6 +248,7 @@ def as_top_level_api(
         persistence=persistence,
         isotropic_share=isotropic_share,
         block_share=block_share,
+        hierarchy=hierarchy,
     )
     return build_sampling_algorithm(
         kernel,

@@ -27,7 +27,9 @@ turns them round. On the funnel that is worth a factor of five, and on a normal 
 different factors in the neck, whatever the length of the step. By `block_share` a step moves only
 some leaves of the position, by the scales of `inverse_mass_matrix`: log sd then takes long steps
 where what it governs can only take short ones. Without, chains that reach deep into a neck stay
-there for tens of thousands of steps.
+there for tens of thousands of steps. With a `hierarchy` half of those steps take along what the
+moved leaves govern, which is what a model without centring does
+(:mod:`blackjax_ext.mcmc.interweaving`).
 
 Cost: one gradient for each trial, there or back: 1.1 on average where steps fit everywhere, about 2
 on funnels, and no more than 41. Nothing is evaluated twice. The band never closes on a
@@ -52,7 +54,8 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
-from blackjax_ext.mcmc import auto_step
+from blackjax_ext.mcmc import auto_step, interweaving
+from blackjax_ext.mcmc.interweaving import Hierarchy
 
 __all__ = ["AutoMALAInfo", "AutoMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -88,7 +91,7 @@ class AutoMALAInfo(NamedTuple):
         Whether no step that was tried fitted, as where the density is flat or not finite.
     first_rate
         Acceptance probability of the first trial, the move with the step that was given. The
-        warm-up adapts that step to it.
+        warm-up adapts that step to it. NaN where effects went along, whose first trial is longer.
     exponent
         j: the step was 2^j times the one given.
     num_evaluations
@@ -120,7 +123,7 @@ def build_kernel() -> Callable:
     -------
     Callable
         ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        persistence=0.9, isotropic_share=0.5, block_share=0.5) -> (state, info)``.
+        persistence=0.9, isotropic_share=0.5, block_share=0.5, hierarchy=None) -> (state, info)``.
     """
 
     def kernel(
@@ -133,6 +136,7 @@ def build_kernel() -> Callable:
         persistence: float = 0.9,
         isotropic_share: float = 0.5,
         block_share: float = 0.5,
+        hierarchy: Hierarchy | None = None,
     ) -> tuple[AutoMALAState, AutoMALAInfo]:
         """One step: one gradient for each trial."""
         key_metric, key_step = jax.random.split(rng_key)
@@ -140,18 +144,23 @@ def build_kernel() -> Callable:
         gradient, unravel_gradient = ravel_pytree(state.logdensity_grad)
         metric = metrics.factorize(inverse_mass_matrix, x.size)
         shares = auto_step.Shares(isotropic_share, block_share)
-        mover = auto_step.draw_mover(key_metric, metric, state.position, shares)
+        mover = auto_step.draw_mover(key_metric, metric, state.position, shares, hierarchy)
 
         def evaluate(x):
             logdensity, gradient = jax.value_and_grad(logdensity_fn)(unravel(x))
             return logdensity, ravel_pytree(gradient)[0]
 
-        start = auto_step.Point(x, state.momentum, state.logdensity, gradient)
-        leap = auto_step.leapfrog(evaluate, mover.push, mover.pull, step_size)
+        pull = interweaving.pull_reverse
+        kept = interweaving.Kept(x, state.logdensity, gradient)
+        start = auto_step.Point(*interweaving.start(mover.chart, kept, state.momentum, pull))
+        seen = interweaving.evaluation(mover.chart, evaluate, pull)
+        step_size = interweaving.longer(mover.chart, step_size)
+        leap = auto_step.leapfrog(seen, mover.push, mover.pull, step_size)
         end, facts = auto_step.step(key_step, start, leap, persistence, mover.moves)
-        info = AutoMALAInfo(*facts)
-        position, gradient = unravel(end.x), unravel_gradient(end.gradient)
-        new = AutoMALAState(position, end.logdensity, gradient, end.momentum, info.exponent)
+        info, kept = AutoMALAInfo(*facts), interweaving.keeps(mover.chart, end)
+        info = info._replace(first_rate=interweaving.rated(mover.chart, info.first_rate))
+        position, gradient = unravel(kept.x), unravel_gradient(kept.gradient)
+        new = AutoMALAState(position, kept.logdensity, gradient, end.momentum, info.exponent)
         return new, info
 
     return kernel
@@ -165,6 +174,7 @@ def as_top_level_api(
     persistence: float = 0.9,
     isotropic_share: float = 0.5,
     block_share: float = 0.5,
+    hierarchy: Hierarchy | None = None,
 ) -> SamplingAlgorithm:
     """MALA with a step size selected at each place (Biron-Lattes et al. 2024), for hierarchies.
 
@@ -185,6 +195,10 @@ def as_top_level_api(
     block_share
         From 0 to 1: how often a step moves some leaves of the position only, if it has several.
         Give a hierarchy's scales leaves of their own.
+    hierarchy
+        Which leaves are effects, with locations and scales computed from others: half of the steps
+        of some leaves then take effects along. None, or a
+        :class:`~blackjax_ext.interweaving.LocScaleHierarchy`.
 
     Returns
     -------
@@ -215,6 +229,7 @@ def as_top_level_api(
             persistence=persistence,
             isotropic_share=isotropic_share,
             block_share=block_share,
+            hierarchy=hierarchy,
         ),
         init,
         logdensity_fn,

@@ -30,7 +30,8 @@ it rejects needs no way back.
 drawn whatever the state is, while the others and their momenta stand still: given the set each step
 leaves :math:`\mu` invariant. In the neck of a funnel a step that suits all coordinates is as short
 as the narrowest asks, and the scale that is to be left, log sd, would take steps a hundred times as
-long: alone it takes them.
+long: alone it takes them. Half of such steps take effects along, if a hierarchy is given
+(:mod:`blackjax_ext.mcmc.interweaving`).
 
 *Batches.* Each turn of one loop is a trial, there or back. Under ``jax.vmap`` a step lasts
 as long as that of the slowest chain; ``benchmarks/hierarchies.py lock_step`` counts what that
@@ -48,8 +49,11 @@ import jax.numpy as jnp
 import numpy as np
 from blackjax.types import ArrayTree
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_share
+from blackjax_ext.mcmc import interweaving
+from blackjax_ext.mcmc.interweaving import Hierarchy
 from blackjax_ext.mcmc.noise import standard_normal
 from blackjax_ext.metrics import Factor
 
@@ -91,12 +95,15 @@ class Point(NamedTuple):
         Log density at x.
     gradient
         What the force is made of, shape (D,).
+    kept
+        What the state keeps of the place, if x is not its position.
     """
 
     x: Array
     momentum: Array
     logdensity: Array
     gradient: Array
+    kept: interweaving.Kept | None = None
 
 
 class Band(NamedTuple):
@@ -167,11 +174,14 @@ class Mover(NamedTuple):
         The maps ``R z`` and ``R^T g``.
     moves
         Which coordinates move, shape (D,); None for all.
+    chart
+        Coordinates in which they move; None for those of the position.
     """
 
     push: Callable
     pull: Callable
     moves: Array | None
+    chart: interweaving.Chart | None
 
     def within(self, frame: Array) -> Callable:
         """The map of slopes to the force along the columns of `frame`, (D, K), on what moves.
@@ -210,23 +220,37 @@ def refresh(rng_key: Array, momentum: Array, persistence: float) -> Array:
     return jnp.where(jnp.isnan(momentum), noise, kept)
 
 
-def draw_mover(rng_key: Array, metric: Factor, position: ArrayTree, shares: Shares) -> Mover:
+def draw_mover(
+    rng_key: Array,
+    metric: Factor,
+    position: ArrayTree,
+    shares: Shares,
+    hierarchy: Hierarchy | None = None,
+) -> Mover:
     """What the next step moves, drawn whatever the state is: each step is exact with what it uses.
 
     All coordinates by `metric`, or by the share `shares.isotropic` of such steps by its smallest
     scale; by the share `shares.block` of all steps some leaves of `position` only, each coordinate
-    by its own scale, if there are several. Scales are those of a coordinate given the others.
+    by its own scale, if there are several. Scales are those of a coordinate given the others. With
+    a `hierarchy` half of the steps of some leaves hold effects by their noise.
     """
-    sizes = [size for size in map(np.size, jax.tree.leaves(position)) if size]
+    sizes = list(map(np.size, jax.tree.leaves(position)))
     # marginal ones would be too long by far where coordinates are correlated
     scales = metric.conditional_scales()
     is_alike = jax.random.bernoulli(rng_key, shares.isotropic)
-    moves, is_block = None, jnp.array(False)
+    moves, chart, is_block = None, None, jnp.array(False)
     is_never = isinstance(shares.block, int | float) and shares.block == 0
-    if len(sizes) > 1 and not is_never:
+    if np.count_nonzero(sizes) > 1 and not is_never:
         key_block, key_leaves = jax.random.split(jax.random.fold_in(rng_key, 1))
         is_block = jax.random.bernoulli(key_block, shares.block)
-        moves = ~is_block | draw_leaves(key_leaves, sizes)
+        is_noise = None
+        if hierarchy is not None and any(is_effect := hierarchy.effects(position)):
+            key_along, key_noise = jax.random.split(jax.random.fold_in(rng_key, 2))
+            is_along = is_block & jax.random.bernoulli(key_along, interweaving.SHARE)
+            is_noise = is_along & interweaving.draw_noise(key_noise, is_effect, sizes)
+            x, unravel = ravel_pytree(position)
+            chart = interweaving.chart_of(hierarchy, unravel, is_noise, x.dtype)
+        moves = ~is_block | draw_leaves(key_leaves, sizes, is_noise)
 
     def scaled(z: Array, all_of_it: Array) -> Array:
         alike = jnp.where(is_alike & ~is_block, jnp.min(scales) * z, all_of_it)
@@ -238,18 +262,26 @@ def draw_mover(rng_key: Array, metric: Factor, position: ArrayTree, shares: Shar
     def pull(g: Array) -> Array:
         return scaled(g, metric.inverse_sqrt_transpose_times(g)).astype(g.dtype)
 
-    return Mover(push, pull, moves)
+    return Mover(push, pull, moves, chart)
 
 
-def draw_leaves(rng_key: Array, sizes: list[int]) -> Array:
+def draw_leaves(rng_key: Array, sizes: list[int], is_noise: Array | None = None) -> Array:
     """Coordinates (D,) of some leaves, at least one and not all: any number, then any of so many.
 
-    So each leaf is often without any other, however many there are.
+    So each leaf is often without any other, however many there are. Coordinates in `is_noise` stand
+    still, and with them all of their leaf.
     """
     key_number, key_which = jax.random.split(rng_key)
-    number = jax.random.randint(key_number, (), 1, len(sizes))
-    is_drawn = jax.random.permutation(key_which, len(sizes)) < number
-    return is_drawn[np.repeat(np.arange(len(sizes)), sizes)]
+    places = np.flatnonzero(sizes)
+    leaf_of = np.repeat(np.arange(places.size), np.asarray(sizes)[places])
+    rank, most = jax.random.permutation(key_which, places.size), jnp.asarray(places.size)
+    if is_noise is not None:
+        is_held = jnp.zeros(places.size, bool).at[leaf_of].max(is_noise)
+        rank = jnp.argsort(jnp.argsort(rank + places.size * is_held))
+        held = jnp.sum(is_held)
+        most = jnp.where(held, places.size - held + 1, places.size)
+    is_drawn = rank < jax.random.randint(key_number, (), 1, most)
+    return is_drawn[leaf_of]
 
 
 def leapfrog(evaluate: Callable, push: Callable, pull: Callable, step_size: Array | float) -> Leap:
@@ -258,7 +290,7 @@ def leapfrog(evaluate: Callable, push: Callable, pull: Callable, step_size: Arra
     Parameters
     ----------
     evaluate
-        x to the log density and the gradient, both shared with the next step.
+        x to the log density, the gradient and what the state keeps, shared with the next step.
     push
         Momentum to velocity: ``R p``.
     pull
@@ -271,8 +303,8 @@ def leapfrog(evaluate: Callable, push: Callable, pull: Callable, step_size: Arra
         epsilon = step_size * jnp.exp2(exponent.astype(start.x.dtype))
         half = start.momentum + 0.5 * epsilon * pull(start.gradient)
         x = start.x + epsilon * push(half)
-        logdensity, gradient = evaluate(x)
-        return Point(x, half + 0.5 * epsilon * pull(gradient), logdensity, gradient)
+        logdensity, gradient, kept = evaluate(x)
+        return Point(x, half + 0.5 * epsilon * pull(gradient), logdensity, gradient, kept)
 
     return leap
 

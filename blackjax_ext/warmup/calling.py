@@ -41,7 +41,8 @@ class StepInfo(NamedTuple):
         Whether the position changed.
     first_rate
         What the step size is adapted to in place of the acceptance probability, by algorithms that
-        select their steps: that of the step that was given. None for the others.
+        select their steps: that of the step that was given, NaN for a transition that says nothing
+        of it. None for the others.
     """
 
     acceptance_rate: Array | None

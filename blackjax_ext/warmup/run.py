@@ -310,7 +310,9 @@ def first_step_size(
             def step(key, state):
                 state, info = bound.step(key, state, step_size, metric)
                 info = info.rated(is_adapting=True)
-                return state, info._replace(acceptance_rate=info.tuning_rate)
+                # a step that says nothing of its size ends the search
+                rate = jnp.nan_to_num(info.tuning_rate, nan=plan.target_acceptance_rate)
+                return state, info._replace(acceptance_rate=rate)
 
             return step
 

@@ -200,9 +200,12 @@ def watch(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptS
 def pull(state: AdaptState, acceptance_rate: Array, target: float) -> Array:
     """The acceptance probability that the step size answers to, of probabilities (C,).
 
-    Their mean; while a chain is left behind by others, no more than three quarters of the target.
+    Their mean, of those that are numbers; while a chain is left behind by others, no more than
+    three quarters of the target.
     """
-    mean = jnp.mean(acceptance_rate)
+    is_known = ~jnp.isnan(acceptance_rate)
+    mean = jnp.mean(acceptance_rate, where=is_known)
+    mean = jnp.where(is_known.any(), mean, target)
     is_behind = state.motion.rate < LEAST_SHARE * target
     is_hiding = is_behind.any() & ~is_behind.all()
     return jnp.where(is_hiding, jnp.minimum(mean, target) - PULL * target, mean)

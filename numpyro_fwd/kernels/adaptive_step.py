@@ -1,18 +1,69 @@
 """The named kernels whose steps adapt to the place: for hierarchies without reparametrization."""
 
 from collections.abc import Callable
-from typing import Unpack
+from typing import Any, Unpack
+
+import jax
+from jax import Array
 
 import blackjax_ext
 from blackjax_ext.mcmc import auto_step
 from blackjax_ext.mcmc.tangents import TangentLaw, check
+from numpyro_fwd.bridge.hierarchies import ModelHierarchy, effects_of
+from numpyro_fwd.bridge.numpyro_private import is_prng_key
+from numpyro_fwd.bridge.views import View
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.options import KernelOptions
 
 __all__ = ["AutoFMALA", "AutoMALA"]
 
 
-class AutoMALA(BlackJAXKernel):
+class AdaptiveStepKernel(BlackJAXKernel):
+    """Kernel of an algorithm that may take the effects of a model along with their parameters."""
+
+    def __init__(
+        self,
+        model: Callable | None,
+        algorithm: Any,
+        *,
+        interweave: bool,
+        shares: auto_step.Shares,
+        persistence: float,
+        **options: Any,
+    ):
+        auto_step.check(persistence, shares)
+        self._interweaves = interweave
+        super().__init__(
+            model,
+            algorithm,
+            persistence=persistence,
+            isotropic_share=shares.isotropic,
+            block_share=shares.block,
+            **options,
+        )
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._effects: tuple[str, ...] = ()
+
+    def _look(
+        self, rng_key: Array, init_params: Any, model_args: tuple, model_kwargs: dict | None
+    ) -> tuple[View, Any]:
+        """The target and starts; and the effects of the model."""
+        view, z = super()._look(rng_key, init_params, model_args, model_kwargs)
+        if self._interweaves and self._viewed is not None:
+            first = z if is_prng_key(rng_key) else jax.tree.map(lambda leaf: leaf[0], z)
+            self._effects = effects_of(self._viewed, model_args, model_kwargs, first)
+        return view, z
+
+    def model_parameters(self, model_args: tuple, model_kwargs: dict | None) -> dict[str, Any]:
+        """The hierarchy of the model, if it has effects."""
+        if not self._effects or self._viewed is None:
+            return {}
+        return {"hierarchy": ModelHierarchy(self._viewed, model_args, model_kwargs, self._effects)}
+
+
+class AutoMALA(AdaptiveStepKernel):
     """MALA with a step size selected anew at each place, exactly, and a momentum that persists.
 
     For posteriors whose scale changes from place to place, such as hierarchies as they are usually
@@ -36,6 +87,9 @@ class AutoMALA(BlackJAXKernel):
     block_share
         From 0 to 1: how often a step moves some of the sites only, which frees the scales of a
         hierarchy where what they govern can only take short steps.
+    interweave
+        Whether half of the steps of some sites take along the sites that these govern, whose laws
+        have them as locations or scales: as if the model had been written without centring.
     options
         See :class:`BlackJAXKernel`.
     """
@@ -49,20 +103,20 @@ class AutoMALA(BlackJAXKernel):
         persistence: float = 0.9,
         isotropic_share: float = 0.5,
         block_share: float = 0.5,
+        interweave: bool = True,
         **options: Unpack[KernelOptions],
     ):
-        auto_step.check(persistence, auto_step.Shares(isotropic_share, block_share))
         super().__init__(
             model,
             blackjax_ext.auto_mala,
+            interweave=interweave,
+            shares=auto_step.Shares(isotropic_share, block_share),
             persistence=persistence,
-            isotropic_share=isotropic_share,
-            block_share=block_share,
             **options,
         )
 
 
-class AutoFMALA(BlackJAXKernel):
+class AutoFMALA(AdaptiveStepKernel):
     """Forward-mode :class:`AutoMALA`: no reverse pass.
 
     K JVPs for each trial of a step, and K for the frame if K < D.
@@ -77,7 +131,7 @@ class AutoFMALA(BlackJAXKernel):
         K in 1..D tangents; K = D is AutoMALA in forward mode.
     tangents
         "rademacher" or "sphere".
-    persistence, isotropic_share, block_share
+    persistence, isotropic_share, block_share, interweave
         See :class:`AutoMALA`.
     options
         See :class:`BlackJAXKernel`.
@@ -92,20 +146,20 @@ class AutoFMALA(BlackJAXKernel):
         persistence: float = 0.9,
         isotropic_share: float = 0.5,
         block_share: float = 0.5,
+        interweave: bool = True,
         **options: Unpack[KernelOptions],
     ):
         check(num_tangents, tangents)
-        auto_step.check(persistence, auto_step.Shares(isotropic_share, block_share))
         self._num_tangents = num_tangents
         super().__init__(
             model,
             blackjax_ext.auto_fmala,
             differentiation="forward",
+            interweave=interweave,
+            shares=auto_step.Shares(isotropic_share, block_share),
+            persistence=persistence,
             num_tangents=num_tangents,
             tangents=tangents,
-            persistence=persistence,
-            isotropic_share=isotropic_share,
-            block_share=block_share,
             **options,
         )
 

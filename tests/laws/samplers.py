@@ -9,6 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 import blackjax_ext
 from blackjax_ext import metrics, schedules
+from blackjax_ext.mcmc.interweaving import LocScale, LocScaleHierarchy
 from tests.laws.targets import TARGETS, Target
 
 
@@ -36,6 +37,8 @@ class Case(NamedTuple):
         Of the chains: fewer where a step lasts as long as that of the slowest chain.
     block_share
         How often a step moves some leaves only, of targets whose flat positions are cut into two.
+    is_woven
+        Whether half of these steps take the last leaf along with the others.
     """
 
     algorithm: str | Callable
@@ -47,6 +50,7 @@ class Case(NamedTuple):
     fixed: tuple[str, ...] = ()
     share: float = 1.0
     block_share: float | None = None
+    is_woven: bool = False
 
     @property
     def forward_only(self) -> bool:
@@ -60,6 +64,8 @@ class Case(NamedTuple):
         if self.block_share is None:
             return self.on(target.logdensity, step_size, metric)
         arguments = self.arguments | {"block_share": self.block_share}
+        if self.is_woven:
+            arguments |= {"hierarchy": LocScaleHierarchy(bent)}
         return cut(self._replace(arguments=arguments), target.logdensity, step_size, metric)
 
     def on(self, logdensity_fn, step_size=0.5, inverse_mass_matrix=None):
@@ -91,6 +97,14 @@ def cut(case: Case, logdensity_fn, *arguments):
 
     sampler = case.on(lambda position: logdensity_fn(joined(position)), *arguments)
     return sampler._replace(init=init)
+
+
+def bent(position):
+    """Laws of the last leaf that no target here has: what goes along may be any map."""
+    leaves, structure = jax.tree.flatten(position)
+    first = leaves[0].ravel()[0]
+    law = LocScale(0.5 * jnp.sin(first), jnp.exp(0.6 * jnp.tanh(first)))
+    return jax.tree.unflatten(structure, [None] * (len(leaves) - 1) + [law])
 
 
 def steps(log_gamma, funnel, normal, loop=None):
@@ -175,6 +189,26 @@ CASES = {
         costs=(2, 1),
         share=0.25,
         block_share=0.8,
+    ),
+    "auto_mala_woven": Case(
+        "auto_mala", OWN, steps(1.6, 1.4, 1.5), share=0.25, block_share=0.8, is_woven=True
+    ),
+    "auto_fmala_woven": Case(
+        "auto_fmala",
+        OWN,
+        steps(1.2, 1.0, 1.5, 1.2),
+        costs=(2, 1),
+        share=0.25,
+        block_share=0.8,
+        is_woven=True,
+    ),
+    "auto_fmala_woven_all": Case(
+        "auto_fmala",
+        {"num_tangents": 3} | OWN,
+        steps(None, None, None, 1.6),
+        share=0.25,
+        block_share=0.8,
+        is_woven=True,
     ),
     "smmala": Case("smmala", {}, steps(0.62, 0.38, 1.4), costs=(1, 2)),
     "smmala_softabs": Case("smmala", SOFTABS, steps(1.2, 0.73, 1.6), costs=(1, 2)),

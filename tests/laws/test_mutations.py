@@ -11,7 +11,7 @@ import pytest
 
 import blackjax_ext
 from blackjax_ext import metrics
-from blackjax_ext.mcmc import auto_step, fmala, langevin, tangents
+from blackjax_ext.mcmc import auto_step, fmala, interweaving, langevin, tangents
 from blackjax_ext.metrics import factors
 from tests.laws import costs, jax_contracts, laws, proposal, reductions, samplers
 from tests.laws.laws import SMALL
@@ -254,7 +254,7 @@ def momentum_kept_on_rejection(is_accepted, proposal, start, moves):
     return end._replace(momentum=jnp.where(is_accepted, -1.0, 1.0) * end.momentum)
 
 
-def leaves_by_place(rng_key, metric, position, shares):
+def leaves_by_place(rng_key, metric, position, shares, hierarchy=None):
     """All leaves move where the first is low: what moves depends on the place."""
     some = TRUE_DRAW_MOVER(rng_key, metric, position, shares)
     whole = TRUE_DRAW_MOVER(rng_key, metric, position, shares._replace(block=0.0))
@@ -263,7 +263,24 @@ def leaves_by_place(rng_key, metric, position, shares):
         lambda z: jnp.where(is_low, whole.push(z), some.push(z)),
         lambda g: jnp.where(is_low, whole.pull(g), some.pull(g)),
         is_low | some.moves,
+        None,
     )
+
+
+def slopes_without_determinant(chart, u, kept, pull):
+    """The coordinates are taken to preserve volume."""
+    gradient = pull(chart, u, kept.gradient)[1]
+    return kept.logdensity, jnp.where(chart.is_used, gradient, kept.gradient)
+
+
+def noise_by_place(chart, x):
+    """What goes along depends on the place: nothing does where the first coordinate is low."""
+    return jnp.where(chart.is_used & (x[0] > 0), chart.into(x), x)
+
+
+def density_of_the_noise(chart, point):
+    """The state keeps the log density in the coordinates of the step."""
+    return point.kept._replace(logdensity=point.logdensity)
 
 
 def gain_without_momentum(start, end):
@@ -308,6 +325,7 @@ ACCEPT = partial(Mutation, langevin, "accept")
 INCREMENT = partial(Mutation, langevin, "increment")
 DRAW = partial(Mutation, tangents, "draw")
 AUTO = partial(Mutation, auto_step)
+WOVEN = partial(Mutation, interweaving)
 ABSOLUTE = partial(Mutation, metrics, "absolute")
 frame = reductions.FULL_FRAMES
 
@@ -412,6 +430,13 @@ MUTATIONS = {
     ),
     "leaves_by_place": AUTO(
         "draw_mover", leaves_by_place, invariant("auto_mala_leaves", "log_gamma")
+    ),
+    "determinant_of_the_noise": WOVEN(
+        "seen", slopes_without_determinant, invariant("auto_mala_woven", "normal")
+    ),
+    "noise_by_place": WOVEN("within", noise_by_place, invariant("auto_mala_woven", "log_gamma")),
+    "density_of_the_noise": WOVEN(
+        "keeps", density_of_the_noise, invariant("auto_mala_woven", "normal")
     ),
     "momentum_left_out": AUTO(
         "gain", gain_without_momentum, invariant("auto_fmala_pair", "log_gamma")

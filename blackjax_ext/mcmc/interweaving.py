@@ -1,0 +1,307 @@
+r"""Moves of a hierarchy's parameters that take along what they govern.
+
+An effect is a leaf of the position with a location and a scale computed from other leaves,
+
+.. math:: x = m + s z, \qquad m, s \text{ functions of the parents.}
+
+In the neck of a funnel s can hardly move while x stands still, however its step is chosen: rows
+and prior agree that x is as spread as it is. While the noise z stands still instead, x goes along,
+and s takes the steps that the data allow. Where there is much data on each effect it is the other
+way round. So moves of both kinds are mixed, as in the ancillarity-sufficiency interweaving of Yu
+and Meng.
+
+*Exactness.* Draw, whatever the state is, which effects are held by their noise. Their map
+:math:`x = T(u)`, from noise (and all other leaves as they are) to the position, is a bijection, and
+so :math:`u = T^{-1}(x)` has the density :math:`\pi(T(u)) |\det T'(u)|`. What leaves that invariant
+in u leaves :math:`\pi` invariant in x, for each set that may be drawn. No property of the model is
+used: a map that is no help is exact too.
+
+*What it costs.* A place is evaluated once: at x, as ever. Its gradient in u is
+:math:`T'(u)^T \nabla \log \pi(x) + \nabla \log |\det T'(u)|`, for which the model's likelihood is
+not needed.
+
+References: O. Papaspiliopoulos, G. O. Roberts and M. Skoeld 2007, A general framework for the
+parametrization of hierarchical models; Y. Yu and X.-L. Meng 2011, To center or not to center.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from blackjax.types import ArrayTree
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+__all__ = [
+    "Chart",
+    "Hierarchy",
+    "Kept",
+    "LocScale",
+    "LocScaleHierarchy",
+    "chart_of",
+    "draw_noise",
+    "evaluation",
+    "keeps",
+    "longer",
+    "pull_forward",
+    "pull_reverse",
+    "rated",
+    "slopes_in",
+    "start",
+    "within",
+]
+
+SHARE = 0.5  # of the steps of some leaves, those that take effects along
+PARTIAL = 0.25  # of these, those that take some coordinates of them
+# Their first trial: parameters that take their effects along have the scales of the metric, while
+# the step of all coordinates is as short as the narrowest asks
+FIRST, LONGEST = 1.2, 16.0
+
+
+class Hierarchy(Protocol):
+    """Which leaves of a position are effects, and the maps between them and their noise."""
+
+    def effects(self, position: ArrayTree) -> tuple[bool, ...]:
+        """Whether each leaf, in the order of ``jax.tree.leaves``, is an effect."""
+
+    def noise(self, position: ArrayTree, is_noise: ArrayTree) -> ArrayTree:
+        """The position with the noise of some effects in their places.
+
+        `is_noise` has the structure and the shapes of the position, and is false but for effects.
+        """
+
+    def outcomes(self, noise: ArrayTree, is_noise: ArrayTree) -> tuple[ArrayTree, Array]:
+        """The position, and the log determinant of the Jacobian."""
+
+
+class LocScale(NamedTuple):
+    """Location and scale of an effect, of shapes that broadcast to it."""
+
+    loc: Any
+    scale: Any
+
+
+def is_law(node: Any) -> bool:
+    """Whether a node of a tree of laws is one."""
+    return node is None or isinstance(node, LocScale)
+
+
+class LocScaleHierarchy:
+    """The hierarchy of a position whose effects have locations and scales.
+
+    Parameters
+    ----------
+    laws
+        From a position to a tree of its structure with a :class:`LocScale` for each effect, and
+        None for every other leaf. The law of an effect must not depend on itself, directly or
+        through other effects.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, blackjax_ext
+    >>> from blackjax_ext.mcmc.interweaving import LocScale, LocScaleHierarchy
+    >>> def funnel(z):
+    ...     return -z["w"] ** 2 / 18 - 0.5 * jnp.sum(z["x"] ** 2) * jnp.exp(-z["w"]) - z["w"]
+    >>> def laws(z):
+    ...     return {"w": None, "x": LocScale(0.0, jnp.exp(z["w"] / 2))}
+    >>> found = LocScaleHierarchy(laws)
+    >>> sampler = blackjax_ext.auto_mala(funnel, 0.5, hierarchy=found)
+    """
+
+    def __init__(self, laws: Callable[[ArrayTree], Any]):
+        if not callable(laws):
+            raise TypeError(f"laws must be callable; got {type(laws).__name__}.")
+        self.laws = laws
+
+    def listed(self, position: ArrayTree) -> list[LocScale | None]:
+        """The law of each leaf."""
+        laws = jax.tree.leaves(self.laws(position), is_leaf=is_law)
+        number = len(jax.tree.leaves(position))
+        if len(laws) != number or not all(map(is_law, laws)):
+            raise ValueError(
+                "laws must return a LocScale or None for each leaf of the position, of which there "
+                f"are {number}; got {laws}."
+            )
+        return laws
+
+    def effects(self, position: ArrayTree) -> tuple[bool, ...]:
+        """Whether each leaf is an effect."""
+        return tuple(law is not None for law in self.listed(position))
+
+    def noise(self, position: ArrayTree, is_noise: ArrayTree) -> ArrayTree:
+        """The noise of effects."""
+        leaves, structure = jax.tree.flatten(position)
+        rows = zip(leaves, jax.tree.leaves(is_noise), self.listed(position), strict=True)
+        found = [
+            leaf if law is None else jnp.where(flag, (leaf - law.loc) / law.scale, leaf)
+            for leaf, flag, law in rows
+        ]
+        return jax.tree.unflatten(structure, found)
+
+    def outcomes(self, noise: ArrayTree, is_noise: ArrayTree) -> tuple[ArrayTree, Array]:
+        """The effects: each round is right for one more level of the hierarchy."""
+        leaves, structure = jax.tree.flatten(noise)
+        flags = jax.tree.leaves(is_noise)
+        position, log_det = noise, jnp.zeros((), leaves[0].dtype)
+        for _ in filter(None, self.effects(noise)):
+            found, log_det = list(leaves), jnp.zeros((), leaves[0].dtype)
+            for i, law in enumerate(self.listed(position)):
+                if law is not None:
+                    found[i] = jnp.where(flags[i], law.loc + law.scale * leaves[i], leaves[i])
+                    log_det += jnp.sum(jnp.where(flags[i], jnp.log(jnp.abs(law.scale)), 0.0))
+            position = jax.tree.unflatten(structure, found)
+        return position, log_det
+
+
+class Chart(NamedTuple):
+    """Coordinates u of a position x.
+
+    out
+        u to x and the log determinant of the Jacobian.
+    into
+        x to u.
+    is_used
+        Whether they are: else u is x.
+    """
+
+    out: Callable[[Array], tuple[Array, Array]]
+    into: Callable[[Array], Array]
+    is_used: Array
+
+
+class Kept(NamedTuple):
+    """What a state keeps of a place: the position, its log density and what forces are made of."""
+
+    x: Array
+    logdensity: Array
+    gradient: Any
+
+
+def draw_noise(rng_key: Array, is_effect: tuple[bool, ...], sizes: list[int]) -> Array:
+    """Coordinates (D,) that are held by their noise: those of some effects.
+
+    Any number of effects but none, then any so many. In a quarter of the draws only some of their
+    coordinates, a share of them that is uniform: where the data say much of some and little of
+    others, the latter go along.
+    """
+    key_number, key_which, key_some, key_share, key_each = jax.random.split(rng_key, 5)
+    places = np.flatnonzero(is_effect)
+    number = jax.random.randint(key_number, (), 1, places.size + 1)
+    is_drawn = jax.random.permutation(key_which, places.size) < number
+    of_leaf = jnp.zeros(len(is_effect), bool).at[places].set(is_drawn)
+    is_some, share = jax.random.bernoulli(key_some, PARTIAL), jax.random.uniform(key_share)
+    is_kept = jax.random.uniform(key_each, (sum(sizes),)) < share
+    return of_leaf[np.repeat(np.arange(len(sizes)), sizes)] & (is_kept | ~is_some)
+
+
+def chart_of(found: Hierarchy, unravel: Callable, is_noise: Array, dtype: Any) -> Chart:
+    """Coordinates in which those in `is_noise`, (D,), are held by their noise."""
+    flags = jax.tree.map(lambda leaf: leaf != 0, unravel(is_noise.astype(dtype)))
+
+    def out(u: Array) -> tuple[Array, Array]:
+        position, log_det = found.outcomes(unravel(u), flags)
+        return ravel_pytree(position)[0], log_det
+
+    def into(x: Array) -> Array:
+        return ravel_pytree(found.noise(unravel(x), flags))[0]
+
+    return Chart(out, into, jnp.any(is_noise))
+
+
+def pull_reverse(chart: Chart, u: Array, gradient: Array) -> tuple[Array, Array]:
+    """Log determinant at `u`, and the gradient in u from that in x."""
+    (_, log_det), back = jax.vjp(chart.out, u)
+    return log_det, back((gradient, jnp.ones_like(log_det)))[0]
+
+
+def pull_forward(chart: Chart, u: Array, gradient: Array) -> tuple[Array, Array]:
+    """The same without a reverse pass: D JVPs of the map, none of the density."""
+
+    def along(direction):
+        (_, log_det), (dx, slope) = jax.jvp(chart.out, (u,), (direction,))
+        return log_det, dx @ gradient + slope
+
+    return jax.vmap(along, out_axes=(None, 0))(jnp.eye(u.size, dtype=u.dtype))
+
+
+def seen(chart: Chart, u: Array, kept: Kept, pull: Callable) -> tuple[Array, Array]:
+    """Log density and gradient in u of a place of which `kept` is known.
+
+    What is not used is left out by a choice at the end, and may be no number.
+    """
+    log_det, gradient = pull(chart, u, kept.gradient)
+    logdensity = kept.logdensity + jnp.where(chart.is_used, log_det, 0.0)
+    return logdensity, jnp.where(chart.is_used, gradient, kept.gradient)
+
+
+def within(chart: Chart | None, x: Array) -> Array:
+    """The coordinates of x."""
+    return x if chart is None else jnp.where(chart.is_used, chart.into(x), x)
+
+
+def start(chart: Chart | None, kept: Kept, momentum: Array, pull: Callable) -> tuple[Any, ...]:
+    """Fields of the point at which a step begins, without an evaluation."""
+    if chart is None:
+        return kept.x, momentum, kept.logdensity, kept.gradient, None
+    u = within(chart, kept.x)
+    logdensity, gradient = seen(chart, u, kept, pull)
+    return u, momentum, logdensity, gradient, kept
+
+
+def evaluation(chart: Chart | None, evaluate: Callable, pull: Callable) -> Callable:
+    """`evaluate`, from x to the log density and its gradient, in the coordinates of a chart.
+
+    Returns ``u -> (log density, gradient, kept)``.
+    """
+    if chart is None:
+        return lambda x: (*evaluate(x), None)
+
+    def in_chart(u: Array) -> tuple[Array, Array, Kept]:
+        x = jnp.where(chart.is_used, chart.out(u)[0], u)
+        kept = Kept(x, *evaluate(x))
+        return *seen(chart, u, kept, pull), kept
+
+    return in_chart
+
+
+def slopes_in(chart: Chart | None, slopes: Callable, directions: Array) -> Callable:
+    """Slopes along `directions`, (K, D), in the coordinates of a chart.
+
+    `slopes`, from x and directions to the log density and its slopes, costs what it does in x.
+    """
+    if chart is None:
+        return lambda x: (*slopes(x, directions), None)
+
+    def in_chart(u: Array) -> tuple[Array, Array, Kept]:
+        def along(direction):
+            return jax.jvp(chart.out, (u,), (direction,))
+
+        there, slope = jax.vmap(along, out_axes=(None, 0))(directions)
+        plain = (u, jnp.zeros_like(there[1])), (directions, jnp.zeros_like(slope[1]))
+        (x, log_det), (dx, slope) = jax.tree.map(
+            lambda a, b: jnp.where(chart.is_used, a, b), (there, slope), plain
+        )
+        logdensity, found = slopes(x, dx)
+        return logdensity + log_det, found + slope, Kept(x, logdensity, None)
+
+    return in_chart
+
+
+def longer(chart: Chart | None, step_size: Any) -> Any:
+    """The step of the first trial, longer where effects go along."""
+    if chart is None:
+        return step_size
+    factor = jnp.clip(FIRST / jnp.asarray(step_size), 1.0, LONGEST)
+    return jnp.where(chart.is_used, factor, 1.0) * step_size
+
+
+def rated(chart: Chart | None, rate: Array) -> Array:
+    """The rate that the warm-up adapts the step to: none where effects go along."""
+    return rate if chart is None else jnp.where(chart.is_used, jnp.nan, rate)
+
+
+def keeps(chart: Chart | None, point: Any) -> Kept:
+    """What to keep of a point of a step."""
+    return Kept(point.x, point.logdensity, point.gradient) if chart is None else point.kept

@@ -1,0 +1,239 @@
+"""The hierarchy of a model: which sites are effects, whose laws have parameters that are sampled.
+
+An effect is given by its noise if its law is that of a function of the noise and of parameters:
+
+- a location and a scale (Normal, StudentT, ...): ``loc + scale z``;
+- a scale on the positive half line (HalfNormal, Gamma, ...): ``scale z``, a shift of the logarithm;
+- a location and a factor of a covariance (MultivariateNormal): ``loc + L z``;
+- a random walk of a scale: ``cumsum(scale z)``.
+
+All are affine maps of the unconstrained value, for given parameters: :class:`NoiseMap`. What such a
+map is used for is exact whatever the model is (:mod:`blackjax_ext.mcmc.interweaving`); the table
+decides only where it is worth while.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+from jax.scipy.linalg import solve_triangular
+from numpyro.distributions import biject_to
+from numpyro.handlers import seed, trace
+
+from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of, unconstrain_params
+from numpyro_fwd.bridge.predictors import unwrapped
+from numpyro_fwd.bridge.readings import dependent
+from numpyro_fwd.bridge.traces import first_sites, is_latent
+
+__all__ = ["ModelHierarchy", "effects_of"]
+
+
+class NoiseMap(NamedTuple):
+    """From noise to an unconstrained value, and back, for one law.
+
+    made_of
+        The parameters of the map, from the distribution.
+    out
+        Parameters and noise to the value, and the logarithms of the slopes of each coordinate, or
+        of the diagonal of the map, of a shape that broadcasts to it.
+    into
+        Parameters and value to the noise.
+    is_whole
+        Whether the coordinates of the last axis are mapped together or not at all.
+    """
+
+    made_of: Callable[[Any], tuple[Any, ...]]
+    out: Callable[..., tuple[Array, Array]]
+    into: Callable[..., Array]
+    is_whole: bool = False
+
+    def chosen(self, is_noise: Array) -> Array:
+        """The coordinates that are mapped."""
+        return jnp.broadcast_to(is_noise[..., :1], is_noise.shape) if self.is_whole else is_noise
+
+
+def shifted(loc: Any, scale: Any, z: Array) -> tuple[Array, Array]:
+    """Each coordinate by itself."""
+    return loc + scale * z, jnp.log(jnp.abs(scale))
+
+
+def unshifted(loc: Any, scale: Any, y: Array) -> Array:
+    """The noise of :func:`shifted`."""
+    return (y - loc) / scale
+
+
+def mixed(loc: Any, factor: Array, z: Array) -> tuple[Array, Array]:
+    """Coordinates of the last axis together, by a lower triangular factor."""
+    sizes = jnp.log(jnp.abs(jnp.diagonal(factor, axis1=-2, axis2=-1)))
+    return loc + (factor @ z[..., None])[..., 0], sizes
+
+
+def unmixed(loc: Any, factor: Array, y: Array) -> Array:
+    """The noise of :func:`mixed`."""
+    rest = y - loc
+    factor = jnp.broadcast_to(factor, (*rest.shape, rest.shape[-1]))
+    return solve_triangular(factor, rest[..., None], lower=True)[..., 0]
+
+
+def walked(scale: Any, z: Array) -> tuple[Array, Array]:
+    """Sums along the last axis."""
+    steps, sizes = shifted(0.0, jnp.asarray(scale)[..., None], z)
+    return jnp.cumsum(steps, -1), sizes
+
+
+def unwalked(scale: Any, y: Array) -> Array:
+    """The noise of :func:`walked`."""
+    steps = jnp.diff(y, axis=-1, prepend=jnp.zeros_like(y[..., :1]))
+    return steps / jnp.asarray(scale)[..., None]
+
+
+def by_scale(scale: Callable[[Any], Any]) -> NoiseMap:
+    """Of a law on the positive half line: the logarithm is shifted."""
+    return NoiseMap(lambda fn: (jnp.log(scale(fn)), 1.0), shifted, unshifted)
+
+
+LOC_SCALE = NoiseMap(lambda fn: (fn.loc, fn.scale), shifted, unshifted)
+# unconstrained values are logarithms where the support is positive
+MAPS: dict[type, NoiseMap] = {
+    dist.Cauchy: LOC_SCALE,
+    dist.Gumbel: LOC_SCALE,
+    dist.Laplace: LOC_SCALE,
+    dist.LogNormal: LOC_SCALE,
+    dist.Logistic: LOC_SCALE,
+    dist.Normal: LOC_SCALE,
+    dist.StudentT: LOC_SCALE,
+    dist.Exponential: by_scale(lambda fn: 1 / fn.rate),
+    dist.Gamma: by_scale(lambda fn: 1 / fn.rate),
+    dist.HalfCauchy: by_scale(lambda fn: fn.scale),
+    dist.HalfNormal: by_scale(lambda fn: fn.scale),
+    dist.InverseGamma: by_scale(lambda fn: fn.rate),
+    dist.Weibull: by_scale(lambda fn: fn.scale),
+    dist.MultivariateNormal: NoiseMap(lambda fn: (fn.loc, fn.scale_tril), mixed, unmixed, True),
+    dist.GaussianRandomWalk: NoiseMap(lambda fn: (fn.scale,), walked, unwalked, True),
+}
+
+
+class weaving(Messenger):
+    """Give effects their values, and look at their parameters and their noise.
+
+    Parameters
+    ----------
+    fn
+        The model.
+    given
+        For each effect its unconstrained value, or its noise.
+    is_noise
+        For each effect whether that is its noise.
+    """
+
+    def __init__(self, fn: Callable, given: dict[str, Array], is_noise: dict[str, Array]):
+        super().__init__(fn)
+        self.given, self.is_noise = given, is_noise
+        self.laws: dict[str, NoiseMap] = {}
+        self.parameters: dict[str, tuple] = {}
+        self.values: dict[str, Array] = {}
+        self.noise: dict[str, Array] = {}
+        self.log_det: Array | float = 0.0
+        self.is_looping = False
+
+    def process_message(self, msg: dict) -> None:
+        """Answer a site."""
+        self.is_looping |= msg["type"] == "control_flow"
+        name = msg.get("name")
+        if msg["type"] != "sample" or name not in self.given or self.is_looping:
+            return
+        fn, given = unwrapped(msg["fn"]), self.given[name]
+        self.laws[name] = law = MAPS[type(fn)]
+        is_noise = law.chosen(self.is_noise[name])
+        self.parameters[name] = parameters = law.made_of(fn)
+        outcome, log_slopes = law.out(*parameters, given)
+        self.values[name] = jnp.where(is_noise, outcome, given)
+        self.noise[name] = law.into(*parameters, given)
+        self.log_det += jnp.sum(jnp.where(is_noise, log_slopes, 0.0))
+        msg["value"] = biject_to(msg["fn"].support)(self.values[name])
+
+
+def woven(
+    model: Callable,
+    model_args: tuple,
+    model_kwargs: dict | None,
+    position: dict[str, Array],
+    is_noise: dict[str, Array],
+) -> weaving:
+    """A run of a model at a position, with the noise of some effects in their places."""
+    handler = weaving(model, {name: position[name] for name in is_noise}, is_noise)
+    rest = {name: leaf for name, leaf in position.items() if name not in is_noise}
+    placed = seed(unconstrain_params(handler, rest), jax.random.key(0))
+    trace(placed).get_trace(*model_args, **(model_kwargs or {}))
+    return handler
+
+
+def effects_of(
+    model: Callable, model_args: tuple, model_kwargs: dict | None, position: dict[str, Any]
+) -> tuple[str, ...]:
+    """Names of the effects of a model at a position: their parameters are computed from latents.
+
+    None of a model that enumerates discrete latents, or whose latents are in a loop of NumPyro
+    (``numpyro.contrib.control_flow``), where a site's parameters may depend on the site itself.
+    """
+    sites = first_sites(jax.random.key(0), model, model_args, model_kwargs)
+    if transforms_of(sites).has_enumerate_support:
+        return ()
+    names = [
+        name
+        for name, site in sites.items()
+        if is_latent(site) and name in position and type(unwrapped(site["fn"])) in MAPS
+    ]
+
+    def parameters(z):
+        no = {name: jnp.zeros(jnp.shape(z[name]), bool) for name in names}
+        handler = woven(model, model_args, model_kwargs, z, no)
+        return {} if handler.is_looping else handler.parameters
+
+    if not names or not (found := dependent(parameters, position)):
+        return ()
+    return tuple(name for name in names if any(jax.tree.leaves(found[name])))
+
+
+class ModelHierarchy:
+    """The hierarchy of a model for given arguments.
+
+    Parameters
+    ----------
+    model, model_args, model_kwargs
+        The model and its arguments.
+    names
+        Its effects: :func:`effects_of`.
+    """
+
+    def __init__(
+        self, model: Callable, model_args: tuple, model_kwargs: dict | None, names: tuple[str, ...]
+    ):
+        self.run = partial(woven, model, model_args, model_kwargs)
+        self.names = names
+
+    def effects(self, position: dict[str, Array]) -> tuple[bool, ...]:
+        """Whether each leaf is an effect."""
+        return tuple(name in self.names for name in sorted(position))
+
+    def noise(self, position: dict[str, Array], is_noise: dict[str, Array]) -> dict[str, Array]:
+        """The noise of effects."""
+        flags = {name: is_noise[name] for name in self.names}
+        handler = self.run(position, jax.tree.map(jnp.zeros_like, flags))
+        chosen = {
+            name: jnp.where(handler.laws[name].chosen(flags[name]), handler.noise[name], leaf)
+            for name, leaf in position.items()
+            if name in flags
+        }
+        return position | chosen
+
+    def outcomes(
+        self, noise: dict[str, Array], is_noise: dict[str, Array]
+    ) -> tuple[dict[str, Array], Array]:
+        """The position, and the log determinant of the Jacobian."""
+        handler = self.run(noise, {name: is_noise[name] for name in self.names})
+        return noise | handler.values, jnp.asarray(handler.log_det)

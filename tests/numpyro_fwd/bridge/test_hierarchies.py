@@ -1,0 +1,260 @@
+"""Effects of a model: which there are, and their maps from noise."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax.flatten_util import ravel_pytree
+from numpyro.contrib.control_flow import scan
+from numpyro.distributions import constraints
+from numpyro.handlers import reparam, seed, trace
+from numpyro.infer import MCMC, Predictive
+from numpyro.infer.reparam import LocScaleReparam
+from numpyro.infer.util import unconstrain_fn
+from scipy.stats import ks_2samp
+
+from numpyro_fwd import AutoFMALA, AutoMALA
+from numpyro_fwd.bridge.hierarchies import MAPS, ModelHierarchy, effects_of
+
+
+def factor(z):
+    """A Cholesky factor that depends on a latent."""
+    return jnp.array([[1.0, 0.0, 0.0], [0.5, 0.7, 0.0], [z, -0.3, 2.0]]) * jnp.exp(0.2 * z)
+
+
+# a law with parameters that are computed from a latent z, for each that is understood
+LAWS = {
+    dist.Cauchy: lambda z: dist.Cauchy(z, jnp.exp(z)),
+    dist.Exponential: lambda z: dist.Exponential(jnp.exp(z)),
+    dist.Gamma: lambda z: dist.Gamma(2.0, jnp.exp(z)),
+    dist.GaussianRandomWalk: lambda z: dist.GaussianRandomWalk(jnp.exp(z), 3),
+    dist.Gumbel: lambda z: dist.Gumbel(z, jnp.exp(z)),
+    dist.HalfCauchy: lambda z: dist.HalfCauchy(jnp.exp(z)),
+    dist.HalfNormal: lambda z: dist.HalfNormal(jnp.exp(z)),
+    dist.InverseGamma: lambda z: dist.InverseGamma(3.0, jnp.exp(z)),
+    dist.Laplace: lambda z: dist.Laplace(z, jnp.exp(z)),
+    dist.LogNormal: lambda z: dist.LogNormal(z, jnp.exp(z)),
+    dist.Logistic: lambda z: dist.Logistic(z, jnp.exp(z)),
+    dist.MultivariateNormal: lambda z: dist.MultivariateNormal(z, scale_tril=factor(z)),
+    dist.Normal: lambda z: dist.Normal(z, jnp.exp(z)),
+    dist.StudentT: lambda z: dist.StudentT(4.0, z, jnp.exp(z)),
+    dist.Weibull: lambda z: dist.Weibull(jnp.exp(z), 2.0),
+}
+
+
+def written(make, way):
+    """A model in which the law stands in one of the ways that users write it."""
+
+    def model():
+        z = numpyro.sample("z", dist.Normal(0, 1))
+        fn = make(z)
+        if way == "plate":
+            with numpyro.plate("groups", 2):
+                numpyro.sample("a", fn)
+        elif way == "event":
+            numpyro.sample("a", fn.expand([2]).to_event(1))
+        else:
+            with numpyro.plate("rows", 3, dim=-2), numpyro.plate("groups", 2):
+                numpyro.sample("a", fn)
+
+    return model
+
+
+def position_of(model, *args):
+    """Unconstrained draws of the prior."""
+    sites = trace(seed(model, 1)).get_trace(*args)
+    values = {
+        n: s["value"] for n, s in sites.items() if s["type"] == "sample" and not s["is_observed"]
+    }
+    return unconstrain_fn(seed(model, 1), args, {}, values)
+
+
+def test_every_law_is_tried():
+    assert set(LAWS) == set(MAPS)
+
+
+@pytest.mark.parametrize("way", ["plate", "event", "table"])
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_maps_are_bijections_with_their_determinants(law, way, share):
+    with jax.enable_x64(True):
+        model = written(LAWS[law], way)
+        position = position_of(model)
+        assert effects_of(model, (), None, position) == ("a",)
+        hierarchy = ModelHierarchy(model, (), None, ("a",))
+        drawn = np.random.default_rng(0).uniform(size=np.shape(position["a"])) < share
+        flags = {"a": jnp.asarray(drawn), "z": jnp.array(False)}
+        noise = hierarchy.noise(position, flags)
+        back, log_det = hierarchy.outcomes(noise, flags)
+        for name in position:
+            np.testing.assert_allclose(back[name], position[name], rtol=1e-9, atol=1e-9)
+        flat, unravel = ravel_pytree(noise)
+
+        def out(u):
+            return ravel_pytree(hierarchy.outcomes(unravel(u), flags)[0])[0]
+
+        sign, expected = np.linalg.slogdet(jax.jacfwd(out)(flat))
+        np.testing.assert_allclose(log_det, expected, atol=1e-9)
+        assert sign == 1 and not np.allclose(noise["a"], position["a"])
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_noise_has_a_law_without_parameters(law):
+    """That is what makes the map worth while."""
+    with jax.enable_x64(True):
+        model = written(LAWS[law], "plate")
+        hierarchy = ModelHierarchy(model, (), None, ("a",))
+        flags = {"a": jnp.ones(2, bool), "z": jnp.array(False)}
+        shape = {"a": np.shape(position_of(model)["a"])}
+        flags["a"] = jnp.ones(shape["a"], bool)
+        u = jnp.asarray(np.random.default_rng(1).normal(size=shape["a"]))
+
+        def density(z):
+            found, log_det = hierarchy.outcomes({"a": u, "z": z}, flags)
+            return -numpyro.infer.util.potential_energy(model, (), {}, found) + log_det + z**2 / 2
+
+        values = [density(jnp.asarray(z)) for z in (-1.0, 0.3, 1.2)]
+        np.testing.assert_allclose(values, values[0], atol=1e-9)
+
+
+def schools(y=None):
+    """Three levels, a plate, and a site that nothing governs."""
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5))
+    numpyro.sample("alone", dist.Normal(0, 1))
+    with numpyro.plate("district", 3):
+        m = numpyro.sample("m", dist.Normal(mu, tau))
+    with numpyro.plate("school", 6):
+        t = numpyro.sample("t", dist.StudentT(3, m[np.arange(6) % 3], tau / 2))
+    numpyro.sample("y", dist.Normal(t, 1).to_event(1), obs=y)
+
+
+def looping(y):
+    """A walk whose steps are in a loop of NumPyro."""
+    scale = numpyro.sample("scale", dist.HalfNormal(1))
+
+    def step(x, y):
+        x = numpyro.sample("x", dist.Normal(x, scale))
+        numpyro.sample("y", dist.Normal(x, 1), obs=y)
+        return x, None
+
+    scan(step, 0.0, y)
+
+
+def enumerated(y):
+    """A mixture with sampled classes."""
+    scale = numpyro.sample("scale", dist.HalfNormal(1))
+    with numpyro.plate("classes", 2):
+        loc = numpyro.sample("loc", dist.Normal(0, scale))
+    with numpyro.plate("rows", 3):
+        c = numpyro.sample("c", dist.Categorical(jnp.ones(2) / 2), infer={"enumerate": "parallel"})
+        numpyro.sample("y", dist.Normal(loc[c], 1), obs=y)
+
+
+def regression(y):
+    """Nothing that is sampled governs another latent."""
+    b = numpyro.sample("b", dist.Normal(0, 1).expand([2]))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1))
+    numpyro.sample("y", dist.Normal(b[0], sigma), obs=y)
+
+
+Y = np.arange(3.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (regression, ()),
+        (looping, ()),
+        (enumerated, ()),
+        (reparam(enumerated, {}), ()),
+    ],
+)
+def test_effects_are_found(model, expected):
+    position = {
+        "scale": 0.0,
+        "loc": jnp.zeros(2),
+        "b": jnp.zeros(2),
+        "sigma": 0.0,
+        "x": jnp.zeros(3),
+    }
+    assert effects_of(model, (Y,), None, position) == expected
+
+
+def test_effects_of_three_levels():
+    assert effects_of(schools, (), None, position_of(schools, np.zeros(6))) == ("m", "t")
+
+
+def test_partial_centring_leaves_effects():
+    """The noise of a site that is centred in part has parameters of its own."""
+    model = reparam(
+        schools, {"m": LocScaleReparam(0.5), "t": LocScaleReparam(0, shape_params=("df",))}
+    )
+    assert effects_of(model, (), None, position_of(model, np.zeros(6))) == ("m_decentered",)
+
+
+def prior():
+    """Laws of all kinds over each other, whose exact draws are those of the prior."""
+    tau = numpyro.sample("tau", dist.Gamma(3.0, 2.0))
+    mu = numpyro.sample("mu", dist.Normal(1, 0.5))
+    rate = numpyro.sample("rate", dist.Gamma(2.0, tau))
+    with numpyro.plate("groups", 2):
+        a = numpyro.sample("a", dist.Normal(mu, tau))
+        numpyro.sample("b", dist.HalfNormal(0.5 + a**2))
+    numpyro.sample("c", dist.MultivariateNormal(mu, scale_tril=factor(jnp.tanh(a[0]))))
+    numpyro.sample("walk", dist.GaussianRandomWalk(rate, 3))
+
+
+@pytest.mark.filterwarnings("ignore:.*no data")
+@pytest.mark.parametrize("kernel", [AutoMALA, AutoFMALA], ids=lambda kernel: kernel.__name__)
+def test_draws_of_the_prior_stay_draws_of_the_prior(kernel):
+    num_chains = 4_000
+    drawn = Predictive(prior, num_samples=num_chains)(jax.random.key(0))
+    sites = ["tau", "mu", "rate", "a", "b", "c", "walk"]
+    drawn = {name: drawn[name] for name in sites}
+    starts = jax.vmap(lambda v: unconstrain_fn(prior, (), {}, v))(drawn)
+    sampler = kernel(
+        prior, step_size=0.4, adapt_step_size=False, adapt_mass_matrix=False, block_share=0.9
+    )
+    mcmc = MCMC(
+        sampler,
+        num_warmup=0,
+        num_samples=20,
+        num_chains=num_chains,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(1), init_params=starts)
+    assert sampler._effects == ("rate", "a", "b", "c", "walk")
+    last = {name: draws[:, -1] for name, draws in mcmc.get_samples(group_by_chain=True).items()}
+    exact = Predictive(prior, num_samples=num_chains)(jax.random.key(2))
+    for name in sites:
+        found = np.asarray(last[name]).reshape(num_chains, -1)
+        others = np.asarray(exact[name]).reshape(num_chains, -1)
+        moved = np.mean(found != np.asarray(drawn[name]).reshape(num_chains, -1), axis=0)
+        assert np.all(moved > 0.5), name
+        for i in range(found.shape[1]):
+            assert ks_2samp(found[:, i], others[:, i]).pvalue > 1e-4, (name, i)
+
+
+def test_it_can_be_left_out():
+    kernel = AutoMALA(schools, interweave=False)
+    kernel.init(jax.random.key(0), 10, None, (np.zeros(6),), {})
+    assert kernel._effects == () and kernel.model_parameters((np.zeros(6),), {}) == {}
+
+
+def test_supports_are_those_of_the_maps():
+    """Unconstrained values are the values themselves, or their logarithms."""
+    positive = {
+        *(dist.Exponential, dist.Gamma, dist.HalfCauchy, dist.HalfNormal, dist.InverseGamma),
+        *(dist.LogNormal, dist.Weibull),
+    }
+    for law, make in LAWS.items():
+        support = make(jnp.array(0.1)).support
+        transform = dist.biject_to(support)
+        if law in positive:
+            assert isinstance(transform, dist.transforms.ExpTransform), law
+        else:
+            assert support in (constraints.real, constraints.real_vector), law

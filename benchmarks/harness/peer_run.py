@@ -193,7 +193,7 @@ def by_test(
 
     begun = time.perf_counter()
     expansion = expansion or expansion_of(x, y)
-    size = x.shape[1]
+    size, rule = x.shape[1], {"scalable": "weights"}.get(rule, rule)
     scale = step_size / size**0.5 if proposal == "random walk" else step_size
 
     def step(expansion, state, rng_key):

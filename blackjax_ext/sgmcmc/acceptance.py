@@ -17,6 +17,7 @@ since the way back has the accumulator :math:`-\rho`.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -113,7 +114,7 @@ def read_all_rows(
 FULL_PASS = full_pass()
 
 
-def subsampled(expansion: Expansion) -> Acceptance:
+def subsampled(expansion: Expansion, rule: thinning.RuleName = "weights") -> Acceptance:
     r"""An exact test that reads a few rows, drawn in proportion to bounds of what they can change.
 
     See :mod:`blackjax_ext.subsampling.thinning` for the derivation. The potential must be that of
@@ -123,6 +124,9 @@ def subsampled(expansion: Expansion) -> Acceptance:
     ----------
     expansion
         Of :func:`blackjax_ext.potentials.expand`. It must not depend on the chain.
+    rule
+        "weights" of the rows that are drawn, all together, or "factors", one for each row, which
+        accept less often where a test reads tens of rows or more.
 
     Returns
     -------
@@ -134,13 +138,17 @@ def subsampled(expansion: Expansion) -> Acceptance:
     ------
     TypeError
         For something that is no expansion.
+    ValueError
+        For an unknown rule.
     """
+    if rule not in READERS:
+        raise ValueError(f"rule must be one of {sorted(READERS)}; got {rule!r}.")
     if not isinstance(expansion, Expansion):
         raise TypeError(
             "expansion must be one that blackjax_ext.potentials.expand makes; "
             f"got {type(expansion).__name__}."
         )
-    return Acceptance(Partial(known_energy, expansion), Partial(read_few_rows, expansion))
+    return Acceptance(Partial(known_energy, expansion), Partial(READERS[rule], expansion))
 
 
 def known_energy(expansion: Expansion, potential: StochasticPotential, x: ArrayTree) -> Array:
@@ -150,6 +158,7 @@ def known_energy(expansion: Expansion, potential: StochasticPotential, x: ArrayT
 
 
 def read_few_rows(
+    rule: thinning.RuleName,
     expansion: Expansion,
     rng_key: PRNGKey,
     potential: StochasticPotential,
@@ -158,9 +167,9 @@ def read_few_rows(
     new_position: ArrayTree,
     rho: Array,
 ) -> Verdict:
-    """Verdict of the test in factors, by thinning."""
+    """Verdict of the test by thinning."""
     del potential
-    found = thinning.decide(rng_key, expansion, old_position, old_cache, new_position, rho)
+    found = thinning.decide(rng_key, expansion, old_position, old_cache, new_position, rho, rule)
     return Verdict(
         found.is_accepted,
         found.acceptance_rate,
@@ -168,6 +177,10 @@ def read_few_rows(
         found.surrogate,
         found.num_rows,
     )
+
+
+# made once: a compiled program knows its functions by what they are
+READERS = {rule: partial(read_few_rows, rule) for rule in thinning.RULES}
 
 
 def check_acceptance(acceptance: Acceptance) -> Acceptance:

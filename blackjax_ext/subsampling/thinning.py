@@ -1,4 +1,4 @@
-r"""An exact acceptance test that reads a few rows: factors, and Poisson thinning.
+r"""An exact acceptance test that reads a few rows: factors or weights, and Poisson thinning.
 
 Split the energy at an anchor into a part that is known without the rows and their remainders
 (:mod:`blackjax_ext.subsampling.predictors`),
@@ -49,6 +49,28 @@ that counts to millions has no digits left for gaps of one.)
 it, so :math:`s` of the last round, and zero if a veto came before it, is the probability of no veto
 without bias. Most tests have one round, whose rate then is no longer zero or one.
 
+*Weights in the place of factors.* A factor below one rejects, whatever others above one would have
+given back: the product falls with the number of rows that matter, which grows as
+:math:`D^{3/2} / \sqrt N`. With ``rule="weights"`` (Prado, Nemeth and Sherlock) every row has a
+number of events :math:`n_i \sim \mathrm{Poisson}(\phi_i)`,
+
+.. math::
+    \phi_i = c_i + \min(0, \Delta_i), \qquad \phi_i' = \phi_i - \Delta_i, \qquad
+    \Delta_i = r_i(x_*) - r_i(x), \quad c_i = \psi_i q,
+
+where :math:`\phi_i'` is that of the way back. The move is accepted with probability
+
+.. math::
+    \min\left(1, e^{S(x) - S(x_*) + \rho}\right)
+    \min\Big(1, \prod_i (\phi_i' / \phi_i)^{n_i}\Big).
+
+*Detailed balance* with the numbers n: the ratio of the laws of n, there and back, is
+:math:`\prod (\phi_i / \phi_i')^{n_i} e^{-\sum (\phi_i - \phi_i')}`, of which the second minimum
+takes the product back, and :math:`\sum (\phi_i - \phi_i') = \sum \Delta_i` is what remains. So the
+ratio of both ways is :math:`e^{S(x) - S(x_*) + \rho - \sum \Delta_i}`, as it must be, for each n,
+and summed over n. The events are those of the rates :math:`c_i`, thinned to :math:`\phi_i`; none
+ends the process, and none is drawn where the first minimum rejects.
+
 *Bound of a change.* Two bounds hold, and q is the less of them. Each remainder is bounded by
 itself, :math:`|w|^{k+1} + |w_*|^{k+1}`. And along the line from w to :math:`w_*`, where
 :math:`|\nabla r_i \cdot t| \le \frac{M_i}{k!} |t_i|^k |t|`, the change is at most
@@ -68,11 +90,13 @@ alone, in a symmetric way, so the ratio above holds for every pair: exact too, a
 more than about N rows. `num_rows` says what was read.
 
 Reference: R. Cornish, P. Vanetti, A. Bouchard-Côté, G. Deligiannidis and A. Doucet 2019, Scalable
-Metropolis-Hastings for exact Bayesian inference with large datasets; P. A. W. Lewis and G. S.
-Shedler 1979, Simulation of nonhomogeneous Poisson processes by thinning.
+Metropolis-Hastings for exact Bayesian inference with large datasets; E. Prado, C. Nemeth and
+C. Sherlock 2024, Metropolis-Hastings with scalable subsampling (arXiv 2407.19602); P. A. W. Lewis
+and G. S. Shedler 1979, Simulation of nonhomogeneous Poisson processes by thinning.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +111,9 @@ from blackjax_ext.subsampling import alias_table
 from blackjax_ext.subsampling.expansion import Expansion, surrogate, whitened
 from blackjax_ext.subsampling.predictors import loss_remainder
 
-__all__ = ["Decision", "decide", "expected_rows", "loss_remainders", "reach"]
+__all__ = ["RULES", "Decision", "RuleName", "decide", "expected_rows", "loss_remainders", "reach"]
+
+RuleName = Literal["factors", "weights"]
 
 LANES = 32  # rows at once
 PIECE = 20.0  # events expected of a piece of the time, so that the lanes rarely run out
@@ -129,10 +155,11 @@ class Events(NamedTuple):
         Piece of the time that it is in.
     time
         Time within the piece, in expected events.
-    is_vetoed
-        Whether an event has vetoed.
-    survival
-        Estimate without bias of the probability that none vetoes.
+    is_ended
+        Whether an event has decided the test.
+    value
+        What the events say: of factors an estimate without bias of the probability that none
+        vetoes, of weights the logarithm of their product.
     num_rows
         Events so far.
     rng_key
@@ -141,10 +168,51 @@ class Events(NamedTuple):
 
     piece: Array
     time: Array
-    is_vetoed: Array
-    survival: Array
+    is_ended: Array
+    value: Array
     num_rows: Array
     rng_key: PRNGKey
+
+
+class Rule(NamedTuple):
+    """What events do.
+
+    Attributes
+    ----------
+    nothing
+        Value before the first.
+    see
+        ``see(value, change, uniform, is_event, is_last) -> (value, is_ended)`` for a round of them:
+        changes of remainders over their bounds, uniform numbers, which of them are events, and
+        whether no other round follows.
+    """
+
+    nothing: float
+    see: Callable[..., tuple[Array, Array]]
+
+
+def veto(
+    value: Array, change: Array, uniform: Array, is_event: Array, is_last: Array
+) -> tuple[Array, Array]:
+    """One event that vetoes is enough."""
+    del value  # of rounds without a veto
+    spared = jnp.prod(jnp.where(is_event, 1.0 - jnp.clip(change, 0.0, 1.0), 1.0))
+    return jnp.where(is_last, spared, 0.0), jnp.any((uniform < change) & is_event)
+
+
+def weigh(
+    value: Array, change: Array, uniform: Array, is_event: Array, is_last: Array
+) -> tuple[Array, Array]:
+    """Events of the rates phi are weighed by phi'/phi, and all are needed."""
+    del is_last
+    change = jnp.clip(change, -1.0, 1.0)
+    is_kept = is_event & (uniform < 1.0 + jnp.minimum(change, 0.0))
+    # 1 - change where the energy rises, and 1 / (1 + change) where it falls
+    logs = jnp.sign(change) * jnp.log1p(-jnp.abs(change))
+    return value + jnp.sum(jnp.where(is_kept, logs, 0.0)), jnp.array(False)
+
+
+RULES: dict[RuleName, Rule] = {"factors": Rule(1.0, veto), "weights": Rule(0.0, weigh)}
 
 
 def decide(
@@ -154,6 +222,7 @@ def decide(
     old_surrogate: Array,
     new_position: ArrayTree,
     rho: Array,
+    rule: RuleName = "weights",
 ) -> Decision:
     """Whether to accept. Cost: D^2, one log prior, and the rows of the events."""
     key_accept, key_events = jax.random.split(rng_key)
@@ -169,12 +238,20 @@ def decide(
     log_ratio = log_ratio - jnp.where(is_far, exact, 0.0)
     is_divergent = is_divergent | jnp.isnan(log_ratio)
     rate = jnp.where(is_divergent, 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
-    events = thin(key_events, expansion, move, ~is_far & ~is_divergent)
-    is_accepted = (
-        jax.random.uniform(key_accept, rate.shape, rate.dtype) < rate
-    ) & ~events.is_vetoed
+    is_first = jax.random.uniform(key_accept, rate.shape, rate.dtype) < rate
+    is_on = ~is_far & ~is_divergent
+    if rule == "factors":
+        events = thin(key_events, expansion, move, is_on, RULES[rule])
+        is_accepted, rate = is_first & ~events.is_ended, rate * events.value
+    else:
+        key_events, key_second = jax.random.split(key_events)
+        events = thin(key_events, expansion, move, is_on & is_first, RULES[rule])
+        second = jnp.exp(jnp.minimum(events.value, 0.0))
+        is_second = jax.random.uniform(key_second, rate.shape, rate.dtype) < second
+        is_accepted = is_first & is_second
+        rate = jnp.where(is_far, rate, jnp.where(is_first, second, 0.0))
     num_rows = events.num_rows + jnp.where(is_far & ~is_divergent, expansion.num_rows, 0)
-    return Decision(is_accepted, rate * events.survival, is_divergent, new_surrogate, num_rows)
+    return Decision(is_accepted, rate, is_divergent, new_surrogate, num_rows)
 
 
 def is_near(expansion: Expansion, old: Array, new: Array, reach: Array) -> Array:
@@ -253,40 +330,40 @@ def loss_remainders(expansion: Expansion, steps: Array, indices: Array) -> Array
     return jax.vmap(remainders_at)(steps)
 
 
-def thin(rng_key: PRNGKey, expansion: Expansion, move: Move, is_on: Array) -> Events:
-    """Events until the time is over or one of them vetoes; none where `is_on` is False."""
+def thin(rng_key: PRNGKey, expansion: Expansion, move: Move, is_on: Array, rule: Rule) -> Events:
+    """Events until the time is over or one of them decides; none where `is_on` is False."""
     expected = jnp.where(is_on, expansion.total * move.reach, 0.0)
     num_pieces = jnp.ceil(expected / PIECE).astype(int)
     length = expected / jnp.maximum(num_pieces, 1)
 
     def is_going(events):
-        return (events.piece < num_pieces) & ~events.is_vetoed
+        return (events.piece < num_pieces) & ~events.is_ended
 
     def body(events):
         key_next, key_rows, key_uniform = jax.random.split(events.rng_key, 3)
-        of_gaps, of_vetoes = jax.random.uniform(key_uniform, (2, LANES), move.reach.dtype)
+        of_gaps, uniform = jax.random.uniform(key_uniform, (2, LANES), move.reach.dtype)
         times = events.time + jnp.cumsum(-jnp.log1p(-of_gaps))
         is_event = times < length
         rows = alias_table.draw(key_rows, expansion.table, (LANES,))
         old, new = loss_remainders(expansion, move.steps, rows)
-        veto = (new - old) / (expansion.bound[rows] * move.reach)
-        is_veto = of_vetoes < veto
+        change = (new - old) / (expansion.bound[rows] * move.reach)
         # time has no memory: what comes after the end of a piece is drawn anew
         is_over = times[-1] >= length
         is_last = is_over & (events.piece + 1 == num_pieces)
-        spared = jnp.prod(jnp.where(is_event, 1.0 - jnp.clip(veto, 0.0, 1.0), 1.0))
+        value, is_ended = rule.see(events.value, change, uniform, is_event, is_last)
         return Events(
             events.piece + is_over,
             jnp.where(is_over, 0.0, times[-1]),
-            jnp.any(is_veto & is_event),
-            jnp.where(is_last, spared, 0.0),
+            is_ended,
+            value,
             events.num_rows + jnp.sum(is_event),
             key_next,
         )
 
     zero = jnp.zeros((), int)
     time = jnp.zeros((), move.reach.dtype)
-    first = Events(zero, time, jnp.array(False), jnp.ones_like(time), zero, rng_key)
+    nothing = jnp.full_like(time, rule.nothing)
+    first = Events(zero, time, jnp.array(False), nothing, zero, rng_key)
     return jax.lax.while_loop(is_going, body, first)
 
 

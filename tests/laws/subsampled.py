@@ -5,6 +5,7 @@ of a trial, and a beta prior of the probabilities as strong as they are. In the 
 skewed. The anchor is off the mode, the bounds are loose, and most rows are read many times.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -169,6 +170,8 @@ class Case(NamedTuple):
         What it samples.
     local
         The name of a posterior whose bounds hold near the anchor; None for the binomial rows.
+    rule
+        Of the test.
     """
 
     order: int
@@ -178,6 +181,7 @@ class Case(NamedTuple):
     max_passes: float
     target: Target = TARGET
     local: str | None = None
+    rule: thinning.RuleName = "factors"
 
     def build(self):
         """Make the sampler."""
@@ -186,7 +190,7 @@ class Case(NamedTuple):
             potentials.expanded_minibatch(expanded, self.batch_size),
             self.step_size,
             expanded.metric,
-            acceptance=acceptance.subsampled(expanded),
+            acceptance=acceptance.subsampled(expanded, self.rule),
             **self.arguments,
         )
 
@@ -198,6 +202,10 @@ CASES = {
     "both_branches": Case(2, 0, 1.2, minibatch.PERSISTENT, 0.5),
     "counted": Case(2, 3, 0.9, minibatch.FRESH, 2.0, COUNTED, "counted"),
     "scaled": Case(2, 0, 0.8, minibatch.PERSISTENT, 2.0, SCALED, "scaled"),
+    "weights": Case(2, 3, 1.1, minibatch.FRESH, np.inf, rule="weights"),
+    "weights_first_order": Case(1, 0, 0.5, minibatch.PERSISTENT, np.inf, rule="weights"),
+    "weights_both_branches": Case(2, 0, 1.2, minibatch.PERSISTENT, 0.5, rule="weights"),
+    "weights_counted": Case(2, 3, 0.9, minibatch.FRESH, 2.0, COUNTED, "counted", "weights"),
 }
 
 
@@ -222,8 +230,8 @@ PAIRS = [
 ]
 
 
-def probability(expanded, pair: Pair) -> float:
-    """Acceptance probability by its definition, row by row in double precision."""
+def parts(expanded, pair: Pair) -> tuple[float, np.ndarray]:
+    """Log ratio of what is known without the rows, and changes of remainders, in double."""
     x, a = np.stack([pair.old, pair.new]), np.asarray(expanded.position, np.float64)
     eta, base = x @ COVARIATES.T, a @ COVARIATES.T
     s = scipy.special.expit(base)
@@ -236,8 +244,13 @@ def probability(expanded, pair: Pair) -> float:
         taylor = taylor + 0.5 * COUNTS * s * (1 - s) * (eta - base) ** 2
     prior = PRIOR_A * np.logaddexp(0, -x) + PRIOR_B * np.logaddexp(0, x)
     known = prior.sum(axis=1) + taylor.sum(axis=1)
-    rows = np.diff(loss(eta) - taylor, axis=0)[0]
-    return float(np.exp(min(0.0, known[0] - known[1] + pair.rho) - np.maximum(rows, 0).sum()))
+    return float(known[0] - known[1] + pair.rho), np.diff(loss(eta) - taylor, axis=0)[0]
+
+
+def probability(expanded, pair: Pair) -> float:
+    """Acceptance probability by its definition, row by row."""
+    known, rows = parts(expanded, pair)
+    return float(np.exp(min(0.0, known) - np.maximum(rows, 0).sum()))
 
 
 def acceptance_is_the_product(order: int = 2, num_repeats: int = 10_000) -> None:
@@ -249,7 +262,7 @@ def acceptance_is_the_product(order: int = 2, num_repeats: int = 10_000) -> None
         energy = thinning.surrogate(expanded, old)
 
         def one(key):
-            return thinning.decide(key, expanded, old, energy, new, rho)
+            return thinning.decide(key, expanded, old, energy, new, rho, "factors")
 
         found = jax.vmap(one)(jax.random.split(key, num_repeats))
         return found.is_accepted.mean(), found.acceptance_rate.mean()
@@ -262,6 +275,51 @@ def acceptance_is_the_product(order: int = 2, num_repeats: int = 10_000) -> None
         for rate in found:  # 1e-5 two-sided
             off = (float(rate) - expected) / spread
             assert abs(off) < 4.4, f"product: {rate:.4f} for {expected:.4f} at the pair {i}"
+
+
+def acceptance_by_weights(order: int = 2, num_repeats: int = 20_000) -> None:
+    """The test by weights accepts as often as its law says, simulated in double precision.
+
+    And moves there and back keep the ratio of the posterior: what the law is for.
+    """
+    expanded = expansion(order)
+    bound = np.asarray(expanded.bound, np.float64)
+
+    @jax.jit
+    def rates(expanded, key, old, new, rho):
+        energy = thinning.surrogate(expanded, old)
+
+        def one(key):
+            return thinning.decide(key, expanded, old, energy, new, rho, "weights")
+
+        found = jax.vmap(one)(jax.random.split(key, num_repeats))
+        return found.is_accepted.mean(), found.acceptance_rate.mean()
+
+    def simulated(pair: Pair) -> tuple[float, float]:
+        """Mean and its standard error; rows by the definition of remainders."""
+        ends = [jnp.asarray(x, jnp.float32) for x in (pair.old, pair.new)]
+        w = [thinning.whitened(expanded, x)[1] for x in ends]
+        c = bound * float(thinning.reach(*w, expanded.order))
+        known, changes = parts(expanded, pair)
+        phi = c + np.minimum(changes, 0.0)
+        counts = np.random.default_rng(14).poisson(phi, (4 * num_repeats, phi.size))
+        logs = counts @ (np.log(phi - changes) - np.log(phi))
+        rate = np.exp(min(0.0, known)) * np.exp(np.minimum(logs, 0.0))
+        return float(rate.mean()), float(rate.std() / np.sqrt(rate.size))
+
+    for i, pair in enumerate(PAIRS):
+        ends = (jnp.asarray(x, jnp.float32) for x in (pair.old, pair.new))
+        found = rates(expanded, jax.random.key(i), *ends, jnp.float32(pair.rho))
+        expected, error = simulated(pair)
+        spread = np.hypot(np.sqrt(expected * (1 - expected) / num_repeats), error) + 1e-6
+        for rate in found:
+            off = (float(rate) - expected) / spread
+            assert abs(off) < 4.4, f"weights: {rate:.4f} for {expected:.4f} at the pair {i}"
+        back, other = simulated(Pair(pair.new, pair.old, -pair.rho))
+        target = np.exp(float(logdensity(pair.new) - logdensity(pair.old)) + pair.rho)
+        off = expected / back / target - 1
+        limit = 4.4 * np.hypot(error / expected, other / back) + 1e-3
+        assert abs(off) < limit, f"weights: ratio off by {off:.3f} at the pair {i}"
 
 
 def loss_remainders_of_all(expanded, steps):
@@ -291,7 +349,8 @@ def acceptance_is_local(name: str, num_repeats: int = 4_000) -> None:
     def rates(expanded, key, old, new, rho):
         energy = thinning.surrogate(expanded, old)
         keys = jax.random.split(key, num_repeats)
-        found = jax.vmap(lambda key: thinning.decide(key, expanded, old, energy, new, rho))(keys)
+        decide = partial(thinning.decide, rule="factors")
+        found = jax.vmap(lambda key: decide(key, expanded, old, energy, new, rho))(keys)
         return found.is_accepted.mean(), found.acceptance_rate.mean()
 
     for i, ends in enumerate(local_ends(single)):
@@ -364,7 +423,9 @@ def tight_bound_is_enough(num_repeats: int = 20_000) -> None:
     def rate(expanded, keys):
         energy = thinning.surrogate(expanded, old)
         return jax.vmap(
-            lambda key: thinning.decide(key, expanded, old, energy, new, jnp.float32(1e4))
+            lambda key: thinning.decide(
+                key, expanded, old, energy, new, jnp.float32(1e4), "factors"
+            )
         )(keys).is_accepted.mean()
 
     found = float(rate(expanded, jax.random.split(jax.random.key(9), num_repeats)))

@@ -50,6 +50,31 @@ def test_acceptance_is_the_product_of_the_factors(order):
     subsampled.acceptance_is_the_product(order)
 
 
+@pytest.mark.parametrize("order", [1, 2])
+def test_acceptance_by_weights_is_that_of_their_law(order):
+    subsampled.acceptance_by_weights(order)
+
+
+def test_acceptance_by_weights_over_many_pieces(monkeypatch):
+    monkeypatch.setattr(thinning, "PIECE", 2.0)
+    monkeypatch.setattr(thinning, "LANES", 2)
+    subsampled.acceptance_by_weights()
+
+
+def test_rows_are_read_only_where_the_first_stage_accepts():
+    expanded = subsampled.expansion(1)
+    old, new = (jnp.asarray(x, jnp.float32) for x in subsampled.PAIRS[2][:2])
+    energy = thinning.surrogate(expanded, old)
+
+    def read(rule, rho):
+        keys = jax.random.split(jax.random.key(3), 50)
+        decide = partial(thinning.decide, rule=rule)
+        return jax.vmap(lambda key: decide(key, expanded, old, energy, new, rho))(keys).num_rows
+
+    assert np.all(read("weights", -1e4) == 0) and np.all(read("weights", 1e4) > 0)
+    assert np.all(read("factors", -1e4) > 0)
+
+
 def test_acceptance_is_the_product_over_many_pieces(monkeypatch):
     """Of the time, with several rounds of events each: their rate is unbiased too."""
     monkeypatch.setattr(thinning, "PIECE", 2.0)
@@ -61,7 +86,8 @@ def test_rate_tells_more_than_the_verdict():
     expanded = subsampled.expansion(2)
     old, new = (jnp.asarray(x, jnp.float32) for x in subsampled.PAIRS[2][:2])
     energy = thinning.surrogate(expanded, old)
-    test = jax.jit(jax.vmap(lambda key: thinning.decide(key, expanded, old, energy, new, 2.0)))
+    decide = partial(thinning.decide, rule="factors")
+    test = jax.jit(jax.vmap(lambda key: decide(key, expanded, old, energy, new, 2.0)))
     found = test(jax.random.split(jax.random.key(3), 1_000))
     assert found.num_rows.mean() > 3
     assert found.acceptance_rate.std() < 0.5 * found.is_accepted.std()
@@ -130,26 +156,48 @@ TRUE_THIN, TRUE_SURROGATE, TRUE_REMAINDER = (
     thinning.surrogate,
     thinning.loss_remainder,
 )
+TRUE_WEIGH = thinning.weigh
 TRUE_TABLE, TRUE_CHANGE = expansion.table_of, thinning.change_of_all
 TRUE_NEAR, TRUE_SIZES = thinning.is_near, row_bounds.scaled_and_sizes
 
 
-def thin_with_a_cap(key, expanded, move, is_on):
+def thin_with_a_cap(key, expanded, move, is_on, rule):
     """No more than about four events."""
     total = jnp.minimum(expanded.total, 4.0 / move.reach)
-    return TRUE_THIN(key, replace(expanded, total=total), move, is_on)
+    return TRUE_THIN(key, replace(expanded, total=total), move, is_on, rule)
 
 
-def thin_without_a_veto(key, expanded, move, is_on):
+def thin_without_a_veto(key, expanded, move, is_on, rule):
     """Events are counted and do nothing."""
-    events = TRUE_THIN(key, expanded, move, is_on)
-    return events._replace(is_vetoed=jnp.zeros_like(events.is_vetoed))
+    events = TRUE_THIN(key, expanded, move, is_on, rule)
+    return events._replace(is_ended=jnp.zeros_like(events.is_ended))
 
 
-def thin_with_a_high_rate(key, expanded, move, is_on):
+def thin_with_a_high_rate(key, expanded, move, is_on, rule):
     """The reported rate is never below one half; what is accepted is right."""
-    events = TRUE_THIN(key, expanded, move, is_on)
-    return events._replace(survival=jnp.maximum(events.survival, 0.5))
+    events = TRUE_THIN(key, expanded, move, is_on, rule)
+    return events._replace(value=jnp.maximum(events.value, 0.5))
+
+
+def thin_without_a_weight(key, expanded, move, is_on, rule):
+    """Events are counted and weigh nothing."""
+    events = TRUE_THIN(key, expanded, move, is_on, rule)
+    return events._replace(value=jnp.zeros_like(events.value))
+
+
+def weigh_all_events(value, change, uniform, is_event, is_last):
+    """Events are weighed as if all of the rates c counted."""
+    return TRUE_WEIGH(value, change, jnp.zeros_like(uniform), is_event, is_last)
+
+
+def weigh_losses_alone(value, change, uniform, is_event, is_last):
+    """Rows whose energy falls are left out."""
+    return TRUE_WEIGH(value, jnp.maximum(change, 0.0), uniform, is_event, is_last)
+
+
+def weigh_the_last_round(value, change, uniform, is_event, is_last):
+    """What rounds before have said is forgotten."""
+    return TRUE_WEIGH(jnp.zeros_like(value), change, uniform, is_event, is_last)
 
 
 def table_with_bounds_too_small(psi, margin):
@@ -233,6 +281,20 @@ def test_planted_bug_breaks_invariance(monkeypatch):
     monkeypatch.setattr(thinning, "thin", thin_without_a_veto)
     with pytest.raises(AssertionError, match="invariance"):
         subsampled.invariance(CASES["first_order"])
+
+
+@pytest.mark.parametrize("bug", [weigh_all_events, weigh_losses_alone, weigh_the_last_round])
+def test_planted_bug_of_the_weights_is_found(bug, monkeypatch):
+    monkeypatch.setattr(thinning, "LANES", 4)
+    monkeypatch.setitem(thinning.RULES, "weights", thinning.Rule(0.0, bug))
+    with pytest.raises(AssertionError, match="weights"):
+        subsampled.acceptance_by_weights(1)
+
+
+def test_planted_bug_of_the_weights_breaks_invariance(monkeypatch):
+    monkeypatch.setattr(thinning, "thin", thin_without_a_weight)
+    with pytest.raises(AssertionError, match="invariance"):
+        subsampled.invariance(CASES["weights_first_order"])
 
 
 def test_data_are_arguments_of_a_program():

@@ -42,7 +42,12 @@ BRIDGE_ROOMS = {
 # shared files of a room: each may import those in the rows above its own
 LAYERS = {
     "metrics": [{"spectra"}, {"factor"}, {"structures"}, {"factors"}, {"metric_functions"}],
-    "mcmc": [{"noise"}, {"auto_step", "langevin", "schedules"}, {"tangents"}, {"forward_gradient"}],
+    "mcmc": [
+        {"interweaving", "noise"},
+        {"auto_step", "langevin", "schedules"},
+        {"tangents"},
+        {"forward_gradient"},
+    ],
     "warmup": [{"calling", "newton_path", "windows"}, {"report"}],
     "rows": [
         {"consecutive", "shuffles", "row_terms"},

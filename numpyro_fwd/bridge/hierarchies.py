@@ -7,8 +7,8 @@ An effect is given by its noise if its law is that of a function of the noise an
 - a location and a factor of a covariance (MultivariateNormal): ``loc + L z``;
 - a random walk of a scale: ``cumsum(scale z)``.
 
-All are affine maps of the unconstrained value, for given parameters: :class:`NoiseMap`. What such a
-map is used for is exact whatever the model is (:mod:`blackjax_ext.mcmc.interweaving`); the table
+All are affine maps of the unconstrained value, for given parameters: :class:`NoiseMap`. What such
+a map is used for is exact whatever the model is (:mod:`blackjax_ext.mcmc.interweaving`); the table
 decides only where it is worth while.
 """
 
@@ -22,14 +22,13 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 from numpyro.distributions import biject_to
-from numpyro.handlers import seed, trace
 
-from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of, unconstrain_params
+from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
 from numpyro_fwd.bridge.predictors import unwrapped
 from numpyro_fwd.bridge.readings import dependent
-from numpyro_fwd.bridge.traces import first_sites, is_latent
+from numpyro_fwd.bridge.traces import first_sites, is_latent, sites_at
 
-__all__ = ["ModelHierarchy", "effects_of"]
+__all__ = ["ModelHierarchy", "NoiseMap", "effects_of"]
 
 
 class NoiseMap(NamedTuple):
@@ -167,8 +166,7 @@ def woven(
     """A run of a model at a position, with the noise of some effects in their places."""
     handler = weaving(model, {name: position[name] for name in is_noise}, is_noise)
     rest = {name: leaf for name, leaf in position.items() if name not in is_noise}
-    placed = seed(unconstrain_params(handler, rest), jax.random.key(0))
-    trace(placed).get_trace(*model_args, **(model_kwargs or {}))
+    sites_at(handler, model_args, model_kwargs, rest, jax.random.key(0))
     return handler
 
 

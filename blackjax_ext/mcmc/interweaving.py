@@ -57,7 +57,7 @@ SHARE = 0.5  # of the steps of some leaves, those that take effects along
 PARTIAL = 0.25  # of these, those that take some coordinates of them
 # Their first trial: parameters that take their effects along have the scales of the metric, while
 # the step of all coordinates is as short as the narrowest asks
-FIRST, LONGEST = 1.2, 16.0
+FIRST, LONGEST = 1.2, 128.0
 
 
 class Hierarchy(Protocol):

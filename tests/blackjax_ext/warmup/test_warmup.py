@@ -254,6 +254,29 @@ def test_start_on_a_funnel_is_in_the_bulk(mode, seed):
     assert np.isfinite(jax.vmap(funnel)(draws)).all()
 
 
+HITS = np.array([18, 17, 16, 15, 14, 14, 13, 12, 11, 11, 10, 10, 10, 10, 10, 9, 8, 7])
+
+
+def players(x):
+    """Binomials of 45 whose shares are Beta(m k, (1 - m) k): in truth no evidence at large k.
+
+    The joint density of k and the shares has no bound, and at k = 1e16 the terms of 1e17 that
+    cancel in single precision leave whatever they please.
+    """
+    m, k, p = jax.nn.sigmoid(x[0]), 1 + jnp.exp(x[1]), jax.nn.sigmoid(x[2:])
+    law = dist.Beta(m * k, (1 - m) * k)
+    prior = -1.5 * jnp.log(k) + x[1] - jnp.log(k) + jnp.log(m * (1 - m))
+    terms = law.log_prob(p) + jnp.log(p * (1 - p)) + HITS * jnp.log(p) + (45 - HITS) * jnp.log1p(-p)
+    return prior + jnp.sum(terms)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_is_no_evidence(seed):
+    x = jax.random.uniform(jax.random.key(seed), (4, 20), jnp.float32, -2, 2)
+    draws, _ = find_all(players, x, "reverse", seed)
+    assert (jnp.abs(draws[:, 1]) < 12).all()
+
+
 def test_forward_and_reverse_agree(x64):
     for x in jax.random.normal(jax.random.key(1), (4, 5)):
         forward, reverse = (newton_path.curvature(funnel, x, mode) for mode in MODES)

@@ -131,8 +131,8 @@ def build_kernel() -> Callable:
     -------
     Callable
         ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        num_tangents=1, tangents="rademacher", persistence=0.9, isotropic_share=0.5,
-        block_share=0.5, hierarchy=None) -> (state, info)``.
+        num_tangents=1, tangents="rademacher", persistence=0.9, isotropic_share=0.1,
+        block_share=None, hierarchy=None) -> (state, info)``.
     """
 
     def kernel(
@@ -145,8 +145,8 @@ def build_kernel() -> Callable:
         num_tangents: int = 1,
         tangents: tangent_space.TangentLaw = "rademacher",
         persistence: float = 0.9,
-        isotropic_share: float = 0.5,
-        block_share: float = 0.5,
+        isotropic_share: float = 0.1,
+        block_share: float | None = None,
         hierarchy: Hierarchy | None = None,
     ) -> tuple[AutoFMALAState, AutoFMALAInfo]:
         """One step: K JVPs for each trial, and for the new frame."""
@@ -197,8 +197,8 @@ def as_top_level_api(
     num_tangents: int = 1,
     tangents: tangent_space.TangentLaw = "rademacher",
     persistence: float = 0.9,
-    isotropic_share: float = 0.5,
-    block_share: float = 0.5,
+    isotropic_share: float = 0.1,
+    block_share: float | None = None,
     hierarchy: Hierarchy | None = None,
 ) -> SamplingAlgorithm:
     """AutoMALA without a reverse pass: steps that adapt to the place, driven by K slopes.

@@ -123,7 +123,7 @@ def build_kernel() -> Callable:
     -------
     Callable
         ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        persistence=0.9, isotropic_share=0.5, block_share=0.5, hierarchy=None) -> (state, info)``.
+        persistence=0.9, isotropic_share=0.1, block_share=None, hierarchy=None) -> (state, info)``.
     """
 
     def kernel(
@@ -134,8 +134,8 @@ def build_kernel() -> Callable:
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
         *,
         persistence: float = 0.9,
-        isotropic_share: float = 0.5,
-        block_share: float = 0.5,
+        isotropic_share: float = 0.1,
+        block_share: float | None = None,
         hierarchy: Hierarchy | None = None,
     ) -> tuple[AutoMALAState, AutoMALAInfo]:
         """One step: one gradient for each trial."""
@@ -172,8 +172,8 @@ def as_top_level_api(
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,
     persistence: float = 0.9,
-    isotropic_share: float = 0.5,
-    block_share: float = 0.5,
+    isotropic_share: float = 0.1,
+    block_share: float | None = None,
     hierarchy: Hierarchy | None = None,
 ) -> SamplingAlgorithm:
     """MALA with a step size selected at each place (Biron-Lattes et al. 2024), for hierarchies.
@@ -194,7 +194,8 @@ def as_top_level_api(
         `inverse_mass_matrix`, scales being those of a coordinate given the others.
     block_share
         From 0 to 1: how often a step moves some leaves of the position only, if it has several.
-        Give a hierarchy's scales leaves of their own.
+        Give a hierarchy's scales leaves of their own. None for half of the steps with a
+        `hierarchy` that has effects, and a fifth without.
     hierarchy
         Which leaves are effects, with locations and scales computed from others: half of the steps
         of some leaves then take effects along. None, or a

@@ -79,6 +79,8 @@ MAX_EXPONENT = 20  # steps from a millionth to a million times the first one
 # narrow band the way back selects the same step less often, and more trials are needed
 SLACK = 0.01
 SHARE = 0.5
+# Steps of some leaves are what frees a chain from a neck, and are lost on other posteriors
+BLOCKS, FEWER_BLOCKS = 0.5, 0.2
 THERE, BACK, DONE = range(3)
 
 Leap = Callable[["Point", Array], "Point"]
@@ -160,11 +162,12 @@ class Shares(NamedTuple):
     isotropic
         All coordinates move alike, by the smallest scale of the metric.
     block
-        Only some leaves of the position move.
+        Only some leaves of the position move; None for half of the steps with a hierarchy, and a
+        fifth without one.
     """
 
     isotropic: float
-    block: float
+    block: float | None
 
 
 class Mover(NamedTuple):
@@ -197,7 +200,8 @@ def check(persistence: float, shares: Shares) -> None:
     if not 0 <= persistence < 1:
         raise ValueError(f"persistence must be at least 0 and below 1; got {persistence}.")
     check_share("isotropic_share", shares.isotropic)
-    check_share("block_share", shares.block)
+    if shares.block is not None:
+        check_share("block_share", shares.block)
 
 
 def draw_band(rng_key: Array, dtype) -> Band:
@@ -234,17 +238,21 @@ def draw_mover(
     by its own scale, if there are several. Scales are those of a coordinate given the others. With
     a `hierarchy` half of the steps of some leaves hold effects by their noise.
     """
+    is_effect = () if hierarchy is None else hierarchy.effects(position)
+    block = shares.block
+    if block is None:
+        block = BLOCKS if any(is_effect) else FEWER_BLOCKS
     sizes = list(map(np.size, jax.tree.leaves(position)))
     # marginal ones would be too long by far where coordinates are correlated
     scales = metric.conditional_scales()
     is_alike = jax.random.bernoulli(rng_key, shares.isotropic)
     moves, chart, is_block = None, None, jnp.array(False)
-    is_never = isinstance(shares.block, int | float) and shares.block == 0
+    is_never = isinstance(block, int | float) and block == 0
     if np.count_nonzero(sizes) > 1 and not is_never:
         key_block, key_leaves = jax.random.split(jax.random.fold_in(rng_key, 1))
-        is_block = jax.random.bernoulli(key_block, shares.block)
+        is_block = jax.random.bernoulli(key_block, block)
         is_noise = None
-        if hierarchy is not None and any(is_effect := hierarchy.effects(position)):
+        if hierarchy is not None and any(is_effect):
             key_along, key_noise = jax.random.split(jax.random.fold_in(rng_key, 2))
             is_along = is_block & jax.random.bernoulli(key_along, interweaving.SHARE)
             is_noise = is_along & interweaving.draw_noise(key_noise, is_effect, sizes)

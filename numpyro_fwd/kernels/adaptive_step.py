@@ -86,7 +86,8 @@ class AutoMALA(AdaptiveStepKernel):
         posterior scales.
     block_share
         From 0 to 1: how often a step moves some of the sites only, which frees the scales of a
-        hierarchy where what they govern can only take short steps.
+        hierarchy where what they govern can only take short steps. None for half of the steps of
+        a model that has effects, and a fifth of another's.
     interweave
         Whether half of the steps of some sites take along the sites that these govern, whose laws
         have them as locations or scales: as if the model had been written without centring.
@@ -101,8 +102,8 @@ class AutoMALA(AdaptiveStepKernel):
         model: Callable | None = None,
         *,
         persistence: float = 0.9,
-        isotropic_share: float = 0.5,
-        block_share: float = 0.5,
+        isotropic_share: float = 0.1,
+        block_share: float | None = None,
         interweave: bool = True,
         **options: Unpack[KernelOptions],
     ):
@@ -144,8 +145,8 @@ class AutoFMALA(AdaptiveStepKernel):
         num_tangents: int = 1,
         tangents: TangentLaw = "rademacher",
         persistence: float = 0.9,
-        isotropic_share: float = 0.5,
-        block_share: float = 0.5,
+        isotropic_share: float = 0.1,
+        block_share: float | None = None,
         interweave: bool = True,
         **options: Unpack[KernelOptions],
     ):

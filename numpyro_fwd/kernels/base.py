@@ -94,8 +94,11 @@ class BlackJAXKernel(MCMCKernel):
     adapt_mass_matrix
         Adapt the metric to the posterior covariance.
     dense_mass
-        Adapt a full covariance rather than variances; ``[("m", "b"), ("c",)]`` for covariances
-        within these blocks of sites and variances of all others.
+        True to adapt a full covariance, False for variances, ``[("m", "b"), ("c",)]`` for
+        covariances within these blocks of sites and variances of all others. None for a full
+        covariance up to 64 dimensions, in which a step costs no more by it: steps of these
+        samplers are short, and correlations slow them far more than NUTS. An
+        `inverse_mass_matrix` that is given then keeps its structure.
     target_accept_prob
         Acceptance probability between 0 and 1 to adapt to; None for the kernel's own
         (`best_accept_prob`).
@@ -167,7 +170,7 @@ class BlackJAXKernel(MCMCKernel):
         inverse_mass_matrix: GivenMetric = None,
         adapt_step_size: bool = True,
         adapt_mass_matrix: bool = True,
-        dense_mass: DenseMass = False,
+        dense_mass: DenseMass = None,
         target_accept_prob: float | None = None,
         init_strategy: Callable = init_to_uniform,
         warm_start: bool = True,
@@ -367,10 +370,12 @@ class BlackJAXKernel(MCMCKernel):
 
     def _in_structure(self, found: Factor | None, x: Array, unravel: Callable) -> Factor:
         """The metric of the search for a start, else the given one, in the adapted structure."""
-        z, like = unravel(x[0]), x[0]
+        z, like, dense_mass = unravel(x[0]), x[0], self._dense_mass
+        if dense_mass is None and not self._adapt_mass_matrix:
+            dense_mass = False
         if found is None:
-            return first_metric(self._inverse_mass_matrix, self._dense_mass, z, like)
-        return in_structure(found, self._dense_mass, z, like)
+            return first_metric(self._inverse_mass_matrix, dense_mass, z, like)
+        return in_structure(found, dense_mass, z, like)
 
     def _plan(self, size: int, num_warmup: int = 0) -> Plan:
         """What the warm-up adapts in `size` dimensions; the states know how long it is."""

@@ -20,18 +20,21 @@ from blackjax_ext.metrics import Blocks, Factor, InverseMassMatrix, factorize
 __all__ = ["DenseMass", "GivenMetric", "check_metric_options", "first_metric", "in_structure"]
 
 Block: TypeAlias = tuple[str, ...]
-DenseMass: TypeAlias = bool | list[Block]
+DenseMass: TypeAlias = bool | list[Block] | None
 GivenMetric: TypeAlias = InverseMassMatrix | Mapping[Block, Array]
+
+DENSE_UP_TO = 64  # dimensions in which a product with a covariance is no part of what a step costs
 
 
 def check_metric_options(dense_mass: Any, inverse_mass_matrix: Any) -> None:
     """Raise TypeError or ValueError for what is neither a structure nor blocks of sites."""
     if isinstance(dense_mass, (list, tuple)):
         check_blocks("dense_mass", dense_mass)
-    elif not isinstance(dense_mass, (bool, np.bool_)):
+    elif dense_mass is not None and not isinstance(dense_mass, (bool, np.bool_)):
         raise TypeError(
-            "dense_mass must be True (a full covariance), False (variances) or a list of tuples of "
-            f"site names, each of which is a block; got {dense_mass!r}."
+            "dense_mass must be True (a full covariance), False (variances), None (a full one up "
+            f"to {DENSE_UP_TO} dimensions) or a list of tuples of site names, each of which is a "
+            f"block; got {dense_mass!r}."
         )
     if isinstance(inverse_mass_matrix, Mapping):
         check_blocks("inverse_mass_matrix", list(inverse_mass_matrix))
@@ -67,11 +70,14 @@ def first_metric(
     else:
         metric = factorize(inverse_mass_matrix, like.size)
     metric = metric.at(like)
-    return in_structure(metric, dense_mass, z, like) if dense_mass else metric
+    keeps = inverse_mass_matrix is not None and not dense_mass
+    return metric if keeps else in_structure(metric, dense_mass, z, like)
 
 
 def in_structure(metric: Factor, dense_mass: DenseMass, z: Any, like: Array) -> Factor:
     """`metric` with the covariances that `dense_mass` asks for."""
+    if dense_mass is None:
+        dense_mass = like.size <= DENSE_UP_TO
     if isinstance(dense_mass, (list, tuple)) and dense_mass:
         return Blocks.of(metric.dense(like), labels_of(dense_mass, z, like))
     return metric.dense(like) if dense_mass else metric.diagonal()

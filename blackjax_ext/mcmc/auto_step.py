@@ -352,7 +352,9 @@ def search(leap: Leap, start: Point, band: Band, log_uniform: Array) -> Search:
 
     zero, no = jnp.zeros((), jnp.int32), jnp.array(False)
     nothing = jnp.zeros_like(start.logdensity)
-    first = Search(*(jnp.int32(THERE), zero, zero, zero, start, nothing, nothing, no, no, zero))
+    is_lost = jnp.isnan(start.logdensity)  # no trial would be in the band
+    stage = jnp.where(is_lost, DONE, THERE).astype(jnp.int32)
+    first = Search(*(stage, zero, zero, zero, start, nothing, nothing, no, is_lost, zero))
     return jax.lax.while_loop(lambda found: found.stage != DONE, turn, first)
 
 

@@ -207,36 +207,57 @@ def prior():
     numpyro.sample("walk", dist.GaussianRandomWalk(rate, 3))
 
 
-@pytest.mark.filterwarnings("ignore:.*no data")
-@pytest.mark.parametrize("kernel", [AutoMALA, AutoFMALA], ids=lambda kernel: kernel.__name__)
-def test_draws_of_the_prior_stay_draws_of_the_prior(kernel):
-    num_chains = 4_000
-    drawn = Predictive(prior, num_samples=num_chains)(jax.random.key(0))
-    sites = ["tau", "mu", "rate", "a", "b", "c", "walk"]
-    drawn = {name: drawn[name] for name in sites}
-    starts = jax.vmap(lambda v: unconstrain_fn(prior, (), {}, v))(drawn)
+def steps_from_the_prior(kernel, model, num_chains, num_steps):
+    """Draws of a model without data by latent site, those after some steps, and the sampler."""
+    drawn = Predictive(model, num_samples=num_chains)(jax.random.key(0))
+    starts = jax.vmap(lambda v: unconstrain_fn(model, (), {}, v))(drawn)
     sampler = kernel(
-        prior, step_size=0.4, adapt_step_size=False, adapt_mass_matrix=False, block_share=0.9
+        model, step_size=0.4, adapt_step_size=False, adapt_mass_matrix=False, block_share=0.9
     )
     mcmc = MCMC(
         sampler,
         num_warmup=0,
-        num_samples=20,
+        num_samples=num_steps,
         num_chains=num_chains,
         chain_method="vectorized",
         progress_bar=False,
     )
     mcmc.run(jax.random.key(1), init_params=starts)
+    draws = mcmc.get_samples(group_by_chain=True)
+    return drawn, {name: draws[name][:, -1] for name in drawn}, sampler
+
+
+@pytest.mark.filterwarnings("ignore:.*no data")
+@pytest.mark.parametrize("kernel", [AutoMALA, AutoFMALA], ids=lambda kernel: kernel.__name__)
+def test_draws_of_the_prior_stay_draws_of_the_prior(kernel):
+    num_chains = 4_000
+    drawn, last, sampler = steps_from_the_prior(kernel, prior, num_chains, 20)
     assert sampler._effects == ("rate", "a", "b", "c", "walk")
-    last = {name: draws[:, -1] for name, draws in mcmc.get_samples(group_by_chain=True).items()}
     exact = Predictive(prior, num_samples=num_chains)(jax.random.key(2))
-    for name in sites:
+    for name in drawn:
         found = np.asarray(last[name]).reshape(num_chains, -1)
         others = np.asarray(exact[name]).reshape(num_chains, -1)
         moved = np.mean(found != np.asarray(drawn[name]).reshape(num_chains, -1), axis=0)
         assert np.all(moved > 0.5), name
         for i in range(found.shape[1]):
             assert ks_2samp(found[:, i], others[:, i]).pvalue > 1e-4, (name, i)
+
+
+def sharp():
+    """Effects whose scale may be smaller than the last digit of their location."""
+    z = numpyro.sample("z", dist.Normal(0, 1))
+    numpyro.sample("x", dist.Normal(100 * z, jnp.exp(12 * z)))
+
+
+@pytest.mark.filterwarnings("ignore:.*no data")
+@pytest.mark.parametrize("kernel", [AutoMALA, AutoFMALA], ids=lambda kernel: kernel.__name__)
+def test_noise_below_the_last_digit(kernel):
+    """What is rounded away is not moved by its noise."""
+    drawn, last, _ = steps_from_the_prior(kernel, sharp, 12_000, 40)
+    for power in (1, 2):
+        change = np.asarray(last["z"]) ** power - np.asarray(drawn["z"]) ** power
+        error = change.std() / np.sqrt(change.size)
+        assert abs(change.mean()) < 4 * error, (power, change.mean() / error)
 
 
 def test_it_can_be_left_out():

@@ -65,6 +65,12 @@ class StepInfo(NamedTuple):
             raise TypeError(NO_RATE)
         return self._replace(acceptance_rate=jnp.ones(self.is_divergent.shape))
 
+    def but_if(self, is_other: Array) -> "StepInfo":
+        """The same, saying nothing of the step size that is adapted where another was taken."""
+        if self.acceptance_rate is None:
+            return self
+        return self._replace(first_rate=jnp.where(is_other, jnp.nan, self.tuning_rate))
+
 
 class Algorithm(NamedTuple):
     """A BlackJAX algorithm with its fixed parameters; picklable, since kernels are built when used.

@@ -421,10 +421,12 @@ class BlackJAXKernel(MCMCKernel):
             supplied = self.step_parameters(key, i, first, state.num_warmup)
 
         def move(rng_key, inner, step_size):
+            is_short = None
             if self._step_size_jitter is not None:
                 rng_key, key_jitter = jax.random.split(rng_key)
-                step_size = jittered(key_jitter, step_size, self._step_size_jitter)
-            return target.step(rng_key, inner, step_size, adapt_state.metric, **supplied)
+                step_size, is_short = jittered(key_jitter, step_size, self._step_size_jitter)
+            inner, info = target.step(rng_key, inner, step_size, adapt_state.metric, **supplied)
+            return inner, info if is_short is None else info.but_if(is_short)
 
         move = move if is_single else jax.vmap(move)
         with naming_arguments(model_args, model_kwargs):

@@ -14,15 +14,15 @@ Jitter: TypeAlias = tuple[float, float]
 
 
 def check_jitter(jitter: Jitter | None, *, has_step_size: bool) -> None:
-    """Raise unless `jitter` is None or (share, J), a share from 0 to 1 and a finite J above 1."""
+    """Raise unless `jitter` is None or (share, J), a share below 1 and a finite J above 1."""
     if jitter is None:
         return
-    accepted = "step_size_jitter must be None or (share, J), two numbers with share from 0 to 1"
+    accepted = "step_size_jitter must be None or (share, J), two numbers with 0 <= share < 1"
     try:
         share, most = (float(value) for value in jitter)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{accepted} and J above 1; got {jitter!r}.") from error
-    if not (0 <= share <= 1 and 1 < most < math.inf):
+    if not (0 <= share < 1 and 1 < most < math.inf):
         raise ValueError(f"{accepted} and J above 1 and finite; got {jitter!r}.")
     if not has_step_size:
         raise ValueError(
@@ -30,10 +30,13 @@ def check_jitter(jitter: Jitter | None, *, has_step_size: bool) -> None:
         )
 
 
-def jittered(rng_key: Array, step_size: Array, jitter: Jitter) -> Array:
-    """`step_size`, or by the share divided by a factor that is log-uniform from 1 to J."""
+def jittered(rng_key: Array, step_size: Array, jitter: Jitter) -> tuple[Array, Array]:
+    """`step_size`, or by the share divided by a factor that is log-uniform from 1 to J.
+
+    And whether it is divided.
+    """
     share, most = jitter
     key_whether, key_factor = jax.random.split(rng_key)
     exponent = jax.random.uniform(key_factor, jnp.shape(step_size), step_size.dtype)
     is_short = jax.random.bernoulli(key_whether, share, jnp.shape(step_size))
-    return step_size * jnp.where(is_short, jnp.exp(-np.log(most) * exponent), 1.0)
+    return step_size * jnp.where(is_short, jnp.exp(-np.log(most) * exponent), 1.0), is_short

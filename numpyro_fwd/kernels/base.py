@@ -98,7 +98,8 @@ class BlackJAXKernel(MCMCKernel):
         covariances within these blocks of sites and variances of all others. None for a full
         covariance up to 64 dimensions, in which a step costs no more by it: steps of these
         samplers are short, and correlations slow them far more than NUTS. An
-        `inverse_mass_matrix` that is given then keeps its structure.
+        `inverse_mass_matrix` that is given then keeps its structure. For an algorithm that is
+        not of `blackjax_ext`, None is for variances: not all take a matrix.
     target_accept_prob
         Acceptance probability between 0 and 1 to adapt to; None for the kernel's own
         (`best_accept_prob`).
@@ -371,7 +372,7 @@ class BlackJAXKernel(MCMCKernel):
     def _in_structure(self, found: Factor | None, x: Array, unravel: Callable) -> Factor:
         """The metric of the search for a start, else the given one, in the adapted structure."""
         z, like, dense_mass = unravel(x[0]), x[0], self._dense_mass
-        if dense_mass is None and not self._adapt_mass_matrix:
+        if dense_mass is None and not (self._adapt_mass_matrix and self._algorithm.is_own):
             dense_mass = False
         if found is None:
             return first_metric(self._inverse_mass_matrix, dense_mass, z, like)

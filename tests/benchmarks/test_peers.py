@@ -47,7 +47,7 @@ def test_posterior_is_not_normal(expansion):
 
 @pytest.mark.parametrize("proposal", ["random walk", "Crank-Nicolson"])
 def test_scalable_subsampling_samples_the_posterior(expansion, truth, proposal):
-    init, kernel = scalable.build_kernel(expansion, "scalable", proposal)
+    init, kernel = scalable.build_kernel(expansion, "weights", proposal)
 
     def step(state, rng_key):
         state, found = kernel(rng_key, state, 0.9)
@@ -64,7 +64,7 @@ def test_scalable_subsampling_samples_the_posterior(expansion, truth, proposal):
 
 def test_scalable_subsampling_accepts_more_than_factors(expansion):
     rates = {}
-    for rule in ("scalable", "factors"):
+    for rule in ("weights", "factors"):
         init, kernel = scalable.build_kernel(expansion, rule, "Crank-Nicolson")
 
         def step(state, rng_key, kernel=kernel):
@@ -76,7 +76,7 @@ def test_scalable_subsampling_accepts_more_than_factors(expansion):
             init(jnp.zeros(SIZE)), keys
         )
         rates[rule] = float(found[1].mean())
-    assert rates["scalable"] > rates["factors"] + 0.01
+    assert rates["weights"] > rates["factors"] + 0.01
 
 
 def data_of(expansion):

@@ -351,7 +351,7 @@ def logistic_data():
 def test_kernels_take_it_from_the_model(kernel):
     x, y = logistic_data()
     mcmc = MCMC(
-        kernel(logistic, metric="gauss_newton"),
+        kernel(logistic, metric="gauss_newton", dense_mass=False),
         num_warmup=300,
         num_samples=1000,
         num_chains=2,

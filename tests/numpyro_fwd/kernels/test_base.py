@@ -114,9 +114,10 @@ def test_extra_fields(name):
     accept_prob = fields["accept_prob"]
     assert (accept_prob >= 0).all() and (accept_prob <= 1).all() and np.ptp(accept_prob) > 0.5
     for name in ("adapt_state.step_size", "adapt_state.inverse_mass_matrix"):
-        assert np.isfinite(fields[name]).all() and (fields[name] > 0).all()
+        assert np.isfinite(fields[name]).all()
         assert (fields[name] == fields[name][:, :1]).all()
-    variances = fields["adapt_state.inverse_mass_matrix"][0, 0]
+    assert (fields["adapt_state.step_size"] > 0).all()
+    variances = np.diagonal(fields["adapt_state.inverse_mass_matrix"][0, 0])
     np.testing.assert_allclose(variances**0.5, truth(*data())[1], rtol=0.4)
 
 
@@ -362,7 +363,7 @@ def test_no_warmup_starts_at_init_params(num_chains):
     np.testing.assert_array_equal(draws, jnp.broadcast_to(start[..., None, :], draws.shape))
     fields = mcmc.get_extra_fields()
     assert (fields["adapt_state.step_size"] == jnp.float32(1e-12)).all()
-    assert (fields["adapt_state.inverse_mass_matrix"] == 1).all()
+    assert (fields["adapt_state.inverse_mass_matrix"] == jnp.eye(2)).all()
 
 
 @pytest.mark.parametrize("dense_mass", [True, False])

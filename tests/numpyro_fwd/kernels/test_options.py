@@ -34,7 +34,7 @@ def test_every_option_is_in_the_signature(name):
     shared = MinibatchOptions if name in MINIBATCH else KernelOptions
     assert set(get_type_hints(shared)) <= set(found)
     assert not any(each.kind is each.VAR_KEYWORD for each in found.values())
-    assert found["dense_mass"].default is False and found["warm_start"].default is True
+    assert found["dense_mass"].default is None and found["warm_start"].default is True
 
 
 def test_defaults_are_those_of_the_kernel():

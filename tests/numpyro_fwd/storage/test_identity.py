@@ -51,7 +51,7 @@ OTHERS = {
     "kernel": ({"mcmc": {"name": "NUTS"}}, r"other options: kernel was MALA, and is NUTS"),
     "step size": ({"mcmc": {"kernel": {"step_size": 0.5}}}, r"other options of the kernel: "),
     "target": ({"mcmc": {"kernel": {"target_accept_prob": 0.9}}}, "other options of the kernel"),
-    "metric": ({"mcmc": {"kernel": {"dense_mass": True}}}, r"other options of the kernel: "),
+    "metric": ({"mcmc": {"kernel": {"dense_mass": False}}}, r"other options of the kernel: "),
     "fields": ({"extra_fields": ("i",)}, r"other options: extra_fields was \[\], and is \['i'\]"),
     "files": ({"draws_per_write": 5}, r"other options: draws_per_write was 10, and is 5"),
     "start": ({"init_params": {"scale": np.zeros(2)}}, r"other options: init_params"),

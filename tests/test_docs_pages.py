@@ -75,9 +75,9 @@ def test_r_hat_is_bad_and_then_good(tmp_path, monkeypatch):
     found = found_by("howto/r_hat", tmp_path, monkeypatch)
     ess = {
         name: summary(found[name].get_samples(group_by_chain=True))["slope"]["n_eff"]
-        for name in ("mcmc", "centred", "dense")
+        for name in ("mcmc", "centred", "diagonal")
     }
-    assert ess["centred"] > 3 * ess["mcmc"] and ess["dense"] > 3 * ess["mcmc"]
+    assert ess["centred"] > 3 * ess["diagonal"] and ess["mcmc"] > 3 * ess["diagonal"]
 
 
 def test_long_start(tmp_path, monkeypatch):

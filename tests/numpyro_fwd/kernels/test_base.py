@@ -167,7 +167,11 @@ def test_deterministic_sites(name):
 
 def few(name, chain_method, num_chains=2):
     """A short run, whose draws depend on the seed alone."""
-    mcmc = mcmc_of(getattr(numpyro_fwd, name)(regression), 40, 10, num_chains, chain_method)
+    # whitened by its covariance, this posterior has a curvature of equal eigenvalues: the vectors
+    # are up to rounding
+    options = {"dense_mass": False} if "MMALA" in name else {}
+    kernel = getattr(numpyro_fwd, name)(regression, **options)
+    mcmc = mcmc_of(kernel, 40, 10, num_chains, chain_method)
     mcmc.run(jax.random.key(2), *data())
     mcmc.get_extra_fields()
     return np.asarray(mcmc.get_samples(group_by_chain=True)["beta"])

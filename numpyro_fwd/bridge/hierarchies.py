@@ -26,7 +26,7 @@ from numpyro.distributions import biject_to
 from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
 from numpyro_fwd.bridge.predictors import unwrapped
 from numpyro_fwd.bridge.readings import dependent
-from numpyro_fwd.bridge.traces import first_sites, is_latent, sites_at
+from numpyro_fwd.bridge.traces import is_latent, sites_at
 
 __all__ = ["ModelHierarchy", "NoiseMap", "effects_of"]
 
@@ -95,6 +95,7 @@ def by_scale(scale: Callable[[Any], Any]) -> NoiseMap:
     return NoiseMap(lambda fn: (jnp.log(scale(fn)), 1.0), shifted, unshifted)
 
 
+FREE = NoiseMap(lambda fn: (0.0, 1.0), shifted, unshifted)  # noise is the value itself
 LOC_SCALE = NoiseMap(lambda fn: (fn.loc, fn.scale), shifted, unshifted)
 # unconstrained values are logarithms where the support is positive
 MAPS: dict[type, NoiseMap] = {
@@ -146,7 +147,7 @@ class weaving(Messenger):
         if msg["type"] != "sample" or name not in self.given or self.is_looping:
             return
         fn, given = unwrapped(msg["fn"]), self.given[name]
-        self.laws[name] = law = MAPS[type(fn)]
+        self.laws[name] = law = MAPS.get(type(fn), FREE)
         is_noise = law.chosen(self.is_noise[name])
         self.parameters[name] = parameters = law.made_of(fn)
         outcome, log_slopes = law.out(*parameters, given)
@@ -178,7 +179,8 @@ def effects_of(
     None of a model that enumerates discrete latents, or whose latents are in a loop of NumPyro
     (``numpyro.contrib.control_flow``), where a site's parameters may depend on the site itself.
     """
-    sites = first_sites(jax.random.key(0), model, model_args, model_kwargs)
+    # not at any other position, where parameters may be outside of what a law allows
+    sites = sites_at(model, model_args, model_kwargs, position, jax.random.key(0))
     if transforms_of(sites).has_enumerate_support:
         return ()
     names = [

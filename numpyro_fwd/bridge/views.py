@@ -146,7 +146,9 @@ def view_model(
         check_init_params(init_params, prototype, latents, chains)
         if GIBBS_SITES_KWARG in model_kwargs:  # Gibbs hands over constrained values
             init_params = unconstrain_fn(model, model_args, model_kwargs, init_params)
-        return view, init_params
+        # an array of another precision would be a state of another type than the model's
+        types = {name: jnp.result_type(leaf) for name, leaf in prototype.items()}
+        return view, {name: jnp.asarray(leaf, types[name]) for name, leaf in init_params.items()}
     plates = {name: site["value"] for name, site in sites.items() if site["type"] == "plate"}
     size = sum(np.size(leaf) for leaf in prototype.values())
     search = partial(

@@ -260,6 +260,35 @@ def test_noise_below_the_last_digit(kernel):
         assert abs(change.mean()) < 4 * error, (power, change.mean() / error)
 
 
+def test_effects_are_looked_for_at_a_position_only():
+    """Elsewhere a parameter may be outside of what its law allows: here w is 0 or negative."""
+
+    def model():
+        w = numpyro.sample("w", dist.Normal(1.0, 0.1))
+        numpyro.sample("x", dist.Normal(0.0, w))
+
+    position = {"w": jnp.array(1.0), "x": jnp.array(0.0)}
+    with numpyro.validation_enabled():
+        assert effects_of(model, (), None, position) == ("x",)
+
+
+def test_arguments_may_make_of_an_effect_what_is_none():
+    """The states of one run go on with a model that masks its effects."""
+
+    def model(mask=None):
+        tau = numpyro.sample("tau", dist.HalfNormal(1.0))
+        law = dist.Normal(0.0, tau).expand([2])
+        numpyro.sample("x", law if mask is None else law.mask(mask))
+
+    found = ModelHierarchy(model, (), {"mask": jnp.array([True, False])}, ("x",))
+    position = {"tau": jnp.array(0.3), "x": jnp.array([1.0, -2.0])}
+    flags = {"tau": jnp.array(False), "x": jnp.array([True, True])}
+    noise = found.noise(position, flags)
+    assert jnp.array_equal(noise["x"], position["x"])
+    back, log_det = found.outcomes(noise, flags)
+    assert jnp.array_equal(back["x"], position["x"]) and log_det == 0
+
+
 def test_it_can_be_left_out():
     kernel = AutoMALA(schools, interweave=False)
     kernel.init(jax.random.key(0), 10, None, (np.zeros(6),), {})

@@ -370,6 +370,13 @@ def test_no_warmup_starts_at_init_params(num_chains):
     assert (fields["adapt_state.inverse_mass_matrix"] == jnp.eye(2)).all()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_init_params_may_be_of_another_precision(dtype, x64):
+    mcmc = mcmc_of(FMALA(regression), 20, 3)
+    mcmc.run(jax.random.key(0), *data(), init_params={"beta": jnp.zeros(2, dtype)})
+    assert mcmc.get_samples()["beta"].dtype == "float64"
+
+
 @pytest.mark.parametrize("dense_mass", [True, False])
 @pytest.mark.parametrize("given", [None, "diagonal", "dense"])
 @pytest.mark.parametrize("adapt", [True, False])

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 SAMPLE = 256  # entries of each array that the fingerprint of traced arguments reads
+MOST_ON_HOST = 2_000_000  # entries that NumPy reads in the time of a compilation
 # errors of a model that needs the values of an argument, which a program does not know
 NEED_VALUES = (TypeError, AttributeError, jax.errors.JAXIndexError)
 ARRAY = object()  # stands for an array among the arguments of a model
@@ -243,7 +245,8 @@ class Fingerprint(NamedTuple):
 def fingerprint(model_args: tuple, model_kwargs: dict | None) -> Fingerprint:
     """Fingerprint of the arguments; the shapes count, and so does the order of the entries."""
     values = numbers(model_args, model_kwargs)
-    return Fingerprint(digest(values, None), digest(values, SAMPLE))
+    with evaluating(values):
+        return Fingerprint(digest(values, None), digest(values, SAMPLE))
 
 
 def is_other(made: Fingerprint, model_args: tuple, model_kwargs: dict | None) -> Array:
@@ -259,24 +262,57 @@ def is_other(made: Fingerprint, model_args: tuple, model_kwargs: dict | None) ->
     return seen != made.whole
 
 
-def numbers(model_args: tuple, model_kwargs: dict | None) -> list[Array]:
-    """Numbers and arrays among the arguments, as arrays."""
+def numbers(model_args: tuple, model_kwargs: dict | None) -> list[Any]:
+    """Numbers and arrays among the arguments, without the other sites of a step of Gibbs."""
     kinds = (np.ndarray, np.generic, jax.Array, bool, int, float, complex)
-    leaves = leaves_with_rows_on_disk((model_args, model_kwargs))
+    keywords = {k: v for k, v in (model_kwargs or {}).items() if k != GIBBS_SITES_KWARG}
+    leaves = leaves_with_rows_on_disk((model_args, keywords))
     # of rows on disk a few are compared, whatever else is
     leaves = [leaf.sample() if isinstance(leaf, OnDisk) else leaf for leaf in leaves]
-    return [jnp.asarray(leaf) for leaf in leaves if isinstance(leaf, kinds)]
+    leaves = [leaf for leaf in leaves if isinstance(leaf, kinds)]
+    return [jax.random.key_data(leaf) if is_typed_key(leaf) else leaf for leaf in leaves]
 
 
-@partial(jax.jit, static_argnames="most")
-def digest(values: list[Array], most: int | None) -> Array:
+def is_typed_key(leaf: Any) -> bool:
+    """Whether an argument is made of keys of ``jax.random.key``."""
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def digest(values: list[Any], most: int | None) -> Array:
     """Checksum of the bits of arrays, of no more than about `most` entries of each."""
-    total = jnp.zeros((), jnp.uint32)
+    if is_on_host(values):  # nothing to compile
+        with np.errstate(over="ignore"):
+            return jnp.asarray(checksum([on_host(value) for value in values], most, np))
+    return compiled_checksum([jnp.asarray(value) for value in values], most, jnp)
+
+
+def is_on_host(values: list[Any]) -> bool:
+    """Whether NumPy reads values sooner than JAX compiles a program that does."""
+    arrays = [value for value in values if isinstance(value, jax.Array)]
+    return sum(map(np.size, values)) <= MOST_ON_HOST and not any(
+        isinstance(value, jax.core.Tracer) or not value.is_fully_addressable for value in arrays
+    )
+
+
+def on_host(value: Any) -> np.ndarray:
+    """A value as an array of NumPy with the bits that JAX would give it."""
+    if isinstance(value, jax.Array):
+        return np.asarray(value)
+    dtype = jax.dtypes.canonicalize_dtype(jnp.result_type(value))
+    return np.asarray(value).astype(dtype, copy=False)
+
+
+def checksum(values: list[Any], most: int | None, xp: Any) -> Any:
+    """Of the bits of arrays and of their shapes, by NumPy or by JAX: the same number."""
+    total = xp.zeros((), np.uint32)
     for value in values:
-        flat = jnp.ravel(value)
+        flat = value.reshape(-1)
         flat = flat if most is None else flat[:: max(flat.size // most, 1)]
-        total = total * np.uint32(31) + shape_number(value.shape) + mixed(words(flat))
+        total = total * np.uint32(31) + shape_number(value.shape) + mixed(words(flat, xp), xp)
     return total
+
+
+compiled_checksum = jax.jit(checksum, static_argnums=(1, 2))
 
 
 def shape_number(shape: tuple[int, ...]) -> np.uint32:
@@ -287,22 +323,20 @@ def shape_number(shape: tuple[int, ...]) -> np.uint32:
     return np.uint32(number)
 
 
-def words(flat: Array) -> Array:
+def words(flat: Any, xp: Any) -> Any:
     """The bits of numbers as 32-bit words, in a flat array."""
-    if jnp.issubdtype(flat.dtype, jax.dtypes.prng_key):
-        return jnp.ravel(jax.random.key_data(flat))
     if jnp.iscomplexobj(flat):
-        return jnp.concatenate([words(flat.real), words(flat.imag)])
+        return xp.concatenate([words(flat.real, xp), words(flat.imag, xp)])
     if flat.dtype.itemsize >= 4:
-        return jnp.ravel(jax.lax.bitcast_convert_type(flat, jnp.uint32))
+        return (np.ascontiguousarray(flat) if xp is np else flat).view(np.uint32)
     if jnp.issubdtype(flat.dtype, jnp.floating):
-        return words(flat.astype(jnp.float32))
-    return flat.astype(jnp.uint32)
+        return words(flat.astype(np.float32), xp)
+    return flat.astype(np.uint32)
 
 
-def mixed(words: Array) -> Array:
+def mixed(words: Any, xp: Any) -> Any:
     """Sum of words, each stirred together with its place."""
-    stirred = words ^ (jnp.arange(words.size, dtype=jnp.uint32) * np.uint32(0x9E3779B9))
+    stirred = words ^ (xp.arange(words.size, dtype=np.uint32) * np.uint32(0x9E3779B9))
     for factor, shift in ((0x85EBCA6B, 16), (0xC2B2AE35, 13)):
-        stirred = (stirred ^ (stirred >> shift)) * np.uint32(factor)
-    return jnp.sum(stirred ^ (stirred >> 16), dtype=jnp.uint32)
+        stirred = (stirred ^ (stirred >> np.uint32(shift))) * np.uint32(factor)
+    return xp.sum(stirred ^ (stirred >> np.uint32(16)), dtype=np.uint32)

@@ -29,10 +29,11 @@ from blackjax_ext.warmup.run import (
     states_at,
 )
 from numpyro_fwd.bridge.arguments import (
-    evaluating,
+    Fingerprint,
     fingerprint,
     is_other,
     naming_arguments,
+    run_with,
     split_arguments,
 )
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
@@ -47,7 +48,7 @@ from numpyro_fwd.kernels.blocks import (
 from numpyro_fwd.kernels.descriptions import describe
 from numpyro_fwd.kernels.jitter import Jitter, check_jitter, jittered
 from numpyro_fwd.kernels.microcanonical import Tuning, is_microcanonical
-from numpyro_fwd.kernels.noticed import Noticed, forget
+from numpyro_fwd.kernels.noticed import Noticed, check_data, forget
 from numpyro_fwd.kernels.options import full_signature
 from numpyro_fwd.kernels.state import (
     KernelState,
@@ -298,11 +299,7 @@ class BlackJAXKernel(MCMCKernel):
             with explaining(started, model_args, model_kwargs, z):
                 shared = self._strategy.prepare(run, z)
                 state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
-        if shared is None:
-            return state
-        with evaluating(model_args, model_kwargs):  # keys and starts may be traced
-            made = fingerprint(model_args, model_kwargs)
-        return state._replace(shared=shared, fingerprint=made)
+        return state._replace(shared=shared, fingerprint=fingerprint(model_args, model_kwargs))
 
     def _look(
         self, rng_key: Array, init_params: Any, model_args: tuple, model_kwargs: dict | None
@@ -435,8 +432,8 @@ class BlackJAXKernel(MCMCKernel):
         schedule = adapt_state.schedule
         info = info.rated(is_adapting=self._adapt_step_size and schedule is not None)
         noticed = cast(Noticed, state.noticed)
-        if state.fingerprint is not None:
-            noticed = noticed.of_data(is_other(state.fingerprint, model_args, model_kwargs))
+        made = cast(Fingerprint, state.fingerprint)
+        noticed = noticed.of_data(is_other(made, model_args, model_kwargs))
         if schedule is not None and (self._adapt_step_size or self._adapt_mass_matrix):
             # one predicate for all chains: a batched one would run the update for ever
             inner, adapt_state, noticed = jax.lax.cond(
@@ -495,15 +492,39 @@ class BlackJAXKernel(MCMCKernel):
         return new._replace(**{name: getattr(old, name) for name in self.kept_fields})
 
     def refresh(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
-        """Evaluate what the state caches anew where it is, for ``numpyro.infer.Gibbs``."""
-        target = self._target_of(model_args, model_kwargs, state.shared)
-        rng_key, key_inner = split_each(state.rng_key, 2)
-        metric = state.adapt_state.metric
-        if jnp.ndim(state.i):
-            inner = states_at(target, key_inner, state.z, metric)
-        else:
-            inner = target.init(state.z, key_inner, metric)
-        return state._replace(inner=self._kept(state.inner, inner), rng_key=rng_key)
+        """Evaluate what a state caches anew where it is, for other data; step size and metric stay.
+
+        A run goes on with other data after ``mcmc.post_warmup_state = mcmc.sampler.refresh(
+        mcmc.last_state, args, kwargs)``. ``numpyro.infer.Gibbs`` calls it, too.
+
+        Raises
+        ------
+        ValueError
+            If what chains share, such as an expansion, was made with other data.
+        """
+        if self._view is None:
+            self._view, _ = self._look(jax.random.key(0), None, model_args, model_kwargs)
+        if state.shared is not None:
+            old = cast(Fingerprint, state.fingerprint)
+            check_data(is_other(old, model_args, model_kwargs))
+        made = fingerprint(model_args, model_kwargs)
+        arguments = split_arguments(model_args, model_kwargs)
+
+        def refreshed(arrays, state):
+            model_args, model_kwargs = arguments.join(arrays)
+            target = self._target_of(model_args, model_kwargs, state.shared)
+            rng_key, key_inner = split_each(state.rng_key, 2)
+            metric = state.adapt_state.metric
+            if jnp.ndim(state.i):
+                inner = states_at(target, key_inner, state.z, metric)
+            else:
+                inner = target.init(state.z, key_inner, metric)
+            inner = self._kept(state.inner, inner)
+            return state._replace(inner=inner, rng_key=rng_key, fingerprint=made)
+
+        # states of sequential and parallel chains come stacked
+        each = jax.vmap(refreshed, (None, 0)) if state.is_stacked else refreshed
+        return run_with(arguments, jax.jit(each), state)
 
     def wrap_model(self, wrapper: Callable) -> "BlackJAXKernel":
         """Copy of this kernel whose model is ``wrapper(model)``."""

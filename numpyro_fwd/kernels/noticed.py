@@ -21,12 +21,14 @@ from blackjax_ext.warmup import report
 from blackjax_ext.warmup.windows import AdaptState
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 
-__all__ = ["Noticed", "forget"]
+__all__ = ["Noticed", "check_data", "forget"]
 
 OTHER_DATA = (
-    "the state that is resumed was made with other data: what its chains share (the mode, the "
-    "expansion) is not that of these arguments. Run the warm-up on them instead, "
-    "mcmc.post_warmup_state = None, or pass the arguments that the state was made with."
+    "the state that is resumed was made with other data: the log density in it, and the mode or "
+    "expansion that chains of AMAGOLD share, are not those of these arguments. Run the warm-up on "
+    "them, mcmc.post_warmup_state = None; or keep step size and metric, mcmc.post_warmup_state = "
+    "mcmc.sampler.refresh(mcmc.last_state, args, kwargs), where chains share nothing; or pass the "
+    "arguments that the state was made with."
 )
 
 # what has been said lately: a state comes back many times, from each step of a progress bar
@@ -107,8 +109,7 @@ class Noticed:
         num_events, run, health, stuck_at, has_other_data = children
         noticed = cls(num_events, run, health, stuck_at, has_other_data, advice)
         if is_known(num_events) and np.any(num_events):
-            if np.any(has_other_data):
-                raise ValueError(OTHER_DATA)
+            check_data(has_other_data)
             noticed.say()
         return noticed
 
@@ -139,6 +140,12 @@ class Noticed:
             if (note := (run.tobytes(), when, c)) not in said:
                 said.append(note)
                 warnings.warn(f"{text} {self.advice}", stacklevel=2)
+
+
+def check_data(has_other: Any) -> None:
+    """Raise ValueError for a state that was made with other data; what is traced passes."""
+    if is_known(has_other) and np.any(has_other):
+        raise ValueError(OTHER_DATA)
 
 
 def take(c: int, leaf: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """State of a kernel's chains, and the axis of vectorized chains."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ class KernelState(NamedTuple):
         What was found before the first step and never changes, without an axis of chains; None for
         most kernels.
     fingerprint
-        Checksum of the data that it was found with; None if nothing was.
+        Checksum of the data that the state was made with.
     num_still
         Steps since the last move, of those after the warm-up.
     noticed
@@ -70,6 +70,11 @@ class KernelState(NamedTuple):
         """Steps of the warm-up, in which alone anything adapts."""
         schedule = self.adapt_state.schedule
         return jnp.zeros((), int) if schedule is None else schedule.num_steps
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether this is several states of one chain each, as sequential chains end with."""
+        return cast(Noticed, self.noticed).run.ndim == 2
 
     @property
     def potential_energy(self) -> Array:

@@ -15,6 +15,7 @@ from numpyro.infer import MCMC
 
 import numpyro_fwd
 from numpyro_fwd import AMAGOLD, MALA, BlackJAXKernel
+from numpyro_fwd.bridge import arguments
 from numpyro_fwd.bridge.arguments import fingerprint, is_other
 from tests import fixed_seeds
 
@@ -129,6 +130,82 @@ def test_a_state_of_other_data_is_refused(jit_model_args):
     with pytest.raises(Exception, match="made with other data"):
         mcmc.run(jax.random.key(1), *data(1))
         mcmc.get_samples()["w"].block_until_ready()
+
+
+def normal_data(y):
+    mean = numpyro.sample("mean", dist.Normal(0, 10))
+    numpyro.sample("y", dist.Normal(mean, 1), obs=y)
+
+
+OTHERS = {
+    "MALA": numpyro_fwd.MALA(normal_data),
+    "AutoMALA": numpyro_fwd.AutoMALA(normal_data),
+    "ALSMMALA": numpyro_fwd.ALSMMALA(normal_data),
+    "blackjax": BlackJAXKernel(normal_data, blackjax.mala),
+}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"chain_method": "vectorized", "jit_model_args": True},
+        {"chain_method": "sequential", "jit_model_args": False},
+    ],
+)
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_log_density_of_other_data_is_refused_and_refreshed(name, options):
+    """Chains would stay where the old density is above any of the new."""
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=40), rng.normal(0.4, 1.1, size=50)
+    mcmc = mcmc_of(OTHERS[name], 300, 2000, **options)
+    mcmc.run(jax.random.key(0), first)
+    state = mcmc.last_state
+    mcmc.post_warmup_state = state
+    with pytest.raises(Exception, match=r"made with other data.*refresh"):
+        mcmc.run(jax.random.key(1), second)
+        mcmc.get_samples()["mean"].block_until_ready()
+    mcmc.post_warmup_state = mcmc.sampler.refresh(state, (second,), {})
+    mcmc.run(jax.random.key(1), second)
+    draws = mcmc.get_samples(group_by_chain=True)["mean"][:, 200:]  # the start is four sds off
+    assert abs(draws.mean() - second.mean()) < 0.3 / np.sqrt(50)
+    assert draws.std() == pytest.approx(1 / np.sqrt(50), rel=0.2)
+    steps = (mcmc.last_state.adapt_state.step_size, state.adapt_state.step_size)
+    assert steps[0] == pytest.approx(steps[1])
+
+
+def test_a_new_kernel_refreshes_the_state_of_another():
+    kernel = MALA(normal_data)
+    mcmc = mcmc_of(kernel, num_samples=50)
+    mcmc.run(jax.random.key(0), jnp.arange(5.0))
+    again = mcmc_of(MALA(normal_data), num_samples=50)
+    again.post_warmup_state = again.sampler.refresh(mcmc.last_state, (jnp.arange(9.0),), None)
+    again.run(jax.random.key(1), jnp.arange(9.0))
+    assert np.isfinite(again.get_samples()["mean"]).all()
+
+
+def test_what_chains_share_is_not_refreshed():
+    mcmc = mcmc_of(AMAGOLD(fixed_seeds.on_minibatches, acceptance="subsampled"))
+    mcmc.run(jax.random.key(0), *data(0))
+    mcmc.sampler.refresh(mcmc.last_state, data(0), {})
+    with pytest.raises(ValueError, match="made with other data"):
+        mcmc.sampler.refresh(mcmc.last_state, data(1), {})
+
+
+NUMBERS = [
+    *(np.array([[1.5, -2.0, 0.0], [3e4, 1e-3, 7.0]]).astype(t) for t in ("f2", "f4", "c8")),
+    *(np.array([[-3, 100, 7]]).astype(t) for t in ("i1", "i4", "u1", "?")),
+    *(jnp.array([1.0, 3.0], jnp.bfloat16), jax.random.key(3), 3, -2, 1.5, True, np.zeros((0, 3))),
+    np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+]
+
+
+@pytest.mark.parametrize("value", NUMBERS, ids=lambda value: str(getattr(value, "dtype", value)))
+def test_numpy_and_jax_find_the_same_fingerprint(value, monkeypatch):
+    found = fingerprint((value,), None)
+    traced = jax.jit(lambda *given: fingerprint(given, None))(value)
+    monkeypatch.setattr(arguments, "MOST_ON_HOST", -1)
+    compiled = fingerprint((value,), None)
+    assert found == compiled == traced
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,12 @@ BRIDGE = Path(numpyro_fwd.__file__).parent
 ROOMS = {
     "checks": set(),
     "meshes": set(),
+    "programs": set(),
     "metrics": {"checks"},
     "mcmc": {"checks", "metrics"},
     "warmup": {"checks", "meshes", "metrics", "mcmc"},
     "rows": {"checks", "meshes", "metrics", "mcmc"},
-    "subsampling": {"checks", "meshes", "metrics", "mcmc", "rows"},
+    "subsampling": {"checks", "meshes", "programs", "metrics", "mcmc", "rows"},
     "sgmcmc": {"checks", "metrics", "mcmc", "rows", "subsampling"},
     "smc": {"checks", "metrics", "mcmc"},
     "potentials": {"rows", "subsampling"},

@@ -36,6 +36,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.checks import check_position
 from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics.factors import Dense
+from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.alias_table import AliasTable, build
 from blackjax_ext.subsampling.mode import (
     Passes,
@@ -184,7 +185,7 @@ def expand(
     whitener, scale = whitening(metric, passes.is_seen, dtype)
     step = found.step if find_mode else np.zeros_like(found.step)
     passes.announce("bounding them")
-    bounds = jax.jit(partial(row_bounds, order=order))
+    bounds = compiled_soon(partial(row_bounds, order=order))
     rows = bounds(posterior, position, scale, in_dtype(metric, dtype), step)
     check_rest(found, float(jnp.max(rows.change)))
     check_known(rows.has_changed)

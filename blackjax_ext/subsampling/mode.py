@@ -28,7 +28,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -36,6 +35,7 @@ from jax import Array
 from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics import Dense
 from blackjax_ext.metrics.factors import scaled_eigen
+from blackjax_ext.programs import compiled_soon
 from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.subsampling.predictors import (
     Derivatives,
@@ -250,8 +250,8 @@ class Passes:
     def __init__(
         self, posterior: LinearPredictor, unravel: Callable, say: Callable[[str], None] | None
     ):
-        energy_at = jax.jit(lambda rows, x: energy(rows, unravel(x)))
-        derivatives_at = jax.jit(lambda rows, x, root: derivatives(rows, unravel(x), root))
+        energy_at = compiled_soon(lambda rows, x: energy(rows, unravel(x)))
+        derivatives_at = compiled_soon(lambda rows, x, root: derivatives(rows, unravel(x), root))
         self.energy: Callable[[Any], Pair] = partial(energy_at, posterior)
         self._derivatives: Callable[[Any, Any], Derivatives] = partial(derivatives_at, posterior)
         self.is_seen = np.zeros(0, bool)

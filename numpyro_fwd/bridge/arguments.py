@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 SAMPLE = 256  # entries of each array that the fingerprint of traced arguments reads
-MOST_ON_HOST = 2_000_000  # entries that NumPy reads in the time of a compilation
+MOST_ON_HOST = 4_000_000  # entries that NumPy reads in the time of a compilation
 # errors of a model that needs the values of an argument, which a program does not know
 NEED_VALUES = (TypeError, AttributeError, jax.errors.JAXIndexError)
 ARRAY = object()  # stands for an array among the arguments of a model

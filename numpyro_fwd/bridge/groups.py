@@ -27,6 +27,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from blackjax_ext.meshes import on_host
+from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion, expand_groups
 from blackjax_ext.subsampling.groups.predictor import (
     GroupedPredictor,
@@ -323,7 +324,11 @@ def is_seen(rows: LinearPredictor, z: dict, name: str) -> bool:
     """Whether a predictor of any of a few thousand rows depends on a site."""
     indices = jnp.arange(min(MAX_CHUNK, rows.num_rows))
     tangent = {other: (1.0 if other == name else 0.0) + 0 * leaf for other, leaf in z.items()}
-    found = jax.jit(lambda rows: jax.jvp(lambda z: rows.read(z, indices)[0], (z,), (tangent,))[1])
+
+    def change(rows):
+        return jax.jvp(lambda z: rows.read(z, indices)[0], (z,), (tangent,))[1]
+
+    found = compiled_soon(change)
     return any(bool(jnp.any(leaf != 0)) for leaf in jax.tree.leaves(found(rows)))
 
 

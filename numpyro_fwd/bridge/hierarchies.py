@@ -179,15 +179,18 @@ def effects_of(
     None of a model that enumerates discrete latents, or whose latents are in a loop of NumPyro
     (``numpyro.contrib.control_flow``), where a site's parameters may depend on the site itself.
     """
-    # not at any other position, where parameters may be outside of what a law allows
-    sites = sites_at(model, model_args, model_kwargs, position, jax.random.key(0))
-    if transforms_of(sites).has_enumerate_support:
-        return ()
-    names = [
-        name
-        for name, site in sites.items()
-        if is_latent(site) and name in position and type(unwrapped(site["fn"])) in MAPS
-    ]
+    names: list[str] = []
+
+    def look(z):  # without values: at no position may parameters be outside of what a law allows
+        sites = sites_at(model, model_args, model_kwargs, z, jax.random.key(0))
+        if not transforms_of(sites).has_enumerate_support:
+            names.extend(
+                name
+                for name, site in sites.items()
+                if is_latent(site) and name in z and type(unwrapped(site["fn"])) in MAPS
+            )
+
+    jax.eval_shape(look, position)
 
     def parameters(z):
         no = {name: jnp.zeros(jnp.shape(z[name]), bool) for name in names}

@@ -19,6 +19,7 @@ from jax.experimental import checkify
 from numpyro.handlers import substitute
 from numpyro.infer import init_to_sample
 
+from blackjax_ext.programs import compiled_soon
 from blackjax_ext.rows.shuffles import distinct
 from numpyro_fwd.bridge.arguments import evaluating, is_data, run_with, split_arguments
 from numpyro_fwd.bridge.numpyro_private import Messenger, not_jax_tracer, validate_model
@@ -430,7 +431,7 @@ def index_error(
         return [leaf for leaf in leaves if leaf.dtype == bool]
 
     checked = checkify.checkify(read, errors=checkify.index_checks)
-    found = run_with(arguments, jax.jit(flags), rows)
+    found = run_with(arguments, compiled_soon(flags), rows)
     # data that are traced have no values
     is_known = all(not_jax_tracer(leaf) for leaf in found)
     return checked(arguments.arrays, rows)[0].get() if is_known and any(found) else None

@@ -20,6 +20,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
+from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.expansion import Expansion, expand
 from blackjax_ext.subsampling.families import Kind
 from blackjax_ext.subsampling.mode import UnresolvedError
@@ -320,7 +321,7 @@ def explain_predictors(posterior: LinearPredictor, names: list[str], z: Any) -> 
     indices = jnp.arange(min(NUM_CHECKED, posterior.num_rows))
     x, unravel = ravel_pytree(z)
     step = step_from(z)
-    read = jax.jit(lambda posterior, x: posterior.read(unravel(x), indices)[0])
+    read = compiled_soon(lambda posterior, x: posterior.read(unravel(x), indices)[0])
 
     def moved(latents, by):
         """Predictors after a step of the named latents alone."""

@@ -17,6 +17,7 @@ from numpyro.distributions import Delta
 from numpyro.handlers import substitute
 
 from blackjax_ext.meshes import on_host
+from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup.newton_path import MAX_DIMENSION, Differentiation
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with, split_arguments
 from numpyro_fwd.bridge.numpyro_private import (
@@ -175,7 +176,7 @@ def find_start(search: Callable, rng_key: Array, sites: dict, arguments: SplitAr
         return z, is_valid
 
     try:
-        z, is_valid = run_with(arguments, jax.jit(find), rng_key)
+        z, is_valid = run_with(arguments, compiled_soon(find), rng_key)
     except ValueError as error:
         raise_if_forward_only("model", error)
     if not_jax_tracer(is_valid) and not np.all(on_host(is_valid)):

@@ -16,6 +16,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext.checks import check_positive
 from blackjax_ext.metrics import Factor, check_metric
+from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
 from blackjax_ext.warmup.newton_path import Differentiation
@@ -524,7 +525,7 @@ class BlackJAXKernel(MCMCKernel):
 
         # states of sequential and parallel chains come stacked
         each = jax.vmap(refreshed, (None, 0)) if state.is_stacked else refreshed
-        return run_with(arguments, jax.jit(each), state)
+        return run_with(arguments, compiled_soon(each), state)
 
     def wrap_model(self, wrapper: Callable) -> "BlackJAXKernel":
         """Copy of this kernel whose model is ``wrapper(model)``."""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup.windows import AdaptState
 from numpyro_fwd.bridge.arguments import Fingerprint
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
@@ -82,7 +83,7 @@ class KernelState(NamedTuple):
         return -self.inner.logdensity
 
 
-@partial(jax.jit, static_argnums=1)
+@partial(compiled_soon, static_argnums=1)
 def split_each(rng_key: Array, num: int) -> tuple[Array, ...]:
     """Split a key, or each key of a batch, into `num`."""
     if is_prng_key(rng_key):
@@ -91,7 +92,7 @@ def split_each(rng_key: Array, num: int) -> tuple[Array, ...]:
     return tuple(keys[:, j] for j in range(num))
 
 
-@jax.jit
+@compiled_soon
 def as_chains(single: Any) -> Any:
     """The key and the start of a single chain as those of chains, one in number."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], single)

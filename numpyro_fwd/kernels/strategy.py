@@ -13,6 +13,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.metrics import Factor
+from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup import newton_path
 from blackjax_ext.warmup.calling import Algorithm, Stepper
 from blackjax_ext.warmup.newton_path import Differentiation
@@ -73,11 +74,11 @@ class Run(NamedTuple):
 
     def __call__(self, function: Callable, *arguments: Any) -> Any:
         """``function(arrays, *arguments)``, compiled."""
-        return run_with(self.arguments, jax.jit(function), *arguments)
+        return run_with(self.arguments, compiled_soon(function), *arguments)
 
     def compiled(self, function: Callable) -> Callable:
         """``function(arrays, *arguments)`` as a compiled function of the other arguments."""
-        return partial(run_with, self.arguments, jax.jit(function))
+        return partial(run_with, self.arguments, compiled_soon(function))
 
     def search(self, function: Callable, key: Array, x: Array) -> Any:
         """The same, by the program that an earlier sequential chain left if there is one.
@@ -85,7 +86,7 @@ class Run(NamedTuple):
         Only a search for a start is reused, which no state of the chain depends on: a model may
         read what is not among its arguments, and that may have changed.
         """
-        program: Callable = jax.jit(function)
+        program: Callable = compiled_soon(function)
         if self.arguments.key is not None and not_jax_tracer(x):
             program = self.programs.setdefault((self.arguments.key, x.shape), program)
         return run_with(self.arguments, program, key, x)

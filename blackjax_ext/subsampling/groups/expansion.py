@@ -30,6 +30,7 @@ from jax import Array
 
 from blackjax_ext.checks import check_position
 from blackjax_ext.meshes import on_host
+from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.alias_table import build
 from blackjax_ext.subsampling.expansion import FLOOR, MARGIN, check_affine, check_known
 from blackjax_ext.subsampling.groups.frames import (
@@ -276,7 +277,7 @@ def bounded(passes: GroupPasses, anchor: Anchor, order: int) -> GroupedExpansion
     radius = math.inf if math.isinf(radius_of(predictor.rows, 1)) else math.sqrt(size) + BEYOND
     passes.announce("bounding them")
     plain = cast(first_frame(shared.size, *groups.shape), dtype)
-    bounds = jax.jit(group_bounds, static_argnums=(5, 6))
+    bounds = compiled_soon(group_bounds, static_argnums=(5, 6))
     found = bounds(predictor, position, frame, plain, anchor.step, radius, order)
     check_known(found.has_changed)
     check_affine(found.deviation)

@@ -40,6 +40,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from blackjax_ext.meshes import on_host
+from blackjax_ext.programs import compiled_soon
 from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.subsampling.groups.fits import derivatives, newton
 from blackjax_ext.subsampling.groups.frames import (
@@ -138,24 +139,29 @@ class GroupPasses:
     def __init__(self, predictor: GroupedPredictor, say: Callable[[str], Any] | None):
         self.predictor, self._say, self._num = predictor, say, 0
         join = predictor.grouping.join
-        self._rows = jax.jit(lambda of, y, b, frame: row_arrow(of, join(y, b), frame))
-        self._prior = jax.jit(
+        self._rows = compiled_soon(lambda of, y, b, frame: row_arrow(of, join(y, b), frame))
+        self._prior = compiled_soon(
             lambda of, y, b, frame, is_smoothed: prior_arrow(
                 of, join(y, b), frame, is_smoothed=is_smoothed
             ),
             static_argnums=(4,),
         )
-        self._energy = jax.jit(lambda of, y, b: energy(without_prior(of), join(y, b)))
-        self._prior_energy = jax.jit(
+        self._energy = compiled_soon(lambda of, y, b: energy(without_prior(of), join(y, b)))
+        self._prior_energy = compiled_soon(
             lambda of, y, b, frame, is_smoothed: (smoothed_prior if is_smoothed else plain_prior)(
                 of, join(y, b), frame
             )(0.0 * y, 0.0 * b),
             static_argnums=(4,),
         )
-        self._log_evidence = jax.jit(partial(log_evidence, join), static_argnums=(0,))
-        self._evidence_hessian = jax.jit(hessian_of(partial(log_evidence, join)), static_argnums=0)
-        self._log_expected = jax.jit(partial(log_expected, join), static_argnums=(0,))
-        self._expected_hessian = jax.jit(hessian_of(partial(log_expected, join)), static_argnums=0)
+        log_evidence_at, log_expected_at = partial(log_evidence, join), partial(log_expected, join)
+        self._log_evidence, self._evidence_hessian = (
+            compiled_soon(fn, static_argnums=0)
+            for fn in (log_evidence_at, hessian_of(log_evidence_at))
+        )
+        self._log_expected, self._expected_hessian = (
+            compiled_soon(fn, static_argnums=0)
+            for fn in (log_expected_at, hessian_of(log_expected_at))
+        )
 
     def announce(self, purpose: str) -> None:
         """Say that the rows are read once more."""

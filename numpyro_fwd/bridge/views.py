@@ -19,7 +19,7 @@ from numpyro.handlers import substitute
 from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup.newton_path import MAX_DIMENSION, Differentiation
-from numpyro_fwd.bridge.arguments import SplitArguments, run_with, split_arguments
+from numpyro_fwd.bridge.arguments import SplitArguments, not_finite, run_with, split_arguments
 from numpyro_fwd.bridge.numpyro_private import (
     GIBBS_SITES_KWARG,
     find_valid_initial_params,
@@ -124,7 +124,12 @@ def view_model(
     """
     model_kwargs = model_kwargs or {}
     key = rng_key if is_prng_key(rng_key) else rng_key[0]
-    sites = first_sites(key, model, model_args, model_kwargs, init_strategy)
+    try:
+        sites = first_sites(key, model, model_args, model_kwargs, init_strategy)
+    except ValueError as error:  # of a law whose parameter is NaN, as a covariate is
+        if bad := not_finite(model_args, model_kwargs):
+            raise ValueError(f"{error} Of the model's arguments, {', '.join(bad)}.") from error
+        raise
     latents = check_sites(sites)
     facts = transforms_of(sites)
     prepared = prepare_model(model, sites, enum=facts.has_enumerate_support)
@@ -180,7 +185,7 @@ def find_start(search: Callable, rng_key: Array, sites: dict, arguments: SplitAr
     except ValueError as error:
         raise_if_forward_only("model", error)
     if not_jax_tracer(is_valid) and not np.all(on_host(is_valid)):
-        raise ValueError(no_start_message(sites))
+        raise ValueError(no_start_message(sites, *arguments.join(arguments.arrays)))
     return z
 
 
@@ -225,10 +230,10 @@ def check_sites(sites: dict) -> list[str]:
     return latents
 
 
-def no_start_message(sites: dict) -> str:
+def no_start_message(sites: dict, model_args: tuple, model_kwargs: dict | None) -> str:
     """Explain where the log density is not finite."""
-    bad = not_finite(sites)
-    where = f"; at a first draw it is not finite at the sites {bad}" if bad else ""
+    bad = [*not_finite(model_args, model_kwargs), *sites_not_finite(sites)]
+    where = f"; at a first draw {', '.join(bad)}" if bad else ""
     return (
         "model has no start: its log density (or its gradient) was not finite at 100 random "
         f"points{where}. Check the data against the supports; if they fit, give init_params, or "
@@ -236,13 +241,18 @@ def no_start_message(sites: dict) -> str:
     )
 
 
-def not_finite(sites: dict) -> list[str]:
-    """The sites whose log density is not finite."""
-    return [
-        name
-        for name, site in sites.items()
-        if site["type"] == "sample" and not np.isfinite(np.sum(site["fn"].log_prob(site["value"])))
-    ]
+def sites_not_finite(sites: dict) -> list[str]:
+    """Where the log density of each site is not finite first."""
+    found = []
+    for name, site in sites.items():
+        if site["type"] != "sample":
+            continue
+        log_prob = np.asarray(site["fn"].log_prob(site["value"]))
+        places = np.argwhere(~np.isfinite(log_prob))
+        if len(places):
+            place = tuple(map(int, places[0]))
+            found.append(f"site '{name}' is {log_prob[place]}{f' at {place}' if place else ''}")
+    return found
 
 
 def check_init_params(
@@ -308,7 +318,7 @@ def explaining(
         first = int(np.argmin(np.isfinite(error.logdensities)))
         at_first = jax.tree.map(lambda leaf: leaf[first], z)
         sites = sites_at(model, model_args, model_kwargs, at_first, jax.random.key(0))
-        where = f"; in chain {first} it is not finite at the sites {not_finite(sites)}"
+        where = f"; in chain {first} {', '.join(sites_not_finite(sites))}"
         raise NoDensityError(error.logdensities, where) from error
     except ValueError as error:
         raise_if_forward_only("model", error)

@@ -239,6 +239,25 @@ def test_model_without_density(name, num_chains, model, site):
         run(getattr(numpyro_fwd, name)(model), num_chains=num_chains)
 
 
+@pytest.mark.filterwarnings("ignore:Out-of-support values")
+@pytest.mark.parametrize(
+    "argument, parts",
+    [
+        (0, ("invalid loc", "model_args[0] is nan at (3,)")),
+        (1, ("model has no start", "model_args[1] is nan at (3,)", "site 'y' is -inf at (3,)")),
+    ],
+)
+def test_a_row_that_is_nan_is_named(argument, parts):
+    def line(x, y):
+        slope = numpyro.sample("slope", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(slope * x, 1), obs=y)
+
+    arguments = [np.ones(5, np.float32), np.ones(5, np.float32)]
+    arguments[argument][3] = np.nan
+    with raises(ValueError, *parts):
+        run(MALA(line), *arguments)
+
+
 @pytest.mark.parametrize("kernel", [RandomWalk, MALA, FMALA])
 @pytest.mark.parametrize("num_chains", [1, 2])
 def test_model_without_density_and_init_params(kernel, num_chains):

@@ -269,13 +269,20 @@ def numbers(model_args: tuple, model_kwargs: dict | None) -> list[Any]:
     leaves = leaves_with_rows_on_disk((model_args, keywords))
     # of rows on disk a few are compared, whatever else is
     leaves = [leaf.sample() if isinstance(leaf, OnDisk) else leaf for leaf in leaves]
-    leaves = [leaf for leaf in leaves if isinstance(leaf, kinds)]
-    return [jax.random.key_data(leaf) if is_typed_key(leaf) else leaf for leaf in leaves]
+    return [as_numbers(leaf) for leaf in leaves if isinstance(leaf, kinds)]
 
 
-def is_typed_key(leaf: Any) -> bool:
-    """Whether an argument is made of keys of ``jax.random.key``."""
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+def as_numbers(leaf: Any) -> Any:
+    """Keys, and arrays of NumPy that JAX does not take, as numbers."""
+    if isinstance(leaf, jax.Array):
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return jax.random.key_data(leaf) if is_key else leaf
+    array = np.asarray(leaf)
+    if jnp.issubdtype(array.dtype, np.number) or jnp.issubdtype(array.dtype, np.bool_):
+        return leaf
+    if array.dtype.hasobject:  # as text, since the bits are addresses
+        array = array.astype(str)
+    return np.frombuffer(array.tobytes(), np.uint8)  # of text, dates, records
 
 
 def digest(values: list[Any], most: int | None) -> Array:

@@ -95,6 +95,16 @@ def view_potential(
     return view, init_params
 
 
+def in_precision_of(prototype: dict, init_params: dict) -> dict:
+    """Arrays of another precision than the model's would make a state of other types than it."""
+    return {
+        name: jnp.asarray(leaf, jnp.result_type(prototype[name]))
+        if jnp.issubdtype(jnp.result_type(leaf), np.floating)
+        else leaf
+        for name, leaf in init_params.items()
+    }
+
+
 def raise_if_forward_only(name: str, error: ValueError) -> NoReturn:
     """Explain the error of reverse mode on a loop of unknown length; raise any other as it is."""
     if "Reverse-mode differentiation" not in str(error):
@@ -152,9 +162,7 @@ def view_model(
         check_init_params(init_params, prototype, latents, chains)
         if GIBBS_SITES_KWARG in model_kwargs:  # Gibbs hands over constrained values
             init_params = unconstrain_fn(model, model_args, model_kwargs, init_params)
-        # an array of another precision would be a state of another type than the model's
-        types = {name: jnp.result_type(leaf) for name, leaf in prototype.items()}
-        return view, {name: jnp.asarray(leaf, types[name]) for name, leaf in init_params.items()}
+        return view, in_precision_of(prototype, init_params)
     plates = {name: site["value"] for name, site in sites.items() if site["type"] == "plate"}
     size = sum(np.size(leaf) for leaf in prototype.values())
     search = partial(

@@ -209,6 +209,21 @@ def test_numpy_and_jax_find_the_same_fingerprint(value, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "one, other",
+    [
+        (np.array(["a", "b"]), np.array(["a", "c"])),
+        (np.array(["a", "b"], object), np.array(["a", "c"], object)),
+        (np.array(["2020-01-01"], "datetime64[D]"), np.array(["2020-01-02"], "datetime64[D]")),
+        (np.array([(1, 2.0)], "i4,f4"), np.array([(1, 3.0)], "i4,f4")),
+        (np.str_("a"), np.str_("b")),
+    ],
+)
+def test_fingerprints_of_what_jax_does_not_take(one, other):
+    made = fingerprint((one,), None)
+    assert not is_other(made, (np.array(one),), None) and is_other(made, (other,), None)
+
+
+@pytest.mark.parametrize(
     "other",
     [
         (jnp.arange(600.0).at[1].set(7.0), 3),

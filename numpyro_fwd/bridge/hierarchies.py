@@ -223,9 +223,13 @@ class ModelHierarchy:
         """Whether each leaf is an effect."""
         return tuple(name in self.names for name in sorted(position))
 
+    def of_effects(self, leaves: dict[str, Array]) -> dict[str, Array]:
+        """The leaves of effects; arguments of another run may have given the model more of them."""
+        return {name: leaves[name] for name in self.names if name in leaves}
+
     def noise(self, position: dict[str, Array], is_noise: dict[str, Array]) -> dict[str, Array]:
         """The noise of effects."""
-        flags = {name: is_noise[name] for name in self.names}
+        flags = self.of_effects(is_noise)
         handler = self.run(position, jax.tree.map(jnp.zeros_like, flags))
         chosen = {
             name: jnp.where(handler.laws[name].chosen(flags[name]), handler.noise[name], leaf)
@@ -238,5 +242,5 @@ class ModelHierarchy:
         self, noise: dict[str, Array], is_noise: dict[str, Array]
     ) -> tuple[dict[str, Array], Array]:
         """The position, and the log determinant of the Jacobian."""
-        handler = self.run(noise, {name: is_noise[name] for name in self.names})
+        handler = self.run(noise, self.of_effects(is_noise))
         return noise | handler.values, jnp.asarray(handler.log_det)

@@ -289,6 +289,21 @@ def test_arguments_may_make_of_an_effect_what_is_none():
     assert jnp.array_equal(back["x"], position["x"]) and log_det == 0
 
 
+def test_a_kernel_of_two_runs_whose_arguments_make_other_sites():
+    def model(has_more=False):
+        tau = numpyro.sample("tau", dist.HalfNormal(1.0))
+        x = numpyro.sample("x", dist.Normal(0.0, tau))
+        if has_more:
+            numpyro.sample("more", dist.Normal(x, tau))
+
+    kernel = AutoMALA(model)
+    state = kernel.init(jax.random.key(0), 0, None, (), {})
+    more = kernel.init(jax.random.key(0), 0, None, (), {"has_more": True})
+    for _ in range(5):
+        state, more = kernel.sample(state, (), {}), kernel.sample(more, (), {"has_more": True})
+    assert set(state.z) == {"tau", "x"} and set(more.z) == {"tau", "x", "more"}
+
+
 def test_it_can_be_left_out():
     kernel = AutoMALA(schools, interweave=False)
     kernel.init(jax.random.key(0), 10, None, (np.zeros(6),), {})

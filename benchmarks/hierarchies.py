@@ -35,7 +35,7 @@ from tests.numpyro_fwd.kernels import posteriordb_models
 
 SEEDS, FEW_SEEDS = 10, 1
 WARMUP, DRAWS = 5_000, 100_000
-FUNNEL_DRAWS, SCHOOLS_DRAWS = 200_000, 1_500_000  # of the samplers that are to reach the truth
+FUNNEL_DRAWS, SCHOOLS_DRAWS = 200_000, 400_000  # of the samplers that are to reach the truth
 JITTER = (0.1, 128.0)
 NECK = 0.158655  # of a normal, below -1 sd
 Y = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])

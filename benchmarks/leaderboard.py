@@ -75,7 +75,7 @@ COSTS: dict[str, Callable[[int], float]] = {
 }
 COUNTED = ("AutoMALA", "AutoFMALA")
 WITH_HESSIANS = ("ALSMMALA", "AMSMMALA", "HPMALA", "SMMALA", "MMALA")
-PEERS = ("NUTS", "ChEES-HMC", "adjusted MCLMC")
+PEERS = ("NUTS", "NUTS dense", "ChEES-HMC", "adjusted MCLMC")
 SAMPLERS = (*PEERS, *COSTS)
 ISOKINETIC = 4  # two steps of two gradients
 COLUMNS = [
@@ -160,8 +160,9 @@ def chees(model: Callable, arguments: tuple, steps: tuple[int, int]) -> Run:
 
 def sampler(name: str, model: Callable, arguments: tuple, size: int, budget: float) -> tuple:
     """A sampler by name, and its steps: warm-up and draws."""
-    if name == "NUTS":
-        return of_numpyro(NUTS(model), arguments, (WARMUP, DRAWS)), (WARMUP, DRAWS)
+    if name in ("NUTS", "NUTS dense"):
+        kernel = NUTS(model, dense_mass=name == "NUTS dense")
+        return of_numpyro(kernel, arguments, (WARMUP, DRAWS)), (WARMUP, DRAWS)
     if name == "ChEES-HMC":
         return chees(model, arguments, (WARMUP, DRAWS)), (WARMUP, DRAWS)
     if name == "adjusted MCLMC":  # tuned for as many steps before the warm-up, which burns in

@@ -26,6 +26,7 @@ __all__ = [
     "fingerprint",
     "is_data",
     "is_other",
+    "mutable_arrays",
     "naming_arguments",
     "not_finite",
     "run_with",
@@ -260,6 +261,12 @@ def is_other(made: Fingerprint, model_args: tuple, model_kwargs: dict | None) ->
     with evaluating(values):
         seen = digest(values, None)
     return seen != made.whole
+
+
+def mutable_arrays(model_args: tuple, model_kwargs: dict | None) -> tuple[int, ...]:
+    """Which arrays of NumPy are among the arguments: their identities, not what is in them."""
+    leaves = jax.tree.leaves((model_args, model_kwargs or {}))
+    return tuple(id(leaf) for leaf in leaves if isinstance(leaf, np.ndarray))
 
 
 def numbers(model_args: tuple, model_kwargs: dict | None) -> list[Any]:

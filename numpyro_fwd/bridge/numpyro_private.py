@@ -7,6 +7,7 @@ No other file imports a private name of NumPyro. What counts as public is what N
 
 from typing import Any
 
+import jax
 import numpyro
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "ParamShape",
     "constrain_fn",
     "find_valid_initial_params",
+    "forget_loops",
     "get_potential_fn",
     "identity",
     "is_jacobian_of",
@@ -49,7 +51,7 @@ try:
     from numpyro.primitives import _PYRO_STACK as HANDLERS
     from numpyro.primitives import Messenger
     from numpyro.util import _validate_model as validate_model
-    from numpyro.util import identity, is_prng_key, not_jax_tracer
+    from numpyro.util import fori_collect, identity, is_prng_key, not_jax_tracer
 except ImportError as error:
     raise ImportError(
         f"the installed NumPyro {numpyro.__version__} lacks a private name that numpyro_fwd uses: "
@@ -76,3 +78,12 @@ def is_reparametrizing() -> bool:
 def mask_of(distribution: Any) -> Any:
     """Mask of a ``MaskedDistribution``: a boolean or an array of them."""
     return distribution._mask
+
+
+def forget_loops() -> None:
+    """Let the next runs trace their loops, which NumPyro keeps by the identity of the arguments.
+
+    JAX, too, keeps what it has traced, with the numbers that arrays of NumPy held then.
+    """
+    vars(fori_collect).get("_cache", {}).clear()
+    jax.clear_caches()

@@ -33,11 +33,12 @@ from numpyro_fwd.bridge.arguments import (
     Fingerprint,
     fingerprint,
     is_other,
+    mutable_arrays,
     naming_arguments,
     run_with,
     split_arguments,
 )
-from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
+from numpyro_fwd.bridge.numpyro_private import forget_loops, identity, is_prng_key
 from numpyro_fwd.bridge.views import View, check_start, explaining, view_model, view_potential
 from numpyro_fwd.kernels.blocks import (
     DenseMass,
@@ -232,6 +233,7 @@ class BlackJAXKernel(MCMCKernel):
         self._view: View | None = None
         self._sample_fn: Callable | None = None  # MCMC initializes again while this is None
         self._programs: dict[Any, Callable] = {}
+        self._arrays: tuple[tuple[int, ...], int] | None = None  # of NumPy, and their checksum
 
     @property
     def model(self) -> Callable | None:
@@ -300,7 +302,18 @@ class BlackJAXKernel(MCMCKernel):
             with explaining(started, model_args, model_kwargs, z):
                 shared = self._strategy.prepare(run, z)
                 state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
-        return state._replace(shared=shared, fingerprint=fingerprint(model_args, model_kwargs))
+        made = fingerprint(model_args, model_kwargs)
+        self._see_changes(made, model_args, model_kwargs)
+        return state._replace(shared=shared, fingerprint=made)
+
+    def _see_changes(self, made: Fingerprint, model_args: tuple, model_kwargs: dict | None) -> None:
+        """Let NumPyro trace its loop again if the arrays of the last run were changed in place."""
+        arrays = mutable_arrays(model_args, model_kwargs)
+        if not arrays or isinstance(made.whole, jax.core.Tracer):
+            return
+        last, self._arrays = self._arrays, (arrays, int(made.whole))
+        if last is not None and last[0] == arrays and last != self._arrays:
+            forget_loops()
 
     def _look(
         self, rng_key: Array, init_params: Any, model_args: tuple, model_kwargs: dict | None
@@ -536,4 +549,4 @@ class BlackJAXKernel(MCMCKernel):
 
     def __getstate__(self) -> dict:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
-        return {**self.__dict__, "_sample_fn": None, "_programs": {}}
+        return {**self.__dict__, "_sample_fn": None, "_programs": {}, "_arrays": None}

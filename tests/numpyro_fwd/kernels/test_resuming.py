@@ -145,6 +145,33 @@ OTHERS = {
 }
 
 
+@pytest.mark.parametrize("has_progress_bar", [False, True])
+@pytest.mark.parametrize("jit_model_args", [False, True])
+def test_an_array_that_was_changed_in_place_is_sampled_as_it_is(jit_model_args, has_progress_bar):
+    """NumPyro keeps its loop by the identity of the arguments, with what they held."""
+
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0, 10))
+        numpyro.deterministic("twice", mean + y[0])
+        numpyro.sample("y", dist.Normal(mean, 1), obs=y)
+
+    y = np.zeros(50)
+    mcmc = mcmc_of(
+        numpyro_fwd.MALA(model),
+        100,
+        200,
+        num_chains=1,
+        progress_bar=has_progress_bar,
+        jit_model_args=jit_model_args,
+    )
+    for value in (0.0, 5.0):
+        y[:] = value
+        mcmc.run(jax.random.key(0), y)
+        samples = mcmc.get_samples()
+        assert abs(samples["mean"].mean() - value) < 0.3
+        assert abs(samples["twice"].mean() - 2 * value) < 0.3
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -46,6 +46,7 @@ from numpyro.infer.util import initialize_model
 import numpyro_fwd
 from benchmarks.harness.board_posteriors import POSTERIORS
 from benchmarks.harness.report import ROOT, Report, Section
+from benchmarks.peers_from_papers.malt import malt
 from tests.numpyro_fwd.kernels import posteriordb_models
 
 SEEDS, CHAINS = 3, 4
@@ -75,9 +76,10 @@ COSTS: dict[str, Callable[[int], float]] = {
 }
 COUNTED = ("AutoMALA", "AutoFMALA")
 WITH_HESSIANS = ("ALSMMALA", "AMSMMALA", "HPMALA", "SMMALA", "MMALA")
-PEERS = ("NUTS", "NUTS dense", "ChEES-HMC", "adjusted MCLMC")
+PEERS = ("NUTS", "NUTS dense", "ChEES-HMC", "MCLMC", "adjusted MCLMC", "MALT")
 SAMPLERS = (*PEERS, *COSTS)
 ISOKINETIC = 4  # two steps of two gradients
+PATH = 8  # leapfrog steps of MALT
 COLUMNS = [
     *("sampler", "steps", "evaluations", "R-hat", "error of mean", "error of sd", "ESS"),
     *("cold, s", "warm, s"),
@@ -170,6 +172,15 @@ def sampler(name: str, model: Callable, arguments: tuple, size: int, budget: flo
         steps = shared(budget / ISOKINETIC)
         run = of_numpyro(kernel, arguments, steps, ISOKINETIC / 2)
         return lambda seed: plus(run(seed), ISOKINETIC * steps[0]), steps
+    if name == "MCLMC":
+        kernel = numpyro_fwd.BlackJAXKernel(model, blackjax.mclmc)
+        steps = shared(budget / (ISOKINETIC / 2))
+        run = of_numpyro(kernel, arguments, steps, ISOKINETIC / 2)
+        return lambda seed: plus(run(seed), ISOKINETIC / 2 * steps[0]), steps
+    if name == "MALT":
+        kernel = numpyro_fwd.BlackJAXKernel(model, malt, num_steps=PATH, dense_mass=size <= 64)
+        steps = shared(budget / PATH)
+        return of_numpyro(kernel, arguments, steps), steps
     cost = COSTS[name](size)
     steps = shared(budget / cost)
     kernel = getattr(numpyro_fwd, name)(model)

@@ -8,6 +8,7 @@ import pytest
 from benchmarks.harness import peer_run
 from benchmarks.harness.runs import least_ess
 from benchmarks.peers_from_papers import langevin, zig_zag
+from benchmarks.peers_from_papers.malt import malt
 from benchmarks.peers_from_papers import scalable_subsampling as scalable
 from blackjax_ext import families, potentials
 
@@ -111,3 +112,30 @@ def test_langevin_with_small_steps_samples_the_posterior(expansion, truth):
     draws = position(expansion, w)
     np.testing.assert_allclose(draws.mean(0), mean, atol=0.15 * sd.max())
     np.testing.assert_allclose(draws.std(0) / sd, 1.0, atol=0.15)  # its steps are a bias
+
+
+@pytest.mark.parametrize("friction", [0.0, 1.0])
+@pytest.mark.parametrize("inverse_mass_matrix", [jnp.ones(2), jnp.array([[1.5, 0.5], [0.5, 1.0]])])
+def test_malt_samples_a_bent_target(friction, inverse_mass_matrix):
+    """From exact draws, after some steps of a size at which a third is rejected."""
+    key_x, key_y, key_steps = jax.random.split(jax.random.key(0), 3)
+    num = 20_000
+    x = jax.random.normal(key_x, (num,))
+    exact = jnp.stack([x, 0.7 * x**2 + jax.random.normal(key_y, (num,))], axis=1)
+
+    def logdensity(z):
+        return -0.5 * z[0] ** 2 - 0.5 * (z[1] - 0.7 * z[0] ** 2) ** 2
+
+    algorithm = malt(logdensity, 0.6, inverse_mass_matrix, 5, friction)
+
+    def chain(rng_key, z):
+        state, info = algorithm.init(z), None
+        for key in jax.random.split(rng_key, 2):
+            state, info = algorithm.step(key, state)
+        return state.position, info.acceptance_rate
+
+    found, rate = jax.jit(jax.vmap(chain))(jax.random.split(key_steps, num), exact)
+    assert 0.3 < rate.mean() < 0.9
+    for power in (1, 2):  # of both ends, whose errors partly cancel
+        error = (found**power - exact**power).mean(0) / (found**power - exact**power).std(0)
+        assert jnp.all(jnp.abs(error) < 4 / num**0.5)

@@ -7,9 +7,10 @@ With the metric M, from a position x and a fresh momentum p, each of L steps of 
     (x, p) \leftarrow \text{leapfrog}_h(x, p), \quad
     p \leftarrow \eta p + \sqrt{1 - \eta^2}\, M^{1/2} z', \qquad \eta = e^{-\gamma h / 2}.
 
-The refreshments keep the normal law of the momentum, and the leapfrog keeps volume and is reversible,
-so the path as a whole is accepted by the energy errors of its leapfrog steps alone: with probability
-:math:`\min(1, \exp(-\sum \Delta_i))`, as in section 2.3 of the paper. Without friction it is HMC.
+The refreshments keep the normal law of the momentum, and the leapfrog keeps volume and is
+reversible, so the path as a whole is accepted by the energy errors of its leapfrog steps alone:
+with probability :math:`\min(1, \exp(-\sum \Delta_i))`, as in section 2.3 of the paper. Without
+friction it is HMC.
 """
 
 from typing import Any

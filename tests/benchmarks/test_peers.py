@@ -8,8 +8,8 @@ import pytest
 from benchmarks.harness import peer_run
 from benchmarks.harness.runs import least_ess
 from benchmarks.peers_from_papers import langevin, zig_zag
-from benchmarks.peers_from_papers.malt import malt
 from benchmarks.peers_from_papers import scalable_subsampling as scalable
+from benchmarks.peers_from_papers.malt import malt
 from blackjax_ext import families, potentials
 
 ROWS, SIZE = 150, 8

@@ -8,6 +8,7 @@ takes longer chains. The data come from the folder in the environment variable N
 """
 
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from benchmarks.harness.problems import (
     tuned_chains,
 )
 from benchmarks.harness.report import Report, Section, by_name
+from benchmarks.peers_from_papers import mile
 
 SCALE = 0.7  # median of the noise, where the optimized one of the other table starts
 STEP_SIZES = np.geomspace(1e-3, 3.0, 9)
@@ -234,11 +236,70 @@ def california(quick: bool) -> Section:
     return table("california", "California housing", "(100,000 dollars) squared", quick)
 
 
+MEMBERS, OPTIMIZING = 4, 5_000  # of an ensemble; steps of Adam
+
+
+def ensemble(problem: Problem, task: Task, size: Size, seed: int, is_quick: bool) -> dict:
+    """Squared error and NLL of MILE's members, of their mixture, and of the members as trained."""
+    logdensity = lambda p: problem.logdensity(p, *problem.data)  # noqa: E731
+    collected = lambda p: problem.collect(p, *problem.data)  # noqa: E731
+
+    def validation(position):
+        return jnp.mean((collected(position).validation - task.validation.y) ** 2)
+
+    def member(rng_key):
+        key_start, key_run = jax.random.split(rng_key)
+        steps = 100 if is_quick else OPTIMIZING
+        best = mile.optimized(problem.start(key_start), logdensity, validation, steps)
+        lengths = (size.num_draws * size.thinning, size.num_draws, size.thinning)
+        return collected(best), mile.sampled(key_run, best, logdensity, collected, *lengths)
+
+    start = time.process_time()
+    keys = jax.random.split(jax.random.key(seed), 2 if is_quick else MEMBERS)
+    trained, kept = jax.tree.map(np.asarray, jax.jit(lambda k: jax.lax.map(member, k))(keys))
+    seconds = time.process_time() - start
+    each = [scores(Outputs(*leaves), task) for leaves in zip(*kept, strict=True)]
+    mixed = Outputs(*(np.concatenate(leaf) for leaf in kept))
+    return {
+        "ensemble as trained": [*scores(trained, task), float("nan")],
+        "MILE, one member": [*np.mean(each, axis=0), seconds / len(keys)],
+        "MILE": [*scores(mixed, task), seconds],
+    }
+
+
+def ensembles(quick: bool) -> Section:
+    """Microcanonical Langevin ensembles on both."""
+    rows = []
+    for data in ("wine",) if quick else DATA:
+        read, width = DATA[data]
+        size = QUICK if quick else (FULL_SIZES if REPORT.is_full else SIZES)[data]
+        splits = []
+        for seed in range(size.num_seeds):
+            task = split_of(read(), seed)
+            key = ("MILE", data, *size, seed, quick)
+            problem = problem_of(width, task)
+            splits.append(REPORT.once(key, ensemble, problem, task, size, seed, quick))
+        for name in splits[0]:
+            numbers = np.array([split[name] for split in splits], float)
+            mean, deviation = numbers.mean(0), numbers.std(0, ddof=1)
+            rows.append([data, name, mean[0], deviation[0], mean[1], deviation[1], mean[2]])
+    return Section(
+        "Microcanonical Langevin ensembles",
+        "MILE (Sommer et al. 2025), written in `benchmarks/peers_from_papers/mile.py`, on the "
+        f"networks, priors and splits above: {MEMBERS} members, each {OPTIMIZING:,} steps of Adam "
+        "on all rows to the least validation loss, then MCLMC of BlackJAX for as many steps as the "
+        "chains above, after as many for its tuning. Scores of the mixture of all members; of one "
+        "member, averaged; and of the members as they were trained. Processor seconds.",
+        ["data", "method", "test loss", "sd of the loss", "NLL", "sd of the NLL", "seconds"],
+        rows,
+    )
+
+
 REPORT = Report(
     "full_networks",
     "Every weight of a network sampled",
-    by_name(wine, california),
-    long=("wine", "california"),
+    by_name(wine, california, ensembles),
+    long=("wine", "california", "ensembles"),
 )
 
 if __name__ == "__main__":

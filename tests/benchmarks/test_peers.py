@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.harness import peer_run
 from benchmarks.harness.runs import least_ess
-from benchmarks.peers_from_papers import langevin, zig_zag
+from benchmarks.peers_from_papers import langevin, mile, zig_zag
 from benchmarks.peers_from_papers import scalable_subsampling as scalable
 from benchmarks.peers_from_papers.malt import malt
 from blackjax_ext import families, potentials
@@ -139,3 +139,23 @@ def test_malt_samples_a_bent_target(friction, inverse_mass_matrix):
     for power in (1, 2):  # of both ends, whose errors partly cancel
         error = (found**power - exact**power).mean(0) / (found**power - exact**power).std(0)
         assert jnp.all(jnp.abs(error) < 4 / num**0.5)
+
+
+def test_members_of_an_ensemble_find_the_mode_and_then_sample():
+    """On a round target: where sds differ its steps leave the least of them too small."""
+
+    def logdensity(z):
+        return -0.5 * jnp.sum(((z["x"] - 3.0) / 0.5) ** 2)
+
+    def validation(z):
+        return jnp.sum((z["x"] - 3.0) ** 2)
+
+    def member(rng_key):
+        best = mile.optimized({"x": jnp.zeros(8)}, logdensity, validation, 5_000)
+        lengths = (4_000, 4_000, 5)
+        return best, mile.sampled(rng_key, best, logdensity, lambda z: z["x"], *lengths)
+
+    best, draws = jax.jit(member)(jax.random.key(0))
+    np.testing.assert_allclose(best["x"], 3.0, atol=0.02)
+    np.testing.assert_allclose(draws.mean(0), 3.0, atol=0.1)
+    np.testing.assert_allclose(draws.std(0) / 0.5, 1.0, atol=0.15)

@@ -57,6 +57,7 @@ KERNELS = {
     "MALA": (fixed_seeds.regression, {}),
     "FMALA": (fixed_seeds.regression, {}),
     "AMAGOLD": (fixed_seeds.on_minibatches, {"acceptance": "subsampled"}),
+    "LangevinSMC": (fixed_seeds.regression, {}),
 }
 
 
@@ -67,7 +68,8 @@ def test_a_second_run_compiles_nothing(name, cache, compiled):
 
     def mcmc():
         kernel = getattr(numpyro_fwd, name)(model, **options)
-        return MCMC(kernel, num_warmup=30, num_samples=20, progress_bar=False)
+        chains = {"num_chains": 20, "chain_method": "vectorized"} if name == "LangevinSMC" else {}
+        return MCMC(kernel, num_warmup=30, num_samples=20, progress_bar=False, **chains)
 
     first = mcmc()
     first.run(jax.random.key(0), *data())

@@ -522,6 +522,7 @@ class BlackJAXKernel(MCMCKernel):
             old = cast(Fingerprint, state.fingerprint)
             check_data(is_other(old, model_args, model_kwargs))
         made = fingerprint(model_args, model_kwargs)
+        self._see_changes(made, model_args, model_kwargs)
         arguments = split_arguments(model_args, model_kwargs)
 
         def refreshed(arrays, state):

@@ -78,7 +78,11 @@ COUNTED = ("AutoMALA", "AutoFMALA")
 WITH_HESSIANS = ("ALSMMALA", "AMSMMALA", "HPMALA", "SMMALA", "MMALA")
 PEERS = ("NUTS", "NUTS dense", "ChEES-HMC", "MCLMC", "adjusted MCLMC", "MALT")
 SAMPLERS = (*PEERS, *COSTS)
-ISOKINETIC = 4  # two steps of two gradients
+GRADIENTS = 2  # of a step of the isokinetic integrator
+TUNED = {  # and the gradients of a draw: the adjusted one makes two steps
+    "MCLMC": (blackjax.mclmc, GRADIENTS),
+    "adjusted MCLMC": (blackjax.adjusted_mclmc, 2 * GRADIENTS),
+}
 PATH = 8  # leapfrog steps of MALT
 COLUMNS = [
     *("sampler", "steps", "evaluations", "R-hat", "error of mean", "error of sd", "ESS"),
@@ -167,16 +171,12 @@ def sampler(name: str, model: Callable, arguments: tuple, size: int, budget: flo
         return of_numpyro(kernel, arguments, (WARMUP, DRAWS)), (WARMUP, DRAWS)
     if name == "ChEES-HMC":
         return chees(model, arguments, (WARMUP, DRAWS)), (WARMUP, DRAWS)
-    if name == "adjusted MCLMC":  # tuned for as many steps before the warm-up, which burns in
-        kernel = numpyro_fwd.BlackJAXKernel(model, blackjax.adjusted_mclmc)
-        steps = shared(budget / ISOKINETIC)
-        run = of_numpyro(kernel, arguments, steps, ISOKINETIC / 2)
-        return lambda seed: plus(run(seed), ISOKINETIC * steps[0]), steps
-    if name == "MCLMC":
-        kernel = numpyro_fwd.BlackJAXKernel(model, blackjax.mclmc)
-        steps = shared(budget / (ISOKINETIC / 2))
-        run = of_numpyro(kernel, arguments, steps, ISOKINETIC / 2)
-        return lambda seed: plus(run(seed), ISOKINETIC / 2 * steps[0]), steps
+    if name in TUNED:  # tuned for as many steps before the warm-up, which burns in
+        algorithm, cost = TUNED[name]
+        kernel = numpyro_fwd.BlackJAXKernel(model, algorithm)
+        steps = shared(budget / cost)
+        run = of_numpyro(kernel, arguments, steps, GRADIENTS)
+        return lambda seed: plus(run(seed), cost * steps[0]), steps
     if name == "MALT":
         kernel = numpyro_fwd.BlackJAXKernel(model, malt, num_steps=PATH, dense_mass=size <= 64)
         steps = shared(budget / PATH)

@@ -33,12 +33,11 @@ from numpyro_fwd.bridge.arguments import (
     Fingerprint,
     fingerprint,
     is_other,
-    mutable_arrays,
     naming_arguments,
     run_with,
     split_arguments,
 )
-from numpyro_fwd.bridge.numpyro_private import forget_loops, identity, is_prng_key
+from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
 from numpyro_fwd.bridge.views import View, check_start, explaining, view_model, view_potential
 from numpyro_fwd.kernels.blocks import (
     DenseMass,
@@ -50,8 +49,9 @@ from numpyro_fwd.kernels.blocks import (
 from numpyro_fwd.kernels.descriptions import describe
 from numpyro_fwd.kernels.jitter import Jitter, check_jitter, jittered
 from numpyro_fwd.kernels.microcanonical import Tuning, is_microcanonical
-from numpyro_fwd.kernels.noticed import Noticed, check_data, forget
+from numpyro_fwd.kernels.noticed import Noticed, forget
 from numpyro_fwd.kernels.options import full_signature
+from numpyro_fwd.kernels.same_data import InPlace, check_data
 from numpyro_fwd.kernels.state import (
     KernelState,
     as_chains,
@@ -233,7 +233,7 @@ class BlackJAXKernel(MCMCKernel):
         self._view: View | None = None
         self._sample_fn: Callable | None = None  # MCMC initializes again while this is None
         self._programs: dict[Any, Callable] = {}
-        self._arrays: tuple[tuple[int, ...], int] | None = None  # of NumPy, and their checksum
+        self._in_place = InPlace()
 
     @property
     def model(self) -> Callable | None:
@@ -303,17 +303,8 @@ class BlackJAXKernel(MCMCKernel):
                 shared = self._strategy.prepare(run, z)
                 state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
         made = fingerprint(model_args, model_kwargs)
-        self._see_changes(made, model_args, model_kwargs)
+        self._in_place.look(made, model_args, model_kwargs)
         return state._replace(shared=shared, fingerprint=made)
-
-    def _see_changes(self, made: Fingerprint, model_args: tuple, model_kwargs: dict | None) -> None:
-        """Let NumPyro trace its loop again if the arrays of the last run were changed in place."""
-        arrays = mutable_arrays(model_args, model_kwargs)
-        if not arrays or isinstance(made.whole, jax.core.Tracer):
-            return
-        last, self._arrays = self._arrays, (arrays, int(made.whole))
-        if last is not None and last[0] == arrays and last != self._arrays:
-            forget_loops()
 
     def _look(
         self, rng_key: Array, init_params: Any, model_args: tuple, model_kwargs: dict | None
@@ -522,7 +513,7 @@ class BlackJAXKernel(MCMCKernel):
             old = cast(Fingerprint, state.fingerprint)
             check_data(is_other(old, model_args, model_kwargs))
         made = fingerprint(model_args, model_kwargs)
-        self._see_changes(made, model_args, model_kwargs)
+        self._in_place.look(made, model_args, model_kwargs)
         arguments = split_arguments(model_args, model_kwargs)
 
         def refreshed(arrays, state):
@@ -550,4 +541,4 @@ class BlackJAXKernel(MCMCKernel):
 
     def __getstate__(self) -> dict:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
-        return {**self.__dict__, "_sample_fn": None, "_programs": {}, "_arrays": None}
+        return {**self.__dict__, "_sample_fn": None, "_programs": {}, "_in_place": InPlace()}

@@ -19,17 +19,9 @@ from jax import Array
 from blackjax_ext.meshes import everywhere, is_first_process
 from blackjax_ext.warmup import report
 from blackjax_ext.warmup.windows import AdaptState
-from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
+from numpyro_fwd.kernels.same_data import check_data, is_known
 
-__all__ = ["Noticed", "check_data", "forget"]
-
-OTHER_DATA = (
-    "the state that is resumed was made with other data: the log density in it, and the mode or "
-    "expansion that chains of AMAGOLD share, are not those of these arguments. Run the warm-up on "
-    "them, mcmc.post_warmup_state = None; or keep step size and metric, mcmc.post_warmup_state = "
-    "mcmc.sampler.refresh(mcmc.last_state, args, kwargs), where chains share nothing; or pass the "
-    "arguments that the state was made with."
-)
+__all__ = ["Noticed", "forget"]
 
 # what has been said lately: a state comes back many times, from each step of a progress bar
 said: deque[tuple] = deque(maxlen=1000)
@@ -142,12 +134,6 @@ class Noticed:
                 warnings.warn(f"{text} {self.advice}", stacklevel=2)
 
 
-def check_data(has_other: Any) -> None:
-    """Raise ValueError for a state that was made with other data; what is traced passes."""
-    if is_known(has_other) and np.any(has_other):
-        raise ValueError(OTHER_DATA)
-
-
 def take(c: int, leaf: np.ndarray) -> np.ndarray:
     """The part of chain `c`."""
     return leaf[c]
@@ -159,10 +145,3 @@ def forget(noticed: "Noticed") -> None:
         run = np.asarray(noticed.run).tobytes()
         for note in [note for note in said if note[0] == run]:
             said.remove(note)
-
-
-def is_known(x: Any) -> bool:
-    """Whether `x` is an array with values: what is traced has none, nor what was given away."""
-    if not isinstance(x, jax.Array) or not not_jax_tracer(x):
-        return False
-    return (x.is_fully_addressable or x.is_fully_replicated) and not x.is_deleted()

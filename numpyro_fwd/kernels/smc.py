@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ from numpyro_fwd.bridge.priors import (
     warn_without_likelihood,
 )
 from numpyro_fwd.bridge.traces import first_sites
+from numpyro_fwd.kernels.same_data import InPlace, WhoseData
 from numpyro_fwd.kernels.words import check_arguments_of_loop
 from numpyro_fwd.meshes import check_run, over_chains
 
@@ -53,7 +54,7 @@ MAX_ROUNDING = 0.5  # of a log density: its difference then says nothing
 class LangevinSMCKernelState(NamedTuple):
     """State of the population; every field but these leads with the particles.
 
-    The exceptions are `i`, `inner`, `schedule`, `rng_key` and `num_warmup`.
+    The exceptions are `i`, `inner`, `schedule`, `rng_key`, `num_warmup` and `data`.
 
     i
         Iteration, counted from the start of the warm-up.
@@ -91,6 +92,8 @@ class LangevinSMCKernelState(NamedTuple):
         Index of the draw of the prior that each particle descends from.
     rng_key
         Key of the next step.
+    data
+        Whose population it is: other data raise.
     """
 
     i: Array
@@ -110,6 +113,7 @@ class LangevinSMCKernelState(NamedTuple):
     ancestors: Array
     rng_key: Array
     num_warmup: Array
+    data: WhoseData | None = None
 
     @property
     def z(self) -> Any:
@@ -267,6 +271,7 @@ class LangevinSMC(MCMCKernel):
         self._ess_threshold = ess_threshold
         self._sample_fn: Callable | None = None
         self._programs: dict[Any, Callable] = {}
+        self._in_place = InPlace()
 
     @property
     def model(self) -> Callable:
@@ -318,7 +323,9 @@ class LangevinSMC(MCMCKernel):
         check_likelihoods(loglikelihood, self._model, model_args, model_kwargs, z)
         self._sample_fn = self.sample
         self._warn(state)
-        return state._replace(rng_key=rng_key, num_warmup=jnp.array(num_warmup, int))
+        data = WhoseData.of(model_args, model_kwargs)
+        self._in_place.look(data.made, model_args, model_kwargs)
+        return state._replace(rng_key=rng_key, num_warmup=jnp.array(num_warmup, int), data=data)
 
     def _program(self, split: Any) -> Callable:
         """The compiled annealing: arrays are arguments, all else is part of the program."""
@@ -397,7 +404,8 @@ class LangevinSMC(MCMCKernel):
         is_adapting = state.i < state.num_warmup
         step_size = jnp.where(is_adapting, self._adapted(step_size, info), step_size)
         new_state = described(state, inner, info, step_size, info.least_ess)
-        return new_state._replace(i=state.i + 1, rng_key=rng_key)
+        data = cast(WhoseData, state.data).compared(model_args, model_kwargs)
+        return new_state._replace(i=state.i + 1, rng_key=rng_key, data=data)
 
     def _warn(self, state: LangevinSMCKernelState) -> None:
         """Warn of an annealing that went wrong; traced values are let through."""
@@ -409,14 +417,14 @@ class LangevinSMC(MCMCKernel):
 
     def __getstate__(self) -> dict:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
-        return {**self.__dict__, "_sample_fn": None, "_programs": {}}
+        return {**self.__dict__, "_sample_fn": None, "_programs": {}, "_in_place": InPlace()}
 
 
 def begun(inner: LangevinSMCState, schedule: Schedule) -> LangevinSMCKernelState:
     """The first state after the annealing, without what :func:`described` knows."""
     like = jnp.zeros_like(inner.log_weights)
     num = jnp.full(like.shape, schedule.num_temperatures[0])
-    unknown = dict.fromkeys(
+    unknown: dict[str, Any] = dict.fromkeys(
         ("temperature", "log_evidence", "log_evidence_error", "ess", "genealogical_ess"), like
     )
     return LangevinSMCKernelState(

@@ -176,6 +176,37 @@ def test_an_array_that_was_changed_in_place_is_sampled_as_it_is(jit_model_args, 
     assert abs(mcmc.get_samples()["mean"].mean() - 9.0) < 0.5
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_particles_are_annealed_to_an_array_as_it_is(dtype):
+    """Arrays of float64 become others on their way to JAX, so that their change is not seen."""
+    y = np.zeros(50, dtype)
+    mcmc = mcmc_of(numpyro_fwd.LangevinSMC(normal_data), 3, 2, num_chains=200)
+    evidence = []
+    for value in (0.0, 5.0):
+        y[:] = value
+        mcmc.run(jax.random.key(0), y)
+        assert abs(mcmc.get_samples()["mean"].mean() - value) < 0.1
+        evidence.append(mcmc.last_state.log_evidence[0])
+    assert abs(evidence[1] - evidence[0] + 5.0**2 / (2 * 10.0**2)) < 0.1
+
+
+@pytest.mark.parametrize("jit_model_args", [False, True])
+def test_particles_of_other_data_are_refused(jit_model_args):
+    """Their log densities, and their evidence, are those of the data they were annealed to."""
+    y = np.random.default_rng(0).normal(size=50)
+    options = {"num_chains": 200, "jit_model_args": jit_model_args}
+    mcmc = mcmc_of(numpyro_fwd.LangevinSMC(normal_data), 3, 2, **options)
+    mcmc.run(jax.random.key(0), y)
+    mcmc.post_warmup_state = mcmc.last_state
+    mcmc.run(jax.random.key(1), y.copy())
+    with pytest.raises(Exception, match=r"annealed to other data.*post_warmup_state = None"):
+        mcmc.run(jax.random.key(1), y + 5.0)
+        mcmc.get_samples()["mean"].block_until_ready()
+    mcmc.post_warmup_state = None
+    mcmc.run(jax.random.key(1), y + 5.0)
+    assert abs(mcmc.get_samples()["mean"].mean() - 5.0 - y.mean()) < 0.1
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -1,0 +1,97 @@
+"""Whether the data of a run are those that a kernel, or the state it goes on from, knows."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from blackjax_ext.meshes import everywhere
+from numpyro_fwd.bridge.arguments import Fingerprint, fingerprint, is_other, mutable_arrays
+from numpyro_fwd.bridge.numpyro_private import forget_loops, not_jax_tracer
+
+__all__ = ["InPlace", "WhoseData", "check_data", "is_known"]
+
+OTHER_DATA = (
+    "the state that is resumed was made with other data: the log density in it, and the mode or "
+    "expansion that chains of AMAGOLD share, are not those of these arguments. Run the warm-up on "
+    "them, mcmc.post_warmup_state = None; or keep step size and metric, mcmc.post_warmup_state = "
+    "mcmc.sampler.refresh(mcmc.last_state, args, kwargs), where chains share nothing; or pass the "
+    "arguments that the state was made with."
+)
+OTHER_PARTICLES = (
+    "the particles that are resumed were annealed to other data, and so was their evidence. Anneal "
+    "to these from the prior, mcmc.post_warmup_state = None, or pass the arguments that the state "
+    "was made with."
+)
+
+
+class InPlace:
+    """Notices arrays of NumPy that were changed in place between two runs of a kernel.
+
+    NumPyro keeps its loop by the identity of the arguments, and JAX what it has traced, with the
+    numbers that they held then.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[int, ...], int] | None = None  # the arrays, and their checksum
+
+    def look(self, made: Fingerprint, model_args: tuple, model_kwargs: dict | None) -> None:
+        """Let the loop be traced again if the arrays of the last run hold other numbers."""
+        arrays = mutable_arrays(model_args, model_kwargs)
+        if not arrays or isinstance(made.whole, jax.core.Tracer):
+            return
+        last, self._last = self._last, (arrays, int(made.whole))
+        if last is not None and last[0] == arrays and last != self._last:
+            forget_loops()
+
+
+@jax.tree_util.register_pytree_node_class
+class WhoseData:
+    """The data of a population, in its state, as :class:`~numpyro_fwd.kernels.noticed.Noticed`.
+
+    Attributes
+    ----------
+    made
+        Fingerprint of the data that it was made with.
+    has_other
+        Whether a step was given others: an error once the state comes out of a program.
+    """
+
+    def __init__(self, made: Any, has_other: Any):
+        self.made = made
+        self.has_other = has_other
+
+    @classmethod
+    def of(cls, model_args: tuple, model_kwargs: dict | None) -> "WhoseData":
+        """Of these arguments."""
+        return cls(fingerprint(model_args, model_kwargs), jnp.array(False))
+
+    def compared(self, model_args: tuple, model_kwargs: dict | None) -> "WhoseData":
+        """With whether these arguments are others."""
+        has_other = self.has_other | is_other(self.made, model_args, model_kwargs)
+        return WhoseData(self.made, everywhere(has_other))
+
+    def tree_flatten(self) -> tuple[tuple, None]:
+        """Arrays alone."""
+        return (self.made, self.has_other), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple) -> "WhoseData":
+        """The same, or ValueError if a step was given other data."""
+        check_data(children[1], OTHER_PARTICLES)
+        return cls(*children)
+
+
+def check_data(has_other: Any, message: str = OTHER_DATA) -> None:
+    """Raise ValueError for a state that was made with other data; what is traced passes."""
+    if is_known(has_other) and np.any(has_other):
+        raise ValueError(message)
+
+
+def is_known(x: Any) -> bool:
+    """Whether `x` is an array with values: what is traced has none, nor what was given away."""
+    if not isinstance(x, Array) or not not_jax_tracer(x):
+        return False
+    return (x.is_fully_addressable or x.is_fully_replicated) and not x.is_deleted()

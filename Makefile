@@ -5,6 +5,7 @@
 # make docs            build the documentation, warnings are errors
 # make bench           benchmarks (write docs/results), an hour and a half; one: make bench-smc; more: BENCH_ARGS=--long
 # make wheel-check     build a wheel and import it in an empty environment
+# make sdist-check     quick tests of an unpacked sdist, and of the wheel that is built from it
 # make calibration     simulation-based calibration of every exact NumPyro kernel
 # make lower-bounds    part of the tests with the lowest versions that pyproject.toml allows
 
@@ -16,7 +17,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo mesh-demo check fixed-seeds test lint types pytest docs bench wheel-check lower-bounds clean
+.PHONY: help .venv demo mesh-demo check fixed-seeds test lint types pytest docs bench wheel-check sdist-check lower-bounds clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -141,6 +142,22 @@ wheel-check: $(INSTALLED)
 	assert files(blackjax_ext).joinpath("py.typed").is_file(); \
 	assert files(numpyro_fwd).joinpath("py.typed").is_file(); \
 	print("imported", blackjax_ext.__name__, numpyro_fwd.__name__, "from", numpyro_fwd.__file__)'
+
+# The quick tests in what a release consists of: in the unpacked sdist, whose `make check` makes an
+# environment from nothing, and then with the wheel that is built from it, its sources gone. What
+# reads the sources or benchmarks is left out there.
+sdist-check:
+	@set -eu; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+	$(PYTHON) -m venv "$$work/venv"; pip="$$work/venv/bin/python -m pip --disable-pip-version-check"; \
+	$$pip install --quiet hatchling; \
+	"$$work/venv/bin/python" -m hatchling build -t sdist -d "$$work"; \
+	tar -xzf "$$work"/numpyro_fwd-*.tar.gz -C "$$work"; cd "$$work"/numpyro_fwd-*/; \
+	env -u MAKEFLAGS $(MAKE) check PYTEST_ARGS="$(PYTEST_ARGS)"; \
+	$$pip wheel --quiet --no-deps --wheel-dir "$$work" .; \
+	$$pip install --quiet "$$(echo "$$work"/numpyro_fwd-*.whl)[test]"; \
+	rm -rf blackjax_ext numpyro_fwd .venv; \
+	"$$work/venv/bin/python" -m pytest -q -n $(WORKERS) $(QUICK) \
+		$(filter-out tests/test_architecture.py tests/benchmarks/%,$(QUICK_TESTS))
 
 LOWEST = import re, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	all = p["dependencies"] + p["optional-dependencies"]["test"]; \

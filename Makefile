@@ -52,11 +52,12 @@ mesh-demo: $(INSTALLED)
 # Tests compile much and run little: without LLVM's optimizations they take half the time, and
 # without XLA's newer emitters of fused loops half of that. A jaxlib that does not know an option
 # stops at it, so those that may go one day are tried first.
-# Compiled programs are kept between runs in .cache/jax.
+# Compiled programs are kept between runs, for all clones and work trees of a user.
+PROGRAMS = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/numpyro_fwd/jax
 FAST_FLAGS = --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 TEST_ENV = \
 	JAX_PLATFORMS=cpu \
-	JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.cache/jax \
+	JAX_COMPILATION_CACHE_DIR="$(PROGRAMS)" \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1 \
 	XLA_FLAGS="$$flags" \
@@ -104,7 +105,7 @@ fixed-seeds: pytest
 
 RUN = -m pytest -n $(WORKERS) --dist worksteal $(SELECTED) $(PYTEST_ARGS)
 pytest: $(INSTALLED)
-	@mkdir -p .cache/jax; \
+	@mkdir -p "$(PROGRAMS)"; \
 	flags="$$XLA_FLAGS --xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0"; \
 	if XLA_FLAGS="$(FAST_FLAGS)" JAX_PLATFORMS=cpu $(BIN)/python -c 'import jax; jax.devices()' \
 		2>/dev/null; then flags="$$flags $(FAST_FLAGS)"; fi; \
@@ -173,4 +174,4 @@ lower-bounds:
 		tests/laws/test_reductions.py tests/blackjax_ext/mcmc/test_partial_updates.py
 
 clean:
-	rm -rf .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache dist build docs/_build docs/api/names docs/thumbnails demo
+	rm -rf .cache "$(PROGRAMS)" .hypothesis .mypy_cache .pytest_cache .ruff_cache dist build docs/_build docs/api/names docs/thumbnails demo

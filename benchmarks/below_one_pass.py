@@ -156,9 +156,13 @@ def run(kernel: Any, problem: Problem, num_warmup: int, num_samples: int, facts:
     return [np.asarray(each) for each in found], seconds, setup
 
 
-def of_amagold(problem: Problem, num_samples: int, acceptance: str = "subsampled") -> Measured:
-    """AMAGOLD with one of its acceptance tests."""
-    kernel = AMAGOLD(problem.model, acceptance=acceptance, num_integration_steps=STEPS)
+def of_amagold(
+    problem: Problem, num_samples: int, acceptance: str = "subsampled", gradient: Any = None
+) -> Measured:
+    """AMAGOLD with one of its acceptance tests, and what drives its trajectories."""
+    kernel = AMAGOLD(
+        problem.model, acceptance=acceptance, gradient=gradient, num_integration_steps=STEPS
+    )
     num_rows = len(problem.data[1])
 
     def facts(state):
@@ -168,7 +172,8 @@ def of_amagold(problem: Problem, num_samples: int, acceptance: str = "subsampled
     (draws, rates, rows), seconds, setup = run(kernel, problem, 100, num_samples, facts)
     # a row of a gradient is read once, and once more at the anchor; one of the test at three places
     per_row = GRADIENT if acceptance == "subsampled" else 1
-    reads = 2 * GRADIENT * STEPS * BATCH + per_row * rows.mean()
+    has_minibatches = acceptance != "subsampled" or gradient == "minibatch"
+    reads = 2 * GRADIENT * STEPS * BATCH * has_minibatches + per_row * rows.mean()
     rates, rows = float(rates.mean()), float(rows.mean())
     return Measured(draws, seconds, setup, rates, rows, reads / num_rows)
 
@@ -519,7 +524,7 @@ def size_row(model: Callable, size: int, num_rows: int, quick: bool) -> list:
     if few >= 100 and not quick:
         off = list(errors(ours.draws, of_amagold(problem, few, "full").draws))
     per_draw = ours.ess / len(ours.draws)
-    read = (ours.rows + STEPS * BATCH) / per_draw
+    read = ours.rows / per_draw
     del problem
     jax.clear_caches()  # programs hold the data that they were made for
     gc.collect()
@@ -549,7 +554,7 @@ def sizes(quick: bool) -> Section:
     return Section(
         "Rows and coefficients",
         "Logistic regression, and a t of four degrees of freedom. Rows per effective draw are "
-        "those of the test and of the gradients. The last distances are those to a run of the full "
+        "those of the test; gradients read none. The last distances are those to a run of the full "
         "test with the number of draws beside them, whose own error is about 2.5 over the root of "
         "its effective draws for the largest of many; none where it would take too long.",
         [
@@ -621,6 +626,45 @@ def rules(quick: bool) -> Section:
     )
 
 
+def gradient_row(model: Callable, num_rows: int, num: int) -> list:
+    """What drives trajectories: a minibatch, and the expansion alone."""
+    problem = simulated(model, num_rows, 20)
+    small, none = (of_amagold(problem, num, gradient=g) for g in ("minibatch", "expansion"))
+    return [
+        *(name_of(model), num_rows, small.acceptance, none.acceptance, small.rows, none.rows),
+        *(1e6 * found.seconds / num for found in (small, none)),
+        *(found.ess / num for found in (small, none)),
+        (none.ess / none.seconds) / (small.ess / small.seconds),
+        *(found.setup for found in (small, none)),
+    ]
+
+
+def gradients(quick: bool) -> Section:
+    """Trajectories driven by minibatches, and by the expansion alone."""
+    cases = [(m, n) for m in (logistic_model, robust_model) for n in (10_000, 100_000)]
+    cases += [(logistic_model, 1_000_000)]
+    rows = [
+        REPORT.once(("gradients", name_of(model), num_rows), gradient_row, model, num_rows, num)
+        for model, num_rows, num in (
+            [(logistic_model, 1_000, 100)] if quick else [(*case, 5_000) for case in cases]
+        )
+    ]
+    return Section(
+        "What drives a trajectory",
+        f"20 coefficients; gradient='minibatch' corrects each of the {STEPS} gradients by {BATCH} "
+        "rows, 'expansion' is the default. Seconds of one core.",
+        [
+            *("regression", "N", "acceptance, minibatch", "acceptance, expansion"),
+            *("rows per test, minibatch", "rows per test, expansion"),
+            *("µs per step, minibatch", "µs per step, expansion"),
+            *("ESS per draw, minibatch", "ESS per draw, expansion"),
+            *("ESS/s, expansion / minibatch", "setup, minibatch, s", "setup, expansion, s"),
+        ],
+        rows,
+        [(f"ESS/s, minibatch / expansion, {r[0]}, N = {r[1]:,}", 1 / r[10], 1.0) for r in rows],
+    )
+
+
 def failing(quick: bool) -> Section:
     """Where it fails, and how the acceptance and the rows tell."""
     rows = []
@@ -654,7 +698,9 @@ def failing(quick: bool) -> Section:
 REPORT = Report(
     "below_one_pass",
     "Exact draws below one pass over the data",
-    by_name(logistic, million, cost, sizes, failing, dimensions, accuracy, robust, rules),
+    by_name(
+        logistic, million, cost, sizes, failing, dimensions, accuracy, robust, rules, gradients
+    ),
     long=("sizes",),
 )
 

@@ -17,10 +17,11 @@ chains along "chains". On other meshes, or on none, programs give the same.
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.experimental import multihost_utils
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "num_blocks",
     "num_shards",
     "on_host",
+    "over_rows",
     "spread",
 ]
 
@@ -72,6 +74,17 @@ def everywhere(tree: Any) -> Any:
     if jax.sharding.get_abstract_mesh().empty or num_shards(CHAINS) == 1:
         return tree
     return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, P()), tree)
+
+
+def over_rows(x: Any) -> Array:
+    """An array of the host, the same in every process, with a block on each device of the rows.
+
+    On no such mesh, or where they cannot be divided, as JAX places it.
+    """
+    if num_blocks(x.shape[0]) == 1:
+        return jnp.asarray(x)
+    sharding = NamedSharding(jax.sharding.get_mesh(), P(ROWS))
+    return jax.make_array_from_callback(x.shape, sharding, lambda block: x[block])
 
 
 def on_host(tree: Any) -> Any:

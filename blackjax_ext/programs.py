@@ -1,33 +1,58 @@
-"""Programs that run a few times: XLA compiles them soon rather than well.
+"""Programs that run a few times: XLA compiles them soon rather than well, and once in a process.
 
 Most of the wait for a posterior of moderate size is compilation, and much of that is of programs
 that find a start or expand a table and then never run again. With the options below XLA takes less
 time for them on a CPU, and sums over a million rows take as long as before. With no optimization
-at all (level 0) they compile sooner still, and those sums take four times as long.
+at all (level 0) they compile in half of that time, and those sums take four times as long: that is
+for programs that are short.
+
+A second run needs the same programs. A function may read what is not among its arguments, and that
+may have changed, so it is traced and lowered each time: what has been compiled is found by the
+module that XLA would be given, with its constants, and can never be stale.
 """
 
+import hashlib
+import math
 import os
-from collections.abc import Callable
-from functools import update_wrapper
-from typing import Any
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from functools import cache, update_wrapper
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 __all__ = ["compiled_soon"]
 
+LEVEL = "xla_backend_optimization_level"
 # fewer passes of LLVM, and loops that are not fused by the newer emitters, which compile slowly
 OPTIONS: dict[str, Any] = {
-    "xla_backend_optimization_level": 1,
+    LEVEL: 1,
     "xla_cpu_use_fusion_emitters": False,
 }
+GONE: set[str] = set()  # options that the jaxlib here does not know
+SHORT = 2**22  # numbers of which one pass is over before an optimized program of it is compiled
+MOST_TEXT = 2**20  # characters of a module that is kept: one with data in it is not
+MOST_CONSTANTS = MOST_TEXT // 4  # bytes of constants that are worth printing
+MOST_KEPT = 64  # executables
+# of jax.config
+CONSTANTS_APART = "jax_use_simplified_jaxpr_constants"
+OP_BY_OP = "jax_disable_jit"
 
 
-def compiled_soon(function: Callable, **options: Any) -> Callable:
-    """``jax.jit(function, **options)`` for a program that runs a few times.
+def compiled_soon(
+    function: Callable, static_argnums: int | tuple[int, ...] = (), *, is_short: bool = False
+) -> Callable:
+    """``jax.jit(function, static_argnums)`` for a program that runs a few times.
 
-    Within another program, of which it becomes a part, and on accelerators it is just that.
+    Or once, with no more than a pass over its arguments, where it `is_short`.
+
+    Within another program, of which it becomes a part, it is just that. On accelerators XLA
+    compiles it as any other.
 
     Examples
     --------
@@ -36,25 +61,201 @@ def compiled_soon(function: Callable, **options: Any) -> Callable:
     >>> float(double(jnp.ones(())))
     2.0
     """
-    plain = jax.jit(function, **options)
-    soon = jax.jit(function, compiler_options=OPTIONS, **options)
+
+    @cache
+    def jitted(*options: tuple[str, Any]) -> Callable:
+        return jax.jit(
+            function, static_argnums=static_argnums, compiler_options=dict(options) or None
+        )
+
+    flat = FlatProgram(function, static_argnums, is_short)
 
     def program(*arguments: Any, **keywords: Any) -> Any:
-        if is_inside(arguments, keywords) or jax.default_backend() != "cpu" or is_chosen():
-            return plain(*arguments, **keywords)
+        if is_inside(arguments, keywords):
+            return jitted()(*arguments, **keywords)
+        options = options_here()
         try:
-            return soon(*arguments, **keywords)
-        except jax.errors.JaxRuntimeError as error:  # of a jaxlib in which an option has gone
-            if "compile option" not in str(error):
+            if is_on_default_device(arguments, keywords):
+                return flat(options, arguments, keywords)
+            return jitted(*options.items())(*arguments, **keywords)
+        except jax.errors.JaxRuntimeError as error:
+            if not has_gone(error):
                 raise
-            return plain(*arguments, **keywords)
+        return program(*arguments, **keywords)
 
     return update_wrapper(program, function)
 
 
+class Form(NamedTuple):
+    """How the arguments of a call are put together from arrays.
+
+    tree
+        Structure of the arguments and keywords, without the static ones.
+    static
+        Places and values of the static arguments.
+    """
+
+    tree: Any
+    static: tuple[tuple[int, Any], ...]
+
+    def join(self, leaves: tuple) -> tuple[list, dict]:
+        """Arguments and keywords with these arrays."""
+        arguments, keywords = jax.tree.unflatten(self.tree, leaves)
+        for place, value in self.static:
+            arguments.insert(place, value)
+        return arguments, keywords
+
+
+class FlatProgram:
+    """A function compiled for lists of arrays, so that what is kept of it knows nothing else.
+
+    Functions in the structure of arguments and outcomes belong to one run.
+    """
+
+    def __init__(self, function: Callable, static_argnums: int | tuple[int, ...], is_short: bool):
+        self.function, self.is_short = function, is_short
+        static = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
+        self.static = sorted(static)
+        self.made: dict[Hashable, tuple[Callable, Any]] = {}
+
+    def __call__(self, options: dict, arguments: tuple, keywords: dict) -> Any:
+        """What the function returns for these arguments."""
+        rest = [each for i, each in enumerate(arguments) if i not in self.static]
+        leaves, tree = jax.tree.flatten((rest, keywords))
+        form = Form(tree, tuple((i, arguments[i]) for i in self.static))
+        here = default_device(), jnp.result_type(float), bool(options)
+        kind = form, tuple(map(jax.typeof, leaves)), here
+        if kind not in self.made:
+            self.made[kind] = self.make(form, leaves, options)
+        executable, out_tree = self.made[kind]
+        return jax.tree.unflatten(out_tree, executable(*leaves))
+
+    def make(self, form: Form, leaves: list, options: dict) -> tuple[Callable, Any]:
+        """The executable for a list of arrays, and the structure of what the function returns."""
+        structures = []
+
+        def flat(*leaves):
+            arguments, keywords = form.join(leaves)
+            found, structure = jax.tree.flatten(self.function(*arguments, **keywords))
+            structures.append(structure)
+            return found
+
+        function = getattr(self.function, "func", self.function)  # of a partial function
+        flat.__name__ = getattr(function, "__name__", "program")  # the module has its name
+        traced = jax.jit(flat).trace(*leaves)
+        return executable_of(traced, options, self.is_short), structures[-1]
+
+
+class Executables:
+    """Executables by what they were compiled from; the one not used for longest is forgotten."""
+
+    def __init__(self, most: int):
+        self.most, self.lock = most, threading.Lock()
+        self.kept: OrderedDict[Hashable, Callable] = OrderedDict()
+
+    def find(self, key: Hashable, make: Callable[[], Callable]) -> Callable:
+        """The one of a key, made if there is none."""
+        with self.lock:
+            found = self.kept.get(key)
+        found = make() if found is None else found  # no lock while XLA compiles
+        with self.lock:
+            self.kept[key] = found
+            self.kept.move_to_end(key)
+            while len(self.kept) > self.most:
+                self.kept.popitem(last=False)
+        return found
+
+
+EXECUTABLES = Executables(MOST_KEPT)
+
+
+def executable_of(traced: Any, options: dict[str, Any], is_short: bool) -> Callable:
+    """What has been compiled from the module of a traced function, or is now."""
+    lowered = traced.lower()
+    read = arguments_read(lowered)
+    if is_short and options and numbers_of(traced, read) <= SHORT:
+        options = {**options, LEVEL: 0}
+    key = key_of(traced, lowered, read)
+
+    def make():
+        return lowered.compile(compiler_options=options)
+
+    if key is None:
+        return make()
+    return EXECUTABLES.find((key, default_device(), tuple(options.items())), make)
+
+
+def key_of(traced: Any, lowered: Any, read: tuple[int, ...] | None) -> Hashable | None:
+    """All that an executable depends on; None for one that is not kept."""
+    if sum(getattr(each, "nbytes", 0) for each in traced.jaxpr.consts) > MOST_CONSTANTS:
+        return None
+    text = text_of(lowered)
+    # a callback is an address of this process, and partitions have devices of their own
+    is_own = "callback" in text or "mhlo.num_partitions = 1 " not in text
+    # constants apart from the module would be those of one run
+    is_own = is_own or getattr(jax.config, CONSTANTS_APART, False)
+    if read is None or is_own or len(text) > MOST_TEXT:
+        return None
+    # kinds of keys and weak types are not in a module
+    types = tuple(traced.jaxpr.in_avals), tuple(traced.jaxpr.out_avals)
+    return hashlib.sha256(text.encode()).digest(), types, read
+
+
+def text_of(lowered: Any) -> str:
+    """The module that XLA is given."""
+    return lowered.as_text()
+
+
+def numbers_of(traced: Any, read: tuple[int, ...] | None) -> int:
+    """How many numbers the arguments hold that a program reads."""
+    avals = traced.jaxpr.in_avals
+    return sum(math.prod(avals[i].shape) for i in (range(len(avals)) if read is None else read))
+
+
+def arguments_read(lowered: Any) -> tuple[int, ...] | None:
+    """Which arguments have a place in a module, since the others have none; None if unknown."""
+    try:
+        return tuple(sorted(lowered._lowering.compile_args["kept_var_idx"]))
+    except (AttributeError, KeyError, TypeError):  # jax promises nothing of it
+        return None
+
+
+def is_on_default_device(*arguments: Any) -> bool:
+    """Whether a program of these arguments runs on the default device, and not op by op."""
+    arrays = [leaf for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.Array)]
+    is_here = all(array.devices() == {default_device()} for array in arrays)
+    return is_here and not getattr(jax.config, OP_BY_OP, False)
+
+
+def default_device() -> Any:
+    """Where JAX puts an array that nothing else places."""
+    return next(iter(one().devices()))
+
+
+def one() -> Array:
+    """An array, or a tracer where all of jax is traced."""
+    return jnp.asarray(np.int32(0))
+
+
+def options_here() -> dict[str, Any]:
+    """Options of the compiler, where it has them and the environment does not say otherwise."""
+    if jax.default_backend() != "cpu" or is_chosen():
+        return {}
+    return {name: value for name, value in OPTIONS.items() if name not in GONE}
+
+
+def has_gone(error: Exception) -> bool:
+    """Whether an option is not one of this jaxlib's; from then on it is left out."""
+    found = re.search(r"compile option: '(\w+)'", str(error))
+    if found is None or found[1] in GONE:
+        return False
+    GONE.add(found[1])
+    return True
+
+
 def is_inside(*arguments: Any) -> bool:
     """Whether what is called becomes a part of another program."""
-    leaves = [*jax.tree.leaves(arguments), jnp.asarray(np.int32(0))]
+    leaves = [*jax.tree.leaves(arguments), one()]
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 

@@ -37,6 +37,8 @@ exclude_patterns = [
 
 html_theme = "furo"
 html_title = f"numpyro-fwd {release}"
+html_static_path = ["_static"]
+html_css_files = ["narrow.css"]
 
 myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3

@@ -14,16 +14,16 @@ def keep_compiled(directory: str | os.PathLike | None = None) -> Path:
     """Keep the programs that JAX compiles in `directory`, for later runs and processes.
 
     Most of the wait for a posterior of moderate size is compilation. NumPyro compiles the loop of a
-    run anew in every process, and in every call of ``MCMC.run``; with this, whoever asks for a
-    program that has been compiled before (the same model, data, options and versions) reads it
-    from the disk. With ``MCMC(..., jit_model_args=True)`` the data need not be the same, only of
-    the same shapes. It is JAX's own cache (``jax_compilation_cache_dir``) with limits that suit
-    sampling: programs of any size and time are kept, two gigabytes of them in all.
+    run again in every process, and in every call of ``MCMC.run``. With this, a program that has
+    been compiled before (the same model, data, options and versions) is read from disk. With
+    ``MCMC(..., jit_model_args=True)`` the data need not be the same, only of the same shapes. It is
+    JAX's own cache (``jax_compilation_cache_dir``) with limits that suit sampling: programs of any
+    size and compile time are kept, up to two gigabytes in total.
 
     Parameters
     ----------
     directory
-        Where they are kept, made if need be; None for the environment variable
+        Where they are kept, created if needed; None for the environment variable
         ``JAX_COMPILATION_CACHE_DIR``, or else ``~/.cache/numpyro_fwd/jax``.
 
     Returns
@@ -32,9 +32,9 @@ def keep_compiled(directory: str | os.PathLike | None = None) -> Path:
 
     Notes
     -----
-    Data are on the disk wherever they are constants of a program: NumPyro makes the arguments of a
-    model constants of its loop without ``jit_model_args=True``, and so does any model with what it
-    refers to without taking it as an argument. Keep the directory as you keep the data.
+    Compiled programs contain data that are constants in them: the arguments of a model without
+    ``jit_model_args=True``, and arrays that a model uses without taking them as arguments. Protect
+    the directory as you protect the data.
 
     Examples
     --------

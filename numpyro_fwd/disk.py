@@ -1,7 +1,6 @@
 """Rows that stay on disk, for models that read some of them at a time."""
 
 import math
-import mmap
 import operator
 from typing import Any
 
@@ -10,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-__all__ = ["OnDisk", "holds_rows_on_disk", "on_disk"]
+from numpyro_fwd.file_rows import FileRows
 
-# what may be mapped into memory at once of a file: the system counts it as memory of the process
-MAX_MAPPED = 2**28
-PAGE = 4096
+__all__ = ["OnDisk", "holds_rows_on_disk", "num_rows_on_disk", "on_disk"]
+
 NUM_SAMPLED = 256  # rows that stand for all of them where data are compared
 WAY_OUT = (
     "index it with the rows of a plate first, as in `with numpyro.plate(..., subsample_size=...) "
@@ -70,8 +68,8 @@ def on_disk(source: Any) -> "OnDisk":
 class OnDisk:
     """Rows on disk; made by :func:`numpyro_fwd.on_disk`.
 
-    For JAX it is no array but a constant without leaves: programs are told apart by the source
-    itself, and read it when they run.
+    For JAX it is not an array but a constant without leaves: programs are distinguished by the
+    source itself, and read it when they run.
 
     Attributes
     ----------
@@ -104,7 +102,7 @@ class OnDisk:
             raise ValueError(f"source must have rows along its first axis; got shape {shape}.")
         self.source = source
         self.shape = tuple(map(operator.index, shape))
-        self._mapped = 0
+        self._in_file = source if isinstance(source, FileRows) else FileRows.of(source)
 
     @property
     def dtype(self) -> np.dtype:
@@ -182,30 +180,25 @@ class OnDisk:
         flat = np.where(flat < 0, flat + len(self), flat)
         if flat.size and not (0 <= flat.min() and flat.max() < len(self)):
             raise IndexError(f"rows must be from 0 to {len(self) - 1}; got {rows}.")
+        rows_of = self.source if self._in_file is None else self._in_file
         is_run = (
             flat.size > 0 and flat[-1] - flat[0] == flat.size - 1 and np.all(np.diff(flat) == 1)
         )
         if is_run:
-            found = self.source[int(flat[0]) : int(flat[-1]) + 1]
-        elif isinstance(self.source, np.ndarray):
-            found = self.source[flat]
+            found = rows_of[int(flat[0]) : int(flat[-1]) + 1]
+        elif isinstance(rows_of, (np.ndarray, FileRows)):
+            found = rows_of[flat]
         else:  # formats in chunks read each of them once, and HDF5 takes rows in order alone
             ordered, places = np.unique(flat, return_inverse=True)
-            found = np.asarray(self.source[ordered])[places.ravel()]
-        found = np.array(found, self.dtype).reshape(rows.shape + self.shape[1:])
-        self._unmap(found.nbytes if is_run else flat.size * PAGE)
-        return found
+            found = np.asarray(rows_of[ordered])[places.ravel()]
+        return np.array(found, self.dtype).reshape(rows.shape + self.shape[1:])
 
-    def _unmap(self, num_bytes: int) -> None:
-        """Let go of the pages of a mapped file now and then; the system still has them at hand."""
-        self._mapped += num_bytes
-        # with mode "c", what was written to the pages would be lost with them
-        is_shared = getattr(self.source, "mode", None) in ("r", "r+", "w+")
-        pages = getattr(self.source, "_mmap", None) if is_shared else None
-        if self._mapped > MAX_MAPPED and isinstance(pages, mmap.mmap):
-            if hasattr(mmap, "MADV_DONTNEED"):
-                pages.madvise(mmap.MADV_DONTNEED)
-            self._mapped = 0
+    def __getstate__(self) -> Any:
+        """The source alone: an open file is not pickled."""
+        return self.source
+
+    def __setstate__(self, source: Any) -> None:
+        self.__init__(source)  # type: ignore[misc]
 
     def sample(self) -> np.ndarray:
         """A few rows from everywhere, which stand for all of them where data are compared."""
@@ -253,7 +246,13 @@ def is_rows(index: Any) -> bool:
 
 def holds_rows_on_disk(arguments: Any) -> bool:
     """Whether any of the arguments of a model are rows on disk."""
-    return any(isinstance(leaf, OnDisk) for leaf in leaves_with_rows_on_disk(arguments))
+    return num_rows_on_disk(arguments) > 0
+
+
+def num_rows_on_disk(arguments: Any) -> int:
+    """Rows of the longest of the arguments of a model that are on disk; 0 if none is."""
+    leaves = leaves_with_rows_on_disk(arguments)
+    return max((len(leaf) for leaf in leaves if isinstance(leaf, OnDisk)), default=0)
 
 
 def leaves_with_rows_on_disk(arguments: Any) -> list[Any]:

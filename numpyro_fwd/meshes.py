@@ -52,12 +52,12 @@ def join_processes(
     seconds: int = SECONDS,
     **options: Any,
 ) -> None:
-    """Let this process be one of many; before JAX is asked for anything.
+    """Let this process be one of many; call it before any other use of JAX.
 
-    It is ``jax.distributed.initialize`` with times that end: a process that is missing, or that
-    dies, is an error in all others. Of processors, collectives go through Gloo. Packages must have
-    the same versions everywhere. Progress bars show in the first process alone: those of tqdm are
-    disabled in the others, which must run the same programs as the first.
+    It calls ``jax.distributed.initialize`` with time limits: a process that is missing, or that
+    dies, is an error in all others. CPUs communicate through Gloo. Packages must have the same
+    versions everywhere. Only the first process shows progress bars: those of tqdm are disabled in
+    the others, which must run the same programs as the first.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def join_processes(
     num_processes, process_id
         How many there are, and which of them this is, from 0; None as above.
     seconds
-        How long the others are waited for, in the beginning and after a sign of life.
+        Time limit for the other processes to start, and between their heartbeats.
     options
         Of ``jax.distributed.initialize``.
 
@@ -76,7 +76,7 @@ def join_processes(
     ValueError
         In every process, if versions differ; it says where.
     RuntimeError
-        Of JAX, if JAX has been asked for something before.
+        From JAX, if JAX has been used before.
     """
     options.setdefault("initialization_timeout", seconds)
     options.setdefault("heartbeat_timeout_seconds", seconds)
@@ -105,13 +105,13 @@ def let_go_of_devices() -> None:
 def make_mesh(*, chains: int = 1, rows: int = -1) -> Mesh:
     """A mesh of all devices with the axes "chains" and "rows", for ``jax.set_mesh``.
 
-    Devices of one process are neighbours along the rows, whose sums are what is sent most.
+    Devices of one process are neighbours along the rows, since sums over rows are sent most often.
 
     Parameters
     ----------
     chains, rows
-        How many devices divide the chains (or particles) and the rows of the data; -1 for as many
-        as the other leaves.
+        Over how many devices the chains (or particles) and the rows of the data are divided; -1 for
+        all that the other leaves.
 
     Returns
     -------
@@ -229,7 +229,7 @@ def indivisible(name: str, num_rows: int, num: int) -> str:
     rest = num_rows % num
     return (
         f"data{name} must have a number of rows that is a multiple of the {num} devices along the "
-        f'axis "rows" of the mesh; got {num_rows:,}. Append {num - rest} rows of next to no weight '
+        f'axis "rows" of the mesh; got {num_rows:,}. Append {num - rest} rows of negligible weight '
         "(copies of others, and numpyro.handlers.scale(scale=weight[rows]) around the observed "
         f"site with weights 1 and 1e-30), leave out {rest}, or take a mesh with another number."
     )

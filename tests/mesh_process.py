@@ -213,6 +213,9 @@ def sent() -> None:
 
         say(sent="energy", bytes=bytes_sent(jax.jit(energy_of).lower(x, y)))
         expansion = potentials.expand(posterior, zero)
+        of_rows = (expansion.bound, expansion.threshold, expansion.alias)
+        held = [max(each.data.nbytes for each in x.addressable_shards) for x in of_rows]
+        say(held=sum(held), all=sum(x.nbytes for x in of_rows))
 
         def test(expansion, key, x, new):
             old = surrogate(expansion, x)

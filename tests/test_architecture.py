@@ -31,9 +31,11 @@ ROOMS = {
     "potentials": {"rows", "subsampling"},
 }
 BRIDGE_ROOMS = {
-    "disk": set(),
+    "file_rows": set(),
+    "disk": {"file_rows"},
+    "table_file": {"disk", "file_rows"},
     "bridge": {"disk"},
-    "kernels": {"bridge", "disk", "meshes"},
+    "kernels": {"bridge", "disk", "meshes", "table_file"},
     "partial_bayes": {"bridge"},
     "storage": {"bridge"},
     "demo": set(),
@@ -58,12 +60,13 @@ LAYERS = {
     ],
     "subsampling": [
         {"alias_table", "intervals"},
+        {"taylor"},
         {"families"},
         {"predictors"},
         {"mode", "row_bounds"},
         {"expansion"},
         {"thinning"},
-        {"expanded_potential"},
+        {"expanded_potential", "tails"},
     ],
     "sgmcmc": [{"leapfrog", "acceptance"}, {"approximate_tests"}],
     "smc": [

@@ -268,6 +268,13 @@ def test_architecture_has_the_rooms_of_the_code():
     assert found == ROOMS | bridge
 
 
+def test_no_page_has_two_sides_of_a_merge():
+    root = pages.DOCS.parent
+    for page in (*root.glob("*.md"), *pages.DOCS.rglob("*.md"), *root.glob("notebooks/*.ipynb")):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"^(<{7} |>{7} |={7}$)", text, re.MULTILINE), page
+
+
 def test_files_named_on_the_pages_exist():
     for page in ("architecture", "adding_a_sampler"):
         text = (pages.DOCS / f"{page}.md").read_text(encoding="utf-8")

@@ -103,7 +103,7 @@ def small_data(quick: bool) -> Section:
         "Logistic regression with an intercept, covariates standardized, prior N(0, 1), batches of "
         "32 and 16 rows, T = 10, friction 1/4, fresh momentum, no preconditioner, start at zero. "
         "Mean squared error over coordinates of the posterior mean from one chain of "
-        f"{num_samples:,} draws, a tenth dropped, against {2 * num_nuts:,} draws of NUTS. The "
+        f"{num_samples:,} draws, a tenth dropped, against {2 * num_nuts:,} draws of NUTS. "
         "The third chain of NUTS is compared with the other two. The "
         "step size is that of the leapfrog; the paper's 1e-6 to 5e-3 may be its square.\n\n"
         "![errors and acceptance](amagold_small_data.png)",

@@ -203,8 +203,11 @@ def cold(problem: str, kernel: str, cache: str = "", how_often: str = "twice") -
     return in_new_process("benchmarks.harness.cold_run", problem, kernel, cache, how_often)
 
 
-def in_new_process(module: str, *arguments: Any) -> dict[str, Any]:
-    """The JSON that a module prints last, in a process that finds no compiled programs."""
+def in_new_process(module: str, *arguments: Any, patience: float | None = None) -> dict[str, Any]:
+    """The JSON that a module prints last, in a process that finds no compiled programs.
+
+    It is stopped after `patience` seconds, with subprocess.TimeoutExpired.
+    """
     environment = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
@@ -213,6 +216,7 @@ def in_new_process(module: str, *arguments: Any) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=True,
+        timeout=patience,
     )
     return json.loads(done.stdout.splitlines()[-1])
 

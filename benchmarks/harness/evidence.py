@@ -18,11 +18,22 @@ import blackjax_ext
 from numpyro_fwd import LangevinSMC
 from numpyro_fwd.bridge.priors import draw_prior, split_logdensity
 
-__all__ = ["PROBLEMS", "Counted", "Problem", "moving", "nested", "ours", "persistent", "tempered"]
+__all__ = [
+    "PROBLEMS",
+    "Counted",
+    "Problem",
+    "moving",
+    "nested",
+    "ours",
+    "persistent",
+    "tempered",
+    "tempering",
+]
 
 # of ours per particle and temperature: three moves of AutoMALA, with eight gradients on average as
 # `benchmarks/smc.py algorithms` counts them, and two values after each
 EVALUATIONS = 14
+NUM_MOVES = 3
 MAX_ITERATIONS = 200
 
 
@@ -136,13 +147,31 @@ def kernel_of(problem: Problem) -> LangevinSMC:
 
 def ours(problem: Problem, num_particles: int, seed: int) -> dict[str, Any]:
     """`LangevinSMC` from its defaults."""
+    return annealed(kernel_of(problem), NUM_MOVES, num_particles, seed)
+
+
+def tempering(num_moves: int, tempering_ess: float) -> Callable:
+    """`LangevinSMC` with so many moves and so much kept at a temperature; arguments as `ours`."""
+
+    @cache
+    def kernel(problem: Problem) -> LangevinSMC:
+        return LangevinSMC(problem.model, num_moves=num_moves, tempering_ess=tempering_ess)
+
+    def run(problem: Problem, num_particles: int, seed: int) -> dict[str, Any]:
+        return annealed(kernel(problem), num_moves, num_particles, seed)
+
+    return run
+
+
+def annealed(kernel: LangevinSMC, num_moves: int, num_particles: int, seed: int) -> dict[str, Any]:
+    """What a run says that makes so many moves at each temperature."""
     keys = jax.random.split(jax.random.key(seed), num_particles)
-    state = kernel_of(problem).init(keys, 0, None, (), {})
+    state = kernel.init(keys, 0, None, (), {})
     num = int(state.num_temperatures[0])
     return {
         "value": float(state.inner.log_evidence),
         "error": float(state.log_evidence_error[0]),
-        "evaluations": EVALUATIONS * num * num_particles,
+        "evaluations": EVALUATIONS * num_moves // NUM_MOVES * num * num_particles,
         "ancestors": float(state.genealogical_ess[0]),
     }
 

@@ -1,4 +1,4 @@
-r"""Metropolis adjusted Langevin trajectories (Riou-Durand and Vogrinc 2022), algorithm 1.
+r"""Metropolis adjusted Langevin trajectories (Riou-Durand and Vogrinc 2022, arXiv 2202.13230).
 
 With the metric M, from a position x and a fresh momentum p, each of L steps of size h is
 
@@ -9,8 +9,7 @@ With the metric M, from a position x and a fresh momentum p, each of L steps of 
 
 The refreshments keep the normal law of the momentum, and the leapfrog keeps volume and is
 reversible, so the path as a whole is accepted by the energy errors of its leapfrog steps alone:
-with probability :math:`\min(1, \exp(-\sum \Delta_i))`, as in section 2.3 of the paper. Without
-friction it is HMC.
+with probability :math:`\min(1, \exp(-\sum \Delta_i))`. Without friction it is HMC.
 """
 
 from typing import Any

@@ -8,7 +8,7 @@ preconditioned MALA's in a cached metric :math:`C`:
 
 in coordinates :math:`\theta` whitened by `inverse_mass_matrix`.
 
-*Exact by default.* The schedule does not look at the chain, and with :math:`C` fixed both steps
+*Exact by default.* The schedule does not depend on the chain, and with :math:`C` fixed both steps
 leave :math:`\pi` invariant, so their mixture does. Here :math:`C` is the metric where the chain
 started, and it stays.
 
@@ -16,7 +16,7 @@ started, and it stays.
 SMMALA step (Algorithm 1). It then depends on the past, :math:`(\theta, C)` is the Markov chain, and
 its invariant law does not have :math:`\pi` as its marginal: 30 steps at p = 1/2 from equilibrium
 leave a 4-D funnel's neck with 1.24 times its variance (tests/blackjax_ext/mcmc). Use it for
-warm-up: the state then goes on with `follow=False` from the metric it has.
+warm-up: the state then continues with `follow=False` and the metric it has.
 
 *Runs.* An SMMALA step needs the metric at both of its ends. After a step of MALA neither is known;
 after one of SMMALA the first is. So SMMALA steps come in runs of `run_length`, drawn with the mean
@@ -27,8 +27,8 @@ Cost: one gradient per step; on SMMALA steps, one metric, and a second one where
 many chains under ``vmap`` a decision per chain would turn the branch into a select and every chain
 would pay for the metric in every step: give `refresh` and `is_current`, drawn once for all.
 
-What goes wrong: MALA steps in one fixed metric do not enter the neck of a funnel: there the SMMALA
-steps do all the work.
+What goes wrong: MALA steps with a fixed metric do not enter the neck of a funnel; only the SMMALA
+steps do.
 
 References: T. Papamarkou and E. Ford, Manifold Langevin Monte Carlo with partial metric updates,
 Algorithm 1 and section 3.2.

@@ -10,7 +10,8 @@ accepted with probability :math:`\min(1, \pi(\theta_*) / \pi(\theta))` (eq. 14),
 :math:`\theta` whitened by `inverse_mass_matrix`.
 
 *Exact by default.* With :math:`\Sigma` fixed both steps leave :math:`\pi` invariant, and so does
-their mixture, for the schedule does not look at the chain. :math:`\Sigma` is the state's and stays.
+their mixture, since the schedule does not depend on the chain. :math:`\Sigma` is that of the state
+and stays.
 
 *Adaptive* (`follow=True`, biased at every finite time), :math:`\Sigma` learns from each draw. It
 starts from the inverse metric at the first position, counted as :math:`n_0 = D + 5` draws; with

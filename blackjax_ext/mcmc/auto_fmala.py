@@ -17,13 +17,14 @@ moves only some leaves of the position the tangents are drawn within these. The 
 that persists, a metric mixed with an isotropic one - is that of
 :mod:`blackjax_ext.mcmc.auto_mala`, whose step this is for K = D.
 
-Cost: K JVPs that share one primal for each trial, there or back, and K at the start for the new
-frame, which K = D does not need. There are 1.1 trials on average where steps fit everywhere, about
-2 on funnels, and no more than 41.
+Cost: K JVPs that share one evaluation for each trial, forward or reverse, and K at the start for
+the new frame, which K = D does not need. There are 1.1 trials on average on a normal, about 2 on
+funnels, and at most 41.
 
-What goes wrong: for K < D the energy that a step gains is of the order of the step, not of its
-cube, so steps are short and the momentum persists in vain. A JVP is worth most with K = 1, where
-this is a random walk whose steps adapt, and of all D in one where D JVPs cost less than D passes.
+What goes wrong: for K < D the energy error of a step is of the order of the step size, not of its
+cube, so steps are short and the persistent momentum does not help. Per JVP, K = 1 is the most
+efficient, which is nearly a random walk with adaptive steps; K = D if D JVPs that share one
+evaluation cost much less than D single ones.
 
 References: those of :mod:`blackjax_ext.mcmc.auto_mala`; A. D. Cobb and S. Jha,
 Backpropagation-Free Metropolis-Adjusted Langevin Algorithm.

@@ -1,4 +1,4 @@
-r"""AutoMALA: MALA whose step adapts to the place, with a momentum that persists.
+r"""AutoMALA: MALA whose step size adapts to the position, with persistent momentum.
 
 Write :math:`f = \log \pi`, :math:`L L^T` for `inverse_mass_matrix`, :math:`\theta = L^{-1} x`. On
 :math:`\mu(\theta, p) = \pi(\theta) \mathcal{N}(p; 0, I)` a step is
@@ -13,28 +13,27 @@ Write :math:`f = \log \pi`, :math:`L L^T` for `inverse_mass_matrix`, :math:`\the
    where :math:`\epsilon = \epsilon_0 2^j` is selected at :math:`(\theta, p)` by trials, and
    accepted with probability :math:`\min(1, \mu(\theta_*, p_*) / \mu(\theta, p))` if
    :math:`(\theta_*, p_*)` selects the same j (:mod:`blackjax_ext.mcmc.auto_step`);
-3. another flip, so that an accepted move goes on, and a rejected one turns round.
+3. another flip, so that the momentum is kept after an accepted move and reversed after a rejection.
 
 Each leaves :math:`\mu` invariant. With :math:`\rho = 0` and the step fixed this is MALA:
 :math:`\theta_* = \theta + \frac{\epsilon^2}{2} \nabla f(\theta) + \epsilon z`.
 
-*Persistence.* A step that suits the neck of a funnel is short, and a walk of short steps is slow:
-n of them go :math:`\sqrt n` steps far. With :math:`\rho` near 1 they go n far, until a rejection
-turns them round. On the funnel that is worth a factor of five, and on a normal as well.
+*Persistence.* A step that suits the neck of a funnel is short, and a random walk of short steps is
+slow: n of them move a distance of :math:`\sqrt n` steps. With :math:`\rho` near 1 they move n steps
+far, until a rejection reverses the momentum.
 
-*Metric.* By `isotropic_share` a step uses, in place of L, the smallest standard deviation of
-`inverse_mass_matrix` for all coordinates: a pooled scale is that of the mouth, and wrong by
-different factors in the neck, whatever the length of the step. By `block_share` a step moves only
-some leaves of the position, by the scales of `inverse_mass_matrix`: log sd then takes long steps
-where what it governs can only take short ones. Without, chains that reach deep into a neck stay
-there for tens of thousands of steps. With a `hierarchy` half of those steps take along what the
-moved leaves govern, which is what a model without centring does
+*Metric.* In a share `isotropic_share` of the steps the smallest standard deviation of
+`inverse_mass_matrix` is used for all coordinates in place of L, because the estimated scales are
+those of the mouth of a funnel, and wrong by different factors in the neck. In a share `block_share`
+of the steps only some leaves of the position move, by the scales of `inverse_mass_matrix`: a log sd
+can then take long steps where its effects can only take short ones. Without such steps, chains that
+reach deep into a neck stay there for tens of thousands of steps. With a `hierarchy` half of them
+move effects together with their parameters, as in a non-centred model
 (:mod:`blackjax_ext.mcmc.interweaving`).
 
-Cost: one gradient for each trial, there or back: 1.1 on average where steps fit everywhere, about 2
-on funnels, and no more than 41. Nothing is evaluated twice. The band never closes on a
-density that is flat, infinite or not a number: the trials then end, and the step is rejected as
-divergent.
+Cost: one gradient for each trial, forward or reverse: 1.1 on average on a normal, about 2 on
+funnels, and at most 41. Nothing is evaluated twice. On a density that is flat, infinite or NaN the
+trials never end by themselves: they are stopped, and the step is rejected as divergent.
 
 References: M. Biron-Lattes et al. 2024, autoMALA: locally adaptive Metropolis-adjusted Langevin
 algorithm (arXiv 2310.16782); T. Liu et al. 2024, AutoStep (arXiv 2410.18929); A. M. Horowitz 1991,

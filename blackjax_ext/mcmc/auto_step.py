@@ -1,13 +1,13 @@
-r"""Steps that adapt to the place: a step size selected anew before each move, and selected back.
+r"""Steps that adapt to the position: a step size selected before each move, and checked in reverse.
 
 For every step :math:`\epsilon` let :math:`\Phi_\epsilon` be a move that preserves volume and is its
 own inverse - a leapfrog step and a flip of the momentum - and
-:math:`\ell_\epsilon(s) = \log \mu(\Phi_\epsilon(s)) - \log \mu(s)` what it gains. Draw a band
-:math:`0 < a < b < 1`, whatever the state is, and try :math:`\epsilon_0 2^j` for
+:math:`\ell_\epsilon(s) = \log \mu(\Phi_\epsilon(s)) - \log \mu(s)` its log ratio. Draw thresholds
+(a band) :math:`0 < a < b < 1`, independently of the state, and try :math:`\epsilon_0 2^j` for
 :math:`j = 0, \pm 1, ...`:
 
-- while :math:`|\ell| < -\log b` double, and select the last step that still was so;
-- while :math:`|\ell| > -\log a` halve, and select the first step that no longer was so;
+- while :math:`|\ell| < -\log b` double, and select the last step for which this holds;
+- while :math:`|\ell| > -\log a` halve, and select the first step for which this does not hold;
 - else select :math:`j = 0`.
 
 With :math:`j(s)` the exponent selected at s, the move is
@@ -19,23 +19,23 @@ With :math:`j(s)` the exponent selected at s, the move is
 :math:`\Phi_j(\Phi_j(s)) = s`. There the step is a Metropolis step with that map, elsewhere it
 stays. So it leaves :math:`\mu` invariant for each band, and on average over bands.
 
-*What is known already.* The selected trial is the move: it is kept while the search goes on. On the
-way back :math:`|\ell|` at the selected exponent is the same number, so it is not evaluated: if
-j = 0 was selected at once, the way back is known as a whole. Otherwise its trials must all go on
-but the last, and the first that does not ends them; they are tried from the selected exponent
-towards 0, the likeliest to differ first. The uniform of the decision is drawn before: a move that
-it rejects needs no way back.
+*What need not be evaluated.* The selected trial is the move, and is kept during the search. In the
+reverse selection :math:`|\ell|` at the selected exponent is the same number, so it is not
+evaluated. If j = 0 was selected at once, the reverse selection needs no trials. Otherwise all its
+trials but the last must continue the search, and the first that does not ends it with a rejection;
+they are tried from the selected exponent towards 0, the most likely to differ first. The uniform
+random number of the decision is drawn before: a move that it rejects needs no reverse selection.
 
-*Some coordinates at a time.* By a share of the steps only some leaves of the position move, a set
-drawn whatever the state is, while the others and their momenta stand still: given the set each step
-leaves :math:`\mu` invariant. In the neck of a funnel a step that suits all coordinates is as short
-as the narrowest asks, and the scale that is to be left, log sd, would take steps a hundred times as
-long: alone it takes them. Half of such steps take effects along, if a hierarchy is given
+*Some coordinates at a time.* In a share of the steps only some leaves of the position move, a set
+drawn independently of the state, while the others and their momenta are fixed: given the set each
+step leaves :math:`\mu` invariant. In the neck of a funnel a step of all coordinates is limited by
+the narrowest one, whereas the log sd alone can take steps a hundred times as long. Half of such
+steps move effects with their parameters, if a hierarchy is given
 (:mod:`blackjax_ext.mcmc.interweaving`).
 
-*Batches.* Each turn of one loop is a trial, there or back. Under ``jax.vmap`` a step lasts
-as long as that of the slowest chain; ``benchmarks/hierarchies.py lock_step`` counts what that
-costs. Chains that run one by one do not wait.
+*Batches.* Each iteration of one loop is a trial, forward or reverse. Under ``jax.vmap`` a step
+takes as long as that of the slowest chain; ``benchmarks/hierarchies.py lock_step`` measures the
+cost. Chains that run one by one do not wait.
 
 References: M. Biron-Lattes et al. 2024, autoMALA (arXiv 2310.16782); T. Liu et al. 2024, AutoStep
 MCMC (arXiv 2410.18929); A. M. Horowitz 1991 (a momentum that persists).

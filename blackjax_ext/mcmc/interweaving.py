@@ -1,29 +1,28 @@
-r"""Moves of a hierarchy's parameters that take along what they govern.
+r"""Moves of a hierarchy's parameters together with the effects that they govern.
 
 An effect is a leaf of the position with a location and a scale computed from other leaves,
 
 .. math:: x = m + s z, \qquad m, s \text{ functions of the parents.}
 
-In the neck of a funnel s can hardly move while x stands still, however its step is chosen: rows
-and prior agree that x is as spread as it is. While the noise z stands still instead, x goes along,
-and s takes the steps that the data allow. Where there is much data on each effect it is the other
-way round. So moves of both kinds are mixed, as in the ancillarity-sufficiency interweaving of Yu
-and Meng.
+In the neck of a funnel s can hardly move while x is fixed, however its step is chosen, because the
+spread of x determines s. If instead the noise z is held fixed, x moves with s, and s takes the
+steps that the data allow. If there is much data on each effect, it is the other way round. So moves
+of both kinds are mixed, as in the ancillarity-sufficiency interweaving of Yu and Meng.
 
-*Exactness.* Draw, whatever the state is, which effects are held by their noise. Their map
+*Exactness.* Draw, independently of the state, which effects are held by their noise. Their map
 :math:`x = T(u)`, from noise (and all other leaves as they are) to the position, is a bijection, and
-so :math:`u = T^{-1}(x)` has the density :math:`\pi(T(u)) |\det T'(u)|`. What leaves that invariant
-in u leaves :math:`\pi` invariant in x, for each set that may be drawn. No property of the model is
-used: a map that is no help is exact too.
+so :math:`u = T^{-1}(x)` has the density :math:`\pi(T(u)) |\det T'(u)|`. A move that leaves this
+density invariant in u leaves :math:`\pi` invariant in x, for each set that may be drawn. No
+property of the model is used: a map that does not improve mixing is exact too.
 
-*What it costs.* A place is evaluated once: at x, as ever. Its gradient in u is
-:math:`T'(u)^T \nabla \log \pi(x) + \nabla \log |\det T'(u)|`, for which the model's likelihood is
-not needed.
+*Cost.* Each position is evaluated once, at x. Its gradient in u is
+:math:`T'(u)^T \nabla \log \pi(x) + \nabla \log |\det T'(u)|`, which does not need the model's
+likelihood.
 
-*Rounding.* Where a scale is small beside the last digit of what it moves, x hardly knows its noise:
-x - m has no digits left, and many u have one x. Such places are not entered or left by moves that
-hold the noise: their density in u is no number, which is a law of the place, so the moves stay
-exact between all others.
+*Rounding.* If a scale is small compared with the last digit of the effect, x hardly determines its
+noise: x - m has no digits left, and many u have the same x. Such positions are not entered or left
+by moves that hold the noise. Whether a position is of this kind depends on the position only, so
+the moves stay exact between all others.
 
 References: O. Papaspiliopoulos, G. O. Roberts and M. Skoeld 2007, A general framework for the
 parametrization of hierarchical models; Y. Yu and X.-L. Meng 2011, To center or not to center.

@@ -16,7 +16,7 @@ Papamarkou and Ford's equation 6 (Girolami and Calderhead's drift) has
 :math:`-\epsilon^2 \sum_{ij} G^{-1}_{ij} \Gamma^k_{ij} = \epsilon^2 (2 \Gamma_k + \frac12 (G^{-1}
 \nabla \log |G|)_k)` instead of :math:`\epsilon^2 \Gamma_k`: it is the diffusion for a density
 with respect to the volume of the manifold, not to Lebesgue measure. The acceptance step makes
-either exact; the drift above needs the least of it.
+both exact; the proposal with the drift above is closer to the correct diffusion.
 
 Cost: SMMALA's, and the derivative of the metric: D gradients of second derivatives for a Hessian
 metric (as the Hessian itself, up to a constant), D JVPs of the metric function for another.

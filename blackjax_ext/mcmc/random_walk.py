@@ -1,4 +1,4 @@
-r"""Preconditioned random-walk Metropolis, the reference every gradient has to beat.
+r"""Preconditioned random-walk Metropolis, the reference for samplers that use gradients.
 
 The chain of BlackJAX's additive-step random walk with the step :math:`\epsilon L z`, where
 :math:`L L^T` is `inverse_mass_matrix` and :math:`z \sim \mathcal{N}(0, I)`: a symmetric proposal,

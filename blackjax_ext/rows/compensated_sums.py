@@ -101,7 +101,8 @@ def rows_at_once(values_at: Callable[[Array], Array], num_rows: int) -> int:
     def size(length):
         program = jax.make_jaxpr(values_at)(jnp.arange(length)).jaxpr
         results = [result.aval for equation in program.eqns for result in equation.outvars]
-        return sum(each.size * each.dtype.itemsize for each in results if hasattr(each, "dtype"))
+        shaped = [each for each in results if isinstance(each, jax.core.ShapedArray)]
+        return sum(each.size * each.dtype.itemsize for each in shaped)
 
     # what does not grow with the rows is not counted
     per_row = (size(FEWEST) - size(FEWEST // 2)) / (FEWEST // 2)

@@ -21,6 +21,8 @@ without replacement. A round sorts B numbers.
 processor each is a loop to compile and to start.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from blackjax.types import PRNGKey
@@ -78,6 +80,19 @@ def scaled(words: Array, size: int | Array) -> Array:
     carried = high_word(low, size)
     is_over = high * jnp.uint32(size) + carried < carried
     return (high_word(high, size) + is_over).astype(int)
+
+
+def words_of(dtype: Any) -> int:
+    """How many random words :func:`uniform_numbers` needs for a number."""
+    return jnp.finfo(dtype).bits // 32
+
+
+def uniform_numbers(words: Array, dtype: Any) -> Array:
+    """What ``jax.random.uniform`` makes of as many random bits; words are of shape (n, ...)."""
+    if words_of(dtype) == 1:
+        return (words[0] >> 9).astype(dtype) * 2.0**-23
+    high, low = words[0].astype(dtype), (words[1] >> 12).astype(dtype)
+    return high * 2.0**-32 + low * 2.0**-52
 
 
 def high_word(factor: Array, size: int | Array) -> Array:

@@ -125,8 +125,8 @@ def subsampled(expansion: Expansion, rule: thinning.RuleName = "weights") -> Acc
     expansion
         Of :func:`blackjax_ext.potentials.expand`. It must not depend on the chain.
     rule
-        "weights" of the rows that are drawn, all together, or "factors", one for each row, which
-        accept less often where a test reads tens of rows or more.
+        "weights", a product of weights of the rows that are drawn, or "factors", one for each row,
+        which accept less often if a test reads tens of rows or more.
 
     Returns
     -------

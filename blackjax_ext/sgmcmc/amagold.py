@@ -154,8 +154,9 @@ def build_kernel() -> Callable:
         acceptance: Acceptance = FULL_PASS,
     ) -> tuple[AMAGOLDState, AMAGOLDInfo]:
         """One transition: T minibatch gradients, one test."""
-        key_path, key_accept = jax.random.split(rng_key)
+        key_momentum, key_path, key_accept = jax.random.split(rng_key, 3)
         start, end, unravel = leapfrog.propose(
+            key_momentum,
             key_path,
             state,
             leapfrog.step,

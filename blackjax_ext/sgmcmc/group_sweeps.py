@@ -1,8 +1,8 @@
 r"""Sweeps over what rows in groups share, and over the groups: exact MCMC in blocks.
 
-A posterior of G groups has :math:`D = p + G d` coordinates. A decision for all of them by the
-factors of its rows dies with their number, whatever it reads: factors do not net, so acceptance
-falls as :math:`\exp(-c D^{3/2} / \sqrt N)`. Decisions in blocks do not. A sweep is
+A posterior of G groups has :math:`D = p + G d` coordinates. A single decision for all of them by
+factors of the rows is rarely accepted, however many rows it reads: factors do not cancel, so the
+acceptance falls as :math:`\exp(-c D^{3/2} / \sqrt N)`. Decisions in blocks avoid this. A sweep is
 
 1. a few moves of the shared coordinates, by a Hamiltonian trajectory on the energy S (the exact
    prior and the expansion of all rows) in the coordinate u of
@@ -14,7 +14,7 @@ falls as :math:`\exp(-c D^{3/2} / \sqrt N)`. Decisions in blocks do not. A sweep
 constant. With a fresh momentum :math:`r \sim N(0, I)` and T leapfrog steps, which preserve volume
 and are reversed by the flip of the momentum, the ratio of the two ways is
 :math:`e^{-\Delta S - \Delta |r|^2 / 2 - \sum_i \Delta r_i}`, the latter over the remainders of the
-rows. The test of :mod:`blackjax_ext.subsampling.groups.thinning` takes it apart into factors, each
+rows. The test of :mod:`blackjax_ext.subsampling.groups.thinning` splits it into factors, each
 with its own ratio, as derived in :mod:`blackjax_ext.subsampling.thinning`: detailed balance holds
 for u given v.
 
@@ -31,17 +31,17 @@ for it at every angle. So with :math:`z_c = P_c^{1/2} (v_c - m_c)` the acceptanc
 
 has the ratio of the densities of the group given u: each group is in detailed balance, and so are
 all of them at once. For a normal prior and an
-expansion of order 2 only the rows decide. Angles are
-drawn whatever the state: mostly 2, where the proposal is antithetic, and for a share of the groups
-shorter, so that no group whose density is far from normal stays for ever.
+expansion of order 2 only the rows decide. Angles are drawn independently of the state: mostly 2,
+where the proposal is antithetic, and smaller for a share of the groups, so that a group whose
+density is far from normal does not stay where it is forever.
 
 Each part leaves the posterior invariant, and so does the sweep, which is not reversible.
 
 Cost of a sweep: for M moves of T steps, M (T + 1) log priors and products of G d p numbers, and the
 rows of M + 1 tests.
 
-What goes wrong: with many groups of few rows, shared moves are short, since the remainders of all
-rows decide together. A group without rows follows its prior alone, so a hyperparameter and such
+What goes wrong: with many groups of few rows, shared moves are short, since they are tested by the
+remainders of all rows. A group without rows follows only its prior, so a hyperparameter and such
 groups mix as slowly as Gibbs sampling of a centred hierarchy does.
 """
 

@@ -106,7 +106,8 @@ def step(
 
 
 def propose(
-    rng_key: PRNGKey,
+    key_momentum: PRNGKey,
+    key_path: PRNGKey,
     state: Any,
     step_fn: Callable[..., Phase],
     potential: StochasticPotential,
@@ -121,7 +122,6 @@ def propose(
 
     `step_fn` is :func:`step`, or another with its signature.
     """
-    key_momentum, key_path = jax.random.split(rng_key)
     x, unravel = ravel_pytree(state.position)
     metric = factorize(inverse_mass_matrix, x.size)
     r = first_momentum(key_momentum, x) if resample_momentum else state.momentum

@@ -22,6 +22,7 @@ Zhang, A. F. Cooper and C. De Sa 2020, AMAGOLD.
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from blackjax.base import SamplingAlgorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
@@ -125,8 +126,10 @@ def build_kernel() -> Callable:
         resample_momentum: bool = True,
     ) -> tuple[SGHMCState, SGHMCInfo]:
         """One transition: T minibatch gradients."""
+        key_momentum, key_path = jax.random.split(rng_key)
         start, end, unravel = leapfrog.propose(
-            rng_key,
+            key_momentum,
+            key_path,
             state,
             step,
             potential,

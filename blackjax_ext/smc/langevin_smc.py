@@ -317,7 +317,7 @@ def as_top_level_api(
         epsilon > 0: drift epsilon^2/2, noise epsilon.
     inverse_mass_matrix
         Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor. With
-        "particles" the variances of the particles, as they are weighted at each new temperature;
+        "particles" the weighted variances of the particles at each new temperature;
         with "covariance" their covariance, if there are at least ten for each of its D (D + 1) / 2
         numbers. Along correlated coordinates that is what moves need: without, a population may
         shrink to the neighbourhood of one ancestor, which no effective sample size shows.

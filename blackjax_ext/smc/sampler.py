@@ -18,7 +18,7 @@ two resamplings.
 such expectation as it is, also if it depends on the weights whether to resample: the decision is
 fixed before the indices are drawn.
 
-Particles whose weight is not a number carry none. If none has any, :math:`\hat Z = 0` for good and
+Particles whose weight is NaN get weight zero. If all have, :math:`\hat Z = 0` from then on and
 the weights start over at 1/N.
 
 *Genealogy.* Every particle descends from one of the N draws of the prior. With :math:`G_k` the sum

@@ -24,8 +24,9 @@ general distributions; M. D. Vose 1991, A linear algorithm for generating random
 given distribution; L. Hübschle-Schneider and P. Sanders 2022, Parallel weighted random sampling.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,14 +36,16 @@ from jax import Array
 
 from blackjax_ext.rows.shuffles import scaled
 
-__all__ = ["AliasTable", "build", "draw", "realized"]
+__all__ = ["AliasTable", "build", "columns", "draw", "outcome", "realized"]
 
 STEPS = 2.0**23
+NUM_WORDS = 3  # random words of an outcome
 BLOCK = 2**20  # numbers whose intermediate results are kept at once
+PART = 2**23  # outcomes whose probabilities are kept at once
 
 
 class AliasTable(NamedTuple):
-    """Columns of the table, and the law of its draws.
+    """Columns of the table.
 
     Attributes
     ----------
@@ -50,14 +53,19 @@ class AliasTable(NamedTuple):
         q, a multiple of 2^-23 between 0 and 1, shape (N,), float32.
     alias
         The other outcome of each column, shape (N,), int32.
-    probability
-        Probability of each outcome under the table as rounded, shape (N,), float64 of numpy or
-        what the caller makes of it.
     """
 
-    threshold: Array | np.ndarray
-    alias: Array | np.ndarray
-    probability: Array | np.ndarray
+    threshold: Any
+    alias: Any
+
+    @property
+    def probability(self) -> np.ndarray:
+        """Probability of each outcome under the table as rounded, shape (N,), in double precision.
+
+        Of arrays of NumPy. Eight bytes a row; :func:`realized` gives those of some outcomes.
+        """
+        threshold, alias = np.asarray(self.threshold), np.asarray(self.alias)
+        return realized(threshold, alias, slice(0, threshold.size))
 
 
 def build(weights: np.ndarray) -> AliasTable:
@@ -70,8 +78,8 @@ def build(weights: np.ndarray) -> AliasTable:
 
     Returns
     -------
-    Arrays of numpy. Cost: two cumulative sums and two merges of N numbers on the host, 1 s for ten
-    million rows, and 12 bytes a row; a draw costs O(1).
+    Arrays of numpy. Cost: two cumulative sums and two merges of N numbers on the host, 2 s for ten
+    million rows, and the memory of the table, eight bytes a row; a draw costs O(1).
 
     Raises
     ------
@@ -85,77 +93,175 @@ def build(weights: np.ndarray) -> AliasTable:
     >>> table.probability.round(6).tolist()
     [0.125, 0.25, 0.625]
     """
-    weights = check_weights(weights)
-    height = weights * (weights.size / weights.sum())  # of mean one
-    del weights  # eight bytes a row, if the caller does not keep them
-    kind = np.int32 if height.size < 2**31 else np.int64
-    alias = np.arange(height.size, dtype=kind)
-    light = np.flatnonzero(height <= 1.0).astype(kind)
-    heavy = np.flatnonzero(height > 1.0).astype(kind)
-    threshold = quantized(height, np.ones(height.size, np.float32), light)
-    if heavy.size and light.size:  # by rounding, equal weights may all be above their mean
-        lacks, spares = height[light], height[heavy]
-        del height  # a table of a hundred million rows is made in little more than it keeps
-        np.cumsum(np.subtract(1.0, lacks, out=lacks), out=lacks)
-        np.cumsum(np.subtract(spares, 1.0, out=spares), out=spares)
-        for part in blocks(light.size):
-            # the heavy outcome that still has more than one when the turn of a light one comes
-            before = lacks[max(part.start - 1, 0) : part.stop - 1]
-            before = before if part.start else np.concatenate([[0.0], before])
-            giver = np.minimum(np.searchsorted(spares, before, side="right"), heavy.size - 1)
-            alias[light[part]] = heavy[giver]
-        for part in blocks(heavy.size - 1):
-            # the light outcome that takes a heavy one below one; the next heavy one fills it up
-            taker = np.searchsorted(lacks, spares[part], side="left")
-            taken = lacks[np.minimum(taker, lacks.size - 1)]
-            rest = np.clip(1.0 + spares[part] - taken, 0.0, 1.0)
-            threshold[heavy[part]] = np.rint(rest * STEPS) / STEPS
-        alias[heavy[:-1]] = heavy[1:]
-    return AliasTable(threshold, alias.astype(np.int32, copy=False), realized(threshold, alias))
+    weights = np.asarray(weights)
+    check_weights(weights)
+    return columns(weights)
 
 
-def blocks(size: int) -> Iterator[slice]:
+def columns(weights: np.ndarray, least: float = 0.0) -> AliasTable:
+    """Table of probabilities in proportion to ``weights + least``, which nothing checks.
+
+    Both merges go through blocks of the light and of the heavy outcomes, whose cumulative sums are
+    carried from one to the next: no array of N is made but those of the table.
+    """
+    size = weights.size
+    total = sum(float(in_double(weights, least, part).sum()) for part in blocks(size, BLOCK))
+    lights, heavies = (
+        partial(outcomes, lambda part: in_double(weights, least, part) * (size / total), size, kind)
+        for kind in (True, False)
+    )
+    table = AliasTable(np.ones(size, np.float32), np.arange(size, dtype=np.int32))
+    for some in lights():
+        table.threshold[some.which] = np.rint(some.height * STEPS) / STEPS
+    # by rounding, equal weights may all be above their mean
+    if next(lights(), None) is not None and next(heavies(), None) is not None:
+        fill_lights(table, lights(), Merge(heavies(), "right"))
+        empty_heavies(table, heavies(), Merge(lights(), "left"))
+    return table
+
+
+class Outcomes(NamedTuple):
+    """Some light or some heavy outcomes, in order.
+
+    Attributes
+    ----------
+    which
+        Which they are.
+    height
+        N p, their probabilities in units of a column.
+    sums
+        What they and those before them lack, or have too much, in columns.
+    before
+        The same of those before each alone.
+    """
+
+    which: np.ndarray
+    height: np.ndarray
+    sums: np.ndarray
+    before: np.ndarray
+
+
+def outcomes(
+    height: Callable[[slice], np.ndarray], size: int, is_light: bool
+) -> Iterator[Outcomes]:
+    """All light or all heavy outcomes, a block after the other."""
+    total = 0.0
+    for part in blocks(size, BLOCK):
+        heights = height(part)
+        index = np.flatnonzero((heights <= 1.0) == is_light)
+        if index.size:
+            own = heights[index]
+            steps = np.concatenate([[total], 1.0 - own if is_light else own - 1.0])
+            sums = np.cumsum(steps)
+            total = sums[-1]
+            yield Outcomes(part.start + index, own, sums[1:], sums[:-1])
+
+
+class Merge:
+    """Where ascending numbers belong among the cumulative sums of outcomes, one block at a time.
+
+    With the side "right" it is the first outcome whose sum is above a number, with "left" the first
+    whose sum is not below it; the last outcome where none is.
+    """
+
+    def __init__(self, some: Iterator[Outcomes], side: Literal["left", "right"]):
+        self.rest, self.side = some, side
+        self.other_side: Literal["left", "right"] = "left" if side == "right" else "right"
+        self.here = next(self.rest)
+        self.next = next(self.rest, None)
+
+    def find(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Outcomes and their sums for `values`, none of which is below one that was asked for."""
+        found = [self.in_block(values)]
+        while (done := sum(index.size for index, _ in found)) < values.size:
+            assert self.next is not None
+            self.here, self.next = self.next, next(self.rest, None)
+            found.append(self.in_block(values[done:]))
+        index, sums = (np.concatenate(each) for each in zip(*found, strict=True))
+        return index, sums
+
+    def in_block(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of the first of the values, those that belong to the outcomes that are at hand."""
+        sums = self.here.sums
+        if self.next is not None:
+            values = values[: np.searchsorted(values, sums[-1], self.other_side)]
+        at = np.minimum(np.searchsorted(sums, values, self.side), sums.size - 1)
+        return self.here.which[at], sums[at]
+
+
+def fill_lights(table: AliasTable, lights: Iterator[Outcomes], heavies: Merge) -> None:
+    """The aliases of light outcomes.
+
+    They are the heavy ones that still have more than one when their turn comes.
+    """
+    for some in lights:
+        table.alias[some.which] = heavies.find(some.before)[0]
+
+
+def empty_heavies(table: AliasTable, heavies: Iterator[Outcomes], lights: Merge) -> None:
+    """Thresholds and aliases of heavy outcomes.
+
+    A light outcome takes a heavy one below one, and the next heavy one fills it up.
+    """
+    last = None
+    for some in heavies:
+        taken = lights.find(some.sums)[1]
+        rest = np.clip(1.0 + some.sums - taken, 0.0, 1.0)
+        table.threshold[some.which] = np.rint(rest * STEPS) / STEPS
+        table.alias[some.which[:-1]] = some.which[1:]
+        if last is not None:
+            table.alias[last] = some.which[0]
+        last = some.which[-1]
+    table.threshold[last] = 1.0  # nothing is left to fill it up
+
+
+def blocks(size: int, length: int) -> Iterator[slice]:
     """Slices that go through `size` numbers."""
-    for first in range(0, size, BLOCK):
-        yield slice(first, min(first + BLOCK, size))
+    for first in range(0, size, length):
+        yield slice(first, min(first + length, size))
 
 
-def quantized(height: np.ndarray, threshold: np.ndarray, light: np.ndarray) -> np.ndarray:
-    """`threshold` with the heights of the light outcomes as multiples of 1 / STEPS."""
-    for part in blocks(light.size):
-        threshold[light[part]] = np.rint(height[light[part]] * STEPS) / STEPS
-    return threshold
+def in_double(weights: np.ndarray, least: float, part: slice) -> np.ndarray:
+    """Some weights in double precision."""
+    return weights[part].astype(np.float64) + least
 
 
-def check_weights(weights: np.ndarray) -> np.ndarray:
-    """`weights` in double precision; ValueError unless they are the weights of a distribution."""
-    weights = np.asarray(weights, np.float64)
+def check_weights(weights: np.ndarray) -> None:
+    """ValueError unless they are the weights of a distribution."""
     if weights.ndim != 1 or not weights.size:
         raise ValueError(f"weights must be of shape (N,) with N > 0; got shape {weights.shape}.")
-    bad = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
-    if bad.size:
-        raise ValueError(
-            f"weights must be finite and at least zero; weights[{bad[0]}] is {weights[bad[0]]}."
-        )
+    for part in blocks(weights.size, BLOCK):
+        bad = part.start + np.flatnonzero(~np.isfinite(weights[part]) | (weights[part] < 0))
+        if bad.size:
+            raise ValueError(
+                f"weights must be finite and at least zero; weights[{bad[0]}] is {weights[bad[0]]}."
+            )
     if not weights.any():
         raise ValueError("weights must not all be zero.")
-    return weights
 
 
-def realized(threshold: np.ndarray, alias: np.ndarray) -> np.ndarray:
-    """Probabilities of the outcomes under a table, in double precision."""
-    given = np.zeros(threshold.size)
-    for part in blocks(threshold.size):
-        np.add.at(given, alias[part], 1.0 - threshold[part].astype(np.float64))
-    for part in blocks(threshold.size):
-        given[part] = (threshold[part].astype(np.float64) + given[part]) / threshold.size
-    return given
+def realized(threshold: Any, alias: Any, part: slice) -> np.ndarray:
+    """Probabilities of some outcomes under a table, without error. Cost: all columns are read."""
+    given = np.zeros(part.stop - part.start)
+    for those in blocks(threshold.size, BLOCK):
+        takers = alias[those]
+        is_here = np.flatnonzero((takers >= part.start) & (takers < part.stop))
+        rest = 1.0 - threshold[those][is_here].astype(np.float64)
+        np.add.at(given, takers[is_here] - part.start, rest)
+    given += threshold[part]
+    return given / threshold.size
 
 
 def draw(rng_key: PRNGKey, table: AliasTable, shape: tuple[int, ...]) -> Array:
     """Independent outcomes. Cost: three random words and two reads each, whatever N."""
-    *words, side = jax.random.bits(rng_key, (3, *shape), jnp.uint32)
-    column = scaled(jnp.stack(words), table.alias.shape[0])
-    threshold, alias = jnp.asarray(table.threshold), jnp.asarray(table.alias)
-    is_alias = side // 2**9 >= threshold[column] * STEPS
+    return outcome(jax.random.bits(rng_key, (NUM_WORDS, *shape), jnp.uint32), table)
+
+
+def outcome(words: Array, table: AliasTable) -> Array:
+    """The outcomes that random words give, of shape (3, ...)."""
+    column = scaled(words[:2], table.alias.shape[0])
+    threshold, alias = (
+        jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in (table.threshold, table.alias)
+    )
+    is_alias = words[2] // 2**9 >= threshold[column] * STEPS
     return jnp.where(is_alias, alias[column], column)

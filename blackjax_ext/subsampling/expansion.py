@@ -34,10 +34,10 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_position
-from blackjax_ext.meshes import on_host
+from blackjax_ext.meshes import on_host, over_rows
 from blackjax_ext.metrics.factors import Dense
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.subsampling.alias_table import AliasTable, build
+from blackjax_ext.subsampling.alias_table import PART, AliasTable, blocks, columns, realized
 from blackjax_ext.subsampling.mode import (
     Passes,
     check_curvature,
@@ -47,7 +47,7 @@ from blackjax_ext.subsampling.mode import (
     resolved,
 )
 from blackjax_ext.subsampling.predictors import LinearPredictor
-from blackjax_ext.subsampling.row_bounds import power, radius_of, row_bounds
+from blackjax_ext.subsampling.row_bounds import radius_of, row_bounds
 
 __all__ = ["Expansion", "expand", "surrogate", "whitened"]
 
@@ -58,12 +58,12 @@ MARGIN = {jnp.dtype("float32"): 1e-4, jnp.dtype("float64"): 1e-10}
 NOT_AFFINE = (
     "predict_fn must be affine in the position, as in row @ theta, and index nothing beyond its "
     "end: the predictor of row {} changes by more than its Jacobian says. acceptance.full_pass() "
-    "does without."
+    "does not need this."
 )
 
 NOT_KNOWN = (
-    "what the loss of a row needs beside its predictors, parameters, weight and response, must not "
-    "depend on the position; it does in row {}."
+    "what the loss of a row needs besides its predictors (parameters, weight and response) must "
+    "not depend on the position; it does in row {}."
 )
 
 
@@ -110,7 +110,7 @@ class Expansion:
     @property
     def table(self) -> AliasTable:
         """The table, for :func:`blackjax_ext.subsampling.alias_table.draw`."""
-        return AliasTable(self.threshold, self.alias, self.bound)
+        return AliasTable(self.threshold, self.alias)
 
     @property
     def gradient(self) -> Array:
@@ -143,6 +143,7 @@ def expand(
     order: int = 2,
     find_mode: bool = True,
     say: Callable[[str], None] | None = None,
+    place: Callable[[np.ndarray], Any] = over_rows,
 ) -> Expansion:
     r"""Expand the rows of a posterior at its mode, and bound what the expansion leaves.
 
@@ -159,12 +160,15 @@ def expand(
         False to expand at `start` itself. Any anchor is exact; far from the mode, tests read more.
     say
         Called with a few words before each pass over the rows, such as ``print``.
+    place
+        Takes bound, threshold and alias of all rows from the host, one after the other, to where
+        chains index them with the numbers of rows: by default to the devices.
 
     Returns
     -------
     The expansion. Cost: per step of Newton's method (about ten) a pass of :math:`N K D^2` products
     over the rows, then one more for the bounds. Memory: a chunk of rows, and 12 bytes for each of
-    all rows, also where the rows themselves are sharded over the axis "rows" of a mesh
+    all rows (16 in double precision), which a mesh with an axis "rows" divides
     (``blackjax_ext.meshes``).
 
     Raises
@@ -185,15 +189,20 @@ def expand(
     whitener, scale = whitening(metric, passes.is_seen, dtype)
     step = found.step if find_mode else np.zeros_like(found.step)
     passes.announce("bounding them")
-    bounds = compiled_soon(partial(row_bounds, order=order))
+    bounds = compiled_soon(partial(row_bounds, order=order), is_short=True)
     rows = bounds(posterior, position, scale, in_dtype(metric, dtype), step)
-    check_rest(found, float(jnp.max(rows.change)))
-    check_known(rows.has_changed)
-    check_affine(rows.deviation)
-    slope, curvature, psi = rows.slope, rows.curvature, power(rows, order)
-    del rows  # what a pass said of each row is many bytes for it
-    bound, table = table_of(psi, MARGIN[dtype])
-    radius = radius_of(posterior, whitener.shape[0]) if bound.any() else math.inf
+    check_rest(found, float(on_host(rows.change)))
+    check_known(rows.not_known)
+    check_affine(rows.not_affine)
+    slope, curvature, psi = rows.slope, rows.curvature, np.array(on_host(rows.psi))
+    del rows  # the other copy of the bounds
+    psi, table = table_of(psi, MARGIN[dtype])
+    radius = radius_of(posterior, whitener.shape[0]) if psi.any() else math.inf
+    total = psi.sum(dtype=np.float64)
+    # one after the other, so that only one of them is there twice
+    of_rows = [psi, *table]
+    del psi, table
+    bound, threshold, alias = (place(of_rows.pop(0)) for _ in range(3))
     return Expansion(
         posterior,
         position,
@@ -201,10 +210,10 @@ def expand(
         curvature,
         whitener,
         in_dtype(metric, dtype),
-        jnp.asarray(bound, dtype),
-        jnp.asarray(table.threshold),
-        jnp.asarray(table.alias),
-        jnp.asarray(bound.sum(), dtype),
+        bound,
+        threshold,
+        alias,
+        jnp.asarray(total, dtype),
         jnp.asarray(radius, dtype),
         order,
     )
@@ -227,28 +236,34 @@ def whitening(metric: Dense, is_seen: np.ndarray, dtype: Any) -> tuple[Array, Ar
     return jnp.asarray(whitener, dtype), jnp.asarray(scale, dtype)
 
 
-def check_affine(deviation: Array) -> None:
-    """Raise ValueError if a predictor is not affine in the position."""
-    is_affine = on_host(deviation) < 1.0  # not if NaN
-    if not is_affine.all():
-        raise ValueError(NOT_AFFINE.format(int(np.argmin(is_affine))))
+def check_affine(row: Array) -> None:
+    """Raise ValueError if there is a first row whose predictor is not affine in the position."""
+    if (first := int(on_host(row))) >= 0:
+        raise ValueError(NOT_AFFINE.format(first))
 
 
-def check_known(has_changed: Array) -> None:
-    """Raise ValueError if what a loss needs beside its predictors changes with the position."""
-    if (changed := on_host(has_changed)).any():
-        raise ValueError(NOT_KNOWN.format(int(np.argmax(changed))))
+def check_known(row: Array) -> None:
+    """Raise ValueError if what a loss needs beside its predictors changes, in a first row."""
+    if (first := int(on_host(row))) >= 0:
+        raise ValueError(NOT_KNOWN.format(first))
 
 
 def table_of(psi: np.ndarray, margin: float) -> tuple[np.ndarray, AliasTable]:
-    """Alias table for bounds `psi`, shape (N,), and the bounds that it implements, none below."""
+    """Alias table for bounds `psi`, shape (N,), and the bounds that it implements, none below.
+
+    They take the place of `psi`: with the table that is 12 bytes a row, and a few megabytes.
+    """
     if not psi.any():  # polynomials of the order of the expansion: no row is ever drawn
-        return np.zeros_like(psi), build(np.ones_like(psi))
+        return psi, columns(np.ones_like(psi))
     if not np.isfinite(psi).all():  # more than floats hold: no move is cheap, all rows are read
-        return np.full_like(psi, np.inf), build(np.ones_like(psi))
-    table = build(psi + FLOOR * psi.mean())
-    total = (1.0 + margin) * np.max(psi / table.probability)
-    return total * np.asarray(table.probability), table
+        psi[:] = np.inf
+        return psi, columns(np.ones_like(psi))
+    table = columns(psi, FLOOR * psi.mean(dtype=np.float64))
+    parts = list(blocks(psi.size, PART))
+    total = (1.0 + margin) * max(np.max(psi[part] / realized(*table, part)) for part in parts)
+    for part in parts:
+        psi[part] = total * realized(*table, part)
+    return psi, table
 
 
 def whitened(expansion: Expansion, x: ArrayTree) -> tuple[Array, Array]:

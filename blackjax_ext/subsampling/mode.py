@@ -66,6 +66,9 @@ MAX_ROOTS = 8  # passes that look for a root; each gains a factor of a hundred o
 # squared distance to the mode in standard deviations: done, and what may be left where no step
 # lowers the energy any more
 DONE, TOLERABLE = 1e-6, 1.0
+# squared distance from which on Newton's steps become shorter by more than this each time: by e
+# where an exponential of a row of great leverage bends faster than its parabola
+NEAR, SHORTER = 1e-2, 0.5
 # change of a predictor in the last step, in units of its family's reach: in a mode it is zero
 MAX_CHANGE = 0.2
 # an eigenvalue has two digits from here on, in units of eps: sums of a chunk of rows are off by
@@ -76,13 +79,13 @@ MAX_ROUNDING = 6e-4
 # spacing of the floats around the mode, in standard deviations of the narrowest direction
 MAX_SPACING = 0.1
 RUNAWAY = (
-    " A scale that is sampled, such as the standard deviation of centred groups, may run to zero, "
-    "where the density has no bound: then there is no mode. A non-centred parametrization has one, "
-    'which acceptance="full" takes; samplers without a control variate need none.'
+    " A sampled scale, such as the standard deviation of centred groups, may tend to zero, where "
+    "the density is unbounded: then there is no mode. A non-centred parametrization has a mode "
+    '(use it with acceptance="full"); samplers without a control variate need no mode.'
 )
 NO_MODE = (
     "the posterior has no mode near the start ({}): separable data under a flat prior have none. "
-    'Elsewhere a start nearer to it helps; acceptance="full" does without.'
+    "Otherwise start nearer to the mode, or use a sampler without a control variate."
 ) + RUNAWAY
 NOT_FINITE = (
     "the derivatives of the posterior are not finite in {} near the start: numbers that are too "
@@ -91,16 +94,16 @@ NOT_FINITE = (
     "(jax.config.update('jax_enable_x64', True), with data in float64)."
 )
 UNRESOLVED = (
-    "centre the covariates: the condition number of the posterior is {:.2g}, and at most {:.0f} is "
-    "right to the digits of energies. {} has no digits for a posterior whose coordinates are so "
-    "correlated. An intercept takes up the means that are subtracted; a covariate that others "
-    "determine can go; float64 has digits for {:.0e} as much (jax.config.update('jax_enable_x64', "
-    "True), with data in float64)."
+    "centre the covariates: the condition number of the posterior is {:.2g}, and energies are "
+    "accurate up to {:.0f} only. {} has too few digits for a posterior whose coordinates are so "
+    "correlated. Subtract the means (the intercept absorbs them), leave out a covariate that "
+    "others determine, or use float64, which allows {:.0e} times as much "
+    "(jax.config.update('jax_enable_x64', True), with data in float64)."
 ) + RUNAWAY
 TOO_NARROW = (
     "the posterior is too narrow for {} where Newton's method ends: floats there are {:.2g} "
-    "standard deviations apart in its narrowest direction, where {} is needed. Coordinates far "
-    "from zero have few digits: subtract a mean from the data, or use float64 "
+    "standard deviations apart in its narrowest direction, and at most {} is allowed. Coordinates "
+    "far from zero have few digits: subtract a mean from the data, or use float64 "
     "(jax.config.update('jax_enable_x64', True), with data in float64)."
 ) + RUNAWAY
 
@@ -179,18 +182,30 @@ def newton(energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn, x: A
     """
     x = on_host(x)  # arithmetic on the host compiles nothing
     value = in_double(energy_fn(x))
-    root = np.eye(x.size)
+    root, last = np.eye(x.size), np.inf
     for num_steps in range(MAX_STEPS + 1):
         found = resolved(derivatives_fn, x, root)
         root = found.root
         # not if NaN either
         if not found.distance >= max(DONE, spacing(found) ** 2) or num_steps == MAX_STEPS:
             break
-        lower, value = lower_point(energy_fn, x, found.step, value)
+        if is_rounding(found.distance, last):
+            break
+        last = found.distance
+        lower, value = lower_point(energy_fn, found, value)
         if lower is None:
             break
         x = lower
     return found
+
+
+def is_rounding(distance: float, last: float) -> bool:
+    """Whether a step is what rounding leaves: so near, the error of the last one is squared.
+
+    Of a hundred million rows in single precision that is more than `DONE`, and the search would go
+    on for as long as rounding makes an energy lower than the one before.
+    """
+    return distance < NEAR and distance > SHORTER * last
 
 
 def resolved(derivatives_fn: DerivativesFn, x: Any, root: np.ndarray | None = None) -> Stationary:
@@ -309,11 +324,17 @@ def in_double(pair: Pair) -> float:
 
 
 def lower_point(
-    energy_fn: Callable[[Any], Pair], x: np.ndarray, step: np.ndarray, value: float
+    energy_fn: Callable[[Any], Pair], found: Stationary, value: float
 ) -> tuple[np.ndarray | None, float]:
-    """First point along `step`, halved again and again, with a lower energy; None if none has."""
+    """First point along a step, halved again and again, with a lower energy; None if none has.
+
+    In a mode rounding decides which of two energies is lower. There no step is tried that is so
+    short that the search would be done: each is a pass over all rows.
+    """
     for i in range(MAX_HALVINGS):
-        point = np.asarray(x + 0.5**i * step, x.dtype)
+        if found.is_mode and 0.25**i * found.distance < DONE:
+            break
+        point = np.asarray(found.x + 0.5**i * found.step, found.x.dtype)
         new = in_double(energy_fn(point))
         if new < value:
             return point, new

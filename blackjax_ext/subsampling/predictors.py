@@ -50,6 +50,7 @@ from blackjax_ext.subsampling.families import Family, Kind
 __all__ = [
     "Derivatives",
     "Design",
+    "Largest",
     "LinearPredictor",
     "Responses",
     "derivatives",
@@ -65,6 +66,12 @@ MAX_ENTRIES = 2**23  # in the designs of a chunk of rows
 MAX_CHUNK = 8192
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(5)
 NODES, WEIGHTS = 0.5 + 0.5 * NODES, 0.5 * WEIGHTS  # on (0, 1)
+THREE = NODES[[0, 2, 4]]
+# values at all nodes from those at three of them, by the parabola through these
+PARABOLA = np.zeros((5, 5))
+PARABOLA[:, [0, 2, 4]] = np.vander(NODES, 3) @ np.linalg.inv(np.vander(THREE, 3))
+# how far a parabola may be off for the rule to be trusted: of the integral of sizes, or in all
+OFF, OFF_IN_ALL = 0.01, 1e-5
 
 
 @jax.tree_util.register_dataclass
@@ -177,7 +184,7 @@ def linear_predictor(
     ... )
     >>> expansion = potentials.expand(posterior, jnp.zeros(3))
     >>> amagold = blackjax_ext.amagold(
-    ...     potentials.expanded_minibatch(expansion, batch_size=100),
+    ...     potentials.expanded_minibatch(expansion, batch_size=0),
     ...     0.5,
     ...     expansion.metric,
     ...     num_integration_steps=4,
@@ -241,22 +248,41 @@ def loss_remainder(posterior: LinearPredictor, order: int, eta: Any, t: Any, row
     """
 
     def along(s):
-        return posterior.loss(jax.tree.map(lambda e, c: e + s * c, eta, t), row)
+        return (posterior.loss(jax.tree.map(lambda e, c: e + s * c, eta, t), row),)
 
-    def derivative(function):
-        return lambda s: jax.jvp(function, (s,), (jnp.ones_like(s),))[1]
-
-    first = derivative(along)
+    upto = along  # all derivatives along t, up to the order of the expansion
+    for _ in range(order):
+        upto = with_derivative(upto)
     dtype = jnp.result_type(*jax.tree.leaves(t))
     zero, one = jnp.zeros((), dtype), jnp.ones((), dtype)
-    far = along(one) - along(zero) - first(zero)
-    highest = derivative(first)
-    for power in range(2, order + 1):
-        far, highest = far - highest(zero) / math.factorial(power), derivative(highest)
+    (far,) = along(one)
+    for power, known in enumerate(upto(zero)):
+        far = far - known / math.factorial(power)
     weights = jnp.asarray(WEIGHTS * (1 - NODES) ** order / math.factorial(order), dtype)
     is_near = jnp.all(jnp.abs(ravel_pytree(t)[0]) <= posterior.reach(eta, row))
-    near = weights @ jax.vmap(highest)(jnp.asarray(NODES, dtype))
-    return jnp.where(is_near, near, far)
+    values = jax.vmap(lambda s: with_derivative(upto)(s)[-1])(jnp.asarray(NODES, dtype))
+    if any(kind.guesses_reach for kind in posterior.kinds):
+        is_near = is_near & is_resolved(weights, values)
+    return jnp.where(is_near, weights @ values, far)
+
+
+def is_resolved(weights: Array, values: Array) -> Array:
+    """Whether a parabola through three of the values has nearly their integral.
+
+    A reach that is found along each predictor says nothing of a product of two.
+    """
+    off = jnp.abs(weights @ (values - jnp.asarray(PARABOLA, values.dtype) @ values))
+    return off <= jnp.maximum(OFF * (weights @ jnp.abs(values)), OFF_IN_ALL)
+
+
+def with_derivative(function: Callable) -> Callable:
+    """A function's values, and the derivative of the last of them."""
+
+    def both(s):
+        values, slopes = jax.jvp(function, (s,), (jnp.ones_like(s),))
+        return (*values, slopes[-1])
+
+    return both
 
 
 class Design(NamedTuple):
@@ -296,41 +322,69 @@ def chunk_length(posterior: LinearPredictor, position: ArrayTree) -> int:
     return min(max(MAX_ENTRIES // entries, 64), MAX_CHUNK, posterior.num_rows)
 
 
+class Largest(NamedTuple):
+    """A term of which a pass keeps the largest of all chunks, not their sum; at least zero."""
+
+    value: Array
+
+
 def over_chunks(
     visit: Callable[[Array, Array], tuple[Any, Any]], num_rows: int, length: int
 ) -> tuple[Any, Any]:
     """``visit(indices, is_new) -> (terms, values)`` over all rows, `length` of a device at once.
 
-    Terms are summed over the chunks as pairs, with their rounding errors; values, which lead with
-    the rows of a chunk, are put together in order.
+    Terms are summed over the chunks as pairs, with their rounding errors, but for those that are
+    :class:`Largest`; values, which lead with the rows of a chunk, are put together in order, in one
+    array of all rows.
     """
     visit = jax.jit(visit)  # which is traced once, for its shapes and for its chunk
     blocks = num_blocks(num_rows)
     size = num_rows // blocks
+    length = min(length, size)
     if blocks > 1:  # as many rows as there are would not be read by slices
         length = min(length, -(-size // 2))
 
-    def body(sums, i):
+    def body(carry, i):
+        sums, kept = carry
         terms, values = at_chunk(visit, i, length, num_rows, blocks)
-        return jax.tree.map(add, sums, terms, is_leaf=is_pair), values
+        first = jnp.minimum(i * length, size - length)
+        put = partial(with_chunk, first=first, blocks=blocks)
+        return (merged(sums, terms), jax.tree.map(put, kept, values)), None
 
     num_chunks = -(-size // length)
     at_once = length * blocks
-    shapes, _ = jax.eval_shape(visit, jnp.arange(at_once), jnp.ones(at_once, bool))
-    zeros = jax.tree.map(lambda t: as_pair(jnp.zeros(t.shape, t.dtype)), shapes)
-    sums, values = jax.lax.scan(body, zeros, jnp.arange(num_chunks))
-    repeated = num_chunks * length - size
+    shapes, values = jax.eval_shape(visit, jnp.arange(at_once), jnp.ones(at_once, bool))
+    kept = jax.tree.map(lambda v: jnp.zeros((blocks, size, *v.shape[1:]), v.dtype), values)
+    kept = jax.tree.map(lambda v: spread(v, ROWS), kept)
+    first = jax.tree.map(nothing, shapes, is_leaf=is_largest), kept
+    sums, kept = jax.lax.scan(body, first, jnp.arange(num_chunks))[0]
+    return sums, jax.tree.map(lambda v: v.reshape(num_rows, *v.shape[2:]), kept)
 
-    def joined(v):
-        return jnp.concatenate([v[:-1].reshape(-1, *v.shape[2:]), v[-1, repeated:]])
 
-    def in_order(v):
-        if blocks == 1:
-            return joined(v)
-        v = jnp.moveaxis(v.reshape(num_chunks, blocks, length, *v.shape[2:]), 1, 0)
-        return jax.vmap(joined)(spread(v, ROWS)).reshape(num_rows, *v.shape[3:])
+def with_chunk(all_rows: Array, some: Array, first: Array, blocks: int) -> Array:
+    """Values of all rows of each block with those of a chunk of it, in the same memory."""
+    some = some.reshape(blocks, -1, *some.shape[1:])
+    return spread(jax.lax.dynamic_update_slice_in_dim(all_rows, some, first, axis=1), ROWS)
 
-    return sums, jax.tree.map(in_order, values)
+
+def nothing(term: Any) -> Any:
+    """What a term is before the first chunk."""
+    zero = jax.tree.map(lambda t: jnp.zeros(t.shape, t.dtype), term)
+    return zero if is_largest(term) else as_pair(zero)
+
+
+def merged(sums: Any, terms: Any) -> Any:
+    """What chunks have said so far, and what one more says."""
+
+    def both(sum, term):
+        return Largest(jnp.maximum(*sum, *term)) if is_largest(sum) else add(sum, term)
+
+    return jax.tree.map(both, sums, terms, is_leaf=lambda leaf: is_pair(leaf) or is_largest(leaf))
+
+
+def is_largest(leaf: Any) -> bool:
+    """Whether a leaf is a term of which the largest counts."""
+    return isinstance(leaf, Largest)
 
 
 def is_pair(leaf: Any) -> bool:

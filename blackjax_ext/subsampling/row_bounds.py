@@ -38,10 +38,10 @@ from blackjax.types import ArrayTree
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics.factors import Dense
 from blackjax_ext.subsampling.families import Kind
 from blackjax_ext.subsampling.predictors import (
+    Largest,
     LinearPredictor,
     Responses,
     chunk_length,
@@ -51,7 +51,7 @@ from blackjax_ext.subsampling.predictors import (
     summed_derivatives,
 )
 
-__all__ = ["RowBounds", "power", "radius_of", "row_bounds"]
+__all__ = ["RowBounds", "Worst", "felt", "radius_of", "remainder_bounds", "row_bounds"]
 
 # standard deviations beyond the root of the dimension up to which bounds hold
 BEYOND = 4.0
@@ -146,6 +146,19 @@ def scaled_and_sizes(
     return tangents / units[..., None], sizes
 
 
+def felt(posterior: LinearPredictor, eta: Any, change: Array) -> Array:
+    """What losses see of a change of one row's predictors, flat, of which `eta` has the shape.
+
+    Logits of classes may all move together, as far as a prior lets them.
+    """
+    moves = ravel_pytree(eta)[1](change)
+    seen = [
+        move if kind.norms is None else move - jnp.mean(move, axis=1, keepdims=True)
+        for kind, move in zip(posterior.kinds, moves, strict=True)
+    ]
+    return jnp.concatenate([each.ravel() for each in seen])
+
+
 def contracted(sizes: Array, lengths: Array) -> Array:
     """The sum of `sizes`, shape (k, k, ...), times a length for each index."""
     for _ in range(sizes.ndim):
@@ -160,28 +173,23 @@ class RowBounds(NamedTuple):
     ----------
     slope, curvature
         Derivatives of all rows by w, shapes (P,) and (P, P).
-    reach, total
-        Norm of S A L of each row, of which a part of the bound is a power, and the other part,
-        shapes (N,).
-    is_curved
-        Whether the remainder of a row is other than zero anywhere, shape (N,).
-    deviation
-        How far predictors are from affine, shape (N,): the largest deviation of a predictor from
-        its expansion, in units of what rounding explains, over steps of several lengths and
-        directions.
-    has_changed
-        Whether what the loss of a row needs beside its predictors changes on these steps, (N,).
+    psi
+        The bounds, shape (N,).
+    not_affine
+        First row with a predictor that is not affine, -1 if all are: one that deviates from its
+        expansion by more than rounding explains, on steps of several lengths and directions.
+    not_known
+        First row of which what its loss needs beside its predictors changes on these steps, or -1.
     change
-        Change of a row's predictors on a given step, in units of the reach of their family, (N,).
+        Largest change of a predictor on a given step, as far as its loss sees it, in units of the
+        reach of their family.
     """
 
     slope: Array
     curvature: Array
-    reach: Array
-    total: Array
-    is_curved: Array
-    deviation: Array
-    has_changed: Array
+    psi: Array
+    not_affine: Array
+    not_known: Array
     change: Array
 
 
@@ -220,36 +228,63 @@ def row_bounds(
 
         deviations, changed = jax.lax.map(deviation, steps)
         reach = jax.vmap(posterior.reach)(eta, rows)
+        change = jax.vmap(partial(felt, posterior))(eta, matrix @ step)
         sums = summed_derivatives(posterior, whitened, eta, rows, is_new)
-        return sums, (
-            norms(found.curved),
-            found.total,
-            found.is_curved,
-            jnp.max(deviations, axis=0),
-            jnp.any(changed, axis=0),
-            jnp.max(jnp.abs(matrix @ step) / reach, axis=1),
+        found_here = Worst.of(
+            posterior.num_rows, indices, deviations, changed, jnp.max(jnp.abs(change) / reach)
         )
+        return (*sums, *found_here), remainder_bounds(*found, order)
 
     length = chunk_length(posterior, position)
-    sums, of_rows = over_chunks(visit, posterior.num_rows, length)
-    slope, curvature = (sum.value() for sum in sums)
-    return RowBounds(slope, 0.5 * (curvature + curvature.T), *of_rows)
+    (slope, curvature, *worst), psi = over_chunks(visit, posterior.num_rows, length)
+    slope, curvature = slope.value(), curvature.value()
+    return RowBounds(
+        slope, 0.5 * (curvature + curvature.T), psi, *Worst(*worst).rows(posterior.num_rows)
+    )
 
 
-def power(rows: RowBounds, order: int) -> np.ndarray:
-    """Bounds psi of all rows, shape (N,), in double precision on the host.
+class Worst(NamedTuple):
+    """What no row of a pass may exceed, as terms of it.
+
+    Attributes
+    ----------
+    not_affine, not_known
+        Rows from the first one on that is not as it must be.
+    change
+        As of :class:`RowBounds`.
+    """
+
+    not_affine: Largest
+    not_known: Largest
+    change: Largest
+
+    @classmethod
+    def of(
+        cls, num_rows: int, indices: Array, deviations: Array, changed: Array, change: Array
+    ) -> "Worst":
+        """Of a chunk, with deviations and changes on some steps, shapes (steps, n)."""
+        left = num_rows - indices
+        # not if NaN either
+        is_affine = jnp.max(deviations, axis=0) < 1.0
+        return cls(
+            Largest(jnp.max(jnp.where(is_affine, 0, left))),
+            Largest(jnp.max(jnp.where(jnp.any(changed, axis=0), left, 0))),
+            Largest(change),
+        )
+
+    def rows(self, num_rows: int) -> tuple[Array, Array, Array]:
+        """First rows, -1 if there is none, and the change."""
+        first = [jnp.where(n.value > 0, num_rows - n.value, -1) for n in self[:2]]
+        return first[0], first[1], self.change.value
+
+
+def remainder_bounds(curved: Array, total: Array, is_curved: Array, order: int) -> Array:
+    """Bounds psi of some rows, of their ``Parts``, shape (n,).
 
     A bound of zero says that the remainder is zero: of a polynomial of the order of the expansion,
     of a weight of zero, or of a row that does not see the position. What is less than floats hold
     is rounded up, and what is more is infinite.
     """
-    # the one array of N doubles that this takes
-    psi = np.array(on_host(rows.reach), np.float64)
-    psi **= order + 1
-    psi += on_host(rows.total)
-    psi[np.isnan(psi)] = np.inf
-    psi /= math.factorial(order + 1)
-    is_curved = on_host(rows.is_curved)
-    np.maximum(psi, LEAST, out=psi, where=is_curved)
-    assert np.all((psi > 0) | ~is_curved), "a bound has underflowed"
-    return psi
+    psi = (norms(curved) ** (order + 1) + total) / math.factorial(order + 1)
+    psi = jnp.where(jnp.isnan(psi), jnp.inf, psi)
+    return jnp.where(is_curved, jnp.maximum(psi, LEAST), psi)

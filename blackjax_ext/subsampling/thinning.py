@@ -96,7 +96,7 @@ and G. S. Shedler 1979, Simulation of nonhomogeneous Poisson processes by thinni
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -107,6 +107,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.meshes import num_blocks
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
 from blackjax_ext.rows.consecutive import at_chunk
+from blackjax_ext.rows.shuffles import uniform_numbers, words_of
 from blackjax_ext.subsampling import alias_table
 from blackjax_ext.subsampling.expansion import Expansion, surrogate, whitened
 from blackjax_ext.subsampling.predictors import loss_remainder
@@ -225,7 +226,7 @@ def decide(
     rule: RuleName = "weights",
 ) -> Decision:
     """Whether to accept. Cost: D^2, one log prior, and the rows of the events."""
-    key_accept, key_events = jax.random.split(rng_key)
+    key_first, key_second, key_events = jax.random.split(rng_key, 3)
     new_surrogate = surrogate(expansion, new_position)
     (old_d, old_w), (new_d, new_w) = (whitened(expansion, x) for x in (old_position, new_position))
     move = Move(jnp.stack([old_d, new_d]), reach(old_w, new_w, expansion.order))
@@ -238,13 +239,12 @@ def decide(
     log_ratio = log_ratio - jnp.where(is_far, exact, 0.0)
     is_divergent = is_divergent | jnp.isnan(log_ratio)
     rate = jnp.where(is_divergent, 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
-    is_first = jax.random.uniform(key_accept, rate.shape, rate.dtype) < rate
+    is_first = jax.random.uniform(key_first, rate.shape, rate.dtype) < rate
     is_on = ~is_far & ~is_divergent
     if rule == "factors":
         events = thin(key_events, expansion, move, is_on, RULES[rule])
         is_accepted, rate = is_first & ~events.is_ended, rate * events.value
     else:
-        key_events, key_second = jax.random.split(key_events)
         events = thin(key_events, expansion, move, is_on & is_first, RULES[rule])
         second = jnp.exp(jnp.minimum(events.value, 0.0))
         is_second = jax.random.uniform(key_second, rate.shape, rate.dtype) < second
@@ -335,22 +335,26 @@ def thin(rng_key: PRNGKey, expansion: Expansion, move: Move, is_on: Array, rule:
     expected = jnp.where(is_on, expansion.total * move.reach, 0.0)
     num_pieces = jnp.ceil(expected / PIECE).astype(int)
     length = expected / jnp.maximum(num_pieces, 1)
+    dtype = move.reach.dtype
 
     def is_going(events):
         return (events.piece < num_pieces) & ~events.is_ended
 
     def body(events):
-        key_next, key_rows, key_uniform = jax.random.split(events.rng_key, 3)
-        of_gaps, uniform = jax.random.uniform(key_uniform, (2, LANES), move.reach.dtype)
-        times = events.time + jnp.cumsum(-jnp.log1p(-of_gaps))
+        # three keys, of which one is left: XLA compiles the same split once, wherever it is
+        key_next, key_round, _ = jax.random.split(events.rng_key, 3)
+        of_rows, of_gaps, of_vetoes = words_of_round(key_round, dtype)
+        times = events.time + sums(-jnp.log1p(-uniform_numbers(of_gaps, dtype)))
         is_event = times < length
-        rows = alias_table.draw(key_rows, expansion.table, (LANES,))
+        rows = alias_table.outcome(of_rows, expansion.table)
         old, new = loss_remainders(expansion, move.steps, rows)
         change = (new - old) / (expansion.bound[rows] * move.reach)
         # time has no memory: what comes after the end of a piece is drawn anew
         is_over = times[-1] >= length
         is_last = is_over & (events.piece + 1 == num_pieces)
-        value, is_ended = rule.see(events.value, change, uniform, is_event, is_last)
+        value, is_ended = rule.see(
+            events.value, change, uniform_numbers(of_vetoes, dtype), is_event, is_last
+        )
         return Events(
             events.piece + is_over,
             jnp.where(is_over, 0.0, times[-1]),
@@ -361,10 +365,23 @@ def thin(rng_key: PRNGKey, expansion: Expansion, move: Move, is_on: Array, rule:
         )
 
     zero = jnp.zeros((), int)
-    time = jnp.zeros((), move.reach.dtype)
+    time = jnp.zeros((), dtype)
     nothing = jnp.full_like(time, rule.nothing)
     first = Events(zero, time, jnp.array(False), nothing, zero, rng_key)
     return jax.lax.while_loop(is_going, body, first)
+
+
+def words_of_round(rng_key: PRNGKey, dtype: Any) -> tuple[Array, Array, Array]:
+    """Random words of rows, of gaps and of vetoes, shapes (n, LANES), by one call: it compiles."""
+    of_row, of_number = alias_table.NUM_WORDS, words_of(dtype)
+    words = jax.random.bits(rng_key, (of_row + 2 * of_number, LANES), jnp.uint32)
+    return words[:of_row], words[of_row:-of_number], words[-of_number:]
+
+
+def sums(gaps: Array) -> Array:
+    """Cumulative sums of a few numbers: ``jnp.cumsum`` is four programs in one."""
+    upto = jnp.tri(gaps.size, dtype=bool)
+    return jnp.sum(jnp.where(upto, gaps, 0.0), axis=1)
 
 
 def change_of_all(expansion: Expansion, move: Move, is_on: Array) -> Array:

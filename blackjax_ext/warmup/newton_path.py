@@ -81,12 +81,15 @@ class Approximation(NamedTuple):
 
 
 class Path(NamedTuple):
-    """Newton's path: number of steps, point, whether to go on, best so far, value at the start."""
+    """Newton's path: point, whether it goes on, best so far, value at the start.
 
-    num_steps: Array
+    `own` is the best approximation of all paths with draws of this one, once all have ended.
+    """
+
     x: Array
     is_moving: Array
     best: Approximation
+    own: Approximation
     first_value: Array
 
 
@@ -108,54 +111,94 @@ class Found(NamedTuple):
 
 def find(
     noise: Array, logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
-) -> tuple[Approximation, Array]:
-    """Best normal approximation along Newton's path from `x`, shape (D,), and the value at `x`.
+) -> Path:
+    """Best normal approximations along Newton's paths from `x`, shape (P, D), where these end.
 
-    `noise`, standard normal of shape (S, D), makes the draws of every approximation on the path:
+    `noise`, standard normal of shape (P, S, D), makes the draws of every approximation on a path:
     what differs between two of them is not chance.
 
     Where the log density is known up to rounding only, the evidence is less by what that may add:
     for the concentration of a beta law, without a bound, 1e16 ends in sums of roundings that are
     larger than any evidence.
 
-    Cost: up to 60 steps of one gradient, one Hessian, one eigenvalue problem and 37 evaluations.
-    In a program the density stands twice: in the derivatives, and in the evaluations of a step.
+    Cost: up to 61 turns of all paths, each with one gradient, one Hessian, one eigenvalue problem
+    and 37 evaluations. In a program the density stands twice: in the derivatives, and in the
+    evaluations of a turn. One loop takes the steps of all paths, and then evaluates the draws of
+    the best approximation in one turn more: a density in a loop of each path, and in a program of
+    its own for those draws, takes twice as long to compile.
     """
-    num_draws = noise.shape[0]
-    nowhere = Approximation(
-        x, identity(x), jnp.tile(x, (num_draws, 1)), jnp.full(num_draws, -jnp.inf, x.dtype)
+    turn_of_one = partial(turn, logdensity_fn, differentiation)
+
+    def is_going(carry):
+        return ~carry[1]
+
+    def turn_of_all(carry):
+        i, _, paths = carry
+        is_last = ~jnp.any(paths.is_moving) | (i == MAX_STEPS)
+        best = jax.tree.map(lambda leaf: leaf[jnp.argmax(evidences(paths.best))], paths.best)
+        is_first = jnp.full(is_last.shape, i == 0)
+        new = jax.vmap(turn_of_one, (0, 0, None, None, None))(noise, paths, best, is_first, is_last)
+        return i + 1, is_last, new
+
+    nowhere = jax.vmap(nothing)(x, noise)
+    moving, value = jnp.ones(x.shape[:1], bool), jnp.zeros(x.shape[:1], x.dtype)
+    first = Path(x, moving, nowhere, nowhere, value)
+    return jax.lax.while_loop(is_going, turn_of_all, (jnp.array(0), jnp.array(False), first))[2]
+
+
+def turn(
+    logdensity_fn: LogDensity,
+    differentiation: Differentiation,
+    noise: Array,
+    path: Path,
+    best: Approximation,
+    is_first: Array,
+    is_last: Array,
+) -> Path:
+    """One step of one path; in the last turn, draws of the `best` approximation of all instead."""
+    gradient, metric = curvature(logdensity_fn, path.x, differentiation)
+    slope = metric.inverse_sqrt_transpose_times(gradient)
+    direction = metric.inverse_sqrt_times(slope)
+    ladder = path.x + LENGTHS[:, None].astype(path.x.dtype) * direction
+    mean, shape = jax.tree.map(
+        partial(jnp.where, is_last), (best.mean, best.metric), (path.x, metric)
     )
-    initial = Path(jnp.array(0), x, jnp.array(True), nowhere, jnp.zeros((), x.dtype))
+    draws = mean + shape.inverse_sqrt_times(noise)
+    values = jax.vmap(logdensity_fn)(jnp.concatenate([nudged(path.x), ladder, draws]))
+    values, first_value = finite(values), values[0]
+    near, rungs, drawn = jnp.split(values, [NUDGES.size, NUDGES.size + LENGTHS.size])
+    rounding = jnp.where(is_last, 0.0, ROUNDING * jnp.ptp(near))
+    here = weigh(mean, shape, noise, drawn - rounding)
+    own = jax.tree.map(partial(jnp.where, is_last), here, path.own)
+    is_on = path.is_moving & ~is_last
+    is_new = is_on & (here.evidence > path.best.evidence)
+    best_here = jax.tree.map(partial(jnp.where, is_new), here, path.best)
+    top = jnp.argmax(rungs)
+    is_better = rungs[top] > values[0]
+    # |slope|^2 / 2 is what a quadratic has yet to gain; a path may also run away from the mass
+    is_astray = here.evidence < best_here.evidence - negligible(path.x)
+    is_moving = is_on & is_better & (slope @ slope > 1e-2) & ~is_astray
+    x = jnp.where(is_on & is_better, ladder[top], path.x)
+    return Path(x, is_moving, best_here, own, jnp.where(is_first, first_value, path.first_value))
 
-    def is_going(path):
-        return path.is_moving & (path.num_steps < MAX_STEPS)
 
-    def step(path):
-        gradient, metric = curvature(logdensity_fn, path.x, differentiation)
-        slope = metric.inverse_sqrt_transpose_times(gradient)
-        direction = metric.inverse_sqrt_times(slope)
-        ladder = path.x + LENGTHS[:, None].astype(x.dtype) * direction
-        draws = path.x + metric.inverse_sqrt_times(noise)
-        values = jax.vmap(logdensity_fn)(jnp.concatenate([nudged(path.x), ladder, draws]))
-        values, first_value = finite(values), values[0]
-        near, rungs, drawn = jnp.split(values, [NUDGES.size, NUDGES.size + LENGTHS.size])
-        here = weigh(path.x, metric, noise, drawn - ROUNDING * jnp.ptp(near))
-        best = jax.tree.map(partial(jnp.where, here.evidence > path.best.evidence), here, path.best)
-        top = jnp.argmax(rungs)
-        is_better = rungs[top] > values[0]
-        # |slope|^2 / 2 is what a quadratic has yet to gain; a path may also run away from the mass
-        is_astray = here.evidence < best.evidence - negligible(x)
-        is_moving = is_better & (slope @ slope > 1e-2) & ~is_astray
-        point = jnp.where(is_better, ladder[top], path.x)
-        first_value = jnp.where(path.num_steps == 0, first_value, path.first_value)
-        return Path(path.num_steps + 1, point, is_moving, best, first_value)
+def nothing(x: Array, noise: Array) -> Approximation:
+    """Before there is any approximation."""
+    num_draws = noise.shape[0]
+    draws = jnp.tile(x, (num_draws, 1))
+    return Approximation(x, identity(x), draws, jnp.full(num_draws, -jnp.inf, x.dtype))
 
-    path = jax.lax.while_loop(is_going, step, initial)
-    return path.best, path.first_value
+
+def evidences(found: Approximation) -> Array:
+    """Evidence of each of several approximations, shape (P,)."""
+    return jax.vmap(lambda each: each.evidence)(found)
 
 
 def find_all(
-    rng_key: Array, logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
+    rng_key: Array,
+    logdensity_fn: LogDensity,
+    x: Array,
+    differentiation: Differentiation,
 ) -> Found:
     """Starts of C chains from `x`, shape (C, D), and the metric of the best approximation.
 
@@ -170,31 +213,17 @@ def find_all(
     least = np.nextafter(np.array(-1.0, x.dtype), 0.0)
     even = jax.random.uniform(rng_key, (num_paths, sum(sizes)), x.dtype, least, 1.0)
     noise, more, level = jnp.split(even, np.cumsum(sizes)[:2], axis=1)
-    noise = 2.0**0.5 * jax.lax.erf_inv(noise)
-    more, level = 2.0 * more[num_chains:], 0.5 * (level[:num_chains, 0] + 1.0)
-    found, first_values = jax.vmap(lambda noise, x: find(noise, logdensity_fn, x, differentiation))(
-        noise.reshape(num_paths, NUM_DRAWS, size), jnp.concatenate([x, more])
-    )
-    evidence = jax.vmap(lambda found: found.evidence)(found)
+    noise = (2.0**0.5 * jax.lax.erf_inv(noise)).reshape(num_paths, NUM_DRAWS, size)
+    more, level = 2.0 * more[num_chains:], 0.5 * (level[:, 0] + 1.0)
+    found = find(noise, logdensity_fn, jnp.concatenate([x, more]), differentiation)
+    evidence = evidences(found.best)
     top = jnp.argmax(evidence)
-    is_poor = evidence[:num_chains] < evidence[top] - negligible(x[0])
-    best = jax.tree.map(lambda leaf: leaf[top], found)
-
-    def redraw(noise):
-        """Draws of a chain's own: chains that all took the same one could not disagree."""
-        values = jax.vmap(logdensity_fn)(best.mean + best.metric.inverse_sqrt_times(noise))
-        return weigh(best.mean, best.metric, noise, finite(values))
-
-    noise = noise.reshape(num_paths, NUM_DRAWS, size)[:num_chains]
-    others = jax.vmap(redraw)(noise)
-    draws = jnp.where(
-        is_poor[:, None],
-        jax.vmap(Approximation.draw)(others, level),
-        jax.vmap(lambda leaf, level: leaf.draw(level))(
-            jax.tree.map(lambda leaf: leaf[:num_chains], found), level
-        ),
-    )
-    return Found(draws, best.metric, first_values[:num_chains])
+    # with draws of a chain's own: chains that all took the same one could not disagree
+    is_poor = evidence < evidence[top] - negligible(x[0])
+    draw = jax.vmap(Approximation.draw)
+    draws = jnp.where(is_poor[:, None], draw(found.own, level), draw(found.best, level))
+    metric = jax.tree.map(lambda leaf: leaf[top], found.best.metric)
+    return Found(draws[:num_chains], metric, found.first_value[:num_chains])
 
 
 def nudged(x: Array) -> Array:

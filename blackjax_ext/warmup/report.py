@@ -105,18 +105,18 @@ def collapsed_message(health: Health) -> str:
     return (
         f"steps have collapsed: in the last {health.num_steps} steps of the warm-up a step "
         f"moved a coordinate by {health.jump:.1e} of its scale (step size "
-        f"{health.step_size:.1e}), which is worth {health.num_effective:.1f} independent draws."
+        f"{health.step_size:.1e}), and they give {health.num_effective:.1f} independent draws."
     )
 
 
 def frozen_message(health: Health, c: int, name: str) -> str:
     """That chain `c` of these is frozen."""
     is_rescued = not health.is_frozen.all()
-    then = "It was put back where another chain is, and may stick again. " if is_rescued else ""
+    then = "It was put back where another chain is, and may freeze again. " if is_rescued else ""
     return (
         f"{name} is frozen: it moved in {100 * health.share_moved[c]:.1f} % of the last "
         f"{health.num_steps} steps of the warm-up, with acceptance probability "
-        f"{health.rate[c]:.2f}. {then}Its draws are not to be trusted."
+        f"{health.rate[c]:.2f}. {then}Do not trust its draws."
     )
 
 
@@ -124,8 +124,8 @@ def stuck_message(c: int, num_chains: int, num_draws: int) -> str:
     """That chain `c` has not moved for long after the warm-up."""
     return (
         f"{name_of(c, num_chains)} has stuck while sampling: it did not move in {STILL} steps up "
-        f"to draw {num_draws}. What it has not seen is missing from all draws, not from these "
-        "alone."
+        f"to draw {num_draws}. A region that it has not visited is missing from all of its draws, "
+        "not only from these."
     )
 
 

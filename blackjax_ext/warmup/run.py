@@ -46,8 +46,8 @@ __all__ = [
 
 
 ADVICE = (
-    "Take blackjax_ext.auto_mala, whose steps adapt to the place, reparametrize the target, give a "
-    "higher target_acceptance_rate, which makes steps shorter, or use blackjax.nuts."
+    "Use blackjax_ext.auto_mala, whose steps adapt to the position, reparametrize the target, give "
+    "a higher target_acceptance_rate, which makes steps shorter, or use blackjax.nuts."
 )
 
 

@@ -17,12 +17,11 @@ the squared jumps: with lag-one autocorrelation :math:`\rho = 1 - J / (2 S)`, J 
 jump, :math:`n_e = n (1 - \rho) / (1 + \rho)` per coordinate.
 
 *Step size.* Dual averaging (Hoffman and Gelman 2014) of the acceptance probability, averaged over
-vectorized chains, restarted at each new metric. One chain that accepts nothing hides in a mean: of
+vectorized chains, restarted at each new metric. A mean hides one chain that accepts nothing: of
 four chains, three at 0.75 and one at 0 have the mean 0.56. So a running mean is kept of each chain,
-and while one of them is below a quarter of the target, steps get shorter whatever the others do.
-They do so slowly: to follow that chain alone shortens them tenfold before it moves, and the others
-then stand still (centred eight schools: R-hat 3.1 instead of 1.4). Where chains agree, the mean is
-what it was.
+and while one of them is below a quarter of the target, the steps get shorter whatever the others
+do. They do so slowly: following that chain alone would shorten them tenfold before it moves, and
+the others would then hardly move. If the chains agree, the mean is unchanged.
 
 *Frozen chains.* A chain that moved in fewer than 2 % of the steps of a window is put back where
 another one is, when the window ends.
@@ -221,6 +220,8 @@ def rescue(rng_key: Array, states: Any, state: AdaptState) -> tuple[Any, AdaptSt
     """Put the frozen chains back where others are, drawn evenly; `states` lead with the chains."""
     is_frozen = frozen(state.motion)
     num_chains = is_frozen.size
+    if num_chains == 1:  # there are no others
+        return states, state
     weights = jnp.where(is_frozen, -jnp.inf, 0.0)
     donors = jax.random.categorical(rng_key, weights, shape=(num_chains,))
     source = jnp.where(is_frozen & ~is_frozen.all(), donors, jnp.arange(num_chains))
@@ -247,8 +248,7 @@ def cap(state: AdaptState, longest: float) -> AdaptState:
 def update_moments(state: AdaptState, x: Array) -> AdaptState:
     """Add the draws `x`, shape (C, D), to the window."""
     moments, metric = state.moments, state.metric
-    whitened = metric.sqrt_times(x - moments.origin)
-    jump = metric.sqrt_times(x - moments.previous)
+    whitened, jump = metric.sqrt_times(jnp.stack([x - moments.origin, x - moments.previous]))
     moments = Moments(
         moments.origin,
         x,

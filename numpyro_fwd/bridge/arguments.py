@@ -6,7 +6,7 @@ are not of numbers, or that know more than their numbers, as masked arrays do.
 """
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -270,13 +270,21 @@ def mutable_arrays(model_args: tuple, model_kwargs: dict | None) -> tuple[int, .
 
 
 def numbers(model_args: tuple, model_kwargs: dict | None) -> list[Any]:
-    """Numbers and arrays among the arguments, without the other sites of a step of Gibbs."""
-    kinds = (np.ndarray, np.generic, jax.Array, bool, int, float, complex)
+    """Numbers, arrays and tables among the arguments, without the other sites of a Gibbs step."""
     keywords = {k: v for k, v in (model_kwargs or {}).items() if k != GIBBS_SITES_KWARG}
     leaves = leaves_with_rows_on_disk((model_args, keywords))
-    # of rows on disk a few are compared, whatever else is
-    leaves = [leaf.sample() if isinstance(leaf, OnDisk) else leaf for leaf in leaves]
-    return [as_numbers(leaf) for leaf in leaves if isinstance(leaf, kinds)]
+    return [as_numbers(part) for leaf in leaves for part in parts_with_numbers(leaf)]
+
+
+def parts_with_numbers(leaf: Any) -> list[Any]:
+    """What is compared of an argument: a few rows of those on disk, the columns of a table."""
+    if isinstance(leaf, OnDisk):
+        return [leaf.sample()]
+    if isinstance(leaf, (np.ndarray, np.generic, jax.Array, bool, int, float, complex)):
+        return [leaf]
+    names = leaf if isinstance(leaf, Mapping) else getattr(leaf, "columns", ())
+    found = [leaf[name] for name in names] or [leaf]
+    return [np.asarray(part) for part in found if hasattr(part, "__array__")]
 
 
 def as_numbers(leaf: Any) -> Any:

@@ -19,6 +19,7 @@ __all__ = [
     "find_valid_initial_params",
     "forget_loops",
     "get_potential_fn",
+    "helpful_support_errors",
     "identity",
     "is_jacobian_of",
     "is_prng_key",
@@ -45,6 +46,7 @@ try:
         constrain_fn,
         find_valid_initial_params,
         get_potential_fn,
+        helpful_support_errors,
         transform_fn,
         unconstrain_fn,
     )

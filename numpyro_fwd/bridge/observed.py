@@ -1,15 +1,17 @@
 """What weighted particles say of the observed values of a model: log densities, site by site."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpyro.distributions import MaskedDistribution
 
 from numpyro_fwd.bridge.arguments import not_finite
 from numpyro_fwd.bridge.log_terms import log_prob_of, log_terms
+from numpyro_fwd.bridge.numpyro_private import mask_of
 
 __all__ = [
     "Observed",
@@ -29,10 +31,13 @@ class Observed(NamedTuple):
         At each particle, shape (J, ...), without the scale.
     scale
         What ``numpyro.handlers.scale`` gives each value, 1 without one; of the shape of a value.
+    is_given
+        Whether a value is one: False where a mask hides it. Of the shape of a value.
     """
 
     values: Array
     scale: Array
+    is_given: Array
 
 
 def observed_terms(model: Callable, z: dict, model_args: tuple, model_kwargs: dict) -> dict:
@@ -44,7 +49,20 @@ def observed_terms(model: Callable, z: dict, model_args: tuple, model_kwargs: di
 def observed(site: dict) -> Observed:
     values = log_prob_of({**site, "scale": None})
     scale = jnp.ones(()) if site["scale"] is None else site["scale"]
-    return Observed(values, jnp.broadcast_to(scale, jnp.shape(values)))
+    scale = jnp.broadcast_to(scale, jnp.shape(values))
+    return Observed(values, scale, jnp.broadcast_to(is_given(site["fn"]), jnp.shape(values)))
+
+
+def is_given(distribution: Any) -> Array:
+    """Which values of a distribution no mask hides; an event is hidden if all of it is."""
+    found, event_dim = jnp.ones((), bool), distribution.event_dim
+    while distribution is not None:
+        if isinstance(distribution, MaskedDistribution):
+            mask = jnp.broadcast_to(mask_of(distribution), distribution.batch_shape)
+            inside = event_dim - distribution.event_dim
+            found &= jnp.any(mask, axis=tuple(range(-inside, 0)))
+        distribution = getattr(distribution, "base_dist", None)
+    return found
 
 
 def mixture_log_density(term: Observed, log_weights: Array) -> Array:
@@ -55,10 +73,14 @@ def mixture_log_density(term: Observed, log_weights: Array) -> Array:
 
 
 def mixture_loss(terms: dict[str, Observed], log_weights: Array) -> Array:
-    """Minus the mean over all values, by their scales, of the log of the weighted mean density."""
+    """Minus the mean over all values, by their scales, of the log of the weighted mean density.
+
+    Values that a mask hides are left out.
+    """
     mixed = {name: mixture_log_density(term, log_weights) for name, term in terms.items()}
-    totals = [jnp.sum(terms[name].scale[0] * each) for name, each in mixed.items()]
-    scales = [jnp.sum(term.scale[0]) for term in terms.values()]
+    weights = {name: term.scale[0] * term.is_given[0] for name, term in terms.items()}
+    totals = [jnp.sum(jnp.where(w > 0, w * mixed[name], 0.0)) for name, w in weights.items()]
+    scales = [jnp.sum(each) for each in weights.values()]
     return -jnp.sum(jnp.stack(totals)) / jnp.sum(jnp.stack(scales))
 
 
@@ -76,7 +98,9 @@ def num_values(sites: dict) -> float:
 
     def count(site):
         plates = [sites[frame.name]["args"] for frame in site["cond_indep_stack"]]
-        return np.size(site["value"]) * np.prod([size / (num or size) for size, num in plates])
+        # a plate of fewer rows than a batch has all of them
+        shares = [size / min(num or size, size) for size, num in plates]
+        return np.size(site["value"]) * np.prod(shares)
 
     return float(
         sum(

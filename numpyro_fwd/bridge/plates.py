@@ -93,7 +93,7 @@ class known_rows(Messenger):
         """Exchange the rows of a plate of a full view."""
         if msg["type"] == "plate" and SUBSAMPLE_SIZE in msg["kwargs"]:
             with evaluating():
-                msg["value"] = jnp.arange(msg["args"][0])
+                msg["value"] = jnp.asarray(np.arange(msg["args"][0]))
 
 
 class first_rows(Messenger):
@@ -282,8 +282,8 @@ def check_site(name: str, site: dict, plate: str) -> None:
     if not site["is_observed"]:
         raise ValueError(
             f"latent site '{name}' lies inside the subsample plate '{plate}': a minibatch would "
-            "leave most of its rows where they are. Move it out of the plate or marginalize it; of "
-            "an obs_mask, leave out the rows that it masks."
+            "leave most of its values unchanged. Move it out of the plate or marginalize it; if it "
+            "comes from an obs_mask, leave out the masked rows."
         )
     shape = getattr(site["fn"], "base_dist", site["fn"]).batch_shape
     for frame in site["cond_indep_stack"] if site["infer"].get("is_auxiliary") else ():
@@ -319,7 +319,7 @@ def check_rows(
         frames.update(frames_of(sites, plates))
         return {name: log_prob_of_rows(name, sites[name], numbers) for name in frames}
 
-    rows = {name: jnp.arange(number) for name, number in numbers.items()}
+    rows = {name: np.arange(number) for name, number in numbers.items()}
     try:
         found = jax.eval_shape(shapes, rows)
     except (
@@ -431,7 +431,7 @@ def index_error(
         return [leaf for leaf in leaves if leaf.dtype == bool]
 
     checked = checkify.checkify(read, errors=checkify.index_checks)
-    found = run_with(arguments, compiled_soon(flags), rows)
+    found = run_with(arguments, compiled_soon(flags, is_short=True), rows)
     # data that are traced have no values
     is_known = all(not_jax_tracer(leaf) for leaf in found)
     return checked(arguments.arrays, rows)[0].get() if is_known and any(found) else None

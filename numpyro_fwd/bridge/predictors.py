@@ -1,8 +1,9 @@
 r"""The linear predictors of a NumPyro model, found from its trace.
 
 An observed site in the subsample plate is understood if its distribution has a family in
-:mod:`blackjax_ext.families`. Its parameters in coordinates without ends (a mean, a log
-scale) that depend on the position are the predictors, which must be affine in the unconstrained
+:mod:`blackjax_ext.families`, or a smooth log density of a few scalar parameters
+(:mod:`numpyro_fwd.bridge.smooth_readings`). Its parameters in coordinates without ends (a mean, a
+log scale) that depend on the position are the predictors, which must be affine in the unconstrained
 latents. Everything outside the plate is the prior, whatever its structure, and is evaluated
 exactly. The model itself is asked for the predictors of each set of rows; no matrix of covariates
 is taken out of it.
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
@@ -40,7 +40,9 @@ from numpyro_fwd.bridge.readings import (
     Reading,
     dependent,
     find_reading,
+    unwrapped,
 )
+from numpyro_fwd.bridge.smooth_readings import smooth_reading
 from numpyro_fwd.bridge.traces import sites_at
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "expanded",
     "explaining_predictors",
     "linear_predictor_of",
+    "read_by_program",
     "single_plate",
 ]
 
@@ -164,25 +167,31 @@ def single_plate(sites: dict) -> SinglePlate:
     return SinglePlate(plate, list(inside), *plates[plate])
 
 
-def unwrapped(fn: dist.Distribution) -> dist.Distribution:
-    """The distribution under independent dimensions and expansions."""
-    while isinstance(fn, (dist.Independent, dist.ExpandedDistribution)):
-        fn = fn.base_dist
-    return fn
-
-
 def reading_of(name: str, site: dict) -> Reading:
     """How to read a site; ValueError, naming it and its distribution, where that is unknown."""
     fn = unwrapped(site["fn"])
     if reading := find_reading(fn):
         return reading
     kind = type(fn).__name__
-    why = REFUSED.get(kind, "no bound of its derivatives in a linear predictor is known here")
+    why = REFUSED.get(kind)
+    if why is None:
+        try:
+            return smooth_reading(fn)
+        except ValueError as error:
+            why = f"its log density cannot be read, {error}"
     known = sorted(each.__name__ for each in READINGS)
     raise ValueError(
-        f"site '{name}' ({kind}) has no place in acceptance=\"subsampled\": {why}. The "
-        f"distributions with bounds are {known}. {WITHOUT_LIMIT}"
+        f"site '{name}' ({kind}) is not supported by acceptance=\"subsampled\": {why}. Supported "
+        f"distributions are {known}, and smooth ones of a few scalar parameters. "
+        f"{WITHOUT_LIMIT}"
     )
+
+
+def read_by_program(model: Callable, model_args: tuple, model_kwargs: dict | None) -> list[str]:
+    """Sites without a family of their own, each with its distribution."""
+    sites = full_view_sites(model, model_args, model_kwargs)
+    found = {name: unwrapped(sites[name]["fn"]) for name in single_plate(sites).names}
+    return [f"'{n}' ({type(fn).__name__})" for n, fn in found.items() if not find_reading(fn)]
 
 
 class Part(NamedTuple):
@@ -281,10 +290,12 @@ def expanded(
     order: int,
     say: Callable[[str], None],
     find_mode: bool = True,
+    **options: Any,
 ) -> Expansion:
     """The rows of a full view expanded at the mode near `z`, or at `z` itself, without its data.
 
-    `say` is told what is being done.
+    `say` is told what is being done. The `options` are those of
+    :func:`blackjax_ext.potentials.expand`.
 
     Raises
     ------
@@ -294,7 +305,7 @@ def expanded(
     """
 
     def attempt(posterior):
-        expansion = expand(posterior, z, order=order, find_mode=find_mode, say=say)
+        expansion = expand(posterior, z, order=order, find_mode=find_mode, say=say, **options)
         return expansion.without_data()
 
     return explaining_predictors(model, model_args, model_kwargs, z, attempt)
@@ -428,9 +439,9 @@ def check_known(posterior: LinearPredictor, names: list[str], z: Any) -> None:
 
 NOT_FINITE = (
     "site '{}' has no finite density or predictor in row {}, whose response is {} as its family "
-    "reads it, in {}: it is outside of the support or at its end (a zero, a share that is rounded "
-    "to one), a parameter is (an exposure or a gate of zero), or they are too far from each other "
-    "where the latents start. Move them inside, leave the row out, use float64 "
+    "reads it, in {}: the response is outside of the support or at its end (a zero, a proportion "
+    "that is rounded to one), or a parameter is (an exposure or a gate of zero), or both are too "
+    "far from each other at the start. Move them inside, leave the row out, use float64 "
     "(jax.config.update('jax_enable_x64', True), with data in float64), or start nearer to the "
     "data (init_strategy)."
 )

@@ -10,10 +10,17 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 
-from blackjax_ext.subsampling.families import counts, locations, logits, positive, shares
+from blackjax_ext.subsampling.families import (
+    counts,
+    locations,
+    logits,
+    positive,
+    shares,
+    trials,
+)
 from blackjax_ext.subsampling.families.kind import Kind
 
-__all__ = ["READINGS", "REFUSED", "Reading", "dependent", "find_reading"]
+__all__ = ["READINGS", "REFUSED", "Reading", "dependent", "find_reading", "unwrapped"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,11 @@ def of_inverse_gamma(fn: Any) -> tuple[Array, Array]:
 READINGS: dict[type, Reading] = {
     dist.BernoulliLogits: Reading(always(logits.BERNOULLI), lambda fn: (fn.logits,)),
     dist.Beta: Reading(always(shares.BETA), of_beta),
+    dist.BetaBinomial: Reading(
+        always(trials.BETA_BINOMIAL),
+        of_beta,
+        {"total_count": lambda fn: fn.total_count},
+    ),
     dist.BetaProportion: Reading(always(shares.BETA), of_beta),
     dist.BinomialLogits: Reading(
         always(logits.BINOMIAL),
@@ -128,8 +140,16 @@ REFUSED = {
     "BinomialProbs": BY_LOGITS,
     "CategoricalProbs": BY_LOGITS,
     "Laplace": "it has a kink; Logistic is smooth and has the same tails",
+    "Unit": "a factor names no distribution; a class with scalar parameters and a log_prob does",
     "MaskedDistribution": "rows that are masked cannot be read; leave them out of the data",
 }
+
+
+def unwrapped(fn: dist.Distribution) -> dist.Distribution:
+    """The distribution under independent dimensions and expansions."""
+    while isinstance(fn, (dist.Independent, dist.ExpandedDistribution)):
+        fn = fn.base_dist
+    return fn
 
 
 def find_reading(fn: Any) -> Reading | None:

@@ -5,13 +5,17 @@ where it maps positions to the sites' supports.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
-from numpyro.infer import init_to_feasible
+from numpyro.infer import init_to_feasible, init_to_uniform
 
-from numpyro_fwd.bridge.numpyro_private import unconstrain_params
+from numpyro_fwd.bridge.numpyro_private import helpful_support_errors, unconstrain_params
 
 __all__ = ["first_sites", "has_observed", "is_latent", "prior_sites", "sites_at"]
 
@@ -37,8 +41,36 @@ def first_sites(
         Where the latents get their values. The default needs no draw, which an improper prior does
         not have.
     """
-    started = substitute(seed(model, rng_key), substitute_fn=init_strategy)
+    drawn = drawn_on_host(init_strategy)
+    if drawn is None:
+        started = substitute(seed(model, rng_key), substitute_fn=init_strategy)
+    else:  # the key is for what has no value yet, and is not split where all have one
+        started = seed(substitute(model, substitute_fn=drawn), rng_key)
     return trace(started).get_trace(*model_args, **(model_kwargs or {}))
+
+
+def drawn_on_host(init_strategy: Callable) -> Callable | None:
+    """``init_to_uniform`` by NumPy, which compiles nothing; None for any other strategy.
+
+    Numbers are always the same: they show what a model consists of, and no chain starts there.
+    """
+    if getattr(init_strategy, "func", init_strategy) is not init_to_uniform:
+        return None
+    options = getattr(init_strategy, "keywords", {})
+    rng = np.random.default_rng(0)
+    return partial(drawn_uniformly, rng, options.get("radius", 2.0))
+
+
+def drawn_uniformly(rng: np.random.Generator, radius: float, site: dict) -> Any:
+    """A value of a continuous latent site, of which no coordinate is beyond `radius`."""
+    if not is_latent(site) or site["value"] is not None or site["fn"].support.is_discrete:
+        return None
+    fn = site["fn"]
+    with helpful_support_errors(site):
+        transform = biject_to(fn.support)
+    shape = site["kwargs"].get("sample_shape", ()) + transform.inverse_shape(fn.shape())
+    dtype = jnp.result_type(float)
+    return transform(jnp.asarray(rng.uniform(-radius, radius, shape).astype(dtype)))
 
 
 def prior_sites(

@@ -111,7 +111,7 @@ def raise_if_forward_only(name: str, error: ValueError) -> NoReturn:
         raise error
     raise ValueError(
         f"{name} cannot be differentiated in reverse mode, which this kernel needs; "
-        "FMALA, LineFMALA, PCFMALA, PCLineFMALA and RandomWalk do without."
+        "FMALA, LineFMALA, PCFMALA, PCLineFMALA and RandomWalk do not need it."
     ) from error
 
 
@@ -189,7 +189,7 @@ def find_start(search: Callable, rng_key: Array, sites: dict, arguments: SplitAr
         return z, is_valid
 
     try:
-        z, is_valid = run_with(arguments, compiled_soon(find), rng_key)
+        z, is_valid = run_with(arguments, compiled_soon(find, is_short=True), rng_key)
     except ValueError as error:
         raise_if_forward_only("model", error)
     if not_jax_tracer(is_valid) and not np.all(on_host(is_valid)):
@@ -223,7 +223,7 @@ def check_sites(sites: dict) -> list[str]:
             latents.append(name)
             if isinstance(site["fn"], Delta):
                 raise ValueError(
-                    f"site '{name}' has a Delta distribution, whose value nothing can sample; "
+                    f"site '{name}' has a Delta distribution, which cannot be sampled; "
                     "name it with numpyro.deterministic instead."
                 )
             discrete = site["fn"].support.is_discrete

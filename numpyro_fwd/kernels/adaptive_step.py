@@ -64,16 +64,16 @@ class AdaptiveStepKernel(BlackJAXKernel):
 
 
 class AutoMALA(AdaptiveStepKernel):
-    """MALA with a step size selected anew at each place, exactly, and a momentum that persists.
+    """MALA with a step size selected at each position, and persistent momentum; exact.
 
-    For posteriors whose scale changes from place to place, such as hierarchies as they are usually
-    written. One gradient for each trial of a step, 1 to 3 on average, in reverse mode.
-    `step_size` is that of the first trial, and `target_accept_prob`, 0.8 by default, the acceptance
-    probability that this trial alone would have.
+    For posteriors whose scale varies, such as centred hierarchies. One gradient for each trial of a
+    step, 1 to 3 on average, in reverse mode. `step_size` is that of the first trial, and
+    `target_accept_prob`, 0.8 by default, the acceptance probability that this trial alone would
+    have.
 
-    Vectorized chains wait for the one with most trials; with ``chain_method="parallel"`` they do
-    not. Extra fields: "num_steps", the gradients of a step, and "inner.exponent", j for a step of
-    2^j times `step_size`.
+    Vectorized chains wait for the chain with the most trials; with ``chain_method="parallel"`` they
+    do not. Extra fields: "num_steps", the gradients of a step, and "inner.exponent", j for a step
+    of 2^j times `step_size`.
 
     Parameters
     ----------
@@ -82,15 +82,15 @@ class AutoMALA(AdaptiveStepKernel):
     persistence
         Of the momentum, from 0 to below 1.
     isotropic_share
-        From 0 to 1: how often a step of all coordinates moves them alike, and not by their
-        posterior scales.
+        From 0 to 1: how often a step of all coordinates uses the same scale for all of them
+        instead of their posterior scales.
     block_share
-        From 0 to 1: how often a step moves some of the sites only, which frees the scales of a
-        hierarchy where what they govern can only take short steps. None for half of the steps of
-        a model that has effects, and a fifth of another's.
+        From 0 to 1: how often a step moves only some of the sites. Such steps let the scales of a
+        hierarchy move where its effects can only take short steps. None for half of the steps if
+        the model has effects, and a fifth otherwise.
     interweave
-        Whether half of the steps of some sites take along the sites that these govern, whose laws
-        have them as locations or scales: as if the model had been written without centring.
+        Whether half of the steps of some sites also move the effects whose location or scale these
+        sites are, as in a non-centred model.
     options
         See :class:`BlackJAXKernel`.
     """

@@ -82,7 +82,7 @@ class BlackJAXKernel(MCMCKernel):
         ``blackjax_ext.fmala``, ... BlackJAX's own tuning, of `num_warmup` steps before the warm-up,
         serves ``blackjax.mclmc``, which accepts every step and is biased by its step size (no
         diagnostic shows it), and ``blackjax.adjusted_mclmc``. Another one without an acceptance
-        rate has nothing to adapt to and needs ``adapt_step_size=False``.
+        rate cannot be adapted and needs ``adapt_step_size=False``.
     potential_fn
         Minus the log density, a function of a pytree; `init_params` must then be given to
         ``MCMC.run``.
@@ -90,8 +90,8 @@ class BlackJAXKernel(MCMCKernel):
         First guess of the step size, positive; kept if `adapt_step_size` is False.
     inverse_mass_matrix
         First guess of the posterior covariance, (D,) or (D, D), or a dict of blocks by their sites,
-        ``{("m", "b"): matrix}``, as NumPyro's HMC takes it; None for what the warm start finds, or
-        the identity without one.
+        ``{("m", "b"): matrix}``, as for NumPyro's HMC; None for the one that the warm start finds,
+        or the identity without a warm start.
     adapt_step_size
         Adapt the step size to `target_accept_prob` by dual averaging.
     adapt_mass_matrix
@@ -99,10 +99,10 @@ class BlackJAXKernel(MCMCKernel):
     dense_mass
         True to adapt a full covariance, False for variances, ``[("m", "b"), ("c",)]`` for
         covariances within these blocks of sites and variances of all others. None for a full
-        covariance up to 64 dimensions, in which a step costs no more by it: steps of these
-        samplers are short, and correlations slow them far more than NUTS. An
-        `inverse_mass_matrix` that is given then keeps its structure. For an algorithm that is
-        not of `blackjax_ext`, None is for variances: not all take a matrix.
+        covariance up to 64 dimensions, where it costs next to nothing: steps of these samplers are
+        short, and correlations slow them far more than NUTS. The structure of an
+        `inverse_mass_matrix` that is given is then kept. For an algorithm that is not from
+        `blackjax_ext`, None means variances, since not all accept a matrix.
     target_accept_prob
         Acceptance probability between 0 and 1 to adapt to; None for the kernel's own
         (`best_accept_prob`).
@@ -114,12 +114,12 @@ class BlackJAXKernel(MCMCKernel):
         (:mod:`blackjax_ext.warmup.newton_path`). Off if there is no warm-up; not tried beyond 128
         dimensions in forward mode and 512 in reverse mode.
     differentiation
-        "reverse", or "forward" for models without a reverse mode: no algorithm then calls it.
-        BlackJAX's own are given gradients of D JVPs.
+        "reverse", or "forward" for models without a reverse mode, which is then never used.
+        BlackJAX's own algorithms get gradients from D JVPs.
     step_size_jitter
-        (share, J): that share of the steps, whatever the state is, is shortened by a factor drawn
-        log-uniformly from 1 to J, which is exact and frees chains from narrow places. None for no
-        such steps.
+        (share, J): this share of the steps, chosen independently of the state, is shortened by a
+        factor drawn log-uniformly from 1 to J. This is exact and frees chains from narrow regions.
+        None for no such steps.
     parameters
         Further parameters of the algorithm's kernel or ``build_kernel``.
 
@@ -155,7 +155,7 @@ class BlackJAXKernel(MCMCKernel):
     kept_fields: tuple[str, ...] = ()
     # what to try where chains do not move
     advice = (
-        "Centre the covariates of a regression; take AutoMALA, whose steps adapt to the place; "
+        "Centre the covariates of a regression; use AutoMALA, whose steps adapt to the position; "
         "reparametrize the model (numpyro.infer.reparam.LocScaleReparam for a hierarchy); give a "
         "higher target_accept_prob, which makes steps shorter; or use numpyro.infer.NUTS."
     )
@@ -341,8 +341,11 @@ class BlackJAXKernel(MCMCKernel):
         start = self._strategy.start(run, rng_key, z, shared)
         plan = self._plan(start.x.shape[1], num_warmup)
         guess: Any = self._step_size if start.step_size is None else start.step_size
-        if start.is_whitened:
+        if start.is_whitened and plan.adapt_step_size:
             guess = min(guess, plan.longest_step)
+        # in coordinates that the mode has whitened there is nothing to search for
+        is_known = start.is_whitened and self._inverse_mass_matrix is None
+        is_known = is_known and plan.adapt_step_size
         given = None
         if self._inverse_mass_matrix is not None:  # values are checked where they are known
             given = self._in_structure(None, start.x, unravel)
@@ -355,8 +358,7 @@ class BlackJAXKernel(MCMCKernel):
             model_args, model_kwargs = run.arguments.join(arrays)
             target = self._target_of(model_args, model_kwargs, shared)
             inner = states_at(target, keys.first, jax.vmap(unravel)(x), metric)
-            if start.is_whitened and given is None and plan.adapt_step_size:
-                # in coordinates that the mode has whitened there is nothing to search for
+            if is_known:
                 dtype = jax.tree.leaves(metric)[0].dtype
                 step_size = jnp.full(x.shape[:1], guess, dtype)
             else:
@@ -365,7 +367,8 @@ class BlackJAXKernel(MCMCKernel):
             return make_state(inner, adapt_state, keys.state, is_single, self.advice)
 
         run.say("compiling the first state")
-        state = run(begin, start.keys, start.x, start.metric, given, shared, guess)
+        arguments = start.keys, start.x, start.metric, given, shared, guess
+        state = run(begin, *arguments, is_short=is_known)
         forget(state.noticed)
         if hasattr(state.inner, "metric"):
             check_metric(state.inner.metric)

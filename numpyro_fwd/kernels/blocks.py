@@ -114,7 +114,7 @@ def site_indices(name: str, blocks: Iterable[Block], z: Any, like: Array) -> dic
     named = [site for block in blocks for site in block]
     if not isinstance(z, Mapping):
         raise TypeError(
-            f"{name} must be without site names for positions that are no dict; got {named}."
+            f"{name} must be without site names if the position is not a dict; got {named}."
         )
     if unknown := sorted(set(named) - set(z)):
         raise ValueError(f"{name} names {unknown}; the latent sites are {sorted(z)}.")

@@ -1,19 +1,21 @@
 """Algorithms whose states count the rows that they read, and a warning where these are many."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
-from blackjax_ext.meshes import is_first_process
+from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.metrics import Factor
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
+from blackjax_ext.subsampling.tails import MOST
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 
-__all__ = ["CountedState", "CountingAlgorithm", "warn_if_many"]
+__all__ = ["CountedState", "CountingAlgorithm", "warn_if_light", "warn_if_many"]
 
 MANY = 1000  # rows of a test that are few, whatever the share of all rows
 
@@ -66,16 +68,36 @@ class CountingAlgorithm(NamedTuple):
         return CountedState(chain, info.num_rows), info
 
 
-def warn_if_many(expected: Array, num_rows: int) -> None:
-    """Warn where a test that reads a few rows is expected to read many of all of them."""
-    if not not_jax_tracer(expected) or expected <= max(num_rows / 2, MANY):
+def warn_if_many(expected: Array, num_rows: int, loose: Callable[[], list[str]] = list) -> None:
+    """Warn where a test that reads a few rows is expected to read many of all of them.
+
+    ``loose()`` are the sites with bounds that are read from their programs.
+    """
+    if not not_jax_tracer(expected) or float(on_host(expected)) <= max(num_rows / 2, MANY):
         return
     if not is_first_process():
         return
+    why = "the posterior is not close to normal for its number of rows"
+    if sites := loose():
+        why += f", or the bounds of {', '.join(sites)}, read from their programs, are too loose"
     warnings.warn(
         f'acceptance="subsampled" is expected to read {float(expected):,.0f} of {num_rows:,} rows '
-        "in a test of a long move, because the posterior is not close to normal for its number of "
-        "rows: steps will be short or accepted rarely. What is likely to be better: "
-        'acceptance="full", or numpyro.infer.NUTS on the model without subsample_size.',
+        f"in a test of a long move, because {why}: steps will be short or rarely accepted. Likely "
+        'to be better: acceptance="full", or numpyro.infer.NUTS on the model without '
+        "subsample_size.",
+        stacklevel=2,
+    )
+
+
+def warn_if_light(gap: Array) -> None:
+    """Warn where an expansion has lighter tails than the posterior, by its `gap`."""
+    if not float(on_host(gap)) > MOST or not is_first_process():
+        return
+    warnings.warn(
+        'Trajectories of acceptance="subsampled" follow an expansion of the rows, and this '
+        "posterior has heavier tails: four standard deviations from the mode its log density is "
+        f"{float(on_host(gap)):.1f} above that of the expansion. Draws may miss a tail without a "
+        'sign of it in R-hat. Give gradient="minibatch" or acceptance="full", or take '
+        "numpyro.infer.NUTS on the model without subsample_size.",
         stacklevel=2,
     )

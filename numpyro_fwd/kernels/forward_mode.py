@@ -16,8 +16,8 @@ __all__ = ["FMALA", "MALA", "PCFMALA", "LineFMALA", "PCLineFMALA", "RandomWalk"]
 class RandomWalk(BlackJAXKernel):
     """Random-walk Metropolis, preconditioned: the reference.
 
-    One evaluation of the density per step. `target_accept_prob` is 0.234 by default. Forward mode
-    serves the warm start alone; ``warm_start=False`` needs no derivative at all.
+    One evaluation of the density per step. `target_accept_prob` is 0.234 by default. Only the warm
+    start uses derivatives, in forward mode; with ``warm_start=False`` none are needed.
 
     Parameters
     ----------

@@ -64,8 +64,7 @@ class MinibatchKernel(BlackJAXKernel):
         algorithm: Any,
         *,
         control_variate: ControlVariate | None = None,
-        is_subsampled: bool = False,
-        anchor: Anchor = MODE,
+        subsampled_rows: SubsampledRows | None = None,
         num_integration_steps: int = 10,
         friction: float | None = 0.25,
         resample_momentum: bool = True,
@@ -98,8 +97,8 @@ class MinibatchKernel(BlackJAXKernel):
         strategy: Strategy = PlainRows(chunk_size, num_epochs, optimizer)
         if order:
             strategy = AnchoredRows(chunk_size, num_epochs, optimizer, order)
-        if is_subsampled:
-            strategy = SubsampledRows(order, anchor)
+        if subsampled_rows is not None:
+            strategy = subsampled_rows
         # the curvature at the anchor beats a covariance of the few draws of a warm-up
         options.setdefault("dense_mass", order > 0)
         options.setdefault("adapt_mass_matrix", order == 0)
@@ -171,8 +170,10 @@ class AMAGOLD(MinibatchKernel):
     r"""AMAGOLD (Zhang, Cooper and De Sa, Algorithm 2): exact, with minibatch gradients.
 
     For a model with ``numpyro.plate(name, N, subsample_size=B)`` around its observed sites. A
-    transition costs T gradients on B rows and one evaluation on all N, in chunks.
-    `target_accept_prob` is 0.65 by default. ``kernel.model`` is the model with all rows.
+    transition costs T gradients on B rows and one evaluation on all N, in chunks. With
+    ``acceptance="subsampled"`` trajectories read no rows, and the test reads a few.
+    `target_accept_prob` is 0.65 by default, 0.25 with ``"subsampled"``, 0.41 with ``"barker"``.
+    ``kernel.model`` is the model with all rows.
 
     Parameters
     ----------
@@ -184,24 +185,35 @@ class AMAGOLD(MinibatchKernel):
         exact. Up to 512 dimensions (with acceptance="subsampled" those that all rows see: groups of
         rows may be thousands); beyond, None.
     acceptance
-        "full" is exact and reads all N rows once per transition. "subsampled" is as exact and reads
-        a few: for rows that see the latents only through linear predictors, with a distribution
-        whose derivatives are bounded (:mod:`blackjax_ext.subsampling.thinning`), and any prior.
-        Rows in 50 groups or more are sampled in sweeps (:mod:`blackjax_ext.sgmcmc.group_sweeps`).
-        Effects that ``LocScaleReparam`` has taken out of their hierarchy are sampled in it, and
-        draws have the sites of the model as it is (:mod:`numpyro_fwd.bridge.centring`).
-        Nothing in a transition then grows with N; mode, bounds and alias table are found before the
-        warm-up, which the extra field ``inner.num_rows`` does not count. Or an approximate test
-        that reads a part of the rows: "sequential" or "barker" of
-        :mod:`blackjax_ext.minibatch_tests`, or one of these with other parameters. With these the
-        potential energy is not evaluated and shows as NaN. The extra field "inner.num_rows" counts
-        the rows of each test.
+        "full" is exact and reads all N rows once per transition. "subsampled" is also exact and
+        reads a few. It requires a likelihood that depends on the latents only through linear
+        predictors, and a distribution with bounded derivatives: one with a family in
+        :mod:`blackjax_ext.families`, or any smooth one of at most four scalar parameters. Any prior
+        will do (:mod:`blackjax_ext.subsampling.thinning`).
+        Models with 50 groups of rows or more are sampled in sweeps
+        (:mod:`blackjax_ext.sgmcmc.group_sweeps`). ``LocScaleReparam`` is undone for effects that
+        rows depend on; draws have the sites of the model as it is written
+        (:mod:`numpyro_fwd.bridge.centring`). The cost of a transition does not grow with N; mode,
+        bounds and alias table are computed before the warm-up. Or an approximate test that reads
+        some of the rows: "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or one
+        of these with other parameters. With all but "full" the potential energy is not evaluated
+        and shows as NaN. The extra field "inner.num_rows" counts the rows of each test, without
+        those of the set-up.
     anchor
         Where the rows are expanded with ``acceptance="subsampled"``: "mode" of the posterior (with
         the scales of groups at their own most likely values), or a dict with a value for each
-        latent site, in its support, such as the mean of the draws of a short run. Any anchor is
-        exact, since it is fixed before the first step; tests read more rows where it is far from
-        the draws. Values of deterministic sites are not looked at.
+        latent site, in its support, such as the mean of the draws of a short run. The sampler is
+        exact with any anchor, since it is fixed before the first step; tests read more rows if it
+        is far from the draws. Values of deterministic sites are ignored.
+    gradient
+        Gradient of trajectories with ``acceptance="subsampled"``: "expansion", that of the
+        expansion, which reads no rows, or "minibatch", which corrects it by B rows and had fewer
+        effective draws per second wherever it was measured (``docs/algorithms/subsampled.md``).
+        Both are exact. Where rows say little (ten of them, one event among a thousand) the tails
+        are heavier than those of the expansion, whose trajectories rarely go there: draws may lack
+        them, with R-hat near one. A warning says so; "minibatch" or another kernel helps. None for
+        "expansion", or for "minibatch" with an expansion of first order, which has no curvature.
+        Models with groups always use the expansion.
     options
         See :class:`numpyro_fwd.kernels.options.MinibatchOptions`.
 
@@ -230,6 +242,7 @@ class AMAGOLD(MinibatchKernel):
         control_variate: ControlVariate | None = "second_order",
         acceptance: Literal["full", "subsampled", "sequential", "barker"] | Acceptance = "full",
         anchor: Anchor = MODE,
+        gradient: Literal["expansion", "minibatch"] | None = None,
         **options: Unpack[MinibatchOptions],
     ):
         is_subsampled = isinstance(acceptance, str) and acceptance == "subsampled"
@@ -243,6 +256,7 @@ class AMAGOLD(MinibatchKernel):
                 'anchor must be left out unless acceptance="subsampled"; '
                 f"got {anchor!r} with {acceptance!r}."
             )
+        check_gradient(gradient, control_variate, is_subsampled=is_subsampled)
         if isinstance(acceptance, str):
             self.best_accept_prob = BEST_ACCEPT_PROBS.get(acceptance, self.best_accept_prob)
             # the subsampled test is made when there is an expansion
@@ -255,19 +269,35 @@ class AMAGOLD(MinibatchKernel):
         if options.get("friction") is None:
             is_fresh = options.get("resample_momentum", True)
             options["friction"] = 0.0 if control_variate is not None and is_fresh else 0.25
+        rows = None
+        if is_subsampled:
+            has_minibatches = gradient == "minibatch" or control_variate == "first_order"
+            rows = SubsampledRows(ORDERS[control_variate], anchor, has_minibatches=has_minibatches)
         super().__init__(
             model,
             blackjax_ext.amagold,
             control_variate=control_variate,
-            is_subsampled=is_subsampled,
-            anchor=anchor,
+            subsampled_rows=rows,
             acceptance=acceptance,
             **options,
         )
 
 
+def check_gradient(
+    gradient: str | None, control_variate: ControlVariate | None, *, is_subsampled: bool
+) -> None:
+    """Raise ValueError for what drives trajectories, unless it can."""
+    if gradient not in (None, "expansion", "minibatch"):
+        raise ValueError(f'gradient must be "expansion", "minibatch" or None; got {gradient!r}.')
+    if gradient == "expansion" and not (is_subsampled and control_variate == "second_order"):
+        raise ValueError(
+            'gradient must be "minibatch" or None unless acceptance="subsampled" and '
+            f'control_variate="second_order"; got {gradient!r}.'
+        )
+
+
 class L2MC(MinibatchKernel):
-    """L2MC (Horowitz 1991): AMAGOLD with the gradient of all rows, its full-batch reference.
+    """L2MC (Horowitz 1991): AMAGOLD with the gradient of all rows, its full-batch counterpart.
 
     T gradients and one evaluation on all N rows, in chunks. Without friction it is HMC.
     `target_accept_prob` is 0.65 by default. Models without subsample plates work too.

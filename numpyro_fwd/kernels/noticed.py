@@ -100,7 +100,7 @@ class Noticed:
         """What was noticed, which is said if there is anything."""
         num_events, run, health, stuck_at, has_other_data = children
         noticed = cls(num_events, run, health, stuck_at, has_other_data, advice)
-        if is_known(num_events) and np.any(num_events):
+        if is_known(num_events) and np.asarray(num_events).any():
             check_data(has_other_data)
             noticed.say()
         return noticed

@@ -41,18 +41,18 @@ class MinibatchOptions(KernelOptions, total=False):
         T, gradients per transition; 10 by default.
     friction
         beta >= 0, in whitened coordinates; None for 1/4, which damps the noise of the gradient.
-        AMAGOLD takes 0 for None with a control variate, which leaves little noise, and a fresh
-        momentum.
+        For AMAGOLD, None means 0 with a control variate, which leaves little noise, if the
+        momentum is resampled.
     resample_momentum
-        Draw the momentum anew for each trajectory (reversible), the default, or keep it.
+        Draw a new momentum for each trajectory (reversible), the default, or keep it.
     chunk_size
-        Rows that a pass over all of them reads at once, which bounds its memory; None for as many
-        as have their intermediate results in 32 MiB.
+        Rows that a full pass reads at once, which bounds its memory; None for as many as have
+        their intermediate results in 32 MiB.
     num_epochs
-        Passes over the data, before the warm-up, of an optimizer on minibatches that looks for a
-        start. None for 3 beyond 512 dimensions, and none below, where Newton's path does.
+        Passes over the data, before the warm-up, of an optimizer on minibatches that finds a
+        start. None for 3 beyond 512 dimensions, and 0 below, where Newton's path finds it.
     optimizer
-        Of optax, for the energy over the number of rows; None for Adam.
+        Of optax, for the energy divided by the number of rows; None for Adam.
     """
 
     num_integration_steps: int

@@ -25,6 +25,7 @@ from blackjax_ext.sgmcmc.acceptance import subsampled
 from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
 from blackjax_ext.subsampling.expansion import Expansion, surrogate
 from blackjax_ext.subsampling.mode import RUNAWAY, check_resolution, in_dtype, newton
+from blackjax_ext.subsampling.tails import may_differ, tail_gap
 from blackjax_ext.subsampling.thinning import expected_rows
 from blackjax_ext.warmup import newton_path
 from blackjax_ext.warmup.calling import Algorithm, Stepper
@@ -33,10 +34,16 @@ from numpyro_fwd.bridge.anchors import MODE, check_anchor, position_of_anchor
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.groups import GroupedModel, expanded_groups
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
-from numpyro_fwd.bridge.predictors import batch_size_of, expanded, linear_predictor_of
+from numpyro_fwd.bridge.predictors import (
+    batch_size_of,
+    expanded,
+    linear_predictor_of,
+    read_by_program,
+)
 from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential
 from numpyro_fwd.bridge.views import check_finite
-from numpyro_fwd.kernels.counted import CountingAlgorithm, warn_if_many
+from numpyro_fwd.disk import num_rows_on_disk
+from numpyro_fwd.kernels.counted import CountingAlgorithm, warn_if_light, warn_if_many
 from numpyro_fwd.kernels.group_rows import start_of_groups, sweeping
 from numpyro_fwd.kernels.optimizer_start import optimize
 from numpyro_fwd.kernels.state import split_each
@@ -49,18 +56,20 @@ from numpyro_fwd.kernels.strategy import (
     ravel_one,
     split_keys,
 )
+from numpyro_fwd.table_file import TableFile
 
 __all__ = ["AnchoredRows", "PlainRows", "SubsampledRows"]
 
+LARGE = 2**24  # rows on disk from which on bounds and alias table are there too
 NUM_EPOCHS = 3  # as in section 6.3 of the paper
 MAX_DIMENSION = newton_path.MAX_DIMENSION["reverse"]
 OTHERS = (
     "L2MC(model), which is exact and reads all rows; AMAGOLD(model, control_variate=None), which "
-    "is exact too and accepts less; or numpyro.infer.NUTS on the model without subsample_size"
+    "is also exact but accepts less; or numpyro.infer.NUTS on the model without subsample_size"
 )
 NO_ANCHOR = (
     "control_variate={!r} needs the mode of the full data, and Newton's path found none from the "
-    "start, that of init_params if they are given. What works without: "
+    "start, that of init_params if they are given. Alternatives that need no mode: "
     f"{OTHERS}."
 )
 OFF_ANCHOR = (
@@ -278,20 +287,32 @@ class SubsampledRows:
         1 or 2: order of the expansion.
     anchor
         Where it is made: "mode", or values of the latent sites in their supports.
+    has_minibatches
+        Whether a minibatch corrects the gradient of the expansion, which drives a trajectory alone
+        otherwise.
     """
 
-    def __init__(self, order: int, anchor: Any = MODE):
+    def __init__(self, order: int, anchor: Any = MODE, *, has_minibatches: bool = False):
         check_anchor(anchor)
         self.order = order
         self.anchor = anchor
+        self.has_minibatches = has_minibatches
 
     def prepare(self, run: Run, z: Any) -> Expansion | GroupedModel:
         """The expansion of the rows at the anchor: all that grows with N."""
         if not is_known(z):
             with evaluating(run.model_args):
                 return self.prepare(run, zeros_like(z))
+        found = self._found(run, z)
+        if isinstance(found, Expansion) and not self.has_minibatches:
+            self._look_at_tails(run, found)
+        return found
+
+    def _found(self, run: Run, z: Any) -> Expansion | GroupedModel:
+        """The expansion at the mode, or at the place that is given."""
         if isinstance(self.anchor, str):
-            return self._expanded(run, z, jax.tree.map(lambda leaf: leaf[0], z), find_mode=True)
+            first = jax.tree.map(lambda leaf: on_host(leaf)[0], z)
+            return self._expanded(run, z, first, find_mode=True)
         first = position_of_anchor(run.source.model, *run.model_args, self.anchor)
         try:
             return self._expanded(run, z, first, find_mode=False)
@@ -312,6 +333,9 @@ class SubsampledRows:
             if found is not None:
                 return found
         check_dimension(z)
+        is_large = num_rows_on_disk((model_args, model_kwargs)) >= LARGE
+        if is_large and find_mode:  # the same for chains in sequence, whose tables must be alike
+            first = jax.tree.map(jnp.zeros_like, first)
         return expanded(
             model,
             model_args,
@@ -320,6 +344,7 @@ class SubsampledRows:
             order=self.order,
             say=say,
             find_mode=find_mode,
+            **({"place": TableFile} if is_large else {}),
         )
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Expansion | GroupedModel) -> Start:
@@ -338,10 +363,25 @@ class SubsampledRows:
             num_rows = expected_rows(jax.random.fold_in(key_draw[0], 1), expansion)
             return ravel_each(z), values, split_keys(rng_key)[0], num_rows
 
-        x, values, keys, num_rows = run(draw, rng_key, z, shared)
+        x, values, keys, num_rows = run(draw, rng_key, z, shared, is_short=True)
         check_finite(values)
-        warn_if_many(num_rows, shared.num_rows)
+        warn_if_many(
+            num_rows, shared.num_rows, partial(read_by_program, run.source.model, *run.model_args)
+        )
         return Start(x, shared.metric, run.is_searching, keys)
+
+    def _look_at_tails(self, run: Run, shared: Expansion) -> None:
+        """Warn where trajectories that follow the expansion miss a tail of the posterior."""
+        if not not_jax_tracer(shared.total) or not may_differ(shared):
+            return
+
+        def tails(arrays, key, shared):
+            model_args, model_kwargs = run.arguments.join(arrays)
+            rows = linear_predictor_of(run.source.model, model_args, model_kwargs, shared.position)
+            return tail_gap(key, shared.of(rows))
+
+        run.say("comparing the tails of the posterior with those of its expansion")
+        warn_if_light(run(tails, jax.random.key(0), shared, is_short=True))
 
     def target(
         self,
@@ -351,13 +391,15 @@ class SubsampledRows:
         model_kwargs: dict | None,
         shared: Expansion | GroupedModel,
     ) -> Stepper:
-        """The algorithm on minibatches of the expansion, with the test that reads a few rows."""
+        """The algorithm on the expansion, with the test that reads a few rows."""
         if isinstance(shared, GroupedModel):
             return sweeping(source, algorithm, model_args, model_kwargs, shared)
         expansion = shared.of(
             linear_predictor_of(source.model, model_args, model_kwargs, shared.position)
         )
-        batch_size = batch_size_of(source.model, model_args, model_kwargs)
+        batch_size = 0
+        if self.has_minibatches:
+            batch_size = batch_size_of(source.model, model_args, model_kwargs)
         algorithm = algorithm.having(acceptance=subsampled(expansion))
         return CountingAlgorithm(algorithm, expanded_minibatch(expansion, batch_size))
 
@@ -368,7 +410,7 @@ def check_dimension(z: Any) -> None:
     if size > MAX_DIMENSION:
         raise ValueError(
             f"control_variate must be None beyond {MAX_DIMENSION} dimensions, "
-            f"where no Hessian is taken to find the mode; the model has {size}. What works there: "
+            f"where no Hessian is taken to find the mode; the model has {size}. Alternatives: "
             f"{OTHERS}."
         )
 

@@ -17,13 +17,13 @@ OTHER_DATA = (
     "the state that is resumed was made with other data: the log density in it, and the mode or "
     "expansion that chains of AMAGOLD share, are not those of these arguments. Run the warm-up on "
     "them, mcmc.post_warmup_state = None; or keep step size and metric, mcmc.post_warmup_state = "
-    "mcmc.sampler.refresh(mcmc.last_state, args, kwargs), where chains share nothing; or pass the "
-    "arguments that the state was made with."
+    "mcmc.sampler.refresh(mcmc.last_state, args, kwargs), unless chains share an expansion; or "
+    "pass the arguments that the state was made with."
 )
 OTHER_PARTICLES = (
-    "the particles that are resumed were annealed to other data, and so was their evidence. Anneal "
-    "to these from the prior, mcmc.post_warmup_state = None, or pass the arguments that the state "
-    "was made with."
+    "the particles that are resumed were annealed to other data, to which their evidence belongs. "
+    "Anneal to these data from the prior, mcmc.post_warmup_state = None, or pass the arguments "
+    "that the state was made with."
 )
 
 

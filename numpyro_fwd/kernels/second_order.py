@@ -184,7 +184,7 @@ class ScheduledKernel(MetricKernel):
 
 
 class ALSMMALA(ScheduledKernel):
-    """MALA in a cached metric with scheduled SMMALA steps (Papamarkou and Ford, Algorithm 1).
+    """MALA with a cached metric and scheduled SMMALA steps (Papamarkou and Ford, Algorithm 1).
 
     One gradient per step, and a metric on SMMALA steps. Exact: the cached metric is frozen after
     the warm-up. `target_accept_prob` is 0.6 by default. Biased with ``follow=True``.

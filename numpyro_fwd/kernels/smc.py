@@ -31,6 +31,7 @@ from numpyro_fwd.bridge.priors import (
     constrain,
     draw_prior,
     split_logdensity,
+    warn_of_ties,
     warn_without_likelihood,
 )
 from numpyro_fwd.bridge.traces import first_sites
@@ -79,7 +80,7 @@ class LangevinSMCKernelState(NamedTuple):
     num_temperatures
         How many temperatures it took.
     is_forced
-        Whether there were `max_temperatures` of them, so that the last leapt to 1.
+        Whether there were `max_temperatures` of them, so that the last step jumped to 1.
     accept_prob
         Acceptance probability of the last step, or the share of the sample size that unadjusted
         moves kept.
@@ -126,15 +127,15 @@ class LangevinSMC(MCMCKernel):
 
     Use it with ``MCMC(LangevinSMC(model), num_warmup=..., num_samples=..., num_chains=<particles>,
     chain_method="vectorized")``. The start anneals from the prior to the posterior, in as many
-    temperatures as the effective sample size asks for. All steps after it move the particles at
-    temperature 1; in the `num_warmup` first ones, of which a few are enough, the step size goes on
-    to adapt. Every draw is a population of the posterior with equal weights. :func:`smc_summary`
-    shows what they say of the sites and of the evidence.
+    temperatures as the effective sample size requires. All steps after it move the particles at
+    temperature 1. During the first `num_warmup` of these, of which a few are enough, the step size
+    continues to adapt. Every draw is a population of the posterior with equal weights.
+    :func:`smc_summary` summarizes the sites and the evidence.
 
     Extra fields: `log_evidence`, `log_evidence_error`, `ess`, `least_ess`, `genealogical_ess`,
-    `num_temperatures`, `is_forced`, `temperature`, `accept_prob`, `step_size`, and `schedule`, in
-    which ``mcmc.get_extra_fields()["schedule"].temperature[-1]`` has all temperatures, its other
-    fields what happened there.
+    `num_temperatures`, `is_forced`, `temperature`, `accept_prob`, `step_size`, and `schedule`:
+    ``mcmc.get_extra_fields()["schedule"].temperature[-1]`` has all temperatures, its other fields
+    the diagnostics at each.
 
     Parameters
     ----------
@@ -150,8 +151,8 @@ class LangevinSMC(MCMCKernel):
         Moves per temperature, and per step after them.
     num_clusters
         After each move every particle tries to jump by a mixture of that many normals, fitted to
-        the others (``blackjax_ext.moves.WithJumps``), at the price of one evaluation: modes keep
-        their share, and a likelihood that is nearly normal mixes better. 0 for none.
+        the others (``blackjax_ext.moves.WithJumps``), at the cost of one evaluation: modes keep
+        their share, and a nearly normal posterior mixes better. 0 for none.
     l_kernel
         None for Metropolis-adjusted moves; "reversed", "random_walk" or "gaussian" for unadjusted
         ones, weighted by that backward kernel.
@@ -160,13 +161,13 @@ class LangevinSMC(MCMCKernel):
     algorithm
         Metropolis kernel to move with: ``blackjax_ext.mala``, ``blackjax_ext.hp_mala``,
         ``blackjax.hmc``, ...; None for ``blackjax_ext.auto_mala`` with ``isotropic_share=0`` and
-        ``block_share=0``, whose steps suit the place of each particle.
+        ``block_share=0``, whose step size adapts to the position of each particle.
     ess_threshold
         Resample below this share of the particles.
     tempering_ess
         Share of the conditional effective sample size a temperature may leave.
     max_temperatures
-        Bound on the number of temperatures; the last of them is 1 whatever it costs.
+        Maximum number of temperatures; the last one is 1 even if the weights become very uneven.
     parameters
         Further keywords of `algorithm`.
 
@@ -317,6 +318,7 @@ class LangevinSMC(MCMCKernel):
         with naming_arguments(model_args, model_kwargs):
             z = draw_prior(key_prior, self._model, model_args, model_kwargs, num)
             z = over_chains(z)
+            warn_of_ties(z)
             split = split_arguments(model_args, model_kwargs)
             keys = jax.random.split(key_anneal)
             state, loglikelihood = run_with(split, self._program(split), *keys, z)
@@ -477,8 +479,8 @@ def complaints(state: LangevinSMCKernelState, max_temperatures: int) -> list[str
     size, least_ess = state.ancestors.size, float(state.least_ess[0])
     if state.is_forced[0]:
         found.append(
-            f"there were max_temperatures = {max_temperatures} temperatures, and the last leapt to "
-            "1 at once: allow more of them."
+            f"there were max_temperatures = {max_temperatures} temperatures, and the last step "
+            "jumped to 1: allow more of them."
         )
     if least_ess < LOW_SHARE * size:
         found.append(
@@ -491,7 +493,7 @@ def complaints(state: LangevinSMCKernelState, max_temperatures: int) -> list[str
             "is too small: take more particles."
         )
     if jnp.isnan(state.log_evidence[0]):
-        found.append("the population is lost: its evidence is not a number (see LangevinSMC).")
+        found.append("the population is lost: its log evidence is NaN (see LangevinSMC).")
     return found
 
 
@@ -500,7 +502,7 @@ def metropolis(algorithm: Any, parameters: dict) -> moves.Metropolis:
     name = "num_integration_steps"
     if name in parameters and name not in moves.parameters_of(algorithm):
         raise ValueError(
-            f"{name} is for unadjusted moves and for algorithms with leapfrog steps of their own: "
+            f"{name} is for unadjusted moves and for algorithms that make leapfrog steps: "
             f"give an l_kernel or such an algorithm; got {parameters[name]}."
         )
     return moves.Metropolis(algorithm, **parameters)

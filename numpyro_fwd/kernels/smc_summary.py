@@ -15,7 +15,7 @@ WIDTH = 10
 
 
 class PopulationSummary(NamedTuple):
-    """What a run of :class:`LangevinSMC` says; ``print`` shows it as a table.
+    """Summary of a run of :class:`LangevinSMC`; ``print`` shows it as a table.
 
     Attributes
     ----------
@@ -77,8 +77,8 @@ class PopulationSummary(NamedTuple):
 def smc_summary(mcmc: MCMC, prob: float = 0.9) -> PopulationSummary:
     r"""Mean, sd, quantiles and effective sample size of each site, and the evidence with its error.
 
-    In place of ``mcmc.print_summary()``, which takes particles for chains: its R-hat tells nothing
-    of them, and it needs at least four draws. Here one population is enough.
+    Use it instead of ``mcmc.print_summary()``, which treats particles as chains: its R-hat is
+    meaningless then, and it needs at least four draws. Here one population is enough.
 
     The effective sample size of a number :math:`\varphi` compares its variance with that of its
     mean, which the families of the particles tell (Lee and Whiteley 2018): with :math:`T_k` the sum

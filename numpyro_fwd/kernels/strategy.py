@@ -72,9 +72,9 @@ class Run(NamedTuple):
         """Positional and keyword arguments of the model."""
         return self.arguments.join(self.arguments.arrays)
 
-    def __call__(self, function: Callable, *arguments: Any) -> Any:
-        """``function(arrays, *arguments)``, compiled."""
-        return run_with(self.arguments, compiled_soon(function), *arguments)
+    def __call__(self, function: Callable, *arguments: Any, is_short: bool = False) -> Any:
+        """``function(arrays, *arguments)``, compiled; see ``compiled_soon``."""
+        return run_with(self.arguments, compiled_soon(function, is_short=is_short), *arguments)
 
     def compiled(self, function: Callable) -> Callable:
         """``function(arrays, *arguments)`` as a compiled function of the other arguments."""
@@ -184,7 +184,7 @@ class WholeDensity:
 def follow_path(
     run: Run, rng_key: Array, z: Any, density_of: Callable, differentiation: Differentiation
 ) -> Start:
-    """Start at the end of Newton's path, if the run looks for a start and the path is not too dear.
+    """Start at the end of Newton's path, if the run looks for a start and the path is affordable.
 
     ``density_of(model_args, model_kwargs)`` is the log density.
     """
@@ -230,6 +230,6 @@ def evaluate(run: Run, x: Array, z: Any, density_of: Callable) -> Array:
         logdensity_fn = density_of(*run.arguments.join(arrays))
         return jax.vmap(lambda x: logdensity_fn(unravel(x)))(x)
 
-    values = run(at_all, x)
+    values = run(at_all, x, is_short=True)
     check_finite(values)
     return values

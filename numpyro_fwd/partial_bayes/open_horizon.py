@@ -29,7 +29,7 @@ from numpyro_fwd.bridge.arguments import (
 )
 from numpyro_fwd.bridge.observed import check_rows, impossible_sites
 from numpyro_fwd.bridge.partial_models import PartialModel, view_partial
-from numpyro_fwd.partial_bayes.complaints import is_lost, warn_of
+from numpyro_fwd.partial_bayes.complaints import Softening, is_lost, warn_of
 from numpyro_fwd.partial_bayes.predicting import (
     Prediction,
     in_batches,
@@ -41,6 +41,7 @@ from numpyro_fwd.partial_bayes.training import (
     Result,
     TrainingState,
     begin,
+    check_state,
     loss_by,
     loss_on,
     result_of,
@@ -87,9 +88,10 @@ class GOHSMC:
     ess_threshold
         Resample below this share of the particles.
     weight_ess
-        Share of the conditional effective sample size that one batch may leave: weights of a batch
-        that leave less are taken to a power below 1, the largest that leaves it. None for 0.99; 0
-        for the published weights, which are exact for the batch, and collapse if it is small.
+        Least share of the conditional effective sample size after the weights of one batch:
+        weights that leave less are raised to the largest power below 1 that leaves this share.
+        None for 0.99; 0 for the published weights, which are exact for the batch but collapse if
+        it is small.
 
     Raises
     ------
@@ -144,13 +146,15 @@ class GOHSMC:
         self.optim = optim
         self.num_particles = num_particles
         self.step_size = step_size
+        self.num_integration_steps = num_integration_steps
+        self.weight_ess = self.best_weight_ess if weight_ess is None else weight_ess
         self._kernel = open_horizon.build_kernel(
             self.proposal,
             guided=self.guided,
             l_kernel=l_kernel,
             num_integration_steps=num_integration_steps,
             ess_threshold=ess_threshold,
-            weight_ess=self.best_weight_ess if weight_ess is None else weight_ess,
+            weight_ess=self.weight_ess,
         )
         self._partial: PartialModel | None = None
         self._programs: dict[Any, Program] = {}
@@ -247,6 +251,8 @@ class GOHSMC:
                     f"patience counts validations: give validation, too; got {patience}."
                 )
         first = self.init(rng_key, *args, **kwargs)
+        if init_state is not None:
+            check_state(init_state, first)
         split = split_arguments(args, kwargs)
         loss_fn = self._validator(validation, kwargs)
         if isinstance(validation, tuple):
@@ -264,8 +270,15 @@ class GOHSMC:
         )
         if is_lost(result):
             self._raise_lost(result.state, args, kwargs)
-        warn_of(result, self.num_particles, self._view().num_values)
+        warn_of(result, self.num_particles, self._view().num_values, self._softening(result.state))
         return result
+
+    def _softening(self, state: TrainingState) -> Softening | None:
+        """How the last step moved and weighed; None for particles that follow no gradient."""
+        if self.proposal != "langevin":
+            return None
+        step_size = float(self._step_size(state.i))
+        return Softening(step_size * self.num_integration_steps, self.weight_ess)
 
     def _check_rows(self, params: dict, position: dict, args: tuple, kwargs: dict) -> None:
         """Raise ValueError, by row, for arguments that are not finite where a density needs them.
@@ -284,7 +297,7 @@ class GOHSMC:
         where = f", and no prior draw has one at the sites {bad}" if bad else ""
         raise ValueError(
             f"none of the {self.num_particles} particles had a finite density at the first step, "
-            f"so that they are no draws of a posterior{where}. Check the data against the "
+            f"so they cannot represent a posterior{where}. Check the data against the "
             "supports, or take more particles, a shorter step_size or larger batches."
         )
 
@@ -303,7 +316,7 @@ class GOHSMC:
 
             def step(state, _):
                 state, info = self.update(state, *args, **kwargs)
-                return state, (info.loss, info.ess)
+                return state, (info.loss, info.ess, info.weight_power)
 
             return jax.lax.scan(step, state, length=num)
 
@@ -358,7 +371,7 @@ class GOHSMC:
         For a state that was read from a checkpoint, or as the form of a result that is read.
         """
         nothing = jnp.zeros(0)
-        return result_of(state, self._view().constrain_params, nothing, nothing, nothing)
+        return result_of(state, self._view().constrain_params, nothing, nothing, nothing, nothing)
 
     def __getstate__(self) -> bytes:
         """The functions themselves where pickle would ask for a name, as those of an optimizer.
@@ -468,8 +481,8 @@ class GOHSMC:
 class OHSMC(GOHSMC):
     """Open-horizon sequential Monte Carlo with random-walk moves; arguments as in :class:`GOHSMC`.
 
-    Only weights tell a random walk of the data: `weight_ess` is 0 and `step_size` 0.01 by default,
-    as published.
+    A random walk uses the data only through the weights: `weight_ess` is 0 and `step_size` 0.01 by
+    default, as published.
 
     Zhao et al. 2024, with the exact weight of a random walk. Cost: one gradient in the parameters
     per particle, none in the latents.

@@ -1,7 +1,7 @@
 """What a trained model says of new rows, a few rows at a time."""
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ Values: TypeAlias = Array | np.ndarray  # of jax while it is computed, of numpy 
 
 
 class Prediction(NamedTuple):
-    """What a model says of new rows: dicts by observed site, arrays of numpy.
+    """Predictions for new rows: dicts by observed site, arrays of numpy.
 
     draws
         Of the predictive distribution, shape (num_samples, ...).
@@ -36,7 +36,8 @@ class Prediction(NamedTuple):
         Quantiles of the draws, shape (number of quantiles, ...).
     log_score
         Log density of each value that was given, under the mixture of the particles by their
-        weights, without the scales of ``numpyro.handlers.scale``; None where no value was given.
+        weights, without the scales of ``numpyro.handlers.scale``; NaN for a value that a mask
+        hides, and None where no value was given.
     """
 
     draws: dict[str, Values]
@@ -104,6 +105,8 @@ def in_batches(
         for num in (size, size + 1)
     ]
     check_axes(*(shape.draws for shape in shapes))
+    copies = predict(keys[0], copies_of_first(split.arrays, size, num_rows))
+    check_rows_apart(shapes[0].draws, shapes[1].draws, parts[0].draws, copies.draws)
     return jax.tree.map(joined, *shapes, *parts)
 
 
@@ -127,7 +130,8 @@ def of_rows(
     terms = jax.vmap(lambda z: observed_terms(seeded, z, model_args, model_kwargs))
     given = {name: each for name, each in terms(result.particles).items() if name in draws}
     score: dict[str, Values] = {
-        name: mixture_log_density(each, result.log_weights) for name, each in given.items()
+        name: jnp.where(each.is_given[0], mixture_log_density(each, result.log_weights), jnp.nan)
+        for name, each in given.items()
     }
     return Prediction(
         draws,
@@ -144,10 +148,20 @@ def count_rows(arrays: list) -> int:
 
 def cut(arrays: list, start: int, size: int, num_rows: int) -> list:
     """Some rows of the arrays that have as many rows as the data; the other arrays whole."""
+    return [array[start : start + size] if is_rows(array, num_rows) else array for array in arrays]
+
+
+def copies_of_first(arrays: list, size: int, num_rows: int) -> list:
+    """As :func:`cut`, but with the first row in place of all others."""
     return [
-        array[start : start + size] if np.ndim(array) and len(array) == num_rows else array
+        jnp.broadcast_to(array[:1], (size, *array.shape[1:])) if is_rows(array, num_rows) else array
         for array in arrays
     ]
+
+
+def is_rows(array: Any, num_rows: int) -> bool:
+    """Whether an array has a row for each of so many."""
+    return bool(np.ndim(array)) and len(array) == num_rows
 
 
 def row_axis(shape: jax.ShapeDtypeStruct, longer: jax.ShapeDtypeStruct) -> int | None:
@@ -162,7 +176,20 @@ def check_axes(shapes: dict, longer: dict) -> None:
         if row_axis(shapes[name], longer[name]) is None:
             raise ValueError(
                 f"site '{name}' has no axis along the rows of the first array among the arguments, "
-                "so that it cannot be predicted a few rows at a time: give rows_at_once=None."
+                "so it cannot be predicted a few rows at a time: give rows_at_once=None."
+            )
+
+
+def check_rows_apart(shapes: dict, longer: dict, draws: dict, copies: dict) -> None:
+    """Raise ValueError, by site, for draws of a first row that change with the other rows."""
+    for name in shapes:
+        axis = row_axis(shapes[name], longer[name])
+        mine, other = (np.take(np.asarray(each[name]), 0, axis) for each in (draws, copies))
+        if not np.allclose(mine, other, rtol=1e-3, atol=1e-3 * np.std(draws[name])):
+            raise ValueError(
+                f"the prediction of a row at site '{name}' changes with the other rows, for "
+                "example by a mean over them: give rows_at_once=None, or compute what all rows "
+                "share outside of the model."
             )
 
 

@@ -21,6 +21,7 @@ from blackjax_ext.smc.training import (
     update_parameters,
 )
 from numpyro_fwd.partial_bayes.open_horizon import GOHSMC
+from numpyro_fwd.partial_bayes.training import TrainingState
 
 __all__ = ["SGSMC"]
 
@@ -28,12 +29,12 @@ __all__ = ["SGSMC"]
 class SGSMC(GOHSMC):
     """Stochastic-gradient sequential Monte Carlo: on every batch a sampler starts from the prior.
 
-    Section 2.2 of the paper: draws of the prior are annealed to the posterior of the batch, and
-    give the gradient (12). The paper takes the rows of the batch in one by one; here, where a model
-    does not hand out its rows, the particles know the share k / T of the batch's log likelihood
-    after step k of T = `num_temperatures`. Each step resamples if need be, then makes a Langevin
-    move with its exact weight. What remains is the posterior of one batch, scaled to all data.
-    Cost: T + 1 gradients per particle, and one of the parameters.
+    Section 2.2 of the paper: draws from the prior are annealed to the posterior of the batch, and
+    give the gradient (12). The paper adds the rows of the batch one by one. This is not possible
+    with a NumPyro model: here the target after step k of T = `num_temperatures` contains the share
+    k / T of the batch's log likelihood. Each step resamples if needed, then makes a Langevin move
+    with its exact weight. The result is the posterior of one batch, scaled to all data. Cost: T + 1
+    gradients per particle, and one of the parameters.
 
     Parameters
     ----------
@@ -75,11 +76,14 @@ class SGSMC(GOHSMC):
     ):
         check_count("num_temperatures", num_temperatures)
         if "weight_ess" in arguments:
-            raise TypeError("weight_ess is for GOHSMC and OHSMC: SGSMC begins anew at each batch.")
+            raise TypeError("weight_ess is for GOHSMC and OHSMC: SGSMC restarts at each batch.")
         super().__init__(model, optim, l_kernel=l_kernel, ess_threshold=ess_threshold, **arguments)
         self.num_temperatures = num_temperatures
         move = Unadjusted("langevin", l_kernel, num_integration_steps)
         self._annealing = langevin_smc.build_kernel(move, ess_threshold=ess_threshold)
+
+    def _softening(self, state: TrainingState) -> None:
+        """Particles begin anew at each batch."""
 
     def _step(
         self,

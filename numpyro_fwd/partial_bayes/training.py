@@ -20,6 +20,7 @@ __all__ = [
     "Result",
     "TrainingState",
     "begin",
+    "check_state",
     "loss_by",
     "loss_on",
     "result_of",
@@ -76,6 +77,8 @@ class Result(NamedTuple):
         training stopped early; NaN where no particle had a weight.
     ess
         Effective sample size at each step.
+    weight_power
+        Power to which the weights took the batch of each step: 1 for exact weights.
     validation_losses
         Shape (number of validations,).
     state
@@ -87,6 +90,7 @@ class Result(NamedTuple):
     log_weights: Array
     losses: Array
     ess: Array
+    weight_power: Array
     validation_losses: Array
     state: TrainingState
 
@@ -96,8 +100,8 @@ class Program(Protocol):
 
     def __call__(
         self, arrays: list, state: TrainingState, num: int
-    ) -> tuple[TrainingState, tuple[Array, Array]]:
-        """`num` updates: the state, losses and effective sample sizes."""
+    ) -> tuple[TrainingState, tuple[Array, Array, Array]]:
+        """`num` updates: the state, losses, effective sample sizes and powers of the weights."""
 
 
 def loss_by(view: Callable[[], PartialModel], validation: Callable) -> Callable:
@@ -105,9 +109,21 @@ def loss_by(view: Callable[[], PartialModel], validation: Callable) -> Callable:
 
     @jax.jit
     def loss(inner):
-        return validation(view().constrain_params(inner.params), inner.position, inner.log_weights)
+        arguments = (view().constrain_params(inner.params), inner.position, inner.log_weights)
+        return number(validation(*arguments))
 
     return loss
+
+
+def number(loss: Any) -> Array:
+    """A validation loss as an array without axes; TypeError for anything else."""
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(loss)]
+    if shapes != [()]:
+        raise TypeError(
+            "validation must return one number, the loss; got "
+            + (f"an array of shape {shapes[0]}." if len(shapes) == 1 else f"{len(shapes)} of them.")
+        )
+    return jnp.asarray(loss)
 
 
 def split_validation(validation: Any, kwargs: dict) -> SplitArguments:
@@ -136,6 +152,34 @@ def begin(inner: OpenHorizonState, rng_key: Array) -> TrainingState:
     """The first state of a training."""
     loss = jnp.full((), jnp.inf, inner.log_weights.dtype)
     return TrainingState(inner, rng_key, jnp.zeros((), jnp.int32), found_by(inner, loss))
+
+
+def check_state(state: Any, first: TrainingState) -> None:
+    """Raise for what cannot be gone on from: no state, or one of other particles or parameters."""
+    if not isinstance(state, TrainingState):
+        way_out = ": give its state, result.state" if isinstance(state, Result) else ""
+        raise TypeError(f"init_state must be a state; got {type(state).__name__}{way_out}.")
+    if shapes_of(state) != shapes_of(first):
+        raise ValueError(
+            f"init_state is of another training: {differences(state, first)}. Continue with the "
+            "number of particles, the optimizer and the model that it was made with."
+        )
+
+
+def differences(state: TrainingState, first: TrainingState) -> str:
+    """What of a state has another form than that of the first state, in words."""
+    parts = {"particles": "position", "parameters": "params", "state of the optimizer": "opt_state"}
+    found = []
+    for what, name in parts.items():
+        mine, new = (shapes_of(getattr(each.inner, name)) for each in (state, first))
+        if mine != new:
+            found.append(what)
+    return f"its {' and '.join(found) or 'arrays'} have other shapes"
+
+
+def shapes_of(tree: Any) -> tuple:
+    """The form of a pytree and the shapes of its leaves."""
+    return jax.tree.structure(tree), [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]
 
 
 def found_by(inner: OpenHorizonState, loss: Array) -> Best:
@@ -204,8 +248,8 @@ def train(
             bar.update(num)
             if patience is not None and int(state.best.age) >= patience:
                 break
-    losses, ess = (jnp.concatenate([each[i] for each in history]) for i in (0, 1))
-    return result_of(state, constrain_params, losses, ess, jnp.array(validation_losses))
+    losses, ess, power = (jnp.concatenate(each) for each in zip(*history, strict=True))
+    return result_of(state, constrain_params, losses, ess, power, jnp.array(validation_losses))
 
 
 def result_of(
@@ -213,10 +257,11 @@ def result_of(
     constrain_params: Callable,
     losses: Array,
     ess: Array,
+    weight_power: Array,
     validation_losses: Array,
 ) -> Result:
     """The best parameters and particles of a state, or the last ones if none was validated."""
     found: Any = state.inner if bool(jnp.isposinf(state.best.loss)) else state.best
     params = constrain_params(found.params)
-    history = (losses, ess, validation_losses)
+    history = (losses, ess, weight_power, validation_losses)
     return Result(params, found.position, found.log_weights, *history, state)

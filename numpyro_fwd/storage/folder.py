@@ -94,7 +94,7 @@ class Folder:
         if self.has_draws():
             raise ValueError(
                 f"the store on {self.path} is truncated: the file {self.checkpoint} is missing. "
-                "The run cannot go on; put the file back from a copy, or call sample_to on "
+                "The run cannot continue; put the file back from a copy, or call sample_to on "
                 "another path. The draws are readable with az.from_zarr."
             )
         return True

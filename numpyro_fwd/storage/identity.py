@@ -204,6 +204,6 @@ def check_same(path: Any, what: str, old: dict[str, Any], new: dict[str, Any]) -
         before = old.get(name, "not there")
         now = new.get(name, "not there")
         raise ValueError(
-            f"path {path} holds a run with other {what}: {name} was {before}, and is {now}. Pass "
-            "what that run was begun with, or another path."
+            f"path {path} holds a run with other {what}: {name} was {before}, and is {now}. "
+            "Call sample_to as that run was begun, or on another path."
         )

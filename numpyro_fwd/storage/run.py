@@ -2,7 +2,6 @@
 
 import json
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from numpyro_fwd.storage.programs import Piece, begin, fields_of, latents
 from numpyro_fwd.storage.progress import Progress
 from numpyro_fwd.storage.store import DrawStore, layout
 from numpyro_fwd.storage.until import Until
+from numpyro_fwd.storage.writer import Writer
 
 __all__ = ["Stored", "StoredRun"]
 
@@ -52,6 +52,12 @@ class Stored(NamedTuple):
     worst: Worst
     seconds: float
     last_state: Any
+
+    def __repr__(self) -> str:
+        shown = self._asdict()
+        del shown["last_state"]  # pages of arrays
+        fields = ", ".join(f"{name}={value!r}" for name, value in shown.items())
+        return f"{type(self).__name__}({fields})"
 
 
 class Done(NamedTuple):
@@ -88,7 +94,7 @@ class StoredRun:
         self.done = Done()
         self.worst = Worst()
         self.estimating = 0.0  # seconds
-        self.pending: Future  # the last write
+        self.writer: Writer
 
     def prepare(
         self,
@@ -198,15 +204,17 @@ class StoredRun:
         facts = {"facts": self.facts_as_json, "done": done._asdict()}
         checkpoints.save(self.folder.checkpoint, leaves, **facts)
 
-    def write(self, draws: dict[str, np.ndarray], leaves: list[np.ndarray], done: Done) -> None:
-        """Draws first, then the checkpoint that says how many count, then what readers see."""
+    def append(self, draws: dict[str, np.ndarray], done: Done) -> None:
+        """Draws, which do not count yet."""
         with self.explaining():
-            if draws:
-                num_new = next(iter(draws.values())).shape[1]
-                self.store.append(done.draws - num_new, draws)
+            num_new = next(iter(draws.values())).shape[1]
+            self.store.append(done.draws - num_new, draws)
+
+    def commit(self, leaves: list[np.ndarray], done: Done) -> None:
+        """The checkpoint that says how many draws count, then what readers see."""
+        with self.explaining():
             self.save_checkpoint(leaves, done)
-            if draws:
-                self.store.publish(done.draws)
+            self.store.publish(done.draws)
         self.done = done
 
     def go_on(self) -> Stored:
@@ -215,16 +223,14 @@ class StoredRun:
         done = self.done
         with (
             Progress(self.mcmc.progress_bar, self.until, done.draws) as progress,
-            ThreadPoolExecutor(1) as writer,
+            Writer(self.append, self.commit) as self.writer,
         ):
             self.progress = progress
-            self.pending = writer.submit(bool)
             while not (reason := self.reason_to_stop(done)):
                 draws, done = self.advance(done)
-                self.pending.result()
-                self.pending = writer.submit(self.write, draws, self.saved, done)
+                self.writer.put(draws, self.saved, done)
                 self.show(done)
-            self.pending.result()
+            self.writer.settle()
             with self.explaining():
                 self.store.finish()
             if self.until.has_goals and reason != "goal" and done.draws:
@@ -247,7 +253,7 @@ class StoredRun:
         num_writes, rest = divmod(done.draws, self.draws_per_write)
         if not self.until.has_goals or rest or not is_checked(num_writes):
             return False
-        self.pending.result()
+        self.writer.settle()
         is_reached, self.worst = self.convergence.is_reached(done.draws)
         return is_reached
 
@@ -313,7 +319,7 @@ class StoredRun:
         if self.estimating > SHARE * self.elapsed:
             return
         begun = time.monotonic()
-        self.pending.result()
+        self.writer.settle()
         self.worst = self.convergence.all(done.draws, seconds=SHARE * self.elapsed)
         self.estimating += time.monotonic() - begun
 

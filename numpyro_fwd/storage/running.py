@@ -27,17 +27,18 @@ def sample_to(
     init_params: Any = None,
     **kwargs: Any,
 ) -> Stored:
-    r"""Run an ``MCMC`` with its draws on disk, or go on with such a run.
+    r"""Run an ``MCMC`` with its draws on disk, or continue such a run.
 
     Draws are appended to a Zarr store in ArviZ's layout, which ``az.from_zarr`` reads while it
-    grows, and the kernel's state is saved after each write. A run that was interrupted, by
-    ``kill -9`` at any moment, goes on when the same call is made again: its draws are those of a
-    run that was never interrupted, bit for bit. Memory does not depend on the number of draws.
+    grows, and the kernel's state is saved after each write, at most four times a second. A run
+    that was interrupted, by ``kill -9`` at any moment, continues when the same call is made again:
+    its draws are those of a run that was never interrupted, bit for bit. Memory does not depend on
+    the number of draws.
 
     Parameters
     ----------
     path
-        Folder of the store: new, empty, or that of the run to go on with.
+        Folder of the store: new, empty, or that of the run to continue.
     mcmc
         Any kernel, all chain methods. Its `num_warmup`, `thinning` and `postprocess_fn` count, and
         `progress_bar` says whether progress is shown. Its `num_samples` counts only where `until`
@@ -72,15 +73,15 @@ def sample_to(
         If there is something else on `path`.
     OSError
         If nothing can be written to `path`, or the disk is full: what was written is readable, and
-        the same call goes on once there is room.
+        the same call continues the run once there is room.
     RuntimeError
         If another call writes to `path`.
 
     Notes
     -----
     Sites have the shape (chains, draws, \*shape), with plates as dimensions; a ``/`` in a name is
-    a ``.`` in the store. Writing is done while the next piece is computed. What is on the disk
-    survives the end of the process at any moment. After a power cut the last files may be lost,
+    a ``.`` in the store. Draws are written while the next piece is computed. What is on the disk
+    survives the end of the process at any moment. After a power failure the last files may be lost,
     which the next call reports.
 
     Examples

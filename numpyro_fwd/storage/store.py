@@ -26,7 +26,7 @@ def zarr() -> Any:
     ImportError
         If there is none, or one that ArviZ does not read with.
     """
-    hint = "install it with pip install 'numpyro-fwd[store]', or pip install 'zarr>=2.18.7,<3'."
+    hint = "install it with pip install 'zarr>=2.18.7,<3', or with the extra store of this package."
     try:
         module = import_module("zarr")
     except ImportError as error:
@@ -143,7 +143,7 @@ class DrawStore:
     def damage(self, what: str) -> ValueError:
         """An error for a store that has lost something."""
         return ValueError(
-            f"the store on {self.path} is truncated: {what}. The run cannot go on; put the file "
+            f"the store on {self.path} is truncated: {what}. The run cannot continue; put the file "
             "back from a copy, or call sample_to on another path."
         )
 

@@ -475,7 +475,7 @@ RAISES = {
     ),
     "constant_without_noise": (
         lambda rng: linear(dist.Normal, np.full(N, 3.0)),
-        "scale that is sampled, .* may run to zero",
+        "sampled scale, .* may tend to zero",
     ),
     "nothing_depends": (
         lambda rng: of_rows(lambda z, y: dist.Normal(0.0, 1.0), rng.normal(size=N), a=wide()),

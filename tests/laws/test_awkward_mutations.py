@@ -137,7 +137,7 @@ MUTATIONS = {
     "weights_of_events": Mutation(
         [(predictors, "read_site", weights_on_the_axis_of_events)],
         partial(awkward.sees, "amagold_subsampled", "weights_of_events"),
-        "energy|gradient|bound",
+        "energy|gradient|bound|Incompatible types",  # the tails are looked at along sixteen rows
     ),
     "weights_of_events_in_the_metric": Mutation(
         [(information, "weighed", weights_of_the_last_axes)],

@@ -1,5 +1,6 @@
 """Awkward but legal models under sequential Monte Carlo, each against what is known of it."""
 
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,10 +12,14 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from numpyro.infer import MCMC
-from scipy.special import gammaln, logsumexp
+from scipy.special import betaln, gammaln, logsumexp
 from scipy.stats import multivariate_normal, norm, t
 
 from numpyro_fwd import GOHSMC, LangevinSMC
+from numpyro_fwd.bridge.priors import warn_of_ties
+from numpyro_fwd.partial_bayes.complaints import MAX_WANDER, wander
+
+FULL = pytest.mark.full
 
 Y = np.array([1.2, 0.7, 1.9, 1.1])
 ROWS = np.array([2.0, -1.0, 30.0])
@@ -275,3 +280,128 @@ def test_particles_of_a_training_without_batches(name):
 
 
 STEPS = 500
+
+
+# --- prior draws at the end of numbers ------------------------------------------------------------
+
+
+def of_shape(shape: float) -> Truth:
+    """Three of ten, with a prior whose mass is at 0 and at 1."""
+    after = shape + np.array([3, 7])
+
+    def model():
+        x = numpyro.sample("x", dist.Beta(shape, shape))
+        numpyro.sample("y", dist.Binomial(10, x), obs=3)
+
+    evidence = betaln(*after) - betaln(shape, shape) + np.log(120)
+    return Truth(model, (), evidence, *beta_moments(*after))
+
+
+def beta_moments(a: float, b: float) -> tuple[float, float]:
+    mean = a / (a + b)
+    return mean, np.sqrt(mean * (1 - mean) / (a + b + 1))
+
+
+def in_logits(shape: float) -> Truth:
+    """The same, of which no draw is beyond numbers: gammas by their logarithms."""
+    truth = of_shape(shape)
+
+    def model():
+        logit = numpyro.sample("logit", LogitBeta(shape))
+        numpyro.deterministic("x", jax.nn.sigmoid(logit))
+        numpyro.sample("y", dist.Binomial(10, logits=logit), obs=3)
+
+    return truth._replace(model=model)
+
+
+class LogitBeta(dist.Distribution):
+    """The logit of a beta variable of two equal shapes."""
+
+    support = dist.constraints.real
+
+    def __init__(self, concentration: float):
+        self.concentration = concentration
+        super().__init__()
+
+    def sample(self, key, sample_shape=()):
+        first, second = jax.random.split(key)
+        return jax.random.loggamma(first, self.concentration, sample_shape) - jax.random.loggamma(
+            second, self.concentration, sample_shape
+        )
+
+    def log_prob(self, value):
+        both = jax.nn.log_sigmoid(value) + jax.nn.log_sigmoid(-value)
+        return self.concentration * both - betaln(self.concentration, self.concentration)
+
+
+def test_prior_draws_at_the_end_of_numbers_are_told():
+    """A third of the prior is nearer to 1 than numbers can tell: the evidence is off by as much."""
+    truth = of_shape(0.03)
+    with pytest.warns(UserWarning, match=r"prior draws are equal: 3\d% at site 'x'"):
+        mcmc = sampled(truth)
+    fields = mcmc.get_extra_fields()
+    apart = float(fields["log_evidence"][0]) - truth.log_evidence
+    assert apart > 5 * float(fields["log_evidence_error"][0])
+    # moments of the posterior are right all the same, and so is all on the logistic scale
+    draws = np.asarray(mcmc.get_samples()["x"], np.float64)
+    assert abs(draws.mean() - truth.mean) < 0.25 * truth.sd
+    check_population(truth, sampled(in_logits(0.03)))
+
+
+def test_many_draws_of_a_smooth_prior_are_not_told_of():
+    """Of 400,000 uniform numbers in single precision one in twenty has a twin."""
+    draws = jax.random.uniform(jax.random.key(0), (400_000,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_ties({"x": draws})
+
+
+@pytest.mark.full
+def test_priors_within_numbers_are_not_told_of():
+    truth = of_shape(0.5)
+    check_population(truth, sampled(truth))
+
+
+# --- particles that follow the batches ------------------------------------------------------------
+
+
+def centres(size: int, batch: int) -> tuple[float, float]:
+    """By how many posterior sds the particles' centre is off, and what the weights say of that."""
+    rng = np.random.default_rng(size)
+    x = rng.normal(size=(250, size)).astype(np.float32)
+    y = np.float32(x.sum(1) + rng.normal(size=250))
+
+    def model(x, y):
+        numpyro.param("unused", 0.0)
+        w = numpyro.sample("w", dist.Normal(0, 2).expand([size]).to_event(1))
+        with numpyro.plate("rows", 250, subsample_size=batch):
+            mean = numpyro.subsample(x, 1) @ w
+            numpyro.sample("y", dist.Normal(mean, 1), obs=numpyro.subsample(y, 0))
+
+    smc = GOHSMC(model, optax.sgd(0.0))
+    precision = x.T @ x + np.eye(size) / 4
+    mean, sd = np.linalg.solve(precision, x.T @ y), np.sqrt(np.diag(np.linalg.inv(precision)))
+    found = []
+    for seed in range(3):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the particles are not a posterior")
+            result = smc.run(jax.random.key(seed), 200, x, y, progress_bar=False)
+        off = []
+        for _ in range(10):
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "the particles are not a posterior")
+                result = smc.run(
+                    jax.random.key(0), 40, x, y, progress_bar=False, init_state=result.state
+                )
+            centre = np.exp(result.log_weights) @ result.particles["w"]
+            off.append(np.mean(np.square((centre - mean) / sd)))
+        found.append((np.mean(off), wander(result, smc._softening(result.state)) ** 2))
+    return tuple(np.sqrt(np.mean(found, axis=0)))
+
+
+@pytest.mark.parametrize(("size", "batch"), [(1, 50), (1, 4), pytest.param(8, 4, marks=FULL)])
+def test_the_powers_of_the_weights_tell_how_far_particles_follow_batches(size, batch):
+    """A linear regression: within a factor of two, from a tenth of a posterior sd to several."""
+    off, told = centres(size, batch)
+    assert 0.5 < off / told < 2.0
+    assert (told > MAX_WANDER) == (batch == 4)

@@ -27,9 +27,11 @@ FULL_ONLY = pytest.mark.full
     "name",
     [
         "second_order",
+        "expansion_alone",
         "first_order",
         "counted",
         "scaled",
+        "varied",
         pytest.param("both_branches", marks=FULL_ONLY),
     ],
 )
@@ -102,7 +104,7 @@ def test_acceptance_is_the_product_within_the_bounds_and_that_of_all_rows_beyond
     subsampled.acceptance_is_local(name)
 
 
-@pytest.mark.parametrize("name", ["counted", "scaled"])
+@pytest.mark.parametrize("name", ["counted", "scaled", "varied"])
 def test_bounds_hold_up_to_the_radius(name):
     subsampled.bounds_hold_up_to_the_radius(name)
 

@@ -8,13 +8,17 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from jax._src.compilation_cache import decompress_executable
 from jax.experimental.compilation_cache import compilation_cache
 from numpyro.infer import MCMC
 
 import numpyro_fwd
+from blackjax_ext import programs
 from numpyro_fwd import keep_compiled
 from tests import fixed_seeds
 from tests.numpyro_fwd.kernels.test_resuming import data
@@ -32,11 +36,17 @@ def cache(tmp_path):
     """A directory of compiled programs of its own."""
     old = {name: getattr(jax.config, name) for name in OPTIONS}
     compilation_cache.reset_cache()
-    jax.clear_caches()  # what is compiled already would not be written
+    forget()  # what is compiled already would not be written
     yield keep_compiled(tmp_path / "programs")
     for name, value in old.items():
         jax.config.update(name, value)
     compilation_cache.reset_cache()
+
+
+def forget():
+    """Leave nothing compiled in this process."""
+    jax.clear_caches()
+    programs.EXECUTABLES.kept.clear()
 
 
 @pytest.fixture
@@ -76,7 +86,7 @@ def test_a_second_run_compiles_nothing(name, cache, compiled):
     assert compiled and any("_fori_collect_loop" in path.name for path in cache.iterdir())
     before = {path.name for path in cache.iterdir()}
     compiled.clear()
-    jax.clear_caches()
+    forget()
     first.run(jax.random.key(0), *data())
     mcmc().run(jax.random.key(0), *data())
     after = {path.name for path in cache.iterdir()}
@@ -109,6 +119,76 @@ def test_other_data_and_seeds_compile_nothing_and_are_not_on_the_disk(cache, com
     assert not compiled and not on_the_disk(0) and not on_the_disk(1)
     run(1, False)
     assert on_the_disk(1)
+
+
+@pytest.fixture
+def built():
+    """Names of what XLA has built, or read from the cache."""
+    names = []
+
+    def listen(event, _, fun_name="", **facts):
+        if event.endswith("backend_compile_duration"):
+            names.append(fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize("name", ["MALA", "FMALA", "AMAGOLD"])
+def test_a_second_set_up_builds_nothing(name, built):
+    """In the same object, in a new kernel of the model, and with other data of the same shape."""
+    model, options = KERNELS[name]
+
+    def kernel():
+        return getattr(numpyro_fwd, name)(model, **options)
+
+    def set_up(kernel, seed):
+        keys = jax.random.split(jax.random.key(seed), 2)
+        kernel.init(keys, 30, None, tuple(map(jnp.asarray, data(seed))), {})
+
+    first = kernel()
+    set_up(first, 0)
+    built.clear()
+    set_up(first, 1)
+    set_up(kernel(), 2)
+    assert not built
+
+
+SHIFT, SHIFTS = 0.0, np.zeros(30)
+
+
+def shifted(y):
+    """A model that reads a number and an array which are not among its arguments."""
+    mean = numpyro.sample("mean", dist.Normal(0, 10))
+    with numpyro.plate("rows", len(y), subsample_size=10) as rows:
+        seen = numpyro.subsample(y + jnp.asarray(SHIFTS)[0], 0)
+        del rows
+        numpyro.sample("y", dist.Normal(mean - SHIFT, 0.1), obs=seen)
+
+
+def changes_are_sampled(kernel, monkeypatch):
+    """The law: what a model reads is read by each run."""
+    for number, entry in ((0.0, 0.0), (1.0, 0.0), (1.0, 2.0)):
+        monkeypatch.setitem(globals(), "SHIFT", number)
+        monkeypatch.setitem(globals(), "SHIFTS", np.full(30, entry))
+        mcmc = MCMC(kernel, num_warmup=50, num_samples=50, progress_bar=False)
+        mcmc.run(jax.random.key(0), jnp.zeros(200))
+        assert abs(np.mean(mcmc.get_samples()["mean"]) - number - entry) < 0.1
+
+
+OF_ROWS = {"acceptance": "subsampled"}
+
+
+def test_a_model_that_reads_globals_is_sampled_as_it_is(monkeypatch):
+    changes_are_sampled(numpyro_fwd.AMAGOLD(shifted, **OF_ROWS), monkeypatch)
+
+
+def test_the_law_finds_programs_that_are_stale(monkeypatch):
+    monkeypatch.setattr(programs, "text_of", lambda lowered: "mhlo.num_partitions = 1 ")
+    monkeypatch.setattr(programs, "EXECUTABLES", programs.Executables(9))
+    with pytest.raises((AssertionError, ValueError)):
+        changes_are_sampled(numpyro_fwd.AMAGOLD(shifted, **OF_ROWS), monkeypatch)
 
 
 # programs of a set-up in a process that has compiled nothing: those of the model as it is run once

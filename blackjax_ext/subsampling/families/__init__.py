@@ -3,7 +3,7 @@ r"""Likelihoods of a row as functions of its predictors, with bounds of their de
 For a response :math:`y` and its predictors :math:`\theta` write
 :math:`\phi(\theta) = -\log p(y | \theta)`. A family bounds each derivative of order 2 or 3 of
 :math:`\phi` over a box around predictors at an anchor, in units of the predictors. Local bounds
-serve families whose derivatives have none everywhere (a scale that is sampled, a log link), and are
+work for families whose derivatives are unbounded globally (a sampled scale, a log link), and are
 several times smaller than global ones where these exist.
 """
 
@@ -12,6 +12,7 @@ from blackjax_ext.subsampling.families.counts import (
     poisson,
     zero_inflated_poisson,
 )
+from blackjax_ext.subsampling.families.densities import smooth
 from blackjax_ext.subsampling.families.kind import Family, Kind
 from blackjax_ext.subsampling.families.locations import (
     gumbel,
@@ -29,12 +30,14 @@ from blackjax_ext.subsampling.families.logits import (
 )
 from blackjax_ext.subsampling.families.positive import exponential, gamma, weibull
 from blackjax_ext.subsampling.families.shares import beta
+from blackjax_ext.subsampling.families.trials import beta_binomial
 
 __all__ = [
     "Family",
     "Kind",
     "bernoulli",
     "beta",
+    "beta_binomial",
     "binomial",
     "categorical",
     "exponential",
@@ -46,6 +49,7 @@ __all__ = [
     "normal",
     "ordered_logistic",
     "poisson",
+    "smooth",
     "smoothed_laplace",
     "student_t",
     "weibull",

@@ -37,8 +37,8 @@ class Ball(NamedTuple):
 class Kind:
     r"""The functions of a family, for one response. Hashable, so a static part of a program.
 
-    The predictors :math:`\theta` are the parameters of the density in coordinates without ends (a
-    mean, a log scale). Those that are free depend on the position; the others are known.
+    The predictors :math:`\theta` are the parameters of the density on unconstrained scales (a mean,
+    a log scale). Those that are free depend on the position; the others are known.
 
     Attributes
     ----------
@@ -70,6 +70,8 @@ class Kind:
         Names of the predictors that depend on the position.
     highest
         The highest order of a derivative that has bounds, 3 or 4.
+    guesses_reach
+        Whether `reach` is a guess, so that the quadrature is to be checked.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Kind:
     rounding: Callable[..., tuple[Number, ...]] | None = None
     free: tuple[str, ...] = ()
     highest: int = 3
+    guesses_reach: bool = False
 
     def having(self, *free: str) -> "Kind":
         """The kind with these predictors free."""

@@ -52,7 +52,7 @@ from blackjax_ext.subsampling.mode import (
     UNRESOLVED,
     UnresolvedError,
 )
-from blackjax_ext.subsampling.row_bounds import BEYOND, power, radius_of
+from blackjax_ext.subsampling.row_bounds import BEYOND, radius_of
 
 __all__ = ["GroupedExpansion", "expand_groups"]
 
@@ -279,13 +279,12 @@ def bounded(passes: GroupPasses, anchor: Anchor, order: int) -> GroupedExpansion
     plain = cast(first_frame(shared.size, *groups.shape), dtype)
     bounds = compiled_soon(group_bounds, static_argnums=(5, 6))
     found = bounds(predictor, position, frame, plain, anchor.step, radius, order)
-    check_known(found.has_changed)
-    check_affine(found.deviation)
-    if not float(jnp.max(found.change)) < MAX_CHANGE:
+    check_known(found.not_known)
+    check_affine(found.not_affine)
+    if not float(on_host(found.change)) < MAX_CHANGE:
         raise ValueError(NO_MODE.format("Newton's method still moves"))
-    tables = tables_of(
-        power(found, order), on_host(predictor.level), groups.shape[0], MARGIN[dtype]
-    )
+    psi, level = on_host((found.psi, predictor.level))
+    tables = tables_of(psi, level, groups.shape[0], MARGIN[dtype])
     rows, first, bound, threshold, alias, total = map(jnp.asarray, tables)
     return GroupedExpansion(
         predictor.without_levels(),
@@ -315,17 +314,18 @@ def tables_of(
     first = np.searchsorted(level[rows], np.arange(num_groups + 1)).astype(np.int32)
     bound, total = np.zeros(psi.size), np.zeros(num_groups)
     threshold, alias = np.ones(psi.size, np.float32), np.zeros(psi.size, np.int32)
-    for c in np.flatnonzero(np.diff(first)):
+    for c in np.flatnonzero(np.diff(first)).tolist():
         part = slice(first[c], first[c + 1])
-        own = psi[rows[part]]
+        own = psi[rows[part]].astype(np.float64)
         if not own.any():
             continue
         if not np.isfinite(own).all():  # a group that is read whole
             total[c] = np.inf
             continue
         table = build(own + FLOOR * own.mean())
-        total[c] = (1.0 + margin) * np.max(own / table.probability)
-        bound[part] = total[c] * np.asarray(table.probability)
+        probability = table.probability
+        total[c] = (1.0 + margin) * np.max(own / probability)
+        bound[part] = total[c] * probability
         threshold[part], alias[part] = table.threshold, table.alias
     return rows, first, bound, threshold, alias, total
 

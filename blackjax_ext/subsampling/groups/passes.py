@@ -24,7 +24,7 @@ from blackjax_ext.subsampling.predictors import (
     over_chunks,
     row_derivatives,
 )
-from blackjax_ext.subsampling.row_bounds import norms, parts_of
+from blackjax_ext.subsampling.row_bounds import Worst, felt, norms, parts_of, remainder_bounds
 
 __all__ = [
     "GroupBounds",
@@ -247,11 +247,8 @@ class GroupBounds(NamedTuple):
         Derivatives of all rows by u and v.
     cubic
         Their third derivatives; None if they are not expanded to order 3.
-    reach, total, is_curved
-        Of which the bounds are made, shapes (N,); as those of
-        :class:`blackjax_ext.subsampling.row_bounds.RowBounds`.
-    deviation, has_changed, change
-        As there.
+    not_affine, not_known, change, psi
+        As those of :class:`blackjax_ext.subsampling.row_bounds.RowBounds`.
     steepness
         Root of order k + 1 of the bound of the derivative of that order of a row with one
         predictor, for expansions of order k, shape (N,); infinite for others.
@@ -259,12 +256,10 @@ class GroupBounds(NamedTuple):
 
     arrow: Arrow
     cubic: Cubic | None
-    reach: Array
-    total: Array
-    is_curved: Array
-    deviation: Array
-    has_changed: Array
+    not_affine: Array
+    not_known: Array
     change: Array
+    psi: Array
     steepness: Array
 
 
@@ -316,23 +311,21 @@ def group_bounds(
 
         deviations, changed = jax.lax.map(deviation, tuple(tried))
         reach = jax.vmap(rows_of.reach)(design.eta, design.rows)
-        change = jnp.abs(jnp.einsum("nkd,nd->nk", matrix, local(*step))) / reach
+        change = jnp.einsum("nkd,nd->nk", matrix, local(*step))
+        change = jnp.abs(jax.vmap(partial(felt, rows_of))(design.eta, change)) / reach
         sums = [summed(predictor, design, level, is_new)]
         if order == 3:
             sums.append(summed_cubes(predictor, design, level, is_new))
-        return tuple(sums), (
-            norms(parts.curved),
-            parts.total,
-            parts.is_curved,
-            jnp.max(deviations, axis=0),
-            jnp.any(changed, axis=0),
-            jnp.max(change, axis=1),
+        worst = Worst.of(rows_of.num_rows, indices, deviations, changed, jnp.max(change))
+        return (tuple(sums), worst), (
+            remainder_bounds(*parts, order),
             steepness(design.matrix, norms(parts.curved), parts.total),
         )
 
     length = chunk_length(predictor, position)
     if order == 3:  # a row has the square of its coordinates
         length = max(min(length, MAX_ENTRIES // (grouping.size + grouping.width) ** 2), 1)
-    sums, values = over_chunks(visit, rows_of.num_rows, length)
+    (sums, worst), values = over_chunks(visit, rows_of.num_rows, length)
     arrow, *cubic = ([each.value() for each in part] for part in sums)
-    return GroupBounds(Arrow(*arrow), Cubic(*cubic[0]) if cubic else None, *values)
+    third = Cubic(*cubic[0]) if cubic else None
+    return GroupBounds(Arrow(*arrow), third, *worst.rows(rows_of.num_rows), *values)

@@ -19,9 +19,9 @@ __all__ = ["NAME", "chapter"]
 
 NAME = "A likelihood with a while_loop"
 QUESTION = (
-    "Which reproduction number explains how many of a school fell ill? The final size of an "
-    "outbreak is the root of an equation, found by iteration until it stops moving. FMALA needs "
-    "directional derivatives alone, a random walk none."
+    "Estimate the reproduction number of an outbreak from the number of people who fell ill. The "
+    "final size of an outbreak is the root of an equation, and a loop iterates until it stops "
+    "changing. FMALA needs only directional derivatives, a random walk needs none."
 )
 HEADER = ("", "mean of r1", "mean of r2", "off, in sd", "ESS", "R-hat", "ESS/s", "compile, s")
 CAPTION = "Draws of both samplers against the exact posterior (a grid)."
@@ -118,7 +118,7 @@ def chapter(setting: Setting) -> Chapter:
     rows = [("exact", *(f"{value:.3f}" for value in truth[0]), "", "", "", "", "")]
     rows += [row(name, chains, truth) for name, chains in found.items()]
     rows += [("NUTS", "fails", "fails", "", "", "", "", "")]
-    said = f"NUTS says: “{error}.” {compared(rows)} With two parameters a walk is a rival."
+    said = f"NUTS fails: “{error}.” {compared(rows)} With two parameters a random walk competes."
     picture = draw(found, densities, setting)
     files = tuple(
         each.write(setting.out, f"1_{name.replace(' ', '_')}") for name, each in found.items()

@@ -19,9 +19,9 @@ __all__ = ["NAME", "chapter"]
 
 NAME = "A funnel and a hierarchy"
 QUESTION = (
-    "A scale exp(w / 2) and nine values of that scale: the shape of a hierarchy that is not "
-    "written non-centred. The effects of coaching in eight schools (Rubin 1981) are one. One step "
-    "size cannot suit both the mouth and the neck. AutoMALA selects one at each place, exactly."
+    "A scale exp(w / 2) and nine values of that scale: the shape of a centred hierarchy, such as "
+    "the effects of coaching in eight schools (Rubin 1981). One step size cannot suit both the "
+    "mouth and the neck. AutoMALA selects a step size at each position, and is still exact."
 )
 HEADER = ("", "mass of the neck", "mean", "sd", "ESS", "R-hat", "seconds", "compile, s")
 CAPTION = (
@@ -88,7 +88,7 @@ def log_of_the_schools() -> Log:
             - precision * mean**2
         )
     )
-    density = np.exp(logdensity - logdensity.max())
+    density = np.exp(logdensity - np.max(logdensity))
     return Log("eight schools", "log tau", grid, density / np.trapezoid(density, grid), 0.0)
 
 

@@ -22,17 +22,18 @@ __all__ = ["NAME", "chapter"]
 
 NAME = "A million rows"
 QUESTION = (
-    "A logistic regression with {:,} rows and {} coefficients. AMAGOLD moves on "
-    "minibatches and decides on each move by a test that reads a few rows and is exact. NUTS "
-    "reads all of them for every gradient."
+    "A logistic regression with {:,} rows and {} coefficients. AMAGOLD moves along an "
+    "expansion at the mode and accepts or rejects with an exact test that reads a few rows. NUTS "
+    "reads all rows for every gradient."
 )
 HEADER = ("", "draws", "ESS", "ESS/s", "mean off, in sd", "seconds", "compile, s")
 CAPTION = "Left: one coefficient. Right: draws of the two, on a logarithmic axis."
 READING = (
-    "One chain each; NUTS in double precision, without which rounding of the energy decides. "
-    "Seconds are all of the work without compilation: the search for the mode, bounds and warm-up "
-    "of AMAGOLD, the steps of NUTS. ESS of the worst coefficient, none below 20 draws; errors are "
-    "against a normal approximation at the mode, which is good here and no exact truth."
+    "One chain each; NUTS in double precision, since in single precision the rounding error of "
+    "the energy is too large. Seconds are without compilation: search for the mode, bounds, "
+    "warm-up and draws of AMAGOLD, the steps of NUTS. ESS of the worst coefficient, not shown "
+    "below 20 draws; errors are relative to a normal approximation at the mode, which is good but "
+    "not exact here."
 )
 NUM_ROWS, NUM_COVARIATES = 1_000_000, 10
 WARMUP_OF_NUTS = 10
@@ -177,7 +178,7 @@ def of_nuts(nuts: Pieces) -> str:
     minutes = 2000 * np.diff(nuts.ends, prepend=0.0)[-10:].mean() / 60
     return (
         "NUTS was given the mode and the scales there, which AMAGOLD had to find, and ran a "
-        f"step at a time until the same seconds were over (measured): {warmup} of {WARMUP_OF_NUTS} "
+        f"step at a time for the same number of seconds: {warmup} of {WARMUP_OF_NUTS} "
         f"steps that adapt its step size, then {len(nuts.draws):,} draws. The usual 1,000 draws "
-        f"after 1,000 steps take it {minutes:.1f} min here (extrapolated from its last ten steps)."
+        f"after 1,000 steps would take {minutes:.1f} min (extrapolated from its last ten steps)."
     )

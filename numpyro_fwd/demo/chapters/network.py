@@ -26,9 +26,9 @@ __all__ = ["NAME", "chapter", "data", "model"]
 NAME = "A network with one Bayesian layer"
 QUESTION = (
     "A small network with two hidden layers of 16, on 150 rows with a gap in the middle and "
-    "nothing beyond the edges. GOHSMC gives the first layer a posterior, in particles, and trains "
-    "the others; beside it an ensemble of five trained networks, and NUTS on all weights, which "
-    "this network is small enough for."
+    "nothing beyond the edges. GOHSMC samples the first layer with particles and trains the other "
+    "layers. It is compared with an ensemble of five trained networks, and with NUTS on all "
+    "weights, for which this network is small enough."
 )
 HEADER = (
     "",
@@ -38,7 +38,7 @@ HEADER = (
     "seconds",
     "compile, s",
 )
-CAPTION = "What each method says of the curve: it should not be sure where there are no data."
+CAPTION = "Predictions of each method: they should be uncertain where there are no data."
 READING = (
     "NLL: negative log density of a new row, smaller is better. sd: of the curves, in the data, in "
     "the gap, outside. Held: share of the points whose 90 % band holds the true curve. R-hat: of "
@@ -237,6 +237,6 @@ def verdict(rows: dict[str, tuple[str, ...]]) -> str:
     )
     return (
         f"Best on new rows: {best}. Truth within the bands in the gap: {gap}. Outside, where the "
-        f"network goes on as it likes: {outside}. One Bayesian layer is a part of the uncertainty: "
-        "where NUTS on all weights mixes, use NUTS; this is for networks too large for it."
+        f"network extrapolates freely: {outside}. One Bayesian layer captures only part of the "
+        "uncertainty: if NUTS on all weights mixes, use NUTS; this is for larger networks."
     )

@@ -19,14 +19,14 @@ __all__ = ["NAME", "chapter"]
 NAME = "Two modes and the evidence"
 QUESTION = (
     "A likelihood with two peaks in four dimensions, under a wide prior. LangevinSMC anneals "
-    "particles from the prior to the posterior; on the way it finds both modes, and estimates the "
-    "evidence (marginal likelihood), which NUTS does not have."
+    "particles from the prior to the posterior. It finds both modes, and estimates the evidence "
+    "(marginal likelihood), which NUTS does not provide."
 )
 HEADER = ("", "log evidence", "share of the mode at +2", "R-hat", "seconds", "compile, s")
 CAPTION = "Left: draws of one coordinate. Right: where each chain of NUTS stayed."
 READING = (
-    "2,000 particles; four chains of NUTS. Particles are no chains and have no R-hat. ± is "
-    "the standard error that LangevinSMC gives."
+    "2,000 particles; four chains of NUTS. Particles are not chains and have no R-hat. ± is "
+    "the standard error that LangevinSMC reports."
 )
 SIZE, SCALE, WIDTH, PLACE = 4, 3.0, 0.3, 2.0
 SHARES = (0.7, 0.3)  # of the modes at PLACE and at -PLACE
@@ -88,7 +88,7 @@ def chapter(setting: Setting) -> Chapter:
     nuts = sample(NUTS(model), keys[1], num_warmup=500, num_samples=300 if setting.quick else 2000)
     said = (
         "NUTS stays where a chain begins: its share of a mode is the share of the chains that "
-        f"began near it, and its R-hat of {worst(nuts.idata)[1]:.2f} says so."
+        f"began near it, and its R-hat of {worst(nuts.idata)[1]:.2f} shows this."
     )
     picture = draw({"LangevinSMC": ours, "NUTS": nuts}, setting)
     files = (ours.write(setting.out, "4_langevin_smc"), nuts.write(setting.out, "4_nuts"))

@@ -78,6 +78,10 @@ def beta(t):
     return scipy.stats.beta(exp(t[1]) * expit(t[0]), exp(t[1]) * expit(-t[0]))
 
 
+def beta_binomial(t):
+    return scipy.stats.betabinom(20, exp(t[1]) * expit(t[0]), exp(t[1]) * expit(-t[0]))
+
+
 def laplace(y, t):
     return -np.sqrt(0.49 + (y - t[0]) ** 2) / 1.3
 
@@ -90,6 +94,7 @@ LAWS = {
         lambda t: scipy.stats.nbinom(3, expit(-t[0])),
         1.05,
     ),
+    "beta_binomial": (families.beta_binomial(20.0), beta_binomial, 1.4),
     "normal": (families.normal(), lambda t: scipy.stats.norm(t[0], exp(t[1])), 1.05),
     "logistic": (families.logistic(), lambda t: scipy.stats.logistic(t[0], exp(t[1])), 1.1),
     "gumbel": (families.gumbel(), lambda t: scipy.stats.gumbel_r(t[0], exp(t[1])), 1.2),

@@ -64,6 +64,13 @@ def test_nobody_is_put_back_where_all_or_none_are_frozen(rates):
     )
 
 
+def test_one_chain_is_left_where_it_is():
+    states = jnp.ones((1, 2))
+    moved, after = windows.rescue(jax.random.key(0), states, watched([0.0]))
+    np.testing.assert_array_equal(moved, states)
+    assert after.motion.rate == watched([0.0]).motion.rate
+
+
 def test_a_short_window_freezes_nobody():
     assert not windows.frozen(watched([0.0, 0.5], 30).motion).any()
 

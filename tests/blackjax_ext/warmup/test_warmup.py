@@ -235,14 +235,38 @@ def test_start_on_a_normal(mode, dtype):
 @pytest.mark.parametrize("mode", MODES)
 def test_start_finds_the_mean_of_a_normal(mode):
     x = 10 * jax.random.normal(jax.random.key(1), (4,))
-    noise = jax.random.normal(jax.random.key(0), (16, 4))
+    noise = jax.random.normal(jax.random.key(0), (1, 16, 4))
     find = partial(newton_path.find, noise, ill_conditioned, differentiation=mode)
-    found, value = jax.jit(find)(x)
-    np.testing.assert_allclose(value, ill_conditioned(x), rtol=1e-5)
+    path = jax.tree.map(lambda leaf: leaf[0], jax.jit(find)(x[None]))
+    found = path.best
+    np.testing.assert_allclose(path.first_value, ill_conditioned(x), rtol=1e-5)
+    np.testing.assert_array_equal(path.own.mean, found.mean)
     root = (rotation / EIGENVALUES**0.5).T
     assert np.linalg.norm(root @ (found.mean - ILL_MEAN)) < 0.2
     log_evidence = 2 * np.log(2 * np.pi) + 0.5 * np.log(EIGENVALUES).sum()
     np.testing.assert_allclose(found.evidence + 2 * np.log(2 * np.pi), log_evidence, atol=0.2)
+
+
+def skewed(x):
+    """Gumbel coordinates of four scales, whose paths take from a few to tens of steps."""
+    z = x / jnp.array([0.5, 1.0, 2.0, 4.0], x.dtype)
+    return -jnp.sum(z + jnp.exp(-z))
+
+
+def test_paths_in_one_loop_are_those_of_each(x64):
+    """One that has ended stays where it is while others are followed."""
+    x = jnp.concatenate([jnp.zeros((1, 4)), 20 * jax.random.normal(jax.random.key(1), (5, 4))])
+    noise = jax.random.normal(jax.random.key(0), (6, 16, 4))
+    find = jax.jit(lambda noise, x: newton_path.find(noise, skewed, x, "reverse"))
+
+    def facts(path):
+        return path.x, path.best.mean, path.first_value, path.best.log_weights
+
+    together = facts(find(noise, x))
+    for i in range(6):
+        alone = facts(find(noise[i : i + 1], x[i : i + 1]))
+        for these, those in zip(together, alone, strict=True):
+            np.testing.assert_allclose(these[i], those[0], rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("seed", range(3))

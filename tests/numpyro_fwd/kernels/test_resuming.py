@@ -132,6 +132,24 @@ def test_a_state_of_other_data_is_refused(jit_model_args):
         mcmc.get_samples()["w"].block_until_ready()
 
 
+def of_columns(table):
+    mean = numpyro.sample("mean", dist.Normal(0, 10))
+    numpyro.sample("y", dist.Normal(mean, 1), obs=jnp.asarray(table["y"].to_numpy()))
+
+
+def test_a_state_of_another_table_is_refused():
+    """Columns are data: a chain of the old ones would stand still on the new."""
+    pandas = pytest.importorskip("pandas")
+    y = np.random.default_rng(0).normal(5, 1, 50)
+    table = pandas.DataFrame({"name": ["a", "b"] * 25, "y": y})
+    mcmc = mcmc_of(MALA(of_columns))
+    mcmc.run(jax.random.key(0), table)
+    mcmc.post_warmup_state = mcmc.last_state
+    mcmc.run(jax.random.key(1), table.copy())
+    with pytest.raises(ValueError, match="made with other data"):
+        mcmc.run(jax.random.key(1), table.assign(y=-y))
+
+
 def normal_data(y):
     mean = numpyro.sample("mean", dist.Normal(0, 10))
     numpyro.sample("y", dist.Normal(mean, 1), obs=y)
@@ -283,6 +301,16 @@ def test_numpy_and_jax_find_the_same_fingerprint(value, monkeypatch):
 def test_fingerprints_of_what_jax_does_not_take(one, other):
     made = fingerprint((one,), None)
     assert not is_other(made, (np.array(one),), None) and is_other(made, (other,), None)
+
+
+def test_fingerprints_of_tables():
+    pandas, xarray = pytest.importorskip("pandas"), pytest.importorskip("xarray")
+    one, other = ({"x": [1.0, 2.0], "name": ["a", last]} for last in "bc")
+    for make in (pandas.DataFrame, lambda columns: xarray.Dataset(pandas.DataFrame(columns))):
+        made = fingerprint((make(one),), None)
+        assert not is_other(made, (make(one),), None) and is_other(made, (make(other),), None)
+    made = fingerprint((), {"y": pandas.Series([1.0, 2.0])})
+    assert is_other(made, (), {"y": pandas.Series([1.0, 3.0])})
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,15 @@ def test_one_leapfrog_step_is_not_adapted_to_where_it_is_unstable():
     assert float(mcmc.last_state.adapt_state.step_size.max()) <= 1.0
 
 
+@pytest.mark.parametrize("options", [{"acceptance": "subsampled"}, {"acceptance": "full"}])
+def test_a_step_size_that_is_not_adapted_is_kept(options):
+    """Longer than a trajectory should be, or not."""
+    for step_size in (1.5, 0.01):
+        kernel = AMAGOLD(coin, step_size=step_size, adapt_step_size=False, **options)
+        state = kernel.init(jax.random.key(0), 10, None, (Y,), {})
+        assert float(state.adapt_state.step_size) == np.float32(step_size)
+
+
 @pytest.fixture(scope="module")
 def subsampled():
     return run(AMAGOLD(coin, acceptance="subsampled", num_integration_steps=3), Y)
@@ -101,6 +110,27 @@ def test_samples_the_posterior(subsampled):
     fields = subsampled.get_extra_fields()
     assert 0.8 < fields["accept_prob"].mean() < 1.0
     assert 0 < fields["inner.num_rows"].mean() < 5
+
+
+@pytest.mark.parametrize("order", ["first_order", "second_order"])
+def test_minibatches_may_correct_the_trajectories(order):
+    options = {"control_variate": order, "gradient": "minibatch", "num_integration_steps": 3}
+    mcmc = run(AMAGOLD(coin, acceptance="subsampled", **options), Y)
+    assert pvalue(mcmc) > 1e-4
+
+
+def reads_while_moving(kernel):
+    """Whether a step's program has the gather of a minibatch in each step of a trajectory."""
+    state = kernel.init(jax.random.key(0), 10, None, (Y,), {})
+    program = jax.make_jaxpr(lambda state: kernel.sample(state, (Y,), {}))(state)
+    return f"i32[{BATCH}]" in str(program)
+
+
+def test_the_expansion_alone_drives_trajectories_unless_it_has_no_curvature():
+    assert not reads_while_moving(AMAGOLD(coin, acceptance="subsampled"))
+    assert reads_while_moving(AMAGOLD(coin, acceptance="subsampled", gradient="minibatch"))
+    first = AMAGOLD(coin, acceptance="subsampled", control_variate="first_order")
+    assert reads_while_moving(first)
 
 
 def test_resumes_with_the_same_expansion(subsampled):
@@ -250,7 +280,11 @@ def separable(x, y):
         ),
         (
             model_of(lambda x, slope, scale: dist.VonMises(x @ slope, 1.0)),
-            r"site 'y' \(VonMises\) .*no bound .*acceptance=\"full\"",
+            r"site 'y' \(VonMises\) .*primitive 'bessel_i0e' .*no bound .*acceptance=\"full\"",
+        ),
+        (
+            model_of(lambda x, slope, scale: dist.AsymmetricLaplace(x @ slope, scale, 2.0)),
+            r"site 'y' \(AsymmetricLaplace\) .*primitive 'abs' .*not smooth.*acceptance=\"full\"",
         ),
         (
             model_of(lambda x, slope, scale: dist.Bernoulli(probs=jax.nn.sigmoid(x @ slope))),
@@ -375,6 +409,28 @@ EVERYTHING_SAMPLED = {
         ),
         POSITIVE / (1 + POSITIVE),
     ),
+    "beta_binomial": (
+        lambda x, slope, scale: dist.BetaBinomial(
+            scale * jax.nn.sigmoid(x @ slope), scale * jax.nn.sigmoid(-x @ slope), 12
+        ),
+        np.minimum(COUNTS, 12),
+    ),
+    "gompertz": (
+        lambda x, slope, scale: dist.Gompertz(jnp.exp(x @ slope), scale),
+        POSITIVE,
+    ),
+    "hurdle_gamma": (
+        lambda x, slope, scale: dist.HurdleGamma(
+            jax.nn.sigmoid(x @ slope), scale, jnp.exp(x @ slope)
+        ),
+        POSITIVE * (COUNTS > 1),
+    ),
+    "zero_inflated_negative_binomial": (
+        lambda x, slope, scale: dist.ZeroInflatedNegativeBinomial2(
+            jnp.exp(x @ slope), scale, gate=jax.nn.sigmoid(x @ slope)
+        ),
+        COUNTS,
+    ),
     "beta_proportion": (
         lambda x, slope, scale: dist.BetaProportion(jax.nn.sigmoid(x @ slope), 3 * scale),
         POSITIVE / (1 + POSITIVE),
@@ -445,6 +501,34 @@ def test_whatever_is_sampled_is_a_predictor(name, x64):
     np.testing.assert_allclose(changes[0], changes[1], rtol=1e-7)
 
 
+def overdispersed(x, y, trials):
+    """Successes whose probability varies between rows."""
+    slope = numpyro.sample("slope", dist.Normal(0, 1).expand([2]).to_event(1))
+    precision = numpyro.sample("precision", dist.LogNormal(1.0, 1.0))
+    with numpyro.plate("rows", len(y), subsample_size=BATCH) as rows:
+        above, below = (precision * jax.nn.sigmoid(sign * (x[rows] @ slope)) for sign in (1, -1))
+        law = dist.BetaBinomial(above, below, trials[rows])
+        numpyro.sample("y", law, obs=y[rows])
+
+
+def test_a_beta_binomial_regression_is_that_of_the_full_test():
+    rng = np.random.default_rng(97)
+    x, trials = rng.normal(size=(2_000, 2)).astype(np.float32), rng.integers(3, 15, 2_000)
+    p = scipy.special.expit(x @ [0.5, -0.3])
+    y = rng.binomial(trials, rng.beta(6 * p, 6 * (1 - p)))
+    found = {}
+    for acceptance in ("full", "subsampled"):
+        kernel = AMAGOLD(overdispersed, acceptance=acceptance, num_integration_steps=4)
+        mcmc = run(kernel, x, y.astype(np.float32), trials, num_chains=4, num_samples=500)
+        found[acceptance] = mcmc.get_samples()
+    rows = mcmc.get_extra_fields()["inner.num_rows"]
+    assert 0 < rows.mean() < 0.5 * len(y)
+    for name, draws in found["full"].items():
+        other, spread = found["subsampled"][name], draws.std(0)
+        assert np.all(np.abs(draws.mean(0) - other.mean(0)) < 0.3 * spread)
+        assert np.all(np.abs(other.std(0) / spread - 1) < 0.25)
+
+
 def test_every_distribution_that_is_read_is_tested():
     tested = set()
     for likelihood, _ in EVERYTHING_SAMPLED.values():
@@ -459,6 +543,11 @@ def test_wrong_arguments_raise():
         AMAGOLD(coin, acceptance="some")
     with pytest.raises(ValueError, match=r"control_variate must be .*; got None"):
         AMAGOLD(coin, acceptance="subsampled", control_variate=None)
+    with pytest.raises(ValueError, match=r"gradient must be .*; got 'rows'"):
+        AMAGOLD(coin, acceptance="subsampled", gradient="rows")
+    for options in ({}, {"acceptance": "subsampled", "control_variate": "first_order"}):
+        with pytest.raises(ValueError, match=r"gradient must be .* unless .*; got 'expansion'"):
+            AMAGOLD(coin, gradient="expansion", **options)
     with pytest.raises(ValueError, match=r"init_params.* must be finite"):
         kernel = AMAGOLD(coin, acceptance="subsampled")
         kernel.init(jax.random.key(0), 10, {"odds": jnp.array(jnp.nan)}, (Y,), {})

@@ -11,26 +11,12 @@ from numpyro.infer import MCMC
 
 from numpyro_fwd import GOHSMC, OHSMC, SGSMC, LangevinSMC
 from tests.numpyro_fwd.partial_bayes.test_training import Y, conjugate
-from tests.numpyro_fwd.test_compilation import cache, compiled  # noqa: F401
-
-
-@pytest.fixture
-def programs():
-    """Names of the programs that have been compiled or read from the disk."""
-    names = []
-
-    def listen(event, duration, fun_name="", **facts):
-        if event.endswith("backend_compile_duration"):
-            names.append(fun_name)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield names
-    jax.monitoring.unregister_event_duration_listener(listen)
+from tests.numpyro_fwd.test_compilation import built, cache, compiled  # noqa: F401
 
 
 @pytest.mark.filterwarnings("ignore:the effective sample size fell")
 @pytest.mark.parametrize("cls", [GOHSMC, OHSMC, SGSMC])
-def test_seeds_of_a_training_share_their_programs(cls, programs):
+def test_seeds_of_a_training_share_their_programs(cls, built):  # noqa: F811
     smc = cls(conjugate, optax.adam(0.01), num_particles=20)
 
     def run(seed, y):
@@ -39,11 +25,11 @@ def test_seeds_of_a_training_share_their_programs(cls, programs):
 
     first = run(0, jnp.asarray(Y))
     # two pieces with a validation between them are one program
-    assert programs.count("jit(advance)") == programs.count("jit(loss)") == 1
-    programs.clear()
+    assert built.count("jit(advance)") == built.count("jit(loss)") == 1
+    built.clear()
     # other data of the same shapes, too
     others = [run(seed, jnp.asarray(Y + seed)) for seed in (1, 2)]
-    assert not programs
+    assert not built
     assert all(not np.array_equal(first.losses, other.losses) for other in others)
 
 
@@ -52,7 +38,7 @@ def normal(y):
     numpyro.sample("y", dist.Normal(mean, 1), obs=y)
 
 
-def test_seeds_of_langevin_smc_share_their_programs(cache, compiled, programs):  # noqa: F811
+def test_seeds_of_langevin_smc_share_their_programs(cache, compiled, built):  # noqa: F811
     """The annealing is compiled once for a kernel.
 
     NumPyro makes its loop anew in every run: where programs are kept it is read from the disk.
@@ -63,8 +49,8 @@ def test_seeds_of_langevin_smc_share_their_programs(cache, compiled, programs): 
     mcmc.run(jax.random.key(0), jnp.asarray(Y))
     assert compiled
     compiled.clear()
-    programs.clear()
+    built.clear()
     mcmc.run(jax.random.key(1), jnp.asarray(Y))
     mcmc.run(jax.random.key(2), jnp.asarray(Y + 1))
-    assert set(programs) == {"jit(_fori_collect_loop)"}
+    assert set(built) == {"jit(_fori_collect_loop)"}
     assert not compiled

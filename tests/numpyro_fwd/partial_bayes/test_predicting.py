@@ -123,6 +123,62 @@ def test_what_is_not_row_by_row_is_predicted_at_once():
         smc.predict(jax.random.key(1), result, x, rows_at_once=3)
 
 
+def centred(x, y=None):
+    shift = numpyro.param("shift", 0.5)
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("rows", len(x)):
+        numpyro.sample("y", dist.Normal(shift + b + 2.0 * (x - x.mean()), 1), obs=y)
+
+
+def test_rows_that_change_with_each_other_are_predicted_at_once():
+    """The mean of a few rows is not that of all."""
+    x = np.arange(8, dtype=np.float32)
+    smc = GOHSMC(centred, optax.sgd(0.01), num_particles=6)
+    result = smc.run(jax.random.key(0), 3, x, x, progress_bar=False)
+    assert smc.predict(jax.random.key(1), result, x, x).draws["y"].shape == (6, 8)
+    with pytest.raises(ValueError, match=r"at site 'y' changes with the other rows.*rows_at_once"):
+        smc.predict(jax.random.key(1), result, x, x, rows_at_once=3)
+
+
+def with_hidden_values(y, is_known):
+    scale = numpyro.param("scale", 1.0, constraint=dist.constraints.positive)
+    mean = numpyro.sample("mean", dist.Normal(0, 2))
+    with numpyro.plate("rows", len(y)), numpyro.handlers.mask(mask=is_known):
+        numpyro.sample("y", dist.Normal(mean, scale), obs=y)
+
+
+def test_values_behind_a_mask_are_not_scored():
+    """They are as if they were not there: in the loss, and in the score, which is unknown."""
+    y = np.array([0.3, np.nan, 1.9, np.nan, np.nan, 1.2], np.float32)
+    is_known = np.isfinite(y)
+    some, every = (y, is_known), (y[is_known], np.ones(3, bool))
+    smc = GOHSMC(with_hidden_values, optax.adam(0.01), num_particles=10, step_size=0.1)
+    ends = [
+        smc.run(jax.random.key(0), 5, *args, progress_bar=False, validation=args)
+        for args in (some, every)
+    ]
+    np.testing.assert_allclose(*(end.validation_losses for end in ends), rtol=1e-5)
+    scores = smc.predict(jax.random.key(1), ends[0], *some).log_score["y"]
+    np.testing.assert_array_equal(np.isfinite(scores), is_known)
+    np.testing.assert_allclose(-np.nanmean(scores), ends[0].validation_losses[-1], rtol=1e-5)
+
+
+def with_hidden_events(y, is_known):
+    numpyro.param("scale", 1.0)
+    mean = numpyro.sample("mean", dist.Normal(0, 2))
+    law = dist.Normal(mean, 1.0).expand(y.shape).mask(is_known).to_event(1)
+    numpyro.sample("y", law, obs=y)
+
+
+def test_an_event_of_which_some_is_known_is_scored():
+    y = np.array([[0.3, 0.0], [0.0, 0.0]], np.float32)
+    is_known = np.array([[True, False], [False, False]])
+    smc = GOHSMC(with_hidden_events, optax.sgd(0.0), num_particles=4, step_size=0.1)
+    result = smc.run(jax.random.key(0), 2, y, is_known, progress_bar=False)
+    scores = smc.predict(jax.random.key(1), result, y, is_known).log_score["y"]
+    np.testing.assert_array_equal(np.isfinite(scores), [True, False])
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

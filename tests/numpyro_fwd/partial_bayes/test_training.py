@@ -342,3 +342,81 @@ def test_a_training_that_has_ended_does_not_warn():
         warnings.simplefilter("error")
         result = smc.run(jax.random.key(0), 200, *data(), **SHARED)
         smc.run(jax.random.key(0), 20, *data(), init_state=result.state, **SHARED)
+
+
+# --- states and losses of others ------------------------------------------------------------------
+
+
+def test_states_of_other_trainings_are_refused():
+    smc = GOHSMC(conjugate, optax.adam(0.01), num_particles=4, step_size=0.1)
+    result = smc.run(jax.random.key(0), 2, Y, **SHARED)
+    others = {
+        "its particles": GOHSMC(conjugate, optax.adam(0.01), num_particles=5, step_size=0.1),
+        "its state of the optimizer": GOHSMC(conjugate, optax.sgd(0.01), num_particles=4),
+        "its particles and parameters": GOHSMC(line, optax.adam(0.01), num_particles=4),
+    }
+    for what, other in others.items():
+        args = data() if "parameters" in what else (Y,)
+        with pytest.raises(ValueError, match=f"init_state is of another training: {what}"):
+            other.run(jax.random.key(0), 2, *args, init_state=result.state, **SHARED)
+    with pytest.raises(TypeError, match=r"got Result: give its state, result\.state"):
+        smc.run(jax.random.key(0), 2, Y, init_state=result, **SHARED)
+    # other rows are welcome
+    longer = smc.run(jax.random.key(0), 2, np.tile(Y, 2), init_state=result.state, **SHARED)
+    assert longer.losses.shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (lambda params, particles, log_weights: particles["x"], r"an array of shape \(4,\)"),
+        (lambda params, particles, log_weights: (1.0, 2.0), "got 2 of them"),
+        (lambda params, particles, log_weights: None, "got 0 of them"),
+    ],
+)
+def test_a_validation_returns_one_number(loss, message):
+    smc = GOHSMC(conjugate, optax.sgd(0.01), num_particles=4, step_size=0.1)
+    with pytest.raises(
+        TypeError, match=f"validation must return one number, the loss; .*{message}"
+    ):
+        smc.run(jax.random.key(0), 2, Y, validation=loss, **SHARED)
+
+
+def test_validation_losses_that_are_no_numbers_are_told():
+    smc = GOHSMC(conjugate, optax.sgd(0.01), num_particles=4, step_size=0.1)
+    with pytest.warns(UserWarning, match=r"1 of 1 validation losses are not finite.*validation 0"):
+        smc.run(jax.random.key(0), 2, Y, validation=lambda *_: jnp.nan, **SHARED)
+
+
+# --- particles that follow the batches ------------------------------------------------------------
+
+
+def mean_of(y, batch=None):
+    numpyro.param("unused", 0.0)
+    x = numpyro.sample("x", dist.Normal(0, 2))
+    with numpyro.plate("data", y.shape[0], subsample_size=batch):
+        numpyro.sample("y", dist.Normal(x, 1.0), obs=numpyro.subsample(y, 0))
+
+
+MANY = np.random.default_rng(0).normal(1.5, 1.0, 250).astype(np.float32)
+
+
+def test_particles_that_follow_small_batches_are_told():
+    """Four of 250 rows: their weights stay even, and the powers of these tell."""
+    smc = GOHSMC(mean_of, optax.sgd(0.0), num_particles=100)
+    with pytest.warns(
+        UserWarning, match=r"not a posterior: .* power of 0.01.*off by about \d\.\d of"
+    ):
+        small = smc.run(jax.random.key(1), 400, MANY, 4, **SHARED)
+    assert small.ess.min() > 40 and np.median(small.weight_power) < 0.02
+    # larger batches, and shorter steps, are no reason to warn
+    smc.run(jax.random.key(1), 400, MANY, 100, **SHARED)
+    falling = optax.exponential_decay(0.03, 400, 0.1)
+    smc = GOHSMC(mean_of, optax.sgd(0.0), num_particles=100, step_size=falling)
+    smc.run(jax.random.key(1), 400, MANY, 4, **SHARED)
+
+
+def test_all_rows_take_weights_as_they_are():
+    smc = GOHSMC(mean_of, optax.sgd(0.0), num_particles=100)
+    result = smc.run(jax.random.key(1), 400, MANY, **SHARED)
+    np.testing.assert_array_equal(result.weight_power[-100:], 1.0)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from numpyro_fwd.storage import run as stored_run
+from numpyro_fwd.storage import writer
 from tests.numpyro_fwd.storage import runs
 
 CASES = {
@@ -67,9 +68,19 @@ class Killed(BaseException):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [2, 7, 12, 19, 24, 31, 38, 45])
-def test_killed_between_any_two_files(first, tmp_path, monkeypatch):
-    """Files of a run are put in their places one by one: it may end before any of them."""
+@pytest.mark.parametrize(
+    ("first", "seconds"),
+    [
+        *((first, 0.0) for first in (2, 7, 12, 19, 24, 31, 38, 45)),
+        *((n, 60.0) for n in (8, 20, 30)),
+    ],
+)
+def test_killed_between_any_two_files(first, seconds, tmp_path, monkeypatch):
+    """Files of a run are put in their places one by one: it may end before any of them.
+
+    With a checkpoint after each write, and with one for all of them.
+    """
+    monkeypatch.setattr(writer, "SECONDS", seconds)
     runs.run(tmp_path / "whole")
     replace, count = os.replace, 0
 

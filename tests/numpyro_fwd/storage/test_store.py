@@ -14,7 +14,10 @@ from numpyro.infer import MCMC
 
 import numpyro_fwd
 from numpyro_fwd import Until, sample_to
+from numpyro_fwd.storage import writer
+from numpyro_fwd.storage.convergence import Worst
 from numpyro_fwd.storage.folder import Folder
+from numpyro_fwd.storage.run import Stored
 from numpyro_fwd.storage.store import DrawStore
 from tests.numpyro_fwd.storage import runs
 
@@ -73,6 +76,7 @@ def test_az_from_zarr_while_it_grows(tmp_path, monkeypatch):
             same = after[name].take(range(old.shape[axis]), axis) if old.ndim > axis else old
             np.testing.assert_array_equal(same, old)
 
+    monkeypatch.setattr(writer, "SECONDS", 0.0)  # a checkpoint after each write
     monkeypatch.setattr(DrawStore, "publish", publish_and_look)
     runs.run(str(tmp_path))  # an empty folder, as a string
     assert seen[0] == 0 and seen[-1] == 25 and seen == sorted(seen) and len(seen) >= 4
@@ -252,7 +256,7 @@ def test_files_of_more_than_two_gigabytes(tmp_path):
 
 def test_zarr_is_asked_for(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "zarr", None)
-    with pytest.raises(ImportError, match=r"numpyro-fwd\[store\]"):
+    with pytest.raises(ImportError, match=r"zarr>=.*extra store"):
         runs.run(tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -273,3 +277,9 @@ def test_bad_arguments(options, message, tmp_path):
     with pytest.raises((TypeError, ValueError), match=message):
         runs.run(tmp_path / "run", 5, **options)
     assert not (tmp_path / "run").exists()
+
+
+def test_what_a_run_leaves_prints_on_a_line():
+    stored = Stored(Path("draws"), 100, "goal", Worst(), 1.5, {"z": np.zeros(1000)})
+    assert len(repr(stored)) < 200 and "num_draws=100" in repr(stored)
+    assert "array" not in str(stored)

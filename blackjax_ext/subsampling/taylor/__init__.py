@@ -1,0 +1,1 @@
+"""Bounds of the derivatives of programs over boxes: jets of intervals, functions, a reader."""

@@ -1,0 +1,396 @@
+r"""Taylor coefficients of functions of one variable, as intervals over an interval.
+
+Each function here returns the coefficients :math:`h_m = h^{(m)} / m!`, m = 0..M, over all of an
+interval. Each of them is monotone between points that are known, its *turns*, so its values at the
+ends and at the turns inside hold all others. What rounding may take from such a value is stated
+with it: where a value is a difference of larger terms, in units of their sum. The constants of the
+gamma functions are searched by tests against SciPy, in both precisions.
+
+- Of :math:`\sigma(x) = 1/(1+e^{-x})` the derivatives are
+  :math:`\sigma(1-\sigma) Q_m(\sigma)` with :math:`Q_1 = 1` and
+  :math:`Q_{m+1} = (1-2s) Q_m + s(1-s) Q_m'`; turns of one are zeros of the next, all of which are
+  real and in (0, 1).
+- Of erf they are :math:`\frac{2}{\sqrt\pi} (-1)^{m-1} H_{m-1}(x) e^{-x^2}` with Hermite's
+  polynomials, whose zeros are all real.
+- Of log, of roots and of reciprocals they are powers, monotone on either side of zero.
+- Of :math:`\log[\Gamma(a + y) / \Gamma(a)] = \sum_{j<y} \log(a + j)` with whole y, as a function of
+  :math:`c = \log a`, they are :math:`\sum_k S(m, k) (-1)^{k-1} p_k` with Stirling's numbers of the
+  second kind and :math:`p_k = (k-1)! \sum_{0<j<y} (a / (a+j))^k`, which rise in a, but for the
+  term of j = 0, which is c. They also are sums of derivatives of softplus at
+  :math:`c - \log j`, :math:`g_j Q_{m-1}(s_j)`, where :math:`|Q_1|, \dots, |Q_5| \le 1` on (0, 1):
+  at most :math:`\sum g_j`.
+- Of :math:`\log\Gamma` they are :math:`(-1)^m \zeta(m, x) / m` from m = 2 on, monotone for x > 0,
+  and :math:`\psi` before, which rises; :math:`\log\Gamma` itself turns once, at 1.4616.
+
+Where an interval leaves the domain of a function everything is unbounded.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from math import factorial, sqrt
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.special import digamma, gammaln, zeta
+
+from blackjax_ext.subsampling.intervals import Interval, outward
+
+__all__ = [
+    "digamma_",
+    "erf_",
+    "exp_",
+    "expm1_",
+    "lgamma_",
+    "log1p_",
+    "log_",
+    "logistic_",
+    "power_",
+    "reciprocal_",
+    "rising_",
+    "rsqrt_",
+    "softplus_",
+    "sqrt_",
+    "tanh_",
+]
+
+Coefficients = list[Interval]
+# where the log-gamma function turns
+GAMMA_TURN = 1.4616321449683622
+# what values of it and of its derivatives may lack, in eps of their terms: twice what was found
+GAMMA_ROUNDING, ZETA_ROUNDING = 20.0, 12.0
+LOG1P_ROUNDING = 200.0  # in double precision
+FAR = 1e4
+
+
+def where_known(is_known: Array, found: Interval) -> Interval:
+    """The interval where that is so, all numbers elsewhere."""
+    return Interval(
+        jnp.where(is_known, found.low, -jnp.inf), jnp.where(is_known, found.high, jnp.inf)
+    )
+
+
+def points(x: Interval, turns: Sequence[float] = ()) -> Array:
+    """The ends, and the turns that are within, one after the other: one evaluation for all."""
+    within = [jnp.where((x.low <= turn) & (turn <= x.high), turn, x.low) for turn in turns]
+    return jnp.stack([x.low, x.high, *within])
+
+
+def around_all(low: Array, high: Array) -> Interval:
+    """The least interval around numbers along the first axis, rounded outwards."""
+    return outward(jnp.min(low, axis=0), jnp.max(high, axis=0))
+
+
+def piecewise(
+    function: Callable[[Array], Array], x: Interval, turns: Sequence[float] = ()
+) -> Interval:
+    """Values of a function that is monotone between its turns."""
+    found = function(points(x, turns))
+    return around_all(found, found)
+
+
+def between(
+    value: Callable[[Array], tuple[Array, Array]], x: Interval, turns: Sequence[float] = ()
+) -> Interval:
+    """Values of a function that is monotone between its turns, with the size of its terms."""
+    found, size = value(points(x, turns))
+    slack = jnp.finfo(found.dtype).eps * size
+    return around_all(found - slack, found + slack)
+
+
+def times(x: Interval, factor: float) -> Interval:
+    """Multiples."""
+    return x * Interval(*[jnp.asarray(factor, x.low.dtype)] * 2)
+
+
+def scaled(values: Sequence[Interval]) -> Coefficients:
+    """Derivatives by their factorials."""
+    return [each if m < 2 else times(each, 1.0 / factorial(m)) for m, each in enumerate(values)]
+
+
+def exp_(x: Interval, order: int) -> Coefficients:
+    """Of the exponential."""
+    found = piecewise(jnp.exp, x)
+    found = Interval(jnp.maximum(found.low, 0.0), found.high)
+    return scaled([found] * (order + 1))
+
+
+def inverse_power(x: Array, power: int) -> Array:
+    """``x**-power``."""
+    found = jnp.ones_like(x)
+    for _ in range(power):
+        found = found * x
+    return 1.0 / found
+
+
+def log_(x: Interval, order: int) -> Coefficients:
+    """Of the logarithm."""
+    found = [piecewise(jnp.log, x)]
+    for m in range(1, order + 1):
+        of_power = piecewise(partial(inverse_power, power=m), x)
+        found.append(times(of_power, (-1.0) ** (m - 1) / m))
+    return [where_known(x.low > 0, each) for each in found]
+
+
+def reciprocal_(x: Interval, order: int) -> Coefficients:
+    """Of one over x."""
+    is_known = (x.low > 0) | (x.high < 0)
+    found = [piecewise(partial(inverse_power, power=m + 1), x) for m in range(order + 1)]
+    return [where_known(is_known, times(each, (-1.0) ** m)) for m, each in enumerate(found)]
+
+
+def power_(x: Interval, order: int, power: int) -> Coefficients:
+    """Of a whole power that is not negative."""
+    found = []
+    for m in range(order + 1):
+        if m > power:
+            found.append(Interval(jnp.zeros_like(x.low), jnp.zeros_like(x.low)))
+            continue
+        binomial = factorial(power) // (factorial(m) * factorial(power - m))
+        rest = piecewise(partial(whole, power=power - m), x, [0.0])
+        found.append(times(rest, float(binomial)))
+    return found
+
+
+def whole(x: Array, power: int) -> Array:
+    """``x**power`` by products, each of which rounds once."""
+    found = jnp.ones_like(x)
+    for _ in range(power):
+        found = found * x
+    return found
+
+
+def divided(x: Array, by: Array, power: int) -> Array:
+    """``x / by**power``, by quotients: a power that overflows would make nothing of a root."""
+    for _ in range(power):
+        x = x / by
+    return x
+
+
+def root_(x: Interval, order: int, first: Callable[[Array], Array], power: float) -> Coefficients:
+    """Of a root, whose derivatives are the root over powers of x."""
+    found, factor = [], 1.0
+    for m in range(order + 1):
+
+        def value(at, m=m):
+            return divided(first(at), at, m)
+
+        found.append(where_known(x.low > 0, times(piecewise(value, x), factor)))
+        factor *= (power - m) / (m + 1)
+    return found
+
+
+def sqrt_(x: Interval, order: int) -> Coefficients:
+    """Of the square root."""
+    return root_(x, order, jnp.sqrt, 0.5)
+
+
+def rsqrt_(x: Interval, order: int) -> Coefficients:
+    """Of one over the square root."""
+    return root_(x, order, lambda at: 1.0 / jnp.sqrt(at), -0.5)
+
+
+@cache
+def logistic_polynomials(order: int) -> tuple[tuple[float, ...], ...]:
+    """Q_1 to Q_order, highest power first."""
+    found = [np.poly1d([1.0])]
+    s = np.poly1d([1.0, 0.0])
+    while len(found) < order:
+        last = found[-1]
+        found.append(np.poly1d([-2.0, 1.0]) * last + s * (1 - s) * last.deriv())
+    return tuple(tuple(float(c) for c in each.coeffs) for each in found)
+
+
+@cache
+def logistic_turns(order: int) -> tuple[float, ...]:
+    """Where the derivative of an order turns: zeros of the next."""
+    zeros = np.sort(np.roots(logistic_polynomials(order + 1)[order]).real)
+    return tuple(float(np.log(z) - np.log1p(-z)) for z in zeros)
+
+
+def logistic_derivative(x: Array, order: int) -> tuple[Array, Array]:
+    """Of one order from one on, and the size of its terms."""
+    s, rest = jax.nn.sigmoid(x), jax.nn.sigmoid(-x)
+    value, size = jnp.zeros_like(x), jnp.zeros_like(x)
+    for c in logistic_polynomials(order)[-1]:
+        value, size = value * s + c, size * s + abs(c)
+    return s * rest * value, 16.0 * s * rest * size
+
+
+def logistic_(x: Interval, order: int) -> Coefficients:
+    """Of ``1 / (1 + exp(-x))``."""
+    found = [piecewise(jax.nn.sigmoid, x)]
+    for m in range(1, order + 1):
+        found.append(between(partial(logistic_derivative, order=m), x, logistic_turns(m)))
+    return scaled(found)
+
+
+def softplus_(x: Interval, order: int) -> Coefficients:
+    """Of ``log(1 + exp(x))``, whose derivative is the logistic function."""
+    slopes = logistic_(x, order - 1) if order else []
+    rest = [times(each, 1.0 / m) if m > 1 else each for m, each in enumerate(slopes, 1)]
+    return [piecewise(jax.nn.softplus, x), *rest]
+
+
+def tanh_(x: Interval, order: int) -> Coefficients:
+    """Of the hyperbolic tangent, ``2 logistic(2 x) - 1``."""
+    found = logistic_(times(x, 2.0), order)
+    rest = [times(each, 2.0 ** (m + 1)) for m, each in enumerate(found)][1:]
+    return [piecewise(jnp.tanh, x), *rest]
+
+
+@cache
+def hermite(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Coefficients of Hermite's polynomial, highest first, and its zeros."""
+    found = np.polynomial.hermite.Hermite.basis(order).convert(kind=np.polynomial.Polynomial)
+    zeros = np.polynomial.hermite.hermroots([0.0] * order + [1.0]) if order else np.zeros(0)
+    return tuple(map(float, found.coef[::-1])), tuple(float(z.real) for z in zeros)
+
+
+def erf_derivative(x: Array, order: int) -> tuple[Array, Array]:
+    """Of one order from one on, and the size of its terms."""
+    value, size = jnp.zeros_like(x), jnp.zeros_like(x)
+    for c in hermite(order - 1)[0]:
+        value, size = value * x + c, size * jnp.abs(x) + abs(c)
+    weight, info = 2.0 / sqrt(np.pi) * jnp.exp(-x * x), jnp.finfo(x.dtype)
+    # of a weight below the least float, what times a polynomial is above it
+    most = weight * (1.0 + x * x) + info.tiny / info.eps
+    return (-1.0) ** (order - 1) * weight * value, 16.0 * most * size
+
+
+def erf_(x: Interval, order: int) -> Coefficients:
+    """Of the error function."""
+    found = [between(lambda at: (jax.lax.erf(at), 16.0 * jnp.ones_like(at)), x)]
+    for m in range(1, order + 1):
+        found.append(between(partial(erf_derivative, order=m), x, hermite(m)[1]))
+    return scaled(found)
+
+
+def digamma_value(x: Array) -> tuple[Array, Array]:
+    """With the size of its terms, of which it is the difference near its zero."""
+    found = digamma(x)
+    return found, GAMMA_ROUNDING * (jnp.abs(found) + 1.0)
+
+
+def lgamma_value(x: Array) -> tuple[Array, Array]:
+    """With the size of its terms, of which it is the difference near its zeros."""
+    found = gammaln(x)
+    return found, GAMMA_ROUNDING * (jnp.abs(found) + x + 1.0)
+
+
+def zeta_values(x: Array, powers: Sequence[int]) -> tuple[Array, Array]:
+    r"""Hurwitz's zeta functions of whole powers from 2 on, and the size of their rounding.
+
+    Along a first axis. Beyond ten thousand by the formula of Euler and Maclaurin, where JAX's
+    underflows: what that leaves, of the order of :math:`x^{-4}` of the value, is below the
+    rounding.
+    """
+    inverse, near = 1.0 / jnp.maximum(x, FAR), jnp.minimum(x, FAR)
+    exponents = jnp.asarray(powers, x.dtype).reshape(-1, *[1] * x.ndim)
+    found = zeta(*jnp.broadcast_arrays(exponents, near))
+    rest = 1.0 / (exponents - 1.0) + inverse * (0.5 + exponents / 12.0 * inverse)
+    far = jnp.stack([whole(inverse, power - 1) for power in powers]) * rest
+    found = jnp.where(x > FAR, far, found)
+    return found, ZETA_ROUNDING * found
+
+
+def polygamma_coefficients(x: Interval, order: int) -> Coefficients:
+    """``polygamma(m, x) / m!``, which is plus or minus ``zeta(m + 1, x)``, m = 1..order."""
+    if not order:
+        return []
+    found, size = zeta_values(points(x), range(2, order + 2))
+    slack = jnp.finfo(found.dtype).eps * size
+    every = [around_all(v - s, v + s) for v, s in zip(found, slack, strict=True)]
+    return [times(each, (-1.0) ** (m + 1)) for m, each in enumerate(every, 1)]
+
+
+def digamma_(x: Interval, order: int) -> Coefficients:
+    """Of the derivative of the log-gamma function, for positive x."""
+    rest = polygamma_coefficients(x, order)
+    return [where_known(x.low > 0, each) for each in (between(digamma_value, x), *rest)]
+
+
+def lgamma_(x: Interval, order: int) -> Coefficients:
+    """Of the log-gamma function, for positive x."""
+    slopes = digamma_(x, order - 1) if order else []
+    rest = [times(each, 1.0 / m) if m > 1 else each for m, each in enumerate(slopes, 1)]
+    return [where_known(x.low > 0, between(lgamma_value, x, [GAMMA_TURN])), *rest]
+
+
+def expm1_(x: Interval, order: int) -> Coefficients:
+    """Of ``exp(x) - 1``."""
+    return [piecewise(jnp.expm1, x), *exp_(x, order)[1:]]
+
+
+def log1p_values(x: Interval) -> Interval:
+    """Values alone: XLA's lose two digits in double precision near -0.4."""
+    found = piecewise(jnp.log1p, x)
+    if x.low.dtype != jnp.float64:
+        return found
+    slack = LOG1P_ROUNDING * jnp.finfo(jnp.float64).eps
+    return Interval(
+        found.low - slack * jnp.abs(found.low), found.high + slack * jnp.abs(found.high)
+    )
+
+
+def log1p_(x: Interval, order: int) -> Coefficients:
+    """Of ``log(1 + x)``."""
+    one = outward(1.0 + x.low, 1.0 + x.high)
+    found = [log1p_values(x), *log_(one, order)[1:]]
+    return [where_known(x.low > -1, each) for each in found]
+
+
+@cache
+def stirling_numbers(order: int) -> tuple[tuple[int, ...], ...]:
+    """Of the second kind, S(m, k) for k = 0..m, m = 0..order."""
+    rows: list[tuple[int, ...]] = [(1,)]
+    for _ in range(order):
+        last = (*rows[-1], 0)
+        rows.append((0, *(k * last[k] + last[k - 1] for k in range(1, len(last)))))
+    return tuple(rows)
+
+
+def shares_to_powers(a: Interval, y: Array, order: int) -> Coefficients:
+    """``(k - 1)!`` times the sums over 0 < j < y of ``(a / (a + j))^k``, k = 1..order."""
+    at = points(a)
+    places = jnp.stack([at + 1.0, at + jnp.maximum(y, 1.0)])
+    every = [digamma_value(places)]
+    if order > 1:
+        every += zip(*zeta_values(places, range(2, order + 1)), strict=True)
+    eps, found = jnp.finfo(at.dtype).eps, []
+    for k, (value, size) in enumerate(every, 1):
+        scale = whole(at, k) * factorial(k - 1)
+        sums = scale * (value[1] - value[0] if k == 1 else value[0] - value[1])
+        slack = eps * scale * (size[0] + size[1])
+        whole_range = around_all(sums - slack, sums + slack)
+        found.append(Interval(jnp.maximum(whole_range.low, 0.0), whole_range.high))
+    return found
+
+
+def rising_(c: Interval, order: int, y: Array, most: Array) -> Coefficients:
+    """Of ``lgamma(exp(c) + y) - lgamma(exp(c))`` for whole y, without its value.
+
+    `most` is at least the sum of the bends, over each interval. Up to the sixth order.
+    """
+    assert order <= 6
+    a, found = exp_(c, 0)[0], [Interval(jnp.zeros_like(c.low), jnp.zeros_like(c.low))]
+    powers = shares_to_powers(a, y, order)
+    for m in range(1, order + 1):
+        total = alternating(powers[:m], stirling_numbers(m)[m][1:])
+        total = total + 1.0 if m == 1 else within(total, most)
+        found.append(jax.tree.map(lambda end: jnp.where(y > 0, end, 0.0), total))
+    return scaled(found)
+
+
+def alternating(values: Sequence[Interval], factors: Sequence[int]) -> Interval:
+    """The first value times its factor, less the second, and so on."""
+    terms = [
+        times(v, (-1.0) ** k * f) for k, (v, f) in enumerate(zip(values, factors, strict=True))
+    ]
+    return sum(terms[1:], terms[0])
+
+
+def within(x: Interval, most: Array) -> Interval:
+    """The numbers whose size is at most that."""
+    return Interval(jnp.maximum(x.low, -most), jnp.minimum(x.high, most))

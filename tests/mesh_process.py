@@ -56,8 +56,8 @@ KERNELS: dict[str, tuple[Callable, int]] = {
         lambda: AMAGOLD(rows_model, acceptance="subsampled", num_integration_steps=3),
         4,
     ),
-    # as few particles as have no covariance: the signs of its eigenvectors hang on rounding
-    "LangevinSMC": (lambda: LangevinSMC(model, num_clusters=0, num_moves=1), 28),
+    # enough particles for a covariance
+    "LangevinSMC": (lambda: LangevinSMC(model, num_clusters=0, num_moves=1), 32),
 }
 
 

@@ -197,7 +197,8 @@ def variances(x: Array, log_weights: Array) -> Array:
 def covariance(x: Array, log_weights: Array) -> Dense:
     """Factor of the covariance of flat particles (N, D) by their weights. Cost: N D^2 + D^3.
 
-    The correlations are those of the particles in units of their standard deviations.
+    The correlations are those of the particles in units of their standard deviations, and their
+    root is the symmetric one: that of eigenvectors alone has their signs, which rounding decides.
     """
     scale = jnp.sqrt(variances(x, log_weights))
     x, weights = weighted(x, log_weights)
@@ -211,8 +212,8 @@ def covariance(x: Array, log_weights: Array) -> Dense:
     values, vectors = jnp.linalg.eigh(jnp.where(is_known, correlation, eye))
     least = LEAST_EIGENVALUE * x.shape[1] * jnp.finfo(x.dtype).eps
     values = jnp.maximum(values, least)
-    root = scale[:, None] * vectors * jnp.sqrt(values)
-    inverse = (vectors / jnp.sqrt(values)).T / scale
+    root = scale[:, None] * ((vectors * jnp.sqrt(values)) @ vectors.T)
+    inverse = (vectors / jnp.sqrt(values)) @ vectors.T / scale
     return Dense(root, inverse, -jnp.sum(jnp.log(values)) - 2.0 * jnp.sum(jnp.log(scale)))
 
 

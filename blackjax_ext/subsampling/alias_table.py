@@ -40,8 +40,7 @@ __all__ = ["AliasTable", "build", "columns", "draw", "outcome", "realized"]
 
 STEPS = 2.0**23
 NUM_WORDS = 3  # random words of an outcome
-BLOCK = 2**20  # numbers whose intermediate results are kept at once
-PART = 2**23  # outcomes whose probabilities are kept at once
+BLOCK = 2**17  # numbers whose intermediate results are kept at once
 
 
 class AliasTable(NamedTuple):

@@ -37,7 +37,7 @@ from blackjax_ext.checks import check_position
 from blackjax_ext.meshes import on_host, over_rows
 from blackjax_ext.metrics.factors import Dense
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.subsampling.alias_table import PART, AliasTable, blocks, columns, realized
+from blackjax_ext.subsampling.alias_table import AliasTable, blocks, columns, realized
 from blackjax_ext.subsampling.mode import (
     Passes,
     check_curvature,
@@ -55,6 +55,8 @@ __all__ = ["Expansion", "expand", "surrogate", "whitened"]
 FLOOR = 1e-3
 # what rounding may take from a bound
 MARGIN = {jnp.dtype("float32"): 1e-4, jnp.dtype("float64"): 1e-10}
+# rows whose probabilities are kept at once: all columns of the table are read for each such part
+MIN_PART, MAX_PARTS = 2**18, 16
 NOT_AFFINE = (
     "predict_fn must be affine in the position, as in row @ theta, and index nothing beyond its "
     "end: the predictor of row {} changes by more than its Jacobian says. acceptance.full_pass() "
@@ -259,7 +261,7 @@ def table_of(psi: np.ndarray, margin: float) -> tuple[np.ndarray, AliasTable]:
         psi[:] = np.inf
         return psi, columns(np.ones_like(psi))
     table = columns(psi, FLOOR * psi.mean(dtype=np.float64))
-    parts = list(blocks(psi.size, PART))
+    parts = list(blocks(psi.size, max(MIN_PART, psi.size // MAX_PARTS)))
     total = (1.0 + margin) * max(np.max(psi[part] / realized(*table, part)) for part in parts)
     for part in parts:
         psi[part] = total * realized(*table, part)

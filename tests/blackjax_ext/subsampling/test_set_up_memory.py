@@ -30,7 +30,8 @@ def bytes_a_row(act):
 def small_blocks(monkeypatch):
     """Blocks that are as small beside a million rows as the usual ones beside a hundred million."""
     monkeypatch.setattr(alias_table, "BLOCK", 2**13)
-    monkeypatch.setattr(expansion, "PART", 2**15)
+    monkeypatch.setattr(expansion, "MIN_PART", 2**15)
+    monkeypatch.setattr(expansion, "MAX_PARTS", 64)
 
 
 def table_of_bounds():
@@ -44,9 +45,13 @@ def test_bounds_and_alias_table_are_made_in_the_memory_that_they_keep(monkeypatc
     assert KEPT <= table_of_bounds() < KEPT + 3
 
 
+def test_a_million_rows_take_little_more_than_they_keep():
+    assert table_of_bounds() < KEPT + 16
+
+
 def test_probabilities_of_all_rows_at_once_are_noticed(monkeypatch):
     monkeypatch.setattr(alias_table, "BLOCK", 2**13)
-    monkeypatch.setattr(expansion, "PART", NUM_ROWS)
+    monkeypatch.setattr(expansion, "MIN_PART", NUM_ROWS)
     assert table_of_bounds() > KEPT + 7
 
 

@@ -188,6 +188,7 @@ def two_processes(port: str, rank: str) -> None:
     compare("subsampled", 1, 2)
     compare("subsampled", 2, 1)
     compare("MALA", 2, 1, progress_bar=True)
+    compare("LangevinSMC", 2, 1)
     plant()
 
 

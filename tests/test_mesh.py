@@ -80,6 +80,7 @@ def test_two_processes_draw_as_one():
         ("subsampled", [1, 2]),
         ("subsampled", [2, 1]),
         ("MALA", [2, 1]),
+        ("LangevinSMC", [2, 1]),
     ]
     for line in found:
         assert line["error"] < TOLERANCE, line

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import MaskedDistribution, biject_to
 
+from blackjax_ext.meshes import is_first_process, on_host
 from numpyro_fwd.bridge.log_terms import LogTerms, log_prob_of, log_terms
 from numpyro_fwd.bridge.numpyro_private import constrain_fn, mask_of, not_jax_tracer
 from numpyro_fwd.bridge.traces import has_observed, is_latent, prior_sites
@@ -44,7 +45,7 @@ def check_latents(sites: dict) -> list[str]:
 
 def warn_without_likelihood(sites: dict) -> None:
     """Warn of a model whose evidence is one whatever its priors are."""
-    if not has_observed(sites):
+    if not has_observed(sites) and is_first_process():
         warnings.warn(
             "model has no observed site and no factor: particles are draws of the prior, and the "
             "log evidence is 0. Were the data passed?",
@@ -135,9 +136,9 @@ def warn_of_ties(z: dict) -> None:
     """
     if not all(not_jax_tracer(leaf) for leaf in jax.tree.leaves(z)):
         return
-    ties = {name: float(share) for name, share in shares_of_ties(z).items()}
+    ties = {name: float(share) for name, share in on_host(shares_of_ties(z)).items()}
     bad = [f"{share:.0%} at site '{name}'" for name, share in ties.items() if share > MAX_TIES]
-    if bad:
+    if bad and is_first_process():
         warnings.warn(
             f"prior draws are equal: {', '.join(bad)}. They lie at the end of a support, nearer "
             "than numbers of this precision can tell, so that the log evidence is off by about "

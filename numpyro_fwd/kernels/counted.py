@@ -73,15 +73,16 @@ def warn_if_many(expected: Array, num_rows: int, loose: Callable[[], list[str]] 
 
     ``loose()`` are the sites with bounds that are read from their programs.
     """
-    if not not_jax_tracer(expected) or float(on_host(expected)) <= max(num_rows / 2, MANY):
+    if not not_jax_tracer(expected):
         return
-    if not is_first_process():
+    num_expected = float(on_host(expected))  # a collective: in every process
+    if num_expected <= max(num_rows / 2, MANY) or not is_first_process():
         return
     why = "the posterior is not close to normal for its number of rows"
     if sites := loose():
         why += f", or the bounds of {', '.join(sites)}, read from their programs, are too loose"
     warnings.warn(
-        f'acceptance="subsampled" is expected to read {float(expected):,.0f} of {num_rows:,} rows '
+        f'acceptance="subsampled" is expected to read {num_expected:,.0f} of {num_rows:,} rows '
         f"in a test of a long move, because {why}: steps will be short or rarely accepted. Likely "
         'to be better: acceptance="full", or numpyro.infer.NUTS on the model without '
         "subsample_size.",
@@ -91,12 +92,13 @@ def warn_if_many(expected: Array, num_rows: int, loose: Callable[[], list[str]] 
 
 def warn_if_light(gap: Array) -> None:
     """Warn where an expansion has lighter tails than the posterior, by its `gap`."""
-    if not float(on_host(gap)) > MOST or not is_first_process():
+    found = float(on_host(gap))
+    if not found > MOST or not is_first_process():
         return
     warnings.warn(
         'Trajectories of acceptance="subsampled" follow an expansion of the rows, and this '
         "posterior has heavier tails: four standard deviations from the mode its log density is "
-        f"{float(on_host(gap)):.1f} above that of the expansion. Draws may miss a tail without a "
+        f"{found:.1f} above that of the expansion. Draws may miss a tail without a "
         'sign of it in R-hat. Give gradient="minibatch" or acceptance="full", or take '
         "numpyro.infer.NUTS on the model without subsample_size.",
         stacklevel=2,

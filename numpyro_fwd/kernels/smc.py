@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from blackjax.smc.resampling import systematic
 from jax import Array
 from numpyro.infer.mcmc import MCMCKernel
@@ -13,7 +14,7 @@ from numpyro.infer.mcmc import MCMCKernel
 import blackjax_ext
 from blackjax_ext import moves
 from blackjax_ext.checks import check_count, check_positive, check_share
-from blackjax_ext.meshes import is_first_process
+from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.smc import annealing, langevin_smc, sampler
 from blackjax_ext.smc.annealing import Schedule
 from blackjax_ext.smc.langevin_smc import LangevinSMCInfo, LangevinSMCState
@@ -411,10 +412,11 @@ class LangevinSMC(MCMCKernel):
 
     def _warn(self, state: LangevinSMCKernelState) -> None:
         """Warn of an annealing that went wrong; traced values are let through."""
-        if not not_jax_tracer(state.least_ess) or not is_first_process():
+        if not not_jax_tracer(state.least_ess):
             return
+        # in every process: particles of others are asked for
         found = complaints(state, self._max_temperatures)
-        if found:
+        if found and is_first_process():
             warnings.warn("sequential Monte Carlo: " + " ".join(found), stacklevel=2)
 
     def __getstate__(self) -> dict:
@@ -475,9 +477,10 @@ def described(
 
 def complaints(state: LangevinSMCKernelState, max_temperatures: int) -> list[str]:
     """What is wrong with a population after its annealing, in sentences."""
-    found = []
-    size, least_ess = state.ancestors.size, float(state.least_ess[0])
-    if state.is_forced[0]:
+    found, size = [], state.ancestors.size
+    named = (state.least_ess, state.is_forced, state.genealogical_ess, state.log_evidence)
+    least_ess, is_forced, genealogical_ess, log_evidence = (x[0] for x in on_host(named))
+    if is_forced:
         found.append(
             f"there were max_temperatures = {max_temperatures} temperatures, and the last step "
             "jumped to 1: allow more of them."
@@ -487,12 +490,12 @@ def complaints(state: LangevinSMCKernelState, max_temperatures: int) -> list[str
             f"the effective sample size fell to {least_ess:.1f} of {size} particles: take more "
             "particles, or shorter steps for unadjusted moves."
         )
-    if state.genealogical_ess[0] < MIN_ANCESTORS:
+    if genealogical_ess < MIN_ANCESTORS:
         found.append(
             f"all {size} particles descend from one draw of the prior, so that log_evidence_error "
             "is too small: take more particles."
         )
-    if jnp.isnan(state.log_evidence[0]):
+    if np.isnan(log_evidence):
         found.append("the population is lost: its log evidence is NaN (see LangevinSMC).")
     return found
 

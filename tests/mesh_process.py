@@ -10,8 +10,10 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +26,21 @@ from blackjax_ext import families, potentials
 from blackjax_ext.rows.compensated_sums import over_rows
 from blackjax_ext.subsampling import predictors, thinning
 from blackjax_ext.subsampling.expansion import surrogate
-from numpyro_fwd import AMAGOLD, FMALA, MALA, SMMALA, LangevinSMC, gather, make_mesh, shard_rows
+from numpyro_fwd import (
+    AMAGOLD,
+    FMALA,
+    L2MC,
+    MALA,
+    SGHMC,
+    SMMALA,
+    AutoFMALA,
+    BlackJAXKernel,
+    LangevinSMC,
+    PCLineFMALA,
+    gather,
+    make_mesh,
+    shard_rows,
+)
 
 jax.config.update("jax_enable_x64", True)  # so that a difference of draws is one of algorithms
 
@@ -46,6 +62,8 @@ def rows_model(x, y):
         numpyro.sample("y", dist.Bernoulli(logits=x[rows] @ slopes), obs=y[rows])
 
 
+FROM_DEFAULTS = "AutoMALA HPMALA MMALA ALSMMALA AMSMMALA PCFMALA LineFMALA PCLineFMALA".split()
+
 # name: a kernel, and its number of chains
 KERNELS: dict[str, tuple[Callable, int]] = {
     "MALA": (lambda: MALA(model), 4),
@@ -58,6 +76,16 @@ KERNELS: dict[str, tuple[Callable, int]] = {
     ),
     # enough particles for a covariance
     "LangevinSMC": (lambda: LangevinSMC(model, num_clusters=0, num_moves=1), 32),
+}
+OTHERS: dict[str, tuple[Callable, int]] = {
+    "LangevinSMC from defaults": (lambda: LangevinSMC(model), 64),
+    "SMMALA, Gauss-Newton": (lambda: SMMALA(model, metric="gauss_newton"), 4),
+    "AutoFMALA, 2": (lambda: AutoFMALA(model, num_tangents=2), 4),
+    "PCLineFMALA, 2": (lambda: PCLineFMALA(model, num_tangents=2), 4),
+    "L2MC": (lambda: L2MC(rows_model, num_integration_steps=3), 4),
+    "SGHMC": (lambda: SGHMC(rows_model, num_integration_steps=3), 4),
+    "BlackJAX's HMC": (lambda: BlackJAXKernel(model, blackjax.hmc, num_integration_steps=3), 4),
+    **{name: (partial(getattr(numpyro_fwd, name), model), 4) for name in FROM_DEFAULTS},
 }
 
 
@@ -77,7 +105,7 @@ def say(**facts) -> None:
 
 def draws_of(name: str, x, y, **options) -> np.ndarray:
     """A few draws after a few steps of a warm-up, in every process."""
-    make, num_chains = KERNELS[name]
+    make, num_chains = {**KERNELS, **OTHERS}[name]
     options = {"progress_bar": False, "jit_model_args": True, **options}
     mcmc = MCMC(
         make(),
@@ -176,7 +204,7 @@ def disagree(rank: int) -> None:
 
 def one_process(names: list[str]) -> None:
     """Kernels on a mesh of four devices."""
-    for name in names:
+    for name in OTHERS if names == ["others"] else names:
         compare(name, 2, 2)
 
 

@@ -70,6 +70,14 @@ def test_devices_of_one_process_draw_as_one(names):
         assert line["error"] < TOLERANCE, line
 
 
+@pytest.mark.full
+def test_all_kernels_draw_as_one():
+    ((lines, _),) = finished([start("one", "others", num_devices=4)])
+    assert len(lines) == 15
+    for line in lines:
+        assert line["error"] < TOLERANCE, line
+
+
 @pytest.mark.slow
 def test_two_processes_draw_as_one():
     port = free_port()

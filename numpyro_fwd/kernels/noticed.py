@@ -8,6 +8,7 @@ program returned: in ``tree_unflatten``, which is also called while programs are
 
 import warnings
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -111,27 +112,34 @@ class Noticed:
         return Noticed(**everywhere(arrays), advice=self.advice)
 
     def say(self) -> None:
-        """Warn of what has not been said; sequential and parallel chains come stacked."""
+        """Warn of what has not been said, with the advice once for all chains."""
         if not is_first_process():
             return
+        new = {note: text for note, text in self.notes() if note not in said}
+        said.extend(new)
+        if new:
+            warnings.warn("\n".join([*new.values(), self.advice]), stacklevel=2)
+
+    def notes(self) -> Iterator[tuple[tuple, str]]:
+        """What there is to say; sequential and parallel chains come stacked."""
         run, health, stuck_at = jax.tree.map(np.asarray, (self.run, self.health, self.stuck_at))
         if run.ndim == 1:
-            self.say_one(run, health, stuck_at, 0, stuck_at.size)
+            yield from notes_of(run, health, stuck_at, 0, stuck_at.size)
             return
         for c in range(len(run)):
             one = jax.tree.map(partial(take, c), health)
-            self.say_one(run[c], one, stuck_at[c], c, len(run))
+            yield from notes_of(run[c], one, stuck_at[c], c, len(run))
 
-    def say_one(self, run: Any, health: Any, stuck_at: Any, first: int, num_chains: int) -> None:
-        """Warn of chains of one state, of which the first has the number `first`."""
-        found = [(0, c, text) for c, text in report.messages(health, first, num_chains)]
-        for c, draw in enumerate(stuck_at.tolist()):
-            if draw >= 0:
-                found.append((1 + draw, c, report.stuck_message(first + c, num_chains, draw)))
-        for when, c, text in found:
-            if (note := (run.tobytes(), when, c)) not in said:
-                said.append(note)
-                warnings.warn(f"{text} {self.advice}", stacklevel=2)
+
+def notes_of(
+    run: Any, health: Any, stuck_at: Any, first: int, num_chains: int
+) -> Iterator[tuple[tuple, str]]:
+    """Of the chains of one state, of which the first has the number `first`."""
+    for c, text in report.messages(health, first, num_chains):
+        yield (run.tobytes(), 0, c), text
+    for c, draw in enumerate(stuck_at.tolist()):
+        if draw >= 0:
+            yield (run.tobytes(), 1 + draw, c), report.stuck_message(first + c, num_chains, draw)
 
 
 def take(c: int, leaf: np.ndarray) -> np.ndarray:

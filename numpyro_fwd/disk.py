@@ -42,7 +42,8 @@ def on_disk(source: Any) -> "OnDisk":
     Raises
     ------
     TypeError, ValueError
-        For a source without a shape or a dtype, of a dtype that is not of numbers, or without rows.
+        For a source without a shape or a dtype, of a dtype that is not of numbers, with a mask, or
+        without rows.
 
     Examples
     --------
@@ -95,6 +96,11 @@ class OnDisk:
                 f"source must be on disk, as a numpy.memmap or an array of zarr; got "
                 f"{type(source).__name__}, which a model takes as it is."
             )
+        if isinstance(source, np.ma.MaskedArray):
+            raise TypeError(
+                "source must not be a masked array, whose mask would be lost; got one of shape "
+                f"{shape}: leave the masked rows out."
+            )
         dtype = np.dtype(dtype)
         if not (np.issubdtype(dtype, np.number) or dtype.kind == "b"):
             raise TypeError(f"source must have a dtype of numbers; got {dtype}.")
@@ -107,7 +113,8 @@ class OnDisk:
     @property
     def dtype(self) -> np.dtype:
         """Of its rows as JAX computes with them."""
-        return jax.dtypes.canonicalize_dtype(np.dtype(self.source.dtype))
+        # in the order of bytes of this machine, whatever that of the file is
+        return jax.dtypes.canonicalize_dtype(np.dtype(self.source.dtype).newbyteorder("="))
 
     @property
     def ndim(self) -> int:
@@ -160,6 +167,12 @@ class OnDisk:
 
     def _traced(self, rows: Array) -> Array:
         """Rows whose numbers are known when a program runs; constants for any derivative."""
+        if math.prod(jax.sharding.get_abstract_mesh().axis_sizes) > 1:
+            raise ValueError(
+                "rows on disk are not read on a mesh of several devices; pass the arrays that "
+                "numpyro_fwd.shard_rows makes of them: of a file mapped by NumPy each process "
+                "reads its own part."
+            )
         shape = jax.ShapeDtypeStruct(rows.shape + self.shape[1:], self.dtype)
         # whole numbers have no tangents, and a call to the host none either
         return jax.pure_callback(self.read, shape, rows, vmap_method="expand_dims")
@@ -176,7 +189,7 @@ class OnDisk:
             For rows that are not there.
         """
         rows = np.asarray(rows)
-        flat = rows.ravel()
+        flat = rows.ravel().astype(np.int64)  # small integers would not hold the number of rows
         flat = np.where(flat < 0, flat + len(self), flat)
         if flat.size and not (0 <= flat.min() and flat.max() < len(self)):
             raise IndexError(f"rows must be from 0 to {len(self) - 1}; got {rows}.")

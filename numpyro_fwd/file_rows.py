@@ -58,8 +58,9 @@ class FileRows:
         """Rows of a slice with step one, or of an array of numbers that are not negative."""
         if isinstance(rows, slice):
             first, stop, _ = rows.indices(self.shape[0])
-            data = self._bytes(first, max(stop - first, 0))
-            return np.frombuffer(data, self.dtype).reshape(-1, *self.shape[1:])
+            num_rows = max(stop - first, 0)
+            data = self._bytes(first, num_rows)
+            return np.frombuffer(data, self.dtype).reshape(num_rows, *self.shape[1:])
         data = b"".join([self._bytes(row, 1) for row in rows.tolist()])
         return np.frombuffer(data, self.dtype).reshape(len(rows), *self.shape[1:])
 

@@ -173,8 +173,9 @@ def shard_rows(data: Any, mesh: Mesh | None = None, *, of_process: bool = False)
     Raises
     ------
     ValueError
-        For an array whose rows are not a multiple of the devices that they are divided over; in
-        every process, for shapes that differ between them; without a mesh.
+        For an array whose rows are not a multiple of the devices that they are divided over; for
+        a leaf that has no rows; in every process, for shapes that differ between them; without a
+        mesh.
 
     Examples
     --------
@@ -193,6 +194,8 @@ def shard_rows(data: Any, mesh: Mesh | None = None, *, of_process: bool = False)
     share = len(set(parts_of_processes(mesh))) if of_process else 1
 
     def put(path, leaf):
+        if not getattr(leaf, "shape", ()):
+            raise ValueError(no_rows(jax.tree_util.keystr(path), leaf))
         num_rows = leaf.shape[0] * share
         if num_rows % num:
             raise ValueError(indivisible(jax.tree_util.keystr(path), num_rows, num))
@@ -222,6 +225,14 @@ def parts_of_processes(mesh: Mesh) -> list[tuple[int, ...]]:
     for place, device in np.ndenumerate(mesh.devices):
         held.setdefault(device.process_index, set()).add(place[along])
     return [tuple(sorted(held.get(p, ()))) for p in range(jax.process_count())]
+
+
+def no_rows(name: str, leaf: Any) -> str:
+    """What to do with numbers that are no rows."""
+    return (
+        f"data{name} must be an array that leads with the rows; got {kind(leaf)}. Pass what is the "
+        "same for all rows to the model as it is, beside what shard_rows returns."
+    )
 
 
 def indivisible(name: str, num_rows: int, num: int) -> str:

@@ -9,6 +9,7 @@ import math
 import re
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -39,6 +40,7 @@ from numpyro_fwd import (
     PCLineFMALA,
     gather,
     make_mesh,
+    on_disk,
     shard_rows,
 )
 
@@ -159,6 +161,25 @@ def plant() -> None:
     say(planted=distance(found, reference))
 
 
+def stand_still() -> None:
+    """Chains that do not move: the first process warns of them, and both go on."""
+    kernel = MALA(model, step_size=1e6, adapt_step_size=False)
+    mcmc = MCMC(
+        kernel,
+        num_warmup=4,
+        num_samples=250,
+        num_chains=2,
+        chain_method="vectorized",
+        progress_bar=False,
+        jit_model_args=True,
+    )
+    with jax.set_mesh(make_mesh(chains=2, rows=1)), warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        mcmc.run(jax.random.key(0), *shard_rows(data()))
+        shape = gather(mcmc.get_samples())["slopes"].shape
+    say(stuck=sum("has stuck" in str(each.message) for each in heard), shape=shape)
+
+
 def complain(name: str, act: Callable) -> None:
     """Say which error an act that all processes take is."""
     try:
@@ -187,12 +208,29 @@ def disagree(rank: int) -> None:
         finally:
             numpyro_fwd.meshes.version = known
 
+    def run_on(x, y, kernel):
+        mcmc = MCMC(
+            kernel,
+            num_warmup=1,
+            num_samples=1,
+            num_chains=2,
+            chain_method="vectorized",
+            jit_model_args=True,
+        )
+        mcmc.run(jax.random.key(0), *shard_rows((x, y), mesh))
+
+    no_number = np.where(np.arange(NUM_ROWS) == 700, np.nan, y)  # with the second process
+    complain("NaN", lambda: run_on(x + no_number[:, None], y, MALA(model)))
+    subsampled = AMAGOLD(rows_model, acceptance="subsampled")
+    complain("NaN below one pass", lambda: run_on(x, no_number, subsampled))
+    complain("no rows", lambda: shard_rows({"x": x, "n": 5}, mesh))
     complain("shapes", lambda: shard_rows(x[: NUM_ROWS - 2 * rank], mesh))
     complain("own rows", lambda: shard_rows(x[: 10 + rank], mesh, of_process=True))
     complain("indivisible", lambda: shard_rows(x[:999], mesh))
     complain("key", run_with_key)
     complain("version", other_version)
     with jax.set_mesh(mesh):
+        complain("rows on disk", lambda: draws_of("full", on_disk(x), on_disk(y)))
         sharded = shard_rows((x, y))
         complain("constants", lambda: draws_of("full", *sharded, jit_model_args=False))
     with jax.set_mesh(make_mesh(chains=2, rows=1)):
@@ -217,6 +255,7 @@ def two_processes(port: str, rank: str) -> None:
     compare("subsampled", 2, 1)
     compare("MALA", 2, 1, progress_bar=True)
     compare("LangevinSMC", 2, 1)
+    stand_still()
     plant()
 
 

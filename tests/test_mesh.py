@@ -14,6 +14,10 @@ SECONDS = 400  # of two processes on a machine that is busy with others; they ta
 # a draw in double precision, of which rounding is multiplied in each of the steps before it
 TOLERANCE = 1e-8
 COMPLAINTS = {
+    "NaN": "model_args[0] is nan at (700, 0)",
+    "NaN below one pass": "model_args[1] is nan at (700,)",
+    "rows on disk": "rows on disk are not read on a mesh of several devices",
+    "no rows": "data['n'] must be an array that leads with the rows; got int",
     "shapes": "rows is float64(1000, 2) in process 0 and float64(998, 2) in process 1",
     "own rows": "rows is float64(10, 2) in process 0 and float64(11, 2) in process 1",
     "indivisible": 'multiple of the 2 devices along the axis "rows" of the mesh; got 999. Append 1',
@@ -100,7 +104,10 @@ def test_two_processes_draw_as_one():
         assert says.keys() == COMPLAINTS.keys()
         for name, words in COMPLAINTS.items():
             assert words in says[name], says[name]
-    # one of them speaks
+    # one of them speaks, and both go on
+    stuck = [next(line for line in each if "stuck" in line) for each in (lines, other_lines)]
+    assert [line["stuck"] for line in stuck] == [2, 0]
+    assert [line["shape"] for line in stuck] == [[500, 2], [500, 2]]
     assert "sample: 100%" in shown and "8/8" not in hidden
 
 

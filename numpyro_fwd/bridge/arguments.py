@@ -24,6 +24,7 @@ __all__ = [
     "check_arguments",
     "evaluating",
     "fingerprint",
+    "first_not_finite",
     "is_data",
     "is_other",
     "mutable_arrays",
@@ -210,12 +211,24 @@ def not_finite(model_args: tuple, model_kwargs: dict | None) -> list[str]:
             continue
         if not jnp.issubdtype(leaf.dtype, np.inexact):
             continue
-        places = np.argwhere(~np.isfinite(np.asarray(leaf)))
-        if len(places):
-            place = tuple(map(int, places[0]))
+        if (bad := first_not_finite(leaf)) is not None:
+            place, value = bad
             name = ("model_args", "model_kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
-            found.append(f"{name} is {leaf[place]} at {place}")
+            found.append(f"{name} is {value} at {place}")
     return found
+
+
+def first_not_finite(array: Any) -> tuple[tuple[int, ...], Any] | None:
+    """Where an array is first NaN or infinite, and which; None if it is finite.
+
+    Of an array of JAX other processes may hold a part: it is looked for where the numbers are.
+    """
+    xp = jnp if isinstance(array, jax.Array) else np
+    is_bad = ~xp.isfinite(array)
+    if not bool(is_bad.any()):
+        return None
+    place = tuple(map(int, np.unravel_index(int(is_bad.argmax()), is_bad.shape)))
+    return place, array[place]
 
 
 def describe_other(leaf: Any) -> str:
@@ -264,9 +277,9 @@ def is_other(made: Fingerprint, model_args: tuple, model_kwargs: dict | None) ->
 
 
 def mutable_arrays(model_args: tuple, model_kwargs: dict | None) -> tuple[int, ...]:
-    """Which arrays of NumPy are among the arguments: their identities, not what is in them."""
-    leaves = jax.tree.leaves((model_args, model_kwargs or {}))
-    return tuple(id(leaf) for leaf in leaves if isinstance(leaf, np.ndarray))
+    """Which arrays of NumPy, or files, are among the arguments: their identities alone."""
+    leaves = leaves_with_rows_on_disk((model_args, model_kwargs or {}))
+    return tuple(id(leaf) for leaf in leaves if isinstance(leaf, (np.ndarray, OnDisk)))
 
 
 def numbers(model_args: tuple, model_kwargs: dict | None) -> list[Any]:

@@ -20,6 +20,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
+from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.expansion import Expansion, expand
 from blackjax_ext.subsampling.families import Kind
@@ -478,7 +479,7 @@ def check_densities(posterior: LinearPredictor, names: list[str], z: Any) -> Non
     for at, (name, flags) in enumerate(zip(names, find(posterior, z), strict=True)):
         if flags.any():
             row = jnp.argmax(flags)
-            y = np.asarray(posterior.read(z, row[None])[1][at].y[0])
+            y = on_host(posterior.read(z, row[None])[1][at].y[0])
             y = y.item() if y.size == 1 else y
             dtype = ravel_pytree(z)[0].dtype
             raise ValueError(NOT_FINITE.format(name, int(row), y, dtype))

@@ -19,7 +19,13 @@ from numpyro.handlers import substitute
 from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup.newton_path import MAX_DIMENSION, Differentiation
-from numpyro_fwd.bridge.arguments import SplitArguments, not_finite, run_with, split_arguments
+from numpyro_fwd.bridge.arguments import (
+    SplitArguments,
+    first_not_finite,
+    not_finite,
+    run_with,
+    split_arguments,
+)
 from numpyro_fwd.bridge.numpyro_private import (
     GIBBS_SITES_KWARG,
     find_valid_initial_params,
@@ -255,11 +261,10 @@ def sites_not_finite(sites: dict) -> list[str]:
     for name, site in sites.items():
         if site["type"] != "sample":
             continue
-        log_prob = np.asarray(site["fn"].log_prob(site["value"]))
-        places = np.argwhere(~np.isfinite(log_prob))
-        if len(places):
-            place = tuple(map(int, places[0]))
-            found.append(f"site '{name}' is {log_prob[place]}{f' at {place}' if place else ''}")
+        bad = first_not_finite(jnp.asarray(site["fn"].log_prob(site["value"])))
+        if bad is not None:
+            place, value = bad
+            found.append(f"site '{name}' is {value}{f' at {place}' if place else ''}")
     return found
 
 

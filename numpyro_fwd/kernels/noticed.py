@@ -70,7 +70,9 @@ class Noticed:
         health = jax.tree.map(jnp.zeros_like, report.judge(adapt_state))
         stuck_at = jnp.full(rng_key.shape[0], -1)
         run = jnp.asarray(jax.random.key_data(rng_key[0]))
-        return cls(jnp.zeros((), int), run, health, stuck_at, jnp.array(False), advice)
+        first = cls(jnp.zeros((), int), run, health, stuck_at, jnp.array(False), advice)
+        # the carry of a loop may stay divided as it was at first
+        return first.everywhere()
 
     def of_the_warmup(self, adapt_state: AdaptState) -> "Noticed":
         """With what its last window says."""
@@ -89,7 +91,8 @@ class Noticed:
     def having(self, is_event: Array, **facts: Any) -> "Noticed":
         """With these facts, which are an event or none."""
         num_events = self.num_events + jnp.asarray(is_event, int)
-        return Noticed(**{**vars(self), "num_events": num_events, **facts})
+        # here already: XLA gives the carry of a loop the sharding of what a branch computes
+        return Noticed(**{**vars(self), "num_events": num_events, **everywhere(facts)})
 
     def tree_flatten(self) -> tuple[tuple, str]:
         """Arrays and advice."""
@@ -101,7 +104,8 @@ class Noticed:
         """What was noticed, which is said if there is anything."""
         num_events, run, health, stuck_at, has_other_data = children
         noticed = cls(num_events, run, health, stuck_at, has_other_data, advice)
-        if is_known(num_events) and np.asarray(num_events).any():
+        # all of it, or the first process alone would fail where it reads what others hold
+        if all(map(is_known, jax.tree.leaves(children))) and np.asarray(num_events).any():
             check_data(has_other_data)
             noticed.say()
         return noticed

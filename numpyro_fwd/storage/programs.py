@@ -216,7 +216,10 @@ class Piece:
         state, (positions, statistics) = jax.lax.fori_loop(0, num_draws, draw, (state, kept))
         # many draws at once: each alone would cost more than a step of a cheap density
         named = partial(self.sites, model_args=model_args, model_kwargs=model_kwargs)
-        return state, jax.lax.map(named, positions, batch_size=BATCH) | statistics
+        # jax.lax.map does not divide arrays without entries into batches
+        has_entries = all(map(np.size, jax.tree.leaves((one[0], jax.eval_shape(named, one[0])))))
+        batch_size = BATCH if has_entries else None
+        return state, jax.lax.map(named, positions, batch_size=batch_size) | statistics
 
     def kept(self, state: Any) -> tuple[Any, dict[str, Array]]:
         """What is kept of a state: the position, and statistics by ``group/name``."""
@@ -233,11 +236,9 @@ class Piece:
         on_supports = self.mcmc.postprocess_fn or kernel.postprocess_fn(model_args, model_kwargs)
         if self.is_batched:
             on_supports = jax.vmap(on_supports)
-        return {
-            f"posterior/{name.replace('/', '.')}": jnp.asarray(value)
-            for name, value in by_name(on_supports(position)).items()
-            if name not in self.without
-        }
+        found = {k: v for k, v in by_name(on_supports(position)).items() if k not in self.without}
+        check_names(list(found))
+        return {f"posterior/{k.replace('/', '.')}": storable(v) for k, v in found.items()}
 
     def for_each_chain(self, value: Array) -> Array:
         """`value`, which vectorized chains may share."""
@@ -245,6 +246,30 @@ class Piece:
         if self.is_batched and value.shape[:1] != (num_chains,):
             return jnp.broadcast_to(value, (num_chains, *value.shape))
         return value
+
+
+def check_names(names: list[str]) -> None:
+    """Raise ValueError for sites that the store cannot hold under their names."""
+    stored: dict[str, str] = {}
+    for name in names:
+        stored_as = name.replace("/", ".")
+        if stored_as in ("chain", "draw"):
+            raise ValueError(
+                f"site '{name}' has the name of a dimension of the store: give it another name, or "
+                f"leave it out with extra_fields=('~z.{name}',)."
+            )
+        if stored_as in stored:
+            raise ValueError(
+                f"sites '{stored[stored_as]}' and '{name}' would both be '{stored_as}' in the "
+                "store, where a '/' is a '.': give one of them another name."
+            )
+        stored[stored_as] = name
+
+
+def storable(value: Any) -> Array:
+    """A value in a dtype that Zarr knows: bfloat16 is not one, and float32 holds its numbers."""
+    value = jnp.asarray(value)
+    return value.astype(jnp.float32) if value.dtype == jnp.bfloat16 else value
 
 
 def by_name(sites: Any) -> dict[str, Any]:

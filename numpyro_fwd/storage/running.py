@@ -115,7 +115,7 @@ def sample_to(
     check_arguments(args, kwargs)
     folder = Folder(path)
     with folder.claimed():
-        run = StoredRun(folder, mcmc, until, draws_per_write)
+        run = StoredRun(folder, mcmc, until, int(draws_per_write))
         run.prepare(rng_key, tuple(extra_fields), init_params, args, kwargs)
         return run.go_on()
 

@@ -201,7 +201,8 @@ class DrawStore:
                 raise self.damage(f"the file {path} is missing")
             with path.open("rb") as file:
                 length = int.from_bytes(file.read(HEADER)[-4:], "little")
-            if length != path.stat().st_size:
+            # an empty file is what a power failure leaves, and says that its length is 0
+            if length < HEADER or length != path.stat().st_size:
                 raise self.damage(f"the file {path} has lost its end")
 
     def read(self, name: str, num_draws: int, most: int) -> np.ndarray:

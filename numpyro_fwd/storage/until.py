@@ -48,6 +48,8 @@ class Until:
     def __post_init__(self) -> None:
         if self.max_draws is not None:
             check_count("max_draws", self.max_draws)
+            # of NumPy's integers Zarr and JSON take none
+            object.__setattr__(self, "max_draws", int(self.max_draws))
         for name, least in (("ess", 0.0), ("r_hat", 1.0), ("seconds", 0.0)):
             if (value := getattr(self, name)) is not None:
                 check_above(name, value, least)

@@ -178,6 +178,42 @@ def test_dtype_is_that_of_arrays_of_jax():
         assert x.dtype == np.float64
 
 
+@pytest.mark.parametrize("dtype", [">f4", ">f8", ">i2"])
+def test_other_orders_of_bytes_are_read(dtype, table, tmp_path):
+    np.save(tmp_path / "x.npy", table[0].astype(dtype))
+    x = on_disk(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    found = jax.jit(lambda rows: x[rows] + 0.0)(jnp.arange(7))
+    assert x.dtype.isnative and np.array_equal(found, table[0].astype(dtype)[:7])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16])
+def test_rows_in_small_integers(dtype, rows, table):
+    few = np.array([3, 100, 0], dtype)
+    assert np.array_equal(rows[0][few], table[0][few])
+    assert np.array_equal(rows[0][jnp.asarray(few)], table[0][few])
+
+
+def test_rows_without_columns(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((5, 0), np.float32))
+    x = on_disk(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    assert x[np.array([2])].shape == (1, 0) and x[3].shape == (0,)
+
+
+def test_a_file_that_changes_between_two_runs(table, tmp_path):
+    x, y = table
+    np.save(tmp_path / "x.npy", x)
+    file = np.load(tmp_path / "x.npy", mmap_mode="r+")
+    arguments = on_disk(file), jnp.asarray(y)
+    mcmc = MCMC(AMAGOLD(model), num_warmup=5, num_samples=5, progress_bar=False)
+    mcmc.run(jax.random.key(0), *arguments)
+    file[:] = -x
+    file.flush()
+    mcmc.run(jax.random.key(0), *arguments)
+    fresh = MCMC(AMAGOLD(model), num_warmup=5, num_samples=5, progress_bar=False)
+    fresh.run(jax.random.key(0), *arguments)
+    assert np.array_equal(mcmc.get_samples()["slope"], fresh.get_samples()["slope"])
+
+
 def test_mapped_files_are_read_and_not_mapped(files, table):
     """Also those of which a part is given, or a column, or that are mapped to be written on."""
     some = np.array([3, 0, 3, 70])
@@ -268,6 +304,7 @@ def test_rows_that_are_not_there_raise(rows):
     [
         ([1.0, 2.0], TypeError, "list"),
         (np.array(["a"]), TypeError, "dtype of numbers"),
+        (np.ma.masked_array([1.0], [True]), TypeError, "masked array"),
         (np.zeros(()), ValueError, r"shape \(\)"),
         (np.zeros((0, 2)), ValueError, r"shape \(0, 2\)"),
         (jnp.zeros(3), TypeError, "ArrayImpl"),

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import arviz as az
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro
 import pytest
 import zarr
 from numpyro.infer import MCMC
@@ -111,6 +113,50 @@ def test_a_potential_and_names_with_slashes(tmp_path):
     assert runs.draws_of(tmp_path)["posterior/a.b"].shape == (1, 7, 2)
 
 
+def model_with(name, value):
+    def with_site(x, y):
+        runs.model(x, y)
+        numpyro.deterministic(name, value)
+
+    return with_site
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("draw", "site 'draw' has the name of a dimension"),
+        ("chain", r"extra_fields=\('~z.chain',\)"),
+    ],
+)
+def test_sites_that_have_the_names_of_dimensions(name, message, tmp_path):
+    mcmc = runs.mcmc_of(model=model_with(name, 1.0))
+    with pytest.raises(ValueError, match=message):
+        runs.run(tmp_path, 5, mcmc)
+    without = runs.run(tmp_path, 5, mcmc, extra_fields=(f"~z.{name}",))
+    assert without.num_draws == 5
+
+
+def test_two_sites_of_one_name(tmp_path):
+    def both(x, y):
+        runs.model(x, y)
+        numpyro.deterministic("a/b", 1.0)
+        numpyro.deterministic("a.b", 2.0)
+
+    with pytest.raises(ValueError, match=r"sites .* would both be 'a\.b'"):
+        runs.run(tmp_path, 5, runs.mcmc_of(model=both))
+
+
+@pytest.mark.parametrize(
+    "value, dtype", [(jnp.zeros((0, 3)), "float32"), (jnp.ones(2, jnp.bfloat16), "float32")]
+)
+def test_sites_of_unusual_kinds(value, dtype, tmp_path):
+    mcmc = runs.mcmc_of(model=model_with("unusual", value))
+    runs.run(tmp_path, 5, mcmc, draws_per_write=100)  # more than a batch
+    found = runs.draws_of(tmp_path)["posterior/unusual"]
+    assert found.shape == (2, 5, *value.shape) and found.dtype == dtype
+    assert (found == 1).all()
+
+
 def test_from_a_post_warmup_state(tmp_path):
     mcmc = runs.mcmc_of()
     mcmc.warmup(jax.random.key(1), *runs.data())
@@ -206,13 +252,17 @@ def test_a_full_disk(path, monkeypatch):
         ("sample_stats/lp/0.0", "missing"),
         ("posterior/sum/0.2", "lost its end"),
         ("posterior/draw/0", "lost its end"),
+        ("posterior/scale/0.0", "lost its end, and all else"),
         (".zmetadata", "metadata cannot be read"),
         (".sample_to/checkpoint.npz", "is missing"),
     ],
 )
 def test_a_truncated_store(name, damage, path):
     file = path / name
-    if "end" in damage or "metadata" in damage:
+    if "all else" in damage:  # as after a power failure
+        file.write_bytes(b"")
+        damage = damage.split(",")[0]
+    elif "end" in damage or "metadata" in damage:
         file.write_bytes(file.read_bytes()[:-1])
     else:
         file.unlink()

@@ -34,6 +34,12 @@ def test_by_draws_of_the_mcmc(tmp_path):
     assert math.isnan(stored.worst.ess)
 
 
+def test_by_integers_of_numpy(tmp_path):
+    until = Until(max_draws=np.int64(7))
+    assert runs.run(tmp_path, until=until, draws_per_write=np.int64(4)).num_draws == 7
+    assert runs.run(tmp_path, 9, draws_per_write=4).num_draws == 9
+
+
 def test_by_effective_draws_and_r_hat(tmp_path):
     """The estimate is that of all draws, as long as all are read."""
     until = Until(ess=100, r_hat=1.1, max_draws=20_000)

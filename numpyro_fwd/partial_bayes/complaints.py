@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.meshes import is_first_process
 from blackjax_ext.smc.sampler import ravel
 from numpyro_fwd.partial_bayes.training import Result
 
@@ -58,7 +59,7 @@ def warn_of(
     if not found and softening is not None:
         found = wandered(result, softening)
     found = found or unknown_losses(result)
-    if found:
+    if found and is_first_process():
         warnings.warn(found, stacklevel=3)
 
 

@@ -386,16 +386,21 @@ def check_bent(name: str, predictor: str, moved: Callable, z: Any) -> None:
 
 
 def is_product(moved: Callable, some: list[str], other: str, unit: float) -> bool:
-    """Whether what a step of some latents changes in a predictor depends on another latent."""
+    """Whether what a step of some latents changes in a predictor depends on another latent.
+
+    By a long step, which shows beside predictors that are large, and a short one, after which
+    nothing has overflowed.
+    """
     steps: tuple[list[str], ...] = ([], some, [other], [*some, other])
-    here, by_some, by_other, by_both = (
-        np.asarray(moved(latents, 0.1), np.float64) for latents in steps
-    )
-    found = np.stack([here, by_some, by_other, by_both])
-    found = found[:, np.isfinite(found).all(0)]
-    size = np.max(np.abs(found), initial=unit)
-    mixed = np.max(np.abs(found[3] - found[2] - found[1] + found[0]), initial=0.0)
-    return bool(mixed > 1e-4 * size)
+
+    def is_mixed(by: float) -> bool:
+        found = np.stack([np.asarray(moved(latents, by), np.float64) for latents in steps])
+        found = found[:, np.isfinite(found).all(0)]
+        size = np.max(np.abs(found), initial=unit)
+        mixed = np.max(np.abs(found[3] - found[2] - found[1] + found[0]), initial=0.0)
+        return bool(mixed > 1e-4 * size)
+
+    return is_mixed(1.0) or is_mixed(0.1)
 
 
 def step_from(z: Any) -> Any:

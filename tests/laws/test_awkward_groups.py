@@ -345,9 +345,13 @@ def by_hand(mu, tau):
     return mu + tau * in_plate("a", dist.Normal(0, 1))
 
 
-def test_effects_that_are_not_centred_raise_by_name():
-    with pytest.raises(ValueError, match=r"site 'y' has no linear predictor .* \['tau'\]"):
-        expanded(intercepts(by_hand))
+@pytest.mark.parametrize("far", [0.0, 500.0])
+def test_effects_that_are_not_centred_raise_by_name(far):
+    """With the site to centre, also where the effects are small beside the predictors."""
+    law = lambda eta: dist.Normal(far + eta, 1.0)  # noqa: E731
+    with pytest.raises(ValueError, match=r"site 'y' has no linear predictor .* \['tau'\]") as found:
+        expanded(intercepts(by_hand, y=far + Y, law=law))
+    assert "It has ['a'] times a function of ['tau']" in str(found.value)
 
 
 def test_correlations_are_no_index_beyond_the_rows():

@@ -59,8 +59,9 @@ MARGIN = {jnp.dtype("float32"): 1e-4, jnp.dtype("float64"): 1e-10}
 MIN_PART, MAX_PARTS = 2**18, 16
 NOT_AFFINE = (
     "predict_fn must be affine in the position, as in row @ theta, and index nothing beyond its "
-    "end: the predictor of row {} changes by more than its Jacobian says. acceptance.full_pass() "
-    "does not need this."
+    "end: the predictor of row {} changes by more than its Jacobian says. Where it is affine, "
+    "its terms are so large that they leave rounding: centre the covariates. "
+    "acceptance.full_pass() does not need this."
 )
 
 NOT_KNOWN = (

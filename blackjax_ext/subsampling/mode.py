@@ -193,10 +193,23 @@ def newton(energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn, x: A
             break
         last = found.distance
         lower, value = lower_point(energy_fn, found, value)
+        if lower is None and not found.is_mode:
+            root = np.eye(x.size)
+            lower, value = lower_point(energy_fn, short(derivatives_fn, x), value)
         if lower is None:
             break
         x = lower
     return found
+
+
+def short(derivatives_fn: DerivativesFn, x: Any) -> Stationary:
+    """A step that is Newton's across the steepest direction and short along all others.
+
+    Where one row is far in its tail its curvature is all that the digits of the others' leave, and
+    Newton's step along the others is rounding, too long to be halved into a lower energy. Cost: a
+    pass.
+    """
+    return derivatives_at(derivatives_fn, x, np.eye(x.size), floor=1.0)[0]
 
 
 def is_rounding(distance: float, last: float) -> bool:
@@ -225,9 +238,12 @@ def resolved(derivatives_fn: DerivativesFn, x: Any, root: np.ndarray | None = No
 
 
 def derivatives_at(
-    derivatives_fn: DerivativesFn, x: Any, root: np.ndarray
+    derivatives_fn: DerivativesFn, x: Any, root: np.ndarray, floor: float = 0.0
 ) -> tuple[Stationary, float, np.ndarray | None]:
-    """Derivatives by one root, the least eigenvalue of their scaled Hessian, and its root."""
+    """Derivatives by one root, the least eigenvalue of their scaled Hessian, and its root.
+
+    The step is that of eigenvalues of at least `floor`, or rounding.
+    """
     rounded: Any = np.asarray(root, x.dtype)
     found_there = on_host(tuple(derivatives_fn(x, rounded)))
     gradient, hessian = (np.asarray(each, np.float64) for each in found_there)
@@ -235,7 +251,7 @@ def derivatives_at(
     if not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):
         return Stationary(x, root, gradient, hessian, x, np.nan), np.nan, None
     eigen = scaled_eigen(hessian)
-    metric: Any = eigen.absolute(gradient.size * float(jnp.finfo(x.dtype).eps))
+    metric: Any = eigen.absolute(max(gradient.size * float(jnp.finfo(x.dtype).eps), floor))
     slope = metric.inverse_sqrt_transpose_times(gradient)
     step = np.asarray(root @ -metric.inverse_sqrt_times(slope), x.dtype)
     found = Stationary(x, root, gradient, hessian, step, float(slope @ slope))

@@ -227,6 +227,7 @@ CASES = [name if name in FEW else pytest.param(name, marks=pytest.mark.full) for
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings("ignore:model has no observed site")
 def test_langevin_smc(name):
     truth = TRUTHS[name]()
     check_population(truth, sampled(truth))

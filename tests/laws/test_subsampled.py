@@ -40,11 +40,15 @@ def test_exact_starts_stay_exact(name, monkeypatch):
     laws.power(subsampled.invariance(CASES[name]))
 
 
+# 200,000 chains that read densities by their program would take 34 GB
+FEWER = {"varied": laws.Size(10_000, 20)}
+
+
 @FULL_ONLY
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
     monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
-    laws.power(subsampled.invariance(CASES[name], laws.FULL))
+    laws.power(subsampled.invariance(CASES[name], FEWER.get(name, laws.FULL)))
 
 
 @pytest.mark.parametrize("order", [1, 2])

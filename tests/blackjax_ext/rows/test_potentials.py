@@ -61,7 +61,7 @@ def test_hessian_by_products_is_the_dense_one(monkeypatch, x64):
 
 @pytest.mark.full
 def test_control_variate_of_second_order_in_many_dimensions():
-    size, num_rows = potentials.MAX_DENSE + 24, 40
+    size, num_rows = control_variates.MAX_DENSE + 24, 40
     x = np.random.default_rng(63).normal(size=(num_rows, size)).astype(np.float32) / size**0.5
 
     def loglikelihood(beta, row):

@@ -88,7 +88,7 @@ def test_forward_mode_never_calls_reverse_mode():
     )
     forward = blackjax_ext.forward_gradient(loop)
     parameters = parameters | {"num_integration_steps": 5}
-    draws, _ = run(blackjax.hmc, parameters, states, 300, forward)
+    draws, _ = run(blackjax.hmc, parameters, states, 1000, forward)
     draws = np.asarray(draws).reshape(-1, 3)
     np.testing.assert_allclose((draws.mean(axis=0) - MEAN) / SD, 0.0, atol=0.4)
 

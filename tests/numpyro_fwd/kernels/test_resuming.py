@@ -155,8 +155,9 @@ def normal_data(y):
     numpyro.sample("y", dist.Normal(mean, 1), obs=y)
 
 
+# steps above two sds lead away from the mode, where a refreshed chain begins far from it
 OTHERS = {
-    "MALA": numpyro_fwd.MALA(normal_data),
+    "MALA": numpyro_fwd.MALA(normal_data, target_accept_prob=0.8),
     "AutoMALA": numpyro_fwd.AutoMALA(normal_data),
     "ALSMMALA": numpyro_fwd.ALSMMALA(normal_data),
     "blackjax": BlackJAXKernel(normal_data, blackjax.mala),
@@ -175,8 +176,8 @@ def test_an_array_that_was_changed_in_place_is_sampled_as_it_is(jit_model_args, 
 
     y = np.zeros(50)
     mcmc = mcmc_of(
-        numpyro_fwd.MALA(model),
-        100,
+        numpyro_fwd.MALA(model, target_accept_prob=0.8),
+        300,
         200,
         num_chains=1,
         progress_bar=has_progress_bar,

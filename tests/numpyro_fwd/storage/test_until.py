@@ -43,14 +43,19 @@ def test_by_integers_of_numpy(tmp_path):
 def test_by_effective_draws_and_r_hat(tmp_path):
     """The estimate is that of all draws, as long as all are read."""
     until = Until(ess=100, r_hat=1.1, max_draws=20_000)
-    stored = runs.run(tmp_path, until=until, draws_per_write=50)
+
+    def run(until):
+        mcmc = runs.mcmc_of(num_warmup=300)
+        return runs.run(tmp_path, mcmc=mcmc, until=until, draws_per_write=50)
+
+    stored = run(until)
     ess, r_hat = summary_of(tmp_path)
     assert stored.reason == "goal" and stored.num_draws <= 1000
     assert (stored.worst.ess, stored.worst.r_hat) == pytest.approx((ess, r_hat), rel=1e-3)
     assert ess >= 100 and r_hat <= 1.1
     # again: nothing is left to do; a higher goal: it goes on
-    assert runs.run(tmp_path, until=until, draws_per_write=50).num_draws == stored.num_draws
-    more = runs.run(tmp_path, until=Until(ess=300), draws_per_write=50)
+    assert run(until).num_draws == stored.num_draws
+    more = run(Until(ess=300))
     assert more.num_draws > stored.num_draws and more.worst.ess >= 300
 
 

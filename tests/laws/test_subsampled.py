@@ -41,7 +41,7 @@ def test_exact_starts_stay_exact(name, monkeypatch):
 
 
 # 200,000 chains that read densities by their program would take 34 GB
-FEWER = {"varied": laws.Size(10_000, 20)}
+FEWER = {"varied": laws.Size(20_000, 20)}
 
 
 @FULL_ONLY

@@ -24,6 +24,7 @@ class Size(NamedTuple):
 
 SMALL = Size(20_000, 8)
 FULL = Size(200_000, 20)
+LONG = Size(10_000, 20)  # where as many chains as in FULL would take 34 GB, or an hour
 
 # about 1100 p-values are computed: a correct battery fails for one set of seeds in 90
 LEVEL = 1e-5

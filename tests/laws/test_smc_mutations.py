@@ -137,7 +137,7 @@ def plain_union(first, others):
 
 def absolute_floor(x, log_weights):
     """Variances of a narrow posterior are those of the floor."""
-    return VARIANCES(x, log_weights) + 1e-12
+    return VARIANCES(x, log_weights) + 1e-6
 
 
 def particles_not_families(log_weights, ancestors, num_ancestors):

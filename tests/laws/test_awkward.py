@@ -121,7 +121,6 @@ def test_a_kernel_draws_from_the_posterior(kernel, problem):
     with contextlib.ExitStack() as says:
         if (kernel, problem) in WARNED:
             says.enter_context(pytest.raises(AssertionError, match="effective draws"))
-        if (kernel, problem) in WARNED:
             says.enter_context(pytest.warns(UserWarning, match=STILL))
         if (kernel, problem) in PUT_BACK:
             says.enter_context(pytest.warns(UserWarning, match="is frozen"))

@@ -1,13 +1,16 @@
 """Compiled programs that outlive the process that compiled them."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 __all__ = ["keep_compiled"]
 
-MAX_BYTES = 2 * 2**30  # beyond, JAX removes what was used least recently
+MAX_BYTES = 2 * 2**30
+NO_LIMIT = -1
 
 
 def keep_compiled(directory: str | os.PathLike | None = None) -> Path:
@@ -18,7 +21,8 @@ def keep_compiled(directory: str | os.PathLike | None = None) -> Path:
     been compiled before (the same model, data, options and versions) is read from disk. With
     ``MCMC(..., jit_model_args=True)`` the data need not be the same, only of the same shapes. It is
     JAX's own cache (``jax_compilation_cache_dir``) with limits that suit sampling: programs of any
-    size and compile time are kept, up to two gigabytes in total.
+    size and compile time are kept. Where the directory has more than two gigabytes when this is
+    called, what was used least recently is removed.
 
     Parameters
     ----------
@@ -47,8 +51,33 @@ def keep_compiled(directory: str | os.PathLike | None = None) -> Path:
     chosen = directory or os.environ.get("JAX_COMPILATION_CACHE_DIR")
     path = Path(chosen) if chosen else Path.home() / ".cache" / "numpyro_fwd" / "jax"
     path.mkdir(parents=True, exist_ok=True)
+    trim(path, MAX_BYTES)
     jax.config.update("jax_compilation_cache_dir", str(path))
-    jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)
+    # JAX's own limit would read the whole directory for each program that it writes, and could
+    # write none where one has been kept without a limit
+    jax.config.update("jax_compilation_cache_max_size", NO_LIMIT)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    compilation_cache.reset_cache()  # or else JAX stays with the first directory that it has used
     return path
+
+
+def trim(directory: Path, max_bytes: int) -> None:
+    """Remove the programs that were used least recently until `max_bytes` are left.
+
+    Empty files, left by a process that was stopped as it wrote, go first: JAX can read no program
+    from them and would not write it again. Other processes may trim at the same time.
+    """
+    kept = []
+    for file in directory.glob("*-cache"):
+        with suppress(FileNotFoundError):
+            facts = file.stat()
+            used = max(facts.st_atime, facts.st_mtime)
+            kept.append((used if facts.st_size else 0.0, facts.st_size, file))
+    excess = sum(size for _, size, _ in kept) - max_bytes
+    for _, size, file in sorted(kept):
+        if size and excess <= 0:
+            break
+        file.unlink(missing_ok=True)
+        file.with_name(file.name.removesuffix("-cache") + "-atime").unlink(missing_ok=True)
+        excess -= size

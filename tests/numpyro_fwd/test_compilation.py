@@ -3,6 +3,7 @@
 A callback, a constant that depends on the process, or types that change from step to step would.
 """
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from numpyro.infer import MCMC
 
 import numpyro_fwd
 from blackjax_ext import programs
-from numpyro_fwd import keep_compiled
+from numpyro_fwd import compilation, keep_compiled
 from tests import fixed_seeds
 from tests.numpyro_fwd.kernels.test_resuming import data
 
@@ -41,6 +42,43 @@ def cache(tmp_path):
     for name, value in old.items():
         jax.config.update(name, value)
     compilation_cache.reset_cache()
+
+
+def keep_one(factor):
+    """Compile a program that no one else does."""
+    jax.jit(lambda x: factor * x)(jnp.arange(3.0))
+
+
+def test_programs_kept_by_jax_alone_do_not_stop_ours(cache, recwarn):
+    """A directory that JAX has used without a limit has no times of use."""
+    for file in cache.iterdir():
+        file.unlink()
+    (cache / "of_jax-cache").write_bytes(b"a program")
+    keep_compiled(cache)
+    keep_one(17.0)
+    assert len(list(cache.glob("*lambda*-cache"))) == 1
+    assert not [warning for warning in recwarn if "compilation cache" in str(warning.message)]
+
+
+def test_another_directory_is_used_from_the_call_on(cache, tmp_path):
+    keep_one(18.0)
+    other = keep_compiled(tmp_path / "other")
+    keep_one(19.0)
+    assert list(cache.glob("*lambda*-cache")) and list(other.glob("*lambda*-cache"))
+
+
+def test_what_was_used_least_recently_is_removed(tmp_path):
+    """And what a process that was stopped left empty."""
+    for name, seconds, size in (("old", 1, 60), ("new", 3, 60), ("empty", 4, 0), ("middle", 2, 60)):
+        file = tmp_path / f"{name}-cache"
+        file.write_bytes(bytes(size))
+        os.utime(file, (seconds, seconds))
+        file.with_name(f"{name}-atime").write_bytes(b"")
+    compilation.trim(tmp_path, 130)
+    assert {file.name for file in tmp_path.glob("*-cache")} == {"new-cache", "middle-cache"}
+    assert {file.name for file in tmp_path.glob("*-atime")} == {"new-atime", "middle-atime"}
+    compilation.trim(tmp_path, 100)
+    assert {file.name for file in tmp_path.glob("*-cache")} == {"new-cache"}
 
 
 def forget():

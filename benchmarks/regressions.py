@@ -13,12 +13,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not inst
 
 import jax
 import numpy as np
-from numpyro.infer import MCMC, NUTS
+from numpyro.infer import MCMC
 
+from benchmarks.harness import groups_run
 from benchmarks.harness.regression_run import BATCH, NUM_STEPS, NUM_WARMUP, cold, truth
 from benchmarks.harness.regressions import FAMILIES, mixed, table
 from benchmarks.harness.report import Report, Section, by_name
-from benchmarks.harness.runs import least_ess, run_chains, worst_errors
+from benchmarks.harness.runs import least_ess, worst_errors
 from numpyro_fwd import AMAGOLD
 
 COLUMNS = [
@@ -131,53 +132,45 @@ OF_GROUPS = [
     *("least ESS per s: slopes", "effects", "spread", "times NUTS's, the least of these"),
     *("set-up, s", "NUTS's, s", "mean off by, sd", "sd off by"),
 ]
-SITES = ("slope", "effect", "spread")
 
 
 def compare_groups(
-    name: str, num_rows: int, num_groups: int, num_sweeps: int, num_nuts: int
+    name: str, num_rows: int, num_groups: int, num_sweeps: int, num_nuts: int, patience: float
 ) -> list[Any]:
-    """A row of the table of groups: one chain each; no NUTS where it has no draws."""
-    model, data = mixed(name, num_rows, num_groups)
-    kernel = AMAGOLD(
-        partial(model_with, model), acceptance="subsampled", num_integration_steps=SHARED_STEPS
-    )
-    fields = (*FIELDS, "inner.chain.group_acceptance_rate")
-    few = run_chains(kernel, data, 200, num_sweeps, 1, fields)
-    speed = {site: least_ess(few.draws[site]) / few.sampling for site in SITES}
-    row = [name, num_rows, num_groups]
-    row += [float(np.mean(few.fields[field])) for field in ("inner.num_rows", *fields[::2])]
-    row += [speed[site] for site in SITES]
-    if not num_nuts:
-        return [*row, None, few.compilation + few.warmup, None, None, None]
-    nuts = run_chains(NUTS(model), data, num_nuts, num_nuts, 1)
-    times = min(speed[s] / (least_ess(nuts.draws[s]) / nuts.sampling) for s in SITES)
-    setups = [run.compilation + run.warmup for run in (few, nuts)]
-    return [*row, times, *setups, *worst_errors(few.moments, nuts.moments)]
+    """A row of the table of groups: one chain each. `patience` is for NUTS, in seconds."""
+    few = groups_run.cold(name, num_rows, num_groups, "subsampled", num_sweeps)
+    nuts = groups_run.cold(name, num_rows, num_groups, "NUTS", num_nuts, patience)
+    row = [name, num_rows, num_groups, few["rows"], few["acceptance"], few["of groups"]]
+    row += [few["speed"][site] for site in groups_run.SITES]
+    if not nuts:
+        return [*row, "-", few["set-up"], f"stopped after {patience:.0f} s of the clock", "-", "-"]
+    times = min(few["speed"][site] / nuts["speed"][site] for site in groups_run.SITES)
+    return [*row, times, few["set-up"], nuts["set-up"], *errors_of(few, nuts)]
 
 
 def section_of_groups(sizes: list[tuple], text: str) -> Section:
     """Mixed models of these sizes."""
     rows = [REPORT.once(("groups", *size), compare_groups, *size) for size in sizes]
-    rows = [["not run" if cell is None else cell for cell in row] for row in rows]
     text = (
         "Mixed models: 20 slopes, an intercept for each group, centred, with a sampled mean and "
         "spread; float32. AMAGOLD with the subsampled test, four shared moves of "
-        f"{SHARED_STEPS} steps in a sweep, one chain after 200 sweeps of warm-up. Rows per sweep: "
-        "read by all tests of it. Least ESS: of the worst slope, the worst effect, and the spread, "
-        f"per second of sampling; set-up is everything before it, compilation included. {text}"
+        f"{groups_run.SHARED_STEPS} steps in a sweep, one chain after {groups_run.NUM_WARMUP} "
+        "sweeps of warm-up. Rows per sweep: read by all tests of it. Least ESS: of the worst "
+        "slope, the worst effect, and the spread, per second of sampling; set-up is everything "
+        "before it, compilation included. All seconds are processor seconds of one core, since the "
+        f"machine had other work. {text}"
     )
     return Section("Groups", text, OF_GROUPS, rows, [])
 
 
-SHARED_STEPS = 3
-
-
 def groups(quick: bool) -> Section:
     """Hundreds of groups."""
-    sizes = [("logistic", 100_000, 200, 2_000, 200), ("Poisson", 100_000, 1_000, 2_000, 200)]
+    sizes = [
+        ("logistic", 100_000, 200, 2_000, 200, 3600.0),
+        ("Poisson", 100_000, 1_000, 2_000, 200, 3600.0),
+    ]
     if quick:
-        sizes = [("logistic", 5_000, 60, 50, 20)]
+        sizes = [("logistic", 5_000, 60, 50, 20, 3600.0)]
     return section_of_groups(
         sizes,
         "Off by: the largest difference to NUTS among all coordinates, whose own error is a large "
@@ -186,14 +179,30 @@ def groups(quick: bool) -> Section:
 
 
 def thousands(quick: bool) -> Section:
-    """A million rows in thousands of groups, where NUTS is run at the first size alone."""
-    sizes = [("logistic", 1_000_000, 1_000, 1_000, 40), ("Poisson", 1_000_000, 5_000, 1_000, 0)]
+    """A million rows in hundreds and thousands of groups; NUTS is not waited for."""
+    sizes = [
+        (name, 1_000_000, num, 1_000, 40, 420.0)
+        for name in ("logistic", "Poisson")
+        for num in (200, 1_000, 5_000)
+    ]
     if quick:
-        sizes = [("Poisson", 5_000, 100, 50, 0)]
+        sizes = [("Poisson", 5_000, 100, 50, 20, 0.1)]
     section = section_of_groups(
         sizes, "NUTS has 40 draws after 40 of warm-up: too few for its error to say much."
     )
     section.title = "Groups, a million rows"
+    rows = section.rows
+    if not quick:
+        section.checks = [
+            ("rows per sweep, 1,000 groups, " + row[0], row[3], 10_000.0)
+            for row in rows
+            if row[2] == 1_000
+        ]
+        section.checks += [
+            (f"30 x NUTS's least ESS per s / ours, 1,000 groups, {row[0]}", 30 / row[9], 1.0)
+            for row in rows
+            if row[2] == 1_000 and isinstance(row[9], float)
+        ]
     return section
 
 
@@ -212,7 +221,7 @@ def anchored(name: str, num_rows: int, num_groups: int, num_draws: int) -> list[
         kernel = AMAGOLD(
             partial(model_with, model),
             acceptance="subsampled",
-            num_integration_steps=SHARED_STEPS if num_groups else NUM_STEPS,
+            num_integration_steps=groups_run.SHARED_STEPS if num_groups else NUM_STEPS,
             **({"anchor": found} if found else {}),
         )
         mcmc = MCMC(kernel, num_warmup=200, num_samples=num_draws, progress_bar=False)

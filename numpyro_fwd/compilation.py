@@ -9,6 +9,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 __all__ = ["keep_compiled"]
 
+DEFAULT = "~/.cache/numpyro_fwd/jax"
 MAX_BYTES = 2 * 2**30
 NO_LIMIT = -1
 
@@ -34,6 +35,11 @@ def keep_compiled(directory: str | os.PathLike | None = None) -> Path:
     -------
     The directory. Call it before the first run.
 
+    Raises
+    ------
+    ValueError
+        If the directory is not one of this machine, but the address of a store.
+
     Notes
     -----
     Compiled programs contain data that are constants in them: the arguments of a model without
@@ -48,8 +54,13 @@ def keep_compiled(directory: str | os.PathLike | None = None) -> Path:
     >>> directory.is_dir()
     True
     """
-    chosen = directory or os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    path = Path(chosen) if chosen else Path.home() / ".cache" / "numpyro_fwd" / "jax"
+    chosen = directory or os.environ.get("JAX_COMPILATION_CACHE_DIR") or DEFAULT
+    if "://" in os.fspath(chosen):
+        raise ValueError(
+            f"directory must be a folder of this machine; got {os.fspath(chosen)!r}. For another "
+            "place set JAX's own options, jax_compilation_cache_dir and those beside it."
+        )
+    path = Path(chosen).expanduser()
     path.mkdir(parents=True, exist_ok=True)
     trim(path, MAX_BYTES)
     jax.config.update("jax_compilation_cache_dir", str(path))

@@ -122,7 +122,7 @@ class Stationary(NamedTuple):
     gradient, hessian
         Of the energy at x, by u, shapes (D,) and (D, D), in double precision.
     step
-        Newton's next step, shape (D,).
+        Newton's next step, shape (D,); zeros where a derivative was not finite.
     distance
         Squared length of that step in standard deviations; above 1 there was no way down, and NaN
         says that a derivative was not finite.
@@ -249,7 +249,7 @@ def derivatives_at(
     gradient, hessian = (np.asarray(each, np.float64) for each in found_there)
     root = np.asarray(rounded, np.float64)
     if not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):
-        return Stationary(x, root, gradient, hessian, x, np.nan), np.nan, None
+        return Stationary(x, root, gradient, hessian, np.zeros_like(x), np.nan), np.nan, None
     eigen = scaled_eigen(hessian)
     metric: Any = eigen.absolute(max(gradient.size * float(jnp.finfo(x.dtype).eps), floor))
     slope = metric.inverse_sqrt_transpose_times(gradient)

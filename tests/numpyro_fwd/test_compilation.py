@@ -67,6 +67,14 @@ def test_another_directory_is_used_from_the_call_on(cache, tmp_path):
     assert list(cache.glob("*lambda*-cache")) and list(other.glob("*lambda*-cache"))
 
 
+def test_the_directory_is_one_of_this_machine(cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert keep_compiled("~/kept") == tmp_path / "kept"
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "gs://bucket/programs")
+    with pytest.raises(ValueError, match=r"directory must be a folder .* got 'gs://bucket"):
+        keep_compiled()
+
+
 def test_what_was_used_least_recently_is_removed(tmp_path):
     """And what a process that was stopped left empty."""
     for name, seconds, size in (("old", 1, 60), ("new", 3, 60), ("empty", 4, 0), ("middle", 2, 60)):

@@ -9,7 +9,7 @@ from blackjax.base import SamplingAlgorithm
 from blackjax.types import PRNGKey
 from jax import Array
 
-__all__ = ["Schedule", "anneal", "climb"]
+__all__ = ["Schedule", "anneal", "climb", "mixed_ancestors"]
 
 
 class Schedule(NamedTuple):
@@ -40,6 +40,35 @@ class Schedule(NamedTuple):
     step_size: Array
     log_evidence: Array
     num_temperatures: Array
+
+
+def mixed_ancestors(schedule: Schedule, num_particles: int, ess_threshold: float) -> Array:
+    r"""The genealogical effective sample size of particles whose moves forget where they began.
+
+    A resampling at the effective sample size E adds :math:`N / E - 1` to the variance of the number
+    of descendants of a draw, whatever its draw was, so that
+    :math:`N / (1 + \sum (N / E - 1))` are left. Where descendants resemble each other, whole
+    families win at once: fewer ancestors are left, and neither the evidence nor its standard error
+    can be trusted.
+
+    Parameters
+    ----------
+    schedule
+        Of Metropolis moves, which leave the weights as they are.
+    num_particles
+        N.
+    ess_threshold
+        Share of the particles below which they were resampled.
+
+    Returns
+    -------
+    A number of draws of the prior, to compare with `genealogical_ess`.
+    """
+    index = jnp.arange(schedule.ess.shape[0])
+    is_resampled = schedule.ess < ess_threshold * num_particles
+    counts = is_resampled | (index == schedule.num_temperatures - 1)
+    spread = jnp.where(counts, num_particles / schedule.ess - 1.0, 0.0)
+    return num_particles / (1.0 + jnp.sum(spread))
 
 
 def empty(max_temperatures: int, dtype: Any) -> Schedule:

@@ -58,10 +58,12 @@ __all__ = [
     "resolved",
 ]
 
-MAX_STEPS = 60
+# from a start where an exponential of a row is e^k too large, about k of them
+MAX_STEPS = 200
 # where the rows are saturated the curvature is the prior's alone: a step of its width is too long
 # by the number of rows and their size
 MAX_HALVINGS = 50
+MAX_SHRINKS = 10  # of a start whose derivatives are not finite
 MAX_ROOTS = 8  # passes that look for a root; each gains a factor of a hundred or more
 # squared distance to the mode in standard deviations: done, and what may be left where no step
 # lowers the energy any more
@@ -177,7 +179,7 @@ def newton(energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn, x: A
 
     Returns
     -------
-    The last place. Cost: for each of at most 60 steps a pass of derivatives and one or more of
+    The last place. Cost: for each of at most 200 steps a pass of derivatives and one or more of
     energies; about ten steps from a start in sight of the mode.
     """
     x = on_host(x)  # arithmetic on the host compiles nothing
@@ -186,19 +188,40 @@ def newton(energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn, x: A
     for num_steps in range(MAX_STEPS + 1):
         found = resolved(derivatives_fn, x, root)
         root = found.root
-        # not if NaN either
-        if not found.distance >= max(DONE, spacing(found) ** 2) or num_steps == MAX_STEPS:
+        if np.isnan(found.distance) and np.isinf(last) and num_steps < MAX_SHRINKS:
+            # nearer to zero the exponential of a row may be within the floats
+            x, root = np.asarray(0.5 * x, x.dtype), np.eye(x.size)
+            value = in_double(energy_fn(x))
+            continue
+        # not if NaN either; where a curvature is rounding, so is the spacing
+        done = max(DONE, min(spacing(found) ** 2, TOLERABLE))
+        if not found.distance >= done or num_steps == MAX_STEPS:
             break
         if is_rounding(found.distance, last):
-            break
+            return polished(derivatives_fn, found)
         last = found.distance
         lower, value = lower_point(energy_fn, found, value)
         if lower is None and not found.is_mode:
             root = np.eye(x.size)
             lower, value = lower_point(energy_fn, short(derivatives_fn, x), value)
         if lower is None:
-            break
+            return polished(derivatives_fn, found)
         x = lower
+    return found
+
+
+def polished(derivatives_fn: DerivativesFn, found: Stationary) -> Stationary:
+    """Go on near a mode, by steps that energies have no digits for.
+
+    A row far in its tail moves by more than the reach of its family while its energy changes by
+    less than the rounding of all rows' sum. Gradients are more accurate: a step is taken as long as
+    it leaves a shorter one. Cost: a pass for each, one at least.
+    """
+    while found.is_mode:
+        nearer = resolved(derivatives_fn, found.x + found.step, found.root)
+        if not nearer.distance < SHORTER * found.distance:
+            break
+        found = nearer
     return found
 
 

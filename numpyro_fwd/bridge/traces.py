@@ -20,6 +20,7 @@ from numpyro_fwd.bridge.numpyro_private import helpful_support_errors, unconstra
 __all__ = ["first_sites", "has_observed", "is_latent", "prior_sites", "sites_at"]
 
 Sites = dict[str, dict]
+RADIUS = 0.1
 
 
 def first_sites(
@@ -52,17 +53,16 @@ def first_sites(
 def drawn_on_host(init_strategy: Callable) -> Callable | None:
     """``init_to_uniform`` by NumPy, which compiles nothing; None for any other strategy.
 
-    Numbers are always the same: they show what a model consists of, and no chain starts there.
+    Numbers are always the same: they show what a model consists of, and no chain starts there. They
+    are small, for a rate or a scale to be finite where a row is far from the others.
     """
     if getattr(init_strategy, "func", init_strategy) is not init_to_uniform:
         return None
-    options = getattr(init_strategy, "keywords", {})
-    rng = np.random.default_rng(0)
-    return partial(drawn_uniformly, rng, options.get("radius", 2.0))
+    return partial(drawn_uniformly, np.random.default_rng(0))
 
 
-def drawn_uniformly(rng: np.random.Generator, radius: float, site: dict) -> Any:
-    """A value of a continuous latent site, of which no coordinate is beyond `radius`."""
+def drawn_uniformly(rng: np.random.Generator, site: dict) -> Any:
+    """A value of a continuous latent site, of which no coordinate is beyond RADIUS."""
     if not is_latent(site) or site["value"] is not None or site["fn"].support.is_discrete:
         return None
     fn = site["fn"]
@@ -70,7 +70,7 @@ def drawn_uniformly(rng: np.random.Generator, radius: float, site: dict) -> Any:
         transform = biject_to(fn.support)
     shape = site["kwargs"].get("sample_shape", ()) + transform.inverse_shape(fn.shape())
     dtype = jnp.result_type(float)
-    return transform(jnp.asarray(rng.uniform(-radius, radius, shape).astype(dtype)))
+    return transform(jnp.asarray(rng.uniform(-RADIUS, RADIUS, shape).astype(dtype)))
 
 
 def prior_sites(

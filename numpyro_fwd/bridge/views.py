@@ -177,7 +177,8 @@ def view_model(
         init_strategy=init_strategy if isinstance(init_strategy, partial) else init_strategy(),
         enum=facts.has_enumerate_support,
         prototype_params={  # values would be constants of the program, another one for each seed
-            name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in prototype.items()
+            name: np.zeros(np.shape(leaf), jnp.result_type(leaf))
+            for name, leaf in prototype.items()
         },
         forward_mode_differentiation=differentiation == "forward",
         # a gradient of D JVPs, asked for where the warm start can afford it too

@@ -50,6 +50,7 @@ MAX_CHANGE = 0.5
 MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
 LOW_SHARE = 0.1  # of the particles: an effective sample size below it is warned of
 MIN_ANCESTORS = 1.5  # descendants of one draw of the prior do not know how far runs differ
+MIXED_SHARE = 0.5  # of the ancestors of particles that mix well: 0.8 to 1.1 where they do
 MAX_ROUNDING = 0.5  # of a log density: its difference then says nothing
 
 
@@ -78,6 +79,9 @@ class LangevinSMCKernelState(NamedTuple):
         Least effective sample size since the start, before any resampling.
     genealogical_ess
         Effective number of draws of the prior that the particles descend from.
+    mixed_ancestors
+        What `genealogical_ess` would be after the annealing if its moves had mixed: a half of it or
+        less says that they were too few (``blackjax_ext.smc.annealing.mixed_ancestors``).
     num_temperatures
         How many temperatures it took.
     is_forced
@@ -107,6 +111,7 @@ class LangevinSMCKernelState(NamedTuple):
     ess: Array
     least_ess: Array
     genealogical_ess: Array
+    mixed_ancestors: Array
     num_temperatures: Array
     is_forced: Array
     accept_prob: Array
@@ -134,9 +139,9 @@ class LangevinSMC(MCMCKernel):
     :func:`smc_summary` summarizes the sites and the evidence.
 
     Extra fields: `log_evidence`, `log_evidence_error`, `ess`, `least_ess`, `genealogical_ess`,
-    `num_temperatures`, `is_forced`, `temperature`, `accept_prob`, `step_size`, and `schedule`:
-    ``mcmc.get_extra_fields()["schedule"].temperature[-1]`` has all temperatures, its other fields
-    the diagnostics at each.
+    `mixed_ancestors`, `num_temperatures`, `is_forced`, `temperature`, `accept_prob`, `step_size`,
+    and `schedule`: ``mcmc.get_extra_fields()["schedule"].temperature[-1]`` has all temperatures,
+    its other fields the diagnostics at each.
 
     Parameters
     ----------
@@ -182,7 +187,8 @@ class LangevinSMC(MCMCKernel):
     UserWarning
         After the annealing: if there were `max_temperatures` temperatures, if the least
         effective sample size was below a tenth of the particles, if all particles descend from one
-        draw of the prior, or if the population is lost.
+        draw of the prior, or from less than half as many as if their Metropolis moves had mixed, or
+        if the population is lost.
 
     Notes
     -----
@@ -368,7 +374,8 @@ class LangevinSMC(MCMCKernel):
             step, first, self._step_size, self._max_temperatures
         )
         inner = equalized(key_resample, inner)
-        state = begun(inner, jax.tree.map(lambda leaf: leaf[None], schedule))
+        mixed = annealing.mixed_ancestors(schedule, inner.log_weights.size, self._ess_threshold)
+        state = begun(inner, jax.tree.map(lambda leaf: leaf[None], schedule), mixed)
         least_ess = jnp.nanmin(schedule.least_ess)
         return described(state, inner, info, step_size, least_ess), first.local.loglikelihood
 
@@ -416,6 +423,8 @@ class LangevinSMC(MCMCKernel):
             return
         # in every process: particles of others are asked for
         found = complaints(state, self._max_temperatures)
+        if self._is_adjusted and not found:
+            found = complaints_of_mixing(state)
         if found and is_first_process():
             warnings.warn("sequential Monte Carlo: " + " ".join(found), stacklevel=2)
 
@@ -424,7 +433,9 @@ class LangevinSMC(MCMCKernel):
         return {**self.__dict__, "_sample_fn": None, "_programs": {}, "_in_place": InPlace()}
 
 
-def begun(inner: LangevinSMCState, schedule: Schedule) -> LangevinSMCKernelState:
+def begun(
+    inner: LangevinSMCState, schedule: Schedule, mixed_ancestors: Array
+) -> LangevinSMCKernelState:
     """The first state after the annealing, without what :func:`described` knows."""
     like = jnp.zeros_like(inner.log_weights)
     num = jnp.full(like.shape, schedule.num_temperatures[0])
@@ -436,6 +447,7 @@ def begun(inner: LangevinSMCState, schedule: Schedule) -> LangevinSMCKernelState
         inner=inner,
         schedule=schedule,
         least_ess=like + like.size,
+        mixed_ancestors=like + mixed_ancestors,
         num_temperatures=num,
         is_forced=num == schedule.temperature.size,
         accept_prob=like,
@@ -498,6 +510,19 @@ def complaints(state: LangevinSMCKernelState, max_temperatures: int) -> list[str
     if np.isnan(log_evidence):
         found.append("the population is lost: its log evidence is NaN (see LangevinSMC).")
     return found
+
+
+def complaints_of_mixing(state: LangevinSMCKernelState) -> list[str]:
+    """Whether the particles descend from fewer draws of the prior than if they had mixed."""
+    found, mixed = (x[0] for x in on_host((state.genealogical_ess, state.mixed_ancestors)))
+    if found >= MIXED_SHARE * mixed:
+        return []
+    return [
+        f"the {state.ancestors.size} particles descend from {found:.0f} draws of the prior, and "
+        f"would from {mixed:.0f} if their moves had mixed: the log evidence may be too low by more "
+        "than log_evidence_error. Make more moves (num_moves=12), or take more temperatures "
+        "(tempering_ess=0.98)."
+    ]
 
 
 def metropolis(algorithm: Any, parameters: dict) -> moves.Metropolis:

@@ -21,7 +21,7 @@ from numpyro_fwd.kernels.smc_summary import family_ess
 
 FIELDS = (
     *("temperature", "log_evidence", "log_evidence_error", "ess", "least_ess", "genealogical_ess"),
-    *("num_temperatures", "is_forced", "accept_prob", "step_size", "schedule"),
+    *("num_temperatures", "is_forced", "accept_prob", "step_size", "schedule", "mixed_ancestors"),
 )
 Y = np.array([1.2, 0.7, 1.9, 1.1])
 
@@ -81,8 +81,28 @@ def test_posterior_and_evidence(name):
     assert abs(float(fields["log_evidence"][0, 0]) - EVIDENCE) < 0.15
     assert 0.0 < float(fields["log_evidence_error"][0, 0]) < 0.1
     assert np.all(fields["genealogical_ess"] > 200) and not np.any(fields["is_forced"])
+    if "l_kernel" not in KERNELS[name]:
+        mixed = fields["genealogical_ess"] / fields["mixed_ancestors"]
+        assert np.all(mixed > 0.7) and np.all(mixed < 1.3)
     np.testing.assert_array_equal(fields["temperature"], 1.0)
     assert np.all(fields["ess"] > 1000) and np.all(fields["accept_prob"] > 0.3)
+
+
+def five():
+    x = numpyro.sample("x", dist.Normal(0, 5).expand([5]).to_event(1))
+    numpyro.sample("y", dist.Normal(x, 0.3).to_event(1), obs=jnp.arange(5.0))
+
+
+def test_moves_that_do_not_mix_warn(recwarn):
+    """Particles that stay where they are descend from far fewer draws than those that move."""
+    still = {"step_size": 0.4, "adapt_step_size": False, "num_clusters": 0, "num_moves": 1}
+    with pytest.warns(UserWarning, match="would from .* if their moves had mixed.*num_moves=12"):
+        run(LangevinSMC(five, algorithm=blackjax_ext.mala, **still), num_warmup=0, num_chains=1000)
+    recwarn.clear()
+    mcmc = run(LangevinSMC(five), num_warmup=0)
+    assert not recwarn.list
+    fields = mcmc.get_extra_fields()
+    assert np.all(fields["genealogical_ess"] > 0.7 * fields["mixed_ancestors"])
 
 
 def test_steps_of_the_place_keep_a_narrow_mode():

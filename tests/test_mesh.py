@@ -60,6 +60,7 @@ def finished(processes: list[subprocess.Popen]) -> list[tuple[list[dict], str]]:
     finally:
         for process in processes:
             process.kill()
+            process.communicate()  # or else its pipes are found open in a later test
     return found
 
 

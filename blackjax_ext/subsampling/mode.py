@@ -63,6 +63,9 @@ MAX_STEPS = 200
 # where the rows are saturated the curvature is the prior's alone: a step of its width is too long
 # by the number of rows and their size
 MAX_HALVINGS = 50
+# decrease of the energy in units of the squared distance, half of which a parabola promises: after
+# ten halvings a step is rather that of rounding
+SUFFICIENT = 1e-3
 MAX_SHRINKS = 10  # of a start whose derivatives are not finite
 MAX_ROOTS = 8  # passes that look for a root; each gains a factor of a hundred or more
 # squared distance to the mode in standard deviations: done, and what may be left where no step
@@ -200,10 +203,12 @@ def newton(energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn, x: A
         if is_rounding(found.distance, last):
             return polished(derivatives_fn, found)
         last = found.distance
-        lower, value = lower_point(energy_fn, found, value)
-        if lower is None and not found.is_mode:
-            root = np.eye(x.size)
-            lower, value = lower_point(energy_fn, short(derivatives_fn, x), value)
+        lower, new = lower_point(energy_fn, found, value)
+        if not found.is_mode and not value - new > SUFFICIENT * found.distance:
+            other, lowest = lower_point(energy_fn, short(derivatives_fn, x), value)
+            if lowest < new:
+                lower, new, root = other, lowest, np.eye(x.size)
+        value = new
         if lower is None:
             return polished(derivatives_fn, found)
         x = lower

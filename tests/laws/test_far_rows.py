@@ -79,7 +79,7 @@ CASES = {
         0,
     ),
     "uncentred": ("poisson", True, counts(100.0), 0),
-    "leverage": ("gamma", True, leverage(), 2),
+    "leverage": ("gamma", True, leverage(), 0),
 }
 DOUBLE = {
     "below": ("gumbel", True, with_noise(gumbel, 300, 300, 3, -30.0), 0),

@@ -66,7 +66,9 @@ MAX_HALVINGS = 50
 # decrease of the energy in units of the squared distance, half of which a parabola promises: after
 # ten halvings a step is rather that of rounding
 SUFFICIENT = 1e-3
-MAX_SHRINKS = 10  # of a start whose derivatives are not finite
+# squared distance of a start where the exponential of a row is all that floats see; nearer to zero
+# it may be less, and derivatives finite
+FAR, MAX_SHRINKS = 1e12, 10
 MAX_ROOTS = 8  # passes that look for a root; each gains a factor of a hundred or more
 # squared distance to the mode in standard deviations: done, and what may be left where no step
 # lowers the energy any more
@@ -191,11 +193,12 @@ def newton(energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn, x: A
     for num_steps in range(MAX_STEPS + 1):
         found = resolved(derivatives_fn, x, root)
         root = found.root
-        if np.isnan(found.distance) and np.isinf(last) and num_steps < MAX_SHRINKS:
-            # nearer to zero the exponential of a row may be within the floats
-            x, root = np.asarray(0.5 * x, x.dtype), np.eye(x.size)
-            value = in_double(energy_fn(x))
-            continue
+        if np.isinf(last) and not found.distance < FAR and num_steps < MAX_SHRINKS:
+            half = np.asarray(0.5 * x, x.dtype)
+            new = in_double(energy_fn(half))
+            if np.isnan(found.distance) or new < 0.5 * value:
+                x, value, root = half, new, np.eye(x.size)
+                continue
         # not if NaN either; where a curvature is rounding, so is the spacing
         done = max(DONE, min(spacing(found) ** 2, TOLERABLE))
         if not found.distance >= done or num_steps == MAX_STEPS:

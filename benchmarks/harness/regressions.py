@@ -10,8 +10,9 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions.transforms import OrderedTransform
+from sklearn.datasets import make_friedman1
 
-__all__ = ["FAMILIES", "mixed", "table"]
+__all__ = ["FAMILIES", "OF_FRIEDMAN", "mixed", "table"]
 
 SIZE = 20
 POSITIVE = dist.HalfNormal(2.0)
@@ -103,12 +104,37 @@ FAMILIES: dict[str, Regression] = {
 }
 
 
+# likelihoods for the responses of Friedman's recipe, by the name of a table
+OF_FRIEDMAN = {
+    "Friedman, normal": "normal, scale",
+    "Friedman, Student t": "Student t, scale and df",
+}
+
+
+def friedman(num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first recipe of Friedman 1991, Multivariate adaptive regression splines.
+
+    Ten features, of which five count, and their squares, all centred and scaled: a response that is
+    smooth in them, which the regression can only approximate.
+    """
+    features, y = make_friedman1(num_rows, n_features=SIZE // 2, noise=1.0, random_state=0)
+    centred = features - 0.5
+    x = np.concatenate([centred, centred**2], axis=1)
+    x, y = ((each - each.mean(0)) / each.std(0) for each in (x, y))
+    return x.astype(np.float32), y
+
+
 def table(name: str, num_rows: int) -> tuple[Callable, tuple]:
-    """A model of one of the :data:`FAMILIES`, ``model(x, y, batch=None)``, and its data."""
-    chosen, rng = FAMILIES[name], np.random.default_rng(0)
-    x = 0.5 * rng.normal(size=(num_rows, SIZE)).astype(np.float32)
-    eta = x @ rng.normal(size=SIZE) * 0.3
-    y = np.asarray(chosen.draw(rng, eta))
+    """A model of one of the :data:`FAMILIES`, ``model(x, y, batch=None)``, and its data.
+
+    Or of :data:`OF_FRIEDMAN`.
+    """
+    chosen, rng = FAMILIES[OF_FRIEDMAN.get(name, name)], np.random.default_rng(0)
+    if name in OF_FRIEDMAN:
+        x, y = friedman(num_rows)
+    else:
+        x = 0.5 * rng.normal(size=(num_rows, SIZE)).astype(np.float32)
+        y = np.asarray(chosen.draw(rng, x @ rng.normal(size=SIZE) * 0.3))
     y = y.astype(np.int32 if name.startswith("ordered") else np.float32)
 
     def model(x, y, batch=None):

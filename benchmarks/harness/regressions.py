@@ -101,6 +101,26 @@ FAMILIES: dict[str, Regression] = {
         lambda e, df, scale: dist.StudentT(df, e, scale),
         {"df": SHAPE, "scale": POSITIVE},
     ),
+    "lognormal, scale": Regression(
+        lambda rng, eta: np.exp(eta + 1.3 * rng.normal(size=eta.size)),
+        lambda e, scale: dist.LogNormal(e, scale),
+        {"scale": POSITIVE},
+    ),
+    "exponential": Regression(
+        lambda rng, eta: rng.exponential(np.exp(eta)), lambda e: dist.Exponential(jnp.exp(-e)), {}
+    ),
+    "logistic errors, scale": Regression(
+        lambda rng, eta: eta + 0.8 * rng.logistic(size=eta.size),
+        lambda e, scale: dist.Logistic(e, scale),
+        {"scale": POSITIVE},
+    ),
+    "beta-binomial, concentration": Regression(
+        lambda rng, eta: rng.binomial(20, shares(rng, eta)),
+        lambda e, size: dist.BetaBinomial(
+            size * jax.nn.sigmoid(e), size * jax.nn.sigmoid(-e), total_count=20
+        ),
+        {"size": SHAPE},
+    ),
 }
 
 

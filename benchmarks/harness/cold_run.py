@@ -206,18 +206,21 @@ def cold(problem: str, kernel: str, cache: str = "", how_often: str = "twice") -
 def in_new_process(module: str, *arguments: Any, patience: float | None = None) -> dict[str, Any]:
     """The JSON that a module prints last, in a process that finds no compiled programs.
 
-    It is stopped after `patience` seconds, with subprocess.TimeoutExpired.
+    Nothing if it takes longer than `patience` seconds.
     """
     environment = {name: value for name, value in os.environ.items() if "CACHE" not in name}
-    done = subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=patience,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=patience,
+        )
+    except subprocess.TimeoutExpired:
+        return {}
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -495,16 +495,16 @@ FEW = {
     "1,000 particles": (1_000, 3, 0.9),
 }
 FIRST_SEED = 100  # other settings were tried with the first hundred
-
-
 OF_SETTINGS = [
     *("way", "evaluations / 1,000", "bias", "standard deviation", "error of the bias"),
     *("standard error", "ancestors"),
 ]
 
 
-def rows_of_settings(name: str, settings: dict[str, tuple], num_seeds: int) -> list[list[Any]]:
-    """A row for each of the settings: particles, moves and tempering_ess."""
+def of_settings(
+    title: str, text: str, name: str, settings: dict[str, tuple], num_seeds: int
+) -> Section:
+    """A row for each of the settings (particles, moves and tempering_ess), the first by default."""
     problem, rows = known.PROBLEMS[name](), []
     for way, (num, *options) in settings.items():
         case, run = (name, num, *options, num_seeds, FIRST_SEED), known.tempering(*options)
@@ -517,25 +517,29 @@ def rows_of_settings(name: str, settings: dict[str, tuple], num_seeds: int) -> l
         rows.append([way, columns["evaluations"].mean() / 1e3])
         rows[-1] += [error.mean(), error.std(ddof=1), error.std(ddof=1) / np.sqrt(num_seeds)]
         rows[-1] += [claimed, columns["ancestors"].mean()]
-    return rows
+    num, num_moves, share = next(iter(settings.values()))
+    text = (
+        f"{text}; LangevinSMC over {num_seeds} seeds with {num:,} particles, {num_moves} moves at "
+        f"each temperature and {share} for the share of the conditional effective sample size that "
+        "one leaves, but for what the row says. The seeds are none of those with which settings "
+        "were tried."
+    )
+    return Section(title, text, OF_SETTINGS, rows)
 
 
 def few(quick: bool) -> Section:
     """Few particles and modes of unequal width: what moves, temperatures and particles do."""
-    settings = {"default": (50, 3, 0.9)} if quick else FEW
     num_seeds, size = (2, 2) if quick else (60, 10)
-    rows = rows_of_settings(f"unequal modes, D = {size}", settings, num_seeds)
-    return Section(
+    section = of_settings(
         "Few particles and modes of unequal width",
         f"Modes of sds 0.5 and 1 in {size} dimensions, log evidence 0, and -0.45 where the narrow "
-        f"mode is lost; LangevinSMC over {num_seeds} seeds with 200 particles, 3 moves at each "
-        "temperature and 0.9 for the share of the conditional effective sample size that one "
-        "leaves, but for what the row says. The seeds are none of those with which settings were "
-        "tried.",
-        OF_SETTINGS,
-        rows,
-        [(f"bias, {row[0]}", abs(row[2]), 0.2) for row in rows],
+        "mode is lost",
+        f"unequal modes, D = {size}",
+        {"default": (50, 3, 0.9)} if quick else FEW,
+        num_seeds,
     )
+    section.checks = [(f"bias, {row[0]}", abs(row[2]), 0.2) for row in section.rows]
+    return section
 
 
 # particles, moves and tempering_ess
@@ -551,16 +555,13 @@ MANY = {
 
 def many_dimensions(quick: bool) -> Section:
     """Thirty dimensions: what moves, temperatures and particles do."""
-    settings = {"default": (50, 3, 0.9)} if quick else MANY
     num_seeds, size = (2, 3) if quick else (10, 30)
-    rows = rows_of_settings(f"regression, D = {size}", settings, num_seeds)
-    return Section(
+    return of_settings(
         "Thirty dimensions",
-        f"The regression with {size} coefficients; LangevinSMC over {num_seeds} seeds with 1,000 "
-        "particles, 3 moves at each temperature and 0.9 for the share of the conditional effective "
-        "sample size that one leaves, but for what the row says.",
-        OF_SETTINGS,
-        rows,
+        f"The regression with {size} coefficients",
+        f"regression, D = {size}",
+        {"default": (50, 3, 0.9)} if quick else MANY,
+        num_seeds,
     )
 
 

@@ -129,12 +129,17 @@ def unpolished(derivatives_fn, found):
     return found
 
 
-@pytest.mark.parametrize(
-    ("case", "attribute", "planted"),
-    [("above", "polished", unpolished), ("below", "TOLERABLE", np.inf)],
-)
-def test_the_law_finds_planted_bugs(case, attribute, planted, monkeypatch):
-    monkeypatch.setattr(mode, attribute, planted)
+PLANTED = {
+    "above": {"polished": unpolished},
+    "below": {"TOLERABLE": np.inf},
+    "leverage": {"FAR": np.inf, "SUFFICIENT": -np.inf},  # either gets out of it
+}
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_the_law_finds_planted_bugs(case, monkeypatch):
+    for attribute, planted in PLANTED[case].items():
+        monkeypatch.setattr(mode, attribute, planted)
     with pytest.raises((AssertionError, ValueError)):
         finds(CASES[case])
 

@@ -1,7 +1,8 @@
 """From a cold process to the draws: ``python benchmarks/waiting.py``.
 
-Each row is three processes of its own: a cold one, and two with a folder of compiled programs, of
-which the second finds them there. Run it on an idle machine.
+Each row is four processes of its own: a cold one, another that goes on to 1,000 effective draws,
+and two with a folder of compiled programs, of which the second finds them there. Run it on an idle
+machine.
 """
 
 import sys
@@ -9,13 +10,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
-from benchmarks.harness.cold_run import KERNELS, PROBLEMS, cold_and_kept
+from benchmarks.harness.cold_run import KERNELS, PROBLEMS, cold_and_kept, cold_to_goal, is_enough
 from benchmarks.harness.report import Report, Section, by_name
 
 COLUMNS = [
     *("kernel", "programs", "tracing, s", "compiling, s", "running, s", "cold, s", "of NUTS's"),
     *("again, s", "kept, s"),
-    *("s to 1,000 effective draws", "MB"),
+    *("draws", "R-hat", "s to 1,000 effective draws", "MB"),
 ]
 SMALL = ("NUTS", "RandomWalk", "MALA", "FMALA", "LineFMALA", "PCLineFMALA", "AutoMALA")
 SECOND_ORDER = ("HPMALA", "SMMALA")
@@ -33,6 +34,10 @@ def wait(problem: str, kernels: tuple[str, ...], quick: bool) -> list[list]:
         )
         for name in kernels
     }
+    enough = {
+        name: REPORT.once((problem, name, "goal"), cold_to_goal, problem, name, one)
+        for name, one in found.items()
+    }
     return [
         [
             name,
@@ -41,19 +46,12 @@ def wait(problem: str, kernels: tuple[str, ...], quick: bool) -> list[list]:
             one["first"] / found["NUTS"]["first"],
             "-" if one["second"] is None else one["second"],
             "-" if one["kept"] is None else one["kept"],
-            seconds_to(one, problem),
+            *(enough[name]["draws"], enough[name]["r_hat"]),
+            enough[name]["first"] if is_enough(enough[name]) else "-",
             one["memory"],
         ]
         for name, one in found.items()
     ]
-
-
-def seconds_to(found: dict, problem: str, ess: float = 1000.0) -> float:
-    """Seconds of a cold process to so many effective draws, if draws go on as they began."""
-    what = PROBLEMS[problem]
-    seconds = found["first"] if found["kept"] is None else found["kept"]
-    sampling = seconds * what.num_samples / (what.num_warmup + what.num_samples)
-    return found["first"] + max(ess / found["ess"] - 1, 0.0) * sampling
 
 
 def section(title: str, problem: str, kernels: tuple[str, ...], quick: bool) -> Section:
@@ -64,9 +62,10 @@ def section(title: str, problem: str, kernels: tuple[str, ...], quick: bool) -> 
         "Programs: compiled by the first run. Tracing, with lowering, and compiling are JAX's; "
         "running is the rest: set-up, warm-up and sampling. Cold: the first `MCMC.run` of a "
         "process, imports excluded. Again: the same object a second time. Kept: the first run of "
-        "another process that finds compiled programs (`numpyro_fwd.keep_compiled`). Effective "
-        "draws of the worst parameter; where there are fewer than 1,000 the run is thought on, at "
-        "the speed of the run with kept programs. MB: peak memory of the process."
+        "another process that finds compiled programs (`numpyro_fwd.keep_compiled`). Seconds to "
+        "1,000 effective draws of the worst parameter are those of a cold process that makes as "
+        "many draws per chain as are in the column before, for an R-hat of at most 1.01. MB: peak "
+        "memory of the first process."
         f"{' With `jit_model_args=True`.' if what.jit_model_args else ''}"
     )
     return Section(title, text, COLUMNS, wait(problem, kernels, quick))
@@ -94,7 +93,17 @@ def million(quick: bool) -> Section:
 
 def lynx_hare(quick: bool) -> Section:
     """An ODE."""
-    kernels = ("NUTS", "RandomWalk", "FMALA", "LineFMALA", "FMALA, 8 tangents", "PCLineFMALA")
+    kernels = (
+        *(
+            "NUTS",
+            "RandomWalk",
+            "HMC on JVPs",
+            "FMALA",
+            "FMALA, 8 tangents",
+            "AutoFMALA, 8 tangents",
+        ),
+        *("LineFMALA", "LineFMALA, 4 tangents", "PCLineFMALA"),
+    )
     return section("Lynx and hare", "lynx_hare", kernels, quick)
 
 

@@ -239,9 +239,11 @@ def one() -> Array:
 
 def options_here() -> dict[str, Any]:
     """Options of the compiler, where it has them and the environment does not say otherwise."""
-    if jax.default_backend() != "cpu" or is_chosen():
+    if jax.default_backend() != "cpu":
         return {}
-    return {name: value for name, value in OPTIONS.items() if name not in GONE}
+    return {
+        name: value for name, value in OPTIONS.items() if name not in GONE and not is_chosen(name)
+    }
 
 
 def has_gone(error: Exception) -> bool:
@@ -259,6 +261,6 @@ def is_inside(*arguments: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
-def is_chosen() -> bool:
-    """Whether the environment says how much XLA is to optimize."""
-    return any(name in os.environ.get("XLA_FLAGS", "") for name in OPTIONS)
+def is_chosen(name: str) -> bool:
+    """Whether the environment says what this option of the compiler is to be."""
+    return name in os.environ.get("XLA_FLAGS", "")

@@ -1,10 +1,12 @@
 """One run in a process of its own.
 
-``python -m benchmarks.harness.cold_run PROBLEM KERNEL CACHE once|twice`` prints what it waited for
-as JSON; CACHE, a folder of compiled programs, may be empty. `cold` starts such processes.
+``python -m benchmarks.harness.cold_run PROBLEM KERNEL CACHE once|twice DRAWS`` prints what it
+waited for as JSON; CACHE, a folder of compiled programs, may be empty. `cold` starts such
+processes.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -19,7 +21,19 @@ import numpy as np
 from benchmarks.harness.kept_results import ROOT
 from benchmarks.harness.memory import peak_memory
 
-__all__ = ["KERNELS", "PROBLEMS", "cold", "cold_and_kept", "in_new_process"]
+__all__ = [
+    "KERNELS",
+    "PROBLEMS",
+    "cold",
+    "cold_and_kept",
+    "cold_to_goal",
+    "in_new_process",
+    "is_enough",
+]
+
+GOAL = 1_000.0  # effective draws of the worst parameter
+WORST_R_HAT = 1.01
+MOST_TRIES = 4
 
 
 class Problem(NamedTuple):
@@ -103,7 +117,9 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
             *("AutoMALA", "HPMALA", "SMMALA"),
         )
     },
+    "HMC on JVPs": ("HMC", {"num_integration_steps": 8, "differentiation": "forward"}),
     "FMALA, 8 tangents": ("FMALA", {"num_tangents": 8}),
+    "LineFMALA, 4 tangents": ("LineFMALA", {"num_tangents": 4}),
     "AutoFMALA, 8 tangents": ("AutoFMALA", {"num_tangents": 8}),
     "AMAGOLD": ("AMAGOLD", {"acceptance": "subsampled"}),
 }
@@ -135,15 +151,19 @@ class Clock:
         return total
 
 
-def measure(problem: str, kernel: str, cache: str, how_often: str = "twice") -> dict[str, Any]:
-    """Seconds of two runs of one object, programs that were compiled, least ESS, peak memory.
+def measure(
+    problem: str, kernel: str, cache: str, how_often: str = "twice", num_samples: str = ""
+) -> dict[str, Any]:
+    """Seconds of two runs of one object, programs that were compiled, worst ESS and R-hat, memory.
 
-    `how_often` is "once" for the first run alone; the second is then None.
+    `how_often` is "once" for the first run alone; the second is then None. `num_samples` may be ""
+    for the problem's own.
     """
     begin = time.perf_counter()
+    import blackjax
     import jax
     import numpyro
-    from numpyro.diagnostics import effective_sample_size
+    from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
     from numpyro.infer import MCMC, NUTS
 
     import numpyro_fwd
@@ -155,17 +175,19 @@ def measure(problem: str, kernel: str, cache: str, how_often: str = "twice") -> 
     jax.monitoring.register_event_duration_secs_listener(clock.listen)
     what = PROBLEMS[problem]
     model, arrays = what.make()
+    num_draws = int(num_samples or what.num_samples)
     name, options = KERNELS[kernel]
     if name == "AMAGOLD":
         whole = model
         model = lambda x, y: whole(x, y, batch=100)  # noqa: E731
-    api = NUTS if name == "NUTS" else getattr(numpyro_fwd, name)
+    hmc = partial(numpyro_fwd.BlackJAXKernel, algorithm=blackjax.hmc)
+    api = {"NUTS": NUTS, "HMC": hmc}.get(name) or getattr(numpyro_fwd, name)
     if name == "NUTS" and what.is_forward:
         options = {"forward_mode_differentiation": True}
     mcmc = MCMC(
         api(model, **options),
         num_warmup=what.num_warmup,
-        num_samples=what.num_samples,
+        num_samples=num_draws,
         num_chains=what.num_chains,
         chain_method="vectorized" if what.num_chains > 1 else "sequential",
         progress_bar=False,
@@ -184,7 +206,7 @@ def measure(problem: str, kernel: str, cache: str, how_often: str = "twice") -> 
     tracing, compiling = (clock.seconds(clock.traced), clock.seconds(clock.compiled))
     num_programs = len(clock.compiled)
     found = mcmc.get_samples(group_by_chain=True)
-    ess = min(float(np.min(effective_sample_size(np.asarray(draws)))) for draws in found.values())
+    draws = [np.asarray(each) for each in found.values()]
     return {
         "import": imported,
         "first": first,
@@ -193,14 +215,23 @@ def measure(problem: str, kernel: str, cache: str, how_often: str = "twice") -> 
         "running": first - tracing - compiling,
         "second": run() if how_often == "twice" else None,
         "programs": num_programs,
-        "ess": ess,
+        "draws": num_draws,
+        "ess": min(float(np.min(effective_sample_size(each))) for each in draws),
+        "r_hat": max(float(np.max(split_gelman_rubin(each))) for each in draws),
         "memory": peak_memory(),
     }
 
 
-def cold(problem: str, kernel: str, cache: str = "", how_often: str = "twice") -> dict[str, Any]:
+def cold(
+    problem: str,
+    kernel: str,
+    cache: str = "",
+    how_often: str = "twice",
+    num_samples: int | None = None,
+) -> dict[str, Any]:
     """:func:`measure` in a new process; `cache` is a folder of compiled programs, "" for none."""
-    return in_new_process("benchmarks.harness.cold_run", problem, kernel, cache, how_often)
+    arguments = problem, kernel, cache, how_often, num_samples or ""
+    return in_new_process("benchmarks.harness.cold_run", *arguments)
 
 
 def in_new_process(module: str, *arguments: Any, patience: float | None = None) -> dict[str, Any]:
@@ -235,6 +266,22 @@ def cold_and_kept(problem: str, kernel: str, how_often: str = "twice") -> dict[s
     with tempfile.TemporaryDirectory() as cache:
         cold(problem, kernel, cache)
         return {**found, "kept": cold(problem, kernel, cache)["first"]}
+
+
+def cold_to_goal(problem: str, kernel: str, found: dict[str, Any]) -> dict[str, Any]:
+    """A cold run that is long enough for the goal; `found` is what a shorter one measured."""
+    for _ in range(MOST_TRIES):
+        if is_enough(found):
+            break
+        times = GOAL / found["ess"] if found["ess"] < GOAL else 1.5
+        num_samples = math.ceil(1.2 * found["draws"] * min(times, 100.0))
+        found = cold(problem, kernel, "", "once", num_samples)
+    return found
+
+
+def is_enough(found: dict[str, Any]) -> bool:
+    """Whether a run has the effective draws, and an R-hat that lets one believe them."""
+    return found["ess"] >= GOAL and found["r_hat"] <= WORST_R_HAT
 
 
 if __name__ == "__main__":

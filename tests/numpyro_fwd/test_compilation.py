@@ -201,6 +201,32 @@ def test_a_second_set_up_builds_nothing(name, built):
     assert not built
 
 
+CHECKED = """
+import sys
+import equinox, jax, jax.numpy as jnp
+from numpyro_fwd import keep_compiled
+
+folder = keep_compiled(sys.argv[1])
+checked = lambda x: equinox.error_if(x, x < 0, "x must be positive")
+checked.__name__ = "checked"
+jax.jit(checked)(jnp.ones(()))
+print(len(list(folder.glob("jit_checked*-cache"))))
+"""
+
+
+@pytest.mark.parametrize("on_error, number", [("raise", 0), ("nan", 1)])
+def test_programs_with_checks_of_equinox_are_kept_if_they_give_nan(on_error, number, tmp_path):
+    """As docs/howto/long_start.md says: those that raise call back into Python."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHECKED, str(tmp_path)],
+        env={**os.environ, "EQX_ON_ERROR": on_error},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(done.stdout) == number
+
+
 SHIFT, SHIFTS = 0.0, np.zeros(30)
 
 

@@ -17,6 +17,7 @@ from scipy.stats import multivariate_normal, norm
 import blackjax_ext
 from numpyro_fwd import LangevinSMC
 from numpyro_fwd.bridge.priors import draw_prior, split_logdensity
+from numpyro_fwd.kernels.smc import share_to_keep
 
 __all__ = [
     "PROBLEMS",
@@ -150,7 +151,7 @@ def ours(problem: Problem, num_particles: int, seed: int) -> dict[str, Any]:
     return annealed(kernel_of(problem), NUM_MOVES, num_particles, seed)
 
 
-def tempering(num_moves: int, tempering_ess: float) -> Callable:
+def tempering(num_moves: int, tempering_ess: float | None) -> Callable:
     """`LangevinSMC` with so many moves and so much kept at a temperature; arguments as `ours`."""
 
     @cache
@@ -243,8 +244,10 @@ def peer(problem: Problem, num_particles: int, name: str) -> Callable:
     step = 0.5 * (1.2 * problem.scale / problem.size ** (1 / 6)) ** 2
     shared = (blackjax.mala.build_kernel(), blackjax.mala.init, {"step_size": jnp.array([step])})
     if name == "tempered":
+        share = share_to_keep(num_particles)
         smc = blackjax.adaptive_tempered_smc(
-            logprior, loglikelihood, *shared, resampling.systematic, 0.9, num_mcmc_steps=EVALUATIONS
+            *(logprior, loglikelihood, *shared, resampling.systematic, share),
+            num_mcmc_steps=EVALUATIONS,
         )
     else:
         smc = blackjax.adaptive_persistent_sampling_smc(
@@ -328,8 +331,8 @@ def nested_run(problem: Problem, num_live: int, seed: int) -> dict[str, Any]:
 
 @cache
 def size_of_nest(problem: Problem, num_particles: int) -> int:
-    """Live points that take about the evaluations of `LangevinSMC` with so many particles."""
-    wanted = ours(problem, num_particles, 0)["evaluations"]
+    """Live points that take about the evaluations of `LangevinSMC`, 0.9 kept at a temperature."""
+    wanted = tempering(NUM_MOVES, 0.9)(problem, num_particles, 0)["evaluations"]
     return max(PILOT, round(PILOT * wanted / nested_run(problem, PILOT, 0)["evaluations"]))
 
 

@@ -40,7 +40,7 @@ from numpyro_fwd.kernels.same_data import InPlace, WhoseData
 from numpyro_fwd.kernels.words import check_arguments_of_loop
 from numpyro_fwd.meshes import check_run, over_chains
 
-__all__ = ["WHOLE_MOVES", "LangevinSMC", "LangevinSMCKernelState"]
+__all__ = ["WHOLE_MOVES", "LangevinSMC", "LangevinSMCKernelState", "share_to_keep"]
 
 # Metropolis' probability for Langevin proposals; share of the sample size for unadjusted ones
 TARGETS = {True: 0.574, False: 0.9}
@@ -52,6 +52,8 @@ LOW_SHARE = 0.1  # of the particles: an effective sample size below it is warned
 MIN_ANCESTORS = 1.5  # descendants of one draw of the prior do not know how far runs differ
 MIXED_SHARE = 0.5  # of the ancestors of particles that mix well: 0.8 to 1.1 where they do
 MAX_ROUNDING = 0.5  # of a log density: its difference then says nothing
+FEW, MANY = 200, 1_000  # particles between which the default of tempering_ess changes
+SHARE_OF_MANY = 0.9
 
 
 class LangevinSMCKernelState(NamedTuple):
@@ -171,7 +173,9 @@ class LangevinSMC(MCMCKernel):
     ess_threshold
         Resample below this share of the particles.
     tempering_ess
-        Share of the conditional effective sample size a temperature may leave.
+        Share of the conditional effective sample size a temperature may leave. None for 0.9 with
+        1,000 particles or more, and for more with fewer, up to 0.978 with 200, so that each
+        temperature adds no more to the variance of the log evidence than with 1,000.
     max_temperatures
         Maximum number of temperatures; the last one is 1 even if the weights become very uneven.
     parameters
@@ -241,7 +245,7 @@ class LangevinSMC(MCMCKernel):
         num_integration_steps: int | None = None,
         algorithm: Any = None,
         ess_threshold: float = 0.5,
-        tempering_ess: float = 0.9,
+        tempering_ess: float | None = None,
         max_temperatures: int = 1000,
         **parameters: Any,
     ):
@@ -251,7 +255,8 @@ class LangevinSMC(MCMCKernel):
             raise ValueError("l_kernel and algorithm exclude each other: give one of them.")
         check_positive("step_size", step_size)
         check_share("ess_threshold", ess_threshold)
-        check_share("tempering_ess", tempering_ess)
+        if tempering_ess is not None:
+            check_share("tempering_ess", tempering_ess)
         check_count("num_moves", num_moves)
         check_count("max_temperatures", max_temperatures)
         if num_clusters != 0:
@@ -356,6 +361,8 @@ class LangevinSMC(MCMCKernel):
     ) -> tuple[LangevinSMCKernelState, Array]:
         """Prior draws taken to temperature 1, and the log likelihoods that they began with."""
         first = langevin_smc.init(z, *densities, differentiation=self._move.differentiation)
+        share = self._tempering_ess
+        share = share_to_keep(first.log_weights.size) if share is None else share
 
         def step(i, inner, step_size):
             is_last = i == self._max_temperatures - 1
@@ -363,7 +370,7 @@ class LangevinSMC(MCMCKernel):
                 inner.temperature,
                 inner.log_weights,
                 inner.local.loglikelihood,
-                self._tempering_ess,
+                share,
                 jnp.where(is_last, 1.0, 0.0),
             )
             key = jax.random.fold_in(key_climb, i)
@@ -431,6 +438,17 @@ class LangevinSMC(MCMCKernel):
     def __getstate__(self) -> dict:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
         return {**self.__dict__, "_sample_fn": None, "_programs": {}, "_in_place": InPlace()}
+
+
+def share_to_keep(num_particles: int) -> float:
+    """Share of the conditional effective sample size that a temperature leaves by default.
+
+    A temperature that leaves the share s adds about (1 / s - 1) / N to the variance of the log
+    evidence. With fewer particles than many that is the variance with many; with still fewer than
+    a few it grows again, lest ten particles take thousands of temperatures.
+    """
+    part = min(max(num_particles, FEW), MANY) / MANY
+    return 1.0 / (1.0 + part * (1.0 / SHARE_OF_MANY - 1.0))
 
 
 def begun(
@@ -517,11 +535,12 @@ def complaints_of_mixing(state: LangevinSMCKernelState) -> list[str]:
     found, mixed = (x[0] for x in on_host((state.genealogical_ess, state.mixed_ancestors)))
     if found >= MIXED_SHARE * mixed:
         return []
+    size = state.ancestors.size
+    other = "temperatures (tempering_ess=0.98)" if size >= MANY else "particles"
     return [
-        f"the {state.ancestors.size} particles descend from {found:.0f} draws of the prior, and "
+        f"the {size} particles descend from {found:.0f} draws of the prior, and "
         f"would from {mixed:.0f} if their moves had mixed: the log evidence may be too low by more "
-        "than log_evidence_error. Make more moves (num_moves=12), or take more temperatures "
-        "(tempering_ess=0.98)."
+        f"than log_evidence_error. Make more moves (num_moves=12), or take more {other}."
     ]
 
 

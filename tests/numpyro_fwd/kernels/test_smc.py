@@ -17,6 +17,7 @@ from scipy.stats import multivariate_normal, norm
 
 import blackjax_ext
 from numpyro_fwd import MALA, LangevinSMC, smc_summary
+from numpyro_fwd.kernels.smc import share_to_keep
 from numpyro_fwd.kernels.smc_summary import family_ess
 
 FIELDS = (
@@ -103,6 +104,24 @@ def test_moves_that_do_not_mix_warn(recwarn):
     assert not recwarn.list
     fields = mcmc.get_extra_fields()
     assert np.all(fields["genealogical_ess"] > 0.7 * fields["mixed_ancestors"])
+
+
+def test_fewer_particles_take_more_temperatures():
+    """The variance that a temperature adds, (1 / share - 1) / N, is that of many particles."""
+
+    def variance(num):
+        return (1 / share_to_keep(num) - 1) / num
+
+    assert share_to_keep(1_000) == pytest.approx(0.9) == share_to_keep(50_000)
+    assert variance(200) == pytest.approx(variance(500)) == pytest.approx(variance(1_000))
+    assert share_to_keep(2) == share_to_keep(200) < 0.98
+
+    def temperatures(num, **options):
+        keys = jax.random.split(jax.random.key(0), num)
+        return LangevinSMC(five, **options).init(keys, 0, None, (), {}).num_temperatures[0]
+
+    assert temperatures(200) > 2 * temperatures(200, tempering_ess=0.9)
+    assert temperatures(1_000) == temperatures(1_000, tempering_ess=0.9)
 
 
 def test_steps_of_the_place_keep_a_narrow_mode():

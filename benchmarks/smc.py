@@ -229,9 +229,9 @@ def models(quick: bool) -> Section:
         "particle and temperature and the same share to keep at each, whose MALA has one step for "
         "all dimensions, 1.2 D^(-1/6) times the least posterior sd. The standard error is what "
         "our runs claim, as a root mean square. Unequal modes have sds 0.5 and 1, and masses "
-        "36 and 64 percent: a sampler that loses the narrow one is off by -0.45. Runs whose log evidence is not finite (ours are lost, and "
-        "warn) are counted and left out of the other columns. Of biases that are zero one in "
-        "twenty exceeds two standard errors.",
+        "36 and 64 percent: a sampler that loses the narrow one is off by -0.45. Runs whose log "
+        "evidence is not finite (ours are lost, and warn) are counted and left out of the other "
+        "columns. Of biases that are zero one in twenty exceeds two standard errors.",
         COLUMNS,
         rows,
         [(f"bias of LangevinSMC, {what}", abs(bias), 0.2) for what, _, bias, *_ in checks]

@@ -263,6 +263,7 @@ def evidence_rows(
     cases = [(name, num) for name in names for num in numbers]
     for name, num in [(names[0], 50)] if quick else cases:
         problem = known.PROBLEMS[name]()
+        jax.clear_caches()  # programs of all of them are more than a process may map into memory
         for method, (run, seeds) in methods.items():
             num_seeds = 2 if quick else seeds[num]
             key = ("models", name, num, method, num_seeds)

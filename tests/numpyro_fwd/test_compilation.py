@@ -270,9 +270,9 @@ PROGRAMS = {
     "MALA": 11,
     "FMALA": 11,
     "AutoMALA": 11,
-    "HPMALA": 15,
-    "SMMALA": 15,
-    "AMAGOLD": 25,
+    "HPMALA": 11,
+    "SMMALA": 11,
+    "AMAGOLD": 20,
 }
 COUNT = """
 import sys

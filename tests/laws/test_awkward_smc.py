@@ -251,11 +251,20 @@ def test_no_warm_up_thinning_and_several_runs():
     assert not np.any(np.isin(mcmc.get_samples()["x"], first))
 
 
-def test_two_particles_say_that_they_know_nothing():
-    """Descendants of one draw of the prior cannot tell how wrong they are."""
-    with pytest.warns(UserWarning, match="descend from one draw of the prior"):
-        mcmc = sampled(vague_prior(), num_particles=2)
-    assert np.all(mcmc.get_extra_fields()["genealogical_ess"] == 1)
+@pytest.mark.parametrize("tempering_ess", [None, 0.9])
+def test_two_particles_say_that_they_know_nothing(tempering_ess):
+    """Descendants of one draw of the prior cannot tell how wrong they are, nor can two of two."""
+    truth = vague_prior()
+    model = numpyro.handlers.block(truth.model, hide=["unused"])
+    model = numpyro.handlers.substitute(model, data={"unused": jnp.array(0.0)})
+    kernel = LangevinSMC(model, tempering_ess=tempering_ess)
+    ancestors = []
+    for seed in range(10):
+        keys = jax.random.split(jax.random.key(seed), 2)
+        with pytest.warns(UserWarning, match="log_evidence_error is too small: take more"):
+            state = kernel.init(keys, 0, None, truth.args, {})
+        ancestors.append(float(state.genealogical_ess[0]))
+    assert min(ancestors) == 1.0 and (max(ancestors) > 1.5 or tempering_ess)
 
 
 # a hard constraint biases unadjusted moves (the docs say so), and positions are unconstrained

@@ -199,7 +199,7 @@ def test_an_array_that_was_changed_in_place_is_sampled_as_it_is(jit_model_args, 
 def test_particles_are_annealed_to_an_array_as_it_is(dtype):
     """Arrays of float64 become others on their way to JAX, so that their change is not seen."""
     y = np.zeros(50, dtype)
-    mcmc = mcmc_of(numpyro_fwd.LangevinSMC(normal_data), 3, 2, num_chains=200)
+    mcmc = mcmc_of(numpyro_fwd.LangevinSMC(normal_data), 3, 2, num_chains=1000)
     evidence = []
     for value in (0.0, 5.0):
         y[:] = value

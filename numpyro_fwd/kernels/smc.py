@@ -50,7 +50,7 @@ MAX_CHANGE = 0.5
 MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
 LOW_SHARE = 0.1  # of the particles: an effective sample size below it is warned of
 MIN_ANCESTORS = 1.5  # descendants of one draw of the prior do not know how far runs differ
-MIN_PARTICLES = 5  # and neither do so few, from wherever they descend
+MIN_PARTICLES = 20  # and neither do so few: with five two runs in five are two errors off
 MIXED_SHARE = 0.5  # of the ancestors of particles that mix well: 0.8 to 1.1 where they do
 MAX_ROUNDING = 0.5  # of a log density: its difference then says nothing
 FEW, MANY = 200, 1_000  # particles between which the default of tempering_ess changes
@@ -191,7 +191,7 @@ class LangevinSMC(MCMCKernel):
     -----
     UserWarning
         After the annealing: if there were `max_temperatures` temperatures, if the least
-        effective sample size was below a tenth of the particles, if there are fewer than five, if
+        effective sample size was below a tenth of the particles, if there are fewer than 20, if
         all particles descend from one draw of the prior, or from less than half as many as if their
         Metropolis moves had mixed, or if the population is lost.
 

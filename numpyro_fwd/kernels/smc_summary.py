@@ -32,6 +32,8 @@ class PopulationSummary(NamedTuple):
         Least effective sample size at any of them, before resampling.
     genealogical_ess, num_ancestors
         Effective number of draws of the prior that the particles descend from, and their number.
+    mixed_ancestors
+        What `genealogical_ess` would be if the moves of the annealing had mixed.
     """
 
     sites: dict[str, dict[str, np.ndarray]]
@@ -43,6 +45,7 @@ class PopulationSummary(NamedTuple):
     least_ess: float
     genealogical_ess: float
     num_ancestors: int
+    mixed_ancestors: float
 
     def __str__(self) -> str:
         """A table with a row for each number of each site, and what holds for all of them."""
@@ -65,12 +68,14 @@ class PopulationSummary(NamedTuple):
 
     def facts(self) -> str:
         """What is no property of a site."""
+        populations = "population" if self.num_draws == 1 else "populations"
         return (
             f"log evidence {self.log_evidence:.2f}, standard error {self.log_evidence_error:.2f}\n"
-            f"{self.num_particles} particles, {self.num_draws} populations, "
+            f"{self.num_particles} particles, {self.num_draws} {populations}, "
             f"{self.num_temperatures} temperatures; least effective sample size "
             f"{self.least_ess:.0f}\n"
-            f"{self.num_ancestors} ancestors, effectively {self.genealogical_ess:.0f}"
+            f"{self.num_ancestors} ancestors, effectively {self.genealogical_ess:.0f}, and "
+            f"{self.mixed_ancestors:.0f} if moves mix"
         )
 
 
@@ -138,6 +143,7 @@ def smc_summary(mcmc: MCMC, prob: float = 0.9) -> PopulationSummary:
         float(state.least_ess[0]),
         float(state.genealogical_ess[0]),
         np.unique(on_host(state.ancestors)).size,
+        float(state.mixed_ancestors[0]),
     )
 
 

@@ -668,7 +668,7 @@ def check_bounds(expansion, w, terms) -> None:
 def seen_by_smc(problem: Problem, x) -> Seen:
     """Prior and likelihood of the particles; the kernel is initialized for its checks."""
     model, args = problem.model(None), problem.jax_args
-    keys = jax.random.split(jax.random.key(0), 4)
+    keys = jax.random.split(jax.random.key(0), 20)
     numpyro_fwd.LangevinSMC(model).init(keys, 1, None, args, {})
 
     @jax.jit

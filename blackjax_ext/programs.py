@@ -173,7 +173,7 @@ def executable_of(traced: Any, options: dict[str, Any], is_short: bool) -> Calla
     """What has been compiled from the module of a traced function, or is now."""
     lowered = traced.lower()
     read = arguments_read(lowered)
-    if is_short and options and numbers_of(traced, read) <= SHORT:
+    if is_short and LEVEL in options and numbers_of(traced, read) <= SHORT:
         options = {**options, LEVEL: 0}
     key = key_of(traced, lowered, read)
 

@@ -41,7 +41,22 @@ def test_other_errors_are_raised(options):
 def test_what_the_environment_sets_stays(options, monkeypatch):
     known = programs.options_here()
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
-    assert programs.options_here() == {k: v for k, v in known.items() if k != programs.LEVEL}
+    rest = {k: v for k, v in known.items() if k != programs.LEVEL}
+    assert programs.options_here() == rest
+
+    asked = []
+
+    class Lowered:
+        def compile(self, compiler_options):
+            asked.append(compiler_options)
+
+    traced = jax.jit(jnp.square).trace(jnp.ones(3))
+    monkeypatch.setattr(programs, "key_of", lambda *_: None)
+    monkeypatch.setattr(programs, "arguments_read", lambda _: None)
+    monkeypatch.setattr(type(traced), "lower", lambda _: Lowered())
+    programs.executable_of(traced, rest, True)
+    programs.executable_of(traced, known, True)
+    assert asked == [rest, {**known, programs.LEVEL: 0}]
 
 
 @pytest.mark.parametrize(

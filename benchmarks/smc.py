@@ -1,7 +1,8 @@
 """Sequential Monte Carlo: evidence, and partially Bayesian networks: ``python benchmarks/smc.py``.
 
 Sections: `evidence`, `models`, `slow_peers`, `algorithms`, `standard_error`, `modes`,
-`modes_from_defaults`, `few`, `networks`, `wine`, `california`, `steps`, `gradients`, `particles`.
+`modes_from_defaults`, `few`, `many_dimensions`, `networks`, `wine`, `california`, `steps`,
+`gradients`, `particles`.
 They are kept in ``docs/results/smc.json``, from which ``docs/results/smc.md`` is written.
 ``--full`` takes the epochs of the paper, and for `models` 200 and 10,000 particles beside 1,000.
 Networks for images are in ``benchmarks/image_networks.py``.

@@ -20,7 +20,7 @@ COLUMNS = [
 ]
 SMALL = ("NUTS", "RandomWalk", "MALA", "FMALA", "LineFMALA", "PCLineFMALA", "AutoMALA")
 SECOND_ORDER = ("HPMALA", "SMMALA")
-ONCE = {("million", "NUTS")}  # a quarter of an hour each
+ONCE = {("million", "NUTS")}  # minutes
 
 
 def wait(problem: str, kernels: tuple[str, ...], quick: bool) -> list[list]:

@@ -251,20 +251,21 @@ def test_no_warm_up_thinning_and_several_runs():
     assert not np.any(np.isin(mcmc.get_samples()["x"], first))
 
 
-@pytest.mark.parametrize("tempering_ess", [None, 0.9])
-def test_two_particles_say_that_they_know_nothing(tempering_ess):
-    """Descendants of one draw of the prior cannot tell how wrong they are, nor can two of two."""
+@pytest.mark.parametrize("num, tempering_ess", [(2, None), (2, 0.9), (5, None), (19, None)])
+def test_few_particles_say_that_they_know_nothing(num, tempering_ess):
+    """Descendants of one draw of the prior cannot tell how wrong they are, nor can five of five."""
     truth = vague_prior()
     model = numpyro.handlers.block(truth.model, hide=["unused"])
     model = numpyro.handlers.substitute(model, data={"unused": jnp.array(0.0)})
     kernel = LangevinSMC(model, tempering_ess=tempering_ess)
     ancestors = []
     for seed in range(10):
-        keys = jax.random.split(jax.random.key(seed), 2)
+        keys = jax.random.split(jax.random.key(seed), num)
         with pytest.warns(UserWarning, match="log_evidence_error is too small: take more"):
             state = kernel.init(keys, 0, None, truth.args, {})
         ancestors.append(float(state.genealogical_ess[0]))
-    assert min(ancestors) == 1.0 and (max(ancestors) > 1.5 or tempering_ess)
+    # some descend from more than one draw, where the default takes more temperatures
+    assert max(ancestors) > 1.5 or tempering_ess
 
 
 # a hard constraint biases unadjusted moves (the docs say so), and positions are unconstrained

@@ -232,6 +232,8 @@ def test_one_step_of_warm_up_is_enough():
     assert columns["ess"].shape == (8,) and np.all((columns["ess"] > 100) & (columns["ess"] < 4000))
     text = str(found)
     assert "w[7]" in text and "r_hat" not in text and f"{num} temperatures" in text
+    assert found.mixed_ancestors == fields["mixed_ancestors"][0]
+    assert f"and {found.mixed_ancestors:.0f} if moves mix" in text
     # the next population, with other data of the same shape, needs no other program
     size = len(kernel._programs)
     program = next(iter(kernel._programs.values()))

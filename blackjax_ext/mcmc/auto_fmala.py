@@ -91,6 +91,9 @@ class AutoFMALAInfo(NamedTuple):
         j: the step was 2^j times the one given.
     num_evaluations
         Places at which K JVPs were evaluated.
+    hidden
+        Coordinate of the flat position whose noise rounding hides where the step began or tried to
+        end, so that it was rejected or shortened; -1 if none.
     """
 
     acceptance_rate: Array
@@ -99,6 +102,7 @@ class AutoFMALAInfo(NamedTuple):
     first_rate: Array
     exponent: Array
     num_evaluations: Array
+    hidden: Array
 
 
 def init(
@@ -168,7 +172,9 @@ def build_kernel() -> Callable:
             directions, force = jax.vmap(mover.push)(frame), mover.within(frame.T)
             evaluate = interweaving.slopes_in(chart, slopes_at, directions)
             u = interweaving.within(chart, x)
-            logdensity, slopes, _ = evaluate(u)
+            logdensity, slopes, there = evaluate(u)
+            if chart is not None:
+                kept = kept._replace(hidden=there.hidden)
             start = auto_step.Point(u, state.momentum, logdensity, slopes, chart and kept)
         else:
             axes, force = jnp.eye(x.size, dtype=x.dtype), mover.pull

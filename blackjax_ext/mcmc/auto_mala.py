@@ -95,6 +95,9 @@ class AutoMALAInfo(NamedTuple):
         j: the step was 2^j times the one given.
     num_evaluations
         Gradients.
+    hidden
+        Coordinate of the flat position whose noise rounding hides where the step began or tried to
+        end, so that it was rejected or shortened; -1 if none.
     """
 
     acceptance_rate: Array
@@ -103,6 +106,7 @@ class AutoMALAInfo(NamedTuple):
     first_rate: Array
     exponent: Array
     num_evaluations: Array
+    hidden: Array
 
 
 def init(

@@ -142,6 +142,8 @@ class Search(NamedTuple):
         Whether trials ended without a step that fits.
     num_evaluations
         Trials so far.
+    hidden
+        A coordinate whose noise rounding hides where the step begins or a trial ended; -1 if none.
     """
 
     stage: Array
@@ -154,6 +156,7 @@ class Search(NamedTuple):
     is_confirmed: Array
     is_exhausted: Array
     num_evaluations: Array
+    hidden: Array
 
 
 class Shares(NamedTuple):
@@ -348,13 +351,15 @@ def search(leap: Leap, start: Point, band: Band, log_uniform: Array) -> Search:
         log_ratio = gain(begin, end)
         there = go_there(found, end, log_ratio, band, log_uniform)
         new = select(found.stage == BACK, go_back(found, log_ratio, band), there)
-        return new._replace(num_evaluations=found.num_evaluations + 1)
+        hidden = jnp.where(found.hidden < 0, interweaving.reached(end), found.hidden)
+        return new._replace(num_evaluations=found.num_evaluations + 1, hidden=hidden)
 
     zero, no = jnp.zeros((), jnp.int32), jnp.array(False)
     nothing = jnp.zeros_like(start.logdensity)
     is_lost = jnp.isnan(start.logdensity)  # no trial would be in the band
     stage = jnp.where(is_lost, DONE, THERE).astype(jnp.int32)
-    first = Search(*(stage, zero, zero, zero, start, nothing, nothing, no, is_lost, zero))
+    hidden = zero + interweaving.reached(start)
+    first = Search(*(stage, zero, zero, zero, start, nothing, nothing, no, is_lost, zero, hidden))
     return jax.lax.while_loop(lambda found: found.stage != DONE, turn, first)
 
 
@@ -450,7 +455,8 @@ def step(
     Returns
     -------
     The new point, and the facts about the step: acceptance rate, whether it was accepted, whether
-    no step fitted, acceptance rate of the first trial, selected exponent, evaluations.
+    no step fitted, acceptance rate of the first trial, selected exponent, evaluations, and what
+    coordinate rounding hides.
     """
     key_momentum, key_band, key_accept = jax.random.split(rng_key, 3)
     dtype = start.x.dtype
@@ -468,5 +474,6 @@ def step(
         found.first_rate.astype(dtype),
         found.selected,
         found.num_evaluations,
+        found.hidden,
     )
     return decide(is_accepted, found.proposal, start, moves), facts

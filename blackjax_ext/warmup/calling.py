@@ -43,6 +43,9 @@ class StepInfo(NamedTuple):
         What the step size is adapted to in place of the acceptance probability, by algorithms that
         select their steps: that of the step that was given, NaN for a transition that says nothing
         of it. None for the others.
+    hidden
+        Coordinate that rounding hides where the step began or tried to end, -1 if none; None for
+        algorithms that do not say.
     """
 
     acceptance_rate: Array | None
@@ -51,6 +54,7 @@ class StepInfo(NamedTuple):
     num_rows: Array
     has_moved: Array
     first_rate: Array | None = None
+    hidden: Array | None = None
 
     @property
     def tuning_rate(self) -> Array:
@@ -211,6 +215,7 @@ class BoundAlgorithm(NamedTuple):
             jnp.asarray(getattr(info, "num_rows", 0)),
             getattr(info, "has_moved", differ(state.position, new_state.position)),
             getattr(info, "first_rate", None),
+            getattr(info, "hidden", None),
         )
 
 

@@ -1,21 +1,34 @@
 """What a warm-up tells of its chains when it ends, and the words to warn with."""
 
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.mcmc.interweaving import RESOLUTION
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.windows import AdaptState
 
-__all__ = ["STILL", "Health", "is_bad", "judge", "messages", "stuck_message", "warn"]
+__all__ = [
+    "STILL",
+    "Health",
+    "Hidden",
+    "hidden_message",
+    "is_bad",
+    "judge",
+    "messages",
+    "stuck_message",
+    "warn",
+]
 
 STILL = 200  # steps without a move, after which a chain that samples is said to be stuck
 SHORT = 0.01  # of a standard deviation, below which a move is short
 FEW = 5.0  # effective draws of a window, below which its chains tell nothing
+# Steps after the warm-up that met what rounding hides: in number and share, when it is said
+FEW_HIDDEN, SHARE_HIDDEN = 5, 0.005
 
 
 class Health(NamedTuple):
@@ -42,6 +55,55 @@ class Health(NamedTuple):
     jump: Array
     num_effective: Array
     step_size: Array
+
+
+class Hidden(NamedTuple):
+    """Steps after the warm-up that began or tried to end where rounding hides an effect.
+
+    num_hidden
+        How many of each chain, (C,).
+    num_steps
+        Of how many.
+    place
+        The coordinate that was hidden last, (C,).
+    size
+        Its absolute value, (C,).
+    """
+
+    num_hidden: Any
+    num_steps: Any
+    place: Any
+    size: Any
+
+    @classmethod
+    def first(cls, x: Array) -> "Hidden":
+        """None yet, of chains at `x`, (C, D)."""
+        zeros = jnp.zeros(x.shape[0], int)
+        return cls(zeros, jnp.zeros((), int), zeros.astype(jnp.int32), jnp.zeros_like(x[:, 0]))
+
+    def having(self, place: Array, x: Array, num_steps: Array) -> "Hidden":
+        """With the last of `num_steps`, by chains at `x`, (C, D), with what it found, (C,).
+
+        Steps of the warm-up, the last of which has the number 0, do not count.
+        """
+        is_hidden = (place >= 0) & (num_steps > 0)
+        size = jnp.abs(jnp.take_along_axis(x, jnp.maximum(place, 0)[:, None], 1)[:, 0])
+        return Hidden(
+            self.num_hidden + is_hidden,
+            jnp.maximum(num_steps, 0),
+            jnp.where(is_hidden, place, self.place),
+            jnp.where(is_hidden, size, self.size),
+        )
+
+    def of_all(self) -> "Hidden":
+        """The same on the host, (C,), also of states of one chain each that come stacked."""
+        num_hidden, num_steps, place, size = (np.asarray(each) for each in self)
+        return Hidden(num_hidden.ravel(), num_steps.max(), place.ravel(), size.ravel())
+
+    @property
+    def is_many(self) -> Array:
+        """Whether chains, (C,), may miss what they could not enter or leave."""
+        return (self.num_hidden > FEW_HIDDEN) & (self.num_hidden > SHARE_HIDDEN * self.num_steps)
 
 
 def judge(state: AdaptState) -> Health:
@@ -126,6 +188,21 @@ def stuck_message(c: int, num_chains: int, num_draws: int) -> str:
         f"{name_of(c, num_chains)} has stuck while sampling: it did not move in {STILL} steps up "
         f"to draw {num_draws}. A region that it has not visited is missing from all of its draws, "
         "not only from these."
+    )
+
+
+def hidden_message(hidden: Hidden, sites: list[str]) -> str:
+    """That chains have met effects of their `sites` that rounding hides."""
+    c = int(np.argmax(hidden.num_hidden))
+    size, site = hidden.size[c], sites[c]
+    digit, dtype = np.finfo(size.dtype).eps * size, size.dtype
+    return (
+        f"rounding hides scales of {site}: {name_of(c, len(sites))} met them in "
+        f"{hidden.num_hidden[c]} of {hidden.num_steps} steps. {site} has values near {size:.2g}, "
+        f"which {dtype} keeps to {digit:.0e}, and moves of a scale together with {site} do not "
+        f"enter or leave scales below about {2 * digit / RESOLUTION:.1g}. These may be missing "
+        "from the draws of all chains, with R-hat near 1. Use float64; or centre the location of "
+        f"{site}, by subtracting a constant from the data; or write {site} non-centred"
     )
 
 

@@ -456,6 +456,11 @@ class BlackJAXKernel(MCMCKernel):
         mean = mean + (info.acceptance_rate - mean) / count
         num_still = jnp.where(info.has_moved | (state.i < num_warmup), 0, state.num_still + 1)
         noticed = noticed.of_stuck(num_still, i - num_warmup)
+        if info.hidden is not None:
+            place, position = info.hidden, inner.position
+            if is_single:
+                place, position = jax.tree.map(lambda x: x[None], (place, position))
+            noticed = noticed.of_hidden(place, ravel_each(position), i + 1 - num_warmup)
         new = KernelState(
             state.i + 1,
             inner,

@@ -10,7 +10,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,35 @@ from jax import Array
 
 from blackjax_ext.meshes import everywhere, is_first_process
 from blackjax_ext.warmup import report
+from blackjax_ext.warmup.run import ravel_each
 from blackjax_ext.warmup.windows import AdaptState
 from numpyro_fwd.kernels.same_data import check_data, is_known
 
 __all__ = ["Noticed", "forget"]
+
+# what a program carries of it
+ARRAYS = ("num_events", "run", "health", "stuck_at", "has_other_data", "hidden")
+HIDDEN = -1  # the kind of a note of effects that rounding hides
+HOW = "(numpyro.enable_x64() before anything else; numpyro.infer.reparam.LocScaleReparam(0))."
+
+
+class Words(NamedTuple):
+    """What the words of a run are made of, known before it.
+
+    advice
+        What to do about chains that do not move.
+    sites
+        Names of the leaves of a position, each with its number of coordinates.
+    """
+
+    advice: str
+    sites: tuple[tuple[str, int], ...]
+
+    def site(self, place: int) -> str:
+        """The site of a coordinate."""
+        ends = np.cumsum([size for _, size in self.sites])
+        return self.sites[int(np.searchsorted(ends, place, side="right"))][0]
+
 
 # what has been said lately: a state comes back many times, from each step of a progress bar
 said: deque[tuple] = deque(maxlen=1000)
@@ -44,8 +69,10 @@ class Noticed:
         Draw at which each chain had last stood still for too long, -1 for never, shape (C,).
     has_other_data
         Whether a step was given other data than those that the state was made with: an error.
-    advice
-        What to do.
+    hidden
+        Steps that met effects that rounding hides.
+    words
+        What sentences need besides.
     """
 
     def __init__(
@@ -55,22 +82,28 @@ class Noticed:
         health: Any,
         stuck_at: Any,
         has_other_data: Any,
-        advice: str,
+        hidden: Any,
+        words: Words,
     ):
         self.num_events = num_events
         self.run = run
         self.health = health
         self.stuck_at = stuck_at
         self.has_other_data = has_other_data
-        self.advice = advice
+        self.hidden = hidden
+        self.words = words
 
     @classmethod
-    def first(cls, rng_key: Array, adapt_state: AdaptState, advice: str) -> "Noticed":
-        """None yet, of chains with keys (C,)."""
+    def first(
+        cls, rng_key: Array, adapt_state: AdaptState, position: Any, advice: str
+    ) -> "Noticed":
+        """None yet, of chains with keys (C,) at positions with a leading axis C."""
         health = jax.tree.map(jnp.zeros_like, report.judge(adapt_state))
         stuck_at = jnp.full(rng_key.shape[0], -1)
         run = jnp.asarray(jax.random.key_data(rng_key[0]))
-        first = cls(jnp.zeros((), int), run, health, stuck_at, jnp.array(False), advice)
+        zero, no, words = jnp.zeros((), int), jnp.array(False), Words(advice, sites_of(position))
+        hidden = report.Hidden.first(ravel_each(position))
+        first = cls(zero, run, health, stuck_at, no, hidden, words)
         # the carry of a loop may stay divided as it was at first
         return first.everywhere()
 
@@ -84,6 +117,11 @@ class Noticed:
         is_stuck = jnp.ravel(num_still) == report.STILL
         return self.having(is_stuck.any(), stuck_at=jnp.where(is_stuck, num_draws, self.stuck_at))
 
+    def of_hidden(self, place: Array, x: Array, num_steps: Array) -> "Noticed":
+        """With the last of `num_steps` after the warm-up: see :class:`report.Hidden`."""
+        hidden = self.hidden.having(place, x, num_steps)
+        return self.having(hidden.is_many.any(), hidden=hidden)
+
     def of_data(self, is_other: Array) -> "Noticed":
         """With whether the data are others than those of the state."""
         return self.having(is_other, has_other_data=self.has_other_data | is_other)
@@ -94,45 +132,53 @@ class Noticed:
         # here already: XLA gives the carry of a loop the sharding of what a branch computes
         return Noticed(**{**vars(self), "num_events": num_events, **everywhere(facts)})
 
-    def tree_flatten(self) -> tuple[tuple, str]:
-        """Arrays and advice."""
-        arrays = (self.num_events, self.run, self.health, self.stuck_at, self.has_other_data)
-        return arrays, self.advice
+    def tree_flatten(self) -> tuple[tuple, Words]:
+        """Arrays and words."""
+        return tuple(getattr(self, name) for name in ARRAYS), self.words
 
     @classmethod
-    def tree_unflatten(cls, advice: str, children: tuple) -> "Noticed":
+    def tree_unflatten(cls, words: Words, children: tuple) -> "Noticed":
         """What was noticed, which is said if there is anything."""
-        num_events, run, health, stuck_at, has_other_data = children
-        noticed = cls(num_events, run, health, stuck_at, has_other_data, advice)
+        noticed = cls(**dict(zip(ARRAYS, children, strict=True)), words=words)
         # all of it, or the first process alone would fail where it reads what others hold
-        if all(map(is_known, jax.tree.leaves(children))) and np.asarray(num_events).any():
-            check_data(has_other_data)
+        is_all = all(map(is_known, jax.tree.leaves(children)))
+        if is_all and np.asarray(noticed.num_events).any():
+            check_data(noticed.has_other_data)
             noticed.say()
         return noticed
 
     def everywhere(self) -> "Noticed":
         """With all of it on each device, so that each process can read it."""
-        arrays = {name: value for name, value in vars(self).items() if name != "advice"}
-        return Noticed(**everywhere(arrays), advice=self.advice)
+        return Noticed(
+            **everywhere({name: getattr(self, name) for name in ARRAYS}), words=self.words
+        )
 
     def say(self) -> None:
-        """Warn of what has not been said, with the advice once for all chains."""
+        """Warn of what has not been said, with the advice once for all chains that do not move."""
         if not is_first_process():
             return
         new = {note: text for note, text in self.notes() if note not in said}
         said.extend(new)
+        does_move = all(kind == HIDDEN for _, kind, _ in new)
         if new:
-            warnings.warn("\n".join([*new.values(), self.advice]), stacklevel=2)
+            advice = [] if does_move else [self.words.advice]
+            warnings.warn("\n".join([*new.values(), *advice]), stacklevel=2)
 
     def notes(self) -> Iterator[tuple[tuple, str]]:
         """What there is to say; sequential and parallel chains come stacked."""
-        run, health, stuck_at = jax.tree.map(np.asarray, (self.run, self.health, self.stuck_at))
+        facts = self.run, self.health, self.stuck_at
+        run, health, stuck_at = jax.tree.map(np.asarray, facts)
         if run.ndim == 1:
             yield from notes_of(run, health, stuck_at, 0, stuck_at.size)
-            return
-        for c in range(len(run)):
-            one = jax.tree.map(partial(take, c), health)
-            yield from notes_of(run[c], one, stuck_at[c], c, len(run))
+        else:
+            for c in range(len(run)):
+                one = jax.tree.map(partial(take, c), health)
+                yield from notes_of(run[c], one, stuck_at[c], c, len(run))
+        hidden = self.hidden.of_all()
+        if hidden.is_many.any():
+            sites = map(self.words.site, hidden.place)
+            text = report.hidden_message(hidden, list(sites))
+            yield (run.reshape(-1, 2)[0].tobytes(), HIDDEN, 0), f"{text} {HOW}"
 
 
 def notes_of(
@@ -144,6 +190,14 @@ def notes_of(
     for c, draw in enumerate(stuck_at.tolist()):
         if draw >= 0:
             yield (run.tobytes(), 1 + draw, c), report.stuck_message(first + c, num_chains, draw)
+
+
+def sites_of(position: Any) -> tuple[tuple[str, int], ...]:
+    """Name and number of coordinates of each leaf of positions with a leading axis."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(position)
+    return tuple(
+        (jax.tree_util.keystr(path, simple=True), np.size(leaf[0])) for path, leaf in leaves
+    )
 
 
 def take(c: int, leaf: np.ndarray) -> np.ndarray:

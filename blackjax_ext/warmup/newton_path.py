@@ -130,8 +130,17 @@ class Found(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Rounds of paths so far: the chains' own starts (P, D) and log densities (P,), others from the
-    best approximation (P, D), that itself, and of each path its evidence and its mean.
+    """R rounds of P paths, so far.
+
+    mine, first_values
+        Starts of chains on the paths of the first round, (P, D), and log densities at their first
+        points, (P,).
+    from_best
+        Starts of the same chains from the best approximation, (P, D).
+    best
+        That approximation.
+    evidence, mean
+        Log evidence and mean of the best approximation on each path, (R, P) and (R, P, D).
     """
 
     mine: Array
@@ -320,9 +329,7 @@ def settle(search: Search, num_chains: int) -> Found:
     # the best was found by none of them: one goes there
     is_sent = is_lost.all() & (jnp.arange(num_chains) == jnp.argmin(own))
     is_moved = (is_lost & is_settled) | is_sent
-    x = jnp.where(
-        is_moved[:, None], search.from_best[:num_chains], search.mine[:num_chains]
-    )
+    x = jnp.where(is_moved[:, None], search.from_best[:num_chains], search.mine[:num_chains])
     sd = jnp.sqrt(best.metric.diagonal().inverse())
     is_far = jnp.abs(search.mean - best.mean) > FAR * sd
     is_elsewhere = jnp.any(is_far & is_worse[..., None], axis=(0, 1))

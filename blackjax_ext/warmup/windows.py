@@ -18,9 +18,10 @@ jump, :math:`n_e = n (1 - \rho) / (1 + \rho)` per coordinate.
 
 *Chains that are apart.* Where chains move well, and each about a place of its own, the draws of
 all span what none of them crosses: a metric from them makes steps longer than any of the places.
-Along such coordinates, whose chain means differ by more than a standard deviation though each chain
-has ten effective draws, the means are taken out. A chain that crawls has few effective draws, and
-the distance of the chains from each other stays what it is: the best that is known of the scale.
+Along such coordinates the means of the chains are taken out: those in which the means are two
+standard deviations apart, each chain has four effective draws, and drifts in a window by less than a
+fifth of what lies between them. A chain that crawls drifts, and the distance of the chains from
+each other stays what it is: the best that is known of the scale.
 
 *Step size.* Dual averaging (Hoffman and Gelman 2014) of the acceptance probability, averaged over
 vectorized chains, restarted at each new metric. A mean hides one chain that accepts nothing: of
@@ -71,8 +72,10 @@ LEAST_SHARE = 0.25  # of the target, below which a chain's acceptance is not ave
 PULL = 0.25  # share of the target by which a chain that is left behind shortens steps
 LEAST_MOVES = 0.02  # share of the steps of a window in which a chain that is not frozen moves
 MIN_WINDOW = 40  # steps, below which too few moves may be chance
-APART = 1.0  # variance of the chain means, in that within chains, above which chains are apart
-SURE = 10.0  # effective draws of a chain, below which it may still be crawling
+# Chains are apart where the variance of their means is so often that within chains, and so often
+# the square of their drift in the window, of which each has so many effective draws. (A chain that
+# crawls through a part of the posterior has 1.5 by its jumps, however long the window is.)
+APART, SETTLED, SURE = 4.0, 25.0, 4.0
 
 
 class Moments(NamedTuple):
@@ -82,15 +85,16 @@ class Moments(NamedTuple):
         Point the sums are taken about, shape (D,).
     previous
         Last draw of each chain, shape (C, D).
-    num_draws, first, second, jumps
-        Number of draws, the sum of each chain's (C, D), sum of squares (D,) or products (D, D),
-        sum of squared jumps (D,).
+    num_draws, first, timed, second, jumps
+        Number of draws; for each chain their sum, and that of draws times their number in the
+        window (C, D); sum of squares (D,) or products (D, D), sum of squared jumps (D,).
     """
 
     origin: Array
     previous: Array
     num_draws: Array
     first: Array
+    timed: Array
     second: Array
     jumps: Array
 
@@ -211,7 +215,8 @@ def start_window(metric: Factor, x: Array) -> Moments:
     size = x.shape[1]
     zeros = jnp.zeros(size, x.dtype)
     none = metric.products(jnp.zeros((1, size), x.dtype))
-    return Moments(x.mean(axis=0), x, jnp.zeros((), x.dtype), jnp.zeros_like(x), none, zeros)
+    sums = jnp.zeros_like(x)
+    return Moments(x.mean(axis=0), x, jnp.zeros((), x.dtype), sums, sums, none, zeros)
 
 
 def watch(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptState:
@@ -281,6 +286,7 @@ def update_moments(state: AdaptState, x: Array) -> AdaptState:
         x,
         moments.num_draws + x.shape[0],
         moments.first + whitened,
+        moments.timed + (moments.num_draws / x.shape[0]) * whitened,
         moments.second + metric.products(whitened),
         moments.jumps + jnp.sum(jump**2, axis=0),
     )
@@ -344,8 +350,13 @@ def centres(metric: Factor, moments: Moments) -> Centres:
     # rounding leaves of a chain that stands still what it pleases
     is_known = within > 100 * jnp.finfo(within.dtype).eps * total
     effective = num_effective(within, moments.jumps / moments.num_draws, length)
+    # the slope in time, of independent draws of variance 12 within / length^3, times the length
+    drift = 12.0 * (moments.timed / length - 0.5 * (length - 1.0) * means) / length
+    drift = jnp.mean(drift**2, axis=0)
+    effective = jnp.minimum(effective, 12.0 * within / drift)
     is_apart = is_known & (between > APART * within) & (effective > SURE)
-    return Centres(mean, offsets, is_apart & (length >= MIN_WINDOW))
+    is_apart &= (between > SETTLED * drift) & (length >= MIN_WINDOW)
+    return Centres(mean, offsets, is_apart)
 
 
 def usable(variance: Array) -> Array:

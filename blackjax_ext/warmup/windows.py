@@ -19,8 +19,8 @@ jump, :math:`n_e = n (1 - \rho) / (1 + \rho)` per coordinate.
 *Chains that are apart.* Where chains move well, and each about a place of its own, the draws of
 all span what none of them crosses: a metric from them makes steps longer than any of the places.
 Along such coordinates the means of the chains are taken out: those in which the means are two
-standard deviations apart, each chain has four effective draws, and drifts in a window by less than a
-fifth of what lies between them. A chain that crawls drifts, and the distance of the chains from
+standard deviations apart, each chain has four effective draws, and drifts in a window by less than
+a fifth of what lies between them. A chain that crawls drifts, and the distance of the chains from
 each other stays what it is: the best that is known of the scale.
 
 *Step size.* Dual averaging (Hoffman and Gelman 2014) of the acceptance probability, averaged over

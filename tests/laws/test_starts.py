@@ -110,6 +110,8 @@ def test_bad_paths_do_not_agree(drives, monkeypatch):
     assert (is_better.all(1) | ~np.asarray(found.is_settled) | all_alike).all()
     assert is_better.any(1)[~all_alike].mean() > 0.9
     assert not found.is_settled.all()
+    # a planted bug for the law above
+    assert is_better.all(1).mean() < 0.95
 
 
 def search(evidence, num_chains):
@@ -135,6 +137,13 @@ def test_one_path_alone_moves_one_chain(top):
     assert not found.is_settled
     assert moved.tolist() == ([] if top < 4 else [3])
     np.testing.assert_array_equal(np.round(found.x[moved, 0]), top)
+
+
+def test_planted_one_path_alone_moves_all(monkeypatch):
+    monkeypatch.setattr(newton_path, "LEAST_AGREEING", 1)
+    monkeypatch.setattr(newton_path, "LEAST_SHARE", 0.0)
+    with pytest.raises(AssertionError):
+        test_one_path_alone_moves_one_chain(0)
 
 
 def test_many_paths_move_all_the_others():
@@ -189,6 +198,20 @@ def test_the_metric_does_not_span_chains_that_are_apart(num_chains, dense):
     np.testing.assert_allclose(np.sqrt(variances(metric)) / sds, 1.0, atol=0.2)
     spread = np.asarray(report.spread(state))
     np.testing.assert_array_equal(spread > 0, [False, True, False])
+
+
+@pytest.mark.parametrize("name", ["APART", "SETTLED", "SURE"])
+def test_planted_metrics_that_span(name, monkeypatch):
+    monkeypatch.setattr(windows, name, np.inf)
+    with pytest.raises(AssertionError):
+        test_the_metric_does_not_span_chains_that_are_apart(3, False)
+
+
+def test_planted_crawling_is_apart(monkeypatch):
+    for name in ("APART", "SETTLED", "SURE"):
+        monkeypatch.setattr(windows, name, 0.0)
+    with pytest.raises(AssertionError):
+        test_the_metric_spans_chains_that_crawl(True)
 
 
 @pytest.mark.parametrize("dense", [False, True])
@@ -271,7 +294,8 @@ def test_copies_of_a_circle(name):
 @pytest.mark.parametrize("seed", range(2))
 def test_exchanged_labels_are_said(seed):
     y = np.concatenate([np.linspace(-4, -2, 20), np.linspace(2, 4, 20)]).astype(np.float32)
-    draws, said, _ = sampled(numpyro_fwd.MALA(labels), y, num_samples=500, seed=seed)
+    kernel = numpyro_fwd.MALA(labels)
+    draws, said, _ = sampled(kernel, y, num_warmup=2000, num_samples=500, seed=seed)
     is_apart = split_gelman_rubin(np.asarray(draws["mu"])).max() > 1.5
     assert is_apart == ("do not mix" in said and "(in mu)" in said)
     assert is_apart or seed  # one of the seeds has them

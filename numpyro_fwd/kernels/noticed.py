@@ -176,9 +176,10 @@ class Noticed:
                 yield from notes_of(run[c], one, stuck_at[c], c, len(run))
         hidden = self.hidden.of_all()
         if hidden.is_many.any():
-            sites = map(self.words.site, hidden.place)
-            text = report.hidden_message(hidden, list(sites))
-            yield (run.reshape(-1, 2)[0].tobytes(), HIDDEN, 0), f"{text} {HOW}"
+            text = report.hidden_message(hidden, [self.words.site(place) for place in hidden.place])
+            runs = run.reshape(-1, run.shape[-1])  # of each chain, or of all
+            run = runs[np.argmax(hidden.num_hidden) % len(runs)]
+            yield (run.tobytes(), HIDDEN, 0), f"{text} {HOW}"
 
 
 def notes_of(

@@ -1,27 +1,35 @@
 """What a warm-up tells of its chains when it ends, and the words to warn with."""
 
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from blackjax_ext.mcmc.interweaving import RESOLUTION
 from blackjax_ext.meshes import is_first_process, on_host
-from blackjax_ext.warmup import windows
+from blackjax_ext.warmup import newton_path, windows
 from blackjax_ext.warmup.windows import AdaptState
 
 __all__ = [
     "STILL",
     "Health",
     "Hidden",
+    "Sites",
+    "has_run_away",
     "hidden_message",
     "is_bad",
     "judge",
     "messages",
+    "names_of",
+    "places_message",
+    "run_away_message",
+    "sites_of",
     "stuck_message",
     "warn",
+    "warn_of_starts",
 ]
 
 STILL = 200  # steps without a move, after which a chain that samples is said to be stuck
@@ -29,6 +37,10 @@ SHORT = 0.01  # of a standard deviation, below which a move is short
 FEW = 5.0  # effective draws of a window, below which its chains tell nothing
 # Steps after the warm-up that met what rounding hides: in number and share, when it is said
 FEW_HIDDEN, SHARE_HIDDEN = 5, 0.005
+FAR_AWAY = 0.3  # power of the largest float, above which no coordinate of a posterior is
+MANY = 5  # sites, of which no more are named
+
+Sites: TypeAlias = tuple[tuple[str, int], ...]  # names of leaves, with their numbers of coordinates
 
 
 class Health(NamedTuple):
@@ -46,6 +58,11 @@ class Health(NamedTuple):
         Effective draws of each chain in the window.
     step_size
         The step size that is kept.
+    spread
+        Distance of the chains from each other, in sds of the metric, in coordinates in which each
+        chain moves well about a place of its own, else zero; shape (D,).
+    reach
+        Largest absolute value of a coordinate.
     """
 
     is_frozen: Array
@@ -55,6 +72,8 @@ class Health(NamedTuple):
     jump: Array
     num_effective: Array
     step_size: Array
+    spread: Array
+    reach: Array
 
 
 class Hidden(NamedTuple):
@@ -118,22 +137,45 @@ def judge(state: AdaptState) -> Health:
         jump,
         num_effective,
         jnp.ravel(state.step_size)[0],
+        spread(state),
+        jnp.max(jnp.abs(state.moments.previous)),
     )
+
+
+def spread(state: AdaptState) -> Array:
+    """Distance of the centres of chains that are apart, in marginal sds, shape (D,)."""
+    metric = state.metric
+    _, offsets, is_apart = windows.centres(metric, state.moments)
+    inverse = metric.inverse()
+    variances = jnp.diagonal(inverse) if inverse.ndim == 2 else inverse
+    distance = metric.inverse_sqrt_times(offsets) / jnp.sqrt(variances)
+    distance = jnp.sqrt(jnp.mean(distance**2, axis=0))
+    return jnp.where(is_apart.any() & (distance > windows.APART**0.5), distance, 0.0)
 
 
 def progress(state: AdaptState) -> tuple[Array, Array]:
     """Whitened length of a move per coordinate, and effective draws of a chain in the window."""
     moments, motion = state.moments, state.motion
-    n = moments.num_draws
-    covariance = state.metric.covariance(moments.second / n, moments.first / n)
-    variance, square = state.metric.variances(covariance).mean(), moments.jumps.mean() / n
+    covariance = windows.pooled(state.metric, moments)
+    square = moments.jumps.mean() / moments.num_draws
+    variance = state.metric.variances(covariance).mean()
     weight = windows.shrinkage(variance, square, motion.num_steps.astype(square.dtype), 1.0)
     return jnp.sqrt(square), weight / jnp.maximum(1.0 - weight, 1e-6)
 
 
 def is_bad(health: Health) -> Array:
     """Whether there is anything to say."""
-    return health.is_frozen.any() | has_collapsed(health)
+    return (
+        health.is_frozen.any()
+        | has_collapsed(health)
+        | (health.spread > 0).any()
+        | has_run_away(health)
+    )
+
+
+def has_run_away(health: Health) -> Array:
+    """Whether chains are where the mass of no posterior is."""
+    return ~(health.reach < float(jnp.finfo(health.reach.dtype).max) ** FAR_AWAY)
 
 
 def has_collapsed(health: Health) -> Array:
@@ -142,17 +184,42 @@ def has_collapsed(health: Health) -> Array:
     return is_long & (health.jump < SHORT) & (health.num_effective < FEW)
 
 
-def warn(advice: str, health: Health) -> None:
-    """Warn of frozen chains and of steps that have collapsed."""
+def warn(advice: str, health: Health, sites: Sites) -> None:
+    """Warn of chains that are frozen or apart, and of steps that have collapsed."""
     health = on_host(health)
     if not is_first_process():
         return
     for _, message in messages(health, 0, health.is_frozen.size):
         warnings.warn(f"{message} {advice}", stacklevel=2)
+    if (health.spread > 0).any():
+        warnings.warn(places_message(health, sites), stacklevel=2)
+
+
+def warn_of_starts(found: newton_path.Found, sites: Sites) -> None:
+    """Warn where paths to a start end in different places, and too few at the best of them."""
+    found = on_host(found)
+    if not found.is_settled and is_first_process():
+        warnings.warn(starts_message(found, sites), stacklevel=2)
+
+
+def starts_message(found: newton_path.Found, sites: Sites) -> str:
+    """That it is not known where the mass is."""
+    evidence = np.sort(found.evidence[~np.isnan(found.evidence)])[::-1]
+    lesser = evidence[evidence < evidence[0] - newton_path.negligible(found.x[0])]
+    names = names_of(sites, np.flatnonzero(found.is_elsewhere))
+    return (
+        f"paths to a start end in different places: of {evidence.size}, "
+        f"{evidence.size - lesser.size} found the best (log evidence about {evidence[0]:.1f}), the "
+        f"others places that are lower by {evidence[0] - lesser[0]:.1f} to "
+        f"{evidence[0] - lesser[-1]:.3g} (they differ in {listed(names)}). There may be better "
+        "places that none found. Chains start in more than one of these: trust them if R-hat is "
+        "near 1, else give init_strategy or starts in the place that you mean, or sample with "
+        "LangevinSMC."
+    )
 
 
 def messages(health: Health, first: int, num_chains: int) -> list[tuple[int, str]]:
-    """What is wrong, in sentences, with the place of the chain in `health`.
+    """What is wrong with steps, in sentences, with the place of the chain in `health`.
 
     The chains of `health` are those from `first` on, of `num_chains` in all.
     """
@@ -160,6 +227,48 @@ def messages(health: Health, first: int, num_chains: int) -> list[tuple[int, str
     if not frozen and has_collapsed(health):
         return [(0, collapsed_message(health))]
     return [(c, frozen_message(health, c, name_of(first + c, num_chains))) for c in frozen]
+
+
+def sites_of(position: Any) -> Sites:
+    """Name and number of coordinates of each leaf of positions with a leading axis."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(position)
+    return tuple(
+        (jax.tree_util.keystr(path, simple=True), np.size(leaf[0])) for path, leaf in leaves
+    )
+
+
+def names_of(sites: Sites, places: Any) -> list[str]:
+    """The sites of some coordinates, each once."""
+    ends = np.cumsum([size for _, size in sites])
+    found = np.unique(np.searchsorted(ends, np.atleast_1d(places), side="right"))
+    return [sites[i][0] or "position" for i in found]
+
+
+def listed(names: list[str]) -> str:
+    """Names in a sentence."""
+    more = len(names) - MANY
+    return ", ".join(names[:MANY]) + (f" and {more} more" if more > 0 else "")
+
+
+def places_message(health: Health, sites: Sites) -> str:
+    """That chains sample different places."""
+    names = names_of(sites, np.flatnonzero(health.spread > 0))
+    return (
+        f"chains do not mix: in the last {health.num_steps} steps of the warm-up each of them "
+        f"moved about a place of its own, {health.spread.max():.1f} sds from the others (in "
+        f"{listed(names)}). The share of draws in each place says nothing of its weight. If the "
+        "places are copies of one another, as of labels or angles, constrain the model to one of "
+        "them, or trust only what is the same in all; if not, sample with LangevinSMC."
+    )
+
+
+def run_away_message(health: Health) -> str:
+    """That chains have gone where no posterior is."""
+    return (
+        f"chains have run away, to coordinates of {health.reach:.1e} with a step size of "
+        f"{health.step_size:.1e}: the log density does not fall far out. Is its sign right (log "
+        "density, not potential energy), and are all priors proper?"
+    )
 
 
 def collapsed_message(health: Health) -> str:

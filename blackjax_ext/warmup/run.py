@@ -144,14 +144,15 @@ def warmup(
     info
         A :class:`~blackjax_ext.warmup.run.WarmupInfo`.
 
-    Cost: up to 60 steps of a Hessian and 32 evaluations for the path of each chain, a few steps for
-    the first step size, and `num_steps` steps of C chains.
+    Cost: up to 60 steps of a Hessian and 37 evaluations for the path of each chain, or for each of
+    16 paths where those of fewer chains disagree; a few steps for the first step size; and
+    `num_steps` steps of C chains.
 
     Raises
     ------
     ValueError, TypeError
         For an algorithm or a parameter that does not fit, by name; a start that is not finite; a
-        target outside (0, 1).
+        target outside (0, 1); chains that run away, as from the negative of a log density.
 
     Examples
     --------
@@ -188,33 +189,41 @@ def warmup(
         key_path, key_init, key_search = jax.random.split(rng_key, 3)
         if newton_start and is_short:
             flat_fn = lambda x: logdensity_fn(unravel(x))  # noqa: E731
-            x, curvature, first_values = newton_path.find_all(key_path, flat_fn, x, differentiation)
+            found = newton_path.find_all(key_path, flat_fn, x, differentiation)
+            x, first_values = found.x, found.first_values
             if is_whitened:
-                metric = curvature if dense else curvature.diagonal()
+                metric = found.metric if dense else found.metric.diagonal()
         else:
+            found = None
             first_values = jax.vmap(lambda x: logdensity_fn(unravel(x)))(x)
         states = init_each(bound, key_init, jax.vmap(unravel)(x), metric)
         keys = jax.random.split(key_search, x.shape[0])
         used = plan._replace(adapt_step_size=not is_whitened)
         first = first_step_size(bound, used, keys, states, metric, step_size)
-        return states, first, metric, x, first_values
+        return states, first, metric, x, first_values, found
 
     key_start, key_run = jax.random.split(rng_key)
-    states, first, metric, x, first_values = start(key_start, x, metric)
+    states, first, metric, x, first_values, found = start(key_start, x, metric)
     if not jnp.isfinite(first_values).all():
         raise ValueError("positions must have a finite log density in every chain.")
+    sites = report.sites_of(positions)
+    if found is not None:
+        report.warn_of_starts(found, sites)
     check_metric(getattr(states, "metric", metric))
     adapt_state = windows.init(first, metric, x, num_steps=num_steps)
     run = jax.jit(partial(run_windows, bound, plan))
     (states, adapt_state), info = run(key_run, states, adapt_state)
-    report.warn(ADVICE, report.judge(adapt_state))
-    found = {
+    health = report.judge(adapt_state)
+    if report.has_run_away(health):
+        raise ValueError(f"logdensity_fn: {report.run_away_message(health)}")
+    report.warn(ADVICE, health, sites)
+    tuned = {
         "step_size": adapt_state.step_size[0],
         "inverse_mass_matrix": called.preconditioner(adapt_state.metric),
     }
     if called.takes_factors:
-        found["inverse_mass_matrix"] = adapt_state.metric.inverse()
-    return states, found, info
+        tuned["inverse_mass_matrix"] = adapt_state.metric.inverse()
+    return states, tuned, info
 
 
 def run_windows(

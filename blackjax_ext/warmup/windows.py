@@ -16,6 +16,12 @@ thousand draws and ten effective ones, and a covariance from ten is worse than n
 the squared jumps: with lag-one autocorrelation :math:`\rho = 1 - J / (2 S)`, J the mean squared
 jump, :math:`n_e = n (1 - \rho) / (1 + \rho)` per coordinate.
 
+*Chains that are apart.* Where chains move well, and each about a place of its own, the draws of
+all span what none of them crosses: a metric from them makes steps longer than any of the places.
+Along such coordinates, whose chain means differ by more than a standard deviation though each chain
+has ten effective draws, the means are taken out. A chain that crawls has few effective draws, and
+the distance of the chains from each other stays what it is: the best that is known of the scale.
+
 *Step size.* Dual averaging (Hoffman and Gelman 2014) of the acceptance probability, averaged over
 vectorized chains, restarted at each new metric. A mean hides one chain that accepts nothing: of
 four chains, three at 0.75 and one at 0 have the mean 0.56. So a running mean is kept of each chain,
@@ -39,13 +45,16 @@ from blackjax_ext.metrics import Factor
 
 __all__ = [
     "AdaptState",
+    "Centres",
     "Moments",
     "Motion",
     "Schedule",
     "cap",
+    "centres",
     "ends",
     "frozen",
     "init",
+    "pooled",
     "pull",
     "rescue",
     "start_counting",
@@ -62,6 +71,8 @@ LEAST_SHARE = 0.25  # of the target, below which a chain's acceptance is not ave
 PULL = 0.25  # share of the target by which a chain that is left behind shortens steps
 LEAST_MOVES = 0.02  # share of the steps of a window in which a chain that is not frozen moves
 MIN_WINDOW = 40  # steps, below which too few moves may be chance
+APART = 1.0  # variance of the chain means, in that within chains, above which chains are apart
+SURE = 10.0  # effective draws of a chain, below which it may still be crawling
 
 
 class Moments(NamedTuple):
@@ -72,8 +83,8 @@ class Moments(NamedTuple):
     previous
         Last draw of each chain, shape (C, D).
     num_draws, first, second, jumps
-        Number of draws, their sum (D,), sum of squares (D,) or products (D, D), sum of squared
-        jumps (D,).
+        Number of draws, the sum of each chain's (C, D), sum of squares (D,) or products (D, D),
+        sum of squared jumps (D,).
     """
 
     origin: Array
@@ -82,6 +93,22 @@ class Moments(NamedTuple):
     first: Array
     second: Array
     jumps: Array
+
+
+class Centres(NamedTuple):
+    """Where the chains of a window are, whitened.
+
+    mean
+        Mean of all draws about their origin, shape (D,).
+    offsets
+        Means of the chains about that, shape (C, D).
+    is_apart
+        Coordinates in which chains move well, each about a place of its own, shape (D,).
+    """
+
+    mean: Array
+    offsets: Array
+    is_apart: Array
 
 
 class Motion(NamedTuple):
@@ -184,7 +211,7 @@ def start_window(metric: Factor, x: Array) -> Moments:
     size = x.shape[1]
     zeros = jnp.zeros(size, x.dtype)
     none = metric.products(jnp.zeros((1, size), x.dtype))
-    return Moments(x.mean(axis=0), x, jnp.zeros((), x.dtype), zeros, none, zeros)
+    return Moments(x.mean(axis=0), x, jnp.zeros((), x.dtype), jnp.zeros_like(x), none, zeros)
 
 
 def watch(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptState:
@@ -253,7 +280,7 @@ def update_moments(state: AdaptState, x: Array) -> AdaptState:
         moments.origin,
         x,
         moments.num_draws + x.shape[0],
-        moments.first + whitened.sum(axis=0),
+        moments.first + whitened,
         moments.second + metric.products(whitened),
         moments.jumps + jnp.sum(jump**2, axis=0),
     )
@@ -283,12 +310,42 @@ def representable(log_step: Array) -> Array:
 
 def shrunk(metric: Factor, moments: Moments) -> Factor:
     """The metric of the pooled covariance, shrunk towards the current one by effective draws."""
-    n, mean = moments.num_draws, moments.first / moments.num_draws
-    covariance = metric.covariance(moments.second / n, mean)
+    n, covariance = moments.num_draws, pooled(metric, moments)
     weights = shrinkage(
-        metric.variances(covariance), moments.jumps / n, n, metric.num_prior_draws(mean.size)
+        metric.variances(covariance),
+        moments.jumps / n,
+        n,
+        metric.num_prior_draws(moments.jumps.size),
     )
     return metric.shrink(covariance, weights)
+
+
+def pooled(metric: Factor, moments: Moments) -> Any:
+    """Whitened covariance of all draws, without what lies between chains that are apart."""
+    mean, offsets, is_apart = centres(metric, moments)
+    covariance = metric.covariance(moments.second / moments.num_draws, mean)
+    if offsets.shape[0] == 1:
+        return covariance
+    near = jnp.where(is_apart, 0.0, offsets)
+    between = metric.products(offsets) - metric.products(near)
+    return jnp.where(is_apart.any(), covariance - between / offsets.shape[0], covariance)
+
+
+def centres(metric: Factor, moments: Moments) -> Centres:
+    """Where chains are, and in which coordinates they are apart."""
+    num_chains = moments.first.shape[0]
+    length = moments.num_draws / num_chains
+    means = moments.first / length
+    mean = means.mean(axis=0)
+    offsets = means - mean
+    total = metric.variances(metric.covariance(moments.second / moments.num_draws, mean))
+    between = jnp.mean(offsets**2, axis=0)
+    within = total - between
+    # rounding leaves of a chain that stands still what it pleases
+    is_known = within > 100 * jnp.finfo(within.dtype).eps * total
+    effective = num_effective(within, moments.jumps / moments.num_draws, length)
+    is_apart = is_known & (between > APART * within) & (effective > SURE)
+    return Centres(mean, offsets, is_apart & (length >= MIN_WINDOW))
 
 
 def usable(variance: Array) -> Array:
@@ -298,6 +355,11 @@ def usable(variance: Array) -> Array:
 
 def shrinkage(variance: Array, jump: Array, n: Array, prior_draws: float | Array) -> Array:
     """Weight of `variance` against the metric it was seen in, per coordinate."""
-    rho = 1 - 0.5 * jump / usable(variance)
-    effective = n * jnp.clip((1 - rho) / jnp.maximum(1 + rho, 1e-3), 0.0, 1.0)
+    effective = num_effective(variance, jump, n)
     return effective / (effective + prior_draws)
+
+
+def num_effective(variance: Array, jump: Array, n: Array) -> Array:
+    """Effective draws of n, per coordinate, by the mean squared `jump` from one to the next."""
+    rho = 1 - 0.5 * jump / usable(variance)
+    return n * jnp.clip((1 - rho) / jnp.maximum(1 + rho, 1e-3), 0.0, 1.0)

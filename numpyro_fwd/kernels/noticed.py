@@ -27,7 +27,8 @@ __all__ = ["Noticed", "forget"]
 
 # what a program carries of it
 ARRAYS = ("num_events", "run", "health", "stuck_at", "has_other_data", "hidden")
-HIDDEN = -1  # the kind of a note of effects that rounding hides
+# kinds of notes that are not of chains that do not move
+HIDDEN, PLACES, AWAY = -1, -2, -3
 HOW = "(numpyro.enable_x64() before anything else; numpyro.infer.reparam.LocScaleReparam(0))."
 
 
@@ -41,12 +42,7 @@ class Words(NamedTuple):
     """
 
     advice: str
-    sites: tuple[tuple[str, int], ...]
-
-    def site(self, place: int) -> str:
-        """The site of a coordinate."""
-        ends = np.cumsum([size for _, size in self.sites])
-        return self.sites[int(np.searchsorted(ends, place, side="right"))][0]
+    sites: report.Sites
 
 
 # what has been said lately: a state comes back many times, from each step of a progress bar
@@ -101,7 +97,11 @@ class Noticed:
         health = jax.tree.map(jnp.zeros_like, report.judge(adapt_state))
         stuck_at = jnp.full(rng_key.shape[0], -1)
         run = jnp.asarray(jax.random.key_data(rng_key[0]))
-        zero, no, words = jnp.zeros((), int), jnp.array(False), Words(advice, sites_of(position))
+        zero, no, words = (
+            jnp.zeros((), int),
+            jnp.array(False),
+            Words(advice, report.sites_of(position)),
+        )
         hidden = report.Hidden.first(ravel_each(position))
         first = cls(zero, run, health, stuck_at, no, hidden, words)
         # the carry of a loop may stay divided as it was at first
@@ -159,7 +159,7 @@ class Noticed:
             return
         new = {note: text for note, text in self.notes() if note not in said}
         said.extend(new)
-        does_move = all(kind == HIDDEN for _, kind, _ in new)
+        does_move = all(kind < 0 for _, kind, _ in new)
         if new:
             advice = [] if does_move else [self.words.advice]
             warnings.warn("\n".join([*new.values(), *advice]), stacklevel=2)
@@ -170,16 +170,18 @@ class Noticed:
         run, health, stuck_at = jax.tree.map(np.asarray, facts)
         if run.ndim == 1:
             yield from notes_of(run, health, stuck_at, 0, stuck_at.size)
+            yield from notes_of_places(run, health, self.words.sites)
         else:
             for c in range(len(run)):
                 one = jax.tree.map(partial(take, c), health)
                 yield from notes_of(run[c], one, stuck_at[c], c, len(run))
+                yield from notes_of_places(run[c], one, self.words.sites)
         hidden = self.hidden.of_all()
         if hidden.is_many.any():
-            text = report.hidden_message(hidden, [self.words.site(place) for place in hidden.place])
+            sites = [report.names_of(self.words.sites, place)[0] for place in hidden.place]
             runs = run.reshape(-1, run.shape[-1])  # of each chain, or of all
             run = runs[np.argmax(hidden.num_hidden) % len(runs)]
-            yield (run.tobytes(), HIDDEN, 0), f"{text} {HOW}"
+            yield (run.tobytes(), HIDDEN, 0), f"{report.hidden_message(hidden, sites)} {HOW}"
 
 
 def notes_of(
@@ -193,12 +195,13 @@ def notes_of(
             yield (run.tobytes(), 1 + draw, c), report.stuck_message(first + c, num_chains, draw)
 
 
-def sites_of(position: Any) -> tuple[tuple[str, int], ...]:
-    """Name and number of coordinates of each leaf of positions with a leading axis."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(position)
-    return tuple(
-        (jax.tree_util.keystr(path, simple=True), np.size(leaf[0])) for path, leaf in leaves
-    )
+def notes_of_places(run: Any, health: Any, sites: report.Sites) -> Iterator[tuple[tuple, str]]:
+    """Of where the chains of one state are."""
+    if (health.spread > 0).any():
+        yield (run.tobytes(), PLACES, 0), report.places_message(health, sites)
+    # a state says nothing of its warm-up before that has ended
+    if health.num_steps and report.has_run_away(health):
+        yield (run.tobytes(), AWAY, 0), report.run_away_message(health)
 
 
 def take(c: int, leaf: np.ndarray) -> np.ndarray:

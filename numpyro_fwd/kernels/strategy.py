@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.metrics import Factor
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.warmup import newton_path
+from blackjax_ext.warmup import newton_path, report
 from blackjax_ext.warmup.calling import Algorithm, Stepper
 from blackjax_ext.warmup.newton_path import Differentiation
 from blackjax_ext.warmup.run import bind, ravel_each
@@ -202,6 +202,8 @@ def follow_path(
     run.say("looking for a start")
     found = run.search(find, key_path[0], x)
     check_finite(found.first_values)
+    if not_jax_tracer(found.x):
+        report.warn_of_starts(found, report.sites_of(z))
     return Start(found.x, found.metric if run.adapts_metric else None, run.adapts_metric, keys)
 
 

@@ -106,7 +106,7 @@ def draw(found: dict[str, Chains], densities: np.ndarray, setting: Setting) -> s
 
 def chapter(setting: Setting) -> Chapter:
     """Sample two reproduction numbers without reverse mode."""
-    keys = jax.random.split(jax.random.key(setting.seed), 3)
+    keys = jax.random.split(jax.random.key(setting.seed), 4)
     error = complaint(keys[0])
     size: dict[str, Any] = {"num_warmup": 500, "num_samples": 500 if setting.quick else 5000}
     found = {
@@ -117,8 +117,14 @@ def chapter(setting: Setting) -> Chapter:
     truth = moments(densities)
     rows = [("exact", *(f"{value:.3f}" for value in truth[0]), "", "", "", "", "")]
     rows += [row(name, chains, truth) for name, chains in found.items()]
-    rows += [("NUTS", "fails", "fails", "", "", "", "", "")]
-    said = f"NUTS fails: “{error}.” {compared(rows)} With two parameters a random walk competes."
+    rows += [("NUTS, defaults", "fails", "fails", "", "", "", "", "")]
+    forward = NUTS(model, forward_mode_differentiation=True)
+    rows += [row("NUTS, forward mode", sample(forward, keys[3], *DATA, **size), truth)]
+    said = (
+        f"NUTS fails with its defaults: “{error}.” With gradients in forward mode it runs, and "
+        f"whether it is right depends on its start. {compared(rows)} With two parameters a random "
+        "walk competes."
+    )
     picture = draw(found, densities, setting)
     files = tuple(
         each.write(setting.out, f"1_{name.replace(' ', '_')}") for name, each in found.items()

@@ -1,4 +1,4 @@
-"""Four posteriors of posteriordb as NumPyro models, with their data and reference moments.
+"""Five posteriors of posteriordb as NumPyro models, with their data and reference moments.
 
 The data are BSD-3 (posteriordb, stan-dev); see data/posteriordb/LICENCE.md.
 """
@@ -6,10 +6,12 @@ The data are BSD-3 (posteriordb, stan-dev); see data/posteriordb/LICENCE.md.
 import json
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from jax.scipy.special import logsumexp
 
 ROOT = Path(__file__).parents[2] / "data" / "posteriordb"
 
@@ -53,9 +55,26 @@ def low_dim_gauss_mix(y):
     numpyro.sample("y", dist.MixtureSameFamily(weights, parts), obs=y)
 
 
+def hmm_drive(alpha, u, v):
+    """Hidden Markov model of two states, whose modes are 65 nats apart: D = 6."""
+    theta = numpyro.sample("theta", dist.Dirichlet(alpha))
+    pair = dist.ImproperUniform(dist.constraints.positive_ordered_vector, (), (2,))
+    phi, rate = numpyro.sample("phi", pair), numpyro.sample("lambda", pair)
+    prior = dist.Normal(jnp.array([0.0, 3.0]), 1.0)
+    numpyro.factor("pairs", prior.log_prob(phi).sum() + prior.log_prob(rate).sum())
+    emitted = dist.Exponential(phi).log_prob(u[:, None])
+    emitted += dist.Exponential(rate).log_prob(v[:, None])
+
+    def step(forward, emitted):
+        return logsumexp(forward[:, None] + jnp.log(theta), axis=0) + emitted, None
+
+    last, _ = jax.lax.scan(step, emitted[0], emitted[1:])
+    numpyro.factor("u, v", logsumexp(last))
+
+
 def load(name):
     """Model, arguments and reference ``{site: (mean, sd)}`` of one posterior."""
-    data_name, model, keys = POSTERIORS[name]
+    data_name, model, keys = (POSTERIORS | SEVERAL_MODES)[name]
     data = json.loads((ROOT / "data" / f"{data_name}.json").read_text())
     [path] = (ROOT / "reference").glob(f"{data_name.removesuffix('_data')}-*.json")
     sites = json.loads(path.read_text())["sites"]
@@ -69,3 +88,5 @@ POSTERIORS = {
     "gp": ("gp_pois_regr", gp_regr, ("x", "y")),
     "mixture": ("low_dim_gauss_mix", low_dim_gauss_mix, ("y",)),
 }
+# on which the start decides: see tests/laws/test_starts.py
+SEVERAL_MODES = {"drives": ("bball_drive_event_0", hmm_drive, ("alpha", "u", "v"))}

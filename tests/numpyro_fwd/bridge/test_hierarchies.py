@@ -277,7 +277,7 @@ def sharp():
     numpyro.sample("x", dist.Normal(100 * z, jnp.exp(12 * z)))
 
 
-@pytest.mark.filterwarnings("ignore:.*no data")
+@pytest.mark.filterwarnings("ignore:.*no data", "ignore:rounding hides scales of x")
 @pytest.mark.parametrize("kernel", [AutoMALA, AutoFMALA], ids=lambda kernel: kernel.__name__)
 def test_noise_below_the_last_digit(kernel):
     """What is rounded away is not moved by its noise."""

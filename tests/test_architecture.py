@@ -46,7 +46,8 @@ BRIDGE_ROOMS = {
 LAYERS = {
     "metrics": [{"spectra"}, {"factor"}, {"structures"}, {"factors"}, {"metric_functions"}],
     "mcmc": [
-        {"interweaving", "noise"},
+        {"noise", "rounding"},
+        {"interweaving"},
         {"auto_step", "langevin", "schedules"},
         {"tangents"},
         {"forward_gradient"},

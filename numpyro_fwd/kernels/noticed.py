@@ -179,8 +179,9 @@ class Noticed:
         hidden = self.hidden.of_all()
         if hidden.is_many.any():
             sites = [report.names_of(self.words.sites, place)[0] for place in hidden.place]
-            text = report.hidden_message(hidden, sites)
-            yield (run.reshape(-1, 2)[0].tobytes(), HIDDEN, 0), f"{text} {HOW}"
+            runs = run.reshape(-1, run.shape[-1])  # of each chain, or of all
+            run = runs[np.argmax(hidden.num_hidden) % len(runs)]
+            yield (run.tobytes(), HIDDEN, 0), f"{report.hidden_message(hidden, sites)} {HOW}"
 
 
 def notes_of(

@@ -13,7 +13,7 @@ import blackjax_ext
 from blackjax_ext import metrics
 from blackjax_ext.mcmc import auto_step, fmala, interweaving, langevin, tangents
 from blackjax_ext.metrics import factors
-from tests.laws import costs, jax_contracts, laws, proposal, reductions, samplers
+from tests.laws import costs, far_effects, jax_contracts, laws, proposal, reductions, samplers
 from tests.laws.laws import SMALL
 
 TRUE = {
@@ -270,7 +270,21 @@ def leaves_by_place(rng_key, metric, position, shares, hierarchy=None):
 def slopes_without_determinant(chart, u, kept, pull):
     """The coordinates are taken to preserve volume."""
     gradient = pull(chart, u, kept.gradient)[1]
-    return kept.logdensity, jnp.where(chart.is_used, gradient, kept.gradient)
+    return kept.logdensity, jnp.where(chart.is_used, gradient, kept.gradient), kept
+
+
+def seen_by_turns(chart, u, kept, pull):
+    """Last digits are turned up and down by turns, and compared with what was before rounding."""
+    digit = jnp.finfo(u.dtype).eps * (1 - 2 * (jnp.arange(u.size) % 2))
+    moved = jnp.abs(chart.into(kept.x * (1 + digit)) - u)
+    is_fine = ~chart.is_used | jnp.all(moved <= interweaving.RESOLUTION + 8 * jnp.abs(digit * u))
+    logdensity, gradient, kept = TRUE_SEEN(chart._replace(into=lambda x: x), u, kept, pull)
+    return jnp.where(is_fine, logdensity, jnp.nan), gradient, kept
+
+
+def nothing_is_hidden(chart, x):
+    """Noise is moved where rounding has lost it."""
+    return jnp.asarray(-1)
 
 
 def noise_by_place(chart, x):
@@ -288,6 +302,7 @@ def gain_without_momentum(start, end):
     return end.logdensity - start.logdensity
 
 
+TRUE_SEEN = interweaving.seen
 TRUE_DRAW_MOVER = auto_step.draw_mover
 TRUE_EVALUATE = metrics.HessianMetric.evaluate
 TRUE_SLOPES = tangents.slopes
@@ -433,6 +448,18 @@ MUTATIONS = {
     ),
     "determinant_of_the_noise": WOVEN(
         "seen", slopes_without_determinant, invariant("auto_mala_woven", "normal")
+    ),
+    "guard_by_turns": WOVEN(
+        "seen",
+        seen_by_turns,
+        partial(far_effects.stays, "auto_mala", far_effects.Layout("bca", 4, 4)),
+        "far from zero",
+    ),
+    "no_guard": WOVEN(
+        "hidden",
+        nothing_is_hidden,
+        partial(far_effects.stays, "auto_mala", far_effects.Layout("ab", 2, 0), 4_000),
+        "far from zero",
     ),
     "noise_by_place": WOVEN("within", noise_by_place, invariant("auto_mala_woven", "log_gamma")),
     "density_of_the_noise": WOVEN(

@@ -15,6 +15,7 @@ from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import unconstrain_fn
 from scipy.stats import ks_2samp
 
+from blackjax_ext.mcmc import interweaving
 from numpyro_fwd import AutoFMALA, AutoMALA
 from numpyro_fwd.bridge.hierarchies import MAPS, ModelHierarchy, effects_of
 
@@ -117,6 +118,33 @@ def test_noise_has_a_law_without_parameters(law):
 
         values = [density(jnp.asarray(z)) for z in (-1.0, 0.3, 1.2)]
         np.testing.assert_allclose(values, values[0], atol=1e-9)
+
+
+# laws at a thousand, of which the last digit is 6e-5, with scales that are computed from a latent
+FAR = {
+    "location and scale": lambda z: dist.StudentT(4.0, 1000.0 + z, jnp.exp(z)),
+    "covariance": lambda z: dist.MultivariateNormal(1000.0, jnp.eye(3) * jnp.exp(2 * z)),
+    "factor": lambda z: dist.MultivariateNormal(1000.0, scale_tril=factor(0.0) * jnp.exp(z)),
+    "precision": lambda z: dist.MultivariateNormal(
+        1000.0, precision_matrix=jnp.eye(3) * jnp.exp(-2 * z)
+    ),
+    "walk": lambda z: dist.GaussianRandomWalk(jnp.exp(z), 3),
+}
+
+
+@pytest.mark.parametrize("law", FAR)
+@pytest.mark.parametrize("scale", [1e-3, 1.0])
+def test_what_rounding_hides(law, scale):
+    """As the sizes of all slopes of the map say, times the last digits of what it reads."""
+    model = written(FAR[law], "plate")
+    position = {"z": jnp.log(scale), "a": jnp.full(position_of(model)["a"].shape, 1000.0)}
+    hierarchy = ModelHierarchy(model, (), None, ("a",))
+    x, unravel = ravel_pytree(position)
+    is_noise = jnp.arange(x.size) < x.size - 1
+    chart = interweaving.chart_of(hierarchy, unravel, is_noise, x.dtype)
+    lost = np.abs(jax.jacfwd(chart.into)(x)) @ np.abs(x) * np.finfo(np.float32).eps
+    is_hidden = int(interweaving.hidden(chart, x)) >= 0
+    assert is_hidden == (scale < 0.1) == bool((lost[:-1] > interweaving.RESOLUTION).any())
 
 
 def schools(y=None):
@@ -249,7 +277,7 @@ def sharp():
     numpyro.sample("x", dist.Normal(100 * z, jnp.exp(12 * z)))
 
 
-@pytest.mark.filterwarnings("ignore:.*no data")
+@pytest.mark.filterwarnings("ignore:.*no data", "ignore:rounding hides scales of x")
 @pytest.mark.parametrize("kernel", [AutoMALA, AutoFMALA], ids=lambda kernel: kernel.__name__)
 def test_noise_below_the_last_digit(kernel):
     """What is rounded away is not moved by its noise."""

@@ -1,5 +1,8 @@
 """NumPyro kernels for gradient- and curvature-aware samplers: ``MCMC(FMALA(model))``."""
 
+import blackjax_ext  # noqa: F401
+
+# isort: split
 from numpyro_fwd.compilation import keep_compiled
 from numpyro_fwd.disk import on_disk
 from numpyro_fwd.kernels.adaptive_step import AutoFMALA, AutoMALA

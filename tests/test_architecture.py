@@ -19,6 +19,7 @@ BRIDGE = Path(numpyro_fwd.__file__).parent
 # what each room may import of the package, besides itself
 ROOMS = {
     "checks": set(),
+    "installed": set(),
     "meshes": set(),
     "programs": set(),
     "metrics": {"checks"},
@@ -39,7 +40,7 @@ BRIDGE_ROOMS = {
     "partial_bayes": {"bridge"},
     "storage": {"bridge"},
     "demo": set(),
-    "meshes": set(),
+    "meshes": {"bridge"},
     "compilation": set(),
 }
 # shared files of a room: each may import those in the rows above its own

@@ -20,7 +20,7 @@ from jax import Array
 from blackjax_ext.meshes import everywhere, is_first_process
 from blackjax_ext.warmup import report
 from blackjax_ext.warmup.windows import AdaptState
-from numpyro_fwd.kernels.same_data import check_data, is_known
+from numpyro_fwd.kernels.same_data import NOTHING, check_data, is_known, is_said
 
 __all__ = ["Noticed", "forget"]
 
@@ -35,7 +35,7 @@ class Noticed:
     Attributes
     ----------
     num_events
-        Number of events: nothing else is looked at while this is zero.
+        NOTHING and the number of events: nothing else is looked at while there is none.
     run
         Numbers of the key that the run began with, shape (2,): two runs say the same twice.
     health
@@ -70,7 +70,7 @@ class Noticed:
         health = jax.tree.map(jnp.zeros_like, report.judge(adapt_state))
         stuck_at = jnp.full(rng_key.shape[0], -1)
         run = jnp.asarray(jax.random.key_data(rng_key[0]))
-        first = cls(jnp.zeros((), int), run, health, stuck_at, jnp.array(False), advice)
+        first = cls(jnp.array(NOTHING, int), run, health, stuck_at, jnp.array(False), advice)
         # the carry of a loop may stay divided as it was at first
         return first.everywhere()
 
@@ -105,7 +105,7 @@ class Noticed:
         num_events, run, health, stuck_at, has_other_data = children
         noticed = cls(num_events, run, health, stuck_at, has_other_data, advice)
         # all of it, or the first process alone would fail where it reads what others hold
-        if all(map(is_known, jax.tree.leaves(children))) and np.asarray(num_events).any():
+        if all(map(is_known, jax.tree.leaves(children))) and is_said(num_events):
             check_data(has_other_data)
             noticed.say()
         return noticed

@@ -1,18 +1,22 @@
 """Whether the data of a run are those that a kernel, or the state it goes on from, knows."""
 
+import weakref
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpyro.infer import MCMC
 
 from blackjax_ext.meshes import everywhere
 from numpyro_fwd.bridge.arguments import Fingerprint, fingerprint, is_other, mutable_arrays
-from numpyro_fwd.bridge.numpyro_private import forget_loops, not_jax_tracer
+from numpyro_fwd.bridge.numpyro_private import forget_loop, not_jax_tracer
+from numpyro_fwd.kernels.words import running_mcmc
 
-__all__ = ["InPlace", "WhoseData", "check_data", "is_known"]
+__all__ = ["NOTHING", "InPlace", "WhoseData", "check_data", "is_known", "is_said"]
 
+NOTHING = 0x5EA10000  # the number of events of a state of which nothing is to be said
 OTHER_DATA = (
     "the state that is resumed was made with other data: the log density in it, and the mode or "
     "expansion that chains of AMAGOLD share, are not those of these arguments. Run the warm-up on "
@@ -30,21 +34,24 @@ OTHER_PARTICLES = (
 class InPlace:
     """Notices arrays of NumPy that were changed in place between two runs of a kernel.
 
-    NumPyro keeps its loop by the identity of the arguments, and JAX what it has traced, with the
-    numbers that they held then.
+    NumPyro keeps its loop by the identity of the arguments, with the numbers that they held then.
     """
 
     def __init__(self) -> None:
         self._last: tuple[tuple[int, ...], int] | None = None  # the arrays, and their checksum
+        self._runs: weakref.WeakSet[MCMC] = weakref.WeakSet()  # that have loops of this kernel
 
     def look(self, made: Fingerprint, model_args: tuple, model_kwargs: dict | None) -> None:
         """Let the loop be traced again if the arrays of the last run hold other numbers."""
+        if (mcmc := running_mcmc()) is not None:
+            self._runs.add(mcmc)
         arrays = mutable_arrays(model_args, model_kwargs)
         if not arrays or isinstance(made.whole, jax.core.Tracer):
             return
         last, self._last = self._last, (arrays, int(made.whole))
         if last is not None and last[0] == arrays and last != self._last:
-            forget_loops()
+            for each in self._runs:
+                forget_loop(each)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -56,7 +63,7 @@ class WhoseData:
     made
         Fingerprint of the data that it was made with.
     has_other
-        Whether a step was given others: an error once the state comes out of a program.
+        NOTHING, or more if a step was given others: an error once the state comes out of a program.
     """
 
     def __init__(self, made: Any, has_other: Any):
@@ -66,12 +73,12 @@ class WhoseData:
     @classmethod
     def of(cls, model_args: tuple, model_kwargs: dict | None) -> "WhoseData":
         """Of these arguments."""
-        return cls(fingerprint(model_args, model_kwargs), jnp.array(False))
+        return cls(fingerprint(model_args, model_kwargs), jnp.array(NOTHING))
 
     def compared(self, model_args: tuple, model_kwargs: dict | None) -> "WhoseData":
         """With whether these arguments are others."""
-        has_other = self.has_other | is_other(self.made, model_args, model_kwargs)
-        return WhoseData(self.made, everywhere(has_other))
+        is_new = is_other(self.made, model_args, model_kwargs)
+        return WhoseData(self.made, everywhere(jnp.maximum(self.has_other, NOTHING + is_new)))
 
     def tree_flatten(self) -> tuple[tuple, None]:
         """Arrays alone."""
@@ -80,7 +87,7 @@ class WhoseData:
     @classmethod
     def tree_unflatten(cls, _: None, children: tuple) -> "WhoseData":
         """The same, or ValueError if a step was given other data."""
-        check_data(children[1], OTHER_PARTICLES)
+        check_data(is_said(children[1]), OTHER_PARTICLES)
         return cls(*children)
 
 
@@ -88,6 +95,18 @@ def check_data(has_other: Any, message: str = OTHER_DATA) -> None:
     """Raise ValueError for a state that was made with other data; what is traced passes."""
     if is_known(has_other) and np.any(has_other):
         raise ValueError(message)
+
+
+def is_said(events: Any) -> bool:
+    """Whether a program of ours returned a number of events that is not NOTHING.
+
+    A state is a pytree, whose leaves anyone may map to others. What the functions of ``jax.tree``
+    make of NOTHING is a boolean, or far below it, and says nothing.
+    """
+    if not is_known(events) or not jnp.issubdtype(events.dtype, jnp.integer):
+        return False
+    found = np.asarray(events)
+    return bool(np.all(found >= NOTHING) and np.any(found > NOTHING))
 
 
 def is_known(x: Any) -> bool:

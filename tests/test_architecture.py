@@ -42,6 +42,7 @@ BRIDGE_ROOMS = {
     "demo": set(),
     "meshes": {"bridge"},
     "compilation": set(),
+    "densities": {"bridge"},
 }
 # shared files of a room: each may import those in the rows above its own
 LAYERS = {

@@ -5,14 +5,19 @@ No other file imports a private name of NumPyro. What counts as public is what N
 ``numpyro.contrib.module``. If a name below is gone, importing this file says which.
 """
 
+import copy
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import jax
+import numpy as np
 import numpyro
 from numpyro.infer import MCMC
 from tqdm import trange
 from tqdm.auto import tqdm
+
+from numpyro_fwd.disk import OnDisk
 
 __all__ = [
     "CHECKED_AGAINST",
@@ -21,7 +26,6 @@ __all__ = [
     "ParamShape",
     "constrain_fn",
     "find_valid_initial_params",
-    "forget_loop",
     "get_potential_fn",
     "helpful_support_errors",
     "hide_bars",
@@ -32,6 +36,7 @@ __all__ = [
     "mask_of",
     "not_jax_tracer",
     "prepare_model",
+    "take_as_new",
     "transform_fn",
     "transforms_of",
     "unconstrain_fn",
@@ -87,13 +92,19 @@ def mask_of(distribution: Any) -> Any:
     return distribution._mask
 
 
-def forget_loop(mcmc: MCMC) -> None:
-    """Let the next run of `mcmc` trace its loop, which it keeps by the identity of the arguments.
+def take_as_new(mcmc: MCMC) -> None:
+    """Let the run that `mcmc` begins take its arrays of NumPy, and rows on disk, as new ones.
 
-    The loop has the numbers that arrays of NumPy held when it was traced. JAX finds it by the
-    functions that are forgotten here, and keeps the programs of everything else.
+    NumPyro and JAX keep loops by the identity of such arguments, with the numbers that they held
+    when they were traced. A view is another object with the same numbers.
     """
-    mcmc._cache.clear()
+
+    def as_new(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray):
+            return leaf.view()
+        return copy.copy(leaf) if isinstance(leaf, OnDisk) else leaf
+
+    mcmc._args, mcmc._kwargs = jax.tree.map(as_new, (mcmc._args, mcmc._kwargs))
 
 
 def hide_bars() -> None:

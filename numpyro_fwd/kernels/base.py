@@ -516,7 +516,8 @@ class BlackJAXKernel(MCMCKernel):
             old = cast(Fingerprint, state.fingerprint)
             check_data(is_other(old, model_args, model_kwargs))
         made = fingerprint(model_args, model_kwargs)
-        self._in_place.look(made, model_args, model_kwargs)
+        if self._in_place.look(made, model_args, model_kwargs):
+            self._sample_fn = None  # MCMC initializes, and so takes them as new ones
         arguments = split_arguments(model_args, model_kwargs)
 
         def refreshed(arrays, state):

@@ -1,17 +1,15 @@
 """Whether the data of a run are those that a kernel, or the state it goes on from, knows."""
 
-import weakref
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro.infer import MCMC
 
 from blackjax_ext.meshes import everywhere
 from numpyro_fwd.bridge.arguments import Fingerprint, fingerprint, is_other, mutable_arrays
-from numpyro_fwd.bridge.numpyro_private import forget_loop, not_jax_tracer
+from numpyro_fwd.bridge.numpyro_private import not_jax_tracer, take_as_new
 from numpyro_fwd.kernels.words import running_mcmc
 
 __all__ = ["NOTHING", "InPlace", "WhoseData", "check_data", "is_known", "is_said"]
@@ -39,19 +37,19 @@ class InPlace:
 
     def __init__(self) -> None:
         self._last: tuple[tuple[int, ...], int] | None = None  # the arrays, and their checksum
-        self._runs: weakref.WeakSet[MCMC] = weakref.WeakSet()  # that have loops of this kernel
+        self._has_changed = False
 
-    def look(self, made: Fingerprint, model_args: tuple, model_kwargs: dict | None) -> None:
-        """Let the loop be traced again if the arrays of the last run hold other numbers."""
-        if (mcmc := running_mcmc()) is not None:
-            self._runs.add(mcmc)
+    def look(self, made: Fingerprint, model_args: tuple, model_kwargs: dict | None) -> bool:
+        """Whether arrays have changed; then this run, and those to come, take them as new ones."""
         arrays = mutable_arrays(model_args, model_kwargs)
         if not arrays or isinstance(made.whole, jax.core.Tracer):
-            return
+            return False
         last, self._last = self._last, (arrays, int(made.whole))
         if last is not None and last[0] == arrays and last != self._last:
-            for each in self._runs:
-                forget_loop(each)
+            self._has_changed = True
+        if self._has_changed and (mcmc := running_mcmc()) is not None:
+            take_as_new(mcmc)
+        return self._has_changed
 
 
 @jax.tree_util.register_pytree_node_class

@@ -150,6 +150,16 @@ def test_arviz(name):
     assert (inference.log_likelihood["y"] < 0).all()
 
 
+def test_names_of_arviz():
+    """Those of ArviZ's conventions, and no depth of a tree."""
+    mcmc = mcmc_of(MALA(regression), 20, 5, 2)
+    fields = ("potential_energy", "accept_prob", "n_steps", "adapt_state.step_size")
+    mcmc.run(jax.random.key(0), *data(), extra_fields=fields)
+    found = arviz_base.from_numpyro(mcmc).sample_stats
+    assert set(found.data_vars) == {"diverging", "lp", "acceptance_rate", "n_steps", "step_size"}
+    assert all(values.shape == (2, 5) for values in found.data_vars.values())
+
+
 @each_kernel
 def test_predictive(name):
     mcmc = sampled(name)

@@ -5,19 +5,14 @@ No other file imports a private name of NumPyro. What counts as public is what N
 ``numpyro.contrib.module``. If a name below is gone, importing this file says which.
 """
 
-import copy
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import jax
-import numpy as np
 import numpyro
 from numpyro.infer import MCMC
 from tqdm import trange
 from tqdm.auto import tqdm
-
-from numpyro_fwd.disk import OnDisk
 
 __all__ = [
     "CHECKED_AGAINST",
@@ -27,6 +22,7 @@ __all__ = [
     "constrain_fn",
     "find_valid_initial_params",
     "get_potential_fn",
+    "give_arguments",
     "helpful_support_errors",
     "hide_bars",
     "identity",
@@ -36,7 +32,6 @@ __all__ = [
     "mask_of",
     "not_jax_tracer",
     "prepare_model",
-    "take_as_new",
     "transform_fn",
     "transforms_of",
     "unconstrain_fn",
@@ -92,19 +87,9 @@ def mask_of(distribution: Any) -> Any:
     return distribution._mask
 
 
-def take_as_new(mcmc: MCMC) -> None:
-    """Let the run that `mcmc` begins take its arrays of NumPy, and rows on disk, as new ones.
-
-    NumPyro and JAX keep loops by the identity of such arguments, with the numbers that they held
-    when they were traced. A view is another object with the same numbers.
-    """
-
-    def as_new(leaf: Any) -> Any:
-        if isinstance(leaf, np.ndarray):
-            return leaf.view()
-        return copy.copy(leaf) if isinstance(leaf, OnDisk) else leaf
-
-    mcmc._args, mcmc._kwargs = jax.tree.map(as_new, (mcmc._args, mcmc._kwargs))
+def give_arguments(mcmc: MCMC, model_args: tuple, model_kwargs: dict | None) -> None:
+    """Let the run that `mcmc` begins have these arguments of its model."""
+    mcmc._args, mcmc._kwargs = model_args, model_kwargs or {}
 
 
 def hide_bars() -> None:

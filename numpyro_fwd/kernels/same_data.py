@@ -1,5 +1,6 @@
 """Whether the data of a run are those that a kernel, or the state it goes on from, knows."""
 
+import copy
 from typing import Any
 
 import jax
@@ -9,7 +10,8 @@ from jax import Array
 
 from blackjax_ext.meshes import everywhere
 from numpyro_fwd.bridge.arguments import Fingerprint, fingerprint, is_other, mutable_arrays
-from numpyro_fwd.bridge.numpyro_private import not_jax_tracer, take_as_new
+from numpyro_fwd.bridge.numpyro_private import give_arguments, not_jax_tracer
+from numpyro_fwd.disk import OnDisk
 from numpyro_fwd.kernels.words import running_mcmc
 
 __all__ = ["NOTHING", "InPlace", "WhoseData", "check_data", "is_known", "is_said"]
@@ -32,24 +34,35 @@ OTHER_PARTICLES = (
 class InPlace:
     """Notices arrays of NumPy that were changed in place between two runs of a kernel.
 
-    NumPyro keeps its loop by the identity of the arguments, with the numbers that they held then.
+    NumPyro keeps its loop by the identity of the arguments, and JAX what it has made of them, with
+    the numbers that they held then.
+
+    Attributes
+    ----------
+    has_changed
+        Whether there were any.
     """
 
     def __init__(self) -> None:
         self._last: tuple[tuple[int, ...], int] | None = None  # the arrays, and their checksum
-        self._has_changed = False
+        self.has_changed = False
 
-    def look(self, made: Fingerprint, model_args: tuple, model_kwargs: dict | None) -> bool:
-        """Whether arrays have changed; then this run, and those to come, take them as new ones."""
+    def as_they_are(
+        self, made: Fingerprint, model_args: tuple, model_kwargs: dict | None
+    ) -> tuple[tuple, dict | None]:
+        """Arguments, as new objects once an array has changed; those of the running MCMC, too."""
         arrays = mutable_arrays(model_args, model_kwargs)
         if not arrays or isinstance(made.whole, jax.core.Tracer):
-            return False
+            return model_args, model_kwargs
         last, self._last = self._last, (arrays, int(made.whole))
         if last is not None and last[0] == arrays and last != self._last:
-            self._has_changed = True
-        if self._has_changed and (mcmc := running_mcmc()) is not None:
-            take_as_new(mcmc)
-        return self._has_changed
+            self.has_changed = True
+        if not self.has_changed:
+            return model_args, model_kwargs
+        new = as_new((model_args, model_kwargs))
+        if (mcmc := running_mcmc()) is not None:
+            give_arguments(mcmc, *new)
+        return new
 
 
 @jax.tree_util.register_pytree_node_class
@@ -93,6 +106,17 @@ def check_data(has_other: Any, message: str = OTHER_DATA) -> None:
     """Raise ValueError for a state that was made with other data; what is traced passes."""
     if is_known(has_other) and np.any(has_other):
         raise ValueError(message)
+
+
+def as_new(arguments: Any) -> Any:
+    """Arrays of NumPy and rows on disk as other objects that hold the same."""
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray):
+            return leaf.view()
+        return copy.copy(leaf) if isinstance(leaf, OnDisk) else leaf
+
+    return jax.tree.map(one, arguments)
 
 
 def is_said(events: Any) -> bool:

@@ -49,7 +49,7 @@ class InPlace:
 
     def as_they_are(
         self, made: Fingerprint, model_args: tuple, model_kwargs: dict | None
-    ) -> tuple[tuple, dict | None]:
+    ) -> tuple[tuple, Any]:
         """Arguments, as new objects once an array has changed; those of the running MCMC, too."""
         arrays = mutable_arrays(model_args, model_kwargs)
         if not arrays or isinstance(made.whole, jax.core.Tracer):
@@ -98,14 +98,15 @@ class WhoseData:
     @classmethod
     def tree_unflatten(cls, _: None, children: tuple) -> "WhoseData":
         """The same, or ValueError if a step was given other data."""
-        check_data(is_said(children[1]), OTHER_PARTICLES)
+        if is_said(children[1]):
+            raise ValueError(OTHER_PARTICLES)
         return cls(*children)
 
 
-def check_data(has_other: Any, message: str = OTHER_DATA) -> None:
+def check_data(has_other: Any) -> None:
     """Raise ValueError for a state that was made with other data; what is traced passes."""
     if is_known(has_other) and np.any(has_other):
-        raise ValueError(message)
+        raise ValueError(OTHER_DATA)
 
 
 def as_new(arguments: Any) -> Any:

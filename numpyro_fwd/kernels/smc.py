@@ -329,7 +329,9 @@ class LangevinSMC(MCMCKernel):
         check_latents(sites)
         warn_without_likelihood(sites)
         data = WhoseData.of(model_args, model_kwargs)
-        model_args, model_kwargs = self._in_place.as_they_are(data.made, model_args, model_kwargs)
+        model_args, model_kwargs = self._in_place.as_they_are(
+            data.made, model_args, model_kwargs or {}
+        )
         with naming_arguments(model_args, model_kwargs):
             z = draw_prior(key_prior, self._model, model_args, model_kwargs, num)
             z = over_chains(z)

@@ -64,7 +64,7 @@ def draw_row(run: Run, site: str, coords: dict, density, trace, ranks) -> None:
         density.plot(grid, heights, color=colour, linewidth=1)
         trace.plot(values, color=colour, alpha=0.6, linewidth=0.4)
         share = np.histogram(ranked, bins)[0] * NUM_BINS / values.size  # 1 where chains agree
-        ranks.bar(bins[:-1], share - 1, bins[1], chain + 1, color=colour, align="edge")
+        ranks.bar(bins[:-1], (share - 1) / 2, bins[1], chain + 1, color=colour, align="edge")
         ranks.axhline(chain + 1, color="black", linewidth=0.5)
     for axis in (density, trace, ranks):
         axis.tick_params(labelsize=8)

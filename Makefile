@@ -8,6 +8,7 @@
 # make sdist-check     quick tests of an unpacked sdist, and of the wheel that is built from it
 # make calibration     simulation-based calibration of every exact NumPyro kernel
 # make lower-bounds    part of the tests with the lowest versions that pyproject.toml allows
+# make newest          the same with the newest; NIGHTLY=1: of JAX and NumPyro what is not released
 
 PYTHON ?= python3
 VENV := .venv
@@ -17,7 +18,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo mesh-demo check fixed-seeds test lint types pytest docs bench wheel-check sdist-check lower-bounds clean
+.PHONY: help .venv demo mesh-demo check fixed-seeds test lint types pytest docs bench wheel-check sdist-check lower-bounds newest clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -29,7 +30,7 @@ help:
 $(INSTALLED): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --upgrade pip
-	$(PIP) install --quiet -e '.[demo,test,nn,ode]'
+	$(PIP) install --quiet -e '.[demo,test,nn,ode,store]'
 	@touch $@
 
 $(INSTALLED_DOCS): $(INSTALLED)
@@ -160,18 +161,28 @@ sdist-check:
 	"$$work/venv/bin/python" -m pytest -q -n $(WORKERS) $(QUICK) \
 		$(filter-out tests/test_architecture.py tests/benchmarks/%,$(QUICK_TESTS))
 
+# The same tests at both ends of what pyproject.toml allows, in an environment of their own. With
+# another Python: make newest PYTHON=python3.13; with what is not released: NIGHTLY=1.
 LOWEST = import re, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-	all = p["dependencies"] + p["optional-dependencies"]["test"]; \
-	print(*(re.sub(">=([^,]*).*", r"==\1", d) for d in all), sep="\n")
+	all = p["dependencies"] + p["optional-dependencies"]["test"] + p["optional-dependencies"]["store"]; \
+	print(*(re.sub(">=([^,;]*)[^;]*", r"==\1", d) for d in all if ">=" in d), sep="\n")
+NIGHTLY_JAX = --pre --extra-index-url https://us-python.pkg.dev/ml-oss-artifacts-published/jax/simple/
+NIGHTLY_NUMPYRO = numpyro@git+https://github.com/pyro-ppl/numpyro
+ENDS = tests/test_architecture.py tests/test_side_effects.py tests/blackjax_ext/mcmc/test_arguments.py \
+	tests/laws/test_reductions.py tests/blackjax_ext/mcmc/test_partial_updates.py \
+	tests/numpyro_fwd/storage/test_store.py
 
-lower-bounds:
+newest: LIMITS = true
+newest: UPGRADE = --upgrade --upgrade-strategy eager $(if $(NIGHTLY),$(NIGHTLY_JAX) $(NIGHTLY_NUMPYRO))
+lower-bounds: LIMITS = $(PYTHON) -c '$(LOWEST)'
+newest lower-bounds:
 	@set -eu; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
-	$(PYTHON) -c '$(LOWEST)' > "$$work/constraints.txt"; \
+	$(LIMITS) > "$$work/constraints.txt"; \
 	$(PYTHON) -m venv "$$work/venv"; \
-	"$$work/venv/bin/python" -m pip --disable-pip-version-check install --quiet \
+	"$$work/venv/bin/python" -m pip --disable-pip-version-check install --quiet $(UPGRADE) \
 		--constraint "$$work/constraints.txt" --editable '.[test]'; \
-	"$$work/venv/bin/python" -m pytest -q tests/test_architecture.py tests/blackjax_ext/mcmc/test_arguments.py \
-		tests/laws/test_reductions.py tests/blackjax_ext/mcmc/test_partial_updates.py
+	"$$work/venv/bin/python" -m pip list | grep -iE '^(jax|jaxlib|numpyro|blackjax|numpy|arviz|zarr|xarray)'; \
+	"$$work/venv/bin/python" -m pytest -q $(ENDS) $(PYTEST_ARGS)
 
 clean:
 	rm -rf .cache "$(PROGRAMS)" .hypothesis .mypy_cache .pytest_cache .ruff_cache dist build docs/_build docs/api/names docs/thumbnails demo

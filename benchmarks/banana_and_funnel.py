@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
-import arviz as az
+import arviz_stats
 import blackjax
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+from arviz_stats.base import array_stats
 from numpyro.infer import NUTS
 
 import blackjax_ext
@@ -123,7 +124,7 @@ def plus_minus(values: np.ndarray, digits: int = 0) -> str:
 
 def ess(draws: np.ndarray) -> np.ndarray:
     """Bulk ESS of each seed's chain."""
-    return np.array([float(az.ess(chain[None])) for chain in draws])
+    return np.array([float(arviz_stats.ess(chain[None])) for chain in draws])
 
 
 def row(label: str, target: Target, name: str, found: tuple[dict, float]) -> list:
@@ -143,7 +144,7 @@ def course(found: tuple[dict, float], target: Target) -> dict:
     return {
         "draws": np.stack([first[0, thin], second[0, thin]]),
         "trace": first[0, :5_000],
-        "autocorrelation": np.mean(az.autocorr(first)[:, : LAGS + 1], axis=0),
+        "autocorrelation": np.mean(array_stats.autocorr(first)[:, : LAGS + 1], axis=0),
     }
 
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
-import arviz as az
+import arviz_base
+import arviz_stats
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -122,7 +123,12 @@ def grid_of(name: str, size: int, step_sizes: np.ndarray, num_steps: int) -> tup
 def ess(draws: np.ndarray) -> np.ndarray:
     """Bulk ESS of every coordinate, averaged over coordinates, per seed."""
     draws = draws.reshape(*draws.shape[:3], -1)
-    return np.array([np.mean(az.ess(az.convert_to_dataset({"x": d}))["x"].values) for d in draws])
+    return np.array(
+        [
+            np.mean(arviz_stats.ess(arviz_base.convert_to_dataset({"x": d}))["x"].values)
+            for d in draws
+        ]
+    )
 
 
 def nuts_runs(size: int, num_steps: int) -> dict:

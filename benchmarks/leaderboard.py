@@ -30,7 +30,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
-import arviz as az
+import arviz_base
+import arviz_stats
 import blackjax
 import jax
 import jax.numpy as jnp
@@ -260,11 +261,13 @@ def make_references(names: list[str]) -> None:
 
 def diagnostics(draws: Draws) -> tuple[float, float]:
     """Worst rank-normalized R-hat and least bulk ESS; inf and 0 where a chain says nothing."""
-    data = az.convert_to_dataset({n: np.asarray(x, np.float64) for n, x in draws.items()})
+    data = arviz_base.convert_to_dataset({n: np.asarray(x, np.float64) for n, x in draws.items()})
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        rhat = max(float(np.nan_to_num(x, nan=np.inf).max()) for x in az.rhat(data).values())
-        ess = min(float(np.nan_to_num(x, nan=0.0).min()) for x in az.ess(data).values())
+        rhat = max(
+            float(np.nan_to_num(x, nan=np.inf).max()) for x in arviz_stats.rhat(data).values()
+        )
+        ess = min(float(np.nan_to_num(x, nan=0.0).min()) for x in arviz_stats.ess(data).values())
     return rhat, ess
 
 

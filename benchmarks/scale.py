@@ -9,8 +9,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
-import arviz as az
 import numpy as np
+import xarray
 
 from benchmarks.harness import disk_run, mesh_run
 from benchmarks.harness.report import Report, Section, by_name
@@ -121,7 +121,7 @@ def kill(num_kills: int) -> list[int]:
         done, in_warmup, last = 0, 0, 0
         while done < num_kills:
             done += interrupted(folder, path, arguments, rng.uniform(0, 0.5))
-            last = az.from_zarr(str(path)).posterior.sizes["draw"]
+            last = xarray.open_datatree(path, engine="zarr").posterior.sizes["draw"]
             in_warmup += last == 0
         assert started(folder, path, *arguments).wait() == 0
         num_arrays, num_other = different(Path(name) / "whole", path)
@@ -144,7 +144,7 @@ def interrupted(folder: Path, path: Path, arguments: tuple, seconds: float) -> b
 
 def different(path: Path, other: Path) -> tuple[int, int]:
     """Number of arrays of a store, and of those that are not the same in the other one."""
-    one, two = az.from_zarr(str(path)), az.from_zarr(str(other))
+    one, two = (xarray.open_datatree(each, engine="zarr") for each in (path, other))
     same = [
         np.array_equal(np.asarray(one[group][name]), np.asarray(two[group][name]), equal_nan=True)
         for group in one.groups()

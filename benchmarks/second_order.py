@@ -12,7 +12,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
-import arviz as az
 import blackjax
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from arviz_stats.base import array_stats
 from numpyro.infer import NUTS
 
 import blackjax_ext
@@ -468,7 +468,7 @@ def course(run: Run) -> dict:
         "trace": first[0, :1_000],
         "counts": counts,
         "means": np.cumsum(first[0])[counts - 1] / counts,
-        "autocorrelation": np.mean(az.autocorr(first)[:, : LAGS + 1], axis=0),
+        "autocorrelation": np.mean(array_stats.autocorr(first)[:, : LAGS + 1], axis=0),
     }
 
 

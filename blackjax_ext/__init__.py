@@ -5,6 +5,9 @@ Each public name is called as ``name(logdensity_fn, step_size, ...)``, or with a
 returns a BlackJAX ``SamplingAlgorithm(init, step)``, and has ``.init`` and ``.build_kernel``.
 """
 
+import blackjax_ext.installed  # noqa: F401
+
+# isort: split
 import inspect
 from types import ModuleType
 

@@ -1,6 +1,10 @@
 """NumPyro kernels for gradient- and curvature-aware samplers: ``MCMC(FMALA(model))``."""
 
+import blackjax_ext  # noqa: F401
+
+# isort: split
 from numpyro_fwd.compilation import keep_compiled
+from numpyro_fwd.densities import Density
 from numpyro_fwd.disk import on_disk
 from numpyro_fwd.kernels.adaptive_step import AutoFMALA, AutoMALA
 from numpyro_fwd.kernels.base import BlackJAXKernel
@@ -40,6 +44,7 @@ __all__ = [
     "AutoFMALA",
     "AutoMALA",
     "BlackJAXKernel",
+    "Density",
     "LangevinSMC",
     "LineFMALA",
     "PCLineFMALA",

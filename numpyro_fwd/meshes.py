@@ -5,8 +5,6 @@ devices. Here is what a run needs around it: processes that find each other and 
 and chains that are divided over it, and draws that every process can read.
 """
 
-import functools
-import gc
 import hashlib
 import json
 import operator
@@ -16,16 +14,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from blackjax.adaptation.step_size import bisection_monotonic_fn
 from jax import Array
 from jax.core import Tracer
 from jax.experimental import multihost_utils
-from jax.extend.backend import clear_backends
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from tqdm import tqdm  # type: ignore[import-untyped]
 
 from blackjax_ext.meshes import CHAINS, ROWS, num_shards, on_host
+from numpyro_fwd.bridge.numpyro_private import hide_bars
 
 __all__ = [
     "check_agreement",
@@ -56,8 +52,7 @@ def join_processes(
 
     It calls ``jax.distributed.initialize`` with time limits: a process that is missing, or that
     dies, is an error in all others. CPUs communicate through Gloo. Packages must have the same
-    versions everywhere. Only the first process shows progress bars: those of tqdm are disabled in
-    the others, which must run the same programs as the first.
+    versions everywhere. Only the first process shows progress bars of NumPyro and of this package.
 
     Parameters
     ----------
@@ -76,30 +71,16 @@ def join_processes(
     ValueError
         In every process, if versions differ; it says where.
     RuntimeError
-        From JAX, if JAX has been used before.
+        From JAX, if JAX has been used before; importing BlackJAX before this package uses it.
     """
     options.setdefault("initialization_timeout", seconds)
     options.setdefault("heartbeat_timeout_seconds", seconds)
     options.setdefault("shutdown_timeout_seconds", seconds)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    let_go_of_devices()
     jax.distributed.initialize(coordinator_address, num_processes, process_id, **options)
     if jax.process_index():
-        tqdm.__init__ = functools.partialmethod(tqdm.__init__, disable=True)
+        hide_bars()
     check_agreement({})
-
-
-def let_go_of_devices() -> None:
-    """Forget the devices that JAX took when BlackJAX was imported, which is too early.
-
-    BlackJAX makes a number of JAX for a default argument. Where there are other arrays, devices
-    stay, and JAX says what is wrong.
-    """
-    defaults = tuple(map(float, bisection_monotonic_fn.__defaults__))
-    bisection_monotonic_fn.__defaults__ = defaults
-    gc.collect()
-    if not jax.live_arrays():
-        clear_backends()
 
 
 def make_mesh(*, chains: int = 1, rows: int = -1) -> Mesh:

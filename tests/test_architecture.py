@@ -19,6 +19,7 @@ BRIDGE = Path(numpyro_fwd.__file__).parent
 # what each room may import of the package, besides itself
 ROOMS = {
     "checks": set(),
+    "installed": set(),
     "meshes": set(),
     "programs": set(),
     "metrics": {"checks"},
@@ -39,8 +40,9 @@ BRIDGE_ROOMS = {
     "partial_bayes": {"bridge"},
     "storage": {"bridge"},
     "demo": set(),
-    "meshes": set(),
+    "meshes": {"bridge"},
     "compilation": set(),
+    "densities": {"bridge"},
 }
 # shared files of a room: each may import those in the rows above its own
 LAYERS = {

@@ -107,6 +107,19 @@ def test_saving(tmp_path, monkeypatch):
     assert (tmp_path / "draws.nc").is_file()
 
 
+def test_other_densities():
+    """Blocks with PyMC run where it is installed."""
+    plain, with_pymc = pages.blocks("howto/other_densities")
+    namespace = plain.run({})
+    assert abs(float(namespace["draws"].posterior["rate"].mean()) - 1.5) < 0.2
+    pytest.importorskip("pymc")
+    try:
+        found = with_pymc.run(namespace)["draws"].posterior
+    finally:
+        jax.config.update("jax_enable_x64", False)  # which PyMC switches on
+    assert abs(float(found["mean"].mean()) - 2.0) < 0.3
+
+
 @pytest.mark.slow
 def test_choosing_k(tmp_path, monkeypatch):
     found_by("howto/choosing_k", tmp_path, monkeypatch)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import arviz as az
+import arviz_base
+import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -246,5 +247,5 @@ def mixture_nll(means: np.ndarray, sd: Any, y: np.ndarray) -> float:
 
 def diagnostics(traces: np.ndarray) -> tuple[float, float]:
     """Least bulk ESS and worst R-hat of the numbers in (chains, draws, numbers)."""
-    data = az.convert_to_dataset({"x": traces.astype(float)})
-    return least_ess(traces), float(az.rhat(data)["x"].max())
+    data = arviz_base.convert_to_dataset({"x": traces.astype(float)})
+    return least_ess(traces), float(arviz_stats.rhat(data)["x"].max())

@@ -51,7 +51,7 @@ def machine() -> dict[str, str]:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    packages = ("jax", "jaxlib", "numpyro", "blackjax", "diffrax", "arviz")
+    packages = ("jax", "jaxlib", "numpyro", "blackjax", "diffrax", "arviz-stats")
     device = jax.devices()[0]
     kind = "" if device.platform == "cpu" else f", {device.device_kind}"
     return {

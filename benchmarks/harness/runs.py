@@ -7,7 +7,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-import arviz as az
+import arviz_base
+import arviz_stats
 import jax
 import numpy as np
 
@@ -35,12 +36,18 @@ class Run:
     @property
     def ess(self) -> float:
         """Least bulk effective sample size."""
-        return min(float(v.min()) for v in az.ess(az.convert_to_dataset(self.draws)).values())
+        return min(
+            float(v.min())
+            for v in arviz_stats.ess(arviz_base.convert_to_dataset(self.draws)).values()
+        )
 
     @property
     def rhat(self) -> float:
         """Worst R-hat."""
-        return max(float(v.max()) for v in az.rhat(az.convert_to_dataset(self.draws)).values())
+        return max(
+            float(v.max())
+            for v in arviz_stats.rhat(arviz_base.convert_to_dataset(self.draws)).values()
+        )
 
     @property
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
@@ -61,7 +68,9 @@ def worst_errors(
 
 def least_ess(draws: np.ndarray) -> float:
     """Least bulk effective sample size of a coordinate, (chains, draws, D)."""
-    return float(az.ess(az.convert_to_dataset({"x": draws.astype(float)}))["x"].min())
+    return float(
+        arviz_stats.ess(arviz_base.convert_to_dataset({"x": draws.astype(float)}))["x"].min()
+    )
 
 
 def run_chains(

@@ -5,10 +5,14 @@ No other file imports a private name of NumPyro. What counts as public is what N
 ``numpyro.contrib.module``. If a name below is gone, importing this file says which.
 """
 
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
-import jax
 import numpyro
+from numpyro.infer import MCMC
+from tqdm import trange
+from tqdm.auto import tqdm
 
 __all__ = [
     "CHECKED_AGAINST",
@@ -17,9 +21,10 @@ __all__ = [
     "ParamShape",
     "constrain_fn",
     "find_valid_initial_params",
-    "forget_loops",
     "get_potential_fn",
+    "give_arguments",
     "helpful_support_errors",
+    "hide_bars",
     "identity",
     "is_jacobian_of",
     "is_prng_key",
@@ -53,7 +58,7 @@ try:
     from numpyro.primitives import _PYRO_STACK as HANDLERS
     from numpyro.primitives import Messenger
     from numpyro.util import _validate_model as validate_model
-    from numpyro.util import fori_collect, identity, is_prng_key, not_jax_tracer
+    from numpyro.util import identity, is_prng_key, not_jax_tracer
 except ImportError as error:
     raise ImportError(
         f"the installed NumPyro {numpyro.__version__} lacks a private name that numpyro_fwd uses: "
@@ -82,10 +87,12 @@ def mask_of(distribution: Any) -> Any:
     return distribution._mask
 
 
-def forget_loops() -> None:
-    """Let the next runs trace their loops, which NumPyro keeps by the identity of the arguments.
+def give_arguments(mcmc: MCMC, model_args: tuple, model_kwargs: dict | None) -> None:
+    """Let the run that `mcmc` begins have these arguments of its model."""
+    mcmc._args, mcmc._kwargs = model_args, model_kwargs or {}
 
-    JAX, too, keeps what it has traced, with the numbers that arrays of NumPy held then.
-    """
-    vars(fori_collect).get("_cache", {}).clear()
-    jax.clear_caches()
+
+def hide_bars() -> None:
+    """Show no progress bars of NumPyro in this process; those of others are left alone."""
+    numpyro.util.tqdm_auto = partial(tqdm, disable=True)
+    numpyro.util.tqdm = SimpleNamespace(trange=partial(trange, disable=True))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -17,7 +18,14 @@ from numpyro.infer import init_to_feasible, init_to_uniform
 
 from numpyro_fwd.bridge.numpyro_private import helpful_support_errors, unconstrain_params
 
-__all__ = ["first_sites", "has_observed", "is_latent", "prior_sites", "sites_at"]
+__all__ = [
+    "first_sites",
+    "has_observed",
+    "is_latent",
+    "names_of_plates",
+    "prior_sites",
+    "sites_at",
+]
 
 Sites = dict[str, dict]
 RADIUS = 0.1
@@ -105,6 +113,23 @@ def sites_at(
     if rng_key is not None:
         placed = seed(placed, rng_key)
     return trace(placed).get_trace(*model_args, **(model_kwargs or {}))
+
+
+def names_of_plates(
+    model: Callable, model_args: tuple, model_kwargs: dict | None
+) -> dict[str, list[str]]:
+    """Names of the leading axes of each site: its plates, then what it calls its event's axes."""
+    found = {}
+
+    def look(rng_key: Array) -> None:
+        for name, site in first_sites(rng_key, model, model_args, model_kwargs).items():
+            if site["type"] in ("sample", "deterministic"):
+                plates = sorted(site.get("cond_indep_stack", ()), key=lambda plate: plate.dim)
+                events = site.get("infer", {}).get("event_dims", [])
+                found[name] = [*(plate.name for plate in plates), *events]
+
+    jax.eval_shape(look, jax.random.key(0))
+    return found
 
 
 def has_observed(sites: dict[str, Any]) -> bool:

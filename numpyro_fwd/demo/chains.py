@@ -5,7 +5,8 @@ import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import arviz as az
+import arviz_base
+import arviz_stats
 import jax
 import numpy as np
 from numpyro.infer import MCMC
@@ -39,13 +40,13 @@ def sample(kernel, key, *data, num_chains: int = 4, fields: tuple = (), **budget
         mcmc.run(key, *data, extra_fields=fields)
         jax.block_until_ready(mcmc.get_samples())
         elapsed, compiled = time.perf_counter() - begin, covered(spans)
-        idata = az.from_numpyro(mcmc, log_likelihood=False)
+        idata = arviz_base.from_numpyro(mcmc, log_likelihood=False)
     return Chains(idata, mcmc, elapsed - compiled, compiled)
 
 
 def worst(idata) -> tuple[float, float]:
     """Least effective sample size and largest R-hat of all parameters."""
-    found = az.summary(idata, kind="diagnostics", round_to="none")
+    found = arviz_stats.summary(idata, kind="diagnostics", round_to="none")
     return float(found["ess_bulk"].min()), float(found["r_hat"].max())
 
 

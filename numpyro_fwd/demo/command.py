@@ -19,7 +19,6 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     if missing := [name for name in EXTRA if importlib.util.find_spec(name) is None]:
         sys.exit(f"The demonstration needs {', '.join(missing)}: install with the extra demo.")
-    warnings.filterwarnings("ignore", r"\s*ArviZ is undergoing a major refactor", FutureWarning)
     warnings.filterwarnings("ignore", "Your data appears to have a single value", UserWarning)
     import matplotlib
 

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-import arviz as az
+import arviz_stats
 import matplotlib.pyplot as plt
 import numpy as np
+from arviz_stats.base import array_stats
 
 from numpyro_fwd.demo.sampling import NUM_CHAINS, Run, Target
 
@@ -12,7 +13,8 @@ __all__ = ["funnel_scatter", "slowest", "traces_and_ranks"]
 
 COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7"]  # of the chains
 NUM_POINTS = 4000  # of the scatter
-COLUMNS = ("density, one line per chain", "trace", "ranks, by chain")
+NUM_BINS = 20  # of the ranks
+COLUMNS = ("density, one line per chain", "trace", "ranks, above or below even, by chain")
 
 
 def slowest(runs: list[Run]) -> tuple[str, dict]:
@@ -20,7 +22,7 @@ def slowest(runs: list[Run]) -> tuple[str, dict]:
     lowest = np.inf
     found: tuple[str, dict] = ("", {})
     for run in runs:
-        for site, ess in az.ess(run.idata).items():
+        for site, ess in arviz_stats.ess(run.idata.posterior.to_dataset()).items():
             if ess.min() < lowest:
                 lowest, found = float(ess.min()), (str(site), {})
                 for dim, at in ess.argmin(...).items():
@@ -53,24 +55,23 @@ def traces_and_ranks(target: Target, runs: list[Run], path: Path) -> None:
 
 
 def draw_row(run: Run, site: str, coords: dict, density, trace, ranks) -> None:
-    """Density, trace and rank plot of one parameter under one sampler, by ArviZ."""
-    az.plot_trace(
-        run.idata,
-        var_names=[site],
-        coords=coords,
-        axes=np.array([[density, trace]]),
-        divergences=None,
-        chain_prop={"color": COLOURS},
-        trace_kwargs={"alpha": 0.6, "linewidth": 0.4},
-    )
-    az.plot_rank(run.idata, var_names=[site], coords=coords, ax=ranks, colors=COLOURS)
+    """Density, trace and ranks of one parameter under one sampler, chain by chain."""
+    draws = run.idata.posterior[site].sel(coords).values.reshape(NUM_CHAINS, -1)
+    places = draws.ravel().argsort().argsort().reshape(draws.shape)
+    bins = np.linspace(0, draws.size, NUM_BINS + 1)
+    for chain, (values, ranked, colour) in enumerate(zip(draws, places, COLOURS, strict=True)):
+        grid, heights, _ = array_stats.kde(values)
+        density.plot(grid, heights, color=colour, linewidth=1)
+        trace.plot(values, color=colour, alpha=0.6, linewidth=0.4)
+        share = np.histogram(ranked, bins)[0] * NUM_BINS / values.size  # 1 where chains agree
+        ranks.bar(bins[:-1], (share - 1) / 2, bins[1], chain + 1, color=colour, align="edge")
+        ranks.axhline(chain + 1, color="black", linewidth=0.5)
     for axis in (density, trace, ranks):
-        axis.set(title="", xlabel="", ylabel="")
         axis.tick_params(labelsize=8)
     ranks.locator_params(axis="x", nbins=5)
     density.set_yticks([])
     density.set_ylabel(run.sampler, fontsize=12)
-    ranks.set_yticks(ranks.get_yticks(), [f"chain {i + 1}" for i in range(NUM_CHAINS)])
+    ranks.set_yticks(range(1, NUM_CHAINS + 1), [f"chain {i + 1}" for i in range(NUM_CHAINS)])
 
 
 def share_limits(densities, traces) -> None:
@@ -104,7 +105,7 @@ def funnel_scatter(runs: list[Run], path: Path, seed: int) -> None:
     panels = axes.flat
     draw_panel(next(panels), "exact", exact, w, exact, w)
     for run in runs:
-        draws = run.idata.posterior.stack(sample=("chain", "draw"))
+        draws = run.idata.posterior.to_dataset().stack(sample=("chain", "draw"))
         kept = rng.choice(
             draws.sizes["sample"], min(NUM_POINTS, draws.sizes["sample"]), replace=False
         )

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-import arviz as az
+import arviz_base
+import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,7 +91,7 @@ class Run(NamedTuple):
 
     sampler: str
     budget: Budget
-    idata: Any  # arviz.InferenceData: its groups are attributes that no type checker sees
+    idata: Any  # xarray.DataTree: its groups are attributes that no type checker sees
     seconds: float
     compilation: float
     said: list[str]
@@ -186,7 +187,7 @@ def run(target: Target, sampler: Callable, budget: Budget, rng_key) -> Run:
     if sampler is LangevinSMC:
         idata, ess = particles(mcmc, target), least_ess(mcmc)
     else:
-        idata = az.from_numpyro(mcmc, log_likelihood=False, **target.labels)
+        idata = arviz_base.from_numpyro(mcmc, log_likelihood=False, **target.labels)
     return Run(sampler.__name__, budget, idata, elapsed - compiled, compiled, said, ess)
 
 
@@ -207,9 +208,11 @@ def particles(mcmc: MCMC, target: Target) -> Any:
 
     samples = mcmc.get_samples(group_by_chain=True)
     accepted = mcmc.get_extra_fields(group_by_chain=True)["accept_prob"]
-    return az.from_dict(
-        {name: grouped(values) for name, values in samples.items()},
-        sample_stats={"acceptance_rate": grouped(accepted)},
+    return arviz_base.from_dict(
+        {
+            "posterior": {name: grouped(values) for name, values in samples.items()},
+            "sample_stats": {"acceptance_rate": grouped(accepted)},
+        },
         **target.labels,
     )
 
@@ -248,7 +251,7 @@ def errors(run: Run, target: Target, reference: Run) -> tuple[float, float]:
     """Largest error of a mean in sds of the truth, and the ratio of sds that is farthest from 1."""
     shifts: list[float] = []
     ratios: list[float] = []
-    for site, draws in run.idata.posterior.items():
+    for site, draws in run.idata.posterior.data_vars.items():
         truth = target.truth
         mean, sd = truth[site] if truth else moments(reference.idata.posterior[site])
         found_mean, found_sd = moments(draws)
@@ -278,7 +281,7 @@ def table(target: Target, runs: list[Run]) -> str:
 
 def row(run: Run, target: Target, reference: Run) -> list[str]:
     """Cells of one run."""
-    diagnostics = az.summary(run.idata, kind="diagnostics", round_to="none")
+    diagnostics = arviz_stats.summary(run.idata, kind="diagnostics", round_to="none")
     ess = diagnostics["ess_bulk"].min() if run.ess is None else run.ess
     is_reference = target.truth is None and run is reference
     shift, ratio = errors(run, target, reference)

@@ -8,7 +8,7 @@ import warnings
 import jax
 import numpy as np
 import optax
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm
 
 from numpyro_fwd import GOHSMC, OHSMC, SGSMC
 from numpyro_fwd.demo import pictures, sampling

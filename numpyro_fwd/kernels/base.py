@@ -287,6 +287,8 @@ class BlackJAXKernel(MCMCKernel):
             self._view, z = self._look(key_model, init_params, model_args, model_kwargs)
             self._sample_fn = self.sample
             check_start(z)
+            made = fingerprint(model_args, model_kwargs)
+            model_args, model_kwargs = self._in_place.as_they_are(made, model_args, model_kwargs)
             if is_single:
                 rng_key, z = as_chains((rng_key, z))
             run = Run(
@@ -302,8 +304,6 @@ class BlackJAXKernel(MCMCKernel):
             with explaining(started, model_args, model_kwargs, z):
                 shared = self._strategy.prepare(run, z)
                 state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
-        made = fingerprint(model_args, model_kwargs)
-        self._in_place.look(made, model_args, model_kwargs)
         return state._replace(shared=shared, fingerprint=made)
 
     def _look(
@@ -521,7 +521,9 @@ class BlackJAXKernel(MCMCKernel):
             old = cast(Fingerprint, state.fingerprint)
             check_data(is_other(old, model_args, model_kwargs))
         made = fingerprint(model_args, model_kwargs)
-        self._in_place.look(made, model_args, model_kwargs)
+        model_args, model_kwargs = self._in_place.as_they_are(made, model_args, model_kwargs)
+        if self._in_place.has_changed:
+            self._sample_fn = None  # MCMC initializes, and so takes them as new ones, too
         arguments = split_arguments(model_args, model_kwargs)
 
         def refreshed(arrays, state):

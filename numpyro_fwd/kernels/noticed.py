@@ -21,7 +21,7 @@ from blackjax_ext.meshes import everywhere, is_first_process
 from blackjax_ext.warmup import report
 from blackjax_ext.warmup.run import ravel_each
 from blackjax_ext.warmup.windows import AdaptState
-from numpyro_fwd.kernels.same_data import check_data, is_known
+from numpyro_fwd.kernels.same_data import NOTHING, check_data, is_known, is_said
 
 __all__ = ["Noticed", "forget"]
 
@@ -56,7 +56,7 @@ class Noticed:
     Attributes
     ----------
     num_events
-        Number of events: nothing else is looked at while this is zero.
+        NOTHING and the number of events: nothing else is looked at while there is none.
     run
         Numbers of the key that the run began with, shape (2,): two runs say the same twice.
     health
@@ -97,13 +97,10 @@ class Noticed:
         health = jax.tree.map(jnp.zeros_like, report.judge(adapt_state))
         stuck_at = jnp.full(rng_key.shape[0], -1)
         run = jnp.asarray(jax.random.key_data(rng_key[0]))
-        zero, no, words = (
-            jnp.zeros((), int),
-            jnp.array(False),
-            Words(advice, report.sites_of(position)),
-        )
+        words = Words(advice, report.sites_of(position))
         hidden = report.Hidden.first(ravel_each(position))
-        first = cls(zero, run, health, stuck_at, no, hidden, words)
+        nothing, no = jnp.array(NOTHING, int), jnp.array(False)
+        first = cls(nothing, run, health, stuck_at, no, hidden, words)
         # the carry of a loop may stay divided as it was at first
         return first.everywhere()
 
@@ -142,7 +139,7 @@ class Noticed:
         noticed = cls(**dict(zip(ARRAYS, children, strict=True)), words=words)
         # all of it, or the first process alone would fail where it reads what others hold
         is_all = all(map(is_known, jax.tree.leaves(children)))
-        if is_all and np.asarray(noticed.num_events).any():
+        if is_all and is_said(noticed.num_events):
             check_data(noticed.has_other_data)
             noticed.say()
         return noticed

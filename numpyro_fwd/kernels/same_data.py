@@ -1,5 +1,6 @@
 """Whether the data of a run are those that a kernel, or the state it goes on from, knows."""
 
+import copy
 from typing import Any
 
 import jax
@@ -9,10 +10,13 @@ from jax import Array
 
 from blackjax_ext.meshes import everywhere
 from numpyro_fwd.bridge.arguments import Fingerprint, fingerprint, is_other, mutable_arrays
-from numpyro_fwd.bridge.numpyro_private import forget_loops, not_jax_tracer
+from numpyro_fwd.bridge.numpyro_private import give_arguments, not_jax_tracer
+from numpyro_fwd.disk import OnDisk
+from numpyro_fwd.kernels.words import running_mcmc
 
-__all__ = ["InPlace", "WhoseData", "check_data", "is_known"]
+__all__ = ["NOTHING", "InPlace", "WhoseData", "check_data", "is_known", "is_said"]
 
+NOTHING = 0x5EA10000  # the number of events of a state of which nothing is to be said
 OTHER_DATA = (
     "the state that is resumed was made with other data: the log density in it, and the mode or "
     "expansion that chains of AMAGOLD share, are not those of these arguments. Run the warm-up on "
@@ -30,21 +34,35 @@ OTHER_PARTICLES = (
 class InPlace:
     """Notices arrays of NumPy that were changed in place between two runs of a kernel.
 
-    NumPyro keeps its loop by the identity of the arguments, and JAX what it has traced, with the
-    numbers that they held then.
+    NumPyro keeps its loop by the identity of the arguments, and JAX what it has made of them, with
+    the numbers that they held then.
+
+    Attributes
+    ----------
+    has_changed
+        Whether there were any.
     """
 
     def __init__(self) -> None:
         self._last: tuple[tuple[int, ...], int] | None = None  # the arrays, and their checksum
+        self.has_changed = False
 
-    def look(self, made: Fingerprint, model_args: tuple, model_kwargs: dict | None) -> None:
-        """Let the loop be traced again if the arrays of the last run hold other numbers."""
+    def as_they_are(
+        self, made: Fingerprint, model_args: tuple, model_kwargs: dict | None
+    ) -> tuple[tuple, Any]:
+        """Arguments, as new objects once an array has changed; those of the running MCMC, too."""
         arrays = mutable_arrays(model_args, model_kwargs)
         if not arrays or isinstance(made.whole, jax.core.Tracer):
-            return
+            return model_args, model_kwargs
         last, self._last = self._last, (arrays, int(made.whole))
         if last is not None and last[0] == arrays and last != self._last:
-            forget_loops()
+            self.has_changed = True
+        if not self.has_changed:
+            return model_args, model_kwargs
+        new = as_new((model_args, model_kwargs))
+        if (mcmc := running_mcmc()) is not None:
+            give_arguments(mcmc, *new)
+        return new
 
 
 @jax.tree_util.register_pytree_node_class
@@ -56,7 +74,7 @@ class WhoseData:
     made
         Fingerprint of the data that it was made with.
     has_other
-        Whether a step was given others: an error once the state comes out of a program.
+        NOTHING, or more if a step was given others: an error once the state comes out of a program.
     """
 
     def __init__(self, made: Any, has_other: Any):
@@ -66,12 +84,12 @@ class WhoseData:
     @classmethod
     def of(cls, model_args: tuple, model_kwargs: dict | None) -> "WhoseData":
         """Of these arguments."""
-        return cls(fingerprint(model_args, model_kwargs), jnp.array(False))
+        return cls(fingerprint(model_args, model_kwargs), jnp.array(NOTHING))
 
     def compared(self, model_args: tuple, model_kwargs: dict | None) -> "WhoseData":
         """With whether these arguments are others."""
-        has_other = self.has_other | is_other(self.made, model_args, model_kwargs)
-        return WhoseData(self.made, everywhere(has_other))
+        is_new = is_other(self.made, model_args, model_kwargs)
+        return WhoseData(self.made, everywhere(jnp.maximum(self.has_other, NOTHING + is_new)))
 
     def tree_flatten(self) -> tuple[tuple, None]:
         """Arrays alone."""
@@ -80,14 +98,38 @@ class WhoseData:
     @classmethod
     def tree_unflatten(cls, _: None, children: tuple) -> "WhoseData":
         """The same, or ValueError if a step was given other data."""
-        check_data(children[1], OTHER_PARTICLES)
+        if is_said(children[1]):
+            raise ValueError(OTHER_PARTICLES)
         return cls(*children)
 
 
-def check_data(has_other: Any, message: str = OTHER_DATA) -> None:
+def check_data(has_other: Any) -> None:
     """Raise ValueError for a state that was made with other data; what is traced passes."""
     if is_known(has_other) and np.any(has_other):
-        raise ValueError(message)
+        raise ValueError(OTHER_DATA)
+
+
+def as_new(arguments: Any) -> Any:
+    """Arrays of NumPy and rows on disk as other objects that hold the same."""
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray):
+            return leaf.view()
+        return copy.copy(leaf) if isinstance(leaf, OnDisk) else leaf
+
+    return jax.tree.map(one, arguments)
+
+
+def is_said(events: Any) -> bool:
+    """Whether a program of ours returned a number of events that is not NOTHING.
+
+    A state is a pytree, whose leaves anyone may map to others. What the functions of ``jax.tree``
+    make of NOTHING is a boolean, or far below it, and says nothing.
+    """
+    if not is_known(events) or not jnp.issubdtype(events.dtype, jnp.integer):
+        return False
+    found = np.asarray(events)
+    return bool(np.all(found >= NOTHING) and np.any(found > NOTHING))
 
 
 def is_known(x: Any) -> bool:

@@ -328,6 +328,10 @@ class LangevinSMC(MCMCKernel):
         sites = first_sites(key_sites, self._model, model_args, model_kwargs)
         check_latents(sites)
         warn_without_likelihood(sites)
+        data = WhoseData.of(model_args, model_kwargs)
+        model_args, model_kwargs = self._in_place.as_they_are(
+            data.made, model_args, model_kwargs or {}
+        )
         with naming_arguments(model_args, model_kwargs):
             z = draw_prior(key_prior, self._model, model_args, model_kwargs, num)
             z = over_chains(z)
@@ -338,8 +342,6 @@ class LangevinSMC(MCMCKernel):
         check_likelihoods(loglikelihood, self._model, model_args, model_kwargs, z)
         self._sample_fn = self.sample
         self._warn(state)
-        data = WhoseData.of(model_args, model_kwargs)
-        self._in_place.look(data.made, model_args, model_kwargs)
         return state._replace(rng_key=rng_key, num_warmup=jnp.array(num_warmup, int), data=data)
 
     def _program(self, split: Any) -> Callable:

@@ -67,6 +67,11 @@ class KernelState(NamedTuple):
         return self.inner.position
 
     @property
+    def n_steps(self) -> Array:
+        """`num_steps` under ArviZ's name, which adds no depth of a tree to it."""
+        return self.num_steps
+
+    @property
     def num_warmup(self) -> Array:
         """Steps of the warm-up, in which alone anything adapts."""
         schedule = self.adapt_state.schedule

@@ -14,7 +14,7 @@ from types import FrameType
 
 import jax
 from numpyro.infer import MCMC
-from tqdm.auto import tqdm  # type: ignore[import-untyped]
+from tqdm.auto import tqdm
 
 from blackjax_ext.meshes import is_first_process
 from numpyro_fwd.meshes import is_local

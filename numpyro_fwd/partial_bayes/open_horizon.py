@@ -6,9 +6,10 @@ is Bayesian: ``init``, ``update`` and ``run`` as in ``numpyro.infer.SVI``.
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]
 import jax
 import jax.numpy as jnp
 import optax
@@ -378,11 +379,11 @@ class GOHSMC:
 
         Neither what was seen of a model's data nor compiled programs are kept.
         """
-        return cloudpickle.dumps({**self.__dict__, "_partial": None, "_programs": {}})
+        return by_value().dumps({**self.__dict__, "_partial": None, "_programs": {}})
 
     def __setstate__(self, state: bytes) -> None:
         """Take over what :meth:`__getstate__` kept."""
-        self.__dict__.update(cloudpickle.loads(state))
+        self.__dict__.update(by_value().loads(state))
 
     def predictive(
         self,
@@ -476,6 +477,23 @@ class GOHSMC:
         if self._partial is None:
             raise RuntimeError("call init or run before update: they look at the model.")
         return self._partial
+
+
+def by_value() -> ModuleType:
+    """The package cloudpickle, which pickles functions that have no name.
+
+    Raises
+    ------
+    ImportError
+        If it is not installed.
+    """
+    try:
+        return import_module("cloudpickle")
+    except ImportError as error:
+        raise ImportError(
+            "a sampler with an optimizer is pickled with the package cloudpickle, which is "
+            "missing: install it, or install this package with its extra nn."
+        ) from error
 
 
 class OHSMC(GOHSMC):

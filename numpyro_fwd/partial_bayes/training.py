@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from tqdm.auto import tqdm  # type: ignore[import-untyped]
+from tqdm.auto import tqdm
 
 from blackjax_ext.smc.open_horizon import OpenHorizonState
 from numpyro_fwd.bridge.arguments import SplitArguments, check_arguments, split_arguments

@@ -110,6 +110,6 @@ def load(path: Path) -> tuple[list[np.ndarray], dict[str, Any]]:
     except (zipfile.BadZipFile, KeyError, EOFError, ValueError, OSError) as error:
         raise ValueError(
             f"{path} is truncated or not a checkpoint ({error}): the run cannot continue. The "
-            "draws beside it are readable with az.from_zarr; put the file back from a copy, or "
+            "draws beside it are readable with xarray; put the file back from a copy, or "
             "call sample_to on another path."
         ) from error

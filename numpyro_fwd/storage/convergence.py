@@ -15,6 +15,7 @@ __all__ = ["Convergence", "Worst", "is_checked"]
 KEPT = 1000  # draws of each chain that an estimate reads, if the goal needs no more
 PER_EFFECTIVE = 8  # draws that it reads for each effective draw of the goal
 GROWTH = 1.2  # of the draws between two looks at the goal
+TAILS = (0.05, 0.95)  # whose quantiles' ESS is that of the tails
 FEWEST = 4  # draws, below which ArviZ has no estimate
 
 
@@ -134,9 +135,9 @@ def estimate(draws: np.ndarray, parameter: str) -> Worst:
     """Estimates from draws (C, n) of a parameter; NaN where a draw is not finite."""
     if not np.isfinite(draws).all():
         return Worst(parameter=parameter)
-    import arviz as az  # which takes a second or two
+    from arviz_stats import ess, rhat  # which takes a second or two
 
     with np.errstate(all="ignore"):  # a chain that stands still has no variance
-        ess = min(float(az.ess(draws, method=method)) for method in ("bulk", "tail"))
-        r_hat = float(az.rhat(draws)) if len(draws) > 1 else math.nan
-    return Worst(ess, r_hat, parameter)
+        fewest = min(ess(draws, method="bulk"), ess(draws, method="tail", prob=TAILS))
+        r_hat = float(rhat(draws)) if len(draws) > 1 else math.nan
+    return Worst(float(fewest), r_hat, parameter)

@@ -3,14 +3,31 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+__all__ = ["METADATA", "Folder", "explaining", "needed"]
 
-__all__ = ["Folder", "explaining"]
-
+METADATA = ".zmetadata"
 OWN = ".sample_to"  # beside the groups of the store, which readers of Zarr do not look at
+
+
+def needed(name: str) -> Any:
+    """A package of the extra "store".
+
+    Raises
+    ------
+    ImportError
+        If it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"sample_to needs the package {name}: install it, or install this package with its "
+            "extra store, pip install '.[store]'."
+        ) from error
 
 
 class Folder:
@@ -46,12 +63,13 @@ class Folder:
             If nothing can be written there.
         """
         self.check_whose()
+        filelock = needed("filelock")
         with explaining(self.path, "nothing was written"):
             (self.path / OWN).mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / OWN / "lock")
+            lock = filelock.FileLock(self.path / OWN / "lock")
             try:
                 lock.acquire(timeout=0)
-            except Timeout as error:
+            except filelock.Timeout as error:
                 raise RuntimeError(
                     f"path {self.path} is being written to by another call of sample_to: wait for "
                     "it, or give another path."
@@ -79,7 +97,7 @@ class Folder:
 
     def has_draws(self) -> bool:
         """Whether a store was published, which is after its first checkpoint."""
-        return (self.path / ".zmetadata").exists()
+        return (self.path / METADATA).exists()
 
     def begin(self) -> bool:
         """Whether the run begins; what is left of a beginning that was killed is overwritten.
@@ -95,7 +113,7 @@ class Folder:
             raise ValueError(
                 f"the store on {self.path} is truncated: the file {self.checkpoint} is missing. "
                 "The run cannot continue; put the file back from a copy, or call sample_to on "
-                "another path. The draws are readable with az.from_zarr."
+                "another path. The draws are readable with xarray."
             )
         return True
 

@@ -4,7 +4,7 @@ import math
 import time
 from types import TracebackType
 
-from tqdm.auto import tqdm  # type: ignore[import-untyped]
+from tqdm.auto import tqdm
 
 from numpyro_fwd.storage.convergence import Worst
 from numpyro_fwd.storage.until import Until

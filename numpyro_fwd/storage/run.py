@@ -11,12 +11,13 @@ import numpy as np
 from jax import Array
 from numpyro.infer import MCMC
 
+from numpyro_fwd.bridge.traces import names_of_plates
 from numpyro_fwd.storage import checkpoints, identity
 from numpyro_fwd.storage.convergence import Convergence, Worst, is_checked
 from numpyro_fwd.storage.folder import Folder, explaining
 from numpyro_fwd.storage.programs import Piece, begin, fields_of, latents
 from numpyro_fwd.storage.progress import Progress
-from numpyro_fwd.storage.store import DrawStore, layout
+from numpyro_fwd.storage.store import DrawStore
 from numpyro_fwd.storage.until import Until
 from numpyro_fwd.storage.writer import Writer
 
@@ -32,7 +33,7 @@ class Stored(NamedTuple):
     """What :func:`numpyro_fwd.sample_to` leaves.
 
     path
-        The Zarr store, for ``az.from_zarr(str(path))``.
+        The Zarr store, for ``xarray.open_datatree(path, engine="zarr")``.
     num_draws
         Draws of each chain in it.
     reason
@@ -171,16 +172,14 @@ class StoredRun:
 
     def create(self, model: Any, model_args: tuple, model_kwargs: dict) -> None:
         """An empty store and a first checkpoint."""
-        from arviz.data.io_numpyro import infer_dims
-
-        dims = infer_dims(model, model_args, model_kwargs) if model is not None else None
+        dims = {} if model is None else names_of_plates(model, model_args, model_kwargs)
         groups: dict[str, dict[str, Any]] = {"posterior": {}, "sample_stats": {}}
         for name, one in self.piece.shapes.items():
             group, variable = name.split("/", 1)
             groups[group][variable] = one
-        dims = {k.replace("/", "."): v for k, v in (dims or {}).items()}
+        dims = {name.replace("/", "."): axes for name, axes in dims.items()}
         with self.explaining():
-            self.store.create(layout(groups, self.mcmc.num_chains, dims), self.draws_per_write)
+            self.store.create(groups, self.mcmc.num_chains, dims, self.draws_per_write)
             self.save_checkpoint(self.saved, self.done)
             self.store.publish(0)
 

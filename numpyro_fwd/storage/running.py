@@ -8,9 +8,8 @@ from jax import Array
 from numpyro.infer import MCMC
 
 from numpyro_fwd.bridge.arguments import check_arguments
-from numpyro_fwd.storage.folder import Folder
+from numpyro_fwd.storage.folder import Folder, needed
 from numpyro_fwd.storage.run import Stored, StoredRun
-from numpyro_fwd.storage.store import zarr
 from numpyro_fwd.storage.until import Until, check_count
 
 __all__ = ["sample_to"]
@@ -29,11 +28,11 @@ def sample_to(
 ) -> Stored:
     r"""Run an ``MCMC`` with its draws on disk, or continue such a run.
 
-    Draws are appended to a Zarr store in ArviZ's layout, which ``az.from_zarr`` reads while it
-    grows, and the kernel's state is saved after each write, at most four times a second. A run
-    that was interrupted, by ``kill -9`` at any moment, continues when the same call is made again:
-    its draws are those of a run that was never interrupted, bit for bit. Memory does not depend on
-    the number of draws.
+    Draws are appended to a Zarr store in ArviZ's layout, which ``xarray.open_datatree`` and
+    ``az.from_zarr`` read while it grows, and the kernel's state is saved after each write, at most
+    four times a second. A run that was interrupted, by ``kill -9`` at any moment, continues when
+    the same call is made again: its draws are those of a run that was never interrupted, bit for
+    bit. Memory does not depend on the number of draws.
 
     Parameters
     ----------
@@ -76,6 +75,8 @@ def sample_to(
         the same call continues the run once there is room.
     RuntimeError
         If another call writes to `path`.
+    ImportError
+        If a package of the extra "store" is missing.
 
     Notes
     -----
@@ -86,7 +87,7 @@ def sample_to(
 
     Examples
     --------
-    >>> import tempfile, arviz as az, jax, numpyro, numpyro.distributions as dist
+    >>> import tempfile, jax, numpyro, xarray, numpyro.distributions as dist
     >>> from numpyro.infer import MCMC
     >>> from numpyro_fwd import MALA, Until, sample_to
     >>> def model(y):
@@ -97,10 +98,9 @@ def sample_to(
     >>> sample_to(path, mcmc, jax.random.key(0), y, until=Until(max_draws=300)).num_draws
     300
     >>> stored = sample_to(path, mcmc, jax.random.key(0), y, until=Until(max_draws=500))
-    >>> az.from_zarr(path).posterior["mean"].shape
+    >>> xarray.open_datatree(path, engine="zarr").posterior["mean"].shape
     (1, 500)
     """
-    zarr()
     if not isinstance(mcmc, MCMC):
         raise TypeError(f"mcmc must be a numpyro.infer.MCMC; got {type(mcmc).__name__}.")
     if jax.process_count() > 1:
@@ -113,6 +113,8 @@ def sample_to(
     until = check_until(until, mcmc)
     check_names(extra_fields)
     check_arguments(args, kwargs)
+    for name in ("numcodecs", *(["arviz_stats"] if until.has_goals else [])):
+        needed(name)  # before anything is written
     folder = Folder(path)
     with folder.claimed():
         run = StoredRun(folder, mcmc, until, int(draws_per_write))

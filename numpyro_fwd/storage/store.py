@@ -1,122 +1,216 @@
 """A Zarr store in ArviZ's layout that grows along its draws.
 
-Draws are in chunks of `draws_per_write` draws, each a file that is replaced as a whole. What a
-reader finds is what the consolidated metadata say, one file for all groups, which is written last.
+Files have Zarr's format 2, which every release of Zarr, xarray and ArviZ reads; the library itself
+needs no more than the compressor. Draws are in chunks of `draws_per_write` draws, each a file that
+is replaced as a whole. What a reader finds is what the consolidated metadata say, one file for all
+groups, which is written last.
 """
 
 import json
-from importlib import import_module
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["DrawStore", "layout", "zarr"]
+from numpyro_fwd.storage.folder import METADATA, needed
 
-METADATA = ".zmetadata"
+__all__ = ["DrawStore", "chunk_shape", "write"]
+
+COMPRESSOR = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
 HEADER = 16  # bytes before the data of a chunk, the last four of which say how long it is
 LONGEST = 2**31 - 1024  # bytes that the compressor takes at once
 
 
-def zarr() -> Any:
-    """The package zarr, which is an optional dependency.
-
-    Raises
-    ------
-    ImportError
-        If there is none, or one that ArviZ does not read with.
-    """
-    hint = "install it with pip install 'zarr>=2.18.7,<3', or with the extra store of this package."
+def write(path: Path, content: bytes) -> None:
+    """Replace a file: readers find the old one or the new one, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.partial")
     try:
-        module = import_module("zarr")
-    except ImportError as error:
-        raise ImportError(f"sample_to needs the package zarr, which is missing: {hint}") from error
-    if not module.__version__.startswith("2."):
-        raise ImportError(
-            f"sample_to needs zarr 2, which az.from_zarr reads with; got {module.__version__}: "
-            f"{hint}"
+        new.write_bytes(content)
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def chunk_shape(
+    name: str, shape: tuple[int, ...], dtype: np.dtype, draws_per_write: int
+) -> tuple[int, ...]:
+    """Shape (C, draws_per_write, ...) of a chunk of draws: all that one write holds."""
+    chunk = (max(shape[0], 1), draws_per_write, *(max(n, 1) for n in shape[2:]))
+    num_bytes = math.prod(chunk) * dtype.itemsize
+    if num_bytes > LONGEST:
+        raise ValueError(
+            f"draws_per_write must be {draws_per_write * LONGEST // num_bytes} or less, for a "
+            f"write of site '{name}' to have less than two gigabytes; got {draws_per_write}."
         )
-    return module
+    return chunk
 
 
-def layout(
-    draws: dict[str, dict[str, Any]], num_chains: int, dims: dict[str, list[str]] | None
-) -> Any:
-    """``InferenceData`` without draws: the names, coordinates and types of a store.
+class GrowingArray:
+    """An array on disk whose files each hold `size` draws.
 
     Parameters
     ----------
-    draws
-        For each group, shapes and dtypes of its variables, without the axes of chains and draws.
-    num_chains
-        Number of chains.
-    dims
-        Names of the further axes of sites in plates.
+    folder
+        Where its files are.
+    entry
+        What the metadata of the store say of it; its shape grows.
     """
-    import arviz as az  # which takes a second or two
 
-    # ArviZ warns of fewer draws than chains
-    axes = (num_chains, num_chains)
-    groups: dict[str, Any] = {
-        name: {
-            each: np.broadcast_to(np.zeros((), one.dtype), (*axes, *one.shape))
-            for each, one in variables.items()
-        }
-        for name, variables in draws.items()
-        if variables
-    }
-    return az.from_dict(**groups, dims=dims)
+    def __init__(self, folder: Path, entry: dict[str, Any]):
+        self.folder = folder
+        self.entry = entry
+        self.axis = 0 if folder.name == "draw" else 1
+        self.size = entry["chunks"][self.axis]
+        self.dtype = np.dtype(entry["dtype"])
+        self.codec = needed("numcodecs").get_codec(entry["compressor"])
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a draw has no entries, so that there are no files."""
+        shape = self.entry["shape"]
+        return 0 in shape[: self.axis] + shape[self.axis + 1 :]
+
+    def resize(self, num_draws: int) -> None:
+        """Say that there are so many draws."""
+        self.entry["shape"][self.axis] = num_draws
+
+    def file(self, i: int) -> Path:
+        """File of chunk `i`."""
+        places = [0] * len(self.entry["shape"])
+        places[self.axis] = i
+        return self.folder / ".".join(map(str, places))
+
+    def between(self, start: int, stop: int) -> tuple[slice, ...]:
+        """Index of these draws."""
+        return (*[slice(None)] * self.axis, slice(start, stop))
+
+    def load(self, i: int) -> np.ndarray:
+        """All of chunk `i`, read-only."""
+        content = self.codec.decode(self.file(i).read_bytes())
+        return np.frombuffer(content, self.dtype).reshape(self.entry["chunks"])
+
+    def put(self, start: int, draws: np.ndarray) -> None:
+        """Write `draws` after the first `start`."""
+        stop = start + draws.shape[self.axis]
+        for i in () if self.is_empty else range(start // self.size, -(-stop // self.size)):
+            begin = i * self.size
+            first, last = max(start, begin), min(stop, begin + self.size)
+            is_new = first == begin
+            chunk = np.zeros(self.entry["chunks"], self.dtype) if is_new else self.load(i).copy()
+            new = draws[self.between(first - start, last - start)]
+            chunk[self.between(first - begin, last - begin)] = new
+            write(self.file(i), self.codec.encode(chunk))
+
+    def every(self, stride: int, num_draws: int) -> np.ndarray:
+        """Each `stride`-th of the first draws, with one chunk at a time in memory."""
+        wanted = np.arange(0, num_draws, stride)
+        if self.is_empty:
+            shape = list(self.entry["shape"])
+            shape[self.axis] = len(wanted)
+            return np.zeros(shape, self.dtype)
+        of_chunk = np.split(wanted, np.flatnonzero(np.diff(wanted // self.size)) + 1)
+        parts = [
+            np.take(self.load(at[0] // self.size), at % self.size, self.axis) for at in of_chunk
+        ]
+        return np.concatenate(parts, self.axis)
+
+    def damaged(self, num_draws: int) -> str:
+        """What is wrong with the files of the first draws, or nothing.
+
+        An empty file is what a power failure leaves, and says that its length is 0.
+        """
+        for i in () if self.is_empty else range(-(-num_draws // self.size)):
+            path = self.file(i)
+            if not path.exists():
+                return f"the file {path} is missing"
+            with path.open("rb") as file:
+                length = int.from_bytes(file.read(HEADER)[-4:], "little")
+            if length < HEADER or length != path.stat().st_size:
+                return f"the file {path} has lost its end"
+        return ""
 
 
 class DrawStore:
-    """The groups of a Zarr store on `path`, and their arrays that grow."""
+    """The groups of a Zarr store on `path`, and their arrays that grow.
+
+    Metadata are in memory, and in the one file that readers look at. What each array says of itself
+    is brought up to date by :meth:`finish`.
+    """
 
     def __init__(self, path: Path):
         self.path = path
-        self.store = zarr().storage.DirectoryStore(str(path))
-        self.arrays: dict[str, Any] = {}
-        self.metadata: dict[str, Any] = {}  # as readers see them
-        self.texts: dict[str, bytes] = {}  # as Zarr does, by file
+        self.arrays: dict[str, GrowingArray] = {}
+        self.metadata: dict[str, dict[str, Any]] = {}  # by file, as readers see them
 
-    def create(self, empty: Any, draws_per_write: int) -> None:
-        """Write the groups of an ``InferenceData``, none of whose draws is kept."""
-        zarr().open_group(self.store, mode="w-" if not any(self.path.iterdir()) else "a")
-        for name in empty.groups():
-            dataset = empty[name].isel(draw=slice(0, 0))
-            growing = {
-                each: {"chunks": self.chunks(dataset[each], draws_per_write)}
-                for each in dataset.variables
-                if "draw" in dataset[each].dims
-            }
-            dataset.to_zarr(
-                self.store,
-                group=name,
-                mode="w",
-                encoding=growing,
-                consolidated=False,
-                zarr_format=2,
-            )
+    def create(
+        self,
+        groups: dict[str, dict[str, Any]],
+        num_chains: int,
+        dims: dict[str, list[str]],
+        draws_per_write: int,
+    ) -> None:
+        """Write groups without draws.
+
+        Parameters
+        ----------
+        groups
+            For each group, shapes and dtypes of one draw of its variables.
+        num_chains
+            Number of chains.
+        dims
+            Names of axes of sites in plates; others have ArviZ's names.
+        draws_per_write
+            Draws of each chain in a file.
+        """
+        self.metadata = {".zgroup": {"zarr_format": 2}}
+        for group, variables in groups.items():
+            if not variables:
+                continue
+            shutil.rmtree(self.path / group, ignore_errors=True)  # of a beginning that was killed
+            self.metadata[f"{group}/.zgroup"] = {"zarr_format": 2}
+            self.metadata[f"{group}/.zattrs"] = attributes()
+            sizes = {"chain": num_chains}
+            for name, one in variables.items():
+                axes = names_of_axes(name, one.shape, dims.get(name, []), sizes, variables)
+                shape, dtype = (num_chains, 0, *one.shape), np.dtype(one.dtype)
+                chunks = chunk_shape(name, shape, dtype, draws_per_write)
+                self.describe(f"{group}/{name}", ("chain", "draw", *axes), shape, dtype, chunks)
+            self.describe(f"{group}/draw", ("draw",), (0,), np.dtype(int), (draws_per_write,))
+            for dim, n in sizes.items():
+                self.describe(f"{group}/{dim}", (dim,), (n,), np.dtype(int), (max(n, 1),))
+                if n:
+                    content = needed("numcodecs").get_codec(COMPRESSOR).encode(np.arange(n))
+                    write(self.path / group / dim / "0", content)
+        for key, entry in self.metadata.items():
+            write(self.path / key, json.dumps(entry).encode())
         self.open()
 
-    @staticmethod
-    def chunks(variable: Any, draws_per_write: int) -> tuple[int, ...]:
-        """Shape of a chunk: all that one write holds."""
-        sizes = zip(variable.dims, variable.shape, strict=True)
-        shape = tuple(draws_per_write if dim == "draw" else max(n, 1) for dim, n in sizes)
-        num_bytes = int(np.prod(shape, dtype=object)) * variable.dtype.itemsize
-        if num_bytes > LONGEST:
-            raise ValueError(
-                f"draws_per_write must be {draws_per_write * LONGEST // num_bytes} or less, for a "
-                f"write of site '{variable.name}' to have less than two gigabytes; got "
-                f"{draws_per_write}."
-            )
-        return shape
+    def describe(
+        self, name: str, dims: tuple, shape: tuple, dtype: np.dtype, chunks: tuple[int, ...]
+    ) -> None:
+        """Put an array among the metadata."""
+        self.metadata[f"{name}/.zattrs"] = {"_ARRAY_DIMENSIONS": list(dims)}
+        self.metadata[f"{name}/.zarray"] = {
+            "zarr_format": 2,
+            "shape": list(shape),
+            "chunks": list(chunks),
+            "dtype": dtype.str,
+            "compressor": COMPRESSOR,
+            "filters": None,
+            "fill_value": None,
+            "order": "C",
+        }
 
     def open(self) -> None:
         """Look for the arrays that grow.
-
-        Their metadata are in memory, and in the one file that readers look at. What each array says
-        of itself is brought up to date by :meth:`finish`.
 
         Raises
         ------
@@ -124,21 +218,23 @@ class DrawStore:
             If the metadata of the store cannot be read.
         """
         try:
-            if METADATA not in self.store:
-                zarr().consolidate_metadata(self.store)
-            self.metadata = json.loads(self.store[METADATA])
-            self.texts = {
-                key: json.dumps(one).encode() for key, one in self.metadata["metadata"].items()
-            }
-            root = zarr().open_group(self.texts, mode="r+", chunk_store=self.store)
+            if (self.path / METADATA).exists():
+                self.metadata = json.loads((self.path / METADATA).read_bytes())["metadata"]
+            else:  # killed after its first checkpoint
+                self.metadata = dict(self.entries())
+            names = [key.removesuffix("/.zarray") for key in self.metadata if "/.zarray" in key]
             self.arrays = {
-                f"{group}/{name}": array
-                for group, members in root.groups()
-                for name, array in members.arrays()
-                if "draw" in array.attrs["_ARRAY_DIMENSIONS"]
+                name: GrowingArray(self.path / name, self.metadata[f"{name}/.zarray"])
+                for name in names
+                if "draw" in self.metadata[f"{name}/.zattrs"]["_ARRAY_DIMENSIONS"]
             }
-        except (KeyError, ValueError) as error:  # of Zarr, and of JSON
+        except (KeyError, TypeError, ValueError) as error:
             raise self.damage(f"its metadata cannot be read ({error})") from error
+
+    def entries(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """What each group and array says of itself, by file."""
+        for file in sorted(self.path.glob("**/.z[ag]*")):
+            yield file.relative_to(self.path).as_posix(), json.loads(file.read_bytes())
 
     def damage(self, what: str) -> ValueError:
         """An error for a store that has lost something."""
@@ -149,31 +245,21 @@ class DrawStore:
 
     def append(self, start: int, draws: dict[str, np.ndarray]) -> None:
         """Put draws (C, n, ...) of all variables after the first `start`."""
-        num_draws = next(iter(draws.values())).shape[1]
-        stop = start + num_draws
-        self.resize(stop)
+        stop = start + next(iter(draws.values())).shape[1]
         for name, array in self.arrays.items():
-            axis = axis_of(name)
-            values = np.arange(start, stop) if axis == 0 else draws[name]
-            array[(slice(None),) * axis + (slice(start, stop),)] = values
-
-    def resize(self, num_draws: int) -> None:
-        """Give the arrays so many draws, in memory."""
-        for name, array in self.arrays.items():
-            axis, shape = axis_of(name), array.shape
-            if shape[axis] != num_draws:
-                array.resize(*shape[:axis], num_draws, *shape[axis + 1 :])
-                self.metadata["metadata"][f"{name}/.zarray"]["shape"] = list(array.shape)
+            array.put(start, np.arange(start, stop) if array.axis == 0 else draws[name])
 
     def publish(self, num_draws: int) -> None:
         """Let readers see these draws and no more: one file, replaced at once."""
-        self.resize(num_draws)
-        self.store[METADATA] = json.dumps(self.metadata).encode()
+        for array in self.arrays.values():
+            array.resize(num_draws)
+        found = {"zarr_consolidated_format": 1, "metadata": self.metadata}
+        write(self.path / METADATA, json.dumps(found).encode())
 
     def finish(self) -> None:
         """Bring up to date what the arrays say of themselves, for readers of these alone."""
-        for name in self.arrays:
-            self.store[f"{name}/.zarray"] = self.texts[f"{name}/.zarray"]
+        for name, array in self.arrays.items():
+            write(self.path / name / ".zarray", json.dumps(array.entry).encode())
 
     def check(self, num_draws: int, names: set[str]) -> None:
         """Raise unless every variable is there, and every chunk of the first `num_draws`.
@@ -185,39 +271,44 @@ class DrawStore:
         """
         if missing := sorted(names - set(self.arrays)):
             raise self.damage(f"it has no array {missing[0]}")
-        for name, array in self.arrays.items():
-            for partial in (self.path / name).glob("*.partial"):
+        for array in self.arrays.values():
+            for partial in array.folder.glob("*.partial"):
                 partial.unlink()  # of a write that was killed
-            if 0 not in array.shape[:1] + array.shape[2:] or axis_of(name) == 0:
-                self.check_chunks(name, array, num_draws)
-
-    def check_chunks(self, name: str, array: Any, num_draws: int) -> None:
-        """Raise unless the files of the chunks are as long as they say."""
-        axis = axis_of(name)
-        for i in range(-(-num_draws // array.chunks[axis])):
-            key = ".".join(str(i) if j == axis else "0" for j in range(array.ndim))
-            path = self.path / name / key
-            if not path.exists():
-                raise self.damage(f"the file {path} is missing")
-            with path.open("rb") as file:
-                length = int.from_bytes(file.read(HEADER)[-4:], "little")
-            # an empty file is what a power failure leaves, and says that its length is 0
-            if length < HEADER or length != path.stat().st_size:
-                raise self.damage(f"the file {path} has lost its end")
+            if what := array.damaged(num_draws):
+                raise self.damage(what)
 
     def read(self, name: str, num_draws: int, most: int) -> np.ndarray:
-        """At most `most` of the first draws of a variable of the posterior, evenly spaced.
-
-        Only these and one chunk at a time are in memory.
-        """
-        stride = -(-num_draws // most)
-        return self.arrays[f"posterior/{name}"][:, 0:num_draws:stride]
+        """At most `most` of the first draws of a variable of the posterior, evenly spaced."""
+        return self.arrays[f"posterior/{name}"].every(-(-num_draws // most), num_draws)
 
     def element_shape(self, name: str) -> tuple[int, ...]:
         """Shape of one draw of a variable of the posterior."""
-        return self.arrays[f"posterior/{name}"].shape[2:]
+        return tuple(self.arrays[f"posterior/{name}"].entry["shape"][2:])
 
 
-def axis_of(name: str) -> int:
-    """The axis of draws: the first of the coordinate, the second of draws."""
-    return 0 if name.endswith("/draw") else 1
+def names_of_axes(
+    name: str, shape: tuple[int, ...], dims: list[str], sizes: dict[str, int], variables: Any
+) -> list[str]:
+    """Names of the axes of a draw: those of its plates, or ArviZ's; adds their lengths to `sizes`.
+
+    A plate has no axis of its name where that is the name of a variable, or has another length
+    elsewhere: xarray could not read the group.
+    """
+    names = []
+    for i, n in enumerate(shape):
+        dim = dims[i] if i < len(dims) else f"{name}_dim_{i}"
+        if dim in variables or dim == "draw" or sizes.get(dim, n) != n:
+            dim = f"{name}_dim_{i}"
+        sizes[dim] = n
+        names.append(dim)
+    return names
+
+
+def attributes() -> dict[str, Any]:
+    """What ArviZ says of a group."""
+    return {
+        "created_at": datetime.now(UTC).isoformat(),
+        "inference_library": "numpyro",
+        "inference_library_version": version("numpyro"),
+        "sample_dims": ["chain", "draw"],
+    }

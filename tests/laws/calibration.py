@@ -3,11 +3,11 @@
 Parameters are drawn from the prior, data given them, and draws of the posterior given the data: the
 rank of a parameter among its draws is then uniform. This goes through all of a kernel, its start,
 its warm-up and its steps, on data that change. Ranks are held against bands of their empirical
-distribution that hold everywhere at once (Säilynoja, Bürkner and Vehtari 2022, from ArviZ).
+distribution that hold everywhere at once (Säilynoja, Bürkner and Vehtari 2022).
 """
 
-import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +16,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
+from scipy.stats import binom
 
 from numpyro_fwd import (
     ALSMMALA,
@@ -205,13 +206,31 @@ def ranks_of_particles(model: str, num_replicates: int, seed: int = 0) -> np.nda
     return np.array(found)
 
 
+@cache
 def bands(num_replicates: int) -> tuple[np.ndarray, np.ndarray]:
-    """Between which the share of ranks up to each one is, at all of them at once."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from arviz.stats.ecdf_utils import ecdf_confidence_band
+    """Between which the share of ranks up to each one is, at all of them at once.
 
-    return ecdf_confidence_band(num_replicates, RANKS, (RANKS + 1) / NUM_RANKS, prob=LEVEL)
+    They are pointwise quantiles, of the narrowest level at which `probability_inside` is LEVEL.
+    """
+    at = (RANKS + 1) / NUM_RANKS
+    wide, narrow = 0.0, 1.0 - LEVEL  # of the level outside
+    for _ in range(40):
+        outside = (wide + narrow) / 2
+        low, high = binom.interval(1 - outside, num_replicates, at)
+        is_enough = probability_inside(num_replicates, at, low, high) >= LEVEL
+        wide, narrow = (outside, narrow) if is_enough else (wide, outside)
+    low, high = binom.interval(1 - wide, num_replicates, at)
+    return low / num_replicates, high / num_replicates
+
+
+def probability_inside(n: int, at: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:
+    """Probability that of `n` uniforms so many are up to each of `at`: their number is a chain."""
+    counts, probability, before = np.zeros(1), np.ones(1), 0.0
+    for share, least, most in zip(at, low, high, strict=True):
+        new = np.arange(least, most + 1)
+        step = binom.pmf(new[:, None] - counts, n - counts, (share - before) / (1 - before))
+        counts, probability, before = new, step @ probability, share
+    return float(probability.sum())
 
 
 def assert_uniform(found: np.ndarray) -> None:

@@ -3,7 +3,7 @@
 import time
 from typing import NamedTuple
 
-import arviz as az
+import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -113,7 +113,7 @@ def at_mode(rows: tuple) -> tuple[np.ndarray, np.ndarray]:
 
 def row(name: str, draws: np.ndarray, seconds: float, compiled: float, truth) -> tuple[str, ...]:
     """Cells of a sampler; a handful of draws has no effective sample size."""
-    ess = min(az.ess(column[None]) for column in draws.T) if len(draws) >= 20 else None
+    ess = min(arviz_stats.ess(column[None]) for column in draws.T) if len(draws) >= 20 else None
     off = (np.abs(draws.mean(axis=0) - truth[0]) / truth[1]).max() if len(draws) else None
     rate = None if ess is None else ess / seconds
     cells = [(len(draws), "{:,}"), (ess, "{:.0f}"), (rate, "{:.1f}"), (off, "{:.2f}")]

@@ -4,7 +4,7 @@ import time
 from functools import partial
 from typing import NamedTuple
 
-import arviz as az
+import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -165,7 +165,7 @@ def all_bayesian(key, train, points, size: dict) -> tuple[Predictions, Chains]:
 
 def rhat_of(mean: np.ndarray) -> float:
     """Largest R-hat of a prediction: the weights themselves have symmetries."""
-    return float(max(az.rhat(mean[:, :, i]) for i in range(0, mean.shape[2], 5)))
+    return float(max(arviz_stats.rhat(mean[:, :, i]) for i in range(0, mean.shape[2], 5)))
 
 
 def places() -> dict[str, np.ndarray]:

@@ -5,13 +5,13 @@ import re
 import subprocess
 import sys
 
-import arviz as az
 import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 import scipy.stats
+import xarray
 from numpyro.handlers import seed
 from numpyro.infer.util import log_density
 
@@ -93,7 +93,7 @@ def test_chapters_keep_their_draws(ran):
     names = re.findall(r"<code>(\w+\.nc)</code>", page_of(ran))
     assert {name[0] for name in names} == set("12345")
     for name in names:
-        posterior = az.from_netcdf(str(ran[0] / "demo" / name)).posterior
+        posterior = xarray.open_datatree(str(ran[0] / "demo" / name)).posterior
         assert all(np.isfinite(values).all() for values in posterior.values())
 
 
@@ -129,7 +129,7 @@ def test_tour_writes_pictures_and_draws(toured):
 
 @pytest.mark.slow
 def test_draws_of_the_tour_can_be_read(toured):
-    idata = az.from_netcdf(str(toured[0] / "demo" / "regression_FMALA.nc"))
+    idata = xarray.open_datatree(str(toured[0] / "demo" / "regression_FMALA.nc"))
     assert idata.posterior["weights"].shape[::2] == (sampling.NUM_CHAINS, 30)
     assert "worst perimeter" in idata.posterior["covariate"]
     assert np.isfinite(idata.posterior["weights"]).all()

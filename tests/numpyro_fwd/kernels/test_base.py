@@ -6,7 +6,8 @@ import subprocess
 import sys
 from functools import cache
 
-import arviz as az
+import arviz_base
+import arviz_stats
 import blackjax
 import jax
 import jax.numpy as jnp
@@ -76,13 +77,13 @@ def mcmc_of(kernel, num_warmup=300, num_samples=300, num_chains=1, chain_method=
 def assert_moments(draws, mean, sd):
     """Compare moments with the truth, at six standard errors; `draws` are (chain, draw, ...)."""
     draws = np.asarray(draws, np.float64)
-    data = az.convert_to_dataset(draws)
-    ess = az.ess(data)["x"].values
+    data = arviz_base.convert_to_dataset(draws)
+    ess = arviz_stats.ess(data)["x"].values
     assert (ess > 100).all(), ess
     error = (draws.mean((0, 1)) - mean) / sd
     np.testing.assert_array_less(np.abs(error), 6 / np.sqrt(ess))
     squares = (draws - draws.mean((0, 1))) ** 2
-    ess = az.ess(az.convert_to_dataset(squares))["x"].values
+    ess = arviz_stats.ess(arviz_base.convert_to_dataset(squares))["x"].values
     error = squares.mean((0, 1)) / np.square(sd) - 1
     np.testing.assert_array_less(np.abs(error), 6 * np.sqrt(2 / ess))
 
@@ -141,12 +142,22 @@ def test_summary_counts_divergences(name, capsys):
 @each_kernel
 def test_arviz(name):
     mcmc = sampled(name)
-    inference = az.from_numpyro(mcmc, log_likelihood=True)
+    inference = arviz_base.from_numpyro(mcmc, log_likelihood=True)
     assert inference.posterior["beta"].shape == (2, 1500, 2)
     assert inference.log_likelihood["y"].shape == (2, 1500, 20)
     names = {"diverging", "lp", "acceptance_rate", "n_steps", "step_size"}
     assert names <= set(inference.sample_stats)
     assert (inference.log_likelihood["y"] < 0).all()
+
+
+def test_names_of_arviz():
+    """Those of ArviZ's conventions, and no depth of a tree."""
+    mcmc = mcmc_of(MALA(regression), 20, 5, 2)
+    fields = ("potential_energy", "accept_prob", "n_steps", "adapt_state.step_size")
+    mcmc.run(jax.random.key(0), *data(), extra_fields=fields)
+    found = arviz_base.from_numpyro(mcmc).sample_stats
+    assert set(found.data_vars) == {"diverging", "lp", "acceptance_rate", "n_steps", "step_size"}
+    assert all(values.shape == (2, 5) for values in found.data_vars.values())
 
 
 @each_kernel

@@ -3,12 +3,12 @@
 import sys
 from pathlib import Path
 
-import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import xarray
 from numpyro.infer import AIES, MCMC, NUTS
 
 import numpyro_fwd
@@ -62,13 +62,17 @@ def run(path, max_draws=25, mcmc=None, *, seed=0, arguments=None, **options):
     return sample_to(path, mcmc or mcmc_of(), key, *(arguments or data()), **options)
 
 
+def read(path):
+    """The store as ArviZ reads it."""
+    return xarray.open_datatree(path, engine="zarr")
+
+
 def draws_of(path):
     """All arrays of a store by name."""
-    stored = az.from_zarr(str(path))
     return {
-        f"{group}/{name}": np.asarray(stored[group][name])
-        for group in stored.groups()
-        for name in stored[group].variables
+        f"{group}/{name}": np.asarray(one)
+        for group, stored in read(path).children.items()
+        for name, one in stored.variables.items()
     }
 
 

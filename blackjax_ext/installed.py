@@ -1,0 +1,59 @@
+"""What comes before all else: BlackJAX, imported without taking devices, and a look at jaxlib."""
+
+import math
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import jaxlib
+
+__all__ = ["KNOWN_FAULTS", "check_jaxlib", "import_blackjax", "log_of"]
+
+KNOWN_FAULTS = {
+    "0.10.2": "computes wrong numbers on a CPU: a matrix times each of 33,000 rows, and a sum "
+    "(jax issue 39103)",
+    "0.11.1": "needs a time that grows with the square of the number of draws to collect them on a "
+    "CPU (jax issue 40101)",
+}
+
+
+def check_jaxlib(version: str) -> None:
+    """Warn of a jaxlib that pip would not have installed."""
+    if version in KNOWN_FAULTS:
+        warnings.warn(
+            f"jaxlib {version} {KNOWN_FAULTS[version]}: install another, for example with "
+            f"pip install 'jax!={version}' 'jaxlib!={version}'.",
+            stacklevel=3,
+        )
+
+
+def log_of(log: Callable) -> Callable:
+    """`log`, but of a Python number the Python number, which takes no device."""
+
+    def host_log(x: Any) -> Any:
+        return math.log(x) if type(x) is float else log(x)
+
+    return host_log
+
+
+def import_blackjax() -> None:
+    """Import BlackJAX so that the backend of JAX is not started.
+
+    A default argument in BlackJAX is ``jnp.log(2.0)``, an array. Were it made when it is imported,
+    ``numpyro.set_host_device_count``, ``jax.distributed.initialize`` and XLA_FLAGS would come too
+    late. The default is a number of Python here, of the same value.
+    """
+    if "blackjax" in sys.modules:
+        return
+    log = jnp.log
+    jnp.log = log_of(log)
+    try:
+        import blackjax  # noqa: F401
+    finally:
+        jnp.log = log
+
+
+check_jaxlib(jaxlib.__version__)
+import_blackjax()

@@ -49,7 +49,7 @@ from numpyro_fwd.bridge.readings import dependent
 from numpyro_fwd.bridge.traces import first_sites, is_latent, sites_at
 from numpyro_fwd.bridge.views import check_init_params
 
-__all__ = ["Centred", "centred_start", "noise_seen_by_rows"]
+__all__ = ["Centred", "centred_start", "noise_seen_by_rows", "zeros_of"]
 
 # what NumPyro appends to the name of a site for its noise
 SUFFIXES = ("_decentered", "_base")

@@ -17,6 +17,7 @@ from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.centring import Centred, centred_start, noise_seen_by_rows
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
 from numpyro_fwd.bridge.plates import FullView, check_model, first_rows
+from numpyro_fwd.bridge.separate_rows import check_minibatches
 from numpyro_fwd.bridge.views import View
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.base import BlackJAXKernel
@@ -135,7 +136,10 @@ class MinibatchKernel(BlackJAXKernel):
             )
         model = cast(Callable, self._model)
         with evaluating(model_args, model_kwargs):  # keys and starts may be traced
-            check_model(model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches)
+            sites = check_model(
+                model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches
+            )
+            check_minibatches(model, sites, model_args, model_kwargs)
         return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
 
     @property

@@ -33,13 +33,13 @@ from blackjax_ext.subsampling.predictors import (
     over_chunks,
 )
 from numpyro_fwd.bridge.arguments import NEED_VALUES, evaluating, split_arguments
+from numpyro_fwd.bridge.dependence import dependent
 from numpyro_fwd.bridge.log_terms import log_terms
 from numpyro_fwd.bridge.plates import as_array, full_view_sites, given_rows, subsample_plates
 from numpyro_fwd.bridge.readings import (
     READINGS,
     REFUSED,
     Reading,
-    dependent,
     find_reading,
     unwrapped,
 )

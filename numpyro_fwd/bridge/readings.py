@@ -138,7 +138,6 @@ REFUSED = {
     "BinomialProbs": BY_LOGITS,
     "CategoricalProbs": BY_LOGITS,
     "Laplace": "it has a kink; Logistic is smooth and has the same tails",
-    "Unit": "a factor names no distribution; a class with scalar parameters and a log_prob does",
     "MaskedDistribution": "rows that are masked cannot be read; leave them out of the data",
 }
 

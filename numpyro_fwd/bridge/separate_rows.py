@@ -178,14 +178,17 @@ def asking(terms_of: Callable, plates: dict[str, Plate], name: str, arguments: A
             outside = {site: jnp.sum(terms.values[site]) for site in rest}
             return sum(inside.values(), jnp.zeros(())), (inside, outside)
 
-        gradient, found = jax.grad(total, has_aux=True)(z)
-        return Asked(*found, ravel_pytree(gradient)[0])
+        gradient, (inside, outside) = jax.grad(total, has_aux=True)(z)
+        return Asked(inside, outside, ravel_pytree(gradient)[0])
 
     def asked(arrays, z, size, cases):
-        given = arguments.join(arrays)
-        return jax.lax.map(
-            lambda case: of_case(*given, moved(z, size, case.turns), case.rows, case.places), cases
-        )
+        model_args, model_kwargs = arguments.join(arrays)
+
+        def visit(case):
+            here = moved(z, size, case.turns)
+            return of_case(model_args, model_kwargs, here, case.rows, case.places)
+
+        return jax.lax.map(visit, cases)
 
     return asked
 

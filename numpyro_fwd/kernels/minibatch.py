@@ -177,7 +177,8 @@ class AMAGOLD(MinibatchKernel):
     transition costs T gradients on B rows and one evaluation on all N, in chunks. With
     ``acceptance="subsampled"`` trajectories read no rows, and the test reads a few.
     `target_accept_prob` is 0.65 by default, 0.25 with ``"subsampled"``, 0.41 with ``"barker"``.
-    ``kernel.model`` is the model with all rows.
+    ``kernel.model`` is the model with all rows: give it to ``Predictive``, or write the plate with
+    ``subsample_size=B if y is not None else None``, or predictions are of B rows drawn at random.
 
     Parameters
     ----------

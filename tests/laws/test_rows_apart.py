@@ -296,7 +296,7 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_of_minibatches_raises(name):
     kernel = KERNELS[name](TOGETHER["mean"])
-    with pytest.raises(ValueError, match="site 'y' .* other rows of its minibatch"):
+    with pytest.raises(ValueError, match=r"site 'y' .* other rows of its minibatch"):
         kernel.init(jax.random.key(0), 5, None, table(60), {})
 
 
@@ -325,11 +325,9 @@ def network(is_normalized, x, y, g):
 def test_every_training_on_minibatches_raises(cls):
     x, y, g = map(jnp.asarray, table(60))
     smc = cls(partial(network, True), optax.adam(0.01), num_particles=3)
-    with pytest.raises(ValueError, match="site 'y' .* other rows of its minibatch"):
+    with pytest.raises(ValueError, match=r"site 'y' .* other rows of its minibatch"):
         smc.init(jax.random.key(0), x, y, g)
-    cls(partial(network, False), optax.adam(0.01), num_particles=3).init(
-        jax.random.key(0), x, y, g
-    )
+    cls(partial(network, False), optax.adam(0.01), num_particles=3).init(jax.random.key(0), x, y, g)
 
 
 # planted bugs

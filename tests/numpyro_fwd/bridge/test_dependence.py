@@ -63,7 +63,9 @@ def loop(body, turns):
 
     def of(values):
         return jax.lax.while_loop(
-            lambda state: state[0] < turns, lambda state: (state[0] + 1, body(state[1])), (0, values)
+            lambda state: state[0] < turns,
+            lambda state: (state[0] + 1, body(state[1])),
+            (0, values),
         )[1]
 
     return of

@@ -254,11 +254,11 @@ def check_model(
     plates, plates_of = subsample_plates(sites)
     if not plates and not needs_minibatches:
         return sites
-    check_discrete(sites, plates_of)
     if not has_observed(sites):
         raise ValueError(
             "model has no observed site, so no rows to subsample: were the data passed?"
         )
+    check_discrete(sites, plates_of)
     if not plates:
         raise ValueError(
             "model has no plate with a subsample_size below its size, so there are no minibatches; "
@@ -276,8 +276,8 @@ def check_model(
 
 def check_discrete(sites: dict, plates_of: dict[str, tuple[str, ...]]) -> None:
     """Raise ValueError for a latent that nothing else that is wrong would make right."""
-    for name in plates_of:
-        if is_latent(sites[name]) and sites[name]["fn"].support.is_discrete:
+    for name, around in plates_of.items():
+        if not around and is_latent(sites[name]) and sites[name]["fn"].support.is_discrete:
             raise ValueError(
                 f"site '{name}' is a discrete latent, which minibatch kernels cannot enumerate: "
                 "marginalize it in the model."

@@ -193,8 +193,9 @@ class AMAGOLD(MinibatchKernel):
         "full" is exact and reads all N rows once per transition. "subsampled" is also exact and
         reads a few. It requires a likelihood that depends on the latents only through linear
         predictors, and a distribution with bounded derivatives: one with a family in
-        :mod:`blackjax_ext.families`, or any smooth one of at most four scalar parameters. Any prior
-        will do (:mod:`blackjax_ext.subsampling.thinning`).
+        :mod:`blackjax_ext.families`, any smooth one of at most four scalar parameters, one of these
+        that is censored or truncated, or a ``numpyro.factor`` for each row. Any prior will do
+        (:mod:`blackjax_ext.subsampling.thinning`).
         Models with 50 groups of rows or more are sampled in sweeps
         (:mod:`blackjax_ext.sgmcmc.group_sweeps`). ``LocScaleReparam`` is undone for effects that
         rows depend on; draws have the sites of the model as it is written

@@ -137,6 +137,10 @@ REFUSED = {
     "BernoulliProbs": BY_LOGITS,
     "BinomialProbs": BY_LOGITS,
     "CategoricalProbs": BY_LOGITS,
+    "IntervalCensoredDistribution": (
+        "its values are pairs; numpyro.factor of the log probability of each interval can be read, "
+        "as log S(a) + log(-expm1(log S(b) - log S(a))) with the survival probabilities S"
+    ),
     "Laplace": "it has a kink; Logistic is smooth and has the same tails",
     "MaskedDistribution": "rows that are masked cannot be read; leave them out of the data",
 }

@@ -352,6 +352,12 @@ def of_hazard(e, s, y, is_over):
     return is_over * (jnp.log(s) + u) - jnp.exp(u)
 
 
+def of_intervals(e, s, low, high):
+    """Of a Weibull law that is only known to lie between two ends."""
+    above, beyond = (-jnp.exp(s * (jnp.log(y) - e)) for y in (low, high))
+    return above + jnp.log(-jnp.expm1(beyond - above))
+
+
 def censored_below(e, s, y, bound):
     return dist.LeftCensoredDistribution(dist.Normal(e, s), y <= bound)
 
@@ -491,6 +497,9 @@ AWKWARD = {
         lambda e, s: dist.TruncatedNormal(e, s, low=-1.0, high=2.0), rng.beta(2, 3, N) * 2.9 - 0.95
     ),
     "factor_of_hazards": lambda rng: factor(of_hazard, rng.weibull(1.5, N), rng.random(N) < 0.6),
+    "factor_of_intervals": lambda rng: factor(
+        of_intervals, times := rng.weibull(1.5, N), 1.5 * times
+    ),
     "factor_of_a_law": lambda rng: factor(
         lambda e, s, y: dist.Normal(e, s).log_prob(y), rng.normal(size=N)
     ),
@@ -602,6 +611,16 @@ RAISES = {
     "factor_with_a_kink": (
         lambda rng: factor(lambda e, s, y: -jnp.abs(y - e) / s, rng.normal(size=N)),
         r"site 'f' \(factor\) .* program cannot be read, the primitive 'abs' .* not smooth",
+    ),
+    "intervals": (
+        lambda rng: of_rows(
+            lambda z, y: dist.IntervalCensoredDistribution(
+                dist.Weibull(jnp.exp(z["a"] + 0 * y[:, 0]), 1.0), y[:, 0] < 0, y[:, 0] < 0
+            ),
+            np.stack([rng.weibull(1.5, N), 3 + rng.random(N)], axis=1),
+            a=wide(),
+        ),
+        "its values are pairs; numpyro.factor of the log probability of each interval",
     ),
     "bounded_scale": (
         lambda rng: of_rows(

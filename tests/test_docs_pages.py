@@ -91,6 +91,8 @@ def test_big_data(tmp_path, monkeypatch):
     np.testing.assert_allclose(slope.mean(axis=0), found["truth"], atol=0.08)
     assert found["fields"]["accept_prob"].mean() > 0.3
     assert found["fields"]["inner.num_rows"].mean() < 1000
+    assert found["predicted"].shape == (200, 2000)
+    np.testing.assert_array_equal(found["predicted"], found["same"])
 
 
 @pytest.mark.slow

@@ -36,6 +36,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from numpyro_fwd.bridge.arguments import evaluating
+from numpyro_fwd.bridge.dependence import dependent
 from numpyro_fwd.bridge.numpyro_private import (
     Messenger,
     is_prng_key,
@@ -45,11 +46,10 @@ from numpyro_fwd.bridge.numpyro_private import (
 )
 from numpyro_fwd.bridge.plates import first_rows, full_view_sites
 from numpyro_fwd.bridge.predictors import linear_predictor_of, unwrapped
-from numpyro_fwd.bridge.readings import dependent
 from numpyro_fwd.bridge.traces import first_sites, is_latent, sites_at
 from numpyro_fwd.bridge.views import check_init_params
 
-__all__ = ["Centred", "centred_start", "noise_seen_by_rows"]
+__all__ = ["Centred", "centred_start", "noise_seen_by_rows", "zeros_of"]
 
 # what NumPyro appends to the name of a site for its noise
 SUFFIXES = ("_decentered", "_base")

@@ -23,9 +23,9 @@ from jax import Array
 from jax.scipy.linalg import solve_triangular
 from numpyro.distributions import biject_to
 
+from numpyro_fwd.bridge.dependence import dependent
 from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
 from numpyro_fwd.bridge.predictors import unwrapped
-from numpyro_fwd.bridge.readings import dependent
 from numpyro_fwd.bridge.traces import is_latent, sites_at
 
 __all__ = ["ModelHierarchy", "NoiseMap", "effects_of"]

@@ -13,7 +13,7 @@ from numpyro.handlers import seed, substitute
 from numpyro_fwd.bridge.log_terms import log_terms
 from numpyro_fwd.bridge.numpyro_private import Messenger
 from numpyro_fwd.bridge.observed import num_values, observed_terms
-from numpyro_fwd.bridge.plates import distinct_rows
+from numpyro_fwd.bridge.plates import FullView, Plate, distinct_rows, given_rows
 from numpyro_fwd.bridge.priors import check_prior, draw_prior, split_logdensity
 from numpyro_fwd.bridge.random_networks import (
     checked_priors,
@@ -43,6 +43,11 @@ class PartialModel(NamedTuple):
     observed_fn
         ``(params, position, model_args, model_kwargs) -> terms``: log densities of the observed
         values of all rows at each particle, by site, with their scales.
+    row_terms_fn
+        ``(params, position, rows, model_args, model_kwargs) -> terms``: those of some rows by
+        subsample plate.
+    plates
+        The subsample plates.
     num_values
         How many values are observed in all rows.
     constrain_params
@@ -55,6 +60,8 @@ class PartialModel(NamedTuple):
     potential_fn: Callable
     split_fn: Callable
     observed_fn: Callable
+    row_terms_fn: Callable
+    plates: dict[str, Plate]
     num_values: float
     constrain_params: Callable
 
@@ -106,12 +113,19 @@ def view_partial(
         given = with_fixed_key(with_params(params, on_all_rows(model)), jax.random.key(0))
         return jax.vmap(lambda z: observed_terms(given, z, model_args, model_kwargs))(position)
 
+    def row_terms_fn(params, position, rows, model_args, model_kwargs):
+        some = with_params(params, given_rows(FullView(model), rows))
+        seeded = with_fixed_key(some, jax.random.key(0))
+        return log_terms(seeded, model_args, model_kwargs, position)
+
     return PartialModel(
         params=first,
         draw=draw,
         potential_fn=potential_fn,
         split_fn=split_fn,
         observed_fn=observed_fn,
+        row_terms_fn=row_terms_fn,
+        plates={name: Plate(*site["args"]) for name, site in sites.items() if is_subsampled(site)},
         num_values=num_values(sites),
         constrain_params=constrain_params,
     )
@@ -212,13 +226,18 @@ def check_partial(sites: dict) -> list[str]:
         check_prior(name, sites[name]["fn"])
         for frame in sites[name]["cond_indep_stack"]:
             size, subsample_size = sites[frame.name]["args"]
-            if subsample_size not in (None, size):
+            if is_subsampled(sites[frame.name]):
                 raise ValueError(
                     f"site '{name}' is inside the plate '{frame.name}', which subsamples "
                     f"{subsample_size} of {size} rows; take the latent out of that plate."
                 )
     check_batches(sites)
     return params
+
+
+def is_subsampled(site: dict) -> bool:
+    """Whether a site is a plate with fewer rows in a minibatch than there are."""
+    return site["type"] == "plate" and site["args"][1] not in (None, site["args"][0])
 
 
 def check_batches(sites: dict) -> None:

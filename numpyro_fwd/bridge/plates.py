@@ -238,8 +238,8 @@ def check_model(
     model_kwargs: dict | None,
     *,
     needs_minibatches: bool = True,
-) -> None:
-    """Raise ValueError for a full view that minibatches cannot sample, naming the site."""
+) -> dict:
+    """Sites of a full view; ValueError for one that minibatches cannot sample, naming the site."""
     try:
         sites = full_view_sites(model, model_args, model_kwargs)
     except (ValueError, TypeError, IndexError) as error:
@@ -253,11 +253,12 @@ def check_model(
         ) from error
     plates, plates_of = subsample_plates(sites)
     if not plates and not needs_minibatches:
-        return
+        return sites
     if not has_observed(sites):
         raise ValueError(
             "model has no observed site, so no rows to subsample: were the data passed?"
         )
+    check_discrete(sites, plates_of)
     if not plates:
         raise ValueError(
             "model has no plate with a subsample_size below its size, so there are no minibatches; "
@@ -268,13 +269,19 @@ def check_model(
     for name, around in plates_of.items():
         if around:
             check_site(name, sites[name], around[0])
-        elif not sites[name]["is_observed"] and sites[name]["fn"].support.is_discrete:
+    check_rows(model, model_args, model_kwargs, plates)
+    check_indices(model, model_args, model_kwargs, plates)
+    return sites
+
+
+def check_discrete(sites: dict, plates_of: dict[str, tuple[str, ...]]) -> None:
+    """Raise ValueError for a latent that nothing else that is wrong would make right."""
+    for name, around in plates_of.items():
+        if not around and is_latent(sites[name]) and sites[name]["fn"].support.is_discrete:
             raise ValueError(
                 f"site '{name}' is a discrete latent, which minibatch kernels cannot enumerate: "
                 "marginalize it in the model."
             )
-    check_rows(model, model_args, model_kwargs, plates)
-    check_indices(model, model_args, model_kwargs, plates)
 
 
 def check_site(name: str, site: dict, plate: str) -> None:

@@ -2,20 +2,23 @@ r"""The linear predictors of a NumPyro model, found from its trace.
 
 An observed site in the subsample plate is understood if its distribution has a family in
 :mod:`blackjax_ext.families`, or a smooth log density of a few scalar parameters
-(:mod:`numpyro_fwd.bridge.smooth_readings`). Its parameters in coordinates without ends (a mean, a
-log scale) that depend on the position are the predictors, which must be affine in the unconstrained
-latents. Everything outside the plate is the prior, whatever its structure, and is evaluated
-exactly. The model itself is asked for the predictors of each set of rows; no matrix of covariates
-is taken out of it.
+(:mod:`numpyro_fwd.bridge.smooth_readings`), or if it is a factor that is a smooth function of a few
+affine values (:mod:`numpyro_fwd.bridge.factor_programs`). Its parameters in coordinates without
+ends (a mean, a log scale) that depend on the position are the predictors, which must be affine in
+the unconstrained latents. Everything outside the plate is the prior, whatever its structure, and is
+evaluated exactly. The model itself is asked for the predictors of each set of rows; no matrix of
+covariates is taken out of it.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
@@ -24,6 +27,7 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.expansion import Expansion, expand
 from blackjax_ext.subsampling.families import Kind
+from blackjax_ext.subsampling.families.densities import MOST
 from blackjax_ext.subsampling.mode import UnresolvedError
 from blackjax_ext.subsampling.predictors import (
     MAX_CHUNK,
@@ -33,13 +37,14 @@ from blackjax_ext.subsampling.predictors import (
     over_chunks,
 )
 from numpyro_fwd.bridge.arguments import NEED_VALUES, evaluating, split_arguments
+from numpyro_fwd.bridge.dependence import dependent
+from numpyro_fwd.bridge.factor_programs import parted
 from numpyro_fwd.bridge.log_terms import log_terms
 from numpyro_fwd.bridge.plates import as_array, full_view_sites, given_rows, subsample_plates
 from numpyro_fwd.bridge.readings import (
     READINGS,
     REFUSED,
     Reading,
-    dependent,
     find_reading,
     unwrapped,
 )
@@ -75,18 +80,36 @@ def linear_predictor_of(
     """
     sites = full_view_sites(model, model_args, model_kwargs)
     plate, names, num_rows, _ = single_plate(sites)
-    readings = tuple(reading_of(name, sites[name]) for name in names)
     split = split_arguments(model_args, model_kwargs)
     # jax keeps the functions of a pytree in its caches, and what they close over: no arrays
     join = split.join
+
+    def factor_at(name, z, given):
+        """What a factor site adds in one row."""
+        arrays, row = given
+        model_args, model_kwargs = join(arrays)
+        view = given_rows(model, {plate: row[None]})
+        return unwrapped(sites_at(view, model_args, model_kwargs, z)[name]["fn"]).log_factor
+
+    factors = {name: partial(factor_at, name) for name in names if is_factor(sites[name])}
+    first_row: Any = (split.arrays, np.zeros((), int))
+    readings = tuple(
+        factor_reading(name, factors[name], z, first_row)
+        if name in factors
+        else reading_of(name, sites[name])
+        for name in names
+    )
 
     def at(arrays, z, rows):
         """What is read of each site, rows first."""
         given = given_rows(model, {plate: rows})
         model_args, model_kwargs = join(arrays)
         found = sites_at(given, model_args, model_kwargs, z)
+        share = rows.shape[0] / num_rows
         return tuple(
-            read_site(reading, found[name], plate, rows.shape[0] / num_rows)
+            read_factor(factors[name], found[name], share, z, arrays, rows)
+            if name in factors
+            else read_site(reading, found[name], plate, share)
             for name, reading in zip(names, readings, strict=True)
         )
 
@@ -186,6 +209,44 @@ def reading_of(name: str, site: dict) -> Reading:
         f"distributions are {known}, and smooth ones of a few scalar parameters. "
         f"{WITHOUT_LIMIT}"
     )
+
+
+def is_factor(site: dict) -> bool:
+    """Whether a site is that of ``numpyro.factor``."""
+    return isinstance(unwrapped(site["fn"]), dist.Unit)
+
+
+def factor_reading(name: str, function: Callable, z: Any, first_row: Any) -> Reading:
+    """How to read a factor site; ValueError, naming it, where its program cannot be read."""
+    found = []
+
+    def look(z, first_row):
+        found.append(parted(function, z, first_row)[0])
+
+    try:
+        jax.eval_shape(look, z, first_row)
+        kind = found[0].kind()
+    except ValueError as error:
+        raise ValueError(
+            f"site '{name}' (factor) is not supported by acceptance=\"subsampled\": its program "
+            f"cannot be read, {error}. A smooth function of up to {MOST} values that are affine in "
+            f"the unconstrained latents can. {WITHOUT_LIMIT}"
+        ) from error
+    return Reading(lambda fn: kind, lambda fn: ())
+
+
+def read_factor(
+    function: Callable, site: dict, share: float, z: Any, arrays: list, rows: Array
+) -> "Part":
+    """What is read of a factor site; `share` undoes the plate's scale."""
+    predictors, known = jax.vmap(lambda row: parted(function, z, (arrays, row))[1:])(rows)
+    columns = [leaf[:, None] for leaf in predictors]
+    weight = jnp.asarray(1.0 if site["scale"] is None else site["scale"])
+    weight = jnp.broadcast_to(weight, jnp.shape(unwrapped(site["fn"]).log_factor))
+    data = {f"known_{i}": leaf[:, None] for i, leaf in enumerate(known)}
+    like = columns[0]
+    weight = jnp.asarray(weight.reshape(-1, 1) * share, like.dtype)
+    return Part(tuple(columns), data, jnp.zeros_like(like), weight)
 
 
 def read_by_program(model: Callable, model_args: tuple, model_kwargs: dict | None) -> list[str]:

@@ -4,11 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Literal
 
 from blackjax_ext.subsampling.families import (
     counts,
@@ -20,7 +18,7 @@ from blackjax_ext.subsampling.families import (
 )
 from blackjax_ext.subsampling.families.kind import Kind
 
-__all__ = ["READINGS", "REFUSED", "Reading", "dependent", "find_reading", "unwrapped"]
+__all__ = ["READINGS", "REFUSED", "Reading", "find_reading", "unwrapped"]
 
 
 @dataclass(frozen=True)
@@ -139,8 +137,11 @@ REFUSED = {
     "BernoulliProbs": BY_LOGITS,
     "BinomialProbs": BY_LOGITS,
     "CategoricalProbs": BY_LOGITS,
+    "IntervalCensoredDistribution": (
+        "its values are pairs; numpyro.factor of the log probability of each interval can be read, "
+        "as log S(a) + log(-expm1(log S(b) - log S(a))) with the survival probabilities S"
+    ),
     "Laplace": "it has a kink; Logistic is smooth and has the same tails",
-    "Unit": "a factor names no distribution; a class with scalar parameters and a log_prob does",
     "MaskedDistribution": "rows that are masked cannot be read; leave them out of the data",
 }
 
@@ -155,28 +156,3 @@ def unwrapped(fn: dist.Distribution) -> dist.Distribution:
 def find_reading(fn: Any) -> Reading | None:
     """How to read a distribution, if that is known."""
     return READINGS.get(type(fn))
-
-
-def dependent(function: Callable, z: Any) -> Any:
-    """For each leaf of ``function(z)``, whether it is computed from `z`."""
-    closed, shapes = jax.make_jaxpr(function, return_shape=True)(z)
-    flags = flags_of(closed, [True] * len(closed.jaxpr.invars))
-    return jax.tree.unflatten(jax.tree.structure(shapes), flags)
-
-
-def flags_of(closed: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
-    """Which outputs of a program are computed from the flagged inputs."""
-    reached = {v for v, flag in zip(closed.jaxpr.invars, inputs, strict=True) if flag}
-
-    def is_reached(atom):
-        return not isinstance(atom, Literal) and atom in reached
-
-    for equation in closed.jaxpr.eqns:
-        flags = [is_reached(atom) for atom in equation.invars]
-        inner = equation.params.get("jaxpr")
-        if isinstance(inner, ClosedJaxpr) and len(inner.jaxpr.invars) == len(flags):
-            outputs = flags_of(inner, flags)
-        else:
-            outputs = [any(flags)] * len(equation.outvars)
-        reached.update(v for v, flag in zip(equation.outvars, outputs, strict=True) if flag)
-    return [is_reached(atom) for atom in closed.jaxpr.outvars]

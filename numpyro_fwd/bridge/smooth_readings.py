@@ -4,7 +4,8 @@ The scalar parameters of the distribution, in coordinates without ends, are the 
 where it is real, the logarithm of its distance to a lower end, log odds between two ends. What is
 whole is data. The distribution is made anew from them, and what its ``log_prob`` computes is read
 by :mod:`blackjax_ext.subsampling.families.densities`. A zero-inflated distribution has a gate and
-what its base has.
+what its base has. One that is censored or truncated has what its base has, and the flags or the
+ends are data (:mod:`numpyro_fwd.bridge.tails`).
 
 Only a distribution that is made of the parameters it names is read: another one, as a truncated or
 a user's own with further arguments, might not be made anew as it was. An example of its class is
@@ -28,12 +29,14 @@ from numpyro.distributions import constraints
 from blackjax_ext.subsampling.families.densities import MOST, smooth_kind
 from blackjax_ext.subsampling.taylor.reader import UnreadableError
 from numpyro_fwd.bridge.readings import Reading, unwrapped
+from numpyro_fwd.bridge.tails import TAILS, Tails, between, tails_of_cdf
 
 __all__ = ["smooth_reading"]
 
 # where the density of an example is compared
 RESPONSES = (0.0, 0.4, 1.0, 2.0, -1.3)
 ZERO_INFLATED = (dist.ZeroInflatedProbs, dist.ZeroInflatedLogits)
+CUT_OFF = {"censored": 1.0, "low": -1.0, "high": 1.7}  # what is data of these, in an example
 
 
 class Parameter(NamedTuple):
@@ -89,7 +92,7 @@ class Parameter(NamedTuple):
 
 
 def of_base(function: Callable, fn: Any) -> Any:
-    """A function of the distribution that another inflates."""
+    """A function of the distribution that another is made of."""
     return function(unwrapped(fn.base_dist))
 
 
@@ -105,7 +108,7 @@ class Structure(NamedTuple):
     whole
         Names of those that are whole numbers.
     base
-        Of a zero-inflated distribution what it is made of.
+        Of a distribution that inflates, censors or truncates another, what that is made of.
     """
 
     kind: type[dist.Distribution]
@@ -137,17 +140,35 @@ class Structure(NamedTuple):
         """Log density of a response, by values without ends and what is whole."""
         own = {each.name: each.back(values[each.predictor]) for each in self.parameters}
         own |= {name: values[name] for name in self.whole}
+        if self.base and self.kind in WITH_TAILS:
+            return WITH_TAILS[self.kind](y, self.base.tails(), self.base.given(values), **own)
         if self.base:
             return inflated(y, self.base.logdensity(y, values), **own)
         if self.kind.log_prob is dist.GammaPoisson.log_prob:
             return gamma_poisson(y, self.kind(**own, validate_args=False))
         return self.kind(**own, validate_args=False).log_prob(y)
 
+    def given(self, values: dict[str, Array]) -> dict[str, Array]:
+        """Of values by name those of this distribution."""
+        return {name: values[name] for name in (*self.predictors(), *self.data())}
+
+    def tails(self) -> Tails:
+        """Its density, with the probabilities on either side of a value."""
+        if self.kind in TAILS:
+            return TAILS[self.kind]
+
+        def law(**values):
+            own = {each.name: each.back(values[each.predictor]) for each in self.parameters}
+            own |= {name: values[name] for name in self.whole}
+            return self.kind(**own, validate_args=False)
+
+        return tails_of_cdf(lambda y, **values: self.logdensity(y, values), law)
+
     def example(self) -> dist.Distribution:
         """One with some values of its parameters that are within their ends."""
         inner = {each.name: each.inner(at) for at, each in enumerate(self.parameters)}
         own: dict[str, Any] = {name: jnp.asarray(value) for name, value in inner.items()}
-        own |= {name: jnp.asarray(3.0) for name in self.whole}
+        own |= {name: jnp.asarray(CUT_OFF.get(name, 3.0)) for name in self.whole}
         if self.base:
             own["base_dist"] = self.base.example()
         return self.kind(**own, validate_args=False)
@@ -158,6 +179,40 @@ def inflated(y: Array, base: Array, gate: Any = None, gate_logits: Any = None) -
     odds = jnp.log(gate) - jnp.log1p(-gate) if gate_logits is None else gate_logits
     none, some = -jax.nn.softplus(-odds), -jax.nn.softplus(odds) + base
     return jnp.where(y == 0, none + jax.nn.softplus(some - none), some)
+
+
+def right_censored(y: Array, tails: Tails, values: dict, censored: Array) -> Array:
+    """Log density of an outcome, or that it is beyond a value."""
+    return jnp.where(censored != 0, tails.above(y, **values), tails.density(y, **values))
+
+
+def left_censored(y: Array, tails: Tails, values: dict, censored: Array) -> Array:
+    """Log density of an outcome, or that it is below a value."""
+    return jnp.where(censored != 0, tails.below(y, **values), tails.density(y, **values))
+
+
+def left_truncated(y: Array, tails: Tails, values: dict, low: Array) -> Array:
+    """Log density of an outcome of which those below an end are not seen."""
+    return tails.density(y, **values) - tails.above(low, **values)
+
+
+def right_truncated(y: Array, tails: Tails, values: dict, high: Array) -> Array:
+    """Log density of an outcome of which those beyond an end are not seen."""
+    return tails.density(y, **values) - tails.below(high, **values)
+
+
+def truncated(y: Array, tails: Tails, values: dict, low: Array, high: Array) -> Array:
+    """Log density of an outcome between two ends."""
+    return tails.density(y, **values) - between(tails, low, high, **values)
+
+
+WITH_TAILS: dict[type, Callable[..., Array]] = {
+    dist.LeftCensoredDistribution: left_censored,
+    dist.LeftTruncatedDistribution: left_truncated,
+    dist.RightCensoredDistribution: right_censored,
+    dist.RightTruncatedDistribution: right_truncated,
+    dist.TwoSidedTruncatedDistribution: truncated,
+}
 
 
 def gamma_poisson(y: Array, fn: dist.GammaPoisson) -> Array:
@@ -184,12 +239,13 @@ def structure_of(fn: dist.Distribution) -> Structure:
     """What a distribution is made of; ValueError if it is of more than scalars that it names."""
     named = fn.arg_constraints
     accepted = set(inspect.signature(type(fn).__init__).parameters) - {"self", "validate_args"}
-    is_inflated = isinstance(fn, ZERO_INFLATED)
-    if accepted - ({"base_dist"} if is_inflated else set()) != set(named) or fn.event_shape:
+    has_ends = type(fn) in WITH_TAILS
+    has_base = has_ends or isinstance(fn, ZERO_INFLATED)
+    if accepted - ({"base_dist"} if has_base else set()) != set(named) or fn.event_shape:
         raise ValueError("it has arguments other than named scalar parameters")
-    whole = tuple(name for name, each in named.items() if is_whole(each))
+    whole = tuple(name for name, each in named.items() if has_ends or is_whole(each))
     parameters = tuple(parameter_of(n, each) for n, each in named.items() if n not in whole)
-    base = structure_of(unwrapped(fn.base_dist)) if is_inflated else None
+    base = structure_of(unwrapped(fn.base_dist)) if has_base else None
     found = Structure(type(fn), parameters, whole, base)
     names = [*found.predictors(), *found.data()]
     if not found.predictors() or len(names) != len(set(names)) or len(found.every()) > MOST:

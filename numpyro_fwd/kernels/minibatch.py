@@ -17,6 +17,7 @@ from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.centring import Centred, centred_start, noise_seen_by_rows
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
 from numpyro_fwd.bridge.plates import FullView, check_model, first_rows
+from numpyro_fwd.bridge.separate_rows import check_minibatches
 from numpyro_fwd.bridge.views import View
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.base import BlackJAXKernel
@@ -135,7 +136,10 @@ class MinibatchKernel(BlackJAXKernel):
             )
         model = cast(Callable, self._model)
         with evaluating(model_args, model_kwargs):  # keys and starts may be traced
-            check_model(model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches)
+            sites = check_model(
+                model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches
+            )
+            check_minibatches(model, sites, model_args, model_kwargs)
         return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
 
     @property
@@ -173,7 +177,8 @@ class AMAGOLD(MinibatchKernel):
     transition costs T gradients on B rows and one evaluation on all N, in chunks. With
     ``acceptance="subsampled"`` trajectories read no rows, and the test reads a few.
     `target_accept_prob` is 0.65 by default, 0.25 with ``"subsampled"``, 0.41 with ``"barker"``.
-    ``kernel.model`` is the model with all rows.
+    ``kernel.model`` is the model with all rows: give it to ``Predictive``, or write the plate with
+    ``subsample_size=B if y is not None else None``, or predictions are of B rows drawn at random.
 
     Parameters
     ----------
@@ -188,8 +193,9 @@ class AMAGOLD(MinibatchKernel):
         "full" is exact and reads all N rows once per transition. "subsampled" is also exact and
         reads a few. It requires a likelihood that depends on the latents only through linear
         predictors, and a distribution with bounded derivatives: one with a family in
-        :mod:`blackjax_ext.families`, or any smooth one of at most four scalar parameters. Any prior
-        will do (:mod:`blackjax_ext.subsampling.thinning`).
+        :mod:`blackjax_ext.families`, any smooth one of at most four scalar parameters, one of these
+        that is censored or truncated, or a ``numpyro.factor`` for each row. Any prior will do
+        (:mod:`blackjax_ext.subsampling.thinning`).
         Models with 50 groups of rows or more are sampled in sweeps
         (:mod:`blackjax_ext.sgmcmc.group_sweeps`). ``LocScaleReparam`` is undone for effects that
         rows depend on; draws have the sites of the model as it is written

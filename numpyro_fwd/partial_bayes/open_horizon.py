@@ -30,6 +30,7 @@ from numpyro_fwd.bridge.arguments import (
 )
 from numpyro_fwd.bridge.observed import check_rows, impossible_sites
 from numpyro_fwd.bridge.partial_models import PartialModel, view_partial
+from numpyro_fwd.bridge.separate_rows import check_rows_apart
 from numpyro_fwd.partial_bayes.complaints import Softening, is_lost, warn_of
 from numpyro_fwd.partial_bayes.predicting import (
     Prediction,
@@ -170,7 +171,18 @@ class GOHSMC:
             start = self._kept("start", split, partial(self._start, split))
             state = start(split.arrays, key_prior, rng_key, view.params)
             self._check_rows(view.params, state.inner.position, args, kwargs)
+            self._check_minibatches(view, state.inner.position, split)
         return state
+
+    @staticmethod
+    def _check_minibatches(view: PartialModel, position: dict, split: SplitArguments) -> None:
+        """Raise ValueError, by site, for rows of a minibatch whose density is not theirs alone."""
+
+        def terms_of(args, kwargs, z, rows):
+            return view.row_terms_fn(view.params, z, rows, args, kwargs)
+
+        first = jax.tree.map(lambda leaf: leaf[0], position)
+        check_rows_apart(terms_of, view.plates, split, first, is_seeded=True)
 
     def _start(self, split: SplitArguments) -> Callable:
         """The program of the first state, which takes draws from the prior."""

@@ -317,6 +317,51 @@ def leverage(rng: np.random.Generator, size: float) -> np.ndarray:
     return x
 
 
+def survival(law: Callable, censored: Any = None, times: Any = None) -> tuple:
+    """Of times that end at their hour or go on: an intercept, slopes and a positive latent."""
+    rng = np.random.default_rng(8)
+    times = np.exp(X[:, 0]) * rng.weibull(1.5, N) if times is None else times
+    censored = rng.random(N) < 0.4 if censored is None else censored
+
+    def of(z, x, censored, y):
+        return dist.RightCensoredDistribution(law(z["a"] + x @ z["b"], z["s"]), censored)
+
+    return of_rows(of, X, censored, times, a=wide(), b=wide(2), s=POSITIVE)
+
+
+def weibull(e, s):
+    return dist.Weibull(jnp.exp(e), s)
+
+
+def factor(function: Callable, *data: Any) -> tuple:
+    """Of an intercept, slopes and a positive latent, with what a factor adds for each row."""
+
+    def model(x, *data):
+        a, b = sample("a", wide()), sample("b", wide(2))
+        s = sample("s", POSITIVE)
+        with numpyro.plate("rows", N, subsample_size=7) as at:
+            numpyro.factor("f", function(a + x[at] @ b, s, *[each[at] for each in data]))
+
+    z = {"a": jnp.zeros(()), "b": jnp.zeros(2), "s": jnp.zeros(())}
+    return model, jax.tree.map(single, (X, *data)), z
+
+
+def of_hazard(e, s, y, is_over):
+    """A Weibull regression as one writes it by hand."""
+    u = s * (jnp.log(y) - e)
+    return is_over * (jnp.log(s) + u) - jnp.exp(u)
+
+
+def of_intervals(e, s, low, high):
+    """Of a Weibull law that is only known to lie between two ends."""
+    above, beyond = (-jnp.exp(s * (jnp.log(y) - e)) for y in (low, high))
+    return above + jnp.log(-jnp.expm1(beyond - above))
+
+
+def censored_below(e, s, y, bound):
+    return dist.LeftCensoredDistribution(dist.Normal(e, s), y <= bound)
+
+
 COUNTS = RNG.negative_binomial(2, 0.4, N)
 POWERS = 10.0 ** RNG.uniform(-30, 30, size=N)
 AWKWARD = {
@@ -423,6 +468,45 @@ AWKWARD = {
         b=wide(2),
         c=wide(2),
     ),
+    "survival_weibull": lambda rng: survival(weibull),
+    "survival_lognormal": lambda rng: survival(dist.LogNormal),
+    "survival_exponential": lambda rng: survival(lambda e, s: dist.Exponential(jnp.exp(-e) * s)),
+    "survival_gompertz": lambda rng: survival(lambda e, s: dist.Gompertz(s, jnp.exp(-e))),
+    "survival_gumbel": lambda rng: survival(dist.Gumbel),
+    # NumPyro clips the logarithm of a survival probability at -36: none of these goes so far
+    "survival_of_a_few_events": lambda rng: survival(weibull, np.arange(N) > 30),
+    "survival_for_thousands_of_years": lambda rng: survival(
+        dist.LogNormal, times=1e6 * np.exp(X[:, 0] + rng.normal(size=N))
+    ),
+    "censored_on_the_left": lambda rng: of_rows(
+        lambda z, x, y: censored_below(z["a"] + x @ z["b"], z["s"], y, -0.3),
+        X,
+        np.maximum(rng.normal(size=N), -0.3),
+        a=wide(),
+        b=wide(2),
+        s=POSITIVE,
+    ),
+    "truncated_on_the_left": lambda rng: linear(
+        lambda e, s: dist.TruncatedNormal(e, s, low=-1.0), np.abs(rng.normal(size=N)) - 0.9
+    ),
+    "truncated_on_the_right": lambda rng: linear(
+        lambda e, s: dist.RightTruncatedDistribution(dist.Logistic(e, s), 1.0),
+        0.9 - np.abs(rng.normal(size=N)),
+    ),
+    "truncated_on_both_sides": lambda rng: linear(
+        lambda e, s: dist.TruncatedNormal(e, s, low=-1.0, high=2.0), rng.beta(2, 3, N) * 2.9 - 0.95
+    ),
+    "factor_of_hazards": lambda rng: factor(of_hazard, rng.weibull(1.5, N), rng.random(N) < 0.6),
+    "factor_of_intervals": lambda rng: factor(
+        of_intervals, times := rng.weibull(1.5, N), 1.5 * times
+    ),
+    "factor_of_a_law": lambda rng: factor(
+        lambda e, s, y: dist.Normal(e, s).log_prob(y), rng.normal(size=N)
+    ),
+    "factor_of_two_cases": lambda rng: factor(
+        lambda e, s, flag: jnp.where(flag, jax.nn.log_sigmoid(e), jax.nn.log_sigmoid(-e)) - s,
+        rng.random(N) < 0.3,
+    ),
     "gate_of_no_zeros": lambda rng: of_rows(
         lambda z, y: dist.ZeroInflatedPoisson(z["g"], jnp.exp(z["a"])),
         1 + COUNTS,
@@ -446,7 +530,8 @@ AWKWARD = {
     ),
 }
 ONCE_WRONG = {
-    *("far_response", "far_below_the_others", "bound_beyond_floats", "counts_of_ten_millions")
+    *("far_response", "far_below_the_others", "bound_beyond_floats", "counts_of_ten_millions"),
+    *("survival_weibull", "survival_lognormal", "truncated_on_the_left", "factor_of_hazards"),
 }
 
 
@@ -523,6 +608,20 @@ RAISES = {
         ),
         "the posterior has no mode near the start",
     ),
+    "factor_with_a_kink": (
+        lambda rng: factor(lambda e, s, y: -jnp.abs(y - e) / s, rng.normal(size=N)),
+        r"site 'f' \(factor\) .* program cannot be read, the primitive 'abs' .* not smooth",
+    ),
+    "intervals": (
+        lambda rng: of_rows(
+            lambda z, y: dist.IntervalCensoredDistribution(
+                dist.Weibull(jnp.exp(z["a"] + 0 * y[:, 0]), 1.0), y[:, 0] < 0, y[:, 0] < 0
+            ),
+            np.stack([rng.weibull(1.5, N), 3 + rng.random(N)], axis=1),
+            a=wide(),
+        ),
+        "its values are pairs; numpyro.factor of the log probability of each interval",
+    ),
     "bounded_scale": (
         lambda rng: of_rows(
             lambda z, y: dist.Normal(0.0, z["s"]), rng.normal(size=N), s=dist.Uniform(0, 10.0)
@@ -536,7 +635,13 @@ RAISES = {
         r"no linear predictor in the latent sites \['u', 'v'\]: .* log concentration",
     ),
 }
-QUICK = {"share_of_one", "class_beyond_the_last", "exposure_of_zero", "nothing_depends"}
+QUICK = {
+    "factor_with_a_kink",
+    "share_of_one",
+    "class_beyond_the_last",
+    "exposure_of_zero",
+    "nothing_depends",
+}
 
 
 @pytest.mark.filterwarnings("ignore:Out-of-support values")

@@ -12,6 +12,10 @@ gamma functions are searched by tests against SciPy, in both precisions.
   real and in (0, 1).
 - Of erf they are :math:`\frac{2}{\sqrt\pi} (-1)^{m-1} H_{m-1}(x) e^{-x^2}` with Hermite's
   polynomials, whose zeros are all real.
+- Of :math:`\log\Phi`, the normal distribution function, they are polynomials in x and
+  :math:`r = \varphi(x) / \Phi(x)`, from :math:`r' = -r (x + r)`. Their zeros, and how large they
+  are anywhere, are constants found in double precision: far from zero each has the sign of its
+  limit, of a derivative of :math:`-\log(-x)` on the left and of :math:`\varphi` on the right.
 - Of log, of roots and of reciprocals they are powers, monotone on either side of zero.
 - Of :math:`\log[\Gamma(a + y) / \Gamma(a)] = \sum_{j<y} \log(a + j)` with whole y, as a function of
   :math:`c = \log a`, they are :math:`\sum_k S(m, k) (-1)^{k-1} p_k` with Stirling's numbers of the
@@ -33,7 +37,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.scipy.special import digamma, gammaln, zeta
+from jax.scipy.special import digamma, gammaln, log_ndtr, zeta
 
 from blackjax_ext.subsampling.intervals import Interval, outward
 
@@ -45,6 +49,7 @@ __all__ = [
     "lgamma_",
     "log1p_",
     "log_",
+    "log_ndtr_",
     "logistic_",
     "power_",
     "reciprocal_",
@@ -264,6 +269,63 @@ def erf_(x: Interval, order: int) -> Coefficients:
     found = [between(lambda at: (jax.lax.erf(at), 16.0 * jnp.ones_like(at)), x)]
     for m in range(1, order + 1):
         found.append(between(partial(erf_derivative, order=m), x, hermite(m)[1]))
+    return scaled(found)
+
+
+# of the derivatives of the logarithm of the normal distribution function, from the second one on:
+# where each turns, and its least and greatest values, rounded outwards
+LOG_NDTR_TURNS: tuple[tuple[float, ...], ...] = (
+    (),
+    (1.0023693422683695,),
+    (-0.029833620926048632, 2.0712889388088733),
+    (-0.8711321749894265, 1.2313322903511867, 2.7456390097167853),
+    (-1.6336825100414343, 0.5990660045995972, 1.948972201638469, 3.274696365700306),
+)
+LOG_NDTR_RANGES = ((-1.0, 0.0), (0.0, 0.296), (-0.19, 0.115), (-0.251, 0.156), (-0.267, 0.446))
+
+
+@cache
+def log_ndtr_polynomial(order: int) -> tuple[tuple[int, int, int], ...]:
+    """The derivative of an order as a sum of ``factor * x**i * r**j``: factor, i and j of each."""
+    found = {(0, 1): 1}
+    for _ in range(order - 1):
+        new: dict[tuple[int, int], int] = {}
+        for (i, j), factor in found.items():
+            parts = [((i + 1, j), -j * factor), ((i, j + 1), -j * factor)]
+            for place, more in [*parts, *([((i - 1, j), i * factor)] if i else [])]:
+                new[place] = new.get(place, 0) + more
+        found = new
+    return tuple((factor, i, j) for (i, j), factor in found.items())
+
+
+def log_ndtr_value(x: Array) -> tuple[Array, Array]:
+    """Of the logarithm, and the size of its rounding and of what its series on the left leaves."""
+    found = log_ndtr(x)
+    left = jnp.where(x < -9.0, 210.0 / whole(jnp.minimum(x, -1.0), 8), 0.0)
+    return found, 8.0 * (1.0 + jnp.abs(found)) + left / jnp.finfo(x.dtype).eps
+
+
+def log_ndtr_derivative(x: Array, order: int) -> tuple[Array, Array]:
+    """Of one order from one on, and the size of its terms with what their factors lack."""
+    log_share, rounding = log_ndtr_value(x)
+    ratio = jnp.exp(-0.5 * x * x - 0.5 * np.log(2 * np.pi) - log_share)
+    value, size = jnp.zeros_like(x), jnp.zeros_like(x)
+    for factor, i, j in log_ndtr_polynomial(order):
+        term = factor * whole(x, i) * whole(ratio, j)
+        value, size = value + term, size + j * jnp.abs(term)
+    info = jnp.finfo(x.dtype)
+    return value, (rounding + 4.0 * (1.0 + x * x)) * size + info.tiny / info.eps * (1.0 + x * x)
+
+
+def log_ndtr_(x: Interval, order: int) -> Coefficients:
+    """Of the logarithm of the normal distribution function. Up to the sixth order."""
+    assert order <= 6
+    found = [between(log_ndtr_value, x)]
+    for m in range(1, order + 1):
+        turns = LOG_NDTR_TURNS[m - 2] if m > 1 else ()
+        each = between(partial(log_ndtr_derivative, order=m), x, turns)
+        least, most = LOG_NDTR_RANGES[m - 2] if m > 1 else (0.0, jnp.inf)
+        found.append(Interval(jnp.clip(each.low, least, most), jnp.clip(each.high, least, most)))
     return scaled(found)
 
 

@@ -16,7 +16,7 @@ are read from the program, without a derivative, and the derivatives from the ru
 them: a rule of order M - 1 for :math:`\partial_j f` gives :math:`f_\alpha = (\partial_j
 f)_{\alpha - e_j} / \alpha_j`. Values need no smoothness: those of a choice that the box leaves open
 are in the hull of both. ``logaddexp``, and so softplus, is the second argument and softplus of the
-difference.
+difference; ``log_ndtr`` is a function of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,6 +26,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.scipy.special import log_ndtr
 
 from blackjax_ext.subsampling.intervals import Interval, outward
 from blackjax_ext.subsampling.taylor import functions
@@ -360,9 +361,8 @@ KINKS = {"abs", "ceil", "clamp", "floor", "max", "min", "round", "select_n", "si
 def custom(box: Box, equation: Any, values: list[Any]) -> Sequence[Any]:
     """A function with derivatives of its own."""
     program = equation.params["call_jaxpr"]
-    if str(program) in known_programs(str(box.dtype)):
-        x, y = values
-        return [plus(box, {}, y, SOFTPLUS(box, {}, minus(box, {}, x, y)))]
+    if rule := known_programs(str(box.dtype)).get(str(program)):
+        return [rule(box, *values)]
     try:
         return read(box, program, values)
     except UnreadableError as error:
@@ -371,14 +371,27 @@ def custom(box: Box, equation: Any, values: list[Any]) -> Sequence[Any]:
     return [by_rule(box, equation, values)]
 
 
+def of_logaddexp(box: Box, x: Any, y: Any) -> Jet:
+    """The second argument and softplus of the difference."""
+    return plus(box, {}, y, SOFTPLUS(box, {}, minus(box, {}, x, y)))
+
+
+def of_log_ndtr(box: Box, x: Any) -> Jet:
+    """The logarithm of the normal distribution function."""
+    return univariate(functions.log_ndtr_)(box, {}, x)
+
+
 @cache
-def known_programs(dtype: str) -> set[str]:
-    """Those of logaddexp, of numbers and of arrays of one axis."""
-    found = set()
+def known_programs(dtype: str) -> dict[str, Callable]:
+    """Rules of logaddexp and log_ndtr by their programs, of numbers and of arrays of one axis."""
+    found: dict[str, Callable] = {}
     for shape in ((), (1,)):
         number = jnp.zeros(shape, dtype)
         for x, y in ((number, number), (number, 0.0), (0.0, number)):
-            found |= custom_programs(jax.make_jaxpr(jnp.logaddexp)(x, y).jaxpr)
+            programs = custom_programs(jax.make_jaxpr(jnp.logaddexp)(x, y).jaxpr)
+            found |= dict.fromkeys(programs, of_logaddexp)
+        programs = custom_programs(jax.make_jaxpr(log_ndtr)(number).jaxpr)
+        found |= dict.fromkeys(programs, of_log_ndtr)
     return found
 
 

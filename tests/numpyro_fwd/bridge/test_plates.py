@@ -195,6 +195,11 @@ def discrete(y):
         numpyro.sample("y", dist.Normal(location, 1.0), obs=y[i])
 
 
+def discrete_without_plate(y):
+    location = numpyro.sample("location", dist.Bernoulli(0.5))
+    numpyro.sample("y", dist.Normal(location, 1.0), obs=y)
+
+
 def outside(y):
     with rows_of():
         pass
@@ -228,6 +233,7 @@ def batch_of(batch):
         (column_against_row, "site 'y' has values of shape"),
         (scalar_factor, "factor site 'penalty'"),
         (discrete, "site 'location' is a discrete latent"),
+        (discrete_without_plate, "site 'location' is a discrete latent"),
         (outside, "no observed site lies inside"),
         (batch_of(0), "plate 'rows' must have a subsample_size from 1"),
         (batch_of(NUM_ROWS + 1), "plate 'rows' must have a subsample_size from 1"),

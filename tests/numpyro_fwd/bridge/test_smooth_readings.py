@@ -71,13 +71,28 @@ COUNTS = dist.NegativeBinomial2(1.5, 2.0)
         (dist.ZeroInflatedLogits(COUNTS, -0.2), 2.0),
         (dist.NegativeBinomialProbs(3.0, 0.3), 2.0),
         (dist.Gompertz(1.2, 0.4), 0.7),
+        *[
+            (censoring(base, flag), 0.7)
+            for censoring in (dist.LeftCensoredDistribution, dist.RightCensoredDistribution)
+            for base in (
+                *(dist.Exponential(0.7), dist.Gumbel(0.3, 1.4), dist.LogNormal(0.3, 1.4)),
+                *(dist.Logistic(0.3, 1.4), dist.Normal(0.3, 1.4), dist.Weibull(1.4, 0.8)),
+            )
+            for flag in (False, True)
+        ],
+        (dist.RightCensoredDistribution(dist.Gompertz(1.2, 0.4), True), 0.7),
+        (dist.TruncatedNormal(0.3, 1.4, low=-0.5), 0.7),
+        (dist.TruncatedNormal(0.3, 1.4, high=1.5), 0.7),
+        (dist.TruncatedNormal(0.3, 1.4, low=-0.5, high=1.5), 0.7),
+        (dist.LeftTruncatedDistribution(dist.Logistic(0.3, 1.4), -0.5), 0.7),
     ],
     ids=lambda each: type(each).__name__,
 )
 def test_reads_the_density_that_a_distribution_has(fn, y):
     reading = smooth_reading(fn)
     theta = jnp.stack([jnp.asarray(each, float) for each in reading.predictors(fn)])
-    loss = reading.kind(fn).loss(theta, jnp.asarray(y))
+    known = {name: of(fn) for name, of in reading.data.items()}
+    loss = reading.kind(fn).loss(theta, jnp.asarray(y), **known)
     np.testing.assert_allclose(loss, -fn.log_prob(jnp.asarray(y)), rtol=1e-5)
 
 

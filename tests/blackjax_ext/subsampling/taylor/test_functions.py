@@ -27,6 +27,7 @@ FUNCTIONS = {
     "softplus": (functions.softplus_, lambda x: -jax.nn.log_sigmoid(-x), REAL),
     "tanh": (functions.tanh_, jnp.tanh, REAL),
     "erf": (functions.erf_, jax.lax.erf, REAL),
+    "log_ndtr": (functions.log_ndtr_, jax.scipy.special.log_ndtr, REAL),
     "lgamma": (functions.lgamma_, jax.lax.lgamma, POSITIVE),
     "digamma": (functions.digamma_, jax.lax.digamma, POSITIVE),
     "cube": (lambda x, n: functions.power_(x, n, 3), lambda x: x**3, REAL),

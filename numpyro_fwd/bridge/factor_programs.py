@@ -1,0 +1,253 @@
+r"""How ``numpyro.factor`` is read: the program of its log density, parted into lines and a rest.
+
+What a factor computes of one row is a program of the latents and of data. Each of its values is
+known (no latent enters), affine in the latents, or neither. Affine values that the rest takes in
+are the predictors; the rest, a function of these scalars and of what is known, is a smooth density
+like any other (:mod:`numpyro_fwd.bridge.smooth_readings`).
+
+*As few predictors as there are.* An affine value that is made of another predictor and of what is
+known, as :math:`y \eta` is beside :math:`\eta`, is computed in the rest.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+
+from blackjax_ext.subsampling.families.densities import MOST, smooth_kind
+from blackjax_ext.subsampling.families.kind import Kind
+from blackjax_ext.subsampling.taylor.reader import CALLS, STRUCTURAL, known_values
+
+__all__ = ["FactorProgram", "parted"]
+
+MOST_KNOWN = 64  # numbers that a row's factor takes beside its predictors
+KNOWN, AFFINE, OTHER = 0, 1, 2
+LINEAR = STRUCTURAL | {"add", "add_any", "neg", "reduce_sum", "sub"}
+PRODUCTS = {"dot_general", "mul"}
+OF_FIRST = {"div", "dynamic_slice", "gather"}
+ONE_BY_ONE = STRUCTURAL | {"add", "div", "mul", "neg", "sub"}
+
+
+class Line(NamedTuple):
+    """One equation of a program without calls: values are numbered, constants are as they are."""
+
+    equation: Any
+    inputs: tuple[Any, ...]
+    outputs: tuple[int, ...]
+
+    def numbered(self) -> list[int]:
+        """Numbers of the inputs that are no constants."""
+        return [each for each in self.inputs if type(each) is int]
+
+
+class Constant(NamedTuple):
+    """A constant that a program has written into it."""
+
+    value: Any
+
+
+def lines_of(jaxpr: Jaxpr, names: dict, numbers: Iterator[int]) -> list[Line]:
+    """The equations of a program, those of what it calls among them; `names` get all numbers."""
+
+    def named(atom):
+        return Constant(atom.val) if isinstance(atom, Literal) else names[atom]
+
+    found: list[Line] = []
+    for equation in jaxpr.eqns:
+        inputs = tuple(map(named, equation.invars))
+        if equation.primitive.name in CALLS:
+            inner = equation.params["jaxpr"]
+            closed = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
+            inside = dict(zip(closed.jaxpr.invars, inputs, strict=True))
+            inside |= dict(zip(closed.jaxpr.constvars, map(Constant, closed.consts), strict=True))
+            found += lines_of(closed.jaxpr, inside, numbers)
+            results = [
+                Constant(v.val) if isinstance(v, Literal) else inside[v]
+                for v in closed.jaxpr.outvars
+            ]
+            names.update(zip(equation.outvars, results, strict=True))
+            continue
+        outputs = tuple(next(numbers) for _ in equation.outvars)
+        names.update(zip(equation.outvars, outputs, strict=True))
+        found.append(Line(equation, inputs, outputs))
+    return found
+
+
+def kind_of(line: Line, kinds: dict[int, int]) -> int:
+    """Whether what a line computes is known, affine in the latents, or neither."""
+    inputs = [kinds[each] if type(each) is int else KNOWN for each in line.inputs]
+    name = line.equation.primitive.name
+    if OTHER in inputs or AFFINE not in inputs:
+        return max(inputs, default=KNOWN)
+    is_linear = name in LINEAR
+    if name == "convert_element_type":
+        is_linear = jnp.issubdtype(line.equation.params["new_dtype"], jnp.floating)
+    is_linear |= name in PRODUCTS and inputs.count(AFFINE) == 1
+    is_linear |= name in OF_FIRST and AFFINE not in inputs[1:]
+    is_linear |= name == "select_n" and inputs[0] == KNOWN
+    return AFFINE if is_linear else OTHER
+
+
+class FactorProgram:
+    """What a factor computes of its predictors and of what is known. Equal by its text.
+
+    Attributes
+    ----------
+    predictors, known
+        Names of its scalar arguments.
+    """
+
+    def __init__(self, closed: ClosedJaxpr, num_predictors: int):
+        self.closed = closed
+        num = len(closed.jaxpr.invars) - num_predictors
+        self.predictors = tuple(f"predictor_{i}" for i in range(num_predictors))
+        self.known = tuple(f"known_{i}" for i in range(num))
+        consts = tuple((np.asarray(each).tobytes(), str(each.dtype)) for each in closed.consts)
+        self.text = (str(closed.jaxpr), consts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FactorProgram) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __call__(self, y: Array, **values: Array) -> Array:
+        """Log density of a row, of which there is no response."""
+        del y
+        arguments = [values[name] for name in (*self.predictors, *self.known)]
+        like = [v.aval.dtype for v in self.closed.jaxpr.invars]
+        arguments = [jnp.asarray(a, dtype) for a, dtype in zip(arguments, like, strict=True)]
+        return jaxpr_as_fun(self.closed)(*arguments)[0]
+
+    def kind(self) -> Kind:
+        """Its kind; UnreadableError for an operation of which no bounds are known."""
+        kind = smooth_kind("factor", self.predictors, self).having(*self.predictors)
+        number = jax.ShapeDtypeStruct((), jnp.result_type(float))
+        eta = jax.ShapeDtypeStruct((len(self.predictors),), number.dtype)
+        known = dict.fromkeys(self.known, number)
+        jax.eval_shape(lambda *given: kind.bounds(3, *given), eta, eta, number, known)
+        return kind
+
+
+def parted(
+    function: Callable[[Any, Any], Array], z: Any, given: Any
+) -> tuple[FactorProgram, list[Array], list[Array]]:
+    """``function(z, given)``, one number, as a program, and its predictors and known arguments.
+
+    Raises
+    ------
+    ValueError
+        For a factor that depends on too many predictors, or on too much else.
+    """
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(z, given)
+    if prod(shape.shape) != 1:
+        raise ValueError(f"it has {prod(shape.shape)} values for each row, and one can be read")
+    jaxpr, numbers = closed.jaxpr, count()
+    names: dict[Any, Any] = {v: next(numbers) for v in jaxpr.invars}
+    names |= dict(zip(jaxpr.constvars, map(Constant, closed.consts), strict=True))
+    num_latents = len(jax.tree.leaves(z))
+    kinds = {names[v]: AFFINE if i < num_latents else KNOWN for i, v in enumerate(jaxpr.invars)}
+    shapes = {names[v]: v.aval for v in jaxpr.invars}
+    lines = lines_of(jaxpr, names, numbers)
+    for line in lines:
+        kinds |= dict.fromkeys(line.outputs, kind_of(line, kinds))
+        shapes |= dict(zip(line.outputs, (v.aval for v in line.equation.outvars), strict=True))
+    outcome = names[jaxpr.outvars[0]]
+    rest = needed([line for line in lines if kinds[line.outputs[0]] == OTHER], [outcome])
+    inputs = {each for line in rest for each in line.numbered()} | {outcome}
+    roots = {root_of(each, lines, kinds) for each in inputs if kinds[each] == AFFINE}
+    cut = fewest(roots, lines, kinds)
+    inner = {each for line in rest for each in line.outputs} | made_of(cut, lines, kinds)
+    rest = [line for line in lines if inner.intersection(line.outputs)]
+    rest = needed(rest, [outcome], stop=cut)
+    inputs = {each for line in rest for each in line.numbered()} | {outcome}
+    outside = inputs - {each for line in rest for each in line.outputs}
+    predictors = sorted(each for each in outside if kinds[each] == AFFINE)
+    known = sorted(each for each in outside if kinds[each] == KNOWN)
+    sizes = [sum(prod(shapes[each].shape) for each in group) for group in (predictors, known)]
+    if not 1 <= sizes[0] <= MOST:
+        raise ValueError(f"it depends on {sizes[0]} predictors, and one to {MOST} can be read")
+    if sizes[1] > MOST_KNOWN:
+        raise ValueError(f"it takes {sizes[1]} numbers beside its predictors")
+
+    def density(*scalars):
+        values, given = {}, iter(scalars)
+        for each in (*predictors, *known):
+            parts = [next(given) for _ in range(prod(shapes[each].shape))]
+            flat = jnp.stack(parts) if parts else jnp.zeros(0)
+            values[each] = flat.reshape(shapes[each].shape).astype(shapes[each].dtype)
+        return evaluated(rest, values)[outcome].reshape(())
+
+    dtype = jnp.result_type(float)
+    scalars = [jax.ShapeDtypeStruct((), dtype)] * sum(sizes)
+    program = FactorProgram(jax.make_jaxpr(density)(*scalars), sizes[0])
+    arguments = jax.tree.leaves((z, given))
+    start = {names[v]: value for v, value in zip(jaxpr.invars, arguments, strict=True)}
+    head = needed(lines, [*predictors, *known])
+    values = evaluated(head, start)
+    return program, entries(values, predictors, dtype), entries(values, known, dtype)
+
+
+def entries(values: dict[int, Any], numbers: Sequence[int], dtype: Any) -> list[Array]:
+    """All entries of some values, one by one."""
+    flat = [jnp.ravel(jnp.asarray(values[each], dtype)) for each in numbers]
+    return [part for each in flat for part in each]
+
+
+def needed(lines: Sequence[Line], outcomes: Sequence[int], stop: Any = ()) -> list[Line]:
+    """The lines that lead to some outcomes, without those that lead to where to `stop`."""
+    wanted, found = set(outcomes), []
+    for line in reversed(lines):
+        if wanted.intersection(line.outputs) and not set(stop).intersection(line.outputs):
+            found.append(line)
+            wanted.update(line.numbered())
+    return found[::-1]
+
+
+def evaluated(lines: Sequence[Line], values: dict[int, Any]) -> dict[int, Any]:
+    """Values with those that lines compute."""
+    for line in lines:
+        inputs = [values[each] if type(each) is int else each.value for each in line.inputs]
+        values = values | dict(zip(line.outputs, known_values(line.equation, inputs), strict=True))
+    return values
+
+
+def root_of(each: int, lines: Sequence[Line], kinds: dict[int, int]) -> int:
+    """The affine value of which another is made entry by entry, as far back as there is one."""
+    by_output = {output: line for line in lines for output in line.outputs}
+    while (line := by_output.get(each)) is not None:
+        affine = {other for other in line.numbered() if kinds[other] == AFFINE}
+        if line.equation.primitive.name not in ONE_BY_ONE or len(affine) != 1:
+            break
+        (before,) = affine
+        place = line.inputs.index(before)
+        sizes = (line.equation.invars[place].aval.size, line.equation.outvars[0].aval.size)
+        if sizes[0] != sizes[1]:
+            break
+        each = before
+    return each
+
+
+def fewest(cut: set[int], lines: Sequence[Line], kinds: dict[int, int]) -> set[int]:
+    """The affine values of a cut of which all others in it are made."""
+    for each in sorted(cut, reverse=True):
+        if each in made_of(cut - {each}, lines, kinds):
+            cut = cut - {each}
+    return cut
+
+
+def made_of(cut: set[int], lines: Sequence[Line], kinds: dict[int, int]) -> set[int]:
+    """The affine values that are computed entry by entry from those of a cut and what is known."""
+    found = set(cut)
+    for line in lines:
+        affine = [each for each in line.numbered() if kinds[each] == AFFINE]
+        is_one_by_one = line.equation.primitive.name in ONE_BY_ONE
+        if affine and is_one_by_one and kinds[line.outputs[0]] == AFFINE and found >= set(affine):
+            found |= set(line.outputs)
+    return found

@@ -49,7 +49,7 @@ LAYERS = {
         {"interweaving", "noise"},
         {"auto_step", "langevin", "schedules"},
         {"tangents"},
-        {"forward_gradient"},
+        {"derivatives", "forward_gradient"},
     ],
     "warmup": [{"calling", "newton_path", "windows"}, {"report"}],
     "rows": [

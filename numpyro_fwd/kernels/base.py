@@ -15,11 +15,11 @@ from numpyro.infer import init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext.checks import check_positive
+from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor, check_metric
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
-from blackjax_ext.warmup.newton_path import Differentiation
 from blackjax_ext.warmup.run import (
     Plan,
     adapt,
@@ -112,10 +112,12 @@ class BlackJAXKernel(MCMCKernel):
         Before the warm-up, follow Newton's path from the start to the best normal approximation
         along it, which gives the first position and, if `adapt_mass_matrix`, the first metric
         (:mod:`blackjax_ext.warmup.newton_path`). Off if there is no warm-up; not tried beyond 128
-        dimensions in forward mode and 512 in reverse mode.
+        dimensions in forward mode and 512 in reverse mode, nor without derivatives.
     differentiation
-        "reverse", or "forward" for models without a reverse mode, which is then never used.
-        BlackJAX's own algorithms get gradients from D JVPs.
+        "reverse"; "forward" for models without a reverse mode, which is then never used, where
+        BlackJAX's own algorithms get gradients from D JVPs; or "none" for algorithms that need no
+        derivative, where the warm start uses what the model has. A model that has gradients and no
+        forward mode, as by a ``custom_vjp``, needs no setting: their differences are its curvature.
     step_size_jitter
         (share, J): this share of the steps, chosen independently of the state, is shortened by a
         factor drawn log-uniformly from 1 to J. This is exact and frees chains from narrow regions.
@@ -178,7 +180,7 @@ class BlackJAXKernel(MCMCKernel):
         target_accept_prob: float | None = None,
         init_strategy: Callable = init_to_uniform,
         warm_start: bool = True,
-        differentiation: Differentiation = "reverse",
+        differentiation: Wanted = "reverse",
         strategy: Strategy | None = None,
         step_size_jitter: Jitter | None = None,
         **parameters: Any,
@@ -206,7 +208,7 @@ class BlackJAXKernel(MCMCKernel):
         self._target_accept_prob = target_accept_prob
         self._init_strategy = init_strategy
         self._warm_start = warm_start
-        self._differentiation: Differentiation = differentiation
+        self._differentiation: Wanted = differentiation
         self._strategy: Strategy = strategy or WholeDensity(differentiation)
         self._algorithm = Algorithm(algorithm, parameters)
         if is_microcanonical(algorithm) and adapt_step_size:
@@ -217,7 +219,7 @@ class BlackJAXKernel(MCMCKernel):
         self._step_size_jitter = step_size_jitter
         self._reset()
 
-    def _tune_as_blackjax(self, differentiation: Differentiation) -> None:
+    def _tune_as_blackjax(self, differentiation: Wanted) -> None:
         """Leave step size, length and metric to BlackJAX's tuning: the warm-up adapts nothing."""
         target = self._goal(1)
         self._strategy = Tuning(self._algorithm, differentiation, target)
@@ -244,6 +246,12 @@ class BlackJAXKernel(MCMCKernel):
     def _viewed(self) -> Callable | None:
         """The model whose latents are the coordinates of chains."""
         return self._model
+
+    @property
+    def _wanted(self) -> Wanted | None:
+        """Derivatives that the kernel or its start takes; None for neither."""
+        is_used = self._differentiation != "none" or self._warm_start
+        return self._differentiation if is_used else None
 
     @property
     def _source(self) -> Source:
@@ -315,7 +323,7 @@ class BlackJAXKernel(MCMCKernel):
                 self._potential_fn,
                 init_params,
                 is_single=is_prng_key(rng_key),
-                differentiation=self._differentiation,
+                wanted=self._wanted,
             )
         with naming_arguments(model_args, model_kwargs):
             return view_model(
@@ -325,7 +333,7 @@ class BlackJAXKernel(MCMCKernel):
                 model_kwargs,
                 init_strategy=self._init_strategy,
                 init_params=init_params,
-                differentiation=self._differentiation,
+                wanted=self._wanted,
             )
 
     def _model_of_start(self, model_args: tuple, model_kwargs: dict | None) -> Callable:

@@ -12,11 +12,11 @@ import jax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup import newton_path
 from blackjax_ext.warmup.calling import Algorithm, Stepper
-from blackjax_ext.warmup.newton_path import Differentiation
 from blackjax_ext.warmup.run import bind, ravel_each
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
@@ -151,11 +151,11 @@ class WholeDensity:
     Parameters
     ----------
     differentiation
-        "reverse" or "forward".
+        "reverse", "forward" or "none": what the algorithm takes.
     """
 
-    def __init__(self, differentiation: Differentiation):
-        self.differentiation: Differentiation = differentiation
+    def __init__(self, differentiation: Wanted):
+        self.differentiation: Wanted = differentiation
 
     def prepare(self, run: Run, z: Any) -> Any:
         """None: chains share nothing."""
@@ -163,9 +163,7 @@ class WholeDensity:
     def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
         """A draw from the best normal approximation on Newton's path, and its metric."""
         del shared
-        return follow_path(
-            run, rng_key, z, partial(logdensity_of, run.source.view), self.differentiation
-        )
+        return follow_path(run, rng_key, z, partial(logdensity_of, run.source.view))
 
     def target(
         self,
@@ -181,15 +179,13 @@ class WholeDensity:
         return bind(algorithm, logdensity_fn, self.differentiation)
 
 
-def follow_path(
-    run: Run, rng_key: Array, z: Any, density_of: Callable, differentiation: Differentiation
-) -> Start:
+def follow_path(run: Run, rng_key: Array, z: Any, density_of: Callable) -> Start:
     """Start at the end of Newton's path, if the run looks for a start and the path is affordable.
 
     ``density_of(model_args, model_kwargs)`` is the log density.
     """
     keys, key_path = split_keys(rng_key)
-    x = ravel_each(z)
+    x, differentiation = ravel_each(z), run.source.view.differentiation
     if not run.is_searching or x.shape[1] > newton_path.MAX_DIMENSION[differentiation]:
         evaluate(run, x, z, density_of)
         return Start(x, None, False, keys)

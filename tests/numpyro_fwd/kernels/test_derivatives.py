@@ -70,7 +70,8 @@ each = [pytest.param(name, marks=[pytest.mark.full] if name in FULL else []) for
 @pytest.mark.parametrize("name", each)
 def test_posterior_without_forward_mode(name):
     arguments, mean, sd = data()
-    mcmc = mcmc_of(KERNELS[name](), 400, 1500, num_chains=2)
+    num_steps = (1500, 6000) if name.startswith("black box") else (400, 1500)
+    mcmc = mcmc_of(KERNELS[name](), *num_steps, num_chains=2)
     mcmc.run(jax.random.key(0), *arguments)
     assert_moments(mcmc.get_samples(group_by_chain=True)["beta"], mean, sd)
 
@@ -80,7 +81,7 @@ def decay(times, y):
     spread = numpyro.sample("spread", dist.HalfNormal(0.5))
     rate = numpyro.sample("rate", dist.LogNormal(0.0, spread).expand([2]).to_event(1))
     start = jnp.ones_like(rate)
-    values = odeint(lambda z, t, k: -k * z, start, times, rate, rtol=1e-5, atol=1e-5)
+    values = odeint(lambda z, t, k: -k * z, start, times, rate, rtol=1e-5, atol=1e-5, mxstep=100)
     numpyro.sample("y", dist.Normal(values, 0.05), obs=y)
 
 
@@ -97,12 +98,12 @@ def test_differential_equation_in_a_hierarchy():
 
     draws = []
     for model in (decay, solved):
-        mcmc = mcmc_of(AutoMALA(model), 300, 1000, num_chains=2)
+        mcmc = mcmc_of(AutoMALA(model), 150, 400, num_chains=2)
         mcmc.run(jax.random.key(0), times, y)
         draws.append(np.asarray(mcmc.get_samples()["rate"]))
-    error = draws[0].std(0) / 10
-    np.testing.assert_array_less(np.abs(draws[0].mean(0) - draws[1].mean(0)), 3 * error)
-    np.testing.assert_allclose(draws[0].std(0), draws[1].std(0), rtol=0.2)
+    error = draws[1].std(0) / 10  # a hundred draws or more that are independent
+    np.testing.assert_array_less(np.abs(draws[0].mean(0) - draws[1].mean(0)), 4 * error)
+    np.testing.assert_allclose(draws[0].std(0), draws[1].std(0), rtol=0.3)
 
 
 @pytest.mark.parametrize("options", [{}, {"warm_start": False}])
@@ -193,5 +194,5 @@ MOVES = {
 @pytest.mark.parametrize("name", MOVES)
 def test_moves_of_particles_name_the_way_out(name):
     function, options, way_out = MOVES[name]
-    with raises(ValueError, "model has", f"{way_out}."):
+    with raises(ValueError, "model has", way_out):
         run(LangevinSMC(simple(function), **options), num_chains=50)

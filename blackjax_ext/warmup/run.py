@@ -259,8 +259,8 @@ def run_windows(
 
 
 def check_target(name: str, rate: float) -> None:
-    """Raise ValueError unless `rate` is a probability between 0 and 1."""
-    if not 0 < rate < 1:
+    """Raise ValueError unless `rate` is between 0 and 1; a traced value is let through."""
+    if not isinstance(rate, jax.core.Tracer) and not 0 < rate < 1:
         raise ValueError(f"{name} must be between 0 and 1; got {rate}.")
 
 

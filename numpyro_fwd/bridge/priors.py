@@ -38,6 +38,8 @@ ENOUGH = 10_000  # draws that are compared: of more than 2^17, single precision 
 def check_latents(sites: dict) -> list[str]:
     """Names of the latent sites; ValueError for one that cannot be drawn from its prior."""
     latents = check_sites(sites)
+    if not latents:
+        raise ValueError("model has no latent site: every sample site is observed.")
     for name in latents:
         check_prior(name, sites[name]["fn"])
     return latents

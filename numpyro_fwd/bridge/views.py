@@ -216,7 +216,7 @@ def view_model(
             name: np.zeros(np.shape(leaf), jnp.result_type(leaf))
             for name, leaf in prototype.items()
         },
-        forward_mode_differentiation=differentiation == "forward",
+        forward_mode_differentiation=differentiation == "forward" and size > 0,
         # a gradient of D JVPs, asked for where the warm start can afford it too
         validate_grad=differentiation in ("reverse", "gradients")
         or (differentiation == "forward" and size <= MAX_DIMENSION["forward"]),
@@ -274,8 +274,6 @@ def check_sites(sites: dict) -> list[str]:
                     'no gradient; marginalize it with infer={"enumerate": "parallel"}, or give it '
                     "to DiscreteGibbs in a numpyro.infer.Gibbs kernel."
                 )
-    if not latents:
-        raise ValueError("model has no latent site: every sample site is observed.")
     return latents
 
 

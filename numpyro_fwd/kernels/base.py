@@ -59,7 +59,7 @@ from numpyro_fwd.kernels.state import (
     split_each,
     with_types_of,
 )
-from numpyro_fwd.kernels.strategy import Run, Source, Strategy, WholeDensity, ravel_one
+from numpyro_fwd.kernels.strategy import Motionless, Run, Source, Strategy, WholeDensity, ravel_one
 from numpyro_fwd.kernels.words import check_arguments_of_loop, words_of
 from numpyro_fwd.meshes import check_run, over_chains
 
@@ -236,6 +236,7 @@ class BlackJAXKernel(MCMCKernel):
         self._sample_fn: Callable | None = None  # MCMC initializes again while this is None
         self._programs: dict[Any, Callable] = {}
         self._in_place = InPlace()
+        self._has_coordinates = True
 
     @property
     def model(self) -> Callable | None:
@@ -254,6 +255,11 @@ class BlackJAXKernel(MCMCKernel):
         return self._differentiation if is_used else None
 
     @property
+    def _strategy_of_run(self) -> Strategy:
+        """The strategy, unless there is nothing to sample."""
+        return self._strategy if self._has_coordinates else Motionless()
+
+    @property
     def _source(self) -> Source:
         return Source(self._viewed, cast(View, self._view))
 
@@ -268,7 +274,7 @@ class BlackJAXKernel(MCMCKernel):
         if self._target_accept_prob is not None:
             return self._target_accept_prob
         best = self.best_accept_prob
-        return best(size) if callable(best) else best
+        return best(max(size, 1)) if callable(best) else best
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """Map from unconstrained positions to the sites' supports and deterministic sites."""
@@ -293,6 +299,7 @@ class BlackJAXKernel(MCMCKernel):
             say("looking for a point of finite density")
             rng_key, key_model = split_each(rng_key, 2)
             self._view, z = self._look(key_model, init_params, model_args, model_kwargs)
+            self._has_coordinates = any(jnp.size(leaf) for leaf in jax.tree.leaves(z))
             self._sample_fn = self.sample
             check_start(z)
             if is_single:
@@ -308,7 +315,7 @@ class BlackJAXKernel(MCMCKernel):
             )
             started = self._model and self._model_of_start(model_args, model_kwargs)
             with explaining(started, model_args, model_kwargs, z):
-                shared = self._strategy.prepare(run, z)
+                shared = self._strategy_of_run.prepare(run, z)
                 state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
         made = fingerprint(model_args, model_kwargs)
         self._in_place.look(made, model_args, model_kwargs)
@@ -346,11 +353,11 @@ class BlackJAXKernel(MCMCKernel):
     ) -> KernelState:
         """Start C chains from keys (C,) and positions with a leading axis C."""
         unravel = ravel_one(z)
-        start = self._strategy.start(run, rng_key, z, shared)
+        start = self._strategy_of_run.start(run, rng_key, z, shared)
         plan = self._plan(start.x.shape[1], num_warmup)
         guess: Any = self._step_size if start.step_size is None else start.step_size
         if start.is_whitened and plan.adapt_step_size:
-            guess = min(guess, plan.longest_step)
+            guess = jnp.minimum(guess, plan.longest_step)
         # in coordinates that the mode has whitened there is nothing to search for
         is_known = start.is_whitened and self._inverse_mass_matrix is None
         is_known = is_known and plan.adapt_step_size
@@ -396,8 +403,8 @@ class BlackJAXKernel(MCMCKernel):
         return Plan(
             num_warmup,
             self._goal(size),
-            self._adapt_step_size,
-            self._adapt_mass_matrix,
+            self._adapt_step_size and size > 0,
+            self._adapt_mass_matrix and size > 0,
             self.longest_step,
         )
 
@@ -416,7 +423,7 @@ class BlackJAXKernel(MCMCKernel):
     def _target_of(self, model_args: tuple, model_kwargs: dict | None, shared: Any) -> Stepper:
         """What a step runs on for these arguments."""
         algorithm = self._algorithm.having(**self.model_parameters(model_args, model_kwargs))
-        return self._strategy.target(self._source, algorithm, model_args, model_kwargs, shared)
+        return self._strategy_of_run.target(self._source, algorithm, model_args, model_kwargs, shared)
 
     def sample(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
@@ -428,7 +435,7 @@ class BlackJAXKernel(MCMCKernel):
         )
         i = state.i if is_single else state.i[0]
         supplied = {}
-        if self.has_step_parameters:
+        if self.has_step_parameters and self._has_coordinates:
             key, first = key_shared[0], state.inner
             if not is_single:
                 key, first = key[0], jax.tree.map(lambda x: x[0], first)
@@ -450,7 +457,8 @@ class BlackJAXKernel(MCMCKernel):
         noticed = cast(Noticed, state.noticed)
         made = cast(Fingerprint, state.fingerprint)
         noticed = noticed.of_data(is_other(made, model_args, model_kwargs))
-        if schedule is not None and (self._adapt_step_size or self._adapt_mass_matrix):
+        is_adapting = self._adapt_step_size or self._adapt_mass_matrix
+        if schedule is not None and is_adapting and self._has_coordinates:
             # one predicate for all chains: a batched one would run the update for ever
             inner, adapt_state, noticed = jax.lax.cond(
                 i < schedule.num_steps,

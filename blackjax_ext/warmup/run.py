@@ -258,7 +258,7 @@ def run_windows(
     return jax.lax.scan(step, (states, adapt_state), (jnp.arange(plan.num_steps), keys))
 
 
-def check_target(name: str, rate: float) -> None:
+def check_target(name: str, rate: float | Array) -> None:
     """Raise ValueError unless `rate` is between 0 and 1; a traced value is let through."""
     if not isinstance(rate, jax.core.Tracer) and not 0 < rate < 1:
         raise ValueError(f"{name} must be between 0 and 1; got {rate}.")

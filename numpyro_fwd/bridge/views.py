@@ -64,6 +64,7 @@ __all__ = [
     "check_finite",
     "check_start",
     "explaining",
+    "explaining_shapes",
     "logdensity_of",
     "view_model",
     "view_potential",
@@ -366,3 +367,50 @@ def explaining(
         sites = sites_at(model, model_args, model_kwargs, at_first, jax.random.key(0))
         where = f"; in chain {first} {', '.join(sites_not_finite(sites))}"
         raise NoDensityError(error.logdensities, where) from error
+
+
+@contextlib.contextmanager
+def explaining_shapes(
+    model: Callable | None, model_args: tuple, model_kwargs: dict | None, z: Position
+) -> Iterator[None]:
+    """Name the sites that have other shapes with these arguments than in a state at `z`.
+
+    Raises
+    ------
+    ValueError
+        In place of whatever came of the shapes.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        shapes = {} if model is None else shapes_of(model, model_args, model_kwargs)
+        had = {name: jnp.shape(leaf) for name, leaf in z.items()} if shapes else {}
+        if not shapes or had == shapes:
+            raise
+        found = [
+            f"site '{name}' has {shapes.get(name, 'no value')} with these arguments, and had "
+            f"{had.get(name, 'none')}"
+            for name in sorted(had | shapes)
+            if had.get(name) != shapes.get(name)
+        ]
+        raise ValueError(
+            "a run cannot go on from a state of latents with other unconstrained shapes: "
+            f"{', '.join(found)}. Set post_warmup_state = None for a warm-up of its own."
+        ) from error
+
+
+def shapes_of(model: Callable, model_args: tuple, model_kwargs: dict | None) -> dict[str, tuple]:
+    """Unconstrained shapes of the latents, without a computation."""
+    found: dict[str, Any] = {}
+
+    def look():
+        sites = first_sites(jax.random.key(0), model, model_args, model_kwargs)
+        latents = [name for name in sites if is_latent(sites[name])]
+        latents = [name for name in latents if not sites[name]["fn"].support.is_discrete]
+        values = {name: sites[name]["value"] for name in latents}
+        inverse = transforms_of(sites).inv_transforms
+        unconstrained = transform_fn(inverse, values, invert=True)
+        found.update({name: jnp.shape(leaf) for name, leaf in unconstrained.items()})
+
+    jax.eval_shape(look)
+    return found

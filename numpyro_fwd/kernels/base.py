@@ -38,7 +38,14 @@ from numpyro_fwd.bridge.arguments import (
     split_arguments,
 )
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
-from numpyro_fwd.bridge.views import View, check_start, explaining, view_model, view_potential
+from numpyro_fwd.bridge.views import (
+    View,
+    check_start,
+    explaining,
+    explaining_shapes,
+    view_model,
+    view_potential,
+)
 from numpyro_fwd.kernels.blocks import (
     DenseMass,
     GivenMetric,
@@ -423,7 +430,8 @@ class BlackJAXKernel(MCMCKernel):
     def _target_of(self, model_args: tuple, model_kwargs: dict | None, shared: Any) -> Stepper:
         """What a step runs on for these arguments."""
         algorithm = self._algorithm.having(**self.model_parameters(model_args, model_kwargs))
-        return self._strategy_of_run.target(self._source, algorithm, model_args, model_kwargs, shared)
+        strategy = self._strategy_of_run
+        return strategy.target(self._source, algorithm, model_args, model_kwargs, shared)
 
     def sample(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
@@ -450,7 +458,9 @@ class BlackJAXKernel(MCMCKernel):
             return inner, info if is_short is None else info.but_if(is_short)
 
         move = move if is_single else jax.vmap(move)
-        with naming_arguments(model_args, model_kwargs):
+        first = state.z if is_single else jax.tree.map(lambda leaf: leaf[0], state.z)
+        explaining_sites = explaining_shapes(self._viewed, model_args, model_kwargs, first)
+        with naming_arguments(model_args, model_kwargs), explaining_sites:
             inner, info = move(key_move, state.inner, adapt_state.step_size)
         schedule = adapt_state.schedule
         info = info.rated(is_adapting=self._adapt_step_size and schedule is not None)

@@ -28,6 +28,7 @@ from blackjax_ext.mcmc import pc_fmala as _pc_fmala
 from blackjax_ext.mcmc import pc_line_fmala as _pc_line_fmala
 from blackjax_ext.mcmc import random_walk as _random_walk
 from blackjax_ext.mcmc import smmala as _smmala
+from blackjax_ext.mcmc.derivatives import differenced
 from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.sgmcmc import acceptance
 from blackjax_ext.sgmcmc import amagold as _amagold
@@ -83,6 +84,7 @@ __all__ = [
     "anneal",
     "auto_fmala",
     "auto_mala",
+    "differenced",
     "families",
     "fmala",
     "forward_gradient",

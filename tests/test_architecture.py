@@ -52,7 +52,7 @@ LAYERS = {
         {"interweaving"},
         {"auto_step", "langevin", "schedules"},
         {"tangents"},
-        {"forward_gradient"},
+        {"derivatives", "forward_gradient"},
     ],
     "warmup": [{"calling", "newton_path", "windows"}, {"report"}],
     "rows": [

@@ -128,6 +128,15 @@ def test_choosing_k(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_not_jax(tmp_path, monkeypatch):
+    found = found_by("howto/not_jax", tmp_path, monkeypatch)
+    walk, mala = (found[name].get_samples()["r"] for name in ("walk", "mala"))
+    np.testing.assert_allclose(walk.mean(0), [1.66, 3.33], rtol=0.05)
+    np.testing.assert_allclose(walk.mean(0), mala.mean(0), rtol=0.02)
+    np.testing.assert_allclose(walk.std(0), mala.std(0), rtol=0.2)
+
+
+@pytest.mark.slow
 def test_your_own(tmp_path, monkeypatch):
     found = found_by("howto/your_own", tmp_path, monkeypatch)
     np.testing.assert_allclose(found["mcmc"].get_samples()["v"].std(), 1.0, atol=0.15)

@@ -19,32 +19,32 @@ taken by importance. Best means the largest importance-weighted bound of the log
 al. 2016), which counts the mass that a normal covers. The plain evidence lower bound does not
 serve: a single draw where the log density is -1e20 decides it.
 
-Differentiation is forward (D JVPs for a gradient, D^2 second-order JVPs for a Hessian) or reverse.
+Differentiation is forward (D JVPs for a gradient, D^2 second-order JVPs for a Hessian), reverse, or
+gradients alone, whose differences are the Hessian.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.mcmc.derivatives import Differentiation, differenced
 from blackjax_ext.metrics import Dense
 from blackjax_ext.metrics.factors import scaled_eigen
 
 __all__ = [
     "MAX_DIMENSION",
     "Approximation",
-    "Differentiation",
     "approximate",
     "derivatives",
     "find",
     "find_all",
 ]
 
-Differentiation: TypeAlias = Literal["forward", "reverse"]
 LogDensity: TypeAlias = Callable[[Array], Array]
 
 MAX_STEPS = 60
@@ -59,7 +59,7 @@ LENGTHS = 2.0 ** (2 - np.arange(16, dtype=np.float32))
 NUDGES = np.array([0.0, -5.0, -2.0, 2.0, 5.0], np.float32)  # units in the last place
 ROUNDING = 16.0  # how often their range is taken off the evidence
 CHUNK = 16  # Hessian rows at once: bounds the memory of a big model
-MAX_DIMENSION = {"forward": 128, "reverse": 512}
+MAX_DIMENSION = {"forward": 128, "reverse": 512, "gradients": 512, "none": 0}
 
 
 class Approximation(NamedTuple):
@@ -376,6 +376,8 @@ def derivatives(
     logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
 ) -> tuple[Array, Array]:
     """Gradient (D,) and Hessian (D, D) at `x`."""
+    if differentiation == "gradients":
+        logdensity_fn = differenced(logdensity_fn)
     grad_fn = jax.jacfwd(logdensity_fn) if differentiation == "forward" else jax.grad(logdensity_fn)
 
     def rows(directions):

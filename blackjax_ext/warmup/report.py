@@ -138,7 +138,7 @@ def judge(state: AdaptState) -> Health:
         num_effective,
         jnp.ravel(state.step_size)[0],
         spread(state),
-        jnp.max(jnp.abs(state.moments.previous)),
+        jnp.max(jnp.abs(state.moments.previous), initial=0.0),
     )
 
 

@@ -24,6 +24,13 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_count, check_particles, check_positive
+from blackjax_ext.mcmc.derivatives import (
+    SERVING,
+    Differentiation,
+    Wanted,
+    differenced,
+    differentiation_of,
+)
 from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.metrics import Factor, InverseMassMatrix, check_metric, factorize
 from blackjax_ext.warmup import newton_path, report, windows
@@ -96,7 +103,7 @@ def warmup(
     *,
     target_acceptance_rate: float,
     dense: bool = False,
-    differentiation: newton_path.Differentiation = "reverse",
+    differentiation: Wanted = "reverse",
     step_size: float = 1.0,
     inverse_mass_matrix: InverseMassMatrix = None,
     newton_start: bool = True,
@@ -123,14 +130,17 @@ def warmup(
     dense
         Adapt a full covariance instead of variances.
     differentiation
-        Of Newton's path: "reverse", or "forward" for densities without a reverse mode, which
-        BlackJAX's own algorithms then get with gradients of D JVPs.
+        "reverse"; "forward" for densities without a reverse mode, which BlackJAX's own algorithms
+        then get with gradients of D JVPs; or "none" for algorithms that need no derivative, such as
+        ``blackjax_ext.random_walk``, where Newton's path uses those that there are. Where a density
+        has gradients and no more, their differences are the curvature.
     step_size
         First guess, positive.
     inverse_mass_matrix
         First guess of the posterior covariance; None for what Newton's path finds.
     newton_start
-        Follow Newton's path first. It is not tried beyond 512 dimensions, 128 in forward mode.
+        Follow Newton's path first. It is not tried beyond 512 dimensions, 128 in forward mode,
+        nor without derivatives.
     parameters
         Further parameters of the algorithm, such as ``num_integration_steps``.
 
@@ -152,7 +162,8 @@ def warmup(
     ------
     ValueError, TypeError
         For an algorithm or a parameter that does not fit, by name; a start that is not finite; a
-        target outside (0, 1); chains that run away, as from the negative of a log density.
+        target outside (0, 1); a density that cannot be differentiated as `differentiation` says;
+        chains that run away, as from the negative of a log density.
 
     Examples
     --------
@@ -178,10 +189,16 @@ def warmup(
         raise TypeError(f"algorithm must take a step_size to adapt; it takes {called.takes()}.")
     positions = check_particles(positions)
     plan = Plan(num_steps, target_acceptance_rate)
+    mode: Differentiation = "none"
+    if newton_start or differentiation != "none":
+        first = jax.tree.map(lambda leaf: leaf[0], positions)
+        mode = check_derivatives(logdensity_fn, first, differentiation)
+    if mode == "gradients":
+        logdensity_fn = differenced(logdensity_fn)
     bound = bind(called, logdensity_fn, differentiation)
     x, unravel = ravel_each(positions), ravel_pytree(jax.tree.map(lambda a: a[0], positions))[1]
     metric = first_metric(inverse_mass_matrix, x, dense=dense)
-    is_short = x.shape[1] <= newton_path.MAX_DIMENSION[differentiation]
+    is_short = x.shape[1] <= newton_path.MAX_DIMENSION[mode]
     is_whitened = newton_start and is_short and inverse_mass_matrix is None
 
     @jax.jit
@@ -189,7 +206,7 @@ def warmup(
         key_path, key_init, key_search = jax.random.split(rng_key, 3)
         if newton_start and is_short:
             flat_fn = lambda x: logdensity_fn(unravel(x))  # noqa: E731
-            found = newton_path.find_all(key_path, flat_fn, x, differentiation)
+            found = newton_path.find_all(key_path, flat_fn, x, mode)
             x, first_values = found.x, found.first_values
             if is_whitened:
                 metric = found.metric if dense else found.metric.diagonal()
@@ -251,23 +268,35 @@ def run_windows(
     return jax.lax.scan(step, (states, adapt_state), (jnp.arange(plan.num_steps), keys))
 
 
-def check_target(name: str, rate: float) -> None:
-    """Raise ValueError unless `rate` is a probability between 0 and 1."""
-    if not 0 < rate < 1:
+def check_target(name: str, rate: float | Array) -> None:
+    """Raise ValueError unless `rate` is between 0 and 1; a traced value is let through."""
+    if not isinstance(rate, jax.core.Tracer) and not 0 < rate < 1:
         raise ValueError(f"{name} must be between 0 and 1; got {rate}.")
 
 
 def check_differentiation(differentiation: str) -> None:
     """Raise ValueError for an unknown mode."""
-    if differentiation not in newton_path.MAX_DIMENSION:
+    if differentiation not in SERVING:
         raise ValueError(
-            f'differentiation must be "forward" or "reverse"; got {differentiation!r}.'
+            f'differentiation must be "reverse", "forward" or "none"; got {differentiation!r}.'
         )
 
 
-def bind(
-    algorithm: Algorithm, logdensity_fn: Callable, differentiation: newton_path.Differentiation
-) -> BoundAlgorithm:
+def check_derivatives(
+    logdensity_fn: Callable, position: ArrayTree, wanted: Wanted
+) -> Differentiation:
+    """How the density can be differentiated; ValueError if not as it is wanted."""
+    found = differentiation_of(logdensity_fn, position, wanted)
+    if found is None:
+        raise ValueError(
+            f'logdensity_fn cannot be differentiated as differentiation="{wanted}" says. Give '
+            '"forward" for a loop of unknown length, "reverse" for a custom_vjp, or "none" with an '
+            "algorithm that needs no derivative, such as blackjax_ext.random_walk."
+        )
+    return found
+
+
+def bind(algorithm: Algorithm, logdensity_fn: Callable, differentiation: Wanted) -> BoundAlgorithm:
     """The algorithm on a density; one that calls ``jax.grad`` gets gradients of JVPs if need be."""
     if differentiation == "forward" and not algorithm.is_own:
         logdensity_fn = forward_gradient(logdensity_fn)

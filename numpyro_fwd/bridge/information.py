@@ -338,13 +338,24 @@ MOVED_BY_PARAMETERS = (
 OWN_AND_PARAMETERS = (dist.Beta, dist.BetaProportion)
 
 
-def squared_jacobian(function: Callable[[Array], Array], z: Array) -> Array:
-    """``S^T S`` for the Jacobian S of `function` at `z`: D JVPs that share one primal."""
-    jacobian = jax.jacfwd(function)(z)
+def squared_jacobian(
+    function: Callable[[Array], Array], z: Array, *, has_forward_mode: bool = True
+) -> Array:
+    """``S^T S`` for the Jacobian S of `function` at `z`: D JVPs that share one primal.
+
+    Without a forward mode it takes as many gradients as `function` has values.
+    """
+    jacobian = (jax.jacfwd if has_forward_mode else jax.jacrev)(function)(z)
     return jacobian.T @ jacobian
 
 
-def gauss_newton(model: Callable, model_args: tuple, model_kwargs: dict | None) -> Callable:
+def gauss_newton(
+    model: Callable,
+    model_args: tuple,
+    model_kwargs: dict | None,
+    *,
+    has_forward_mode: bool = True,
+) -> Callable:
     """Expected information plus prior precision of `model` as a function of the unconstrained z.
 
     It returns an array of shape (D, D) in the order of ``ravel_pytree``, and raises ValueError for
@@ -369,7 +380,7 @@ def gauss_newton(model: Callable, model_args: tuple, model_kwargs: dict | None) 
                 ]
             )
 
-        return squared_jacobian(standardized_at, flat)
+        return squared_jacobian(standardized_at, flat, has_forward_mode=has_forward_mode)
 
     return information
 

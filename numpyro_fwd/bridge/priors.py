@@ -31,15 +31,19 @@ __all__ = [
     "warn_without_likelihood",
 ]
 
+UNWRAPPED = "_unwrapped"  # the end of the names that numpyro's CircularReparam gives
 MAX_TIES = 0.02  # of the prior draws, at one place: by as much its density and its draws disagree
 ENOUGH = 10_000  # draws that are compared: of more than 2^17, single precision has many equal ones
 
 
 def check_latents(sites: dict) -> list[str]:
     """Names of the latent sites; ValueError for one that cannot be drawn from its prior."""
+    for name, site in sites.items():  # other kernels enumerate discrete latents, and say so
+        if is_latent(site):
+            check_prior(name, site["fn"])
     latents = check_sites(sites)
-    for name in latents:
-        check_prior(name, sites[name]["fn"])
+    if not latents:
+        raise ValueError("model has no latent site: every sample site is observed.")
     return latents
 
 
@@ -70,6 +74,13 @@ def check_prior(name: str, distribution: Any) -> None:
     try:
         jax.eval_shape(distribution.sample, jax.random.key(0))
     except NotImplementedError as error:
+        circular = name.removesuffix(UNWRAPPED)
+        if circular != name:
+            raise ValueError(
+                f"site '{circular}' is reparametrized by CircularReparam, whose '{name}' has no "
+                "proper prior to start from: leave the reparametrization out, since moves of "
+                "sequential Monte Carlo jump between the ends of the circle."
+            ) from error
         raise ValueError(
             f"site '{name}' has the improper prior {type(distribution).__name__}, which cannot be "
             "drawn from; sequential Monte Carlo starts from prior draws: give it a proper prior."

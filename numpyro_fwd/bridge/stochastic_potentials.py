@@ -11,6 +11,7 @@ from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.rows.shuffles import with_replacement
 from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
+from numpyro_fwd.bridge.numpyro_private import identity
 from numpyro_fwd.bridge.plates import (
     full_view_sites,
     given_rows,
@@ -22,12 +23,17 @@ __all__ = ["size_of_epoch", "stochastic_potential"]
 
 
 def stochastic_potential(
-    model: Callable, model_args: tuple, model_kwargs: dict | None, chunk_size: int | None = None
+    model: Callable,
+    model_args: tuple,
+    model_kwargs: dict | None,
+    chunk_size: int | None = None,
+    differentiable: Callable[[Callable], Callable] = identity,
 ) -> StochasticPotential:
     """Exact energy, rows of a minibatch, and gradient of a full view on the unconstrained space.
 
     Rows are drawn with replacement, independently for each plate. The energy reads them in chunks;
-    a site inside two subsample plates is read as a whole. Cost: N rows and B rows.
+    a site inside two subsample plates is read as a whole. `differentiable` gives the energy of a
+    minibatch derivatives that a model may lack. Cost: N rows and B rows.
     """
     sites = full_view_sites(model, model_args, model_kwargs)
     plates, plates_of = subsample_plates(sites)
@@ -72,23 +78,28 @@ def stochastic_potential(
         }
 
     def stochastic_grad(z, rows):
-        return jax.grad(lambda z: -terms_at(z, rows).total())(z)
+        return jax.grad(differentiable(lambda z: -terms_at(z, rows).total()))(z)
 
     def row_terms(z, indices):
         """Rows are counted through, one plate after the other."""
         values, first = jnp.zeros(indices.shape), 0
         for name in plates_with_rows:
             last = first + plates[name].size
+
             # one by one: numpyro.subsample takes as many rows as there are for all of them in order
-            one_by_one = jax.vmap(lambda row, name=name: row_values(name, z, row[None])[0])
-            found = one_by_one(jnp.clip(indices - first, 0, plates[name].size - 1))
+            def one(row, name=name):
+                return differentiable(lambda z: row_values(name, z, row[None])[0])(z)
+
+            found = jax.vmap(one)(jnp.clip(indices - first, 0, plates[name].size - 1))
             values = jnp.where((first <= indices) & (indices < last), found, values)
             first = last
         return values
 
     # a site inside two plates has no row of its own
     num_rows = sum(plates[name].size for name in plates_with_rows)
-    rows = Rows(outside_plates, row_terms, num_rows) if num_rows and not crossed else None
+    if not num_rows or crossed:
+        return StochasticPotential(potential, draw, stochastic_grad)
+    rows = Rows(differentiable(outside_plates), row_terms, num_rows)
     return StochasticPotential(potential, draw, stochastic_grad, rows)
 
 

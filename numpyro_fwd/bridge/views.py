@@ -7,7 +7,7 @@ arguments of each call, so that nothing of the data or of a chain is stored on a
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,15 @@ from jax import Array
 from numpyro.distributions import Delta
 from numpyro.handlers import substitute
 
+from blackjax_ext.mcmc.derivatives import (
+    Differentiation,
+    Wanted,
+    differenced,
+    differentiation_of,
+)
 from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.warmup.newton_path import MAX_DIMENSION, Differentiation
+from blackjax_ext.warmup.newton_path import MAX_DIMENSION
 from numpyro_fwd.bridge.arguments import (
     SplitArguments,
     first_not_finite,
@@ -40,11 +46,25 @@ from numpyro_fwd.bridge.numpyro_private import (
 )
 from numpyro_fwd.bridge.traces import first_sites, is_latent, sites_at
 
+NO_FORWARD_MODE = (
+    "MALA, AutoMALA, RandomWalk and numpyro.infer.NUTS do not need it. Solvers of diffrax have a "
+    "forward mode with adjoint=diffrax.ForwardMode(); jax.experimental.ode.odeint has none."
+)
+# by what there is instead
+WAYS_OUT = {
+    "forward": "FMALA, LineFMALA, PCFMALA, PCLineFMALA, AutoFMALA and RandomWalk do not need it.",
+    "reverse": NO_FORWARD_MODE,
+    "gradients": NO_FORWARD_MODE,
+    "none": "it has no derivatives. RandomWalk(model) and "
+    "LangevinSMC(model, algorithm=blackjax_ext.random_walk) need none.",
+}
+
 __all__ = [
     "View",
     "check_finite",
     "check_start",
     "explaining",
+    "explaining_shapes",
     "logdensity_of",
     "view_model",
     "view_potential",
@@ -62,16 +82,24 @@ class View(NamedTuple):
     postprocess_fn
         ``postprocess_fn(*model_args, **model_kwargs)`` maps an unconstrained position to values in
         the sites' supports, with the deterministic sites.
+    differentiation
+        How the potential energy can be differentiated, as far as the kernel needs it. Where it has
+        gradients alone, `potential_fn` has differences of them as second derivatives.
     """
 
     potential_fn: Callable
     postprocess_fn: Callable
+    differentiation: Differentiation
+
+    def differentiable(self, function: Callable) -> Callable:
+        """`function` of the model, with the derivatives that the potential energy has."""
+        return differenced(function) if self.differentiation == "gradients" else function
 
 
 def logdensity_of(view: View, model_args: tuple, model_kwargs: dict | None) -> Callable:
     """Log density on the unconstrained space for these arguments."""
     potential_fn = view.potential_fn(*model_args, **(model_kwargs or {}))
-    return lambda z: -potential_fn(z)
+    return view.differentiable(lambda z: -potential_fn(z))
 
 
 def view_potential(
@@ -79,7 +107,7 @@ def view_potential(
     init_params: Position,
     *,
     is_single: bool,
-    differentiation: Differentiation,
+    wanted: Wanted | None,
 ) -> tuple[View, Position]:
     """View of a bare potential energy, which must come with `init_params`."""
     if not jax.tree.leaves(init_params):
@@ -92,12 +120,8 @@ def view_potential(
     shape = jnp.shape(jax.eval_shape(potential_fn, position))
     if shape != ():
         raise TypeError(f"potential_fn must return a scalar; got an array of shape {shape}.")
-    if differentiation == "reverse":
-        try:
-            jax.eval_shape(jax.grad(potential_fn), position)
-        except ValueError as error:
-            raise_if_forward_only("potential_fn", error)
-    view = View(lambda *_, **__: potential_fn, lambda *_, **__: identity)
+    differentiation = check_derivatives("potential_fn", potential_fn, position, wanted)
+    view = View(lambda *_, **__: potential_fn, lambda *_, **__: identity, differentiation)
     return view, init_params
 
 
@@ -111,14 +135,26 @@ def in_precision_of(prototype: dict, init_params: dict) -> dict:
     }
 
 
-def raise_if_forward_only(name: str, error: ValueError) -> NoReturn:
-    """Explain the error of reverse mode on a loop of unknown length; raise any other as it is."""
-    if "Reverse-mode differentiation" not in str(error):
-        raise error
-    raise ValueError(
-        f"{name} cannot be differentiated in reverse mode, which this kernel needs; "
-        "FMALA, LineFMALA, PCFMALA, PCLineFMALA and RandomWalk do not need it."
-    ) from error
+def check_derivatives(
+    name: str, potential_fn: Callable, position: Position, wanted: Wanted | None
+) -> Differentiation:
+    """How the energy of what is called `name` can be differentiated; "none" if `wanted` is None.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be as a kernel wants it, with the kernels that can sample it.
+    """
+    if wanted is None:
+        return "none"
+    found = differentiation_of(potential_fn, position, wanted)
+    if found is None:
+        others = differentiation_of(potential_fn, position, "none")
+        raise ValueError(
+            f"{name} cannot be differentiated in {wanted} mode, which this kernel needs; "
+            f"{WAYS_OUT[others or 'none']}"
+        )
+    return found
 
 
 def view_model(
@@ -129,7 +165,7 @@ def view_model(
     *,
     init_strategy: Callable,
     init_params: Position,
-    differentiation: Differentiation,
+    wanted: Wanted | None,
 ) -> tuple[View, Position]:
     """View of `model` and a start with finite density, one per key.
 
@@ -149,20 +185,21 @@ def view_model(
     latents = check_sites(sites)
     facts = transforms_of(sites)
     prepared = prepare_model(model, sites, enum=facts.has_enumerate_support)
-    view = View(
-        *get_potential_fn(
-            prepared,
-            facts.inv_transforms,
-            replay_model=facts.has_deterministic or facts.dynamic_support,
-            enum=facts.has_enumerate_support,
-            dynamic_args=True,
-            model_args=model_args,
-            model_kwargs=model_kwargs,
-        )
+    make_potential, make_postprocess = get_potential_fn(
+        prepared,
+        facts.inv_transforms,
+        replay_model=facts.has_deterministic or facts.dynamic_support,
+        enum=facts.has_enumerate_support,
+        dynamic_args=True,
+        model_args=model_args,
+        model_kwargs=model_kwargs,
     )
     enumerated = {name for name in latents if sites[name]["fn"].support.is_discrete}
     values = {name: sites[name]["value"] for name in latents if name not in enumerated}
     prototype = transform_fn(facts.inv_transforms, values, invert=True)
+    potential_fn = make_potential(*model_args, **model_kwargs)
+    differentiation = check_derivatives("model", potential_fn, prototype, wanted)
+    view = View(make_potential, make_postprocess, differentiation)
     if init_params is not None:
         chains = () if is_prng_key(rng_key) else rng_key.shape[:1]
         check_init_params(init_params, prototype, latents, chains)
@@ -180,9 +217,10 @@ def view_model(
             name: np.zeros(np.shape(leaf), jnp.result_type(leaf))
             for name, leaf in prototype.items()
         },
-        forward_mode_differentiation=differentiation == "forward",
+        forward_mode_differentiation=differentiation == "forward" and size > 0,
         # a gradient of D JVPs, asked for where the warm start can afford it too
-        validate_grad=differentiation == "reverse" or size <= MAX_DIMENSION["forward"],
+        validate_grad=differentiation in ("reverse", "gradients")
+        or (differentiation == "forward" and size <= MAX_DIMENSION["forward"]),
     )
     return view, find_start(search, rng_key, sites, split_arguments(model_args, model_kwargs))
 
@@ -195,10 +233,7 @@ def find_start(search: Callable, rng_key: Array, sites: dict, arguments: SplitAr
         (z, *_), is_valid = search(rng_key, model_args=model_args, model_kwargs=model_kwargs)
         return z, is_valid
 
-    try:
-        z, is_valid = run_with(arguments, compiled_soon(find, is_short=True), rng_key)
-    except ValueError as error:
-        raise_if_forward_only("model", error)
+    z, is_valid = run_with(arguments, compiled_soon(find, is_short=True), rng_key)
     if not_jax_tracer(is_valid) and not np.all(on_host(is_valid)):
         raise ValueError(no_start_message(sites, *arguments.join(arguments.arrays)))
     return z
@@ -240,8 +275,6 @@ def check_sites(sites: dict) -> list[str]:
                     'no gradient; marginalize it with infer={"enumerate": "parallel"}, or give it '
                     "to DiscreteGibbs in a numpyro.infer.Gibbs kernel."
                 )
-    if not latents:
-        raise ValueError("model has no latent site: every sample site is observed.")
     return latents
 
 
@@ -334,5 +367,50 @@ def explaining(
         sites = sites_at(model, model_args, model_kwargs, at_first, jax.random.key(0))
         where = f"; in chain {first} {', '.join(sites_not_finite(sites))}"
         raise NoDensityError(error.logdensities, where) from error
-    except ValueError as error:
-        raise_if_forward_only("model", error)
+
+
+@contextlib.contextmanager
+def explaining_shapes(
+    model: Callable | None, model_args: tuple, model_kwargs: dict | None, z: Position
+) -> Iterator[None]:
+    """Name the sites that have other shapes with these arguments than in a state at `z`.
+
+    Raises
+    ------
+    ValueError
+        In place of whatever came of the shapes.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        shapes = {} if model is None else shapes_of(model, model_args, model_kwargs)
+        had = {name: jnp.shape(leaf) for name, leaf in z.items()} if shapes else {}
+        if not shapes or had == shapes:
+            raise
+        found = [
+            f"site '{name}' has {shapes.get(name, 'no value')} with these arguments, and had "
+            f"{had.get(name, 'none')}"
+            for name in sorted(had | shapes)
+            if had.get(name) != shapes.get(name)
+        ]
+        raise ValueError(
+            "a run cannot go on from a state of latents with other unconstrained shapes: "
+            f"{', '.join(found)}. Set post_warmup_state = None for a warm-up of its own."
+        ) from error
+
+
+def shapes_of(model: Callable, model_args: tuple, model_kwargs: dict | None) -> dict[str, tuple]:
+    """Unconstrained shapes of the latents, without a computation."""
+    found: dict[str, Any] = {}
+
+    def look():
+        sites = first_sites(jax.random.key(0), model, model_args, model_kwargs)
+        latents = [name for name in sites if is_latent(sites[name])]
+        latents = [name for name in latents if not sites[name]["fn"].support.is_discrete]
+        values = {name: sites[name]["value"] for name in latents}
+        inverse = transforms_of(sites).inv_transforms
+        unconstrained = transform_fn(inverse, values, invert=True)
+        found.update({name: jnp.shape(leaf) for name, leaf in unconstrained.items()})
+
+    jax.eval_shape(look)
+    return found

@@ -15,11 +15,11 @@ from numpyro.infer import init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext.checks import check_positive
+from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor, check_metric
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
-from blackjax_ext.warmup.newton_path import Differentiation
 from blackjax_ext.warmup.run import (
     Plan,
     adapt,
@@ -38,7 +38,14 @@ from numpyro_fwd.bridge.arguments import (
     split_arguments,
 )
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
-from numpyro_fwd.bridge.views import View, check_start, explaining, view_model, view_potential
+from numpyro_fwd.bridge.views import (
+    View,
+    check_start,
+    explaining,
+    explaining_shapes,
+    view_model,
+    view_potential,
+)
 from numpyro_fwd.kernels.blocks import (
     DenseMass,
     GivenMetric,
@@ -59,7 +66,7 @@ from numpyro_fwd.kernels.state import (
     split_each,
     with_types_of,
 )
-from numpyro_fwd.kernels.strategy import Run, Source, Strategy, WholeDensity, ravel_one
+from numpyro_fwd.kernels.strategy import Motionless, Run, Source, Strategy, WholeDensity, ravel_one
 from numpyro_fwd.kernels.words import check_arguments_of_loop, words_of
 from numpyro_fwd.meshes import check_run, over_chains
 
@@ -112,10 +119,12 @@ class BlackJAXKernel(MCMCKernel):
         Before the warm-up, follow Newton's path from the start to the best normal approximation
         along it, which gives the first position and, if `adapt_mass_matrix`, the first metric
         (:mod:`blackjax_ext.warmup.newton_path`). Off if there is no warm-up; not tried beyond 128
-        dimensions in forward mode and 512 in reverse mode.
+        dimensions in forward mode and 512 in reverse mode, nor without derivatives.
     differentiation
-        "reverse", or "forward" for models without a reverse mode, which is then never used.
-        BlackJAX's own algorithms get gradients from D JVPs.
+        "reverse"; "forward" for models without a reverse mode, which is then never used, where
+        BlackJAX's own algorithms get gradients from D JVPs; or "none" for algorithms that need no
+        derivative, where the warm start uses what the model has. A model that has gradients and no
+        forward mode, as by a ``custom_vjp``, needs no setting: their differences are its curvature.
     step_size_jitter
         (share, J): this share of the steps, chosen independently of the state, is shortened by a
         factor drawn log-uniformly from 1 to J. This is exact and frees chains from narrow regions.
@@ -178,7 +187,7 @@ class BlackJAXKernel(MCMCKernel):
         target_accept_prob: float | None = None,
         init_strategy: Callable = init_to_uniform,
         warm_start: bool = True,
-        differentiation: Differentiation = "reverse",
+        differentiation: Wanted = "reverse",
         strategy: Strategy | None = None,
         step_size_jitter: Jitter | None = None,
         **parameters: Any,
@@ -206,7 +215,7 @@ class BlackJAXKernel(MCMCKernel):
         self._target_accept_prob = target_accept_prob
         self._init_strategy = init_strategy
         self._warm_start = warm_start
-        self._differentiation: Differentiation = differentiation
+        self._differentiation: Wanted = differentiation
         self._strategy: Strategy = strategy or WholeDensity(differentiation)
         self._algorithm = Algorithm(algorithm, parameters)
         if is_microcanonical(algorithm) and adapt_step_size:
@@ -217,7 +226,7 @@ class BlackJAXKernel(MCMCKernel):
         self._step_size_jitter = step_size_jitter
         self._reset()
 
-    def _tune_as_blackjax(self, differentiation: Differentiation) -> None:
+    def _tune_as_blackjax(self, differentiation: Wanted) -> None:
         """Leave step size, length and metric to BlackJAX's tuning: the warm-up adapts nothing."""
         target = self._goal(1)
         self._strategy = Tuning(self._algorithm, differentiation, target)
@@ -234,6 +243,7 @@ class BlackJAXKernel(MCMCKernel):
         self._sample_fn: Callable | None = None  # MCMC initializes again while this is None
         self._programs: dict[Any, Callable] = {}
         self._in_place = InPlace()
+        self._has_coordinates = True
 
     @property
     def model(self) -> Callable | None:
@@ -244,6 +254,17 @@ class BlackJAXKernel(MCMCKernel):
     def _viewed(self) -> Callable | None:
         """The model whose latents are the coordinates of chains."""
         return self._model
+
+    @property
+    def _wanted(self) -> Wanted | None:
+        """Derivatives that the kernel or its start takes; None for neither."""
+        is_used = self._differentiation != "none" or self._warm_start
+        return self._differentiation if is_used else None
+
+    @property
+    def _strategy_of_run(self) -> Strategy:
+        """The strategy, unless there is nothing to sample."""
+        return self._strategy if self._has_coordinates else Motionless()
 
     @property
     def _source(self) -> Source:
@@ -260,7 +281,7 @@ class BlackJAXKernel(MCMCKernel):
         if self._target_accept_prob is not None:
             return self._target_accept_prob
         best = self.best_accept_prob
-        return best(size) if callable(best) else best
+        return best(max(size, 1)) if callable(best) else best
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """Map from unconstrained positions to the sites' supports and deterministic sites."""
@@ -285,6 +306,7 @@ class BlackJAXKernel(MCMCKernel):
             say("looking for a point of finite density")
             rng_key, key_model = split_each(rng_key, 2)
             self._view, z = self._look(key_model, init_params, model_args, model_kwargs)
+            self._has_coordinates = any(jnp.size(leaf) for leaf in jax.tree.leaves(z))
             self._sample_fn = self.sample
             check_start(z)
             made = fingerprint(model_args, model_kwargs)
@@ -302,7 +324,7 @@ class BlackJAXKernel(MCMCKernel):
             )
             started = self._model and self._model_of_start(model_args, model_kwargs)
             with explaining(started, model_args, model_kwargs, z):
-                shared = self._strategy.prepare(run, z)
+                shared = self._strategy_of_run.prepare(run, z)
                 state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
         return state._replace(shared=shared, fingerprint=made)
 
@@ -315,7 +337,7 @@ class BlackJAXKernel(MCMCKernel):
                 self._potential_fn,
                 init_params,
                 is_single=is_prng_key(rng_key),
-                differentiation=self._differentiation,
+                wanted=self._wanted,
             )
         with naming_arguments(model_args, model_kwargs):
             return view_model(
@@ -325,7 +347,7 @@ class BlackJAXKernel(MCMCKernel):
                 model_kwargs,
                 init_strategy=self._init_strategy,
                 init_params=init_params,
-                differentiation=self._differentiation,
+                wanted=self._wanted,
             )
 
     def _model_of_start(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
@@ -338,11 +360,11 @@ class BlackJAXKernel(MCMCKernel):
     ) -> KernelState:
         """Start C chains from keys (C,) and positions with a leading axis C."""
         unravel = ravel_one(z)
-        start = self._strategy.start(run, rng_key, z, shared)
+        start = self._strategy_of_run.start(run, rng_key, z, shared)
         plan = self._plan(start.x.shape[1], num_warmup)
         guess: Any = self._step_size if start.step_size is None else start.step_size
         if start.is_whitened and plan.adapt_step_size:
-            guess = min(guess, plan.longest_step)
+            guess = jnp.minimum(guess, plan.longest_step)
         # in coordinates that the mode has whitened there is nothing to search for
         is_known = start.is_whitened and self._inverse_mass_matrix is None
         is_known = is_known and plan.adapt_step_size
@@ -388,8 +410,8 @@ class BlackJAXKernel(MCMCKernel):
         return Plan(
             num_warmup,
             self._goal(size),
-            self._adapt_step_size,
-            self._adapt_mass_matrix,
+            self._adapt_step_size and size > 0,
+            self._adapt_mass_matrix and size > 0,
             self.longest_step,
         )
 
@@ -408,7 +430,8 @@ class BlackJAXKernel(MCMCKernel):
     def _target_of(self, model_args: tuple, model_kwargs: dict | None, shared: Any) -> Stepper:
         """What a step runs on for these arguments."""
         algorithm = self._algorithm.having(**self.model_parameters(model_args, model_kwargs))
-        return self._strategy.target(self._source, algorithm, model_args, model_kwargs, shared)
+        strategy = self._strategy_of_run
+        return strategy.target(self._source, algorithm, model_args, model_kwargs, shared)
 
     def sample(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
@@ -420,7 +443,7 @@ class BlackJAXKernel(MCMCKernel):
         )
         i = state.i if is_single else state.i[0]
         supplied = {}
-        if self.has_step_parameters:
+        if self.has_step_parameters and self._has_coordinates:
             key, first = key_shared[0], state.inner
             if not is_single:
                 key, first = key[0], jax.tree.map(lambda x: x[0], first)
@@ -435,14 +458,17 @@ class BlackJAXKernel(MCMCKernel):
             return inner, info if is_short is None else info.but_if(is_short)
 
         move = move if is_single else jax.vmap(move)
-        with naming_arguments(model_args, model_kwargs):
+        first = state.z if is_single else jax.tree.map(lambda leaf: leaf[0], state.z)
+        explaining_sites = explaining_shapes(self._viewed, model_args, model_kwargs, first)
+        with naming_arguments(model_args, model_kwargs), explaining_sites:
             inner, info = move(key_move, state.inner, adapt_state.step_size)
         schedule = adapt_state.schedule
         info = info.rated(is_adapting=self._adapt_step_size and schedule is not None)
         noticed = cast(Noticed, state.noticed)
         made = cast(Fingerprint, state.fingerprint)
         noticed = noticed.of_data(is_other(made, model_args, model_kwargs))
-        if schedule is not None and (self._adapt_step_size or self._adapt_mass_matrix):
+        is_adapting = self._adapt_step_size or self._adapt_mass_matrix
+        if schedule is not None and is_adapting and self._has_coordinates:
             # one predicate for all chains: a batched one would run the update for ever
             inner, adapt_state, noticed = jax.lax.cond(
                 i < schedule.num_steps,

@@ -17,7 +17,7 @@ class RandomWalk(BlackJAXKernel):
     """Random-walk Metropolis, preconditioned: the reference.
 
     One evaluation of the density per step. `target_accept_prob` is 0.234 by default. Only the warm
-    start uses derivatives, in forward mode; with ``warm_start=False`` none are needed.
+    start uses derivatives, if the model has any; with ``warm_start=False`` none are looked for.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class RandomWalk(BlackJAXKernel):
     best_accept_prob = 0.234  # Roberts, Gelman and Gilks 1997
 
     def __init__(self, model: Callable | None = None, **options: Unpack[KernelOptions]):
-        super().__init__(model, blackjax_ext.random_walk, differentiation="forward", **options)
+        super().__init__(model, blackjax_ext.random_walk, differentiation="none", **options)
 
 
 class MALA(BlackJAXKernel):

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from blackjax.adaptation.mclmc_adaptation import MCLMCAdaptationState
 from jax import Array
 
+from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor, factorize
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, Stepper
-from blackjax_ext.warmup.newton_path import Differentiation
 from blackjax_ext.warmup.run import bind
 from numpyro_fwd.bridge.views import logdensity_of
 from numpyro_fwd.kernels.strategy import Run, Source, Start, WholeDensity, ravel_one
@@ -68,9 +68,7 @@ class Tuning(WholeDensity):
 
     finds = ("L",)
 
-    def __init__(
-        self, algorithm: Algorithm, differentiation: Differentiation, target_accept_prob: float
-    ):
+    def __init__(self, algorithm: Algorithm, differentiation: Wanted, target_accept_prob: float):
         super().__init__(differentiation)
         self.algorithm = algorithm
         self.target_accept_prob = target_accept_prob

@@ -76,6 +76,11 @@ OFF_ANCHOR = (
     "anchor must be a place where the rows can be expanded and the posterior is curved like a "
     "normal density, such as the mean of draws: "
 )
+NO_FORWARD_MODE = (
+    'acceptance="subsampled" reads a model in forward mode, and this one has gradients alone (a '
+    "custom_vjp, as an ODE solver has); AMAGOLD(model), which reads all rows, L2MC(model), and "
+    "MALA on the model without subsample_size do not need it."
+)
 NAMES = {1: "first_order", 2: "second_order"}
 
 
@@ -125,7 +130,7 @@ class PlainRows:
         # an optimized start is not improved, and no metric is looked for that is not wanted
         is_searching = run.is_searching and run.adapts_metric and not num_epochs
         run = run._replace(is_searching=is_searching)
-        return follow_path(run, rng_key, z, density_of, "reverse")
+        return follow_path(run, rng_key, z, density_of)
 
     def target(
         self,
@@ -223,7 +228,8 @@ class AnchoredRows(PlainRows):
             def along(u):
                 return energy(arrays, x + root @ u).value()
 
-            return newton_path.derivatives(along, jnp.zeros_like(x), "reverse")
+            differentiation = run.source.view.differentiation
+            return newton_path.derivatives(along, jnp.zeros_like(x), differentiation)
 
         density_of = partial(density_in_chunks, run.source.model, self.chunk_size)
         x = ravel_each(z)
@@ -273,7 +279,9 @@ class AnchoredRows(PlainRows):
         shared: Mode,
     ) -> Stepper:
         """The algorithm on minibatches with the control variate."""
-        potential = stochastic_potential(source.model, model_args, model_kwargs, self.chunk_size)
+        potential = stochastic_potential(
+            source.model, model_args, model_kwargs, self.chunk_size, source.view.differentiable
+        )
         anchor = shared.anchor if self.order == 2 else shared.anchor._replace(hessian=None)
         return CountingAlgorithm(algorithm, anchored(potential, anchor, self.order))
 
@@ -303,6 +311,8 @@ class SubsampledRows:
         if not is_known(z):
             with evaluating(run.model_args):
                 return self.prepare(run, zeros_like(z))
+        if run.source.view.differentiation != "reverse":
+            raise ValueError(NO_FORWARD_MODE)
         found = self._found(run, z)
         if isinstance(found, Expansion) and not self.has_minibatches:
             self._look_at_tails(run, found)

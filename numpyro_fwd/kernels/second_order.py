@@ -12,6 +12,7 @@ from blackjax_ext import metrics, schedules
 from blackjax_ext.checks import check_count, check_positive
 from blackjax_ext.mcmc import alsmmala, amsmmala
 from numpyro_fwd.bridge.information import gauss_newton
+from numpyro_fwd.bridge.views import View
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.options import KernelOptions
 
@@ -60,6 +61,8 @@ class MetricKernel(BlackJAXKernel):
     """Kernel of an algorithm with a `metric_fn`, which may be made from the model."""
 
     default_metric = metrics.absolute_hessian(WHITENED_FLOOR)
+    # whether steps take the derivative of the metric, which differences of gradients do not have
+    differentiates_metric = False
 
     def __init__(
         self,
@@ -76,14 +79,32 @@ class MetricKernel(BlackJAXKernel):
         if metric is not None and model is None:
             raise ValueError('metric="gauss_newton" needs a model; got potential_fn.')
         self._metric = metric
-        metric_fn = self.default_metric if metric_fn is None else metric_fn
-        super().__init__(model, algorithm, metric_fn=metrics.as_metric(metric_fn), **options)
+        metric_fn = metrics.as_metric(self.default_metric if metric_fn is None else metric_fn)
+        self._is_given = metric is None and not isinstance(metric_fn, metrics.HessianMetric)
+        super().__init__(model, algorithm, metric_fn=metric_fn, **options)
+
+    def _look(
+        self, rng_key: Array, init_params: Any, model_args: tuple, model_kwargs: dict | None
+    ) -> tuple[View, Any]:
+        """The target and starts; ValueError for a metric without the derivative that is taken."""
+        view, z = super()._look(rng_key, init_params, model_args, model_kwargs)
+        if view.differentiation == "gradients" and self.differentiates_metric:
+            if not self._is_given:
+                raise ValueError(
+                    f"{type(self).__name__} needs the derivative of its metric, and the model has "
+                    "gradients alone; SMMALA(model), HPMALA(model) and MALA(model) do not need it, "
+                    "nor does a metric_fn of your own that is not made of the model's derivatives."
+                )
+        return view, z
 
     def model_parameters(self, model_args: tuple, model_kwargs: dict | None) -> dict[str, Any]:
         """The metric that is made from the model, if it is."""
         if self._metric is None or self._model is None:
             return {}
-        information = gauss_newton(self._model, model_args, model_kwargs)
+        has_forward_mode = self._view is None or self._view.differentiation != "gradients"
+        information = gauss_newton(
+            self._model, model_args, model_kwargs, has_forward_mode=has_forward_mode
+        )
         return {"metric_fn": metrics.fisher(information)}
 
 
@@ -139,6 +160,7 @@ class MMALA(MetricKernel):
     best_accept_prob = 0.7  # Girolami and Calderhead 2011
 
     default_metric = metrics.softabs_hessian(1.0)
+    differentiates_metric = True
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
 """Sequential Monte Carlo as a NumPyro kernel: the chains are the particles."""
 
+import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -14,6 +15,7 @@ from numpyro.infer.mcmc import MCMCKernel
 import blackjax_ext
 from blackjax_ext import moves
 from blackjax_ext.checks import check_count, check_positive, check_share
+from blackjax_ext.mcmc.derivatives import differentiation_of
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.smc import annealing, langevin_smc, sampler
 from blackjax_ext.smc.annealing import Schedule
@@ -53,6 +55,14 @@ MIN_ANCESTORS = 1.5  # descendants of one draw of the prior do not know how far 
 MIN_PARTICLES = 20  # and neither do so few: with five two runs in five are two errors off
 MIXED_SHARE = 0.5  # of the ancestors of particles that mix well: 0.8 to 1.1 where they do
 MAX_ROUNDING = 0.5  # of a log density: its difference then says nothing
+# by the derivatives that a model has
+MOVES = {
+    "forward": "no reverse mode, which this algorithm needs: give algorithm=blackjax_ext.fmala, or "
+    "blackjax_ext.random_walk.",
+    "gradients": "gradients alone, as by a custom_vjp, and this algorithm takes other derivatives: "
+    "leave algorithm out, or give blackjax_ext.mala.",
+    "none": "no derivatives, which this algorithm needs: give algorithm=blackjax_ext.random_walk.",
+}
 FEW, MANY = 200, 1_000  # particles between which the default of tempering_ess changes
 SHARE_OF_MANY = 0.9
 
@@ -338,7 +348,8 @@ class LangevinSMC(MCMCKernel):
             warn_of_ties(z)
             split = split_arguments(model_args, model_kwargs)
             keys = jax.random.split(key_anneal)
-            state, loglikelihood = run_with(split, self._program(split), *keys, z)
+            with explaining_derivatives(self._model, model_args, model_kwargs, z):
+                state, loglikelihood = run_with(split, self._program(split), *keys, z)
         check_likelihoods(loglikelihood, self._model, model_args, model_kwargs, z)
         self._sample_fn = self.sample
         self._warn(state)
@@ -550,6 +561,22 @@ def complaints_of_mixing(state: LangevinSMCKernelState) -> list[str]:
         f"would from {mixed:.0f} if their moves had mixed: the log evidence may be too low by more "
         f"than log_evidence_error. Make more moves (num_moves=12), or take more {other}."
     ]
+
+
+@contextlib.contextmanager
+def explaining_derivatives(
+    model: Callable, model_args: tuple, model_kwargs: dict, z: Any
+) -> Iterator[None]:
+    """Say which derivatives a model lacks where an algorithm fails for that."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        prior, likelihood = split_logdensity(model, model_args, model_kwargs)
+        first = jax.tree.map(lambda leaf: leaf[0], z)
+        found = differentiation_of(lambda z: prior(z) + likelihood(z), first, "none")
+        if found not in MOVES:
+            raise
+        raise ValueError(f"model has {MOVES[found]}") from error
 
 
 def metropolis(algorithm: Any, parameters: dict) -> moves.Metropolis:

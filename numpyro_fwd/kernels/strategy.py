@@ -9,14 +9,15 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup import newton_path, report
-from blackjax_ext.warmup.calling import Algorithm, Stepper
-from blackjax_ext.warmup.newton_path import Differentiation
+from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
 from blackjax_ext.warmup.run import bind, ravel_each
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
@@ -24,7 +25,16 @@ from numpyro_fwd.bridge.views import View, check_finite, logdensity_of
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.words import Say, silent
 
-__all__ = ["Run", "Source", "Start", "Strategy", "WholeDensity", "evaluate", "split_keys"]
+__all__ = [
+    "Motionless",
+    "Run",
+    "Source",
+    "Start",
+    "Strategy",
+    "WholeDensity",
+    "evaluate",
+    "split_keys",
+]
 
 
 class Source(NamedTuple):
@@ -151,11 +161,11 @@ class WholeDensity:
     Parameters
     ----------
     differentiation
-        "reverse" or "forward".
+        "reverse", "forward" or "none": what the algorithm takes.
     """
 
-    def __init__(self, differentiation: Differentiation):
-        self.differentiation: Differentiation = differentiation
+    def __init__(self, differentiation: Wanted):
+        self.differentiation: Wanted = differentiation
 
     def prepare(self, run: Run, z: Any) -> Any:
         """None: chains share nothing."""
@@ -163,9 +173,7 @@ class WholeDensity:
     def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
         """A draw from the best normal approximation on Newton's path, and its metric."""
         del shared
-        return follow_path(
-            run, rng_key, z, partial(logdensity_of, run.source.view), self.differentiation
-        )
+        return follow_path(run, rng_key, z, partial(logdensity_of, run.source.view))
 
     def target(
         self,
@@ -181,15 +189,71 @@ class WholeDensity:
         return bind(algorithm, logdensity_fn, self.differentiation)
 
 
-def follow_path(
-    run: Run, rng_key: Array, z: Any, density_of: Callable, differentiation: Differentiation
-) -> Start:
+class Still(NamedTuple):
+    """State of a chain that has nowhere to go."""
+
+    position: Any
+    logdensity: Array
+
+
+class NoSteps(NamedTuple):
+    """A stepper for positions without coordinates."""
+
+    logdensity_fn: Callable
+
+    def init(self, position: Any, rng_key: Array, metric: Factor) -> Still:
+        """The state at the only position there is."""
+        del rng_key, metric
+        return Still(position, jnp.asarray(self.logdensity_fn(position)))
+
+    def renew(self, rng_key: Array, state: Still, metric: Factor) -> Still:
+        """The same state."""
+        del rng_key, metric
+        return state
+
+    def step(
+        self, rng_key: Array, state: Still, step_size: Array, metric: Factor, **supplied: Any
+    ) -> tuple[Still, StepInfo]:
+        """The same state, accepted."""
+        del rng_key, step_size, metric, supplied
+        zero, yes = jnp.zeros((), int), jnp.array(True)
+        return state, StepInfo(jnp.ones_like(state.logdensity), ~yes, zero, zero, yes)
+
+
+class Motionless:
+    """For models without unconstrained coordinates: no latents, or simplexes of one entry.
+
+    Each draw is the only value that the latents can have, with the deterministic sites.
+    """
+
+    def prepare(self, run: Run, z: Any) -> Any:
+        """None: chains share nothing."""
+
+    def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
+        """The only position there is."""
+        del run, z, shared
+        return Start(jnp.zeros((rng_key.shape[0], 0)), None, False, split_keys(rng_key)[0])
+
+    def target(
+        self,
+        source: Source,
+        algorithm: Algorithm,
+        model_args: tuple,
+        model_kwargs: dict | None,
+        shared: Any,
+    ) -> Stepper:
+        """Steps that lead nowhere."""
+        del algorithm, shared
+        return NoSteps(logdensity_of(source.view, model_args, model_kwargs))
+
+
+def follow_path(run: Run, rng_key: Array, z: Any, density_of: Callable) -> Start:
     """Start at the end of Newton's path, if the run looks for a start and the path is affordable.
 
     ``density_of(model_args, model_kwargs)`` is the log density.
     """
     keys, key_path = split_keys(rng_key)
-    x = ravel_each(z)
+    x, differentiation = ravel_each(z), run.source.view.differentiation
     if not run.is_searching or x.shape[1] > newton_path.MAX_DIMENSION[differentiation]:
         evaluate(run, x, z, density_of)
         return Start(x, None, False, keys)

@@ -179,10 +179,6 @@ def test_inverse_mass_matrix(matrix, says, dense_mass):
 # --- models ---------------------------------------------------------------------------------------
 
 
-def no_latents():
-    numpyro.sample("y", dist.Normal(0, 1), obs=1.0)
-
-
 def discrete():
     z = numpyro.sample("z", dist.Bernoulli(0.5))
     numpyro.sample("x", dist.Normal(z, 1))
@@ -218,7 +214,6 @@ def nowhere():
 @pytest.mark.parametrize(
     ("model", "parts"),
     [
-        (no_latents, ("no latent site", "observed")),
         (discrete, ("site 'z'", "Bernoulli", "discrete latent", "enumerate")),
         (with_param, ("param site 'loc'", "numpyro.sample")),
         (with_mutable, ("mutable site 'memory'",)),

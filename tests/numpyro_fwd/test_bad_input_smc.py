@@ -111,6 +111,18 @@ def test_l_kernel_and_parameters():
 # --- models ---------------------------------------------------------------------------------------
 
 
+def not_enumerated(y):
+    which = numpyro.sample("which", dist.Bernoulli(0.3))
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(x + which, 1), obs=y)
+
+
+def circular(y):
+    with numpyro.handlers.reparam(config={"at": numpyro.infer.reparam.CircularReparam()}):
+        at = numpyro.sample("at", dist.VonMises(0.5, 4.0))
+    numpyro.sample("y", dist.Normal(at, 1), obs=y)
+
+
 def enumerated(y):
     numpyro.param("w", 1.0)
     which = numpyro.sample("which", dist.Bernoulli(0.3), infer={"enumerate": "parallel"})
@@ -135,6 +147,8 @@ def masked_inside(y):
 @pytest.mark.parametrize(
     ("model", "parts"),
     [
+        (not_enumerated, ("site 'which'", "discrete latent", "does not enumerate")),
+        (circular, ("site 'at' is reparametrized by CircularReparam", "leave", "out")),
         (enumerated, ("site 'which'", "discrete latent", "does not enumerate")),
         (masked, ("site 'mean'", "mask")),
         (masked_inside, ("site 'mean'", "mask")),

@@ -1,0 +1,195 @@
+r"""What derivatives a log density has, and differences in the place of those that it lacks.
+
+A solver of differential equations that brings its own backward rule has no forward mode, a loop of
+unknown length no reverse mode, a simulator outside of JAX neither. :func:`differentiation_of` asks
+by tracing: nothing is evaluated. :func:`differenced` gives a density that has gradients alone the
+forward mode and the second derivatives that Newton's path and metrics take:
+
+.. math::
+    D f(x)[v] = g(x)^T v, \qquad
+    D g(x)[v] = \frac{g(x + h v) - g(x - h v)}{2 h}.
+
+The width h is a tenth of the density's own scale along v, :math:`|v^T H v|^{-1/2}`, found from the
+differences themselves, so that neither units nor correlation matter. What is made of them is a
+function of the position alone: a metric of differences leaves a sampler exact.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from blackjax.types import ArrayTree
+from jax import Array
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+from jax.flatten_util import ravel_pytree
+
+__all__ = ["SERVING", "Differentiation", "Wanted", "differenced", "differentiation_of"]
+
+Wanted: TypeAlias = Literal["reverse", "forward", "none"]
+# "gradients" is reverse mode where forward mode fails, of the density or of its gradient
+Differentiation: TypeAlias = Literal["reverse", "gradients", "forward", "none"]
+
+SERVING: dict[Wanted, tuple[Differentiation, ...]] = {
+    "reverse": ("reverse", "gradients"),
+    "forward": ("forward",),
+    "none": ("forward", "reverse", "gradients", "none"),
+}
+WIDTH = 0.1  # of a difference, in scales of the density: truncation 0.2 %, rounding 5 eps |g|
+NUM_WIDTHS = 3  # each halves the digits by which the first guess is off
+MAX_CHANGE = 1e3  # of a width, where rounding or an overflow says nothing of the next one
+
+
+def differentiation_of(
+    logdensity_fn: Callable, position: ArrayTree, wanted: Wanted
+) -> Differentiation | None:
+    """The way in which a density at positions like `position` can be differentiated.
+
+    Parameters
+    ----------
+    logdensity_fn
+        From a pytree to a scalar.
+    position
+        Its shapes and types are used.
+    wanted
+        What a sampler takes: gradients in "reverse" mode, derivatives in "forward" mode, or "none".
+        With "none" the answer is what its start may use.
+
+    Returns
+    -------
+    "reverse" (with a forward mode, of the density and of its gradient), "forward", "gradients"
+    (reverse mode alone) or "none"; None if what is wanted does not exist. Cost: one trace of the
+    density, and one or two of its derivatives; nothing else than what is wanted is tried.
+    """
+    leaves, treedef = jax.tree.flatten(position)
+    leaves = [jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]
+    program = jax.make_jaxpr(lambda *leaves: logdensity_fn(jax.tree.unflatten(treedef, leaves)))
+    function = jaxpr_as_fun(program(*leaves))
+
+    def exists(mode: Differentiation) -> bool:
+        return mode == "none" or not leaves or is_traceable(DERIVATIVES[mode], function, leaves)
+
+    return next((mode for mode in SERVING[wanted] if exists(mode)), None)
+
+
+def is_traceable(derivative: Callable, function: Callable, leaves: list) -> bool:
+    """Whether a derivative of `function`, which returns a list of one scalar, has a program."""
+    try:
+        traced = jax.make_jaxpr(lambda *x: derivative(lambda *x: function(*x)[0], x))(*leaves)
+    except Exception:  # the function itself has been traced: whatever it is, it is the derivative's
+        return False
+    # a custom_vjp under forward mode raises when it is lowered, and not before
+    return "custom_lin" not in primitives(traced.jaxpr)
+
+
+def primitives(program: Any) -> Iterator[str]:
+    """Names of the primitives of a program and of those inside it."""
+    for equation in program.eqns:
+        yield equation.primitive.name
+        for inner in jax.tree.leaves(equation.params, is_leaf=is_program):
+            if is_program(inner):
+                yield from primitives(getattr(inner, "jaxpr", inner))
+
+
+def is_program(parameter: Any) -> bool:
+    """Whether a parameter of an equation is a program."""
+    return isinstance(parameter, (ClosedJaxpr, Jaxpr))
+
+
+def forward(function: Callable, x: tuple) -> Any:
+    """A directional derivative."""
+    return jax.jvp(function, x, x)
+
+
+def gradient(function: Callable, x: tuple) -> tuple:
+    """By all arguments, in reverse mode."""
+    return jax.grad(function, tuple(range(len(x))))(*x)
+
+
+def both(function: Callable, x: tuple) -> Any:
+    """A directional derivative, and one of the gradient."""
+    return forward(function, x), forward(lambda *x: gradient(function, x), x)
+
+
+DERIVATIVES: dict[str, Callable[[Callable, tuple], Any]] = {
+    "forward": forward,
+    "gradients": gradient,
+    "reverse": both,
+}
+
+
+def differenced(logdensity_fn: Callable) -> Callable:
+    """`logdensity_fn`, which has a reverse mode, with a forward mode of it and of its gradient.
+
+    Cost: a gradient for a directional derivative, and six gradients for one of the gradient.
+
+    Examples
+    --------
+    >>> import blackjax_ext, jax, jax.numpy as jnp
+    >>> @jax.custom_vjp
+    ... def double(x):
+    ...     return 2 * x
+    >>> double.defvjp(lambda x: (double(x), None), lambda _, slope: (double(slope),))
+    >>> hessian = jax.hessian(blackjax_ext.differenced(lambda x: -jnp.sum(double(x) ** 2)))
+    >>> [round(float(value), 2) for value in jnp.diagonal(hessian(jnp.array([1.0, 5.0])))]
+    [-8.0, -8.0]
+    """
+
+    def function(position):
+        x, unravel = ravel_pytree(position)
+        return of_flat(lambda x: logdensity_fn(unravel(x)))(x)
+
+    return function
+
+
+def of_flat(flat_fn: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """:func:`differenced` for a flat position."""
+
+    @jax.custom_jvp
+    def value(x):
+        return flat_fn(x)
+
+    @jax.custom_jvp
+    def value_and_gradient(x):
+        return jax.value_and_grad(flat_fn)(x)
+
+    @value.defjvp
+    def value_along(primals, tangents):
+        found, gradient = value_and_gradient(*primals)
+        return found, gradient @ tangents[0]
+
+    @value_and_gradient.defjvp
+    def gradient_along(primals, tangents):
+        (x,), (v,) = primals, tangents
+        found, gradient = value_and_gradient(x)
+        slope = central_difference(lambda x: value_and_gradient(x)[1], x, v)
+        return (found, gradient), (gradient @ v, slope)
+
+    return value
+
+
+def central_difference(gradient_fn: Callable[[Array], Array], x: Array, v: Array) -> Array:
+    """Derivative of `gradient_fn` at x along v, both (D,): three pairs of gradients."""
+    length = jnp.max(jnp.abs(v), initial=0.0)
+    v = v / jnp.where(length > 0, length, 1.0)
+    eps = float(jnp.finfo(x.dtype).eps)
+
+    def until_moved_by(size):  # how far until the first coordinate has moved so much
+        found = jnp.min(jnp.where(v == 0, jnp.inf, size / jnp.abs(v)), initial=jnp.inf)
+        return jnp.where(jnp.isfinite(found), found, 1.0)
+
+    least, most = 32 * eps * until_moved_by(jnp.abs(x)), until_moved_by(jnp.maximum(jnp.abs(x), 1))
+
+    def improve(_, carry):
+        h, slope = carry
+        ends = jnp.stack([x + h * v, x - h * v])
+        ahead, behind = jax.vmap(gradient_fn)(ends)
+        moved = (ends[0] - ends[1]) @ v / (v @ v)  # as rounded
+        found = (ahead - behind) / jnp.where(moved > 0, moved, 1.0)
+        is_finite = jnp.isfinite(found).all()
+        better = WIDTH * jnp.abs(v @ found) ** -0.5
+        better = jnp.clip(jnp.where(is_finite, better, 0.0), h / MAX_CHANGE, h * MAX_CHANGE)
+        return jnp.clip(better, least, most), jnp.where(is_finite, found, slope)
+
+    first = eps ** (1 / 3) * most, jnp.full_like(x, jnp.nan)
+    return length * jax.lax.fori_loop(0, NUM_WIDTHS, improve, first)[1]

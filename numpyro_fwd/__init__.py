@@ -13,6 +13,7 @@ from numpyro_fwd.kernels.forward_mode import (
     RandomWalk,
 )
 from numpyro_fwd.kernels.minibatch import AMAGOLD, L2MC, SGHMC
+from numpyro_fwd.kernels.nuts import AutoNUTS
 from numpyro_fwd.kernels.second_order import ALSMMALA, AMSMMALA, HPMALA, MMALA, SMMALA
 from numpyro_fwd.kernels.smc import LangevinSMC
 from numpyro_fwd.kernels.smc_summary import PopulationSummary, smc_summary
@@ -39,6 +40,7 @@ __all__ = [
     "SMMALA",
     "AutoFMALA",
     "AutoMALA",
+    "AutoNUTS",
     "BlackJAXKernel",
     "LangevinSMC",
     "LineFMALA",

@@ -22,8 +22,9 @@ ROOMS = {
     "meshes": set(),
     "programs": set(),
     "metrics": {"checks"},
-    "mcmc": {"checks", "metrics"},
-    "warmup": {"checks", "meshes", "metrics", "mcmc"},
+    "coordinates": {"checks"},
+    "mcmc": {"checks", "coordinates", "metrics"},
+    "warmup": {"checks", "coordinates", "meshes", "metrics", "mcmc"},
     "rows": {"checks", "meshes", "metrics", "mcmc"},
     "subsampling": {"checks", "meshes", "programs", "metrics", "mcmc", "rows"},
     "sgmcmc": {"checks", "metrics", "mcmc", "rows", "subsampling"},
@@ -45,13 +46,14 @@ BRIDGE_ROOMS = {
 # shared files of a room: each may import those in the rows above its own
 LAYERS = {
     "metrics": [{"spectra"}, {"factor"}, {"structures"}, {"factors"}, {"metric_functions"}],
+    "coordinates": [{"laws"}, {"learning", "partial"}],
     "mcmc": [
         {"interweaving", "noise"},
         {"auto_step", "langevin", "schedules"},
         {"tangents"},
         {"forward_gradient"},
     ],
-    "warmup": [{"calling", "newton_path", "windows"}, {"report"}],
+    "warmup": [{"calling", "newton_path", "windows"}, {"in_coordinates", "report"}],
     "rows": [
         {"consecutive", "shuffles", "row_terms"},
         {"compensated_sums"},

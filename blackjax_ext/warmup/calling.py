@@ -43,6 +43,8 @@ class StepInfo(NamedTuple):
         What the step size is adapted to in place of the acceptance probability, by algorithms that
         select their steps: that of the step that was given, NaN for a transition that says nothing
         of it. None for the others.
+    energy, num_doublings
+        Of a trajectory; None for algorithms that do not say.
     """
 
     acceptance_rate: Array | None
@@ -51,6 +53,8 @@ class StepInfo(NamedTuple):
     num_rows: Array
     has_moved: Array
     first_rate: Array | None = None
+    energy: Array | None = None
+    num_doublings: Array | None = None
 
     @property
     def tuning_rate(self) -> Array:
@@ -211,6 +215,8 @@ class BoundAlgorithm(NamedTuple):
             jnp.asarray(getattr(info, "num_rows", 0)),
             getattr(info, "has_moved", differ(state.position, new_state.position)),
             getattr(info, "first_rate", None),
+            getattr(info, "energy", None),
+            getattr(info, "num_trajectory_expansions", None),
         )
 
 

@@ -19,10 +19,12 @@ from blackjax_ext.metrics import Factor, check_metric
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
+from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of
 from blackjax_ext.warmup.newton_path import Differentiation
 from blackjax_ext.warmup.run import (
     Plan,
     adapt,
+    bind,
     check_differentiation,
     check_target,
     first_step_size,
@@ -37,8 +39,17 @@ from numpyro_fwd.bridge.arguments import (
     run_with,
     split_arguments,
 )
+from numpyro_fwd.bridge.coordinates import ModelCoordinates
+from numpyro_fwd.bridge.hierarchies import effects_of
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
-from numpyro_fwd.bridge.views import View, check_start, explaining, view_model, view_potential
+from numpyro_fwd.bridge.views import (
+    View,
+    check_start,
+    explaining,
+    logdensity_of,
+    view_model,
+    view_potential,
+)
 from numpyro_fwd.kernels.blocks import (
     DenseMass,
     GivenMetric,
@@ -46,6 +57,7 @@ from numpyro_fwd.kernels.blocks import (
     first_metric,
     in_structure,
 )
+from numpyro_fwd.kernels.coordinates import first_frame, start_in_coordinates
 from numpyro_fwd.kernels.descriptions import describe
 from numpyro_fwd.kernels.jitter import Jitter, check_jitter, jittered
 from numpyro_fwd.kernels.microcanonical import Tuning, is_microcanonical
@@ -120,6 +132,10 @@ class BlackJAXKernel(MCMCKernel):
         (share, J): this share of the steps, chosen independently of the state, is shortened by a
         factor drawn log-uniformly from 1 to J. This is exact and frees chains from narrow regions.
         None for no such steps.
+    learn_coordinates
+        Step in partly centred coordinates of the effects of the model, which the warm-up learns
+        from draws and gradients (:mod:`blackjax_ext.coordinates`); for algorithms that take
+        gradients, such as ``blackjax.hmc``.
     parameters
         Further parameters of the algorithm's kernel or ``build_kernel``.
 
@@ -181,6 +197,7 @@ class BlackJAXKernel(MCMCKernel):
         differentiation: Differentiation = "reverse",
         strategy: Strategy | None = None,
         step_size_jitter: Jitter | None = None,
+        learn_coordinates: bool = False,
         **parameters: Any,
     ):
         if (model is None) == (potential_fn is None):
@@ -208,6 +225,7 @@ class BlackJAXKernel(MCMCKernel):
         self._warm_start = warm_start
         self._differentiation: Differentiation = differentiation
         self._strategy: Strategy = strategy or WholeDensity(differentiation)
+        self._learns_coordinates = learn_coordinates
         self._algorithm = Algorithm(algorithm, parameters)
         if is_microcanonical(algorithm) and adapt_step_size:
             self._tune_as_blackjax(differentiation)
@@ -234,6 +252,7 @@ class BlackJAXKernel(MCMCKernel):
         self._sample_fn: Callable | None = None  # MCMC initializes again while this is None
         self._programs: dict[Any, Callable] = {}
         self._in_place = InPlace()
+        self._effects: tuple[str, ...] = ()
 
     @property
     def model(self) -> Callable | None:
@@ -318,7 +337,7 @@ class BlackJAXKernel(MCMCKernel):
                 differentiation=self._differentiation,
             )
         with naming_arguments(model_args, model_kwargs):
-            return view_model(
+            view, z = view_model(
                 rng_key,
                 self._model_of_start(model_args, model_kwargs),
                 model_args,
@@ -327,6 +346,16 @@ class BlackJAXKernel(MCMCKernel):
                 init_params=init_params,
                 differentiation=self._differentiation,
             )
+            if self._seeks_effects:
+                first = z if is_prng_key(rng_key) else jax.tree.map(lambda leaf: leaf[0], z)
+                viewed = cast(Callable, self._viewed)
+                self._effects = effects_of(viewed, model_args, model_kwargs, first)
+        return view, z
+
+    @property
+    def _seeks_effects(self) -> bool:
+        """Whether the kernel has a use for the effects of a model."""
+        return self._learns_coordinates
 
     def _model_of_start(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """The model in which points of finite density are looked for."""
@@ -338,7 +367,10 @@ class BlackJAXKernel(MCMCKernel):
     ) -> KernelState:
         """Start C chains from keys (C,) and positions with a leading axis C."""
         unravel = ravel_one(z)
-        start = self._strategy.start(run, rng_key, z, shared)
+        if self._learns_coordinates and self._effects:
+            start = start_in_coordinates(self._strategy, run, rng_key, z, self._coordinates)
+        else:
+            start = self._strategy.start(run, rng_key, z, shared)
         plan = self._plan(start.x.shape[1], num_warmup)
         guess: Any = self._step_size if start.step_size is None else start.step_size
         if start.is_whitened and plan.adapt_step_size:
@@ -357,13 +389,16 @@ class BlackJAXKernel(MCMCKernel):
                 metric = found if keeps else self._in_structure(found, x, unravel)
             model_args, model_kwargs = run.arguments.join(arrays)
             target = self._target_of(model_args, model_kwargs, shared)
-            inner = states_at(target, keys.first, jax.vmap(unravel)(x), metric)
+            frame, learned = first_frame(target, metric, unravel(x[0]))
+            inner = states_at(target, keys.first, jax.vmap(unravel)(x), frame)
             if is_known:
                 dtype = jax.tree.leaves(metric)[0].dtype
                 step_size = jnp.full(x.shape[:1], guess, dtype)
             else:
-                step_size = first_step_size(target, plan, keys.step_size, inner, metric, guess)
+                step_size = first_step_size(target, plan, keys.step_size, inner, frame, guess)
+            x = ravel_each(coordinates_of(inner))
             adapt_state = windows.init(step_size, metric, x, num_steps=num_warmup)
+            adapt_state = adapt_state._replace(coordinates=learned)
             return make_state(inner, adapt_state, keys.state, is_single, self.advice)
 
         run.say("compiling the first state")
@@ -408,7 +443,24 @@ class BlackJAXKernel(MCMCKernel):
     def _target_of(self, model_args: tuple, model_kwargs: dict | None, shared: Any) -> Stepper:
         """What a step runs on for these arguments."""
         algorithm = self._algorithm.having(**self.model_parameters(model_args, model_kwargs))
-        return self._strategy.target(self._source, algorithm, model_args, model_kwargs, shared)
+        if self._learns_coordinates and self._effects:
+
+            def bound(logdensity_fn):
+                return self._recorded(bind(algorithm, logdensity_fn, self._differentiation))
+
+            logdensity_fn = logdensity_of(self._source.view, model_args, model_kwargs)
+            return InCoordinates(bound, logdensity_fn, self._coordinates(model_args, model_kwargs))
+        target = self._strategy.target(self._source, algorithm, model_args, model_kwargs, shared)
+        return self._recorded(target)
+
+    def _coordinates(self, model_args: tuple, model_kwargs: dict | None) -> ModelCoordinates:
+        """The coordinates of the effects."""
+        viewed = cast(Callable, self._viewed)
+        return ModelCoordinates(viewed, model_args, model_kwargs, self._effects)
+
+    def _recorded(self, target: Stepper) -> Stepper:
+        """`target`, with what its states shall keep of a step: no more here."""
+        return target
 
     def sample(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
@@ -431,7 +483,7 @@ class BlackJAXKernel(MCMCKernel):
             if self._step_size_jitter is not None:
                 rng_key, key_jitter = jax.random.split(rng_key)
                 step_size, is_short = jittered(key_jitter, step_size, self._step_size_jitter)
-            inner, info = target.step(rng_key, inner, step_size, adapt_state.metric, **supplied)
+            inner, info = target.step(rng_key, inner, step_size, adapt_state.frame, **supplied)
             return inner, info if is_short is None else info.but_if(is_short)
 
         move = move if is_single else jax.vmap(move)
@@ -523,7 +575,7 @@ class BlackJAXKernel(MCMCKernel):
             model_args, model_kwargs = arguments.join(arrays)
             target = self._target_of(model_args, model_kwargs, state.shared)
             rng_key, key_inner = split_each(state.rng_key, 2)
-            metric = state.adapt_state.metric
+            metric = state.adapt_state.frame
             if jnp.ndim(state.i):
                 inner = states_at(target, key_inner, state.z, metric)
             else:

@@ -1,0 +1,178 @@
+r"""Partly centred coordinates of an effect, for each law that an effect may have.
+
+Given its parameters, an effect is an affine map of noise, :math:`x = m + B z` with B triangular.
+A path :math:`B_c` leads from :math:`B_0 = B` to :math:`B_1 = I`, its diagonal positive, and
+
+.. math:: x = m + B_c (u - c m), \qquad \log |\partial x / \partial u| = \sum \log \mathrm{diag} B_c
+
+has the effect itself for u at centredness c = 1, and its noise at c = 0.
+
+- :class:`LocScale`: :math:`B_c = s^{1-c}`, each coordinate by itself.
+- :class:`LocFactor`: with :math:`L = U \mathrm{diag}(l)`, U of unit diagonal,
+  :math:`B_c = (I + (1-c)(U - I)) \mathrm{diag}(l^{1-c})`.
+- :class:`Walk`: the same for :math:`L = s\,\mathrm{tril}(1)`, by sums instead of products.
+
+The map is linear in u: so a gradient in x is carried to u, and from the u of one c to that of
+another, by its transpose.
+
+Reference: M. Gorinova, D. Moore and M. Hoffman 2020, Automatic reparameterisation of probabilistic
+programs, for LocScale.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.scipy.linalg import solve_triangular
+
+__all__ = ["Law", "LocFactor", "LocScale", "Walk", "into", "moved", "out", "pulled"]
+
+
+class Law(Protocol):
+    """The parameters of an effect, and ``B_c``.
+
+    is_whole
+        Whether the coordinates of the last axis have one centredness.
+    """
+
+    is_whole: bool
+
+    @property
+    def mean(self) -> Array:
+        """m, of a shape that broadcasts to the effect."""
+
+    def spread(self, c: Array, v: Array) -> Array:
+        """``B_c v``."""
+
+    def unspread(self, c: Array, d: Array) -> Array:
+        """``B_c^{-1} d``."""
+
+    def log_slopes(self, c: Array) -> Array:
+        """Logarithms of the diagonal of ``B_c``."""
+
+
+class LocScale(NamedTuple):
+    """Location and scale of an effect, of shapes that broadcast to it."""
+
+    loc: Any
+    scale: Any
+    is_whole = False
+
+    @property
+    def mean(self) -> Array:
+        """The location."""
+        return jnp.asarray(self.loc)
+
+    def spread(self, c: Array, v: Array) -> Array:
+        """Noise to effect."""
+        return jnp.exp(self.log_slopes(c)) * v
+
+    def unspread(self, c: Array, d: Array) -> Array:
+        """Effect to noise."""
+        return jnp.exp(-self.log_slopes(c)) * d
+
+    def log_slopes(self, c: Array) -> Array:
+        """Of each coordinate."""
+        return (1 - c) * jnp.log(jnp.abs(self.scale))
+
+
+class LocFactor(NamedTuple):
+    """Location of an effect, (..., D), and a lower triangular factor of its covariance."""
+
+    loc: Any
+    factor: Array
+    is_whole = True
+
+    @property
+    def mean(self) -> Array:
+        """The location."""
+        return jnp.asarray(self.loc)
+
+    @property
+    def diagonal(self) -> Array:
+        """Of the factor."""
+        return jnp.diagonal(self.factor, axis1=-2, axis2=-1)
+
+    def blend(self, c: Array) -> Array:
+        """``I + (1 - c)(U - I)``."""
+        unit = self.factor / self.diagonal[..., None, :]
+        eye = jnp.eye(unit.shape[-1], dtype=unit.dtype)
+        return eye + (1 - c)[..., None, :] * (unit - eye)
+
+    def spread(self, c: Array, v: Array) -> Array:
+        """Noise to effect."""
+        return (self.blend(c) @ (jnp.exp(self.log_slopes(c)) * v)[..., None])[..., 0]
+
+    def unspread(self, c: Array, d: Array) -> Array:
+        """Effect to noise."""
+        blend = jnp.broadcast_to(self.blend(c), (*d.shape, d.shape[-1]))
+        w = solve_triangular(blend, d[..., None], lower=True, unit_diagonal=True)[..., 0]
+        return jnp.exp(-self.log_slopes(c)) * w
+
+    def log_slopes(self, c: Array) -> Array:
+        """Of the diagonal."""
+        return (1 - c) * jnp.log(jnp.abs(self.diagonal))
+
+
+class Walk(NamedTuple):
+    """Scale of the steps of a walk from zero along the last axis, of its other axes."""
+
+    scale: Any
+    is_whole = True
+
+    @property
+    def mean(self) -> Array:
+        """Zero."""
+        return jnp.zeros_like(jnp.asarray(self.scale))[..., None]
+
+    def spread(self, c: Array, v: Array) -> Array:
+        """Steps to places: each step, and 1 - c of all before it."""
+        w = jnp.exp(self.log_slopes(c)) * v
+        return w + (1 - c) * (jnp.cumsum(w, -1) - w)
+
+    def unspread(self, c: Array, d: Array) -> Array:
+        """Places to steps: the sum of the steps is S <- c S + d."""
+
+        def joined(first, second):
+            return first[0] * second[0], second[0] * first[1] + second[1]
+
+        c = jnp.broadcast_to(c, d.shape)
+        sums = jax.lax.associative_scan(joined, (c, d), axis=-1)[1]
+        before = jnp.concatenate([jnp.zeros_like(sums[..., :1]), sums[..., :-1]], -1)
+        return jnp.exp(-self.log_slopes(c)) * (d - (1 - c) * before)
+
+    def log_slopes(self, c: Array) -> Array:
+        """Of each step."""
+        return (1 - c) * jnp.log(jnp.abs(jnp.asarray(self.scale)))[..., None]
+
+
+def out(law: Law, c: Array, u: Array) -> tuple[Array, Array]:
+    """The effect at `u` and the log determinant; at c = 1 it is u, to the last digit."""
+    shift = jnp.broadcast_to(law.mean, u.shape)
+    x = law.spread(c, u) + (shift - law.spread(c, c * shift))
+    return x, jnp.sum(jnp.broadcast_to(law.log_slopes(c), u.shape))
+
+
+def into(law: Law, c: Array, x: Array) -> Array:
+    """The coordinates of the effect `x`; the inverse of :func:`out`."""
+    shift = jnp.broadcast_to(law.mean, x.shape)
+    return jnp.where(c == 1, x, c * shift + law.unspread(c, x - shift))
+
+
+def moved(law: Law, c: Array, new: Array, u: Array) -> Array:
+    """The coordinates at centredness `new` of the effect that is at `u` at centredness `c`.
+
+    The effect itself is not computed: where its scale is below its last digit, u keeps what the
+    effect has lost.
+    """
+    shift = jnp.broadcast_to(law.mean, u.shape)
+    away = law.unspread(new, law.spread(c, u - c * shift))
+    return jnp.where(c == new, u, new * shift + away)
+
+
+def pulled(law: Law, c: Array, new: Array, gradient: Array) -> Array:
+    """The gradient at centredness `new`, all else held, from that at centredness `c`."""
+    (in_effect,) = jax.linear_transpose(lambda d: law.unspread(c, d), gradient)(gradient)
+    (found,) = jax.linear_transpose(lambda v: law.spread(new, v), gradient)(in_effect)
+    return found

@@ -147,6 +147,12 @@ class Walk(NamedTuple):
         return (1 - c) * jnp.log(jnp.abs(jnp.asarray(self.scale)))[..., None]
 
 
+def same(law: Law, c: Array, new: Array | float) -> Array:
+    """Where the map from one centredness to another changes nothing."""
+    is_same = c == new
+    return is_same.all(axis=-1, keepdims=True) if law.is_whole else is_same
+
+
 def out(law: Law, c: Array, u: Array) -> tuple[Array, Array]:
     """The effect at `u` and the log determinant; at c = 1 it is u, to the last digit."""
     shift = jnp.broadcast_to(law.mean, u.shape)
@@ -157,7 +163,7 @@ def out(law: Law, c: Array, u: Array) -> tuple[Array, Array]:
 def into(law: Law, c: Array, x: Array) -> Array:
     """The coordinates of the effect `x`; the inverse of :func:`out`."""
     shift = jnp.broadcast_to(law.mean, x.shape)
-    return jnp.where(c == 1, x, c * shift + law.unspread(c, x - shift))
+    return jnp.where(same(law, c, 1.0), x, c * shift + law.unspread(c, x - shift))
 
 
 def moved(law: Law, c: Array, new: Array, u: Array) -> Array:
@@ -168,7 +174,7 @@ def moved(law: Law, c: Array, new: Array, u: Array) -> Array:
     """
     shift = jnp.broadcast_to(law.mean, u.shape)
     away = law.unspread(new, law.spread(c, u - c * shift))
-    return jnp.where(c == new, u, new * shift + away)
+    return jnp.where(same(law, c, new), u, new * shift + away)
 
 
 def pulled(law: Law, c: Array, new: Array, gradient: Array) -> Array:

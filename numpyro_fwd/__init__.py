@@ -4,6 +4,7 @@ from numpyro_fwd.compilation import keep_compiled
 from numpyro_fwd.disk import on_disk
 from numpyro_fwd.kernels.adaptive_step import AutoFMALA, AutoMALA
 from numpyro_fwd.kernels.base import BlackJAXKernel
+from numpyro_fwd.kernels.centredness import Centredness, reparam_config
 from numpyro_fwd.kernels.forward_mode import (
     FMALA,
     MALA,
@@ -42,6 +43,7 @@ __all__ = [
     "AutoMALA",
     "AutoNUTS",
     "BlackJAXKernel",
+    "Centredness",
     "LangevinSMC",
     "LineFMALA",
     "PCLineFMALA",
@@ -54,6 +56,7 @@ __all__ = [
     "keep_compiled",
     "make_mesh",
     "on_disk",
+    "reparam_config",
     "sample_to",
     "shard_rows",
     "smc_summary",

@@ -36,7 +36,9 @@ class Law(Protocol):
         Whether the coordinates of the last axis have one centredness.
     """
 
-    is_whole: bool
+    @property
+    def is_whole(self) -> bool:
+        """See above."""
 
     @property
     def mean(self) -> Array:
@@ -57,7 +59,11 @@ class LocScale(NamedTuple):
 
     loc: Any
     scale: Any
-    is_whole = False
+
+    @property
+    def is_whole(self) -> bool:
+        """See :class:`Law`."""
+        return False
 
     @property
     def mean(self) -> Array:
@@ -82,7 +88,11 @@ class LocFactor(NamedTuple):
 
     loc: Any
     factor: Array
-    is_whole = True
+
+    @property
+    def is_whole(self) -> bool:
+        """See :class:`Law`."""
+        return True
 
     @property
     def mean(self) -> Array:
@@ -119,7 +129,11 @@ class Walk(NamedTuple):
     """Scale of the steps of a walk from zero along the last axis, of its other axes."""
 
     scale: Any
-    is_whole = True
+
+    @property
+    def is_whole(self) -> bool:
+        """See :class:`Law`."""
+        return True
 
     @property
     def mean(self) -> Array:

@@ -160,7 +160,7 @@ class Stepper(Protocol):
         """The state where `state` is, for steps in another metric."""
 
     def step(
-        self, rng_key: Array, state: Any, step_size: Array, metric: Factor, **supplied: Any
+        self, rng_key: Array, state: Any, step_size: Array, metric: Any, **supplied: Any
     ) -> tuple[Any, StepInfo]:
         """One transition; `supplied` are parameters that change from step to step."""
 

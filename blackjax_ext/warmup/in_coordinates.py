@@ -107,7 +107,7 @@ class InCoordinates(NamedTuple):
         chain, info = bound.step(rng_key, state.chain, step_size, metric.metric, **supplied)
         return self.seen(chain, metric.centredness), info
 
-    def count(self, states: CoordinateState, adapt_state: AdaptState) -> AdaptState:
+    def counted(self, states: CoordinateState, adapt_state: AdaptState) -> AdaptState:
         """Add draws and gradients of C chains to what tells how centred effects should be."""
         learned = adapt_state.coordinates
         assert learned is not None
@@ -118,8 +118,8 @@ class InCoordinates(NamedTuple):
             gradient = state.chain.logdensity_grad
             return learning.trials(u, gradient, centredness, placed.laws)
 
-        counted = learning.count(learned, jax.vmap(tried)(states))
-        return adapt_state._replace(coordinates=counted)
+        found = learning.count(learned, jax.vmap(tried)(states))
+        return adapt_state._replace(coordinates=found)
 
     def recentre(
         self, keys: Array, states: CoordinateState, adapt_state: AdaptState
@@ -141,7 +141,7 @@ class InCoordinates(NamedTuple):
         filled = jax.tree.map(lambda x, r: jnp.ones_like(x) if r is None else r, one, ratios)
         metric = adapt_state.metric.scaled(ravel_pytree(filled)[0])
         adapt_state = adapt_state._replace(metric=metric, coordinates=learned)
-        frame = adapt_state.frame
+        frame = Frame(metric, learned.centredness)
         states = jax.vmap(lambda u, key: self.at(u, key, frame))(u, keys)
         flat = jax.vmap(lambda u: ravel_pytree(u)[0])(u)
         return states, windows.start_counting(adapt_state, flat)

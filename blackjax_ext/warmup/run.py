@@ -367,7 +367,7 @@ def adapt_freely(
         adapt_state = windows.update_step(adapt_state, rate, target, is_last)
     adapt_state = windows.update_moments(adapt_state, ravel_each(coordinates_of(states)))
     if isinstance(bound, InCoordinates):
-        adapt_state = bound.count(states, adapt_state)
+        adapt_state = bound.counted(states, adapt_state)
     is_end = jnp.isin(i, schedule.ends)
     return jax.lax.cond(
         is_end | is_last,

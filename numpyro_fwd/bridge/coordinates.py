@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 from jax import Array
-from numpyro.distributions import biject_to
+from numpyro.distributions import biject_to, constraints
 
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, Walk
@@ -48,6 +48,7 @@ class placing(Messenger):
         super().__init__(fn)
         self.given, self.centredness = given, centredness
         self.laws: dict[str, Law] = {}
+        self.is_real: dict[str, bool] = {}
         self.values: dict[str, Array] = {}
         self.log_det: Any = 0.0
         self.is_looping = False
@@ -58,7 +59,9 @@ class placing(Messenger):
         name = msg.get("name")
         if msg["type"] != "sample" or name not in self.given or self.is_looping:
             return
-        self.laws[name] = law = law_of(unwrapped(msg["fn"]))
+        fn = unwrapped(msg["fn"])
+        self.laws[name] = law = law_of(fn)
+        self.is_real[name] = isinstance(law, LocScale) and fn.support is constraints.real
         value = self.given[name]
         if self.centredness is not None:
             value, log_det = laws.out(law, self.centredness[name], value)
@@ -103,6 +106,12 @@ class ModelCoordinates:
     def effects(self, position: dict[str, Array]) -> dict[str, bool | None]:
         """True for each effect, None for every other leaf."""
         return {name: True if name in self.names else None for name in position}
+
+    def on_the_reals(self, position: dict[str, Array]) -> tuple[str, ...]:
+        """The effects on the real line with a location and a scale."""
+        found: dict[str, bool] = {}
+        jax.eval_shape(lambda z: found.update(self.run(z, None).is_real), position)
+        return tuple(name for name, flag in found.items() if flag)
 
     def out(self, u: dict[str, Array], centredness: dict[str, Any]) -> Placed:
         """The position at `u`."""

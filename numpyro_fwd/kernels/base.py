@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 import jax
 import jax.numpy as jnp
 from jax import Array
-from numpyro.infer import init_to_uniform
+from numpyro.infer import MCMC, init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext.checks import check_positive
@@ -57,7 +57,14 @@ from numpyro_fwd.kernels.blocks import (
     first_metric,
     in_structure,
 )
-from numpyro_fwd.kernels.coordinates import first_frame, start_in_coordinates
+from numpyro_fwd.kernels.centredness import Centredness, centredness_of
+from numpyro_fwd.kernels.coordinates import (
+    check_alone,
+    check_gradient,
+    check_whole,
+    first_frame,
+    start_in_coordinates,
+)
 from numpyro_fwd.kernels.descriptions import describe
 from numpyro_fwd.kernels.jitter import Jitter, check_jitter, jittered
 from numpyro_fwd.kernels.microcanonical import Tuning, is_microcanonical
@@ -225,7 +232,7 @@ class BlackJAXKernel(MCMCKernel):
         self._warm_start = warm_start
         self._differentiation: Differentiation = differentiation
         self._strategy: Strategy = strategy or WholeDensity(differentiation)
-        self._learns_coordinates = learn_coordinates
+        self.learn_coordinates = learn_coordinates
         self._algorithm = Algorithm(algorithm, parameters)
         if is_microcanonical(algorithm) and adapt_step_size:
             self._tune_as_blackjax(differentiation)
@@ -233,6 +240,8 @@ class BlackJAXKernel(MCMCKernel):
         has_step_size = "step_size" in self._algorithm.takes()
         check_jitter(step_size_jitter, has_step_size=has_step_size)
         self._step_size_jitter = step_size_jitter
+        if learn_coordinates:
+            check_whole(self._strategy)
         self._reset()
 
     def _tune_as_blackjax(self, differentiation: Differentiation) -> None:
@@ -253,6 +262,7 @@ class BlackJAXKernel(MCMCKernel):
         self._programs: dict[Any, Callable] = {}
         self._in_place = InPlace()
         self._effects: tuple[str, ...] = ()
+        self.real_effects: tuple[str, ...] = ()
 
     @property
     def model(self) -> Callable | None:
@@ -350,12 +360,15 @@ class BlackJAXKernel(MCMCKernel):
                 first = z if is_prng_key(rng_key) else jax.tree.map(lambda leaf: leaf[0], z)
                 viewed = cast(Callable, self._viewed)
                 self._effects = effects_of(viewed, model_args, model_kwargs, first)
+                if self.learn_coordinates and self._effects:
+                    found = self._coordinates(model_args, model_kwargs)
+                    self.real_effects = found.on_the_reals(first)
         return view, z
 
     @property
     def _seeks_effects(self) -> bool:
         """Whether the kernel has a use for the effects of a model."""
-        return self._learns_coordinates
+        return self.learn_coordinates
 
     def _model_of_start(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """The model in which points of finite density are looked for."""
@@ -367,7 +380,7 @@ class BlackJAXKernel(MCMCKernel):
     ) -> KernelState:
         """Start C chains from keys (C,) and positions with a leading axis C."""
         unravel = ravel_one(z)
-        if self._learns_coordinates and self._effects:
+        if self.learn_coordinates and self._effects:
             start = start_in_coordinates(self._strategy, run, rng_key, z, self._coordinates)
         else:
             start = self._strategy.start(run, rng_key, z, shared)
@@ -391,6 +404,8 @@ class BlackJAXKernel(MCMCKernel):
             target = self._target_of(model_args, model_kwargs, shared)
             frame, learned = first_frame(target, metric, unravel(x[0]))
             inner = states_at(target, keys.first, jax.vmap(unravel)(x), frame)
+            if learned is not None:
+                check_gradient(inner)
             if is_known:
                 dtype = jax.tree.leaves(metric)[0].dtype
                 step_size = jnp.full(x.shape[:1], guess, dtype)
@@ -442,8 +457,10 @@ class BlackJAXKernel(MCMCKernel):
 
     def _target_of(self, model_args: tuple, model_kwargs: dict | None, shared: Any) -> Stepper:
         """What a step runs on for these arguments."""
-        algorithm = self._algorithm.having(**self.model_parameters(model_args, model_kwargs))
-        if self._learns_coordinates and self._effects:
+        of_model = self.model_parameters(model_args, model_kwargs)
+        algorithm = self._algorithm.having(**of_model)
+        if self.learn_coordinates and self._effects:
+            check_alone(of_model)
 
             def bound(logdensity_fn):
                 return self._recorded(bind(algorithm, logdensity_fn, self._differentiation))
@@ -457,6 +474,16 @@ class BlackJAXKernel(MCMCKernel):
         """The coordinates of the effects."""
         viewed = cast(Callable, self._viewed)
         return ModelCoordinates(viewed, model_args, model_kwargs, self._effects)
+
+    def centredness(self, mcmc: MCMC) -> Centredness:
+        """How centred the effects are in the coordinates that the warm-up of `mcmc` has learned.
+
+        A dict from sites to arrays, printed as a table: 1 for effects as they are written, 0 for
+        their noise. Empty for models without effects, and without `learn_coordinates`.
+        """
+        if mcmc.last_state is None:
+            raise ValueError("mcmc must have run: coordinates are learned in its warm-up.")
+        return centredness_of(mcmc.last_state)
 
     def _recorded(self, target: Stepper) -> Stepper:
         """`target`, with what its states shall keep of a step: no more here."""

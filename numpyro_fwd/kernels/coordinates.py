@@ -13,9 +13,9 @@ from blackjax_ext.warmup.calling import Stepper
 from blackjax_ext.warmup.in_coordinates import InCoordinates
 from blackjax_ext.warmup.run import ravel_each
 from numpyro_fwd.bridge.views import View, logdensity_of
-from numpyro_fwd.kernels.strategy import Run, Start, Strategy, ravel_one
+from numpyro_fwd.kernels.strategy import Run, Start, Strategy, WholeDensity, ravel_one
 
-__all__ = ["check_gradient", "first_frame", "start_in_coordinates"]
+__all__ = ["check_alone", "check_gradient", "check_whole", "first_frame", "start_in_coordinates"]
 
 
 def first_frame(
@@ -28,12 +28,30 @@ def first_frame(
     return Frame(metric, learned.centredness), learned
 
 
+def check_whole(strategy: Strategy) -> None:
+    """Raise TypeError unless a kernel that learns coordinates reads the model as one density."""
+    if type(strategy) is not WholeDensity:
+        raise TypeError(
+            "learn_coordinates needs a kernel that reads all rows in each step, and an algorithm "
+            f"that the warm-up tunes; got one with {type(strategy).__name__}."
+        )
+
+
 def check_gradient(state: Any) -> None:
     """Raise TypeError unless a state in coordinates has the gradient that they are learned from."""
-    if not hasattr(state.chain, "logdensity_grad"):
+    if getattr(state.chain, "logdensity_grad", None) is None:
         raise TypeError(
             "learn_coordinates needs an algorithm whose state has a logdensity_grad, such as "
             f"blackjax.nuts, blackjax.hmc or blackjax.mala; got {type(state.chain).__name__}."
+        )
+
+
+def check_alone(parameters: dict[str, Any]) -> None:
+    """Raise TypeError if an algorithm knows more of the model than its density."""
+    if parameters:
+        raise TypeError(
+            "learn_coordinates needs an algorithm that knows of the model its density alone; this "
+            f"kernel also hands it {sorted(parameters)}."
         )
 
 

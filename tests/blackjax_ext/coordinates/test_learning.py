@@ -7,43 +7,7 @@ import pytest
 
 from blackjax_ext.coordinates import learning
 from blackjax_ext.coordinates.laws import LocFactor, LocScale, Walk
-
-
-def posterior(rng, scales, noise, size):
-    """Draws of x ~ N(0, s) given an observation of sd `noise`, and the slopes of their density."""
-    s = scales[:, None]
-    variance = 1 / (1 / s**2 + 1 / noise**2)
-    x = variance / noise**2 * 1.3 + np.sqrt(variance) * rng.normal(size=(len(s), size))
-    return x, (1.3 - x) / noise**2 - x / s**2
-
-
-@jax.jit
-def learned(draws, gradients, laws):
-    """The centredness after a window of draws, which are the effects themselves."""
-    c = jnp.ones(draws.shape[1:])
-    found = learning.begin(c)
-    tried = jax.vmap(lambda u, g, law: learning.trials(u, g, c, law))(draws, gradients, laws)
-    for part in jnp.split(tried, 2):
-        found = learning.count(found, part)
-    found, ratio = learning.learn(found, jax.tree.map(lambda leaf: leaf[0], laws))
-    return found.centredness, ratio
-
-
-@pytest.mark.parametrize("x64", [False, True])
-def test_effects_with_data_are_centred_and_those_without_are_not(x64):
-    with jax.enable_x64(x64):
-        rng = np.random.default_rng(0)
-        scales = np.exp(rng.normal(size=2000))
-        noise = np.array([0.03, 0.3, 1.0, 3.0, 100.0])
-        x, g = (jnp.asarray(a) for a in posterior(rng, scales, noise, 5))
-        law = LocScale(jnp.zeros(2000), jnp.asarray(scales))
-        c, ratio = learned(x, g, law)
-        assert c[0] > 0.9 and c[-1] < 0.1
-        assert (jnp.diff(c) <= 0).all()
-        # and the sds of the coordinates are those that the metric is told
-        s = np.asarray(scales)[:, None]
-        expected = np.std(s ** (np.asarray(c) - 1) * np.asarray(x), 0) / np.std(np.asarray(x), 0)
-        np.testing.assert_allclose(ratio, expected, rtol=1e-3)
+from tests.laws.coordinates import learned, posterior
 
 
 def test_the_best_is_the_least_of_the_criterion():

@@ -12,6 +12,11 @@ has the effect itself for u at centredness c = 1, and its noise at c = 0.
   :math:`B_c = (I + (1-c)(U - I)) \mathrm{diag}(l^{1-c})`.
 - :class:`Walk`: the same for :math:`L = s\,\mathrm{tril}(1)`, by sums instead of products.
 
+*Rounding.* Where a scale is below the last digits of x, the density of the model, which sees x, no
+longer depends on u: it would be flat in all directions of the noise, and a chain that gets there
+would stay. Such u (but for c = 1) have no density here: log determinant minus infinity. Whether u
+is of this kind depends on u alone, so that steps stay exact between all others.
+
 The map is linear in u: so a gradient in x is carried to u, and from the u of one c to that of
 another, by its transpose.
 
@@ -26,7 +31,10 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 
-__all__ = ["Law", "LocFactor", "LocScale", "Walk", "into", "moved", "out", "pulled"]
+__all__ = ["Law", "LocFactor", "LocScale", "Walk", "into", "is_resolved", "moved", "out", "pulled"]
+
+
+RESOLUTION = 0.02  # how far the rounding of an effect may move its noise
 
 
 class Law(Protocol):
@@ -39,6 +47,10 @@ class Law(Protocol):
     @property
     def is_whole(self) -> bool:
         """See above."""
+
+    @property
+    def own_scale(self) -> Array:
+        """Of the noise of each coordinate in the effect, given those before it."""
 
     @property
     def mean(self) -> Array:
@@ -66,8 +78,13 @@ class LocScale(NamedTuple):
         return False
 
     @property
+    def own_scale(self) -> Array:
+        """See :class:`Law`."""
+        return jnp.abs(jnp.asarray(self.scale))
+
+    @property
     def mean(self) -> Array:
-        """The location."""
+        """Of the effect, given its parameters."""
         return jnp.asarray(self.loc)
 
     def spread(self, c: Array, v: Array) -> Array:
@@ -80,7 +97,7 @@ class LocScale(NamedTuple):
 
     def log_slopes(self, c: Array) -> Array:
         """Of each coordinate."""
-        return (1 - c) * jnp.log(jnp.abs(self.scale))
+        return (1 - c) * jnp.log(self.own_scale)
 
 
 class LocFactor(NamedTuple):
@@ -95,8 +112,13 @@ class LocFactor(NamedTuple):
         return True
 
     @property
+    def own_scale(self) -> Array:
+        """See :class:`Law`."""
+        return jnp.abs(self.diagonal)
+
+    @property
     def mean(self) -> Array:
-        """The location."""
+        """Of the effect, given its parameters."""
         return jnp.asarray(self.loc)
 
     @property
@@ -122,7 +144,7 @@ class LocFactor(NamedTuple):
 
     def log_slopes(self, c: Array) -> Array:
         """Of the diagonal."""
-        return (1 - c) * jnp.log(jnp.abs(self.diagonal))
+        return (1 - c) * jnp.log(self.own_scale)
 
 
 class Walk(NamedTuple):
@@ -136,8 +158,13 @@ class Walk(NamedTuple):
         return True
 
     @property
+    def own_scale(self) -> Array:
+        """See :class:`Law`."""
+        return jnp.abs(jnp.asarray(self.scale))[..., None]
+
+    @property
     def mean(self) -> Array:
-        """Zero."""
+        """Of the effect, given its parameters."""
         return jnp.zeros_like(jnp.asarray(self.scale))[..., None]
 
     def spread(self, c: Array, v: Array) -> Array:
@@ -158,7 +185,7 @@ class Walk(NamedTuple):
 
     def log_slopes(self, c: Array) -> Array:
         """Of each step."""
-        return (1 - c) * jnp.log(jnp.abs(jnp.asarray(self.scale)))[..., None]
+        return (1 - c) * jnp.log(self.own_scale)
 
 
 def same(law: Law, c: Array, new: Array | float) -> Array:
@@ -171,7 +198,18 @@ def out(law: Law, c: Array, u: Array) -> tuple[Array, Array]:
     """The effect at `u` and the log determinant; at c = 1 it is u, to the last digit."""
     shift = jnp.broadcast_to(law.mean, u.shape)
     x = law.spread(c, u) + (shift - law.spread(c, c * shift))
-    return x, jnp.sum(jnp.broadcast_to(law.log_slopes(c), u.shape))
+    log_det = jnp.sum(jnp.broadcast_to(law.log_slopes(c), u.shape))
+    return x, jnp.where(is_resolved(law, c, x), log_det, -jnp.inf)
+
+
+def is_resolved(law: Law, c: Array, x: Array) -> Array:
+    """Whether the last digits of an effect hardly move its noise, where this is what u is made of.
+
+    It is far from the last digits of all that is typical: with single precision, a scale of 1e-5
+    of the effect.
+    """
+    digit = jnp.finfo(x.dtype).eps * jnp.maximum(jnp.abs(x), jnp.abs(law.mean))
+    return jnp.all((c == 1) | (digit <= RESOLUTION * law.own_scale))
 
 
 def into(law: Law, c: Array, x: Array) -> Array:

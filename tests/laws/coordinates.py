@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 import blackjax_ext
 from blackjax_ext.coordinates import learning
 from blackjax_ext.coordinates.laws import LocFactor, LocScale, Walk
-from blackjax_ext.coordinates.partial import Frame, LawCoordinates
+from blackjax_ext.coordinates.partial import Frame, LawCoordinates, in_coordinates
 from blackjax_ext.metrics import Diagonal
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm
 from blackjax_ext.warmup.in_coordinates import InCoordinates
@@ -190,3 +190,35 @@ def learning_of_data() -> None:
     u = scales[:, None] ** (np.asarray(c) - 1) * x
     error = np.abs(np.std(u, 0) / np.std(x, 0) / np.asarray(ratio) - 1).max()
     assert error < 1e-3, f"learning: the metric is off by {error}"
+
+
+def rounding() -> None:
+    """Raise if single precision gives a place of the eight schools more density than it has."""
+    y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+    normal = jax.scipy.stats.norm.logpdf
+
+    def density(z):
+        tau = jnp.exp(z["log_tau"])
+        prior = normal(z["mu"], 0.0, 5.0) - jnp.log1p((tau / 5) ** 2) + z["log_tau"]
+        of_effects = normal(z["theta"], z["mu"], tau).sum()
+        return prior + of_effects + normal(jnp.asarray(y, tau.dtype), z["theta"], 12.0).sum()
+
+    def found(z):
+        return {"log_tau": None, "mu": None, "theta": LocScale(z["mu"], jnp.exp(z["log_tau"]))}
+
+    def values(u, dtype):
+        u = {name: jnp.asarray(leaf, dtype) for name, leaf in u.items()}
+        c = {"log_tau": None, "mu": None, "theta": jnp.full(8, 1 / 16, dtype)}
+        fn = in_coordinates(density, LawCoordinates(found), c)
+        return np.asarray(jax.jit(jax.vmap(fn))(u), np.float64)
+
+    rng = np.random.default_rng(4)
+    n = 4000
+    u = {"mu": rng.normal(size=n) * 5, "log_tau": rng.uniform(-25, 3, size=n)}
+    u["theta"] = rng.normal(size=(n, 8)) * np.exp(rng.uniform(0, 4, size=(n, 1)))
+    u = {name: leaf.astype(np.float32) for name, leaf in u.items()}
+    single = values(u, jnp.float32)
+    with jax.enable_x64(True):
+        double = values(u, jnp.float64)
+    excess = np.max(single - double - 0.05 * np.abs(double))
+    assert np.isfinite(single).mean() > 0.2 and excess < 1.0, f"rounding: {excess:.3g}"

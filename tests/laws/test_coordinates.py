@@ -18,6 +18,10 @@ def test_what_is_learned():
     coordinates.learning_of_data()
 
 
+def test_rounding_makes_no_place_for_a_chain_to_stay_in():
+    coordinates.rounding()
+
+
 def test_coordinates_lead_back_to_the_position():
     coordinates.round_trip()
 
@@ -56,7 +60,12 @@ def gradient_not_pulled_back(law, c, new, gradient):
     return gradient
 
 
+def unguarded(law, c, x):
+    return jnp.array(True)
+
+
 BUGS = {
+    "unguarded": (maps, "is_resolved", unguarded, coordinates.rounding),
     "gradient not pulled": (
         *(maps, "pulled", gradient_not_pulled_back),
         coordinates.learning_of_data,
@@ -72,5 +81,7 @@ BUGS = {
 def test_planted_bug_is_found(name, monkeypatch):
     owner, attribute, bug, law = BUGS[name]
     monkeypatch.setattr(owner, attribute, bug)
-    with pytest.raises(AssertionError, match=r"invariance|round trip|determinant|learning"):
+    with pytest.raises(
+        AssertionError, match=r"invariance|round trip|determinant|learning|rounding"
+    ):
         law()

@@ -8,6 +8,7 @@ from numpyro_fwd.densities import Density
 from numpyro_fwd.disk import on_disk
 from numpyro_fwd.kernels.adaptive_step import AutoFMALA, AutoMALA
 from numpyro_fwd.kernels.base import BlackJAXKernel
+from numpyro_fwd.kernels.centredness import Centredness, reparam_config
 from numpyro_fwd.kernels.forward_mode import (
     FMALA,
     MALA,
@@ -17,6 +18,7 @@ from numpyro_fwd.kernels.forward_mode import (
     RandomWalk,
 )
 from numpyro_fwd.kernels.minibatch import AMAGOLD, L2MC, SGHMC
+from numpyro_fwd.kernels.nuts import AutoNUTS
 from numpyro_fwd.kernels.second_order import ALSMMALA, AMSMMALA, HPMALA, MMALA, SMMALA
 from numpyro_fwd.kernels.smc import LangevinSMC
 from numpyro_fwd.kernels.smc_summary import PopulationSummary, smc_summary
@@ -43,7 +45,9 @@ __all__ = [
     "SMMALA",
     "AutoFMALA",
     "AutoMALA",
+    "AutoNUTS",
     "BlackJAXKernel",
+    "Centredness",
     "Density",
     "LangevinSMC",
     "LineFMALA",
@@ -57,6 +61,7 @@ __all__ = [
     "keep_compiled",
     "make_mesh",
     "on_disk",
+    "reparam_config",
     "sample_to",
     "shard_rows",
     "smc_summary",

@@ -23,8 +23,9 @@ ROOMS = {
     "meshes": set(),
     "programs": set(),
     "metrics": {"checks"},
-    "mcmc": {"checks", "metrics"},
-    "warmup": {"checks", "meshes", "metrics", "mcmc"},
+    "coordinates": {"checks"},
+    "mcmc": {"checks", "coordinates", "metrics"},
+    "warmup": {"checks", "coordinates", "meshes", "metrics", "mcmc"},
     "rows": {"checks", "meshes", "metrics", "mcmc"},
     "subsampling": {"checks", "meshes", "programs", "metrics", "mcmc", "rows"},
     "sgmcmc": {"checks", "metrics", "mcmc", "rows", "subsampling"},
@@ -47,6 +48,7 @@ BRIDGE_ROOMS = {
 # shared files of a room: each may import those in the rows above its own
 LAYERS = {
     "metrics": [{"spectra"}, {"factor"}, {"structures"}, {"factors"}, {"metric_functions"}],
+    "coordinates": [{"laws"}, {"learning", "partial"}],
     "mcmc": [
         {"noise", "rounding"},
         {"interweaving"},
@@ -54,7 +56,7 @@ LAYERS = {
         {"tangents"},
         {"derivatives", "forward_gradient"},
     ],
-    "warmup": [{"calling", "newton_path", "windows"}, {"report"}],
+    "warmup": [{"calling", "newton_path", "windows"}, {"in_coordinates", "report"}],
     "rows": [
         {"consecutive", "shuffles", "row_terms"},
         {"compensated_sums"},

@@ -108,5 +108,9 @@ class Factor:
         """The metric with ``R = R_self R_inner``: `inner` in the coordinates that this whitens."""
         raise self._lacks("products")
 
+    def scaled(self, ratio: Array) -> "Factor":
+        """The metric in coordinates that are `ratio`, (D,), times as long."""
+        raise self._lacks("other coordinates")
+
     def _lacks(self, what: str) -> NotImplementedError:
         return NotImplementedError(f"{type(self).__name__} does not know {what}.")

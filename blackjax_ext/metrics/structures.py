@@ -1,6 +1,6 @@
 """The structures of a metric: diagonal, dense, in blocks, by eigenvectors, composed of two."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -99,6 +99,10 @@ class Diagonal(Factor):
         blend = weights * covariance + 1 - weights
         usable = jnp.where(jnp.isfinite(blend) & (blend > 0), blend, 1.0)
         return Diagonal(self.inverse_sqrt * jnp.sqrt(usable))
+
+    def scaled(self, ratio: Array) -> "Diagonal":
+        """See `Factor.scaled`."""
+        return Diagonal(self.inverse_sqrt * ratio)
 
     def compose(self, inner: Factor) -> Factor:
         """See `Factor.compose`."""
@@ -206,6 +210,15 @@ class Dense(Factor):
         new = self.compose(triangular(jnp.linalg.cholesky(blend)))
         is_finite = jnp.isfinite(new.inverse_sqrt).all() & jnp.isfinite(new.sqrt).all()
         return jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, self)
+
+    def scaled(self, ratio: Array) -> "Dense":
+        """See `Factor.scaled`."""
+        return replace(
+            self,
+            inverse_sqrt=ratio[:, None] * self.inverse_sqrt,
+            sqrt=self.sqrt / ratio,
+            log_determinant=self.log_determinant - 2.0 * jnp.sum(jnp.log(ratio)),
+        )
 
     def compose(self, inner: Factor) -> "Dense":
         """See `Factor.compose`."""

@@ -46,6 +46,8 @@ class StepInfo(NamedTuple):
     hidden
         Coordinate that rounding hides where the step began or tried to end, -1 if none; None for
         algorithms that do not say.
+    energy, num_doublings
+        Of a trajectory; None for algorithms that do not say.
     """
 
     acceptance_rate: Array | None
@@ -55,6 +57,8 @@ class StepInfo(NamedTuple):
     has_moved: Array
     first_rate: Array | None = None
     hidden: Array | None = None
+    energy: Array | None = None
+    num_doublings: Array | None = None
 
     @property
     def tuning_rate(self) -> Array:
@@ -160,7 +164,7 @@ class Stepper(Protocol):
         """The state where `state` is, for steps in another metric."""
 
     def step(
-        self, rng_key: Array, state: Any, step_size: Array, metric: Factor, **supplied: Any
+        self, rng_key: Array, state: Any, step_size: Array, metric: Any, **supplied: Any
     ) -> tuple[Any, StepInfo]:
         """One transition; `supplied` are parameters that change from step to step."""
 
@@ -216,6 +220,8 @@ class BoundAlgorithm(NamedTuple):
             getattr(info, "has_moved", differ(state.position, new_state.position)),
             getattr(info, "first_rate", None),
             getattr(info, "hidden", None),
+            getattr(info, "energy", None),
+            getattr(info, "num_trajectory_expansions", None),
         )
 
 

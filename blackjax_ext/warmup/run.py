@@ -35,6 +35,7 @@ from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.metrics import Factor, InverseMassMatrix, check_metric, factorize
 from blackjax_ext.warmup import newton_path, report, windows
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
+from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of
 from blackjax_ext.warmup.windows import AdaptState
 
 __all__ = [
@@ -402,7 +403,9 @@ def adapt_freely(
         rate = windows.pull(adapt_state, info.tuning_rate, target)
         rate = jnp.full_like(adapt_state.step_size, rate)
         adapt_state = windows.update_step(adapt_state, rate, target, is_last)
-    adapt_state = windows.update_moments(adapt_state, ravel_each(states.position))
+    adapt_state = windows.update_moments(adapt_state, ravel_each(coordinates_of(states)))
+    if isinstance(bound, InCoordinates):
+        adapt_state = bound.counted(states, adapt_state)
     is_end = jnp.isin(i, schedule.ends)
     return jax.lax.cond(
         is_end | is_last,
@@ -422,12 +425,15 @@ def end_window(
 ) -> tuple[Any, AdaptState]:
     """Put frozen chains back; unless the warm-up ends too, begin another window."""
     states, adapt_state = windows.rescue(keys[0], states, adapt_state)
-    x = ravel_each(states.position)
+    x = ravel_each(coordinates_of(states))
 
     def renew(states, adapt_state):
+        start = windows.update_metric if plan.adapt_metric else windows.start_counting
+        adapt_state = start(adapt_state, x)
+        if isinstance(bound, InCoordinates):
+            return bound.recentre(keys, states, adapt_state)
         if not plan.adapt_metric:
-            return states, windows.start_counting(adapt_state, x)
-        adapt_state = windows.update_metric(adapt_state, x)
+            return states, adapt_state
         metric = adapt_state.metric
         states = jax.vmap(lambda key, state: bound.renew(key, state, metric))(keys, states)
         return states, adapt_state

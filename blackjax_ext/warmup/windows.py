@@ -42,6 +42,8 @@ import numpy as np
 from blackjax.optimizers.dual_averaging import DualAveragingState, dual_averaging
 from jax import Array
 
+from blackjax_ext.coordinates.learning import Learned
+from blackjax_ext.coordinates.partial import Frame
 from blackjax_ext.metrics import Factor
 
 __all__ = [
@@ -159,6 +161,8 @@ class AdaptState(NamedTuple):
         How the chains move.
     schedule
         When all this is adapted; None for never.
+    coordinates
+        How centred effects are, and what tells; None for steps in the position itself.
     """
 
     step_size: Array
@@ -167,6 +171,14 @@ class AdaptState(NamedTuple):
     moments: Moments
     motion: Motion
     schedule: Schedule | None
+    coordinates: Learned | None = None
+
+    @property
+    def frame(self) -> Factor | Frame:
+        """What steps are taken in: the metric, with the centredness of effects if there is one."""
+        if self.coordinates is None:
+            return self.metric
+        return Frame(self.metric, self.coordinates.centredness)
 
     @property
     def inverse_mass_matrix(self) -> Array:

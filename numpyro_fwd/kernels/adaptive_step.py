@@ -3,15 +3,10 @@
 from collections.abc import Callable
 from typing import Any, Unpack
 
-import jax
-from jax import Array
-
 import blackjax_ext
 from blackjax_ext.mcmc import auto_step
 from blackjax_ext.mcmc.tangents import TangentLaw, check
-from numpyro_fwd.bridge.hierarchies import ModelHierarchy, effects_of
-from numpyro_fwd.bridge.numpyro_private import is_prng_key
-from numpyro_fwd.bridge.views import View
+from numpyro_fwd.bridge.hierarchies import ModelHierarchy
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.options import KernelOptions
 
@@ -42,19 +37,9 @@ class AdaptiveStepKernel(BlackJAXKernel):
             **options,
         )
 
-    def _reset(self) -> None:
-        super()._reset()
-        self._effects: tuple[str, ...] = ()
-
-    def _look(
-        self, rng_key: Array, init_params: Any, model_args: tuple, model_kwargs: dict | None
-    ) -> tuple[View, Any]:
-        """The target and starts; and the effects of the model."""
-        view, z = super()._look(rng_key, init_params, model_args, model_kwargs)
-        if self._interweaves and self._viewed is not None:
-            first = z if is_prng_key(rng_key) else jax.tree.map(lambda leaf: leaf[0], z)
-            self._effects = effects_of(self._viewed, model_args, model_kwargs, first)
-        return view, z
+    @property
+    def _seeks_effects(self) -> bool:
+        return self._interweaves
 
     def model_parameters(self, model_args: tuple, model_kwargs: dict | None) -> dict[str, Any]:
         """The hierarchy of the model, if it has effects."""

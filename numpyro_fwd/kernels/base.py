@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 import jax
 import jax.numpy as jnp
 from jax import Array
-from numpyro.infer import init_to_uniform
+from numpyro.infer import MCMC, init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext.checks import check_positive
@@ -20,9 +20,11 @@ from blackjax_ext.metrics import Factor, check_metric
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
+from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of
 from blackjax_ext.warmup.run import (
     Plan,
     adapt,
+    bind,
     check_differentiation,
     check_target,
     first_step_size,
@@ -37,12 +39,15 @@ from numpyro_fwd.bridge.arguments import (
     run_with,
     split_arguments,
 )
+from numpyro_fwd.bridge.coordinates import ModelCoordinates
+from numpyro_fwd.bridge.hierarchies import effects_of
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
 from numpyro_fwd.bridge.views import (
     View,
     check_start,
     explaining,
     explaining_shapes,
+    logdensity_of,
     view_model,
     view_potential,
 )
@@ -52,6 +57,14 @@ from numpyro_fwd.kernels.blocks import (
     check_metric_options,
     first_metric,
     in_structure,
+)
+from numpyro_fwd.kernels.centredness import Centredness, centredness_of
+from numpyro_fwd.kernels.coordinates import (
+    check_alone,
+    check_gradient,
+    check_whole,
+    first_frame,
+    start_in_coordinates,
 )
 from numpyro_fwd.kernels.descriptions import describe
 from numpyro_fwd.kernels.jitter import Jitter, check_jitter, jittered
@@ -129,6 +142,10 @@ class BlackJAXKernel(MCMCKernel):
         (share, J): this share of the steps, chosen independently of the state, is shortened by a
         factor drawn log-uniformly from 1 to J. This is exact and frees chains from narrow regions.
         None for no such steps.
+    learn_coordinates
+        Step in partly centred coordinates of the effects of the model, which the warm-up learns
+        from draws and gradients (:mod:`blackjax_ext.coordinates`); for algorithms that take
+        gradients, such as ``blackjax.hmc``.
     parameters
         Further parameters of the algorithm's kernel or ``build_kernel``.
 
@@ -190,6 +207,7 @@ class BlackJAXKernel(MCMCKernel):
         differentiation: Wanted = "reverse",
         strategy: Strategy | None = None,
         step_size_jitter: Jitter | None = None,
+        learn_coordinates: bool = False,
         **parameters: Any,
     ):
         if (model is None) == (potential_fn is None):
@@ -217,6 +235,7 @@ class BlackJAXKernel(MCMCKernel):
         self._warm_start = warm_start
         self._differentiation: Wanted = differentiation
         self._strategy: Strategy = strategy or WholeDensity(differentiation)
+        self.learn_coordinates = learn_coordinates
         self._algorithm = Algorithm(algorithm, parameters)
         if is_microcanonical(algorithm) and adapt_step_size:
             self._tune_as_blackjax(differentiation)
@@ -224,6 +243,8 @@ class BlackJAXKernel(MCMCKernel):
         has_step_size = "step_size" in self._algorithm.takes()
         check_jitter(step_size_jitter, has_step_size=has_step_size)
         self._step_size_jitter = step_size_jitter
+        if learn_coordinates:
+            check_whole(self._strategy)
         self._reset()
 
     def _tune_as_blackjax(self, differentiation: Wanted) -> None:
@@ -244,6 +265,8 @@ class BlackJAXKernel(MCMCKernel):
         self._programs: dict[Any, Callable] = {}
         self._in_place = InPlace()
         self._has_coordinates = True
+        self._effects: tuple[str, ...] = ()
+        self.real_effects: tuple[str, ...] = ()
 
     @property
     def model(self) -> Callable | None:
@@ -340,7 +363,7 @@ class BlackJAXKernel(MCMCKernel):
                 wanted=self._wanted,
             )
         with naming_arguments(model_args, model_kwargs):
-            return view_model(
+            view, z = view_model(
                 rng_key,
                 self._model_of_start(model_args, model_kwargs),
                 model_args,
@@ -349,6 +372,19 @@ class BlackJAXKernel(MCMCKernel):
                 init_params=init_params,
                 wanted=self._wanted,
             )
+            if self._seeks_effects:
+                first = z if is_prng_key(rng_key) else jax.tree.map(lambda leaf: leaf[0], z)
+                viewed = cast(Callable, self._viewed)
+                self._effects = effects_of(viewed, model_args, model_kwargs, first)
+                if self.learn_coordinates and self._effects:
+                    found = self._coordinates(model_args, model_kwargs)
+                    self.real_effects = found.on_the_reals(first)
+        return view, z
+
+    @property
+    def _seeks_effects(self) -> bool:
+        """Whether the kernel has a use for the effects of a model."""
+        return self.learn_coordinates
 
     def _model_of_start(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """The model in which points of finite density are looked for."""
@@ -360,7 +396,10 @@ class BlackJAXKernel(MCMCKernel):
     ) -> KernelState:
         """Start C chains from keys (C,) and positions with a leading axis C."""
         unravel = ravel_one(z)
-        start = self._strategy_of_run.start(run, rng_key, z, shared)
+        if self.learn_coordinates and self._effects:
+            start = start_in_coordinates(self._strategy_of_run, run, rng_key, z, self._coordinates)
+        else:
+            start = self._strategy_of_run.start(run, rng_key, z, shared)
         plan = self._plan(start.x.shape[1], num_warmup)
         guess: Any = self._step_size if start.step_size is None else start.step_size
         if start.is_whitened and plan.adapt_step_size:
@@ -379,13 +418,18 @@ class BlackJAXKernel(MCMCKernel):
                 metric = found if keeps else self._in_structure(found, x, unravel)
             model_args, model_kwargs = run.arguments.join(arrays)
             target = self._target_of(model_args, model_kwargs, shared)
-            inner = states_at(target, keys.first, jax.vmap(unravel)(x), metric)
+            frame, learned = first_frame(target, metric, unravel(x[0]))
+            inner = states_at(target, keys.first, jax.vmap(unravel)(x), frame)
+            if learned is not None:
+                check_gradient(inner)
             if is_known:
                 dtype = jax.tree.leaves(metric)[0].dtype
                 step_size = jnp.full(x.shape[:1], guess, dtype)
             else:
-                step_size = first_step_size(target, plan, keys.step_size, inner, metric, guess)
+                step_size = first_step_size(target, plan, keys.step_size, inner, frame, guess)
+            x = ravel_each(coordinates_of(inner))
             adapt_state = windows.init(step_size, metric, x, num_steps=num_warmup)
+            adapt_state = adapt_state._replace(coordinates=learned)
             return make_state(inner, adapt_state, keys.state, is_single, self.advice)
 
         run.say("compiling the first state")
@@ -429,9 +473,40 @@ class BlackJAXKernel(MCMCKernel):
 
     def _target_of(self, model_args: tuple, model_kwargs: dict | None, shared: Any) -> Stepper:
         """What a step runs on for these arguments."""
-        algorithm = self._algorithm.having(**self.model_parameters(model_args, model_kwargs))
+        of_model = self.model_parameters(model_args, model_kwargs)
+        algorithm = self._algorithm.having(**of_model)
+        if self.learn_coordinates and self._effects:
+            check_alone(of_model)
+
+            def bound(logdensity_fn):
+                return self._recorded(
+                    bind(algorithm, logdensity_fn, self._differentiation)
+                )
+
+            logdensity_fn = logdensity_of(self._source.view, model_args, model_kwargs)
+            return InCoordinates(bound, logdensity_fn, self._coordinates(model_args, model_kwargs))
         strategy = self._strategy_of_run
-        return strategy.target(self._source, algorithm, model_args, model_kwargs, shared)
+        target = strategy.target(self._source, algorithm, model_args, model_kwargs, shared)
+        return self._recorded(target)
+
+    def _coordinates(self, model_args: tuple, model_kwargs: dict | None) -> ModelCoordinates:
+        """The coordinates of the effects."""
+        viewed = cast(Callable, self._viewed)
+        return ModelCoordinates(viewed, model_args, model_kwargs, self._effects)
+
+    def centredness(self, mcmc: MCMC) -> Centredness:
+        """How centred the effects are in the coordinates that the warm-up of `mcmc` has learned.
+
+        A dict from sites to arrays, printed as a table: 1 for effects as they are written, 0 for
+        their noise. Empty for models without effects, and without `learn_coordinates`.
+        """
+        if mcmc.last_state is None:
+            raise ValueError("mcmc must have run: coordinates are learned in its warm-up.")
+        return centredness_of(mcmc.last_state)
+
+    def _recorded(self, target: Stepper) -> Stepper:
+        """`target`, with what its states shall keep of a step: no more here."""
+        return target
 
     def sample(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
@@ -454,7 +529,7 @@ class BlackJAXKernel(MCMCKernel):
             if self._step_size_jitter is not None:
                 rng_key, key_jitter = jax.random.split(rng_key)
                 step_size, is_short = jittered(key_jitter, step_size, self._step_size_jitter)
-            inner, info = target.step(rng_key, inner, step_size, adapt_state.metric, **supplied)
+            inner, info = target.step(rng_key, inner, step_size, adapt_state.frame, **supplied)
             return inner, info if is_short is None else info.but_if(is_short)
 
         move = move if is_single else jax.vmap(move)
@@ -556,7 +631,7 @@ class BlackJAXKernel(MCMCKernel):
             model_args, model_kwargs = arguments.join(arrays)
             target = self._target_of(model_args, model_kwargs, state.shared)
             rng_key, key_inner = split_each(state.rng_key, 2)
-            metric = state.adapt_state.metric
+            metric = state.adapt_state.frame
             if jnp.ndim(state.i):
                 inner = states_at(target, key_inner, state.z, metric)
             else:

@@ -83,6 +83,16 @@ class KernelState(NamedTuple):
         return cast(Noticed, self.noticed).run.ndim == 2
 
     @property
+    def energy(self) -> Array:
+        """Energy of the last trajectory, of kernels whose states keep it."""
+        return self.inner.energy
+
+    @property
+    def tree_depth(self) -> Array:
+        """How often the last trajectory was doubled, of kernels whose states keep it."""
+        return self.inner.tree_depth
+
+    @property
     def potential_energy(self) -> Array:
         """Minus the log density at the position."""
         return -self.inner.logdensity

@@ -1,0 +1,236 @@
+r"""Partly centred coordinates of an effect, for each law that an effect may have.
+
+Given its parameters, an effect is an affine map of noise, :math:`x = m + B z` with B triangular.
+A path :math:`B_c` leads from :math:`B_0 = B` to :math:`B_1 = I`, its diagonal positive, and
+
+.. math:: x = m + B_c (u - c m), \qquad \log |\partial x / \partial u| = \sum \log \mathrm{diag} B_c
+
+has the effect itself for u at centredness c = 1, and its noise at c = 0.
+
+- :class:`LocScale`: :math:`B_c = s^{1-c}`, each coordinate by itself.
+- :class:`LocFactor`: with :math:`L = U \mathrm{diag}(l)`, U of unit diagonal,
+  :math:`B_c = (I + (1-c)(U - I)) \mathrm{diag}(l^{1-c})`.
+- :class:`Walk`: the same for :math:`L = s\,\mathrm{tril}(1)`, by sums instead of products.
+
+*Rounding.* Where a scale is below the last digits of x, the density of the model, which sees x, no
+longer depends on u: it would be flat in all directions of the noise, and a chain that gets there
+would stay. Such u (but for c = 1) have no density here: log determinant minus infinity. Whether u
+is of this kind depends on u alone, so that steps stay exact between all others.
+
+The map is linear in u: so a gradient in x is carried to u, and from the u of one c to that of
+another, by its transpose.
+
+Reference: M. Gorinova, D. Moore and M. Hoffman 2020, Automatic reparameterisation of probabilistic
+programs, for LocScale.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.scipy.linalg import solve_triangular
+
+__all__ = ["Law", "LocFactor", "LocScale", "Walk", "into", "is_resolved", "moved", "out", "pulled"]
+
+
+RESOLUTION = 0.02  # how far the rounding of an effect may move its noise
+
+
+class Law(Protocol):
+    """The parameters of an effect, and ``B_c``.
+
+    is_whole
+        Whether the coordinates of the last axis have one centredness.
+    """
+
+    @property
+    def is_whole(self) -> bool:
+        """See above."""
+
+    @property
+    def own_scale(self) -> Array:
+        """Of the noise of each coordinate in the effect, given those before it."""
+
+    @property
+    def mean(self) -> Array:
+        """m, of a shape that broadcasts to the effect."""
+
+    def spread(self, c: Array, v: Array) -> Array:
+        """``B_c v``."""
+
+    def unspread(self, c: Array, d: Array) -> Array:
+        """``B_c^{-1} d``."""
+
+    def log_slopes(self, c: Array) -> Array:
+        """Logarithms of the diagonal of ``B_c``."""
+
+
+class LocScale(NamedTuple):
+    """Location and scale of an effect, of shapes that broadcast to it."""
+
+    loc: Any
+    scale: Any
+
+    @property
+    def is_whole(self) -> bool:
+        """See :class:`Law`."""
+        return False
+
+    @property
+    def own_scale(self) -> Array:
+        """See :class:`Law`."""
+        return jnp.abs(jnp.asarray(self.scale))
+
+    @property
+    def mean(self) -> Array:
+        """Of the effect, given its parameters."""
+        return jnp.asarray(self.loc)
+
+    def spread(self, c: Array, v: Array) -> Array:
+        """Noise to effect."""
+        return jnp.exp(self.log_slopes(c)) * v
+
+    def unspread(self, c: Array, d: Array) -> Array:
+        """Effect to noise."""
+        return jnp.exp(-self.log_slopes(c)) * d
+
+    def log_slopes(self, c: Array) -> Array:
+        """Of each coordinate."""
+        return (1 - c) * jnp.log(self.own_scale)
+
+
+class LocFactor(NamedTuple):
+    """Location of an effect, (..., D), and a lower triangular factor of its covariance."""
+
+    loc: Any
+    factor: Array
+
+    @property
+    def is_whole(self) -> bool:
+        """See :class:`Law`."""
+        return True
+
+    @property
+    def own_scale(self) -> Array:
+        """See :class:`Law`."""
+        return jnp.abs(self.diagonal)
+
+    @property
+    def mean(self) -> Array:
+        """Of the effect, given its parameters."""
+        return jnp.asarray(self.loc)
+
+    @property
+    def diagonal(self) -> Array:
+        """Of the factor."""
+        return jnp.diagonal(self.factor, axis1=-2, axis2=-1)
+
+    def blend(self, c: Array) -> Array:
+        """``I + (1 - c)(U - I)``."""
+        unit = self.factor / self.diagonal[..., None, :]
+        eye = jnp.eye(unit.shape[-1], dtype=unit.dtype)
+        return eye + (1 - c)[..., None, :] * (unit - eye)
+
+    def spread(self, c: Array, v: Array) -> Array:
+        """Noise to effect."""
+        return (self.blend(c) @ (jnp.exp(self.log_slopes(c)) * v)[..., None])[..., 0]
+
+    def unspread(self, c: Array, d: Array) -> Array:
+        """Effect to noise."""
+        blend = jnp.broadcast_to(self.blend(c), (*d.shape, d.shape[-1]))
+        w = solve_triangular(blend, d[..., None], lower=True, unit_diagonal=True)[..., 0]
+        return jnp.exp(-self.log_slopes(c)) * w
+
+    def log_slopes(self, c: Array) -> Array:
+        """Of the diagonal."""
+        return (1 - c) * jnp.log(self.own_scale)
+
+
+class Walk(NamedTuple):
+    """Scale of the steps of a walk from zero along the last axis, of its other axes."""
+
+    scale: Any
+
+    @property
+    def is_whole(self) -> bool:
+        """See :class:`Law`."""
+        return True
+
+    @property
+    def own_scale(self) -> Array:
+        """See :class:`Law`."""
+        return jnp.abs(jnp.asarray(self.scale))[..., None]
+
+    @property
+    def mean(self) -> Array:
+        """Of the effect, given its parameters."""
+        return jnp.zeros_like(jnp.asarray(self.scale))[..., None]
+
+    def spread(self, c: Array, v: Array) -> Array:
+        """Steps to places: each step, and 1 - c of all before it."""
+        w = jnp.exp(self.log_slopes(c)) * v
+        return w + (1 - c) * (jnp.cumsum(w, -1) - w)
+
+    def unspread(self, c: Array, d: Array) -> Array:
+        """Places to steps: the sum of the steps is S <- c S + d."""
+
+        def joined(first, second):
+            return first[0] * second[0], second[0] * first[1] + second[1]
+
+        c = jnp.broadcast_to(c, d.shape)
+        sums = jax.lax.associative_scan(joined, (c, d), axis=-1)[1]
+        before = jnp.concatenate([jnp.zeros_like(sums[..., :1]), sums[..., :-1]], -1)
+        return jnp.exp(-self.log_slopes(c)) * (d - (1 - c) * before)
+
+    def log_slopes(self, c: Array) -> Array:
+        """Of each step."""
+        return (1 - c) * jnp.log(self.own_scale)
+
+
+def same(law: Law, c: Array, new: Array | float) -> Array:
+    """Where the map from one centredness to another changes nothing."""
+    is_same = c == new
+    return is_same.all(axis=-1, keepdims=True) if law.is_whole else is_same
+
+
+def out(law: Law, c: Array, u: Array) -> tuple[Array, Array]:
+    """The effect at `u` and the log determinant; at c = 1 it is u, to the last digit."""
+    shift = jnp.broadcast_to(law.mean, u.shape)
+    x = law.spread(c, u) + (shift - law.spread(c, c * shift))
+    log_det = jnp.sum(jnp.broadcast_to(law.log_slopes(c), u.shape))
+    return x, jnp.where(is_resolved(law, c, x), log_det, -jnp.inf)
+
+
+def is_resolved(law: Law, c: Array, x: Array) -> Array:
+    """Whether the last digits of an effect hardly move its noise, where this is what u is made of.
+
+    It is far from the last digits of all that is typical: with single precision, a scale of 1e-5
+    of the effect.
+    """
+    digit = jnp.finfo(x.dtype).eps * jnp.maximum(jnp.abs(x), jnp.abs(law.mean))
+    return jnp.all((c == 1) | (digit <= RESOLUTION * law.own_scale))
+
+
+def into(law: Law, c: Array, x: Array) -> Array:
+    """The coordinates of the effect `x`; the inverse of :func:`out`."""
+    shift = jnp.broadcast_to(law.mean, x.shape)
+    return jnp.where(same(law, c, 1.0), x, c * shift + law.unspread(c, x - shift))
+
+
+def moved(law: Law, c: Array, new: Array, u: Array) -> Array:
+    """The coordinates at centredness `new` of the effect that is at `u` at centredness `c`.
+
+    The effect itself is not computed: where its scale is below its last digit, u keeps what the
+    effect has lost.
+    """
+    shift = jnp.broadcast_to(law.mean, u.shape)
+    away = law.unspread(new, law.spread(c, u - c * shift))
+    return jnp.where(same(law, c, new), u, new * shift + away)
+
+
+def pulled(law: Law, c: Array, new: Array, gradient: Array) -> Array:
+    """The gradient at centredness `new`, all else held, from that at centredness `c`."""
+    (in_effect,) = jax.linear_transpose(lambda d: law.unspread(c, d), gradient)(gradient)
+    (found,) = jax.linear_transpose(lambda v: law.spread(new, v), gradient)(in_effect)
+    return found

@@ -1,0 +1,156 @@
+r"""Partly centred coordinates of a whole position, of which some leaves are effects.
+
+A map :math:`x = T(u)` for a frozen centredness of each effect. An effect's law is computed from
+other leaves, which may be effects; no law depends on its own effect. So T is a bijection,
+triangular in the order of the levels, and u has the density :math:`\pi(T(u)) |\det T'(u)|`, the
+determinant the product of those of the effects. A kernel that leaves this density invariant in u
+leaves :math:`\pi` invariant in x: no property of the model is used but that.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from blackjax.types import ArrayTree
+from jax import Array
+
+from blackjax_ext.coordinates import laws
+from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, Walk
+
+__all__ = ["Coordinates", "Frame", "LawCoordinates", "Placed", "half", "in_coordinates"]
+
+FIRST = 0.5  # centredness, before anything is known
+
+
+class Frame(NamedTuple):
+    """What a step is taken in: a metric, and the centredness of each effect."""
+
+    metric: Any
+    centredness: ArrayTree
+
+
+class Placed(NamedTuple):
+    """Where coordinates lead.
+
+    position
+        x.
+    log_det
+        Log determinant of the Jacobian.
+    laws
+        The law of each effect there, None for other leaves.
+    """
+
+    position: ArrayTree
+    log_det: Array
+    laws: Any
+
+
+class Coordinates(Protocol):
+    """The effects of a position; a centredness is a tree like it, with None for other leaves."""
+
+    def effects(self, position: ArrayTree) -> ArrayTree:
+        """True for each effect, None for every other leaf."""
+
+    def out(self, u: ArrayTree, centredness: ArrayTree) -> Placed:
+        """The position at `u`."""
+
+    def into(self, position: ArrayTree, centredness: ArrayTree) -> ArrayTree:
+        """The coordinates of a position."""
+
+
+def half(coordinates: Coordinates, position: ArrayTree) -> ArrayTree:
+    """Centredness 1/2 of each effect."""
+    found = coordinates.effects(position)
+    return jax.tree.map(
+        lambda leaf, flag: None if flag is None else jnp.full_like(leaf, FIRST), position, found
+    )
+
+
+def in_coordinates(
+    logdensity_fn: Callable, coordinates: Coordinates, centredness: ArrayTree
+) -> Callable:
+    """The log density of u."""
+
+    def function(u: ArrayTree) -> Array:
+        placed = coordinates.out(u, centredness)
+        return logdensity_fn(placed.position) + placed.log_det
+
+    return function
+
+
+class LawCoordinates:
+    """The coordinates of a position whose effects have laws that a function returns.
+
+    Parameters
+    ----------
+    laws
+        From a position to a tree of its structure with a law for each effect (:class:`LocScale`,
+        :class:`LocFactor`, :class:`Walk`), and None for every other leaf. The law of an effect must
+        not depend on itself, directly or through other effects.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from blackjax_ext.coordinates.partial import LawCoordinates, LocScale
+    >>> def laws(z):
+    ...     return {"w": None, "x": LocScale(0.0, jnp.exp(z["w"] / 2))}
+    >>> found = LawCoordinates(laws)
+    >>> placed = found.out({"w": jnp.array(2.0), "x": jnp.ones(3)}, {"w": None, "x": jnp.zeros(3)})
+    >>> bool(jnp.allclose(placed.position["x"], jnp.exp(1.0)))
+    True
+    """
+
+    def __init__(self, laws: Callable[[ArrayTree], Any]):
+        if not callable(laws):
+            raise TypeError(f"laws must be callable; got {type(laws).__name__}.")
+        self.laws = laws
+
+    def at(self, position: ArrayTree) -> Any:
+        """The laws there; ValueError unless there is one, or None, for each leaf."""
+        leaves, structure = jax.tree.flatten(position)
+        found = jax.tree.leaves(self.laws(position), is_leaf=is_law)
+        if len(found) != len(leaves) or not all(map(is_law, found)):
+            raise ValueError(
+                "laws must return a law or None for each leaf of the position, of which there are "
+                f"{len(leaves)}; got {found}."
+            )
+        return jax.tree.unflatten(structure, found)
+
+    def effects(self, position: ArrayTree) -> ArrayTree:
+        """See :class:`Coordinates`."""
+        return jax.tree.map(
+            lambda _, law: None if law is None else True, position, self.at(position)
+        )
+
+    def out(self, u: ArrayTree, centredness: ArrayTree) -> Placed:
+        """The effects: each round is right for one more level of the hierarchy."""
+        zero = jnp.zeros((), jax.tree.leaves(u)[0].dtype)
+        position, log_det, found = u, zero, self.at(u)
+        for _ in jax.tree.leaves(centredness):
+            pairs = jax.tree.map(placed_leaf, u, centredness, found)
+            position = jax.tree.map(lambda _, pair: pair[0], u, pairs)
+            log_det = sum(jax.tree.leaves(jax.tree.map(lambda _, pair: pair[1], u, pairs)), zero)
+            found = self.at(position)
+        return Placed(position, log_det, found)
+
+    def into(self, position: ArrayTree, centredness: ArrayTree) -> ArrayTree:
+        """See :class:`Coordinates`."""
+        return jax.tree.map(entered_leaf, position, centredness, self.at(position))
+
+
+def is_law(node: Any) -> bool:
+    """Whether a node of a tree of laws is one."""
+    return node is None or isinstance(node, (LocScale, LocFactor, Walk))
+
+
+def placed_leaf(u: Array, c: Array | None, law: Law | None) -> tuple[Array, Array]:
+    """A leaf of the position, and its part of the log determinant."""
+    if law is None or c is None:
+        return u, jnp.zeros((), u.dtype)
+    return laws.out(law, c, u)
+
+
+def entered_leaf(x: Array, c: Array | None, law: Law | None) -> Array:
+    """The coordinates of a leaf of the position."""
+    return x if law is None or c is None else laws.into(law, c, x)

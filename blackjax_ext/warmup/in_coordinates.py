@@ -1,0 +1,147 @@
+"""Any algorithm in partly centred coordinates, which the warm-up learns.
+
+Chains step in u; the position that all others see is x. The state keeps both: where the scale of an
+effect is below its last digit, u could not be found again from x. How centred effects are is part
+of what the warm-up adapts, beside the metric (``AdaptState.coordinates``). It changes where a
+window ends, with u, and the metric with the variances that the window has seen at each centredness.
+After the warm-up it is frozen, and a step is the algorithm's own on the density of u
+(:mod:`blackjax_ext.coordinates.partial`).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from blackjax.types import ArrayTree
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from blackjax_ext.coordinates import laws, learning
+from blackjax_ext.coordinates.partial import Coordinates, Frame, in_coordinates
+from blackjax_ext.warmup import windows
+from blackjax_ext.warmup.calling import StepInfo, Stepper
+from blackjax_ext.warmup.windows import AdaptState
+
+__all__ = ["CoordinateState", "InCoordinates", "coordinates_of"]
+
+
+class CoordinateState(NamedTuple):
+    """State of an algorithm that steps in coordinates.
+
+    chain
+        Its state in u.
+    position
+        x.
+    logdensity
+        Log density of x.
+    """
+
+    chain: Any
+    position: ArrayTree
+    logdensity: Array
+
+    @property
+    def coordinates(self) -> ArrayTree:
+        """Where steps are taken: u."""
+        return self.chain.position
+
+    @property
+    def energy(self) -> Array:
+        """Of the trajectory, by algorithms that have one."""
+        return self.chain.energy
+
+    @property
+    def tree_depth(self) -> Array:
+        """How often the trajectory was doubled, by algorithms that do."""
+        return self.chain.tree_depth
+
+
+def coordinates_of(states: Any) -> ArrayTree:
+    """What steps are taken in."""
+    return states.coordinates if isinstance(states, CoordinateState) else states.position
+
+
+class InCoordinates(NamedTuple):
+    """An algorithm on a log density in the coordinates of its effects.
+
+    bind
+        From a log density to the algorithm on it; its states keep a `logdensity_grad`.
+    logdensity_fn
+        Log density of x.
+    coordinates
+        The effects.
+    """
+
+    bind: Callable[[Callable], Stepper]
+    logdensity_fn: Callable
+    coordinates: Coordinates
+
+    def bound(self, centredness: ArrayTree) -> Stepper:
+        """The algorithm on the density of u."""
+        return self.bind(in_coordinates(self.logdensity_fn, self.coordinates, centredness))
+
+    def seen(self, chain: Any, centredness: ArrayTree) -> CoordinateState:
+        """The state where a chain is."""
+        placed = self.coordinates.out(chain.position, centredness)
+        return CoordinateState(chain, placed.position, chain.logdensity - placed.log_det)
+
+    def at(self, u: ArrayTree, rng_key: Array, frame: Frame) -> CoordinateState:
+        """First state at `u`."""
+        chain = self.bound(frame.centredness).init(u, rng_key, frame.metric)
+        return self.seen(chain, frame.centredness)
+
+    def init(self, position: ArrayTree, rng_key: Array, metric: Any) -> CoordinateState:
+        """First state at `position`; `metric` is a frame."""
+        return self.at(self.coordinates.into(position, metric.centredness), rng_key, metric)
+
+    def renew(self, rng_key: Array, state: CoordinateState, metric: Any) -> CoordinateState:
+        """The state where `state` is, for steps in another metric."""
+        return self.at(state.coordinates, rng_key, metric)
+
+    def step(
+        self, rng_key: Array, state: CoordinateState, step_size: Array, metric: Any, **supplied: Any
+    ) -> tuple[CoordinateState, StepInfo]:
+        """One transition; `metric` is a frame."""
+        bound = self.bound(metric.centredness)
+        chain, info = bound.step(rng_key, state.chain, step_size, metric.metric, **supplied)
+        return self.seen(chain, metric.centredness), info
+
+    def counted(self, states: CoordinateState, adapt_state: AdaptState) -> AdaptState:
+        """Add draws and gradients of C chains to what tells how centred effects should be."""
+        learned = adapt_state.coordinates
+        assert learned is not None
+
+        def tried(state: CoordinateState) -> ArrayTree:
+            u, centredness = state.coordinates, learned.centredness
+            placed = self.coordinates.out(u, centredness)
+            gradient = state.chain.logdensity_grad
+            return learning.trials(u, gradient, centredness, placed.laws)
+
+        found = learning.count(learned, jax.vmap(tried)(states))
+        return adapt_state._replace(coordinates=found)
+
+    def recentre(
+        self, keys: Array, states: CoordinateState, adapt_state: AdaptState
+    ) -> tuple[CoordinateState, AdaptState]:
+        """A window ends: the chains where they are, in the coordinates that it asks for."""
+        old = adapt_state.coordinates
+        assert old is not None
+        placed = jax.vmap(lambda u: self.coordinates.out(u, old.centredness))(states.coordinates)
+        learned, ratios = learning.learn(old, placed.laws)
+
+        def moved(u, c, new, law):
+            return u if c is None else laws.moved(law, c, new, u)
+
+        def move(u, found):
+            return jax.tree.map(moved, u, old.centredness, learned.centredness, found)
+
+        u = jax.vmap(move)(states.coordinates, placed.laws)
+        one = jax.tree.map(lambda leaf: leaf[0], u)
+        filled = jax.tree.map(lambda x, r: jnp.ones_like(x) if r is None else r, one, ratios)
+        metric = adapt_state.metric.scaled(ravel_pytree(filled)[0])
+        adapt_state = adapt_state._replace(metric=metric, coordinates=learned)
+        frame = Frame(metric, learned.centredness)
+        states = jax.vmap(lambda u, key: self.at(u, key, frame))(u, keys)
+        flat = jax.vmap(lambda u: ravel_pytree(u)[0])(u)
+        return states, windows.start_counting(adapt_state, flat)

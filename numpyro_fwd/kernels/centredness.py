@@ -1,0 +1,83 @@
+"""What a warm-up has learned of how centred effects should be, for its user."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from numpyro.infer import MCMC
+from numpyro.infer.reparam import LocScaleReparam
+
+from blackjax_ext.meshes import on_host
+from numpyro_fwd.kernels.state import KernelState
+
+__all__ = ["Centredness", "centredness_of", "reparam_config"]
+
+
+class Centredness(dict):
+    """The centredness of each effect by its site: 1 for the effect itself, 0 for its noise.
+
+    Printed, it is a table with the least, the median and the greatest of each site.
+    """
+
+    def __str__(self) -> str:
+        """One line for each site."""
+        width = max([len(name) for name in self], default=0)
+        lines = [f"{'':>{width}}{'least':>9}{'median':>9}{'greatest':>9}{'number':>9}"]
+        for name, c in self.items():
+            numbers = "".join(f"{v:>9.2f}" for v in np.quantile(c, (0.0, 0.5, 1.0)))
+            lines.append(f"{name:>{width}}{numbers}{np.size(c):>9}")
+        return "\n".join(lines) if self else "no effects"
+
+
+def centredness_of(state: KernelState) -> Centredness:
+    """Of the effects of a state; the mean of chains that have learned each for themselves."""
+    learned = state.adapt_state.coordinates
+    if learned is None:
+        return Centredness()
+    found = {name: c for name, c in learned.centredness.items() if c is not None}
+    found = jax.tree.map(on_host, found)
+    if state.is_stacked:
+        found = {name: np.mean(c, axis=0) for name, c in found.items()}
+    return Centredness(found)
+
+
+def reparam_config(mcmc: MCMC) -> dict[str, Any]:
+    """The learned coordinates for NumPyro's handlers: ``{site: LocScaleReparam(centered)}``.
+
+    With them any kernel samples the model in the coordinates that a warm-up has learned.
+
+    Parameters
+    ----------
+    mcmc
+        An ``MCMC(AutoNUTS(model), ...)`` that has run.
+
+    Returns
+    -------
+    A reparametrization for each effect with a location and a scale on the real line. Those of
+    positive sites, of covariances and of random walks have no counterpart in NumPyro.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the kernel learns no coordinates, or has not run.
+
+    Examples
+    --------
+    >>> import jax, numpyro, numpyro.distributions as dist
+    >>> from numpyro.infer import MCMC, NUTS
+    >>> from numpyro_fwd import AutoNUTS, reparam_config
+    >>> def model():
+    ...     tau = numpyro.sample("tau", dist.HalfNormal(1))
+    ...     numpyro.sample("a", dist.Normal(0, tau).expand([3]).to_event(1))
+    >>> mcmc = MCMC(AutoNUTS(model), num_warmup=300, num_samples=100, progress_bar=False)
+    >>> mcmc.run(jax.random.key(0))
+    >>> kernel = NUTS(numpyro.handlers.reparam(model, config=reparam_config(mcmc)))
+    """
+    kernel: Any = mcmc.sampler
+    if not getattr(kernel, "learn_coordinates", False):
+        raise TypeError(
+            "mcmc must have a kernel that learns coordinates, such as numpyro_fwd.AutoNUTS; got "
+            f"{type(kernel).__name__}."
+        )
+    found = kernel.centredness(mcmc)
+    return {name: LocScaleReparam(c) for name, c in found.items() if name in kernel.real_effects}

@@ -1,0 +1,90 @@
+"""Chains that start in partly centred coordinates of a model's effects."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import Array
+
+from blackjax_ext.coordinates import learning
+from blackjax_ext.coordinates.partial import Coordinates, Frame, half, in_coordinates
+from blackjax_ext.metrics import Factor
+from blackjax_ext.warmup.calling import Stepper
+from blackjax_ext.warmup.in_coordinates import InCoordinates
+from blackjax_ext.warmup.run import ravel_each
+from numpyro_fwd.bridge.views import View, logdensity_of
+from numpyro_fwd.kernels.strategy import Run, Start, Strategy, WholeDensity, ravel_one
+
+__all__ = ["check_alone", "check_gradient", "check_whole", "first_frame", "start_in_coordinates"]
+
+
+def first_frame(
+    target: Stepper, metric: Factor, position: Any
+) -> tuple[Any, learning.Learned | None]:
+    """What the first step is taken in, and what is known of coordinates if `target` has them."""
+    if not isinstance(target, InCoordinates):
+        return metric, None
+    learned = learning.begin(half(target.coordinates, position))
+    return Frame(metric, learned.centredness), learned
+
+
+def check_whole(strategy: Strategy) -> None:
+    """Raise TypeError unless a kernel that learns coordinates reads the model as one density."""
+    if type(strategy) is not WholeDensity:
+        raise TypeError(
+            "learn_coordinates needs a kernel that reads all rows in each step, and an algorithm "
+            f"that the warm-up tunes; got one with {type(strategy).__name__}."
+        )
+
+
+def check_gradient(state: Any) -> None:
+    """Raise TypeError unless a state in coordinates has the gradient that they are learned from."""
+    if getattr(state.chain, "logdensity_grad", None) is None:
+        raise TypeError(
+            "learn_coordinates needs an algorithm whose state has a logdensity_grad, such as "
+            f"blackjax.nuts, blackjax.hmc or blackjax.mala; got {type(state.chain).__name__}."
+        )
+
+
+def check_alone(parameters: dict[str, Any]) -> None:
+    """Raise TypeError if an algorithm knows more of the model than its density."""
+    if parameters:
+        raise TypeError(
+            "learn_coordinates needs an algorithm that knows of the model its density alone; this "
+            f"kernel also hands it {sorted(parameters)}."
+        )
+
+
+def start_in_coordinates(
+    strategy: Strategy, run: Run, rng_key: Array, z: Any, coordinates_for: Callable
+) -> Start:
+    """Where chains start whose first metric is that of coordinates of centredness 1/2.
+
+    ``coordinates_for(model_args, model_kwargs)`` are the coordinates of these arguments.
+    """
+    if not run.is_searching:
+        return strategy.start(run, rng_key, z, None)
+
+    def potential_fn(*args, **kwargs):
+        coordinates: Coordinates = coordinates_for(args, kwargs)
+        logdensity_fn = logdensity_of(run.source.view, args, kwargs)
+
+        def function(u):
+            return -in_coordinates(logdensity_fn, coordinates, half(coordinates, u))(u)
+
+        return function
+
+    def entered(arrays, z):
+        coordinates = coordinates_for(*run.arguments.join(arrays))
+        return jax.vmap(lambda x: coordinates.into(x, half(coordinates, x)))(z)
+
+    def left(arrays, u):
+        coordinates = coordinates_for(*run.arguments.join(arrays))
+        return ravel_each(jax.vmap(lambda u: coordinates.out(u, half(coordinates, u)).position)(u))
+
+    view = run.source.view._replace(potential_fn=potential_fn)
+    within = run._replace(source=run.source._replace(view=view))
+    u = run(entered, z, is_short=True)
+    start = strategy.start(within, rng_key, u, None)
+    x = run(left, jax.vmap(ravel_one(u))(start.x), is_short=True)
+    return start._replace(x=x)

@@ -1,0 +1,88 @@
+"""NUTS in coordinates that its warm-up learns."""
+
+from collections.abc import Callable
+
+import blackjax
+from numpyro.infer import init_to_uniform
+
+from blackjax_ext.checks import check_count
+from blackjax_ext.warmup.calling import Stepper
+from numpyro_fwd.kernels.base import BlackJAXKernel
+from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
+from numpyro_fwd.kernels.jitter import Jitter
+from numpyro_fwd.kernels.trajectories import Recording
+
+__all__ = ["AutoNUTS"]
+
+
+class AutoNUTS(BlackJAXKernel):
+    """NUTS for hierarchies as they are written: the warm-up learns how centred effects should be.
+
+    ``blackjax.nuts`` with the habits of NumPyro's NUTS. An effect (a site whose location or scale
+    is computed from other sites) is sampled in coordinates between itself and its noise, of which
+    the warm-up finds the best for each of its coordinates from draws and gradients
+    (:mod:`blackjax_ext.coordinates`); :meth:`centredness` says which they are. Exact for whatever
+    it finds. Models without effects are sampled as they are. Vectorized chains share step size,
+    metric and coordinates.
+
+    Extra fields: "num_steps", the gradients of a draw, "energy", "tree_depth" and "diverging".
+
+    Parameters
+    ----------
+    model
+        NumPyro model.
+    max_tree_depth
+        A trajectory is doubled at most so many times.
+    forward_mode_differentiation
+        For models without a reverse mode: gradients from D JVPs.
+    learn_coordinates
+        Whether to learn coordinates; if not, effects are sampled as they are written.
+    options
+        See :class:`BlackJAXKernel`.
+    """
+
+    best_accept_prob = 0.8
+    advice = (
+        "Centre the covariates of a regression; give a higher target_accept_prob, which makes "
+        "steps shorter; or reparametrize the model."
+    )
+
+    def __init__(
+        self,
+        model: Callable | None = None,
+        *,
+        potential_fn: Callable | None = None,
+        step_size: float = 1.0,
+        inverse_mass_matrix: GivenMetric = None,
+        adapt_step_size: bool = True,
+        adapt_mass_matrix: bool = True,
+        dense_mass: DenseMass = False,
+        target_accept_prob: float | None = None,
+        max_tree_depth: int = 10,
+        init_strategy: Callable = init_to_uniform,
+        forward_mode_differentiation: bool = False,
+        learn_coordinates: bool = True,
+        warm_start: bool = False,
+        step_size_jitter: Jitter | None = None,
+    ):
+        check_count("max_tree_depth", max_tree_depth)
+        super().__init__(
+            model,
+            blackjax.nuts,
+            potential_fn=potential_fn,
+            step_size=step_size,
+            inverse_mass_matrix=inverse_mass_matrix,
+            adapt_step_size=adapt_step_size,
+            adapt_mass_matrix=adapt_mass_matrix,
+            dense_mass=dense_mass,
+            target_accept_prob=target_accept_prob,
+            init_strategy=init_strategy,
+            warm_start=warm_start,
+            differentiation="forward" if forward_mode_differentiation else "reverse",
+            step_size_jitter=step_size_jitter,
+            learn_coordinates=learn_coordinates,
+            max_num_doublings=max_tree_depth,
+        )
+
+    def _recorded(self, bound: Stepper) -> Stepper:
+        return Recording(bound)

@@ -1,0 +1,88 @@
+"""Maps of effects between themselves and their noise, at any centredness."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from blackjax_ext.coordinates import laws
+from blackjax_ext.coordinates.laws import LocFactor, LocScale, Walk
+
+LOC = np.array([1.0, -2.0, 0.5])
+FACTOR = np.array([[1.5, 0.0, 0.0], [0.5, 0.7, 0.0], [-0.4, -0.3, 2.0]])
+LAWS = {
+    "one scale": LocScale(0.7, 0.2),
+    "scales": LocScale(LOC, np.array([0.1, 1.0, 30.0])),
+    "factor": LocFactor(LOC, FACTOR),
+    "walk": Walk(0.3),
+    "walks": Walk(np.array([0.3, 2.0])),
+}
+SHAPE = (2, 3)
+
+
+def by_hand(law, z):
+    """The effect with the noise `z`."""
+    if isinstance(law, LocScale):
+        return law.loc + law.scale * z
+    if isinstance(law, LocFactor):
+        return law.loc + z @ law.factor.T
+    return np.cumsum(np.asarray(law.scale)[..., None] * z, -1)
+
+
+@jax.jit
+def looked_at(law, c, new, u):
+    """All that there is to compare, in one program."""
+
+    def density(c):
+        return lambda u: jnp.sum(jnp.sin(laws.out(law, c, u)[0])) + laws.out(law, c, u)[1]
+
+    x, log_det = laws.out(law, c, u)
+    there = laws.moved(law, c, new, u)
+    pulled = laws.pulled(law, c, new, jax.grad(density(c))(u))
+    jacobian = jax.jacfwd(lambda u: laws.out(law, c, u.reshape(SHAPE))[0].ravel())(u.ravel())
+    at_ends = [(laws.out(law, end, u), laws.into(law, end, u)) for end in (0 * c, 0 * c + 1)]
+    return {
+        "x": x,
+        "log_det": log_det,
+        "back": laws.into(law, c, x),
+        "jacobian": jacobian,
+        "x there": laws.out(law, new, there)[0],
+        "stays": laws.moved(law, c, c, u),
+        "pulled": pulled,
+        "slopes there": jax.grad(density(new))(there),
+        "ends": at_ends,
+    }
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_maps_of_each_law(name):
+    rng = np.random.default_rng(0)
+    c, new, u = rng.uniform(size=SHAPE), rng.uniform(size=SHAPE), rng.normal(size=SHAPE)
+    c[0, :2] = 0.0, 1.0
+    with jax.enable_x64(True):
+        found = jax.device_get(looked_at(LAWS[name], c, new, u))
+    np.testing.assert_allclose(found["back"], u, rtol=1e-9)
+    sign, expected = np.linalg.slogdet(found["jacobian"])
+    np.testing.assert_allclose(found["log_det"], expected, rtol=1e-9)
+    assert sign == 1
+    # the same effect, and the slopes of the same density
+    np.testing.assert_allclose(found["x there"], found["x"], rtol=1e-9)
+    np.testing.assert_allclose(found["pulled"], found["slopes there"], rtol=1e-9)
+    np.testing.assert_array_equal(found["stays"], u)
+    (noise, _), (itself, entered) = found["ends"]
+    np.testing.assert_allclose(noise[0], by_hand(LAWS[name], u), rtol=1e-9)
+    np.testing.assert_array_equal(itself[0], u)
+    np.testing.assert_array_equal(entered, u)
+    assert itself[1] == 0
+
+
+def test_coordinates_keep_what_an_effect_has_lost():
+    """An effect of scale 1e-9 about 1000, whose last digit has no trace of its noise."""
+    law = LocScale(jnp.float32(1e3), jnp.float32(1e-9))
+    noise = jnp.asarray([0.3, -1.2], jnp.float32)
+    zero, new = jnp.zeros(2, jnp.float32), jnp.full(2, 1 / 16, jnp.float32)
+    back = laws.moved(law, new, zero, laws.moved(law, zero, new, noise))
+    loss = 1e3 / 16 * np.finfo(np.float32).eps / 1e-9 ** (1 / 16)
+    np.testing.assert_allclose(back, noise, atol=4 * loss)
+    x = laws.out(law, zero, noise)[0]
+    assert x[0] == x[1]

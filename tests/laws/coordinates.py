@@ -1,0 +1,224 @@
+"""Partly centred coordinates as laws: a target with every map and two levels, and a known best."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+from jax.flatten_util import ravel_pytree
+
+import blackjax_ext
+from blackjax_ext.coordinates import learning
+from blackjax_ext.coordinates.laws import LocFactor, LocScale, Walk
+from blackjax_ext.coordinates.partial import Frame, LawCoordinates, in_coordinates
+from blackjax_ext.metrics import Diagonal
+from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm
+from blackjax_ext.warmup.in_coordinates import InCoordinates
+from tests.laws import laws
+
+SHAPES = {"f": (2,), "m": (2,), "r": (3,), "w": (), "x": (2,)}
+FACTOR = np.array([[1.0, 0.0], [0.6, 0.8]])
+SIZE = laws.Size(20_000, 6)
+STEP_SIZE = 0.75
+
+
+def laws_of(z):
+    """Effects of w, and x whose location and scale are another effect."""
+    s = jnp.exp(0.5 * z["w"])
+    return {
+        "w": None,
+        "m": LocScale(0.5 * z["w"], s),
+        "x": LocScale(z["m"], jnp.exp(0.5 * jnp.tanh(z["m"]))),
+        "f": LocFactor(z["m"], s * jnp.asarray(FACTOR, s.dtype)),
+        "r": Walk(s),
+    }
+
+
+def logdensity(z):
+    """Of the position, written out: not by the maps that are judged."""
+    s = jnp.exp(0.5 * z["w"])
+    scale = jnp.exp(0.5 * jnp.tanh(z["m"]))
+    normal = jax.scipy.stats.norm.logpdf
+    f = (z["f"] - z["m"]) @ jnp.asarray(np.linalg.inv(FACTOR).T, s.dtype)
+    steps = jnp.diff(z["r"], prepend=jnp.zeros(1, s.dtype))
+    return (
+        normal(z["w"])
+        + normal(z["m"], 0.5 * z["w"], s).sum()
+        + normal(z["x"], z["m"], scale).sum()
+        + normal(f, 0.0, s).sum()
+        + normal(steps, 0.0, s).sum()
+    )
+
+
+def draw(rng, n):
+    """Exact draws."""
+    e = {name: rng.normal(size=(n, *shape)) for name, shape in SHAPES.items()}
+    w = e["w"]
+    s = np.exp(0.5 * w)[:, None]
+    m = 0.5 * w[:, None] + s * e["m"]
+    return {
+        "w": w,
+        "m": m,
+        "x": m + np.exp(0.5 * np.tanh(m)) * e["x"],
+        "f": m + s * (e["f"] @ FACTOR.T),
+        "r": np.cumsum(s * e["r"], axis=1),
+    }
+
+
+def uniforms(z):
+    """Independent uniforms of draws, written out as well."""
+    w = z["w"]
+    s = np.exp(0.5 * w)[:, None]
+    e = [
+        w[:, None],
+        (z["m"] - 0.5 * w[:, None]) / s,
+        (z["x"] - z["m"]) / np.exp(0.5 * np.tanh(z["m"])),
+        (z["f"] - z["m"]) @ np.linalg.inv(FACTOR).T / s,
+        np.diff(z["r"], axis=1, prepend=0.0) / s,
+    ]
+    return scipy.stats.norm.cdf(np.concatenate(e, axis=1))
+
+
+def centredness(seed):
+    """Of each coordinate, any."""
+    rng = np.random.default_rng(seed)
+    drawn = {k: jnp.asarray(rng.uniform(size=s), jnp.float32) for k, s in SHAPES.items()}
+    return drawn | {"w": None}
+
+
+def stepper():
+    """MALA in the coordinates."""
+
+    def bind(logdensity_fn):
+        return BoundAlgorithm(Algorithm(blackjax_ext.mala, {}), logdensity_fn)
+
+    return InCoordinates(bind, logdensity, LawCoordinates(laws_of))
+
+
+def invariance() -> laws.Outcome:
+    """Raise unless chains that start in equilibrium, in frozen coordinates, are still there."""
+    starts = draw(np.random.default_rng(20), SIZE.num_chains)
+    first = {name: jnp.asarray(leaf, jnp.float32) for name, leaf in starts.items()}
+    size = sum(int(np.prod(shape)) for shape in SHAPES.values())
+    frame = Frame(Diagonal(jnp.ones(size)), centredness(0))
+    target = stepper()
+
+    def chain(position, rng_key):
+        state = target.init(position, rng_key, frame)
+
+        def step(state, key):
+            state, info = target.step(key, state, jnp.float32(STEP_SIZE), frame)
+            return state, info.acceptance_rate
+
+        keys = jax.random.split(rng_key, SIZE.num_steps)
+        state, rate = jax.lax.scan(step, state, keys)
+        return state.position, rate.mean()
+
+    keys = jax.random.split(jax.random.key(21), SIZE.num_chains)
+    ends, rate = jax.jit(jax.vmap(chain))(first, keys)
+    ends = {name: np.asarray(leaf, np.float64) for name, leaf in ends.items()}
+    moved = float(np.mean(ends["w"] != np.asarray(first["w"])))
+    found = laws.Outcome(uniforms(starts), uniforms(ends), float(rate.mean()), moved)
+    assert not np.isnan(found.end).any(), "invariance: NaN"
+    smallest = min(*laws.uniformity(found.end), *laws.changes(found.start, found.end))
+    assert smallest > laws.LEVEL, f"invariance: p = {smallest:.2g}"
+    return found
+
+
+def round_trip() -> None:
+    """Raise unless coordinates lead back to the position, and to its log determinant."""
+    with jax.enable_x64(True):
+        z = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), draw(np.random.default_rng(1), 1))
+        c = jax.tree.map(lambda leaf: leaf.astype(float), centredness(1))
+        found = LawCoordinates(laws_of)
+        u = found.into(z, c)
+        flat, unravel = ravel_pytree(u)
+
+        def out(u):
+            placed = found.out(unravel(u), c)
+            return ravel_pytree(placed.position)[0], placed.log_det
+
+        (x, log_det), jacobian = jax.jit(lambda u: (out(u), jax.jacfwd(lambda u: out(u)[0])(u)))(
+            flat
+        )
+        expected = ravel_pytree(z)[0]
+        np.testing.assert_allclose(x, expected, rtol=1e-9, err_msg="round trip")
+        slope = np.linalg.slogdet(np.asarray(jacobian))[1]
+        np.testing.assert_allclose(log_det, slope, rtol=1e-9, err_msg="determinant")
+
+
+def posterior(rng, scales, noise, size):
+    """Draws of x ~ N(0, s) given an observation of sd `noise`, and the slopes of their density."""
+    s = scales[:, None]
+    variance = 1 / (1 / s**2 + 1 / noise**2)
+    x = variance / noise**2 * 1.3 + np.sqrt(variance) * rng.normal(size=(len(s), size))
+    return x, (1.3 - x) / noise**2 - x / s**2
+
+
+def learned(draws, gradients, found):
+    """The centredness after a window of draws, which are the effects themselves, and the ratio."""
+
+    def learn(draws, gradients, found):
+        c = jnp.ones(draws.shape[1:])
+        known = learning.begin(c)
+        tried = jax.vmap(lambda u, g, law: learning.trials(u, g, c, law))(draws, gradients, found)
+        for part in jnp.split(tried, 2):
+            known = learning.count(known, part)
+        known, ratio = learning.learn(known, jax.tree.map(lambda leaf: leaf[0], found))
+        return known.centredness, ratio
+
+    return jax.jit(learn)(draws, gradients, found)
+
+
+def learning_of_data() -> None:
+    """Raise unless effects with much data are centred, those with none not, and in between."""
+    rng = np.random.default_rng(0)
+    scales = np.exp(rng.normal(size=2000))
+    x, g = posterior(rng, scales, np.array([0.03, 0.3, 1.0, 3.0, 100.0]), 5)
+    # in small units, or the variance of u alone would say as much
+    scales, x, g = 1e-2 * scales, 1e-2 * x, 1e2 * g
+    law = LocScale(jnp.zeros(2000), jnp.asarray(scales))
+    c, ratio = learned(jnp.asarray(x), jnp.asarray(g), law)
+    assert c[0] > 0.9 and c[-1] < 0.1 and (jnp.diff(c) <= 0).all(), f"learning: {c}"
+
+    def criterion(c, j):
+        s = scales ** (1 - c)
+        return np.log(np.var(x[:, j] / s)) + np.log(np.var(g[:, j] * s))
+
+    best = [min(learning.GRID, key=lambda c, j=j: criterion(c, j)) for j in range(5)]
+    assert np.abs(np.asarray(c) - best).max() < 0.1, f"learning: {c} instead of {best}"
+    # and the sds of the coordinates are those that the metric is told
+    u = scales[:, None] ** (np.asarray(c) - 1) * x
+    error = np.abs(np.std(u, 0) / np.std(x, 0) / np.asarray(ratio) - 1).max()
+    assert error < 1e-3, f"learning: the metric is off by {error}"
+
+
+def rounding() -> None:
+    """Raise if single precision gives a place of the eight schools more density than it has."""
+    y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+    normal = jax.scipy.stats.norm.logpdf
+
+    def density(z):
+        tau = jnp.exp(z["log_tau"])
+        prior = normal(z["mu"], 0.0, 5.0) - jnp.log1p((tau / 5) ** 2) + z["log_tau"]
+        of_effects = normal(z["theta"], z["mu"], tau).sum()
+        return prior + of_effects + normal(jnp.asarray(y, tau.dtype), z["theta"], 12.0).sum()
+
+    def found(z):
+        return {"log_tau": None, "mu": None, "theta": LocScale(z["mu"], jnp.exp(z["log_tau"]))}
+
+    def values(u, dtype):
+        u = {name: jnp.asarray(leaf, dtype) for name, leaf in u.items()}
+        c = {"log_tau": None, "mu": None, "theta": jnp.full(8, 1 / 16, dtype)}
+        fn = in_coordinates(density, LawCoordinates(found), c)
+        return np.asarray(jax.jit(jax.vmap(fn))(u), np.float64)
+
+    rng = np.random.default_rng(4)
+    n = 4000
+    u = {"mu": rng.normal(size=n) * 5, "log_tau": rng.uniform(-25, 3, size=n)}
+    u["theta"] = rng.normal(size=(n, 8)) * np.exp(rng.uniform(0, 4, size=(n, 1)))
+    u = {name: leaf.astype(np.float32) for name, leaf in u.items()}
+    single = values(u, jnp.float32)
+    with jax.enable_x64(True):
+        double = values(u, jnp.float64)
+    excess = np.max(single - double - 0.05 * np.abs(double))
+    assert np.isfinite(single).mean() > 0.2 and excess < 1.0, f"rounding: {excess:.3g}"

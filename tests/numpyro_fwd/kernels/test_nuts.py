@@ -1,0 +1,202 @@
+"""NUTS in coordinates that the warm-up learns, and any algorithm in them."""
+
+import pickle
+from functools import cache
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import MCMC, NUTS
+from numpyro.infer.reparam import LocScaleReparam
+from numpyro.infer.util import log_density
+
+import blackjax_ext
+from numpyro_fwd import (
+    AutoNUTS,
+    BlackJAXKernel,
+    Centredness,
+    Until,
+    reparam_config,
+    sample_to,
+)
+
+SIGMA = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+Y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+
+
+def schools(y=Y):
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5))
+    theta = numpyro.sample("theta", dist.Normal(mu, tau).expand([8]).to_event(1))
+    numpyro.sample("y", dist.Normal(theta, SIGMA).to_event(1), obs=y)
+
+
+def mcmc_of(kernel, num_warmup=300, num_samples=200, num_chains=4, chain_method="vectorized"):
+    return MCMC(
+        kernel,
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        chain_method=chain_method,
+        progress_bar=False,
+    )
+
+
+FIELDS = ("num_steps", "energy", "tree_depth", "diverging", "potential_energy", "accept_prob")
+
+
+@cache
+def sampled():
+    """A run from defaults, looked at by many tests."""
+    mcmc = mcmc_of(AutoNUTS(schools), 1000, 2000)
+    mcmc.run(jax.random.key(0), Y, extra_fields=FIELDS)
+    return mcmc
+
+
+def test_the_neck_of_the_eight_schools_is_right_from_defaults():
+    tau = np.asarray(sampled().get_samples(group_by_chain=True)["tau"], float)
+    is_low = (tau < 1).astype(float)
+    ess = numpyro.diagnostics.effective_sample_size(is_low)
+    assert ess > 800
+    assert abs(is_low.mean() - 0.199) < 4 * np.sqrt(0.16 / ess)
+
+
+def test_extra_fields_are_those_of_nuts_of_numpyro():
+    fields = sampled().get_extra_fields()
+    assert (fields["num_steps"] >= 1).all() and fields["num_steps"].max() > 3
+    assert fields["tree_depth"].max() <= 10
+    assert (fields["num_steps"] < 2 ** (fields["tree_depth"] + 1)).all()
+    assert np.isfinite(fields["energy"]).all()
+    theirs = mcmc_of(NUTS(schools), 10, 10)
+    theirs.run(jax.random.key(0), Y, extra_fields=[f for f in FIELDS if f != "tree_depth"])
+    for name, value in theirs.get_extra_fields().items():
+        assert value.dtype == fields[name].dtype, name
+
+
+def test_the_potential_energy_is_that_of_the_draws_and_not_of_the_coordinates():
+    mcmc = sampled()
+    found = mcmc.get_samples()
+    for i in (0, 77, 500):
+        one = {name: value[i] for name, value in found.items()}
+        expected = -log_density(schools, (Y,), {}, one)[0] - jnp.log(one["tau"])
+        np.testing.assert_allclose(mcmc.get_extra_fields()["potential_energy"][i], expected, 1e-4)
+
+
+def test_what_was_learned_is_told():
+    mcmc = sampled()
+    found = mcmc.sampler.centredness(mcmc)
+    assert isinstance(found, Centredness) and list(found) == ["theta"]
+    assert found["theta"].shape == (8,) and (found["theta"] <= 0.25).all()
+    assert "median" in str(found) and "theta" in str(found)
+    config = reparam_config(mcmc)
+    assert isinstance(config["theta"], LocScaleReparam)
+    again = mcmc_of(NUTS(numpyro.handlers.reparam(schools, config=config)), 20, 10, 1)
+    again.run(jax.random.key(1), Y)
+    assert np.isfinite(again.get_samples()["theta"]).all()
+
+
+def test_numpyro_has_the_same_coordinates():
+    """The density of u is that of NumPyro's partly centred model."""
+    mcmc = sampled()
+    state = jax.tree.map(lambda leaf: leaf[0], mcmc.last_state.inner)
+    u = state.coordinates
+    model = numpyro.handlers.reparam(schools, config=reparam_config(mcmc))
+    values = {"mu": u["mu"], "tau": jnp.exp(u["tau"]), "theta_decentered": u["theta"]}
+    expected = log_density(model, (Y,), {}, values)[0] + u["tau"]
+    np.testing.assert_allclose(state.chain.logdensity, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("change", ["resumed", "pickled", "checkpoint"])
+def test_coordinates_are_frozen_with_the_metric_and_travel_with_it(change, tmp_path):
+    mcmc = mcmc_of(AutoNUTS(schools), 100, 20)
+    if change == "checkpoint":
+        mcmc = mcmc_of(AutoNUTS(schools), 100, 20)
+        first = sample_to(tmp_path / "run", mcmc, jax.random.key(0), Y)
+        again = sample_to(
+            tmp_path / "run",
+            mcmc_of(AutoNUTS(schools), 100, 20),
+            jax.random.key(0),
+            Y,
+            until=Until(max_draws=40),
+        )
+        assert (first.num_draws, again.num_draws) == (20, 40)
+        return
+    mcmc.run(jax.random.key(0), Y)
+    before = mcmc.sampler.centredness(mcmc)["theta"]
+    assert (before != 0.5).any()
+    mcmc.post_warmup_state = mcmc.last_state
+    if change == "pickled":
+        mcmc = pickle.loads(pickle.dumps(mcmc))
+    mcmc.run(jax.random.key(1), Y)
+    np.testing.assert_array_equal(mcmc.sampler.centredness(mcmc)["theta"], before)
+
+
+@pytest.mark.parametrize("chain_method", ["sequential", "parallel"])
+def test_chains_that_run_alone_learn_for_themselves(chain_method):
+    num_chains = 2 if chain_method == "sequential" else 1
+    mcmc = mcmc_of(AutoNUTS(schools), 200, 50, num_chains, chain_method)
+    mcmc.run(jax.random.key(2), Y)
+    found = mcmc.sampler.centredness(mcmc)["theta"]
+    assert found.shape == (8,) and (found < 0.5).all()
+
+
+def two_levels(y):
+    """Districts, schools in them, and a positive scale for each."""
+    tau = numpyro.sample("tau", dist.HalfNormal(2))
+    with numpyro.plate("district", 3):
+        m = numpyro.sample("m", dist.Normal(0, tau))
+        s = numpyro.sample("s", dist.HalfNormal(tau))
+    with numpyro.plate("school", 6):
+        k = np.arange(6) % 3
+        t = numpyro.sample("t", dist.StudentT(5, m[k], s[k]))
+    numpyro.sample("y", dist.Normal(t, 1).to_event(1), obs=y)
+
+
+def test_an_algorithm_of_blackjax_in_coordinates_of_two_levels():
+    kernel = BlackJAXKernel(
+        two_levels, blackjax.hmc, num_integration_steps=4, learn_coordinates=True
+    )
+    mcmc = mcmc_of(kernel, 200, 50)
+    mcmc.run(jax.random.key(0), np.zeros(6))
+    assert set(kernel.centredness(mcmc)) == {"m", "s", "t"}
+    assert set(reparam_config(mcmc)) == {"m", "t"}
+
+
+def test_a_model_without_reverse_mode():
+    def model(y):
+        tau = numpyro.sample("tau", dist.HalfNormal(1))
+        a = numpyro.sample("a", dist.Normal(0, tau).expand([3]).to_event(1))
+        level = jax.lax.while_loop(lambda v: v[0] < 2, lambda v: (v[0] + 1, v[1] * 0.5), (0, a))[1]
+        numpyro.sample("y", dist.Normal(level, 1).to_event(1), obs=y)
+
+    mcmc = mcmc_of(AutoNUTS(model, forward_mode_differentiation=True), 100, 20, 2)
+    mcmc.run(jax.random.key(0), np.ones(3))
+    assert set(mcmc.sampler.centredness(mcmc)) == {"a"}
+
+
+def test_a_model_without_effects_is_sampled_as_it_is():
+    def model():
+        numpyro.sample("x", dist.Normal(1, 2).expand([3]).to_event(1))
+
+    mcmc = mcmc_of(AutoNUTS(model), 100, 20, 1)
+    mcmc.run(jax.random.key(0))
+    assert mcmc.sampler.centredness(mcmc) == {} and reparam_config(mcmc) == {}
+    assert str(mcmc.sampler.centredness(mcmc)) == "no effects"
+
+
+def test_errors_say_what_is_accepted():
+    with pytest.raises((TypeError, ValueError), match="max_tree_depth"):
+        AutoNUTS(schools, max_tree_depth=0)
+    with pytest.raises(ValueError, match="mcmc must have run"):
+        AutoNUTS(schools).centredness(mcmc_of(AutoNUTS(schools)))
+    with pytest.raises(TypeError, match="learns coordinates"):
+        reparam_config(mcmc_of(NUTS(schools)))
+    state_without = BlackJAXKernel(schools, blackjax_ext.random_walk, learn_coordinates=True)
+    with pytest.raises(TypeError, match="logdensity_grad"):
+        mcmc_of(state_without, 10, 10, 1).run(jax.random.key(0), Y)
+    with pytest.raises(TypeError, match="reads all rows"):
+        BlackJAXKernel(schools, blackjax.mclmc, learn_coordinates=True)

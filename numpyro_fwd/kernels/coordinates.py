@@ -12,7 +12,7 @@ from blackjax_ext.metrics import Factor
 from blackjax_ext.warmup.calling import Stepper
 from blackjax_ext.warmup.in_coordinates import InCoordinates
 from blackjax_ext.warmup.run import ravel_each
-from numpyro_fwd.bridge.views import View, logdensity_of
+from numpyro_fwd.bridge.views import logdensity_of
 from numpyro_fwd.kernels.strategy import Run, Start, Strategy, WholeDensity, ravel_one
 
 __all__ = ["check_alone", "check_gradient", "check_whole", "first_frame", "start_in_coordinates"]

@@ -61,12 +61,11 @@ def check_second_run(kernel, jit_model_args):
 @each_kernel
 def test_warmup_and_run(kernel):
     """The draws of a warm-up are there if asked for, and a run goes on from its end."""
-    whole, parts = (mcmc_of(kernel(located), 60, 20) for _ in range(2))
+    whole, parts = (mcmc_of(kernel(located), 200, 60) for _ in range(2))
     whole.run(jax.random.key(0), rows(1.0))
     parts.warmup(jax.random.key(0), rows(1.0), collect_warmup=True, extra_fields=("diverging",))
-    assert (
-        parts.get_samples()["ratio"].shape == parts.get_extra_fields()["diverging"].shape == (60,)
-    )
+    assert parts.get_samples()["ratio"].shape == (200,)
+    assert parts.get_extra_fields()["diverging"].shape == (200,)
     parts.run(parts.post_warmup_state.rng_key, rows(1.0))
     np.testing.assert_array_equal(parts.get_samples()["mean"], whole.get_samples()["mean"])
     parts.post_warmup_state = parts.last_state
@@ -189,16 +188,7 @@ NOTHING = {
     "beside": (beside, {"x": (1,), "mean": ()}),
 }
 # of each kind of state
-EVERY = (
-    "LineFMALA",
-    "PCFMALA",
-    "AutoFMALA",
-    "RandomWalk",
-    "HPMALA",
-    "ALSMMALA",
-    "AMSMMALA",
-    "L2MC",
-)
+EVERY = ("PCFMALA", "AutoFMALA", "RandomWalk", "HPMALA", "ALSMMALA", "AMSMMALA", "L2MC")
 
 
 def check_nothing(kernel, name, **options):
@@ -212,7 +202,8 @@ def check_nothing(kernel, name, **options):
         assert (draws["x"] == 1.0).all()
     if "table" in draws:
         assert (draws["table"] == jnp.arange(6.0).reshape(2, 3)).all()
-    mcmc.print_summary()
+    if "x" not in draws:  # NumPyro divides by the variance of draws, and by their number
+        mcmc.print_summary()
 
 
 @each_kernel

@@ -279,6 +279,7 @@ PUBLIC_NUMPYRO = {
     "numpyro.handlers",
     "numpyro.infer",
     "numpyro.infer.mcmc",
+    "numpyro.infer.reparam",
 }
 
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpyro.infer import MCMC
-from numpyro.infer.reparam import LocScaleReparam
+from numpyro.infer import MCMC, reparam
 
 from blackjax_ext.meshes import on_host
 from numpyro_fwd.kernels.state import KernelState
@@ -80,4 +79,4 @@ def reparam_config(mcmc: MCMC) -> dict[str, Any]:
             f"{type(kernel).__name__}."
         )
     found = kernel.centredness(mcmc)
-    return {name: LocScaleReparam(c) for name, c in found.items() if name in kernel.real_effects}
+    return {name: reparam.LocScaleReparam(c) for name, c in found.items() if name in kernel.real_effects}

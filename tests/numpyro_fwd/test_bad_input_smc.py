@@ -112,12 +112,14 @@ def test_l_kernel_and_parameters():
 
 
 def not_enumerated(y):
+    numpyro.param("w", 1.0)
     which = numpyro.sample("which", dist.Bernoulli(0.3))
     x = numpyro.sample("x", dist.Normal(0, 1))
     numpyro.sample("y", dist.Normal(x + which, 1), obs=y)
 
 
 def circular(y):
+    numpyro.param("w", 1.0)
     with numpyro.handlers.reparam(config={"at": numpyro.infer.reparam.CircularReparam()}):
         at = numpyro.sample("at", dist.VonMises(0.5, 4.0))
     numpyro.sample("y", dist.Normal(at, 1), obs=y)

@@ -16,6 +16,8 @@ KERNELS = {"MALA": MALA, "AutoMALA": AutoMALA, "FMALA": FMALA}
 each_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 METHODS = ("sequential", "parallel", "vectorized")
 each_method = pytest.mark.parametrize("chain_method", METHODS)
+# one kernel in the other ways as well, and all of them at the full size
+in_full = [pytest.param(name, marks=[] if name == "MALA" else pytest.mark.full) for name in KERNELS]
 few_devices = pytest.mark.filterwarnings("ignore:There are not enough devices:UserWarning")
 
 
@@ -40,8 +42,16 @@ def rows(mean, num=50, seed=0):
 
 
 @each_kernel
-@pytest.mark.parametrize("jit_model_args", [False, True])
-def test_second_run_has_the_posterior_of_its_own_data(kernel, jit_model_args):
+def test_second_run_has_the_posterior_of_its_own_data(kernel):
+    check_second_run(kernel, True)
+
+
+@pytest.mark.parametrize("name", in_full)
+def test_second_run_with_arguments_as_constants(name):
+    check_second_run(KERNELS[name], False)
+
+
+def check_second_run(kernel, jit_model_args):
     mcmc = mcmc_of(kernel(located), 200, 300, jit_model_args=jit_model_args)
     for mean, num in ((3.0, 50), (-3.0, 50), (2.0, 20)):
         mcmc.run(jax.random.key(0), rows(mean, num))
@@ -51,17 +61,16 @@ def test_second_run_has_the_posterior_of_its_own_data(kernel, jit_model_args):
 @each_kernel
 def test_warmup_and_run(kernel):
     """The draws of a warm-up are there if asked for, and a run goes on from its end."""
-    whole, parts = (mcmc_of(kernel(located), 60, 20) for _ in range(2))
+    whole, parts = (mcmc_of(kernel(located), 200, 60) for _ in range(2))
     whole.run(jax.random.key(0), rows(1.0))
     parts.warmup(jax.random.key(0), rows(1.0), collect_warmup=True, extra_fields=("diverging",))
-    assert (
-        parts.get_samples()["ratio"].shape == parts.get_extra_fields()["diverging"].shape == (60,)
-    )
+    assert parts.get_samples()["ratio"].shape == (200,)
+    assert parts.get_extra_fields()["diverging"].shape == (200,)
     parts.run(parts.post_warmup_state.rng_key, rows(1.0))
     np.testing.assert_array_equal(parts.get_samples()["mean"], whole.get_samples()["mean"])
     parts.post_warmup_state = parts.last_state
     parts.run(parts.post_warmup_state.rng_key, rows(1.0))
-    assert not np.isin(parts.get_samples()["mean"], whole.get_samples()["mean"][:-1]).all()
+    assert (parts.get_samples()["mean"] != whole.get_samples()["mean"]).any()
 
 
 @each_kernel
@@ -83,8 +92,7 @@ def test_paths_of_a_model(kernel):
 
 
 @each_kernel
-@pytest.mark.parametrize("chain_method", ["sequential", "vectorized"])
-def test_another_number_of_groups(kernel, chain_method):
+def test_another_number_of_groups(kernel):
     """A state of four groups says what is wrong with five, and a run of its own has five."""
 
     def model(group, y, num_groups):
@@ -93,7 +101,8 @@ def test_another_number_of_groups(kernel, chain_method):
             effect = numpyro.sample("effect", dist.Normal(mean, 1))
         numpyro.sample("y", dist.Normal(effect[group], 1), obs=y)
 
-    mcmc, index = mcmc_of(kernel(model), 5, num_chains=2, chain_method=chain_method), jnp.arange(50)
+    mcmc = mcmc_of(kernel(model), 5, num_chains=2, chain_method="vectorized")
+    index = jnp.arange(50)
     mcmc.warmup(jax.random.key(0), index % 4, rows(1.0), 4)
     with pytest.raises(ValueError, match=r"site 'effect' has \(5,\) .*, and had \(4,\)"):
         mcmc.run(jax.random.key(1), index % 5, rows(1.0), 5)
@@ -106,9 +115,17 @@ def test_another_number_of_groups(kernel, chain_method):
 
 
 @each_kernel
-@pytest.mark.parametrize("chain_method", ["sequential", "vectorized"])
-def test_inside_jit(kernel, chain_method):
-    """Data, key, step size and target may be traced; nothing of them is kept."""
+def test_vectorized_inside_jit(kernel):
+    check_inside_jit(kernel, "vectorized")
+
+
+@pytest.mark.parametrize("name", in_full)
+def test_sequential_inside_jit(name):
+    check_inside_jit(KERNELS[name], "sequential")
+
+
+def check_inside_jit(kernel, chain_method):
+    """Data, key, step size and target may be traced."""
     kept = []
 
     @jax.jit
@@ -171,16 +188,7 @@ NOTHING = {
     "beside": (beside, {"x": (1,), "mean": ()}),
 }
 # of each kind of state
-EVERY = (
-    "LineFMALA",
-    "PCFMALA",
-    "AutoFMALA",
-    "RandomWalk",
-    "HPMALA",
-    "ALSMMALA",
-    "AMSMMALA",
-    "L2MC",
-)
+EVERY = ("PCFMALA", "AutoFMALA", "RandomWalk", "HPMALA", "ALSMMALA", "AMSMMALA", "L2MC")
 
 
 def check_nothing(kernel, name, **options):
@@ -194,7 +202,8 @@ def check_nothing(kernel, name, **options):
         assert (draws["x"] == 1.0).all()
     if "table" in draws:
         assert (draws["table"] == jnp.arange(6.0).reshape(2, 3)).all()
-    mcmc.print_summary()
+    if "x" not in draws:  # NumPyro divides by the variance of draws, and by their number
+        mcmc.print_summary()
 
 
 @each_kernel
@@ -218,9 +227,10 @@ def test_every_kernel_without_coordinates(kernel):
 
 
 @few_devices
-@each_kernel
+@pytest.mark.parametrize("name", in_full)
 @each_method
-def test_chains(kernel, chain_method):
+def test_chains(name, chain_method):
+    kernel = KERNELS[name]
     start = {"mean": jnp.array([0.5, 1.0]), "scale": jnp.zeros(2)}
     mcmc = mcmc_of(kernel(located), num_chains=2, thinning=2, chain_method=chain_method)
     fields = ("num_steps", "adapt_state.step_size", "z.scale", "~z.ratio")

@@ -155,7 +155,14 @@ def test_a_checkpoint_of_orbax(state, tmp_path):
 
 @pytest.mark.parametrize(
     "events, expected",
-    [(NOTHING, False), (NOTHING + 1, True), (0, False), (1, False), ([NOTHING, NOTHING + 2], True)],
+    [
+        (NOTHING, False),
+        (NOTHING + 1, True),
+        (0, False),
+        (1, False),
+        (2**31 - 1, False),
+        ([NOTHING, NOTHING + 2], True),
+    ],
 )
 def test_what_is_said(events, expected):
     assert is_said(jnp.array(events)) is expected

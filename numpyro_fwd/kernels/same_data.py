@@ -17,6 +17,7 @@ from numpyro_fwd.kernels.words import running_mcmc
 __all__ = ["NOTHING", "InPlace", "WhoseData", "check_data", "is_known", "is_said"]
 
 NOTHING = 0x5EA10000  # the number of events of a state of which nothing is to be said
+MOST_EVENTS = 2**28
 OTHER_DATA = (
     "the state that is resumed was made with other data: the log density in it, and the mode or "
     "expansion that chains of AMAGOLD share, are not those of these arguments. Run the warm-up on "
@@ -124,12 +125,13 @@ def is_said(events: Any) -> bool:
     """Whether a program of ours returned a number of events that is not NOTHING.
 
     A state is a pytree, whose leaves anyone may map to others. What the functions of ``jax.tree``
-    make of NOTHING is a boolean, or far below it, and says nothing.
+    make of NOTHING is a boolean, or far from it, and says nothing.
     """
     if not is_known(events) or not jnp.issubdtype(events.dtype, jnp.integer):
         return False
     found = np.asarray(events)
-    return bool(np.all(found >= NOTHING) and np.any(found > NOTHING))
+    is_ours = np.all((found >= NOTHING) & (found < NOTHING + MOST_EVENTS))
+    return bool(is_ours and np.any(found > NOTHING))
 
 
 def is_known(x: Any) -> bool:

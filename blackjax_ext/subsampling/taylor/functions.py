@@ -67,6 +67,7 @@ GAMMA_TURN = 1.4616321449683622
 GAMMA_ROUNDING, ZETA_ROUNDING = 20.0, 12.0
 LOG1P_ROUNDING = 200.0  # in double precision
 FAR = 1e4
+HALF_LOG_2PI = 0.9189385332046727
 
 
 def where_known(is_known: Array, found: Interval) -> Interval:
@@ -308,7 +309,7 @@ def log_ndtr_value(x: Array) -> tuple[Array, Array]:
 def log_ndtr_derivative(x: Array, order: int) -> tuple[Array, Array]:
     """Of one order from one on, and the size of its terms with what their factors lack."""
     log_share, rounding = log_ndtr_value(x)
-    ratio = jnp.exp(-0.5 * x * x - 0.5 * np.log(2 * np.pi) - log_share)
+    ratio = jnp.exp(-0.5 * x * x - HALF_LOG_2PI - log_share)
     value, size = jnp.zeros_like(x), jnp.zeros_like(x)
     for factor, i, j in log_ndtr_polynomial(order):
         term = factor * whole(x, i) * whole(ratio, j)

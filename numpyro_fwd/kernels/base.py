@@ -479,9 +479,7 @@ class BlackJAXKernel(MCMCKernel):
             check_alone(of_model)
 
             def bound(logdensity_fn):
-                return self._recorded(
-                    bind(algorithm, logdensity_fn, self._differentiation)
-                )
+                return self._recorded(bind(algorithm, logdensity_fn, self._differentiation))
 
             logdensity_fn = logdensity_of(self._source.view, model_args, model_kwargs)
             return InCoordinates(bound, logdensity_fn, self._coordinates(model_args, model_kwargs))

@@ -79,4 +79,6 @@ def reparam_config(mcmc: MCMC) -> dict[str, Any]:
             f"{type(kernel).__name__}."
         )
     found = kernel.centredness(mcmc)
-    return {name: reparam.LocScaleReparam(c) for name, c in found.items() if name in kernel.real_effects}
+    return {
+        name: reparam.LocScaleReparam(c) for name, c in found.items() if name in kernel.real_effects
+    }

@@ -151,7 +151,7 @@ def check_rows_apart(
             found = run_with(arguments, program, z, jnp.asarray(size), cases)
             return jax.tree.map(by_row, found)
 
-        if plate.size > 1:
+        if plate.size > 2:  # minibatches of two rows have one
             check_plate(ask, name, plate.size, is_seeded=is_seeded)
 
 
@@ -214,7 +214,7 @@ def moved(z: Any, size: Array, turn: Array) -> Any:
 def in_company(num_rows: int) -> Cases:
     """For each place one batch, it with other rows in all other places, and with copies there."""
     rng = np.random.default_rng(0)
-    num = NUM if num_rows != NUM else NUM - 1  # of all rows numpyro.subsample takes none
+    num = min(NUM, num_rows - 1)  # of as many as there are numpyro.subsample takes none
     first = rng.integers(num_rows, size=num)
     first[0], first[-1] = 0, num_rows - 1
     places = np.repeat([0, num // 2, num - 1], NUM_COMPANIES)

@@ -123,7 +123,7 @@ SEEN = "site 'y' has a log density of a row of plate 'rows' that changes with th
 
 
 @pytest.mark.parametrize("name", [*TOGETHER, *ALONE])
-@pytest.mark.parametrize("num", [2, 32, 200])
+@pytest.mark.parametrize("num", [4, 32, 200])
 def test_rows_that_see_each_other(name, num):
     what = "other rows" if name in TOGETHER else "number of rows"
     with pytest.raises(ValueError, match=SEEN.format(what)):

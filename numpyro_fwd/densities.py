@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpyro.distributions import biject_to
-from numpyro.distributions.constraints import Constraint
 
 from numpyro_fwd.bridge.numpyro_private import identity
 
@@ -60,7 +59,7 @@ class Density:
         self,
         log_density: Callable[[dict[str, Array]], Array],
         first: Mapping[str, Any],
-        supports: Mapping[str, Constraint] | None = None,
+        supports: Mapping[str, Any] | None = None,
         *,
         sites: Callable[[dict[str, Array]], dict[str, Array]] = identity,
     ):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro.distributions import biject_to, constraints
+from numpyro.distributions import biject_to
 
 from numpyro_fwd.bridge.numpyro_private import identity
 
@@ -59,7 +59,7 @@ class Density:
         self,
         log_density: Callable[[dict[str, Array]], Array],
         first: Mapping[str, Any],
-        supports: Mapping[str, constraints.Constraint] | None = None,
+        supports: Mapping[str, Any] | None = None,
         *,
         sites: Callable[[dict[str, Array]], dict[str, Array]] = identity,
     ):

@@ -351,9 +351,10 @@ def from_defaults(kernel, num_steps: int, seed: int) -> dict:
     key_warmup, key_run = jax.random.split(jax.random.key(seed))
     mcmc.warmup(key_warmup, extra_fields=("num_steps",), collect_warmup=True)
     in_warmup = mcmc.get_extra_fields()["num_steps"].astype(float).sum() / 4
-    mcmc.run(key_run, extra_fields=("num_steps", "diverging", "z"))
+    mcmc.run(key_run, extra_fields=("num_steps", "diverging"))
     fields = mcmc.get_extra_fields(group_by_chain=True)
-    draws = {name: np.asarray(leaf, float) for name, leaf in fields["z"].items()}
+    draws = {k: np.asarray(leaf, float) for k, leaf in mcmc.get_samples(True).items()}
+    draws = {k: np.log(x) if (x > 0).all() else x for k, x in draws.items()}  # scales
     gradients = fields["num_steps"].astype(float).sum()
     site, neck = ("w", -3.0) if "w" in draws else ("tau", 0.0)
     return {

@@ -14,8 +14,9 @@ has the effect itself for u at centredness c = 1, and its noise at c = 0.
 
 *Rounding.* Where a scale is below the last digits of x, the density of the model, which sees x, no
 longer depends on u: it would be flat in all directions of the noise, and a chain that gets there
-would stay. Such u (but for c = 1) have no density here: log determinant minus infinity. Whether u
-is of this kind depends on u alone, so that steps stay exact between all others.
+would stay. Such u (but for c = 1) have next to no density here: it is exp(-100) times what it was,
+for each coordinate. That is a function of u alone, so that steps are exact for a target which has
+lost places that the model cannot compute.
 
 The map is linear in u: so a gradient in x is carried to u, and from the u of one c to that of
 another, by its transpose.
@@ -31,10 +32,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 
-__all__ = ["Law", "LocFactor", "LocScale", "Walk", "into", "is_resolved", "moved", "out", "pulled"]
+__all__ = ["Law", "LocFactor", "LocScale", "Walk", "into", "moved", "out", "pulled", "unresolved"]
 
 
 RESOLUTION = 0.02  # how far the rounding of an effect may move its noise
+WALL = 100.0
 
 
 class Law(Protocol):
@@ -199,17 +201,20 @@ def out(law: Law, c: Array, u: Array) -> tuple[Array, Array]:
     shift = jnp.broadcast_to(law.mean, u.shape)
     x = law.spread(c, u) + (shift - law.spread(c, c * shift))
     log_det = jnp.sum(jnp.broadcast_to(law.log_slopes(c), u.shape))
-    return x, jnp.where(is_resolved(law, c, x), log_det, -jnp.inf)
+    return x, log_det - unresolved(law, c, x)
 
 
-def is_resolved(law: Law, c: Array, x: Array) -> Array:
-    """Whether the last digits of an effect hardly move its noise, where this is what u is made of.
+def unresolved(law: Law, c: Array, x: Array) -> Array:
+    """What is taken from the log density where last digits of an effect move its noise.
 
-    It is far from the last digits of all that is typical: with single precision, a scale of 1e-5
-    of the effect.
+    Zero but far from all that is typical: with single precision, at scales below 1e-5 of the
+    effect. Then so much for each coordinate that the place has no mass, and a trajectory may still
+    cross it.
     """
     digit = jnp.finfo(x.dtype).eps * jnp.maximum(jnp.abs(x), jnp.abs(law.mean))
-    return jnp.all((c == 1) | (digit <= RESOLUTION * law.own_scale))
+    ratio = jnp.where(c == 1, 1.0, digit / (RESOLUTION * law.own_scale))
+    beyond = 2 * jnp.log(jnp.maximum(ratio, 1.0))
+    return jnp.sum(jnp.where(ratio > 1, WALL + beyond, 0.0))
 
 
 def into(law: Law, c: Array, x: Array) -> Array:

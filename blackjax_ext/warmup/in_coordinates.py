@@ -26,6 +26,9 @@ from blackjax_ext.warmup.windows import AdaptState
 __all__ = ["CoordinateState", "InCoordinates", "coordinates_of"]
 
 
+SETTLING = 15  # steps of a window that say nothing of coordinates
+
+
 class CoordinateState(NamedTuple):
     """State of an algorithm that steps in coordinates.
 
@@ -119,6 +122,9 @@ class InCoordinates(NamedTuple):
             return learning.trials(u, gradient, centredness, placed.laws)
 
         found = learning.count(learned, jax.vmap(tried)(states))
+        # the first steps of a window are much too long: dual averaging begins at ten times the step
+        is_settled = adapt_state.motion.num_steps > SETTLING
+        found = jax.tree.map(lambda a, b: jnp.where(is_settled, a, b), found, learned)
         return adapt_state._replace(coordinates=found)
 
     def recentre(

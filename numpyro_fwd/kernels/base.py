@@ -187,6 +187,8 @@ class BlackJAXKernel(MCMCKernel):
     )
     # parameters of the algorithm that its own tuning finds
     _tuned: tuple[str, ...] = ()
+    # whether the algorithm, if it is not of `blackjax_ext`, is known to accept a full covariance
+    takes_matrices = False
     # options whose defaults are this kernel's own
     option_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
@@ -443,7 +445,8 @@ class BlackJAXKernel(MCMCKernel):
     def _in_structure(self, found: Factor | None, x: Array, unravel: Callable) -> Factor:
         """The metric of the search for a start, else the given one, in the adapted structure."""
         z, like, dense_mass = unravel(x[0]), x[0], self._dense_mass
-        if dense_mass is None and not (self._adapt_mass_matrix and self._algorithm.is_own):
+        takes_matrices = self.takes_matrices or self._algorithm.is_own
+        if dense_mass is None and not (self._adapt_mass_matrix and takes_matrices):
             dense_mass = False
         if found is None:
             return first_metric(self._inverse_mass_matrix, dense_mass, z, like)

@@ -7,6 +7,7 @@ import scipy.stats
 from jax.flatten_util import ravel_pytree
 
 import blackjax_ext
+from blackjax_ext.coordinates import laws as maps
 from blackjax_ext.coordinates import learning
 from blackjax_ext.coordinates.laws import LocFactor, LocScale, Walk
 from blackjax_ext.coordinates.partial import Frame, LawCoordinates, in_coordinates
@@ -220,5 +221,6 @@ def rounding() -> None:
     single = values(u, jnp.float32)
     with jax.enable_x64(True):
         double = values(u, jnp.float64)
-    excess = np.max(single - double - 0.05 * np.abs(double))
-    assert np.isfinite(single).mean() > 0.2 and excess < 1.0, f"rounding: {excess:.3g}"
+    # of the places that have any mass to speak of
+    excess = (single - double)[single > single.max() - 0.9 * maps.WALL]
+    assert excess.size > 500 and excess.max() < 2.0, f"rounding: {excess.max():.3g}"

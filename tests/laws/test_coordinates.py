@@ -61,11 +61,11 @@ def gradient_not_pulled_back(law, c, new, gradient):
 
 
 def unguarded(law, c, x):
-    return jnp.array(True)
+    return jnp.zeros((), x.dtype)
 
 
 BUGS = {
-    "unguarded": (maps, "is_resolved", unguarded, coordinates.rounding),
+    "unguarded": (maps, "unresolved", unguarded, coordinates.rounding),
     "gradient not pulled": (
         *(maps, "pulled", gradient_not_pulled_back),
         coordinates.learning_of_data,

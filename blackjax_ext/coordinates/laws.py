@@ -32,7 +32,18 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 
-__all__ = ["Law", "LocFactor", "LocScale", "Walk", "into", "moved", "out", "pulled", "unresolved"]
+__all__ = [
+    "Law",
+    "LocFactor",
+    "LocScale",
+    "Walk",
+    "into",
+    "moved",
+    "out",
+    "pulled",
+    "rounding",
+    "unresolved",
+]
 
 
 RESOLUTION = 0.02  # how far the rounding of an effect may move its noise
@@ -211,10 +222,15 @@ def unresolved(law: Law, c: Array, x: Array) -> Array:
     effect. Then so much for each coordinate that the place has no mass, and a trajectory may still
     cross it.
     """
-    digit = jnp.finfo(x.dtype).eps * jnp.maximum(jnp.abs(x), jnp.abs(law.mean))
-    ratio = jnp.where(c == 1, 1.0, digit / (RESOLUTION * law.own_scale))
+    ratio = rounding(law, c, x)
     beyond = 2 * jnp.log(jnp.maximum(ratio, 1.0))
     return jnp.sum(jnp.where(ratio > 1, WALL + beyond, 0.0))
+
+
+def rounding(law: Law, c: Array, x: Array) -> Array:
+    """How far the last digit of an effect moves its noise, in RESOLUTION; zero at c = 1."""
+    digit = jnp.finfo(x.dtype).eps * jnp.maximum(jnp.abs(x), jnp.abs(law.mean))
+    return jnp.where(c == 1, 0.0, digit / (RESOLUTION * law.own_scale))
 
 
 def into(law: Law, c: Array, x: Array) -> Array:

@@ -14,13 +14,23 @@ import jax
 import jax.numpy as jnp
 from blackjax.types import ArrayTree
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, Walk
 
-__all__ = ["Coordinates", "Frame", "LawCoordinates", "Placed", "half", "in_coordinates"]
+__all__ = [
+    "Coordinates",
+    "Frame",
+    "LawCoordinates",
+    "Placed",
+    "coarsest",
+    "half",
+    "in_coordinates",
+]
 
 FIRST = 0.5  # centredness, before anything is known
+NEARLY = 0.25  # of what rounding may hide: a chain that comes so near would go on
 
 
 class Frame(NamedTuple):
@@ -137,6 +147,19 @@ class LawCoordinates:
     def into(self, position: ArrayTree, centredness: ArrayTree) -> ArrayTree:
         """See :class:`Coordinates`."""
         return jax.tree.map(entered_leaf, position, centredness, self.at(position))
+
+
+def coarsest(placed: Placed, centredness: ArrayTree) -> Array:
+    """The coordinate of which rounding hides most where it is nearly too much; -1 if it is not."""
+
+    def of_leaf(x: Array, c: Array | None, law: Law | None) -> Array:
+        if law is None or c is None:
+            return jnp.zeros_like(x)
+        return jnp.broadcast_to(laws.rounding(law, c, x), x.shape)
+
+    ratios, _ = ravel_pytree(jax.tree.map(of_leaf, placed.position, centredness, placed.laws))
+    place = jnp.argmax(ratios)
+    return jnp.where(ratios[place] > NEARLY, place, -1).astype(jnp.int32)
 
 
 def is_law(node: Any) -> bool:

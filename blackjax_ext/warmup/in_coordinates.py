@@ -18,7 +18,13 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.coordinates import laws, learning
-from blackjax_ext.coordinates.partial import Coordinates, Frame, in_coordinates
+from blackjax_ext.coordinates.partial import (
+    Coordinates,
+    Frame,
+    Placed,
+    coarsest,
+    in_coordinates,
+)
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.calling import StepInfo, Stepper
 from blackjax_ext.warmup.windows import AdaptState
@@ -60,6 +66,11 @@ class CoordinateState(NamedTuple):
         return self.chain.tree_depth
 
 
+def seen(chain: Any, placed: Placed) -> CoordinateState:
+    """The state where a chain is, which is `placed`."""
+    return CoordinateState(chain, placed.position, chain.logdensity - placed.log_det)
+
+
 def coordinates_of(states: Any) -> ArrayTree:
     """What steps are taken in."""
     return states.coordinates if isinstance(states, CoordinateState) else states.position
@@ -86,8 +97,7 @@ class InCoordinates(NamedTuple):
 
     def seen(self, chain: Any, centredness: ArrayTree) -> CoordinateState:
         """The state where a chain is."""
-        placed = self.coordinates.out(chain.position, centredness)
-        return CoordinateState(chain, placed.position, chain.logdensity - placed.log_det)
+        return seen(chain, self.coordinates.out(chain.position, centredness))
 
     def at(self, u: ArrayTree, rng_key: Array, frame: Frame) -> CoordinateState:
         """First state at `u`."""
@@ -108,7 +118,8 @@ class InCoordinates(NamedTuple):
         """One transition; `metric` is a frame."""
         bound = self.bound(metric.centredness)
         chain, info = bound.step(rng_key, state.chain, step_size, metric.metric, **supplied)
-        return self.seen(chain, metric.centredness), info
+        placed = self.coordinates.out(chain.position, metric.centredness)
+        return seen(chain, placed), info._replace(hidden=coarsest(placed, metric.centredness))
 
     def counted(self, states: CoordinateState, adapt_state: AdaptState) -> AdaptState:
         """Add draws and gradients of C chains to what tells how centred effects should be."""

@@ -57,6 +57,20 @@ def sampled():
     return mcmc
 
 
+def far(mean):
+    """Effects about locations of their own, near `mean`; no data."""
+    w = numpyro.sample("w", dist.Normal(-4, 3))
+    mu = numpyro.sample("mu", dist.Normal(mean, 10.0).expand([4]).to_event(1))
+    numpyro.sample("effect", dist.Normal(mu, jnp.exp(w)).expand([4]).to_event(1))
+
+
+def test_scales_below_the_last_digit_are_said():
+    """Far from zero a part of the posterior is not there in float32."""
+    mcmc = mcmc_of(AutoNUTS(far), 500, 500)
+    with pytest.warns(UserWarning, match="rounding hides scales of effect"):
+        mcmc.run(jax.random.key(0), 1000.0)
+
+
 def test_the_neck_of_the_eight_schools_is_right_from_defaults():
     tau = np.asarray(sampled().get_samples(group_by_chain=True)["tau"], float)
     is_low = (tau < 1).astype(float)

@@ -43,7 +43,7 @@ class Sums(NamedTuple):
     """Of u and g of an effect over the draws of a window, at each centredness of the grid.
 
     mean, square
-        Means, and sums of squares about them, of shape (2, G, *shape): first of u, then of g.
+        Means, and sums of squares about them, with leading axes (2, G): first of u, then of g.
     """
 
     mean: Array
@@ -77,7 +77,7 @@ def begin(centredness: ArrayTree) -> Learned:
 
 
 def trials(u: ArrayTree, gradient: ArrayTree, centredness: ArrayTree, found: Any) -> ArrayTree:
-    """A draw and its gradient at each centredness of the grid: (2, G, *shape) for each effect."""
+    """A draw and its gradient at each centredness of the grid, which lead with (2, G)."""
 
     def at_all(u: Array, g: Array, c: Array | None, law: Law | None) -> Array | None:
         if law is None or c is None:

@@ -95,8 +95,8 @@ class LawCoordinates:
     Parameters
     ----------
     laws
-        From a position to a tree of its structure with a law for each effect (:class:`LocScale`,
-        :class:`LocFactor`, :class:`Walk`), and None for every other leaf. The law of an effect must
+        From a position to a tree of its structure with a law for each effect (``LocScale``,
+        ``LocFactor``, ``Walk``), and None for every other leaf. The law of an effect must
         not depend on itself, directly or through other effects.
 
     Examples

@@ -22,7 +22,7 @@ likelihood.
 *Rounding.* What is kept is x, rounded, and the noise is computed from it again. If a scale is small
 compared with the last digit of the effect, x - m has no digits left, and many u have the same x.
 Let :math:`\delta` bound how far rounding moves the noise of a position, coordinate by coordinate,
-as it follows from the program of :math:`T^{-1}` (:mod:`blackjax_ext.mcmc.rounding`): for a location
+as it follows from the program of :math:`T^{-1}` (``blackjax_ext.mcmc.rounding``): for a location
 and a scale it is the spacing of floats times :math:`(|x| + |m|) / s`, and more if m or s lose
 digits themselves. Where it is above `RESOLUTION` for some noise that is held, the position is
 unresolved, and moves that hold it neither begin nor end there. That depends on the position alone.

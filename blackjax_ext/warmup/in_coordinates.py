@@ -52,7 +52,7 @@ class CoordinateState(NamedTuple):
 
     @property
     def coordinates(self) -> ArrayTree:
-        """Where steps are taken: u."""
+        """The position u, in which steps are taken."""
         return self.chain.position
 
     @property

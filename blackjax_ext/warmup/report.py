@@ -38,6 +38,7 @@ FEW = 5.0  # effective draws of a window, below which its chains tell nothing
 # Steps after the warm-up that met what rounding hides: in number and share, when it is said
 FEW_HIDDEN, SHARE_HIDDEN = 5, 0.005
 FAR_AWAY = 0.3  # power of the largest float, above which no coordinate of a posterior is
+DISTANT = 4.0  # sds between chains, below which one may only be in a heavy tail for a while
 MANY = 5  # sites, of which no more are named
 
 Sites: TypeAlias = tuple[tuple[str, int], ...]  # names of leaves, with their numbers of coordinates
@@ -150,7 +151,7 @@ def spread(state: AdaptState) -> Array:
     variances = jnp.diagonal(inverse) if inverse.ndim == 2 else inverse
     distance = metric.inverse_sqrt_times(offsets) / jnp.sqrt(variances)
     distance = jnp.sqrt(jnp.mean(distance**2, axis=0))
-    return jnp.where(is_apart.any() & (distance > windows.APART**0.5), distance, 0.0)
+    return jnp.where(is_apart.any() & (distance > DISTANT), distance, 0.0)
 
 
 def progress(state: AdaptState) -> tuple[Array, Array]:

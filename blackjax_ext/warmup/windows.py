@@ -175,7 +175,7 @@ class AdaptState(NamedTuple):
 
     @property
     def frame(self) -> Factor | Frame:
-        """What steps are taken in: the metric, with the centredness of effects if there is one."""
+        """The metric that steps are taken in, with the centredness of effects if there is one."""
         if self.coordinates is None:
             return self.metric
         return Frame(self.metric, self.coordinates.centredness)

@@ -1,4 +1,4 @@
-"""Partly centred coordinates of a model's effects (:mod:`blackjax_ext.coordinates`).
+"""Partly centred coordinates of a model's effects (:mod:`blackjax_ext.coordinates.partial`).
 
 The laws of effects are read by running the model, as :mod:`numpyro_fwd.bridge.hierarchies` does,
 whose table says which laws these are.

@@ -144,7 +144,7 @@ class BlackJAXKernel(MCMCKernel):
         None for no such steps.
     learn_coordinates
         Step in partly centred coordinates of the effects of the model, which the warm-up learns
-        from draws and gradients (:mod:`blackjax_ext.coordinates`); for algorithms that take
+        from draws and gradients (:mod:`blackjax_ext.coordinates.partial`); for algorithms that take
         gradients, such as ``blackjax.hmc``.
     parameters
         Further parameters of the algorithm's kernel or ``build_kernel``.

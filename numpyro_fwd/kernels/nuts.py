@@ -24,9 +24,9 @@ class AutoNUTS(BlackJAXKernel):
     ``blackjax.nuts`` with the habits of NumPyro's NUTS. An effect (a site whose location or scale
     is computed from other sites) is sampled in coordinates between itself and its noise, of which
     the warm-up finds the best for each of its coordinates from draws and gradients
-    (:mod:`blackjax_ext.coordinates`); :meth:`centredness` says which they are. Exact for whatever
-    it finds. Models without effects are sampled as they are. Vectorized chains share step size,
-    metric and coordinates.
+    (:mod:`blackjax_ext.coordinates.partial`); ``centredness(mcmc)`` says which they are. Exact for
+    whatever it finds. Models without effects are sampled as they are. Vectorized chains share step
+    size, metric and coordinates.
 
     Extra fields: "num_steps", the gradients of a draw, "energy", "tree_depth" and "diverging".
 

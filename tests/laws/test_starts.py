@@ -165,12 +165,12 @@ def test_what_is_not_known_is_said():
 # --- what chains disagree about at the end of the warm-up -----------------------------------------
 
 
-def window(offsets, rho, sds, dense, num_steps=300):
+def window(offsets, rho, sds, dense, num_steps=300, scales=1.0):
     """The window of chains about `offsets`, (C, D), that move as autoregressions."""
     rng = np.random.default_rng(0)
     offsets, sds = np.asarray(offsets, np.float32), np.asarray(sds, np.float32)
     x = rng.normal(size=offsets.shape)
-    metric = Diagonal(jnp.ones(sds.size))
+    metric = Diagonal(jnp.broadcast_to(jnp.asarray(scales, jnp.float32), sds.shape))
     metric = metric.dense(jnp.ones(sds.size)) if dense else metric
     state = windows.init(jnp.ones(()), metric, jnp.asarray(offsets), num_steps=1000)
     draws = []
@@ -194,7 +194,7 @@ def test_the_metric_does_not_span_chains_that_are_apart(num_chains, dense):
     offsets = np.zeros((num_chains, 3))
     offsets[:, 1] = 2 * np.pi * np.arange(num_chains)
     sds = [0.5, 0.5, 2.0]
-    state, metric = window(offsets, 0.5, sds, dense)
+    state, metric = window(offsets, 0.5, sds, dense, scales=sds)
     np.testing.assert_allclose(np.sqrt(variances(metric)) / sds, 1.0, atol=0.2)
     spread = np.asarray(report.spread(state))
     np.testing.assert_array_equal(spread > 0, [False, True, False])

@@ -77,7 +77,14 @@ def join_processes(
     options.setdefault("heartbeat_timeout_seconds", seconds)
     options.setdefault("shutdown_timeout_seconds", seconds)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(coordinator_address, num_processes, process_id, **options)
+    try:
+        jax.distributed.initialize(coordinator_address, num_processes, process_id, **options)
+    except RuntimeError as error:
+        error.add_note(
+            "join_processes must come before all that uses JAX. Importing BlackJAX uses it, unless "
+            "numpyro_fwd or blackjax_ext is imported first."
+        )
+        raise
     if jax.process_index():
         hide_bars()
     check_agreement({})

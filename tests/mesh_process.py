@@ -14,6 +14,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpyro_fwd  # before BlackJAX, whose import would take devices
+
+# isort: split
 import blackjax
 import jax
 import jax.numpy as jnp
@@ -22,7 +25,6 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.infer import MCMC
 
-import numpyro_fwd
 from blackjax_ext import families, potentials
 from blackjax_ext.rows.compensated_sums import over_rows
 from blackjax_ext.subsampling import predictors, thinning

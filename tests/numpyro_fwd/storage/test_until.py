@@ -26,7 +26,7 @@ def summary_of(path):
     draws = [one for site in draws for one in np.moveaxis(site.reshape(*site.shape[:2], -1), 2, 0)]
     ess = [arviz_stats.ess(one, method="bulk") for one in draws]
     ess += [arviz_stats.ess(one, method="tail", prob=(0.05, 0.95)) for one in draws]
-    return min(ess), max(map(arviz_stats.rhat, draws))
+    return float(min(ess)), float(max(map(arviz_stats.rhat, draws)))
 
 
 def test_by_draws_of_the_mcmc(tmp_path):

@@ -6,6 +6,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from numpyro.diagnostics import summary
 from numpyro.infer import MCMC
@@ -209,6 +211,23 @@ def test_page_of_the_subsampled_test(tmp_path, monkeypatch):
     state = found["amagold"].init(found["expansion"].position, jax.random.key(4))
     _, info = jax.jit(found["amagold"].step)(jax.random.key(5), state)
     assert info.acceptance_rate > 0.1 and info.num_rows < 5000
+
+
+@pytest.mark.slow
+def test_page_of_auto_nuts(tmp_path, monkeypatch):
+    def model(x, y):
+        mean = numpyro.sample("mean", dist.Normal(0, 5))
+        sd = numpyro.sample("sd", dist.HalfCauchy(5))
+        effect = numpyro.sample("effect", dist.Normal(mean, sd).expand([8]).to_event(1))
+        numpyro.sample("y", dist.Normal(effect, x).to_event(1), obs=y)
+
+    given = {"model": model, "MCMC": MCMC, "numpyro": numpyro, "jax": jax}
+    x, y = jnp.full(8, 10.0), jnp.linspace(-3.0, 28.0, 8)
+    found = found_by("algorithms/auto_nuts", tmp_path, monkeypatch, x=x, y=y, **given)
+    centredness = found["mcmc"].sampler.centredness(found["mcmc"])
+    assert (np.asarray(centredness["effect"]) < 0.5).all()
+    trace = numpyro.handlers.trace(numpyro.handlers.seed(found["partly_centred"], 0))
+    assert "effect_decentered" in trace.get_trace(x, y)
 
 
 @pytest.mark.slow

@@ -15,9 +15,9 @@ converged. A partner, a risk set, a mean lose half of their rows, however many t
 another program, which may round otherwise. So a difference counts only beyond what a change of the
 last digits of the latents makes.
 
-Slopes along one direction are compared beside values: where rows are far in their tails a value has
-no digits left for what the others do, and where latents are near zero a slope still has all of a
-covariate.
+Slopes along a few directions are compared beside values: where rows are far in their tails a value
+has no digits left for what the others do, and where latents are near zero a slope still has all of
+a covariate.
 """
 
 import math
@@ -44,6 +44,7 @@ __all__ = ["check_minibatches", "check_rows_apart"]
 NUM = 32  # rows of a small minibatch
 MOST = 4096  # rows that are read at once
 LARGEST = 2**22  # numbers in them
+DIRECTIONS = 4  # in which latents change
 # of the latents: where they are large a density may overflow, and beside far covariates all are
 SIZES = (1.0, 1e-3, 1e-6)
 SOLVED = 1e-4  # of the distance between rows: solvers that stop together differ by less
@@ -89,13 +90,13 @@ class Seen(NamedTuple):
         Log densities by site, shape (sets, n).
     outside
         Log densities of the sites that have no rows of the plate, shape (sets,).
-    slope
-        Of the sum of the first, in one direction of all latents, shape (sets, n).
+    slopes
+        Of the sum of the first, in a few directions of the latents, shape (sets, directions, n).
     """
 
     inside: dict[str, Any]
     outside: dict[str, Any]
-    slope: Any
+    slopes: Any
 
     def is_finite(self) -> bool:
         """Whether all of it is."""
@@ -130,10 +131,10 @@ def check_rows_apart(
     """Raise ValueError, by site, for rows whose log density is not theirs alone.
 
     Data that are traced have no values, and are not looked at. Cost: two programs for each plate,
-    which evaluate the rows and their slopes five times: four times at once, one of them with other
-    last digits, and once in minibatches. These are all rows but one, and no more than MOST: 20,480
-    evaluations of a row. Where the densities overflow it is up to three times that. Kinds of rows
-    of which there are none among MOST are not seen.
+    which evaluate up to MOST rows, and their slopes, five times: once as they are, twice with half
+    of them exchanged, once with other last digits, and once in minibatches. That is 20,480 log
+    densities at most, and three times as many where they overflow. Of more rows than MOST a kind
+    is not seen that is not among those, or a set of rows of which no two are.
 
     Parameters
     ----------
@@ -188,10 +189,12 @@ def reading(terms_of: Callable, plates: dict[str, Plate], name: str, arguments: 
                 return of_set(model_args, model_kwargs, z, case.rows)
 
             try:
-                _, slope, (inside, outside) = jax.jvp(total, (here,), (direction(z),), has_aux=True)
-            except TypeError:  # parts with derivatives of their own for gradients alone
-                slope, (inside, outside) = total(here)
-            return Seen(inside, outside, slope)
+                _, along, (inside, outside) = jax.linearize(total, here, has_aux=True)
+            except TypeError:  # parts with derivatives of their own, for gradients alone
+                values, (inside, outside) = total(here)
+                return Seen(inside, outside, values[None])
+            parts = jnp.arange(min(DIRECTIONS, len(jax.tree.leaves(z))))
+            return Seen(inside, outside, jax.lax.map(lambda part: along(direction(z, part)), parts))
 
         return jax.lax.map(visit, cases)
 
@@ -206,10 +209,16 @@ def by_row(terms: LogTerms, site: str, plate: str, num: int) -> Array:
     return jnp.sum(of_rows.reshape(of_rows.shape[0], -1), axis=1) * jnp.ones(num)
 
 
-def direction(z: Any) -> Any:
-    """A direction in which no two latents change alike."""
+def direction(z: Any, part: Array) -> Any:
+    """A direction in which some of the latents change, no two of them alike.
+
+    Apart from the others, since a scale may be so steep that it leaves them no digits.
+    """
     rng = np.random.default_rng(1)
-    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype), z)
+    leaves, tree = jax.tree.flatten(z)
+    steps = [jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype) for leaf in leaves]
+    steps = [jnp.where(part == i % DIRECTIONS, step, 0.0) for i, step in enumerate(steps)]
+    return jax.tree.unflatten(tree, steps)
 
 
 def moved(z: Any, size: Array, turn: Array) -> Any:
@@ -284,7 +293,7 @@ def check_plate(
     raise_for(
         OUTSIDE, name, [site for site, each in outside.items() if differ(each[:1], each[1:3])]
     )
-    if differ_together(together.slope):
+    if any(map(differ_together, np.moveaxis(together.slopes, 1, 0))):
         raise_for(TOGETHER, name, list(inside))
     if is_seeded:
         return
@@ -296,7 +305,7 @@ def check_plate(
 
     changed = [site for site in inside if is_other_apart(inside[site], apart.inside[site])]
     raise_for(ALONE, name, changed)
-    if is_other_apart(together.slope, apart.slope):
+    if any(map(is_other_apart, *(np.moveaxis(each.slopes, 1, 0) for each in (together, apart)))):
         raise_for(ALONE, name, list(inside))
 
 

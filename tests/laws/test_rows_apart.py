@@ -228,6 +228,14 @@ def test_some_rows_that_see_some_others(name, num, share):
         check(SOME[name], *some_table(name, num, share))
 
 
+@pytest.mark.parametrize("far", [1e4, 1e6, 1e8])
+@pytest.mark.parametrize("name", ["softmax", "imputed", "centred_class", "centred_by_set"])
+def test_responses_far_from_all_means(name, far):
+    x, y, g = some_table(name, 2000, 0.05)
+    with pytest.raises(ValueError, match=SEEN.format("other rows")):
+        check({**TOGETHER, **SOME}[name], x, y + np.float32(far), g)
+
+
 def test_pairs_far_apart():
     x, y, _ = some_table("centred_by_set", 1200, 0.1)
     with pytest.raises(ValueError, match=SEEN.format("other rows")):
@@ -430,10 +438,17 @@ def test_the_law_finds_values_without_gradients(monkeypatch):
     seen = separate_rows.Seen
     monkeypatch.setattr(separate_rows, "Seen", lambda *parts: seen(*parts[:2], 0 * parts[2]))
     with pytest.raises((pytest.fail.Exception, AssertionError)):
-        test_rows_that_see_each_other_far_from_zero("softmax", 1e6)
+        test_responses_far_from_all_means("softmax", 1e6)
 
 
-@pytest.mark.parametrize("name", ["centred_by_set", "choices", "imputed_nan", "numbered"])
+def test_the_law_finds_slopes_in_one_direction(monkeypatch):
+    """That of the scale leaves the others no digits."""
+    monkeypatch.setattr(separate_rows, "DIRECTIONS", 1)
+    with pytest.raises((pytest.fail.Exception, AssertionError)):
+        test_responses_far_from_all_means("centred_class", 1e6)
+
+
+@pytest.mark.parametrize("name", ["centred_by_set", "choices", "imputed_nan"])
 def test_the_law_finds_a_check_of_few_rows(name, monkeypatch):
     monkeypatch.setattr(separate_rows, "MOST", 32)
     with pytest.raises((pytest.fail.Exception, AssertionError)):

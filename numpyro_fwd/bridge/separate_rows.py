@@ -152,10 +152,19 @@ def check_rows_apart(
     if not all(map(not_jax_tracer, jax.tree.leaves((arguments.arrays, z)))):
         return
     for name, plate in plates.items():
-        program = compiled_soon(reading(terms_of, plates, name, arguments), is_short=True)
+        read_slopes, read_values = (
+            compiled_soon(
+                reading(terms_of, plates, name, arguments, has_slopes=has_slopes), is_short=True
+            )
+            for has_slopes in (True, False)
+        )
 
-        def read(size, cases, program=program):
-            found = run_with(arguments, program, z, jnp.asarray(size), cases)
+        def read(size, cases, read_slopes=read_slopes, read_values=read_values):
+            size = jnp.asarray(size)
+            try:
+                found = run_with(arguments, read_slopes, z, size, cases)
+            except TypeError:  # jax.custom_vjp has gradients, and no slopes
+                found = run_with(arguments, read_values, z, size, cases)
             return jax.tree.map(lambda leaf: np.asarray(on_host(leaf)), found)
 
         if plate.size > 2:  # minibatches of two rows have one
@@ -163,7 +172,14 @@ def check_rows_apart(
             check_plate(read, name, rows, plate.size, is_seeded=is_seeded)
 
 
-def reading(terms_of: Callable, plates: dict[str, Plate], name: str, arguments: Any) -> Callable:
+def reading(
+    terms_of: Callable,
+    plates: dict[str, Plate],
+    name: str,
+    arguments: SplitArguments,
+    *,
+    has_slopes: bool,
+) -> Callable:
     """The program that reads sets of rows of a plate, one after the other."""
     first_row = {other: jnp.zeros(1, int) for other in plates}
 
@@ -188,11 +204,10 @@ def reading(terms_of: Callable, plates: dict[str, Plate], name: str, arguments: 
             def total(z):
                 return of_set(model_args, model_kwargs, z, case.rows)
 
-            try:
-                _, along, (inside, outside) = jax.linearize(total, here, has_aux=True)
-            except TypeError:  # parts with derivatives of their own, for gradients alone
+            if not has_slopes:
                 values, (inside, outside) = total(here)
                 return Seen(inside, outside, values[None])
+            _, along, (inside, outside) = jax.linearize(total, here, has_aux=True)
             parts = jnp.arange(min(DIRECTIONS, len(jax.tree.leaves(z))))
             return Seen(inside, outside, jax.lax.map(lambda part: along(direction(z, part)), parts))
 

@@ -292,6 +292,15 @@ def iterated(x, y, g, rows, beta, scale, effect):
     normal(jax.lax.scan(step, eta, None, length=20)[0], scale, y)
 
 
+@jax.custom_vjp
+def curved(t):
+    """A function that has gradients, and no derivatives in directions."""
+    return jnp.sin(t)
+
+
+curved.defvjp(lambda t: (jnp.sin(t), jnp.cos(t)), lambda cos, of_sin: (cos * of_sin,))
+
+
 def times(x, y, g, rows, beta, scale, effect):
     """A trend along all rows, and a curve between knots."""
     curve = jnp.interp(x[:, 0], jnp.linspace(-2, 2, 5), effect)
@@ -301,6 +310,7 @@ def times(x, y, g, rows, beta, scale, effect):
 APART = {
     "products": of_rows(lambda x, y, b: x @ b),
     "network": of_rows(lambda x, y, b: jnp.tanh(x[..., None] * b).sum((-1, -2))),
+    "custom_vjp": of_rows(lambda x, y, b: curved(x @ b)),
     "norms": of_rows(lambda x, y, b: x / (1 + jnp.linalg.norm(x, axis=1, keepdims=True)) @ b),
     "cumulative_over_columns": of_rows(lambda x, y, b: jnp.cumsum(x * b, axis=1)[:, -1]),
     "softmax_of_columns": of_rows(lambda x, y, b: jax.nn.softmax(x * b, axis=-1)[:, 0]),
@@ -340,6 +350,11 @@ def test_many_covariates():
     """A product of another number of rows may be summed in another order."""
     check(APART["products"], *table(300, 1e3, size=700))
     check(APART["logistic"], *table(300, 1e3, size=700))
+
+
+def test_derivatives_for_gradients_alone():
+    with pytest.raises(ValueError, match=SEEN.format("other rows")):
+        check(of_rows(lambda x, y, b: curved(x @ b - jnp.mean(x @ b))), *table(500))
 
 
 def test_rows_on_disk(tmp_path):

@@ -22,6 +22,7 @@ a covariate.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -31,19 +32,18 @@ from jax import Array
 
 from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
-from numpyro_fwd.bridge.arguments import SplitArguments, run_with, split_arguments
+from numpyro_fwd.bridge.arguments import NEED_VALUES, SplitArguments, run_with, split_arguments
 from numpyro_fwd.bridge.centring import zeros_of
 from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.plates import Plate, given_rows, subsample_plates
 from numpyro_fwd.bridge.views import explaining
-from numpyro_fwd.disk import leaves_with_rows_on_disk
 
 __all__ = ["check_minibatches", "check_rows_apart"]
 
 NUM = 32  # rows of a small minibatch
 MOST = 4096  # rows that are read at once
-LARGEST = 2**22  # numbers in them
+LARGEST, FEW = 2**26, 256  # numbers that are computed of them, unless they are so few
 DIRECTIONS = 4  # in which latents change
 # of the latents: where they are large a density may overflow, and beside far covariates all are
 SIZES = (1.0, 1e-3, 1e-6)
@@ -168,7 +168,8 @@ def check_rows_apart(
             return jax.tree.map(lambda leaf: np.asarray(on_host(leaf)), found)
 
         if plate.size > 2:  # minibatches of two rows have one
-            rows = some_rows(plate.size, numbers_of_row(arguments, plate.size))
+            num = num_read(read_slopes.__wrapped__, plate.size, arguments, z)
+            rows = some_rows(plate.size, num)
             check_plate(read, name, rows, plate.size, is_seeded=is_seeded)
 
 
@@ -247,22 +248,40 @@ def moved(z: Any, size: Array, turn: Array) -> Any:
     return jax.tree.map(one, z)
 
 
-def numbers_of_row(arguments: SplitArguments, num_rows: int) -> int:
-    """Numbers in the arguments for one of so many rows."""
-    leaves = leaves_with_rows_on_disk(arguments.join(arguments.arrays))
-    shapes = [getattr(leaf, "shape", ()) for leaf in leaves]
-    return sum(math.prod(shape[1:]) for shape in shapes if shape[:1] == (num_rows,))
+def num_read(program: Callable, num_rows: int, arguments: SplitArguments, z: Any) -> int:
+    """How many of so many rows are read at once: as many as memory has place for."""
+    most = min(num_rows - 1, MOST)  # of as many as there are numpyro.subsample takes none
+    if most <= FEW:
+        return most
+
+    def numbers(num):
+        rest = (z, 1.0, Cases(jnp.zeros((1, num), int), jnp.zeros(1)))
+        try:
+            return numbers_in(jax.make_jaxpr(program)(arguments.arrays, *rest))
+        except NEED_VALUES:  # as run_with does
+            return numbers_in(jax.make_jaxpr(partial(program, arguments.arrays))(*rest))
+
+    each = (numbers(most) - numbers(1)) // most
+    return min(most, max(LARGEST // max(each, 1), FEW))
 
 
-def some_rows(num_rows: int, numbers: int) -> np.ndarray:
-    """All rows but the last, or as many as are read at once: some at random, and the next of each.
+def numbers_in(jaxpr: Any) -> int:
+    """How many numbers a program computes, those of its loops once."""
+    parts = [
+        part
+        for eqn in jaxpr.eqns
+        for part in jax.tree.leaves(eqn.params, is_leaf=lambda leaf: hasattr(leaf, "eqns"))
+        if hasattr(part, "eqns")
+    ]
+    own = sum(math.prod(var.aval.shape) for eqn in jaxpr.eqns for var in eqn.outvars)
+    return own + sum(map(numbers_in, parts))
 
-    Of as many as there are numpyro.subsample takes none.
-    """
-    most = min(MOST, max(LARGEST // max(numbers, 1), 2 * NUM))
-    if num_rows - 1 <= most:
+
+def some_rows(num_rows: int, num: int) -> np.ndarray:
+    """All rows but the last, or about so many of them: some at random, and the next of each."""
+    if num_rows - 1 <= num:
         return np.arange(num_rows - 1)
-    first = np.random.default_rng(0).integers(num_rows - 1, size=most // 2)
+    first = np.random.default_rng(0).integers(num_rows - 1, size=num // 2)
     return np.sort(np.concatenate([first, first + 1]))
 
 

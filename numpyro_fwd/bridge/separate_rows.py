@@ -152,23 +152,22 @@ def check_rows_apart(
     if not all(map(not_jax_tracer, jax.tree.leaves((arguments.arrays, z)))):
         return
     for name, plate in plates.items():
-        read_slopes, read_values = (
-            compiled_soon(
-                reading(terms_of, plates, name, arguments, has_slopes=has_slopes), is_short=True
-            )
+        slopes, values = (
+            reading(terms_of, plates, name, arguments, has_slopes=has_slopes)
             for has_slopes in (True, False)
         )
+        programs = [compiled_soon(function, is_short=True) for function in (slopes, values)]
 
-        def read(size, cases, read_slopes=read_slopes, read_values=read_values):
+        def read(size, cases, programs=programs):
             size = jnp.asarray(size)
             try:
-                found = run_with(arguments, read_slopes, z, size, cases)
+                found = run_with(arguments, programs[0], z, size, cases)
             except TypeError:  # jax.custom_vjp has gradients, and no slopes
-                found = run_with(arguments, read_values, z, size, cases)
+                found = run_with(arguments, programs[1], z, size, cases)
             return jax.tree.map(lambda leaf: np.asarray(on_host(leaf)), found)
 
         if plate.size > 2:  # minibatches of two rows have one
-            num = num_read(read_slopes.__wrapped__, plate.size, arguments, z)
+            num = num_read(slopes, plate.size, arguments, z)
             rows = some_rows(plate.size, num)
             check_plate(read, name, rows, plate.size, is_seeded=is_seeded)
 

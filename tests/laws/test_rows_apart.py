@@ -228,7 +228,7 @@ def test_some_rows_that_see_some_others(name, num, share):
         check(SOME[name], *some_table(name, num, share))
 
 
-@pytest.mark.parametrize("far", [1e4, 1e6, 1e8])
+@pytest.mark.parametrize("far", [1e4, 1e8])
 @pytest.mark.parametrize("name", ["softmax", "imputed", "centred_class", "centred_by_set"])
 def test_responses_far_from_all_means(name, far):
     x, y, g = some_table(name, 2000, 0.05)
@@ -336,7 +336,7 @@ APART = {
 
 
 @pytest.mark.parametrize("name", APART)
-@pytest.mark.parametrize(("num", "far"), [(2, 0.0), (3, 0.0), (32, 0.0), (4000, 1e6)])
+@pytest.mark.parametrize(("num", "far"), [(2, 0.0), (3, 0.0), (4000, 1e6)])
 def test_rows_that_are_apart(name, num, far):
     check(APART[name], *table(num, far))
 

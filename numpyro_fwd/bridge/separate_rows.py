@@ -2,32 +2,37 @@ r"""Whether the log density of a row is that of the row alone, as all minibatche
 
 A mean over the rows of a minibatch, a sort or a normalization of them makes the density of a row
 another one in each minibatch: no chunk, no minibatch and no sum of rows is then the model's. It
-shows in numbers. A few rows are read together with others, with copies of themselves, and alone.
+may do so for few rows only: those with a missing value, of one class, with an event, or with a
+partner in the minibatch. So all rows are asked, up to some thousands, in the view that is meant.
 
-*Together.* The same program reads the same row in the same place, and the others are exchanged.
-What it computes of that row from that row alone it computes bit by bit as before, whatever the
-size of the numbers: there is no rounding to allow for, and no need for a tolerance beyond that of
-solvers that stop when all rows have converged.
+*Together.* All are read at once, and again with every second one, at random, exchanged for copies
+of one row; then the other half is. What a program computes of a row in its place from that row
+alone it computes bit by bit as before, whatever the size of the numbers: there is no rounding to
+allow for, and no need for a tolerance beyond that of solvers that stop when all rows have
+converged. A partner, a risk set, a mean lose half of their rows, however many there are.
 
-*Alone.* Another number of rows is another program, which may round otherwise. So a difference
-counts only beyond what a change of the last digits of the latents makes.
+*Apart.* All are read again, in small minibatches, in a random order. Another number of rows is
+another program, which may round otherwise. So a difference counts only beyond what a change of the
+last digits of the latents makes.
 
-Gradients are compared beside values: where rows are far in their tails a value has no digits left
-for what the others do, and where latents are near zero a gradient still has all of a covariate.
+Slopes along a few directions are compared beside values: where rows are far in their tails a value
+has no digits left for what the others do, and where latents are near zero a slope still has all of
+a covariate.
 """
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
-from numpyro_fwd.bridge.arguments import SplitArguments, run_with, split_arguments
+from numpyro_fwd.bridge.arguments import NEED_VALUES, SplitArguments, run_with, split_arguments
 from numpyro_fwd.bridge.centring import zeros_of
 from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
@@ -36,8 +41,10 @@ from numpyro_fwd.bridge.views import explaining
 
 __all__ = ["check_minibatches", "check_rows_apart"]
 
-NUM = 32  # rows that are read together
-NUM_COMPANIES = 4  # in which each of three rows is asked: one, two others, and copies of itself
+NUM = 32  # rows of a small minibatch
+MOST = 4096  # rows that are read at once
+LARGEST, FEW = 2**26, 256  # numbers that are computed of them, unless they are so few
+DIRECTIONS = 4  # in which latents change
 # of the latents: where they are large a density may overflow, and beside far covariates all are
 SIZES = (1.0, 1e-3, 1e-6)
 SOLVED = 1e-4  # of the distance between rows: solvers that stop together differ by less
@@ -64,35 +71,32 @@ OUTSIDE = (
 
 
 class Cases(NamedTuple):
-    """In what company rows are asked; NUM_COMPANIES of them for each row that is.
+    """Sets of rows that are read.
 
     rows
-        The rows that are read, shape (cases, n).
-    places
-        Of the row that is asked, shape (cases,).
+        Of each set, shape (sets, n).
     turns
-        Zero, or how the last digits of the latents are changed, shape (cases,).
+        Zero, or how the last digits of the latents are changed, shape (sets,).
     """
 
     rows: Any
-    places: Any
     turns: Any
 
 
-class Asked(NamedTuple):
-    """What is read of rows, shapes (rows that are asked, NUM_COMPANIES, ...).
+class Seen(NamedTuple):
+    """What is read of sets of rows.
 
     inside
-        Log densities of the row by site.
+        Log densities by site, shape (sets, n).
     outside
-        Log densities of the sites that have no rows of the plate.
-    gradient
-        Of the sum of the first, in all latents, the last axis.
+        Log densities of the sites that have no rows of the plate, shape (sets,).
+    slopes
+        Of the sum of the first, in a few directions of the latents, shape (sets, directions, n).
     """
 
     inside: dict[str, Any]
     outside: dict[str, Any]
-    gradient: Any
+    slopes: Any
 
     def is_finite(self) -> bool:
         """Whether all of it is."""
@@ -126,8 +130,11 @@ def check_rows_apart(
 ) -> None:
     """Raise ValueError, by site, for rows whose log density is not theirs alone.
 
-    Data that are traced have no values, and are not looked at. Cost: two short programs for each
-    plate, which read some four hundred rows.
+    Data that are traced have no values, and are not looked at. Cost: two programs for each plate,
+    which evaluate up to MOST rows, and their slopes, five times: once as they are, twice with half
+    of them exchanged, once with other last digits, and once in minibatches. That is 20,480 log
+    densities at most, and three times as many where they overflow. Of more rows than MOST a kind
+    is not seen that is not among those, or a set of rows of which no two are.
 
     Parameters
     ----------
@@ -145,59 +152,88 @@ def check_rows_apart(
     if not all(map(not_jax_tracer, jax.tree.leaves((arguments.arrays, z)))):
         return
     for name, plate in plates.items():
-        program = compiled_soon(asking(terms_of, plates, name, arguments), is_short=True)
+        slopes, values = (
+            reading(terms_of, plates, name, arguments, has_slopes=has_slopes)
+            for has_slopes in (True, False)
+        )
+        programs = [compiled_soon(function, is_short=True) for function in (slopes, values)]
 
-        def ask(size, cases, program=program):
-            found = run_with(arguments, program, z, jnp.asarray(size), cases)
-            return jax.tree.map(by_row, found)
+        def read(size, cases, programs=programs):
+            size = jnp.asarray(size)
+            try:
+                found = run_with(arguments, programs[0], z, size, cases)
+            except TypeError:  # jax.custom_vjp has gradients, and no slopes
+                found = run_with(arguments, programs[1], z, size, cases)
+            return jax.tree.map(lambda leaf: np.asarray(on_host(leaf)), found)
 
         if plate.size > 2:  # minibatches of two rows have one
-            check_plate(ask, name, plate.size, is_seeded=is_seeded)
+            num = num_read(slopes, plate.size, arguments, z)
+            rows = some_rows(plate.size, num)
+            check_plate(read, name, rows, plate.size, is_seeded=is_seeded)
 
 
-def by_row(leaf: Array) -> np.ndarray:
-    """Cases of each row that is asked."""
-    found = np.asarray(on_host(leaf))
-    return found.reshape(-1, NUM_COMPANIES, *found.shape[1:])
-
-
-def asking(terms_of: Callable, plates: dict[str, Plate], name: str, arguments: Any) -> Callable:
-    """The program that reads one row of a plate in each of several cases."""
+def reading(
+    terms_of: Callable,
+    plates: dict[str, Plate],
+    name: str,
+    arguments: SplitArguments,
+    *,
+    has_slopes: bool,
+) -> Callable:
+    """The program that reads sets of rows of a plate, one after the other."""
     first_row = {other: jnp.zeros(1, int) for other in plates}
 
-    def of_case(model_args, model_kwargs, z, rows, place):
-        def total(z):
-            terms = terms_of(model_args, model_kwargs, z, first_row | {name: rows})
-            share = rows.shape[0] / plates[name].size  # undoes the scale of the plate
-            inside = {
-                site: share * of_row(terms, site, name, place)
-                for site, around in terms.plates.items()
-                if name in around
-            }
-            rest = [site for site in terms.values if site not in inside]
-            outside = {site: jnp.sum(terms.values[site]) for site in rest}
-            return sum(inside.values(), jnp.zeros(())), (inside, outside)
+    def of_set(model_args, model_kwargs, z, rows):
+        terms = terms_of(model_args, model_kwargs, z, first_row | {name: rows})
+        share = rows.shape[0] / plates[name].size  # undoes the scale of the plate
+        inside = {
+            site: share * by_row(terms, site, name, rows.shape[0])
+            for site, around in terms.plates.items()
+            if name in around
+        }
+        rest = [site for site in terms.values if site not in inside]
+        outside = {site: jnp.sum(terms.values[site]) for site in rest}
+        return sum(inside.values(), jnp.zeros(rows.shape)), (inside, outside)
 
-        gradient, (inside, outside) = jax.grad(total, has_aux=True)(z)
-        return Asked(inside, outside, ravel_pytree(gradient)[0])
-
-    def asked(arrays, z, size, cases):
+    def seen(arrays, z, size, cases):
         model_args, model_kwargs = arguments.join(arrays)
 
         def visit(case):
             here = moved(z, size, case.turns)
-            return of_case(model_args, model_kwargs, here, case.rows, case.places)
+
+            def total(z):
+                return of_set(model_args, model_kwargs, z, case.rows)
+
+            if not has_slopes:
+                values, (inside, outside) = total(here)
+                return Seen(inside, outside, values[None])
+            _, along, (inside, outside) = jax.linearize(total, here, has_aux=True)
+            parts = jnp.arange(min(DIRECTIONS, len(jax.tree.leaves(z))))
+            return Seen(inside, outside, jax.lax.map(lambda part: along(direction(z, part)), parts))
 
         return jax.lax.map(visit, cases)
 
-    return asked
+    return seen
 
 
-def of_row(terms: LogTerms, site: str, plate: str, place: Array) -> Array:
-    """The log density of a site of the row at a place."""
+def by_row(terms: LogTerms, site: str, plate: str, num: int) -> Array:
+    """The log density of a site, of each of the rows of a plate."""
     value = terms.values[site]
     frame = next(f for f in terms.sites[site]["cond_indep_stack"] if f.name == plate)
-    return jnp.sum(jnp.take(value, place, axis=value.ndim + frame.dim))
+    of_rows = jnp.moveaxis(value, frame.dim, 0)
+    return jnp.sum(of_rows.reshape(of_rows.shape[0], -1), axis=1) * jnp.ones(num)
+
+
+def direction(z: Any, part: Array) -> Any:
+    """A direction in which some of the latents change, no two of them alike.
+
+    Apart from the others, since a scale may be so steep that it leaves them no digits.
+    """
+    rng = np.random.default_rng(1)
+    leaves, tree = jax.tree.flatten(z)
+    steps = [jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype) for leaf in leaves]
+    steps = [jnp.where(part == i % DIRECTIONS, step, 0.0) for i, step in enumerate(steps)]
+    return jax.tree.unflatten(tree, steps)
 
 
 def moved(z: Any, size: Array, turn: Array) -> Any:
@@ -211,47 +247,99 @@ def moved(z: Any, size: Array, turn: Array) -> Any:
     return jax.tree.map(one, z)
 
 
-def in_company(num_rows: int) -> Cases:
-    """For each place one batch, it with other rows in all other places, and with copies there."""
+def num_read(program: Callable, num_rows: int, arguments: SplitArguments, z: Any) -> int:
+    """How many of so many rows are read at once: as many as memory has place for."""
+    most = min(num_rows - 1, MOST)  # of as many as there are numpyro.subsample takes none
+    if most <= FEW:
+        return most
+
+    def numbers(num):
+        rest = (z, 1.0, Cases(jnp.zeros((1, num), int), jnp.zeros(1)))
+        try:
+            return numbers_in(jax.make_jaxpr(program)(arguments.arrays, *rest))
+        except NEED_VALUES:  # as run_with does
+            return numbers_in(jax.make_jaxpr(partial(program, arguments.arrays))(*rest))
+
+    each = (numbers(most) - numbers(1)) // most
+    return min(most, max(LARGEST // max(each, 1), FEW))
+
+
+def numbers_in(jaxpr: Any) -> int:
+    """How many numbers a program computes, those of its loops once."""
+    parts = [
+        part
+        for eqn in jaxpr.eqns
+        for part in jax.tree.leaves(eqn.params, is_leaf=lambda leaf: hasattr(leaf, "eqns"))
+        if hasattr(part, "eqns")
+    ]
+    own = sum(math.prod(var.aval.shape) for eqn in jaxpr.eqns for var in eqn.outvars)
+    return own + sum(map(numbers_in, parts))
+
+
+def some_rows(num_rows: int, num: int) -> np.ndarray:
+    """All rows but the last, or about so many of them: some at random, and the next of each."""
+    if num_rows - 1 <= num:
+        return np.arange(num_rows - 1)
+    first = np.random.default_rng(0).integers(num_rows - 1, size=num // 2)
+    return np.sort(np.concatenate([first, first + 1]))
+
+
+def exchanged(rows: np.ndarray, num_rows: int) -> tuple[Cases, np.ndarray]:
+    """The rows, with copies of one for a half, and for the other; and which the first keeps.
+
+    The last set is the rows with other last digits.
+    """
     rng = np.random.default_rng(0)
-    num = min(NUM, num_rows - 1)  # of as many as there are numpyro.subsample takes none
-    first = rng.integers(num_rows, size=num)
-    first[0], first[-1] = 0, num_rows - 1
-    places = np.repeat([0, num // 2, num - 1], NUM_COMPANIES)
-    rows = rng.integers(num_rows, size=(len(places), num))
-    rows[::NUM_COMPANIES] = first
-    rows[NUM_COMPANIES - 1 :: NUM_COMPANIES] = first[places[::NUM_COMPANIES], None]
-    rows[np.arange(len(places)), places] = first[places]
-    return Cases(rows, places, np.zeros(len(places)))
+    is_kept = rng.permutation(len(rows)) % 2 == 0
+    one, other = rng.integers(num_rows, size=2)
+    first, second = np.where(is_kept, rows, one), np.where(is_kept, other, rows)
+    return Cases(np.stack([rows, first, second, rows]), np.array([0.0, 0.0, 0.0, 1.0])), is_kept
 
 
-def alone(cases: Cases) -> Cases:
-    """The rows that are asked without company, as they are and with other last digits."""
-    asked = cases.rows[np.arange(len(cases.places)), cases.places][::NUM_COMPANIES]
-    turns = np.tile(np.arange(NUM_COMPANIES, dtype=float), len(asked))
-    rows = np.repeat(asked, NUM_COMPANIES)[:, None]
-    return Cases(rows, np.zeros(len(rows), int), turns)
+def in_minibatches(num: int) -> np.ndarray:
+    """Places of so many rows in minibatches, shape (sets, n), of which some are there twice."""
+    size = max(min(NUM, num // 2), 1)
+    places = np.random.default_rng(0).permutation(num)
+    return np.resize(places, (-(-num // size), size))
 
 
-def check_plate(ask: Callable[[float, Cases], Asked], name: str, num_rows: int, *, is_seeded: bool):
+def check_plate(
+    read: Callable[[float, Cases], Seen],
+    name: str,
+    rows: np.ndarray,
+    num_rows: int,
+    *,
+    is_seeded: bool,
+) -> None:
     """Raise ValueError for the rows of a plate that are not apart."""
-    cases = in_company(num_rows)
+    cases, is_kept = exchanged(rows, num_rows)
     for size in SIZES:
-        together = ask(size, cases)
+        together = read(size, cases)
         if together.is_finite():
             break
-    for text, values in ((TOGETHER, together.inside), (OUTSIDE, together.outside)):
-        raise_for(text, name, [site for site, each in values.items() if differ(each)])
-    if differ(together.gradient):
-        raise_for(TOGETHER, name, list(together.inside))
+
+    def differ_together(values):
+        return differ(values[0], np.where(is_kept, values[1], values[2]))
+
+    inside, outside = together.inside, together.outside
+    raise_for(TOGETHER, name, [site for site in inside if differ_together(inside[site])])
+    raise_for(
+        OUTSIDE, name, [site for site, each in outside.items() if differ(each[:1], each[1:3])]
+    )
+    if any(map(differ_together, np.moveaxis(together.slopes, 1, 0))):
+        raise_for(TOGETHER, name, list(inside))
     if is_seeded:
         return
-    single = ask(size, alone(cases))
-    copies = jax.tree.map(lambda leaf: leaf[:, -1:], together)
-    changed = [site for site in single.inside if is_other(copies.inside[site], single.inside[site])]
+    places = in_minibatches(len(rows))
+    apart = read(size, Cases(rows[places], np.zeros(len(places))))
+
+    def is_other_apart(values, few):
+        return is_other(values[0][places], values[3][places], few)
+
+    changed = [site for site in inside if is_other_apart(inside[site], apart.inside[site])]
     raise_for(ALONE, name, changed)
-    if is_other(copies.gradient, single.gradient):
-        raise_for(ALONE, name, list(single.inside))
+    if any(map(is_other_apart, *(np.moveaxis(each.slopes, 1, 0) for each in (together, apart)))):
+        raise_for(ALONE, name, list(inside))
 
 
 def raise_for(text: str, plate: str, sites: list[str]) -> None:
@@ -260,26 +348,34 @@ def raise_for(text: str, plate: str, sites: list[str]) -> None:
         raise ValueError(text.format("', '".join(sites), plate, WAY_OUT))
 
 
-def differ(values: np.ndarray) -> bool:
-    """Whether values of one row in several companies, along the second axis, are not the same.
+def differ(values: np.ndarray, others: np.ndarray) -> bool:
+    """Whether values of rows are not the same in the same program with other rows.
 
     What is not finite is of another error.
     """
-    off = np.abs(values - values[:, :1])
     allowed = SOLVED * spread(values) + 4.0 * eps_of(values) * np.abs(values)
-    return bool(np.any(off > allowed))
+    return bool(np.any(np.abs(others - values) > allowed))
 
 
-def is_other(copies: np.ndarray, single: np.ndarray) -> bool:
-    """Whether a row among copies of itself is another one than alone, beyond rounding."""
-    noise = np.abs(single - single[:, :1]).max(axis=1)
-    off, size = np.abs(copies[:, 0] - single[:, 0]), np.abs(single[:, 0])
-    return bool(np.any(off > ROUNDED * (spread(single) + size) + DIGITS * noise))
+def is_other(values: np.ndarray, moved: np.ndarray, few: np.ndarray) -> bool:
+    """Whether rows are others in minibatches than at once, beyond rounding.
+
+    `moved` are values with other last digits of the latents.
+    """
+    noise = np.abs(moved - values)
+    allowed = ROUNDED * (spread(values) + np.abs(values)) + DIGITS * (noise + mean_of(noise))
+    return bool(np.any(np.abs(few - values) > allowed))
 
 
-def spread(values: np.ndarray) -> np.ndarray:
-    """How far the rows that are asked are from each other."""
-    return np.ptp(values[:, 0], axis=0)
+def spread(values: np.ndarray) -> float:
+    """How far rows are from each other: the mean distance from their mean."""
+    return mean_of(np.abs(values - mean_of(values)))
+
+
+def mean_of(values: np.ndarray) -> float:
+    """Mean of what is finite, zero if nothing is."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean(dtype=float)) if finite.size else 0.0
 
 
 def eps_of(values: np.ndarray) -> float:

@@ -157,6 +157,97 @@ def test_a_rare_covariate():
         check(TOGETHER["mean"], x, y, g)
 
 
+# rows of which only some see others, and only some others
+
+
+def centred_by_set(x, y, g, rows, beta, scale, effect):
+    """Less the mean of the rows of a set: as a rule a small minibatch has one of them."""
+    total = jax.ops.segment_sum(jnp.c_[x, jnp.ones(len(x))], g, MOST_SETS)[g]
+    normal((x - total[:, :-1] / total[:, -1:]) @ beta, scale, y)
+
+
+def choices(x, y, g, rows, beta, scale, effect):
+    """Conditional logit: one of a set is chosen."""
+    total = jax.ops.segment_sum(jnp.exp(x @ beta), g, MOST_SETS)
+    numpyro.factor("y", jnp.where(y > 1, x @ beta - jnp.log(total[g]), 0.0))
+
+
+def imputed(x, y, g, rows, beta, scale, effect):
+    """The mean of those that are known where a covariate is not."""
+    is_known = 1.0 - g[:, None]
+    mean = jnp.sum(x * is_known, axis=0) / jnp.maximum(jnp.sum(is_known), 1.0)
+    normal(jnp.where(is_known > 0, x, mean) @ beta, scale, y)
+
+
+def imputed_nan(x, y, g, rows, beta, scale, effect):
+    x = jnp.where(g[:, None] > 0, jnp.nan, x)
+    normal(jnp.where(jnp.isnan(x), jnp.nanmean(x, axis=0), x) @ beta, scale, y)
+
+
+def partial_likelihood(x, y, g, rows, beta, scale, effect):
+    """Cox's: rows with an event see all that are at risk."""
+    numpyro.factor("y", jnp.where(g > 0, x @ beta - jnp.log(jnp.cumsum(jnp.exp(x @ beta))), 0.0))
+
+
+def centred_class(x, y, g, rows, beta, scale, effect):
+    mean = jnp.sum(x * g[:, None], axis=0) / jnp.maximum(jnp.sum(g), 1)
+    normal((x - mean * g[:, None]) @ beta, scale, y)
+
+
+def numbered(x, y, g, rows, beta, scale, effect):
+    normal(x @ beta / jnp.where(g > 0, len(x), 1), scale, y)
+
+
+def placed(x, y, g, rows, beta, scale, effect):
+    normal(x @ beta + effect[0] * g * jnp.arange(len(x)), scale, y)
+
+
+MOST_SETS = 4000
+OF_FLAGS = (imputed, imputed_nan, partial_likelihood, centred_class, numbered, placed)
+SOME = {each.__name__: of_parts(each) for each in (centred_by_set, choices, *OF_FLAGS)}
+
+
+def some_table(name, num, share, dtype=np.float32):
+    """A table whose groups are sets of two or four rows, or flags, 0 or 1, of a share."""
+    x, y, _ = table(num, dtype=dtype, seed=num)
+    rng = np.random.default_rng(num)
+    if name in ("centred_by_set", "choices"):
+        x = np.round(3 * x)  # alike, so that few rows have a value of their own
+        size = 2 if name == "centred_by_set" else 4
+        return x, y, rng.permutation(np.arange(num) // size)
+    if name == "imputed_nan":  # one after the other, in the middle
+        return x, y, (np.abs(np.arange(num) - 0.4 * num) < share * num / 2) * 1
+    return x, y, (rng.random(num) < share) * 1
+
+
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize(("num", "share"), [(301, 0.1), (1500, 0.02), (3000, 0.06), (12000, 0.02)])
+def test_some_rows_that_see_some_others(name, num, share):
+    what = "number of rows" if name in ("numbered", "placed") else "other rows"
+    with pytest.raises(ValueError, match=SEEN.format(what)):
+        check(SOME[name], *some_table(name, num, share))
+
+
+@pytest.mark.parametrize("far", [1e4, 1e8])
+@pytest.mark.parametrize("name", ["softmax", "imputed", "centred_class", "centred_by_set"])
+def test_responses_far_from_all_means(name, far):
+    x, y, g = some_table(name, 2000, 0.05)
+    with pytest.raises(ValueError, match=SEEN.format("other rows")):
+        check({**TOGETHER, **SOME}[name], x, y + np.float32(far), g)
+
+
+def test_pairs_far_apart():
+    x, y, _ = some_table("centred_by_set", 1200, 0.1)
+    with pytest.raises(ValueError, match=SEEN.format("other rows")):
+        check(SOME["centred_by_set"], x, y, np.tile(np.arange(600), 2))
+
+
+def test_some_rows_in_double_precision(x64):
+    for name in ("centred_by_set", "imputed", "partial_likelihood"):
+        with pytest.raises(ValueError, match=SEEN.format("other rows")):
+            check(SOME[name], *some_table(name, 701, 0.04, np.float64))
+
+
 # models whose rows are apart
 
 
@@ -201,6 +292,15 @@ def iterated(x, y, g, rows, beta, scale, effect):
     normal(jax.lax.scan(step, eta, None, length=20)[0], scale, y)
 
 
+@jax.custom_vjp
+def curved(t):
+    """A function that has gradients, and no derivatives in directions."""
+    return jnp.sin(t)
+
+
+curved.defvjp(lambda t: (jnp.sin(t), jnp.cos(t)), lambda cos, of_sin: (cos * of_sin,))
+
+
 def times(x, y, g, rows, beta, scale, effect):
     """A trend along all rows, and a curve between knots."""
     curve = jnp.interp(x[:, 0], jnp.linspace(-2, 2, 5), effect)
@@ -210,6 +310,7 @@ def times(x, y, g, rows, beta, scale, effect):
 APART = {
     "products": of_rows(lambda x, y, b: x @ b),
     "network": of_rows(lambda x, y, b: jnp.tanh(x[..., None] * b).sum((-1, -2))),
+    "custom_vjp": of_rows(lambda x, y, b: curved(x @ b)),
     "norms": of_rows(lambda x, y, b: x / (1 + jnp.linalg.norm(x, axis=1, keepdims=True)) @ b),
     "cumulative_over_columns": of_rows(lambda x, y, b: jnp.cumsum(x * b, axis=1)[:, -1]),
     "softmax_of_columns": of_rows(lambda x, y, b: jax.nn.softmax(x * b, axis=-1)[:, 0]),
@@ -235,7 +336,7 @@ APART = {
 
 
 @pytest.mark.parametrize("name", APART)
-@pytest.mark.parametrize(("num", "far"), [(2, 0.0), (32, 0.0), (400, 1e6)])
+@pytest.mark.parametrize(("num", "far"), [(2, 0.0), (3, 0.0), (4000, 1e6)])
 def test_rows_that_are_apart(name, num, far):
     check(APART[name], *table(num, far))
 
@@ -249,6 +350,11 @@ def test_many_covariates():
     """A product of another number of rows may be summed in another order."""
     check(APART["products"], *table(300, 1e3, size=700))
     check(APART["logistic"], *table(300, 1e3, size=700))
+
+
+def test_derivatives_for_gradients_alone():
+    with pytest.raises(ValueError, match=SEEN.format("other rows")):
+        check(of_rows(lambda x, y, b: curved(x @ b - jnp.mean(x @ b))), *table(500))
 
 
 def test_rows_on_disk(tmp_path):
@@ -344,7 +450,21 @@ def test_the_law_finds_a_check_that_is_out(function, name, monkeypatch):
 
 def test_the_law_finds_values_without_gradients(monkeypatch):
     """Where rows are far in their tails a value does not tell."""
-    asked = separate_rows.Asked
-    monkeypatch.setattr(separate_rows, "Asked", lambda *parts: asked(*parts[:2], parts[2][:0]))
+    seen = separate_rows.Seen
+    monkeypatch.setattr(separate_rows, "Seen", lambda *parts: seen(*parts[:2], 0 * parts[2]))
     with pytest.raises((pytest.fail.Exception, AssertionError)):
-        test_rows_that_see_each_other_far_from_zero("softmax", 1e6)
+        test_responses_far_from_all_means("softmax", 1e6)
+
+
+def test_the_law_finds_slopes_in_one_direction(monkeypatch):
+    """That of the scale leaves the others no digits."""
+    monkeypatch.setattr(separate_rows, "DIRECTIONS", 1)
+    with pytest.raises((pytest.fail.Exception, AssertionError)):
+        test_responses_far_from_all_means("centred_class", 1e6)
+
+
+@pytest.mark.parametrize("name", ["centred_by_set", "choices", "imputed_nan"])
+def test_the_law_finds_a_check_of_few_rows(name, monkeypatch):
+    monkeypatch.setattr(separate_rows, "MOST", 32)
+    with pytest.raises((pytest.fail.Exception, AssertionError)):
+        test_some_rows_that_see_some_others(name, 3000, 0.02)

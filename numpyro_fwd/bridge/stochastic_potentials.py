@@ -106,7 +106,6 @@ def density_of_some(
     model_args: tuple,
     model_kwargs: dict | None,
     num_rows: int,
-    differentiable: Callable[[Callable], Callable] = identity,
 ) -> Callable:
     """Log density of a full view with `num_rows` of each longer plate, weighted as all of them.
 
@@ -120,7 +119,7 @@ def density_of_some(
         if plate.size > num_rows
     }
     view = given_rows(with_params(model, sites), rows)
-    return differentiable(lambda z: log_terms(view, model_args, model_kwargs, z).total())
+    return lambda z: log_terms(view, model_args, model_kwargs, z).total()
 
 
 def share_of_some(

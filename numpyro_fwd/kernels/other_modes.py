@@ -136,9 +136,7 @@ def look_elsewhere(run: Run, z: Any, first: Place, passes_of: Callable[[], Passe
     return compared(ends, is_first, share, first, passes_of())
 
 
-def compared(
-    ends: Ends, is_first: np.ndarray, share: float, first: Place, passes: Passes
-) -> Modes:
+def compared(ends: Ends, is_first: np.ndarray, share: float, first: Place, passes: Passes) -> Modes:
     """What the places where paths ended are, on all rows; `is_first` are ends at the mode known."""
     margin = newton_path.negligible(first.x)
     energy = in_double(passes.energy(first.x))
@@ -187,9 +185,7 @@ def ends_of_paths(run: Run, z: Any) -> Ends:
     size, differentiation = x.shape[1], run.source.view.differentiation
 
     def find(arrays, key, x):
-        logdensity_fn = density_of_some(
-            run.source.model, *run.arguments.join(arrays), NUM_ROWS, run.source.view.differentiable
-        )
+        logdensity_fn = density_of_some(run.source.model, *run.arguments.join(arrays), NUM_ROWS)
         return newton_path.find_all(key, lambda x: logdensity_fn(unravel(x)), x, differentiation)
 
     num_paths = NUM_PATHS if size <= MANY else newton_path.MIN_PATHS
@@ -206,7 +202,8 @@ def ends_of_paths(run: Run, z: Any) -> Ends:
         if not np.isfinite(evidence[i]):
             continue
         near = [
-            j for j, end in enumerate(ends)
+            j
+            for j, end in enumerate(ends)
             if np.max(np.abs(mean[i] - mean[end]) / sd) < newton_path.FAR
         ]
         if near:
@@ -226,7 +223,9 @@ def warn_of_modes(modes: Modes, sites: report.Sites, then: str) -> None:
 def modes_message(modes: Modes, sites: report.Sites, then: str) -> str:
     """That there are other modes, or may be."""
     best, *rest = modes.places
-    away = np.concatenate([np.reshape([place.x for place in rest], (-1, best.x.size)), modes.others])
+    away = np.concatenate(
+        [np.reshape([place.x for place in rest], (-1, best.x.size)), modes.others]
+    )
     is_elsewhere = (np.abs(away - best.x) > newton_path.FAR * best.sd).any(axis=0)
     names = report.listed(report.names_of(sites, np.flatnonzero(is_elsewhere)))
     found = f"of {modes.num_paths}, {modes.num_agree} found "

@@ -352,7 +352,7 @@ def nudged(x: Array) -> Array:
     return x + NUDGES[:, None].astype(x.dtype) * unit
 
 
-def negligible(x: Array) -> float:
+def negligible(x: Array | np.ndarray) -> float:
     """Difference of log evidence at which the lesser approximation does not matter."""
     return x.size + 10.0
 

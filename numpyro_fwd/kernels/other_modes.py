@@ -97,13 +97,13 @@ class Ends(NamedTuple):
 
     x
         Positions, shape (M, D).
-    evidence, count
+    evidence, num_paths
         Log evidence of the best path to each, and number of paths, shapes (M,).
     """
 
     x: np.ndarray
     evidence: np.ndarray
-    count: np.ndarray
+    num_paths: np.ndarray
 
 
 def place_of(x: Any, metric: Any, found: Stationary | None = None) -> Place:
@@ -125,7 +125,7 @@ def look_elsewhere(run: Run, z: Any, first: Place, passes_of: Callable[[], Passe
     run.say("looking for other modes on a few rows")
     share = share_of_some(run.source.model, *run.model_args, NUM_ROWS)
     ends = ends_of_paths(run, z)
-    if not ends.count.size:
+    if not ends.num_paths.size:
         return alone
     distance = np.max(np.abs(ends.x - first.x) / first.sd, axis=1)
     nearest = int(np.argmin(distance))
@@ -143,7 +143,7 @@ def compared(ends: Ends, is_first: np.ndarray, share: float, first: Place, passe
     # the mode of some of the rows is off by so much on average, twice
     slack = margin + (2.0 * first.x.size / share if share < 1 else 0.0)
     places, evidence, count = [first], [-energy - 0.5 * first.log_det], [1]
-    count[0] += int(ends.count[is_first].sum())
+    count[0] += int(ends.num_paths[is_first].sum())
     lost = []
     for i in np.flatnonzero(~is_first):
         is_poor = ends.evidence[i] < evidence[0] - margin
@@ -156,18 +156,18 @@ def compared(ends: Ends, is_first: np.ndarray, share: float, first: Place, passe
         place = place_of(found.x, found.metric(), found)
         same = [j for j, other in enumerate(places) if are_same(place, other)]
         if same:
-            count[same[0]] += int(ends.count[i])
+            count[same[0]] += int(ends.num_paths[i])
             continue
         places.append(place)
         evidence.append(-in_double(passes.energy(found.x)) - 0.5 * place.log_det)
-        count.append(int(ends.count[i]))
+        count.append(int(ends.num_paths[i]))
     order = np.argsort(-np.asarray(evidence), kind="stable")
     kept = [j for j in order if evidence[j] >= evidence[order[0]] - margin]
     others = [places[j].x for j in order if j not in kept] + [ends.x[i] for i in lost]
     return Modes(
         [places[j] for j in kept],
         [evidence[j] for j in kept],
-        int(ends.count.sum()) + 1,
+        int(ends.num_paths.sum()) + 1,
         sum(count[j] for j in kept),
         np.reshape(others, (-1, first.x.size)),
     )
@@ -185,7 +185,8 @@ def ends_of_paths(run: Run, z: Any) -> Ends:
     size, differentiation = x.shape[1], run.source.view.differentiation
 
     def find(arrays, key, x):
-        logdensity_fn = density_of_some(run.source.model, *run.arguments.join(arrays), NUM_ROWS)
+        model_args, model_kwargs = run.arguments.join(arrays)
+        logdensity_fn = density_of_some(run.source.model, model_args, model_kwargs, NUM_ROWS)
         return newton_path.find_all(key, lambda x: logdensity_fn(unravel(x)), x, differentiation)
 
     num_paths = NUM_PATHS if size <= MANY else newton_path.MIN_PATHS

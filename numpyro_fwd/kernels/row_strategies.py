@@ -341,7 +341,7 @@ class SubsampledRows:
         except ValueError as error:
             raise ValueError(OFF_ANCHOR + str(error)) from error
 
-    def _best(self, run: Run, z: Any, found: Expansion) -> Expansion:
+    def _best(self, run: Run, z: Any, found: Expansion) -> Expansion | GroupedModel:
         """The expansion at the best mode that is found, with a warning if others matter."""
         x = ravel_pytree(found.position)[0]
         first = place_of(x, found.metric)

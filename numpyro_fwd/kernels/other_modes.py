@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from blackjax_ext.meshes import is_first_process, on_host
@@ -184,7 +183,8 @@ def ends_of_paths(run: Run, z: Any) -> Ends:
     x, unravel = ravel_each(z), ravel_one(z)
     size, differentiation = x.shape[1], run.source.view.differentiation
 
-    def find(arrays, key, x):
+    def find(arrays, seed, x):
+        key = jax.random.key(seed)
         model_args, model_kwargs = run.arguments.join(arrays)
         logdensity_fn = density_of_some(run.source.model, model_args, model_kwargs, NUM_ROWS)
         return newton_path.find_all(key, lambda x: logdensity_fn(unravel(x)), x, differentiation)
@@ -193,8 +193,8 @@ def ends_of_paths(run: Run, z: Any) -> Ends:
     own = np.unique(on_host(x)[: num_paths // 2], axis=0)
     # fixed numbers: what is found is a place, not a draw
     even = np.random.default_rng(0).uniform(-2.0, 2.0, (num_paths - len(own), size))
-    starts = jnp.asarray(np.concatenate([own, even.astype(own.dtype)]))
-    found = on_host(run.search(find, jax.random.key(0), starts))
+    starts = np.concatenate([own, even.astype(own.dtype)])
+    found = on_host(run.search(find, np.zeros((), np.uint32), starts))
     sd = np.linalg.norm(np.asarray(found.metric.inverse_sqrt), axis=1)
     evidence, mean = found.evidence.ravel(), found.mean.reshape(-1, size)
     ends: list[int] = []

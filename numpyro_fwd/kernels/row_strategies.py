@@ -343,8 +343,8 @@ class SubsampledRows:
 
     def _best(self, run: Run, z: Any, found: Expansion) -> Expansion | GroupedModel:
         """The expansion at the best mode that is found, with a warning if others matter."""
-        x = ravel_pytree(found.position)[0]
-        first = place_of(x, found.metric)
+        leaves = [on_host(leaf).ravel() for leaf in jax.tree.leaves(found.position)]
+        first = place_of(np.concatenate(leaves), found.metric)
         modes = look_elsewhere(run, z, first, lambda: passes_of(run, z, None))
         warn_of_modes(modes, report.sites_of(z), CHAINS_START_TOGETHER)
         best = modes.places[0]

@@ -45,6 +45,7 @@ from blackjax_ext.subsampling.predictors import (
 )
 
 __all__ = [
+    "DerivativesFn",
     "Passes",
     "Stationary",
     "UnresolvedError",
@@ -52,6 +53,7 @@ __all__ = [
     "check_resolution",
     "check_rest",
     "condition_number",
+    "in_double",
     "in_dtype",
     "newton",
     "posterior_mode",

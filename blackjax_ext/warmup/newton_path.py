@@ -113,8 +113,9 @@ class Found(NamedTuple):
         Factor of the curvature at the best approximation.
     first_values
         Log densities at the points from which the paths went out, shape (C,).
-    evidence
-        Log evidence of the best approximation on each path, shape (R, P); NaN where none was sent.
+    evidence, mean
+        Log evidence and mean of the best approximation on each path, (R, P) and (R, P, D); NaN
+        and zero where none was sent.
     is_settled
         Whether so many paths agree with the best that chains of others were put there.
     is_elsewhere
@@ -125,6 +126,7 @@ class Found(NamedTuple):
     metric: Dense
     first_values: Array
     evidence: Array
+    mean: Array
     is_settled: Array
     is_elsewhere: Array
 
@@ -334,7 +336,9 @@ def settle(search: Search, num_chains: int) -> Found:
     is_far = jnp.abs(search.mean - best.mean) > FAR * sd
     is_elsewhere = jnp.any(is_far & is_worse[..., None], axis=(0, 1))
     first_values = search.first_values[:num_chains]
-    return Found(x, best.metric, first_values, search.evidence, is_settled, is_elsewhere)
+    return Found(
+        x, best.metric, first_values, search.evidence, search.mean, is_settled, is_elsewhere
+    )
 
 
 def is_poor(search: Search) -> Array:
@@ -348,7 +352,7 @@ def nudged(x: Array) -> Array:
     return x + NUDGES[:, None].astype(x.dtype) * unit
 
 
-def negligible(x: Array) -> float:
+def negligible(x: Array | np.ndarray) -> float:
     """Difference of log evidence at which the lesser approximation does not matter."""
     return x.size + 10.0
 

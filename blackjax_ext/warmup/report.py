@@ -22,6 +22,7 @@ __all__ = [
     "hidden_message",
     "is_bad",
     "judge",
+    "listed",
     "messages",
     "names_of",
     "places_message",

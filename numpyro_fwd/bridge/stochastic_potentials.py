@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair, over_rows
@@ -19,7 +20,7 @@ from numpyro_fwd.bridge.plates import (
     subsample_plates,
 )
 
-__all__ = ["size_of_epoch", "stochastic_potential"]
+__all__ = ["density_of_some", "share_of_some", "size_of_epoch", "stochastic_potential"]
 
 
 def stochastic_potential(
@@ -37,10 +38,7 @@ def stochastic_potential(
     """
     sites = full_view_sites(model, model_args, model_kwargs)
     plates, plates_of = subsample_plates(sites)
-    params = {name: site["value"] for name, site in sites.items() if site["type"] == "param"}
-    model = known_shapes(
-        model, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params)
-    )
+    model = with_params(model, sites)
     first_row = {name: jnp.zeros(1, int) for name in plates}
     crossed = [name for name, around in plates_of.items() if len(around) > 1]
     plates_with_rows = [name for name in plates if (name,) in plates_of.values()]
@@ -101,6 +99,40 @@ def stochastic_potential(
         return StochasticPotential(potential, draw, stochastic_grad)
     rows = Rows(differentiable(outside_plates), row_terms, num_rows)
     return StochasticPotential(potential, draw, stochastic_grad, rows)
+
+
+def density_of_some(
+    model: Callable,
+    model_args: tuple,
+    model_kwargs: dict | None,
+    num_rows: int,
+) -> Callable:
+    """Log density of a full view with `num_rows` of each longer plate, weighted as all of them.
+
+    The rows are the same in each program, drawn with replacement.
+    """
+    sites = full_view_sites(model, model_args, model_kwargs)
+    rng = np.random.default_rng(0)
+    rows = {
+        name: jnp.asarray(np.sort(rng.integers(plate.size, size=num_rows)))
+        for name, plate in subsample_plates(sites).plates.items()
+        if plate.size > num_rows
+    }
+    view = given_rows(with_params(model, sites), rows)
+    return lambda z: log_terms(view, model_args, model_kwargs, z).total()
+
+
+def share_of_some(
+    model: Callable, model_args: tuple, model_kwargs: dict | None, num_rows: int
+) -> float:
+    """Share of the rows of the longest plate that :func:`density_of_some` reads."""
+    return min(1.0, num_rows / size_of_epoch(model, model_args, model_kwargs)[1])
+
+
+def with_params(model: Callable, sites: dict) -> Callable:
+    """The model with shapes of its param sites."""
+    params = {name: site["value"] for name, site in sites.items() if site["type"] == "param"}
+    return known_shapes(model, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params))
 
 
 def size_of_epoch(model: Callable, model_args: tuple, model_kwargs: dict | None) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from blackjax_ext.subsampling.expansion import Expansion, surrogate
 from blackjax_ext.subsampling.mode import RUNAWAY, check_resolution, in_dtype, newton
 from blackjax_ext.subsampling.tails import may_differ, tail_gap
 from blackjax_ext.subsampling.thinning import expected_rows
-from blackjax_ext.warmup import newton_path
+from blackjax_ext.warmup import newton_path, report
 from blackjax_ext.warmup.calling import Algorithm, Stepper
 from blackjax_ext.warmup.run import ravel_each
 from numpyro_fwd.bridge.anchors import MODE, check_anchor, position_of_anchor
@@ -46,6 +46,13 @@ from numpyro_fwd.disk import num_rows_on_disk
 from numpyro_fwd.kernels.counted import CountingAlgorithm, warn_if_light, warn_if_many
 from numpyro_fwd.kernels.group_rows import start_of_groups, sweeping
 from numpyro_fwd.kernels.optimizer_start import optimize
+from numpyro_fwd.kernels.other_modes import (
+    MAX_PLACES,
+    Passes,
+    look_elsewhere,
+    place_of,
+    warn_of_modes,
+)
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.strategy import (
     Run,
@@ -80,6 +87,12 @@ NO_FORWARD_MODE = (
     'acceptance="subsampled" reads a model in forward mode, and this one has gradients alone (a '
     "custom_vjp, as an ODE solver has); AMAGOLD(model), which reads all rows, L2MC(model), and "
     "MALA on the model without subsample_size do not need it."
+)
+CHAINS_START_APART = (
+    "Chains start in more than one of these: trust them if R-hat is near 1, and not otherwise."
+)
+CHAINS_START_TOGETHER = (
+    "All chains start at the best, so R-hat does not tell of the others: draws may lack them."
 )
 NAMES = {1: "first_order", 2: "second_order"}
 
@@ -178,10 +191,13 @@ class Mode(NamedTuple):
         The expansion of the energy at its mode, in the coordinates that `metric` whitens.
     metric
         The curvature there.
+    places
+        Modes around which chains start, in turn, (4, D): the anchor, and others that matter.
     """
 
     anchor: Anchor
     metric: Dense
+    places: Array
 
 
 class AnchoredRows(PlainRows):
@@ -215,40 +231,31 @@ class AnchoredRows(PlainRows):
             # a fixed key: what it finds is a place, not a draw
             keys = jax.random.split(jax.random.key(0), ravel_each(z).shape[0])
             z = self._optimized(run, keys, z, num_epochs)
-        unravel = ravel_one(z)
-
-        def energy(arrays, x):
-            model_args, model_kwargs = run.arguments.join(arrays)
-            potential = stochastic_potential(
-                run.source.model, model_args, model_kwargs, self.chunk_size
-            )
-            return energy_at(potential, unravel(x))
-
-        def both(arrays, x, root):
-            def along(u):
-                return energy(arrays, x + root @ u).value()
-
-            differentiation = run.source.view.differentiation
-            return newton_path.derivatives(along, jnp.zeros_like(x), differentiation)
-
         density_of = partial(density_in_chunks, run.source.model, self.chunk_size)
         x = ravel_each(z)
         values = evaluate(run, x, z, density_of)
         best = on_host(x)[np.argmax(on_host(values))]
-        both_at = run.compiled(both)
+        passes = passes_of(run, z, self.chunk_size)
         run.say("looking for the mode of all rows")
-        found = newton(run.compiled(energy), both_at, best)
+        found = newton(*passes, best)
         if found.distance < np.inf:
             check_resolution(found)
         if not found.is_mode:
             raise ValueError(NO_ANCHOR.format(NAMES[self.order]) + RUNAWAY)
+        places = [found.x]
+        if run.is_searching:
+            modes = look_elsewhere(run, z, place_of(found.x, found.metric(), found), lambda: passes)
+            warn_of_modes(modes, report.sites_of(z), CHAINS_START_APART)
+            places = [place.x for place in modes.places]
+            found = modes.places[0].found or found
         metric = in_dtype(found.metric(), found.x.dtype)
-        gradient, hessian = both_at(found.x, metric.inverse_sqrt)
-        position = jax.jit(unravel)(found.x)
-        return Mode(Anchor(position, gradient, hessian, metric.sqrt), metric)
+        gradient, hessian = passes.derivatives(found.x, metric.inverse_sqrt)
+        position = jax.jit(ravel_one(z))(found.x)
+        anchor = Anchor(position, gradient, hessian, metric.sqrt)
+        return Mode(anchor, metric, jnp.asarray(np.resize(places, (MAX_PLACES, found.x.size))))
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Mode) -> Start:
-        """For each chain one of a few draws around the mode, by importance."""
+        """For each chain one of a few draws around a mode, by importance."""
         density_of = partial(density_in_chunks, run.source.model, self.chunk_size)
         keys, key_draw = split_keys(rng_key)
         if not run.is_searching:
@@ -257,16 +264,18 @@ class AnchoredRows(PlainRows):
 
         def draw(arrays, key, shared):
             logdensity_fn = density_of(*run.arguments.join(arrays))
-            mode = ravel_pytree(shared.anchor.position)[0]
+            # not the same of several modes for all chains, and any of them for a chain alone
+            first = jax.random.randint(jax.random.fold_in(key[0], 1), (), 0, MAX_PLACES)
+            places = shared.places[(first + jnp.arange(key.shape[0])) % MAX_PLACES]
 
-            def draw_one(key):
+            def draw_one(key, place):
                 key_draws, key_choice = jax.random.split(key)
                 found = newton_path.approximate(
-                    key_draws, lambda x: logdensity_fn(unravel(x)), mode, shared.metric
+                    key_draws, lambda x: logdensity_fn(unravel(x)), place, shared.metric
                 )
-                return found.draw(jax.random.uniform(key_choice, dtype=mode.dtype))
+                return found.draw(jax.random.uniform(key_choice, dtype=place.dtype))
 
-            return jax.vmap(draw_one)(key)
+            return jax.vmap(draw_one)(key, places)
 
         return Start(run(draw, key_draw, shared), shared.metric, True, keys)
 
@@ -322,12 +331,27 @@ class SubsampledRows:
         """The expansion at the mode, or at the place that is given."""
         if isinstance(self.anchor, str):
             first = jax.tree.map(lambda leaf: on_host(leaf)[0], z)
-            return self._expanded(run, z, first, find_mode=True)
+            found = self._expanded(run, z, first, find_mode=True)
+            if run.is_searching and isinstance(found, Expansion):
+                return self._best(run, z, found)
+            return found
         first = position_of_anchor(run.source.model, *run.model_args, self.anchor)
         try:
             return self._expanded(run, z, first, find_mode=False)
         except ValueError as error:
             raise ValueError(OFF_ANCHOR + str(error)) from error
+
+    def _best(self, run: Run, z: Any, found: Expansion) -> Expansion | GroupedModel:
+        """The expansion at the best mode that is found, with a warning if others matter."""
+        leaves = [on_host(leaf).ravel() for leaf in jax.tree.leaves(found.position)]
+        first = place_of(np.concatenate(leaves), found.metric)
+        modes = look_elsewhere(run, z, first, lambda: passes_of(run, z, None))
+        warn_of_modes(modes, report.sites_of(z), CHAINS_START_TOGETHER)
+        best = modes.places[0]
+        if best.found is None:
+            return found
+        there = jax.tree.map(np.asarray, ravel_one(z)(jnp.asarray(best.x)))
+        return self._expanded(run, z, there, find_mode=True)
 
     def _expanded(
         self, run: Run, z: Any, first: Any, *, find_mode: bool
@@ -412,6 +436,24 @@ class SubsampledRows:
             batch_size = batch_size_of(source.model, model_args, model_kwargs)
         algorithm = algorithm.having(acceptance=subsampled(expansion))
         return CountingAlgorithm(algorithm, expanded_minibatch(expansion, batch_size))
+
+
+def passes_of(run: Run, z: Any, chunk_size: int | None) -> Passes:
+    """Energy and derivatives of all rows at flat positions, compiled when they are called."""
+    unravel = ravel_one(z)
+
+    def energy(arrays, x):
+        model_args, model_kwargs = run.arguments.join(arrays)
+        potential = stochastic_potential(run.source.model, model_args, model_kwargs, chunk_size)
+        return energy_at(potential, unravel(x))
+
+    def both(arrays, x, root):
+        def along(u):
+            return energy(arrays, x + root @ u).value()
+
+        return newton_path.derivatives(along, jnp.zeros_like(x), run.source.view.differentiation)
+
+    return Passes(run.compiled(energy), run.compiled(both))
 
 
 def check_dimension(z: Any) -> None:

@@ -90,7 +90,7 @@ class Run(NamedTuple):
         """``function(arrays, *arguments)`` as a compiled function of the other arguments."""
         return partial(run_with, self.arguments, compiled_soon(function))
 
-    def search(self, function: Callable, key: Array, x: Array) -> Any:
+    def search(self, function: Callable, key: Any, x: Any) -> Any:
         """The same, by the program that an earlier sequential chain left if there is one.
 
         Only a search for a start is reused, which no state of the chain depends on: a model may

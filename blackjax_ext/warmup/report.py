@@ -1,5 +1,6 @@
 """What a warm-up tells of its chains when it ends, and the words to warn with."""
 
+import math
 import warnings
 from typing import Any, NamedTuple, TypeAlias
 
@@ -235,7 +236,8 @@ def sites_of(position: Any) -> Sites:
     """Name and number of coordinates of each leaf of positions with a leading axis."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(position)
     return tuple(
-        (jax.tree_util.keystr(path, simple=True), np.size(leaf[0])) for path, leaf in leaves
+        (jax.tree_util.keystr(path, simple=True), math.prod(np.shape(leaf)[1:]))
+        for path, leaf in leaves
     )
 
 

@@ -236,7 +236,8 @@ def zeros_of(sites: dict) -> dict[str, Array]:
     values = {name: site["value"] for name, site in sites.items() if is_latent(site)}
     inverse = transforms_of(sites).inv_transforms
     shapes = jax.eval_shape(lambda values: transform_fn(inverse, values, invert=True), values)
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    # made by NumPy: each shape would be another program
+    return jax.tree.map(lambda leaf: jnp.asarray(np.zeros(leaf.shape, leaf.dtype)), shapes)
 
 
 def centred_start(

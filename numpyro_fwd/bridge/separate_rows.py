@@ -113,7 +113,8 @@ def check_minibatches(
 
     rng = np.random.default_rng(0)
     z = jax.tree.map(
-        lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), leaf.dtype), zeros_of(sites)
+        lambda leaf: jnp.asarray((0.3 * rng.normal(size=leaf.shape)).astype(leaf.dtype)),
+        zeros_of(sites),
     )
     arguments = split_arguments(model_args, model_kwargs)
     with explaining(None, model_args, model_kwargs, z):
@@ -254,7 +255,7 @@ def num_read(program: Callable, num_rows: int, arguments: SplitArguments, z: Any
         return most
 
     def numbers(num):
-        rest = (z, 1.0, Cases(jnp.zeros((1, num), int), jnp.zeros(1)))
+        rest = (z, 1.0, Cases(np.zeros((1, num), int), np.zeros(1)))
         try:
             return numbers_in(jax.make_jaxpr(program)(arguments.arrays, *rest))
         except NEED_VALUES:  # as run_with does

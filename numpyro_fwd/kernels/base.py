@@ -41,7 +41,7 @@ from numpyro_fwd.bridge.arguments import (
 )
 from numpyro_fwd.bridge.coordinates import ModelCoordinates
 from numpyro_fwd.bridge.hierarchies import effects_of
-from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
+from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key, not_jax_tracer
 from numpyro_fwd.bridge.views import (
     View,
     check_start,
@@ -404,8 +404,9 @@ class BlackJAXKernel(MCMCKernel):
             start = self._strategy_of_run.start(run, rng_key, z, shared)
         plan = self._plan(start.x.shape[1], num_warmup)
         guess: Any = self._step_size if start.step_size is None else start.step_size
-        if start.is_whitened and plan.adapt_step_size:
-            guess = jnp.minimum(guess, plan.longest_step)
+        if start.is_whitened and plan.adapt_step_size and math.isfinite(plan.longest_step):
+            least = min if not_jax_tracer(guess) else jnp.minimum
+            guess = least(guess, plan.longest_step)
         # in coordinates that the mode has whitened there is nothing to search for
         is_known = start.is_whitened and self._inverse_mass_matrix is None
         is_known = is_known and plan.adapt_step_size

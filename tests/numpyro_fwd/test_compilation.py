@@ -274,7 +274,7 @@ PROGRAMS = {
     "AutoMALA": 11,
     "HPMALA": 11,
     "SMMALA": 11,
-    "AMAGOLD": 22,
+    "AMAGOLD": 20,
 }
 COUNT = """
 import sys

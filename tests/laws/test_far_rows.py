@@ -79,7 +79,7 @@ CASES = {
         0,
     ),
     "uncentred": ("poisson", True, counts(100.0), 0),
-    "leverage": ("gamma", True, leverage(), 0),
+    "leverage": ("gamma", True, leverage(), 1),
 }
 DOUBLE = {
     "below": ("gumbel", True, with_noise(gumbel, 300, 300, 3, -30.0), 0),
@@ -102,12 +102,12 @@ def distance_to_the_mode(model, data, z):
         return float(jnp.sqrt(gradient @ jnp.linalg.solve(hessian, gradient)))
 
 
-def finds(case):
+def finds(case, **options):
     """The law: the anchor is in the mode, to a tenth of a standard deviation."""
     law, has_intercept, data, key = case
     model = model_of(law, data[0].shape[1], has_intercept)
     arrays = tuple(jnp.asarray(each, jnp.result_type(float)) for each in data)
-    kernel = AMAGOLD(model, acceptance="subsampled")
+    kernel = AMAGOLD(model, acceptance="subsampled", **options)
     state = kernel.init(jax.random.key(key), 10, None, arrays, {})
     assert distance_to_the_mode(model, data, state.shared.position) < 0.1
 
@@ -136,12 +136,17 @@ PLANTED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Trajectories of acceptance")
 @pytest.mark.parametrize("case", PLANTED)
 def test_the_law_finds_planted_bugs(case, monkeypatch):
     for attribute, planted in PLANTED[case].items():
         monkeypatch.setattr(mode, attribute, planted)
+    *problem, first = CASES[case]
+    # of several starts, as roundings decide which of them gets stuck; and without a look at other
+    # modes, which gets out of such a place too
     with pytest.raises((AssertionError, ValueError)):
-        finds(CASES[case])
+        for key in (first, 8, 11):
+            finds((*problem, key), warm_start=False)
 
 
 def test_a_start_may_be_a_python_float():

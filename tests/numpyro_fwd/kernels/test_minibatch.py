@@ -114,7 +114,7 @@ def test_predictive_and_arviz_see_all_rows(second_order):
     draws = second_order.get_samples()
     predicted = Predictive(kernel.model, draws)(jax.random.key(53), None)["y"]
     assert predicted.shape == (len(draws["rate"]), NUM_ROWS)
-    data = arviz_base.from_numpyro(second_order)
+    data = arviz_base.from_numpyro(second_order, log_likelihood=True)
     assert data.observed_data["y"].shape == (NUM_ROWS,)
     assert data.log_likelihood["y"].shape[-1] == NUM_ROWS
 

@@ -11,7 +11,10 @@ import jaxlib
 
 __all__ = ["KNOWN_FAULTS", "check_jaxlib", "import_blackjax", "log_of"]
 
+HANGS = "can wait for ever, on a CPU, for a program that it reads from the compilation cache"
 KNOWN_FAULTS = {
+    "0.10.0": HANGS,
+    "0.10.1": HANGS,
     "0.10.2": "computes wrong numbers on a CPU: a matrix times each of 33,000 rows, and a sum "
     "(jax issue 39103)",
     "0.11.1": "needs a time that grows with the square of the number of draws to collect them on a "
@@ -20,11 +23,11 @@ KNOWN_FAULTS = {
 
 
 def check_jaxlib(version: str) -> None:
-    """Warn of a jaxlib that pip would not have installed."""
+    """Warn of a jaxlib that is known to be at fault: for Python 3.11 there is no other."""
     if version in KNOWN_FAULTS:
         warnings.warn(
-            f"jaxlib {version} {KNOWN_FAULTS[version]}: install another, for example with "
-            f"pip install 'jax!={version}' 'jaxlib!={version}'.",
+            f"jaxlib {version} {KNOWN_FAULTS[version]}. Use a newer one: JAX 0.12 needs Python 3.12 "
+            "or newer.",
             stacklevel=3,
         )
 

@@ -105,7 +105,6 @@ def test_releases_of_jax_with_faults_are_excluded(name):
     from blackjax_ext.installed import KNOWN_FAULTS
 
     (found,) = [each for each in CORE if each.name == name]
-    assert not [version for version in KNOWN_FAULTS if version in found.specifier]
-    assert {"0.10.0", "0.10.1", "0.12.0.1"} <= set(
-        found.specifier.filter(["0.10.0", "0.10.1", "0.12.0.1"])
-    )
+    # the last for Python 3.11, of which an import warns
+    assert [version for version in KNOWN_FAULTS if version in found.specifier] == ["0.10.2"]
+    assert "0.12.0.1" in found.specifier

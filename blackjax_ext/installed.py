@@ -26,8 +26,8 @@ def check_jaxlib(version: str) -> None:
     """Warn of a jaxlib that is known to be at fault: for Python 3.11 there is no other."""
     if version in KNOWN_FAULTS:
         warnings.warn(
-            f"jaxlib {version} {KNOWN_FAULTS[version]}. Use a newer one: JAX 0.12 needs Python 3.12 "
-            "or newer.",
+            f"jaxlib {version} {KNOWN_FAULTS[version]}. Use a newer one: JAX 0.12 needs Python "
+            "3.12 or newer.",
             stacklevel=3,
         )
 

@@ -18,7 +18,8 @@ if "PYTEST_XDIST_WORKER" in os.environ and "JAX_COMPILATION_CACHE_DIR" in os.env
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
     jax.config.update("jax_compilation_cache_dir", str(folder))
 
-# of processes that tests start: the last jaxlib for Python 3.11 has a fault that an import names
+# of processes that tests start: the last jaxlib for Python 3.11 has a fault that an import names.
+# (What "-W" repeats of this would keep its place here, before "-W error".)
 os.environ.setdefault("PYTHONWARNINGS", "ignore:jaxlib 0.10.2 computes")
 
 # tracing makes many objects and little garbage: to look for it each 700 of them costs a tenth

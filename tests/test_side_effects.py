@@ -34,7 +34,7 @@ def mcmc_of(kernel=numpyro_fwd.MALA, num_chains=1, **options):
 def printed(code):
     """What a new process prints."""
     # the last jaxlib for Python 3.11
-    warned = ["-W", "error", "-W", "ignore:jaxlib 0.10.2 computes"]
+    warned = ["-W", "error", "-W", "ignore:jaxlib 0.10.2"]
     command = [sys.executable, *warned, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 

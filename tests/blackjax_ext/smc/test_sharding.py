@@ -16,7 +16,7 @@ def test_particles_on_four_devices():
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
     # the last jaxlib for Python 3.11
-    warned = ["-W", "error", "-W", "ignore:jaxlib 0.10.2 computes"]
+    warned = ["-W", "error", "-W", "ignore:jaxlib 0.10.2"]
     command = [sys.executable, *warned, str(Path(__file__).with_name("sharded_smc.py"))]
     found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500)
     assert found.returncode == 0, found.stderr[-2000:]

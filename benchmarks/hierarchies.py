@@ -19,7 +19,7 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.infer import MCMC, NUTS
 
 import blackjax_ext
-from benchmarks import hierarchical_models
+from benchmarks.harness import hierarchies as hierarchical_models
 from benchmarks.harness.report import Report, Section, by_name
 from benchmarks.harness.runs import run_chains
 from numpyro_fwd import (

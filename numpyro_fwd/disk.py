@@ -1,5 +1,6 @@
 """Rows that stay on disk, for models that read some of them at a time."""
 
+import copy
 import math
 import operator
 from typing import Any
@@ -109,6 +110,7 @@ class OnDisk:
         self.source = source
         self.shape = tuple(map(operator.index, shape))
         self._in_file = source if isinstance(source, FileRows) else FileRows.of(source)
+        self._state: object = None  # of what is on disk: programs of another one are not taken
 
     @property
     def dtype(self) -> np.dtype:
@@ -133,10 +135,18 @@ class OnDisk:
         return f"on_disk({type(self.source).__name__}, shape={self.shape}, dtype={self.dtype})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, OnDisk) and self.source is other.source
+        if not isinstance(other, OnDisk):
+            return False
+        return self.source is other.source and self._state is other._state
 
     def __hash__(self) -> int:
         return hash((OnDisk, id(self.source)))
+
+    def renewed(self) -> "OnDisk":
+        """The same rows after they have changed, for which programs are made anew."""
+        new = copy.copy(self)
+        new._state = object()
+        return new
 
     def __getitem__(self, index: Any) -> Any:
         """Some rows: ``x[rows]``, or ``x[rows, ...]`` with numbers and slices behind them.

@@ -322,10 +322,11 @@ def find_all(
 def settle(search: Search, num_chains: int) -> Found:
     """Starts of the chains, whose paths are the first of the first round."""
     best, is_worse = search.best, is_poor(search)
-    num_paths = jnp.sum(~jnp.isnan(search.evidence))
-    num_agree = num_paths - jnp.sum(is_worse)
-    is_settled = num_agree >= jnp.maximum(LEAST_AGREEING, LEAST_SHARE * num_paths)
-    is_settled |= ~is_worse.any()
+    # a path that never had a density has found no place, better or worse
+    is_place = jnp.isfinite(search.evidence)
+    num_paths, num_worse = jnp.sum(is_place), jnp.sum(is_place & is_worse)
+    is_settled = num_paths - num_worse >= jnp.maximum(LEAST_AGREEING, LEAST_SHARE * num_paths)
+    is_settled |= num_worse == 0
     own = search.evidence[0, :num_chains]
     is_lost = is_worse[0, :num_chains]
     # the best was found by none of them: one goes there
@@ -334,7 +335,7 @@ def settle(search: Search, num_chains: int) -> Found:
     x = jnp.where(is_moved[:, None], search.from_best[:num_chains], search.mine[:num_chains])
     sd = jnp.sqrt(best.metric.diagonal().inverse())
     is_far = jnp.abs(search.mean - best.mean) > FAR * sd
-    is_elsewhere = jnp.any(is_far & is_worse[..., None], axis=(0, 1))
+    is_elsewhere = jnp.any(is_far & (is_place & is_worse)[..., None], axis=(0, 1))
     first_values = search.first_values[:num_chains]
     return Found(
         x, best.metric, first_values, search.evidence, search.mean, is_settled, is_elsewhere

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -100,8 +101,8 @@ class Hidden(NamedTuple):
     @classmethod
     def first(cls, x: Array) -> "Hidden":
         """None yet, of chains at `x`, (C, D)."""
-        zeros = jnp.zeros(x.shape[0], int)
-        return cls(zeros, jnp.zeros((), int), zeros.astype(jnp.int32), jnp.zeros_like(x[:, 0]))
+        zeros = partial(jnp.zeros, x.shape[0])
+        return cls(zeros(int), jnp.zeros((), int), zeros(jnp.int32), zeros(x.dtype))
 
     def having(self, place: Array, x: Array, num_steps: Array) -> "Hidden":
         """With the last of `num_steps`, by chains at `x`, (C, D), with what it found, (C,).
@@ -207,7 +208,7 @@ def warn_of_starts(found: newton_path.Found, sites: Sites) -> None:
 
 def starts_message(found: newton_path.Found, sites: Sites) -> str:
     """That it is not known where the mass is."""
-    evidence = np.sort(found.evidence[~np.isnan(found.evidence)])[::-1]
+    evidence = np.sort(found.evidence[np.isfinite(found.evidence)])[::-1]
     lesser = evidence[evidence < evidence[0] - newton_path.negligible(found.x[0])]
     names = names_of(sites, np.flatnonzero(found.is_elsewhere))
     return (

@@ -304,10 +304,10 @@ def bind(algorithm: Algorithm, logdensity_fn: Callable, differentiation: Wanted)
     return BoundAlgorithm(algorithm, logdensity_fn)
 
 
-@jax.jit
-def ravel_each(tree: ArrayTree) -> Array:
-    """Flat positions (C, D) of a pytree whose leaves lead with C."""
-    return jax.vmap(lambda leaf: ravel_pytree(leaf)[0])(tree)
+@partial(jax.jit, static_argnums=1)
+def ravel_each(tree: ArrayTree, num_chains: int | None = None) -> Array:
+    """Flat positions (C, D) of a pytree whose leaves lead with C, which is given if D may be 0."""
+    return jax.vmap(lambda leaf: ravel_pytree(leaf)[0], axis_size=num_chains)(tree)
 
 
 def first_metric(inverse_mass_matrix: InverseMassMatrix, x: Array, *, dense: bool) -> Factor:

@@ -26,6 +26,7 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup.newton_path import MAX_DIMENSION
 from numpyro_fwd.bridge.arguments import (
+    NEED_VALUES,
     SplitArguments,
     first_not_finite,
     not_finite,
@@ -157,6 +158,25 @@ def check_derivatives(
     return found
 
 
+def differentiation_with(
+    make_potential: Callable,
+    arguments: SplitArguments,
+    prototype: Position,
+    wanted: Wanted | None,
+) -> Differentiation:
+    """How a model's energy can be differentiated, with its arrays as a program has them."""
+
+    def found(arrays):
+        model_args, model_kwargs = arguments.join(arrays)
+        potential_fn = make_potential(*model_args, **model_kwargs)
+        return check_derivatives("model", potential_fn, prototype, wanted)
+
+    try:
+        return found([jnp.asarray(array) for array in arguments.arrays])
+    except NEED_VALUES:
+        return found(arguments.arrays)
+
+
 def view_model(
     rng_key: Array,
     model: Callable,
@@ -197,8 +217,8 @@ def view_model(
     enumerated = {name for name in latents if sites[name]["fn"].support.is_discrete}
     values = {name: sites[name]["value"] for name in latents if name not in enumerated}
     prototype = transform_fn(facts.inv_transforms, values, invert=True)
-    potential_fn = make_potential(*model_args, **model_kwargs)
-    differentiation = check_derivatives("model", potential_fn, prototype, wanted)
+    arguments = split_arguments(model_args, model_kwargs)
+    differentiation = differentiation_with(make_potential, arguments, prototype, wanted)
     view = View(make_potential, make_postprocess, differentiation)
     if init_params is not None:
         chains = () if is_prng_key(rng_key) else rng_key.shape[:1]
@@ -222,7 +242,7 @@ def view_model(
         validate_grad=differentiation in ("reverse", "gradients")
         or (differentiation == "forward" and size <= MAX_DIMENSION["forward"]),
     )
-    return view, find_start(search, rng_key, sites, split_arguments(model_args, model_kwargs))
+    return view, find_start(search, rng_key, sites, arguments)
 
 
 def find_start(search: Callable, rng_key: Array, sites: dict, arguments: SplitArguments) -> Any:

@@ -30,6 +30,7 @@ from numpyro_fwd import (
     SMMALA,
     AutoFMALA,
     AutoMALA,
+    AutoNUTS,
     LangevinSMC,
     LineFMALA,
     PCLineFMALA,
@@ -47,6 +48,7 @@ ADAPTIVE = (AutoMALA, AutoFMALA)
 MINIBATCH = (AMAGOLD, SGHMC)
 SAMPLERS = (
     NUTS,
+    AutoNUTS,
     *FIRST_ORDER,
     *ADAPTIVE,
     *SECOND_ORDER,
@@ -147,7 +149,7 @@ def funnel() -> Target:
 def budgets(target: Target, quick: bool) -> Iterator[tuple[Callable, Budget]]:
     """Each sampler with its budget: a step of NUTS is a trajectory, one of SMMALA has a Hessian."""
     for sampler in QUICK_SAMPLERS if quick else SAMPLERS:
-        if sampler is NUTS:
+        if sampler in (NUTS, AutoNUTS):
             yield sampler, Budget(500, 500, 1) if quick else Budget(1000, 2500, 1)
         elif sampler in SECOND_ORDER:
             yield sampler, Budget(1000, 4000, 2)

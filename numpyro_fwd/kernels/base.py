@@ -430,7 +430,7 @@ class BlackJAXKernel(MCMCKernel):
                 step_size = jnp.full(x.shape[:1], guess, dtype)
             else:
                 step_size = first_step_size(target, plan, keys.step_size, inner, frame, guess)
-            x = ravel_each(coordinates_of(inner))
+            x = ravel_each(coordinates_of(inner), x.shape[0])
             adapt_state = windows.init(step_size, metric, x, num_steps=num_warmup)
             adapt_state = adapt_state._replace(coordinates=learned)
             return make_state(inner, adapt_state, keys.state, is_single, self.advice)

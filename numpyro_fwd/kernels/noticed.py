@@ -98,7 +98,7 @@ class Noticed:
         stuck_at = jnp.full(rng_key.shape[0], -1)
         run = jnp.asarray(jax.random.key_data(rng_key[0]))
         words = Words(advice, report.sites_of(position))
-        hidden = report.Hidden.first(ravel_each(position))
+        hidden = report.Hidden.first(ravel_each(position, rng_key.shape[0]))
         nothing, no = jnp.array(NOTHING, int), jnp.array(False)
         first = cls(nothing, run, health, stuck_at, no, hidden, words)
         # the carry of a loop may stay divided as it was at first

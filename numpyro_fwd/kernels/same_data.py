@@ -1,6 +1,5 @@
 """Whether the data of a run are those that a kernel, or the state it goes on from, knows."""
 
-import copy
 from typing import Any
 
 import jax
@@ -116,9 +115,9 @@ def as_new(arguments: Any) -> Any:
     def one(leaf: Any) -> Any:
         if isinstance(leaf, np.ndarray):
             return leaf.view()
-        return copy.copy(leaf) if isinstance(leaf, OnDisk) else leaf
+        return leaf.renewed() if isinstance(leaf, OnDisk) else leaf
 
-    return jax.tree.map(one, arguments)
+    return jax.tree.map(one, arguments, is_leaf=lambda leaf: isinstance(leaf, OnDisk))
 
 
 def is_said(events: Any) -> bool:

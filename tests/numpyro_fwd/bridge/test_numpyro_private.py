@@ -15,6 +15,7 @@ NAMES = [
     (node.module, alias.name)
     for node in ast.walk(ast.parse(PATH.read_text()))
     if isinstance(node, ast.ImportFrom) and node.module.startswith("numpyro.")
+    if node.module != "numpyro.infer"  # public
     for alias in node.names
 ]
 

@@ -317,7 +317,7 @@ def test_block_of_gibbs(name):
             (DiscreteGibbs(mixture), discrete_latent_sites),
         ]
     )
-    mcmc = mcmc_of(kernel, 300, 3000)
+    mcmc = mcmc_of(kernel, 300, 12_000)  # a thousand effective draws: 0.12 is five errors
     mcmc.run(jax.random.key(0), y)
     samples = mcmc.get_samples()
     for site, moments in grid_moments(y).items():

@@ -15,7 +15,7 @@ from numpyro.distributions import biject_to, constraints
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, Walk
 from blackjax_ext.coordinates.partial import Placed
-from numpyro_fwd.bridge.hierarchies import FREE, MAPS, mixed, shifted, walked
+from numpyro_fwd.bridge.hierarchies import FREE, MAPS, map_of, mixed, shifted, walked
 from numpyro_fwd.bridge.numpyro_private import Messenger
 from numpyro_fwd.bridge.predictors import unwrapped
 from numpyro_fwd.bridge.traces import sites_at
@@ -27,7 +27,7 @@ LAWS: dict[Callable, Callable[..., Law]] = {shifted: LocScale, mixed: LocFactor,
 
 def law_of(fn: Any) -> Law:
     """The law of the unconstrained values of a distribution."""
-    found = MAPS.get(type(fn), FREE)
+    found = map_of(fn) or FREE
     return LAWS[found.out](*found.made_of(fn))
 
 
@@ -61,7 +61,10 @@ class placing(Messenger):
             return
         fn = unwrapped(msg["fn"])
         self.laws[name] = law = law_of(fn)
-        self.is_real[name] = isinstance(law, LocScale) and fn.support is constraints.real
+        is_plain = type(fn) in MAPS  # and has a `loc` and a `scale`
+        self.is_real[name] = (
+            is_plain and isinstance(law, LocScale) and fn.support is constraints.real
+        )
         value = self.given[name]
         if self.centredness is not None:
             value, log_det = laws.out(law, self.centredness[name], value)

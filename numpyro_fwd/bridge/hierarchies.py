@@ -7,6 +7,9 @@ An effect is given by its noise if its law is that of a function of the noise an
 - a location and a factor of a covariance (MultivariateNormal): ``loc + L z``;
 - a random walk of a scale: ``cumsum(scale z)``.
 
+A law with a location and a scale may be transformed, by others and by what takes unconstrained
+values to the support, as in ``TransformedDistribution(Normal(loc, scale), ExpTransform())``.
+
 All are affine maps of the unconstrained value, for given parameters: :class:`NoiseMap`. What such
 a map is used for is exact whatever the model is (:mod:`blackjax_ext.mcmc.interweaving`); the table
 decides only where it is worth while.
@@ -21,14 +24,21 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
 from jax.scipy.linalg import solve_triangular
-from numpyro.distributions import biject_to
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.transforms import (
+    AffineTransform,
+    ExpTransform,
+    IndependentTransform,
+    SigmoidTransform,
+    Transform,
+)
 
 from numpyro_fwd.bridge.dependence import dependent
 from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
 from numpyro_fwd.bridge.predictors import unwrapped
 from numpyro_fwd.bridge.traces import is_latent, sites_at
 
-__all__ = ["ModelHierarchy", "NoiseMap", "effects_of"]
+__all__ = ["ModelHierarchy", "NoiseMap", "effects_of", "map_of"]
 
 
 class NoiseMap(NamedTuple):
@@ -117,6 +127,43 @@ MAPS: dict[type, NoiseMap] = {
 }
 
 
+def map_of(fn: Any) -> NoiseMap | None:
+    """The map of a distribution's unconstrained values; None if the table has none."""
+    found = MAPS.get(type(fn))
+    if found is None and isinstance(fn, dist.TransformedDistribution):
+        return TRANSFORMED if is_affine(fn) else None
+    return found
+
+
+def steps_of(fn: dist.TransformedDistribution) -> list[Transform]:
+    """The transforms between the base of a distribution and its unconstrained values."""
+    *steps, last = fn.transforms
+    support = biject_to(fn.support)
+    while isinstance(support, IndependentTransform):
+        support = support.base_transform
+    is_support = type(last) is type(support) and isinstance(last, (ExpTransform, SigmoidTransform))
+    return steps if is_support else [*steps, last]
+
+
+def is_affine(fn: dist.TransformedDistribution) -> bool:
+    """Whether the unconstrained values are those of a location and a scale, shifted and scaled."""
+    base = unwrapped(fn.base_dist)
+    is_real = MAPS.get(type(base)) is LOC_SCALE and base.support is constraints.real
+    return is_real and all(type(step) is AffineTransform for step in steps_of(fn))
+
+
+def affine(fn: dist.TransformedDistribution) -> tuple[Any, Any]:
+    """Location and scale of the unconstrained values."""
+    base = unwrapped(fn.base_dist)
+    loc, scale = base.loc, base.scale
+    for step in steps_of(fn):
+        loc, scale = step.loc + step.scale * loc, step.scale * scale
+    return loc, scale
+
+
+TRANSFORMED = NoiseMap(affine, shifted, unshifted)
+
+
 class weaving(Messenger):
     """Give effects their values, and look at their parameters and their noise.
 
@@ -147,7 +194,7 @@ class weaving(Messenger):
         if msg["type"] != "sample" or name not in self.given or self.is_looping:
             return
         fn, given = unwrapped(msg["fn"]), self.given[name]
-        self.laws[name] = law = MAPS.get(type(fn), FREE)
+        self.laws[name] = law = map_of(fn) or FREE
         is_noise = law.chosen(self.is_noise[name])
         self.parameters[name] = parameters = law.made_of(fn)
         outcome, log_slopes = law.out(*parameters, given)
@@ -187,7 +234,7 @@ def effects_of(
             names.extend(
                 name
                 for name, site in sites.items()
-                if is_latent(site) and name in z and type(unwrapped(site["fn"])) in MAPS
+                if is_latent(site) and name in z and map_of(unwrapped(site["fn"]))
             )
 
     jax.eval_shape(look, position)

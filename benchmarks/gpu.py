@@ -9,7 +9,17 @@ at random up or down (the root mean square of some such changes), and one roundi
 result is the difference or the sum of. An error of a few times that is rounding; a wrong reduction,
 TF32 or a race is a thousand times that.
 
-Without an accelerator ``--quick`` makes the comparison on the CPU, in single precision and at small
+Before that come laws, which take less time: chains of every kernel, from draws of the posterior
+itself, must still be there after some steps; and errors of energies where covariates are far from
+zero. After it comes speed: steps, gradients and effective draws a second for one chain and for
+many, millions of rows, ten thousand particles, the memory of a network, and rows on two devices
+where there are two.
+
+Parts run apart (``python benchmarks/gpu.py laws digits``). With ``--seconds 400`` each section
+stops by itself, and what it has is on the page; what it measures is kept as it comes, in
+.cache/bench/gpu.
+
+Without an accelerator ``--quick`` runs all of it on the CPU, in single precision and at small
 sizes. The rest needs an accelerator that JAX finds beside the CPU (``JAX_PLATFORMS`` unset, or
 "cuda,cpu"), and a host with 32 GiB of memory.
 """
@@ -17,6 +27,7 @@ sizes. The rest needs an accelerator that JAX finds beside the CPU (``JAX_PLATFO
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +45,8 @@ from jax.flatten_util import ravel_pytree
 
 import blackjax_ext
 from benchmarks import convolutions
-from benchmarks.harness import models
+from benchmarks.harness import device_laws, device_mesh, device_sizes, models
+from benchmarks.harness import device_speed as speed_of
 from benchmarks.harness import partial_networks as networks
 from benchmarks.harness.report import Report, Section, by_name
 from benchmarks.harness.timing import timed
@@ -500,10 +512,11 @@ def checks(quick: bool) -> Section:
     cases = [*langevin_cases(quick), *amagold_cases(quick), *smc_cases(quick)]
     rows = []
     for case in cases:
-        rows += REPORT.once((case.name,), compare, case, device, not is_cpu)
+        if REPORT.seconds_left() > 0:
+            rows += REPORT.once((case.name,), compare, case, device, not is_cpu)
     columns = ["case", "quantity", "norm", "error", "explained", "error / explained"]
     worst = {
-        name: max(row[5] for row in rows if row[0] == name) for name in (c.name for c in cases)
+        name: max(row[5] for row in rows if row[0] == name) for name in {row[0]: 0 for row in rows}
     }
     return Section(
         f"Single precision on {device.device_kind} against double precision on the CPU",
@@ -569,7 +582,227 @@ def all_times() -> Iterator[Timed]:
         yield from family()
 
 
-REPORT = Report("gpu", "Steps on an accelerator", by_name(checks, times))
+# Laws: every kernel from draws of the posterior
+
+
+def laws(quick: bool) -> Section:
+    """Chains of every kernel that start in equilibrium: are they still there?"""
+    device = device_for(quick)
+    num_chains = 500 if quick else 20_000
+    chosen = device_laws.chosen_laws(num_chains, is_quick=quick)
+    rows = [[name, *found] for name, found in at_once(chosen)]
+    return Section(
+        f"Every kernel on {device.device_kind}, from draws of the posterior",
+        f"{num_chains:,} chains (fewer where a step lasts long) or runs of particles, "
+        f"{device_laws.STEPS} steps each in single precision, products of matrices as the device "
+        "makes them by default. p is the smallest of those of the ends' marginals, their "
+        "dependence and changes of means; z is the largest change of a mean or of a square, in its "
+        "standard errors." + missing(len(chosen) - len(rows)),
+        ["kernel: case, target", "acceptance", "moved", "smallest p", "largest z"],
+        rows,
+        [
+            (f"{name}: {device_laws.LEVEL:g} / p", device_laws.LEVEL / p, 1.0)
+            for name, _, _, p, _ in rows
+            if isinstance(p, float)
+        ],
+    )
+
+
+def at_once(chosen: list) -> Iterator[tuple[str, list]]:
+    """What laws find, as they find it, compiled and run on threads; those in time, that is."""
+    # not a context: what is too late is not waited for
+    pool = ThreadPoolExecutor(8)
+    running = {pool.submit(guarded, law.find): law.name for law in chosen}
+    while running and (left := REPORT.seconds_left()) > 0:
+        done, _ = wait(running, min(left, 1e6), FIRST_COMPLETED)
+        for one in done:
+            name = running.pop(one)
+            yield name, REPORT.once((name,), one.result)
+    pool.shutdown(wait=False, cancel_futures=True)
+
+
+def guarded(function: Callable, *arguments: Any) -> list:
+    """What a function finds; where it fails, the words of its error in the first place of four."""
+    try:
+        return function(*arguments)
+    except Exception as error:  # one that fails leaves the others
+        return [f"{type(error).__name__}: {str(error)[:200]}".replace("\n", " "), "", "", ""]
+
+
+def missing(num: int) -> str:
+    """How many there was no time for."""
+    return f" There was no time for {num} more." if num else ""
+
+
+def digits(quick: bool) -> Section:
+    """Errors where covariates are far from zero, by default and in full precision."""
+    device = device_for(quick)
+    rows = []
+    for mean in (0.0, 300.0) if quick else (0.0, 10.0, 100.0, 300.0):
+        if REPORT.seconds_left() > 0:
+            rows.append([mean, *REPORT.once((mean,), device_sizes.digits, mean, 10_000)])
+    return Section(
+        f"Energies on {device.device_kind} of covariates that are not centred",
+        "Logistic regression on 10,000 rows of five covariates, 64 chains at once. Standard "
+        "deviations of errors against double precision, in nats: of the model's density by the "
+        "default of the device and in full precision, and of the energy that the subsampled test "
+        "works with; and the error of its curvature, where one is right.",
+        [
+            *("mean of covariates, sds", "density, by default", 'density, "highest"'),
+            *("curvature of the expansion", "energy of the test"),
+        ],
+        rows,
+        [(f"curvature at {row[0]:g} sds", row[3], 3e-3) for row in rows],
+    )
+
+
+# Speed
+
+
+CHAINS = (64, 16_384, 1, 1_024)  # in the order in which they are measured
+
+
+def speed(quick: bool) -> Section:
+    """Steps, gradients and effective draws a second of every kernel, and of NUTS."""
+    device = device_for(quick)
+    num_rows, num_steps, seconds = (500, 10, 0.1) if quick else (10_000, 100, 1.0)
+    names = list(speed_of.KERNELS)[: 2 if quick else None]
+    posterior = speed_of.expanded(num_rows, SIZE)
+    sizes: dict[str, float] = {}
+    rows: list[list] = []
+    for num_chains in (8, 4) if quick else CHAINS:
+        most = {name: speed_of.KERNELS[name].most_chains for name in names}
+        chosen = [name for name in names if num_chains <= most[name]]
+        if REPORT.seconds_left() < (0 if num_chains == CHAINS[0] else 15):
+            break
+        left = REPORT.seconds_left()
+        few = max(num_steps * 64 // max(num_chains, 64), num_steps // 5)
+        programs = speed_of.compiled(chosen, posterior, num_chains, few, left)
+        for name in chosen:
+            if REPORT.seconds_left() < 0:
+                break
+            measure = partial(speed_row, posterior, name, num_chains, programs, sizes, seconds)
+            rows.append([name, num_chains, *REPORT.once((name, num_chains), guarded, measure)])
+    rows.sort(key=lambda row: (row[1], names.index(row[0])))
+    nuts = {row[1]: row[4] for row in rows if row[0] == names[0]}
+    for row in rows:
+        known = isinstance(row[4], float) and isinstance(nuts.get(row[1]), float)
+        row.insert(5, row[4] / nuts[row[1]] if known else "")
+    return Section(
+        f"Every kernel against NUTS on {device.device_kind}",
+        f"Logistic regression, {num_rows:,} rows, {SIZE} coefficients; all chains in one program, "
+        "with the metric of the normal approximation and steps tuned for each kernel's acceptance "
+        "rate. Effective draws are those of the worst coordinate of at most "
+        f"{speed_of.NUM_KEPT} chains, times what share of the chains they are. Gradients are "
+        "tangents for forward-mode kernels, and those with a Hessian for second-order ones.",
+        [
+            *("kernel", "chains", "steps of all chains per s", "gradients per s"),
+            *("effective draws per s", "times NUTS's", "acceptance"),
+        ],
+        rows,
+    )
+
+
+def speed_row(
+    posterior: Any, name: str, num_chains: int, programs: dict, sizes: dict, seconds: float
+) -> list:
+    """A row of the table; the step size is that of the first number of chains."""
+    program = programs[name]
+    if isinstance(program, Exception):
+        raise program
+    x = posterior.draw(num_chains)
+    if name not in sizes:
+        sizes[name] = speed_of.tuned(program, posterior, x, speed_of.KERNELS[name].target)
+    found = speed_of.measure(program, posterior, sizes[name], x, seconds)
+    return [1.0 / found.step, found.gradients, found.ess, float(found.acceptance)]
+
+
+def rows(quick: bool) -> Section:
+    """AMAGOLD that reads a few rows against NUTS that reads all."""
+    device = device_for(quick)
+    chains, table = 4 if quick else 16, []
+    for num_rows in (2_000,) if quick else (1_000_000, 10_000_000):
+        if REPORT.seconds_left() < 5 and not quick:
+            break
+        measure = partial(device_sizes.millions, num_rows, chains, 1.0 if quick else 8.0)
+        found = REPORT.once((num_rows,), guarded, measure)
+        table += [[num_rows, *row] for row in found if isinstance(row, list)]
+    return Section(
+        f"Millions of rows on {device.device_kind}",
+        f"Logistic regression of {SIZE} coefficients, {chains} chains at once, the step size 0.7 "
+        "and the same metric for both. The start has the mode, the bounds of all rows and their "
+        "table; NUTS would need the mode alone.",
+        [
+            "rows",
+            "kernel",
+            "start, s",
+            "step of all chains, s",
+            "effective draws per s",
+            "acceptance",
+        ],
+        [[*row, *[""] * (6 - len(row))] for row in table],
+    )
+
+
+def particles(quick: bool) -> Section:
+    """LangevinSMC: time and evidence."""
+    device = device_for(quick)
+    num, num_rows = (200, 100) if quick else (10_000, 10_000)
+    found = REPORT.once((num,), guarded, partial(device_sizes.particles, num, num_rows))
+    return Section(
+        f"Particles on {device.device_kind}",
+        f"LangevinSMC with {num:,} particles from the prior to the posterior of a linear "
+        f"regression of {num_rows:,} rows and {SIZE} coefficients, whose evidence is known.",
+        ["particles", "s with compilation", "s again", "log evidence off"],
+        [[num, *found[:3]]],
+    )
+
+
+def memory(quick: bool) -> Section:
+    """Forward and reverse mode on a network of ten million weights."""
+    device = device_for(quick)
+    depth, width, num_rows = (3, 50, 500) if quick else (11, 1_000, 10_000)
+    table = []
+    for name in ("fmala", "mala"):
+        measure = partial(device_sizes.network_memory, name, depth, width, num_rows)
+        table.append([name, *REPORT.once((name,), guarded, measure)[:3]])
+    return Section(
+        f"Memory of a step on {device.device_kind}",
+        f"A network of {depth} hidden layers of {width:,} units on {num_rows:,} rows. Temporary "
+        "memory is that of XLA's analysis of the compiled step, without state and data.",
+        ["kernel", "weights", "temporary memory, MiB", "step, ms"],
+        table,
+    )
+
+
+def devices(quick: bool) -> Section:
+    """Rows over two devices, where there are two."""
+    found = REPORT.once(("devices",), guarded, partial(device_mesh.over_two, is_quick=quick))
+    return Section(
+        "Rows over two devices",
+        "A step of MALA and an energy of all rows with the rows on one device and over two.",
+        ["devices", "step, ms", "energy off, relative", "what"],
+        [found],
+    )
+
+
+SHARES = {
+    "laws": 90.0,
+    "digits": 20.0,
+    "speed": 170.0,
+    "rows": 45.0,
+    "particles": 25.0,
+    "memory": 20.0,
+    "devices": 5.0,
+    "checks": 60.0,
+}
+REPORT = Report(
+    "gpu",
+    "Steps on an accelerator",
+    by_name(laws, digits, speed, rows, particles, memory, devices, checks, times),
+    long=("times",),
+    shares=SHARES,
+)
 
 if __name__ == "__main__":
     REPORT.main()

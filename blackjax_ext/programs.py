@@ -42,6 +42,7 @@ MOST_KEPT = 64  # executables
 # of jax.config
 CONSTANTS_APART = "jax_use_simplified_jaxpr_constants"
 OP_BY_OP = "jax_disable_jit"
+PRECISION = "jax_default_matmul_precision"
 
 
 def compiled_soon(
@@ -123,7 +124,8 @@ class FlatProgram:
         rest = [each for i, each in enumerate(arguments) if i not in self.static]
         leaves, tree = jax.tree.flatten((rest, keywords))
         form = Form(tree, tuple((i, arguments[i]) for i in self.static))
-        here = default_device(), jnp.result_type(float), bool(options)
+        precision = getattr(jax.config, PRECISION, None)
+        here = default_device(), jnp.result_type(float), precision, bool(options)
         kind = form, tuple(map(jax.typeof, leaves)), here
         if kind not in self.made:
             self.made[kind] = self.make(form, leaves, options)

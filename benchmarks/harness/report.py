@@ -4,12 +4,14 @@ import argparse
 import dataclasses
 import datetime
 import json
+import math
 import os
 import platform
 import shlex
 import time
+import traceback
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +61,16 @@ def machine() -> dict[str, str]:
         "cores": str(os.cpu_count()),
         "backend": device.platform + kind,
         "python": platform.python_version(),
-        **{name: version(name) for name in packages},
+        **{name: found for name in packages if (found := version_of(name))},
     }
+
+
+def version_of(package: str) -> str | None:
+    """Version of a package, None where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def cell(value: Any) -> str:
@@ -129,6 +139,9 @@ class Report:
         Whether the command line asked for the sizes of the paper, where they are larger.
     cache
         Folder of what an interrupted run has measured.
+    shares
+        Shares of the seconds that the command line gives, of sections that ask `seconds_left`;
+        none for reports whose sections do not.
     """
 
     name: str
@@ -137,6 +150,8 @@ class Report:
     long: tuple[str, ...] = ()
     is_full: bool = False
     cache: Path = ROOT / ".cache" / "bench"
+    shares: dict[str, float] = dataclasses.field(default_factory=dict)
+    _until: float = dataclasses.field(default=math.inf, init=False)
     _units: Units | None = dataclasses.field(default=None, init=False)
     _output: Path | None = dataclasses.field(default=None, init=False)
 
@@ -155,6 +170,10 @@ class Report:
         """
         units = Units(None, {}) if self._units is None else self._units
         return units.once(key, function, *arguments)
+
+    def seconds_left(self) -> float:
+        """Seconds that are left of those the command line gives the section that runs."""
+        return self._until - time.monotonic()
 
     def picture(self, figure: Figure, name: str) -> None:
         """Put a picture beside the page of results, if one is written, and close it."""
@@ -203,7 +222,12 @@ class Report:
         parser.add_argument(
             "--data-dir", type=Path, help=f"folder of the data (else ${data.VARIABLE})"
         )
+        parser.add_argument(
+            "--seconds", type=float, help="most of all sections, which leave out what is beyond"
+        )
         options = parser.parse_args(arguments)
+        if options.seconds is not None and not self.shares:
+            parser.error("--seconds: the sections of this report do not stop by themselves")
         if unknown := sorted(set(options.sections) - set(names)):
             parser.error(f"unknown sections {unknown}; choose from {names}")
         if options.data_dir is not None and not options.data_dir.is_dir():
@@ -215,14 +239,32 @@ class Report:
         options = self.parse(arguments)
         data.use(options.data_dir)
         self.is_full = options.full
-        for name in self.chosen(options):
+        names, failed = self.chosen(options), []
+        end = time.monotonic() + (options.seconds or math.inf)
+        for at, name in enumerate(names):
             print(f"{name}: {self.sections[name].__doc__}", flush=True)
-            section = self.measure(name, options)
+            self._until = self.end_of(names[at:], end)
+            try:
+                section = self.measure(name, options)
+            except Exception:
+                if options.seconds is None:
+                    raise
+                traceback.print_exc()  # where time is lent, the others are worth more
+                failed.append(name)
+                continue
             print("\n" + section_page(section, machine()) + "\n", flush=True)
             if not options.quick:
                 self.save(options.output, {name: section})
                 self.units_of(name, options).forget()
             jax.clear_caches()  # programs hold the data that they were made for
+        if failed:
+            raise SystemExit(f"these sections failed: {failed}")
+
+    def end_of(self, names: list[str], end: float) -> float:
+        """When the first of the sections ends, if all of them end at `end`."""
+        shares = [self.shares.get(name, 1.0) for name in names]
+        now = time.monotonic()
+        return now + (end - now) * shares[0] / sum(shares)
 
     def chosen(self, options: argparse.Namespace) -> list[str]:
         """Sections to run: those named, or all but the long ones."""

@@ -32,6 +32,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 
+from blackjax_ext.precision import exact_products
+
 __all__ = [
     "Law",
     "LocFactor",
@@ -145,6 +147,7 @@ class LocFactor(NamedTuple):
         eye = jnp.eye(unit.shape[-1], dtype=unit.dtype)
         return eye + (1 - c)[..., None, :] * (unit - eye)
 
+    @exact_products
     def spread(self, c: Array, v: Array) -> Array:
         """Noise to effect."""
         return (self.blend(c) @ (jnp.exp(self.log_slopes(c)) * v)[..., None])[..., 0]

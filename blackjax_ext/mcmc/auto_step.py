@@ -56,6 +56,7 @@ from blackjax_ext.mcmc import interweaving
 from blackjax_ext.mcmc.interweaving import Hierarchy
 from blackjax_ext.mcmc.noise import standard_normal
 from blackjax_ext.metrics import Factor
+from blackjax_ext.precision import inner
 
 __all__ = [
     "MAX_EXPONENT",
@@ -323,7 +324,7 @@ def leapfrog(evaluate: Callable, push: Callable, pull: Callable, step_size: Arra
 def gain(start: Point, end: Point) -> Array:
     """Log ratio of the joint density at `end` to that at `start`; NaN if `end` is not finite."""
     # a difference of squares, which keeps its digits where the squares are large
-    kinetic = 0.5 * (start.momentum - end.momentum) @ (start.momentum + end.momentum)
+    kinetic = 0.5 * inner(start.momentum - end.momentum, start.momentum + end.momentum)
     log_ratio = end.logdensity - start.logdensity + kinetic
     return jnp.where(jnp.isfinite(end.logdensity), log_ratio, jnp.nan)
 

@@ -20,6 +20,7 @@ from blackjax.types import ArrayTree
 from jax import Array
 
 from blackjax_ext.metrics import Factor
+from blackjax_ext.precision import exact_products
 
 __all__ = [
     "Point",
@@ -48,18 +49,21 @@ class Point(NamedTuple):
     metric: Factor
 
 
+@exact_products
 def increment(noise: Array, point: Point, step_size: Array | float) -> Array:
     """``theta_* - theta`` for standard normal `noise`, shape (D,)."""
     drift = point.metric.inverse_sqrt_transpose_times(point.gradient)
     return point.metric.inverse_sqrt_times(0.5 * step_size**2 * drift + step_size * noise)
 
 
+@exact_products
 def residual(increment: Array, point: Point, step_size: Array | float) -> Array:
     """The noise ``z`` that makes `increment` from `point`: inverse of :func:`increment`."""
     drift = point.metric.inverse_sqrt_transpose_times(point.gradient)
     return point.metric.sqrt_times(increment) / step_size - 0.5 * step_size * drift
 
 
+@exact_products
 def logpdf(increment: Array, point: Point, step_size: Array | float) -> Array:
     """Log density of the proposal that moves from `point` by `increment`."""
     z = residual(increment, point, step_size)
@@ -68,6 +72,7 @@ def logpdf(increment: Array, point: Point, step_size: Array | float) -> Array:
     return -0.5 * z @ z - normalizer + 0.5 * point.metric.log_det(size)
 
 
+@exact_products
 def log_ratio(increment: Array, start: Point, end: Point, step_size: Array | float) -> Array:
     r"""Logarithm of the Metropolis-Hastings ratio of the move from `start` to `end`.
 

@@ -17,6 +17,7 @@ from blackjax_ext.metrics.structures import (
     Spectral,
     triangular,
 )
+from blackjax_ext.precision import exact_products
 
 __all__ = [
     "InverseMassMatrix",
@@ -171,6 +172,7 @@ def scaled_eigen(matrix: Any) -> ScaledEigen:
     return ScaledEigen(scale, *xp.linalg.eigh(scale[:, None] * matrix * scale))
 
 
+@exact_products
 def rank_one(factor: Dense, a: Array, c: Array, delta: Array) -> Dense:
     r"""Factor of the metric with the inverse :math:`a (R R^T + c\, \delta \delta^T)` in O(D^2).
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from blackjax_ext.metrics.factor import Factor
+from blackjax_ext.precision import exact_products
 
 __all__ = ["IDENTITY", "Blocks", "Composed", "Dense", "Diagonal", "Spectral", "triangular"]
 
@@ -220,6 +221,7 @@ class Dense(Factor):
             log_determinant=self.log_determinant - 2.0 * jnp.sum(jnp.log(ratio)),
         )
 
+    @exact_products
     def compose(self, inner: Factor) -> "Dense":
         """See `Factor.compose`."""
         full = inner.dense(self.sqrt[0])

@@ -14,6 +14,7 @@ from jax.tree_util import Partial
 
 from blackjax_ext.checks import check_position
 from blackjax_ext.metrics.factors import scaled_eigen
+from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.potentials import Batch, StochasticPotential, as_partial, full_gradient
 from blackjax_ext.rows.row_terms import Rows
 
@@ -116,6 +117,7 @@ def control_variate(
     return anchored(potential, anchor_at(potential, anchor, order), order)
 
 
+@exact_products
 def anchor_at(potential: StochasticPotential, position: ArrayTree, order: int) -> Anchor:
     """Gradient, and Hessian if `order` is 2, of the full energy at `position`."""
     x, unravel = ravel_pytree(position)
@@ -192,6 +194,7 @@ def expanded(rows: Rows, anchor: Any) -> Rows:
     )
 
 
+@exact_products
 def known_remainder(rows: Rows, anchor: Any, x: ArrayTree) -> Array:
     """Known part of `rows` less its own expansion and that of the energy at the anchor."""
     d = ravel_pytree(x)[0] - ravel_pytree(anchor.position)[0]
@@ -212,6 +215,7 @@ def terms_at(rows: Rows, indices: Array, x: ArrayTree) -> Array:
     return rows.terms(x, indices)
 
 
+@exact_products
 def function_remainder(function: Callable[[ArrayTree], Array], anchor: Any, x: ArrayTree) -> Array:
     """``function(x)`` less its expansion at the anchor, to the order that the anchor has."""
     a, unravel = ravel_pytree(anchor.position)

@@ -57,6 +57,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_count, check_position, check_positive
+from blackjax_ext.precision import exact_products
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
 from blackjax_ext.subsampling.groups.fits import newton, solved
 from blackjax_ext.subsampling.groups.thinning import outcome_of, reaches_of
@@ -181,6 +182,7 @@ def trajectory(
     return u, r
 
 
+@exact_products
 def move_shared(
     rng_key: PRNGKey,
     expansion: GroupedExpansion,
@@ -257,6 +259,7 @@ def angles(rng_key: PRNGKey, num_groups: int, dtype: jnp.dtype) -> Array:
     return ANGLE * jnp.exp2(-jnp.where(is_short, halved, 0).astype(dtype))
 
 
+@exact_products
 def move_groups(rng_key: PRNGKey, expansion: GroupedExpansion, position: ArrayTree) -> Moved:
     """Move every group given what is shared, each with a test by its own rows."""
     key_angle, key_noise, key_accept, key_rows = jax.random.split(rng_key, 4)

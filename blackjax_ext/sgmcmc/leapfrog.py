@@ -48,6 +48,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.checks import check_count, check_positive
 from blackjax_ext.mcmc.noise import standard_normal
 from blackjax_ext.metrics.factors import Factor, InverseMassMatrix, factorize
+from blackjax_ext.precision import inner
 from blackjax_ext.rows.potentials import StochasticPotential, check_potential
 
 __all__ = [
@@ -100,7 +101,7 @@ def step(
     gradient = metric.inverse_sqrt_transpose_times(gradient_fn(middle))
     eta = 2.0 * jnp.sqrt(b) * noise
     momentum = ((1.0 - b) * r - step_size * gradient + eta) / (1.0 + b)
-    accumulator = phase.accumulator + 0.5 * step_size * gradient @ (r + momentum)
+    accumulator = phase.accumulator + 0.5 * step_size * inner(gradient, r + momentum)
     x = middle + 0.5 * step_size * metric.inverse_sqrt_times(momentum)
     return Phase(x, momentum, accumulator)
 

@@ -13,6 +13,7 @@ from jax import Array
 
 from blackjax_ext.checks import check_scalar
 from blackjax_ext.metrics.factors import Dense, Diagonal, Factor, InverseMassMatrix, factorize
+from blackjax_ext.precision import exact_products
 from blackjax_ext.smc import sampler
 from blackjax_ext.smc.proposals import Differentiation, value_and_gradient
 
@@ -194,6 +195,7 @@ def variances(x: Array, log_weights: Array) -> Array:
     return jnp.where(found > 0, found, jnp.square(1e-6 * jnp.max(jnp.abs(x), axis=0)) + 1e-30)
 
 
+@exact_products
 def covariance(x: Array, log_weights: Array) -> Dense:
     """Factor of the covariance of flat particles (N, D) by their weights. Cost: N D^2 + D^3.
 

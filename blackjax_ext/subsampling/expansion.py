@@ -36,6 +36,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.checks import check_position
 from blackjax_ext.meshes import on_host, over_rows
 from blackjax_ext.metrics.factors import Dense
+from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.alias_table import AliasTable, blocks, columns, realized
 from blackjax_ext.subsampling.mode import (
@@ -269,12 +270,14 @@ def table_of(psi: np.ndarray, margin: float) -> tuple[np.ndarray, AliasTable]:
     return psi, table
 
 
+@exact_products
 def whitened(expansion: Expansion, x: ArrayTree) -> tuple[Array, Array]:
     """``x - a``, shape (D,), and w, shape (P,)."""
     d = ravel_pytree(x)[0] - ravel_pytree(expansion.position)[0]
     return d, expansion.whitener @ d
 
 
+@exact_products
 def surrogate(expansion: Expansion, x: ArrayTree) -> Array:
     """Energy with the exact prior and the expansion of the rows, in whitened coordinates.
 

@@ -43,6 +43,7 @@ from jax.tree_util import Partial
 
 from blackjax_ext.checks import count_rows
 from blackjax_ext.meshes import ROWS, num_blocks, spread
+from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
 from blackjax_ext.rows.consecutive import at_chunk
 from blackjax_ext.subsampling.families import Family, Kind
@@ -216,6 +217,7 @@ def linear_predictor(
     return LinearPredictor(Partial(logprior_fn), read, (family.kind,), num_rows)
 
 
+@exact_products
 def read_data(
     predict_fn: Callable,
     num_free: int,
@@ -413,6 +415,7 @@ def masked(is_new: Array, values: Array) -> Array:
 
 
 @jax.jit
+@exact_products
 def energy(posterior: LinearPredictor, position: ArrayTree) -> Pair:
     """Potential energy, prior included. Cost: N rows."""
 
@@ -470,6 +473,7 @@ def summed_derivatives(
     return gradient, matrix.reshape(-1, size).T @ curved.reshape(-1, size)
 
 
+@exact_products
 def derivatives(posterior: LinearPredictor, position: ArrayTree, root: Array) -> Derivatives:
     """First and second derivatives at u = 0, by the coordinates of a root R, shape (D, D).
 

@@ -39,6 +39,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.metrics.factors import Dense
+from blackjax_ext.precision import exact_products
 from blackjax_ext.subsampling.families import Kind
 from blackjax_ext.subsampling.predictors import (
     Largest,
@@ -193,6 +194,7 @@ class RowBounds(NamedTuple):
     change: Array
 
 
+@exact_products
 def row_bounds(
     posterior: LinearPredictor,
     position: ArrayTree,

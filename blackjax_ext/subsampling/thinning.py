@@ -105,6 +105,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.meshes import num_blocks
+from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
 from blackjax_ext.rows.consecutive import at_chunk
 from blackjax_ext.rows.shuffles import uniform_numbers, words_of
@@ -216,6 +217,7 @@ def weigh(
 RULES: dict[RuleName, Rule] = {"factors": Rule(1.0, veto), "weights": Rule(0.0, weigh)}
 
 
+@exact_products
 def decide(
     rng_key: PRNGKey,
     expansion: Expansion,
@@ -309,6 +311,7 @@ def expected_rows(rng_key: PRNGKey, expansion: Expansion, num_moves: int = 256) 
     return jnp.mean(jax.vmap(rows_of)(*ends))
 
 
+@exact_products
 def loss_remainders(expansion: Expansion, steps: Array, indices: Array) -> Array:
     """Remainders of the losses of some rows at the anchor plus each of the `steps`, shape (S, n).
 

@@ -33,6 +33,7 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
+from blackjax_ext.precision import exact_products
 from numpyro_fwd.bridge.dependence import dependent
 from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
 from numpyro_fwd.bridge.predictors import unwrapped
@@ -75,6 +76,7 @@ def unshifted(loc: Any, scale: Any, y: Array) -> Array:
     return (y - loc) / scale
 
 
+@exact_products
 def mixed(loc: Any, factor: Array, z: Array) -> tuple[Array, Array]:
     """Coordinates of the last axis together, by a lower triangular factor."""
     sizes = jnp.log(jnp.abs(jnp.diagonal(factor, axis1=-2, axis2=-1)))

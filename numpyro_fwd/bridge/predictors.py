@@ -24,6 +24,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from blackjax_ext.meshes import on_host
+from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.expansion import Expansion, expand
 from blackjax_ext.subsampling.families import Kind
@@ -118,6 +119,8 @@ def linear_predictor_of(
         first_row = jnp.zeros(1, int)
     kinds = kinds_of(readings, sites, names, lambda z: at(arrays, z, first_row), z)
 
+    # two ends of a move and a bound must see the same predictors
+    @exact_products
     def read(arrays, z, indices):
         def predictors(rows):
             parts = [
@@ -131,6 +134,7 @@ def linear_predictor_of(
         one_by_one = jax.vmap(lambda row: predictors(row[None]))(indices)
         return jax.tree.map(lambda leaf: leaf[:, 0], one_by_one)
 
+    @exact_products
     def logprior(arrays, z):
         first_row = given_rows(model, {plate: jnp.zeros(1, int)})
         model_args, model_kwargs = join(arrays)

@@ -31,6 +31,7 @@ import numpy as np
 from jax import Array
 
 from blackjax_ext.meshes import on_host
+from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from numpyro_fwd.bridge.arguments import NEED_VALUES, SplitArguments, run_with, split_arguments
 from numpyro_fwd.bridge.centring import zeros_of
@@ -157,7 +158,9 @@ def check_rows_apart(
             reading(terms_of, plates, name, arguments, has_slopes=has_slopes)
             for has_slopes in (True, False)
         )
-        programs = [compiled_soon(function, is_short=True) for function in (slopes, values)]
+        programs = [
+            compiled_soon(exact_products(function), is_short=True) for function in (slopes, values)
+        ]
 
         def read(size, cases, programs=programs):
             size = jnp.asarray(size)

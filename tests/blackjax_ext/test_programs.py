@@ -198,6 +198,25 @@ def test_short_programs_of_few_numbers_are_not_optimized(options, kept, monkeypa
     assert level == {"long": 1, "short": 0, "large": 1}
 
 
+def precisions_of(program):
+    """Precisions of the matrix product in the module of a program, by the default then set."""
+    x, seen = jnp.eye(2), []
+    for precision in (None, "highest", None):
+        with jax.default_matmul_precision(precision):
+            seen.append(float(program(x)))
+    return seen
+
+
+def test_a_changed_precision_of_products_is_seen():
+    """A kept program does not outlive the precision that it was traced with."""
+
+    def asked(x):
+        is_highest = jax.config.jax_default_matmul_precision == "highest"
+        return jnp.sum(x @ x) * (10.0 if is_highest else 1.0)
+
+    assert precisions_of(compiled_soon(asked)) == [2.0, 20.0, 2.0]
+
+
 def test_without_jit_it_runs_op_by_op(kept):
     seen = []
     with jax.disable_jit():

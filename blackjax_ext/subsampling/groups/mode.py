@@ -40,6 +40,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from blackjax_ext.meshes import on_host
+from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.subsampling.groups.fits import derivatives, newton
@@ -357,6 +358,7 @@ class Around(NamedTuple):
     ways: tuple[Array, Array]
 
 
+@exact_products
 def log_evidence(join: Callable, is_hyper: tuple[bool, ...], around: Around, h: Array) -> Array:
     """Log density of hyperparameters h, with the groups integrated around their mode given h."""
     predictor, shared, groups, roots, (slopes, blocks), ways = around
@@ -383,6 +385,7 @@ def log_evidence(join: Callable, is_hyper: tuple[bool, ...], around: Around, h: 
     return at_mode + jnp.mean(jax.vmap(of_shared)(ways[0])) - of_shared(jnp.zeros_like(y))
 
 
+@exact_products
 def log_expected(join: Callable, is_hyper: tuple[bool, ...], around: Around, h: Array) -> Array:
     """Log prior of hyperparameters h and draws of all else, in the mean."""
     y, terms = with_hyper(is_hyper, around.shared, h), around.predictor.terms

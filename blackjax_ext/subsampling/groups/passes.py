@@ -13,6 +13,7 @@ from blackjax.types import ArrayTree
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.precision import exact_products
 from blackjax_ext.subsampling.groups.frames import Arrow, Cubic, Frame
 from blackjax_ext.subsampling.groups.predictor import GroupedPredictor
 from blackjax_ext.subsampling.predictors import (
@@ -131,6 +132,7 @@ def summed_cubes(
     )
 
 
+@exact_products
 def row_arrow(
     predictor: GroupedPredictor, position: ArrayTree, frame: Frame
 ) -> tuple[Arrow, Array]:
@@ -191,6 +193,7 @@ def nodes(width: int, dtype: jnp.dtype) -> Array:
     return jnp.asarray(along.reshape(NUM_NODES * width, width), dtype)
 
 
+@exact_products
 def prior_arrow(
     predictor: GroupedPredictor, position: ArrayTree, frame: Frame, *, is_smoothed: bool
 ) -> Arrow:
@@ -263,6 +266,7 @@ class GroupBounds(NamedTuple):
     steepness: Array
 
 
+@exact_products
 def group_bounds(
     predictor: GroupedPredictor,
     position: ArrayTree,

@@ -68,7 +68,13 @@ OTHERS = {
     "test_side_effects.py": {"installed", "kernels"},
 }
 # What belongs to no part alone: how the parts fit, and all that stands beside the packages.
-EVERYWHERE = {"test_architecture.py", "test_docs_numbers.py", "test_notebooks.py", "test_rooms.py"}
+EVERYWHERE = {
+    "test_architecture.py",
+    "test_docs_numbers.py",
+    "test_notebooks.py",
+    "test_rooms.py",
+    "test_seeds.py",
+}
 
 
 def paths_of(room: str) -> list[Path]:

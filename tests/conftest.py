@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 AGAIN = 1_000  # far from every number that --seeds is given
-MAX_MAPS = 15_000  # Linux allows a process 65,530; XLA takes some for every program it compiles
+MAX_MAPS = 40_000  # Linux allows a process 65,530; XLA takes some for every program it compiles
 MAX_RESIDENT = 3 * 2**30  # bytes of a worker, most of which are compiled programs
 
 

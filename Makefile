@@ -1,7 +1,9 @@
 # make demo            install the project and run the demonstration
 # make mesh-demo       one posterior, sampled by two processes on this machine
 # make check           lint, type check and the tests that compile little, minutes: the inner loop
-# make test            lint, type check and all tests
+# make test            lint, type check and a part of every test, ten minutes; of one part: ROOM=smc
+# make test-rest       the tests that make test leaves out
+# make test-all        lint, type check and all tests
 # make docs            build the documentation, warnings are errors
 # make bench           benchmarks (write docs/results), an hour and a half; one: make bench-smc; more: BENCH_ARGS=--long
 # make wheel-check     build a wheel and import it in an empty environment
@@ -18,7 +20,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo mesh-demo check fixed-seeds test lint types pytest docs bench wheel-check sdist-check lower-bounds newest clean
+.PHONY: help .venv demo mesh-demo check fixed-seeds test test-rest test-all lint types pytest docs bench wheel-check sdist-check lower-bounds newest clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -87,7 +89,14 @@ QUICK = -m "not slow" -k "not examples_in_docstrings"
 check: SELECTED = $(QUICK_TESTS) $(QUICK)
 check: lint types pytest
 
+# What is chosen: tests/selection.py. Of a part of the packages: tests/rooms.py.
+test: SELECTED = --short $(if $(ROOM),$$($(BIN)/python -m tests.rooms $(ROOM)))
 test: lint types pytest
+
+test-rest: SELECTED = --not-short
+test-rest: pytest
+
+test-all: lint types pytest
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -4,12 +4,14 @@ import contextlib
 import ctypes
 import gc
 import os
+from itertools import compress
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from tests import seeds, selection
 from tests.laws.laws import FULL, SMALL, Size
 
 # JAX writes the entries of its compilation cache without a lock: each worker gets a folder
@@ -30,11 +32,42 @@ def pytest_addoption(parser):
     parser.addoption(
         "--full-laws", action="store_true", help="run the laws of tests/laws at their full size"
     )
+    parser.addoption("--seeds", type=int, default=0, help="another number, other seeds: seeds.py")
+    parser.addoption("--short", action="store_true", help="run a part of the tests: selection.py")
+    parser.addoption("--not-short", action="store_true", help="run what --short leaves out")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    number = pyfuncitem.config.getoption("--seeds")
+    try:
+        with seeds.others(number):
+            return (yield)
+    except AssertionError as error:
+        if not pyfuncitem.get_closest_marker("statistical"):
+            raise
+        pyfuncitem.user_properties.append(("failed first", str(error).splitlines()[0]))
+        names = pyfuncitem._fixtureinfo.argnames
+        with seeds.others(number + AGAIN):
+            pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+        return True
+
+
+def pytest_terminal_summary(terminalreporter):
+    for report in terminalreporter.getreports("passed"):
+        for name, words in report.user_properties:
+            if name == "failed first":
+                terminalreporter.line(f"{report.nodeid} passed with new seeds alone: {words}")
 
 
 def pytest_collection_modifyitems(config, items):
     # the long ones first: a worker that begins one at the end works alone
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    if config.getoption("--short") or config.getoption("--not-short"):
+        chosen = set(selection.short(items))
+        is_chosen = [(item in chosen) == config.getoption("--short") for item in items]
+        config.hook.pytest_deselected(items=[*compress(items, [not each for each in is_chosen])])
+        items[:] = compress(items, is_chosen)
     if config.getoption("--full-laws"):
         return
     skip = pytest.mark.skip(reason="runs only with --full-laws")
@@ -44,7 +77,8 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(skip)
 
 
-MAX_MAPS = 15_000  # Linux allows a process 65,530; XLA takes some for every program it compiles
+AGAIN = 1_000  # far from every number that --seeds is given
+MAX_MAPS = 40_000  # Linux allows a process 65,530; XLA takes some for every program it compiles
 MAX_RESIDENT = 3 * 2**30  # bytes of a worker, most of which are compiled programs
 
 

@@ -26,7 +26,8 @@ SMALL = Size(20_000, 8)
 FULL = Size(200_000, 20)
 LONG = Size(10_000, 20)  # where as many chains as in FULL would take 34 GB, or an hour
 
-# about 1100 p-values are computed: a correct battery fails for one set of seeds in 90
+# About 1,100 p-values are computed, ten in a test. Where one is smaller, other seeds decide on all
+# of that test: a correct battery needs them once in 90 times, and fails once in a million.
 LEVEL = 1e-5
 
 

@@ -10,6 +10,7 @@ from blackjax_ext.warmup.in_coordinates import InCoordinates
 from tests.laws import coordinates, laws
 
 
+@pytest.mark.statistical
 def test_chains_in_equilibrium_stay_there():
     laws.power(coordinates.invariance())
 

@@ -21,12 +21,14 @@ def few_at_once(monkeypatch):
     monkeypatch.setattr(thinning, "CHUNK", 16)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact(name, monkeypatch):
     monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
     laws.power(groups.invariance(CASES[name]))
 
 
+@pytest.mark.statistical
 @FULL_ONLY
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):

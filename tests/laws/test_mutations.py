@@ -582,6 +582,7 @@ OTHER = [name for name, mutation in MUTATIONS.items() if mutation.message != "in
 
 
 @pytest.mark.parametrize("name", OTHER)
+@pytest.mark.statistical
 def test_law_holds_without_the_bug(name):
     with jax.enable_x64(MUTATIONS[name].x64):
         MUTATIONS[name].law()

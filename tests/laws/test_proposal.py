@@ -47,6 +47,7 @@ def test_density_integrates_to_one(kind, size, step_size, x64):
     proposal.density_integrates_to_one(kind, size, step_size)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("kind", KINDS)
 def test_density_has_the_moments_of_the_increments(kind, x64):
     proposal.density_has_the_moments_of_the_increments(kind, 0.8)
@@ -72,6 +73,7 @@ def test_log_ratio_keeps_its_digits_in_float32():
     assert abs(single - double) < 2e-6 * abs(double) + 1e-3
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("size", [noise.MAX_UNBLOCKED, noise.MAX_UNBLOCKED + 1, 40_701])
 def test_large_draws_are_independent_standard_normals_and_signs(size):
     """Above a size, arrays are drawn in blocks: same law, no block a copy of another."""

@@ -14,17 +14,20 @@ PLAIN = [name for name, case in CASES.items() if not case.dense]
 EQUIVARIANT = [name for name in PLAIN if not name.endswith("_fisher")]
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("name", reductions.FULL_FRAMES)
 def test_full_frame_is_langevin(name):
     reductions.full_frame_is_langevin(*reductions.FULL_FRAMES[name])
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("algorithm", ["fmala", "line_fmala"])
 def test_full_frame_with_a_preconditioner_is_preconditioned_mala(algorithm):
     covariance = reductions.COVARIANCE
     reductions.full_frame_is_langevin(algorithm, {}, lambda x: covariance, jnp.asarray(covariance))
 
 
+@pytest.mark.statistical
 def test_full_frame_with_a_preconditioner_has_the_whitened_hessian():
     reductions.full_frame_is_langevin(
         "pc_line_fmala",
@@ -54,21 +57,25 @@ def test_preconditioner_is_whitening(case, diagonal):
     reductions.preconditioner_is_whitening(case, diagonal)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("name", reductions.METRICS)
 def test_metric_is_langevin(name):
     reductions.metric_is_langevin(name)
 
 
+@pytest.mark.statistical
 def test_information_does_not_depend_on_the_preconditioner():
     algorithm, arguments, covariance_fn = reductions.METRICS["fisher"]
     metric = jnp.asarray(reductions.COVARIANCE)
     reductions.is_langevin(algorithm, arguments, covariance_fn, metric)
 
 
+@pytest.mark.statistical
 def test_metric_with_a_preconditioner_is_the_whitened_hessian():
     reductions.metric_is_langevin("hp_mala", dense=True)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize(
     "metric_fn",
     [

@@ -23,6 +23,7 @@ def no_full_pass(monkeypatch):
 FULL_ONLY = pytest.mark.full
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize(
     "name",
     [
@@ -44,6 +45,7 @@ def test_exact_starts_stay_exact(name, monkeypatch):
 FEWER = {"varied": laws.LONG}
 
 
+@pytest.mark.statistical
 @FULL_ONLY
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):

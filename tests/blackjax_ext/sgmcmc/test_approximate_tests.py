@@ -51,6 +51,7 @@ def test_shuffles_are_permutations(size):
     assert np.array_equal(np.sort(images), np.arange(size))
 
 
+@pytest.mark.statistical
 def test_shuffles_are_random():
     size, keys = 12, jax.random.split(jax.random.key(1), 20_000)
     draw = jax.jit(jax.vmap(lambda key: shuffles.shuffled(key, jnp.arange(size), size)))
@@ -70,6 +71,7 @@ def test_distinct_rows_are_distinct(size, num):
     assert rows.min() >= 0 and rows.max() < size
 
 
+@pytest.mark.statistical
 def test_distinct_rows_are_every_tuple_alike():
     """Three of six in order, where a round repeats some of them with probability 4/9."""
     size, num, draws = 6, 3, 24_000
@@ -81,6 +83,7 @@ def test_distinct_rows_are_every_tuple_alike():
     assert scipy.stats.chisquare(counts).pvalue > 1e-4
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("size", [1, 7, 1000, 1_500_000_000])
 def test_rows_with_replacement_are_uniform_and_independent(size):
     rows = np.asarray(shuffles.with_replacement(jax.random.key(7), size, 100_000))

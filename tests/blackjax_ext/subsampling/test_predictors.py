@@ -11,6 +11,7 @@ from blackjax_ext.subsampling import alias_table, expansion, mode, predictors, t
 from blackjax_ext.subsampling.predictors import Responses
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize(
     "weights",
     [np.ones(5), np.array([3.0]), np.r_[np.zeros(9), 1.0], np.random.default_rng(0).pareto(1, 999)],

@@ -295,6 +295,7 @@ def steps_from_the_prior(kernel, model, num_chains, num_steps):
     return drawn, {name: draws[name][:, -1] for name in drawn}, sampler
 
 
+@pytest.mark.statistical
 @pytest.mark.filterwarnings("ignore:.*no data")
 @pytest.mark.parametrize("kernel", [AutoMALA, AutoFMALA], ids=lambda kernel: kernel.__name__)
 def test_draws_of_the_prior_stay_draws_of_the_prior(kernel):

@@ -55,6 +55,7 @@ def second_order():
     return run(AMAGOLD(model, num_integration_steps=3))
 
 
+@pytest.mark.statistical
 def test_second_order_samples_the_posterior(second_order):
     assert pvalue(second_order) > 1e-4
     fields = second_order.get_extra_fields()
@@ -62,6 +63,7 @@ def test_second_order_samples_the_posterior(second_order):
     assert (fields["inner.num_rows"] == NUM_ROWS).all()
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize(
     "kernel",
     [
@@ -98,6 +100,7 @@ def test_anchor_is_the_mode_and_stays(second_order):
     assert first is None or np.array_equal(first.shared.anchor.gradient, anchor.gradient)
 
 
+@pytest.mark.statistical
 def test_resumes_with_the_same_anchor(second_order):
     state = second_order.last_state
     second_order.post_warmup_state = state
@@ -206,6 +209,7 @@ def two_plates(y, w):
         numpyro.sample("w_obs", dist.Normal(2.0 * mean, 1.0), obs=w[rows])
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("acceptance", ["sequential", pytest.param("full", marks=pytest.mark.full)])
 def test_several_plates(acceptance):
     rng = np.random.default_rng(54)

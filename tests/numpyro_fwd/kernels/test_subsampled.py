@@ -105,6 +105,7 @@ def pvalue(mcmc):
     return scipy.stats.kstest(scipy.special.expit(odds.ravel()), POSTERIOR.cdf).pvalue
 
 
+@pytest.mark.statistical
 def test_samples_the_posterior(subsampled):
     assert pvalue(subsampled) > 1e-4
     fields = subsampled.get_extra_fields()
@@ -112,6 +113,7 @@ def test_samples_the_posterior(subsampled):
     assert 0 < fields["inner.num_rows"].mean() < 5
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("order", ["first_order", "second_order"])
 def test_minibatches_may_correct_the_trajectories(order):
     options = {"control_variate": order, "gradient": "minibatch", "num_integration_steps": 3}
@@ -133,6 +135,7 @@ def test_the_expansion_alone_drives_trajectories_unless_it_has_no_curvature():
     assert reads_while_moving(first)
 
 
+@pytest.mark.statistical
 def test_resumes_with_the_same_expansion(subsampled):
     state = subsampled.last_state
     subsampled.post_warmup_state = state
@@ -611,6 +614,7 @@ def from_exact_starts(y=Y, num_chains=2_500, num_samples=8, **options):
     return law.pvalue, np.mean(ends != starts), float(mcmc.get_extra_fields()[ROWS].mean())
 
 
+@pytest.mark.statistical
 def test_any_anchor_is_exact_and_far_ones_read_more_rows():
     found = [
         from_exact_starts(anchor=anchor)
@@ -657,6 +661,7 @@ def target_that_moves(self, source, algorithm, model_args, model_kwargs, shared)
     )
 
 
+@pytest.mark.statistical
 def test_an_anchor_that_moves_is_found(monkeypatch):
     options = {"control_variate": "first_order", "num_integration_steps": 1, "step_size": 1.0}
     assert from_exact_starts(FEW, 6_000, **options)[0] > 1e-3

@@ -1,0 +1,154 @@
+"""Every part of the packages has tests of its own in the short suite, which see a bug in it."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.rooms import EVERYWHERE, LAWS, OTHERS, ROOMS, TESTS, paths_of
+
+ROOT = TESTS.parent
+
+
+class Bug(NamedTuple):
+    """What a file of a part has, and what is planted in its place."""
+
+    file: str
+    words: str
+    others: str
+
+
+BUGS = {
+    "bridge": Bug(
+        "numpyro_fwd/bridge/log_terms.py",
+        'return log_prob if site["scale"] is None else site["scale"] * log_prob',
+        "return log_prob",
+    ),
+    "checks": Bug(
+        "blackjax_ext/checks.py",
+        "if not (np.isfinite(values).all() and (values > 0).all()):",
+        "if not np.isfinite(values).all():",
+    ),
+    "compilation": Bug(
+        "numpyro_fwd/compilation.py",
+        'jax.config.update("jax_compilation_cache_dir", str(path))',
+        "",
+    ),
+    "coordinates": Bug(
+        "blackjax_ext/coordinates/laws.py",
+        "return (1 - c) * jnp.log(self.own_scale)",
+        "return c * jnp.log(self.own_scale)",
+    ),
+    "demo": Bug("numpyro_fwd/demo/report.py", "{rows}</tbody>", "</tbody>"),
+    "densities": Bug(
+        "numpyro_fwd/densities.py",
+        "return -self._log_density(x) - sum(jacobians)",
+        "return -self._log_density(x)",
+    ),
+    "disk": Bug(
+        "numpyro_fwd/disk.py", "np.asarray(rows_of[ordered])[places.ravel()]", "rows_of[ordered]"
+    ),
+    "file_rows": Bug(
+        "numpyro_fwd/file_rows.py",
+        "offset = mapped + source.ctypes.data - begin",
+        "offset = mapped",
+    ),
+    "installed": Bug(
+        "blackjax_ext/installed.py",
+        "if version in KNOWN_FAULTS:",
+        "if version not in KNOWN_FAULTS:",
+    ),
+    "kernels": Bug(
+        "numpyro_fwd/kernels/base.py",
+        "mean = mean + (info.acceptance_rate - mean) / count",
+        "mean = mean + info.acceptance_rate / count",
+    ),
+    "mcmc": Bug(
+        "blackjax_ext/mcmc/langevin.py",
+        "0.5 * (end.metric.log_det(size) - start.metric.log_det(size))",
+        "0.5 * start.metric.log_det(size)",
+    ),
+    "meshes": Bug(
+        "blackjax_ext/meshes.py", "return num if num_rows % num == 0 else 1", "return num"
+    ),
+    "metrics": Bug(
+        "blackjax_ext/metrics/factors.py",
+        "jnp.maximum(jnp.abs(values), floor)",
+        "jnp.maximum(values, floor)",
+    ),
+    "partial_bayes": Bug(
+        "numpyro_fwd/partial_bayes/training.py", "loss < best.loss", "loss > best.loss"
+    ),
+    "potentials": Bug("blackjax_ext/potentials.py", "import Rows\n", "import Rows as Row\n"),
+    "programs": Bug(
+        "blackjax_ext/programs.py", "if is_on_default_device(arguments, keywords):", "if True:"
+    ),
+    "rows": Bug(
+        "blackjax_ext/rows/compensated_sums.py",
+        "return Pair(high + carried, error - carried)",
+        "return Pair(high + carried, error)",
+    ),
+    "sgmcmc": Bug("blackjax_ext/sgmcmc/acceptance.py", "found.num_rows,", "jnp.array(0),"),
+    "smc": Bug(
+        "blackjax_ext/smc/langevin_smc.py",
+        "log_evidence=population.log_evidence + increment * peak",
+        "log_evidence=population.log_evidence",
+    ),
+    "storage": Bug(
+        "numpyro_fwd/storage/store.py",
+        "return (*[slice(None)] * self.axis, slice(start, stop))",
+        "return (*[slice(None)] * self.axis, slice(0, stop - start))",
+    ),
+    "subsampling": Bug(
+        "blackjax_ext/subsampling/thinning.py",
+        "return is_cheap & (furthest <= expansion.radius)",
+        "return is_cheap",
+    ),
+    "table_file": Bug(
+        "numpyro_fwd/table_file.py",
+        "isinstance(other, TableFile) and self.digest == other.digest",
+        "isinstance(other, TableFile)",
+    ),
+    "warmup": Bug(
+        "blackjax_ext/warmup/windows.py", "jnp.minimum(mean, target) - PULL * target", "mean"
+    ),
+}
+
+
+def test_every_test_belongs_to_a_part():
+    found = {path for room in ROOMS for path in paths_of(room)}
+    found |= {TESTS / name for name in EVERYWHERE} | {*(TESTS / "benchmarks").glob("*.py")}
+    missing = {path for path in TESTS.glob("**/test_*.py")} - found
+    assert not missing
+    named = {f"laws/{name}" for name in LAWS} | set(OTHERS)
+    assert all((TESTS / name).exists() for name in named | EVERYWHERE)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_part_has_tests(room):
+    assert len(paths_of(room)) > 2  # its own, besides those that all have
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_part_has_a_bug_to_plant(room):
+    bug = BUGS[room]
+    assert room in Path(bug.file).with_suffix("").parts
+    assert bug.words in (ROOT / bug.file).read_text()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("room", BUGS)
+def test_a_planted_bug_falls_in_the_short_suite(room, tmp_path):
+    for name in ("blackjax_ext", "numpyro_fwd", "tests", "benchmarks", "docs", "examples"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for name in ("pyproject.toml", "README.md", "Makefile", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    file = tmp_path / BUGS[room].file
+    file.write_text(file.read_text().replace(BUGS[room].words, BUGS[room].others))
+    paths = [path.relative_to(ROOT) for path in paths_of(room)]
+    command = [sys.executable, "-m", "pytest", "--short", "-q", "-x", "-p", "no:cacheprovider"]
+    done = subprocess.run([*command, *paths], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1, done.stdout[-2000:]  # and not 2, of what cannot be collected

@@ -19,8 +19,10 @@ from numpyro.infer import init_to_feasible, init_to_uniform
 from numpyro_fwd.bridge.numpyro_private import helpful_support_errors, unconstrain_params
 
 __all__ = [
+    "drawn_on_host",
     "first_sites",
     "has_observed",
+    "in_floats",
     "is_latent",
     "names_of_plates",
     "prior_sites",
@@ -79,6 +81,19 @@ def drawn_uniformly(rng: np.random.Generator, site: dict) -> Any:
     shape = site["kwargs"].get("sample_shape", ()) + transform.inverse_shape(fn.shape())
     dtype = jnp.result_type(float)
     return transform(jnp.asarray(rng.uniform(-RADIUS, RADIUS, shape).astype(dtype)))
+
+
+def in_floats(init_strategy: Callable, site: dict) -> Any:
+    """What `init_strategy` gives a site, in floating numbers if it is a continuous latent.
+
+    Values that a user gives may be whole numbers, or lists.
+    """
+    value = init_strategy(site)
+    if value is None or not is_latent(site) or site["fn"].support.is_discrete:
+        return value
+    array = jnp.asarray(value)
+    is_floating = jnp.issubdtype(array.dtype, jnp.floating)
+    return array if is_floating else array.astype(jnp.result_type(float))
 
 
 def prior_sites(

@@ -45,7 +45,7 @@ from numpyro_fwd.bridge.numpyro_private import (
     transforms_of,
     unconstrain_fn,
 )
-from numpyro_fwd.bridge.traces import first_sites, is_latent, sites_at
+from numpyro_fwd.bridge.traces import drawn_on_host, first_sites, in_floats, is_latent, sites_at
 
 NO_FORWARD_MODE = (
     "MALA, AutoMALA, RandomWalk and numpyro.infer.NUTS do not need it. Solvers of diffrax have a "
@@ -196,6 +196,9 @@ def view_model(
     """
     model_kwargs = model_kwargs or {}
     key = rng_key if is_prng_key(rng_key) else rng_key[0]
+    init_strategy = init_strategy if isinstance(init_strategy, partial) else init_strategy()
+    if drawn_on_host(init_strategy) is None:
+        init_strategy = partial(in_floats, init_strategy)
     try:
         sites = first_sites(key, model, model_args, model_kwargs, init_strategy)
     except ValueError as error:  # of a law whose parameter is NaN, as a covariate is
@@ -231,7 +234,7 @@ def view_model(
     search = partial(
         find_valid_initial_params,
         model=substitute(prepared, data=plates),
-        init_strategy=init_strategy if isinstance(init_strategy, partial) else init_strategy(),
+        init_strategy=init_strategy,
         enum=facts.has_enumerate_support,
         prototype_params={  # values would be constants of the program, another one for each seed
             name: np.zeros(np.shape(leaf), jnp.result_type(leaf))

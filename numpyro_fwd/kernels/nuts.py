@@ -90,7 +90,8 @@ class AutoNUTS(BlackJAXKernel):
         )
 
     def _recorded(self, target: Stepper) -> Stepper:
-        assert isinstance(target, BoundAlgorithm)
+        if not isinstance(target, BoundAlgorithm):  # of a model without coordinates
+            return target
         return Recording(target._replace(logdensity_fn=bounded(target.logdensity_fn)))
 
 

@@ -10,9 +10,9 @@ from numpyro.distributions import constraints
 from numpyro.infer import MCMC
 
 import numpyro_fwd
-from numpyro_fwd import AMAGOLD, FMALA, MALA, AutoMALA
+from numpyro_fwd import AMAGOLD, FMALA, MALA, AutoMALA, AutoNUTS
 
-KERNELS = {"MALA": MALA, "AutoMALA": AutoMALA, "FMALA": FMALA}
+KERNELS = {"MALA": MALA, "AutoMALA": AutoMALA, "FMALA": FMALA, "AutoNUTS": AutoNUTS}
 each_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 METHODS = ("sequential", "parallel", "vectorized")
 each_method = pytest.mark.parametrize("chain_method", METHODS)
@@ -241,6 +241,22 @@ def test_chains(name, chain_method):
     assert all(leaf.shape == (2, 5) for leaf in (*draws.values(), *found.values()))
     np.testing.assert_allclose(draws["scale"], jnp.exp(found["z.scale"]), rtol=1e-5)
     assert (draws["mean"][0] != draws["mean"][1]).any()
+
+
+@pytest.mark.parametrize("mean", [2, [2.0, 1.0], np.arange(2), np.array([2.0, 1.0])], ids=str)
+def test_starts_may_be_whole_numbers_and_lists(mean):
+    """A count stays one."""
+
+    def model(y):
+        shape = np.shape(mean)
+        at = numpyro.sample("mean", dist.Normal(0, 10).expand(shape).to_event(len(shape)))
+        numpyro.sample("y", dist.Normal(jnp.sum(at), 1.0), obs=y)
+
+    start = numpyro.infer.init_to_value(values={"mean": mean})
+    options = dict(init_strategy=start, warm_start=False, step_size=1e-6, adapt_step_size=False)
+    mcmc = mcmc_of(MALA(model, **options))
+    mcmc.run(jax.random.key(0), rows(1.0))
+    np.testing.assert_allclose(mcmc.get_samples()["mean"][0], mean, atol=1e-3)
 
 
 # --- supports ------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class AutoNUTS(BlackJAXKernel):
         init_strategy: Callable = init_to_uniform,
         forward_mode_differentiation: bool = False,
         learn_coordinates: bool = True,
-        warm_start: bool = False,
+        warm_start: bool = True,
         step_size_jitter: Jitter | None = None,
     ):
         check_count("max_tree_depth", max_tree_depth)

@@ -4,7 +4,7 @@ An effect is given by its noise if its law is that of a function of the noise an
 
 - a location and a scale (Normal, StudentT, ...): ``loc + scale z``;
 - a scale on the positive half line (HalfNormal, Gamma, ...): ``scale z``, a shift of the logarithm;
-- a location and a factor of a covariance (MultivariateNormal): ``loc + L z``;
+- a location and a factor of a covariance (MultivariateNormal, also of low rank): ``loc + L z``;
 - a random walk of a scale: ``cumsum(scale z)``.
 
 A law with a location and a scale may be transformed, by others and by what takes unconstrained
@@ -124,7 +124,14 @@ MAPS: dict[type, NoiseMap] = {
     dist.HalfNormal: by_scale(lambda fn: fn.scale),
     dist.InverseGamma: by_scale(lambda fn: fn.rate),
     dist.Weibull: by_scale(lambda fn: fn.scale),
+    dist.LowRankMultivariateNormal: NoiseMap(
+        lambda fn: (fn.loc, jnp.linalg.cholesky(fn.covariance_matrix)), mixed, unmixed, True
+    ),
     dist.MultivariateNormal: NoiseMap(lambda fn: (fn.loc, fn.scale_tril), mixed, unmixed, True),
+    # what is not constrained of it are independent normals
+    dist.ZeroSumNormal: NoiseMap(
+        lambda fn: (0.0, jnp.expand_dims(fn.scale, [*range(-fn.event_dim, 0)])), shifted, unshifted
+    ),
     dist.GaussianRandomWalk: NoiseMap(lambda fn: (fn.scale,), walked, unwalked, True),
 }
 

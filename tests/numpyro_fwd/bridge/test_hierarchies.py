@@ -44,6 +44,12 @@ LAWS = {
     dist.Laplace: lambda z: dist.Laplace(z, jnp.exp(z)),
     dist.LogNormal: lambda z: dist.LogNormal(z, jnp.exp(z)),
     dist.Logistic: lambda z: dist.Logistic(z, jnp.exp(z)),
+    dist.LowRankMultivariateNormal: lambda z: dist.LowRankMultivariateNormal(
+        z * jnp.ones(3),
+        jnp.exp(z) * jnp.array([[0.5], [1.0], [-0.3]]),
+        jnp.exp(2 * z) * jnp.ones(3),
+    ),
+    dist.ZeroSumNormal: lambda z: dist.ZeroSumNormal(jnp.exp(z), (4,)),
     dist.MultivariateNormal: lambda z: dist.MultivariateNormal(z, scale_tril=factor(z)),
     dist.Normal: lambda z: dist.Normal(z, jnp.exp(z)),
     dist.StudentT: lambda z: dist.StudentT(4.0, z, jnp.exp(z)),
@@ -391,4 +397,5 @@ def test_supports_are_those_of_the_maps():
         if law in positive:
             assert isinstance(transform, dist.transforms.ExpTransform), law
         else:
-            assert support in (constraints.real, constraints.real_vector), law
+            free = (constraints.real, constraints.real_vector, constraints.zero_sum(1))
+            assert support in free, law

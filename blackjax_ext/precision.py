@@ -29,6 +29,7 @@ import jax.numpy as jnp
 __all__ = ["are_coarse_here", "exact_products", "inner"]
 
 F = TypeVar("F", bound=Callable)
+DEFAULT = "jax_default_matmul_precision"  # of jax.config
 FULL = ("highest", "float32")  # names of a precision that loses nothing of float32
 
 
@@ -60,4 +61,4 @@ def are_coarse_here() -> bool:
 
     A CPU does not.
     """
-    return jax.default_backend() != "cpu" and jax.config.jax_default_matmul_precision not in FULL
+    return jax.default_backend() != "cpu" and getattr(jax.config, DEFAULT) not in FULL

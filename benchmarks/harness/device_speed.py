@@ -199,12 +199,19 @@ def compiled(
     return {name: one.result() if one in done else late for name, one in running.items()}
 
 
-def tuned(program: Callable, posterior: Regression, x: jax.Array, target: float | None) -> float:
-    """The step size of an acceptance rate near `target`; one where there is none."""
-    step_size = 1.0
+def tuned(
+    program: Callable, posterior: Regression, x: jax.Array, target: float | None, seconds: float
+) -> float:
+    """The step size of an acceptance rate near `target`; one where there is none.
+
+    After so many seconds it is what it is.
+    """
+    step_size, end = 1.0, time.monotonic() + seconds
     if target is None:
         return step_size
     for i in range(NUM_TUNINGS):
+        if time.monotonic() > end:
+            break
         found = program(posterior, jnp.float32(step_size), x, jax.random.key(100 + i))
         step_size *= float(np.exp(1.5 * (float(found.acceptance) - target) / (1 + i / 4)))
     return step_size

@@ -60,7 +60,6 @@ def test_a_coarse_energy_is_named_with_its_setting_and_price():
     assert "eight times" in text
 
 
-@pytest.mark.slow
 def test_the_subsampled_test_has_its_own_precision():
     with coarse_products():
         assert not started(AMAGOLD(few_rows, acceptance="subsampled"), rows(100.0))

@@ -16,6 +16,13 @@ NUM_ROWS, SIZE = 2_000, 4
 MOST = 3e-3  # of a curvature that is one, and of the energies of draws, in nats
 
 
+@pytest.fixture(autouse=True)
+def on_a_cpu():
+    """An accelerator has products of its own."""
+    if jax.default_backend() != "cpu":
+        pytest.skip("coarse products are emulated on a CPU")
+
+
 def relative_error(precision=None, num_columns=5):
     """Of a product of matrices in single precision, or with a vector."""
     rng = np.random.default_rng(0)

@@ -790,12 +790,12 @@ def devices(quick: bool) -> Section:
 SHARES = {
     "laws": 90.0,
     "digits": 20.0,
-    "speed": 170.0,
-    "rows": 45.0,
+    "speed": 160.0,
+    "rows": 60.0,
     "particles": 25.0,
     "memory": 20.0,
     "devices": 5.0,
-    "checks": 60.0,
+    "checks": 55.0,
 }
 REPORT = Report(
     "gpu",

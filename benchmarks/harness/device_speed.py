@@ -235,12 +235,16 @@ def measure(
     """
     arguments = posterior, jnp.float32(step_size)
     x = program(*arguments, x, jax.random.key(1)).x
-    draws, spent, end, i = [], [], time.monotonic() + seconds, 0
+    draws, spent, begin, i, num_draws = [], [], time.monotonic(), 0, 0
     rates, gradients = [], []
-    while i < 1 or (time.monotonic() < end and i < 200):
+    while i < 200:
+        patience = 4.0 * seconds if num_draws < LEAST_DRAWS else seconds
+        if i > 0 and time.monotonic() > begin + patience:
+            break
         found, took = timed(program, *arguments, x, jax.random.key(2 + i))
         x = found.x
         draws.append(np.asarray(found.draws, np.float64))
+        num_draws += draws[-1].shape[1]
         spent.append(took)
         rates.append(float(found.acceptance))
         gradients.append(float(found.gradients))

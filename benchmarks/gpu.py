@@ -675,7 +675,7 @@ def speed(quick: bool) -> Section:
         chosen = [name for name in names if num_chains <= most[name]]
         if REPORT.seconds_left() < (0 if num_chains == CHAINS[0] else 15):
             break
-        left = REPORT.seconds_left()
+        left = 0.5 * REPORT.seconds_left()
         few = max(num_steps * 64 // max(num_chains, 64), num_steps // 5)
         programs = speed_of.compiled(chosen, posterior, num_chains, few, left)
         for name in chosen:
@@ -712,7 +712,8 @@ def speed_row(
         raise program
     x = posterior.draw(num_chains)
     if name not in sizes:
-        sizes[name] = speed_of.tuned(program, posterior, x, speed_of.KERNELS[name].target)
+        target = speed_of.KERNELS[name].target
+        sizes[name] = speed_of.tuned(program, posterior, x, target, 3.0 * seconds)
     found = speed_of.measure(program, posterior, sizes[name], x, seconds)
     return [1.0 / found.step, found.gradients, found.ess, float(found.acceptance)]
 
@@ -789,12 +790,12 @@ def devices(quick: bool) -> Section:
 SHARES = {
     "laws": 90.0,
     "digits": 20.0,
-    "speed": 170.0,
-    "rows": 45.0,
+    "speed": 160.0,
+    "rows": 60.0,
     "particles": 25.0,
     "memory": 20.0,
     "devices": 5.0,
-    "checks": 60.0,
+    "checks": 55.0,
 }
 REPORT = Report(
     "gpu",

@@ -14,6 +14,7 @@ from numpyro_fwd.file_rows import FileRows
 
 __all__ = ["OnDisk", "holds_rows_on_disk", "num_rows_on_disk", "on_disk"]
 
+PLATFORMS = "jax_platforms"  # of jax.config
 NUM_SAMPLED = 256  # rows that stand for all of them where data are compared
 WAY_OUT = (
     "index it with the rows of a plate first, as in `with numpyro.plate(..., subsample_size=...) "
@@ -183,6 +184,7 @@ class OnDisk:
                 "numpyro_fwd.shard_rows makes of them: of a file mapped by NumPy each process "
                 "reads its own part."
             )
+        check_has_cpu()
         shape = jax.ShapeDtypeStruct(rows.shape + self.shape[1:], self.dtype)
         # whole numbers have no tangents, and a call to the host none either
         return jax.pure_callback(self.read, shape, rows, vmap_method="expand_dims")
@@ -236,6 +238,18 @@ class OnDisk:
 
     def __iter__(self) -> Any:
         raise TypeError(f"rows on disk are not iterated over: {WAY_OUT}")
+
+
+def check_has_cpu() -> None:
+    """Raise RuntimeError where JAX has no CPU beside its accelerator, to hand rows to."""
+    try:
+        jax.local_devices(backend="cpu")
+    except RuntimeError as error:
+        raise RuntimeError(
+            "rows on disk are read by the host's CPU, which JAX does not have here: list it after "
+            'the accelerator, as JAX_PLATFORMS="cuda,cpu" in the environment; got '
+            f"{getattr(jax.config, PLATFORMS)!r}."
+        ) from error
 
 
 def refused(name: str) -> Any:

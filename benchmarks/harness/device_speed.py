@@ -199,12 +199,19 @@ def compiled(
     return {name: one.result() if one in done else late for name, one in running.items()}
 
 
-def tuned(program: Callable, posterior: Regression, x: jax.Array, target: float | None) -> float:
-    """The step size of an acceptance rate near `target`; one where there is none."""
-    step_size = 1.0
+def tuned(
+    program: Callable, posterior: Regression, x: jax.Array, target: float | None, seconds: float
+) -> float:
+    """The step size of an acceptance rate near `target`; one where there is none.
+
+    After so many seconds it is what it is.
+    """
+    step_size, end = 1.0, time.monotonic() + seconds
     if target is None:
         return step_size
     for i in range(NUM_TUNINGS):
+        if time.monotonic() > end:
+            break
         found = program(posterior, jnp.float32(step_size), x, jax.random.key(100 + i))
         step_size *= float(np.exp(1.5 * (float(found.acceptance) - target) / (1 + i / 4)))
     return step_size
@@ -228,12 +235,16 @@ def measure(
     """
     arguments = posterior, jnp.float32(step_size)
     x = program(*arguments, x, jax.random.key(1)).x
-    draws, spent, end, i = [], [], time.monotonic() + seconds, 0
+    draws, spent, begin, i, num_draws = [], [], time.monotonic(), 0, 0
     rates, gradients = [], []
-    while i < 1 or (time.monotonic() < end and i < 200):
+    while i < 200:
+        patience = 4.0 * seconds if num_draws < LEAST_DRAWS else seconds
+        if i > 0 and time.monotonic() > begin + patience:
+            break
         found, took = timed(program, *arguments, x, jax.random.key(2 + i))
         x = found.x
         draws.append(np.asarray(found.draws, np.float64))
+        num_draws += draws[-1].shape[1]
         spent.append(took)
         rates.append(float(found.acceptance))
         gradients.append(float(found.gradients))

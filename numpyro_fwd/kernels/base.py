@@ -71,6 +71,7 @@ from numpyro_fwd.kernels.jitter import Jitter, check_jitter, jittered
 from numpyro_fwd.kernels.microcanonical import Tuning, is_microcanonical
 from numpyro_fwd.kernels.noticed import Noticed, forget
 from numpyro_fwd.kernels.options import full_signature
+from numpyro_fwd.kernels.precision import check_products, points_around
 from numpyro_fwd.kernels.same_data import InPlace, check_data
 from numpyro_fwd.kernels.state import (
     KernelState,
@@ -79,7 +80,15 @@ from numpyro_fwd.kernels.state import (
     split_each,
     with_types_of,
 )
-from numpyro_fwd.kernels.strategy import Motionless, Run, Source, Strategy, WholeDensity, ravel_one
+from numpyro_fwd.kernels.strategy import (
+    Motionless,
+    Run,
+    Source,
+    Start,
+    Strategy,
+    WholeDensity,
+    ravel_one,
+)
 from numpyro_fwd.kernels.words import check_arguments_of_loop, words_of
 from numpyro_fwd.meshes import check_run, over_chains
 
@@ -439,9 +448,35 @@ class BlackJAXKernel(MCMCKernel):
         arguments = start.keys, start.x, start.metric, given, shared, guess
         state = run(begin, *arguments, is_short=is_known)
         forget(state.noticed)
+        self._check_products(run, start, shared, unravel, is_single=is_single)
         if hasattr(state.inner, "metric"):
             check_metric(state.inner.metric)
         return state
+
+    def _check_products(
+        self, run: Run, start: Start, shared: Any, unravel: Callable, *, is_single: bool
+    ) -> None:
+        """Warn if energies of chains, all at once or one at a time, depend on a coarse default."""
+
+        def energies(arrays, keys, x, metric, shared):
+            model_args, model_kwargs = run.arguments.join(arrays)
+            target = self._target_of(model_args, model_kwargs, shared)
+            frame, _ = first_frame(target, metric, unravel(x[0]))
+
+            def at(keys, x):
+                return states_at(target, keys, jax.vmap(unravel)(x), frame).logdensity
+
+            if is_single:  # with a vector, as the chain's own products
+                return jax.lax.map(lambda one: at(one[0][None], one[1][None])[0], (keys, x))
+            return at(keys, x)
+
+        def here():
+            x = points_around(start.x, start.metric)
+            keys = jax.random.split(start.keys.first[0], x.shape[0])
+            metric = self._in_structure(start.metric, x, unravel)
+            return run(energies, keys, x, metric, shared)
+
+        check_products(here)
 
     def _in_structure(self, found: Factor | None, x: Array, unravel: Callable) -> Factor:
         """The metric of the search for a start, else the given one, in the adapted structure."""

@@ -38,6 +38,7 @@ from numpyro_fwd.bridge.priors import (
     warn_without_likelihood,
 )
 from numpyro_fwd.bridge.traces import first_sites
+from numpyro_fwd.kernels.precision import NUM_POINTS, check_products
 from numpyro_fwd.kernels.same_data import InPlace, WhoseData
 from numpyro_fwd.kernels.words import check_arguments_of_loop
 from numpyro_fwd.meshes import check_run, over_chains
@@ -353,7 +354,18 @@ class LangevinSMC(MCMCKernel):
         check_likelihoods(loglikelihood, self._model, model_args, model_kwargs, z)
         self._sample_fn = self.sample
         self._warn(state)
+        check_products(lambda: self._energies(split, state.inner.position))
         return state._replace(rng_key=rng_key, num_warmup=jnp.array(num_warmup, int), data=data)
+
+    def _energies(self, split: Any, z: Any) -> Array:
+        """Log densities of a few particles, by a program of their own."""
+
+        @jax.jit
+        def energies(arrays, z):
+            prior, likelihood = split_logdensity(self._model, *split.join(arrays))
+            return jax.vmap(lambda z: prior(z) + likelihood(z))(z)
+
+        return run_with(split, energies, jax.tree.map(lambda leaf: leaf[:NUM_POINTS], z))
 
     def _program(self, split: Any) -> Callable:
         """The compiled annealing: arrays are arguments, all else is part of the program."""

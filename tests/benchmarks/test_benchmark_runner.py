@@ -259,6 +259,56 @@ RESULTS = ROOT / "docs" / "results"
 BENCHMARKS = ROOT / "benchmarks"
 
 
+class Timed:
+    """A report of two sections that measure until their time is over, on a clock of its own."""
+
+    def __init__(self, monkeypatch, folder):
+        self.now, self.folder, self.ends = 0.0, folder, {}
+        monkeypatch.setattr(report.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(report, "machine", lambda: {"jax": "some"})
+        sections = {name: lambda quick, name=name: self.measure(name) for name in ("one", "two")}
+        self.report = Report(
+            "timed", "Title", sections, cache=folder / "cache", shares={"one": 1.0, "two": 3.0}
+        )
+
+    def measure(self, name):
+        while self.report.seconds_left() > 0 and self.now < 1_000:
+            self.now += 1.0
+        self.ends[name] = self.now
+        if name == "one" and self.fails:
+            raise ValueError("broken")
+        return Section(name, "Text.", ["a"], [[1]])
+
+    fails = False
+
+    def main(self, *flags):
+        self.report.main([*flags, "--output", str(self.folder)])
+        return self.ends
+
+
+def test_sections_share_the_seconds_that_are_given(monkeypatch, tmp_path):
+    assert Timed(monkeypatch, tmp_path).main("--seconds", "100") == {"one": 25.0, "two": 100.0}
+    assert Timed(monkeypatch, tmp_path).main("two", "--seconds", "100") == {"two": 100.0}
+    assert Timed(monkeypatch, tmp_path).main() == {"one": 1_000.0, "two": 1_000.0}  # no limit
+
+
+def test_a_section_that_fails_leaves_the_others_their_time(monkeypatch, tmp_path, capsys):
+    timed = Timed(monkeypatch, tmp_path)
+    timed.fails = True
+    with pytest.raises(SystemExit, match="one"):
+        timed.main("--seconds", "100")
+    assert "broken" in capsys.readouterr().err
+    assert list(json.loads((tmp_path / "timed.json").read_text())["sections"]) == ["two"]
+    with pytest.raises(ValueError, match="broken"):
+        timed.main()
+
+
+def test_reports_whose_sections_do_not_stop_take_no_seconds(script, capsys):
+    with pytest.raises(SystemExit):
+        script.report.main(["--seconds", "5"])
+    assert "do not stop by themselves" in capsys.readouterr().err
+
+
 def report_of(name: str) -> Report:
     """That of a script, or of a folder."""
     module = f"{name}.sections" if (BENCHMARKS / name).is_dir() else name

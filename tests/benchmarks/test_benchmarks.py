@@ -305,6 +305,26 @@ def test_checks_of_an_accelerator_see_coarse_arithmetic(cases):
         assert max(ratios.values()) > 10 * gpu.LIMIT
 
 
+def test_parts_for_an_accelerator_run_on_the_cpu():
+    """Laws and speed in small, with what they say of kernels, and no section without a share."""
+    rows = gpu.laws(quick=True).rows
+    assert all(0.3 < acceptance < 0.8 and p > 1e-5 for _, acceptance, _, p, _ in rows)
+    speed = gpu.speed(quick=True).rows
+    assert {(row[0], row[1]) for row in speed} == {
+        (name, num) for name in ("NUTS (BlackJAX)", "MALA") for num in (4, 8)
+    }
+    assert all(np.isfinite(row[2:4]).all() for row in speed)
+    assert set(gpu.SHARES) == set(gpu.REPORT.sections) - {*gpu.REPORT.long}
+
+
+def test_a_kernel_that_fails_is_a_row_of_its_own(monkeypatch):
+    law = gpu.device_laws.Law("broken", lambda: 1 / 0)
+    monkeypatch.setattr(gpu.device_laws, "chosen_laws", lambda *_, **__: [law])
+    ((name, what, *rest),) = gpu.laws(quick=True).rows
+    assert (name, rest) == ("broken", ["", "", ""])
+    assert what.startswith("ZeroDivisionError")
+
+
 def test_nothing_is_measured_without_an_accelerator(monkeypatch):
     monkeypatch.setattr(gpu, "accelerator", lambda: None)
     with pytest.raises(SystemExit, match="JAX finds no accelerator"):

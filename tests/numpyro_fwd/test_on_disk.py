@@ -376,3 +376,14 @@ def test_memory_does_not_grow_with_the_files(tmp_path):
     grown = (peak_memory(tmp_path, many) - peak_memory(tmp_path, few)) / (many - few)
     # of 84 bytes a row in the files, 12 are kept: bounds and alias table
     assert grown < 60, f"{grown:.0f} bytes for each row"
+
+
+def test_an_accelerator_alone_is_told_what_to_set(tmp_path, monkeypatch):
+    def none(backend=None):
+        raise RuntimeError(f"Unknown backend {backend}")
+
+    np.save(tmp_path / "x.npy", np.zeros((5, 2), np.float32))
+    x = on_disk(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    monkeypatch.setattr(jax, "local_devices", none)
+    with pytest.raises(RuntimeError, match='JAX_PLATFORMS="cuda,cpu"'):
+        jax.jit(lambda rows: x[rows])(np.arange(2))

@@ -1,0 +1,66 @@
+"""A model's density on a device with coarse products, compared with that in full precision.
+
+What the library multiplies states its precision (:mod:`blackjax_ext.precision`); the products of a
+model are the user's. A constant of the energy does no harm, so differences between points are
+compared.
+"""
+
+import warnings
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from blackjax_ext import precision
+from blackjax_ext.meshes import is_first_process, on_host
+from blackjax_ext.metrics import Factor
+from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
+
+__all__ = ["NUM_POINTS", "check_products", "points_around"]
+
+NUM_POINTS = 8
+MOST = 0.01  # nats that nobody sees in a posterior
+ROUNDING = 8.0  # roundings of the energy that full precision would not take away
+COARSE = (
+    "the products of matrices on {} are rounded by default, to 10 bits (TF32) or fewer, and "
+    "differences of the model's energy between a few points around the start are off by {:.2g} "
+    "nats for it: the chains sample another density. Give the products full precision, by "
+    'jax.config.update("jax_default_matmul_precision", "highest") before the run or '
+    'precision="highest" in the model\'s own products (which then take up to eight times as long, '
+    "and all else as long as before), or centre what they multiply."
+)
+
+
+@precision.exact_products  # the same places under both precisions
+def points_around(x: Array, metric: Factor | None) -> Array:
+    """A few places to compare energies at, (n, D): starts of chains (C, D), and moves from them."""
+    x = x[:NUM_POINTS]
+    rest = NUM_POINTS - x.shape[0]
+    if not rest:
+        return x
+    noise = jnp.asarray(np.random.default_rng(0).normal(size=(rest, x.shape[1])), x.dtype)
+    moves = 0.1 * noise if metric is None else jax.vmap(metric.inverse_sqrt_times)(noise)
+    return jnp.concatenate([x, x[0] + moves])
+
+
+def check_products(energies: Callable[[], Array]) -> None:
+    """Warn if `energies` (n,), traced and run twice, depend on the precision of products.
+
+    Only where the device has coarse ones: elsewhere nothing is run. Traced values are let through.
+    """
+    if not precision.are_coarse_here():
+        return
+    found = energies(), precision.exact_products(energies)()
+    if not not_jax_tracer(found[0]):
+        return
+    here, there = (np.asarray(on_host(each), np.float64) for each in found)
+    is_known = np.isfinite(here) & np.isfinite(there)
+    if not is_known.any():
+        return
+    here, there = here[is_known], there[is_known]
+    off = float(np.max(np.abs(here - there - np.median(here - there))))
+    rounding = ROUNDING * float(jnp.finfo(found[0].dtype).eps * np.max(np.abs(there)))
+    if off > max(MOST, rounding) and is_first_process():
+        warnings.warn(COARSE.format(jax.devices()[0].device_kind, off), stacklevel=2)

@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(config, items):
     # the long ones first: a worker that begins one at the end works alone
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if config.getoption("--short") or config.getoption("--not-short"):
-        chosen = set(selection.short(items))
+        chosen = selection.short(items)
         is_chosen = [(item in chosen) == config.getoption("--short") for item in items]
         config.hook.pytest_deselected(items=[*compress(items, [not each for each in is_chosen])])
         items[:] = compress(items, is_chosen)

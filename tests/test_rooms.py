@@ -83,6 +83,11 @@ BUGS = {
         "numpyro_fwd/partial_bayes/training.py", "loss < best.loss", "loss > best.loss"
     ),
     "potentials": Bug("blackjax_ext/potentials.py", "import Rows\n", "import Rows as Row\n"),
+    "precision": Bug(
+        "blackjax_ext/precision.py",
+        'with jax.default_matmul_precision("highest"):',
+        'with jax.default_matmul_precision("default"):',
+    ),
     "programs": Bug(
         "blackjax_ext/programs.py", "if is_on_default_device(arguments, keywords):", "if True:"
     ),

@@ -24,14 +24,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
 from jax.scipy.linalg import solve_triangular
-from numpyro.distributions import biject_to, constraints
-from numpyro.distributions.transforms import (
-    AffineTransform,
-    ExpTransform,
-    IndependentTransform,
-    SigmoidTransform,
-    Transform,
-)
+from numpyro.distributions import biject_to, constraints, transforms
 
 from blackjax_ext.precision import exact_products
 from numpyro_fwd.bridge.dependence import dependent
@@ -144,13 +137,15 @@ def map_of(fn: Any) -> NoiseMap | None:
     return found
 
 
-def steps_of(fn: dist.TransformedDistribution) -> list[Transform]:
+def steps_of(fn: dist.TransformedDistribution) -> list[transforms.Transform]:
     """The transforms between the base of a distribution and its unconstrained values."""
     *steps, last = fn.transforms
     support = biject_to(fn.support)
-    while isinstance(support, IndependentTransform):
+    while isinstance(support, transforms.IndependentTransform):
         support = support.base_transform
-    is_support = type(last) is type(support) and isinstance(last, (ExpTransform, SigmoidTransform))
+    is_support = type(last) is type(support) and isinstance(
+        last, (transforms.ExpTransform, transforms.SigmoidTransform)
+    )
     return steps if is_support else [*steps, last]
 
 
@@ -158,7 +153,7 @@ def is_affine(fn: dist.TransformedDistribution) -> bool:
     """Whether the unconstrained values are those of a location and a scale, shifted and scaled."""
     base = unwrapped(fn.base_dist)
     is_real = MAPS.get(type(base)) is LOC_SCALE and base.support is constraints.real
-    return is_real and all(type(step) is AffineTransform for step in steps_of(fn))
+    return is_real and all(type(step) is transforms.AffineTransform for step in steps_of(fn))
 
 
 def affine(fn: dist.TransformedDistribution) -> tuple[Any, Any]:

@@ -85,13 +85,13 @@ def test_information_is_the_covariance_of_the_score(name):
     make, (a, b) = LIKELIHOODS[name]
     z = {"a": jnp.asarray(a), "b": jnp.asarray(b)}
     draws = make(z["a"], z["b"]).sample(jax.random.key(0), (200_000,))
-    found = gauss_newton(flat_prior_model(make), (draws[0],), {})(z)
+    found = jax.jit(gauss_newton(flat_prior_model(make), (draws[0],), {}))(z)
 
     def score(y):
         gradient = jax.grad(lambda z: jnp.sum(make(z["a"], z["b"]).log_prob(y)))(z)
         return ravel_pytree(gradient)[0]
 
-    scores = np.asarray(jax.vmap(score)(draws), np.float64)
+    scores = np.asarray(jax.jit(jax.vmap(score))(draws), np.float64)
     products = scores[:, :, None] * scores[:, None, :]
     error = products.std(axis=0) / np.sqrt(len(products))
     np.testing.assert_array_less(
@@ -107,7 +107,7 @@ def test_a_normal_regression_has_its_precision(x64):
         with numpyro.plate("rows", 30):
             numpyro.sample("y", dist.Normal(x @ beta, 0.5), obs=y)
 
-    found = gauss_newton(model, (x, np.zeros(30)), {})({"beta": jnp.ones(3)})
+    found = jax.jit(gauss_newton(model, (x, np.zeros(30)), {}))({"beta": jnp.ones(3)})
     np.testing.assert_allclose(found, x.T @ x / 0.25 + np.eye(3) / 4, rtol=1e-6)
 
 
@@ -116,7 +116,7 @@ def test_the_funnel_has_its_expected_information(x64):
         v = numpyro.sample("v", dist.Normal(0, 3))
         numpyro.sample("x", dist.Normal(0, jnp.exp(v / 2)).expand([4]).to_event(1))
 
-    found = gauss_newton(model, (), {})({"v": jnp.asarray(1.0), "x": jnp.ones(4)})
+    found = jax.jit(gauss_newton(model, (), {}))({"v": jnp.asarray(1.0), "x": jnp.ones(4)})
     expected = np.diag([1 / 9 + 4 / 2, *4 * [np.exp(-1.0)]])
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-12)
 
@@ -139,7 +139,9 @@ PRIORS = {
 @pytest.mark.parametrize("place", [-6.0, 0.3])
 def test_priors_have_their_expected_curvature_everywhere(name, place, x64):
     prior, expected = PRIORS[name]
-    found = gauss_newton(lambda: numpyro.sample("x", prior), (), {})({"x": jnp.asarray(place)})
+    found = jax.jit(gauss_newton(lambda: numpyro.sample("x", prior), (), {}))(
+        {"x": jnp.asarray(place)}
+    )
     np.testing.assert_allclose(found, [[expected]], rtol=1e-6)
 
 
@@ -156,7 +158,9 @@ def test_priors_have_their_expected_curvature_everywhere(name, place, x64):
 )
 def test_other_priors_have_it_from_draws(prior, expected, error):
     shape = np.shape(expected)[:1] or (prior.event_shape and (1,))
-    found = gauss_newton(lambda: numpyro.sample("x", prior), (), {})({"x": jnp.full(shape, 0.7)})
+    found = jax.jit(gauss_newton(lambda: numpyro.sample("x", prior), (), {}))(
+        {"x": jnp.full(shape, 0.7)}
+    )
     if prior.event_dim == 0 and "Truncated" in type(prior).__name__:
         # the unconstrained value moves the normal by a quarter of the interval
         expected = expected / 4
@@ -170,7 +174,7 @@ def test_batches_of_priors_without_a_closed_form():
         numpyro.sample("c", dist.LKJCholesky(3).expand([2]))
 
     z = {"a": jnp.zeros((2, 3)), "b": jnp.zeros((4, 1)), "c": jnp.zeros((2, 3))}
-    found = np.array(gauss_newton(model, (), {})(z))
+    found = np.array(jax.jit(gauss_newton(model, (), {}))(z))
     sizes = np.diag(found)
     np.testing.assert_allclose(sizes[:10], [1, 1, 1, 4, 4, 4, 1, 1, 1, 1], rtol=0.3)
     np.testing.assert_array_equal(found[10:13, 10:13], found[13:, 13:])
@@ -185,7 +189,9 @@ def test_an_improper_prior_has_the_curvature_of_its_jacobian():
             numpyro.sample(name, dist.ImproperUniform(dist.constraints.real, (), shape))
         numpyro.sample("c", dist.Normal(0.0, 1.0))
 
-    found = gauss_newton(model, (), {})({"a": jnp.ones(()), "b": jnp.ones(2), "c": jnp.ones(())})
+    found = jax.jit(gauss_newton(model, (), {}))(
+        {"a": jnp.ones(()), "b": jnp.ones(2), "c": jnp.ones(())}
+    )
     np.testing.assert_array_equal(found, np.diag([0.0, 0.0, 0.0, 1.0]))
 
 
@@ -208,7 +214,7 @@ def test_scales_of_scales_are_moved_with_them(make, x64):
         joint = lambda u, v: make(jnp.exp(u)).log_prob(jnp.exp(v)) + v  # noqa: E731
         return jnp.stack(jax.grad(joint, argnums=(0, 1))(u, v))
 
-    found = gauss_newton(model, (), {})({"scale": u, "x": jnp.asarray(-3.0)})
+    found = jax.jit(gauss_newton(model, (), {}))({"scale": u, "x": jnp.asarray(-3.0)})
     np.testing.assert_allclose(found, np.cov(jax.vmap(score)(jnp.log(x)).T), rtol=0.05, atol=0.01)
 
 
@@ -258,7 +264,7 @@ def test_constrained_latents_in_a_scope(x64):
         with numpyro.handlers.scope(prefix="outer"):
             numpyro.handlers.scope(inner, prefix="a")()
 
-    found = gauss_newton(model, (), {})({"outer/a/scale": jnp.asarray(0.3)})
+    found = jax.jit(gauss_newton(model, (), {}))({"outer/a/scale": jnp.asarray(0.3)})
     np.testing.assert_allclose(found, [[2.0 + 3 * 2.0]], rtol=1e-6)
 
 
@@ -284,7 +290,7 @@ def test_parameters_that_a_mask_hides_may_be_anything():
         with numpyro.handlers.mask(mask=jnp.array([True, False])):
             numpyro.sample("y", dist.Poisson(rate), obs=y)
 
-    found = gauss_newton(model, (jnp.array([1, 2]),), {})({"p": jnp.zeros(())})
+    found = jax.jit(gauss_newton(model, (jnp.array([1, 2]),), {}))({"p": jnp.zeros(())})
     np.testing.assert_allclose(found, [[1.0 + 0.25**2 / 0.5]], rtol=1e-5)
 
 
@@ -293,7 +299,7 @@ def test_what_is_certain_does_not_count():
         p = numpyro.sample("p", dist.Beta(2.0, 3.0))
         numpyro.sample("y", dist.Categorical(probs=jnp.stack([p, 1 - p, 0 * p])), obs=1)
 
-    found = gauss_newton(model, (), {})({"p": jnp.zeros(())})
+    found = jax.jit(gauss_newton(model, (), {}))({"p": jnp.zeros(())})
     np.testing.assert_allclose(found, [[1.0 + 0.25]], rtol=1e-5)
 
 
@@ -307,7 +313,7 @@ def test_a_multivariate_normal_with_a_scalar_location(batch, x64):
         numpyro.sample("y", dist.MultivariateNormal(mean, covariance), obs=y)
 
     y = jnp.zeros((*batch, 2))
-    found = gauss_newton(model, (y,), {})({"mean": jnp.ones(()), "x": jnp.ones(2)})
+    found = jax.jit(gauss_newton(model, (y,), {}))({"mean": jnp.ones(()), "x": jnp.ones(2)})
     precision = np.linalg.inv(covariance)
     expected = 0.25 + (batch or (1,))[0] * precision.sum()
     np.testing.assert_allclose(found[0, 0], expected, rtol=1e-6)
@@ -321,7 +327,9 @@ def test_a_constant_factor_says_nothing(factor):
         numpyro.factor("constant", factor)
         numpyro.factor("data", jnp.sum(y))
 
-    found = jax.jit(lambda y: gauss_newton(model, (y,), {})({"z": jnp.zeros(())}))(jnp.ones(3))
+    found = jax.jit(lambda y: jax.jit(gauss_newton(model, (y,), {}))({"z": jnp.zeros(())}))(
+        jnp.ones(3)
+    )
     np.testing.assert_allclose(found, [[1.0]])
 
 
@@ -332,7 +340,7 @@ def test_masks_and_scales_count():
             with numpyro.handlers.mask(mask=jnp.array([True, False])):
                 numpyro.sample("y", dist.Normal(mean, 1.0).expand([2]), obs=y)
 
-    found = gauss_newton(model, (jnp.zeros(2),), {})({"mean": jnp.zeros(())})
+    found = jax.jit(gauss_newton(model, (jnp.zeros(2),), {}))({"mean": jnp.zeros(())})
     np.testing.assert_allclose(found, [[3.0]], rtol=1e-5)
 
 
@@ -390,7 +398,7 @@ def test_factor_sites_are_named():
         numpyro.factor("penalty", -(z**4))
 
     with pytest.raises(ValueError, match=r"factor 'penalty' depends on the latents"):
-        gauss_newton(model, (), {})({"z": jnp.zeros(())})
+        jax.jit(gauss_newton(model, (), {}))({"z": jnp.zeros(())})
 
 
 def test_metric_arguments():

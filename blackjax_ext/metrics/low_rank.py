@@ -4,12 +4,15 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
+from blackjax.adaptation.metric_estimators import fisher_score_low_rank
 from jax import Array
 
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.structures import Dense, Diagonal
 
 __all__ = ["LowRank"]
+
+RIDGE = 1e-3  # of the identity beside whitened covariances
 
 
 @jax.tree_util.register_dataclass
@@ -102,6 +105,41 @@ class LowRank(Factor):
     def conditional_scales(self) -> Array:
         """``diag(G)^{-1/2}``, shape (D,)."""
         return self.scale / jnp.sqrt(1.0 + self.vectors**2 @ (1.0 / self.values - 1.0))
+
+    def products(self, z: Array) -> Array:
+        """Sums of squares, shape (D,): correlations are learned from rows (`of_rows`)."""
+        return jnp.sum(z**2, axis=0)
+
+    def covariance(self, products: Array, mean: Array) -> Array:
+        """Variances, shape (D,)."""
+        return products - mean**2
+
+    def variances(self, covariance: Array) -> Array:
+        """The same."""
+        return covariance
+
+    def of_rows(self, draws: Array, gradients: Array, num_rows: Array) -> "LowRank":
+        """The low-rank metric of least Fisher divergence for the first `num_rows` rows, (N, D).
+
+        By BlackJAX's ``fisher_score_low_rank``, after Algorithm 1 of nutpie. Where they are of no
+        use this metric stays.
+        """
+        num_rows = jnp.clip(num_rows, 1, len(draws))
+        # rows that are not there yet are filled up with those that are
+        rows = jnp.arange(len(draws)) % num_rows
+        found = fisher_score_low_rank(
+            draws[rows], gradients[rows], self.values.size, gamma=RIDGE * len(draws)
+        )
+        new = LowRank(found.sigma, found.U, found.lam)
+        is_usable = jnp.isfinite(new.vectors).all() & (new.scale > 0).all() & (num_rows > 1)
+        is_usable &= jnp.isfinite(new.values).all() & (new.values > 0).all()
+        # a coordinate that never moved has no scale
+        is_usable &= jnp.all(jnp.var(draws[rows], axis=0) > 0)
+        return jax.tree.map(lambda a, b: jnp.where(is_usable, a, b), new, self)
+
+    def compose(self, inner: Factor) -> Dense:
+        """See `Factor.compose`."""
+        return self.dense(self.scale).compose(inner)
 
     def scaled(self, ratio: Array) -> "LowRank":
         """See `Factor.scaled`."""

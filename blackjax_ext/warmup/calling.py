@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, Protocol
 import blackjax
 import jax
 import jax.numpy as jnp
+from blackjax.mcmc.metrics import LowRankInverseMassMatrix
 from jax import Array
 
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics import Factor, LowRank
 
 __all__ = ["Algorithm", "BoundAlgorithm", "StepInfo", "Stepper"]
 
@@ -144,10 +145,12 @@ class Algorithm(NamedTuple):
         """Whether `inverse_mass_matrix` may be a factor: BlackJAX's own algorithms know arrays."""
         return self.is_own
 
-    def preconditioner(self, metric: Factor) -> Factor | Array:
-        """`metric` in the form the algorithm takes: its factor, or an array for BlackJAX's own."""
+    def preconditioner(self, metric: Factor) -> Factor | Array | LowRankInverseMassMatrix:
+        """`metric` in the form the algorithm takes: its factor, or arrays for BlackJAX's own."""
         if self.takes_factors:
             return metric
+        if isinstance(metric, LowRank):
+            return LowRankInverseMassMatrix(metric.scale, metric.vectors, metric.values)
         if self.api is not blackjax.barker:
             return metric.inverse()
         # blackjax.barker 1.7 scales its proposal by the mass matrix instead of its inverse

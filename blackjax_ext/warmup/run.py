@@ -37,7 +37,7 @@ from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.metrics import Factor, InverseMassMatrix, check_metric, factorize
 from blackjax_ext.warmup import report, windows
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
-from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of
+from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of, gradients_of
 from blackjax_ext.warmup.start import find_start
 from blackjax_ext.warmup.windows import AdaptState
 
@@ -231,7 +231,8 @@ def warmup(
     if found is not None:
         report.warn_of_starts(found, sites)
     check_metric(getattr(states, "metric", metric))
-    adapt_state = windows.init(first, metric, x, num_steps=num_steps)
+    with_gradients = x.shape[1] > windows.MANY and gradients_of(states) is not None
+    adapt_state = windows.init(first, metric, x, num_steps=num_steps, with_gradients=with_gradients)
     run = jax.jit(partial(run_windows, bound, plan))
     (states, adapt_state), info = run(key_run, states, adapt_state)
     health = report.judge(adapt_state)
@@ -406,7 +407,11 @@ def adapt_freely(
         rate = windows.pull(adapt_state, info.tuning_rate, target)
         rate = jnp.full_like(adapt_state.step_size, rate)
         adapt_state = windows.update_step(adapt_state, rate, target, is_last)
-    adapt_state = windows.update_moments(adapt_state, ravel_each(coordinates_of(states)))
+    x = ravel_each(coordinates_of(states))
+    if adapt_state.slopes is not None:
+        gradients = ravel_each(gradients_of(states))
+        adapt_state = windows.update_slopes(adapt_state, x, gradients)
+    adapt_state = windows.update_moments(adapt_state, x)
     if isinstance(bound, InCoordinates):
         adapt_state = bound.counted(states, adapt_state)
     is_end = jnp.isin(i, schedule.ends)

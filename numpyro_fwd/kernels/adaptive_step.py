@@ -81,7 +81,7 @@ class AutoMALA(AdaptiveStepKernel):
     """
 
     best_accept_prob = 0.8
-    metric_of_many = "low_rank"
+    correlates_many = True
 
     def __init__(
         self,

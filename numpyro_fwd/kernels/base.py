@@ -52,6 +52,7 @@ from numpyro_fwd.bridge.views import (
     view_potential,
 )
 from numpyro_fwd.kernels.blocks import (
+    FULL_UP_TO,
     DenseMass,
     GivenMetric,
     check_metric_options,
@@ -122,8 +123,9 @@ class BlackJAXKernel(MCMCKernel):
         ``[("m", "b"), ("c",)]`` for covariances within these blocks of sites and variances of all
         others. None for a full covariance up to 64 dimensions, where it costs next to nothing:
         steps of these samplers are short, and correlations slow them far more than NUTS. Beyond 64
-        dimensions None means "low_rank" for MALA, AutoMALA and AutoNUTS, and variances for others.
-        There, algorithms that take gradients learn each of these from draws and gradients. The
+        dimensions None means a full covariance up to 512 and "low_rank" from there on for MALA,
+        AutoMALA and AutoNUTS, and variances for others. Algorithms that take gradients learn each
+        of these from draws and gradients there. The
         structure of an `inverse_mass_matrix` that is given is then kept. For an algorithm that is
         not from `blackjax_ext`, None means variances, since not all accept a matrix.
     target_accept_prob
@@ -194,8 +196,8 @@ class BlackJAXKernel(MCMCKernel):
     _tuned: tuple[str, ...] = ()
     # whether the algorithm, if it is not of `blackjax_ext`, is known to accept a full covariance
     takes_matrices = False
-    # what dense_mass=None means beyond 64 dimensions, if the metric is adapted
-    metric_of_many: DenseMass = False
+    # whether dense_mass=None means more than variances beyond 64 dimensions, if it is adapted
+    correlates_many = False
     # options whose defaults are this kernel's own
     option_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
@@ -460,7 +462,8 @@ class BlackJAXKernel(MCMCKernel):
         if dense_mass is None and not (self._adapt_mass_matrix and takes_matrices):
             dense_mass = False
         if dense_mass is None and like.size > windows.MANY and self._inverse_mass_matrix is None:
-            dense_mass = self.metric_of_many
+            is_full = like.size <= FULL_UP_TO
+            dense_mass = self.correlates_many and (is_full or "low_rank")
         if found is None:
             return first_metric(self._inverse_mass_matrix, dense_mass, z, like)
         return in_structure(found, dense_mass, z, like)

@@ -25,6 +25,7 @@ DenseMass: TypeAlias = bool | Literal["low_rank"] | list[Block] | None
 GivenMetric: TypeAlias = InverseMassMatrix | Mapping[Block, Array]
 
 DENSE_UP_TO = windows.MANY  # dimensions in which a product with a covariance costs next to nothing
+FULL_UP_TO = 512  # if it is learned from draws and gradients
 RANK = 32  # directions of a metric of low rank
 
 

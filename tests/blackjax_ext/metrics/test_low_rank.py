@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import blackjax_ext
 from blackjax_ext.metrics import Blocks, Diagonal, LowRank, factorize, structures
-from blackjax_ext.warmup import windows
+from blackjax_ext.warmup import calling, windows
 
 SIZE, RANK = 7, 2
 
@@ -84,12 +83,40 @@ def test_planted_metric_whose_vectors_are_not_orthonormal():
         is_what_it_says(replace(metric, vectors=1.05 * metric.vectors), covariance)
 
 
-def test_blackjax_gets_the_same_metric():
-    metric, covariance = a_metric()
-    algorithm = blackjax_ext.warmup.__globals__["Algorithm"](blackjax.nuts, {})
-    theirs = blackjax.mcmc.metrics.default_metric(algorithm.preconditioner(metric))
-    z = jnp.arange(1.0, SIZE + 1)
-    np.testing.assert_allclose(theirs.kinetic_energy(z), 0.5 * z @ covariance @ z, rtol=1e-4)
+def agrees_with_blackjax(metric, covariance):
+    """The law: trajectories see the same mass matrix in either form."""
+    size = len(covariance)
+    theirs = blackjax.mcmc.metrics.default_metric(jnp.asarray(covariance, jnp.float32))
+    ours = calling.Algorithm(blackjax.nuts, {}).preconditioner(metric)
+    assert not isinstance(ours, jax.Array)
+    ours = blackjax.mcmc.metrics.default_metric(ours)
+    x = jnp.zeros(size)
+    z = jax.random.normal(jax.random.key(0), (200, 3, size))
+    for name in ("kinetic_energy", "check_turning"):
+        arguments = [z[:, i] for i in range(1 if name == "kinetic_energy" else 3)]
+        found, truth = (jax.vmap(getattr(each, name))(*arguments) for each in (ours, theirs))
+        np.testing.assert_allclose(found, truth, rtol=1e-3)
+    keys = jax.random.split(jax.random.key(1), 20000)
+    momenta = np.asarray(jax.vmap(lambda key: ours.sample_momentum(key, x))(keys))
+    whitened = momenta @ np.linalg.cholesky(covariance)
+    np.testing.assert_allclose(np.cov(whitened.T), np.eye(size), atol=0.06)
+
+
+def many(size=70):
+    """A dense metric in so many dimensions that it is not handed on as a matrix."""
+    covariance = ar(size, 0.5) * np.outer(np.geomspace(0.5, 2, size), np.geomspace(0.5, 2, size))
+    return factorize(jnp.asarray(covariance, jnp.float32)), covariance
+
+
+@pytest.mark.parametrize("make", [a_metric, many])
+def test_blackjax_gets_the_same_metric(make):
+    agrees_with_blackjax(*make())
+
+
+def test_planted_momenta_of_the_transposed_root():
+    metric, covariance = many()
+    with pytest.raises(AssertionError):
+        agrees_with_blackjax(replace(metric, sqrt=metric.sqrt.T), covariance)
 
 
 # --- from draws and gradients -----------------------------------------------------------------

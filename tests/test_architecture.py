@@ -48,7 +48,14 @@ BRIDGE_ROOMS = {
 }
 # shared files of a room: each may import those in the rows above its own
 LAYERS = {
-    "metrics": [{"spectra"}, {"factor"}, {"structures"}, {"factors"}, {"metric_functions"}],
+    "metrics": [
+        {"spectra"},
+        {"factor"},
+        {"structures"},
+        {"low_rank"},
+        {"factors"},
+        {"metric_functions"},
+    ],
     "coordinates": [{"laws"}, {"learning", "partial"}],
     "mcmc": [
         {"noise", "rounding"},
@@ -57,7 +64,11 @@ LAYERS = {
         {"tangents"},
         {"derivatives", "forward_gradient"},
     ],
-    "warmup": [{"calling", "newton_path", "windows"}, {"in_coordinates", "report"}],
+    "warmup": [
+        {"calling", "windows", "work"},
+        {"newton_path"},
+        {"in_coordinates", "report", "start"},
+    ],
     "rows": [
         {"consecutive", "shuffles", "row_terms"},
         {"compensated_sums"},

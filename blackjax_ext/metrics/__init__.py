@@ -8,6 +8,7 @@ from blackjax_ext.metrics.factors import (
     from_precision,
     spectral,
 )
+from blackjax_ext.metrics.low_rank import LowRank
 from blackjax_ext.metrics.metric_functions import (
     HessianMetric,
     Local,
@@ -42,6 +43,7 @@ __all__ = [
     "HessianMetric",
     "InverseMassMatrix",
     "Local",
+    "LowRank",
     "Metric",
     "MetricFn",
     "Spectral",

@@ -104,6 +104,15 @@ class Factor:
         """
         raise self._lacks("second moments")
 
+    def balanced(self, covariance: Array, curvature: Array, num_draws: Array) -> "Factor":
+        r"""The metric whose whitened inverse is the geometric mean of S and :math:`C^{-1}`.
+
+        `covariance` is S, of draws that this metric whitens, and `curvature` is C, of their
+        whitened gradients ``R^T g``; what comes of it has the least Fisher divergence. Where they
+        are of no use this metric stays.
+        """
+        raise self._lacks("second moments of gradients")
+
     def compose(self, inner: "Factor") -> "Factor":
         """The metric with ``R = R_self R_inner``: `inner` in the coordinates that this whitens."""
         raise self._lacks("products")

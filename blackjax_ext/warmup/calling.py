@@ -8,12 +8,16 @@ from typing import Any, NamedTuple, Protocol
 import blackjax
 import jax
 import jax.numpy as jnp
+from blackjax.mcmc.metrics import LowRankInverseMassMatrix, Metric
+from blackjax.util import generate_gaussian_noise
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics import Dense, Factor, LowRank
 
 __all__ = ["Algorithm", "BoundAlgorithm", "StepInfo", "Stepper"]
 
+MANY = 64  # dimensions, beyond which a factorization in each step is felt
 SUPPLIED = {
     *("rng_key", "state", "logdensity_fn", "potential"),
     *("step_size", "inverse_mass_matrix", "position"),
@@ -144,14 +148,48 @@ class Algorithm(NamedTuple):
         """Whether `inverse_mass_matrix` may be a factor: BlackJAX's own algorithms know arrays."""
         return self.is_own
 
-    def preconditioner(self, metric: Factor) -> Factor | Array:
-        """`metric` in the form the algorithm takes: its factor, or an array for BlackJAX's own."""
+    def preconditioner(self, metric: Factor) -> Any:
+        """`metric` in the form the algorithm takes: its factor, or arrays for BlackJAX's own."""
         if self.takes_factors:
             return metric
+        if isinstance(metric, LowRank):
+            return LowRankInverseMassMatrix(metric.scale, metric.vectors, metric.values)
+        is_hamiltonian = self.api in (blackjax.hmc, blackjax.nuts)
+        if is_hamiltonian and isinstance(metric, Dense) and len(metric.sqrt) > MANY:
+            return euclidean(metric)
         if self.api is not blackjax.barker:
             return metric.inverse()
         # blackjax.barker 1.7 scales its proposal by the mass matrix instead of its inverse
         return metric.precision(metric.inverse().shape[-1])
+
+
+def euclidean(factor: Dense) -> Metric:
+    """The metric for ``blackjax.hmc`` and ``blackjax.nuts``, which factorize a matrix in each step.
+
+    In many dimensions that would cost more than the trajectory.
+    """
+
+    def flat(tree: Any) -> Array:
+        return ravel_pytree(tree)[0]
+
+    def sample_momentum(rng_key: Array, position: Any) -> Any:
+        z, unravel = ravel_pytree(generate_gaussian_noise(rng_key, position))
+        return unravel(z @ factor.sqrt)
+
+    def kinetic_energy(momentum: Any, position: Any = None) -> Array:
+        del position
+        return 0.5 * jnp.sum(factor.inverse_sqrt_transpose_times(flat(momentum)) ** 2)
+
+    def check_turning(left: Any, right: Any, total: Any, *positions: Any, **named: Any) -> Array:
+        del positions, named
+        ends = jnp.stack([flat(left), flat(right)])
+        rho = flat(total) - 0.5 * (ends[0] + ends[1])
+        return jnp.any(factor.inverse_times(ends) @ rho <= 0)
+
+    def scale(*arguments: Any, **named: Any) -> Any:
+        raise NotImplementedError("blackjax.hmc and blackjax.nuts scale nothing")
+
+    return Metric(sample_momentum, kinetic_energy, check_turning, scale)
 
 
 class Stepper(Protocol):

@@ -29,7 +29,7 @@ from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.calling import StepInfo, Stepper
 from blackjax_ext.warmup.windows import AdaptState
 
-__all__ = ["CoordinateState", "InCoordinates", "coordinates_of"]
+__all__ = ["CoordinateState", "InCoordinates", "coordinates_of", "gradients_of"]
 
 
 SETTLING = 15  # steps of a window that say nothing of coordinates
@@ -74,6 +74,15 @@ def seen(chain: Any, placed: Placed) -> CoordinateState:
 def coordinates_of(states: Any) -> ArrayTree:
     """What steps are taken in."""
     return states.coordinates if isinstance(states, CoordinateState) else states.position
+
+
+def gradients_of(states: Any) -> ArrayTree | None:
+    """Gradients in the coordinates that steps are taken in; None for states without any.
+
+    A metric of the position has its own use for them.
+    """
+    chains = states.chain if isinstance(states, CoordinateState) else states
+    return None if hasattr(chains, "metric") else getattr(chains, "logdensity_grad", None)
 
 
 class InCoordinates(NamedTuple):

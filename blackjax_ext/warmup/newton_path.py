@@ -21,31 +21,51 @@ serve: a single draw where the log density is -1e20 decides it.
 
 Differentiation is forward (D JVPs for a gradient, D^2 second-order JVPs for a Hessian), reverse, or
 gradients alone, whose differences are the Hessian.
+
+*What it costs is bounded.* A search takes no more than CHEAP operations, or MAX_GRADIENTS gradients
+for each chain, about those of 300 steps of AutoMALA, whichever is more. Operations are counted in
+the density's program (:mod:`blackjax_ext.warmup.work`); no clock is read. Where that is not enough
+for all paths, fewer are sent, with fewer steps and no further rounds; where it is not enough for
+LEAST_TURNS of one path for each chain, paths take gradients alone
+(:mod:`blackjax_ext.warmup.start`).
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.extend.core import jaxpr_as_fun
 
 from blackjax_ext.mcmc.derivatives import Differentiation, differenced
-from blackjax_ext.metrics import Dense
+from blackjax_ext.metrics import Dense, Factor
 from blackjax_ext.metrics.factors import scaled_eigen
+from blackjax_ext.warmup import work
 
 __all__ = [
     "MAX_DIMENSION",
     "Approximation",
+    "Effort",
+    "Found",
+    "Path",
+    "affordable",
     "approximate",
     "derivatives",
+    "each_of",
     "find",
     "find_all",
+    "finite",
+    "negligible",
+    "nothing",
+    "traced",
+    "walk",
 ]
 
 LogDensity: TypeAlias = Callable[[Array], Array]
+Slope: TypeAlias = Callable[["Path"], tuple[Array, Factor, Any]]
 
 MAX_STEPS = 60
 GRADIENT_STEPS = 3  # at first, of at most LENGTHS each
@@ -60,6 +80,11 @@ NUDGES = np.array([0.0, -5.0, -2.0, 2.0, 5.0], np.float32)  # units in the last 
 ROUNDING = 16.0  # how often their range is taken off the evidence
 CHUNK = 16  # Hessian rows at once: bounds the memory of a big model
 MAX_DIMENSION = {"forward": 128, "reverse": 512, "gradients": 512, "none": 0}
+MAX_GRADIENTS = 1200  # of a search, for each chain: 300 steps of four gradients
+CHEAP = 2e10  # operations of a search that are a matter of seconds, whatever a step costs
+LEAST_TURNS = 8  # of a path that is worth its Hessians
+NUM_POINTS = NUDGES.size + LENGTHS.size + NUM_DRAWS  # evaluations of a turn
+LARGE = 2**23  # bytes of all points' largest arrays, from which on they are evaluated one by one
 
 
 class Approximation(NamedTuple):
@@ -76,7 +101,7 @@ class Approximation(NamedTuple):
     """
 
     mean: Array
-    metric: Dense
+    metric: Any
     draws: Array
     log_weights: Array
 
@@ -94,7 +119,8 @@ class Approximation(NamedTuple):
 class Path(NamedTuple):
     """Newton's path: point, whether it goes on, best so far, value at the start.
 
-    `own` is the best approximation of all paths with draws of this one, once all have ended.
+    `own` is the best approximation of all paths with draws of this one, once all have ended;
+    `memory` is what a path that takes no Hessian remembers.
     """
 
     x: Array
@@ -102,6 +128,7 @@ class Path(NamedTuple):
     best: Approximation
     own: Approximation
     first_value: Array
+    memory: Any = None
 
 
 class Found(NamedTuple):
@@ -110,7 +137,7 @@ class Found(NamedTuple):
     x
         Positions, shape (C, D).
     metric
-        Factor of the curvature at the best approximation.
+        Factor of the curvature at the best approximation; None if there is none to rely on.
     first_values
         Log densities at the points from which the paths went out, shape (C,).
     evidence, mean
@@ -123,7 +150,7 @@ class Found(NamedTuple):
     """
 
     x: Array
-    metric: Dense
+    metric: Any
     first_values: Array
     evidence: Array
     mean: Array
@@ -153,6 +180,54 @@ class Search(NamedTuple):
     mean: Array
 
 
+class Effort(NamedTuple):
+    """How much a search may do.
+
+    num_paths
+        Paths of a round.
+    max_turns
+        Turns of a round's paths, in all rounds.
+    is_large
+        Whether arrays are so large that points are evaluated one by one.
+    """
+
+    num_paths: int
+    max_turns: int
+    is_large: bool
+
+    @property
+    def is_worthwhile(self) -> bool:
+        """Whether it is enough for paths that take Hessians."""
+        return self.max_turns >= LEAST_TURNS
+
+
+def affordable(
+    logdensity_fn: LogDensity, program: Any, x: Array, differentiation: Differentiation
+) -> Effort:
+    """What a search of `program`, traced from `logdensity_fn`, may do for C chains at x, (C, D)."""
+    num_chains, size = x.shape
+    num_paths = max(MIN_PATHS, num_chains)
+    most = (MAX_STEPS + 1) * -(-MAX_PATHS // num_paths)
+    value = work.operations(program)
+    gradients, eigen = gradients_of_turn(size, differentiation), 4.0 * size**3
+    is_large = NUM_POINTS * num_paths * work.largest(program) > LARGE
+    if num_paths * most * (4.0 * value * gradients + eigen) <= CHEAP:
+        return Effort(num_paths, most, is_large)
+    # a count of the derivatives' own program: much of it is shared by the rows of a Hessian
+    traced = jax.make_jaxpr(lambda x: derivatives(logdensity_fn, x, differentiation))(x[0])
+    turn = work.operations(traced) + NUM_POINTS * value + eigen
+    turns = max(MAX_GRADIENTS * num_chains / gradients, CHEAP / turn)
+    if turns < LEAST_TURNS * num_paths:
+        num_paths = num_chains
+    return Effort(num_paths, min(most, int(turns / num_paths)), is_large)
+
+
+def gradients_of_turn(size: int, differentiation: Differentiation) -> float:
+    """What a turn of a path costs, in gradients; in forward mode, in JVPs."""
+    rows = {"reverse": 2 * size, "gradients": 6 * size, "forward": 2 * size**2, "none": 0}
+    return rows[differentiation] + 1 + NUM_POINTS / 3
+
+
 def find(
     noise: Array,
     logdensity_fn: LogDensity,
@@ -175,28 +250,58 @@ def find(
     the best approximation in one turn more: a density in a loop of each path, and in a program of
     its own for those draws, takes twice as long to compile.
     """
-    turn_of_one = partial(turn, logdensity_fn, differentiation)
+    slope = partial(newton_slope, logdensity_fn, differentiation)
+    before = nothing(x[0], noise[0]) if best_before is None else best_before
+    return walk(slope, each_of(logdensity_fn), noise, first_paths(x, noise), before, MAX_STEPS)[1]
+
+
+def walk(
+    slope: Slope,
+    evaluate: Callable[[Array], Array],
+    noise: Array,
+    first: Path,
+    before: Approximation,
+    max_steps: int | Array,
+) -> tuple[Array, Path]:
+    """Number of turns, and the ends of paths that step along `slope`, at most `max_steps` times."""
+    turn_of_one = partial(turn, slope, evaluate)
 
     def is_going(carry):
         return ~carry[1]
 
     def turn_of_all(carry):
         i, _, paths = carry
-        is_last = ~jnp.any(paths.is_moving) | (i == MAX_STEPS)
+        is_last = ~jnp.any(paths.is_moving) | (i == max_steps)
         best = best_of(paths.best, before)
         new = jax.vmap(turn_of_one, (0, 0, None, None, None))(noise, paths, best, i, is_last)
         return i + 1, is_last, new
 
+    i, _, paths = jax.lax.while_loop(is_going, turn_of_all, (jnp.array(0), jnp.array(False), first))
+    return i, paths
+
+
+def first_paths(x: Array, noise: Array) -> Path:
+    """Newton's paths before their first turn."""
     nowhere = jax.vmap(nothing)(x, noise)
-    before = nothing(x[0], noise[0]) if best_before is None else best_before
     moving, value = jnp.ones(x.shape[:1], bool), jnp.zeros(x.shape[:1], x.dtype)
-    first = Path(x, moving, nowhere, nowhere, value)
-    return jax.lax.while_loop(is_going, turn_of_all, (jnp.array(0), jnp.array(False), first))[2]
+    return Path(x, moving, nowhere, nowhere, value)
+
+
+def newton_slope(
+    logdensity_fn: LogDensity, differentiation: Differentiation, path: Path
+) -> tuple[Array, Factor, None]:
+    """Gradient and metric |H| where the path is; nothing to remember."""
+    return *curvature(logdensity_fn, path.x, differentiation), None
+
+
+def each_of(logdensity_fn: LogDensity, *, is_large: bool = False) -> Callable[[Array], Array]:
+    """Log densities of n points (n, D) at once, or one by one where that would fill the memory."""
+    return partial(jax.lax.map, logdensity_fn) if is_large else jax.vmap(logdensity_fn)
 
 
 def turn(
-    logdensity_fn: LogDensity,
-    differentiation: Differentiation,
+    slope: Slope,
+    evaluate: Callable[[Array], Array],
     noise: Array,
     path: Path,
     best: Approximation,
@@ -204,9 +309,9 @@ def turn(
     is_last: Array,
 ) -> Path:
     """One step of one path; in the last turn, draws of the `best` approximation of all instead."""
-    gradient, metric = curvature(logdensity_fn, path.x, differentiation)
-    slope = metric.inverse_sqrt_transpose_times(gradient)
-    newton = metric.inverse_sqrt_times(slope)
+    gradient, metric, memory = slope(path)
+    whitened = metric.inverse_sqrt_transpose_times(gradient)
+    newton = metric.inverse_sqrt_times(whitened)
     is_early = i < GRADIENT_STEPS
     direction = jnp.where(is_early, unit(gradient), newton)
     ladder = path.x + LENGTHS[:, None].astype(path.x.dtype) * direction
@@ -214,7 +319,7 @@ def turn(
         partial(jnp.where, is_last), (best.mean, best.metric), (path.x, metric)
     )
     draws = mean + shape.inverse_sqrt_times(noise)
-    values = jax.vmap(logdensity_fn)(jnp.concatenate([nudged(path.x), ladder, draws]))
+    values = evaluate(jnp.concatenate([nudged(path.x), ladder, draws]))
     values, first_value = finite(values), values[0]
     near, rungs, drawn = jnp.split(values, [NUDGES.size, NUDGES.size + LENGTHS.size])
     rounding = jnp.where(is_last, 0.0, ROUNDING * jnp.ptp(near))
@@ -225,11 +330,13 @@ def turn(
     best_here = jax.tree.map(partial(jnp.where, is_new), here, path.best)
     top = jnp.argmax(rungs)
     is_better = rungs[top] > values[0]
-    # |slope|^2 / 2 is what a quadratic has yet to gain; a path may also run away from the mass
+    # |whitened|^2 / 2 is what a quadratic has yet to gain; a path may also run away from the mass
     is_astray = here.evidence < best_here.evidence - negligible(path.x)
-    is_moving = is_on & (is_early | is_better & (slope @ slope > 1e-2) & ~is_astray)
+    has_far_to_go = whitened @ whitened > 1e-2
+    is_moving = is_on & (is_early | is_better & has_far_to_go & ~is_astray)
     x = jnp.where(is_on & is_better, ladder[top], path.x)
-    return Path(x, is_moving, best_here, own, jnp.where(i == 0, first_value, path.first_value))
+    first_value = jnp.where(i == 0, first_value, path.first_value)
+    return Path(x, is_moving, best_here, own, first_value, memory)
 
 
 def best_of(found: Approximation, before: Approximation) -> Approximation:
@@ -246,11 +353,12 @@ def unit(gradient: Array) -> Array:
     return gradient / jnp.maximum(jnp.linalg.norm(gradient), 0.5)
 
 
-def nothing(x: Array, noise: Array) -> Approximation:
-    """Before there is any approximation."""
+def nothing(x: Array, noise: Array, metric: Factor | None = None) -> Approximation:
+    """Before there is any approximation; `metric` has the structure of those that will come."""
     num_draws = noise.shape[0]
     draws = jnp.tile(x, (num_draws, 1))
-    return Approximation(x, identity(x), draws, jnp.full(num_draws, -jnp.inf, x.dtype))
+    metric = identity(x) if metric is None else metric
+    return Approximation(x, metric, draws, jnp.full(num_draws, -jnp.inf, x.dtype))
 
 
 def evidences(found: Approximation) -> Array:
@@ -263,6 +371,7 @@ def find_all(
     logdensity_fn: LogDensity,
     x: Array,
     differentiation: Differentiation,
+    effort: Effort | None = None,
 ) -> Found:
     """Starts of C chains from `x`, shape (C, D), and the metric of the best approximation.
 
@@ -273,17 +382,22 @@ def find_all(
     knows what else there is: chains start where they are, one of them at the best, and R-hat tells.
 
     Fewer than four chains send out further paths, uniform on (-2, 2) as NumPyro's starts are, so
-    that one alone can tell too.
+    that one alone can tell too. `effort` bounds all this; None for what is affordable.
     """
     num_chains, size = x.shape
-    num_paths = max(MIN_PATHS, num_chains)
+    if effort is None:
+        logdensity_fn, program = traced(logdensity_fn, x[0])
+        effort = affordable(logdensity_fn, program, x, differentiation)
+    num_paths, max_turns = effort.num_paths, max(effort.max_turns, LEAST_TURNS)
     num_rounds = -(-MAX_PATHS // num_paths)
+    slope = partial(newton_slope, logdensity_fn, differentiation)
+    evaluate = each_of(logdensity_fn, is_large=effort.is_large)
     # one call: each of jax.random is another program to compile
     sizes = NUM_DRAWS * size, size, 1
     least = np.nextafter(np.array(-1.0, x.dtype), 0.0)
 
     def send(carry):
-        i, search = carry
+        i, left, search = carry
         key = jax.random.fold_in(rng_key, i)
         even = jax.random.uniform(key, (num_paths, sum(sizes)), x.dtype, least, 1.0)
         noise, more, level = jnp.split(even, np.cumsum(sizes)[:2], axis=1)
@@ -291,21 +405,27 @@ def find_all(
         more, level = 2.0 * more, 0.5 * (level[:, 0] + 1.0)
         is_first = i == 0
         start = jnp.where(is_first, jnp.concatenate([x, more[num_chains:]]), more)
-        paths = find(noise, logdensity_fn, start, differentiation, search.best)
+        first, max_steps = first_paths(start, noise), jnp.minimum(MAX_STEPS, left - 1)
+        turns, paths = walk(slope, evaluate, noise, first, search.best, max_steps)
         draw = jax.vmap(Approximation.draw)
-        return i + 1, Search(
-            jnp.where(is_first, draw(paths.best, level), search.mine),
-            jnp.where(is_first, paths.first_value, search.first_values),
-            # of draws of a chain's own: chains that all took the same one could not disagree
-            draw(paths.own, level),
-            best_of(paths.best, search.best),
-            search.evidence.at[i].set(evidences(paths.best)),
-            search.mean.at[i].set(paths.best.mean),
+        return (
+            i + 1,
+            left - turns,
+            Search(
+                jnp.where(is_first, draw(paths.best, level), search.mine),
+                jnp.where(is_first, paths.first_value, search.first_values),
+                # of draws of a chain's own: chains that all took the same one could not disagree
+                draw(paths.own, level),
+                best_of(paths.best, search.best),
+                search.evidence.at[i].set(evidences(paths.best)),
+                search.mean.at[i].set(paths.best.mean),
+            ),
         )
 
     def is_open(carry):
-        i, search = carry
-        return (i == 0) | (i < num_rounds) & is_poor(search).any()
+        i, left, search = carry
+        is_affordable = (i < num_rounds) & (left >= LEAST_TURNS)
+        return (i == 0) | is_affordable & is_poor(search).any()
 
     zeros = jnp.zeros((num_paths, size), x.dtype)
     first = Search(
@@ -316,7 +436,15 @@ def find_all(
         jnp.full((num_rounds, num_paths), jnp.nan, x.dtype),
         jnp.zeros((num_rounds, num_paths, size), x.dtype),
     )
-    return settle(jax.lax.while_loop(is_open, send, (jnp.array(0), first))[1], num_chains)
+    found = jax.lax.while_loop(is_open, send, (jnp.array(0), jnp.array(max_turns), first))[2]
+    return settle(found, num_chains)
+
+
+def traced(logdensity_fn: LogDensity, x: Array) -> tuple[LogDensity, Any]:
+    """The density as its program, and that: it is traced once, however often it is used."""
+    program = jax.make_jaxpr(logdensity_fn)(x)
+    function = jaxpr_as_fun(program)
+    return lambda x: function(x)[0], program
 
 
 def settle(search: Search, num_chains: int) -> Found:

@@ -1,7 +1,9 @@
 r"""The warm-up of many chains of any algorithm with a step size and a metric.
 
 1. *Start.* Each chain follows Newton's path to the best normal approximation along it
-   (:mod:`blackjax_ext.warmup.newton_path`), which gives the first position and the first metric.
+   (:mod:`blackjax_ext.warmup.newton_path`), which gives the first position and the first metric,
+   or, where Hessians are dear, a path of gradients (:mod:`blackjax_ext.warmup.start`), which gives
+   the position alone.
 2. *First step size.* Doubled or halved until the acceptance probability crosses the target.
 3. *Windows* that grow. Each but the last ends in a metric from the draws of all chains in it; the
    step size is adapted by dual averaging of the mean acceptance probability over the chains
@@ -33,9 +35,10 @@ from blackjax_ext.mcmc.derivatives import (
 )
 from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.metrics import Factor, InverseMassMatrix, check_metric, factorize
-from blackjax_ext.warmup import newton_path, report, windows
+from blackjax_ext.warmup import report, windows
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
-from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of
+from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of, gradients_of
+from blackjax_ext.warmup.start import find_start
 from blackjax_ext.warmup.windows import AdaptState
 
 __all__ = [
@@ -140,8 +143,8 @@ def warmup(
     inverse_mass_matrix
         First guess of the posterior covariance; None for what Newton's path finds.
     newton_start
-        Follow Newton's path first. It is not tried beyond 512 dimensions, 128 in forward mode,
-        nor without derivatives.
+        Follow Newton's path first, or one of gradients alone where Hessians are dear, and beyond
+        512 dimensions, 128 in forward mode; not without derivatives.
     parameters
         Further parameters of the algorithm, such as ``num_integration_steps``.
 
@@ -156,8 +159,9 @@ def warmup(
         A :class:`~blackjax_ext.warmup.run.WarmupInfo`.
 
     Cost: up to 60 steps of a Hessian and 37 evaluations for the path of each chain, or for each of
-    16 paths where those of fewer chains disagree; a few steps for the first step size; and
-    `num_steps` steps of C chains.
+    16 paths where those of fewer chains disagree, but no more than 1,200 gradients for each chain
+    or 2e10 operations, whichever is more; a few steps for the first step size; and `num_steps`
+    steps of C chains.
 
     Raises
     ------
@@ -199,21 +203,20 @@ def warmup(
     bound = bind(called, logdensity_fn, differentiation)
     x, unravel = ravel_each(positions), ravel_pytree(jax.tree.map(lambda a: a[0], positions))[1]
     metric = first_metric(inverse_mass_matrix, x, dense=dense)
-    is_short = x.shape[1] <= newton_path.MAX_DIMENSION[mode]
-    is_whitened = newton_start and is_short and inverse_mass_matrix is None
+    is_guessed = inverse_mass_matrix is not None
 
     @jax.jit
     def start(rng_key, x, metric):
         key_path, key_init, key_search = jax.random.split(rng_key, 3)
-        if newton_start and is_short:
-            flat_fn = lambda x: logdensity_fn(unravel(x))  # noqa: E731
-            found = newton_path.find_all(key_path, flat_fn, x, mode)
+        flat_fn = lambda x: logdensity_fn(unravel(x))  # noqa: E731
+        found = find_start(key_path, flat_fn, x, mode) if newton_start else None
+        is_whitened = found is not None and found.metric is not None and not is_guessed
+        if found is None:
+            first_values = jax.vmap(flat_fn)(x)
+        else:
             x, first_values = found.x, found.first_values
             if is_whitened:
                 metric = found.metric if dense else found.metric.diagonal()
-        else:
-            found = None
-            first_values = jax.vmap(lambda x: logdensity_fn(unravel(x)))(x)
         states = init_each(bound, key_init, jax.vmap(unravel)(x), metric)
         keys = jax.random.split(key_search, x.shape[0])
         used = plan._replace(adapt_step_size=not is_whitened)
@@ -228,7 +231,8 @@ def warmup(
     if found is not None:
         report.warn_of_starts(found, sites)
     check_metric(getattr(states, "metric", metric))
-    adapt_state = windows.init(first, metric, x, num_steps=num_steps)
+    with_gradients = x.shape[1] > windows.MANY and gradients_of(states) is not None
+    adapt_state = windows.init(first, metric, x, num_steps=num_steps, with_gradients=with_gradients)
     run = jax.jit(partial(run_windows, bound, plan))
     (states, adapt_state), info = run(key_run, states, adapt_state)
     health = report.judge(adapt_state)
@@ -403,7 +407,11 @@ def adapt_freely(
         rate = windows.pull(adapt_state, info.tuning_rate, target)
         rate = jnp.full_like(adapt_state.step_size, rate)
         adapt_state = windows.update_step(adapt_state, rate, target, is_last)
-    adapt_state = windows.update_moments(adapt_state, ravel_each(coordinates_of(states)))
+    x = ravel_each(coordinates_of(states))
+    if adapt_state.slopes is not None:
+        gradients = ravel_each(gradients_of(states))
+        adapt_state = windows.update_slopes(adapt_state, x, gradients)
+    adapt_state = windows.update_moments(adapt_state, x)
     if isinstance(bound, InCoordinates):
         adapt_state = bound.counted(states, adapt_state)
     is_end = jnp.isin(i, schedule.ends)

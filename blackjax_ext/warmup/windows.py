@@ -16,6 +16,13 @@ thousand draws and ten effective ones, and a covariance from ten is worse than n
 the squared jumps: with lag-one autocorrelation :math:`\rho = 1 - J / (2 S)`, J the mean squared
 jump, :math:`n_e = n (1 - \rho) / (1 + \rho)` per coordinate.
 
+*Gradients.* Beyond 64 dimensions a window has fewer effective draws than a covariance needs, and
+chains with the wrong scales have hardly any. Algorithms that take gradients g then learn the metric
+from both: the one of least Fisher divergence (nutpie; Seyboldt et al. 2026), whose inverse is the
+geometric mean of the covariance of x and of the inverse of that of g. For a diagonal that is
+:math:`\sqrt{\mathrm{var}\,x / \mathrm{var}\,g}`. On a normal it is right after a few steps, however
+short they are.
+
 *Chains that are apart.* Where chains move well, and each about a place of its own, the draws of
 all span what none of them crosses: a metric from them makes steps longer than any of the places.
 Along such coordinates the means of the chains are taken out: those in which the means are two
@@ -44,7 +51,7 @@ from jax import Array
 
 from blackjax_ext.coordinates.learning import Learned
 from blackjax_ext.coordinates.partial import Frame
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics import Factor, LowRank
 
 __all__ = [
     "AdaptState",
@@ -52,6 +59,7 @@ __all__ = [
     "Moments",
     "Motion",
     "Schedule",
+    "Slopes",
     "cap",
     "centres",
     "ends",
@@ -63,11 +71,14 @@ __all__ = [
     "start_counting",
     "update_metric",
     "update_moments",
+    "update_slopes",
     "update_step",
     "watch",
 ]
 
 FRACTIONS = (0.05, 0.15, 0.4, 0.85)
+MANY = 64  # dimensions, beyond which gradients tell more of a metric than draws alone
+MIN_ROWS, MAX_ROWS, MAX_ENTRIES = 64, 1024, 2**22  # draws that a metric of low rank is learned from
 MIN_WARMUP = 20  # below, the step size alone is adapted
 MEMORY = 25  # steps over which a chain's acceptance is averaged
 LEAST_SHARE = 0.25  # of the target, below which a chain's acceptance is not averaged with others
@@ -99,6 +110,21 @@ class Moments(NamedTuple):
     timed: Array
     second: Array
     jumps: Array
+
+
+class Slopes(NamedTuple):
+    """Gradients of one window, whitened and pooled over chains.
+
+    first, second
+        Their sum (D,), and that of their squares (D,) or products (D, D).
+    draws, gradients
+        The last draws and gradients as they are, (N, D), for metrics of low rank; None for others.
+    """
+
+    first: Array
+    second: Array
+    draws: Array | None = None
+    gradients: Array | None = None
 
 
 class Centres(NamedTuple):
@@ -163,6 +189,8 @@ class AdaptState(NamedTuple):
         When all this is adapted; None for never.
     coordinates
         How centred effects are, and what tells; None for steps in the position itself.
+    slopes
+        Gradients of the current window; None for a metric from draws alone.
     """
 
     step_size: Array
@@ -172,6 +200,7 @@ class AdaptState(NamedTuple):
     motion: Motion
     schedule: Schedule | None
     coordinates: Learned | None = None
+    slopes: Slopes | None = None
 
     @property
     def frame(self) -> Factor | Frame:
@@ -194,10 +223,13 @@ def ends(num_warmup: int) -> np.ndarray:
     return np.unique([round(fraction * num_warmup) for fraction in FRACTIONS]) - 1
 
 
-def init(step_size: Array, metric: Factor, x: Array, *, num_steps: int) -> AdaptState:
+def init(
+    step_size: Array, metric: Factor, x: Array, *, num_steps: int, with_gradients: bool = False
+) -> AdaptState:
     """First state of a warm-up of `num_steps` steps for chains at `x`, shape (C, D).
 
-    Step sizes may have any shape.
+    Step sizes may have any shape. `with_gradients` says that the metric is learned from gradients,
+    too.
     """
     averaging = averaging_at(step_size)
     schedule = Schedule(jnp.array(num_steps, int), jnp.array(ends(num_steps), int))
@@ -210,6 +242,7 @@ def init(step_size: Array, metric: Factor, x: Array, *, num_steps: int) -> Adapt
             jnp.ones(x.shape[0], step_size.dtype), jnp.zeros((), int), jnp.zeros(x.shape[0], int)
         ),
         schedule if num_steps else None,
+        slopes=start_slopes(metric, x) if with_gradients else None,
     )
 
 
@@ -229,6 +262,17 @@ def start_window(metric: Factor, x: Array) -> Moments:
     none = metric.products(jnp.zeros((1, size), x.dtype))
     sums = jnp.zeros_like(x)
     return Moments(x.mean(axis=0), x, jnp.zeros((), x.dtype), sums, sums, none, zeros)
+
+
+def start_slopes(metric: Factor, x: Array) -> Slopes:
+    """Empty sums, and room for rows if the metric is of low rank."""
+    zeros = jnp.zeros_like(x[0])
+    slopes = Slopes(zeros, metric.products(zeros[None]))
+    if not isinstance(metric, LowRank):
+        return slopes
+    num_rows = int(np.clip(MAX_ENTRIES // zeros.size, MIN_ROWS, MAX_ROWS))
+    rows = jnp.zeros((max(num_rows, len(x)), zeros.size), x.dtype)
+    return slopes._replace(draws=rows, gradients=rows)
 
 
 def watch(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptState:
@@ -305,9 +349,42 @@ def update_moments(state: AdaptState, x: Array) -> AdaptState:
     return state._replace(moments=moments)
 
 
+def update_slopes(state: AdaptState, x: Array, gradients: Array) -> AdaptState:
+    """Add the gradients at `x`, both (C, D), to the window; before `update_moments`."""
+    slopes, metric = state.slopes, state.metric
+    assert slopes is not None
+    gradients = jnp.where(jnp.isfinite(gradients), gradients, 0.0)
+    whitened = metric.inverse_sqrt_transpose_times(gradients)
+    slopes = slopes._replace(
+        first=slopes.first + jnp.sum(whitened, axis=0),
+        second=slopes.second + metric.products(whitened),
+    )
+    if slopes.draws is not None and slopes.gradients is not None:
+        num_rows = len(slopes.draws)
+        place = (state.moments.num_draws.astype(int) + jnp.arange(len(x))) % num_rows
+        slopes = slopes._replace(
+            draws=slopes.draws.at[place].set(x),
+            gradients=slopes.gradients.at[place].set(gradients),
+        )
+    return state._replace(slopes=slopes)
+
+
+def balanced(metric: Factor, moments: Moments, slopes: Slopes) -> Factor:
+    """The metric of draws and gradients."""
+    n = moments.num_draws
+    if isinstance(metric, LowRank):
+        assert slopes.draws is not None and slopes.gradients is not None
+        return metric.of_rows(slopes.draws, slopes.gradients, n.astype(int))
+    curvature = metric.covariance(slopes.second / n, slopes.first / n)
+    return metric.balanced(pooled(metric, moments), curvature, n)
+
+
 def update_metric(state: AdaptState, x: Array) -> AdaptState:
     """End a window of chains at `x`: new metric, dual averaging restarted, empty sums."""
-    metric = shrunk(state.metric, state.moments)
+    if state.slopes is None:
+        metric = shrunk(state.metric, state.moments)
+    else:
+        metric = balanced(state.metric, state.moments, state.slopes)
     step_size = representable(state.averaging.log_x_avg)
     state = state._replace(step_size=step_size, metric=metric, averaging=averaging_at(step_size))
     return start_counting(state, x)
@@ -317,7 +394,14 @@ def start_counting(state: AdaptState, x: Array) -> AdaptState:
     """Begin to count the steps and the moments of a window of chains at `x`."""
     motion = state.motion
     zeros = jax.tree.map(jnp.zeros_like, (motion.num_steps, motion.num_moved))
-    return state._replace(motion=Motion(motion.rate, *zeros), moments=start_window(state.metric, x))
+    state = state._replace(
+        motion=Motion(motion.rate, *zeros), moments=start_window(state.metric, x)
+    )
+    if state.slopes is None:
+        return state
+    # rows need not be emptied: those of another window are not counted
+    first, second = jax.tree.map(jnp.zeros_like, (state.slopes.first, state.slopes.second))
+    return state._replace(slopes=state.slopes._replace(first=first, second=second))
 
 
 def representable(log_step: Array) -> Array:

@@ -81,6 +81,7 @@ class AutoMALA(AdaptiveStepKernel):
     """
 
     best_accept_prob = 0.8
+    correlates_many = True
 
     def __init__(
         self,

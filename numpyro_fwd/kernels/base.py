@@ -16,11 +16,11 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext.checks import check_positive
 from blackjax_ext.mcmc.derivatives import Wanted
-from blackjax_ext.metrics import Factor, check_metric
+from blackjax_ext.metrics import Factor, LowRank, check_metric
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
-from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of
+from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of, gradients_of
 from blackjax_ext.warmup.run import (
     Plan,
     adapt,
@@ -52,6 +52,7 @@ from numpyro_fwd.bridge.views import (
     view_potential,
 )
 from numpyro_fwd.kernels.blocks import (
+    FULL_UP_TO,
     DenseMass,
     GivenMetric,
     check_metric_options,
@@ -126,12 +127,16 @@ class BlackJAXKernel(MCMCKernel):
     adapt_mass_matrix
         Adapt the metric to the posterior covariance.
     dense_mass
-        True to adapt a full covariance, False for variances, ``[("m", "b"), ("c",)]`` for
-        covariances within these blocks of sites and variances of all others. None for a full
-        covariance up to 64 dimensions, where it costs next to nothing: steps of these samplers are
-        short, and correlations slow them far more than NUTS. The structure of an
-        `inverse_mass_matrix` that is given is then kept. For an algorithm that is not from
-        `blackjax_ext`, None means variances, since not all accept a matrix.
+        True to adapt a full covariance, False for variances, "low_rank" for variances and the 32
+        directions that differ most from them, at the cost of 64 D a product,
+        ``[("m", "b"), ("c",)]`` for covariances within these blocks of sites and variances of all
+        others. None for a full covariance up to 64 dimensions, where it costs next to nothing:
+        steps of these samplers are short, and correlations slow them far more than NUTS. Beyond 64
+        dimensions None means a full covariance up to 512 and "low_rank" from there on for MALA,
+        AutoMALA and AutoNUTS, and variances for others. Algorithms that take gradients learn each
+        of these from draws and gradients there. The
+        structure of an `inverse_mass_matrix` that is given is then kept. For an algorithm that is
+        not from `blackjax_ext`, None means variances, since not all accept a matrix.
     target_accept_prob
         Acceptance probability between 0 and 1 to adapt to; None for the kernel's own
         (`best_accept_prob`).
@@ -140,8 +145,10 @@ class BlackJAXKernel(MCMCKernel):
     warm_start
         Before the warm-up, follow Newton's path from the start to the best normal approximation
         along it, which gives the first position and, if `adapt_mass_matrix`, the first metric
-        (:mod:`blackjax_ext.warmup.newton_path`). Off if there is no warm-up; not tried beyond 128
-        dimensions in forward mode and 512 in reverse mode, nor without derivatives.
+        (:mod:`blackjax_ext.warmup.newton_path`). Where its Hessians cost more than about 300 steps
+        and more than a few seconds, and beyond 128 dimensions in forward mode and 512 in reverse
+        mode, a path of gradients gives the position alone (:mod:`blackjax_ext.warmup.start`). Off
+        if there is no warm-up; not tried without derivatives.
     differentiation
         "reverse"; "forward" for models without a reverse mode, which is then never used, where
         BlackJAX's own algorithms get gradients from D JVPs; or "none" for algorithms that need no
@@ -198,6 +205,8 @@ class BlackJAXKernel(MCMCKernel):
     _tuned: tuple[str, ...] = ()
     # whether the algorithm, if it is not of `blackjax_ext`, is known to accept a full covariance
     takes_matrices = False
+    # whether dense_mass=None means more than variances beyond 64 dimensions, if it is adapted
+    correlates_many = False
     # options whose defaults are this kernel's own
     option_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
@@ -440,7 +449,10 @@ class BlackJAXKernel(MCMCKernel):
             else:
                 step_size = first_step_size(target, plan, keys.step_size, inner, frame, guess)
             x = ravel_each(coordinates_of(inner), x.shape[0])
-            adapt_state = windows.init(step_size, metric, x, num_steps=num_warmup)
+            with_gradients = self._learns_from_gradients(inner, metric, x.shape[1])
+            adapt_state = windows.init(
+                step_size, metric, x, num_steps=num_warmup, with_gradients=with_gradients
+            )
             adapt_state = adapt_state._replace(coordinates=learned)
             return make_state(inner, adapt_state, keys.state, is_single, self.advice)
 
@@ -484,9 +496,25 @@ class BlackJAXKernel(MCMCKernel):
         takes_matrices = self.takes_matrices or self._algorithm.is_own
         if dense_mass is None and not (self._adapt_mass_matrix and takes_matrices):
             dense_mass = False
+        if dense_mass is None and like.size > windows.MANY and self._inverse_mass_matrix is None:
+            is_full = like.size <= FULL_UP_TO
+            dense_mass = self.correlates_many and (is_full or "low_rank")
         if found is None:
             return first_metric(self._inverse_mass_matrix, dense_mass, z, like)
         return in_structure(found, dense_mass, z, like)
+
+    def _learns_from_gradients(self, inner: Any, metric: Factor, size: int) -> bool:
+        """Whether the metric is learned from gradients, too; TypeError if it must and cannot be."""
+        has_gradients = gradients_of(inner) is not None
+        is_low_rank = isinstance(metric, LowRank)
+        if is_low_rank and not has_gradients:
+            raise TypeError(
+                'dense_mass="low_rank" needs an algorithm whose state has a logdensity_grad and no '
+                "metric of its own, such as MALA, AutoMALA, AutoNUTS or blackjax.hmc; got "
+                f"{type(self).__name__}. Give True, False or None."
+            )
+        is_learned = self._adapt_mass_matrix and has_gradients
+        return is_learned and (is_low_rank or size > windows.MANY)
 
     def _plan(self, size: int, num_warmup: int = 0) -> Plan:
         """What the warm-up adapts in `size` dimensions; the states know how long it is."""

@@ -7,7 +7,7 @@ not given has unit variances.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,26 +15,29 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.metrics import Blocks, Factor, InverseMassMatrix, factorize
+from blackjax_ext.metrics import Blocks, Factor, InverseMassMatrix, LowRank, factorize
+from blackjax_ext.warmup import windows
 
 __all__ = ["DenseMass", "GivenMetric", "check_metric_options", "first_metric", "in_structure"]
 
 Block: TypeAlias = tuple[str, ...]
-DenseMass: TypeAlias = bool | list[Block] | None
+DenseMass: TypeAlias = bool | Literal["low_rank"] | list[Block] | None
 GivenMetric: TypeAlias = InverseMassMatrix | Mapping[Block, Array]
 
-DENSE_UP_TO = 64  # dimensions in which a product with a covariance is no part of what a step costs
+DENSE_UP_TO = windows.MANY  # dimensions in which a product with a covariance costs next to nothing
+FULL_UP_TO = 512  # if it is learned from draws and gradients
+RANK = 32  # directions of a metric of low rank
 
 
 def check_metric_options(dense_mass: Any, inverse_mass_matrix: Any) -> None:
     """Raise TypeError or ValueError for what is neither a structure nor blocks of sites."""
     if isinstance(dense_mass, (list, tuple)):
         check_blocks("dense_mass", dense_mass)
-    elif dense_mass is not None and not isinstance(dense_mass, (bool, np.bool_)):
+    elif dense_mass not in (None, "low_rank") and not isinstance(dense_mass, (bool, np.bool_)):
         raise TypeError(
-            "dense_mass must be True (a full covariance), False (variances), None (a full one up "
-            f"to {DENSE_UP_TO} dimensions) or a list of tuples of site names, each of which is a "
-            f"block; got {dense_mass!r}."
+            'dense_mass must be True (a full covariance), False (variances), "low_rank" (variances '
+            f"and {RANK} directions), None (a full covariance up to {DENSE_UP_TO} dimensions) or a "
+            f"list of tuples of site names, each of which is a block; got {dense_mass!r}."
         )
     if isinstance(inverse_mass_matrix, Mapping):
         check_blocks("inverse_mass_matrix", list(inverse_mass_matrix))
@@ -80,6 +83,9 @@ def in_structure(metric: Factor, dense_mass: DenseMass, z: Any, like: Array) -> 
         dense_mass = like.size <= DENSE_UP_TO
     if isinstance(dense_mass, (list, tuple)) and dense_mass:
         return Blocks.of(metric.dense(like), labels_of(dense_mass, z, like))
+    if dense_mass == "low_rank":
+        scale = metric.diagonal().at(like).inverse_sqrt
+        return LowRank.of(jnp.asarray(scale), min(RANK, like.size))
     return metric.dense(like) if dense_mass else metric.diagonal()
 
 

@@ -47,6 +47,7 @@ class MALA(BlackJAXKernel):
     """
 
     best_accept_prob = 0.574  # Roberts and Rosenthal 1998
+    correlates_many = True
 
     def __init__(self, model: Callable | None = None, **options: Unpack[KernelOptions]):
         super().__init__(model, blackjax_ext.mala, **options)

@@ -47,6 +47,7 @@ class AutoNUTS(BlackJAXKernel):
     # what chains of NumPyro's NUTS that aim at 0.8 come to is 0.88; those here come to their target
     best_accept_prob = 0.85
     takes_matrices = True
+    correlates_many = True
     advice = (
         "Centre the covariates of a regression; give a higher target_accept_prob, which makes "
         "steps shorter; or reparametrize the model."

@@ -16,9 +16,10 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.warmup import newton_path, report
+from blackjax_ext.warmup import report
 from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
 from blackjax_ext.warmup.run import bind, ravel_each
+from blackjax_ext.warmup.start import find_start
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.views import View, check_finite, logdensity_of
@@ -156,7 +157,7 @@ class Strategy(Protocol):
 
 
 class WholeDensity:
-    """All data as one density; the start is the end of Newton's path.
+    """All data as one density; the start is the end of a path.
 
     Parameters
     ----------
@@ -171,7 +172,7 @@ class WholeDensity:
         """None: chains share nothing."""
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
-        """A draw from the best normal approximation on Newton's path, and its metric."""
+        """A draw from the best normal approximation on a path, and its metric if it has one."""
         del shared
         return follow_path(run, rng_key, z, partial(logdensity_of, run.source.view))
 
@@ -248,27 +249,28 @@ class Motionless:
 
 
 def follow_path(run: Run, rng_key: Array, z: Any, density_of: Callable) -> Start:
-    """Start at the end of Newton's path, if the run looks for a start and the path is affordable.
+    """Start at the end of a path, if the run looks for a start.
 
     ``density_of(model_args, model_kwargs)`` is the log density.
     """
     keys, key_path = split_keys(rng_key)
     x, differentiation = ravel_each(z), run.source.view.differentiation
-    if not run.is_searching or x.shape[1] > newton_path.MAX_DIMENSION[differentiation]:
+    if not run.is_searching or differentiation == "none":
         evaluate(run, x, z, density_of)
         return Start(x, None, False, keys)
     unravel = ravel_one(z)
 
     def find(arrays, key, x):
         logdensity_fn = density_of(*run.arguments.join(arrays))
-        return newton_path.find_all(key, lambda x: logdensity_fn(unravel(x)), x, differentiation)
+        return find_start(key, lambda x: logdensity_fn(unravel(x)), x, differentiation)
 
     run.say("looking for a start")
     found = run.search(find, key_path[0], x)
     check_finite(found.first_values)
     if not_jax_tracer(found.x):
         report.warn_of_starts(found, report.sites_of(z))
-    return Start(found.x, found.metric if run.adapts_metric else None, run.adapts_metric, keys)
+    is_whitened = run.adapts_metric and found.metric is not None
+    return Start(found.x, found.metric if is_whitened else None, is_whitened, keys)
 
 
 def split_keys(rng_key: Array) -> tuple[Keys, Array]:

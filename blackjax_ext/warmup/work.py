@@ -1,0 +1,85 @@
+"""How much arithmetic a density is, read from its program: what a start can afford.
+
+A clock would make runs differ from each other, and XLA counts nothing of what LAPACK does. An
+elementwise operation counts its numbers, a product of matrices its multiplications, a factorization
+or a solve :math:`2 n^3`. A loop of unknown length counts as a thousand turns, and what is computed
+outside of JAX as 1e9 operations. It is right to a factor of a few, which is enough to tell a
+density that may be evaluated a million times from one that may not.
+"""
+
+import math
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+__all__ = ["largest", "operations"]
+
+UNKNOWN_TURNS = 1000
+OUTSIDE = 1e9
+FACTORIZATIONS = frozenset(
+    ["cholesky", "eig", "eigh", "geqrf", "hessenberg", "householder_product", "lu", "qr", "schur"]
+    + ["svd", "triangular_solve", "tridiagonal", "tridiagonal_solve"]
+)
+LOOP = "cond", "body"
+CALLBACKS = frozenset(["pure_callback", "io_callback", "ffi_call"])
+
+
+def operations(program: Any) -> float:
+    """About how many operations a program takes, a ``Jaxpr`` or a ``ClosedJaxpr``."""
+    return float(sum(of_equation(equation) for equation in program.eqns))
+
+
+def of_equation(equation: Any) -> float:
+    """Operations of one equation."""
+    name, parameters = equation.primitive.name, equation.params
+    if name == "scan":
+        return parameters["length"] * operations(parameters["jaxpr"])
+    if name == "while":
+        return UNKNOWN_TURNS * sum(operations(parameters[f"{part}_jaxpr"]) for part in LOOP)
+    inner = [operations(each) for each in programs(parameters)]
+    if name == "cond":
+        return max(inner)
+    if inner:
+        return sum(inner)
+    if name in CALLBACKS:
+        return OUTSIDE
+    shapes = [shape_of(each) for each in (*equation.invars, *equation.outvars)]
+    size = max(map(math.prod, shapes), default=0)
+    if name == "dot_general":
+        (contracted, _), _ = parameters["dimension_numbers"]
+        return 2 * math.prod(shapes[-1]) * math.prod(shapes[0][axis] for axis in contracted)
+    if name == "conv_general_dilated":
+        return 2 * math.prod(shapes[-1]) * math.prod(shapes[1])
+    if name in FACTORIZATIONS:
+        return 2 * size * max(shapes[0][-1:], default=1)
+    return size
+
+
+def largest(program: Any) -> int:
+    """Bytes of the largest array that a program makes."""
+    own = (bytes_of(each) for equation in program.eqns for each in equation.outvars)
+    inner = (largest(each) for equation in program.eqns for each in programs(equation.params))
+    return max([0, *own, *inner])
+
+
+def programs(parameters: Any) -> list[Any]:
+    """The programs among the parameters of an equation."""
+    leaves = jax.tree.leaves(parameters, is_leaf=is_program)
+    return [leaf for leaf in leaves if is_program(leaf)]
+
+
+def is_program(leaf: Any) -> bool:
+    """Whether a parameter is a program."""
+    return isinstance(leaf, (ClosedJaxpr, Jaxpr))
+
+
+def shape_of(variable: Any) -> tuple[int, ...]:
+    """Shape of a variable of a program."""
+    return tuple(getattr(variable.aval, "shape", ()))
+
+
+def bytes_of(variable: Any) -> int:
+    """Bytes of a variable of a program."""
+    itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 0)
+    return math.prod(shape_of(variable)) * itemsize

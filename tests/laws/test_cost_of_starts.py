@@ -1,0 +1,177 @@
+"""A start costs no more than it says, whatever a density costs and however many dimensions."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import blackjax_ext
+import numpyro_fwd
+from blackjax_ext.warmup import newton_path, start, work
+
+NUM_CHAINS = 2
+
+
+class Counted:
+    """A normal outside of JAX whose values and gradients are counted.
+
+    Sds go from 0.1 to 10, and what counts in `newton_path.MAX_GRADIENTS` is a gradient: a third of
+    one for a value.
+    """
+
+    def __init__(self, size):
+        self.sds = np.geomspace(0.1, 10.0, size).astype(np.float32)
+        self.num_values = self.num_gradients = 0
+
+    def value(self, x):
+        self.num_values += x.size // self.sds.size
+        return (-0.5 * np.sum((x / self.sds) ** 2, axis=-1)).astype(np.float32)
+
+    def gradient(self, x):
+        self.num_gradients += x.size // self.sds.size
+        return -(x / self.sds**2).astype(np.float32)
+
+    @property
+    def cost(self):
+        return self.num_gradients + self.num_values / 3
+
+    def density(self):
+        """The log density, with a reverse mode alone."""
+        call = partial(jax.pure_callback, vmap_method="broadcast_all")
+
+        @jax.custom_vjp
+        def logdensity_fn(x):
+            return call(self.value, jax.ShapeDtypeStruct((), x.dtype), x)
+
+        def forward(x):
+            return logdensity_fn(x), x
+
+        def backward(x, slope):
+            return (slope * call(self.gradient, jax.ShapeDtypeStruct(x.shape, x.dtype), x),)
+
+        logdensity_fn.defvjp(forward, backward)
+        return logdensity_fn
+
+
+def searched(size, num_chains=NUM_CHAINS):
+    """What was counted in a search, and what it found."""
+    counted = Counted(size)
+    x = jax.random.uniform(jax.random.key(0), (num_chains, size), jnp.float32, -2, 2)
+    key = jax.random.key(1)
+    find = jax.jit(lambda x: start.find_start(key, counted.density(), x, "gradients"))
+    found = jax.block_until_ready(find(x))
+    return counted, found
+
+
+# the first and the last evaluations of a search, and the turn in which paths end
+SLACK = 1.2
+
+
+def costs_what_it_says(size, num_chains):
+    """The law."""
+    counted, _ = searched(size, num_chains)
+    assert 0 < counted.cost < SLACK * num_chains * newton_path.MAX_GRADIENTS
+
+
+@pytest.mark.parametrize(("size", "num_chains"), [(3, 1), (20, 2), (152, 2), (600, 2)])
+def test_a_start_costs_what_it_says(size, num_chains):
+    """A few dimensions, too many for Hessians of a density like this, too many for any."""
+    costs_what_it_says(size, num_chains)
+
+
+@pytest.mark.parametrize("size", [20, 152])
+def test_planted_start_without_bounds(size, monkeypatch):
+    """Every density is thought cheap."""
+    monkeypatch.setattr(newton_path, "CHEAP", np.inf)
+    monkeypatch.setattr(newton_path, "LEAST_SHARE", 2.0)
+    # further rounds, as where paths disagree
+    monkeypatch.setattr(
+        newton_path, "is_poor", lambda search: jnp.ones(search.evidence.shape, bool)
+    )
+    with pytest.raises(AssertionError):
+        costs_what_it_says(size, 2)
+
+
+@pytest.mark.parametrize("size", [152, 600])
+def test_chains_on_paths_of_gradients_are_near_the_mass_and_apart(size):
+    counted, found = searched(size, 4)
+    assert found.metric is None
+    scaled = np.asarray(found.x) / counted.sds
+    assert (np.sum(scaled**2, axis=1) < 4 * size).all()
+    assert len(np.unique(scaled, axis=0)) == 4
+    assert np.linalg.norm(scaled[0] - scaled[1]) > 1.0
+
+
+def test_modes_of_chains_stay_their_own():
+    """Two normals eight apart: each chain starts in that from which it came."""
+
+    def two(x):
+        return jnp.logaddexp(-0.5 * jnp.sum((x - 4) ** 2), -0.5 * jnp.sum((x + 4) ** 2))
+
+    x = jnp.ones((4, 600)) * jnp.array([[1.0], [-1.0], [1.0], [-1.0]])
+    found = jax.jit(lambda x: start.find_start(jax.random.key(0), two, x, "reverse"))(x)
+    np.testing.assert_array_equal(np.sign(found.x.mean(axis=1)), [1, -1, 1, -1])
+
+
+def test_cheap_densities_have_all_that_they_had():
+    def normal(x):
+        return -0.5 * jnp.sum(x**2)
+
+    for size, mode in ((2, "reverse"), (64, "reverse"), (64, "forward"), (8, "gradients")):
+        x = jnp.ones((4, size))
+        function, program = newton_path.traced(normal, x[0])
+        if mode == "gradients":
+            function = blackjax_ext.differenced(function)
+        effort = newton_path.affordable(function, program, x, mode)
+        assert effort == newton_path.Effort(4, 4 * (newton_path.MAX_STEPS + 1), False)
+
+
+TIMES = jnp.linspace(0, 10, 150)
+COUNTS = jnp.round(jnp.exp(jnp.sin(TIMES)))
+
+
+def process():
+    """A latent Gaussian process: D + 1 dimensions, and a factorization for each evaluation."""
+    length = numpyro.sample("length", dist.InverseGamma(5.0, 5.0))
+    gaps = (TIMES[:, None] - TIMES) / length
+    covariance = jnp.exp(-0.5 * gaps**2) + 1e-3 * jnp.eye(TIMES.size)
+    noise = numpyro.sample("noise", dist.Normal(0, 1).expand([TIMES.size]).to_event(1))
+    rates = jnp.exp(jnp.linalg.cholesky(covariance) @ noise)
+    numpyro.sample("y", dist.Poisson(rates), obs=COUNTS)
+
+
+def test_a_latent_process_starts_without_hessians(monkeypatch):
+    """150 factorizations for each, of 150 dimensions, are not affordable."""
+    searches = []
+
+    def find_all(*arguments):
+        searches.append(arguments)
+        raise AssertionError("Hessians")
+
+    monkeypatch.setattr(newton_path, "find_all", find_all)
+    kernel = numpyro_fwd.AutoMALA(process)
+    state = kernel.init(jax.random.split(jax.random.key(0), 2), 1, None, (), {})
+    assert np.isfinite(state.potential_energy).all()
+    assert not searches
+    monkeypatch.setattr(newton_path, "CHEAP", np.inf)
+    kernel = numpyro_fwd.AutoMALA(process)
+    with pytest.raises(AssertionError, match="Hessians"):
+        kernel.init(jax.random.split(jax.random.key(0), 2), 1, None, (), {})
+
+
+def test_operations_of_a_program():
+    def program(x, matrix):
+        root = jnp.linalg.cholesky(matrix)
+        return jax.lax.scan(lambda c, _: (c + root @ x, None), x, None, length=10)[0]
+
+    traced = jax.make_jaxpr(program)(jnp.ones(50), jnp.eye(50))
+    assert 2 * 50**3 + 10 * 2 * 50**2 < work.operations(traced) < 3 * 50**3 + 10 * 3 * 50**2
+    assert work.largest(traced) == 4 * 50**2
+    loop = jax.make_jaxpr(lambda x: jax.lax.while_loop(lambda x: x < 9, lambda x: x + 1, x))(0.0)
+    assert work.operations(loop) == 2 * work.UNKNOWN_TURNS
+    outside = jax.make_jaxpr(lambda x: jax.pure_callback(np.sin, x, x))(jnp.ones(3))
+    assert work.operations(outside) == work.OUTSIDE

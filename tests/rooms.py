@@ -30,6 +30,7 @@ LAWS = {
     "test_calibration.py": {"kernels", "warmup"},
     "test_coarse_products.py": {"mcmc", "metrics", "precision", "smc", "subsampling"},
     "test_coordinates.py": {"coordinates", "warmup"},
+    "test_cost_of_starts.py": {"warmup"},
     "test_costs.py": {"mcmc", "metrics", "rows", "sgmcmc", "smc"},
     "test_far_effects.py": {"mcmc"},
     "test_far_rows.py": {"bridge", "subsampling"},

@@ -1,6 +1,7 @@
 """NUTS in coordinates that the warm-up learns, and any algorithm in them."""
 
 import pickle
+import warnings
 from functools import cache
 
 import blackjax
@@ -10,6 +11,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import log_density
@@ -214,3 +216,21 @@ def test_errors_say_what_is_accepted():
         mcmc_of(state_without, 10, 10, 1).run(jax.random.key(0), Y)
     with pytest.raises(TypeError, match="reads all rows"):
         BlackJAXKernel(schools, blackjax.mclmc, learn_coordinates=True)
+
+
+def test_locations_far_from_the_origin():
+    """Half-centred coordinates from near zero would not get there: the start does."""
+
+    def model():
+        mu = numpyro.sample("mu", dist.Normal(1000, 10))
+        tau = numpyro.sample("tau", dist.HalfNormal(2))
+        theta = numpyro.sample("theta", dist.Normal(mu, tau).expand([6]).to_event(1))
+        numpyro.sample("y", dist.Normal(theta, 0.5).to_event(1), obs=1002.0 + jnp.arange(6.0) / 3)
+
+    mcmc = mcmc_of(AutoNUTS(model))
+    with warnings.catch_warnings():  # of scales that rounding hides
+        warnings.filterwarnings("ignore", "rounding hides")
+        mcmc.run(jax.random.key(0))
+    mu = np.asarray(mcmc.get_samples(group_by_chain=True)["mu"])
+    assert split_gelman_rubin(mu) < 1.1
+    np.testing.assert_allclose(mu.mean(), 1002.8, atol=0.3)

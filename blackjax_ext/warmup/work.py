@@ -2,8 +2,8 @@
 
 A clock would make runs differ from each other, and XLA counts nothing of what LAPACK does. An
 elementwise operation counts its numbers, a product of matrices its multiplications, a factorization
-or a solve :math:`2 n^3`. A loop of unknown length counts as a thousand turns, and what is computed
-outside of JAX as 1e9 operations. It is right to a factor of a few, which is enough to tell a
+or a solve :math:`2 n^3`. A loop of unknown length counts as ten turns, and what is computed
+outside of JAX as 10,000 operations. It is right to a factor of a few, which is enough to tell a
 density that may be evaluated a million times from one that may not.
 """
 
@@ -15,8 +15,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 __all__ = ["largest", "operations"]
 
-UNKNOWN_TURNS = 1000
-OUTSIDE = 1e9
+UNKNOWN_TURNS = 10  # too few rather than too many: a start that is cut short costs the run more
+OUTSIDE = 1e4  # most of it checks what errors to raise
 FACTORIZATIONS = frozenset(
     ["cholesky", "eig", "eigh", "geqrf", "hessenberg", "householder_product", "lu", "qr", "schur"]
     + ["svd", "triangular_solve", "tridiagonal", "tridiagonal_solve"]

@@ -175,3 +175,9 @@ def test_operations_of_a_program():
     assert work.operations(loop) == 2 * work.UNKNOWN_TURNS
     outside = jax.make_jaxpr(lambda x: jax.pure_callback(np.sin, x, x))(jnp.ones(3))
     assert work.operations(outside) == work.OUTSIDE
+
+    def checked(x):
+        """As equinox raises its errors."""
+        return jax.lax.cond(x > 9, lambda x: jax.pure_callback(np.sin, x, x), lambda x: x, x)
+
+    assert work.operations(jax.make_jaxpr(checked)(0.0)) < 10

@@ -65,7 +65,8 @@ LAYERS = {
         {"derivatives", "forward_gradient"},
     ],
     "warmup": [
-        {"calling", "windows", "work"},
+        {"windows", "work"},
+        {"calling"},
         {"newton_path"},
         {"in_coordinates", "report", "start"},
     ],

@@ -24,7 +24,14 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
-__all__ = ["SERVING", "Differentiation", "Wanted", "differenced", "differentiation_of"]
+__all__ = [
+    "SERVING",
+    "Differentiation",
+    "Wanted",
+    "differenced",
+    "differentiation_of",
+    "programs_in",
+]
 
 Wanted: TypeAlias = Literal["reverse", "forward", "none"]
 # "gradients" is reverse mode where forward mode fails, of the density or of its gradient
@@ -86,9 +93,14 @@ def primitives(program: Any) -> Iterator[str]:
     """Names of the primitives of a program and of those inside it."""
     for equation in program.eqns:
         yield equation.primitive.name
-        for inner in jax.tree.leaves(equation.params, is_leaf=is_program):
-            if is_program(inner):
-                yield from primitives(getattr(inner, "jaxpr", inner))
+        for inner in programs_in(equation):
+            yield from primitives(inner)
+
+
+def programs_in(equation: Any) -> list[Any]:
+    """Programs among the parameters of an equation."""
+    leaves = jax.tree.leaves(equation.params, is_leaf=is_program)
+    return [leaf for leaf in leaves if is_program(leaf)]
 
 
 def is_program(parameter: Any) -> bool:

@@ -8,14 +8,15 @@ A structure is a class. A new one (an arrow, a low rank plus a diagonal) is a su
 :class:`Factor`, and nothing else changes.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+import jax.numpy as jnp
 from jax import Array
 
 if TYPE_CHECKING:
     from blackjax_ext.metrics.structures import Dense, Diagonal
 
-__all__ = ["Factor"]
+__all__ = ["Factor", "KeepsVariances"]
 
 
 class Factor:
@@ -113,6 +114,13 @@ class Factor:
         """
         raise self._lacks("second moments of gradients")
 
+    # whether it is learned from draws and gradients as they are, not from their second moments
+    learns_from_rows: ClassVar[bool] = False
+
+    def of_rows(self, draws: Array, gradients: Array, num_rows: Array) -> "Factor":
+        """The metric of least Fisher divergence for the first `num_rows` rows, both (N, D)."""
+        raise self._lacks("rows")
+
     def compose(self, inner: "Factor") -> "Factor":
         """The metric with ``R = R_self R_inner``: `inner` in the coordinates that this whitens."""
         raise self._lacks("products")
@@ -123,3 +131,19 @@ class Factor:
 
     def _lacks(self, what: str) -> NotImplementedError:
         return NotImplementedError(f"{type(self).__name__} does not know {what}.")
+
+
+class KeepsVariances(Factor):
+    """What keeps of second moments the variances alone."""
+
+    def products(self, z: Array) -> Array:
+        """Sums of squares, shape (D,)."""
+        return jnp.sum(z**2, axis=0)
+
+    def covariance(self, products: Array, mean: Array) -> Array:
+        """Variances, shape (D,)."""
+        return products - mean**2
+
+    def variances(self, covariance: Array) -> Array:
+        """The same."""
+        return covariance

@@ -1,13 +1,14 @@
 """A diagonal metric with a few directions of its own: what many dimensions can afford."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from blackjax.adaptation.metric_estimators import fisher_score_low_rank
 from jax import Array
 
-from blackjax_ext.metrics.factor import Factor
+from blackjax_ext.metrics.factor import Factor, KeepsVariances
 from blackjax_ext.metrics.structures import Dense, Diagonal
 
 __all__ = ["LowRank"]
@@ -17,7 +18,7 @@ RIDGE = 1e-3  # of the identity beside whitened covariances
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class LowRank(Factor):
+class LowRank(KeepsVariances):
     r"""Metric with :math:`G^{-1} = S (I + U (\Lambda - I) U^T) S`, S diagonal, in O(D k) a product.
 
     :math:`R = S (I + U (\Lambda^{1/2} - I) U^T)`. It is what BlackJAX calls a
@@ -32,6 +33,8 @@ class LowRank(Factor):
     values
         Eigenvalues, the diagonal of :math:`\Lambda`, positive, shape (k,).
     """
+
+    learns_from_rows: ClassVar[bool] = True
 
     scale: Array
     vectors: Array
@@ -106,20 +109,8 @@ class LowRank(Factor):
         """``diag(G)^{-1/2}``, shape (D,)."""
         return self.scale / jnp.sqrt(1.0 + self.vectors**2 @ (1.0 / self.values - 1.0))
 
-    def products(self, z: Array) -> Array:
-        """Sums of squares, shape (D,): correlations are learned from rows (`of_rows`)."""
-        return jnp.sum(z**2, axis=0)
-
-    def covariance(self, products: Array, mean: Array) -> Array:
-        """Variances, shape (D,)."""
-        return products - mean**2
-
-    def variances(self, covariance: Array) -> Array:
-        """The same."""
-        return covariance
-
     def of_rows(self, draws: Array, gradients: Array, num_rows: Array) -> "LowRank":
-        """The low-rank metric of least Fisher divergence for the first `num_rows` rows, (N, D).
+        """See `Factor.of_rows`.
 
         By BlackJAX's ``fisher_score_low_rank``, after Algorithm 1 of nutpie. Where they are of no
         use this metric stays.

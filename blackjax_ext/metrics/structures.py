@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from blackjax_ext.metrics.factor import Factor
+from blackjax_ext.metrics.factor import Factor, KeepsVariances
 from blackjax_ext.precision import exact_products
 
 __all__ = ["IDENTITY", "Blocks", "Composed", "Dense", "Diagonal", "Spectral", "triangular"]
@@ -14,7 +14,7 @@ __all__ = ["IDENTITY", "Blocks", "Composed", "Dense", "Diagonal", "Spectral", "t
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Diagonal(Factor):
+class Diagonal(KeepsVariances):
     """Metric with ``R = diag(inverse_sqrt)``.
 
     Attributes
@@ -77,18 +77,6 @@ class Diagonal(Factor):
     def conditional_scales(self) -> Array:
         """The standard deviations."""
         return self.root()
-
-    def products(self, z: Array) -> Array:
-        """Sums of squares, shape (D,)."""
-        return jnp.sum(z**2, axis=0)
-
-    def covariance(self, products: Array, mean: Array) -> Array:
-        """Variances, shape (D,)."""
-        return products - mean**2
-
-    def variances(self, covariance: Array) -> Array:
-        """The same."""
-        return covariance
 
     def num_prior_draws(self, size: int) -> float:
         """5: a variance is known from few draws."""

@@ -14,10 +14,10 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.metrics import Dense, Factor, LowRank
+from blackjax_ext.warmup.windows import MANY
 
 __all__ = ["Algorithm", "BoundAlgorithm", "StepInfo", "Stepper"]
 
-MANY = 64  # dimensions, beyond which a factorization in each step is felt
 SUPPLIED = {
     *("rng_key", "state", "logdensity_fn", "potential"),
     *("step_size", "inverse_mass_matrix", "position"),
@@ -172,22 +172,24 @@ def euclidean(factor: Dense) -> Metric:
     def flat(tree: Any) -> Array:
         return ravel_pytree(tree)[0]
 
+    def scale(position: Any, element: Any, *, inv: bool, trans: bool) -> Any:
+        del position
+        x, unravel = ravel_pytree(element)
+        root = factor.inverse_sqrt if inv else factor.sqrt
+        return unravel(root @ x if trans else x @ root)
+
     def sample_momentum(rng_key: Array, position: Any) -> Any:
-        z, unravel = ravel_pytree(generate_gaussian_noise(rng_key, position))
-        return unravel(z @ factor.sqrt)
+        noise = generate_gaussian_noise(rng_key, position)
+        return scale(position, noise, inv=False, trans=False)
 
     def kinetic_energy(momentum: Any, position: Any = None) -> Array:
-        del position
-        return 0.5 * jnp.sum(factor.inverse_sqrt_transpose_times(flat(momentum)) ** 2)
+        return 0.5 * jnp.sum(flat(scale(position, momentum, inv=True, trans=False)) ** 2)
 
     def check_turning(left: Any, right: Any, total: Any, *positions: Any, **named: Any) -> Array:
         del positions, named
         ends = jnp.stack([flat(left), flat(right)])
         rho = flat(total) - 0.5 * (ends[0] + ends[1])
         return jnp.any(factor.inverse_times(ends) @ rho <= 0)
-
-    def scale(*arguments: Any, **named: Any) -> Any:
-        raise NotImplementedError("blackjax.hmc and blackjax.nuts scale nothing")
 
     return Metric(sample_momentum, kinetic_energy, check_turning, scale)
 

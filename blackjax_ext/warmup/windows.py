@@ -51,7 +51,7 @@ from jax import Array
 
 from blackjax_ext.coordinates.learning import Learned
 from blackjax_ext.coordinates.partial import Frame
-from blackjax_ext.metrics import Factor, LowRank
+from blackjax_ext.metrics import Factor
 
 __all__ = [
     "AdaptState",
@@ -268,7 +268,7 @@ def start_slopes(metric: Factor, x: Array) -> Slopes:
     """Empty sums, and room for rows if the metric is of low rank."""
     zeros = jnp.zeros_like(x[0])
     slopes = Slopes(zeros, metric.products(zeros[None]))
-    if not isinstance(metric, LowRank):
+    if not metric.learns_from_rows:
         return slopes
     num_rows = int(np.clip(MAX_ENTRIES // zeros.size, MIN_ROWS, MAX_ROWS))
     rows = jnp.zeros((max(num_rows, len(x)), zeros.size), x.dtype)
@@ -372,8 +372,7 @@ def update_slopes(state: AdaptState, x: Array, gradients: Array) -> AdaptState:
 def balanced(metric: Factor, moments: Moments, slopes: Slopes) -> Factor:
     """The metric of draws and gradients."""
     n = moments.num_draws
-    if isinstance(metric, LowRank):
-        assert slopes.draws is not None and slopes.gradients is not None
+    if slopes.draws is not None and slopes.gradients is not None:
         return metric.of_rows(slopes.draws, slopes.gradients, n.astype(int))
     curvature = metric.covariance(slopes.second / n, slopes.first / n)
     return metric.balanced(pooled(metric, moments), curvature, n)

@@ -11,8 +11,7 @@ density that may be evaluated a million times from one that may not.
 import math
 from typing import Any
 
-import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from blackjax_ext.mcmc.derivatives import programs_in
 
 __all__ = ["largest", "operations"]
 
@@ -38,7 +37,7 @@ def of_equation(equation: Any) -> float:
         return parameters["length"] * operations(parameters["jaxpr"])
     if name == "while":
         return UNKNOWN_TURNS * sum(operations(parameters[f"{part}_jaxpr"]) for part in LOOP)
-    inner = [operations(each) for each in programs(parameters)]
+    inner = [operations(each) for each in programs_in(equation)]
     if name == "cond":
         return min(inner)
     if inner:
@@ -60,19 +59,8 @@ def of_equation(equation: Any) -> float:
 def largest(program: Any) -> int:
     """Bytes of the largest array that a program makes."""
     own = (bytes_of(each) for equation in program.eqns for each in equation.outvars)
-    inner = (largest(each) for equation in program.eqns for each in programs(equation.params))
+    inner = (largest(each) for equation in program.eqns for each in programs_in(equation))
     return max([0, *own, *inner])
-
-
-def programs(parameters: Any) -> list[Any]:
-    """The programs among the parameters of an equation."""
-    leaves = jax.tree.leaves(parameters, is_leaf=is_program)
-    return [leaf for leaf in leaves if is_program(leaf)]
-
-
-def is_program(leaf: Any) -> bool:
-    """Whether a parameter is a program."""
-    return isinstance(leaf, (ClosedJaxpr, Jaxpr))
 
 
 def shape_of(variable: Any) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext.checks import check_positive
 from blackjax_ext.mcmc.derivatives import Wanted
-from blackjax_ext.metrics import Factor, LowRank, check_metric
+from blackjax_ext.metrics import Factor, check_metric
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
@@ -506,15 +506,14 @@ class BlackJAXKernel(MCMCKernel):
     def _learns_from_gradients(self, inner: Any, metric: Factor, size: int) -> bool:
         """Whether the metric is learned from gradients, too; TypeError if it must and cannot be."""
         has_gradients = gradients_of(inner) is not None
-        is_low_rank = isinstance(metric, LowRank)
-        if is_low_rank and not has_gradients:
+        if metric.learns_from_rows and not has_gradients:
             raise TypeError(
                 'dense_mass="low_rank" needs an algorithm whose state has a logdensity_grad and no '
                 "metric of its own, such as MALA, AutoMALA, AutoNUTS or blackjax.hmc; got "
                 f"{type(self).__name__}. Give True, False or None."
             )
         is_learned = self._adapt_mass_matrix and has_gradients
-        return is_learned and (is_low_rank or size > windows.MANY)
+        return is_learned and (metric.learns_from_rows or size > windows.MANY)
 
     def _plan(self, size: int, num_warmup: int = 0) -> Plan:
         """What the warm-up adapts in `size` dimensions; the states know how long it is."""

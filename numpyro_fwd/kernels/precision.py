@@ -28,8 +28,8 @@ COARSE = (
     "differences of the model's energy between a few points around the start are off by {:.2g} "
     "nats for it: the chains sample another density. Give the products full precision, by "
     'jax.config.update("jax_default_matmul_precision", "highest") before the run or '
-    'precision="highest" in the model\'s own products (which then take longer, and all else as long '
-    "as before), or centre what they multiply."
+    'precision="highest" in the model\'s own products (which then take longer, and all else as '
+    "long as before), or centre what they multiply."
 )
 
 

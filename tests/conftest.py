@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests import seeds, selection
+from tests import recording, seeds, selection
 from tests.laws.laws import FULL, SMALL, Size
 
 # JAX writes the entries of its compilation cache without a lock: each worker gets a folder
@@ -35,6 +35,12 @@ def pytest_addoption(parser):
     parser.addoption("--seeds", type=int, default=0, help="another number, other seeds: seeds.py")
     parser.addoption("--short", action="store_true", help="run a part of the tests: selection.py")
     parser.addoption("--not-short", action="store_true", help="run what --short leaves out")
+    parser.addoption("--record", type=Path, help="write what each test costs and runs to a folder")
+
+
+def pytest_configure(config):
+    if (folder := config.getoption("--record")) and not config.getoption("numprocesses", None):
+        config.pluginmanager.register(recording.Recorder(folder))
 
 
 @pytest.hookimpl(wrapper=True)

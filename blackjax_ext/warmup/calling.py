@@ -152,15 +152,18 @@ class Algorithm(NamedTuple):
         """`metric` in the form the algorithm takes: its factor, or arrays for BlackJAX's own."""
         if self.takes_factors:
             return metric
+        # blackjax.barker 1.7 scales its proposal by the mass matrix instead of its inverse
+        is_inverted = self.api is blackjax.barker
         if isinstance(metric, LowRank):
-            return LowRankInverseMassMatrix(metric.scale, metric.vectors, metric.values)
+            parts = metric.scale, metric.vectors, metric.values
+            if is_inverted:
+                parts = 1.0 / metric.scale, metric.vectors, 1.0 / metric.values
+            return LowRankInverseMassMatrix(*parts)
         is_hamiltonian = self.api in (blackjax.hmc, blackjax.nuts)
         if is_hamiltonian and isinstance(metric, Dense) and len(metric.sqrt) > MANY:
             return euclidean(metric)
-        if self.api is not blackjax.barker:
-            return metric.inverse()
-        # blackjax.barker 1.7 scales its proposal by the mass matrix instead of its inverse
-        return metric.precision(metric.inverse().shape[-1])
+        inverse = metric.inverse()
+        return metric.precision(inverse.shape[-1]) if is_inverted else inverse
 
 
 def euclidean(factor: Dense) -> Metric:

@@ -33,7 +33,11 @@ def check_metric_options(dense_mass: Any, inverse_mass_matrix: Any) -> None:
     """Raise TypeError or ValueError for what is neither a structure nor blocks of sites."""
     if isinstance(dense_mass, (list, tuple)):
         check_blocks("dense_mass", dense_mass)
-    elif dense_mass not in (None, "low_rank") and not isinstance(dense_mass, (bool, np.bool_)):
+    elif not (
+        dense_mass is None
+        or isinstance(dense_mass, (bool, np.bool_))
+        or (isinstance(dense_mass, str) and dense_mass == "low_rank")
+    ):
         raise TypeError(
             'dense_mass must be True (a full covariance), False (variances), "low_rank" (variances '
             f"and {RANK} directions), None (a full covariance up to {DENSE_UP_TO} dimensions) or a "

@@ -1,14 +1,16 @@
 """Metrics in blocks of sites: which covariances they keep, in which order they are given."""
 
+import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer import MCMC
 
 from blackjax_ext.metrics import Blocks, Dense, Diagonal, triangular
 from blackjax_ext.warmup import windows
-from numpyro_fwd import MALA
+from numpyro_fwd import MALA, BlackJAXKernel
 from numpyro_fwd.kernels.blocks import first_metric
 
 Z = {"a": jnp.zeros(()), "b": jnp.zeros(2), "c": jnp.zeros((2, 2))}
@@ -90,3 +92,34 @@ def test_blocks_that_are_none(options, words):
 
     with pytest.raises(ValueError, match=words):
         run(**options)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [(blackjax.barker, {}), (blackjax.hmc, {"num_integration_steps": 2}), (blackjax.nuts, {})],
+    ids=["barker", "hmc", "nuts"],
+)
+@pytest.mark.parametrize("size", [10, 80])
+@pytest.mark.parametrize("dense_mass", [True, "low_rank"])
+def test_algorithms_of_blackjax_have_the_metric(algorithm, options, size, dense_mass):
+    """Also beyond 64 dimensions, where they have a dense one as functions."""
+    sds = np.geomspace(0.05, 20.0, size)
+
+    def energy(x):
+        return 0.5 * jnp.sum((x / sds) ** 2)
+
+    kernel = BlackJAXKernel(
+        potential_fn=energy, algorithm=algorithm, dense_mass=dense_mass, **options
+    )
+    mcmc = MCMC(
+        kernel,
+        num_warmup=400,
+        num_samples=600,
+        num_chains=4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), init_params=jnp.zeros((4, size)))
+    draws = np.asarray(mcmc.get_samples(group_by_chain=True))
+    assert split_gelman_rubin(draws).max() < 1.3
+    np.testing.assert_allclose(draws.std((0, 1)) / sds, 1.0, atol=0.35)

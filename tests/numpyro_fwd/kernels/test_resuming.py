@@ -390,6 +390,7 @@ def test_an_algorithm_without_a_rate_is_not_adapted():
         ({"target_accept": 0.9}, "target_accept_prob instead of target_accept"),
         ({"dense_mass": ["m"]}, "dense_mass must name its blocks by tuples"),
         ({"dense_mass": "full"}, "dense_mass must be True"),
+        ({"dense_mass": np.ones(2)}, "dense_mass must be True"),
         ({"inverse_mass_matrix": {"m": jnp.eye(2)}}, "inverse_mass_matrix must name its blocks"),
     ],
 )

@@ -121,8 +121,8 @@ class FactorProgram:
         """Log density of a row, of which there is no response."""
         del y
         arguments = [values[name] for name in (*self.predictors, *self.known)]
-        like = [v.aval.dtype for v in self.closed.jaxpr.invars]
-        arguments = [jnp.asarray(a, dtype) for a, dtype in zip(arguments, like, strict=True)]
+        like = self.closed.in_avals
+        arguments = [jnp.asarray(a, x.dtype) for a, x in zip(arguments, like, strict=True)]
         return jaxpr_as_fun(self.closed)(*arguments)[0]
 
     def kind(self) -> Kind:
@@ -153,7 +153,7 @@ def parted(
     names |= dict(zip(jaxpr.constvars, map(Constant, closed.consts), strict=True))
     num_latents = len(jax.tree.leaves(z))
     kinds = {names[v]: AFFINE if i < num_latents else KNOWN for i, v in enumerate(jaxpr.invars)}
-    shapes = {names[v]: v.aval for v in jaxpr.invars}
+    shapes: dict[Any, Any] = {names[v]: v.aval for v in jaxpr.invars}
     lines = lines_of(jaxpr, names, numbers)
     for line in lines:
         kinds |= dict.fromkeys(line.outputs, kind_of(line, kinds))

@@ -1,0 +1,228 @@
+"""Posteriors where products of matrices are coarse: ``python benchmarks/coarse_products.py``.
+
+Emulated on a CPU: factors of float32 products are rounded to the 10 bits of NVIDIA's TF32 or the 7
+of a TPU's bfloat16. The model's own product is asked for in full precision, as the warning of a run
+says; what the library multiplies is as coarse as the library lets it be.
+"""
+
+import contextlib
+import sys
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+from numpyro.infer import MCMC, NUTS
+from scipy.optimize import minimize
+
+from benchmarks.harness.report import Report, Section, by_name
+from numpyro_fwd import AMAGOLD, MALA, SMMALA, AutoMALA, AutoNUTS, LangevinSMC
+from tests.laws.coarse_products import BFLOAT16, TF32, coarse_products
+
+SIZE, MEAN, NUM_GROUPS = 8, 10.0, 50  # covariates have a mean of MEAN of their sds
+BATCH, STEPS, PARTICLES = 100, 1_000, 1_000
+FORMATS = {"float32": None, "TF32": TF32, "bfloat16": BFLOAT16}
+PRIOR_SDS = np.array([20.0, *[1.0] * SIZE])
+COLUMNS = [
+    *("rows", "products", "kernel", "worst mean, sds", "in standard errors"),
+    *("least sd", "largest sd", "worst R-hat", "least ESS"),
+]
+
+
+def table(num_rows: int) -> tuple:
+    """Covariates far from zero, groups, labels of a regression without and of one with effects."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(num_rows, SIZE))
+    eta = x @ rng.normal(size=SIZE) * 0.4
+    group = rng.integers(0, NUM_GROUPS, num_rows)
+    effect = 0.7 * rng.normal(size=NUM_GROUPS)
+    y, mixed = (rng.random(num_rows) < 1 / (1 + np.exp(-e)) for e in (eta, eta + effect[group]))
+    return x + MEAN, group, y, mixed
+
+
+def linear(x, precision):
+    """Intercept and slopes of one predictor."""
+    intercept = numpyro.sample("intercept", dist.Normal(0, PRIOR_SDS[0]))
+    slope = numpyro.sample("slope", dist.Normal(0, 1).expand([SIZE]).to_event(1))
+    return lambda rows: intercept + jnp.matmul(x[rows], slope, precision=precision)
+
+
+def logistic(x, group, y, batch=None, precision="highest") -> None:
+    """Logistic regression."""
+    predictor = linear(x, precision)
+    with numpyro.plate("rows", x.shape[0], subsample_size=batch) as rows:
+        numpyro.sample("y", dist.Bernoulli(logits=predictor(rows)), obs=y[rows])
+
+
+def grouped(x, group, y, batch=None, precision="highest") -> None:
+    """The same with an effect of each group."""
+    predictor = linear(x, precision)
+    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+    with numpyro.plate("groups", NUM_GROUPS):
+        effect = numpyro.sample("effect", dist.Normal(0.0, spread))
+    with numpyro.plate("rows", x.shape[0], subsample_size=batch) as rows:
+        eta = predictor(rows) + effect[group[rows]]
+        numpyro.sample("y", dist.Bernoulli(logits=eta), obs=y[rows])
+
+
+def importance_moments(num_rows: int, num_draws: int) -> list:
+    """Means and sds of the logistic regression in double precision, and their effective draws.
+
+    Draws from a normal distribution around the mode, weighted: the posterior is nearly that.
+    """
+    x, _, y, _ = table(num_rows)
+    x = np.concatenate([np.ones((num_rows, 1)), x], axis=1)
+
+    def energy(b):
+        eta = x @ b
+        return np.logaddexp(0, eta).sum() - eta[y].sum() + 0.5 * np.sum((b / PRIOR_SDS) ** 2)
+
+    def slope(b):
+        return x.T @ (1 / (1 + np.exp(-x @ b)) - y) + b / PRIOR_SDS**2
+
+    def curvature(b):
+        share = 1 / (1 + np.exp(-x @ b))
+        return (x.T * (share * (1 - share))) @ x + np.diag(PRIOR_SDS**-2.0)
+
+    mode = minimize(energy, np.zeros(SIZE + 1), jac=slope, hess=curvature, method="trust-exact").x
+    root = np.linalg.inv(np.linalg.cholesky(curvature(mode)))
+    noise = np.random.default_rng(1).normal(size=(num_draws, SIZE + 1))
+    draws = mode + noise @ root
+    log_weights = np.array([-energy(b) for b in draws]) + 0.5 * np.sum(noise**2, axis=1)
+    weights = np.exp(log_weights - log_weights.max())
+    weights /= weights.sum()
+    mean = weights @ draws
+    sd = np.sqrt(weights @ (draws - mean) ** 2)
+    return [mean.tolist(), sd.tolist(), [1 / np.sum(weights**2)] * mean.size]
+
+
+def nuts_moments(num_rows: int, num_steps: int) -> list:
+    """Means, sds and effective draws of the regression with effects by NUTS in double precision."""
+    x, group, _, y = table(num_rows)
+    with jax.enable_x64(True):
+        arguments = jnp.asarray(x), jnp.asarray(group), jnp.asarray(y, jnp.int32)
+        return moments(NUTS(grouped, dense_mass=True), arguments, num_steps, 10)[:3]
+
+
+def flat(draws: dict) -> np.ndarray:
+    """Draws of all coordinates, (chains, draws, D)."""
+    names = [name for name in ("intercept", "slope", "spread", "effect") if name in draws]
+    parts = [np.asarray(draws[name], np.float64) for name in names]
+    return np.concatenate([p.reshape(*p.shape[:2], -1) for p in parts], axis=2)
+
+
+def moments(kernel, arguments: tuple, num_steps: int, seed: int = 0) -> list:
+    """Means, sds and effective draws of each coordinate, and the worst R-hat."""
+    is_smc = isinstance(kernel, LangevinSMC)
+    mcmc = MCMC(
+        kernel,
+        num_warmup=5 if is_smc else num_steps,
+        num_samples=1 if is_smc else num_steps,
+        num_chains=PARTICLES if is_smc else 4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(seed), *arguments)
+    x = flat(mcmc.get_samples(group_by_chain=True))
+    if is_smc:
+        x = x.reshape(1, -1, x.shape[-1])
+        ess, rhat = np.full(x.shape[-1], float(x.shape[1])), 1.0
+    else:
+        ess, rhat = effective_sample_size(x), float(split_gelman_rubin(x).max())
+    return [x.mean((0, 1)).tolist(), x.std((0, 1)).tolist(), np.asarray(ess).tolist(), rhat]
+
+
+def kernels(model) -> dict:
+    """By name; of NUTS both with a model's product in full precision and with JAX's default."""
+    read = partial(model, batch=BATCH)
+    amagold = {"AMAGOLD, subsampled": partial(AMAGOLD, read, acceptance="subsampled")}
+    others = {
+        "AMAGOLD, full": partial(AMAGOLD, read, acceptance="full"),
+        "MALA": partial(MALA, model),
+        "AutoMALA": partial(AutoMALA, model),
+        "AutoNUTS": partial(AutoNUTS, model),
+        "SMMALA, Gauss-Newton": partial(SMMALA, model, metric="gauss_newton"),
+        "LangevinSMC": partial(LangevinSMC, model),
+    }
+    nuts = {
+        "NUTS": partial(NUTS, model, dense_mass=True),
+        "NUTS, model by default": partial(NUTS, partial(model, precision=None), dense_mass=True),
+    }
+    return nuts | amagold | (others if model is logistic else {})
+
+
+def measured(name: str, model, num_rows: int, bits: int | None, num_steps: int) -> list:
+    """Moments of one kernel, with products of so many bits."""
+    x, group, y, mixed = table(num_rows)
+    labels = y if model is logistic else mixed
+    data = (jnp.asarray(x, jnp.float32), jnp.asarray(group), jnp.asarray(labels, jnp.int32))
+    with contextlib.nullcontext() if bits is None else coarse_products(bits):
+        return moments(kernels(model)[name](), data, num_steps)
+
+
+def compared(model, truth, quick: bool) -> list:
+    """A row for each number of rows, format and kernel."""
+    rows = []
+    num_steps = 50 if quick else STEPS
+    for num_rows in (1_000,) if quick else (10_000, 100_000):
+        mean, sd, ess = map(np.asarray, truth(num_rows))
+        for words, bits in FORMATS.items():
+            for name in kernels(model):
+                if quick and name != "MALA" and "subsampled" not in name:
+                    continue
+                key = (model.__name__, num_rows, words, name, num_steps)
+                found = REPORT.once(key, measured, name, model, num_rows, bits, num_steps)
+                its_mean, its_sd, its_ess = map(np.asarray, found[:3])
+                error = np.abs(its_mean - mean) / sd
+                ratio = its_sd / sd
+                worst = np.max(error / np.sqrt(1 / its_ess + 1 / ess))
+                figures = [error.max(), worst, ratio.min(), ratio.max(), found[3], its_ess.min()]
+                rows.append([num_rows, words, name, *map(float, figures)])
+    return rows
+
+
+TEXT = (
+    f"A logistic regression{{effects}} on covariates {MEAN:.0f} standard deviations from zero, "
+    f"from defaults, {STEPS:,} steps of warm-up and draws of four chains, {PARTICLES:,} particles. "
+    "Errors of means are those of the worst coordinate, in its standard deviations and in standard "
+    "errors of Monte Carlo; standard deviations are shares of the true ones, {truth}."
+)
+
+
+def regression(quick: bool) -> Section:
+    """Every family of kernels on a regression."""
+
+    def truth(num_rows):
+        num = 200 if quick else 20_000
+        return REPORT.once(("truth", num_rows, num), importance_moments, num_rows, num)
+
+    words = TEXT.format(
+        effects="", truth="by 20,000 weighted draws from a normal fit in double precision"
+    )
+    return Section("Regression", words, COLUMNS, compared(logistic, truth, quick))
+
+
+def groups(quick: bool) -> Section:
+    """The subsampled test with an effect of each group."""
+
+    def truth(num_rows):
+        num = 50 if quick else 4_000
+        return REPORT.once(("truth of groups", num_rows, num), nuts_moments, num_rows, num)
+
+    words = TEXT.format(
+        effects=f" with {NUM_GROUPS} effects of groups",
+        truth="by NUTS in double precision, four chains of 4,000 draws",
+    )
+    return Section("Effects of groups", words, COLUMNS, compared(grouped, truth, quick))
+
+
+REPORT = Report("coarse_products", "Coarse products, emulated", by_name(regression, groups))
+
+if __name__ == "__main__":
+    REPORT.main()

@@ -20,7 +20,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo mesh-demo check fixed-seeds test test-rest test-all lint types pytest docs bench wheel-check sdist-check lower-bounds newest clean
+.PHONY: help .venv demo mesh-demo check fixed-seeds test test-rest test-all selection lint types pytest docs bench wheel-check sdist-check lower-bounds newest clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -97,6 +97,12 @@ test-rest: SELECTED = --not-short
 test-rest: pytest
 
 test-all: lint types pytest
+
+# Which tests are short, by what a run of all of them records; with Python 3.12 or later.
+selection: RECORDS := $(shell mktemp -d)
+selection: SELECTED = --record $(RECORDS)
+selection: pytest
+	$(BIN)/python -m pytest -q --collect-only --choose $(RECORDS) | tail -n 3
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

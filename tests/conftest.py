@@ -36,6 +36,7 @@ def pytest_addoption(parser):
     parser.addoption("--short", action="store_true", help="run a part of the tests: selection.py")
     parser.addoption("--not-short", action="store_true", help="run what --short leaves out")
     parser.addoption("--record", type=Path, help="write what each test costs and runs to a folder")
+    parser.addoption("--choose", type=Path, help="choose short tests by what is in such a folder")
 
 
 def pytest_configure(config):
@@ -69,6 +70,8 @@ def pytest_terminal_summary(terminalreporter):
 def pytest_collection_modifyitems(config, items):
     # the long ones first: a worker that begins one at the end works alone
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    if folder := config.getoption("--choose"):
+        selection.choose(items, selection.read(folder))
     if config.getoption("--short") or config.getoption("--not-short"):
         chosen = selection.short(items)
         is_chosen = [(item in chosen) == config.getoption("--short") for item in items]

@@ -1,31 +1,107 @@
-"""Which tests are short: those of ``make test``. ``make test-all`` runs the others too.
+"""Which tests are short: those of ``make test``. ``make test-rest`` runs the others.
 
-Chosen by rule:
+They are chosen by rule, from what a run of all tests has recorded of each (`tests/recording.py`):
 
-* Of the tests of a file that share their parameters, as many cases as show every test and every
-  value of every parameter; of planted bugs all.
-* None that is marked slow: it takes more than about twenty seconds.
-* None of the benchmarks: they measure, and nothing that a user imports depends on them.
+* Of laws and planted bugs, as many cases as show every test and every value of every parameter; of
+  planted bugs all. Of what the documentation shows, all that is not slow.
+* All tests that cost less than a fifth of a second of the processor.
+* Of the others the cheapest that together run every line of the packages that any of them runs.
+* Tests that are newer than the record.
+
+None is marked slow, which takes more than about twenty seconds, and none is of the benchmarks: they
+measure, and nothing that a user imports depends on them. ``left_out.txt`` names what is left out.
+``make selection`` records and chooses anew, with Python 3.12 or later.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-__all__ = ["cover", "short"]
+__all__ = ["choose", "cover", "read", "short"]
+
+LEFT_OUT = Path(__file__).parent / "left_out.txt"
+CHEAP = 0.2  # seconds
 
 
 def short(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     """The tests of `items` that are short."""
-    found = set()
+    left_out = set(LEFT_OUT.read_text().split("\n"))
+
+    def is_left_out(item):
+        file, name = item.nodeid.split("::")[0], name_of(item)
+        return is_long(item) or not left_out.isdisjoint((item.nodeid, name, file))
+
+    return {item for item in items if not is_left_out(item)}
+
+
+def choose(items: Sequence[pytest.Item], records: dict[str, dict[str, Any]]) -> None:
+    """Write down which of all `items` are left out, by the records of their costs and lines."""
+    candidates = [item for item in items if not is_long(item)]
+    kept = {item.nodeid for item in candidates if item.nodeid not in records}
+    kept |= {item.nodeid for item in shown(item for item in candidates if is_law(item))}
+    known = {item.nodeid: records[item.nodeid] for item in candidates if item.nodeid in records}
+    kept |= {name for name, record in known.items() if record["seconds"] < CHEAP}
+    kept |= {name for name in known if "docstrings" in name or "test_docs" in name}
+    kept |= cheapest(known, kept)
+    LEFT_OUT.write_text("\n".join(abridged([item.nodeid for item in items], kept)) + "\n")
+    seconds = sum(record["seconds"] for name, record in known.items() if name in kept)
+    print(f"{len(kept)} tests are short, of {len(items)}: {seconds / 60:.1f} processor minutes.")
+
+
+def shown(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Of tests of a file that share their parameters, cases that show all; of planted bugs all."""
     families = defaultdict(list)
     for item in items:
-        if not is_long(item):
-            families[family_of(item)].append(item)
-    for cases in families.values():
-        found |= {cases[i] for i in cover([values(item) for item in cases])}
+        families[family_of(item)].append(item)
+    return [
+        cases[i] for cases in families.values() for i in cover([values(item) for item in cases])
+    ]
+
+
+def cheapest(known: dict[str, dict[str, Any]], kept: set[str]) -> set[str]:
+    """Names of tests that run what no test of `kept` does, those with most lines a second first."""
+    lines = {name: set(record["lines"]) for name, record in known.items()}
+    unseen = set().union(*lines.values()).difference(*(lines[name] for name in kept & lines.keys()))
+    chosen = set()
+    while unseen:
+        lines = {name: seen & unseen for name, seen in lines.items() if seen & unseen}
+        best = max(lines, key=lambda name: len(lines[name]) / known[name]["seconds"])
+        chosen.add(best)
+        unseen -= lines[best]
+    return chosen
+
+
+def abridged(names: list[str], kept: set[str]) -> list[str]:
+    """Names that are not kept: of files and functions where no case is."""
+    found = []
+    for file, of_file in groupby(sorted(names), lambda name: name.split("::")[0]):
+        in_file = list(of_file)
+        if kept.isdisjoint(in_file):
+            found.append(file)
+            continue
+        for function, group in groupby(in_file, lambda name: name.split("[")[0]):
+            cases = list(group)
+            is_whole = kept.isdisjoint(cases)
+            found += [function] if is_whole else [name for name in cases if name not in kept]
     return found
+
+
+def read(folder: Path) -> dict[str, dict[str, Any]]:
+    """Records of a run, by the names of tests."""
+    texts = [path.read_text() for path in sorted(folder.glob("*.jsonl"))]
+    return {
+        record["test"]: record for text in texts for record in map(json.loads, text.splitlines())
+    }
+
+
+def is_law(item: pytest.Item) -> bool:
+    """Whether a test is a law, or plants a bug."""
+    return item.nodeid.startswith("tests/laws/") or "planted" in name_of(item)
 
 
 def name_of(item: pytest.Item) -> str:

@@ -100,9 +100,9 @@ test-all: lint types pytest
 
 # Which tests are short, by what a run of all of them records; with Python 3.12 or later.
 selection: RECORDS := $(shell mktemp -d)
-selection: SELECTED = --record $(RECORDS)
+selection: SELECTED = --record=$(RECORDS)
 selection: pytest
-	$(BIN)/python -m pytest -q --collect-only --choose $(RECORDS) | tail -n 3
+	$(BIN)/python -m pytest -q --collect-only --choose=$(RECORDS) | tail -n 3
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

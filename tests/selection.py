@@ -2,15 +2,15 @@
 
 They are chosen by rule, from what a run of all tests has recorded of each (`tests/recording.py`):
 
-* Of laws and planted bugs, as many cases as show every test and every value of every parameter; of
-  planted bugs all. Of what the documentation shows, all that is not slow.
+* Of laws as many cases as show every test and every value of every parameter, those that show most
+  a second first; all planted bugs. Of what the documentation shows, all that is not slow.
 * All tests that cost less than a fifth of a second of the processor.
 * Of the others the cheapest that together run every line of the packages that any of them runs.
 * Tests that are newer than the record.
 
-None is marked slow, which takes more than about twenty seconds, and none is of the benchmarks: they
-measure, and nothing that a user imports depends on them. ``left_out.txt`` names what is left out.
-``make selection`` records and chooses anew, with Python 3.12 or later.
+None is marked slow or takes more than twenty seconds of the processor, and none is of the
+benchmarks: they measure, and nothing that a user imports depends on them. ``left_out.txt`` names
+what is left out. ``make selection`` records and chooses anew, with Python 3.12 or later.
 """
 
 import json
@@ -25,7 +25,7 @@ import pytest
 __all__ = ["choose", "cover", "read", "short"]
 
 LEFT_OUT = Path(__file__).parent / "left_out.txt"
-CHEAP = 0.2  # seconds
+CHEAP, DEAR = 0.2, 20.0  # seconds
 
 
 def short(items: Iterable[pytest.Item]) -> set[pytest.Item]:
@@ -41,26 +41,30 @@ def short(items: Iterable[pytest.Item]) -> set[pytest.Item]:
 
 def choose(items: Sequence[pytest.Item], records: dict[str, dict[str, Any]]) -> None:
     """Write down which of all `items` are left out, by the records of their costs and lines."""
-    candidates = [item for item in items if not is_long(item)]
+    seconds = {name: record["seconds"] for name, record in records.items()}
+    candidates = [i for i in items if not is_long(i) and seconds.get(i.nodeid, 0.0) < DEAR]
     kept = {item.nodeid for item in candidates if item.nodeid not in records}
-    kept |= {item.nodeid for item in shown(item for item in candidates if is_law(item))}
+    kept |= shown([item for item in candidates if is_law(item)], seconds)
     known = {item.nodeid: records[item.nodeid] for item in candidates if item.nodeid in records}
     kept |= {name for name, record in known.items() if record["seconds"] < CHEAP}
     kept |= {name for name in known if "docstrings" in name or "test_docs" in name}
     kept |= cheapest(known, kept)
     LEFT_OUT.write_text("\n".join(abridged([item.nodeid for item in items], kept)) + "\n")
-    seconds = sum(record["seconds"] for name, record in known.items() if name in kept)
-    print(f"{len(kept)} tests are short, of {len(items)}: {seconds / 60:.1f} processor minutes.")
+    total = sum(seconds[name] for name in kept & known.keys())
+    print(f"{len(kept)} tests are short, of {len(items)}: {total / 60:.1f} processor minutes.")
 
 
-def shown(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+def shown(items: Iterable[pytest.Item], seconds: dict[str, float]) -> set[str]:
     """Of tests of a file that share their parameters, cases that show all; of planted bugs all."""
     families = defaultdict(list)
     for item in items:
         families[family_of(item)].append(item)
-    return [
-        cases[i] for cases in families.values() for i in cover([values(item) for item in cases])
-    ]
+    found = set()
+    for cases in families.values():
+        names = [item.nodeid for item in cases]
+        costs = [max(seconds.get(name, 0.0), CHEAP) for name in names]
+        found |= {names[i] for i in cover([values(item) for item in cases], costs)}
+    return found
 
 
 def cheapest(known: dict[str, dict[str, Any]], kept: set[str]) -> set[str]:
@@ -138,20 +142,20 @@ def key_of(value: object) -> Hashable:
     return value
 
 
-def cover(cases: Sequence[dict[str, Hashable]]) -> list[int]:
-    """Places of cases that show each value of each parameter, the ones with most new ones first.
+def cover(cases: Sequence[dict[str, Hashable]], costs: Sequence[float]) -> list[int]:
+    """Places of cases that show each value of each parameter, those with most new a second first.
 
     Examples
     --------
     >>> cases = [{"kernel": k, "metric": m} for k in "abc" for m in (1, 2)]
-    >>> [tuple(cases[i].values()) for i in cover(cases)]
-    [('a', 1), ('b', 2), ('c', 1)]
+    >>> [tuple(cases[i].values()) for i in cover(cases, [1, 1, 1, 1, 9, 1])]
+    [('a', 1), ('b', 2), ('c', 2)]
     """
     unseen = [set(case.items()) for case in cases]
     chosen = []
     while any(unseen):
-        best = max(range(len(cases)), key=lambda i: len(unseen[i]))
+        best = max(range(len(cases)), key=lambda i: len(unseen[i]) / costs[i])
         chosen.append(best)
-        shown = set(cases[best].items())
-        unseen = [left - shown for left in unseen]
+        seen = set(cases[best].items())
+        unseen = [left - seen for left in unseen]
     return sorted(chosen)

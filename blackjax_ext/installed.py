@@ -3,11 +3,12 @@
 import math
 import sys
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import jaxlib
+
+from blackjax_ext.types import Function
 
 __all__ = ["KNOWN_FAULTS", "check_jaxlib", "import_blackjax", "log_of"]
 
@@ -32,7 +33,7 @@ def check_jaxlib(version: str) -> None:
         )
 
 
-def log_of(log: Callable) -> Callable:
+def log_of(log: Function) -> Function:
     """`log`, but of a Python number the Python number, which takes no device."""
 
     def host_log(x: Any) -> Any:

@@ -172,13 +172,13 @@ def with_slices(
 
 def interpret(
     jaxpr: "Jaxpr",
-    consts: list,
-    inputs: list,
+    consts: list[Any],
+    inputs: list[Any],
     known_inputs: list[Known | None],
     sliced: Callable[[Array], Array],
     num_rows: int,
     most_axes: int,
-) -> tuple[list, list[Known | None]]:
+) -> tuple[list[Any], list[Known | None]]:
     """Results of a program, and what is known of each of them."""
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
     known = dict(zip(jaxpr.invars, known_inputs, strict=True))
@@ -210,7 +210,7 @@ def interpret(
     return list(map(value_of, jaxpr.outvars)), list(map(known_of, jaxpr.outvars))
 
 
-def evaluate(jaxpr: "Jaxpr", equation: "JaxprEqn", arguments: list) -> list:
+def evaluate(jaxpr: "Jaxpr", equation: "JaxprEqn", arguments: list[Any]) -> list[Any]:
     """Results of one equation, as those of a program that has no other."""
     from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 

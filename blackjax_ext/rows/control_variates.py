@@ -17,6 +17,7 @@ from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.potentials import Batch, StochasticPotential, as_partial, full_gradient
 from blackjax_ext.rows.row_terms import Rows
+from blackjax_ext.types import Function
 
 __all__ = ["Anchor", "anchor_at", "anchored", "check_fits", "control_variate", "expanded"]
 
@@ -150,7 +151,7 @@ def anchored(potential: StochasticPotential, anchor: Anchor, order: int) -> Stoc
 
 
 def anchored_gradient(
-    order: int, energy: Callable, gradient: Callable, anchor: Anchor, x: ArrayTree, batch: Batch
+    order: int, energy: Function, gradient: Function, anchor: Anchor, x: ArrayTree, batch: Batch
 ) -> ArrayTree:
     """Gradient estimate at `x`, its expansion at the anchor replaced by that of the full energy."""
     check_fits(anchor.position, x)

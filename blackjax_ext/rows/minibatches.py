@@ -1,6 +1,5 @@
 """The energy of a posterior as a sum over rows, with gradients from rows drawn at random."""
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -14,13 +13,14 @@ from blackjax_ext.rows.compensated_sums import Pair, add, over_rows
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.rows.shuffles import with_replacement
+from blackjax_ext.types import Function, LogDensity
 
 __all__ = ["minibatch"]
 
 
 def minibatch(
-    logprior_fn: Callable,
-    loglikelihood_fn: Callable,
+    logprior_fn: LogDensity,
+    loglikelihood_fn: Function,
     data: ArrayLikeTree,
     batch_size: int,
     *,
@@ -84,7 +84,7 @@ def minibatch(
 
 
 def row_loglikelihoods(
-    loglikelihood_fn: Callable, data: ArrayTree, x: ArrayTree, indices: Array
+    loglikelihood_fn: Function, data: ArrayTree, x: ArrayTree, indices: Array
 ) -> Array:
     """Log likelihoods of the rows with these indices, shape (n,)."""
     rows = jax.tree.map(lambda a: a[indices], data)
@@ -92,7 +92,7 @@ def row_loglikelihoods(
 
 
 def posterior_energy(
-    functions: tuple[Callable, Callable],
+    functions: tuple[Function, Function],
     num_rows: int,
     chunk_size: int | None,
     data: ArrayTree,
@@ -115,7 +115,7 @@ def draw_rows(num_rows: int, batch_size: int, data: ArrayTree, rng_key: PRNGKey)
 
 
 def minibatch_gradient(
-    functions: tuple[Callable, Callable], num_rows: int, x: ArrayTree, batch: ArrayTree
+    functions: tuple[Function, Function], num_rows: int, x: ArrayTree, batch: ArrayTree
 ) -> ArrayTree:
     """Gradient of the energy with the likelihood of the batch counted N/B times."""
     logprior_fn, loglikelihood_fn = functions

@@ -308,7 +308,7 @@ def chosen(
     return grouping.join(shared, jnp.where(is_accepted[:, None], new_groups, groups))
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[GroupSweepsState, GroupSweepsInfo]]:
     """Build the transition kernel.
 
     Returns

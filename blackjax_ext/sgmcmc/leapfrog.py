@@ -47,9 +47,10 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_count, check_positive
 from blackjax_ext.mcmc.noise import standard_normal
-from blackjax_ext.metrics.factors import Factor, InverseMassMatrix, factorize
+from blackjax_ext.metrics import Factor, InverseMassMatrix, factorize
 from blackjax_ext.precision import inner
 from blackjax_ext.rows.potentials import StochasticPotential, check_potential
+from blackjax_ext.types import Function, Unravel
 
 __all__ = [
     "Phase",
@@ -170,7 +171,7 @@ def trajectory(
     return jax.lax.scan(body, phase, jax.vmap(draw)(keys) if is_few else keys)[0]
 
 
-def gradient_estimator(potential: StochasticPotential, batch, unravel: Callable) -> Callable:
+def gradient_estimator(potential: StochasticPotential, batch, unravel: Unravel) -> Function:
     """Gradient of one random component as a function of flat positions."""
     return lambda x: ravel_pytree(potential.stochastic_grad(unravel(x), batch))[0]
 
@@ -199,8 +200,8 @@ def check_friction(
 
 
 def sampling_algorithm(
-    kernel: Callable,
-    init: Callable,
+    kernel: Function,
+    init: Function,
     potential: StochasticPotential,
     step_size: float,
     inverse_mass_matrix: InverseMassMatrix,

@@ -30,10 +30,11 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_position
-from blackjax_ext.metrics import factors
+from blackjax_ext.metrics import Factor, factors
 from blackjax_ext.rows.potentials import StochasticPotential, check_potential
 from blackjax_ext.sgmcmc import leapfrog
 from blackjax_ext.sgmcmc.leapfrog import Phase
+from blackjax_ext.types import Function
 
 __all__ = ["SGHMCInfo", "SGHMCState", "as_top_level_api", "build_kernel", "init"]
 
@@ -90,9 +91,9 @@ def init(
 
 def step(
     phase: Phase,
-    gradient_fn: Callable,
+    gradient_fn: Function,
     noise: Array,
-    metric: factors.Factor,
+    metric: Factor,
     step_size: Array | float,
     friction: Array | float,
 ) -> Phase:
@@ -104,7 +105,7 @@ def step(
     return phase._replace(x=x, momentum=momentum)
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[SGHMCState, SGHMCInfo]]:
     """Build the transition kernel.
 
     Returns

@@ -1,6 +1,5 @@
 """From the prior to the posterior in as many temperatures as it takes, with a record of them."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +7,8 @@ import jax.numpy as jnp
 from blackjax.base import SamplingAlgorithm
 from blackjax.types import PRNGKey
 from jax import Array
+
+from blackjax_ext.types import Function
 
 __all__ = ["Schedule", "anneal", "climb", "mixed_ancestors"]
 
@@ -89,7 +90,7 @@ def noted(schedule: Schedule, state: Any, info: Any, step_size: Array) -> Schedu
 
 
 def climb(
-    step_fn: Callable,
+    step_fn: Function,
     state: Any,
     step_size: Array | float,
     max_temperatures: int,

@@ -45,8 +45,7 @@ of Hamiltonian Monte Carlo within sequential Monte Carlo; H.-D. Dau and N. Chopi
 sequential Monte Carlo.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -76,6 +75,7 @@ from blackjax_ext.smc.tempered import (
     scaled,
     tempered,
 )
+from blackjax_ext.types import Function, LogDensity
 
 __all__ = [
     "LangevinSMCInfo",
@@ -157,8 +157,8 @@ class LangevinSMCInfo(NamedTuple):
 
 def init(
     position: ArrayLikeTree,
-    logprior_fn: Callable,
-    loglikelihood_fn: Callable,
+    logprior_fn: LogDensity,
+    loglikelihood_fn: LogDensity,
     rng_key: PRNGKey | None = None,
     *,
     differentiation: Differentiation = "reverse",
@@ -225,7 +225,7 @@ def build_kernel(
     ess_threshold: float = 0.5,
     tempering_ess: float = 0.8,
     resampling_fn: sampler.ResamplingFn = systematic,
-) -> Callable:
+) -> Function:
     """Build the transition kernel.
 
     Returns
@@ -246,8 +246,8 @@ def build_kernel(
     def kernel(
         rng_key: PRNGKey,
         state: LangevinSMCState,
-        logprior_fn: Callable,
-        loglikelihood_fn: Callable,
+        logprior_fn: LogDensity,
+        loglikelihood_fn: LogDensity,
         step_size: float,
         inverse_mass_matrix: InverseMassMatrix | str = None,
         *,
@@ -289,8 +289,8 @@ def build_kernel(
 
 
 def as_top_level_api(
-    logprior_fn: Callable,
-    loglikelihood_fn: Callable,
+    logprior_fn: LogDensity,
+    loglikelihood_fn: LogDensity,
     *,
     step_size: float,
     inverse_mass_matrix: InverseMassMatrix | str = None,
@@ -426,7 +426,7 @@ def reweigh(population: Population, increment: Array, loglikelihood: Array) -> P
     return population._replace(log_evidence=population.log_evidence + increment * peak)
 
 
-def unadjusted_or(move: MoveFn | None, arguments: dict) -> MoveFn:
+def unadjusted_or(move: MoveFn | None, arguments: dict[str, Any]) -> MoveFn:
     """`move`, or the unadjusted one with these arguments; ValueError if both are given."""
     if move is None:
         return Unadjusted(**arguments)

@@ -15,7 +15,7 @@ from jax import Array
 
 from blackjax_ext.checks import check_count
 from blackjax_ext.mcmc.noise import standard_normal
-from blackjax_ext.metrics.factors import Factor
+from blackjax_ext.metrics import Factor
 from blackjax_ext.smc import mixtures
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
 from blackjax_ext.smc.proposals import MODES, Differentiation, leapfrog
@@ -137,7 +137,7 @@ def parameters_of(algorithm: Any) -> set[str]:
     return set(inspect.signature(function).parameters)
 
 
-def check_parameters(algorithm: Any, parameters: dict) -> None:
+def check_parameters(algorithm: Any, parameters: dict[str, Any]) -> None:
     """Raise for keywords that the move sets, and for those that the algorithm does not take."""
     taken = sorted({*SET_BY_THE_MOVE} & {*parameters})
     if taken:

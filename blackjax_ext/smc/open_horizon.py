@@ -49,7 +49,6 @@ References: GOHSMC, the paper on gradient-based proposals for partial Bayesian n
 al. 2024, Feynman-Kac training of partial Bayesian neural networks.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -83,6 +82,7 @@ from blackjax_ext.smc.training import (
     mean_loss,
     update_parameters,
 )
+from blackjax_ext.types import Function, LogDensity
 
 __all__ = [
     "OpenHorizonInfo",
@@ -159,7 +159,7 @@ class OpenHorizonInfo(NamedTuple):
 def init(
     position: ArrayLikeTree,
     params: ArrayTree,
-    logprior_fn: Callable,
+    logprior_fn: LogDensity,
     optimizer: optax.GradientTransformation,
 ) -> OpenHorizonState:
     """Make the first state from draws of the prior, whose normalized log density is needed."""
@@ -186,7 +186,7 @@ def build_kernel(
     ess_threshold: float = 0.5,
     weight_ess: float = 0.0,
     resampling_fn: sampler.ResamplingFn = systematic,
-) -> Callable:
+) -> Function:
     """Build the transition kernel.
 
     Returns
@@ -228,7 +228,7 @@ def build_kernel(
     def kernel(
         rng_key: PRNGKey,
         state: OpenHorizonState,
-        potential_fn: Callable,
+        potential_fn: Function,
         optimizer: optax.GradientTransformation,
         batch: Any,
         step_size: float,
@@ -271,7 +271,7 @@ def build_kernel(
 
 
 def as_top_level_api(
-    potential_fn: Callable,
+    potential_fn: Function,
     optimizer: optax.GradientTransformation,
     *,
     step_size: float,

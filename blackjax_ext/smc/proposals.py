@@ -30,6 +30,7 @@ from jax import Array
 
 from blackjax_ext.mcmc import tangents
 from blackjax_ext.metrics import Factor
+from blackjax_ext.types import Function
 
 __all__ = ["Differentiation", "Move", "leapfrog", "leapfrog_step", "value_and_gradient"]
 
@@ -61,7 +62,7 @@ class Move(NamedTuple):
     end: Array
 
 
-def value_and_gradient(function: Callable, differentiation: Differentiation) -> Callable:
+def value_and_gradient(function: Function, differentiation: Differentiation) -> Function:
     """``x (D,) -> (value, gradient)``: one reverse pass, or D JVPs that share one evaluation.
 
     With "none" the gradient is zero and nothing is differentiated.

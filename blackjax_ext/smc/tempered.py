@@ -12,10 +12,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from blackjax_ext.checks import check_scalar
-from blackjax_ext.metrics.factors import Dense, Diagonal, Factor, InverseMassMatrix, factorize
+from blackjax_ext.metrics import Dense, Diagonal, Factor, InverseMassMatrix, factorize
 from blackjax_ext.precision import exact_products
 from blackjax_ext.smc import sampler
 from blackjax_ext.smc.proposals import Differentiation, value_and_gradient
+from blackjax_ext.types import LogDensity, Unravel
 
 __all__ = [
     "PriorAndLikelihood",
@@ -79,8 +80,8 @@ class Tempered(NamedTuple):
 
     evaluate: Callable[[Array], PriorAndLikelihood]
     temperature: Array
-    logdensity_fn: Callable
-    unravel: Callable
+    logdensity_fn: LogDensity
+    unravel: Unravel
 
     def logdensity(self, local: PriorAndLikelihood) -> Array:
         """Log density, shape (N,)."""
@@ -104,10 +105,10 @@ def heat(temperature: Array, prior: Array, likelihood: Array) -> Array:
 
 
 def tempered(
-    logprior_fn: Callable,
-    loglikelihood_fn: Callable,
+    logprior_fn: LogDensity,
+    loglikelihood_fn: LogDensity,
     temperature: Array,
-    unravel: Callable,
+    unravel: Unravel,
     differentiation: Differentiation,
 ) -> Tempered:
     """The tempered target; prior and likelihood are differentiated apart.

@@ -10,6 +10,7 @@ from blackjax.types import ArrayTree
 from jax import Array
 
 from blackjax_ext.checks import check_scalar
+from blackjax_ext.types import Function, Unravel
 
 __all__ = [
     "Evaluation",
@@ -40,7 +41,7 @@ class Evaluation(NamedTuple):
     slope: Any = None
 
 
-def build_evaluators(potential_fn: Callable, params: ArrayTree, batch: Any, unravel: Callable):
+def build_evaluators(potential_fn: Function, params: ArrayTree, batch: Any, unravel: Unravel):
     """Two functions that evaluate the new target at flat particles, (N, D).
 
     The first leaves out the gradient in the parameters, the second has it.
@@ -62,7 +63,7 @@ def build_evaluators(potential_fn: Callable, params: ArrayTree, batch: Any, unra
 
 
 def mean_energy(
-    potential_fn: Callable, position: ArrayTree, batch: Any, weights: Array
+    potential_fn: Function, position: ArrayTree, batch: Any, weights: Array
 ) -> Callable[[ArrayTree], Array]:
     """Weighted mean of the potential energy of N particles on a batch, as a function of the params.
 

@@ -43,6 +43,7 @@ from blackjax_ext.subsampling.predictors import (
     derivatives,
     energy,
 )
+from blackjax_ext.types import Unravel
 
 __all__ = [
     "DerivativesFn",
@@ -312,7 +313,7 @@ class Passes:
     """
 
     def __init__(
-        self, posterior: LinearPredictor, unravel: Callable, say: Callable[[str], None] | None
+        self, posterior: LinearPredictor, unravel: Unravel, say: Callable[[str], None] | None
     ):
         energy_at = compiled_soon(lambda rows, x: energy(rows, unravel(x)))
         derivatives_at = compiled_soon(lambda rows, x, root: derivatives(rows, unravel(x), root))

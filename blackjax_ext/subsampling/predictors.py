@@ -47,6 +47,7 @@ from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
 from blackjax_ext.rows.consecutive import at_chunk
 from blackjax_ext.subsampling.families import Family, Kind
+from blackjax_ext.types import Function, LogDensity
 
 __all__ = [
     "Derivatives",
@@ -143,11 +144,11 @@ class Responses(NamedTuple):
 
 
 def linear_predictor(
-    logprior_fn: Callable,
+    logprior_fn: LogDensity,
     family: Family,
     data: tuple[ArrayLikeTree, ArrayLikeTree],
     *,
-    predict_fn: Callable = lambda x, row: row @ x,
+    predict_fn: Function = lambda x, row: row @ x,
 ) -> LinearPredictor:
     r"""A posterior whose rows depend on the position through linear predictors.
 
@@ -219,7 +220,7 @@ def linear_predictor(
 
 @exact_products
 def read_data(
-    predict_fn: Callable,
+    predict_fn: Function,
     num_free: int,
     covariates: ArrayTree,
     responses: Array,
@@ -277,7 +278,7 @@ def is_resolved(weights: Array, values: Array) -> Array:
     return off <= jnp.maximum(OFF * (weights @ jnp.abs(values)), OFF_IN_ALL)
 
 
-def with_derivative(function: Callable) -> Callable:
+def with_derivative(function: Function) -> Function:
     """A function's values, and the derivative of the last of them."""
 
     def both(s):

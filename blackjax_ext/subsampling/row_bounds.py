@@ -38,7 +38,7 @@ from blackjax.types import ArrayTree
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.metrics.factors import Dense
+from blackjax_ext.metrics import Dense
 from blackjax_ext.precision import exact_products
 from blackjax_ext.subsampling.families import Kind
 from blackjax_ext.subsampling.predictors import (

@@ -25,6 +25,7 @@ from blackjax_ext.coordinates.partial import (
     coarsest,
     in_coordinates,
 )
+from blackjax_ext.types import Function, LogDensity
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.calling import StepInfo, Stepper
 from blackjax_ext.warmup.windows import AdaptState
@@ -96,8 +97,8 @@ class InCoordinates(NamedTuple):
         The effects.
     """
 
-    bind: Callable[[Callable], Stepper]
-    logdensity_fn: Callable
+    bind: Callable[[Function], Stepper]
+    logdensity_fn: LogDensity
     coordinates: Coordinates
 
     def bound(self, centredness: ArrayTree) -> Stepper:

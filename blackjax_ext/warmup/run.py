@@ -13,7 +13,6 @@ Nothing adapts after the last step. :func:`warmup` runs it; `first_step_size` an
 `adapt` are its parts, for those who step the chains themselves.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,6 +34,7 @@ from blackjax_ext.mcmc.derivatives import (
 )
 from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.metrics import Factor, InverseMassMatrix, check_metric, factorize
+from blackjax_ext.types import LogDensity
 from blackjax_ext.warmup import report, windows
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
 from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of, gradients_of
@@ -100,7 +100,7 @@ class WarmupInfo(NamedTuple):
 
 def warmup(
     algorithm: Any,
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     rng_key: PRNGKey,
     positions: ArrayLikeTree,
     num_steps: int,
@@ -288,7 +288,7 @@ def check_differentiation(differentiation: str) -> None:
 
 
 def check_derivatives(
-    logdensity_fn: Callable, position: ArrayTree, wanted: Wanted
+    logdensity_fn: LogDensity, position: ArrayTree, wanted: Wanted
 ) -> Differentiation:
     """How the density can be differentiated; ValueError if not as it is wanted."""
     found = differentiation_of(logdensity_fn, position, wanted)
@@ -301,7 +301,9 @@ def check_derivatives(
     return found
 
 
-def bind(algorithm: Algorithm, logdensity_fn: Callable, differentiation: Wanted) -> BoundAlgorithm:
+def bind(
+    algorithm: Algorithm, logdensity_fn: LogDensity, differentiation: Wanted
+) -> BoundAlgorithm:
     """The algorithm on a density; one that calls ``jax.grad`` gets gradients of JVPs if need be."""
     if differentiation == "forward" and not algorithm.is_own:
         logdensity_fn = forward_gradient(logdensity_fn)

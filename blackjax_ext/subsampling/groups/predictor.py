@@ -25,6 +25,7 @@ from blackjax_ext.checks import check_position, count_rows
 from blackjax_ext.meshes import on_host
 from blackjax_ext.subsampling.families import Family
 from blackjax_ext.subsampling.predictors import LinearPredictor, linear_predictor
+from blackjax_ext.types import Function, LogDensity
 
 __all__ = ["GroupedPredictor", "Grouping", "Terms", "grouped_predictor", "grouping_of"]
 
@@ -159,13 +160,13 @@ class GroupedPredictor:
 
 
 def grouped_predictor(
-    logprior_fn: Callable,
-    group_logprior_fn: Callable,
+    logprior_fn: LogDensity,
+    group_logprior_fn: Function,
     family: Family,
     data: tuple[ArrayLikeTree, ArrayLikeTree, ArrayLikeTree],
     position: ArrayLikeTree,
     *,
-    predict_fn: Callable,
+    predict_fn: Function,
 ) -> GroupedPredictor:
     r"""A posterior of rows in groups, which see shared coordinates and those of their group.
 

@@ -31,6 +31,7 @@ from jax.scipy.special import log_ndtr
 from blackjax_ext.subsampling.intervals import Interval, outward
 from blackjax_ext.subsampling.taylor import functions
 from blackjax_ext.subsampling.taylor.jets import Box, Jet, with_axes
+from blackjax_ext.types import Function
 
 __all__ = ["UnreadableError", "derivatives_over"]
 
@@ -64,7 +65,7 @@ STRUCTURAL = {
 CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
 
 
-def derivatives_over(function: Callable, box: Box, *known: Any, **data: Any) -> Jet:
+def derivatives_over(function: Function, box: Box, *known: Any, **data: Any) -> Jet:
     """The jet over a box of ``function(variables, *known, **data)``, a scalar.
 
     Raises
@@ -145,7 +146,7 @@ def as_jet(box: Box, value: Any) -> Jet:
     return value if isinstance(value, Jet) else box.constant(as_interval(box, value))
 
 
-def moving(equation: Any) -> Callable:
+def moving(equation: Any) -> Function:
     """The rule of what moves entries around, of all coefficients alike."""
 
     def rule(box, params, *values):
@@ -160,14 +161,14 @@ def moving(equation: Any) -> Callable:
     return rule
 
 
-def alike(box: Box, function: Callable, values: Sequence[Any]) -> Jet:
+def alike(box: Box, function: Function, values: Sequence[Any]) -> Jet:
     """A function of the ends of some jets, coefficient by coefficient."""
     jets = [as_jet(box, value) for value in values]
     over = tuple(sorted({j for jet in jets for j in jet.over}))
     return Jet(jax.tree.map(function, *(box.lifted(jet, over) for jet in jets)), over)
 
 
-def univariate(function: Callable) -> Callable:
+def univariate(function: Function) -> Function:
     """The rule of a function of one variable."""
 
     def rule(box, params, x):
@@ -259,7 +260,7 @@ def compared(box: Box, params: Any, *values: Any) -> Either:
     return Either()
 
 
-def values_only(name: str, function: Callable[..., Interval]) -> Callable:
+def values_only(name: str, function: Callable[..., Interval]) -> Function:
     """The rule of a function that is not smooth: for values alone."""
 
     def rule(box, params, *values):
@@ -325,7 +326,7 @@ EXP, LOG = univariate(functions.exp_), univariate(functions.log_)
 RECIPROCAL, SOFTPLUS = univariate(functions.reciprocal_), univariate(functions.softplus_)
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "is_finite", "and", "or", "not", "xor")
 OF_CHOICES = {"select_n", *COMPARISONS}
-RULES: dict[str, Callable] = {
+RULES: dict[str, Function] = {
     "add": plus,
     "add_any": plus,
     "clamp": clamped,
@@ -382,9 +383,9 @@ def of_log_ndtr(box: Box, x: Any) -> Jet:
 
 
 @cache
-def known_programs(dtype: str) -> dict[str, Callable]:
+def known_programs(dtype: str) -> dict[str, Function]:
     """Rules of logaddexp and log_ndtr by their programs, of numbers and of arrays of one axis."""
-    found: dict[str, Callable] = {}
+    found: dict[str, Function] = {}
     for shape in ((), (1,)):
         number = jnp.zeros(shape, dtype)
         for x, y in ((number, number), (number, 0.0), (0.0, number)):

@@ -79,8 +79,9 @@ def signs(rng_key: Array, size: int, dtype: DTypeLike) -> Array:
 
     def unpack(key: Array, n: int) -> Array:
         words = jax.random.bits(key, (-(-n // 32), 1), jnp.uint32)
-        bits: Array = (words >> jnp.arange(32, dtype=jnp.uint32)) & 1
-        return scale * (2 * bits.ravel()[:n].astype(dtype) - 1)
+        bits = (words >> jnp.arange(32, dtype=jnp.uint32)) & 1
+        drawn: Array = scale * (2 * bits.ravel()[:n].astype(dtype) - 1)
+        return drawn
 
     return in_blocks(unpack, rng_key, size)
 

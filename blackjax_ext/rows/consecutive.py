@@ -100,7 +100,7 @@ def at_consecutive(
         rows = jnp.add.outer(jnp.arange(num_blocks) * (num_rows // num_blocks), rows).ravel()
     has_failed = False
 
-    def watched(rows):
+    def watched(rows: Array) -> Any:
         nonlocal has_failed
         try:
             return function(rows)
@@ -131,7 +131,7 @@ def at_chunk(
     size = num_rows // num_blocks
     first = jnp.minimum(i * length, size - length)
 
-    def at(rows):
+    def at(rows: Array) -> Any:
         place = rows if num_blocks == 1 else rows % size
         return visit(rows, place >= i * length)
 
@@ -152,7 +152,7 @@ def with_slices(
     closed, shape = jax.make_jaxpr(function, return_shape=True)(rows)
     length = rows.shape[0] // num_blocks
 
-    def sliced(operand):
+    def sliced(operand: Array) -> Array:
         if num_blocks == 1:
             return jax.lax.dynamic_slice_in_dim(operand, first, length)
         if operand.shape[0] > num_rows:
@@ -183,10 +183,10 @@ def interpret(
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
     known = dict(zip(jaxpr.invars, known_inputs, strict=True))
 
-    def value_of(atom):
+    def value_of(atom: Any) -> Any:
         return atom.val if is_literal(atom) else values[atom]
 
-    def known_of(atom):
+    def known_of(atom: Any) -> Known | None:
         return None if is_literal(atom) else known.get(atom)
 
     for equation in jaxpr.eqns:
@@ -227,7 +227,8 @@ def evaluate(jaxpr: "Jaxpr", equation: "JaxprEqn", arguments: list[Any]) -> list
         effects=equation.effects,
         debug_info=jaxpr.debug_info.with_unknown_names(),
     )
-    return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*given.values())
+    found: list[Any] = jaxpr_as_fun(ClosedJaxpr(alone, ()))(*given.values())
+    return found
 
 
 def takes_rows(
@@ -278,7 +279,8 @@ def known_result(equation: "JaxprEqn", known: list[Known | None]) -> Known | Non
 
 def shape_of(atom: Any) -> tuple[int, ...]:
     """Shape of a value of the program."""
-    return atom.aval.shape
+    shape: tuple[int, ...] = atom.aval.shape
+    return shape
 
 
 def is_literal(atom: Any) -> bool:

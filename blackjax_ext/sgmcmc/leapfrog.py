@@ -141,7 +141,7 @@ def trajectory(
     phase: Phase,
     step_fn: Callable[..., Phase],
     potential: StochasticPotential,
-    unravel: Callable[[Array], ArrayTree],
+    unravel: Unravel,
     num_integration_steps: int,
     *,
     is_noisy: bool = True,
@@ -152,7 +152,7 @@ def trajectory(
     zeros for the noise where `is_noisy` is False.
     """
 
-    def draw(key):
+    def draw(key: PRNGKey) -> tuple[Array, Any]:
         key_noise, key_batch = jax.random.split(key)
         if not is_noisy:
             return jnp.zeros_like(phase.x), potential.draw(key_batch)
@@ -164,14 +164,16 @@ def trajectory(
     numbers = sum(leaf.size for leaf in jax.tree.leaves(drawn))
     is_few = num_integration_steps * numbers <= AT_ONCE
 
-    def body(phase, drawn):
+    def body(phase: Phase, drawn: Any) -> tuple[Phase, None]:
         noise, batch = drawn if is_few else draw(drawn)
         return step_fn(phase, gradient_estimator(potential, batch, unravel), noise), None
 
     return jax.lax.scan(body, phase, jax.vmap(draw)(keys) if is_few else keys)[0]
 
 
-def gradient_estimator(potential: StochasticPotential, batch, unravel: Unravel) -> Function:
+def gradient_estimator(
+    potential: StochasticPotential, batch: Any, unravel: Unravel
+) -> Callable[[Array], Array]:
     """Gradient of one random component as a function of flat positions."""
     return lambda x: ravel_pytree(potential.stochastic_grad(unravel(x), batch))[0]
 

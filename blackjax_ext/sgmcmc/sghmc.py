@@ -34,7 +34,6 @@ from blackjax_ext.metrics import Factor, factors
 from blackjax_ext.rows.potentials import StochasticPotential, check_potential
 from blackjax_ext.sgmcmc import leapfrog
 from blackjax_ext.sgmcmc.leapfrog import Phase
-from blackjax_ext.types import Function
 
 __all__ = ["SGHMCInfo", "SGHMCState", "as_top_level_api", "build_kernel", "init"]
 
@@ -91,7 +90,7 @@ def init(
 
 def step(
     phase: Phase,
-    gradient_fn: Function,
+    gradient_fn: Callable[[Array], Array],
     noise: Array,
     metric: Factor,
     step_size: Array | float,

@@ -118,12 +118,13 @@ def climb(
     """
     step_size = jnp.asarray(step_size, state.temperature.dtype)
 
-    def goes_on(carry):
+    def goes_on(carry: tuple[Any, Any, Array, Schedule]) -> Array:
         state, _, _, schedule = carry
         i = schedule.num_temperatures
-        return (i < min_temperatures) | ((state.temperature < 1) & (i < max_temperatures))
+        is_cold: Array = state.temperature < 1
+        return (i < min_temperatures) | (is_cold & (i < max_temperatures))
 
-    def step(carry):
+    def step(carry: tuple[Any, Any, Array, Schedule]) -> tuple[Any, Any, Array, Schedule]:
         state, _, step_size, schedule = carry
         new_state, info, new_size = step_fn(schedule.num_temperatures, state, step_size)
         return new_state, info, new_size, noted(schedule, new_state, info, step_size)
@@ -164,7 +165,7 @@ def anneal(
     True
     """
 
-    def step(i, state, step_size):
+    def step(i: Array, state: Any, step_size: Array) -> tuple[Any, Any, Array]:
         state, info = algorithm.step(jax.random.fold_in(rng_key, i), state)
         return state, info, step_size
 

@@ -154,7 +154,8 @@ class Stationary(NamedTuple):
         """Curvature by x, shape (D, D)."""
         inverse = np.linalg.inv(self.root)
         curved = inverse.T @ self.hessian @ inverse
-        return 0.5 * (curved + curved.T)
+        symmetric: np.ndarray = 0.5 * (curved + curved.T)
+        return symmetric
 
     def metric(self, floor: float | None = None) -> Dense:
         """The metric of the absolute curvature, on the host in double precision.

@@ -104,11 +104,11 @@ def smooth_kind(
 ) -> Kind:
     """The kind of ``logdensity_fn(y, **parameters)``; the same one for the same arguments."""
 
-    def loss(theta, y, **data):
+    def loss(theta: Any, y: Any, **data: Any) -> Any:
         return -logdensity_fn(y, **dict(zip(predictors, theta, strict=True)), **data)
 
-    def jet(box, theta, free, y, data):
-        def of_free(variables):
+    def jet(box: Box, theta: list[Number], free: Any, y: Any, data: dict[str, Any]) -> Jet:
+        def of_free(variables: Any) -> Any:
             full = list(theta)
             for j, value in zip(free, variables, strict=True):
                 full[j] = value
@@ -116,13 +116,13 @@ def smooth_kind(
 
         return derivatives_over(of_free, box)
 
-    def sizes(order, balls, y, **data):
+    def sizes(order: int, balls: Any, y: Any, **data: Any) -> Any:
         box, free = box_of(balls)
         return sizes_of(
             order, jet(box, [ball.centre for ball in balls], free, y, data), free, balls
         )
 
-    def reach(theta, y, **data):
+    def reach(theta: Any, y: Any, **data: Any) -> tuple[Number, ...]:
         return tuple(reach_along(lambda t: loss(t, y, **data), theta, j) for j in range(len(theta)))
 
     ones = (1.0,) * len(predictors)

@@ -365,11 +365,11 @@ def log_evidence(join: Function, is_hyper: tuple[bool, ...], around: Around, h: 
     predictor, shared, groups, roots, (slopes, blocks), ways = around
     y = with_hyper(is_hyper, shared, h)
 
-    def energy(v):
+    def energy(v: Array) -> Array:
         prior = predictor.terms(join(y, groups + (roots @ v[..., None])[..., 0])).total()
         return jnp.sum(v * slopes) + 0.5 * jnp.einsum("cd,cde,ce->", v, blocks, v) - prior
 
-    def of_shared(way):
+    def of_shared(way: Array) -> Array:
         return predictor.terms(join(y + way, groups)).shared
 
     gradient = jax.grad(energy)
@@ -432,7 +432,7 @@ class Hyper(NamedTuple):
 def maximized(value: Function, hessian: Function, first: np.ndarray, dtype: Any) -> Hyper | None:
     """The maximum of an objective near `first`; None where it leads nowhere."""
 
-    def cost(h):
+    def cost(h: np.ndarray) -> float:
         found = -float(value(h.astype(dtype)))
         return found if np.isfinite(found) else WORST
 

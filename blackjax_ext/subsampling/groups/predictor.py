@@ -234,7 +234,7 @@ def grouped_predictor(
     grouping = grouping_of(position, [None if a < 0 else a for a in jax.tree.leaves(axes)])
     level = check_levels(level, num_rows, grouping.num_groups)
 
-    def terms(x):
+    def terms(x: ArrayTree) -> Terms:
         groups = jax.vmap(partial(group_logprior_fn, x["shared"]))(x["groups"])
         return Terms(logprior_fn(x["shared"]), groups)
 

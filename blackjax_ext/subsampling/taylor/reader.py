@@ -21,7 +21,7 @@ difference; ``log_ndtr`` is a function of its own.
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,7 @@ class Either:
     """A choice that a box leaves open."""
 
 
+Rule: TypeAlias = Callable[..., Jet]  # from a box, the parameters of a primitive and its values
 KINK = "it is not smooth where it depends on a predictor"
 STRUCTURAL = {
     "broadcast_in_dim",
@@ -86,7 +87,7 @@ def read(box: Box, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
     values.update(zip(jaxpr.constvars, closed.consts, strict=True))
     values.update(zip(jaxpr.invars, arguments, strict=True))
 
-    def value(atom):
+    def value(atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else values[atom]
 
     for equation in needed(jaxpr):
@@ -146,10 +147,10 @@ def as_jet(box: Box, value: Any) -> Jet:
     return value if isinstance(value, Jet) else box.constant(as_interval(box, value))
 
 
-def moving(equation: Any) -> Function:
+def moving(equation: Any) -> Rule:
     """The rule of what moves entries around, of all coefficients alike."""
 
-    def rule(box, params, *values):
+    def rule(box: Box, params: Any, *values: Any) -> Jet:
         params, name = dict(params), equation.primitive.name
         if name == "convert_element_type":
             if not jnp.issubdtype(params["new_dtype"], jnp.floating):
@@ -168,10 +169,10 @@ def alike(box: Box, function: Function, values: Sequence[Any]) -> Jet:
     return Jet(jax.tree.map(function, *(box.lifted(jet, over) for jet in jets)), over)
 
 
-def univariate(function: Function) -> Function:
+def univariate(function: Function) -> Rule:
     """The rule of a function of one variable."""
 
-    def rule(box, params, x):
+    def rule(box: Box, params: Any, x: Jet) -> Jet:
         del params
         return box.composed(function(x.values, box.order), x)
 
@@ -248,7 +249,7 @@ def chosen(box: Box, params: Any, which: Any, *cases: Any) -> Jet:
     if isinstance(which, Either):
         return VALUES_OF_EITHER(box, {}, *cases)
 
-    def pick(*ends):
+    def pick(*ends: Array) -> Array:
         return jax.lax.select_n(jnp.broadcast_to(jnp.asarray(which), ends[0].shape), *ends)
 
     return alike(box, pick, cases)
@@ -260,10 +261,10 @@ def compared(box: Box, params: Any, *values: Any) -> Either:
     return Either()
 
 
-def values_only(name: str, function: Callable[..., Interval]) -> Function:
+def values_only(name: str, function: Callable[..., Interval]) -> Rule:
     """The rule of a function that is not smooth: for values alone."""
 
-    def rule(box, params, *values):
+    def rule(box: Box, params: Any, *values: Any) -> Jet:
         del params
         if box.order:
             raise UnreadableError(name, KINK)
@@ -308,7 +309,7 @@ def clamped(box: Box, params: Any, low: Any, x: Any, high: Any) -> Jet:
     is_inside = (inner.low[:, :1] >= limits[0]) & (inner.high[:, :1] <= limits[1])
     is_below, is_above = inner.high[:, :1] < limits[0], inner.low[:, :1] > limits[1]
 
-    def pick(end, *outside, lost):
+    def pick(end: Array, *outside: Array, lost: float) -> Array:
         outer = jnp.where(is_below, outside[0], jnp.where(is_above, outside[1], lost))
         return jnp.where(is_inside, end, outer)
 
@@ -326,7 +327,7 @@ EXP, LOG = univariate(functions.exp_), univariate(functions.log_)
 RECIPROCAL, SOFTPLUS = univariate(functions.reciprocal_), univariate(functions.softplus_)
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "is_finite", "and", "or", "not", "xor")
 OF_CHOICES = {"select_n", *COMPARISONS}
-RULES: dict[str, Function] = {
+RULES: dict[str, Rule] = {
     "add": plus,
     "add_any": plus,
     "clamp": clamped,
@@ -417,7 +418,7 @@ def by_rule(box: Box, equation: Any, values: list[Any]) -> Jet:
     (value,) = read(box.below(0), equation.params["call_jaxpr"], truncated)
     closed, here = tangent_program(equation, at), [box.truncated(j, lower.order) for j in jets]
 
-    def slope(i):
+    def slope(i: int) -> Jet:
         found = read(lower, closed, [*here, *(box.derivative(jet, i) for jet in jets), *known])
         return as_jet(lower, found[0])
 
@@ -430,8 +431,8 @@ def tangent_program(equation: Any, at: Sequence[int]) -> ClosedJaxpr:
     shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
     moving, still = [shapes[i] for i in at], [s for i, s in enumerate(shapes) if i not in at]
 
-    def tangent(primals, tangents, known):
-        def function(*moving):
+    def tangent(primals: Any, tangents: Any, known: Any) -> Any:
+        def function(*moving: Any) -> Any:
             rest, given = iter(known), iter(moving)
             inputs = [next(given) if i in at else next(rest) for i in range(len(shapes))]
             return known_values(equation, inputs)[0]

@@ -253,7 +253,7 @@ def loss_remainder(posterior: LinearPredictor, order: int, eta: Any, t: Any, row
     def along(s: Array) -> tuple[Array, ...]:
         return (posterior.loss(jax.tree.map(lambda e, c: e + s * c, eta, t), row),)
 
-    upto = along  # all derivatives along t, up to the order of the expansion
+    upto: AlongLine = along  # all derivatives along t, up to the order of the expansion
     for _ in range(order):
         upto = with_derivative(upto)
     dtype = jnp.result_type(*jax.tree.leaves(t))

@@ -112,6 +112,7 @@ from blackjax_ext.rows.shuffles import uniform_numbers, words_of
 from blackjax_ext.subsampling import alias_table
 from blackjax_ext.subsampling.expansion import Expansion, surrogate, whitened
 from blackjax_ext.subsampling.predictors import loss_remainder
+from blackjax_ext.types import Function
 
 __all__ = ["RULES", "Decision", "RuleName", "decide", "expected_rows", "loss_remainders", "reach"]
 
@@ -327,11 +328,11 @@ def loss_remainders(expansion: Expansion, steps: Array, indices: Array) -> Array
     eta, changes, rows = jax.linearize(read, a, has_aux=True)
 
     def remainders_at(step: Array) -> Array:
-        of_row = lambda e, t, row: loss_remainder(posterior, expansion.order, e, t, row)  # noqa: E731
-        return jax.vmap(of_row)(eta, changes(step), rows)
+        of_row: Function = lambda e, t, row: loss_remainder(posterior, expansion.order, e, t, row)  # noqa: E731
+        remainders: Array = jax.vmap(of_row)(eta, changes(step), rows)
+        return remainders
 
-    remainders: Array = jax.vmap(remainders_at)(steps)
-    return remainders
+    return jax.vmap(remainders_at)(steps)
 
 
 def thin(rng_key: PRNGKey, expansion: Expansion, move: Move, is_on: Array, rule: Rule) -> Events:

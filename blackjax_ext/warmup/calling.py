@@ -124,7 +124,8 @@ class Algorithm(NamedTuple):
 
     def kernel(self) -> Function:
         """The transition kernel."""
-        return self.api.build_kernel(**self.only(self.api.build_kernel))
+        kernel: Function = self.api.build_kernel(**self.only(self.api.build_kernel))
+        return kernel
 
     def only(self, function: Function, **supplied: Any) -> dict[str, Any]:
         """The parameters, and those `supplied`, that `function` takes."""
@@ -142,7 +143,8 @@ class Algorithm(NamedTuple):
     @property
     def is_own(self) -> bool:
         """Whether the algorithm is one of `blackjax_ext`."""
-        return self.api.build_kernel.__module__.startswith("blackjax_ext.")
+        module: str = self.api.build_kernel.__module__
+        return module.startswith("blackjax_ext.")
 
     @property
     def takes_factors(self) -> bool:

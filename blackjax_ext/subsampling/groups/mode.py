@@ -390,7 +390,9 @@ def log_evidence(join: Function, is_hyper: tuple[bool, ...], around: Around, h: 
 def log_expected(join: Function, is_hyper: tuple[bool, ...], around: Around, h: Array) -> Array:
     """Log prior of hyperparameters h and draws of all else, in the mean."""
     y, terms = with_hyper(is_hyper, around.shared, h), around.predictor.terms
-    values = jax.vmap(lambda *way: terms(join(y + way[0], around.groups + way[1])).total())
+    values: Function = jax.vmap(
+        lambda *way: terms(join(y + way[0], around.groups + way[1])).total()
+    )
     return jnp.mean(values(*around.ways))
 
 

@@ -110,7 +110,9 @@ def summed_cubes(
 
     def third(eta: Any, row: Any) -> Array:
         flat, unravel = ravel_pytree(eta)
-        return jax.jacfwd(jax.hessian(lambda e: predictor.rows.loss(unravel(e), row)))(flat)
+        by_second = jax.jacfwd(jax.hessian(lambda e: predictor.rows.loss(unravel(e), row)))
+        cube: Array = by_second(flat)
+        return cube
 
     # a weight of zero may multiply what has overflowed
     cubes = masked(is_new, jax.vmap(third)(design.eta, design.rows))

@@ -27,6 +27,7 @@ the last finds its group with exactly the rate that the veto reckons with.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -177,11 +178,11 @@ def change(expansion: GroupedExpansion, found: Read) -> Array:
     rows, order = expansion.posterior().rows, expansion.order
 
     def at(changes: Any) -> Array:
-        one = jax.vmap(lambda e, t, row: loss_remainder(rows, order, e, t, row))
+        one: Callable[..., Array] = jax.vmap(
+            lambda e, t, row: loss_remainder(rows, order, e, t, row)
+        )
         return one(found.eta, changes, found.data)
 
-    old: Array
-    new: Array
     old, new = jax.vmap(at)(found.changes)
     return new - old
 

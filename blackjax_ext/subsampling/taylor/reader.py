@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.scipy.special import log_ndtr
 
@@ -301,7 +302,8 @@ def clamped(box: Box, params: Any, low: Any, x: Any, high: Any) -> Jet:
         raise UnreadableError("clamp", KINK)
     inner, limits = x.coefficients, [jnp.asarray(each, box.dtype) for each in (low, high)]
     if not box.order:
-        return x.mapped(lambda end: jnp.clip(end, *limits))
+        clipped: Jet = x.mapped(lambda end: jnp.clip(end, *limits))
+        return clipped
     below, above = (
         with_axes(box.lifted(box.constant(Interval(each, each)), x.over), inner.low.ndim)
         for each in limits
@@ -327,7 +329,7 @@ EXP, LOG = univariate(functions.exp_), univariate(functions.log_)
 RECIPROCAL, SOFTPLUS = univariate(functions.reciprocal_), univariate(functions.softplus_)
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "is_finite", "and", "or", "not", "xor")
 OF_CHOICES = {"select_n", *COMPARISONS}
-RULES: dict[str, Rule] = {
+RULES: dict[str, Function] = {
     "add": plus,
     "add_any": plus,
     "clamp": clamped,

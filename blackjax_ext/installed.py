@@ -3,12 +3,11 @@
 import math
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import jaxlib
-
-from blackjax_ext.types import Function
+from jaxlib.version import __version__ as version_of_jaxlib
 
 __all__ = ["KNOWN_FAULTS", "check_jaxlib", "import_blackjax", "log_of"]
 
@@ -33,7 +32,7 @@ def check_jaxlib(version: str) -> None:
         )
 
 
-def log_of(log: Function) -> Function:
+def log_of(log: Callable[..., Any]) -> Callable[..., Any]:
     """`log`, but of a Python number the Python number, which takes no device."""
 
     def host_log(x: Any) -> Any:
@@ -59,5 +58,5 @@ def import_blackjax() -> None:
         jnp.log = log
 
 
-check_jaxlib(jaxlib.__version__)
+check_jaxlib(version_of_jaxlib)
 import_blackjax()

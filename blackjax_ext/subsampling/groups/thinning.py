@@ -184,7 +184,8 @@ def change(expansion: GroupedExpansion, found: Read) -> Array:
         return one(found.eta, changes, found.data)
 
     old, new = jax.vmap(at)(found.changes)
-    return new - old
+    change: Array = new - old
+    return change
 
 
 def most(expansion: GroupedExpansion, found: Read, at: Array) -> Array:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-from jaxlib.version import __version__ as version_of_jaxlib
+import jaxlib
 
 __all__ = ["KNOWN_FAULTS", "check_jaxlib", "import_blackjax", "log_of"]
 
@@ -58,5 +58,5 @@ def import_blackjax() -> None:
         jnp.log = log
 
 
-check_jaxlib(version_of_jaxlib)
+check_jaxlib(jaxlib.__version__)
 import_blackjax()

@@ -44,7 +44,7 @@ from blackjax_ext.subsampling import families
 from blackjax_ext.warmup.run import warmup
 
 
-class Algorithm(GenerateSamplingAPI):
+class Algorithm(GenerateSamplingAPI):  # type: ignore[misc]  # BlackJAX has no types
     """What BlackJAX makes of a module, with the docstring and the signature of its algorithm."""
 
     __doc__ = property(lambda self: self.differentiable.__doc__)

@@ -32,7 +32,7 @@ def check_jaxlib(version: str) -> None:
         )
 
 
-def log_of(log: Callable) -> Callable:
+def log_of(log: Callable[..., Any]) -> Callable[..., Any]:
     """`log`, but of a Python number the Python number, which takes no device."""
 
     def host_log(x: Any) -> Any:

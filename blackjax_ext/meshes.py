@@ -66,7 +66,8 @@ def spread(x: Array, axis: str) -> Array:
     if num_shards(axis) == 1:
         return x
     others = [P.UNCONSTRAINED] * (x.ndim - 1)
-    return jax.lax.with_sharding_constraint(x, P(axis, *others))
+    placed: Array = jax.lax.with_sharding_constraint(x, P(axis, *others))
+    return placed
 
 
 def everywhere(tree: Any) -> Any:
@@ -98,7 +99,8 @@ def on_host(tree: Any) -> Any:
 def whole(x: Any) -> np.ndarray:
     """One array on the host."""
     if isinstance(x, Array) and not (x.is_fully_addressable or x.is_fully_replicated):
-        return multihost_utils.process_allgather(x, tiled=True)
+        everything: np.ndarray = multihost_utils.process_allgather(x, tiled=True)
+        return everything
     return np.asarray(x)
 
 

@@ -20,16 +20,17 @@ The model's own products are the user's (:mod:`numpyro_fwd.kernels.precision` lo
 under the subsampled test, whose bounds hold for the density that is evaluated.
 """
 
-from collections.abc import Callable
 from functools import wraps
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 
+from blackjax_ext.types import Function
+
 __all__ = ["are_coarse_here", "exact_products", "inner"]
 
-F = TypeVar("F", bound=Callable)
+F = TypeVar("F", bound=Function)
 DEFAULT = "jax_default_matmul_precision"  # of jax.config
 FULL = ("highest", "float32")  # names of a precision that loses nothing of float32
 
@@ -46,7 +47,7 @@ def exact_products(function: F) -> F:
     """
 
     @wraps(function)
-    def exact(*arguments, **keywords):
+    def exact(*arguments: Any, **keywords: Any) -> Any:
         with jax.default_matmul_precision("highest"):
             return function(*arguments, **keywords)
 

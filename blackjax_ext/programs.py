@@ -26,6 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.types import Function
+
 __all__ = ["compiled_soon"]
 
 LEVEL = "xla_backend_optimization_level"
@@ -46,8 +48,8 @@ PRECISION = "jax_default_matmul_precision"
 
 
 def compiled_soon(
-    function: Callable, static_argnums: int | tuple[int, ...] = (), *, is_short: bool = False
-) -> Callable:
+    function: Function, static_argnums: int | tuple[int, ...] = (), *, is_short: bool = False
+) -> Function:
     """``jax.jit(function, static_argnums)`` for a program that runs a few times.
 
     Or once, with no more than a pass over its arguments, where it `is_short`.
@@ -64,7 +66,7 @@ def compiled_soon(
     """
 
     @cache
-    def jitted(*options: tuple[str, Any]) -> Callable:
+    def jitted(*options: tuple[str, Any]) -> Function:
         return jax.jit(
             function, static_argnums=static_argnums, compiler_options=dict(options) or None
         )
@@ -99,7 +101,7 @@ class Form(NamedTuple):
     tree: Any
     static: tuple[tuple[int, Any], ...]
 
-    def join(self, leaves: tuple) -> tuple[list, dict]:
+    def join(self, leaves: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
         """Arguments and keywords with these arrays."""
         arguments, keywords = jax.tree.unflatten(self.tree, leaves)
         for place, value in self.static:
@@ -113,13 +115,15 @@ class FlatProgram:
     Functions in the structure of arguments and outcomes belong to one run.
     """
 
-    def __init__(self, function: Callable, static_argnums: int | tuple[int, ...], is_short: bool):
+    def __init__(self, function: Function, static_argnums: int | tuple[int, ...], is_short: bool):
         self.function, self.is_short = function, is_short
         static = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
         self.static = sorted(static)
-        self.made: dict[Hashable, tuple[Callable, Any]] = {}
+        self.made: dict[Hashable, tuple[Function, Any]] = {}
 
-    def __call__(self, options: dict, arguments: tuple, keywords: dict) -> Any:
+    def __call__(
+        self, options: dict[str, Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
         """What the function returns for these arguments."""
         rest = [each for i, each in enumerate(arguments) if i not in self.static]
         leaves, tree = jax.tree.flatten((rest, keywords))
@@ -132,11 +136,11 @@ class FlatProgram:
         executable, out_tree = self.made[kind]
         return jax.tree.unflatten(out_tree, executable(*leaves))
 
-    def make(self, form: Form, leaves: list, options: dict) -> tuple[Callable, Any]:
+    def make(self, form: Form, leaves: list[Any], options: dict[str, Any]) -> tuple[Function, Any]:
         """The executable for a list of arrays, and the structure of what the function returns."""
         structures = []
 
-        def flat(*leaves):
+        def flat(*leaves: Any) -> list[Any]:
             arguments, keywords = form.join(leaves)
             found, structure = jax.tree.flatten(self.function(*arguments, **keywords))
             structures.append(structure)
@@ -153,9 +157,9 @@ class Executables:
 
     def __init__(self, most: int):
         self.most, self.lock = most, threading.Lock()
-        self.kept: OrderedDict[Hashable, Callable] = OrderedDict()
+        self.kept: OrderedDict[Hashable, Function] = OrderedDict()
 
-    def find(self, key: Hashable, make: Callable[[], Callable]) -> Callable:
+    def find(self, key: Hashable, make: Callable[[], Function]) -> Function:
         """The one of a key, made if there is none."""
         with self.lock:
             found = self.kept.get(key)
@@ -171,7 +175,7 @@ class Executables:
 EXECUTABLES = Executables(MOST_KEPT)
 
 
-def executable_of(traced: Any, options: dict[str, Any], is_short: bool) -> Callable:
+def executable_of(traced: Any, options: dict[str, Any], is_short: bool) -> Function:
     """What has been compiled from the module of a traced function, or is now."""
     lowered = traced.lower()
     read = arguments_read(lowered)
@@ -179,8 +183,9 @@ def executable_of(traced: Any, options: dict[str, Any], is_short: bool) -> Calla
         options = {**options, LEVEL: 0}
     key = key_of(traced, lowered, read)
 
-    def make():
-        return lowered.compile(compiler_options=options)
+    def make() -> Function:
+        executable: Function = lowered.compile(compiler_options=options)
+        return executable
 
     if key is None:
         return make()
@@ -205,7 +210,7 @@ def key_of(traced: Any, lowered: Any, read: tuple[int, ...] | None) -> Hashable 
 
 def text_of(lowered: Any) -> str:
     """The module that XLA is given."""
-    return lowered.as_text()
+    return str(lowered.as_text())
 
 
 def numbers_of(traced: Any, read: tuple[int, ...] | None) -> int:

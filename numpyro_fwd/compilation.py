@@ -14,7 +14,7 @@ MAX_BYTES = 2 * 2**30
 NO_LIMIT = -1
 
 
-def keep_compiled(directory: str | os.PathLike | None = None) -> Path:
+def keep_compiled(directory: str | os.PathLike[str] | None = None) -> Path:
     """Keep the programs that JAX compiles in `directory`, for later runs and processes.
 
     Most of the wait for a posterior of moderate size is compilation. NumPyro compiles the loop of a

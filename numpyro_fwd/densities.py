@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import biject_to
 
+from blackjax_ext.types import Function
 from numpyro_fwd.bridge.numpyro_private import identity
 
 __all__ = ["Density"]
@@ -146,7 +147,7 @@ class Density:
         """
         size, names = model.param_unc_num(), model.param_names()
 
-        def called(function: Callable, z: Array, *shapes: tuple[int, ...]) -> Any:
+        def called(function: Function, z: Array, *shapes: tuple[int, ...]) -> Any:
             def on_host(z: Any) -> list[np.ndarray]:
                 return [np.asarray(one, z.dtype) for one in function(np.asarray(z, np.float64))]
 
@@ -161,7 +162,7 @@ class Density:
             return evaluate(z)[0]
 
         @log_density.defjvp
-        def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+        def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
             value, gradient = evaluate(*primals)
             return value, gradient @ tangents[0]
 

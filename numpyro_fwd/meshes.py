@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 from blackjax_ext.meshes import CHAINS, ROWS, num_shards, on_host
 from numpyro_fwd.bridge.numpyro_private import hide_bars
+from numpyro_fwd.types import Args
 
 __all__ = [
     "check_agreement",
@@ -297,7 +298,7 @@ def is_local(leaf: Any) -> bool:
     return isinstance(leaf, Tracer) or not isinstance(leaf, Array) or leaf.is_fully_addressable
 
 
-def check_run(name: str, rng_key: Any, num_warmup: int, model_args: tuple, kwargs: Any) -> None:
+def check_run(name: str, rng_key: Any, num_warmup: int, model_args: Args, kwargs: Any) -> None:
     """Raise ValueError in every process if they do not begin the same run.
 
     Shapes and dtypes of the arguments of the model are compared, and values where every process has

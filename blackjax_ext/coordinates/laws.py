@@ -139,7 +139,8 @@ class LocFactor(NamedTuple):
     @property
     def diagonal(self) -> Array:
         """Of the factor."""
-        return jnp.diagonal(self.factor, axis1=-2, axis2=-1)
+        diagonal: Array = jnp.diagonal(self.factor, axis1=-2, axis2=-1)
+        return diagonal
 
     def blend(self, c: Array) -> Array:
         """``I + (1 - c)(U - I)``."""
@@ -191,7 +192,7 @@ class Walk(NamedTuple):
     def unspread(self, c: Array, d: Array) -> Array:
         """Places to steps: the sum of the steps is S <- c S + d."""
 
-        def joined(first, second):
+        def joined(first: Any, second: Any) -> tuple[Array, Array]:
             return first[0] * second[0], second[0] * first[1] + second[1]
 
         c = jnp.broadcast_to(c, d.shape)
@@ -256,5 +257,6 @@ def moved(law: Law, c: Array, new: Array, u: Array) -> Array:
 def pulled(law: Law, c: Array, new: Array, gradient: Array) -> Array:
     """The gradient at centredness `new`, all else held, from that at centredness `c`."""
     (in_effect,) = jax.linear_transpose(lambda d: law.unspread(c, d), gradient)(gradient)
+    found: Array
     (found,) = jax.linear_transpose(lambda v: law.spread(new, v), gradient)(in_effect)
     return found

@@ -18,6 +18,7 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, Walk
+from blackjax_ext.types import LogDensity
 
 __all__ = [
     "Coordinates",
@@ -78,8 +79,8 @@ def half(coordinates: Coordinates, position: ArrayTree) -> ArrayTree:
 
 
 def in_coordinates(
-    logdensity_fn: Callable, coordinates: Coordinates, centredness: ArrayTree
-) -> Callable:
+    logdensity_fn: LogDensity, coordinates: Coordinates, centredness: ArrayTree
+) -> LogDensity:
     """The log density of u."""
 
     def function(u: ArrayTree) -> Array:

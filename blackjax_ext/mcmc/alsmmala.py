@@ -49,6 +49,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext import metrics
 from blackjax_ext.checks import check_count, check_position, check_positive
 from blackjax_ext.mcmc import mala, schedules, smmala
+from blackjax_ext.types import LogDensity
 
 __all__ = ["ALSMMALAInfo", "ALSMMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -110,7 +111,7 @@ class ALSMMALAInfo(NamedTuple):
 
 def init(
     position: ArrayLikeTree,
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     rng_key: PRNGKey | None = None,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,
@@ -146,7 +147,7 @@ def decide(
     return jnp.where(begins, jax.random.bernoulli(rng_key, probability), is_current)
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[ALSMMALAState, ALSMMALAInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -161,7 +162,7 @@ def build_kernel() -> Callable:
     def kernel(
         rng_key: PRNGKey,
         state: ALSMMALAState,
-        logdensity_fn: Callable,
+        logdensity_fn: LogDensity,
         step_size: float,
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
         *,
@@ -181,11 +182,11 @@ def build_kernel() -> Callable:
             inverse_mass_matrix, ravel_pytree(state.position)[0].size
         )
 
-        def metric_here():
+        def metric_here() -> metrics.Factor:
             evaluate = metrics.as_metric(metric_fn).evaluate
             return evaluate(logdensity_fn, state.position, preconditioner).metric
 
-        def smmala_step():
+        def smmala_step() -> tuple[smmala.SMMALAState, smmala.SMMALAInfo]:
             # one after the other also under vmap, where both branches run: two eigenvalue problems
             # of a batch at once can block each other on a CPU with few threads
             metric = jax.lax.cond(is_current, lambda: state.metric, metric_here)
@@ -196,7 +197,7 @@ def build_kernel() -> Callable:
                 key_step, start, logdensity_fn, step_size, preconditioner, metric_fn=metric_fn
             )
 
-        def mala_step():
+        def mala_step() -> tuple[smmala.SMMALAState, smmala.SMMALAInfo]:
             root = metrics.Composed(preconditioner, state.cached)
             new, info = mala.build_kernel()(
                 key_step, mala.MALAState(*state[:3]), logdensity_fn, step_size, root
@@ -218,7 +219,7 @@ def build_kernel() -> Callable:
 
 
 def as_top_level_api(
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,

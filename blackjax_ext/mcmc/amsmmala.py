@@ -54,6 +54,7 @@ from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive
 from blackjax_ext.mcmc import random_walk, schedules, smmala
 from blackjax_ext.metrics import factors
+from blackjax_ext.types import LogDensity
 
 __all__ = ["AMSMMALAInfo", "AMSMMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -114,7 +115,7 @@ class AMSMMALAInfo(NamedTuple):
 
 def init(
     position: ArrayLikeTree,
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     rng_key: PRNGKey | None = None,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,
@@ -137,7 +138,7 @@ def decide(rng_key: PRNGKey, iteration: Array, schedule: schedules.Schedule) -> 
     return jax.random.bernoulli(rng_key, schedule(iteration))
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[AMSMMALAState, AMSMMALAInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -151,7 +152,7 @@ def build_kernel() -> Callable:
     def kernel(
         rng_key: PRNGKey,
         state: AMSMMALAState,
-        logdensity_fn: Callable,
+        logdensity_fn: LogDensity,
         step_size: float,
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
         *,
@@ -166,7 +167,7 @@ def build_kernel() -> Callable:
             refresh = decide(key_refresh, state.iteration, schedule)
         preconditioner = metrics.factorize(inverse_mass_matrix, state.mean.size)
 
-        def smmala_step():
+        def smmala_step() -> tuple[random_walk.RandomWalkState, random_walk.RandomWalkInfo]:
             evaluate = metrics.as_metric(metric_fn).evaluate
             local = evaluate(logdensity_fn, state.position, preconditioner)
             start = smmala.SMMALAState(state.position, *local[:3])
@@ -175,7 +176,7 @@ def build_kernel() -> Callable:
             )
             return random_walk.RandomWalkState(*new[:2]), random_walk.RandomWalkInfo(*info)
 
-        def random_walk_step():
+        def random_walk_step() -> tuple[random_walk.RandomWalkState, random_walk.RandomWalkInfo]:
             root = metrics.Composed(preconditioner, state.covariance.inverse_sqrt)
             start = random_walk.RandomWalkState(*state[:2])
             return random_walk.build_kernel()(key_step, start, logdensity_fn, step_size, root)
@@ -209,7 +210,7 @@ def learn(preconditioner: metrics.Factor, state: AMSMMALAState) -> AMSMMALAState
 
 
 def as_top_level_api(
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,

@@ -46,6 +46,7 @@ from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import auto_step, interweaving
 from blackjax_ext.mcmc import tangents as tangent_space
 from blackjax_ext.mcmc.interweaving import Hierarchy
+from blackjax_ext.types import LogDensity
 
 __all__ = ["AutoFMALAInfo", "AutoFMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -107,7 +108,7 @@ class AutoFMALAInfo(NamedTuple):
 
 def init(
     position: ArrayLikeTree,
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     rng_key: PRNGKey | None = None,
     *,
     num_tangents: int = 1,
@@ -119,7 +120,7 @@ def init(
     tangent_space.check(num_tangents, tangents, x.size)
     momentum = auto_step.first_momentum(rng_key, x)
 
-    def flat_fn(y):
+    def flat_fn(y: Array) -> Array:
         return check_scalar(logdensity_fn(unravel(y)))
 
     if num_tangents == x.size:
@@ -129,7 +130,7 @@ def init(
     return AutoFMALAState(position, logdensity, slopes, momentum, jnp.zeros((), jnp.int32))
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[AutoFMALAState, AutoFMALAInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -143,7 +144,7 @@ def build_kernel() -> Callable:
     def kernel(
         rng_key: PRNGKey,
         state: AutoFMALAState,
-        logdensity_fn: Callable,
+        logdensity_fn: LogDensity,
         step_size: float,
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
         *,
@@ -162,7 +163,7 @@ def build_kernel() -> Callable:
         mover = auto_step.draw_mover(key_metric, metric, state.position, shares, hierarchy)
         chart = mover.chart
 
-        def slopes_at(y, directions):
+        def slopes_at(y: Array, directions: Array) -> tuple[Array, Array]:
             return tangent_space.slopes(lambda y: logdensity_fn(unravel(y)), y, directions)
 
         kept = interweaving.Kept(x, state.logdensity, state.slopes)
@@ -197,7 +198,7 @@ def build_kernel() -> Callable:
 
 
 def as_top_level_api(
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,

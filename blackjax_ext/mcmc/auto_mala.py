@@ -55,6 +55,7 @@ from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import auto_step, interweaving
 from blackjax_ext.mcmc.interweaving import Hierarchy
+from blackjax_ext.types import LogDensity
 
 __all__ = ["AutoMALAInfo", "AutoMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -110,7 +111,7 @@ class AutoMALAInfo(NamedTuple):
 
 
 def init(
-    position: ArrayLikeTree, logdensity_fn: Callable, rng_key: PRNGKey | None = None
+    position: ArrayLikeTree, logdensity_fn: LogDensity, rng_key: PRNGKey | None = None
 ) -> AutoMALAState:
     """Make the first state: one gradient. Without a key the momentum is drawn by the first step."""
     position = check_position(position)
@@ -119,7 +120,7 @@ def init(
     return AutoMALAState(position, *value_and_grad(position), momentum, jnp.zeros((), jnp.int32))
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[AutoMALAState, AutoMALAInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -132,7 +133,7 @@ def build_kernel() -> Callable:
     def kernel(
         rng_key: PRNGKey,
         state: AutoMALAState,
-        logdensity_fn: Callable,
+        logdensity_fn: LogDensity,
         step_size: float,
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
         *,
@@ -149,7 +150,7 @@ def build_kernel() -> Callable:
         shares = auto_step.Shares(isotropic_share, block_share)
         mover = auto_step.draw_mover(key_metric, metric, state.position, shares, hierarchy)
 
-        def evaluate(x):
+        def evaluate(x: Array) -> tuple[Array, Array]:
             logdensity, gradient = jax.value_and_grad(logdensity_fn)(unravel(x))
             return logdensity, ravel_pytree(gradient)[0]
 
@@ -170,7 +171,7 @@ def build_kernel() -> Callable:
 
 
 def as_top_level_api(
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,

@@ -50,6 +50,7 @@ import numpy as np
 from blackjax.types import ArrayTree
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jax.typing import DTypeLike
 
 from blackjax_ext.checks import check_share
 from blackjax_ext.mcmc import interweaving
@@ -57,6 +58,7 @@ from blackjax_ext.mcmc.interweaving import Hierarchy
 from blackjax_ext.mcmc.noise import standard_normal
 from blackjax_ext.metrics import Factor
 from blackjax_ext.precision import inner
+from blackjax_ext.types import Function, T
 
 __all__ = [
     "MAX_EXPONENT",
@@ -185,12 +187,12 @@ class Mover(NamedTuple):
         Coordinates in which they move; None for those of the position.
     """
 
-    push: Callable
-    pull: Callable
+    push: Function
+    pull: Function
     moves: Array | None
     chart: interweaving.Chart | None
 
-    def within(self, frame: Array) -> Callable:
+    def within(self, frame: Array) -> Function:
         """The map of slopes to the force along the columns of `frame`, (D, K), on what moves.
 
         Rows of a frame beyond the number of what moves may see both it and what stands still.
@@ -208,7 +210,7 @@ def check(persistence: float, shares: Shares) -> None:
         check_share("block_share", shares.block)
 
 
-def draw_band(rng_key: Array, dtype) -> Band:
+def draw_band(rng_key: Array, dtype: DTypeLike) -> Band:
     """Draw b uniformly in (0.99, 1) and a in (0, 0.5)."""
     u = 1.0 - jax.random.uniform(rng_key, (2,), dtype)  # log(0) is not drawn
     return Band(-jnp.log1p(-SLACK * u[0]), -jnp.log(SHARE * u[1]))
@@ -296,7 +298,7 @@ def draw_leaves(rng_key: Array, sizes: list[int], is_noise: Array | None = None)
     return is_drawn[leaf_of]
 
 
-def leapfrog(evaluate: Callable, push: Callable, pull: Callable, step_size: Array | float) -> Leap:
+def leapfrog(evaluate: Function, push: Function, pull: Function, step_size: Array | float) -> Leap:
     """One leapfrog step: preserves volume, and is undone by itself between two flips of momentum.
 
     Parameters
@@ -334,9 +336,10 @@ def distance(log_ratio: Array) -> Array:
     return jnp.where(jnp.isnan(log_ratio), jnp.inf, jnp.abs(log_ratio))
 
 
-def select(condition: Array, first, second):
+def select(condition: Array, first: T, second: T) -> T:
     """``first`` if `condition` else ``second``, leaf by leaf."""
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), first, second)
+    chosen: T = jax.tree.map(lambda a, b: jnp.where(condition, a, b), first, second)
+    return chosen
 
 
 def search(leap: Leap, start: Point, band: Band, log_uniform: Array) -> Search:

@@ -24,6 +24,8 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.types import Function, LogDensity
+
 __all__ = [
     "SERVING",
     "Differentiation",
@@ -48,7 +50,7 @@ MAX_CHANGE = 1e3  # of a width, where rounding or an overflow says nothing of th
 
 
 def differentiation_of(
-    logdensity_fn: Callable, position: ArrayTree, wanted: Wanted
+    logdensity_fn: LogDensity, position: ArrayTree, wanted: Wanted
 ) -> Differentiation | None:
     """The way in which a density at positions like `position` can be differentiated.
 
@@ -79,7 +81,7 @@ def differentiation_of(
     return next((mode for mode in SERVING[wanted] if exists(mode)), None)
 
 
-def is_traceable(derivative: Callable, function: Callable, leaves: list) -> bool:
+def is_traceable(derivative: Function, function: Function, leaves: list[Any]) -> bool:
     """Whether a derivative of `function`, which returns a list of one scalar, has a program."""
     try:
         traced = jax.make_jaxpr(lambda *x: derivative(lambda *x: function(*x)[0], x))(*leaves)
@@ -108,29 +110,30 @@ def is_program(parameter: Any) -> bool:
     return isinstance(parameter, (ClosedJaxpr, Jaxpr))
 
 
-def forward(function: Callable, x: tuple) -> Any:
+def forward(function: Function, x: tuple[Any, ...]) -> Any:
     """A directional derivative."""
     return jax.jvp(function, x, x)
 
 
-def gradient(function: Callable, x: tuple) -> tuple:
+def gradient(function: Function, x: tuple[Any, ...]) -> tuple[Any, ...]:
     """By all arguments, in reverse mode."""
-    return jax.grad(function, tuple(range(len(x))))(*x)
+    slopes: tuple[Any, ...] = jax.grad(function, tuple(range(len(x))))(*x)
+    return slopes
 
 
-def both(function: Callable, x: tuple) -> Any:
+def both(function: Function, x: tuple[Any, ...]) -> Any:
     """A directional derivative, and one of the gradient."""
     return forward(function, x), forward(lambda *x: gradient(function, x), x)
 
 
-DERIVATIVES: dict[str, Callable[[Callable, tuple], Any]] = {
+DERIVATIVES: dict[str, Callable[[Function, tuple[Any, ...]], Any]] = {
     "forward": forward,
     "gradients": gradient,
     "reverse": both,
 }
 
 
-def differenced(logdensity_fn: Callable) -> Callable:
+def differenced(logdensity_fn: LogDensity) -> LogDensity:
     """`logdensity_fn`, which has a reverse mode, with a forward mode of it and of its gradient.
 
     Cost: a gradient for a directional derivative, and six gradients for one of the gradient.
@@ -147,7 +150,7 @@ def differenced(logdensity_fn: Callable) -> Callable:
     [-8.0, -8.0]
     """
 
-    def function(position):
+    def function(position: ArrayTree) -> Array:
         x, unravel = ravel_pytree(position)
         return of_flat(lambda x: logdensity_fn(unravel(x)))(x)
 
@@ -158,20 +161,20 @@ def of_flat(flat_fn: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """:func:`differenced` for a flat position."""
 
     @jax.custom_jvp
-    def value(x):
+    def value(x: Array) -> Array:
         return flat_fn(x)
 
     @jax.custom_jvp
-    def value_and_gradient(x):
+    def value_and_gradient(x: Array) -> tuple[Array, Array]:
         return jax.value_and_grad(flat_fn)(x)
 
     @value.defjvp
-    def value_along(primals, tangents):
+    def value_along(primals: Any, tangents: Any) -> tuple[Array, Array]:
         found, gradient = value_and_gradient(*primals)
         return found, gradient @ tangents[0]
 
     @value_and_gradient.defjvp
-    def gradient_along(primals, tangents):
+    def gradient_along(primals: Any, tangents: Any) -> tuple[Any, Any]:
         (x,), (v,) = primals, tangents
         found, gradient = value_and_gradient(x)
         slope = central_difference(lambda x: value_and_gradient(x)[1], x, v)
@@ -186,13 +189,14 @@ def central_difference(gradient_fn: Callable[[Array], Array], x: Array, v: Array
     v = v / jnp.where(length > 0, length, 1.0)
     eps = float(jnp.finfo(x.dtype).eps)
 
-    def until_moved_by(size):  # how far until the first coordinate has moved so much
+    def until_moved_by(size: Array) -> Array:
+        # how far until the first coordinate has moved so much
         found = jnp.min(jnp.where(v == 0, jnp.inf, size / jnp.abs(v)), initial=jnp.inf)
         return jnp.where(jnp.isfinite(found), found, 1.0)
 
     least, most = 32 * eps * until_moved_by(jnp.abs(x)), until_moved_by(jnp.maximum(jnp.abs(x), 1))
 
-    def improve(_, carry):
+    def improve(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         h, slope = carry
         ends = jnp.stack([x + h * v, x - h * v])
         ahead, behind = jax.vmap(gradient_fn)(ends)
@@ -204,4 +208,5 @@ def central_difference(gradient_fn: Callable[[Array], Array], x: Array, v: Array
         return jnp.clip(better, least, most), jnp.where(is_finite, found, slope)
 
     first = eps ** (1 / 3) * most, jnp.full_like(x, jnp.nan)
-    return length * jax.lax.fori_loop(0, NUM_WIDTHS, improve, first)[1]
+    slope: Array = jax.lax.fori_loop(0, NUM_WIDTHS, improve, first)[1]
+    return length * slope

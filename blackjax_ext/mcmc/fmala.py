@@ -59,6 +59,7 @@ from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
 from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.types import LogDensity
 
 __all__ = ["FMALAInfo", "FMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -103,7 +104,7 @@ class FMALAInfo(NamedTuple):
 
 def init(
     position: ArrayLikeTree,
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     rng_key: PRNGKey | None = None,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,
@@ -126,7 +127,7 @@ def init(
     return FMALAState(position, logdensity, frame, slopes)
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[FMALAState, FMALAInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -139,7 +140,7 @@ def build_kernel() -> Callable:
     def kernel(
         rng_key: PRNGKey,
         state: FMALAState,
-        logdensity_fn: Callable,
+        logdensity_fn: LogDensity,
         step_size: float,
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
         *,
@@ -157,7 +158,7 @@ def build_kernel() -> Callable:
         x, unravel = ravel_pytree(state.position)
         metric = metrics.factorize(inverse_mass_matrix, x.size)
 
-        def evaluate(key, y):
+        def evaluate(key: PRNGKey, y: ArrayTree) -> tuple[Array, Array, Array]:
             frame = tangent_space.draw(key, num_tangents, x, tangents)
             directions = jax.vmap(unravel)(metric.inverse_sqrt_times(frame))
             return frame, *tangent_space.slopes(logdensity_fn, y, directions)
@@ -191,7 +192,7 @@ def build_kernel() -> Callable:
 
 
 def as_top_level_api(
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,

@@ -34,6 +34,7 @@ from blackjax_ext.checks import check_positive
 from blackjax_ext.mcmc import smmala
 from blackjax_ext.mcmc.smmala import SMMALAInfo as HPMALAInfo
 from blackjax_ext.mcmc.smmala import SMMALAState as HPMALAState
+from blackjax_ext.types import LogDensity
 
 __all__ = ["HPMALAInfo", "HPMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -42,7 +43,7 @@ FLOOR = 0.1
 
 def init(
     position: ArrayLikeTree,
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     rng_key: PRNGKey | None = None,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,
@@ -53,7 +54,7 @@ def init(
     return smmala.init(position, logdensity_fn, rng_key, inverse_mass_matrix, metric_fn=metric_fn)
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[HPMALAState, HPMALAInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -67,7 +68,7 @@ def build_kernel() -> Callable:
     def kernel(
         rng_key: PRNGKey,
         state: HPMALAState,
-        logdensity_fn: Callable,
+        logdensity_fn: LogDensity,
         step_size: float,
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
         *,
@@ -83,7 +84,7 @@ def build_kernel() -> Callable:
 
 
 def as_top_level_api(
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,

@@ -62,6 +62,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.mcmc import rounding
+from blackjax_ext.types import Function, Unravel
 
 __all__ = [
     "Chart",
@@ -233,7 +234,7 @@ def draw_noise(rng_key: Array, is_effect: tuple[bool, ...], sizes: list[int]) ->
     return of_leaf[np.repeat(np.arange(len(sizes)), sizes)] & (is_kept | ~is_some)
 
 
-def chart_of(found: Hierarchy, unravel: Callable, is_noise: Array, dtype: Any) -> Chart:
+def chart_of(found: Hierarchy, unravel: Unravel, is_noise: Array, dtype: Any) -> Chart:
     """Coordinates in which those in `is_noise`, (D,), are held by their noise."""
     flags = jax.tree.map(lambda leaf: leaf != 0, unravel(is_noise.astype(dtype)))
 
@@ -256,7 +257,7 @@ def pull_reverse(chart: Chart, u: Array, gradient: Array) -> tuple[Array, Array]
 def pull_forward(chart: Chart, u: Array, gradient: Array) -> tuple[Array, Array]:
     """The same without a reverse pass: D JVPs of the map, none of the density."""
 
-    def along(direction):
+    def along(direction: Array) -> tuple[Array, Array]:
         (_, log_det), (dx, slope) = jax.jvp(chart.out, (u,), (direction,))
         return log_det, dx @ gradient + slope
 
@@ -280,7 +281,7 @@ def reached(point: Any) -> Array | int:
     return NONE if point.kept is None else point.kept.hidden
 
 
-def seen(chart: Chart, u: Array, kept: Kept, pull: Callable) -> tuple[Array, Array, Kept]:
+def seen(chart: Chart, u: Array, kept: Kept, pull: Function) -> tuple[Array, Array, Kept]:
     """Log density and gradient in u of a place of which `kept` is known.
 
     The log density is NaN where rounding hides the noise, as `kept` then says. What is not used is
@@ -298,7 +299,7 @@ def within(chart: Chart | None, x: Array) -> Array:
     return x if chart is None else jnp.where(chart.is_used, chart.into(x), x)
 
 
-def start(chart: Chart | None, kept: Kept, momentum: Array, pull: Callable) -> tuple[Any, ...]:
+def start(chart: Chart | None, kept: Kept, momentum: Array, pull: Function) -> tuple[Any, ...]:
     """Fields of the point at which a step begins, without an evaluation."""
     if chart is None:
         return kept.x, momentum, kept.logdensity, kept.gradient, None
@@ -307,7 +308,7 @@ def start(chart: Chart | None, kept: Kept, momentum: Array, pull: Callable) -> t
     return u, momentum, logdensity, gradient, kept
 
 
-def evaluation(chart: Chart | None, evaluate: Callable, pull: Callable) -> Callable:
+def evaluation(chart: Chart | None, evaluate: Function, pull: Function) -> Function:
     """`evaluate`, from x to the log density and its gradient, in the coordinates of a chart.
 
     Returns ``u -> (log density, gradient, kept)``.
@@ -322,7 +323,7 @@ def evaluation(chart: Chart | None, evaluate: Callable, pull: Callable) -> Calla
     return in_chart
 
 
-def slopes_in(chart: Chart | None, slopes: Callable, directions: Array) -> Callable:
+def slopes_in(chart: Chart | None, slopes: Function, directions: Array) -> Function:
     """Slopes along `directions`, (K, D), in the coordinates of a chart.
 
     `slopes`, from x and directions to the log density and its slopes, costs what it does in x.
@@ -331,7 +332,7 @@ def slopes_in(chart: Chart | None, slopes: Callable, directions: Array) -> Calla
         return lambda x: (*slopes(x, directions), None)
 
     def in_chart(u: Array) -> tuple[Array, Array, Kept]:
-        def along(direction):
+        def along(direction: Array) -> Any:
             return jax.jvp(chart.out, (u,), (direction,))
 
         there, slope = jax.vmap(along, out_axes=(None, 0))(directions)

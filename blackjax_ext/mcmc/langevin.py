@@ -10,8 +10,7 @@ so that :math:`q(\theta_* | \theta) = \mathcal{N}(\theta + \frac{\epsilon^2}{2} 
 whatever stands for it (its projection on random tangents): the density does not ask.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,7 @@ from jax import Array
 
 from blackjax_ext.metrics import Factor
 from blackjax_ext.precision import exact_products
+from blackjax_ext.types import Function, T
 
 __all__ = [
     "Point",
@@ -92,8 +92,8 @@ def log_ratio(increment: Array, start: Point, end: Point, step_size: Array | flo
 
 
 def both_ends(
-    evaluate: Callable, propose: Callable, move: Callable, position: ArrayTree, directions: Array
-) -> tuple:
+    evaluate: Function, propose: Function, move: Function, position: ArrayTree, directions: Array
+) -> tuple[Any, ...]:
     """Evaluate at `position`, propose from what is found there, and evaluate at the proposal.
 
     The two are turns of one loop. Written one after the other, XLA's CPU backend gives each memory
@@ -113,7 +113,7 @@ def both_ends(
     What was found at the start, what was found at the end, the increment, and the proposal.
     """
 
-    def turn(x, is_start):
+    def turn(x: ArrayTree, is_start: Array) -> tuple[ArrayTree, tuple[Any, Array]]:
         # else XLA moves what is done to the directions alone out of the loop, once for each order
         # of derivative, and does not see any more that the two are the same
         found = evaluate(*jax.lax.optimization_barrier((x, directions)))
@@ -126,7 +126,9 @@ def both_ends(
     return start, end, increments[0], proposal
 
 
-def accept(rng_key: Array, log_ratio: Array, end_logdensity: Array, end, start):
+def accept(
+    rng_key: Array, log_ratio: Array, end_logdensity: Array, end: T, start: T
+) -> tuple[T, Array, Array, Array]:
     """Metropolis-Hastings decision between the states `end` and `start`.
 
     Returns the chosen state, the acceptance probability, whether the state is `end`, and whether

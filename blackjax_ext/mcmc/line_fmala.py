@@ -41,6 +41,7 @@ from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
+from blackjax_ext.types import LogDensity
 
 __all__ = ["LineFMALAInfo", "LineFMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -78,7 +79,7 @@ class LineFMALAInfo(NamedTuple):
 
 
 def init(
-    position: ArrayLikeTree, logdensity_fn: Callable, rng_key: PRNGKey | None = None
+    position: ArrayLikeTree, logdensity_fn: LogDensity, rng_key: PRNGKey | None = None
 ) -> LineFMALAState:
     """Make the first state: one evaluation. No key is needed; one is accepted and not used."""
     del rng_key
@@ -86,7 +87,7 @@ def init(
     return LineFMALAState(position, check_scalar(logdensity_fn(position)))
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[LineFMALAState, LineFMALAInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -99,7 +100,7 @@ def build_kernel() -> Callable:
     def kernel(
         rng_key: PRNGKey,
         state: LineFMALAState,
-        logdensity_fn: Callable,
+        logdensity_fn: LogDensity,
         step_size: float,
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
         *,
@@ -112,17 +113,17 @@ def build_kernel() -> Callable:
         frame = tangent_space.draw(key_tangent, num_tangents, x, tangents)
         directions = metrics.factorize(inverse_mass_matrix, x.size).inverse_sqrt_times(frame)
 
-        def point(found):
+        def point(found: tuple[Array, Array]) -> langevin.Point:
             value, slopes = found
             return langevin.Point(value, slopes, metrics.IDENTITY)
 
-        def evaluate(y, directions):
+        def evaluate(y: ArrayTree, directions: Array) -> tuple[Array, Array]:
             return tangent_space.slopes(logdensity_fn, y, jax.vmap(unravel)(directions))
 
-        def propose(found):
+        def propose(found: tuple[Array, Array]) -> Array:
             return langevin.increment(noise, point(found), step_size)
 
-        def move(r):
+        def move(r: Array) -> ArrayTree:
             return jax.tree.map(jnp.add, state.position, unravel(r @ directions))
 
         noise = jax.random.normal(key_noise, (num_tangents,), x.dtype)
@@ -137,7 +138,7 @@ def build_kernel() -> Callable:
 
 
 def as_top_level_api(
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,

@@ -25,7 +25,7 @@ import jax
 from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.mcmc import mala as blackjax_mala
 from blackjax.mcmc.mala import MALAState
-from blackjax.types import ArrayLikeTree, PRNGKey
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
@@ -33,6 +33,7 @@ from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.types import LogDensity
 
 __all__ = ["MALAInfo", "MALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -54,7 +55,7 @@ class MALAInfo(NamedTuple):
 
 
 def init(
-    position: ArrayLikeTree, logdensity_fn: Callable, rng_key: PRNGKey | None = None
+    position: ArrayLikeTree, logdensity_fn: LogDensity, rng_key: PRNGKey | None = None
 ) -> MALAState:
     """Make the first state: one gradient. No key is needed; one is accepted and not used."""
     del rng_key
@@ -62,7 +63,7 @@ def init(
     return blackjax_mala.init(position, lambda x: check_scalar(logdensity_fn(x)))
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[MALAState, MALAInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -75,7 +76,7 @@ def build_kernel() -> Callable:
     def kernel(
         rng_key: PRNGKey,
         state: MALAState,
-        logdensity_fn: Callable,
+        logdensity_fn: LogDensity,
         step_size: float,
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
     ) -> tuple[MALAState, MALAInfo]:
@@ -84,7 +85,7 @@ def build_kernel() -> Callable:
         x, unravel = ravel_pytree(state.position)
         metric = metrics.factorize(inverse_mass_matrix, x.size)
 
-        def point(logdensity, gradient):
+        def point(logdensity: Array, gradient: ArrayTree) -> langevin.Point:
             whitened = metric.inverse_sqrt_transpose_times(ravel_pytree(gradient)[0])
             return langevin.Point(logdensity, whitened, metrics.IDENTITY)
 
@@ -103,7 +104,7 @@ def build_kernel() -> Callable:
 
 
 def as_top_level_api(
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
 ) -> SamplingAlgorithm:

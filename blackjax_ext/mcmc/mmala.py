@@ -41,6 +41,7 @@ from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.types import LogDensity
 
 __all__ = ["MMALAInfo", "MMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -87,7 +88,7 @@ class MMALAInfo(NamedTuple):
 
 def init(
     position: ArrayLikeTree,
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     rng_key: PRNGKey | None = None,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,
@@ -110,7 +111,7 @@ def curved_state(position: ArrayTree, local: metrics.Local) -> MMALAState:
     return MMALAState(position, *local[:3], local.divergence)
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[MMALAState, MMALAInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -123,7 +124,7 @@ def build_kernel() -> Callable:
     def kernel(
         rng_key: PRNGKey,
         state: MMALAState,
-        logdensity_fn: Callable,
+        logdensity_fn: LogDensity,
         step_size: float,
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
         *,
@@ -134,7 +135,7 @@ def build_kernel() -> Callable:
         x, unravel = ravel_pytree(state.position)
         preconditioner = metrics.factorize(inverse_mass_matrix, x.size)
 
-        def point(state):
+        def point(state: MMALAState) -> langevin.Point:
             gradient = ravel_pytree(state.logdensity_grad)[0]
             whitened = preconditioner.inverse_sqrt_transpose_times(gradient)
             curved = whitened + state.metric.times(state.divergence)
@@ -159,7 +160,7 @@ def build_kernel() -> Callable:
 
 
 def as_top_level_api(
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,

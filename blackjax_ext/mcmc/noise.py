@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 from jax import Array
+from jax.typing import DTypeLike
 
 __all__ = ["in_blocks", "standard_normal"]
 
@@ -12,7 +13,7 @@ ROUND = 128
 MAX_UNBLOCKED = 4096
 
 
-def standard_normal(rng_key: Array, size: int, dtype) -> Array:
+def standard_normal(rng_key: Array, size: int, dtype: DTypeLike) -> Array:
     """Standard normal noise, shape (size,)."""
     return in_blocks(lambda key, n: jax.random.normal(key, (n,), dtype), rng_key, size)
 
@@ -29,5 +30,5 @@ def in_blocks(draw: Callable[[Array, int], Array], rng_key: Array, size: int) ->
     if size <= MAX_UNBLOCKED:
         return draw(rng_key, size)
     length = -(-size // (BLOCKS * ROUND)) * ROUND
-    blocks = jax.lax.map(lambda key: draw(key, length), jax.random.split(rng_key, BLOCKS))
+    blocks: Array = jax.lax.map(lambda key: draw(key, length), jax.random.split(rng_key, BLOCKS))
     return blocks.ravel()[:size]

@@ -32,9 +32,9 @@ with D. PC-Line-FMALA has the same tangent at both ends and does not suffer from
 References: A. D. Cobb and S. Jha, Backpropagation-Free Metropolis-Adjusted Langevin Algorithm.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,7 @@ from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
 from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.types import LogDensity
 
 __all__ = ["PCFMALAInfo", "PCFMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -97,7 +98,7 @@ class PCFMALAInfo(NamedTuple):
 
 def init(
     position: ArrayLikeTree,
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     rng_key: PRNGKey | None = None,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,
@@ -122,7 +123,7 @@ def init(
     return PCFMALAState(position, logdensity, frame, slopes, curvatures)
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[PCFMALAState, PCFMALAInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -135,7 +136,7 @@ def build_kernel() -> Callable:
     def kernel(
         rng_key: PRNGKey,
         state: PCFMALAState,
-        logdensity_fn: Callable,
+        logdensity_fn: LogDensity,
         step_size: float,
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
         *,
@@ -148,18 +149,18 @@ def build_kernel() -> Callable:
         x, unravel = ravel_pytree(state.position)
         metric = metrics.factorize(inverse_mass_matrix, x.size)
 
-        def evaluate(key, y):
+        def evaluate(key: PRNGKey, y: Array) -> tuple[Any, ...]:
             frame = tangent_space.draw(key, 1, y, tangents)
             value, slopes, curvatures = tangent_space.curvatures(
                 lambda y: logdensity_fn(unravel(y)), y, metric.inverse_sqrt_times(frame)
             )
             return value, frame, slopes, curvatures
 
-        def point(value, frame, slopes, curvatures):
+        def point(value: Array, frame: Array, slopes: Array, curvatures: Array) -> langevin.Point:
             local = metrics.absolute(curvatures, curvature_floor)
             return langevin.Point(value, slopes @ frame, local)
 
-        memory = state.tangents, state.slopes, state.curvatures
+        memory: Sequence[Any] = (state.tangents, state.slopes, state.curvatures)
         if not persistent_tangent:
             _, *memory = evaluate(key_fresh, x)
         start = point(state.logdensity, *memory)
@@ -187,7 +188,7 @@ def build_kernel() -> Callable:
 
 
 def as_top_level_api(
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,

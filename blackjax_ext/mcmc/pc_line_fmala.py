@@ -49,6 +49,7 @@ from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
+from blackjax_ext.types import LogDensity
 
 __all__ = ["PCLineFMALAInfo", "PCLineFMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -88,7 +89,7 @@ class PCLineFMALAInfo(NamedTuple):
 
 
 def init(
-    position: ArrayLikeTree, logdensity_fn: Callable, rng_key: PRNGKey | None = None
+    position: ArrayLikeTree, logdensity_fn: LogDensity, rng_key: PRNGKey | None = None
 ) -> PCLineFMALAState:
     """Make the first state: one evaluation. No key is needed; one is accepted and not used."""
     del rng_key
@@ -96,7 +97,7 @@ def init(
     return PCLineFMALAState(position, check_scalar(logdensity_fn(position)))
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[PCLineFMALAState, PCLineFMALAInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -109,7 +110,7 @@ def build_kernel() -> Callable:
     def kernel(
         rng_key: PRNGKey,
         state: PCLineFMALAState,
-        logdensity_fn: Callable,
+        logdensity_fn: LogDensity,
         step_size: float,
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
         *,
@@ -123,17 +124,17 @@ def build_kernel() -> Callable:
         frame = tangent_space.draw(key_tangent, num_tangents, x, tangents)
         directions = metrics.factorize(inverse_mass_matrix, x.size).inverse_sqrt_times(frame)
 
-        def point(found):
+        def point(found: tuple[Array, Array, Array]) -> langevin.Point:
             value, slopes, curvature = found
             return langevin.Point(value, slopes, metrics.absolute(curvature, curvature_floor))
 
-        def evaluate(y, directions):
+        def evaluate(y: ArrayTree, directions: Array) -> tuple[Array, Array, Array]:
             return tangent_space.curvatures(logdensity_fn, y, jax.vmap(unravel)(directions))
 
-        def propose(found):
+        def propose(found: tuple[Array, Array, Array]) -> Array:
             return langevin.increment(noise, point(found), step_size)
 
-        def move(r):
+        def move(r: Array) -> ArrayTree:
             return jax.tree.map(jnp.add, state.position, unravel(r @ directions))
 
         noise = jax.random.normal(key_noise, (num_tangents,), x.dtype)
@@ -148,7 +149,7 @@ def build_kernel() -> Callable:
 
 
 def as_top_level_api(
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,

@@ -23,6 +23,7 @@ from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.types import LogDensity
 
 __all__ = ["RandomWalkInfo", "RandomWalkState", "as_top_level_api", "build_kernel", "init"]
 
@@ -60,7 +61,7 @@ class RandomWalkInfo(NamedTuple):
 
 
 def init(
-    position: ArrayLikeTree, logdensity_fn: Callable, rng_key: PRNGKey | None = None
+    position: ArrayLikeTree, logdensity_fn: LogDensity, rng_key: PRNGKey | None = None
 ) -> RandomWalkState:
     """Make the first state: one evaluation. No key is needed; one is accepted and not used."""
     del rng_key
@@ -68,7 +69,7 @@ def init(
     return RandomWalkState(position, check_scalar(logdensity_fn(position)))
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[RandomWalkState, RandomWalkInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -81,7 +82,7 @@ def build_kernel() -> Callable:
     def kernel(
         rng_key: PRNGKey,
         state: RandomWalkState,
-        logdensity_fn: Callable,
+        logdensity_fn: LogDensity,
         step_size: float,
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
     ) -> tuple[RandomWalkState, RandomWalkInfo]:
@@ -102,7 +103,7 @@ def build_kernel() -> Callable:
 
 
 def as_top_level_api(
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
 ) -> SamplingAlgorithm:

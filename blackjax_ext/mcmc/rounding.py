@@ -31,7 +31,7 @@ References: N. J. Higham 2002, Accuracy and Stability of Numerical Algorithms (r
 analysis, section 3.3; triangular systems, 8.2; Cholesky, 10.3).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -39,6 +39,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
+
+from blackjax_ext.types import Function
 
 __all__ = ["loss"]
 
@@ -69,7 +71,7 @@ LARGEST = 4096  # numbers of which what mixes them is read by its Jacobian
 Errors = list[Any]  # an array for each value; None of what is exact
 
 
-def loss(function: Callable, x: Array) -> tuple[Array, Array]:
+def loss(function: Function, x: Array) -> tuple[Array, Array]:
     """A function at `x`, (D,), and a bound on the error of each output."""
     closed = jax.make_jaxpr(function)(x)
     (value,), (error,) = read(closed, [x], [last_digit(x)])
@@ -83,10 +85,10 @@ def read(closed: ClosedJaxpr, values: Sequence[Any], errors: Errors) -> tuple[li
     known |= dict(zip(jaxpr.invars, values, strict=True))
     lost = dict(zip(jaxpr.invars, errors, strict=True))
 
-    def value_of(atom):
+    def value_of(atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else known[atom]
 
-    def error_of(atom):
+    def error_of(atom: Any) -> Array | None:
         return None if isinstance(atom, Literal) else lost.get(atom)
 
     for equation in needed(jaxpr):
@@ -155,10 +157,8 @@ def is_conversion(equation: Any) -> bool:
     """Whether an equation changes the type of numbers, and to one that holds all of them."""
     if equation.primitive.name != "convert_element_type":
         return False
-    return (
-        jnp.promote_types(equation.invars[0].aval.dtype, equation.params["new_dtype"])
-        == (equation.params["new_dtype"])
-    )
+    new = equation.params["new_dtype"]
+    return bool(jnp.promote_types(equation.invars[0].aval.dtype, new) == new)
 
 
 def of_rounded(values: Sequence[Any], errors: Errors) -> Errors:
@@ -179,7 +179,7 @@ def by_slopes(equation: Any, values: list[Any], errors: Errors, outputs: list[An
     for k, error in enumerate(errors):
         if error is not None:
 
-            def of_argument(value, k=k):
+            def of_argument(value: Array, k: int = k) -> list[Any]:
                 return bound(equation, [*values[:k], value, *values[k + 1 :]])
 
             _, slopes = jax.jvp(of_argument, (values[k],), (error,))
@@ -197,7 +197,7 @@ def by_jacobian(equation: Any, values: list[Any], errors: Errors, outputs: list[
         return by_slopes(equation, values, errors, outputs)
     rounded = [i for i, v in enumerate(outputs) if is_float(v)]
 
-    def of_arguments(*arguments):
+    def of_arguments(*arguments: Array) -> list[Array]:
         changed = list(values)
         for k, argument in zip(places, arguments, strict=True):
             changed[k] = argument
@@ -247,14 +247,14 @@ def of_cholesky(equation: Any, values: list[Any], errors: Errors, outputs: list[
     return [size @ (inner - 0.5 * inner * eye)]
 
 
-def scanned(params: dict, values: list[Any], errors: Errors) -> tuple[list[Any], Errors]:
+def scanned(params: dict[str, Any], values: list[Any], errors: Errors) -> tuple[list[Any], Errors]:
     """A loop over rows, whose carry has errors of its own."""
     num_consts, num_carry = params["num_consts"], params["num_carry"]
     errors = of_rounded(values, errors)
     last = num_consts + num_carry
     consts = values[:num_consts], errors[:num_consts]
 
-    def body(carry, row):
+    def body(carry: Any, row: Any) -> tuple[Any, Any]:
         arguments = [[*c, *now, *r] for c, now, r in zip(consts, carry, row, strict=True)]
         found, missed = read(params["jaxpr"], *arguments)
         missed = of_rounded(found, missed)

@@ -115,7 +115,7 @@ def check_schedule(schedule: Schedule) -> None:
         raise ValueError(f"schedule must return a probability; at iteration 0 it is {value}.")
 
 
-def cooling(decay: Callable, a: float, b: float, num_steps: int) -> Schedule:
+def cooling(decay: Callable[[float, Array], Array], a: float, b: float, num_steps: int) -> Schedule:
     """Schedule that decays from 1 to `b`."""
     check_positive("a", a)
     if not 0 <= b <= 1:
@@ -124,7 +124,9 @@ def cooling(decay: Callable, a: float, b: float, num_steps: int) -> Schedule:
     return partial(cool, decay, float(a), float(b), int(num_steps))
 
 
-def cool(decay: Callable, a: float, b: float, num_steps: int, i: Array | int) -> Array:
+def cool(
+    decay: Callable[[float, Array], Array], a: float, b: float, num_steps: int, i: Array | int
+) -> Array:
     """``(1 - b) decay(a, i / n) + b``."""
     return (1 - b) * decay(a, jnp.asarray(i) / num_steps) + b
 

@@ -42,6 +42,7 @@ from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.types import LogDensity
 
 __all__ = ["SMMALAInfo", "SMMALAState", "as_top_level_api", "build_kernel", "init"]
 
@@ -85,7 +86,7 @@ class SMMALAInfo(NamedTuple):
 
 def init(
     position: ArrayLikeTree,
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     rng_key: PRNGKey | None = None,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,
@@ -100,7 +101,7 @@ def init(
     return SMMALAState(position, local.logdensity, local.gradient, local.metric)
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[SMMALAState, SMMALAInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -113,7 +114,7 @@ def build_kernel() -> Callable:
     def kernel(
         rng_key: PRNGKey,
         state: SMMALAState,
-        logdensity_fn: Callable,
+        logdensity_fn: LogDensity,
         step_size: float,
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
         *,
@@ -124,7 +125,7 @@ def build_kernel() -> Callable:
         x, unravel = ravel_pytree(state.position)
         preconditioner = metrics.factorize(inverse_mass_matrix, x.size)
 
-        def point(state):
+        def point(state: SMMALAState) -> langevin.Point:
             gradient = ravel_pytree(state.logdensity_grad)[0]
             whitened = preconditioner.inverse_sqrt_transpose_times(gradient)
             return langevin.Point(state.logdensity, whitened, state.metric)
@@ -146,7 +147,7 @@ def build_kernel() -> Callable:
 
 
 def as_top_level_api(
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,

@@ -5,22 +5,22 @@ Its law does not depend on the position. That is all exactness asks of it: the l
 every acceptance ratio, and a kernel that holds for each frame holds on average.
 """
 
-from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from blackjax.types import ArrayTree
 from jax import Array
+from jax.typing import DTypeLike
 
 from blackjax_ext.checks import check_count
 from blackjax_ext.mcmc.noise import in_blocks, standard_normal
+from blackjax_ext.types import LogDensity
 
 __all__ = ["TangentLaw", "check", "curvatures", "draw", "slopes"]
 
 TangentLaw: TypeAlias = Literal["sphere", "rademacher"]
 LAWS = ("sphere", "rademacher")
-LogDensity: TypeAlias = Callable[[Any], Array]
 
 
 def check(num_tangents: int, tangents: str, size: int | None = None) -> None:
@@ -73,14 +73,15 @@ def draw(
     return frame if num_tangents == 1 else jnp.linalg.qr(frame.T)[0].T
 
 
-def signs(rng_key: Array, size: int, dtype) -> Array:
+def signs(rng_key: Array, size: int, dtype: DTypeLike) -> Array:
     """Independent random signs over sqrt(size), shape (size,), 32 from each random word."""
     scale = size**-0.5
 
-    def unpack(key, n):
+    def unpack(key: Array, n: int) -> Array:
         words = jax.random.bits(key, (-(-n // 32), 1), jnp.uint32)
         bits = (words >> jnp.arange(32, dtype=jnp.uint32)) & 1
-        return scale * (2 * bits.ravel()[:n].astype(dtype) - 1)
+        drawn: Array = scale * (2 * bits.ravel()[:n].astype(dtype) - 1)
+        return drawn
 
     return in_blocks(unpack, rng_key, size)
 
@@ -94,7 +95,7 @@ def slopes(logdensity_fn: LogDensity, x: ArrayTree, directions: ArrayTree) -> tu
     Cost: K JVPs that share one primal evaluation.
     """
 
-    def derivative(direction):
+    def derivative(direction: ArrayTree) -> tuple[Array, Array]:
         return jax.jvp(logdensity_fn, (x,), (direction,))
 
     if number_of(directions) == 1:  # a batch axis of one would turn gemm into batched gemm
@@ -115,13 +116,13 @@ def curvatures(
     if number_of(directions) == 1:
         direction = first_of(directions)
 
-        def first(y):
+        def first(y: ArrayTree) -> tuple[Array, Array]:
             return jax.jvp(logdensity_fn, (y,), (direction,))
 
         (value, slope), (_, curvature) = jax.jvp(first, (x,), (direction,))
         return value, slope[None], -curvature[None, None]
 
-    def second(direction):
+    def second(direction: ArrayTree) -> Any:
         return jax.jvp(lambda y: slopes(logdensity_fn, y, directions), (x,), (direction,))
 
     (value, slope), (_, curvature) = jax.vmap(second, out_axes=((None, None), (0, 0)))(directions)
@@ -130,7 +131,8 @@ def curvatures(
 
 def number_of(directions: ArrayTree) -> int:
     """K."""
-    return jax.tree.leaves(directions)[0].shape[0]
+    num: int = jax.tree.leaves(directions)[0].shape[0]
+    return num
 
 
 def first_of(directions: ArrayTree) -> ArrayTree:

@@ -78,7 +78,7 @@ def as_factor(inverse_mass_matrix: Array | Factor) -> tuple[Factor, tuple[int, .
 
 def cholesky(covariance: Array) -> Array:
     """Lower triangular factor; ValueError for a matrix that is seen not to be a covariance."""
-    factor = jnp.linalg.cholesky(covariance)
+    factor: Array = jnp.linalg.cholesky(covariance)
     if not isinstance(covariance, jax.core.Tracer):
         if not jnp.allclose(covariance, covariance.T) or not jnp.isfinite(factor).all():
             raise ValueError(

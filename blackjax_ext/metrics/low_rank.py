@@ -126,7 +126,8 @@ class LowRank(KeepsVariances):
         is_usable &= jnp.isfinite(new.values).all() & (new.values > 0).all()
         # a coordinate that never moved has no scale
         is_usable &= jnp.all(jnp.var(draws[rows], axis=0) > 0)
-        return jax.tree.map(lambda a, b: jnp.where(is_usable, a, b), new, self)
+        chosen: LowRank = jax.tree.map(lambda a, b: jnp.where(is_usable, a, b), new, self)
+        return chosen
 
     def compose(self, inner: Factor) -> Dense:
         """See `Factor.compose`."""

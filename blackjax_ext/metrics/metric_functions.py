@@ -20,7 +20,7 @@ With :math:`A = -\nabla^2 \log \pi = Q \Lambda Q^T` in those coordinates:
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -31,12 +31,10 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_positive, check_scalar
 from blackjax_ext.metrics import factors, spectra
-from blackjax_ext.metrics.factors import (
-    IDENTITY,
-    Diagonal,
-    Factor,
-    from_precision,
-)
+from blackjax_ext.metrics.factor import Factor
+from blackjax_ext.metrics.factors import from_precision
+from blackjax_ext.metrics.structures import IDENTITY, Diagonal
+from blackjax_ext.types import LogDensity, Unravel
 
 __all__ = [
     "HessianMetric",
@@ -54,7 +52,7 @@ __all__ = [
     "softabs_hessian",
 ]
 
-LogDensity: TypeAlias = Callable[[ArrayTree], Array]
+Flat: TypeAlias = Callable[[Array], Array]
 MetricFn: TypeAlias = Callable[[LogDensity, ArrayTree], Factor | Array]
 
 
@@ -164,14 +162,16 @@ class HessianMetric:
             divergence=self._divergence(flat_fn, x, preconditioner, eigenvalues, vectors)
         )
 
-    def _divergence(self, flat_fn, x, preconditioner, eigenvalues, vectors) -> Array:
+    def _divergence(
+        self, flat_fn: Flat, x: Array, preconditioner: Factor, eigenvalues: Array, vectors: Array
+    ) -> Array:
         r"""Divergence of the inverse metric from D gradients of second derivatives along lines.
 
         It is :math:`Q c` with :math:`c_a = \sum_b J_{ab}\, q_a^T t_b`, :math:`t_b = \nabla (q_b^T A
         q_b)` and the J of :math:`1 / f`. The derivative of every entry would take D^2 of them.
         """
 
-        def third(direction):
+        def third(direction: Array) -> Array:
             return -preconditioner.inverse_sqrt_transpose_times(
                 jax.grad(lambda y: second_derivative(flat_fn, y, direction))(x)
             )
@@ -219,12 +219,12 @@ class InformationMetric:
             return local
         x, unravel = ravel_pytree(position)
 
-        def whitened(y):
+        def whitened(y: Array) -> Array:
             precision = self._whitened(logdensity_fn, unravel(y), preconditioner)
             return jnp.diag(precision) if precision.ndim == 1 else precision
 
         # d G^{-1} = -G^{-1} dG G^{-1}: one JVP of the function along each axis
-        def term(pair):
+        def term(pair: tuple[Array, Array]) -> Any:
             axis, direction = pair
             column = metric.inverse_times(axis)
             return jax.jvp(lambda y: whitened(y) @ column, (x,), (direction,))[1]
@@ -239,7 +239,9 @@ class InformationMetric:
         precision = self._whitened(logdensity_fn, position, IDENTITY)
         return jnp.diag(precision) if precision.ndim == 1 else precision
 
-    def _whitened(self, logdensity_fn, position, preconditioner: Factor) -> Array:
+    def _whitened(
+        self, logdensity_fn: LogDensity, position: ArrayTree, preconditioner: Factor
+    ) -> Array:
         """``L^T M L``, of shape (D,) if M and L are diagonal."""
         size = ravel_pytree(position)[0].size
         matrix = precision_matrix(self.metric_fn(logdensity_fn, position), size)
@@ -325,21 +327,25 @@ def mass_matrix(metric_fn: MetricFn, logdensity_fn: LogDensity) -> Callable[[Arr
     return partial(as_metric(metric_fn).matrix, logdensity_fn)
 
 
-def ignore_logdensity(fn: Callable, logdensity_fn: LogDensity, position: ArrayTree) -> Array:
+def ignore_logdensity(
+    fn: Callable[[ArrayTree], Array], logdensity_fn: LogDensity, position: ArrayTree
+) -> Array:
     """``fn(position)``."""
     del logdensity_fn
     return fn(position)
 
 
-def flat(logdensity_fn: LogDensity, unravel: Callable) -> Callable[[Array], Array]:
+def flat(logdensity_fn: LogDensity, unravel: Unravel) -> Flat:
     """`logdensity_fn` of a flat position."""
     return lambda x: check_scalar(logdensity_fn(unravel(x)))
 
 
-def whitened_curvature(flat_fn, x: Array, preconditioner: Factor) -> tuple[Array, Array, Array]:
+def whitened_curvature(
+    flat_fn: Flat, x: Array, preconditioner: Factor
+) -> tuple[Array, Array, Array]:
     """Log density, gradient (D,) and ``L^T A L`` (D, D)."""
 
-    def row(direction):
+    def row(direction: Array) -> Any:
         return jax.jvp(jax.value_and_grad(flat_fn), (x,), (direction,))
 
     directions = preconditioner.inverse_sqrt_times(jnp.eye(x.size, dtype=x.dtype))
@@ -348,13 +354,14 @@ def whitened_curvature(flat_fn, x: Array, preconditioner: Factor) -> tuple[Array
     return value, gradient, -0.5 * (rows + rows.T)
 
 
-def second_derivative(flat_fn, x: Array, direction: Array) -> Array:
+def second_derivative(flat_fn: Flat, x: Array, direction: Array) -> Array:
     """Second derivative along `direction`."""
 
-    def first(y):
+    def first(y: Array) -> Any:
         return jax.jvp(flat_fn, (y,), (direction,))[1]
 
-    return jax.jvp(first, (x,), (direction,))[1]
+    second: Array = jax.jvp(first, (x,), (direction,))[1]
+    return second
 
 
 def precision_matrix(metric: Factor | Array, size: int) -> Array:

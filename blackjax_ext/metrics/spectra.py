@@ -7,6 +7,7 @@ Krein), where that of an eigenvector would divide by zero.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,12 +48,15 @@ def divided_differences(function: Callable[[Array], Array], values: Array) -> Ar
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def matrix_function(function: Callable[[Array], Array], matrix: Array) -> Array:
     """``Q f(Lambda) Q^T`` of a symmetric matrix."""
+    vectors: Array
     values, vectors = jnp.linalg.eigh(matrix)
     return (vectors * function(values)) @ vectors.T
 
 
 @matrix_function.defjvp
-def matrix_function_jvp(function, primals, tangents):
+def matrix_function_jvp(
+    function: Callable[[Array], Array], primals: Any, tangents: Any
+) -> tuple[Array, Array]:
     """Daleckii and Krein's formula."""
     (matrix,), (tangent,) = primals, tangents
     values, vectors = jnp.linalg.eigh(matrix)

@@ -178,7 +178,8 @@ class Dense(Factor):
 
     def conditional_scales(self) -> Array:
         """``diag(G)^{-1/2}``, shape (D,)."""
-        return 1.0 / jnp.linalg.norm(self.sqrt, axis=0)
+        norms: Array = jnp.linalg.norm(self.sqrt, axis=0)
+        return 1.0 / norms
 
     def products(self, z: Array) -> Array:
         """Sums of products, shape (D, D)."""
@@ -190,7 +191,8 @@ class Dense(Factor):
 
     def variances(self, covariance: Array) -> Array:
         """Diagonal of the covariance."""
-        return jnp.diagonal(covariance)
+        diagonal: Array = jnp.diagonal(covariance)
+        return diagonal
 
     def num_prior_draws(self, size: int) -> float | Array:
         """D + 5."""
@@ -202,7 +204,8 @@ class Dense(Factor):
         blend = weight * covariance + (1 - weight) * eye
         new = self.compose(triangular(jnp.linalg.cholesky(blend)))
         is_finite = jnp.isfinite(new.inverse_sqrt).all() & jnp.isfinite(new.sqrt).all()
-        return jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, self)
+        chosen: Dense = jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, self)
+        return chosen
 
     def balanced(self, covariance: Array, curvature: Array, num_draws: Array) -> "Dense":
         """See `Factor.balanced`; more of the identity is added the fewer draws there are."""
@@ -214,7 +217,8 @@ class Dense(Factor):
         new = self.compose(mean.scaled(scale))
         old = Dense(self.inverse_sqrt, self.sqrt, self.log_determinant)
         is_finite = jnp.isfinite(new.inverse_sqrt).all() & jnp.isfinite(new.sqrt).all()
-        return jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, old)
+        chosen: Dense = jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, old)
+        return chosen
 
     def scaled(self, ratio: Array) -> "Dense":
         """See `Factor.scaled`."""
@@ -285,7 +289,8 @@ class Blocks(Dense):
         blend = jnp.where(is_together, weight * covariance + (1 - weight) * eye, 0.0)
         new = self._in_blocks(self.compose(triangular(jnp.linalg.cholesky(blend))), self.labels)
         is_finite = jnp.isfinite(new.inverse_sqrt).all() & jnp.isfinite(new.sqrt).all()
-        return jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, self)
+        chosen: Blocks = jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, self)
+        return chosen
 
 
 def together(labels: Array) -> Array:
@@ -371,7 +376,8 @@ class Spectral(Factor):
 
     def conditional_scales(self) -> Array:
         """``diag(G)^{-1/2}``, shape (D,)."""
-        return 1.0 / jnp.linalg.norm(self.sqrt, axis=0)
+        norms: Array = jnp.linalg.norm(self.sqrt, axis=0)
+        return 1.0 / norms
 
     def compose(self, inner: Factor) -> Dense:
         """See `Factor.compose`."""

@@ -10,11 +10,12 @@ floating-point technique for extending the available precision.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 from blackjax_ext.meshes import ROWS, num_blocks, spread
 from blackjax_ext.rows.consecutive import at_chunk
@@ -87,7 +88,8 @@ def collapse(terms: Pair) -> Pair:
 def fold(terms: Pair) -> Pair:
     """Sum along the first axis."""
     first, rest = (jax.tree.map(lambda x, at=at: x[at], terms) for at in (0, slice(1, None)))
-    return jax.lax.scan(lambda sum, term: (add(sum, term), None), first, rest)[0]
+    total: Pair = jax.lax.scan(lambda sum, term: (add(sum, term), None), first, rest)[0]
+    return total
 
 
 def rows_at_once(values_at: Callable[[Array], Array], num_rows: int) -> int:
@@ -98,7 +100,7 @@ def rows_at_once(values_at: Callable[[Array], Array], num_rows: int) -> int:
     if num_rows <= FEWEST:
         return num_rows
 
-    def size(length):
+    def size(length: int) -> int:
         program = jax.make_jaxpr(values_at)(jnp.arange(length)).jaxpr
         results = [result.aval for equation in program.eqns for result in equation.outvars]
         shaped = [each for each in results if isinstance(each, jax.core.ShapedArray)]
@@ -112,7 +114,7 @@ def rows_at_once(values_at: Callable[[Array], Array], num_rows: int) -> int:
 
 
 def over_rows(
-    values_at: Callable[[Array], Array], num_rows: int, chunk_size: int | None, dtype
+    values_at: Callable[[Array], Array], num_rows: int, chunk_size: int | None, dtype: DTypeLike
 ) -> Pair:
     """Sum of a value per row, evaluated `chunk_size` rows at a time.
 
@@ -140,13 +142,13 @@ def over_rows(
 
     # a differentiated chunk is made again, its mask too, or reverse mode would keep all of them
     @jax.checkpoint
-    def values(i):
-        def counted_once(rows, is_new):
+    def values(i: Array) -> Any:
+        def counted_once(rows: Array, is_new: Array) -> Array:
             return jnp.where(is_new, values_at(rows), 0.0)
 
         return at_chunk(counted_once, i, length, num_rows, blocks)
 
-    def body(lanes, i):
+    def body(lanes: Pair, i: Array) -> tuple[Pair, None]:
         return add(lanes, values(i)), None
 
     zeros = jnp.zeros(blocks * length, dtype)

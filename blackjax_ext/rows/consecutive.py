@@ -100,7 +100,7 @@ def at_consecutive(
         rows = jnp.add.outer(jnp.arange(num_blocks) * (num_rows // num_blocks), rows).ravel()
     has_failed = False
 
-    def watched(rows):
+    def watched(rows: Array) -> Any:
         nonlocal has_failed
         try:
             return function(rows)
@@ -131,7 +131,7 @@ def at_chunk(
     size = num_rows // num_blocks
     first = jnp.minimum(i * length, size - length)
 
-    def at(rows):
+    def at(rows: Array) -> Any:
         place = rows if num_blocks == 1 else rows % size
         return visit(rows, place >= i * length)
 
@@ -152,7 +152,7 @@ def with_slices(
     closed, shape = jax.make_jaxpr(function, return_shape=True)(rows)
     length = rows.shape[0] // num_blocks
 
-    def sliced(operand):
+    def sliced(operand: Array) -> Array:
         if num_blocks == 1:
             return jax.lax.dynamic_slice_in_dim(operand, first, length)
         if operand.shape[0] > num_rows:
@@ -172,21 +172,21 @@ def with_slices(
 
 def interpret(
     jaxpr: "Jaxpr",
-    consts: list,
-    inputs: list,
+    consts: list[Any],
+    inputs: list[Any],
     known_inputs: list[Known | None],
     sliced: Callable[[Array], Array],
     num_rows: int,
     most_axes: int,
-) -> tuple[list, list[Known | None]]:
+) -> tuple[list[Any], list[Known | None]]:
     """Results of a program, and what is known of each of them."""
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
     known = dict(zip(jaxpr.invars, known_inputs, strict=True))
 
-    def value_of(atom):
+    def value_of(atom: Any) -> Any:
         return atom.val if is_literal(atom) else values[atom]
 
-    def known_of(atom):
+    def known_of(atom: Any) -> Known | None:
         return None if is_literal(atom) else known.get(atom)
 
     for equation in jaxpr.eqns:
@@ -210,7 +210,7 @@ def interpret(
     return list(map(value_of, jaxpr.outvars)), list(map(known_of, jaxpr.outvars))
 
 
-def evaluate(jaxpr: "Jaxpr", equation: "JaxprEqn", arguments: list) -> list:
+def evaluate(jaxpr: "Jaxpr", equation: "JaxprEqn", arguments: list[Any]) -> list[Any]:
     """Results of one equation, as those of a program that has no other."""
     from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
@@ -227,7 +227,8 @@ def evaluate(jaxpr: "Jaxpr", equation: "JaxprEqn", arguments: list) -> list:
         effects=equation.effects,
         debug_info=jaxpr.debug_info.with_unknown_names(),
     )
-    return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*given.values())
+    found: list[Any] = jaxpr_as_fun(ClosedJaxpr(alone, ()))(*given.values())
+    return found
 
 
 def takes_rows(
@@ -278,7 +279,8 @@ def known_result(equation: "JaxprEqn", known: list[Known | None]) -> Known | Non
 
 def shape_of(atom: Any) -> tuple[int, ...]:
     """Shape of a value of the program."""
-    return atom.aval.shape
+    shape: tuple[int, ...] = atom.aval.shape
+    return shape
 
 
 def is_literal(atom: Any) -> bool:

@@ -17,6 +17,7 @@ from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.potentials import Batch, StochasticPotential, as_partial, full_gradient
 from blackjax_ext.rows.row_terms import Rows
+from blackjax_ext.types import Function
 
 __all__ = ["Anchor", "anchor_at", "anchored", "check_fits", "control_variate", "expanded"]
 
@@ -122,15 +123,15 @@ def anchor_at(potential: StochasticPotential, position: ArrayTree, order: int) -
     """Gradient, and Hessian if `order` is 2, of the full energy at `position`."""
     x, unravel = ravel_pytree(position)
 
-    def gradient(x):
+    def gradient(x: Array) -> Array:
         return ravel_pytree(full_gradient(potential.potential, unravel(x)))[0]
 
     if order == 1 or x.size > MAX_DENSE:
         return Anchor(position, gradient(x), None)
 
-    def hessian(root):
+    def hessian(root: Array) -> Array:
         """By the coordinates of a root: the columns of ``root^T H root``."""
-        rows = jax.lax.map(
+        rows: Array = jax.lax.map(
             lambda direction: jax.jvp(gradient, (x,), (direction,))[1] @ root, root.T, batch_size=16
         )
         return 0.5 * (rows + rows.T)
@@ -150,7 +151,7 @@ def anchored(potential: StochasticPotential, anchor: Anchor, order: int) -> Stoc
 
 
 def anchored_gradient(
-    order: int, energy: Callable, gradient: Callable, anchor: Anchor, x: ArrayTree, batch: Batch
+    order: int, energy: Function, gradient: Function, anchor: Anchor, x: ArrayTree, batch: Batch
 ) -> ArrayTree:
     """Gradient estimate at `x`, its expansion at the anchor replaced by that of the full energy."""
     check_fits(anchor.position, x)
@@ -158,7 +159,7 @@ def anchored_gradient(
     a = ravel_pytree(anchor.position)[0]
     d = flat - a
 
-    def estimate(x):
+    def estimate(x: Array) -> Array:
         return ravel_pytree(gradient(unravel(x), batch))[0]
 
     if order == 1:
@@ -199,7 +200,7 @@ def known_remainder(rows: Rows, anchor: Any, x: ArrayTree) -> Array:
     """Known part of `rows` less its own expansion and that of the energy at the anchor."""
     d = ravel_pytree(x)[0] - ravel_pytree(anchor.position)[0]
     w = anchor.coordinates(d)
-    energy = anchor.gradient @ w
+    energy: Array = anchor.gradient @ w
     if anchor.hessian is not None:
         energy = energy + 0.5 * w @ (anchor.hessian @ w)
     return function_remainder(rows.known, anchor, x) - energy
@@ -221,10 +222,10 @@ def function_remainder(function: Callable[[ArrayTree], Array], anchor: Any, x: A
     a, unravel = ravel_pytree(anchor.position)
     d = ravel_pytree(x)[0] - a
 
-    def along(s):
+    def along(s: Array) -> Array:
         return function(unravel(a + s * d))
 
-    def slope(s):
+    def slope(s: Array) -> tuple[Array, Array]:
         return jax.jvp(along, (s,), (one,))
 
     zero, one = d.dtype.type(0.0), d.dtype.type(1.0)
@@ -232,4 +233,5 @@ def function_remainder(function: Callable[[ArrayTree], Array], anchor: Any, x: A
         value, first = slope(zero)
         return function(x) - value - first
     (value, first), (_, second) = jax.jvp(slope, (zero,), (one,))
-    return function(x) - value - first - 0.5 * second
+    rest: Array = function(x) - value - first - 0.5 * second
+    return rest

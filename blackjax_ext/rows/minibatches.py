@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +15,16 @@ from blackjax_ext.rows.compensated_sums import Pair, add, over_rows
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.rows.shuffles import with_replacement
+from blackjax_ext.types import LogDensity
 
 __all__ = ["minibatch"]
 
+RowLogLikelihood: TypeAlias = Callable[[ArrayTree, ArrayTree], Array]
+
 
 def minibatch(
-    logprior_fn: Callable,
-    loglikelihood_fn: Callable,
+    logprior_fn: LogDensity,
+    loglikelihood_fn: RowLogLikelihood,
     data: ArrayLikeTree,
     batch_size: int,
     *,
@@ -84,15 +88,16 @@ def minibatch(
 
 
 def row_loglikelihoods(
-    loglikelihood_fn: Callable, data: ArrayTree, x: ArrayTree, indices: Array
+    loglikelihood_fn: RowLogLikelihood, data: ArrayTree, x: ArrayTree, indices: Array
 ) -> Array:
     """Log likelihoods of the rows with these indices, shape (n,)."""
     rows = jax.tree.map(lambda a: a[indices], data)
-    return jax.vmap(loglikelihood_fn, (None, 0))(x, rows)
+    values: Array = jax.vmap(loglikelihood_fn, (None, 0))(x, rows)
+    return values
 
 
 def posterior_energy(
-    functions: tuple[Callable, Callable],
+    functions: tuple[LogDensity, RowLogLikelihood],
     num_rows: int,
     chunk_size: int | None,
     data: ArrayTree,
@@ -101,7 +106,7 @@ def posterior_energy(
     """Minus the log prior and the log likelihoods of all rows, as a pair."""
     logprior_fn, loglikelihood_fn = functions
 
-    def values_at(indices):
+    def values_at(indices: Array) -> Array:
         return -row_loglikelihoods(loglikelihood_fn, data, x, indices)
 
     prior = -logprior_fn(x)
@@ -115,12 +120,12 @@ def draw_rows(num_rows: int, batch_size: int, data: ArrayTree, rng_key: PRNGKey)
 
 
 def minibatch_gradient(
-    functions: tuple[Callable, Callable], num_rows: int, x: ArrayTree, batch: ArrayTree
+    functions: tuple[LogDensity, RowLogLikelihood], num_rows: int, x: ArrayTree, batch: ArrayTree
 ) -> ArrayTree:
     """Gradient of the energy with the likelihood of the batch counted N/B times."""
     logprior_fn, loglikelihood_fn = functions
 
-    def energy(x):
+    def energy(x: ArrayTree) -> Array:
         values = jax.vmap(loglikelihood_fn, (None, 0))(x, batch)
         return -logprior_fn(x) - (num_rows / values.shape[0]) * jnp.sum(values)
 

@@ -25,6 +25,7 @@ from jax.tree_util import Partial
 from blackjax_ext.checks import check_positive
 from blackjax_ext.rows.compensated_sums import Pair, as_pair
 from blackjax_ext.rows.row_terms import Rows
+from blackjax_ext.types import Function, LogDensity
 
 __all__ = [
     "StochasticPotential",
@@ -64,7 +65,7 @@ class StochasticPotential(NamedTuple):
     rows: Rows | None = None
 
 
-def full_batch(logdensity_fn: Callable) -> StochasticPotential:
+def full_batch(logdensity_fn: LogDensity) -> StochasticPotential:
     """Energy of a log density, with its exact gradient.
 
     Examples
@@ -78,7 +79,7 @@ def full_batch(logdensity_fn: Callable) -> StochasticPotential:
     return gaussian_noise(logdensity_fn, 0.0)
 
 
-def gaussian_noise(logdensity_fn: Callable, scale: float) -> StochasticPotential:
+def gaussian_noise(logdensity_fn: LogDensity, scale: float) -> StochasticPotential:
     r"""Energy of a log density, its gradient with noise :math:`\mathcal{N}(0, s^2 I)`.
 
     This is how the paper simulates minibatches on targets that have no data.
@@ -106,7 +107,7 @@ def gaussian_noise(logdensity_fn: Callable, scale: float) -> StochasticPotential
     )
 
 
-def negative_logdensity(logdensity_fn: Callable, x: ArrayTree) -> Array:
+def negative_logdensity(logdensity_fn: LogDensity, x: ArrayTree) -> Array:
     """Potential energy at `x` of a log density."""
     return -logdensity_fn(x)
 
@@ -116,7 +117,7 @@ def key_as_batch(rng_key: PRNGKey) -> PRNGKey:
     return rng_key
 
 
-def noisy_gradient(scale: float, energy: Callable, x: ArrayTree, rng_key: PRNGKey) -> ArrayTree:
+def noisy_gradient(scale: float, energy: Function, x: ArrayTree, rng_key: PRNGKey) -> ArrayTree:
     """Exact gradient with noise of standard deviation `scale`."""
     gradient, unravel = ravel_pytree(full_gradient(energy, x))
     if scale:
@@ -134,7 +135,7 @@ def energy_at(potential: StochasticPotential, x: ArrayTree) -> Pair:
     return energy
 
 
-def full_gradient(energy: Callable, x: ArrayTree) -> ArrayTree:
+def full_gradient(energy: Function, x: ArrayTree) -> ArrayTree:
     """Gradient of the exact energy: a full pass over the data, in chunks."""
     return jax.grad(lambda x: as_pair(energy(x)).value())(x)
 
@@ -146,7 +147,7 @@ def exact(potential: StochasticPotential) -> StochasticPotential:
     return StochasticPotential(energy, Partial(key_as_batch), gradient, potential.rows)
 
 
-def as_partial(function: Callable) -> Partial:
+def as_partial(function: Function) -> Partial:
     """`function` as a pytree, whose leaves are the arrays bound to it."""
     return function if isinstance(function, Partial) else Partial(function)
 

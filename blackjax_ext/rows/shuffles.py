@@ -44,15 +44,15 @@ def shuffled(rng_key: PRNGKey, indices: Array, size: int) -> Array:
     added, odd = jax.random.bits(key_rounds, (2, NUM_ROUNDS), jnp.uint32)
     odd = odd | 1
 
-    def walk(i):
-        def one_round(i, constants):
+    def walk(i: Array) -> Any:
+        def one_round(i: Array, constants: tuple[Array, Array]) -> tuple[Array, None]:
             a, c = constants
             i = ((i + a) * c) & mask
             return i ^ (i >> ((num_bits + 1) // 2)), None
 
         return jax.lax.scan(one_round, i, (added, odd))[0]
 
-    def step(i):
+    def step(i: Array) -> Array:
         return jnp.where(i < size, i, walk(i))
 
     first = walk(indices.astype(jnp.uint32))
@@ -78,7 +78,7 @@ def scaled(words: Array, size: int | Array) -> Array:
     """Fractions of 64 bits, pairs of words of shape (2, n), times `size` and rounded down; (n,)."""
     high, low = words
     carried = high_word(low, size)
-    is_over = high * jnp.uint32(size) + carried < carried
+    is_over: Array = high * jnp.uint32(size) + carried < carried
     return (high_word(high, size) + is_over).astype(int)
 
 
@@ -100,7 +100,8 @@ def high_word(factor: Array, size: int | Array) -> Array:
     f1, f0 = factor >> 16, factor & 0xFFFF
     s1, s0 = jnp.uint32(size >> 16), jnp.uint32(size & 0xFFFF)
     middle = f1 * s0 + (f0 * s0 >> 16)
-    return f1 * s1 + (middle >> 16) + (f0 * s1 + (middle & 0xFFFF) >> 16)
+    upper: Array = f1 * s1 + (middle >> 16) + (f0 * s1 + (middle & 0xFFFF) >> 16)
+    return upper
 
 
 def distinct(rng_key: PRNGKey, size: int, num: int) -> Array:
@@ -119,7 +120,7 @@ def distinct(rng_key: PRNGKey, size: int, num: int) -> Array:
     if 2 * num > size:
         return jax.random.permutation(rng_key, size)[:num]
 
-    def draw_again(carry):
+    def draw_again(carry: tuple[int, Array, Array]) -> tuple[int, Array, Array]:
         round, rows, is_missing = carry
         new = jax.random.randint(jax.random.fold_in(rng_key, round), (num,), 0, size)
         rows = jnp.where(is_missing, new, rows)

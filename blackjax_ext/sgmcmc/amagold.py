@@ -130,7 +130,7 @@ def init(
     return AMAGOLDState(position, momentum, check_acceptance(acceptance).init(potential, position))
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[AMAGOLDState, AMAGOLDInfo]]:
     """Build the transition kernel.
 
     Returns

@@ -205,7 +205,7 @@ def decide_sequentially(
     log_uniform = -jax.random.exponential(key_accept, (), known.dtype)
     threshold = (log_uniform - known) / rows.num_rows
 
-    def is_open(moments):
+    def is_open(moments: Moments) -> Array:
         deviation = moments.deviation(rows.num_rows)
         t = jnp.abs(moments.mean - threshold) / deviation
         return (deviation > 0) & (student_tail(t, moments.num_rows - 1) >= error)
@@ -231,10 +231,10 @@ def decide_by_barker(
     key_rows, key_noise, key_correction = jax.random.split(rng_key, 3)
     rows = rows_of(potential)
 
-    def variance(moments):
+    def variance(moments: Moments) -> Array:
         return (rows.num_rows * moments.deviation(rows.num_rows)) ** 2
 
-    def is_open(moments):
+    def is_open(moments: Moments) -> Array:
         return variance(moments) >= 1.0
 
     moments = read_rows(key_rows, rows, old_position, new_position, batch_size, is_open)
@@ -259,19 +259,20 @@ def read_rows(
     """Moments of rows read in random order, batch by batch, while `is_open` and some are left."""
     length = min(batch_size, rows.num_rows)
 
-    def batch(moments):
+    def batch(moments: Moments) -> Moments:
         places = moments.num_rows + jnp.arange(length)
         is_new = places < rows.num_rows
         places = jnp.minimum(places, rows.num_rows - 1)
         values = change(rows, old, new, shuffled(rng_key, places, rows.num_rows))
         return merge(moments, values, is_new)
 
-    def is_going(moments):
+    def is_going(moments: Moments) -> Array:
         return (moments.num_rows < rows.num_rows) & is_open(moments)
 
     dtype = jax.eval_shape(rows.known, old).dtype
     empty = Moments(jnp.array(0), jnp.zeros((), dtype), jnp.zeros((), dtype))
-    return jax.lax.while_loop(is_going, batch, batch(empty))
+    found: Moments = jax.lax.while_loop(is_going, batch, batch(empty))
+    return found
 
 
 def merge(moments: Moments, values: Array, is_new: Array) -> Moments:

@@ -47,7 +47,7 @@ groups mix as slowly as Gibbs sampling of a centred hierarchy does.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -159,7 +159,7 @@ def shared_energy(expansion: GroupedExpansion, v: Array) -> Callable[[Array], Ar
     """S as a function of u at fixed v, up to a constant. Cost of a call: a log prior, and G d p."""
     rows, terms = expansion.given_groups(v), expansion.posterior().terms
 
-    def energy(u):
+    def energy(u: Array) -> Array:
         return rows(u) - terms(expansion.position_of(u, v)).total()
 
     return energy
@@ -171,7 +171,7 @@ def trajectory(
     """Leapfrog steps from a place and a momentum. Cost: T + 1 gradients."""
     slope = jax.grad(energy)
 
-    def step(carry, _):
+    def step(carry: Any, _: None) -> tuple[Any, None]:
         u, r, g = carry
         r = r - 0.5 * step_size * g
         u = u + step_size * r
@@ -243,7 +243,7 @@ def conditional(expansion: GroupedExpansion, u: Array) -> Conditional:
     """The groups given u, with their normal approximation. Cost: 2 (d + 1) prior gradients."""
     rows, terms = expansion.given_shared(u), expansion.posterior().terms
 
-    def energy(v):
+    def energy(v: Array) -> Array:
         return rows(v) - terms(expansion.position_of(u, v)).groups
 
     gradient = jax.grad(lambda v: jnp.sum(energy(v)))
@@ -268,7 +268,7 @@ def move_groups(rng_key: PRNGKey, expansion: GroupedExpansion, position: ArrayTr
     noise = jax.random.normal(key_noise, v.shape, v.dtype)
     angle = angles(key_angle, v.shape[0], v.dtype)[:, None]
 
-    def whitened(v):
+    def whitened(v: Array) -> Array:
         return jnp.einsum("cji,cj->ci", given.factor, v - given.mean)
 
     z = whitened(v)
@@ -308,7 +308,7 @@ def chosen(
     return grouping.join(shared, jnp.where(is_accepted[:, None], new_groups, groups))
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[GroupSweepsState, GroupSweepsInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -331,7 +331,7 @@ def build_kernel() -> Callable:
         key_shared, key_groups = jax.random.split(rng_key)
         position, step_size = state.position, jnp.asarray(step_size)
 
-        def move(position, key):
+        def move(position: ArrayTree, key: PRNGKey) -> Any:
             moved = move_shared(key, expansion, position, step_size, num_integration_steps)
             return moved.position, moved[1:]
 
@@ -417,10 +417,12 @@ def as_top_level_api(
         build_kernel(), num_integration_steps=num_integration_steps, num_moves=num_moves
     )
 
-    def step_fn(rng_key: PRNGKey, state: GroupSweepsState):
+    def step_fn(
+        rng_key: PRNGKey, state: GroupSweepsState
+    ) -> tuple[GroupSweepsState, GroupSweepsInfo]:
         return kernel(rng_key, state, expansion, step_size)
 
-    def init_fn(position: ArrayLikeTree, rng_key: PRNGKey | None = None):
+    def init_fn(position: ArrayLikeTree, rng_key: PRNGKey | None = None) -> GroupSweepsState:
         del rng_key
         return init(position, expansion)
 

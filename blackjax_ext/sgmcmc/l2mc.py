@@ -40,7 +40,7 @@ def init(
     return amagold.init(position, potential, rng_key)
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[L2MCState, L2MCInfo]]:
     """Build the transition kernel.
 
     Returns

@@ -47,9 +47,10 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_count, check_positive
 from blackjax_ext.mcmc.noise import standard_normal
-from blackjax_ext.metrics.factors import Factor, InverseMassMatrix, factorize
+from blackjax_ext.metrics import Factor, InverseMassMatrix, factorize
 from blackjax_ext.precision import inner
 from blackjax_ext.rows.potentials import StochasticPotential, check_potential
+from blackjax_ext.types import Function, Unravel
 
 __all__ = [
     "Phase",
@@ -140,7 +141,7 @@ def trajectory(
     phase: Phase,
     step_fn: Callable[..., Phase],
     potential: StochasticPotential,
-    unravel: Callable[[Array], ArrayTree],
+    unravel: Unravel,
     num_integration_steps: int,
     *,
     is_noisy: bool = True,
@@ -151,7 +152,7 @@ def trajectory(
     zeros for the noise where `is_noisy` is False.
     """
 
-    def draw(key):
+    def draw(key: PRNGKey) -> tuple[Array, Any]:
         key_noise, key_batch = jax.random.split(key)
         if not is_noisy:
             return jnp.zeros_like(phase.x), potential.draw(key_batch)
@@ -163,14 +164,16 @@ def trajectory(
     numbers = sum(leaf.size for leaf in jax.tree.leaves(drawn))
     is_few = num_integration_steps * numbers <= AT_ONCE
 
-    def body(phase, drawn):
+    def body(phase: Phase, drawn: Any) -> tuple[Phase, None]:
         noise, batch = drawn if is_few else draw(drawn)
         return step_fn(phase, gradient_estimator(potential, batch, unravel), noise), None
 
     return jax.lax.scan(body, phase, jax.vmap(draw)(keys) if is_few else keys)[0]
 
 
-def gradient_estimator(potential: StochasticPotential, batch, unravel: Callable) -> Callable:
+def gradient_estimator(
+    potential: StochasticPotential, batch: Any, unravel: Unravel
+) -> Callable[[Array], Array]:
     """Gradient of one random component as a function of flat positions."""
     return lambda x: ravel_pytree(potential.stochastic_grad(unravel(x), batch))[0]
 
@@ -199,8 +202,8 @@ def check_friction(
 
 
 def sampling_algorithm(
-    kernel: Callable,
-    init: Callable,
+    kernel: Function,
+    init: Function,
     potential: StochasticPotential,
     step_size: float,
     inverse_mass_matrix: InverseMassMatrix,

@@ -30,7 +30,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_position
-from blackjax_ext.metrics import factors
+from blackjax_ext.metrics import Factor, factors
 from blackjax_ext.rows.potentials import StochasticPotential, check_potential
 from blackjax_ext.sgmcmc import leapfrog
 from blackjax_ext.sgmcmc.leapfrog import Phase
@@ -90,9 +90,9 @@ def init(
 
 def step(
     phase: Phase,
-    gradient_fn: Callable,
+    gradient_fn: Callable[[Array], Array],
     noise: Array,
-    metric: factors.Factor,
+    metric: Factor,
     step_size: Array | float,
     friction: Array | float,
 ) -> Phase:
@@ -104,7 +104,7 @@ def step(
     return phase._replace(x=x, momentum=momentum)
 
 
-def build_kernel() -> Callable:
+def build_kernel() -> Callable[..., tuple[SGHMCState, SGHMCInfo]]:
     """Build the transition kernel.
 
     Returns

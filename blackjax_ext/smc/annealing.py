@@ -1,6 +1,5 @@
 """From the prior to the posterior in as many temperatures as it takes, with a record of them."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +7,8 @@ import jax.numpy as jnp
 from blackjax.base import SamplingAlgorithm
 from blackjax.types import PRNGKey
 from jax import Array
+
+from blackjax_ext.types import Function
 
 __all__ = ["Schedule", "anneal", "climb", "mixed_ancestors"]
 
@@ -89,7 +90,7 @@ def noted(schedule: Schedule, state: Any, info: Any, step_size: Array) -> Schedu
 
 
 def climb(
-    step_fn: Callable,
+    step_fn: Function,
     state: Any,
     step_size: Array | float,
     max_temperatures: int,
@@ -117,12 +118,13 @@ def climb(
     """
     step_size = jnp.asarray(step_size, state.temperature.dtype)
 
-    def goes_on(carry):
+    def goes_on(carry: tuple[Any, Any, Array, Schedule]) -> Array:
         state, _, _, schedule = carry
         i = schedule.num_temperatures
-        return (i < min_temperatures) | ((state.temperature < 1) & (i < max_temperatures))
+        is_cold: Array = state.temperature < 1
+        return (i < min_temperatures) | (is_cold & (i < max_temperatures))
 
-    def step(carry):
+    def step(carry: tuple[Any, Any, Array, Schedule]) -> tuple[Any, Any, Array, Schedule]:
         state, _, step_size, schedule = carry
         new_state, info, new_size = step_fn(schedule.num_temperatures, state, step_size)
         return new_state, info, new_size, noted(schedule, new_state, info, step_size)
@@ -163,7 +165,7 @@ def anneal(
     True
     """
 
-    def step(i, state, step_size):
+    def step(i: Array, state: Any, step_size: Array) -> tuple[Any, Any, Array]:
         state, info = algorithm.step(jax.random.fold_in(rng_key, i), state)
         return state, info, step_size
 

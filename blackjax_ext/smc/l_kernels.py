@@ -87,7 +87,7 @@ def gaussian(move: Move, log_weights: Array) -> Array:
     x, p = (jnp.where(is_usable[:, None], a, 0.0) for a in (move.position, move.end))
     is_even = jnp.arange(log_weights.size) % 2 == 0
 
-    def weigh(is_fitted):
+    def weigh(is_fitted: Array) -> Array:
         chosen = jnp.where(is_fitted & is_usable, log_weights, -jnp.inf)
         is_empty = ~jnp.isfinite(chosen).any()
         weights = jnp.where(is_empty, 0.0, jax.nn.softmax(jnp.where(is_empty, 0.0, chosen)))

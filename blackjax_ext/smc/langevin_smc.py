@@ -46,7 +46,7 @@ sequential Monte Carlo.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +62,7 @@ from blackjax_ext.checks import (
     check_positive,
     check_share,
 )
+from blackjax_ext.metrics import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix
 from blackjax_ext.smc import sampler
 from blackjax_ext.smc.l_kernels import LKernel
@@ -70,12 +71,14 @@ from blackjax_ext.smc.proposals import Differentiation
 from blackjax_ext.smc.sampler import Population
 from blackjax_ext.smc.tempered import (
     PriorAndLikelihood,
+    Tempered,
     check_metric,
     metric_of,
     next_temperature,
     scaled,
     tempered,
 )
+from blackjax_ext.types import LogDensity
 
 __all__ = [
     "LangevinSMCInfo",
@@ -157,8 +160,8 @@ class LangevinSMCInfo(NamedTuple):
 
 def init(
     position: ArrayLikeTree,
-    logprior_fn: Callable,
-    loglikelihood_fn: Callable,
+    logprior_fn: LogDensity,
+    loglikelihood_fn: LogDensity,
     rng_key: PRNGKey | None = None,
     *,
     differentiation: Differentiation = "reverse",
@@ -184,7 +187,15 @@ class Rounds(NamedTuple):
     ess_threshold: float
     resampling_fn: sampler.ResamplingFn
 
-    def __call__(self, rng_key, population, target, step_size, metric, num):
+    def __call__(
+        self,
+        rng_key: PRNGKey,
+        population: Population,
+        target: Tempered,
+        step_size: Array | float,
+        metric: Factor,
+        num: int,
+    ) -> tuple[Population, Any]:
         """All moves, and what each did; the particles descend from `num` draws of the prior."""
         arguments = (target, step_size, metric, num)
         if not self.is_waste_free:
@@ -196,10 +207,18 @@ class Rounds(NamedTuple):
         _, (visited, *rest) = self.move_all(key_moves, first, *arguments)
         return sampler.union(first, visited), (None, *rest)
 
-    def move_all(self, rng_key, population, target, step_size, metric, num):
+    def move_all(
+        self,
+        rng_key: PRNGKey,
+        population: Population,
+        target: Tempered,
+        step_size: Array | float,
+        metric: Factor,
+        num: int,
+    ) -> tuple[Population, Any]:
         """The moves one after the other, and the populations after each if they are kept."""
 
-        def once(population, rng_key):
+        def once(population: Population, rng_key: PRNGKey) -> tuple[Population, Any]:
             key_resample, key_move = jax.random.split(rng_key)
             population, is_resampled = sampler.resample_below(
                 key_resample, population, self.ess_threshold, self.resampling_fn
@@ -214,7 +233,9 @@ class Rounds(NamedTuple):
             ess = sampler.effective_sample_size(population.log_weights)
             return population, (visited, moved, is_resampled, ess, after - before)
 
-        return jax.lax.scan(once, population, jax.random.split(rng_key, self.num_moves))
+        keys = jax.random.split(rng_key, self.num_moves)
+        found: tuple[Population, Any] = jax.lax.scan(once, population, keys)
+        return found
 
 
 def build_kernel(
@@ -225,7 +246,7 @@ def build_kernel(
     ess_threshold: float = 0.5,
     tempering_ess: float = 0.8,
     resampling_fn: sampler.ResamplingFn = systematic,
-) -> Callable:
+) -> Callable[..., tuple[LangevinSMCState, LangevinSMCInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -246,8 +267,8 @@ def build_kernel(
     def kernel(
         rng_key: PRNGKey,
         state: LangevinSMCState,
-        logprior_fn: Callable,
-        loglikelihood_fn: Callable,
+        logprior_fn: LogDensity,
+        loglikelihood_fn: LogDensity,
         step_size: float,
         inverse_mass_matrix: InverseMassMatrix | str = None,
         *,
@@ -289,8 +310,8 @@ def build_kernel(
 
 
 def as_top_level_api(
-    logprior_fn: Callable,
-    loglikelihood_fn: Callable,
+    logprior_fn: LogDensity,
+    loglikelihood_fn: LogDensity,
     *,
     step_size: float,
     inverse_mass_matrix: InverseMassMatrix | str = None,
@@ -388,10 +409,12 @@ def as_top_level_api(
     )
     densities = (logprior_fn, loglikelihood_fn)
 
-    def init_fn(position, rng_key=None):
+    def init_fn(position: ArrayLikeTree, rng_key: PRNGKey | None = None) -> LangevinSMCState:
         return init(position, *densities, rng_key, differentiation=move.differentiation)
 
-    def step_fn(rng_key, state, temperature=None):
+    def step_fn(
+        rng_key: PRNGKey, state: LangevinSMCState, temperature: Array | float | None = None
+    ) -> tuple[LangevinSMCState, LangevinSMCInfo]:
         return kernel(rng_key, state, *densities, step_size, metric, temperature=temperature)
 
     return SamplingAlgorithm(init_fn, step_fn)
@@ -426,7 +449,7 @@ def reweigh(population: Population, increment: Array, loglikelihood: Array) -> P
     return population._replace(log_evidence=population.log_evidence + increment * peak)
 
 
-def unadjusted_or(move: MoveFn | None, arguments: dict) -> MoveFn:
+def unadjusted_or(move: MoveFn | None, arguments: dict[str, Any]) -> MoveFn:
     """`move`, or the unadjusted one with these arguments; ValueError if both are given."""
     if move is None:
         return Unadjusted(**arguments)

@@ -48,7 +48,7 @@ class Mixture(NamedTuple):
     def logpdf(self, x: Array) -> Array:
         """Log density up to a constant that is the same everywhere, (N, D) to (N,)."""
 
-        def term(log_share, mean, variance):
+        def term(log_share: Array, mean: Array, variance: Array) -> Array:
             squares = jnp.sum(jnp.square(x - mean) / variance, axis=1)
             return log_share - 0.5 * (squares + jnp.sum(jnp.log(variance)))
 
@@ -76,7 +76,7 @@ def fit(
         jnp.full(num_components, -jnp.log(num_components), x.dtype), means, jnp.ones_like(means)
     )
 
-    def improve(_, mixture):
+    def improve(_: Array, mixture: Mixture) -> Mixture:
         return improved(mixture, z, weights, size)
 
     found = jax.lax.fori_loop(0, NUM_ITERATIONS, improve, first)
@@ -86,14 +86,15 @@ def fit(
 def centres(rng_key: PRNGKey, z: Array, log_weights: Array, num: int) -> Array:
     """`num` of the particles, each drawn in proportion to its distance from those before."""
 
-    def choose(squares, rng_key):
+    def choose(squares: Array, rng_key: PRNGKey) -> tuple[Array, Array]:
         # all at one place: any of them
         least = jnp.finfo(z.dtype).tiny
         i = jax.random.categorical(rng_key, log_weights + jnp.log(squares + least))
         return jnp.minimum(squares, jnp.sum(jnp.square(z - z[i]), axis=1)), z[i]
 
     far = jnp.full(z.shape[0], 1e12, z.dtype)
-    return jax.lax.scan(choose, far, jax.random.split(rng_key, num))[1]
+    chosen: Array = jax.lax.scan(choose, far, jax.random.split(rng_key, num))[1]
+    return chosen
 
 
 def improved(mixture: Mixture, z: Array, weights: Array, size: Array) -> Mixture:

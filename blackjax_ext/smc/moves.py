@@ -15,7 +15,7 @@ from jax import Array
 
 from blackjax_ext.checks import check_count
 from blackjax_ext.mcmc.noise import standard_normal
-from blackjax_ext.metrics.factors import Factor
+from blackjax_ext.metrics import Factor, InverseMassMatrix
 from blackjax_ext.smc import mixtures
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
 from blackjax_ext.smc.proposals import MODES, Differentiation, leapfrog
@@ -117,7 +117,16 @@ class Unadjusted:
         self.num_integration_steps = num_integration_steps
         self.differentiation = differentiation
 
-    def __call__(self, rng_key, position, local, target, step_size, metric, log_weights) -> Moved:
+    def __call__(
+        self,
+        rng_key: PRNGKey,
+        position: Array,
+        local: PriorAndLikelihood,
+        target: Tempered,
+        step_size: Array | float,
+        metric: Factor,
+        log_weights: Array,
+    ) -> Moved:
         """K leapfrog steps and their weight."""
         momentum = standard_normal(rng_key, position.size, position.dtype).reshape(position.shape)
         functions = (target.evaluate, target.gradient)
@@ -137,7 +146,7 @@ def parameters_of(algorithm: Any) -> set[str]:
     return set(inspect.signature(function).parameters)
 
 
-def check_parameters(algorithm: Any, parameters: dict) -> None:
+def check_parameters(algorithm: Any, parameters: dict[str, Any]) -> None:
     """Raise for keywords that the move sets, and for those that the algorithm does not take."""
     taken = sorted({*SET_BY_THE_MOVE} & {*parameters})
     if taken:
@@ -176,18 +185,26 @@ class Metropolis:
         self.algorithm = partial(algorithm, **parameters)
         self.takes_factors = algorithm.build_kernel.__module__.startswith("blackjax_ext.")
 
-    def __call__(self, rng_key, position, local, target, step_size, metric, log_weights) -> Moved:
+    def __call__(
+        self,
+        rng_key: PRNGKey,
+        position: Array,
+        local: PriorAndLikelihood,
+        target: Tempered,
+        step_size: Array | float,
+        metric: Factor,
+        log_weights: Array,
+    ) -> Moved:
         """One Metropolis step of each particle."""
+        given: InverseMassMatrix = metric
         if not self.takes_factors:  # other packages take arrays only
             covariance = metric.inverse()
-            metric = (
-                covariance if jnp.ndim(covariance) else jnp.full(position.shape[1:], covariance)
-            )
+            given = covariance if jnp.ndim(covariance) else jnp.full(position.shape[1:], covariance)
         sampler = self.algorithm(
-            target.logdensity_fn, step_size=step_size, inverse_mass_matrix=metric
+            target.logdensity_fn, step_size=step_size, inverse_mass_matrix=given
         )
 
-        def step(rng_key, x):
+        def step(rng_key: PRNGKey, x: Array) -> tuple[Array, Array, Array, Array]:
             key_init, key_step = jax.random.split(rng_key)
             state = sampler.init(target.unravel(x), key_init)
             state, info = sampler.step(key_step, state)
@@ -229,7 +246,16 @@ class WithJumps:
         self.num_clusters = num_clusters
         self.differentiation = move.differentiation
 
-    def __call__(self, rng_key, position, local, target, step_size, metric, log_weights) -> Moved:
+    def __call__(
+        self,
+        rng_key: PRNGKey,
+        position: Array,
+        local: PriorAndLikelihood,
+        target: Tempered,
+        step_size: Array | float,
+        metric: Factor,
+        log_weights: Array,
+    ) -> Moved:
         """Move the particles, then let them jump."""
         key_move, key_jump = jax.random.split(rng_key)
         arguments = (target, step_size, metric, log_weights)
@@ -244,7 +270,7 @@ class WithJumps:
         x = moved.position
         scale = jnp.sqrt(variances(x, log_weights))
 
-        def propose(rng_key, start):
+        def propose(rng_key: PRNGKey, start: int) -> tuple[Array, Array]:
             """Proposals for every second particle, by a fit to the others."""
             key_fit, key_draw = jax.random.split(rng_key)
             others = slice(1 - start, None, 2)
@@ -262,7 +288,7 @@ class WithJumps:
         uniform = jax.random.uniform(key_accept, log_ratio.shape, log_ratio.dtype)
         is_jump = jnp.log(uniform) < log_ratio
 
-        def chosen(new, old):
+        def chosen(new: Array, old: Array) -> Array:
             return jnp.where(is_jump.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
         position, local = jax.tree.map(chosen, (y, end), (x, moved.local))

@@ -32,7 +32,7 @@ def evaluate_distinct(
     numbers = sorted({-(-size // part) for part in PARTS} - {size})
 
     def evaluate_some(num: int) -> Callable[[Array], ArrayTree]:
-        def run(x):
+        def run(x: Array) -> ArrayTree:
             chosen = jnp.nonzero(is_first, size=num, fill_value=0)[0]
             return jax.tree.map(lambda leaf: leaf[place], evaluate(x[chosen]))
 

@@ -69,13 +69,15 @@ from blackjax_ext.checks import (
     check_share,
 )
 from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.metrics import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.smc import sampler
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
 from blackjax_ext.smc.offspring import evaluate_distinct
-from blackjax_ext.smc.proposals import leapfrog, leapfrog_step
+from blackjax_ext.smc.proposals import Move, leapfrog, leapfrog_step
 from blackjax_ext.smc.sampler import Population
 from blackjax_ext.smc.training import (
+    Evaluate,
     Evaluation,
     build_evaluators,
     check_optimizer,
@@ -83,6 +85,7 @@ from blackjax_ext.smc.training import (
     mean_loss,
     update_parameters,
 )
+from blackjax_ext.types import Function, LogDensity
 
 __all__ = [
     "OpenHorizonInfo",
@@ -159,7 +162,7 @@ class OpenHorizonInfo(NamedTuple):
 def init(
     position: ArrayLikeTree,
     params: ArrayTree,
-    logprior_fn: Callable,
+    logprior_fn: LogDensity,
     optimizer: optax.GradientTransformation,
 ) -> OpenHorizonState:
     """Make the first state from draws of the prior, whose normalized log density is needed."""
@@ -186,7 +189,7 @@ def build_kernel(
     ess_threshold: float = 0.5,
     weight_ess: float = 0.0,
     resampling_fn: sampler.ResamplingFn = systematic,
-) -> Callable:
+) -> Callable[..., tuple[OpenHorizonState, OpenHorizonInfo]]:
     """Build the transition kernel.
 
     Returns
@@ -206,10 +209,16 @@ def build_kernel(
         raise ValueError(f"guided is for proposal='langevin', which has a gradient; got {guided}.")
     guided = is_driven if guided is None else guided
 
-    def drift(local):
+    def drift(local: Evaluation) -> Array:
         return local.gradient if is_driven else jnp.zeros_like(local.gradient)
 
-    def move_on(rng_key, before, evaluators, step_size, metric):
+    def move_on(
+        rng_key: PRNGKey,
+        before: Population,
+        evaluators: tuple[Evaluate, Evaluate],
+        step_size: float,
+        metric: Factor,
+    ) -> Move:
         """K leapfrog steps, the last of which also finds the gradient in the parameters."""
         evaluate, evaluate_both = evaluators
         x, local, ancestors = before.particles
@@ -228,7 +237,7 @@ def build_kernel(
     def kernel(
         rng_key: PRNGKey,
         state: OpenHorizonState,
-        potential_fn: Callable,
+        potential_fn: Function,
         optimizer: optax.GradientTransformation,
         batch: Any,
         step_size: float,
@@ -271,7 +280,7 @@ def build_kernel(
 
 
 def as_top_level_api(
-    potential_fn: Callable,
+    potential_fn: Function,
     optimizer: optax.GradientTransformation,
     *,
     step_size: float,
@@ -353,7 +362,9 @@ def as_top_level_api(
     )
     metric = factorize(inverse_mass_matrix)
 
-    def step_fn(rng_key, state, batch):
+    def step_fn(
+        rng_key: PRNGKey, state: OpenHorizonState, batch: Any
+    ) -> tuple[OpenHorizonState, OpenHorizonInfo]:
         return kernel(rng_key, state, potential_fn, optimizer, batch, step_size, metric)
 
     return SamplingAlgorithm(partial(init, optimizer=optimizer), step_fn)

@@ -33,6 +33,7 @@ from blackjax_ext.metrics import Factor
 
 __all__ = ["Differentiation", "Move", "leapfrog", "leapfrog_step", "value_and_gradient"]
 
+ValueAndGradient: TypeAlias = Callable[[Array], tuple[Array, Array]]
 Differentiation: TypeAlias = Literal["reverse", "forward", "none"]
 MODES = ("reverse", "forward", "none")
 
@@ -61,16 +62,18 @@ class Move(NamedTuple):
     end: Array
 
 
-def value_and_gradient(function: Callable, differentiation: Differentiation) -> Callable:
+def value_and_gradient(
+    function: Callable[[Array], Array], differentiation: Differentiation
+) -> ValueAndGradient:
     """``x (D,) -> (value, gradient)``: one reverse pass, or D JVPs that share one evaluation.
 
     With "none" the gradient is zero and nothing is differentiated.
     """
 
-    def forward(x):
+    def forward(x: Array) -> tuple[Array, Array]:
         return tangents.slopes(function, x, jnp.eye(x.size, dtype=x.dtype))
 
-    def none(x):
+    def none(x: Array) -> tuple[Array, Array]:
         return function(x), jnp.zeros_like(x)
 
     return {"reverse": jax.value_and_grad(function), "forward": forward, "none": none}[
@@ -87,7 +90,7 @@ def leapfrog_step(
 ) -> Move:
     """One more step of `move`; what `evaluate` returns may have another form than before."""
 
-    def kick(momentum, local):
+    def kick(momentum: Array, local: Any) -> Array:
         return momentum + 0.5 * step_size * metric.inverse_sqrt_transpose_times(gradient(local))
 
     half = kick(move.end, move.local)
@@ -128,8 +131,9 @@ def leapfrog(
         Factor of the metric that whitens.
     """
 
-    def step(_, move):
+    def step(_: Array, move: Move) -> Move:
         return leapfrog_step(move, evaluate, gradient, step_size, metric)
 
     start = Move(position, local, momentum, momentum, momentum)
-    return jax.lax.fori_loop(0, num_integration_steps, step, start)
+    end: Move = jax.lax.fori_loop(0, num_integration_steps, step, start)
+    return end

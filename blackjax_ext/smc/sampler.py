@@ -156,11 +156,11 @@ def softened(log_weights: Array, log_factors: Array, share: float) -> tuple[Arra
     differences, peak = centred(log_weights, log_factors)
     goal = share * log_weights.shape[0]
 
-    def power_of(log_power):
+    def power_of(log_power: Array) -> tuple[Array, Array]:
         power = jnp.exp2(log_power)
         return power, conditional_ess(log_weights, soft(power, differences)) >= goal
 
-    def halve(_, bracket):
+    def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bracket
         middle = 0.5 * (low + high)
         is_even = power_of(middle)[1]

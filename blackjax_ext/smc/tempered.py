@@ -9,13 +9,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from blackjax.types import ArrayTree
 from jax import Array
 
 from blackjax_ext.checks import check_scalar
-from blackjax_ext.metrics.factors import Dense, Diagonal, Factor, InverseMassMatrix, factorize
+from blackjax_ext.metrics import Dense, Diagonal, Factor, InverseMassMatrix, factorize
 from blackjax_ext.precision import exact_products
 from blackjax_ext.smc import sampler
-from blackjax_ext.smc.proposals import Differentiation, value_and_gradient
+from blackjax_ext.smc.proposals import Differentiation, ValueAndGradient, value_and_gradient
+from blackjax_ext.types import LogDensity, Unravel
 
 __all__ = [
     "PriorAndLikelihood",
@@ -79,8 +81,8 @@ class Tempered(NamedTuple):
 
     evaluate: Callable[[Array], PriorAndLikelihood]
     temperature: Array
-    logdensity_fn: Callable
-    unravel: Callable
+    logdensity_fn: LogDensity
+    unravel: Unravel
 
     def logdensity(self, local: PriorAndLikelihood) -> Array:
         """Log density, shape (N,)."""
@@ -104,10 +106,10 @@ def heat(temperature: Array, prior: Array, likelihood: Array) -> Array:
 
 
 def tempered(
-    logprior_fn: Callable,
-    loglikelihood_fn: Callable,
+    logprior_fn: LogDensity,
+    loglikelihood_fn: LogDensity,
     temperature: Array,
-    unravel: Callable,
+    unravel: Unravel,
     differentiation: Differentiation,
 ) -> Tempered:
     """The tempered target; prior and likelihood are differentiated apart.
@@ -116,14 +118,14 @@ def tempered(
     rejects what leads there, and has no reason to call it divergent.
     """
 
-    def logdensity_fn(position):
+    def logdensity_fn(position: ArrayTree) -> Array:
         value = heat(temperature, logprior_fn(position), loglikelihood_fn(position))
         return jnp.where(jnp.isneginf(value), IMPOSSIBLE * jnp.finfo(value.dtype).max, value)
 
-    def flat(function):
+    def flat(function: LogDensity) -> ValueAndGradient:
         return value_and_gradient(lambda x: check_scalar(function(unravel(x))), differentiation)
 
-    def evaluate(x):
+    def evaluate(x: Array) -> PriorAndLikelihood:
         logprior, logprior_grad = jax.vmap(flat(logprior_fn))(x)
         loglikelihood, loglikelihood_grad = jax.vmap(flat(loglikelihood_fn))(x)
         return PriorAndLikelihood(logprior, loglikelihood, logprior_grad, loglikelihood_grad)
@@ -155,10 +157,10 @@ def next_temperature(
     left = 1.0 - temperature
     differences, _ = sampler.centred(log_weights, loglikelihood)
 
-    def is_far_enough(increment):
+    def is_far_enough(increment: Array) -> Array:
         return sampler.conditional_ess(log_weights, scaled(increment, differences)) <= goal
 
-    def halve(_, bracket):
+    def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bracket
         middle = 0.5 * (low + high)
         is_enough = is_far_enough(left * jnp.exp2(middle))

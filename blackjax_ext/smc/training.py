@@ -1,7 +1,7 @@
 """A target that depends on parameters, and their update with weighted particles."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from blackjax.types import ArrayTree
 from jax import Array
 
 from blackjax_ext.checks import check_scalar
+from blackjax_ext.types import Function, Unravel
 
 __all__ = [
     "Evaluation",
@@ -40,20 +41,25 @@ class Evaluation(NamedTuple):
     slope: Any = None
 
 
-def build_evaluators(potential_fn: Callable, params: ArrayTree, batch: Any, unravel: Callable):
+Evaluate: TypeAlias = Callable[[Array], Evaluation]
+
+
+def build_evaluators(
+    potential_fn: Function, params: ArrayTree, batch: Any, unravel: Unravel
+) -> tuple[Evaluate, Evaluate]:
     """Two functions that evaluate the new target at flat particles, (N, D).
 
     The first leaves out the gradient in the parameters, the second has it.
     """
 
-    def potential(x, params):
+    def potential(x: Array, params: ArrayTree) -> Array:
         return check_scalar(potential_fn(params, unravel(x), batch))
 
-    def evaluate(x):
+    def evaluate(x: Array) -> Evaluation:
         value, gradient = jax.vmap(jax.value_and_grad(potential), (0, None))(x, params)
         return Evaluation(-value, -gradient)
 
-    def evaluate_both(x):
+    def evaluate_both(x: Array) -> Evaluation:
         both = jax.value_and_grad(potential, argnums=(0, 1))
         value, (gradient, slope) = jax.vmap(both, (0, None))(x, params)
         return Evaluation(-value, -gradient, slope)
@@ -62,14 +68,14 @@ def build_evaluators(potential_fn: Callable, params: ArrayTree, batch: Any, unra
 
 
 def mean_energy(
-    potential_fn: Callable, position: ArrayTree, batch: Any, weights: Array
+    potential_fn: Function, position: ArrayTree, batch: Any, weights: Array
 ) -> Callable[[ArrayTree], Array]:
     """Weighted mean of the potential energy of N particles on a batch, as a function of the params.
 
     A particle without weight adds nothing, even where its energy is not a number.
     """
 
-    def energy(params):
+    def energy(params: ArrayTree) -> Array:
         each = jax.vmap(lambda z: potential_fn(params, z, batch))(position)
         return jnp.sum(jnp.where(weights > 0, weights * each, 0.0))
 
@@ -98,7 +104,7 @@ def update_parameters(
     and `value_fn` with the particles, the weights and the batch of this step.
     """
 
-    def mean(leaf):
+    def mean(leaf: Array) -> Array:
         shape = (-1,) + (1,) * (leaf.ndim - 1)
         is_heavy = (weights > 0).reshape(shape)
         return jnp.tensordot(weights, jnp.where(is_heavy, leaf, 0.0), axes=1)

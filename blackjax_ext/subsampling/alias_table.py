@@ -248,7 +248,8 @@ def realized(threshold: Any, alias: Any, part: slice) -> np.ndarray:
         rest = 1.0 - threshold[those][is_here].astype(np.float64)
         np.add.at(given, takers[is_here] - part.start, rest)
     given += threshold[part]
-    return given / threshold.size
+    shares: np.ndarray = given / threshold.size
+    return shares
 
 
 def draw(rng_key: PRNGKey, table: AliasTable, shape: tuple[int, ...]) -> Array:

@@ -96,7 +96,7 @@ def expanded_gradient(expansion: Expansion, x: ArrayTree, indices: Array) -> Arr
         lambda x: posterior.read(unravel(x), indices), a, has_aux=True
     )
 
-    def excess(eta, t, row):
+    def excess(eta: ArrayTree, t: ArrayTree, row: ArrayTree) -> ArrayTree:
         slope = partial(jax.grad(posterior.loss), row=row)
         there = slope(jax.tree.map(jnp.add, eta, t))
         if expansion.order == 1:

@@ -35,7 +35,7 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_position
 from blackjax_ext.meshes import on_host, over_rows
-from blackjax_ext.metrics.factors import Dense
+from blackjax_ext.metrics import Dense
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.alias_table import AliasTable, blocks, columns, realized

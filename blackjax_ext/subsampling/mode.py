@@ -43,6 +43,7 @@ from blackjax_ext.subsampling.predictors import (
     derivatives,
     energy,
 )
+from blackjax_ext.types import Unravel
 
 __all__ = [
     "DerivativesFn",
@@ -153,7 +154,8 @@ class Stationary(NamedTuple):
         """Curvature by x, shape (D, D)."""
         inverse = np.linalg.inv(self.root)
         curved = inverse.T @ self.hessian @ inverse
-        return 0.5 * (curved + curved.T)
+        symmetric: np.ndarray = 0.5 * (curved + curved.T)
+        return symmetric
 
     def metric(self, floor: float | None = None) -> Dense:
         """The metric of the absolute curvature, on the host in double precision.
@@ -312,7 +314,7 @@ class Passes:
     """
 
     def __init__(
-        self, posterior: LinearPredictor, unravel: Callable, say: Callable[[str], None] | None
+        self, posterior: LinearPredictor, unravel: Unravel, say: Callable[[str], None] | None
     ):
         energy_at = compiled_soon(lambda rows, x: energy(rows, unravel(x)))
         derivatives_at = compiled_soon(lambda rows, x, root: derivatives(rows, unravel(x), root))

@@ -31,7 +31,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,7 @@ from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
 from blackjax_ext.rows.consecutive import at_chunk
 from blackjax_ext.subsampling.families import Family, Kind
+from blackjax_ext.types import Function, LogDensity
 
 __all__ = [
     "Derivatives",
@@ -143,11 +144,11 @@ class Responses(NamedTuple):
 
 
 def linear_predictor(
-    logprior_fn: Callable,
+    logprior_fn: LogDensity,
     family: Family,
     data: tuple[ArrayLikeTree, ArrayLikeTree],
     *,
-    predict_fn: Callable = lambda x, row: row @ x,
+    predict_fn: Function = lambda x, row: row @ x,
 ) -> LinearPredictor:
     r"""A posterior whose rows depend on the position through linear predictors.
 
@@ -219,7 +220,7 @@ def linear_predictor(
 
 @exact_products
 def read_data(
-    predict_fn: Callable,
+    predict_fn: Function,
     num_free: int,
     covariates: ArrayTree,
     responses: Array,
@@ -249,10 +250,10 @@ def loss_remainder(posterior: LinearPredictor, order: int, eta: Any, t: Any, row
     `t` is the change of the predictors. Cost: a dozen evaluations of the loss.
     """
 
-    def along(s):
+    def along(s: Array) -> tuple[Array, ...]:
         return (posterior.loss(jax.tree.map(lambda e, c: e + s * c, eta, t), row),)
 
-    upto = along  # all derivatives along t, up to the order of the expansion
+    upto: AlongLine = along  # all derivatives along t, up to the order of the expansion
     for _ in range(order):
         upto = with_derivative(upto)
     dtype = jnp.result_type(*jax.tree.leaves(t))
@@ -277,10 +278,13 @@ def is_resolved(weights: Array, values: Array) -> Array:
     return off <= jnp.maximum(OFF * (weights @ jnp.abs(values)), OFF_IN_ALL)
 
 
-def with_derivative(function: Callable) -> Callable:
+AlongLine: TypeAlias = Callable[[Array], tuple[Array, ...]]
+
+
+def with_derivative(function: AlongLine) -> AlongLine:
     """A function's values, and the derivative of the last of them."""
 
-    def both(s):
+    def both(s: Array) -> tuple[Array, ...]:
         values, slopes = jax.jvp(function, (s,), (jnp.ones_like(s),))
         return (*values, slopes[-1])
 
@@ -309,7 +313,7 @@ def designs(posterior: LinearPredictor, position: ArrayTree, indices: Array) -> 
     """Some rows at `position` with the Jacobians of their predictors, by K reverse passes each."""
     x, unravel = ravel_pytree(position)
 
-    def predictors(x, i):
+    def predictors(x: Array, i: Array) -> Array:
         eta = posterior.read(unravel(x), i[None])[0]
         return ravel_pytree(eta)[0]
 
@@ -321,7 +325,8 @@ def chunk_length(posterior: LinearPredictor, position: ArrayTree) -> int:
     """Rows at once in a pass that takes their Jacobians."""
     eta, _ = jax.eval_shape(posterior.read, position, jnp.zeros(1, int))
     entries = sum(e.size for e in eta) * ravel_pytree(position)[0].size
-    return min(max(MAX_ENTRIES // entries, 64), MAX_CHUNK, posterior.num_rows)
+    most: int = max(MAX_ENTRIES // entries, 64)
+    return min(most, MAX_CHUNK, posterior.num_rows)
 
 
 class Largest(NamedTuple):
@@ -346,7 +351,7 @@ def over_chunks(
     if blocks > 1:  # as many rows as there are would not be read by slices
         length = min(length, -(-size // 2))
 
-    def body(carry, i):
+    def body(carry: Any, i: Array) -> tuple[Any, None]:
         sums, kept = carry
         terms, values = at_chunk(visit, i, length, num_rows, blocks)
         first = jnp.minimum(i * length, size - length)
@@ -378,7 +383,7 @@ def nothing(term: Any) -> Any:
 def merged(sums: Any, terms: Any) -> Any:
     """What chunks have said so far, and what one more says."""
 
-    def both(sum, term):
+    def both(sum: Any, term: Any) -> Any:
         return Largest(jnp.maximum(*sum, *term)) if is_largest(sum) else add(sum, term)
 
     return jax.tree.map(both, sums, terms, is_leaf=lambda leaf: is_pair(leaf) or is_largest(leaf))
@@ -400,7 +405,7 @@ def has_changed(old: Any, new: Any) -> Any:
     What differs by rounding alone does not: two programs need not round alike.
     """
 
-    def differs(old, new):
+    def differs(old: Any, new: Any) -> Array:
         old, new = (jnp.asarray(each, float).reshape(each.shape[0], -1) for each in (old, new))
         is_same = jnp.isclose(new, old, rtol=64 * jnp.finfo(old.dtype).eps, atol=0.0)
         # infinite or not a number at both ends
@@ -419,7 +424,7 @@ def masked(is_new: Array, values: Array) -> Array:
 def energy(posterior: LinearPredictor, position: ArrayTree) -> Pair:
     """Potential energy, prior included. Cost: N rows."""
 
-    def visit(indices, is_new):
+    def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
         eta, rows = posterior.read(position, indices)
         return jnp.sum(masked(is_new, jax.vmap(posterior.loss)(eta, rows))), ()
 
@@ -456,7 +461,7 @@ def row_derivatives(posterior: LinearPredictor, eta: Any, row: Any) -> tuple[Arr
     """First and second derivatives of the loss of one row by its predictors, (K,) and (K, K)."""
     flat, unravel = ravel_pytree(eta)
 
-    def loss(flat):
+    def loss(flat: Array) -> Array:
         return posterior.loss(unravel(flat), row)
 
     return jax.grad(loss)(flat), jax.hessian(loss)(flat)
@@ -481,7 +486,7 @@ def derivatives(posterior: LinearPredictor, position: ArrayTree, root: Array) ->
     """
     x, unravel = ravel_pytree(position)
 
-    def visit(indices, is_new):
+    def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
         matrix, eta, rows = designs(posterior, position, indices)
         sums = summed_derivatives(posterior, matrix @ root, eta, rows, is_new)
         return (*sums, jnp.max(jnp.abs(matrix), axis=(0, 1))), ()
@@ -490,7 +495,7 @@ def derivatives(posterior: LinearPredictor, position: ArrayTree, root: Array) ->
     sums = over_chunks(visit, posterior.num_rows, length)[0]
     gradient, hessian, size = (sum.value() for sum in sums)
 
-    def prior(u):
+    def prior(u: Array) -> Array:
         return -posterior.logprior(unravel(x + root @ u))
 
     zero = jnp.zeros_like(x)

@@ -38,7 +38,7 @@ from blackjax.types import ArrayTree
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.metrics.factors import Dense
+from blackjax_ext.metrics import Dense
 from blackjax_ext.precision import exact_products
 from blackjax_ext.subsampling.families import Kind
 from blackjax_ext.subsampling.predictors import (
@@ -210,13 +210,13 @@ def row_bounds(
     steps = jnp.concatenate([metric.inverse_sqrt_times(noise), noise, -10.0 * noise[:1]])
     radius = radius_of(posterior, scale.shape[1])
 
-    def visit(indices, is_new):
+    def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
         matrix, eta, rows = designs(posterior, position, indices)
         whitened = matrix @ scale
         found = jax.vmap(partial(parts_of, posterior, order + 1, radius))(eta, whitened, rows)
         base = jax.vmap(lambda e: ravel_pytree(e)[0])(eta)
 
-        def deviation(step):
+        def deviation(step: Array) -> tuple[Array, Array]:
             moved, moved_rows = posterior.read(unravel(x + step), indices)
             here, there = (jax.vmap(posterior.rounding)(e, rows) for e in (eta, moved))
             changed = jnp.stack(jax.tree.leaves(has_changed(rows, moved_rows)))

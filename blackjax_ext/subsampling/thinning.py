@@ -112,6 +112,7 @@ from blackjax_ext.rows.shuffles import uniform_numbers, words_of
 from blackjax_ext.subsampling import alias_table
 from blackjax_ext.subsampling.expansion import Expansion, surrogate, whitened
 from blackjax_ext.subsampling.predictors import loss_remainder
+from blackjax_ext.types import Function
 
 __all__ = ["RULES", "Decision", "RuleName", "decide", "expected_rows", "loss_remainders", "reach"]
 
@@ -303,7 +304,7 @@ def expected_rows(rng_key: PRNGKey, expansion: Expansion, num_moves: int = 256) 
     size, dtype = expansion.whitener.shape[0], expansion.whitener.dtype
     ends = jax.random.normal(rng_key, (2, num_moves, size), dtype)
 
-    def rows_of(old, new):
+    def rows_of(old: Array, new: Array) -> Array:
         q = reach(old, new, expansion.order)
         near = is_near(expansion, old, new, q)
         return jnp.where(near, expansion.total * q, float(expansion.num_rows))
@@ -321,14 +322,15 @@ def loss_remainders(expansion: Expansion, steps: Array, indices: Array) -> Array
     assert posterior is not None
     a, unravel = ravel_pytree(expansion.position)
 
-    def read(x):
+    def read(x: Array) -> Any:
         return posterior.read(unravel(x), indices)
 
     eta, changes, rows = jax.linearize(read, a, has_aux=True)
 
-    def remainders_at(step):
-        of_row = lambda e, t, row: loss_remainder(posterior, expansion.order, e, t, row)  # noqa: E731
-        return jax.vmap(of_row)(eta, changes(step), rows)
+    def remainders_at(step: Array) -> Array:
+        of_row: Function = lambda e, t, row: loss_remainder(posterior, expansion.order, e, t, row)  # noqa: E731
+        remainders: Array = jax.vmap(of_row)(eta, changes(step), rows)
+        return remainders
 
     return jax.vmap(remainders_at)(steps)
 
@@ -340,10 +342,10 @@ def thin(rng_key: PRNGKey, expansion: Expansion, move: Move, is_on: Array, rule:
     length = expected / jnp.maximum(num_pieces, 1)
     dtype = move.reach.dtype
 
-    def is_going(events):
+    def is_going(events: Events) -> Array:
         return (events.piece < num_pieces) & ~events.is_ended
 
-    def body(events):
+    def body(events: Events) -> Events:
         # three keys, of which one is left: XLA compiles the same split once, wherever it is
         key_next, key_round, _ = jax.random.split(events.rng_key, 3)
         of_rows, of_gaps, of_vetoes = words_of_round(key_round, dtype)
@@ -394,10 +396,10 @@ def change_of_all(expansion: Expansion, move: Move, is_on: Array) -> Array:
     length = min(CHUNK, size)
     num_chunks = jnp.where(is_on, -(-size // length), 0)
 
-    def body(carry):
+    def body(carry: Any) -> Any:
         i, sum = carry
 
-        def change_of(indices, is_new):
+        def change_of(indices: Array, is_new: Array) -> Array:
             old, new = loss_remainders(expansion, move.steps, indices)
             return jnp.where(is_new, new - old, 0.0)
 

@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 import blackjax
@@ -14,6 +14,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.metrics import Dense, Factor, LowRank
+from blackjax_ext.types import Function
 from blackjax_ext.warmup.windows import MANY
 
 __all__ = ["Algorithm", "BoundAlgorithm", "StepInfo", "Stepper"]
@@ -121,11 +122,12 @@ class Algorithm(NamedTuple):
             if missing:
                 raise TypeError(f"parameters {missing} of the algorithm must be given.")
 
-    def kernel(self) -> Callable:
+    def kernel(self) -> Function:
         """The transition kernel."""
-        return self.api.build_kernel(**self.only(self.api.build_kernel))
+        kernel: Function = self.api.build_kernel(**self.only(self.api.build_kernel))
+        return kernel
 
-    def only(self, function: Callable, **supplied: Any) -> dict[str, Any]:
+    def only(self, function: Function, **supplied: Any) -> dict[str, Any]:
         """The parameters, and those `supplied`, that `function` takes."""
         arguments = {**supplied, **self.parameters}
         return {name: arguments[name] for name in names(function) if name in arguments}
@@ -141,7 +143,8 @@ class Algorithm(NamedTuple):
     @property
     def is_own(self) -> bool:
         """Whether the algorithm is one of `blackjax_ext`."""
-        return self.api.build_kernel.__module__.startswith("blackjax_ext.")
+        module: str = self.api.build_kernel.__module__
+        return module.startswith("blackjax_ext.")
 
     @property
     def takes_factors(self) -> bool:
@@ -281,12 +284,12 @@ def nearest(unknown: list[str], known: Iterable[str]) -> str:
     return f" Did you mean {', '.join(found)}?" if found else ""
 
 
-def names(function: Callable) -> list[str]:
+def names(function: Function) -> list[str]:
     """Names of the parameters of `function`."""
     return list(inspect.signature(function).parameters)
 
 
-def required(function: Callable) -> set[str]:
+def required(function: Function) -> set[str]:
     """Names of its parameters without a default."""
     parameters = inspect.signature(function).parameters.values()
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -25,6 +25,7 @@ from blackjax_ext.coordinates.partial import (
     coarsest,
     in_coordinates,
 )
+from blackjax_ext.types import Function, LogDensity
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.calling import StepInfo, Stepper
 from blackjax_ext.warmup.windows import AdaptState
@@ -58,12 +59,14 @@ class CoordinateState(NamedTuple):
     @property
     def energy(self) -> Array:
         """Of the trajectory, by algorithms that have one."""
-        return self.chain.energy
+        energy: Array = self.chain.energy
+        return energy
 
     @property
     def tree_depth(self) -> Array:
         """How often the trajectory was doubled, by algorithms that do."""
-        return self.chain.tree_depth
+        tree_depth: Array = self.chain.tree_depth
+        return tree_depth
 
 
 def seen(chain: Any, placed: Placed) -> CoordinateState:
@@ -96,8 +99,8 @@ class InCoordinates(NamedTuple):
         The effects.
     """
 
-    bind: Callable[[Callable], Stepper]
-    logdensity_fn: Callable
+    bind: Callable[[Function], Stepper]
+    logdensity_fn: LogDensity
     coordinates: Coordinates
 
     def bound(self, centredness: ArrayTree) -> Stepper:
@@ -156,10 +159,10 @@ class InCoordinates(NamedTuple):
         placed = jax.vmap(lambda u: self.coordinates.out(u, old.centredness))(states.coordinates)
         learned, ratios = learning.learn(old, placed.laws)
 
-        def moved(u, c, new, law):
+        def moved(u: Array, c: Array | None, new: Any, law: Any) -> Array:
             return u if c is None else laws.moved(law, c, new, u)
 
-        def move(u, found):
+        def move(u: ArrayTree, found: Any) -> ArrayTree:
             return jax.tree.map(moved, u, old.centredness, learned.centredness, found)
 
         u = jax.vmap(move)(states.coordinates, placed.laws)

@@ -43,6 +43,7 @@ from jax.extend.core import jaxpr_as_fun
 from blackjax_ext.mcmc.derivatives import Differentiation, differenced
 from blackjax_ext.metrics import Dense, Factor
 from blackjax_ext.metrics.factors import scaled_eigen
+from blackjax_ext.types import LogDensity
 from blackjax_ext.warmup import work
 
 __all__ = [
@@ -64,7 +65,7 @@ __all__ = [
     "walk",
 ]
 
-LogDensity: TypeAlias = Callable[[Array], Array]
+Turn: TypeAlias = tuple[Array, Array, "Path"]  # its number, whether it is the last, and the paths
 Slope: TypeAlias = Callable[["Path"], tuple[Array, Factor, Any]]
 
 MAX_STEPS = 60
@@ -266,10 +267,10 @@ def walk(
     """Number of turns, and the ends of paths that step along `slope`, at most `max_steps` times."""
     turn_of_one = partial(turn, slope, evaluate)
 
-    def is_going(carry):
+    def is_going(carry: Turn) -> Array:
         return ~carry[1]
 
-    def turn_of_all(carry):
+    def turn_of_all(carry: Turn) -> Turn:
         i, _, paths = carry
         is_last = ~jnp.any(paths.is_moving) | (i == max_steps)
         best = best_of(paths.best, before)
@@ -344,7 +345,10 @@ def best_of(found: Approximation, before: Approximation) -> Approximation:
     evidence = evidences(found)
     top = jnp.argmax(evidence)
     is_new = evidence[top] > before.evidence
-    return jax.tree.map(lambda new, old: jnp.where(is_new, new[top], old), found, before)
+    best: Approximation = jax.tree.map(
+        lambda new, old: jnp.where(is_new, new[top], old), found, before
+    )
+    return best
 
 
 def unit(gradient: Array) -> Array:
@@ -363,7 +367,8 @@ def nothing(x: Array, noise: Array, metric: Factor | None = None) -> Approximati
 
 def evidences(found: Approximation) -> Array:
     """Evidence of each of several approximations, shape (P,)."""
-    return jax.vmap(lambda each: each.evidence)(found)
+    evidence: Array = jax.vmap(lambda each: each.evidence)(found)
+    return evidence
 
 
 def find_all(
@@ -396,7 +401,7 @@ def find_all(
     sizes = NUM_DRAWS * size, size, 1
     least = np.nextafter(np.array(-1.0, x.dtype), 0.0)
 
-    def send(carry):
+    def send(carry: tuple[Array, Array, Search]) -> tuple[Array, Array, Search]:
         i, left, search = carry
         key = jax.random.fold_in(rng_key, i)
         even = jax.random.uniform(key, (num_paths, sum(sizes)), x.dtype, least, 1.0)
@@ -422,7 +427,7 @@ def find_all(
             ),
         )
 
-    def is_open(carry):
+    def is_open(carry: tuple[Array, Array, Search]) -> Array:
         i, left, search = carry
         is_affordable = (i < num_rounds) & (left >= LEAST_TURNS)
         return (i == 0) | is_affordable & is_poor(search).any()
@@ -513,7 +518,7 @@ def derivatives(
         logdensity_fn = differenced(logdensity_fn)
     grad_fn = jax.jacfwd(logdensity_fn) if differentiation == "forward" else jax.grad(logdensity_fn)
 
-    def rows(directions):
+    def rows(directions: Array) -> Any:
         return jax.vmap(lambda direction: jax.jvp(grad_fn, (x,), (direction,)))(directions)
 
     directions = directions_of(x)
@@ -543,7 +548,8 @@ def metric_of(gradient: Array, hessian: Array) -> Dense:
     length = jnp.maximum(jnp.max(jnp.abs(gradient)), 1.0) ** 0.5  # a norm would overflow too
     eye = identity(gradient).sqrt
     along_gradient = Dense(eye / length, eye * length, 2.0 * size * jnp.log(length))
-    return jax.tree.map(partial(jnp.where, is_usable), metric, along_gradient)
+    chosen: Dense = jax.tree.map(partial(jnp.where, is_usable), metric, along_gradient)
+    return chosen
 
 
 def approximate(

@@ -126,7 +126,9 @@ class Hidden(NamedTuple):
     @property
     def is_many(self) -> Array:
         """Whether chains, (C,), may miss what they could not enter or leave."""
-        return (self.num_hidden > FEW_HIDDEN) & (self.num_hidden > SHARE_HIDDEN * self.num_steps)
+        num, most = self.num_hidden, SHARE_HIDDEN * self.num_steps
+        is_many: Array = (num > FEW_HIDDEN) & (num > most)
+        return is_many
 
 
 def judge(state: AdaptState) -> Health:
@@ -179,7 +181,8 @@ def is_bad(health: Health) -> Array:
 
 def has_run_away(health: Health) -> Array:
     """Whether chains are where the mass of no posterior is."""
-    return ~(health.reach < float(jnp.finfo(health.reach.dtype).max) ** FAR_AWAY)
+    is_near: Array = health.reach < float(jnp.finfo(health.reach.dtype).max) ** FAR_AWAY
+    return ~is_near
 
 
 def has_collapsed(health: Health) -> Array:

@@ -13,7 +13,6 @@ Nothing adapts after the last step. :func:`warmup` runs it; `first_step_size` an
 `adapt` are its parts, for those who step the chains themselves.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,6 +34,7 @@ from blackjax_ext.mcmc.derivatives import (
 )
 from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.metrics import Factor, InverseMassMatrix, check_metric, factorize
+from blackjax_ext.types import Function, LogDensity
 from blackjax_ext.warmup import report, windows
 from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
 from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of, gradients_of
@@ -100,7 +100,7 @@ class WarmupInfo(NamedTuple):
 
 def warmup(
     algorithm: Any,
-    logdensity_fn: Callable,
+    logdensity_fn: LogDensity,
     rng_key: PRNGKey,
     positions: ArrayLikeTree,
     num_steps: int,
@@ -206,9 +206,9 @@ def warmup(
     is_guessed = inverse_mass_matrix is not None
 
     @jax.jit
-    def start(rng_key, x, metric):
+    def start(rng_key: PRNGKey, x: Array, metric: Factor) -> tuple[Any, ...]:
         key_path, key_init, key_search = jax.random.split(rng_key, 3)
-        flat_fn = lambda x: logdensity_fn(unravel(x))  # noqa: E731
+        flat_fn: LogDensity = lambda x: logdensity_fn(unravel(x))  # noqa: E731
         found = find_start(key_path, flat_fn, x, mode) if newton_start else None
         is_whitened = found is not None and found.metric is not None and not is_guessed
         if found is None:
@@ -254,7 +254,7 @@ def run_windows(
     """All steps of the plan, of chains that share step size and metric."""
     num_chains = adapt_state.step_size.shape[0]
 
-    def step(carry, xs):
+    def step(carry: tuple[Any, AdaptState], xs: tuple[Array, PRNGKey]) -> Any:
         states, adapt_state = carry
         i, key = xs
         key_step, key_renew = jax.random.split(key)
@@ -288,7 +288,7 @@ def check_differentiation(differentiation: str) -> None:
 
 
 def check_derivatives(
-    logdensity_fn: Callable, position: ArrayTree, wanted: Wanted
+    logdensity_fn: LogDensity, position: ArrayTree, wanted: Wanted
 ) -> Differentiation:
     """How the density can be differentiated; ValueError if not as it is wanted."""
     found = differentiation_of(logdensity_fn, position, wanted)
@@ -301,7 +301,9 @@ def check_derivatives(
     return found
 
 
-def bind(algorithm: Algorithm, logdensity_fn: Callable, differentiation: Wanted) -> BoundAlgorithm:
+def bind(
+    algorithm: Algorithm, logdensity_fn: LogDensity, differentiation: Wanted
+) -> BoundAlgorithm:
     """The algorithm on a density; one that calls ``jax.grad`` gets gradients of JVPs if need be."""
     if differentiation == "forward" and not algorithm.is_own:
         logdensity_fn = forward_gradient(logdensity_fn)
@@ -330,7 +332,7 @@ def init_each(bound: Stepper, rng_key: PRNGKey, positions: ArrayTree, metric: Fa
 def states_at(bound: Stepper, keys: Array, positions: ArrayTree, metric: Factor) -> Any:
     """States at `positions`, made anew with `metric`; keys are of shape (C,)."""
 
-    def init(position, key):
+    def init(position: ArrayTree, key: PRNGKey) -> Any:
         return bound.init(position, key, metric)
 
     return jax.vmap(init)(positions, keys)
@@ -348,9 +350,9 @@ def first_step_size(
     if not (plan.adapt_step_size and plan.num_steps):
         return jnp.broadcast_to(guess, keys.shape[:1])
 
-    def search(key, state):
-        def kernel_with(step_size):
-            def step(key, state):
+    def search(key: PRNGKey, state: Any) -> Any:
+        def kernel_with(step_size: Array) -> Function:
+            def step(key: PRNGKey, state: Any) -> tuple[Any, StepInfo]:
                 state, info = bound.step(key, state, step_size, metric)
                 info = info.rated(is_adapting=True)
                 # a step that says nothing of its size ends the search
@@ -415,12 +417,13 @@ def adapt_freely(
     if isinstance(bound, InCoordinates):
         adapt_state = bound.counted(states, adapt_state)
     is_end = jnp.isin(i, schedule.ends)
-    return jax.lax.cond(
+    ended: tuple[Any, AdaptState] = jax.lax.cond(
         is_end | is_last,
         partial(end_window, bound, plan, is_last),
         lambda keys, states, adapt_state: (states, adapt_state),
         *(keys, states, adapt_state),
     )
+    return ended
 
 
 def end_window(
@@ -435,7 +438,7 @@ def end_window(
     states, adapt_state = windows.rescue(keys[0], states, adapt_state)
     x = ravel_each(coordinates_of(states))
 
-    def renew(states, adapt_state):
+    def renew(states: Any, adapt_state: AdaptState) -> tuple[Any, AdaptState]:
         start = windows.update_metric if plan.adapt_metric else windows.start_counting
         adapt_state = start(adapt_state, x)
         if isinstance(bound, InCoordinates):
@@ -446,4 +449,6 @@ def end_window(
         states = jax.vmap(lambda key, state: bound.renew(key, state, metric))(keys, states)
         return states, adapt_state
 
-    return jax.lax.cond(is_last, lambda *both: both, renew, states, adapt_state)
+    renewed: tuple[Any, AdaptState]
+    renewed = jax.lax.cond(is_last, lambda *both: both, renew, states, adapt_state)
+    return renewed

@@ -19,9 +19,11 @@ from blackjax.optimizers.lbfgs import lbfgs_inverse_hessian_factors, lbfgs_recov
 from jax import Array
 
 from blackjax_ext.mcmc.derivatives import Differentiation, differenced
+from blackjax_ext.metrics import Factor
 from blackjax_ext.metrics.low_rank import LowRank
+from blackjax_ext.types import LogDensity
 from blackjax_ext.warmup import newton_path, work
-from blackjax_ext.warmup.newton_path import Approximation, Found, LogDensity, Path
+from blackjax_ext.warmup.newton_path import Approximation, Found, Path
 
 __all__ = ["find_start"]
 
@@ -110,11 +112,11 @@ def along_gradients(
     key_noise, key_level = jax.random.split(rng_key)
     noise = jax.random.normal(key_noise, (len(x), newton_path.NUM_DRAWS, x.shape[1]), x.dtype)
 
-    def slope(path):
+    def slope(path: Path) -> tuple[Array, Factor, Any]:
         memory = remembered(path.memory, path.x, grad_fn(path.x))
         return memory.gradient, curvature_of(memory), memory
 
-    def settled(path, level):
+    def settled(path: Path, level: Array) -> Any:
         return drawn_in(evaluate, path.best, level)
 
     first = first_paths(x, noise)
@@ -134,7 +136,7 @@ def gradient_of(logdensity_fn: LogDensity, differentiation: Differentiation) -> 
 def first_paths(x: Array, noise: Array) -> Path:
     """Paths before their first turn, of which nothing is remembered."""
 
-    def first(x, noise):
+    def first(x: Array, noise: Array) -> Path:
         zeros = jnp.zeros((x.size, MEMORY), x.dtype)
         memory = History(x, jnp.zeros_like(x), zeros, zeros, jnp.ones_like(x))
         # a metric without steps has vectors: those of one with steps are its structure
@@ -159,7 +161,7 @@ def remembered(memory: History, x: Array, gradient: Array) -> History:
     is_usable = is_known & (bend > 1e-12 * jnp.linalg.norm(change)) & jnp.isfinite(bend)
     is_usable &= jnp.all(jnp.isfinite(variances) & (variances > 0))
 
-    def pushed(columns, new):
+    def pushed(columns: Array, new: Array) -> Array:
         return jnp.where(is_usable, jnp.column_stack([columns[:, 1:], new]), columns)
 
     return History(
@@ -183,7 +185,8 @@ def curvature_of(memory: History) -> LowRank:
     metric = LowRank(scale, basis @ turned, jnp.maximum(1.0 + values, eps))
     plain = LowRank.of(scale, values.size)
     is_usable = jnp.isfinite(metric.vectors).all() & jnp.isfinite(metric.values).all()
-    return jax.tree.map(lambda a, b: jnp.where(is_usable, a, b), metric, plain)
+    chosen: LowRank = jax.tree.map(lambda a, b: jnp.where(is_usable, a, b), metric, plain)
+    return chosen
 
 
 def drawn_in(evaluate: Any, best: Approximation, level: Array) -> Array:

@@ -34,7 +34,7 @@ def of_equation(equation: Any) -> float:
     """Operations of one equation."""
     name, parameters = equation.primitive.name, equation.params
     if name == "scan":
-        return parameters["length"] * operations(parameters["jaxpr"])
+        return int(parameters["length"]) * operations(parameters["jaxpr"])
     if name == "while":
         return UNKNOWN_TURNS * sum(operations(parameters[f"{part}_jaxpr"]) for part in LOOP)
     inner = [operations(each) for each in programs_in(equation)]
@@ -48,7 +48,8 @@ def of_equation(equation: Any) -> float:
     size = max(map(math.prod, shapes), default=0)
     if name == "dot_general":
         (contracted, _), _ = parameters["dimension_numbers"]
-        return 2 * math.prod(shapes[-1]) * math.prod(shapes[0][axis] for axis in contracted)
+        size = math.prod(shapes[0][axis] for axis in contracted)
+        return 2 * math.prod(shapes[-1]) * size
     if name == "conv_general_dilated":
         return 2 * math.prod(shapes[-1]) * math.prod(shapes[1])
     if name in FACTORIZATIONS:

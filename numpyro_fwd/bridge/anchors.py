@@ -1,6 +1,6 @@
 """An anchor that the user gives for the expansion of the rows, as values of the model's sites."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
@@ -14,6 +14,7 @@ from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer, unconstrain_fn
 from numpyro_fwd.bridge.plates import first_rows
 from numpyro_fwd.bridge.traces import first_sites, is_latent, prior_sites
+from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = ["MODE", "check_anchor", "position_of_anchor"]
 
@@ -34,7 +35,7 @@ def check_anchor(anchor: Any) -> None:
 
 
 def position_of_anchor(
-    model: Callable, model_args: tuple, model_kwargs: dict | None, anchor: Mapping[str, Any]
+    model: Model, model_args: Args, model_kwargs: Kwargs | None, anchor: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The unconstrained position of values in the sites' supports, of a full view.
 

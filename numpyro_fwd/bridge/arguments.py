@@ -6,7 +6,7 @@ are not of numbers, or that know more than their numbers, as masked arrays do.
 """
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,8 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.types import Function
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
+from numpyro_fwd.types import Args, Kwargs
 
 __all__ = [
     "Fingerprint",
@@ -53,11 +55,11 @@ class SplitArguments(NamedTuple):
     """
 
     arrays: list[Any]
-    join: Callable
+    join: Function
     key: Any
 
 
-def evaluating(*known: Any) -> contextlib.AbstractContextManager:
+def evaluating(*known: Any) -> contextlib.AbstractContextManager[Any]:
     """Context in which programs of `known` values run at once, in the middle of another's trace.
 
     Without effect where one of the values is traced.
@@ -81,7 +83,7 @@ def is_data(leaf: Any) -> bool:
     return leaf.ndim > 0 and (jnp.issubdtype(leaf.dtype, np.integer) or leaf.dtype == bool)
 
 
-def check_arguments(model_args: tuple, model_kwargs: dict | None) -> None:
+def check_arguments(model_args: Args, model_kwargs: Kwargs | None) -> None:
     """Raise TypeError for a masked array, whose mask would be lost, by its place."""
     leaves = jax.tree_util.tree_leaves_with_path((model_args, model_kwargs or {}))
     for path, leaf in leaves:
@@ -93,7 +95,7 @@ def check_arguments(model_args: tuple, model_kwargs: dict | None) -> None:
             )
 
 
-def split_arguments(model_args: tuple, model_kwargs: dict | None) -> SplitArguments:
+def split_arguments(model_args: Args, model_kwargs: Kwargs | None) -> SplitArguments:
     """Arguments of a model taken apart, so that a program can take the arrays as its own."""
     leaves, treedef = jax.tree.flatten((model_args, model_kwargs))
     arrays = [leaf for leaf in leaves if is_data(leaf)]
@@ -147,7 +149,7 @@ def run_with(split: SplitArguments, program: Any, *arguments: Any) -> Any:
 
 
 @contextlib.contextmanager
-def naming_arguments(model_args: tuple, model_kwargs: dict | None) -> Iterator[None]:
+def naming_arguments(model_args: Args, model_kwargs: Kwargs | None) -> Iterator[None]:
     """Name the arguments that are not numbers in the errors of jax that say that something is not.
 
     Where all are numbers, an array of NumPy was indexed in a program.
@@ -186,7 +188,7 @@ NOT_NUMBERS = (
 )
 
 
-def not_numbers(model_args: tuple, model_kwargs: dict | None) -> str:
+def not_numbers(model_args: Args, model_kwargs: Kwargs | None) -> str:
     """Names of the arguments that are not numbers, and what they are; "" if all are."""
     named = [(f"argument {i}", value) for i, value in enumerate(model_args)]
     named += [(f"argument '{name}'", value) for name, value in (model_kwargs or {}).items()]
@@ -200,7 +202,7 @@ def not_numbers(model_args: tuple, model_kwargs: dict | None) -> str:
     return ", ".join(found)
 
 
-def not_finite(model_args: tuple, model_kwargs: dict | None) -> list[str]:
+def not_finite(model_args: Args, model_kwargs: Kwargs | None) -> list[str]:
     """Where the arrays of floats among the arguments first are NaN or infinite; traced ones pass.
 
     One text for each such array, as "model_args[0] is nan at (17, 2)".
@@ -256,14 +258,14 @@ class Fingerprint(NamedTuple):
     part: Array
 
 
-def fingerprint(model_args: tuple, model_kwargs: dict | None) -> Fingerprint:
+def fingerprint(model_args: Args, model_kwargs: Kwargs | None) -> Fingerprint:
     """Fingerprint of the arguments; the shapes count, and so does the order of the entries."""
     values = numbers(model_args, model_kwargs)
     with evaluating(values):
         return Fingerprint(digest(values, None), digest(values, SAMPLE))
 
 
-def is_other(made: Fingerprint, model_args: tuple, model_kwargs: dict | None) -> Array:
+def is_other(made: Fingerprint, model_args: Args, model_kwargs: Kwargs | None) -> Array:
     """Whether the arguments are not those of which the fingerprint was made.
 
     Where they are traced, a few entries of each array are compared.
@@ -276,13 +278,13 @@ def is_other(made: Fingerprint, model_args: tuple, model_kwargs: dict | None) ->
     return seen != made.whole
 
 
-def mutable_arrays(model_args: tuple, model_kwargs: dict | None) -> tuple[int, ...]:
+def mutable_arrays(model_args: Args, model_kwargs: Kwargs | None) -> tuple[int, ...]:
     """Which arrays of NumPy, or files, are among the arguments: their identities alone."""
     leaves = leaves_with_rows_on_disk((model_args, model_kwargs or {}))
     return tuple(id(leaf) for leaf in leaves if isinstance(leaf, (np.ndarray, OnDisk)))
 
 
-def numbers(model_args: tuple, model_kwargs: dict | None) -> list[Any]:
+def numbers(model_args: Args, model_kwargs: Kwargs | None) -> list[Any]:
     """Numbers, arrays and tables among the arguments, without the other sites of a Gibbs step."""
     keywords = {k: v for k, v in (model_kwargs or {}).items() if k != GIBBS_SITES_KWARG}
     leaves = leaves_with_rows_on_disk((model_args, keywords))

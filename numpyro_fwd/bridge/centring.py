@@ -23,7 +23,6 @@ like ``reparam(model, config)``. That an outcome is affine, each coordinate in i
 checked at a dozen points (:func:`noise_sites`).
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -48,6 +47,7 @@ from numpyro_fwd.bridge.plates import first_rows, full_view_sites
 from numpyro_fwd.bridge.predictors import linear_predictor_of, unwrapped
 from numpyro_fwd.bridge.traces import first_sites, is_latent, sites_at
 from numpyro_fwd.bridge.views import check_init_params
+from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
 
 __all__ = ["Centred", "centred_start", "noise_seen_by_rows", "zeros_of"]
 
@@ -71,9 +71,9 @@ def shape_of(fn: dist.Distribution) -> tuple[int, ...]:
 class answering(Messenger):
     """Answer sites of noise with several values at once, and look at what becomes of them."""
 
-    def __init__(self, fn: Callable | None = None):
+    def __init__(self, fn: Model | None = None):
         super().__init__(fn)
-        self.noise: dict[str, dict] = {}  # the last message of noise, by the site that it is for
+        self.noise: dict[str, Site] = {}  # the last message of noise, by the site that it is for
 
     def is_answered(self, name: str) -> bool:
         """Whether this noise is answered."""
@@ -83,11 +83,11 @@ class answering(Messenger):
         """What it is answered with, along an axis in front."""
         raise NotImplementedError
 
-    def turn(self, msg: dict, noise: dict) -> None:
+    def turn(self, msg: Site, noise: Site) -> None:
         """Give the site that is computed from the noise one value."""
         raise NotImplementedError
 
-    def process_message(self, msg: dict) -> None:
+    def process_message(self, msg: Site) -> None:
         """Answer noise, which no handler outside sees; the next site is its outcome."""
         name = str(msg.get("name"))
         if msg["type"] == "sample" and msg["value"] is None and self.is_answered(name):
@@ -128,13 +128,13 @@ class centring(answering):
         """Zero and far."""
         return jnp.stack([jnp.zeros(shape), jnp.full(shape, FAR)])
 
-    def turn(self, msg: dict, noise: dict) -> None:
+    def turn(self, msg: Site, noise: Site) -> None:
         """Sample the site."""
         shift, far = msg["value"]
         self.maps[msg["name"]] = found = AffineMap(shift, (far - shift) / FAR)
         msg.update(noise | {"name": msg["name"], "fn": found.law(noise["fn"])})
 
-    def postprocess_message(self, msg: dict) -> None:
+    def postprocess_message(self, msg: Site) -> None:
         """Keep the noise of a site that has its value."""
         if msg["type"] == "sample" and msg["name"] in self.maps:
             shift, scale = self.maps[msg["name"]]
@@ -147,7 +147,7 @@ class Centred:
     Picklable, and a model like any other.
     """
 
-    def __init__(self, model: Callable, names: tuple[str, ...]):
+    def __init__(self, model: Model, names: tuple[str, ...]):
         self.model, self.names = model, names
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -162,7 +162,7 @@ class Centred:
 class probing(answering):
     """Find the noise of which the next site is an affine outcome."""
 
-    def __init__(self, fn: Callable):
+    def __init__(self, fn: Model):
         super().__init__(fn)
         self.found: list[str] = []
 
@@ -176,7 +176,7 @@ class probing(answering):
         noise[0], noise[1], noise[2::2] = 0.0, 1.0, 10.0 * noise[2::2]
         return jnp.asarray(noise)
 
-    def turn(self, msg: dict, noise: dict) -> None:
+    def turn(self, msg: Site, noise: Site) -> None:
         """Take the first value."""
         of_one, outcome = unwrapped(noise["fn"]), jnp.asarray(msg["value"])
         is_real = of_one.support is constraints.real and shape_of(of_one) == of_one.batch_shape
@@ -198,7 +198,7 @@ def is_affine(points: Array, outcomes: ArrayLike) -> bool:
     return bool(np.all(scale != 0) and np.all(np.abs(outcomes - expected) <= ROUNDING * size))
 
 
-def noise_sites(model: Callable, model_args: tuple, model_kwargs: dict | None) -> tuple[str, ...]:
+def noise_sites(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> tuple[str, ...]:
     """Names of the latents of a full view that are noise of a shift and a scale."""
     if not any(map(outcome_of, full_view_sites(model, model_args, model_kwargs))):
         return ()
@@ -209,7 +209,7 @@ def noise_sites(model: Callable, model_args: tuple, model_kwargs: dict | None) -
 
 
 def noise_seen_by_rows(
-    model: Callable, model_args: tuple, model_kwargs: dict | None
+    model: Model, model_args: Args, model_kwargs: Kwargs | None
 ) -> tuple[str, ...]:
     """The noise of a full view whose outcomes are what rows see.
 
@@ -231,7 +231,7 @@ def noise_seen_by_rows(
     return tuple(name for name in names if is_seen(str(outcome_of(name))))
 
 
-def zeros_of(sites: dict) -> dict[str, Array]:
+def zeros_of(sites: Sites) -> dict[str, Array]:
     """A position of a model with these sites."""
     values = {name: site["value"] for name, site in sites.items() if is_latent(site)}
     inverse = transforms_of(sites).inv_transforms
@@ -241,12 +241,12 @@ def zeros_of(sites: dict) -> dict[str, Array]:
 
 
 def centred_start(
-    model: Callable,
+    model: Model,
     names: tuple[str, ...],
     rng_key: Array,
     init_params: Any,
-    model_args: tuple,
-    model_kwargs: dict | None,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
 ) -> Any:
     """`init_params` of a full view as those of the model that samples the outcomes of `names`.
 

@@ -15,14 +15,16 @@ from numpyro.distributions import biject_to, constraints
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, Walk
 from blackjax_ext.coordinates.partial import Placed
+from blackjax_ext.types import Function
 from numpyro_fwd.bridge.hierarchies import FREE, MAPS, map_of, mixed, shifted, walked
 from numpyro_fwd.bridge.numpyro_private import Messenger
 from numpyro_fwd.bridge.predictors import unwrapped
 from numpyro_fwd.bridge.traces import sites_at
+from numpyro_fwd.types import Args, Kwargs, Model, Site
 
 __all__ = ["ModelCoordinates"]
 
-LAWS: dict[Callable, Callable[..., Law]] = {shifted: LocScale, mixed: LocFactor, walked: Walk}
+LAWS: dict[Function, Callable[..., Law]] = {shifted: LocScale, mixed: LocFactor, walked: Walk}
 
 
 def law_of(fn: Any) -> Law:
@@ -44,7 +46,7 @@ class placing(Messenger):
         Of each effect, or None where the values themselves are given.
     """
 
-    def __init__(self, fn: Callable, given: dict[str, Array], centredness: dict[str, Array] | None):
+    def __init__(self, fn: Model, given: dict[str, Array], centredness: dict[str, Array] | None):
         super().__init__(fn)
         self.given, self.centredness = given, centredness
         self.laws: dict[str, Law] = {}
@@ -53,7 +55,7 @@ class placing(Messenger):
         self.log_det: Any = 0.0
         self.is_looping = False
 
-    def process_message(self, msg: dict) -> None:
+    def process_message(self, msg: Site) -> None:
         """Answer a site."""
         self.is_looping |= msg["type"] == "control_flow"
         name = msg.get("name")
@@ -74,9 +76,9 @@ class placing(Messenger):
 
 
 def placed(
-    model: Callable,
-    model_args: tuple,
-    model_kwargs: dict | None,
+    model: Model,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
     names: tuple[str, ...],
     position: dict[str, Array],
     centredness: dict[str, Array] | None,
@@ -101,7 +103,7 @@ class ModelCoordinates:
     """
 
     def __init__(
-        self, model: Callable, model_args: tuple, model_kwargs: dict | None, names: tuple[str, ...]
+        self, model: Model, model_args: Args, model_kwargs: Kwargs | None, names: tuple[str, ...]
     ):
         self.run = partial(placed, model, model_args, model_kwargs, names)
         self.names = names

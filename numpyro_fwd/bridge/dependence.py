@@ -15,12 +15,15 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from blackjax_ext.types import Function
+from numpyro_fwd.types import SiteValues
+
 __all__ = ["dependent"]
 
 Flags = Sequence[bool]
 
 
-def dependent(function: Callable, z: Any) -> Any:
+def dependent(function: Function, z: Any) -> Any:
     """For each leaf of ``function(z)``, whether it is computed from `z`."""
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(z)
     flags = flags_of(closed.jaxpr, [True] * len(closed.jaxpr.invars))
@@ -70,7 +73,7 @@ def is_call(program: Jaxpr, equation: Any) -> bool:
     )
 
 
-def of_scan(params: dict, inputs: Flags) -> Flags:
+def of_scan(params: SiteValues, inputs: Flags) -> Flags:
     """Of a loop of a known number of turns: what is carried, then what is stacked."""
     num_consts, num_carry = params["num_consts"], params["num_carry"]
     consts, carry = inputs[:num_consts], inputs[num_consts:][:num_carry]
@@ -83,7 +86,7 @@ def of_scan(params: dict, inputs: Flags) -> Flags:
     return [*carry, *turn(carry)[num_carry:]]
 
 
-def of_while(params: dict, inputs: Flags) -> Flags:
+def of_while(params: SiteValues, inputs: Flags) -> Flags:
     """Of a loop that goes on while a condition holds."""
     num_condition, num_body = params["cond_nconsts"], params["body_nconsts"]
     condition, body = inputs[:num_condition], inputs[num_condition:][:num_body]
@@ -95,7 +98,7 @@ def of_while(params: dict, inputs: Flags) -> Flags:
     return [is_decided or flag for flag in carry]
 
 
-def of_cond(params: dict, inputs: Flags) -> Flags:
+def of_cond(params: SiteValues, inputs: Flags) -> Flags:
     """Of a choice between programs by a number."""
     decided, *operands = inputs
     cases = [flags_of(branch.jaxpr, operands) for branch in params["branches"]]

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
 
 from blackjax_ext.subsampling.families.densities import MOST, smooth_kind
 from blackjax_ext.subsampling.families.kind import Kind
@@ -52,7 +52,7 @@ class Constant(NamedTuple):
     value: Any
 
 
-def lines_of(jaxpr: Jaxpr, names: dict, numbers: Iterator[int]) -> list[Line]:
+def lines_of(jaxpr: Jaxpr, names: dict[Var, Any], numbers: Iterator[int]) -> list[Line]:
     """The equations of a program, those of what it calls among them; `names` get all numbers."""
 
     def named(atom):

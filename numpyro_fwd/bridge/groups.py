@@ -36,6 +36,7 @@ from blackjax_ext.subsampling.groups.predictor import (
     grouping_of,
 )
 from blackjax_ext.subsampling.predictors import MAX_CHUNK, LinearPredictor, over_chunks
+from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import split_arguments
 from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
 from numpyro_fwd.bridge.plates import as_array, full_view_sites, given_rows
@@ -44,6 +45,7 @@ from numpyro_fwd.bridge.predictors import (
     linear_predictor_of,
     single_plate,
 )
+from numpyro_fwd.types import Args, Kwargs, Model, SiteValues
 
 __all__ = ["GroupedModel", "Layout", "expanded_groups", "find_groups", "grouped_predictor_of"]
 
@@ -86,7 +88,7 @@ class GroupedModel:
     layout: Layout = field(metadata={"static": True})
 
 
-def prior_values(model: Callable, model_args: tuple, model_kwargs: dict | None) -> Partial:
+def prior_values(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> Partial:
     """Log densities of all sites outside the plate by name, not summed: a function of latents.
 
     The arrays among the arguments are leaves of it.
@@ -116,7 +118,7 @@ def elementwise(terms: LogTerms, name: str) -> Array:
 
 
 def grouped_predictor_of(
-    model: Callable, model_args: tuple, model_kwargs: dict | None, z: Any, layout: Layout
+    model: Model, model_args: Args, model_kwargs: Kwargs | None, z: Any, layout: Layout
 ) -> GroupedPredictor:
     """The model's rows in groups; the levels of the rows are left out."""
     rows = linear_predictor_of(model, model_args, model_kwargs, z)
@@ -137,10 +139,10 @@ def grouped_predictor_of(
 
 
 def expanded_groups(
-    model: Callable,
-    model_args: tuple,
-    model_kwargs: dict | None,
-    z: dict,
+    model: Model,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
+    z: SiteValues,
     *,
     say: Callable[[str], None],
     max_shared: int = 512,
@@ -196,7 +198,7 @@ class Candidate(NamedTuple):
     axis: int
 
 
-def candidates(z: dict) -> dict[int, list[Candidate]]:
+def candidates(z: SiteValues) -> dict[int, list[Candidate]]:
     """Sites by the length of their axes, the longest first."""
     found: dict[int, list[Candidate]] = {}
     for name, leaf in z.items():
@@ -206,7 +208,7 @@ def candidates(z: dict) -> dict[int, list[Candidate]]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def probes(z: dict, candidate: Candidate, levels: Array) -> Iterator[dict]:
+def probes(z: SiteValues, candidate: Candidate, levels: Array) -> Iterator[SiteValues]:
     """Tangents of a site, `levels` (G,) along its axis, for each of its other coordinates."""
     leaf = z[candidate.name]
     others = leaf.size // levels.size
@@ -232,7 +234,7 @@ class Seen(NamedTuple):
     is_one: np.ndarray
 
 
-def levels_of(rows: LinearPredictor, z: dict, candidate: Candidate) -> Seen:
+def levels_of(rows: LinearPredictor, z: SiteValues, candidate: Candidate) -> Seen:
     """Which level each row sees. Cost: a pass of three products for each coefficient."""
     num_levels = z[candidate.name].shape[candidate.axis]
     dtype = ravel_pytree(z)[0].dtype
@@ -272,11 +274,11 @@ def levels_of(rows: LinearPredictor, z: dict, candidate: Candidate) -> Seen:
 
 
 def find_groups(
-    model: Callable,
-    model_args: tuple,
-    model_kwargs: dict | None,
+    model: Model,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
     rows: LinearPredictor,
-    z: dict,
+    z: SiteValues,
     *,
     only_seen: bool = False,
 ) -> tuple[Layout, np.ndarray] | None:
@@ -304,7 +306,7 @@ def find_groups(
 
 
 def shared_levels(
-    rows: LinearPredictor, z: dict, sites: list[Candidate]
+    rows: LinearPredictor, z: SiteValues, sites: list[Candidate]
 ) -> tuple[dict[str, int], np.ndarray]:
     """Axes of the sites whose rows agree on one level each, and these levels."""
     axes: dict[str, int] = {}
@@ -320,7 +322,7 @@ def shared_levels(
     return axes, level
 
 
-def is_seen(rows: LinearPredictor, z: dict, name: str) -> bool:
+def is_seen(rows: LinearPredictor, z: SiteValues, name: str) -> bool:
     """Whether a predictor of any of a few thousand rows depends on a site."""
     indices = jnp.arange(min(MAX_CHUNK, rows.num_rows))
     tangent = {other: (1.0 if other == name else 0.0) + 0 * leaf for other, leaf in z.items()}
@@ -347,7 +349,7 @@ def has_moved(here: Array, there: Array, slope: Array) -> Array:
 
 
 def axes_of_prior(
-    values: Callable, z: dict, axes: dict[str, int], num_levels: int
+    values: Function, z: SiteValues, axes: dict[str, int], num_levels: int
 ) -> dict[str, int | None] | None:
     """For each term of the prior its axis of groups, or None; None at all if groups are coupled.
 

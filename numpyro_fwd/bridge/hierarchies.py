@@ -31,6 +31,7 @@ from numpyro_fwd.bridge.dependence import dependent
 from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
 from numpyro_fwd.bridge.predictors import unwrapped
 from numpyro_fwd.bridge.traces import is_latent, sites_at
+from numpyro_fwd.types import Args, Kwargs, Model, Site
 
 __all__ = ["ModelHierarchy", "NoiseMap", "effects_of", "map_of"]
 
@@ -181,17 +182,17 @@ class weaving(Messenger):
         For each effect whether that is its noise.
     """
 
-    def __init__(self, fn: Callable, given: dict[str, Array], is_noise: dict[str, Array]):
+    def __init__(self, fn: Model, given: dict[str, Array], is_noise: dict[str, Array]):
         super().__init__(fn)
         self.given, self.is_noise = given, is_noise
         self.laws: dict[str, NoiseMap] = {}
-        self.parameters: dict[str, tuple] = {}
+        self.parameters: dict[str, tuple[Any, ...]] = {}
         self.values: dict[str, Array] = {}
         self.noise: dict[str, Array] = {}
         self.log_det: Array | float = 0.0
         self.is_looping = False
 
-    def process_message(self, msg: dict) -> None:
+    def process_message(self, msg: Site) -> None:
         """Answer a site."""
         self.is_looping |= msg["type"] == "control_flow"
         name = msg.get("name")
@@ -209,9 +210,9 @@ class weaving(Messenger):
 
 
 def woven(
-    model: Callable,
-    model_args: tuple,
-    model_kwargs: dict | None,
+    model: Model,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
     position: dict[str, Array],
     is_noise: dict[str, Array],
 ) -> weaving:
@@ -223,7 +224,7 @@ def woven(
 
 
 def effects_of(
-    model: Callable, model_args: tuple, model_kwargs: dict | None, position: dict[str, Any]
+    model: Model, model_args: Args, model_kwargs: Kwargs | None, position: dict[str, Any]
 ) -> tuple[str, ...]:
     """Names of the effects of a model at a position: their parameters are computed from latents.
 
@@ -265,7 +266,7 @@ class ModelHierarchy:
     """
 
     def __init__(
-        self, model: Callable, model_args: tuple, model_kwargs: dict | None, names: tuple[str, ...]
+        self, model: Model, model_args: Args, model_kwargs: Kwargs | None, names: tuple[str, ...]
     ):
         self.run = partial(woven, model, model_args, model_kwargs)
         self.names = names

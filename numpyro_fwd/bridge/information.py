@@ -30,11 +30,13 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution
 
+from blackjax_ext.types import Function
 from numpyro_fwd.bridge import special_functions
 from numpyro_fwd.bridge.log_terms import kinds_of
 from numpyro_fwd.bridge.numpyro_private import mask_of
 from numpyro_fwd.bridge.prior_curvature import standardized_value
 from numpyro_fwd.bridge.traces import sites_at
+from numpyro_fwd.types import Args, Kwargs, Model, Site, SiteValues
 
 __all__ = [
     "gauss_newton",
@@ -350,12 +352,12 @@ def squared_jacobian(
 
 
 def gauss_newton(
-    model: Callable,
-    model_args: tuple,
-    model_kwargs: dict | None,
+    model: Model,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
     *,
     has_forward_mode: bool = True,
-) -> Callable:
+) -> Function:
     """Expected information plus prior precision of `model` as a function of the unconstrained z.
 
     It returns an array of shape (D, D) in the order of ``ravel_pytree``, and raises ValueError for
@@ -385,7 +387,7 @@ def gauss_newton(
     return information
 
 
-def of_site(name: str, kind: str, site: dict, at: dist.Distribution, z: dict) -> Array:
+def of_site(name: str, kind: str, site: Site, at: dist.Distribution, z: SiteValues) -> Array:
     """Standardized parameters of a site as a flat array; raises if it has none."""
     try:
         if kind == "observed":

@@ -4,7 +4,7 @@ This is the one place where a log density is taken apart. What needs only the pr
 observed sites or only the rows of a plate picks its terms by the names found here.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jax import Array
 from numpyro_fwd.bridge.numpyro_private import is_jacobian_of
 from numpyro_fwd.bridge.plates import subsample_plates
 from numpyro_fwd.bridge.traces import is_latent, sites_at
+from numpyro_fwd.types import Args, Kwargs, Model, Sites, SiteValues
 
 __all__ = ["LogTerms", "SiteKind", "kinds_of", "log_prob_of", "log_terms"]
 
@@ -35,7 +36,7 @@ class LogTerms(NamedTuple):
     values: dict[str, Array]
     kinds: dict[str, SiteKind]
     plates: dict[str, tuple[str, ...]]
-    sites: dict[str, dict]
+    sites: Sites
 
     @property
     def prior(self) -> list[str]:
@@ -58,7 +59,9 @@ class LogTerms(NamedTuple):
         return sum((jnp.sum(self.values[name]) for name in names), jnp.zeros(()))
 
 
-def log_terms(model: Callable, model_args: tuple, model_kwargs: dict | None, z: dict) -> LogTerms:
+def log_terms(
+    model: Model, model_args: Args, model_kwargs: Kwargs | None, z: SiteValues
+) -> LogTerms:
     """Log densities of the sites of `model` at unconstrained values, and what each belongs to.
 
     Parameters
@@ -74,7 +77,7 @@ def log_terms(model: Callable, model_args: tuple, model_kwargs: dict | None, z: 
     return LogTerms(values, kinds, subsample_plates(sites).plates_of, sites)
 
 
-def kinds_of(sites: dict[str, dict], z: dict) -> dict[str, SiteKind]:
+def kinds_of(sites: Sites, z: SiteValues) -> dict[str, SiteKind]:
     """What each site with a log density is, of the `sites` at the unconstrained values `z`.
 
     A latent, the Jacobian of a latent's constraint, or observed, which ``numpyro.factor`` is too.

@@ -14,6 +14,8 @@ from numpyro.infer import MCMC
 from tqdm import trange
 from tqdm.auto import tqdm
 
+from numpyro_fwd.types import Args, Kwargs
+
 __all__ = [
     "CHECKED_AGAINST",
     "GIBBS_SITES_KWARG",
@@ -87,7 +89,7 @@ def mask_of(distribution: Any) -> Any:
     return distribution._mask
 
 
-def give_arguments(mcmc: MCMC, model_args: tuple, model_kwargs: dict | None) -> None:
+def give_arguments(mcmc: MCMC, model_args: Args, model_kwargs: Kwargs | None) -> None:
     """Let the run that `mcmc` begins have these arguments of its model."""
     mcmc._args, mcmc._kwargs = model_args, model_kwargs or {}
 

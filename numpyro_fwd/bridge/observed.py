@@ -1,6 +1,5 @@
 """What weighted particles say of the observed values of a model: log densities, site by site."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +11,7 @@ from numpyro.distributions import MaskedDistribution
 from numpyro_fwd.bridge.arguments import not_finite
 from numpyro_fwd.bridge.log_terms import log_prob_of, log_terms
 from numpyro_fwd.bridge.numpyro_private import mask_of
+from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues
 
 __all__ = [
     "Observed",
@@ -40,13 +40,15 @@ class Observed(NamedTuple):
     is_given: Array
 
 
-def observed_terms(model: Callable, z: dict, model_args: tuple, model_kwargs: dict) -> dict:
+def observed_terms(
+    model: Model, z: SiteValues, model_args: Args, model_kwargs: Kwargs
+) -> dict[str, Observed]:
     """Log densities of the observed values at the unconstrained latents z, by site."""
     sites = log_terms(model, model_args, model_kwargs, z)
     return {name: observed(sites.sites[name]) for name in sites.observed}
 
 
-def observed(site: dict) -> Observed:
+def observed(site: Site) -> Observed:
     values = log_prob_of({**site, "scale": None})
     scale = jnp.ones(()) if site["scale"] is None else site["scale"]
     scale = jnp.broadcast_to(scale, jnp.shape(values))
@@ -93,7 +95,7 @@ def impossible_sites(terms: dict[str, Observed]) -> list[str]:
     ]
 
 
-def num_values(sites: dict) -> float:
+def num_values(sites: Sites) -> float:
     """How many values are observed, in all rows of the plates that subsample."""
 
     def count(site):
@@ -111,7 +113,7 @@ def num_values(sites: dict) -> float:
     )
 
 
-def check_rows(terms: dict[str, Observed], model_args: tuple, model_kwargs: dict) -> None:
+def check_rows(terms: dict[str, Observed], model_args: Args, model_kwargs: Kwargs) -> None:
     """Raise ValueError, by site and row, where arguments that are not finite leave no log density.
 
     Parameters

@@ -1,6 +1,5 @@
 """Models of which some sites are optimized (``numpyro.param``) and some are sampled."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +9,7 @@ from jax import Array
 from numpyro.distributions import biject_to, constraints
 from numpyro.handlers import seed, substitute
 
+from blackjax_ext.types import Function
 from numpyro_fwd.bridge.log_terms import log_terms
 from numpyro_fwd.bridge.numpyro_private import Messenger
 from numpyro_fwd.bridge.observed import num_values, observed_terms
@@ -23,6 +23,7 @@ from numpyro_fwd.bridge.random_networks import (
 )
 from numpyro_fwd.bridge.random_streams import holds_streams_alone, with_new_streams
 from numpyro_fwd.bridge.traces import first_sites, is_latent
+from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues
 
 __all__ = ["PartialModel", "on_all_rows", "view_partial", "with_trained"]
 
@@ -55,19 +56,19 @@ class PartialModel(NamedTuple):
         network that have a prior.
     """
 
-    params: dict
-    draw: Callable
-    potential_fn: Callable
-    split_fn: Callable
-    observed_fn: Callable
-    row_terms_fn: Callable
+    params: SiteValues
+    draw: Function
+    potential_fn: Function
+    split_fn: Function
+    observed_fn: Function
+    row_terms_fn: Function
     plates: dict[str, Plate]
     num_values: float
-    constrain_params: Callable
+    constrain_params: Function
 
 
 def view_partial(
-    rng_key: Array, model: Callable, model_args: tuple, model_kwargs: dict
+    rng_key: Array, model: Model, model_args: Args, model_kwargs: Kwargs
 ) -> PartialModel:
     """Parts of a model with ``numpyro.param`` and ``numpyro.sample`` sites; ValueError by site."""
     model = with_new_streams(model)
@@ -131,7 +132,7 @@ def view_partial(
     )
 
 
-def with_trained(model: Callable, params: dict, model_args: tuple, model_kwargs: dict) -> Callable:
+def with_trained(model: Model, params: SiteValues, model_args: Args, model_kwargs: Kwargs) -> Model:
     """`model` with its param sites at trained values, those of ``constrain_params``."""
     layers = {}
 
@@ -148,7 +149,7 @@ def with_trained(model: Callable, params: dict, model_args: tuple, model_kwargs:
     return given
 
 
-def with_fixed_key(model: Callable, rng_key: Array) -> Callable:
+def with_fixed_key(model: Model, rng_key: Array) -> Model:
     """`model`, which draws the same whenever it is called."""
 
     def seeded(*args, **kwargs):
@@ -165,14 +166,14 @@ def in_new_containers(tree: Any) -> Any:
 class all_rows(Messenger):
     """Give plates all rows, however few there are beside the size of a minibatch."""
 
-    def process_message(self, msg: dict) -> None:
+    def process_message(self, msg: Site) -> None:
         """Rewrite the rows of a plate, in place."""
         if msg["type"] == "plate":
             size = msg["args"][0]
             msg["value"], msg["args"] = jnp.arange(size), (size, size)
 
 
-def on_all_rows(model: Callable) -> Callable:
+def on_all_rows(model: Model) -> Model:
     """`model` on all rows of its subsample plates; its numbers are arrays of jax."""
 
     def full(*args, **kwargs):
@@ -201,13 +202,13 @@ class NoConstraint(NamedTuple):
         return in_new_containers(value)
 
 
-def transform_of(site: dict) -> Any:
+def transform_of(site: Site) -> Any:
     """Transform from the unconstrained space to the constraint of a param site."""
     constraint = site["kwargs"].get("constraint", constraints.real)
     return NoConstraint() if constraint is constraints.real else biject_to(constraint)
 
 
-def check_partial(sites: dict) -> list[str]:
+def check_partial(sites: Sites) -> list[str]:
     """Names of the param sites; raises ValueError, by site, for a model that cannot be trained."""
     params = [name for name, site in sites.items() if site["type"] == "param"]
     latents = [name for name, site in sites.items() if is_latent(site)]
@@ -235,12 +236,12 @@ def check_partial(sites: dict) -> list[str]:
     return params
 
 
-def is_subsampled(site: dict) -> bool:
+def is_subsampled(site: Site) -> bool:
     """Whether a site is a plate with fewer rows in a minibatch than there are."""
     return site["type"] == "plate" and site["args"][1] not in (None, site["args"][0])
 
 
-def check_batches(sites: dict) -> None:
+def check_batches(sites: Sites) -> None:
     """Raise ValueError for a site in a subsample plate whose rows are not the plate's."""
     for name, site in sites.items():
         if site["type"] != "sample" or not site["is_observed"]:

@@ -8,7 +8,6 @@ a minibatch or of a chunk. The model is the user's own, unchanged.
 
 import copy
 import operator
-from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -25,6 +24,7 @@ from numpyro_fwd.bridge.arguments import evaluating, is_data, run_with, split_ar
 from numpyro_fwd.bridge.numpyro_private import Messenger, not_jax_tracer, validate_model
 from numpyro_fwd.bridge.traces import first_sites, has_observed, is_latent, prior_sites
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
+from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
 
 __all__ = [
     "FullView",
@@ -48,7 +48,7 @@ class FullView:
     a compiled program.
     """
 
-    def __init__(self, model: Callable):
+    def __init__(self, model: Model):
         if not callable(model):
             raise TypeError(f"model must be callable; got {type(model).__name__}.")
         self.model = model
@@ -74,7 +74,7 @@ def as_array(leaf: Any) -> Any:
 class every_row(Messenger):
     """Give subsample plates all rows, and leave a note of the size of their minibatches."""
 
-    def process_message(self, msg: dict) -> None:
+    def process_message(self, msg: Site) -> None:
         """Rewrite the rows of a plate that subsamples, in place."""
         if msg["type"] != "plate":
             return
@@ -89,7 +89,7 @@ class every_row(Messenger):
 class known_rows(Messenger):
     """Let the rows of a full view be values where all else is traced: arrays of NumPy take them."""
 
-    def process_message(self, msg: dict) -> None:
+    def process_message(self, msg: Site) -> None:
         """Exchange the rows of a plate of a full view."""
         if msg["type"] == "plate" and SUBSAMPLE_SIZE in msg["kwargs"]:
             with evaluating():
@@ -102,7 +102,7 @@ class first_rows(Messenger):
     The plates' scale follows their number. For data of which not all rows are to be read.
     """
 
-    def process_message(self, msg: dict) -> None:
+    def process_message(self, msg: Site) -> None:
         """Rewrite the rows of a plate of a full view."""
         if msg["type"] == "plate" and SUBSAMPLE_SIZE in msg["kwargs"]:
             batch_size = msg["kwargs"][SUBSAMPLE_SIZE]
@@ -112,11 +112,11 @@ class first_rows(Messenger):
 class given_rows(Messenger):
     """Give the plates named in `rows` these rows; the plates' scale follows their number."""
 
-    def __init__(self, fn: Callable, rows: dict[str, Array]):
+    def __init__(self, fn: Model, rows: dict[str, Array]):
         super().__init__(fn)
         self.rows = rows
 
-    def process_message(self, msg: dict) -> None:
+    def process_message(self, msg: Site) -> None:
         """Rewrite the rows of a named plate."""
         if msg["type"] == "plate" and msg["name"] in self.rows:
             rows = self.rows[msg["name"]]
@@ -130,7 +130,7 @@ class distinct_rows(Messenger):
     The law is the same: without replacement. A key must be given, as by a seed handler outside.
     """
 
-    def process_message(self, msg: dict) -> None:
+    def process_message(self, msg: Site) -> None:
         """Exchange the function that draws."""
         if msg["type"] == "plate":
             msg["fn"] = lambda size, num, rng_key: distinct(rng_key, size, num)
@@ -143,11 +143,11 @@ class known_shapes(Messenger):
     log density does not have.
     """
 
-    def __init__(self, fn: Callable, params: dict[str, Any]):
+    def __init__(self, fn: Model, params: dict[str, Any]):
         super().__init__(fn)
         self.params = params
 
-    def process_message(self, msg: dict) -> None:
+    def process_message(self, msg: Site) -> None:
         """Answer a param site; with a copy, which NumPyro's modules write on."""
         if msg["type"] == "param" and msg["name"] in self.params:
             msg["value"] = copy.deepcopy(self.params[msg["name"]])
@@ -190,7 +190,7 @@ def check_batch_size(name: str, size: int, batch_size: int) -> int:
     return batch_size
 
 
-def full_view_sites(model: Callable, model_args: tuple, model_kwargs: dict | None) -> dict:
+def full_view_sites(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> Sites:
     """Sites of the full view as they are traced: shapes in place of values, nothing is computed.
 
     Raises
@@ -198,7 +198,7 @@ def full_view_sites(model: Callable, model_args: tuple, model_kwargs: dict | Non
     TypeError
         If the numbers of rows are traced.
     """
-    sites: dict[str, dict] = {}
+    sites: Sites = {}
 
     def run():
         key = jax.random.key(0)
@@ -217,7 +217,7 @@ def full_view_sites(model: Callable, model_args: tuple, model_kwargs: dict | Non
     return sites
 
 
-def subsample_plates(sites: dict) -> SubsamplePlates:
+def subsample_plates(sites: Sites) -> SubsamplePlates:
     """Subsample plates among the `sites` of a full view, and which sites lie in which."""
     plates = {
         name: Plate(site["args"][0], site["kwargs"][SUBSAMPLE_SIZE])
@@ -233,12 +233,12 @@ def subsample_plates(sites: dict) -> SubsamplePlates:
 
 
 def check_model(
-    model: Callable,
-    model_args: tuple,
-    model_kwargs: dict | None,
+    model: Model,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
     *,
     needs_minibatches: bool = True,
-) -> dict:
+) -> dict[str, Any]:
     """Sites of a full view; ValueError for one that minibatches cannot sample, naming the site."""
     try:
         sites = full_view_sites(model, model_args, model_kwargs)
@@ -274,7 +274,7 @@ def check_model(
     return sites
 
 
-def check_discrete(sites: dict, plates_of: dict[str, tuple[str, ...]]) -> None:
+def check_discrete(sites: Sites, plates_of: dict[str, tuple[str, ...]]) -> None:
     """Raise ValueError for a latent that nothing else that is wrong would make right."""
     for name, around in plates_of.items():
         if not around and is_latent(sites[name]) and sites[name]["fn"].support.is_discrete:
@@ -284,7 +284,7 @@ def check_discrete(sites: dict, plates_of: dict[str, tuple[str, ...]]) -> None:
             )
 
 
-def check_site(name: str, site: dict, plate: str) -> None:
+def check_site(name: str, site: Site, plate: str) -> None:
     """Raise ValueError for a site that has no log density of its own for each row of `plate`."""
     if not site["is_observed"]:
         raise ValueError(
@@ -292,7 +292,8 @@ def check_site(name: str, site: dict, plate: str) -> None:
             "leave most of its values unchanged. Move it out of the plate or marginalize it; if it "
             "comes from an obs_mask, leave out the masked rows."
         )
-    shape = getattr(site["fn"], "base_dist", site["fn"]).batch_shape
+    base: Any = getattr(site["fn"], "base_dist", site["fn"])
+    shape = base.batch_shape
     for frame in site["cond_indep_stack"] if site["infer"].get("is_auxiliary") else ():
         if len(shape) < -frame.dim or (frame.size > 1 and shape[frame.dim] == 1):
             raise ValueError(
@@ -311,14 +312,14 @@ def check_site(name: str, site: dict, plate: str) -> None:
 
 
 def check_rows(
-    model: Callable, model_args: tuple, model_kwargs: dict | None, plates: dict[str, Plate]
+    model: Model, model_args: Args, model_kwargs: Kwargs | None, plates: dict[str, Plate]
 ) -> None:
     """Raise ValueError unless each site has one value for each of the rows that it is given.
 
     The rows are traced, and of another number than all of them.
     """
     numbers = {name: 3 if plate.size == 2 else 2 for name, plate in plates.items()}
-    frames: dict[str, tuple] = {}
+    frames: dict[str, tuple[Any, ...]] = {}
 
     def shapes(rows):
         given = given_rows(model, rows)
@@ -359,7 +360,7 @@ class RowsError(ValueError):
         )
 
 
-def frames_of(sites: dict, plates: dict[str, Plate]) -> dict[str, tuple]:
+def frames_of(sites: Sites, plates: dict[str, Plate]) -> dict[str, tuple[Any, ...]]:
     """Frames of the subsample plates around each site with a log density that lies in one."""
     frames = {
         name: tuple(frame for frame in site["cond_indep_stack"] if frame.name in plates)
@@ -369,7 +370,7 @@ def frames_of(sites: dict, plates: dict[str, Plate]) -> dict[str, tuple]:
     return {name: around for name, around in frames.items() if around}
 
 
-def log_prob_of_rows(name: str, site: dict, numbers: dict[str, int]) -> Array:
+def log_prob_of_rows(name: str, site: Site, numbers: dict[str, int]) -> Array:
     """Log densities of a site; RowsError if its values do not fit its distribution."""
     try:
         return site["fn"].log_prob(site["value"])
@@ -389,7 +390,7 @@ def failing_site(error: BaseException) -> str:
 
 
 def check_indices(
-    model: Callable, model_args: tuple, model_kwargs: dict | None, plates: dict[str, Plate]
+    model: Model, model_args: Args, model_kwargs: Kwargs | None, plates: dict[str, Plate]
 ) -> None:
     """Raise ValueError if an array is too short for the last row, which jax would not tell."""
     for leaf in leaves_with_rows_on_disk((model_args, model_kwargs)):
@@ -413,9 +414,9 @@ def check_indices(
 
 
 def index_error(
-    model: Callable,
-    model_args: tuple,
-    model_kwargs: dict | None,
+    model: Model,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
     rows: dict[str, Array],
     values: dict[str, Array] | None = None,
 ) -> str | None:

@@ -37,6 +37,7 @@ from blackjax_ext.subsampling.predictors import (
     has_changed,
     over_chunks,
 )
+from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import NEED_VALUES, evaluating, split_arguments
 from numpyro_fwd.bridge.dependence import dependent
 from numpyro_fwd.bridge.factor_programs import parted
@@ -51,6 +52,7 @@ from numpyro_fwd.bridge.readings import (
 )
 from numpyro_fwd.bridge.smooth_readings import smooth_reading
 from numpyro_fwd.bridge.traces import sites_at
+from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
 
 __all__ = [
     "batch_size_of",
@@ -65,7 +67,7 @@ WITHOUT_LIMIT = 'acceptance="full" reads all rows and has no such limit.'
 
 
 def linear_predictor_of(
-    model: Callable, model_args: tuple, model_kwargs: dict | None, z: Any
+    model: Model, model_args: Args, model_kwargs: Kwargs | None, z: Any
 ) -> LinearPredictor:
     """Prior, predictors and responses of a full view that has passed ``check_model``.
 
@@ -145,7 +147,7 @@ def linear_predictor_of(
 
 
 def kinds_of(
-    readings: tuple[Reading, ...], sites: dict, names: list[str], read: Callable, z: Any
+    readings: tuple[Reading, ...], sites: Sites, names: list[str], read: Function, z: Any
 ) -> tuple[Kind, ...]:
     """Kinds of the responses, whose free predictors are those that depend on the position."""
     depends = dependent(lambda z: [part.predictors for part in read(z)], z)
@@ -182,7 +184,7 @@ class SinglePlate(NamedTuple):
     batch_size: int
 
 
-def single_plate(sites: dict) -> SinglePlate:
+def single_plate(sites: Sites) -> SinglePlate:
     """The subsample plate and the sites inside it; ValueError unless there is one such plate."""
     plates, plates_of = subsample_plates(sites)
     inside = {name: around for name, around in plates_of.items() if around}
@@ -195,7 +197,7 @@ def single_plate(sites: dict) -> SinglePlate:
     return SinglePlate(plate, list(inside), *plates[plate])
 
 
-def reading_of(name: str, site: dict) -> Reading:
+def reading_of(name: str, site: Site) -> Reading:
     """How to read a site; ValueError, naming it and its distribution, where that is unknown."""
     fn = unwrapped(site["fn"])
     if reading := find_reading(fn):
@@ -215,12 +217,12 @@ def reading_of(name: str, site: dict) -> Reading:
     )
 
 
-def is_factor(site: dict) -> bool:
+def is_factor(site: Site) -> bool:
     """Whether a site is that of ``numpyro.factor``."""
     return isinstance(unwrapped(site["fn"]), dist.Unit)
 
 
-def factor_reading(name: str, function: Callable, z: Any, first_row: Any) -> Reading:
+def factor_reading(name: str, function: Function, z: Any, first_row: Any) -> Reading:
     """How to read a factor site; ValueError, naming it, where its program cannot be read."""
     found = []
 
@@ -240,7 +242,7 @@ def factor_reading(name: str, function: Callable, z: Any, first_row: Any) -> Rea
 
 
 def read_factor(
-    function: Callable, site: dict, share: float, z: Any, arrays: list, rows: Array
+    function: Function, site: Site, share: float, z: Any, arrays: list[Any], rows: Array
 ) -> "Part":
     """What is read of a factor site; `share` undoes the plate's scale."""
     predictors, known = jax.vmap(lambda row: parted(function, z, (arrays, row))[1:])(rows)
@@ -253,7 +255,7 @@ def read_factor(
     return Part(tuple(columns), data, jnp.zeros_like(like), weight)
 
 
-def read_by_program(model: Callable, model_args: tuple, model_kwargs: dict | None) -> list[str]:
+def read_by_program(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> list[str]:
     """Sites without a family of their own, each with its distribution."""
     sites = full_view_sites(model, model_args, model_kwargs)
     found = {name: unwrapped(sites[name]["fn"]) for name in single_plate(sites).names}
@@ -287,7 +289,7 @@ class Part(NamedTuple):
         return eta, Responses(self.y, self.data | by_name, self.weight)
 
 
-def read_site(reading: Reading, site: dict, plate: str, share: float) -> Part:
+def read_site(reading: Reading, site: Site, plate: str, share: float) -> Part:
     """What is read of a site; `share` undoes the plate's scale.
 
     The axes of the outermost distribution and of its independent dimensions are all responses.
@@ -317,7 +319,7 @@ def read_site(reading: Reading, site: dict, plate: str, share: float) -> Part:
     )
 
 
-def batch_size_of(model: Callable, model_args: tuple, model_kwargs: dict | None) -> int:
+def batch_size_of(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> int:
     """Rows of a minibatch."""
     return single_plate(full_view_sites(model, model_args, model_kwargs)).batch_size
 
@@ -326,7 +328,7 @@ NUM_CHECKED = 1000
 
 
 def explaining_predictors(
-    model: Callable, model_args: tuple, model_kwargs: dict | None, z: Any, attempt: Callable
+    model: Model, model_args: Args, model_kwargs: Kwargs | None, z: Any, attempt: Function
 ) -> Any:
     """``attempt(posterior)`` on the rows of a full view, with errors that name the sites."""
     posterior = linear_predictor_of(model, model_args, model_kwargs, z)
@@ -348,9 +350,9 @@ def explaining_predictors(
 
 
 def expanded(
-    model: Callable,
-    model_args: tuple,
-    model_kwargs: dict | None,
+    model: Model,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
     z: Any,
     *,
     order: int,
@@ -421,7 +423,7 @@ HOW_TO_WRITE = {
 }
 
 
-def check_bent(name: str, predictor: str, moved: Callable, z: Any) -> None:
+def check_bent(name: str, predictor: str, moved: Function, z: Any) -> None:
     """Raise ValueError where a predictor of a site is not affine, with the latents at fault."""
     # a logarithm has the unit one: the rest of one that does not change is rounding
     unit = 1.0 if "log" in predictor.split("_")[0] or "logits" in predictor else 0.0
@@ -450,7 +452,7 @@ def check_bent(name: str, predictor: str, moved: Callable, z: Any) -> None:
         )
 
 
-def is_product(moved: Callable, some: list[str], other: str, unit: float) -> bool:
+def is_product(moved: Function, some: list[str], other: str, unit: float) -> bool:
     """Whether what a step of some latents changes in a predictor depends on another latent.
 
     By a long step, which shows beside predictors that are large, and a short one, after which

@@ -16,6 +16,8 @@ from jax import Array
 from jax.lax import stop_gradient
 from numpyro.distributions import biject_to
 
+from blackjax_ext.types import Function, LogDensity
+
 __all__ = ["standardized_value"]
 
 NUM_DRAWS = 256
@@ -102,7 +104,7 @@ def unconstrained_logdensity(d: dist.Distribution, u: Array) -> Callable[[Array]
     return logdensity
 
 
-def slopes(function: Callable, flat: Array) -> Array:
+def slopes(function: Function, flat: Array) -> Array:
     """Derivatives of each element along each axis of its values (..., k): (k, ...)."""
     axes = jnp.eye(flat.shape[-1], dtype=flat.dtype)
     return jax.vmap(
@@ -110,7 +112,7 @@ def slopes(function: Callable, flat: Array) -> Array:
     )(axes)
 
 
-def curvatures(logdensity: Callable, flat: Array) -> Array:
+def curvatures(logdensity: LogDensity, flat: Array) -> Array:
     """Minus the second derivatives of each element: (k, k, ...)."""
     return -slopes(lambda flat: slopes(logdensity, flat), flat)
 

@@ -4,7 +4,6 @@ Prior draws, prior and likelihood on the unconstrained space, and the way back f
 """
 
 import warnings
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,10 +14,12 @@ from jax import Array
 from numpyro.distributions import MaskedDistribution, biject_to
 
 from blackjax_ext.meshes import is_first_process, on_host
+from blackjax_ext.types import Function, LogDensity
 from numpyro_fwd.bridge.log_terms import LogTerms, log_prob_of, log_terms
 from numpyro_fwd.bridge.numpyro_private import constrain_fn, mask_of, not_jax_tracer
 from numpyro_fwd.bridge.traces import has_observed, is_latent, prior_sites
 from numpyro_fwd.bridge.views import check_sites
+from numpyro_fwd.types import Args, Kwargs, Model, Sites, SiteValues
 
 __all__ = [
     "check_latents",
@@ -36,7 +37,7 @@ MAX_TIES = 0.02  # of the prior draws, at one place: by as much its density and 
 ENOUGH = 10_000  # draws that are compared: of more than 2^17, single precision has many equal ones
 
 
-def check_latents(sites: dict) -> list[str]:
+def check_latents(sites: Sites) -> list[str]:
     """Names of the latent sites; ValueError for one that cannot be drawn from its prior."""
     for name, site in sites.items():  # other kernels enumerate discrete latents, and say so
         if is_latent(site):
@@ -47,7 +48,7 @@ def check_latents(sites: dict) -> list[str]:
     return latents
 
 
-def warn_without_likelihood(sites: dict) -> None:
+def warn_without_likelihood(sites: Sites) -> None:
     """Warn of a model whose evidence is one whatever its priors are."""
     if not has_observed(sites) and is_first_process():
         warnings.warn(
@@ -99,7 +100,7 @@ def is_masked(distribution: Any) -> bool:
 
 
 def check_likelihoods(
-    loglikelihood: Array, model: Callable, model_args: tuple, model_kwargs: dict, z: dict
+    loglikelihood: Array, model: Model, model_args: Args, model_kwargs: Kwargs, z: SiteValues
 ) -> None:
     """Raise ValueError, by site, if the log likelihood is finite at none of the prior draws `z`.
 
@@ -121,7 +122,7 @@ def check_likelihoods(
     )
 
 
-def draw_prior(rng_key: Array, model: Callable, model_args: tuple, model_kwargs: dict, num: int):
+def draw_prior(rng_key: Array, model: Model, model_args: Args, model_kwargs: Kwargs, num: int):
     """Independent prior draws of the latent sites, unconstrained, with a leading axis `num`.
 
     Nothing is redrawn where the likelihood is zero: the evidence would be too high.
@@ -138,7 +139,7 @@ def draw_prior(rng_key: Array, model: Callable, model_args: tuple, model_kwargs:
     return jax.vmap(draw)(jax.random.split(rng_key, num))
 
 
-def warn_of_ties(z: dict) -> None:
+def warn_of_ties(z: SiteValues) -> None:
     """Warn, by site, of prior draws that are equal: they lie where numbers end.
 
     A beta of shapes 0.03 has a third of its mass nearer to 1 than single precision can tell. Draws
@@ -161,7 +162,7 @@ def warn_of_ties(z: dict) -> None:
 
 
 @jax.jit
-def shares_of_ties(z: dict) -> dict:
+def shares_of_ties(z: SiteValues) -> dict[str, Any]:
     """Of each site the share of equal or infinite draws, in the coordinate with the most."""
 
     def share(leaf):
@@ -173,8 +174,8 @@ def shares_of_ties(z: dict) -> dict:
 
 
 def split_logdensity(
-    model: Callable, model_args: tuple, model_kwargs: dict
-) -> tuple[Callable, Callable]:
+    model: Model, model_args: Args, model_kwargs: Kwargs
+) -> tuple[LogDensity, LogDensity]:
     """Log prior and log likelihood as functions of the unconstrained latents.
 
     The prior is the density of what :func:`draw_prior` draws. The Jacobians of the constraints
@@ -205,6 +206,6 @@ def scaled_part(terms: LogTerms) -> Array:
     return sum(map(jnp.sum, parts), jnp.zeros(()))
 
 
-def constrain(model: Callable, model_args: tuple, model_kwargs: dict | None) -> Callable:
+def constrain(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> Function:
     """Map from unconstrained latents to values in the supports, with deterministic sites."""
     return partial(constrain_fn, model, model_args, model_kwargs or {}, return_deterministic=True)

@@ -13,6 +13,7 @@ import jax
 from numpyro.contrib import module as network_modules
 
 from numpyro_fwd.bridge.numpyro_private import Messenger, ParamShape
+from numpyro_fwd.types import Site
 
 __all__ = ["checked_priors", "sampled_layers", "with_sampled_layers", "without_sampled_layers"]
 
@@ -31,7 +32,7 @@ class checked_priors(Messenger):
     while the network declares its parameters.
     """
 
-    def postprocess_message(self, msg: dict) -> None:
+    def postprocess_message(self, msg: Site) -> None:
         """Compare the parameters of a network with the priors on them."""
         if msg["type"] != "param" or msg["value"] is None:
             return
@@ -50,7 +51,7 @@ def running_prior() -> Any:
     return None
 
 
-def check_layers(prior: dict, params: Any) -> None:
+def check_layers(prior: dict[str, Any], params: Any) -> None:
     """Raise ValueError for keys of `prior` that are no parameter; NumPyro would ignore them."""
     known = set(parameter_names(params))
     unknown = sorted(set(prior) - known)
@@ -93,7 +94,7 @@ def without_sampled_layers(tree: Any) -> Any:
     }
 
 
-def with_sampled_layers(tree: Any, layers: dict) -> Any:
+def with_sampled_layers(tree: Any, layers: dict[str, Any]) -> Any:
     """Inverse of :func:`without_sampled_layers`, in new dicts."""
     if not isinstance(tree, dict):
         return tree

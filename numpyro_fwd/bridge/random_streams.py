@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpyro
 
 from numpyro_fwd.bridge.numpyro_private import Messenger
+from numpyro_fwd.types import Site
 
 __all__ = ["holds_streams_alone", "with_new_streams"]
 
@@ -30,7 +31,7 @@ def holds_streams_alone(state: Any) -> bool:
     return all(is_stream(item) or holds_streams_alone(item) for item in state.values())
 
 
-def renewed(rng_key: jax.Array, state: dict) -> dict:
+def renewed(rng_key: jax.Array, state: dict[str, Any]) -> dict[str, Any]:
     """The state of a module with new keys in its streams."""
     keys = jax.random.split(rng_key, len(state))
     return {
@@ -48,7 +49,7 @@ def new_like(rng_key: jax.Array, stream: jax.Array) -> jax.Array:
 class with_new_streams(Messenger):
     """A model whose networks get new random streams whenever it runs with a key."""
 
-    def process_message(self, msg: dict) -> None:
+    def process_message(self, msg: Site) -> None:
         """Renew the streams of a module, in place."""
         if msg["type"] != "mutable" or not holds_streams_alone(msg["args"][0]):
             return

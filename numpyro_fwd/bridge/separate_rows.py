@@ -33,12 +33,14 @@ from jax import Array
 from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
+from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import NEED_VALUES, SplitArguments, run_with, split_arguments
 from numpyro_fwd.bridge.centring import zeros_of
 from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.plates import Plate, given_rows, subsample_plates
 from numpyro_fwd.bridge.views import explaining
+from numpyro_fwd.types import Args, Kwargs, Model, Sites
 
 __all__ = ["check_minibatches", "check_rows_apart"]
 
@@ -105,7 +107,7 @@ class Seen(NamedTuple):
 
 
 def check_minibatches(
-    model: Callable, sites: dict, model_args: tuple, model_kwargs: dict | None
+    model: Model, sites: Sites, model_args: Args, model_kwargs: Kwargs | None
 ) -> None:
     """:func:`check_rows_apart` of a full view with these sites, near zero."""
 
@@ -177,13 +179,13 @@ def check_rows_apart(
 
 
 def reading(
-    terms_of: Callable,
+    terms_of: Function,
     plates: dict[str, Plate],
     name: str,
     arguments: SplitArguments,
     *,
     has_slopes: bool,
-) -> Callable:
+) -> Function:
     """The program that reads sets of rows of a plate, one after the other."""
     first_row = {other: jnp.zeros(1, int) for other in plates}
 
@@ -251,7 +253,7 @@ def moved(z: Any, size: Array, turn: Array) -> Any:
     return jax.tree.map(one, z)
 
 
-def num_read(program: Callable, num_rows: int, arguments: SplitArguments, z: Any) -> int:
+def num_read(program: Function, num_rows: int, arguments: SplitArguments, z: Any) -> int:
     """How many of so many rows are read at once: as many as memory has place for."""
     most = min(num_rows - 1, MOST)  # of as many as there are numpyro.subsample takes none
     if most <= FEW:

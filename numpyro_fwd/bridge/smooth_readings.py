@@ -28,6 +28,7 @@ from numpyro.distributions import constraints
 
 from blackjax_ext.subsampling.families.densities import MOST, smooth_kind
 from blackjax_ext.subsampling.taylor.reader import UnreadableError
+from blackjax_ext.types import Function
 from numpyro_fwd.bridge.readings import Reading, unwrapped
 from numpyro_fwd.bridge.tails import TAILS, Tails, between, tails_of_cdf
 
@@ -91,7 +92,7 @@ class Parameter(NamedTuple):
         return 2.0 + 2.0 * (1.0 + abs(self.low)) * jnp.cosh(free)
 
 
-def of_base(function: Callable, fn: Any) -> Any:
+def of_base(function: Function, fn: Any) -> Any:
     """A function of the distribution that another is made of."""
     return function(unwrapped(fn.base_dist))
 
@@ -181,27 +182,27 @@ def inflated(y: Array, base: Array, gate: Any = None, gate_logits: Any = None) -
     return jnp.where(y == 0, none + jax.nn.softplus(some - none), some)
 
 
-def right_censored(y: Array, tails: Tails, values: dict, censored: Array) -> Array:
+def right_censored(y: Array, tails: Tails, values: dict[str, Any], censored: Array) -> Array:
     """Log density of an outcome, or that it is beyond a value."""
     return jnp.where(censored != 0, tails.above(y, **values), tails.density(y, **values))
 
 
-def left_censored(y: Array, tails: Tails, values: dict, censored: Array) -> Array:
+def left_censored(y: Array, tails: Tails, values: dict[str, Any], censored: Array) -> Array:
     """Log density of an outcome, or that it is below a value."""
     return jnp.where(censored != 0, tails.below(y, **values), tails.density(y, **values))
 
 
-def left_truncated(y: Array, tails: Tails, values: dict, low: Array) -> Array:
+def left_truncated(y: Array, tails: Tails, values: dict[str, Any], low: Array) -> Array:
     """Log density of an outcome of which those below an end are not seen."""
     return tails.density(y, **values) - tails.above(low, **values)
 
 
-def right_truncated(y: Array, tails: Tails, values: dict, high: Array) -> Array:
+def right_truncated(y: Array, tails: Tails, values: dict[str, Any], high: Array) -> Array:
     """Log density of an outcome of which those beyond an end are not seen."""
     return tails.density(y, **values) - tails.below(high, **values)
 
 
-def truncated(y: Array, tails: Tails, values: dict, low: Array, high: Array) -> Array:
+def truncated(y: Array, tails: Tails, values: dict[str, Any], low: Array, high: Array) -> Array:
     """Log density of an outcome between two ends."""
     return tails.density(y, **values) - between(tails, low, high, **values)
 

@@ -11,6 +11,7 @@ from blackjax_ext.rows.compensated_sums import Pair, add, as_pair, over_rows
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.rows.shuffles import with_replacement
+from blackjax_ext.types import Function
 from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
 from numpyro_fwd.bridge.numpyro_private import identity
 from numpyro_fwd.bridge.plates import (
@@ -19,16 +20,17 @@ from numpyro_fwd.bridge.plates import (
     known_shapes,
     subsample_plates,
 )
+from numpyro_fwd.types import Args, Kwargs, Model, Sites
 
 __all__ = ["density_of_some", "share_of_some", "size_of_epoch", "stochastic_potential"]
 
 
 def stochastic_potential(
-    model: Callable,
-    model_args: tuple,
-    model_kwargs: dict | None,
+    model: Model,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
     chunk_size: int | None = None,
-    differentiable: Callable[[Callable], Callable] = identity,
+    differentiable: Callable[[Function], Function] = identity,
 ) -> StochasticPotential:
     """Exact energy, rows of a minibatch, and gradient of a full view on the unconstrained space.
 
@@ -102,11 +104,11 @@ def stochastic_potential(
 
 
 def density_of_some(
-    model: Callable,
-    model_args: tuple,
-    model_kwargs: dict | None,
+    model: Model,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
     num_rows: int,
-) -> Callable:
+) -> Function:
     """Log density of a full view with `num_rows` of each longer plate, weighted as all of them.
 
     The rows are the same in each program, drawn with replacement.
@@ -123,19 +125,19 @@ def density_of_some(
 
 
 def share_of_some(
-    model: Callable, model_args: tuple, model_kwargs: dict | None, num_rows: int
+    model: Model, model_args: Args, model_kwargs: Kwargs | None, num_rows: int
 ) -> float:
     """Share of the rows of the longest plate that :func:`density_of_some` reads."""
     return min(1.0, num_rows / size_of_epoch(model, model_args, model_kwargs)[1])
 
 
-def with_params(model: Callable, sites: dict) -> Callable:
+def with_params(model: Model, sites: Sites) -> Model:
     """The model with shapes of its param sites."""
     params = {name: site["value"] for name, site in sites.items() if site["type"] == "param"}
     return known_shapes(model, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params))
 
 
-def size_of_epoch(model: Callable, model_args: tuple, model_kwargs: dict | None) -> tuple[int, int]:
+def size_of_epoch(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> tuple[int, int]:
     """Numbers of minibatches that go through the largest plate, and of its rows."""
     plates = subsample_plates(full_view_sites(model, model_args, model_kwargs)).plates.values()
     num_steps = max((-(-plate.size // plate.batch_size) for plate in plates), default=1)

@@ -21,6 +21,8 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.scipy.special import log_ndtr
 
+from blackjax_ext.types import Function
+
 __all__ = ["TAILS", "Tails", "between", "log_of_rest", "tails_of_cdf"]
 
 
@@ -49,7 +51,7 @@ def between(tails: Tails, low: Array, high: Array, **values: Array) -> Array:
 HALF_LOG_2PI = 0.9189385332046727
 
 
-def from_standard(standard: Tails, place: Callable, log_slope: Callable) -> Tails:
+def from_standard(standard: Tails, place: Function, log_slope: Function) -> Tails:
     """The tails of an outcome whose `place` has a standard law."""
 
     def density(y, **values):

@@ -4,7 +4,6 @@ Nothing else in the library traces a model. NumPyro itself does, where it looks 
 where it maps positions to the sites' supports.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,9 @@ from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_feasible, init_to_uniform
 
+from blackjax_ext.types import Function
 from numpyro_fwd.bridge.numpyro_private import helpful_support_errors, unconstrain_params
+from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues
 
 __all__ = [
     "drawn_on_host",
@@ -29,16 +30,16 @@ __all__ = [
     "sites_at",
 ]
 
-Sites = dict[str, dict]
+
 RADIUS = 0.1
 
 
 def first_sites(
     rng_key: Array,
-    model: Callable,
-    model_args: tuple,
-    model_kwargs: dict | None,
-    init_strategy: Callable = init_to_feasible,
+    model: Model,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
+    init_strategy: Function = init_to_feasible,
 ) -> Sites:
     """Sites of `model` before any sampling, to check what it consists of.
 
@@ -60,7 +61,7 @@ def first_sites(
     return trace(started).get_trace(*model_args, **(model_kwargs or {}))
 
 
-def drawn_on_host(init_strategy: Callable) -> Callable | None:
+def drawn_on_host(init_strategy: Function) -> Function | None:
     """``init_to_uniform`` by NumPy, which compiles nothing; None for any other strategy.
 
     Numbers are always the same: they show what a model consists of, and no chain starts there. They
@@ -71,7 +72,7 @@ def drawn_on_host(init_strategy: Callable) -> Callable | None:
     return partial(drawn_uniformly, np.random.default_rng(0))
 
 
-def drawn_uniformly(rng: np.random.Generator, site: dict) -> Any:
+def drawn_uniformly(rng: np.random.Generator, site: Site) -> Any:
     """A value of a continuous latent site, of which no coordinate is beyond RADIUS."""
     if not is_latent(site) or site["value"] is not None or site["fn"].support.is_discrete:
         return None
@@ -83,7 +84,7 @@ def drawn_uniformly(rng: np.random.Generator, site: dict) -> Any:
     return transform(jnp.asarray(rng.uniform(-RADIUS, RADIUS, shape).astype(dtype)))
 
 
-def in_floats(init_strategy: Callable, site: dict) -> Any:
+def in_floats(init_strategy: Function, site: Site) -> Any:
     """What `init_strategy` gives a site, in floating numbers if it is a continuous latent.
 
     Values that a user gives may be whole numbers, or lists.
@@ -97,17 +98,17 @@ def in_floats(init_strategy: Callable, site: dict) -> Any:
 
 
 def prior_sites(
-    rng_key: Array, model: Callable, model_args: tuple, model_kwargs: dict | None
+    rng_key: Array, model: Model, model_args: Args, model_kwargs: Kwargs | None
 ) -> Sites:
     """Sites of `model` with its latents drawn from their priors."""
     return trace(seed(model, rng_key)).get_trace(*model_args, **(model_kwargs or {}))
 
 
 def sites_at(
-    model: Callable,
-    model_args: tuple,
-    model_kwargs: dict | None,
-    z: dict,
+    model: Model,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
+    z: SiteValues,
     rng_key: Array | None = None,
 ) -> Sites:
     """Sites of `model` at unconstrained values of its latents.
@@ -131,7 +132,7 @@ def sites_at(
 
 
 def names_of_plates(
-    model: Callable, model_args: tuple, model_kwargs: dict | None
+    model: Model, model_args: Args, model_kwargs: Kwargs | None
 ) -> dict[str, list[str]]:
     """Names of the leading axes of each site: its plates, then what it calls its event's axes."""
     found = {}

@@ -5,7 +5,7 @@ arguments of each call, so that nothing of the data or of a chain is stored on a
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from blackjax_ext.mcmc.derivatives import (
 )
 from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
+from blackjax_ext.types import Function, LogDensity
 from blackjax_ext.warmup.newton_path import MAX_DIMENSION
 from numpyro_fwd.bridge.arguments import (
     NEED_VALUES,
@@ -46,6 +47,7 @@ from numpyro_fwd.bridge.numpyro_private import (
     unconstrain_fn,
 )
 from numpyro_fwd.bridge.traces import drawn_on_host, first_sites, in_floats, is_latent, sites_at
+from numpyro_fwd.types import Args, Kwargs, Model, Sites
 
 NO_FORWARD_MODE = (
     "MALA, AutoMALA, RandomWalk and numpyro.infer.NUTS do not need it. Solvers of diffrax have a "
@@ -88,23 +90,23 @@ class View(NamedTuple):
         gradients alone, `potential_fn` has differences of them as second derivatives.
     """
 
-    potential_fn: Callable
-    postprocess_fn: Callable
+    potential_fn: Function
+    postprocess_fn: Function
     differentiation: Differentiation
 
-    def differentiable(self, function: Callable) -> Callable:
+    def differentiable(self, function: Function) -> Function:
         """`function` of the model, with the derivatives that the potential energy has."""
         return differenced(function) if self.differentiation == "gradients" else function
 
 
-def logdensity_of(view: View, model_args: tuple, model_kwargs: dict | None) -> Callable:
+def logdensity_of(view: View, model_args: Args, model_kwargs: Kwargs | None) -> LogDensity:
     """Log density on the unconstrained space for these arguments."""
     potential_fn = view.potential_fn(*model_args, **(model_kwargs or {}))
     return view.differentiable(lambda z: -potential_fn(z))
 
 
 def view_potential(
-    potential_fn: Callable,
+    potential_fn: Function,
     init_params: Position,
     *,
     is_single: bool,
@@ -126,7 +128,7 @@ def view_potential(
     return view, init_params
 
 
-def in_precision_of(prototype: dict, init_params: dict) -> dict:
+def in_precision_of(prototype: dict[str, Any], init_params: dict[str, Any]) -> dict[str, Any]:
     """Arrays of another precision than the model's would make a state of other types than it."""
     return {
         name: jnp.asarray(leaf, jnp.result_type(prototype[name]))
@@ -137,7 +139,7 @@ def in_precision_of(prototype: dict, init_params: dict) -> dict:
 
 
 def check_derivatives(
-    name: str, potential_fn: Callable, position: Position, wanted: Wanted | None
+    name: str, potential_fn: Function, position: Position, wanted: Wanted | None
 ) -> Differentiation:
     """How the energy of what is called `name` can be differentiated; "none" if `wanted` is None.
 
@@ -159,7 +161,7 @@ def check_derivatives(
 
 
 def differentiation_with(
-    make_potential: Callable,
+    make_potential: Function,
     arguments: SplitArguments,
     prototype: Position,
     wanted: Wanted | None,
@@ -179,11 +181,11 @@ def differentiation_with(
 
 def view_model(
     rng_key: Array,
-    model: Callable,
-    model_args: tuple,
-    model_kwargs: dict | None,
+    model: Model,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
     *,
-    init_strategy: Callable,
+    init_strategy: Function,
     init_params: Position,
     wanted: Wanted | None,
 ) -> tuple[View, Position]:
@@ -248,7 +250,7 @@ def view_model(
     return view, find_start(search, rng_key, sites, arguments)
 
 
-def find_start(search: Callable, rng_key: Array, sites: dict, arguments: SplitArguments) -> Any:
+def find_start(search: Function, rng_key: Array, sites: Sites, arguments: SplitArguments) -> Any:
     """Random points of finite density with a finite gradient, one per key, in one program."""
 
     def find(arrays, rng_key):
@@ -262,7 +264,7 @@ def find_start(search: Callable, rng_key: Array, sites: dict, arguments: SplitAr
     return z
 
 
-def check_sites(sites: dict) -> list[str]:
+def check_sites(sites: Sites) -> list[str]:
     """Names of the latent sites; raises ValueError for a site that rules sampling out."""
     latents = []
     for name, site in sites.items():
@@ -301,7 +303,7 @@ def check_sites(sites: dict) -> list[str]:
     return latents
 
 
-def no_start_message(sites: dict, model_args: tuple, model_kwargs: dict | None) -> str:
+def no_start_message(sites: Sites, model_args: Args, model_kwargs: Kwargs | None) -> str:
     """Explain where the log density is not finite."""
     bad = [*not_finite(model_args, model_kwargs), *sites_not_finite(sites)]
     where = f"; at a first draw {', '.join(bad)}" if bad else ""
@@ -312,7 +314,7 @@ def no_start_message(sites: dict, model_args: tuple, model_kwargs: dict | None) 
     )
 
 
-def sites_not_finite(sites: dict) -> list[str]:
+def sites_not_finite(sites: Sites) -> list[str]:
     """Where the log density of each site is not finite first."""
     found = []
     for name, site in sites.items():
@@ -326,7 +328,7 @@ def sites_not_finite(sites: dict) -> list[str]:
 
 
 def check_init_params(
-    init_params: Position, prototype: dict, latents: list[str], chains: tuple[int, ...]
+    init_params: Position, prototype: dict[str, Any], latents: list[str], chains: tuple[int, ...]
 ) -> None:
     """Raise unless `init_params` gives each latent site a value of its shape, for all `chains`."""
     if not isinstance(init_params, dict):
@@ -377,7 +379,7 @@ def check_finite(logdensities: Array) -> None:
 
 @contextlib.contextmanager
 def explaining(
-    model: Callable | None, model_args: tuple, model_kwargs: dict | None, z: Position
+    model: Model | None, model_args: Args, model_kwargs: Kwargs | None, z: Position
 ) -> Iterator[None]:
     """Say more of what is wrong with the density of a model at the start `z` of its chains."""
     try:
@@ -394,7 +396,7 @@ def explaining(
 
 @contextlib.contextmanager
 def explaining_shapes(
-    model: Callable | None, model_args: tuple, model_kwargs: dict | None, z: Position
+    model: Model | None, model_args: Args, model_kwargs: Kwargs | None, z: Position
 ) -> Iterator[None]:
     """Name the sites that have other shapes with these arguments than in a state at `z`.
 
@@ -422,7 +424,9 @@ def explaining_shapes(
         ) from error
 
 
-def shapes_of(model: Callable, model_args: tuple, model_kwargs: dict | None) -> dict[str, tuple]:
+def shapes_of(
+    model: Model, model_args: Args, model_kwargs: Kwargs | None
+) -> dict[str, tuple[int, ...]]:
     """Unconstrained shapes of the latents, without a computation."""
     found: dict[str, Any] = {}
 

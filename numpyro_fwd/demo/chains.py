@@ -30,7 +30,9 @@ class Chains(NamedTuple):
         return f"{name}.nc"
 
 
-def sample(kernel, key, *data, num_chains: int = 4, fields: tuple = (), **budget: Any) -> Chains:
+def sample(
+    kernel, key, *data, num_chains: int = 4, fields: tuple[Any, ...] = (), **budget: Any
+) -> Chains:
     """Sample with vectorized chains; warnings of short runs are left to the table."""
     options = {"chain_method": "vectorized", "progress_bar": False, **budget}
     mcmc = MCMC(kernel, num_chains=num_chains, **options)

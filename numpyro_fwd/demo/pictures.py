@@ -1,6 +1,7 @@
 """The pictures of the demonstration: traces and ranks per target, and the funnel against truth."""
 
 from pathlib import Path
+from typing import Any
 
 import arviz_stats
 import matplotlib.pyplot as plt
@@ -17,10 +18,10 @@ NUM_BINS = 20  # of the ranks
 COLUMNS = ("density, one line per chain", "trace", "ranks, above or below even, by chain")
 
 
-def slowest(runs: list[Run]) -> tuple[str, dict]:
+def slowest(runs: list[Run]) -> tuple[str, dict[str, Any]]:
     """Site and coordinates of the parameter with the lowest ESS of all."""
     lowest = np.inf
-    found: tuple[str, dict] = ("", {})
+    found: tuple[str, dict[str, Any]] = ("", {})
     for run in runs:
         for site, ess in arviz_stats.ess(run.idata.posterior.to_dataset()).items():
             if ess.min() < lowest:
@@ -54,7 +55,7 @@ def traces_and_ranks(target: Target, runs: list[Run], path: Path) -> None:
     plt.close(figure)
 
 
-def draw_row(run: Run, site: str, coords: dict, density, trace, ranks) -> None:
+def draw_row(run: Run, site: str, coords: dict[str, Any], density, trace, ranks) -> None:
     """Density, trace and ranks of one parameter under one sampler, chain by chain."""
     draws = run.idata.posterior[site].sel(coords).values.reshape(NUM_CHAINS, -1)
     places = draws.ravel().argsort().argsort().reshape(draws.shape)

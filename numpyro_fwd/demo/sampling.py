@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.infer import MCMC, NUTS
 
+from blackjax_ext.types import Function
 from numpyro_fwd import (
     ALSMMALA,
     AMAGOLD,
@@ -37,6 +38,7 @@ from numpyro_fwd import (
     RandomWalk,
     smc_summary,
 )
+from numpyro_fwd.types import Model
 
 __all__ = ["NUM_CHAINS", "Budget", "Run", "Target", "funnel", "logistic_regression", "run", "table"]
 
@@ -72,12 +74,12 @@ class Target(NamedTuple):
 
     name: str
     title: str
-    model: Callable
-    data: tuple
+    model: Model
+    data: tuple[Any, ...]
     dense_mass: bool
     labels: dict[str, Any]
     truth: dict[str, tuple[float, float]] | None
-    minibatch_model: Callable | None = None
+    minibatch_model: Model | None = None
 
 
 class Budget(NamedTuple):
@@ -146,7 +148,7 @@ def funnel() -> Target:
     return Target("funnel", "Neal's funnel in 10 dimensions", model, (), False, labels, truth)
 
 
-def budgets(target: Target, quick: bool) -> Iterator[tuple[Callable, Budget]]:
+def budgets(target: Target, quick: bool) -> Iterator[tuple[Function, Budget]]:
     """Each sampler with its budget: a step of NUTS is a trajectory, one of SMMALA has a Hessian."""
     for sampler in QUICK_SAMPLERS if quick else SAMPLERS:
         if sampler in (NUTS, AutoNUTS):
@@ -167,7 +169,7 @@ def budgets(target: Target, quick: bool) -> Iterator[tuple[Callable, Budget]]:
             yield sampler, Budget(2000, 5000, 5) if quick else Budget(10_000, 50_000, 10)
 
 
-def run(target: Target, sampler: Callable, budget: Budget, rng_key) -> Run:
+def run(target: Target, sampler: Function, budget: Budget, rng_key) -> Run:
     """Sample `target` with four vectorized chains, or with particles."""
     mcmc = MCMC(
         kernel_of(target, sampler),
@@ -193,7 +195,7 @@ def run(target: Target, sampler: Callable, budget: Budget, rng_key) -> Run:
     return Run(sampler.__name__, budget, idata, elapsed - compiled, compiled, said, ess)
 
 
-def kernel_of(target: Target, sampler: Callable) -> Any:
+def kernel_of(target: Target, sampler: Function) -> Any:
     """The sampler on the model, or on minibatches of it."""
     if sampler is LangevinSMC:
         return sampler(target.model)

@@ -1,6 +1,5 @@
 """The named kernels whose steps adapt to the place: for hierarchies without reparametrization."""
 
-from collections.abc import Callable
 from typing import Any, Unpack
 
 import blackjax_ext
@@ -9,6 +8,7 @@ from blackjax_ext.mcmc.tangents import TangentLaw, check
 from numpyro_fwd.bridge.hierarchies import ModelHierarchy
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.options import KernelOptions
+from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = ["AutoFMALA", "AutoMALA"]
 
@@ -18,7 +18,7 @@ class AdaptiveStepKernel(BlackJAXKernel):
 
     def __init__(
         self,
-        model: Callable | None,
+        model: Model | None,
         algorithm: Any,
         *,
         interweave: bool,
@@ -41,7 +41,7 @@ class AdaptiveStepKernel(BlackJAXKernel):
     def _seeks_effects(self) -> bool:
         return self._interweaves
 
-    def model_parameters(self, model_args: tuple, model_kwargs: dict | None) -> dict[str, Any]:
+    def model_parameters(self, model_args: Args, model_kwargs: Kwargs | None) -> dict[str, Any]:
         """The hierarchy of the model, if it has effects."""
         if not self._effects or self._viewed is None:
             return {}
@@ -85,7 +85,7 @@ class AutoMALA(AdaptiveStepKernel):
 
     def __init__(
         self,
-        model: Callable | None = None,
+        model: Model | None = None,
         *,
         persistence: float = 0.9,
         isotropic_share: float = 0.1,
@@ -126,7 +126,7 @@ class AutoFMALA(AdaptiveStepKernel):
 
     def __init__(
         self,
-        model: Callable | None = None,
+        model: Model | None = None,
         *,
         num_tangents: int = 1,
         tangents: TangentLaw = "rademacher",

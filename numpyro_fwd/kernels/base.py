@@ -18,6 +18,7 @@ from blackjax_ext.checks import check_positive
 from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor, check_metric
 from blackjax_ext.programs import compiled_soon
+from blackjax_ext.types import Function, Unravel
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
 from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of, gradients_of
@@ -92,6 +93,7 @@ from numpyro_fwd.kernels.strategy import (
 )
 from numpyro_fwd.kernels.words import check_arguments_of_loop, words_of
 from numpyro_fwd.meshes import check_run, over_chains
+from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = ["BlackJAXKernel"]
 
@@ -212,17 +214,17 @@ class BlackJAXKernel(MCMCKernel):
 
     def __init__(
         self,
-        model: Callable | None = None,
+        model: Model | None = None,
         algorithm: Any = None,
         *,
-        potential_fn: Callable | None = None,
+        potential_fn: Function | None = None,
         step_size: float = 1.0,
         inverse_mass_matrix: GivenMetric = None,
         adapt_step_size: bool = True,
         adapt_mass_matrix: bool = True,
         dense_mass: DenseMass = None,
         target_accept_prob: float | None = None,
-        init_strategy: Callable = init_to_uniform,
+        init_strategy: Function = init_to_uniform,
         warm_start: bool = True,
         differentiation: Wanted = "reverse",
         strategy: Strategy | None = None,
@@ -281,20 +283,20 @@ class BlackJAXKernel(MCMCKernel):
 
     def _reset(self) -> None:
         self._view: View | None = None
-        self._sample_fn: Callable | None = None  # MCMC initializes again while this is None
-        self._programs: dict[Any, Callable] = {}
+        self._sample_fn: Function | None = None  # MCMC initializes again while this is None
+        self._programs: dict[Any, Function] = {}
         self._in_place = InPlace()
         self._has_coordinates = True
         self._effects: tuple[str, ...] = ()
         self.real_effects: tuple[str, ...] = ()
 
     @property
-    def model(self) -> Callable | None:
+    def model(self) -> Model | None:
         """The model, as given."""
         return self._model
 
     @property
-    def _viewed(self) -> Callable | None:
+    def _viewed(self) -> Model | None:
         """The model whose latents are the coordinates of chains."""
         return self._model
 
@@ -326,7 +328,7 @@ class BlackJAXKernel(MCMCKernel):
         best = self.best_accept_prob
         return best(max(size, 1)) if callable(best) else best
 
-    def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+    def postprocess_fn(self, model_args: Args, model_kwargs: Kwargs | None) -> Function:
         """Map from unconstrained positions to the sites' supports and deterministic sites."""
         if self._view is None:
             return identity
@@ -337,8 +339,8 @@ class BlackJAXKernel(MCMCKernel):
         rng_key: Array,
         num_warmup: int,
         init_params: Any,
-        model_args: tuple,
-        model_kwargs: dict | None,
+        model_args: Args,
+        model_kwargs: Kwargs | None,
     ) -> KernelState:
         """First state: one chain for a key, vectorized chains for a batch of keys."""
         is_single = is_prng_key(rng_key)
@@ -372,7 +374,7 @@ class BlackJAXKernel(MCMCKernel):
         return state._replace(shared=shared, fingerprint=made)
 
     def _look(
-        self, rng_key: Array, init_params: Any, model_args: tuple, model_kwargs: dict | None
+        self, rng_key: Array, init_params: Any, model_args: Args, model_kwargs: Kwargs | None
     ) -> tuple[View, Any]:
         """The target of these arguments, and a start for each key."""
         if self._potential_fn is not None:
@@ -394,7 +396,7 @@ class BlackJAXKernel(MCMCKernel):
             )
             if self._seeks_effects:
                 first = z if is_prng_key(rng_key) else jax.tree.map(lambda leaf: leaf[0], z)
-                viewed = cast(Callable, self._viewed)
+                viewed = cast(Model, self._viewed)
                 self._effects = effects_of(viewed, model_args, model_kwargs, first)
                 if self.learn_coordinates and self._effects:
                     found = self._coordinates(model_args, model_kwargs)
@@ -406,10 +408,10 @@ class BlackJAXKernel(MCMCKernel):
         """Whether the kernel has a use for the effects of a model."""
         return self.learn_coordinates
 
-    def _model_of_start(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+    def _model_of_start(self, model_args: Args, model_kwargs: Kwargs | None) -> Model:
         """The model in which points of finite density are looked for."""
         del model_args, model_kwargs
-        return cast(Callable, self._viewed)
+        return cast(Model, self._viewed)
 
     def _begin(
         self, run: Run, num_warmup: int, rng_key: Array, z: Any, shared: Any, is_single: bool
@@ -466,7 +468,7 @@ class BlackJAXKernel(MCMCKernel):
         return state
 
     def _check_products(
-        self, run: Run, start: Start, shared: Any, unravel: Callable, *, is_single: bool
+        self, run: Run, start: Start, shared: Any, unravel: Unravel, *, is_single: bool
     ) -> None:
         """Warn if energies of chains, all at once or one at a time, depend on a coarse default."""
 
@@ -490,7 +492,7 @@ class BlackJAXKernel(MCMCKernel):
 
         check_products(here)
 
-    def _in_structure(self, found: Factor | None, x: Array, unravel: Callable) -> Factor:
+    def _in_structure(self, found: Factor | None, x: Array, unravel: Unravel) -> Factor:
         """The metric of the search for a start, else the given one, in the adapted structure."""
         z, like, dense_mass = unravel(x[0]), x[0], self._dense_mass
         takes_matrices = self.takes_matrices or self._algorithm.is_own
@@ -525,7 +527,7 @@ class BlackJAXKernel(MCMCKernel):
             self.longest_step,
         )
 
-    def model_parameters(self, model_args: tuple, model_kwargs: dict | None) -> dict[str, Any]:
+    def model_parameters(self, model_args: Args, model_kwargs: Kwargs | None) -> dict[str, Any]:
         """Parameters of the algorithm that depend on the arguments of the model: none here."""
         del model_args, model_kwargs
         return {}
@@ -537,7 +539,7 @@ class BlackJAXKernel(MCMCKernel):
         del rng_key, i, inner, num_warmup
         return {}
 
-    def _target_of(self, model_args: tuple, model_kwargs: dict | None, shared: Any) -> Stepper:
+    def _target_of(self, model_args: Args, model_kwargs: Kwargs | None, shared: Any) -> Stepper:
         """What a step runs on for these arguments."""
         of_model = self.model_parameters(model_args, model_kwargs)
         algorithm = self._algorithm.having(**of_model)
@@ -553,9 +555,9 @@ class BlackJAXKernel(MCMCKernel):
         target = strategy.target(self._source, algorithm, model_args, model_kwargs, shared)
         return self._recorded(target)
 
-    def _coordinates(self, model_args: tuple, model_kwargs: dict | None) -> ModelCoordinates:
+    def _coordinates(self, model_args: Args, model_kwargs: Kwargs | None) -> ModelCoordinates:
         """The coordinates of the effects."""
-        viewed = cast(Callable, self._viewed)
+        viewed = cast(Model, self._viewed)
         return ModelCoordinates(viewed, model_args, model_kwargs, self._effects)
 
     def centredness(self, mcmc: MCMC) -> Centredness:
@@ -572,7 +574,7 @@ class BlackJAXKernel(MCMCKernel):
         """`target`, with what its states shall keep of a step: no more here."""
         return target
 
-    def sample(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
+    def sample(self, state: KernelState, model_args: Args, model_kwargs: Kwargs | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
         target = self._target_of(model_args, model_kwargs, state.shared)
         is_single = jnp.ndim(state.i) == 0
@@ -669,7 +671,7 @@ class BlackJAXKernel(MCMCKernel):
             return new
         return new._replace(**{name: getattr(old, name) for name in self.kept_fields})
 
-    def refresh(self, state: KernelState, model_args: tuple, model_kwargs: dict | None):
+    def refresh(self, state: KernelState, model_args: Args, model_kwargs: Kwargs | None):
         """Evaluate what a state caches anew where it is, for other data; step size and metric stay.
 
         A run goes on with other data after ``mcmc.post_warmup_state = mcmc.sampler.refresh(
@@ -707,13 +709,13 @@ class BlackJAXKernel(MCMCKernel):
         each = jax.vmap(refreshed, (None, 0)) if state.is_stacked else refreshed
         return run_with(arguments, compiled_soon(each), state)
 
-    def wrap_model(self, wrapper: Callable) -> "BlackJAXKernel":
+    def wrap_model(self, wrapper: Function) -> "BlackJAXKernel":
         """Copy of this kernel whose model is ``wrapper(model)``."""
         kernel = copy.copy(self)
         kernel._model = wrapper(self._model)
         kernel._reset()
         return kernel
 
-    def __getstate__(self) -> dict:
+    def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
         return {**self.__dict__, "_sample_fn": None, "_programs": {}, "_in_place": InPlace()}

@@ -12,7 +12,7 @@ from numpyro_fwd.kernels.state import KernelState
 __all__ = ["Centredness", "centredness_of", "reparam_config"]
 
 
-class Centredness(dict):
+class Centredness(dict[str, Any]):
     """The centredness of each effect by its site: 1 for the effect itself, 0 for its noise.
 
     Printed, it is a table with the least, the median and the greatest of each site.

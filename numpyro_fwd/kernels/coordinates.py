@@ -1,6 +1,5 @@
 """Chains that start in partly centred coordinates of a model's effects."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,6 +8,7 @@ from jax import Array
 from blackjax_ext.coordinates import learning
 from blackjax_ext.coordinates.partial import Coordinates, Frame, half, in_coordinates
 from blackjax_ext.metrics import Factor
+from blackjax_ext.types import Function
 from blackjax_ext.warmup.calling import Stepper
 from blackjax_ext.warmup.in_coordinates import InCoordinates
 from blackjax_ext.warmup.run import ravel_each
@@ -56,7 +56,7 @@ def check_alone(parameters: dict[str, Any]) -> None:
 
 
 def start_in_coordinates(
-    strategy: Strategy, run: Run, rng_key: Array, z: Any, coordinates_for: Callable
+    strategy: Strategy, run: Run, rng_key: Array, z: Any, coordinates_for: Function
 ) -> Start:
     """Where chains start whose first metric is that of coordinates of centredness 1/2.
 

@@ -1,6 +1,5 @@
 """The named kernels of the forward-mode family, with their references MALA and a random walk."""
 
-from collections.abc import Callable
 from typing import Unpack
 
 import blackjax_ext
@@ -9,6 +8,7 @@ from blackjax_ext.mcmc.pc_line_fmala import CURVATURE_FLOOR
 from blackjax_ext.mcmc.tangents import TangentLaw, check
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.options import KernelOptions
+from numpyro_fwd.types import Model
 
 __all__ = ["FMALA", "MALA", "PCFMALA", "LineFMALA", "PCLineFMALA", "RandomWalk"]
 
@@ -29,7 +29,7 @@ class RandomWalk(BlackJAXKernel):
 
     best_accept_prob = 0.234  # Roberts, Gelman and Gilks 1997
 
-    def __init__(self, model: Callable | None = None, **options: Unpack[KernelOptions]):
+    def __init__(self, model: Model | None = None, **options: Unpack[KernelOptions]):
         super().__init__(model, blackjax_ext.random_walk, differentiation="none", **options)
 
 
@@ -49,7 +49,7 @@ class MALA(BlackJAXKernel):
     best_accept_prob = 0.574  # Roberts and Rosenthal 1998
     correlates_many = True
 
-    def __init__(self, model: Callable | None = None, **options: Unpack[KernelOptions]):
+    def __init__(self, model: Model | None = None, **options: Unpack[KernelOptions]):
         super().__init__(model, blackjax_ext.mala, **options)
 
 
@@ -74,7 +74,7 @@ class FMALA(BlackJAXKernel):
 
     def __init__(
         self,
-        model: Callable | None = None,
+        model: Model | None = None,
         *,
         num_tangents: int = 1,
         persistent_tangent: bool = True,
@@ -117,7 +117,7 @@ class LineFMALA(BlackJAXKernel):
 
     def __init__(
         self,
-        model: Callable | None = None,
+        model: Model | None = None,
         *,
         num_tangents: int = 1,
         tangents: TangentLaw = "rademacher",
@@ -156,7 +156,7 @@ class PCFMALA(BlackJAXKernel):
 
     def __init__(
         self,
-        model: Callable | None = None,
+        model: Model | None = None,
         *,
         curvature_floor: float = CURVATURE_FLOOR,
         persistent_tangent: bool = True,
@@ -202,7 +202,7 @@ class PCLineFMALA(BlackJAXKernel):
 
     def __init__(
         self,
-        model: Callable | None = None,
+        model: Model | None = None,
         *,
         num_tangents: int = 1,
         curvature_floor: float = CURVATURE_FLOOR,

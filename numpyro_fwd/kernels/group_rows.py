@@ -17,6 +17,7 @@ from numpyro_fwd.bridge.views import check_finite
 from numpyro_fwd.kernels.counted import CountingAlgorithm, warn_if_many
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.strategy import Run, Source, Start, split_keys
+from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["start_of_groups", "sweeping"]
 
@@ -24,8 +25,8 @@ __all__ = ["start_of_groups", "sweeping"]
 def sweeping(
     source: Source,
     algorithm: Algorithm,
-    model_args: tuple,
-    model_kwargs: dict | None,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
     shared: GroupedModel,
 ) -> Stepper:
     """Sweeps over the groups with as many leapfrog steps as the algorithm has."""
@@ -35,7 +36,7 @@ def sweeping(
 
 
 def expansion_of(
-    source: Source, shared: GroupedModel, model_args: tuple, model_kwargs: dict | None
+    source: Source, shared: GroupedModel, model_args: Args, model_kwargs: Kwargs | None
 ) -> GroupedExpansion:
     """The expansion by groups with its posterior."""
     predictor = grouped_predictor_of(

@@ -21,6 +21,7 @@ from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, Stepper
 from blackjax_ext.warmup.run import bind
 from numpyro_fwd.bridge.views import logdensity_of
 from numpyro_fwd.kernels.strategy import Run, Source, Start, WholeDensity, ravel_one
+from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["Tuned", "Tuning", "is_microcanonical"]
 
@@ -161,8 +162,8 @@ class Tuning(WholeDensity):
         self,
         source: Source,
         algorithm: Algorithm,
-        model_args: tuple,
-        model_kwargs: dict | None,
+        model_args: Args,
+        model_kwargs: Kwargs | None,
         shared: Tuned | None,
     ) -> Stepper:
         """The algorithm on the log density with the parameters that were found."""

@@ -1,6 +1,6 @@
 """The named kernels of the minibatch family, on models with subsample plates."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Unpack, cast
 
 import jax
@@ -26,6 +26,7 @@ from numpyro_fwd.kernels.options import ControlVariate, MinibatchOptions
 from numpyro_fwd.kernels.row_strategies import AnchoredRows, PlainRows, SubsampledRows
 from numpyro_fwd.kernels.state import KernelState
 from numpyro_fwd.kernels.strategy import Strategy
+from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = ["AMAGOLD", "L2MC", "SGHMC"]
 
@@ -61,7 +62,7 @@ class MinibatchKernel(BlackJAXKernel):
 
     def __init__(
         self,
-        model: Callable | None,
+        model: Model | None,
         algorithm: Any,
         *,
         control_variate: ControlVariate | None = None,
@@ -118,8 +119,8 @@ class MinibatchKernel(BlackJAXKernel):
         rng_key: Array,
         num_warmup: int,
         init_params: Any,
-        model_args: tuple,
-        model_kwargs: dict | None,
+        model_args: Args,
+        model_kwargs: Kwargs | None,
     ) -> KernelState:
         """First state: one chain for a key, vectorized chains for a batch of keys."""
         if self._control_variate and GIBBS_SITES_KWARG in (model_kwargs or {}):
@@ -134,7 +135,7 @@ class MinibatchKernel(BlackJAXKernel):
                 "is compiled: inside jax.jit let them be constants, or give control_variate=None; "
                 f"got {self._control_variate!r}."
             )
-        model = cast(Callable, self._model)
+        model = cast(Model, self._model)
         with evaluating(model_args, model_kwargs):  # keys and starts may be traced
             sites = check_model(
                 model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches
@@ -143,16 +144,16 @@ class MinibatchKernel(BlackJAXKernel):
         return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
 
     @property
-    def _viewed(self) -> Callable | None:
+    def _viewed(self) -> Model | None:
         """The model, with noise that rows see put back where the test needs linear predictors."""
-        return Centred(cast(Callable, self._model), self._noise) if self._noise else self._model
+        return Centred(cast(Model, self._model), self._noise) if self._noise else self._model
 
     def _look(
-        self, rng_key: Array, init_params: Any, model_args: tuple, model_kwargs: dict | None
+        self, rng_key: Array, init_params: Any, model_args: Args, model_kwargs: Kwargs | None
     ) -> tuple[View, Any]:
         """The target, whose coordinates may be others than those of `init_params`."""
         if isinstance(self._strategy, SubsampledRows):
-            model = cast(Callable, self._model)
+            model = cast(Model, self._model)
             with evaluating(model_args, model_kwargs):
                 self._noise = noise_seen_by_rows(model, model_args, model_kwargs)
             init_params = centred_start(
@@ -164,7 +165,7 @@ class MinibatchKernel(BlackJAXKernel):
         super()._reset()
         self._noise = ()
 
-    def _model_of_start(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+    def _model_of_start(self, model_args: Args, model_kwargs: Kwargs | None) -> Model:
         """The model with all rows, or with a few where all of them are on disk."""
         model = super()._model_of_start(model_args, model_kwargs)
         return first_rows(model) if holds_rows_on_disk((model_args, model_kwargs)) else model
@@ -243,7 +244,7 @@ class AMAGOLD(MinibatchKernel):
 
     def __init__(
         self,
-        model: Callable | None = None,
+        model: Model | None = None,
         *,
         control_variate: ControlVariate | None = "second_order",
         acceptance: Literal["full", "subsampled", "sequential", "barker"] | Acceptance = "full",
@@ -318,7 +319,7 @@ class L2MC(MinibatchKernel):
 
     needs_minibatches = False
 
-    def __init__(self, model: Callable | None = None, **options: Unpack[MinibatchOptions]):
+    def __init__(self, model: Model | None = None, **options: Unpack[MinibatchOptions]):
         super().__init__(model, blackjax_ext.l2mc, **options)
 
 
@@ -342,7 +343,7 @@ class SGHMC(MinibatchKernel):
 
     def __init__(
         self,
-        model: Callable | None = None,
+        model: Model | None = None,
         *,
         control_variate: ControlVariate | None = "second_order",
         **options: Unpack[MinibatchOptions],

@@ -10,7 +10,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +45,10 @@ class Words(NamedTuple):
     sites: report.Sites
 
 
+Note: TypeAlias = tuple[bytes, int, int]  # the run, the kind of what is said, and its number
+
 # what has been said lately: a state comes back many times, from each step of a progress bar
-said: deque[tuple] = deque(maxlen=1000)
+said: deque[Note] = deque(maxlen=1000)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -129,12 +131,12 @@ class Noticed:
         # here already: XLA gives the carry of a loop the sharding of what a branch computes
         return Noticed(**{**vars(self), "num_events": num_events, **everywhere(facts)})
 
-    def tree_flatten(self) -> tuple[tuple, Words]:
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Words]:
         """Arrays and words."""
         return tuple(getattr(self, name) for name in ARRAYS), self.words
 
     @classmethod
-    def tree_unflatten(cls, words: Words, children: tuple) -> "Noticed":
+    def tree_unflatten(cls, words: Words, children: tuple[Any, ...]) -> "Noticed":
         """What was noticed, which is said if there is anything."""
         noticed = cls(**dict(zip(ARRAYS, children, strict=True)), words=words)
         # all of it, or the first process alone would fail where it reads what others hold
@@ -161,7 +163,7 @@ class Noticed:
             advice = [] if does_move else [self.words.advice]
             warnings.warn("\n".join([*new.values(), *advice]), stacklevel=2)
 
-    def notes(self) -> Iterator[tuple[tuple, str]]:
+    def notes(self) -> Iterator[tuple[Note, str]]:
         """What there is to say; sequential and parallel chains come stacked."""
         facts = self.run, self.health, self.stuck_at
         run, health, stuck_at = jax.tree.map(np.asarray, facts)
@@ -183,7 +185,7 @@ class Noticed:
 
 def notes_of(
     run: Any, health: Any, stuck_at: Any, first: int, num_chains: int
-) -> Iterator[tuple[tuple, str]]:
+) -> Iterator[tuple[Note, str]]:
     """Of the chains of one state, of which the first has the number `first`."""
     for c, text in report.messages(health, first, num_chains):
         yield (run.tobytes(), 0, c), text
@@ -192,7 +194,7 @@ def notes_of(
             yield (run.tobytes(), 1 + draw, c), report.stuck_message(first + c, num_chains, draw)
 
 
-def notes_of_places(run: Any, health: Any, sites: report.Sites) -> Iterator[tuple[tuple, str]]:
+def notes_of_places(run: Any, health: Any, sites: report.Sites) -> Iterator[tuple[Note, str]]:
     """Of where the chains of one state are."""
     if (health.spread > 0).any():
         yield (run.tobytes(), PLACES, 0), report.places_message(health, sites)

@@ -1,6 +1,5 @@
 """NUTS in coordinates that its warm-up learns."""
 
-from collections.abc import Callable
 from typing import Any
 
 import blackjax
@@ -9,11 +8,13 @@ from jax import Array
 from numpyro.infer import init_to_uniform
 
 from blackjax_ext.checks import check_count
+from blackjax_ext.types import Function, LogDensity
 from blackjax_ext.warmup.calling import BoundAlgorithm, Stepper
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
 from numpyro_fwd.kernels.jitter import Jitter
 from numpyro_fwd.kernels.trajectories import Recording
+from numpyro_fwd.types import Model
 
 __all__ = ["AutoNUTS"]
 
@@ -55,9 +56,9 @@ class AutoNUTS(BlackJAXKernel):
 
     def __init__(
         self,
-        model: Callable | None = None,
+        model: Model | None = None,
         *,
-        potential_fn: Callable | None = None,
+        potential_fn: Function | None = None,
         step_size: float = 1.0,
         inverse_mass_matrix: GivenMetric = None,
         adapt_step_size: bool = True,
@@ -65,7 +66,7 @@ class AutoNUTS(BlackJAXKernel):
         dense_mass: DenseMass = None,
         target_accept_prob: float | None = None,
         max_tree_depth: int = 10,
-        init_strategy: Callable = init_to_uniform,
+        init_strategy: Function = init_to_uniform,
         forward_mode_differentiation: bool = False,
         learn_coordinates: bool = True,
         warm_start: bool = True,
@@ -96,7 +97,7 @@ class AutoNUTS(BlackJAXKernel):
         return Recording(target._replace(logdensity_fn=bounded(target.logdensity_fn)))
 
 
-def bounded(logdensity_fn: Callable) -> Callable:
+def bounded(logdensity_fn: LogDensity) -> LogDensity:
     """`logdensity_fn`, minus infinity where momenta could overflow.
 
     A step that is far too long leads to slopes of 1e20 and more; in single precision the kinetic

@@ -1,11 +1,11 @@
 """Options that several kernels share, each written once."""
 
 import inspect
-from collections.abc import Callable
 from typing import Literal, TypedDict, get_args
 
 import optax
 
+from blackjax_ext.types import Function
 from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
 from numpyro_fwd.kernels.jitter import Jitter
 
@@ -17,14 +17,14 @@ ControlVariate = Literal["first_order", "second_order"]
 class KernelOptions(TypedDict, total=False):
     """Keywords that every kernel takes; :class:`numpyro_fwd.BlackJAXKernel` says what they mean."""
 
-    potential_fn: Callable | None
+    potential_fn: Function | None
     step_size: float
     inverse_mass_matrix: GivenMetric
     adapt_step_size: bool
     adapt_mass_matrix: bool
     dense_mass: DenseMass
     target_accept_prob: float | None
-    init_strategy: Callable
+    init_strategy: Function
     warm_start: bool
     step_size_jitter: Jitter | None
 

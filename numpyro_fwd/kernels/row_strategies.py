@@ -6,7 +6,6 @@ rows. A fourth way is one more class with the methods of
 :class:`numpyro_fwd.kernels.strategy.Strategy`.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,6 +26,7 @@ from blackjax_ext.subsampling.expansion import Expansion, surrogate
 from blackjax_ext.subsampling.mode import RUNAWAY, check_resolution, in_dtype, newton
 from blackjax_ext.subsampling.tails import may_differ, tail_gap
 from blackjax_ext.subsampling.thinning import expected_rows
+from blackjax_ext.types import Function
 from blackjax_ext.warmup import newton_path, report
 from blackjax_ext.warmup.calling import Algorithm, Stepper
 from blackjax_ext.warmup.run import ravel_each
@@ -64,6 +64,7 @@ from numpyro_fwd.kernels.strategy import (
     split_keys,
 )
 from numpyro_fwd.table_file import TableFile
+from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = ["AnchoredRows", "PlainRows", "SubsampledRows"]
 
@@ -98,8 +99,8 @@ NAMES = {1: "first_order", 2: "second_order"}
 
 
 def density_in_chunks(
-    model: Callable, chunk_size: int | None, model_args: tuple, model_kwargs: dict | None
-) -> Callable:
+    model: Model, chunk_size: int | None, model_args: Args, model_kwargs: Kwargs | None
+) -> Function:
     """Log density of a full view, in one float and with bounded memory."""
     potential = stochastic_potential(model, model_args, model_kwargs, chunk_size)
     return lambda z: -energy_at(potential, z).value()
@@ -149,8 +150,8 @@ class PlainRows:
         self,
         source: Source,
         algorithm: Algorithm,
-        model_args: tuple,
-        model_kwargs: dict | None,
+        model_args: Args,
+        model_kwargs: Kwargs | None,
         shared: Any,
     ) -> Stepper:
         """The algorithm on minibatches."""
@@ -283,8 +284,8 @@ class AnchoredRows(PlainRows):
         self,
         source: Source,
         algorithm: Algorithm,
-        model_args: tuple,
-        model_kwargs: dict | None,
+        model_args: Args,
+        model_kwargs: Kwargs | None,
         shared: Mode,
     ) -> Stepper:
         """The algorithm on minibatches with the control variate."""
@@ -421,8 +422,8 @@ class SubsampledRows:
         self,
         source: Source,
         algorithm: Algorithm,
-        model_args: tuple,
-        model_kwargs: dict | None,
+        model_args: Args,
+        model_kwargs: Kwargs | None,
         shared: Expansion | GroupedModel,
     ) -> Stepper:
         """The algorithm on the expansion, with the test that reads a few rows."""

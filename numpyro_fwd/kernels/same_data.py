@@ -12,6 +12,7 @@ from numpyro_fwd.bridge.arguments import Fingerprint, fingerprint, is_other, mut
 from numpyro_fwd.bridge.numpyro_private import give_arguments, not_jax_tracer
 from numpyro_fwd.disk import OnDisk
 from numpyro_fwd.kernels.words import running_mcmc
+from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["NOTHING", "InPlace", "WhoseData", "check_data", "is_known", "is_said"]
 
@@ -48,8 +49,8 @@ class InPlace:
         self.has_changed = False
 
     def as_they_are(
-        self, made: Fingerprint, model_args: tuple, model_kwargs: dict | None
-    ) -> tuple[tuple, Any]:
+        self, made: Fingerprint, model_args: Args, model_kwargs: Kwargs | None
+    ) -> tuple[tuple[Any, ...], Any]:
         """Arguments, as new objects once an array has changed; those of the running MCMC, too."""
         arrays = mutable_arrays(model_args, model_kwargs)
         if not arrays or isinstance(made.whole, jax.core.Tracer):
@@ -82,21 +83,21 @@ class WhoseData:
         self.has_other = has_other
 
     @classmethod
-    def of(cls, model_args: tuple, model_kwargs: dict | None) -> "WhoseData":
+    def of(cls, model_args: Args, model_kwargs: Kwargs | None) -> "WhoseData":
         """Of these arguments."""
         return cls(fingerprint(model_args, model_kwargs), jnp.array(NOTHING))
 
-    def compared(self, model_args: tuple, model_kwargs: dict | None) -> "WhoseData":
+    def compared(self, model_args: Args, model_kwargs: Kwargs | None) -> "WhoseData":
         """With whether these arguments are others."""
         is_new = is_other(self.made, model_args, model_kwargs)
         return WhoseData(self.made, everywhere(jnp.maximum(self.has_other, NOTHING + is_new)))
 
-    def tree_flatten(self) -> tuple[tuple, None]:
+    def tree_flatten(self) -> tuple[tuple[Any, ...], None]:
         """Arrays alone."""
         return (self.made, self.has_other), None
 
     @classmethod
-    def tree_unflatten(cls, _: None, children: tuple) -> "WhoseData":
+    def tree_unflatten(cls, _: None, children: tuple[Any, ...]) -> "WhoseData":
         """The same, or ValueError if a step was given other data."""
         if is_said(children[1]):
             raise ValueError(OTHER_PARTICLES)

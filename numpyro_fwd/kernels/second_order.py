@@ -1,7 +1,6 @@
 """The named kernels of the second-order family, with metrics from a model and shared schedules."""
 
 import warnings
-from collections.abc import Callable
 from typing import Any, Literal, Unpack
 
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from numpyro_fwd.bridge.information import gauss_newton
 from numpyro_fwd.bridge.views import View
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.options import KernelOptions
+from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = ["ALSMMALA", "AMSMMALA", "HPMALA", "MMALA", "SMMALA"]
 
@@ -48,7 +48,7 @@ class HPMALA(BlackJAXKernel):
 
     def __init__(
         self,
-        model: Callable | None = None,
+        model: Model | None = None,
         *,
         floor: float = WHITENED_FLOOR,
         **options: Unpack[KernelOptions],
@@ -66,7 +66,7 @@ class MetricKernel(BlackJAXKernel):
 
     def __init__(
         self,
-        model: Callable | None,
+        model: Model | None,
         algorithm: Any,
         metric_fn: metrics.MetricFn | None,
         metric: MetricName | None,
@@ -84,7 +84,7 @@ class MetricKernel(BlackJAXKernel):
         super().__init__(model, algorithm, metric_fn=metric_fn, **options)
 
     def _look(
-        self, rng_key: Array, init_params: Any, model_args: tuple, model_kwargs: dict | None
+        self, rng_key: Array, init_params: Any, model_args: Args, model_kwargs: Kwargs | None
     ) -> tuple[View, Any]:
         """The target and starts; ValueError for a metric without the derivative that is taken."""
         view, z = super()._look(rng_key, init_params, model_args, model_kwargs)
@@ -97,7 +97,7 @@ class MetricKernel(BlackJAXKernel):
                 )
         return view, z
 
-    def model_parameters(self, model_args: tuple, model_kwargs: dict | None) -> dict[str, Any]:
+    def model_parameters(self, model_args: Args, model_kwargs: Kwargs | None) -> dict[str, Any]:
         """The metric that is made from the model, if it is."""
         if self._metric is None or self._model is None:
             return {}
@@ -131,7 +131,7 @@ class SMMALA(MetricKernel):
 
     def __init__(
         self,
-        model: Callable | None = None,
+        model: Model | None = None,
         *,
         metric_fn: metrics.MetricFn | None = None,
         metric: MetricName | None = None,
@@ -164,7 +164,7 @@ class MMALA(MetricKernel):
 
     def __init__(
         self,
-        model: Callable | None = None,
+        model: Model | None = None,
         *,
         metric_fn: metrics.MetricFn | None = None,
         metric: MetricName | None = None,
@@ -185,7 +185,7 @@ class ScheduledKernel(MetricKernel):
 
     def __init__(
         self,
-        model: Callable | None,
+        model: Model | None,
         algorithm: Any,
         metric_fn: metrics.MetricFn | None,
         metric: MetricName | None,
@@ -237,7 +237,7 @@ class ALSMMALA(ScheduledKernel):
 
     def __init__(
         self,
-        model: Callable | None = None,
+        model: Model | None = None,
         *,
         schedule: schedules.Schedule | None = None,
         metric_fn: metrics.MetricFn | None = None,
@@ -294,7 +294,7 @@ class AMSMMALA(ScheduledKernel):
 
     def __init__(
         self,
-        model: Callable | None = None,
+        model: Model | None = None,
         *,
         schedule: schedules.Schedule | None = None,
         metric_fn: metrics.MetricFn | None = None,

@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -21,6 +21,7 @@ from blackjax_ext.smc import annealing, langevin_smc, sampler
 from blackjax_ext.smc.annealing import Schedule
 from blackjax_ext.smc.langevin_smc import LangevinSMCInfo, LangevinSMCState
 from blackjax_ext.smc.tempered import COVARIANCE, PARTICLES, next_temperature
+from blackjax_ext.types import Function, LogDensity
 from numpyro_fwd.bridge.arguments import (
     check_arguments,
     naming_arguments,
@@ -42,6 +43,7 @@ from numpyro_fwd.kernels.precision import NUM_POINTS, check_products
 from numpyro_fwd.kernels.same_data import InPlace, WhoseData
 from numpyro_fwd.kernels.words import check_arguments_of_loop
 from numpyro_fwd.meshes import check_run, over_chains
+from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = ["WHOLE_MOVES", "LangevinSMC", "LangevinSMCKernelState", "share_to_keep"]
 
@@ -247,13 +249,13 @@ class LangevinSMC(MCMCKernel):
 
     def __init__(
         self,
-        model: Callable,
+        model: Model,
         *,
         step_size: float = 1.0,
         adapt_step_size: bool = True,
         num_moves: int = 3,
         num_clusters: int = 8,
-        l_kernel: str | Callable | None = None,
+        l_kernel: str | Function | None = None,
         num_integration_steps: int | None = None,
         algorithm: Any = None,
         ess_threshold: float = 0.5,
@@ -294,12 +296,12 @@ class LangevinSMC(MCMCKernel):
         self._max_temperatures = max_temperatures
         self._num_moves = num_moves
         self._ess_threshold = ess_threshold
-        self._sample_fn: Callable | None = None
-        self._programs: dict[Any, Callable] = {}
+        self._sample_fn: Function | None = None
+        self._programs: dict[Any, Function] = {}
         self._in_place = InPlace()
 
     @property
-    def model(self) -> Callable:
+    def model(self) -> Model:
         """The model, as given."""
         return self._model
 
@@ -310,7 +312,7 @@ class LangevinSMC(MCMCKernel):
             f"ancestors. log evidence={state.log_evidence[0]:.2f}"
         )
 
-    def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+    def postprocess_fn(self, model_args: Args, model_kwargs: Kwargs | None) -> Function:
         """Map from unconstrained particles to the sites' supports and deterministic sites."""
         return constrain(self._model, model_args, model_kwargs)
 
@@ -319,8 +321,8 @@ class LangevinSMC(MCMCKernel):
         rng_key: Array,
         num_warmup: int,
         init_params: Any,
-        model_args: tuple,
-        model_kwargs: dict | None,
+        model_args: Args,
+        model_kwargs: Kwargs | None,
     ) -> LangevinSMCKernelState:
         """First population: prior draws, one per key."""
         if is_prng_key(rng_key):
@@ -367,7 +369,7 @@ class LangevinSMC(MCMCKernel):
 
         return run_with(split, energies, jax.tree.map(lambda leaf: leaf[:NUM_POINTS], z))
 
-    def _program(self, split: Any) -> Callable:
+    def _program(self, split: Any) -> Function:
         """The compiled annealing: arrays are arguments, all else is part of the program."""
         if split.key is not None and split.key in self._programs:
             return self._programs[split.key]
@@ -383,7 +385,11 @@ class LangevinSMC(MCMCKernel):
         return anneal
 
     def _annealed(
-        self, key_climb: Array, key_resample: Array, z: Any, densities: tuple[Callable, Callable]
+        self,
+        key_climb: Array,
+        key_resample: Array,
+        z: Any,
+        densities: tuple[LogDensity, LogDensity],
     ) -> tuple[LangevinSMCKernelState, Array]:
         """Prior draws taken to temperature 1, and the log likelihoods that they began with."""
         first = langevin_smc.init(z, *densities, differentiation=self._move.differentiation)
@@ -416,7 +422,7 @@ class LangevinSMC(MCMCKernel):
         self,
         rng_key: Array,
         inner: LangevinSMCState,
-        densities: tuple[Callable, Callable],
+        densities: tuple[LogDensity, LogDensity],
         step_size: Array,
         temperature: Array | float,
     ) -> tuple[LangevinSMCState, LangevinSMCInfo]:
@@ -432,7 +438,7 @@ class LangevinSMC(MCMCKernel):
         return step_size * jnp.exp(change) if self._adapt_step_size else step_size
 
     def sample(
-        self, state: LangevinSMCKernelState, model_args: tuple, model_kwargs: dict | None
+        self, state: LangevinSMCKernelState, model_args: Args, model_kwargs: Kwargs | None
     ) -> LangevinSMCKernelState:
         """Moves at temperature 1, where the warm-up adapts their step size; equal weights."""
         rng_key, key_step, key_resample = jax.random.split(state.rng_key, 3)
@@ -461,7 +467,7 @@ class LangevinSMC(MCMCKernel):
         if found and is_first_process():
             warnings.warn("sequential Monte Carlo: " + " ".join(found), stacklevel=2)
 
-    def __getstate__(self) -> dict:
+    def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
         return {**self.__dict__, "_sample_fn": None, "_programs": {}, "_in_place": InPlace()}
 
@@ -577,7 +583,7 @@ def complaints_of_mixing(state: LangevinSMCKernelState) -> list[str]:
 
 @contextlib.contextmanager
 def explaining_derivatives(
-    model: Callable, model_args: tuple, model_kwargs: dict, z: Any
+    model: Model, model_args: Args, model_kwargs: Kwargs, z: Any
 ) -> Iterator[None]:
     """Say which derivatives a model lacks where an algorithm fails for that."""
     try:
@@ -591,7 +597,7 @@ def explaining_derivatives(
         raise ValueError(f"model has {MOVES[found]}") from error
 
 
-def metropolis(algorithm: Any, parameters: dict) -> moves.Metropolis:
+def metropolis(algorithm: Any, parameters: dict[str, Any]) -> moves.Metropolis:
     """The Metropolis move of `algorithm`; ValueError for leapfrog steps that it does not take."""
     name = "num_integration_steps"
     if name in parameters and name not in moves.parameters_of(algorithm):

@@ -16,6 +16,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor
 from blackjax_ext.programs import compiled_soon
+from blackjax_ext.types import Function, LogDensity
 from blackjax_ext.warmup import report
 from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
 from blackjax_ext.warmup.run import bind, ravel_each
@@ -25,6 +26,7 @@ from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.views import View, check_finite, logdensity_of
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.words import Say, silent
+from numpyro_fwd.types import Args, Kwargs
 
 __all__ = [
     "Motionless",
@@ -75,29 +77,29 @@ class Run(NamedTuple):
     num_warmup: int
     is_searching: bool
     adapts_metric: bool
-    programs: dict[Any, Callable]
+    programs: dict[Any, Function]
     say: Say = silent
 
     @property
-    def model_args(self) -> tuple[tuple, dict | None]:
+    def model_args(self) -> tuple[Args, Kwargs | None]:
         """Positional and keyword arguments of the model."""
         return self.arguments.join(self.arguments.arrays)
 
-    def __call__(self, function: Callable, *arguments: Any, is_short: bool = False) -> Any:
+    def __call__(self, function: Function, *arguments: Any, is_short: bool = False) -> Any:
         """``function(arrays, *arguments)``, compiled; see ``compiled_soon``."""
         return run_with(self.arguments, compiled_soon(function, is_short=is_short), *arguments)
 
-    def compiled(self, function: Callable) -> Callable:
+    def compiled(self, function: Function) -> Function:
         """``function(arrays, *arguments)`` as a compiled function of the other arguments."""
         return partial(run_with, self.arguments, compiled_soon(function))
 
-    def search(self, function: Callable, key: Any, x: Any) -> Any:
+    def search(self, function: Function, key: Any, x: Any) -> Any:
         """The same, by the program that an earlier sequential chain left if there is one.
 
         Only a search for a start is reused, which no state of the chain depends on: a model may
         read what is not among its arguments, and that may have changed.
         """
-        program: Callable = compiled_soon(function)
+        program: Function = compiled_soon(function)
         if self.arguments.key is not None and not_jax_tracer(x):
             program = self.programs.setdefault((self.arguments.key, x.shape), program)
         return run_with(self.arguments, program, key, x)
@@ -149,8 +151,8 @@ class Strategy(Protocol):
         self,
         source: Source,
         algorithm: Algorithm,
-        model_args: tuple,
-        model_kwargs: dict | None,
+        model_args: Args,
+        model_kwargs: Kwargs | None,
         shared: Any,
     ) -> Stepper:
         """What a step of `algorithm` runs on, for these arguments of the model."""
@@ -180,8 +182,8 @@ class WholeDensity:
         self,
         source: Source,
         algorithm: Algorithm,
-        model_args: tuple,
-        model_kwargs: dict | None,
+        model_args: Args,
+        model_kwargs: Kwargs | None,
         shared: Any,
     ) -> Stepper:
         """The algorithm on the log density."""
@@ -200,7 +202,7 @@ class Still(NamedTuple):
 class NoSteps(NamedTuple):
     """A stepper for positions without coordinates."""
 
-    logdensity_fn: Callable
+    logdensity_fn: LogDensity
 
     def init(self, position: Any, rng_key: Array, metric: Factor) -> Still:
         """The state at the only position there is."""
@@ -239,8 +241,8 @@ class Motionless:
         self,
         source: Source,
         algorithm: Algorithm,
-        model_args: tuple,
-        model_kwargs: dict | None,
+        model_args: Args,
+        model_kwargs: Kwargs | None,
         shared: Any,
     ) -> Stepper:
         """Steps that lead nowhere."""
@@ -248,7 +250,7 @@ class Motionless:
         return NoSteps(logdensity_of(source.view, model_args, model_kwargs))
 
 
-def follow_path(run: Run, rng_key: Array, z: Any, density_of: Callable) -> Start:
+def follow_path(run: Run, rng_key: Array, z: Any, density_of: Function) -> Start:
     """Start at the end of a path, if the run looks for a start.
 
     ``density_of(model_args, model_kwargs)`` is the log density.
@@ -290,7 +292,7 @@ def ravel_one(z: Any) -> Callable[[Array], Any]:
     return found[0]
 
 
-def evaluate(run: Run, x: Array, z: Any, density_of: Callable) -> Array:
+def evaluate(run: Run, x: Array, z: Any, density_of: Function) -> Array:
     """Log densities at x, shape (C,); ValueError unless they are finite."""
     unravel = ravel_one(z)
 

@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 
 from blackjax_ext.meshes import is_first_process
 from numpyro_fwd.meshes import is_local
+from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["Say", "check_arguments_of_loop", "silent", "words_of"]
 
@@ -64,7 +65,7 @@ def ticking(line: tqdm) -> Iterator[None]:
         clock.join()
 
 
-def check_arguments_of_loop(model_args: tuple, model_kwargs: dict | None) -> None:
+def check_arguments_of_loop(model_args: Args, model_kwargs: Kwargs | None) -> None:
     """Raise ValueError if other processes hold rows that the running MCMC makes constants."""
     if all(is_local(leaf) for leaf in jax.tree.leaves((model_args, model_kwargs))):
         return

@@ -21,6 +21,7 @@ from blackjax_ext.smc import open_horizon
 from blackjax_ext.smc.l_kernels import LKernel
 from blackjax_ext.smc.open_horizon import OpenHorizonInfo, OpenHorizonState
 from blackjax_ext.smc.training import check_optimizer
+from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import (
     SplitArguments,
     check_arguments,
@@ -50,6 +51,7 @@ from numpyro_fwd.partial_bayes.training import (
     split_validation,
     train,
 )
+from numpyro_fwd.types import Args, Kwargs, Model, SiteValues
 
 __all__ = ["GOHSMC", "OHSMC", "Result", "TrainingState"]
 
@@ -123,7 +125,7 @@ class GOHSMC:
 
     def __init__(
         self,
-        model: Callable,
+        model: Model,
         optim: optax.GradientTransformation,
         *,
         num_particles: int = 100,
@@ -175,7 +177,7 @@ class GOHSMC:
         return state
 
     @staticmethod
-    def _check_minibatches(view: PartialModel, position: dict, split: SplitArguments) -> None:
+    def _check_minibatches(view: PartialModel, position: SiteValues, split: SplitArguments) -> None:
         """Raise ValueError, by site, for rows of a minibatch whose density is not theirs alone."""
 
         def terms_of(args, kwargs, z, rows):
@@ -184,7 +186,7 @@ class GOHSMC:
         first = jax.tree.map(lambda leaf: leaf[0], position)
         check_rows_apart(terms_of, view.plates, split, first, is_seeded=True)
 
-    def _start(self, split: SplitArguments) -> Callable:
+    def _start(self, split: SplitArguments) -> Function:
         """The program of the first state, which takes draws from the prior."""
 
         @jax.jit
@@ -213,7 +215,7 @@ class GOHSMC:
         *args: Any,
         progress_bar: bool = True,
         init_state: TrainingState | None = None,
-        validation: tuple | Callable | None = None,
+        validation: Args | Function | None = None,
         validate_every: int = 100,
         patience: int | None = None,
         **kwargs: Any,
@@ -293,7 +295,9 @@ class GOHSMC:
         step_size = float(self._step_size(state.i))
         return Softening(step_size * self.num_integration_steps, self.weight_ess)
 
-    def _check_rows(self, params: dict, position: dict, args: tuple, kwargs: dict) -> None:
+    def _check_rows(
+        self, params: SiteValues, position: SiteValues, args: Args, kwargs: Kwargs
+    ) -> None:
         """Raise ValueError, by row, for arguments that are not finite where a density needs them.
 
         Rows that are not numbers are so for every particle: a few are asked.
@@ -302,7 +306,7 @@ class GOHSMC:
             few = jax.tree.map(lambda leaf: leaf[:NUM_ASKED], position)
             check_rows(self._view().observed_fn(params, few, args, kwargs), args, kwargs)
 
-    def _raise_lost(self, state: TrainingState, args: tuple, kwargs: dict) -> None:
+    def _raise_lost(self, state: TrainingState, args: Args, kwargs: Kwargs) -> None:
         """Raise ValueError: no particle had a finite density from the start."""
         view, params = self._view(), state.inner.params
         start = view.draw(params, state.rng_key, self.num_particles, args, kwargs)
@@ -314,7 +318,7 @@ class GOHSMC:
             "supports, or take more particles, a shorter step_size or larger batches."
         )
 
-    def _kept(self, name: str, split: SplitArguments, build: Callable) -> Any:
+    def _kept(self, name: str, split: SplitArguments, build: Function) -> Any:
         """A compiled program, kept if the arguments that are part of it can be told apart."""
         if split.key is None:
             return build()
@@ -335,7 +339,7 @@ class GOHSMC:
 
         return advance
 
-    def _validator(self, validation: tuple | Callable | None, kwargs: dict) -> Callable | None:
+    def _validator(self, validation: Args | Function | None, kwargs: Kwargs) -> Function | None:
         """The validation loss of a state; None without data or function for it."""
         if callable(validation):
             return self._programs.setdefault(
@@ -353,8 +357,8 @@ class GOHSMC:
         key_batch: Array,
         inner: OpenHorizonState,
         step_size: Array | float,
-        args: tuple,
-        kwargs: dict,
+        args: Args,
+        kwargs: Kwargs,
     ) -> tuple[OpenHorizonState, OpenHorizonInfo]:
         """State and information after one step on the batch that `key_batch` draws."""
         potential_fn = self._potential_fn(args, kwargs)
@@ -366,7 +370,7 @@ class GOHSMC:
             return min(max(self._view().num_values, 1.0) ** -0.5, LONGEST_STEP)
         return self.step_size(i) if callable(self.step_size) else self.step_size
 
-    def _potential_fn(self, args: tuple, kwargs: dict) -> Callable:
+    def _potential_fn(self, args: Args, kwargs: Kwargs) -> Function:
         view = self._view()
 
         def potential_fn(params, position, key_batch):
@@ -374,7 +378,7 @@ class GOHSMC:
 
         return potential_fn
 
-    def get_params(self, state: TrainingState) -> dict:
+    def get_params(self, state: TrainingState) -> dict[str, Any]:
         """Values of the param sites, without the layers of a network that have a prior."""
         return self._view().constrain_params(state.inner.params)
 
@@ -404,7 +408,7 @@ class GOHSMC:
         *args: Any,
         num_samples: int | None = None,
         **kwargs: Any,
-    ) -> dict:
+    ) -> dict[str, Any]:
         """Predictions with the trained parameters and particles drawn by their weights.
 
         Parameters

@@ -1,6 +1,5 @@
 """What a trained model says of new rows, a few rows at a time."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -18,6 +17,7 @@ from numpyro_fwd.bridge.partial_models import on_all_rows, with_trained
 from numpyro_fwd.bridge.priors import constrain
 from numpyro_fwd.bridge.random_streams import with_new_streams
 from numpyro_fwd.partial_bayes.training import Result
+from numpyro_fwd.types import Args, Kwargs, Model, SiteValues
 
 __all__ = ["Prediction", "in_batches", "latents_of", "trained_model"]
 
@@ -46,7 +46,9 @@ class Prediction(NamedTuple):
     log_score: dict[str, Values] | None
 
 
-def trained_model(model: Callable, params: dict, model_args: tuple, model_kwargs: dict) -> Callable:
+def trained_model(
+    model: Model, params: SiteValues, model_args: Args, model_kwargs: Kwargs
+) -> Model:
     """`model` with trained parameters, on all rows."""
     every = with_new_streams(on_all_rows(model))
     return with_trained(every, params, model_args, model_kwargs)
@@ -54,12 +56,12 @@ def trained_model(model: Callable, params: dict, model_args: tuple, model_kwargs
 
 def latents_of(
     rng_key: Array,
-    model: Callable,
+    model: Model,
     result: Result,
     num_samples: int | None,
-    model_args: tuple,
-    model_kwargs: dict,
-) -> dict:
+    model_args: Args,
+    model_kwargs: Kwargs,
+) -> dict[str, Any]:
     """Latents of a trained model in their supports, of particles drawn by their weights."""
     population = sampler.Population(result.particles, result.log_weights, jnp.zeros(()))
     population = sampler.resample(rng_key, population, systematic, num_samples)
@@ -70,10 +72,10 @@ def latents_of(
 
 def in_batches(
     rng_key: Array,
-    model: Callable,
+    model: Model,
     result: Result,
-    model_args: tuple,
-    model_kwargs: dict,
+    model_args: Args,
+    model_kwargs: Kwargs,
     num_samples: int | None,
     quantiles: tuple[float, ...],
     rows_at_once: int | None,
@@ -112,12 +114,12 @@ def in_batches(
 
 def of_rows(
     rng_key: Array,
-    model: Callable,
-    latents: dict,
+    model: Model,
+    latents: SiteValues,
     result: Result,
     quantiles: tuple[float, ...],
-    model_args: tuple,
-    model_kwargs: dict,
+    model_args: Args,
+    model_kwargs: Kwargs,
 ) -> Prediction:
     """Draws, their mean and quantiles, and the log score, of some rows."""
     found = Predictive(uncondition(model), latents, condition_deterministic=False)
@@ -141,17 +143,17 @@ def of_rows(
     )
 
 
-def count_rows(arrays: list) -> int:
+def count_rows(arrays: list[Any]) -> int:
     """Length of the first array among the arguments of a model that has an axis; 1 without one."""
     return next((len(array) for array in arrays if np.ndim(array)), 1)
 
 
-def cut(arrays: list, start: int, size: int, num_rows: int) -> list:
+def cut(arrays: list[Any], start: int, size: int, num_rows: int) -> list[Any]:
     """Some rows of the arrays that have as many rows as the data; the other arrays whole."""
     return [array[start : start + size] if is_rows(array, num_rows) else array for array in arrays]
 
 
-def copies_of_first(arrays: list, size: int, num_rows: int) -> list:
+def copies_of_first(arrays: list[Any], size: int, num_rows: int) -> list[Any]:
     """As :func:`cut`, but with the first row in place of all others."""
     return [
         jnp.broadcast_to(array[:1], (size, *array.shape[1:])) if is_rows(array, num_rows) else array
@@ -170,7 +172,7 @@ def row_axis(shape: jax.ShapeDtypeStruct, longer: jax.ShapeDtypeStruct) -> int |
     return next((axis for axis, (a, b) in enumerate(pairs) if a != b), None)
 
 
-def check_axes(shapes: dict, longer: dict) -> None:
+def check_axes(shapes: dict[str, Any], longer: SiteValues) -> None:
     """Raise ValueError, by site, for predictions that are not made row by row."""
     for name in shapes:
         if row_axis(shapes[name], longer[name]) is None:
@@ -180,7 +182,9 @@ def check_axes(shapes: dict, longer: dict) -> None:
             )
 
 
-def check_rows_apart(shapes: dict, longer: dict, draws: dict, copies: dict) -> None:
+def check_rows_apart(
+    shapes: dict[str, Any], longer: SiteValues, draws: SiteValues, copies: SiteValues
+) -> None:
     """Raise ValueError, by site, for draws of a first row that change with the other rows."""
     for name in shapes:
         axis = row_axis(shapes[name], longer[name])

@@ -1,6 +1,5 @@
 """The reference of the open-horizon samplers, which starts anew on every batch."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,8 +19,10 @@ from blackjax_ext.smc.training import (
     mean_loss,
     update_parameters,
 )
+from blackjax_ext.types import LogDensity
 from numpyro_fwd.partial_bayes.open_horizon import GOHSMC
 from numpyro_fwd.partial_bayes.training import TrainingState
+from numpyro_fwd.types import Args, Kwargs, Model, SiteValues
 
 __all__ = ["SGSMC"]
 
@@ -65,7 +66,7 @@ class SGSMC(GOHSMC):
 
     def __init__(
         self,
-        model: Callable,
+        model: Model,
         optim: optax.GradientTransformation,
         *,
         num_temperatures: int = 10,
@@ -91,8 +92,8 @@ class SGSMC(GOHSMC):
         key_batch: Array,
         inner: OpenHorizonState,
         step_size: Array | float,
-        args: tuple,
-        kwargs: dict,
+        args: Args,
+        kwargs: Kwargs,
     ) -> tuple[OpenHorizonState, OpenHorizonInfo]:
         params, potential_fn = inner.params, self._potential_fn(args, kwargs)
         key_prior, key_moves = jax.random.split(rng_key)
@@ -134,7 +135,11 @@ class SGSMC(GOHSMC):
         return new, info
 
     def _anneal(
-        self, rng_key: Array, z: dict, densities: tuple[Callable, Callable], step_size: Any
+        self,
+        rng_key: Array,
+        z: SiteValues,
+        densities: tuple[LogDensity, LogDensity],
+        step_size: Any,
     ):
         """Draws of the prior taken to the posterior of a batch in equal steps of temperature."""
         temperatures = jnp.arange(1, self.num_temperatures + 1) / self.num_temperatures

@@ -10,9 +10,11 @@ from jax import Array
 from tqdm.auto import tqdm
 
 from blackjax_ext.smc.open_horizon import OpenHorizonState
+from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import SplitArguments, check_arguments, split_arguments
 from numpyro_fwd.bridge.observed import mixture_loss
 from numpyro_fwd.bridge.partial_models import PartialModel
+from numpyro_fwd.types import Kwargs, SiteValues
 
 __all__ = [
     "Best",
@@ -37,8 +39,8 @@ class Best(NamedTuple):
     Before the first validation they are those of the start, and the loss is infinite.
     """
 
-    params: dict
-    position: dict
+    params: SiteValues
+    position: SiteValues
     log_weights: Array
     loss: Array
     age: Array  # number of validations since
@@ -85,8 +87,8 @@ class Result(NamedTuple):
         State to go on from: ``run(..., init_state=state)``.
     """
 
-    params: dict
-    particles: dict
+    params: SiteValues
+    particles: dict[str, Any]
     log_weights: Array
     losses: Array
     ess: Array
@@ -99,12 +101,12 @@ class Program(Protocol):
     """Compiled updates."""
 
     def __call__(
-        self, arrays: list, state: TrainingState, num: int
+        self, arrays: list[Any], state: TrainingState, num: int
     ) -> tuple[TrainingState, tuple[Array, Array, Array]]:
         """`num` updates: the state, losses, effective sample sizes and powers of the weights."""
 
 
-def loss_by(view: Callable[[], PartialModel], validation: Callable) -> Callable:
+def loss_by(view: Callable[[], PartialModel], validation: Function) -> Function:
     """The loss of a state by a function of (params, particles, log_weights), compiled."""
 
     @jax.jit
@@ -126,7 +128,7 @@ def number(loss: Any) -> Array:
     return jnp.asarray(loss)
 
 
-def split_validation(validation: Any, kwargs: dict) -> SplitArguments:
+def split_validation(validation: Any, kwargs: Kwargs) -> SplitArguments:
     """Arguments to validate with, taken apart; TypeError for what is no tuple of them."""
     if not isinstance(validation, tuple):
         raise TypeError(
@@ -137,7 +139,7 @@ def split_validation(validation: Any, kwargs: dict) -> SplitArguments:
     return split_arguments(validation, kwargs)
 
 
-def loss_on(view: Callable[[], PartialModel], split: SplitArguments) -> Callable:
+def loss_on(view: Callable[[], PartialModel], split: SplitArguments) -> Function:
     """The loss of a state on the arrays of other data, compiled."""
 
     @jax.jit
@@ -177,7 +179,7 @@ def differences(state: TrainingState, first: TrainingState) -> str:
     return f"its {' and '.join(found) or 'arrays'} have other shapes"
 
 
-def shapes_of(tree: Any) -> tuple:
+def shapes_of(tree: Any) -> tuple[Any, ...]:
     """The form of a pytree and the shapes of its leaves."""
     return jax.tree.structure(tree), [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]
 
@@ -200,9 +202,9 @@ def train(
     program: Program,
     state: TrainingState,
     num_steps: int,
-    arrays: list,
-    constrain_params: Callable,
-    loss_fn: Callable | None,
+    arrays: list[Any],
+    constrain_params: Function,
+    loss_fn: Function | None,
     validate_every: int,
     patience: int | None,
     progress_bar: bool,
@@ -254,7 +256,7 @@ def train(
 
 def result_of(
     state: TrainingState,
-    constrain_params: Callable,
+    constrain_params: Function,
     losses: Array,
     ess: Array,
     weight_power: Array,

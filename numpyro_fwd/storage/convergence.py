@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -126,7 +126,7 @@ class Convergence:
                     yield estimate(draws, label(name, place))
 
 
-def label(name: str, place: tuple) -> str:
+def label(name: str, place: tuple[Any, ...]) -> str:
     """Name of an element of a site."""
     return f"{name}[{', '.join(map(str, place))}]" if place else name
 

@@ -7,7 +7,6 @@ the model counts wherever it was made, and a comment does not.
 
 import hashlib
 import re
-from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -18,6 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from numpyro_fwd.bridge.traces import first_sites
 from numpyro_fwd.storage.checkpoints import numbers
+from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = [
     "check_same",
@@ -55,7 +55,7 @@ def describe_leaf(leaf: Any) -> str:
     return type(leaf).__qualname__
 
 
-def describe_arguments(model_args: tuple, model_kwargs: dict[str, Any]) -> dict[str, str]:
+def describe_arguments(model_args: Args, model_kwargs: dict[str, Any]) -> dict[str, str]:
     """Arguments of the model by name."""
     named = {f"argument {i}": value for i, value in enumerate(model_args)}
     named |= {f"argument '{name}'": value for name, value in model_kwargs.items()}
@@ -66,7 +66,7 @@ def describe_arguments(model_args: tuple, model_kwargs: dict[str, Any]) -> dict[
     }
 
 
-def describe_model(model: Callable, model_args: tuple, model_kwargs: dict) -> dict[str, str]:
+def describe_model(model: Model, model_args: Args, model_kwargs: Kwargs) -> dict[str, str]:
     """For each site of a model its distribution and shape, and a checksum of the log densities."""
     found = {}
 

@@ -1,7 +1,6 @@
 """The chains of a run as one compiled program, which is called for each piece of it."""
 
 import contextlib
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,9 +10,11 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import NEED_VALUES, split_arguments
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
 from numpyro_fwd.storage.checkpoints import numbers
+from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["Piece", "begin", "fields_of", "latents"]
 
@@ -30,7 +31,7 @@ NAMES = {
 
 
 def begin(
-    mcmc: Any, rng_key: Array, init_params: Any, model_args: tuple, model_kwargs: dict
+    mcmc: Any, rng_key: Array, init_params: Any, model_args: Args, model_kwargs: Kwargs
 ) -> Any:
     """State before the first step: of vectorized chains, or of each chain stacked.
 
@@ -141,8 +142,8 @@ class Piece:
         fields: dict[str, str],
         most: int,
         without: set[str],
-        model_args: tuple,
-        model_kwargs: dict,
+        model_args: Args,
+        model_kwargs: Kwargs,
     ):
         self.mcmc = mcmc
         self.fields = fields
@@ -158,7 +159,7 @@ class Piece:
             self.arrays = []
             self.traced = self.trace(lambda _, *rest: self.run(self.arguments.arrays, *rest), state)
 
-    def trace(self, run: Callable, state: Any) -> Any:
+    def trace(self, run: Function, state: Any) -> Any:
         """The program, traced."""
         # a state that is not needed any more makes room for the next one
         return jax.jit(run, donate_argnums=1).trace(self.arrays, state, jnp.int32(0), jnp.int32(0))
@@ -177,7 +178,9 @@ class Piece:
         _, draws = self.traced.out_info
         return {name: jax.ShapeDtypeStruct(one.shape[2:], one.dtype) for name, one in draws.items()}
 
-    def run(self, arrays: list, state: Any, num_draws: Array, steps_each: Array) -> tuple[Any, Any]:
+    def run(
+        self, arrays: list[Any], state: Any, num_draws: Array, steps_each: Array
+    ) -> tuple[Any, Any]:
         """All chains."""
         one = partial(self.run_one, arrays, num_draws=num_draws, steps_each=steps_each)
         method = self.mcmc.chain_method
@@ -198,7 +201,7 @@ class Piece:
         )(state)
 
     def run_one(
-        self, arrays: list, state: Any, *, num_draws: Array, steps_each: Array
+        self, arrays: list[Any], state: Any, *, num_draws: Array, steps_each: Array
     ) -> tuple[Any, Any]:
         """One chain, or vectorized ones: a buffer of which the first `num_draws` are filled."""
         model_args, model_kwargs = self.arguments.join(arrays)
@@ -206,7 +209,7 @@ class Piece:
         def step(_: Array, state: Any) -> Any:
             return self.mcmc.sampler.sample(state, model_args, model_kwargs)
 
-        def draw(i: Array, carry: tuple) -> tuple:
+        def draw(i: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
             state, kept = carry
             state = jax.lax.fori_loop(0, steps_each, step, state)
             return state, jax.tree.map(lambda all, one: all.at[i].set(one), kept, self.kept(state))
@@ -230,7 +233,7 @@ class Piece:
             found[f"sample_stats/{name}"] = self.for_each_chain(value)
         return nested(state, self.mcmc.sampler.sample_field), found
 
-    def sites(self, position: Any, model_args: tuple, model_kwargs: dict) -> dict[str, Array]:
+    def sites(self, position: Any, model_args: Args, model_kwargs: Kwargs) -> dict[str, Array]:
         """All sites at a position, by ``group/name``."""
         kernel = self.mcmc.sampler
         on_supports = self.mcmc.postprocess_fn or kernel.postprocess_fn(model_args, model_kwargs)

@@ -20,6 +20,7 @@ from numpyro_fwd.storage.progress import Progress
 from numpyro_fwd.storage.store import DrawStore
 from numpyro_fwd.storage.until import Until
 from numpyro_fwd.storage.writer import Writer
+from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["Stored", "StoredRun"]
 
@@ -102,8 +103,8 @@ class StoredRun:
         rng_key: Array,
         extra_fields: tuple[str, ...],
         init_params: Any,
-        model_args: tuple,
-        model_kwargs: dict,
+        model_args: Args,
+        model_kwargs: Kwargs,
     ) -> None:
         """Bring the chains to where the run is, and the store with them."""
         is_new = self.folder.begin()
@@ -170,7 +171,7 @@ class StoredRun:
         for what in self.facts.keys() & facts.keys():
             identity.check_same(self.folder.path, what, facts[what], self.facts[what])
 
-    def create(self, model: Any, model_args: tuple, model_kwargs: dict) -> None:
+    def create(self, model: Any, model_args: Args, model_kwargs: Kwargs) -> None:
         """An empty store and a first checkpoint."""
         dims = {} if model is None else names_of_plates(model, model_args, model_kwargs)
         groups: dict[str, dict[str, Any]] = {"posterior": {}, "sample_stats": {}}

@@ -16,7 +16,7 @@ __all__ = ["sample_to"]
 
 
 def sample_to(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     mcmc: MCMC,
     rng_key: Array,
     *args: Any,

@@ -194,7 +194,12 @@ class DrawStore:
         self.open()
 
     def describe(
-        self, name: str, dims: tuple, shape: tuple, dtype: np.dtype, chunks: tuple[int, ...]
+        self,
+        name: str,
+        dims: tuple[str, ...],
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        chunks: tuple[int, ...],
     ) -> None:
         """Put an array among the metadata."""
         self.metadata[f"{name}/.zattrs"] = {"_ARRAY_DIMENSIONS": list(dims)}

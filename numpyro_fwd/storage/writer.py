@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from numpyro_fwd.types import SiteValues
+
 __all__ = ["Writer"]
 
 WAITING = 3  # pieces that wait to be written, or are: each holds its draws in memory
@@ -32,10 +34,10 @@ class Writer:
     def __init__(self, append: Callable[..., None], commit: Callable[..., None]):
         self.append, self.commit = append, commit
         self.thread = ThreadPoolExecutor(1)
-        self.waiting: deque[Future] = deque()
+        self.waiting: deque[Future[Any]] = deque()
         self.last = -math.inf  # when a checkpoint was written
         self.has_failed = False
-        self.left: tuple = ()  # what the next one will say
+        self.left: tuple[Any, ...] = ()  # what the next one will say
 
     def __enter__(self) -> "Writer":
         return self
@@ -43,7 +45,7 @@ class Writer:
     def __exit__(self, *_: Any) -> None:
         self.thread.shutdown(cancel_futures=True)
 
-    def put(self, draws: dict, leaves: list, done: Any) -> None:
+    def put(self, draws: SiteValues, leaves: list[Any], done: Any) -> None:
         """Have a piece written; errors are those of the pieces before it."""
         while len(self.waiting) >= WAITING or (self.waiting and self.waiting[0].done()):
             self.waiting.popleft().result()
@@ -63,7 +65,7 @@ class Writer:
         act(*arguments)
         self.has_failed = False
 
-    def _write(self, draws: dict, leaves: list, done: Any) -> None:
+    def _write(self, draws: SiteValues, leaves: list[Any], done: Any) -> None:
         """The draws of a piece, and a checkpoint if the last one is old enough."""
         if draws:
             self.append(draws, done)

@@ -119,7 +119,7 @@ def negative_binomial_loss(theta: Array, y: Array) -> Array:
 def of_odds(power: int, cut: float) -> Any:
     """``softplus(u) - s - power / 2 ... s^power`` with its digits for small s."""
 
-    def value(u):
+    def value(u: Array) -> Array:
         s, e = jnp.where(u > -5.0, 1 / (1 + jnp.exp(-u)), 0.0), jnp.exp(jnp.minimum(u, -5.0))
         far = softplus(u) - s - cut * s**power
         series = {

@@ -14,7 +14,7 @@ orders beyond the third that jets carry win most of it back where boxes are narr
 where there are few rows. A density whose terms have been arranged not to cancel has tighter bounds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import combinations_with_replacement
 from math import factorial, prod
@@ -28,6 +28,7 @@ from blackjax_ext.subsampling.families.kind import Ball, Family, Kind, Number, s
 from blackjax_ext.subsampling.intervals import Interval, magnitude
 from blackjax_ext.subsampling.taylor.jets import Box, Jet
 from blackjax_ext.subsampling.taylor.reader import derivatives_over
+from blackjax_ext.types import Function, LogDensity
 
 __all__ = ["box_of", "order_for", "sizes_of", "smooth", "smooth_kind"]
 
@@ -35,7 +36,7 @@ __all__ = ["box_of", "order_for", "sizes_of", "smooth", "smooth_kind"]
 MOST = 4
 
 
-def smooth(logdensity_fn: Callable, predictors: Sequence[str], /, **known: Any) -> Family:
+def smooth(logdensity_fn: LogDensity, predictors: Sequence[str], /, **known: Any) -> Family:
     r"""Any smooth density of few predictors, with bounds that are read from its program.
 
     For responses with a family of their own, prefer that: its bounds are tighter and take less
@@ -99,15 +100,15 @@ def smooth(logdensity_fn: Callable, predictors: Sequence[str], /, **known: Any) 
 
 @cache
 def smooth_kind(
-    name: str, predictors: tuple[str, ...], logdensity_fn: Callable, rounding: Any = None
+    name: str, predictors: tuple[str, ...], logdensity_fn: LogDensity, rounding: Any = None
 ) -> Kind:
     """The kind of ``logdensity_fn(y, **parameters)``; the same one for the same arguments."""
 
-    def loss(theta, y, **data):
+    def loss(theta: Any, y: Any, **data: Any) -> Any:
         return -logdensity_fn(y, **dict(zip(predictors, theta, strict=True)), **data)
 
-    def jet(box, theta, free, y, data):
-        def of_free(variables):
+    def jet(box: Box, theta: list[Number], free: Any, y: Any, data: dict[str, Any]) -> Jet:
+        def of_free(variables: Any) -> Any:
             full = list(theta)
             for j, value in zip(free, variables, strict=True):
                 full[j] = value
@@ -115,13 +116,13 @@ def smooth_kind(
 
         return derivatives_over(of_free, box)
 
-    def sizes(order, balls, y, **data):
+    def sizes(order: int, balls: Any, y: Any, **data: Any) -> Any:
         box, free = box_of(balls)
         return sizes_of(
             order, jet(box, [ball.centre for ball in balls], free, y, data), free, balls
         )
 
-    def reach(theta, y, **data):
+    def reach(theta: Any, y: Any, **data: Any) -> tuple[Number, ...]:
         return tuple(reach_along(lambda t: loss(t, y, **data), theta, j) for j in range(len(theta)))
 
     ones = (1.0,) * len(predictors)
@@ -157,7 +158,7 @@ def sizes_of(order: int, jet: Jet, free: tuple[int, ...], balls: tuple[Ball, ...
     return symmetric(len(balls), entries)
 
 
-def reach_along(loss: Callable, theta: Array, j: int) -> Number:
+def reach_along(loss: Function, theta: Array, j: int) -> Number:
     r"""A fraction of the distance to a singularity along predictor j, as derivatives tell it.
 
     Those of a function with a singularity at the distance r grow as :math:`m! r^{-m}`. So

@@ -70,7 +70,7 @@ def bend(u: Interval) -> Interval:
 def skew(u: Interval) -> Interval:
     """Third derivative of softplus."""
 
-    def third(x):
+    def third(x: Array) -> Array:
         return -jax.nn.sigmoid(x) * jax.nn.sigmoid(-x) * jnp.tanh(0.5 * x)
 
     return piecewise(third, u, [-STEEPEST, STEEPEST])
@@ -79,7 +79,7 @@ def skew(u: Interval) -> Interval:
 def bend_of_bend(u: Interval) -> Interval:
     """Fourth derivative of softplus."""
 
-    def fourth(x):
+    def fourth(x: Array) -> Array:
         g = jax.nn.sigmoid(x) * jax.nn.sigmoid(-x)
         return g * (1.0 - 6.0 * g)
 
@@ -314,7 +314,7 @@ def chained(order: int, u: Interval, inner: Array) -> Array:
 def gap_sizes(order: int, gap: Interval) -> Array:
     """Of :func:`log_gap`, by the logarithm of the gap E."""
 
-    def ratio(x):  # E / (exp(E) - 1), decreasing
+    def ratio(x: Array) -> Array:  # E / (exp(E) - 1), decreasing
         return jnp.where(x > 1e-4, x / jnp.expm1(jnp.maximum(x, 1e-4)), 1.0 - 0.5 * x)
 
     b = piecewise(ratio, gap)

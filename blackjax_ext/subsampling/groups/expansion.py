@@ -171,7 +171,7 @@ class GroupedExpansion:
         curvature = curvature + self.cubic.twice @ u
         thirds = self.cubic.of_groups
 
-        def energy(v):
+        def energy(v: Array) -> Array:
             bent = curvature + jnp.einsum("cdef,cf->cde", thirds, v) / 3.0
             return jnp.sum(v * slope, 1) + 0.5 * products(v, bent)
 

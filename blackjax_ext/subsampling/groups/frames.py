@@ -131,7 +131,8 @@ class Eliminated(NamedTuple):
     def solved(self, slopes: np.ndarray) -> np.ndarray:
         """The inverse of the blocks of the groups times `slopes`, shape (G, d)."""
         inner = np.einsum("cji,cj->ci", self.inverse_roots, slopes)
-        return np.einsum("cij,cj->ci", self.inverse_roots, inner)
+        outer: np.ndarray = np.einsum("cij,cj->ci", self.inverse_roots, inner)
+        return outer
 
 
 def eliminate(arrow: Arrow, eps: float) -> Eliminated:

@@ -69,6 +69,7 @@ from blackjax_ext.subsampling.mode import (
     in_double,
 )
 from blackjax_ext.subsampling.predictors import LinearPredictor, energy
+from blackjax_ext.types import Function
 
 __all__ = ["Anchor", "GroupPasses", "cast", "find_anchor"]
 
@@ -214,7 +215,7 @@ def is_first(frame: Frame) -> bool:
     return not frame.shear.any() and bool((frame.roots == np.eye(frame.roots.shape[-1])).all())
 
 
-def hessian_of(function: Callable) -> Callable:
+def hessian_of(function: Function) -> Function:
     """Second derivatives of a function by the last of its arguments."""
     return lambda *known: jax.hessian(partial(function, *known[:-1]))(known[-1])
 
@@ -359,16 +360,16 @@ class Around(NamedTuple):
 
 
 @exact_products
-def log_evidence(join: Callable, is_hyper: tuple[bool, ...], around: Around, h: Array) -> Array:
+def log_evidence(join: Function, is_hyper: tuple[bool, ...], around: Around, h: Array) -> Array:
     """Log density of hyperparameters h, with the groups integrated around their mode given h."""
     predictor, shared, groups, roots, (slopes, blocks), ways = around
     y = with_hyper(is_hyper, shared, h)
 
-    def energy(v):
+    def energy(v: Array) -> Array:
         prior = predictor.terms(join(y, groups + (roots @ v[..., None])[..., 0])).total()
         return jnp.sum(v * slopes) + 0.5 * jnp.einsum("cd,cde,ce->", v, blocks, v) - prior
 
-    def of_shared(way):
+    def of_shared(way: Array) -> Array:
         return predictor.terms(join(y + way, groups)).shared
 
     gradient = jax.grad(energy)
@@ -386,10 +387,12 @@ def log_evidence(join: Callable, is_hyper: tuple[bool, ...], around: Around, h: 
 
 
 @exact_products
-def log_expected(join: Callable, is_hyper: tuple[bool, ...], around: Around, h: Array) -> Array:
+def log_expected(join: Function, is_hyper: tuple[bool, ...], around: Around, h: Array) -> Array:
     """Log prior of hyperparameters h and draws of all else, in the mean."""
     y, terms = with_hyper(is_hyper, around.shared, h), around.predictor.terms
-    values = jax.vmap(lambda *way: terms(join(y + way[0], around.groups + way[1])).total())
+    values: Function = jax.vmap(
+        lambda *way: terms(join(y + way[0], around.groups + way[1])).total()
+    )
     return jnp.mean(values(*around.ways))
 
 
@@ -428,10 +431,10 @@ class Hyper(NamedTuple):
     curvature: np.ndarray
 
 
-def maximized(value: Callable, hessian: Callable, first: np.ndarray, dtype: Any) -> Hyper | None:
+def maximized(value: Function, hessian: Function, first: np.ndarray, dtype: Any) -> Hyper | None:
     """The maximum of an objective near `first`; None where it leads nowhere."""
 
-    def cost(h):
+    def cost(h: np.ndarray) -> float:
         found = -float(value(h.astype(dtype)))
         return found if np.isfinite(found) else WORST
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -72,7 +72,8 @@ def chunk_length(predictor: GroupedPredictor, position: ArrayTree) -> int:
     eta, _ = jax.eval_shape(predictor.rows.read, position, jnp.zeros(1, int))
     grouping = predictor.grouping
     entries = sum(e.size for e in eta) * (grouping.size + grouping.width)
-    return min(max(MAX_ENTRIES // entries, 64), MAX_CHUNK, predictor.rows.num_rows)
+    most: int = max(MAX_ENTRIES // entries, 64)
+    return min(most, MAX_CHUNK, predictor.rows.num_rows)
 
 
 def summed(
@@ -89,7 +90,7 @@ def summed(
     num_items = of_shared.shape[0] * of_shared.shape[1]  # -1 is no shape where nothing is shared
     flat = of_shared.reshape(num_items, size)
 
-    def by_group(values):
+    def by_group(values: Array) -> Array:
         return jax.ops.segment_sum(values, level, num_groups)
 
     return (
@@ -107,9 +108,11 @@ def summed_cubes(
     """Third derivatives of some rows, as the fields of a :class:`Cubic`."""
     size, num_groups = predictor.grouping.size, predictor.grouping.num_groups
 
-    def third(eta, row):
+    def third(eta: Any, row: Any) -> Array:
         flat, unravel = ravel_pytree(eta)
-        return jax.jacfwd(jax.hessian(lambda e: predictor.rows.loss(unravel(e), row)))(flat)
+        by_second = jax.jacfwd(jax.hessian(lambda e: predictor.rows.loss(unravel(e), row)))
+        cube: Array = by_second(flat)
+        return cube
 
     # a weight of zero may multiply what has overflowed
     cubes = masked(is_new, jax.vmap(third)(design.eta, design.rows))
@@ -119,7 +122,7 @@ def summed_cubes(
     twice_shared = jnp.einsum("nklp,nlq->nkpq", by_shared, of_shared)
     twice_groups = jnp.einsum("nkle,nlf->nkef", by_groups, of_groups)
 
-    def by_group(values):
+    def by_group(values: Array) -> Array:
         return jax.ops.segment_sum(values, level, num_groups)
 
     num_items = math.prod(of_shared.shape[:2])  # -1 fails where nothing is shared
@@ -141,7 +144,7 @@ def row_arrow(
     Cost: a pass of N K (p + d) tangents and N K (p + d)^2 products.
     """
 
-    def visit(indices, is_new):
+    def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
         design = designs(predictor, position, frame, indices)
         sums = summed(predictor, design, predictor.level[indices], is_new)
         return (*sums, jnp.max(jnp.abs(design.matrix), axis=(0, 1))), ()
@@ -158,7 +161,7 @@ def plain_prior(
     grouping = predictor.grouping
     y, b = grouping.split(position)
 
-    def energy(u, v):
+    def energy(u: Array, v: Array) -> Array:
         steps = frame.steps(u, v)
         return -predictor.terms(grouping.join(y + steps[0], b + steps[1])).total()
 
@@ -176,7 +179,7 @@ def smoothed_prior(
     plain = plain_prior(predictor, position, frame)
     points = nodes(predictor.grouping.width, frame.roots.dtype)
 
-    def energy(u, v):
+    def energy(u: Array, v: Array) -> Array:
         centre = plain(u, v)
         return centre + jnp.sum(jax.lax.map(lambda way: plain(u, v + way) - centre, points)) / (
             NUM_NODES
@@ -210,7 +213,7 @@ def prior_arrow(
     if is_smoothed:
         gradient = jax.grad(smoothed_prior(predictor, position, frame), (0, 1))
 
-    def along(du, dv):
+    def along(du: Array, dv: Array) -> Any:
         return jax.jvp(gradient, origin, (du, dv))[1]
 
     shared, groups = gradient(*origin)
@@ -288,7 +291,7 @@ def group_bounds(
     tried = [jnp.concatenate([w, n, -10.0 * n[:1]]) for w, n in zip(whitened, noise, strict=True)]
     eps = jnp.finfo(y.dtype).eps
 
-    def visit(indices, is_new):
+    def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
         level = predictor.level[indices]
         design = designs(predictor, position, frame, indices)
         matrix = designs(predictor, position, plain, indices).matrix
@@ -296,11 +299,11 @@ def group_bounds(
         parts = of_rows(design.eta, design.matrix, design.rows)
         base = jax.vmap(lambda e: ravel_pytree(e)[0])(design.eta)
 
-        def local(dy, db):
+        def local(dy: Array, db: Array) -> Array:
             """Coordinates that each row sees, (n, p + d)."""
             return jnp.concatenate([jnp.broadcast_to(dy, (*level.shape, *dy.shape)), db[level]], 1)
 
-        def deviation(step):
+        def deviation(step: tuple[Array, Array]) -> tuple[Array, Array]:
             moved, moved_rows = rows_of.read(grouping.join(y + step[0], b + step[1]), indices)
             here, there = (jax.vmap(rows_of.rounding)(e, design.rows) for e in (design.eta, moved))
             changed = jnp.stack(jax.tree.leaves(has_changed(design.rows, moved_rows)))

@@ -25,6 +25,7 @@ from blackjax_ext.checks import check_position, count_rows
 from blackjax_ext.meshes import on_host
 from blackjax_ext.subsampling.families import Family
 from blackjax_ext.subsampling.predictors import LinearPredictor, linear_predictor
+from blackjax_ext.types import Function, LogDensity
 
 __all__ = ["GroupedPredictor", "Grouping", "Terms", "grouped_predictor", "grouping_of"]
 
@@ -159,13 +160,13 @@ class GroupedPredictor:
 
 
 def grouped_predictor(
-    logprior_fn: Callable,
-    group_logprior_fn: Callable,
+    logprior_fn: LogDensity,
+    group_logprior_fn: Function,
     family: Family,
     data: tuple[ArrayLikeTree, ArrayLikeTree, ArrayLikeTree],
     position: ArrayLikeTree,
     *,
-    predict_fn: Callable,
+    predict_fn: Function,
 ) -> GroupedPredictor:
     r"""A posterior of rows in groups, which see shared coordinates and those of their group.
 
@@ -233,7 +234,7 @@ def grouped_predictor(
     grouping = grouping_of(position, [None if a < 0 else a for a in jax.tree.leaves(axes)])
     level = check_levels(level, num_rows, grouping.num_groups)
 
-    def terms(x):
+    def terms(x: ArrayTree) -> Terms:
         groups = jax.vmap(partial(group_logprior_fn, x["shared"]))(x["groups"])
         return Terms(logprior_fn(x["shared"]), groups)
 

@@ -27,6 +27,7 @@ the last finds its group with exactly the rate that the veto reckons with.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -92,7 +93,7 @@ def expected_rows(rng_key: PRNGKey, expansion: GroupedExpansion, num_moves: int 
     num_groups, width, size = expansion.frame.shear.shape
     dtype = expansion.frame.root.dtype
 
-    def rows_of(key):
+    def rows_of(key: PRNGKey) -> Array:
         key_u, key_v = jax.random.split(key)
         u = jax.random.normal(key_u, (2, size), dtype)
         of_groups = jnp.sum(jax.random.normal(key_v, (num_groups, width), dtype) ** 2, axis=1)
@@ -176,12 +177,15 @@ def change(expansion: GroupedExpansion, found: Read) -> Array:
     """
     rows, order = expansion.posterior().rows, expansion.order
 
-    def at(changes):
-        one = jax.vmap(lambda e, t, row: loss_remainder(rows, order, e, t, row))
+    def at(changes: Any) -> Array:
+        one: Callable[..., Array] = jax.vmap(
+            lambda e, t, row: loss_remainder(rows, order, e, t, row)
+        )
         return one(found.eta, changes, found.data)
 
     old, new = jax.vmap(at)(found.changes)
-    return new - old
+    change: Array = new - old
+    return change
 
 
 def most(expansion: GroupedExpansion, found: Read, at: Array) -> Array:
@@ -209,7 +213,7 @@ def changes_of(expansion: GroupedExpansion, steps: Array, is_read: Array) -> tup
     last = jnp.cumsum(sizes)
     num_rows, length = last[-1], min(CHUNK, expansion.num_rows)
 
-    def body(carry):
+    def body(carry: Any) -> Any:
         begin, sums = carry
         items = begin + jnp.arange(length)
         group = jnp.searchsorted(last, items, side="right")
@@ -265,11 +269,11 @@ def thin(
     num_pieces = jnp.ceil(expected / PIECE).astype(int)
     length = expected / jnp.maximum(num_pieces, 1)
 
-    def is_going(events):
+    def is_going(events: Events) -> Array:
         is_over = events.piece >= num_pieces
         return ~is_over & ~(is_joint & jnp.any(events.is_vetoed))
 
-    def body(events):
+    def body(events: Events) -> Events:
         key_next, key_rows, key_uniform = jax.random.split(events.rng_key, 3)
         of_gaps, of_vetoes = jax.random.uniform(key_uniform, (2, LANES), rate.dtype)
         times = events.time + jnp.cumsum(-jnp.log1p(-of_gaps))

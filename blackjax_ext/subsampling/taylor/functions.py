@@ -179,7 +179,7 @@ def root_(x: Interval, order: int, first: Callable[[Array], Array], power: float
     found, factor = [], 1.0
     for m in range(order + 1):
 
-        def value(at, m=m):
+        def value(at: Array, m: int = m) -> Array:
             return divided(first(at), at, m)
 
         found.append(where_known(x.low > 0, times(piecewise(value, x), factor)))

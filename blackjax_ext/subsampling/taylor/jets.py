@@ -177,7 +177,7 @@ class Box:
         centre, one = self.centres[j], jnp.ones((), self.dtype)
         rest = [jnp.zeros((), self.dtype)] * (self.order - 1)
 
-        def end(value):
+        def end(value: Array) -> Array:
             rows = [jnp.stack([each, one, *rest][: self.order + 1]) for each in (centre, value)]
             return jnp.stack(rows)
 
@@ -201,10 +201,11 @@ class Box:
                 full[place] = power
             targets.append(wide.position[tuple(full)])
         shape = (2, len(wide.indices), *a.coefficients.low.shape[2:])
-        return jax.tree.map(
+        embedded: Interval = jax.tree.map(
             lambda end: jnp.zeros(shape, self.dtype).at[:, np.array(targets)].set(end),
             a.coefficients,
         )
+        return embedded
 
     def joined(self, a: Jet, b: Jet) -> tuple[tuple[int, ...], Interval, Interval]:
         """Coefficients of both in the variables of either."""
@@ -300,7 +301,7 @@ def combined(a: Interval, b: Interval, weight: np.ndarray) -> Interval:
     size, info = jnp.maximum(jnp.abs(low), jnp.abs(high)), jnp.finfo(low.dtype)
     factor = jnp.asarray(weight, low.dtype)
 
-    def sums(terms):
+    def sums(terms: Array) -> Array:
         return jnp.einsum("nab...,abc->nc...", terms, factor, precision=HIGHEST)
 
     num = int(np.max(np.sum(weight > 0, axis=(0, 1))))
@@ -310,7 +311,8 @@ def combined(a: Interval, b: Interval, weight: np.ndarray) -> Interval:
 
 def with_axes(a: Interval, num: int) -> Interval:
     """The same with so many axes."""
-    return jax.tree.map(lambda end: end.reshape(*end.shape, *[1] * (num - end.ndim)), a)
+    wider: Interval = jax.tree.map(lambda end: end.reshape(*end.shape, *[1] * (num - end.ndim)), a)
+    return wider
 
 
 def with_first(a: Interval, value: Interval) -> Interval:

@@ -21,16 +21,18 @@ difference; ``log_ndtr`` is a function of its own.
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.scipy.special import log_ndtr
 
 from blackjax_ext.subsampling.intervals import Interval, outward
 from blackjax_ext.subsampling.taylor import functions
 from blackjax_ext.subsampling.taylor.jets import Box, Jet, with_axes
+from blackjax_ext.types import Function
 
 __all__ = ["UnreadableError", "derivatives_over"]
 
@@ -47,6 +49,7 @@ class Either:
     """A choice that a box leaves open."""
 
 
+Rule: TypeAlias = Callable[..., Jet]  # from a box, the parameters of a primitive and its values
 KINK = "it is not smooth where it depends on a predictor"
 STRUCTURAL = {
     "broadcast_in_dim",
@@ -64,7 +67,7 @@ STRUCTURAL = {
 CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
 
 
-def derivatives_over(function: Callable, box: Box, *known: Any, **data: Any) -> Jet:
+def derivatives_over(function: Function, box: Box, *known: Any, **data: Any) -> Jet:
     """The jet over a box of ``function(variables, *known, **data)``, a scalar.
 
     Raises
@@ -85,7 +88,7 @@ def read(box: Box, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
     values.update(zip(jaxpr.constvars, closed.consts, strict=True))
     values.update(zip(jaxpr.invars, arguments, strict=True))
 
-    def value(atom):
+    def value(atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else values[atom]
 
     for equation in needed(jaxpr):
@@ -145,10 +148,10 @@ def as_jet(box: Box, value: Any) -> Jet:
     return value if isinstance(value, Jet) else box.constant(as_interval(box, value))
 
 
-def moving(equation: Any) -> Callable:
+def moving(equation: Any) -> Rule:
     """The rule of what moves entries around, of all coefficients alike."""
 
-    def rule(box, params, *values):
+    def rule(box: Box, params: Any, *values: Any) -> Jet:
         params, name = dict(params), equation.primitive.name
         if name == "convert_element_type":
             if not jnp.issubdtype(params["new_dtype"], jnp.floating):
@@ -160,17 +163,17 @@ def moving(equation: Any) -> Callable:
     return rule
 
 
-def alike(box: Box, function: Callable, values: Sequence[Any]) -> Jet:
+def alike(box: Box, function: Function, values: Sequence[Any]) -> Jet:
     """A function of the ends of some jets, coefficient by coefficient."""
     jets = [as_jet(box, value) for value in values]
     over = tuple(sorted({j for jet in jets for j in jet.over}))
     return Jet(jax.tree.map(function, *(box.lifted(jet, over) for jet in jets)), over)
 
 
-def univariate(function: Callable) -> Callable:
+def univariate(function: Function) -> Rule:
     """The rule of a function of one variable."""
 
-    def rule(box, params, x):
+    def rule(box: Box, params: Any, x: Jet) -> Jet:
         del params
         return box.composed(function(x.values, box.order), x)
 
@@ -247,7 +250,7 @@ def chosen(box: Box, params: Any, which: Any, *cases: Any) -> Jet:
     if isinstance(which, Either):
         return VALUES_OF_EITHER(box, {}, *cases)
 
-    def pick(*ends):
+    def pick(*ends: Array) -> Array:
         return jax.lax.select_n(jnp.broadcast_to(jnp.asarray(which), ends[0].shape), *ends)
 
     return alike(box, pick, cases)
@@ -259,10 +262,10 @@ def compared(box: Box, params: Any, *values: Any) -> Either:
     return Either()
 
 
-def values_only(name: str, function: Callable[..., Interval]) -> Callable:
+def values_only(name: str, function: Callable[..., Interval]) -> Rule:
     """The rule of a function that is not smooth: for values alone."""
 
-    def rule(box, params, *values):
+    def rule(box: Box, params: Any, *values: Any) -> Jet:
         del params
         if box.order:
             raise UnreadableError(name, KINK)
@@ -299,7 +302,8 @@ def clamped(box: Box, params: Any, low: Any, x: Any, high: Any) -> Jet:
         raise UnreadableError("clamp", KINK)
     inner, limits = x.coefficients, [jnp.asarray(each, box.dtype) for each in (low, high)]
     if not box.order:
-        return x.mapped(lambda end: jnp.clip(end, *limits))
+        clipped: Jet = x.mapped(lambda end: jnp.clip(end, *limits))
+        return clipped
     below, above = (
         with_axes(box.lifted(box.constant(Interval(each, each)), x.over), inner.low.ndim)
         for each in limits
@@ -307,7 +311,7 @@ def clamped(box: Box, params: Any, low: Any, x: Any, high: Any) -> Jet:
     is_inside = (inner.low[:, :1] >= limits[0]) & (inner.high[:, :1] <= limits[1])
     is_below, is_above = inner.high[:, :1] < limits[0], inner.low[:, :1] > limits[1]
 
-    def pick(end, *outside, lost):
+    def pick(end: Array, *outside: Array, lost: float) -> Array:
         outer = jnp.where(is_below, outside[0], jnp.where(is_above, outside[1], lost))
         return jnp.where(is_inside, end, outer)
 
@@ -325,7 +329,7 @@ EXP, LOG = univariate(functions.exp_), univariate(functions.log_)
 RECIPROCAL, SOFTPLUS = univariate(functions.reciprocal_), univariate(functions.softplus_)
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "is_finite", "and", "or", "not", "xor")
 OF_CHOICES = {"select_n", *COMPARISONS}
-RULES: dict[str, Callable] = {
+RULES: dict[str, Function] = {
     "add": plus,
     "add_any": plus,
     "clamp": clamped,
@@ -382,9 +386,9 @@ def of_log_ndtr(box: Box, x: Any) -> Jet:
 
 
 @cache
-def known_programs(dtype: str) -> dict[str, Callable]:
+def known_programs(dtype: str) -> dict[str, Function]:
     """Rules of logaddexp and log_ndtr by their programs, of numbers and of arrays of one axis."""
-    found: dict[str, Callable] = {}
+    found: dict[str, Function] = {}
     for shape in ((), (1,)):
         number = jnp.zeros(shape, dtype)
         for x, y in ((number, number), (number, 0.0), (0.0, number)):
@@ -416,7 +420,7 @@ def by_rule(box: Box, equation: Any, values: list[Any]) -> Jet:
     (value,) = read(box.below(0), equation.params["call_jaxpr"], truncated)
     closed, here = tangent_program(equation, at), [box.truncated(j, lower.order) for j in jets]
 
-    def slope(i):
+    def slope(i: int) -> Jet:
         found = read(lower, closed, [*here, *(box.derivative(jet, i) for jet in jets), *known])
         return as_jet(lower, found[0])
 
@@ -429,8 +433,8 @@ def tangent_program(equation: Any, at: Sequence[int]) -> ClosedJaxpr:
     shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
     moving, still = [shapes[i] for i in at], [s for i, s in enumerate(shapes) if i not in at]
 
-    def tangent(primals, tangents, known):
-        def function(*moving):
+    def tangent(primals: Any, tangents: Any, known: Any) -> Any:
+        def function(*moving: Any) -> Any:
             rest, given = iter(known), iter(moving)
             inputs = [next(given) if i in at else next(rest) for i in range(len(shapes))]
             return known_values(equation, inputs)[0]

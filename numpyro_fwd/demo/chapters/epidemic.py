@@ -77,7 +77,7 @@ def complaint(key) -> str:
     return "no error"
 
 
-def row(name: str, chains: Chains, truth: tuple) -> tuple[str, ...]:
+def row(name: str, chains: Chains, truth: tuple[Any, ...]) -> tuple[str, ...]:
     """Cells of a sampler."""
     ess, r_hat = worst(chains.idata)
     draws = flat(chains, "r")

@@ -1,7 +1,7 @@
 """A million rows: an exact test that reads a few of them, and NUTS for as many seconds."""
 
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import arviz_stats
 import jax
@@ -47,7 +47,7 @@ class Pieces(NamedTuple):
     compilation: float
 
 
-def data(num_rows: int, seed: int) -> tuple:
+def data(num_rows: int, seed: int) -> tuple[Any, ...]:
     """Covariates and outcomes of a logistic regression."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(num_rows, NUM_COVARIATES)).astype(np.float32)
@@ -69,7 +69,7 @@ def whole(x, y):
     numpyro.sample("y", dist.Bernoulli(logits=x @ slope), obs=y)
 
 
-def nuts_for(seconds: float, key, rows: tuple, truth: tuple) -> Pieces:
+def nuts_for(seconds: float, key, rows: tuple[Any, ...], truth: tuple[Any, ...]) -> Pieces:
     """NUTS from the mode and its scales, a step at a time, until its seconds are over.
 
     In double precision: rounding of the energy of so many rows decides in single precision.
@@ -100,7 +100,7 @@ def kernel_at(mode, sd) -> NUTS:
     )
 
 
-def at_mode(rows: tuple) -> tuple[np.ndarray, np.ndarray]:
+def at_mode(rows: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Mean and sd of the normal approximation at the mode, by Newton in double precision."""
     x, y = (np.asarray(each, float) for each in rows)
     slope = np.zeros(NUM_COVARIATES)

@@ -2,7 +2,7 @@
 
 import time
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import arviz_stats
 import jax
@@ -77,7 +77,7 @@ def data(num: int, rng) -> tuple[np.ndarray, np.ndarray]:
     return x.astype(np.float32), y.astype(np.float32)
 
 
-def forward(weights: dict, x):
+def forward(weights: dict[str, Any], x):
     """Output of the network; the last row of each matrix is the bias."""
     hidden = jnp.tanh(x[:, None] @ weights["first"][:-1] + weights["first"][-1])
     hidden = jax.nn.gelu(hidden @ weights["second"][:-1] + weights["second"][-1])
@@ -152,7 +152,7 @@ def member(key, train, num_steps: int):
     return params[0], jnp.exp(params[1])
 
 
-def all_bayesian(key, train, points, size: dict) -> tuple[Predictions, Chains]:
+def all_bayesian(key, train, points, size: dict[str, Any]) -> tuple[Predictions, Chains]:
     """NUTS with a prior on all weights, its trees kept short."""
     kernel = NUTS(partial(model, bayesian=tuple(LAYERS)), max_tree_depth=6)
     chains = sample(kernel, key, *train, **size)

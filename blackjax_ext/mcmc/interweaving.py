@@ -174,13 +174,13 @@ class LocScaleHierarchy:
         closed = jax.make_jaxpr(lambda z: [law and tuple(law) for law in self.listed(z)])(position)
         read = inputs_of(closed.jaxpr)
         parents = [set(read.pop(0) + read.pop(0)) if flag else set() for flag in is_effect]
-        places = np.flatnonzero(is_effect)
-        levels = {i: 1 for i in places}
+        places = [i for i, flag in enumerate(is_effect) if flag]
+        levels = dict.fromkeys(places, 1)
         for _ in places[1:]:
             levels = {
                 i: 1 + max((levels[j] for j in parents[i] & {*places}), default=0) for i in places
             }
-        return min(max(levels.values(), default=0), places.size)
+        return min(max(levels.values(), default=0), len(places))
 
     def noise(self, position: ArrayTree, is_noise: ArrayTree) -> ArrayTree:
         """The noise of effects."""

@@ -135,8 +135,10 @@ class Algorithm(NamedTuple):
                 f"unknown parameters {unknown}; the algorithm takes {sorted(known - SUPPLIED)}."
                 f"{nearest(unknown, known - SUPPLIED | set(others))}"
             )
-        for taker in (self.api.init, kernel):
-            missing = sorted(required(taker) - set(self.parameters) - SUPPLIED - set(found))
+        in_place = {*names(kernel)[:3]}  # whatever their names are
+        for taker, given in ((self.api.init, set()), (kernel, in_place)):
+            given = given | SUPPLIED | set(found) | set(self.parameters)
+            missing = sorted(required(taker) - given)
             if missing:
                 raise TypeError(f"parameters {missing} of the algorithm must be given.")
 

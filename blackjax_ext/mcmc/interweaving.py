@@ -59,6 +59,7 @@ import jax.numpy as jnp
 import numpy as np
 from blackjax.types import ArrayTree
 from jax import Array
+from jax.extend.core import Jaxpr, Literal
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.mcmc import rounding
@@ -164,6 +165,24 @@ class LocScaleHierarchy:
         """Whether each leaf is an effect."""
         return tuple(law is not None for law in self.listed(position))
 
+    def depth(self, position: ArrayTree) -> int:
+        """Levels of the hierarchy: effects in the longest chain of one in the law of the next.
+
+        As read from the program of the laws. What it calls, such as a loop, is taken to compute all
+        of its results from all that it is given: the number may be too large, never too small.
+        """
+        is_effect = self.effects(position)
+        closed = jax.make_jaxpr(lambda z: [law and tuple(law) for law in self.listed(z)])(position)
+        read = inputs_of(closed.jaxpr)
+        parents = [set(read.pop(0) + read.pop(0)) if flag else set() for flag in is_effect]
+        places = [i for i, flag in enumerate(is_effect) if flag]
+        levels = dict.fromkeys(places, 1)
+        for _ in places[1:]:
+            levels = {
+                i: 1 + max((levels[j] for j in parents[i] & {*places}), default=0) for i in places
+            }
+        return min(max(levels.values(), default=0), len(places))
+
     def noise(self, position: ArrayTree, is_noise: ArrayTree) -> ArrayTree:
         """The noise of effects."""
         leaves, structure = jax.tree.flatten(position)
@@ -179,7 +198,7 @@ class LocScaleHierarchy:
         leaves, structure = jax.tree.flatten(noise)
         flags = jax.tree.leaves(is_noise)
         position, log_det = noise, jnp.zeros((), leaves[0].dtype)
-        for _ in filter(None, self.effects(noise)):
+        for _ in range(self.depth(noise)):
             found, log_det = list(leaves), jnp.zeros((), leaves[0].dtype)
             for i, law in enumerate(self.listed(position)):
                 if law is not None:
@@ -187,6 +206,18 @@ class LocScaleHierarchy:
                     log_det += jnp.sum(jnp.where(flags[i], jnp.log(jnp.abs(law.scale)), 0.0))
             position = jax.tree.unflatten(structure, found)
         return position, log_det
+
+
+def inputs_of(jaxpr: Jaxpr) -> list[list[int]]:
+    """The numbers of the inputs of a program that each of its outputs may be computed from."""
+    read = {v: {i} for i, v in enumerate(jaxpr.invars)}
+
+    def of(atoms):
+        return set().union(*(read.get(a, set()) for a in atoms if not isinstance(a, Literal)))
+
+    for equation in jaxpr.eqns:
+        read.update(dict.fromkeys(equation.outvars, of(equation.invars)))
+    return [sorted(of([atom])) for atom in jaxpr.outvars]
 
 
 class Chart(NamedTuple):

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from blackjax.mcmc.metrics import LowRankInverseMassMatrix
 from jax import Array
 
 from blackjax_ext.checks import check_positive
 from blackjax_ext.metrics.factor import Factor
+from blackjax_ext.metrics.low_rank import LowRank
 from blackjax_ext.metrics.structures import (
     IDENTITY,
     Dense,
@@ -32,7 +34,7 @@ __all__ = [
 ]
 
 
-InverseMassMatrix: TypeAlias = Array | Factor | None
+InverseMassMatrix: TypeAlias = Array | Factor | LowRankInverseMassMatrix | None
 
 
 def factorize(inverse_mass_matrix: InverseMassMatrix, size: int | None = None) -> Factor:
@@ -41,8 +43,9 @@ def factorize(inverse_mass_matrix: InverseMassMatrix, size: int | None = None) -
     Parameters
     ----------
     inverse_mass_matrix
-        None (identity), variances of shape (D,), a covariance of shape (D, D), or a factor, which
-        is returned as it is: who steps many times factorizes once.
+        None (identity), variances of shape (D,), or (1,) for the same in all dimensions, a
+        covariance of shape (D, D), what BlackJAX's low-rank adaptation finds, or a factor, which is
+        returned as it is: who steps many times factorizes once.
     size
         D, if it is known: a metric of another size raises ValueError.
 
@@ -53,6 +56,8 @@ def factorize(inverse_mass_matrix: InverseMassMatrix, size: int | None = None) -
     if inverse_mass_matrix is None:
         return IDENTITY
     factor, shape = as_factor(inverse_mass_matrix)
+    if shape == (1,) and size != 1 and isinstance(factor, Diagonal):
+        return Diagonal(jnp.asarray(factor.inverse_sqrt)[0])
     if size is not None and not factor.fits(size):
         raise ValueError(
             f"inverse_mass_matrix must fit a position of {size} dimensions; got shape {shape}."
@@ -60,10 +65,19 @@ def factorize(inverse_mass_matrix: InverseMassMatrix, size: int | None = None) -
     return factor
 
 
-def as_factor(inverse_mass_matrix: Array | Factor) -> tuple[Factor, tuple[int, ...]]:
+def as_factor(
+    inverse_mass_matrix: Array | Factor | LowRankInverseMassMatrix,
+) -> tuple[Factor, tuple[int, ...]]:
     """The factor of variances or of a covariance, and their shape."""
+    if isinstance(inverse_mass_matrix, LowRankInverseMassMatrix):
+        inverse_mass_matrix = LowRank(*inverse_mass_matrix)
     if isinstance(inverse_mass_matrix, Factor):
         return inverse_mass_matrix, jnp.shape(jax.tree.leaves(inverse_mass_matrix)[0])
+    if callable(inverse_mass_matrix) or isinstance(inverse_mass_matrix, tuple):
+        raise TypeError(
+            "inverse_mass_matrix must be an array, a factor or what BlackJAX's low-rank adaptation "
+            f"finds; got {type(inverse_mass_matrix).__name__}."
+        )
     covariance = jnp.asarray(inverse_mass_matrix)
     if covariance.ndim not in (1, 2) or len(set(covariance.shape)) != 1:
         raise ValueError(

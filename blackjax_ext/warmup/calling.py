@@ -21,8 +21,14 @@ __all__ = ["Algorithm", "BoundAlgorithm", "StepInfo", "Stepper"]
 
 SUPPLIED = {
     *("rng_key", "state", "logdensity_fn", "potential"),
-    *("step_size", "inverse_mass_matrix", "position"),
+    *("step_size", "inverse_mass_matrix", "position", "random_generator_arg"),
 }
+
+# what kernels take in the place of a log density, that no model gives
+OTHERS = {"grad_estimator", "logdensity_estimator", "laplace"}
+ELSEWHERE = (
+    "For minibatches use numpyro_fwd.AMAGOLD, L2MC or SGHMC, for the others their own loops."
+)
 
 NO_RATE = (
     "algorithm reports no acceptance_rate that a step size could be adapted to, and its bias may "
@@ -109,16 +115,31 @@ class Algorithm(NamedTuple):
                 "algorithm must have init and build_kernel, as blackjax.hmc or blackjax_ext.fmala "
                 f"do; got {self.api!r}."
             )
+        builder = self.api.build_kernel
+        if "mcmc_step_fn" in names(builder):
+            raise TypeError(
+                "algorithm must step one chain; this one moves a population by an mcmc_step_fn. "
+                "Use numpyro_fwd.LangevinSMC, or run it by itself."
+            )
+        if missing := sorted(required(builder) - set(self.parameters)):
+            raise TypeError(f"parameters {missing} of the algorithm must be given.")
         kernel = self.kernel()
-        takers = (self.api.init, self.api.build_kernel, kernel)
+        if stranger := OTHERS & set(names(kernel)[2:3]):
+            raise TypeError(
+                "algorithm must sample from a log density; this one's kernel takes a "
+                f"{stranger.pop()} in its place. {ELSEWHERE}"
+            )
+        takers = (self.api.init, builder, kernel)
         known = set().union(*(names(taker) for taker in takers))
         if unknown := sorted(set(self.parameters) - known):
             raise TypeError(
                 f"unknown parameters {unknown}; the algorithm takes {sorted(known - SUPPLIED)}."
                 f"{nearest(unknown, known - SUPPLIED | set(others))}"
             )
-        for taker in (self.api.init, kernel):
-            missing = sorted(required(taker) - set(self.parameters) - SUPPLIED - set(found))
+        in_place = {*names(kernel)[:3]}  # whatever their names are
+        for taker, given in ((self.api.init, set()), (kernel, in_place)):
+            given = given | SUPPLIED | set(found) | set(self.parameters)
+            missing = sorted(required(taker) - given)
             if missing:
                 raise TypeError(f"parameters {missing} of the algorithm must be given.")
 
@@ -231,8 +252,9 @@ class BoundAlgorithm(NamedTuple):
         """First state at `position`."""
         algorithm = self.algorithm
         supplied = {"rng_key": rng_key, "inverse_mass_matrix": algorithm.preconditioner(metric)}
+        supplied["random_generator_arg"] = rng_key  # of trajectories of random length
         arguments = algorithm.only(algorithm.api.init, **supplied)
-        return algorithm.api.init(position, self.logdensity_fn, **arguments)
+        return check_state(algorithm.api.init(position, self.logdensity_fn, **arguments))
 
     def renew(self, rng_key: Array, state: Any, metric: Factor) -> Any:
         """The state anew in `metric`; `state` itself where states do not depend on one."""
@@ -269,6 +291,18 @@ class BoundAlgorithm(NamedTuple):
             getattr(info, "energy", None),
             getattr(info, "num_trajectory_expansions", None),
         )
+
+
+def check_state(state: Any) -> Any:
+    """The state; TypeError for one without a position and its log density, of a single chain."""
+    lacking = [name for name in ("position", "logdensity") if not hasattr(state, name)]
+    if lacking:
+        fields = getattr(state, "_fields", ())
+        raise TypeError(
+            f"algorithm must have states with a position and its logdensity; {type(state).__name__}"
+            f" has no {' and no '.join(lacking)}, but {list(fields)}. It has to be run by itself."
+        )
+    return state
 
 
 def differ(position: Any, other: Any) -> Array:

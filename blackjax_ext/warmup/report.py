@@ -20,15 +20,15 @@ __all__ = [
     "Health",
     "Hidden",
     "Sites",
-    "has_run_away",
     "hidden_message",
     "is_bad",
+    "is_lost",
     "judge",
     "listed",
+    "lost_message",
     "messages",
     "names_of",
     "places_message",
-    "run_away_message",
     "sites_of",
     "stuck_message",
     "warn",
@@ -41,6 +41,11 @@ FEW = 5.0  # effective draws of a window, below which its chains tell nothing
 # Steps after the warm-up that met what rounding hides: in number and share, when it is said
 FEW_HIDDEN, SHARE_HIDDEN = 5, 0.005
 FAR_AWAY = 0.3  # power of the largest float, above which no coordinate of a posterior is
+COARSE = 100.0  # nats between log densities that are neighbours: no proposal can be judged by them
+SIGN = (
+    "Is its sign right (the log density; minus it where a potential energy is asked for), and are "
+    "all priors proper?"
+)
 DISTANT = 4.0  # sds between chains, below which one may only be in a heavy tail for a while
 MANY = 5  # sites, of which no more are named
 
@@ -67,6 +72,8 @@ class Health(NamedTuple):
         chain moves well about a place of its own, else zero; shape (D,).
     reach
         Largest absolute value of a coordinate.
+    logdensity
+        Log density of the chain where it is nearest to zero.
     """
 
     is_frozen: Array
@@ -78,6 +85,7 @@ class Health(NamedTuple):
     step_size: Array
     spread: Array
     reach: Array
+    logdensity: Array
 
 
 class Hidden(NamedTuple):
@@ -131,8 +139,8 @@ class Hidden(NamedTuple):
         return is_many
 
 
-def judge(state: AdaptState) -> Health:
-    """How the chains moved in the window that `state` has seen."""
+def judge(state: AdaptState, logdensity: Array) -> Health:
+    """How the chains, whose log densities are of shape (C,), moved in the window of `state`."""
     motion = state.motion
     jump, num_effective = progress(state)
     return Health(
@@ -145,6 +153,7 @@ def judge(state: AdaptState) -> Health:
         jnp.ravel(state.step_size)[0],
         spread(state),
         jnp.max(jnp.abs(state.moments.previous), initial=0.0),
+        logdensity[jnp.argmin(jnp.abs(logdensity))],
     )
 
 
@@ -172,17 +181,24 @@ def progress(state: AdaptState) -> tuple[Array, Array]:
 def is_bad(health: Health) -> Array:
     """Whether there is anything to say."""
     return (
-        health.is_frozen.any()
-        | has_collapsed(health)
-        | (health.spread > 0).any()
-        | has_run_away(health)
+        health.is_frozen.any() | has_collapsed(health) | (health.spread > 0).any() | is_lost(health)
     )
+
+
+def is_lost(health: Health) -> Array:
+    """Whether chains are where no posterior is, and all else that is said of them is beside it."""
+    return has_run_away(health) | is_coarse(health.logdensity)
 
 
 def has_run_away(health: Health) -> Array:
     """Whether chains are where the mass of no posterior is."""
     is_near: Array = health.reach < float(jnp.finfo(health.reach.dtype).max) ** FAR_AWAY
     return ~is_near
+
+
+def is_coarse(logdensity: Array) -> Array:
+    """Whether log densities so large have too few digits to accept or reject by."""
+    return jnp.abs(logdensity) * jnp.finfo(logdensity.dtype).eps > COARSE
 
 
 def has_collapsed(health: Health) -> Array:
@@ -192,8 +208,16 @@ def has_collapsed(health: Health) -> Array:
 
 
 def warn(advice: str, health: Health, sites: Sites) -> None:
-    """Warn of chains that are frozen or apart, and of steps that have collapsed."""
+    """Warn of chains that are frozen or apart, and of steps that have collapsed.
+
+    Raises
+    ------
+    ValueError
+        If they are where no posterior is.
+    """
     health = on_host(health)
+    if is_lost(health):
+        raise ValueError(f"logdensity_fn: {lost_message(health)}")
     if not is_first_process():
         return
     for _, message in messages(health, 0, health.is_frozen.size):
@@ -206,7 +230,17 @@ def warn_of_starts(found: newton_path.Found, sites: Sites) -> None:
     """Warn where paths to a start end in different places, and too few at the best of them."""
     found = on_host(found)
     if not found.is_settled and is_first_process():
-        warnings.warn(starts_message(found, sites), stacklevel=2)
+        best = np.max(found.evidence, where=np.isfinite(found.evidence), initial=-np.inf)
+        message = rise_message(best) if is_coarse(best) else starts_message(found, sites)
+        warnings.warn(message, stacklevel=2)
+
+
+def rise_message(evidence: Any) -> str:
+    """That paths to a start have found no place that can be sampled."""
+    return (
+        f"paths to a start end where {digits_message(evidence)} and proposals are accepted by "
+        f"rounding. {SIGN}"
+    )
 
 
 def starts_message(found: newton_path.Found, sites: Sites) -> str:
@@ -270,13 +304,25 @@ def places_message(health: Health, sites: Sites) -> str:
     )
 
 
-def run_away_message(health: Health) -> str:
+def lost_message(health: Health) -> str:
     """That chains have gone where no posterior is."""
+    value, reach, step_size = health.logdensity, health.reach, health.step_size
+    if has_run_away(health):
+        return (
+            f"chains have run away, to coordinates of {reach:.1e} with a step size of "
+            f"{step_size:.1e} and a log density of {value:.1e}, which does not fall far out. {SIGN}"
+        )
     return (
-        f"chains have run away, to coordinates of {health.reach:.1e} with a step size of "
-        f"{health.step_size:.1e}: the log density does not fall far out. Is its sign right (log "
-        "density, not potential energy), and are all priors proper?"
+        f"{digits_message(value)} at all chains (coordinates up to {reach:.1e}, step size "
+        f"{step_size:.1e}): rounding decides which proposals are accepted. {SIGN} If they are, "
+        "give data or parameters other units, subtract a constant, or use float64."
     )
+
+
+def digits_message(value: Any) -> str:
+    """That a log density has too few digits."""
+    digit = np.finfo(value.dtype).eps * abs(value)
+    return f"the log density is {value:.1e}, which {value.dtype} keeps to {digit:.0e},"
 
 
 def collapsed_message(health: Health) -> str:

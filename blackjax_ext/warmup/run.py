@@ -168,7 +168,8 @@ def warmup(
     ValueError, TypeError
         For an algorithm or a parameter that does not fit, by name; a start that is not finite; a
         target outside (0, 1); a density that cannot be differentiated as `differentiation` says;
-        chains that run away, as from the negative of a log density.
+        chains that run away, as from the negative of a log density, or end where the log density
+        is so large that its dtype has no digits left to accept a proposal by.
 
     Examples
     --------
@@ -235,10 +236,7 @@ def warmup(
     adapt_state = windows.init(first, metric, x, num_steps=num_steps, with_gradients=with_gradients)
     run = jax.jit(partial(run_windows, bound, plan))
     (states, adapt_state), info = run(key_run, states, adapt_state)
-    health = report.judge(adapt_state)
-    if report.has_run_away(health):
-        raise ValueError(f"logdensity_fn: {report.run_away_message(health)}")
-    report.warn(ADVICE, health, sites)
+    report.warn(ADVICE, report.judge(adapt_state, states.logdensity), sites)
     tuned = {
         "step_size": adapt_state.step_size[0],
         "inverse_mass_matrix": called.preconditioner(adapt_state.metric),

@@ -655,9 +655,9 @@ class BlackJAXKernel(MCMCKernel):
         inner, adapt_state = adapt(target, self._plan(size), i, rng_key, info, inner, adapt_state)
         noticed = jax.lax.cond(
             i == adapt_state.schedule.num_steps - 1,
-            lambda noticed, state: with_types_of(noticed, noticed.of_the_warmup(state)),
-            lambda noticed, state: noticed,
-            *(noticed, adapt_state),
+            lambda noticed, *seen: with_types_of(noticed, noticed.of_the_warmup(*seen)),
+            lambda noticed, *seen: noticed,
+            *(noticed, adapt_state, inner.logdensity),
         )
         # the branches of a `cond` must agree in weak types too
         inner, adapt_state, noticed = with_types_of(old, (inner, adapt_state, noticed))

@@ -92,11 +92,10 @@ class Noticed:
         self.words = words
 
     @classmethod
-    def first(
-        cls, rng_key: Array, adapt_state: AdaptState, position: Any, advice: str
-    ) -> "Noticed":
-        """None yet, of chains with keys (C,) at positions with a leading axis C."""
-        health = jax.tree.map(jnp.zeros_like, report.judge(adapt_state))
+    def first(cls, rng_key: Array, adapt_state: AdaptState, inner: Any, advice: str) -> "Noticed":
+        """None yet, of chains with keys (C,) and states `inner` with a leading axis C."""
+        position = inner.position
+        health = jax.tree.map(jnp.zeros_like, report.judge(adapt_state, inner.logdensity))
         stuck_at = jnp.full(rng_key.shape[0], -1)
         run = jnp.asarray(jax.random.key_data(rng_key[0]))
         words = Words(advice, report.sites_of(position))
@@ -106,9 +105,9 @@ class Noticed:
         # the carry of a loop may stay divided as it was at first
         return first.everywhere()
 
-    def of_the_warmup(self, adapt_state: AdaptState) -> "Noticed":
-        """With what its last window says."""
-        health = report.judge(adapt_state)
+    def of_the_warmup(self, adapt_state: AdaptState, logdensity: Array) -> "Noticed":
+        """With what its last window says of chains with these log densities, (C,)."""
+        health = report.judge(adapt_state, logdensity)
         return self.having(report.is_bad(health), health=health)
 
     def of_stuck(self, num_still: Array, num_draws: Array) -> "Noticed":
@@ -187,6 +186,10 @@ def notes_of(
     run: Any, health: Any, stuck_at: Any, first: int, num_chains: int
 ) -> Iterator[tuple[Note, str]]:
     """Of the chains of one state, of which the first has the number `first`."""
+    # a state says nothing of its warm-up before that has ended
+    if health.num_steps and report.is_lost(health):
+        yield (run.tobytes(), AWAY, 0), report.lost_message(health)
+        return
     for c, text in report.messages(health, first, num_chains):
         yield (run.tobytes(), 0, c), text
     for c, draw in enumerate(stuck_at.tolist()):
@@ -196,11 +199,8 @@ def notes_of(
 
 def notes_of_places(run: Any, health: Any, sites: report.Sites) -> Iterator[tuple[Note, str]]:
     """Of where the chains of one state are."""
-    if (health.spread > 0).any():
+    if (health.spread > 0).any() and not report.is_lost(health):
         yield (run.tobytes(), PLACES, 0), report.places_message(health, sites)
-    # a state says nothing of its warm-up before that has ended
-    if health.num_steps and report.has_run_away(health):
-        yield (run.tobytes(), AWAY, 0), report.run_away_message(health)
 
 
 def take(c: int, leaf: np.ndarray) -> np.ndarray:

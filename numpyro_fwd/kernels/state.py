@@ -120,7 +120,7 @@ def make_state(
 
     The metric has no such axis, and the moments always have it.
     """
-    noticed = Noticed.first(rng_key, adapt_state, inner.position, advice)
+    noticed = Noticed.first(rng_key, adapt_state, inner, advice)
     shape = rng_key.shape[:1]
     if is_single:
         inner = jax.tree.map(lambda x: x[0], inner)

@@ -10,6 +10,7 @@ import pytest
 from blackjax.smc import resampling
 
 import blackjax_ext
+from blackjax_ext.metrics import factorize
 
 SCALES = np.array([1.0, 3.0])
 
@@ -49,6 +50,32 @@ def test_window_adaptation(name):
     ratio = parameters["inverse_mass_matrix"][1] / parameters["inverse_mass_matrix"][0]
     assert ratio > 2.0
     assert np.std(states.position[:, 1]) > 1.5
+
+
+@pytest.mark.parametrize("name", ["mala", "auto_mala"])
+def test_low_rank_adaptation(name):
+    """What it finds is taken in its steps, by the sampler and by the warm-up here."""
+    mixed = np.array([[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 25.0]])
+    precision = jnp.asarray(np.linalg.inv(mixed), jnp.float32)
+
+    def correlated(x):
+        return -0.5 * x @ precision @ x
+
+    algorithm = getattr(blackjax_ext, name)
+    warmup = blackjax.window_adaptation_low_rank(
+        algorithm, correlated, max_rank=2, target_acceptance_rate=0.6
+    )
+    (state, parameters), _ = warmup.run(jax.random.key(0), jnp.ones(3), num_steps=600)
+    metric = parameters["inverse_mass_matrix"]
+    sampler = algorithm(correlated, **parameters)
+    keys = jax.random.split(jax.random.key(1), 2000)
+    _, states = jax.lax.scan(lambda state, key: (sampler.step(key, state)[0],) * 2, state, keys)
+    covariance = np.cov(states.position, rowvar=False) / np.sqrt(np.outer(*[np.diag(mixed)] * 2))
+    np.testing.assert_allclose(
+        covariance, mixed / np.sqrt(np.outer(*[np.diag(mixed)] * 2)), atol=0.25
+    )
+    found = factorize(metric, 3).inverse()
+    np.testing.assert_allclose(found[0, 1] / np.sqrt(found[0, 0] * found[1, 1]), 0.9, atol=0.1)
 
 
 @pytest.mark.parametrize("name", [*FORWARD, "mala"])

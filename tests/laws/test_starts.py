@@ -332,6 +332,60 @@ def test_improper_densities_are_an_error(name, algorithm):
         )
 
 
+ENDLESS = {  # whose log densities end where they have no digits, at coordinates of 9 to 1e10
+    "steep": lambda x: 1e30 * jnp.sum(x),
+    "quartic": lambda x: jnp.sum(x**4),
+    "exponential": lambda x: jnp.sum(jnp.exp(x)),
+    "narrow": lambda x: -1e30 * jnp.sum(jnp.abs(x)),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_log_densities_without_digits_are_an_error(name):
+    x = jax.random.normal(jax.random.key(1), (4, 2))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(ValueError, match=r"log density is .*e\+.* rounding .*sign right"):
+            blackjax_ext.warmup(
+                *(blackjax_ext.mala, ENDLESS[name], jax.random.key(0), x, 100),
+                target_acceptance_rate=0.574,
+            )
+    said = [str(warning.message) for warning in caught]
+    assert not [text for text in said if "frozen" in text or "different places" in text]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_double_precision_does_not_hide_a_wrong_sign(dtype):
+    """Positions of 1e40 are below what no posterior reaches in float64."""
+    with jax.enable_x64(dtype == jnp.float64), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x = jax.random.normal(jax.random.key(1), (4, 2), dtype)
+        with pytest.raises(ValueError, match="sign right"):
+            blackjax_ext.warmup(
+                *(blackjax_ext.mala, IMPROPER["negated"], jax.random.key(0), x, 100),
+                target_acceptance_rate=0.574,
+            )
+
+
+FAR = {
+    "location": lambda x: -0.5 * jnp.sum(((x - 1e6) / 1e3) ** 2),
+    "tails": lambda x: -jnp.sum(jnp.log1p(x**2)),
+    "offset": lambda x: -0.5 * jnp.sum(x**2) - 1e7,
+    "narrow": lambda x: -0.5e30 * jnp.sum(x**2),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_proper_posteriors_are_not_said_to_run_away(name):
+    x = jax.random.normal(jax.random.key(1), (4, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        blackjax_ext.warmup(
+            *(blackjax_ext.mala, FAR[name], jax.random.key(0), x, 300),
+            target_acceptance_rate=0.574,
+        )
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e7])
 def test_far_and_wide_is_not_improper(scale):
     def logdensity_fn(x):
@@ -345,7 +399,6 @@ def test_far_and_wide_is_not_improper(scale):
     assert np.isfinite(states.position).all()
 
 
-@pytest.mark.filterwarnings("ignore:paths to a start")
 def test_a_kernel_on_a_negated_density_says_so():
     mcmc = MCMC(
         numpyro_fwd.MALA(potential_fn=lambda x: -0.5 * jnp.sum(x**2)),
@@ -355,5 +408,10 @@ def test_a_kernel_on_a_negated_density_says_so():
         chain_method="vectorized",
         progress_bar=False,
     )
-    with pytest.warns(UserWarning, match="run away"):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         mcmc.run(jax.random.key(0), init_params=jnp.ones((2, 3)))
+    said = [str(warning.message) for warning in caught]
+    assert sum("run away" in text for text in said) == 1
+    # what else may be said of such chains would lead astray
+    assert not [text for text in said if "frozen" in text or "AutoMALA" in text]

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from blackjax.mcmc.metrics import LowRankInverseMassMatrix
 
 from blackjax_ext.metrics import Blocks, Diagonal, LowRank, factorize, structures
 from blackjax_ext.warmup import calling, windows
@@ -213,3 +214,28 @@ def test_chains_that_stand_still_leave_the_metric(metric):
     found = windows.update_metric(state, x).metric
     for new, old in zip(jax.tree.leaves(found), jax.tree.leaves(metric), strict=True):
         np.testing.assert_allclose(new, old)
+
+
+def test_what_blackjax_adapts_is_the_metric_it_is_there():
+    metric, covariance = a_metric()
+    given = LowRankInverseMassMatrix(metric.scale, metric.vectors, metric.values)
+    np.testing.assert_allclose(factorize(given, SIZE).inverse(), covariance, rtol=1e-4, atol=1e-3)
+    with pytest.raises(ValueError, match=f"fit a position of 5 dimensions; got shape .{SIZE},"):
+        factorize(given, 5)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_one_variance_serves_all_dimensions(size):
+    """As in BlackJAX, also where the size is not known at first."""
+    one, many = factorize(jnp.array([4.0])), factorize(jnp.full(size, 4.0), size)
+    z = jnp.arange(1.0, size + 1.0)
+    for found in (factorize(one, size), factorize(jnp.array([4.0]), size)):
+        np.testing.assert_array_equal(found.inverse_sqrt_times(z), many.inverse_sqrt_times(z))
+        np.testing.assert_allclose(found.log_det(size), many.log_det(size), rtol=1e-6)
+        np.testing.assert_array_equal(found.at(z).inverse(), many.inverse())
+
+
+def test_metrics_made_of_functions_are_refused_by_name():
+    metric = blackjax.mcmc.metrics.default_metric(jnp.ones(2))
+    with pytest.raises(TypeError, match="low-rank adaptation finds; got Metric"):
+        factorize(metric, 2)

@@ -78,7 +78,7 @@ def test_a_short_window_freezes_nobody():
 def said(state):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        report.warn("Advice.", report.judge(state), (("x", 2),))
+        report.warn("Advice.", report.judge(state, jnp.zeros(1)), (("x", 2),))
     return [str(warning.message) for warning in caught]
 
 

@@ -51,7 +51,7 @@ References: O. Papaspiliopoulos, G. O. Roberts and M. Skoeld 2007, A general fra
 parametrization of hierarchical models; Y. Yu and X.-L. Meng 2011, To center or not to center.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -210,10 +210,11 @@ class LocScaleHierarchy:
 
 def inputs_of(jaxpr: Jaxpr) -> list[list[int]]:
     """The numbers of the inputs of a program that each of its outputs may be computed from."""
-    read = {v: {i} for i, v in enumerate(jaxpr.invars)}
+    read: dict[Any, set[int]] = {v: {i} for i, v in enumerate(jaxpr.invars)}
 
-    def of(atoms):
-        return set().union(*(read.get(a, set()) for a in atoms if not isinstance(a, Literal)))
+    def of(atoms: Sequence[Any]) -> set[int]:
+        empty: set[int] = set()
+        return empty.union(*(read.get(a, set()) for a in atoms if not isinstance(a, Literal)))
 
     for equation in jaxpr.eqns:
         read.update(dict.fromkeys(equation.outvars, of(equation.invars)))

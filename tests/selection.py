@@ -3,13 +3,14 @@
 They are chosen by rule, from what a run of all tests has recorded of each (`tests/recording.py`):
 
 * Of laws as many cases as show every test and every value of every parameter, those that show most
-  a second first; all planted bugs. Of what the documentation shows, all that is not slow.
+  a second first, and of each law one; all planted bugs. Of what the documentation shows, all.
 * All tests that cost less than a fifth of a second of the processor.
 * Of the others the cheapest that together run every line of the packages that any of them runs.
 * Tests that are newer than the record.
 
-None is marked slow or takes more than twenty seconds of the processor, and none is of the
-benchmarks: they measure, and nothing that a user imports depends on them. ``left_out.txt`` names
+None is marked slow, and none is of the benchmarks: they measure, and nothing that a user imports
+depends on them. What takes more than ten seconds is left out unless it is the cheapest case of a
+law or a planted bug. ``left_out.txt`` names
 what is left out. ``make selection`` records and chooses anew, with Python 3.12 or later.
 """
 
@@ -25,7 +26,7 @@ import pytest
 __all__ = ["choose", "cover", "read", "short"]
 
 LEFT_OUT = Path(__file__).parent / "left_out.txt"
-CHEAP, DEAR = 0.2, 20.0  # seconds
+CHEAP, DEAR = 0.2, 10.0  # seconds of the processor
 
 
 def short(items: Iterable[pytest.Item]) -> set[pytest.Item]:
@@ -42,16 +43,27 @@ def short(items: Iterable[pytest.Item]) -> set[pytest.Item]:
 def choose(items: Sequence[pytest.Item], records: dict[str, dict[str, Any]]) -> None:
     """Write down which of all `items` are left out, by the records of their costs and lines."""
     seconds = {name: record["seconds"] for name, record in records.items()}
-    candidates = [i for i in items if not is_long(i) and seconds.get(i.nodeid, 0.0) < DEAR]
-    kept = {item.nodeid for item in candidates if item.nodeid not in records}
-    kept |= shown([item for item in candidates if is_law(item)], seconds)
-    known = {item.nodeid: records[item.nodeid] for item in candidates if item.nodeid in records}
+    able = [item for item in items if not is_long(item)]
+    laws = [item for item in able if is_law(item)]
+    few = {item.nodeid for item in able if seconds.get(item.nodeid, 0.0) < DEAR}
+    kept = few - records.keys()
+    kept |= shown([item for item in laws if item.nodeid in few or is_planted(item)], seconds)
+    kept |= once(laws, seconds)
+    known = {name: records[name] for name in few & records.keys()}
     kept |= {name for name, record in known.items() if record["seconds"] < CHEAP}
     kept |= {name for name in known if "docstrings" in name or "test_docs" in name}
     kept |= cheapest(known, kept)
     LEFT_OUT.write_text("\n".join(abridged([item.nodeid for item in items], kept)) + "\n")
-    total = sum(seconds[name] for name in kept & known.keys())
+    total = sum(seconds[name] for name in kept & seconds.keys())
     print(f"{len(kept)} tests are short, of {len(items)}: {total / 60:.1f} processor minutes.")
+
+
+def once(items: Iterable[pytest.Item], seconds: dict[str, float]) -> set[str]:
+    """Of each test its cheapest case."""
+    cases = defaultdict(list)
+    for item in items:
+        cases[name_of(item)].append(item.nodeid)
+    return {min(names, key=lambda name: seconds.get(name, 0.0)) for names in cases.values()}
 
 
 def shown(items: Iterable[pytest.Item], seconds: dict[str, float]) -> set[str]:
@@ -105,7 +117,12 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 
 def is_law(item: pytest.Item) -> bool:
     """Whether a test is a law, or plants a bug."""
-    return item.nodeid.startswith("tests/laws/") or "planted" in name_of(item)
+    return item.nodeid.startswith("tests/laws/") or is_planted(item)
+
+
+def is_planted(item: pytest.Item) -> bool:
+    """Whether a test plants bugs."""
+    return "planted" in name_of(item)
 
 
 def name_of(item: pytest.Item) -> str:
@@ -116,7 +133,7 @@ def name_of(item: pytest.Item) -> str:
 def family_of(item: pytest.Item) -> Hashable:
     """What the tests have in common of which some are chosen."""
     names = tuple(values(item))[1:]
-    is_alone = not names or "planted" in name_of(item)
+    is_alone = not names or is_planted(item)
     return item.nodeid if is_alone else (item.nodeid.split("::")[0], names)
 
 

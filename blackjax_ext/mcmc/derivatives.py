@@ -110,6 +110,22 @@ def is_program(parameter: Any) -> bool:
     return isinstance(parameter, (ClosedJaxpr, Jaxpr))
 
 
+def sizes_of_scan(equation: Any) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many are carried.
+
+    By their shapes, which every JAX has: what is carried has those of the body, and rows one axis
+    more.
+    """
+    body = equation.params["jaxpr"].jaxpr
+
+    def num_alike(outer: Any, inner: Any) -> int:
+        pairs = zip(outer, inner, strict=True)
+        return sum(len(a.aval.shape) == len(b.aval.shape) for a, b in pairs)
+
+    num_carry = num_alike(equation.outvars, body.outvars)
+    return num_alike(equation.invars, body.invars) - num_carry, num_carry
+
+
 def forward(function: Function, x: tuple[Any, ...]) -> Any:
     """A directional derivative."""
     return jax.jvp(function, x, x)

@@ -40,6 +40,7 @@ import numpy as np
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 
+from blackjax_ext.mcmc.derivatives import sizes_of_scan
 from blackjax_ext.types import Function
 
 __all__ = ["loss"]
@@ -121,7 +122,7 @@ def step(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any], E
         inner = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
         return read(inner, values, errors)
     if name == "scan":
-        return scanned(equation.params, values, errors)
+        return scanned(equation, values, errors)
     outputs = bound(equation, values)
     if name in MOVES:
         return outputs, bound(equation, among(values, errors))
@@ -247,9 +248,10 @@ def of_cholesky(equation: Any, values: list[Any], errors: Errors, outputs: list[
     return [size @ (inner - 0.5 * inner * eye)]
 
 
-def scanned(params: dict[str, Any], values: list[Any], errors: Errors) -> tuple[list[Any], Errors]:
+def scanned(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any], Errors]:
     """A loop over rows, whose carry has errors of its own."""
-    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    params = equation.params
+    num_consts, num_carry = sizes_of_scan(equation)
     errors = of_rounded(values, errors)
     last = num_consts + num_carry
     consts = values[:num_consts], errors[:num_consts]

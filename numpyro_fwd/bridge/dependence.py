@@ -15,8 +15,8 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from blackjax_ext.mcmc.derivatives import sizes_of_scan
 from blackjax_ext.types import Function
-from numpyro_fwd.types import SiteValues
 
 __all__ = ["dependent"]
 
@@ -48,7 +48,7 @@ def outputs_of(equation: Any, inputs: Flags) -> Flags:
     if not any(inputs):
         return [False] * len(equation.outvars)
     if rule := LOOPS_AND_CHOICES.get(equation.primitive.name):
-        return rule(equation.params, inputs)
+        return rule(equation, inputs)
     programs = [found for found in map(program_of, equation.params.values()) if found]
     if len(programs) == 1 and is_call(programs[0], equation):
         return flags_of(programs[0], inputs)
@@ -73,21 +73,23 @@ def is_call(program: Jaxpr, equation: Any) -> bool:
     )
 
 
-def of_scan(params: SiteValues, inputs: Flags) -> Flags:
+def of_scan(equation: Any, inputs: Flags) -> Flags:
     """Of a loop of a known number of turns: what is carried, then what is stacked."""
-    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    num_consts, num_carry = sizes_of_scan(equation)
+    body = equation.params["jaxpr"].jaxpr
     consts, carry = inputs[:num_consts], inputs[num_consts:][:num_carry]
     xs = inputs[num_consts + num_carry :]
 
     def turn(carry):
-        return flags_of(params["jaxpr"].jaxpr, [*consts, *carry, *xs])
+        return flags_of(body, [*consts, *carry, *xs])
 
     carry = until_nothing_more(lambda carry: turn(carry)[:num_carry], carry)
     return [*carry, *turn(carry)[num_carry:]]
 
 
-def of_while(params: SiteValues, inputs: Flags) -> Flags:
+def of_while(equation: Any, inputs: Flags) -> Flags:
     """Of a loop that goes on while a condition holds."""
+    params = equation.params
     num_condition, num_body = params["cond_nconsts"], params["body_nconsts"]
     condition, body = inputs[:num_condition], inputs[num_condition:][:num_body]
     carry = until_nothing_more(
@@ -98,10 +100,10 @@ def of_while(params: SiteValues, inputs: Flags) -> Flags:
     return [is_decided or flag for flag in carry]
 
 
-def of_cond(params: SiteValues, inputs: Flags) -> Flags:
+def of_cond(equation: Any, inputs: Flags) -> Flags:
     """Of a choice between programs by a number."""
     decided, *operands = inputs
-    cases = [flags_of(branch.jaxpr, operands) for branch in params["branches"]]
+    cases = [flags_of(branch.jaxpr, operands) for branch in equation.params["branches"]]
     return [decided or any(flags) for flags in zip(*cases, strict=True)]
 
 

@@ -24,6 +24,7 @@ from numpyro_fwd import compilation, keep_compiled
 from tests import fixed_seeds
 from tests.numpyro_fwd.kernels.test_resuming import data
 
+BEFORE_012 = jax.__version_info__ < (0, 12)
 OPTIONS = (
     "jax_compilation_cache_dir",
     "jax_compilation_cache_max_size",
@@ -214,9 +215,12 @@ print(len(list(folder.glob("jit_checked*-cache"))))
 """
 
 
-@pytest.mark.parametrize("on_error, number", [("raise", 0), ("nan", 1)])
+@pytest.mark.parametrize("on_error, number", [("raise", 0 if BEFORE_012 else 1), ("nan", 1)])
 def test_programs_with_checks_of_equinox_are_kept_if_they_give_nan(on_error, number, tmp_path):
-    """As docs/howto/long_start.md says: those that raise call back into Python."""
+    """As docs/howto/long_start.md says: those that raise call back into Python.
+
+    JAX 0.12 keeps these, too.
+    """
     done = subprocess.run(
         [sys.executable, "-c", CHECKED, str(tmp_path)],
         env={**os.environ, "EQX_ON_ERROR": on_error},
@@ -274,7 +278,7 @@ PROGRAMS = {
     "AutoMALA": 11,
     "HPMALA": 11,
     "SMMALA": 11,
-    "AMAGOLD": 20,
+    "AMAGOLD": 20 if BEFORE_012 else 21,  # one of them is compiled twice
 }
 COUNT = """
 import sys

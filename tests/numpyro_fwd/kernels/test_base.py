@@ -269,6 +269,7 @@ def test_second_data_set_without_recompilation():
         assert_moments(draws, *truth(*data(seed, beta)))
 
 
+@pytest.mark.statistical  # a chain of 500 draws has 100 effective ones, most times
 def test_second_run_with_other_data():
     """Without `jit_model_args` nothing of the first data set is left in the kernel either."""
     mcmc = mcmc_of(MALA(regression), 200, 500)

@@ -345,6 +345,7 @@ class LogitBeta(dist.Distribution):
         return self.concentration * both - betaln(self.concentration, self.concentration)
 
 
+@pytest.mark.slow
 def test_prior_draws_at_the_end_of_numbers_are_told():
     """A third of the prior is nearer to 1 than numbers can tell: the evidence is off by as much."""
     truth = of_shape(0.03)

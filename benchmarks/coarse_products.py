@@ -6,6 +6,7 @@ says; what the library multiplies is as coarse as the library lets it be.
 """
 
 import contextlib
+import dataclasses
 import sys
 from functools import partial
 from pathlib import Path
@@ -166,24 +167,23 @@ def measured(name: str, model, num_rows: int, bits: int | None, num_steps: int) 
         return moments(kernels(model)[name](), data, num_steps)
 
 
-def compared(model, truth, quick: bool) -> list:
-    """A row for each number of rows, format and kernel."""
+def compared(model, num_rows: int, truth: list, quick: bool) -> list:
+    """A row for each format and kernel."""
     rows = []
     num_steps = 50 if quick else STEPS
-    for num_rows in (1_000,) if quick else (10_000, 100_000):
-        mean, sd, ess = map(np.asarray, truth(num_rows))
-        for words, bits in (("TF32", TF32),) if quick else FORMATS.items():
-            for name in kernels(model):
-                if quick and name not in ("MALA", "AMAGOLD, subsampled"):
-                    continue
-                key = (model.__name__, num_rows, words, name, num_steps)
-                found = REPORT.once(key, measured, name, model, num_rows, bits, num_steps)
-                its_mean, its_sd, its_ess = map(np.asarray, found[:3])
-                error = np.abs(its_mean - mean) / sd
-                ratio = its_sd / sd
-                worst = np.max(error / np.sqrt(1 / its_ess + 1 / ess))
-                figures = [error.max(), worst, ratio.min(), ratio.max(), found[3], its_ess.min()]
-                rows.append([num_rows, words, name, *map(float, figures)])
+    mean, sd, ess = map(np.asarray, truth)
+    for words, bits in (("TF32", TF32),) if quick else FORMATS.items():
+        for name in kernels(model):
+            if quick and name not in ("MALA", "AMAGOLD, subsampled"):
+                continue
+            key = (model.__name__, num_rows, words, name, num_steps)
+            found = REPORT.once(key, measured, name, model, num_rows, bits, num_steps)
+            its_mean, its_sd, its_ess = map(np.asarray, found[:3])
+            error = np.abs(its_mean - mean) / sd
+            ratio = its_sd / sd
+            worst = np.max(error / np.sqrt(1 / its_ess + 1 / ess))
+            figures = [error.max(), worst, ratio.min(), ratio.max(), found[3], its_ess.min()]
+            rows.append([num_rows, words, name, *map(float, figures)])
     return rows
 
 
@@ -195,34 +195,43 @@ TEXT = (
 )
 
 
-def regression(quick: bool) -> Section:
+def regression(quick: bool, num_rows: int = 10_000) -> Section:
     """Every family of kernels on a regression."""
-
-    def truth(num_rows):
-        num = 200 if quick else 20_000
-        return REPORT.once(("truth", num_rows, num), importance_moments, num_rows, num)
-
+    num_rows, num = (1_000, 200) if quick else (num_rows, 20_000)
+    truth = REPORT.once(("truth", num_rows, num), importance_moments, num_rows, num)
     words = TEXT.format(
         effects="", truth="by 20,000 weighted draws from a normal fit in double precision"
     )
-    return Section("Regression", words, COLUMNS, compared(logistic, truth, quick))
+    return Section("Regression", words, COLUMNS, compared(logistic, num_rows, truth, quick))
 
 
-def groups(quick: bool) -> Section:
+def groups(quick: bool, num_rows: int = 10_000) -> Section:
     """The subsampled test with an effect of each group."""
-
-    def truth(num_rows):
-        num = 50 if quick else 4_000
-        return REPORT.once(("truth of groups", num_rows, num), nuts_moments, num_rows, num)
-
+    num_rows, num = (1_000, 50) if quick else (num_rows, 4_000)
+    truth = REPORT.once(("truth of groups", num_rows, num), nuts_moments, num_rows, num)
     words = TEXT.format(
         effects=f" with {NUM_GROUPS} effects of groups",
         truth="by NUTS in double precision, four chains of 4,000 draws",
     )
-    return Section("Effects of groups", words, COLUMNS, compared(grouped, truth, quick))
+    return Section("Effects of groups", words, COLUMNS, compared(grouped, num_rows, truth, quick))
 
 
-REPORT = Report("coarse_products", "Coarse products, emulated", by_name(regression, groups))
+def large_regression(quick: bool) -> Section:
+    """The same on ten times as many rows."""
+    return dataclasses.replace(regression(quick, 100_000), title="Regression, 100,000 rows")
+
+
+def large_groups(quick: bool) -> Section:
+    """The same on ten times as many rows."""
+    return dataclasses.replace(groups(quick, 100_000), title="Effects of groups, 100,000 rows")
+
+
+REPORT = Report(
+    "coarse_products",
+    "Coarse products, emulated",
+    by_name(regression, groups, large_regression, large_groups),
+    long=("large_regression", "large_groups"),
+)
 
 if __name__ == "__main__":
     REPORT.main()

@@ -9,9 +9,9 @@ They are chosen by rule, from what a run of all tests has recorded of each (`tes
 * Tests that are newer than the record.
 
 None is marked slow, and none is of the benchmarks: they measure, and nothing that a user imports
-depends on them. What takes more than ten seconds is left out unless it is the cheapest case of a
-law or a planted bug. ``left_out.txt`` names
-what is left out. ``make selection`` records and chooses anew, with Python 3.12 or later.
+depends on them. What takes more than four seconds is left out unless it is the cheapest case of a
+law or a planted bug. ``left_out.txt`` names all that is. ``make selection`` records and chooses
+anew, with Python 3.12 or later.
 """
 
 import json
@@ -26,7 +26,7 @@ import pytest
 __all__ = ["choose", "cover", "read", "short"]
 
 LEFT_OUT = Path(__file__).parent / "left_out.txt"
-CHEAP, DEAR = 0.2, 10.0  # seconds of the processor
+CHEAP, DEAR = 0.2, 4.0  # seconds of the processor
 
 
 def short(items: Iterable[pytest.Item]) -> set[pytest.Item]:

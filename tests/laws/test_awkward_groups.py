@@ -5,7 +5,9 @@ on no other group. The parts that sweeps reckon with add up to NumPyro's energy,
 larger than its bound. Draws are those of the posterior, which is known here without sampling.
 """
 
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -20,8 +22,9 @@ from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import initialize_model, potential_energy
 
 from blackjax_ext.sgmcmc import group_sweeps
-from blackjax_ext.subsampling.groups import thinning
+from blackjax_ext.subsampling.groups import mode, thinning
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
+from blackjax_ext.subsampling.groups.frames import first_frame
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge import groups
 from numpyro_fwd.bridge.plates import FullView, check_model
@@ -303,6 +306,36 @@ def test_means_follow_covariates_that_are_not_centred():
     found = expanded(CASES["uncentred"]())[1].position
     np.testing.assert_allclose(found["b"], plain["b"], atol=0.02)
     assert abs(float(found["mu"] + 300.0 * found["b"].sum() - plain["mu"])) < 0.1
+
+
+def test_groups_of_one_row_stay_near_a_kink():
+    """Far off, neither the prior nor the row has a curvature that says how far it is back.
+
+    By its inverse steps went 1e13 and more, for some means and scales of the prior.
+    """
+    rng = np.random.default_rng(107)
+    group = np.append(np.arange(30), 30 + rng.integers(0, G - 32, 300))
+    x, y = rng.normal(size=(group.size, 2)), (rng.random(group.size) < 0.5).astype(float)
+    case = intercepts(lambda mu, tau: in_plate("a", dist.Laplace(mu, tau)), x, group, y)
+    view = FullView(case.model)
+    z = dict(initialize_model(jax.random.key(0), view, model_args=case.args).param_info.z)
+    found = groups.expanded_groups(view, case.args, None, z, say=len, find_mode=False)
+    predictor = groups.grouped_predictor_of(view, case.args, None, z, found.layout)
+    passes = mode.GroupPasses(replace(predictor, level=jnp.asarray(group)), None)
+    passes.is_smoothed = True
+    for mu, log_tau in itertools.product((-0.6, 0.0, 0.6), (-1.0, 0.0, 1.0)):
+        start = predictor.grouping.split(z | {"mu": jnp.float32(mu), "tau": jnp.float32(log_tau)})
+        start, first = mode.Point(*map(np.asarray, start)), first_frame(4, G, 1)
+        is_free = np.array([True, True, False, False])
+        point, frame, last, _ = mode.descend(passes, start, first, is_free)
+        assert last.distance < mode.NEARLY * (4 + G), (mu, log_tau, last.distance)
+        assert np.abs(point.groups - mu).max() < 5.0 * np.exp(log_tau)
+        assert frame.roots.max() < 3.0 * np.exp(log_tau)
+
+
+def test_hyperparameters_do_not_go_where_nothing_is_finite():
+    found = mode.maximized(lambda h: np.nan, lambda h: -np.eye(2), np.ones(2), np.float32)
+    assert found is None
 
 
 # what couples groups

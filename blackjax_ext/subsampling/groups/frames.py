@@ -135,14 +135,17 @@ class Eliminated(NamedTuple):
         return outer
 
 
-def eliminate(arrow: Arrow, eps: float) -> Eliminated:
-    """Eliminate the groups, in double precision; blocks are taken by their absolute eigenvalues."""
+def eliminate(arrow: Arrow, eps: float, floor: float = 0.0) -> Eliminated:
+    """Eliminate the groups, in double precision; blocks are taken by their absolute eigenvalues.
+
+    None of these counts as less than `floor`.
+    """
     arrow = Arrow(*(np.asarray(each, np.float64) for each in arrow))
     values, vectors = np.linalg.eigh(arrow.of_groups)
     values = np.abs(values)
     least = eps * values.shape[-1] * values.max(-1, keepdims=True)
     # what neither a row nor the prior says anything of keeps its unit
-    values = np.where(values > 0, np.maximum(values, least), 1.0)
+    values = np.where(values > 0, np.maximum(values, np.maximum(least, floor)), 1.0)
     inverse_roots = vectors / np.sqrt(values)[:, None]
     half = np.einsum("cji,cjp->cip", inverse_roots, arrow.coupling)
     slopes = np.einsum("cji,cj->ci", inverse_roots, arrow.groups)

@@ -83,7 +83,7 @@ UNCHANGED = 1e-3  # of a curvature, relative to the largest
 NEARLY = 0.05  # the same of each coordinate, where steps lead no nearer
 MAX_ROUNDS = 8  # of the mode given the hyperparameters, and of these
 NEAR = 0.1  # standard deviations that hyperparameters move by in the last round, at most
-SINGULAR = 0.1  # of a group's curvature: below, its determinant says nothing of its spread
+SINGULAR = 0.1  # of a group's curvature where it was one: below, it says nothing of its spread
 BESIDE = 1e-3  # standard deviations
 NUM_INNER = 3  # Newton steps to the mode of the groups
 # of the hyperparameters, to a fraction of their standard deviations
@@ -179,10 +179,10 @@ class GroupPasses:
 
     def prior_energy(self, point: Point, frame: Frame) -> float:
         """Minus the log prior, or its mean over the groups' own spread if the frame knows it."""
-        rounded, is_smoothed = cast(frame, point.shared.dtype), self._smooths(frame)
+        rounded, is_smoothed = cast(frame, point.shared.dtype), self.smooths(frame)
         return float(self._prior_energy(self.predictor, *point, rounded, is_smoothed))
 
-    def _smooths(self, frame: Frame) -> bool:
+    def smooths(self, frame: Frame) -> bool:
         """Whether a mean is taken over the spread, which a first frame does not know."""
         return self.is_smoothed and not is_first(frame)
 
@@ -195,7 +195,7 @@ class GroupPasses:
 
     def prior(self, point: Point, frame: Frame) -> Arrow:
         """Of the prior alone, or of its mean over the groups' own spread."""
-        rounded, is_smoothed = cast(frame, point.shared.dtype), self._smooths(frame)
+        rounded, is_smoothed = cast(frame, point.shared.dtype), self.smooths(frame)
         return in_double_precision(self._prior(self.predictor, *point, rounded, is_smoothed))
 
 
@@ -261,7 +261,9 @@ def look(passes: GroupPasses, point: Point, frame: Frame, is_free: np.ndarray | 
     if not all(np.isfinite(each).all() for each in arrow):
         raise ValueError(NOT_FINITE.format(point.shared.dtype))
     is_free = first_free(passes, point, sizes) if is_free is None else is_free
-    found = eliminate(arrow, eps)
+    # far from a kink a prior has no curvature but rounding, and a group's only row next to none:
+    # its inverse would be no spread, and steps by it end nowhere. It was one a step before
+    found = eliminate(arrow, eps, SINGULAR if passes.smooths(frame) else 0.0)
     both = is_free & is_free[:, None]
     root = np.where(both, inverse_root(found.schur, is_free, eps), 0.0)
     slope = root.T @ found.slope
@@ -440,7 +442,10 @@ def maximized(value: Function, hessian: Function, first: np.ndarray, dtype: Any)
 
     # without derivatives: where groups have heavy tails the evidence has steps and hollows
     start = min(first, np.zeros_like(first), key=cost)
-    h = scipy.optimize.minimize(cost, start, method="Powell", options=SEARCH).x
+    found = scipy.optimize.minimize(cost, start, method="Powell", options=SEARCH)
+    h = found.x
+    if not found.fun < WORST:
+        return None
     curvature = -np.asarray(on_host(hessian(h.astype(dtype))), np.float64)
     if not np.isfinite(curvature).all() or np.max(np.abs(h - start)) > MOST_MOVED:
         return None

@@ -60,11 +60,12 @@ LAYERS = {
     ],
     "coordinates": [{"laws"}, {"learning", "partial"}],
     "mcmc": [
-        {"noise", "rounding"},
+        {"derivatives", "noise"},
+        {"rounding"},
         {"interweaving"},
         {"auto_step", "langevin", "schedules"},
         {"tangents"},
-        {"derivatives", "forward_gradient"},
+        {"forward_gradient"},
     ],
     "warmup": [
         {"windows", "work"},

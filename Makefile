@@ -1,9 +1,10 @@
 # make demo            install the project and run the demonstration
 # make mesh-demo       one posterior, sampled by two processes on this machine
 # make check           lint, type check and the tests that compile little, minutes: the inner loop
-# make test            lint, type check and a part of every test, half an hour; of one part: ROOM=smc
+# make test            lint, type check and the short tests, a quarter of an hour; of one part: ROOM=smc
 # make test-rest       the tests that make test leaves out
 # make test-all        lint, type check and all tests
+# make selection       choose the short tests anew, by what each test costs and which lines it runs
 # make docs            build the documentation, warnings are errors
 # make bench           benchmarks (write docs/results), an hour and a half; one: make bench-smc; more: BENCH_ARGS=--long
 # make wheel-check     build a wheel and import it in an empty environment

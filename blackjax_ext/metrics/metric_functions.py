@@ -34,6 +34,7 @@ from blackjax_ext.metrics import factors, spectra
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import from_precision
 from blackjax_ext.metrics.structures import IDENTITY, Diagonal
+from blackjax_ext.precision import exact_products
 from blackjax_ext.types import LogDensity, Unravel
 
 __all__ = [
@@ -249,8 +250,9 @@ class InformationMetric:
             return matrix * jnp.square(preconditioner.inverse_sqrt)
         if matrix.ndim == 1:
             matrix = jnp.diag(matrix)
-        half = preconditioner.inverse_sqrt_transpose_times(matrix)
-        return preconditioner.inverse_sqrt_transpose_times(half.T)
+        # rounded factors would lose what is definite where M is nearly singular
+        times = exact_products(preconditioner.inverse_sqrt_transpose_times)
+        return times(times(matrix).T)
 
 
 def clipped_hessian(floor: float = 0.1) -> HessianMetric:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import blackjax_ext
-from blackjax_ext import acceptance, families, potentials
+from blackjax_ext import acceptance, families, metrics, potentials
 from blackjax_ext.subsampling import expansion as expansions
 from blackjax_ext.subsampling import thinning
 from tests.laws import groups, laws, minibatch, smc, subsampled
@@ -109,6 +109,19 @@ def test_the_law_finds_a_product_that_has_lost_its_precision(place, monkeypatch)
         monkeypatch.setattr(expansions, "surrogate", expansions.surrogate.__wrapped__)
     with coarse_products(TF32):
         assert max(errors_of_expansion(100.0)) > MOST
+
+
+@pytest.mark.parametrize("bits", [TF32, BFLOAT16])
+def test_a_whitened_information_stays_definite(bits):
+    """In the coordinates of a metric that knows it, where it is nearly singular otherwise."""
+    x = rows(100.0)[0].astype(float)
+    information = 0.25 * x.T @ x + np.eye(SIZE)
+    factor = metrics.factorize(jnp.asarray(np.linalg.inv(information), jnp.float32))
+    metric = metrics.as_metric(lambda *_: jnp.asarray(information, jnp.float32))
+    with coarse_products(bits):
+        local = metric.evaluate(lambda z: -0.5 * jnp.sum(z**2), jnp.zeros(SIZE), factor)
+    squares = np.asarray(local.metric.inverse(), float)
+    np.testing.assert_allclose(squares, np.eye(SIZE), atol=0.1)
 
 
 OF_DENSITIES = (

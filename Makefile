@@ -133,12 +133,12 @@ docs: $(INSTALLED_DOCS)
 
 # Minutes on two cores: acceptance-targets 3, forward-mode 4, second-order 10, amagold 9,
 # below-one-pass 10, regressions 10, smc 3, funnel 13, hierarchies 13 (its first section), waiting 10, banana-and-funnel 1,
-# convolutions 3, scale 6, peers 8, coarse-products 20: 114 from end to end.
+# convolutions 3, scale 6, peers 8: 94 from end to end without coarse-products.
 # BENCH_ARGS=--long adds the sections that are left out of that: lynx_hare of forward-mode 8;
 # rows_1e6 and network of amagold 45; sizes of below-one-pass 15; networks, wine and california of smc 80;
 # wine and california of full-networks 30; image-networks 30; quality of multinomial 10; posterior and
 # tempered of network-regression 30; accuracy of convolutions 40; cold and
-# evidence of peers 15; sizes of coarse-products 120; each posterior of leaderboard 2 to 5. The pages say how long each took.
+# evidence of peers 15; each posterior of leaderboard 2 to 5. The pages say how long each took.
 # What is interrupted goes on where it stopped when it is run again; BENCH_ARGS=--fresh forgets it.
 # bench-gpu needs an accelerator, and is not among them.
 BENCH_ARGS ?=

@@ -3,7 +3,8 @@
 They are chosen by rule, from what a run of all tests has recorded of each (`tests/recording.py`):
 
 * Of laws as many cases as show every test and every value of every parameter, those that show most
-  a second first, and of each law one; all planted bugs. Of what the documentation shows, all.
+  a second first, and of each law one; all planted bugs;
+  and examples of docstrings and pages.
 * All tests that cost less than a fifth of a second of the processor.
 * Of the others the cheapest that together run every line of the packages that any of them runs.
 * Tests that are newer than the record.
@@ -51,7 +52,7 @@ def choose(items: Sequence[pytest.Item], records: dict[str, dict[str, Any]]) -> 
     kept |= once(laws, seconds)
     known = {name: records[name] for name in few & records.keys()}
     kept |= {name for name, record in known.items() if record["seconds"] < CHEAP}
-    kept |= {name for name in known if "docstrings" in name or "test_docs" in name}
+    kept |= {name for name in known if "docstrings" in name or "test_docs" in name}  # the examples
     kept |= cheapest(known, kept)
     LEFT_OUT.write_text("\n".join(abridged([item.nodeid for item in items], kept)) + "\n")
     total = sum(seconds[name] for name in kept & seconds.keys())

@@ -61,7 +61,7 @@ LAYERS = {
     "coordinates": [{"laws"}, {"learning", "partial"}],
     "mcmc": [
         {"derivatives", "noise"},
-        {"rounding"},
+        {"dependence", "rounding"},
         {"interweaving"},
         {"auto_step", "langevin", "schedules"},
         {"tangents"},

@@ -58,7 +58,7 @@ from blackjax_ext.mcmc.interweaving import Hierarchy
 from blackjax_ext.mcmc.noise import standard_normal
 from blackjax_ext.metrics import Factor
 from blackjax_ext.precision import inner
-from blackjax_ext.types import Function, T
+from blackjax_ext.types import Function, select
 
 __all__ = [
     "MAX_EXPONENT",
@@ -334,12 +334,6 @@ def gain(start: Point, end: Point) -> Array:
 def distance(log_ratio: Array) -> Array:
     """How far a move is from being for free; infinitely, if something was not finite."""
     return jnp.where(jnp.isnan(log_ratio), jnp.inf, jnp.abs(log_ratio))
-
-
-def select(condition: Array, first: T, second: T) -> T:
-    """``first`` if `condition` else ``second``, leaf by leaf."""
-    chosen: T = jax.tree.map(lambda a, b: jnp.where(condition, a, b), first, second)
-    return chosen
 
 
 def search(leap: Leap, start: Point, band: Band, log_uniform: Array) -> Search:

@@ -51,7 +51,7 @@ References: O. Papaspiliopoulos, G. O. Roberts and M. Skoeld 2007, A general fra
 parametrization of hierarchical models; Y. Yu and X.-L. Meng 2011, To center or not to center.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -59,10 +59,10 @@ import jax.numpy as jnp
 import numpy as np
 from blackjax.types import ArrayTree
 from jax import Array
-from jax.extend.core import Jaxpr, Literal
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.mcmc import rounding
+from blackjax_ext.mcmc.dependence import flags_of
 from blackjax_ext.types import Function, Unravel
 
 __all__ = [
@@ -166,22 +166,20 @@ class LocScaleHierarchy:
         return tuple(law is not None for law in self.listed(position))
 
     def depth(self, position: ArrayTree) -> int:
-        """Levels of the hierarchy: effects in the longest chain of one in the law of the next.
-
-        As read from the program of the laws. What it calls, such as a loop, is taken to compute all
-        of its results from all that it is given: the number may be too large, never too small.
-        """
-        is_effect = self.effects(position)
-        closed = jax.make_jaxpr(lambda z: [law and tuple(law) for law in self.listed(z)])(position)
-        read = inputs_of(closed.jaxpr)
-        parents = [set(read.pop(0) + read.pop(0)) if flag else set() for flag in is_effect]
-        places = [i for i, flag in enumerate(is_effect) if flag]
-        levels = dict.fromkeys(places, 1)
-        for _ in places[1:]:
-            levels = {
-                i: 1 + max((levels[j] for j in parents[i] & {*places}), default=0) for i in places
-            }
-        return min(max(levels.values(), default=0), len(places))
+        """Levels of the hierarchy: effects in the longest chain of one in the law of the next."""
+        closed = jax.make_jaxpr(lambda z: [law for law in self.listed(z) if law is not None])
+        program = closed(position).jaxpr
+        effects = [i for i, flag in enumerate(self.effects(position)) if flag]
+        reached = {
+            i: flags_of(program, [i == k for k in range(len(program.invars))]) for i in effects
+        }
+        levels = dict.fromkeys(effects, 1)
+        for _ in effects[1:]:
+            for i in effects:
+                # a location and a scale of each
+                for j, *flags in zip(effects, reached[i][::2], reached[i][1::2], strict=True):
+                    levels[j] = max(levels[j], levels[i] + 1 if any(flags) else 1)
+        return min(max(levels.values(), default=0), len(effects))
 
     def noise(self, position: ArrayTree, is_noise: ArrayTree) -> ArrayTree:
         """The noise of effects."""
@@ -206,19 +204,6 @@ class LocScaleHierarchy:
                     log_det += jnp.sum(jnp.where(flags[i], jnp.log(jnp.abs(law.scale)), 0.0))
             position = jax.tree.unflatten(structure, found)
         return position, log_det
-
-
-def inputs_of(jaxpr: Jaxpr) -> list[list[int]]:
-    """The numbers of the inputs of a program that each of its outputs may be computed from."""
-    read: dict[Any, set[int]] = {v: {i} for i, v in enumerate(jaxpr.invars)}
-
-    def of(atoms: Sequence[Any]) -> set[int]:
-        empty: set[int] = set()
-        return empty.union(*(read.get(a, set()) for a in atoms if not isinstance(a, Literal)))
-
-    for equation in jaxpr.eqns:
-        read.update(dict.fromkeys(equation.outvars, of(equation.invars)))
-    return [sorted(of([atom])) for atom in jaxpr.outvars]
 
 
 class Chart(NamedTuple):

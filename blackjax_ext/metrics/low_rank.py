@@ -10,6 +10,7 @@ from jax import Array
 
 from blackjax_ext.metrics.factor import Factor, KeepsVariances
 from blackjax_ext.metrics.structures import Dense, Diagonal
+from blackjax_ext.types import select
 
 __all__ = ["LowRank"]
 
@@ -126,8 +127,7 @@ class LowRank(KeepsVariances):
         is_usable &= jnp.isfinite(new.values).all() & (new.values > 0).all()
         # a coordinate that never moved has no scale
         is_usable &= jnp.all(jnp.var(draws[rows], axis=0) > 0)
-        chosen: LowRank = jax.tree.map(lambda a, b: jnp.where(is_usable, a, b), new, self)
-        return chosen
+        return select(is_usable, new, self)
 
     def compose(self, inner: Factor) -> Dense:
         """See `Factor.compose`."""

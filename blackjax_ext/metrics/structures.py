@@ -8,6 +8,7 @@ from jax import Array
 
 from blackjax_ext.metrics.factor import Factor, KeepsVariances
 from blackjax_ext.precision import exact_products
+from blackjax_ext.types import select
 
 __all__ = ["IDENTITY", "Blocks", "Composed", "Dense", "Diagonal", "Spectral", "triangular"]
 
@@ -204,8 +205,7 @@ class Dense(Factor):
         blend = weight * covariance + (1 - weight) * eye
         new = self.compose(triangular(jnp.linalg.cholesky(blend)))
         is_finite = jnp.isfinite(new.inverse_sqrt).all() & jnp.isfinite(new.sqrt).all()
-        chosen: Dense = jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, self)
-        return chosen
+        return select(is_finite, new, self)
 
     def balanced(self, covariance: Array, curvature: Array, num_draws: Array) -> "Dense":
         """See `Factor.balanced`; more of the identity is added the fewer draws there are."""
@@ -217,8 +217,7 @@ class Dense(Factor):
         new = self.compose(mean.scaled(scale))
         old = Dense(self.inverse_sqrt, self.sqrt, self.log_determinant)
         is_finite = jnp.isfinite(new.inverse_sqrt).all() & jnp.isfinite(new.sqrt).all()
-        chosen: Dense = jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, old)
-        return chosen
+        return select(is_finite, new, old)
 
     def scaled(self, ratio: Array) -> "Dense":
         """See `Factor.scaled`."""
@@ -289,8 +288,7 @@ class Blocks(Dense):
         blend = jnp.where(is_together, weight * covariance + (1 - weight) * eye, 0.0)
         new = self._in_blocks(self.compose(triangular(jnp.linalg.cholesky(blend))), self.labels)
         is_finite = jnp.isfinite(new.inverse_sqrt).all() & jnp.isfinite(new.sqrt).all()
-        chosen: Blocks = jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), new, self)
-        return chosen
+        return select(is_finite, new, self)
 
 
 def together(labels: Array) -> Array:

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from blackjax.types import ArrayTree, PRNGKey
 from jax import Array
@@ -191,8 +190,3 @@ def check_acceptance(acceptance: Acceptance) -> Acceptance:
             f"blackjax_ext.acceptance.full_pass makes; got {type(acceptance).__name__}."
         )
     return acceptance
-
-
-def choose(is_first: Array, first: ArrayTree, second: ArrayTree) -> ArrayTree:
-    """`first` if the flag is set, else `second`."""
-    return jax.tree.map(lambda a, b: jnp.where(is_first, a, b), first, second)

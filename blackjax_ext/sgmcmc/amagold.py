@@ -62,7 +62,8 @@ from blackjax_ext.metrics import factors
 from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.rows.potentials import StochasticPotential, check_potential
 from blackjax_ext.sgmcmc import leapfrog
-from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance, check_acceptance, choose
+from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance, check_acceptance
+from blackjax_ext.types import select
 
 __all__ = ["AMAGOLDInfo", "AMAGOLDState", "as_top_level_api", "build_kernel", "init"]
 
@@ -180,7 +181,7 @@ def build_kernel() -> Callable[..., tuple[AMAGOLDState, AMAGOLDInfo]]:
             num_integration_steps,
             verdict.num_rows,
         )
-        return choose(verdict.is_accepted, accepted, rejected), info
+        return select(verdict.is_accepted, accepted, rejected), info
 
     return kernel
 

@@ -61,6 +61,7 @@ from blackjax_ext.precision import exact_products
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
 from blackjax_ext.subsampling.groups.fits import newton, solved
 from blackjax_ext.subsampling.groups.thinning import outcome_of, reaches_of
+from blackjax_ext.types import select
 
 __all__ = ["GroupSweepsInfo", "GroupSweepsState", "as_top_level_api", "build_kernel", "init"]
 
@@ -216,7 +217,7 @@ def move_shared(
     rate = jnp.where(is_divergent, 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
     is_accepted = jax.random.uniform(key_accept, rate.shape, rate.dtype) < rate
     is_accepted &= ~jnp.any(outcome.is_vetoed)
-    position = jax.tree.map(lambda a, b: jnp.where(is_accepted, a, b), new, position)
+    position = select(is_accepted, new, position)
     rate = rate * jnp.prod(outcome.survival)
     return Moved(position, rate, is_accepted, is_divergent, outcome.num_rows)
 

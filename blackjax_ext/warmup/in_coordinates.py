@@ -25,7 +25,7 @@ from blackjax_ext.coordinates.partial import (
     coarsest,
     in_coordinates,
 )
-from blackjax_ext.types import Function, LogDensity
+from blackjax_ext.types import Function, LogDensity, select
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.calling import StepInfo, Stepper
 from blackjax_ext.warmup.windows import AdaptState
@@ -147,8 +147,7 @@ class InCoordinates(NamedTuple):
         found = learning.count(learned, jax.vmap(tried)(states))
         # the first steps of a window are much too long: dual averaging begins at ten times the step
         is_settled = adapt_state.motion.num_steps > SETTLING
-        found = jax.tree.map(lambda a, b: jnp.where(is_settled, a, b), found, learned)
-        return adapt_state._replace(coordinates=found)
+        return adapt_state._replace(coordinates=select(is_settled, found, learned))
 
     def recentre(
         self, keys: Array, states: CoordinateState, adapt_state: AdaptState

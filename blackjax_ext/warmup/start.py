@@ -21,7 +21,7 @@ from jax import Array
 from blackjax_ext.mcmc.derivatives import Differentiation, differenced
 from blackjax_ext.metrics import Factor
 from blackjax_ext.metrics.low_rank import LowRank
-from blackjax_ext.types import LogDensity
+from blackjax_ext.types import LogDensity, select
 from blackjax_ext.warmup import newton_path, work
 from blackjax_ext.warmup.newton_path import Approximation, Found, Path
 
@@ -185,8 +185,7 @@ def curvature_of(memory: History) -> LowRank:
     metric = LowRank(scale, basis @ turned, jnp.maximum(1.0 + values, eps))
     plain = LowRank.of(scale, values.size)
     is_usable = jnp.isfinite(metric.vectors).all() & jnp.isfinite(metric.values).all()
-    chosen: LowRank = jax.tree.map(lambda a, b: jnp.where(is_usable, a, b), metric, plain)
-    return chosen
+    return select(is_usable, metric, plain)
 
 
 def drawn_in(evaluate: Any, best: Approximation, level: Array) -> Array:

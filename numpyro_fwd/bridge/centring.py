@@ -34,8 +34,8 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
+from blackjax_ext.mcmc.dependence import dependent
 from numpyro_fwd.bridge.arguments import evaluating
-from numpyro_fwd.bridge.dependence import dependent
 from numpyro_fwd.bridge.numpyro_private import (
     Messenger,
     is_prng_key,

@@ -26,8 +26,8 @@ from jax import Array
 from jax.scipy.linalg import solve_triangular
 from numpyro.distributions import biject_to, constraints, transforms
 
+from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.precision import exact_products
-from numpyro_fwd.bridge.dependence import dependent
 from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
 from numpyro_fwd.bridge.predictors import unwrapped
 from numpyro_fwd.bridge.traces import is_latent, sites_at

@@ -23,6 +23,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
+from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
@@ -39,7 +40,6 @@ from blackjax_ext.subsampling.predictors import (
 )
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import NEED_VALUES, evaluating, split_arguments
-from numpyro_fwd.bridge.dependence import dependent
 from numpyro_fwd.bridge.factor_programs import parted
 from numpyro_fwd.bridge.log_terms import log_terms
 from numpyro_fwd.bridge.plates import as_array, full_view_sites, given_rows, subsample_plates

@@ -18,7 +18,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from blackjax_ext.mcmc.derivatives import sizes_of_scan
 from blackjax_ext.types import Function
 
-__all__ = ["dependent"]
+__all__ = ["dependent", "flags_of"]
 
 Flags = Sequence[bool]
 
@@ -34,7 +34,7 @@ def flags_of(jaxpr: Jaxpr, inputs: Flags) -> list[bool]:
     """Which outputs of a program are computed from the flagged inputs."""
     reached = {v for v, flag in zip(jaxpr.invars, inputs, strict=True) if flag}
 
-    def is_reached(atom):
+    def is_reached(atom: Any) -> bool:
         return not isinstance(atom, Literal) and atom in reached
 
     for equation in jaxpr.eqns:
@@ -58,14 +58,14 @@ def outputs_of(equation: Any, inputs: Flags) -> Flags:
 def program_of(parameter: Any) -> Jaxpr | None:
     """The program that a parameter of an equation is, if it is one."""
     if isinstance(parameter, ClosedJaxpr):
-        return parameter.jaxpr
+        parameter = parameter.jaxpr
     return parameter if isinstance(parameter, Jaxpr) else None
 
 
 def is_call(program: Jaxpr, equation: Any) -> bool:
     """Whether an equation may be a call of a program: its inputs and results are the program's."""
 
-    def shapes(variables):
+    def shapes(variables: Sequence[Any]) -> list[tuple[int, ...]]:
         return [variable.aval.shape for variable in variables]
 
     return shapes(program.invars) == shapes(equation.invars) and shapes(program.outvars) == shapes(
@@ -80,7 +80,7 @@ def of_scan(equation: Any, inputs: Flags) -> Flags:
     consts, carry = inputs[:num_consts], inputs[num_consts:][:num_carry]
     xs = inputs[num_consts + num_carry :]
 
-    def turn(carry):
+    def turn(carry: Flags) -> list[bool]:
         return flags_of(body, [*consts, *carry, *xs])
 
     carry = until_nothing_more(lambda carry: turn(carry)[:num_carry], carry)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from numpyro_fwd.bridge import dependence, predictors
-from numpyro_fwd.bridge.dependence import dependent
+from blackjax_ext.mcmc import dependence
+from blackjax_ext.mcmc.dependence import dependent
+from numpyro_fwd.bridge import predictors
 from numpyro_fwd.bridge.plates import FullView
 
 NUM = 4  # values that a program has at each of its steps

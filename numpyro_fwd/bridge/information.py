@@ -348,8 +348,7 @@ def squared_jacobian(
     Without a forward mode it takes as many gradients as `function` has values.
     """
     jacobian = (jax.jacfwd if has_forward_mode else jax.jacrev)(function)(z)
-    # coarse products lose what is definite where covariates are far from zero
-    return jnp.matmul(jacobian.T, jacobian, precision="highest")
+    return jacobian.T @ jacobian
 
 
 def gauss_newton(

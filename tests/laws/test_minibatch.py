@@ -116,7 +116,7 @@ def test_takes_any_pytree(case, x64):
     jax_contracts.takes_any_pytree(case)
 
 
-TRUE_STEP, TRUE_CHOICE, TRUE_TRAJECTORY = leapfrog.step, amagold.choose, leapfrog.trajectory
+TRUE_STEP, TRUE_CHOICE, TRUE_TRAJECTORY = leapfrog.step, amagold.select, leapfrog.trajectory
 
 
 def energy_without_prior(functions, *arguments):
@@ -224,15 +224,15 @@ MUTATIONS = {
         *(invariance("persistent"), "invariance"),
     ),
     "momentum_not_flipped": (
-        *(amagold, "choose", choice_without_a_flip),
+        *(amagold, "select", choice_without_a_flip),
         *(invariance("persistent"), "invariance"),
     ),
     "old_energy": (
-        *(amagold, "choose", choice_with_the_old_energy),
+        *(amagold, "select", choice_with_the_old_energy),
         *(invariance("first_order"), "invariance"),
     ),
     "accept_everything": (
-        *(amagold, "choose", choice_of_everything),
+        *(amagold, "select", choice_of_everything),
         *(invariance("noise"), "invariance"),
     ),
     "anchor_follows": (

@@ -166,7 +166,6 @@ ASYMMETRIC = np.array([[1.0, 0.3, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
         (INDEFINITE, "symmetric and positive definite; got"),
         (ASYMMETRIC, "symmetric and positive definite; got"),
         (np.ones(2), "3 dimensions; got shape (2,)"),
-        (np.ones(1), "3 dimensions; got shape (1,)"),
         (np.eye(2), "3 dimensions; got shape (2, 2)"),
         (np.eye(1), "3 dimensions; got shape (1, 1)"),
     ],

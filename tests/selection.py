@@ -2,17 +2,18 @@
 
 They are chosen by rule, from what a run of all tests has recorded of each (`tests/recording.py`):
 
-* Of laws as many cases as show every test and every value of every parameter, those that show most
-  a second first, and of each law one; all planted bugs;
-  and examples of docstrings and pages.
-* All tests that cost less than a fifth of a second of the processor.
-* Of the others the cheapest that together run every line of the packages that any of them runs.
+* Of each law its cheapest case, unless that takes more than nine seconds of the processor, and
+  among those below seven tenths as many as show every value of every parameter, those that show
+  most a second first; every planted bug once.
+* Every example of docstrings and pages.
+* All tests that cost less than a fifth of a second.
+* Of the others below a second the cheapest that together run every line of the packages that any
+  of them runs.
 * Tests that are newer than the record.
 
-None is marked slow, and none is of the benchmarks: they measure, and nothing that a user imports
-depends on them. What takes more than four seconds is left out unless it is the cheapest case of a
-law or a planted bug. ``left_out.txt`` names all that is. ``make selection`` records and chooses
-anew, with Python 3.12 or later.
+But for the examples none is marked slow, and none is of the benchmarks: they measure, and nothing
+that a user imports depends on them. ``left_out.txt`` names all that is left out. ``make selection``
+records and chooses anew, with Python 3.12 or later.
 """
 
 import json
@@ -27,7 +28,7 @@ import pytest
 __all__ = ["choose", "cover", "read", "short"]
 
 LEFT_OUT = Path(__file__).parent / "left_out.txt"
-CHEAP, DEAR = 0.2, 4.0  # seconds of the processor
+CHEAP, DEAR, LAW, FIRST_OF_LAW = 0.2, 1.0, 0.7, 9.0  # seconds of the processor
 
 
 def short(items: Iterable[pytest.Item]) -> set[pytest.Item]:
@@ -36,7 +37,8 @@ def short(items: Iterable[pytest.Item]) -> set[pytest.Item]:
 
     def is_left_out(item):
         file, name = item.nodeid.split("::")[0], name_of(item)
-        return is_long(item) or not left_out.isdisjoint((item.nodeid, name, file))
+        is_known = not left_out.isdisjoint((item.nodeid, name, file))
+        return not is_example(item) and (is_long(item) or is_known)
 
     return {item for item in items if not is_left_out(item)}
 
@@ -46,14 +48,18 @@ def choose(items: Sequence[pytest.Item], records: dict[str, dict[str, Any]]) -> 
     seconds = {name: record["seconds"] for name, record in records.items()}
     able = [item for item in items if not is_long(item)]
     laws = [item for item in able if is_law(item)]
-    few = {item.nodeid for item in able if seconds.get(item.nodeid, 0.0) < DEAR}
-    kept = few - records.keys()
-    kept |= shown([item for item in laws if item.nodeid in few or is_planted(item)], seconds)
-    kept |= once(laws, seconds)
-    known = {name: records[name] for name in few & records.keys()}
+
+    def below(limit, items=able):
+        return [item for item in items if seconds.get(item.nodeid, 0.0) < limit]
+
+    kept = {item.nodeid for item in items if is_example(item)}
+    kept |= {item.nodeid for item in able} - records.keys()
+    kept |= shown([item for item in laws if is_planted(item)], seconds)
+    kept |= shown(below(LAW, laws), seconds)
+    kept |= once(below(FIRST_OF_LAW, laws), seconds)
+    known = {item.nodeid: records[item.nodeid] for item in below(DEAR) if item.nodeid in records}
     kept |= {name for name, record in known.items() if record["seconds"] < CHEAP}
-    kept |= {name for name in known if "docstrings" in name or "test_docs" in name}  # the examples
-    kept |= cheapest(known, kept)
+    kept |= cheapest(known, kept & records.keys(), records)
     LEFT_OUT.write_text("\n".join(abridged([item.nodeid for item in items], kept)) + "\n")
     total = sum(seconds[name] for name in kept & seconds.keys())
     print(f"{len(kept)} tests are short, of {len(items)}: {total / 60:.1f} processor minutes.")
@@ -68,7 +74,7 @@ def once(items: Iterable[pytest.Item], seconds: dict[str, float]) -> set[str]:
 
 
 def shown(items: Iterable[pytest.Item], seconds: dict[str, float]) -> set[str]:
-    """Of tests of a file that share their parameters, cases that show all; of planted bugs all."""
+    """Of tests of a file that share their parameters, cases that show all."""
     families = defaultdict(list)
     for item in items:
         families[family_of(item)].append(item)
@@ -80,13 +86,16 @@ def shown(items: Iterable[pytest.Item], seconds: dict[str, float]) -> set[str]:
     return found
 
 
-def cheapest(known: dict[str, dict[str, Any]], kept: set[str]) -> set[str]:
+def cheapest(
+    known: dict[str, dict[str, Any]], kept: set[str], records: dict[str, dict[str, Any]]
+) -> set[str]:
     """Names of tests that run what no test of `kept` does, those with most lines a second first."""
     lines = {name: set(record["lines"]) for name, record in known.items()}
-    unseen = set().union(*lines.values()).difference(*(lines[name] for name in kept & lines.keys()))
+    seen = set().union(*(records[name]["lines"] for name in kept))
+    unseen = set().union(*lines.values()) - seen
     chosen = set()
     while unseen:
-        lines = {name: seen & unseen for name, seen in lines.items() if seen & unseen}
+        lines = {name: new & unseen for name, new in lines.items() if new & unseen}
         best = max(lines, key=lambda name: len(lines[name]) / known[name]["seconds"])
         chosen.add(best)
         unseen -= lines[best]
@@ -134,8 +143,13 @@ def name_of(item: pytest.Item) -> str:
 def family_of(item: pytest.Item) -> Hashable:
     """What the tests have in common of which some are chosen."""
     names = tuple(values(item))[1:]
-    is_alone = not names or is_planted(item)
-    return item.nodeid if is_alone else (item.nodeid.split("::")[0], names)
+    return (item.nodeid.split("::")[0], names) if names else item.nodeid
+
+
+def is_example(item: pytest.Item) -> bool:
+    """Whether a test runs what documents show."""
+    name = name_of(item)
+    return "test_docs" in name or name.endswith(("in_docstrings", "example_of_a_kernel_runs"))
 
 
 def is_long(item: pytest.Item) -> bool:

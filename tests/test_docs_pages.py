@@ -243,7 +243,7 @@ def test_page_of_open_horizon(tmp_path, monkeypatch):
     run = numpyro_fwd.GOHSMC.run
 
     def shorter(smc, rng_key, num_steps, *args, **kwargs):
-        return run(smc, rng_key, min(num_steps, 400), *args, **kwargs)
+        return run(smc, rng_key, min(num_steps, 100), *args, **kwargs)
 
     monkeypatch.setattr(numpyro_fwd.GOHSMC, "run", shorter)
     x = jax.random.normal(jax.random.key(5), (50, 3))

@@ -266,7 +266,7 @@ LAWS = {
     "product": partial(subsampled.acceptance_is_the_product, num_repeats=4_000),
     "product of order 1": partial(subsampled.acceptance_is_the_product, 1, 4_000),
     "bound": subsampled.tight_bound_is_enough,
-    "local": partial(subsampled.acceptance_is_local, "counted"),
+    "local": partial(subsampled.acceptance_is_local, "counted", 400),
     "radius": partial(subsampled.bounds_hold_up_to_the_radius, "counted"),
 }
 

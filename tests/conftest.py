@@ -88,7 +88,8 @@ def pytest_collection_modifyitems(config, items):
 
 AGAIN = 1_000  # far from every number that --seeds is given
 MAX_MAPS = 40_000  # Linux allows a process 65,530; XLA takes some for every program it compiles
-MAX_RESIDENT = 3 * 2**30  # bytes of a worker, most of which are compiled programs
+# pages of a worker, most of which are compiled programs: a sixth of the memory
+MAX_RESIDENT = os.sysconf("SC_PHYS_PAGES") // 6
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +100,7 @@ def few_programs():
     if not process.exists():
         return
     num_maps = (process / "maps").read_bytes().count(b"\n")
-    resident = int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    resident = int((process / "statm").read_text().split()[1])
     if num_maps > MAX_MAPS or resident > MAX_RESIDENT:
         jax.clear_caches()
         gc.collect()

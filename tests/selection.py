@@ -2,13 +2,13 @@
 
 They are chosen by rule, from what a run of all tests has recorded of each (`tests/recording.py`):
 
-* Of each law its cheapest case, unless that takes more than nine seconds of the processor, and
-  among those below seven tenths as many as show every value of every parameter, those that show
-  most a second first; every planted bug once.
+* Of each law its cheapest case, unless that takes more than eight seconds of the processor, and
+  among those below half a second, and those that exact draws stay exact below four, as many as show
+  every value of every parameter, those that show most a second first; every planted bug once.
 * Every example of docstrings and pages.
 * All tests that cost less than a fifth of a second.
-* Of the others below a second the cheapest that together run every line of the packages that any
-  of them runs.
+* Of the others below eight tenths the cheapest that together run every line of the packages that
+  any of them runs.
 * Tests that are newer than the record.
 
 But for the examples none is marked slow, and none is of the benchmarks: they measure, and nothing
@@ -28,7 +28,8 @@ import pytest
 __all__ = ["choose", "cover", "read", "short"]
 
 LEFT_OUT = Path(__file__).parent / "left_out.txt"
-CHEAP, DEAR, LAW, FIRST_OF_LAW = 0.2, 1.0, 0.7, 9.0  # seconds of the processor
+# seconds of the processor
+CHEAP, DEAR, LAW, FIRST_OF_LAW, OF_EXACTNESS = 0.2, 0.8, 0.5, 8.0, 4.0
 
 
 def short(items: Iterable[pytest.Item]) -> set[pytest.Item]:
@@ -56,6 +57,7 @@ def choose(items: Sequence[pytest.Item], records: dict[str, dict[str, Any]]) -> 
     kept |= {item.nodeid for item in able} - records.keys()
     kept |= shown([item for item in laws if is_planted(item)], seconds)
     kept |= shown(below(LAW, laws), seconds)
+    kept |= shown(below(OF_EXACTNESS, filter(is_of_exactness, laws)), seconds)
     kept |= once(below(FIRST_OF_LAW, laws), seconds)
     known = {item.nodeid: records[item.nodeid] for item in below(DEAR) if item.nodeid in records}
     kept |= {name for name, record in known.items() if record["seconds"] < CHEAP}
@@ -130,6 +132,11 @@ def is_law(item: pytest.Item) -> bool:
     return item.nodeid.startswith("tests/laws/") or is_planted(item)
 
 
+def is_of_exactness(item: pytest.Item) -> bool:
+    """Whether a test is the law of a sampler, that exact draws stay exact."""
+    return name_of(item).endswith("test_invariance.py::test_exact_starts_stay_exact")
+
+
 def is_planted(item: pytest.Item) -> bool:
     """Whether a test plants bugs."""
     return "planted" in name_of(item)
@@ -148,8 +155,8 @@ def family_of(item: pytest.Item) -> Hashable:
 
 def is_example(item: pytest.Item) -> bool:
     """Whether a test runs what documents show."""
-    name = name_of(item)
-    return "test_docs" in name or name.endswith(("in_docstrings", "example_of_a_kernel_runs"))
+    endings = "in_docstrings", "example_of_a_kernel_runs", "examples_of_the_readme_run"
+    return "test_docs_pages" in item.nodeid or name_of(item).endswith(endings)
 
 
 def is_long(item: pytest.Item) -> bool:

@@ -29,8 +29,10 @@ __all__ = [
     "messages",
     "names_of",
     "places_message",
+    "r_hat",
     "sites_of",
     "stuck_message",
+    "unmixed_message",
     "warn",
     "warn_of_starts",
 ]
@@ -47,6 +49,9 @@ SIGN = (
     "all priors proper?"
 )
 DISTANT = 4.0  # sds between chains, below which one may only be in a heavy tail for a while
+# R-hat of the last window, above which chains are said to disagree. With two effective draws of
+# each of four chains the worst of a thousand coordinates has 1.9 by chance.
+UNMIXED = 2.5
 MANY = 5  # sites, of which no more are named
 
 Sites: TypeAlias = tuple[tuple[str, int], ...]  # names of leaves, with their numbers of coordinates
@@ -70,6 +75,9 @@ class Health(NamedTuple):
     spread
         Distance of the chains from each other, in sds of the metric, in coordinates in which each
         chain moves well about a place of its own, else zero; shape (D,).
+    means, variances
+        Of each chain in the window, shape (C, D), and within the chains, shape (D,); NaN of a chain
+        that has learned coordinates alone, in which it cannot be compared with others.
     reach
         Largest absolute value of a coordinate.
     logdensity
@@ -84,6 +92,8 @@ class Health(NamedTuple):
     num_effective: Array
     step_size: Array
     spread: Array
+    means: Array
+    variances: Array
     reach: Array
     logdensity: Array
 
@@ -143,6 +153,9 @@ def judge(state: AdaptState, logdensity: Array) -> Health:
     """How the chains, whose log densities are of shape (C,), moved in the window of `state`."""
     motion = state.motion
     jump, num_effective = progress(state)
+    means, variances = windows.apart(state.metric, state.moments)
+    if state.coordinates is not None and len(means) == 1:
+        variances = jnp.full_like(variances, jnp.nan)
     return Health(
         windows.frozen(motion),
         motion.num_moved / jnp.maximum(motion.num_steps, 1),
@@ -152,6 +165,8 @@ def judge(state: AdaptState, logdensity: Array) -> Health:
         num_effective,
         jnp.ravel(state.step_size)[0],
         spread(state),
+        means,
+        variances,
         jnp.max(jnp.abs(state.moments.previous), initial=0.0),
         logdensity[jnp.argmin(jnp.abs(logdensity))],
     )
@@ -181,8 +196,24 @@ def progress(state: AdaptState) -> tuple[Array, Array]:
 def is_bad(health: Health) -> Array:
     """Whether there is anything to say."""
     return (
-        health.is_frozen.any() | has_collapsed(health) | (health.spread > 0).any() | is_lost(health)
+        health.is_frozen.any()
+        | has_collapsed(health)
+        | (health.spread > 0).any()
+        | (r_hat(health) > UNMIXED).any()
+        | is_lost(health)
     )
+
+
+def r_hat(health: Health) -> Array:
+    """R-hat of the window, shape (D,); 1 where it is too short to tell, or chains stand still."""
+    means, within = health.means, health.variances
+    if len(means) == 1:
+        return jnp.ones_like(within)
+    # rounding leaves of a chain that stands still what it pleases
+    digit = jnp.finfo(within.dtype).eps * jnp.abs(means).max(axis=0)
+    is_known = (within > digit**2) & (health.num_steps >= windows.MIN_WINDOW)
+    found: Array = jnp.sqrt(1.0 + means.var(axis=0, ddof=1) / jnp.where(is_known, within, 1.0))
+    return jnp.where(is_known, found, 1.0)
 
 
 def is_lost(health: Health) -> Array:
@@ -224,6 +255,8 @@ def warn(advice: str, health: Health, sites: Sites) -> None:
         warnings.warn(f"{message} {advice}", stacklevel=2)
     if (health.spread > 0).any():
         warnings.warn(places_message(health, sites), stacklevel=2)
+    elif message := unmixed_message(health, sites):
+        warnings.warn(message, stacklevel=2)
 
 
 def warn_of_starts(found: newton_path.Found, sites: Sites) -> None:
@@ -301,6 +334,21 @@ def places_message(health: Health, sites: Sites) -> str:
         f"{listed(names)}). The share of draws in each place says nothing of its weight. If the "
         "places are copies of one another, as of labels or angles, constrain the model to one of "
         "them, or trust only what is the same in all; if not, sample with LangevinSMC."
+    )
+
+
+def unmixed_message(health: Health, sites: Sites) -> str:
+    """That chains disagree, unless it is known why; empty if they do not."""
+    found = np.asarray(r_hat(health))
+    if health.is_frozen.any() or has_collapsed(health) or not (found > UNMIXED).any():
+        return ""
+    worst = np.argsort(-found, kind="stable")[: np.count_nonzero(found > UNMIXED)]
+    names = list(dict.fromkeys(name for place in worst for name in names_of(sites, place)))
+    return (
+        f"chains disagree: in the last {health.num_steps} steps of the warm-up R-hat is "
+        f"{found.max():.2f} (worst in {listed(names)}). They are on their way to the mass, or too "
+        "slow for it. Give a longer warm-up, another metric, or a model in other coordinates, and "
+        "trust draws only if their own R-hat is near 1."
     )
 
 

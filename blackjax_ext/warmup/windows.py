@@ -101,6 +101,8 @@ class Moments(NamedTuple):
     num_draws, first, timed, second, jumps
         Number of draws; for each chain their sum, and that of draws times their number in the
         window (C, D); sum of squares (D,) or products (D, D), sum of squared jumps (D,).
+    squares
+        Sum of squares of draws about their origin that are not whitened, shape (D,).
     """
 
     origin: Array
@@ -110,6 +112,7 @@ class Moments(NamedTuple):
     timed: Array
     second: Array
     jumps: Array
+    squares: Array
 
 
 class Slopes(NamedTuple):
@@ -261,7 +264,7 @@ def start_window(metric: Factor, x: Array) -> Moments:
     zeros = jnp.zeros(size, x.dtype)
     none = metric.products(jnp.zeros((1, size), x.dtype))
     sums = jnp.zeros_like(x)
-    return Moments(x.mean(axis=0), x, jnp.zeros((), x.dtype), sums, sums, none, zeros)
+    return Moments(x.mean(axis=0), x, jnp.zeros((), x.dtype), sums, sums, none, zeros, zeros)
 
 
 def start_slopes(metric: Factor, x: Array) -> Slopes:
@@ -336,7 +339,8 @@ def cap(state: AdaptState, longest: float) -> AdaptState:
 def update_moments(state: AdaptState, x: Array) -> AdaptState:
     """Add the draws `x`, shape (C, D), to the window."""
     moments, metric = state.moments, state.metric
-    whitened, jump = metric.sqrt_times(jnp.stack([x - moments.origin, x - moments.previous]))
+    off = x - moments.origin
+    whitened, jump = metric.sqrt_times(jnp.stack([off, x - moments.previous]))
     moments = Moments(
         moments.origin,
         x,
@@ -345,6 +349,7 @@ def update_moments(state: AdaptState, x: Array) -> AdaptState:
         moments.timed + (moments.num_draws / x.shape[0]) * whitened,
         moments.second + metric.products(whitened),
         moments.jumps + jnp.sum(jump**2, axis=0),
+        moments.squares + jnp.sum(off**2, axis=0),
     )
     return state._replace(moments=moments)
 
@@ -452,6 +457,14 @@ def centres(metric: Factor, moments: Moments) -> Centres:
     is_apart = is_known & (between > APART * within) & (effective > SURE)
     is_apart &= (between > SETTLED * drift) & (length >= MIN_WINDOW)
     return Centres(mean, offsets, is_apart)
+
+
+def apart(metric: Factor, moments: Moments) -> tuple[Array, Array]:
+    """Means of the chains of a window, (C, D), and the variance within them, (D,)."""
+    num_chains = moments.first.shape[0]
+    means = metric.inverse_sqrt_times(moments.first * (num_chains / moments.num_draws))
+    within = moments.squares / moments.num_draws - jnp.mean(means**2, axis=0)
+    return moments.origin + means, within
 
 
 def usable(variance: Array) -> Array:

@@ -21,14 +21,14 @@ from blackjax_ext.meshes import everywhere, is_first_process
 from blackjax_ext.warmup import report
 from blackjax_ext.warmup.run import ravel_each
 from blackjax_ext.warmup.windows import AdaptState
-from numpyro_fwd.kernels.same_data import NOTHING, check_data, is_known, is_said
+from numpyro_fwd.kernels.same_data import NOTHING, check_data, is_known, is_ours, is_said
 
 __all__ = ["Noticed", "forget"]
 
 # what a program carries of it
 ARRAYS = ("num_events", "run", "health", "stuck_at", "has_other_data", "hidden")
 # kinds of notes that are not of chains that do not move
-HIDDEN, PLACES, AWAY = -1, -2, -3
+HIDDEN, PLACES, AWAY, UNMIXED = -1, -2, -3, -4
 HOW = "(numpyro.enable_x64() before anything else; numpyro.infer.reparam.LocScaleReparam(0))."
 
 
@@ -140,9 +140,13 @@ class Noticed:
         noticed = cls(**dict(zip(ARRAYS, children, strict=True)), words=words)
         # all of it, or the first process alone would fail where it reads what others hold
         is_all = all(map(is_known, jax.tree.leaves(children)))
-        if is_all and is_said(noticed.num_events):
+        if not is_all:
+            return noticed
+        if is_said(noticed.num_events):
             check_data(noticed.has_other_data)
             noticed.say()
+        elif np.ndim(noticed.num_events) == 1 and is_ours(noticed.num_events):
+            noticed.say()  # chains that ran alone: they may disagree
         return noticed
 
     def everywhere(self) -> "Noticed":
@@ -169,11 +173,13 @@ class Noticed:
         if run.ndim == 1:
             yield from notes_of(run, health, stuck_at, 0, stuck_at.size)
             yield from notes_of_places(run, health, self.words.sites)
+            yield from notes_of_disagreement(run, health, self.words.sites)
         else:
             for c in range(len(run)):
                 one = jax.tree.map(partial(take, c), health)
                 yield from notes_of(run[c], one, stuck_at[c], c, len(run))
                 yield from notes_of_places(run[c], one, self.words.sites)
+            yield from notes_of_disagreement(run[0], together(health), self.words.sites)
         hidden = self.hidden.of_all()
         if hidden.is_many.any():
             sites = [report.names_of(self.words.sites, place)[0] for place in hidden.place]
@@ -201,6 +207,25 @@ def notes_of_places(run: Any, health: Any, sites: report.Sites) -> Iterator[tupl
     """Of where the chains of one state are."""
     if (health.spread > 0).any() and not report.is_lost(health):
         yield (run.tobytes(), PLACES, 0), report.places_message(health, sites)
+
+
+def notes_of_disagreement(run: Any, health: Any, sites: report.Sites) -> Iterator[tuple[Note, str]]:
+    """Of how far apart chains are, unless it has been said where they are."""
+    if (health.spread > 0).any() or report.is_lost(health).any():
+        return
+    if message := report.unmixed_message(health, sites):
+        yield (run.tobytes(), UNMIXED, 0), message
+
+
+def together(health: Any) -> Any:
+    """What is known of chains that ran one by one, as of chains that ran together."""
+    return health._replace(
+        num_steps=health.num_steps.min(),
+        jump=health.jump.max(),
+        num_effective=health.num_effective.max(),
+        means=health.means[:, 0],
+        variances=health.variances.mean(axis=0),
+    )
 
 
 def take(c: int, leaf: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from numpyro_fwd.disk import OnDisk
 from numpyro_fwd.kernels.words import running_mcmc
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["NOTHING", "InPlace", "WhoseData", "check_data", "is_known", "is_said"]
+__all__ = ["NOTHING", "InPlace", "WhoseData", "check_data", "is_known", "is_ours", "is_said"]
 
 NOTHING = 0x5EA10000  # the number of events of a state of which nothing is to be said
 MOST_EVENTS = 2**28
@@ -127,11 +127,15 @@ def is_said(events: Any) -> bool:
     A state is a pytree, whose leaves anyone may map to others. What the functions of ``jax.tree``
     make of NOTHING is a boolean, or far from it, and says nothing.
     """
+    return is_ours(events) and bool(np.any(np.asarray(events) > NOTHING))
+
+
+def is_ours(events: Any) -> bool:
+    """Whether a program of ours returned this number of events."""
     if not is_known(events) or not jnp.issubdtype(events.dtype, jnp.integer):
         return False
     found = np.asarray(events)
-    is_ours = np.all((found >= NOTHING) & (found < NOTHING + MOST_EVENTS))
-    return bool(is_ours and np.any(found > NOTHING))
+    return bool(np.all((found >= NOTHING) & (found < NOTHING + MOST_EVENTS)))
 
 
 def is_known(x: Any) -> bool:

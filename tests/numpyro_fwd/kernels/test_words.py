@@ -5,6 +5,7 @@ import threading
 import jax
 import pytest
 from numpyro.infer import MCMC
+from tqdm.auto import tqdm
 
 from blackjax_ext import families, potentials
 from numpyro_fwd import AMAGOLD, MALA
@@ -38,6 +39,7 @@ def test_a_kernel_without_mcmc_is_silent(capsys):
 
 
 def test_words_end_with_an_error(capsys):
+    tqdm(total=0, leave=False).close()  # the first of a process starts a thread that stays
     before = threading.active_count()
     mcmc = MCMC(KERNELS["MALA"](), num_warmup=20, num_samples=10)
     mcmc.progress_bar = True

@@ -17,25 +17,20 @@ import front_page
 import measured
 
 REPOSITORY = ROOT.parent
-SOURCES = sorted(
-    path
-    for path in (*pages.DOCS.rglob("*.md"), *(REPOSITORY / "notebooks").glob("*.ipynb"))
-    if "_build" not in path.parts
-)
 RIGHT = "below_one_pass > cost > 10,000 > rows per test"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
-def test_every_number_is_in_a_file(path):
+@pytest.mark.parametrize("path", measured.PAGES, ids=lambda path: path.stem)
+def test_every_number_is_that_of_a_file(path):
+    """Else run ``python docs/_ext/measured.py``."""
     text = path.read_text(encoding="utf-8")
-    assert text.count("{measured}") == len(measured.ROLE.findall(text))
-    for reference in measured.ROLE.findall(text):
-        assert measured.number(reference)
+    assert "{measured}" not in text
+    measured.checked(text)
 
 
 def test_there_are_numbers():
-    text = "".join(path.read_text(encoding="utf-8") for path in SOURCES)
-    assert len(measured.ROLE.findall(text)) > 100
+    text = "".join(path.read_text(encoding="utf-8") for path in measured.PAGES)
+    assert len(measured.MARK.findall(text)) > 100
 
 
 @pytest.mark.parametrize(
@@ -82,7 +77,16 @@ def test_numbers_are_written_with_their_digits(monkeypatch):
         "f > s > greatest & b > x; 1": "300,000",
     }
     assert {reference: measured.number(reference) for reference in expected} == expected
-    assert measured.fill("{measured}`f > s > a > x` rows") == "47 rows"
+    page = "from 1 to 0<!-- = f > s > a > x --> rows, 0<!-- = f > s > a > y; text -->"
+    page += ", 9 %<!-- = f > s > checks > b / a; % -->"
+    assert measured.plain_text(page) == "from 1 to 47 rows, 0.1 to 0.3, 10 %"
+    today = measured.rewritten(page)
+    assert today.startswith("from 1 to 47<!-- = f > s > a > x --> rows, 0.1 to 0.3<!-- ")
+    assert measured.rewritten(today) == today
+    assert measured.checked(today).startswith("from 1 to {measured}`f > s > a > x` rows, {meas")
+    for wrong in (page, today.replace("47", "48"), today.replace("0.1 to", "0.2 to")):
+        with pytest.raises(measured.MissingNumberError, match="today"):
+            measured.checked(wrong)
 
 
 def test_the_build_fails_on_a_missing_number():
@@ -97,6 +101,8 @@ def test_the_build_fails_on_a_missing_number():
 
     with pytest.raises(ExtensionError, match=r"page\.md, line 3: .*no section"):
         measured.role("measured", "raw", RIGHT.replace("cost", "price"), 3, Inliner())
+    with pytest.raises(ExtensionError, match=r"page: '1' is '.*' today"):
+        measured.read(None, "page", [f"1<!-- = {RIGHT} -->"])
 
 
 # --- front page -----------------------------------------------------------------------------------

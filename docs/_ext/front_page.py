@@ -45,7 +45,7 @@ def link(found: re.Match) -> str:
 def table() -> str:
     """The table as plain Markdown."""
     text = (DOCS / "which_sampler.md").read_text(encoding="utf-8")
-    return LINK.sub(link, measured.fill(text))
+    return LINK.sub(link, measured.plain_text(text))
 
 
 def readme() -> str:

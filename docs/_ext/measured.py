@@ -1,11 +1,13 @@
-"""Numbers of docs/results in the prose: a reference that names nothing fails the build.
+"""Numbers of docs/results in the prose: one that is not that of its reference fails the build.
 
 On a page, ::
 
-    {measured}`regressions > groups > logistic > rows per sweep`
+    53<!-- = regressions > groups > logistic > rows per sweep -->
 
 is the cell of `docs/results/regressions.json`, section `groups`, in the row that has a cell
-"logistic" and the column "rows per sweep", with two significant digits. In full:
+"logistic" and the column "rows per sweep", with two significant digits. Hosts of code show the
+number, and documentation where it comes from, too. ``python docs/_ext/measured.py`` writes the
+numbers of today into all pages; of a new reference "0" may stand in the page before. In full:
 
 - ``file > section > row > column``; a row that takes several cells to tell is ``cell & cell``, a
   cell of a certain column ``column = cell``; ``least`` and ``greatest``, alone or ``least & cell``,
@@ -19,12 +21,20 @@ import functools
 import json
 import math
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent.parent
 RESULTS = DOCS / "results"
-ROLE = re.compile(r"\{measured\}`([^`]*)`")
+PAGES = sorted(
+    path
+    for path in (*DOCS.rglob("*.md"), *(DOCS.parent / "notebooks").glob("*.ipynb"))
+    if "_build" not in path.parts
+)
+MARK = re.compile(r"<!-- = (.*?) -->")
+NUMBER = r"(?:nan|inf|-?\d[\d.,]*(?:e[+-]?\d+)?)"
 
 
 class MissingNumberError(LookupError):
@@ -137,9 +147,47 @@ def number(text: str) -> str:
     return significant(value, int(form or 2))
 
 
-def fill(text: str) -> str:
-    """Markdown with numbers for references, for a page that Sphinx does not read."""
-    return ROLE.sub(lambda found: number(found[1]), text)
+def replaced(text: str, form: Callable[[str, str, str], str]) -> str:
+    """Markdown with what `form` makes of a number: as it is shown, that of today, its reference."""
+    *pairs, rest = MARK.split(text)
+    found = []
+    for before, reference in zip(pairs[::2], pairs[1::2], strict=True):
+        today = number(reference)
+        pattern = f"(?:{NUMBER} to )?{NUMBER}" if " to " in today else f"{NUMBER}(?: %)?"
+        shown = (re.search(f"(?:{pattern})?$", before) or [""])[0]
+        found += [before.removesuffix(shown), form(shown, today, reference)]
+    return "".join([*found, rest])
+
+
+def plain_text(text: str) -> str:
+    """Markdown with the numbers of today and without references."""
+    return replaced(text, lambda shown, today, reference: today)
+
+
+def rewritten(text: str) -> str:
+    """Markdown with the numbers of today."""
+    return replaced(text, lambda shown, today, reference: f"{today}<!-- = {reference} -->")
+
+
+def checked(text: str) -> str:
+    """Markdown with roles for numbers; MissingNumberError if one is not that of its reference."""
+
+    def form(shown: str, today: str, reference: str) -> str:
+        if shown != today:
+            raise MissingNumberError(f"{shown!r} is {today!r} today: {reference}")
+        return f"{{measured}}`{reference}`"
+
+    return replaced(text, form)
+
+
+def read(app, page, source):
+    """Check a page that Sphinx has read, and let the pointer tell where its numbers come from."""
+    from sphinx.errors import ExtensionError
+
+    try:
+        source[0] = checked(source[0])
+    except MissingNumberError as error:
+        raise ExtensionError(f"{page}: {error}") from error
 
 
 def role(name, rawtext, text, lineno, inliner, options=None, content=None):
@@ -158,6 +206,13 @@ def role(name, rawtext, text, lineno, inliner, options=None, content=None):
 
 
 def setup(app):
-    """Add the role."""
+    """Add the role, which pages have when they are read."""
     app.add_role("measured", role)
+    app.connect("source-read", read)
     return {"parallel_read_safe": True}
+
+
+if __name__ == "__main__":
+    for path in PAGES if len(sys.argv) == 1 else map(Path, sys.argv[1:]):
+        old = path.read_text(encoding="utf-8")
+        path.write_text(rewritten(old), encoding="utf-8")

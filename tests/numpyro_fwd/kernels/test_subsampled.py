@@ -516,7 +516,7 @@ def overdispersed(x, y, trials):
 
 def test_a_beta_binomial_regression_is_that_of_the_full_test():
     rng = np.random.default_rng(97)
-    x, trials = rng.normal(size=(2_000, 2)).astype(np.float32), rng.integers(3, 15, 2_000)
+    x, trials = rng.normal(size=(1_000, 2)).astype(np.float32), rng.integers(3, 15, 1_000)
     p = scipy.special.expit(x @ [0.5, -0.3])
     y = rng.binomial(trials, rng.beta(6 * p, 6 * (1 - p)))
     found = {}

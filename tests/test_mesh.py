@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from jax.sharding import AbstractMesh, AxisType, use_abstract_mesh
+
+from blackjax_ext.meshes import num_blocks
 
 ROOT = Path(__file__).parent.parent
 SECONDS = 400  # of two processes on a machine that is busy with others; they take a minute alone
@@ -110,6 +113,13 @@ def test_two_processes_draw_as_one():
     assert [line["stuck"] for line in stuck] == [2, 0]
     assert [line["shape"] for line in stuck] == [[500, 2], [500, 2]]
     assert "sample: 100%" in shown and "8/8" not in hidden
+
+
+def test_rows_that_cannot_be_divided_are_one_block():
+    mesh = AbstractMesh((2,), ("rows",), axis_types=(AxisType.Auto,))
+    with use_abstract_mesh(mesh):
+        assert [num_blocks(num_rows) for num_rows in (1, 9, 10)] == [1, 1, 2]
+    assert num_blocks(10) == 1
 
 
 def test_a_process_that_is_missing_is_not_waited_for():

@@ -71,6 +71,7 @@ def test_another_directory_is_used_from_the_call_on(cache, tmp_path):
 def test_the_directory_is_one_of_this_machine(cache, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert keep_compiled("~/kept") == tmp_path / "kept"
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "kept")
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "gs://bucket/programs")
     with pytest.raises(ValueError, match=r"directory must be a folder .* got 'gs://bucket"):
         keep_compiled()

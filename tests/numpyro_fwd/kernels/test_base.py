@@ -242,6 +242,13 @@ def test_default_fields():
     assert mcmc.get_extra_fields()["diverging"].dtype == bool
 
 
+def test_acceptance_is_averaged_over_the_draws():
+    mcmc = mcmc_of(FMALA(regression), 10, 10, 2)
+    mcmc.run(jax.random.key(0), *data(), extra_fields=("accept_prob",))
+    found = mcmc.get_extra_fields(group_by_chain=True)["accept_prob"].mean(axis=1)
+    np.testing.assert_allclose(mcmc.last_state.mean_accept_prob, found, rtol=1e-5)
+
+
 def test_same_seed_same_draws():
     first, second = few("FMALA", "vectorized"), few("FMALA", "vectorized")
     np.testing.assert_array_equal(first, second)

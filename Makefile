@@ -9,6 +9,7 @@
 # make bench           benchmarks (write docs/results), an hour and a half; one: make bench-smc; more: BENCH_ARGS=--long
 # make wheel-check     build a wheel and import it in an empty environment
 # make sdist-check     quick tests of an unpacked sdist, and of the wheel that is built from it
+# make alarms          how often statistical tests fail right samplers: twenty other seeds each
 # make calibration     simulation-based calibration of every exact NumPyro kernel
 # make lower-bounds    part of the tests with the lowest versions that pyproject.toml allows
 # make newest          the same with the newest; NIGHTLY=1: of JAX and NumPyro what is not released
@@ -21,7 +22,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo mesh-demo check fixed-seeds test test-rest test-all selection lint types pytest docs bench wheel-check sdist-check lower-bounds newest clean
+.PHONY: help .venv demo mesh-demo check fixed-seeds alarms calibration test test-rest test-all selection lint types pytest docs bench wheel-check sdist-check lower-bounds newest clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -115,6 +116,10 @@ types: $(INSTALLED)
 # `make test` has three kernels on a model each.
 calibration: SELECTED = tests/laws/test_calibration.py --full-laws
 calibration: pytest
+
+# How often a right sampler fails a statistical test before it is asked again.
+alarms: SELECTED = --alarms=20
+alarms: pytest
 
 # The draws of tests/test_fixed_seeds.py, with the flags of the tests: they decide on roundings.
 fixed-seeds: RUN = -m tests.fixed_seeds

@@ -33,6 +33,9 @@ def pytest_addoption(parser):
         "--full-laws", action="store_true", help="run the laws of tests/laws at their full size"
     )
     parser.addoption("--seeds", type=int, default=0, help="another number, other seeds: seeds.py")
+    parser.addoption(
+        "--alarms", type=int, default=0, help="run statistical tests with so many other seeds each"
+    )
     parser.addoption("--short", action="store_true", help="run a part of the tests: selection.py")
     parser.addoption("--not-short", action="store_true", help="run what --short leaves out")
     parser.addoption("--record", type=Path, help="write what each test costs and runs to a folder")
@@ -47,24 +50,56 @@ def pytest_configure(config):
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
     number = pyfuncitem.config.getoption("--seeds")
+    if num_seeds := pyfuncitem.config.getoption("--alarms"):
+        for n in range(1, num_seeds):
+            with seeds.others(n), noting(pyfuncitem, "alarm"):
+                call(pyfuncitem)
+        with seeds.others(num_seeds), noting(pyfuncitem, "alarm"):
+            return (yield)
+        return True
     try:
         with seeds.others(number):
             return (yield)
     except AssertionError as error:
         if not pyfuncitem.get_closest_marker("statistical"):
             raise
-        pyfuncitem.user_properties.append(("failed first", str(error).splitlines()[0]))
-        names = pyfuncitem._fixtureinfo.argnames
+        note(pyfuncitem, "failed first", error)
         with seeds.others(number + AGAIN):
-            pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+            call(pyfuncitem)
         return True
 
 
-def pytest_terminal_summary(terminalreporter):
-    for report in terminalreporter.getreports("passed"):
-        for name, words in report.user_properties:
-            if name == "failed first":
-                terminalreporter.line(f"{report.nodeid} passed with new seeds alone: {words}")
+def call(item: pytest.Function) -> None:
+    """Run the function of a test once more."""
+    names = item._fixtureinfo.argnames
+    item.obj(**{name: item.funcargs[name] for name in names})
+
+
+def note(item: pytest.Item, what: str, error: Exception) -> None:
+    """Keep the first line of an error for the end of the output."""
+    item.user_properties.append((what, str(error).split("\n")[0]))
+
+
+@contextlib.contextmanager
+def noting(item: pytest.Item, what: str):
+    """Note that a test fails, which is no failure."""
+    try:
+        yield
+    except AssertionError as error:
+        note(item, what, error)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    passed = terminalreporter.getreports("passed")
+    noted = [(report.nodeid, *each) for report in passed for each in report.user_properties]
+    for name, what, words in noted:
+        if what == "failed first":
+            terminalreporter.line(f"{name} passed with new seeds alone: {words}")
+        if what == "alarm":
+            terminalreporter.line(f"{name} failed with other seeds: {words}")
+    if num_seeds := config.getoption("--alarms"):
+        num = sum(what == "alarm" for _, what, _ in noted)
+        terminalreporter.line(f"{num} of {num_seeds * len(passed)} runs of right samplers failed.")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -72,11 +107,11 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     if folder := config.getoption("--choose"):
         selection.choose(items, selection.read(folder))
+    if config.getoption("--alarms"):
+        keep(config, items, [bool(item.get_closest_marker("statistical")) for item in items])
     if config.getoption("--short") or config.getoption("--not-short"):
         chosen = selection.short(items)
-        is_chosen = [(item in chosen) == config.getoption("--short") for item in items]
-        config.hook.pytest_deselected(items=[*compress(items, [not each for each in is_chosen])])
-        items[:] = compress(items, is_chosen)
+        keep(config, items, [(item in chosen) == config.getoption("--short") for item in items])
     if config.getoption("--full-laws"):
         return
     skip = pytest.mark.skip(reason="runs only with --full-laws")
@@ -84,6 +119,12 @@ def pytest_collection_modifyitems(config, items):
         # not by keyword: "full" as the id of a parameter is one, too
         if item.get_closest_marker("full"):
             item.add_marker(skip)
+
+
+def keep(config, items: list[pytest.Item], is_chosen: list[bool]) -> None:
+    """Leave out the items that are not chosen."""
+    config.hook.pytest_deselected(items=[*compress(items, [not each for each in is_chosen])])
+    items[:] = compress(items, is_chosen)
 
 
 AGAIN = 1_000  # far from every number that --seeds is given

@@ -1,6 +1,7 @@
 """Training as people do it: schedules, early stopping, dropout, weights of classes, bad data."""
 
 import warnings
+from types import SimpleNamespace
 
 import flax.linen as nn
 import jax
@@ -15,6 +16,7 @@ from numpyro.contrib.module import random_flax_module, random_nnx_module
 from numpyro.handlers import scale as scaled_by
 
 from numpyro_fwd import GOHSMC, OHSMC, SGSMC
+from numpyro_fwd.partial_bayes import training
 
 SHARED = {"progress_bar": False}
 Y = np.array([1.2, 0.7, 1.9, 1.1], np.float32)
@@ -43,6 +45,15 @@ def drifting(rate: float) -> optax.GradientTransformation:
 
 def distance(params, particles, log_weights):
     return (params["shift"] - 1.2) ** 2
+
+
+def test_the_better_of_two_losses_is_kept():
+    inner = SimpleNamespace(params=1.0, position=2.0, log_weights=0.0)
+    first = training.found_by(inner, jnp.float32(0.5))
+    worse, nothing = (training.better(inner, first, loss) for loss in (0.6, jnp.nan))
+    assert (worse.loss, worse.age, nothing.loss, nothing.age) == (0.5, 1, 0.5, 1)
+    less = training.better(inner, worse, jnp.float32(0.4))
+    assert less.loss == jnp.float32(0.4) and less.age == 0
 
 
 def test_training_stops_early_and_remembers_where_it_was():

@@ -91,7 +91,15 @@ def skip_namedtuple_fields(app, what, name, obj, skip, options):
     return True if type(obj).__name__ == "_tuplegetter" else None
 
 
+def link_notebooks(app, page, source):
+    """Links to the notebooks where they lie lead to their pages, which have copies of them."""
+    source[0] = re.sub(
+        r"\[([^\]]+)\]\((?:\.\./)+notebooks/(\w+)\.ipynb\)", r"{doc}`\1 </notebooks/\2>`", source[0]
+    )
+
+
 def setup(app):
-    """Connect the filters for docstrings."""
+    """Connect the filters for docstrings and pages."""
+    app.connect("source-read", link_notebooks)
     app.connect("autodoc-process-docstring", one_name_each, priority=100)  # before napoleon
     app.connect("autodoc-skip-member", skip_namedtuple_fields)

@@ -1,6 +1,7 @@
 """What a store holds, and the errors of paths and files."""
 
 import errno
+import itertools
 import os
 import sys
 import threading
@@ -61,6 +62,18 @@ def test_draws_are_those_of_mcmc_run(made):
         np.testing.assert_allclose(found[f"posterior/{name}"], draws, rtol=1e-3, atol=1e-4)
     energy = mcmc.get_extra_fields(group_by_chain=True)["potential_energy"]
     np.testing.assert_allclose(found["sample_stats/lp"], -energy, rtol=1e-3)
+
+
+def test_pieces_of_any_length_are_put_together(tmp_path):
+    store = DrawStore(tmp_path)
+    store.create({"posterior": {"x": jax.ShapeDtypeStruct((2,), jnp.float32)}}, 3, {}, 4)
+    draws = np.arange(66, dtype=np.float32).reshape(3, 11, 2)
+    for start, stop in itertools.pairwise((0, 3, 4, 5, 10, 11)):
+        store.append(start, {"posterior/x": draws[:, start:stop]})
+    store.publish(11)
+    np.testing.assert_array_equal(store.read("x", 11, 11), draws)
+    np.testing.assert_array_equal(store.read("x", 11, 4), draws[:, ::3])
+    np.testing.assert_array_equal(store.arrays["posterior/draw"].every(1, 11), np.arange(11))
 
 
 def test_readers_while_it_grows(tmp_path, monkeypatch):

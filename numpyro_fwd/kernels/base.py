@@ -14,7 +14,7 @@ from jax import Array
 from numpyro.infer import MCMC, init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
 
-from blackjax_ext.checks import check_positive
+from blackjax_ext.checks import check_count, check_positive
 from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor, check_metric
 from blackjax_ext.programs import compiled_soon
@@ -160,6 +160,9 @@ class BlackJAXKernel(MCMCKernel):
         (share, J): this share of the steps, chosen independently of the state, is shortened by a
         factor drawn log-uniformly from 1 to J. This is exact and frees chains from narrow regions.
         None for no such steps.
+    chain_batch_size
+        Of vectorized chains, how many take a step at once, the others after them: the memory of a
+        step is that of so many chains, and its draws are the same up to rounding. None for all.
     learn_coordinates
         Step in partly centred coordinates of the effects of the model, which the warm-up learns
         from draws and gradients (:mod:`blackjax_ext.coordinates.partial`); for algorithms that take
@@ -229,6 +232,7 @@ class BlackJAXKernel(MCMCKernel):
         differentiation: Wanted = "reverse",
         strategy: Strategy | None = None,
         step_size_jitter: Jitter | None = None,
+        chain_batch_size: int | None = None,
         learn_coordinates: bool = False,
         **parameters: Any,
     ):
@@ -244,6 +248,8 @@ class BlackJAXKernel(MCMCKernel):
         if target_accept_prob is not None:
             check_target("target_accept_prob", target_accept_prob)
         check_differentiation(differentiation)
+        if chain_batch_size is not None:
+            check_count("chain_batch_size", chain_batch_size)
         check_metric_options(dense_mass, inverse_mass_matrix)
         self._model = model
         self._potential_fn = potential_fn
@@ -258,6 +264,7 @@ class BlackJAXKernel(MCMCKernel):
         self._differentiation: Wanted = differentiation
         self._strategy: Strategy = strategy or WholeDensity(differentiation)
         self.learn_coordinates = learn_coordinates
+        self._chain_batch_size = chain_batch_size
         self._algorithm = Algorithm(algorithm, parameters)
         if is_microcanonical(algorithm) and adapt_step_size:
             self._tune_as_blackjax(differentiation)
@@ -598,7 +605,7 @@ class BlackJAXKernel(MCMCKernel):
             inner, info = target.step(rng_key, inner, step_size, adapt_state.frame, **supplied)
             return inner, info if is_short is None else info.but_if(is_short)
 
-        move = move if is_single else jax.vmap(move)
+        move = move if is_single else for_chains(move, self._chain_batch_size)
         first = state.z if is_single else jax.tree.map(lambda leaf: leaf[0], state.z)
         explaining_sites = explaining_shapes(self._viewed, model_args, model_kwargs, first)
         with naming_arguments(model_args, model_kwargs), explaining_sites:
@@ -719,3 +726,10 @@ class BlackJAXKernel(MCMCKernel):
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
         return {**self.__dict__, "_sample_fn": None, "_programs": {}, "_in_place": InPlace()}
+
+
+def for_chains(step: Function, batch_size: int | None) -> Function:
+    """A step of many chains: of all at once, or of so many at a time."""
+    if batch_size is None:
+        return jax.vmap(step)
+    return lambda *chains: jax.lax.map(lambda one: step(*one), chains, batch_size=batch_size)

@@ -71,6 +71,7 @@ class AutoNUTS(BlackJAXKernel):
         learn_coordinates: bool = True,
         warm_start: bool = True,
         step_size_jitter: Jitter | None = None,
+        chain_batch_size: int | None = None,
     ):
         check_count("max_tree_depth", max_tree_depth)
         super().__init__(
@@ -87,6 +88,7 @@ class AutoNUTS(BlackJAXKernel):
             warm_start=warm_start,
             differentiation="forward" if forward_mode_differentiation else "reverse",
             step_size_jitter=step_size_jitter,
+            chain_batch_size=chain_batch_size,
             learn_coordinates=learn_coordinates,
             max_num_doublings=max_tree_depth,
         )

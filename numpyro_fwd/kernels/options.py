@@ -27,6 +27,7 @@ class KernelOptions(TypedDict, total=False):
     init_strategy: Function
     warm_start: bool
     step_size_jitter: Jitter | None
+    chain_batch_size: int | None
 
 
 class MinibatchOptions(KernelOptions, total=False):

@@ -228,6 +228,7 @@ def weak(size):
     return model
 
 
+@pytest.mark.filterwarnings("ignore:chains disagree")  # they may: see the R-hat that is asked for
 @pytest.mark.parametrize("kernel", [SMMALA, MMALA, ALSMMALA, AMSMMALA])
 def test_weak_data_leave_a_step_that_moves(kernel):
     mcmc = MCMC(

@@ -39,7 +39,10 @@ def mcmc_of(name, size, **settings):
     )
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "MALA" else pytest.mark.slow) for name in KERNELS],
+)
 def test_draws_are_those_of_all_chains_at_once(name, x64):
     draws = []
     for size in (None, 1, 3):  # the last of seven chains is a batch of its own

@@ -463,7 +463,10 @@ def apart(metric: Factor, moments: Moments) -> tuple[Array, Array]:
     """Means of the chains of a window, (C, D), and the variance within them, (D,)."""
     num_chains = moments.first.shape[0]
     means = metric.inverse_sqrt_times(moments.first * (num_chains / moments.num_draws))
-    within = moments.squares / moments.num_draws - jnp.mean(means**2, axis=0)
+    total = moments.squares / moments.num_draws
+    # what rounding leaves of a small difference would make chains that moved together disagree
+    least = 100 * jnp.finfo(total.dtype).eps * total
+    within = jnp.maximum(total - jnp.mean(means**2, axis=0), least)
     return moments.origin + means, within
 
 

@@ -123,3 +123,21 @@ def test_a_warmup_with_a_frozen_chain_says_so():
             newton_start=False,
             inverse_mass_matrix=jnp.ones(1),
         )
+
+
+@pytest.mark.parametrize(
+    ("far", "apart", "disagree"), [(0, 0, False), (1e4, 0, False), (0, 3, True)]
+)
+def test_chains_disagree_where_their_means_differ(far, apart, disagree):
+    """Not where all have moved far from the origin, and rounding leaves next to no variance."""
+    noise = jax.random.normal(jax.random.key(0), (100, 4, 2))
+    place = far + apart * jnp.array([[-1.0], [-1.0], [1.0], [1.0]])
+    state = windows.init(jnp.ones(()), Diagonal(jnp.ones(2)), jnp.zeros((4, 2)), num_steps=500)
+
+    def step(i, state):
+        state = windows.watch(state, jnp.full(4, 0.6), jnp.full(4, True))
+        return windows.update_moments(state, place + noise[i])
+
+    state = jax.jit(lambda state: jax.lax.fori_loop(0, 100, step, state))(state)
+    found = report.r_hat(report.judge(state, jnp.zeros(4)))
+    assert (found > report.UNMIXED).all() if disagree else (found < 1.2).all()

@@ -126,10 +126,11 @@ def test_a_warmup_with_a_frozen_chain_says_so():
 
 
 @pytest.mark.parametrize(
-    ("far", "apart", "disagree"), [(0, 0, False), (1e4, 0, False), (0, 3, True)]
+    ("far", "apart", "disagree"),
+    [(0, 0, False), (1e4, 0, False), (0, 3, True), (0, 1e4, True), (0, 1e5, True), (0, 1e6, True)],
 )
 def test_chains_disagree_where_their_means_differ(far, apart, disagree):
-    """Not where all have moved far from the origin, and rounding leaves next to no variance."""
+    """Also where rounding leaves nothing of the variance within them, or less."""
     noise = jax.random.normal(jax.random.key(0), (100, 4, 2))
     place = far + apart * jnp.array([[-1.0], [-1.0], [1.0], [1.0]])
     state = windows.init(jnp.ones(()), Diagonal(jnp.ones(2)), jnp.zeros((4, 2)), num_steps=500)

@@ -47,6 +47,7 @@ def test_there_are_numbers():
         (f"{RIGHT}; low", "is no range"),
         ("below_one_pass > logistic > checks > NUTS / NUTS", "0 times the ratio"),
         ("hierarchies > neck_of_the_funnel > NUTS > sd", "is '.*', no number"),
+        ("hierarchies > neck_of_the_funnel > greatest > sd", "is '-', no number"),
         (f"{RIGHT} ÷ {RIGHT.replace('10,000', '10,001')}", "0 times the row"),
     ],
 )
@@ -75,6 +76,8 @@ def test_numbers_are_written_with_their_digits(monkeypatch):
         "100 ÷ f > s > a > x": "2.1",
         "f > s > least > x": "0.0050",
         "f > s > greatest & b > x; 1": "300,000",
+        "f > s > b & 2 > x / y": "0.0025",
+        "f > s > greatest > x / y": "310,000",
     }
     assert {reference: measured.number(reference) for reference in expected} == expected
     page = "from 1 to 0<!-- = f > s > a > x --> rows, 0<!-- = f > s > a > y; text -->"

@@ -8,17 +8,18 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
-__all__ = ["MODELS"]
+__all__ = ["MODELS", "NOISE", "effect"]
 
 Model = Callable[[], None]
+NOISE = "_z"  # how the name of the noise of a non-centred effect ends
 
 
 def effect(name: str, loc, scale, size: int, is_centred: bool):
     """A normal effect, or the same from its noise."""
     if is_centred:
         return numpyro.sample(name, dist.Normal(loc, scale).expand([size]).to_event(1))
-    z = numpyro.sample(f"{name}_z", dist.Normal(0, 1).expand([size]).to_event(1))
-    return loc + scale * z
+    z = numpyro.sample(name + NOISE, dist.Normal(0, 1).expand([size]).to_event(1))
+    return numpyro.deterministic(name, loc + scale * z)
 
 
 def counts(sizes: np.ndarray, spread: float, is_centred: bool = True) -> Model:

@@ -12,17 +12,20 @@ numbers of today into all pages; of a new reference "0" may stand in the page be
 - ``file > section > row > column``; a row that takes several cells to tell is ``cell & cell``, a
   cell of a certain column ``column = cell``; ``least`` and ``greatest``, alone or ``least & cell``,
   choose by the column, and ``checks`` with what is compared is a line of the section's ratios.
+  ``column / column`` is the ratio of two cells of the row. Cells without a number are not chosen.
 - ``reference ÷ reference`` is a ratio; either may be a number. Of "1.2 ± 0.3" the mean counts.
 - ``...; 3`` are three significant digits, ``...; %`` percent, ``...; text`` the cell as it stands,
   ``...; low`` and ``...; high`` the ends of a cell "0.1 to 0.3".
 """
 
+import contextlib
 import functools
 import json
 import math
+import operator
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -87,16 +90,39 @@ def cell(reference: str) -> Any:
         found = [value for what, value in checks if what == column]
         return only(found, f"the ratio {column!r}", [what for what, _ in checks])
     columns = [each.replace("`", "") for each in table["columns"]]
-    index = only([i for i, each in enumerate(columns) if each == column], repr(column), columns)
+
+    def value(cells: list) -> Any:
+        names = column.split(" / ") if column not in columns else [column]
+        found = [cells[only(places(name, columns), repr(name), columns)] for name in names]
+        if len(found) == 1:
+            return found[0]
+        parts = numbers(found, reference)
+        return functools.reduce(operator.truediv, parts) if len(parts) == len(found) else "-"
+
     wanted = [each.strip() for each in row.split(" & ")]
     rows = [[plain(each) for each in cells] for cells in table["rows"]]
     extreme = {"least": min, "greatest": max}.get(wanted[0])
     wanted = wanted[1:] if extreme else wanted
     found = [i for i, cells in enumerate(rows) if all(has(cells, columns, each) for each in wanted)]
     if extreme and found:
-        return extreme(as_number(table["rows"][i][index], reference) for i in found)
+        values = numbers([value(table["rows"][i]) for i in found], reference)
+        return extreme(values) if values else "-"
     choices = [" & ".join(cells[:3]) for cells in rows]
-    return table["rows"][only(found, f"the row {row!r} in {name} > {section}", choices)][index]
+    return value(table["rows"][only(found, f"the row {row!r} in {name} > {section}", choices)])
+
+
+def places(name: str, columns: list[str]) -> list[int]:
+    """Where a column is."""
+    return [i for i, each in enumerate(columns) if each == name]
+
+
+def numbers(values: Iterable[Any], reference: str) -> list[float]:
+    """Those of the values that are numbers."""
+    found = []
+    for value in values:
+        with contextlib.suppress(MissingNumberError):
+            found.append(as_number(value, reference))
+    return found
 
 
 def as_number(value: Any, reference: str) -> float:

@@ -1,7 +1,7 @@
 """The table of README.md, from docs/which_sampler.md and the results: run it when they change.
 
-Hosts of code show Markdown without Sphinx: numbers are filled in, links to pages with roles are
-left out, and links to the results lead to the file that holds the table.
+Hosts of code show Markdown without Sphinx: numbers are filled in, and links to the results lead to
+the file that holds the table.
 """
 
 import re
@@ -38,7 +38,7 @@ def link(found: re.Match) -> str:
     """A link as it works without Sphinx, or its text."""
     text, page, anchor = found.groups()
     if not page.startswith("measurements/"):
-        return text
+        return f"[{text}](docs/{page})"
     return f"[{text}](docs/results/{holder(page, anchor)}#{anchor})"
 
 

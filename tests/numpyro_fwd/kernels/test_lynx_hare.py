@@ -55,7 +55,7 @@ def every_direction():
     return FMALA(models.lynx_hare, num_tangents=8, dense_mass=True)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_line_finds_the_posterior_that_all_directions_find():
     """The notebook has the random walk, FMALA and LineFMALA."""
     reference = draws(every_direction(), 500, 1500)

@@ -137,6 +137,20 @@ def test_other_densities():
 
 
 @pytest.mark.slow
+def test_discrete_and_missing():
+    """The block that enumerates runs where funsor is installed."""
+    summed, first, enumerated, missing = pages.blocks("howto/discrete_and_missing")
+    namespace = first.run(summed.run({}))
+    means = namespace["mcmc"].get_samples()["means"].mean(axis=0)
+    np.testing.assert_allclose(means, [-1.0, 1.0], atol=0.3)
+    found = missing.run(namespace)["draws"]
+    np.testing.assert_allclose(found["slope"].mean(), 0.5, atol=0.05)
+    pytest.importorskip("funsor")
+    found = enumerated.run(namespace)["draws"]
+    np.testing.assert_allclose(found["means"].mean(axis=0), means, atol=0.03)
+
+
+@pytest.mark.slow
 def test_choosing_k(tmp_path, monkeypatch):
     found_by("howto/choosing_k", tmp_path, monkeypatch)
 

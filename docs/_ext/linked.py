@@ -5,6 +5,7 @@ as it stands.
 """
 
 from collections.abc import Container
+from typing import Any
 
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -15,6 +16,11 @@ def full_name(text: str, known: Container[str]) -> str | None:
     # of blackjax_ext alone no short names: `acceptance` is an argument on most pages
     owners = ["", "numpyro_fwd.", *(["blackjax_ext."] if "." in text else [])]
     return next((owner + text for owner in owners if owner + text in known), None)
+
+
+def is_within(node: nodes.Node | None, kinds: Any) -> bool:
+    """Whether a node is of some kinds, or lies in one that is."""
+    return node is not None and (isinstance(node, kinds) or is_within(node.parent, kinds))
 
 
 class LinkNames(SphinxPostTransform):
@@ -29,7 +35,7 @@ class LinkNames(SphinxPostTransform):
             name = full_name(code.astext(), known)
             if name is None or known[name].docname == self.env.docname:
                 continue
-            if isinstance(code.parent, nodes.title | nodes.reference):
+            if is_within(code, nodes.title | nodes.reference):
                 continue
             page = self.app.builder.get_relative_uri(self.env.docname, known[name].docname)
             uri = f"{page}#{known[name].node_id}"

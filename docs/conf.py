@@ -17,6 +17,7 @@ version = release
 
 extensions = [
     "folded",
+    "linked",
     "measured",
     "myst_nb",
     "reference",
@@ -40,7 +41,7 @@ html_title = f"numpyro-fwd {release}"
 html_static_path = ["_static"]
 html_css_files = ["narrow.css"]
 
-myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
 # The tests execute the notebooks; the pages show the outputs that are committed.

@@ -1,6 +1,13 @@
-"""The code on the pages of docs/ runs, samples what the page says, and is where the page says."""
+"""The code on the pages of docs/ runs, samples what the page says, and is where the page says.
 
+Pages read well where the code is hosted, without Sphinx.
+"""
+
+import ast
+import pkgutil
 import re
+import sys
+import tomllib
 from pathlib import Path
 
 import jax
@@ -18,6 +25,10 @@ from blackjax_ext.subsampling.families.kind import Ball
 from numpyro_fwd import AMAGOLD
 from tests import pages
 from tests.test_architecture import BRIDGE, BRIDGE_ROOMS, ROOMS, ROOT
+
+sys.path.insert(0, str(pages.DOCS / "_ext"))
+
+import reference
 
 PAGES = ("from_blackjax",)
 BLOCKS = [block for page in PAGES for block in pages.blocks(page)]
@@ -123,6 +134,20 @@ def test_other_densities():
     finally:
         jax.config.update("jax_enable_x64", False)  # which PyMC switches on
     assert abs(float(found["mean"].mean()) - 2.0) < 0.3
+
+
+@pytest.mark.slow
+def test_discrete_and_missing():
+    """The block that enumerates runs where funsor is installed."""
+    summed, first, enumerated, missing = pages.blocks("howto/discrete_and_missing")
+    namespace = first.run(summed.run({}))
+    means = namespace["mcmc"].get_samples()["means"].mean(axis=0)
+    np.testing.assert_allclose(means, [-1.0, 1.0], atol=0.3)
+    found = missing.run(namespace)["draws"]
+    np.testing.assert_allclose(found["slope"].mean(), 0.5, atol=0.05)
+    pytest.importorskip("funsor")
+    found = enumerated.run(namespace)["draws"]
+    np.testing.assert_allclose(found["means"].mean(axis=0), means, atol=0.03)
 
 
 @pytest.mark.slow
@@ -326,3 +351,78 @@ def test_files_named_on_the_pages_exist():
             is_example = "malta" in name or name.startswith("my_samplers")
             folders = (ROOT, BRIDGE, ROOT.parent)
             assert is_example or any((folder / name).exists() for folder in folders), name
+
+
+# --- pages without Sphinx -------------------------------------------------------------------------
+
+# of the reference Sphinx makes all but the names
+WRITTEN = sorted(
+    path
+    for path in pages.DOCS.rglob("*.md")
+    if not {"_build", "results", "names"} & set(path.relative_to(pages.DOCS).parts)
+)
+
+
+def prose(path):
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
+def test_a_page_reads_well_where_the_code_is_hosted(path):
+    """Roles are shown as they stand there, and most directives as blocks of code."""
+    assert not re.search(r"\{[\w:+-]+\}`", prose(path))
+    found = re.findall(r"^[`:]{3}\{(\w[\w-]*)\}", path.read_text(encoding="utf-8"), re.MULTILINE)
+    allowed = {"toctree", "include", "container"}
+    assert set(found) <= (allowed | {"eval-rst"} if path.parent.name == "api" else allowed)
+    for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", prose(path)):
+        assert (path.parent / link).exists(), link
+
+
+def test_names_of_the_packages_on_the_pages_exist():
+    for path in WRITTEN:
+        for name in re.findall(r"`((?:numpyro_fwd|blackjax_ext)(?:\.\w+)+)", prose(path)):
+            pkgutil.resolve_name(name)
+
+
+def test_each_public_name_has_a_guide():
+    """Else name it in the last line of a page, "API: ...", from which the reference links to it."""
+    for package in (numpyro_fwd, blackjax_ext):
+        names = {f"{package.__name__}.{name}" for name in package.__all__}
+        assert names <= reference.guides().keys(), names - reference.guides().keys()
+
+
+def test_each_page_is_listed_on_its_index():
+    """In the tree of pages, which is hidden, and in the list that all readers see."""
+    for path in WRITTEN:
+        text = path.read_text(encoding="utf-8")
+        for tree in re.findall(r"^```\{toctree\}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            for entry in re.findall(r"^[\w./]+$", tree, re.MULTILINE):
+                assert re.search(rf"\]\({re.escape(entry)}\.md\)|/{entry}\.ipynb\)", text), entry
+
+
+def test_versions_are_those_of_the_project():
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    rows = (pages.DOCS / "versions.md").read_text(encoding="utf-8").splitlines()
+    for each in (*project["dependencies"], *extras["store"], *extras["nn"], *extras["ode"]):
+        name, version = re.match(r"([\w-]+)>=([\d.]+)", each).groups()
+        assert any(name in row and version in row for row in rows if row.startswith("|")), each
+
+
+def texts_of(package):
+    """Strings of a package, without what is filled in."""
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [each.value for each in parts if isinstance(each, ast.Constant)]
+            yield "".join(each for each in texts if isinstance(each, str))
+
+
+def test_messages_on_the_page_are_those_of_the_packages():
+    known = [*texts_of(ROOT), *texts_of(BRIDGE)]
+    page = (pages.DOCS / "howto" / "wrong_posterior.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`[^|]*) \|", page.split("## By message")[1], re.MULTILINE)
+    for message in re.findall(r"`([^`]+)`", " ".join(cells)):
+        parts = re.split(r",? ?\.\.\.,? ?", message)
+        assert any(all(part in each for part in parts) for each in known), message

@@ -71,7 +71,7 @@ def row(kind: Kind, distributions: list[str]) -> str:
     loose = f"{CASES[name].looseness:g}" if name else "not measured"
     cells = [
         ", ".join(f"`{each}`" for each in sorted(distributions)),
-        f"{{func}}`~blackjax_ext.families.{kind.name}`",
+        f"`families.{kind.name}`",
         predictors,
         ORDERS[kind.highest],
         where(kind, name),

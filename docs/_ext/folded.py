@@ -1,8 +1,23 @@
-"""Tables of the results are folded, and the machine that measured them is one line."""
+"""Tables of the results are folded, and the machine that measured them is one line.
+
+Pages of results link to the files that hold the tables, as hosts of code show them; documentation
+has the tables in place of the links.
+"""
+
+import re
 
 from docutils import nodes
 
 FOLDER = "measurements/"
+LINK = re.compile(r"^- \[.*\]\((\.\./results/\w+\.md)\)$", re.MULTILINE)
+TABLES = r"```{include} \1\n:heading-offset: 1\n:relative-images:\n```\n"
+
+
+def include(app, page, source) -> None:
+    """Put the tables in place of the links to them."""
+    if page.startswith(FOLDER):
+        text = source[0].replace("\nTables:\n", "\nClick on a table to open it.\n")
+        source[0] = LINK.sub(TABLES, text)
 
 
 def cells(row: nodes.row) -> list[str]:
@@ -34,6 +49,7 @@ def fold(app, doctree: nodes.document) -> None:
 
 
 def setup(app):
-    """Fold when a page has been read."""
+    """Include before a page is read, and fold when it has been."""
+    app.connect("source-read", include)
     app.connect("doctree-read", fold)
     return {"parallel_read_safe": True}

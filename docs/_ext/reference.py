@@ -1,7 +1,12 @@
-"""A page of the reference for each public name, written before Sphinx looks for pages."""
+"""A page of the reference for each public name, written before Sphinx looks for pages.
 
+It links to the pages whose last line, "API: ...", has the name: its guides.
+"""
+
+import functools
 import importlib
 import inspect
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +14,7 @@ from typing import Any
 
 DOCS = Path(__file__).parent.parent
 PAGES = DOCS / "api" / "names"
+HEADING, NAMES = r"^# (.*)$", r"^API: (.*)$"
 # classes whose methods are called
 WITH_METHODS = {"BlackJAXKernel", "GOHSMC"}
 
@@ -31,14 +37,29 @@ def described(package: ModuleType, name: str) -> str:
     )
 
 
+@functools.cache
+def guides() -> dict[str, list[str]]:
+    """Links to the guides of each name, as a page of the reference has them."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(DOCS.rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        title, last = (re.search(pattern, text, re.MULTILINE) for pattern in (HEADING, NAMES))
+        for name in re.findall(r"`([\w.]+)`", last[1]) if last else ():
+            link = f"[{title[1]}](../../{path.relative_to(DOCS).as_posix()})"
+            found.setdefault(name, []).append(link)
+    return found
+
+
+def page(package: ModuleType, name: str) -> str:
+    """The page of a name."""
+    links = ", ".join(guides().get(f"{package.__name__}.{name}", ()))
+    guide = f"Guide: {links}.\n\n" if links else ""
+    return f"# {name}\n\n{guide}```{{eval-rst}}\n{described(package, name)}```\n"
+
+
 def pages(package: ModuleType) -> dict[str, str]:
     """Pages of a package by their names."""
-    return {
-        f"{package.__name__}.{name}.md": (
-            f"# {name}\n\n```{{eval-rst}}\n{described(package, name)}```\n"
-        )
-        for name in package.__all__
-    }
+    return {f"{package.__name__}.{name}.md": page(package, name) for name in package.__all__}
 
 
 def public_modules(package: ModuleType) -> dict[str, Any]:

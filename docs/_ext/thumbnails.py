@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from pathlib import Path
 
 DOCS = Path(__file__).parent.parent
@@ -25,7 +26,16 @@ def write(app) -> None:
             target.write_bytes(picture)
 
 
+def show(app, page, source) -> None:
+    """Put each into the gallery above the link to its notebook, which hosts of code show alone."""
+    if page == "gallery":
+        link = re.compile(r"^- \[(.*?)\]\((.*?(\w+)\.ipynb)\)", re.MULTILINE)
+        picture = r"- ![The last picture of \1](thumbnails/\3.png){width=260px}\\\n  [\1](\2)"
+        source[0] = link.sub(picture, source[0])
+
+
 def setup(app):
     """Write them when the builder starts."""
     app.connect("builder-inited", write)
+    app.connect("source-read", show)
     return {"parallel_read_safe": True}

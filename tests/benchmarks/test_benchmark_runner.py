@@ -338,7 +338,7 @@ def test_quoted_commands_run_what_is_there(path):
 def test_pages_of_results_only_include_them():
     pages = sorted((ROOT / "docs" / "measurements").glob("*.md"))
     texts = {page.stem: page.read_text() for page in (ROOT / "docs" / "results.md", *pages)}
-    included = re.findall(r"```\{include\} \.\./results/(\w+)\.md", "".join(texts.values()))
+    included = re.findall(r"^- \[.*\]\(\.\./results/(\w+)\.md\)$", "".join(texts.values()), re.M)
     assert sorted(included) == sorted(path.stem for path in RESULTS.glob("*.md"))
     named = re.findall(r"^measurements/(\w+)$", texts.pop("results"), re.MULTILINE)
     assert sorted(named) == sorted(texts)

@@ -131,7 +131,6 @@ def test_links_of_the_readme_work_where_the_code_is_hosted():
         if not name.endswith(".md"):
             continue
         text = (REPOSITORY / name).read_text(encoding="utf-8")
-        assert not re.search(r"^```\{|\{\w+\}`", text, re.MULTILINE), name
         headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
         assert not anchor or anchor in map(front_page.slug, headings), f"{name}#{anchor}"
 
@@ -143,10 +142,8 @@ def test_the_first_example_is_that_of_the_readme():
 def test_examples_of_the_readme_run(capsys):
     first, second = pages.blocks("../README")
     found = first.run({})
-    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
-        jax.grad(lambda r: found["attack_rate"](r).sum())(jax.numpy.array([1.7]))
-    np.testing.assert_allclose(
-        found["mcmc"].get_samples()["r"].mean(axis=0), [1.66, 3.35], rtol=0.02
-    )
+    tau = found["mcmc"].get_samples()["tau"]
+    assert abs((tau < 1).mean() - 0.199) < 0.03
+    assert f"P(tau < 1) = {(tau < 1).mean():.3f}" in capsys.readouterr().out
     second.run({})
     assert 0.0 < float(capsys.readouterr().out.split()[-1]) < 1.0

@@ -162,6 +162,10 @@ def test_not_jax(tmp_path, monkeypatch):
     np.testing.assert_allclose(walk.mean(0), [1.66, 3.33], rtol=0.05)
     np.testing.assert_allclose(walk.mean(0), mala.mean(0), rtol=0.02)
     np.testing.assert_allclose(walk.std(0), mala.std(0), rtol=0.2)
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
+        jax.grad(lambda r: found["iterated"](r).sum())(jax.numpy.array([1.7]))
+    fmala = found["fmala"].get_samples()["r"]
+    np.testing.assert_allclose(fmala.mean(axis=0), [1.66, 3.35], rtol=0.02)
 
 
 @pytest.mark.slow

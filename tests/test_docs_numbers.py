@@ -3,8 +3,6 @@
 import re
 import sys
 
-import jax
-import numpy as np
 import pytest
 
 from tests import pages

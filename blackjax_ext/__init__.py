@@ -5,7 +5,7 @@ Each public name is called as ``name(logdensity_fn, step_size, ...)``, or with a
 returns a BlackJAX ``SamplingAlgorithm(init, step)``, and has ``.init`` and ``.build_kernel``.
 """
 
-import blackjax_ext.installed  # noqa: F401
+import blackjax_ext.dependencies  # noqa: F401
 
 # isort: split
 import inspect

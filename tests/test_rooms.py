@@ -56,8 +56,8 @@ BUGS = {
         "offset = mapped + source.ctypes.data - begin",
         "offset = mapped",
     ),
-    "installed": Bug(
-        "blackjax_ext/installed.py",
+    "dependencies": Bug(
+        "blackjax_ext/dependencies.py",
         "if version in KNOWN_FAULTS:",
         "if version not in KNOWN_FAULTS:",
     ),

@@ -14,7 +14,7 @@ import pytest
 from numpyro.infer import MCMC
 
 import numpyro_fwd
-from blackjax_ext.installed import KNOWN_FAULTS, check_jaxlib, log_of
+from blackjax_ext.dependencies import KNOWN_FAULTS, check_jaxlib, log_of
 from numpyro_fwd.kernels.same_data import NOTHING, is_said
 
 

@@ -6,8 +6,8 @@ acceptance falls as :math:`\exp(-c D^{3/2} / \sqrt N)`. Decisions in blocks avoi
 
 1. a few moves of the shared coordinates, by a Hamiltonian trajectory on the energy S (the exact
    prior and the expansion of all rows) in the coordinate u of
-   :mod:`blackjax_ext.subsampling.groups.frames` at fixed v, so that the groups follow, and a test
-   by the rows of all groups together;
+   :mod:`blackjax_ext.subsampling.groups.arrowhead` at fixed v, so that the groups follow, and a
+   test by the rows of all groups together;
 2. a move of every group given u, and its own test by its own rows, all in parallel.
 
 *Moves of u.* The map :math:`(u, v) \to x` is linear, so densities by (u, v) are those of x up to a
@@ -59,7 +59,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.checks import check_count, check_position, check_positive
 from blackjax_ext.precision import exact_products
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
-from blackjax_ext.subsampling.groups.fits import newton, solved
+from blackjax_ext.subsampling.groups.laplace_approximations import newton, solved
 from blackjax_ext.subsampling.groups.thinning import outcome_of, reaches_of
 from blackjax_ext.types import select
 

@@ -27,7 +27,7 @@ from blackjax_ext.coordinates.partial import (
 )
 from blackjax_ext.types import Function, LogDensity, select
 from blackjax_ext.warmup import windows
-from blackjax_ext.warmup.calling import StepInfo, Stepper
+from blackjax_ext.warmup.algorithm import StepInfo, Stepper
 from blackjax_ext.warmup.windows import AdaptState
 
 __all__ = ["CoordinateState", "InCoordinates", "coordinates_of", "gradients_of"]

@@ -20,7 +20,7 @@ from blackjax_ext.metrics import Factor, check_metric
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function, Unravel
 from blackjax_ext.warmup import windows
-from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
+from blackjax_ext.warmup.algorithm import Algorithm, StepInfo, Stepper
 from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of, gradients_of
 from blackjax_ext.warmup.run import (
     Plan,
@@ -61,6 +61,7 @@ from numpyro_fwd.kernels.blocks import (
     in_structure,
 )
 from numpyro_fwd.kernels.centredness import Centredness, centredness_of
+from numpyro_fwd.kernels.chain_warnings import Noticed, forget
 from numpyro_fwd.kernels.coordinates import (
     check_alone,
     check_gradient,
@@ -71,9 +72,9 @@ from numpyro_fwd.kernels.coordinates import (
 from numpyro_fwd.kernels.descriptions import describe
 from numpyro_fwd.kernels.jitter import Jitter, check_jitter, jittered
 from numpyro_fwd.kernels.microcanonical import Tuning, is_microcanonical
-from numpyro_fwd.kernels.noticed import Noticed, forget
 from numpyro_fwd.kernels.options import full_signature
 from numpyro_fwd.kernels.precision import check_products, points_around
+from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop, words_of
 from numpyro_fwd.kernels.same_data import InPlace, check_data
 from numpyro_fwd.kernels.state import (
     KernelState,
@@ -91,7 +92,6 @@ from numpyro_fwd.kernels.strategy import (
     WholeDensity,
     ravel_one,
 )
-from numpyro_fwd.kernels.words import check_arguments_of_loop, words_of
 from numpyro_fwd.meshes import check_run, over_chains
 from numpyro_fwd.types import Args, Kwargs, Model
 

@@ -9,7 +9,7 @@ from blackjax_ext.coordinates import learning
 from blackjax_ext.coordinates.partial import Coordinates, Frame, half, in_coordinates
 from blackjax_ext.metrics import Factor
 from blackjax_ext.types import Function
-from blackjax_ext.warmup.calling import Stepper
+from blackjax_ext.warmup.algorithm import Stepper
 from blackjax_ext.warmup.in_coordinates import InCoordinates
 from blackjax_ext.warmup.run import ravel_each
 from numpyro_fwd.bridge.views import logdensity_of

@@ -17,7 +17,7 @@ from jax import Array
 
 from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor, factorize
-from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, Stepper
+from blackjax_ext.warmup.algorithm import Algorithm, BoundAlgorithm, Stepper
 from blackjax_ext.warmup.run import bind
 from numpyro_fwd.bridge.views import logdensity_of
 from numpyro_fwd.kernels.strategy import Run, Source, Start, WholeDensity, ravel_one

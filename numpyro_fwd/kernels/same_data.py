@@ -11,7 +11,7 @@ from blackjax_ext.meshes import everywhere
 from numpyro_fwd.bridge.arguments import Fingerprint, fingerprint, is_other, mutable_arrays
 from numpyro_fwd.bridge.numpyro_private import give_arguments, not_jax_tracer
 from numpyro_fwd.disk import OnDisk
-from numpyro_fwd.kernels.words import running_mcmc
+from numpyro_fwd.kernels.running_mcmc import running_mcmc
 from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["NOTHING", "InPlace", "WhoseData", "check_data", "is_known", "is_ours", "is_said"]
@@ -68,7 +68,7 @@ class InPlace:
 
 @jax.tree_util.register_pytree_node_class
 class WhoseData:
-    """The data of a population, in its state, as :class:`~numpyro_fwd.kernels.noticed.Noticed`.
+    """The data of a population, carried in its state as :class:`.chain_warnings.Noticed` is.
 
     Attributes
     ----------

@@ -40,8 +40,8 @@ from numpyro_fwd.bridge.priors import (
 )
 from numpyro_fwd.bridge.traces import first_sites
 from numpyro_fwd.kernels.precision import NUM_POINTS, check_products
+from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop
 from numpyro_fwd.kernels.same_data import InPlace, WhoseData
-from numpyro_fwd.kernels.words import check_arguments_of_loop
 from numpyro_fwd.meshes import check_run, over_chains
 from numpyro_fwd.types import Args, Kwargs, Model
 

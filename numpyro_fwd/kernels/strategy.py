@@ -18,14 +18,14 @@ from blackjax_ext.metrics import Factor
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function, LogDensity
 from blackjax_ext.warmup import report
-from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
+from blackjax_ext.warmup.algorithm import Algorithm, StepInfo, Stepper
 from blackjax_ext.warmup.run import bind, ravel_each
 from blackjax_ext.warmup.start import find_start
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.views import View, check_finite, logdensity_of
+from numpyro_fwd.kernels.running_mcmc import Say, silent
 from numpyro_fwd.kernels.state import split_each
-from numpyro_fwd.kernels.words import Say, silent
 from numpyro_fwd.types import Args, Kwargs
 
 __all__ = [

@@ -32,7 +32,7 @@ from numpyro_fwd.bridge.arguments import (
 from numpyro_fwd.bridge.observed import check_rows, impossible_sites
 from numpyro_fwd.bridge.partial_models import PartialModel, view_partial
 from numpyro_fwd.bridge.separate_rows import check_rows_apart
-from numpyro_fwd.partial_bayes.complaints import Softening, is_lost, warn_of
+from numpyro_fwd.partial_bayes.diagnostics import Softening, is_lost, warn_of
 from numpyro_fwd.partial_bayes.predicting import (
     Prediction,
     in_batches,

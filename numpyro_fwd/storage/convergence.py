@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numpyro_fwd.storage.stopping import Until
 from numpyro_fwd.storage.store import DrawStore
-from numpyro_fwd.storage.until import Until
 
 __all__ = ["Convergence", "Worst", "is_checked"]
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from tqdm.auto import tqdm
 
 from numpyro_fwd.storage.convergence import Worst
-from numpyro_fwd.storage.until import Until
+from numpyro_fwd.storage.stopping import Until
 
 __all__ = ["Progress"]
 

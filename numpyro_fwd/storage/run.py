@@ -12,13 +12,13 @@ from jax import Array
 from numpyro.infer import MCMC
 
 from numpyro_fwd.bridge.traces import names_of_plates
-from numpyro_fwd.storage import checkpoints, identity
+from numpyro_fwd.storage import checkpoints, fingerprint
 from numpyro_fwd.storage.convergence import Convergence, Worst, is_checked
 from numpyro_fwd.storage.folder import Folder, explaining
 from numpyro_fwd.storage.programs import Piece, begin, fields_of, latents
 from numpyro_fwd.storage.progress import Progress
+from numpyro_fwd.storage.stopping import Until
 from numpyro_fwd.storage.store import DrawStore
-from numpyro_fwd.storage.until import Until
 from numpyro_fwd.storage.writer import Writer
 from numpyro_fwd.types import Args, Kwargs
 
@@ -112,12 +112,12 @@ class StoredRun:
         facts = found.get("facts", {})
         self.facts: dict[str, Any] = {
             "options": self.options(rng_key, extra_fields, init_params),
-            "data": identity.describe_arguments(model_args, model_kwargs),
+            "data": fingerprint.describe_arguments(model_args, model_kwargs),
         }
         self.compare(facts)  # before anything takes time
         model = getattr(self.mcmc.sampler, "model", None)
         if model is not None:
-            self.facts["model"] = identity.describe_model(model, model_args, model_kwargs)
+            self.facts["model"] = fingerprint.describe_model(model, model_args, model_kwargs)
             self.compare(facts)
         self.state = begin(self.mcmc, rng_key, init_params, model_args, model_kwargs)
         fields = fields_of(self.mcmc, self.state, extra_fields)
@@ -127,8 +127,8 @@ class StoredRun:
             *(model_args, model_kwargs),
         )
         self.facts["options of the kernel"] = {
-            "the program of a step": identity.describe_program(self.piece.traced.jaxpr),
-            **identity.describe_state(self.state),
+            "the program of a step": fingerprint.describe_program(self.piece.traced.jaxpr),
+            **fingerprint.describe_state(self.state),
         }
         self.compare(facts)
         self.facts_as_json = json.dumps(self.facts).encode()
@@ -151,7 +151,7 @@ class StoredRun:
         mcmc = self.mcmc
         method = mcmc.chain_method
         return {
-            **identity.versions(),
+            **fingerprint.versions(),
             "jax_enable_x64": jnp.result_type(float) == jnp.float64,
             "backend": jax.default_backend(),
             "kernel": type(mcmc.sampler).__name__,
@@ -162,14 +162,14 @@ class StoredRun:
             "draws_per_write": self.draws_per_write,
             "extra_fields": list(extra_fields),
             "rng_key": str(np.asarray(checkpoints.numbers(rng_key)).tolist()),
-            "init_params": identity.describe_numbers(init_params),
-            "post_warmup_state": identity.describe_numbers(mcmc.post_warmup_state),
+            "init_params": fingerprint.describe_numbers(init_params),
+            "post_warmup_state": fingerprint.describe_numbers(mcmc.post_warmup_state),
         }
 
     def compare(self, facts: dict[str, Any]) -> None:
         """Raise if the run on the path is another one."""
         for what in self.facts.keys() & facts.keys():
-            identity.check_same(self.folder.path, what, facts[what], self.facts[what])
+            fingerprint.check_same(self.folder.path, what, facts[what], self.facts[what])
 
     def create(self, model: Any, model_args: Args, model_kwargs: Kwargs) -> None:
         """An empty store and a first checkpoint."""

@@ -12,7 +12,7 @@ from blackjax_ext.coordinates import learning
 from blackjax_ext.coordinates.laws import LocFactor, LocScale, Walk
 from blackjax_ext.coordinates.partial import Frame, LawCoordinates, in_coordinates
 from blackjax_ext.metrics import Diagonal
-from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm
+from blackjax_ext.warmup.algorithm import Algorithm, BoundAlgorithm
 from blackjax_ext.warmup.in_coordinates import InCoordinates
 from tests.laws import laws
 

@@ -23,8 +23,8 @@ from numpyro.infer.util import initialize_model, potential_energy
 
 from blackjax_ext.sgmcmc import group_sweeps
 from blackjax_ext.subsampling.groups import mode, thinning
+from blackjax_ext.subsampling.groups.arrowhead import first_frame
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
-from blackjax_ext.subsampling.groups.frames import first_frame
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge import groups
 from numpyro_fwd.bridge.plates import FullView, check_model

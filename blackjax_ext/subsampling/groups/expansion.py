@@ -1,6 +1,6 @@
 r"""The expansion of rows in groups at an anchor: all that grows with N, done once.
 
-In the coordinates of :mod:`blackjax_ext.subsampling.groups.frames` a row of group c sees
+In the coordinates of :mod:`blackjax_ext.subsampling.groups.arrowhead` a row of group c sees
 :math:`w_c = (u, v_c)` of p + d coordinates, whatever the number of groups, and
 
 .. math::
@@ -33,7 +33,7 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.alias_table import build
 from blackjax_ext.subsampling.expansion import FLOOR, MARGIN, check_affine, check_known
-from blackjax_ext.subsampling.groups.frames import (
+from blackjax_ext.subsampling.groups.arrowhead import (
     Arrow,
     Cubic,
     Frame,

@@ -3,7 +3,7 @@ r"""An anchor for rows in groups: a mode, with hyperparameters where they are li
 The joint density of centred groups and their scale need not have a mode: where the scale runs to
 zero it has no bound. So coordinates that no row sees and on which curvatures of the prior depend
 (*hyperparameters*: scales of the groups) are held while Newton's method finds the mode of all
-others, with steps by the arrow (:mod:`blackjax_ext.subsampling.groups.frames`). Means of normal
+others, with steps by the arrow (:mod:`blackjax_ext.subsampling.groups.arrowhead`). Means of normal
 groups are among these others: with covariates that are not centred they are as good as determined
 by the slopes. Then hyperparameters go to the maximum of
 
@@ -43,8 +43,7 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.rows.compensated_sums import Pair
-from blackjax_ext.subsampling.groups.fits import derivatives, newton
-from blackjax_ext.subsampling.groups.frames import (
+from blackjax_ext.subsampling.groups.arrowhead import (
     Arrow,
     Eliminated,
     Frame,
@@ -53,6 +52,7 @@ from blackjax_ext.subsampling.groups.frames import (
     inverse_root,
     refined,
 )
+from blackjax_ext.subsampling.groups.laplace_approximations import derivatives, newton
 from blackjax_ext.subsampling.groups.passes import (
     plain_prior,
     prior_arrow,

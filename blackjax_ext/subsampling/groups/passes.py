@@ -14,7 +14,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.precision import exact_products
-from blackjax_ext.subsampling.groups.frames import Arrow, Cubic, Frame
+from blackjax_ext.subsampling.groups.arrowhead import Arrow, Cubic, Frame
 from blackjax_ext.subsampling.groups.predictor import GroupedPredictor
 from blackjax_ext.subsampling.predictors import (
     MAX_CHUNK,

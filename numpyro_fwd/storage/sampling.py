@@ -10,7 +10,7 @@ from numpyro.infer import MCMC
 from numpyro_fwd.bridge.arguments import check_arguments
 from numpyro_fwd.storage.folder import Folder, needed
 from numpyro_fwd.storage.run import Stored, StoredRun
-from numpyro_fwd.storage.until import Until, check_count
+from numpyro_fwd.storage.stopping import Until, check_count
 
 __all__ = ["sample_to"]
 

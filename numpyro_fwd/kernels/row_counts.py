@@ -12,7 +12,7 @@ from blackjax_ext.metrics import Factor
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
 from blackjax_ext.subsampling.tails import MOST
-from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo
+from blackjax_ext.warmup.algorithm import Algorithm, BoundAlgorithm, StepInfo
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 
 __all__ = ["CountedState", "CountingAlgorithm", "warn_if_light", "warn_if_many"]

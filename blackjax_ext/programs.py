@@ -181,7 +181,7 @@ def executable_of(traced: Any, options: dict[str, Any], is_short: bool) -> Funct
     read = arguments_read(lowered)
     if is_short and LEVEL in options and numbers_of(traced, read) <= SHORT:
         options = {**options, LEVEL: 0}
-    key = key_of(traced, lowered, read)
+    key = cache_key(traced, lowered, read)
 
     def make() -> Function:
         executable: Function = lowered.compile(compiler_options=options)
@@ -192,7 +192,7 @@ def executable_of(traced: Any, options: dict[str, Any], is_short: bool) -> Funct
     return EXECUTABLES.find((key, default_device(), tuple(options.items())), make)
 
 
-def key_of(traced: Any, lowered: Any, read: tuple[int, ...] | None) -> Hashable | None:
+def cache_key(traced: Any, lowered: Any, read: tuple[int, ...] | None) -> Hashable | None:
     """All that an executable depends on; None for one that is not kept."""
     if sum(getattr(each, "nbytes", 0) for each in traced.jaxpr.consts) > MOST_CONSTANTS:
         return None
@@ -236,10 +236,10 @@ def is_on_default_device(*arguments: Any) -> bool:
 
 def default_device() -> Any:
     """Where JAX puts an array that nothing else places."""
-    return next(iter(one().devices()))
+    return next(iter(array_or_tracer().devices()))
 
 
-def one() -> Array:
+def array_or_tracer() -> Array:
     """An array, or a tracer where all of jax is traced."""
     return jnp.asarray(np.int32(0))
 
@@ -264,7 +264,7 @@ def has_gone(error: Exception) -> bool:
 
 def is_inside(*arguments: Any) -> bool:
     """Whether what is called becomes a part of another program."""
-    leaves = [*jax.tree.leaves(arguments), one()]
+    leaves = [*jax.tree.leaves(arguments), array_or_tracer()]
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 

@@ -284,11 +284,11 @@ def over_chains(tree: Any, what: str = "num_chains") -> Any:
             f'"chains" of the mesh; got {size}. Take {size + num - size % num}, or a mesh with '
             "another number."
         )
-    return divided(tree)
+    return shard_chains(tree)
 
 
 @jax.jit
-def divided(tree: Any) -> Any:
+def shard_chains(tree: Any) -> Any:
     """Arrays with their first axis along that of the chains."""
     return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, P(CHAINS)), tree)
 
@@ -346,7 +346,7 @@ def check_agreement(facts: dict[str, Any]) -> None:
     """
     if jax.process_count() == 1:
         return
-    own = {**versions(), **facts}
+    own = {**versions_and_precision(), **facts}
     text = json.dumps(own, default=str)
     said = hashlib.sha256(text.encode()).digest() + text.encode()[: BLOCK - DIGEST]
     block = np.zeros(BLOCK, np.uint8)
@@ -357,11 +357,11 @@ def check_agreement(facts: dict[str, Any]) -> None:
         first, other = (found[p, DIGEST:].tobytes().rstrip(b"\0") for p in (0, others[0]))
         raise ValueError(
             "processes must run the same program on data of the same shapes; processes "
-            f"{others} do not agree with process 0. {difference(first, others[0], other)}"
+            f"{others} do not agree with process 0. {explain_difference(first, others[0], other)}"
         )
 
 
-def difference(first: bytes, p: int, other: bytes) -> str:
+def explain_difference(first: bytes, p: int, other: bytes) -> str:
     """Where what two processes say is different, as far as it is known."""
     try:
         here, there = json.loads(first), json.loads(other)
@@ -374,7 +374,7 @@ def difference(first: bytes, p: int, other: bytes) -> str:
     )
 
 
-def versions() -> dict[str, str]:
+def versions_and_precision() -> dict[str, str]:
     """Versions of what computes, and whether in double precision."""
     found = {"double precision": str(jax.dtypes.canonicalize_dtype(float) == np.float64)}
     for name in PACKAGES:

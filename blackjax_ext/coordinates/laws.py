@@ -40,9 +40,9 @@ __all__ = [
     "LocScale",
     "Walk",
     "into",
-    "moved",
     "out",
     "pulled",
+    "recentred",
     "rounding",
     "unresolved",
 ]
@@ -243,7 +243,7 @@ def into(law: Law, c: Array, x: Array) -> Array:
     return jnp.where(same(law, c, 1.0), x, c * shift + law.unspread(c, x - shift))
 
 
-def moved(law: Law, c: Array, new: Array, u: Array) -> Array:
+def recentred(law: Law, c: Array, new: Array, u: Array) -> Array:
     """The coordinates at centredness `new` of the effect that is at `u` at centredness `c`.
 
     The effect itself is not computed: where its scale is below its last digit, u keeps what the

@@ -33,7 +33,7 @@ from jax import Array
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law
 
-__all__ = ["GRID", "Learned", "Sums", "begin", "count", "learn", "trials"]
+__all__ = ["GRID", "Learned", "Sums", "count", "first_learned", "learn", "trials"]
 
 GRID = np.linspace(0.0, 1.0, 17)
 MIN_DRAWS = 20  # below, a window says nothing
@@ -66,7 +66,7 @@ class Learned(NamedTuple):
     num_draws: Array
 
 
-def begin(centredness: ArrayTree) -> Learned:
+def first_learned(centredness: ArrayTree) -> Learned:
     """No draws yet."""
 
     def empty(c: Array) -> Sums:
@@ -85,7 +85,7 @@ def trials(u: ArrayTree, gradient: ArrayTree, centredness: ArrayTree, found: Any
 
         def at(new: Array) -> Array:
             new = jnp.full_like(c, new)
-            return jnp.stack([laws.moved(law, c, new, u), laws.pulled(law, c, new, g)])
+            return jnp.stack([laws.recentred(law, c, new, u), laws.pulled(law, c, new, g)])
 
         return jnp.moveaxis(jax.vmap(at)(jnp.asarray(GRID, u.dtype)), 1, 0)
 
@@ -134,4 +134,4 @@ def learn(learned: Learned, found: Any) -> tuple[Learned, ArrayTree]:
     centredness, ratios = (
         jax.tree.map(lambda _, pair, i=i: pair[i], learned.centredness, pairs) for i in (0, 1)
     )
-    return begin(centredness), ratios
+    return first_learned(centredness), ratios

@@ -64,17 +64,17 @@ __all__ = [
     "MAX_EXPONENT",
     "Band",
     "Mover",
-    "Point",
-    "Search",
+    "PhasePoint",
     "Shares",
-    "check",
+    "StepSearch",
+    "check_persistence",
     "draw_band",
+    "draw_momentum",
     "draw_mover",
-    "first_momentum",
-    "leapfrog",
+    "leapfrog_once",
     "refresh",
     "search",
-    "step",
+    "transition",
 ]
 
 MAX_EXPONENT = 20  # steps from a millionth to a million times the first one
@@ -86,10 +86,10 @@ SHARE = 0.5
 BLOCKS, FEWER_BLOCKS = 0.5, 0.2
 THERE, BACK, DONE = range(3)
 
-Leap = Callable[["Point", Array], "Point"]
+Leap = Callable[["PhasePoint", Array], "PhasePoint"]
 
 
-class Point(NamedTuple):
+class PhasePoint(NamedTuple):
     """A place and a momentum.
 
     x
@@ -124,7 +124,7 @@ class Band(NamedTuple):
     outer: Array
 
 
-class Search(NamedTuple):
+class StepSearch(NamedTuple):
     """What the trials have found so far.
 
     stage
@@ -153,7 +153,7 @@ class Search(NamedTuple):
     exponent: Array
     direction: Array
     selected: Array
-    proposal: Point
+    proposal: PhasePoint
     log_ratio: Array
     first_rate: Array
     is_confirmed: Array
@@ -201,7 +201,7 @@ class Mover(NamedTuple):
         return seen.__matmul__
 
 
-def check(persistence: float, shares: Shares) -> None:
+def check_persistence(persistence: float, shares: Shares) -> None:
     """Raise ValueError unless the persistence is in [0, 1) and the shares in [0, 1]."""
     if not 0 <= persistence < 1:
         raise ValueError(f"persistence must be at least 0 and below 1; got {persistence}.")
@@ -216,7 +216,7 @@ def draw_band(rng_key: Array, dtype: DTypeLike) -> Band:
     return Band(-jnp.log1p(-SLACK * u[0]), -jnp.log(SHARE * u[1]))
 
 
-def first_momentum(rng_key: Array | None, like: Array) -> Array:
+def draw_momentum(rng_key: Array | None, like: Array) -> Array:
     """A draw of shape (D,); NaN without a key, which the first step replaces by a draw."""
     if rng_key is None:
         return jnp.full_like(like, jnp.nan)
@@ -298,7 +298,9 @@ def draw_leaves(rng_key: Array, sizes: list[int], is_noise: Array | None = None)
     return is_drawn[leaf_of]
 
 
-def leapfrog(evaluate: Function, push: Function, pull: Function, step_size: Array | float) -> Leap:
+def leapfrog_once(
+    evaluate: Function, push: Function, pull: Function, step_size: Array | float
+) -> Leap:
     """One leapfrog step: preserves volume, and is undone by itself between two flips of momentum.
 
     Parameters
@@ -313,17 +315,17 @@ def leapfrog(evaluate: Function, push: Function, pull: Function, step_size: Arra
         Of exponent 0.
     """
 
-    def leap(start: Point, exponent: Array) -> Point:
+    def leap(start: PhasePoint, exponent: Array) -> PhasePoint:
         epsilon = step_size * jnp.exp2(exponent.astype(start.x.dtype))
         half = start.momentum + 0.5 * epsilon * pull(start.gradient)
         x = start.x + epsilon * push(half)
         logdensity, gradient, kept = evaluate(x)
-        return Point(x, half + 0.5 * epsilon * pull(gradient), logdensity, gradient, kept)
+        return PhasePoint(x, half + 0.5 * epsilon * pull(gradient), logdensity, gradient, kept)
 
     return leap
 
 
-def gain(start: Point, end: Point) -> Array:
+def log_joint_ratio(start: PhasePoint, end: PhasePoint) -> Array:
     """Log ratio of the joint density at `end` to that at `start`; NaN if `end` is not finite."""
     # a difference of squares, which keeps its digits where the squares are large
     kinetic = 0.5 * inner(start.momentum - end.momentum, start.momentum + end.momentum)
@@ -336,17 +338,17 @@ def distance(log_ratio: Array) -> Array:
     return jnp.where(jnp.isnan(log_ratio), jnp.inf, jnp.abs(log_ratio))
 
 
-def search(leap: Leap, start: Point, band: Band, log_uniform: Array) -> Search:
+def search(leap: Leap, start: PhasePoint, band: Band, log_uniform: Array) -> StepSearch:
     """Select the step at `start`, and look whether the way back selects the same.
 
     Cost: one evaluation for each trial; 1 if the first one is in the band.
     """
 
-    def turn(found: Search) -> Search:
+    def turn(found: StepSearch) -> StepSearch:
         begin = origin(found, start)
         end = leap(begin, found.exponent)
         end = end._replace(momentum=-end.momentum)
-        log_ratio = gain(begin, end)
+        log_ratio = log_joint_ratio(begin, end)
         there = go_there(found, end, log_ratio, band, log_uniform)
         new = select(found.stage == BACK, go_back(found, log_ratio, band), there)
         hidden = jnp.where(found.hidden < 0, interweaving.reached(end), found.hidden)
@@ -357,16 +359,20 @@ def search(leap: Leap, start: Point, band: Band, log_uniform: Array) -> Search:
     is_lost = jnp.isnan(start.logdensity)  # no trial would be in the band
     stage = jnp.where(is_lost, DONE, THERE).astype(jnp.int32)
     hidden = zero + interweaving.reached(start)
-    first = Search(*(stage, zero, zero, zero, start, nothing, nothing, no, is_lost, zero, hidden))
+    first = StepSearch(
+        *(stage, zero, zero, zero, start, nothing, nothing, no, is_lost, zero, hidden)
+    )
     return jax.lax.while_loop(lambda found: found.stage != DONE, turn, first)
 
 
-def origin(found: Search, start: Point) -> Point:
+def origin(found: StepSearch, start: PhasePoint) -> PhasePoint:
     """Where a trial begins: at the start of the step, or on the way back at the end of the move."""
     return select(found.stage == BACK, found.proposal, start)
 
 
-def go_there(found: Search, end: Point, log_ratio: Array, band: Band, log_uniform: Array) -> Search:
+def go_there(
+    found: StepSearch, end: PhasePoint, log_ratio: Array, band: Band, log_uniform: Array
+) -> StepSearch:
     """A trial from the start of the step."""
     d = distance(log_ratio)
     is_first = found.exponent == 0  # every other trial is further away
@@ -405,7 +411,7 @@ def direction_of(d: Array, band: Band) -> Array:
     return (d < band.inner).astype(jnp.int32) - (d > band.outer).astype(jnp.int32)
 
 
-def go_back(found: Search, log_ratio: Array, band: Band) -> Search:
+def go_back(found: StepSearch, log_ratio: Array, band: Band) -> StepSearch:
     """A trial from the end of the move: it must go on where the way there did."""
     d, tried, selected = distance(log_ratio), found.exponent, found.selected
     is_up, is_beyond = found.direction > 0, tried > selected
@@ -421,7 +427,9 @@ def go_back(found: Search, log_ratio: Array, band: Band) -> Search:
     )
 
 
-def decide(is_accepted: Array, proposal: Point, start: Point, moves: Array | None) -> Point:
+def accept_or_flip(
+    is_accepted: Array, proposal: PhasePoint, start: PhasePoint, moves: Array | None
+) -> PhasePoint:
     """The new point. A rejected move turns round the momentum of what `moves`.
 
     That is what keeps a momentum that persists exact: the move ends with a flip, and every step
@@ -432,9 +440,9 @@ def decide(is_accepted: Array, proposal: Point, start: Point, moves: Array | Non
     return end._replace(momentum=jnp.where(is_accepted, -end.momentum, turned))
 
 
-def step(
-    rng_key: Array, start: Point, leap: Leap, persistence: float, moves: Array | None = None
-) -> tuple[Point, tuple[Array, ...]]:
+def transition(
+    rng_key: Array, start: PhasePoint, leap: Leap, persistence: float, moves: Array | None = None
+) -> tuple[PhasePoint, tuple[Array, ...]]:
     """Refresh the momentum, select a step, decide.
 
     Parameters
@@ -474,4 +482,4 @@ def step(
         found.num_evaluations,
         found.hidden,
     )
-    return decide(is_accepted, found.proposal, start, moves), facts
+    return accept_or_flip(is_accepted, found.proposal, start, moves), facts

@@ -298,7 +298,7 @@ def reached(point: Any) -> Array | int:
     return NONE if point.kept is None else point.kept.hidden
 
 
-def seen(chart: Chart, u: Array, kept: Kept, pull: Function) -> tuple[Array, Array, Kept]:
+def density_in(chart: Chart, u: Array, kept: Kept, pull: Function) -> tuple[Array, Array, Kept]:
     """Log density and gradient in u of a place of which `kept` is known.
 
     The log density is NaN where rounding hides the noise, as `kept` then says. What is not used is
@@ -321,7 +321,7 @@ def start(chart: Chart | None, kept: Kept, momentum: Array, pull: Function) -> t
     if chart is None:
         return kept.x, momentum, kept.logdensity, kept.gradient, None
     u = within(chart, kept.x)
-    logdensity, gradient, kept = seen(chart, u, kept, pull)
+    logdensity, gradient, kept = density_in(chart, u, kept, pull)
     return u, momentum, logdensity, gradient, kept
 
 
@@ -335,7 +335,7 @@ def evaluation(chart: Chart | None, evaluate: Function, pull: Function) -> Funct
 
     def in_chart(u: Array) -> tuple[Array, Array, Kept]:
         x = jnp.where(chart.is_used, chart.out(u)[0], u)
-        return seen(chart, u, Kept(x, *evaluate(x)), pull)
+        return density_in(chart, u, Kept(x, *evaluate(x)), pull)
 
     return in_chart
 

@@ -75,11 +75,13 @@ Errors = list[Any]  # an array for each value; None of what is exact
 def loss(function: Function, x: Array) -> tuple[Array, Array]:
     """A function at `x`, (D,), and a bound on the error of each output."""
     closed = jax.make_jaxpr(function)(x)
-    (value,), (error,) = read(closed, [x], [last_digit(x)])
+    (value,), (error,) = program_errors(closed, [x], [last_digit(x)])
     return value, jnp.zeros_like(value) if error is None else error
 
 
-def read(closed: ClosedJaxpr, values: Sequence[Any], errors: Errors) -> tuple[list[Any], Errors]:
+def program_errors(
+    closed: ClosedJaxpr, values: Sequence[Any], errors: Errors
+) -> tuple[list[Any], Errors]:
     """Outputs of a program and their errors."""
     jaxpr = closed.jaxpr
     known = dict(zip(jaxpr.constvars, closed.consts, strict=True))
@@ -92,16 +94,18 @@ def read(closed: ClosedJaxpr, values: Sequence[Any], errors: Errors) -> tuple[li
     def error_of(atom: Any) -> Array | None:
         return None if isinstance(atom, Literal) else lost.get(atom)
 
-    for equation in needed(jaxpr):
+    for equation in needed_equations(jaxpr):
         arguments = [value_of(atom) for atom in equation.invars]
-        found, missed = step(equation, arguments, [error_of(atom) for atom in equation.invars])
+        found, missed = equation_errors(
+            equation, arguments, [error_of(atom) for atom in equation.invars]
+        )
         known |= dict(zip(equation.outvars, found, strict=True))
         lost |= dict(zip(equation.outvars, missed, strict=True))
     outputs = jaxpr.outvars
     return [value_of(atom) for atom in outputs], [error_of(atom) for atom in outputs]
 
 
-def needed(jaxpr: Any) -> list[Any]:
+def needed_equations(jaxpr: Any) -> list[Any]:
     """Equations on which the outputs depend: a model computes more than its effects."""
     wanted, found = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
     for equation in reversed(jaxpr.eqns):
@@ -111,7 +115,7 @@ def needed(jaxpr: Any) -> list[Any]:
     return found[::-1]
 
 
-def step(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any], Errors]:
+def equation_errors(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any], Errors]:
     """Outputs of one equation and their errors."""
     name = equation.primitive.name
     if all(error is None for error in errors):
@@ -120,7 +124,7 @@ def step(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any], E
     if name in CALLS:
         inner = next(v for k, v in equation.params.items() if k in PROGRAMS)
         inner = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
-        return read(inner, values, errors)
+        return program_errors(inner, values, errors)
     if name == "scan":
         return scanned(equation, values, errors)
     outputs = bound(equation, values)
@@ -258,7 +262,7 @@ def scanned(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any]
 
     def body(carry: Any, row: Any) -> tuple[Any, Any]:
         arguments = [[*c, *now, *r] for c, now, r in zip(consts, carry, row, strict=True)]
-        found, missed = read(params["jaxpr"], *arguments)
+        found, missed = program_errors(params["jaxpr"], *arguments)
         missed = of_rounded(found, missed)
         return (found[:num_carry], missed[:num_carry]), (found[num_carry:], missed[num_carry:])
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from blackjax_ext.meshes import ROWS, num_blocks, spread
+from blackjax_ext.meshes import ROWS, num_blocks, shard_first_axis
 from blackjax_ext.rows.consecutive import at_chunk
 
 __all__ = ["Pair", "add", "as_pair", "collapse", "difference", "over_rows"]
@@ -155,5 +155,5 @@ def over_rows(
     lanes, _ = jax.lax.scan(body, Pair(zeros, zeros), jnp.arange(-(-size // length)))
     if blocks == 1:
         return collapse(lanes)
-    of_blocks = jax.tree.map(lambda x: spread(x.reshape(blocks, length), ROWS), lanes)
+    of_blocks = jax.tree.map(lambda x: shard_first_axis(x.reshape(blocks, length), ROWS), lanes)
     return fold(jax.vmap(collapse)(of_blocks))

@@ -168,7 +168,9 @@ def read_few_rows(
 ) -> Verdict:
     """Verdict of the test by thinning."""
     del potential
-    found = thinning.decide(rng_key, expansion, old_position, old_cache, new_position, rho, rule)
+    found = thinning.thinning_test(
+        rng_key, expansion, old_position, old_cache, new_position, rho, rule
+    )
     return Verdict(
         found.is_accepted,
         found.acceptance_rate,

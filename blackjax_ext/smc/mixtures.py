@@ -71,7 +71,7 @@ def fit(
     log_weights = jnp.where(is_usable, sampler.guard(log_weights), -jnp.inf)
     log_weights = jnp.where(jnp.isneginf(log_weights).all(), 0.0, log_weights)
     weights, size = jax.nn.softmax(log_weights), sampler.effective_sample_size(log_weights)
-    means = centres(rng_key, z, jnp.log(weights), num_components)
+    means = kmeans_plus_plus(rng_key, z, jnp.log(weights), num_components)
     first = Mixture(
         jnp.full(num_components, -jnp.log(num_components), x.dtype), means, jnp.ones_like(means)
     )
@@ -83,7 +83,7 @@ def fit(
     return Mixture(found.log_shares, found.means * scale, found.variances * scale**2)
 
 
-def centres(rng_key: PRNGKey, z: Array, log_weights: Array, num: int) -> Array:
+def kmeans_plus_plus(rng_key: PRNGKey, z: Array, log_weights: Array, num: int) -> Array:
     """`num` of the particles, each drawn in proportion to its distance from those before."""
 
     def choose(squares: Array, rng_key: PRNGKey) -> tuple[Array, Array]:

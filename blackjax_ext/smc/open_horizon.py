@@ -261,7 +261,9 @@ def build_kernel(
         power = jnp.ones(())
         if weight_ess:
             log_factors, power = sampler.softened(before.log_weights, log_factors, weight_ess)
-        after = sampler.weigh(before._replace(particles=(move.position, local)), log_factors)
+        after = sampler.update_weights(
+            before._replace(particles=(move.position, local)), log_factors
+        )
         weights = jnp.where(jnp.isfinite(local.logdensity), jnp.exp(after.log_weights), 0.0)
         position = jax.vmap(unravel)(move.position)
         info = info_of(after, log_factors, weights, is_resampled, kept_share, power)

@@ -34,7 +34,7 @@ import numpy as np
 from blackjax.types import PRNGKey
 from jax import Array
 
-from blackjax_ext.rows.shuffles import scaled
+from blackjax_ext.rows.shuffles import times_fraction
 
 __all__ = ["AliasTable", "build", "columns", "draw", "outcome", "realized"]
 
@@ -104,9 +104,11 @@ def columns(weights: np.ndarray, least: float = 0.0) -> AliasTable:
     carried from one to the next: no array of N is made but those of the table.
     """
     size = weights.size
-    total = sum(float(in_double(weights, least, part).sum()) for part in blocks(size, BLOCK))
+    total = sum(float(double_weights(weights, least, part).sum()) for part in blocks(size, BLOCK))
     lights, heavies = (
-        partial(outcomes, lambda part: in_double(weights, least, part) * (size / total), size, kind)
+        partial(
+            outcomes, lambda part: double_weights(weights, least, part) * (size / total), size, kind
+        )
         for kind in (True, False)
     )
     table = AliasTable(np.ones(size, np.float32), np.arange(size, dtype=np.int32))
@@ -220,7 +222,7 @@ def blocks(size: int, length: int) -> Iterator[slice]:
         yield slice(first, min(first + length, size))
 
 
-def in_double(weights: np.ndarray, least: float, part: slice) -> np.ndarray:
+def double_weights(weights: np.ndarray, least: float, part: slice) -> np.ndarray:
     """Some weights in double precision."""
     return weights[part].astype(np.float64) + least
 
@@ -259,7 +261,7 @@ def draw(rng_key: PRNGKey, table: AliasTable, shape: tuple[int, ...]) -> Array:
 
 def outcome(words: Array, table: AliasTable) -> Array:
     """The outcomes that random words give, of shape (3, ...)."""
-    column = scaled(words[:2], table.alias.shape[0])
+    column = times_fraction(words[:2], table.alias.shape[0])
     threshold, alias = (
         jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in (table.threshold, table.alias)
     )

@@ -58,7 +58,7 @@ def expanded_minibatch(expansion: Expansion, batch_size: int) -> StochasticPoten
     draw = Partial(partial(draw_indices, expansion.num_rows, batch_size))
     energy_fn = Partial(energy, expansion.posterior)
     rows = Rows(
-        Partial(known_part, expansion), Partial(row_remainders, expansion), expansion.num_rows
+        Partial(known_part, expansion), Partial(expansion_remainders, expansion), expansion.num_rows
     )
     return StochasticPotential(energy_fn, draw, Partial(expanded_gradient, expansion), rows)
 
@@ -68,7 +68,7 @@ def known_part(expansion: Expansion, x: ArrayTree) -> Array:
     return -surrogate(expansion, x)
 
 
-def row_remainders(expansion: Expansion, x: ArrayTree, indices: Array) -> Array:
+def expansion_remainders(expansion: Expansion, x: ArrayTree, indices: Array) -> Array:
     """Log likelihoods of some rows less their expansions, shape (n,)."""
     d, _ = whitened(expansion, x)
     return -loss_remainders(expansion, d[None], indices)[0]

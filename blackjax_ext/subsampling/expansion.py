@@ -34,7 +34,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_position
-from blackjax_ext.meshes import on_host, over_rows
+from blackjax_ext.meshes import blocks_over_rows, on_host
 from blackjax_ext.metrics import Dense
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
@@ -147,7 +147,7 @@ def expand(
     order: int = 2,
     find_mode: bool = True,
     say: Callable[[str], None] | None = None,
-    place: Callable[[np.ndarray], Any] = over_rows,
+    place: Callable[[np.ndarray], Any] = blocks_over_rows,
 ) -> Expansion:
     r"""Expand the rows of a posterior at its mode, and bound what the expansion leaves.
 
@@ -196,7 +196,7 @@ def expand(
     bounds = compiled_soon(partial(row_bounds, order=order), is_short=True)
     rows = bounds(posterior, position, scale, in_dtype(metric, dtype), step)
     check_rest(found, float(on_host(rows.change)))
-    check_known(rows.not_known)
+    check_constant_data(rows.not_known)
     check_affine(rows.not_affine)
     slope, curvature, psi = rows.slope, rows.curvature, np.array(on_host(rows.psi))
     del rows  # the other copy of the bounds
@@ -246,7 +246,7 @@ def check_affine(row: Array) -> None:
         raise ValueError(NOT_AFFINE.format(first))
 
 
-def check_known(row: Array) -> None:
+def check_constant_data(row: Array) -> None:
     """Raise ValueError if what a loss needs beside its predictors changes, in a first row."""
     if (first := int(on_host(row))) >= 0:
         raise ValueError(NOT_KNOWN.format(first))

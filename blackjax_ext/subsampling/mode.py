@@ -40,8 +40,8 @@ from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.subsampling.predictors import (
     Derivatives,
     LinearPredictor,
-    derivatives,
     energy,
+    whitened_derivatives,
 )
 from blackjax_ext.types import Unravel
 
@@ -317,7 +317,9 @@ class Passes:
         self, posterior: LinearPredictor, unravel: Unravel, say: Callable[[str], None] | None
     ):
         energy_at = compiled_soon(lambda rows, x: energy(rows, unravel(x)))
-        derivatives_at = compiled_soon(lambda rows, x, root: derivatives(rows, unravel(x), root))
+        derivatives_at = compiled_soon(
+            lambda rows, x, root: whitened_derivatives(rows, unravel(x), root)
+        )
         self.energy: Callable[[Any], Pair] = partial(energy_at, posterior)
         self._derivatives: Callable[[Any, Any], Derivatives] = partial(derivatives_at, posterior)
         self.is_seen = np.zeros(0, bool)
@@ -349,7 +351,7 @@ def posterior_mode(passes: Passes, x: Array) -> Stationary:
     if not np.isfinite(found.distance):
         raise ValueError(NOT_FINITE.format(found.x.dtype) + RUNAWAY)
     if not found.is_mode:
-        raise moving(found)
+        raise no_mode_error(found)
     return found
 
 
@@ -359,10 +361,10 @@ def check_rest(found: Stationary, change: float) -> None:
     `change` is in units of the reach of the predictor's family.
     """
     if not change < MAX_CHANGE:
-        raise moving(found)
+        raise no_mode_error(found)
 
 
-def moving(found: Stationary) -> ValueError:
+def no_mode_error(found: Stationary) -> ValueError:
     """The error of a place that is no mode; raises another if floats do not resolve it."""
     check_resolution(found)
     return ValueError(NO_MODE.format("Newton's method still moves"))

@@ -42,7 +42,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from blackjax_ext.checks import count_rows
-from blackjax_ext.meshes import ROWS, num_blocks, spread
+from blackjax_ext.meshes import ROWS, num_blocks, shard_first_axis
 from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
 from blackjax_ext.rows.consecutive import at_chunk
@@ -55,13 +55,13 @@ __all__ = [
     "Largest",
     "LinearPredictor",
     "Responses",
-    "derivatives",
     "designs",
     "energy",
     "has_changed",
     "linear_predictor",
     "loss_remainder",
     "over_chunks",
+    "whitened_derivatives",
 ]
 
 MAX_ENTRIES = 2**23  # in the designs of a chunk of rows
@@ -362,8 +362,8 @@ def over_chunks(
     at_once = length * blocks
     shapes, values = jax.eval_shape(visit, jnp.arange(at_once), jnp.ones(at_once, bool))
     kept = jax.tree.map(lambda v: jnp.zeros((blocks, size, *v.shape[1:]), v.dtype), values)
-    kept = jax.tree.map(lambda v: spread(v, ROWS), kept)
-    first = jax.tree.map(nothing, shapes, is_leaf=is_largest), kept
+    kept = jax.tree.map(lambda v: shard_first_axis(v, ROWS), kept)
+    first = jax.tree.map(empty_term, shapes, is_leaf=is_largest), kept
     sums, kept = jax.lax.scan(body, first, jnp.arange(num_chunks))[0]
     return sums, jax.tree.map(lambda v: v.reshape(num_rows, *v.shape[2:]), kept)
 
@@ -371,10 +371,12 @@ def over_chunks(
 def with_chunk(all_rows: Array, some: Array, first: Array, blocks: int) -> Array:
     """Values of all rows of each block with those of a chunk of it, in the same memory."""
     some = some.reshape(blocks, -1, *some.shape[1:])
-    return spread(jax.lax.dynamic_update_slice_in_dim(all_rows, some, first, axis=1), ROWS)
+    return shard_first_axis(
+        jax.lax.dynamic_update_slice_in_dim(all_rows, some, first, axis=1), ROWS
+    )
 
 
-def nothing(term: Any) -> Any:
+def empty_term(term: Any) -> Any:
     """What a term is before the first chunk."""
     zero = jax.tree.map(lambda t: jnp.zeros(t.shape, t.dtype), term)
     return zero if is_largest(term) else as_pair(zero)
@@ -414,7 +416,7 @@ def has_changed(old: Any, new: Any) -> Any:
     return jax.tree.map(differs, old, new)
 
 
-def masked(is_new: Array, values: Array) -> Array:
+def new_rows_only(is_new: Array, values: Array) -> Array:
     """`values` of rows, zero for those that have been counted."""
     return jnp.where(is_new.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
 
@@ -426,7 +428,7 @@ def energy(posterior: LinearPredictor, position: ArrayTree) -> Pair:
 
     def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
         eta, rows = posterior.read(position, indices)
-        return jnp.sum(masked(is_new, jax.vmap(posterior.loss)(eta, rows))), ()
+        return jnp.sum(new_rows_only(is_new, jax.vmap(posterior.loss)(eta, rows))), ()
 
     length = min(MAX_CHUNK, posterior.num_rows)
     rows = over_chunks(visit, posterior.num_rows, length)[0]
@@ -472,14 +474,16 @@ def summed_derivatives(
 ) -> tuple[Array, Array]:
     """Gradient and Hessian of some rows by u, of which `matrix` (n, K, P) is their Jacobian."""
     slopes, curvatures = jax.vmap(partial(row_derivatives, posterior))(eta, rows)
-    gradient = jnp.einsum("nk,nkd->d", masked(is_new, slopes), matrix)
-    curved = jnp.einsum("nkl,nld->nkd", masked(is_new, curvatures), matrix)
+    gradient = jnp.einsum("nk,nkd->d", new_rows_only(is_new, slopes), matrix)
+    curved = jnp.einsum("nkl,nld->nkd", new_rows_only(is_new, curvatures), matrix)
     size = matrix.shape[-1]
     return gradient, matrix.reshape(-1, size).T @ curved.reshape(-1, size)
 
 
 @exact_products
-def derivatives(posterior: LinearPredictor, position: ArrayTree, root: Array) -> Derivatives:
+def whitened_derivatives(
+    posterior: LinearPredictor, position: ArrayTree, root: Array
+) -> Derivatives:
     """First and second derivatives at u = 0, by the coordinates of a root R, shape (D, D).
 
     Cost: a pass over N rows, of N K D (K + 2 D) products.

@@ -52,7 +52,7 @@ from blackjax_ext.subsampling.predictors import (
     summed_derivatives,
 )
 
-__all__ = ["RowBounds", "Worst", "felt", "radius_of", "remainder_bounds", "row_bounds"]
+__all__ = ["RowBounds", "RowMaxima", "felt", "radius_of", "remainder_bounds", "row_bounds"]
 
 # standard deviations beyond the root of the dimension up to which bounds hold
 BEYOND = 4.0
@@ -232,7 +232,7 @@ def row_bounds(
         reach = jax.vmap(posterior.reach)(eta, rows)
         change = jax.vmap(partial(felt, posterior))(eta, matrix @ step)
         sums = summed_derivatives(posterior, whitened, eta, rows, is_new)
-        found_here = Worst.of(
+        found_here = RowMaxima.of(
             posterior.num_rows, indices, deviations, changed, jnp.max(jnp.abs(change) / reach)
         )
         return (*sums, *found_here), remainder_bounds(*found, order)
@@ -241,11 +241,11 @@ def row_bounds(
     (slope, curvature, *worst), psi = over_chunks(visit, posterior.num_rows, length)
     slope, curvature = slope.value(), curvature.value()
     return RowBounds(
-        slope, 0.5 * (curvature + curvature.T), psi, *Worst(*worst).rows(posterior.num_rows)
+        slope, 0.5 * (curvature + curvature.T), psi, *RowMaxima(*worst).rows(posterior.num_rows)
     )
 
 
-class Worst(NamedTuple):
+class RowMaxima(NamedTuple):
     """What no row of a pass may exceed, as terms of it.
 
     Attributes
@@ -263,7 +263,7 @@ class Worst(NamedTuple):
     @classmethod
     def of(
         cls, num_rows: int, indices: Array, deviations: Array, changed: Array, change: Array
-    ) -> "Worst":
+    ) -> "RowMaxima":
         """Of a chunk, with deviations and changes on some steps, shapes (steps, n)."""
         left = num_rows - indices
         # not if NaN either

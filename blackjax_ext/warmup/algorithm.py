@@ -285,7 +285,7 @@ class BoundAlgorithm(NamedTuple):
                 getattr(info, "num_integration_steps", getattr(info, "num_evaluations", 1))
             ),
             jnp.asarray(getattr(info, "num_rows", 0)),
-            getattr(info, "has_moved", differ(state.position, new_state.position)),
+            getattr(info, "has_moved", is_different(state.position, new_state.position)),
             getattr(info, "first_rate", None),
             getattr(info, "hidden", None),
             getattr(info, "energy", None),
@@ -305,7 +305,7 @@ def check_state(state: Any) -> Any:
     return state
 
 
-def differ(position: Any, other: Any) -> Array:
+def is_different(position: Any, other: Any) -> Array:
     """Whether two positions differ anywhere."""
     pairs = zip(jax.tree.leaves(position), jax.tree.leaves(other), strict=True)
     return jnp.array([jnp.any(a != b) for a, b in pairs]).any()

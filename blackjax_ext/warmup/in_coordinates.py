@@ -69,7 +69,7 @@ class CoordinateState(NamedTuple):
         return tree_depth
 
 
-def seen(chain: Any, placed: Placed) -> CoordinateState:
+def coordinate_state(chain: Any, placed: Placed) -> CoordinateState:
     """The state where a chain is, which is `placed`."""
     return CoordinateState(chain, placed.position, chain.logdensity - placed.log_det)
 
@@ -109,7 +109,7 @@ class InCoordinates(NamedTuple):
 
     def seen(self, chain: Any, centredness: ArrayTree) -> CoordinateState:
         """The state where a chain is."""
-        return seen(chain, self.coordinates.out(chain.position, centredness))
+        return coordinate_state(chain, self.coordinates.out(chain.position, centredness))
 
     def at(self, u: ArrayTree, rng_key: Array, frame: Frame) -> CoordinateState:
         """First state at `u`."""
@@ -131,7 +131,9 @@ class InCoordinates(NamedTuple):
         bound = self.bound(metric.centredness)
         chain, info = bound.step(rng_key, state.chain, step_size, metric.metric, **supplied)
         placed = self.coordinates.out(chain.position, metric.centredness)
-        return seen(chain, placed), info._replace(hidden=coarsest(placed, metric.centredness))
+        return coordinate_state(chain, placed), info._replace(
+            hidden=coarsest(placed, metric.centredness)
+        )
 
     def counted(self, states: CoordinateState, adapt_state: AdaptState) -> AdaptState:
         """Add draws and gradients of C chains to what tells how centred effects should be."""
@@ -159,7 +161,7 @@ class InCoordinates(NamedTuple):
         learned, ratios = learning.learn(old, placed.laws)
 
         def moved(u: Array, c: Array | None, new: Any, law: Any) -> Array:
-            return u if c is None else laws.moved(law, c, new, u)
+            return u if c is None else laws.recentred(law, c, new, u)
 
         def move(u: ArrayTree, found: Any) -> ArrayTree:
             return jax.tree.map(moved, u, old.centredness, learned.centredness, found)

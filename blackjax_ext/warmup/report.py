@@ -19,7 +19,7 @@ __all__ = [
     "STILL",
     "Health",
     "Hidden",
-    "Sites",
+    "SiteSizes",
     "hidden_message",
     "is_bad",
     "is_lost",
@@ -54,7 +54,9 @@ DISTANT = 4.0  # sds between chains, below which one may only be in a heavy tail
 UNMIXED = 2.5
 MANY = 5  # sites, of which no more are named
 
-Sites: TypeAlias = tuple[tuple[str, int], ...]  # names of leaves, with their numbers of coordinates
+SiteSizes: TypeAlias = tuple[
+    tuple[str, int], ...
+]  # names of leaves, with their numbers of coordinates
 
 
 class Health(NamedTuple):
@@ -164,7 +166,7 @@ def judge(state: AdaptState, logdensity: Array) -> Health:
         jump,
         num_effective,
         jnp.ravel(state.step_size)[0],
-        spread(state),
+        distances_apart(state),
         means,
         variances,
         jnp.max(jnp.abs(state.moments.previous), initial=0.0),
@@ -172,7 +174,7 @@ def judge(state: AdaptState, logdensity: Array) -> Health:
     )
 
 
-def spread(state: AdaptState) -> Array:
+def distances_apart(state: AdaptState) -> Array:
     """Distance of the centres of chains that are apart, in marginal sds, shape (D,)."""
     metric = state.metric
     _, offsets, is_apart = windows.centres(metric, state.moments)
@@ -238,7 +240,7 @@ def has_collapsed(health: Health) -> Array:
     return is_long & (health.jump < SHORT) & (health.num_effective < FEW)
 
 
-def warn(advice: str, health: Health, sites: Sites) -> None:
+def warn(advice: str, health: Health, sites: SiteSizes) -> None:
     """Warn of chains that are frozen or apart, and of steps that have collapsed.
 
     Raises
@@ -259,7 +261,7 @@ def warn(advice: str, health: Health, sites: Sites) -> None:
         warnings.warn(message, stacklevel=2)
 
 
-def warn_of_starts(found: newton_path.Found, sites: Sites) -> None:
+def warn_of_starts(found: newton_path.Found, sites: SiteSizes) -> None:
     """Warn where paths to a start end in different places, and too few at the best of them."""
     found = on_host(found)
     if not found.is_settled and is_first_process():
@@ -276,7 +278,7 @@ def rise_message(evidence: Any) -> str:
     )
 
 
-def starts_message(found: newton_path.Found, sites: Sites) -> str:
+def starts_message(found: newton_path.Found, sites: SiteSizes) -> str:
     """That it is not known where the mass is."""
     evidence = np.sort(found.evidence[np.isfinite(found.evidence)])[::-1]
     lesser = evidence[evidence < evidence[0] - newton_path.negligible(found.x[0])]
@@ -303,7 +305,7 @@ def messages(health: Health, first: int, num_chains: int) -> list[tuple[int, str
     return [(c, frozen_message(health, c, name_of(first + c, num_chains))) for c in frozen]
 
 
-def sites_of(position: Any) -> Sites:
+def sites_of(position: Any) -> SiteSizes:
     """Name and number of coordinates of each leaf of positions with a leading axis."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(position)
     return tuple(
@@ -312,7 +314,7 @@ def sites_of(position: Any) -> Sites:
     )
 
 
-def names_of(sites: Sites, places: Any) -> list[str]:
+def names_of(sites: SiteSizes, places: Any) -> list[str]:
     """The sites of some coordinates, each once."""
     ends = np.cumsum([size for _, size in sites])
     found = np.unique(np.searchsorted(ends, np.atleast_1d(places), side="right"))
@@ -325,7 +327,7 @@ def listed(names: list[str]) -> str:
     return ", ".join(names[:MANY]) + (f" and {more} more" if more > 0 else "")
 
 
-def places_message(health: Health, sites: Sites) -> str:
+def places_message(health: Health, sites: SiteSizes) -> str:
     """That chains sample different places."""
     names = names_of(sites, np.flatnonzero(health.spread > 0))
     return (
@@ -337,7 +339,7 @@ def places_message(health: Health, sites: Sites) -> str:
     )
 
 
-def unmixed_message(health: Health, sites: Sites) -> str:
+def unmixed_message(health: Health, sites: SiteSizes) -> str:
     """That chains disagree, unless it is known why; empty if they do not."""
     found = np.asarray(r_hat(health))
     if health.is_frozen.any() or has_collapsed(health) or not (found > UNMIXED).any():

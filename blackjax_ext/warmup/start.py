@@ -119,7 +119,7 @@ def along_gradients(
     def settled(path: Path, level: Array) -> Any:
         return drawn_in(evaluate, path.best, level)
 
-    first = first_paths(x, noise)
+    first = initial_paths(x, noise)
     before = jax.tree.map(lambda leaf: leaf[0], first.best)
     paths = newton_path.walk(slope, evaluate, noise, first, before, max_turns - 1)[1]
     level = jax.random.uniform(key_level, x.shape[:1], x.dtype)
@@ -133,7 +133,7 @@ def gradient_of(logdensity_fn: LogDensity, differentiation: Differentiation) -> 
     return jax.jacfwd(logdensity_fn) if differentiation == "forward" else jax.grad(logdensity_fn)
 
 
-def first_paths(x: Array, noise: Array) -> Path:
+def initial_paths(x: Array, noise: Array) -> Path:
     """Paths before their first turn, of which nothing is remembered."""
 
     def first(x: Array, noise: Array) -> Path:

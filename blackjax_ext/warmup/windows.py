@@ -55,10 +55,10 @@ from blackjax_ext.metrics import Factor
 
 __all__ = [
     "AdaptState",
+    "AdaptationSchedule",
     "Centres",
     "Moments",
     "Motion",
-    "Schedule",
     "Slopes",
     "cap",
     "centres",
@@ -162,7 +162,7 @@ class Motion(NamedTuple):
     num_moved: Array
 
 
-class Schedule(NamedTuple):
+class AdaptationSchedule(NamedTuple):
     """When the warm-up adapts; it travels with the chains, whatever kernel steps them.
 
     num_steps
@@ -201,7 +201,7 @@ class AdaptState(NamedTuple):
     averaging: DualAveragingState
     moments: Moments
     motion: Motion
-    schedule: Schedule | None
+    schedule: AdaptationSchedule | None
     coordinates: Learned | None = None
     slopes: Slopes | None = None
 
@@ -235,7 +235,7 @@ def init(
     too.
     """
     averaging = averaging_at(step_size)
-    schedule = Schedule(jnp.array(num_steps, int), jnp.array(ends(num_steps), int))
+    schedule = AdaptationSchedule(jnp.array(num_steps, int), jnp.array(ends(num_steps), int))
     return AdaptState(
         step_size,
         metric,

@@ -44,7 +44,7 @@ def of_equation(equation: Any) -> float:
         return sum(inner)
     if name in CALLBACKS:
         return OUTSIDE
-    shapes = [shape_of(each) for each in (*equation.invars, *equation.outvars)]
+    shapes = [variable_shape(each) for each in (*equation.invars, *equation.outvars)]
     size = max(map(math.prod, shapes), default=0)
     if name == "dot_general":
         (contracted, _), _ = parameters["dimension_numbers"]
@@ -64,7 +64,7 @@ def largest(program: Any) -> int:
     return max([0, *own, *inner])
 
 
-def shape_of(variable: Any) -> tuple[int, ...]:
+def variable_shape(variable: Any) -> tuple[int, ...]:
     """Shape of a variable of a program."""
     return tuple(getattr(variable.aval, "shape", ()))
 
@@ -72,4 +72,4 @@ def shape_of(variable: Any) -> tuple[int, ...]:
 def bytes_of(variable: Any) -> int:
     """Bytes of a variable of a program."""
     itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 0)
-    return math.prod(shape_of(variable)) * itemsize
+    return math.prod(variable_shape(variable)) * itemsize

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from arviz_stats.base import array_stats
 
-from numpyro_fwd.demo.sampling import NUM_CHAINS, Run, Target
+from numpyro_fwd.demo.sampling import NUM_CHAINS, SamplerRun, Target
 
 __all__ = ["funnel_scatter", "slowest", "traces_and_ranks"]
 
@@ -18,7 +18,7 @@ NUM_BINS = 20  # of the ranks
 COLUMNS = ("density, one line per chain", "trace", "ranks, above or below even, by chain")
 
 
-def slowest(runs: list[Run]) -> tuple[str, dict[str, Any]]:
+def slowest(runs: list[SamplerRun]) -> tuple[str, dict[str, Any]]:
     """Site and coordinates of the parameter with the lowest ESS of all."""
     lowest = np.inf
     found: tuple[str, dict[str, Any]] = ("", {})
@@ -31,7 +31,7 @@ def slowest(runs: list[Run]) -> tuple[str, dict[str, Any]]:
     return found
 
 
-def traces_and_ranks(target: Target, runs: list[Run], path: Path) -> None:
+def traces_and_ranks(target: Target, runs: list[SamplerRun], path: Path) -> None:
     """One row per sampler: density, trace and ranks of the parameter that is hardest to sample."""
     site, coords = slowest(runs) if target.truth is None else ("w", {})
     name = " ".join([site, *(str(value) for values in coords.values() for value in values)])
@@ -55,7 +55,7 @@ def traces_and_ranks(target: Target, runs: list[Run], path: Path) -> None:
     plt.close(figure)
 
 
-def draw_row(run: Run, site: str, coords: dict[str, Any], density, trace, ranks) -> None:
+def draw_row(run: SamplerRun, site: str, coords: dict[str, Any], density, trace, ranks) -> None:
     """Density, trace and ranks of one parameter under one sampler, chain by chain."""
     draws = run.idata.posterior[site].sel(coords).values.reshape(NUM_CHAINS, -1)
     places = draws.ravel().argsort().argsort().reshape(draws.shape)
@@ -84,7 +84,7 @@ def share_limits(densities, traces) -> None:
         trace.set_ylim(low, high)
 
 
-def funnel_scatter(runs: list[Run], path: Path, seed: int) -> None:
+def funnel_scatter(runs: list[SamplerRun], path: Path, seed: int) -> None:
     """W against theta_1: each sampler over exact draws."""
     rng = np.random.default_rng(seed)
     w = 3 * rng.standard_normal(NUM_POINTS)

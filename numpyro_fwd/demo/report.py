@@ -58,14 +58,14 @@ def section(number: int, chapter: Chapter, folder: Path) -> str:
     draws = f'<p class="reading">Draws: {files} (<code>az.from_netcdf</code>).</p>' if files else ""
     return f"""<section id="c{number}"><h2>{number}. {escape(chapter.title)}</h2>
 <p>{escape(chapter.question)}</p>
-<div class="wide">{table(chapter)}</div>
+<div class="wide">{html_table(chapter)}</div>
 <p class="reading">{escape(chapter.reading)}</p>
 <p class="said">{escape(chapter.conclusion)}</p>
 {figure(chapter, folder)}
 {draws}</section>"""
 
 
-def table(chapter: Chapter) -> str:
+def html_table(chapter: Chapter) -> str:
     """The table of a chapter."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in chapter.header)
     rows = "".join(

@@ -40,7 +40,16 @@ from numpyro_fwd import (
 )
 from numpyro_fwd.types import Model
 
-__all__ = ["NUM_CHAINS", "Budget", "Run", "Target", "funnel", "logistic_regression", "run", "table"]
+__all__ = [
+    "NUM_CHAINS",
+    "Budget",
+    "SamplerRun",
+    "Target",
+    "funnel",
+    "logistic_regression",
+    "run",
+    "run_table",
+]
 
 NUM_CHAINS = 4
 FIRST_ORDER = (RandomWalk, MALA, FMALA, LineFMALA, PCFMALA, PCLineFMALA)
@@ -90,7 +99,7 @@ class Budget(NamedTuple):
     thinning: int
 
 
-class Run(NamedTuple):
+class SamplerRun(NamedTuple):
     """What one sampler did: draws, seconds of its work and of compiling it, and its warnings."""
 
     sampler: str
@@ -169,7 +178,7 @@ def budgets(target: Target, quick: bool) -> Iterator[tuple[Function, Budget]]:
             yield sampler, Budget(2000, 5000, 5) if quick else Budget(10_000, 50_000, 10)
 
 
-def run(target: Target, sampler: Function, budget: Budget, rng_key) -> Run:
+def run(target: Target, sampler: Function, budget: Budget, rng_key) -> SamplerRun:
     """Sample `target` with four vectorized chains, or with particles."""
     mcmc = MCMC(
         kernel_of(target, sampler),
@@ -192,7 +201,7 @@ def run(target: Target, sampler: Function, budget: Budget, rng_key) -> Run:
         idata, ess = particles(mcmc, target), least_ess(mcmc)
     else:
         idata = arviz_base.from_numpyro(mcmc, log_likelihood=False, **target.labels)
-    return Run(sampler.__name__, budget, idata, elapsed - compiled, compiled, said, ess)
+    return SamplerRun(sampler.__name__, budget, idata, elapsed - compiled, compiled, said, ess)
 
 
 def kernel_of(target: Target, sampler: Function) -> Any:
@@ -251,7 +260,7 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def errors(run: Run, target: Target, reference: Run) -> tuple[float, float]:
+def errors(run: SamplerRun, target: Target, reference: SamplerRun) -> tuple[float, float]:
     """Largest error of a mean in sds of the truth, and the ratio of sds that is farthest from 1."""
     shifts: list[float] = []
     ratios: list[float] = []
@@ -270,7 +279,7 @@ def moments(draws: Any) -> tuple[Any, Any]:
     return values.mean(axis=(0, 1)), values.std(axis=(0, 1))
 
 
-def table(target: Target, runs: list[Run]) -> str:
+def run_table(target: Target, runs: list[SamplerRun]) -> str:
     """Aligned table, one row per run; the first run is the reference where no truth is known."""
     header = "sampler accept min-ESS ESS/s R-hat mean-error sd-ratio steps seconds compile".split()
     rows = [header, *(row(each, target, runs[0]) for each in runs)]
@@ -283,7 +292,7 @@ def table(target: Target, runs: list[Run]) -> str:
     return "\n".join([target.title, rule, lines[0], rule, *lines[1:], rule])
 
 
-def row(run: Run, target: Target, reference: Run) -> list[str]:
+def row(run: SamplerRun, target: Target, reference: SamplerRun) -> list[str]:
     """Cells of one run."""
     diagnostics = arviz_stats.summary(run.idata, kind="diagnostics", round_to="none")
     ess = diagnostics["ess_bulk"].min() if run.ess is None else run.ess

@@ -5,7 +5,17 @@ from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 
-__all__ = ["GREY", "NUTS", "OTHER", "OURS", "TRUTH", "Look", "legend_above", "save", "sheet"]
+__all__ = [
+    "GREY",
+    "NUTS",
+    "OTHER",
+    "OURS",
+    "TRUTH",
+    "Look",
+    "legend_above",
+    "save_picture",
+    "sheet",
+]
 
 GREY = "0.75"
 DPI = 110
@@ -42,7 +52,7 @@ def legend_above(axis, columns: int = 3) -> None:
     )
 
 
-def save(figure, path: Path) -> str:
+def save_picture(figure, path: Path) -> str:
     """Write a picture; its name."""
     figure.savefig(path, dpi=DPI)
     plt.close(figure)

@@ -38,7 +38,7 @@ def tour(options: argparse.Namespace) -> None:
 def networks(options: argparse.Namespace) -> str:
     """A small network with one Bayesian layer, by the samplers of partial networks."""
     rng = np.random.default_rng(options.seed)
-    train, test = network.data(150, rng), network.data(200, rng)
+    train, test = network.network_data(150, rng), network.network_data(200, rng)
     rows: list[tuple[str, ...]] = []
     for sampler in (GOHSMC, OHSMC, SGSMC):
         smc = sampler(network.model, optax.adam(0.01), num_particles=40)
@@ -74,7 +74,7 @@ def demonstrate(target: sampling.Target, options: argparse.Namespace) -> None:
         key = jax.random.fold_in(jax.random.key(options.seed), i)
         runs.append(sampling.run(target, sampler, budget, key))
         runs[-1].idata.to_netcdf(str(options.out / f"{target.name}_{sampler.__name__}.nc"))
-    print(f"\n{sampling.table(target, runs)}\n", flush=True)
+    print(f"\n{sampling.run_table(target, runs)}\n", flush=True)
     for run in runs:
         say(run.sampler, run.said)
     pictures.traces_and_ranks(target, runs, options.out / f"{target.name}_traces.png")

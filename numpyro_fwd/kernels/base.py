@@ -57,16 +57,16 @@ from numpyro_fwd.kernels.blocks import (
     DenseMass,
     GivenMetric,
     check_metric_options,
-    first_metric,
     in_structure,
+    initial_metric,
 )
 from numpyro_fwd.kernels.centredness import Centredness, centredness_of
 from numpyro_fwd.kernels.chain_warnings import Noticed, forget
 from numpyro_fwd.kernels.coordinates import (
     check_alone,
-    check_gradient,
+    check_has_gradient,
     check_whole,
-    first_frame,
+    initial_coordinates,
     start_in_coordinates,
 )
 from numpyro_fwd.kernels.descriptions import describe
@@ -74,7 +74,7 @@ from numpyro_fwd.kernels.jitter import Jitter, check_jitter, jittered
 from numpyro_fwd.kernels.microcanonical import Tuning, is_microcanonical
 from numpyro_fwd.kernels.options import full_signature
 from numpyro_fwd.kernels.precision import check_products, points_around
-from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop, words_of
+from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop, status_line
 from numpyro_fwd.kernels.same_data import InPlace, check_data
 from numpyro_fwd.kernels.state import (
     KernelState,
@@ -354,7 +354,7 @@ class BlackJAXKernel(MCMCKernel):
         check_run(type(self).__name__, rng_key, num_warmup, model_args, model_kwargs)
         check_arguments_of_loop(model_args, model_kwargs)
         rng_key = rng_key if is_single else over_chains(rng_key)
-        with words_of(self) as say:
+        with status_line(self) as say:
             say("looking for a point of finite density")
             rng_key, key_model = split_each(rng_key, 2)
             self._view, z = self._look(key_model, init_params, model_args, model_kwargs)
@@ -448,10 +448,10 @@ class BlackJAXKernel(MCMCKernel):
                 metric = found if keeps else self._in_structure(found, x, unravel)
             model_args, model_kwargs = run.arguments.join(arrays)
             target = self._target_of(model_args, model_kwargs, shared)
-            frame, learned = first_frame(target, metric, unravel(x[0]))
+            frame, learned = initial_coordinates(target, metric, unravel(x[0]))
             inner = states_at(target, keys.first, jax.vmap(unravel)(x), frame)
             if learned is not None:
-                check_gradient(inner)
+                check_has_gradient(inner)
             if is_known:
                 dtype = jax.tree.leaves(metric)[0].dtype
                 step_size = jnp.full(x.shape[:1], guess, dtype)
@@ -482,7 +482,7 @@ class BlackJAXKernel(MCMCKernel):
         def energies(arrays, keys, x, metric, shared):
             model_args, model_kwargs = run.arguments.join(arrays)
             target = self._target_of(model_args, model_kwargs, shared)
-            frame, _ = first_frame(target, metric, unravel(x[0]))
+            frame, _ = initial_coordinates(target, metric, unravel(x[0]))
 
             def at(keys, x):
                 return states_at(target, keys, jax.vmap(unravel)(x), frame).logdensity
@@ -509,7 +509,7 @@ class BlackJAXKernel(MCMCKernel):
             is_full = like.size <= FULL_UP_TO
             dense_mass = self.correlates_many and (is_full or "low_rank")
         if found is None:
-            return first_metric(self._inverse_mass_matrix, dense_mass, z, like)
+            return initial_metric(self._inverse_mass_matrix, dense_mass, z, like)
         return in_structure(found, dense_mass, z, like)
 
     def _learns_from_gradients(self, inner: Any, metric: Factor, size: int) -> bool:

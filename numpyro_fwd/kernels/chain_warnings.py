@@ -21,7 +21,7 @@ from blackjax_ext.meshes import everywhere, is_first_process
 from blackjax_ext.warmup import report
 from blackjax_ext.warmup.run import ravel_each
 from blackjax_ext.warmup.windows import AdaptState
-from numpyro_fwd.kernels.same_data import NOTHING, check_data, is_known, is_ours, is_said
+from numpyro_fwd.kernels.same_data import NOTHING, check_data, is_concrete, is_ours, is_said
 
 __all__ = ["Noticed", "forget"]
 
@@ -42,7 +42,7 @@ class Words(NamedTuple):
     """
 
     advice: str
-    sites: report.Sites
+    sites: report.SiteSizes
 
 
 Note: TypeAlias = tuple[bytes, int, int]  # the run, the kind of what is said, and its number
@@ -139,7 +139,7 @@ class Noticed:
         """What was noticed, which is said if there is anything."""
         noticed = cls(**dict(zip(ARRAYS, children, strict=True)), words=words)
         # all of it, or the first process alone would fail where it reads what others hold
-        is_all = all(map(is_known, jax.tree.leaves(children)))
+        is_all = all(map(is_concrete, jax.tree.leaves(children)))
         if not is_all:
             return noticed
         if is_said(noticed.num_events):
@@ -179,7 +179,7 @@ class Noticed:
                 one = jax.tree.map(partial(take, c), health)
                 yield from notes_of(run[c], one, stuck_at[c], c, len(run))
                 yield from notes_of_places(run[c], one, self.words.sites)
-            yield from notes_of_disagreement(run[0], together(health), self.words.sites)
+            yield from notes_of_disagreement(run[0], merged_health(health), self.words.sites)
         hidden = self.hidden.of_all()
         if hidden.is_many.any():
             sites = [report.names_of(self.words.sites, place)[0] for place in hidden.place]
@@ -203,13 +203,15 @@ def notes_of(
             yield (run.tobytes(), 1 + draw, c), report.stuck_message(first + c, num_chains, draw)
 
 
-def notes_of_places(run: Any, health: Any, sites: report.Sites) -> Iterator[tuple[Note, str]]:
+def notes_of_places(run: Any, health: Any, sites: report.SiteSizes) -> Iterator[tuple[Note, str]]:
     """Of where the chains of one state are."""
     if (health.spread > 0).any() and not report.is_lost(health):
         yield (run.tobytes(), PLACES, 0), report.places_message(health, sites)
 
 
-def notes_of_disagreement(run: Any, health: Any, sites: report.Sites) -> Iterator[tuple[Note, str]]:
+def notes_of_disagreement(
+    run: Any, health: Any, sites: report.SiteSizes
+) -> Iterator[tuple[Note, str]]:
     """Of how far apart chains are, unless it has been said where they are."""
     if (health.spread > 0).any() or report.is_lost(health).any():
         return
@@ -217,7 +219,7 @@ def notes_of_disagreement(run: Any, health: Any, sites: report.Sites) -> Iterato
         yield (run.tobytes(), UNMIXED, 0), message
 
 
-def together(health: Any) -> Any:
+def merged_health(health: Any) -> Any:
     """What is known of chains that ran one by one, as of chains that ran together."""
     return health._replace(
         num_steps=health.num_steps.min(),
@@ -235,7 +237,7 @@ def take(c: int, leaf: np.ndarray) -> np.ndarray:
 
 def forget(noticed: "Noticed") -> None:
     """A run begins: it says again what another one with the same key has said."""
-    if is_known(noticed.run):
+    if is_concrete(noticed.run):
         run = np.asarray(noticed.run).tobytes()
         for note in [note for note in said if note[0] == run]:
             said.remove(note)

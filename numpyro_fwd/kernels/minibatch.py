@@ -30,7 +30,7 @@ from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = ["AMAGOLD", "L2MC", "SGHMC"]
 
-Anchor = Literal["mode"] | Mapping[str, Any]
+AnchorOption = Literal["mode"] | Mapping[str, Any]
 
 # where a normal forgets its start: the autocorrelation is cos(2) = -0.4 without friction, and with
 # a friction of 1/4 it is -0.1
@@ -248,7 +248,7 @@ class AMAGOLD(MinibatchKernel):
         *,
         control_variate: ControlVariate | None = "second_order",
         acceptance: Literal["full", "subsampled", "sequential", "barker"] | Acceptance = "full",
-        anchor: Anchor = MODE,
+        anchor: AnchorOption = MODE,
         gradient: Literal["expansion", "minibatch"] | None = None,
         **options: Unpack[MinibatchOptions],
     ):

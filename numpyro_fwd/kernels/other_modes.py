@@ -132,10 +132,12 @@ def look_elsewhere(run: Run, z: Any, first: Place, passes_of: Callable[[], Passe
     is_first &= distance < newton_path.FAR / share**0.5
     if is_first.all():
         return alone
-    return compared(ends, is_first, share, first, passes_of())
+    return compare_ends(ends, is_first, share, first, passes_of())
 
 
-def compared(ends: Ends, is_first: np.ndarray, share: float, first: Place, passes: Passes) -> Modes:
+def compare_ends(
+    ends: Ends, is_first: np.ndarray, share: float, first: Place, passes: Passes
+) -> Modes:
     """What the places where paths ended are, on all rows; `is_first` are ends at the mode known."""
     margin = newton_path.negligible(first.x)
     energy = in_double(passes.energy(first.x))
@@ -215,13 +217,13 @@ def ends_of_paths(run: Run, z: Any) -> Ends:
     return Ends(mean[ends], evidence[ends], np.array(count, int))
 
 
-def warn_of_modes(modes: Modes, sites: report.Sites, then: str) -> None:
+def warn_of_modes(modes: Modes, sites: report.SiteSizes, then: str) -> None:
     """Warn where one mode is not all that matters; `then` says what that means for the chains."""
     if not modes.is_settled and is_first_process():
         warnings.warn(modes_message(modes, sites, then), stacklevel=2)
 
 
-def modes_message(modes: Modes, sites: report.Sites, then: str) -> str:
+def modes_message(modes: Modes, sites: report.SiteSizes, then: str) -> str:
     """That there are other modes, or may be."""
     best, *rest = modes.places
     away = np.concatenate(

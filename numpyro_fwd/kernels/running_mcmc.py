@@ -20,7 +20,7 @@ from blackjax_ext.meshes import is_first_process
 from numpyro_fwd.meshes import is_local
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["Say", "check_arguments_of_loop", "silent", "words_of"]
+__all__ = ["Say", "check_arguments_of_loop", "silent", "status_line"]
 
 Say = Callable[[str], None]
 TICK = 0.5  # seconds between two looks at the clock
@@ -32,7 +32,7 @@ def silent(text: str) -> None:
 
 
 @contextlib.contextmanager
-def words_of(kernel: object) -> Iterator[Say]:
+def status_line(kernel: object) -> Iterator[Say]:
     """A function that says what `kernel` is doing, with the seconds since the words began.
 
     Without effect unless the MCMC that runs the kernel has a progress bar. The words go when they

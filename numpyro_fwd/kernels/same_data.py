@@ -14,7 +14,7 @@ from numpyro_fwd.disk import OnDisk
 from numpyro_fwd.kernels.running_mcmc import running_mcmc
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["NOTHING", "InPlace", "WhoseData", "check_data", "is_known", "is_ours", "is_said"]
+__all__ = ["NOTHING", "InPlace", "WhoseData", "check_data", "is_concrete", "is_ours", "is_said"]
 
 NOTHING = 0x5EA10000  # the number of events of a state of which nothing is to be said
 MOST_EVENTS = 2**28
@@ -106,7 +106,7 @@ class WhoseData:
 
 def check_data(has_other: Any) -> None:
     """Raise ValueError for a state that was made with other data; what is traced passes."""
-    if is_known(has_other) and np.any(has_other):
+    if is_concrete(has_other) and np.any(has_other):
         raise ValueError(OTHER_DATA)
 
 
@@ -132,13 +132,13 @@ def is_said(events: Any) -> bool:
 
 def is_ours(events: Any) -> bool:
     """Whether a program of ours returned this number of events."""
-    if not is_known(events) or not jnp.issubdtype(events.dtype, jnp.integer):
+    if not is_concrete(events) or not jnp.issubdtype(events.dtype, jnp.integer):
         return False
     found = np.asarray(events)
     return bool(np.all((found >= NOTHING) & (found < NOTHING + MOST_EVENTS)))
 
 
-def is_known(x: Any) -> bool:
+def is_concrete(x: Any) -> bool:
     """Whether `x` is an array with values: what is traced has none, nor what was given away."""
     if not isinstance(x, Array) or not not_jax_tracer(x):
         return False

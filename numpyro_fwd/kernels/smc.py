@@ -520,7 +520,7 @@ def described(
     """`state` with the population `inner`, and what is known of it."""
     like = jnp.zeros_like(state.temperature)
     least_ess = jnp.minimum(state.least_ess, least_ess)
-    lost = is_lost(least_ess, inner)
+    lost = is_collapsed(least_ess, inner)
     error = jnp.sqrt(jnp.maximum(inner.variance, 0.0))
     return state._replace(
         inner=inner,
@@ -608,7 +608,7 @@ def metropolis(algorithm: Any, parameters: dict[str, Any]) -> moves.Metropolis:
     return moves.Metropolis(algorithm, **parameters)
 
 
-def is_lost(least_ess: Array, inner: LangevinSMCState) -> Array:
+def is_collapsed(least_ess: Array, inner: LangevinSMCState) -> Array:
     """Whether a few particles were the ancestors of all, or the log density has no digits left."""
     size = inner.log_weights.shape[0]
     loglikelihood = inner.local.loglikelihood

@@ -11,7 +11,7 @@ from blackjax_ext.meshes import is_first_process
 from blackjax_ext.smc.sampler import ravel
 from numpyro_fwd.partial_bayes.training import Result
 
-__all__ = ["Softening", "is_lost", "wander", "warn_of"]
+__all__ = ["Softening", "has_no_weights", "wander", "warn_of"]
 
 LOW_SHARE = 0.1  # of the particles: an effective sample size below it is warned of
 LATE_SHARE, MIN_LATE = 0.1, 10  # of the steps, whose median loss is held against the first one
@@ -21,7 +21,7 @@ MAX_OVER_MEDIAN = 25.0  # the square of a normal exceeds its median by more once
 MAX_RISE = 1.0  # of the loss per observed value: by then nothing is left of what was learnt
 
 
-def is_lost(result: Result) -> bool:
+def has_no_weights(result: Result) -> bool:
     """Whether no particle had a weight from the first step on."""
     return not bool(jnp.isfinite(result.losses[0]))
 

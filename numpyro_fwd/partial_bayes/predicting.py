@@ -83,7 +83,7 @@ def in_batches(
     """What ``GOHSMC.predict`` returns, whose parameters these are."""
     key_latents, key_draws = jax.random.split(rng_key)
     split = split_arguments(model_args, model_kwargs)
-    num_rows = count_rows(split.arrays)
+    num_rows = first_axis_length(split.arrays)
     size = num_rows if rows_at_once is None else min(rows_at_once, num_rows)
     first = split.join(cut(split.arrays, 0, size, num_rows))
     trained = trained_model(model, result.params, *first)
@@ -108,7 +108,7 @@ def in_batches(
     ]
     check_axes(*(shape.draws for shape in shapes))
     copies = predict(keys[0], copies_of_first(split.arrays, size, num_rows))
-    check_rows_apart(shapes[0].draws, shapes[1].draws, parts[0].draws, copies.draws)
+    check_independent_rows(shapes[0].draws, shapes[1].draws, parts[0].draws, copies.draws)
     return jax.tree.map(joined, *shapes, *parts)
 
 
@@ -143,25 +143,27 @@ def of_rows(
     )
 
 
-def count_rows(arrays: list[Any]) -> int:
+def first_axis_length(arrays: list[Any]) -> int:
     """Length of the first array among the arguments of a model that has an axis; 1 without one."""
     return next((len(array) for array in arrays if np.ndim(array)), 1)
 
 
 def cut(arrays: list[Any], start: int, size: int, num_rows: int) -> list[Any]:
     """Some rows of the arrays that have as many rows as the data; the other arrays whole."""
-    return [array[start : start + size] if is_rows(array, num_rows) else array for array in arrays]
+    return [array[start : start + size] if has_rows(array, num_rows) else array for array in arrays]
 
 
 def copies_of_first(arrays: list[Any], size: int, num_rows: int) -> list[Any]:
     """As :func:`cut`, but with the first row in place of all others."""
     return [
-        jnp.broadcast_to(array[:1], (size, *array.shape[1:])) if is_rows(array, num_rows) else array
+        jnp.broadcast_to(array[:1], (size, *array.shape[1:]))
+        if has_rows(array, num_rows)
+        else array
         for array in arrays
     ]
 
 
-def is_rows(array: Any, num_rows: int) -> bool:
+def has_rows(array: Any, num_rows: int) -> bool:
     """Whether an array has a row for each of so many."""
     return bool(np.ndim(array)) and len(array) == num_rows
 
@@ -182,7 +184,7 @@ def check_axes(shapes: dict[str, Any], longer: SiteValues) -> None:
             )
 
 
-def check_rows_apart(
+def check_independent_rows(
     shapes: dict[str, Any], longer: SiteValues, draws: SiteValues, copies: SiteValues
 ) -> None:
     """Raise ValueError, by site, for draws of a first row that change with the other rows."""

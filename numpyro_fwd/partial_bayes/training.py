@@ -21,8 +21,8 @@ __all__ = [
     "Program",
     "Result",
     "TrainingState",
-    "begin",
-    "check_state",
+    "check_resumable",
+    "first_state",
     "loss_by",
     "loss_on",
     "result_of",
@@ -150,18 +150,18 @@ def loss_on(view: Callable[[], PartialModel], split: SplitArguments) -> Function
     return loss
 
 
-def begin(inner: OpenHorizonState, rng_key: Array) -> TrainingState:
+def first_state(inner: OpenHorizonState, rng_key: Array) -> TrainingState:
     """The first state of a training."""
     loss = jnp.full((), jnp.inf, inner.log_weights.dtype)
     return TrainingState(inner, rng_key, jnp.zeros((), jnp.int32), found_by(inner, loss))
 
 
-def check_state(state: Any, first: TrainingState) -> None:
+def check_resumable(state: Any, first: TrainingState) -> None:
     """Raise for what cannot be gone on from: no state, or one of other particles or parameters."""
     if not isinstance(state, TrainingState):
         way_out = ": give its state, result.state" if isinstance(state, Result) else ""
         raise TypeError(f"init_state must be a state; got {type(state).__name__}{way_out}.")
-    if shapes_of(state) != shapes_of(first):
+    if form_of(state) != form_of(first):
         raise ValueError(
             f"init_state is of another training: {differences(state, first)}. Continue with the "
             "number of particles, the optimizer and the model that it was made with."
@@ -173,13 +173,13 @@ def differences(state: TrainingState, first: TrainingState) -> str:
     parts = {"particles": "position", "parameters": "params", "state of the optimizer": "opt_state"}
     found = []
     for what, name in parts.items():
-        mine, new = (shapes_of(getattr(each.inner, name)) for each in (state, first))
+        mine, new = (form_of(getattr(each.inner, name)) for each in (state, first))
         if mine != new:
             found.append(what)
     return f"its {' and '.join(found) or 'arrays'} have other shapes"
 
 
-def shapes_of(tree: Any) -> tuple[Any, ...]:
+def form_of(tree: Any) -> tuple[Any, ...]:
     """The form of a pytree and the shapes of its leaves."""
     return jax.tree.structure(tree), [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]
 

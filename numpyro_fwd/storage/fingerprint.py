@@ -16,7 +16,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from numpyro_fwd.bridge.traces import first_sites
-from numpyro_fwd.storage.checkpoints import numbers
+from numpyro_fwd.storage.checkpoints import key_data_of
 from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = [
@@ -49,7 +49,7 @@ def describe_leaf(leaf: Any) -> str:
     if isinstance(leaf, (bool, int, float, complex, str, bytes)):
         return repr(leaf)
     if isinstance(leaf, (np.ndarray, np.generic, jax.Array)) and leaf.dtype != object:
-        array = np.asarray(numbers(leaf) if isinstance(leaf, jax.Array) else leaf)
+        array = np.asarray(key_data_of(leaf) if isinstance(leaf, jax.Array) else leaf)
         digest = hashlib.sha256(array.tobytes()).hexdigest()[:24]
         return f"{array.dtype}{array.shape} {digest}"
     return type(leaf).__qualname__
@@ -75,7 +75,7 @@ def describe_model(model: Model, model_args: Args, model_kwargs: Kwargs) -> dict
         for name, site in first_sites(rng_key, model, model_args, model_kwargs).items():
             if site["type"] not in ("sample", "deterministic"):
                 continue
-            kind = family(site["fn"]) if site["type"] == "sample" else "deterministic"
+            kind = distribution_name(site["fn"]) if site["type"] == "sample" else "deterministic"
             found[f"site '{name}'"] = f"{kind} {jnp.shape(site['value'])}"
             value = site["value"]
             terms[name] = site["fn"].log_prob(value) if site["type"] == "sample" else value
@@ -85,7 +85,7 @@ def describe_model(model: Model, model_args: Args, model_kwargs: Kwargs) -> dict
     return {**found, "the code": describe_program(program)}
 
 
-def family(distribution: Any) -> str:
+def distribution_name(distribution: Any) -> str:
     """Name of a distribution, inside of what expands and masks it."""
     while hasattr(distribution, "base_dist"):
         distribution = distribution.base_dist
@@ -171,7 +171,7 @@ def describe_sums(leaf: Any) -> Any:
     return {"kind": f"{jnp.shape(leaf)}, {int(is_finite.sum())} finite", "sums": sums}
 
 
-def is_near(old: Any, new: Any) -> bool:
+def is_close(old: Any, new: Any) -> bool:
     """Whether two descriptions are the same up to rounding."""
     if not (is_sums(old) and is_sums(new)):
         return old == new
@@ -199,7 +199,7 @@ def check_same(path: Any, what: str, old: dict[str, Any], new: dict[str, Any]) -
     """
     names = [*old, *(name for name in new if name not in old)]
     for name in names:
-        if name in old and name in new and is_near(old[name], new[name]):
+        if name in old and name in new and is_close(old[name], new[name]):
             continue
         before = old.get(name, "not there")
         now = new.get(name, "not there")

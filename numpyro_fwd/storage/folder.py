@@ -7,13 +7,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__all__ = ["METADATA", "Folder", "explaining", "needed"]
+__all__ = ["METADATA", "Folder", "naming_path", "store_package"]
 
 METADATA = ".zmetadata"
 OWN = ".sample_to"  # beside the groups of the store, which readers of Zarr do not look at
 
 
-def needed(name: str) -> Any:
+def store_package(name: str) -> Any:
     """A package of the extra "store".
 
     Raises
@@ -63,8 +63,8 @@ class Folder:
             If nothing can be written there.
         """
         self.check_whose()
-        filelock = needed("filelock")
-        with explaining(self.path, "nothing was written"):
+        filelock = store_package("filelock")
+        with naming_path(self.path, "nothing was written"):
             (self.path / OWN).mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(self.path / OWN / "lock")
             try:
@@ -119,7 +119,7 @@ class Folder:
 
 
 @contextlib.contextmanager
-def explaining(path: Path, what: str) -> Iterator[None]:
+def naming_path(path: Path, what: str) -> Iterator[None]:
     """Say in the errors of the system on which path it was, and what is there.
 
     Raises

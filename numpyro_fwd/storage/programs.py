@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import NEED_VALUES, split_arguments
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
-from numpyro_fwd.storage.checkpoints import numbers
+from numpyro_fwd.storage.checkpoints import key_data_of
 from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["Piece", "begin", "fields_of", "latents"]
@@ -228,7 +228,7 @@ class Piece:
         """What is kept of a state: the position, and statistics by ``group/name``."""
         found = {}
         for name, field in self.fields.items():
-            value = jnp.asarray(numbers(nested(state, field)))
+            value = jnp.asarray(key_data_of(nested(state, field)))
             value = -value if field == "potential_energy" else value
             found[f"sample_stats/{name}"] = self.for_each_chain(value)
         return nested(state, self.mcmc.sampler.sample_field), found

@@ -14,7 +14,7 @@ from numpyro.infer import MCMC
 from numpyro_fwd.bridge.traces import names_of_plates
 from numpyro_fwd.storage import checkpoints, fingerprint
 from numpyro_fwd.storage.convergence import Convergence, Worst, is_checked
-from numpyro_fwd.storage.folder import Folder, explaining
+from numpyro_fwd.storage.folder import Folder, naming_path
 from numpyro_fwd.storage.programs import Piece, begin, fields_of, latents
 from numpyro_fwd.storage.progress import Progress
 from numpyro_fwd.storage.stopping import Until
@@ -161,7 +161,7 @@ class StoredRun:
             "thinning": mcmc.thinning,
             "draws_per_write": self.draws_per_write,
             "extra_fields": list(extra_fields),
-            "rng_key": str(np.asarray(checkpoints.numbers(rng_key)).tolist()),
+            "rng_key": str(np.asarray(checkpoints.key_data_of(rng_key)).tolist()),
             "init_params": fingerprint.describe_numbers(init_params),
             "post_warmup_state": fingerprint.describe_numbers(mcmc.post_warmup_state),
         }
@@ -197,7 +197,7 @@ class StoredRun:
     def explaining(self) -> Any:
         """Errors of the system, with what is there."""
         num_draws = self.done.draws
-        return explaining(self.folder.path, f"the first {num_draws} draws of each chain are safe")
+        return naming_path(self.folder.path, f"the first {num_draws} draws of each chain are safe")
 
     def save_checkpoint(self, leaves: list[np.ndarray], done: Done) -> None:
         """The state, how far the run is, and what it is a run of."""

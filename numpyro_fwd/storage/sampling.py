@@ -8,7 +8,7 @@ from jax import Array
 from numpyro.infer import MCMC
 
 from numpyro_fwd.bridge.arguments import check_arguments
-from numpyro_fwd.storage.folder import Folder, needed
+from numpyro_fwd.storage.folder import Folder, store_package
 from numpyro_fwd.storage.run import Stored, StoredRun
 from numpyro_fwd.storage.stopping import Until, check_count
 
@@ -111,10 +111,10 @@ def sample_to(
         )
     check_count("draws_per_write", draws_per_write)
     until = check_until(until, mcmc)
-    check_names(extra_fields)
+    check_extra_fields(extra_fields)
     check_arguments(args, kwargs)
     for name in ("numcodecs", *(["arviz_stats"] if until.has_goals else [])):
-        needed(name)  # before anything is written
+        store_package(name)  # before anything is written
     folder = Folder(path)
     with folder.claimed():
         run = StoredRun(folder, mcmc, until, int(draws_per_write))
@@ -132,7 +132,7 @@ def check_until(until: Until | None, mcmc: MCMC) -> Until:
     return until
 
 
-def check_names(extra_fields: object) -> None:
+def check_extra_fields(extra_fields: object) -> None:
     """Raise TypeError unless these are names."""
     if not isinstance(extra_fields, (tuple, list)) or not all(
         isinstance(name, str) for name in (*extra_fields,)

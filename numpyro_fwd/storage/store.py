@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from numpyro_fwd.storage.folder import METADATA, needed
+from numpyro_fwd.storage.folder import METADATA, store_package
 
-__all__ = ["DrawStore", "chunk_shape", "write"]
+__all__ = ["DrawStore", "chunk_shape", "replace_file"]
 
 COMPRESSOR = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
 HEADER = 16  # bytes before the data of a chunk, the last four of which say how long it is
 LONGEST = 2**31 - 1024  # bytes that the compressor takes at once
 
 
-def write(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Replace a file: readers find the old one or the new one, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.partial")
@@ -70,7 +70,7 @@ class GrowingArray:
         self.axis = 0 if folder.name == "draw" else 1
         self.size = entry["chunks"][self.axis]
         self.dtype = np.dtype(entry["dtype"])
-        self.codec = needed("numcodecs").get_codec(entry["compressor"])
+        self.codec = store_package("numcodecs").get_codec(entry["compressor"])
 
     @property
     def is_empty(self) -> bool:
@@ -107,7 +107,7 @@ class GrowingArray:
             chunk = np.zeros(self.entry["chunks"], self.dtype) if is_new else self.load(i).copy()
             new = draws[self.between(first - start, last - start)]
             chunk[self.between(first - begin, last - begin)] = new
-            write(self.file(i), self.codec.encode(chunk))
+            replace_file(self.file(i), self.codec.encode(chunk))
 
     def every(self, stride: int, num_draws: int) -> np.ndarray:
         """Each `stride`-th of the first draws, with one chunk at a time in memory."""
@@ -187,10 +187,10 @@ class DrawStore:
             for dim, n in sizes.items():
                 self.describe(f"{group}/{dim}", (dim,), (n,), np.dtype(int), (max(n, 1),))
                 if n:
-                    content = needed("numcodecs").get_codec(COMPRESSOR).encode(np.arange(n))
-                    write(self.path / group / dim / "0", content)
+                    content = store_package("numcodecs").get_codec(COMPRESSOR).encode(np.arange(n))
+                    replace_file(self.path / group / dim / "0", content)
         for key, entry in self.metadata.items():
-            write(self.path / key, json.dumps(entry).encode())
+            replace_file(self.path / key, json.dumps(entry).encode())
         self.open()
 
     def describe(
@@ -259,12 +259,12 @@ class DrawStore:
         for array in self.arrays.values():
             array.resize(num_draws)
         found = {"zarr_consolidated_format": 1, "metadata": self.metadata}
-        write(self.path / METADATA, json.dumps(found).encode())
+        replace_file(self.path / METADATA, json.dumps(found).encode())
 
     def finish(self) -> None:
         """Bring up to date what the arrays say of themselves, for readers of these alone."""
         for name, array in self.arrays.items():
-            write(self.path / name / ".zarray", json.dumps(array.entry).encode())
+            replace_file(self.path / name / ".zarray", json.dumps(array.entry).encode())
 
     def check(self, num_draws: int, names: set[str]) -> None:
         """Raise unless every variable is there, and every chunk of the first `num_draws`.

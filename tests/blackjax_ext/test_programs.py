@@ -51,7 +51,7 @@ def test_what_the_environment_sets_stays(options, monkeypatch):
             asked.append(compiler_options)
 
     traced = jax.jit(jnp.square).trace(jnp.ones(3))
-    monkeypatch.setattr(programs, "key_of", lambda *_: None)
+    monkeypatch.setattr(programs, "cache_key", lambda *_: None)
     monkeypatch.setattr(programs, "arguments_read", lambda _: None)
     monkeypatch.setattr(type(traced), "lower", lambda _: Lowered())
     programs.executable_of(traced, rest, True)

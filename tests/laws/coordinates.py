@@ -160,7 +160,7 @@ def learned(draws, gradients, found):
 
     def learn(draws, gradients, found):
         c = jnp.ones(draws.shape[1:])
-        known = learning.begin(c)
+        known = learning.first_learned(c)
         tried = jax.vmap(lambda u, g, law: learning.trials(u, g, c, law))(draws, gradients, found)
         for part in jnp.split(tried, 2):
             known = learning.count(known, part)

@@ -61,8 +61,8 @@ def test_changes_stay_below_their_bounds(order, x64):
 
 
 TRUE_REACHES, TRUE_CHANGES = thinning.reaches_of, thinning.changes_of
-TRUE_THIN, TRUE_SOLVED = thinning.thin, group_sweeps.solved
-TRUE_DRAW, TRUE_MOST, TRUE_TABLES = thinning.draw, thinning.most, expansion.tables_of
+TRUE_THIN, TRUE_SOLVED = thinning.thin_groups, group_sweeps.solved
+TRUE_DRAW, TRUE_MOST, TRUE_TABLES = thinning.draw_group_rows, thinning.most, expansion.tables_of
 
 
 def rows_of_another_group(rng_key, expanded, last):
@@ -105,12 +105,12 @@ def proposal_is_its_own_way_back(factor, x, *, is_transposed=False):
 
 # the module where a bug is planted, its name there, and the bug
 OF_ROWS = {
-    "another_group": (thinning, "draw", rows_of_another_group),
+    "another_group": (thinning, "draw_group_rows", rows_of_another_group),
     "bound_too_small": (expansion, "tables_of", tables_too_small),
     "likely_vetoes_missed": (thinning, "most", likely_vetoes_missed),
     "changes_forgotten": (thinning, "changes_of", changes_forgotten),
     "one_sided_far": (thinning, "reaches_of", reaches_of_the_new_end),
-    "no_veto": (thinning, "thin", thin_without_a_veto),
+    "no_veto": (thinning, "thin_groups", thin_without_a_veto),
 }
 OF_SWEEPS = {
     "wrong_proposal": (group_sweeps, "solved", proposal_is_its_own_way_back),

@@ -40,12 +40,12 @@ def log_of(name: str, value: Any) -> Any:
     return jnp.log(jnp.asarray(value, float))
 
 
-def standardized(loc: Ball, log_scale: Ball, y: Array) -> Interval:
+def z_score(loc: Ball, log_scale: Ball, y: Array) -> Interval:
     """Z over a box."""
     return (y - loc.interval) * exp(-log_scale.interval)
 
 
-def shrunk(log_scale: Ball) -> Array:
+def largest_inverse_scale(log_scale: Ball) -> Array:
     """The largest k."""
     return exp(log_scale.change).high
 
@@ -53,7 +53,7 @@ def shrunk(log_scale: Ball) -> Array:
 def of_location_and_scale(order: int, balls: tuple[Ball, ...], y: Array, derivatives: Any) -> Array:
     """Bounds from ``derivatives(z)``, the first four of f over an interval."""
     loc, log_scale = balls
-    z, k = standardized(loc, log_scale, y), shrunk(log_scale)
+    z, k = z_score(loc, log_scale, y), largest_inverse_scale(log_scale)
     first, second, third, fourth = derivatives(z)
     if order == 2:
         along = first + z * second
@@ -83,7 +83,7 @@ def of_location_and_scale(order: int, balls: tuple[Ball, ...], y: Array, derivat
     return symmetric(2, entries)
 
 
-def constant(value: float, like: Interval) -> Interval:
+def point_interval(value: float, like: Interval) -> Interval:
     """An interval of one number."""
     return Interval(jnp.full_like(like.low, value), jnp.full_like(like.low, value))
 
@@ -114,7 +114,10 @@ NORMAL = Kind(
     ("loc", "log_scale"),
     lambda theta, y: theta[1] + 0.5 * jnp.square(z_of(theta, y)),
     lambda order, balls, y: of_location_and_scale(
-        order, balls, y, lambda z: (z, constant(1.0, z), constant(0.0, z), constant(0.0, z))
+        order,
+        balls,
+        y,
+        lambda z: (z, point_interval(1.0, z), point_interval(0.0, z), point_interval(0.0, z)),
     ),
     lambda theta, y: (jnp.inf, 0.5),
     lambda theta: (jnp.exp(theta[1]), 1.0),
@@ -273,7 +276,7 @@ def third_excess(q: Array) -> Array:
 def student_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
     """Of :func:`student_loss`, by the derivatives in :func:`student_t`."""
     loc, log_scale, log_df = balls
-    z, k, df = standardized(loc, log_scale, y), shrunk(log_scale), exp(log_df.interval)
+    z, k, df = z_score(loc, log_scale, y), largest_inverse_scale(log_scale), exp(log_df.interval)
     least, half = df.low, 0.5 * df.high
     square_z = square(z)
     q = Interval(square_z.low / df.high, square_z.high / least)

@@ -32,15 +32,15 @@ from blackjax_ext.checks import check_position
 from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.alias_table import build
-from blackjax_ext.subsampling.expansion import FLOOR, MARGIN, check_affine, check_known
+from blackjax_ext.subsampling.expansion import FLOOR, MARGIN, check_affine, check_constant_data
 from blackjax_ext.subsampling.groups.arrowhead import (
     Arrow,
     Cubic,
-    Frame,
-    first_frame,
+    Whitening,
+    identity_whitening,
     worst_condition,
 )
-from blackjax_ext.subsampling.groups.mode import Anchor, GroupPasses, cast, find_anchor
+from blackjax_ext.subsampling.groups.mode import GroupedAnchor, GroupPasses, cast, find_anchor
 from blackjax_ext.subsampling.groups.passes import group_bounds
 from blackjax_ext.subsampling.groups.predictor import GroupedPredictor
 from blackjax_ext.subsampling.mode import (
@@ -92,7 +92,7 @@ class GroupedExpansion:
 
     predictor: GroupedPredictor | None
     position: ArrayTree
-    frame: Frame
+    frame: Whitening
     arrow: Arrow
     cubic: Cubic | None
     rows: Array
@@ -248,7 +248,7 @@ def expanded_at(
     """The expansion at the anchor that is found from a place."""
     anchor = find_anchor(passes, shared, groups, find_mode=find_mode)
     check_digits(anchor)
-    return bounded(passes, anchor, order)
+    return expansion_at(passes, anchor, order)
 
 
 def order_of(predictor: GroupedPredictor, order: int | None) -> int:
@@ -267,7 +267,7 @@ def order_of(predictor: GroupedPredictor, order: int | None) -> int:
     return order
 
 
-def bounded(passes: GroupPasses, anchor: Anchor, order: int) -> GroupedExpansion:
+def expansion_at(passes: GroupPasses, anchor: GroupedAnchor, order: int) -> GroupedExpansion:
     """The expansion at an anchor."""
     predictor, (shared, groups) = passes.predictor, anchor.point
     dtype = shared.dtype
@@ -276,10 +276,10 @@ def bounded(passes: GroupPasses, anchor: Anchor, order: int) -> GroupedExpansion
     size = shared.size + groups.shape[1]
     radius = math.inf if math.isinf(radius_of(predictor.rows, 1)) else math.sqrt(size) + BEYOND
     passes.announce("bounding them")
-    plain = cast(first_frame(shared.size, *groups.shape), dtype)
+    plain = cast(identity_whitening(shared.size, *groups.shape), dtype)
     bounds = compiled_soon(group_bounds, static_argnums=(5, 6))
     found = bounds(predictor, position, frame, plain, anchor.step, radius, order)
-    check_known(found.not_known)
+    check_constant_data(found.not_known)
     check_affine(found.not_affine)
     if not float(on_host(found.change)) < MAX_CHANGE:
         raise ValueError(NO_MODE.format("Newton's method still moves"))
@@ -330,7 +330,7 @@ def tables_of(
     return rows, first, bound, threshold, alias, total
 
 
-def check_digits(anchor: Anchor) -> None:
+def check_digits(anchor: GroupedAnchor) -> None:
     """Raise ValueError if floats do not resolve the posterior around an anchor.
 
     As :func:`blackjax_ext.subsampling.mode.check_resolution`, of what is shared with a group.

@@ -46,13 +46,16 @@ from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.subsampling.groups.arrowhead import (
     Arrow,
     Eliminated,
-    Frame,
+    Whitening,
     eliminate,
-    first_frame,
-    inverse_root,
+    identity_whitening,
+    inverse_factor,
     refined,
 )
-from blackjax_ext.subsampling.groups.laplace_approximations import derivatives, newton
+from blackjax_ext.subsampling.groups.laplace_approximations import (
+    gradient_and_blocks,
+    laplace_approximation,
+)
 from blackjax_ext.subsampling.groups.passes import (
     plain_prior,
     prior_arrow,
@@ -71,7 +74,7 @@ from blackjax_ext.subsampling.mode import (
 from blackjax_ext.subsampling.predictors import LinearPredictor, energy
 from blackjax_ext.types import Function
 
-__all__ = ["Anchor", "GroupPasses", "cast", "find_anchor"]
+__all__ = ["GroupPasses", "GroupedAnchor", "cast", "find_anchor"]
 
 DONE = 1e-4  # squared distance to the mode in standard deviations: an anchor need not be closer
 WORST = 1e30  # of an objective that is not finite: infinities have no differences
@@ -90,21 +93,21 @@ NUM_INNER = 3  # Newton steps to the mode of the groups
 SEARCH = {"xtol": 0.02, "ftol": 1e-7, "maxiter": 10}
 
 
-class Point(NamedTuple):
+class GroupedPosition(NamedTuple):
     """A position on the host: shared coordinates (p,) and groups (G, d)."""
 
     shared: np.ndarray
     groups: np.ndarray
 
-    def plus(self, step: tuple[np.ndarray, np.ndarray], factor: float = 1.0) -> "Point":
+    def plus(self, step: tuple[np.ndarray, np.ndarray], factor: float = 1.0) -> "GroupedPosition":
         """The position after a part of a step."""
-        return Point(
+        return GroupedPosition(
             (self.shared + factor * step[0]).astype(self.shared.dtype),
             (self.groups + factor * step[1]).astype(self.groups.dtype),
         )
 
 
-class Anchor(NamedTuple):
+class GroupedAnchor(NamedTuple):
     """Where Newton's method ended.
 
     Attributes
@@ -119,15 +122,15 @@ class Anchor(NamedTuple):
         Its squared length in standard deviations.
     """
 
-    point: Point
-    frame: Frame
+    point: GroupedPosition
+    frame: Whitening
     step: tuple[np.ndarray, np.ndarray]
     distance: float
 
 
-def cast(frame: Frame, dtype: Any) -> Frame:
+def cast(frame: Whitening, dtype: Any) -> Whitening:
     """A frame of the host for the device."""
-    return Frame(*(jnp.asarray(each, dtype) for each in frame))
+    return Whitening(*(jnp.asarray(each, dtype) for each in frame))
 
 
 class GroupPasses:
@@ -155,7 +158,7 @@ class GroupPasses:
             )(0.0 * y, 0.0 * b),
             static_argnums=(4,),
         )
-        log_evidence_at, log_expected_at = partial(log_evidence, join), partial(log_expected, join)
+        log_evidence_at, log_expected_at = partial(log_marginal, join), partial(log_expected, join)
         self._log_evidence, self._evidence_hessian = (
             compiled_soon(fn, static_argnums=0)
             for fn in (log_evidence_at, hessian_of(log_evidence_at))
@@ -172,28 +175,28 @@ class GroupPasses:
             num_rows = self.predictor.rows.num_rows
             self._say(f"reading {num_rows:,} rows, {purpose}, pass {self._num}")
 
-    def energy(self, point: Point) -> float:
+    def energy(self, point: GroupedPosition) -> float:
         """Minus the log likelihood."""
         pair: Pair = self._energy(self.predictor, *point)
         return in_double(pair)
 
-    def prior_energy(self, point: Point, frame: Frame) -> float:
+    def prior_energy(self, point: GroupedPosition, frame: Whitening) -> float:
         """Minus the log prior, or its mean over the groups' own spread if the frame knows it."""
         rounded, is_smoothed = cast(frame, point.shared.dtype), self.smooths(frame)
         return float(self._prior_energy(self.predictor, *point, rounded, is_smoothed))
 
-    def smooths(self, frame: Frame) -> bool:
+    def smooths(self, frame: Whitening) -> bool:
         """Whether a mean is taken over the spread, which a first frame does not know."""
         return self.is_smoothed and not is_first(frame)
 
-    def arrows(self, point: Point, frame: Frame) -> tuple[Arrow, Arrow, np.ndarray]:
+    def arrows(self, point: GroupedPosition, frame: Whitening) -> tuple[Arrow, Arrow, np.ndarray]:
         """Of the rows and of the prior, and sizes of the rows' columns."""
         self.announce("looking for their mode")
         rounded = cast(frame, point.shared.dtype)
         rows, sizes = self._rows(self.predictor, *point, rounded)
         return in_double_precision(rows), self.prior(point, frame), on_host(sizes)
 
-    def prior(self, point: Point, frame: Frame) -> Arrow:
+    def prior(self, point: GroupedPosition, frame: Whitening) -> Arrow:
         """Of the prior alone, or of its mean over the groups' own spread."""
         rounded, is_smoothed = cast(frame, point.shared.dtype), self.smooths(frame)
         return in_double_precision(self._prior(self.predictor, *point, rounded, is_smoothed))
@@ -201,16 +204,16 @@ class GroupPasses:
 
 def without_prior(predictor: GroupedPredictor) -> LinearPredictor:
     """The rows alone."""
-    return replace(predictor.rows, logprior=Partial(nothing))
+    return replace(predictor.rows, logprior=Partial(flat_logprior))
 
 
-def nothing(x: Any) -> Array:
+def flat_logprior(x: Any) -> Array:
     """No log prior at all."""
     del x
     return jnp.zeros(())
 
 
-def is_first(frame: Frame) -> bool:
+def is_first(frame: Whitening) -> bool:
     """Whether a frame is that of the coordinates themselves, which knows of no spread."""
     return not frame.shear.any() and bool((frame.roots == np.eye(frame.roots.shape[-1])).all())
 
@@ -230,7 +233,7 @@ def added(one: Arrow, other: Arrow) -> Arrow:
     return Arrow(*(a + b for a, b in zip(one, other, strict=True)))
 
 
-class Found(NamedTuple):
+class NewtonStep(NamedTuple):
     """Derivatives at a point, with Newton's step.
 
     rows
@@ -238,7 +241,7 @@ class Found(NamedTuple):
     eliminated
         The arrow of rows and prior together, without the groups.
     step, distance
-        As of :class:`Anchor`.
+        As of :class:`GroupedAnchor`.
     is_free
         Which shared coordinates it moves, shape (p,).
     """
@@ -250,7 +253,9 @@ class Found(NamedTuple):
     is_free: np.ndarray
 
 
-def look(passes: GroupPasses, point: Point, frame: Frame, is_free: np.ndarray | None) -> Found:
+def look(
+    passes: GroupPasses, point: GroupedPosition, frame: Whitening, is_free: np.ndarray | None
+) -> NewtonStep:
     """Derivatives and Newton's step of the free shared coordinates and all groups.
 
     None for `is_free` frees those that the rows see, and means.
@@ -265,16 +270,16 @@ def look(passes: GroupPasses, point: Point, frame: Frame, is_free: np.ndarray | 
     # its inverse would be no spread, and steps by it end nowhere. It was one a step before
     found = eliminate(arrow, eps, SINGULAR if passes.smooths(frame) else 0.0)
     both = is_free & is_free[:, None]
-    root = np.where(both, inverse_root(found.schur, is_free, eps), 0.0)
+    root = np.where(both, inverse_factor(found.schur, is_free, eps), 0.0)
     slope = root.T @ found.slope
     u = -root @ slope
     v = -found.solved(arrow.groups + np.einsum("cdp,p->cd", arrow.coupling, u))
     within = np.einsum("cd,cd->", arrow.groups, found.solved(arrow.groups))
     step = frame.steps(u, v)
-    return Found(rows, found, step, float(slope @ slope + within), is_free)
+    return NewtonStep(rows, found, step, float(slope @ slope + within), is_free)
 
 
-def first_free(passes: GroupPasses, point: Point, sizes: np.ndarray) -> np.ndarray:
+def first_free(passes: GroupPasses, point: GroupedPosition, sizes: np.ndarray) -> np.ndarray:
     """Which shared coordinates Newton's method moves: those that rows see, and means, shape (p,).
 
     On a mean depends neither its own curvature of the prior, nor those of the groups and of what
@@ -285,12 +290,12 @@ def first_free(passes: GroupPasses, point: Point, sizes: np.ndarray) -> np.ndarr
     others = np.flatnonzero(~is_free)
     if others.size > MAX_TRIED:
         return is_free
-    frame = first_frame(point.shared.size, *point.groups.shape)
+    frame = identity_whitening(point.shared.size, *point.groups.shape)
     here = passes.prior(point, frame)
     for j in map(int, others):
         moved = point.shared.copy()
         moved[j] += 1.0
-        there = passes.prior(Point(moved, point.groups), frame)
+        there = passes.prior(GroupedPosition(moved, point.groups), frame)
         parts = zip(*(curvatures_by(each, j, is_seen) for each in (here, there)), strict=True)
         # where groups have kinks, slopes change and curvatures do not
         by_slope, curvature = there.shared[j] - here.shared[j], here.of_shared[j, j]
@@ -312,8 +317,8 @@ def is_unchanged(here: np.ndarray, there: np.ndarray) -> bool:
 
 
 def descend(
-    passes: GroupPasses, point: Point, frame: Frame, is_free: np.ndarray | None
-) -> tuple[Point, Frame, Found, np.ndarray]:
+    passes: GroupPasses, point: GroupedPosition, frame: Whitening, is_free: np.ndarray | None
+) -> tuple[GroupedPosition, Whitening, NewtonStep, np.ndarray]:
     """Newton's method with the hyperparameters held; also which shared coordinates are free."""
     eps = float(np.finfo(point.shared.dtype).eps)
     of_rows, before = passes.energy(point), np.inf
@@ -362,7 +367,7 @@ class Around(NamedTuple):
 
 
 @exact_products
-def log_evidence(join: Function, is_hyper: tuple[bool, ...], around: Around, h: Array) -> Array:
+def log_marginal(join: Function, is_hyper: tuple[bool, ...], around: Around, h: Array) -> Array:
     """Log density of hyperparameters h, with the groups integrated around their mode given h."""
     predictor, shared, groups, roots, (slopes, blocks), ways = around
     y = with_hyper(is_hyper, shared, h)
@@ -377,14 +382,16 @@ def log_evidence(join: Function, is_hyper: tuple[bool, ...], around: Around, h: 
     gradient = jax.grad(energy)
     v = jnp.zeros_like(groups)
     for _ in range(NUM_INNER):
-        v = newton(gradient, v)[0]
+        v = laplace_approximation(gradient, v)[0]
     # beside the mode: densities written with y ** 2.0 have no third derivative at zero
     v = jax.lax.stop_gradient(v) + BESIDE
-    precisions = derivatives(gradient, v)[1]
+    precisions = gradient_and_blocks(gradient, v)[1]
     # precisions are one at the start, and near zero far from it under a prior with heavy tails
     squares = precisions @ jnp.swapaxes(precisions, 1, 2) + SINGULAR**2 * jnp.eye(groups.shape[1])
     # the last step says how the mode changes with h
-    at_mode = -energy(newton(gradient, v)[0]) - 0.25 * jnp.sum(jnp.linalg.slogdet(squares)[1])
+    at_mode = -energy(laplace_approximation(gradient, v)[0]) - 0.25 * jnp.sum(
+        jnp.linalg.slogdet(squares)[1]
+    )
     return at_mode + jnp.mean(jax.vmap(of_shared)(ways[0])) - of_shared(jnp.zeros_like(y))
 
 
@@ -403,7 +410,7 @@ def with_hyper(is_hyper: tuple[bool, ...], shared: Array, h: Array) -> Array:
     return shared.at[jnp.asarray(np.flatnonzero(is_hyper))].set(h)
 
 
-def draws_around(frame: Frame, is_free: np.ndarray, dtype: Any) -> tuple[Array, Array]:
+def draws_around(frame: Whitening, is_free: np.ndarray, dtype: Any) -> tuple[Array, Array]:
     """Ways of y and b from a mode to draws around it, and opposite ones; shapes (K, ...)."""
     num_groups, width, _ = frame.shear.shape
     rng = np.random.default_rng(0)
@@ -449,11 +456,13 @@ def maximized(value: Function, hessian: Function, first: np.ndarray, dtype: Any)
     curvature = -np.asarray(on_host(hessian(h.astype(dtype))), np.float64)
     if not np.isfinite(curvature).all() or np.max(np.abs(h - start)) > MOST_MOVED:
         return None
-    root = inverse_root(curvature, np.ones(h.size, bool), float(np.finfo(dtype).eps))
+    root = inverse_factor(curvature, np.ones(h.size, bool), float(np.finfo(dtype).eps))
     return Hyper(h, float(np.linalg.norm(np.linalg.solve(root, h - first))), curvature)
 
 
-def most_likely(passes: GroupPasses, point: Point, frame: Frame, found: Found) -> Hyper:
+def most_likely(
+    passes: GroupPasses, point: GroupedPosition, frame: Whitening, found: NewtonStep
+) -> Hyper:
     """Hyperparameters at the maximum of their log evidence, or of the mean log prior of draws.
 
     `frame` is that of the curvature at the point, `found` are the derivatives by the one before.
@@ -486,13 +495,13 @@ def most_likely(passes: GroupPasses, point: Point, frame: Frame, found: Found) -
 
 def find_anchor(
     passes: GroupPasses, shared: Array, groups: Array, *, find_mode: bool = True
-) -> Anchor:
+) -> GroupedAnchor:
     """The anchor near a position; ValueError if there is none. Cost: about a dozen passes.
 
     With `find_mode` False it is the position itself.
     """
-    point = Point(*on_host((shared, groups)))
-    frame = first_frame(point.shared.size, *point.groups.shape)
+    point = GroupedPosition(*on_host((shared, groups)))
+    frame = identity_whitening(point.shared.size, *point.groups.shape)
     is_free: Any = None
     curvature = np.zeros((0, 0))
     if not find_mode:
@@ -508,7 +517,7 @@ def find_anchor(
         h, way, curvature = most_likely(passes, point, at_mode, found)
         y = point.shared.copy()
         y[~is_free] = h
-        point = Point(y, point.groups)
+        point = GroupedPosition(y, point.groups)
         if not way > NEAR:
             break
     point, frame, _, is_free = descend(passes, point, frame, is_free)
@@ -517,11 +526,11 @@ def find_anchor(
 
 def finished(
     passes: GroupPasses,
-    point: Point,
-    frame: Frame,
+    point: GroupedPosition,
+    frame: Whitening,
     is_hyper: np.ndarray,
     curvature: np.ndarray,
-) -> Anchor:
+) -> GroupedAnchor:
     """The anchor at a point, with the frame of its curvature.
 
     That of the hyperparameters is of their log evidence.
@@ -535,4 +544,4 @@ def finished(
         more[block] = curvature - found.eliminated.schur[block]
     everything = np.ones(point.shared.size, bool)
     final = refined(frame, found.eliminated, everything, eps, more)
-    return Anchor(point, final, found.step, found.distance)
+    return GroupedAnchor(point, final, found.step, found.distance)

@@ -36,11 +36,11 @@ from blackjax.types import PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.rows.shuffles import scaled
+from blackjax_ext.rows.shuffles import times_fraction
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
 from blackjax_ext.subsampling.predictors import loss_remainder
 
-__all__ = ["Outcome", "Reaches", "expected_rows", "outcome_of", "reaches_of"]
+__all__ = ["Outcome", "Reaches", "expected_group_rows", "reaches_of", "run_test"]
 
 LANES = 256  # events at once
 PLACES = 32  # of these, whose losses are evaluated
@@ -85,7 +85,9 @@ def reaches_of(expansion: GroupedExpansion, old: Array, new: Array, inner: Array
     return Reaches(q, ~(is_cheap & is_within) & (expansion.total > 0))
 
 
-def expected_rows(rng_key: PRNGKey, expansion: GroupedExpansion, num_moves: int = 32) -> Array:
+def expected_group_rows(
+    rng_key: PRNGKey, expansion: GroupedExpansion, num_moves: int = 32
+) -> Array:
     """Rows that a test of a shared move reads on average, between draws of u given one v.
 
     The draws are those of the normal approximation. No row is read.
@@ -126,7 +128,7 @@ class Outcome(NamedTuple):
     num_rows: Array
 
 
-def outcome_of(
+def run_test(
     rng_key: PRNGKey,
     expansion: GroupedExpansion,
     steps: Array,
@@ -142,7 +144,7 @@ def outcome_of(
     """
     change, num_far = changes_of(expansion, steps, reaches.is_far & is_on)
     rate = jnp.where(reaches.is_far | ~is_on, 0.0, expansion.total * reaches.reach)
-    events = thin(rng_key, expansion, steps, rate, reaches.reach, is_joint=is_joint)
+    events = thin_groups(rng_key, expansion, steps, rate, reaches.reach, is_joint=is_joint)
     return Outcome(change, events.is_vetoed, events.survival, events.num_rows + num_far)
 
 
@@ -162,7 +164,7 @@ class Read(NamedTuple):
     changes: Any
 
 
-def read(expansion: GroupedExpansion, steps: Array, indices: Array) -> Read:
+def read_group_rows(expansion: GroupedExpansion, steps: Array, indices: Array) -> Read:
     """Some rows. Cost: they are read once, their predictors three times."""
     rows = expansion.posterior().rows
     a, unravel = ravel_pytree(expansion.position)
@@ -170,7 +172,7 @@ def read(expansion: GroupedExpansion, steps: Array, indices: Array) -> Read:
     return Read(eta, data, jax.vmap(push)(steps))
 
 
-def change(expansion: GroupedExpansion, found: Read) -> Array:
+def remainder_change(expansion: GroupedExpansion, found: Read) -> Array:
     """How the remainders of the losses of some rows change, shape (n,).
 
     Cost: two dozen evaluations of the loss for each row.
@@ -220,7 +222,7 @@ def changes_of(expansion: GroupedExpansion, steps: Array, is_read: Array) -> tup
         group = jnp.minimum(group, sizes.size - 1)
         within = items - (last - sizes)[group]
         at = jnp.clip(expansion.first[group] + within, 0, expansion.num_rows - 1)
-        changes = change(expansion, read(expansion, steps, expansion.rows[at]))
+        changes = remainder_change(expansion, read_group_rows(expansion, steps, expansion.rows[at]))
         changes = jnp.where(items < num_rows, changes, 0.0)
         return begin + length, sums.at[group].add(changes)
 
@@ -229,7 +231,7 @@ def changes_of(expansion: GroupedExpansion, steps: Array, is_read: Array) -> tup
     return sums, num_rows
 
 
-class Events(NamedTuple):
+class GroupEvents(NamedTuple):
     """Poisson processes of all groups while they run.
 
     Attributes
@@ -252,7 +254,7 @@ class Events(NamedTuple):
     rng_key: PRNGKey
 
 
-def thin(
+def thin_groups(
     rng_key: PRNGKey,
     expansion: GroupedExpansion,
     steps: Array,
@@ -260,7 +262,7 @@ def thin(
     reach: Array,
     *,
     is_joint: bool,
-) -> Events:
+) -> GroupEvents:
     """Events of processes of the rates (G,), until the time is over, or one vetoes a joint move."""
     unit = unit_of(rate)
     counts = jnp.where(rate > 0, jnp.ceil(rate / unit).astype(jnp.int32), 0)
@@ -269,18 +271,18 @@ def thin(
     num_pieces = jnp.ceil(expected / PIECE).astype(int)
     length = expected / jnp.maximum(num_pieces, 1)
 
-    def is_going(events: Events) -> Array:
+    def is_going(events: GroupEvents) -> Array:
         is_over = events.piece >= num_pieces
         return ~is_over & ~(is_joint & jnp.any(events.is_vetoed))
 
-    def body(events: Events) -> Events:
+    def body(events: GroupEvents) -> GroupEvents:
         key_next, key_rows, key_uniform = jax.random.split(events.rng_key, 3)
         of_gaps, of_vetoes = jax.random.uniform(key_uniform, (2, LANES), rate.dtype)
         times = events.time + jnp.cumsum(-jnp.log1p(-of_gaps))
-        group, at, of_group = draw(key_rows, expansion, last)
+        group, at, of_group = draw_group_rows(key_rows, expansion, last)
         # the rate of a row's events, of which the shares are those of whole numbers
         row_rate = jnp.maximum(of_group * counts[group] * unit, TINY)
-        found = read(expansion, steps, expansion.rows[at])
+        found = read_group_rows(expansion, steps, expansion.rows[at])
         likely = jnp.minimum(most(expansion, found, at) / row_rate, 1.0)
         is_likely = (times < length) & (of_vetoes < likely)
 
@@ -297,14 +299,14 @@ def thin(
         of_place = of_place._replace(
             changes=jax.tree.map(lambda leaf: leaf[:, place], found.changes)
         )
-        veto = jnp.where(is_placed, change(expansion, of_place) / row_rate[place], 0.0)
+        veto = jnp.where(is_placed, remainder_change(expansion, of_place) / row_rate[place], 0.0)
         is_veto = of_vetoes[place] < veto
         # given that it was likely; log(0) would spoil what is never accepted anyhow
         share = jnp.clip(veto / jnp.maximum(likely[place], TINY), 0.0, 1.0)
         spared = jnp.maximum(1.0 - share, TINY)
         is_last = is_over & (events.piece + 1 == num_pieces)
         kept = jnp.full_like(rate, is_last) if is_joint else events.survival
-        return Events(
+        return GroupEvents(
             events.piece + is_over,
             jnp.where(is_over, 0.0, until),
             events.is_vetoed.at[group[place]].max(is_veto),
@@ -314,7 +316,7 @@ def thin(
         )
 
     zero = jnp.zeros((), int)
-    first = Events(
+    first = GroupEvents(
         zero,
         jnp.zeros((), rate.dtype),
         jnp.zeros(rate.shape, bool),
@@ -331,16 +333,18 @@ def unit_of(rate: Array) -> Array:
     return jnp.exp2(jnp.ceil(jnp.log2(least)) + 1.0)
 
 
-def draw(rng_key: PRNGKey, expansion: GroupedExpansion, last: Array) -> tuple[Array, Array, Array]:
+def draw_group_rows(
+    rng_key: PRNGKey, expansion: GroupedExpansion, last: Array
+) -> tuple[Array, Array, Array]:
     """Groups by their rates and rows by their bounds, with a row's share of its group's rate.
 
     `last` are the cumulative sums of the rates, whole numbers. Rows are in the order of groups.
     """
     *words, high, low, side = jax.random.bits(rng_key, (5, LANES), jnp.uint32)
-    group = jnp.searchsorted(last, scaled(jnp.stack(words), last[-1]), side="right")
+    group = jnp.searchsorted(last, times_fraction(jnp.stack(words), last[-1]), side="right")
     group = jnp.minimum(group, last.size - 1)
     begin = expansion.first[group]
-    column = begin + scaled(jnp.stack([high, low]), expansion.first[group + 1] - begin)
+    column = begin + times_fraction(jnp.stack([high, low]), expansion.first[group + 1] - begin)
     column = jnp.minimum(column, expansion.num_rows - 1)  # where there is no event at all
     is_alias = side // 2**9 >= expansion.threshold[column] * 2.0**23
     at = jnp.where(is_alias, begin + expansion.alias[column], column)

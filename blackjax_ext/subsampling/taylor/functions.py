@@ -88,7 +88,7 @@ def around_all(low: Array, high: Array) -> Interval:
     return outward(jnp.min(low, axis=0), jnp.max(high, axis=0))
 
 
-def piecewise(
+def bounds(
     function: Callable[[Array], Array], x: Interval, turns: Sequence[float] = ()
 ) -> Interval:
     """Values of a function that is monotone between its turns."""
@@ -96,7 +96,7 @@ def piecewise(
     return around_all(found, found)
 
 
-def between(
+def bounds_with_slack(
     value: Callable[[Array], tuple[Array, Array]], x: Interval, turns: Sequence[float] = ()
 ) -> Interval:
     """Values of a function that is monotone between its turns, with the size of its terms."""
@@ -117,7 +117,7 @@ def scaled(values: Sequence[Interval]) -> Coefficients:
 
 def exp_(x: Interval, order: int) -> Coefficients:
     """Of the exponential."""
-    found = piecewise(jnp.exp, x)
+    found = bounds(jnp.exp, x)
     found = Interval(jnp.maximum(found.low, 0.0), found.high)
     return scaled([found] * (order + 1))
 
@@ -132,9 +132,9 @@ def inverse_power(x: Array, power: int) -> Array:
 
 def log_(x: Interval, order: int) -> Coefficients:
     """Of the logarithm."""
-    found = [piecewise(jnp.log, x)]
+    found = [bounds(jnp.log, x)]
     for m in range(1, order + 1):
-        of_power = piecewise(partial(inverse_power, power=m), x)
+        of_power = bounds(partial(inverse_power, power=m), x)
         found.append(times(of_power, (-1.0) ** (m - 1) / m))
     return [where_known(x.low > 0, each) for each in found]
 
@@ -142,7 +142,7 @@ def log_(x: Interval, order: int) -> Coefficients:
 def reciprocal_(x: Interval, order: int) -> Coefficients:
     """Of one over x."""
     is_known = (x.low > 0) | (x.high < 0)
-    found = [piecewise(partial(inverse_power, power=m + 1), x) for m in range(order + 1)]
+    found = [bounds(partial(inverse_power, power=m + 1), x) for m in range(order + 1)]
     return [where_known(is_known, times(each, (-1.0) ** m)) for m, each in enumerate(found)]
 
 
@@ -154,12 +154,12 @@ def power_(x: Interval, order: int, power: int) -> Coefficients:
             found.append(Interval(jnp.zeros_like(x.low), jnp.zeros_like(x.low)))
             continue
         binomial = factorial(power) // (factorial(m) * factorial(power - m))
-        rest = piecewise(partial(whole, power=power - m), x, [0.0])
+        rest = bounds(partial(whole_power_of, power=power - m), x, [0.0])
         found.append(times(rest, float(binomial)))
     return found
 
 
-def whole(x: Array, power: int) -> Array:
+def whole_power_of(x: Array, power: int) -> Array:
     """``x**power`` by products, each of which rounds once."""
     found = jnp.ones_like(x)
     for _ in range(power):
@@ -182,7 +182,7 @@ def root_(x: Interval, order: int, first: Callable[[Array], Array], power: float
         def value(at: Array, m: int = m) -> Array:
             return divided(first(at), at, m)
 
-        found.append(where_known(x.low > 0, times(piecewise(value, x), factor)))
+        found.append(where_known(x.low > 0, times(bounds(value, x), factor)))
         factor *= (power - m) / (m + 1)
     return found
 
@@ -226,9 +226,9 @@ def logistic_derivative(x: Array, order: int) -> tuple[Array, Array]:
 
 def logistic_(x: Interval, order: int) -> Coefficients:
     """Of ``1 / (1 + exp(-x))``."""
-    found = [piecewise(jax.nn.sigmoid, x)]
+    found = [bounds(jax.nn.sigmoid, x)]
     for m in range(1, order + 1):
-        found.append(between(partial(logistic_derivative, order=m), x, logistic_turns(m)))
+        found.append(bounds_with_slack(partial(logistic_derivative, order=m), x, logistic_turns(m)))
     return scaled(found)
 
 
@@ -236,14 +236,14 @@ def softplus_(x: Interval, order: int) -> Coefficients:
     """Of ``log(1 + exp(x))``, whose derivative is the logistic function."""
     slopes = logistic_(x, order - 1) if order else []
     rest = [times(each, 1.0 / m) if m > 1 else each for m, each in enumerate(slopes, 1)]
-    return [piecewise(jax.nn.softplus, x), *rest]
+    return [bounds(jax.nn.softplus, x), *rest]
 
 
 def tanh_(x: Interval, order: int) -> Coefficients:
     """Of the hyperbolic tangent, ``2 logistic(2 x) - 1``."""
     found = logistic_(times(x, 2.0), order)
     rest = [times(each, 2.0 ** (m + 1)) for m, each in enumerate(found)][1:]
-    return [piecewise(jnp.tanh, x), *rest]
+    return [bounds(jnp.tanh, x), *rest]
 
 
 @cache
@@ -267,9 +267,9 @@ def erf_derivative(x: Array, order: int) -> tuple[Array, Array]:
 
 def erf_(x: Interval, order: int) -> Coefficients:
     """Of the error function."""
-    found = [between(lambda at: (jax.lax.erf(at), 16.0 * jnp.ones_like(at)), x)]
+    found = [bounds_with_slack(lambda at: (jax.lax.erf(at), 16.0 * jnp.ones_like(at)), x)]
     for m in range(1, order + 1):
-        found.append(between(partial(erf_derivative, order=m), x, hermite(m)[1]))
+        found.append(bounds_with_slack(partial(erf_derivative, order=m), x, hermite(m)[1]))
     return scaled(found)
 
 
@@ -302,7 +302,7 @@ def log_ndtr_polynomial(order: int) -> tuple[tuple[int, int, int], ...]:
 def log_ndtr_value(x: Array) -> tuple[Array, Array]:
     """Of the logarithm, and the size of its rounding and of what its series on the left leaves."""
     found = log_ndtr(x)
-    left = jnp.where(x < -9.0, 210.0 / whole(jnp.minimum(x, -1.0), 8), 0.0)
+    left = jnp.where(x < -9.0, 210.0 / whole_power_of(jnp.minimum(x, -1.0), 8), 0.0)
     return found, 8.0 * (1.0 + jnp.abs(found)) + left / jnp.finfo(x.dtype).eps
 
 
@@ -312,7 +312,7 @@ def log_ndtr_derivative(x: Array, order: int) -> tuple[Array, Array]:
     ratio = jnp.exp(-0.5 * x * x - HALF_LOG_2PI - log_share)
     value, size = jnp.zeros_like(x), jnp.zeros_like(x)
     for factor, i, j in log_ndtr_polynomial(order):
-        term = factor * whole(x, i) * whole(ratio, j)
+        term = factor * whole_power_of(x, i) * whole_power_of(ratio, j)
         value, size = value + term, size + j * jnp.abs(term)
     info = jnp.finfo(x.dtype)
     return value, (rounding + 4.0 * (1.0 + x * x)) * size + info.tiny / info.eps * (1.0 + x * x)
@@ -321,10 +321,10 @@ def log_ndtr_derivative(x: Array, order: int) -> tuple[Array, Array]:
 def log_ndtr_(x: Interval, order: int) -> Coefficients:
     """Of the logarithm of the normal distribution function. Up to the sixth order."""
     assert order <= 6
-    found = [between(log_ndtr_value, x)]
+    found = [bounds_with_slack(log_ndtr_value, x)]
     for m in range(1, order + 1):
         turns = LOG_NDTR_TURNS[m - 2] if m > 1 else ()
-        each = between(partial(log_ndtr_derivative, order=m), x, turns)
+        each = bounds_with_slack(partial(log_ndtr_derivative, order=m), x, turns)
         least, most = LOG_NDTR_RANGES[m - 2] if m > 1 else (0.0, jnp.inf)
         found.append(Interval(jnp.clip(each.low, least, most), jnp.clip(each.high, least, most)))
     return scaled(found)
@@ -353,7 +353,7 @@ def zeta_values(x: Array, powers: Sequence[int]) -> tuple[Array, Array]:
     exponents = jnp.asarray(powers, x.dtype).reshape(-1, *[1] * x.ndim)
     found = zeta(*jnp.broadcast_arrays(exponents, near))
     rest = 1.0 / (exponents - 1.0) + inverse * (0.5 + exponents / 12.0 * inverse)
-    far = jnp.stack([whole(inverse, power - 1) for power in powers]) * rest
+    far = jnp.stack([whole_power_of(inverse, power - 1) for power in powers]) * rest
     found = jnp.where(x > FAR, far, found)
     return found, ZETA_ROUNDING * found
 
@@ -371,24 +371,24 @@ def polygamma_coefficients(x: Interval, order: int) -> Coefficients:
 def digamma_(x: Interval, order: int) -> Coefficients:
     """Of the derivative of the log-gamma function, for positive x."""
     rest = polygamma_coefficients(x, order)
-    return [where_known(x.low > 0, each) for each in (between(digamma_value, x), *rest)]
+    return [where_known(x.low > 0, each) for each in (bounds_with_slack(digamma_value, x), *rest)]
 
 
 def lgamma_(x: Interval, order: int) -> Coefficients:
     """Of the log-gamma function, for positive x."""
     slopes = digamma_(x, order - 1) if order else []
     rest = [times(each, 1.0 / m) if m > 1 else each for m, each in enumerate(slopes, 1)]
-    return [where_known(x.low > 0, between(lgamma_value, x, [GAMMA_TURN])), *rest]
+    return [where_known(x.low > 0, bounds_with_slack(lgamma_value, x, [GAMMA_TURN])), *rest]
 
 
 def expm1_(x: Interval, order: int) -> Coefficients:
     """Of ``exp(x) - 1``."""
-    return [piecewise(jnp.expm1, x), *exp_(x, order)[1:]]
+    return [bounds(jnp.expm1, x), *exp_(x, order)[1:]]
 
 
 def log1p_values(x: Interval) -> Interval:
     """Values alone: XLA's lose two digits in double precision near -0.4."""
-    found = piecewise(jnp.log1p, x)
+    found = bounds(jnp.log1p, x)
     if x.low.dtype != jnp.float64:
         return found
     slack = LOG1P_ROUNDING * jnp.finfo(jnp.float64).eps
@@ -423,7 +423,7 @@ def shares_to_powers(a: Interval, y: Array, order: int) -> Coefficients:
         every += zip(*zeta_values(places, range(2, order + 1)), strict=True)
     eps, found = jnp.finfo(at.dtype).eps, []
     for k, (value, size) in enumerate(every, 1):
-        scale = whole(at, k) * factorial(k - 1)
+        scale = whole_power_of(at, k) * factorial(k - 1)
         sums = scale * (value[1] - value[0] if k == 1 else value[0] - value[1])
         slack = eps * scale * (size[0] + size[1])
         whole_range = around_all(sums - slack, sums + slack)
@@ -441,7 +441,7 @@ def rising_(c: Interval, order: int, y: Array, most: Array) -> Coefficients:
     powers = shares_to_powers(a, y, order)
     for m in range(1, order + 1):
         total = alternating(powers[:m], stirling_numbers(m)[m][1:])
-        total = total + 1.0 if m == 1 else within(total, most)
+        total = total + 1.0 if m == 1 else clipped(total, most)
         found.append(jax.tree.map(lambda end: jnp.where(y > 0, end, 0.0), total))
     return scaled(found)
 
@@ -454,6 +454,6 @@ def alternating(values: Sequence[Interval], factors: Sequence[int]) -> Interval:
     return sum(terms[1:], terms[0])
 
 
-def within(x: Interval, most: Array) -> Interval:
+def clipped(x: Interval, most: Array) -> Interval:
     """The numbers whose size is at most that."""
     return Interval(jnp.maximum(x.low, -most), jnp.minimum(x.high, most))

@@ -48,7 +48,7 @@ from jax import Array
 
 from blackjax_ext.subsampling.intervals import Interval, around, outward
 
-__all__ = ["Box", "Jet", "Table", "table_of", "with_axes"]
+__all__ = ["Box", "Jet", "Table", "index_table", "with_axes"]
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -82,7 +82,7 @@ class Table:
 
 
 @cache
-def table_of(size: int, order: int) -> Table:
+def index_table(size: int, order: int) -> Table:
     """The table for a number of variables and an order."""
     every = (a for a in product_of(range(order + 1), repeat=size) if sum(a) <= order)
     indices = tuple(sorted(every, key=lambda a: (sum(a), a[::-1])))
@@ -155,7 +155,7 @@ class Box:
 
     def table(self, over: tuple[int, ...]) -> Table:
         """How coefficients of some variables are combined."""
-        return table_of(len(over), self.order)
+        return index_table(len(over), self.order)
 
     def powers(self, over: tuple[int, ...]) -> Interval:
         """Products of changes for each multi-index, shape (C,)."""
@@ -237,7 +237,7 @@ class Box:
         found = Interval(highest.low[:, None], highest.high[:, None])
         change = jax.tree.map(lambda end: end.at[:, 0].set(0.0), a.coefficients)
         for order, each in enumerate(reversed(lower), 1):
-            table = table_of(len(a.over), order)
+            table = index_table(len(a.over), order)
             num = len(table.indices)
             of_order = jax.tree.map(lambda end, num=num: end[:, :num], change)
             pairs = table.product[: found.low.shape[1]]
@@ -262,7 +262,7 @@ class Box:
 
     def derivative(self, a: Jet, j: int) -> Jet:
         """The jet of the derivative by variable j, of one order less."""
-        lower = table_of(len(a.over), self.order - 1)
+        lower = index_table(len(a.over), self.order - 1)
         if j not in a.over:
             return a.mapped(lambda end: jnp.zeros_like(end[:, : len(lower.indices)]))
         at = a.over.index(j)
@@ -275,7 +275,7 @@ class Box:
 
     def truncated(self, a: Jet, order: int) -> Jet:
         """The jet of a lower order."""
-        num = len(table_of(len(a.over), order).indices)
+        num = len(index_table(len(a.over), order).indices)
         return a.mapped(lambda end: end[:, :num])
 
     def integrated(self, value: Interval, slopes: dict[int, Jet]) -> Jet:

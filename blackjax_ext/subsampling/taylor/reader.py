@@ -92,7 +92,7 @@ def read(box: Box, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
         return atom.val if isinstance(atom, Literal) else values[atom]
 
     for equation in needed(jaxpr):
-        found = evaluated(box, equation, [value(atom) for atom in equation.invars])
+        found = equation_outputs(box, equation, [value(atom) for atom in equation.invars])
         values.update(zip(equation.outvars, found, strict=True))
     return [value(atom) for atom in jaxpr.outvars]
 
@@ -107,7 +107,7 @@ def needed(jaxpr: Jaxpr) -> list[Any]:
     return found[::-1]
 
 
-def evaluated(box: Box, equation: Any, values: list[Any]) -> Sequence[Any]:
+def equation_outputs(box: Box, equation: Any, values: list[Any]) -> Sequence[Any]:
     """Outputs of one equation."""
     name = equation.primitive.name
     if not any(isinstance(value, (Jet, Either)) for value in values):
@@ -135,7 +135,7 @@ def known_values(equation: Any, values: list[Any]) -> Sequence[Any]:
     return found if primitive.multiple_results else [found]
 
 
-def as_interval(box: Box, value: Any) -> Interval:
+def rounded_interval(box: Box, value: Any) -> Interval:
     """A known number with the rounding of its last step."""
     value = jnp.asarray(value)
     is_exact = isinstance(value, float) or not jnp.issubdtype(value.dtype, jnp.floating)
@@ -145,7 +145,7 @@ def as_interval(box: Box, value: Any) -> Interval:
 
 def as_jet(box: Box, value: Any) -> Jet:
     """A jet, also of what is known."""
-    return value if isinstance(value, Jet) else box.constant(as_interval(box, value))
+    return value if isinstance(value, Jet) else box.constant(rounded_interval(box, value))
 
 
 def moving(equation: Any) -> Rule:
@@ -197,7 +197,7 @@ def multiplied(box: Box, params: Any, x: Any, y: Any) -> Jet:
     return box.multiply(as_jet(box, x), as_jet(box, y))
 
 
-def divided(box: Box, params: Any, x: Any, y: Any) -> Jet:
+def quotient(box: Box, params: Any, x: Any, y: Any) -> Jet:
     """Quotients."""
     return multiplied(box, params, x, RECIPROCAL(box, params, as_jet(box, y)))
 
@@ -226,7 +226,7 @@ def negative(box: Box, params: Any, x: Jet) -> Jet:
     return -x
 
 
-def identity(box: Box, params: Any, x: Jet) -> Jet:
+def unchanged(box: Box, params: Any, x: Jet) -> Jet:
     """The same."""
     del box, params
     return x
@@ -276,7 +276,7 @@ def values_only(name: str, function: Callable[..., Interval]) -> Rule:
     return rule
 
 
-def absolute(x: Interval) -> Interval:
+def absolute_value(x: Interval) -> Interval:
     """Absolute values."""
     least = jnp.maximum(jnp.maximum(x.low, -x.high), 0.0)
     return Interval(least, jnp.maximum(jnp.abs(x.low), jnp.abs(x.high)))
@@ -334,7 +334,7 @@ RULES: dict[str, Function] = {
     "add_any": plus,
     "clamp": clamped,
     "digamma": univariate(functions.digamma_),
-    "div": divided,
+    "div": quotient,
     "erf": univariate(functions.erf_),
     "exp": EXP,
     "expm1": univariate(functions.expm1_),
@@ -346,7 +346,7 @@ RULES: dict[str, Function] = {
     "mul": multiplied,
     "neg": negative,
     "pow": power,
-    "reduce_precision": identity,
+    "reduce_precision": unchanged,
     "reduce_sum": total,
     "rsqrt": univariate(functions.rsqrt_),
     "select_n": chosen,
@@ -354,7 +354,7 @@ RULES: dict[str, Function] = {
     "square": squared,
     "sub": minus,
     "tanh": univariate(functions.tanh_),
-    "abs": values_only("abs", absolute),
+    "abs": values_only("abs", absolute_value),
     "max": values_only("max", greater),
     "min": values_only("min", lambda x, y: -greater(-x, -y)),
     **dict.fromkeys(COMPARISONS, compared),

@@ -12,7 +12,7 @@ from numpyro.infer import MCMC, NUTS
 
 from numpyro_fwd import FMALA, RandomWalk
 from numpyro_fwd.demo import style
-from numpyro_fwd.demo.chains import Chains, flat, sample, worst
+from numpyro_fwd.demo.chains import Chains, pooled_draws, sample, worst
 from numpyro_fwd.demo.chapter import Chapter, Setting
 
 __all__ = ["NAME", "chapter"]
@@ -49,7 +49,7 @@ def model(cases, population):
     numpyro.sample("cases", dist.Binomial(population, attack_rate(r)), obs=cases)
 
 
-def exact() -> np.ndarray:
+def exact_densities() -> np.ndarray:
     """Posterior densities on the grid: the outbreaks are independent."""
     r = jnp.asarray(GRID)
     rates = np.asarray(attack_rate(r), float)
@@ -61,7 +61,7 @@ def exact() -> np.ndarray:
     return np.stack([density / np.trapezoid(density, GRID) for density in densities])
 
 
-def moments(densities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def grid_moments(densities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Means and standard deviations of densities on the grid."""
     mean = np.trapezoid(densities * GRID, GRID, axis=1)
     square = np.trapezoid(densities * GRID**2, GRID, axis=1)
@@ -80,7 +80,7 @@ def complaint(key) -> str:
 def row(name: str, chains: Chains, truth: tuple[Any, ...]) -> tuple[str, ...]:
     """Cells of a sampler."""
     ess, r_hat = worst(chains.idata)
-    draws = flat(chains, "r")
+    draws = pooled_draws(chains, "r")
     off = np.max(np.abs(draws.mean(axis=0) - truth[0]) / truth[1])
     means = (f"{value:.3f}" for value in draws.mean(axis=0))
     cells = (f"{off:.3f}", f"{ess:.0f}", f"{r_hat:.3f}")
@@ -93,7 +93,7 @@ def draw(found: dict[str, Chains], densities: np.ndarray, setting: Setting) -> s
     looks = (style.OURS, style.OTHER)
     for i, axis in enumerate(axes):
         for (name, chains), look in zip(found.items(), looks, strict=True):
-            heights, edges = np.histogram(flat(chains, "r")[:, i], 40, density=True)
+            heights, edges = np.histogram(pooled_draws(chains, "r")[:, i], 40, density=True)
             middle = (edges[1:] + edges[:-1]) / 2
             axis.plot(middle, heights, **look.line, marker=look.marker, ms=4, label=name)
         axis.plot(GRID, densities[i], **style.TRUTH.line, label="exact", zorder=3)
@@ -101,7 +101,7 @@ def draw(found: dict[str, Chains], densities: np.ndarray, setting: Setting) -> s
         axis.set(xlim=(shown[0], shown[-1]), ylim=(0, None), ylabel="posterior density")
         axis.set_xlabel(f"reproduction number of outbreak {i + 1}")
         style.legend_above(axis)
-    return style.save(figure, setting.out / "1_while_loop.png")
+    return style.save_picture(figure, setting.out / "1_while_loop.png")
 
 
 def chapter(setting: Setting) -> Chapter:
@@ -113,8 +113,8 @@ def chapter(setting: Setting) -> Chapter:
         "FMALA": sample(FMALA(model, num_tangents=2), keys[1], *DATA, **size),
         "random walk": sample(RandomWalk(model), keys[2], *DATA, **size),
     }
-    densities = exact()
-    truth = moments(densities)
+    densities = exact_densities()
+    truth = grid_moments(densities)
     rows = [("exact", *(f"{value:.3f}" for value in truth[0]), "", "", "", "", "")]
     rows += [row(name, chains, truth) for name, chains in found.items()]
     rows += [("NUTS, defaults", "fails", "fails", "", "", "", "", "")]
@@ -122,8 +122,8 @@ def chapter(setting: Setting) -> Chapter:
     rows += [row("NUTS, forward mode", sample(forward, keys[3], *DATA, **size), truth)]
     said = (
         f"NUTS fails with its defaults: “{error}.” With gradients in forward mode it runs, and "
-        f"whether it is right depends on its start. {compared(rows)} With two parameters a random "
-        "walk competes."
+        f"whether it is right depends on its start. {faster_sampler(rows)} With two parameters a "
+        "random walk competes."
     )
     picture = draw(found, densities, setting)
     files = tuple(
@@ -132,7 +132,7 @@ def chapter(setting: Setting) -> Chapter:
     return Chapter(NAME, QUESTION, HEADER, rows, picture, CAPTION, READING, said, files)
 
 
-def compared(rows: list[tuple[str, ...]]) -> str:
+def faster_sampler(rows: list[tuple[str, ...]]) -> str:
     """Which of the two is faster here."""
     rates = {cells[0]: float(cells[6]) for cells in rows[1:3]}
     first = max(rates, key=lambda name: rates[name])

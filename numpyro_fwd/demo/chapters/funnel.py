@@ -12,7 +12,7 @@ from numpyro.infer import NUTS
 
 from numpyro_fwd import AutoMALA
 from numpyro_fwd.demo import sampling, style
-from numpyro_fwd.demo.chains import Chains, flat, sample, worst
+from numpyro_fwd.demo.chains import Chains, pooled_draws, sample, worst
 from numpyro_fwd.demo.chapter import Chapter, Setting
 
 __all__ = ["NAME", "chapter"]
@@ -95,7 +95,7 @@ def log_of_the_schools() -> Log:
 def row(name: str, chains: Chains, log: Log) -> tuple[str, ...]:
     """Cells of a sampler."""
     ess, r_hat = worst(chains.idata)
-    x = flat(chains, log.name)
+    x = pooled_draws(chains, log.name)
     facts = (f"{np.mean(x < log.neck):.3f}", f"{x.mean():.2f}", f"{x.std():.2f}")
     return (
         f"{name}, {log.title}",
@@ -127,8 +127,8 @@ def draw(found: dict[str, Chains], schools: dict[str, Chains], setting: Setting)
     looks = (style.OURS, style.NUTS)
     for axis, (name, chains), look in zip(axes[:2], found.items(), looks, strict=True):
         axis.scatter(theta, w, s=4, color=style.GREY, linewidths=0, label="exact draws")
-        step = max(1, len(flat(chains, "w")) // NUM_POINTS)
-        points = (flat(chains, "theta")[::step, 0], flat(chains, "w")[::step])
+        step = max(1, len(pooled_draws(chains, "w")) // NUM_POINTS)
+        points = (pooled_draws(chains, "theta")[::step, 0], pooled_draws(chains, "w")[::step])
         axis.scatter(*points, s=5, color=look.color, marker=look.marker, alpha=0.5, label=name)
         axis.axhline(-3.0, **style.TRUTH.line)
         axis.annotate("neck", (24, -3.4), ha="right", va="top")
@@ -136,14 +136,14 @@ def draw(found: dict[str, Chains], schools: dict[str, Chains], setting: Setting)
         style.legend_above(axis, columns=1)
     marginal(axes[2], found, log_of_the_funnel(), (-11, 11))
     marginal(axes[3], schools, log_of_the_schools(), (-4, 4))
-    return style.save(figure, setting.out / "3_funnel.png")
+    return style.save_picture(figure, setting.out / "3_funnel.png")
 
 
 def marginal(axis, found: dict[str, Chains], log: Log, limits: tuple[float, float]) -> None:
     """Density of the log under each sampler and in truth."""
     bins = np.linspace(*limits, 56)
     for (name, chains), look in zip(found.items(), (style.OURS, style.NUTS), strict=True):
-        heights = np.histogram(flat(chains, log.name), bins, density=True)[0]
+        heights = np.histogram(pooled_draws(chains, log.name), bins, density=True)[0]
         axis.stairs(heights, bins, **look.line, label=name)
     axis.plot(log.grid, log.density, **style.TRUTH.line, label="exact")
     axis.axvspan(limits[0], log.neck, color=style.GREY, alpha=0.3, linewidth=0)
@@ -151,7 +151,7 @@ def marginal(axis, found: dict[str, Chains], log: Log, limits: tuple[float, floa
     style.legend_above(axis, columns=1)
 
 
-def budgets(quick: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def chain_lengths(quick: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """Of AutoMALA and of NUTS."""
     if quick:
         return ({"num_warmup": 500, "num_samples": 500},) * 2
@@ -162,7 +162,7 @@ def budgets(quick: bool) -> tuple[dict[str, Any], dict[str, Any]]:
 def chapter(setting: Setting) -> Chapter:
     """Sample the funnel and the eight schools by AutoMALA and by NUTS."""
     keys = jax.random.split(jax.random.key(setting.seed + 3), 2)
-    long, short = budgets(setting.quick)
+    long, short = chain_lengths(setting.quick)
 
     def both(model) -> dict[str, Chains]:
         return {
@@ -201,6 +201,7 @@ def nearest_of(found: dict[str, Chains], log: Log) -> str:
     """The sampler whose mass of the neck has the least error."""
     mass = log.exact()[0]
     errors = {
-        name: abs(np.mean(flat(each, log.name) < log.neck) - mass) for name, each in found.items()
+        name: abs(np.mean(pooled_draws(each, log.name) < log.neck) - mass)
+        for name, each in found.items()
     }
     return min(errors, key=lambda name: errors[name])

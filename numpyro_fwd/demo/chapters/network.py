@@ -17,11 +17,11 @@ from numpyro.infer import NUTS
 
 from numpyro_fwd import GOHSMC
 from numpyro_fwd.demo import style
-from numpyro_fwd.demo.chains import Chains, flat, sample
+from numpyro_fwd.demo.chains import Chains, pooled_draws, sample
 from numpyro_fwd.demo.chapter import Chapter, Setting
 from numpyro_fwd.demo.sampling import compilation, covered
 
-__all__ = ["NAME", "chapter", "data", "model"]
+__all__ = ["NAME", "chapter", "model", "network_data"]
 
 NAME = "A network with one Bayesian layer"
 QUESTION = (
@@ -69,7 +69,7 @@ def curve(x):
     return np.sin(2 * x) + 0.3 * x
 
 
-def data(num: int, rng) -> tuple[np.ndarray, np.ndarray]:
+def network_data(num: int, rng) -> tuple[np.ndarray, np.ndarray]:
     """Rows to the left and to the right of the gap."""
     x = rng.uniform(-EDGE, EDGE, 4 * num)
     x = x[(x < GAP[0]) | (x > GAP[1])][:num]
@@ -77,7 +77,7 @@ def data(num: int, rng) -> tuple[np.ndarray, np.ndarray]:
     return x.astype(np.float32), y.astype(np.float32)
 
 
-def forward(weights: dict[str, Any], x):
+def network_output(weights: dict[str, Any], x):
     """Output of the network; the last row of each matrix is the bias."""
     hidden = jnp.tanh(x[:, None] @ weights["first"][:-1] + weights["first"][-1])
     hidden = jax.nn.gelu(hidden @ weights["second"][:-1] + weights["second"][-1])
@@ -100,7 +100,7 @@ def model(x, y=None, bayesian: tuple[str, ...] = ("first",)):
     else:
         noise = numpyro.param("noise", 0.5, constraint=dist.constraints.positive)
     with numpyro.plate("data", x.shape[0]):
-        mean = numpyro.deterministic("mean", forward(weights, x))
+        mean = numpyro.deterministic("mean", network_output(weights, x))
         numpyro.sample("y", dist.Normal(mean, noise), obs=y)
 
 
@@ -124,7 +124,7 @@ def ensemble(key, train, points, num_steps: int) -> Predictions:
     with compilation() as spans:
         fit = jax.jit(jax.vmap(partial(member, train=train, num_steps=num_steps)))
         weights, noise = fit(jax.random.split(key, NUM_MEMBERS))
-        mean = np.asarray(jax.vmap(partial(forward, x=points))(weights), float)
+        mean = np.asarray(jax.vmap(partial(network_output, x=points))(weights), float)
     elapsed, compiled = time.perf_counter() - begin, covered(spans)
     return Predictions(mean, np.asarray(noise, float), elapsed - compiled, compiled)
 
@@ -140,7 +140,7 @@ def member(key, train, num_steps: int):
 
     def loss(params):
         weights, log_noise = params
-        return -dist.Normal(forward(weights, x), jnp.exp(log_noise)).log_prob(y).mean()
+        return -dist.Normal(network_output(weights, x), jnp.exp(log_noise)).log_prob(y).mean()
 
     def step(state, _):
         params, memory = state
@@ -156,8 +156,8 @@ def all_bayesian(key, train, points, size: dict[str, Any]) -> tuple[Predictions,
     """NUTS with a prior on all weights, its trees kept short."""
     kernel = NUTS(partial(model, bayesian=tuple(LAYERS)), max_tree_depth=6)
     chains = sample(kernel, key, *train, **size)
-    draws = {name: jnp.asarray(flat(chains, name)) for name in (*LAYERS, "noise")}
-    mean = np.asarray(jax.vmap(partial(forward, x=points))(draws), float)
+    draws = {name: jnp.asarray(pooled_draws(chains, name)) for name in (*LAYERS, "noise")}
+    mean = np.asarray(jax.vmap(partial(network_output, x=points))(draws), float)
     worst = rhat_of(mean.reshape(4, -1, mean.shape[-1]))
     noise = np.asarray(draws["noise"], float)
     return Predictions(mean, noise, chains.seconds, chains.compilation, f"{worst:.2f}"), chains
@@ -203,13 +203,13 @@ def draw(found: dict[str, Predictions], train, setting: Setting) -> str:
         axis.set(xlabel=f"x  ({name})", ylim=(-4, 4))
         style.legend_above(axis, columns=2)
     axes[0].set_ylabel("y")
-    return style.save(figure, setting.out / "5_network.png")
+    return style.save_picture(figure, setting.out / "5_network.png")
 
 
 def chapter(setting: Setting) -> Chapter:
     """Fit the network in three ways."""
     rng = np.random.default_rng(setting.seed)
-    train, test = data(150, rng), data(200, rng)
+    train, test = network_data(150, rng), network_data(200, rng)
     points = jnp.concatenate([GRID, test[0]])
     keys = jax.random.split(jax.random.key(setting.seed + 5), 3)
     num_steps = 150 if setting.quick else 1500

@@ -11,7 +11,7 @@ from numpyro.infer import NUTS
 
 from numpyro_fwd import LangevinSMC, smc_summary
 from numpyro_fwd.demo import style
-from numpyro_fwd.demo.chains import Chains, flat, sample, worst
+from numpyro_fwd.demo.chains import Chains, pooled_draws, sample, worst
 from numpyro_fwd.demo.chapter import Chapter, Setting
 
 __all__ = ["NAME", "chapter"]
@@ -58,13 +58,13 @@ def draw(found: dict[str, Chains], setting: Setting) -> str:
     figure, (left, right) = style.sheet(2, sharex=True)
     grid, bins = np.linspace(-4, 4, 600), np.linspace(-4, 4, 81)
     for (name, chains), look in zip(found.items(), (style.OURS, style.NUTS), strict=True):
-        heights = np.histogram(flat(chains, "x")[:, 0], bins, density=True)[0]
+        heights = np.histogram(pooled_draws(chains, "x")[:, 0], bins, density=True)[0]
         left.stairs(heights, bins, **look.line, label=name, linewidth=1.5)
     left.plot(grid, density(grid), **style.TRUTH.line, label="exact")
     left.set(xlabel="first coordinate", ylabel="posterior density")
     style.legend_above(left)
     chains_of_nuts(right, found["NUTS"])
-    return style.save(figure, setting.out / "4_two_modes.png")
+    return style.save_picture(figure, setting.out / "4_two_modes.png")
 
 
 def chains_of_nuts(axis, chains: Chains) -> None:
@@ -102,7 +102,7 @@ def table(ours: Chains, nuts: Chains) -> list[tuple[str, ...]]:
     found = smc_summary(ours.mcmc)
     evidence = f"{found.log_evidence:.2f} ± {found.log_evidence_error:.2f}"
     times = [(f"{each.seconds:.1f}", f"{each.compilation:.1f}") for each in (ours, nuts)]
-    shares = [f"{np.mean(flat(each, 'x')[:, 0] > 0):.2f}" for each in (ours, nuts)]
+    shares = [f"{np.mean(pooled_draws(each, 'x')[:, 0] > 0):.2f}" for each in (ours, nuts)]
     return [
         ("exact", f"{log_evidence():.2f}", f"{SHARES[0]:.2f}", "", "", ""),
         ("LangevinSMC", evidence, shares[0], "", *times[0]),

@@ -43,7 +43,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 from blackjax_ext.mcmc.derivatives import sizes_of_scan
 from blackjax_ext.types import Function
 
-__all__ = ["loss"]
+__all__ = ["loss", "needed_equations"]
 
 # what moves numbers to other places
 MOVES = {
@@ -106,13 +106,13 @@ def program_errors(
 
 
 def needed_equations(jaxpr: Any) -> list[Any]:
-    """Equations on which the outputs depend: a model computes more than its effects."""
-    wanted, found = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
+    """Equations on which the outputs depend: a model computes more, and checks its arguments."""
+    wanted, equations = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
     for equation in reversed(jaxpr.eqns):
         if wanted & set(equation.outvars):
-            found.append(equation)
+            equations.append(equation)
             wanted |= {v for v in equation.invars if not isinstance(v, Literal)}
-    return found[::-1]
+    return equations[::-1]
 
 
 def equation_errors(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any], Errors]:

@@ -10,7 +10,7 @@ from numpyro.infer import MCMC
 from numpyro_fwd.bridge.arguments import check_arguments
 from numpyro_fwd.storage.folder import Folder, store_package
 from numpyro_fwd.storage.run import Stored, StoredRun
-from numpyro_fwd.storage.stopping import Until, check_count
+from numpyro_fwd.storage.stopping import Until, check_whole_number
 
 __all__ = ["sample_to"]
 
@@ -109,7 +109,7 @@ def sample_to(
             "mcmc.run in all of them, and write what numpyro_fwd.gather(mcmc.get_samples()) gives "
             "in one."
         )
-    check_count("draws_per_write", draws_per_write)
+    check_whole_number("draws_per_write", draws_per_write)
     until = check_until(until, mcmc)
     check_extra_fields(extra_fields)
     check_arguments(args, kwargs)

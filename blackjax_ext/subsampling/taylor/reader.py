@@ -29,6 +29,7 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.scipy.special import log_ndtr
 
+from blackjax_ext.mcmc.rounding import needed_equations
 from blackjax_ext.subsampling.intervals import Interval, outward
 from blackjax_ext.subsampling.taylor import functions
 from blackjax_ext.subsampling.taylor.jets import Box, Jet, with_axes
@@ -91,20 +92,10 @@ def read(box: Box, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
     def value(atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else values[atom]
 
-    for equation in needed(jaxpr):
+    for equation in needed_equations(jaxpr):
         found = equation_outputs(box, equation, [value(atom) for atom in equation.invars])
         values.update(zip(equation.outvars, found, strict=True))
     return [value(atom) for atom in jaxpr.outvars]
-
-
-def needed(jaxpr: Jaxpr) -> list[Any]:
-    """Equations on which the outputs depend: checks of arguments are none."""
-    wanted, found = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
-    for equation in reversed(jaxpr.eqns):
-        if wanted & set(equation.outvars):
-            found.append(equation)
-            wanted |= {v for v in equation.invars if not isinstance(v, Literal)}
-    return found[::-1]
 
 
 def equation_outputs(box: Box, equation: Any, values: list[Any]) -> Sequence[Any]:

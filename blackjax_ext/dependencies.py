@@ -1,4 +1,4 @@
-"""What comes before all else: BlackJAX, imported without taking devices, and a look at jaxlib."""
+"""Imports BlackJAX without taking devices, and warns of a jaxlib with known faults."""
 
 import math
 import sys

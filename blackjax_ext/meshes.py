@@ -1,4 +1,4 @@
-r"""What a sampler must know of a mesh of devices: how many hold the rows, and how hosts read.
+r"""Meshes of devices as a sampler sees them: how many hold the rows, and how hosts read.
 
 Programs are JAX's: arrays that are sharded over the axes of a mesh are arguments as all others, and
 XLA sends what one device needs of another. Two things do not come by themselves.

@@ -37,7 +37,9 @@ OPTIONS: dict[str, Any] = {
     "xla_cpu_use_fusion_emitters": False,
 }
 GONE: set[str] = set()  # options that the jaxlib here does not know
-SHORT = 2**22  # numbers of which one pass is over before an optimized program of it is compiled
+SHORT_PASS = (
+    2**22
+)  # numbers of which one pass is over before an optimized program of it is compiled
 MOST_TEXT = 2**20  # characters of a module that is kept: one with data in it is not
 MOST_CONSTANTS = MOST_TEXT // 4  # bytes of constants that are worth printing
 MOST_KEPT = 64  # executables
@@ -124,7 +126,7 @@ class FlatProgram:
     def __call__(
         self, options: dict[str, Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
-        """What the function returns for these arguments."""
+        """Results of the function for these arguments."""
         rest = [each for i, each in enumerate(arguments) if i not in self.static]
         leaves, tree = jax.tree.flatten((rest, keywords))
         form = Form(tree, tuple((i, arguments[i]) for i in self.static))
@@ -176,10 +178,10 @@ EXECUTABLES = Executables(MOST_KEPT)
 
 
 def executable_of(traced: Any, options: dict[str, Any], is_short: bool) -> Function:
-    """What has been compiled from the module of a traced function, or is now."""
+    """The executable of a traced function, compiled now unless it has been before."""
     lowered = traced.lower()
     read = arguments_read(lowered)
-    if is_short and LEVEL in options and numbers_of(traced, read) <= SHORT:
+    if is_short and LEVEL in options and numbers_of(traced, read) <= SHORT_PASS:
         options = {**options, LEVEL: 0}
     key = cache_key(traced, lowered, read)
 

@@ -14,7 +14,7 @@ from numpyro_fwd.bridge.numpyro_private import identity
 
 __all__ = ["Density"]
 
-RADIUS = 1.0  # of the starts, around a first position
+START_RADIUS = 1.0  # of the starts, around a first position
 
 
 class Density:
@@ -88,13 +88,15 @@ class Density:
         return -self._log_density(x) - sum(jacobians)
 
     def postprocess_fn(self, z: dict[str, Array]) -> dict[str, Array]:
-        """What draws hold, of unconstrained positions."""
+        """Map unconstrained positions to the values that draws hold."""
         return self._sites(self._on_supports(z))
 
     def _on_supports(self, z: dict[str, Array]) -> dict[str, Array]:
         return z | {name: transform(z[name]) for name, transform in self._transforms.items()}
 
-    def starts(self, rng_key: Array, num_chains: int, radius: float = RADIUS) -> dict[str, Array]:
+    def starts(
+        self, rng_key: Array, num_chains: int, radius: float = START_RADIUS
+    ) -> dict[str, Array]:
         """Unconstrained positions (C, ...) near the first one; without the axis for one chain."""
         shape = () if num_chains == 1 else (num_chains,)
         keys = dict(zip(self._first, jax.random.split(rng_key, len(self._first)), strict=True))
@@ -105,7 +107,7 @@ class Density:
 
     @classmethod
     def from_pymc(cls, model: Any) -> "Density":
-        """Of a ``pymc.Model`` of continuous variables, which PyMC translates to JAX.
+        """Density of a ``pymc.Model`` of continuous variables, which PyMC translates to JAX.
 
         Draws have the free variables and the deterministic ones. PyMC switches JAX to double
         precision.
@@ -140,7 +142,7 @@ class Density:
 
     @classmethod
     def from_stan(cls, model: Any) -> "Density":
-        """Of a ``bridgestan.StanModel``, which is called on the host in double precision.
+        """Density of a ``bridgestan.StanModel``, which is called on the host in double precision.
 
         It has first derivatives, in forward and in reverse mode, and no second ones: give kernels
         ``warm_start=False``. Draws have a number for each entry of Stan's parameters.

@@ -16,7 +16,7 @@ __all__ = ["OnDisk", "holds_rows_on_disk", "num_rows_on_disk", "on_disk"]
 
 PLATFORMS = "jax_platforms"  # of jax.config
 NUM_SAMPLED = 256  # rows that stand for all of them where data are compared
-WAY_OUT = (
+HOW_TO_READ = (
     "index it with the rows of a plate first, as in `with numpyro.plate(..., subsample_size=...) "
     "as rows: x[rows]`; what that gives is an array."
 )
@@ -115,7 +115,7 @@ class OnDisk:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of its rows as JAX computes with them."""
+        """Dtype of its rows as JAX computes with them."""
         # in the order of bytes of this machine, whatever that of the file is
         return jax.dtypes.canonicalize_dtype(np.dtype(self.source.dtype).newbyteorder("="))
 
@@ -144,7 +144,7 @@ class OnDisk:
         return hash((OnDisk, id(self.source)))
 
     def renewed(self) -> "OnDisk":
-        """The same rows after they have changed, for which programs are made anew."""
+        """A copy for rows that have changed, for which programs are made anew."""
         new = copy.copy(self)
         new._state = object()
         return new
@@ -231,13 +231,13 @@ class OnDisk:
         return self.read(np.unique(places.astype(int)))
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
-        raise TypeError(f"rows on disk are no array: {WAY_OUT}")
+        raise TypeError(f"rows on disk are no array: {HOW_TO_READ}")
 
     def __jax_array__(self) -> Array:
-        raise TypeError(f"rows on disk are no array: {WAY_OUT}")
+        raise TypeError(f"rows on disk are no array: {HOW_TO_READ}")
 
     def __iter__(self) -> Any:
-        raise TypeError(f"rows on disk are not iterated over: {WAY_OUT}")
+        raise TypeError(f"rows on disk are not iterated over: {HOW_TO_READ}")
 
 
 def check_has_cpu() -> None:
@@ -256,7 +256,7 @@ def refused(name: str) -> Any:
     """A method that says that whole files are not computed with."""
 
     def method(self: OnDisk, *_: Any) -> Any:
-        raise TypeError(f"rows on disk do not support {name} as a whole: {WAY_OUT}")
+        raise TypeError(f"rows on disk do not support {name} as a whole: {HOW_TO_READ}")
 
     return method
 

@@ -36,9 +36,11 @@ __all__ = [
 ]
 
 PACKAGES = ("jax", "jaxlib", "numpyro", "blackjax", "numpyro-fwd")
-BLOCK = 2**12  # bytes of what each process says of itself; a longer text is compared, not shown
+MAX_BYTES_SHOWN = (
+    2**12
+)  # bytes of what each process says of itself; a longer text is compared, not shown
 DIGEST = 32
-SECONDS = 60
+PATIENCE = 60
 
 
 def join_processes(
@@ -46,7 +48,7 @@ def join_processes(
     num_processes: int | None = None,
     process_id: int | None = None,
     *,
-    seconds: int = SECONDS,
+    seconds: int = PATIENCE,
     **options: Any,
 ) -> None:
     """Let this process be one of many; call it before any other use of JAX.
@@ -133,7 +135,7 @@ def make_mesh(*, chains: int = 1, rows: int = -1) -> Mesh:
 
 
 def wrong_mesh(sizes: dict[str, int], num_devices: int) -> str:
-    """What is wrong with the numbers of devices of a mesh."""
+    """Describe what is wrong with the numbers of devices of a mesh."""
     given = " and ".join(f"{name}={size}" for name, size in sizes.items())
     return (
         f"chains and rows must be positive (or one of them -1) and multiply to the {num_devices} "
@@ -217,7 +219,7 @@ def parts_of_processes(mesh: Mesh) -> list[tuple[int, ...]]:
 
 
 def no_rows(name: str, leaf: Any) -> str:
-    """What to do with numbers that are no rows."""
+    """Advice for numbers that are no rows."""
     return (
         f"data{name} must be an array that leads with the rows; got {kind(leaf)}. Pass what is the "
         "same for all rows to the model as it is, beside what shard_rows returns."
@@ -348,8 +350,8 @@ def check_agreement(facts: dict[str, Any]) -> None:
         return
     own = {**versions_and_precision(), **facts}
     text = json.dumps(own, default=str)
-    said = hashlib.sha256(text.encode()).digest() + text.encode()[: BLOCK - DIGEST]
-    block = np.zeros(BLOCK, np.uint8)
+    said = hashlib.sha256(text.encode()).digest() + text.encode()[: MAX_BYTES_SHOWN - DIGEST]
+    block = np.zeros(MAX_BYTES_SHOWN, np.uint8)
     block[: len(said)] = np.frombuffer(said, np.uint8)
     found = multihost_utils.process_allgather(block)
     others = [p for p in range(len(found)) if not np.array_equal(found[p], found[0])]

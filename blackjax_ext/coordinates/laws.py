@@ -65,7 +65,7 @@ class Law(Protocol):
 
     @property
     def own_scale(self) -> Array:
-        """Of the noise of each coordinate in the effect, given those before it."""
+        """Scale of the noise of each coordinate in the effect, given those before it."""
 
     @property
     def mean(self) -> Array:
@@ -99,7 +99,7 @@ class LocScale(NamedTuple):
 
     @property
     def mean(self) -> Array:
-        """Of the effect, given its parameters."""
+        """Mean of the effect, given its parameters."""
         return jnp.asarray(self.loc)
 
     def spread(self, c: Array, v: Array) -> Array:
@@ -111,7 +111,7 @@ class LocScale(NamedTuple):
         return jnp.exp(-self.log_slopes(c)) * d
 
     def log_slopes(self, c: Array) -> Array:
-        """Of each coordinate."""
+        """Logarithm of the slope of each coordinate in its noise."""
         return (1 - c) * jnp.log(self.own_scale)
 
 
@@ -133,12 +133,12 @@ class LocFactor(NamedTuple):
 
     @property
     def mean(self) -> Array:
-        """Of the effect, given its parameters."""
+        """Mean of the effect, given its parameters."""
         return jnp.asarray(self.loc)
 
     @property
     def diagonal(self) -> Array:
-        """Of the factor."""
+        """Diagonal of the factor."""
         diagonal: Array = jnp.diagonal(self.factor, axis1=-2, axis2=-1)
         return diagonal
 
@@ -160,7 +160,7 @@ class LocFactor(NamedTuple):
         return jnp.exp(-self.log_slopes(c)) * w
 
     def log_slopes(self, c: Array) -> Array:
-        """Of the diagonal."""
+        """Logarithms of the diagonal of the map."""
         return (1 - c) * jnp.log(self.own_scale)
 
 
@@ -181,7 +181,7 @@ class Walk(NamedTuple):
 
     @property
     def mean(self) -> Array:
-        """Of the effect, given its parameters."""
+        """Mean of the effect, given its parameters."""
         return jnp.zeros_like(jnp.asarray(self.scale))[..., None]
 
     def spread(self, c: Array, v: Array) -> Array:
@@ -201,7 +201,7 @@ class Walk(NamedTuple):
         return jnp.exp(-self.log_slopes(c)) * (d - (1 - c) * before)
 
     def log_slopes(self, c: Array) -> Array:
-        """Of each step."""
+        """Logarithm of the slope of each step."""
         return (1 - c) * jnp.log(self.own_scale)
 
 
@@ -220,7 +220,7 @@ def out(law: Law, c: Array, u: Array) -> tuple[Array, Array]:
 
 
 def unresolved(law: Law, c: Array, x: Array) -> Array:
-    """What is taken from the log density where last digits of an effect move its noise.
+    """A penalty on the log density where the last digits of an effect move its noise.
 
     Zero but far from all that is typical: with single precision, at scales below 1e-5 of the
     effect. Then so much for each coordinate that the place has no mass, and a trajectory may still

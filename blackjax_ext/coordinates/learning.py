@@ -33,14 +33,14 @@ from jax import Array
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law
 
-__all__ = ["GRID", "Learned", "Sums", "count", "first_learned", "learn", "trials"]
+__all__ = ["CENTREDNESS_GRID", "Learned", "Sums", "count", "first_learned", "learn", "trials"]
 
-GRID = np.linspace(0.0, 1.0, 17)
+CENTREDNESS_GRID = np.linspace(0.0, 1.0, 17)
 MIN_DRAWS = 20  # below, a window says nothing
 
 
 class Sums(NamedTuple):
-    """Of u and g of an effect over the draws of a window, at each centredness of the grid.
+    """Sums of u and g of an effect over the draws of a window, at each centredness of the grid.
 
     mean, square
         Means, and sums of squares about them, with leading axes (2, G): first of u, then of g.
@@ -51,7 +51,7 @@ class Sums(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What a warm-up knows of the coordinates.
+    """Centredness of the coordinates as a warm-up has learned it so far.
 
     centredness
         Of each effect; None for other leaves.
@@ -70,7 +70,7 @@ def first_learned(centredness: ArrayTree) -> Learned:
     """No draws yet."""
 
     def empty(c: Array) -> Sums:
-        zeros = jnp.zeros((2, GRID.size, *c.shape), c.dtype)
+        zeros = jnp.zeros((2, CENTREDNESS_GRID.size, *c.shape), c.dtype)
         return Sums(zeros, zeros)
 
     return Learned(centredness, jax.tree.map(empty, centredness), jnp.zeros((), jnp.float32))
@@ -87,7 +87,7 @@ def trials(u: ArrayTree, gradient: ArrayTree, centredness: ArrayTree, found: Any
             new = jnp.full_like(c, new)
             return jnp.stack([laws.recentred(law, c, new, u), laws.pulled(law, c, new, g)])
 
-        return jnp.moveaxis(jax.vmap(at)(jnp.asarray(GRID, u.dtype)), 1, 0)
+        return jnp.moveaxis(jax.vmap(at)(jnp.asarray(CENTREDNESS_GRID, u.dtype)), 1, 0)
 
     return jax.tree.map(at_all, u, gradient, centredness, found)
 
@@ -123,12 +123,12 @@ def learn(learned: Learned, found: Any) -> tuple[Learned, ArrayTree]:
         if law.is_whole:
             score = jnp.broadcast_to(score.sum(axis=-1, keepdims=True), score.shape)
         score = jnp.where(jnp.isfinite(score), score, jnp.inf)
-        now = jnp.round(c * (GRID.size - 1)).astype(int)[None]
+        now = jnp.round(c * (CENTREDNESS_GRID.size - 1)).astype(int)[None]
         least = jnp.argmin(score, axis=0)[None]
         least = jnp.where(is_enough & jnp.isfinite(score.min(axis=0)), least, now)
         change = jnp.take_along_axis(logs[0], least, 0) - jnp.take_along_axis(logs[0], now, 0)
         ratio = jnp.where(jnp.isfinite(change), jnp.exp(0.5 * change), 1.0)
-        return jnp.asarray(GRID, c.dtype)[least[0]], ratio[0]
+        return jnp.asarray(CENTREDNESS_GRID, c.dtype)[least[0]], ratio[0]
 
     pairs = jax.tree.map(best, learned.centredness, learned.sums, found)
     centredness, ratios = (

@@ -30,12 +30,12 @@ __all__ = [
     "in_coordinates",
 ]
 
-FIRST = 0.5  # centredness, before anything is known
+FIRST_CENTREDNESS = 0.5  # centredness, before anything is known
 NEARLY = 0.25  # of what rounding may hide: a chain that comes so near would go on
 
 
 class Frame(NamedTuple):
-    """What a step is taken in: a metric, and the centredness of each effect."""
+    """Coordinates of a step: a metric, and the centredness of each effect."""
 
     metric: Any
     centredness: ArrayTree
@@ -74,7 +74,9 @@ def half(coordinates: Coordinates, position: ArrayTree) -> ArrayTree:
     """Centredness 1/2 of each effect."""
     found = coordinates.effects(position)
     return jax.tree.map(
-        lambda leaf, flag: None if flag is None else jnp.full_like(leaf, FIRST), position, found
+        lambda leaf, flag: None if flag is None else jnp.full_like(leaf, FIRST_CENTREDNESS),
+        position,
+        found,
     )
 
 

@@ -81,10 +81,10 @@ MAX_EXPONENT = 20  # steps from a millionth to a million times the first one
 # Steps grow only where they are needlessly exact, and shrink only where a move would be lost: of a
 # narrow band the way back selects the same step less often, and more trials are needed
 SLACK = 0.01
-SHARE = 0.5
+MAX_LOWER_BOUND = 0.5
 # Steps of some leaves are what frees a chain from a neck, and are lost on other posteriors
 BLOCKS, FEWER_BLOCKS = 0.5, 0.2
-THERE, BACK, DONE = range(3)
+THERE, BACK, FINISHED = range(3)
 
 Leap = Callable[["PhasePoint", Array], "PhasePoint"]
 
@@ -125,7 +125,7 @@ class Band(NamedTuple):
 
 
 class StepSearch(NamedTuple):
-    """What the trials have found so far.
+    """State of the search for a step size.
 
     stage
         There, back or done.
@@ -177,7 +177,7 @@ class Shares(NamedTuple):
 
 
 class Mover(NamedTuple):
-    """What a step moves, and by which metric ``R R^T``.
+    """Coordinates that a step moves, and its metric ``R R^T``.
 
     push, pull
         The maps ``R z`` and ``R^T g``.
@@ -213,7 +213,7 @@ def check_persistence(persistence: float, shares: Shares) -> None:
 def draw_band(rng_key: Array, dtype: DTypeLike) -> Band:
     """Draw b uniformly in (0.99, 1) and a in (0, 0.5)."""
     u = 1.0 - jax.random.uniform(rng_key, (2,), dtype)  # log(0) is not drawn
-    return Band(-jnp.log1p(-SLACK * u[0]), -jnp.log(SHARE * u[1]))
+    return Band(-jnp.log1p(-SLACK * u[0]), -jnp.log(MAX_LOWER_BOUND * u[1]))
 
 
 def draw_momentum(rng_key: Array | None, like: Array) -> Array:
@@ -237,7 +237,7 @@ def draw_mover(
     shares: Shares,
     hierarchy: Hierarchy | None = None,
 ) -> Mover:
-    """What the next step moves, drawn whatever the state is: each step is exact with what it uses.
+    """Draw the coordinates that the next step moves, whatever the state is: each step is exact.
 
     All coordinates by `metric`, or by the share `shares.isotropic` of such steps by its smallest
     scale; by the share `shares.block` of all steps some leaves of `position` only, each coordinate
@@ -357,12 +357,12 @@ def search(leap: Leap, start: PhasePoint, band: Band, log_uniform: Array) -> Ste
     zero, no = jnp.zeros((), jnp.int32), jnp.array(False)
     nothing = jnp.zeros_like(start.logdensity)
     is_lost = jnp.isnan(start.logdensity)  # no trial would be in the band
-    stage = jnp.where(is_lost, DONE, THERE).astype(jnp.int32)
+    stage = jnp.where(is_lost, FINISHED, THERE).astype(jnp.int32)
     hidden = zero + interweaving.reached(start)
     first = StepSearch(
         *(stage, zero, zero, zero, start, nothing, nothing, no, is_lost, zero, hidden)
     )
-    return jax.lax.while_loop(lambda found: found.stage != DONE, turn, first)
+    return jax.lax.while_loop(lambda found: found.stage != FINISHED, turn, first)
 
 
 def origin(found: StepSearch, start: PhasePoint) -> PhasePoint:
@@ -391,7 +391,7 @@ def go_there(
     is_exhausted = goes_on & (jnp.abs(found.exponent) >= MAX_EXPONENT)
     is_known = ~goes_on & ((direction == 0) | is_entry)
     is_over = is_exhausted | is_known | ~(goes_on | (log_uniform < log_ratio_of_move))
-    stage = jnp.where(is_over, DONE, jnp.where(goes_on, THERE, BACK))
+    stage = jnp.where(is_over, FINISHED, jnp.where(goes_on, THERE, BACK))
     rate = jnp.where(jnp.isnan(log_ratio), 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
     return found._replace(
         stage=stage.astype(jnp.int32),
@@ -421,7 +421,7 @@ def go_back(found: StepSearch, log_ratio: Array, band: Band) -> StepSearch:
     following = jnp.where(is_up, jnp.minimum(tried, selected) - 1, tried + 1)
     is_last = jnp.where(is_up, following < 0, following > 0)
     return found._replace(
-        stage=jnp.where(agrees & ~is_last, BACK, DONE).astype(jnp.int32),
+        stage=jnp.where(agrees & ~is_last, BACK, FINISHED).astype(jnp.int32),
         exponent=following,
         is_confirmed=agrees & is_last,
     )

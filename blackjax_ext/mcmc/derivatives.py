@@ -1,4 +1,4 @@
-r"""What derivatives a log density has, and differences in the place of those that it lacks.
+r"""The derivatives that a log density has, and differences in the place of those that it lacks.
 
 A solver of differential equations that brings its own backward rule has no forward mode, a loop of
 unknown length no reverse mode, a simulator outside of JAX neither. :func:`differentiation_of` asks
@@ -44,9 +44,11 @@ SERVING: dict[Wanted, tuple[Differentiation, ...]] = {
     "forward": ("forward",),
     "none": ("forward", "reverse", "gradients", "none"),
 }
-WIDTH = 0.1  # of a difference, in scales of the density: truncation 0.2 %, rounding 5 eps |g|
+DIFFERENCE_WIDTH = (
+    0.1  # of a difference, in scales of the density: truncation 0.2 %, rounding 5 eps |g|
+)
 NUM_WIDTHS = 3  # each halves the digits by which the first guess is off
-MAX_CHANGE = 1e3  # of a width, where rounding or an overflow says nothing of the next one
+MAX_WIDTH_CHANGE = 1e3  # of a width, where rounding or an overflow says nothing of the next one
 
 
 def differentiation_of(
@@ -219,8 +221,10 @@ def central_difference(gradient_fn: Callable[[Array], Array], x: Array, v: Array
         moved = (ends[0] - ends[1]) @ v / (v @ v)  # as rounded
         found = (ahead - behind) / jnp.where(moved > 0, moved, 1.0)
         is_finite = jnp.isfinite(found).all()
-        better = WIDTH * jnp.abs(v @ found) ** -0.5
-        better = jnp.clip(jnp.where(is_finite, better, 0.0), h / MAX_CHANGE, h * MAX_CHANGE)
+        better = DIFFERENCE_WIDTH * jnp.abs(v @ found) ** -0.5
+        better = jnp.clip(
+            jnp.where(is_finite, better, 0.0), h / MAX_WIDTH_CHANGE, h * MAX_WIDTH_CHANGE
+        )
         return jnp.clip(better, least, most), jnp.where(is_finite, found, slope)
 
     first = eps ** (1 / 3) * most, jnp.full_like(x, jnp.nan)

@@ -24,7 +24,7 @@ compared with the last digit of the effect, x - m has no digits left, and many u
 Let :math:`\delta` bound how far rounding moves the noise of a position, coordinate by coordinate,
 as it follows from the program of :math:`T^{-1}` (``blackjax_ext.mcmc.rounding``): for a location
 and a scale it is the spacing of floats times :math:`(|x| + |m|) / s`, and more if m or s lose
-digits themselves. Where it is above `RESOLUTION` for some noise that is held, the position is
+digits themselves. Where it is above `NOISE_RESOLUTION` for some noise that is held, the position is
 unresolved, and moves that hold it neither begin nor end there. That depends on the position alone.
 So these moves are Metropolis moves on the density restricted to resolved positions, which leave
 :math:`\pi` invariant, but for the rounding of x at their ends, where :math:`\delta` is small.
@@ -91,8 +91,8 @@ PARTIAL = 0.25  # of these, those that take some coordinates of them
 # Their first trial: parameters that take their effects along have the scales of the metric, while
 # the step of all coordinates is as short as the narrowest asks
 FIRST, LONGEST = 1.2, 128.0
-RESOLUTION = 0.02  # how far the rounding of a position may move its noise
-NONE = -1  # no coordinate
+NOISE_RESOLUTION = 0.02  # how far the rounding of a position may move its noise
+NO_COORDINATE = -1  # no coordinate
 
 
 class Hierarchy(Protocol):
@@ -118,7 +118,7 @@ class LocScale(NamedTuple):
     scale: Any
 
 
-def is_law(node: Any) -> bool:
+def is_loc_scale(node: Any) -> bool:
     """Whether a node of a tree of laws is one."""
     return node is None or isinstance(node, LocScale)
 
@@ -152,9 +152,9 @@ class LocScaleHierarchy:
 
     def listed(self, position: ArrayTree) -> list[LocScale | None]:
         """The law of each leaf."""
-        laws = jax.tree.leaves(self.laws(position), is_leaf=is_law)
+        laws = jax.tree.leaves(self.laws(position), is_leaf=is_loc_scale)
         number = len(jax.tree.leaves(position))
-        if len(laws) != number or not all(map(is_law, laws)):
+        if len(laws) != number or not all(map(is_loc_scale, laws)):
             raise ValueError(
                 "laws must return a LocScale or None for each leaf of the position, of which there "
                 f"are {number}; got {laws}."
@@ -223,7 +223,7 @@ class Chart(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What is known of a place: the position, its log density and what forces are made of.
+    """Evaluations kept of a place: the position, its log density and what forces are made of.
 
     `hidden` is the coordinate whose noise rounding hides there, -1 if none.
     """
@@ -231,7 +231,7 @@ class Kept(NamedTuple):
     x: Array
     logdensity: Array
     gradient: Any
-    hidden: Array | int = NONE
+    hidden: Array | int = NO_COORDINATE
 
 
 def draw_noise(rng_key: Array, is_effect: tuple[bool, ...], sizes: list[int]) -> Array:
@@ -272,7 +272,7 @@ def pull_reverse(chart: Chart, u: Array, gradient: Array) -> tuple[Array, Array]
 
 
 def pull_forward(chart: Chart, u: Array, gradient: Array) -> tuple[Array, Array]:
-    """The same without a reverse pass: D JVPs of the map, none of the density."""
+    """Pull a gradient back without a reverse pass: D JVPs of the map, none of the density."""
 
     def along(direction: Array) -> tuple[Array, Array]:
         (_, log_det), (dx, slope) = jax.jvp(chart.out, (u,), (direction,))
@@ -287,15 +287,15 @@ def hidden(chart: Chart, x: Array) -> Array:
     Depends on the position alone. Costs a few evaluations of the map, and none of the density.
     """
     u, lost = rounding.loss(chart.into, x)
-    excess = lost - 8 * rounding.last_digit(u) - RESOLUTION  # coordinates that stay lose less
+    excess = lost - 8 * rounding.last_digit(u) - NOISE_RESOLUTION  # coordinates that stay lose less
     excess = jnp.where(jnp.isnan(excess), jnp.inf, excess)
     is_hidden = chart.is_used & jnp.any(excess > 0)
-    return jnp.where(is_hidden, jnp.argmax(excess), NONE).astype(jnp.int32)
+    return jnp.where(is_hidden, jnp.argmax(excess), NO_COORDINATE).astype(jnp.int32)
 
 
 def reached(point: Any) -> Array | int:
     """The coordinate that rounding hides at a point of a step, -1 if none."""
-    return NONE if point.kept is None else point.kept.hidden
+    return NO_COORDINATE if point.kept is None else point.kept.hidden
 
 
 def density_in(chart: Chart, u: Array, kept: Kept, pull: Function) -> tuple[Array, Array, Kept]:
@@ -307,7 +307,7 @@ def density_in(chart: Chart, u: Array, kept: Kept, pull: Function) -> tuple[Arra
     log_det, gradient = pull(chart, u, kept.gradient)
     kept = kept._replace(hidden=hidden(chart, kept.x))
     logdensity = kept.logdensity + jnp.where(chart.is_used, log_det, 0.0)
-    logdensity = jnp.where(kept.hidden == NONE, logdensity, jnp.nan)
+    logdensity = jnp.where(kept.hidden == NO_COORDINATE, logdensity, jnp.nan)
     return logdensity, jnp.where(chart.is_used, gradient, kept.gradient), kept
 
 
@@ -359,7 +359,7 @@ def slopes_in(chart: Chart | None, slopes: Function, directions: Array) -> Funct
         )
         logdensity, found = slopes(x, dx)
         kept = Kept(x, logdensity, None, hidden(chart, x))
-        in_u = jnp.where(kept.hidden == NONE, logdensity + log_det, jnp.nan)
+        in_u = jnp.where(kept.hidden == NO_COORDINATE, logdensity + log_det, jnp.nan)
         return in_u, found + slope, kept
 
     return in_chart
@@ -379,5 +379,5 @@ def rated(chart: Chart | None, rate: Array) -> Array:
 
 
 def keeps(chart: Chart | None, point: Any) -> Kept:
-    """What to keep of a point of a step."""
+    """Evaluations to keep of a point of a step."""
     return Kept(point.x, point.logdensity, point.gradient) if chart is None else point.kept

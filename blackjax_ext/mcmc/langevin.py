@@ -34,7 +34,7 @@ __all__ = [
 
 
 class Point(NamedTuple):
-    """What the proposal needs to know about one end of a move.
+    """One end of a move as the proposal needs it.
 
     logdensity
         Log density of the target.

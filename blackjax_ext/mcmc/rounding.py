@@ -1,4 +1,4 @@
-r"""What a function loses in rounding: a bound for each of its outputs, from its own program.
+r"""Bounds of the rounding errors of a function's outputs, read from its own program.
 
 For a function f of stored numbers :math:`x_j`, of which the last digit is uncertain, `loss` is a
 bound, to first order in the spacing :math:`\epsilon` of floats, on the error of each output,
@@ -46,7 +46,7 @@ from blackjax_ext.types import Function
 __all__ = ["loss", "needed_equations"]
 
 # what moves numbers to other places
-MOVES = {
+MOVING_PRIMITIVES = {
     *("broadcast_in_dim", "concatenate", "copy", "copy_p", "dynamic_slice", "dynamic_update_slice"),
     *("expand_dims", "gather", "pad", "reshape", "rev", "scatter", "select_n", "slice", "split"),
     *("squeeze", "stack", "stop_gradient", "transpose"),
@@ -67,7 +67,7 @@ MIXES = {
     *("reduce_prod", "scatter_mul", "lu", "qr", "geqrf", "householder_product", "eigh", "svd"),
     *("linear_call", "tridiagonal_solve"),
 }
-LARGEST = 4096  # numbers of which what mixes them is read by its Jacobian
+MAX_JACOBIAN = 4096  # numbers of which what mixes them is read by its Jacobian
 
 Errors = list[Any]  # an array for each value; None of what is exact
 
@@ -128,9 +128,9 @@ def equation_errors(equation: Any, values: list[Any], errors: Errors) -> tuple[l
     if name == "scan":
         return scanned(equation, values, errors)
     outputs = bound(equation, values)
-    if name in MOVES:
+    if name in MOVING_PRIMITIVES:
         return outputs, bound(equation, among(values, errors))
-    rule = RULES.get(name, by_jacobian if name in MIXES else by_slopes)
+    rule = ROUNDING_RULES.get(name, by_jacobian if name in MIXES else by_slopes)
     missed = rule(equation, values, errors, outputs)
     if name not in EXACT and not is_conversion(equation):
         rows = zip(outputs, missed, strict=True)
@@ -198,7 +198,7 @@ def by_slopes(equation: Any, values: list[Any], errors: Errors, outputs: list[An
 def by_jacobian(equation: Any, values: list[Any], errors: Errors, outputs: list[Any]) -> Errors:
     """Errors by the sizes of all slopes."""
     places = [k for k, error in enumerate(errors) if error is not None]
-    if sum(np.size(errors[k]) for k in places) > LARGEST:
+    if sum(np.size(errors[k]) for k in places) > MAX_JACOBIAN:
         return by_slopes(equation, values, errors, outputs)
     rounded = [i for i, v in enumerate(outputs) if is_float(v)]
 
@@ -276,7 +276,7 @@ def scanned(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any]
     return [*carry[0], *rows[0]], [*carry[1], *rows[1]]
 
 
-RULES = {
+ROUNDING_RULES = {
     "cholesky": of_cholesky,
     "dot_general": of_products,
     "triangular_solve": of_triangles,

@@ -23,8 +23,8 @@ from blackjax_ext.rows.consecutive import at_chunk
 __all__ = ["Pair", "add", "as_pair", "collapse", "difference", "over_rows"]
 
 BUDGET = 2**25  # bytes for the intermediate results of a chunk
-FEWEST = 256  # so few rows are never divided into chunks
-WIDTH = 128
+MIN_CHUNKED_ROWS = 256  # so few rows are never divided into chunks
+SUM_WIDTH = 128
 
 
 class Pair(NamedTuple):
@@ -79,8 +79,8 @@ def collapse(terms: Pair) -> Pair:
     computed again.
     """
     num_terms = terms.high.shape[0]
-    padding = -num_terms % WIDTH if num_terms > WIDTH else 0
-    width = min(num_terms, WIDTH)
+    padding = -num_terms % SUM_WIDTH if num_terms > SUM_WIDTH else 0
+    width = min(num_terms, SUM_WIDTH)
     table = jax.tree.map(lambda x: jnp.pad(x, (0, padding)).reshape(-1, width), terms)
     return fold(fold(table))
 
@@ -97,7 +97,7 @@ def rows_at_once(values_at: Callable[[Array], Array], num_rows: int) -> int:
 
     A loop over chunks costs more than a pass without one, because each chunk of the data is copied.
     """
-    if num_rows <= FEWEST:
+    if num_rows <= MIN_CHUNKED_ROWS:
         return num_rows
 
     def size(length: int) -> int:
@@ -107,8 +107,8 @@ def rows_at_once(values_at: Callable[[Array], Array], num_rows: int) -> int:
         return sum(each.size * each.dtype.itemsize for each in shaped)
 
     # what does not grow with the rows is not counted
-    per_row = (size(FEWEST) - size(FEWEST // 2)) / (FEWEST // 2)
-    most = max(int(BUDGET / max(per_row, 1.0)), FEWEST)
+    per_row = (size(MIN_CHUNKED_ROWS) - size(MIN_CHUNKED_ROWS // 2)) / (MIN_CHUNKED_ROWS // 2)
+    most = max(int(BUDGET / max(per_row, 1.0)), MIN_CHUNKED_ROWS)
     # of equal length, because the last one is filled up with rows that are counted already
     return -(-num_rows // -(-num_rows // most))
 

@@ -44,7 +44,7 @@ MOST_AXES = 8  # of rows, (n, 1, ..., 1), as jax.vmap makes them
 
 
 class Known(Enum):
-    """What is known of a value in the program.
+    """Facts about a value in the program.
 
     ROWS are the rows, shape (n, 1, ..., 1); NEVER is false for each of them.
     """
@@ -255,7 +255,7 @@ def takes_rows(
 
 
 def known_result(equation: "JaxprEqn", known: list[Known | None]) -> Known | None:
-    """What is known of the one result of an equation, from what is known of its arguments.
+    """Facts about the one result of an equation, from those about its arguments.
 
     Only the steps by which jax turns rows into indices tell anything: these count negative rows
     from the end, which no row here is, and add an axis.

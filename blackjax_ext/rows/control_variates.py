@@ -25,7 +25,7 @@ MAX_DENSE = 1000  # beyond, a Hessian is a product with the full data instead of
 
 
 class Anchor(NamedTuple):
-    """What a control variate knows of the full data: it must not depend on the chain.
+    """Summary of the full data for a control variate, which must not depend on the chain.
 
     Attributes
     ----------

@@ -88,7 +88,7 @@ def words_per_number(dtype: Any) -> int:
 
 
 def uniform_numbers(words: Array, dtype: Any) -> Array:
-    """What ``jax.random.uniform`` makes of as many random bits; words are of shape (n, ...)."""
+    """Uniform numbers from random words (n, ...), as ``jax.random.uniform`` makes them."""
     if words_per_number(dtype) == 1:
         return (words[0] >> 9).astype(dtype) * 2.0**-23
     high, low = words[0].astype(dtype), (words[1] >> 12).astype(dtype)

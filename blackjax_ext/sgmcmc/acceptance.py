@@ -151,7 +151,7 @@ def subsampled(expansion: Expansion, rule: thinning.RuleName = "weights") -> Acc
 
 
 def known_energy(expansion: Expansion, potential: StochasticPotential, x: ArrayTree) -> Array:
-    """What the subsampled test keeps of a position: the energy less the remainders of its rows."""
+    """The energy at a position less the remainders of its rows, which the subsampled test keeps."""
     del potential
     return surrogate(expansion, x)
 

@@ -171,7 +171,7 @@ def barker_test(*, batch_size: int = 500) -> Acceptance:
 
 
 def keep_nothing(potential: StochasticPotential, position: ArrayTree) -> tuple[()]:
-    """What these tests keep about a position; ValueError for a potential without rows."""
+    """Keep nothing about a position; ValueError for a potential without rows."""
     del position
     rows_of(potential)
     return ()
@@ -295,7 +295,7 @@ def student_tail(t: Array, degrees: Array) -> Array:
     return 0.5 * (1.0 - jax.scipy.special.betainc(0.5, 0.5 * degrees, x))
 
 
-RANGE, NUM_CELLS, RIDGE = 10.0, 1000, 0.25
+RANGE, NUM_CELLS, CORRECTION_RIDGE = 10.0, 1000, 0.25
 
 
 @functools.cache
@@ -311,7 +311,7 @@ def correction() -> tuple[np.ndarray, np.ndarray]:
     y = np.linspace(-2 * RANGE, 2 * RANGE, NUM_CELLS + 1)
     normal = scipy.special.ndtr(y[:, None] - x)
     logistic = scipy.special.expit(y)
-    ridge = normal.T @ normal + RIDGE * np.eye(len(x))
+    ridge = normal.T @ normal + CORRECTION_RIDGE * np.eye(len(x))
     probabilities = scipy.linalg.solve(ridge, normal.T @ logistic, assume_a="pos")
     probabilities = np.maximum(probabilities + probabilities[::-1], 0.0)
     return x, np.cumsum(probabilities / probabilities.sum())

@@ -179,7 +179,7 @@ def init(
 
 
 class Rounds(NamedTuple):
-    """What a step does at its temperature: options of :func:`as_top_level_api`."""
+    """Moves of a step at its temperature: options of :func:`as_top_level_api`."""
 
     move: MoveFn
     num_moves: int

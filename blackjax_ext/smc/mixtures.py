@@ -24,7 +24,7 @@ __all__ = ["Mixture", "fit"]
 
 NUM_ITERATIONS = 10
 STRENGTH = 10.0  # particles' worth of the variances within all components
-LEAST_SHARE = 0.1  # of the proposals, for all components together
+MIN_COMPONENT_SHARE = 0.1  # of the proposals, for all components together
 LEAST_VARIANCE = 1e-5  # of that of all particles
 
 
@@ -114,5 +114,5 @@ def improved(mixture: Mixture, z: Array, weights: Array, size: Array) -> Mixture
     within = total @ seconds
     count = (total * size)[:, None]
     variances = (count * seconds + STRENGTH * within) / (count + STRENGTH)
-    log_shares = jnp.log((1.0 - LEAST_SHARE) * total + LEAST_SHARE / total.size)
+    log_shares = jnp.log((1.0 - MIN_COMPONENT_SHARE) * total + MIN_COMPONENT_SHARE / total.size)
     return Mixture(log_shares, means, jnp.maximum(variances, LEAST_VARIANCE))

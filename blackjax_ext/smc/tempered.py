@@ -37,7 +37,7 @@ NUM_HALVINGS = 45
 PARTICLES, COVARIANCE = "particles", "covariance"
 UNWEIGHTED_SHARE = 1e-3
 # particles for each number in their covariance: with 2 the log evidence was off by 2
-MIN_PARTICLES = 10
+MIN_FOR_COVARIANCE = 10
 # least eigenvalue of a correlation, in units of the rounding of a float in D dimensions
 LEAST_EIGENVALUE = 8.0
 IMPOSSIBLE = -0.1  # of the greatest number: differences of two such log densities are finite
@@ -242,7 +242,7 @@ def population_metric(
     """Factor of the metric that shapes the moves of the particles x, (N, D)."""
     is_covariance = isinstance(inverse_mass_matrix, str) and inverse_mass_matrix == COVARIANCE
     num, size = x.shape
-    if is_covariance and num >= MIN_PARTICLES * size * (size + 1) // 2:
+    if is_covariance and num >= MIN_FOR_COVARIANCE * size * (size + 1) // 2:
         return covariance(x, log_weights)
     if isinstance(inverse_mass_matrix, str):
         return Diagonal(jnp.sqrt(variances(x, log_weights)))

@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Evaluation(NamedTuple):
-    """What is evaluated of a target at the particles.
+    """Evaluations of a target at the particles.
 
     Attributes
     ----------

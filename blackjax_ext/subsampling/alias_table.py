@@ -38,9 +38,9 @@ from blackjax_ext.rows.shuffles import times_fraction
 
 __all__ = ["AliasTable", "build", "columns", "draw", "outcome", "realized"]
 
-STEPS = 2.0**23
+PROBABILITY_STEPS = 2.0**23
 NUM_WORDS = 3  # random words of an outcome
-BLOCK = 2**17  # numbers whose intermediate results are kept at once
+BLOCK_SIZE = 2**17  # numbers whose intermediate results are kept at once
 
 
 class AliasTable(NamedTuple):
@@ -104,7 +104,9 @@ def columns(weights: np.ndarray, least: float = 0.0) -> AliasTable:
     carried from one to the next: no array of N is made but those of the table.
     """
     size = weights.size
-    total = sum(float(double_weights(weights, least, part).sum()) for part in blocks(size, BLOCK))
+    total = sum(
+        float(double_weights(weights, least, part).sum()) for part in blocks(size, BLOCK_SIZE)
+    )
     lights, heavies = (
         partial(
             outcomes, lambda part: double_weights(weights, least, part) * (size / total), size, kind
@@ -113,7 +115,7 @@ def columns(weights: np.ndarray, least: float = 0.0) -> AliasTable:
     )
     table = AliasTable(np.ones(size, np.float32), np.arange(size, dtype=np.int32))
     for some in lights():
-        table.threshold[some.which] = np.rint(some.height * STEPS) / STEPS
+        table.threshold[some.which] = np.rint(some.height * PROBABILITY_STEPS) / PROBABILITY_STEPS
     # by rounding, equal weights may all be above their mean
     if next(lights(), None) is not None and next(heavies(), None) is not None:
         fill_lights(table, lights(), Merge(heavies(), "right"))
@@ -147,7 +149,7 @@ def outcomes(
 ) -> Iterator[Outcomes]:
     """All light or all heavy outcomes, a block after the other."""
     total = 0.0
-    for part in blocks(size, BLOCK):
+    for part in blocks(size, BLOCK_SIZE):
         heights = height(part)
         index = np.flatnonzero((heights <= 1.0) == is_light)
         if index.size:
@@ -182,7 +184,7 @@ class Merge:
         return index, sums
 
     def in_block(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of the first of the values, those that belong to the outcomes that are at hand."""
+        """Map the leading values that fall into the current block to outcomes."""
         sums = self.here.sums
         if self.next is not None:
             values = values[: np.searchsorted(values, sums[-1], self.other_side)]
@@ -208,7 +210,7 @@ def empty_heavies(table: AliasTable, heavies: Iterator[Outcomes], lights: Merge)
     for some in heavies:
         taken = lights.find(some.sums)[1]
         rest = np.clip(1.0 + some.sums - taken, 0.0, 1.0)
-        table.threshold[some.which] = np.rint(rest * STEPS) / STEPS
+        table.threshold[some.which] = np.rint(rest * PROBABILITY_STEPS) / PROBABILITY_STEPS
         table.alias[some.which[:-1]] = some.which[1:]
         if last is not None:
             table.alias[last] = some.which[0]
@@ -231,7 +233,7 @@ def check_weights(weights: np.ndarray) -> None:
     """ValueError unless they are the weights of a distribution."""
     if weights.ndim != 1 or not weights.size:
         raise ValueError(f"weights must be of shape (N,) with N > 0; got shape {weights.shape}.")
-    for part in blocks(weights.size, BLOCK):
+    for part in blocks(weights.size, BLOCK_SIZE):
         bad = part.start + np.flatnonzero(~np.isfinite(weights[part]) | (weights[part] < 0))
         if bad.size:
             raise ValueError(
@@ -244,7 +246,7 @@ def check_weights(weights: np.ndarray) -> None:
 def realized(threshold: Any, alias: Any, part: slice) -> np.ndarray:
     """Probabilities of some outcomes under a table, without error. Cost: all columns are read."""
     given = np.zeros(part.stop - part.start)
-    for those in blocks(threshold.size, BLOCK):
+    for those in blocks(threshold.size, BLOCK_SIZE):
         takers = alias[those]
         is_here = np.flatnonzero((takers >= part.start) & (takers < part.stop))
         rest = 1.0 - threshold[those][is_here].astype(np.float64)
@@ -265,5 +267,5 @@ def outcome(words: Array, table: AliasTable) -> Array:
     threshold, alias = (
         jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in (table.threshold, table.alias)
     )
-    is_alias = words[2] // 2**9 >= threshold[column] * STEPS
+    is_alias = words[2] // 2**9 >= threshold[column] * PROBABILITY_STEPS
     return jnp.where(is_alias, alias[column], column)

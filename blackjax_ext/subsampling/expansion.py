@@ -40,7 +40,7 @@ from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.alias_table import AliasTable, blocks, columns, realized
 from blackjax_ext.subsampling.mode import (
-    Passes,
+    PosteriorPasses,
     check_curvature,
     check_rest,
     in_dtype,
@@ -53,7 +53,7 @@ from blackjax_ext.subsampling.row_bounds import radius_of, row_bounds
 __all__ = ["Expansion", "expand", "surrogate", "whitened"]
 
 # smallest share of the mean bound that a row has in the alias table, whose steps are 2^-23
-FLOOR = 1e-3
+MIN_BOUND_SHARE = 1e-3
 # what rounding may take from a bound
 MARGIN = {jnp.dtype("float32"): 1e-4, jnp.dtype("float64"): 1e-10}
 # rows whose probabilities are kept at once: all columns of the table are read for each such part
@@ -132,11 +132,11 @@ class Expansion:
         return self.bound.shape[-1]
 
     def of(self, posterior: LinearPredictor) -> "Expansion":
-        """The same with its posterior."""
+        """The expansion with its posterior."""
         return replace(self, posterior=posterior)
 
     def without_data(self) -> "Expansion":
-        """The same without its posterior, to travel in a state."""
+        """The expansion without its posterior, to travel in a state."""
         return replace(self, posterior=None)
 
 
@@ -186,7 +186,7 @@ def expand(
     if order not in (1, 2):
         raise ValueError(f"order must be 1 or 2; got {order!r}.")
     x, unravel = ravel_pytree(check_position(start))
-    passes = Passes(posterior, unravel, say)
+    passes = PosteriorPasses(posterior, unravel, say)
     found = posterior_mode(passes, x) if find_mode else resolved(passes.derivatives, x)
     position, dtype = unravel(jnp.asarray(found.x)), found.x.dtype
     metric = check_curvature(found)
@@ -262,7 +262,7 @@ def table_of(psi: np.ndarray, margin: float) -> tuple[np.ndarray, AliasTable]:
     if not np.isfinite(psi).all():  # more than floats hold: no move is cheap, all rows are read
         psi[:] = np.inf
         return psi, columns(np.ones_like(psi))
-    table = columns(psi, FLOOR * psi.mean(dtype=np.float64))
+    table = columns(psi, MIN_BOUND_SHARE * psi.mean(dtype=np.float64))
     parts = list(blocks(psi.size, max(MIN_PART, psi.size // MAX_PARTS)))
     total = (1.0 + margin) * max(np.max(psi[part] / realized(*table, part)) for part in parts)
     for part in parts:

@@ -47,7 +47,7 @@ from blackjax_ext.types import Unravel
 
 __all__ = [
     "DerivativesFn",
-    "Passes",
+    "PosteriorPasses",
     "Stationary",
     "UnresolvedError",
     "check_curvature",
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 # from a start where an exponential of a row is e^k too large, about k of them
-MAX_STEPS = 200
+MAX_NEWTON_STEPS = 200
 # where the rows are saturated the curvature is the prior's alone: a step of its width is too long
 # by the number of rows and their size
 MAX_HALVINGS = 50
@@ -71,16 +71,16 @@ MAX_HALVINGS = 50
 SUFFICIENT = 1e-3
 # squared distance of a start where the exponential of a row is all that floats see; nearer to zero
 # it may be less, and derivatives finite
-FAR, MAX_SHRINKS = 1e12, 10
+FAR_SQUARED, MAX_SHRINKS = 1e12, 10
 MAX_ROOTS = 8  # passes that look for a root; each gains a factor of a hundred or more
 # squared distance to the mode in standard deviations: done, and what may be left where no step
 # lowers the energy any more
-DONE, TOLERABLE = 1e-6, 1.0
+MODE_TOLERANCE, TOLERABLE = 1e-6, 1.0
 # squared distance from which on Newton's steps become shorter by more than this each time: by e
 # where an exponential of a row of great leverage bends faster than its parabola
 NEAR, SHORTER = 1e-2, 0.5
 # change of a predictor in the last step, in units of its family's reach: in a mode it is zero
-MAX_CHANGE = 0.2
+MAX_LAST_CHANGE = 0.2
 # an eigenvalue has two digits from here on, in units of eps: sums of a chunk of rows are off by
 # hundreds of these
 RESOLVED = 1e5
@@ -97,7 +97,7 @@ NO_MODE = (
     "the posterior has no mode near the start ({}): separable data under a flat prior have none. "
     "Otherwise start nearer to the mode, or use a sampler without a control variate."
 ) + RUNAWAY
-NOT_FINITE = (
+NOT_FINITE_ENERGY = (
     "the derivatives of the posterior are not finite in {} near the start: numbers that are too "
     "large or too small for it, such as the inverse square of a scale. Measure the responses and "
     "their scale in other units, check the data for NaN, or use float64 "
@@ -194,18 +194,18 @@ def newton(energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn, x: A
     x = on_host(x)  # arithmetic on the host compiles nothing
     value = in_double(energy_fn(x))
     root, last = np.eye(x.size), np.inf
-    for num_steps in range(MAX_STEPS + 1):
+    for num_steps in range(MAX_NEWTON_STEPS + 1):
         found = resolved(derivatives_fn, x, root)
         root = found.root
-        if np.isinf(last) and not found.distance < FAR and num_steps < MAX_SHRINKS:
+        if np.isinf(last) and not found.distance < FAR_SQUARED and num_steps < MAX_SHRINKS:
             half = np.asarray(0.5 * x, x.dtype)
             new = in_double(energy_fn(half))
             if np.isnan(found.distance) or new < 0.5 * value:
                 x, value, root = half, new, np.eye(x.size)
                 continue
         # not if NaN either; where a curvature is rounding, so is the spacing
-        done = max(DONE, min(spacing(found) ** 2, TOLERABLE))
-        if not found.distance >= done or num_steps == MAX_STEPS:
+        done = max(MODE_TOLERANCE, min(spacing(found) ** 2, TOLERABLE))
+        if not found.distance >= done or num_steps == MAX_NEWTON_STEPS:
             break
         if is_rounding(found.distance, last):
             return polished(derivatives_fn, found)
@@ -250,7 +250,7 @@ def short(derivatives_fn: DerivativesFn, x: Any) -> Stationary:
 def is_rounding(distance: float, last: float) -> bool:
     """Whether a step is what rounding leaves: so near, the error of the last one is squared.
 
-    Of a hundred million rows in single precision that is more than `DONE`, and the search would go
+    Of a hundred million rows in single precision that is more than `MODE_TOLERANCE`: it would go
     on for as long as rounding makes an energy lower than the one before.
     """
     return distance < NEAR and distance > SHORTER * last
@@ -302,7 +302,7 @@ def spacing(found: Stationary) -> float:
     return float(np.finfo(found.x.dtype).eps * np.linalg.norm(steps))
 
 
-class Passes:
+class PosteriorPasses:
     """Passes over the rows of one posterior, compiled for it and forgotten with it.
 
     Programs of functions of a module would be kept, with what they were made for.
@@ -341,7 +341,7 @@ class Passes:
         return gradient, hessian
 
 
-def posterior_mode(passes: Passes, x: Array) -> Stationary:
+def posterior_mode(passes: PosteriorPasses, x: Array) -> Stationary:
     """Mode of a posterior near `x`, shape (D,); ValueError if there is none.
 
     Whether predictors still move there, as they do where the data are separable and no prior holds
@@ -349,7 +349,7 @@ def posterior_mode(passes: Passes, x: Array) -> Stationary:
     """
     found = newton(passes.energy, passes.derivatives, x)
     if not np.isfinite(found.distance):
-        raise ValueError(NOT_FINITE.format(found.x.dtype) + RUNAWAY)
+        raise ValueError(NOT_FINITE_ENERGY.format(found.x.dtype) + RUNAWAY)
     if not found.is_mode:
         raise no_mode_error(found)
     return found
@@ -360,7 +360,7 @@ def check_rest(found: Stationary, change: float) -> None:
 
     `change` is in units of the reach of the predictor's family.
     """
-    if not change < MAX_CHANGE:
+    if not change < MAX_LAST_CHANGE:
         raise no_mode_error(found)
 
 
@@ -385,7 +385,7 @@ def lower_point(
     short that the search would be done: each is a pass over all rows.
     """
     for i in range(MAX_HALVINGS):
-        if found.is_mode and 0.25**i * found.distance < DONE:
+        if found.is_mode and 0.25**i * found.distance < MODE_TOLERANCE:
             break
         point = np.asarray(found.x + 0.5**i * found.step, found.x.dtype)
         new = in_double(energy_fn(point))
@@ -422,7 +422,7 @@ def check_resolution(found: Stationary) -> None:
 def check_curvature(found: Stationary) -> Dense:
     """Metric of the posterior's curvature, on the host; ValueError unless positive definite."""
     if not np.isfinite(found.hessian).all():
-        raise ValueError(NOT_FINITE.format(found.x.dtype))
+        raise ValueError(NOT_FINITE_ENERGY.format(found.x.dtype))
     if not (np.diagonal(found.hessian) > 0).all():
         raise ValueError(NO_MODE.format("its curvature there is not positive"))
     least = scaled_eigen(found.hessian).values[0]

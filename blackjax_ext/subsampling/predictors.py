@@ -64,14 +64,14 @@ __all__ = [
     "whitened_derivatives",
 ]
 
-MAX_ENTRIES = 2**23  # in the designs of a chunk of rows
+MAX_DESIGN_ENTRIES = 2**23  # in the designs of a chunk of rows
 MAX_CHUNK = 8192
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(5)
-NODES, WEIGHTS = 0.5 + 0.5 * NODES, 0.5 * WEIGHTS  # on (0, 1)
-THREE = NODES[[0, 2, 4]]
+LEGENDRE_NODES, WEIGHTS = np.polynomial.legendre.leggauss(5)
+LEGENDRE_NODES, WEIGHTS = 0.5 + 0.5 * LEGENDRE_NODES, 0.5 * WEIGHTS  # on (0, 1)
+THREE = LEGENDRE_NODES[[0, 2, 4]]
 # values at all nodes from those at three of them, by the parabola through these
 PARABOLA = np.zeros((5, 5))
-PARABOLA[:, [0, 2, 4]] = np.vander(NODES, 3) @ np.linalg.inv(np.vander(THREE, 3))
+PARABOLA[:, [0, 2, 4]] = np.vander(LEGENDRE_NODES, 3) @ np.linalg.inv(np.vander(THREE, 3))
 # how far a parabola may be off for the rule to be trusted: of the integral of sizes, or in all
 OFF, OFF_IN_ALL = 0.01, 1e-5
 
@@ -261,9 +261,9 @@ def loss_remainder(posterior: LinearPredictor, order: int, eta: Any, t: Any, row
     (far,) = along(one)
     for power, known in enumerate(upto(zero)):
         far = far - known / math.factorial(power)
-    weights = jnp.asarray(WEIGHTS * (1 - NODES) ** order / math.factorial(order), dtype)
+    weights = jnp.asarray(WEIGHTS * (1 - LEGENDRE_NODES) ** order / math.factorial(order), dtype)
     is_near = jnp.all(jnp.abs(ravel_pytree(t)[0]) <= posterior.reach(eta, row))
-    values = jax.vmap(lambda s: with_derivative(upto)(s)[-1])(jnp.asarray(NODES, dtype))
+    values = jax.vmap(lambda s: with_derivative(upto)(s)[-1])(jnp.asarray(LEGENDRE_NODES, dtype))
     if any(kind.guesses_reach for kind in posterior.kinds):
         is_near = is_near & is_resolved(weights, values)
     return jnp.where(is_near, weights @ values, far)
@@ -325,7 +325,7 @@ def chunk_length(posterior: LinearPredictor, position: ArrayTree) -> int:
     """Rows at once in a pass that takes their Jacobians."""
     eta, _ = jax.eval_shape(posterior.read, position, jnp.zeros(1, int))
     entries = sum(e.size for e in eta) * ravel_pytree(position)[0].size
-    most: int = max(MAX_ENTRIES // entries, 64)
+    most: int = max(MAX_DESIGN_ENTRIES // entries, 64)
     return min(most, MAX_CHUNK, posterior.num_rows)
 
 
@@ -377,13 +377,13 @@ def with_chunk(all_rows: Array, some: Array, first: Array, blocks: int) -> Array
 
 
 def empty_term(term: Any) -> Any:
-    """What a term is before the first chunk."""
+    """Zeros of the shape of a term, before the first chunk."""
     zero = jax.tree.map(lambda t: jnp.zeros(t.shape, t.dtype), term)
     return zero if is_largest(term) else as_pair(zero)
 
 
 def merged(sums: Any, terms: Any) -> Any:
-    """What chunks have said so far, and what one more says."""
+    """Terms of the chunks so far merged with those of one more."""
 
     def both(sum: Any, term: Any) -> Any:
         return Largest(jnp.maximum(*sum, *term)) if is_largest(sum) else add(sum, term)

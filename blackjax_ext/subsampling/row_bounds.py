@@ -57,7 +57,7 @@ __all__ = ["RowBounds", "RowMaxima", "felt", "radius_of", "remainder_bounds", "r
 # standard deviations beyond the root of the dimension up to which bounds hold
 BEYOND = 4.0
 # what rounding may add to a distance
-ROUNDING = 1.001
+ROW_BOUND_MARGIN = 1.001
 # a bound of a remainder that is not zero, where its own is less than float32 holds
 LEAST = 1e-30
 
@@ -82,7 +82,7 @@ def norms(matrices: Array) -> Array:
 
 
 class Parts(NamedTuple):
-    """What bounds the change of a row along some tangents.
+    """Parts of the bound of a row's change along some tangents.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class Parts(NamedTuple):
 def parts_of(
     posterior: LinearPredictor, order: int, radius: float, eta: Any, tangents: Array, row: Any
 ) -> Parts:
-    """Of one row, for `tangents` of its predictors, shape (K, P), of which `eta` has the shape.
+    """Parts of one row, for `tangents` of its predictors, shape (K, P), in the shape of `eta`.
 
     Bounds are of derivatives of the given order, over the box of all changes that combinations of
     the tangents with coefficients of norm `radius` make.
@@ -137,7 +137,7 @@ def scaled_and_sizes(
     if kind.norms is not None:
         centred = tangents - jnp.mean(tangents, axis=1, keepdims=True)
         return centred, weight * kind.norms[order - 2]
-    lengths = ROUNDING * jnp.linalg.norm(tangents, axis=-1)
+    lengths = ROW_BOUND_MARGIN * jnp.linalg.norm(tangents, axis=-1)
     sizes = jax.vmap(partial(kind.bounds, order))(eta, radius * lengths, part.y, part.parameters)
     units = jax.vmap(kind.units)(eta, part.parameters)
     weight = weight.reshape(-1, *[1] * order)
@@ -148,7 +148,7 @@ def scaled_and_sizes(
 
 
 def felt(posterior: LinearPredictor, eta: Any, change: Array) -> Array:
-    """What losses see of a change of one row's predictors, flat, of which `eta` has the shape.
+    """A change of one row's predictors as its losses see it, flat, in the shape of `eta`.
 
     Logits of classes may all move together, as far as a prior lets them.
     """
@@ -168,7 +168,7 @@ def contracted(sizes: Array, lengths: Array) -> Array:
 
 
 class RowBounds(NamedTuple):
-    """What a pass over the rows tells of them at the anchor.
+    """Bounds of the rows at the anchor, from one pass over them.
 
     Attributes
     ----------
@@ -246,7 +246,7 @@ def row_bounds(
 
 
 class RowMaxima(NamedTuple):
-    """What no row of a pass may exceed, as terms of it.
+    """Maxima over the rows of a pass, as terms of it.
 
     Attributes
     ----------
@@ -264,7 +264,7 @@ class RowMaxima(NamedTuple):
     def of(
         cls, num_rows: int, indices: Array, deviations: Array, changed: Array, change: Array
     ) -> "RowMaxima":
-        """Of a chunk, with deviations and changes on some steps, shapes (steps, n)."""
+        """Maxima of a chunk, with deviations and changes on some steps, shapes (steps, n)."""
         left = num_rows - indices
         # not if NaN either
         is_affine = jnp.max(deviations, axis=0) < 1.0

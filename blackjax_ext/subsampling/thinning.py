@@ -128,7 +128,7 @@ RuleName = Literal["factors", "weights"]
 
 LANES = 32  # rows at once
 PIECE = 20.0  # events expected of a piece of the time, so that the lanes rarely run out
-CHUNK = 2048  # rows at once where all are read
+ROW_CHUNK = 2048  # rows at once where all are read
 MAX_PASSES = 1.0  # expected events, in passes over the rows, beyond which all rows are read
 
 
@@ -186,7 +186,7 @@ class Events(NamedTuple):
 
 
 class EventRule(NamedTuple):
-    """What events do.
+    """Rule by which events decide.
 
     Attributes
     ----------
@@ -406,7 +406,7 @@ def change_of_all(expansion: Expansion, move: Proposal, is_on: Array) -> Array:
     """Sum of the changes of all remainders; zero, and no row read, where `is_on` is False."""
     num_rows, blocks = expansion.num_rows, num_blocks(expansion.num_rows)
     size = num_rows // blocks
-    length = min(CHUNK, size)
+    length = min(ROW_CHUNK, size)
     num_chunks = jnp.where(is_on, -(-size // length), 0)
 
     def body(carry: Any) -> Any:

@@ -58,7 +58,7 @@ class CoordinateState(NamedTuple):
 
     @property
     def energy(self) -> Array:
-        """Of the trajectory, by algorithms that have one."""
+        """Energy of the trajectory, for algorithms that have one."""
         energy: Array = self.chain.energy
         return energy
 
@@ -75,7 +75,7 @@ def coordinate_state(chain: Any, placed: Placed) -> CoordinateState:
 
 
 def coordinates_of(states: Any) -> ArrayTree:
-    """What steps are taken in."""
+    """Coordinates in which steps are taken."""
     return states.coordinates if isinstance(states, CoordinateState) else states.position
 
 

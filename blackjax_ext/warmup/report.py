@@ -1,4 +1,4 @@
-"""What a warm-up tells of its chains when it ends, and the words to warn with."""
+"""Diagnostics of the chains at the end of a warm-up, and the messages to warn with."""
 
 import math
 import warnings
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from blackjax_ext.mcmc.interweaving import RESOLUTION
+from blackjax_ext.mcmc.interweaving import NOISE_RESOLUTION
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.warmup import newton_path, windows
 from blackjax_ext.warmup.windows import AdaptState
@@ -38,8 +38,8 @@ __all__ = [
 ]
 
 STILL = 200  # steps without a move, after which a chain that samples is said to be stuck
-SHORT = 0.01  # of a standard deviation, below which a move is short
-FEW = 5.0  # effective draws of a window, below which its chains tell nothing
+SHORT_MOVE = 0.01  # of a standard deviation, below which a move is short
+MIN_EFFECTIVE = 5.0  # effective draws of a window, below which its chains tell nothing
 # Steps after the warm-up that met what rounding hides: in number and share, when it is said
 FEW_HIDDEN, SHARE_HIDDEN = 5, 0.005
 FAR_AWAY = 0.3  # power of the largest float, above which no coordinate of a posterior is
@@ -51,8 +51,8 @@ SIGN = (
 DISTANT = 4.0  # sds between chains, below which one may only be in a heavy tail for a while
 # R-hat of the last window, above which chains are said to disagree. With two effective draws of
 # each of four chains the worst of a thousand coordinates has 1.9 by chance.
-UNMIXED = 2.5
-MANY = 5  # sites, of which no more are named
+MAX_R_HAT = 2.5
+MAX_SITES_NAMED = 5  # sites, of which no more are named
 
 SiteSizes: TypeAlias = tuple[
     tuple[str, int], ...
@@ -139,7 +139,7 @@ class Hidden(NamedTuple):
         )
 
     def of_all(self) -> "Hidden":
-        """The same on the host, (C,), also of states of one chain each that come stacked."""
+        """Facts of all chains on the host, (C,); states of one chain each may come stacked."""
         num_hidden, num_steps, place, size = (np.asarray(each) for each in self)
         return Hidden(num_hidden.ravel(), num_steps.max(), place.ravel(), size.ravel())
 
@@ -201,7 +201,7 @@ def is_bad(health: Health) -> Array:
         health.is_frozen.any()
         | has_collapsed(health)
         | (health.spread > 0).any()
-        | (r_hat(health) > UNMIXED).any()
+        | (r_hat(health) > MAX_R_HAT).any()
         | is_lost(health)
     )
 
@@ -237,7 +237,7 @@ def is_coarse(logdensity: Array) -> Array:
 def has_collapsed(health: Health) -> Array:
     """Whether steps are too short to get anywhere."""
     is_long = health.num_steps >= windows.MIN_WINDOW
-    return is_long & (health.jump < SHORT) & (health.num_effective < FEW)
+    return is_long & (health.jump < SHORT_MOVE) & (health.num_effective < MIN_EFFECTIVE)
 
 
 def warn(advice: str, health: Health, sites: SiteSizes) -> None:
@@ -295,7 +295,7 @@ def starts_message(found: newton_path.Found, sites: SiteSizes) -> str:
 
 
 def messages(health: Health, first: int, num_chains: int) -> list[tuple[int, str]]:
-    """What is wrong with steps, in sentences, with the place of the chain in `health`.
+    """Sentences on what is wrong with steps, each with the place of the chain in `health`.
 
     The chains of `health` are those from `first` on, of `num_chains` in all.
     """
@@ -323,8 +323,8 @@ def names_of(sites: SiteSizes, places: Any) -> list[str]:
 
 def listed(names: list[str]) -> str:
     """Names in a sentence."""
-    more = len(names) - MANY
-    return ", ".join(names[:MANY]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_SITES_NAMED
+    return ", ".join(names[:MAX_SITES_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def places_message(health: Health, sites: SiteSizes) -> str:
@@ -342,9 +342,9 @@ def places_message(health: Health, sites: SiteSizes) -> str:
 def unmixed_message(health: Health, sites: SiteSizes) -> str:
     """That chains disagree, unless it is known why; empty if they do not."""
     found = np.asarray(r_hat(health))
-    if health.is_frozen.any() or has_collapsed(health) or not (found > UNMIXED).any():
+    if health.is_frozen.any() or has_collapsed(health) or not (found > MAX_R_HAT).any():
         return ""
-    worst = np.argsort(-found, kind="stable")[: np.count_nonzero(found > UNMIXED)]
+    worst = np.argsort(-found, kind="stable")[: np.count_nonzero(found > MAX_R_HAT)]
     names = list(dict.fromkeys(name for place in worst for name in names_of(sites, place)))
     return (
         f"chains disagree: in the last {health.num_steps} steps of the warm-up R-hat is "
@@ -413,9 +413,9 @@ def hidden_message(hidden: Hidden, sites: list[str]) -> str:
         f"rounding hides scales of {site}: {name_of(c, len(sites))} met them in "
         f"{hidden.num_hidden[c]} of {hidden.num_steps} steps. {site} has values near {size:.2g}, "
         f"which {dtype} keeps to {digit:.0e}, and moves of a scale together with {site} do not "
-        f"enter or leave scales below about {2 * digit / RESOLUTION:.1g}. These may be missing "
-        "from the draws of all chains, with R-hat near 1. Use float64; or centre the location of "
-        f"{site}, by subtracting a constant from the data; or write {site} non-centred"
+        f"enter or leave scales below about {2 * digit / NOISE_RESOLUTION:.1g}. These may be "
+        "missing from the draws of all chains, with R-hat near 1. Use float64; or centre the "
+        f"location of {site}, by subtracting a constant from the data; or write {site} non-centred"
     )
 
 

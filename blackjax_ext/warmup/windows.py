@@ -80,8 +80,10 @@ FRACTIONS = (0.05, 0.15, 0.4, 0.85)
 MANY = 64  # dimensions, beyond which gradients tell more of a metric than draws alone
 MIN_ROWS, MAX_ROWS, MAX_ENTRIES = 64, 1024, 2**22  # draws that a metric of low rank is learned from
 MIN_WARMUP = 20  # below, the step size alone is adapted
-MEMORY = 25  # steps over which a chain's acceptance is averaged
-LEAST_SHARE = 0.25  # of the target, below which a chain's acceptance is not averaged with others
+ACCEPTANCE_MEMORY = 25  # steps over which a chain's acceptance is averaged
+MIN_ACCEPTANCE_SHARE = (
+    0.25  # of the target, below which a chain's acceptance is not averaged with others
+)
 PULL = 0.25  # share of the target by which a chain that is left behind shortens steps
 LEAST_MOVES = 0.02  # share of the steps of a window in which a chain that is not frozen moves
 MIN_WINDOW = 40  # steps, below which too few moves may be chance
@@ -176,7 +178,7 @@ class AdaptationSchedule(NamedTuple):
 
 
 class AdaptState(NamedTuple):
-    """What the warm-up adapts.
+    """State of the adaptation: step size and metric, and what they are learned from.
 
     step_size
         Step size, one per chain.
@@ -281,7 +283,9 @@ def start_slopes(metric: Factor, x: Array) -> Slopes:
 def watch(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptState:
     """Count a step of C chains, of which some moved."""
     motion = state.motion
-    rate = motion.rate + (acceptance_rate.astype(motion.rate.dtype) - motion.rate) / MEMORY
+    rate = (
+        motion.rate + (acceptance_rate.astype(motion.rate.dtype) - motion.rate) / ACCEPTANCE_MEMORY
+    )
     return state._replace(
         motion=Motion(rate, motion.num_steps + 1, motion.num_moved + has_moved.astype(int))
     )
@@ -296,7 +300,7 @@ def pull(state: AdaptState, acceptance_rate: Array, target: float) -> Array:
     is_known = ~jnp.isnan(acceptance_rate)
     mean = jnp.mean(acceptance_rate, where=is_known)
     mean = jnp.where(is_known.any(), mean, target)
-    is_behind = state.motion.rate < LEAST_SHARE * target
+    is_behind = state.motion.rate < MIN_ACCEPTANCE_SHARE * target
     is_hiding = is_behind.any() & ~is_behind.all()
     return jnp.where(is_hiding, jnp.minimum(mean, target) - PULL * target, mean)
 

@@ -16,7 +16,7 @@ from blackjax_ext.mcmc.derivatives import programs_in
 __all__ = ["largest", "operations"]
 
 UNKNOWN_TURNS = 10  # too few rather than too many: a start that is cut short costs the run more
-OUTSIDE = 1e9
+CALLBACK_OPERATIONS = 1e9
 FACTORIZATIONS = frozenset(
     ["cholesky", "eig", "eigh", "geqrf", "hessenberg", "householder_product", "lu", "qr", "schur"]
     + ["svd", "triangular_solve", "tridiagonal", "tridiagonal_solve"]
@@ -43,7 +43,7 @@ def of_equation(equation: Any) -> float:
     if inner:
         return sum(inner)
     if name in CALLBACKS:
-        return OUTSIDE
+        return CALLBACK_OPERATIONS
     shapes = [variable_shape(each) for each in (*equation.invars, *equation.outvars)]
     size = max(map(math.prod, shapes), default=0)
     if name == "dot_general":

@@ -13,7 +13,7 @@ from numpyro_fwd.demo.sampling import NUM_CHAINS, SamplerRun, Target
 __all__ = ["funnel_scatter", "slowest", "traces_and_ranks"]
 
 COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7"]  # of the chains
-NUM_POINTS = 4000  # of the scatter
+NUM_SCATTERED = 4000  # of the scatter
 NUM_BINS = 20  # of the ranks
 COLUMNS = ("density, one line per chain", "trace", "ranks, above or below even, by chain")
 
@@ -76,7 +76,7 @@ def draw_row(run: SamplerRun, site: str, coords: dict[str, Any], density, trace,
 
 
 def share_limits(densities, traces) -> None:
-    """The same range of the parameter in every row, so that rows can be compared."""
+    """Give every row one range of the parameter, so that rows can be compared."""
     low = min(axis.get_ylim()[0] for axis in traces)
     high = max(axis.get_ylim()[1] for axis in traces)
     for density, trace in zip(densities, traces, strict=True):
@@ -87,7 +87,7 @@ def share_limits(densities, traces) -> None:
 def funnel_scatter(runs: list[SamplerRun], path: Path, seed: int) -> None:
     """W against theta_1: each sampler over exact draws."""
     rng = np.random.default_rng(seed)
-    w = 3 * rng.standard_normal(NUM_POINTS)
+    w = 3 * rng.standard_normal(NUM_SCATTERED)
     exact = np.exp(w / 2) * rng.standard_normal(w.size)
     num_columns = min(4, len(runs) + 1)
     num_rows = -(-(len(runs) + 1) // num_columns)
@@ -108,7 +108,7 @@ def funnel_scatter(runs: list[SamplerRun], path: Path, seed: int) -> None:
     for run in runs:
         draws = run.idata.posterior.to_dataset().stack(sample=("chain", "draw"))
         kept = rng.choice(
-            draws.sizes["sample"], min(NUM_POINTS, draws.sizes["sample"]), replace=False
+            draws.sizes["sample"], min(NUM_SCATTERED, draws.sizes["sample"]), replace=False
         )
         theta = draws["theta"].sel(index=1).values
         draw_panel(next(panels), run.sampler, theta, draws["w"].values, exact, w, kept)

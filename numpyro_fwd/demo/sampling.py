@@ -54,7 +54,7 @@ __all__ = [
 NUM_CHAINS = 4
 FIRST_ORDER = (RandomWalk, MALA, FMALA, LineFMALA, PCFMALA, PCLineFMALA)
 SECOND_ORDER = (HPMALA, SMMALA, MMALA)
-PARTIAL = (ALSMMALA, AMSMMALA)
+SCHEDULED = (ALSMMALA, AMSMMALA)
 ADAPTIVE = (AutoMALA, AutoFMALA)
 MINIBATCH = (AMAGOLD, SGHMC)
 SAMPLERS = (
@@ -63,7 +63,7 @@ SAMPLERS = (
     *FIRST_ORDER,
     *ADAPTIVE,
     *SECOND_ORDER,
-    *PARTIAL,
+    *SCHEDULED,
     L2MC,
     *MINIBATCH,
     LangevinSMC,
@@ -100,7 +100,7 @@ class Budget(NamedTuple):
 
 
 class SamplerRun(NamedTuple):
-    """What one sampler did: draws, seconds of its work and of compiling it, and its warnings."""
+    """Run of one sampler: draws, seconds of its work and of compiling it, and its warnings."""
 
     sampler: str
     budget: Budget
@@ -164,7 +164,7 @@ def budgets(target: Target, quick: bool) -> Iterator[tuple[Function, Budget]]:
             yield sampler, Budget(500, 500, 1) if quick else Budget(1000, 2500, 1)
         elif sampler in SECOND_ORDER:
             yield sampler, Budget(1000, 4000, 2)
-        elif sampler in PARTIAL:
+        elif sampler in SCHEDULED:
             yield sampler, Budget(2000, 10_000, 4)
         elif sampler in (L2MC, *MINIBATCH):
             if sampler is L2MC or target.minibatch_model is not None:

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 __all__ = [
     "GREY",
     "NUTS",
-    "OTHER",
+    "OTHER_SAMPLER",
     "OURS",
     "TRUTH",
     "Look",
@@ -36,7 +36,7 @@ class Look(NamedTuple):
 
 OURS = Look("#0072B2", "o", "-")
 NUTS = Look("#D55E00", "s", "--")
-OTHER = Look("#009E73", "^", "-.")
+OTHER_SAMPLER = Look("#009E73", "^", "-.")
 TRUTH = Look("black", "x", ":")
 
 

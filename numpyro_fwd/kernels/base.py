@@ -525,7 +525,7 @@ class BlackJAXKernel(MCMCKernel):
         return is_learned and (metric.learns_from_rows or size > windows.MANY)
 
     def _plan(self, size: int, num_warmup: int = 0) -> Plan:
-        """What the warm-up adapts in `size` dimensions; the states know how long it is."""
+        """Plan of the adaptation in `size` dimensions; the states know how long the warm-up is."""
         return Plan(
             num_warmup,
             self._goal(size),
@@ -547,7 +547,7 @@ class BlackJAXKernel(MCMCKernel):
         return {}
 
     def _target_of(self, model_args: Args, model_kwargs: Kwargs | None, shared: Any) -> Stepper:
-        """What a step runs on for these arguments."""
+        """The target of a step for these arguments."""
         of_model = self.model_parameters(model_args, model_kwargs)
         algorithm = self._algorithm.having(**of_model)
         if self.learn_coordinates and self._effects:

@@ -1,4 +1,4 @@
-"""What a warm-up has learned of how centred effects should be, for its user."""
+"""Centredness of effects as a warm-up has learned it, for its user."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ class Centredness(dict[str, Any]):
 
 
 def centredness_of(state: KernelState) -> Centredness:
-    """Of the effects of a state; the mean of chains that have learned each for themselves."""
+    """Centredness of the effects of a state, as a mean over chains that learned their own."""
     learned = state.adapt_state.coordinates
     if learned is None:
         return Centredness()

@@ -1,4 +1,4 @@
-"""What a run notices of its chains, said on the host when its state comes out of a program.
+"""Warnings of a run about its chains, given on the host when its state comes out of a program.
 
 A callback could say it from within the compiled loop. But JAX keeps no program with a callback in
 its compilation cache, so that every process, and every run, would compile the loop anew. The state
@@ -33,7 +33,7 @@ HOW = "(numpyro.enable_x64() before anything else; numpyro.infer.reparam.LocScal
 
 
 class Words(NamedTuple):
-    """What the words of a run are made of, known before it.
+    """Text of the warnings that is known before the run.
 
     advice
         What to do about chains that do not move.
@@ -136,7 +136,7 @@ class Noticed:
 
     @classmethod
     def tree_unflatten(cls, words: Words, children: tuple[Any, ...]) -> "Noticed":
-        """What was noticed, which is said if there is anything."""
+        """Rebuild the state, and say what there is to say."""
         noticed = cls(**dict(zip(ARRAYS, children, strict=True)), words=words)
         # all of it, or the first process alone would fail where it reads what others hold
         is_all = all(map(is_concrete, jax.tree.leaves(children)))
@@ -167,7 +167,7 @@ class Noticed:
             warnings.warn("\n".join([*new.values(), *advice]), stacklevel=2)
 
     def notes(self) -> Iterator[tuple[Note, str]]:
-        """What there is to say; sequential and parallel chains come stacked."""
+        """All notes; sequential and parallel chains come stacked."""
         facts = self.run, self.health, self.stuck_at
         run, health, stuck_at = jax.tree.map(np.asarray, facts)
         if run.ndim == 1:
@@ -191,7 +191,7 @@ class Noticed:
 def notes_of(
     run: Any, health: Any, stuck_at: Any, first: int, num_chains: int
 ) -> Iterator[tuple[Note, str]]:
-    """Of the chains of one state, of which the first has the number `first`."""
+    """Notes on the chains of one state, of which the first has the number `first`."""
     # a state says nothing of its warm-up before that has ended
     if health.num_steps and report.is_lost(health):
         yield (run.tobytes(), AWAY, 0), report.lost_message(health)
@@ -204,7 +204,7 @@ def notes_of(
 
 
 def notes_of_places(run: Any, health: Any, sites: report.SiteSizes) -> Iterator[tuple[Note, str]]:
-    """Of where the chains of one state are."""
+    """Notes on where the chains of one state are."""
     if (health.spread > 0).any() and not report.is_lost(health):
         yield (run.tobytes(), PLACES, 0), report.places_message(health, sites)
 
@@ -212,7 +212,7 @@ def notes_of_places(run: Any, health: Any, sites: report.SiteSizes) -> Iterator[
 def notes_of_disagreement(
     run: Any, health: Any, sites: report.SiteSizes
 ) -> Iterator[tuple[Note, str]]:
-    """Of how far apart chains are, unless it has been said where they are."""
+    """Notes on how far apart chains are, unless it has been said where they are."""
     if (health.spread > 0).any() or report.is_lost(health).any():
         return
     if message := report.unmixed_message(health, sites):
@@ -220,7 +220,7 @@ def notes_of_disagreement(
 
 
 def merged_health(health: Any) -> Any:
-    """What is known of chains that ran one by one, as of chains that ran together."""
+    """Health of chains that ran one by one, as if they had run together."""
     return health._replace(
         num_steps=health.num_steps.min(),
         jump=health.jump.max(),

@@ -27,7 +27,7 @@ __all__ = [
 def initial_coordinates(
     target: Stepper, metric: Factor, position: Any
 ) -> tuple[Any, learning.Learned | None]:
-    """What the first step is taken in, and what is known of coordinates if `target` has them."""
+    """Coordinates of the first step, and what is known of them if `target` has them."""
     if not isinstance(target, InCoordinates):
         return metric, None
     learned = learning.first_learned(half(target.coordinates, position))

@@ -31,7 +31,7 @@ NUM_INTEGRATION_STEPS = 2  # of a proposal: the default of BlackJAX's tuning, ro
 
 
 class Tuned(NamedTuple):
-    """What the tuning found; chains share it.
+    """Outcome of the tuning, which chains share.
 
     step_size
         Step size.

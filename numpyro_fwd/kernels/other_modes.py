@@ -30,11 +30,11 @@ from numpyro_fwd.kernels.strategy import Run, ravel_one
 
 __all__ = ["MAX_PLACES", "Modes", "Passes", "Place", "look_elsewhere", "place_of", "warn_of_modes"]
 
-NUM_ROWS = 1024  # that the paths read
-NUM_PATHS, MANY = 8, 32  # paths, of which half beyond so many dimensions
+NUM_ROWS_READ = 1024  # that the paths read
+NUM_PATHS, MANY_DIMENSIONS_FOR_PATHS = 8, 32  # paths, of which half beyond so many dimensions
 MAX_PLACES = 4  # from which all rows are searched
 
-WAY_OUT = (
+SEVERAL_MODES_ADVICE = (
     "Kernels whose chains start apart, such as MALA, AutoMALA or numpyro.infer.NUTS, show by R-hat "
     "whether they mix, and LangevinSMC weighs the places. If you mean one of them, constrain the "
     "model to it"
@@ -66,7 +66,7 @@ class Place(NamedTuple):
 
 
 class Modes(NamedTuple):
-    """What was found.
+    """Modes in which paths ended.
 
     places
         The modes that matter, the best first; at least one.
@@ -122,7 +122,7 @@ def look_elsewhere(run: Run, z: Any, first: Place, passes_of: Callable[[], Passe
     if holds_rows_on_disk(run.model_args):  # of which a path would read some at each evaluation
         return alone
     run.say("looking for other modes on a few rows")
-    share = share_of_some(run.source.model, *run.model_args, NUM_ROWS)
+    share = share_of_some(run.source.model, *run.model_args, NUM_ROWS_READ)
     ends = ends_of_paths(run, z)
     if not ends.num_paths.size:
         return alone
@@ -138,7 +138,7 @@ def look_elsewhere(run: Run, z: Any, first: Place, passes_of: Callable[[], Passe
 def compare_ends(
     ends: Ends, is_first: np.ndarray, share: float, first: Place, passes: Passes
 ) -> Modes:
-    """What the places where paths ended are, on all rows; `is_first` are ends at the mode known."""
+    """Compare the ends of paths on all rows; `is_first` are ends at the known mode."""
     margin = newton_path.negligible(first.x)
     energy = in_double(passes.energy(first.x))
     # the mode of some of the rows is off by so much on average, twice
@@ -188,10 +188,10 @@ def ends_of_paths(run: Run, z: Any) -> Ends:
     def find(arrays, seed, x):
         key = jax.random.key(seed)
         model_args, model_kwargs = run.arguments.join(arrays)
-        logdensity_fn = density_of_some(run.source.model, model_args, model_kwargs, NUM_ROWS)
+        logdensity_fn = density_of_some(run.source.model, model_args, model_kwargs, NUM_ROWS_READ)
         return newton_path.find_all(key, lambda x: logdensity_fn(unravel(x)), x, differentiation)
 
-    num_paths = NUM_PATHS if size <= MANY else newton_path.MIN_PATHS
+    num_paths = NUM_PATHS if size <= MANY_DIMENSIONS_FOR_PATHS else newton_path.MIN_PATHS
     own = np.unique(on_host(x)[: num_paths // 2], axis=0)
     # fixed numbers: what is found is a place, not a draw
     even = np.random.default_rng(0).uniform(-2.0, 2.0, (num_paths - len(own), size))
@@ -245,5 +245,5 @@ def modes_message(modes: Modes, sites: report.SiteSizes, then: str) -> str:
         )
     return (
         f"paths to the anchor end in different places: {found}; they differ in {names}. {then} "
-        f"{WAY_OUT}."
+        f"{SEVERAL_MODES_ADVICE}."
     )

@@ -1,4 +1,4 @@
-"""What a kernel knows of the MCMC that runs it, and tells those who wait for it.
+"""The MCMC that runs a kernel: its arguments, and the line where its progress bar will be.
 
 What it is doing before the first step, on the line where the progress bar will be.
 

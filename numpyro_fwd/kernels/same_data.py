@@ -84,7 +84,7 @@ class WhoseData:
 
     @classmethod
     def of(cls, model_args: Args, model_kwargs: Kwargs | None) -> "WhoseData":
-        """Of these arguments."""
+        """The record of these arguments."""
         return cls(fingerprint(model_args, model_kwargs), jnp.array(NOTHING))
 
     def compared(self, model_args: Args, model_kwargs: Kwargs | None) -> "WhoseData":
@@ -98,7 +98,7 @@ class WhoseData:
 
     @classmethod
     def tree_unflatten(cls, _: None, children: tuple[Any, ...]) -> "WhoseData":
-        """The same, or ValueError if a step was given other data."""
+        """Rebuild the record; ValueError if a step was given other data."""
         if is_said(children[1]):
             raise ValueError(OTHER_PARTICLES)
         return cls(*children)

@@ -1,4 +1,4 @@
-"""What a population says of each site, and how well: no chains, hence no R-hat."""
+"""Summary of a population by site, with its errors: no chains, hence no R-hat."""
 
 from typing import Any, NamedTuple
 
@@ -67,7 +67,7 @@ class PopulationSummary(NamedTuple):
         return "\n".join([*lines, "", self.facts()])
 
     def facts(self) -> str:
-        """What is no property of a site."""
+        """Facts that are no property of a site."""
         populations = "population" if self.num_draws == 1 else "populations"
         return (
             f"log evidence {self.log_evidence:.2f}, standard error {self.log_evidence_error:.2f}\n"

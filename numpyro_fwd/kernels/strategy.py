@@ -54,7 +54,7 @@ class Source(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a kernel tells its strategy of a run.
+    """A run as a kernel describes it to its strategy.
 
     source
         The model and its view.
@@ -94,7 +94,7 @@ class Run(NamedTuple):
         return partial(run_with, self.arguments, compiled_soon(function))
 
     def search(self, function: Function, key: Any, x: Any) -> Any:
-        """The same, by the program that an earlier sequential chain left if there is one.
+        """Search by the program that an earlier sequential chain left, if there is one.
 
         Only a search for a start is reused, which no state of the chain depends on: a model may
         read what is not among its arguments, and that may have changed.
@@ -139,10 +139,10 @@ class Start(NamedTuple):
 
 
 class Strategy(Protocol):
-    """What a kernel asks; arrays of positions lead with the chains."""
+    """Interface to a strategy; arrays of positions lead with the chains."""
 
     def prepare(self, run: Run, z: Any) -> Any:
-        """What all chains share and no step changes, made once; None for nothing."""
+        """Make once what all chains share and no step changes; None for nothing."""
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
         """Where chains start whose first guesses are `z`, with keys (C,)."""
@@ -155,7 +155,7 @@ class Strategy(Protocol):
         model_kwargs: Kwargs | None,
         shared: Any,
     ) -> Stepper:
-        """What a step of `algorithm` runs on, for these arguments of the model."""
+        """The target of a step of `algorithm`, for these arguments of the model."""
 
 
 class WholeDensity:
@@ -210,14 +210,14 @@ class NoSteps(NamedTuple):
         return Still(position, jnp.asarray(self.logdensity_fn(position)))
 
     def renew(self, rng_key: Array, state: Still, metric: Factor) -> Still:
-        """The same state."""
+        """The state as it is."""
         del rng_key, metric
         return state
 
     def step(
         self, rng_key: Array, state: Still, step_size: Array, metric: Factor, **supplied: Any
     ) -> tuple[Still, StepInfo]:
-        """The same state, accepted."""
+        """The state as it is, accepted."""
         del rng_key, step_size, metric, supplied
         zero, yes = jnp.zeros((), int), jnp.array(True)
         return state, StepInfo(jnp.ones_like(state.logdensity), ~yes, zero, zero, yes)

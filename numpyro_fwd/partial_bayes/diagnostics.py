@@ -1,4 +1,4 @@
-"""What a training that went wrong is told of: errors and warnings after the last step."""
+"""Diagnostics of a training: errors and warnings after the last step."""
 
 import warnings
 from typing import NamedTuple

@@ -383,7 +383,7 @@ class GOHSMC:
         return self._view().constrain_params(state.inner.params)
 
     def result(self, state: TrainingState) -> Result:
-        """What a training leaves that ends with `state`, its histories empty.
+        """Result of a training that ends with `state`, its histories empty.
 
         For a state that was read from a checkpoint, or as the form of a result that is read.
         """

@@ -1,4 +1,4 @@
-"""What a trained model says of new rows, a few rows at a time."""
+"""Predictions of a trained model for new rows, a few rows at a time."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -80,7 +80,7 @@ def in_batches(
     quantiles: tuple[float, ...],
     rows_at_once: int | None,
 ) -> Prediction:
-    """What ``GOHSMC.predict`` returns, whose parameters these are."""
+    """Predictions as ``GOHSMC.predict`` returns them, whose parameters these are."""
     key_latents, key_draws = jax.random.split(rng_key)
     split = split_arguments(model_args, model_kwargs)
     num_rows = first_axis_length(split.arrays)

@@ -66,7 +66,7 @@ class TrainingState(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a training leaves.
+    """Result of a training.
 
     params
         Values of the param sites: those with the least validation loss, the last without one.
@@ -169,7 +169,7 @@ def check_resumable(state: Any, first: TrainingState) -> None:
 
 
 def differences(state: TrainingState, first: TrainingState) -> str:
-    """What of a state has another form than that of the first state, in words."""
+    """Describe where a state has another form than the first state."""
     parts = {"particles": "position", "parameters": "params", "state of the optimizer": "opt_state"}
     found = []
     for what, name in parts.items():
@@ -185,7 +185,7 @@ def form_of(tree: Any) -> tuple[Any, ...]:
 
 
 def found_by(inner: OpenHorizonState, loss: Array) -> Best:
-    """What a state has, with its loss."""
+    """The parameters and particles of a state, with its loss."""
     age = jnp.zeros((), jnp.int32)
     return Best(inner.params, inner.position, inner.log_weights, loss, age)
 
@@ -209,7 +209,7 @@ def train(
     patience: int | None,
     progress_bar: bool,
 ) -> Result:
-    """What a training of `num_steps` updates leaves.
+    """Train for `num_steps` updates.
 
     Parameters
     ----------

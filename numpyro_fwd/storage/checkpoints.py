@@ -89,7 +89,7 @@ def as_bytes(fact: Any) -> np.ndarray:
 
 
 def load(path: Path) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """What was saved: arrays and facts.
+    """Load the arrays and facts of a checkpoint.
 
     Raises
     ------

@@ -15,8 +15,8 @@ __all__ = ["Convergence", "Worst", "is_checked"]
 KEPT = 1000  # draws of each chain that an estimate reads, if the goal needs no more
 PER_EFFECTIVE = 8  # draws that it reads for each effective draw of the goal
 GROWTH = 1.2  # of the draws between two looks at the goal
-TAILS = (0.05, 0.95)  # whose quantiles' ESS is that of the tails
-FEWEST = 4  # draws, below which ArviZ has no estimate
+TAIL_QUANTILES = (0.05, 0.95)  # whose quantiles' ESS is that of the tails
+MIN_DRAWS_OF_ESS = 4  # draws, below which ArviZ has no estimate
 
 
 class Worst(NamedTuple):
@@ -42,7 +42,7 @@ class Worst(NamedTuple):
         return Worst(ess, r_hat, parameter)
 
 
-NONE = Worst(math.inf, -math.inf)  # better than any
+BETTER_THAN_ANY = Worst(math.inf, -math.inf)  # better than any
 
 
 def is_checked(num_writes: int) -> bool:
@@ -89,8 +89,8 @@ class Convergence:
     def all(self, num_draws: int, seconds: float = math.inf) -> Worst:
         """The worst of all parameters, or of those that there is time for."""
         end = time.monotonic() + seconds
-        found = NONE
-        if num_draws < FEWEST:
+        found = BETTER_THAN_ANY
+        if num_draws < MIN_DRAWS_OF_ESS:
             return Worst()
         for one in self.each(num_draws):
             found = found.and_also(one)
@@ -103,8 +103,8 @@ class Convergence:
 
         The first one that does not ends the search, and is the first of the next search.
         """
-        found = NONE
-        if num_draws < FEWEST:
+        found = BETTER_THAN_ANY
+        if num_draws < MIN_DRAWS_OF_ESS:
             return False, Worst()
         for one in self.each(num_draws):
             found = found.and_also(one)
@@ -138,6 +138,6 @@ def estimate(draws: np.ndarray, parameter: str) -> Worst:
     from arviz_stats import ess, rhat  # which takes a second or two
 
     with np.errstate(all="ignore"):  # a chain that stands still has no variance
-        fewest = min(ess(draws, method="bulk"), ess(draws, method="tail", prob=TAILS))
+        fewest = min(ess(draws, method="bulk"), ess(draws, method="tail", prob=TAIL_QUANTILES))
         r_hat = float(rhat(draws)) if len(draws) > 1 else math.nan
     return Worst(float(fewest), r_hat, parameter)

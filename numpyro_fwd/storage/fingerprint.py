@@ -1,4 +1,4 @@
-"""What a run on disk is a run of, so that it goes on with nothing else.
+"""Fingerprint of a run on disk, so that it goes on with nothing but the same run.
 
 Bit for bit, a run is determined by the program of a step, by the numbers that the program is given,
 and by the state before the first step. The program is taken as JAX traced it, so that a change of
@@ -29,7 +29,7 @@ __all__ = [
     "versions",
 ]
 
-TOLERANCE = 1e-3  # of the first state, which another machine rounds differently
+STATE_TOLERANCE = 1e-3  # of the first state, which another machine rounds differently
 PACKAGES = ("jax", "jaxlib", "numpyro", "blackjax", "numpyro-fwd")
 
 
@@ -152,7 +152,7 @@ class Programs:
 
 
 def describe_state(state: Any) -> dict[str, Any]:
-    """Of each array of a state its shape and two sums, or a checksum for one without fractions."""
+    """Shape and two sums of each array of a state, or a checksum for one without fractions."""
     return {
         jax.tree_util.keystr(path): describe_sums(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(state)
@@ -175,7 +175,7 @@ def is_close(old: Any, new: Any) -> bool:
     """Whether two descriptions are the same up to rounding."""
     if not (is_sums(old) and is_sums(new)):
         return old == new
-    bound = TOLERANCE * max(old["sums"][0], new["sums"][0])
+    bound = STATE_TOLERANCE * max(old["sums"][0], new["sums"][0])
     differences = np.abs(np.subtract(old["sums"], new["sums"]))
     return old["kind"] == new["kind"] and bool((differences <= bound).all())
 

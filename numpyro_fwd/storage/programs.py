@@ -22,7 +22,7 @@ __all__ = ["Piece", "begin", "fields_of", "latents"]
 STATISTICS = ("diverging", "potential_energy", "energy", "accept_prob", "num_steps")
 BATCH = 64  # draws whose deterministic sites are computed at once
 # ArviZ's names of them
-NAMES = {
+STATISTIC_NAMES = {
     "potential_energy": "lp",
     "adapt_state.step_size": "step_size",
     "num_steps": "n_steps",
@@ -113,7 +113,7 @@ def fields_of(mcmc: Any, state: Any, extra_fields: tuple[str, ...]) -> dict[str,
         if not hasattr(nested(state, name), "shape"):
             raise ValueError(f"extra_fields must each be one array; {name!r} holds several.")
     names = dict.fromkeys([*usual, *asked])
-    return {NAMES.get(name, name).replace("/", "."): name for name in names}
+    return {STATISTIC_NAMES.get(name, name).replace("/", "."): name for name in names}
 
 
 class Piece:
@@ -225,7 +225,7 @@ class Piece:
         return state, jax.lax.map(named, positions, batch_size=batch_size) | statistics
 
     def kept(self, state: Any) -> tuple[Any, dict[str, Array]]:
-        """What is kept of a state: the position, and statistics by ``group/name``."""
+        """The part of a state that is stored: the position, and statistics by ``group/name``."""
         found = {}
         for name, field in self.fields.items():
             value = jnp.asarray(key_data_of(nested(state, field)))

@@ -57,7 +57,7 @@ class Progress:
         self.bar.refresh()
 
     def words(self, num_draws: int, worst: Worst, diagnostics: str) -> str:
-        """What stands behind the bar."""
+        """Text behind the progress bar."""
         parts = []
         if worst.parameter:
             parts.append(f"ESS {worst.ess:,.0f} ({worst.parameter})")

@@ -24,14 +24,14 @@ from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["Stored", "StoredRun"]
 
-SECONDS = 5.0  # of a piece: a checkpoint follows each
-FIRST = 8  # steps of the first piece
+PIECE_SECONDS = 5.0  # of a piece: a checkpoint follows each
+FIRST_PIECE = 8  # steps of the first piece
 FASTER = 4  # times the steps of the longest piece so far
-SHARE = 0.02  # of the time, that estimates take which are only shown
+ESTIMATE_SHARE = 0.02  # of the time, that estimates take which are only shown
 
 
 class Stored(NamedTuple):
-    """What :func:`numpyro_fwd.sample_to` leaves.
+    """Result of :func:`numpyro_fwd.sample_to`.
 
     path
         The Zarr store, for ``xarray.open_datatree(path, engine="zarr")``.
@@ -147,7 +147,7 @@ class StoredRun:
     def options(
         self, rng_key: Array, extra_fields: tuple[str, ...], init_params: Any
     ) -> dict[str, Any]:
-        """What was asked for, besides data and model."""
+        """Options of the run, besides data and model."""
         mcmc = self.mcmc
         method = mcmc.chain_method
         return {
@@ -295,8 +295,8 @@ class StoredRun:
     def most_steps(self, done: Done) -> int:
         """Steps of a piece of a few seconds, if steps take as long as they did."""
         if not done.longest:
-            return FIRST
-        seconds = SECONDS
+            return FIRST_PIECE
+        seconds = PIECE_SECONDS
         if self.until.seconds is not None:
             seconds = min(seconds, self.until.seconds - self.elapsed)
         return max(1, min(FASTER * done.longest, int(seconds / max(done.pace, 1e-9))))
@@ -316,11 +316,11 @@ class StoredRun:
 
     def estimate(self, done: Done) -> None:
         """An estimate to show, if estimates have not taken too long."""
-        if self.estimating > SHARE * self.elapsed:
+        if self.estimating > ESTIMATE_SHARE * self.elapsed:
             return
         begun = time.monotonic()
         self.writer.settle()
-        self.worst = self.convergence.all(done.draws, seconds=SHARE * self.elapsed)
+        self.worst = self.convergence.all(done.draws, seconds=ESTIMATE_SHARE * self.elapsed)
         self.estimating += time.monotonic() - begun
 
 

@@ -24,7 +24,7 @@ __all__ = ["DrawStore", "chunk_shape", "replace_file"]
 
 COMPRESSOR = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
 HEADER = 16  # bytes before the data of a chunk, the last four of which say how long it is
-LONGEST = 2**31 - 1024  # bytes that the compressor takes at once
+MAX_COMPRESSED_BYTES = 2**31 - 1024  # bytes that the compressor takes at once
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -45,10 +45,11 @@ def chunk_shape(
     """Shape (C, draws_per_write, ...) of a chunk of draws: all that one write holds."""
     chunk = (max(shape[0], 1), draws_per_write, *(max(n, 1) for n in shape[2:]))
     num_bytes = math.prod(chunk) * dtype.itemsize
-    if num_bytes > LONGEST:
+    if num_bytes > MAX_COMPRESSED_BYTES:
+        most = draws_per_write * MAX_COMPRESSED_BYTES // num_bytes
         raise ValueError(
-            f"draws_per_write must be {draws_per_write * LONGEST // num_bytes} or less, for a "
-            f"write of site '{name}' to have less than two gigabytes; got {draws_per_write}."
+            f"draws_per_write must be {most} or less, for a write of site '{name}' to have less "
+            f"than two gigabytes; got {draws_per_write}."
         )
     return chunk
 
@@ -123,7 +124,7 @@ class GrowingArray:
         return np.concatenate(parts, self.axis)
 
     def damaged(self, num_draws: int) -> str:
-        """What is wrong with the files of the first draws, or nothing.
+        """Describe what is wrong with the files of the first draws; "" if nothing is.
 
         An empty file is what a power failure leaves, and says that its length is 0.
         """
@@ -237,7 +238,7 @@ class DrawStore:
             raise self.damage(f"its metadata cannot be read ({error})") from error
 
     def entries(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """What each group and array says of itself, by file."""
+        """Metadata of each group and array, by file."""
         for file in sorted(self.path.glob("**/.z[ag]*")):
             yield file.relative_to(self.path).as_posix(), json.loads(file.read_bytes())
 
@@ -310,7 +311,7 @@ def names_of_axes(
 
 
 def attributes() -> dict[str, Any]:
-    """What ArviZ says of a group."""
+    """Attributes that ArviZ gives a group."""
     return {
         "created_at": datetime.now(UTC).isoformat(),
         "inference_library": "numpyro",

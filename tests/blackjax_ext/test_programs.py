@@ -189,7 +189,7 @@ def test_what_is_kept_holds_neither_function_nor_arrays(kept):
 
 def test_short_programs_of_few_numbers_are_not_optimized(options, kept, monkeypatch):
     """Of those that are read."""
-    monkeypatch.setattr(programs, "SHORT", 5)
+    monkeypatch.setattr(programs, "SHORT_PASS", 5)
     level = {}
     for name, is_short, size in (("long", False, 3), ("short", True, 3), ("large", True, 9)):
         program = compiled_soon(lambda x, unread: x + 1, is_short=is_short)

@@ -185,7 +185,7 @@ def learning_of_data() -> None:
         s = scales ** (1 - c)
         return np.log(np.var(x[:, j] / s)) + np.log(np.var(g[:, j] * s))
 
-    best = [min(learning.GRID, key=lambda c, j=j: criterion(c, j)) for j in range(5)]
+    best = [min(learning.CENTREDNESS_GRID, key=lambda c, j=j: criterion(c, j)) for j in range(5)]
     assert np.abs(np.asarray(c) - best).max() < 0.1, f"learning: {c} instead of {best}"
     # and the sds of the coordinates are those that the metric is told
     u = scales[:, None] ** (np.asarray(c) - 1) * x

@@ -330,7 +330,11 @@ def test_groups_of_one_row_stay_near_a_kink():
         start, first = mode.GroupedPosition(*map(np.asarray, start)), identity_whitening(4, G, 1)
         is_free = np.array([True, True, False, False])
         point, frame, last, _ = mode.descend(passes, start, first, is_free)
-        assert last.distance < mode.NEARLY * (4 + G), (mu, log_tau, last.distance)
+        assert last.distance < mode.LAST_ROUND_CHANGE_OF_EACH * (4 + G), (
+            mu,
+            log_tau,
+            last.distance,
+        )
         assert np.abs(point.groups - mu).max() < 5.0 * np.exp(log_tau)
         assert frame.roots.max() < 3.0 * np.exp(log_tau)
 

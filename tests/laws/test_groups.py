@@ -16,15 +16,15 @@ FULL_ONLY = pytest.mark.full
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch):
     """A handful of rows in a round: time is cut into pieces, and chains do not wait for others."""
-    monkeypatch.setattr(thinning, "LANES", 16)
-    monkeypatch.setattr(thinning, "PIECE", 11.0)
-    monkeypatch.setattr(thinning, "CHUNK", 16)
+    monkeypatch.setattr(thinning, "GROUP_LANES", 16)
+    monkeypatch.setattr(thinning, "GROUP_PIECE", 11.0)
+    monkeypatch.setattr(thinning, "GROUP_CHUNK", 16)
 
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact(name, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
+    monkeypatch.setattr(thinning, "MAX_GROUP_PASSES", CASES[name].max_passes)
     laws.power(groups.invariance(CASES[name]))
 
 
@@ -32,7 +32,7 @@ def test_exact_starts_stay_exact(name, monkeypatch):
 @FULL_ONLY
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
+    monkeypatch.setattr(thinning, "MAX_GROUP_PASSES", CASES[name].max_passes)
     laws.power(groups.invariance(CASES[name], laws.LONG))
 
 
@@ -40,7 +40,7 @@ def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
 @pytest.mark.parametrize("is_joint", [True, False])
 @pytest.mark.parametrize("order", [2, 3])
 def test_rows_decide_by_their_factors(order, is_joint, max_passes, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_PASSES", max_passes)
+    monkeypatch.setattr(thinning, "MAX_GROUP_PASSES", max_passes)
     groups.rows_decide_by_factors(order, is_joint=is_joint)
 
 
@@ -51,7 +51,7 @@ def test_energy_is_kept(order):
 
 @pytest.mark.parametrize("order", [2, 3])
 def test_expected_rows_are_those_that_are_read(order, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_PASSES", 2.0)
+    monkeypatch.setattr(thinning, "MAX_GROUP_PASSES", 2.0)
     groups.expected_rows_are_those_that_are_read(order)
 
 
@@ -122,7 +122,7 @@ OF_SWEEPS = {
 def test_planted_bug_of_the_rows_is_found(name, order, monkeypatch):
     module, attribute, bug = OF_ROWS[name]
     is_far = name in ("changes_forgotten", "one_sided_far")
-    monkeypatch.setattr(thinning, "MAX_PASSES", 1.5 if is_far else math.inf)
+    monkeypatch.setattr(thinning, "MAX_GROUP_PASSES", 1.5 if is_far else math.inf)
     monkeypatch.setattr(module, attribute, bug)
     with pytest.raises(AssertionError):
         groups.rows_decide_by_factors(order, is_joint=False)
@@ -131,7 +131,7 @@ def test_planted_bug_of_the_rows_is_found(name, order, monkeypatch):
 @pytest.mark.parametrize("name", OF_SWEEPS)
 def test_planted_bug_of_the_sweep_breaks_invariance(name, monkeypatch):
     module, attribute, bug = OF_SWEEPS[name]
-    monkeypatch.setattr(thinning, "MAX_PASSES", CASES["whole"].max_passes)
+    monkeypatch.setattr(thinning, "MAX_GROUP_PASSES", CASES["whole"].max_passes)
     monkeypatch.setattr(module, attribute, bug)
     with pytest.raises(AssertionError, match="invariance"):
         groups.invariance(CASES["whole"])

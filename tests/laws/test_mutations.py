@@ -235,7 +235,7 @@ def one_end_for_both(self, *arguments, **options):
 
 def no_way_back(found, log_ratio, band):
     """The way back is taken to select the same step."""
-    return found._replace(stage=jnp.int32(auto_step.DONE), is_confirmed=jnp.array(True))
+    return found._replace(stage=jnp.int32(auto_step.FINISHED), is_confirmed=jnp.array(True))
 
 
 def one_sided_distance(log_ratio):
@@ -277,7 +277,9 @@ def seen_by_turns(chart, u, kept, pull):
     """Last digits are turned up and down by turns, and compared with what was before rounding."""
     digit = jnp.finfo(u.dtype).eps * (1 - 2 * (jnp.arange(u.size) % 2))
     moved = jnp.abs(chart.into(kept.x * (1 + digit)) - u)
-    is_fine = ~chart.is_used | jnp.all(moved <= interweaving.RESOLUTION + 8 * jnp.abs(digit * u))
+    is_fine = ~chart.is_used | jnp.all(
+        moved <= interweaving.NOISE_RESOLUTION + 8 * jnp.abs(digit * u)
+    )
     logdensity, gradient, kept = TRUE_SEEN(chart._replace(into=lambda x: x), u, kept, pull)
     return jnp.where(is_fine, logdensity, jnp.nan), gradient, kept
 

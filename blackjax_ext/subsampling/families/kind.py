@@ -1,4 +1,4 @@
-"""What a family of rows is: a loss of its predictors, and bounds of its derivatives over a box."""
+"""Families of rows: a loss of the predictors, and bounds of its derivatives over a box."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -99,7 +99,7 @@ class Kind:
         return jnp.stack([free[n] if n in free else known[n] for n in self.predictors])
 
     def data(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
-        """What is known of a response beside predictors."""
+        """Data of a response beside its predictors."""
         return {name: each for name, each in parameters.items() if name not in self.predictors}
 
     def call(self, eta: Array, y: Array, parameters: Mapping[str, Array]) -> Array:
@@ -107,7 +107,7 @@ class Kind:
         return self.loss(self.theta(eta, parameters), y, **self.data(parameters))
 
     def of_free(self, values: tuple[Number, ...], like: Array) -> Array:
-        """Of values for each predictor those of the free ones, shape (k,)."""
+        """Values of the free predictors, among those of all predictors, shape (k,)."""
         chosen = [v for name, v in zip(self.predictors, values, strict=True) if name in self.free]
         return jnp.stack([jnp.asarray(value, like.dtype) for value in chosen])
 

@@ -143,7 +143,7 @@ def logistic(scale: Any = None) -> Family:
 
 
 def logistic_derivatives(z: Interval) -> tuple[Interval, ...]:
-    """Of f."""
+    """Derivatives of f."""
     first = piecewise(lambda x: jnp.tanh(0.5 * x), z)
     return first, 2.0 * bend(z), 2.0 * skew(z), 2.0 * bend_of_bend(z)
 
@@ -177,7 +177,7 @@ def gumbel(scale: Any = None) -> Family:
 
 
 def gumbel_derivatives(z: Interval) -> tuple[Interval, ...]:
-    """Of f."""
+    """Derivatives of f."""
     grown = exp(-z)
     return 1.0 - grown, grown, -grown, grown
 
@@ -274,7 +274,7 @@ def third_excess(q: Array) -> Array:
 
 
 def student_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
-    """Of :func:`student_loss`, by the derivatives in :func:`student_t`."""
+    """Bounds of the derivatives of :func:`student_loss`, which are in :func:`student_t`."""
     loc, log_scale, log_df = balls
     z, k, df = z_score(loc, log_scale, y), largest_inverse_scale(log_scale), exp(log_df.interval)
     least, half = df.low, 0.5 * df.high
@@ -347,7 +347,7 @@ def smoothed_laplace(scale: Any, width: Any) -> Family:
 def smoothed_laplace_sizes(
     order: int, balls: tuple[Ball, ...], y: Array, scale: Array, width: Array
 ) -> Array:
-    """Of its loss."""
+    """Bounds of the derivatives of its loss."""
     x = (y - balls[0].interval) * (1 / width)
     if order == 2:
         found = piecewise(lambda x: (1 + x * x) ** -1.5, x, [0.0])

@@ -58,7 +58,7 @@ def divergence_of(eta: Array, y: Array) -> Array:
 
 
 def beta_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
-    """Of :func:`beta_loss`."""
+    """Bounds of the derivatives of :func:`beta_loss`."""
     eta, c = (ball.interval for ball in balls)
     odds = jnp.log(y) - jnp.log1p(-y)
     # K falls to zero at eta = lambda and rises from there

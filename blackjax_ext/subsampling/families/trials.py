@@ -116,7 +116,7 @@ def risings(box: Box, jets: Sequence[Jet], counts: Sequence[Array]) -> list[Jet]
 
 
 def beta_binomial_sizes(order: int, balls: tuple[Ball, ...], y: Array, total_count: Array) -> Array:
-    """Of :func:`beta_binomial_loss`."""
+    """Bounds of the derivatives of :func:`beta_binomial_loss`."""
     box, free = box_of(balls)
     eta, c = (
         box.variable(free.index(j))

@@ -32,7 +32,12 @@ from blackjax_ext.checks import check_position
 from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.alias_table import build
-from blackjax_ext.subsampling.expansion import FLOOR, MARGIN, check_affine, check_constant_data
+from blackjax_ext.subsampling.expansion import (
+    MARGIN,
+    MIN_BOUND_SHARE,
+    check_affine,
+    check_constant_data,
+)
 from blackjax_ext.subsampling.groups.arrowhead import (
     Arrow,
     Cubic,
@@ -44,7 +49,7 @@ from blackjax_ext.subsampling.groups.mode import GroupedAnchor, GroupPasses, cas
 from blackjax_ext.subsampling.groups.passes import group_bounds
 from blackjax_ext.subsampling.groups.predictor import GroupedPredictor
 from blackjax_ext.subsampling.mode import (
-    MAX_CHANGE,
+    MAX_LAST_CHANGE,
     MAX_ROUNDING,
     MAX_SPACING,
     NO_MODE,
@@ -125,15 +130,15 @@ class GroupedExpansion:
         return jnp.diff(self.first)
 
     def of(self, predictor: GroupedPredictor) -> "GroupedExpansion":
-        """The same with its posterior."""
+        """The expansion with its posterior."""
         return replace(self, predictor=predictor)
 
     def without_data(self) -> "GroupedExpansion":
-        """The same without its posterior, to travel in a state."""
+        """The expansion without its posterior, to travel in a state."""
         return replace(self, predictor=None)
 
     def posterior(self) -> GroupedPredictor:
-        """What is expanded."""
+        """The posterior that is expanded."""
         assert self.predictor is not None
         return self.predictor
 
@@ -281,7 +286,7 @@ def expansion_at(passes: GroupPasses, anchor: GroupedAnchor, order: int) -> Grou
     found = bounds(predictor, position, frame, plain, anchor.step, radius, order)
     check_constant_data(found.not_known)
     check_affine(found.not_affine)
-    if not float(on_host(found.change)) < MAX_CHANGE:
+    if not float(on_host(found.change)) < MAX_LAST_CHANGE:
         raise ValueError(NO_MODE.format("Newton's method still moves"))
     psi, level = on_host((found.psi, predictor.level))
     tables = tables_of(psi, level, groups.shape[0], MARGIN[dtype])
@@ -322,7 +327,7 @@ def tables_of(
         if not np.isfinite(own).all():  # a group that is read whole
             total[c] = np.inf
             continue
-        table = build(own + FLOOR * own.mean())
+        table = build(own + MIN_BOUND_SHARE * own.mean())
         probability = table.probability
         total[c] = (1.0 + margin) * np.max(own / probability)
         bound[part] = total[c] * probability

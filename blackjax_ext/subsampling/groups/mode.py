@@ -65,9 +65,9 @@ from blackjax_ext.subsampling.groups.passes import (
 from blackjax_ext.subsampling.groups.predictor import GroupedPredictor
 from blackjax_ext.subsampling.mode import (
     MAX_HALVINGS,
-    MAX_STEPS,
+    MAX_NEWTON_STEPS,
     NO_MODE,
-    NOT_FINITE,
+    NOT_FINITE_ENERGY,
     RUNAWAY,
     in_double,
 )
@@ -76,16 +76,20 @@ from blackjax_ext.types import Function
 
 __all__ = ["GroupPasses", "GroupedAnchor", "cast", "find_anchor"]
 
-DONE = 1e-4  # squared distance to the mode in standard deviations: an anchor need not be closer
+ANCHOR_TOLERANCE = (
+    1e-4  # squared distance to the mode in standard deviations: an anchor need not be closer
+)
 WORST = 1e30  # of an objective that is not finite: infinities have no differences
 MOST_MOVED = 20.0  # of a hyperparameter in a round: beyond, it runs away
-NUM_DRAWS = 8  # around the mode, with their opposites
+NUM_DRAW_PAIRS = 8  # around the mode, with their opposites
 MAX_TRIED = 128  # hyperparameters that may be means; beyond, none is
-ROUNDING = 1e-3  # of a difference of slopes
+SLOPE_ROUNDING = 1e-3  # of a difference of slopes
 UNCHANGED = 1e-3  # of a curvature, relative to the largest
-NEARLY = 0.05  # the same of each coordinate, where steps lead no nearer
+LAST_ROUND_CHANGE_OF_EACH = 0.05  # the same of each coordinate, where steps lead no nearer
 MAX_ROUNDS = 8  # of the mode given the hyperparameters, and of these
-NEAR = 0.1  # standard deviations that hyperparameters move by in the last round, at most
+LAST_ROUND_CHANGE = (
+    0.1  # standard deviations that hyperparameters move by in the last round, at most
+)
 SINGULAR = 0.1  # of a group's curvature where it was one: below, it says nothing of its spread
 BESIDE = 1e-3  # standard deviations
 NUM_INNER = 3  # Newton steps to the mode of the groups
@@ -190,14 +194,14 @@ class GroupPasses:
         return self.is_smoothed and not is_first(frame)
 
     def arrows(self, point: GroupedPosition, frame: Whitening) -> tuple[Arrow, Arrow, np.ndarray]:
-        """Of the rows and of the prior, and sizes of the rows' columns."""
+        """Arrows of the rows and of the prior, and sizes of the rows' columns."""
         self.announce("looking for their mode")
         rounded = cast(frame, point.shared.dtype)
         rows, sizes = self._rows(self.predictor, *point, rounded)
         return in_double_precision(rows), self.prior(point, frame), on_host(sizes)
 
     def prior(self, point: GroupedPosition, frame: Whitening) -> Arrow:
-        """Of the prior alone, or of its mean over the groups' own spread."""
+        """Arrow of the prior alone, or of its mean over the groups' own spread."""
         rounded, is_smoothed = cast(frame, point.shared.dtype), self.smooths(frame)
         return in_double_precision(self._prior(self.predictor, *point, rounded, is_smoothed))
 
@@ -264,7 +268,7 @@ def look(
     rows, prior, sizes = passes.arrows(point, frame)
     arrow = added(rows, prior)
     if not all(np.isfinite(each).all() for each in arrow):
-        raise ValueError(NOT_FINITE.format(point.shared.dtype))
+        raise ValueError(NOT_FINITE_ENERGY.format(point.shared.dtype))
     is_free = first_free(passes, point, sizes) if is_free is None else is_free
     # far from a kink a prior has no curvature but rounding, and a group's only row next to none:
     # its inverse would be no spread, and steps by it end nowhere. It was one a step before
@@ -299,7 +303,9 @@ def first_free(passes: GroupPasses, point: GroupedPosition, sizes: np.ndarray) -
         parts = zip(*(curvatures_by(each, j, is_seen) for each in (here, there)), strict=True)
         # where groups have kinks, slopes change and curvatures do not
         by_slope, curvature = there.shared[j] - here.shared[j], here.of_shared[j, j]
-        is_smooth = abs(by_slope - curvature) <= ROUNDING * (abs(curvature) + abs(here.shared[j]))
+        is_smooth = abs(by_slope - curvature) <= SLOPE_ROUNDING * (
+            abs(curvature) + abs(here.shared[j])
+        )
         is_free[j] = is_smooth and all(is_unchanged(*both) for both in parts)
     return is_free
 
@@ -322,13 +328,13 @@ def descend(
     """Newton's method with the hyperparameters held; also which shared coordinates are free."""
     eps = float(np.finfo(point.shared.dtype).eps)
     of_rows, before = passes.energy(point), np.inf
-    nearly = NEARLY * (point.shared.size + point.groups.size)
-    for _ in range(MAX_STEPS):
+    nearly = LAST_ROUND_CHANGE_OF_EACH * (point.shared.size + point.groups.size)
+    for _ in range(MAX_NEWTON_STEPS):
         found = look(passes, point, frame, is_free)
         is_free = found.is_free
         # beside kinks the steps go round and round
         is_round = passes.is_smoothed and 0.5 * before < found.distance < nearly
-        if found.distance < DONE or is_round:
+        if found.distance < ANCHOR_TOLERANCE or is_round:
             return point, frame, found, is_free
         value = of_rows + passes.prior_energy(point, frame)
         for i in range(MAX_HALVINGS):
@@ -416,7 +422,7 @@ def draws_around(frame: Whitening, is_free: np.ndarray, dtype: Any) -> tuple[Arr
     rng = np.random.default_rng(0)
     noise = [
         (rng.normal(size=is_free.size) * is_free, rng.normal(size=(num_groups, width)))
-        for _ in range(NUM_DRAWS)
+        for _ in range(NUM_DRAW_PAIRS)
     ]
     shared, groups = map(np.stack, zip(*(frame.steps(*each) for each in noise), strict=True))
     both = (np.concatenate([each, -each]) for each in (shared, groups))
@@ -490,7 +496,7 @@ def most_likely(
         best = maximized(partial(value, *known), partial(hessian, *known), first, dtype)
         if best is not None:
             return best
-    raise ValueError(NOT_FINITE.format(dtype) + RUNAWAY)
+    raise ValueError(NOT_FINITE_ENERGY.format(dtype) + RUNAWAY)
 
 
 def find_anchor(
@@ -518,7 +524,7 @@ def find_anchor(
         y = point.shared.copy()
         y[~is_free] = h
         point = GroupedPosition(y, point.groups)
-        if not way > NEAR:
+        if not way > LAST_ROUND_CHANGE:
             break
     point, frame, _, is_free = descend(passes, point, frame, is_free)
     return finished(passes, point, frame, ~is_free, curvature)

@@ -18,7 +18,7 @@ from blackjax_ext.subsampling.groups.arrowhead import Arrow, Cubic, Whitening
 from blackjax_ext.subsampling.groups.predictor import GroupedPredictor
 from blackjax_ext.subsampling.predictors import (
     MAX_CHUNK,
-    MAX_ENTRIES,
+    MAX_DESIGN_ENTRIES,
     Design,
     has_changed,
     new_rows_only,
@@ -72,7 +72,7 @@ def grouped_chunk_length(predictor: GroupedPredictor, position: ArrayTree) -> in
     eta, _ = jax.eval_shape(predictor.rows.read, position, jnp.zeros(1, int))
     grouping = predictor.grouping
     entries = sum(e.size for e in eta) * (grouping.size + grouping.width)
-    most: int = max(MAX_ENTRIES // entries, 64)
+    most: int = max(MAX_DESIGN_ENTRIES // entries, 64)
     return min(most, MAX_CHUNK, predictor.rows.num_rows)
 
 
@@ -245,7 +245,7 @@ def steepness(matrix: Array, reach: Array, total: Array) -> Array:
 
 
 class GroupBounds(NamedTuple):
-    """What a pass over the rows tells of them at the anchor.
+    """Bounds of the rows of all groups at the anchor, from one pass over them.
 
     Attributes
     ----------
@@ -331,7 +331,7 @@ def group_bounds(
 
     length = grouped_chunk_length(predictor, position)
     if order == 3:  # a row has the square of its coordinates
-        length = max(min(length, MAX_ENTRIES // (grouping.size + grouping.width) ** 2), 1)
+        length = max(min(length, MAX_DESIGN_ENTRIES // (grouping.size + grouping.width) ** 2), 1)
     (sums, worst), values = over_chunks(visit, rows_of.num_rows, length)
     arrow, *cubic = ([each.value() for each in part] for part in sums)
     third = Cubic(*cubic[0]) if cubic else None

@@ -155,7 +155,7 @@ class GroupedPredictor:
     grouping: Grouping = field(metadata={"static": True})
 
     def without_levels(self) -> "GroupedPredictor":
-        """The same for what does not ask whose a row is."""
+        """The posterior for what does not ask to which group a row belongs."""
         return replace(self, level=jnp.zeros(0, int))
 
 

@@ -42,14 +42,16 @@ from blackjax_ext.subsampling.predictors import loss_remainder
 
 __all__ = ["Outcome", "Reaches", "expected_group_rows", "reaches_of", "run_test"]
 
-LANES = 256  # events at once
-PLACES = 32  # of these, whose losses are evaluated
-PIECE = 200.0  # events expected of a piece of the time, so that the lanes rarely run out
-CHUNK = 1024  # rows at once of groups that are read whole
+GROUP_LANES = 256  # events at once
+MAX_ROWS_EVALUATED = 32  # of these, whose losses are evaluated
+GROUP_PIECE = 200.0  # events expected of a piece of the time, so that the lanes rarely run out
+GROUP_CHUNK = 1024  # rows at once of groups that are read whole
 TINY = 1e-30
-MARGIN = 1.001  # of a bound, for rounding
-STEPS = 2**29  # of the rates: their sum stays below 2^30
-MAX_PASSES = 1.0  # expected events of a group, in passes over its rows, beyond which all are read
+BOUND_MARGIN = 1.001  # of a bound, for rounding
+RATE_STEPS = 2**29  # of the rates: their sum stays below 2^30
+MAX_GROUP_PASSES = (
+    1.0  # expected events of a group, in passes over its rows, beyond which all are read
+)
 
 
 class Reaches(NamedTuple):
@@ -68,7 +70,7 @@ class Reaches(NamedTuple):
 
 
 def reaches_of(expansion: GroupedExpansion, old: Array, new: Array, inner: Array) -> Reaches:
-    r"""Of moves between :math:`w_c` of squared lengths `old` and `new`, shapes (G,).
+    r"""Reaches of moves between :math:`w_c` of squared lengths `old` and `new`, shapes (G,).
 
     `inner` are the products of the two ends, shape (G,).
     """
@@ -80,7 +82,7 @@ def reaches_of(expansion: GroupedExpansion, old: Array, new: Array, inner: Array
         second = (old + inner + new) / 3.0
         apart, way = old**2 + new**2, 4.0 * length * jnp.sqrt(jnp.maximum(second * fourth, 0.0))
     q = jnp.minimum(apart, way)
-    is_cheap = expansion.total * q <= MAX_PASSES * expansion.sizes  # not if NaN
+    is_cheap = expansion.total * q <= MAX_GROUP_PASSES * expansion.sizes  # not if NaN
     is_within = jnp.maximum(old, new) <= expansion.radius**2
     return Reaches(q, ~(is_cheap & is_within) & (expansion.total > 0))
 
@@ -108,7 +110,7 @@ def expected_group_rows(
 
 
 class Outcome(NamedTuple):
-    """What the rows say of a move.
+    """Outcome of the rows' test of a move.
 
     Attributes
     ----------
@@ -137,7 +139,7 @@ def run_test(
     *,
     is_joint: bool,
 ) -> Outcome:
-    """What the rows say; nothing where `is_on` is False.
+    """Test a move by its rows; no row is read where `is_on` is False.
 
     `steps` are those from the anchor to both ends, flat, shape (2, D). With `is_joint` one veto is
     enough, and events end with it; the survival of the groups is then that of the last round.
@@ -206,14 +208,14 @@ def most(expansion: GroupedExpansion, found: Read, at: Array) -> Array:
     else:
         way = jnp.abs(old + new) * (old * old + new * new) / 24.0
     q = jnp.where(old * new < 0, apart, jnp.minimum(apart, jnp.abs(new - old) * way))
-    return jnp.where(jnp.isfinite(steepness), MARGIN * q, jnp.inf)
+    return jnp.where(jnp.isfinite(steepness), BOUND_MARGIN * q, jnp.inf)
 
 
 def changes_of(expansion: GroupedExpansion, steps: Array, is_read: Array) -> tuple[Array, Array]:
     """Sums of the changes of the remainders of some groups, shape (G,), and how many rows."""
     sizes = jnp.where(is_read, expansion.sizes, 0)
     last = jnp.cumsum(sizes)
-    num_rows, length = last[-1], min(CHUNK, expansion.num_rows)
+    num_rows, length = last[-1], min(GROUP_CHUNK, expansion.num_rows)
 
     def body(carry: Any) -> Any:
         begin, sums = carry
@@ -268,7 +270,7 @@ def thin_groups(
     counts = jnp.where(rate > 0, jnp.ceil(rate / unit).astype(jnp.int32), 0)
     last = jnp.cumsum(counts)
     expected = last[-1] * unit
-    num_pieces = jnp.ceil(expected / PIECE).astype(int)
+    num_pieces = jnp.ceil(expected / GROUP_PIECE).astype(int)
     length = expected / jnp.maximum(num_pieces, 1)
 
     def is_going(events: GroupEvents) -> Array:
@@ -277,7 +279,7 @@ def thin_groups(
 
     def body(events: GroupEvents) -> GroupEvents:
         key_next, key_rows, key_uniform = jax.random.split(events.rng_key, 3)
-        of_gaps, of_vetoes = jax.random.uniform(key_uniform, (2, LANES), rate.dtype)
+        of_gaps, of_vetoes = jax.random.uniform(key_uniform, (2, GROUP_LANES), rate.dtype)
         times = events.time + jnp.cumsum(-jnp.log1p(-of_gaps))
         group, at, of_group = draw_group_rows(key_rows, expansion, last)
         # the rate of a row's events, of which the shares are those of whole numbers
@@ -289,12 +291,12 @@ def thin_groups(
         # what comes after as many likely vetoes as there are places is drawn anew, as time has no
         # memory; so is what comes after the end of a piece
         rank = jnp.cumsum(is_likely)
-        is_done = rank <= PLACES
+        is_done = rank <= MAX_ROWS_EVALUATED
         num_done = jnp.sum(is_done)
         until = times[num_done - 1]
         is_over = until >= length
-        place = jnp.nonzero(is_likely & is_done, size=PLACES, fill_value=LANES)[0]
-        is_placed, place = place < LANES, jnp.minimum(place, LANES - 1)
+        place = jnp.nonzero(is_likely & is_done, size=MAX_ROWS_EVALUATED, fill_value=GROUP_LANES)[0]
+        is_placed, place = place < GROUP_LANES, jnp.minimum(place, GROUP_LANES - 1)
         of_place = jax.tree.map(lambda leaf: leaf[place], found._replace(changes=None))
         of_place = of_place._replace(
             changes=jax.tree.map(lambda leaf: leaf[:, place], found.changes)
@@ -329,7 +331,7 @@ def thin_groups(
 
 def unit_of(rate: Array) -> Array:
     """A power of two in which rates are whole numbers, rounded up, with a sum below 2^30."""
-    least = jnp.maximum(jnp.sum(rate), TINY) / (STEPS - rate.size)
+    least = jnp.maximum(jnp.sum(rate), TINY) / (RATE_STEPS - rate.size)
     return jnp.exp2(jnp.ceil(jnp.log2(least)) + 1.0)
 
 
@@ -340,7 +342,7 @@ def draw_group_rows(
 
     `last` are the cumulative sums of the rates, whole numbers. Rows are in the order of groups.
     """
-    *words, high, low, side = jax.random.bits(rng_key, (5, LANES), jnp.uint32)
+    *words, high, low, side = jax.random.bits(rng_key, (5, GROUP_LANES), jnp.uint32)
     group = jnp.searchsorted(last, times_fraction(jnp.stack(words), last[-1]), side="right")
     group = jnp.minimum(group, last.size - 1)
     begin = expansion.first[group]

@@ -66,7 +66,7 @@ GAMMA_TURN = 1.4616321449683622
 # what values of it and of its derivatives may lack, in eps of their terms: twice what was found
 GAMMA_ROUNDING, ZETA_ROUNDING = 20.0, 12.0
 LOG1P_ROUNDING = 200.0  # in double precision
-FAR = 1e4
+FAR_ARGUMENT = 1e4
 HALF_LOG_2PI = 0.9189385332046727
 
 
@@ -116,7 +116,7 @@ def scaled(values: Sequence[Interval]) -> Coefficients:
 
 
 def exp_(x: Interval, order: int) -> Coefficients:
-    """Of the exponential."""
+    """Taylor coefficients of the exponential."""
     found = bounds(jnp.exp, x)
     found = Interval(jnp.maximum(found.low, 0.0), found.high)
     return scaled([found] * (order + 1))
@@ -131,7 +131,7 @@ def inverse_power(x: Array, power: int) -> Array:
 
 
 def log_(x: Interval, order: int) -> Coefficients:
-    """Of the logarithm."""
+    """Taylor coefficients of the logarithm."""
     found = [bounds(jnp.log, x)]
     for m in range(1, order + 1):
         of_power = bounds(partial(inverse_power, power=m), x)
@@ -140,14 +140,14 @@ def log_(x: Interval, order: int) -> Coefficients:
 
 
 def reciprocal_(x: Interval, order: int) -> Coefficients:
-    """Of one over x."""
+    """Taylor coefficients of one over x."""
     is_known = (x.low > 0) | (x.high < 0)
     found = [bounds(partial(inverse_power, power=m + 1), x) for m in range(order + 1)]
     return [where_known(is_known, times(each, (-1.0) ** m)) for m, each in enumerate(found)]
 
 
 def power_(x: Interval, order: int, power: int) -> Coefficients:
-    """Of a whole power that is not negative."""
+    """Taylor coefficients of a whole power that is not negative."""
     found = []
     for m in range(order + 1):
         if m > power:
@@ -175,7 +175,7 @@ def divided(x: Array, by: Array, power: int) -> Array:
 
 
 def root_(x: Interval, order: int, first: Callable[[Array], Array], power: float) -> Coefficients:
-    """Of a root, whose derivatives are the root over powers of x."""
+    """Taylor coefficients of a root, whose derivatives are the root over powers of x."""
     found, factor = [], 1.0
     for m in range(order + 1):
 
@@ -188,12 +188,12 @@ def root_(x: Interval, order: int, first: Callable[[Array], Array], power: float
 
 
 def sqrt_(x: Interval, order: int) -> Coefficients:
-    """Of the square root."""
+    """Taylor coefficients of the square root."""
     return root_(x, order, jnp.sqrt, 0.5)
 
 
 def rsqrt_(x: Interval, order: int) -> Coefficients:
-    """Of one over the square root."""
+    """Taylor coefficients of one over the square root."""
     return root_(x, order, lambda at: 1.0 / jnp.sqrt(at), -0.5)
 
 
@@ -216,7 +216,7 @@ def logistic_turns(order: int) -> tuple[float, ...]:
 
 
 def logistic_derivative(x: Array, order: int) -> tuple[Array, Array]:
-    """Of one order from one on, and the size of its terms."""
+    """Derivative of one order from one on, and the size of its terms."""
     s, rest = jax.nn.sigmoid(x), jax.nn.sigmoid(-x)
     value, size = jnp.zeros_like(x), jnp.zeros_like(x)
     for c in logistic_polynomials(order)[-1]:
@@ -225,7 +225,7 @@ def logistic_derivative(x: Array, order: int) -> tuple[Array, Array]:
 
 
 def logistic_(x: Interval, order: int) -> Coefficients:
-    """Of ``1 / (1 + exp(-x))``."""
+    """Taylor coefficients of ``1 / (1 + exp(-x))``."""
     found = [bounds(jax.nn.sigmoid, x)]
     for m in range(1, order + 1):
         found.append(bounds_with_slack(partial(logistic_derivative, order=m), x, logistic_turns(m)))
@@ -233,14 +233,14 @@ def logistic_(x: Interval, order: int) -> Coefficients:
 
 
 def softplus_(x: Interval, order: int) -> Coefficients:
-    """Of ``log(1 + exp(x))``, whose derivative is the logistic function."""
+    """Taylor coefficients of ``log(1 + exp(x))``, whose derivative is the logistic function."""
     slopes = logistic_(x, order - 1) if order else []
     rest = [times(each, 1.0 / m) if m > 1 else each for m, each in enumerate(slopes, 1)]
     return [bounds(jax.nn.softplus, x), *rest]
 
 
 def tanh_(x: Interval, order: int) -> Coefficients:
-    """Of the hyperbolic tangent, ``2 logistic(2 x) - 1``."""
+    """Taylor coefficients of the hyperbolic tangent, ``2 logistic(2 x) - 1``."""
     found = logistic_(times(x, 2.0), order)
     rest = [times(each, 2.0 ** (m + 1)) for m, each in enumerate(found)][1:]
     return [bounds(jnp.tanh, x), *rest]
@@ -255,7 +255,7 @@ def hermite(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def erf_derivative(x: Array, order: int) -> tuple[Array, Array]:
-    """Of one order from one on, and the size of its terms."""
+    """Derivative of one order from one on, and the size of its terms."""
     value, size = jnp.zeros_like(x), jnp.zeros_like(x)
     for c in hermite(order - 1)[0]:
         value, size = value * x + c, size * jnp.abs(x) + abs(c)
@@ -266,7 +266,7 @@ def erf_derivative(x: Array, order: int) -> tuple[Array, Array]:
 
 
 def erf_(x: Interval, order: int) -> Coefficients:
-    """Of the error function."""
+    """Taylor coefficients of the error function."""
     found = [bounds_with_slack(lambda at: (jax.lax.erf(at), 16.0 * jnp.ones_like(at)), x)]
     for m in range(1, order + 1):
         found.append(bounds_with_slack(partial(erf_derivative, order=m), x, hermite(m)[1]))
@@ -300,14 +300,14 @@ def log_ndtr_polynomial(order: int) -> tuple[tuple[int, int, int], ...]:
 
 
 def log_ndtr_value(x: Array) -> tuple[Array, Array]:
-    """Of the logarithm, and the size of its rounding and of what its series on the left leaves."""
+    """The logarithm, and the size of its rounding and of what its series on the left leaves."""
     found = log_ndtr(x)
     left = jnp.where(x < -9.0, 210.0 / whole_power_of(jnp.minimum(x, -1.0), 8), 0.0)
     return found, 8.0 * (1.0 + jnp.abs(found)) + left / jnp.finfo(x.dtype).eps
 
 
 def log_ndtr_derivative(x: Array, order: int) -> tuple[Array, Array]:
-    """Of one order from one on, and the size of its terms with what their factors lack."""
+    """Derivative of one order from one on, and the size of its terms and their errors."""
     log_share, rounding = log_ndtr_value(x)
     ratio = jnp.exp(-0.5 * x * x - HALF_LOG_2PI - log_share)
     value, size = jnp.zeros_like(x), jnp.zeros_like(x)
@@ -319,7 +319,7 @@ def log_ndtr_derivative(x: Array, order: int) -> tuple[Array, Array]:
 
 
 def log_ndtr_(x: Interval, order: int) -> Coefficients:
-    """Of the logarithm of the normal distribution function. Up to the sixth order."""
+    """Taylor coefficients of the log of the normal distribution function, up to the sixth order."""
     assert order <= 6
     found = [bounds_with_slack(log_ndtr_value, x)]
     for m in range(1, order + 1):
@@ -349,12 +349,12 @@ def zeta_values(x: Array, powers: Sequence[int]) -> tuple[Array, Array]:
     underflows: what that leaves, of the order of :math:`x^{-4}` of the value, is below the
     rounding.
     """
-    inverse, near = 1.0 / jnp.maximum(x, FAR), jnp.minimum(x, FAR)
+    inverse, near = 1.0 / jnp.maximum(x, FAR_ARGUMENT), jnp.minimum(x, FAR_ARGUMENT)
     exponents = jnp.asarray(powers, x.dtype).reshape(-1, *[1] * x.ndim)
     found = zeta(*jnp.broadcast_arrays(exponents, near))
     rest = 1.0 / (exponents - 1.0) + inverse * (0.5 + exponents / 12.0 * inverse)
     far = jnp.stack([whole_power_of(inverse, power - 1) for power in powers]) * rest
-    found = jnp.where(x > FAR, far, found)
+    found = jnp.where(x > FAR_ARGUMENT, far, found)
     return found, ZETA_ROUNDING * found
 
 
@@ -369,20 +369,20 @@ def polygamma_coefficients(x: Interval, order: int) -> Coefficients:
 
 
 def digamma_(x: Interval, order: int) -> Coefficients:
-    """Of the derivative of the log-gamma function, for positive x."""
+    """Taylor coefficients of the derivative of the log-gamma function, for positive x."""
     rest = polygamma_coefficients(x, order)
     return [where_known(x.low > 0, each) for each in (bounds_with_slack(digamma_value, x), *rest)]
 
 
 def lgamma_(x: Interval, order: int) -> Coefficients:
-    """Of the log-gamma function, for positive x."""
+    """Taylor coefficients of the log-gamma function, for positive x."""
     slopes = digamma_(x, order - 1) if order else []
     rest = [times(each, 1.0 / m) if m > 1 else each for m, each in enumerate(slopes, 1)]
     return [where_known(x.low > 0, bounds_with_slack(lgamma_value, x, [GAMMA_TURN])), *rest]
 
 
 def expm1_(x: Interval, order: int) -> Coefficients:
-    """Of ``exp(x) - 1``."""
+    """Taylor coefficients of ``exp(x) - 1``."""
     return [bounds(jnp.expm1, x), *exp_(x, order)[1:]]
 
 
@@ -398,7 +398,7 @@ def log1p_values(x: Interval) -> Interval:
 
 
 def log1p_(x: Interval, order: int) -> Coefficients:
-    """Of ``log(1 + x)``."""
+    """Taylor coefficients of ``log(1 + x)``."""
     one = outward(1.0 + x.low, 1.0 + x.high)
     found = [log1p_values(x), *log_(one, order)[1:]]
     return [where_known(x.low > -1, each) for each in found]
@@ -406,7 +406,7 @@ def log1p_(x: Interval, order: int) -> Coefficients:
 
 @cache
 def stirling_numbers(order: int) -> tuple[tuple[int, ...], ...]:
-    """Of the second kind, S(m, k) for k = 0..m, m = 0..order."""
+    """Stirling numbers of the second kind, S(m, k) for k = 0..m, m = 0..order."""
     rows: list[tuple[int, ...]] = [(1,)]
     for _ in range(order):
         last = (*rows[-1], 0)
@@ -432,7 +432,7 @@ def shares_to_powers(a: Interval, y: Array, order: int) -> Coefficients:
 
 
 def rising_(c: Interval, order: int, y: Array, most: Array) -> Coefficients:
-    """Of ``lgamma(exp(c) + y) - lgamma(exp(c))`` for whole y, without its value.
+    """Taylor coefficients of ``lgamma(exp(c) + y) - lgamma(exp(c))``, whole y, without its value.
 
     `most` is at least the sum of the bends, over each interval. Up to the sixth order.
     """

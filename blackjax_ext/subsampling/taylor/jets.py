@@ -119,7 +119,7 @@ class Jet:
         return Interval(self.coefficients.low[:, 0], self.coefficients.high[:, 0])
 
     def mapped(self, function: Callable[[Array], Array]) -> "Jet":
-        """The same with its ends changed alike."""
+        """The jet with all of its coefficients mapped by `function`."""
         return Jet(jax.tree.map(function, self.coefficients), self.over)
 
     def __neg__(self) -> "Jet":
@@ -146,11 +146,11 @@ class Box:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the numbers."""
+        """Dtype of the numbers."""
         return jnp.result_type(*self.centres)
 
     def below(self, order: int) -> "Box":
-        """The same for jets of a lower order."""
+        """The box for jets of a lower order."""
         return Box(self.centres, self.radii, order)
 
     def table(self, over: tuple[int, ...]) -> Table:
@@ -310,7 +310,7 @@ def combined(a: Interval, b: Interval, weight: np.ndarray) -> Interval:
 
 
 def with_axes(a: Interval, num: int) -> Interval:
-    """The same with so many axes."""
+    """The interval with so many axes."""
     wider: Interval = jax.tree.map(lambda end: end.reshape(*end.shape, *[1] * (num - end.ndim)), a)
     return wider
 
@@ -322,6 +322,6 @@ def with_first(a: Interval, value: Interval) -> Interval:
 
 
 def unbounded_if_nan(a: Interval) -> Interval:
-    """What rounding or a domain has lost may be any number."""
+    """The interval, unbounded where rounding or a domain has left NaN."""
     is_lost = jnp.isnan(a.low) | jnp.isnan(a.high)
     return Interval(jnp.where(is_lost, -jnp.inf, a.low), jnp.where(is_lost, jnp.inf, a.high))

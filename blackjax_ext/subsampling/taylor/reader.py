@@ -109,7 +109,7 @@ def equation_outputs(box: Box, equation: Any, values: list[Any]) -> Sequence[Any
         return read(box, inner, values)
     if name == "custom_jvp_call":
         return custom(box, equation, values)
-    rule = moving(equation) if name in STRUCTURAL else RULES.get(name)
+    rule = moving(equation) if name in STRUCTURAL else JET_RULES.get(name)
     is_open = any(isinstance(value, Either) for value in values)
     if rule is None or (is_open and name not in OF_CHOICES):
         raise UnreadableError(name, *[KINK] if name in KINKS or is_open else [])
@@ -218,7 +218,7 @@ def negative(box: Box, params: Any, x: Jet) -> Jet:
 
 
 def unchanged(box: Box, params: Any, x: Jet) -> Jet:
-    """The same."""
+    """The argument as it is."""
     del box, params
     return x
 
@@ -236,7 +236,7 @@ def total(box: Box, params: Any, x: Jet) -> Jet:
 
 
 def chosen(box: Box, params: Any, which: Any, *cases: Any) -> Jet:
-    """Of several values the one that what is known chooses; of values alone, their hull."""
+    """The value that a known index chooses of several, or else the hull of all of them."""
     del params
     if isinstance(which, Either):
         return VALUES_OF_EITHER(box, {}, *cases)
@@ -320,7 +320,7 @@ EXP, LOG = univariate(functions.exp_), univariate(functions.log_)
 RECIPROCAL, SOFTPLUS = univariate(functions.reciprocal_), univariate(functions.softplus_)
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "is_finite", "and", "or", "not", "xor")
 OF_CHOICES = {"select_n", *COMPARISONS}
-RULES: dict[str, Function] = {
+JET_RULES: dict[str, Function] = {
     "add": plus,
     "add_any": plus,
     "clamp": clamped,

@@ -31,7 +31,7 @@ READING = (
 )
 CASES, POPULATION = (512, 273), (763, 284)
 DATA = (jnp.array(CASES), jnp.array(POPULATION))
-GRID = np.linspace(1.01, 5.0, 4000)  # of reproduction numbers
+REPRODUCTION_GRID = np.linspace(1.01, 5.0, 4000)  # of reproduction numbers
 
 
 def attack_rate(r):
@@ -51,25 +51,25 @@ def model(cases, population):
 
 def exact_densities() -> np.ndarray:
     """Posterior densities on the grid: the outbreaks are independent."""
-    r = jnp.asarray(GRID)
+    r = jnp.asarray(REPRODUCTION_GRID)
     rates = np.asarray(attack_rate(r), float)
-    prior = scipy.stats.lognorm(0.5, scale=np.exp(0.5)).logpdf(GRID)
+    prior = scipy.stats.lognorm(0.5, scale=np.exp(0.5)).logpdf(REPRODUCTION_GRID)
     densities = [
         np.exp((log := prior + scipy.stats.binom.logpmf(k, n, rates)) - log.max())
         for k, n in zip(CASES, POPULATION, strict=True)
     ]
-    return np.stack([density / np.trapezoid(density, GRID) for density in densities])
+    return np.stack([density / np.trapezoid(density, REPRODUCTION_GRID) for density in densities])
 
 
 def grid_moments(densities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Means and standard deviations of densities on the grid."""
-    mean = np.trapezoid(densities * GRID, GRID, axis=1)
-    square = np.trapezoid(densities * GRID**2, GRID, axis=1)
+    mean = np.trapezoid(densities * REPRODUCTION_GRID, REPRODUCTION_GRID, axis=1)
+    square = np.trapezoid(densities * REPRODUCTION_GRID**2, REPRODUCTION_GRID, axis=1)
     return np.asarray(mean), np.sqrt(square - mean**2)
 
 
 def complaint(key) -> str:
-    """What NUTS says, in one line."""
+    """The error of NUTS in one line."""
     try:
         MCMC(NUTS(model), num_warmup=1, num_samples=1, progress_bar=False).run(key, *DATA)
     except Exception as error:  # of whatever type this version of JAX raises
@@ -90,14 +90,14 @@ def row(name: str, chains: Chains, truth: tuple[Any, ...]) -> tuple[str, ...]:
 def draw(found: dict[str, Chains], densities: np.ndarray, setting: Setting) -> str:
     """Histograms of both reproduction numbers over their exact densities."""
     figure, axes = style.sheet(2, sharey=False)
-    looks = (style.OURS, style.OTHER)
+    looks = (style.OURS, style.OTHER_SAMPLER)
     for i, axis in enumerate(axes):
         for (name, chains), look in zip(found.items(), looks, strict=True):
             heights, edges = np.histogram(pooled_draws(chains, "r")[:, i], 40, density=True)
             middle = (edges[1:] + edges[:-1]) / 2
             axis.plot(middle, heights, **look.line, marker=look.marker, ms=4, label=name)
-        axis.plot(GRID, densities[i], **style.TRUTH.line, label="exact", zorder=3)
-        shown = GRID[densities[i] > 1e-4 * densities[i].max()]
+        axis.plot(REPRODUCTION_GRID, densities[i], **style.TRUTH.line, label="exact", zorder=3)
+        shown = REPRODUCTION_GRID[densities[i] > 1e-4 * densities[i].max()]
         axis.set(xlim=(shown[0], shown[-1]), ylim=(0, None), ylabel="posterior density")
         axis.set_xlabel(f"reproduction number of outbreak {i + 1}")
         style.legend_above(axis)

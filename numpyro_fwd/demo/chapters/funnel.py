@@ -33,7 +33,7 @@ READING = (
     "are those of w and of log tau, exact ones of the schools by quadrature. ESS and R-hat of the "
     "worst parameter."
 )
-NUM_POINTS = 4000
+NUM_EXACT_DRAWS = 4000
 LIMITS = {"xlim": (-25, 25), "ylim": (-11, 11)}
 EFFECTS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
 ERRORS = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
@@ -116,8 +116,8 @@ def exact_row(log: Log) -> tuple[str, ...]:
 def exact_draws(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Draws of w and of one theta."""
     rng = np.random.default_rng(seed)
-    w = 3 * rng.standard_normal(NUM_POINTS)
-    return w, np.exp(w / 2) * rng.standard_normal(NUM_POINTS)
+    w = 3 * rng.standard_normal(NUM_EXACT_DRAWS)
+    return w, np.exp(w / 2) * rng.standard_normal(NUM_EXACT_DRAWS)
 
 
 def draw(found: dict[str, Chains], schools: dict[str, Chains], setting: Setting) -> str:
@@ -127,7 +127,7 @@ def draw(found: dict[str, Chains], schools: dict[str, Chains], setting: Setting)
     looks = (style.OURS, style.NUTS)
     for axis, (name, chains), look in zip(axes[:2], found.items(), looks, strict=True):
         axis.scatter(theta, w, s=4, color=style.GREY, linewidths=0, label="exact draws")
-        step = max(1, len(pooled_draws(chains, "w")) // NUM_POINTS)
+        step = max(1, len(pooled_draws(chains, "w")) // NUM_EXACT_DRAWS)
         points = (pooled_draws(chains, "theta")[::step, 0], pooled_draws(chains, "w")[::step])
         axis.scatter(*points, s=5, color=look.color, marker=look.marker, alpha=0.5, label=name)
         axis.axhline(-3.0, **style.TRUTH.line)
@@ -152,7 +152,7 @@ def marginal(axis, found: dict[str, Chains], log: Log, limits: tuple[float, floa
 
 
 def chain_lengths(quick: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of AutoMALA and of NUTS."""
+    """Lengths of the chains of AutoMALA and of NUTS."""
     if quick:
         return ({"num_warmup": 500, "num_samples": 500},) * 2
     long = {"num_warmup": 5000, "num_samples": 200_000, "thinning": 20}

@@ -64,7 +64,7 @@ def parts(x, y):
 
 
 def full_model(x, y):
-    """The same model for NUTS, which reads all rows and gathers none."""
+    """The model for NUTS, which reads all rows and gathers none."""
     slope = numpyro.sample("slope", dist.Normal(0, 1).expand([NUM_COVARIATES]).to_event(1))
     numpyro.sample("y", dist.Bernoulli(logits=x @ slope), obs=y)
 

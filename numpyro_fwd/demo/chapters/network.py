@@ -44,13 +44,13 @@ READING = (
     "the gap, outside. Held: share of the points whose 90 % band holds the true curve. R-hat: of "
     "predictions, four chains of NUTS, trees of at most 63 steps."
 )
-WIDTH, NOISE, NUM_MEMBERS, NUM_DRAWS = 16, 0.15, 5, 200
+NUM_HIDDEN, NOISE, NUM_MEMBERS, NUM_SAMPLES = 16, 0.15, 5, 200
 GAP, EDGE = (-0.5, 1.0), 3.0  # no data in the gap and beyond the edge
-GRID = np.linspace(-4.5, 4.5, 181, dtype=np.float32)
+CURVE_GRID = np.linspace(-4.5, 4.5, 181, dtype=np.float32)
 LAYERS = {  # name: shape, and scale of the prior or of the first values
-    "first": ((2, WIDTH), 2.0),
-    "second": ((WIDTH + 1, WIDTH), WIDTH**-0.5),
-    "last": ((WIDTH + 1, 1), WIDTH**-0.5),
+    "first": ((2, NUM_HIDDEN), 2.0),
+    "second": ((NUM_HIDDEN + 1, NUM_HIDDEN), NUM_HIDDEN**-0.5),
+    "last": ((NUM_HIDDEN + 1, 1), NUM_HIDDEN**-0.5),
 }
 
 
@@ -111,7 +111,7 @@ def partly_bayesian(key, train, points, num_steps: int) -> Predictions:
     begin = time.perf_counter()
     with compilation() as spans:
         result = smc.run(key, num_steps, *train, progress_bar=False)
-        found = smc.predictive(jax.random.fold_in(key, 1), result, points, num_samples=NUM_DRAWS)
+        found = smc.predictive(jax.random.fold_in(key, 1), result, points, num_samples=NUM_SAMPLES)
         mean = np.asarray(found["mean"], float)
     elapsed, compiled = time.perf_counter() - begin, covered(spans)
     noise = np.full(len(mean), float(result.params["noise"]))
@@ -170,18 +170,18 @@ def rhat_of(mean: np.ndarray) -> float:
 
 def places() -> dict[str, np.ndarray]:
     """Points of the grid with data, and without."""
-    gap = (GRID > GAP[0]) & (GRID < GAP[1])
-    outside = np.abs(GRID) > EDGE
+    gap = (CURVE_GRID > GAP[0]) & (CURVE_GRID < GAP[1])
+    outside = np.abs(CURVE_GRID) > EDGE
     return {"data": ~gap & ~outside, "gap": gap, "outside": outside}
 
 
 def row(name: str, found: Predictions, test) -> tuple[str, ...]:
     """Cells: what it says of new rows, and of the curve in each place."""
-    mean, new = found.mean[:, : GRID.size], found.mean[:, GRID.size :]
+    mean, new = found.mean[:, : CURVE_GRID.size], found.mean[:, CURVE_GRID.size :]
     scores = scipy.stats.norm(new, found.noise[:, None]).logpdf(test[1])
     nll = -np.mean(scipy.special.logsumexp(scores, axis=0) - np.log(len(new)))
     low, high = np.quantile(mean, (0.05, 0.95), axis=0)
-    inside = (low < curve(GRID)) & (curve(GRID) < high)
+    inside = (low < curve(CURVE_GRID)) & (curve(CURVE_GRID) < high)
     at = places()
     spreads = (f"{mean.std(axis=0)[at[place]].mean():.2f}" for place in at)
     shares = (f"{inside[at[place]].mean():.2f}" for place in at)
@@ -192,13 +192,15 @@ def row(name: str, found: Predictions, test) -> tuple[str, ...]:
 def draw(found: dict[str, Predictions], train, setting: Setting) -> str:
     """Mean and band of each method, with data and truth."""
     figure, axes = style.sheet(len(found), sharey=True)
-    looks = (style.OURS, style.OTHER, style.NUTS)
+    looks = (style.OURS, style.OTHER_SAMPLER, style.NUTS)
     for axis, (name, each), look in zip(axes, found.items(), looks, strict=True):
-        mean = each.mean[:, : GRID.size]
+        mean = each.mean[:, : CURVE_GRID.size]
         low, high = np.quantile(mean, (0.05, 0.95), axis=0)
-        axis.fill_between(GRID, low, high, color=look.color, alpha=0.3, label="90 % of curves")
-        axis.plot(GRID, mean.mean(axis=0), **look.line, label="their mean")
-        axis.plot(GRID, curve(GRID), **style.TRUTH.line, label="truth")
+        axis.fill_between(
+            CURVE_GRID, low, high, color=look.color, alpha=0.3, label="90 % of curves"
+        )
+        axis.plot(CURVE_GRID, mean.mean(axis=0), **look.line, label="their mean")
+        axis.plot(CURVE_GRID, curve(CURVE_GRID), **style.TRUTH.line, label="truth")
         axis.plot(*train, "o", color="0.4", ms=2, label="data")
         axis.set(xlabel=f"x  ({name})", ylim=(-4, 4))
         style.legend_above(axis, columns=2)
@@ -210,7 +212,7 @@ def chapter(setting: Setting) -> Chapter:
     """Fit the network in three ways."""
     rng = np.random.default_rng(setting.seed)
     train, test = network_data(150, rng), network_data(200, rng)
-    points = jnp.concatenate([GRID, test[0]])
+    points = jnp.concatenate([CURVE_GRID, test[0]])
     keys = jax.random.split(jax.random.key(setting.seed + 5), 3)
     num_steps = 150 if setting.quick else 1500
     half = 20 if setting.quick else 400

@@ -28,29 +28,31 @@ READING = (
     "2,000 particles; four chains of NUTS. Particles are not chains and have no R-hat. ± is "
     "the standard error that LangevinSMC reports."
 )
-SIZE, SCALE, WIDTH, PLACE = 4, 3.0, 0.3, 2.0
-SHARES = (0.7, 0.3)  # of the modes at PLACE and at -PLACE
+SIZE, SCALE, MODE_WIDTH, PLACE = 4, 3.0, 0.3, 2.0
+MODE_SHARES = (0.7, 0.3)  # of the modes at PLACE and at -PLACE
 
 
 def model():
     """A wide prior, and a likelihood with two narrow peaks."""
     x = numpyro.sample("x", dist.Normal(0, SCALE).expand([SIZE]).to_event(1))
-    peaks = [dist.Normal(at, WIDTH).log_prob(x).sum() for at in (PLACE, -PLACE)]
-    numpyro.factor("likelihood", jax.nn.logsumexp(jnp.stack(peaks) + jnp.log(jnp.array(SHARES))))
+    peaks = [dist.Normal(at, MODE_WIDTH).log_prob(x).sum() for at in (PLACE, -PLACE)]
+    numpyro.factor(
+        "likelihood", jax.nn.logsumexp(jnp.stack(peaks) + jnp.log(jnp.array(MODE_SHARES)))
+    )
 
 
 def log_evidence() -> float:
     """In closed form: each peak against the prior."""
-    wide = scipy.stats.norm(0, np.hypot(SCALE, WIDTH))
+    wide = scipy.stats.norm(0, np.hypot(SCALE, MODE_WIDTH))
     peaks = [SIZE * wide.logpdf(at) for at in (PLACE, -PLACE)]
-    return float(scipy.special.logsumexp(peaks, b=SHARES))
+    return float(scipy.special.logsumexp(peaks, b=MODE_SHARES))
 
 
 def density(x: np.ndarray) -> np.ndarray:
     """Exact posterior density of a coordinate: the prior pulls the modes in a little."""
-    shrink = SCALE**2 / (SCALE**2 + WIDTH**2)
-    modes = (scipy.stats.norm(at * shrink, WIDTH * np.sqrt(shrink)) for at in (PLACE, -PLACE))
-    return sum(share * mode.pdf(x) for share, mode in zip(SHARES, modes, strict=True))
+    shrink = SCALE**2 / (SCALE**2 + MODE_WIDTH**2)
+    modes = (scipy.stats.norm(at * shrink, MODE_WIDTH * np.sqrt(shrink)) for at in (PLACE, -PLACE))
+    return sum(share * mode.pdf(x) for share, mode in zip(MODE_SHARES, modes, strict=True))
 
 
 def draw(found: dict[str, Chains], setting: Setting) -> str:
@@ -104,7 +106,7 @@ def table(ours: Chains, nuts: Chains) -> list[tuple[str, ...]]:
     times = [(f"{each.seconds:.1f}", f"{each.compilation:.1f}") for each in (ours, nuts)]
     shares = [f"{np.mean(pooled_draws(each, 'x')[:, 0] > 0):.2f}" for each in (ours, nuts)]
     return [
-        ("exact", f"{log_evidence():.2f}", f"{SHARES[0]:.2f}", "", "", ""),
+        ("exact", f"{log_evidence():.2f}", f"{MODE_SHARES[0]:.2f}", "", "", ""),
         ("LangevinSMC", evidence, shares[0], "", *times[0]),
         ("NUTS", "none", shares[1], f"{worst(nuts.idata)[1]:.2f}", *times[1]),
     ]

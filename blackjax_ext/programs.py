@@ -127,7 +127,7 @@ class FlatProgram:
         self, options: dict[str, Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
         """Results of the function for these arguments."""
-        rest = [each for i, each in enumerate(arguments) if i not in self.static]
+        rest = [argument for i, argument in enumerate(arguments) if i not in self.static]
         leaves, tree = jax.tree.flatten((rest, keywords))
         form = Form(tree, tuple((i, arguments[i]) for i in self.static))
         precision = getattr(jax.config, PRECISION, None)
@@ -144,9 +144,9 @@ class FlatProgram:
 
         def flat(*leaves: Any) -> list[Any]:
             arguments, keywords = form.join(leaves)
-            found, structure = jax.tree.flatten(self.function(*arguments, **keywords))
+            results, structure = jax.tree.flatten(self.function(*arguments, **keywords))
             structures.append(structure)
-            return found
+            return results
 
         function = getattr(self.function, "func", self.function)  # of a partial function
         flat.__name__ = getattr(function, "__name__", "program")  # the module has its name
@@ -164,14 +164,14 @@ class Executables:
     def find(self, key: Hashable, make: Callable[[], Function]) -> Function:
         """The one of a key, made if there is none."""
         with self.lock:
-            found = self.kept.get(key)
-        found = make() if found is None else found  # no lock while XLA compiles
+            executable = self.kept.get(key)
+        executable = make() if executable is None else executable  # no lock while XLA compiles
         with self.lock:
-            self.kept[key] = found
+            self.kept[key] = executable
             self.kept.move_to_end(key)
             while len(self.kept) > self.most:
                 self.kept.popitem(last=False)
-        return found
+        return executable
 
 
 EXECUTABLES = Executables(MOST_KEPT)
@@ -196,7 +196,7 @@ def executable_of(traced: Any, options: dict[str, Any], is_short: bool) -> Funct
 
 def cache_key(traced: Any, lowered: Any, read: tuple[int, ...] | None) -> Hashable | None:
     """All that an executable depends on; None for one that is not kept."""
-    if sum(getattr(each, "nbytes", 0) for each in traced.jaxpr.consts) > MOST_CONSTANTS:
+    if sum(getattr(constant, "nbytes", 0) for constant in traced.jaxpr.consts) > MOST_CONSTANTS:
         return None
     text = text_of(lowered)
     # a callback is an address of this process, and partitions have devices of their own
@@ -257,10 +257,10 @@ def options_here() -> dict[str, Any]:
 
 def has_gone(error: Exception) -> bool:
     """Whether an option is not one of this jaxlib's; from then on it is left out."""
-    found = re.search(r"compile option: '(\w+)'", str(error))
-    if found is None or found[1] in GONE:
+    option = re.search(r"compile option: '(\w+)'", str(error))
+    if option is None or option[1] in GONE:
         return False
-    GONE.add(found[1])
+    GONE.add(option[1])
     return True
 
 

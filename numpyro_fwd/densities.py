@@ -134,8 +134,8 @@ class Density:
             return [x[variable.name] for variable in inputs]
 
         def named_sites(x: dict[str, Array]) -> dict[str, Array]:
-            found = sites(*values(x))
-            return {variable.name: one for variable, one in zip(outputs, found, strict=True)}
+            outcomes = sites(*values(x))
+            return {variable.name: one for variable, one in zip(outputs, outcomes, strict=True)}
 
         first = {variable.name: model.initial_point()[variable.name] for variable in inputs}
         return cls(lambda x: log_density(*values(x))[0], first, sites=named_sites)
@@ -169,8 +169,8 @@ class Density:
             return value, gradient @ tangents[0]
 
         def sites(x: dict[str, Array]) -> dict[str, Array]:
-            (found,) = called(lambda z: [model.param_constrain(z)], x["z"], (len(names),))
-            return {name: found[i] for i, name in enumerate(names)}
+            (constrained,) = called(lambda z: [model.param_constrain(z)], x["z"], (len(names),))
+            return {name: constrained[i] for i, name in enumerate(names)}
 
         return cls(lambda x: log_density(x["z"]), {"z": np.zeros(size)}, sites=sites)
 

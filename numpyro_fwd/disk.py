@@ -160,14 +160,14 @@ class OnDisk:
             For an index that is neither, or rows that are not there.
         """
         rows, *rest = index if isinstance(index, tuple) else (index,)
-        if rest and not all(is_basic(each) for each in rest):
+        if rest and not all(is_basic(index) for index in rest):
             raise TypeError(
                 f"rows on disk take numbers and slices behind the rows; got {rest}: write "
                 "x[rows][:, columns]."
             )
         if isinstance(rows, slice):
-            found = np.asarray(self.source[rows], self.dtype)
-            return found[(slice(None), *rest)] if rest else found
+            rows_read = np.asarray(self.source[rows], self.dtype)
+            return rows_read[(slice(None), *rest)] if rest else rows_read
         if not is_rows(rows):
             raise TypeError(
                 "rows on disk are indexed by whole numbers, an array of them, or a slice, as in "
@@ -210,13 +210,13 @@ class OnDisk:
             flat.size > 0 and flat[-1] - flat[0] == flat.size - 1 and np.all(np.diff(flat) == 1)
         )
         if is_run:
-            found = rows_of[int(flat[0]) : int(flat[-1]) + 1]
+            rows_read = rows_of[int(flat[0]) : int(flat[-1]) + 1]
         elif isinstance(rows_of, (np.ndarray, FileRows)):
-            found = rows_of[flat]
+            rows_read = rows_of[flat]
         else:  # formats in chunks read each of them once, and HDF5 takes rows in order alone
             ordered, places = np.unique(flat, return_inverse=True)
-            found = np.asarray(rows_of[ordered])[places.ravel()]
-        return np.array(found, self.dtype).reshape(rows.shape + self.shape[1:])
+            rows_read = np.asarray(rows_of[ordered])[places.ravel()]
+        return np.array(rows_read, self.dtype).reshape(rows.shape + self.shape[1:])
 
     def __getstate__(self) -> Any:
         """The source alone: an open file is not pickled."""

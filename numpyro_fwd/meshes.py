@@ -353,10 +353,10 @@ def check_agreement(facts: dict[str, Any]) -> None:
     said = hashlib.sha256(text.encode()).digest() + text.encode()[: MAX_BYTES_SHOWN - DIGEST]
     block = np.zeros(MAX_BYTES_SHOWN, np.uint8)
     block[: len(said)] = np.frombuffer(said, np.uint8)
-    found = multihost_utils.process_allgather(block)
-    others = [p for p in range(len(found)) if not np.array_equal(found[p], found[0])]
+    texts = multihost_utils.process_allgather(block)
+    others = [p for p in range(len(texts)) if not np.array_equal(texts[p], texts[0])]
     if others:
-        first, other = (found[p, DIGEST:].tobytes().rstrip(b"\0") for p in (0, others[0]))
+        first, other = (texts[p, DIGEST:].tobytes().rstrip(b"\0") for p in (0, others[0]))
         raise ValueError(
             "processes must run the same program on data of the same shapes; processes "
             f"{others} do not agree with process 0. {explain_difference(first, others[0], other)}"
@@ -366,22 +366,22 @@ def check_agreement(facts: dict[str, Any]) -> None:
 def explain_difference(first: bytes, p: int, other: bytes) -> str:
     """Where what two processes say is different, as far as it is known."""
     try:
-        here, there = json.loads(first), json.loads(other)
+        here, elsewhere = json.loads(first), json.loads(other)
     except ValueError:  # a long text that is cut
-        here, there = {"facts": first.decode()[:500]}, {"facts": other.decode()[:500]}
-    names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+        here, elsewhere = {"facts": first.decode()[:500]}, {"facts": other.decode()[:500]}
+    names = [name for name in {**here, **elsewhere} if here.get(name) != elsewhere.get(name)]
     return " ".join(
-        f"{name} is {here.get(name)} in process 0 and {there.get(name)} in process {p}."
+        f"{name} is {here.get(name)} in process 0 and {elsewhere.get(name)} in process {p}."
         for name in names
     )
 
 
 def versions_and_precision() -> dict[str, str]:
     """Versions of what computes, and whether in double precision."""
-    found = {"double precision": str(jax.dtypes.canonicalize_dtype(float) == np.float64)}
+    facts = {"double precision": str(jax.dtypes.canonicalize_dtype(float) == np.float64)}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            facts[name] = version(name)
         except PackageNotFoundError:  # a checkout that is not installed
-            found[name] = "not installed"
-    return found
+            facts[name] = "not installed"
+    return facts

@@ -96,7 +96,7 @@ BUGS = {
         "return Pair(high + carried, error - carried)",
         "return Pair(high + carried, error)",
     ),
-    "sgmcmc": Bug("blackjax_ext/sgmcmc/acceptance.py", "found.num_rows,", "jnp.array(0),"),
+    "sgmcmc": Bug("blackjax_ext/sgmcmc/acceptance.py", "decision.num_rows,", "jnp.array(0),"),
     "smc": Bug(
         "blackjax_ext/smc/langevin_smc.py",
         "log_evidence=population.log_evidence + increment * peak",

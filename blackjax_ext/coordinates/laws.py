@@ -257,6 +257,6 @@ def recentred(law: Law, c: Array, new: Array, u: Array) -> Array:
 def pulled(law: Law, c: Array, new: Array, gradient: Array) -> Array:
     """The gradient at centredness `new`, all else held, from that at centredness `c`."""
     (in_effect,) = jax.linear_transpose(lambda d: law.unspread(c, d), gradient)(gradient)
-    found: Array
-    (found,) = jax.linear_transpose(lambda v: law.spread(new, v), gradient)(in_effect)
-    return found
+    in_noise: Array
+    (in_noise,) = jax.linear_transpose(lambda v: law.spread(new, v), gradient)(in_effect)
+    return in_noise

@@ -76,7 +76,9 @@ def first_learned(centredness: ArrayTree) -> Learned:
     return Learned(centredness, jax.tree.map(empty, centredness), jnp.zeros((), jnp.float32))
 
 
-def trials(u: ArrayTree, gradient: ArrayTree, centredness: ArrayTree, found: Any) -> ArrayTree:
+def trials(
+    u: ArrayTree, gradient: ArrayTree, centredness: ArrayTree, effect_laws: Any
+) -> ArrayTree:
     """A draw and its gradient at each centredness of the grid, which lead with (2, G)."""
 
     def at_all(u: Array, g: Array, c: Array | None, law: Law | None) -> Array | None:
@@ -89,7 +91,7 @@ def trials(u: ArrayTree, gradient: ArrayTree, centredness: ArrayTree, found: Any
 
         return jnp.moveaxis(jax.vmap(at)(jnp.asarray(CENTREDNESS_GRID, u.dtype)), 1, 0)
 
-    return jax.tree.map(at_all, u, gradient, centredness, found)
+    return jax.tree.map(at_all, u, gradient, centredness, effect_laws)
 
 
 def count(learned: Learned, of_chains: ArrayTree) -> Learned:
@@ -110,10 +112,10 @@ def count(learned: Learned, of_chains: ArrayTree) -> Learned:
     return learned._replace(sums=sums, num_draws=total)
 
 
-def learn(learned: Learned, found: Any) -> tuple[Learned, ArrayTree]:
+def learn(learned: Learned, effect_laws: Any) -> tuple[Learned, ArrayTree]:
     """The best centredness of each effect, and by how much it changes the sd of its coordinates.
 
-    `found` are laws, of any draw, which say what has one centredness.
+    `effect_laws` are those of any draw, which say what has one centredness.
     """
     is_enough = learned.num_draws >= MIN_DRAWS
 
@@ -130,7 +132,7 @@ def learn(learned: Learned, found: Any) -> tuple[Learned, ArrayTree]:
         ratio = jnp.where(jnp.isfinite(change), jnp.exp(0.5 * change), 1.0)
         return jnp.asarray(CENTREDNESS_GRID, c.dtype)[least[0]], ratio[0]
 
-    pairs = jax.tree.map(best, learned.centredness, learned.sums, found)
+    pairs = jax.tree.map(best, learned.centredness, learned.sums, effect_laws)
     centredness, ratios = (
         jax.tree.map(lambda _, pair, i=i: pair[i], learned.centredness, pairs) for i in (0, 1)
     )

@@ -173,9 +173,9 @@ def build_kernel() -> Callable[..., tuple[AutoFMALAState, AutoFMALAInfo]]:
             directions, force = jax.vmap(mover.push)(frame), mover.within(frame.T)
             evaluate = interweaving.slopes_in(chart, slopes_at, directions)
             u = interweaving.within(chart, x)
-            logdensity, slopes, there = evaluate(u)
+            logdensity, slopes, kept_there = evaluate(u)
             if chart is not None:
-                kept = kept._replace(hidden=there.hidden)
+                kept = kept._replace(hidden=kept_there.hidden)
             start = auto_step.PhasePoint(u, state.momentum, logdensity, slopes, chart and kept)
         else:
             axes, force = jnp.eye(x.size, dtype=x.dtype), mover.pull

@@ -344,15 +344,15 @@ def search(leap: Leap, start: PhasePoint, band: Band, log_uniform: Array) -> Ste
     Cost: one evaluation for each trial; 1 if the first one is in the band.
     """
 
-    def turn(found: StepSearch) -> StepSearch:
-        begin = origin(found, start)
-        end = leap(begin, found.exponent)
+    def turn(trials: StepSearch) -> StepSearch:
+        begin = origin(trials, start)
+        end = leap(begin, trials.exponent)
         end = end._replace(momentum=-end.momentum)
         log_ratio = log_joint_ratio(begin, end)
-        there = go_there(found, end, log_ratio, band, log_uniform)
-        new = select(found.stage == BACK, go_back(found, log_ratio, band), there)
-        hidden = jnp.where(found.hidden < 0, interweaving.reached(end), found.hidden)
-        return new._replace(num_evaluations=found.num_evaluations + 1, hidden=hidden)
+        forth = go_there(trials, end, log_ratio, band, log_uniform)
+        new = select(trials.stage == BACK, go_back(trials, log_ratio, band), forth)
+        hidden = jnp.where(trials.hidden < 0, interweaving.reached(end), trials.hidden)
+        return new._replace(num_evaluations=trials.num_evaluations + 1, hidden=hidden)
 
     zero, no = jnp.zeros((), jnp.int32), jnp.array(False)
     nothing = jnp.zeros_like(start.logdensity)
@@ -362,21 +362,21 @@ def search(leap: Leap, start: PhasePoint, band: Band, log_uniform: Array) -> Ste
     first = StepSearch(
         *(stage, zero, zero, zero, start, nothing, nothing, no, is_lost, zero, hidden)
     )
-    return jax.lax.while_loop(lambda found: found.stage != FINISHED, turn, first)
+    return jax.lax.while_loop(lambda trials: trials.stage != FINISHED, turn, first)
 
 
-def origin(found: StepSearch, start: PhasePoint) -> PhasePoint:
+def origin(trials: StepSearch, start: PhasePoint) -> PhasePoint:
     """Where a trial begins: at the start of the step, or on the way back at the end of the move."""
-    return select(found.stage == BACK, found.proposal, start)
+    return select(trials.stage == BACK, trials.proposal, start)
 
 
 def go_there(
-    found: StepSearch, end: PhasePoint, log_ratio: Array, band: Band, log_uniform: Array
+    trials: StepSearch, end: PhasePoint, log_ratio: Array, band: Band, log_uniform: Array
 ) -> StepSearch:
     """A trial from the start of the step."""
     d = distance(log_ratio)
-    is_first = found.exponent == 0  # every other trial is further away
-    direction = jnp.where(is_first, direction_of(d, band), found.direction)
+    is_first = trials.exponent == 0  # every other trial is further away
+    direction = jnp.where(is_first, direction_of(d, band), trials.direction)
     goes_on = jnp.where(direction > 0, d < band.inner, (direction < 0) & (d > band.outer))
     # from outside the support, where no chain that is in equilibrium is, any way in will do
     is_entry = jnp.isposinf(log_ratio)
@@ -385,22 +385,22 @@ def go_there(
     is_taken = (direction <= 0) | (d < band.inner)
     proposal, selected, log_ratio_of_move = select(
         is_taken,
-        (end, found.exponent, log_ratio),
-        (found.proposal, found.selected, found.log_ratio),
+        (end, trials.exponent, log_ratio),
+        (trials.proposal, trials.selected, trials.log_ratio),
     )
-    is_exhausted = goes_on & (jnp.abs(found.exponent) >= MAX_EXPONENT)
+    is_exhausted = goes_on & (jnp.abs(trials.exponent) >= MAX_EXPONENT)
     is_known = ~goes_on & ((direction == 0) | is_entry)
     is_over = is_exhausted | is_known | ~(goes_on | (log_uniform < log_ratio_of_move))
     stage = jnp.where(is_over, FINISHED, jnp.where(goes_on, THERE, BACK))
     rate = jnp.where(jnp.isnan(log_ratio), 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
-    return found._replace(
+    return trials._replace(
         stage=stage.astype(jnp.int32),
-        exponent=jnp.where(goes_on, found.exponent + direction, selected + 1),
+        exponent=jnp.where(goes_on, trials.exponent + direction, selected + 1),
         direction=direction,
         selected=selected,
         proposal=proposal,
         log_ratio=log_ratio_of_move,
-        first_rate=jnp.where(is_first, rate, found.first_rate),
+        first_rate=jnp.where(is_first, rate, trials.first_rate),
         is_confirmed=is_known,
         is_exhausted=is_exhausted,
     )
@@ -411,16 +411,16 @@ def direction_of(d: Array, band: Band) -> Array:
     return (d < band.inner).astype(jnp.int32) - (d > band.outer).astype(jnp.int32)
 
 
-def go_back(found: StepSearch, log_ratio: Array, band: Band) -> StepSearch:
+def go_back(trials: StepSearch, log_ratio: Array, band: Band) -> StepSearch:
     """A trial from the end of the move: it must go on where the way there did."""
-    d, tried, selected = distance(log_ratio), found.exponent, found.selected
-    is_up, is_beyond = found.direction > 0, tried > selected
+    d, tried, selected = distance(log_ratio), trials.exponent, trials.selected
+    is_up, is_beyond = trials.direction > 0, tried > selected
     goes_on = jnp.where(is_up, d < band.inner, d > band.outer)
     agrees = goes_on != (is_up & is_beyond)
     # after one step too many of a doubling come those before the selected one, down to 0
     following = jnp.where(is_up, jnp.minimum(tried, selected) - 1, tried + 1)
     is_last = jnp.where(is_up, following < 0, following > 0)
-    return found._replace(
+    return trials._replace(
         stage=jnp.where(agrees & ~is_last, BACK, FINISHED).astype(jnp.int32),
         exponent=following,
         is_confirmed=agrees & is_last,
@@ -471,15 +471,15 @@ def transition(
         momentum = jnp.where(moves | jnp.isnan(start.momentum), momentum, start.momentum)
     start = start._replace(momentum=momentum)
     log_uniform = jnp.log(1.0 - jax.random.uniform(key_accept, (), dtype))
-    found = search(leap, start, draw_band(key_band, dtype), log_uniform)
-    is_accepted = found.is_confirmed & (log_uniform < found.log_ratio)
+    selection = search(leap, start, draw_band(key_band, dtype), log_uniform)
+    is_accepted = selection.is_confirmed & (log_uniform < selection.log_ratio)
     facts = (
         is_accepted.astype(dtype),
         is_accepted,
-        found.is_exhausted,
-        found.first_rate.astype(dtype),
-        found.selected,
-        found.num_evaluations,
-        found.hidden,
+        selection.is_exhausted,
+        selection.first_rate.astype(dtype),
+        selection.selected,
+        selection.num_evaluations,
+        selection.hidden,
     )
-    return accept_or_flip(is_accepted, found.proposal, start, moves), facts
+    return accept_or_flip(is_accepted, selection.proposal, start, moves), facts

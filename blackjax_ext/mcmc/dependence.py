@@ -49,7 +49,7 @@ def outputs_of(equation: Any, inputs: Flags) -> Flags:
         return [False] * len(equation.outvars)
     if rule := LOOPS_AND_CHOICES.get(equation.primitive.name):
         return rule(equation, inputs)
-    programs = [found for found in map(program_of, equation.params.values()) if found]
+    programs = [program for program in map(program_of, equation.params.values()) if program]
     if len(programs) == 1 and is_call(programs[0], equation):
         return flags_of(programs[0], inputs)
     return [True] * len(equation.outvars)
@@ -110,7 +110,7 @@ def of_cond(equation: Any, inputs: Flags) -> Flags:
 def until_nothing_more(turn: Callable[[Flags], Flags], carry: Flags) -> Flags:
     """Flags of carried values after as many turns as change them."""
     while True:
-        new = [old or found for old, found in zip(carry, turn(carry), strict=True)]
+        new = [old or new_flag for old, new_flag in zip(carry, turn(carry), strict=True)]
         if new == list(carry):
             return new
         carry = new

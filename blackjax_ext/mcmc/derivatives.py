@@ -188,15 +188,15 @@ def of_flat(flat_fn: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
     @value.defjvp
     def value_along(primals: Any, tangents: Any) -> tuple[Array, Array]:
-        found, gradient = value_and_gradient(*primals)
-        return found, gradient @ tangents[0]
+        value, gradient = value_and_gradient(*primals)
+        return value, gradient @ tangents[0]
 
     @value_and_gradient.defjvp
     def gradient_along(primals: Any, tangents: Any) -> tuple[Any, Any]:
         (x,), (v,) = primals, tangents
-        found, gradient = value_and_gradient(x)
+        value, gradient = value_and_gradient(x)
         slope = central_difference(lambda x: value_and_gradient(x)[1], x, v)
-        return (found, gradient), (gradient @ v, slope)
+        return (value, gradient), (gradient @ v, slope)
 
     return value
 
@@ -209,8 +209,8 @@ def central_difference(gradient_fn: Callable[[Array], Array], x: Array, v: Array
 
     def until_moved_by(size: Array) -> Array:
         # how far until the first coordinate has moved so much
-        found = jnp.min(jnp.where(v == 0, jnp.inf, size / jnp.abs(v)), initial=jnp.inf)
-        return jnp.where(jnp.isfinite(found), found, 1.0)
+        width = jnp.min(jnp.where(v == 0, jnp.inf, size / jnp.abs(v)), initial=jnp.inf)
+        return jnp.where(jnp.isfinite(width), width, 1.0)
 
     least, most = 32 * eps * until_moved_by(jnp.abs(x)), until_moved_by(jnp.maximum(jnp.abs(x), 1))
 
@@ -219,13 +219,13 @@ def central_difference(gradient_fn: Callable[[Array], Array], x: Array, v: Array
         ends = jnp.stack([x + h * v, x - h * v])
         ahead, behind = jax.vmap(gradient_fn)(ends)
         moved = (ends[0] - ends[1]) @ v / (v @ v)  # as rounded
-        found = (ahead - behind) / jnp.where(moved > 0, moved, 1.0)
-        is_finite = jnp.isfinite(found).all()
-        better = DIFFERENCE_WIDTH * jnp.abs(v @ found) ** -0.5
+        second = (ahead - behind) / jnp.where(moved > 0, moved, 1.0)
+        is_finite = jnp.isfinite(second).all()
+        better = DIFFERENCE_WIDTH * jnp.abs(v @ second) ** -0.5
         better = jnp.clip(
             jnp.where(is_finite, better, 0.0), h / MAX_WIDTH_CHANGE, h * MAX_WIDTH_CHANGE
         )
-        return jnp.clip(better, least, most), jnp.where(is_finite, found, slope)
+        return jnp.clip(better, least, most), jnp.where(is_finite, second, slope)
 
     first = eps ** (1 / 3) * most, jnp.full_like(x, jnp.nan)
     slope: Array = jax.lax.fori_loop(0, NUM_WIDTHS, improve, first)[1]

@@ -185,11 +185,11 @@ class LocScaleHierarchy:
         """The noise of effects."""
         leaves, structure = jax.tree.flatten(position)
         rows = zip(leaves, jax.tree.leaves(is_noise), self.listed(position), strict=True)
-        found = [
+        noise = [
             leaf if law is None else jnp.where(flag, (leaf - law.loc) / law.scale, leaf)
             for leaf, flag, law in rows
         ]
-        return jax.tree.unflatten(structure, found)
+        return jax.tree.unflatten(structure, noise)
 
     def outcomes(self, noise: ArrayTree, is_noise: ArrayTree) -> tuple[ArrayTree, Array]:
         """The effects: each round is right for one more level of the hierarchy."""
@@ -197,12 +197,12 @@ class LocScaleHierarchy:
         flags = jax.tree.leaves(is_noise)
         position, log_det = noise, jnp.zeros((), leaves[0].dtype)
         for _ in range(self.depth(noise)):
-            found, log_det = list(leaves), jnp.zeros((), leaves[0].dtype)
+            effects, log_det = list(leaves), jnp.zeros((), leaves[0].dtype)
             for i, law in enumerate(self.listed(position)):
                 if law is not None:
-                    found[i] = jnp.where(flags[i], law.loc + law.scale * leaves[i], leaves[i])
+                    effects[i] = jnp.where(flags[i], law.loc + law.scale * leaves[i], leaves[i])
                     log_det += jnp.sum(jnp.where(flags[i], jnp.log(jnp.abs(law.scale)), 0.0))
-            position = jax.tree.unflatten(structure, found)
+            position = jax.tree.unflatten(structure, effects)
         return position, log_det
 
 
@@ -251,16 +251,16 @@ def draw_noise(rng_key: Array, is_effect: tuple[bool, ...], sizes: list[int]) ->
     return of_leaf[np.repeat(np.arange(len(sizes)), sizes)] & (is_kept | ~is_some)
 
 
-def chart_of(found: Hierarchy, unravel: Unravel, is_noise: Array, dtype: Any) -> Chart:
+def chart_of(hierarchy: Hierarchy, unravel: Unravel, is_noise: Array, dtype: Any) -> Chart:
     """Coordinates in which those in `is_noise`, (D,), are held by their noise."""
     flags = jax.tree.map(lambda leaf: leaf != 0, unravel(is_noise.astype(dtype)))
 
     def out(u: Array) -> tuple[Array, Array]:
-        position, log_det = found.outcomes(unravel(u), flags)
+        position, log_det = hierarchy.outcomes(unravel(u), flags)
         return ravel_pytree(position)[0], log_det
 
     def into(x: Array) -> Array:
-        return ravel_pytree(found.noise(unravel(x), flags))[0]
+        return ravel_pytree(hierarchy.noise(unravel(x), flags))[0]
 
     return Chart(out, into, jnp.any(is_noise))
 
@@ -352,15 +352,15 @@ def slopes_in(chart: Chart | None, slopes: Function, directions: Array) -> Funct
         def along(direction: Array) -> Any:
             return jax.jvp(chart.out, (u,), (direction,))
 
-        there, slope = jax.vmap(along, out_axes=(None, 0))(directions)
-        plain = (u, jnp.zeros_like(there[1])), (directions, jnp.zeros_like(slope[1]))
+        moved, slope = jax.vmap(along, out_axes=(None, 0))(directions)
+        plain = (u, jnp.zeros_like(moved[1])), (directions, jnp.zeros_like(slope[1]))
         (x, log_det), (dx, slope) = jax.tree.map(
-            lambda a, b: jnp.where(chart.is_used, a, b), (there, slope), plain
+            lambda a, b: jnp.where(chart.is_used, a, b), (moved, slope), plain
         )
-        logdensity, found = slopes(x, dx)
+        logdensity, along_map = slopes(x, dx)
         kept = Kept(x, logdensity, None, hidden(chart, x))
         in_u = jnp.where(kept.hidden == NO_COORDINATE, logdensity + log_det, jnp.nan)
-        return in_u, found + slope, kept
+        return in_u, along_map + slope, kept
 
     return in_chart
 

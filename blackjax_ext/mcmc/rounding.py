@@ -96,10 +96,10 @@ def program_errors(
 
     for equation in needed_equations(jaxpr):
         arguments = [value_of(atom) for atom in equation.invars]
-        found, missed = equation_errors(
+        results, missed = equation_errors(
             equation, arguments, [error_of(atom) for atom in equation.invars]
         )
-        known |= dict(zip(equation.outvars, found, strict=True))
+        known |= dict(zip(equation.outvars, results, strict=True))
         lost |= dict(zip(equation.outvars, missed, strict=True))
     outputs = jaxpr.outvars
     return [value_of(atom) for atom in outputs], [error_of(atom) for atom in outputs]
@@ -144,8 +144,8 @@ def bound(equation: Any, values: Sequence[Any]) -> list[Any]:
     given = primitive.get_bind_params(equation.params)
     # older versions of JAX give functions apart
     functions_of, params = given if isinstance(given, tuple) else ((), given)
-    found = primitive.bind(*functions_of, *values, **params)
-    return list(found) if primitive.multiple_results else [found]
+    outputs = primitive.bind(*functions_of, *values, **params)
+    return list(outputs) if primitive.multiple_results else [outputs]
 
 
 def is_float(value: Any) -> bool:
@@ -206,8 +206,8 @@ def by_jacobian(equation: Any, values: list[Any], errors: Errors, outputs: list[
         changed = list(values)
         for k, argument in zip(places, arguments, strict=True):
             changed[k] = argument
-        found = bound(equation, changed)
-        return [found[i] for i in rounded]
+        outputs = bound(equation, changed)
+        return [outputs[i] for i in rounded]
 
     slopes = jax.jacfwd(of_arguments, tuple(range(len(places))))(*(values[k] for k in places))
     total: Errors = [None] * len(outputs)
@@ -262,9 +262,9 @@ def scanned(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any]
 
     def body(carry: Any, row: Any) -> tuple[Any, Any]:
         arguments = [[*c, *now, *r] for c, now, r in zip(consts, carry, row, strict=True)]
-        found, missed = program_errors(params["jaxpr"], *arguments)
-        missed = of_rounded(found, missed)
-        return (found[:num_carry], missed[:num_carry]), (found[num_carry:], missed[num_carry:])
+        outputs, missed = program_errors(params["jaxpr"], *arguments)
+        missed = of_rounded(outputs, missed)
+        return (outputs[:num_carry], missed[:num_carry]), (outputs[num_carry:], missed[num_carry:])
 
     carry, rows = jax.lax.scan(
         body,

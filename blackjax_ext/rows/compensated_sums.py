@@ -103,8 +103,8 @@ def rows_at_once(values_at: Callable[[Array], Array], num_rows: int) -> int:
     def size(length: int) -> int:
         program = jax.make_jaxpr(values_at)(jnp.arange(length)).jaxpr
         results = [result.aval for equation in program.eqns for result in equation.outvars]
-        shaped = [each for each in results if isinstance(each, jax.core.ShapedArray)]
-        return sum(each.size * each.dtype.itemsize for each in shaped)
+        shaped = [array for array in results if isinstance(array, jax.core.ShapedArray)]
+        return sum(array.size * array.dtype.itemsize for array in shaped)
 
     # what does not grow with the rows is not counted
     per_row = (size(MIN_CHUNKED_ROWS) - size(MIN_CHUNKED_ROWS // 2)) / (MIN_CHUNKED_ROWS // 2)

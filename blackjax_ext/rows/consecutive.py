@@ -227,8 +227,8 @@ def evaluate_equation(jaxpr: "Jaxpr", equation: "JaxprEqn", arguments: list[Any]
         effects=equation.effects,
         debug_info=jaxpr.debug_info.with_unknown_names(),
     )
-    found: list[Any] = jaxpr_as_fun(ClosedJaxpr(alone, ()))(*given.values())
-    return found
+    results: list[Any] = jaxpr_as_fun(ClosedJaxpr(alone, ()))(*given.values())
+    return results
 
 
 def takes_rows(

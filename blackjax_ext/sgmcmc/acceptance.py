@@ -168,15 +168,15 @@ def read_few_rows(
 ) -> Verdict:
     """Verdict of the test by thinning."""
     del potential
-    found = thinning.thinning_test(
+    decision = thinning.thinning_test(
         rng_key, expansion, old_position, old_cache, new_position, rho, rule
     )
     return Verdict(
-        found.is_accepted,
-        found.acceptance_rate,
-        found.is_divergent,
-        found.surrogate,
-        found.num_rows,
+        decision.is_accepted,
+        decision.acceptance_rate,
+        decision.is_divergent,
+        decision.surrogate,
+        decision.num_rows,
     )
 
 

@@ -271,8 +271,8 @@ def read_rows(
 
     dtype = jax.eval_shape(rows.known, old).dtype
     empty = RowMoments(jnp.array(0), jnp.zeros((), dtype), jnp.zeros((), dtype))
-    found: RowMoments = jax.lax.while_loop(is_going, batch, batch(empty))
-    return found
+    moments: RowMoments = jax.lax.while_loop(is_going, batch, batch(empty))
+    return moments
 
 
 def merge(moments: RowMoments, values: Array, is_new: Array) -> RowMoments:

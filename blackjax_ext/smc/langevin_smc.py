@@ -234,8 +234,8 @@ class Rounds(NamedTuple):
             return population, (visited, moved, is_resampled, ess, after - before)
 
         keys = jax.random.split(rng_key, self.num_moves)
-        found: tuple[Population, Any] = jax.lax.scan(once, population, keys)
-        return found
+        moved: tuple[Population, Any] = jax.lax.scan(once, population, keys)
+        return moved
 
 
 def build_kernel(

@@ -79,8 +79,8 @@ def fit(
     def improve(_: Array, mixture: Mixture) -> Mixture:
         return improved(mixture, z, weights, size)
 
-    found = jax.lax.fori_loop(0, NUM_ITERATIONS, improve, first)
-    return Mixture(found.log_shares, found.means * scale, found.variances * scale**2)
+    mixture = jax.lax.fori_loop(0, NUM_ITERATIONS, improve, first)
+    return Mixture(mixture.log_shares, mixture.means * scale, mixture.variances * scale**2)
 
 
 def kmeans_plus_plus(rng_key: PRNGKey, z: Array, log_weights: Array, num: int) -> Array:

@@ -173,8 +173,8 @@ def next_temperature(
     lowest = jnp.full_like(left, 0.75 * jnp.finfo(left.dtype).minexp)
     _, power = jax.lax.fori_loop(0, NUM_HALVINGS, halve, (lowest, jnp.zeros_like(left)))
     increment = jnp.where(is_far_enough(left), left * jnp.exp2(power), left)
-    found = jnp.maximum(temperature + increment, least_temperature)
-    return jnp.where(increment >= left, 1.0, jnp.minimum(found, 1.0)).astype(left.dtype)
+    raised = jnp.maximum(temperature + increment, least_temperature)
+    return jnp.where(increment >= left, 1.0, jnp.minimum(raised, 1.0)).astype(left.dtype)
 
 
 def weighted(x: Array, log_weights: Array) -> tuple[Array, Array]:
@@ -195,9 +195,9 @@ def variances(x: Array, log_weights: Array) -> Array:
     of_weights = weights @ jnp.square(distance)
     unweighted = jnp.var(x, axis=0)
     unweighted = jnp.where(jnp.isfinite(unweighted), unweighted, 1.0)
-    found = of_weights + UNWEIGHTED_SHARE * unweighted
+    variance = of_weights + UNWEIGHTED_SHARE * unweighted
     # a floor in the units of the coordinate: none that is absolute suits a narrow posterior
-    return jnp.where(found > 0, found, jnp.square(1e-6 * jnp.max(jnp.abs(x), axis=0)) + 1e-30)
+    return jnp.where(variance > 0, variance, jnp.square(1e-6 * jnp.max(jnp.abs(x), axis=0)) + 1e-30)
 
 
 @exact_products

@@ -175,12 +175,12 @@ class Merge:
 
     def find(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Outcomes and their sums for `values`, none of which is below one that was asked for."""
-        found = [self.in_block(values)]
-        while (done := sum(index.size for index, _ in found)) < values.size:
+        parts = [self.in_block(values)]
+        while (done := sum(index.size for index, _ in parts)) < values.size:
             assert self.next is not None
             self.here, self.next = self.next, next(self.rest, None)
-            found.append(self.in_block(values[done:]))
-        index, sums = (np.concatenate(each) for each in zip(*found, strict=True))
+            parts.append(self.in_block(values[done:]))
+        index, sums = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return index, sums
 
     def in_block(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

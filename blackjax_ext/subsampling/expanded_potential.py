@@ -98,11 +98,11 @@ def expanded_gradient(expansion: Expansion, x: ArrayTree, indices: Array) -> Arr
 
     def excess(eta: ArrayTree, t: ArrayTree, row: ArrayTree) -> ArrayTree:
         slope = partial(jax.grad(posterior.loss), row=row)
-        there = slope(jax.tree.map(jnp.add, eta, t))
+        moved = slope(jax.tree.map(jnp.add, eta, t))
         if expansion.order == 1:
-            return jax.tree.map(jnp.subtract, there, slope(eta))
+            return jax.tree.map(jnp.subtract, moved, slope(eta))
         here, bend = jax.jvp(slope, (eta,), (t,))
-        return jax.tree.map(lambda a, b, c: a - b - c, there, here, bend)
+        return jax.tree.map(lambda a, b, c: a - b - c, moved, here, bend)
 
     excesses = jax.vmap(excess)(eta, changes(d), rows)
     (rest,) = jax.linear_transpose(changes, d)(excesses)

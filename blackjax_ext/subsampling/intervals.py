@@ -94,14 +94,14 @@ def magnitude(x: Operand) -> Array:
 def square(x: Interval) -> Interval:
     """Squares, none below zero."""
     least = jnp.maximum(jnp.maximum(x.low, -x.high), 0.0)
-    found = outward(least * least, magnitude(x) ** 2)
-    return Interval(jnp.maximum(found.low, 0.0), found.high)
+    squares = outward(least * least, magnitude(x) ** 2)
+    return Interval(jnp.maximum(squares.low, 0.0), squares.high)
 
 
 def exp(x: Interval) -> Interval:
     """Exponentials, none below zero."""
-    found = outward(jnp.exp(x.low), jnp.exp(x.high))
-    return Interval(jnp.maximum(found.low, 0.0), found.high)
+    values = outward(jnp.exp(x.low), jnp.exp(x.high))
+    return Interval(jnp.maximum(values.low, 0.0), values.high)
 
 
 def piecewise(

@@ -110,19 +110,19 @@ class LinearPredictor:
 
     def rounding(self, eta: Any, row: Any) -> Array:
         """Rounding of the predictors of one row, flat, in units of eps; of families where known."""
-        found = [
+        roundings = [
             jax.vmap(kind.roundings)(e, part.parameters).ravel()
             for kind, e, part in zip(self.kinds, eta, row, strict=True)
         ]
-        return jnp.concatenate(found)
+        return jnp.concatenate(roundings)
 
     def reach(self, eta: Any, row: Any) -> Array:
         """Changes of the predictors of one row, flat, within which quadrature is accurate."""
-        found = [
+        reaches = [
             jax.vmap(kind.reaches)(e, part.y, part.parameters).ravel()
             for kind, e, part in zip(self.kinds, eta, row, strict=True)
         ]
-        return jnp.concatenate(found)
+        return jnp.concatenate(reaches)
 
 
 class Responses(NamedTuple):
@@ -408,7 +408,9 @@ def has_changed(old: Any, new: Any) -> Any:
     """
 
     def differs(old: Any, new: Any) -> Array:
-        old, new = (jnp.asarray(each, float).reshape(each.shape[0], -1) for each in (old, new))
+        old, new = (
+            jnp.asarray(values, float).reshape(values.shape[0], -1) for values in (old, new)
+        )
         is_same = jnp.isclose(new, old, rtol=64 * jnp.finfo(old.dtype).eps, atol=0.0)
         # infinite or not a number at both ends
         return jnp.any(~(is_same | (jnp.isnan(new) & jnp.isnan(old))), axis=1)

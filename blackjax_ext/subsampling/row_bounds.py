@@ -157,7 +157,7 @@ def felt(posterior: LinearPredictor, eta: Any, change: Array) -> Array:
         move if kind.norms is None else move - jnp.mean(move, axis=1, keepdims=True)
         for kind, move in zip(posterior.kinds, moves, strict=True)
     ]
-    return jnp.concatenate([each.ravel() for each in seen])
+    return jnp.concatenate([change.ravel() for change in seen])
 
 
 def contracted(sizes: Array, lengths: Array) -> Array:
@@ -213,7 +213,7 @@ def row_bounds(
     def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
         matrix, eta, rows = designs(posterior, position, indices)
         whitened = matrix @ scale
-        found = jax.vmap(partial(parts_of, posterior, order + 1, radius))(eta, whitened, rows)
+        parts = jax.vmap(partial(parts_of, posterior, order + 1, radius))(eta, whitened, rows)
         base = jax.vmap(lambda e: ravel_pytree(e)[0])(eta)
 
         def deviation(step: Array) -> tuple[Array, Array]:
@@ -235,7 +235,7 @@ def row_bounds(
         found_here = RowMaxima.of(
             posterior.num_rows, indices, deviations, changed, jnp.max(jnp.abs(change) / reach)
         )
-        return (*sums, *found_here), remainder_bounds(*found, order)
+        return (*sums, *found_here), remainder_bounds(*parts, order)
 
     length = chunk_length(posterior, position)
     (slope, curvature, *worst), psi = over_chunks(visit, posterior.num_rows, length)

@@ -105,10 +105,10 @@ class Algorithm(NamedTuple):
     api: Any
     parameters: dict[str, Any]
 
-    def check(self, others: Iterable[str] = (), found: Iterable[str] = ()) -> None:
+    def check(self, others: Iterable[str] = (), tuned: Iterable[str] = ()) -> None:
         """Raise TypeError for an unknown or missing parameter, or for no algorithm at all.
 
-        `others` are names that whoever calls takes besides, `found` parameters that a tuning finds.
+        `others` are names that whoever calls takes besides, `tuned` parameters that a tuning finds.
         """
         if not (hasattr(self.api, "init") and hasattr(self.api, "build_kernel")):
             raise TypeError(
@@ -138,7 +138,7 @@ class Algorithm(NamedTuple):
             )
         in_place = {*names(kernel)[:3]}  # whatever their names are
         for taker, given in ((self.api.init, set()), (kernel, in_place)):
-            given = given | SUPPLIED | set(found) | set(self.parameters)
+            given = given | SUPPLIED | set(tuned) | set(self.parameters)
             missing = sorted(required(taker) - given)
             if missing:
                 raise TypeError(f"parameters {missing} of the algorithm must be given.")
@@ -314,8 +314,8 @@ def is_different(position: Any, other: Any) -> Array:
 def nearest(unknown: list[str], known: Iterable[str]) -> str:
     """A sentence with the known names that the unknown ones resemble; empty if there are none."""
     pairs = [(name, difflib.get_close_matches(name, sorted(known), 1)) for name in unknown]
-    found = [f"{close[0]} instead of {name}" for name, close in pairs if close]
-    return f" Did you mean {', '.join(found)}?" if found else ""
+    suggestions = [f"{close[0]} instead of {name}" for name, close in pairs if close]
+    return f" Did you mean {', '.join(suggestions)}?" if suggestions else ""
 
 
 def names(function: Function) -> list[str]:

@@ -146,10 +146,10 @@ class InCoordinates(NamedTuple):
             gradient = state.chain.logdensity_grad
             return learning.trials(u, gradient, centredness, placed.laws)
 
-        found = learning.count(learned, jax.vmap(tried)(states))
+        counted = learning.count(learned, jax.vmap(tried)(states))
         # the first steps of a window are much too long: dual averaging begins at ten times the step
         is_settled = adapt_state.motion.num_steps > SETTLING
-        return adapt_state._replace(coordinates=select(is_settled, found, learned))
+        return adapt_state._replace(coordinates=select(is_settled, counted, learned))
 
     def recentre(
         self, keys: Array, states: CoordinateState, adapt_state: AdaptState
@@ -163,8 +163,8 @@ class InCoordinates(NamedTuple):
         def moved(u: Array, c: Array | None, new: Any, law: Any) -> Array:
             return u if c is None else laws.recentred(law, c, new, u)
 
-        def move(u: ArrayTree, found: Any) -> ArrayTree:
-            return jax.tree.map(moved, u, old.centredness, learned.centredness, found)
+        def move(u: ArrayTree, laws: Any) -> ArrayTree:
+            return jax.tree.map(moved, u, old.centredness, learned.centredness, laws)
 
         u = jax.vmap(move)(states.coordinates, placed.laws)
         one = jax.tree.map(lambda leaf: leaf[0], u)

@@ -140,7 +140,7 @@ class Hidden(NamedTuple):
 
     def of_all(self) -> "Hidden":
         """Facts of all chains on the host, (C,); states of one chain each may come stacked."""
-        num_hidden, num_steps, place, size = (np.asarray(each) for each in self)
+        num_hidden, num_steps, place, size = (np.asarray(array) for array in self)
         return Hidden(num_hidden.ravel(), num_steps.max(), place.ravel(), size.ravel())
 
     @property
@@ -214,8 +214,8 @@ def r_hat(health: Health) -> Array:
     # rounding leaves of a chain that stands still what it pleases
     digit = jnp.finfo(within.dtype).eps * jnp.abs(means).max(axis=0)
     is_known = (within > digit**2) & (health.num_steps >= windows.MIN_WINDOW)
-    found: Array = jnp.sqrt(1.0 + means.var(axis=0, ddof=1) / jnp.where(is_known, within, 1.0))
-    return jnp.where(is_known, found, 1.0)
+    ratio: Array = jnp.sqrt(1.0 + means.var(axis=0, ddof=1) / jnp.where(is_known, within, 1.0))
+    return jnp.where(is_known, ratio, 1.0)
 
 
 def is_lost(health: Health) -> Array:
@@ -261,12 +261,12 @@ def warn(advice: str, health: Health, sites: SiteSizes) -> None:
         warnings.warn(message, stacklevel=2)
 
 
-def warn_of_starts(found: newton_path.Found, sites: SiteSizes) -> None:
+def warn_of_starts(starts: newton_path.Found, sites: SiteSizes) -> None:
     """Warn where paths to a start end in different places, and too few at the best of them."""
-    found = on_host(found)
-    if not found.is_settled and is_first_process():
-        best = np.max(found.evidence, where=np.isfinite(found.evidence), initial=-np.inf)
-        message = rise_message(best) if is_coarse(best) else starts_message(found, sites)
+    starts = on_host(starts)
+    if not starts.is_settled and is_first_process():
+        best = np.max(starts.evidence, where=np.isfinite(starts.evidence), initial=-np.inf)
+        message = rise_message(best) if is_coarse(best) else starts_message(starts, sites)
         warnings.warn(message, stacklevel=2)
 
 
@@ -278,11 +278,11 @@ def rise_message(evidence: Any) -> str:
     )
 
 
-def starts_message(found: newton_path.Found, sites: SiteSizes) -> str:
+def starts_message(starts: newton_path.Found, sites: SiteSizes) -> str:
     """That it is not known where the mass is."""
-    evidence = np.sort(found.evidence[np.isfinite(found.evidence)])[::-1]
-    lesser = evidence[evidence < evidence[0] - newton_path.negligible(found.x[0])]
-    names = names_of(sites, np.flatnonzero(found.is_elsewhere))
+    evidence = np.sort(starts.evidence[np.isfinite(starts.evidence)])[::-1]
+    lesser = evidence[evidence < evidence[0] - newton_path.negligible(starts.x[0])]
+    names = names_of(sites, np.flatnonzero(starts.is_elsewhere))
     return (
         f"paths to a start end in different places: of {evidence.size}, "
         f"{evidence.size - lesser.size} found the best (log evidence about {evidence[0]:.1f}), the "
@@ -317,8 +317,8 @@ def sites_of(position: Any) -> SiteSizes:
 def names_of(sites: SiteSizes, places: Any) -> list[str]:
     """The sites of some coordinates, each once."""
     ends = np.cumsum([size for _, size in sites])
-    found = np.unique(np.searchsorted(ends, np.atleast_1d(places), side="right"))
-    return [sites[i][0] or "position" for i in found]
+    indices = np.unique(np.searchsorted(ends, np.atleast_1d(places), side="right"))
+    return [sites[i][0] or "position" for i in indices]
 
 
 def listed(names: list[str]) -> str:
@@ -341,14 +341,14 @@ def places_message(health: Health, sites: SiteSizes) -> str:
 
 def unmixed_message(health: Health, sites: SiteSizes) -> str:
     """That chains disagree, unless it is known why; empty if they do not."""
-    found = np.asarray(r_hat(health))
-    if health.is_frozen.any() or has_collapsed(health) or not (found > MAX_R_HAT).any():
+    r_hats = np.asarray(r_hat(health))
+    if health.is_frozen.any() or has_collapsed(health) or not (r_hats > MAX_R_HAT).any():
         return ""
-    worst = np.argsort(-found, kind="stable")[: np.count_nonzero(found > MAX_R_HAT)]
+    worst = np.argsort(-r_hats, kind="stable")[: np.count_nonzero(r_hats > MAX_R_HAT)]
     names = list(dict.fromkeys(name for place in worst for name in names_of(sites, place)))
     return (
         f"chains disagree: in the last {health.num_steps} steps of the warm-up R-hat is "
-        f"{found.max():.2f} (worst in {listed(names)}). They are on their way to the mass, or too "
+        f"{r_hats.max():.2f} (worst in {listed(names)}). They are on their way to the mass, or too "
         "slow for it. Give a longer warm-up, another metric, or a model in other coordinates, and "
         "trust draws only if their own R-hat is near 1."
     )

@@ -37,14 +37,14 @@ def of_equation(equation: Any) -> float:
         return int(parameters["length"]) * operations(parameters["jaxpr"])
     if name == "while":
         return UNKNOWN_TURNS * sum(operations(parameters[f"{part}_jaxpr"]) for part in LOOP)
-    inner = [operations(each) for each in programs_in(equation)]
+    inner = [operations(part) for part in programs_in(equation)]
     if name == "cond":
         return min(inner)
     if inner:
         return sum(inner)
     if name in CALLBACKS:
         return CALLBACK_OPERATIONS
-    shapes = [variable_shape(each) for each in (*equation.invars, *equation.outvars)]
+    shapes = [variable_shape(variable) for variable in (*equation.invars, *equation.outvars)]
     size = max(map(math.prod, shapes), default=0)
     if name == "dot_general":
         (contracted, _), _ = parameters["dimension_numbers"]
@@ -59,8 +59,8 @@ def of_equation(equation: Any) -> float:
 
 def largest(program: Any) -> int:
     """Bytes of the largest array that a program makes."""
-    own = (bytes_of(each) for equation in program.eqns for each in equation.outvars)
-    inner = (largest(each) for equation in program.eqns for each in programs_in(equation))
+    own = (bytes_of(variable) for equation in program.eqns for variable in equation.outvars)
+    inner = (largest(part) for equation in program.eqns for part in programs_in(equation))
     return max([0, *own, *inner])
 
 

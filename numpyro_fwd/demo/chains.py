@@ -48,8 +48,8 @@ def sample(
 
 def worst(idata) -> tuple[float, float]:
     """Least effective sample size and largest R-hat of all parameters."""
-    found = arviz_stats.summary(idata, kind="diagnostics", round_to="none")
-    return float(found["ess_bulk"].min()), float(found["r_hat"].max())
+    summary = arviz_stats.summary(idata, kind="diagnostics", round_to="none")
+    return float(summary["ess_bulk"].min()), float(summary["r_hat"].max())
 
 
 def pooled_draws(chains: Chains, site: str) -> np.ndarray:

@@ -21,14 +21,14 @@ COLUMNS = ("density, one line per chain", "trace", "ranks, above or below even, 
 def slowest(runs: list[SamplerRun]) -> tuple[str, dict[str, Any]]:
     """Site and coordinates of the parameter with the lowest ESS of all."""
     lowest = np.inf
-    found: tuple[str, dict[str, Any]] = ("", {})
+    worst: tuple[str, dict[str, Any]] = ("", {})
     for run in runs:
         for site, ess in arviz_stats.ess(run.idata.posterior.to_dataset()).items():
             if ess.min() < lowest:
-                lowest, found = float(ess.min()), (str(site), {})
+                lowest, worst = float(ess.min()), (str(site), {})
                 for dim, at in ess.argmin(...).items():
-                    found[1][dim] = [ess[dim].values[int(at)]]
-    return found
+                    worst[1][dim] = [ess[dim].values[int(at)]]
+    return worst
 
 
 def traces_and_ranks(target: Target, runs: list[SamplerRun], path: Path) -> None:
@@ -44,8 +44,8 @@ def traces_and_ranks(target: Target, runs: list[SamplerRun], path: Path) -> None
         gridspec_kw={"width_ratios": [1, 2.4, 1.4]},
     )
     figure.suptitle(f"{target.title}: {name}", fontsize=14)
-    for each, (density, trace, ranks) in zip(runs, axes, strict=True):
-        draw_row(each, site, coords, density, trace, ranks)
+    for run, (density, trace, ranks) in zip(runs, axes, strict=True):
+        draw_row(run, site, coords, density, trace, ranks)
     for axis, title in zip(axes[0], COLUMNS, strict=True):
         axis.set_title(title, fontsize=11)
     for axis, label in zip(axes[-1], (name, "kept draw", "rank among all draws"), strict=True):

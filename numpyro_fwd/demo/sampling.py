@@ -282,7 +282,7 @@ def moments(draws: Any) -> tuple[Any, Any]:
 def run_table(target: Target, runs: list[SamplerRun]) -> str:
     """Aligned table, one row per run; the first run is the reference where no truth is known."""
     header = "sampler accept min-ESS ESS/s R-hat mean-error sd-ratio steps seconds compile".split()
-    rows = [header, *(row(each, target, runs[0]) for each in runs)]
+    rows = [header, *(row(other, target, runs[0]) for other in runs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])])

@@ -47,9 +47,9 @@ def networks(options: argparse.Namespace) -> str:
             warnings.simplefilter("always", UserWarning)
             result = smc.run(key, 100 if options.quick else 1500, *train, progress_bar=False)
         say(sampler.__name__, [str(warning.message) for warning in caught])
-        found = smc.predict(jax.random.fold_in(key, 1), result, *test, num_samples=200)
-        assert found.log_score is not None
-        nll = -float(np.mean(found.log_score["y"]))
+        prediction = smc.predict(jax.random.fold_in(key, 1), result, *test, num_samples=200)
+        assert prediction.log_score is not None
+        nll = -float(np.mean(prediction.log_score["y"]))
         seconds = f"{time.perf_counter() - begin:.1f}"
         rows.append((sampler.__name__, f"{nll:.2f}", f"{result.params['noise']:.2f}", seconds))
     header = ("network", "NLL, new rows", "noise (truth 0.15)", "seconds with compilation")

@@ -33,11 +33,11 @@ def centredness_of(state: KernelState) -> Centredness:
     learned = state.adapt_state.coordinates
     if learned is None:
         return Centredness()
-    found = {name: c for name, c in learned.centredness.items() if c is not None}
-    found = jax.tree.map(on_host, found)
+    centredness = {name: c for name, c in learned.centredness.items() if c is not None}
+    centredness = jax.tree.map(on_host, centredness)
     if state.is_stacked:
-        found = {name: np.mean(c, axis=0) for name, c in found.items()}
-    return Centredness(found)
+        centredness = {name: np.mean(c, axis=0) for name, c in centredness.items()}
+    return Centredness(centredness)
 
 
 def reparam_config(mcmc: MCMC) -> dict[str, Any]:
@@ -78,7 +78,9 @@ def reparam_config(mcmc: MCMC) -> dict[str, Any]:
             "mcmc must have a kernel that learns coordinates, such as numpyro_fwd.AutoNUTS; got "
             f"{type(kernel).__name__}."
         )
-    found = kernel.centredness(mcmc)
+    centredness = kernel.centredness(mcmc)
     return {
-        name: reparam.LocScaleReparam(c) for name, c in found.items() if name in kernel.real_effects
+        name: reparam.LocScaleReparam(c)
+        for name, c in centredness.items()
+        if name in kernel.real_effects
     }

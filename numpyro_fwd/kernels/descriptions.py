@@ -41,17 +41,17 @@ True
 def section_entries(docstring: str, section: str) -> dict[str, str]:
     """Names and descriptions of a section, up to its first empty line."""
     lines = inspect.cleandoc(docstring).splitlines()
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     name = ""
     for line in lines[lines.index(section) + 2 :]:
         if not line:
             break
         if line.startswith(" "):
-            found[name] += f"\n{line}"
+            descriptions[name] += f"\n{line}"
         else:
             name = line
-            found[name] = ""
-    return found
+            descriptions[name] = ""
+    return descriptions
 
 
 def describe(kernel: type, parent: type) -> None:

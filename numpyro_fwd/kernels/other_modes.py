@@ -105,11 +105,11 @@ class Ends(NamedTuple):
     num_paths: np.ndarray
 
 
-def place_of(x: Any, metric: Any, found: Stationary | None = None) -> Place:
+def place_of(x: Any, metric: Any, stationary: Stationary | None = None) -> Place:
     """The place whose curvature is `metric`."""
     root = np.asarray(on_host(metric.inverse_sqrt), np.float64)
     log_det = float(on_host(metric.log_determinant))
-    return Place(on_host(x), np.linalg.norm(root, axis=1), log_det, found)
+    return Place(on_host(x), np.linalg.norm(root, axis=1), log_det, stationary)
 
 
 def look_elsewhere(run: Run, z: Any, first: Place, passes_of: Callable[[], Passes]) -> Modes:
@@ -150,17 +150,17 @@ def compare_ends(
         is_poor = ends.evidence[i] < evidence[0] - margin
         if share < 1:
             is_poor = not in_double(passes.energy(ends.x[i])) < energy + slack
-        found = None if is_poor or i >= MAX_PLACES else newton(*passes, ends.x[i])
-        if found is None or not found.is_mode:
+        stationary = None if is_poor or i >= MAX_PLACES else newton(*passes, ends.x[i])
+        if stationary is None or not stationary.is_mode:
             lost.append(i)
             continue
-        place = place_of(found.x, found.metric(), found)
+        place = place_of(stationary.x, stationary.metric(), stationary)
         same = [j for j, other in enumerate(places) if are_same(place, other)]
         if same:
             count[same[0]] += int(ends.num_paths[i])
             continue
         places.append(place)
-        evidence.append(-in_double(passes.energy(found.x)) - 0.5 * place.log_det)
+        evidence.append(-in_double(passes.energy(stationary.x)) - 0.5 * place.log_det)
         count.append(int(ends.num_paths[i]))
     order = np.argsort(-np.asarray(evidence), kind="stable")
     kept = [j for j in order if evidence[j] >= evidence[order[0]] - margin]
@@ -196,9 +196,9 @@ def ends_of_paths(run: Run, z: Any) -> Ends:
     # fixed numbers: what is found is a place, not a draw
     even = np.random.default_rng(0).uniform(-2.0, 2.0, (num_paths - len(own), size))
     starts = np.concatenate([own, even.astype(own.dtype)])
-    found = on_host(run.search(find, np.zeros((), np.uint32), starts))
-    sd = np.linalg.norm(np.asarray(found.metric.inverse_sqrt), axis=1)
-    evidence, mean = found.evidence.ravel(), found.mean.reshape(-1, size)
+    approximations = on_host(run.search(find, np.zeros((), np.uint32), starts))
+    sd = np.linalg.norm(np.asarray(approximations.metric.inverse_sqrt), axis=1)
+    evidence, mean = approximations.evidence.ravel(), approximations.mean.reshape(-1, size)
     ends: list[int] = []
     count: list[int] = []
     for i in np.argsort(-evidence):
@@ -231,19 +231,19 @@ def modes_message(modes: Modes, sites: report.SiteSizes, then: str) -> str:
     )
     is_elsewhere = (np.abs(away - best.x) > newton_path.FAR * best.sd).any(axis=0)
     names = report.listed(report.names_of(sites, np.flatnonzero(is_elsewhere)))
-    found = f"of {modes.num_paths}, {modes.num_agree} found "
+    ends = f"of {modes.num_paths}, {modes.num_agree} found "
     if rest:
-        lower = ", ".join(f"{modes.evidence[0] - each:.1f}" for each in modes.evidence[1:])
-        found += (
+        lower = ", ".join(f"{modes.evidence[0] - lesser:.1f}" for lesser in modes.evidence[1:])
+        ends += (
             f"one of {len(modes.places)} modes that matter (log evidence of the best about "
             f"{modes.evidence[0]:.1f}, of the others lower by {lower})"
         )
     else:
-        found += (
+        ends += (
             f"the best (log evidence about {modes.evidence[0]:.1f}), the others places that are "
             f"lower by more than {newton_path.negligible(best.x):.0f}"
         )
     return (
-        f"paths to the anchor end in different places: {found}; they differ in {names}. {then} "
+        f"paths to the anchor end in different places: {ends}; they differ in {names}. {then} "
         f"{SEVERAL_MODES_ADVICE}."
     )

@@ -52,15 +52,15 @@ def check_products(energies: Callable[[], Array]) -> None:
     """
     if not precision.are_coarse_here():
         return
-    found = energies(), precision.exact_products(energies)()
-    if not not_jax_tracer(found[0]):
+    both = energies(), precision.exact_products(energies)()
+    if not not_jax_tracer(both[0]):
         return
-    here, there = (np.asarray(on_host(each), np.float64) for each in found)
-    is_known = np.isfinite(here) & np.isfinite(there)
+    here, full = (np.asarray(on_host(values), np.float64) for values in both)
+    is_known = np.isfinite(here) & np.isfinite(full)
     if not is_known.any():
         return
-    here, there = here[is_known], there[is_known]
-    off = float(np.max(np.abs(here - there - np.median(here - there))))
-    rounding = MAX_ROUNDINGS * float(jnp.finfo(found[0].dtype).eps * np.max(np.abs(there)))
+    here, full = here[is_known], full[is_known]
+    off = float(np.max(np.abs(here - full - np.median(here - full))))
+    rounding = MAX_ROUNDINGS * float(jnp.finfo(both[0].dtype).eps * np.max(np.abs(full)))
     if off > max(MAX_ERROR, rounding) and is_first_process():
         warnings.warn(COARSE_PRODUCTS.format(jax.devices()[0].device_kind, off), stacklevel=2)

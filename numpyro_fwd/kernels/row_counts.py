@@ -92,13 +92,13 @@ def warn_if_many(expected: Array, num_rows: int, loose: Callable[[], list[str]] 
 
 def warn_if_light(gap: Array) -> None:
     """Warn where an expansion has lighter tails than the posterior, by its `gap`."""
-    found = float(on_host(gap))
-    if not found > MAX_GAP or not is_first_process():
+    nats = float(on_host(gap))
+    if not nats > MAX_GAP or not is_first_process():
         return
     warnings.warn(
         'Trajectories of acceptance="subsampled" follow an expansion of the rows, and this '
         "posterior has heavier tails: four standard deviations from the mode its log density is "
-        f"{found:.1f} above that of the expansion. Draws may miss a tail without a "
+        f"{nats:.1f} above that of the expansion. Draws may miss a tail without a "
         'sign of it in R-hat. Give gradient="minibatch" or acceptance="full", or take '
         "numpyro.infer.NUTS on the model without subsample_size.",
         stacklevel=2,

@@ -86,8 +86,8 @@ def running_mcmc() -> MCMC | None:
     while frame is not None:
         caller = frame.f_locals.get("self")
         # an MCMC, or what runs one with its draws on disk
-        for each in (caller, getattr(caller, "__dict__", {}).get("mcmc")):
-            if isinstance(each, MCMC):
-                return each
+        for candidate in (caller, getattr(caller, "__dict__", {}).get("mcmc")):
+            if isinstance(candidate, MCMC):
+                return candidate
         frame = frame.f_back
     return None

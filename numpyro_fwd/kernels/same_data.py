@@ -49,13 +49,13 @@ class InPlace:
         self.has_changed = False
 
     def as_they_are(
-        self, made: Fingerprint, model_args: Args, model_kwargs: Kwargs | None
+        self, digest: Fingerprint, model_args: Args, model_kwargs: Kwargs | None
     ) -> tuple[tuple[Any, ...], Any]:
         """Arguments, as new objects once an array has changed; those of the running MCMC, too."""
         arrays = mutable_arrays(model_args, model_kwargs)
-        if not arrays or isinstance(made.whole, jax.core.Tracer):
+        if not arrays or isinstance(digest.whole, jax.core.Tracer):
             return model_args, model_kwargs
-        last, self._last = self._last, (arrays, int(made.whole))
+        last, self._last = self._last, (arrays, int(digest.whole))
         if last is not None and last[0] == arrays and last != self._last:
             self.has_changed = True
         if not self.has_changed:
@@ -134,8 +134,8 @@ def is_ours(events: Any) -> bool:
     """Whether a program of ours returned this number of events."""
     if not is_concrete(events) or not jnp.issubdtype(events.dtype, jnp.integer):
         return False
-    found = np.asarray(events)
-    return bool(np.all((found >= NOTHING) & (found < NOTHING + MOST_EVENTS)))
+    numbers = np.asarray(events)
+    return bool(np.all((numbers >= NOTHING) & (numbers < NOTHING + MOST_EVENTS)))
 
 
 def is_concrete(x: Any) -> bool:

@@ -464,11 +464,11 @@ class LangevinSMC(MCMCKernel):
         if not not_jax_tracer(state.least_ess):
             return
         # in every process: particles of others are asked for
-        found = complaints(state, self._max_temperatures)
-        if self._is_adjusted and not found:
-            found = complaints_of_mixing(state)
-        if found and is_first_process():
-            warnings.warn("sequential Monte Carlo: " + " ".join(found), stacklevel=2)
+        sentences = complaints(state, self._max_temperatures)
+        if self._is_adjusted and not sentences:
+            sentences = complaints_of_mixing(state)
+        if sentences and is_first_process():
+            warnings.warn("sequential Monte Carlo: " + " ".join(sentences), stacklevel=2)
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
@@ -542,43 +542,43 @@ def described(
 
 def complaints(state: LangevinSMCKernelState, max_temperatures: int) -> list[str]:
     """Sentences on what is wrong with a population after its annealing."""
-    found, size = [], state.ancestors.size
+    sentences, size = [], state.ancestors.size
     named = (state.least_ess, state.is_forced, state.genealogical_ess, state.log_evidence)
     least_ess, is_forced, genealogical_ess, log_evidence = (x[0] for x in on_host(named))
     if is_forced:
-        found.append(
+        sentences.append(
             f"there were max_temperatures = {max_temperatures} temperatures, and the last step "
             "jumped to 1: allow more of them."
         )
     if least_ess < LOW_ESS * size:
-        found.append(
+        sentences.append(
             f"the effective sample size fell to {least_ess:.1f} of {size} particles: take more "
             "particles, or shorter steps for unadjusted moves."
         )
     if genealogical_ess < MIN_ANCESTORS:
-        found.append(
+        sentences.append(
             f"all {size} particles descend from one draw of the prior, so that log_evidence_error "
             "is too small: take more particles."
         )
     elif size < MIN_PARTICLES:
-        found.append(
+        sentences.append(
             f"{size} particles cannot tell how far runs differ, so that log_evidence_error is too "
             "small: take more particles."
         )
     if np.isnan(log_evidence):
-        found.append("the population is lost: its log evidence is NaN (see LangevinSMC).")
-    return found
+        sentences.append("the population is lost: its log evidence is NaN (see LangevinSMC).")
+    return sentences
 
 
 def complaints_of_mixing(state: LangevinSMCKernelState) -> list[str]:
     """Whether the particles descend from fewer draws of the prior than if they had mixed."""
-    found, mixed = (x[0] for x in on_host((state.genealogical_ess, state.mixed_ancestors)))
-    if found >= MIXED_SHARE * mixed:
+    genealogical, mixed = (x[0] for x in on_host((state.genealogical_ess, state.mixed_ancestors)))
+    if genealogical >= MIXED_SHARE * mixed:
         return []
     size = state.ancestors.size
     other = "temperatures (tempering_ess=0.98)" if size >= MANY_PARTICLES else "particles"
     return [
-        f"the {size} particles descend from {found:.0f} draws of the prior, and "
+        f"the {size} particles descend from {genealogical:.0f} draws of the prior, and "
         f"would from {mixed:.0f} if their moves had mixed: the log evidence may be too low by more "
         f"than log_evidence_error. Make more moves (num_moves=12), or take more {other}."
     ]
@@ -594,10 +594,10 @@ def explaining_derivatives(
     except (TypeError, ValueError) as error:
         prior, likelihood = split_logdensity(model, model_args, model_kwargs)
         first = jax.tree.map(lambda leaf: leaf[0], z)
-        found = differentiation_of(lambda z: prior(z) + likelihood(z), first, "none")
-        if found not in MOVES:
+        mode = differentiation_of(lambda z: prior(z) + likelihood(z), first, "none")
+        if mode not in MOVES:
             raise
-        raise ValueError(f"model has {MOVES[found]}") from error
+        raise ValueError(f"model has {MOVES[mode]}") from error
 
 
 def metropolis(algorithm: Any, parameters: dict[str, Any]) -> moves.Metropolis:

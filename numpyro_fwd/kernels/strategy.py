@@ -267,12 +267,12 @@ def follow_path(run: Run, rng_key: Array, z: Any, density_of: Function) -> Start
         return find_start(key, lambda x: logdensity_fn(unravel(x)), x, differentiation)
 
     run.say("looking for a start")
-    found = run.search(find, key_path[0], x)
-    check_finite(found.first_values)
-    if not_jax_tracer(found.x):
-        report.warn_of_starts(found, report.sites_of(z))
-    is_whitened = run.adapts_metric and found.metric is not None
-    return Start(found.x, found.metric if is_whitened else None, is_whitened, keys)
+    starts = run.search(find, key_path[0], x)
+    check_finite(starts.first_values)
+    if not_jax_tracer(starts.x):
+        report.warn_of_starts(starts, report.sites_of(z))
+    is_whitened = run.adapts_metric and starts.metric is not None
+    return Start(starts.x, starts.metric if is_whitened else None, is_whitened, keys)
 
 
 def split_keys(rng_key: Array) -> tuple[Keys, Array]:
@@ -283,13 +283,13 @@ def split_keys(rng_key: Array) -> tuple[Keys, Array]:
 
 def ravel_one(z: Any) -> Callable[[Array], Any]:
     """From a flat position (D,) to a pytree like the positions of one of the chains in `z`."""
-    found = []
+    unravels = []
 
     def look(z):  # traced for its shapes: nothing is computed
-        found.append(ravel_pytree(jax.tree.map(lambda leaf: leaf[0], z))[1])
+        unravels.append(ravel_pytree(jax.tree.map(lambda leaf: leaf[0], z))[1])
 
     jax.eval_shape(look, z)
-    return found[0]
+    return unravels[0]
 
 
 def evaluate(run: Run, x: Array, z: Any, density_of: Function) -> Array:

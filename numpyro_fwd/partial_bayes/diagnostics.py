@@ -55,12 +55,12 @@ def warn_of(
     softening
         How particles were moved and weighed; None where they forget the batches before.
     """
-    found = diverged(result, num_values) or collapsed(result, num_particles)
-    if not found and softening is not None:
-        found = wandered(result, softening)
-    found = found or unknown_losses(result)
-    if found and is_first_process():
-        warnings.warn(found, stacklevel=3)
+    message = diverged(result, num_values) or collapsed(result, num_particles)
+    if not message and softening is not None:
+        message = wandered(result, softening)
+    message = message or unknown_losses(result)
+    if message and is_first_process():
+        warnings.warn(message, stacklevel=3)
 
 
 def collapsed(result: Result, num_particles: int) -> str:

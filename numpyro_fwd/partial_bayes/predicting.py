@@ -122,23 +122,28 @@ def of_rows(
     model_kwargs: Kwargs,
 ) -> Prediction:
     """Draws, their mean and quantiles, and the log score, of some rows."""
-    found = Predictive(uncondition(model), latents, condition_deterministic=False)
+    predictive = Predictive(uncondition(model), latents, condition_deterministic=False)
     draws = {
         name: value
-        for name, value in found(rng_key, *model_args, **model_kwargs).items()
+        for name, value in predictive(rng_key, *model_args, **model_kwargs).items()
         if name not in latents and value.size  # a factor has no draws
     }
     seeded = seed(model, jax.random.key(0))
     terms = jax.vmap(lambda z: observed_terms(seeded, z, model_args, model_kwargs))
-    given = {name: each for name, each in terms(result.particles).items() if name in draws}
+    given = {name: values for name, values in terms(result.particles).items() if name in draws}
     score: dict[str, Values] = {
-        name: jnp.where(each.is_given[0], mixture_log_density(each, result.log_weights), jnp.nan)
-        for name, each in given.items()
+        name: jnp.where(
+            values.is_given[0], mixture_log_density(values, result.log_weights), jnp.nan
+        )
+        for name, values in given.items()
     }
     return Prediction(
         draws,
-        {name: jnp.mean(each, axis=0) for name, each in draws.items()},
-        {name: jnp.quantile(each, jnp.array(quantiles), axis=0) for name, each in draws.items()},
+        {name: jnp.mean(values, axis=0) for name, values in draws.items()},
+        {
+            name: jnp.quantile(values, jnp.array(quantiles), axis=0)
+            for name, values in draws.items()
+        },
         score or None,
     )
 
@@ -190,7 +195,7 @@ def check_independent_rows(
     """Raise ValueError, by site, for draws of a first row that change with the other rows."""
     for name in shapes:
         axis = row_axis(shapes[name], longer[name])
-        mine, other = (np.take(np.asarray(each[name]), 0, axis) for each in (draws, copies))
+        mine, other = (np.take(np.asarray(draws_of[name]), 0, axis) for draws_of in (draws, copies))
         if not np.allclose(mine, other, rtol=1e-3, atol=1e-3 * np.std(draws[name])):
             raise ValueError(
                 f"the prediction of a row at site '{name}' changes with the other rows, for "

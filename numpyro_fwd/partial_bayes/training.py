@@ -171,12 +171,12 @@ def check_resumable(state: Any, first: TrainingState) -> None:
 def differences(state: TrainingState, first: TrainingState) -> str:
     """Describe where a state has another form than the first state."""
     parts = {"particles": "position", "parameters": "params", "state of the optimizer": "opt_state"}
-    found = []
+    names = []
     for what, name in parts.items():
-        mine, new = (form_of(getattr(each.inner, name)) for each in (state, first))
+        mine, new = (form_of(getattr(one_state.inner, name)) for one_state in (state, first))
         if mine != new:
-            found.append(what)
-    return f"its {' and '.join(found) or 'arrays'} have other shapes"
+            names.append(what)
+    return f"its {' and '.join(names) or 'arrays'} have other shapes"
 
 
 def form_of(tree: Any) -> tuple[Any, ...]:
@@ -238,9 +238,9 @@ def train(
     with tqdm(total=num_steps, disable=not progress_bar) as bar:
         for start in range(0, num_steps, size):
             num = min(size, num_steps - start)
-            state, found = program(arrays, state, num)
-            history.append(jax.tree.map(np.asarray, found))
-            text = f"loss: {found[0][-1]:.4f}, ess: {found[1][-1]:.1f}"
+            state, columns = program(arrays, state, num)
+            history.append(jax.tree.map(np.asarray, columns))
+            text = f"loss: {columns[0][-1]:.4f}, ess: {columns[1][-1]:.1f}"
             if loss_fn is not None:
                 loss = loss_fn(state.inner)
                 state = state._replace(best=better(state.inner, state.best, loss))
@@ -250,7 +250,7 @@ def train(
             bar.update(num)
             if patience is not None and int(state.best.age) >= patience:
                 break
-    losses, ess, power = (jnp.concatenate(each) for each in zip(*history, strict=True))
+    losses, ess, power = (jnp.concatenate(parts) for parts in zip(*history, strict=True))
     return result_of(state, constrain_params, losses, ess, power, jnp.array(validation_losses))
 
 
@@ -263,7 +263,7 @@ def result_of(
     validation_losses: Array,
 ) -> Result:
     """The best parameters and particles of a state, or the last ones if none was validated."""
-    found: Any = state.inner if bool(jnp.isposinf(state.best.loss)) else state.best
-    params = constrain_params(found.params)
+    best: Any = state.inner if bool(jnp.isposinf(state.best.loss)) else state.best
+    params = constrain_params(best.params)
     history = (losses, ess, weight_power, validation_losses)
-    return Result(params, found.position, found.log_weights, *history, state)
+    return Result(params, best.position, best.log_weights, *history, state)

@@ -89,30 +89,30 @@ class Convergence:
     def all(self, num_draws: int, seconds: float = math.inf) -> Worst:
         """The worst of all parameters, or of those that there is time for."""
         end = time.monotonic() + seconds
-        found = BETTER_THAN_ANY
+        worst = BETTER_THAN_ANY
         if num_draws < MIN_DRAWS_OF_ESS:
             return Worst()
         for one in self.each(num_draws):
-            found = found.and_also(one)
+            worst = worst.and_also(one)
             if time.monotonic() > end:
                 break
-        return found
+        return worst
 
     def is_reached(self, num_draws: int) -> tuple[bool, Worst]:
         """Whether all parameters meet the goals, and the worst of those that were looked at.
 
         The first one that does not ends the search, and is the first of the next search.
         """
-        found = BETTER_THAN_ANY
+        worst_so_far = BETTER_THAN_ANY
         if num_draws < MIN_DRAWS_OF_ESS:
             return False, Worst()
         for one in self.each(num_draws):
-            found = found.and_also(one)
+            worst_so_far = worst_so_far.and_also(one)
             if not self.until.is_met_by(one.ess, one.r_hat):
                 worst = one.parameter.split("[")[0]
                 self.names.sort(key=lambda name: name != worst)
-                return False, found
-        return True, found
+                return False, worst_so_far
+        return True, worst_so_far
 
     def each(self, num_draws: int) -> Iterator[Worst]:
         """Estimates for each parameter that is not constant."""

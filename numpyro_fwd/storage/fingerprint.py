@@ -68,7 +68,7 @@ def describe_arguments(model_args: Args, model_kwargs: dict[str, Any]) -> dict[s
 
 def describe_model(model: Model, model_args: Args, model_kwargs: Kwargs) -> dict[str, str]:
     """For each site of a model its distribution and shape, and a checksum of the log densities."""
-    found = {}
+    sites = {}
 
     def log_densities(rng_key: jax.Array) -> dict[str, Any]:
         terms = {}
@@ -76,13 +76,13 @@ def describe_model(model: Model, model_args: Args, model_kwargs: Kwargs) -> dict
             if site["type"] not in ("sample", "deterministic"):
                 continue
             kind = distribution_name(site["fn"]) if site["type"] == "sample" else "deterministic"
-            found[f"site '{name}'"] = f"{kind} {jnp.shape(site['value'])}"
+            sites[f"site '{name}'"] = f"{kind} {jnp.shape(site['value'])}"
             value = site["value"]
             terms[name] = site["fn"].log_prob(value) if site["type"] == "sample" else value
         return terms
 
     program = jax.make_jaxpr(log_densities)(jax.random.key(0))
-    return {**found, "the code": describe_program(program)}
+    return {**sites, "the code": describe_program(program)}
 
 
 def distribution_name(distribution: Any) -> str:

@@ -86,12 +86,12 @@ class Folder:
         if not self.path.is_dir():
             raise FileExistsError(f"path {self.path} is a file: give a folder, or a new path.")
         try:
-            found = sorted(each.name for each in self.path.iterdir())
+            entries = sorted(entry.name for entry in self.path.iterdir())
         except PermissionError as error:
             raise PermissionError(f"path {self.path} cannot be read: {error}") from error
-        if found and OWN not in found:
+        if entries and OWN not in entries:
             raise FileExistsError(
-                f"path {self.path} holds something that sample_to did not write ('{found[0]}'): "
+                f"path {self.path} holds something that sample_to did not write ('{entries[0]}'): "
                 "give an empty folder, or a new path."
             )
 

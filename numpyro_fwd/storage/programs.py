@@ -186,10 +186,10 @@ class Piece:
         method = self.mcmc.chain_method
         if self.mcmc.num_chains == 1:
             state, draws = one(state)
-            return state, {name: each[None] for name, each in draws.items()}
+            return state, {name: values[None] for name, values in draws.items()}
         if method == "vectorized":
             state, draws = one(state)
-            return state, {name: jnp.swapaxes(each, 0, 1) for name, each in draws.items()}
+            return state, {name: jnp.swapaxes(values, 0, 1) for name, values in draws.items()}
         if callable(method):
             return method(one)(state)
         in_sequence = partial(jax.lax.map, one)
@@ -226,12 +226,12 @@ class Piece:
 
     def kept(self, state: Any) -> tuple[Any, dict[str, Array]]:
         """The part of a state that is stored: the position, and statistics by ``group/name``."""
-        found = {}
+        statistics = {}
         for name, field in self.fields.items():
             value = jnp.asarray(key_data_of(nested(state, field)))
             value = -value if field == "potential_energy" else value
-            found[f"sample_stats/{name}"] = self.for_each_chain(value)
-        return nested(state, self.mcmc.sampler.sample_field), found
+            statistics[f"sample_stats/{name}"] = self.for_each_chain(value)
+        return nested(state, self.mcmc.sampler.sample_field), statistics
 
     def sites(self, position: Any, model_args: Args, model_kwargs: Kwargs) -> dict[str, Array]:
         """All sites at a position, by ``group/name``."""
@@ -239,9 +239,9 @@ class Piece:
         on_supports = self.mcmc.postprocess_fn or kernel.postprocess_fn(model_args, model_kwargs)
         if self.is_batched:
             on_supports = jax.vmap(on_supports)
-        found = {k: v for k, v in by_name(on_supports(position)).items() if k not in self.without}
-        check_names(list(found))
-        return {f"posterior/{k.replace('/', '.')}": storable(v) for k, v in found.items()}
+        stored = {k: v for k, v in by_name(on_supports(position)).items() if k not in self.without}
+        check_names(list(stored))
+        return {f"posterior/{k.replace('/', '.')}": storable(v) for k, v in stored.items()}
 
     def for_each_chain(self, value: Array) -> Array:
         """`value`, which vectorized chains may share."""

@@ -108,8 +108,8 @@ class StoredRun:
     ) -> None:
         """Bring the chains to where the run is, and the store with them."""
         is_new = self.folder.begin()
-        saved, found = ([], {}) if is_new else checkpoints.load(self.folder.checkpoint)
-        facts = found.get("facts", {})
+        saved, record = ([], {}) if is_new else checkpoints.load(self.folder.checkpoint)
+        facts = record.get("facts", {})
         self.facts: dict[str, Any] = {
             "options": self.options(rng_key, extra_fields, init_params),
             "data": fingerprint.describe_arguments(model_args, model_kwargs),
@@ -137,7 +137,7 @@ class StoredRun:
         if is_new:
             self.create(model, model_args, model_kwargs)
         else:
-            self.find(saved, found["done"])
+            self.find(saved, record["done"])
         self.piece.compile()
         names = latents(self.mcmc, self.state)
         stored = [name.split("/", 1)[1] for name in self.piece.shapes if name[:3] == "pos"]

@@ -259,8 +259,8 @@ class DrawStore:
         """Let readers see these draws and no more: one file, replaced at once."""
         for array in self.arrays.values():
             array.resize(num_draws)
-        found = {"zarr_consolidated_format": 1, "metadata": self.metadata}
-        replace_file(self.path / METADATA, json.dumps(found).encode())
+        consolidated = {"zarr_consolidated_format": 1, "metadata": self.metadata}
+        replace_file(self.path / METADATA, json.dumps(consolidated).encode())
 
     def finish(self) -> None:
         """Bring up to date what the arrays say of themselves, for readers of these alone."""

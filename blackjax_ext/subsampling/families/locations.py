@@ -350,10 +350,10 @@ def smoothed_laplace_sizes(
     """Bounds of the derivatives of its loss."""
     x = (y - balls[0].interval) * (1 / width)
     if order == 2:
-        found = piecewise(lambda x: (1 + x * x) ** -1.5, x, [0.0])
+        derivative = piecewise(lambda x: (1 + x * x) ** -1.5, x, [0.0])
     else:
-        found = piecewise(lambda x: 3 * x * (1 + x * x) ** -2.5, x, [-0.5, 0.5])
-    return jnp.reshape(magnitude(found) * (width / scale), (1,) * order)
+        derivative = piecewise(lambda x: 3 * x * (1 + x * x) ** -2.5, x, [-0.5, 0.5])
+    return jnp.reshape(magnitude(derivative) * (width / scale), (1,) * order)
 
 
 SMOOTHED_LAPLACE = Kind(

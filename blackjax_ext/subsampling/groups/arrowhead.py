@@ -140,7 +140,7 @@ def eliminate(arrow: Arrow, eps: float, floor: float = 0.0) -> Eliminated:
 
     None of these counts as less than `floor`.
     """
-    arrow = Arrow(*(np.asarray(each, np.float64) for each in arrow))
+    arrow = Arrow(*(np.asarray(part, np.float64) for part in arrow))
     values, vectors = np.linalg.eigh(arrow.of_groups)
     values = np.abs(values)
     least = eps * values.shape[-1] * values.max(-1, keepdims=True)
@@ -169,19 +169,19 @@ def inverse_factor(precision: np.ndarray, is_free: np.ndarray, eps: float) -> np
 
 def refined(
     frame: Whitening,
-    found: Eliminated,
+    eliminated: Eliminated,
     is_free: np.ndarray,
     eps: float,
     more: np.ndarray | float = 0.0,
 ) -> Whitening:
-    """The frame in which the arrow, of which `found` is by the old frame, is the identity.
+    """The frame in which the arrow is the identity, `eliminated` being the arrow in the old frame.
 
     Shared coordinates that are not free stay as they are; `more` is added to the precision of the
     shared ones.
     """
-    root = inverse_factor(found.schur + more, is_free, eps)
-    shift = np.where(is_free, found.shift, 0.0) @ root
-    rotated = frame.roots @ found.inverse_roots
+    root = inverse_factor(eliminated.schur + more, is_free, eps)
+    shift = np.where(is_free, eliminated.shift, 0.0) @ root
+    rotated = frame.roots @ eliminated.inverse_roots
     new_root = frame.root @ root
     return Whitening(
         new_root,

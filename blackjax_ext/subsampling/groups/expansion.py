@@ -283,26 +283,26 @@ def expansion_at(passes: GroupPasses, anchor: GroupedAnchor, order: int) -> Grou
     passes.announce("bounding them")
     plain = cast(identity_whitening(shared.size, *groups.shape), dtype)
     bounds = compiled_soon(group_bounds, static_argnums=(5, 6))
-    found = bounds(predictor, position, frame, plain, anchor.step, radius, order)
-    check_constant_data(found.not_known)
-    check_affine(found.not_affine)
-    if not float(on_host(found.change)) < MAX_LAST_CHANGE:
+    row_bounds = bounds(predictor, position, frame, plain, anchor.step, radius, order)
+    check_constant_data(row_bounds.not_known)
+    check_affine(row_bounds.not_affine)
+    if not float(on_host(row_bounds.change)) < MAX_LAST_CHANGE:
         raise ValueError(NO_MODE.format("Newton's method still moves"))
-    psi, level = on_host((found.psi, predictor.level))
+    psi, level = on_host((row_bounds.psi, predictor.level))
     tables = tables_of(psi, level, groups.shape[0], MARGIN[dtype])
     rows, first, bound, threshold, alias, total = map(jnp.asarray, tables)
     return GroupedExpansion(
         predictor.without_levels(),
         position,
         frame,
-        found.arrow,
-        found.cubic,
+        row_bounds.arrow,
+        row_bounds.cubic,
         rows,
         first,
         bound.astype(dtype),
         threshold,
         alias,
-        found.steepness[rows],
+        row_bounds.steepness[rows],
         total.astype(dtype),
         jnp.asarray(radius, dtype),
     )

@@ -41,9 +41,9 @@ def solved(factor: Array, x: Array, *, is_transposed: bool = False) -> Array:
     """Triangular systems of small lower factors (G, d, d), or of their transposes, for x (G, d)."""
     width = x.shape[1]
     order = range(width)[::-1] if is_transposed else range(width)
-    found: dict[int, Array] = {}
+    solution: dict[int, Array] = {}
     for i in order:
         entries = factor[:, :, i] if is_transposed else factor[:, i]
-        rest = sum((entries[:, j] * found[j] for j in found), jnp.zeros_like(x[:, 0]))
-        found[i] = (x[:, i] - rest) / factor[:, i, i]
-    return jnp.stack([found[i] for i in range(width)], axis=1)
+        rest = sum((entries[:, j] * solution[j] for j in solution), jnp.zeros_like(x[:, 0]))
+        solution[i] = (x[:, i] - rest) / factor[:, i, i]
+    return jnp.stack([solution[i] for i in range(width)], axis=1)

@@ -134,7 +134,7 @@ class GroupedAnchor(NamedTuple):
 
 def cast(frame: Whitening, dtype: Any) -> Whitening:
     """A frame of the host for the device."""
-    return Whitening(*(jnp.asarray(each, dtype) for each in frame))
+    return Whitening(*(jnp.asarray(part, dtype) for part in frame))
 
 
 class GroupPasses:
@@ -229,7 +229,7 @@ def hessian_of(function: Function) -> Function:
 
 def in_double_precision(arrow: Arrow) -> Arrow:
     """An arrow on the host."""
-    return Arrow(*(np.asarray(each, np.float64) for each in on_host(tuple(arrow))))
+    return Arrow(*(np.asarray(part, np.float64) for part in on_host(tuple(arrow))))
 
 
 def added(one: Arrow, other: Arrow) -> Arrow:
@@ -267,20 +267,20 @@ def look(
     eps = float(np.finfo(point.shared.dtype).eps)
     rows, prior, sizes = passes.arrows(point, frame)
     arrow = added(rows, prior)
-    if not all(np.isfinite(each).all() for each in arrow):
+    if not all(np.isfinite(part).all() for part in arrow):
         raise ValueError(NOT_FINITE_ENERGY.format(point.shared.dtype))
     is_free = first_free(passes, point, sizes) if is_free is None else is_free
     # far from a kink a prior has no curvature but rounding, and a group's only row next to none:
     # its inverse would be no spread, and steps by it end nowhere. It was one a step before
-    found = eliminate(arrow, eps, SINGULAR if passes.smooths(frame) else 0.0)
+    eliminated = eliminate(arrow, eps, SINGULAR if passes.smooths(frame) else 0.0)
     both = is_free & is_free[:, None]
-    root = np.where(both, inverse_factor(found.schur, is_free, eps), 0.0)
-    slope = root.T @ found.slope
+    root = np.where(both, inverse_factor(eliminated.schur, is_free, eps), 0.0)
+    slope = root.T @ eliminated.slope
     u = -root @ slope
-    v = -found.solved(arrow.groups + np.einsum("cdp,p->cd", arrow.coupling, u))
-    within = np.einsum("cd,cd->", arrow.groups, found.solved(arrow.groups))
+    v = -eliminated.solved(arrow.groups + np.einsum("cdp,p->cd", arrow.coupling, u))
+    within = np.einsum("cd,cd->", arrow.groups, eliminated.solved(arrow.groups))
     step = frame.steps(u, v)
-    return NewtonStep(rows, found, step, float(slope @ slope + within), is_free)
+    return NewtonStep(rows, eliminated, step, float(slope @ slope + within), is_free)
 
 
 def first_free(passes: GroupPasses, point: GroupedPosition, sizes: np.ndarray) -> np.ndarray:
@@ -299,10 +299,10 @@ def first_free(passes: GroupPasses, point: GroupedPosition, sizes: np.ndarray) -
     for j in map(int, others):
         moved = point.shared.copy()
         moved[j] += 1.0
-        there = passes.prior(GroupedPosition(moved, point.groups), frame)
-        parts = zip(*(curvatures_by(each, j, is_seen) for each in (here, there)), strict=True)
+        ahead = passes.prior(GroupedPosition(moved, point.groups), frame)
+        parts = zip(*(curvatures_by(arrow, j, is_seen) for arrow in (here, ahead)), strict=True)
         # where groups have kinks, slopes change and curvatures do not
-        by_slope, curvature = there.shared[j] - here.shared[j], here.of_shared[j, j]
+        by_slope, curvature = ahead.shared[j] - here.shared[j], here.of_shared[j, j]
         is_smooth = abs(by_slope - curvature) <= SLOPE_ROUNDING * (
             abs(curvature) + abs(here.shared[j])
         )
@@ -316,9 +316,9 @@ def curvatures_by(arrow: Arrow, j: int, is_seen: np.ndarray) -> tuple[np.ndarray
     return arrow.of_groups, arrow.coupling[..., j], arrow.of_shared[j, j], seen
 
 
-def is_unchanged(here: np.ndarray, there: np.ndarray) -> bool:
+def is_unchanged(here: np.ndarray, ahead: np.ndarray) -> bool:
     """Whether curvatures are the same but for rounding."""
-    off, size = np.max(np.abs(there - here), initial=0.0), np.max(np.abs(here), initial=0.0)
+    off, size = np.max(np.abs(ahead - here), initial=0.0), np.max(np.abs(here), initial=0.0)
     return bool(off <= UNCHANGED * size)
 
 
@@ -330,22 +330,22 @@ def descend(
     of_rows, before = passes.energy(point), np.inf
     nearly = LAST_ROUND_CHANGE_OF_EACH * (point.shared.size + point.groups.size)
     for _ in range(MAX_NEWTON_STEPS):
-        found = look(passes, point, frame, is_free)
-        is_free = found.is_free
+        step = look(passes, point, frame, is_free)
+        is_free = step.is_free
         # beside kinks the steps go round and round
-        is_round = passes.is_smoothed and 0.5 * before < found.distance < nearly
-        if found.distance < ANCHOR_TOLERANCE or is_round:
-            return point, frame, found, is_free
+        is_round = passes.is_smoothed and 0.5 * before < step.distance < nearly
+        if step.distance < ANCHOR_TOLERANCE or is_round:
+            return point, frame, step, is_free
         value = of_rows + passes.prior_energy(point, frame)
         for i in range(MAX_HALVINGS):
-            new = point.plus(found.step, 0.5**i)
+            new = point.plus(step.step, 0.5**i)
             lower = passes.energy(new)
             if lower + passes.prior_energy(new, frame) < value:
                 break
         else:
-            return point, frame, found, is_free
-        frame = refined(frame, found.eliminated, is_free, eps)
-        point, of_rows, before = new, lower, found.distance
+            return point, frame, step, is_free
+        frame = refined(frame, step.eliminated, is_free, eps)
+        point, of_rows, before = new, lower, step.distance
     raise ValueError(NO_MODE.format("Newton's method still moves"))
 
 
@@ -450,14 +450,14 @@ def maximized(value: Function, hessian: Function, first: np.ndarray, dtype: Any)
     """The maximum of an objective near `first`; None where it leads nowhere."""
 
     def cost(h: np.ndarray) -> float:
-        found = -float(value(h.astype(dtype)))
-        return found if np.isfinite(found) else WORST
+        value_lost = -float(value(h.astype(dtype)))
+        return value_lost if np.isfinite(value_lost) else WORST
 
     # without derivatives: where groups have heavy tails the evidence has steps and hollows
     start = min(first, np.zeros_like(first), key=cost)
-    found = scipy.optimize.minimize(cost, start, method="Powell", options=SEARCH)
-    h = found.x
-    if not found.fun < WORST:
+    maximum = scipy.optimize.minimize(cost, start, method="Powell", options=SEARCH)
+    h = maximum.x
+    if not maximum.fun < WORST:
         return None
     curvature = -np.asarray(on_host(hessian(h.astype(dtype))), np.float64)
     if not np.isfinite(curvature).all() or np.max(np.abs(h - start)) > MOST_MOVED:
@@ -467,28 +467,28 @@ def maximized(value: Function, hessian: Function, first: np.ndarray, dtype: Any)
 
 
 def most_likely(
-    passes: GroupPasses, point: GroupedPosition, frame: Whitening, found: NewtonStep
+    passes: GroupPasses, point: GroupedPosition, frame: Whitening, newton: NewtonStep
 ) -> Hyper:
     """Hyperparameters at the maximum of their log evidence, or of the mean log prior of draws.
 
-    `frame` is that of the curvature at the point, `found` are the derivatives by the one before.
+    `frame` is that of the curvature at the point, `newton` are the derivatives by the one before.
     """
     dtype = point.shared.dtype
     # derivatives of the rows by v of the new frame
-    rotation = found.eliminated.inverse_roots
-    blocks = np.einsum("cji,cjk,ckl->cil", rotation, found.rows.of_groups, rotation)
-    slopes = np.einsum("cji,cj->ci", rotation, found.rows.groups)
-    roots, slopes, blocks = (jnp.asarray(each, dtype) for each in (frame.roots, slopes, blocks))
+    rotation = newton.eliminated.inverse_roots
+    blocks = np.einsum("cji,cjk,ckl->cil", rotation, newton.rows.of_groups, rotation)
+    slopes = np.einsum("cji,cj->ci", rotation, newton.rows.groups)
+    roots, slopes, blocks = (jnp.asarray(array, dtype) for array in (frame.roots, slopes, blocks))
     around = Around(
         passes.predictor,
         jnp.asarray(point.shared),
         jnp.asarray(point.groups),
         roots,
         (slopes, blocks),
-        draws_around(frame, found.is_free, dtype),
+        draws_around(frame, newton.is_free, dtype),
     )
-    known = tuple(not flag for flag in found.is_free.tolist()), around
-    first = point.shared[~found.is_free].astype(np.float64)
+    known = tuple(not flag for flag in newton.is_free.tolist()), around
+    first = point.shared[~newton.is_free].astype(np.float64)
     for value, hessian in (
         (passes._log_evidence, passes._evidence_hessian),
         (passes._log_expected, passes._expected_hessian),
@@ -515,12 +515,12 @@ def find_anchor(
         anchor = finished(passes, point, frame, ~everything, curvature)
         return anchor._replace(step=(0 * anchor.point.shared, 0 * anchor.point.groups))
     for _ in range(MAX_ROUNDS):
-        point, frame, found, is_free = descend(passes, point, frame, is_free)
+        point, frame, last_step, is_free = descend(passes, point, frame, is_free)
         if is_free.all():
             break
         eps = float(np.finfo(point.shared.dtype).eps)
-        at_mode = refined(frame, found.eliminated, is_free, eps)
-        h, way, curvature = most_likely(passes, point, at_mode, found)
+        at_mode = refined(frame, last_step.eliminated, is_free, eps)
+        h, way, curvature = most_likely(passes, point, at_mode, last_step)
         y = point.shared.copy()
         y[~is_free] = h
         point = GroupedPosition(y, point.groups)
@@ -542,12 +542,12 @@ def finished(
     That of the hyperparameters is of their log evidence.
     """
     eps = float(np.finfo(point.shared.dtype).eps)
-    found = look(passes, point, frame, ~is_hyper)
-    more = np.zeros_like(found.eliminated.schur)
+    last_step = look(passes, point, frame, ~is_hyper)
+    more = np.zeros_like(last_step.eliminated.schur)
     if is_hyper.any():
         # hyperparameters are coordinates themselves in all frames so far
         block = np.ix_(is_hyper, is_hyper)
-        more[block] = curvature - found.eliminated.schur[block]
+        more[block] = curvature - last_step.eliminated.schur[block]
     everything = np.ones(point.shared.size, bool)
-    final = refined(frame, found.eliminated, everything, eps, more)
-    return GroupedAnchor(point, final, found.step, found.distance)
+    final = refined(frame, last_step.eliminated, everything, eps, more)
+    return GroupedAnchor(point, final, last_step.step, last_step.distance)

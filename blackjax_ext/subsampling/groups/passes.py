@@ -150,7 +150,7 @@ def row_arrow(
         return (*sums, jnp.max(jnp.abs(design.matrix), axis=(0, 1))), ()
 
     sums, _ = over_chunks(visit, predictor.rows.num_rows, grouped_chunk_length(predictor, position))
-    *arrow, sizes = (each.value() for each in sums)
+    *arrow, sizes = (total.value() for total in sums)
     return Arrow(*arrow), sizes
 
 
@@ -190,9 +190,9 @@ def smoothed_prior(
 
 def nodes(width: int, dtype: jnp.dtype) -> Array:
     """Quantiles of a normal law along each axis, of variance one, shape (16 d, d)."""
-    found = scipy.stats.norm.ppf((np.arange(NUM_NODES) + 0.5) / NUM_NODES)
-    found /= np.sqrt(np.mean(found**2))
-    along = found[None, :, None] * np.eye(width)[:, None]
+    quantiles = scipy.stats.norm.ppf((np.arange(NUM_NODES) + 0.5) / NUM_NODES)
+    quantiles /= np.sqrt(np.mean(quantiles**2))
+    along = quantiles[None, :, None] * np.eye(width)[:, None]
     return jnp.asarray(along.reshape(NUM_NODES * width, width), dtype)
 
 
@@ -333,6 +333,6 @@ def group_bounds(
     if order == 3:  # a row has the square of its coordinates
         length = max(min(length, MAX_DESIGN_ENTRIES // (grouping.size + grouping.width) ** 2), 1)
     (sums, worst), values = over_chunks(visit, rows_of.num_rows, length)
-    arrow, *cubic = ([each.value() for each in part] for part in sums)
+    arrow, *cubic = ([total.value() for total in part] for part in sums)
     third = Cubic(*cubic[0]) if cubic else None
     return GroupBounds(Arrow(*arrow), third, *worst.rows(rows_of.num_rows), *values)

@@ -174,7 +174,7 @@ def read_group_rows(expansion: GroupedExpansion, steps: Array, indices: Array) -
     return Read(eta, data, jax.vmap(push)(steps))
 
 
-def remainder_change(expansion: GroupedExpansion, found: Read) -> Array:
+def remainder_change(expansion: GroupedExpansion, read: Read) -> Array:
     """How the remainders of the losses of some rows change, shape (n,).
 
     Cost: two dozen evaluations of the loss for each row.
@@ -185,21 +185,21 @@ def remainder_change(expansion: GroupedExpansion, found: Read) -> Array:
         one: Callable[..., Array] = jax.vmap(
             lambda e, t, row: loss_remainder(rows, order, e, t, row)
         )
-        return one(found.eta, changes, found.data)
+        return one(read.eta, changes, read.data)
 
-    old, new = jax.vmap(at)(found.changes)
+    old, new = jax.vmap(at)(read.changes)
     change: Array = new - old
     return change
 
 
-def most(expansion: GroupedExpansion, found: Read, at: Array) -> Array:
+def most(expansion: GroupedExpansion, rows: Read, at: Array) -> Array:
     r"""A bound of these changes that costs no loss, shape (n,), of rows at these places in order.
 
     It is the bound :math:`\psi_i q` with the change of the row's own predictor in the place of
     :math:`\rho_i |w_c|`: rows with one predictor have it, it is infinite for others.
     """
     steepness = expansion.steepness[at]
-    old, new = (leaf.reshape(at.size, -1)[:, 0] for leaf in jax.tree.leaves(found.changes)[0])
+    old, new = (leaf.reshape(at.size, -1)[:, 0] for leaf in jax.tree.leaves(rows.changes)[0])
     old, new, order = steepness * old, steepness * new, expansion.order
     # the integral of |t|^k along the way
     apart = (jnp.abs(old) ** (order + 1) + jnp.abs(new) ** (order + 1)) / math.factorial(order + 1)
@@ -284,8 +284,8 @@ def thin_groups(
         group, at, of_group = draw_group_rows(key_rows, expansion, last)
         # the rate of a row's events, of which the shares are those of whole numbers
         row_rate = jnp.maximum(of_group * counts[group] * unit, TINY)
-        found = read_group_rows(expansion, steps, expansion.rows[at])
-        likely = jnp.minimum(most(expansion, found, at) / row_rate, 1.0)
+        rows = read_group_rows(expansion, steps, expansion.rows[at])
+        likely = jnp.minimum(most(expansion, rows, at) / row_rate, 1.0)
         is_likely = (times < length) & (of_vetoes < likely)
 
         # what comes after as many likely vetoes as there are places is drawn anew, as time has no
@@ -297,9 +297,9 @@ def thin_groups(
         is_over = until >= length
         place = jnp.nonzero(is_likely & is_done, size=MAX_ROWS_EVALUATED, fill_value=GROUP_LANES)[0]
         is_placed, place = place < GROUP_LANES, jnp.minimum(place, GROUP_LANES - 1)
-        of_place = jax.tree.map(lambda leaf: leaf[place], found._replace(changes=None))
+        of_place = jax.tree.map(lambda leaf: leaf[place], rows._replace(changes=None))
         of_place = of_place._replace(
-            changes=jax.tree.map(lambda leaf: leaf[:, place], found.changes)
+            changes=jax.tree.map(lambda leaf: leaf[:, place], rows.changes)
         )
         veto = jnp.where(is_placed, remainder_change(expansion, of_place) / row_rate[place], 0.0)
         is_veto = of_vetoes[place] < veto

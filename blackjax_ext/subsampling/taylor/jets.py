@@ -178,7 +178,7 @@ class Box:
         rest = [jnp.zeros((), self.dtype)] * (self.order - 1)
 
         def end(value: Array) -> Array:
-            rows = [jnp.stack([each, one, *rest][: self.order + 1]) for each in (centre, value)]
+            rows = [jnp.stack([first, one, *rest][: self.order + 1]) for first in (centre, value)]
             return jnp.stack(rows)
 
         return Jet(Interval(end(first.low), end(first.high)), (j,))
@@ -234,15 +234,15 @@ class Box:
         those to come leave.
         """
         *lower, highest = coefficients
-        found = Interval(highest.low[:, None], highest.high[:, None])
+        composed = Interval(highest.low[:, None], highest.high[:, None])
         change = jax.tree.map(lambda end: end.at[:, 0].set(0.0), a.coefficients)
-        for order, each in enumerate(reversed(lower), 1):
+        for order, lower_order in enumerate(reversed(lower), 1):
             table = index_table(len(a.over), order)
             num = len(table.indices)
             of_order = jax.tree.map(lambda end, num=num: end[:, :num], change)
-            pairs = table.product[: found.low.shape[1]]
-            found = with_first(combined(found, of_order, pairs), each)
-        return self.tightened(Jet(found, a.over))
+            pairs = table.product[: composed.low.shape[1]]
+            composed = with_first(combined(composed, of_order, pairs), lower_order)
+        return self.tightened(Jet(composed, a.over))
 
     def tightened(self, a: Jet) -> Jet:
         """The intersection with the expansions at the centre."""
@@ -254,9 +254,9 @@ class Box:
         is_last = (table.degree == self.order).reshape(shape)
         term = jax.tree.map(lambda end: jnp.where(is_last, end[1], end[0])[None], whole)
         power = jax.tree.map(lambda end: end.reshape(1, *shape), self.powers(a.over))
-        found = unbounded_if_nan(combined(term, power, table.expansion))
+        bound = unbounded_if_nan(combined(term, power, table.expansion))
         return Jet(
-            Interval(whole.low.at[1].max(found.low[0]), whole.high.at[1].min(found.high[0])),
+            Interval(whole.low.at[1].max(bound.low[0]), whole.high.at[1].min(bound.high[0])),
             a.over,
         )
 
@@ -270,8 +270,8 @@ class Box:
         places = np.array([self.table(a.over).position[i] for i in up])
         factor = jnp.asarray([i[at] for i in up], self.dtype)
         factor = factor.reshape(-1, *[1] * (a.coefficients.low.ndim - 2))
-        found = jax.tree.map(lambda end: end[:, places], a.coefficients)
-        return Jet(found * Interval(factor, factor), a.over)
+        coefficients = jax.tree.map(lambda end: end[:, places], a.coefficients)
+        return Jet(coefficients * Interval(factor, factor), a.over)
 
     def truncated(self, a: Jet, order: int) -> Jet:
         """The jet of a lower order."""

@@ -78,8 +78,8 @@ def derivatives_over(function: Function, box: Box, *known: Any, **data: Any) -> 
     """
     closed = jax.make_jaxpr(function)(box.centres, *known, **data)
     variables = [box.variable(j) for j in range(len(box.centres))]
-    (found,) = read(box, closed, [*variables, *jax.tree.leaves((known, data))])
-    return as_jet(box, found)
+    (output,) = read(box, closed, [*variables, *jax.tree.leaves((known, data))])
+    return as_jet(box, output)
 
 
 def read(box: Box, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
@@ -93,8 +93,8 @@ def read(box: Box, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
         return atom.val if isinstance(atom, Literal) else values[atom]
 
     for equation in needed_equations(jaxpr):
-        found = equation_outputs(box, equation, [value(atom) for atom in equation.invars])
-        values.update(zip(equation.outvars, found, strict=True))
+        outputs = equation_outputs(box, equation, [value(atom) for atom in equation.invars])
+        values.update(zip(equation.outvars, outputs, strict=True))
     return [value(atom) for atom in jaxpr.outvars]
 
 
@@ -122,8 +122,8 @@ def known_values(equation: Any, values: list[Any]) -> Sequence[Any]:
     given = primitive.get_bind_params(equation.params)
     # older versions of JAX give functions apart
     functions_of, params = given if isinstance(given, tuple) else ((), given)
-    found = primitive.bind(*functions_of, *values, **params)
-    return found if primitive.multiple_results else [found]
+    outputs = primitive.bind(*functions_of, *values, **params)
+    return outputs if primitive.multiple_results else [outputs]
 
 
 def rounded_interval(box: Box, value: Any) -> Interval:
@@ -197,8 +197,8 @@ def whole_power(box: Box, params: Any, x: Jet) -> Jet:
     """A whole power, by its size and one over it if it is negative."""
     y = params["y"]
     of_size = partial(functions.power_, power=abs(y))
-    found = univariate(of_size)(box, params, x)
-    return found if y >= 0 else RECIPROCAL(box, params, found)
+    power_of_size = univariate(of_size)(box, params, x)
+    return power_of_size if y >= 0 else RECIPROCAL(box, params, power_of_size)
 
 
 def squared(box: Box, params: Any, x: Jet) -> Jet:
@@ -225,14 +225,14 @@ def unchanged(box: Box, params: Any, x: Jet) -> Jet:
 
 def total(box: Box, params: Any, x: Jet) -> Jet:
     """Sums over axes."""
-    found = x.coefficients
+    coefficients = x.coefficients
     for axis in sorted((axis + 2 for axis in params["axes"]), reverse=True):
         first, *rest = (
-            jax.tree.map(lambda end, i=i, axis=axis: jnp.take(end, i, axis=axis), found)
-            for i in range(found.low.shape[axis])
+            jax.tree.map(lambda end, i=i, axis=axis: jnp.take(end, i, axis=axis), coefficients)
+            for i in range(coefficients.low.shape[axis])
         )
-        found = sum(rest, first)
-    return box.tightened(Jet(found, x.over))
+        coefficients = sum(rest, first)
+    return box.tightened(Jet(coefficients, x.over))
 
 
 def chosen(box: Box, params: Any, which: Any, *cases: Any) -> Jet:
@@ -291,13 +291,13 @@ def clamped(box: Box, params: Any, low: Any, x: Any, high: Any) -> Jet:
     del params
     if isinstance(low, Jet) or isinstance(high, Jet):
         raise UnreadableError("clamp", KINK)
-    inner, limits = x.coefficients, [jnp.asarray(each, box.dtype) for each in (low, high)]
+    inner, limits = x.coefficients, [jnp.asarray(limit, box.dtype) for limit in (low, high)]
     if not box.order:
         clipped: Jet = x.mapped(lambda end: jnp.clip(end, *limits))
         return clipped
     below, above = (
-        with_axes(box.lifted(box.constant(Interval(each, each)), x.over), inner.low.ndim)
-        for each in limits
+        with_axes(box.lifted(box.constant(Interval(limit, limit)), x.over), inner.low.ndim)
+        for limit in limits
     )
     is_inside = (inner.low[:, :1] >= limits[0]) & (inner.high[:, :1] <= limits[1])
     is_below, is_above = inner.high[:, :1] < limits[0], inner.low[:, :1] > limits[1]
@@ -379,26 +379,26 @@ def of_log_ndtr(box: Box, x: Any) -> Jet:
 @cache
 def known_programs(dtype: str) -> dict[str, Function]:
     """Rules of logaddexp and log_ndtr by their programs, of numbers and of arrays of one axis."""
-    found: dict[str, Function] = {}
+    rules: dict[str, Function] = {}
     for shape in ((), (1,)):
         number = jnp.zeros(shape, dtype)
         for x, y in ((number, number), (number, 0.0), (0.0, number)):
             programs = custom_programs(jax.make_jaxpr(jnp.logaddexp)(x, y).jaxpr)
-            found |= dict.fromkeys(programs, of_logaddexp)
+            rules |= dict.fromkeys(programs, of_logaddexp)
         programs = custom_programs(jax.make_jaxpr(log_ndtr)(number).jaxpr)
-        found |= dict.fromkeys(programs, of_log_ndtr)
-    return found
+        rules |= dict.fromkeys(programs, of_log_ndtr)
+    return rules
 
 
 def custom_programs(jaxpr: Jaxpr) -> set[str]:
     """Programs of the functions with derivatives of their own in a program."""
-    found = set()
+    texts = set()
     for equation in jaxpr.eqns:
         if equation.primitive.name == "custom_jvp_call":
-            found.add(str(equation.params["call_jaxpr"]))
+            texts.add(str(equation.params["call_jaxpr"]))
         elif equation.primitive.name in CALLS:
-            found |= custom_programs(equation.params["jaxpr"].jaxpr)
-    return found
+            texts |= custom_programs(equation.params["jaxpr"].jaxpr)
+    return texts
 
 
 def by_rule(box: Box, equation: Any, values: list[Any]) -> Jet:
@@ -412,8 +412,8 @@ def by_rule(box: Box, equation: Any, values: list[Any]) -> Jet:
     closed, here = tangent_program(equation, at), [box.truncated(j, lower.order) for j in jets]
 
     def slope(i: int) -> Jet:
-        found = read(lower, closed, [*here, *(box.derivative(jet, i) for jet in jets), *known])
-        return as_jet(lower, found[0])
+        slopes = read(lower, closed, [*here, *(box.derivative(jet, i) for jet in jets), *known])
+        return as_jet(lower, slopes[0])
 
     over = sorted({j for jet in jets for j in jet.over})
     return box.integrated(as_jet(box, value).values, {i: slope(i) for i in over})

@@ -87,12 +87,12 @@ def row(name: str, chains: Chains, truth: tuple[Any, ...]) -> tuple[str, ...]:
     return (name, *means, *cells, f"{ess / chains.seconds:.0f}", f"{chains.compilation:.1f}")
 
 
-def draw(found: dict[str, Chains], densities: np.ndarray, setting: Setting) -> str:
+def draw(samplers: dict[str, Chains], densities: np.ndarray, setting: Setting) -> str:
     """Histograms of both reproduction numbers over their exact densities."""
     figure, axes = style.sheet(2, sharey=False)
     looks = (style.OURS, style.OTHER_SAMPLER)
     for i, axis in enumerate(axes):
-        for (name, chains), look in zip(found.items(), looks, strict=True):
+        for (name, chains), look in zip(samplers.items(), looks, strict=True):
             heights, edges = np.histogram(pooled_draws(chains, "r")[:, i], 40, density=True)
             middle = (edges[1:] + edges[:-1]) / 2
             axis.plot(middle, heights, **look.line, marker=look.marker, ms=4, label=name)
@@ -109,14 +109,14 @@ def chapter(setting: Setting) -> Chapter:
     keys = jax.random.split(jax.random.key(setting.seed), 4)
     error = complaint(keys[0])
     size: dict[str, Any] = {"num_warmup": 500, "num_samples": 500 if setting.quick else 5000}
-    found = {
+    samplers = {
         "FMALA": sample(FMALA(model, num_tangents=2), keys[1], *DATA, **size),
         "random walk": sample(RandomWalk(model), keys[2], *DATA, **size),
     }
     densities = exact_densities()
     truth = grid_moments(densities)
     rows = [("exact", *(f"{value:.3f}" for value in truth[0]), "", "", "", "", "")]
-    rows += [row(name, chains, truth) for name, chains in found.items()]
+    rows += [row(name, chains, truth) for name, chains in samplers.items()]
     rows += [("NUTS, defaults", "fails", "fails", "", "", "", "", "")]
     forward = NUTS(model, forward_mode_differentiation=True)
     rows += [row("NUTS, forward mode", sample(forward, keys[3], *DATA, **size), truth)]
@@ -125,9 +125,10 @@ def chapter(setting: Setting) -> Chapter:
         f"whether it is right depends on its start. {faster_sampler(rows)} With two parameters a "
         "random walk competes."
     )
-    picture = draw(found, densities, setting)
+    picture = draw(samplers, densities, setting)
     files = tuple(
-        each.write(setting.out, f"1_{name.replace(' ', '_')}") for name, each in found.items()
+        chains.write(setting.out, f"1_{name.replace(' ', '_')}")
+        for name, chains in samplers.items()
     )
     return Chapter(NAME, QUESTION, HEADER, rows, picture, CAPTION, READING, said, files)
 

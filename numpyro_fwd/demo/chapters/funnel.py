@@ -120,12 +120,12 @@ def exact_draws(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return w, np.exp(w / 2) * rng.standard_normal(NUM_EXACT_DRAWS)
 
 
-def draw(found: dict[str, Chains], schools: dict[str, Chains], setting: Setting) -> str:
+def draw(funnel: dict[str, Chains], schools: dict[str, Chains], setting: Setting) -> str:
     """Draws over exact draws, the line under which the neck is, and densities of both logs."""
     figure, axes = style.sheet(4, gridspec_kw={"width_ratios": [3, 3, 4, 4]})
     w, theta = exact_draws(setting.seed)
     looks = (style.OURS, style.NUTS)
-    for axis, (name, chains), look in zip(axes[:2], found.items(), looks, strict=True):
+    for axis, (name, chains), look in zip(axes[:2], funnel.items(), looks, strict=True):
         axis.scatter(theta, w, s=4, color=style.GREY, linewidths=0, label="exact draws")
         step = max(1, len(pooled_draws(chains, "w")) // NUM_EXACT_DRAWS)
         points = (pooled_draws(chains, "theta")[::step, 0], pooled_draws(chains, "w")[::step])
@@ -134,15 +134,15 @@ def draw(found: dict[str, Chains], schools: dict[str, Chains], setting: Setting)
         axis.annotate("neck", (24, -3.4), ha="right", va="top")
         axis.set(xlabel=r"$\theta_1$", ylabel="w", **LIMITS)
         style.legend_above(axis, columns=1)
-    marginal(axes[2], found, log_of_the_funnel(), (-11, 11))
+    marginal(axes[2], funnel, log_of_the_funnel(), (-11, 11))
     marginal(axes[3], schools, log_of_the_schools(), (-4, 4))
     return style.save_picture(figure, setting.out / "3_funnel.png")
 
 
-def marginal(axis, found: dict[str, Chains], log: Log, limits: tuple[float, float]) -> None:
+def marginal(axis, samplers: dict[str, Chains], log: Log, limits: tuple[float, float]) -> None:
     """Density of the log under each sampler and in truth."""
     bins = np.linspace(*limits, 56)
-    for (name, chains), look in zip(found.items(), (style.OURS, style.NUTS), strict=True):
+    for (name, chains), look in zip(samplers.items(), (style.OURS, style.NUTS), strict=True):
         heights = np.histogram(pooled_draws(chains, log.name), bins, density=True)[0]
         axis.stairs(heights, bins, **look.line, label=name)
     axis.plot(log.grid, log.density, **style.TRUTH.line, label="exact")
@@ -170,26 +170,26 @@ def chapter(setting: Setting) -> Chapter:
             "NUTS": sample(NUTS(model), keys[1], **short),
         }
 
-    found, schools = both(sampling.funnel().model), both(eight_schools)
+    funnel, schools = both(sampling.funnel().model), both(eight_schools)
     rows: list[tuple[str, ...]] = []
-    for log, each in ((log_of_the_funnel(), found), (log_of_the_schools(), schools)):
-        rows += [exact_row(log), *(row(name, chains, log) for name, chains in each.items())]
-    picture = draw(found, schools, setting)
-    files = tuple(chains.write(setting.out, f"3_{name}") for name, chains in found.items())
+    for log, samplers in ((log_of_the_funnel(), funnel), (log_of_the_schools(), schools)):
+        rows += [exact_row(log), *(row(name, chains, log) for name, chains in samplers.items())]
+    picture = draw(funnel, schools, setting)
+    files = tuple(chains.write(setting.out, f"3_{name}") for name, chains in funnel.items())
     files += tuple(chains.write(setting.out, f"3_schools_{n}") for n, chains in schools.items())
-    conclusion = verdict(found, schools)
+    conclusion = verdict(funnel, schools)
     return Chapter(NAME, QUESTION, HEADER, rows, picture, CAPTION, READING, conclusion, files)
 
 
-def verdict(found: dict[str, Chains], schools: dict[str, Chains]) -> str:
+def verdict(funnel: dict[str, Chains], schools: dict[str, Chains]) -> str:
     """Which ones came closer to the masses of the necks, and whether to believe their draws."""
     nearest = [
-        f"{nearest_of(each, log)} ({log.title})"
-        for each, log in ((found, log_of_the_funnel()), (schools, log_of_the_schools()))
+        f"{nearest_of(samplers, log)} ({log.title})"
+        for samplers, log in ((funnel, log_of_the_funnel()), (schools, log_of_the_schools()))
     ]
     worst_ones = ", ".join(
-        f"{name} {worst(found[name].idata)[1]:.3f} and {worst(schools[name].idata)[1]:.3f}"
-        for name in found
+        f"{name} {worst(funnel[name].idata)[1]:.3f} and {worst(schools[name].idata)[1]:.3f}"
+        for name in funnel
     )
     return (
         f"Nearer to the mass of the neck: {', '.join(nearest)}. R-hat: {worst_ones}; above 1.01 do "
@@ -197,11 +197,11 @@ def verdict(found: dict[str, Chains], schools: dict[str, Chains]) -> str:
     )
 
 
-def nearest_of(found: dict[str, Chains], log: Log) -> str:
+def nearest_of(samplers: dict[str, Chains], log: Log) -> str:
     """The sampler whose mass of the neck has the least error."""
     mass = log.exact()[0]
     errors = {
-        name: abs(np.mean(pooled_draws(each, log.name) < log.neck) - mass)
-        for name, each in found.items()
+        name: abs(np.mean(pooled_draws(chains, log.name) < log.neck) - mass)
+        for name, chains in samplers.items()
     }
     return min(errors, key=lambda name: errors[name])

@@ -76,7 +76,7 @@ def nuts_for(seconds: float, key, rows: tuple[Any, ...], truth: tuple[Any, ...])
     """
     with jax.enable_x64(True), compilation() as spans:
         kernel = kernel_at(*map(jnp.asarray, truth))
-        wide = tuple(jnp.asarray(np.asarray(each, float)) for each in rows)
+        wide = tuple(jnp.asarray(np.asarray(array, float)) for array in rows)
         begin = time.perf_counter()
         state = kernel.init(key, WARMUP_OF_NUTS, None, wide, {})
         step = jax.jit(lambda state, rows: kernel.sample(state, rows, {})).lower(state, wide)
@@ -102,7 +102,7 @@ def kernel_at(mode, sd) -> NUTS:
 
 def at_mode(rows: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Mean and sd of the normal approximation at the mode, by Newton in double precision."""
-    x, y = (np.asarray(each, float) for each in rows)
+    x, y = (np.asarray(array, float) for array in rows)
     slope = np.zeros(NUM_COVARIATES)
     for _ in range(8):
         share = 1 / (1 + np.exp(-x @ slope))

@@ -111,8 +111,8 @@ def partly_bayesian(key, train, points, num_steps: int) -> Predictions:
     begin = time.perf_counter()
     with compilation() as spans:
         result = smc.run(key, num_steps, *train, progress_bar=False)
-        found = smc.predictive(jax.random.fold_in(key, 1), result, points, num_samples=NUM_SAMPLES)
-        mean = np.asarray(found["mean"], float)
+        draws = smc.predictive(jax.random.fold_in(key, 1), result, points, num_samples=NUM_SAMPLES)
+        mean = np.asarray(draws["mean"], float)
     elapsed, compiled = time.perf_counter() - begin, covered(spans)
     noise = np.full(len(mean), float(result.params["noise"]))
     return Predictions(mean, noise, elapsed - compiled, compiled)
@@ -175,26 +175,26 @@ def places() -> dict[str, np.ndarray]:
     return {"data": ~gap & ~outside, "gap": gap, "outside": outside}
 
 
-def row(name: str, found: Predictions, test) -> tuple[str, ...]:
+def row(name: str, predictions: Predictions, test) -> tuple[str, ...]:
     """Cells: what it says of new rows, and of the curve in each place."""
-    mean, new = found.mean[:, : CURVE_GRID.size], found.mean[:, CURVE_GRID.size :]
-    scores = scipy.stats.norm(new, found.noise[:, None]).logpdf(test[1])
+    mean, new = predictions.mean[:, : CURVE_GRID.size], predictions.mean[:, CURVE_GRID.size :]
+    scores = scipy.stats.norm(new, predictions.noise[:, None]).logpdf(test[1])
     nll = -np.mean(scipy.special.logsumexp(scores, axis=0) - np.log(len(new)))
     low, high = np.quantile(mean, (0.05, 0.95), axis=0)
     inside = (low < curve(CURVE_GRID)) & (curve(CURVE_GRID) < high)
     at = places()
     spreads = (f"{mean.std(axis=0)[at[place]].mean():.2f}" for place in at)
     shares = (f"{inside[at[place]].mean():.2f}" for place in at)
-    return (name, f"{nll:.2f}", *spreads, *shares, found.r_hat, f"{found.seconds:.1f}",
-            f"{found.compilation:.1f}")  # fmt: skip
+    return (name, f"{nll:.2f}", *spreads, *shares, predictions.r_hat, f"{predictions.seconds:.1f}",
+            f"{predictions.compilation:.1f}")  # fmt: skip
 
 
-def draw(found: dict[str, Predictions], train, setting: Setting) -> str:
+def draw(methods: dict[str, Predictions], train, setting: Setting) -> str:
     """Mean and band of each method, with data and truth."""
-    figure, axes = style.sheet(len(found), sharey=True)
+    figure, axes = style.sheet(len(methods), sharey=True)
     looks = (style.OURS, style.OTHER_SAMPLER, style.NUTS)
-    for axis, (name, each), look in zip(axes, found.items(), looks, strict=True):
-        mean = each.mean[:, : CURVE_GRID.size]
+    for axis, (name, predictions), look in zip(axes, methods.items(), looks, strict=True):
+        mean = predictions.mean[:, : CURVE_GRID.size]
         low, high = np.quantile(mean, (0.05, 0.95), axis=0)
         axis.fill_between(
             CURVE_GRID, low, high, color=look.color, alpha=0.3, label="90 % of curves"
@@ -218,13 +218,13 @@ def chapter(setting: Setting) -> Chapter:
     half = 20 if setting.quick else 400
     size = {"num_warmup": half, "num_samples": half}
     everything, chains = all_bayesian(keys[2], train, points, size)
-    found = {
+    methods = {
         "GOHSMC": partly_bayesian(keys[0], train, points, num_steps),
         "ensemble": ensemble(keys[1], train, points, num_steps),
         "NUTS": everything,
     }
-    rows = {name: row(name, each, test) for name, each in found.items()}
-    picture = draw(found, train, setting)
+    rows = {name: row(name, predictions, test) for name, predictions in methods.items()}
+    picture = draw(methods, train, setting)
     files = (chains.write(setting.out, "5_nuts"),)
     table = list(rows.values())
     return Chapter(NAME, QUESTION, HEADER, table, picture, CAPTION, READING, verdict(rows), files)

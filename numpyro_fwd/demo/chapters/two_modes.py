@@ -55,17 +55,17 @@ def density(x: np.ndarray) -> np.ndarray:
     return sum(share * mode.pdf(x) for share, mode in zip(MODE_SHARES, modes, strict=True))
 
 
-def draw(found: dict[str, Chains], setting: Setting) -> str:
+def draw(samplers: dict[str, Chains], setting: Setting) -> str:
     """The first coordinate of all draws, and of each chain of NUTS."""
     figure, (left, right) = style.sheet(2, sharex=True)
     grid, bins = np.linspace(-4, 4, 600), np.linspace(-4, 4, 81)
-    for (name, chains), look in zip(found.items(), (style.OURS, style.NUTS), strict=True):
+    for (name, chains), look in zip(samplers.items(), (style.OURS, style.NUTS), strict=True):
         heights = np.histogram(pooled_draws(chains, "x")[:, 0], bins, density=True)[0]
         left.stairs(heights, bins, **look.line, label=name, linewidth=1.5)
     left.plot(grid, density(grid), **style.TRUTH.line, label="exact")
     left.set(xlabel="first coordinate", ylabel="posterior density")
     style.legend_above(left)
-    chains_of_nuts(right, found["NUTS"])
+    chains_of_nuts(right, samplers["NUTS"])
     return style.save_picture(figure, setting.out / "4_two_modes.png")
 
 
@@ -101,10 +101,10 @@ def chapter(setting: Setting) -> Chapter:
 
 def table(ours: Chains, nuts: Chains) -> list[tuple[str, ...]]:
     """Rows of truth, particles and chains."""
-    found = smc_summary(ours.mcmc)
-    evidence = f"{found.log_evidence:.2f} ± {found.log_evidence_error:.2f}"
-    times = [(f"{each.seconds:.1f}", f"{each.compilation:.1f}") for each in (ours, nuts)]
-    shares = [f"{np.mean(pooled_draws(each, 'x')[:, 0] > 0):.2f}" for each in (ours, nuts)]
+    summary = smc_summary(ours.mcmc)
+    evidence = f"{summary.log_evidence:.2f} ± {summary.log_evidence_error:.2f}"
+    times = [(f"{sampler.seconds:.1f}", f"{sampler.compilation:.1f}") for sampler in (ours, nuts)]
+    shares = [f"{np.mean(pooled_draws(sampler, 'x')[:, 0] > 0):.2f}" for sampler in (ours, nuts)]
     return [
         ("exact", f"{log_evidence():.2f}", f"{MODE_SHARES[0]:.2f}", "", "", ""),
         ("LangevinSMC", evidence, shares[0], "", *times[0]),

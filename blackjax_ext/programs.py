@@ -195,7 +195,7 @@ def executable_of(traced: Any, options: dict[str, Any], is_short: bool) -> Funct
 
 
 def cache_key(traced: Any, lowered: Any, read: tuple[int, ...] | None) -> Hashable | None:
-    """All that an executable depends on; None for one that is not kept."""
+    """Key of an executable: all that it depends on; None for one that is not kept."""
     if sum(getattr(constant, "nbytes", 0) for constant in traced.jaxpr.consts) > MOST_CONSTANTS:
         return None
     text = text_of(lowered)
@@ -216,7 +216,7 @@ def text_of(lowered: Any) -> str:
 
 
 def numbers_of(traced: Any, read: tuple[int, ...] | None) -> int:
-    """How many numbers the arguments hold that a program reads."""
+    """Number of entries of the arguments that a program reads."""
     avals = traced.jaxpr.in_avals
     return sum(math.prod(avals[i].shape) for i in (range(len(avals)) if read is None else read))
 
@@ -237,7 +237,7 @@ def is_on_default_device(*arguments: Any) -> bool:
 
 
 def default_device() -> Any:
-    """Where JAX puts an array that nothing else places."""
+    """Device on which JAX puts an array that nothing else places."""
     return next(iter(array_or_tracer().devices()))
 
 

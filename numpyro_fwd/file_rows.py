@@ -38,7 +38,7 @@ class FileRows:
 
     @classmethod
     def of(cls, source: Any) -> "FileRows | None":
-        """Those of a mapped array whose rows are in order; None for anything else."""
+        """Rows of the file of a mapped array, whose rows are in order; None for anything else."""
         path, pages = getattr(source, "filename", None), getattr(source, "_mmap", None)
         if not isinstance(pages, mmap.mmap) or path is None or not source.flags.c_contiguous:
             return None

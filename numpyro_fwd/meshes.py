@@ -227,7 +227,7 @@ def no_rows(name: str, leaf: Any) -> str:
 
 
 def indivisible(name: str, num_rows: int, num: int) -> str:
-    """How to make rows divisible."""
+    """Advice on how to make rows divisible."""
     rest = num_rows % num
     return (
         f"data{name} must have a number of rows that is a multiple of the {num} devices along the "
@@ -364,7 +364,7 @@ def check_agreement(facts: dict[str, Any]) -> None:
 
 
 def explain_difference(first: bytes, p: int, other: bytes) -> str:
-    """Where what two processes say is different, as far as it is known."""
+    """Describe where the facts of two processes are different, as far as is known."""
     try:
         here, elsewhere = json.loads(first), json.loads(other)
     except ValueError:  # a long text that is cut

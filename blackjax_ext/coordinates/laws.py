@@ -103,11 +103,11 @@ class LocScale(NamedTuple):
         return jnp.asarray(self.loc)
 
     def spread(self, c: Array, v: Array) -> Array:
-        """Noise to effect."""
+        """Map noise to the effect."""
         return jnp.exp(self.log_slopes(c)) * v
 
     def unspread(self, c: Array, d: Array) -> Array:
-        """Effect to noise."""
+        """Map the effect to noise."""
         return jnp.exp(-self.log_slopes(c)) * d
 
     def log_slopes(self, c: Array) -> Array:
@@ -150,11 +150,11 @@ class LocFactor(NamedTuple):
 
     @exact_products
     def spread(self, c: Array, v: Array) -> Array:
-        """Noise to effect."""
+        """Map noise to the effect."""
         return (self.blend(c) @ (jnp.exp(self.log_slopes(c)) * v)[..., None])[..., 0]
 
     def unspread(self, c: Array, d: Array) -> Array:
-        """Effect to noise."""
+        """Map the effect to noise."""
         blend = jnp.broadcast_to(self.blend(c), (*d.shape, d.shape[-1]))
         w = solve_triangular(blend, d[..., None], lower=True, unit_diagonal=True)[..., 0]
         return jnp.exp(-self.log_slopes(c)) * w

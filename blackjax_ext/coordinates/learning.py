@@ -67,7 +67,7 @@ class Learned(NamedTuple):
 
 
 def first_learned(centredness: ArrayTree) -> Learned:
-    """No draws yet."""
+    """State of the learning before any draw."""
 
     def empty(c: Array) -> Sums:
         zeros = jnp.zeros((2, CENTREDNESS_GRID.size, *c.shape), c.dtype)

@@ -42,7 +42,7 @@ class Frame(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Where coordinates lead.
+    """The position that coordinates map to, and the log determinant of the map.
 
     position
         x.

@@ -112,7 +112,7 @@ class PhasePoint(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Where the absolute log ratio of a move should be.
+    """Range in which the absolute log ratio of a move should be.
 
     inner
         -log b: below it, steps are doubled.
@@ -163,7 +163,7 @@ class StepSearch(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """How often a step is of a kind of its own, whatever the state is.
+    """Probabilities of the kinds of steps, whatever the state is.
 
     isotropic
         All coordinates move alike, by the smallest scale of the metric.
@@ -334,7 +334,7 @@ def log_joint_ratio(start: PhasePoint, end: PhasePoint) -> Array:
 
 
 def distance(log_ratio: Array) -> Array:
-    """How far a move is from being for free; infinitely, if something was not finite."""
+    """Distance of a move's log ratio from zero; infinite if something was not finite."""
     return jnp.where(jnp.isnan(log_ratio), jnp.inf, jnp.abs(log_ratio))
 
 
@@ -366,7 +366,7 @@ def search(leap: Leap, start: PhasePoint, band: Band, log_uniform: Array) -> Ste
 
 
 def origin(trials: StepSearch, start: PhasePoint) -> PhasePoint:
-    """Where a trial begins: at the start of the step, or on the way back at the end of the move."""
+    """Start of a trial: that of the step, or on the way back the end of the move."""
     return select(trials.stage == BACK, trials.proposal, start)
 
 

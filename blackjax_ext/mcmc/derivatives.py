@@ -134,7 +134,7 @@ def forward(function: Function, x: tuple[Any, ...]) -> Any:
 
 
 def gradient(function: Function, x: tuple[Any, ...]) -> tuple[Any, ...]:
-    """By all arguments, in reverse mode."""
+    """Gradient by all arguments, in reverse mode."""
     slopes: tuple[Any, ...] = jax.grad(function, tuple(range(len(x))))(*x)
     return slopes
 

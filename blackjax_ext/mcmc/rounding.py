@@ -154,7 +154,7 @@ def is_float(value: Any) -> bool:
 
 
 def last_digit(value: Array) -> Array:
-    """By how much the rounding of a value may move it."""
+    """Largest change of a value by its rounding."""
     return jnp.finfo(value.dtype).eps * jnp.abs(value)
 
 

@@ -130,7 +130,7 @@ def curvatures(
 
 
 def number_of(directions: ArrayTree) -> int:
-    """K."""
+    """The number K of tangents."""
     num: int = jax.tree.leaves(directions)[0].shape[0]
     return num
 

@@ -130,7 +130,7 @@ def anchor_at(potential: StochasticPotential, position: ArrayTree, order: int) -
         return Anchor(position, gradient(x), None)
 
     def hessian(root: Array) -> Array:
-        """By the coordinates of a root: the columns of ``root^T H root``."""
+        """Hessian by the coordinates of a root: the columns of ``root^T H root``."""
         rows: Array = jax.lax.map(
             lambda direction: jax.jvp(gradient, (x,), (direction,))[1] @ root, root.T, batch_size=16
         )

@@ -83,7 +83,7 @@ def times_fraction(words: Array, size: int | Array) -> Array:
 
 
 def words_per_number(dtype: Any) -> int:
-    """How many random words :func:`uniform_numbers` needs for a number."""
+    """Number of random words that :func:`uniform_numbers` needs for a number."""
     return jnp.finfo(dtype).bits // 32
 
 

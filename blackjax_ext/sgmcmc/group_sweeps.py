@@ -127,7 +127,7 @@ def init(position: ArrayLikeTree, expansion: GroupedExpansion) -> GroupSweepsSta
 
 
 class BlockUpdate(NamedTuple):
-    """Where a part of a sweep ended.
+    """Outcome of a part of a sweep.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class BlockUpdate(NamedTuple):
 
 
 def steps_to(expansion: GroupedExpansion, *positions: ArrayTree) -> Array:
-    """From the anchor to each position, flat."""
+    """Steps from the anchor to each position, flat."""
     anchor = ravel_pytree(expansion.position)[0]
     return jnp.stack([ravel_pytree(x)[0] - anchor for x in positions])
 

@@ -123,7 +123,7 @@ class UnresolvedError(ValueError):
 
 
 class Stationary(NamedTuple):
-    """Where Newton's method ended.
+    """The point at which Newton's method ended.
 
     x
         Flat position, shape (D,).

@@ -1,4 +1,4 @@
-"""Calling any BlackJAX algorithm by the names of its parameters."""
+"""Any BlackJAX algorithm, called by the names of its parameters."""
 
 import difflib
 import inspect

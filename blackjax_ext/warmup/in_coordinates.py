@@ -64,7 +64,7 @@ class CoordinateState(NamedTuple):
 
     @property
     def tree_depth(self) -> Array:
-        """How often the trajectory was doubled, by algorithms that do."""
+        """Number of doublings of the trajectory, for algorithms that double it."""
         tree_depth: Array = self.chain.tree_depth
         return tree_depth
 

@@ -60,7 +60,7 @@ SiteSizes: TypeAlias = tuple[
 
 
 class Health(NamedTuple):
-    """How chains moved in the last window of a warm-up.
+    """Diagnostics of the chains in the last window of a warm-up.
 
     is_frozen
         Whether each moved in fewer than 2 % of the steps, shape (C,).
@@ -120,12 +120,12 @@ class Hidden(NamedTuple):
 
     @classmethod
     def first(cls, x: Array) -> "Hidden":
-        """None yet, of chains at `x`, (C, D)."""
+        """Record before any step, of chains at `x`, (C, D)."""
         zeros = partial(jnp.zeros, x.shape[0])
         return cls(zeros(int), jnp.zeros((), int), zeros(jnp.int32), zeros(x.dtype))
 
     def having(self, place: Array, x: Array, num_steps: Array) -> "Hidden":
-        """With the last of `num_steps`, by chains at `x`, (C, D), with what it found, (C,).
+        """Record with the last of `num_steps`, by chains at `x`, (C, D), and what it found, (C,).
 
         Steps of the warm-up, the last of which has the number 0, do not count.
         """
@@ -152,7 +152,7 @@ class Hidden(NamedTuple):
 
 
 def judge(state: AdaptState, logdensity: Array) -> Health:
-    """How the chains, whose log densities are of shape (C,), moved in the window of `state`."""
+    """Diagnose the chains, with log densities (C,), from the window of `state`."""
     motion = state.motion
     jump, num_effective = progress(state)
     means, variances = windows.apart(state.metric, state.moments)

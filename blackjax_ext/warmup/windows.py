@@ -133,7 +133,7 @@ class Slopes(NamedTuple):
 
 
 class Centres(NamedTuple):
-    """Where the chains of a window are, whitened.
+    """Centres of the chains of a window, whitened.
 
     mean
         Mean of all draws about their origin, shape (D,).
@@ -149,7 +149,7 @@ class Centres(NamedTuple):
 
 
 class Motion(NamedTuple):
-    """How each of C chains moves, in the warm-up.
+    """Statistics of how each of C chains moves in the warm-up.
 
     rate
         Running mean of the acceptance probability, shape (C,).
@@ -442,7 +442,7 @@ def pooled(metric: Factor, moments: Moments) -> Any:
 
 
 def centres(metric: Factor, moments: Moments) -> Centres:
-    """Where chains are, and in which coordinates they are apart."""
+    """Centres of the chains, and the coordinates in which they are apart."""
     num_chains = moments.first.shape[0]
     length = moments.num_draws / num_chains
     means = moments.first / length

@@ -1,4 +1,4 @@
-"""How much arithmetic a density is, read from its program: what a start can afford.
+"""Arithmetic operations of a density, counted in its program: what a start can afford.
 
 A clock would make runs differ from each other, and XLA counts nothing of what LAPACK does. An
 elementwise operation counts its numbers, a product of matrices its multiplications, a factorization

@@ -53,7 +53,7 @@ said: deque[Note] = deque(maxlen=1000)
 
 @jax.tree_util.register_pytree_node_class
 class Noticed:
-    """Noticed of the vectorized chains of a run, or of one chain.
+    """Record of what a run noticed of its vectorized chains, or of one chain.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class Noticed:
 
     @classmethod
     def first(cls, rng_key: Array, adapt_state: AdaptState, inner: Any, advice: str) -> "Noticed":
-        """None yet, of chains with keys (C,) and states `inner` with a leading axis C."""
+        """Record before any event, of chains with keys (C,) and states `inner`, axis C first."""
         position = inner.position
         health = jax.tree.map(jnp.zeros_like, report.judge(adapt_state, inner.logdensity))
         stuck_at = jnp.full(rng_key.shape[0], -1)
@@ -106,32 +106,32 @@ class Noticed:
         return first.everywhere()
 
     def of_the_warmup(self, adapt_state: AdaptState, logdensity: Array) -> "Noticed":
-        """With what its last window says of chains with these log densities, (C,)."""
+        """Record with the diagnostics of the last window, of chains with log densities (C,)."""
         health = report.judge(adapt_state, logdensity)
         return self.having(report.is_bad(health), health=health)
 
     def of_stuck(self, num_still: Array, num_draws: Array) -> "Noticed":
-        """With the chains that have just stood still for too long, of `num_still` steps each."""
+        """Record with the chains that have just stood still too long, `num_still` steps each."""
         is_stuck = jnp.ravel(num_still) == report.STILL
         return self.having(is_stuck.any(), stuck_at=jnp.where(is_stuck, num_draws, self.stuck_at))
 
     def of_hidden(self, place: Array, x: Array, num_steps: Array) -> "Noticed":
-        """With the last of `num_steps` after the warm-up: see :class:`report.Hidden`."""
+        """Record with the last of `num_steps` after the warm-up: see :class:`report.Hidden`."""
         hidden = self.hidden.having(place, x, num_steps)
         return self.having(hidden.is_many.any(), hidden=hidden)
 
     def of_data(self, is_other: Array) -> "Noticed":
-        """With whether the data are others than those of the state."""
+        """Record with whether the data are others than those of the state."""
         return self.having(is_other, has_other_data=self.has_other_data | is_other)
 
     def having(self, is_event: Array, **facts: Any) -> "Noticed":
-        """With these facts, which are an event or none."""
+        """Record with these facts, which are an event or none."""
         num_events = self.num_events + jnp.asarray(is_event, int)
         # here already: XLA gives the carry of a loop the sharding of what a branch computes
         return Noticed(**{**vars(self), "num_events": num_events, **everywhere(facts)})
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Words]:
-        """Arrays and words."""
+        """Arrays, and the text as static data."""
         return tuple(getattr(self, name) for name in ARRAYS), self.words
 
     @classmethod
@@ -150,7 +150,7 @@ class Noticed:
         return noticed
 
     def everywhere(self) -> "Noticed":
-        """With all of it on each device, so that each process can read it."""
+        """Record with all arrays on each device, so that each process can read it."""
         return Noticed(
             **everywhere({name: getattr(self, name) for name in ARRAYS}), words=self.words
         )

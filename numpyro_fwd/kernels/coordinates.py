@@ -64,7 +64,7 @@ def check_alone(parameters: dict[str, Any]) -> None:
 def start_in_coordinates(
     strategy: Strategy, run: Run, rng_key: Array, z: Any, coordinates_for: Function
 ) -> Start:
-    """Where chains start whose first metric is that of coordinates of centredness 1/2.
+    """Start chains whose first metric is that of coordinates of centredness 1/2.
 
     ``coordinates_for(model_args, model_kwargs)`` are the coordinates of these arguments.
     """

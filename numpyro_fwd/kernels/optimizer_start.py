@@ -20,7 +20,7 @@ def optimize(
     num_rows: int,
     optimizer: optax.GradientTransformation | None,
 ) -> ArrayTree:
-    """Where `num_steps` steps from `position` lead; the loss is the energy over `num_rows`.
+    """Position after `num_steps` steps from `position`; the loss is the energy over `num_rows`.
 
     Cost: a minibatch gradient per step.
     """

@@ -92,7 +92,7 @@ class Modes(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Where paths ended, each place once, the best first.
+    """Ends of the paths, each place once, the best first.
 
     x
         Positions, shape (M, D).
@@ -181,7 +181,7 @@ def are_same(one: Place, other: Place) -> bool:
 
 
 def ends_of_paths(run: Run, z: Any) -> Ends:
-    """Where Newton's paths on a few rows end, from the chains' starts and from others."""
+    """Ends of Newton's paths on a few rows, from the chains' starts and from others."""
     x, unravel = ravel_each(z), ravel_one(z)
     size, differentiation = x.shape[1], run.source.view.differentiation
 

@@ -1,9 +1,8 @@
 """The MCMC that runs a kernel: its arguments, and the line where its progress bar will be.
 
-What it is doing before the first step, on the line where the progress bar will be.
-
 NumPyro's bar begins with the first step, which a start, passes over the data and compilers may let
-wait for seconds or minutes. These words show wherever that bar does.
+wait for seconds or minutes. Until then that line says what the kernel is doing, wherever the bar
+would be shown.
 """
 
 import contextlib
@@ -33,10 +32,10 @@ def silent(text: str) -> None:
 
 @contextlib.contextmanager
 def status_line(kernel: object) -> Iterator[Say]:
-    """A function that says what `kernel` is doing, with the seconds since the words began.
+    """A function that shows what `kernel` is doing, with the seconds since the line began.
 
-    Without effect unless the MCMC that runs the kernel has a progress bar. The words go when they
-    are over.
+    Without effect unless the MCMC that runs the kernel has a progress bar. The line is removed at
+    the end.
     """
     mcmc = running_mcmc()
     if mcmc is None or not mcmc.progress_bar or not is_first_process():

@@ -88,7 +88,7 @@ class WhoseData:
         return cls(fingerprint(model_args, model_kwargs), jnp.array(NOTHING))
 
     def compared(self, model_args: Args, model_kwargs: Kwargs | None) -> "WhoseData":
-        """With whether these arguments are others."""
+        """The record with whether these arguments are others."""
         is_new = is_other(self.made, model_args, model_kwargs)
         return WhoseData(self.made, everywhere(jnp.maximum(self.has_other, NOTHING + is_new)))
 

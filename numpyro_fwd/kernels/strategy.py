@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Source(NamedTuple):
-    """Where a density comes from.
+    """Source of a density.
 
     model
         The kernel's model; None for a bare potential energy.
@@ -114,7 +114,7 @@ class Keys(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where C chains start.
+    """Start of C chains.
 
     x
         Flat positions, shape (C, D).
@@ -145,7 +145,7 @@ class Strategy(Protocol):
         """Make once what all chains share and no step changes; None for nothing."""
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
-        """Where chains start whose first guesses are `z`, with keys (C,)."""
+        """Start chains whose first guesses are `z`, with keys (C,)."""
 
     def target(
         self,
@@ -282,7 +282,7 @@ def split_keys(rng_key: Array) -> tuple[Keys, Array]:
 
 
 def ravel_one(z: Any) -> Callable[[Array], Any]:
-    """From a flat position (D,) to a pytree like the positions of one of the chains in `z`."""
+    """Map a flat position (D,) to a pytree like the position of one of the chains in `z`."""
     unravels = []
 
     def look(z):  # traced for its shapes: nothing is computed

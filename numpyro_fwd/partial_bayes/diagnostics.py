@@ -64,7 +64,7 @@ def warn_of(
 
 
 def collapsed(result: Result, num_particles: int) -> str:
-    """How the effective sample size shows copies of a few particles; "" if it does not."""
+    """Message if the effective sample size shows copies of a few particles, else ""."""
     # copies of one particle have equal weights: the least size tells, not the last
     ess = float(jnp.nanmin(result.ess))
     if ess >= LOW_SHARE * num_particles:
@@ -77,7 +77,7 @@ def collapsed(result: Result, num_particles: int) -> str:
 
 
 def wandered(result: Result, softening: Softening) -> str:
-    """How the powers of the weights show particles that follow the batches; "" if they do not."""
+    """Message if the powers of the weights show particles that follow the batches, else ""."""
     off = wander(result, softening)
     if len(result.weight_power) < MIN_STEPS or not off > MAX_WANDER:
         return ""
@@ -90,7 +90,7 @@ def wandered(result: Result, softening: Softening) -> str:
 
 
 def wander(result: Result, softening: Softening) -> float:
-    r"""By how many of their own sds particles are off that follow batches, a root mean square.
+    r"""Root mean square distance of particles that follow batches, in their own sds.
 
     Factors of the weights whose logarithms have the sd s over the particles leave the share
     ``exp(-alpha^2 s^2)`` of the effective sample size at the power alpha, whence s. Let gradients
@@ -127,7 +127,7 @@ def late(column: Array) -> np.ndarray:
 
 
 def unknown_losses(result: Result) -> str:
-    """How the validation losses are no numbers; "" if they are."""
+    """Message if validation losses are not finite, else ""."""
     losses = np.asarray(result.validation_losses)
     where = np.flatnonzero(~np.isfinite(losses))
     if not len(where):
@@ -140,7 +140,7 @@ def unknown_losses(result: Result) -> str:
 
 
 def diverged(result: Result, num_values: float) -> str:
-    """How the loss shows that the training diverged; "" if it does not."""
+    """Message if the loss shows that the training diverged, else ""."""
     losses = np.asarray(result.losses)
     where = np.flatnonzero(~np.isfinite(losses))
     advice = "use a smaller learning rate, a shorter step_size, or optax.clip_by_global_norm."

@@ -181,7 +181,7 @@ class Piece:
     def run(
         self, arrays: list[Any], state: Any, num_draws: Array, steps_each: Array
     ) -> tuple[Any, Any]:
-        """All chains."""
+        """Run all chains."""
         one = partial(self.run_one, arrays, num_draws=num_draws, steps_each=steps_each)
         method = self.mcmc.chain_method
         if self.mcmc.num_chains == 1:

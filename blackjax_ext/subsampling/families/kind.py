@@ -29,7 +29,7 @@ class Ball(NamedTuple):
 
     @property
     def change(self) -> Interval:
-        """Their differences to the centre."""
+        """Differences of the values to the centre."""
         return around(jnp.zeros_like(self.centre), self.radius)
 
 

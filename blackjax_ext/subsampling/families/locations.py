@@ -41,12 +41,12 @@ def log_of(name: str, value: Any) -> Any:
 
 
 def z_score(loc: Ball, log_scale: Ball, y: Array) -> Interval:
-    """Z over a box."""
+    """The standardized response z over a box."""
     return (y - loc.interval) * exp(-log_scale.interval)
 
 
 def largest_inverse_scale(log_scale: Ball) -> Array:
-    """The largest k."""
+    """The largest k over a box."""
     return exp(log_scale.change).high
 
 
@@ -240,7 +240,7 @@ def student_t(df: Any = None, scale: Any = None) -> Family:
 
 
 def student_loss(theta: Array, y: Array) -> Array:
-    """Up to a constant."""
+    """Minus the log density of Student's t, up to a constant."""
     df = jnp.exp(theta[2])
     tail = 0.5 * (df + 1) * log_one_and_square(theta, y)
     return theta[1] + half_step(theta[2] - jnp.log(2.0)) + tail

@@ -1,8 +1,8 @@
-r"""Coordinates in which an arrow is the identity.
+r"""Block arrowhead matrices, and coordinates in which one is the identity.
 
-The curvature of shared coordinates y and groups b is an *arrow*: dense for y, a block of d for each
-group, and what couples a group with y; no two groups are coupled. So is its Cholesky factor if
-groups come first. A :class:`Whitening` has its inverse,
+The curvature of shared coordinates y and groups b is an *arrow* (a block arrowhead matrix): dense
+for y, a block of d for each group, and what couples a group with y; no two groups are coupled. So
+is its Cholesky factor if groups come first. A :class:`Whitening` has its inverse,
 
 .. math::
     y = y_0 + L u, \qquad b_c = b_{0c} + K_c u + M_c v_c,

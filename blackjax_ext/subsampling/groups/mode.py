@@ -112,7 +112,7 @@ class GroupedPosition(NamedTuple):
 
 
 class GroupedAnchor(NamedTuple):
-    """Where Newton's method ended.
+    """The point at which Newton's method ended, with the coordinates of its curvature.
 
     Attributes
     ----------
@@ -212,7 +212,7 @@ def without_prior(predictor: GroupedPredictor) -> LinearPredictor:
 
 
 def flat_logprior(x: Any) -> Array:
-    """No log prior at all."""
+    """The log prior zero."""
     del x
     return jnp.zeros(())
 
@@ -228,12 +228,12 @@ def hessian_of(function: Function) -> Function:
 
 
 def in_double_precision(arrow: Arrow) -> Arrow:
-    """An arrow on the host."""
+    """An arrow on the host, in double precision."""
     return Arrow(*(np.asarray(part, np.float64) for part in on_host(tuple(arrow))))
 
 
 def added(one: Arrow, other: Arrow) -> Arrow:
-    """The sum of two."""
+    """The sum of two arrows."""
     return Arrow(*(a + b for a, b in zip(one, other, strict=True)))
 
 

@@ -68,7 +68,7 @@ def grouped_designs(
 
 
 def grouped_chunk_length(predictor: GroupedPredictor, position: ArrayTree) -> int:
-    """Rows at once."""
+    """Number of rows that a pass reads at once."""
     eta, _ = jax.eval_shape(predictor.rows.read, position, jnp.zeros(1, int))
     grouping = predictor.grouping
     entries = sum(e.size for e in eta) * (grouping.size + grouping.width)
@@ -233,7 +233,7 @@ def prior_arrow(
 
 
 def steepness(matrix: Array, reach: Array, total: Array) -> Array:
-    """How steep rows with one predictor are at most, shape (n,); infinite for others.
+    """Bounds of the steepness of rows with one predictor, shape (n,); infinite for others.
 
     `reach` is the norm of a row's tangents by it.
     """

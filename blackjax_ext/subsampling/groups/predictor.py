@@ -45,7 +45,7 @@ class Terms(NamedTuple):
     groups: Array
 
     def total(self) -> Array:
-        """All of it."""
+        """Sum of the shared part and of those of all groups."""
         return self.shared + jnp.sum(self.groups)
 
 

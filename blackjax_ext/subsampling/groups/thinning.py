@@ -55,7 +55,7 @@ MAX_GROUP_PASSES = (
 
 
 class Reaches(NamedTuple):
-    """How far a move goes, for each group.
+    """Reach of a move in each group.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ def read_group_rows(expansion: GroupedExpansion, steps: Array, indices: Array) -
 
 
 def remainder_change(expansion: GroupedExpansion, read: Read) -> Array:
-    """How the remainders of the losses of some rows change, shape (n,).
+    """Changes of the remainders of the losses of some rows, shape (n,).
 
     Cost: two dozen evaluations of the loss for each row.
     """

@@ -106,7 +106,7 @@ def bounds_with_slack(
 
 
 def times(x: Interval, factor: float) -> Interval:
-    """Multiples."""
+    """The interval times a number."""
     return x * Interval(*[jnp.asarray(factor, x.low.dtype)] * 2)
 
 
@@ -216,7 +216,7 @@ def logistic_polynomials(order: int) -> tuple[tuple[float, ...], ...]:
 
 @cache
 def logistic_turns(order: int) -> tuple[float, ...]:
-    """Where the derivative of an order turns: zeros of the next."""
+    """Turning points of the derivative of an order: zeros of the next."""
     zeros = np.sort(np.roots(logistic_polynomials(order + 1)[order]).real)
     return tuple(float(np.log(z) - np.log1p(-z)) for z in zeros)
 
@@ -341,13 +341,13 @@ def log_ndtr_(x: Interval, order: int) -> Coefficients:
 
 
 def digamma_value(x: Array) -> tuple[Array, Array]:
-    """With the size of its terms, of which it is the difference near its zero."""
+    """The function with the size of its terms, of which it is the difference near its zero."""
     value = digamma(x)
     return value, GAMMA_ROUNDING * (jnp.abs(value) + 1.0)
 
 
 def lgamma_value(x: Array) -> tuple[Array, Array]:
-    """With the size of its terms, of which it is the difference near its zeros."""
+    """The function with the size of its terms, of which it is the difference near its zeros."""
     value = gammaln(x)
     return value, GAMMA_ROUNDING * (jnp.abs(value) + x + 1.0)
 

@@ -55,7 +55,7 @@ HIGHEST = jax.lax.Precision.HIGHEST
 
 @dataclass(frozen=True)
 class Table:
-    """How coefficients are combined.
+    """Table of how coefficients are combined.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Table:
 
     @cached_property
     def position(self) -> dict[tuple[int, ...], int]:
-        """Where a multi-index stands."""
+        """Place of a multi-index."""
         return {index: at for at, index in enumerate(self.indices)}
 
 

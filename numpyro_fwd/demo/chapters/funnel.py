@@ -64,7 +64,7 @@ def log_of_the_funnel() -> Log:
 
 
 def eight_schools() -> None:
-    """Centred."""
+    """The eight schools in centred parametrization."""
     mu = numpyro.sample("mu", dist.Normal(0, 5))
     tau = numpyro.sample("tau", dist.HalfCauchy(5))
     theta = numpyro.sample("theta", dist.Normal(mu, tau).expand([8]).to_event(1))

@@ -65,7 +65,7 @@ class Predictions(NamedTuple):
 
 
 def curve(x):
-    """The truth."""
+    """The true curve."""
     return np.sin(2 * x) + 0.3 * x
 
 

@@ -42,7 +42,7 @@ def model():
 
 
 def log_evidence() -> float:
-    """In closed form: each peak against the prior."""
+    """Log evidence in closed form: each peak against the prior."""
     wide = scipy.stats.norm(0, np.hypot(SCALE, MODE_WIDTH))
     peaks = [SIZE * wide.logpdf(at) for at in (PLACE, -PLACE)]
     return float(scipy.special.logsumexp(peaks, b=MODE_SHARES))
@@ -70,7 +70,7 @@ def draw(samplers: dict[str, Chains], setting: Setting) -> str:
 
 
 def chains_of_nuts(axis, chains: Chains) -> None:
-    """Where each chain of NUTS was."""
+    """Plot where each chain of NUTS was."""
     paths = chains.idata.posterior["x"].values[
         :, :: max(1, chains.idata.posterior.draw.size // 60), 0
     ]

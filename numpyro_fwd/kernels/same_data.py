@@ -68,7 +68,9 @@ class InPlace:
 
 @jax.tree_util.register_pytree_node_class
 class WhoseData:
-    """The data of a population, carried in its state as :class:`.chain_warnings.Noticed` is.
+    """Record of the data of a population, carried in its state.
+
+    Like :class:`~numpyro_fwd.kernels.chain_warnings.Noticed`, it speaks when it leaves a program.
 
     Attributes
     ----------

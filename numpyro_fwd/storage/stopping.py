@@ -60,7 +60,7 @@ class Until:
         return self.ess is not None or self.r_hat is not None
 
     def ending_at(self, num_draws: int) -> "Until":
-        """The same goals, with this many draws as an end if there is no other."""
+        """Add this many draws as an end to goals that have no other."""
         is_open = self.max_draws is None and self.seconds is None and not self.has_goals
         return dataclasses.replace(self, max_draws=num_draws) if is_open else self
 

@@ -55,7 +55,7 @@ from blackjax_ext.mcmc import langevin
 from blackjax_ext.rows.potentials import full_gradient
 from numpyro_fwd import GOHSMC
 from numpyro_fwd.bridge.partial_models import view_partial
-from numpyro_fwd.partial_bayes.training import TrainingState, begin
+from numpyro_fwd.partial_bayes.training import TrainingState, first_state
 
 EPSILON = float(np.finfo(np.float32).eps)
 ROUNDINGS = 4  # how often what goes in is rounded at random
@@ -323,7 +323,7 @@ def weight_scale(logdensity: Any) -> Any:
 def gohsmc_facts(trainer: GOHSMC, first: tuple, data: tuple, position: Any) -> dict:
     """A step on all rows, without resampling; the step before it was a draw from the prior."""
     del first
-    start = begin(position, keys(1)[0])
+    start = first_state(position, keys(1)[0])
     state, info = trainer.update(start, *data, data[0].shape[0])
     local, weights = state.inner.local, state.inner.log_weights
     terms = weight_scale(local.logdensity)

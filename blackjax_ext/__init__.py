@@ -5,7 +5,7 @@ Each public name is called as ``name(logdensity_fn, step_size, ...)``, or with a
 returns a BlackJAX ``SamplingAlgorithm(init, step)``, and has ``.init`` and ``.build_kernel``.
 """
 
-import blackjax_ext.installed  # noqa: F401
+import blackjax_ext.dependencies  # noqa: F401
 
 # isort: split
 import inspect
@@ -45,7 +45,7 @@ from blackjax_ext.warmup.run import warmup
 
 
 class Algorithm(GenerateSamplingAPI):  # type: ignore[misc]  # BlackJAX has no types
-    """What BlackJAX makes of a module, with the docstring and the signature of its algorithm."""
+    """BlackJAX's interface to a module, with the docstring and the signature of its algorithm."""
 
     __doc__ = property(lambda self: self.differentiable.__doc__)
     __signature__ = property(lambda self: inspect.signature(self.differentiable))

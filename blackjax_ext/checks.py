@@ -119,6 +119,8 @@ def count_rows(data: ArrayTree) -> int:
     """Number of rows; ValueError for none or for arrays with different numbers of them."""
     shapes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(data)}
     if len(shapes) != 1 or shapes <= {(), (0,)}:
-        found = sorted(jnp.shape(leaf) for leaf in jax.tree.leaves(data))
-        raise ValueError(f"data must be arrays that lead with the same N > 0 rows; got {found}.")
+        leaf_shapes = sorted(jnp.shape(leaf) for leaf in jax.tree.leaves(data))
+        raise ValueError(
+            f"data must be arrays that lead with the same N > 0 rows; got {leaf_shapes}."
+        )
     return shapes.pop()[0]

@@ -1,4 +1,4 @@
-r"""What a sampler must know of a mesh of devices: how many hold the rows, and how hosts read.
+r"""Meshes of devices as a sampler sees them: how many hold the rows, and how hosts read.
 
 Programs are JAX's: arrays that are sharded over the axes of a mesh are arguments as all others, and
 XLA sends what one device needs of another. Two things do not come by themselves.
@@ -27,13 +27,13 @@ from jax.sharding import PartitionSpec as P
 __all__ = [
     "CHAINS",
     "ROWS",
+    "blocks_over_rows",
     "everywhere",
     "is_first_process",
     "num_blocks",
     "num_shards",
     "on_host",
-    "over_rows",
-    "spread",
+    "shard_first_axis",
 ]
 
 ROWS, CHAINS = "rows", "chains"
@@ -61,7 +61,7 @@ def num_blocks(num_rows: int) -> int:
     return num if num_rows % num == 0 else 1
 
 
-def spread(x: Array, axis: str) -> Array:
+def shard_first_axis(x: Array, axis: str) -> Array:
     """`x` with its first axis over an axis of the mesh; as it is where there is no such axis."""
     if num_shards(axis) == 1:
         return x
@@ -77,7 +77,7 @@ def everywhere(tree: Any) -> Any:
     return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, P()), tree)
 
 
-def over_rows(x: Any) -> Array:
+def blocks_over_rows(x: Any) -> Array:
     """An array of the host, the same in every process, with a block on each device of the rows.
 
     On no such mesh, or where they cannot be divided, as JAX places it.

@@ -37,7 +37,9 @@ OPTIONS: dict[str, Any] = {
     "xla_cpu_use_fusion_emitters": False,
 }
 GONE: set[str] = set()  # options that the jaxlib here does not know
-SHORT = 2**22  # numbers of which one pass is over before an optimized program of it is compiled
+SHORT_PASS = (
+    2**22
+)  # numbers of which one pass is over before an optimized program of it is compiled
 MOST_TEXT = 2**20  # characters of a module that is kept: one with data in it is not
 MOST_CONSTANTS = MOST_TEXT // 4  # bytes of constants that are worth printing
 MOST_KEPT = 64  # executables
@@ -124,8 +126,8 @@ class FlatProgram:
     def __call__(
         self, options: dict[str, Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
-        """What the function returns for these arguments."""
-        rest = [each for i, each in enumerate(arguments) if i not in self.static]
+        """Results of the function for these arguments."""
+        rest = [argument for i, argument in enumerate(arguments) if i not in self.static]
         leaves, tree = jax.tree.flatten((rest, keywords))
         form = Form(tree, tuple((i, arguments[i]) for i in self.static))
         precision = getattr(jax.config, PRECISION, None)
@@ -142,9 +144,9 @@ class FlatProgram:
 
         def flat(*leaves: Any) -> list[Any]:
             arguments, keywords = form.join(leaves)
-            found, structure = jax.tree.flatten(self.function(*arguments, **keywords))
+            results, structure = jax.tree.flatten(self.function(*arguments, **keywords))
             structures.append(structure)
-            return found
+            return results
 
         function = getattr(self.function, "func", self.function)  # of a partial function
         flat.__name__ = getattr(function, "__name__", "program")  # the module has its name
@@ -162,26 +164,26 @@ class Executables:
     def find(self, key: Hashable, make: Callable[[], Function]) -> Function:
         """The one of a key, made if there is none."""
         with self.lock:
-            found = self.kept.get(key)
-        found = make() if found is None else found  # no lock while XLA compiles
+            executable = self.kept.get(key)
+        executable = make() if executable is None else executable  # no lock while XLA compiles
         with self.lock:
-            self.kept[key] = found
+            self.kept[key] = executable
             self.kept.move_to_end(key)
             while len(self.kept) > self.most:
                 self.kept.popitem(last=False)
-        return found
+        return executable
 
 
 EXECUTABLES = Executables(MOST_KEPT)
 
 
 def executable_of(traced: Any, options: dict[str, Any], is_short: bool) -> Function:
-    """What has been compiled from the module of a traced function, or is now."""
+    """The executable of a traced function, compiled now unless it has been before."""
     lowered = traced.lower()
     read = arguments_read(lowered)
-    if is_short and LEVEL in options and numbers_of(traced, read) <= SHORT:
+    if is_short and LEVEL in options and numbers_of(traced, read) <= SHORT_PASS:
         options = {**options, LEVEL: 0}
-    key = key_of(traced, lowered, read)
+    key = cache_key(traced, lowered, read)
 
     def make() -> Function:
         executable: Function = lowered.compile(compiler_options=options)
@@ -192,9 +194,9 @@ def executable_of(traced: Any, options: dict[str, Any], is_short: bool) -> Funct
     return EXECUTABLES.find((key, default_device(), tuple(options.items())), make)
 
 
-def key_of(traced: Any, lowered: Any, read: tuple[int, ...] | None) -> Hashable | None:
-    """All that an executable depends on; None for one that is not kept."""
-    if sum(getattr(each, "nbytes", 0) for each in traced.jaxpr.consts) > MOST_CONSTANTS:
+def cache_key(traced: Any, lowered: Any, read: tuple[int, ...] | None) -> Hashable | None:
+    """Key of an executable: all that it depends on; None for one that is not kept."""
+    if sum(getattr(constant, "nbytes", 0) for constant in traced.jaxpr.consts) > MOST_CONSTANTS:
         return None
     text = text_of(lowered)
     # a callback is an address of this process, and partitions have devices of their own
@@ -214,7 +216,7 @@ def text_of(lowered: Any) -> str:
 
 
 def numbers_of(traced: Any, read: tuple[int, ...] | None) -> int:
-    """How many numbers the arguments hold that a program reads."""
+    """Number of entries of the arguments that a program reads."""
     avals = traced.jaxpr.in_avals
     return sum(math.prod(avals[i].shape) for i in (range(len(avals)) if read is None else read))
 
@@ -235,11 +237,11 @@ def is_on_default_device(*arguments: Any) -> bool:
 
 
 def default_device() -> Any:
-    """Where JAX puts an array that nothing else places."""
-    return next(iter(one().devices()))
+    """Device on which JAX puts an array that nothing else places."""
+    return next(iter(array_or_tracer().devices()))
 
 
-def one() -> Array:
+def array_or_tracer() -> Array:
     """An array, or a tracer where all of jax is traced."""
     return jnp.asarray(np.int32(0))
 
@@ -255,16 +257,16 @@ def options_here() -> dict[str, Any]:
 
 def has_gone(error: Exception) -> bool:
     """Whether an option is not one of this jaxlib's; from then on it is left out."""
-    found = re.search(r"compile option: '(\w+)'", str(error))
-    if found is None or found[1] in GONE:
+    option = re.search(r"compile option: '(\w+)'", str(error))
+    if option is None or option[1] in GONE:
         return False
-    GONE.add(found[1])
+    GONE.add(option[1])
     return True
 
 
 def is_inside(*arguments: Any) -> bool:
     """Whether what is called becomes a part of another program."""
-    leaves = [*jax.tree.leaves(arguments), one()]
+    leaves = [*jax.tree.leaves(arguments), array_or_tracer()]
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 

@@ -9,7 +9,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 __all__ = ["keep_compiled"]
 
-DEFAULT = "~/.cache/numpyro_fwd/jax"
+DEFAULT_FOLDER = "~/.cache/numpyro_fwd/jax"
 MAX_BYTES = 2 * 2**30
 NO_LIMIT = -1
 
@@ -54,7 +54,7 @@ def keep_compiled(directory: str | os.PathLike[str] | None = None) -> Path:
     >>> directory.is_dir()
     True
     """
-    chosen = directory or os.environ.get("JAX_COMPILATION_CACHE_DIR") or DEFAULT
+    chosen = directory or os.environ.get("JAX_COMPILATION_CACHE_DIR") or DEFAULT_FOLDER
     if "://" in os.fspath(chosen):
         raise ValueError(
             f"directory must be a folder of this machine; got {os.fspath(chosen)!r}. For another "

@@ -14,7 +14,7 @@ from numpyro_fwd.bridge.numpyro_private import identity
 
 __all__ = ["Density"]
 
-RADIUS = 1.0  # of the starts, around a first position
+START_RADIUS = 1.0  # of the starts, around a first position
 
 
 class Density:
@@ -88,13 +88,15 @@ class Density:
         return -self._log_density(x) - sum(jacobians)
 
     def postprocess_fn(self, z: dict[str, Array]) -> dict[str, Array]:
-        """What draws hold, of unconstrained positions."""
+        """Map unconstrained positions to the values that draws hold."""
         return self._sites(self._on_supports(z))
 
     def _on_supports(self, z: dict[str, Array]) -> dict[str, Array]:
         return z | {name: transform(z[name]) for name, transform in self._transforms.items()}
 
-    def starts(self, rng_key: Array, num_chains: int, radius: float = RADIUS) -> dict[str, Array]:
+    def starts(
+        self, rng_key: Array, num_chains: int, radius: float = START_RADIUS
+    ) -> dict[str, Array]:
         """Unconstrained positions (C, ...) near the first one; without the axis for one chain."""
         shape = () if num_chains == 1 else (num_chains,)
         keys = dict(zip(self._first, jax.random.split(rng_key, len(self._first)), strict=True))
@@ -105,7 +107,7 @@ class Density:
 
     @classmethod
     def from_pymc(cls, model: Any) -> "Density":
-        """Of a ``pymc.Model`` of continuous variables, which PyMC translates to JAX.
+        """Density of a ``pymc.Model`` of continuous variables, which PyMC translates to JAX.
 
         Draws have the free variables and the deterministic ones. PyMC switches JAX to double
         precision.
@@ -132,15 +134,15 @@ class Density:
             return [x[variable.name] for variable in inputs]
 
         def named_sites(x: dict[str, Array]) -> dict[str, Array]:
-            found = sites(*values(x))
-            return {variable.name: one for variable, one in zip(outputs, found, strict=True)}
+            outcomes = sites(*values(x))
+            return {variable.name: one for variable, one in zip(outputs, outcomes, strict=True)}
 
         first = {variable.name: model.initial_point()[variable.name] for variable in inputs}
         return cls(lambda x: log_density(*values(x))[0], first, sites=named_sites)
 
     @classmethod
     def from_stan(cls, model: Any) -> "Density":
-        """Of a ``bridgestan.StanModel``, which is called on the host in double precision.
+        """Density of a ``bridgestan.StanModel``, which is called on the host in double precision.
 
         It has first derivatives, in forward and in reverse mode, and no second ones: give kernels
         ``warm_start=False``. Draws have a number for each entry of Stan's parameters.
@@ -167,8 +169,8 @@ class Density:
             return value, gradient @ tangents[0]
 
         def sites(x: dict[str, Array]) -> dict[str, Array]:
-            (found,) = called(lambda z: [model.param_constrain(z)], x["z"], (len(names),))
-            return {name: found[i] for i, name in enumerate(names)}
+            (constrained,) = called(lambda z: [model.param_constrain(z)], x["z"], (len(names),))
+            return {name: constrained[i] for i, name in enumerate(names)}
 
         return cls(lambda x: log_density(x["z"]), {"z": np.zeros(size)}, sites=sites)
 

@@ -16,7 +16,7 @@ __all__ = ["OnDisk", "holds_rows_on_disk", "num_rows_on_disk", "on_disk"]
 
 PLATFORMS = "jax_platforms"  # of jax.config
 NUM_SAMPLED = 256  # rows that stand for all of them where data are compared
-WAY_OUT = (
+HOW_TO_READ = (
     "index it with the rows of a plate first, as in `with numpyro.plate(..., subsample_size=...) "
     "as rows: x[rows]`; what that gives is an array."
 )
@@ -115,7 +115,7 @@ class OnDisk:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of its rows as JAX computes with them."""
+        """Dtype of its rows as JAX computes with them."""
         # in the order of bytes of this machine, whatever that of the file is
         return jax.dtypes.canonicalize_dtype(np.dtype(self.source.dtype).newbyteorder("="))
 
@@ -144,7 +144,7 @@ class OnDisk:
         return hash((OnDisk, id(self.source)))
 
     def renewed(self) -> "OnDisk":
-        """The same rows after they have changed, for which programs are made anew."""
+        """A copy for rows that have changed, for which programs are made anew."""
         new = copy.copy(self)
         new._state = object()
         return new
@@ -160,14 +160,14 @@ class OnDisk:
             For an index that is neither, or rows that are not there.
         """
         rows, *rest = index if isinstance(index, tuple) else (index,)
-        if rest and not all(is_basic(each) for each in rest):
+        if rest and not all(is_basic(index) for index in rest):
             raise TypeError(
                 f"rows on disk take numbers and slices behind the rows; got {rest}: write "
                 "x[rows][:, columns]."
             )
         if isinstance(rows, slice):
-            found = np.asarray(self.source[rows], self.dtype)
-            return found[(slice(None), *rest)] if rest else found
+            rows_read = np.asarray(self.source[rows], self.dtype)
+            return rows_read[(slice(None), *rest)] if rest else rows_read
         if not is_rows(rows):
             raise TypeError(
                 "rows on disk are indexed by whole numbers, an array of them, or a slice, as in "
@@ -210,13 +210,13 @@ class OnDisk:
             flat.size > 0 and flat[-1] - flat[0] == flat.size - 1 and np.all(np.diff(flat) == 1)
         )
         if is_run:
-            found = rows_of[int(flat[0]) : int(flat[-1]) + 1]
+            rows_read = rows_of[int(flat[0]) : int(flat[-1]) + 1]
         elif isinstance(rows_of, (np.ndarray, FileRows)):
-            found = rows_of[flat]
+            rows_read = rows_of[flat]
         else:  # formats in chunks read each of them once, and HDF5 takes rows in order alone
             ordered, places = np.unique(flat, return_inverse=True)
-            found = np.asarray(rows_of[ordered])[places.ravel()]
-        return np.array(found, self.dtype).reshape(rows.shape + self.shape[1:])
+            rows_read = np.asarray(rows_of[ordered])[places.ravel()]
+        return np.array(rows_read, self.dtype).reshape(rows.shape + self.shape[1:])
 
     def __getstate__(self) -> Any:
         """The source alone: an open file is not pickled."""
@@ -231,13 +231,13 @@ class OnDisk:
         return self.read(np.unique(places.astype(int)))
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
-        raise TypeError(f"rows on disk are no array: {WAY_OUT}")
+        raise TypeError(f"rows on disk are no array: {HOW_TO_READ}")
 
     def __jax_array__(self) -> Array:
-        raise TypeError(f"rows on disk are no array: {WAY_OUT}")
+        raise TypeError(f"rows on disk are no array: {HOW_TO_READ}")
 
     def __iter__(self) -> Any:
-        raise TypeError(f"rows on disk are not iterated over: {WAY_OUT}")
+        raise TypeError(f"rows on disk are not iterated over: {HOW_TO_READ}")
 
 
 def check_has_cpu() -> None:
@@ -256,7 +256,7 @@ def refused(name: str) -> Any:
     """A method that says that whole files are not computed with."""
 
     def method(self: OnDisk, *_: Any) -> Any:
-        raise TypeError(f"rows on disk do not support {name} as a whole: {WAY_OUT}")
+        raise TypeError(f"rows on disk do not support {name} as a whole: {HOW_TO_READ}")
 
     return method
 

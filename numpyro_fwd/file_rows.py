@@ -38,7 +38,7 @@ class FileRows:
 
     @classmethod
     def of(cls, source: Any) -> "FileRows | None":
-        """Those of a mapped array whose rows are in order; None for anything else."""
+        """Rows of the file of a mapped array, whose rows are in order; None for anything else."""
         path, pages = getattr(source, "filename", None), getattr(source, "_mmap", None)
         if not isinstance(pages, mmap.mmap) or path is None or not source.flags.c_contiguous:
             return None
@@ -65,7 +65,7 @@ class FileRows:
         return np.frombuffer(data, self.dtype).reshape(len(rows), *self.shape[1:])
 
     def _bytes(self, first: int, num_rows: int) -> bytes:
-        """What the file holds of some consecutive rows."""
+        """Bytes of some consecutive rows in the file."""
         length, place = num_rows * self.row_bytes, self.offset + first * self.row_bytes
         data = os.pread(self.descriptor, length, place)
         while len(data) < length:  # the system may give less than it was asked for

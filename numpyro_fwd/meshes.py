@@ -36,9 +36,11 @@ __all__ = [
 ]
 
 PACKAGES = ("jax", "jaxlib", "numpyro", "blackjax", "numpyro-fwd")
-BLOCK = 2**12  # bytes of what each process says of itself; a longer text is compared, not shown
+MAX_BYTES_SHOWN = (
+    2**12
+)  # bytes of what each process says of itself; a longer text is compared, not shown
 DIGEST = 32
-SECONDS = 60
+PATIENCE = 60
 
 
 def join_processes(
@@ -46,7 +48,7 @@ def join_processes(
     num_processes: int | None = None,
     process_id: int | None = None,
     *,
-    seconds: int = SECONDS,
+    seconds: int = PATIENCE,
     **options: Any,
 ) -> None:
     """Let this process be one of many; call it before any other use of JAX.
@@ -133,7 +135,7 @@ def make_mesh(*, chains: int = 1, rows: int = -1) -> Mesh:
 
 
 def wrong_mesh(sizes: dict[str, int], num_devices: int) -> str:
-    """What is wrong with the numbers of devices of a mesh."""
+    """Describe what is wrong with the numbers of devices of a mesh."""
     given = " and ".join(f"{name}={size}" for name, size in sizes.items())
     return (
         f"chains and rows must be positive (or one of them -1) and multiply to the {num_devices} "
@@ -217,7 +219,7 @@ def parts_of_processes(mesh: Mesh) -> list[tuple[int, ...]]:
 
 
 def no_rows(name: str, leaf: Any) -> str:
-    """What to do with numbers that are no rows."""
+    """Advice for numbers that are no rows."""
     return (
         f"data{name} must be an array that leads with the rows; got {kind(leaf)}. Pass what is the "
         "same for all rows to the model as it is, beside what shard_rows returns."
@@ -225,7 +227,7 @@ def no_rows(name: str, leaf: Any) -> str:
 
 
 def indivisible(name: str, num_rows: int, num: int) -> str:
-    """How to make rows divisible."""
+    """Advice on how to make rows divisible."""
     rest = num_rows % num
     return (
         f"data{name} must have a number of rows that is a multiple of the {num} devices along the "
@@ -284,11 +286,11 @@ def over_chains(tree: Any, what: str = "num_chains") -> Any:
             f'"chains" of the mesh; got {size}. Take {size + num - size % num}, or a mesh with '
             "another number."
         )
-    return divided(tree)
+    return shard_chains(tree)
 
 
 @jax.jit
-def divided(tree: Any) -> Any:
+def shard_chains(tree: Any) -> Any:
     """Arrays with their first axis along that of the chains."""
     return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, P(CHAINS)), tree)
 
@@ -346,40 +348,40 @@ def check_agreement(facts: dict[str, Any]) -> None:
     """
     if jax.process_count() == 1:
         return
-    own = {**versions(), **facts}
+    own = {**versions_and_precision(), **facts}
     text = json.dumps(own, default=str)
-    said = hashlib.sha256(text.encode()).digest() + text.encode()[: BLOCK - DIGEST]
-    block = np.zeros(BLOCK, np.uint8)
+    said = hashlib.sha256(text.encode()).digest() + text.encode()[: MAX_BYTES_SHOWN - DIGEST]
+    block = np.zeros(MAX_BYTES_SHOWN, np.uint8)
     block[: len(said)] = np.frombuffer(said, np.uint8)
-    found = multihost_utils.process_allgather(block)
-    others = [p for p in range(len(found)) if not np.array_equal(found[p], found[0])]
+    texts = multihost_utils.process_allgather(block)
+    others = [p for p in range(len(texts)) if not np.array_equal(texts[p], texts[0])]
     if others:
-        first, other = (found[p, DIGEST:].tobytes().rstrip(b"\0") for p in (0, others[0]))
+        first, other = (texts[p, DIGEST:].tobytes().rstrip(b"\0") for p in (0, others[0]))
         raise ValueError(
             "processes must run the same program on data of the same shapes; processes "
-            f"{others} do not agree with process 0. {difference(first, others[0], other)}"
+            f"{others} do not agree with process 0. {explain_difference(first, others[0], other)}"
         )
 
 
-def difference(first: bytes, p: int, other: bytes) -> str:
-    """Where what two processes say is different, as far as it is known."""
+def explain_difference(first: bytes, p: int, other: bytes) -> str:
+    """Describe where the facts of two processes are different, as far as is known."""
     try:
-        here, there = json.loads(first), json.loads(other)
+        here, elsewhere = json.loads(first), json.loads(other)
     except ValueError:  # a long text that is cut
-        here, there = {"facts": first.decode()[:500]}, {"facts": other.decode()[:500]}
-    names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+        here, elsewhere = {"facts": first.decode()[:500]}, {"facts": other.decode()[:500]}
+    names = [name for name in {**here, **elsewhere} if here.get(name) != elsewhere.get(name)]
     return " ".join(
-        f"{name} is {here.get(name)} in process 0 and {there.get(name)} in process {p}."
+        f"{name} is {here.get(name)} in process 0 and {elsewhere.get(name)} in process {p}."
         for name in names
     )
 
 
-def versions() -> dict[str, str]:
+def versions_and_precision() -> dict[str, str]:
     """Versions of what computes, and whether in double precision."""
-    found = {"double precision": str(jax.dtypes.canonicalize_dtype(float) == np.float64)}
+    facts = {"double precision": str(jax.dtypes.canonicalize_dtype(float) == np.float64)}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            facts[name] = version(name)
         except PackageNotFoundError:  # a checkout that is not installed
-            found[name] = "not installed"
-    return found
+            facts[name] = "not installed"
+    return facts

@@ -44,7 +44,7 @@ class TableFile(OnDisk):
         return hash((TableFile, self.digest))
 
     def __getstate__(self) -> Any:
-        """The numbers."""
+        """The numbers, to be pickled."""
         return self.source[:]
 
     def __setstate__(self, array: np.ndarray) -> None:

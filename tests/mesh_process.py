@@ -276,7 +276,9 @@ def sent() -> None:
         posterior = potentials.linear_predictor(
             lambda z: -0.5 * z @ z, families.bernoulli(), (x, y)
         )
-        derivatives = jax.jit(predictors.derivatives).lower(posterior, zero, jnp.eye(NUM_COLUMNS))
+        derivatives = jax.jit(predictors.whitened_derivatives).lower(
+            posterior, zero, jnp.eye(NUM_COLUMNS)
+        )
         say(sent="derivatives", bytes=bytes_sent(derivatives))
 
         def energy_of(x, y):
@@ -290,7 +292,7 @@ def sent() -> None:
 
         def test(expansion, key, x, new):
             old = surrogate(expansion, x)
-            return thinning.decide(key, expansion, x, old, new, jnp.zeros(()))
+            return thinning.thinning_test(key, expansion, x, old, new, jnp.zeros(()))
 
         keys, at = jax.random.split(jax.random.key(0), 4), jnp.zeros((4, NUM_COLUMNS))
         program = jax.jit(jax.vmap(test, (None, 0, 0, 0)))

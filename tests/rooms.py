@@ -65,11 +65,11 @@ OTHERS = {
     "numpyro_fwd/kernels/test_minibatch.py": {"rows", "sgmcmc"},
     "blackjax_ext/mcmc/test_arguments.py": {"checks"},
     "blackjax_ext/rows/test_potentials.py": {"potentials"},
-    "test_dependencies.py": {"installed", "storage"},
+    "test_dependencies.py": {"dependencies", "storage"},
     "test_docs_pages.py": set(ROOMS),
     "test_fixed_seeds.py": {"kernels", "mcmc", "sgmcmc", "smc", "subsampling", "warmup"},
     "test_mesh.py": {"meshes"},
-    "test_side_effects.py": {"installed", "kernels"},
+    "test_side_effects.py": {"dependencies", "kernels"},
 }
 # What belongs to no part alone: how the parts fit, and all that stands beside the packages.
 EVERYWHERE = {

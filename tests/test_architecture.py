@@ -19,7 +19,7 @@ BRIDGE = Path(numpyro_fwd.__file__).parent
 # what each room may import of the package, besides itself and the types
 ROOMS = {
     "checks": set(),
-    "installed": set(),
+    "dependencies": set(),
     "meshes": set(),
     "precision": set(),
     "programs": set(),
@@ -69,7 +69,7 @@ LAYERS = {
     ],
     "warmup": [
         {"windows", "work"},
-        {"calling"},
+        {"algorithm"},
         {"newton_path"},
         {"in_coordinates", "report", "start"},
     ],

@@ -102,7 +102,7 @@ def test_the_packages_beside_stay_as_they_are(python):
 
 @pytest.mark.parametrize("name", ["jax", "jaxlib"])
 def test_releases_of_jax_with_faults_are_excluded(name):
-    from blackjax_ext.installed import KNOWN_FAULTS
+    from blackjax_ext.dependencies import KNOWN_FAULTS
 
     (found,) = [each for each in CORE if each.name == name]
     # the last for Python 3.11, of which an import warns

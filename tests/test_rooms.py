@@ -56,8 +56,8 @@ BUGS = {
         "offset = mapped + source.ctypes.data - begin",
         "offset = mapped",
     ),
-    "installed": Bug(
-        "blackjax_ext/installed.py",
+    "dependencies": Bug(
+        "blackjax_ext/dependencies.py",
         "if version in KNOWN_FAULTS:",
         "if version not in KNOWN_FAULTS:",
     ),
@@ -96,7 +96,7 @@ BUGS = {
         "return Pair(high + carried, error - carried)",
         "return Pair(high + carried, error)",
     ),
-    "sgmcmc": Bug("blackjax_ext/sgmcmc/acceptance.py", "found.num_rows,", "jnp.array(0),"),
+    "sgmcmc": Bug("blackjax_ext/sgmcmc/acceptance.py", "decision.num_rows,", "jnp.array(0),"),
     "smc": Bug(
         "blackjax_ext/smc/langevin_smc.py",
         "log_evidence=population.log_evidence + increment * peak",

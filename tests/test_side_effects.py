@@ -14,7 +14,7 @@ import pytest
 from numpyro.infer import MCMC
 
 import numpyro_fwd
-from blackjax_ext.installed import KNOWN_FAULTS, check_jaxlib, log_of
+from blackjax_ext.dependencies import KNOWN_FAULTS, check_jaxlib, log_on_host
 from numpyro_fwd.kernels.same_data import NOTHING, is_said
 
 
@@ -53,7 +53,7 @@ def test_an_import_needs_no_extra():
 
 
 def test_the_logarithm_for_the_import_of_blackjax():
-    log = log_of(jnp.log)
+    log = log_on_host(jnp.log)
     assert type(log(2.0)) is float
     for x in (jnp.ones(2), np.float32(2), 2):
         np.testing.assert_array_equal(log(x), jnp.log(x))

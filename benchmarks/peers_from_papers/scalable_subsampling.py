@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from blackjax_ext.subsampling.expansion import Expansion, surrogate
-from blackjax_ext.subsampling.thinning import RuleName, decide
+from blackjax_ext.subsampling.thinning import RuleName, thinning_test
 
 __all__ = ["State", "build_kernel"]
 
@@ -47,7 +47,7 @@ def build_kernel(expansion: Expansion, rule: RuleName = "weights", proposal: str
         rho = 0.0 if is_walk else 0.5 * (w @ w - state.w @ state.w)
         energy = surrogate(expansion, new)
         rho = jnp.asarray(rho, w.dtype)
-        found = decide(key_test, expansion, old, state.surrogate, new, rho, rule)
+        found = thinning_test(key_test, expansion, old, state.surrogate, new, rho, rule)
         proposed = State(w, energy)
         state = jax.tree.map(lambda n, o: jnp.where(found.is_accepted, n, o), proposed, state)
         return state, (found.is_accepted, found.num_rows)

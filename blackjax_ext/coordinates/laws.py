@@ -40,9 +40,9 @@ __all__ = [
     "LocScale",
     "Walk",
     "into",
-    "moved",
     "out",
     "pulled",
+    "recentred",
     "rounding",
     "unresolved",
 ]
@@ -65,7 +65,7 @@ class Law(Protocol):
 
     @property
     def own_scale(self) -> Array:
-        """Of the noise of each coordinate in the effect, given those before it."""
+        """Scale of the noise of each coordinate in the effect, given those before it."""
 
     @property
     def mean(self) -> Array:
@@ -99,19 +99,19 @@ class LocScale(NamedTuple):
 
     @property
     def mean(self) -> Array:
-        """Of the effect, given its parameters."""
+        """Mean of the effect, given its parameters."""
         return jnp.asarray(self.loc)
 
     def spread(self, c: Array, v: Array) -> Array:
-        """Noise to effect."""
+        """Map noise to the effect."""
         return jnp.exp(self.log_slopes(c)) * v
 
     def unspread(self, c: Array, d: Array) -> Array:
-        """Effect to noise."""
+        """Map the effect to noise."""
         return jnp.exp(-self.log_slopes(c)) * d
 
     def log_slopes(self, c: Array) -> Array:
-        """Of each coordinate."""
+        """Logarithm of the slope of each coordinate in its noise."""
         return (1 - c) * jnp.log(self.own_scale)
 
 
@@ -133,12 +133,12 @@ class LocFactor(NamedTuple):
 
     @property
     def mean(self) -> Array:
-        """Of the effect, given its parameters."""
+        """Mean of the effect, given its parameters."""
         return jnp.asarray(self.loc)
 
     @property
     def diagonal(self) -> Array:
-        """Of the factor."""
+        """Diagonal of the factor."""
         diagonal: Array = jnp.diagonal(self.factor, axis1=-2, axis2=-1)
         return diagonal
 
@@ -150,17 +150,17 @@ class LocFactor(NamedTuple):
 
     @exact_products
     def spread(self, c: Array, v: Array) -> Array:
-        """Noise to effect."""
+        """Map noise to the effect."""
         return (self.blend(c) @ (jnp.exp(self.log_slopes(c)) * v)[..., None])[..., 0]
 
     def unspread(self, c: Array, d: Array) -> Array:
-        """Effect to noise."""
+        """Map the effect to noise."""
         blend = jnp.broadcast_to(self.blend(c), (*d.shape, d.shape[-1]))
         w = solve_triangular(blend, d[..., None], lower=True, unit_diagonal=True)[..., 0]
         return jnp.exp(-self.log_slopes(c)) * w
 
     def log_slopes(self, c: Array) -> Array:
-        """Of the diagonal."""
+        """Logarithms of the diagonal of the map."""
         return (1 - c) * jnp.log(self.own_scale)
 
 
@@ -181,7 +181,7 @@ class Walk(NamedTuple):
 
     @property
     def mean(self) -> Array:
-        """Of the effect, given its parameters."""
+        """Mean of the effect, given its parameters."""
         return jnp.zeros_like(jnp.asarray(self.scale))[..., None]
 
     def spread(self, c: Array, v: Array) -> Array:
@@ -201,7 +201,7 @@ class Walk(NamedTuple):
         return jnp.exp(-self.log_slopes(c)) * (d - (1 - c) * before)
 
     def log_slopes(self, c: Array) -> Array:
-        """Of each step."""
+        """Logarithm of the slope of each step."""
         return (1 - c) * jnp.log(self.own_scale)
 
 
@@ -220,7 +220,7 @@ def out(law: Law, c: Array, u: Array) -> tuple[Array, Array]:
 
 
 def unresolved(law: Law, c: Array, x: Array) -> Array:
-    """What is taken from the log density where last digits of an effect move its noise.
+    """A penalty on the log density where the last digits of an effect move its noise.
 
     Zero but far from all that is typical: with single precision, at scales below 1e-5 of the
     effect. Then so much for each coordinate that the place has no mass, and a trajectory may still
@@ -243,7 +243,7 @@ def into(law: Law, c: Array, x: Array) -> Array:
     return jnp.where(same(law, c, 1.0), x, c * shift + law.unspread(c, x - shift))
 
 
-def moved(law: Law, c: Array, new: Array, u: Array) -> Array:
+def recentred(law: Law, c: Array, new: Array, u: Array) -> Array:
     """The coordinates at centredness `new` of the effect that is at `u` at centredness `c`.
 
     The effect itself is not computed: where its scale is below its last digit, u keeps what the
@@ -257,6 +257,6 @@ def moved(law: Law, c: Array, new: Array, u: Array) -> Array:
 def pulled(law: Law, c: Array, new: Array, gradient: Array) -> Array:
     """The gradient at centredness `new`, all else held, from that at centredness `c`."""
     (in_effect,) = jax.linear_transpose(lambda d: law.unspread(c, d), gradient)(gradient)
-    found: Array
-    (found,) = jax.linear_transpose(lambda v: law.spread(new, v), gradient)(in_effect)
-    return found
+    in_noise: Array
+    (in_noise,) = jax.linear_transpose(lambda v: law.spread(new, v), gradient)(in_effect)
+    return in_noise

@@ -33,14 +33,14 @@ from jax import Array
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law
 
-__all__ = ["GRID", "Learned", "Sums", "begin", "count", "learn", "trials"]
+__all__ = ["CENTREDNESS_GRID", "Learned", "Sums", "count", "first_learned", "learn", "trials"]
 
-GRID = np.linspace(0.0, 1.0, 17)
+CENTREDNESS_GRID = np.linspace(0.0, 1.0, 17)
 MIN_DRAWS = 20  # below, a window says nothing
 
 
 class Sums(NamedTuple):
-    """Of u and g of an effect over the draws of a window, at each centredness of the grid.
+    """Sums of u and g of an effect over the draws of a window, at each centredness of the grid.
 
     mean, square
         Means, and sums of squares about them, with leading axes (2, G): first of u, then of g.
@@ -51,7 +51,7 @@ class Sums(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What a warm-up knows of the coordinates.
+    """Centredness of the coordinates as a warm-up has learned it so far.
 
     centredness
         Of each effect; None for other leaves.
@@ -66,17 +66,19 @@ class Learned(NamedTuple):
     num_draws: Array
 
 
-def begin(centredness: ArrayTree) -> Learned:
-    """No draws yet."""
+def first_learned(centredness: ArrayTree) -> Learned:
+    """State of the learning before any draw."""
 
     def empty(c: Array) -> Sums:
-        zeros = jnp.zeros((2, GRID.size, *c.shape), c.dtype)
+        zeros = jnp.zeros((2, CENTREDNESS_GRID.size, *c.shape), c.dtype)
         return Sums(zeros, zeros)
 
     return Learned(centredness, jax.tree.map(empty, centredness), jnp.zeros((), jnp.float32))
 
 
-def trials(u: ArrayTree, gradient: ArrayTree, centredness: ArrayTree, found: Any) -> ArrayTree:
+def trials(
+    u: ArrayTree, gradient: ArrayTree, centredness: ArrayTree, effect_laws: Any
+) -> ArrayTree:
     """A draw and its gradient at each centredness of the grid, which lead with (2, G)."""
 
     def at_all(u: Array, g: Array, c: Array | None, law: Law | None) -> Array | None:
@@ -85,11 +87,11 @@ def trials(u: ArrayTree, gradient: ArrayTree, centredness: ArrayTree, found: Any
 
         def at(new: Array) -> Array:
             new = jnp.full_like(c, new)
-            return jnp.stack([laws.moved(law, c, new, u), laws.pulled(law, c, new, g)])
+            return jnp.stack([laws.recentred(law, c, new, u), laws.pulled(law, c, new, g)])
 
-        return jnp.moveaxis(jax.vmap(at)(jnp.asarray(GRID, u.dtype)), 1, 0)
+        return jnp.moveaxis(jax.vmap(at)(jnp.asarray(CENTREDNESS_GRID, u.dtype)), 1, 0)
 
-    return jax.tree.map(at_all, u, gradient, centredness, found)
+    return jax.tree.map(at_all, u, gradient, centredness, effect_laws)
 
 
 def count(learned: Learned, of_chains: ArrayTree) -> Learned:
@@ -110,10 +112,10 @@ def count(learned: Learned, of_chains: ArrayTree) -> Learned:
     return learned._replace(sums=sums, num_draws=total)
 
 
-def learn(learned: Learned, found: Any) -> tuple[Learned, ArrayTree]:
+def learn(learned: Learned, effect_laws: Any) -> tuple[Learned, ArrayTree]:
     """The best centredness of each effect, and by how much it changes the sd of its coordinates.
 
-    `found` are laws, of any draw, which say what has one centredness.
+    `effect_laws` are those of any draw, which say what has one centredness.
     """
     is_enough = learned.num_draws >= MIN_DRAWS
 
@@ -123,15 +125,15 @@ def learn(learned: Learned, found: Any) -> tuple[Learned, ArrayTree]:
         if law.is_whole:
             score = jnp.broadcast_to(score.sum(axis=-1, keepdims=True), score.shape)
         score = jnp.where(jnp.isfinite(score), score, jnp.inf)
-        now = jnp.round(c * (GRID.size - 1)).astype(int)[None]
+        now = jnp.round(c * (CENTREDNESS_GRID.size - 1)).astype(int)[None]
         least = jnp.argmin(score, axis=0)[None]
         least = jnp.where(is_enough & jnp.isfinite(score.min(axis=0)), least, now)
         change = jnp.take_along_axis(logs[0], least, 0) - jnp.take_along_axis(logs[0], now, 0)
         ratio = jnp.where(jnp.isfinite(change), jnp.exp(0.5 * change), 1.0)
-        return jnp.asarray(GRID, c.dtype)[least[0]], ratio[0]
+        return jnp.asarray(CENTREDNESS_GRID, c.dtype)[least[0]], ratio[0]
 
-    pairs = jax.tree.map(best, learned.centredness, learned.sums, found)
+    pairs = jax.tree.map(best, learned.centredness, learned.sums, effect_laws)
     centredness, ratios = (
         jax.tree.map(lambda _, pair, i=i: pair[i], learned.centredness, pairs) for i in (0, 1)
     )
-    return begin(centredness), ratios
+    return first_learned(centredness), ratios

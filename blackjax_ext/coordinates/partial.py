@@ -30,19 +30,19 @@ __all__ = [
     "in_coordinates",
 ]
 
-FIRST = 0.5  # centredness, before anything is known
+FIRST_CENTREDNESS = 0.5  # centredness, before anything is known
 NEARLY = 0.25  # of what rounding may hide: a chain that comes so near would go on
 
 
 class Frame(NamedTuple):
-    """What a step is taken in: a metric, and the centredness of each effect."""
+    """Coordinates of a step: a metric, and the centredness of each effect."""
 
     metric: Any
     centredness: ArrayTree
 
 
 class Placed(NamedTuple):
-    """Where coordinates lead.
+    """The position that coordinates map to, and the log determinant of the map.
 
     position
         x.
@@ -72,9 +72,11 @@ class Coordinates(Protocol):
 
 def half(coordinates: Coordinates, position: ArrayTree) -> ArrayTree:
     """Centredness 1/2 of each effect."""
-    found = coordinates.effects(position)
+    effects = coordinates.effects(position)
     return jax.tree.map(
-        lambda leaf, flag: None if flag is None else jnp.full_like(leaf, FIRST), position, found
+        lambda leaf, flag: None if flag is None else jnp.full_like(leaf, FIRST_CENTREDNESS),
+        position,
+        effects,
     )
 
 
@@ -120,13 +122,13 @@ class LawCoordinates:
     def at(self, position: ArrayTree) -> Any:
         """The laws there; ValueError unless there is one, or None, for each leaf."""
         leaves, structure = jax.tree.flatten(position)
-        found = jax.tree.leaves(self.laws(position), is_leaf=is_law)
-        if len(found) != len(leaves) or not all(map(is_law, found)):
+        laws = jax.tree.leaves(self.laws(position), is_leaf=is_law)
+        if len(laws) != len(leaves) or not all(map(is_law, laws)):
             raise ValueError(
                 "laws must return a law or None for each leaf of the position, of which there are "
-                f"{len(leaves)}; got {found}."
+                f"{len(leaves)}; got {laws}."
             )
-        return jax.tree.unflatten(structure, found)
+        return jax.tree.unflatten(structure, laws)
 
     def effects(self, position: ArrayTree) -> ArrayTree:
         """See :class:`Coordinates`."""
@@ -137,13 +139,13 @@ class LawCoordinates:
     def out(self, u: ArrayTree, centredness: ArrayTree) -> Placed:
         """The effects: each round is right for one more level of the hierarchy."""
         zero = jnp.zeros((), jax.tree.leaves(u)[0].dtype)
-        position, log_det, found = u, zero, self.at(u)
+        position, log_det, laws = u, zero, self.at(u)
         for _ in jax.tree.leaves(centredness):
-            pairs = jax.tree.map(placed_leaf, u, centredness, found)
+            pairs = jax.tree.map(placed_leaf, u, centredness, laws)
             position = jax.tree.map(lambda _, pair: pair[0], u, pairs)
             log_det = sum(jax.tree.leaves(jax.tree.map(lambda _, pair: pair[1], u, pairs)), zero)
-            found = self.at(position)
-        return Placed(position, log_det, found)
+            laws = self.at(position)
+        return Placed(position, log_det, laws)
 
     def into(self, position: ArrayTree, centredness: ArrayTree) -> ArrayTree:
         """See :class:`Coordinates`."""

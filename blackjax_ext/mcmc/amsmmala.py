@@ -133,7 +133,7 @@ def init(
     return AMSMMALAState(position, local.logdensity, covariance, x, num_draws, jnp.array(0))
 
 
-def decide(rng_key: PRNGKey, iteration: Array, schedule: schedules.Schedule) -> Array:
+def is_scheduled(rng_key: PRNGKey, iteration: Array, schedule: schedules.Schedule) -> Array:
     """Whether the step at `iteration` is SMMALA's."""
     return jax.random.bernoulli(rng_key, schedule(iteration))
 
@@ -146,7 +146,7 @@ def build_kernel() -> Callable[..., tuple[AMSMMALAState, AMSMMALAInfo]]:
     Callable
         ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
         schedule=modulo(7), metric_fn=absolute_hessian(0.1), follow=False, refresh=None)
-        -> (state, info)``. Many chains are given `refresh` (`decide`) from outside ``vmap``.
+        -> (state, info)``. Many chains are given `refresh` (`is_scheduled`) from outside ``vmap``.
     """
 
     def kernel(
@@ -164,7 +164,7 @@ def build_kernel() -> Callable[..., tuple[AMSMMALAState, AMSMMALAInfo]]:
         """One step: one evaluation; if it is SMMALA's, two gradients and two metrics."""
         key_refresh, key_step = jax.random.split(rng_key)
         if refresh is None:
-            refresh = decide(key_refresh, state.iteration, schedule)
+            refresh = is_scheduled(key_refresh, state.iteration, schedule)
         preconditioner = metrics.factorize(inverse_mass_matrix, state.mean.size)
 
         def smmala_step() -> tuple[random_walk.RandomWalkState, random_walk.RandomWalkInfo]:
@@ -187,14 +187,14 @@ def build_kernel() -> Callable[..., tuple[AMSMMALAState, AMSMMALAInfo]]:
         new_state = state._replace(**new._asdict(), iteration=state.iteration + 1)
         if follow is not False:
             new_state = jax.lax.cond(
-                follow, partial(learn, preconditioner), lambda state: state, new_state
+                follow, partial(welford_update, preconditioner), lambda state: state, new_state
             )
         return new_state, AMSMMALAInfo(*info, jnp.asarray(refresh))
 
     return kernel
 
 
-def learn(preconditioner: metrics.Factor, state: AMSMMALAState) -> AMSMMALAState:
+def welford_update(preconditioner: metrics.Factor, state: AMSMMALAState) -> AMSMMALAState:
     """Welford's update of mean and covariance with the position: O(D^2)."""
     deviation = ravel_pytree(state.position)[0] - state.mean
     total = state.num_draws + 1.0

@@ -118,7 +118,7 @@ def init(
     position = check_position(position)
     x, unravel = ravel_pytree(position)
     tangent_space.check(num_tangents, tangents, x.size)
-    momentum = auto_step.first_momentum(rng_key, x)
+    momentum = auto_step.draw_momentum(rng_key, x)
 
     def flat_fn(y: Array) -> Array:
         return check_scalar(logdensity_fn(unravel(y)))
@@ -173,18 +173,18 @@ def build_kernel() -> Callable[..., tuple[AutoFMALAState, AutoFMALAInfo]]:
             directions, force = jax.vmap(mover.push)(frame), mover.within(frame.T)
             evaluate = interweaving.slopes_in(chart, slopes_at, directions)
             u = interweaving.within(chart, x)
-            logdensity, slopes, there = evaluate(u)
+            logdensity, slopes, kept_there = evaluate(u)
             if chart is not None:
-                kept = kept._replace(hidden=there.hidden)
-            start = auto_step.Point(u, state.momentum, logdensity, slopes, chart and kept)
+                kept = kept._replace(hidden=kept_there.hidden)
+            start = auto_step.PhasePoint(u, state.momentum, logdensity, slopes, chart and kept)
         else:
             axes, force = jnp.eye(x.size, dtype=x.dtype), mover.pull
             pull = interweaving.pull_forward
             evaluate = interweaving.evaluation(chart, lambda y: slopes_at(y, axes), pull)
-            start = auto_step.Point(*interweaving.start(chart, kept, state.momentum, pull))
+            start = auto_step.PhasePoint(*interweaving.start(chart, kept, state.momentum, pull))
         step_size = interweaving.longer(mover.chart, step_size)
-        leap = auto_step.leapfrog(evaluate, mover.push, force, step_size)
-        end, facts = auto_step.step(key_step, start, leap, persistence, mover.moves)
+        leap = auto_step.leapfrog_once(evaluate, mover.push, force, step_size)
+        end, facts = auto_step.transition(key_step, start, leap, persistence, mover.moves)
         info, kept = AutoFMALAInfo(*facts), interweaving.keeps(chart, end)
         info = info._replace(
             first_rate=interweaving.rated(chart, info.first_rate),
@@ -248,7 +248,7 @@ def as_top_level_api(
     """
     check_positive("step_size", step_size)
     tangent_space.check(num_tangents, tangents)
-    auto_step.check(persistence, auto_step.Shares(isotropic_share, block_share))
+    auto_step.check_persistence(persistence, auto_step.Shares(isotropic_share, block_share))
     kernel = partial(
         build_kernel(),
         num_tangents=num_tangents,

@@ -116,7 +116,7 @@ def init(
     """Make the first state: one gradient. Without a key the momentum is drawn by the first step."""
     position = check_position(position)
     value_and_grad = jax.value_and_grad(lambda x: check_scalar(logdensity_fn(x)))
-    momentum = auto_step.first_momentum(rng_key, ravel_pytree(position)[0])
+    momentum = auto_step.draw_momentum(rng_key, ravel_pytree(position)[0])
     return AutoMALAState(position, *value_and_grad(position), momentum, jnp.zeros((), jnp.int32))
 
 
@@ -156,11 +156,11 @@ def build_kernel() -> Callable[..., tuple[AutoMALAState, AutoMALAInfo]]:
 
         pull = interweaving.pull_reverse
         kept = interweaving.Kept(x, state.logdensity, gradient)
-        start = auto_step.Point(*interweaving.start(mover.chart, kept, state.momentum, pull))
+        start = auto_step.PhasePoint(*interweaving.start(mover.chart, kept, state.momentum, pull))
         seen = interweaving.evaluation(mover.chart, evaluate, pull)
         step_size = interweaving.longer(mover.chart, step_size)
-        leap = auto_step.leapfrog(seen, mover.push, mover.pull, step_size)
-        end, facts = auto_step.step(key_step, start, leap, persistence, mover.moves)
+        leap = auto_step.leapfrog_once(seen, mover.push, mover.pull, step_size)
+        end, facts = auto_step.transition(key_step, start, leap, persistence, mover.moves)
         info, kept = AutoMALAInfo(*facts), interweaving.keeps(mover.chart, end)
         info = info._replace(first_rate=interweaving.rated(mover.chart, info.first_rate))
         position, gradient = unravel(kept.x), unravel_gradient(kept.gradient)
@@ -227,7 +227,7 @@ def as_top_level_api(
     True
     """
     check_positive("step_size", step_size)
-    auto_step.check(persistence, auto_step.Shares(isotropic_share, block_share))
+    auto_step.check_persistence(persistence, auto_step.Shares(isotropic_share, block_share))
     return build_sampling_algorithm(
         partial(
             build_kernel(),

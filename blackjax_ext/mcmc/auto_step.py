@@ -64,32 +64,32 @@ __all__ = [
     "MAX_EXPONENT",
     "Band",
     "Mover",
-    "Point",
-    "Search",
+    "PhasePoint",
     "Shares",
-    "check",
+    "StepSearch",
+    "check_persistence",
     "draw_band",
+    "draw_momentum",
     "draw_mover",
-    "first_momentum",
-    "leapfrog",
+    "leapfrog_once",
     "refresh",
     "search",
-    "step",
+    "transition",
 ]
 
 MAX_EXPONENT = 20  # steps from a millionth to a million times the first one
 # Steps grow only where they are needlessly exact, and shrink only where a move would be lost: of a
 # narrow band the way back selects the same step less often, and more trials are needed
 SLACK = 0.01
-SHARE = 0.5
+MAX_LOWER_BOUND = 0.5
 # Steps of some leaves are what frees a chain from a neck, and are lost on other posteriors
 BLOCKS, FEWER_BLOCKS = 0.5, 0.2
-THERE, BACK, DONE = range(3)
+THERE, BACK, FINISHED = range(3)
 
-Leap = Callable[["Point", Array], "Point"]
+Leap = Callable[["PhasePoint", Array], "PhasePoint"]
 
 
-class Point(NamedTuple):
+class PhasePoint(NamedTuple):
     """A place and a momentum.
 
     x
@@ -112,7 +112,7 @@ class Point(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Where the absolute log ratio of a move should be.
+    """Range in which the absolute log ratio of a move should be.
 
     inner
         -log b: below it, steps are doubled.
@@ -124,8 +124,8 @@ class Band(NamedTuple):
     outer: Array
 
 
-class Search(NamedTuple):
-    """What the trials have found so far.
+class StepSearch(NamedTuple):
+    """State of the search for a step size.
 
     stage
         There, back or done.
@@ -153,7 +153,7 @@ class Search(NamedTuple):
     exponent: Array
     direction: Array
     selected: Array
-    proposal: Point
+    proposal: PhasePoint
     log_ratio: Array
     first_rate: Array
     is_confirmed: Array
@@ -163,7 +163,7 @@ class Search(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """How often a step is of a kind of its own, whatever the state is.
+    """Probabilities of the kinds of steps, whatever the state is.
 
     isotropic
         All coordinates move alike, by the smallest scale of the metric.
@@ -177,7 +177,7 @@ class Shares(NamedTuple):
 
 
 class Mover(NamedTuple):
-    """What a step moves, and by which metric ``R R^T``.
+    """Coordinates that a step moves, and its metric ``R R^T``.
 
     push, pull
         The maps ``R z`` and ``R^T g``.
@@ -201,7 +201,7 @@ class Mover(NamedTuple):
         return seen.__matmul__
 
 
-def check(persistence: float, shares: Shares) -> None:
+def check_persistence(persistence: float, shares: Shares) -> None:
     """Raise ValueError unless the persistence is in [0, 1) and the shares in [0, 1]."""
     if not 0 <= persistence < 1:
         raise ValueError(f"persistence must be at least 0 and below 1; got {persistence}.")
@@ -213,10 +213,10 @@ def check(persistence: float, shares: Shares) -> None:
 def draw_band(rng_key: Array, dtype: DTypeLike) -> Band:
     """Draw b uniformly in (0.99, 1) and a in (0, 0.5)."""
     u = 1.0 - jax.random.uniform(rng_key, (2,), dtype)  # log(0) is not drawn
-    return Band(-jnp.log1p(-SLACK * u[0]), -jnp.log(SHARE * u[1]))
+    return Band(-jnp.log1p(-SLACK * u[0]), -jnp.log(MAX_LOWER_BOUND * u[1]))
 
 
-def first_momentum(rng_key: Array | None, like: Array) -> Array:
+def draw_momentum(rng_key: Array | None, like: Array) -> Array:
     """A draw of shape (D,); NaN without a key, which the first step replaces by a draw."""
     if rng_key is None:
         return jnp.full_like(like, jnp.nan)
@@ -237,7 +237,7 @@ def draw_mover(
     shares: Shares,
     hierarchy: Hierarchy | None = None,
 ) -> Mover:
-    """What the next step moves, drawn whatever the state is: each step is exact with what it uses.
+    """Draw the coordinates that the next step moves, whatever the state is: each step is exact.
 
     All coordinates by `metric`, or by the share `shares.isotropic` of such steps by its smallest
     scale; by the share `shares.block` of all steps some leaves of `position` only, each coordinate
@@ -298,7 +298,9 @@ def draw_leaves(rng_key: Array, sizes: list[int], is_noise: Array | None = None)
     return is_drawn[leaf_of]
 
 
-def leapfrog(evaluate: Function, push: Function, pull: Function, step_size: Array | float) -> Leap:
+def leapfrog_once(
+    evaluate: Function, push: Function, pull: Function, step_size: Array | float
+) -> Leap:
     """One leapfrog step: preserves volume, and is undone by itself between two flips of momentum.
 
     Parameters
@@ -313,17 +315,17 @@ def leapfrog(evaluate: Function, push: Function, pull: Function, step_size: Arra
         Of exponent 0.
     """
 
-    def leap(start: Point, exponent: Array) -> Point:
+    def leap(start: PhasePoint, exponent: Array) -> PhasePoint:
         epsilon = step_size * jnp.exp2(exponent.astype(start.x.dtype))
         half = start.momentum + 0.5 * epsilon * pull(start.gradient)
         x = start.x + epsilon * push(half)
         logdensity, gradient, kept = evaluate(x)
-        return Point(x, half + 0.5 * epsilon * pull(gradient), logdensity, gradient, kept)
+        return PhasePoint(x, half + 0.5 * epsilon * pull(gradient), logdensity, gradient, kept)
 
     return leap
 
 
-def gain(start: Point, end: Point) -> Array:
+def log_joint_ratio(start: PhasePoint, end: PhasePoint) -> Array:
     """Log ratio of the joint density at `end` to that at `start`; NaN if `end` is not finite."""
     # a difference of squares, which keeps its digits where the squares are large
     kinetic = 0.5 * inner(start.momentum - end.momentum, start.momentum + end.momentum)
@@ -332,45 +334,49 @@ def gain(start: Point, end: Point) -> Array:
 
 
 def distance(log_ratio: Array) -> Array:
-    """How far a move is from being for free; infinitely, if something was not finite."""
+    """Distance of a move's log ratio from zero; infinite if something was not finite."""
     return jnp.where(jnp.isnan(log_ratio), jnp.inf, jnp.abs(log_ratio))
 
 
-def search(leap: Leap, start: Point, band: Band, log_uniform: Array) -> Search:
+def search(leap: Leap, start: PhasePoint, band: Band, log_uniform: Array) -> StepSearch:
     """Select the step at `start`, and look whether the way back selects the same.
 
     Cost: one evaluation for each trial; 1 if the first one is in the band.
     """
 
-    def turn(found: Search) -> Search:
-        begin = origin(found, start)
-        end = leap(begin, found.exponent)
+    def turn(trials: StepSearch) -> StepSearch:
+        begin = origin(trials, start)
+        end = leap(begin, trials.exponent)
         end = end._replace(momentum=-end.momentum)
-        log_ratio = gain(begin, end)
-        there = go_there(found, end, log_ratio, band, log_uniform)
-        new = select(found.stage == BACK, go_back(found, log_ratio, band), there)
-        hidden = jnp.where(found.hidden < 0, interweaving.reached(end), found.hidden)
-        return new._replace(num_evaluations=found.num_evaluations + 1, hidden=hidden)
+        log_ratio = log_joint_ratio(begin, end)
+        forth = go_there(trials, end, log_ratio, band, log_uniform)
+        new = select(trials.stage == BACK, go_back(trials, log_ratio, band), forth)
+        hidden = jnp.where(trials.hidden < 0, interweaving.reached(end), trials.hidden)
+        return new._replace(num_evaluations=trials.num_evaluations + 1, hidden=hidden)
 
     zero, no = jnp.zeros((), jnp.int32), jnp.array(False)
     nothing = jnp.zeros_like(start.logdensity)
     is_lost = jnp.isnan(start.logdensity)  # no trial would be in the band
-    stage = jnp.where(is_lost, DONE, THERE).astype(jnp.int32)
+    stage = jnp.where(is_lost, FINISHED, THERE).astype(jnp.int32)
     hidden = zero + interweaving.reached(start)
-    first = Search(*(stage, zero, zero, zero, start, nothing, nothing, no, is_lost, zero, hidden))
-    return jax.lax.while_loop(lambda found: found.stage != DONE, turn, first)
+    first = StepSearch(
+        *(stage, zero, zero, zero, start, nothing, nothing, no, is_lost, zero, hidden)
+    )
+    return jax.lax.while_loop(lambda trials: trials.stage != FINISHED, turn, first)
 
 
-def origin(found: Search, start: Point) -> Point:
-    """Where a trial begins: at the start of the step, or on the way back at the end of the move."""
-    return select(found.stage == BACK, found.proposal, start)
+def origin(trials: StepSearch, start: PhasePoint) -> PhasePoint:
+    """Start of a trial: that of the step, or on the way back the end of the move."""
+    return select(trials.stage == BACK, trials.proposal, start)
 
 
-def go_there(found: Search, end: Point, log_ratio: Array, band: Band, log_uniform: Array) -> Search:
+def go_there(
+    trials: StepSearch, end: PhasePoint, log_ratio: Array, band: Band, log_uniform: Array
+) -> StepSearch:
     """A trial from the start of the step."""
     d = distance(log_ratio)
-    is_first = found.exponent == 0  # every other trial is further away
-    direction = jnp.where(is_first, direction_of(d, band), found.direction)
+    is_first = trials.exponent == 0  # every other trial is further away
+    direction = jnp.where(is_first, direction_of(d, band), trials.direction)
     goes_on = jnp.where(direction > 0, d < band.inner, (direction < 0) & (d > band.outer))
     # from outside the support, where no chain that is in equilibrium is, any way in will do
     is_entry = jnp.isposinf(log_ratio)
@@ -379,22 +385,22 @@ def go_there(found: Search, end: Point, log_ratio: Array, band: Band, log_unifor
     is_taken = (direction <= 0) | (d < band.inner)
     proposal, selected, log_ratio_of_move = select(
         is_taken,
-        (end, found.exponent, log_ratio),
-        (found.proposal, found.selected, found.log_ratio),
+        (end, trials.exponent, log_ratio),
+        (trials.proposal, trials.selected, trials.log_ratio),
     )
-    is_exhausted = goes_on & (jnp.abs(found.exponent) >= MAX_EXPONENT)
+    is_exhausted = goes_on & (jnp.abs(trials.exponent) >= MAX_EXPONENT)
     is_known = ~goes_on & ((direction == 0) | is_entry)
     is_over = is_exhausted | is_known | ~(goes_on | (log_uniform < log_ratio_of_move))
-    stage = jnp.where(is_over, DONE, jnp.where(goes_on, THERE, BACK))
+    stage = jnp.where(is_over, FINISHED, jnp.where(goes_on, THERE, BACK))
     rate = jnp.where(jnp.isnan(log_ratio), 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
-    return found._replace(
+    return trials._replace(
         stage=stage.astype(jnp.int32),
-        exponent=jnp.where(goes_on, found.exponent + direction, selected + 1),
+        exponent=jnp.where(goes_on, trials.exponent + direction, selected + 1),
         direction=direction,
         selected=selected,
         proposal=proposal,
         log_ratio=log_ratio_of_move,
-        first_rate=jnp.where(is_first, rate, found.first_rate),
+        first_rate=jnp.where(is_first, rate, trials.first_rate),
         is_confirmed=is_known,
         is_exhausted=is_exhausted,
     )
@@ -405,23 +411,25 @@ def direction_of(d: Array, band: Band) -> Array:
     return (d < band.inner).astype(jnp.int32) - (d > band.outer).astype(jnp.int32)
 
 
-def go_back(found: Search, log_ratio: Array, band: Band) -> Search:
+def go_back(trials: StepSearch, log_ratio: Array, band: Band) -> StepSearch:
     """A trial from the end of the move: it must go on where the way there did."""
-    d, tried, selected = distance(log_ratio), found.exponent, found.selected
-    is_up, is_beyond = found.direction > 0, tried > selected
+    d, tried, selected = distance(log_ratio), trials.exponent, trials.selected
+    is_up, is_beyond = trials.direction > 0, tried > selected
     goes_on = jnp.where(is_up, d < band.inner, d > band.outer)
     agrees = goes_on != (is_up & is_beyond)
     # after one step too many of a doubling come those before the selected one, down to 0
     following = jnp.where(is_up, jnp.minimum(tried, selected) - 1, tried + 1)
     is_last = jnp.where(is_up, following < 0, following > 0)
-    return found._replace(
-        stage=jnp.where(agrees & ~is_last, BACK, DONE).astype(jnp.int32),
+    return trials._replace(
+        stage=jnp.where(agrees & ~is_last, BACK, FINISHED).astype(jnp.int32),
         exponent=following,
         is_confirmed=agrees & is_last,
     )
 
 
-def decide(is_accepted: Array, proposal: Point, start: Point, moves: Array | None) -> Point:
+def accept_or_flip(
+    is_accepted: Array, proposal: PhasePoint, start: PhasePoint, moves: Array | None
+) -> PhasePoint:
     """The new point. A rejected move turns round the momentum of what `moves`.
 
     That is what keeps a momentum that persists exact: the move ends with a flip, and every step
@@ -432,9 +440,9 @@ def decide(is_accepted: Array, proposal: Point, start: Point, moves: Array | Non
     return end._replace(momentum=jnp.where(is_accepted, -end.momentum, turned))
 
 
-def step(
-    rng_key: Array, start: Point, leap: Leap, persistence: float, moves: Array | None = None
-) -> tuple[Point, tuple[Array, ...]]:
+def transition(
+    rng_key: Array, start: PhasePoint, leap: Leap, persistence: float, moves: Array | None = None
+) -> tuple[PhasePoint, tuple[Array, ...]]:
     """Refresh the momentum, select a step, decide.
 
     Parameters
@@ -463,15 +471,15 @@ def step(
         momentum = jnp.where(moves | jnp.isnan(start.momentum), momentum, start.momentum)
     start = start._replace(momentum=momentum)
     log_uniform = jnp.log(1.0 - jax.random.uniform(key_accept, (), dtype))
-    found = search(leap, start, draw_band(key_band, dtype), log_uniform)
-    is_accepted = found.is_confirmed & (log_uniform < found.log_ratio)
+    selection = search(leap, start, draw_band(key_band, dtype), log_uniform)
+    is_accepted = selection.is_confirmed & (log_uniform < selection.log_ratio)
     facts = (
         is_accepted.astype(dtype),
         is_accepted,
-        found.is_exhausted,
-        found.first_rate.astype(dtype),
-        found.selected,
-        found.num_evaluations,
-        found.hidden,
+        selection.is_exhausted,
+        selection.first_rate.astype(dtype),
+        selection.selected,
+        selection.num_evaluations,
+        selection.hidden,
     )
-    return decide(is_accepted, found.proposal, start, moves), facts
+    return accept_or_flip(is_accepted, selection.proposal, start, moves), facts

@@ -1,4 +1,4 @@
-"""What a program computes from what: dependence of outcomes on inputs, read from its equations.
+"""Dependence of the outputs of a program on its inputs, read from its equations.
 
 An outcome depends on an input if a chain of equations leads from the one to the other. Programs
 within programs are followed by their own inputs, and what goes round a loop is followed until
@@ -49,7 +49,7 @@ def outputs_of(equation: Any, inputs: Flags) -> Flags:
         return [False] * len(equation.outvars)
     if rule := LOOPS_AND_CHOICES.get(equation.primitive.name):
         return rule(equation, inputs)
-    programs = [found for found in map(program_of, equation.params.values()) if found]
+    programs = [program for program in map(program_of, equation.params.values()) if program]
     if len(programs) == 1 and is_call(programs[0], equation):
         return flags_of(programs[0], inputs)
     return [True] * len(equation.outvars)
@@ -74,7 +74,7 @@ def is_call(program: Jaxpr, equation: Any) -> bool:
 
 
 def of_scan(equation: Any, inputs: Flags) -> Flags:
-    """Of a loop of a known number of turns: what is carried, then what is stacked."""
+    """Dependence through a loop of known length: of the carry, then of what is stacked."""
     num_consts, num_carry = sizes_of_scan(equation)
     body = equation.params["jaxpr"].jaxpr
     consts, carry = inputs[:num_consts], inputs[num_consts:][:num_carry]
@@ -88,7 +88,7 @@ def of_scan(equation: Any, inputs: Flags) -> Flags:
 
 
 def of_while(equation: Any, inputs: Flags) -> Flags:
-    """Of a loop that goes on while a condition holds."""
+    """Dependence through a loop that goes on while a condition holds."""
     params = equation.params
     num_condition, num_body = params["cond_nconsts"], params["body_nconsts"]
     condition, body = inputs[:num_condition], inputs[num_condition:][:num_body]
@@ -101,7 +101,7 @@ def of_while(equation: Any, inputs: Flags) -> Flags:
 
 
 def of_cond(equation: Any, inputs: Flags) -> Flags:
-    """Of a choice between programs by a number."""
+    """Dependence through a choice between programs by a number."""
     decided, *operands = inputs
     cases = [flags_of(branch.jaxpr, operands) for branch in equation.params["branches"]]
     return [decided or any(flags) for flags in zip(*cases, strict=True)]
@@ -110,7 +110,7 @@ def of_cond(equation: Any, inputs: Flags) -> Flags:
 def until_nothing_more(turn: Callable[[Flags], Flags], carry: Flags) -> Flags:
     """Flags of carried values after as many turns as change them."""
     while True:
-        new = [old or found for old, found in zip(carry, turn(carry), strict=True)]
+        new = [old or new_flag for old, new_flag in zip(carry, turn(carry), strict=True)]
         if new == list(carry):
             return new
         carry = new

@@ -1,4 +1,4 @@
-r"""What derivatives a log density has, and differences in the place of those that it lacks.
+r"""The derivatives that a log density has, and differences in the place of those that it lacks.
 
 A solver of differential equations that brings its own backward rule has no forward mode, a loop of
 unknown length no reverse mode, a simulator outside of JAX neither. :func:`differentiation_of` asks
@@ -44,9 +44,11 @@ SERVING: dict[Wanted, tuple[Differentiation, ...]] = {
     "forward": ("forward",),
     "none": ("forward", "reverse", "gradients", "none"),
 }
-WIDTH = 0.1  # of a difference, in scales of the density: truncation 0.2 %, rounding 5 eps |g|
+DIFFERENCE_WIDTH = (
+    0.1  # of a difference, in scales of the density: truncation 0.2 %, rounding 5 eps |g|
+)
 NUM_WIDTHS = 3  # each halves the digits by which the first guess is off
-MAX_CHANGE = 1e3  # of a width, where rounding or an overflow says nothing of the next one
+MAX_WIDTH_CHANGE = 1e3  # of a width, where rounding or an overflow says nothing of the next one
 
 
 def differentiation_of(
@@ -132,7 +134,7 @@ def forward(function: Function, x: tuple[Any, ...]) -> Any:
 
 
 def gradient(function: Function, x: tuple[Any, ...]) -> tuple[Any, ...]:
-    """By all arguments, in reverse mode."""
+    """Gradient by all arguments, in reverse mode."""
     slopes: tuple[Any, ...] = jax.grad(function, tuple(range(len(x))))(*x)
     return slopes
 
@@ -186,15 +188,15 @@ def of_flat(flat_fn: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
     @value.defjvp
     def value_along(primals: Any, tangents: Any) -> tuple[Array, Array]:
-        found, gradient = value_and_gradient(*primals)
-        return found, gradient @ tangents[0]
+        value, gradient = value_and_gradient(*primals)
+        return value, gradient @ tangents[0]
 
     @value_and_gradient.defjvp
     def gradient_along(primals: Any, tangents: Any) -> tuple[Any, Any]:
         (x,), (v,) = primals, tangents
-        found, gradient = value_and_gradient(x)
+        value, gradient = value_and_gradient(x)
         slope = central_difference(lambda x: value_and_gradient(x)[1], x, v)
-        return (found, gradient), (gradient @ v, slope)
+        return (value, gradient), (gradient @ v, slope)
 
     return value
 
@@ -207,8 +209,8 @@ def central_difference(gradient_fn: Callable[[Array], Array], x: Array, v: Array
 
     def until_moved_by(size: Array) -> Array:
         # how far until the first coordinate has moved so much
-        found = jnp.min(jnp.where(v == 0, jnp.inf, size / jnp.abs(v)), initial=jnp.inf)
-        return jnp.where(jnp.isfinite(found), found, 1.0)
+        width = jnp.min(jnp.where(v == 0, jnp.inf, size / jnp.abs(v)), initial=jnp.inf)
+        return jnp.where(jnp.isfinite(width), width, 1.0)
 
     least, most = 32 * eps * until_moved_by(jnp.abs(x)), until_moved_by(jnp.maximum(jnp.abs(x), 1))
 
@@ -217,11 +219,13 @@ def central_difference(gradient_fn: Callable[[Array], Array], x: Array, v: Array
         ends = jnp.stack([x + h * v, x - h * v])
         ahead, behind = jax.vmap(gradient_fn)(ends)
         moved = (ends[0] - ends[1]) @ v / (v @ v)  # as rounded
-        found = (ahead - behind) / jnp.where(moved > 0, moved, 1.0)
-        is_finite = jnp.isfinite(found).all()
-        better = WIDTH * jnp.abs(v @ found) ** -0.5
-        better = jnp.clip(jnp.where(is_finite, better, 0.0), h / MAX_CHANGE, h * MAX_CHANGE)
-        return jnp.clip(better, least, most), jnp.where(is_finite, found, slope)
+        second = (ahead - behind) / jnp.where(moved > 0, moved, 1.0)
+        is_finite = jnp.isfinite(second).all()
+        better = DIFFERENCE_WIDTH * jnp.abs(v @ second) ** -0.5
+        better = jnp.clip(
+            jnp.where(is_finite, better, 0.0), h / MAX_WIDTH_CHANGE, h * MAX_WIDTH_CHANGE
+        )
+        return jnp.clip(better, least, most), jnp.where(is_finite, second, slope)
 
     first = eps ** (1 / 3) * most, jnp.full_like(x, jnp.nan)
     slope: Array = jax.lax.fori_loop(0, NUM_WIDTHS, improve, first)[1]

@@ -24,7 +24,7 @@ compared with the last digit of the effect, x - m has no digits left, and many u
 Let :math:`\delta` bound how far rounding moves the noise of a position, coordinate by coordinate,
 as it follows from the program of :math:`T^{-1}` (``blackjax_ext.mcmc.rounding``): for a location
 and a scale it is the spacing of floats times :math:`(|x| + |m|) / s`, and more if m or s lose
-digits themselves. Where it is above `RESOLUTION` for some noise that is held, the position is
+digits themselves. Where it is above `NOISE_RESOLUTION` for some noise that is held, the position is
 unresolved, and moves that hold it neither begin nor end there. That depends on the position alone.
 So these moves are Metropolis moves on the density restricted to resolved positions, which leave
 :math:`\pi` invariant, but for the rounding of x at their ends, where :math:`\delta` is small.
@@ -91,8 +91,8 @@ PARTIAL = 0.25  # of these, those that take some coordinates of them
 # Their first trial: parameters that take their effects along have the scales of the metric, while
 # the step of all coordinates is as short as the narrowest asks
 FIRST, LONGEST = 1.2, 128.0
-RESOLUTION = 0.02  # how far the rounding of a position may move its noise
-NONE = -1  # no coordinate
+NOISE_RESOLUTION = 0.02  # how far the rounding of a position may move its noise
+NO_COORDINATE = -1  # no coordinate
 
 
 class Hierarchy(Protocol):
@@ -118,7 +118,7 @@ class LocScale(NamedTuple):
     scale: Any
 
 
-def is_law(node: Any) -> bool:
+def is_loc_scale(node: Any) -> bool:
     """Whether a node of a tree of laws is one."""
     return node is None or isinstance(node, LocScale)
 
@@ -152,9 +152,9 @@ class LocScaleHierarchy:
 
     def listed(self, position: ArrayTree) -> list[LocScale | None]:
         """The law of each leaf."""
-        laws = jax.tree.leaves(self.laws(position), is_leaf=is_law)
+        laws = jax.tree.leaves(self.laws(position), is_leaf=is_loc_scale)
         number = len(jax.tree.leaves(position))
-        if len(laws) != number or not all(map(is_law, laws)):
+        if len(laws) != number or not all(map(is_loc_scale, laws)):
             raise ValueError(
                 "laws must return a LocScale or None for each leaf of the position, of which there "
                 f"are {number}; got {laws}."
@@ -185,11 +185,11 @@ class LocScaleHierarchy:
         """The noise of effects."""
         leaves, structure = jax.tree.flatten(position)
         rows = zip(leaves, jax.tree.leaves(is_noise), self.listed(position), strict=True)
-        found = [
+        noise = [
             leaf if law is None else jnp.where(flag, (leaf - law.loc) / law.scale, leaf)
             for leaf, flag, law in rows
         ]
-        return jax.tree.unflatten(structure, found)
+        return jax.tree.unflatten(structure, noise)
 
     def outcomes(self, noise: ArrayTree, is_noise: ArrayTree) -> tuple[ArrayTree, Array]:
         """The effects: each round is right for one more level of the hierarchy."""
@@ -197,12 +197,12 @@ class LocScaleHierarchy:
         flags = jax.tree.leaves(is_noise)
         position, log_det = noise, jnp.zeros((), leaves[0].dtype)
         for _ in range(self.depth(noise)):
-            found, log_det = list(leaves), jnp.zeros((), leaves[0].dtype)
+            effects, log_det = list(leaves), jnp.zeros((), leaves[0].dtype)
             for i, law in enumerate(self.listed(position)):
                 if law is not None:
-                    found[i] = jnp.where(flags[i], law.loc + law.scale * leaves[i], leaves[i])
+                    effects[i] = jnp.where(flags[i], law.loc + law.scale * leaves[i], leaves[i])
                     log_det += jnp.sum(jnp.where(flags[i], jnp.log(jnp.abs(law.scale)), 0.0))
-            position = jax.tree.unflatten(structure, found)
+            position = jax.tree.unflatten(structure, effects)
         return position, log_det
 
 
@@ -223,7 +223,7 @@ class Chart(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What is known of a place: the position, its log density and what forces are made of.
+    """Evaluations kept of a place: the position, its log density and what forces are made of.
 
     `hidden` is the coordinate whose noise rounding hides there, -1 if none.
     """
@@ -231,7 +231,7 @@ class Kept(NamedTuple):
     x: Array
     logdensity: Array
     gradient: Any
-    hidden: Array | int = NONE
+    hidden: Array | int = NO_COORDINATE
 
 
 def draw_noise(rng_key: Array, is_effect: tuple[bool, ...], sizes: list[int]) -> Array:
@@ -251,16 +251,16 @@ def draw_noise(rng_key: Array, is_effect: tuple[bool, ...], sizes: list[int]) ->
     return of_leaf[np.repeat(np.arange(len(sizes)), sizes)] & (is_kept | ~is_some)
 
 
-def chart_of(found: Hierarchy, unravel: Unravel, is_noise: Array, dtype: Any) -> Chart:
+def chart_of(hierarchy: Hierarchy, unravel: Unravel, is_noise: Array, dtype: Any) -> Chart:
     """Coordinates in which those in `is_noise`, (D,), are held by their noise."""
     flags = jax.tree.map(lambda leaf: leaf != 0, unravel(is_noise.astype(dtype)))
 
     def out(u: Array) -> tuple[Array, Array]:
-        position, log_det = found.outcomes(unravel(u), flags)
+        position, log_det = hierarchy.outcomes(unravel(u), flags)
         return ravel_pytree(position)[0], log_det
 
     def into(x: Array) -> Array:
-        return ravel_pytree(found.noise(unravel(x), flags))[0]
+        return ravel_pytree(hierarchy.noise(unravel(x), flags))[0]
 
     return Chart(out, into, jnp.any(is_noise))
 
@@ -272,7 +272,7 @@ def pull_reverse(chart: Chart, u: Array, gradient: Array) -> tuple[Array, Array]
 
 
 def pull_forward(chart: Chart, u: Array, gradient: Array) -> tuple[Array, Array]:
-    """The same without a reverse pass: D JVPs of the map, none of the density."""
+    """Pull a gradient back without a reverse pass: D JVPs of the map, none of the density."""
 
     def along(direction: Array) -> tuple[Array, Array]:
         (_, log_det), (dx, slope) = jax.jvp(chart.out, (u,), (direction,))
@@ -287,18 +287,18 @@ def hidden(chart: Chart, x: Array) -> Array:
     Depends on the position alone. Costs a few evaluations of the map, and none of the density.
     """
     u, lost = rounding.loss(chart.into, x)
-    excess = lost - 8 * rounding.last_digit(u) - RESOLUTION  # coordinates that stay lose less
+    excess = lost - 8 * rounding.last_digit(u) - NOISE_RESOLUTION  # coordinates that stay lose less
     excess = jnp.where(jnp.isnan(excess), jnp.inf, excess)
     is_hidden = chart.is_used & jnp.any(excess > 0)
-    return jnp.where(is_hidden, jnp.argmax(excess), NONE).astype(jnp.int32)
+    return jnp.where(is_hidden, jnp.argmax(excess), NO_COORDINATE).astype(jnp.int32)
 
 
 def reached(point: Any) -> Array | int:
     """The coordinate that rounding hides at a point of a step, -1 if none."""
-    return NONE if point.kept is None else point.kept.hidden
+    return NO_COORDINATE if point.kept is None else point.kept.hidden
 
 
-def seen(chart: Chart, u: Array, kept: Kept, pull: Function) -> tuple[Array, Array, Kept]:
+def density_in(chart: Chart, u: Array, kept: Kept, pull: Function) -> tuple[Array, Array, Kept]:
     """Log density and gradient in u of a place of which `kept` is known.
 
     The log density is NaN where rounding hides the noise, as `kept` then says. What is not used is
@@ -307,7 +307,7 @@ def seen(chart: Chart, u: Array, kept: Kept, pull: Function) -> tuple[Array, Arr
     log_det, gradient = pull(chart, u, kept.gradient)
     kept = kept._replace(hidden=hidden(chart, kept.x))
     logdensity = kept.logdensity + jnp.where(chart.is_used, log_det, 0.0)
-    logdensity = jnp.where(kept.hidden == NONE, logdensity, jnp.nan)
+    logdensity = jnp.where(kept.hidden == NO_COORDINATE, logdensity, jnp.nan)
     return logdensity, jnp.where(chart.is_used, gradient, kept.gradient), kept
 
 
@@ -321,7 +321,7 @@ def start(chart: Chart | None, kept: Kept, momentum: Array, pull: Function) -> t
     if chart is None:
         return kept.x, momentum, kept.logdensity, kept.gradient, None
     u = within(chart, kept.x)
-    logdensity, gradient, kept = seen(chart, u, kept, pull)
+    logdensity, gradient, kept = density_in(chart, u, kept, pull)
     return u, momentum, logdensity, gradient, kept
 
 
@@ -335,7 +335,7 @@ def evaluation(chart: Chart | None, evaluate: Function, pull: Function) -> Funct
 
     def in_chart(u: Array) -> tuple[Array, Array, Kept]:
         x = jnp.where(chart.is_used, chart.out(u)[0], u)
-        return seen(chart, u, Kept(x, *evaluate(x)), pull)
+        return density_in(chart, u, Kept(x, *evaluate(x)), pull)
 
     return in_chart
 
@@ -352,15 +352,15 @@ def slopes_in(chart: Chart | None, slopes: Function, directions: Array) -> Funct
         def along(direction: Array) -> Any:
             return jax.jvp(chart.out, (u,), (direction,))
 
-        there, slope = jax.vmap(along, out_axes=(None, 0))(directions)
-        plain = (u, jnp.zeros_like(there[1])), (directions, jnp.zeros_like(slope[1]))
+        moved, slope = jax.vmap(along, out_axes=(None, 0))(directions)
+        plain = (u, jnp.zeros_like(moved[1])), (directions, jnp.zeros_like(slope[1]))
         (x, log_det), (dx, slope) = jax.tree.map(
-            lambda a, b: jnp.where(chart.is_used, a, b), (there, slope), plain
+            lambda a, b: jnp.where(chart.is_used, a, b), (moved, slope), plain
         )
-        logdensity, found = slopes(x, dx)
+        logdensity, along_map = slopes(x, dx)
         kept = Kept(x, logdensity, None, hidden(chart, x))
-        in_u = jnp.where(kept.hidden == NONE, logdensity + log_det, jnp.nan)
-        return in_u, found + slope, kept
+        in_u = jnp.where(kept.hidden == NO_COORDINATE, logdensity + log_det, jnp.nan)
+        return in_u, along_map + slope, kept
 
     return in_chart
 
@@ -379,5 +379,5 @@ def rated(chart: Chart | None, rate: Array) -> Array:
 
 
 def keeps(chart: Chart | None, point: Any) -> Kept:
-    """What to keep of a point of a step."""
+    """Evaluations to keep of a point of a step."""
     return Kept(point.x, point.logdensity, point.gradient) if chart is None else point.kept

@@ -34,7 +34,7 @@ __all__ = [
 
 
 class Point(NamedTuple):
-    """What the proposal needs to know about one end of a move.
+    """One end of a move as the proposal needs it.
 
     logdensity
         Log density of the target.
@@ -116,13 +116,13 @@ def both_ends(
     def turn(x: ArrayTree, is_start: Array) -> tuple[ArrayTree, tuple[Any, Array]]:
         # else XLA moves what is done to the directions alone out of the loop, once for each order
         # of derivative, and does not see any more that the two are the same
-        found = evaluate(*jax.lax.optimization_barrier((x, directions)))
-        increment = propose(found)
+        evaluation = evaluate(*jax.lax.optimization_barrier((x, directions)))
+        increment = propose(evaluation)
         moved = jax.tree.map(lambda new, old: jnp.where(is_start, new, old), move(increment), x)
-        return moved, (found, increment)
+        return moved, (evaluation, increment)
 
-    proposal, (found, increments) = jax.lax.scan(turn, position, jnp.array([True, False]))
-    start, end = (jax.tree.map(lambda each, i=i: each[i], found) for i in (0, 1))
+    proposal, (evaluations, increments) = jax.lax.scan(turn, position, jnp.array([True, False]))
+    start, end = (jax.tree.map(lambda leaf, i=i: leaf[i], evaluations) for i in (0, 1))
     return start, end, increments[0], proposal
 
 

@@ -8,7 +8,7 @@ from jax.typing import DTypeLike
 
 __all__ = ["in_blocks", "standard_normal"]
 
-BLOCKS = 2
+NUM_NOISE_BLOCKS = 2
 ROUND = 128
 MAX_UNBLOCKED = 4096
 
@@ -29,6 +29,8 @@ def in_blocks(draw: Callable[[Array, int], Array], rng_key: Array, size: int) ->
     """
     if size <= MAX_UNBLOCKED:
         return draw(rng_key, size)
-    length = -(-size // (BLOCKS * ROUND)) * ROUND
-    blocks: Array = jax.lax.map(lambda key: draw(key, length), jax.random.split(rng_key, BLOCKS))
+    length = -(-size // (NUM_NOISE_BLOCKS * ROUND)) * ROUND
+    blocks: Array = jax.lax.map(
+        lambda key: draw(key, length), jax.random.split(rng_key, NUM_NOISE_BLOCKS)
+    )
     return blocks.ravel()[:size]

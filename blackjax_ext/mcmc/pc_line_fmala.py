@@ -124,15 +124,15 @@ def build_kernel() -> Callable[..., tuple[PCLineFMALAState, PCLineFMALAInfo]]:
         frame = tangent_space.draw(key_tangent, num_tangents, x, tangents)
         directions = metrics.factorize(inverse_mass_matrix, x.size).inverse_sqrt_times(frame)
 
-        def point(found: tuple[Array, Array, Array]) -> langevin.Point:
-            value, slopes, curvature = found
+        def point(evaluation: tuple[Array, Array, Array]) -> langevin.Point:
+            value, slopes, curvature = evaluation
             return langevin.Point(value, slopes, metrics.absolute(curvature, curvature_floor))
 
         def evaluate(y: ArrayTree, directions: Array) -> tuple[Array, Array, Array]:
             return tangent_space.curvatures(logdensity_fn, y, jax.vmap(unravel)(directions))
 
-        def propose(found: tuple[Array, Array, Array]) -> Array:
-            return langevin.increment(noise, point(found), step_size)
+        def propose(evaluation: tuple[Array, Array, Array]) -> Array:
+            return langevin.increment(noise, point(evaluation), step_size)
 
         def move(r: Array) -> ArrayTree:
             return jax.tree.map(jnp.add, state.position, unravel(r @ directions))

@@ -1,4 +1,4 @@
-r"""What a function loses in rounding: a bound for each of its outputs, from its own program.
+r"""Bounds of the rounding errors of a function's outputs, read from its own program.
 
 For a function f of stored numbers :math:`x_j`, of which the last digit is uncertain, `loss` is a
 bound, to first order in the spacing :math:`\epsilon` of floats, on the error of each output,
@@ -43,10 +43,10 @@ from jax.extend.core import ClosedJaxpr, Literal
 from blackjax_ext.mcmc.derivatives import sizes_of_scan
 from blackjax_ext.types import Function
 
-__all__ = ["loss"]
+__all__ = ["loss", "needed_equations"]
 
 # what moves numbers to other places
-MOVES = {
+MOVING_PRIMITIVES = {
     *("broadcast_in_dim", "concatenate", "copy", "copy_p", "dynamic_slice", "dynamic_update_slice"),
     *("expand_dims", "gather", "pad", "reshape", "rev", "scatter", "select_n", "slice", "split"),
     *("squeeze", "stack", "stop_gradient", "transpose"),
@@ -67,7 +67,7 @@ MIXES = {
     *("reduce_prod", "scatter_mul", "lu", "qr", "geqrf", "householder_product", "eigh", "svd"),
     *("linear_call", "tridiagonal_solve"),
 }
-LARGEST = 4096  # numbers of which what mixes them is read by its Jacobian
+MAX_JACOBIAN = 4096  # numbers of which what mixes them is read by its Jacobian
 
 Errors = list[Any]  # an array for each value; None of what is exact
 
@@ -75,11 +75,13 @@ Errors = list[Any]  # an array for each value; None of what is exact
 def loss(function: Function, x: Array) -> tuple[Array, Array]:
     """A function at `x`, (D,), and a bound on the error of each output."""
     closed = jax.make_jaxpr(function)(x)
-    (value,), (error,) = read(closed, [x], [last_digit(x)])
+    (value,), (error,) = program_errors(closed, [x], [last_digit(x)])
     return value, jnp.zeros_like(value) if error is None else error
 
 
-def read(closed: ClosedJaxpr, values: Sequence[Any], errors: Errors) -> tuple[list[Any], Errors]:
+def program_errors(
+    closed: ClosedJaxpr, values: Sequence[Any], errors: Errors
+) -> tuple[list[Any], Errors]:
     """Outputs of a program and their errors."""
     jaxpr = closed.jaxpr
     known = dict(zip(jaxpr.constvars, closed.consts, strict=True))
@@ -92,26 +94,28 @@ def read(closed: ClosedJaxpr, values: Sequence[Any], errors: Errors) -> tuple[li
     def error_of(atom: Any) -> Array | None:
         return None if isinstance(atom, Literal) else lost.get(atom)
 
-    for equation in needed(jaxpr):
+    for equation in needed_equations(jaxpr):
         arguments = [value_of(atom) for atom in equation.invars]
-        found, missed = step(equation, arguments, [error_of(atom) for atom in equation.invars])
-        known |= dict(zip(equation.outvars, found, strict=True))
+        results, missed = equation_errors(
+            equation, arguments, [error_of(atom) for atom in equation.invars]
+        )
+        known |= dict(zip(equation.outvars, results, strict=True))
         lost |= dict(zip(equation.outvars, missed, strict=True))
     outputs = jaxpr.outvars
     return [value_of(atom) for atom in outputs], [error_of(atom) for atom in outputs]
 
 
-def needed(jaxpr: Any) -> list[Any]:
-    """Equations on which the outputs depend: a model computes more than its effects."""
-    wanted, found = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
+def needed_equations(jaxpr: Any) -> list[Any]:
+    """Equations on which the outputs depend: a model computes more, and checks its arguments."""
+    wanted, equations = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
     for equation in reversed(jaxpr.eqns):
         if wanted & set(equation.outvars):
-            found.append(equation)
+            equations.append(equation)
             wanted |= {v for v in equation.invars if not isinstance(v, Literal)}
-    return found[::-1]
+    return equations[::-1]
 
 
-def step(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any], Errors]:
+def equation_errors(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any], Errors]:
     """Outputs of one equation and their errors."""
     name = equation.primitive.name
     if all(error is None for error in errors):
@@ -120,13 +124,13 @@ def step(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any], E
     if name in CALLS:
         inner = next(v for k, v in equation.params.items() if k in PROGRAMS)
         inner = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
-        return read(inner, values, errors)
+        return program_errors(inner, values, errors)
     if name == "scan":
         return scanned(equation, values, errors)
     outputs = bound(equation, values)
-    if name in MOVES:
+    if name in MOVING_PRIMITIVES:
         return outputs, bound(equation, among(values, errors))
-    rule = RULES.get(name, by_jacobian if name in MIXES else by_slopes)
+    rule = ROUNDING_RULES.get(name, by_jacobian if name in MIXES else by_slopes)
     missed = rule(equation, values, errors, outputs)
     if name not in EXACT and not is_conversion(equation):
         rows = zip(outputs, missed, strict=True)
@@ -140,8 +144,8 @@ def bound(equation: Any, values: Sequence[Any]) -> list[Any]:
     given = primitive.get_bind_params(equation.params)
     # older versions of JAX give functions apart
     functions_of, params = given if isinstance(given, tuple) else ((), given)
-    found = primitive.bind(*functions_of, *values, **params)
-    return list(found) if primitive.multiple_results else [found]
+    outputs = primitive.bind(*functions_of, *values, **params)
+    return list(outputs) if primitive.multiple_results else [outputs]
 
 
 def is_float(value: Any) -> bool:
@@ -150,7 +154,7 @@ def is_float(value: Any) -> bool:
 
 
 def last_digit(value: Array) -> Array:
-    """By how much the rounding of a value may move it."""
+    """Largest change of a value by its rounding."""
     return jnp.finfo(value.dtype).eps * jnp.abs(value)
 
 
@@ -194,7 +198,7 @@ def by_slopes(equation: Any, values: list[Any], errors: Errors, outputs: list[An
 def by_jacobian(equation: Any, values: list[Any], errors: Errors, outputs: list[Any]) -> Errors:
     """Errors by the sizes of all slopes."""
     places = [k for k, error in enumerate(errors) if error is not None]
-    if sum(np.size(errors[k]) for k in places) > LARGEST:
+    if sum(np.size(errors[k]) for k in places) > MAX_JACOBIAN:
         return by_slopes(equation, values, errors, outputs)
     rounded = [i for i, v in enumerate(outputs) if is_float(v)]
 
@@ -202,8 +206,8 @@ def by_jacobian(equation: Any, values: list[Any], errors: Errors, outputs: list[
         changed = list(values)
         for k, argument in zip(places, arguments, strict=True):
             changed[k] = argument
-        found = bound(equation, changed)
-        return [found[i] for i in rounded]
+        outputs = bound(equation, changed)
+        return [outputs[i] for i in rounded]
 
     slopes = jax.jacfwd(of_arguments, tuple(range(len(places))))(*(values[k] for k in places))
     total: Errors = [None] * len(outputs)
@@ -258,9 +262,9 @@ def scanned(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any]
 
     def body(carry: Any, row: Any) -> tuple[Any, Any]:
         arguments = [[*c, *now, *r] for c, now, r in zip(consts, carry, row, strict=True)]
-        found, missed = read(params["jaxpr"], *arguments)
-        missed = of_rounded(found, missed)
-        return (found[:num_carry], missed[:num_carry]), (found[num_carry:], missed[num_carry:])
+        outputs, missed = program_errors(params["jaxpr"], *arguments)
+        missed = of_rounded(outputs, missed)
+        return (outputs[:num_carry], missed[:num_carry]), (outputs[num_carry:], missed[num_carry:])
 
     carry, rows = jax.lax.scan(
         body,
@@ -272,7 +276,7 @@ def scanned(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any]
     return [*carry[0], *rows[0]], [*carry[1], *rows[1]]
 
 
-RULES = {
+ROUNDING_RULES = {
     "cholesky": of_cholesky,
     "dot_general": of_products,
     "triangular_solve": of_triangles,

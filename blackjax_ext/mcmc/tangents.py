@@ -20,13 +20,13 @@ from blackjax_ext.types import LogDensity
 __all__ = ["TangentLaw", "check", "curvatures", "draw", "slopes"]
 
 TangentLaw: TypeAlias = Literal["sphere", "rademacher"]
-LAWS = ("sphere", "rademacher")
+TANGENT_LAWS = ("sphere", "rademacher")
 
 
 def check(num_tangents: int, tangents: str, size: int | None = None) -> None:
     """Raise ValueError unless a frame of `num_tangents` `tangents` exists in `size` dimensions."""
-    if tangents not in LAWS:
-        raise ValueError(f"tangents must be one of {LAWS}; got {tangents!r}.")
+    if tangents not in TANGENT_LAWS:
+        raise ValueError(f"tangents must be one of {TANGENT_LAWS}; got {tangents!r}.")
     check_count("num_tangents", num_tangents, most=size, of="dimensions of the position")
 
 
@@ -130,7 +130,7 @@ def curvatures(
 
 
 def number_of(directions: ArrayTree) -> int:
-    """K."""
+    """The number K of tangents."""
     num: int = jax.tree.leaves(directions)[0].shape[0]
     return num
 

@@ -1,1 +1,1 @@
-"""What it takes to read N rows: potentials, minibatches, control variates, exact sums."""
+"""Reading N rows: potentials, minibatches, control variates, exact sums."""

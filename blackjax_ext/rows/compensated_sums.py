@@ -17,14 +17,14 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from blackjax_ext.meshes import ROWS, num_blocks, spread
+from blackjax_ext.meshes import ROWS, num_blocks, shard_first_axis
 from blackjax_ext.rows.consecutive import at_chunk
 
 __all__ = ["Pair", "add", "as_pair", "collapse", "difference", "over_rows"]
 
 BUDGET = 2**25  # bytes for the intermediate results of a chunk
-FEWEST = 256  # so few rows are never divided into chunks
-WIDTH = 128
+MIN_CHUNKED_ROWS = 256  # so few rows are never divided into chunks
+SUM_WIDTH = 128
 
 
 class Pair(NamedTuple):
@@ -79,8 +79,8 @@ def collapse(terms: Pair) -> Pair:
     computed again.
     """
     num_terms = terms.high.shape[0]
-    padding = -num_terms % WIDTH if num_terms > WIDTH else 0
-    width = min(num_terms, WIDTH)
+    padding = -num_terms % SUM_WIDTH if num_terms > SUM_WIDTH else 0
+    width = min(num_terms, SUM_WIDTH)
     table = jax.tree.map(lambda x: jnp.pad(x, (0, padding)).reshape(-1, width), terms)
     return fold(fold(table))
 
@@ -97,18 +97,18 @@ def rows_at_once(values_at: Callable[[Array], Array], num_rows: int) -> int:
 
     A loop over chunks costs more than a pass without one, because each chunk of the data is copied.
     """
-    if num_rows <= FEWEST:
+    if num_rows <= MIN_CHUNKED_ROWS:
         return num_rows
 
     def size(length: int) -> int:
         program = jax.make_jaxpr(values_at)(jnp.arange(length)).jaxpr
         results = [result.aval for equation in program.eqns for result in equation.outvars]
-        shaped = [each for each in results if isinstance(each, jax.core.ShapedArray)]
-        return sum(each.size * each.dtype.itemsize for each in shaped)
+        shaped = [array for array in results if isinstance(array, jax.core.ShapedArray)]
+        return sum(array.size * array.dtype.itemsize for array in shaped)
 
     # what does not grow with the rows is not counted
-    per_row = (size(FEWEST) - size(FEWEST // 2)) / (FEWEST // 2)
-    most = max(int(BUDGET / max(per_row, 1.0)), FEWEST)
+    per_row = (size(MIN_CHUNKED_ROWS) - size(MIN_CHUNKED_ROWS // 2)) / (MIN_CHUNKED_ROWS // 2)
+    most = max(int(BUDGET / max(per_row, 1.0)), MIN_CHUNKED_ROWS)
     # of equal length, because the last one is filled up with rows that are counted already
     return -(-num_rows // -(-num_rows // most))
 
@@ -155,5 +155,5 @@ def over_rows(
     lanes, _ = jax.lax.scan(body, Pair(zeros, zeros), jnp.arange(-(-size // length)))
     if blocks == 1:
         return collapse(lanes)
-    of_blocks = jax.tree.map(lambda x: spread(x.reshape(blocks, length), ROWS), lanes)
+    of_blocks = jax.tree.map(lambda x: shard_first_axis(x.reshape(blocks, length), ROWS), lanes)
     return fold(jax.vmap(collapse)(of_blocks))

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from blackjax_ext.meshes import ROWS, spread
+from blackjax_ext.meshes import ROWS, shard_first_axis
 
 if TYPE_CHECKING:
     from jax.extend.core import Jaxpr, JaxprEqn
@@ -44,7 +44,7 @@ MOST_AXES = 8  # of rows, (n, 1, ..., 1), as jax.vmap makes them
 
 
 class Known(Enum):
-    """What is known of a value in the program.
+    """Facts about a value in the program.
 
     ROWS are the rows, shape (n, 1, ..., 1); NEVER is false for each of them.
     """
@@ -157,7 +157,7 @@ def with_slices(
             return jax.lax.dynamic_slice_in_dim(operand, first, length)
         if operand.shape[0] > num_rows:
             return operand[rows]
-        blocks = spread(operand.reshape(num_blocks, -1, *operand.shape[1:]), ROWS)
+        blocks = shard_first_axis(operand.reshape(num_blocks, -1, *operand.shape[1:]), ROWS)
         some = jax.lax.dynamic_slice_in_dim(blocks, first, length, axis=1)
         return some.reshape(-1, *operand.shape[1:])
 
@@ -198,10 +198,10 @@ def interpret(
                 inner.jaxpr, inner.consts, arguments, known_arguments, sliced, num_rows, most_axes
             )
         elif takes_rows(equation, known_arguments, num_rows, most_axes):
-            shape = shape_of(equation.outvars[0])
+            shape = atom_shape(equation.outvars[0])
             results, known_results = [sliced(arguments[0]).reshape(shape)], [None]
         else:
-            results = evaluate(jaxpr, equation, arguments)
+            results = evaluate_equation(jaxpr, equation, arguments)
             known_results = [None] * len(results)
             if len(results) == 1:
                 known_results = [known_result(equation, known_arguments)]
@@ -210,7 +210,7 @@ def interpret(
     return list(map(value_of, jaxpr.outvars)), list(map(known_of, jaxpr.outvars))
 
 
-def evaluate(jaxpr: "Jaxpr", equation: "JaxprEqn", arguments: list[Any]) -> list[Any]:
+def evaluate_equation(jaxpr: "Jaxpr", equation: "JaxprEqn", arguments: list[Any]) -> list[Any]:
     """Results of one equation, as those of a program that has no other."""
     from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
@@ -227,8 +227,8 @@ def evaluate(jaxpr: "Jaxpr", equation: "JaxprEqn", arguments: list[Any]) -> list
         effects=equation.effects,
         debug_info=jaxpr.debug_info.with_unknown_names(),
     )
-    found: list[Any] = jaxpr_as_fun(ClosedJaxpr(alone, ()))(*given.values())
-    return found
+    results: list[Any] = jaxpr_as_fun(ClosedJaxpr(alone, ()))(*given.values())
+    return results
 
 
 def takes_rows(
@@ -240,9 +240,9 @@ def takes_rows(
     """
     if equation.primitive.name != "gather" or known[1] is not Known.ROWS:
         return False
-    shape, numbers = shape_of(equation.invars[0]), equation.params["dimension_numbers"]
+    shape, numbers = atom_shape(equation.invars[0]), equation.params["dimension_numbers"]
     # the last axis of the indices is that of the one number which each of them is
-    num_axes = len(shape_of(equation.invars[1])) - 1
+    num_axes = len(atom_shape(equation.invars[1])) - 1
     return (
         0 < num_axes <= most_axes
         and shape[0] >= num_rows
@@ -255,12 +255,12 @@ def takes_rows(
 
 
 def known_result(equation: "JaxprEqn", known: list[Known | None]) -> Known | None:
-    """What is known of the one result of an equation, from what is known of its arguments.
+    """Facts about the one result of an equation, from those about its arguments.
 
     Only the steps by which jax turns rows into indices tell anything: these count negative rows
     from the end, which no row here is, and add an axis.
     """
-    name, shape = equation.primitive.name, shape_of(equation.outvars[0])
+    name, shape = equation.primitive.name, atom_shape(equation.outvars[0])
     match name, known:
         case "lt", [Known.ROWS, None] if is_zero(equation.invars[1]):
             return Known.NEVER
@@ -272,12 +272,12 @@ def known_result(equation: "JaxprEqn", known: list[Known | None]) -> Known | Non
             return Known.ROWS if is_wide else None
         case "broadcast_in_dim" | "reshape" | "squeeze", [Known.ROWS, *_]:
             # not one row that is repeated
-            num = shape_of(equation.invars[0])[0]
+            num = atom_shape(equation.invars[0])[0]
             return Known.ROWS if shape == (num, *[1] * (len(shape) - 1)) else None
     return None
 
 
-def shape_of(atom: Any) -> tuple[int, ...]:
+def atom_shape(atom: Any) -> tuple[int, ...]:
     """Shape of a value of the program."""
     shape: tuple[int, ...] = atom.aval.shape
     return shape

@@ -19,13 +19,13 @@ from blackjax_ext.rows.potentials import Batch, StochasticPotential, as_partial,
 from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.types import Function
 
-__all__ = ["Anchor", "anchor_at", "anchored", "check_fits", "control_variate", "expanded"]
+__all__ = ["Anchor", "anchor_at", "anchored", "check_fits", "control_variate", "less_expansion"]
 
 MAX_DENSE = 1000  # beyond, a Hessian is a product with the full data instead of a matrix
 
 
 class Anchor(NamedTuple):
-    """What a control variate knows of the full data: it must not depend on the chain.
+    """Summary of the full data for a control variate, which must not depend on the chain.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ def control_variate(
     Returns
     -------
     A potential with the same energy, whose `rows` too have the expansion taken out
-    (:func:`blackjax_ext.rows.control_variates.expanded`). Cost: at once, one full
+    (:func:`blackjax_ext.rows.control_variates.less_expansion`). Cost: at once, one full
     gradient, and D more of them for a Hessian; then two minibatch gradients for one, or three with
     order 2.
 
@@ -130,7 +130,7 @@ def anchor_at(potential: StochasticPotential, position: ArrayTree, order: int) -
         return Anchor(position, gradient(x), None)
 
     def hessian(root: Array) -> Array:
-        """By the coordinates of a root: the columns of ``root^T H root``."""
+        """Hessian by the coordinates of a root: the columns of ``root^T H root``."""
         rows: Array = jax.lax.map(
             lambda direction: jax.jvp(gradient, (x,), (direction,))[1] @ root, root.T, batch_size=16
         )
@@ -146,7 +146,7 @@ def anchored(potential: StochasticPotential, anchor: Anchor, order: int) -> Stoc
     """`potential` with the control variate of a known anchor; see :func:`control_variate`."""
     parts = (as_partial(potential.potential), as_partial(potential.stochastic_grad))
     gradient = Partial(partial(anchored_gradient, order), *parts, anchor)
-    rows = None if potential.rows is None else expanded(potential.rows, anchor)
+    rows = None if potential.rows is None else less_expansion(potential.rows, anchor)
     return potential._replace(stochastic_grad=gradient, rows=rows)
 
 
@@ -180,7 +180,7 @@ def check_fits(anchor: ArrayTree, position: ArrayTree) -> None:
         raise ValueError(f"anchor must fit the position, of shapes {wanted}; got {shapes}.")
 
 
-def expanded(rows: Rows, anchor: Any) -> Rows:
+def less_expansion(rows: Rows, anchor: Any) -> Rows:
     r"""`rows` with the expansion of the full data at `anchor` taken out of the terms.
 
     With :math:`d = x - a`, :math:`T[f](d) = \nabla f(a)^T d + \frac12 d^T \nabla^2 f(a) d` and

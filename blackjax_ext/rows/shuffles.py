@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from blackjax.types import PRNGKey
 from jax import Array
 
-__all__ = ["distinct", "scaled", "shuffled", "with_replacement"]
+__all__ = ["distinct", "shuffled", "times_fraction", "with_replacement"]
 
 NUM_ROUNDS = 8
 
@@ -71,10 +71,10 @@ def with_replacement(rng_key: PRNGKey, size: int, num: int) -> Array:
     >>> with_replacement(jax.random.key(0), 1_000, 50).shape
     (50,)
     """
-    return scaled(jax.random.bits(rng_key, (2, num), jnp.uint32), size)
+    return times_fraction(jax.random.bits(rng_key, (2, num), jnp.uint32), size)
 
 
-def scaled(words: Array, size: int | Array) -> Array:
+def times_fraction(words: Array, size: int | Array) -> Array:
     """Fractions of 64 bits, pairs of words of shape (2, n), times `size` and rounded down; (n,)."""
     high, low = words
     carried = high_word(low, size)
@@ -82,14 +82,14 @@ def scaled(words: Array, size: int | Array) -> Array:
     return (high_word(high, size) + is_over).astype(int)
 
 
-def words_of(dtype: Any) -> int:
-    """How many random words :func:`uniform_numbers` needs for a number."""
+def words_per_number(dtype: Any) -> int:
+    """Number of random words that :func:`uniform_numbers` needs for a number."""
     return jnp.finfo(dtype).bits // 32
 
 
 def uniform_numbers(words: Array, dtype: Any) -> Array:
-    """What ``jax.random.uniform`` makes of as many random bits; words are of shape (n, ...)."""
-    if words_of(dtype) == 1:
+    """Uniform numbers from random words (n, ...), as ``jax.random.uniform`` makes them."""
+    if words_per_number(dtype) == 1:
         return (words[0] >> 9).astype(dtype) * 2.0**-23
     high, low = words[0].astype(dtype), (words[1] >> 12).astype(dtype)
     return high * 2.0**-32 + low * 2.0**-52

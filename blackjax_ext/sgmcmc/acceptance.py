@@ -151,7 +151,7 @@ def subsampled(expansion: Expansion, rule: thinning.RuleName = "weights") -> Acc
 
 
 def known_energy(expansion: Expansion, potential: StochasticPotential, x: ArrayTree) -> Array:
-    """What the subsampled test keeps of a position: the energy less the remainders of its rows."""
+    """The energy at a position less the remainders of its rows, which the subsampled test keeps."""
     del potential
     return surrogate(expansion, x)
 
@@ -168,13 +168,15 @@ def read_few_rows(
 ) -> Verdict:
     """Verdict of the test by thinning."""
     del potential
-    found = thinning.decide(rng_key, expansion, old_position, old_cache, new_position, rho, rule)
+    decision = thinning.thinning_test(
+        rng_key, expansion, old_position, old_cache, new_position, rho, rule
+    )
     return Verdict(
-        found.is_accepted,
-        found.acceptance_rate,
-        found.is_divergent,
-        found.surrogate,
-        found.num_rows,
+        decision.is_accepted,
+        decision.acceptance_rate,
+        decision.is_divergent,
+        decision.surrogate,
+        decision.num_rows,
     )
 
 

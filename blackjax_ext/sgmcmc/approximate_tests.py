@@ -42,7 +42,7 @@ from blackjax_ext.sgmcmc.acceptance import Acceptance, Verdict
 __all__ = ["barker_test", "sequential_test"]
 
 
-class Moments(NamedTuple):
+class RowMoments(NamedTuple):
     """Moments of the differences of the rows that were read.
 
     Attributes
@@ -171,7 +171,7 @@ def barker_test(*, batch_size: int = 500) -> Acceptance:
 
 
 def keep_nothing(potential: StochasticPotential, position: ArrayTree) -> tuple[()]:
-    """What these tests keep about a position; ValueError for a potential without rows."""
+    """Keep nothing about a position; ValueError for a potential without rows."""
     del position
     rows_of(potential)
     return ()
@@ -205,7 +205,7 @@ def decide_sequentially(
     log_uniform = -jax.random.exponential(key_accept, (), known.dtype)
     threshold = (log_uniform - known) / rows.num_rows
 
-    def is_open(moments: Moments) -> Array:
+    def is_open(moments: RowMoments) -> Array:
         deviation = moments.deviation(rows.num_rows)
         t = jnp.abs(moments.mean - threshold) / deviation
         return (deviation > 0) & (student_tail(t, moments.num_rows - 1) >= error)
@@ -231,10 +231,10 @@ def decide_by_barker(
     key_rows, key_noise, key_correction = jax.random.split(rng_key, 3)
     rows = rows_of(potential)
 
-    def variance(moments: Moments) -> Array:
+    def variance(moments: RowMoments) -> Array:
         return (rows.num_rows * moments.deviation(rows.num_rows)) ** 2
 
-    def is_open(moments: Moments) -> Array:
+    def is_open(moments: RowMoments) -> Array:
         return variance(moments) >= 1.0
 
     moments = read_rows(key_rows, rows, old_position, new_position, batch_size, is_open)
@@ -254,35 +254,35 @@ def read_rows(
     old: ArrayTree,
     new: ArrayTree,
     batch_size: int,
-    is_open: Callable[[Moments], Array],
-) -> Moments:
+    is_open: Callable[[RowMoments], Array],
+) -> RowMoments:
     """Moments of rows read in random order, batch by batch, while `is_open` and some are left."""
     length = min(batch_size, rows.num_rows)
 
-    def batch(moments: Moments) -> Moments:
+    def batch(moments: RowMoments) -> RowMoments:
         places = moments.num_rows + jnp.arange(length)
         is_new = places < rows.num_rows
         places = jnp.minimum(places, rows.num_rows - 1)
         values = change(rows, old, new, shuffled(rng_key, places, rows.num_rows))
         return merge(moments, values, is_new)
 
-    def is_going(moments: Moments) -> Array:
+    def is_going(moments: RowMoments) -> Array:
         return (moments.num_rows < rows.num_rows) & is_open(moments)
 
     dtype = jax.eval_shape(rows.known, old).dtype
-    empty = Moments(jnp.array(0), jnp.zeros((), dtype), jnp.zeros((), dtype))
-    found: Moments = jax.lax.while_loop(is_going, batch, batch(empty))
-    return found
+    empty = RowMoments(jnp.array(0), jnp.zeros((), dtype), jnp.zeros((), dtype))
+    moments: RowMoments = jax.lax.while_loop(is_going, batch, batch(empty))
+    return moments
 
 
-def merge(moments: Moments, values: Array, is_new: Array) -> Moments:
+def merge(moments: RowMoments, values: Array, is_new: Array) -> RowMoments:
     """Moments with further rows (Chan, Golub and LeVeque 1983)."""
     count = jnp.sum(is_new)
     mean = jnp.sum(jnp.where(is_new, values, 0.0)) / count
     squares = jnp.sum(jnp.where(is_new, (values - mean) ** 2, 0.0))
     n = moments.num_rows + count
     apart = mean - moments.mean
-    return Moments(
+    return RowMoments(
         n,
         moments.mean + apart * (count / n),
         moments.squares + squares + apart**2 * (moments.num_rows * (count / n)),
@@ -295,7 +295,7 @@ def student_tail(t: Array, degrees: Array) -> Array:
     return 0.5 * (1.0 - jax.scipy.special.betainc(0.5, 0.5 * degrees, x))
 
 
-RANGE, NUM_CELLS, RIDGE = 10.0, 1000, 0.25
+RANGE, NUM_CELLS, CORRECTION_RIDGE = 10.0, 1000, 0.25
 
 
 @functools.cache
@@ -311,7 +311,7 @@ def correction() -> tuple[np.ndarray, np.ndarray]:
     y = np.linspace(-2 * RANGE, 2 * RANGE, NUM_CELLS + 1)
     normal = scipy.special.ndtr(y[:, None] - x)
     logistic = scipy.special.expit(y)
-    ridge = normal.T @ normal + RIDGE * np.eye(len(x))
+    ridge = normal.T @ normal + CORRECTION_RIDGE * np.eye(len(x))
     probabilities = scipy.linalg.solve(ridge, normal.T @ logistic, assume_a="pos")
     probabilities = np.maximum(probabilities + probabilities[::-1], 0.0)
     return x, np.cumsum(probabilities / probabilities.sum())

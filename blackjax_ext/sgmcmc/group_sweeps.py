@@ -6,8 +6,8 @@ acceptance falls as :math:`\exp(-c D^{3/2} / \sqrt N)`. Decisions in blocks avoi
 
 1. a few moves of the shared coordinates, by a Hamiltonian trajectory on the energy S (the exact
    prior and the expansion of all rows) in the coordinate u of
-   :mod:`blackjax_ext.subsampling.groups.frames` at fixed v, so that the groups follow, and a test
-   by the rows of all groups together;
+   :mod:`blackjax_ext.subsampling.groups.arrowhead` at fixed v, so that the groups follow, and a
+   test by the rows of all groups together;
 2. a move of every group given u, and its own test by its own rows, all in parallel.
 
 *Moves of u.* The map :math:`(u, v) \to x` is linear, so densities by (u, v) are those of x up to a
@@ -59,8 +59,8 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.checks import check_count, check_position, check_positive
 from blackjax_ext.precision import exact_products
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
-from blackjax_ext.subsampling.groups.fits import newton, solved
-from blackjax_ext.subsampling.groups.thinning import outcome_of, reaches_of
+from blackjax_ext.subsampling.groups.laplace_approximations import laplace_approximation, solved
+from blackjax_ext.subsampling.groups.thinning import reaches_of, run_test
 from blackjax_ext.types import select
 
 __all__ = ["GroupSweepsInfo", "GroupSweepsState", "as_top_level_api", "build_kernel", "init"]
@@ -126,8 +126,8 @@ def init(position: ArrayLikeTree, expansion: GroupedExpansion) -> GroupSweepsSta
     return GroupSweepsState(check_position(position), jnp.zeros((), expansion.total.dtype))
 
 
-class Moved(NamedTuple):
-    """Where a part of a sweep ended.
+class BlockUpdate(NamedTuple):
+    """Outcome of a part of a sweep.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class Moved(NamedTuple):
 
 
 def steps_to(expansion: GroupedExpansion, *positions: ArrayTree) -> Array:
-    """From the anchor to each position, flat."""
+    """Steps from the anchor to each position, flat."""
     anchor = ravel_pytree(expansion.position)[0]
     return jnp.stack([ravel_pytree(x)[0] - anchor for x in positions])
 
@@ -166,7 +166,7 @@ def shared_energy(expansion: GroupedExpansion, v: Array) -> Callable[[Array], Ar
     return energy
 
 
-def trajectory(
+def leapfrog_trajectory(
     energy: Callable[[Array], Array], u: Array, r: Array, step_size: Array, num_steps: int
 ) -> tuple[Array, Array]:
     """Leapfrog steps from a place and a momentum. Cost: T + 1 gradients."""
@@ -190,13 +190,13 @@ def move_shared(
     position: ArrayTree,
     step_size: Array,
     num_steps: int,
-) -> Moved:
+) -> BlockUpdate:
     """Move what is shared, with the groups in tow, and test by the rows of all groups."""
     key_momentum, key_accept, key_rows = jax.random.split(rng_key, 3)
     u, v = expansion.coordinates(position)
     energy = shared_energy(expansion, v)
     momentum = jax.random.normal(key_momentum, u.shape, u.dtype)
-    new_u, new_momentum = trajectory(energy, u, momentum, step_size, num_steps)
+    new_u, new_momentum = leapfrog_trajectory(energy, u, momentum, step_size, num_steps)
     new = expansion.position_of(new_u, v)
     kinetic = 0.5 * (momentum @ momentum - new_momentum @ new_momentum)
     log_ratio = energy(u) - energy(new_u) + kinetic
@@ -204,7 +204,7 @@ def move_shared(
 
     of_groups = jnp.sum(jnp.square(v), axis=1)
     squares = (of_groups + a @ b for a, b in ((u, u), (new_u, new_u), (u, new_u)))
-    outcome = outcome_of(
+    outcome = run_test(
         key_rows,
         expansion,
         steps_to(expansion, position, new),
@@ -219,7 +219,7 @@ def move_shared(
     is_accepted &= ~jnp.any(outcome.is_vetoed)
     position = select(is_accepted, new, position)
     rate = rate * jnp.prod(outcome.survival)
-    return Moved(position, rate, is_accepted, is_divergent, outcome.num_rows)
+    return BlockUpdate(position, rate, is_accepted, is_divergent, outcome.num_rows)
 
 
 class Conditional(NamedTuple):
@@ -248,7 +248,9 @@ def conditional(expansion: GroupedExpansion, u: Array) -> Conditional:
         return rows(v) - terms(expansion.position_of(u, v)).groups
 
     gradient = jax.grad(lambda v: jnp.sum(energy(v)))
-    mean, factor = newton(gradient, newton(gradient, jnp.zeros_like(expansion.arrow.groups))[0])
+    mean, factor = laplace_approximation(
+        gradient, laplace_approximation(gradient, jnp.zeros_like(expansion.arrow.groups))[0]
+    )
     return Conditional(energy, mean, factor)
 
 
@@ -261,7 +263,7 @@ def angles(rng_key: PRNGKey, num_groups: int, dtype: jnp.dtype) -> Array:
 
 
 @exact_products
-def move_groups(rng_key: PRNGKey, expansion: GroupedExpansion, position: ArrayTree) -> Moved:
+def move_groups(rng_key: PRNGKey, expansion: GroupedExpansion, position: ArrayTree) -> BlockUpdate:
     """Move every group given what is shared, each with a test by its own rows."""
     key_angle, key_noise, key_accept, key_rows = jax.random.split(rng_key, 4)
     u, v = expansion.coordinates(position)
@@ -281,7 +283,7 @@ def move_groups(rng_key: PRNGKey, expansion: GroupedExpansion, position: ArrayTr
     new_v = jnp.where(is_divergent[:, None], v, new_v)
 
     squares = (u @ u + jnp.sum(a * b, axis=1) for a, b in ((v, v), (new_v, new_v), (v, new_v)))
-    outcome = outcome_of(
+    outcome = run_test(
         key_rows,
         expansion,
         steps_to(expansion, position, expansion.position_of(u, new_v)),
@@ -294,12 +296,14 @@ def move_groups(rng_key: PRNGKey, expansion: GroupedExpansion, position: ArrayTr
     rate = jnp.nan_to_num(rate)
     is_accepted = jax.random.uniform(key_accept, rate.shape, rate.dtype) < rate
     is_accepted &= ~outcome.is_vetoed
-    position = chosen(expansion, is_accepted, u, new_v, position)
+    position = accepted_position(expansion, is_accepted, u, new_v, position)
     rate = jnp.mean(rate * outcome.survival)
-    return Moved(position, rate, jnp.any(is_accepted), jnp.any(is_divergent), outcome.num_rows)
+    return BlockUpdate(
+        position, rate, jnp.any(is_accepted), jnp.any(is_divergent), outcome.num_rows
+    )
 
 
-def chosen(
+def accepted_position(
     expansion: GroupedExpansion, is_accepted: Array, u: Array, new_v: Array, position: ArrayTree
 ) -> ArrayTree:
     """The position with the coefficients of the groups that moved; all others are as they were."""

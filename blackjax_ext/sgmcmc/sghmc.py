@@ -88,7 +88,7 @@ def init(
     return SGHMCState(position, leapfrog.first_momentum(rng_key, ravel_pytree(position)[0]))
 
 
-def step(
+def sghmc_step(
     phase: Phase,
     gradient_fn: Callable[[Array], Array],
     noise: Array,
@@ -131,7 +131,7 @@ def build_kernel() -> Callable[..., tuple[SGHMCState, SGHMCInfo]]:
             key_momentum,
             key_path,
             state,
-            step,
+            sghmc_step,
             potential,
             step_size,
             inverse_mass_matrix,

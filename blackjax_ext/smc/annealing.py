@@ -14,7 +14,7 @@ __all__ = ["Schedule", "anneal", "climb", "mixed_ancestors"]
 
 
 class Schedule(NamedTuple):
-    """What happened at each temperature; NaN after the last of them.
+    """Record of each temperature; NaN after the last of them.
 
     Attributes
     ----------

@@ -42,7 +42,7 @@ from jax import Array
 
 from blackjax_ext.smc.proposals import Move
 
-__all__ = ["L_KERNELS", "LKernel", "as_l_kernel", "gaussian", "random_walk", "reversed"]
+__all__ = ["L_KERNELS", "LKernel", "as_l_kernel", "gaussian", "random_walk_kernel", "reversed"]
 
 LKernel: TypeAlias = Callable[[Move, Array], Array]
 
@@ -56,10 +56,10 @@ def reversed(move: Move, log_weights: Array) -> Array:
     :math:`x'` to x. No further evaluation: the gradient at the end serves the next move.
     """
     del log_weights
-    return log_ratio(move.start, move.end)
+    return log_momentum_ratio(move.start, move.end)
 
 
-def random_walk(move: Move, log_weights: Array) -> Array:
+def random_walk_kernel(move: Move, log_weights: Array) -> Array:
     r"""The literal reading of the paper's eq. 10: :math:`m = p_{1/2}`, :math:`\ell = \mathcal{N}`.
 
     The momentum lacks the half-kick of the end. For one step
@@ -68,7 +68,7 @@ def random_walk(move: Move, log_weights: Array) -> Array:
     does not know that the particle came from where the drift is from.
     """
     del log_weights
-    return log_ratio(move.start, move.half)
+    return log_momentum_ratio(move.start, move.half)
 
 
 def gaussian(move: Move, log_weights: Array) -> Array:
@@ -93,7 +93,7 @@ def gaussian(move: Move, log_weights: Array) -> Array:
         weights = jnp.where(is_empty, 0.0, jax.nn.softmax(jnp.where(is_empty, 0.0, chosen)))
         fit = regression(x, p, weights)
         z = jax.scipy.linalg.solve_triangular(fit.root, fit.centre(x, p).T, lower=True).T
-        return log_ratio(move.start, z) - jnp.sum(jnp.log(jnp.diagonal(fit.root)))
+        return log_momentum_ratio(move.start, z) - jnp.sum(jnp.log(jnp.diagonal(fit.root)))
 
     # both fits as one batch: two batched factorizations at once can block each other on a CPU
     by_odd, by_even = jax.vmap(weigh)(jnp.stack([~is_even, is_even]))
@@ -133,14 +133,14 @@ def regression(x: Array, p: Array, weights: Array) -> Regression:
     return Regression(mean_x, share * mean_p, slope, jnp.linalg.cholesky(spread))
 
 
-def log_ratio(start: Array, end: Array) -> Array:
+def log_momentum_ratio(start: Array, end: Array) -> Array:
     r""":math:`\frac12 |start|^2 - \frac12 |end|^2` for rows, as a product that keeps its digits."""
     return 0.5 * jnp.sum((start - end) * (start + end), axis=-1)
 
 
 L_KERNELS: dict[str, LKernel] = {
     "reversed": reversed,
-    "random_walk": random_walk,
+    "random_walk": random_walk_kernel,
     "gaussian": gaussian,
 }
 

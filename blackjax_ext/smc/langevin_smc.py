@@ -67,16 +67,16 @@ from blackjax_ext.metrics.factors import InverseMassMatrix
 from blackjax_ext.smc import sampler
 from blackjax_ext.smc.l_kernels import LKernel
 from blackjax_ext.smc.moves import Moved, MoveFn, Unadjusted
-from blackjax_ext.smc.proposals import Differentiation
+from blackjax_ext.smc.proposals import GradientMode
 from blackjax_ext.smc.sampler import Population
 from blackjax_ext.smc.tempered import (
     PriorAndLikelihood,
     Tempered,
-    check_metric,
-    metric_of,
+    metric_option,
     next_temperature,
-    scaled,
+    population_metric,
     tempered,
+    tempered_loglikelihood,
 )
 from blackjax_ext.types import LogDensity
 
@@ -164,7 +164,7 @@ def init(
     loglikelihood_fn: LogDensity,
     rng_key: PRNGKey | None = None,
     *,
-    differentiation: Differentiation = "reverse",
+    differentiation: GradientMode = "reverse",
 ) -> LangevinSMCState:
     """Make the first state from N draws of the prior. A key is accepted and not used."""
     del rng_key
@@ -179,7 +179,7 @@ def init(
 
 
 class Rounds(NamedTuple):
-    """What a step does at its temperature: options of :func:`as_top_level_api`."""
+    """Moves of a step at its temperature: options of :func:`as_top_level_api`."""
 
     move: MoveFn
     num_moves: int
@@ -227,15 +227,15 @@ class Rounds(NamedTuple):
             before = sampler.concentration(population.log_weights, ancestors, num)
             moved = self.move(key_move, x, local, target, step_size, metric, population.log_weights)
             population = population._replace(particles=(moved.position, moved.local, ancestors))
-            population = sampler.weigh(population, moved.log_factors)
+            population = sampler.update_weights(population, moved.log_factors)
             after = sampler.concentration(population.log_weights, ancestors, num)
             visited = population if self.is_waste_free else None
             ess = sampler.effective_sample_size(population.log_weights)
             return population, (visited, moved, is_resampled, ess, after - before)
 
         keys = jax.random.split(rng_key, self.num_moves)
-        found: tuple[Population, Any] = jax.lax.scan(once, population, keys)
-        return found
+        moved: tuple[Population, Any] = jax.lax.scan(once, population, keys)
+        return moved
 
 
 def build_kernel(
@@ -289,7 +289,7 @@ def build_kernel(
         gain = sampler.concentration(population.log_weights, ancestors, num) - before
         ess = sampler.effective_sample_size(population.log_weights)
         target = tempered(logprior_fn, loglikelihood_fn, temperature, unravel, move.differentiation)
-        metric = metric_of(inverse_mass_matrix, x, population.log_weights)
+        metric = population_metric(inverse_mass_matrix, x, population.log_weights)
         population, (_, moved, is_resampled, later, gains) = rounds(
             rng_key, population, target, step_size, metric, num
         )
@@ -304,7 +304,7 @@ def build_kernel(
             variance,
             ancestors,
         )
-        return new_state, info_of(new_state, moved, is_resampled, later, loglikelihood, ess)
+        return new_state, info_of_moves(new_state, moved, is_resampled, later, loglikelihood, ess)
 
     return kernel
 
@@ -318,7 +318,7 @@ def as_top_level_api(
     proposal: str | None = None,
     l_kernel: str | LKernel | None = None,
     num_integration_steps: int | None = None,
-    differentiation: Differentiation | None = None,
+    differentiation: GradientMode | None = None,
     move: MoveFn | None = None,
     num_moves: int = 1,
     is_waste_free: bool = False,
@@ -391,7 +391,7 @@ def as_top_level_api(
     True
     """
     check_positive("step_size", step_size)
-    metric = check_metric(inverse_mass_matrix)
+    metric = metric_option(inverse_mass_matrix)
     given = {
         "proposal": proposal,
         "l_kernel": l_kernel,
@@ -420,7 +420,7 @@ def as_top_level_api(
     return SamplingAlgorithm(init_fn, step_fn)
 
 
-def info_of(
+def info_of_moves(
     state: LangevinSMCState,
     moved: Moved,
     is_resampled: Array,
@@ -444,8 +444,10 @@ def info_of(
 
 def reweigh(population: Population, increment: Array, loglikelihood: Array) -> Population:
     """`population` weighed by the likelihood to the power of `increment`."""
-    _, peak = sampler.centred(population.log_weights, loglikelihood)
-    population = sampler.weigh(population, scaled(increment, loglikelihood - peak))
+    _, peak = sampler.shifted_log_factors(population.log_weights, loglikelihood)
+    population = sampler.update_weights(
+        population, tempered_loglikelihood(increment, loglikelihood - peak)
+    )
     return population._replace(log_evidence=population.log_evidence + increment * peak)
 
 

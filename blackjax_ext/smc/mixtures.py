@@ -24,7 +24,7 @@ __all__ = ["Mixture", "fit"]
 
 NUM_ITERATIONS = 10
 STRENGTH = 10.0  # particles' worth of the variances within all components
-LEAST_SHARE = 0.1  # of the proposals, for all components together
+MIN_COMPONENT_SHARE = 0.1  # of the proposals, for all components together
 LEAST_VARIANCE = 1e-5  # of that of all particles
 
 
@@ -71,7 +71,7 @@ def fit(
     log_weights = jnp.where(is_usable, sampler.guard(log_weights), -jnp.inf)
     log_weights = jnp.where(jnp.isneginf(log_weights).all(), 0.0, log_weights)
     weights, size = jax.nn.softmax(log_weights), sampler.effective_sample_size(log_weights)
-    means = centres(rng_key, z, jnp.log(weights), num_components)
+    means = kmeans_plus_plus(rng_key, z, jnp.log(weights), num_components)
     first = Mixture(
         jnp.full(num_components, -jnp.log(num_components), x.dtype), means, jnp.ones_like(means)
     )
@@ -79,11 +79,11 @@ def fit(
     def improve(_: Array, mixture: Mixture) -> Mixture:
         return improved(mixture, z, weights, size)
 
-    found = jax.lax.fori_loop(0, NUM_ITERATIONS, improve, first)
-    return Mixture(found.log_shares, found.means * scale, found.variances * scale**2)
+    mixture = jax.lax.fori_loop(0, NUM_ITERATIONS, improve, first)
+    return Mixture(mixture.log_shares, mixture.means * scale, mixture.variances * scale**2)
 
 
-def centres(rng_key: PRNGKey, z: Array, log_weights: Array, num: int) -> Array:
+def kmeans_plus_plus(rng_key: PRNGKey, z: Array, log_weights: Array, num: int) -> Array:
     """`num` of the particles, each drawn in proportion to its distance from those before."""
 
     def choose(squares: Array, rng_key: PRNGKey) -> tuple[Array, Array]:
@@ -114,5 +114,5 @@ def improved(mixture: Mixture, z: Array, weights: Array, size: Array) -> Mixture
     within = total @ seconds
     count = (total * size)[:, None]
     variances = (count * seconds + STRENGTH * within) / (count + STRENGTH)
-    log_shares = jnp.log((1.0 - LEAST_SHARE) * total + LEAST_SHARE / total.size)
+    log_shares = jnp.log((1.0 - MIN_COMPONENT_SHARE) * total + MIN_COMPONENT_SHARE / total.size)
     return Mixture(log_shares, means, jnp.maximum(variances, LEAST_VARIANCE))

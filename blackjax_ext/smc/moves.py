@@ -18,7 +18,7 @@ from blackjax_ext.mcmc.noise import standard_normal
 from blackjax_ext.metrics import Factor, InverseMassMatrix
 from blackjax_ext.smc import mixtures
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
-from blackjax_ext.smc.proposals import MODES, Differentiation, leapfrog
+from blackjax_ext.smc.proposals import MODES, GradientMode, leapfrog
 from blackjax_ext.smc.sampler import conditional_ess, guard
 from blackjax_ext.smc.tempered import PriorAndLikelihood, Tempered, variances
 
@@ -59,7 +59,7 @@ class Moved(NamedTuple):
 class MoveFn(Protocol):
     """A move, and by which kind of differentiation its target is to take gradients."""
 
-    differentiation: Differentiation
+    differentiation: GradientMode
 
     def __call__(
         self,
@@ -98,7 +98,7 @@ class Unadjusted:
         proposal: str = "langevin",
         l_kernel: str | LKernel = "reversed",
         num_integration_steps: int = 1,
-        differentiation: Differentiation | None = None,
+        differentiation: GradientMode | None = None,
     ):
         if proposal not in PROPOSALS:
             raise ValueError(f"proposal must be one of {PROPOSALS}; got {proposal!r}.")
@@ -173,7 +173,7 @@ class Metropolis:
         Further keywords of the algorithm.
     """
 
-    differentiation: Differentiation = "none"
+    differentiation: GradientMode = "none"
 
     def __init__(self, algorithm: Any, **parameters: Any):
         if not (callable(algorithm) and hasattr(algorithm, "build_kernel")):

@@ -95,7 +95,7 @@ __all__ = [
     "init",
 ]
 
-PROPOSALS = ("langevin", "random_walk")
+PROPOSAL_NAMES = ("langevin", "random_walk")
 
 
 class OpenHorizonState(NamedTuple):
@@ -201,8 +201,8 @@ def build_kernel(
     check_share("ess_threshold", ess_threshold)
     check_share("weight_ess", weight_ess)
     check_count("num_integration_steps", num_integration_steps)
-    if proposal not in PROPOSALS:
-        raise ValueError(f"proposal must be one of {PROPOSALS}; got {proposal!r}.")
+    if proposal not in PROPOSAL_NAMES:
+        raise ValueError(f"proposal must be one of {PROPOSAL_NAMES}; got {proposal!r}.")
     weigh_back = as_l_kernel(l_kernel)
     is_driven = proposal == "langevin"
     if guided and not is_driven:
@@ -261,7 +261,9 @@ def build_kernel(
         power = jnp.ones(())
         if weight_ess:
             log_factors, power = sampler.softened(before.log_weights, log_factors, weight_ess)
-        after = sampler.weigh(before._replace(particles=(move.position, local)), log_factors)
+        after = sampler.update_weights(
+            before._replace(particles=(move.position, local)), log_factors
+        )
         weights = jnp.where(jnp.isfinite(local.logdensity), jnp.exp(after.log_weights), 0.0)
         position = jax.vmap(unravel)(move.position)
         info = info_of(after, log_factors, weights, is_resampled, kept_share, power)

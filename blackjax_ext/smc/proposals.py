@@ -31,10 +31,10 @@ from jax import Array
 from blackjax_ext.mcmc import tangents
 from blackjax_ext.metrics import Factor
 
-__all__ = ["Differentiation", "Move", "leapfrog", "leapfrog_step", "value_and_gradient"]
+__all__ = ["GradientMode", "Move", "leapfrog", "leapfrog_step", "value_and_gradient"]
 
 ValueAndGradient: TypeAlias = Callable[[Array], tuple[Array, Array]]
-Differentiation: TypeAlias = Literal["reverse", "forward", "none"]
+GradientMode: TypeAlias = Literal["reverse", "forward", "none"]
 MODES = ("reverse", "forward", "none")
 
 
@@ -63,7 +63,7 @@ class Move(NamedTuple):
 
 
 def value_and_gradient(
-    function: Callable[[Array], Array], differentiation: Differentiation
+    function: Callable[[Array], Array], differentiation: GradientMode
 ) -> ValueAndGradient:
     """``x (D,) -> (value, gradient)``: one reverse pass, or D JVPs that share one evaluation.
 

@@ -56,7 +56,6 @@ from jax.flatten_util import ravel_pytree
 __all__ = [
     "Population",
     "ResamplingFn",
-    "centred",
     "concentration",
     "conditional_ess",
     "effective_sample_size",
@@ -64,12 +63,13 @@ __all__ = [
     "guard",
     "resample",
     "resample_below",
+    "shifted_log_factors",
     "softened",
     "union",
-    "weigh",
+    "update_weights",
 ]
 
-NUM_HALVINGS = 30
+NUM_BISECTIONS = 30
 LEAST_POWER = -40.0  # of two: below it factors change nothing
 
 ResamplingFn: TypeAlias = Callable[[PRNGKey, Array, int], Array]
@@ -102,10 +102,10 @@ def from_draws(particles: ArrayTree, log_weights: Array) -> Population:
     """Population of independent draws with importance weights, not normalized, of shape (N,)."""
     zeros = jnp.zeros_like(log_weights)
     uniform = zeros - jnp.log(log_weights.shape[0])
-    return weigh(Population(particles, uniform, jnp.sum(zeros)), log_weights)
+    return update_weights(Population(particles, uniform, jnp.sum(zeros)), log_weights)
 
 
-def centred(log_weights: Array, log_factors: Array) -> tuple[Array, Array]:
+def shifted_log_factors(log_weights: Array, log_factors: Array) -> tuple[Array, Array]:
     """Log factors less the greatest of them at a particle with a weight, and that one.
 
     That one is 0 if no particle with a weight has a factor. See :func:`guard`.
@@ -117,9 +117,9 @@ def centred(log_weights: Array, log_factors: Array) -> tuple[Array, Array]:
     return jnp.minimum(log_factors - peak, 0.0), peak
 
 
-def weigh(population: Population, log_factors: Array) -> Population:
+def update_weights(population: Population, log_factors: Array) -> Population:
     """`population` with weights multiplied by factors, and the evidence by their weighted mean."""
-    differences, peak = centred(population.log_weights, log_factors)
+    differences, peak = shifted_log_factors(population.log_weights, log_factors)
     log_weights = guard(population.log_weights + differences)
     total = jax.nn.logsumexp(log_weights)
     uniform = jnp.full_like(log_weights, -jnp.log(log_weights.shape[0]))
@@ -141,7 +141,7 @@ def conditional_ess(log_weights: Array, log_factors: Array) -> Array:
 
     It is N where the factors are equal, and the effective sample size where the weights are.
     """
-    differences, _ = centred(log_weights, log_factors)
+    differences, _ = shifted_log_factors(log_weights, log_factors)
     first = jax.nn.logsumexp(log_weights + differences)
     second = jax.nn.logsumexp(log_weights + 2.0 * differences)
     size = log_weights.shape[0]
@@ -153,7 +153,7 @@ def softened(log_weights: Array, log_factors: Array, share: float) -> tuple[Arra
 
     The power is 1 if the factors leave as much by themselves, and for a share of 0.
     """
-    differences, peak = centred(log_weights, log_factors)
+    differences, peak = shifted_log_factors(log_weights, log_factors)
     goal = share * log_weights.shape[0]
 
     def power_of(log_power: Array) -> tuple[Array, Array]:
@@ -167,7 +167,7 @@ def softened(log_weights: Array, log_factors: Array, share: float) -> tuple[Arra
         return jnp.where(is_even, middle, low), jnp.where(is_even, high, middle)
 
     zero = jnp.zeros((), differences.dtype)
-    low, _ = jax.lax.fori_loop(0, NUM_HALVINGS, halve, (zero + LEAST_POWER, zero))
+    low, _ = jax.lax.fori_loop(0, NUM_BISECTIONS, halve, (zero + LEAST_POWER, zero))
     power = jnp.where(power_of(zero)[1], 1.0, jnp.exp2(low))
     return soft(power, differences) + power * peak, power
 
@@ -230,11 +230,11 @@ def union(first: Population, others: Population) -> Population:
     `others` leads with their number, and each has as many particles as `first`.
     """
     every = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, others)
-    differences, peak = centred(jnp.zeros_like(every.log_evidence), every.log_evidence)
+    differences, peak = shifted_log_factors(jnp.zeros_like(every.log_evidence), every.log_evidence)
     log_weights = every.log_weights + differences[:, None] - jnp.log(len(differences))
     particles = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), every.particles)
     log_weights = log_weights.reshape(-1)
-    return weigh(Population(particles, jnp.zeros_like(log_weights), peak), log_weights)
+    return update_weights(Population(particles, jnp.zeros_like(log_weights), peak), log_weights)
 
 
 def ravel(particles: ArrayTree) -> tuple[Array, Callable[[Array], ArrayTree]]:

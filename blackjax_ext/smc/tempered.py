@@ -16,19 +16,19 @@ from blackjax_ext.checks import check_scalar
 from blackjax_ext.metrics import Dense, Diagonal, Factor, InverseMassMatrix, factorize
 from blackjax_ext.precision import exact_products
 from blackjax_ext.smc import sampler
-from blackjax_ext.smc.proposals import Differentiation, ValueAndGradient, value_and_gradient
+from blackjax_ext.smc.proposals import GradientMode, ValueAndGradient, value_and_gradient
 from blackjax_ext.types import LogDensity, Unravel
 
 __all__ = [
     "PriorAndLikelihood",
     "Tempered",
-    "check_metric",
     "covariance",
     "heat",
-    "metric_of",
+    "metric_option",
     "next_temperature",
-    "scaled",
+    "population_metric",
     "tempered",
+    "tempered_loglikelihood",
     "variances",
     "weighted",
 ]
@@ -37,7 +37,7 @@ NUM_HALVINGS = 45
 PARTICLES, COVARIANCE = "particles", "covariance"
 UNWEIGHTED_SHARE = 1e-3
 # particles for each number in their covariance: with 2 the log evidence was off by 2
-MIN_PARTICLES = 10
+MIN_FOR_COVARIANCE = 10
 # least eigenvalue of a correlation, in units of the rounding of a float in D dimensions
 LEAST_EIGENVALUE = 8.0
 IMPOSSIBLE = -0.1  # of the greatest number: differences of two such log densities are finite
@@ -110,7 +110,7 @@ def tempered(
     loglikelihood_fn: LogDensity,
     temperature: Array,
     unravel: Unravel,
-    differentiation: Differentiation,
+    differentiation: GradientMode,
 ) -> Tempered:
     """The tempered target; prior and likelihood are differentiated apart.
 
@@ -133,7 +133,7 @@ def tempered(
     return Tempered(evaluate, temperature, logdensity_fn, unravel)
 
 
-def scaled(increment: Array, loglikelihood: Array) -> Array:
+def tempered_loglikelihood(increment: Array, loglikelihood: Array) -> Array:
     """`increment` times `loglikelihood`; 0 times infinity is 0, and NaN stays NaN."""
     is_zero = (increment == 0) & ~jnp.isnan(loglikelihood)
     return jnp.where(is_zero, 0.0, increment * loglikelihood)
@@ -155,10 +155,13 @@ def next_temperature(
     """
     goal = tempering_ess * log_weights.shape[0]
     left = 1.0 - temperature
-    differences, _ = sampler.centred(log_weights, loglikelihood)
+    differences, _ = sampler.shifted_log_factors(log_weights, loglikelihood)
 
     def is_far_enough(increment: Array) -> Array:
-        return sampler.conditional_ess(log_weights, scaled(increment, differences)) <= goal
+        return (
+            sampler.conditional_ess(log_weights, tempered_loglikelihood(increment, differences))
+            <= goal
+        )
 
     def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bracket
@@ -170,8 +173,8 @@ def next_temperature(
     lowest = jnp.full_like(left, 0.75 * jnp.finfo(left.dtype).minexp)
     _, power = jax.lax.fori_loop(0, NUM_HALVINGS, halve, (lowest, jnp.zeros_like(left)))
     increment = jnp.where(is_far_enough(left), left * jnp.exp2(power), left)
-    found = jnp.maximum(temperature + increment, least_temperature)
-    return jnp.where(increment >= left, 1.0, jnp.minimum(found, 1.0)).astype(left.dtype)
+    raised = jnp.maximum(temperature + increment, least_temperature)
+    return jnp.where(increment >= left, 1.0, jnp.minimum(raised, 1.0)).astype(left.dtype)
 
 
 def weighted(x: Array, log_weights: Array) -> tuple[Array, Array]:
@@ -192,9 +195,9 @@ def variances(x: Array, log_weights: Array) -> Array:
     of_weights = weights @ jnp.square(distance)
     unweighted = jnp.var(x, axis=0)
     unweighted = jnp.where(jnp.isfinite(unweighted), unweighted, 1.0)
-    found = of_weights + UNWEIGHTED_SHARE * unweighted
+    variance = of_weights + UNWEIGHTED_SHARE * unweighted
     # a floor in the units of the coordinate: none that is absolute suits a narrow posterior
-    return jnp.where(found > 0, found, jnp.square(1e-6 * jnp.max(jnp.abs(x), axis=0)) + 1e-30)
+    return jnp.where(variance > 0, variance, jnp.square(1e-6 * jnp.max(jnp.abs(x), axis=0)) + 1e-30)
 
 
 @exact_products
@@ -221,7 +224,7 @@ def covariance(x: Array, log_weights: Array) -> Dense:
     return Dense(root, inverse, -jnp.sum(jnp.log(values)) - 2.0 * jnp.sum(jnp.log(scale)))
 
 
-def check_metric(inverse_mass_matrix: InverseMassMatrix | str) -> Factor | str:
+def metric_option(inverse_mass_matrix: InverseMassMatrix | str) -> Factor | str:
     """The factor, or one of the two names; ValueError for anything else."""
     if not isinstance(inverse_mass_matrix, str):
         return factorize(inverse_mass_matrix)
@@ -233,11 +236,13 @@ def check_metric(inverse_mass_matrix: InverseMassMatrix | str) -> Factor | str:
     return inverse_mass_matrix
 
 
-def metric_of(inverse_mass_matrix: InverseMassMatrix | str, x: Array, log_weights: Array) -> Factor:
+def population_metric(
+    inverse_mass_matrix: InverseMassMatrix | str, x: Array, log_weights: Array
+) -> Factor:
     """Factor of the metric that shapes the moves of the particles x, (N, D)."""
     is_covariance = isinstance(inverse_mass_matrix, str) and inverse_mass_matrix == COVARIANCE
     num, size = x.shape
-    if is_covariance and num >= MIN_PARTICLES * size * (size + 1) // 2:
+    if is_covariance and num >= MIN_FOR_COVARIANCE * size * (size + 1) // 2:
         return covariance(x, log_weights)
     if isinstance(inverse_mass_matrix, str):
         return Diagonal(jnp.sqrt(variances(x, log_weights)))

@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Evaluation(NamedTuple):
-    """What is evaluated of a target at the particles.
+    """Evaluations of a target at the particles.
 
     Attributes
     ----------
@@ -76,8 +76,8 @@ def mean_energy(
     """
 
     def energy(params: ArrayTree) -> Array:
-        each = jax.vmap(lambda z: potential_fn(params, z, batch))(position)
-        return jnp.sum(jnp.where(weights > 0, weights * each, 0.0))
+        energies = jax.vmap(lambda z: potential_fn(params, z, batch))(position)
+        return jnp.sum(jnp.where(weights > 0, weights * energies, 0.0))
 
     return energy
 

@@ -34,13 +34,13 @@ import numpy as np
 from blackjax.types import PRNGKey
 from jax import Array
 
-from blackjax_ext.rows.shuffles import scaled
+from blackjax_ext.rows.shuffles import times_fraction
 
 __all__ = ["AliasTable", "build", "columns", "draw", "outcome", "realized"]
 
-STEPS = 2.0**23
+PROBABILITY_STEPS = 2.0**23
 NUM_WORDS = 3  # random words of an outcome
-BLOCK = 2**17  # numbers whose intermediate results are kept at once
+BLOCK_SIZE = 2**17  # numbers whose intermediate results are kept at once
 
 
 class AliasTable(NamedTuple):
@@ -104,14 +104,18 @@ def columns(weights: np.ndarray, least: float = 0.0) -> AliasTable:
     carried from one to the next: no array of N is made but those of the table.
     """
     size = weights.size
-    total = sum(float(in_double(weights, least, part).sum()) for part in blocks(size, BLOCK))
+    total = sum(
+        float(double_weights(weights, least, part).sum()) for part in blocks(size, BLOCK_SIZE)
+    )
     lights, heavies = (
-        partial(outcomes, lambda part: in_double(weights, least, part) * (size / total), size, kind)
+        partial(
+            outcomes, lambda part: double_weights(weights, least, part) * (size / total), size, kind
+        )
         for kind in (True, False)
     )
     table = AliasTable(np.ones(size, np.float32), np.arange(size, dtype=np.int32))
     for some in lights():
-        table.threshold[some.which] = np.rint(some.height * STEPS) / STEPS
+        table.threshold[some.which] = np.rint(some.height * PROBABILITY_STEPS) / PROBABILITY_STEPS
     # by rounding, equal weights may all be above their mean
     if next(lights(), None) is not None and next(heavies(), None) is not None:
         fill_lights(table, lights(), Merge(heavies(), "right"))
@@ -145,7 +149,7 @@ def outcomes(
 ) -> Iterator[Outcomes]:
     """All light or all heavy outcomes, a block after the other."""
     total = 0.0
-    for part in blocks(size, BLOCK):
+    for part in blocks(size, BLOCK_SIZE):
         heights = height(part)
         index = np.flatnonzero((heights <= 1.0) == is_light)
         if index.size:
@@ -171,16 +175,16 @@ class Merge:
 
     def find(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Outcomes and their sums for `values`, none of which is below one that was asked for."""
-        found = [self.in_block(values)]
-        while (done := sum(index.size for index, _ in found)) < values.size:
+        parts = [self.in_block(values)]
+        while (done := sum(index.size for index, _ in parts)) < values.size:
             assert self.next is not None
             self.here, self.next = self.next, next(self.rest, None)
-            found.append(self.in_block(values[done:]))
-        index, sums = (np.concatenate(each) for each in zip(*found, strict=True))
+            parts.append(self.in_block(values[done:]))
+        index, sums = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return index, sums
 
     def in_block(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of the first of the values, those that belong to the outcomes that are at hand."""
+        """Map the leading values that fall into the current block to outcomes."""
         sums = self.here.sums
         if self.next is not None:
             values = values[: np.searchsorted(values, sums[-1], self.other_side)]
@@ -206,7 +210,7 @@ def empty_heavies(table: AliasTable, heavies: Iterator[Outcomes], lights: Merge)
     for some in heavies:
         taken = lights.find(some.sums)[1]
         rest = np.clip(1.0 + some.sums - taken, 0.0, 1.0)
-        table.threshold[some.which] = np.rint(rest * STEPS) / STEPS
+        table.threshold[some.which] = np.rint(rest * PROBABILITY_STEPS) / PROBABILITY_STEPS
         table.alias[some.which[:-1]] = some.which[1:]
         if last is not None:
             table.alias[last] = some.which[0]
@@ -220,7 +224,7 @@ def blocks(size: int, length: int) -> Iterator[slice]:
         yield slice(first, min(first + length, size))
 
 
-def in_double(weights: np.ndarray, least: float, part: slice) -> np.ndarray:
+def double_weights(weights: np.ndarray, least: float, part: slice) -> np.ndarray:
     """Some weights in double precision."""
     return weights[part].astype(np.float64) + least
 
@@ -229,7 +233,7 @@ def check_weights(weights: np.ndarray) -> None:
     """ValueError unless they are the weights of a distribution."""
     if weights.ndim != 1 or not weights.size:
         raise ValueError(f"weights must be of shape (N,) with N > 0; got shape {weights.shape}.")
-    for part in blocks(weights.size, BLOCK):
+    for part in blocks(weights.size, BLOCK_SIZE):
         bad = part.start + np.flatnonzero(~np.isfinite(weights[part]) | (weights[part] < 0))
         if bad.size:
             raise ValueError(
@@ -242,7 +246,7 @@ def check_weights(weights: np.ndarray) -> None:
 def realized(threshold: Any, alias: Any, part: slice) -> np.ndarray:
     """Probabilities of some outcomes under a table, without error. Cost: all columns are read."""
     given = np.zeros(part.stop - part.start)
-    for those in blocks(threshold.size, BLOCK):
+    for those in blocks(threshold.size, BLOCK_SIZE):
         takers = alias[those]
         is_here = np.flatnonzero((takers >= part.start) & (takers < part.stop))
         rest = 1.0 - threshold[those][is_here].astype(np.float64)
@@ -259,9 +263,9 @@ def draw(rng_key: PRNGKey, table: AliasTable, shape: tuple[int, ...]) -> Array:
 
 def outcome(words: Array, table: AliasTable) -> Array:
     """The outcomes that random words give, of shape (3, ...)."""
-    column = scaled(words[:2], table.alias.shape[0])
+    column = times_fraction(words[:2], table.alias.shape[0])
     threshold, alias = (
         jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in (table.threshold, table.alias)
     )
-    is_alias = words[2] // 2**9 >= threshold[column] * STEPS
+    is_alias = words[2] // 2**9 >= threshold[column] * PROBABILITY_STEPS
     return jnp.where(is_alias, alias[column], column)

@@ -58,7 +58,7 @@ def expanded_minibatch(expansion: Expansion, batch_size: int) -> StochasticPoten
     draw = Partial(partial(draw_indices, expansion.num_rows, batch_size))
     energy_fn = Partial(energy, expansion.posterior)
     rows = Rows(
-        Partial(known_part, expansion), Partial(row_remainders, expansion), expansion.num_rows
+        Partial(known_part, expansion), Partial(expansion_remainders, expansion), expansion.num_rows
     )
     return StochasticPotential(energy_fn, draw, Partial(expanded_gradient, expansion), rows)
 
@@ -68,7 +68,7 @@ def known_part(expansion: Expansion, x: ArrayTree) -> Array:
     return -surrogate(expansion, x)
 
 
-def row_remainders(expansion: Expansion, x: ArrayTree, indices: Array) -> Array:
+def expansion_remainders(expansion: Expansion, x: ArrayTree, indices: Array) -> Array:
     """Log likelihoods of some rows less their expansions, shape (n,)."""
     d, _ = whitened(expansion, x)
     return -loss_remainders(expansion, d[None], indices)[0]
@@ -98,11 +98,11 @@ def expanded_gradient(expansion: Expansion, x: ArrayTree, indices: Array) -> Arr
 
     def excess(eta: ArrayTree, t: ArrayTree, row: ArrayTree) -> ArrayTree:
         slope = partial(jax.grad(posterior.loss), row=row)
-        there = slope(jax.tree.map(jnp.add, eta, t))
+        moved = slope(jax.tree.map(jnp.add, eta, t))
         if expansion.order == 1:
-            return jax.tree.map(jnp.subtract, there, slope(eta))
+            return jax.tree.map(jnp.subtract, moved, slope(eta))
         here, bend = jax.jvp(slope, (eta,), (t,))
-        return jax.tree.map(lambda a, b, c: a - b - c, there, here, bend)
+        return jax.tree.map(lambda a, b, c: a - b - c, moved, here, bend)
 
     excesses = jax.vmap(excess)(eta, changes(d), rows)
     (rest,) = jax.linear_transpose(changes, d)(excesses)

@@ -34,13 +34,13 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_position
-from blackjax_ext.meshes import on_host, over_rows
+from blackjax_ext.meshes import blocks_over_rows, on_host
 from blackjax_ext.metrics import Dense
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.alias_table import AliasTable, blocks, columns, realized
 from blackjax_ext.subsampling.mode import (
-    Passes,
+    PosteriorPasses,
     check_curvature,
     check_rest,
     in_dtype,
@@ -53,7 +53,7 @@ from blackjax_ext.subsampling.row_bounds import radius_of, row_bounds
 __all__ = ["Expansion", "expand", "surrogate", "whitened"]
 
 # smallest share of the mean bound that a row has in the alias table, whose steps are 2^-23
-FLOOR = 1e-3
+MIN_BOUND_SHARE = 1e-3
 # what rounding may take from a bound
 MARGIN = {jnp.dtype("float32"): 1e-4, jnp.dtype("float64"): 1e-10}
 # rows whose probabilities are kept at once: all columns of the table are read for each such part
@@ -132,11 +132,11 @@ class Expansion:
         return self.bound.shape[-1]
 
     def of(self, posterior: LinearPredictor) -> "Expansion":
-        """The same with its posterior."""
+        """The expansion with its posterior."""
         return replace(self, posterior=posterior)
 
     def without_data(self) -> "Expansion":
-        """The same without its posterior, to travel in a state."""
+        """The expansion without its posterior, to travel in a state."""
         return replace(self, posterior=None)
 
 
@@ -147,7 +147,7 @@ def expand(
     order: int = 2,
     find_mode: bool = True,
     say: Callable[[str], None] | None = None,
-    place: Callable[[np.ndarray], Any] = over_rows,
+    place: Callable[[np.ndarray], Any] = blocks_over_rows,
 ) -> Expansion:
     r"""Expand the rows of a posterior at its mode, and bound what the expansion leaves.
 
@@ -186,17 +186,17 @@ def expand(
     if order not in (1, 2):
         raise ValueError(f"order must be 1 or 2; got {order!r}.")
     x, unravel = ravel_pytree(check_position(start))
-    passes = Passes(posterior, unravel, say)
-    found = posterior_mode(passes, x) if find_mode else resolved(passes.derivatives, x)
-    position, dtype = unravel(jnp.asarray(found.x)), found.x.dtype
-    metric = check_curvature(found)
+    passes = PosteriorPasses(posterior, unravel, say)
+    stationary = posterior_mode(passes, x) if find_mode else resolved(passes.derivatives, x)
+    position, dtype = unravel(jnp.asarray(stationary.x)), stationary.x.dtype
+    metric = check_curvature(stationary)
     whitener, scale = whitening(metric, passes.is_seen, dtype)
-    step = found.step if find_mode else np.zeros_like(found.step)
+    step = stationary.step if find_mode else np.zeros_like(stationary.step)
     passes.announce("bounding them")
     bounds = compiled_soon(partial(row_bounds, order=order), is_short=True)
     rows = bounds(posterior, position, scale, in_dtype(metric, dtype), step)
-    check_rest(found, float(on_host(rows.change)))
-    check_known(rows.not_known)
+    check_rest(stationary, float(on_host(rows.change)))
+    check_constant_data(rows.not_known)
     check_affine(rows.not_affine)
     slope, curvature, psi = rows.slope, rows.curvature, np.array(on_host(rows.psi))
     del rows  # the other copy of the bounds
@@ -246,7 +246,7 @@ def check_affine(row: Array) -> None:
         raise ValueError(NOT_AFFINE.format(first))
 
 
-def check_known(row: Array) -> None:
+def check_constant_data(row: Array) -> None:
     """Raise ValueError if what a loss needs beside its predictors changes, in a first row."""
     if (first := int(on_host(row))) >= 0:
         raise ValueError(NOT_KNOWN.format(first))
@@ -262,7 +262,7 @@ def table_of(psi: np.ndarray, margin: float) -> tuple[np.ndarray, AliasTable]:
     if not np.isfinite(psi).all():  # more than floats hold: no move is cheap, all rows are read
         psi[:] = np.inf
         return psi, columns(np.ones_like(psi))
-    table = columns(psi, FLOOR * psi.mean(dtype=np.float64))
+    table = columns(psi, MIN_BOUND_SHARE * psi.mean(dtype=np.float64))
     parts = list(blocks(psi.size, max(MIN_PART, psi.size // MAX_PARTS)))
     total = (1.0 + margin) * max(np.max(psi[part] / realized(*table, part)) for part in parts)
     for part in parts:

@@ -17,7 +17,7 @@ from jax import Array
 __all__ = ["Interval", "around", "exp", "hull", "magnitude", "piecewise", "square"]
 
 # rounding of one operation, in units of eps; of an exponential or a logarithm too
-ROUNDING = 8.0
+ULPS = 8.0
 
 
 @jax.tree_util.register_dataclass
@@ -68,7 +68,7 @@ def as_interval(value: Operand) -> Interval:
 
 def outward(low: Array, high: Array) -> Interval:
     """The interval with what rounding may have taken from it."""
-    eps = ROUNDING * jnp.finfo(low.dtype).eps
+    eps = ULPS * jnp.finfo(low.dtype).eps
     tiny = jnp.finfo(low.dtype).tiny
     return Interval(low - (eps * jnp.abs(low) + tiny), high + (eps * jnp.abs(high) + tiny))
 
@@ -94,14 +94,14 @@ def magnitude(x: Operand) -> Array:
 def square(x: Interval) -> Interval:
     """Squares, none below zero."""
     least = jnp.maximum(jnp.maximum(x.low, -x.high), 0.0)
-    found = outward(least * least, magnitude(x) ** 2)
-    return Interval(jnp.maximum(found.low, 0.0), found.high)
+    squares = outward(least * least, magnitude(x) ** 2)
+    return Interval(jnp.maximum(squares.low, 0.0), squares.high)
 
 
 def exp(x: Interval) -> Interval:
     """Exponentials, none below zero."""
-    found = outward(jnp.exp(x.low), jnp.exp(x.high))
-    return Interval(jnp.maximum(found.low, 0.0), found.high)
+    values = outward(jnp.exp(x.low), jnp.exp(x.high))
+    return Interval(jnp.maximum(values.low, 0.0), values.high)
 
 
 def piecewise(

@@ -40,14 +40,14 @@ from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.subsampling.predictors import (
     Derivatives,
     LinearPredictor,
-    derivatives,
     energy,
+    whitened_derivatives,
 )
 from blackjax_ext.types import Unravel
 
 __all__ = [
     "DerivativesFn",
-    "Passes",
+    "PosteriorPasses",
     "Stationary",
     "UnresolvedError",
     "check_curvature",
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 # from a start where an exponential of a row is e^k too large, about k of them
-MAX_STEPS = 200
+MAX_NEWTON_STEPS = 200
 # where the rows are saturated the curvature is the prior's alone: a step of its width is too long
 # by the number of rows and their size
 MAX_HALVINGS = 50
@@ -71,16 +71,16 @@ MAX_HALVINGS = 50
 SUFFICIENT = 1e-3
 # squared distance of a start where the exponential of a row is all that floats see; nearer to zero
 # it may be less, and derivatives finite
-FAR, MAX_SHRINKS = 1e12, 10
+FAR_SQUARED, MAX_SHRINKS = 1e12, 10
 MAX_ROOTS = 8  # passes that look for a root; each gains a factor of a hundred or more
 # squared distance to the mode in standard deviations: done, and what may be left where no step
 # lowers the energy any more
-DONE, TOLERABLE = 1e-6, 1.0
+MODE_TOLERANCE, TOLERABLE = 1e-6, 1.0
 # squared distance from which on Newton's steps become shorter by more than this each time: by e
 # where an exponential of a row of great leverage bends faster than its parabola
 NEAR, SHORTER = 1e-2, 0.5
 # change of a predictor in the last step, in units of its family's reach: in a mode it is zero
-MAX_CHANGE = 0.2
+MAX_LAST_CHANGE = 0.2
 # an eigenvalue has two digits from here on, in units of eps: sums of a chunk of rows are off by
 # hundreds of these
 RESOLVED = 1e5
@@ -97,7 +97,7 @@ NO_MODE = (
     "the posterior has no mode near the start ({}): separable data under a flat prior have none. "
     "Otherwise start nearer to the mode, or use a sampler without a control variate."
 ) + RUNAWAY
-NOT_FINITE = (
+NOT_FINITE_ENERGY = (
     "the derivatives of the posterior are not finite in {} near the start: numbers that are too "
     "large or too small for it, such as the inverse square of a scale. Measure the responses and "
     "their scale in other units, check the data for NaN, or use float64 "
@@ -123,7 +123,7 @@ class UnresolvedError(ValueError):
 
 
 class Stationary(NamedTuple):
-    """Where Newton's method ended.
+    """The point at which Newton's method ended.
 
     x
         Flat position, shape (D,).
@@ -194,47 +194,47 @@ def newton(energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn, x: A
     x = on_host(x)  # arithmetic on the host compiles nothing
     value = in_double(energy_fn(x))
     root, last = np.eye(x.size), np.inf
-    for num_steps in range(MAX_STEPS + 1):
-        found = resolved(derivatives_fn, x, root)
-        root = found.root
-        if np.isinf(last) and not found.distance < FAR and num_steps < MAX_SHRINKS:
+    for num_steps in range(MAX_NEWTON_STEPS + 1):
+        point = resolved(derivatives_fn, x, root)
+        root = point.root
+        if np.isinf(last) and not point.distance < FAR_SQUARED and num_steps < MAX_SHRINKS:
             half = np.asarray(0.5 * x, x.dtype)
             new = in_double(energy_fn(half))
-            if np.isnan(found.distance) or new < 0.5 * value:
+            if np.isnan(point.distance) or new < 0.5 * value:
                 x, value, root = half, new, np.eye(x.size)
                 continue
         # not if NaN either; where a curvature is rounding, so is the spacing
-        done = max(DONE, min(spacing(found) ** 2, TOLERABLE))
-        if not found.distance >= done or num_steps == MAX_STEPS:
+        done = max(MODE_TOLERANCE, min(spacing(point) ** 2, TOLERABLE))
+        if not point.distance >= done or num_steps == MAX_NEWTON_STEPS:
             break
-        if is_rounding(found.distance, last):
-            return polished(derivatives_fn, found)
-        last = found.distance
-        lower, new = lower_point(energy_fn, found, value)
-        if not found.is_mode and not value - new > SUFFICIENT * found.distance:
+        if is_rounding(point.distance, last):
+            return polished(derivatives_fn, point)
+        last = point.distance
+        lower, new = lower_point(energy_fn, point, value)
+        if not point.is_mode and not value - new > SUFFICIENT * point.distance:
             other, lowest = lower_point(energy_fn, short(derivatives_fn, x), value)
             if lowest < new:
                 lower, new, root = other, lowest, np.eye(x.size)
         value = new
         if lower is None:
-            return polished(derivatives_fn, found)
+            return polished(derivatives_fn, point)
         x = lower
-    return found
+    return point
 
 
-def polished(derivatives_fn: DerivativesFn, found: Stationary) -> Stationary:
+def polished(derivatives_fn: DerivativesFn, point: Stationary) -> Stationary:
     """Go on near a mode, by steps that energies have no digits for.
 
     A row far in its tail moves by more than the reach of its family while its energy changes by
     less than the rounding of all rows' sum. Gradients are more accurate: a step is taken as long as
     it leaves a shorter one. Cost: a pass for each, one at least.
     """
-    while found.is_mode:
-        nearer = resolved(derivatives_fn, found.x + found.step, found.root)
-        if not nearer.distance < SHORTER * found.distance:
+    while point.is_mode:
+        nearer = resolved(derivatives_fn, point.x + point.step, point.root)
+        if not nearer.distance < SHORTER * point.distance:
             break
-        found = nearer
-    return found
+        point = nearer
+    return point
 
 
 def short(derivatives_fn: DerivativesFn, x: Any) -> Stationary:
@@ -250,7 +250,7 @@ def short(derivatives_fn: DerivativesFn, x: Any) -> Stationary:
 def is_rounding(distance: float, last: float) -> bool:
     """Whether a step is what rounding leaves: so near, the error of the last one is squared.
 
-    Of a hundred million rows in single precision that is more than `DONE`, and the search would go
+    Of a hundred million rows in single precision that is more than `MODE_TOLERANCE`: it would go
     on for as long as rounding makes an energy lower than the one before.
     """
     return distance < NEAR and distance > SHORTER * last
@@ -264,12 +264,12 @@ def resolved(derivatives_fn: DerivativesFn, x: Any, root: np.ndarray | None = No
     eps = float(jnp.finfo(x.dtype).eps)
     root = np.eye(x.size) if root is None else root
     for _ in range(MAX_ROOTS):
-        found, smallest, inner = derivatives_at(derivatives_fn, x, root)
+        point, smallest, inner = derivatives_at(derivatives_fn, x, root)
         # zero stays zero
         if inner is None or not np.finfo(np.float64).eps < smallest < RESOLVED * eps:
             break
-        root = found.root @ inner
-    return found
+        root = point.root @ inner
+    return point
 
 
 def derivatives_at(
@@ -281,7 +281,7 @@ def derivatives_at(
     """
     rounded: Any = np.asarray(root, x.dtype)
     found_there = on_host(tuple(derivatives_fn(x, rounded)))
-    gradient, hessian = (np.asarray(each, np.float64) for each in found_there)
+    gradient, hessian = (np.asarray(array, np.float64) for array in found_there)
     root = np.asarray(rounded, np.float64)
     if not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):
         return Stationary(x, root, gradient, hessian, np.zeros_like(x), np.nan), np.nan, None
@@ -289,20 +289,20 @@ def derivatives_at(
     metric: Any = eigen.absolute(max(gradient.size * float(jnp.finfo(x.dtype).eps), floor))
     slope = metric.inverse_sqrt_transpose_times(gradient)
     step = np.asarray(root @ -metric.inverse_sqrt_times(slope), x.dtype)
-    found = Stationary(x, root, gradient, hessian, step, float(slope @ slope))
-    return found, float(np.min(np.abs(eigen.values))), metric.inverse_sqrt
+    point = Stationary(x, root, gradient, hessian, step, float(slope @ slope))
+    return point, float(np.min(np.abs(eigen.values))), metric.inverse_sqrt
 
 
-def spacing(found: Stationary) -> float:
+def spacing(point: Stationary) -> float:
     """Spacing of the floats around a place, in standard deviations of the narrowest direction."""
-    if not np.isfinite(found.distance):
+    if not np.isfinite(point.distance):
         return np.nan
-    size = np.abs(np.asarray(found.x, np.float64))
-    steps = np.abs(np.asarray(found.metric().sqrt)) @ size
-    return float(np.finfo(found.x.dtype).eps * np.linalg.norm(steps))
+    size = np.abs(np.asarray(point.x, np.float64))
+    steps = np.abs(np.asarray(point.metric().sqrt)) @ size
+    return float(np.finfo(point.x.dtype).eps * np.linalg.norm(steps))
 
 
-class Passes:
+class PosteriorPasses:
     """Passes over the rows of one posterior, compiled for it and forgotten with it.
 
     Programs of functions of a module would be kept, with what they were made for.
@@ -317,7 +317,9 @@ class Passes:
         self, posterior: LinearPredictor, unravel: Unravel, say: Callable[[str], None] | None
     ):
         energy_at = compiled_soon(lambda rows, x: energy(rows, unravel(x)))
-        derivatives_at = compiled_soon(lambda rows, x, root: derivatives(rows, unravel(x), root))
+        derivatives_at = compiled_soon(
+            lambda rows, x, root: whitened_derivatives(rows, unravel(x), root)
+        )
         self.energy: Callable[[Any], Pair] = partial(energy_at, posterior)
         self._derivatives: Callable[[Any, Any], Derivatives] = partial(derivatives_at, posterior)
         self.is_seen = np.zeros(0, bool)
@@ -332,39 +334,39 @@ class Passes:
     def derivatives(self, x: Any, root: Any) -> tuple[np.ndarray, np.ndarray]:
         """Gradient and Hessian of rows and prior together, for :func:`newton`."""
         self.announce("looking for their mode")
-        found = on_host(self._derivatives(x, root))
-        self.is_seen = found.is_seen
-        gradient = np.asarray(found.gradient, np.float64) + found.prior_gradient
-        hessian = np.asarray(found.hessian, np.float64) + found.prior_hessian
+        sums = on_host(self._derivatives(x, root))
+        self.is_seen = sums.is_seen
+        gradient = np.asarray(sums.gradient, np.float64) + sums.prior_gradient
+        hessian = np.asarray(sums.hessian, np.float64) + sums.prior_hessian
         return gradient, hessian
 
 
-def posterior_mode(passes: Passes, x: Array) -> Stationary:
+def posterior_mode(passes: PosteriorPasses, x: Array) -> Stationary:
     """Mode of a posterior near `x`, shape (D,); ValueError if there is none.
 
     Whether predictors still move there, as they do where the data are separable and no prior holds
     them, is for :func:`check_rest`.
     """
-    found = newton(passes.energy, passes.derivatives, x)
-    if not np.isfinite(found.distance):
-        raise ValueError(NOT_FINITE.format(found.x.dtype) + RUNAWAY)
-    if not found.is_mode:
-        raise moving(found)
-    return found
+    mode = newton(passes.energy, passes.derivatives, x)
+    if not np.isfinite(mode.distance):
+        raise ValueError(NOT_FINITE_ENERGY.format(mode.x.dtype) + RUNAWAY)
+    if not mode.is_mode:
+        raise no_mode_error(mode)
+    return mode
 
 
-def check_rest(found: Stationary, change: float) -> None:
+def check_rest(mode: Stationary, change: float) -> None:
     """Raise ValueError if Newton's next step changes a predictor by more than MAX_CHANGE.
 
     `change` is in units of the reach of the predictor's family.
     """
-    if not change < MAX_CHANGE:
-        raise moving(found)
+    if not change < MAX_LAST_CHANGE:
+        raise no_mode_error(mode)
 
 
-def moving(found: Stationary) -> ValueError:
+def no_mode_error(point: Stationary) -> ValueError:
     """The error of a place that is no mode; raises another if floats do not resolve it."""
-    check_resolution(found)
+    check_resolution(point)
     return ValueError(NO_MODE.format("Newton's method still moves"))
 
 
@@ -375,7 +377,7 @@ def in_double(pair: Pair) -> float:
 
 
 def lower_point(
-    energy_fn: Callable[[Any], Pair], found: Stationary, value: float
+    energy_fn: Callable[[Any], Pair], start: Stationary, value: float
 ) -> tuple[np.ndarray | None, float]:
     """First point along a step, halved again and again, with a lower energy; None if none has.
 
@@ -383,9 +385,9 @@ def lower_point(
     short that the search would be done: each is a pass over all rows.
     """
     for i in range(MAX_HALVINGS):
-        if found.is_mode and 0.25**i * found.distance < DONE:
+        if start.is_mode and 0.25**i * start.distance < MODE_TOLERANCE:
             break
-        point = np.asarray(found.x + 0.5**i * found.step, found.x.dtype)
+        point = np.asarray(start.x + 0.5**i * start.step, start.x.dtype)
         new = in_double(energy_fn(point))
         if new < value:
             return point, new
@@ -398,8 +400,8 @@ def condition_number(precision: np.ndarray) -> float:
     return float(np.sqrt(values[-1] / max(values[0], np.finfo(np.float64).tiny)))
 
 
-def check_resolution(found: Stationary) -> None:
-    r"""Raise ValueError if floats do not resolve the posterior around `found`.
+def check_resolution(point: Stationary) -> None:
+    r"""Raise ValueError if floats do not resolve the posterior around `point`.
 
     Up to a condition number of 6e-4 / eps, 5,000 in float32, energies around the mode are right to
     0.01: the whitened position :math:`w = R^{-1} (x - a)` and the whitened rows :math:`A_i R` are
@@ -407,27 +409,27 @@ def check_resolution(found: Stationary) -> None:
     the energy is :math:`|w|^2 / 2`. And floats around the mode must be closer together than a tenth
     of a standard deviation of the narrowest direction, or a chain would jump between them.
     """
-    eps = float(np.finfo(found.x.dtype).eps)
-    condition, steps = condition_number(found.precision()), spacing(found)
+    eps = float(np.finfo(point.x.dtype).eps)
+    condition, steps = condition_number(point.precision()), spacing(point)
     if not condition <= MAX_ROUNDING / eps:
         more = eps / float(np.finfo(np.float64).eps)
         most = MAX_ROUNDING / eps
-        raise UnresolvedError(UNRESOLVED.format(condition, most, found.x.dtype, more))
+        raise UnresolvedError(UNRESOLVED.format(condition, most, point.x.dtype, more))
     if not steps <= MAX_SPACING:
-        raise UnresolvedError(TOO_NARROW.format(found.x.dtype, steps, MAX_SPACING))
+        raise UnresolvedError(TOO_NARROW.format(point.x.dtype, steps, MAX_SPACING))
 
 
-def check_curvature(found: Stationary) -> Dense:
+def check_curvature(mode: Stationary) -> Dense:
     """Metric of the posterior's curvature, on the host; ValueError unless positive definite."""
-    if not np.isfinite(found.hessian).all():
-        raise ValueError(NOT_FINITE.format(found.x.dtype))
-    if not (np.diagonal(found.hessian) > 0).all():
+    if not np.isfinite(mode.hessian).all():
+        raise ValueError(NOT_FINITE_ENERGY.format(mode.x.dtype))
+    if not (np.diagonal(mode.hessian) > 0).all():
         raise ValueError(NO_MODE.format("its curvature there is not positive"))
-    least = scaled_eigen(found.hessian).values[0]
-    if least <= found.x.size * float(np.finfo(found.x.dtype).eps):
+    least = scaled_eigen(mode.hessian).values[0]
+    if least <= mode.x.size * float(np.finfo(mode.x.dtype).eps):
         raise ValueError(NO_MODE.format("its curvature there is not positive definite"))
-    check_resolution(found)
-    return found.metric(0.0)
+    check_resolution(mode)
+    return mode.metric(0.0)
 
 
 def in_dtype(metric: Dense, dtype: Any) -> Dense:

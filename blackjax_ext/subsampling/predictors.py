@@ -42,7 +42,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from blackjax_ext.checks import count_rows
-from blackjax_ext.meshes import ROWS, num_blocks, spread
+from blackjax_ext.meshes import ROWS, num_blocks, shard_first_axis
 from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
 from blackjax_ext.rows.consecutive import at_chunk
@@ -55,23 +55,23 @@ __all__ = [
     "Largest",
     "LinearPredictor",
     "Responses",
-    "derivatives",
     "designs",
     "energy",
     "has_changed",
     "linear_predictor",
     "loss_remainder",
     "over_chunks",
+    "whitened_derivatives",
 ]
 
-MAX_ENTRIES = 2**23  # in the designs of a chunk of rows
+MAX_DESIGN_ENTRIES = 2**23  # in the designs of a chunk of rows
 MAX_CHUNK = 8192
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(5)
-NODES, WEIGHTS = 0.5 + 0.5 * NODES, 0.5 * WEIGHTS  # on (0, 1)
-THREE = NODES[[0, 2, 4]]
+LEGENDRE_NODES, WEIGHTS = np.polynomial.legendre.leggauss(5)
+LEGENDRE_NODES, WEIGHTS = 0.5 + 0.5 * LEGENDRE_NODES, 0.5 * WEIGHTS  # on (0, 1)
+THREE = LEGENDRE_NODES[[0, 2, 4]]
 # values at all nodes from those at three of them, by the parabola through these
 PARABOLA = np.zeros((5, 5))
-PARABOLA[:, [0, 2, 4]] = np.vander(NODES, 3) @ np.linalg.inv(np.vander(THREE, 3))
+PARABOLA[:, [0, 2, 4]] = np.vander(LEGENDRE_NODES, 3) @ np.linalg.inv(np.vander(THREE, 3))
 # how far a parabola may be off for the rule to be trusted: of the integral of sizes, or in all
 OFF, OFF_IN_ALL = 0.01, 1e-5
 
@@ -110,19 +110,19 @@ class LinearPredictor:
 
     def rounding(self, eta: Any, row: Any) -> Array:
         """Rounding of the predictors of one row, flat, in units of eps; of families where known."""
-        found = [
+        roundings = [
             jax.vmap(kind.roundings)(e, part.parameters).ravel()
             for kind, e, part in zip(self.kinds, eta, row, strict=True)
         ]
-        return jnp.concatenate(found)
+        return jnp.concatenate(roundings)
 
     def reach(self, eta: Any, row: Any) -> Array:
         """Changes of the predictors of one row, flat, within which quadrature is accurate."""
-        found = [
+        reaches = [
             jax.vmap(kind.reaches)(e, part.y, part.parameters).ravel()
             for kind, e, part in zip(self.kinds, eta, row, strict=True)
         ]
-        return jnp.concatenate(found)
+        return jnp.concatenate(reaches)
 
 
 class Responses(NamedTuple):
@@ -261,9 +261,9 @@ def loss_remainder(posterior: LinearPredictor, order: int, eta: Any, t: Any, row
     (far,) = along(one)
     for power, known in enumerate(upto(zero)):
         far = far - known / math.factorial(power)
-    weights = jnp.asarray(WEIGHTS * (1 - NODES) ** order / math.factorial(order), dtype)
+    weights = jnp.asarray(WEIGHTS * (1 - LEGENDRE_NODES) ** order / math.factorial(order), dtype)
     is_near = jnp.all(jnp.abs(ravel_pytree(t)[0]) <= posterior.reach(eta, row))
-    values = jax.vmap(lambda s: with_derivative(upto)(s)[-1])(jnp.asarray(NODES, dtype))
+    values = jax.vmap(lambda s: with_derivative(upto)(s)[-1])(jnp.asarray(LEGENDRE_NODES, dtype))
     if any(kind.guesses_reach for kind in posterior.kinds):
         is_near = is_near & is_resolved(weights, values)
     return jnp.where(is_near, weights @ values, far)
@@ -325,7 +325,7 @@ def chunk_length(posterior: LinearPredictor, position: ArrayTree) -> int:
     """Rows at once in a pass that takes their Jacobians."""
     eta, _ = jax.eval_shape(posterior.read, position, jnp.zeros(1, int))
     entries = sum(e.size for e in eta) * ravel_pytree(position)[0].size
-    most: int = max(MAX_ENTRIES // entries, 64)
+    most: int = max(MAX_DESIGN_ENTRIES // entries, 64)
     return min(most, MAX_CHUNK, posterior.num_rows)
 
 
@@ -362,8 +362,8 @@ def over_chunks(
     at_once = length * blocks
     shapes, values = jax.eval_shape(visit, jnp.arange(at_once), jnp.ones(at_once, bool))
     kept = jax.tree.map(lambda v: jnp.zeros((blocks, size, *v.shape[1:]), v.dtype), values)
-    kept = jax.tree.map(lambda v: spread(v, ROWS), kept)
-    first = jax.tree.map(nothing, shapes, is_leaf=is_largest), kept
+    kept = jax.tree.map(lambda v: shard_first_axis(v, ROWS), kept)
+    first = jax.tree.map(empty_term, shapes, is_leaf=is_largest), kept
     sums, kept = jax.lax.scan(body, first, jnp.arange(num_chunks))[0]
     return sums, jax.tree.map(lambda v: v.reshape(num_rows, *v.shape[2:]), kept)
 
@@ -371,17 +371,19 @@ def over_chunks(
 def with_chunk(all_rows: Array, some: Array, first: Array, blocks: int) -> Array:
     """Values of all rows of each block with those of a chunk of it, in the same memory."""
     some = some.reshape(blocks, -1, *some.shape[1:])
-    return spread(jax.lax.dynamic_update_slice_in_dim(all_rows, some, first, axis=1), ROWS)
+    return shard_first_axis(
+        jax.lax.dynamic_update_slice_in_dim(all_rows, some, first, axis=1), ROWS
+    )
 
 
-def nothing(term: Any) -> Any:
-    """What a term is before the first chunk."""
+def empty_term(term: Any) -> Any:
+    """Zeros of the shape of a term, before the first chunk."""
     zero = jax.tree.map(lambda t: jnp.zeros(t.shape, t.dtype), term)
     return zero if is_largest(term) else as_pair(zero)
 
 
 def merged(sums: Any, terms: Any) -> Any:
-    """What chunks have said so far, and what one more says."""
+    """Terms of the chunks so far merged with those of one more."""
 
     def both(sum: Any, term: Any) -> Any:
         return Largest(jnp.maximum(*sum, *term)) if is_largest(sum) else add(sum, term)
@@ -406,7 +408,9 @@ def has_changed(old: Any, new: Any) -> Any:
     """
 
     def differs(old: Any, new: Any) -> Array:
-        old, new = (jnp.asarray(each, float).reshape(each.shape[0], -1) for each in (old, new))
+        old, new = (
+            jnp.asarray(values, float).reshape(values.shape[0], -1) for values in (old, new)
+        )
         is_same = jnp.isclose(new, old, rtol=64 * jnp.finfo(old.dtype).eps, atol=0.0)
         # infinite or not a number at both ends
         return jnp.any(~(is_same | (jnp.isnan(new) & jnp.isnan(old))), axis=1)
@@ -414,7 +418,7 @@ def has_changed(old: Any, new: Any) -> Any:
     return jax.tree.map(differs, old, new)
 
 
-def masked(is_new: Array, values: Array) -> Array:
+def new_rows_only(is_new: Array, values: Array) -> Array:
     """`values` of rows, zero for those that have been counted."""
     return jnp.where(is_new.reshape(-1, *[1] * (values.ndim - 1)), values, 0.0)
 
@@ -426,7 +430,7 @@ def energy(posterior: LinearPredictor, position: ArrayTree) -> Pair:
 
     def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
         eta, rows = posterior.read(position, indices)
-        return jnp.sum(masked(is_new, jax.vmap(posterior.loss)(eta, rows))), ()
+        return jnp.sum(new_rows_only(is_new, jax.vmap(posterior.loss)(eta, rows))), ()
 
     length = min(MAX_CHUNK, posterior.num_rows)
     rows = over_chunks(visit, posterior.num_rows, length)[0]
@@ -472,14 +476,16 @@ def summed_derivatives(
 ) -> tuple[Array, Array]:
     """Gradient and Hessian of some rows by u, of which `matrix` (n, K, P) is their Jacobian."""
     slopes, curvatures = jax.vmap(partial(row_derivatives, posterior))(eta, rows)
-    gradient = jnp.einsum("nk,nkd->d", masked(is_new, slopes), matrix)
-    curved = jnp.einsum("nkl,nld->nkd", masked(is_new, curvatures), matrix)
+    gradient = jnp.einsum("nk,nkd->d", new_rows_only(is_new, slopes), matrix)
+    curved = jnp.einsum("nkl,nld->nkd", new_rows_only(is_new, curvatures), matrix)
     size = matrix.shape[-1]
     return gradient, matrix.reshape(-1, size).T @ curved.reshape(-1, size)
 
 
 @exact_products
-def derivatives(posterior: LinearPredictor, position: ArrayTree, root: Array) -> Derivatives:
+def whitened_derivatives(
+    posterior: LinearPredictor, position: ArrayTree, root: Array
+) -> Derivatives:
     """First and second derivatives at u = 0, by the coordinates of a root R, shape (D, D).
 
     Cost: a pass over N rows, of N K D (K + 2 D) products.

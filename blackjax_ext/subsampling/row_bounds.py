@@ -52,12 +52,12 @@ from blackjax_ext.subsampling.predictors import (
     summed_derivatives,
 )
 
-__all__ = ["RowBounds", "Worst", "felt", "radius_of", "remainder_bounds", "row_bounds"]
+__all__ = ["RowBounds", "RowMaxima", "felt", "radius_of", "remainder_bounds", "row_bounds"]
 
 # standard deviations beyond the root of the dimension up to which bounds hold
 BEYOND = 4.0
 # what rounding may add to a distance
-ROUNDING = 1.001
+ROW_BOUND_MARGIN = 1.001
 # a bound of a remainder that is not zero, where its own is less than float32 holds
 LEAST = 1e-30
 
@@ -82,7 +82,7 @@ def norms(matrices: Array) -> Array:
 
 
 class Parts(NamedTuple):
-    """What bounds the change of a row along some tangents.
+    """Parts of the bound of a row's change along some tangents.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class Parts(NamedTuple):
 def parts_of(
     posterior: LinearPredictor, order: int, radius: float, eta: Any, tangents: Array, row: Any
 ) -> Parts:
-    """Of one row, for `tangents` of its predictors, shape (K, P), of which `eta` has the shape.
+    """Parts of one row, for `tangents` of its predictors, shape (K, P), in the shape of `eta`.
 
     Bounds are of derivatives of the given order, over the box of all changes that combinations of
     the tangents with coefficients of norm `radius` make.
@@ -137,7 +137,7 @@ def scaled_and_sizes(
     if kind.norms is not None:
         centred = tangents - jnp.mean(tangents, axis=1, keepdims=True)
         return centred, weight * kind.norms[order - 2]
-    lengths = ROUNDING * jnp.linalg.norm(tangents, axis=-1)
+    lengths = ROW_BOUND_MARGIN * jnp.linalg.norm(tangents, axis=-1)
     sizes = jax.vmap(partial(kind.bounds, order))(eta, radius * lengths, part.y, part.parameters)
     units = jax.vmap(kind.units)(eta, part.parameters)
     weight = weight.reshape(-1, *[1] * order)
@@ -148,7 +148,7 @@ def scaled_and_sizes(
 
 
 def felt(posterior: LinearPredictor, eta: Any, change: Array) -> Array:
-    """What losses see of a change of one row's predictors, flat, of which `eta` has the shape.
+    """A change of one row's predictors as its losses see it, flat, in the shape of `eta`.
 
     Logits of classes may all move together, as far as a prior lets them.
     """
@@ -157,7 +157,7 @@ def felt(posterior: LinearPredictor, eta: Any, change: Array) -> Array:
         move if kind.norms is None else move - jnp.mean(move, axis=1, keepdims=True)
         for kind, move in zip(posterior.kinds, moves, strict=True)
     ]
-    return jnp.concatenate([each.ravel() for each in seen])
+    return jnp.concatenate([change.ravel() for change in seen])
 
 
 def contracted(sizes: Array, lengths: Array) -> Array:
@@ -168,7 +168,7 @@ def contracted(sizes: Array, lengths: Array) -> Array:
 
 
 class RowBounds(NamedTuple):
-    """What a pass over the rows tells of them at the anchor.
+    """Bounds of the rows at the anchor, from one pass over them.
 
     Attributes
     ----------
@@ -213,7 +213,7 @@ def row_bounds(
     def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
         matrix, eta, rows = designs(posterior, position, indices)
         whitened = matrix @ scale
-        found = jax.vmap(partial(parts_of, posterior, order + 1, radius))(eta, whitened, rows)
+        parts = jax.vmap(partial(parts_of, posterior, order + 1, radius))(eta, whitened, rows)
         base = jax.vmap(lambda e: ravel_pytree(e)[0])(eta)
 
         def deviation(step: Array) -> tuple[Array, Array]:
@@ -232,21 +232,21 @@ def row_bounds(
         reach = jax.vmap(posterior.reach)(eta, rows)
         change = jax.vmap(partial(felt, posterior))(eta, matrix @ step)
         sums = summed_derivatives(posterior, whitened, eta, rows, is_new)
-        found_here = Worst.of(
+        found_here = RowMaxima.of(
             posterior.num_rows, indices, deviations, changed, jnp.max(jnp.abs(change) / reach)
         )
-        return (*sums, *found_here), remainder_bounds(*found, order)
+        return (*sums, *found_here), remainder_bounds(*parts, order)
 
     length = chunk_length(posterior, position)
     (slope, curvature, *worst), psi = over_chunks(visit, posterior.num_rows, length)
     slope, curvature = slope.value(), curvature.value()
     return RowBounds(
-        slope, 0.5 * (curvature + curvature.T), psi, *Worst(*worst).rows(posterior.num_rows)
+        slope, 0.5 * (curvature + curvature.T), psi, *RowMaxima(*worst).rows(posterior.num_rows)
     )
 
 
-class Worst(NamedTuple):
-    """What no row of a pass may exceed, as terms of it.
+class RowMaxima(NamedTuple):
+    """Maxima over the rows of a pass, as terms of it.
 
     Attributes
     ----------
@@ -263,8 +263,8 @@ class Worst(NamedTuple):
     @classmethod
     def of(
         cls, num_rows: int, indices: Array, deviations: Array, changed: Array, change: Array
-    ) -> "Worst":
-        """Of a chunk, with deviations and changes on some steps, shapes (steps, n)."""
+    ) -> "RowMaxima":
+        """Maxima of a chunk, with deviations and changes on some steps, shapes (steps, n)."""
         left = num_rows - indices
         # not if NaN either
         is_affine = jnp.max(deviations, axis=0) < 1.0

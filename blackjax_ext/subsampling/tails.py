@@ -24,18 +24,20 @@ from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.predictors import designs
 from blackjax_ext.subsampling.thinning import loss_remainders
 
-__all__ = ["MOST", "may_differ", "tail_gap"]
+__all__ = ["MAX_GAP", "may_differ", "tail_gap"]
 
 DISTANCE = 4.0  # standard deviations
-MOST = 3.0  # a gap from which on tails are missed
-NUM_ROWS = 4096  # rows that tell; where there are more, these are drawn in proportion to bounds
+MAX_GAP = 3.0  # a gap from which on tails are missed
+NUM_ROWS_COMPARED = (
+    4096  # rows that tell; where there are more, these are drawn in proportion to bounds
+)
 NUM_SEEN = 16  # rows along whose predictors is looked
 
 
 def may_differ(expansion: Expansion) -> bool:
-    """Whether the bounds of the rows leave room for a gap of `MOST`. Cost: nothing."""
+    """Whether the bounds of the rows leave room for a gap of `MAX_GAP`. Cost: nothing."""
     most = float(on_host(expansion.total)) * DISTANCE ** (expansion.order + 1)
-    return not most <= MOST  # not if NaN either
+    return not most <= MAX_GAP  # not if NaN either
 
 
 def tail_gap(rng_key: PRNGKey, expansion: Expansion) -> Array:
@@ -48,13 +50,13 @@ def tail_gap(rng_key: PRNGKey, expansion: Expansion) -> Array:
     directions = jnp.concatenate([jnp.eye(size_of(expansion)), seen_by_rows(key_seen, expansion)])
     ends = DISTANCE * jnp.concatenate([directions, -directions])
     steps = jax.vmap(expansion.metric.inverse_sqrt_times)(ends)
-    if expansion.num_rows <= NUM_ROWS:
+    if expansion.num_rows <= NUM_ROWS_COMPARED:
         rows = jnp.arange(expansion.num_rows)
         return jnp.max(-jnp.sum(loss_remainders(expansion, steps, rows), axis=1))
-    rows = alias_table.draw(key_rows, expansion.table, (NUM_ROWS,))
+    rows = alias_table.draw(key_rows, expansion.table, (NUM_ROWS_COMPARED,))
     weight = expansion.total / expansion.bound[rows]
     terms = -weight * loss_remainders(expansion, steps, rows)
-    error = jnp.std(terms, axis=1) / np.sqrt(NUM_ROWS)
+    error = jnp.std(terms, axis=1) / np.sqrt(NUM_ROWS_COMPARED)
     return jnp.max(jnp.mean(terms, axis=1) - 2.0 * error)
 
 

@@ -108,19 +108,27 @@ from blackjax_ext.meshes import num_blocks
 from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
 from blackjax_ext.rows.consecutive import at_chunk
-from blackjax_ext.rows.shuffles import uniform_numbers, words_of
+from blackjax_ext.rows.shuffles import uniform_numbers, words_per_number
 from blackjax_ext.subsampling import alias_table
 from blackjax_ext.subsampling.expansion import Expansion, surrogate, whitened
 from blackjax_ext.subsampling.predictors import loss_remainder
 from blackjax_ext.types import Function
 
-__all__ = ["RULES", "Decision", "RuleName", "decide", "expected_rows", "loss_remainders", "reach"]
+__all__ = [
+    "RULES",
+    "Decision",
+    "RuleName",
+    "expected_rows",
+    "loss_remainders",
+    "reach",
+    "thinning_test",
+]
 
 RuleName = Literal["factors", "weights"]
 
 LANES = 32  # rows at once
 PIECE = 20.0  # events expected of a piece of the time, so that the lanes rarely run out
-CHUNK = 2048  # rows at once where all are read
+ROW_CHUNK = 2048  # rows at once where all are read
 MAX_PASSES = 1.0  # expected events, in passes over the rows, beyond which all rows are read
 
 
@@ -134,7 +142,7 @@ class Decision(NamedTuple):
     num_rows: Array
 
 
-class Move(NamedTuple):
+class Proposal(NamedTuple):
     """A proposal, as the rows see it.
 
     Attributes
@@ -177,8 +185,8 @@ class Events(NamedTuple):
     rng_key: PRNGKey
 
 
-class Rule(NamedTuple):
-    """What events do.
+class EventRule(NamedTuple):
+    """Rule by which events decide.
 
     Attributes
     ----------
@@ -203,7 +211,7 @@ def veto(
     return jnp.where(is_last, spared, 0.0), jnp.any((uniform < change) & is_event)
 
 
-def weigh(
+def weigh_events(
     value: Array, change: Array, uniform: Array, is_event: Array, is_last: Array
 ) -> tuple[Array, Array]:
     """Events of the rates phi are weighed by phi'/phi, and all are needed."""
@@ -215,11 +223,14 @@ def weigh(
     return value + jnp.sum(jnp.where(is_kept, logs, 0.0)), jnp.array(False)
 
 
-RULES: dict[RuleName, Rule] = {"factors": Rule(1.0, veto), "weights": Rule(0.0, weigh)}
+RULES: dict[RuleName, EventRule] = {
+    "factors": EventRule(1.0, veto),
+    "weights": EventRule(0.0, weigh_events),
+}
 
 
 @exact_products
-def decide(
+def thinning_test(
     rng_key: PRNGKey,
     expansion: Expansion,
     old_position: ArrayTree,
@@ -232,7 +243,7 @@ def decide(
     key_first, key_second, key_events = jax.random.split(rng_key, 3)
     new_surrogate = surrogate(expansion, new_position)
     (old_d, old_w), (new_d, new_w) = (whitened(expansion, x) for x in (old_position, new_position))
-    move = Move(jnp.stack([old_d, new_d]), reach(old_w, new_w, expansion.order))
+    move = Proposal(jnp.stack([old_d, new_d]), reach(old_w, new_w, expansion.order))
     log_ratio = old_surrogate - new_surrogate + rho
     is_divergent = jnp.isnan(log_ratio) | ~jnp.isfinite(new_surrogate)
 
@@ -335,7 +346,9 @@ def loss_remainders(expansion: Expansion, steps: Array, indices: Array) -> Array
     return jax.vmap(remainders_at)(steps)
 
 
-def thin(rng_key: PRNGKey, expansion: Expansion, move: Move, is_on: Array, rule: Rule) -> Events:
+def thin(
+    rng_key: PRNGKey, expansion: Expansion, move: Proposal, is_on: Array, rule: EventRule
+) -> Events:
     """Events until the time is over or one of them decides; none where `is_on` is False."""
     expected = jnp.where(is_on, expansion.total * move.reach, 0.0)
     num_pieces = jnp.ceil(expected / PIECE).astype(int)
@@ -378,7 +391,7 @@ def thin(rng_key: PRNGKey, expansion: Expansion, move: Move, is_on: Array, rule:
 
 def words_of_round(rng_key: PRNGKey, dtype: Any) -> tuple[Array, Array, Array]:
     """Random words of rows, of gaps and of vetoes, shapes (n, LANES), by one call: it compiles."""
-    of_row, of_number = alias_table.NUM_WORDS, words_of(dtype)
+    of_row, of_number = alias_table.NUM_WORDS, words_per_number(dtype)
     words = jax.random.bits(rng_key, (of_row + 2 * of_number, LANES), jnp.uint32)
     return words[:of_row], words[of_row:-of_number], words[-of_number:]
 
@@ -389,11 +402,11 @@ def sums(gaps: Array) -> Array:
     return jnp.sum(jnp.where(upto, gaps, 0.0), axis=1)
 
 
-def change_of_all(expansion: Expansion, move: Move, is_on: Array) -> Array:
+def change_of_all(expansion: Expansion, move: Proposal, is_on: Array) -> Array:
     """Sum of the changes of all remainders; zero, and no row read, where `is_on` is False."""
     num_rows, blocks = expansion.num_rows, num_blocks(expansion.num_rows)
     size = num_rows // blocks
-    length = min(CHUNK, size)
+    length = min(ROW_CHUNK, size)
     num_chunks = jnp.where(is_on, -(-size // length), 0)
 
     def body(carry: Any) -> Any:

@@ -27,7 +27,7 @@ from blackjax_ext.coordinates.partial import (
 )
 from blackjax_ext.types import Function, LogDensity, select
 from blackjax_ext.warmup import windows
-from blackjax_ext.warmup.calling import StepInfo, Stepper
+from blackjax_ext.warmup.algorithm import StepInfo, Stepper
 from blackjax_ext.warmup.windows import AdaptState
 
 __all__ = ["CoordinateState", "InCoordinates", "coordinates_of", "gradients_of"]
@@ -58,24 +58,24 @@ class CoordinateState(NamedTuple):
 
     @property
     def energy(self) -> Array:
-        """Of the trajectory, by algorithms that have one."""
+        """Energy of the trajectory, for algorithms that have one."""
         energy: Array = self.chain.energy
         return energy
 
     @property
     def tree_depth(self) -> Array:
-        """How often the trajectory was doubled, by algorithms that do."""
+        """Number of doublings of the trajectory, for algorithms that double it."""
         tree_depth: Array = self.chain.tree_depth
         return tree_depth
 
 
-def seen(chain: Any, placed: Placed) -> CoordinateState:
+def coordinate_state(chain: Any, placed: Placed) -> CoordinateState:
     """The state where a chain is, which is `placed`."""
     return CoordinateState(chain, placed.position, chain.logdensity - placed.log_det)
 
 
 def coordinates_of(states: Any) -> ArrayTree:
-    """What steps are taken in."""
+    """Coordinates in which steps are taken."""
     return states.coordinates if isinstance(states, CoordinateState) else states.position
 
 
@@ -109,7 +109,7 @@ class InCoordinates(NamedTuple):
 
     def seen(self, chain: Any, centredness: ArrayTree) -> CoordinateState:
         """The state where a chain is."""
-        return seen(chain, self.coordinates.out(chain.position, centredness))
+        return coordinate_state(chain, self.coordinates.out(chain.position, centredness))
 
     def at(self, u: ArrayTree, rng_key: Array, frame: Frame) -> CoordinateState:
         """First state at `u`."""
@@ -131,7 +131,9 @@ class InCoordinates(NamedTuple):
         bound = self.bound(metric.centredness)
         chain, info = bound.step(rng_key, state.chain, step_size, metric.metric, **supplied)
         placed = self.coordinates.out(chain.position, metric.centredness)
-        return seen(chain, placed), info._replace(hidden=coarsest(placed, metric.centredness))
+        return coordinate_state(chain, placed), info._replace(
+            hidden=coarsest(placed, metric.centredness)
+        )
 
     def counted(self, states: CoordinateState, adapt_state: AdaptState) -> AdaptState:
         """Add draws and gradients of C chains to what tells how centred effects should be."""
@@ -144,10 +146,10 @@ class InCoordinates(NamedTuple):
             gradient = state.chain.logdensity_grad
             return learning.trials(u, gradient, centredness, placed.laws)
 
-        found = learning.count(learned, jax.vmap(tried)(states))
+        counted = learning.count(learned, jax.vmap(tried)(states))
         # the first steps of a window are much too long: dual averaging begins at ten times the step
         is_settled = adapt_state.motion.num_steps > SETTLING
-        return adapt_state._replace(coordinates=select(is_settled, found, learned))
+        return adapt_state._replace(coordinates=select(is_settled, counted, learned))
 
     def recentre(
         self, keys: Array, states: CoordinateState, adapt_state: AdaptState
@@ -159,10 +161,10 @@ class InCoordinates(NamedTuple):
         learned, ratios = learning.learn(old, placed.laws)
 
         def moved(u: Array, c: Array | None, new: Any, law: Any) -> Array:
-            return u if c is None else laws.moved(law, c, new, u)
+            return u if c is None else laws.recentred(law, c, new, u)
 
-        def move(u: ArrayTree, found: Any) -> ArrayTree:
-            return jax.tree.map(moved, u, old.centredness, learned.centredness, found)
+        def move(u: ArrayTree, laws: Any) -> ArrayTree:
+            return jax.tree.map(moved, u, old.centredness, learned.centredness, laws)
 
         u = jax.vmap(move)(states.coordinates, placed.laws)
         one = jax.tree.map(lambda leaf: leaf[0], u)

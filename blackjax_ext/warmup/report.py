@@ -1,4 +1,4 @@
-"""What a warm-up tells of its chains when it ends, and the words to warn with."""
+"""Diagnostics of the chains at the end of a warm-up, and the messages to warn with."""
 
 import math
 import warnings
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from blackjax_ext.mcmc.interweaving import RESOLUTION
+from blackjax_ext.mcmc.interweaving import NOISE_RESOLUTION
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.warmup import newton_path, windows
 from blackjax_ext.warmup.windows import AdaptState
@@ -19,7 +19,7 @@ __all__ = [
     "STILL",
     "Health",
     "Hidden",
-    "Sites",
+    "SiteSizes",
     "hidden_message",
     "is_bad",
     "is_lost",
@@ -38,8 +38,8 @@ __all__ = [
 ]
 
 STILL = 200  # steps without a move, after which a chain that samples is said to be stuck
-SHORT = 0.01  # of a standard deviation, below which a move is short
-FEW = 5.0  # effective draws of a window, below which its chains tell nothing
+SHORT_MOVE = 0.01  # of a standard deviation, below which a move is short
+MIN_EFFECTIVE = 5.0  # effective draws of a window, below which its chains tell nothing
 # Steps after the warm-up that met what rounding hides: in number and share, when it is said
 FEW_HIDDEN, SHARE_HIDDEN = 5, 0.005
 FAR_AWAY = 0.3  # power of the largest float, above which no coordinate of a posterior is
@@ -51,14 +51,16 @@ SIGN = (
 DISTANT = 4.0  # sds between chains, below which one may only be in a heavy tail for a while
 # R-hat of the last window, above which chains are said to disagree. With two effective draws of
 # each of four chains the worst of a thousand coordinates has 1.9 by chance.
-UNMIXED = 2.5
-MANY = 5  # sites, of which no more are named
+MAX_R_HAT = 2.5
+MAX_SITES_NAMED = 5  # sites, of which no more are named
 
-Sites: TypeAlias = tuple[tuple[str, int], ...]  # names of leaves, with their numbers of coordinates
+SiteSizes: TypeAlias = tuple[
+    tuple[str, int], ...
+]  # names of leaves, with their numbers of coordinates
 
 
 class Health(NamedTuple):
-    """How chains moved in the last window of a warm-up.
+    """Diagnostics of the chains in the last window of a warm-up.
 
     is_frozen
         Whether each moved in fewer than 2 % of the steps, shape (C,).
@@ -118,12 +120,12 @@ class Hidden(NamedTuple):
 
     @classmethod
     def first(cls, x: Array) -> "Hidden":
-        """None yet, of chains at `x`, (C, D)."""
+        """Record before any step, of chains at `x`, (C, D)."""
         zeros = partial(jnp.zeros, x.shape[0])
         return cls(zeros(int), jnp.zeros((), int), zeros(jnp.int32), zeros(x.dtype))
 
     def having(self, place: Array, x: Array, num_steps: Array) -> "Hidden":
-        """With the last of `num_steps`, by chains at `x`, (C, D), with what it found, (C,).
+        """Record with the last of `num_steps`, by chains at `x`, (C, D), and what it found, (C,).
 
         Steps of the warm-up, the last of which has the number 0, do not count.
         """
@@ -137,8 +139,8 @@ class Hidden(NamedTuple):
         )
 
     def of_all(self) -> "Hidden":
-        """The same on the host, (C,), also of states of one chain each that come stacked."""
-        num_hidden, num_steps, place, size = (np.asarray(each) for each in self)
+        """Facts of all chains on the host, (C,); states of one chain each may come stacked."""
+        num_hidden, num_steps, place, size = (np.asarray(array) for array in self)
         return Hidden(num_hidden.ravel(), num_steps.max(), place.ravel(), size.ravel())
 
     @property
@@ -150,7 +152,7 @@ class Hidden(NamedTuple):
 
 
 def judge(state: AdaptState, logdensity: Array) -> Health:
-    """How the chains, whose log densities are of shape (C,), moved in the window of `state`."""
+    """Diagnose the chains, with log densities (C,), from the window of `state`."""
     motion = state.motion
     jump, num_effective = progress(state)
     means, variances = windows.apart(state.metric, state.moments)
@@ -164,7 +166,7 @@ def judge(state: AdaptState, logdensity: Array) -> Health:
         jump,
         num_effective,
         jnp.ravel(state.step_size)[0],
-        spread(state),
+        distances_apart(state),
         means,
         variances,
         jnp.max(jnp.abs(state.moments.previous), initial=0.0),
@@ -172,7 +174,7 @@ def judge(state: AdaptState, logdensity: Array) -> Health:
     )
 
 
-def spread(state: AdaptState) -> Array:
+def distances_apart(state: AdaptState) -> Array:
     """Distance of the centres of chains that are apart, in marginal sds, shape (D,)."""
     metric = state.metric
     _, offsets, is_apart = windows.centres(metric, state.moments)
@@ -199,7 +201,7 @@ def is_bad(health: Health) -> Array:
         health.is_frozen.any()
         | has_collapsed(health)
         | (health.spread > 0).any()
-        | (r_hat(health) > UNMIXED).any()
+        | (r_hat(health) > MAX_R_HAT).any()
         | is_lost(health)
     )
 
@@ -212,8 +214,8 @@ def r_hat(health: Health) -> Array:
     # rounding leaves of a chain that stands still what it pleases
     digit = jnp.finfo(within.dtype).eps * jnp.abs(means).max(axis=0)
     is_known = (within > digit**2) & (health.num_steps >= windows.MIN_WINDOW)
-    found: Array = jnp.sqrt(1.0 + means.var(axis=0, ddof=1) / jnp.where(is_known, within, 1.0))
-    return jnp.where(is_known, found, 1.0)
+    ratio: Array = jnp.sqrt(1.0 + means.var(axis=0, ddof=1) / jnp.where(is_known, within, 1.0))
+    return jnp.where(is_known, ratio, 1.0)
 
 
 def is_lost(health: Health) -> Array:
@@ -235,10 +237,10 @@ def is_coarse(logdensity: Array) -> Array:
 def has_collapsed(health: Health) -> Array:
     """Whether steps are too short to get anywhere."""
     is_long = health.num_steps >= windows.MIN_WINDOW
-    return is_long & (health.jump < SHORT) & (health.num_effective < FEW)
+    return is_long & (health.jump < SHORT_MOVE) & (health.num_effective < MIN_EFFECTIVE)
 
 
-def warn(advice: str, health: Health, sites: Sites) -> None:
+def warn(advice: str, health: Health, sites: SiteSizes) -> None:
     """Warn of chains that are frozen or apart, and of steps that have collapsed.
 
     Raises
@@ -259,12 +261,12 @@ def warn(advice: str, health: Health, sites: Sites) -> None:
         warnings.warn(message, stacklevel=2)
 
 
-def warn_of_starts(found: newton_path.Found, sites: Sites) -> None:
+def warn_of_starts(starts: newton_path.Found, sites: SiteSizes) -> None:
     """Warn where paths to a start end in different places, and too few at the best of them."""
-    found = on_host(found)
-    if not found.is_settled and is_first_process():
-        best = np.max(found.evidence, where=np.isfinite(found.evidence), initial=-np.inf)
-        message = rise_message(best) if is_coarse(best) else starts_message(found, sites)
+    starts = on_host(starts)
+    if not starts.is_settled and is_first_process():
+        best = np.max(starts.evidence, where=np.isfinite(starts.evidence), initial=-np.inf)
+        message = rise_message(best) if is_coarse(best) else starts_message(starts, sites)
         warnings.warn(message, stacklevel=2)
 
 
@@ -276,11 +278,11 @@ def rise_message(evidence: Any) -> str:
     )
 
 
-def starts_message(found: newton_path.Found, sites: Sites) -> str:
+def starts_message(starts: newton_path.Found, sites: SiteSizes) -> str:
     """That it is not known where the mass is."""
-    evidence = np.sort(found.evidence[np.isfinite(found.evidence)])[::-1]
-    lesser = evidence[evidence < evidence[0] - newton_path.negligible(found.x[0])]
-    names = names_of(sites, np.flatnonzero(found.is_elsewhere))
+    evidence = np.sort(starts.evidence[np.isfinite(starts.evidence)])[::-1]
+    lesser = evidence[evidence < evidence[0] - newton_path.negligible(starts.x[0])]
+    names = names_of(sites, np.flatnonzero(starts.is_elsewhere))
     return (
         f"paths to a start end in different places: of {evidence.size}, "
         f"{evidence.size - lesser.size} found the best (log evidence about {evidence[0]:.1f}), the "
@@ -293,7 +295,7 @@ def starts_message(found: newton_path.Found, sites: Sites) -> str:
 
 
 def messages(health: Health, first: int, num_chains: int) -> list[tuple[int, str]]:
-    """What is wrong with steps, in sentences, with the place of the chain in `health`.
+    """Sentences on what is wrong with steps, each with the place of the chain in `health`.
 
     The chains of `health` are those from `first` on, of `num_chains` in all.
     """
@@ -303,7 +305,7 @@ def messages(health: Health, first: int, num_chains: int) -> list[tuple[int, str
     return [(c, frozen_message(health, c, name_of(first + c, num_chains))) for c in frozen]
 
 
-def sites_of(position: Any) -> Sites:
+def sites_of(position: Any) -> SiteSizes:
     """Name and number of coordinates of each leaf of positions with a leading axis."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(position)
     return tuple(
@@ -312,20 +314,20 @@ def sites_of(position: Any) -> Sites:
     )
 
 
-def names_of(sites: Sites, places: Any) -> list[str]:
+def names_of(sites: SiteSizes, places: Any) -> list[str]:
     """The sites of some coordinates, each once."""
     ends = np.cumsum([size for _, size in sites])
-    found = np.unique(np.searchsorted(ends, np.atleast_1d(places), side="right"))
-    return [sites[i][0] or "position" for i in found]
+    indices = np.unique(np.searchsorted(ends, np.atleast_1d(places), side="right"))
+    return [sites[i][0] or "position" for i in indices]
 
 
 def listed(names: list[str]) -> str:
     """Names in a sentence."""
-    more = len(names) - MANY
-    return ", ".join(names[:MANY]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_SITES_NAMED
+    return ", ".join(names[:MAX_SITES_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def places_message(health: Health, sites: Sites) -> str:
+def places_message(health: Health, sites: SiteSizes) -> str:
     """That chains sample different places."""
     names = names_of(sites, np.flatnonzero(health.spread > 0))
     return (
@@ -337,16 +339,16 @@ def places_message(health: Health, sites: Sites) -> str:
     )
 
 
-def unmixed_message(health: Health, sites: Sites) -> str:
+def unmixed_message(health: Health, sites: SiteSizes) -> str:
     """That chains disagree, unless it is known why; empty if they do not."""
-    found = np.asarray(r_hat(health))
-    if health.is_frozen.any() or has_collapsed(health) or not (found > UNMIXED).any():
+    r_hats = np.asarray(r_hat(health))
+    if health.is_frozen.any() or has_collapsed(health) or not (r_hats > MAX_R_HAT).any():
         return ""
-    worst = np.argsort(-found, kind="stable")[: np.count_nonzero(found > UNMIXED)]
+    worst = np.argsort(-r_hats, kind="stable")[: np.count_nonzero(r_hats > MAX_R_HAT)]
     names = list(dict.fromkeys(name for place in worst for name in names_of(sites, place)))
     return (
         f"chains disagree: in the last {health.num_steps} steps of the warm-up R-hat is "
-        f"{found.max():.2f} (worst in {listed(names)}). They are on their way to the mass, or too "
+        f"{r_hats.max():.2f} (worst in {listed(names)}). They are on their way to the mass, or too "
         "slow for it. Give a longer warm-up, another metric, or a model in other coordinates, and "
         "trust draws only if their own R-hat is near 1."
     )
@@ -411,9 +413,9 @@ def hidden_message(hidden: Hidden, sites: list[str]) -> str:
         f"rounding hides scales of {site}: {name_of(c, len(sites))} met them in "
         f"{hidden.num_hidden[c]} of {hidden.num_steps} steps. {site} has values near {size:.2g}, "
         f"which {dtype} keeps to {digit:.0e}, and moves of a scale together with {site} do not "
-        f"enter or leave scales below about {2 * digit / RESOLUTION:.1g}. These may be missing "
-        "from the draws of all chains, with R-hat near 1. Use float64; or centre the location of "
-        f"{site}, by subtracting a constant from the data; or write {site} non-centred"
+        f"enter or leave scales below about {2 * digit / NOISE_RESOLUTION:.1g}. These may be "
+        "missing from the draws of all chains, with R-hat near 1. Use float64; or centre the "
+        f"location of {site}, by subtracting a constant from the data; or write {site} non-centred"
     )
 
 

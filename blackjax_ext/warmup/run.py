@@ -36,7 +36,7 @@ from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.metrics import Factor, InverseMassMatrix, check_metric, factorize
 from blackjax_ext.types import Function, LogDensity
 from blackjax_ext.warmup import report, windows
-from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo, Stepper
+from blackjax_ext.warmup.algorithm import Algorithm, BoundAlgorithm, StepInfo, Stepper
 from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of, gradients_of
 from blackjax_ext.warmup.start import find_start
 from blackjax_ext.warmup.windows import AdaptState

@@ -27,12 +27,12 @@ from blackjax_ext.warmup.newton_path import Approximation, Found, Path
 
 __all__ = ["find_start"]
 
-MEMORY = 10  # steps of which the curvature is remembered
+CURVATURE_MEMORY = 10  # steps of which the curvature is remembered
 SHRINKAGES = 2.0 ** -np.arange(12, dtype=np.float32)
 
 
 class History(NamedTuple):
-    """What a path of gradients remembers.
+    """Memory of a path of gradients.
 
     x, gradient
         The last point and the gradient there, shape (D,).
@@ -119,7 +119,7 @@ def along_gradients(
     def settled(path: Path, level: Array) -> Any:
         return drawn_in(evaluate, path.best, level)
 
-    first = first_paths(x, noise)
+    first = initial_paths(x, noise)
     before = jax.tree.map(lambda leaf: leaf[0], first.best)
     paths = newton_path.walk(slope, evaluate, noise, first, before, max_turns - 1)[1]
     level = jax.random.uniform(key_level, x.shape[:1], x.dtype)
@@ -133,11 +133,11 @@ def gradient_of(logdensity_fn: LogDensity, differentiation: Differentiation) -> 
     return jax.jacfwd(logdensity_fn) if differentiation == "forward" else jax.grad(logdensity_fn)
 
 
-def first_paths(x: Array, noise: Array) -> Path:
+def initial_paths(x: Array, noise: Array) -> Path:
     """Paths before their first turn, of which nothing is remembered."""
 
     def first(x: Array, noise: Array) -> Path:
-        zeros = jnp.zeros((x.size, MEMORY), x.dtype)
+        zeros = jnp.zeros((x.size, CURVATURE_MEMORY), x.dtype)
         memory = History(x, jnp.zeros_like(x), zeros, zeros, jnp.ones_like(x))
         # a metric without steps has vectors: those of one with steps are its structure
         nowhere = newton_path.nothing(x, noise, LowRank.of(jnp.ones_like(x), rank_of(x.size)))
@@ -149,7 +149,7 @@ def first_paths(x: Array, noise: Array) -> Path:
 
 def rank_of(size: int) -> int:
     """Number of directions that a memory of steps and changes spans."""
-    return min(size, 2 * MEMORY)
+    return min(size, 2 * CURVATURE_MEMORY)
 
 
 def remembered(memory: History, x: Array, gradient: Array) -> History:

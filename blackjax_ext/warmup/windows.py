@@ -55,10 +55,10 @@ from blackjax_ext.metrics import Factor
 
 __all__ = [
     "AdaptState",
+    "AdaptationSchedule",
     "Centres",
     "Moments",
     "Motion",
-    "Schedule",
     "Slopes",
     "cap",
     "centres",
@@ -80,8 +80,10 @@ FRACTIONS = (0.05, 0.15, 0.4, 0.85)
 MANY = 64  # dimensions, beyond which gradients tell more of a metric than draws alone
 MIN_ROWS, MAX_ROWS, MAX_ENTRIES = 64, 1024, 2**22  # draws that a metric of low rank is learned from
 MIN_WARMUP = 20  # below, the step size alone is adapted
-MEMORY = 25  # steps over which a chain's acceptance is averaged
-LEAST_SHARE = 0.25  # of the target, below which a chain's acceptance is not averaged with others
+ACCEPTANCE_MEMORY = 25  # steps over which a chain's acceptance is averaged
+MIN_ACCEPTANCE_SHARE = (
+    0.25  # of the target, below which a chain's acceptance is not averaged with others
+)
 PULL = 0.25  # share of the target by which a chain that is left behind shortens steps
 LEAST_MOVES = 0.02  # share of the steps of a window in which a chain that is not frozen moves
 MIN_WINDOW = 40  # steps, below which too few moves may be chance
@@ -131,7 +133,7 @@ class Slopes(NamedTuple):
 
 
 class Centres(NamedTuple):
-    """Where the chains of a window are, whitened.
+    """Centres of the chains of a window, whitened.
 
     mean
         Mean of all draws about their origin, shape (D,).
@@ -147,7 +149,7 @@ class Centres(NamedTuple):
 
 
 class Motion(NamedTuple):
-    """How each of C chains moves, in the warm-up.
+    """Statistics of how each of C chains moves in the warm-up.
 
     rate
         Running mean of the acceptance probability, shape (C,).
@@ -162,7 +164,7 @@ class Motion(NamedTuple):
     num_moved: Array
 
 
-class Schedule(NamedTuple):
+class AdaptationSchedule(NamedTuple):
     """When the warm-up adapts; it travels with the chains, whatever kernel steps them.
 
     num_steps
@@ -176,7 +178,7 @@ class Schedule(NamedTuple):
 
 
 class AdaptState(NamedTuple):
-    """What the warm-up adapts.
+    """State of the adaptation: step size and metric, and what they are learned from.
 
     step_size
         Step size, one per chain.
@@ -201,7 +203,7 @@ class AdaptState(NamedTuple):
     averaging: DualAveragingState
     moments: Moments
     motion: Motion
-    schedule: Schedule | None
+    schedule: AdaptationSchedule | None
     coordinates: Learned | None = None
     slopes: Slopes | None = None
 
@@ -235,7 +237,7 @@ def init(
     too.
     """
     averaging = averaging_at(step_size)
-    schedule = Schedule(jnp.array(num_steps, int), jnp.array(ends(num_steps), int))
+    schedule = AdaptationSchedule(jnp.array(num_steps, int), jnp.array(ends(num_steps), int))
     return AdaptState(
         step_size,
         metric,
@@ -281,7 +283,9 @@ def start_slopes(metric: Factor, x: Array) -> Slopes:
 def watch(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptState:
     """Count a step of C chains, of which some moved."""
     motion = state.motion
-    rate = motion.rate + (acceptance_rate.astype(motion.rate.dtype) - motion.rate) / MEMORY
+    rate = (
+        motion.rate + (acceptance_rate.astype(motion.rate.dtype) - motion.rate) / ACCEPTANCE_MEMORY
+    )
     return state._replace(
         motion=Motion(rate, motion.num_steps + 1, motion.num_moved + has_moved.astype(int))
     )
@@ -296,7 +300,7 @@ def pull(state: AdaptState, acceptance_rate: Array, target: float) -> Array:
     is_known = ~jnp.isnan(acceptance_rate)
     mean = jnp.mean(acceptance_rate, where=is_known)
     mean = jnp.where(is_known.any(), mean, target)
-    is_behind = state.motion.rate < LEAST_SHARE * target
+    is_behind = state.motion.rate < MIN_ACCEPTANCE_SHARE * target
     is_hiding = is_behind.any() & ~is_behind.all()
     return jnp.where(is_hiding, jnp.minimum(mean, target) - PULL * target, mean)
 
@@ -438,7 +442,7 @@ def pooled(metric: Factor, moments: Moments) -> Any:
 
 
 def centres(metric: Factor, moments: Moments) -> Centres:
-    """Where chains are, and in which coordinates they are apart."""
+    """Centres of the chains, and the coordinates in which they are apart."""
     num_chains = moments.first.shape[0]
     length = moments.num_draws / num_chains
     means = moments.first / length

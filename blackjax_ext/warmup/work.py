@@ -1,4 +1,4 @@
-"""How much arithmetic a density is, read from its program: what a start can afford.
+"""Arithmetic operations of a density, counted in its program: what a start can afford.
 
 A clock would make runs differ from each other, and XLA counts nothing of what LAPACK does. An
 elementwise operation counts its numbers, a product of matrices its multiplications, a factorization
@@ -16,7 +16,7 @@ from blackjax_ext.mcmc.derivatives import programs_in
 __all__ = ["largest", "operations"]
 
 UNKNOWN_TURNS = 10  # too few rather than too many: a start that is cut short costs the run more
-OUTSIDE = 1e9
+CALLBACK_OPERATIONS = 1e9
 FACTORIZATIONS = frozenset(
     ["cholesky", "eig", "eigh", "geqrf", "hessenberg", "householder_product", "lu", "qr", "schur"]
     + ["svd", "triangular_solve", "tridiagonal", "tridiagonal_solve"]
@@ -37,14 +37,14 @@ def of_equation(equation: Any) -> float:
         return int(parameters["length"]) * operations(parameters["jaxpr"])
     if name == "while":
         return UNKNOWN_TURNS * sum(operations(parameters[f"{part}_jaxpr"]) for part in LOOP)
-    inner = [operations(each) for each in programs_in(equation)]
+    inner = [operations(part) for part in programs_in(equation)]
     if name == "cond":
         return min(inner)
     if inner:
         return sum(inner)
     if name in CALLBACKS:
-        return OUTSIDE
-    shapes = [shape_of(each) for each in (*equation.invars, *equation.outvars)]
+        return CALLBACK_OPERATIONS
+    shapes = [variable_shape(variable) for variable in (*equation.invars, *equation.outvars)]
     size = max(map(math.prod, shapes), default=0)
     if name == "dot_general":
         (contracted, _), _ = parameters["dimension_numbers"]
@@ -59,12 +59,12 @@ def of_equation(equation: Any) -> float:
 
 def largest(program: Any) -> int:
     """Bytes of the largest array that a program makes."""
-    own = (bytes_of(each) for equation in program.eqns for each in equation.outvars)
-    inner = (largest(each) for equation in program.eqns for each in programs_in(equation))
+    own = (bytes_of(variable) for equation in program.eqns for variable in equation.outvars)
+    inner = (largest(part) for equation in program.eqns for part in programs_in(equation))
     return max([0, *own, *inner])
 
 
-def shape_of(variable: Any) -> tuple[int, ...]:
+def variable_shape(variable: Any) -> tuple[int, ...]:
     """Shape of a variable of a program."""
     return tuple(getattr(variable.aval, "shape", ()))
 
@@ -72,4 +72,4 @@ def shape_of(variable: Any) -> tuple[int, ...]:
 def bytes_of(variable: Any) -> int:
     """Bytes of a variable of a program."""
     itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 0)
-    return math.prod(shape_of(variable)) * itemsize
+    return math.prod(variable_shape(variable)) * itemsize

@@ -2,12 +2,12 @@ r"""The linear predictors of a NumPyro model, found from its trace.
 
 An observed site in the subsample plate is understood if its distribution has a family in
 :mod:`blackjax_ext.families`, or a smooth log density of a few scalar parameters
-(:mod:`numpyro_fwd.bridge.smooth_readings`), or if it is a factor that is a smooth function of a few
-affine values (:mod:`numpyro_fwd.bridge.factor_programs`). Its parameters in coordinates without
-ends (a mean, a log scale) that depend on the position are the predictors, which must be affine in
-the unconstrained latents. Everything outside the plate is the prior, whatever its structure, and is
-evaluated exactly. The model itself is asked for the predictors of each set of rows; no matrix of
-covariates is taken out of it.
+(:mod:`numpyro_fwd.bridge.smooth_likelihoods`), or if it is a factor that is a smooth function of
+a few affine values (:mod:`numpyro_fwd.bridge.factor_programs`). Its parameters in coordinates
+without ends (a mean, a log scale) that depend on the position are the predictors, which must be
+affine in the unconstrained latents. Everything outside the plate is the prior, whatever its
+structure, and is evaluated exactly. The model itself is asked for the predictors of each set of
+rows; no matrix of covariates is taken out of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,16 +41,16 @@ from blackjax_ext.subsampling.predictors import (
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import NEED_VALUES, evaluating, split_arguments
 from numpyro_fwd.bridge.factor_programs import parted
-from numpyro_fwd.bridge.log_terms import log_terms
-from numpyro_fwd.bridge.plates import as_array, full_view_sites, given_rows, subsample_plates
-from numpyro_fwd.bridge.readings import (
+from numpyro_fwd.bridge.likelihoods import (
     READINGS,
     REFUSED,
     Reading,
     find_reading,
     unwrapped,
 )
-from numpyro_fwd.bridge.smooth_readings import smooth_reading
+from numpyro_fwd.bridge.log_terms import log_terms
+from numpyro_fwd.bridge.plates import as_array, full_view_sites, given_rows, subsample_plates
+from numpyro_fwd.bridge.smooth_likelihoods import smooth_reading
 from numpyro_fwd.bridge.traces import sites_at
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
 

@@ -13,7 +13,7 @@ from numpyro.infer import MCMC
 
 from numpyro_fwd.demo.sampling import compilation, covered
 
-__all__ = ["Chains", "flat", "sample", "worst"]
+__all__ = ["Chains", "pooled_draws", "sample", "worst"]
 
 
 class Chains(NamedTuple):
@@ -48,11 +48,11 @@ def sample(
 
 def worst(idata) -> tuple[float, float]:
     """Least effective sample size and largest R-hat of all parameters."""
-    found = arviz_stats.summary(idata, kind="diagnostics", round_to="none")
-    return float(found["ess_bulk"].min()), float(found["r_hat"].max())
+    summary = arviz_stats.summary(idata, kind="diagnostics", round_to="none")
+    return float(summary["ess_bulk"].min()), float(summary["r_hat"].max())
 
 
-def flat(chains: Chains, site: str) -> np.ndarray:
+def pooled_draws(chains: Chains, site: str) -> np.ndarray:
     """Draws of a site, all chains in a row."""
     values = chains.idata.posterior[site].values.astype(float)
     return values.reshape(-1, *values.shape[2:])

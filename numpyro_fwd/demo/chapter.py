@@ -1,4 +1,4 @@
-"""What a chapter of the demonstration is made of, and its table as text."""
+"""A chapter of the demonstration, and its table as text."""
 
 from pathlib import Path
 from typing import NamedTuple

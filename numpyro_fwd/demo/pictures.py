@@ -8,30 +8,30 @@ import matplotlib.pyplot as plt
 import numpy as np
 from arviz_stats.base import array_stats
 
-from numpyro_fwd.demo.sampling import NUM_CHAINS, Run, Target
+from numpyro_fwd.demo.sampling import NUM_CHAINS, SamplerRun, Target
 
 __all__ = ["funnel_scatter", "slowest", "traces_and_ranks"]
 
 COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7"]  # of the chains
-NUM_POINTS = 4000  # of the scatter
+NUM_SCATTERED = 4000  # of the scatter
 NUM_BINS = 20  # of the ranks
 COLUMNS = ("density, one line per chain", "trace", "ranks, above or below even, by chain")
 
 
-def slowest(runs: list[Run]) -> tuple[str, dict[str, Any]]:
+def slowest(runs: list[SamplerRun]) -> tuple[str, dict[str, Any]]:
     """Site and coordinates of the parameter with the lowest ESS of all."""
     lowest = np.inf
-    found: tuple[str, dict[str, Any]] = ("", {})
+    worst: tuple[str, dict[str, Any]] = ("", {})
     for run in runs:
         for site, ess in arviz_stats.ess(run.idata.posterior.to_dataset()).items():
             if ess.min() < lowest:
-                lowest, found = float(ess.min()), (str(site), {})
+                lowest, worst = float(ess.min()), (str(site), {})
                 for dim, at in ess.argmin(...).items():
-                    found[1][dim] = [ess[dim].values[int(at)]]
-    return found
+                    worst[1][dim] = [ess[dim].values[int(at)]]
+    return worst
 
 
-def traces_and_ranks(target: Target, runs: list[Run], path: Path) -> None:
+def traces_and_ranks(target: Target, runs: list[SamplerRun], path: Path) -> None:
     """One row per sampler: density, trace and ranks of the parameter that is hardest to sample."""
     site, coords = slowest(runs) if target.truth is None else ("w", {})
     name = " ".join([site, *(str(value) for values in coords.values() for value in values)])
@@ -44,8 +44,8 @@ def traces_and_ranks(target: Target, runs: list[Run], path: Path) -> None:
         gridspec_kw={"width_ratios": [1, 2.4, 1.4]},
     )
     figure.suptitle(f"{target.title}: {name}", fontsize=14)
-    for each, (density, trace, ranks) in zip(runs, axes, strict=True):
-        draw_row(each, site, coords, density, trace, ranks)
+    for run, (density, trace, ranks) in zip(runs, axes, strict=True):
+        draw_row(run, site, coords, density, trace, ranks)
     for axis, title in zip(axes[0], COLUMNS, strict=True):
         axis.set_title(title, fontsize=11)
     for axis, label in zip(axes[-1], (name, "kept draw", "rank among all draws"), strict=True):
@@ -55,7 +55,7 @@ def traces_and_ranks(target: Target, runs: list[Run], path: Path) -> None:
     plt.close(figure)
 
 
-def draw_row(run: Run, site: str, coords: dict[str, Any], density, trace, ranks) -> None:
+def draw_row(run: SamplerRun, site: str, coords: dict[str, Any], density, trace, ranks) -> None:
     """Density, trace and ranks of one parameter under one sampler, chain by chain."""
     draws = run.idata.posterior[site].sel(coords).values.reshape(NUM_CHAINS, -1)
     places = draws.ravel().argsort().argsort().reshape(draws.shape)
@@ -76,7 +76,7 @@ def draw_row(run: Run, site: str, coords: dict[str, Any], density, trace, ranks)
 
 
 def share_limits(densities, traces) -> None:
-    """The same range of the parameter in every row, so that rows can be compared."""
+    """Give every row one range of the parameter, so that rows can be compared."""
     low = min(axis.get_ylim()[0] for axis in traces)
     high = max(axis.get_ylim()[1] for axis in traces)
     for density, trace in zip(densities, traces, strict=True):
@@ -84,10 +84,10 @@ def share_limits(densities, traces) -> None:
         trace.set_ylim(low, high)
 
 
-def funnel_scatter(runs: list[Run], path: Path, seed: int) -> None:
+def funnel_scatter(runs: list[SamplerRun], path: Path, seed: int) -> None:
     """W against theta_1: each sampler over exact draws."""
     rng = np.random.default_rng(seed)
-    w = 3 * rng.standard_normal(NUM_POINTS)
+    w = 3 * rng.standard_normal(NUM_SCATTERED)
     exact = np.exp(w / 2) * rng.standard_normal(w.size)
     num_columns = min(4, len(runs) + 1)
     num_rows = -(-(len(runs) + 1) // num_columns)
@@ -108,7 +108,7 @@ def funnel_scatter(runs: list[Run], path: Path, seed: int) -> None:
     for run in runs:
         draws = run.idata.posterior.to_dataset().stack(sample=("chain", "draw"))
         kept = rng.choice(
-            draws.sizes["sample"], min(NUM_POINTS, draws.sizes["sample"]), replace=False
+            draws.sizes["sample"], min(NUM_SCATTERED, draws.sizes["sample"]), replace=False
         )
         theta = draws["theta"].sel(index=1).values
         draw_panel(next(panels), run.sampler, theta, draws["w"].values, exact, w, kept)

@@ -31,7 +31,7 @@ INTRODUCTION = (
 
 def write(path: Path, chapters: list[Chapter], facts: str) -> None:
     """Write the page; pictures lie in the same folder and are embedded."""
-    bodies = "\n".join(section(i, each, path.parent) for i, each in enumerate(chapters, 1))
+    bodies = "\n".join(section(i, chapter, path.parent) for i, chapter in enumerate(chapters, 1))
     page = f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -47,7 +47,8 @@ def write(path: Path, chapters: list[Chapter], facts: str) -> None:
 def contents(chapters: list[Chapter]) -> str:
     """Links to the chapters."""
     items = "".join(
-        f'<li><a href="#c{i}">{escape(each.title)}</a></li>' for i, each in enumerate(chapters, 1)
+        f'<li><a href="#c{i}">{escape(chapter.title)}</a></li>'
+        for i, chapter in enumerate(chapters, 1)
     )
     return f"<ol>{items}</ol>"
 
@@ -58,14 +59,14 @@ def section(number: int, chapter: Chapter, folder: Path) -> str:
     draws = f'<p class="reading">Draws: {files} (<code>az.from_netcdf</code>).</p>' if files else ""
     return f"""<section id="c{number}"><h2>{number}. {escape(chapter.title)}</h2>
 <p>{escape(chapter.question)}</p>
-<div class="wide">{table(chapter)}</div>
+<div class="wide">{html_table(chapter)}</div>
 <p class="reading">{escape(chapter.reading)}</p>
 <p class="said">{escape(chapter.conclusion)}</p>
 {figure(chapter, folder)}
 {draws}</section>"""
 
 
-def table(chapter: Chapter) -> str:
+def html_table(chapter: Chapter) -> str:
     """The table of a chapter."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in chapter.header)
     rows = "".join(

@@ -40,12 +40,21 @@ from numpyro_fwd import (
 )
 from numpyro_fwd.types import Model
 
-__all__ = ["NUM_CHAINS", "Budget", "Run", "Target", "funnel", "logistic_regression", "run", "table"]
+__all__ = [
+    "NUM_CHAINS",
+    "Budget",
+    "SamplerRun",
+    "Target",
+    "funnel",
+    "logistic_regression",
+    "run",
+    "run_table",
+]
 
 NUM_CHAINS = 4
 FIRST_ORDER = (RandomWalk, MALA, FMALA, LineFMALA, PCFMALA, PCLineFMALA)
 SECOND_ORDER = (HPMALA, SMMALA, MMALA)
-PARTIAL = (ALSMMALA, AMSMMALA)
+SCHEDULED = (ALSMMALA, AMSMMALA)
 ADAPTIVE = (AutoMALA, AutoFMALA)
 MINIBATCH = (AMAGOLD, SGHMC)
 SAMPLERS = (
@@ -54,7 +63,7 @@ SAMPLERS = (
     *FIRST_ORDER,
     *ADAPTIVE,
     *SECOND_ORDER,
-    *PARTIAL,
+    *SCHEDULED,
     L2MC,
     *MINIBATCH,
     LangevinSMC,
@@ -90,8 +99,8 @@ class Budget(NamedTuple):
     thinning: int
 
 
-class Run(NamedTuple):
-    """What one sampler did: draws, seconds of its work and of compiling it, and its warnings."""
+class SamplerRun(NamedTuple):
+    """Run of one sampler: draws, seconds of its work and of compiling it, and its warnings."""
 
     sampler: str
     budget: Budget
@@ -155,7 +164,7 @@ def budgets(target: Target, quick: bool) -> Iterator[tuple[Function, Budget]]:
             yield sampler, Budget(500, 500, 1) if quick else Budget(1000, 2500, 1)
         elif sampler in SECOND_ORDER:
             yield sampler, Budget(1000, 4000, 2)
-        elif sampler in PARTIAL:
+        elif sampler in SCHEDULED:
             yield sampler, Budget(2000, 10_000, 4)
         elif sampler in (L2MC, *MINIBATCH):
             if sampler is L2MC or target.minibatch_model is not None:
@@ -169,7 +178,7 @@ def budgets(target: Target, quick: bool) -> Iterator[tuple[Function, Budget]]:
             yield sampler, Budget(2000, 5000, 5) if quick else Budget(10_000, 50_000, 10)
 
 
-def run(target: Target, sampler: Function, budget: Budget, rng_key) -> Run:
+def run(target: Target, sampler: Function, budget: Budget, rng_key) -> SamplerRun:
     """Sample `target` with four vectorized chains, or with particles."""
     mcmc = MCMC(
         kernel_of(target, sampler),
@@ -192,7 +201,7 @@ def run(target: Target, sampler: Function, budget: Budget, rng_key) -> Run:
         idata, ess = particles(mcmc, target), least_ess(mcmc)
     else:
         idata = arviz_base.from_numpyro(mcmc, log_likelihood=False, **target.labels)
-    return Run(sampler.__name__, budget, idata, elapsed - compiled, compiled, said, ess)
+    return SamplerRun(sampler.__name__, budget, idata, elapsed - compiled, compiled, said, ess)
 
 
 def kernel_of(target: Target, sampler: Function) -> Any:
@@ -251,7 +260,7 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def errors(run: Run, target: Target, reference: Run) -> tuple[float, float]:
+def errors(run: SamplerRun, target: Target, reference: SamplerRun) -> tuple[float, float]:
     """Largest error of a mean in sds of the truth, and the ratio of sds that is farthest from 1."""
     shifts: list[float] = []
     ratios: list[float] = []
@@ -270,10 +279,10 @@ def moments(draws: Any) -> tuple[Any, Any]:
     return values.mean(axis=(0, 1)), values.std(axis=(0, 1))
 
 
-def table(target: Target, runs: list[Run]) -> str:
+def run_table(target: Target, runs: list[SamplerRun]) -> str:
     """Aligned table, one row per run; the first run is the reference where no truth is known."""
     header = "sampler accept min-ESS ESS/s R-hat mean-error sd-ratio steps seconds compile".split()
-    rows = [header, *(row(each, target, runs[0]) for each in runs)]
+    rows = [header, *(row(other, target, runs[0]) for other in runs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])])
@@ -283,7 +292,7 @@ def table(target: Target, runs: list[Run]) -> str:
     return "\n".join([target.title, rule, lines[0], rule, *lines[1:], rule])
 
 
-def row(run: Run, target: Target, reference: Run) -> list[str]:
+def row(run: SamplerRun, target: Target, reference: SamplerRun) -> list[str]:
     """Cells of one run."""
     diagnostics = arviz_stats.summary(run.idata, kind="diagnostics", round_to="none")
     ess = diagnostics["ess_bulk"].min() if run.ess is None else run.ess

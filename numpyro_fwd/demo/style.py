@@ -5,7 +5,17 @@ from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 
-__all__ = ["GREY", "NUTS", "OTHER", "OURS", "TRUTH", "Look", "legend_above", "save", "sheet"]
+__all__ = [
+    "GREY",
+    "NUTS",
+    "OTHER_SAMPLER",
+    "OURS",
+    "TRUTH",
+    "Look",
+    "legend_above",
+    "save_picture",
+    "sheet",
+]
 
 GREY = "0.75"
 DPI = 110
@@ -26,7 +36,7 @@ class Look(NamedTuple):
 
 OURS = Look("#0072B2", "o", "-")
 NUTS = Look("#D55E00", "s", "--")
-OTHER = Look("#009E73", "^", "-.")
+OTHER_SAMPLER = Look("#009E73", "^", "-.")
 TRUTH = Look("black", "x", ":")
 
 
@@ -42,7 +52,7 @@ def legend_above(axis, columns: int = 3) -> None:
     )
 
 
-def save(figure, path: Path) -> str:
+def save_picture(figure, path: Path) -> str:
     """Write a picture; its name."""
     figure.savefig(path, dpi=DPI)
     plt.close(figure)

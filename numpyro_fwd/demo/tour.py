@@ -38,7 +38,7 @@ def tour(options: argparse.Namespace) -> None:
 def networks(options: argparse.Namespace) -> str:
     """A small network with one Bayesian layer, by the samplers of partial networks."""
     rng = np.random.default_rng(options.seed)
-    train, test = network.data(150, rng), network.data(200, rng)
+    train, test = network.network_data(150, rng), network.network_data(200, rng)
     rows: list[tuple[str, ...]] = []
     for sampler in (GOHSMC, OHSMC, SGSMC):
         smc = sampler(network.model, optax.adam(0.01), num_particles=40)
@@ -47,9 +47,9 @@ def networks(options: argparse.Namespace) -> str:
             warnings.simplefilter("always", UserWarning)
             result = smc.run(key, 100 if options.quick else 1500, *train, progress_bar=False)
         say(sampler.__name__, [str(warning.message) for warning in caught])
-        found = smc.predict(jax.random.fold_in(key, 1), result, *test, num_samples=200)
-        assert found.log_score is not None
-        nll = -float(np.mean(found.log_score["y"]))
+        prediction = smc.predict(jax.random.fold_in(key, 1), result, *test, num_samples=200)
+        assert prediction.log_score is not None
+        nll = -float(np.mean(prediction.log_score["y"]))
         seconds = f"{time.perf_counter() - begin:.1f}"
         rows.append((sampler.__name__, f"{nll:.2f}", f"{result.params['noise']:.2f}", seconds))
     header = ("network", "NLL, new rows", "noise (truth 0.15)", "seconds with compilation")
@@ -74,7 +74,7 @@ def demonstrate(target: sampling.Target, options: argparse.Namespace) -> None:
         key = jax.random.fold_in(jax.random.key(options.seed), i)
         runs.append(sampling.run(target, sampler, budget, key))
         runs[-1].idata.to_netcdf(str(options.out / f"{target.name}_{sampler.__name__}.nc"))
-    print(f"\n{sampling.table(target, runs)}\n", flush=True)
+    print(f"\n{sampling.run_table(target, runs)}\n", flush=True)
     for run in runs:
         say(run.sampler, run.said)
     pictures.traces_and_ranks(target, runs, options.out / f"{target.name}_traces.png")

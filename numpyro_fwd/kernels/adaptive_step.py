@@ -26,7 +26,7 @@ class AdaptiveStepKernel(BlackJAXKernel):
         persistence: float,
         **options: Any,
     ):
-        auto_step.check(persistence, shares)
+        auto_step.check_persistence(persistence, shares)
         self._interweaves = interweave
         super().__init__(
             model,

@@ -20,7 +20,7 @@ from blackjax_ext.metrics import Factor, check_metric
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function, Unravel
 from blackjax_ext.warmup import windows
-from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
+from blackjax_ext.warmup.algorithm import Algorithm, StepInfo, Stepper
 from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of, gradients_of
 from blackjax_ext.warmup.run import (
     Plan,
@@ -57,23 +57,24 @@ from numpyro_fwd.kernels.blocks import (
     DenseMass,
     GivenMetric,
     check_metric_options,
-    first_metric,
     in_structure,
+    initial_metric,
 )
 from numpyro_fwd.kernels.centredness import Centredness, centredness_of
+from numpyro_fwd.kernels.chain_warnings import Noticed, forget
 from numpyro_fwd.kernels.coordinates import (
     check_alone,
-    check_gradient,
+    check_has_gradient,
     check_whole,
-    first_frame,
+    initial_coordinates,
     start_in_coordinates,
 )
 from numpyro_fwd.kernels.descriptions import describe
 from numpyro_fwd.kernels.jitter import Jitter, check_jitter, jittered
 from numpyro_fwd.kernels.microcanonical import Tuning, is_microcanonical
-from numpyro_fwd.kernels.noticed import Noticed, forget
 from numpyro_fwd.kernels.options import full_signature
 from numpyro_fwd.kernels.precision import check_products, points_around
+from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop, status_line
 from numpyro_fwd.kernels.same_data import InPlace, check_data
 from numpyro_fwd.kernels.state import (
     KernelState,
@@ -91,7 +92,6 @@ from numpyro_fwd.kernels.strategy import (
     WholeDensity,
     ravel_one,
 )
-from numpyro_fwd.kernels.words import check_arguments_of_loop, words_of
 from numpyro_fwd.meshes import check_run, over_chains
 from numpyro_fwd.types import Args, Kwargs, Model
 
@@ -354,15 +354,15 @@ class BlackJAXKernel(MCMCKernel):
         check_run(type(self).__name__, rng_key, num_warmup, model_args, model_kwargs)
         check_arguments_of_loop(model_args, model_kwargs)
         rng_key = rng_key if is_single else over_chains(rng_key)
-        with words_of(self) as say:
+        with status_line(self) as say:
             say("looking for a point of finite density")
             rng_key, key_model = split_each(rng_key, 2)
             self._view, z = self._look(key_model, init_params, model_args, model_kwargs)
             self._has_coordinates = any(jnp.size(leaf) for leaf in jax.tree.leaves(z))
             self._sample_fn = self.sample
             check_start(z)
-            made = fingerprint(model_args, model_kwargs)
-            model_args, model_kwargs = self._in_place.as_they_are(made, model_args, model_kwargs)
+            digest = fingerprint(model_args, model_kwargs)
+            model_args, model_kwargs = self._in_place.as_they_are(digest, model_args, model_kwargs)
             if is_single:
                 rng_key, z = as_chains((rng_key, z))
             run = Run(
@@ -378,7 +378,7 @@ class BlackJAXKernel(MCMCKernel):
             with explaining(started, model_args, model_kwargs, z):
                 shared = self._strategy_of_run.prepare(run, z)
                 state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
-        return state._replace(shared=shared, fingerprint=made)
+        return state._replace(shared=shared, fingerprint=digest)
 
     def _look(
         self, rng_key: Array, init_params: Any, model_args: Args, model_kwargs: Kwargs | None
@@ -406,8 +406,8 @@ class BlackJAXKernel(MCMCKernel):
                 viewed = cast(Model, self._viewed)
                 self._effects = effects_of(viewed, model_args, model_kwargs, first)
                 if self.learn_coordinates and self._effects:
-                    found = self._coordinates(model_args, model_kwargs)
-                    self.real_effects = found.on_the_reals(first)
+                    coordinates = self._coordinates(model_args, model_kwargs)
+                    self.real_effects = coordinates.on_the_reals(first)
         return view, z
 
     @property
@@ -441,17 +441,17 @@ class BlackJAXKernel(MCMCKernel):
         if self._inverse_mass_matrix is not None:  # values are checked where they are known
             given = self._in_structure(None, start.x, unravel)
 
-        def begin(arrays, keys, x, found, given, shared, guess):
+        def begin(arrays, keys, x, start_metric, given, shared, guess):
             metric = given
             if given is None:
                 keeps = start.is_structured
-                metric = found if keeps else self._in_structure(found, x, unravel)
+                metric = start_metric if keeps else self._in_structure(start_metric, x, unravel)
             model_args, model_kwargs = run.arguments.join(arrays)
             target = self._target_of(model_args, model_kwargs, shared)
-            frame, learned = first_frame(target, metric, unravel(x[0]))
+            frame, learned = initial_coordinates(target, metric, unravel(x[0]))
             inner = states_at(target, keys.first, jax.vmap(unravel)(x), frame)
             if learned is not None:
-                check_gradient(inner)
+                check_has_gradient(inner)
             if is_known:
                 dtype = jax.tree.leaves(metric)[0].dtype
                 step_size = jnp.full(x.shape[:1], guess, dtype)
@@ -482,7 +482,7 @@ class BlackJAXKernel(MCMCKernel):
         def energies(arrays, keys, x, metric, shared):
             model_args, model_kwargs = run.arguments.join(arrays)
             target = self._target_of(model_args, model_kwargs, shared)
-            frame, _ = first_frame(target, metric, unravel(x[0]))
+            frame, _ = initial_coordinates(target, metric, unravel(x[0]))
 
             def at(keys, x):
                 return states_at(target, keys, jax.vmap(unravel)(x), frame).logdensity
@@ -499,7 +499,7 @@ class BlackJAXKernel(MCMCKernel):
 
         check_products(here)
 
-    def _in_structure(self, found: Factor | None, x: Array, unravel: Unravel) -> Factor:
+    def _in_structure(self, metric: Factor | None, x: Array, unravel: Unravel) -> Factor:
         """The metric of the search for a start, else the given one, in the adapted structure."""
         z, like, dense_mass = unravel(x[0]), x[0], self._dense_mass
         takes_matrices = self.takes_matrices or self._algorithm.is_own
@@ -508,9 +508,9 @@ class BlackJAXKernel(MCMCKernel):
         if dense_mass is None and like.size > windows.MANY and self._inverse_mass_matrix is None:
             is_full = like.size <= FULL_UP_TO
             dense_mass = self.correlates_many and (is_full or "low_rank")
-        if found is None:
-            return first_metric(self._inverse_mass_matrix, dense_mass, z, like)
-        return in_structure(found, dense_mass, z, like)
+        if metric is None:
+            return initial_metric(self._inverse_mass_matrix, dense_mass, z, like)
+        return in_structure(metric, dense_mass, z, like)
 
     def _learns_from_gradients(self, inner: Any, metric: Factor, size: int) -> bool:
         """Whether the metric is learned from gradients, too; TypeError if it must and cannot be."""
@@ -525,7 +525,7 @@ class BlackJAXKernel(MCMCKernel):
         return is_learned and (metric.learns_from_rows or size > windows.MANY)
 
     def _plan(self, size: int, num_warmup: int = 0) -> Plan:
-        """What the warm-up adapts in `size` dimensions; the states know how long it is."""
+        """Plan of the adaptation in `size` dimensions; the states know how long the warm-up is."""
         return Plan(
             num_warmup,
             self._goal(size),
@@ -547,7 +547,7 @@ class BlackJAXKernel(MCMCKernel):
         return {}
 
     def _target_of(self, model_args: Args, model_kwargs: Kwargs | None, shared: Any) -> Stepper:
-        """What a step runs on for these arguments."""
+        """The target of a step for these arguments."""
         of_model = self.model_parameters(model_args, model_kwargs)
         algorithm = self._algorithm.having(**of_model)
         if self.learn_coordinates and self._effects:
@@ -613,8 +613,8 @@ class BlackJAXKernel(MCMCKernel):
         schedule = adapt_state.schedule
         info = info.rated(is_adapting=self._adapt_step_size and schedule is not None)
         noticed = cast(Noticed, state.noticed)
-        made = cast(Fingerprint, state.fingerprint)
-        noticed = noticed.of_data(is_other(made, model_args, model_kwargs))
+        digest = cast(Fingerprint, state.fingerprint)
+        noticed = noticed.of_data(is_other(digest, model_args, model_kwargs))
         is_adapting = self._adapt_step_size or self._adapt_mass_matrix
         if schedule is not None and is_adapting and self._has_coordinates:
             # one predicate for all chains: a batched one would run the update for ever
@@ -694,8 +694,8 @@ class BlackJAXKernel(MCMCKernel):
         if state.shared is not None:
             old = cast(Fingerprint, state.fingerprint)
             check_data(is_other(old, model_args, model_kwargs))
-        made = fingerprint(model_args, model_kwargs)
-        model_args, model_kwargs = self._in_place.as_they_are(made, model_args, model_kwargs)
+        digest = fingerprint(model_args, model_kwargs)
+        model_args, model_kwargs = self._in_place.as_they_are(digest, model_args, model_kwargs)
         if self._in_place.has_changed:
             self._sample_fn = None  # MCMC initializes, and so takes them as new ones, too
         arguments = split_arguments(model_args, model_kwargs)
@@ -710,11 +710,11 @@ class BlackJAXKernel(MCMCKernel):
             else:
                 inner = target.init(state.z, key_inner, metric)
             inner = self._kept(state.inner, inner)
-            return state._replace(inner=inner, rng_key=rng_key, fingerprint=made)
+            return state._replace(inner=inner, rng_key=rng_key, fingerprint=digest)
 
         # states of sequential and parallel chains come stacked
-        each = jax.vmap(refreshed, (None, 0)) if state.is_stacked else refreshed
-        return run_with(arguments, compiled_soon(each), state)
+        refreshed_all = jax.vmap(refreshed, (None, 0)) if state.is_stacked else refreshed
+        return run_with(arguments, compiled_soon(refreshed_all), state)
 
     def wrap_model(self, wrapper: Function) -> "BlackJAXKernel":
         """Copy of this kernel whose model is ``wrapper(model)``."""

@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext.metrics import Blocks, Factor, InverseMassMatrix, LowRank, factorize
 from blackjax_ext.warmup import windows
 
-__all__ = ["DenseMass", "GivenMetric", "check_metric_options", "first_metric", "in_structure"]
+__all__ = ["DenseMass", "GivenMetric", "check_metric_options", "in_structure", "initial_metric"]
 
 Block: TypeAlias = tuple[str, ...]
 DenseMass: TypeAlias = bool | Literal["low_rank"] | list[Block] | None
@@ -60,7 +60,7 @@ def check_blocks(name: str, blocks: Iterable[Any]) -> None:
         raise ValueError(f"{name} must name each site once; got {twice} more than once.")
 
 
-def first_metric(
+def initial_metric(
     inverse_mass_matrix: GivenMetric, dense_mass: DenseMass, z: Any, like: Array
 ) -> Factor:
     """The metric that the user gave, or the identity, in the structure that is adapted.

@@ -1,4 +1,4 @@
-"""What a warm-up has learned of how centred effects should be, for its user."""
+"""Centredness of effects as a warm-up has learned it, for its user."""
 
 from typing import Any
 
@@ -29,15 +29,15 @@ class Centredness(dict[str, Any]):
 
 
 def centredness_of(state: KernelState) -> Centredness:
-    """Of the effects of a state; the mean of chains that have learned each for themselves."""
+    """Centredness of the effects of a state, as a mean over chains that learned their own."""
     learned = state.adapt_state.coordinates
     if learned is None:
         return Centredness()
-    found = {name: c for name, c in learned.centredness.items() if c is not None}
-    found = jax.tree.map(on_host, found)
+    centredness = {name: c for name, c in learned.centredness.items() if c is not None}
+    centredness = jax.tree.map(on_host, centredness)
     if state.is_stacked:
-        found = {name: np.mean(c, axis=0) for name, c in found.items()}
-    return Centredness(found)
+        centredness = {name: np.mean(c, axis=0) for name, c in centredness.items()}
+    return Centredness(centredness)
 
 
 def reparam_config(mcmc: MCMC) -> dict[str, Any]:
@@ -78,7 +78,9 @@ def reparam_config(mcmc: MCMC) -> dict[str, Any]:
             "mcmc must have a kernel that learns coordinates, such as numpyro_fwd.AutoNUTS; got "
             f"{type(kernel).__name__}."
         )
-    found = kernel.centredness(mcmc)
+    centredness = kernel.centredness(mcmc)
     return {
-        name: reparam.LocScaleReparam(c) for name, c in found.items() if name in kernel.real_effects
+        name: reparam.LocScaleReparam(c)
+        for name, c in centredness.items()
+        if name in kernel.real_effects
     }

@@ -9,22 +9,28 @@ from blackjax_ext.coordinates import learning
 from blackjax_ext.coordinates.partial import Coordinates, Frame, half, in_coordinates
 from blackjax_ext.metrics import Factor
 from blackjax_ext.types import Function
-from blackjax_ext.warmup.calling import Stepper
+from blackjax_ext.warmup.algorithm import Stepper
 from blackjax_ext.warmup.in_coordinates import InCoordinates
 from blackjax_ext.warmup.run import ravel_each
 from numpyro_fwd.bridge.views import logdensity_of
 from numpyro_fwd.kernels.strategy import Run, Start, Strategy, WholeDensity, ravel_one
 
-__all__ = ["check_alone", "check_gradient", "check_whole", "first_frame", "start_in_coordinates"]
+__all__ = [
+    "check_alone",
+    "check_has_gradient",
+    "check_whole",
+    "initial_coordinates",
+    "start_in_coordinates",
+]
 
 
-def first_frame(
+def initial_coordinates(
     target: Stepper, metric: Factor, position: Any
 ) -> tuple[Any, learning.Learned | None]:
-    """What the first step is taken in, and what is known of coordinates if `target` has them."""
+    """Coordinates of the first step, and what is known of them if `target` has them."""
     if not isinstance(target, InCoordinates):
         return metric, None
-    learned = learning.begin(half(target.coordinates, position))
+    learned = learning.first_learned(half(target.coordinates, position))
     return Frame(metric, learned.centredness), learned
 
 
@@ -37,7 +43,7 @@ def check_whole(strategy: Strategy) -> None:
         )
 
 
-def check_gradient(state: Any) -> None:
+def check_has_gradient(state: Any) -> None:
     """Raise TypeError unless a state in coordinates has the gradient that they are learned from."""
     if getattr(state.chain, "logdensity_grad", None) is None:
         raise TypeError(
@@ -58,7 +64,7 @@ def check_alone(parameters: dict[str, Any]) -> None:
 def start_in_coordinates(
     strategy: Strategy, run: Run, rng_key: Array, z: Any, coordinates_for: Function
 ) -> Start:
-    """Where chains start whose first metric is that of coordinates of centredness 1/2.
+    """Start chains whose first metric is that of coordinates of centredness 1/2.
 
     ``coordinates_for(model_args, model_kwargs)`` are the coordinates of these arguments.
     """

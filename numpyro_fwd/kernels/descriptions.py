@@ -38,20 +38,20 @@ True
 """
 
 
-def entries(docstring: str, section: str) -> dict[str, str]:
+def section_entries(docstring: str, section: str) -> dict[str, str]:
     """Names and descriptions of a section, up to its first empty line."""
     lines = inspect.cleandoc(docstring).splitlines()
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     name = ""
     for line in lines[lines.index(section) + 2 :]:
         if not line:
             break
         if line.startswith(" "):
-            found[name] += f"\n{line}"
+            descriptions[name] += f"\n{line}"
         else:
             name = line
-            found[name] = ""
-    return found
+            descriptions[name] = ""
+    return descriptions
 
 
 def describe(kernel: type, parent: type) -> None:
@@ -64,9 +64,9 @@ def describe(kernel: type, parent: type) -> None:
     text = inspect.cleandoc(kernel.__doc__)
     if "\noptions\n" not in text:
         return
-    shared = entries(parent.__doc__, "Parameters")
-    shared |= entries(MinibatchOptions.__doc__ or "", "Attributes")
-    own = entries(text, "Parameters")
+    shared = section_entries(parent.__doc__, "Parameters")
+    shared |= section_entries(MinibatchOptions.__doc__ or "", "Attributes")
+    own = section_entries(text, "Parameters")
     said = {name for names in own for name in names.split(", ")}
     names = [name for name in inspect.signature(kernel).parameters if name not in said]
     listed = "\n".join(f"{name}{shared[name]}" for name in names)

@@ -176,7 +176,7 @@ class PCFMALA(BlackJAXKernel):
         )
 
     def best_accept_prob(self, size: int) -> float:
-        """As FMALA's with one tangent."""
+        """Best acceptance rate, which is FMALA's with one tangent."""
         return 0.3 + 0.27 / size
 
 

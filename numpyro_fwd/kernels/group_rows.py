@@ -9,12 +9,12 @@ from jax import Array
 from blackjax_ext.metrics import Diagonal
 from blackjax_ext.sgmcmc import group_sweeps
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
-from blackjax_ext.subsampling.groups.thinning import expected_rows
-from blackjax_ext.warmup.calling import Algorithm, Stepper
+from blackjax_ext.subsampling.groups.thinning import expected_group_rows
+from blackjax_ext.warmup.algorithm import Algorithm, Stepper
 from blackjax_ext.warmup.run import ravel_each
 from numpyro_fwd.bridge.groups import GroupedModel, grouped_predictor_of
 from numpyro_fwd.bridge.views import check_finite
-from numpyro_fwd.kernels.counted import CountingAlgorithm, warn_if_many
+from numpyro_fwd.kernels.row_counts import CountingAlgorithm, warn_if_many
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.strategy import Run, Source, Start, split_keys
 from numpyro_fwd.types import Args, Kwargs
@@ -54,7 +54,7 @@ def start_of_groups(run: Run, rng_key: Array, z: Any, shared: GroupedModel) -> S
         if run.is_searching:
             z = jax.vmap(expansion.draw)(key_draw)
         values = jax.vmap(lambda z: expansion.posterior().rows.logprior(z))(z)
-        num_rows = expected_rows(jax.random.fold_in(key_draw[0], 1), expansion)
+        num_rows = expected_group_rows(jax.random.fold_in(key_draw[0], 1), expansion)
         return ravel_each(z), values, split_keys(rng_key)[0], num_rows
 
     x, values, keys, num_rows = run(draw, rng_key, z, shared)

@@ -17,7 +17,7 @@ from jax import Array
 
 from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor, factorize
-from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, Stepper
+from blackjax_ext.warmup.algorithm import Algorithm, BoundAlgorithm, Stepper
 from blackjax_ext.warmup.run import bind
 from numpyro_fwd.bridge.views import logdensity_of
 from numpyro_fwd.kernels.strategy import Run, Source, Start, WholeDensity, ravel_one
@@ -31,7 +31,7 @@ NUM_INTEGRATION_STEPS = 2  # of a proposal: the default of BlackJAX's tuning, ro
 
 
 class Tuned(NamedTuple):
-    """What the tuning found; chains share it.
+    """Outcome of the tuning, which chains share.
 
     step_size
         Step size.
@@ -111,7 +111,7 @@ class Tuning(WholeDensity):
         variances = first.inverse()
         length = variances.size**0.5  # BlackJAX's own first guesses, but for the variances
         if api is blackjax.mclmc:
-            state, found, _ = blackjax.mclmc_find_L_and_step_size(
+            state, tuned, _ = blackjax.mclmc_find_L_and_step_size(
                 kernel,
                 round(num_steps / SHARES["mclmc"]),
                 state,
@@ -120,7 +120,7 @@ class Tuning(WholeDensity):
                 params=MCLMCAdaptationState(length, 0.25 * length, variances),
             )
         else:
-            state, found, _ = blackjax.adjusted_mclmc_find_L_and_step_size(
+            state, tuned, _ = blackjax.adjusted_mclmc_find_L_and_step_size(
                 partial(self.adjusted_step, kernel),
                 bound.logdensity_fn,
                 round(num_steps / SHARES["adjusted_mclmc"]),
@@ -130,7 +130,7 @@ class Tuning(WholeDensity):
                 params=MCLMCAdaptationState(length, 0.2 * length, variances),
                 target_num_integration_steps=float(self.num_integration_steps),
             )
-        return found.step_size, found.L, found.inverse_mass_matrix
+        return tuned.step_size, tuned.L, tuned.inverse_mass_matrix
 
     def adjusted_step(
         self, kernel: Any, rng_key, state, logdensity_fn, step_size, inverse_mass_matrix, **_: Any

@@ -21,7 +21,7 @@ from numpyro_fwd.bridge.separate_rows import check_minibatches
 from numpyro_fwd.bridge.views import View
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.base import BlackJAXKernel
-from numpyro_fwd.kernels.optimizer_start import check_optimizer
+from numpyro_fwd.kernels.optimizer_start import check_start_optimizer
 from numpyro_fwd.kernels.options import ControlVariate, MinibatchOptions
 from numpyro_fwd.kernels.row_strategies import AnchoredRows, PlainRows, SubsampledRows
 from numpyro_fwd.kernels.state import KernelState
@@ -30,7 +30,7 @@ from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = ["AMAGOLD", "L2MC", "SGHMC"]
 
-Anchor = Literal["mode"] | Mapping[str, Any]
+AnchorOption = Literal["mode"] | Mapping[str, Any]
 
 # where a normal forgets its start: the autocorrelation is cos(2) = -0.4 without friction, and with
 # a friction of 1/4 it is -0.1
@@ -90,7 +90,7 @@ class MinibatchKernel(BlackJAXKernel):
             check_count("chunk_size", chunk_size)
         if num_epochs:
             check_count("num_epochs", num_epochs)
-        check_optimizer(optimizer)
+        check_start_optimizer(optimizer)
         friction = 0.25 if friction is None else friction
         check_friction(friction, num_integration_steps, resample_momentum)
         order = ORDERS[control_variate]
@@ -248,7 +248,7 @@ class AMAGOLD(MinibatchKernel):
         *,
         control_variate: ControlVariate | None = "second_order",
         acceptance: Literal["full", "subsampled", "sequential", "barker"] | Acceptance = "full",
-        anchor: Anchor = MODE,
+        anchor: AnchorOption = MODE,
         gradient: Literal["expansion", "minibatch"] | None = None,
         **options: Unpack[MinibatchOptions],
     ):

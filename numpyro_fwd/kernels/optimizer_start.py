@@ -7,7 +7,7 @@ from jax import Array
 
 from blackjax_ext.rows.potentials import StochasticPotential
 
-__all__ = ["RATE", "check_optimizer", "optimize"]
+__all__ = ["RATE", "check_start_optimizer", "optimize"]
 
 RATE = 1e-3  # of Adam, the default of most of its users
 
@@ -20,7 +20,7 @@ def optimize(
     num_rows: int,
     optimizer: optax.GradientTransformation | None,
 ) -> ArrayTree:
-    """Where `num_steps` steps from `position` lead; the loss is the energy over `num_rows`.
+    """Position after `num_steps` steps from `position`; the loss is the energy over `num_rows`.
 
     Cost: a minibatch gradient per step.
     """
@@ -37,7 +37,7 @@ def optimize(
     return jax.lax.scan(step, first, jax.random.split(rng_key, num_steps))[0][0]
 
 
-def check_optimizer(optimizer: optax.GradientTransformation | None) -> None:
+def check_start_optimizer(optimizer: optax.GradientTransformation | None) -> None:
     """Raise TypeError unless `optimizer` is one of optax, or None."""
     if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
         raise TypeError(

@@ -67,7 +67,7 @@ class MinibatchOptions(KernelOptions, total=False):
 def full_signature(kernel: type) -> inspect.Signature:
     """Signature of a kernel with each of its options by name, instead of ``**options``."""
     own = inspect.signature(vars(kernel).get("__init__", kernel))
-    found = {
+    merged = {
         name: parameter
         for name, parameter in own.parameters.items()
         if name != "self" and parameter.kind is not parameter.VAR_KEYWORD
@@ -76,9 +76,9 @@ def full_signature(kernel: type) -> inspect.Signature:
     shared = get_args(rest[0].annotation) if rest else ()
     names = [name for options in shared for name in options.__annotations__]
     for name in names:
-        if name not in found:
-            found[name] = inherited(kernel, name)
-    return inspect.Signature([*found.values(), *(rest if not shared else [])])
+        if name not in merged:
+            merged[name] = inherited(kernel, name)
+    return inspect.Signature([*merged.values(), *(rest if not shared else [])])
 
 
 def inherited(kernel: type, name: str) -> inspect.Parameter:
@@ -86,7 +86,7 @@ def inherited(kernel: type, name: str) -> inspect.Parameter:
     for parent in kernel.__mro__[1:]:
         parameters = inspect.signature(vars(parent).get("__init__", parent)).parameters
         if name in parameters:
-            found = parameters[name]
-            default = getattr(kernel, "option_defaults", {}).get(name, found.default)
-            return found.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=default)
+            parameter = parameters[name]
+            default = getattr(kernel, "option_defaults", {}).get(name, parameter.default)
+            return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=default)
     raise TypeError(f"{kernel.__name__} has no option {name}.")

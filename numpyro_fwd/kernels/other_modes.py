@@ -30,11 +30,11 @@ from numpyro_fwd.kernels.strategy import Run, ravel_one
 
 __all__ = ["MAX_PLACES", "Modes", "Passes", "Place", "look_elsewhere", "place_of", "warn_of_modes"]
 
-NUM_ROWS = 1024  # that the paths read
-NUM_PATHS, MANY = 8, 32  # paths, of which half beyond so many dimensions
+NUM_ROWS_READ = 1024  # that the paths read
+NUM_PATHS, MANY_DIMENSIONS_FOR_PATHS = 8, 32  # paths, of which half beyond so many dimensions
 MAX_PLACES = 4  # from which all rows are searched
 
-WAY_OUT = (
+SEVERAL_MODES_ADVICE = (
     "Kernels whose chains start apart, such as MALA, AutoMALA or numpyro.infer.NUTS, show by R-hat "
     "whether they mix, and LangevinSMC weighs the places. If you mean one of them, constrain the "
     "model to it"
@@ -66,7 +66,7 @@ class Place(NamedTuple):
 
 
 class Modes(NamedTuple):
-    """What was found.
+    """Modes in which paths ended.
 
     places
         The modes that matter, the best first; at least one.
@@ -92,7 +92,7 @@ class Modes(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Where paths ended, each place once, the best first.
+    """Ends of the paths, each place once, the best first.
 
     x
         Positions, shape (M, D).
@@ -105,11 +105,11 @@ class Ends(NamedTuple):
     num_paths: np.ndarray
 
 
-def place_of(x: Any, metric: Any, found: Stationary | None = None) -> Place:
+def place_of(x: Any, metric: Any, stationary: Stationary | None = None) -> Place:
     """The place whose curvature is `metric`."""
     root = np.asarray(on_host(metric.inverse_sqrt), np.float64)
     log_det = float(on_host(metric.log_determinant))
-    return Place(on_host(x), np.linalg.norm(root, axis=1), log_det, found)
+    return Place(on_host(x), np.linalg.norm(root, axis=1), log_det, stationary)
 
 
 def look_elsewhere(run: Run, z: Any, first: Place, passes_of: Callable[[], Passes]) -> Modes:
@@ -122,7 +122,7 @@ def look_elsewhere(run: Run, z: Any, first: Place, passes_of: Callable[[], Passe
     if holds_rows_on_disk(run.model_args):  # of which a path would read some at each evaluation
         return alone
     run.say("looking for other modes on a few rows")
-    share = share_of_some(run.source.model, *run.model_args, NUM_ROWS)
+    share = share_of_some(run.source.model, *run.model_args, NUM_ROWS_READ)
     ends = ends_of_paths(run, z)
     if not ends.num_paths.size:
         return alone
@@ -132,11 +132,13 @@ def look_elsewhere(run: Run, z: Any, first: Place, passes_of: Callable[[], Passe
     is_first &= distance < newton_path.FAR / share**0.5
     if is_first.all():
         return alone
-    return compared(ends, is_first, share, first, passes_of())
+    return compare_ends(ends, is_first, share, first, passes_of())
 
 
-def compared(ends: Ends, is_first: np.ndarray, share: float, first: Place, passes: Passes) -> Modes:
-    """What the places where paths ended are, on all rows; `is_first` are ends at the mode known."""
+def compare_ends(
+    ends: Ends, is_first: np.ndarray, share: float, first: Place, passes: Passes
+) -> Modes:
+    """Compare the ends of paths on all rows; `is_first` are ends at the known mode."""
     margin = newton_path.negligible(first.x)
     energy = in_double(passes.energy(first.x))
     # the mode of some of the rows is off by so much on average, twice
@@ -148,17 +150,17 @@ def compared(ends: Ends, is_first: np.ndarray, share: float, first: Place, passe
         is_poor = ends.evidence[i] < evidence[0] - margin
         if share < 1:
             is_poor = not in_double(passes.energy(ends.x[i])) < energy + slack
-        found = None if is_poor or i >= MAX_PLACES else newton(*passes, ends.x[i])
-        if found is None or not found.is_mode:
+        stationary = None if is_poor or i >= MAX_PLACES else newton(*passes, ends.x[i])
+        if stationary is None or not stationary.is_mode:
             lost.append(i)
             continue
-        place = place_of(found.x, found.metric(), found)
+        place = place_of(stationary.x, stationary.metric(), stationary)
         same = [j for j, other in enumerate(places) if are_same(place, other)]
         if same:
             count[same[0]] += int(ends.num_paths[i])
             continue
         places.append(place)
-        evidence.append(-in_double(passes.energy(found.x)) - 0.5 * place.log_det)
+        evidence.append(-in_double(passes.energy(stationary.x)) - 0.5 * place.log_det)
         count.append(int(ends.num_paths[i]))
     order = np.argsort(-np.asarray(evidence), kind="stable")
     kept = [j for j in order if evidence[j] >= evidence[order[0]] - margin]
@@ -179,24 +181,24 @@ def are_same(one: Place, other: Place) -> bool:
 
 
 def ends_of_paths(run: Run, z: Any) -> Ends:
-    """Where Newton's paths on a few rows end, from the chains' starts and from others."""
+    """Ends of Newton's paths on a few rows, from the chains' starts and from others."""
     x, unravel = ravel_each(z), ravel_one(z)
     size, differentiation = x.shape[1], run.source.view.differentiation
 
     def find(arrays, seed, x):
         key = jax.random.key(seed)
         model_args, model_kwargs = run.arguments.join(arrays)
-        logdensity_fn = density_of_some(run.source.model, model_args, model_kwargs, NUM_ROWS)
+        logdensity_fn = density_of_some(run.source.model, model_args, model_kwargs, NUM_ROWS_READ)
         return newton_path.find_all(key, lambda x: logdensity_fn(unravel(x)), x, differentiation)
 
-    num_paths = NUM_PATHS if size <= MANY else newton_path.MIN_PATHS
+    num_paths = NUM_PATHS if size <= MANY_DIMENSIONS_FOR_PATHS else newton_path.MIN_PATHS
     own = np.unique(on_host(x)[: num_paths // 2], axis=0)
     # fixed numbers: what is found is a place, not a draw
     even = np.random.default_rng(0).uniform(-2.0, 2.0, (num_paths - len(own), size))
     starts = np.concatenate([own, even.astype(own.dtype)])
-    found = on_host(run.search(find, np.zeros((), np.uint32), starts))
-    sd = np.linalg.norm(np.asarray(found.metric.inverse_sqrt), axis=1)
-    evidence, mean = found.evidence.ravel(), found.mean.reshape(-1, size)
+    approximations = on_host(run.search(find, np.zeros((), np.uint32), starts))
+    sd = np.linalg.norm(np.asarray(approximations.metric.inverse_sqrt), axis=1)
+    evidence, mean = approximations.evidence.ravel(), approximations.mean.reshape(-1, size)
     ends: list[int] = []
     count: list[int] = []
     for i in np.argsort(-evidence):
@@ -215,13 +217,13 @@ def ends_of_paths(run: Run, z: Any) -> Ends:
     return Ends(mean[ends], evidence[ends], np.array(count, int))
 
 
-def warn_of_modes(modes: Modes, sites: report.Sites, then: str) -> None:
+def warn_of_modes(modes: Modes, sites: report.SiteSizes, then: str) -> None:
     """Warn where one mode is not all that matters; `then` says what that means for the chains."""
     if not modes.is_settled and is_first_process():
         warnings.warn(modes_message(modes, sites, then), stacklevel=2)
 
 
-def modes_message(modes: Modes, sites: report.Sites, then: str) -> str:
+def modes_message(modes: Modes, sites: report.SiteSizes, then: str) -> str:
     """That there are other modes, or may be."""
     best, *rest = modes.places
     away = np.concatenate(
@@ -229,19 +231,19 @@ def modes_message(modes: Modes, sites: report.Sites, then: str) -> str:
     )
     is_elsewhere = (np.abs(away - best.x) > newton_path.FAR * best.sd).any(axis=0)
     names = report.listed(report.names_of(sites, np.flatnonzero(is_elsewhere)))
-    found = f"of {modes.num_paths}, {modes.num_agree} found "
+    ends = f"of {modes.num_paths}, {modes.num_agree} found "
     if rest:
-        lower = ", ".join(f"{modes.evidence[0] - each:.1f}" for each in modes.evidence[1:])
-        found += (
+        lower = ", ".join(f"{modes.evidence[0] - lesser:.1f}" for lesser in modes.evidence[1:])
+        ends += (
             f"one of {len(modes.places)} modes that matter (log evidence of the best about "
             f"{modes.evidence[0]:.1f}, of the others lower by {lower})"
         )
     else:
-        found += (
+        ends += (
             f"the best (log evidence about {modes.evidence[0]:.1f}), the others places that are "
             f"lower by more than {newton_path.negligible(best.x):.0f}"
         )
     return (
-        f"paths to the anchor end in different places: {found}; they differ in {names}. {then} "
-        f"{WAY_OUT}."
+        f"paths to the anchor end in different places: {ends}; they differ in {names}. {then} "
+        f"{SEVERAL_MODES_ADVICE}."
     )

@@ -18,12 +18,12 @@ from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.metrics import Factor
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 
-__all__ = ["NUM_POINTS", "check_products", "points_around"]
+__all__ = ["NUM_COMPARED", "check_products", "points_around"]
 
-NUM_POINTS = 8
-MOST = 0.01  # nats that nobody sees in a posterior
-ROUNDING = 8.0  # roundings of the energy that full precision would not take away
-COARSE = (
+NUM_COMPARED = 8
+MAX_ERROR = 0.01  # nats that nobody sees in a posterior
+MAX_ROUNDINGS = 8.0  # roundings of the energy that full precision would not take away
+COARSE_PRODUCTS = (
     "the products of matrices on {} are rounded by default, to 10 bits (TF32) or fewer, and "
     "differences of the model's energy between a few points around the start are off by {:.2g} "
     "nats for it: the chains sample another density. Give the products full precision, by "
@@ -36,8 +36,8 @@ COARSE = (
 @precision.exact_products  # the same places under both precisions
 def points_around(x: Array, metric: Factor | None) -> Array:
     """A few places to compare energies at, (n, D): starts of chains (C, D), and moves from them."""
-    x = x[:NUM_POINTS]
-    rest = NUM_POINTS - x.shape[0]
+    x = x[:NUM_COMPARED]
+    rest = NUM_COMPARED - x.shape[0]
     if not rest:
         return x
     noise = jnp.asarray(np.random.default_rng(0).normal(size=(rest, x.shape[1])), x.dtype)
@@ -52,15 +52,15 @@ def check_products(energies: Callable[[], Array]) -> None:
     """
     if not precision.are_coarse_here():
         return
-    found = energies(), precision.exact_products(energies)()
-    if not not_jax_tracer(found[0]):
+    both = energies(), precision.exact_products(energies)()
+    if not not_jax_tracer(both[0]):
         return
-    here, there = (np.asarray(on_host(each), np.float64) for each in found)
-    is_known = np.isfinite(here) & np.isfinite(there)
+    here, full = (np.asarray(on_host(values), np.float64) for values in both)
+    is_known = np.isfinite(here) & np.isfinite(full)
     if not is_known.any():
         return
-    here, there = here[is_known], there[is_known]
-    off = float(np.max(np.abs(here - there - np.median(here - there))))
-    rounding = ROUNDING * float(jnp.finfo(found[0].dtype).eps * np.max(np.abs(there)))
-    if off > max(MOST, rounding) and is_first_process():
-        warnings.warn(COARSE.format(jax.devices()[0].device_kind, off), stacklevel=2)
+    here, full = here[is_known], full[is_known]
+    off = float(np.max(np.abs(here - full - np.median(here - full))))
+    rounding = MAX_ROUNDINGS * float(jnp.finfo(both[0].dtype).eps * np.max(np.abs(full)))
+    if off > max(MAX_ERROR, rounding) and is_first_process():
+        warnings.warn(COARSE_PRODUCTS.format(jax.devices()[0].device_kind, off), stacklevel=2)

@@ -28,7 +28,7 @@ from blackjax_ext.subsampling.tails import may_differ, tail_gap
 from blackjax_ext.subsampling.thinning import expected_rows
 from blackjax_ext.types import Function
 from blackjax_ext.warmup import newton_path, report
-from blackjax_ext.warmup.calling import Algorithm, Stepper
+from blackjax_ext.warmup.algorithm import Algorithm, Stepper
 from blackjax_ext.warmup.run import ravel_each
 from numpyro_fwd.bridge.anchors import MODE, check_anchor, position_of_anchor
 from numpyro_fwd.bridge.arguments import evaluating
@@ -43,7 +43,6 @@ from numpyro_fwd.bridge.predictors import (
 from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential
 from numpyro_fwd.bridge.views import check_finite
 from numpyro_fwd.disk import num_rows_on_disk
-from numpyro_fwd.kernels.counted import CountingAlgorithm, warn_if_light, warn_if_many
 from numpyro_fwd.kernels.group_rows import start_of_groups, sweeping
 from numpyro_fwd.kernels.optimizer_start import optimize
 from numpyro_fwd.kernels.other_modes import (
@@ -53,6 +52,7 @@ from numpyro_fwd.kernels.other_modes import (
     place_of,
     warn_of_modes,
 )
+from numpyro_fwd.kernels.row_counts import CountingAlgorithm, warn_if_light, warn_if_many
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.strategy import (
     Run,

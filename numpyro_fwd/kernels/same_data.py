@@ -11,10 +11,10 @@ from blackjax_ext.meshes import everywhere
 from numpyro_fwd.bridge.arguments import Fingerprint, fingerprint, is_other, mutable_arrays
 from numpyro_fwd.bridge.numpyro_private import give_arguments, not_jax_tracer
 from numpyro_fwd.disk import OnDisk
-from numpyro_fwd.kernels.words import running_mcmc
+from numpyro_fwd.kernels.running_mcmc import running_mcmc
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["NOTHING", "InPlace", "WhoseData", "check_data", "is_known", "is_ours", "is_said"]
+__all__ = ["NOTHING", "InPlace", "WhoseData", "check_data", "is_concrete", "is_ours", "is_said"]
 
 NOTHING = 0x5EA10000  # the number of events of a state of which nothing is to be said
 MOST_EVENTS = 2**28
@@ -49,13 +49,13 @@ class InPlace:
         self.has_changed = False
 
     def as_they_are(
-        self, made: Fingerprint, model_args: Args, model_kwargs: Kwargs | None
+        self, digest: Fingerprint, model_args: Args, model_kwargs: Kwargs | None
     ) -> tuple[tuple[Any, ...], Any]:
         """Arguments, as new objects once an array has changed; those of the running MCMC, too."""
         arrays = mutable_arrays(model_args, model_kwargs)
-        if not arrays or isinstance(made.whole, jax.core.Tracer):
+        if not arrays or isinstance(digest.whole, jax.core.Tracer):
             return model_args, model_kwargs
-        last, self._last = self._last, (arrays, int(made.whole))
+        last, self._last = self._last, (arrays, int(digest.whole))
         if last is not None and last[0] == arrays and last != self._last:
             self.has_changed = True
         if not self.has_changed:
@@ -68,7 +68,9 @@ class InPlace:
 
 @jax.tree_util.register_pytree_node_class
 class WhoseData:
-    """The data of a population, in its state, as :class:`~numpyro_fwd.kernels.noticed.Noticed`.
+    """Record of the data of a population, carried in its state.
+
+    Like :class:`~numpyro_fwd.kernels.chain_warnings.Noticed`, it speaks when it leaves a program.
 
     Attributes
     ----------
@@ -84,11 +86,11 @@ class WhoseData:
 
     @classmethod
     def of(cls, model_args: Args, model_kwargs: Kwargs | None) -> "WhoseData":
-        """Of these arguments."""
+        """The record of these arguments."""
         return cls(fingerprint(model_args, model_kwargs), jnp.array(NOTHING))
 
     def compared(self, model_args: Args, model_kwargs: Kwargs | None) -> "WhoseData":
-        """With whether these arguments are others."""
+        """The record with whether these arguments are others."""
         is_new = is_other(self.made, model_args, model_kwargs)
         return WhoseData(self.made, everywhere(jnp.maximum(self.has_other, NOTHING + is_new)))
 
@@ -98,7 +100,7 @@ class WhoseData:
 
     @classmethod
     def tree_unflatten(cls, _: None, children: tuple[Any, ...]) -> "WhoseData":
-        """The same, or ValueError if a step was given other data."""
+        """Rebuild the record; ValueError if a step was given other data."""
         if is_said(children[1]):
             raise ValueError(OTHER_PARTICLES)
         return cls(*children)
@@ -106,7 +108,7 @@ class WhoseData:
 
 def check_data(has_other: Any) -> None:
     """Raise ValueError for a state that was made with other data; what is traced passes."""
-    if is_known(has_other) and np.any(has_other):
+    if is_concrete(has_other) and np.any(has_other):
         raise ValueError(OTHER_DATA)
 
 
@@ -132,13 +134,13 @@ def is_said(events: Any) -> bool:
 
 def is_ours(events: Any) -> bool:
     """Whether a program of ours returned this number of events."""
-    if not is_known(events) or not jnp.issubdtype(events.dtype, jnp.integer):
+    if not is_concrete(events) or not jnp.issubdtype(events.dtype, jnp.integer):
         return False
-    found = np.asarray(events)
-    return bool(np.all((found >= NOTHING) & (found < NOTHING + MOST_EVENTS)))
+    numbers = np.asarray(events)
+    return bool(np.all((numbers >= NOTHING) & (numbers < NOTHING + MOST_EVENTS)))
 
 
-def is_known(x: Any) -> bool:
+def is_concrete(x: Any) -> bool:
     """Whether `x` is an array with values: what is traced has none, nor what was given away."""
     if not isinstance(x, Array) or not not_jax_tracer(x):
         return False

@@ -313,6 +313,6 @@ class AMSMMALA(ScheduledKernel):
         del inner
         schedule = self._schedule or schedules.modulo(PERIOD)
         return {
-            "refresh": amsmmala.decide(rng_key, i, schedule),
+            "refresh": amsmmala.is_scheduled(rng_key, i, schedule),
             "follow": self._follows(i, num_warmup),
         }

@@ -39,9 +39,9 @@ from numpyro_fwd.bridge.priors import (
     warn_without_likelihood,
 )
 from numpyro_fwd.bridge.traces import first_sites
-from numpyro_fwd.kernels.precision import NUM_POINTS, check_products
+from numpyro_fwd.kernels.precision import NUM_COMPARED, check_products
+from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop
 from numpyro_fwd.kernels.same_data import InPlace, WhoseData
-from numpyro_fwd.kernels.words import check_arguments_of_loop
 from numpyro_fwd.meshes import check_run, over_chains
 from numpyro_fwd.types import Args, Kwargs, Model
 
@@ -53,11 +53,11 @@ TARGETS = {True: 0.574, False: 0.9}
 WHOLE_MOVES = {"isotropic_share": 0.0, "block_share": 0.0}
 MAX_CHANGE = 0.5
 MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
-LOW_SHARE = 0.1  # of the particles: an effective sample size below it is warned of
+LOW_ESS = 0.1  # of the particles: an effective sample size below it is warned of
 MIN_ANCESTORS = 1.5  # descendants of one draw of the prior do not know how far runs differ
 MIN_PARTICLES = 20  # and neither do so few: with five two runs in five are two errors off
 MIXED_SHARE = 0.5  # of the ancestors of particles that mix well: 0.8 to 1.1 where they do
-MAX_ROUNDING = 0.5  # of a log density: its difference then says nothing
+MAX_DENSITY_ROUNDING = 0.5  # of a log density: its difference then says nothing
 # by the derivatives that a model has
 MOVES = {
     "forward": "no reverse mode, which this algorithm needs: give algorithm=blackjax_ext.fmala, or "
@@ -66,7 +66,10 @@ MOVES = {
     "leave algorithm out, or give blackjax_ext.mala.",
     "none": "no derivatives, which this algorithm needs: give algorithm=blackjax_ext.random_walk.",
 }
-FEW, MANY = 200, 1_000  # particles between which the default of tempering_ess changes
+FEW_PARTICLES, MANY_PARTICLES = (
+    200,
+    1_000,
+)  # particles between which the default of tempering_ess changes
 SHARE_OF_MANY = 0.9
 
 
@@ -367,7 +370,7 @@ class LangevinSMC(MCMCKernel):
             prior, likelihood = split_logdensity(self._model, *split.join(arrays))
             return jax.vmap(lambda z: prior(z) + likelihood(z))(z)
 
-        return run_with(split, energies, jax.tree.map(lambda leaf: leaf[:NUM_POINTS], z))
+        return run_with(split, energies, jax.tree.map(lambda leaf: leaf[:NUM_COMPARED], z))
 
     def _program(self, split: Any) -> Function:
         """The compiled annealing: arrays are arguments, all else is part of the program."""
@@ -461,11 +464,11 @@ class LangevinSMC(MCMCKernel):
         if not not_jax_tracer(state.least_ess):
             return
         # in every process: particles of others are asked for
-        found = complaints(state, self._max_temperatures)
-        if self._is_adjusted and not found:
-            found = complaints_of_mixing(state)
-        if found and is_first_process():
-            warnings.warn("sequential Monte Carlo: " + " ".join(found), stacklevel=2)
+        sentences = complaints(state, self._max_temperatures)
+        if self._is_adjusted and not sentences:
+            sentences = complaints_of_mixing(state)
+        if sentences and is_first_process():
+            warnings.warn("sequential Monte Carlo: " + " ".join(sentences), stacklevel=2)
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
@@ -479,7 +482,7 @@ def share_to_keep(num_particles: int) -> float:
     evidence. With fewer particles than many that is the variance with many; with still fewer than
     a few it grows again, lest ten particles take thousands of temperatures.
     """
-    part = min(max(num_particles, FEW), MANY) / MANY
+    part = min(max(num_particles, FEW_PARTICLES), MANY_PARTICLES) / MANY_PARTICLES
     return 1.0 / (1.0 + part * (1.0 / SHARE_OF_MANY - 1.0))
 
 
@@ -520,7 +523,7 @@ def described(
     """`state` with the population `inner`, and what is known of it."""
     like = jnp.zeros_like(state.temperature)
     least_ess = jnp.minimum(state.least_ess, least_ess)
-    lost = is_lost(least_ess, inner)
+    lost = is_collapsed(least_ess, inner)
     error = jnp.sqrt(jnp.maximum(inner.variance, 0.0))
     return state._replace(
         inner=inner,
@@ -538,44 +541,44 @@ def described(
 
 
 def complaints(state: LangevinSMCKernelState, max_temperatures: int) -> list[str]:
-    """What is wrong with a population after its annealing, in sentences."""
-    found, size = [], state.ancestors.size
+    """Sentences on what is wrong with a population after its annealing."""
+    sentences, size = [], state.ancestors.size
     named = (state.least_ess, state.is_forced, state.genealogical_ess, state.log_evidence)
     least_ess, is_forced, genealogical_ess, log_evidence = (x[0] for x in on_host(named))
     if is_forced:
-        found.append(
+        sentences.append(
             f"there were max_temperatures = {max_temperatures} temperatures, and the last step "
             "jumped to 1: allow more of them."
         )
-    if least_ess < LOW_SHARE * size:
-        found.append(
+    if least_ess < LOW_ESS * size:
+        sentences.append(
             f"the effective sample size fell to {least_ess:.1f} of {size} particles: take more "
             "particles, or shorter steps for unadjusted moves."
         )
     if genealogical_ess < MIN_ANCESTORS:
-        found.append(
+        sentences.append(
             f"all {size} particles descend from one draw of the prior, so that log_evidence_error "
             "is too small: take more particles."
         )
     elif size < MIN_PARTICLES:
-        found.append(
+        sentences.append(
             f"{size} particles cannot tell how far runs differ, so that log_evidence_error is too "
             "small: take more particles."
         )
     if np.isnan(log_evidence):
-        found.append("the population is lost: its log evidence is NaN (see LangevinSMC).")
-    return found
+        sentences.append("the population is lost: its log evidence is NaN (see LangevinSMC).")
+    return sentences
 
 
 def complaints_of_mixing(state: LangevinSMCKernelState) -> list[str]:
     """Whether the particles descend from fewer draws of the prior than if they had mixed."""
-    found, mixed = (x[0] for x in on_host((state.genealogical_ess, state.mixed_ancestors)))
-    if found >= MIXED_SHARE * mixed:
+    genealogical, mixed = (x[0] for x in on_host((state.genealogical_ess, state.mixed_ancestors)))
+    if genealogical >= MIXED_SHARE * mixed:
         return []
     size = state.ancestors.size
-    other = "temperatures (tempering_ess=0.98)" if size >= MANY else "particles"
+    other = "temperatures (tempering_ess=0.98)" if size >= MANY_PARTICLES else "particles"
     return [
-        f"the {size} particles descend from {found:.0f} draws of the prior, and "
+        f"the {size} particles descend from {genealogical:.0f} draws of the prior, and "
         f"would from {mixed:.0f} if their moves had mixed: the log evidence may be too low by more "
         f"than log_evidence_error. Make more moves (num_moves=12), or take more {other}."
     ]
@@ -591,10 +594,10 @@ def explaining_derivatives(
     except (TypeError, ValueError) as error:
         prior, likelihood = split_logdensity(model, model_args, model_kwargs)
         first = jax.tree.map(lambda leaf: leaf[0], z)
-        found = differentiation_of(lambda z: prior(z) + likelihood(z), first, "none")
-        if found not in MOVES:
+        mode = differentiation_of(lambda z: prior(z) + likelihood(z), first, "none")
+        if mode not in MOVES:
             raise
-        raise ValueError(f"model has {MOVES[found]}") from error
+        raise ValueError(f"model has {MOVES[mode]}") from error
 
 
 def metropolis(algorithm: Any, parameters: dict[str, Any]) -> moves.Metropolis:
@@ -608,13 +611,13 @@ def metropolis(algorithm: Any, parameters: dict[str, Any]) -> moves.Metropolis:
     return moves.Metropolis(algorithm, **parameters)
 
 
-def is_lost(least_ess: Array, inner: LangevinSMCState) -> Array:
+def is_collapsed(least_ess: Array, inner: LangevinSMCState) -> Array:
     """Whether a few particles were the ancestors of all, or the log density has no digits left."""
     size = inner.log_weights.shape[0]
     loglikelihood = inner.local.loglikelihood
     finite = jnp.where(jnp.isfinite(loglikelihood), loglikelihood, 0.0)
     heat = inner.temperature * jnp.median(jnp.abs(finite))
-    too_rough = heat * jnp.finfo(heat.dtype).eps > MAX_ROUNDING
+    too_rough = heat * jnp.finfo(heat.dtype).eps > MAX_DENSITY_ROUNDING
     return (least_ess < min(MIN_ESS, size / 10)) | too_rough
 
 

@@ -1,4 +1,4 @@
-"""What a population says of each site, and how well: no chains, hence no R-hat."""
+"""Summary of a population by site, with its errors: no chains, hence no R-hat."""
 
 from typing import Any, NamedTuple
 
@@ -67,7 +67,7 @@ class PopulationSummary(NamedTuple):
         return "\n".join([*lines, "", self.facts()])
 
     def facts(self) -> str:
-        """What is no property of a site."""
+        """Facts that are no property of a site."""
         populations = "population" if self.num_draws == 1 else "populations"
         return (
             f"log evidence {self.log_evidence:.2f}, standard error {self.log_evidence_error:.2f}\n"
@@ -134,7 +134,7 @@ def smc_summary(mcmc: MCMC, prob: float = 0.9) -> PopulationSummary:
     num_particles, num_draws = ancestors.shape
     samples = mcmc.get_samples(group_by_chain=True)
     return PopulationSummary(
-        {name: described(on_host(draws), ancestors, prob) for name, draws in samples.items()},
+        {name: summary_columns(on_host(draws), ancestors, prob) for name, draws in samples.items()},
         float(state.log_evidence[0]),
         float(state.log_evidence_error[0]),
         num_particles,
@@ -147,7 +147,7 @@ def smc_summary(mcmc: MCMC, prob: float = 0.9) -> PopulationSummary:
     )
 
 
-def described(draws: np.ndarray, ancestors: np.ndarray, prob: float) -> dict[str, Any]:
+def summary_columns(draws: np.ndarray, ancestors: np.ndarray, prob: float) -> dict[str, Any]:
     """The columns of a site, from draws that lead with particles and populations."""
     values = draws.reshape(-1, *draws.shape[2:]).astype(np.float64)
     tail = 0.5 * (1.0 - prob)

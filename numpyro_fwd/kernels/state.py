@@ -12,7 +12,7 @@ from blackjax_ext.programs import compiled_soon
 from blackjax_ext.warmup.windows import AdaptState
 from numpyro_fwd.bridge.arguments import Fingerprint
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
-from numpyro_fwd.kernels.noticed import Noticed
+from numpyro_fwd.kernels.chain_warnings import Noticed
 
 __all__ = ["KernelState", "as_chains", "make_state", "split_each", "with_types_of"]
 

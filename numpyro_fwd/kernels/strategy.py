@@ -18,14 +18,14 @@ from blackjax_ext.metrics import Factor
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function, LogDensity
 from blackjax_ext.warmup import report
-from blackjax_ext.warmup.calling import Algorithm, StepInfo, Stepper
+from blackjax_ext.warmup.algorithm import Algorithm, StepInfo, Stepper
 from blackjax_ext.warmup.run import bind, ravel_each
 from blackjax_ext.warmup.start import find_start
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.views import View, check_finite, logdensity_of
+from numpyro_fwd.kernels.running_mcmc import Say, silent
 from numpyro_fwd.kernels.state import split_each
-from numpyro_fwd.kernels.words import Say, silent
 from numpyro_fwd.types import Args, Kwargs
 
 __all__ = [
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Source(NamedTuple):
-    """Where a density comes from.
+    """Source of a density.
 
     model
         The kernel's model; None for a bare potential energy.
@@ -54,7 +54,7 @@ class Source(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a kernel tells its strategy of a run.
+    """A run as a kernel describes it to its strategy.
 
     source
         The model and its view.
@@ -94,7 +94,7 @@ class Run(NamedTuple):
         return partial(run_with, self.arguments, compiled_soon(function))
 
     def search(self, function: Function, key: Any, x: Any) -> Any:
-        """The same, by the program that an earlier sequential chain left if there is one.
+        """Search by the program that an earlier sequential chain left, if there is one.
 
         Only a search for a start is reused, which no state of the chain depends on: a model may
         read what is not among its arguments, and that may have changed.
@@ -114,7 +114,7 @@ class Keys(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where C chains start.
+    """Start of C chains.
 
     x
         Flat positions, shape (C, D).
@@ -139,13 +139,13 @@ class Start(NamedTuple):
 
 
 class Strategy(Protocol):
-    """What a kernel asks; arrays of positions lead with the chains."""
+    """Interface to a strategy; arrays of positions lead with the chains."""
 
     def prepare(self, run: Run, z: Any) -> Any:
-        """What all chains share and no step changes, made once; None for nothing."""
+        """Make once what all chains share and no step changes; None for nothing."""
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
-        """Where chains start whose first guesses are `z`, with keys (C,)."""
+        """Start chains whose first guesses are `z`, with keys (C,)."""
 
     def target(
         self,
@@ -155,7 +155,7 @@ class Strategy(Protocol):
         model_kwargs: Kwargs | None,
         shared: Any,
     ) -> Stepper:
-        """What a step of `algorithm` runs on, for these arguments of the model."""
+        """The target of a step of `algorithm`, for these arguments of the model."""
 
 
 class WholeDensity:
@@ -210,14 +210,14 @@ class NoSteps(NamedTuple):
         return Still(position, jnp.asarray(self.logdensity_fn(position)))
 
     def renew(self, rng_key: Array, state: Still, metric: Factor) -> Still:
-        """The same state."""
+        """The state as it is."""
         del rng_key, metric
         return state
 
     def step(
         self, rng_key: Array, state: Still, step_size: Array, metric: Factor, **supplied: Any
     ) -> tuple[Still, StepInfo]:
-        """The same state, accepted."""
+        """The state as it is, accepted."""
         del rng_key, step_size, metric, supplied
         zero, yes = jnp.zeros((), int), jnp.array(True)
         return state, StepInfo(jnp.ones_like(state.logdensity), ~yes, zero, zero, yes)
@@ -267,12 +267,12 @@ def follow_path(run: Run, rng_key: Array, z: Any, density_of: Function) -> Start
         return find_start(key, lambda x: logdensity_fn(unravel(x)), x, differentiation)
 
     run.say("looking for a start")
-    found = run.search(find, key_path[0], x)
-    check_finite(found.first_values)
-    if not_jax_tracer(found.x):
-        report.warn_of_starts(found, report.sites_of(z))
-    is_whitened = run.adapts_metric and found.metric is not None
-    return Start(found.x, found.metric if is_whitened else None, is_whitened, keys)
+    starts = run.search(find, key_path[0], x)
+    check_finite(starts.first_values)
+    if not_jax_tracer(starts.x):
+        report.warn_of_starts(starts, report.sites_of(z))
+    is_whitened = run.adapts_metric and starts.metric is not None
+    return Start(starts.x, starts.metric if is_whitened else None, is_whitened, keys)
 
 
 def split_keys(rng_key: Array) -> tuple[Keys, Array]:
@@ -282,14 +282,14 @@ def split_keys(rng_key: Array) -> tuple[Keys, Array]:
 
 
 def ravel_one(z: Any) -> Callable[[Array], Any]:
-    """From a flat position (D,) to a pytree like the positions of one of the chains in `z`."""
-    found = []
+    """Map a flat position (D,) to a pytree like the position of one of the chains in `z`."""
+    unravels = []
 
     def look(z):  # traced for its shapes: nothing is computed
-        found.append(ravel_pytree(jax.tree.map(lambda leaf: leaf[0], z))[1])
+        unravels.append(ravel_pytree(jax.tree.map(lambda leaf: leaf[0], z))[1])
 
     jax.eval_shape(look, z)
-    return found[0]
+    return unravels[0]
 
 
 def evaluate(run: Run, x: Array, z: Any, density_of: Function) -> Array:

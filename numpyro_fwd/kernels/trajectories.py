@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from blackjax_ext.metrics import Factor
-from blackjax_ext.warmup.calling import StepInfo, Stepper
+from blackjax_ext.warmup.algorithm import StepInfo, Stepper
 
 __all__ = ["Recording", "Trajectory"]
 

@@ -32,7 +32,7 @@ from numpyro_fwd.bridge.arguments import (
 from numpyro_fwd.bridge.observed import check_rows, impossible_sites
 from numpyro_fwd.bridge.partial_models import PartialModel, view_partial
 from numpyro_fwd.bridge.separate_rows import check_rows_apart
-from numpyro_fwd.partial_bayes.complaints import Softening, is_lost, warn_of
+from numpyro_fwd.partial_bayes.diagnostics import Softening, has_no_weights, warn_of
 from numpyro_fwd.partial_bayes.predicting import (
     Prediction,
     in_batches,
@@ -43,8 +43,8 @@ from numpyro_fwd.partial_bayes.training import (
     Program,
     Result,
     TrainingState,
-    begin,
-    check_state,
+    check_resumable,
+    first_state,
     loss_by,
     loss_on,
     result_of,
@@ -195,7 +195,7 @@ class GOHSMC:
             view = self._view()
             z = view.draw(params, key_prior, self.num_particles, args, kwargs)
             logprior_fn = view.split_fn(params, jax.random.key(0), args, kwargs)[0]
-            return begin(open_horizon.init(z, params, logprior_fn, self.optim), rng_key)
+            return first_state(open_horizon.init(z, params, logprior_fn, self.optim), rng_key)
 
         return start
 
@@ -267,7 +267,7 @@ class GOHSMC:
                 )
         first = self.init(rng_key, *args, **kwargs)
         if init_state is not None:
-            check_state(init_state, first)
+            check_resumable(init_state, first)
         split = split_arguments(args, kwargs)
         loss_fn = self._validator(validation, kwargs)
         if isinstance(validation, tuple):
@@ -283,7 +283,7 @@ class GOHSMC:
             patience,
             progress_bar,
         )
-        if is_lost(result):
+        if has_no_weights(result):
             self._raise_lost(result.state, args, kwargs)
         warn_of(result, self.num_particles, self._view().num_values, self._softening(result.state))
         return result
@@ -383,7 +383,7 @@ class GOHSMC:
         return self._view().constrain_params(state.inner.params)
 
     def result(self, state: TrainingState) -> Result:
-        """What a training leaves that ends with `state`, its histories empty.
+        """Result of a training that ends with `state`, its histories empty.
 
         For a state that was read from a checkpoint, or as the form of a result that is read.
         """

@@ -1,4 +1,4 @@
-"""What a trained model says of new rows, a few rows at a time."""
+"""Predictions of a trained model for new rows, a few rows at a time."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -80,10 +80,10 @@ def in_batches(
     quantiles: tuple[float, ...],
     rows_at_once: int | None,
 ) -> Prediction:
-    """What ``GOHSMC.predict`` returns, whose parameters these are."""
+    """Predictions as ``GOHSMC.predict`` returns them, whose parameters these are."""
     key_latents, key_draws = jax.random.split(rng_key)
     split = split_arguments(model_args, model_kwargs)
-    num_rows = count_rows(split.arrays)
+    num_rows = first_axis_length(split.arrays)
     size = num_rows if rows_at_once is None else min(rows_at_once, num_rows)
     first = split.join(cut(split.arrays, 0, size, num_rows))
     trained = trained_model(model, result.params, *first)
@@ -108,7 +108,7 @@ def in_batches(
     ]
     check_axes(*(shape.draws for shape in shapes))
     copies = predict(keys[0], copies_of_first(split.arrays, size, num_rows))
-    check_rows_apart(shapes[0].draws, shapes[1].draws, parts[0].draws, copies.draws)
+    check_independent_rows(shapes[0].draws, shapes[1].draws, parts[0].draws, copies.draws)
     return jax.tree.map(joined, *shapes, *parts)
 
 
@@ -122,46 +122,53 @@ def of_rows(
     model_kwargs: Kwargs,
 ) -> Prediction:
     """Draws, their mean and quantiles, and the log score, of some rows."""
-    found = Predictive(uncondition(model), latents, condition_deterministic=False)
+    predictive = Predictive(uncondition(model), latents, condition_deterministic=False)
     draws = {
         name: value
-        for name, value in found(rng_key, *model_args, **model_kwargs).items()
+        for name, value in predictive(rng_key, *model_args, **model_kwargs).items()
         if name not in latents and value.size  # a factor has no draws
     }
     seeded = seed(model, jax.random.key(0))
     terms = jax.vmap(lambda z: observed_terms(seeded, z, model_args, model_kwargs))
-    given = {name: each for name, each in terms(result.particles).items() if name in draws}
+    given = {name: values for name, values in terms(result.particles).items() if name in draws}
     score: dict[str, Values] = {
-        name: jnp.where(each.is_given[0], mixture_log_density(each, result.log_weights), jnp.nan)
-        for name, each in given.items()
+        name: jnp.where(
+            values.is_given[0], mixture_log_density(values, result.log_weights), jnp.nan
+        )
+        for name, values in given.items()
     }
     return Prediction(
         draws,
-        {name: jnp.mean(each, axis=0) for name, each in draws.items()},
-        {name: jnp.quantile(each, jnp.array(quantiles), axis=0) for name, each in draws.items()},
+        {name: jnp.mean(values, axis=0) for name, values in draws.items()},
+        {
+            name: jnp.quantile(values, jnp.array(quantiles), axis=0)
+            for name, values in draws.items()
+        },
         score or None,
     )
 
 
-def count_rows(arrays: list[Any]) -> int:
+def first_axis_length(arrays: list[Any]) -> int:
     """Length of the first array among the arguments of a model that has an axis; 1 without one."""
     return next((len(array) for array in arrays if np.ndim(array)), 1)
 
 
 def cut(arrays: list[Any], start: int, size: int, num_rows: int) -> list[Any]:
     """Some rows of the arrays that have as many rows as the data; the other arrays whole."""
-    return [array[start : start + size] if is_rows(array, num_rows) else array for array in arrays]
+    return [array[start : start + size] if has_rows(array, num_rows) else array for array in arrays]
 
 
 def copies_of_first(arrays: list[Any], size: int, num_rows: int) -> list[Any]:
     """As :func:`cut`, but with the first row in place of all others."""
     return [
-        jnp.broadcast_to(array[:1], (size, *array.shape[1:])) if is_rows(array, num_rows) else array
+        jnp.broadcast_to(array[:1], (size, *array.shape[1:]))
+        if has_rows(array, num_rows)
+        else array
         for array in arrays
     ]
 
 
-def is_rows(array: Any, num_rows: int) -> bool:
+def has_rows(array: Any, num_rows: int) -> bool:
     """Whether an array has a row for each of so many."""
     return bool(np.ndim(array)) and len(array) == num_rows
 
@@ -182,13 +189,13 @@ def check_axes(shapes: dict[str, Any], longer: SiteValues) -> None:
             )
 
 
-def check_rows_apart(
+def check_independent_rows(
     shapes: dict[str, Any], longer: SiteValues, draws: SiteValues, copies: SiteValues
 ) -> None:
     """Raise ValueError, by site, for draws of a first row that change with the other rows."""
     for name in shapes:
         axis = row_axis(shapes[name], longer[name])
-        mine, other = (np.take(np.asarray(each[name]), 0, axis) for each in (draws, copies))
+        mine, other = (np.take(np.asarray(draws_of[name]), 0, axis) for draws_of in (draws, copies))
         if not np.allclose(mine, other, rtol=1e-3, atol=1e-3 * np.std(draws[name])):
             raise ValueError(
                 f"the prediction of a row at site '{name}' changes with the other rows, for "

@@ -21,8 +21,8 @@ __all__ = [
     "Program",
     "Result",
     "TrainingState",
-    "begin",
-    "check_state",
+    "check_resumable",
+    "first_state",
     "loss_by",
     "loss_on",
     "result_of",
@@ -66,7 +66,7 @@ class TrainingState(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a training leaves.
+    """Result of a training.
 
     params
         Values of the param sites: those with the least validation loss, the last without one.
@@ -150,18 +150,18 @@ def loss_on(view: Callable[[], PartialModel], split: SplitArguments) -> Function
     return loss
 
 
-def begin(inner: OpenHorizonState, rng_key: Array) -> TrainingState:
+def first_state(inner: OpenHorizonState, rng_key: Array) -> TrainingState:
     """The first state of a training."""
     loss = jnp.full((), jnp.inf, inner.log_weights.dtype)
     return TrainingState(inner, rng_key, jnp.zeros((), jnp.int32), found_by(inner, loss))
 
 
-def check_state(state: Any, first: TrainingState) -> None:
+def check_resumable(state: Any, first: TrainingState) -> None:
     """Raise for what cannot be gone on from: no state, or one of other particles or parameters."""
     if not isinstance(state, TrainingState):
         way_out = ": give its state, result.state" if isinstance(state, Result) else ""
         raise TypeError(f"init_state must be a state; got {type(state).__name__}{way_out}.")
-    if shapes_of(state) != shapes_of(first):
+    if form_of(state) != form_of(first):
         raise ValueError(
             f"init_state is of another training: {differences(state, first)}. Continue with the "
             "number of particles, the optimizer and the model that it was made with."
@@ -169,23 +169,23 @@ def check_state(state: Any, first: TrainingState) -> None:
 
 
 def differences(state: TrainingState, first: TrainingState) -> str:
-    """What of a state has another form than that of the first state, in words."""
+    """Describe where a state has another form than the first state."""
     parts = {"particles": "position", "parameters": "params", "state of the optimizer": "opt_state"}
-    found = []
+    names = []
     for what, name in parts.items():
-        mine, new = (shapes_of(getattr(each.inner, name)) for each in (state, first))
+        mine, new = (form_of(getattr(one_state.inner, name)) for one_state in (state, first))
         if mine != new:
-            found.append(what)
-    return f"its {' and '.join(found) or 'arrays'} have other shapes"
+            names.append(what)
+    return f"its {' and '.join(names) or 'arrays'} have other shapes"
 
 
-def shapes_of(tree: Any) -> tuple[Any, ...]:
+def form_of(tree: Any) -> tuple[Any, ...]:
     """The form of a pytree and the shapes of its leaves."""
     return jax.tree.structure(tree), [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]
 
 
 def found_by(inner: OpenHorizonState, loss: Array) -> Best:
-    """What a state has, with its loss."""
+    """The parameters and particles of a state, with its loss."""
     age = jnp.zeros((), jnp.int32)
     return Best(inner.params, inner.position, inner.log_weights, loss, age)
 
@@ -209,7 +209,7 @@ def train(
     patience: int | None,
     progress_bar: bool,
 ) -> Result:
-    """What a training of `num_steps` updates leaves.
+    """Train for `num_steps` updates.
 
     Parameters
     ----------
@@ -238,9 +238,9 @@ def train(
     with tqdm(total=num_steps, disable=not progress_bar) as bar:
         for start in range(0, num_steps, size):
             num = min(size, num_steps - start)
-            state, found = program(arrays, state, num)
-            history.append(jax.tree.map(np.asarray, found))
-            text = f"loss: {found[0][-1]:.4f}, ess: {found[1][-1]:.1f}"
+            state, columns = program(arrays, state, num)
+            history.append(jax.tree.map(np.asarray, columns))
+            text = f"loss: {columns[0][-1]:.4f}, ess: {columns[1][-1]:.1f}"
             if loss_fn is not None:
                 loss = loss_fn(state.inner)
                 state = state._replace(best=better(state.inner, state.best, loss))
@@ -250,7 +250,7 @@ def train(
             bar.update(num)
             if patience is not None and int(state.best.age) >= patience:
                 break
-    losses, ess, power = (jnp.concatenate(each) for each in zip(*history, strict=True))
+    losses, ess, power = (jnp.concatenate(parts) for parts in zip(*history, strict=True))
     return result_of(state, constrain_params, losses, ess, power, jnp.array(validation_losses))
 
 
@@ -263,7 +263,7 @@ def result_of(
     validation_losses: Array,
 ) -> Result:
     """The best parameters and particles of a state, or the last ones if none was validated."""
-    found: Any = state.inner if bool(jnp.isposinf(state.best.loss)) else state.best
-    params = constrain_params(found.params)
+    best: Any = state.inner if bool(jnp.isposinf(state.best.loss)) else state.best
+    params = constrain_params(best.params)
     history = (losses, ess, weight_power, validation_losses)
-    return Result(params, found.position, found.log_weights, *history, state)
+    return Result(params, best.position, best.log_weights, *history, state)

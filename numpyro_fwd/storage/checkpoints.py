@@ -24,10 +24,10 @@ def leaves_of(state: Any) -> list[np.ndarray]:
     Copies, because an array of JAX on the CPU shares its memory with NumPy, and the next piece of
     the run takes that memory.
     """
-    return [np.array(numbers(leaf)) for leaf in jax.tree.leaves(state)]
+    return [np.array(key_data_of(leaf)) for leaf in jax.tree.leaves(state)]
 
 
-def numbers(leaf: Any) -> Any:
+def key_data_of(leaf: Any) -> Any:
     """The numbers of a typed key; anything else is what it is."""
     return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
@@ -89,7 +89,7 @@ def as_bytes(fact: Any) -> np.ndarray:
 
 
 def load(path: Path) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """What was saved: arrays and facts.
+    """Load the arrays and facts of a checkpoint.
 
     Raises
     ------

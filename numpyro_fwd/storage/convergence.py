@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numpyro_fwd.storage.stopping import Until
 from numpyro_fwd.storage.store import DrawStore
-from numpyro_fwd.storage.until import Until
 
 __all__ = ["Convergence", "Worst", "is_checked"]
 
 KEPT = 1000  # draws of each chain that an estimate reads, if the goal needs no more
 PER_EFFECTIVE = 8  # draws that it reads for each effective draw of the goal
 GROWTH = 1.2  # of the draws between two looks at the goal
-TAILS = (0.05, 0.95)  # whose quantiles' ESS is that of the tails
-FEWEST = 4  # draws, below which ArviZ has no estimate
+TAIL_QUANTILES = (0.05, 0.95)  # whose quantiles' ESS is that of the tails
+MIN_DRAWS_OF_ESS = 4  # draws, below which ArviZ has no estimate
 
 
 class Worst(NamedTuple):
@@ -42,7 +42,7 @@ class Worst(NamedTuple):
         return Worst(ess, r_hat, parameter)
 
 
-NONE = Worst(math.inf, -math.inf)  # better than any
+BETTER_THAN_ANY = Worst(math.inf, -math.inf)  # better than any
 
 
 def is_checked(num_writes: int) -> bool:
@@ -89,30 +89,30 @@ class Convergence:
     def all(self, num_draws: int, seconds: float = math.inf) -> Worst:
         """The worst of all parameters, or of those that there is time for."""
         end = time.monotonic() + seconds
-        found = NONE
-        if num_draws < FEWEST:
+        worst = BETTER_THAN_ANY
+        if num_draws < MIN_DRAWS_OF_ESS:
             return Worst()
         for one in self.each(num_draws):
-            found = found.and_also(one)
+            worst = worst.and_also(one)
             if time.monotonic() > end:
                 break
-        return found
+        return worst
 
     def is_reached(self, num_draws: int) -> tuple[bool, Worst]:
         """Whether all parameters meet the goals, and the worst of those that were looked at.
 
         The first one that does not ends the search, and is the first of the next search.
         """
-        found = NONE
-        if num_draws < FEWEST:
+        worst_so_far = BETTER_THAN_ANY
+        if num_draws < MIN_DRAWS_OF_ESS:
             return False, Worst()
         for one in self.each(num_draws):
-            found = found.and_also(one)
+            worst_so_far = worst_so_far.and_also(one)
             if not self.until.is_met_by(one.ess, one.r_hat):
                 worst = one.parameter.split("[")[0]
                 self.names.sort(key=lambda name: name != worst)
-                return False, found
-        return True, found
+                return False, worst_so_far
+        return True, worst_so_far
 
     def each(self, num_draws: int) -> Iterator[Worst]:
         """Estimates for each parameter that is not constant."""
@@ -138,6 +138,6 @@ def estimate(draws: np.ndarray, parameter: str) -> Worst:
     from arviz_stats import ess, rhat  # which takes a second or two
 
     with np.errstate(all="ignore"):  # a chain that stands still has no variance
-        fewest = min(ess(draws, method="bulk"), ess(draws, method="tail", prob=TAILS))
+        fewest = min(ess(draws, method="bulk"), ess(draws, method="tail", prob=TAIL_QUANTILES))
         r_hat = float(rhat(draws)) if len(draws) > 1 else math.nan
     return Worst(float(fewest), r_hat, parameter)

@@ -7,13 +7,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__all__ = ["METADATA", "Folder", "explaining", "needed"]
+__all__ = ["METADATA", "Folder", "naming_path", "store_package"]
 
 METADATA = ".zmetadata"
 OWN = ".sample_to"  # beside the groups of the store, which readers of Zarr do not look at
 
 
-def needed(name: str) -> Any:
+def store_package(name: str) -> Any:
     """A package of the extra "store".
 
     Raises
@@ -63,8 +63,8 @@ class Folder:
             If nothing can be written there.
         """
         self.check_whose()
-        filelock = needed("filelock")
-        with explaining(self.path, "nothing was written"):
+        filelock = store_package("filelock")
+        with naming_path(self.path, "nothing was written"):
             (self.path / OWN).mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(self.path / OWN / "lock")
             try:
@@ -86,12 +86,12 @@ class Folder:
         if not self.path.is_dir():
             raise FileExistsError(f"path {self.path} is a file: give a folder, or a new path.")
         try:
-            found = sorted(each.name for each in self.path.iterdir())
+            entries = sorted(entry.name for entry in self.path.iterdir())
         except PermissionError as error:
             raise PermissionError(f"path {self.path} cannot be read: {error}") from error
-        if found and OWN not in found:
+        if entries and OWN not in entries:
             raise FileExistsError(
-                f"path {self.path} holds something that sample_to did not write ('{found[0]}'): "
+                f"path {self.path} holds something that sample_to did not write ('{entries[0]}'): "
                 "give an empty folder, or a new path."
             )
 
@@ -119,7 +119,7 @@ class Folder:
 
 
 @contextlib.contextmanager
-def explaining(path: Path, what: str) -> Iterator[None]:
+def naming_path(path: Path, what: str) -> Iterator[None]:
     """Say in the errors of the system on which path it was, and what is there.
 
     Raises

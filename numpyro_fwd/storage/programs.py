@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import NEED_VALUES, split_arguments
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
-from numpyro_fwd.storage.checkpoints import numbers
+from numpyro_fwd.storage.checkpoints import key_data_of
 from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["Piece", "begin", "fields_of", "latents"]
@@ -22,7 +22,7 @@ __all__ = ["Piece", "begin", "fields_of", "latents"]
 STATISTICS = ("diverging", "potential_energy", "energy", "accept_prob", "num_steps")
 BATCH = 64  # draws whose deterministic sites are computed at once
 # ArviZ's names of them
-NAMES = {
+STATISTIC_NAMES = {
     "potential_energy": "lp",
     "adapt_state.step_size": "step_size",
     "num_steps": "n_steps",
@@ -113,7 +113,7 @@ def fields_of(mcmc: Any, state: Any, extra_fields: tuple[str, ...]) -> dict[str,
         if not hasattr(nested(state, name), "shape"):
             raise ValueError(f"extra_fields must each be one array; {name!r} holds several.")
     names = dict.fromkeys([*usual, *asked])
-    return {NAMES.get(name, name).replace("/", "."): name for name in names}
+    return {STATISTIC_NAMES.get(name, name).replace("/", "."): name for name in names}
 
 
 class Piece:
@@ -181,15 +181,15 @@ class Piece:
     def run(
         self, arrays: list[Any], state: Any, num_draws: Array, steps_each: Array
     ) -> tuple[Any, Any]:
-        """All chains."""
+        """Run all chains."""
         one = partial(self.run_one, arrays, num_draws=num_draws, steps_each=steps_each)
         method = self.mcmc.chain_method
         if self.mcmc.num_chains == 1:
             state, draws = one(state)
-            return state, {name: each[None] for name, each in draws.items()}
+            return state, {name: values[None] for name, values in draws.items()}
         if method == "vectorized":
             state, draws = one(state)
-            return state, {name: jnp.swapaxes(each, 0, 1) for name, each in draws.items()}
+            return state, {name: jnp.swapaxes(values, 0, 1) for name, values in draws.items()}
         if callable(method):
             return method(one)(state)
         in_sequence = partial(jax.lax.map, one)
@@ -225,13 +225,13 @@ class Piece:
         return state, jax.lax.map(named, positions, batch_size=batch_size) | statistics
 
     def kept(self, state: Any) -> tuple[Any, dict[str, Array]]:
-        """What is kept of a state: the position, and statistics by ``group/name``."""
-        found = {}
+        """The part of a state that is stored: the position, and statistics by ``group/name``."""
+        statistics = {}
         for name, field in self.fields.items():
-            value = jnp.asarray(numbers(nested(state, field)))
+            value = jnp.asarray(key_data_of(nested(state, field)))
             value = -value if field == "potential_energy" else value
-            found[f"sample_stats/{name}"] = self.for_each_chain(value)
-        return nested(state, self.mcmc.sampler.sample_field), found
+            statistics[f"sample_stats/{name}"] = self.for_each_chain(value)
+        return nested(state, self.mcmc.sampler.sample_field), statistics
 
     def sites(self, position: Any, model_args: Args, model_kwargs: Kwargs) -> dict[str, Array]:
         """All sites at a position, by ``group/name``."""
@@ -239,9 +239,9 @@ class Piece:
         on_supports = self.mcmc.postprocess_fn or kernel.postprocess_fn(model_args, model_kwargs)
         if self.is_batched:
             on_supports = jax.vmap(on_supports)
-        found = {k: v for k, v in by_name(on_supports(position)).items() if k not in self.without}
-        check_names(list(found))
-        return {f"posterior/{k.replace('/', '.')}": storable(v) for k, v in found.items()}
+        stored = {k: v for k, v in by_name(on_supports(position)).items() if k not in self.without}
+        check_names(list(stored))
+        return {f"posterior/{k.replace('/', '.')}": storable(v) for k, v in stored.items()}
 
     def for_each_chain(self, value: Array) -> Array:
         """`value`, which vectorized chains may share."""

@@ -7,7 +7,7 @@ from types import TracebackType
 from tqdm.auto import tqdm
 
 from numpyro_fwd.storage.convergence import Worst
-from numpyro_fwd.storage.until import Until
+from numpyro_fwd.storage.stopping import Until
 
 __all__ = ["Progress"]
 
@@ -57,7 +57,7 @@ class Progress:
         self.bar.refresh()
 
     def words(self, num_draws: int, worst: Worst, diagnostics: str) -> str:
-        """What stands behind the bar."""
+        """Text behind the progress bar."""
         parts = []
         if worst.parameter:
             parts.append(f"ESS {worst.ess:,.0f} ({worst.parameter})")

@@ -12,26 +12,26 @@ from jax import Array
 from numpyro.infer import MCMC
 
 from numpyro_fwd.bridge.traces import names_of_plates
-from numpyro_fwd.storage import checkpoints, identity
+from numpyro_fwd.storage import checkpoints, fingerprint
 from numpyro_fwd.storage.convergence import Convergence, Worst, is_checked
-from numpyro_fwd.storage.folder import Folder, explaining
+from numpyro_fwd.storage.folder import Folder, naming_path
 from numpyro_fwd.storage.programs import Piece, begin, fields_of, latents
 from numpyro_fwd.storage.progress import Progress
+from numpyro_fwd.storage.stopping import Until
 from numpyro_fwd.storage.store import DrawStore
-from numpyro_fwd.storage.until import Until
 from numpyro_fwd.storage.writer import Writer
 from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["Stored", "StoredRun"]
 
-SECONDS = 5.0  # of a piece: a checkpoint follows each
-FIRST = 8  # steps of the first piece
+PIECE_SECONDS = 5.0  # of a piece: a checkpoint follows each
+FIRST_PIECE = 8  # steps of the first piece
 FASTER = 4  # times the steps of the longest piece so far
-SHARE = 0.02  # of the time, that estimates take which are only shown
+ESTIMATE_SHARE = 0.02  # of the time, that estimates take which are only shown
 
 
 class Stored(NamedTuple):
-    """What :func:`numpyro_fwd.sample_to` leaves.
+    """Result of :func:`numpyro_fwd.sample_to`.
 
     path
         The Zarr store, for ``xarray.open_datatree(path, engine="zarr")``.
@@ -108,16 +108,16 @@ class StoredRun:
     ) -> None:
         """Bring the chains to where the run is, and the store with them."""
         is_new = self.folder.begin()
-        saved, found = ([], {}) if is_new else checkpoints.load(self.folder.checkpoint)
-        facts = found.get("facts", {})
+        saved, record = ([], {}) if is_new else checkpoints.load(self.folder.checkpoint)
+        facts = record.get("facts", {})
         self.facts: dict[str, Any] = {
             "options": self.options(rng_key, extra_fields, init_params),
-            "data": identity.describe_arguments(model_args, model_kwargs),
+            "data": fingerprint.describe_arguments(model_args, model_kwargs),
         }
         self.compare(facts)  # before anything takes time
         model = getattr(self.mcmc.sampler, "model", None)
         if model is not None:
-            self.facts["model"] = identity.describe_model(model, model_args, model_kwargs)
+            self.facts["model"] = fingerprint.describe_model(model, model_args, model_kwargs)
             self.compare(facts)
         self.state = begin(self.mcmc, rng_key, init_params, model_args, model_kwargs)
         fields = fields_of(self.mcmc, self.state, extra_fields)
@@ -127,8 +127,8 @@ class StoredRun:
             *(model_args, model_kwargs),
         )
         self.facts["options of the kernel"] = {
-            "the program of a step": identity.describe_program(self.piece.traced.jaxpr),
-            **identity.describe_state(self.state),
+            "the program of a step": fingerprint.describe_program(self.piece.traced.jaxpr),
+            **fingerprint.describe_state(self.state),
         }
         self.compare(facts)
         self.facts_as_json = json.dumps(self.facts).encode()
@@ -137,7 +137,7 @@ class StoredRun:
         if is_new:
             self.create(model, model_args, model_kwargs)
         else:
-            self.find(saved, found["done"])
+            self.find(saved, record["done"])
         self.piece.compile()
         names = latents(self.mcmc, self.state)
         stored = [name.split("/", 1)[1] for name in self.piece.shapes if name[:3] == "pos"]
@@ -147,11 +147,11 @@ class StoredRun:
     def options(
         self, rng_key: Array, extra_fields: tuple[str, ...], init_params: Any
     ) -> dict[str, Any]:
-        """What was asked for, besides data and model."""
+        """Options of the run, besides data and model."""
         mcmc = self.mcmc
         method = mcmc.chain_method
         return {
-            **identity.versions(),
+            **fingerprint.versions(),
             "jax_enable_x64": jnp.result_type(float) == jnp.float64,
             "backend": jax.default_backend(),
             "kernel": type(mcmc.sampler).__name__,
@@ -161,15 +161,15 @@ class StoredRun:
             "thinning": mcmc.thinning,
             "draws_per_write": self.draws_per_write,
             "extra_fields": list(extra_fields),
-            "rng_key": str(np.asarray(checkpoints.numbers(rng_key)).tolist()),
-            "init_params": identity.describe_numbers(init_params),
-            "post_warmup_state": identity.describe_numbers(mcmc.post_warmup_state),
+            "rng_key": str(np.asarray(checkpoints.key_data_of(rng_key)).tolist()),
+            "init_params": fingerprint.describe_numbers(init_params),
+            "post_warmup_state": fingerprint.describe_numbers(mcmc.post_warmup_state),
         }
 
     def compare(self, facts: dict[str, Any]) -> None:
         """Raise if the run on the path is another one."""
         for what in self.facts.keys() & facts.keys():
-            identity.check_same(self.folder.path, what, facts[what], self.facts[what])
+            fingerprint.check_same(self.folder.path, what, facts[what], self.facts[what])
 
     def create(self, model: Any, model_args: Args, model_kwargs: Kwargs) -> None:
         """An empty store and a first checkpoint."""
@@ -197,7 +197,7 @@ class StoredRun:
     def explaining(self) -> Any:
         """Errors of the system, with what is there."""
         num_draws = self.done.draws
-        return explaining(self.folder.path, f"the first {num_draws} draws of each chain are safe")
+        return naming_path(self.folder.path, f"the first {num_draws} draws of each chain are safe")
 
     def save_checkpoint(self, leaves: list[np.ndarray], done: Done) -> None:
         """The state, how far the run is, and what it is a run of."""
@@ -295,8 +295,8 @@ class StoredRun:
     def most_steps(self, done: Done) -> int:
         """Steps of a piece of a few seconds, if steps take as long as they did."""
         if not done.longest:
-            return FIRST
-        seconds = SECONDS
+            return FIRST_PIECE
+        seconds = PIECE_SECONDS
         if self.until.seconds is not None:
             seconds = min(seconds, self.until.seconds - self.elapsed)
         return max(1, min(FASTER * done.longest, int(seconds / max(done.pace, 1e-9))))
@@ -316,11 +316,11 @@ class StoredRun:
 
     def estimate(self, done: Done) -> None:
         """An estimate to show, if estimates have not taken too long."""
-        if self.estimating > SHARE * self.elapsed:
+        if self.estimating > ESTIMATE_SHARE * self.elapsed:
             return
         begun = time.monotonic()
         self.writer.settle()
-        self.worst = self.convergence.all(done.draws, seconds=SHARE * self.elapsed)
+        self.worst = self.convergence.all(done.draws, seconds=ESTIMATE_SHARE * self.elapsed)
         self.estimating += time.monotonic() - begun
 
 

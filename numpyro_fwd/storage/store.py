@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from numpyro_fwd.storage.folder import METADATA, needed
+from numpyro_fwd.storage.folder import METADATA, store_package
 
-__all__ = ["DrawStore", "chunk_shape", "write"]
+__all__ = ["DrawStore", "chunk_shape", "replace_file"]
 
 COMPRESSOR = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
 HEADER = 16  # bytes before the data of a chunk, the last four of which say how long it is
-LONGEST = 2**31 - 1024  # bytes that the compressor takes at once
+MAX_COMPRESSED_BYTES = 2**31 - 1024  # bytes that the compressor takes at once
 
 
-def write(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Replace a file: readers find the old one or the new one, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.partial")
@@ -45,10 +45,11 @@ def chunk_shape(
     """Shape (C, draws_per_write, ...) of a chunk of draws: all that one write holds."""
     chunk = (max(shape[0], 1), draws_per_write, *(max(n, 1) for n in shape[2:]))
     num_bytes = math.prod(chunk) * dtype.itemsize
-    if num_bytes > LONGEST:
+    if num_bytes > MAX_COMPRESSED_BYTES:
+        most = draws_per_write * MAX_COMPRESSED_BYTES // num_bytes
         raise ValueError(
-            f"draws_per_write must be {draws_per_write * LONGEST // num_bytes} or less, for a "
-            f"write of site '{name}' to have less than two gigabytes; got {draws_per_write}."
+            f"draws_per_write must be {most} or less, for a write of site '{name}' to have less "
+            f"than two gigabytes; got {draws_per_write}."
         )
     return chunk
 
@@ -70,7 +71,7 @@ class GrowingArray:
         self.axis = 0 if folder.name == "draw" else 1
         self.size = entry["chunks"][self.axis]
         self.dtype = np.dtype(entry["dtype"])
-        self.codec = needed("numcodecs").get_codec(entry["compressor"])
+        self.codec = store_package("numcodecs").get_codec(entry["compressor"])
 
     @property
     def is_empty(self) -> bool:
@@ -107,7 +108,7 @@ class GrowingArray:
             chunk = np.zeros(self.entry["chunks"], self.dtype) if is_new else self.load(i).copy()
             new = draws[self.between(first - start, last - start)]
             chunk[self.between(first - begin, last - begin)] = new
-            write(self.file(i), self.codec.encode(chunk))
+            replace_file(self.file(i), self.codec.encode(chunk))
 
     def every(self, stride: int, num_draws: int) -> np.ndarray:
         """Each `stride`-th of the first draws, with one chunk at a time in memory."""
@@ -123,7 +124,7 @@ class GrowingArray:
         return np.concatenate(parts, self.axis)
 
     def damaged(self, num_draws: int) -> str:
-        """What is wrong with the files of the first draws, or nothing.
+        """Describe what is wrong with the files of the first draws; "" if nothing is.
 
         An empty file is what a power failure leaves, and says that its length is 0.
         """
@@ -187,10 +188,10 @@ class DrawStore:
             for dim, n in sizes.items():
                 self.describe(f"{group}/{dim}", (dim,), (n,), np.dtype(int), (max(n, 1),))
                 if n:
-                    content = needed("numcodecs").get_codec(COMPRESSOR).encode(np.arange(n))
-                    write(self.path / group / dim / "0", content)
+                    content = store_package("numcodecs").get_codec(COMPRESSOR).encode(np.arange(n))
+                    replace_file(self.path / group / dim / "0", content)
         for key, entry in self.metadata.items():
-            write(self.path / key, json.dumps(entry).encode())
+            replace_file(self.path / key, json.dumps(entry).encode())
         self.open()
 
     def describe(
@@ -237,7 +238,7 @@ class DrawStore:
             raise self.damage(f"its metadata cannot be read ({error})") from error
 
     def entries(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """What each group and array says of itself, by file."""
+        """Metadata of each group and array, by file."""
         for file in sorted(self.path.glob("**/.z[ag]*")):
             yield file.relative_to(self.path).as_posix(), json.loads(file.read_bytes())
 
@@ -258,13 +259,13 @@ class DrawStore:
         """Let readers see these draws and no more: one file, replaced at once."""
         for array in self.arrays.values():
             array.resize(num_draws)
-        found = {"zarr_consolidated_format": 1, "metadata": self.metadata}
-        write(self.path / METADATA, json.dumps(found).encode())
+        consolidated = {"zarr_consolidated_format": 1, "metadata": self.metadata}
+        replace_file(self.path / METADATA, json.dumps(consolidated).encode())
 
     def finish(self) -> None:
         """Bring up to date what the arrays say of themselves, for readers of these alone."""
         for name, array in self.arrays.items():
-            write(self.path / name / ".zarray", json.dumps(array.entry).encode())
+            replace_file(self.path / name / ".zarray", json.dumps(array.entry).encode())
 
     def check(self, num_draws: int, names: set[str]) -> None:
         """Raise unless every variable is there, and every chunk of the first `num_draws`.
@@ -310,7 +311,7 @@ def names_of_axes(
 
 
 def attributes() -> dict[str, Any]:
-    """What ArviZ says of a group."""
+    """Attributes that ArviZ gives a group."""
     return {
         "created_at": datetime.now(UTC).isoformat(),
         "inference_library": "numpyro",

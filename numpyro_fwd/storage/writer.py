@@ -12,7 +12,7 @@ from numpyro_fwd.types import SiteValues
 __all__ = ["Writer"]
 
 WAITING = 3  # pieces that wait to be written, or are: each holds its draws in memory
-SECONDS = 0.25  # between two checkpoints, which are synchronized with the disk
+CHECKPOINT_SECONDS = 0.25  # between two checkpoints, which are synchronized with the disk
 
 
 class Writer:
@@ -70,7 +70,7 @@ class Writer:
         if draws:
             self.append(draws, done)
         self.left = (leaves, done)
-        if time.monotonic() - self.last >= SECONDS:
+        if time.monotonic() - self.last >= CHECKPOINT_SECONDS:
             self._commit()
 
     def _commit(self) -> None:

@@ -51,7 +51,7 @@ def test_what_the_environment_sets_stays(options, monkeypatch):
             asked.append(compiler_options)
 
     traced = jax.jit(jnp.square).trace(jnp.ones(3))
-    monkeypatch.setattr(programs, "key_of", lambda *_: None)
+    monkeypatch.setattr(programs, "cache_key", lambda *_: None)
     monkeypatch.setattr(programs, "arguments_read", lambda _: None)
     monkeypatch.setattr(type(traced), "lower", lambda _: Lowered())
     programs.executable_of(traced, rest, True)
@@ -189,7 +189,7 @@ def test_what_is_kept_holds_neither_function_nor_arrays(kept):
 
 def test_short_programs_of_few_numbers_are_not_optimized(options, kept, monkeypatch):
     """Of those that are read."""
-    monkeypatch.setattr(programs, "SHORT", 5)
+    monkeypatch.setattr(programs, "SHORT_PASS", 5)
     level = {}
     for name, is_short, size in (("long", False, 3), ("short", True, 3), ("large", True, 9)):
         program = compiled_soon(lambda x, unread: x + 1, is_short=is_short)

@@ -12,7 +12,7 @@ from blackjax_ext.coordinates import learning
 from blackjax_ext.coordinates.laws import LocFactor, LocScale, Walk
 from blackjax_ext.coordinates.partial import Frame, LawCoordinates, in_coordinates
 from blackjax_ext.metrics import Diagonal
-from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm
+from blackjax_ext.warmup.algorithm import Algorithm, BoundAlgorithm
 from blackjax_ext.warmup.in_coordinates import InCoordinates
 from tests.laws import laws
 
@@ -160,7 +160,7 @@ def learned(draws, gradients, found):
 
     def learn(draws, gradients, found):
         c = jnp.ones(draws.shape[1:])
-        known = learning.begin(c)
+        known = learning.first_learned(c)
         tried = jax.vmap(lambda u, g, law: learning.trials(u, g, c, law))(draws, gradients, found)
         for part in jnp.split(tried, 2):
             known = learning.count(known, part)
@@ -185,7 +185,7 @@ def learning_of_data() -> None:
         s = scales ** (1 - c)
         return np.log(np.var(x[:, j] / s)) + np.log(np.var(g[:, j] * s))
 
-    best = [min(learning.GRID, key=lambda c, j=j: criterion(c, j)) for j in range(5)]
+    best = [min(learning.CENTREDNESS_GRID, key=lambda c, j=j: criterion(c, j)) for j in range(5)]
     assert np.abs(np.asarray(c) - best).max() < 0.1, f"learning: {c} instead of {best}"
     # and the sds of the coordinates are those that the metric is told
     u = scales[:, None] ** (np.asarray(c) - 1) * x

@@ -144,7 +144,7 @@ def rows_decide_by_factors(order: int, *, is_joint: bool, num_repeats: int = 1_5
         steps = group_sweeps.steps_to(expanded, old, new)
 
         def one(key):
-            return thinning.outcome_of(
+            return thinning.run_test(
                 key, expanded, steps, reaches, jnp.array(True), is_joint=is_joint
             )
 
@@ -268,7 +268,7 @@ def expected_rows_are_those_that_are_read(order: int) -> None:
     """The rows of shared moves between draws of u, before a veto ends a test."""
     expanded = expansion(order)
     num_moves = 400
-    found = float(thinning.expected_rows(jax.random.key(30), expanded, 4_000))
+    found = float(thinning.expected_group_rows(jax.random.key(30), expanded, 4_000))
 
     @jax.jit
     def rows_of(key):
@@ -280,7 +280,7 @@ def expected_rows_are_those_that_are_read(order: int) -> None:
         ends = [expanded.position_of(end, v) for end in u]
         steps = group_sweeps.steps_to(expanded, *ends)
         # without an end at a veto, as tests of single groups have none
-        return thinning.outcome_of(
+        return thinning.run_test(
             key_rows, expanded, steps, reaches, jnp.array(True), is_joint=False
         ).num_rows
 
@@ -305,8 +305,10 @@ def changes_stay_below_their_bounds(order: int) -> None:
         squares = [u[i] @ u[j] + jnp.sum(v[i] * v[j], 1) for i, j in ((0, 0), (1, 1), (0, 1))]
         reach = thinning.reaches_of(expanded, *squares).reach
         ends = [expanded.position_of(*end) for end in zip(u, v, strict=True)]
-        rows = thinning.read(expanded, group_sweeps.steps_to(expanded, *ends), expanded.rows)
-        changes = jnp.abs(thinning.change(expanded, rows))
+        rows = thinning.read_group_rows(
+            expanded, group_sweeps.steps_to(expanded, *ends), expanded.rows
+        )
+        changes = jnp.abs(thinning.remainder_change(expanded, rows))
         level = jnp.searchsorted(expanded.first, jnp.arange(NUM_ROWS), side="right") - 1
         within = jnp.maximum(squares[0], squares[1])[level] <= expanded.radius**2
         bounds = expanded.bound * reach[level]

@@ -178,7 +178,7 @@ def random_walk_kernel_is_the_random_walk() -> None:
     drift = 0.5 * 0.6**2 * metric.inverse_sqrt_transpose_times(start[1])
     p = (metric.sqrt_times(move.position - x) - drift) / 0.6
     expected = 0.5 * jnp.sum(p**2 - z**2, axis=1)
-    found = l_kernels.random_walk(move, jnp.zeros(5))
+    found = l_kernels.random_walk_kernel(move, jnp.zeros(5))
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
@@ -209,7 +209,7 @@ def weights_accumulate() -> None:
     """Weighing twice is weighing by the product; the evidence is its mean."""
     a, b = jax.random.normal(jax.random.key(7), (2, 6))
     zeros = jnp.zeros(6)
-    found = sampler.weigh(sampler.from_draws(zeros, a), b)
+    found = sampler.update_weights(sampler.from_draws(zeros, a), b)
     np.testing.assert_allclose(found.log_weights, jax.nn.log_softmax(a + b), rtol=1e-9)
     expected = jax.nn.logsumexp(a + b) - jnp.log(6)
     np.testing.assert_allclose(found.log_evidence, expected, rtol=1e-9)
@@ -291,7 +291,7 @@ def great_factors_keep_the_weights(factor: float, dtype) -> None:
     """Equal factors leave the weights as they were, however large they are."""
     log_weights = jax.nn.log_softmax(jnp.linspace(-3.0, 2.0, 10, dtype=dtype))
     population = sampler.Population(jnp.zeros(10, dtype), log_weights, jnp.zeros((), dtype))
-    found = sampler.weigh(population, jnp.full_like(log_weights, factor))
+    found = sampler.update_weights(population, jnp.full_like(log_weights, factor))
     np.testing.assert_allclose(found.log_weights, log_weights, atol=1e-5)
     np.testing.assert_allclose(found.log_evidence, factor, rtol=1e-6)
 

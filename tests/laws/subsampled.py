@@ -327,7 +327,7 @@ def acceptance_is_the_product(order: int = 2, num_repeats: int = 10_000) -> None
         energy = thinning.surrogate(expanded, old)
 
         def one(key):
-            return thinning.decide(key, expanded, old, energy, new, rho, "factors")
+            return thinning.thinning_test(key, expanded, old, energy, new, rho, "factors")
 
         found = jax.vmap(one)(jax.random.split(key, num_repeats))
         return found.is_accepted.mean(), found.acceptance_rate.mean()
@@ -355,7 +355,7 @@ def acceptance_by_weights(order: int = 2, num_repeats: int = 20_000) -> None:
         energy = thinning.surrogate(expanded, old)
 
         def one(key):
-            return thinning.decide(key, expanded, old, energy, new, rho, "weights")
+            return thinning.thinning_test(key, expanded, old, energy, new, rho, "weights")
 
         found = jax.vmap(one)(jax.random.split(key, num_repeats))
         return found.is_accepted.mean(), found.acceptance_rate.mean()
@@ -414,7 +414,7 @@ def acceptance_is_local(name: str, num_repeats: int = 4_000) -> None:
     def rates(expanded, key, old, new, rho):
         energy = thinning.surrogate(expanded, old)
         keys = jax.random.split(key, num_repeats)
-        decide = partial(thinning.decide, rule="factors")
+        decide = partial(thinning.thinning_test, rule="factors")
         found = jax.vmap(lambda key: decide(key, expanded, old, energy, new, rho))(keys)
         return found.is_accepted.mean(), found.acceptance_rate.mean()
 
@@ -492,7 +492,7 @@ def tight_bound_is_enough(num_repeats: int = 20_000) -> None:
     def rate(expanded, keys):
         energy = thinning.surrogate(expanded, old)
         return jax.vmap(
-            lambda key: thinning.decide(
+            lambda key: thinning.thinning_test(
                 key, expanded, old, energy, new, jnp.float32(1e4), "factors"
             )
         )(keys).is_accepted.mean()
@@ -515,7 +515,7 @@ def energy_is_kept(num_rows: int = 1_000_000) -> None:
     noise = np.array([[1.5, -1.0], [-0.7, 2.0]])
     ends = expanded.position + expanded.metric.inverse_sqrt_times(jnp.asarray(noise, jnp.float32))
     a = expanded.position
-    move = thinning.Move(ends - a, jnp.float32(1.0))
+    move = thinning.Proposal(ends - a, jnp.float32(1.0))
     change = thinning.change_of_all(expanded, move, jnp.array(True))
     known = [thinning.surrogate(expanded, end) for end in ends]
     found = float(known[1] - known[0] + change)

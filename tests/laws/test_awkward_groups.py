@@ -23,8 +23,8 @@ from numpyro.infer.util import initialize_model, potential_energy
 
 from blackjax_ext.sgmcmc import group_sweeps
 from blackjax_ext.subsampling.groups import mode, thinning
+from blackjax_ext.subsampling.groups.arrowhead import identity_whitening
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
-from blackjax_ext.subsampling.groups.frames import first_frame
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge import groups
 from numpyro_fwd.bridge.plates import FullView, check_model
@@ -252,7 +252,9 @@ def energies_add_up(case: Case, made: GroupedExpansion) -> None:
         known = group_sweeps.shared_energy(made, v)(u)
         known += jnp.sum(made.given_shared(jnp.zeros_like(u))(v))
         steps = group_sweeps.steps_to(made, made.position, x)
-        remainders = thinning.change(made, thinning.read(made, steps, made.rows))
+        remainders = thinning.remainder_change(
+            made, thinning.read_group_rows(made, steps, made.rows)
+        )
         level = jnp.searchsorted(made.first, jnp.arange(made.num_rows), side="right") - 1
         return known + remainders.sum(), remainders, (u @ u + jnp.sum(v * v, 1))[level]
 
@@ -325,10 +327,14 @@ def test_groups_of_one_row_stay_near_a_kink():
     passes.is_smoothed = True
     for mu, log_tau in itertools.product((-0.6, 0.0, 0.6), (-1.0, 0.0, 1.0)):
         start = predictor.grouping.split(z | {"mu": jnp.float32(mu), "tau": jnp.float32(log_tau)})
-        start, first = mode.Point(*map(np.asarray, start)), first_frame(4, G, 1)
+        start, first = mode.GroupedPosition(*map(np.asarray, start)), identity_whitening(4, G, 1)
         is_free = np.array([True, True, False, False])
         point, frame, last, _ = mode.descend(passes, start, first, is_free)
-        assert last.distance < mode.NEARLY * (4 + G), (mu, log_tau, last.distance)
+        assert last.distance < mode.LAST_ROUND_CHANGE_OF_EACH * (4 + G), (
+            mu,
+            log_tau,
+            last.distance,
+        )
         assert np.abs(point.groups - mu).max() < 5.0 * np.exp(log_tau)
         assert frame.roots.max() < 3.0 * np.exp(log_tau)
 

@@ -17,7 +17,7 @@ from scipy.stats import multivariate_normal, norm, t
 
 from numpyro_fwd import GOHSMC, LangevinSMC
 from numpyro_fwd.bridge.priors import warn_of_ties
-from numpyro_fwd.partial_bayes.complaints import MAX_WANDER, wander
+from numpyro_fwd.partial_bayes.diagnostics import MAX_WANDER, wander
 
 FULL = pytest.mark.full
 

@@ -132,7 +132,7 @@ def unpolished(derivatives_fn, found):
 PLANTED = {
     "above": {"polished": unpolished},
     "below": {"TOLERABLE": np.inf},
-    "leverage": {"FAR": np.inf, "SUFFICIENT": -np.inf},  # either gets out of it
+    "leverage": {"FAR_SQUARED": np.inf, "SUFFICIENT": -np.inf},  # either gets out of it
 }
 
 

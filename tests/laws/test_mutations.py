@@ -235,7 +235,7 @@ def one_end_for_both(self, *arguments, **options):
 
 def no_way_back(found, log_ratio, band):
     """The way back is taken to select the same step."""
-    return found._replace(stage=jnp.int32(auto_step.DONE), is_confirmed=jnp.array(True))
+    return found._replace(stage=jnp.int32(auto_step.FINISHED), is_confirmed=jnp.array(True))
 
 
 def one_sided_distance(log_ratio):
@@ -277,7 +277,9 @@ def seen_by_turns(chart, u, kept, pull):
     """Last digits are turned up and down by turns, and compared with what was before rounding."""
     digit = jnp.finfo(u.dtype).eps * (1 - 2 * (jnp.arange(u.size) % 2))
     moved = jnp.abs(chart.into(kept.x * (1 + digit)) - u)
-    is_fine = ~chart.is_used | jnp.all(moved <= interweaving.RESOLUTION + 8 * jnp.abs(digit * u))
+    is_fine = ~chart.is_used | jnp.all(
+        moved <= interweaving.NOISE_RESOLUTION + 8 * jnp.abs(digit * u)
+    )
     logdensity, gradient, kept = TRUE_SEEN(chart._replace(into=lambda x: x), u, kept, pull)
     return jnp.where(is_fine, logdensity, jnp.nan), gradient, kept
 
@@ -302,7 +304,7 @@ def gain_without_momentum(start, end):
     return end.logdensity - start.logdensity
 
 
-TRUE_SEEN = interweaving.seen
+TRUE_SEEN = interweaving.density_in
 TRUE_DRAW_MOVER = auto_step.draw_mover
 TRUE_EVALUATE = metrics.HessianMetric.evaluate
 TRUE_SLOPES = tangents.slopes
@@ -441,16 +443,16 @@ MUTATIONS = {
         "origin", way_back_from_the_start, invariant("auto_mala", "log_gamma")
     ),
     "momentum_kept": AUTO(
-        "decide", momentum_kept_on_rejection, invariant("auto_mala_dense", "funnel")
+        "accept_or_flip", momentum_kept_on_rejection, invariant("auto_mala_dense", "funnel")
     ),
     "leaves_by_place": AUTO(
         "draw_mover", leaves_by_place, invariant("auto_mala_leaves", "log_gamma")
     ),
     "determinant_of_the_noise": WOVEN(
-        "seen", slopes_without_determinant, invariant("auto_mala_woven", "normal")
+        "density_in", slopes_without_determinant, invariant("auto_mala_woven", "normal")
     ),
     "guard_by_turns": WOVEN(
-        "seen",
+        "density_in",
         seen_by_turns,
         partial(far_effects.stays, "auto_mala", far_effects.Layout("bca", 4, 4)),
         "far from zero",
@@ -466,7 +468,7 @@ MUTATIONS = {
         "keeps", density_of_the_noise, invariant("auto_mala_woven", "normal")
     ),
     "momentum_left_out": AUTO(
-        "gain", gain_without_momentum, invariant("auto_fmala_pair", "log_gamma")
+        "log_joint_ratio", gain_without_momentum, invariant("auto_fmala_pair", "log_gamma")
     ),
     "antisymmetry": RATIO(
         reverse_step_off_by_5_percent,

@@ -13,7 +13,7 @@ from blackjax_ext.smc import sampler
 from tests.laws import open_horizon
 
 BUILD_EVALUATORS, UPDATE_PARAMETERS = algorithm.build_evaluators, algorithm.update_parameters
-WEIGH, RESAMPLE_BELOW = sampler.weigh, sampler.resample_below
+WEIGH, RESAMPLE_BELOW = sampler.update_weights, sampler.resample_below
 
 
 @pytest.mark.parametrize("name", open_horizon.CASES)
@@ -92,7 +92,7 @@ def evaluate_the_previous_target_anew(monkeypatch):
 
     monkeypatch.setattr(sampler, "resample_below", resample_below)
     monkeypatch.setattr(algorithm, "build_evaluators", build_evaluators)
-    monkeypatch.setattr(sampler, "weigh", weigh)
+    monkeypatch.setattr(sampler, "update_weights", weigh)
 
 
 def test_previous_target_on_the_new_batch_is_found(monkeypatch):

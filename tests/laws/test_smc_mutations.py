@@ -21,7 +21,7 @@ from blackjax_ext.smc import (
 )
 from tests.laws import smc
 
-LEAPFROG, WEIGH, RESAMPLE = proposals.leapfrog, sampler.weigh, sampler.resample
+LEAPFROG, WEIGH, RESAMPLE = proposals.leapfrog, sampler.update_weights, sampler.resample
 REGRESSION, TEMPERED, UNION = l_kernels.regression, tempered.tempered, sampler.union
 CONCENTRATION, NOTED = sampler.concentration, annealing.noted
 SAMPLE = mixtures.Mixture.sample
@@ -85,7 +85,7 @@ def prior_left_out(*arguments):
 
 def half_kick_dropped(move, log_weights):
     """The reversed kernel without the gradient at the end, which is another kernel."""
-    return l_kernels.log_ratio(move.start, move.half)
+    return l_kernels.log_momentum_ratio(move.start, move.half)
 
 
 def fit_to_all(x, p, weights):
@@ -117,7 +117,9 @@ def weigh_great_factors(population, log_factors):
 
 def plain_reweigh(population, increment, loglikelihood):
     """Log likelihoods are multiplied by the increment as they are."""
-    return weigh_great_factors(population, tempered.scaled(increment, loglikelihood))
+    return weigh_great_factors(
+        population, tempered.tempered_loglikelihood(increment, loglikelihood)
+    )
 
 
 def linear_bisection(temperature, log_weights, loglikelihood, tempering_ess):
@@ -208,10 +210,10 @@ MUTATIONS = {
         sampler, "resample", weightless_particles_are_picked, ALIVE, "picked"
     ),
     "evidence_forgets_the_weights": Mutation(
-        sampler, "weigh", first_factor_for_all, NEVER, "off by"
+        sampler, "update_weights", first_factor_for_all, NEVER, "off by"
     ),
     "weights_start_over": Mutation(
-        sampler, "weigh", forgetful, smc.weights_accumulate, "Not equal", True
+        sampler, "update_weights", forgetful, smc.weights_accumulate, "Not equal", True
     ),
     "without_guard": Mutation(
         sampler, "guard", without_guard, smc.counts_nan_particles, "mismatch"
@@ -219,10 +221,14 @@ MUTATIONS = {
     "longer_momentum": Mutation(moves, "leapfrog", longer_momentum, EVIDENCE, "off by"),
     "prior_left_out": Mutation(langevin_smc, "tempered", prior_left_out, EVIDENCE, "off by"),
     "no_backward_kernel": Mutation(
-        l_kernels, "log_ratio", lambda start, end: 0.0 * start[:, 0], EVIDENCE, "off by"
+        l_kernels, "log_momentum_ratio", lambda start, end: 0.0 * start[:, 0], EVIDENCE, "off by"
     ),
     "tempered_from_zero": Mutation(
-        langevin_smc, "scaled", lambda increment, values: 1.2 * increment * values, EVIDENCE, "off"
+        langevin_smc,
+        "tempered_loglikelihood",
+        lambda increment, values: 1.2 * increment * values,
+        EVIDENCE,
+        "off",
     ),
     "half_kick_dropped": Mutation(
         l_kernels, "reversed", half_kick_dropped, REVERSED, "Not equal", True
@@ -239,7 +245,7 @@ MUTATIONS = {
     ),
     "weigh_great_factors": Mutation(
         sampler,
-        "weigh",
+        "update_weights",
         weigh_great_factors,
         partial(smc.great_factors_keep_the_weights, -4e8, "float32"),
         "Not equal",

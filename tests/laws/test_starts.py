@@ -196,7 +196,7 @@ def test_the_metric_does_not_span_chains_that_are_apart(num_chains, dense):
     sds = [0.5, 0.5, 2.0]
     state, metric = window(offsets, 0.5, sds, dense, scales=sds)
     np.testing.assert_allclose(np.sqrt(variances(metric)) / sds, 1.0, atol=0.2)
-    spread = np.asarray(report.spread(state))
+    spread = np.asarray(report.distances_apart(state))
     np.testing.assert_array_equal(spread > 0, [False, True, False])
 
 
@@ -219,9 +219,9 @@ def test_the_metric_spans_chains_that_crawl(dense):
     """The distance of chains that hardly move is what is known of the scale."""
     offsets = np.random.default_rng(1).normal(size=(4, 2)) * 5
     state, metric = window(offsets, 0.9995, [5.0, 5.0], dense)
-    assert (variances(metric) > 1.0).all() and (report.spread(state) == 0).all()
+    assert (variances(metric) > 1.0).all() and (report.distances_apart(state) == 0).all()
     state, _ = window(0 * offsets, 0.9, [1.0, 1.0], dense)
-    assert (report.spread(state) == 0).all()
+    assert (report.distances_apart(state) == 0).all()
 
 
 def test_what_crawls_and_jitters_is_not_apart():
@@ -236,7 +236,7 @@ def test_what_crawls_and_jitters_is_not_apart():
         draws.append(slow + 0.3 * rng.normal(size=slow.shape))
     draws = jnp.asarray(np.array(draws, np.float32))
     state = jax.lax.scan(lambda s, x: (windows.update_moments(s, x), None), state, draws)[0]
-    assert (report.spread(state) > 0).mean() <= 0.1
+    assert (report.distances_apart(state) > 0).mean() <= 0.1
 
 
 def circular():

@@ -77,7 +77,7 @@ def test_rows_are_read_only_where_the_first_stage_accepts():
 
     def read(rule, rho):
         keys = jax.random.split(jax.random.key(3), 50)
-        decide = partial(thinning.decide, rule=rule)
+        decide = partial(thinning.thinning_test, rule=rule)
         return jax.vmap(lambda key: decide(key, expanded, old, energy, new, rho))(keys).num_rows
 
     assert np.all(read("weights", -1e4) == 0) and np.all(read("weights", 1e4) > 0)
@@ -95,7 +95,7 @@ def test_rate_tells_more_than_the_verdict():
     expanded = subsampled.expansion(2)
     old, new = (jnp.asarray(x, jnp.float32) for x in subsampled.PAIRS[2][:2])
     energy = thinning.surrogate(expanded, old)
-    decide = partial(thinning.decide, rule="factors")
+    decide = partial(thinning.thinning_test, rule="factors")
     test = jax.jit(jax.vmap(lambda key: decide(key, expanded, old, energy, new, 2.0)))
     found = test(jax.random.split(jax.random.key(3), 1_000))
     assert found.num_rows.mean() > 3
@@ -123,7 +123,7 @@ def test_energy_is_kept_in_float32():
 def test_far_moves_read_all_rows(monkeypatch):
     monkeypatch.setattr(thinning, "MAX_PASSES", 1e-9)
     expanded = subsampled.expansion(2)
-    decide = jax.jit(lambda *arguments: thinning.decide(*arguments))
+    decide = jax.jit(lambda *arguments: thinning.thinning_test(*arguments))
     for pair in subsampled.PAIRS:
         old, new = (jnp.asarray(x, jnp.float32) for x in (pair.old, pair.new))
         energy = thinning.surrogate(expanded, old)
@@ -139,7 +139,7 @@ def test_vmap_is_loop(x64):
     energy = thinning.surrogate(expanded, old)
 
     def one(key):
-        return thinning.decide(key, expanded, old, energy, new, 0.7)
+        return thinning.thinning_test(key, expanded, old, energy, new, 0.7)
 
     keys = jax.random.split(jax.random.key(1), 20)
     together, alone = jax.jit(jax.vmap(one))(keys), jax.jit(one)
@@ -152,7 +152,7 @@ def test_nothing_finite_is_needed_to_reject():
     expanded = subsampled.expansion(2)
     old, new = jnp.zeros(3), jnp.array([jnp.nan, 0.0, 0.0])
     energy = thinning.surrogate(expanded, old)
-    decide = jax.jit(lambda *arguments: thinning.decide(*arguments))
+    decide = jax.jit(lambda *arguments: thinning.thinning_test(*arguments))
     found = decide(jax.random.key(0), expanded, old, energy, new, 1.0)
     assert found.is_divergent and not found.is_accepted and found.num_rows == 0
     huge = jnp.full(3, 1e30)
@@ -165,7 +165,7 @@ TRUE_THIN, TRUE_SURROGATE, TRUE_REMAINDER = (
     thinning.surrogate,
     thinning.loss_remainder,
 )
-TRUE_WEIGH = thinning.weigh
+TRUE_WEIGH = thinning.weigh_events
 TRUE_TABLE, TRUE_CHANGE = expansion.table_of, thinning.change_of_all
 TRUE_NEAR, TRUE_SIZES = thinning.is_near, row_bounds.scaled_and_sizes
 
@@ -295,7 +295,7 @@ def test_planted_bug_breaks_invariance(monkeypatch):
 @pytest.mark.parametrize("bug", [weigh_all_events, weigh_losses_alone, weigh_the_last_round])
 def test_planted_bug_of_the_weights_is_found(bug, monkeypatch):
     monkeypatch.setattr(thinning, "LANES", 4)
-    monkeypatch.setitem(thinning.RULES, "weights", thinning.Rule(0.0, bug))
+    monkeypatch.setitem(thinning.RULES, "weights", thinning.EventRule(0.0, bug))
     with pytest.raises(AssertionError, match="weights"):
         subsampled.acceptance_by_weights(1)
 
@@ -309,7 +309,7 @@ def test_planted_bug_of_the_weights_breaks_invariance(monkeypatch):
 def test_data_are_arguments_of_a_program():
     expanded = subsampled.expansion(2)
     old = jnp.zeros(3)
-    program = jax.make_jaxpr(thinning.decide)(
+    program = jax.make_jaxpr(thinning.thinning_test)(
         jax.random.key(0), expanded, old, jnp.zeros(()), old + 0.1, 0.0
     )
     shapes = {jnp.shape(const) for const in program.consts}

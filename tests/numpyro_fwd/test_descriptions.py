@@ -8,7 +8,7 @@ import pytest
 
 import blackjax_ext
 import numpyro_fwd
-from numpyro_fwd.kernels.descriptions import entries
+from numpyro_fwd.kernels.descriptions import section_entries
 
 KERNELS = [
     name
@@ -24,7 +24,9 @@ def test_every_argument_is_described(name):
     kernel = getattr(numpyro_fwd, name)
     parameters = set(inspect.signature(kernel).parameters) - {"strategy"}
     described = {
-        each for names in entries(kernel.__doc__, "Parameters") for each in names.split(", ")
+        each
+        for names in section_entries(kernel.__doc__, "Parameters")
+        for each in names.split(", ")
     }
     assert described == parameters
     assert "options" not in described

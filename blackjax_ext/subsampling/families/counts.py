@@ -140,7 +140,7 @@ def sum_of_bends(c: Interval, y: Array) -> Array:
 
 
 def negative_binomial_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
-    """Of :func:`negative_binomial_loss`."""
+    """Bounds of the derivatives of :func:`negative_binomial_loss`."""
     log_mean, c = (ball.interval for ball in balls)
     # a difference of balls: the two need not move together
     u, concentration, mean = log_mean - c, exp(c), exp(log_mean)
@@ -223,7 +223,7 @@ def zero_inflated_reach(theta: Array, y: Array) -> tuple[Number, Number]:
 
 
 def zero_inflated_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
-    """Of :func:`zero_inflated_loss`."""
+    """Bounds of the derivatives of :func:`zero_inflated_loss`."""
     rate, gate = exp(balls[0].interval), balls[1].interval
     h = rate + gate
     first, second, third = slope(-h), bend(h), skew(h)

@@ -153,8 +153,8 @@ def sizes_of(order: int, jet: Jet, free: tuple[int, ...], balls: tuple[Ball, ...
         power = tuple(index.count(j) for j in over)
         at = table.position[power]
         ends = Interval(jet.coefficients.low[1, at], jet.coefficients.high[1, at])
-        found = magnitude(ends) * prod(map(factorial, power))
-        entries["".join(map(str, index))] = jnp.where(jnp.isnan(found), jnp.inf, found)
+        size = magnitude(ends) * prod(map(factorial, power))
+        entries["".join(map(str, index))] = jnp.where(jnp.isnan(size), jnp.inf, size)
     return symmetric(len(balls), entries)
 
 
@@ -169,13 +169,15 @@ def reach_along(loss: Function, theta: Array, j: int) -> Number:
     (:func:`blackjax_ext.subsampling.predictors.loss_remainder`).
     """
     box = Box((theta[j],), (jnp.zeros_like(theta[j]),), 5)
-    found = derivatives_over(lambda t: loss([*theta[:j], t[0], *theta[j + 1 :]]), box).coefficients
-    middle = 0.5 * (found.low[0] + found.high[0])
+    coefficients = derivatives_over(
+        lambda t: loss([*theta[:j], t[0], *theta[j + 1 :]]), box
+    ).coefficients
+    middle = 0.5 * (coefficients.low[0] + coefficients.high[0])
     middle = jnp.abs(jnp.pad(middle, (0, 6 - middle.size)))
     second, *rest = (middle[m] * factorial(m) for m in range(2, 6))
     ratios = [
-        jnp.where(each > 0, (second / jnp.where(each > 0, each, 1.0)) ** (1 / m), jnp.inf)
-        for m, each in enumerate(rest, 1)
+        jnp.where(higher > 0, (second / jnp.where(higher > 0, higher, 1.0)) ** (1 / m), jnp.inf)
+        for m, higher in enumerate(rest, 1)
     ]
     least = jnp.minimum(jnp.minimum(*ratios[:2]), ratios[2])
     return jnp.where(jnp.isnan(least), 0.0, least)

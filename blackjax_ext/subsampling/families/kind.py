@@ -1,4 +1,4 @@
-"""What a family of rows is: a loss of its predictors, and bounds of its derivatives over a box."""
+"""Families of rows: a loss of the predictors, and bounds of its derivatives over a box."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ class Ball(NamedTuple):
 
     @property
     def change(self) -> Interval:
-        """Their differences to the centre."""
+        """Differences of the values to the centre."""
         return around(jnp.zeros_like(self.centre), self.radius)
 
 
@@ -99,25 +99,25 @@ class Kind:
         return jnp.stack([free[n] if n in free else known[n] for n in self.predictors])
 
     def data(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
-        """What is known of a response beside predictors."""
-        return {name: each for name, each in parameters.items() if name not in self.predictors}
+        """Data of a response beside its predictors."""
+        return {name: value for name, value in parameters.items() if name not in self.predictors}
 
     def call(self, eta: Array, y: Array, parameters: Mapping[str, Array]) -> Array:
         """Loss of one response, with its parameters by name."""
         return self.loss(self.theta(eta, parameters), y, **self.data(parameters))
 
     def of_free(self, values: tuple[Number, ...], like: Array) -> Array:
-        """Of values for each predictor those of the free ones, shape (k,)."""
+        """Values of the free predictors, among those of all predictors, shape (k,)."""
         chosen = [v for name, v in zip(self.predictors, values, strict=True) if name in self.free]
         return jnp.stack([jnp.asarray(value, like.dtype) for value in chosen])
 
     def reaches(self, eta: Array, y: Array, parameters: Mapping[str, Array]) -> Array:
         """Changes of the free predictors of one response within which quadrature is accurate."""
         theta, data = self.theta(eta, parameters), self.data(parameters)
-        found = self.reach(theta, y, **data)
+        reaches = self.reach(theta, y, **data)
         if not self.predictors:
-            return jnp.broadcast_to(jnp.asarray(found[0], eta.dtype), eta.shape)
-        return self.of_free(found, eta)
+            return jnp.broadcast_to(jnp.asarray(reaches[0], eta.dtype), eta.shape)
+        return self.of_free(reaches, eta)
 
     def units(self, eta: Array, parameters: Mapping[str, Array]) -> Array:
         """Units of the free predictors of one response, shape (k,)."""
@@ -146,11 +146,11 @@ class Kind:
             Ball(centre, radii.get(name, 0.0))
             for name, centre in zip(self.predictors, theta, strict=True)
         )
-        found = self.sizes(order, balls, y, **self.data(parameters))
+        bounds = self.sizes(order, balls, y, **self.data(parameters))
         chosen = jnp.array([self.predictors.index(name) for name in self.free])
         for axis in range(order):
-            found = jnp.take(found, chosen, axis=axis)
-        return found
+            bounds = jnp.take(bounds, chosen, axis=axis)
+        return bounds
 
 
 @jax.tree_util.register_dataclass
@@ -182,8 +182,8 @@ def symmetric(size: int, entries: Mapping[str, Operand]) -> Array:
     order = len(next(iter(entries)))
     sizes = {index: magnitude(value) for index, value in entries.items()}
     zero = jnp.zeros_like(next(iter(sizes.values())))
-    found = [
+    of_indices = [
         sizes.get("".join(map(str, sorted(index))), zero)
         for index in product(range(size), repeat=order)
     ]
-    return jnp.stack(jnp.broadcast_arrays(*found)).reshape((size,) * order)
+    return jnp.stack(jnp.broadcast_arrays(*of_indices)).reshape((size,) * order)

@@ -40,20 +40,20 @@ def log_of(name: str, value: Any) -> Any:
     return jnp.log(jnp.asarray(value, float))
 
 
-def standardized(loc: Ball, log_scale: Ball, y: Array) -> Interval:
-    """Z over a box."""
+def z_score(loc: Ball, log_scale: Ball, y: Array) -> Interval:
+    """The standardized response z over a box."""
     return (y - loc.interval) * exp(-log_scale.interval)
 
 
-def shrunk(log_scale: Ball) -> Array:
-    """The largest k."""
+def largest_inverse_scale(log_scale: Ball) -> Array:
+    """The largest k over a box."""
     return exp(log_scale.change).high
 
 
 def of_location_and_scale(order: int, balls: tuple[Ball, ...], y: Array, derivatives: Any) -> Array:
     """Bounds from ``derivatives(z)``, the first four of f over an interval."""
     loc, log_scale = balls
-    z, k = standardized(loc, log_scale, y), shrunk(log_scale)
+    z, k = z_score(loc, log_scale, y), largest_inverse_scale(log_scale)
     first, second, third, fourth = derivatives(z)
     if order == 2:
         along = first + z * second
@@ -83,7 +83,7 @@ def of_location_and_scale(order: int, balls: tuple[Ball, ...], y: Array, derivat
     return symmetric(2, entries)
 
 
-def constant(value: float, like: Interval) -> Interval:
+def point_interval(value: float, like: Interval) -> Interval:
     """An interval of one number."""
     return Interval(jnp.full_like(like.low, value), jnp.full_like(like.low, value))
 
@@ -114,7 +114,10 @@ NORMAL = Kind(
     ("loc", "log_scale"),
     lambda theta, y: theta[1] + 0.5 * jnp.square(z_of(theta, y)),
     lambda order, balls, y: of_location_and_scale(
-        order, balls, y, lambda z: (z, constant(1.0, z), constant(0.0, z), constant(0.0, z))
+        order,
+        balls,
+        y,
+        lambda z: (z, point_interval(1.0, z), point_interval(0.0, z), point_interval(0.0, z)),
     ),
     lambda theta, y: (jnp.inf, 0.5),
     lambda theta: (jnp.exp(theta[1]), 1.0),
@@ -140,7 +143,7 @@ def logistic(scale: Any = None) -> Family:
 
 
 def logistic_derivatives(z: Interval) -> tuple[Interval, ...]:
-    """Of f."""
+    """Derivatives of f."""
     first = piecewise(lambda x: jnp.tanh(0.5 * x), z)
     return first, 2.0 * bend(z), 2.0 * skew(z), 2.0 * bend_of_bend(z)
 
@@ -174,7 +177,7 @@ def gumbel(scale: Any = None) -> Family:
 
 
 def gumbel_derivatives(z: Interval) -> tuple[Interval, ...]:
-    """Of f."""
+    """Derivatives of f."""
     grown = exp(-z)
     return 1.0 - grown, grown, -grown, grown
 
@@ -237,7 +240,7 @@ def student_t(df: Any = None, scale: Any = None) -> Family:
 
 
 def student_loss(theta: Array, y: Array) -> Array:
-    """Up to a constant."""
+    """Minus the log density of Student's t, up to a constant."""
     df = jnp.exp(theta[2])
     tail = 0.5 * (df + 1) * log_one_and_square(theta, y)
     return theta[1] + half_step(theta[2] - jnp.log(2.0)) + tail
@@ -271,9 +274,9 @@ def third_excess(q: Array) -> Array:
 
 
 def student_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
-    """Of :func:`student_loss`, by the derivatives in :func:`student_t`."""
+    """Bounds of the derivatives of :func:`student_loss`, which are in :func:`student_t`."""
     loc, log_scale, log_df = balls
-    z, k, df = standardized(loc, log_scale, y), shrunk(log_scale), exp(log_df.interval)
+    z, k, df = z_score(loc, log_scale, y), largest_inverse_scale(log_scale), exp(log_df.interval)
     least, half = df.low, 0.5 * df.high
     square_z = square(z)
     q = Interval(square_z.low / df.high, square_z.high / least)
@@ -344,13 +347,13 @@ def smoothed_laplace(scale: Any, width: Any) -> Family:
 def smoothed_laplace_sizes(
     order: int, balls: tuple[Ball, ...], y: Array, scale: Array, width: Array
 ) -> Array:
-    """Of its loss."""
+    """Bounds of the derivatives of its loss."""
     x = (y - balls[0].interval) * (1 / width)
     if order == 2:
-        found = piecewise(lambda x: (1 + x * x) ** -1.5, x, [0.0])
+        derivative = piecewise(lambda x: (1 + x * x) ** -1.5, x, [0.0])
     else:
-        found = piecewise(lambda x: 3 * x * (1 + x * x) ** -2.5, x, [-0.5, 0.5])
-    return jnp.reshape(magnitude(found) * (width / scale), (1,) * order)
+        derivative = piecewise(lambda x: 3 * x * (1 + x * x) ** -2.5, x, [-0.5, 0.5])
+    return jnp.reshape(magnitude(derivative) * (width / scale), (1,) * order)
 
 
 SMOOTHED_LAPLACE = Kind(

@@ -1,4 +1,4 @@
-r"""What is left of log-gamma functions once Stirling's formula is taken out, with bounds.
+r"""Remainders of Stirling's formula for log-gamma functions, with bounds.
 
 With :math:`\alpha = e^c`, the functions
 
@@ -42,7 +42,7 @@ __all__ = [
     "stirling_excess",
 ]
 
-LARGE = 10.0
+LARGE_ARGUMENT = 10.0
 SHIFT = 10  # steps up to where the series serves
 
 
@@ -54,7 +54,7 @@ def series(x: Array) -> Array:
 
 def split(x: Array) -> tuple[Array, Array, Array]:
     """Whether x is large, x where it is not, and x or x + 10, for which the series serves."""
-    is_large = x > LARGE
+    is_large = x > LARGE_ARGUMENT
     small = jnp.where(is_large, 1.0, x)
     return is_large, small, jnp.where(is_large, x, small + SHIFT)
 

@@ -98,7 +98,7 @@ def logistic_loss(eta: Array, failures: Number, successes: Number) -> Array:
 
 
 def logistic_sizes(order: int, eta: Ball, count: Number) -> Array:
-    """Of :func:`logistic_loss`."""
+    """Bounds of the derivatives of :func:`logistic_loss`."""
     derivative = {2: bend, 3: skew, 4: bend_of_bend}[order]
     most = magnitude(derivative(eta.interval)) * count
     return jnp.reshape(most, (1,) * order)
@@ -274,7 +274,7 @@ def ordered_loss(theta: Array, y: Array) -> Array:
 
 
 def ordered_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
-    """Of :func:`ordered_loss`."""
+    """Bounds of the derivatives of :func:`ordered_loss`."""
     num_cutpoints, y = len(balls), y.astype(int)
     gaps = [exp(ball.interval) for ball in balls[1:]]
     below = list(accumulate(gaps, lambda total, gap: total - gap, initial=balls[0].interval))
@@ -312,7 +312,7 @@ def chained(order: int, u: Interval, inner: Array) -> Array:
 
 
 def gap_sizes(order: int, gap: Interval) -> Array:
-    """Of :func:`log_gap`, by the logarithm of the gap E."""
+    """Bounds of the derivatives of :func:`log_gap`, by the logarithm of the gap E."""
 
     def ratio(x: Array) -> Array:  # E / (exp(E) - 1), decreasing
         return jnp.where(x > 1e-4, x / jnp.expm1(jnp.maximum(x, 1e-4)), 1.0 - 0.5 * x)

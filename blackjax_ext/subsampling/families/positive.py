@@ -63,7 +63,7 @@ def gamma_loss(theta: Array, y: Array) -> Array:
 
 
 def gamma_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
-    """Of :func:`gamma_loss`."""
+    """Bounds of the derivatives of :func:`gamma_loss`."""
     x, shape = jnp.log(y) - balls[0].interval, exp(balls[1].interval)
     _, second, third = stirling_derivatives(balls[1].interval)
     grown = shape.high * exp(x).high
@@ -114,7 +114,7 @@ def weibull_loss(theta: Array, y: Array) -> Array:
 
 
 def weibull_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
-    """Of :func:`weibull_loss`."""
+    """Bounds of the derivatives of :func:`weibull_loss`."""
     k = exp(balls[1].change).high  # l is measured in units of 1 / k at the centre
     x = exp(balls[1].interval) * (jnp.log(y) - balls[0].interval)
     grown = exp(x)

@@ -53,12 +53,12 @@ def beta_loss(theta: Array, y: Array) -> Array:
 def divergence_of(eta: Array, y: Array) -> Array:
     """K, which is zero where the mean is y."""
     above, below = -jax.nn.softplus(-eta), -jax.nn.softplus(eta)
-    found = jax.nn.sigmoid(eta) * (above - jnp.log(y))
-    return found + jax.nn.sigmoid(-eta) * (below - jnp.log1p(-y))
+    from_above = jax.nn.sigmoid(eta) * (above - jnp.log(y))
+    return from_above + jax.nn.sigmoid(-eta) * (below - jnp.log1p(-y))
 
 
 def beta_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
-    """Of :func:`beta_loss`."""
+    """Bounds of the derivatives of :func:`beta_loss`."""
     eta, c = (ball.interval for ball in balls)
     odds = jnp.log(y) - jnp.log1p(-y)
     # K falls to zero at eta = lambda and rises from there

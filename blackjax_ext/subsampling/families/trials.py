@@ -51,10 +51,8 @@ def beta_binomial(total_count: Any, concentration: Any = None) -> Family:
     ('logits', 'log_concentration')
     """
     check_not_negative("total_count", total_count)
-    found = family(
-        BETA_BINOMIAL, "logits", log_concentration=log_of("concentration", concentration)
-    )
-    return Family(found.kind, {**found.parameters, "total_count": jnp.asarray(total_count, float)})
+    base = family(BETA_BINOMIAL, "logits", log_concentration=log_of("concentration", concentration))
+    return Family(base.kind, {**base.parameters, "total_count": jnp.asarray(total_count, float)})
 
 
 @jax.custom_jvp
@@ -108,15 +106,18 @@ def risings(box: Box, jets: Sequence[Jet], counts: Sequence[Array]) -> list[Jet]
     """D of several jets and counts, whose coefficients are found at once."""
     values = jax.tree.map(lambda *ends: jnp.stack(ends), *(jet.values for jet in jets))
     y = jnp.stack(counts)[:, None]
-    found = rising_(values, box.order, y, sum_of_bends(values, y))
+    coefficients = rising_(values, box.order, y, sum_of_bends(values, y))
     return [
-        box.composed([jax.tree.map(lambda end, i=i: end[i], each) for each in found], jet)
+        box.composed(
+            [jax.tree.map(lambda end, i=i: end[i], coefficient) for coefficient in coefficients],
+            jet,
+        )
         for i, jet in enumerate(jets)
     ]
 
 
 def beta_binomial_sizes(order: int, balls: tuple[Ball, ...], y: Array, total_count: Array) -> Array:
-    """Of :func:`beta_binomial_loss`."""
+    """Bounds of the derivatives of :func:`beta_binomial_loss`."""
     box, free = box_of(balls)
     eta, c = (
         box.variable(free.index(j))
@@ -124,8 +125,8 @@ def beta_binomial_sizes(order: int, balls: tuple[Ball, ...], y: Array, total_cou
         else box.constant(Interval(ball.centre, ball.centre))
         for j, ball in enumerate(balls)
     )
-    y, n = (jnp.asarray(each, box.dtype) for each in (y, total_count))
-    above, below = (box.composed(softplus_(each.values, box.order), each) for each in (-eta, eta))
+    y, n = (jnp.asarray(term, box.dtype) for term in (y, total_count))
+    above, below = (box.composed(softplus_(term.values, box.order), term) for term in (-eta, eta))
     logs = [c, box.add(c, -above), box.add(c, -below)]
     gained, *lost = risings(box, logs, [n, y, n - y])
     return sizes_of(order, box.add(gained, -box.add(*lost)), free, balls)

@@ -1,6 +1,6 @@
 r"""The expansion of rows in groups at an anchor: all that grows with N, done once.
 
-In the coordinates of :mod:`blackjax_ext.subsampling.groups.frames` a row of group c sees
+In the coordinates of :mod:`blackjax_ext.subsampling.groups.arrowhead` a row of group c sees
 :math:`w_c = (u, v_c)` of p + d coordinates, whatever the number of groups, and
 
 .. math::
@@ -32,19 +32,24 @@ from blackjax_ext.checks import check_position
 from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.alias_table import build
-from blackjax_ext.subsampling.expansion import FLOOR, MARGIN, check_affine, check_known
-from blackjax_ext.subsampling.groups.frames import (
+from blackjax_ext.subsampling.expansion import (
+    MARGIN,
+    MIN_BOUND_SHARE,
+    check_affine,
+    check_constant_data,
+)
+from blackjax_ext.subsampling.groups.arrowhead import (
     Arrow,
     Cubic,
-    Frame,
-    first_frame,
+    Whitening,
+    identity_whitening,
     worst_condition,
 )
-from blackjax_ext.subsampling.groups.mode import Anchor, GroupPasses, cast, find_anchor
+from blackjax_ext.subsampling.groups.mode import GroupedAnchor, GroupPasses, cast, find_anchor
 from blackjax_ext.subsampling.groups.passes import group_bounds
 from blackjax_ext.subsampling.groups.predictor import GroupedPredictor
 from blackjax_ext.subsampling.mode import (
-    MAX_CHANGE,
+    MAX_LAST_CHANGE,
     MAX_ROUNDING,
     MAX_SPACING,
     NO_MODE,
@@ -92,7 +97,7 @@ class GroupedExpansion:
 
     predictor: GroupedPredictor | None
     position: ArrayTree
-    frame: Frame
+    frame: Whitening
     arrow: Arrow
     cubic: Cubic | None
     rows: Array
@@ -125,15 +130,15 @@ class GroupedExpansion:
         return jnp.diff(self.first)
 
     def of(self, predictor: GroupedPredictor) -> "GroupedExpansion":
-        """The same with its posterior."""
+        """The expansion with its posterior."""
         return replace(self, predictor=predictor)
 
     def without_data(self) -> "GroupedExpansion":
-        """The same without its posterior, to travel in a state."""
+        """The expansion without its posterior, to travel in a state."""
         return replace(self, predictor=None)
 
     def posterior(self) -> GroupedPredictor:
-        """What is expanded."""
+        """The posterior that is expanded."""
         assert self.predictor is not None
         return self.predictor
 
@@ -248,7 +253,7 @@ def expanded_at(
     """The expansion at the anchor that is found from a place."""
     anchor = find_anchor(passes, shared, groups, find_mode=find_mode)
     check_digits(anchor)
-    return bounded(passes, anchor, order)
+    return expansion_at(passes, anchor, order)
 
 
 def order_of(predictor: GroupedPredictor, order: int | None) -> int:
@@ -267,7 +272,7 @@ def order_of(predictor: GroupedPredictor, order: int | None) -> int:
     return order
 
 
-def bounded(passes: GroupPasses, anchor: Anchor, order: int) -> GroupedExpansion:
+def expansion_at(passes: GroupPasses, anchor: GroupedAnchor, order: int) -> GroupedExpansion:
     """The expansion at an anchor."""
     predictor, (shared, groups) = passes.predictor, anchor.point
     dtype = shared.dtype
@@ -276,28 +281,28 @@ def bounded(passes: GroupPasses, anchor: Anchor, order: int) -> GroupedExpansion
     size = shared.size + groups.shape[1]
     radius = math.inf if math.isinf(radius_of(predictor.rows, 1)) else math.sqrt(size) + BEYOND
     passes.announce("bounding them")
-    plain = cast(first_frame(shared.size, *groups.shape), dtype)
+    plain = cast(identity_whitening(shared.size, *groups.shape), dtype)
     bounds = compiled_soon(group_bounds, static_argnums=(5, 6))
-    found = bounds(predictor, position, frame, plain, anchor.step, radius, order)
-    check_known(found.not_known)
-    check_affine(found.not_affine)
-    if not float(on_host(found.change)) < MAX_CHANGE:
+    row_bounds = bounds(predictor, position, frame, plain, anchor.step, radius, order)
+    check_constant_data(row_bounds.not_known)
+    check_affine(row_bounds.not_affine)
+    if not float(on_host(row_bounds.change)) < MAX_LAST_CHANGE:
         raise ValueError(NO_MODE.format("Newton's method still moves"))
-    psi, level = on_host((found.psi, predictor.level))
+    psi, level = on_host((row_bounds.psi, predictor.level))
     tables = tables_of(psi, level, groups.shape[0], MARGIN[dtype])
     rows, first, bound, threshold, alias, total = map(jnp.asarray, tables)
     return GroupedExpansion(
         predictor.without_levels(),
         position,
         frame,
-        found.arrow,
-        found.cubic,
+        row_bounds.arrow,
+        row_bounds.cubic,
         rows,
         first,
         bound.astype(dtype),
         threshold,
         alias,
-        found.steepness[rows],
+        row_bounds.steepness[rows],
         total.astype(dtype),
         jnp.asarray(radius, dtype),
     )
@@ -322,7 +327,7 @@ def tables_of(
         if not np.isfinite(own).all():  # a group that is read whole
             total[c] = np.inf
             continue
-        table = build(own + FLOOR * own.mean())
+        table = build(own + MIN_BOUND_SHARE * own.mean())
         probability = table.probability
         total[c] = (1.0 + margin) * np.max(own / probability)
         bound[part] = total[c] * probability
@@ -330,7 +335,7 @@ def tables_of(
     return rows, first, bound, threshold, alias, total
 
 
-def check_digits(anchor: Anchor) -> None:
+def check_digits(anchor: GroupedAnchor) -> None:
     """Raise ValueError if floats do not resolve the posterior around an anchor.
 
     As :func:`blackjax_ext.subsampling.mode.check_resolution`, of what is shared with a group.

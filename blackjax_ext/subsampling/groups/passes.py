@@ -14,18 +14,18 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.precision import exact_products
-from blackjax_ext.subsampling.groups.frames import Arrow, Cubic, Frame
+from blackjax_ext.subsampling.groups.arrowhead import Arrow, Cubic, Whitening
 from blackjax_ext.subsampling.groups.predictor import GroupedPredictor
 from blackjax_ext.subsampling.predictors import (
     MAX_CHUNK,
-    MAX_ENTRIES,
+    MAX_DESIGN_ENTRIES,
     Design,
     has_changed,
-    masked,
+    new_rows_only,
     over_chunks,
     row_derivatives,
 )
-from blackjax_ext.subsampling.row_bounds import Worst, felt, norms, parts_of, remainder_bounds
+from blackjax_ext.subsampling.row_bounds import RowMaxima, felt, norms, parts_of, remainder_bounds
 
 __all__ = [
     "GroupBounds",
@@ -39,7 +39,7 @@ __all__ = [
 NUM_NODES = 16  # along each axis of a group, of a mean over its spread
 
 
-def directions(predictor: GroupedPredictor, frame: Frame) -> ArrayTree:
+def directions(predictor: GroupedPredictor, frame: Whitening) -> ArrayTree:
     """Tangents along each coordinate of u, and of v of all groups at once, leading with p + d.
 
     A row sees one group: its derivative along the latter is that by its own group.
@@ -54,8 +54,8 @@ def directions(predictor: GroupedPredictor, frame: Frame) -> ArrayTree:
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), shared, groups)
 
 
-def designs(
-    predictor: GroupedPredictor, position: ArrayTree, frame: Frame, indices: Array
+def grouped_designs(
+    predictor: GroupedPredictor, position: ArrayTree, frame: Whitening, indices: Array
 ) -> Design:
     """Some rows with their Jacobians by u and v of their own group, shape (n, K, p + d)."""
     eta, push, rows = jax.linearize(
@@ -67,12 +67,12 @@ def designs(
     return Design(jnp.moveaxis(jnp.concatenate(flat, axis=-1), 0, -1), eta, rows)
 
 
-def chunk_length(predictor: GroupedPredictor, position: ArrayTree) -> int:
-    """Rows at once."""
+def grouped_chunk_length(predictor: GroupedPredictor, position: ArrayTree) -> int:
+    """Number of rows that a pass reads at once."""
     eta, _ = jax.eval_shape(predictor.rows.read, position, jnp.zeros(1, int))
     grouping = predictor.grouping
     entries = sum(e.size for e in eta) * (grouping.size + grouping.width)
-    most: int = max(MAX_ENTRIES // entries, 64)
+    most: int = max(MAX_DESIGN_ENTRIES // entries, 64)
     return min(most, MAX_CHUNK, predictor.rows.num_rows)
 
 
@@ -83,7 +83,7 @@ def summed(
     grouping = predictor.grouping
     size, num_groups = grouping.size, grouping.num_groups
     slopes, curvatures = jax.vmap(partial(row_derivatives, predictor.rows))(design.eta, design.rows)
-    slopes, curvatures = masked(is_new, slopes), masked(is_new, curvatures)
+    slopes, curvatures = new_rows_only(is_new, slopes), new_rows_only(is_new, curvatures)
     gradient = jnp.einsum("nk,nkd->nd", slopes, design.matrix)
     curved = jnp.einsum("nkl,nld->nkd", curvatures, design.matrix)
     of_shared, of_groups = design.matrix[..., :size], design.matrix[..., size:]
@@ -115,7 +115,7 @@ def summed_cubes(
         return cube
 
     # a weight of zero may multiply what has overflowed
-    cubes = masked(is_new, jax.vmap(third)(design.eta, design.rows))
+    cubes = new_rows_only(is_new, jax.vmap(third)(design.eta, design.rows))
     of_shared, of_groups = design.matrix[..., :size], design.matrix[..., size:]
     by_shared = jnp.einsum("nklm,nmp->nklp", cubes, of_shared)
     by_groups = jnp.einsum("nklm,nme->nkle", cubes, of_groups)
@@ -137,7 +137,7 @@ def summed_cubes(
 
 @exact_products
 def row_arrow(
-    predictor: GroupedPredictor, position: ArrayTree, frame: Frame
+    predictor: GroupedPredictor, position: ArrayTree, frame: Whitening
 ) -> tuple[Arrow, Array]:
     """Derivatives of minus the log likelihood at u = v = 0, and the size of each column, (p + d,).
 
@@ -145,17 +145,17 @@ def row_arrow(
     """
 
     def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
-        design = designs(predictor, position, frame, indices)
+        design = grouped_designs(predictor, position, frame, indices)
         sums = summed(predictor, design, predictor.level[indices], is_new)
         return (*sums, jnp.max(jnp.abs(design.matrix), axis=(0, 1))), ()
 
-    sums, _ = over_chunks(visit, predictor.rows.num_rows, chunk_length(predictor, position))
-    *arrow, sizes = (each.value() for each in sums)
+    sums, _ = over_chunks(visit, predictor.rows.num_rows, grouped_chunk_length(predictor, position))
+    *arrow, sizes = (total.value() for total in sums)
     return Arrow(*arrow), sizes
 
 
 def plain_prior(
-    predictor: GroupedPredictor, position: ArrayTree, frame: Frame
+    predictor: GroupedPredictor, position: ArrayTree, frame: Whitening
 ) -> Callable[[Array, Array], Array]:
     """Minus the log prior as a function of u and v."""
     grouping = predictor.grouping
@@ -169,7 +169,7 @@ def plain_prior(
 
 
 def smoothed_prior(
-    predictor: GroupedPredictor, position: ArrayTree, frame: Frame
+    predictor: GroupedPredictor, position: ArrayTree, frame: Whitening
 ) -> Callable[[Array, Array], Array]:
     """The mean of that over the groups' own spread, which is one in v.
 
@@ -190,15 +190,15 @@ def smoothed_prior(
 
 def nodes(width: int, dtype: jnp.dtype) -> Array:
     """Quantiles of a normal law along each axis, of variance one, shape (16 d, d)."""
-    found = scipy.stats.norm.ppf((np.arange(NUM_NODES) + 0.5) / NUM_NODES)
-    found /= np.sqrt(np.mean(found**2))
-    along = found[None, :, None] * np.eye(width)[:, None]
+    quantiles = scipy.stats.norm.ppf((np.arange(NUM_NODES) + 0.5) / NUM_NODES)
+    quantiles /= np.sqrt(np.mean(quantiles**2))
+    along = quantiles[None, :, None] * np.eye(width)[:, None]
     return jnp.asarray(along.reshape(NUM_NODES * width, width), dtype)
 
 
 @exact_products
 def prior_arrow(
-    predictor: GroupedPredictor, position: ArrayTree, frame: Frame, *, is_smoothed: bool
+    predictor: GroupedPredictor, position: ArrayTree, frame: Whitening, *, is_smoothed: bool
 ) -> Arrow:
     """Derivatives of minus the log prior at u = v = 0, or of its mean over the groups' own spread.
 
@@ -233,7 +233,7 @@ def prior_arrow(
 
 
 def steepness(matrix: Array, reach: Array, total: Array) -> Array:
-    """How steep rows with one predictor are at most, shape (n,); infinite for others.
+    """Bounds of the steepness of rows with one predictor, shape (n,); infinite for others.
 
     `reach` is the norm of a row's tangents by it.
     """
@@ -245,7 +245,7 @@ def steepness(matrix: Array, reach: Array, total: Array) -> Array:
 
 
 class GroupBounds(NamedTuple):
-    """What a pass over the rows tells of them at the anchor.
+    """Bounds of the rows of all groups at the anchor, from one pass over them.
 
     Attributes
     ----------
@@ -273,8 +273,8 @@ class GroupBounds(NamedTuple):
 def group_bounds(
     predictor: GroupedPredictor,
     position: ArrayTree,
-    frame: Frame,
-    plain: Frame,
+    frame: Whitening,
+    plain: Whitening,
     step: tuple[Array, Array],
     radius: float,
     order: int,
@@ -293,8 +293,8 @@ def group_bounds(
 
     def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
         level = predictor.level[indices]
-        design = designs(predictor, position, frame, indices)
-        matrix = designs(predictor, position, plain, indices).matrix
+        design = grouped_designs(predictor, position, frame, indices)
+        matrix = grouped_designs(predictor, position, plain, indices).matrix
         of_rows = jax.vmap(partial(parts_of, rows_of, order + 1, radius))
         parts = of_rows(design.eta, design.matrix, design.rows)
         base = jax.vmap(lambda e: ravel_pytree(e)[0])(design.eta)
@@ -323,16 +323,16 @@ def group_bounds(
         sums = [summed(predictor, design, level, is_new)]
         if order == 3:
             sums.append(summed_cubes(predictor, design, level, is_new))
-        worst = Worst.of(rows_of.num_rows, indices, deviations, changed, jnp.max(change))
+        worst = RowMaxima.of(rows_of.num_rows, indices, deviations, changed, jnp.max(change))
         return (tuple(sums), worst), (
             remainder_bounds(*parts, order),
             steepness(design.matrix, norms(parts.curved), parts.total),
         )
 
-    length = chunk_length(predictor, position)
+    length = grouped_chunk_length(predictor, position)
     if order == 3:  # a row has the square of its coordinates
-        length = max(min(length, MAX_ENTRIES // (grouping.size + grouping.width) ** 2), 1)
+        length = max(min(length, MAX_DESIGN_ENTRIES // (grouping.size + grouping.width) ** 2), 1)
     (sums, worst), values = over_chunks(visit, rows_of.num_rows, length)
-    arrow, *cubic = ([each.value() for each in part] for part in sums)
+    arrow, *cubic = ([total.value() for total in part] for part in sums)
     third = Cubic(*cubic[0]) if cubic else None
     return GroupBounds(Arrow(*arrow), third, *worst.rows(rows_of.num_rows), *values)

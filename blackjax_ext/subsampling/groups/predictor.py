@@ -45,7 +45,7 @@ class Terms(NamedTuple):
     groups: Array
 
     def total(self) -> Array:
-        """All of it."""
+        """Sum of the shared part and of those of all groups."""
         return self.shared + jnp.sum(self.groups)
 
 
@@ -95,12 +95,12 @@ class Grouping:
 
     def split(self, x: ArrayTree) -> tuple[Array, Array]:
         """Shared coordinates (p,), and those of the groups, (G, d)."""
-        found = list(zip(self.leaves, map(jnp.asarray, jax.tree.leaves(x)), strict=True))
-        dtype = jnp.result_type(*(value for _, value in found))
-        shared = [value.ravel() for leaf, value in found if leaf.axis is None]
+        pairs = list(zip(self.leaves, map(jnp.asarray, jax.tree.leaves(x)), strict=True))
+        dtype = jnp.result_type(*(value for _, value in pairs))
+        shared = [value.ravel() for leaf, value in pairs if leaf.axis is None]
         groups = [
             jnp.moveaxis(value, leaf.axis, 0).reshape(self.num_groups, -1)
-            for leaf, value in found
+            for leaf, value in pairs
             if leaf.axis is not None
         ]
         return jnp.concatenate([jnp.zeros(0, dtype), *shared]), jnp.concatenate(groups, axis=1)
@@ -128,8 +128,8 @@ def grouping_of(x: ArrayTree, axes: list[int | None]) -> Grouping:
     shapes = [tuple(jnp.shape(leaf)) for leaf in leaves]
     sizes = {shape[axis] for shape, axis in zip(shapes, axes, strict=True) if axis is not None}
     assert len(sizes) == 1, f"groups of several numbers: {sizes}"
-    found = tuple(Leaf(shape, axis) for shape, axis in zip(shapes, axes, strict=True))
-    return Grouping(found, structure, sizes.pop())
+    known_leaves = tuple(Leaf(shape, axis) for shape, axis in zip(shapes, axes, strict=True))
+    return Grouping(known_leaves, structure, sizes.pop())
 
 
 @jax.tree_util.register_dataclass
@@ -155,7 +155,7 @@ class GroupedPredictor:
     grouping: Grouping = field(metadata={"static": True})
 
     def without_levels(self) -> "GroupedPredictor":
-        """The same for what does not ask whose a row is."""
+        """The posterior for what does not ask to which group a row belongs."""
         return replace(self, level=jnp.zeros(0, int))
 
 
@@ -251,15 +251,15 @@ def grouped_predictor(
 
 def check_levels(level: ArrayLikeTree, num_rows: int, num_groups: int) -> Array:
     """The groups of all rows; ValueError unless they are whole numbers from 0 to G - 1."""
-    found = on_host(level)
-    if found.shape != (num_rows,) or not np.issubdtype(found.dtype, np.integer):
+    levels = on_host(level)
+    if levels.shape != (num_rows,) or not np.issubdtype(levels.dtype, np.integer):
         raise ValueError(
             f"the group of each row must be a whole number, shape ({num_rows},); got shape "
-            f"{found.shape} of {found.dtype}."
+            f"{levels.shape} of {levels.dtype}."
         )
-    bad = np.flatnonzero((found < 0) | (found >= num_groups))
+    bad = np.flatnonzero((levels < 0) | (levels >= num_groups))
     if bad.size:
         raise ValueError(
-            f"the group of row {bad[0]} is {found[bad[0]]}; groups are 0 to {num_groups - 1}."
+            f"the group of row {bad[0]} is {levels[bad[0]]}; groups are 0 to {num_groups - 1}."
         )
-    return jnp.asarray(found, jnp.int32)
+    return jnp.asarray(levels, jnp.int32)

@@ -36,24 +36,26 @@ from blackjax.types import PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.rows.shuffles import scaled
+from blackjax_ext.rows.shuffles import times_fraction
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
 from blackjax_ext.subsampling.predictors import loss_remainder
 
-__all__ = ["Outcome", "Reaches", "expected_rows", "outcome_of", "reaches_of"]
+__all__ = ["Outcome", "Reaches", "expected_group_rows", "reaches_of", "run_test"]
 
-LANES = 256  # events at once
-PLACES = 32  # of these, whose losses are evaluated
-PIECE = 200.0  # events expected of a piece of the time, so that the lanes rarely run out
-CHUNK = 1024  # rows at once of groups that are read whole
+GROUP_LANES = 256  # events at once
+MAX_ROWS_EVALUATED = 32  # of these, whose losses are evaluated
+GROUP_PIECE = 200.0  # events expected of a piece of the time, so that the lanes rarely run out
+GROUP_CHUNK = 1024  # rows at once of groups that are read whole
 TINY = 1e-30
-MARGIN = 1.001  # of a bound, for rounding
-STEPS = 2**29  # of the rates: their sum stays below 2^30
-MAX_PASSES = 1.0  # expected events of a group, in passes over its rows, beyond which all are read
+BOUND_MARGIN = 1.001  # of a bound, for rounding
+RATE_STEPS = 2**29  # of the rates: their sum stays below 2^30
+MAX_GROUP_PASSES = (
+    1.0  # expected events of a group, in passes over its rows, beyond which all are read
+)
 
 
 class Reaches(NamedTuple):
-    """How far a move goes, for each group.
+    """Reach of a move in each group.
 
     Attributes
     ----------
@@ -68,7 +70,7 @@ class Reaches(NamedTuple):
 
 
 def reaches_of(expansion: GroupedExpansion, old: Array, new: Array, inner: Array) -> Reaches:
-    r"""Of moves between :math:`w_c` of squared lengths `old` and `new`, shapes (G,).
+    r"""Reaches of moves between :math:`w_c` of squared lengths `old` and `new`, shapes (G,).
 
     `inner` are the products of the two ends, shape (G,).
     """
@@ -80,12 +82,14 @@ def reaches_of(expansion: GroupedExpansion, old: Array, new: Array, inner: Array
         second = (old + inner + new) / 3.0
         apart, way = old**2 + new**2, 4.0 * length * jnp.sqrt(jnp.maximum(second * fourth, 0.0))
     q = jnp.minimum(apart, way)
-    is_cheap = expansion.total * q <= MAX_PASSES * expansion.sizes  # not if NaN
+    is_cheap = expansion.total * q <= MAX_GROUP_PASSES * expansion.sizes  # not if NaN
     is_within = jnp.maximum(old, new) <= expansion.radius**2
     return Reaches(q, ~(is_cheap & is_within) & (expansion.total > 0))
 
 
-def expected_rows(rng_key: PRNGKey, expansion: GroupedExpansion, num_moves: int = 32) -> Array:
+def expected_group_rows(
+    rng_key: PRNGKey, expansion: GroupedExpansion, num_moves: int = 32
+) -> Array:
     """Rows that a test of a shared move reads on average, between draws of u given one v.
 
     The draws are those of the normal approximation. No row is read.
@@ -106,7 +110,7 @@ def expected_rows(rng_key: PRNGKey, expansion: GroupedExpansion, num_moves: int 
 
 
 class Outcome(NamedTuple):
-    """What the rows say of a move.
+    """Outcome of the rows' test of a move.
 
     Attributes
     ----------
@@ -126,7 +130,7 @@ class Outcome(NamedTuple):
     num_rows: Array
 
 
-def outcome_of(
+def run_test(
     rng_key: PRNGKey,
     expansion: GroupedExpansion,
     steps: Array,
@@ -135,14 +139,14 @@ def outcome_of(
     *,
     is_joint: bool,
 ) -> Outcome:
-    """What the rows say; nothing where `is_on` is False.
+    """Test a move by its rows; no row is read where `is_on` is False.
 
     `steps` are those from the anchor to both ends, flat, shape (2, D). With `is_joint` one veto is
     enough, and events end with it; the survival of the groups is then that of the last round.
     """
     change, num_far = changes_of(expansion, steps, reaches.is_far & is_on)
     rate = jnp.where(reaches.is_far | ~is_on, 0.0, expansion.total * reaches.reach)
-    events = thin(rng_key, expansion, steps, rate, reaches.reach, is_joint=is_joint)
+    events = thin_groups(rng_key, expansion, steps, rate, reaches.reach, is_joint=is_joint)
     return Outcome(change, events.is_vetoed, events.survival, events.num_rows + num_far)
 
 
@@ -162,7 +166,7 @@ class Read(NamedTuple):
     changes: Any
 
 
-def read(expansion: GroupedExpansion, steps: Array, indices: Array) -> Read:
+def read_group_rows(expansion: GroupedExpansion, steps: Array, indices: Array) -> Read:
     """Some rows. Cost: they are read once, their predictors three times."""
     rows = expansion.posterior().rows
     a, unravel = ravel_pytree(expansion.position)
@@ -170,8 +174,8 @@ def read(expansion: GroupedExpansion, steps: Array, indices: Array) -> Read:
     return Read(eta, data, jax.vmap(push)(steps))
 
 
-def change(expansion: GroupedExpansion, found: Read) -> Array:
-    """How the remainders of the losses of some rows change, shape (n,).
+def remainder_change(expansion: GroupedExpansion, read: Read) -> Array:
+    """Changes of the remainders of the losses of some rows, shape (n,).
 
     Cost: two dozen evaluations of the loss for each row.
     """
@@ -181,21 +185,21 @@ def change(expansion: GroupedExpansion, found: Read) -> Array:
         one: Callable[..., Array] = jax.vmap(
             lambda e, t, row: loss_remainder(rows, order, e, t, row)
         )
-        return one(found.eta, changes, found.data)
+        return one(read.eta, changes, read.data)
 
-    old, new = jax.vmap(at)(found.changes)
+    old, new = jax.vmap(at)(read.changes)
     change: Array = new - old
     return change
 
 
-def most(expansion: GroupedExpansion, found: Read, at: Array) -> Array:
+def most(expansion: GroupedExpansion, rows: Read, at: Array) -> Array:
     r"""A bound of these changes that costs no loss, shape (n,), of rows at these places in order.
 
     It is the bound :math:`\psi_i q` with the change of the row's own predictor in the place of
     :math:`\rho_i |w_c|`: rows with one predictor have it, it is infinite for others.
     """
     steepness = expansion.steepness[at]
-    old, new = (leaf.reshape(at.size, -1)[:, 0] for leaf in jax.tree.leaves(found.changes)[0])
+    old, new = (leaf.reshape(at.size, -1)[:, 0] for leaf in jax.tree.leaves(rows.changes)[0])
     old, new, order = steepness * old, steepness * new, expansion.order
     # the integral of |t|^k along the way
     apart = (jnp.abs(old) ** (order + 1) + jnp.abs(new) ** (order + 1)) / math.factorial(order + 1)
@@ -204,14 +208,14 @@ def most(expansion: GroupedExpansion, found: Read, at: Array) -> Array:
     else:
         way = jnp.abs(old + new) * (old * old + new * new) / 24.0
     q = jnp.where(old * new < 0, apart, jnp.minimum(apart, jnp.abs(new - old) * way))
-    return jnp.where(jnp.isfinite(steepness), MARGIN * q, jnp.inf)
+    return jnp.where(jnp.isfinite(steepness), BOUND_MARGIN * q, jnp.inf)
 
 
 def changes_of(expansion: GroupedExpansion, steps: Array, is_read: Array) -> tuple[Array, Array]:
     """Sums of the changes of the remainders of some groups, shape (G,), and how many rows."""
     sizes = jnp.where(is_read, expansion.sizes, 0)
     last = jnp.cumsum(sizes)
-    num_rows, length = last[-1], min(CHUNK, expansion.num_rows)
+    num_rows, length = last[-1], min(GROUP_CHUNK, expansion.num_rows)
 
     def body(carry: Any) -> Any:
         begin, sums = carry
@@ -220,7 +224,7 @@ def changes_of(expansion: GroupedExpansion, steps: Array, is_read: Array) -> tup
         group = jnp.minimum(group, sizes.size - 1)
         within = items - (last - sizes)[group]
         at = jnp.clip(expansion.first[group] + within, 0, expansion.num_rows - 1)
-        changes = change(expansion, read(expansion, steps, expansion.rows[at]))
+        changes = remainder_change(expansion, read_group_rows(expansion, steps, expansion.rows[at]))
         changes = jnp.where(items < num_rows, changes, 0.0)
         return begin + length, sums.at[group].add(changes)
 
@@ -229,7 +233,7 @@ def changes_of(expansion: GroupedExpansion, steps: Array, is_read: Array) -> tup
     return sums, num_rows
 
 
-class Events(NamedTuple):
+class GroupEvents(NamedTuple):
     """Poisson processes of all groups while they run.
 
     Attributes
@@ -252,7 +256,7 @@ class Events(NamedTuple):
     rng_key: PRNGKey
 
 
-def thin(
+def thin_groups(
     rng_key: PRNGKey,
     expansion: GroupedExpansion,
     steps: Array,
@@ -260,51 +264,51 @@ def thin(
     reach: Array,
     *,
     is_joint: bool,
-) -> Events:
+) -> GroupEvents:
     """Events of processes of the rates (G,), until the time is over, or one vetoes a joint move."""
     unit = unit_of(rate)
     counts = jnp.where(rate > 0, jnp.ceil(rate / unit).astype(jnp.int32), 0)
     last = jnp.cumsum(counts)
     expected = last[-1] * unit
-    num_pieces = jnp.ceil(expected / PIECE).astype(int)
+    num_pieces = jnp.ceil(expected / GROUP_PIECE).astype(int)
     length = expected / jnp.maximum(num_pieces, 1)
 
-    def is_going(events: Events) -> Array:
+    def is_going(events: GroupEvents) -> Array:
         is_over = events.piece >= num_pieces
         return ~is_over & ~(is_joint & jnp.any(events.is_vetoed))
 
-    def body(events: Events) -> Events:
+    def body(events: GroupEvents) -> GroupEvents:
         key_next, key_rows, key_uniform = jax.random.split(events.rng_key, 3)
-        of_gaps, of_vetoes = jax.random.uniform(key_uniform, (2, LANES), rate.dtype)
+        of_gaps, of_vetoes = jax.random.uniform(key_uniform, (2, GROUP_LANES), rate.dtype)
         times = events.time + jnp.cumsum(-jnp.log1p(-of_gaps))
-        group, at, of_group = draw(key_rows, expansion, last)
+        group, at, of_group = draw_group_rows(key_rows, expansion, last)
         # the rate of a row's events, of which the shares are those of whole numbers
         row_rate = jnp.maximum(of_group * counts[group] * unit, TINY)
-        found = read(expansion, steps, expansion.rows[at])
-        likely = jnp.minimum(most(expansion, found, at) / row_rate, 1.0)
+        rows = read_group_rows(expansion, steps, expansion.rows[at])
+        likely = jnp.minimum(most(expansion, rows, at) / row_rate, 1.0)
         is_likely = (times < length) & (of_vetoes < likely)
 
         # what comes after as many likely vetoes as there are places is drawn anew, as time has no
         # memory; so is what comes after the end of a piece
         rank = jnp.cumsum(is_likely)
-        is_done = rank <= PLACES
+        is_done = rank <= MAX_ROWS_EVALUATED
         num_done = jnp.sum(is_done)
         until = times[num_done - 1]
         is_over = until >= length
-        place = jnp.nonzero(is_likely & is_done, size=PLACES, fill_value=LANES)[0]
-        is_placed, place = place < LANES, jnp.minimum(place, LANES - 1)
-        of_place = jax.tree.map(lambda leaf: leaf[place], found._replace(changes=None))
+        place = jnp.nonzero(is_likely & is_done, size=MAX_ROWS_EVALUATED, fill_value=GROUP_LANES)[0]
+        is_placed, place = place < GROUP_LANES, jnp.minimum(place, GROUP_LANES - 1)
+        of_place = jax.tree.map(lambda leaf: leaf[place], rows._replace(changes=None))
         of_place = of_place._replace(
-            changes=jax.tree.map(lambda leaf: leaf[:, place], found.changes)
+            changes=jax.tree.map(lambda leaf: leaf[:, place], rows.changes)
         )
-        veto = jnp.where(is_placed, change(expansion, of_place) / row_rate[place], 0.0)
+        veto = jnp.where(is_placed, remainder_change(expansion, of_place) / row_rate[place], 0.0)
         is_veto = of_vetoes[place] < veto
         # given that it was likely; log(0) would spoil what is never accepted anyhow
         share = jnp.clip(veto / jnp.maximum(likely[place], TINY), 0.0, 1.0)
         spared = jnp.maximum(1.0 - share, TINY)
         is_last = is_over & (events.piece + 1 == num_pieces)
         kept = jnp.full_like(rate, is_last) if is_joint else events.survival
-        return Events(
+        return GroupEvents(
             events.piece + is_over,
             jnp.where(is_over, 0.0, until),
             events.is_vetoed.at[group[place]].max(is_veto),
@@ -314,7 +318,7 @@ def thin(
         )
 
     zero = jnp.zeros((), int)
-    first = Events(
+    first = GroupEvents(
         zero,
         jnp.zeros((), rate.dtype),
         jnp.zeros(rate.shape, bool),
@@ -327,20 +331,22 @@ def thin(
 
 def unit_of(rate: Array) -> Array:
     """A power of two in which rates are whole numbers, rounded up, with a sum below 2^30."""
-    least = jnp.maximum(jnp.sum(rate), TINY) / (STEPS - rate.size)
+    least = jnp.maximum(jnp.sum(rate), TINY) / (RATE_STEPS - rate.size)
     return jnp.exp2(jnp.ceil(jnp.log2(least)) + 1.0)
 
 
-def draw(rng_key: PRNGKey, expansion: GroupedExpansion, last: Array) -> tuple[Array, Array, Array]:
+def draw_group_rows(
+    rng_key: PRNGKey, expansion: GroupedExpansion, last: Array
+) -> tuple[Array, Array, Array]:
     """Groups by their rates and rows by their bounds, with a row's share of its group's rate.
 
     `last` are the cumulative sums of the rates, whole numbers. Rows are in the order of groups.
     """
-    *words, high, low, side = jax.random.bits(rng_key, (5, LANES), jnp.uint32)
-    group = jnp.searchsorted(last, scaled(jnp.stack(words), last[-1]), side="right")
+    *words, high, low, side = jax.random.bits(rng_key, (5, GROUP_LANES), jnp.uint32)
+    group = jnp.searchsorted(last, times_fraction(jnp.stack(words), last[-1]), side="right")
     group = jnp.minimum(group, last.size - 1)
     begin = expansion.first[group]
-    column = begin + scaled(jnp.stack([high, low]), expansion.first[group + 1] - begin)
+    column = begin + times_fraction(jnp.stack([high, low]), expansion.first[group + 1] - begin)
     column = jnp.minimum(column, expansion.num_rows - 1)  # where there is no event at all
     is_alias = side // 2**9 >= expansion.threshold[column] * 2.0**23
     at = jnp.where(is_alias, begin + expansion.alias[column], column)

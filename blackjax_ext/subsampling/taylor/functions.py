@@ -66,14 +66,14 @@ GAMMA_TURN = 1.4616321449683622
 # what values of it and of its derivatives may lack, in eps of their terms: twice what was found
 GAMMA_ROUNDING, ZETA_ROUNDING = 20.0, 12.0
 LOG1P_ROUNDING = 200.0  # in double precision
-FAR = 1e4
+FAR_ARGUMENT = 1e4
 HALF_LOG_2PI = 0.9189385332046727
 
 
-def where_known(is_known: Array, found: Interval) -> Interval:
+def where_known(is_known: Array, values: Interval) -> Interval:
     """The interval where that is so, all numbers elsewhere."""
     return Interval(
-        jnp.where(is_known, found.low, -jnp.inf), jnp.where(is_known, found.high, jnp.inf)
+        jnp.where(is_known, values.low, -jnp.inf), jnp.where(is_known, values.high, jnp.inf)
     )
 
 
@@ -88,83 +88,89 @@ def around_all(low: Array, high: Array) -> Interval:
     return outward(jnp.min(low, axis=0), jnp.max(high, axis=0))
 
 
-def piecewise(
+def bounds(
     function: Callable[[Array], Array], x: Interval, turns: Sequence[float] = ()
 ) -> Interval:
     """Values of a function that is monotone between its turns."""
-    found = function(points(x, turns))
-    return around_all(found, found)
+    values = function(points(x, turns))
+    return around_all(values, values)
 
 
-def between(
+def bounds_with_slack(
     value: Callable[[Array], tuple[Array, Array]], x: Interval, turns: Sequence[float] = ()
 ) -> Interval:
     """Values of a function that is monotone between its turns, with the size of its terms."""
-    found, size = value(points(x, turns))
-    slack = jnp.finfo(found.dtype).eps * size
-    return around_all(found - slack, found + slack)
+    values, size = value(points(x, turns))
+    slack = jnp.finfo(values.dtype).eps * size
+    return around_all(values - slack, values + slack)
 
 
 def times(x: Interval, factor: float) -> Interval:
-    """Multiples."""
+    """The interval times a number."""
     return x * Interval(*[jnp.asarray(factor, x.low.dtype)] * 2)
 
 
 def scaled(values: Sequence[Interval]) -> Coefficients:
     """Derivatives by their factorials."""
-    return [each if m < 2 else times(each, 1.0 / factorial(m)) for m, each in enumerate(values)]
+    return [
+        derivative if m < 2 else times(derivative, 1.0 / factorial(m))
+        for m, derivative in enumerate(values)
+    ]
 
 
 def exp_(x: Interval, order: int) -> Coefficients:
-    """Of the exponential."""
-    found = piecewise(jnp.exp, x)
-    found = Interval(jnp.maximum(found.low, 0.0), found.high)
-    return scaled([found] * (order + 1))
+    """Taylor coefficients of the exponential."""
+    values = bounds(jnp.exp, x)
+    values = Interval(jnp.maximum(values.low, 0.0), values.high)
+    return scaled([values] * (order + 1))
 
 
 def inverse_power(x: Array, power: int) -> Array:
     """``x**-power``."""
-    found = jnp.ones_like(x)
+    power_of_x = jnp.ones_like(x)
     for _ in range(power):
-        found = found * x
-    return 1.0 / found
+        power_of_x = power_of_x * x
+    return 1.0 / power_of_x
 
 
 def log_(x: Interval, order: int) -> Coefficients:
-    """Of the logarithm."""
-    found = [piecewise(jnp.log, x)]
+    """Taylor coefficients of the logarithm."""
+    coefficients = [bounds(jnp.log, x)]
     for m in range(1, order + 1):
-        of_power = piecewise(partial(inverse_power, power=m), x)
-        found.append(times(of_power, (-1.0) ** (m - 1) / m))
-    return [where_known(x.low > 0, each) for each in found]
+        of_power = bounds(partial(inverse_power, power=m), x)
+        coefficients.append(times(of_power, (-1.0) ** (m - 1) / m))
+    return [where_known(x.low > 0, coefficient) for coefficient in coefficients]
 
 
 def reciprocal_(x: Interval, order: int) -> Coefficients:
-    """Of one over x."""
+    """Taylor coefficients of one over x."""
     is_known = (x.low > 0) | (x.high < 0)
-    found = [piecewise(partial(inverse_power, power=m + 1), x) for m in range(order + 1)]
-    return [where_known(is_known, times(each, (-1.0) ** m)) for m, each in enumerate(found)]
+    derivatives = [bounds(partial(inverse_power, power=m + 1), x) for m in range(order + 1)]
+    return [
+        where_known(is_known, times(derivative, (-1.0) ** m))
+        for m, derivative in enumerate(derivatives)
+    ]
 
 
 def power_(x: Interval, order: int, power: int) -> Coefficients:
-    """Of a whole power that is not negative."""
-    found = []
+    """Taylor coefficients of a whole power that is not negative."""
+    coefficients = []
     for m in range(order + 1):
         if m > power:
-            found.append(Interval(jnp.zeros_like(x.low), jnp.zeros_like(x.low)))
+            coefficients.append(Interval(jnp.zeros_like(x.low), jnp.zeros_like(x.low)))
             continue
         binomial = factorial(power) // (factorial(m) * factorial(power - m))
-        rest = piecewise(partial(whole, power=power - m), x, [0.0])
-        found.append(times(rest, float(binomial)))
-    return found
+        rest = bounds(partial(whole_power_of, power=power - m), x, [0.0])
+        coefficients.append(times(rest, float(binomial)))
+    return coefficients
 
 
-def whole(x: Array, power: int) -> Array:
+def whole_power_of(x: Array, power: int) -> Array:
     """``x**power`` by products, each of which rounds once."""
-    found = jnp.ones_like(x)
+    product = jnp.ones_like(x)
     for _ in range(power):
-        found = found * x
-    return found
+        product = product * x
+    return product
 
 
 def divided(x: Array, by: Array, power: int) -> Array:
@@ -175,48 +181,48 @@ def divided(x: Array, by: Array, power: int) -> Array:
 
 
 def root_(x: Interval, order: int, first: Callable[[Array], Array], power: float) -> Coefficients:
-    """Of a root, whose derivatives are the root over powers of x."""
-    found, factor = [], 1.0
+    """Taylor coefficients of a root, whose derivatives are the root over powers of x."""
+    coefficients, factor = [], 1.0
     for m in range(order + 1):
 
         def value(at: Array, m: int = m) -> Array:
             return divided(first(at), at, m)
 
-        found.append(where_known(x.low > 0, times(piecewise(value, x), factor)))
+        coefficients.append(where_known(x.low > 0, times(bounds(value, x), factor)))
         factor *= (power - m) / (m + 1)
-    return found
+    return coefficients
 
 
 def sqrt_(x: Interval, order: int) -> Coefficients:
-    """Of the square root."""
+    """Taylor coefficients of the square root."""
     return root_(x, order, jnp.sqrt, 0.5)
 
 
 def rsqrt_(x: Interval, order: int) -> Coefficients:
-    """Of one over the square root."""
+    """Taylor coefficients of one over the square root."""
     return root_(x, order, lambda at: 1.0 / jnp.sqrt(at), -0.5)
 
 
 @cache
 def logistic_polynomials(order: int) -> tuple[tuple[float, ...], ...]:
     """Q_1 to Q_order, highest power first."""
-    found = [np.poly1d([1.0])]
+    polynomials = [np.poly1d([1.0])]
     s = np.poly1d([1.0, 0.0])
-    while len(found) < order:
-        last = found[-1]
-        found.append(np.poly1d([-2.0, 1.0]) * last + s * (1 - s) * last.deriv())
-    return tuple(tuple(float(c) for c in each.coeffs) for each in found)
+    while len(polynomials) < order:
+        last = polynomials[-1]
+        polynomials.append(np.poly1d([-2.0, 1.0]) * last + s * (1 - s) * last.deriv())
+    return tuple(tuple(float(c) for c in polynomial.coeffs) for polynomial in polynomials)
 
 
 @cache
 def logistic_turns(order: int) -> tuple[float, ...]:
-    """Where the derivative of an order turns: zeros of the next."""
+    """Turning points of the derivative of an order: zeros of the next."""
     zeros = np.sort(np.roots(logistic_polynomials(order + 1)[order]).real)
     return tuple(float(np.log(z) - np.log1p(-z)) for z in zeros)
 
 
 def logistic_derivative(x: Array, order: int) -> tuple[Array, Array]:
-    """Of one order from one on, and the size of its terms."""
+    """Derivative of one order from one on, and the size of its terms."""
     s, rest = jax.nn.sigmoid(x), jax.nn.sigmoid(-x)
     value, size = jnp.zeros_like(x), jnp.zeros_like(x)
     for c in logistic_polynomials(order)[-1]:
@@ -225,37 +231,39 @@ def logistic_derivative(x: Array, order: int) -> tuple[Array, Array]:
 
 
 def logistic_(x: Interval, order: int) -> Coefficients:
-    """Of ``1 / (1 + exp(-x))``."""
-    found = [piecewise(jax.nn.sigmoid, x)]
+    """Taylor coefficients of ``1 / (1 + exp(-x))``."""
+    derivatives = [bounds(jax.nn.sigmoid, x)]
     for m in range(1, order + 1):
-        found.append(between(partial(logistic_derivative, order=m), x, logistic_turns(m)))
-    return scaled(found)
+        derivatives.append(
+            bounds_with_slack(partial(logistic_derivative, order=m), x, logistic_turns(m))
+        )
+    return scaled(derivatives)
 
 
 def softplus_(x: Interval, order: int) -> Coefficients:
-    """Of ``log(1 + exp(x))``, whose derivative is the logistic function."""
+    """Taylor coefficients of ``log(1 + exp(x))``, whose derivative is the logistic function."""
     slopes = logistic_(x, order - 1) if order else []
-    rest = [times(each, 1.0 / m) if m > 1 else each for m, each in enumerate(slopes, 1)]
-    return [piecewise(jax.nn.softplus, x), *rest]
+    rest = [times(slope, 1.0 / m) if m > 1 else slope for m, slope in enumerate(slopes, 1)]
+    return [bounds(jax.nn.softplus, x), *rest]
 
 
 def tanh_(x: Interval, order: int) -> Coefficients:
-    """Of the hyperbolic tangent, ``2 logistic(2 x) - 1``."""
-    found = logistic_(times(x, 2.0), order)
-    rest = [times(each, 2.0 ** (m + 1)) for m, each in enumerate(found)][1:]
-    return [piecewise(jnp.tanh, x), *rest]
+    """Taylor coefficients of the hyperbolic tangent, ``2 logistic(2 x) - 1``."""
+    logistic = logistic_(times(x, 2.0), order)
+    rest = [times(coefficient, 2.0 ** (m + 1)) for m, coefficient in enumerate(logistic)][1:]
+    return [bounds(jnp.tanh, x), *rest]
 
 
 @cache
 def hermite(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Coefficients of Hermite's polynomial, highest first, and its zeros."""
-    found = np.polynomial.hermite.Hermite.basis(order).convert(kind=np.polynomial.Polynomial)
+    polynomial = np.polynomial.hermite.Hermite.basis(order).convert(kind=np.polynomial.Polynomial)
     zeros = np.polynomial.hermite.hermroots([0.0] * order + [1.0]) if order else np.zeros(0)
-    return tuple(map(float, found.coef[::-1])), tuple(float(z.real) for z in zeros)
+    return tuple(map(float, polynomial.coef[::-1])), tuple(float(z.real) for z in zeros)
 
 
 def erf_derivative(x: Array, order: int) -> tuple[Array, Array]:
-    """Of one order from one on, and the size of its terms."""
+    """Derivative of one order from one on, and the size of its terms."""
     value, size = jnp.zeros_like(x), jnp.zeros_like(x)
     for c in hermite(order - 1)[0]:
         value, size = value * x + c, size * jnp.abs(x) + abs(c)
@@ -266,11 +274,11 @@ def erf_derivative(x: Array, order: int) -> tuple[Array, Array]:
 
 
 def erf_(x: Interval, order: int) -> Coefficients:
-    """Of the error function."""
-    found = [between(lambda at: (jax.lax.erf(at), 16.0 * jnp.ones_like(at)), x)]
+    """Taylor coefficients of the error function."""
+    derivatives = [bounds_with_slack(lambda at: (jax.lax.erf(at), 16.0 * jnp.ones_like(at)), x)]
     for m in range(1, order + 1):
-        found.append(between(partial(erf_derivative, order=m), x, hermite(m)[1]))
-    return scaled(found)
+        derivatives.append(bounds_with_slack(partial(erf_derivative, order=m), x, hermite(m)[1]))
+    return scaled(derivatives)
 
 
 # of the derivatives of the logarithm of the normal distribution function, from the second one on:
@@ -288,58 +296,60 @@ LOG_NDTR_RANGES = ((-1.0, 0.0), (0.0, 0.296), (-0.19, 0.115), (-0.251, 0.156), (
 @cache
 def log_ndtr_polynomial(order: int) -> tuple[tuple[int, int, int], ...]:
     """The derivative of an order as a sum of ``factor * x**i * r**j``: factor, i and j of each."""
-    found = {(0, 1): 1}
+    factors = {(0, 1): 1}
     for _ in range(order - 1):
         new: dict[tuple[int, int], int] = {}
-        for (i, j), factor in found.items():
+        for (i, j), factor in factors.items():
             parts = [((i + 1, j), -j * factor), ((i, j + 1), -j * factor)]
             for place, more in [*parts, *([((i - 1, j), i * factor)] if i else [])]:
                 new[place] = new.get(place, 0) + more
-        found = new
-    return tuple((factor, i, j) for (i, j), factor in found.items())
+        factors = new
+    return tuple((factor, i, j) for (i, j), factor in factors.items())
 
 
 def log_ndtr_value(x: Array) -> tuple[Array, Array]:
-    """Of the logarithm, and the size of its rounding and of what its series on the left leaves."""
-    found = log_ndtr(x)
-    left = jnp.where(x < -9.0, 210.0 / whole(jnp.minimum(x, -1.0), 8), 0.0)
-    return found, 8.0 * (1.0 + jnp.abs(found)) + left / jnp.finfo(x.dtype).eps
+    """The logarithm, and the size of its rounding and of what its series on the left leaves."""
+    value = log_ndtr(x)
+    left = jnp.where(x < -9.0, 210.0 / whole_power_of(jnp.minimum(x, -1.0), 8), 0.0)
+    return value, 8.0 * (1.0 + jnp.abs(value)) + left / jnp.finfo(x.dtype).eps
 
 
 def log_ndtr_derivative(x: Array, order: int) -> tuple[Array, Array]:
-    """Of one order from one on, and the size of its terms with what their factors lack."""
+    """Derivative of one order from one on, and the size of its terms and their errors."""
     log_share, rounding = log_ndtr_value(x)
     ratio = jnp.exp(-0.5 * x * x - HALF_LOG_2PI - log_share)
     value, size = jnp.zeros_like(x), jnp.zeros_like(x)
     for factor, i, j in log_ndtr_polynomial(order):
-        term = factor * whole(x, i) * whole(ratio, j)
+        term = factor * whole_power_of(x, i) * whole_power_of(ratio, j)
         value, size = value + term, size + j * jnp.abs(term)
     info = jnp.finfo(x.dtype)
     return value, (rounding + 4.0 * (1.0 + x * x)) * size + info.tiny / info.eps * (1.0 + x * x)
 
 
 def log_ndtr_(x: Interval, order: int) -> Coefficients:
-    """Of the logarithm of the normal distribution function. Up to the sixth order."""
+    """Taylor coefficients of the log of the normal distribution function, up to the sixth order."""
     assert order <= 6
-    found = [between(log_ndtr_value, x)]
+    derivatives = [bounds_with_slack(log_ndtr_value, x)]
     for m in range(1, order + 1):
         turns = LOG_NDTR_TURNS[m - 2] if m > 1 else ()
-        each = between(partial(log_ndtr_derivative, order=m), x, turns)
+        derivative = bounds_with_slack(partial(log_ndtr_derivative, order=m), x, turns)
         least, most = LOG_NDTR_RANGES[m - 2] if m > 1 else (0.0, jnp.inf)
-        found.append(Interval(jnp.clip(each.low, least, most), jnp.clip(each.high, least, most)))
-    return scaled(found)
+        derivatives.append(
+            Interval(jnp.clip(derivative.low, least, most), jnp.clip(derivative.high, least, most))
+        )
+    return scaled(derivatives)
 
 
 def digamma_value(x: Array) -> tuple[Array, Array]:
-    """With the size of its terms, of which it is the difference near its zero."""
-    found = digamma(x)
-    return found, GAMMA_ROUNDING * (jnp.abs(found) + 1.0)
+    """The function with the size of its terms, of which it is the difference near its zero."""
+    value = digamma(x)
+    return value, GAMMA_ROUNDING * (jnp.abs(value) + 1.0)
 
 
 def lgamma_value(x: Array) -> tuple[Array, Array]:
-    """With the size of its terms, of which it is the difference near its zeros."""
-    found = gammaln(x)
-    return found, GAMMA_ROUNDING * (jnp.abs(found) + x + 1.0)
+    """The function with the size of its terms, of which it is the difference near its zeros."""
+    value = gammaln(x)
+    return value, GAMMA_ROUNDING * (jnp.abs(value) + x + 1.0)
 
 
 def zeta_values(x: Array, powers: Sequence[int]) -> tuple[Array, Array]:
@@ -349,64 +359,67 @@ def zeta_values(x: Array, powers: Sequence[int]) -> tuple[Array, Array]:
     underflows: what that leaves, of the order of :math:`x^{-4}` of the value, is below the
     rounding.
     """
-    inverse, near = 1.0 / jnp.maximum(x, FAR), jnp.minimum(x, FAR)
+    inverse, near = 1.0 / jnp.maximum(x, FAR_ARGUMENT), jnp.minimum(x, FAR_ARGUMENT)
     exponents = jnp.asarray(powers, x.dtype).reshape(-1, *[1] * x.ndim)
-    found = zeta(*jnp.broadcast_arrays(exponents, near))
+    values = zeta(*jnp.broadcast_arrays(exponents, near))
     rest = 1.0 / (exponents - 1.0) + inverse * (0.5 + exponents / 12.0 * inverse)
-    far = jnp.stack([whole(inverse, power - 1) for power in powers]) * rest
-    found = jnp.where(x > FAR, far, found)
-    return found, ZETA_ROUNDING * found
+    far = jnp.stack([whole_power_of(inverse, power - 1) for power in powers]) * rest
+    values = jnp.where(x > FAR_ARGUMENT, far, values)
+    return values, ZETA_ROUNDING * values
 
 
 def polygamma_coefficients(x: Interval, order: int) -> Coefficients:
     """``polygamma(m, x) / m!``, which is plus or minus ``zeta(m + 1, x)``, m = 1..order."""
     if not order:
         return []
-    found, size = zeta_values(points(x), range(2, order + 2))
-    slack = jnp.finfo(found.dtype).eps * size
-    every = [around_all(v - s, v + s) for v, s in zip(found, slack, strict=True)]
-    return [times(each, (-1.0) ** (m + 1)) for m, each in enumerate(every, 1)]
+    values, size = zeta_values(points(x), range(2, order + 2))
+    slack = jnp.finfo(values.dtype).eps * size
+    every = [around_all(v - s, v + s) for v, s in zip(values, slack, strict=True)]
+    return [times(interval, (-1.0) ** (m + 1)) for m, interval in enumerate(every, 1)]
 
 
 def digamma_(x: Interval, order: int) -> Coefficients:
-    """Of the derivative of the log-gamma function, for positive x."""
+    """Taylor coefficients of the derivative of the log-gamma function, for positive x."""
     rest = polygamma_coefficients(x, order)
-    return [where_known(x.low > 0, each) for each in (between(digamma_value, x), *rest)]
+    return [
+        where_known(x.low > 0, coefficient)
+        for coefficient in (bounds_with_slack(digamma_value, x), *rest)
+    ]
 
 
 def lgamma_(x: Interval, order: int) -> Coefficients:
-    """Of the log-gamma function, for positive x."""
+    """Taylor coefficients of the log-gamma function, for positive x."""
     slopes = digamma_(x, order - 1) if order else []
-    rest = [times(each, 1.0 / m) if m > 1 else each for m, each in enumerate(slopes, 1)]
-    return [where_known(x.low > 0, between(lgamma_value, x, [GAMMA_TURN])), *rest]
+    rest = [times(slope, 1.0 / m) if m > 1 else slope for m, slope in enumerate(slopes, 1)]
+    return [where_known(x.low > 0, bounds_with_slack(lgamma_value, x, [GAMMA_TURN])), *rest]
 
 
 def expm1_(x: Interval, order: int) -> Coefficients:
-    """Of ``exp(x) - 1``."""
-    return [piecewise(jnp.expm1, x), *exp_(x, order)[1:]]
+    """Taylor coefficients of ``exp(x) - 1``."""
+    return [bounds(jnp.expm1, x), *exp_(x, order)[1:]]
 
 
 def log1p_values(x: Interval) -> Interval:
     """Values alone: XLA's lose two digits in double precision near -0.4."""
-    found = piecewise(jnp.log1p, x)
+    values = bounds(jnp.log1p, x)
     if x.low.dtype != jnp.float64:
-        return found
+        return values
     slack = LOG1P_ROUNDING * jnp.finfo(jnp.float64).eps
     return Interval(
-        found.low - slack * jnp.abs(found.low), found.high + slack * jnp.abs(found.high)
+        values.low - slack * jnp.abs(values.low), values.high + slack * jnp.abs(values.high)
     )
 
 
 def log1p_(x: Interval, order: int) -> Coefficients:
-    """Of ``log(1 + x)``."""
+    """Taylor coefficients of ``log(1 + x)``."""
     one = outward(1.0 + x.low, 1.0 + x.high)
-    found = [log1p_values(x), *log_(one, order)[1:]]
-    return [where_known(x.low > -1, each) for each in found]
+    coefficients = [log1p_values(x), *log_(one, order)[1:]]
+    return [where_known(x.low > -1, coefficient) for coefficient in coefficients]
 
 
 @cache
 def stirling_numbers(order: int) -> tuple[tuple[int, ...], ...]:
-    """Of the second kind, S(m, k) for k = 0..m, m = 0..order."""
+    """Stirling numbers of the second kind, S(m, k) for k = 0..m, m = 0..order."""
     rows: list[tuple[int, ...]] = [(1,)]
     for _ in range(order):
         last = (*rows[-1], 0)
@@ -421,29 +434,29 @@ def shares_to_powers(a: Interval, y: Array, order: int) -> Coefficients:
     every = [digamma_value(places)]
     if order > 1:
         every += zip(*zeta_values(places, range(2, order + 1)), strict=True)
-    eps, found = jnp.finfo(at.dtype).eps, []
+    eps, powers = jnp.finfo(at.dtype).eps, []
     for k, (value, size) in enumerate(every, 1):
-        scale = whole(at, k) * factorial(k - 1)
+        scale = whole_power_of(at, k) * factorial(k - 1)
         sums = scale * (value[1] - value[0] if k == 1 else value[0] - value[1])
         slack = eps * scale * (size[0] + size[1])
         whole_range = around_all(sums - slack, sums + slack)
-        found.append(Interval(jnp.maximum(whole_range.low, 0.0), whole_range.high))
-    return found
+        powers.append(Interval(jnp.maximum(whole_range.low, 0.0), whole_range.high))
+    return powers
 
 
 def rising_(c: Interval, order: int, y: Array, most: Array) -> Coefficients:
-    """Of ``lgamma(exp(c) + y) - lgamma(exp(c))`` for whole y, without its value.
+    """Taylor coefficients of ``lgamma(exp(c) + y) - lgamma(exp(c))``, whole y, without its value.
 
     `most` is at least the sum of the bends, over each interval. Up to the sixth order.
     """
     assert order <= 6
-    a, found = exp_(c, 0)[0], [Interval(jnp.zeros_like(c.low), jnp.zeros_like(c.low))]
+    a, derivatives = exp_(c, 0)[0], [Interval(jnp.zeros_like(c.low), jnp.zeros_like(c.low))]
     powers = shares_to_powers(a, y, order)
     for m in range(1, order + 1):
         total = alternating(powers[:m], stirling_numbers(m)[m][1:])
-        total = total + 1.0 if m == 1 else within(total, most)
-        found.append(jax.tree.map(lambda end: jnp.where(y > 0, end, 0.0), total))
-    return scaled(found)
+        total = total + 1.0 if m == 1 else clipped(total, most)
+        derivatives.append(jax.tree.map(lambda end: jnp.where(y > 0, end, 0.0), total))
+    return scaled(derivatives)
 
 
 def alternating(values: Sequence[Interval], factors: Sequence[int]) -> Interval:
@@ -454,6 +467,6 @@ def alternating(values: Sequence[Interval], factors: Sequence[int]) -> Interval:
     return sum(terms[1:], terms[0])
 
 
-def within(x: Interval, most: Array) -> Interval:
+def clipped(x: Interval, most: Array) -> Interval:
     """The numbers whose size is at most that."""
     return Interval(jnp.maximum(x.low, -most), jnp.minimum(x.high, most))

@@ -48,14 +48,14 @@ from jax import Array
 
 from blackjax_ext.subsampling.intervals import Interval, around, outward
 
-__all__ = ["Box", "Jet", "Table", "table_of", "with_axes"]
+__all__ = ["Box", "Jet", "Table", "index_table", "with_axes"]
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
 @dataclass(frozen=True)
 class Table:
-    """How coefficients are combined.
+    """Table of how coefficients are combined.
 
     Attributes
     ----------
@@ -77,12 +77,12 @@ class Table:
 
     @cached_property
     def position(self) -> dict[tuple[int, ...], int]:
-        """Where a multi-index stands."""
+        """Place of a multi-index."""
         return {index: at for at, index in enumerate(self.indices)}
 
 
 @cache
-def table_of(size: int, order: int) -> Table:
+def index_table(size: int, order: int) -> Table:
     """The table for a number of variables and an order."""
     every = (a for a in product_of(range(order + 1), repeat=size) if sum(a) <= order)
     indices = tuple(sorted(every, key=lambda a: (sum(a), a[::-1])))
@@ -119,7 +119,7 @@ class Jet:
         return Interval(self.coefficients.low[:, 0], self.coefficients.high[:, 0])
 
     def mapped(self, function: Callable[[Array], Array]) -> "Jet":
-        """The same with its ends changed alike."""
+        """The jet with all of its coefficients mapped by `function`."""
         return Jet(jax.tree.map(function, self.coefficients), self.over)
 
     def __neg__(self) -> "Jet":
@@ -146,16 +146,16 @@ class Box:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the numbers."""
+        """Dtype of the numbers."""
         return jnp.result_type(*self.centres)
 
     def below(self, order: int) -> "Box":
-        """The same for jets of a lower order."""
+        """The box for jets of a lower order."""
         return Box(self.centres, self.radii, order)
 
     def table(self, over: tuple[int, ...]) -> Table:
         """How coefficients of some variables are combined."""
-        return table_of(len(over), self.order)
+        return index_table(len(over), self.order)
 
     def powers(self, over: tuple[int, ...]) -> Interval:
         """Products of changes for each multi-index, shape (C,)."""
@@ -178,7 +178,7 @@ class Box:
         rest = [jnp.zeros((), self.dtype)] * (self.order - 1)
 
         def end(value: Array) -> Array:
-            rows = [jnp.stack([each, one, *rest][: self.order + 1]) for each in (centre, value)]
+            rows = [jnp.stack([first, one, *rest][: self.order + 1]) for first in (centre, value)]
             return jnp.stack(rows)
 
         return Jet(Interval(end(first.low), end(first.high)), (j,))
@@ -234,15 +234,15 @@ class Box:
         those to come leave.
         """
         *lower, highest = coefficients
-        found = Interval(highest.low[:, None], highest.high[:, None])
+        composed = Interval(highest.low[:, None], highest.high[:, None])
         change = jax.tree.map(lambda end: end.at[:, 0].set(0.0), a.coefficients)
-        for order, each in enumerate(reversed(lower), 1):
-            table = table_of(len(a.over), order)
+        for order, lower_order in enumerate(reversed(lower), 1):
+            table = index_table(len(a.over), order)
             num = len(table.indices)
             of_order = jax.tree.map(lambda end, num=num: end[:, :num], change)
-            pairs = table.product[: found.low.shape[1]]
-            found = with_first(combined(found, of_order, pairs), each)
-        return self.tightened(Jet(found, a.over))
+            pairs = table.product[: composed.low.shape[1]]
+            composed = with_first(combined(composed, of_order, pairs), lower_order)
+        return self.tightened(Jet(composed, a.over))
 
     def tightened(self, a: Jet) -> Jet:
         """The intersection with the expansions at the centre."""
@@ -254,15 +254,15 @@ class Box:
         is_last = (table.degree == self.order).reshape(shape)
         term = jax.tree.map(lambda end: jnp.where(is_last, end[1], end[0])[None], whole)
         power = jax.tree.map(lambda end: end.reshape(1, *shape), self.powers(a.over))
-        found = unbounded_if_nan(combined(term, power, table.expansion))
+        bound = unbounded_if_nan(combined(term, power, table.expansion))
         return Jet(
-            Interval(whole.low.at[1].max(found.low[0]), whole.high.at[1].min(found.high[0])),
+            Interval(whole.low.at[1].max(bound.low[0]), whole.high.at[1].min(bound.high[0])),
             a.over,
         )
 
     def derivative(self, a: Jet, j: int) -> Jet:
         """The jet of the derivative by variable j, of one order less."""
-        lower = table_of(len(a.over), self.order - 1)
+        lower = index_table(len(a.over), self.order - 1)
         if j not in a.over:
             return a.mapped(lambda end: jnp.zeros_like(end[:, : len(lower.indices)]))
         at = a.over.index(j)
@@ -270,12 +270,12 @@ class Box:
         places = np.array([self.table(a.over).position[i] for i in up])
         factor = jnp.asarray([i[at] for i in up], self.dtype)
         factor = factor.reshape(-1, *[1] * (a.coefficients.low.ndim - 2))
-        found = jax.tree.map(lambda end: end[:, places], a.coefficients)
-        return Jet(found * Interval(factor, factor), a.over)
+        coefficients = jax.tree.map(lambda end: end[:, places], a.coefficients)
+        return Jet(coefficients * Interval(factor, factor), a.over)
 
     def truncated(self, a: Jet, order: int) -> Jet:
         """The jet of a lower order."""
-        num = len(table_of(len(a.over), order).indices)
+        num = len(index_table(len(a.over), order).indices)
         return a.mapped(lambda end: end[:, :num])
 
     def integrated(self, value: Interval, slopes: dict[int, Jet]) -> Jet:
@@ -310,7 +310,7 @@ def combined(a: Interval, b: Interval, weight: np.ndarray) -> Interval:
 
 
 def with_axes(a: Interval, num: int) -> Interval:
-    """The same with so many axes."""
+    """The interval with so many axes."""
     wider: Interval = jax.tree.map(lambda end: end.reshape(*end.shape, *[1] * (num - end.ndim)), a)
     return wider
 
@@ -322,6 +322,6 @@ def with_first(a: Interval, value: Interval) -> Interval:
 
 
 def unbounded_if_nan(a: Interval) -> Interval:
-    """What rounding or a domain has lost may be any number."""
+    """The interval, unbounded where rounding or a domain has left NaN."""
     is_lost = jnp.isnan(a.low) | jnp.isnan(a.high)
     return Interval(jnp.where(is_lost, -jnp.inf, a.low), jnp.where(is_lost, jnp.inf, a.high))

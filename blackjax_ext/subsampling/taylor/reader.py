@@ -29,6 +29,7 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.scipy.special import log_ndtr
 
+from blackjax_ext.mcmc.rounding import needed_equations
 from blackjax_ext.subsampling.intervals import Interval, outward
 from blackjax_ext.subsampling.taylor import functions
 from blackjax_ext.subsampling.taylor.jets import Box, Jet, with_axes
@@ -77,8 +78,8 @@ def derivatives_over(function: Function, box: Box, *known: Any, **data: Any) -> 
     """
     closed = jax.make_jaxpr(function)(box.centres, *known, **data)
     variables = [box.variable(j) for j in range(len(box.centres))]
-    (found,) = read(box, closed, [*variables, *jax.tree.leaves((known, data))])
-    return as_jet(box, found)
+    (output,) = read(box, closed, [*variables, *jax.tree.leaves((known, data))])
+    return as_jet(box, output)
 
 
 def read(box: Box, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
@@ -91,23 +92,13 @@ def read(box: Box, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
     def value(atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else values[atom]
 
-    for equation in needed(jaxpr):
-        found = evaluated(box, equation, [value(atom) for atom in equation.invars])
-        values.update(zip(equation.outvars, found, strict=True))
+    for equation in needed_equations(jaxpr):
+        outputs = equation_outputs(box, equation, [value(atom) for atom in equation.invars])
+        values.update(zip(equation.outvars, outputs, strict=True))
     return [value(atom) for atom in jaxpr.outvars]
 
 
-def needed(jaxpr: Jaxpr) -> list[Any]:
-    """Equations on which the outputs depend: checks of arguments are none."""
-    wanted, found = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
-    for equation in reversed(jaxpr.eqns):
-        if wanted & set(equation.outvars):
-            found.append(equation)
-            wanted |= {v for v in equation.invars if not isinstance(v, Literal)}
-    return found[::-1]
-
-
-def evaluated(box: Box, equation: Any, values: list[Any]) -> Sequence[Any]:
+def equation_outputs(box: Box, equation: Any, values: list[Any]) -> Sequence[Any]:
     """Outputs of one equation."""
     name = equation.primitive.name
     if not any(isinstance(value, (Jet, Either)) for value in values):
@@ -118,7 +109,7 @@ def evaluated(box: Box, equation: Any, values: list[Any]) -> Sequence[Any]:
         return read(box, inner, values)
     if name == "custom_jvp_call":
         return custom(box, equation, values)
-    rule = moving(equation) if name in STRUCTURAL else RULES.get(name)
+    rule = moving(equation) if name in STRUCTURAL else JET_RULES.get(name)
     is_open = any(isinstance(value, Either) for value in values)
     if rule is None or (is_open and name not in OF_CHOICES):
         raise UnreadableError(name, *[KINK] if name in KINKS or is_open else [])
@@ -131,11 +122,11 @@ def known_values(equation: Any, values: list[Any]) -> Sequence[Any]:
     given = primitive.get_bind_params(equation.params)
     # older versions of JAX give functions apart
     functions_of, params = given if isinstance(given, tuple) else ((), given)
-    found = primitive.bind(*functions_of, *values, **params)
-    return found if primitive.multiple_results else [found]
+    outputs = primitive.bind(*functions_of, *values, **params)
+    return outputs if primitive.multiple_results else [outputs]
 
 
-def as_interval(box: Box, value: Any) -> Interval:
+def rounded_interval(box: Box, value: Any) -> Interval:
     """A known number with the rounding of its last step."""
     value = jnp.asarray(value)
     is_exact = isinstance(value, float) or not jnp.issubdtype(value.dtype, jnp.floating)
@@ -145,7 +136,7 @@ def as_interval(box: Box, value: Any) -> Interval:
 
 def as_jet(box: Box, value: Any) -> Jet:
     """A jet, also of what is known."""
-    return value if isinstance(value, Jet) else box.constant(as_interval(box, value))
+    return value if isinstance(value, Jet) else box.constant(rounded_interval(box, value))
 
 
 def moving(equation: Any) -> Rule:
@@ -197,7 +188,7 @@ def multiplied(box: Box, params: Any, x: Any, y: Any) -> Jet:
     return box.multiply(as_jet(box, x), as_jet(box, y))
 
 
-def divided(box: Box, params: Any, x: Any, y: Any) -> Jet:
+def quotient(box: Box, params: Any, x: Any, y: Any) -> Jet:
     """Quotients."""
     return multiplied(box, params, x, RECIPROCAL(box, params, as_jet(box, y)))
 
@@ -206,8 +197,8 @@ def whole_power(box: Box, params: Any, x: Jet) -> Jet:
     """A whole power, by its size and one over it if it is negative."""
     y = params["y"]
     of_size = partial(functions.power_, power=abs(y))
-    found = univariate(of_size)(box, params, x)
-    return found if y >= 0 else RECIPROCAL(box, params, found)
+    power_of_size = univariate(of_size)(box, params, x)
+    return power_of_size if y >= 0 else RECIPROCAL(box, params, power_of_size)
 
 
 def squared(box: Box, params: Any, x: Jet) -> Jet:
@@ -226,26 +217,26 @@ def negative(box: Box, params: Any, x: Jet) -> Jet:
     return -x
 
 
-def identity(box: Box, params: Any, x: Jet) -> Jet:
-    """The same."""
+def unchanged(box: Box, params: Any, x: Jet) -> Jet:
+    """The argument as it is."""
     del box, params
     return x
 
 
 def total(box: Box, params: Any, x: Jet) -> Jet:
     """Sums over axes."""
-    found = x.coefficients
+    coefficients = x.coefficients
     for axis in sorted((axis + 2 for axis in params["axes"]), reverse=True):
         first, *rest = (
-            jax.tree.map(lambda end, i=i, axis=axis: jnp.take(end, i, axis=axis), found)
-            for i in range(found.low.shape[axis])
+            jax.tree.map(lambda end, i=i, axis=axis: jnp.take(end, i, axis=axis), coefficients)
+            for i in range(coefficients.low.shape[axis])
         )
-        found = sum(rest, first)
-    return box.tightened(Jet(found, x.over))
+        coefficients = sum(rest, first)
+    return box.tightened(Jet(coefficients, x.over))
 
 
 def chosen(box: Box, params: Any, which: Any, *cases: Any) -> Jet:
-    """Of several values the one that what is known chooses; of values alone, their hull."""
+    """The value that a known index chooses of several, or else the hull of all of them."""
     del params
     if isinstance(which, Either):
         return VALUES_OF_EITHER(box, {}, *cases)
@@ -276,7 +267,7 @@ def values_only(name: str, function: Callable[..., Interval]) -> Rule:
     return rule
 
 
-def absolute(x: Interval) -> Interval:
+def absolute_value(x: Interval) -> Interval:
     """Absolute values."""
     least = jnp.maximum(jnp.maximum(x.low, -x.high), 0.0)
     return Interval(least, jnp.maximum(jnp.abs(x.low), jnp.abs(x.high)))
@@ -300,13 +291,13 @@ def clamped(box: Box, params: Any, low: Any, x: Any, high: Any) -> Jet:
     del params
     if isinstance(low, Jet) or isinstance(high, Jet):
         raise UnreadableError("clamp", KINK)
-    inner, limits = x.coefficients, [jnp.asarray(each, box.dtype) for each in (low, high)]
+    inner, limits = x.coefficients, [jnp.asarray(limit, box.dtype) for limit in (low, high)]
     if not box.order:
         clipped: Jet = x.mapped(lambda end: jnp.clip(end, *limits))
         return clipped
     below, above = (
-        with_axes(box.lifted(box.constant(Interval(each, each)), x.over), inner.low.ndim)
-        for each in limits
+        with_axes(box.lifted(box.constant(Interval(limit, limit)), x.over), inner.low.ndim)
+        for limit in limits
     )
     is_inside = (inner.low[:, :1] >= limits[0]) & (inner.high[:, :1] <= limits[1])
     is_below, is_above = inner.high[:, :1] < limits[0], inner.low[:, :1] > limits[1]
@@ -329,12 +320,12 @@ EXP, LOG = univariate(functions.exp_), univariate(functions.log_)
 RECIPROCAL, SOFTPLUS = univariate(functions.reciprocal_), univariate(functions.softplus_)
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "is_finite", "and", "or", "not", "xor")
 OF_CHOICES = {"select_n", *COMPARISONS}
-RULES: dict[str, Function] = {
+JET_RULES: dict[str, Function] = {
     "add": plus,
     "add_any": plus,
     "clamp": clamped,
     "digamma": univariate(functions.digamma_),
-    "div": divided,
+    "div": quotient,
     "erf": univariate(functions.erf_),
     "exp": EXP,
     "expm1": univariate(functions.expm1_),
@@ -346,7 +337,7 @@ RULES: dict[str, Function] = {
     "mul": multiplied,
     "neg": negative,
     "pow": power,
-    "reduce_precision": identity,
+    "reduce_precision": unchanged,
     "reduce_sum": total,
     "rsqrt": univariate(functions.rsqrt_),
     "select_n": chosen,
@@ -354,7 +345,7 @@ RULES: dict[str, Function] = {
     "square": squared,
     "sub": minus,
     "tanh": univariate(functions.tanh_),
-    "abs": values_only("abs", absolute),
+    "abs": values_only("abs", absolute_value),
     "max": values_only("max", greater),
     "min": values_only("min", lambda x, y: -greater(-x, -y)),
     **dict.fromkeys(COMPARISONS, compared),
@@ -388,26 +379,26 @@ def of_log_ndtr(box: Box, x: Any) -> Jet:
 @cache
 def known_programs(dtype: str) -> dict[str, Function]:
     """Rules of logaddexp and log_ndtr by their programs, of numbers and of arrays of one axis."""
-    found: dict[str, Function] = {}
+    rules: dict[str, Function] = {}
     for shape in ((), (1,)):
         number = jnp.zeros(shape, dtype)
         for x, y in ((number, number), (number, 0.0), (0.0, number)):
             programs = custom_programs(jax.make_jaxpr(jnp.logaddexp)(x, y).jaxpr)
-            found |= dict.fromkeys(programs, of_logaddexp)
+            rules |= dict.fromkeys(programs, of_logaddexp)
         programs = custom_programs(jax.make_jaxpr(log_ndtr)(number).jaxpr)
-        found |= dict.fromkeys(programs, of_log_ndtr)
-    return found
+        rules |= dict.fromkeys(programs, of_log_ndtr)
+    return rules
 
 
 def custom_programs(jaxpr: Jaxpr) -> set[str]:
     """Programs of the functions with derivatives of their own in a program."""
-    found = set()
+    texts = set()
     for equation in jaxpr.eqns:
         if equation.primitive.name == "custom_jvp_call":
-            found.add(str(equation.params["call_jaxpr"]))
+            texts.add(str(equation.params["call_jaxpr"]))
         elif equation.primitive.name in CALLS:
-            found |= custom_programs(equation.params["jaxpr"].jaxpr)
-    return found
+            texts |= custom_programs(equation.params["jaxpr"].jaxpr)
+    return texts
 
 
 def by_rule(box: Box, equation: Any, values: list[Any]) -> Jet:
@@ -421,8 +412,8 @@ def by_rule(box: Box, equation: Any, values: list[Any]) -> Jet:
     closed, here = tangent_program(equation, at), [box.truncated(j, lower.order) for j in jets]
 
     def slope(i: int) -> Jet:
-        found = read(lower, closed, [*here, *(box.derivative(jet, i) for jet in jets), *known])
-        return as_jet(lower, found[0])
+        slopes = read(lower, closed, [*here, *(box.derivative(jet, i) for jet in jets), *known])
+        return as_jet(lower, slopes[0])
 
     over = sorted({j for jet in jets for j in jet.over})
     return box.integrated(as_jet(box, value).values, {i: slope(i) for i in over})

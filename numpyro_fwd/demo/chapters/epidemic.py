@@ -12,7 +12,7 @@ from numpyro.infer import MCMC, NUTS
 
 from numpyro_fwd import FMALA, RandomWalk
 from numpyro_fwd.demo import style
-from numpyro_fwd.demo.chains import Chains, flat, sample, worst
+from numpyro_fwd.demo.chains import Chains, pooled_draws, sample, worst
 from numpyro_fwd.demo.chapter import Chapter, Setting
 
 __all__ = ["NAME", "chapter"]
@@ -31,7 +31,7 @@ READING = (
 )
 CASES, POPULATION = (512, 273), (763, 284)
 DATA = (jnp.array(CASES), jnp.array(POPULATION))
-GRID = np.linspace(1.01, 5.0, 4000)  # of reproduction numbers
+REPRODUCTION_GRID = np.linspace(1.01, 5.0, 4000)  # of reproduction numbers
 
 
 def attack_rate(r):
@@ -49,27 +49,27 @@ def model(cases, population):
     numpyro.sample("cases", dist.Binomial(population, attack_rate(r)), obs=cases)
 
 
-def exact() -> np.ndarray:
+def exact_densities() -> np.ndarray:
     """Posterior densities on the grid: the outbreaks are independent."""
-    r = jnp.asarray(GRID)
+    r = jnp.asarray(REPRODUCTION_GRID)
     rates = np.asarray(attack_rate(r), float)
-    prior = scipy.stats.lognorm(0.5, scale=np.exp(0.5)).logpdf(GRID)
+    prior = scipy.stats.lognorm(0.5, scale=np.exp(0.5)).logpdf(REPRODUCTION_GRID)
     densities = [
         np.exp((log := prior + scipy.stats.binom.logpmf(k, n, rates)) - log.max())
         for k, n in zip(CASES, POPULATION, strict=True)
     ]
-    return np.stack([density / np.trapezoid(density, GRID) for density in densities])
+    return np.stack([density / np.trapezoid(density, REPRODUCTION_GRID) for density in densities])
 
 
-def moments(densities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def grid_moments(densities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Means and standard deviations of densities on the grid."""
-    mean = np.trapezoid(densities * GRID, GRID, axis=1)
-    square = np.trapezoid(densities * GRID**2, GRID, axis=1)
+    mean = np.trapezoid(densities * REPRODUCTION_GRID, REPRODUCTION_GRID, axis=1)
+    square = np.trapezoid(densities * REPRODUCTION_GRID**2, REPRODUCTION_GRID, axis=1)
     return np.asarray(mean), np.sqrt(square - mean**2)
 
 
 def complaint(key) -> str:
-    """What NUTS says, in one line."""
+    """The error of NUTS in one line."""
     try:
         MCMC(NUTS(model), num_warmup=1, num_samples=1, progress_bar=False).run(key, *DATA)
     except Exception as error:  # of whatever type this version of JAX raises
@@ -80,28 +80,28 @@ def complaint(key) -> str:
 def row(name: str, chains: Chains, truth: tuple[Any, ...]) -> tuple[str, ...]:
     """Cells of a sampler."""
     ess, r_hat = worst(chains.idata)
-    draws = flat(chains, "r")
+    draws = pooled_draws(chains, "r")
     off = np.max(np.abs(draws.mean(axis=0) - truth[0]) / truth[1])
     means = (f"{value:.3f}" for value in draws.mean(axis=0))
     cells = (f"{off:.3f}", f"{ess:.0f}", f"{r_hat:.3f}")
     return (name, *means, *cells, f"{ess / chains.seconds:.0f}", f"{chains.compilation:.1f}")
 
 
-def draw(found: dict[str, Chains], densities: np.ndarray, setting: Setting) -> str:
+def draw(samplers: dict[str, Chains], densities: np.ndarray, setting: Setting) -> str:
     """Histograms of both reproduction numbers over their exact densities."""
     figure, axes = style.sheet(2, sharey=False)
-    looks = (style.OURS, style.OTHER)
+    looks = (style.OURS, style.OTHER_SAMPLER)
     for i, axis in enumerate(axes):
-        for (name, chains), look in zip(found.items(), looks, strict=True):
-            heights, edges = np.histogram(flat(chains, "r")[:, i], 40, density=True)
+        for (name, chains), look in zip(samplers.items(), looks, strict=True):
+            heights, edges = np.histogram(pooled_draws(chains, "r")[:, i], 40, density=True)
             middle = (edges[1:] + edges[:-1]) / 2
             axis.plot(middle, heights, **look.line, marker=look.marker, ms=4, label=name)
-        axis.plot(GRID, densities[i], **style.TRUTH.line, label="exact", zorder=3)
-        shown = GRID[densities[i] > 1e-4 * densities[i].max()]
+        axis.plot(REPRODUCTION_GRID, densities[i], **style.TRUTH.line, label="exact", zorder=3)
+        shown = REPRODUCTION_GRID[densities[i] > 1e-4 * densities[i].max()]
         axis.set(xlim=(shown[0], shown[-1]), ylim=(0, None), ylabel="posterior density")
         axis.set_xlabel(f"reproduction number of outbreak {i + 1}")
         style.legend_above(axis)
-    return style.save(figure, setting.out / "1_while_loop.png")
+    return style.save_picture(figure, setting.out / "1_while_loop.png")
 
 
 def chapter(setting: Setting) -> Chapter:
@@ -109,30 +109,31 @@ def chapter(setting: Setting) -> Chapter:
     keys = jax.random.split(jax.random.key(setting.seed), 4)
     error = complaint(keys[0])
     size: dict[str, Any] = {"num_warmup": 500, "num_samples": 500 if setting.quick else 5000}
-    found = {
+    samplers = {
         "FMALA": sample(FMALA(model, num_tangents=2), keys[1], *DATA, **size),
         "random walk": sample(RandomWalk(model), keys[2], *DATA, **size),
     }
-    densities = exact()
-    truth = moments(densities)
+    densities = exact_densities()
+    truth = grid_moments(densities)
     rows = [("exact", *(f"{value:.3f}" for value in truth[0]), "", "", "", "", "")]
-    rows += [row(name, chains, truth) for name, chains in found.items()]
+    rows += [row(name, chains, truth) for name, chains in samplers.items()]
     rows += [("NUTS, defaults", "fails", "fails", "", "", "", "", "")]
     forward = NUTS(model, forward_mode_differentiation=True)
     rows += [row("NUTS, forward mode", sample(forward, keys[3], *DATA, **size), truth)]
     said = (
         f"NUTS fails with its defaults: “{error}.” With gradients in forward mode it runs, and "
-        f"whether it is right depends on its start. {compared(rows)} With two parameters a random "
-        "walk competes."
+        f"whether it is right depends on its start. {faster_sampler(rows)} With two parameters a "
+        "random walk competes."
     )
-    picture = draw(found, densities, setting)
+    picture = draw(samplers, densities, setting)
     files = tuple(
-        each.write(setting.out, f"1_{name.replace(' ', '_')}") for name, each in found.items()
+        chains.write(setting.out, f"1_{name.replace(' ', '_')}")
+        for name, chains in samplers.items()
     )
     return Chapter(NAME, QUESTION, HEADER, rows, picture, CAPTION, READING, said, files)
 
 
-def compared(rows: list[tuple[str, ...]]) -> str:
+def faster_sampler(rows: list[tuple[str, ...]]) -> str:
     """Which of the two is faster here."""
     rates = {cells[0]: float(cells[6]) for cells in rows[1:3]}
     first = max(rates, key=lambda name: rates[name])

@@ -12,7 +12,7 @@ from numpyro.infer import NUTS
 
 from numpyro_fwd import AutoMALA
 from numpyro_fwd.demo import sampling, style
-from numpyro_fwd.demo.chains import Chains, flat, sample, worst
+from numpyro_fwd.demo.chains import Chains, pooled_draws, sample, worst
 from numpyro_fwd.demo.chapter import Chapter, Setting
 
 __all__ = ["NAME", "chapter"]
@@ -33,7 +33,7 @@ READING = (
     "are those of w and of log tau, exact ones of the schools by quadrature. ESS and R-hat of the "
     "worst parameter."
 )
-NUM_POINTS = 4000
+NUM_EXACT_DRAWS = 4000
 LIMITS = {"xlim": (-25, 25), "ylim": (-11, 11)}
 EFFECTS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
 ERRORS = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
@@ -64,7 +64,7 @@ def log_of_the_funnel() -> Log:
 
 
 def eight_schools() -> None:
-    """Centred."""
+    """The eight schools in centred parametrization."""
     mu = numpyro.sample("mu", dist.Normal(0, 5))
     tau = numpyro.sample("tau", dist.HalfCauchy(5))
     theta = numpyro.sample("theta", dist.Normal(mu, tau).expand([8]).to_event(1))
@@ -95,7 +95,7 @@ def log_of_the_schools() -> Log:
 def row(name: str, chains: Chains, log: Log) -> tuple[str, ...]:
     """Cells of a sampler."""
     ess, r_hat = worst(chains.idata)
-    x = flat(chains, log.name)
+    x = pooled_draws(chains, log.name)
     facts = (f"{np.mean(x < log.neck):.3f}", f"{x.mean():.2f}", f"{x.std():.2f}")
     return (
         f"{name}, {log.title}",
@@ -116,34 +116,34 @@ def exact_row(log: Log) -> tuple[str, ...]:
 def exact_draws(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Draws of w and of one theta."""
     rng = np.random.default_rng(seed)
-    w = 3 * rng.standard_normal(NUM_POINTS)
-    return w, np.exp(w / 2) * rng.standard_normal(NUM_POINTS)
+    w = 3 * rng.standard_normal(NUM_EXACT_DRAWS)
+    return w, np.exp(w / 2) * rng.standard_normal(NUM_EXACT_DRAWS)
 
 
-def draw(found: dict[str, Chains], schools: dict[str, Chains], setting: Setting) -> str:
+def draw(funnel: dict[str, Chains], schools: dict[str, Chains], setting: Setting) -> str:
     """Draws over exact draws, the line under which the neck is, and densities of both logs."""
     figure, axes = style.sheet(4, gridspec_kw={"width_ratios": [3, 3, 4, 4]})
     w, theta = exact_draws(setting.seed)
     looks = (style.OURS, style.NUTS)
-    for axis, (name, chains), look in zip(axes[:2], found.items(), looks, strict=True):
+    for axis, (name, chains), look in zip(axes[:2], funnel.items(), looks, strict=True):
         axis.scatter(theta, w, s=4, color=style.GREY, linewidths=0, label="exact draws")
-        step = max(1, len(flat(chains, "w")) // NUM_POINTS)
-        points = (flat(chains, "theta")[::step, 0], flat(chains, "w")[::step])
+        step = max(1, len(pooled_draws(chains, "w")) // NUM_EXACT_DRAWS)
+        points = (pooled_draws(chains, "theta")[::step, 0], pooled_draws(chains, "w")[::step])
         axis.scatter(*points, s=5, color=look.color, marker=look.marker, alpha=0.5, label=name)
         axis.axhline(-3.0, **style.TRUTH.line)
         axis.annotate("neck", (24, -3.4), ha="right", va="top")
         axis.set(xlabel=r"$\theta_1$", ylabel="w", **LIMITS)
         style.legend_above(axis, columns=1)
-    marginal(axes[2], found, log_of_the_funnel(), (-11, 11))
+    marginal(axes[2], funnel, log_of_the_funnel(), (-11, 11))
     marginal(axes[3], schools, log_of_the_schools(), (-4, 4))
-    return style.save(figure, setting.out / "3_funnel.png")
+    return style.save_picture(figure, setting.out / "3_funnel.png")
 
 
-def marginal(axis, found: dict[str, Chains], log: Log, limits: tuple[float, float]) -> None:
+def marginal(axis, samplers: dict[str, Chains], log: Log, limits: tuple[float, float]) -> None:
     """Density of the log under each sampler and in truth."""
     bins = np.linspace(*limits, 56)
-    for (name, chains), look in zip(found.items(), (style.OURS, style.NUTS), strict=True):
-        heights = np.histogram(flat(chains, log.name), bins, density=True)[0]
+    for (name, chains), look in zip(samplers.items(), (style.OURS, style.NUTS), strict=True):
+        heights = np.histogram(pooled_draws(chains, log.name), bins, density=True)[0]
         axis.stairs(heights, bins, **look.line, label=name)
     axis.plot(log.grid, log.density, **style.TRUTH.line, label="exact")
     axis.axvspan(limits[0], log.neck, color=style.GREY, alpha=0.3, linewidth=0)
@@ -151,8 +151,8 @@ def marginal(axis, found: dict[str, Chains], log: Log, limits: tuple[float, floa
     style.legend_above(axis, columns=1)
 
 
-def budgets(quick: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of AutoMALA and of NUTS."""
+def chain_lengths(quick: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Lengths of the chains of AutoMALA and of NUTS."""
     if quick:
         return ({"num_warmup": 500, "num_samples": 500},) * 2
     long = {"num_warmup": 5000, "num_samples": 200_000, "thinning": 20}
@@ -162,7 +162,7 @@ def budgets(quick: bool) -> tuple[dict[str, Any], dict[str, Any]]:
 def chapter(setting: Setting) -> Chapter:
     """Sample the funnel and the eight schools by AutoMALA and by NUTS."""
     keys = jax.random.split(jax.random.key(setting.seed + 3), 2)
-    long, short = budgets(setting.quick)
+    long, short = chain_lengths(setting.quick)
 
     def both(model) -> dict[str, Chains]:
         return {
@@ -170,26 +170,26 @@ def chapter(setting: Setting) -> Chapter:
             "NUTS": sample(NUTS(model), keys[1], **short),
         }
 
-    found, schools = both(sampling.funnel().model), both(eight_schools)
+    funnel, schools = both(sampling.funnel().model), both(eight_schools)
     rows: list[tuple[str, ...]] = []
-    for log, each in ((log_of_the_funnel(), found), (log_of_the_schools(), schools)):
-        rows += [exact_row(log), *(row(name, chains, log) for name, chains in each.items())]
-    picture = draw(found, schools, setting)
-    files = tuple(chains.write(setting.out, f"3_{name}") for name, chains in found.items())
+    for log, samplers in ((log_of_the_funnel(), funnel), (log_of_the_schools(), schools)):
+        rows += [exact_row(log), *(row(name, chains, log) for name, chains in samplers.items())]
+    picture = draw(funnel, schools, setting)
+    files = tuple(chains.write(setting.out, f"3_{name}") for name, chains in funnel.items())
     files += tuple(chains.write(setting.out, f"3_schools_{n}") for n, chains in schools.items())
-    conclusion = verdict(found, schools)
+    conclusion = verdict(funnel, schools)
     return Chapter(NAME, QUESTION, HEADER, rows, picture, CAPTION, READING, conclusion, files)
 
 
-def verdict(found: dict[str, Chains], schools: dict[str, Chains]) -> str:
+def verdict(funnel: dict[str, Chains], schools: dict[str, Chains]) -> str:
     """Which ones came closer to the masses of the necks, and whether to believe their draws."""
     nearest = [
-        f"{nearest_of(each, log)} ({log.title})"
-        for each, log in ((found, log_of_the_funnel()), (schools, log_of_the_schools()))
+        f"{nearest_of(samplers, log)} ({log.title})"
+        for samplers, log in ((funnel, log_of_the_funnel()), (schools, log_of_the_schools()))
     ]
     worst_ones = ", ".join(
-        f"{name} {worst(found[name].idata)[1]:.3f} and {worst(schools[name].idata)[1]:.3f}"
-        for name in found
+        f"{name} {worst(funnel[name].idata)[1]:.3f} and {worst(schools[name].idata)[1]:.3f}"
+        for name in funnel
     )
     return (
         f"Nearer to the mass of the neck: {', '.join(nearest)}. R-hat: {worst_ones}; above 1.01 do "
@@ -197,10 +197,11 @@ def verdict(found: dict[str, Chains], schools: dict[str, Chains]) -> str:
     )
 
 
-def nearest_of(found: dict[str, Chains], log: Log) -> str:
+def nearest_of(samplers: dict[str, Chains], log: Log) -> str:
     """The sampler whose mass of the neck has the least error."""
     mass = log.exact()[0]
     errors = {
-        name: abs(np.mean(flat(each, log.name) < log.neck) - mass) for name, each in found.items()
+        name: abs(np.mean(pooled_draws(chains, log.name) < log.neck) - mass)
+        for name, chains in samplers.items()
     }
     return min(errors, key=lambda name: errors[name])

@@ -14,7 +14,7 @@ from numpyro.infer import NUTS, init_to_value
 
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.demo import style
-from numpyro_fwd.demo.chains import Chains, flat, sample
+from numpyro_fwd.demo.chains import Chains, pooled_draws, sample
 from numpyro_fwd.demo.chapter import Chapter, Setting
 from numpyro_fwd.demo.sampling import compilation, covered
 
@@ -47,7 +47,7 @@ class Pieces(NamedTuple):
     compilation: float
 
 
-def data(num_rows: int, seed: int) -> tuple[Any, ...]:
+def regression_data(num_rows: int, seed: int) -> tuple[Any, ...]:
     """Covariates and outcomes of a logistic regression."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(num_rows, NUM_COVARIATES)).astype(np.float32)
@@ -63,8 +63,8 @@ def parts(x, y):
         numpyro.sample("y", dist.Bernoulli(logits=x[rows] @ slope), obs=y[rows])
 
 
-def whole(x, y):
-    """The same model for NUTS, which reads all rows and gathers none."""
+def full_model(x, y):
+    """The model for NUTS, which reads all rows and gathers none."""
     slope = numpyro.sample("slope", dist.Normal(0, 1).expand([NUM_COVARIATES]).to_event(1))
     numpyro.sample("y", dist.Bernoulli(logits=x @ slope), obs=y)
 
@@ -76,7 +76,7 @@ def nuts_for(seconds: float, key, rows: tuple[Any, ...], truth: tuple[Any, ...])
     """
     with jax.enable_x64(True), compilation() as spans:
         kernel = kernel_at(*map(jnp.asarray, truth))
-        wide = tuple(jnp.asarray(np.asarray(each, float)) for each in rows)
+        wide = tuple(jnp.asarray(np.asarray(array, float)) for array in rows)
         begin = time.perf_counter()
         state = kernel.init(key, WARMUP_OF_NUTS, None, wide, {})
         step = jax.jit(lambda state, rows: kernel.sample(state, rows, {})).lower(state, wide)
@@ -93,7 +93,7 @@ def nuts_for(seconds: float, key, rows: tuple[Any, ...], truth: tuple[Any, ...])
 def kernel_at(mode, sd) -> NUTS:
     """NUTS that is given a start and a metric, and adapts its step size alone."""
     return NUTS(
-        whole,
+        full_model,
         init_strategy=init_to_value(values={"slope": mode}),
         inverse_mass_matrix=sd**2,
         adapt_mass_matrix=False,
@@ -102,7 +102,7 @@ def kernel_at(mode, sd) -> NUTS:
 
 def at_mode(rows: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Mean and sd of the normal approximation at the mode, by Newton in double precision."""
-    x, y = (np.asarray(each, float) for each in rows)
+    x, y = (np.asarray(array, float) for array in rows)
     slope = np.zeros(NUM_COVARIATES)
     for _ in range(8):
         share = 1 / (1 + np.exp(-x @ slope))
@@ -124,7 +124,7 @@ def row(name: str, draws: np.ndarray, seconds: float, compiled: float, truth) ->
 def draw(ours: Chains, nuts: Pieces, truth, setting: Setting) -> str:
     """One coefficient, and draws against seconds."""
     figure, (left, right) = style.sheet(2)
-    coefficient = flat(ours, "slope")[:, 0]
+    coefficient = pooled_draws(ours, "slope")[:, 0]
     grid = truth[0][0] + truth[1][0] * np.linspace(-4, 4, 300)
     normal = scipy.stats.norm(truth[0][0], truth[1][0]).pdf(grid)
     left.hist(coefficient, 40, density=True, color=style.OURS.color, alpha=0.4, label="AMAGOLD")
@@ -135,12 +135,12 @@ def draw(ours: Chains, nuts: Pieces, truth, setting: Setting) -> str:
     left.set(xlabel="first coefficient", ylabel="posterior density", xlim=(grid[0], grid[-1]))
     race(right, ours, nuts)
     style.legend_above(left)
-    return style.save(figure, setting.out / "2_million_rows.png")
+    return style.save_picture(figure, setting.out / "2_million_rows.png")
 
 
 def race(axis, ours: Chains, nuts: Pieces) -> None:
     """Draws of both, on a logarithmic axis."""
-    counts = {"AMAGOLD": len(flat(ours, "slope")), "NUTS": len(nuts.draws)}
+    counts = {"AMAGOLD": len(pooled_draws(ours, "slope")), "NUTS": len(nuts.draws)}
     looks = (style.OURS, style.NUTS)
     for place, (count, look) in enumerate(zip(counts.values(), looks, strict=True)):
         axis.bar(place, max(count, 0.5), 0.6, color=look.color, hatch="/" * place)
@@ -153,7 +153,7 @@ def race(axis, ours: Chains, nuts: Pieces) -> None:
 def chapter(setting: Setting) -> Chapter:
     """Sample a regression by its exact subsampled test, then give NUTS the same seconds."""
     keys = jax.random.split(jax.random.key(setting.seed + 2), 2)
-    rows = data(5000 if setting.quick else NUM_ROWS, setting.seed)
+    rows = regression_data(5000 if setting.quick else NUM_ROWS, setting.seed)
     kernel = AMAGOLD(parts, acceptance="subsampled", num_integration_steps=4)
     size = {"num_warmup": 200, "num_samples": 300 if setting.quick else 20_000, "num_chains": 1}
     fields = ("accept_prob", "inner.num_rows")
@@ -162,7 +162,13 @@ def chapter(setting: Setting) -> Chapter:
     nuts = nuts_for(ours.seconds, keys[1], rows, truth)
     read = float(np.mean(ours.mcmc.get_extra_fields()["inner.num_rows"]))
     table = [
-        row("AMAGOLD, subsampled", flat(ours, "slope"), ours.seconds, ours.compilation, truth),
+        row(
+            "AMAGOLD, subsampled",
+            pooled_draws(ours, "slope"),
+            ours.seconds,
+            ours.compilation,
+            truth,
+        ),
         row("NUTS, same seconds", nuts.draws, nuts.ends[-1], nuts.compilation, truth),
     ]
     question = QUESTION.format(len(rows[1]), NUM_COVARIATES)

@@ -17,11 +17,11 @@ from numpyro.infer import NUTS
 
 from numpyro_fwd import GOHSMC
 from numpyro_fwd.demo import style
-from numpyro_fwd.demo.chains import Chains, flat, sample
+from numpyro_fwd.demo.chains import Chains, pooled_draws, sample
 from numpyro_fwd.demo.chapter import Chapter, Setting
 from numpyro_fwd.demo.sampling import compilation, covered
 
-__all__ = ["NAME", "chapter", "data", "model"]
+__all__ = ["NAME", "chapter", "model", "network_data"]
 
 NAME = "A network with one Bayesian layer"
 QUESTION = (
@@ -44,13 +44,13 @@ READING = (
     "the gap, outside. Held: share of the points whose 90 % band holds the true curve. R-hat: of "
     "predictions, four chains of NUTS, trees of at most 63 steps."
 )
-WIDTH, NOISE, NUM_MEMBERS, NUM_DRAWS = 16, 0.15, 5, 200
+NUM_HIDDEN, NOISE, NUM_MEMBERS, NUM_SAMPLES = 16, 0.15, 5, 200
 GAP, EDGE = (-0.5, 1.0), 3.0  # no data in the gap and beyond the edge
-GRID = np.linspace(-4.5, 4.5, 181, dtype=np.float32)
+CURVE_GRID = np.linspace(-4.5, 4.5, 181, dtype=np.float32)
 LAYERS = {  # name: shape, and scale of the prior or of the first values
-    "first": ((2, WIDTH), 2.0),
-    "second": ((WIDTH + 1, WIDTH), WIDTH**-0.5),
-    "last": ((WIDTH + 1, 1), WIDTH**-0.5),
+    "first": ((2, NUM_HIDDEN), 2.0),
+    "second": ((NUM_HIDDEN + 1, NUM_HIDDEN), NUM_HIDDEN**-0.5),
+    "last": ((NUM_HIDDEN + 1, 1), NUM_HIDDEN**-0.5),
 }
 
 
@@ -65,11 +65,11 @@ class Predictions(NamedTuple):
 
 
 def curve(x):
-    """The truth."""
+    """The true curve."""
     return np.sin(2 * x) + 0.3 * x
 
 
-def data(num: int, rng) -> tuple[np.ndarray, np.ndarray]:
+def network_data(num: int, rng) -> tuple[np.ndarray, np.ndarray]:
     """Rows to the left and to the right of the gap."""
     x = rng.uniform(-EDGE, EDGE, 4 * num)
     x = x[(x < GAP[0]) | (x > GAP[1])][:num]
@@ -77,7 +77,7 @@ def data(num: int, rng) -> tuple[np.ndarray, np.ndarray]:
     return x.astype(np.float32), y.astype(np.float32)
 
 
-def forward(weights: dict[str, Any], x):
+def network_output(weights: dict[str, Any], x):
     """Output of the network; the last row of each matrix is the bias."""
     hidden = jnp.tanh(x[:, None] @ weights["first"][:-1] + weights["first"][-1])
     hidden = jax.nn.gelu(hidden @ weights["second"][:-1] + weights["second"][-1])
@@ -100,7 +100,7 @@ def model(x, y=None, bayesian: tuple[str, ...] = ("first",)):
     else:
         noise = numpyro.param("noise", 0.5, constraint=dist.constraints.positive)
     with numpyro.plate("data", x.shape[0]):
-        mean = numpyro.deterministic("mean", forward(weights, x))
+        mean = numpyro.deterministic("mean", network_output(weights, x))
         numpyro.sample("y", dist.Normal(mean, noise), obs=y)
 
 
@@ -111,8 +111,8 @@ def partly_bayesian(key, train, points, num_steps: int) -> Predictions:
     begin = time.perf_counter()
     with compilation() as spans:
         result = smc.run(key, num_steps, *train, progress_bar=False)
-        found = smc.predictive(jax.random.fold_in(key, 1), result, points, num_samples=NUM_DRAWS)
-        mean = np.asarray(found["mean"], float)
+        draws = smc.predictive(jax.random.fold_in(key, 1), result, points, num_samples=NUM_SAMPLES)
+        mean = np.asarray(draws["mean"], float)
     elapsed, compiled = time.perf_counter() - begin, covered(spans)
     noise = np.full(len(mean), float(result.params["noise"]))
     return Predictions(mean, noise, elapsed - compiled, compiled)
@@ -124,7 +124,7 @@ def ensemble(key, train, points, num_steps: int) -> Predictions:
     with compilation() as spans:
         fit = jax.jit(jax.vmap(partial(member, train=train, num_steps=num_steps)))
         weights, noise = fit(jax.random.split(key, NUM_MEMBERS))
-        mean = np.asarray(jax.vmap(partial(forward, x=points))(weights), float)
+        mean = np.asarray(jax.vmap(partial(network_output, x=points))(weights), float)
     elapsed, compiled = time.perf_counter() - begin, covered(spans)
     return Predictions(mean, np.asarray(noise, float), elapsed - compiled, compiled)
 
@@ -140,7 +140,7 @@ def member(key, train, num_steps: int):
 
     def loss(params):
         weights, log_noise = params
-        return -dist.Normal(forward(weights, x), jnp.exp(log_noise)).log_prob(y).mean()
+        return -dist.Normal(network_output(weights, x), jnp.exp(log_noise)).log_prob(y).mean()
 
     def step(state, _):
         params, memory = state
@@ -156,8 +156,8 @@ def all_bayesian(key, train, points, size: dict[str, Any]) -> tuple[Predictions,
     """NUTS with a prior on all weights, its trees kept short."""
     kernel = NUTS(partial(model, bayesian=tuple(LAYERS)), max_tree_depth=6)
     chains = sample(kernel, key, *train, **size)
-    draws = {name: jnp.asarray(flat(chains, name)) for name in (*LAYERS, "noise")}
-    mean = np.asarray(jax.vmap(partial(forward, x=points))(draws), float)
+    draws = {name: jnp.asarray(pooled_draws(chains, name)) for name in (*LAYERS, "noise")}
+    mean = np.asarray(jax.vmap(partial(network_output, x=points))(draws), float)
     worst = rhat_of(mean.reshape(4, -1, mean.shape[-1]))
     noise = np.asarray(draws["noise"], float)
     return Predictions(mean, noise, chains.seconds, chains.compilation, f"{worst:.2f}"), chains
@@ -170,59 +170,61 @@ def rhat_of(mean: np.ndarray) -> float:
 
 def places() -> dict[str, np.ndarray]:
     """Points of the grid with data, and without."""
-    gap = (GRID > GAP[0]) & (GRID < GAP[1])
-    outside = np.abs(GRID) > EDGE
+    gap = (CURVE_GRID > GAP[0]) & (CURVE_GRID < GAP[1])
+    outside = np.abs(CURVE_GRID) > EDGE
     return {"data": ~gap & ~outside, "gap": gap, "outside": outside}
 
 
-def row(name: str, found: Predictions, test) -> tuple[str, ...]:
+def row(name: str, predictions: Predictions, test) -> tuple[str, ...]:
     """Cells: what it says of new rows, and of the curve in each place."""
-    mean, new = found.mean[:, : GRID.size], found.mean[:, GRID.size :]
-    scores = scipy.stats.norm(new, found.noise[:, None]).logpdf(test[1])
+    mean, new = predictions.mean[:, : CURVE_GRID.size], predictions.mean[:, CURVE_GRID.size :]
+    scores = scipy.stats.norm(new, predictions.noise[:, None]).logpdf(test[1])
     nll = -np.mean(scipy.special.logsumexp(scores, axis=0) - np.log(len(new)))
     low, high = np.quantile(mean, (0.05, 0.95), axis=0)
-    inside = (low < curve(GRID)) & (curve(GRID) < high)
+    inside = (low < curve(CURVE_GRID)) & (curve(CURVE_GRID) < high)
     at = places()
     spreads = (f"{mean.std(axis=0)[at[place]].mean():.2f}" for place in at)
     shares = (f"{inside[at[place]].mean():.2f}" for place in at)
-    return (name, f"{nll:.2f}", *spreads, *shares, found.r_hat, f"{found.seconds:.1f}",
-            f"{found.compilation:.1f}")  # fmt: skip
+    return (name, f"{nll:.2f}", *spreads, *shares, predictions.r_hat, f"{predictions.seconds:.1f}",
+            f"{predictions.compilation:.1f}")  # fmt: skip
 
 
-def draw(found: dict[str, Predictions], train, setting: Setting) -> str:
+def draw(methods: dict[str, Predictions], train, setting: Setting) -> str:
     """Mean and band of each method, with data and truth."""
-    figure, axes = style.sheet(len(found), sharey=True)
-    looks = (style.OURS, style.OTHER, style.NUTS)
-    for axis, (name, each), look in zip(axes, found.items(), looks, strict=True):
-        mean = each.mean[:, : GRID.size]
+    figure, axes = style.sheet(len(methods), sharey=True)
+    looks = (style.OURS, style.OTHER_SAMPLER, style.NUTS)
+    for axis, (name, predictions), look in zip(axes, methods.items(), looks, strict=True):
+        mean = predictions.mean[:, : CURVE_GRID.size]
         low, high = np.quantile(mean, (0.05, 0.95), axis=0)
-        axis.fill_between(GRID, low, high, color=look.color, alpha=0.3, label="90 % of curves")
-        axis.plot(GRID, mean.mean(axis=0), **look.line, label="their mean")
-        axis.plot(GRID, curve(GRID), **style.TRUTH.line, label="truth")
+        axis.fill_between(
+            CURVE_GRID, low, high, color=look.color, alpha=0.3, label="90 % of curves"
+        )
+        axis.plot(CURVE_GRID, mean.mean(axis=0), **look.line, label="their mean")
+        axis.plot(CURVE_GRID, curve(CURVE_GRID), **style.TRUTH.line, label="truth")
         axis.plot(*train, "o", color="0.4", ms=2, label="data")
         axis.set(xlabel=f"x  ({name})", ylim=(-4, 4))
         style.legend_above(axis, columns=2)
     axes[0].set_ylabel("y")
-    return style.save(figure, setting.out / "5_network.png")
+    return style.save_picture(figure, setting.out / "5_network.png")
 
 
 def chapter(setting: Setting) -> Chapter:
     """Fit the network in three ways."""
     rng = np.random.default_rng(setting.seed)
-    train, test = data(150, rng), data(200, rng)
-    points = jnp.concatenate([GRID, test[0]])
+    train, test = network_data(150, rng), network_data(200, rng)
+    points = jnp.concatenate([CURVE_GRID, test[0]])
     keys = jax.random.split(jax.random.key(setting.seed + 5), 3)
     num_steps = 150 if setting.quick else 1500
     half = 20 if setting.quick else 400
     size = {"num_warmup": half, "num_samples": half}
     everything, chains = all_bayesian(keys[2], train, points, size)
-    found = {
+    methods = {
         "GOHSMC": partly_bayesian(keys[0], train, points, num_steps),
         "ensemble": ensemble(keys[1], train, points, num_steps),
         "NUTS": everything,
     }
-    rows = {name: row(name, each, test) for name, each in found.items()}
-    picture = draw(found, train, setting)
+    rows = {name: row(name, predictions, test) for name, predictions in methods.items()}
+    picture = draw(methods, train, setting)
     files = (chains.write(setting.out, "5_nuts"),)
     table = list(rows.values())
     return Chapter(NAME, QUESTION, HEADER, table, picture, CAPTION, READING, verdict(rows), files)

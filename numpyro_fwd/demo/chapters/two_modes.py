@@ -11,7 +11,7 @@ from numpyro.infer import NUTS
 
 from numpyro_fwd import LangevinSMC, smc_summary
 from numpyro_fwd.demo import style
-from numpyro_fwd.demo.chains import Chains, flat, sample, worst
+from numpyro_fwd.demo.chains import Chains, pooled_draws, sample, worst
 from numpyro_fwd.demo.chapter import Chapter, Setting
 
 __all__ = ["NAME", "chapter"]
@@ -28,47 +28,49 @@ READING = (
     "2,000 particles; four chains of NUTS. Particles are not chains and have no R-hat. ± is "
     "the standard error that LangevinSMC reports."
 )
-SIZE, SCALE, WIDTH, PLACE = 4, 3.0, 0.3, 2.0
-SHARES = (0.7, 0.3)  # of the modes at PLACE and at -PLACE
+SIZE, SCALE, MODE_WIDTH, PLACE = 4, 3.0, 0.3, 2.0
+MODE_SHARES = (0.7, 0.3)  # of the modes at PLACE and at -PLACE
 
 
 def model():
     """A wide prior, and a likelihood with two narrow peaks."""
     x = numpyro.sample("x", dist.Normal(0, SCALE).expand([SIZE]).to_event(1))
-    peaks = [dist.Normal(at, WIDTH).log_prob(x).sum() for at in (PLACE, -PLACE)]
-    numpyro.factor("likelihood", jax.nn.logsumexp(jnp.stack(peaks) + jnp.log(jnp.array(SHARES))))
+    peaks = [dist.Normal(at, MODE_WIDTH).log_prob(x).sum() for at in (PLACE, -PLACE)]
+    numpyro.factor(
+        "likelihood", jax.nn.logsumexp(jnp.stack(peaks) + jnp.log(jnp.array(MODE_SHARES)))
+    )
 
 
 def log_evidence() -> float:
-    """In closed form: each peak against the prior."""
-    wide = scipy.stats.norm(0, np.hypot(SCALE, WIDTH))
+    """Log evidence in closed form: each peak against the prior."""
+    wide = scipy.stats.norm(0, np.hypot(SCALE, MODE_WIDTH))
     peaks = [SIZE * wide.logpdf(at) for at in (PLACE, -PLACE)]
-    return float(scipy.special.logsumexp(peaks, b=SHARES))
+    return float(scipy.special.logsumexp(peaks, b=MODE_SHARES))
 
 
 def density(x: np.ndarray) -> np.ndarray:
     """Exact posterior density of a coordinate: the prior pulls the modes in a little."""
-    shrink = SCALE**2 / (SCALE**2 + WIDTH**2)
-    modes = (scipy.stats.norm(at * shrink, WIDTH * np.sqrt(shrink)) for at in (PLACE, -PLACE))
-    return sum(share * mode.pdf(x) for share, mode in zip(SHARES, modes, strict=True))
+    shrink = SCALE**2 / (SCALE**2 + MODE_WIDTH**2)
+    modes = (scipy.stats.norm(at * shrink, MODE_WIDTH * np.sqrt(shrink)) for at in (PLACE, -PLACE))
+    return sum(share * mode.pdf(x) for share, mode in zip(MODE_SHARES, modes, strict=True))
 
 
-def draw(found: dict[str, Chains], setting: Setting) -> str:
+def draw(samplers: dict[str, Chains], setting: Setting) -> str:
     """The first coordinate of all draws, and of each chain of NUTS."""
     figure, (left, right) = style.sheet(2, sharex=True)
     grid, bins = np.linspace(-4, 4, 600), np.linspace(-4, 4, 81)
-    for (name, chains), look in zip(found.items(), (style.OURS, style.NUTS), strict=True):
-        heights = np.histogram(flat(chains, "x")[:, 0], bins, density=True)[0]
+    for (name, chains), look in zip(samplers.items(), (style.OURS, style.NUTS), strict=True):
+        heights = np.histogram(pooled_draws(chains, "x")[:, 0], bins, density=True)[0]
         left.stairs(heights, bins, **look.line, label=name, linewidth=1.5)
     left.plot(grid, density(grid), **style.TRUTH.line, label="exact")
     left.set(xlabel="first coordinate", ylabel="posterior density")
     style.legend_above(left)
-    chains_of_nuts(right, found["NUTS"])
-    return style.save(figure, setting.out / "4_two_modes.png")
+    chains_of_nuts(right, samplers["NUTS"])
+    return style.save_picture(figure, setting.out / "4_two_modes.png")
 
 
 def chains_of_nuts(axis, chains: Chains) -> None:
-    """Where each chain of NUTS was."""
+    """Plot where each chain of NUTS was."""
     paths = chains.idata.posterior["x"].values[
         :, :: max(1, chains.idata.posterior.draw.size // 60), 0
     ]
@@ -99,12 +101,12 @@ def chapter(setting: Setting) -> Chapter:
 
 def table(ours: Chains, nuts: Chains) -> list[tuple[str, ...]]:
     """Rows of truth, particles and chains."""
-    found = smc_summary(ours.mcmc)
-    evidence = f"{found.log_evidence:.2f} ± {found.log_evidence_error:.2f}"
-    times = [(f"{each.seconds:.1f}", f"{each.compilation:.1f}") for each in (ours, nuts)]
-    shares = [f"{np.mean(flat(each, 'x')[:, 0] > 0):.2f}" for each in (ours, nuts)]
+    summary = smc_summary(ours.mcmc)
+    evidence = f"{summary.log_evidence:.2f} ± {summary.log_evidence_error:.2f}"
+    times = [(f"{sampler.seconds:.1f}", f"{sampler.compilation:.1f}") for sampler in (ours, nuts)]
+    shares = [f"{np.mean(pooled_draws(sampler, 'x')[:, 0] > 0):.2f}" for sampler in (ours, nuts)]
     return [
-        ("exact", f"{log_evidence():.2f}", f"{SHARES[0]:.2f}", "", "", ""),
+        ("exact", f"{log_evidence():.2f}", f"{MODE_SHARES[0]:.2f}", "", "", ""),
         ("LangevinSMC", evidence, shares[0], "", *times[0]),
         ("NUTS", "none", shares[1], f"{worst(nuts.idata)[1]:.2f}", *times[1]),
     ]

@@ -37,7 +37,7 @@ def looked_at(law, c, new, u):
         return lambda u: jnp.sum(jnp.sin(laws.out(law, c, u)[0])) + laws.out(law, c, u)[1]
 
     x, log_det = laws.out(law, c, u)
-    there = laws.moved(law, c, new, u)
+    there = laws.recentred(law, c, new, u)
     pulled = laws.pulled(law, c, new, jax.grad(density(c))(u))
     jacobian = jax.jacfwd(lambda u: laws.out(law, c, u.reshape(SHAPE))[0].ravel())(u.ravel())
     at_ends = [(laws.out(law, end, u), laws.into(law, end, u)) for end in (0 * c, 0 * c + 1)]
@@ -47,7 +47,7 @@ def looked_at(law, c, new, u):
         "back": laws.into(law, c, x),
         "jacobian": jacobian,
         "x there": laws.out(law, new, there)[0],
-        "stays": laws.moved(law, c, c, u),
+        "stays": laws.recentred(law, c, c, u),
         "pulled": pulled,
         "slopes there": jax.grad(density(new))(there),
         "ends": at_ends,
@@ -81,7 +81,7 @@ def test_coordinates_keep_what_an_effect_has_lost():
     law = LocScale(jnp.float32(1e3), jnp.float32(1e-9))
     noise = jnp.asarray([0.3, -1.2], jnp.float32)
     zero, new = jnp.zeros(2, jnp.float32), jnp.full(2, 1 / 16, jnp.float32)
-    back = laws.moved(law, new, zero, laws.moved(law, zero, new, noise))
+    back = laws.recentred(law, new, zero, laws.recentred(law, zero, new, noise))
     loss = 1e3 / 16 * np.finfo(np.float32).eps / 1e-9 ** (1 / 16)
     np.testing.assert_allclose(back, noise, atol=4 * loss)
     x = laws.out(law, zero, noise)[0]

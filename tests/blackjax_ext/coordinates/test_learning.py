@@ -24,7 +24,9 @@ def test_the_best_is_the_least_of_the_criterion():
             u = c * loc + (x[:, j] - loc) * scales ** (c - 1)
             return np.log(np.var(u)) + np.log(np.var(g[:, j] * scales ** (1 - c)))
 
-        best = [min(learning.GRID, key=lambda c, j=j: criterion(c, j)) for j in range(2)]
+        best = [
+            min(learning.CENTREDNESS_GRID, key=lambda c, j=j: criterion(c, j)) for j in range(2)
+        ]
         np.testing.assert_array_equal(c, best)
 
 

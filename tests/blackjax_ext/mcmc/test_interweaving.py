@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blackjax_ext.mcmc.interweaving import LocScale, LocScaleHierarchy, is_law
+from blackjax_ext.mcmc.interweaving import LocScale, LocScaleHierarchy, is_loc_scale
 
 
 def siblings(num):
@@ -58,7 +58,9 @@ def test_noise_leads_back_through_all_levels(names, hide):
     flags = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, bool), noise)
     assert found.depth(noise) == 4
     position, log_det = jax.jit(found.outcomes)(noise, flags)
-    sizes = [jnp.log(law.scale) for law in jax.tree.leaves(laws(position), is_leaf=is_law) if law]
+    sizes = [
+        jnp.log(law.scale) for law in jax.tree.leaves(laws(position), is_leaf=is_loc_scale) if law
+    ]
     np.testing.assert_allclose(log_det, sum(sizes), rtol=1e-5)
     back = found.noise(position, flags)
     for name in names:

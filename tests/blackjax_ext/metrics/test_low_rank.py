@@ -10,7 +10,7 @@ import pytest
 from blackjax.mcmc.metrics import LowRankInverseMassMatrix
 
 from blackjax_ext.metrics import Blocks, Diagonal, LowRank, factorize, structures
-from blackjax_ext.warmup import calling, windows
+from blackjax_ext.warmup import algorithm, windows
 
 SIZE, RANK = 7, 2
 
@@ -88,7 +88,7 @@ def agrees_with_blackjax(metric, covariance):
     """The law: trajectories see the same mass matrix in either form."""
     size = len(covariance)
     theirs = blackjax.mcmc.metrics.default_metric(jnp.asarray(covariance, jnp.float32))
-    ours = calling.Algorithm(blackjax.nuts, {}).preconditioner(metric)
+    ours = algorithm.Algorithm(blackjax.nuts, {}).preconditioner(metric)
     assert not isinstance(ours, jax.Array)
     ours = blackjax.mcmc.metrics.default_metric(ours)
     x = jnp.zeros(size)

@@ -10,7 +10,7 @@ import scipy.stats
 import blackjax_ext
 from blackjax_ext import minibatch_tests, potentials
 from blackjax_ext.rows import row_terms, shuffles
-from blackjax_ext.sgmcmc.approximate_tests import Moments, merge, student_tail
+from blackjax_ext.sgmcmc.approximate_tests import RowMoments, merge, student_tail
 
 NUM_ROWS = 2000
 Y = np.random.default_rng(70).exponential(size=NUM_ROWS).astype(np.float32)
@@ -108,7 +108,7 @@ def test_words_are_scaled_to_the_last_bit(size):
     )  # the last fraction below a step, and the next
     words[:, 4:1003] = [multiple - 1 >> 32 & 2**32 - 1, multiple - 1 & 2**32 - 1]
     words[:, 1003:2002] = [multiple >> 32 & 2**32 - 1, multiple & 2**32 - 1]
-    found = np.asarray(shuffles.scaled(jnp.asarray(words, jnp.uint32), size))
+    found = np.asarray(shuffles.times_fraction(jnp.asarray(words, jnp.uint32), size))
     whole = [((int(high) << 32) + int(low)) * size >> 64 for high, low in words.T]
     np.testing.assert_array_equal(found, whole)
 
@@ -130,7 +130,7 @@ def test_no_friction_needs_no_noise(name):
 
 def test_moments_are_merged(x64):
     values = jnp.asarray(Y[:25], float)
-    moments = Moments(jnp.array(0), jnp.zeros(()), jnp.zeros(()))
+    moments = RowMoments(jnp.array(0), jnp.zeros(()), jnp.zeros(()))
     for first in (0, 10, 20):
         is_new = first + jnp.arange(10) < 25
         moments = merge(moments, jnp.pad(values, (0, 5))[first : first + 10], is_new)

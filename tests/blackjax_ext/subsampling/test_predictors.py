@@ -187,7 +187,7 @@ def test_rows_that_are_quadratic_are_never_read():
     assert expanded.total == 0
     old, new = expanded.position, expanded.position + 1.0
     energy = thinning.surrogate(expanded, old)
-    assert thinning.decide(jax.random.key(0), expanded, old, energy, new, 9.0).num_rows == 0
+    assert thinning.thinning_test(jax.random.key(0), expanded, old, energy, new, 9.0).num_rows == 0
 
 
 @pytest.mark.parametrize("scale", [4e12, 1.0, 1e-13])

@@ -29,7 +29,7 @@ def bytes_a_row(act):
 
 def small_blocks(monkeypatch):
     """Blocks that are as small beside a million rows as the usual ones beside a hundred million."""
-    monkeypatch.setattr(alias_table, "BLOCK", 2**13)
+    monkeypatch.setattr(alias_table, "BLOCK_SIZE", 2**13)
     monkeypatch.setattr(expansion, "MIN_PART", 2**15)
     monkeypatch.setattr(expansion, "MAX_PARTS", 64)
 
@@ -50,7 +50,7 @@ def test_a_million_rows_take_little_more_than_they_keep():
 
 
 def test_probabilities_of_all_rows_at_once_are_noticed(monkeypatch):
-    monkeypatch.setattr(alias_table, "BLOCK", 2**13)
+    monkeypatch.setattr(alias_table, "BLOCK_SIZE", 2**13)
     monkeypatch.setattr(expansion, "MIN_PART", NUM_ROWS)
     assert table_of_bounds() > KEPT + 7
 
@@ -83,7 +83,7 @@ def test_a_table_by_blocks_is_that_of_all_at_once(monkeypatch):
     for weights in (rng.random(999), rng.pareto(0.5, 2000), (rng.random(3000) < 0.1) + 1e-3):
         whole = probabilities_of(weights, 2**20)
         for block in (7, 64, 1000):
-            monkeypatch.setattr(alias_table, "BLOCK", block)
+            monkeypatch.setattr(alias_table, "BLOCK_SIZE", block)
             some = probabilities_of(weights, block)
             np.testing.assert_allclose(some, whole, rtol=1e-6, atol=1e-6 / weights.size)
 

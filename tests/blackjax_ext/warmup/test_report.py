@@ -141,4 +141,4 @@ def test_chains_disagree_where_their_means_differ(far, apart, disagree):
 
     state = jax.jit(lambda state: jax.lax.fori_loop(0, 100, step, state))(state)
     found = report.r_hat(report.judge(state, jnp.zeros(4)))
-    assert (found > report.UNMIXED).all() if disagree else (found < 1.2).all()
+    assert (found > report.MAX_R_HAT).all() if disagree else (found < 1.2).all()

@@ -190,7 +190,7 @@ def test_what_rounding_hides(law, scale):
     chart = interweaving.chart_of(hierarchy, unravel, is_noise, x.dtype)
     lost = np.abs(jax.jacfwd(chart.into)(x)) @ np.abs(x) * np.finfo(np.float32).eps
     is_hidden = int(interweaving.hidden(chart, x)) >= 0
-    assert is_hidden == (scale < 0.1) == bool((lost[:-1] > interweaving.RESOLUTION).any())
+    assert is_hidden == (scale < 0.1) == bool((lost[:-1] > interweaving.NOISE_RESOLUTION).any())
 
 
 def schools(y=None):

@@ -219,10 +219,12 @@ def test_evidence_in_closed_form():
     grid = np.linspace(-8.0, 8.0, 4001)
     prior = scipy.stats.norm(0, two_modes.SCALE).pdf(grid)
     peaks = [
-        np.trapezoid(prior * scipy.stats.norm(at, two_modes.WIDTH).pdf(grid), grid)
+        np.trapezoid(prior * scipy.stats.norm(at, two_modes.MODE_WIDTH).pdf(grid), grid)
         for at in (two_modes.PLACE, -two_modes.PLACE)
     ]
     powers = [peak**two_modes.SIZE for peak in peaks]
-    np.testing.assert_allclose(np.log(np.dot(two_modes.SHARES, powers)), two_modes.log_evidence())
+    np.testing.assert_allclose(
+        np.log(np.dot(two_modes.MODE_SHARES, powers)), two_modes.log_evidence()
+    )
     wide = np.linspace(-5, 5, 4001)
     np.testing.assert_allclose(np.trapezoid(two_modes.density(wide), wide), 1.0, rtol=1e-6)

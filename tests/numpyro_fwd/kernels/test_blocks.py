@@ -11,7 +11,7 @@ from numpyro.infer import MCMC
 from blackjax_ext.metrics import Blocks, Dense, Diagonal, triangular
 from blackjax_ext.warmup import windows
 from numpyro_fwd import MALA, BlackJAXKernel
-from numpyro_fwd.kernels.blocks import first_metric
+from numpyro_fwd.kernels.blocks import initial_metric
 
 Z = {"a": jnp.zeros(()), "b": jnp.zeros(2), "c": jnp.zeros((2, 2))}
 LIKE = jnp.zeros(7)
@@ -35,7 +35,7 @@ def covariance(size, seed=0):
     ],
 )
 def test_structures(given, dense_mass, structure):
-    metric = first_metric(given, dense_mass, Z, LIKE)
+    metric = initial_metric(given, dense_mass, Z, LIKE)
     assert type(metric) is structure
     inverse = metric.inverse()
     np.testing.assert_allclose(inverse if inverse.ndim == 1 else jnp.diagonal(inverse), 1.0)
@@ -43,7 +43,7 @@ def test_structures(given, dense_mass, structure):
 
 def test_a_block_is_given_in_the_order_of_its_sites():
     block = covariance(5)
-    metric = first_metric({("c", "a"): block}, [("a", "c")], Z, LIKE)
+    metric = initial_metric({("c", "a"): block}, [("a", "c")], Z, LIKE)
     places = [3, 4, 5, 6, 0]  # of c, then a, among a, b, c
     found = np.asarray(metric.inverse())
     np.testing.assert_allclose(found[np.ix_(places, places)], block, rtol=1e-5, atol=1e-6)

@@ -23,9 +23,9 @@ from blackjax_ext import potentials
 from blackjax_ext.subsampling import thinning
 from blackjax_ext.subsampling.expansion import Expansion
 from numpyro_fwd import AMAGOLD
+from numpyro_fwd.bridge.likelihoods import READINGS
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.predictors import is_bent, linear_predictor_of
-from numpyro_fwd.bridge.readings import READINGS
 from numpyro_fwd.kernels.row_strategies import SubsampledRows
 
 NUM_ROWS, BATCH = 300, 20

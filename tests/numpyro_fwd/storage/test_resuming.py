@@ -48,8 +48,8 @@ def test_in_pieces_as_in_one_go(case, tmp_path):
 def test_a_run_does_not_depend_on_its_pieces(tmp_path, monkeypatch):
     """The time that steps take decides how long pieces are, and nothing else."""
     runs.run(tmp_path / "usual")
-    monkeypatch.setattr(stored_run, "FIRST", 1)
-    monkeypatch.setattr(stored_run, "SECONDS", 1e-9)
+    monkeypatch.setattr(stored_run, "FIRST_PIECE", 1)
+    monkeypatch.setattr(stored_run, "PIECE_SECONDS", 1e-9)
     runs.run(tmp_path / "step by step", 25)
     runs.assert_same(tmp_path / "usual", tmp_path / "step by step")
 
@@ -80,7 +80,7 @@ def test_killed_between_any_two_files(first, seconds, tmp_path, monkeypatch):
 
     With a checkpoint after each write, and with one for all of them.
     """
-    monkeypatch.setattr(writer, "SECONDS", seconds)
+    monkeypatch.setattr(writer, "CHECKPOINT_SECONDS", seconds)
     runs.run(tmp_path / "whole")
     replace, count = os.replace, 0
 

@@ -92,7 +92,7 @@ def test_readers_while_it_grows(tmp_path, monkeypatch):
             same = after[name].take(range(old.shape[axis]), axis) if old.ndim > axis else old
             np.testing.assert_array_equal(same, old)
 
-    monkeypatch.setattr(writer, "SECONDS", 0.0)  # a checkpoint after each write
+    monkeypatch.setattr(writer, "CHECKPOINT_SECONDS", 0.0)  # a checkpoint after each write
     monkeypatch.setattr(DrawStore, "publish", publish_and_look)
     runs.run(str(tmp_path))  # an empty folder, as a string
     assert seen[0] == 0 and seen[-1] == 25 and seen == sorted(seen) and len(seen) >= 4

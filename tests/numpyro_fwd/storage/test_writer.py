@@ -15,7 +15,7 @@ def lists():
 
 
 def test_a_checkpoint_stands_for_several_pieces(monkeypatch):
-    monkeypatch.setattr(writer, "SECONDS", 60.0)
+    monkeypatch.setattr(writer, "CHECKPOINT_SECONDS", 60.0)
     written, said, append, commit = lists()
     with Writer(append, commit) as some:
         for done in range(20):
@@ -27,7 +27,7 @@ def test_a_checkpoint_stands_for_several_pieces(monkeypatch):
 
 
 def test_a_checkpoint_follows_each_piece_that_takes_long(monkeypatch):
-    monkeypatch.setattr(writer, "SECONDS", 0.0)
+    monkeypatch.setattr(writer, "CHECKPOINT_SECONDS", 0.0)
     written, said, append, commit = lists()
     with Writer(append, commit) as some:
         for done in range(5):
@@ -38,7 +38,7 @@ def test_a_checkpoint_follows_each_piece_that_takes_long(monkeypatch):
 
 def test_nothing_is_written_after_an_error(monkeypatch):
     """A gap would be among the draws."""
-    monkeypatch.setattr(writer, "SECONDS", 60.0)
+    monkeypatch.setattr(writer, "CHECKPOINT_SECONDS", 60.0)
     written, said, append, commit = lists()
     begun = threading.Event()
 
@@ -58,7 +58,7 @@ def test_nothing_is_written_after_an_error(monkeypatch):
 
 def test_few_pieces_wait(monkeypatch):
     """Each holds its draws in memory."""
-    monkeypatch.setattr(writer, "SECONDS", 60.0)
+    monkeypatch.setattr(writer, "CHECKPOINT_SECONDS", 60.0)
     written, _, append, commit = lists()
     most, put = 0, 0
 

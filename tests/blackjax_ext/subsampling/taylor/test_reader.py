@@ -103,7 +103,7 @@ def compiled(name, order=4):
 
 def thirds(name, order=4):
     """Multi-indices of the third derivatives, with their places in an array and in a jet."""
-    table = jets.table_of(PROGRAMS[name].size, order)
+    table = jets.index_table(PROGRAMS[name].size, order)
     for index, place in table.position.items():
         if sum(index) == 3:
             axes = tuple(j for j, power in enumerate(index) for _ in range(power))
@@ -219,7 +219,7 @@ def test_each_entry_of_an_array_is_clamped_by_itself():
         return jnp.sum(jnp.exp(jax.lax.clamp(-1.0, jnp.stack([*t]), 1.0)))
 
     box = Box((jnp.float32(0.5), jnp.float32(2.0)), (jnp.float32(0.1), jnp.float32(0.1)), 4)
-    found, place = derivatives_over(loss, box).coefficients, jets.table_of(2, 4).position
+    found, place = derivatives_over(loss, box).coefficients, jets.index_table(2, 4).position
     first, second = ([float(end[1, place[i]]) for end in (found.low, found.high)] for i in THIRDS)
     assert 6 * first[0] <= np.exp(0.4) and np.exp(0.6) <= 6 * first[1] < 1.01 * np.exp(0.6)
     assert np.abs(second).max() < 1e-5

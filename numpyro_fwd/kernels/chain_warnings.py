@@ -1,4 +1,4 @@
-"""What a run notices of its chains, said on the host when its state comes out of a program.
+"""Warnings of a run about its chains, given on the host when its state comes out of a program.
 
 A callback could say it from within the compiled loop. But JAX keeps no program with a callback in
 its compilation cache, so that every process, and every run, would compile the loop anew. The state
@@ -21,7 +21,7 @@ from blackjax_ext.meshes import everywhere, is_first_process
 from blackjax_ext.warmup import report
 from blackjax_ext.warmup.run import ravel_each
 from blackjax_ext.warmup.windows import AdaptState
-from numpyro_fwd.kernels.same_data import NOTHING, check_data, is_known, is_ours, is_said
+from numpyro_fwd.kernels.same_data import NOTHING, check_data, is_concrete, is_ours, is_said
 
 __all__ = ["Noticed", "forget"]
 
@@ -33,7 +33,7 @@ HOW = "(numpyro.enable_x64() before anything else; numpyro.infer.reparam.LocScal
 
 
 class Words(NamedTuple):
-    """What the words of a run are made of, known before it.
+    """Text of the warnings that is known before the run.
 
     advice
         What to do about chains that do not move.
@@ -42,7 +42,7 @@ class Words(NamedTuple):
     """
 
     advice: str
-    sites: report.Sites
+    sites: report.SiteSizes
 
 
 Note: TypeAlias = tuple[bytes, int, int]  # the run, the kind of what is said, and its number
@@ -53,7 +53,7 @@ said: deque[Note] = deque(maxlen=1000)
 
 @jax.tree_util.register_pytree_node_class
 class Noticed:
-    """Noticed of the vectorized chains of a run, or of one chain.
+    """Record of what a run noticed of its vectorized chains, or of one chain.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class Noticed:
 
     @classmethod
     def first(cls, rng_key: Array, adapt_state: AdaptState, inner: Any, advice: str) -> "Noticed":
-        """None yet, of chains with keys (C,) and states `inner` with a leading axis C."""
+        """Record before any event, of chains with keys (C,) and states `inner`, axis C first."""
         position = inner.position
         health = jax.tree.map(jnp.zeros_like, report.judge(adapt_state, inner.logdensity))
         stuck_at = jnp.full(rng_key.shape[0], -1)
@@ -106,40 +106,40 @@ class Noticed:
         return first.everywhere()
 
     def of_the_warmup(self, adapt_state: AdaptState, logdensity: Array) -> "Noticed":
-        """With what its last window says of chains with these log densities, (C,)."""
+        """Record with the diagnostics of the last window, of chains with log densities (C,)."""
         health = report.judge(adapt_state, logdensity)
         return self.having(report.is_bad(health), health=health)
 
     def of_stuck(self, num_still: Array, num_draws: Array) -> "Noticed":
-        """With the chains that have just stood still for too long, of `num_still` steps each."""
+        """Record with the chains that have just stood still too long, `num_still` steps each."""
         is_stuck = jnp.ravel(num_still) == report.STILL
         return self.having(is_stuck.any(), stuck_at=jnp.where(is_stuck, num_draws, self.stuck_at))
 
     def of_hidden(self, place: Array, x: Array, num_steps: Array) -> "Noticed":
-        """With the last of `num_steps` after the warm-up: see :class:`report.Hidden`."""
+        """Record with the last of `num_steps` after the warm-up: see :class:`report.Hidden`."""
         hidden = self.hidden.having(place, x, num_steps)
         return self.having(hidden.is_many.any(), hidden=hidden)
 
     def of_data(self, is_other: Array) -> "Noticed":
-        """With whether the data are others than those of the state."""
+        """Record with whether the data are others than those of the state."""
         return self.having(is_other, has_other_data=self.has_other_data | is_other)
 
     def having(self, is_event: Array, **facts: Any) -> "Noticed":
-        """With these facts, which are an event or none."""
+        """Record with these facts, which are an event or none."""
         num_events = self.num_events + jnp.asarray(is_event, int)
         # here already: XLA gives the carry of a loop the sharding of what a branch computes
         return Noticed(**{**vars(self), "num_events": num_events, **everywhere(facts)})
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Words]:
-        """Arrays and words."""
+        """Arrays, and the text as static data."""
         return tuple(getattr(self, name) for name in ARRAYS), self.words
 
     @classmethod
     def tree_unflatten(cls, words: Words, children: tuple[Any, ...]) -> "Noticed":
-        """What was noticed, which is said if there is anything."""
+        """Rebuild the state, and say what there is to say."""
         noticed = cls(**dict(zip(ARRAYS, children, strict=True)), words=words)
         # all of it, or the first process alone would fail where it reads what others hold
-        is_all = all(map(is_known, jax.tree.leaves(children)))
+        is_all = all(map(is_concrete, jax.tree.leaves(children)))
         if not is_all:
             return noticed
         if is_said(noticed.num_events):
@@ -150,7 +150,7 @@ class Noticed:
         return noticed
 
     def everywhere(self) -> "Noticed":
-        """With all of it on each device, so that each process can read it."""
+        """Record with all arrays on each device, so that each process can read it."""
         return Noticed(
             **everywhere({name: getattr(self, name) for name in ARRAYS}), words=self.words
         )
@@ -167,7 +167,7 @@ class Noticed:
             warnings.warn("\n".join([*new.values(), *advice]), stacklevel=2)
 
     def notes(self) -> Iterator[tuple[Note, str]]:
-        """What there is to say; sequential and parallel chains come stacked."""
+        """All notes; sequential and parallel chains come stacked."""
         facts = self.run, self.health, self.stuck_at
         run, health, stuck_at = jax.tree.map(np.asarray, facts)
         if run.ndim == 1:
@@ -179,7 +179,7 @@ class Noticed:
                 one = jax.tree.map(partial(take, c), health)
                 yield from notes_of(run[c], one, stuck_at[c], c, len(run))
                 yield from notes_of_places(run[c], one, self.words.sites)
-            yield from notes_of_disagreement(run[0], together(health), self.words.sites)
+            yield from notes_of_disagreement(run[0], merged_health(health), self.words.sites)
         hidden = self.hidden.of_all()
         if hidden.is_many.any():
             sites = [report.names_of(self.words.sites, place)[0] for place in hidden.place]
@@ -191,7 +191,7 @@ class Noticed:
 def notes_of(
     run: Any, health: Any, stuck_at: Any, first: int, num_chains: int
 ) -> Iterator[tuple[Note, str]]:
-    """Of the chains of one state, of which the first has the number `first`."""
+    """Notes on the chains of one state, of which the first has the number `first`."""
     # a state says nothing of its warm-up before that has ended
     if health.num_steps and report.is_lost(health):
         yield (run.tobytes(), AWAY, 0), report.lost_message(health)
@@ -203,22 +203,24 @@ def notes_of(
             yield (run.tobytes(), 1 + draw, c), report.stuck_message(first + c, num_chains, draw)
 
 
-def notes_of_places(run: Any, health: Any, sites: report.Sites) -> Iterator[tuple[Note, str]]:
-    """Of where the chains of one state are."""
+def notes_of_places(run: Any, health: Any, sites: report.SiteSizes) -> Iterator[tuple[Note, str]]:
+    """Notes on where the chains of one state are."""
     if (health.spread > 0).any() and not report.is_lost(health):
         yield (run.tobytes(), PLACES, 0), report.places_message(health, sites)
 
 
-def notes_of_disagreement(run: Any, health: Any, sites: report.Sites) -> Iterator[tuple[Note, str]]:
-    """Of how far apart chains are, unless it has been said where they are."""
+def notes_of_disagreement(
+    run: Any, health: Any, sites: report.SiteSizes
+) -> Iterator[tuple[Note, str]]:
+    """Notes on how far apart chains are, unless it has been said where they are."""
     if (health.spread > 0).any() or report.is_lost(health).any():
         return
     if message := report.unmixed_message(health, sites):
         yield (run.tobytes(), UNMIXED, 0), message
 
 
-def together(health: Any) -> Any:
-    """What is known of chains that ran one by one, as of chains that ran together."""
+def merged_health(health: Any) -> Any:
+    """Health of chains that ran one by one, as if they had run together."""
     return health._replace(
         num_steps=health.num_steps.min(),
         jump=health.jump.max(),
@@ -235,7 +237,7 @@ def take(c: int, leaf: np.ndarray) -> np.ndarray:
 
 def forget(noticed: "Noticed") -> None:
     """A run begins: it says again what another one with the same key has said."""
-    if is_known(noticed.run):
+    if is_concrete(noticed.run):
         run = np.asarray(noticed.run).tobytes()
         for note in [note for note in said if note[0] == run]:
             said.remove(note)

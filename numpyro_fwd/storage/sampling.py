@@ -8,9 +8,9 @@ from jax import Array
 from numpyro.infer import MCMC
 
 from numpyro_fwd.bridge.arguments import check_arguments
-from numpyro_fwd.storage.folder import Folder, needed
+from numpyro_fwd.storage.folder import Folder, store_package
 from numpyro_fwd.storage.run import Stored, StoredRun
-from numpyro_fwd.storage.until import Until, check_count
+from numpyro_fwd.storage.stopping import Until, check_whole_number
 
 __all__ = ["sample_to"]
 
@@ -109,12 +109,12 @@ def sample_to(
             "mcmc.run in all of them, and write what numpyro_fwd.gather(mcmc.get_samples()) gives "
             "in one."
         )
-    check_count("draws_per_write", draws_per_write)
+    check_whole_number("draws_per_write", draws_per_write)
     until = check_until(until, mcmc)
-    check_names(extra_fields)
+    check_extra_fields(extra_fields)
     check_arguments(args, kwargs)
     for name in ("numcodecs", *(["arviz_stats"] if until.has_goals else [])):
-        needed(name)  # before anything is written
+        store_package(name)  # before anything is written
     folder = Folder(path)
     with folder.claimed():
         run = StoredRun(folder, mcmc, until, int(draws_per_write))
@@ -132,7 +132,7 @@ def check_until(until: Until | None, mcmc: MCMC) -> Until:
     return until
 
 
-def check_names(extra_fields: object) -> None:
+def check_extra_fields(extra_fields: object) -> None:
     """Raise TypeError unless these are names."""
     if not isinstance(extra_fields, (tuple, list)) or not all(
         isinstance(name, str) for name in (*extra_fields,)

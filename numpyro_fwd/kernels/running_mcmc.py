@@ -1,9 +1,8 @@
-"""What a kernel knows of the MCMC that runs it, and tells those who wait for it.
-
-What it is doing before the first step, on the line where the progress bar will be.
+"""The MCMC that runs a kernel: its arguments, and the line where its progress bar will be.
 
 NumPyro's bar begins with the first step, which a start, passes over the data and compilers may let
-wait for seconds or minutes. These words show wherever that bar does.
+wait for seconds or minutes. Until then that line says what the kernel is doing, wherever the bar
+would be shown.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from blackjax_ext.meshes import is_first_process
 from numpyro_fwd.meshes import is_local
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["Say", "check_arguments_of_loop", "silent", "words_of"]
+__all__ = ["Say", "check_arguments_of_loop", "silent", "status_line"]
 
 Say = Callable[[str], None]
 TICK = 0.5  # seconds between two looks at the clock
@@ -32,11 +31,11 @@ def silent(text: str) -> None:
 
 
 @contextlib.contextmanager
-def words_of(kernel: object) -> Iterator[Say]:
-    """A function that says what `kernel` is doing, with the seconds since the words began.
+def status_line(kernel: object) -> Iterator[Say]:
+    """A function that shows what `kernel` is doing, with the seconds since the line began.
 
-    Without effect unless the MCMC that runs the kernel has a progress bar. The words go when they
-    are over.
+    Without effect unless the MCMC that runs the kernel has a progress bar. The line is removed at
+    the end.
     """
     mcmc = running_mcmc()
     if mcmc is None or not mcmc.progress_bar or not is_first_process():
@@ -86,8 +85,8 @@ def running_mcmc() -> MCMC | None:
     while frame is not None:
         caller = frame.f_locals.get("self")
         # an MCMC, or what runs one with its draws on disk
-        for each in (caller, getattr(caller, "__dict__", {}).get("mcmc")):
-            if isinstance(each, MCMC):
-                return each
+        for candidate in (caller, getattr(caller, "__dict__", {}).get("mcmc")):
+            if isinstance(candidate, MCMC):
+                return candidate
         frame = frame.f_back
     return None

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-__all__ = ["derivatives", "newton", "solved"]
+__all__ = ["gradient_and_blocks", "laplace_approximation", "solved"]
 
 FLAT = 1e-3  # root of a precision in coordinates of the anchor: below, it is no precision
 
 
-def derivatives(gradient: Callable[[Array], Array], v: Array) -> tuple[Array, Array]:
+def gradient_and_blocks(gradient: Callable[[Array], Array], v: Array) -> tuple[Array, Array]:
     """A gradient at v, shape (G, d), and its derivatives by the own group, shape (G, d, d).
 
     Of an energy that is a sum over the groups. Cost: d + 1 gradients.
@@ -22,13 +22,13 @@ def derivatives(gradient: Callable[[Array], Array], v: Array) -> tuple[Array, Ar
     return g, jnp.moveaxis(jax.vmap(push)(units), 0, -1)
 
 
-def newton(gradient: Callable[[Array], Array], v: Array) -> tuple[Array, Array]:
+def laplace_approximation(gradient: Callable[[Array], Array], v: Array) -> tuple[Array, Array]:
     """Mean and lower Cholesky factor of the precision of the normal densities that fit at v.
 
     Where an energy is not convex, or is flat as beside a kink, the precision is one: that of the
     anchor, in its coordinates.
     """
-    g, blocks = derivatives(gradient, v)
+    g, blocks = gradient_and_blocks(gradient, v)
     factor = jnp.linalg.cholesky(blocks)
     is_curved = jnp.all(jnp.diagonal(factor, axis1=1, axis2=2) > FLAT, axis=1)  # not if NaN
     is_fine = jnp.all(jnp.isfinite(factor), axis=(1, 2)) & is_curved
@@ -41,9 +41,9 @@ def solved(factor: Array, x: Array, *, is_transposed: bool = False) -> Array:
     """Triangular systems of small lower factors (G, d, d), or of their transposes, for x (G, d)."""
     width = x.shape[1]
     order = range(width)[::-1] if is_transposed else range(width)
-    found: dict[int, Array] = {}
+    solution: dict[int, Array] = {}
     for i in order:
         entries = factor[:, :, i] if is_transposed else factor[:, i]
-        rest = sum((entries[:, j] * found[j] for j in found), jnp.zeros_like(x[:, 0]))
-        found[i] = (x[:, i] - rest) / factor[:, i, i]
-    return jnp.stack([found[i] for i in range(width)], axis=1)
+        rest = sum((entries[:, j] * solution[j] for j in solution), jnp.zeros_like(x[:, 0]))
+        solution[i] = (x[:, i] - rest) / factor[:, i, i]
+    return jnp.stack([solution[i] for i in range(width)], axis=1)

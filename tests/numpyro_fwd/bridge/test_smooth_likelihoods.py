@@ -9,8 +9,8 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 
-from numpyro_fwd.bridge import smooth_readings
-from numpyro_fwd.bridge.smooth_readings import smooth_reading
+from numpyro_fwd.bridge import smooth_likelihoods
+from numpyro_fwd.bridge.smooth_likelihoods import smooth_reading
 
 
 class Located(dist.Distribution):
@@ -113,10 +113,10 @@ def test_what_would_be_another_distribution_is_refused(name):
 @pytest.mark.parametrize("name", ["Doubled", "Tempered"])
 def test_a_planted_bug_is_found(name, monkeypatch):
     """That nothing is compared."""
-    monkeypatch.setattr(smooth_readings, "check_made_anew", lambda structure: None)
-    smooth_readings.reading_for.cache_clear()
+    monkeypatch.setattr(smooth_likelihoods, "check_made_anew", lambda structure: None)
+    smooth_likelihoods.reading_for.cache_clear()
     try:
         with pytest.raises(pytest.fail.Exception):
             test_what_would_be_another_distribution_is_refused(name)
     finally:
-        smooth_readings.reading_for.cache_clear()
+        smooth_likelihoods.reading_for.cache_clear()

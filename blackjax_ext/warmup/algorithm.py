@@ -1,4 +1,4 @@
-"""Calling any BlackJAX algorithm by the names of its parameters."""
+"""Any BlackJAX algorithm, called by the names of its parameters."""
 
 import difflib
 import inspect
@@ -25,7 +25,7 @@ SUPPLIED = {
 }
 
 # what kernels take in the place of a log density, that no model gives
-OTHERS = {"grad_estimator", "logdensity_estimator", "laplace"}
+OTHER_TARGETS = {"grad_estimator", "logdensity_estimator", "laplace"}
 ELSEWHERE = (
     "For minibatches use numpyro_fwd.AMAGOLD, L2MC or SGHMC, for the others their own loops."
 )
@@ -38,7 +38,7 @@ NO_RATE = (
 
 
 class StepInfo(NamedTuple):
-    """What is reported of a transition, whatever the algorithm.
+    """Report of a transition, whatever the algorithm.
 
     acceptance_rate
         Acceptance probability; None for an algorithm with a step size that has none.
@@ -73,11 +73,11 @@ class StepInfo(NamedTuple):
 
     @property
     def tuning_rate(self) -> Array:
-        """What the step size is adapted to."""
+        """Rate that the step size is adapted to."""
         return jnp.asarray(self.acceptance_rate if self.first_rate is None else self.first_rate)
 
     def rated(self, *, is_adapting: bool) -> "StepInfo":
-        """The same with an acceptance probability; TypeError if there is none to adapt to."""
+        """The info with an acceptance probability; TypeError if there is none to adapt to."""
         if self.acceptance_rate is not None:
             return self
         if is_adapting:
@@ -85,7 +85,7 @@ class StepInfo(NamedTuple):
         return self._replace(acceptance_rate=jnp.ones(self.is_divergent.shape))
 
     def but_if(self, is_other: Array) -> "StepInfo":
-        """The same, saying nothing of the step size that is adapted where another was taken."""
+        """The info without a rate to adapt to where a step of another size was taken."""
         if self.acceptance_rate is None:
             return self
         return self._replace(first_rate=jnp.where(is_other, jnp.nan, self.tuning_rate))
@@ -105,10 +105,10 @@ class Algorithm(NamedTuple):
     api: Any
     parameters: dict[str, Any]
 
-    def check(self, others: Iterable[str] = (), found: Iterable[str] = ()) -> None:
+    def check(self, others: Iterable[str] = (), tuned: Iterable[str] = ()) -> None:
         """Raise TypeError for an unknown or missing parameter, or for no algorithm at all.
 
-        `others` are names that whoever calls takes besides, `found` parameters that a tuning finds.
+        `others` are names that whoever calls takes besides, `tuned` parameters that a tuning finds.
         """
         if not (hasattr(self.api, "init") and hasattr(self.api, "build_kernel")):
             raise TypeError(
@@ -124,7 +124,7 @@ class Algorithm(NamedTuple):
         if missing := sorted(required(builder) - set(self.parameters)):
             raise TypeError(f"parameters {missing} of the algorithm must be given.")
         kernel = self.kernel()
-        if stranger := OTHERS & set(names(kernel)[2:3]):
+        if stranger := OTHER_TARGETS & set(names(kernel)[2:3]):
             raise TypeError(
                 "algorithm must sample from a log density; this one's kernel takes a "
                 f"{stranger.pop()} in its place. {ELSEWHERE}"
@@ -138,7 +138,7 @@ class Algorithm(NamedTuple):
             )
         in_place = {*names(kernel)[:3]}  # whatever their names are
         for taker, given in ((self.api.init, set()), (kernel, in_place)):
-            given = given | SUPPLIED | set(found) | set(self.parameters)
+            given = given | SUPPLIED | set(tuned) | set(self.parameters)
             missing = sorted(required(taker) - given)
             if missing:
                 raise TypeError(f"parameters {missing} of the algorithm must be given.")
@@ -158,7 +158,7 @@ class Algorithm(NamedTuple):
         return names(self.kernel())[3:]
 
     def having(self, **parameters: Any) -> "Algorithm":
-        """The same with further parameters, or other values of them."""
+        """The algorithm with further parameters, or other values of them."""
         return Algorithm(self.api, self.parameters | parameters)
 
     @property
@@ -222,7 +222,7 @@ def euclidean(factor: Dense) -> Metric:
 
 
 class Stepper(Protocol):
-    """What a warm-up and a kernel need of an algorithm on its target."""
+    """An algorithm on its target, as a warm-up and a kernel call it."""
 
     def init(self, position: Any, rng_key: Array, metric: Factor) -> Any:
         """First state at `position`."""
@@ -285,7 +285,7 @@ class BoundAlgorithm(NamedTuple):
                 getattr(info, "num_integration_steps", getattr(info, "num_evaluations", 1))
             ),
             jnp.asarray(getattr(info, "num_rows", 0)),
-            getattr(info, "has_moved", differ(state.position, new_state.position)),
+            getattr(info, "has_moved", is_different(state.position, new_state.position)),
             getattr(info, "first_rate", None),
             getattr(info, "hidden", None),
             getattr(info, "energy", None),
@@ -305,7 +305,7 @@ def check_state(state: Any) -> Any:
     return state
 
 
-def differ(position: Any, other: Any) -> Array:
+def is_different(position: Any, other: Any) -> Array:
     """Whether two positions differ anywhere."""
     pairs = zip(jax.tree.leaves(position), jax.tree.leaves(other), strict=True)
     return jnp.array([jnp.any(a != b) for a, b in pairs]).any()
@@ -314,8 +314,8 @@ def differ(position: Any, other: Any) -> Array:
 def nearest(unknown: list[str], known: Iterable[str]) -> str:
     """A sentence with the known names that the unknown ones resemble; empty if there are none."""
     pairs = [(name, difflib.get_close_matches(name, sorted(known), 1)) for name in unknown]
-    found = [f"{close[0]} instead of {name}" for name, close in pairs if close]
-    return f" Did you mean {', '.join(found)}?" if found else ""
+    suggestions = [f"{close[0]} instead of {name}" for name, close in pairs if close]
+    return f" Did you mean {', '.join(suggestions)}?" if suggestions else ""
 
 
 def names(function: Function) -> list[str]:

@@ -1,8 +1,8 @@
-r"""Coordinates in which an arrow is the identity.
+r"""Block arrowhead matrices, and coordinates in which one is the identity.
 
-The curvature of shared coordinates y and groups b is an *arrow*: dense for y, a block of d for each
-group, and what couples a group with y; no two groups are coupled. So is its Cholesky factor if
-groups come first. A :class:`Frame` has its inverse,
+The curvature of shared coordinates y and groups b is an *arrow* (a block arrowhead matrix): dense
+for y, a block of d for each group, and what couples a group with y; no two groups are coupled. So
+is its Cholesky factor if groups come first. A :class:`Whitening` has its inverse,
 
 .. math::
     y = y_0 + L u, \qquad b_c = b_{0c} + K_c u + M_c v_c,
@@ -24,9 +24,9 @@ __all__ = [
     "Arrow",
     "Cubic",
     "Eliminated",
-    "Frame",
+    "Whitening",
     "eliminate",
-    "first_frame",
+    "identity_whitening",
     "refined",
     "worst_condition",
 ]
@@ -71,7 +71,7 @@ class Cubic(NamedTuple):
     of_groups: Any
 
 
-class Frame(NamedTuple):
+class Whitening(NamedTuple):
     """Coordinates u and v; see the module.
 
     Attributes
@@ -102,10 +102,10 @@ class Frame(NamedTuple):
         return u, (self.roots_inverse @ rest[..., None])[..., 0]
 
 
-def first_frame(size: int, num_groups: int, width: int) -> Frame:
+def identity_whitening(size: int, num_groups: int, width: int) -> Whitening:
     """The coordinates themselves."""
     eye, eyes = np.eye(size), np.broadcast_to(np.eye(width), (num_groups, width, width))
-    return Frame(eye, eye, np.zeros((num_groups, width, size)), eyes, eyes)
+    return Whitening(eye, eye, np.zeros((num_groups, width, size)), eyes, eyes)
 
 
 class Eliminated(NamedTuple):
@@ -140,7 +140,7 @@ def eliminate(arrow: Arrow, eps: float, floor: float = 0.0) -> Eliminated:
 
     None of these counts as less than `floor`.
     """
-    arrow = Arrow(*(np.asarray(each, np.float64) for each in arrow))
+    arrow = Arrow(*(np.asarray(part, np.float64) for part in arrow))
     values, vectors = np.linalg.eigh(arrow.of_groups)
     values = np.abs(values)
     least = eps * values.shape[-1] * values.max(-1, keepdims=True)
@@ -155,7 +155,7 @@ def eliminate(arrow: Arrow, eps: float, floor: float = 0.0) -> Eliminated:
     return Eliminated(0.5 * (schur + schur.T), slope, inverse_roots, shift)
 
 
-def inverse_root(precision: np.ndarray, is_free: np.ndarray, eps: float) -> np.ndarray:
+def inverse_factor(precision: np.ndarray, is_free: np.ndarray, eps: float) -> np.ndarray:
     """A with A A^T the inverse of an absolute precision among the free coordinates, else one."""
     root = np.eye(precision.shape[0])
     if is_free.any():
@@ -168,18 +168,22 @@ def inverse_root(precision: np.ndarray, is_free: np.ndarray, eps: float) -> np.n
 
 
 def refined(
-    frame: Frame, found: Eliminated, is_free: np.ndarray, eps: float, more: np.ndarray | float = 0.0
-) -> Frame:
-    """The frame in which the arrow, of which `found` is by the old frame, is the identity.
+    frame: Whitening,
+    eliminated: Eliminated,
+    is_free: np.ndarray,
+    eps: float,
+    more: np.ndarray | float = 0.0,
+) -> Whitening:
+    """The frame in which the arrow is the identity, `eliminated` being the arrow in the old frame.
 
     Shared coordinates that are not free stay as they are; `more` is added to the precision of the
     shared ones.
     """
-    root = inverse_root(found.schur + more, is_free, eps)
-    shift = np.where(is_free, found.shift, 0.0) @ root
-    rotated = frame.roots @ found.inverse_roots
+    root = inverse_factor(eliminated.schur + more, is_free, eps)
+    shift = np.where(is_free, eliminated.shift, 0.0) @ root
+    rotated = frame.roots @ eliminated.inverse_roots
     new_root = frame.root @ root
-    return Frame(
+    return Whitening(
         new_root,
         np.linalg.inv(new_root),
         frame.shear @ root + frame.roots @ shift,
@@ -188,7 +192,7 @@ def refined(
     )
 
 
-def worst_condition(frame: Frame) -> float:
+def worst_condition(frame: Whitening) -> float:
     """Condition number of a frame's curvature, of shared coordinates and any one group together.
 
     Of a few groups, spread over all of them.

@@ -1,4 +1,4 @@
-"""What a run on disk is a run of, so that it goes on with nothing else.
+"""Fingerprint of a run on disk, so that it goes on with nothing but the same run.
 
 Bit for bit, a run is determined by the program of a step, by the numbers that the program is given,
 and by the state before the first step. The program is taken as JAX traced it, so that a change of
@@ -16,7 +16,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from numpyro_fwd.bridge.traces import first_sites
-from numpyro_fwd.storage.checkpoints import numbers
+from numpyro_fwd.storage.checkpoints import key_data_of
 from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "versions",
 ]
 
-TOLERANCE = 1e-3  # of the first state, which another machine rounds differently
+STATE_TOLERANCE = 1e-3  # of the first state, which another machine rounds differently
 PACKAGES = ("jax", "jaxlib", "numpyro", "blackjax", "numpyro-fwd")
 
 
@@ -49,7 +49,7 @@ def describe_leaf(leaf: Any) -> str:
     if isinstance(leaf, (bool, int, float, complex, str, bytes)):
         return repr(leaf)
     if isinstance(leaf, (np.ndarray, np.generic, jax.Array)) and leaf.dtype != object:
-        array = np.asarray(numbers(leaf) if isinstance(leaf, jax.Array) else leaf)
+        array = np.asarray(key_data_of(leaf) if isinstance(leaf, jax.Array) else leaf)
         digest = hashlib.sha256(array.tobytes()).hexdigest()[:24]
         return f"{array.dtype}{array.shape} {digest}"
     return type(leaf).__qualname__
@@ -68,24 +68,24 @@ def describe_arguments(model_args: Args, model_kwargs: dict[str, Any]) -> dict[s
 
 def describe_model(model: Model, model_args: Args, model_kwargs: Kwargs) -> dict[str, str]:
     """For each site of a model its distribution and shape, and a checksum of the log densities."""
-    found = {}
+    sites = {}
 
     def log_densities(rng_key: jax.Array) -> dict[str, Any]:
         terms = {}
         for name, site in first_sites(rng_key, model, model_args, model_kwargs).items():
             if site["type"] not in ("sample", "deterministic"):
                 continue
-            kind = family(site["fn"]) if site["type"] == "sample" else "deterministic"
-            found[f"site '{name}'"] = f"{kind} {jnp.shape(site['value'])}"
+            kind = distribution_name(site["fn"]) if site["type"] == "sample" else "deterministic"
+            sites[f"site '{name}'"] = f"{kind} {jnp.shape(site['value'])}"
             value = site["value"]
             terms[name] = site["fn"].log_prob(value) if site["type"] == "sample" else value
         return terms
 
     program = jax.make_jaxpr(log_densities)(jax.random.key(0))
-    return {**found, "the code": describe_program(program)}
+    return {**sites, "the code": describe_program(program)}
 
 
-def family(distribution: Any) -> str:
+def distribution_name(distribution: Any) -> str:
     """Name of a distribution, inside of what expands and masks it."""
     while hasattr(distribution, "base_dist"):
         distribution = distribution.base_dist
@@ -152,7 +152,7 @@ class Programs:
 
 
 def describe_state(state: Any) -> dict[str, Any]:
-    """Of each array of a state its shape and two sums, or a checksum for one without fractions."""
+    """Shape and two sums of each array of a state, or a checksum for one without fractions."""
     return {
         jax.tree_util.keystr(path): describe_sums(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(state)
@@ -171,11 +171,11 @@ def describe_sums(leaf: Any) -> Any:
     return {"kind": f"{jnp.shape(leaf)}, {int(is_finite.sum())} finite", "sums": sums}
 
 
-def is_near(old: Any, new: Any) -> bool:
+def is_close(old: Any, new: Any) -> bool:
     """Whether two descriptions are the same up to rounding."""
     if not (is_sums(old) and is_sums(new)):
         return old == new
-    bound = TOLERANCE * max(old["sums"][0], new["sums"][0])
+    bound = STATE_TOLERANCE * max(old["sums"][0], new["sums"][0])
     differences = np.abs(np.subtract(old["sums"], new["sums"]))
     return old["kind"] == new["kind"] and bool((differences <= bound).all())
 
@@ -199,7 +199,7 @@ def check_same(path: Any, what: str, old: dict[str, Any], new: dict[str, Any]) -
     """
     names = [*old, *(name for name in new if name not in old)]
     for name in names:
-        if name in old and name in new and is_near(old[name], new[name]):
+        if name in old and name in new and is_close(old[name], new[name]):
             continue
         before = old.get(name, "not there")
         now = new.get(name, "not there")

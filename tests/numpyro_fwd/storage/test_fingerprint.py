@@ -12,7 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 
-from numpyro_fwd.storage import identity
+from numpyro_fwd.storage import fingerprint
 from tests.numpyro_fwd.storage import runs
 
 
@@ -101,15 +101,15 @@ def test_a_constant_in_the_model_counts(tmp_path):
 DESCRIBE = """
 import json
 from tests.numpyro_fwd.storage import runs
-from numpyro_fwd.storage import identity
+from numpyro_fwd.storage import fingerprint
 from numpyro_fwd.storage.programs import Piece, begin, fields_of
 import jax
 for name in ("MALA", "NUTS"):
     mcmc = runs.mcmc_of(name)
     state = begin(mcmc, jax.random.key(0), None, runs.data(), {})
     piece = Piece(mcmc, state, fields_of(mcmc, state, ()), 10, set(), runs.data(), {})
-    print(identity.describe_program(piece.traced.jaxpr))
-    print(identity.describe_model(runs.model, runs.data(), {}))
+    print(fingerprint.describe_program(piece.traced.jaxpr))
+    print(fingerprint.describe_model(runs.model, runs.data(), {}))
 """
 
 
@@ -132,9 +132,9 @@ def test_the_same_in_every_process():
 
 def test_the_first_state_is_compared_up_to_rounding():
     state = {"x": jnp.array([1.0, -2.0, jnp.nan]), "n": jnp.array([1, 2])}
-    old = identity.describe_state(state)
-    near = identity.describe_state({**state, "x": state["x"] * (1 + 1e-6)})
-    identity.check_same("path", "state", old, near)
+    old = fingerprint.describe_state(state)
+    near = fingerprint.describe_state({**state, "x": state["x"] * (1 + 1e-6)})
+    fingerprint.check_same("path", "state", old, near)
     for other in (
         {"x": state["x"] * 1.01, "n": state["n"]},
         {"x": state["x"][::-1], "n": state["n"]},
@@ -142,4 +142,4 @@ def test_the_first_state_is_compared_up_to_rounding():
         {"x": jnp.ones(2), "n": state["n"]},
     ):
         with pytest.raises(ValueError, match="other state"):
-            identity.check_same("path", "state", old, identity.describe_state(other))
+            fingerprint.check_same("path", "state", old, fingerprint.describe_state(other))

@@ -1,4 +1,4 @@
-"""What comes before all else: BlackJAX, imported without taking devices, and a look at jaxlib."""
+"""Imports BlackJAX without taking devices, and warns of a jaxlib with known faults."""
 
 import math
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import jaxlib
 
-__all__ = ["KNOWN_FAULTS", "check_jaxlib", "import_blackjax", "log_of"]
+__all__ = ["KNOWN_FAULTS", "check_jaxlib", "import_blackjax", "log_on_host"]
 
 HANGS = "can wait for ever, on a CPU, for a program that it reads from the compilation cache"
 KNOWN_FAULTS = {
@@ -32,7 +32,7 @@ def check_jaxlib(version: str) -> None:
         )
 
 
-def log_of(log: Callable[..., Any]) -> Callable[..., Any]:
+def log_on_host(log: Callable[..., Any]) -> Callable[..., Any]:
     """`log`, but of a Python number the Python number, which takes no device."""
 
     def host_log(x: Any) -> Any:
@@ -51,7 +51,7 @@ def import_blackjax() -> None:
     if "blackjax" in sys.modules:
         return
     log = jnp.log
-    jnp.log = log_of(log)
+    jnp.log = log_on_host(log)
     try:
         import blackjax  # noqa: F401
     finally:

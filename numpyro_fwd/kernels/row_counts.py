@@ -11,13 +11,13 @@ from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.metrics import Factor
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
-from blackjax_ext.subsampling.tails import MOST
-from blackjax_ext.warmup.calling import Algorithm, BoundAlgorithm, StepInfo
+from blackjax_ext.subsampling.tails import MAX_GAP
+from blackjax_ext.warmup.algorithm import Algorithm, BoundAlgorithm, StepInfo
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 
 __all__ = ["CountedState", "CountingAlgorithm", "warn_if_light", "warn_if_many"]
 
-MANY = 1000  # rows of a test that are few, whatever the share of all rows
+MANY_ROWS = 1000  # rows of a test that are few, whatever the share of all rows
 
 
 class CountedState(NamedTuple):
@@ -76,7 +76,7 @@ def warn_if_many(expected: Array, num_rows: int, loose: Callable[[], list[str]] 
     if not not_jax_tracer(expected):
         return
     num_expected = float(on_host(expected))  # a collective: in every process
-    if num_expected <= max(num_rows / 2, MANY) or not is_first_process():
+    if num_expected <= max(num_rows / 2, MANY_ROWS) or not is_first_process():
         return
     why = "the posterior is not close to normal for its number of rows"
     if sites := loose():
@@ -92,13 +92,13 @@ def warn_if_many(expected: Array, num_rows: int, loose: Callable[[], list[str]] 
 
 def warn_if_light(gap: Array) -> None:
     """Warn where an expansion has lighter tails than the posterior, by its `gap`."""
-    found = float(on_host(gap))
-    if not found > MOST or not is_first_process():
+    nats = float(on_host(gap))
+    if not nats > MAX_GAP or not is_first_process():
         return
     warnings.warn(
         'Trajectories of acceptance="subsampled" follow an expansion of the rows, and this '
         "posterior has heavier tails: four standard deviations from the mode its log density is "
-        f"{found:.1f} above that of the expansion. Draws may miss a tail without a "
+        f"{nats:.1f} above that of the expansion. Draws may miss a tail without a "
         'sign of it in R-hat. Give gradient="minibatch" or acceptance="full", or take '
         "numpyro.infer.NUTS on the model without subsample_size.",
         stacklevel=2,

@@ -1,4 +1,4 @@
-"""What a training that went wrong is told of: errors and warnings after the last step."""
+"""Diagnostics of a training: errors and warnings after the last step."""
 
 import warnings
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from blackjax_ext.meshes import is_first_process
 from blackjax_ext.smc.sampler import ravel
 from numpyro_fwd.partial_bayes.training import Result
 
-__all__ = ["Softening", "is_lost", "wander", "warn_of"]
+__all__ = ["Softening", "has_no_weights", "wander", "warn_of"]
 
 LOW_SHARE = 0.1  # of the particles: an effective sample size below it is warned of
 LATE_SHARE, MIN_LATE = 0.1, 10  # of the steps, whose median loss is held against the first one
@@ -21,7 +21,7 @@ MAX_OVER_MEDIAN = 25.0  # the square of a normal exceeds its median by more once
 MAX_RISE = 1.0  # of the loss per observed value: by then nothing is left of what was learnt
 
 
-def is_lost(result: Result) -> bool:
+def has_no_weights(result: Result) -> bool:
     """Whether no particle had a weight from the first step on."""
     return not bool(jnp.isfinite(result.losses[0]))
 
@@ -55,16 +55,16 @@ def warn_of(
     softening
         How particles were moved and weighed; None where they forget the batches before.
     """
-    found = diverged(result, num_values) or collapsed(result, num_particles)
-    if not found and softening is not None:
-        found = wandered(result, softening)
-    found = found or unknown_losses(result)
-    if found and is_first_process():
-        warnings.warn(found, stacklevel=3)
+    message = diverged(result, num_values) or collapsed(result, num_particles)
+    if not message and softening is not None:
+        message = wandered(result, softening)
+    message = message or unknown_losses(result)
+    if message and is_first_process():
+        warnings.warn(message, stacklevel=3)
 
 
 def collapsed(result: Result, num_particles: int) -> str:
-    """How the effective sample size shows copies of a few particles; "" if it does not."""
+    """Message if the effective sample size shows copies of a few particles, else ""."""
     # copies of one particle have equal weights: the least size tells, not the last
     ess = float(jnp.nanmin(result.ess))
     if ess >= LOW_SHARE * num_particles:
@@ -77,7 +77,7 @@ def collapsed(result: Result, num_particles: int) -> str:
 
 
 def wandered(result: Result, softening: Softening) -> str:
-    """How the powers of the weights show particles that follow the batches; "" if they do not."""
+    """Message if the powers of the weights show particles that follow the batches, else ""."""
     off = wander(result, softening)
     if len(result.weight_power) < MIN_STEPS or not off > MAX_WANDER:
         return ""
@@ -90,7 +90,7 @@ def wandered(result: Result, softening: Softening) -> str:
 
 
 def wander(result: Result, softening: Softening) -> float:
-    r"""By how many of their own sds particles are off that follow batches, a root mean square.
+    r"""Root mean square distance of particles that follow batches, in their own sds.
 
     Factors of the weights whose logarithms have the sd s over the particles leave the share
     ``exp(-alpha^2 s^2)`` of the effective sample size at the power alpha, whence s. Let gradients
@@ -127,7 +127,7 @@ def late(column: Array) -> np.ndarray:
 
 
 def unknown_losses(result: Result) -> str:
-    """How the validation losses are no numbers; "" if they are."""
+    """Message if validation losses are not finite, else ""."""
     losses = np.asarray(result.validation_losses)
     where = np.flatnonzero(~np.isfinite(losses))
     if not len(where):
@@ -140,7 +140,7 @@ def unknown_losses(result: Result) -> str:
 
 
 def diverged(result: Result, num_values: float) -> str:
-    """How the loss shows that the training diverged; "" if it does not."""
+    """Message if the loss shows that the training diverged, else ""."""
     losses = np.asarray(result.losses)
     where = np.flatnonzero(~np.isfinite(losses))
     advice = "use a smaller learning rate, a shorter step_size, or optax.clip_by_global_norm."

@@ -47,7 +47,7 @@ class Until:
 
     def __post_init__(self) -> None:
         if self.max_draws is not None:
-            check_count("max_draws", self.max_draws)
+            check_whole_number("max_draws", self.max_draws)
             # of NumPy's integers Zarr and JSON take none
             object.__setattr__(self, "max_draws", int(self.max_draws))
         for name, least in (("ess", 0.0), ("r_hat", 1.0), ("seconds", 0.0)):
@@ -60,7 +60,7 @@ class Until:
         return self.ess is not None or self.r_hat is not None
 
     def ending_at(self, num_draws: int) -> "Until":
-        """With this many draws if nothing else ends the run."""
+        """Add this many draws as an end to goals that have no other."""
         is_open = self.max_draws is None and self.seconds is None and not self.has_goals
         return dataclasses.replace(self, max_draws=num_draws) if is_open else self
 
@@ -70,7 +70,7 @@ class Until:
         return has_ess and (self.r_hat is None or r_hat <= self.r_hat)
 
 
-def check_count(name: str, value: object) -> None:
+def check_whole_number(name: str, value: object) -> None:
     """Raise unless `value` is a whole number, 1 or more."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer; got {value!r}.")

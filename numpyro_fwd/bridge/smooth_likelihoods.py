@@ -29,7 +29,7 @@ from numpyro.distributions import constraints
 from blackjax_ext.subsampling.families.densities import MOST, smooth_kind
 from blackjax_ext.subsampling.taylor.reader import UnreadableError
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.readings import Reading, unwrapped
+from numpyro_fwd.bridge.likelihoods import Reading, unwrapped
 from numpyro_fwd.bridge.tails import TAILS, Tails, between, tails_of_cdf
 
 __all__ = ["smooth_reading"]

@@ -226,7 +226,10 @@ def build_kernel() -> Callable[..., tuple[ALSMMALAState, ALSMMALAInfo]]:
             new, info = mala.build_kernel()(
                 jax.random.clone(key_step), start, logdensity_fn, step_size, root
             )
-            return smmala.SMMALAState(*new, before.metric), cached, smmala.SMMALAInfo(*info)
+            moved = smmala.SMMALAState(
+                new.position, new.logdensity, new.logdensity_grad, before.metric
+            )
+            return moved, cached, smmala.SMMALAInfo(*info)
 
         no = jnp.array(False)
         nothing = smmala.SMMALAInfo(jnp.zeros_like(state.logdensity), no, no)

@@ -1,4 +1,4 @@
-"""Types that signatures of more than one room name, and a choice between two of a type."""
+"""Types that signatures of more than one room name, and choices between two of a type."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
@@ -18,3 +18,18 @@ def select(condition: Array, first: T, second: T) -> T:
     """``first`` if `condition` else ``second``, leaf by leaf."""
     chosen: T = jax.tree.map(lambda a, b: jnp.where(condition, a, b), first, second)
     return chosen
+
+
+def once(condition: Array, function: Callable[[T], T], value: T) -> T:
+    """``function(value)`` if `condition` else `value`, of which nothing is copied then.
+
+    ``jax.lax.cond`` copies all that a branch hands on. A loop of at most one turn leaves it where
+    it is, which counts where a state is large and seldom changes.
+    """
+    condition = jnp.asarray(condition)
+
+    def turn(carry: tuple[Array, T]) -> tuple[Array, T]:
+        return jnp.zeros_like(carry[0]), function(carry[1])
+
+    result: T = jax.lax.while_loop(lambda carry: carry[0], turn, (condition, value))[1]
+    return result

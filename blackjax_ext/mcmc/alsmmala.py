@@ -23,9 +23,10 @@ after one of SMMALA the first is. So SMMALA steps come in runs of `run_length`, 
 of the schedule over the run: (run_length + 1) / run_length metrics per SMMALA step instead of two,
 and the expected cost of Theorem 1 as it stands.
 
-Cost: one gradient per step; on SMMALA steps, one metric, and a second one where a run begins. With
-many chains under ``vmap`` a decision per chain would turn the branch into a select and every chain
-would pay for the metric in every step: give `refresh` and `is_current`, drawn once for all.
+Cost: one gradient per step, and the products of MALA's with a matrix that each chain has for
+itself; on SMMALA steps, one metric, and a second one where a run begins. With many chains under
+``vmap`` and a decision per chain, every chain would pay for the metric whenever one of them takes
+such a step: give `refresh` and `is_current`, drawn once for all.
 
 What goes wrong: MALA steps with a fixed metric do not enter the neck of a funnel; only the SMMALA
 steps do.
@@ -37,7 +38,7 @@ Algorithm 1 and section 3.2.
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -49,13 +50,14 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext import metrics
 from blackjax_ext.checks import check_count, check_position, check_positive
 from blackjax_ext.mcmc import mala, schedules, smmala
-from blackjax_ext.types import LogDensity
+from blackjax_ext.types import LogDensity, once
 
 __all__ = ["ALSMMALAInfo", "ALSMMALAState", "as_top_level_api", "build_kernel", "init"]
 
 METRIC = metrics.absolute_hessian()
 SCHEDULE = schedules.geometric(0.1)
 RUN_LENGTH = 12
+Moved: TypeAlias = tuple[smmala.SMMALAState, Array, smmala.SMMALAInfo]  # `cached` in the middle
 BIASED = (
     "follow=True is ALSMMALA as published: the metric of its MALA steps follows the chain, which "
     "does not leave the target invariant. Use it for warm-up only, or leave it out."
@@ -74,7 +76,8 @@ class ALSMMALAState(NamedTuple):
     metric
         Factor of the metric where the last SMMALA step ended, in whitened coordinates.
     cached
-        ``C^{-1/2}`` of the MALA steps, shape (D, D) or (D,), in whitened coordinates.
+        What MALA steps multiply by: the transpose of ``L C^{-1/2}``, shape (D, D), where ``L``
+        whitens; or ``C^{-1/2}`` alone, shape (D,), if it is diagonal.
     is_current
         Whether `metric` belongs to the position: the last step was SMMALA's.
     iteration
@@ -128,10 +131,20 @@ def init(
         local.logdensity,
         local.gradient,
         local.metric,
-        local.metric.root(),
+        root_of(preconditioner, local.metric),
         jnp.array(True),
         jnp.array(0),
     )
+
+
+def root_of(preconditioner: metrics.Factor, metric: metrics.Factor) -> Array:
+    """What MALA steps multiply by: see the field `cached`.
+
+    Composed once, because each step would pay for both of its factors; and transposed, because XLA
+    would lay out the product of chains otherwise, and copy it in every step.
+    """
+    root = metric.root()
+    return preconditioner.inverse_sqrt_times(root.T) if root.ndim == 2 else root
 
 
 def decide(
@@ -178,6 +191,7 @@ def build_kernel() -> Callable[..., tuple[ALSMMALAState, ALSMMALAInfo]]:
         is_current = state.is_current if is_current is None else is_current
         if refresh is None:
             refresh = decide(key_refresh, state.iteration, is_current, schedule, run_length)
+        refresh = jnp.asarray(refresh)
         preconditioner = metrics.factorize(
             inverse_mass_matrix, ravel_pytree(state.position)[0].size
         )
@@ -186,34 +200,44 @@ def build_kernel() -> Callable[..., tuple[ALSMMALAState, ALSMMALAInfo]]:
             evaluate = metrics.as_metric(metric_fn).evaluate
             return evaluate(logdensity_fn, state.position, preconditioner).metric
 
-        def smmala_step() -> tuple[smmala.SMMALAState, smmala.SMMALAInfo]:
+        def smmala_step(here: Moved) -> Moved:
+            before, cached, _ = here
             # one after the other also under vmap, where both branches run: two eigenvalue problems
             # of a batch at once can block each other on a CPU with few threads
-            metric = jax.lax.cond(is_current, lambda: state.metric, metric_here)
-            start = smmala.SMMALAState(
-                state.position, state.logdensity, state.logdensity_grad, metric
+            metric = jax.lax.cond(is_current, lambda: before.metric, metric_here)
+            new, info = smmala.build_kernel()(
+                jax.random.clone(key_step),  # of two loops one has a turn: the key is used once
+                before._replace(metric=metric),
+                logdensity_fn,
+                step_size,
+                preconditioner,
+                metric_fn=metric_fn,
             )
-            return smmala.build_kernel()(
-                key_step, start, logdensity_fn, step_size, preconditioner, metric_fn=metric_fn
-            )
+            if follow is not False:
+                root = root_of(preconditioner, new.metric)
+                cached = jnp.where(follow, root, cached)
+            return new, cached, info
 
-        def mala_step() -> tuple[smmala.SMMALAState, smmala.SMMALAInfo]:
-            root = metrics.Composed(preconditioner, state.cached)
+        def mala_step(here: Moved) -> Moved:
+            before, cached, _ = here
+            outer = metrics.IDENTITY if cached.ndim == 2 else preconditioner
+            root = metrics.Composed(outer, cached.T)
+            start = mala.MALAState(*before[:3])
             new, info = mala.build_kernel()(
-                key_step, mala.MALAState(*state[:3]), logdensity_fn, step_size, root
+                jax.random.clone(key_step), start, logdensity_fn, step_size, root
             )
-            here = (new.position, new.logdensity, new.logdensity_grad)
-            return smmala.SMMALAState(*here, state.metric), smmala.SMMALAInfo(*info)
+            moved = smmala.SMMALAState(
+                new.position, new.logdensity, new.logdensity_grad, before.metric
+            )
+            return moved, cached, smmala.SMMALAInfo(*info)
 
-        new: smmala.SMMALAState
-        info: smmala.SMMALAInfo
-        new, info = jax.lax.cond(refresh, smmala_step, mala_step)
-        cached = state.cached
-        if follow is not False:  # a frozen one is no part of a branch, and so is never copied
-            cached = jax.lax.cond(refresh & follow, lambda: new.metric.root(), lambda: cached)
-        was_refreshed = jnp.asarray(refresh)
-        new_state = ALSMMALAState(*new, cached, was_refreshed, state.iteration + 1)
-        return new_state, ALSMMALAInfo(*info, was_refreshed)
+        no = jnp.array(False)
+        nothing = smmala.SMMALAInfo(jnp.zeros_like(state.logdensity), no, no)
+        here = smmala.SMMALAState(*state[:4]), state.cached, nothing
+        # not two branches: XLA copies all that a branch hands on, and both metrics are (D, D)
+        new, cached, info = once(~refresh, mala_step, once(refresh, smmala_step, here))
+        new_state = ALSMMALAState(*new, cached, refresh, state.iteration + 1)
+        return new_state, ALSMMALAInfo(*info, refresh)
 
     return kernel
 

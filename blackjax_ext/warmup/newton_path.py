@@ -28,6 +28,9 @@ the density's program (:mod:`blackjax_ext.warmup.work`); no clock is read. Where
 for all paths, fewer are sent, with fewer steps and no further rounds; where it is not enough for
 LEAST_TURNS of one path for each chain, paths take gradients alone
 (:mod:`blackjax_ext.warmup.start`).
+
+*So is its memory*: about that of three steps of all chains, or 16 MiB. Rows of a Hessian that have
+no room, and then paths, go after the others; and of each batch of paths its ends alone are kept.
 """
 
 from collections.abc import Callable
@@ -54,13 +57,16 @@ __all__ = [
     "Path",
     "affordable",
     "approximate",
+    "batches",
     "derivatives",
     "each_of",
     "find",
     "find_all",
     "finite",
+    "joined",
     "negligible",
     "nothing",
+    "room_for",
     "traced",
     "walk",
 ]
@@ -86,6 +92,9 @@ CHEAP = 2e10  # operations of a search that are a matter of seconds, whatever a 
 LEAST_TURNS = 8  # of a path that is worth its Hessians
 NUM_POINTS = NUDGES.size + LENGTHS.size + NUM_DRAWS  # evaluations of a turn
 LARGE = 2**23  # bytes of all points' largest arrays, from which on they are evaluated one by one
+ROOM = 2**24  # bytes of paths at once, the others after them
+MATRICES = 7  # (D, D), that a path has in memory
+ARRAYS = 3  # as large as the largest of an evaluation, that a step of a chain has in memory
 
 
 class Approximation(NamedTuple):
@@ -181,6 +190,16 @@ class Search(NamedTuple):
     mean: Array
 
 
+class Ends(NamedTuple):
+    """What a round of P paths found: see :class:`Search`, whose evidence and mean are of rounds."""
+
+    mine: Array
+    first_values: Array
+    from_best: Array
+    evidence: Array
+    mean: Array
+
+
 class Effort(NamedTuple):
     """How much a search may do.
 
@@ -190,11 +209,17 @@ class Effort(NamedTuple):
         Turns of a round's paths, in all rounds.
     is_large
         Whether arrays are so large that points are evaluated one by one.
+    num_rows
+        Rows of a Hessian that a path computes at once.
+    at_once
+        How many paths are in memory at once.
     """
 
     num_paths: int
     max_turns: int
     is_large: bool
+    num_rows: int
+    at_once: int
 
     @property
     def is_worthwhile(self) -> bool:
@@ -211,16 +236,32 @@ def affordable(
     most = (MAX_STEPS + 1) * -(-MAX_PATHS // num_paths)
     value = work.operations(program)
     gradients, eigen = gradients_of_turn(size, differentiation), 4.0 * size**3
-    is_large = NUM_POINTS * num_paths * work.largest(program) > LARGE
+    evaluation = work.largest(program)
+    is_large = NUM_POINTS * num_paths * evaluation > LARGE
+    room = room_for(num_chains, evaluation)
+    per_row = 2 * evaluation * (size if differentiation == "forward" else 1)
+    num_rows = min(CHUNK, max(1, room // (num_paths * max(per_row, 1)) - 1))
+    points = 0 if is_large else 2 * NUM_POINTS * evaluation
+    matrices = MATRICES * size**2 * x.dtype.itemsize
+    at_once = max(1, room // (max(per_row * (num_rows + 1), points) + matrices))
     if num_paths * most * (4.0 * value * gradients + eigen) <= CHEAP:
-        return Effort(num_paths, most, is_large)
+        return Effort(num_paths, most, is_large, num_rows, min(at_once, num_paths))
     # a count of the derivatives' own program: much of it is shared by the rows of a Hessian
     traced = jax.make_jaxpr(lambda x: derivatives(logdensity_fn, x, differentiation))(x[0])
     turn = work.operations(traced) + NUM_POINTS * value + eigen
     turns = max(MAX_GRADIENTS * num_chains / gradients, CHEAP / turn)
     if turns < LEAST_TURNS * num_paths:
         num_paths = num_chains
-    return Effort(num_paths, min(most, int(turns / num_paths)), is_large)
+    most = min(most, int(turns / num_paths))
+    return Effort(num_paths, most, is_large, num_rows, min(at_once, num_paths))
+
+
+def room_for(num_chains: int, evaluation: int) -> int:
+    """Bytes that a start may take: about those of three steps, or `ROOM` if that is more.
+
+    `evaluation` is the largest array of an evaluation, in bytes.
+    """
+    return max(ROOM, 3 * ARRAYS * num_chains * evaluation)
 
 
 def gradients_of_turn(size: int, differentiation: Differentiation) -> float:
@@ -289,10 +330,14 @@ def first_paths(x: Array, noise: Array) -> Path:
 
 
 def newton_slope(
-    logdensity_fn: LogDensity, differentiation: Differentiation, path: Path
+    logdensity_fn: LogDensity,
+    differentiation: Differentiation,
+    path: Path,
+    *,
+    num_rows: int = CHUNK,
 ) -> tuple[Array, Factor, None]:
     """Gradient and metric |H| where the path is; nothing to remember."""
-    return *curvature(logdensity_fn, path.x, differentiation), None
+    return *curvature(logdensity_fn, path.x, differentiation, num_rows), None
 
 
 def each_of(logdensity_fn: LogDensity, *, is_large: bool = False) -> Callable[[Array], Array]:
@@ -395,8 +440,10 @@ def find_all(
         effort = affordable(logdensity_fn, program, x, differentiation)
     num_paths, max_turns = effort.num_paths, max(effort.max_turns, LEAST_TURNS)
     num_rounds = -(-MAX_PATHS // num_paths)
-    slope = partial(newton_slope, logdensity_fn, differentiation)
-    evaluate = each_of(logdensity_fn, is_large=effort.is_large)
+    slope = partial(newton_slope, logdensity_fn, differentiation, num_rows=effort.num_rows)
+    round_of = partial(walk_to_ends, slope, each_of(logdensity_fn, is_large=effort.is_large))
+    if effort.at_once < num_paths:
+        round_of = partial(in_turn, round_of, effort.at_once)
     # one call: each of jax.random is another program to compile
     sizes = NUM_DRAWS * size, size, 1
     least = np.nextafter(np.array(-1.0, x.dtype), 0.0)
@@ -410,20 +457,18 @@ def find_all(
         more, level = 2.0 * more, 0.5 * (level[:, 0] + 1.0)
         is_first = i == 0
         start = jnp.where(is_first, jnp.concatenate([x, more[num_chains:]]), more)
-        first, max_steps = first_paths(start, noise), jnp.minimum(MAX_STEPS, left - 1)
-        turns, paths = walk(slope, evaluate, noise, first, search.best, max_steps)
-        draw = jax.vmap(Approximation.draw)
+        max_steps = jnp.minimum(MAX_STEPS, left - 1)
+        best, turns, ends = round_of(noise, start, level, search.best, max_steps)
         return (
             i + 1,
             left - turns,
             Search(
-                jnp.where(is_first, draw(paths.best, level), search.mine),
-                jnp.where(is_first, paths.first_value, search.first_values),
-                # of draws of a chain's own: chains that all took the same one could not disagree
-                draw(paths.own, level),
-                best_of(paths.best, search.best),
-                search.evidence.at[i].set(evidences(paths.best)),
-                search.mean.at[i].set(paths.best.mean),
+                jnp.where(is_first, ends.mine, search.mine),
+                jnp.where(is_first, ends.first_values, search.first_values),
+                ends.from_best,
+                best,
+                search.evidence.at[i].set(ends.evidence),
+                search.mean.at[i].set(ends.mean),
             ),
         )
 
@@ -443,6 +488,78 @@ def find_all(
     )
     found = jax.lax.while_loop(is_open, send, (jnp.array(0), jnp.array(max_turns), first))[2]
     return settle(found, num_chains)
+
+
+def walk_to_ends(
+    slope: Slope,
+    evaluate: Callable[[Array], Array],
+    noise: Array,
+    x: Array,
+    level: Array,
+    before: Approximation,
+    max_steps: Array,
+) -> tuple[Approximation, Array, Ends]:
+    """The best approximation of P paths and of `before`, the number of turns, and the ends."""
+    turns, paths = walk(slope, evaluate, noise, first_paths(x, noise), before, max_steps)
+    draw = jax.vmap(Approximation.draw)
+    ends = Ends(
+        draw(paths.best, level),
+        paths.first_value,
+        # of draws of a chain's own: chains that all took the same one could not disagree
+        draw(paths.own, level),
+        evidences(paths.best),
+        paths.best.mean,
+    )
+    return best_of(paths.best, before), turns, ends
+
+
+def in_turn(
+    round_of: Callable[..., tuple[Approximation, Array, Ends]],
+    at_once: int,
+    noise: Array,
+    x: Array,
+    level: Array,
+    before: Approximation,
+    max_steps: Array,
+) -> tuple[Approximation, Array, Ends]:
+    """The same by batches of paths, of which only the ends stay in memory.
+
+    Once the best of all is known, each batch takes a turn without a step, for its draws of that.
+    """
+    places = batches(len(x), at_once)
+    num_batches = len(places)
+
+    def next_batch(carry: tuple[Approximation, Array], batch: tuple[Array, Array]) -> Any:
+        best, most = carry
+        of, num_steps = batch
+        best, turns, ends = round_of(noise[of], x[of], level[of], best, num_steps)
+        return (best, jnp.maximum(most, turns)), ends
+
+    num_steps = jnp.where(jnp.arange(2 * num_batches) < num_batches, max_steps, 0)
+    twice = jnp.concatenate([places, places])
+    (best, turns), ends = jax.lax.scan(next_batch, (before, jnp.array(0)), (twice, num_steps))
+
+    def half(which: slice) -> Ends:
+        found: Ends = jax.tree.map(lambda leaf: joined(len(x), leaf[which]), ends)
+        return found
+
+    from_best = half(slice(num_batches, None)).from_best
+    return best, turns, half(slice(num_batches))._replace(from_best=from_best)
+
+
+def batches(num: int, at_once: int) -> Array:
+    """Numbers below `num` in rows of equal length, at most `at_once`; the first fill up the last.
+
+    A shorter row would be another program.
+    """
+    num_batches = -(-num // at_once)
+    size = -(-num // num_batches)
+    return jnp.arange(num_batches * size).reshape(num_batches, size) % num
+
+
+def joined(num: int, leaf: Array) -> Array:
+    """What was found for :func:`batches`, of shape (num, ...)."""
+    return leaf.reshape(-1, *leaf.shape[2:])[:num]
 
 
 def traced(logdensity_fn: LogDensity, x: Array) -> tuple[LogDensity, Any]:
@@ -503,17 +620,17 @@ def identity(x: Array) -> Dense:
 
 
 def curvature(
-    logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
+    logdensity_fn: LogDensity, x: Array, differentiation: Differentiation, num_rows: int = CHUNK
 ) -> tuple[Array, Dense]:
     """Gradient and the metric |H| at `x`."""
-    gradient, hessian = derivatives(logdensity_fn, x, differentiation)
+    gradient, hessian = derivatives(logdensity_fn, x, differentiation, num_rows)
     return gradient, metric_of(gradient, hessian)
 
 
 def derivatives(
-    logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
+    logdensity_fn: LogDensity, x: Array, differentiation: Differentiation, num_rows: int = CHUNK
 ) -> tuple[Array, Array]:
-    """Gradient (D,) and Hessian (D, D) at `x`."""
+    """Gradient (D,) and Hessian (D, D) at `x`, at most `num_rows` of its rows at once."""
     if differentiation == "gradients":
         logdensity_fn = differenced(logdensity_fn)
     grad_fn = jax.jacfwd(logdensity_fn) if differentiation == "forward" else jax.grad(logdensity_fn)
@@ -521,18 +638,18 @@ def derivatives(
     def rows(directions: Array) -> Any:
         return jax.vmap(lambda direction: jax.jvp(grad_fn, (x,), (direction,)))(directions)
 
-    directions = directions_of(x)
+    directions = directions_of(x, num_rows)
     found = rows(directions[0]) if len(directions) == 1 else jax.lax.map(rows, directions)
     gradients, hessian = (leaf.reshape(-1, x.size)[: x.size] for leaf in found)
     return gradients[0], 0.5 * (hessian + hessian.T)
 
 
-def directions_of(x: Array) -> Array:
+def directions_of(x: Array, num_rows: int) -> Array:
     """The unit vectors in equal chunks, (n, m, D); zeros fill the last one up.
 
     A chunk of another size would be another program.
     """
-    num_chunks = -(-x.size // CHUNK)
+    num_chunks = -(-x.size // num_rows)
     size = -(-x.size // num_chunks)
     return jnp.eye(num_chunks * size, x.size, dtype=x.dtype).reshape(num_chunks, size, x.size)
 
@@ -555,9 +672,9 @@ def metric_of(gradient: Array, hessian: Array) -> Dense:
 def approximate(
     rng_key: Array, logdensity_fn: LogDensity, x: Array, metric: Dense
 ) -> Approximation:
-    """The normal N(x, G^-1) with draws from it, weighed by a log density."""
+    """The normal N(x, G^-1) with draws from it, weighed by a log density at one after the other."""
     noise = jax.random.normal(rng_key, (NUM_DRAWS, x.size), x.dtype)
-    values = finite(jax.vmap(logdensity_fn)(x + metric.inverse_sqrt_times(noise)))
+    values = finite(jax.lax.map(logdensity_fn, x + metric.inverse_sqrt_times(noise)))
     return weigh(x, metric, noise, values)
 
 

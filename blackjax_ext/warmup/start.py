@@ -28,6 +28,8 @@ from blackjax_ext.warmup.newton_path import Approximation, Found, Path
 __all__ = ["find_start"]
 
 CURVATURE_MEMORY = 10  # steps of which the curvature is remembered
+VECTORS = 190  # (D,), that a path has in memory
+NOISE = 3  # arrays of its size, that are in memory while noise is drawn
 SHRINKAGES = 2.0 ** -np.arange(12, dtype=np.float32)
 
 
@@ -66,8 +68,16 @@ def find_start(
     max_turns = affordable_turns(program, x.shape[1], differentiation)
     if max_turns < newton_path.LEAST_TURNS:
         return left_alone(logdensity_fn, x)
-    is_large = len(x) * newton_path.NUM_POINTS * work.largest(program) > newton_path.LARGE
-    return along_gradients(rng_key, logdensity_fn, x, differentiation, max_turns, is_large)
+    evaluation = work.largest(program)
+    is_large = len(x) * newton_path.NUM_POINTS * evaluation > newton_path.LARGE
+    num_evaluations = 1 if is_large else newton_path.NUM_POINTS
+    if differentiation == "forward":
+        num_evaluations = max(num_evaluations, x.shape[1])
+    own = VECTORS * x.shape[1] * x.dtype.itemsize
+    room = newton_path.room_for(len(x), evaluation)
+    at_once = max(1, room // (2 * num_evaluations * evaluation + own))
+    arguments = rng_key, logdensity_fn, x, differentiation, max_turns, is_large
+    return along_gradients(*arguments, at_once=at_once)
 
 
 def affordable_turns(program: Any, size: int, differentiation: Differentiation) -> int:
@@ -105,12 +115,13 @@ def along_gradients(
     differentiation: Differentiation,
     max_turns: int,
     is_large: bool,
+    *,
+    at_once: int,
 ) -> Found:
-    """Starts of C chains on L-BFGS paths from `x`, shape (C, D)."""
+    """Starts of C chains on L-BFGS paths from `x`, shape (C, D); `at_once` of them in memory."""
     grad_fn = gradient_of(logdensity_fn, differentiation)
     evaluate = newton_path.each_of(logdensity_fn, is_large=is_large)
     key_noise, key_level = jax.random.split(rng_key)
-    noise = jax.random.normal(key_noise, (len(x), newton_path.NUM_DRAWS, x.shape[1]), x.dtype)
 
     def slope(path: Path) -> tuple[Array, Factor, Any]:
         memory = remembered(path.memory, path.x, grad_fn(path.x))
@@ -119,11 +130,33 @@ def along_gradients(
     def settled(path: Path, level: Array) -> Any:
         return drawn_in(evaluate, path.best, level)
 
-    first = initial_paths(x, noise)
-    before = jax.tree.map(lambda leaf: leaf[0], first.best)
-    paths = newton_path.walk(slope, evaluate, noise, first, before, max_turns - 1)[1]
+    def walked(noise: Array, x: Array, level: Array) -> tuple[Array, Array]:
+        first = initial_paths(x, noise)
+        before = jax.tree.map(lambda leaf: leaf[0], first.best)
+        paths = newton_path.walk(slope, evaluate, noise, first, before, max_turns - 1)[1]
+        return jax.vmap(settled)(paths, level), paths.first_value
+
+    def noise_for(num: int, key: Array) -> Array:
+        return jax.random.normal(key, (num, newton_path.NUM_DRAWS, x.shape[1]), x.dtype)
+
     level = jax.random.uniform(key_level, x.shape[:1], x.dtype)
-    return found_at(jax.vmap(settled)(paths, level), paths.first_value)
+    if at_once >= len(x):
+        return found_at(*walked(noise_for(len(x), key_noise), x, level))
+    places = newton_path.batches(len(x), at_once)
+    is_light = NOISE * newton_path.NUM_DRAWS * x.nbytes <= newton_path.ROOM
+    source = (
+        noise_for(len(x), key_noise)[places]
+        if is_light
+        else jax.random.split(key_noise, len(places))
+    )
+
+    def next_batch(batch: tuple[Array, Array]) -> tuple[Array, Array]:
+        of, noise = batch
+        noise = noise if is_light else noise_for(len(of), noise)
+        return walked(noise, x[of], level[of])
+
+    ends = jax.lax.map(next_batch, (places, source))
+    return found_at(*(newton_path.joined(len(x), leaf) for leaf in ends))
 
 
 def gradient_of(logdensity_fn: LogDensity, differentiation: Differentiation) -> LogDensity:

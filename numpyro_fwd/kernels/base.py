@@ -4,7 +4,6 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
@@ -18,7 +17,7 @@ from blackjax_ext.checks import check_count, check_positive
 from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor, check_metric
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.types import Function, Unravel
+from blackjax_ext.types import Function, Unravel, once
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.algorithm import Algorithm, StepInfo, Stepper
 from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of, gradients_of
@@ -618,12 +617,11 @@ class BlackJAXKernel(MCMCKernel):
         is_adapting = self._adapt_step_size or self._adapt_mass_matrix
         if schedule is not None and is_adapting and self._has_coordinates:
             # one predicate for all chains: a batched one would run the update for ever
-            inner, adapt_state, noticed = jax.lax.cond(
-                i < schedule.num_steps,
-                partial(self._adapt, target, i, is_single),
-                lambda key, info, *same: same,
-                *(key_renew, info, inner, adapt_state, noticed),
-            )
+            def adapted(seen: tuple[Any, ...]) -> tuple[Any, ...]:
+                return self._adapt(target, i, is_single, key_renew, info, *seen)
+
+            seen = inner, adapt_state, noticed
+            inner, adapt_state, noticed = once(i < schedule.num_steps, adapted, seen)
         num_warmup = state.num_warmup
         count = jnp.where(state.i < num_warmup, state.i, state.i - num_warmup) + 1
         mean = state.mean_accept_prob

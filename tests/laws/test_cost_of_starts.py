@@ -127,7 +127,9 @@ def test_cheap_densities_have_all_that_they_had():
         if mode == "gradients":
             function = blackjax_ext.differenced(function)
         effort = newton_path.affordable(function, program, x, mode)
-        assert effort == newton_path.Effort(4, 4 * (newton_path.MAX_STEPS + 1), False)
+        assert effort == newton_path.Effort(
+            4, 4 * (newton_path.MAX_STEPS + 1), False, newton_path.CHUNK, 4
+        )
 
 
 TIMES = jnp.linspace(0, 10, 150)
@@ -181,3 +183,94 @@ def test_operations_of_a_program():
         return jax.lax.cond(x > 9, lambda x: jax.pure_callback(np.sin, x, x), lambda x: x, x)
 
     assert work.operations(jax.make_jaxpr(checked)(0.0)) < 10
+
+
+def two_modes(x):
+    """Log density of two normals, of which one has next to nothing."""
+    return jnp.logaddexp(-0.5 * jnp.sum((x - 4) ** 2), -0.5 * jnp.sum((x + 4) ** 2) - 30)
+
+
+def test_paths_one_after_the_other_end_where_all_at_once_do(x64):
+    x = jnp.array([[1.0], [-1.0], [1.0], [1.5], [0.5], [2.0], [-2.0]]) * jnp.ones(3)
+    key = jax.random.key(0)
+
+    def found(at_once):
+        effort = newton_path.Effort(len(x), 61, False, newton_path.CHUNK, at_once)
+        find = partial(newton_path.find_all, key, two_modes, differentiation="reverse")
+        return jax.jit(lambda x: find(x, effort=effort))(x)
+
+    expected = found(7)
+    assert expected.is_settled and (expected.x > 0).all()  # chains of the lesser mode were moved
+    # the last batch of seven is filled up
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-7), found(3), expected)
+
+
+def test_paths_of_gradients_one_after_the_other_end_where_all_at_once_do(x64):
+    x = jax.random.uniform(jax.random.key(1), (7, 30), minval=-2.0, maxval=2.0)
+    arguments = jax.random.key(0), lambda x: -0.5 * jnp.sum(x**2 + x**4), x, "reverse", 20, False
+    expected, found = (start.along_gradients(*arguments, at_once=each) for each in (7, 3))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-7), found, expected)
+
+
+def independent(size):
+    """Normals of different scales."""
+    numpyro.sample("x", dist.Normal(0.0, np.geomspace(0.01, 100.0, size)).to_event(1))
+
+
+def regression(x, y):
+    """A logistic regression."""
+    slope = numpyro.sample("slope", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    numpyro.sample("y", dist.Bernoulli(logits=x @ slope), obs=y)
+
+
+ROW_SUMS = np.linspace(-1.0, 1.0, 100_000, dtype=np.float32)
+
+
+def needed(function, *arguments):
+    """Temporary memory of a program, by XLA's analysis: it does not run."""
+    program = jax.jit(function).lower(*arguments).compile()
+    return program.memory_analysis().temp_size_in_bytes
+
+
+def takes_the_memory_of_a_few_steps(model, num_chains, *data):
+    """The law; what is below 16 MiB counts for nothing."""
+    kernel = numpyro_fwd.MALA(model)
+    keys = jax.random.split(jax.random.key(0), num_chains)
+
+    def init(keys, *data):
+        return kernel.init(keys, 300, None, data, {})
+
+    states = jax.eval_shape(init, keys, *data)
+    step = needed(lambda states, *data: kernel.sample(states, data, {}), states, *data)
+    assert needed(init, keys, *data) <= max(3 * step, 2**24)
+
+
+ROWS = jax.ShapeDtypeStruct((100_000, 20), "float32"), jax.ShapeDtypeStruct((100_000,), "float32")
+SHAPES = {
+    "64 dimensions, 1,000 chains": (partial(independent, 64), 1_000),
+    "512 dimensions, 1,000 chains": (partial(independent, 512), 1_000),
+    "100,000 rows, a chain": (regression, 1, *ROWS),
+    "100,000 rows, 4 chains": (regression, 4, *ROWS),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_start_takes_the_memory_of_a_few_steps(name):
+    takes_the_memory_of_a_few_steps(*SHAPES[name])
+
+
+def test_planted_paths_all_at_once(monkeypatch):
+    monkeypatch.setattr(newton_path, "ROOM", 2**40)
+    with pytest.raises(AssertionError):
+        takes_the_memory_of_a_few_steps(*SHAPES["64 dimensions, 1,000 chains"])
+
+
+def test_a_start_of_amagold_weighs_its_draws_one_after_the_other():
+    """All at once they would take sixteen times the memory of a step."""
+
+    def density(x):
+        return -jnp.sum(jnp.log1p(jnp.exp(ROW_SUMS * x[0])))
+
+    metric = newton_path.identity(jnp.ones(1))
+    weigh = partial(newton_path.approximate, jax.random.key(0), density, metric=metric)
+    assert needed(lambda x: weigh(x).evidence, jnp.ones(1)) < 2 * ROW_SUMS.nbytes

@@ -13,6 +13,7 @@ from numpyro.infer import MCMC
 import blackjax_ext
 import numpyro_fwd
 from blackjax_ext import metrics, schedules
+from blackjax_ext.mcmc.derivatives import programs_in
 from tests.laws.targets import FUNNEL, FUNNEL_SCALE
 
 NUM_CHAINS, NUM_STEPS = 20_000, 30
@@ -140,3 +141,58 @@ def test_refresh_under_gibbs_keeps_what_is_frozen(name):
     for field in frozen:
         before, after = getattr(state.inner, field), getattr(other.inner, field)
         jax.tree.map(np.testing.assert_array_equal, before, after)
+
+
+def equations(program, *, within_loops):
+    """Of a program and of those within it."""
+    for equation in program.eqns:
+        yield equation
+        if within_loops or equation.primitive.name != "while":
+            for inner in programs_in(equation):
+                yield from equations(inner, within_loops=within_loops)
+
+
+def products(program, size):
+    """Products with a matrix of `size` rows and columns."""
+    found = equations(program, within_loops=True)
+    operands = [equation.invars for equation in found if equation.primitive.name == "dot_general"]
+    return sum(any(each.aval.shape == (size, size) for each in pair) for pair in operands)
+
+
+def loops_of(program):
+    """Its loops, but for those within them."""
+    found = equations(program, within_loops=False)
+    return [equation for equation in found if equation.primitive.name == "while"]
+
+
+def test_a_step_between_refreshes_has_the_products_of_mala():
+    def logdensity(x):
+        return -0.5 * jnp.sum(x**2)
+
+    size = 7
+    options = {"inverse_mass_matrix": jnp.eye(size)}
+    plain, scheduled = blackjax_ext.mala, blackjax_ext.alsmmala
+    plain, scheduled = (each(logdensity, 0.5, **options) for each in (plain, scheduled))
+    state = scheduled.init(jnp.ones(size))
+    expected = jax.make_jaxpr(plain.step)(jax.random.key(0), plain.init(jnp.ones(size)))
+    program = jax.make_jaxpr(scheduled.step)(jax.random.key(0), state)
+    _, without_refresh = loops_of(program)
+    body = without_refresh.params["body_jaxpr"]
+    assert products(body, size) == products(expected, size) == 3
+
+
+def test_no_step_of_vectorized_chains_copies_what_it_leaves():
+    """XLA copies all that a branch hands on, and not what goes around a loop."""
+
+    def model():
+        numpyro.sample("x", dist.Normal(0, 1).expand([5]).to_event(1))
+
+    num_chains = 3
+    kernel = numpyro_fwd.ALSMMALA(model)
+    state = kernel.init(jax.random.split(jax.random.key(0), num_chains), 50, None, (), {})
+    program = jax.make_jaxpr(lambda state: kernel.sample(state, (), {}))(state)
+    found = equations(program, within_loops=False)
+    branches = [equation for equation in found if equation.primitive.name == "cond"]
+    handed = [each.aval.shape for equation in branches for each in equation.outvars]
+    assert (num_chains, 5, 5) not in handed
+    assert len(loops_of(program)) == 3  # a refresh, a step without one, and the adaptation

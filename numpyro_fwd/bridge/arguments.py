@@ -7,7 +7,7 @@ are not of numbers, or that know more than their numbers, as masked arrays do.
 
 import contextlib
 from collections.abc import Hashable, Iterator, Mapping
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +34,7 @@ __all__ = [
     "not_finite",
     "run_with",
     "split_arguments",
+    "traced_once",
 ]
 
 SAMPLE = 256  # entries of each array that the fingerprint of traced arguments reads
@@ -57,6 +58,20 @@ class SplitArguments(NamedTuple):
     arrays: list[Any]
     join: Function
     key: Any
+
+    def is_like(self, other: "SplitArguments") -> bool:
+        """Whether arguments differ by no more than the values of their arrays."""
+        shapes, others = (list(map(shape_of, each.arrays)) for each in (self, other))
+        return self.key is not None and self.key == other.key and shapes == others
+
+    def without_data(self) -> "SplitArguments":
+        """The same with shapes in place of the arrays."""
+        return self._replace(arrays=list(map(shape_of, self.arrays)))
+
+
+def shape_of(array: Any) -> jax.ShapeDtypeStruct:
+    """Shape and type of an array in a program."""
+    return jax.eval_shape(lambda array: array, array)
 
 
 def evaluating(*known: Any) -> contextlib.AbstractContextManager[Any]:
@@ -146,6 +161,24 @@ def run_with(split: SplitArguments, program: Any, *arguments: Any) -> Any:
         return program(split.arrays, *arguments)
     except NEED_VALUES:
         return jax.jit(partial(program.__wrapped__, split.arrays))(*arguments)
+
+
+def traced_once(function: Function) -> Function:
+    """`function`, of the arrays of a model first, traced once for the shapes of what it is given.
+
+    It becomes a part of the program that calls it, as if it had been traced there. A model that
+    needs concrete values gets them where they are known, and is then traced by each program.
+    """
+    traced = jax.jit(function, inline=True)
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        try:
+            return traced(*arguments)
+        except NEED_VALUES:
+            return function(*arguments)
+
+    return call
 
 
 @contextlib.contextmanager

@@ -39,10 +39,9 @@ from blackjax_ext.subsampling.predictors import (
     over_chunks,
 )
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.arguments import NEED_VALUES, evaluating, split_arguments
+from numpyro_fwd.bridge.arguments import NEED_VALUES, traced_once
 from numpyro_fwd.bridge.factor_programs import parted
-from numpyro_fwd.bridge.log_terms import log_terms
-from numpyro_fwd.bridge.plates import as_array, full_view_sites, given_rows, subsample_plates
+from numpyro_fwd.bridge.plates import as_array, subsample_plates
 from numpyro_fwd.bridge.readings import (
     READINGS,
     REFUSED,
@@ -50,9 +49,10 @@ from numpyro_fwd.bridge.readings import (
     find_reading,
     unwrapped,
 )
+from numpyro_fwd.bridge.row_models import RowModel, terms_of
 from numpyro_fwd.bridge.smooth_readings import smooth_reading
 from numpyro_fwd.bridge.traces import sites_at
-from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
+from numpyro_fwd.types import Site, Sites
 
 __all__ = [
     "batch_size_of",
@@ -66,9 +66,7 @@ __all__ = [
 WITHOUT_LIMIT = 'acceptance="full" reads all rows and has no such limit.'
 
 
-def linear_predictor_of(
-    model: Model, model_args: Args, model_kwargs: Kwargs | None, z: Any
-) -> LinearPredictor:
+def linear_predictor_of(model: RowModel, z: Any) -> LinearPredictor:
     """Prior, predictors and responses of a full view that has passed ``check_model``.
 
     The arrays among the arguments are leaves of the outcome: a program takes them as its own.
@@ -81,33 +79,51 @@ def linear_predictor_of(
         For more than one plate, a distribution without a family, by name; see
         :func:`explain_predictors` for what depends on the position.
     """
-    sites = full_view_sites(model, model_args, model_kwargs)
-    plate, names, num_rows, _ = single_plate(sites)
-    split = split_arguments(model_args, model_kwargs)
+    found = model.once(row_functions, z)
+    arrays = [as_array(each) for each in model.arguments.arrays]
+    return LinearPredictor(
+        Partial(found.logprior, arrays), Partial(found.read, arrays), found.kinds, found.num_rows
+    )
+
+
+class RowFunctions(NamedTuple):
+    """What a linear predictor is made of: functions of the arrays among the arguments first."""
+
+    logprior: Function
+    read: Function
+    kinds: tuple[Kind, ...]
+    num_rows: int
+
+
+def row_functions(model: RowModel, z: Any) -> RowFunctions:
+    """The parts of :func:`linear_predictor_of`."""
+    plate, names, num_rows, _ = single_plate(model.sites)
     # jax keeps the functions of a pytree in its caches, and what they close over: no arrays
-    join = split.join
+    join, on_rows, terms = model.arguments.join, model.without_data().on_rows, model.once(terms_of)
+
+    def sites_on(rows, arrays, z):
+        return sites_at(on_rows({plate: rows}), *join(arrays), z)
 
     def factor_at(name, z, given):
         """What a factor site adds in one row."""
         arrays, row = given
-        model_args, model_kwargs = join(arrays)
-        view = given_rows(model, {plate: row[None]})
-        return unwrapped(sites_at(view, model_args, model_kwargs, z)[name]["fn"]).log_factor
+        return unwrapped(sites_on(row[None], arrays, z)[name]["fn"]).log_factor
 
-    factors = {name: partial(factor_at, name) for name in names if is_factor(sites[name])}
-    first_row: Any = (split.arrays, np.zeros((), int))
+    factors = {name: partial(factor_at, name) for name in names if is_factor(model.sites[name])}
+    first_row: Any = (model.arguments.arrays, np.zeros((), int))
     readings = tuple(
         factor_reading(name, factors[name], z, first_row)
         if name in factors
-        else reading_of(name, sites[name])
+        else reading_of(name, model.sites[name])
         for name in names
     )
 
+    # two ends of a move and a bound must see the same predictors
+    @exact_products
+    @traced_once
     def at(arrays, z, rows):
         """What is read of each site, rows first."""
-        given = given_rows(model, {plate: rows})
-        model_args, model_kwargs = join(arrays)
-        found = sites_at(given, model_args, model_kwargs, z)
+        found = sites_on(rows, arrays, z)
         share = rows.shape[0] / num_rows
         return tuple(
             read_factor(factors[name], found[name], share, z, arrays, rows)
@@ -116,13 +132,9 @@ def linear_predictor_of(
             for name, reading in zip(names, readings, strict=True)
         )
 
-    arrays = [as_array(each) for each in split.arrays]
-    with evaluating():  # arrays of NumPy take no traced rows
-        first_row = jnp.zeros(1, int)
-    kinds = kinds_of(readings, sites, names, lambda z: at(arrays, z, first_row), z)
+    arrays = [as_array(each) for each in model.arguments.arrays]
+    kinds = kinds_of(readings, model.sites, names, lambda z: at(arrays, z, jnp.zeros(1, int)), z)
 
-    # two ends of a move and a bound must see the same predictors
-    @exact_products
     def read(arrays, z, indices):
         def predictors(rows):
             parts = [
@@ -138,12 +150,9 @@ def linear_predictor_of(
 
     @exact_products
     def logprior(arrays, z):
-        first_row = given_rows(model, {plate: jnp.zeros(1, int)})
-        model_args, model_kwargs = join(arrays)
-        terms = log_terms(first_row, model_args, model_kwargs, z)
-        return terms.total(terms.outside_plates)
+        return terms(arrays, z, {plate: jnp.zeros(1, int)}).outside_plates()
 
-    return LinearPredictor(Partial(logprior, arrays), Partial(read, arrays), kinds, num_rows)
+    return RowFunctions(logprior, read, kinds, num_rows)
 
 
 def kinds_of(
@@ -255,10 +264,10 @@ def read_factor(
     return Part(tuple(columns), data, jnp.zeros_like(like), weight)
 
 
-def read_by_program(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> list[str]:
+def read_by_program(model: RowModel) -> list[str]:
     """Sites without a family of their own, each with its distribution."""
-    sites = full_view_sites(model, model_args, model_kwargs)
-    found = {name: unwrapped(sites[name]["fn"]) for name in single_plate(sites).names}
+    names = single_plate(model.sites).names
+    found = {name: unwrapped(model.sites[name]["fn"]) for name in names}
     return [f"'{n}' ({type(fn).__name__})" for n, fn in found.items() if not find_reading(fn)]
 
 
@@ -319,19 +328,17 @@ def read_site(reading: Reading, site: Site, plate: str, share: float) -> Part:
     )
 
 
-def batch_size_of(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> int:
+def batch_size_of(model: RowModel) -> int:
     """Rows of a minibatch."""
-    return single_plate(full_view_sites(model, model_args, model_kwargs)).batch_size
+    return single_plate(model.sites).batch_size
 
 
 NUM_CHECKED = 1000
 
 
-def explaining_predictors(
-    model: Model, model_args: Args, model_kwargs: Kwargs | None, z: Any, attempt: Function
-) -> Any:
+def explaining_predictors(model: RowModel, z: Any, attempt: Function) -> Any:
     """``attempt(posterior)`` on the rows of a full view, with errors that name the sites."""
-    posterior = linear_predictor_of(model, model_args, model_kwargs, z)
+    posterior = linear_predictor_of(model, z)
 
     def explained(posterior):
         try:
@@ -339,8 +346,7 @@ def explaining_predictors(
         except UnresolvedError:  # rounding would look like a bent predictor
             raise
         except ValueError:
-            names = single_plate(full_view_sites(model, model_args, model_kwargs)).names
-            explain_predictors(posterior, names, z)
+            explain_predictors(posterior, single_plate(model.sites).names, z)
             raise
 
     try:
@@ -350,9 +356,7 @@ def explaining_predictors(
 
 
 def expanded(
-    model: Model,
-    model_args: Args,
-    model_kwargs: Kwargs | None,
+    model: RowModel,
     z: Any,
     *,
     order: int,
@@ -376,7 +380,7 @@ def expanded(
         expansion = expand(posterior, z, order=order, find_mode=find_mode, say=say, **options)
         return expansion.without_data()
 
-    return explaining_predictors(model, model_args, model_kwargs, z, attempt)
+    return explaining_predictors(model, z, attempt)
 
 
 def with_constants(posterior: LinearPredictor) -> LinearPredictor:

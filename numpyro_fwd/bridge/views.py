@@ -7,7 +7,7 @@ arguments of each call, so that nothing of the data or of a chain is stored on a
 import contextlib
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ from numpyro_fwd.bridge.arguments import (
     not_finite,
     run_with,
     split_arguments,
+    traced_once,
 )
 from numpyro_fwd.bridge.numpyro_private import (
     GIBBS_SITES_KWARG,
@@ -97,6 +98,43 @@ class View(NamedTuple):
     def differentiable(self, function: Function) -> Function:
         """`function` of the model, with the derivatives that the potential energy has."""
         return differenced(function) if self.differentiation == "gradients" else function
+
+    def anew(self) -> "View":
+        """The same, of which each program traces the model for itself."""
+        if not isinstance(self.potential_fn, SharedTrace):
+            return self
+        return self._replace(potential_fn=self.potential_fn.make_potential)
+
+
+class SharedTrace:
+    """The potential energies of a model that is traced once for all programs of its arrays.
+
+    Parameters
+    ----------
+    make_potential
+        ``make_potential(*model_args, **model_kwargs)`` is a potential energy.
+    arguments
+        Those that share the trace, up to the values of arrays; others are traced by themselves.
+    """
+
+    def __init__(self, make_potential: Function, arguments: SplitArguments):
+        self.make_potential, self.arguments = make_potential, arguments.without_data()
+        join = arguments.join
+
+        def energy(arrays: list[Any], z: Position) -> Array:
+            model_args, model_kwargs = join(arrays)
+            return make_potential(*model_args, **model_kwargs)(z)
+
+        self.energy = traced_once(energy)
+
+    def __call__(self, *model_args: Any, **model_kwargs: Any) -> Function:
+        """The potential energy for these arguments."""
+        arguments = split_arguments(model_args, model_kwargs)
+        # a model may compute with arrays of NumPy what no program shall round otherwise
+        is_known = any(isinstance(array, np.ndarray) for array in arguments.arrays)
+        if is_known or not arguments.is_like(self.arguments):
+            return cast(Function, self.make_potential(*model_args, **model_kwargs))
+        return partial(self.energy, arguments.arrays)
 
 
 def logdensity_of(view: View, model_args: Args, model_kwargs: Kwargs | None) -> LogDensity:
@@ -223,6 +261,7 @@ def view_model(
     values = {name: sites[name]["value"] for name in latents if name not in enumerated}
     prototype = transform_fn(facts.inv_transforms, values, invert=True)
     arguments = split_arguments(model_args, model_kwargs)
+    make_potential = SharedTrace(make_potential, arguments)
     differentiation = differentiation_with(make_potential, arguments, prototype, wanted)
     view = View(make_potential, make_postprocess, differentiation)
     if init_params is not None:

@@ -28,6 +28,7 @@ from blackjax_ext.subsampling.groups.frames import first_frame
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge import groups
 from numpyro_fwd.bridge.plates import FullView, check_model
+from numpyro_fwd.bridge.row_models import RowModel
 
 FULL_ONLY = pytest.mark.full
 ENERGY = 0.01  # in units of the posterior, as the page on the test promises
@@ -216,11 +217,11 @@ def expanded(case: Case) -> tuple[groups.GroupedModel | None, Any]:
     view = FullView(case.model)
     check_model(view, case.args, {})
     z = dict(initialize_model(jax.random.key(0), view, model_args=case.args).param_info.z)
-    found = groups.expanded_groups(view, case.args, None, z, say=lambda words: None)
+    found = groups.expanded_groups(RowModel.of(view, case.args, None), z, say=lambda words: None)
     if found is None:
         return None, None
     layout, position = found.layout, found.expansion.position
-    predictor = groups.grouped_predictor_of(view, case.args, None, position, layout)
+    predictor = groups.grouped_predictor_of(RowModel.of(view, case.args, None), position, layout)
     return found, found.expansion.of(predictor)
 
 
@@ -319,8 +320,8 @@ def test_groups_of_one_row_stay_near_a_kink():
     case = intercepts(lambda mu, tau: in_plate("a", dist.Laplace(mu, tau)), x, group, y)
     view = FullView(case.model)
     z = dict(initialize_model(jax.random.key(0), view, model_args=case.args).param_info.z)
-    found = groups.expanded_groups(view, case.args, None, z, say=len, find_mode=False)
-    predictor = groups.grouped_predictor_of(view, case.args, None, z, found.layout)
+    found = groups.expanded_groups(RowModel.of(view, case.args, None), z, say=len, find_mode=False)
+    predictor = groups.grouped_predictor_of(RowModel.of(view, case.args, None), z, found.layout)
     passes = mode.GroupPasses(replace(predictor, level=jnp.asarray(group)), None)
     passes.is_smoothed = True
     for mu, log_tau in itertools.product((-0.6, 0.0, 0.6), (-1.0, 0.0, 1.0)):

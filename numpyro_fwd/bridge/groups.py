@@ -27,6 +27,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from blackjax_ext.meshes import on_host
+from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion, expand_groups
 from blackjax_ext.subsampling.groups.predictor import (
@@ -104,10 +105,12 @@ def prior_values_of(model: RowModel) -> Callable[..., dict[str, Array]]:
     join, on_rows = model.arguments.join, model.without_data().on_rows
 
     def values(arrays, z):
-        terms = log_terms(on_rows({plate: jnp.zeros(1, int)}), *join(arrays), z)
+        model_args, model_kwargs = join(arrays)
+        first_row = on_rows({plate: jnp.zeros(1, int)})
+        terms = log_terms(first_row, model_args, model_kwargs, z)
         return {name: elementwise(terms, name) for name in terms.outside_plates}
 
-    return traced_once(values)
+    return exact_products(traced_once(values))
 
 
 def elementwise(terms: LogTerms, name: str) -> Array:

@@ -102,7 +102,8 @@ def row_functions(model: RowModel, z: Any) -> RowFunctions:
     join, on_rows, terms = model.arguments.join, model.without_data().on_rows, model.once(terms_of)
 
     def sites_on(rows, arrays, z):
-        return sites_at(on_rows({plate: rows}), *join(arrays), z)
+        model_args, model_kwargs = join(arrays)
+        return sites_at(on_rows({plate: rows}), model_args, model_kwargs, z)
 
     def factor_at(name, z, given):
         """What a factor site adds in one row."""

@@ -170,6 +170,7 @@ def terms_of(model: RowModel) -> Callable[..., RowTerms]:
     join, on_rows = model.arguments.join, model.without_data().on_rows
 
     def terms(arrays, z, rows):
-        return RowTerms.of(log_terms(on_rows(rows), *join(arrays), z))
+        model_args, model_kwargs = join(arrays)
+        return RowTerms.of(log_terms(on_rows(rows), model_args, model_kwargs, z))
 
     return traced_once(terms)

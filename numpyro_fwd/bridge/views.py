@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 from jax import Array
-from numpyro.distributions import Delta
-from numpyro.handlers import substitute
+from numpyro.distributions import Delta, ImproperUniform, constraints
+from numpyro.handlers import block, substitute
 
 from blackjax_ext.mcmc.derivatives import (
     Differentiation,
@@ -270,23 +271,41 @@ def view_model(
         if GIBBS_SITES_KWARG in model_kwargs:  # Gibbs hands over constrained values
             init_params = unconstrain_fn(model, model_args, model_kwargs, init_params)
         return view, in_precision_of(prototype, init_params)
+    # values would be constants of the program, another one for each seed
+    like = {
+        name: np.zeros(np.shape(leaf), jnp.result_type(leaf)) for name, leaf in prototype.items()
+    }
+    asks_sites = drawn_on_host(init_strategy) is None
     plates = {name: site["value"] for name, site in sites.items() if site["type"] == "plate"}
+    fixed = substitute(prepared, data=plates)
     size = sum(np.size(leaf) for leaf in prototype.values())
     search = partial(
         find_valid_initial_params,
-        model=substitute(prepared, data=plates),
+        model=fixed if asks_sites else as_model(make_potential, like),
         init_strategy=init_strategy,
-        enum=facts.has_enumerate_support,
-        prototype_params={  # values would be constants of the program, another one for each seed
-            name: np.zeros(np.shape(leaf), jnp.result_type(leaf))
-            for name, leaf in prototype.items()
-        },
+        enum=asks_sites and facts.has_enumerate_support,
+        prototype_params=like,
         forward_mode_differentiation=differentiation == "forward" and size > 0,
         # a gradient of D JVPs, asked for where the warm start can afford it too
         validate_grad=differentiation in ("reverse", "gradients")
         or (differentiation == "forward" and size <= MAX_DIMENSION["forward"]),
     )
     return view, find_start(search, rng_key, sites, arguments)
+
+
+def as_model(make_potential: Function, like: dict[str, Any]) -> Model:
+    """A model of this energy, of latents like these on the real line and one factor."""
+
+    def model(*args: Any, **kwargs: Any) -> None:
+        z = {
+            name: numpyro.sample(name, ImproperUniform(constraints.real, (), np.shape(leaf)))
+            for name, leaf in like.items()
+        }
+        with block():  # sites of the model of which the energy is
+            energy = make_potential(*args, **kwargs)(z)
+        numpyro.factor(f"density of {', '.join(like)}", -energy)
+
+    return model
 
 
 def find_start(search: Function, rng_key: Array, sites: Sites, arguments: SplitArguments) -> Any:

@@ -418,6 +418,7 @@ class BlackJAXKernel(MCMCKernel):
     def _known_rows(self, model_args: Args, model_kwargs: Kwargs | None) -> RowModel | None:
         """What is known of the rows of a model: nothing here."""
         del model_args, model_kwargs
+        return None
 
     @property
     def _seeks_effects(self) -> bool:
@@ -737,8 +738,8 @@ class BlackJAXKernel(MCMCKernel):
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
-        fresh = {"_started_from": None, "_sample_fn": None, "_programs": {}, "_in_place": InPlace()}
-        return {**self.__dict__, **fresh}
+        ready: dict[str, Any] = {"_started_from": None, "_sample_fn": None, "_programs": {}}
+        return {**self.__dict__, **ready, "_in_place": InPlace()}
 
 
 def for_chains(step: Function, batch_size: int | None) -> Function:

@@ -54,6 +54,8 @@ class MinibatchKernel(BlackJAXKernel):
     needs_minibatches = True
     # noise of a hierarchy that chains have put back, found at each start
     _noise: tuple[str, ...] = ()
+    # what the checks of a start have read of the rows, until the start is made
+    _rows: RowModel | None = None
     advice = (
         'Give control_variate="second_order" (up to 512 dimensions) or a larger subsample_size, '
         "which take noise out of the gradient; centre the covariates of a regression; "
@@ -165,10 +167,10 @@ class MinibatchKernel(BlackJAXKernel):
     def _reset(self) -> None:
         super()._reset()
         self._noise = ()
-        self._rows: RowModel | None = None
+        self._rows = None
 
     def _known_rows(self, model_args: Args, model_kwargs: Kwargs | None) -> RowModel | None:
-        """What the checks have read of the rows, unless noise has been put back since."""
+        """What is known of the rows, of which noise may have been put back."""
         rows, self._rows = self._rows, None
         if self._noise:
             return RowModel.of(cast(Model, self._viewed), model_args, model_kwargs)

@@ -39,7 +39,7 @@ from blackjax_ext.subsampling.predictors import (
     over_chunks,
 )
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.arguments import NEED_VALUES, traced_once
+from numpyro_fwd.bridge.arguments import NEED_VALUES, evaluating, traced_once
 from numpyro_fwd.bridge.factor_programs import parted
 from numpyro_fwd.bridge.plates import as_array, subsample_plates
 from numpyro_fwd.bridge.readings import (
@@ -111,9 +111,9 @@ def row_functions(model: RowModel, z: Any) -> RowFunctions:
         return unwrapped(sites_on(row[None], arrays, z)[name]["fn"]).log_factor
 
     factors = {name: partial(factor_at, name) for name in names if is_factor(model.sites[name])}
-    first_row: Any = (model.arguments.arrays, np.zeros((), int))
+    given: Any = (model.arguments.arrays, np.zeros((), int))
     readings = tuple(
-        factor_reading(name, factors[name], z, first_row)
+        factor_reading(name, factors[name], z, given)
         if name in factors
         else reading_of(name, model.sites[name])
         for name in names
@@ -134,7 +134,9 @@ def row_functions(model: RowModel, z: Any) -> RowFunctions:
         )
 
     arrays = [as_array(each) for each in model.arguments.arrays]
-    kinds = kinds_of(readings, model.sites, names, lambda z: at(arrays, z, jnp.zeros(1, int)), z)
+    with evaluating():  # arrays of NumPy take no traced rows
+        first_row = jnp.zeros(1, int)
+    kinds = kinds_of(readings, model.sites, names, lambda z: at(arrays, z, first_row), z)
 
     def read(arrays, z, indices):
         def predictors(rows):

@@ -40,9 +40,9 @@ def in_double(leaf: Any) -> Any:
 def expanded(model: Callable, args: tuple, z: Any) -> expansion.Expansion:
     """As a kernel expands it, with its data."""
     view = FullView(model)
-    check_model(view, args, {})
-    found = predictors.expanded(view, args, {}, z, order=2, say=lambda words: None)
-    return found.of(predictors.linear_predictor_of(RowModel.of(view, args, {}), z))
+    rows = RowModel.of(view, args, {}, check_model(view, args, {}))
+    found = predictors.expanded(rows, z, order=2, say=lambda words: None)
+    return found.of(predictors.linear_predictor_of(rows, z))
 
 
 def sees(model: Callable, args: tuple, z: Any) -> None:

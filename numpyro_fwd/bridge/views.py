@@ -27,11 +27,10 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function, LogDensity
 from blackjax_ext.warmup.newton_path import MAX_DIMENSION
+from numpyro_fwd.bridge.argument_errors import first_not_finite, not_finite
 from numpyro_fwd.bridge.arguments import (
     NEED_VALUES,
     SplitArguments,
-    first_not_finite,
-    not_finite,
     run_with,
     split_arguments,
     traced_once,
@@ -83,7 +82,7 @@ class View(NamedTuple):
 
     potential_fn
         ``potential_fn(*model_args, **model_kwargs)`` is the potential energy, a function of the
-        unconstrained position.
+        unconstrained position; of a model one that all programs of a start share.
     postprocess_fn
         ``postprocess_fn(*model_args, **model_kwargs)`` maps an unconstrained position to values in
         the sites' supports, with the deterministic sites.
@@ -101,7 +100,7 @@ class View(NamedTuple):
         return differenced(function) if self.differentiation == "gradients" else function
 
     def anew(self) -> "View":
-        """The same, of which each program traces the model for itself."""
+        """The same, for later programs, each of which traces the model for itself."""
         if not isinstance(self.potential_fn, SharedTrace):
             return self
         return self._replace(potential_fn=self.potential_fn.make_potential)

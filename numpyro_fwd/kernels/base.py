@@ -32,15 +32,10 @@ from blackjax_ext.warmup.run import (
     ravel_each,
     states_at,
 )
-from numpyro_fwd.bridge.arguments import (
-    Fingerprint,
-    fingerprint,
-    is_other,
-    naming_arguments,
-    run_with,
-    split_arguments,
-)
+from numpyro_fwd.bridge.argument_errors import naming_arguments
+from numpyro_fwd.bridge.arguments import run_with, split_arguments
 from numpyro_fwd.bridge.coordinates import ModelCoordinates
+from numpyro_fwd.bridge.fingerprints import Fingerprint, fingerprint, is_other
 from numpyro_fwd.bridge.hierarchies import effects_of
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key, not_jax_tracer
 from numpyro_fwd.bridge.row_models import RowModel

@@ -24,7 +24,8 @@ from blackjax_ext.subsampling import thinning
 from blackjax_ext.subsampling.expansion import Expansion
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge.plates import FullView
-from numpyro_fwd.bridge.predictors import is_bent, linear_predictor_of
+from numpyro_fwd.bridge.predictor_errors import is_bent
+from numpyro_fwd.bridge.predictors import linear_predictor_of
 from numpyro_fwd.bridge.readings import READINGS
 from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.kernels.row_strategies import SubsampledRows

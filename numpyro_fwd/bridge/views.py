@@ -274,15 +274,16 @@ def view_model(
     like = {
         name: np.zeros(np.shape(leaf), jnp.result_type(leaf)) for name, leaf in prototype.items()
     }
-    asks_sites = drawn_on_host(init_strategy) is None
+    # other strategies ask each site, and an enumeration has handlers that need its place
+    is_plain = drawn_on_host(init_strategy) is not None and not facts.has_enumerate_support
     plates = {name: site["value"] for name, site in sites.items() if site["type"] == "plate"}
     fixed = substitute(prepared, data=plates)
     size = sum(np.size(leaf) for leaf in prototype.values())
     search = partial(
         find_valid_initial_params,
-        model=fixed if asks_sites else as_model(make_potential, like),
+        model=as_model(make_potential, like) if is_plain else fixed,
         init_strategy=init_strategy,
-        enum=asks_sites and facts.has_enumerate_support,
+        enum=facts.has_enumerate_support,
         prototype_params=like,
         forward_mode_differentiation=differentiation == "forward" and size > 0,
         # a gradient of D JVPs, asked for where the warm start can afford it too

@@ -36,6 +36,7 @@ from blackjax_ext import families, potentials
 from numpyro_fwd import AMAGOLD, RandomWalk
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.predictors import linear_predictor_of
+from numpyro_fwd.bridge.row_models import RowModel
 
 BATCH, STEPS = 30, 5
 LENGTH = 2.8  # of the trajectories of `rules`
@@ -262,7 +263,8 @@ def of_random_walk(problem: Problem, num_samples: int, expansion: Any) -> Measur
 
 def of_laplace(problem: Problem, num_samples: int, expansion: Any) -> Measured:
     """Draws of the normal at the mode, resampled by importance; `acceptance` is ESS per draw."""
-    posterior = linear_predictor_of(FullView(problem.model), problem.data, {}, expansion.position)
+    rows = RowModel.of(FullView(problem.model), problem.data, {})
+    posterior = linear_predictor_of(rows, expansion.position)
     noise = jax.random.normal(jax.random.key(2), (num_samples, expansion.hessian.shape[0]))
     a = expansion.position["slope"]
 
@@ -295,7 +297,8 @@ def expansion_of(problem: Problem) -> tuple[Any, float]:
 
     def expand() -> Any:
         start = {"slope": jnp.zeros(problem.data[0].shape[1])}
-        posterior = linear_predictor_of(FullView(problem.model), problem.data, {}, start)
+        rows = RowModel.of(FullView(problem.model), problem.data, {})
+        posterior = linear_predictor_of(rows, start)
         return potentials.expand(posterior, start)
 
     return timed(expand, clock=time.process_time)

@@ -101,11 +101,14 @@ def rows_at_once(values_at: Callable[[Array], Array], num_rows: int) -> int:
         return num_rows
 
     def size(length: int) -> int:
-        program = jax.make_jaxpr(values_at)(jnp.arange(length)).jaxpr
+        rows = jax.ShapeDtypeStruct((length,), jnp.result_type(int))
+        program = jax.make_jaxpr(values_at)(rows).jaxpr
         results = [result.aval for equation in program.eqns for result in equation.outvars]
         shaped = [array for array in results if isinstance(array, jax.core.ShapedArray)]
         return sum(array.size * array.dtype.itemsize for array in shaped)
 
+    if size(num_rows) <= BUDGET:
+        return num_rows
     # what does not grow with the rows is not counted
     per_row = (size(MIN_CHUNKED_ROWS) - size(MIN_CHUNKED_ROWS // 2)) / (MIN_CHUNKED_ROWS // 2)
     most = max(int(BUDGET / max(per_row, 1.0)), MIN_CHUNKED_ROWS)

@@ -43,11 +43,12 @@ from numpyro_fwd.bridge.numpyro_private import (
     transform_fn,
     transforms_of,
 )
-from numpyro_fwd.bridge.plates import first_rows, full_view_sites
+from numpyro_fwd.bridge.plates import first_rows
 from numpyro_fwd.bridge.predictors import linear_predictor_of, unwrapped
+from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.traces import first_sites, is_latent, sites_at
 from numpyro_fwd.bridge.views import check_init_params
-from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
+from numpyro_fwd.types import Model, Site, Sites
 
 __all__ = ["Centred", "centred_start", "noise_seen_by_rows", "zeros_of"]
 
@@ -198,29 +199,27 @@ def is_affine(points: Array, outcomes: ArrayLike) -> bool:
     return bool(np.all(scale != 0) and np.all(np.abs(outcomes - expected) <= ROUNDING * size))
 
 
-def noise_sites(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> tuple[str, ...]:
+def noise_sites(model: RowModel) -> tuple[str, ...]:
     """Names of the latents of a full view that are noise of a shift and a scale."""
-    if not any(map(outcome_of, full_view_sites(model, model_args, model_kwargs))):
+    if not any(map(outcome_of, model.sites)):
         return ()
-    with evaluating(model_args, model_kwargs):
-        handler = probing(first_rows(model))
-        first_sites(jax.random.key(0), handler, model_args, model_kwargs)
+    with evaluating(*model.model_args):
+        handler = probing(first_rows(model.model))
+        first_sites(jax.random.key(0), handler, *model.model_args)
     return tuple(handler.found)
 
 
-def noise_seen_by_rows(
-    model: Model, model_args: Args, model_kwargs: Kwargs | None
-) -> tuple[str, ...]:
+def noise_seen_by_rows(model: RowModel) -> tuple[str, ...]:
     """The noise of a full view whose outcomes are what rows see.
 
     Noise above it in a hierarchy is left as it is: it bends no predictor.
     """
-    names = noise_sites(model, model_args, model_kwargs)
+    names = noise_sites(model)
     if not names:
         return ()
-    centred = Centred(model, names)
-    z = zeros_of(full_view_sites(centred, model_args, model_kwargs))
-    rows = linear_predictor_of(centred, model_args, model_kwargs, z)
+    centred = RowModel.of(Centred(model.model, names), *model.model_args)
+    z = zeros_of(centred.sites)
+    rows = linear_predictor_of(centred, z)
 
     def is_seen(name):
         def predictors(leaf):
@@ -240,27 +239,19 @@ def zeros_of(sites: Sites) -> dict[str, Array]:
     return jax.tree.map(lambda leaf: jnp.asarray(np.zeros(leaf.shape, leaf.dtype)), shapes)
 
 
-def centred_start(
-    model: Model,
-    names: tuple[str, ...],
-    rng_key: Array,
-    init_params: Any,
-    model_args: Args,
-    model_kwargs: Kwargs | None,
-) -> Any:
+def centred_start(model: RowModel, names: tuple[str, ...], rng_key: Array, init_params: Any) -> Any:
     """`init_params` of a full view as those of the model that samples the outcomes of `names`.
 
     What has no noise is returned as it is.
     """
     if not isinstance(init_params, dict) or not set(names) & set(init_params):
         return init_params
-    sites = full_view_sites(model, model_args, model_kwargs)
-    prototype = zeros_of(sites)
+    prototype = zeros_of(model.sites)
     chains = () if is_prng_key(rng_key) else rng_key.shape[:1]
     check_init_params(init_params, prototype, list(prototype), chains)
 
     def centred(z):
-        found = sites_at(first_rows(model), model_args, model_kwargs, z, jax.random.key(0))
+        found = sites_at(first_rows(model.model), *model.model_args, z, jax.random.key(0))
         outcomes = {of: found[of]["value"] for of in map(outcome_of, names) if of is not None}
         return {name: leaf for name, leaf in z.items() if name not in names} | outcomes
 

@@ -27,6 +27,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from blackjax_ext.meshes import on_host
+from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion, expand_groups
 from blackjax_ext.subsampling.groups.predictor import (
@@ -37,15 +38,16 @@ from blackjax_ext.subsampling.groups.predictor import (
 )
 from blackjax_ext.subsampling.predictors import MAX_CHUNK, LinearPredictor, over_chunks
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.arguments import split_arguments
+from numpyro_fwd.bridge.arguments import traced_once
 from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
-from numpyro_fwd.bridge.plates import as_array, full_view_sites, given_rows
+from numpyro_fwd.bridge.plates import as_array
 from numpyro_fwd.bridge.predictors import (
     explaining_predictors,
     linear_predictor_of,
     single_plate,
 )
-from numpyro_fwd.types import Args, Kwargs, Model, SiteValues
+from numpyro_fwd.bridge.row_models import RowModel
+from numpyro_fwd.types import SiteValues
 
 __all__ = ["GroupedModel", "Layout", "expanded_groups", "find_groups", "grouped_predictor_of"]
 
@@ -88,22 +90,27 @@ class GroupedModel:
     layout: Layout = field(metadata={"static": True})
 
 
-def prior_values(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> Partial:
+def prior_values(model: RowModel) -> Partial:
     """Log densities of all sites outside the plate by name, not summed: a function of latents.
 
     The arrays among the arguments are leaves of it.
     """
-    plate = single_plate(full_view_sites(model, model_args, model_kwargs)).plate
-    split = split_arguments(model_args, model_kwargs)
-    join = split.join
+    arrays = [as_array(each) for each in model.arguments.arrays]
+    return Partial(model.once(prior_values_of), arrays)
+
+
+def prior_values_of(model: RowModel) -> Callable[..., dict[str, Array]]:
+    """``(arrays, z)``: :func:`prior_values` with these arrays."""
+    plate = single_plate(model.sites).plate
+    join, on_rows = model.arguments.join, model.without_data().on_rows
 
     def values(arrays, z):
-        first_row = given_rows(model, {plate: jnp.zeros(1, int)})
-        args, kwargs = join(arrays)
-        terms = log_terms(first_row, args, kwargs, z)
+        model_args, model_kwargs = join(arrays)
+        first_row = on_rows({plate: jnp.zeros(1, int)})
+        terms = log_terms(first_row, model_args, model_kwargs, z)
         return {name: elementwise(terms, name) for name in terms.outside_plates}
 
-    return Partial(values, [as_array(each) for each in split.arrays])
+    return exact_products(traced_once(values))
 
 
 def elementwise(terms: LogTerms, name: str) -> Array:
@@ -117,12 +124,9 @@ def elementwise(terms: LogTerms, name: str) -> Array:
     return scale * fn.log_prob(site["value"])
 
 
-def grouped_predictor_of(
-    model: Model, model_args: Args, model_kwargs: Kwargs | None, z: Any, layout: Layout
-) -> GroupedPredictor:
+def grouped_predictor_of(model: RowModel, z: Any, layout: Layout) -> GroupedPredictor:
     """The model's rows in groups; the levels of the rows are left out."""
-    rows = linear_predictor_of(model, model_args, model_kwargs, z)
-    values = prior_values(model, model_args, model_kwargs)
+    rows, values = linear_predictor_of(model, z), prior_values(model)
     axes = dict(layout.axes)
 
     def terms(values, z):
@@ -139,9 +143,7 @@ def grouped_predictor_of(
 
 
 def expanded_groups(
-    model: Model,
-    model_args: Args,
-    model_kwargs: Kwargs | None,
+    model: RowModel,
     z: SiteValues,
     *,
     say: Callable[[str], None],
@@ -163,13 +165,13 @@ def expanded_groups(
         return None
 
     def attempt(rows, *, only_seen=False):
-        found = find_groups(model, model_args, model_kwargs, rows, z, only_seen=only_seen)
+        found = find_groups(model, rows, z, only_seen=only_seen)
         if found is None:
             return None
         layout, level = found
         if layout.grouping.size > max_shared:
             return None
-        predictor = grouped_predictor_of(model, model_args, model_kwargs, z, layout)
+        predictor = grouped_predictor_of(model, z, layout)
         predictor = replace(predictor, rows=rows, level=jnp.asarray(level))
         try:
             expansion = expand_groups(predictor, z, find_mode=find_mode, say=say)
@@ -180,7 +182,7 @@ def expanded_groups(
                 raise
             return again
 
-    return explaining_predictors(model, model_args, model_kwargs, z, attempt)
+    return explaining_predictors(model, z, attempt)
 
 
 class Candidate(NamedTuple):
@@ -274,9 +276,7 @@ def levels_of(rows: LinearPredictor, z: SiteValues, candidate: Candidate) -> See
 
 
 def find_groups(
-    model: Model,
-    model_args: Args,
-    model_kwargs: Kwargs | None,
+    model: RowModel,
     rows: LinearPredictor,
     z: SiteValues,
     *,
@@ -293,7 +293,7 @@ def find_groups(
         axes, level = shared_levels(rows, z, sites)
         if not axes or not (level >= 0).any():
             continue
-        values = values or prior_values(model, model_args, model_kwargs)
+        values = values or prior_values(model)
         of_prior = None if only_seen else axes_of_prior(values, z, axes, num_levels)
         if of_prior is None:
             # sites that no row sees need not belong to the groups

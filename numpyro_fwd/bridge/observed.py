@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import MaskedDistribution
 
-from numpyro_fwd.bridge.arguments import not_finite
+from numpyro_fwd.bridge.argument_errors import not_finite
 from numpyro_fwd.bridge.log_terms import log_prob_of, log_terms
 from numpyro_fwd.bridge.numpyro_private import mask_of
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues

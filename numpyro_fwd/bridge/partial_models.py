@@ -22,6 +22,7 @@ from numpyro_fwd.bridge.random_networks import (
     without_sampled_layers,
 )
 from numpyro_fwd.bridge.random_streams import holds_streams_alone, with_new_streams
+from numpyro_fwd.bridge.row_models import RowTerms
 from numpyro_fwd.bridge.traces import first_sites, is_latent
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues
 
@@ -117,7 +118,7 @@ def view_partial(
     def row_terms_fn(params, position, rows, model_args, model_kwargs):
         some = with_params(params, given_rows(FullView(model), rows))
         seeded = with_fixed_key(some, jax.random.key(0))
-        return log_terms(seeded, model_args, model_kwargs, position)
+        return RowTerms.of(log_terms(seeded, model_args, model_kwargs, position))
 
     return PartialModel(
         params=first,

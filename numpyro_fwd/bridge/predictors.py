@@ -10,7 +10,7 @@ structure, and is evaluated exactly. The model itself is asked for the predictor
 rows; no matrix of covariates is taken out of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,26 +20,20 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array
-from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from blackjax_ext.mcmc.dependence import dependent
-from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
-from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.expansion import Expansion, expand
 from blackjax_ext.subsampling.families import Kind
 from blackjax_ext.subsampling.families.densities import MOST
 from blackjax_ext.subsampling.mode import UnresolvedError
 from blackjax_ext.subsampling.predictors import (
-    MAX_CHUNK,
     LinearPredictor,
     Responses,
-    has_changed,
-    over_chunks,
 )
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.arguments import NEED_VALUES, evaluating, split_arguments
+from numpyro_fwd.bridge.arguments import NEED_VALUES, evaluating, traced_once
 from numpyro_fwd.bridge.factor_programs import parted
 from numpyro_fwd.bridge.likelihoods import (
     READINGS,
@@ -48,11 +42,12 @@ from numpyro_fwd.bridge.likelihoods import (
     find_reading,
     unwrapped,
 )
-from numpyro_fwd.bridge.log_terms import log_terms
-from numpyro_fwd.bridge.plates import as_array, full_view_sites, given_rows, subsample_plates
+from numpyro_fwd.bridge.plates import as_array, subsample_plates
+from numpyro_fwd.bridge.predictor_errors import WITHOUT_LIMIT, explain_predictors
+from numpyro_fwd.bridge.row_models import RowModel, terms_of
 from numpyro_fwd.bridge.smooth_likelihoods import smooth_reading
 from numpyro_fwd.bridge.traces import sites_at
-from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
+from numpyro_fwd.types import Site, Sites
 
 __all__ = [
     "batch_size_of",
@@ -63,12 +58,8 @@ __all__ = [
     "single_plate",
 ]
 
-WITHOUT_LIMIT = 'acceptance="full" reads all rows and has no such limit.'
 
-
-def linear_predictor_of(
-    model: Model, model_args: Args, model_kwargs: Kwargs | None, z: Any
-) -> LinearPredictor:
+def linear_predictor_of(model: RowModel, z: Any) -> LinearPredictor:
     """Prior, predictors and responses of a full view that has passed ``check_model``.
 
     The arrays among the arguments are leaves of the outcome: a program takes them as its own.
@@ -81,33 +72,52 @@ def linear_predictor_of(
         For more than one plate, a distribution without a family, by name; see
         :func:`explain_predictors` for what depends on the position.
     """
-    sites = full_view_sites(model, model_args, model_kwargs)
-    plate, names, num_rows, _ = single_plate(sites)
-    split = split_arguments(model_args, model_kwargs)
+    found = model.once(row_functions, z)
+    arrays = [as_array(each) for each in model.arguments.arrays]
+    return LinearPredictor(
+        Partial(found.logprior, arrays), Partial(found.read, arrays), found.kinds, found.num_rows
+    )
+
+
+class RowFunctions(NamedTuple):
+    """What a linear predictor is made of: functions of the arrays among the arguments first."""
+
+    logprior: Function
+    read: Function
+    kinds: tuple[Kind, ...]
+    num_rows: int
+
+
+def row_functions(model: RowModel, z: Any) -> RowFunctions:
+    """The parts of :func:`linear_predictor_of`."""
+    plate, names, num_rows, _ = single_plate(model.sites)
     # jax keeps the functions of a pytree in its caches, and what they close over: no arrays
-    join = split.join
+    join, on_rows, terms = model.arguments.join, model.without_data().on_rows, model.once(terms_of)
+
+    def sites_on(rows, arrays, z):
+        model_args, model_kwargs = join(arrays)
+        return sites_at(on_rows({plate: rows}), model_args, model_kwargs, z)
 
     def factor_at(name, z, given):
         """What a factor site adds in one row."""
         arrays, row = given
-        model_args, model_kwargs = join(arrays)
-        view = given_rows(model, {plate: row[None]})
-        return unwrapped(sites_at(view, model_args, model_kwargs, z)[name]["fn"]).log_factor
+        return unwrapped(sites_on(row[None], arrays, z)[name]["fn"]).log_factor
 
-    factors = {name: partial(factor_at, name) for name in names if is_factor(sites[name])}
-    first_row: Any = (split.arrays, np.zeros((), int))
+    factors = {name: partial(factor_at, name) for name in names if is_factor(model.sites[name])}
+    given: Any = (model.arguments.arrays, np.zeros((), int))
     readings = tuple(
-        factor_reading(name, factors[name], z, first_row)
+        factor_reading(name, factors[name], z, given)
         if name in factors
-        else reading_of(name, sites[name])
+        else reading_of(name, model.sites[name])
         for name in names
     )
 
+    # two ends of a move and a bound must see the same predictors
+    @exact_products
+    @traced_once
     def at(arrays, z, rows):
         """What is read of each site, rows first."""
-        given = given_rows(model, {plate: rows})
-        model_args, model_kwargs = join(arrays)
-        found = sites_at(given, model_args, model_kwargs, z)
+        found = sites_on(rows, arrays, z)
         share = rows.shape[0] / num_rows
         return tuple(
             read_factor(factors[name], found[name], share, z, arrays, rows)
@@ -116,13 +126,11 @@ def linear_predictor_of(
             for name, reading in zip(names, readings, strict=True)
         )
 
-    arrays = [as_array(each) for each in split.arrays]
+    arrays = [as_array(each) for each in model.arguments.arrays]
     with evaluating():  # arrays of NumPy take no traced rows
         first_row = jnp.zeros(1, int)
-    kinds = kinds_of(readings, sites, names, lambda z: at(arrays, z, first_row), z)
+    kinds = kinds_of(readings, model.sites, names, lambda z: at(arrays, z, first_row), z)
 
-    # two ends of a move and a bound must see the same predictors
-    @exact_products
     def read(arrays, z, indices):
         def predictors(rows):
             parts = [
@@ -138,12 +146,9 @@ def linear_predictor_of(
 
     @exact_products
     def logprior(arrays, z):
-        first_row = given_rows(model, {plate: jnp.zeros(1, int)})
-        model_args, model_kwargs = join(arrays)
-        terms = log_terms(first_row, model_args, model_kwargs, z)
-        return terms.total(terms.outside_plates)
+        return terms(arrays, z, {plate: jnp.zeros(1, int)}).outside_plates()
 
-    return LinearPredictor(Partial(logprior, arrays), Partial(read, arrays), kinds, num_rows)
+    return RowFunctions(logprior, read, kinds, num_rows)
 
 
 def kinds_of(
@@ -255,10 +260,10 @@ def read_factor(
     return Part(tuple(columns), data, jnp.zeros_like(like), weight)
 
 
-def read_by_program(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> list[str]:
+def read_by_program(model: RowModel) -> list[str]:
     """Sites without a family of their own, each with its distribution."""
-    sites = full_view_sites(model, model_args, model_kwargs)
-    found = {name: unwrapped(sites[name]["fn"]) for name in single_plate(sites).names}
+    names = single_plate(model.sites).names
+    found = {name: unwrapped(model.sites[name]["fn"]) for name in names}
     return [f"'{n}' ({type(fn).__name__})" for n, fn in found.items() if not find_reading(fn)]
 
 
@@ -319,19 +324,14 @@ def read_site(reading: Reading, site: Site, plate: str, share: float) -> Part:
     )
 
 
-def batch_size_of(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> int:
+def batch_size_of(model: RowModel) -> int:
     """Rows of a minibatch."""
-    return single_plate(full_view_sites(model, model_args, model_kwargs)).batch_size
+    return single_plate(model.sites).batch_size
 
 
-NUM_CHECKED = 1000
-
-
-def explaining_predictors(
-    model: Model, model_args: Args, model_kwargs: Kwargs | None, z: Any, attempt: Function
-) -> Any:
+def explaining_predictors(model: RowModel, z: Any, attempt: Function) -> Any:
     """``attempt(posterior)`` on the rows of a full view, with errors that name the sites."""
-    posterior = linear_predictor_of(model, model_args, model_kwargs, z)
+    posterior = linear_predictor_of(model, z)
 
     def explained(posterior):
         try:
@@ -339,8 +339,7 @@ def explaining_predictors(
         except UnresolvedError:  # rounding would look like a bent predictor
             raise
         except ValueError:
-            names = single_plate(full_view_sites(model, model_args, model_kwargs)).names
-            explain_predictors(posterior, names, z)
+            explain_predictors(posterior, single_plate(model.sites).names, z)
             raise
 
     try:
@@ -350,9 +349,7 @@ def explaining_predictors(
 
 
 def expanded(
-    model: Model,
-    model_args: Args,
-    model_kwargs: Kwargs | None,
+    model: RowModel,
     z: Any,
     *,
     order: int,
@@ -376,7 +373,7 @@ def expanded(
         expansion = expand(posterior, z, order=order, find_mode=find_mode, say=say, **options)
         return expansion.without_data()
 
-    return explaining_predictors(model, model_args, model_kwargs, z, attempt)
+    return explaining_predictors(model, z, attempt)
 
 
 def with_constants(posterior: LinearPredictor) -> LinearPredictor:
@@ -387,217 +384,3 @@ def with_constants(posterior: LinearPredictor) -> LinearPredictor:
         logprior=Partial(lambda *arguments: logprior(*arguments)),
         read=Partial(lambda *arguments: read(*arguments)),
     )
-
-
-def explain_predictors(posterior: LinearPredictor, names: list[str], z: Any) -> None:
-    """Raise ValueError where predictors are not affine or parameters are not known, by site.
-
-    Or where a row has no finite density at `z`. What should be known is compared in all rows, at
-    two points; predictors are read in a thousand rows at several. Cost: three reads of N rows.
-    """
-    check_known(posterior, names, z)
-    check_densities(posterior, names, z)
-    indices = jnp.arange(min(NUM_CHECKED, posterior.num_rows))
-    x, unravel = ravel_pytree(z)
-    step = step_from(z)
-    read = compiled_soon(lambda posterior, x: posterior.read(unravel(x), indices)[0])
-
-    def moved(latents, by):
-        """Predictors after a step of the named latents alone."""
-        return read(posterior, x + by * only(step, latents))
-
-    for at, (name, kind) in enumerate(zip(names, posterior.kinds, strict=True)):
-        for i, predictor in enumerate(kind.free or ("logits",)):
-            one = (..., i) if kind.free else ...
-            check_bent(name, predictor, lambda *step, at=at, one=one: moved(*step)[at][one], z)
-
-
-CENTRE = (
-    "It has {0} times a function of {1}, as non-centred effects have: write them centred, "
-    "numpyro.sample('{2}', dist.Normal(loc, scale)) with what depends on {1} as scale, and use the "
-    "site as it is. (A LocScaleReparam of numpyro.handlers.reparam is undone by itself.)"
-)
-HOW_TO_WRITE = {
-    False: "Write it as x @ latent, with latents that have real support and enter only once.",
-    True: "Let it be a latent whose support is positive, or exp(x @ latent), or a product of such.",
-}
-
-
-def check_bent(name: str, predictor: str, moved: Function, z: Any) -> None:
-    """Raise ValueError where a predictor of a site is not affine, with the latents at fault."""
-    # a logarithm has the unit one: the rest of one that does not change is rounding
-    unit = 1.0 if "log" in predictor.split("_")[0] or "logits" in predictor else 0.0
-
-    def is_bent_along(latents):
-        """By the longest of some steps after which nothing has overflowed."""
-        for size in (1.0, 0.1, 0.01):
-            points = [moved(latents, by * size) for by in (0, 1, 2)]
-            if has_stayed(points):
-                break
-        return is_bent(points, unit)
-
-    bent = [each for each in z if is_bent_along([each])]
-    if not bent and is_bent_along(z):
-        bent = list(z)
-    is_log = predictor.startswith("log_")
-    if bent:
-        scaled = [each for each in z if each not in bent and is_product(moved, bent, each, unit)]
-        how = HOW_TO_WRITE[is_log]
-        if scaled:
-            how = CENTRE.format(scaled, sorted(bent), scaled[0])
-        raise ValueError(
-            f"site '{name}' has no linear predictor in the latent sites {sorted(bent)}: the "
-            f"Jacobian of its {predictor.replace('_', ' ')} in their unconstrained values is not "
-            f'constant, as it must be for acceptance="subsampled". {how} {WITHOUT_LIMIT}'
-        )
-
-
-def is_product(moved: Function, some: list[str], other: str, unit: float) -> bool:
-    """Whether what a step of some latents changes in a predictor depends on another latent.
-
-    By a long step, which shows beside predictors that are large, and a short one, after which
-    nothing has overflowed.
-    """
-    steps: tuple[list[str], ...] = ([], some, [other], [*some, other])
-
-    def is_mixed(by: float) -> bool:
-        found = np.stack([np.asarray(moved(latents, by), np.float64) for latents in steps])
-        found = found[:, np.isfinite(found).all(0)]
-        size = np.max(np.abs(found), initial=unit)
-        mixed = np.max(np.abs(found[3] - found[2] - found[1] + found[0]), initial=0.0)
-        return bool(mixed > 1e-4 * size)
-
-    return is_mixed(1.0) or is_mixed(0.1)
-
-
-def step_from(z: Any) -> Any:
-    """A step of all latents, a pytree like `z`."""
-    x, unravel = ravel_pytree(z)
-    return unravel(jnp.asarray(np.random.default_rng(0).normal(size=x.shape), x.dtype))
-
-
-def only(step: Any, latents: Any) -> Array:
-    """The step of the named latents alone, shape (D,)."""
-    chosen = {name: leaf if name in latents else 0 * leaf for name, leaf in step.items()}
-    return ravel_pytree(chosen)[0]
-
-
-def check_known(posterior: LinearPredictor, names: list[str], z: Any) -> None:
-    """Raise ValueError if what should be known of a site changes with the position, in any row."""
-    step = step_from(z)
-    first = first_changes(posterior, z, only(step, z))
-    for name, found in zip(names, first, strict=True):
-        changed = {of: int(row) for of, row in found.items() if row < posterior.num_rows}
-        if not changed:
-            continue
-        latents = [
-            each
-            for each in z
-            if any(
-                row < posterior.num_rows
-                for part in first_changes(posterior, z, only(step, [each]))
-                for row in part.values()
-            )
-        ]
-        on = f"on the latent sites {sorted(latents)}, in row {min(changed.values())} first"
-        parameters = sorted(changed.keys() - {WEIGHT, RESPONSE})
-        if parameters:
-            raise ValueError(
-                f"site '{name}' has the parameters {parameters} that depend {on}; "
-                f'acceptance="subsampled" needs them known. {WITHOUT_LIMIT}'
-            )
-        what = "a scale" if WEIGHT in changed else "observations"
-        raise ValueError(f"site '{name}' has {what} that depends {on}. {WITHOUT_LIMIT}")
-
-
-NOT_FINITE = (
-    "site '{}' has no finite density or predictor in row {}, whose response is {} as its family "
-    "reads it, in {}: the response is outside of the support or at its end (a zero, a proportion "
-    "that is rounded to one), or a parameter is (an exposure or a gate of zero), or both are too "
-    "far from each other at the start. Move them inside, leave the row out, use float64 "
-    "(jax.config.update('jax_enable_x64', True), with data in float64), or start nearer to the "
-    "data (init_strategy)."
-)
-
-
-def has_overflown(arrays: Any) -> Array:
-    """For each row, with which arrays lead, whether any entry is not finite, shape (n,)."""
-    flags = [
-        jnp.any(~jnp.isfinite(leaf.reshape(leaf.shape[0], -1)), axis=1)
-        for leaf in jax.tree.leaves(arrays)
-    ]
-    return jnp.any(jnp.stack(flags), axis=0) if flags else jnp.array(False)
-
-
-def check_densities(posterior: LinearPredictor, names: list[str], z: Any) -> None:
-    """Raise ValueError for the first row of a site whose density at `z` is not finite."""
-
-    def alone(kind):
-        return replace(posterior, kinds=(kind,))
-
-    @jax.jit
-    def find(posterior, z):
-        def visit(indices, is_new):
-            del is_new
-            read = zip(posterior.kinds, *posterior.read(z, indices), strict=True)
-            return (), [
-                has_overflown(row.parameters)
-                | has_overflown((eta, jax.vmap(alone(kind).loss)((eta,), (row,))))
-                for kind, eta, row in read
-            ]
-
-        return over_chunks(visit, posterior.num_rows, min(MAX_CHUNK, posterior.num_rows))[1]
-
-    for at, (name, flags) in enumerate(zip(names, find(posterior, z), strict=True)):
-        if flags.any():
-            row = jnp.argmax(flags)
-            y = on_host(posterior.read(z, row[None])[1][at].y[0])
-            y = y.item() if y.size == 1 else y
-            dtype = ravel_pytree(z)[0].dtype
-            raise ValueError(NOT_FINITE.format(name, int(row), y, dtype))
-
-
-# names of what is no parameter of a family
-WEIGHT, RESPONSE = " weight", " response"
-
-
-def first_changes(posterior: LinearPredictor, z: Any, step: Array) -> list[dict[str, Array]]:
-    """For each site and each thing known of it, the first row where it changes; N if in none."""
-    x, unravel = ravel_pytree(z)
-    num_rows = posterior.num_rows
-
-    def parts(posterior, x, indices):
-        found = posterior.read(unravel(x), indices)[1]
-        return [part.parameters | {WEIGHT: part.weight, RESPONSE: part.y} for part in found]
-
-    @jax.jit
-    def find(posterior):
-        def visit(indices, is_new):
-            del is_new
-            here, there = (parts(posterior, at, indices) for at in (x, x + step))
-            return (), has_changed(here, there)
-
-        found = over_chunks(visit, num_rows, min(MAX_CHUNK, num_rows))[1]
-        return jax.tree.map(
-            lambda flags: jnp.where(flags.any(), jnp.argmax(flags), num_rows), found
-        )
-
-    return find(posterior)
-
-
-def has_stayed(points: Sequence[Array]) -> bool:
-    """Whether predictors that are finite at the first point are so at the others."""
-    first, *others = (np.isfinite(each) for each in points)
-    return not any(np.any(first & ~each) for each in others)
-
-
-def is_bent(points: Sequence[Array], unit: float) -> bool:
-    """Whether predictors at three equal steps along a line do not lie on a line.
-
-    What is small against their size and `unit` is rounding.
-    """
-    stacked = np.stack(points).astype(np.float64)
-    stacked = stacked[:, np.isfinite(stacked[0])]  # NaN in the data is another error
-    size = np.max(np.abs(stacked), initial=unit)
-    bend = np.max(np.abs(stacked[0] - 2 * stacked[1] + stacked[2]), initial=0.0)
-    return not bend <= 1e-4 * size  # NaN on the way is bent

@@ -34,13 +34,12 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.arguments import NEED_VALUES, SplitArguments, run_with, split_arguments
+from numpyro_fwd.bridge.arguments import NEED_VALUES, SplitArguments, run_with
 from numpyro_fwd.bridge.centring import zeros_of
-from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
-from numpyro_fwd.bridge.plates import Plate, given_rows, subsample_plates
+from numpyro_fwd.bridge.plates import Plate
+from numpyro_fwd.bridge.row_models import RowModel, RowTerms
 from numpyro_fwd.bridge.views import explaining
-from numpyro_fwd.types import Args, Kwargs, Model, Sites
 
 __all__ = ["check_minibatches", "check_rows_apart"]
 
@@ -106,26 +105,23 @@ class Seen(NamedTuple):
         return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self))
 
 
-def check_minibatches(
-    model: Model, sites: Sites, model_args: Args, model_kwargs: Kwargs | None
-) -> None:
-    """:func:`check_rows_apart` of a full view with these sites, near zero."""
+def check_minibatches(model: RowModel) -> None:
+    """:func:`check_rows_apart` of a full view, near zero."""
 
     def terms_of(model_args, model_kwargs, z, rows):
-        return log_terms(given_rows(model, rows), model_args, model_kwargs, z)
+        return model.having(model_args, model_kwargs).terms(z, rows)
 
     rng = np.random.default_rng(0)
     z = jax.tree.map(
         lambda leaf: jnp.asarray((0.3 * rng.normal(size=leaf.shape)).astype(leaf.dtype)),
-        zeros_of(sites),
+        zeros_of(model.sites),
     )
-    arguments = split_arguments(model_args, model_kwargs)
-    with explaining(None, model_args, model_kwargs, z):
-        check_rows_apart(terms_of, subsample_plates(sites).plates, arguments, z)
+    with explaining(None, *model.model_args, z):
+        check_rows_apart(terms_of, model.plates, model.arguments, z)
 
 
 def check_rows_apart(
-    terms_of: Callable[..., LogTerms],
+    terms_of: Callable[..., RowTerms],
     plates: dict[str, Plate],
     arguments: SplitArguments,
     z: Any,
@@ -157,12 +153,10 @@ def check_rows_apart(
         return
     for name, plate in plates.items():
         slopes, values = (
-            reading(terms_of, plates, name, arguments, has_slopes=has_slopes)
+            exact_products(reading(terms_of, plates, name, arguments, has_slopes=has_slopes))
             for has_slopes in (True, False)
         )
-        programs = [
-            compiled_soon(exact_products(function), is_short=True) for function in (slopes, values)
-        ]
+        programs = [compiled_soon(function, is_short=True) for function in (slopes, values)]
 
         def read(size, cases, programs=programs):
             size = jnp.asarray(size)
@@ -193,7 +187,7 @@ def reading(
         terms = terms_of(model_args, model_kwargs, z, first_row | {name: rows})
         share = rows.shape[0] / plates[name].size  # undoes the scale of the plate
         inside = {
-            site: share * by_row(terms, site, name, rows.shape[0])
+            site: share * (terms.by_row(site, name) * jnp.ones(rows.shape))
             for site, around in terms.plates.items()
             if name in around
         }
@@ -220,14 +214,6 @@ def reading(
         return jax.lax.map(visit, cases)
 
     return seen
-
-
-def by_row(terms: LogTerms, site: str, plate: str, num: int) -> Array:
-    """The log density of a site, of each of the rows of a plate."""
-    value = terms.values[site]
-    frame = next(f for f in terms.sites[site]["cond_indep_stack"] if f.name == plate)
-    of_rows = jnp.moveaxis(value, frame.dim, 0)
-    return jnp.sum(of_rows.reshape(of_rows.shape[0], -1), axis=1) * jnp.ones(num)
 
 
 def direction(z: Any, part: Array) -> Any:
@@ -266,7 +252,9 @@ def num_read(program: Function, num_rows: int, arguments: SplitArguments, z: Any
         except NEED_VALUES:  # as run_with does
             return numbers_in(jax.make_jaxpr(partial(program, arguments.arrays))(*rest))
 
-    each = (numbers(most) - numbers(1)) // most
+    if (all_numbers := numbers(most)) <= LARGEST:
+        return most
+    each = (all_numbers - numbers(1)) // most
     return min(most, max(LARGEST // max(each, 1), FEW))
 
 

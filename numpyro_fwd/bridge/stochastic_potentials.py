@@ -12,23 +12,14 @@ from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.rows.shuffles import with_replacement
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
 from numpyro_fwd.bridge.numpyro_private import identity
-from numpyro_fwd.bridge.plates import (
-    full_view_sites,
-    given_rows,
-    known_shapes,
-    subsample_plates,
-)
-from numpyro_fwd.types import Args, Kwargs, Model, Sites
+from numpyro_fwd.bridge.row_models import RowModel, RowTerms
 
 __all__ = ["density_of_some", "share_of_some", "size_of_epoch", "stochastic_potential"]
 
 
 def stochastic_potential(
-    model: Model,
-    model_args: Args,
-    model_kwargs: Kwargs | None,
+    model: RowModel,
     chunk_size: int | None = None,
     differentiable: Callable[[Function], Function] = identity,
 ) -> StochasticPotential:
@@ -38,26 +29,20 @@ def stochastic_potential(
     a site inside two subsample plates is read as a whole. `differentiable` gives the energy of a
     minibatch derivatives that a model may lack. Cost: N rows and B rows.
     """
-    sites = full_view_sites(model, model_args, model_kwargs)
-    plates, plates_of = subsample_plates(sites)
-    model = with_params(model, sites)
+    plates, plates_of = model.plates, model.plates_of
     first_row = {name: jnp.zeros(1, int) for name in plates}
     crossed = [name for name, around in plates_of.items() if len(around) > 1]
     plates_with_rows = [name for name in plates if (name,) in plates_of.values()]
 
-    def terms_at(z, rows):
-        return log_terms(given_rows(model, rows), model_args, model_kwargs, z)
-
     def outside_plates(z):
-        terms = terms_at(z, first_row)
-        return terms.total(terms.outside_plates)
+        return model.terms(z, first_row).outside_plates()
 
     def in_two_plates(z):
-        return terms_at(z, {}).total(crossed) if crossed else jnp.zeros(())
+        return model.terms(z).total(crossed) if crossed else jnp.zeros(())
 
     def row_values(name, z, rows):
         scale = rows.shape[0] / plates[name].size
-        return scale * per_row(terms_at(z, first_row | {name: rows}), name, rows.shape[0])
+        return scale * per_row(model.terms(z, first_row | {name: rows}), name, rows.shape[0])
 
     def potential(z) -> Pair:
         energy = as_pair(-(outside_plates(z) + in_two_plates(z)))
@@ -78,7 +63,7 @@ def stochastic_potential(
         }
 
     def stochastic_grad(z, rows):
-        return jax.grad(differentiable(lambda z: -terms_at(z, rows).total()))(z)
+        return jax.grad(differentiable(lambda z: -model.terms(z, rows).total()))(z)
 
     def row_terms(z, indices):
         """Rows are counted through, one plate after the other."""
@@ -103,53 +88,33 @@ def stochastic_potential(
     return StochasticPotential(potential, draw, stochastic_grad, rows)
 
 
-def density_of_some(
-    model: Model,
-    model_args: Args,
-    model_kwargs: Kwargs | None,
-    num_rows: int,
-) -> Function:
+def density_of_some(model: RowModel, num_rows: int) -> Function:
     """Log density of a full view with `num_rows` of each longer plate, weighted as all of them.
 
     The rows are the same in each program, drawn with replacement.
     """
-    sites = full_view_sites(model, model_args, model_kwargs)
     rng = np.random.default_rng(0)
     rows = {
         name: jnp.asarray(np.sort(rng.integers(plate.size, size=num_rows)))
-        for name, plate in subsample_plates(sites).plates.items()
+        for name, plate in model.plates.items()
         if plate.size > num_rows
     }
-    view = given_rows(with_params(model, sites), rows)
-    return lambda z: log_terms(view, model_args, model_kwargs, z).total()
+    return lambda z: model.terms(z, rows).total()
 
 
-def share_of_some(
-    model: Model, model_args: Args, model_kwargs: Kwargs | None, num_rows: int
-) -> float:
+def share_of_some(model: RowModel, num_rows: int) -> float:
     """Share of the rows of the longest plate that :func:`density_of_some` reads."""
-    return min(1.0, num_rows / size_of_epoch(model, model_args, model_kwargs)[1])
+    return min(1.0, num_rows / size_of_epoch(model)[1])
 
 
-def with_params(model: Model, sites: Sites) -> Model:
-    """The model with shapes of its param sites."""
-    params = {name: site["value"] for name, site in sites.items() if site["type"] == "param"}
-    return known_shapes(model, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), params))
-
-
-def size_of_epoch(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> tuple[int, int]:
+def size_of_epoch(model: RowModel) -> tuple[int, int]:
     """Numbers of minibatches that go through the largest plate, and of its rows."""
-    plates = subsample_plates(full_view_sites(model, model_args, model_kwargs)).plates.values()
+    plates = model.plates.values()
     num_steps = max((-(-plate.size // plate.batch_size) for plate in plates), default=1)
     return num_steps, max((plate.size for plate in plates), default=1)
 
 
-def per_row(terms: LogTerms, plate: str, length: int) -> Array:
+def per_row(terms: RowTerms, plate: str, length: int) -> Array:
     """Log densities of the sites that lie in `plate` alone, summed for each of its rows."""
-    values = jnp.zeros(length)
-    for name, term in terms.values.items():
-        if terms.plates[name] == (plate,):
-            frames = terms.sites[name]["cond_indep_stack"]
-            axis = term.ndim + next(frame.dim for frame in frames if frame.name == plate)
-            values = values + jnp.sum(jnp.moveaxis(term, axis, 0).reshape(length, -1), axis=1)
-    return values
+    alone = [name for name, plates in terms.plates.items() if plates == (plate,)]
+    return sum((terms.by_row(name, plate) for name in alone), jnp.zeros(length))

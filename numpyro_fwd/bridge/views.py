@@ -7,14 +7,15 @@ arguments of each call, so that nothing of the data or of a chain is stored on a
 import contextlib
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 from jax import Array
-from numpyro.distributions import Delta
-from numpyro.handlers import substitute
+from numpyro.distributions import Delta, ImproperUniform, constraints
+from numpyro.handlers import block, substitute
 
 from blackjax_ext.mcmc.derivatives import (
     Differentiation,
@@ -26,13 +27,13 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function, LogDensity
 from blackjax_ext.warmup.newton_path import MAX_DIMENSION
+from numpyro_fwd.bridge.argument_errors import first_not_finite, not_finite
 from numpyro_fwd.bridge.arguments import (
     NEED_VALUES,
     SplitArguments,
-    first_not_finite,
-    not_finite,
     run_with,
     split_arguments,
+    traced_once,
 )
 from numpyro_fwd.bridge.numpyro_private import (
     GIBBS_SITES_KWARG,
@@ -81,7 +82,7 @@ class View(NamedTuple):
 
     potential_fn
         ``potential_fn(*model_args, **model_kwargs)`` is the potential energy, a function of the
-        unconstrained position.
+        unconstrained position; of a model one that all programs of a start share.
     postprocess_fn
         ``postprocess_fn(*model_args, **model_kwargs)`` maps an unconstrained position to values in
         the sites' supports, with the deterministic sites.
@@ -97,6 +98,43 @@ class View(NamedTuple):
     def differentiable(self, function: Function) -> Function:
         """`function` of the model, with the derivatives that the potential energy has."""
         return differenced(function) if self.differentiation == "gradients" else function
+
+    def anew(self) -> "View":
+        """The same, for later programs, each of which traces the model for itself."""
+        if not isinstance(self.potential_fn, SharedTrace):
+            return self
+        return self._replace(potential_fn=self.potential_fn.make_potential)
+
+
+class SharedTrace:
+    """The potential energies of a model that is traced once for all programs of its arrays.
+
+    Parameters
+    ----------
+    make_potential
+        ``make_potential(*model_args, **model_kwargs)`` is a potential energy.
+    arguments
+        Those that share the trace, up to the values of arrays; others are traced by themselves.
+    """
+
+    def __init__(self, make_potential: Function, arguments: SplitArguments):
+        self.make_potential, self.arguments = make_potential, arguments.without_data()
+        join = arguments.join
+
+        def energy(arrays: list[Any], z: Position) -> Array:
+            model_args, model_kwargs = join(arrays)
+            return make_potential(*model_args, **model_kwargs)(z)
+
+        self.energy = traced_once(energy)
+
+    def __call__(self, *model_args: Any, **model_kwargs: Any) -> Function:
+        """The potential energy for these arguments."""
+        arguments = split_arguments(model_args, model_kwargs)
+        # a model may compute with arrays of NumPy what no program shall round otherwise
+        is_known = any(isinstance(array, np.ndarray) for array in arguments.arrays)
+        if is_known or not arguments.is_like(self.arguments):
+            return cast(Function, self.make_potential(*model_args, **model_kwargs))
+        return partial(self.energy, arguments.arrays)
 
 
 def logdensity_of(view: View, model_args: Args, model_kwargs: Kwargs | None) -> LogDensity:
@@ -223,6 +261,7 @@ def view_model(
     values = {name: sites[name]["value"] for name in latents if name not in enumerated}
     prototype = transform_fn(facts.inv_transforms, values, invert=True)
     arguments = split_arguments(model_args, model_kwargs)
+    make_potential = SharedTrace(make_potential, arguments)
     differentiation = differentiation_with(make_potential, arguments, prototype, wanted)
     view = View(make_potential, make_postprocess, differentiation)
     if init_params is not None:
@@ -231,23 +270,42 @@ def view_model(
         if GIBBS_SITES_KWARG in model_kwargs:  # Gibbs hands over constrained values
             init_params = unconstrain_fn(model, model_args, model_kwargs, init_params)
         return view, in_precision_of(prototype, init_params)
+    # values would be constants of the program, another one for each seed
+    like = {
+        name: np.zeros(np.shape(leaf), jnp.result_type(leaf)) for name, leaf in prototype.items()
+    }
+    # other strategies ask each site, and an enumeration has handlers that need its place
+    is_plain = drawn_on_host(init_strategy) is not None and not facts.has_enumerate_support
     plates = {name: site["value"] for name, site in sites.items() if site["type"] == "plate"}
+    fixed = substitute(prepared, data=plates)
     size = sum(np.size(leaf) for leaf in prototype.values())
     search = partial(
         find_valid_initial_params,
-        model=substitute(prepared, data=plates),
+        model=as_model(make_potential, like) if is_plain else fixed,
         init_strategy=init_strategy,
         enum=facts.has_enumerate_support,
-        prototype_params={  # values would be constants of the program, another one for each seed
-            name: np.zeros(np.shape(leaf), jnp.result_type(leaf))
-            for name, leaf in prototype.items()
-        },
+        prototype_params=like,
         forward_mode_differentiation=differentiation == "forward" and size > 0,
         # a gradient of D JVPs, asked for where the warm start can afford it too
         validate_grad=differentiation in ("reverse", "gradients")
         or (differentiation == "forward" and size <= MAX_DIMENSION["forward"]),
     )
     return view, find_start(search, rng_key, sites, arguments)
+
+
+def as_model(make_potential: Function, like: dict[str, Any]) -> Model:
+    """A model of this energy, of latents like these on the real line and one factor."""
+
+    def model(*args: Any, **kwargs: Any) -> None:
+        z = {
+            name: numpyro.sample(name, ImproperUniform(constraints.real, (), np.shape(leaf)))
+            for name, leaf in like.items()
+        }
+        with block():  # sites of the model of which the energy is
+            energy = make_potential(*args, **kwargs)(z)
+        numpyro.factor(f"density of {', '.join(like)}", -energy)
+
+    return model
 
 
 def find_start(search: Function, rng_key: Array, sites: Sites, arguments: SplitArguments) -> Any:

@@ -31,17 +31,13 @@ from blackjax_ext.warmup.run import (
     ravel_each,
     states_at,
 )
-from numpyro_fwd.bridge.arguments import (
-    Fingerprint,
-    fingerprint,
-    is_other,
-    naming_arguments,
-    run_with,
-    split_arguments,
-)
+from numpyro_fwd.bridge.argument_errors import naming_arguments
+from numpyro_fwd.bridge.arguments import run_with, split_arguments
 from numpyro_fwd.bridge.coordinates import ModelCoordinates
+from numpyro_fwd.bridge.fingerprints import Fingerprint, fingerprint, is_other
 from numpyro_fwd.bridge.hierarchies import effects_of
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key, not_jax_tracer
+from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.views import (
     View,
     check_start,
@@ -289,6 +285,7 @@ class BlackJAXKernel(MCMCKernel):
 
     def _reset(self) -> None:
         self._view: View | None = None
+        self._started_from: Source | None = None
         self._sample_fn: Function | None = None  # MCMC initializes again while this is None
         self._programs: dict[Any, Function] = {}
         self._in_place = InPlace()
@@ -319,7 +316,7 @@ class BlackJAXKernel(MCMCKernel):
 
     @property
     def _source(self) -> Source:
-        return Source(self._viewed, cast(View, self._view))
+        return self._started_from or Source(self._viewed, cast(View, self._view))
 
     def get_diagnostics_str(self, state: KernelState) -> str:
         """Step size and acceptance for the progress bar."""
@@ -356,7 +353,10 @@ class BlackJAXKernel(MCMCKernel):
         with status_line(self) as say:
             say("looking for a point of finite density")
             rng_key, key_model = split_each(rng_key, 2)
-            self._view, z = self._look(key_model, init_params, model_args, model_kwargs)
+            view, z = self._look(key_model, init_params, model_args, model_kwargs)
+            rows = self._known_rows(model_args, model_kwargs)
+            self._view = view.anew()
+            self._started_from = Source(self._viewed, view, rows and rows.without_data())
             self._has_coordinates = any(jnp.size(leaf) for leaf in jax.tree.leaves(z))
             self._sample_fn = self.sample
             check_start(z)
@@ -408,6 +408,11 @@ class BlackJAXKernel(MCMCKernel):
                     coordinates = self._coordinates(model_args, model_kwargs)
                     self.real_effects = coordinates.on_the_reals(first)
         return view, z
+
+    def _known_rows(self, model_args: Args, model_kwargs: Kwargs | None) -> RowModel | None:
+        """What is known of the rows of a model: nothing here."""
+        del model_args, model_kwargs
+        return None
 
     @property
     def _seeks_effects(self) -> bool:
@@ -583,6 +588,8 @@ class BlackJAXKernel(MCMCKernel):
     def sample(self, state: KernelState, model_args: Args, model_kwargs: Kwargs | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
         target = self._target_of(model_args, model_kwargs, state.shared)
+        # later programs trace the model anew: what it reads besides its arguments may have changed
+        self._started_from = None
         is_single = jnp.ndim(state.i) == 0
         adapt_state = state.adapt_state
         rng_key, key_move, key_renew, *key_shared = split_each(
@@ -688,7 +695,8 @@ class BlackJAXKernel(MCMCKernel):
             If what chains share, such as an expansion, was made with other data.
         """
         if self._view is None:
-            self._view, _ = self._look(jax.random.key(0), None, model_args, model_kwargs)
+            view, _ = self._look(jax.random.key(0), None, model_args, model_kwargs)
+            self._view = view.anew()
         if state.shared is not None:
             old = cast(Fingerprint, state.fingerprint)
             check_data(is_other(old, model_args, model_kwargs))
@@ -723,7 +731,8 @@ class BlackJAXKernel(MCMCKernel):
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
-        return {**self.__dict__, "_sample_fn": None, "_programs": {}, "_in_place": InPlace()}
+        ready: dict[str, Any] = {"_started_from": None, "_sample_fn": None, "_programs": {}}
+        return {**self.__dict__, **ready, "_in_place": InPlace()}
 
 
 def for_chains(step: Function, batch_size: int | None) -> Function:

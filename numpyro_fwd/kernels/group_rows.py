@@ -39,10 +39,8 @@ def expansion_of(
     source: Source, shared: GroupedModel, model_args: Args, model_kwargs: Kwargs | None
 ) -> GroupedExpansion:
     """The expansion by groups with its posterior."""
-    predictor = grouped_predictor_of(
-        source.model, model_args, model_kwargs, shared.expansion.position, shared.layout
-    )
-    return shared.expansion.of(predictor)
+    rows = source.rows(model_args, model_kwargs)
+    return shared.expansion.of(grouped_predictor_of(rows, shared.expansion.position, shared.layout))
 
 
 def start_of_groups(run: Run, rng_key: Array, z: Any, shared: GroupedModel) -> Start:

@@ -17,6 +17,7 @@ from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.centring import Centred, centred_start, noise_seen_by_rows
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
 from numpyro_fwd.bridge.plates import FullView, check_model, first_rows
+from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.separate_rows import check_minibatches
 from numpyro_fwd.bridge.views import View
 from numpyro_fwd.disk import holds_rows_on_disk
@@ -53,6 +54,8 @@ class MinibatchKernel(BlackJAXKernel):
     needs_minibatches = True
     # noise of a hierarchy that chains have put back, found at each start
     _noise: tuple[str, ...] = ()
+    # what the checks of a start have read of the rows, until the start is made
+    _rows: RowModel | None = None
     advice = (
         'Give control_variate="second_order" (up to 512 dimensions) or a larger subsample_size, '
         "which take noise out of the gradient; centre the covariates of a regression; "
@@ -140,7 +143,8 @@ class MinibatchKernel(BlackJAXKernel):
             sites = check_model(
                 model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches
             )
-            check_minibatches(model, sites, model_args, model_kwargs)
+            self._rows = RowModel.of(model, model_args, model_kwargs, sites)
+            check_minibatches(self._rows)
         return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
 
     @property
@@ -154,16 +158,23 @@ class MinibatchKernel(BlackJAXKernel):
         """The target, whose coordinates may be others than those of `init_params`."""
         if isinstance(self._strategy, SubsampledRows):
             model = cast(Model, self._model)
+            rows = self._rows or RowModel.of(model, model_args, model_kwargs)
             with evaluating(model_args, model_kwargs):
-                self._noise = noise_seen_by_rows(model, model_args, model_kwargs)
-            init_params = centred_start(
-                model, self._noise, rng_key, init_params, model_args, model_kwargs
-            )
+                self._noise = noise_seen_by_rows(rows)
+            init_params = centred_start(rows, self._noise, rng_key, init_params)
         return super()._look(rng_key, init_params, model_args, model_kwargs)
 
     def _reset(self) -> None:
         super()._reset()
         self._noise = ()
+        self._rows = None
+
+    def _known_rows(self, model_args: Args, model_kwargs: Kwargs | None) -> RowModel | None:
+        """What is known of the rows, of which noise may have been put back."""
+        rows, self._rows = self._rows, None
+        if self._noise:
+            return RowModel.of(cast(Model, self._viewed), model_args, model_kwargs)
+        return rows
 
     def _model_of_start(self, model_args: Args, model_kwargs: Kwargs | None) -> Model:
         """The model with all rows, or with a few where all of them are on disk."""

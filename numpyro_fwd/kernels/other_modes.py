@@ -122,7 +122,7 @@ def look_elsewhere(run: Run, z: Any, first: Place, passes_of: Callable[[], Passe
     if holds_rows_on_disk(run.model_args):  # of which a path would read some at each evaluation
         return alone
     run.say("looking for other modes on a few rows")
-    share = share_of_some(run.source.model, *run.model_args, NUM_ROWS_READ)
+    share = share_of_some(run.rows(), NUM_ROWS_READ)
     ends = ends_of_paths(run, z)
     if not ends.num_paths.size:
         return alone
@@ -187,8 +187,7 @@ def ends_of_paths(run: Run, z: Any) -> Ends:
 
     def find(arrays, seed, x):
         key = jax.random.key(seed)
-        model_args, model_kwargs = run.arguments.join(arrays)
-        logdensity_fn = density_of_some(run.source.model, model_args, model_kwargs, NUM_ROWS_READ)
+        logdensity_fn = density_of_some(run.rows(arrays), NUM_ROWS_READ)
         return newton_path.find_all(key, lambda x: logdensity_fn(unravel(x)), x, differentiation)
 
     num_paths = NUM_PATHS if size <= MANY_DIMENSIONS_FOR_PATHS else newton_path.MIN_PATHS

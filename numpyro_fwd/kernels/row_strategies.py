@@ -64,7 +64,7 @@ from numpyro_fwd.kernels.strategy import (
     split_keys,
 )
 from numpyro_fwd.table_file import TableFile
-from numpyro_fwd.types import Args, Kwargs, Model
+from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["AnchoredRows", "PlainRows", "SubsampledRows"]
 
@@ -99,10 +99,10 @@ NAMES = {1: "first_order", 2: "second_order"}
 
 
 def density_in_chunks(
-    model: Model, chunk_size: int | None, model_args: Args, model_kwargs: Kwargs | None
+    source: Source, chunk_size: int | None, model_args: Args, model_kwargs: Kwargs | None
 ) -> Function:
     """Log density of a full view, in one float and with bounded memory."""
-    potential = stochastic_potential(model, model_args, model_kwargs, chunk_size)
+    potential = stochastic_potential(source.rows(model_args, model_kwargs), chunk_size)
     return lambda z: -energy_at(potential, z).value()
 
 
@@ -136,7 +136,7 @@ class PlainRows:
     def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
         """Where the optimizer leads, or Newton's path."""
         del shared
-        density_of = partial(density_in_chunks, run.source.model, self.chunk_size)
+        density_of = partial(density_in_chunks, run.source, self.chunk_size)
         num_epochs = self._epochs(run, ravel_each(z).shape[1])
         if num_epochs:
             rng_key, key_search = split_each(rng_key, 2)
@@ -156,8 +156,8 @@ class PlainRows:
     ) -> Stepper:
         """The algorithm on minibatches."""
         del shared
-        potential = stochastic_potential(source.model, model_args, model_kwargs, self.chunk_size)
-        return CountingAlgorithm(algorithm, potential)
+        rows = source.rows(model_args, model_kwargs)
+        return CountingAlgorithm(algorithm, stochastic_potential(rows, self.chunk_size))
 
     def _epochs(self, run: Run, size: int) -> int:
         """Passes over the data of the optimizer that looks for a start."""
@@ -169,14 +169,11 @@ class PlainRows:
 
     def _optimized(self, run: Run, rng_key: Array, z: Any, num_epochs: int) -> Any:
         """Positions `z` after as many epochs of the optimizer, each with its own minibatches."""
-        per_epoch, num_rows = size_of_epoch(run.source.model, *run.model_args)
+        per_epoch, num_rows = size_of_epoch(run.rows())
         num_steps = per_epoch * num_epochs
 
         def program(arrays, rng_key, z):
-            model_args, model_kwargs = run.arguments.join(arrays)
-            potential = stochastic_potential(
-                run.source.model, model_args, model_kwargs, self.chunk_size
-            )
+            potential = stochastic_potential(run.rows(arrays), self.chunk_size)
             return jax.vmap(
                 lambda key, z: optimize(key, potential, z, num_steps, num_rows, self.optimizer)
             )(rng_key, z)
@@ -232,7 +229,7 @@ class AnchoredRows(PlainRows):
             # a fixed key: what it finds is a place, not a draw
             keys = jax.random.split(jax.random.key(0), ravel_each(z).shape[0])
             z = self._optimized(run, keys, z, num_epochs)
-        density_of = partial(density_in_chunks, run.source.model, self.chunk_size)
+        density_of = partial(density_in_chunks, run.source, self.chunk_size)
         x = ravel_each(z)
         values = evaluate(run, x, z, density_of)
         best = on_host(x)[np.argmax(on_host(values))]
@@ -257,7 +254,7 @@ class AnchoredRows(PlainRows):
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Mode) -> Start:
         """For each chain one of a few draws around a mode, by importance."""
-        density_of = partial(density_in_chunks, run.source.model, self.chunk_size)
+        density_of = partial(density_in_chunks, run.source, self.chunk_size)
         keys, key_draw = split_keys(rng_key)
         if not run.is_searching:
             return Start(ravel_each(z), None, False, keys)
@@ -289,9 +286,8 @@ class AnchoredRows(PlainRows):
         shared: Mode,
     ) -> Stepper:
         """The algorithm on minibatches with the control variate."""
-        potential = stochastic_potential(
-            source.model, model_args, model_kwargs, self.chunk_size, source.view.differentiable
-        )
+        rows = source.rows(model_args, model_kwargs)
+        potential = stochastic_potential(rows, self.chunk_size, source.view.differentiable)
         anchor = shared.anchor if self.order == 2 else shared.anchor._replace(hessian=None)
         return CountingAlgorithm(algorithm, anchored(potential, anchor, self.order))
 
@@ -358,23 +354,18 @@ class SubsampledRows:
         self, run: Run, z: Any, first: Any, *, find_mode: bool
     ) -> Expansion | GroupedModel:
         """The expansion near a position, or at it."""
-        model, (model_args, model_kwargs) = run.source.model, run.model_args
-        say = run.say
+        rows, say = run.rows(), run.say
         if self.order == 2 and isinstance(first, dict):
             run.say("looking for groups of rows")
-            found = expanded_groups(
-                model, model_args, model_kwargs, first, say=say, find_mode=find_mode
-            )
+            found = expanded_groups(rows, first, say=say, find_mode=find_mode)
             if found is not None:
                 return found
         check_dimension(z)
-        is_large = num_rows_on_disk((model_args, model_kwargs)) >= LARGE
+        is_large = num_rows_on_disk(run.model_args) >= LARGE
         if is_large and find_mode:  # the same for chains in sequence, whose tables must be alike
             first = jax.tree.map(jnp.zeros_like, first)
         return expanded(
-            model,
-            model_args,
-            model_kwargs,
+            rows,
             first,
             order=self.order,
             say=say,
@@ -389,10 +380,7 @@ class SubsampledRows:
 
         def draw(arrays, rng_key, z, shared):
             rng_key, key_draw = split_each(rng_key, 2)
-            model_args, model_kwargs = run.arguments.join(arrays)
-            expansion = shared.of(
-                linear_predictor_of(run.source.model, model_args, model_kwargs, shared.position)
-            )
+            expansion = shared.of(linear_predictor_of(run.rows(arrays), shared.position))
             z = around(key_draw, shared) if run.is_searching else z
             values = jax.vmap(lambda z: -surrogate(expansion, z))(z)
             num_rows = expected_rows(jax.random.fold_in(key_draw[0], 1), expansion)
@@ -400,9 +388,7 @@ class SubsampledRows:
 
         x, values, keys, num_rows = run(draw, rng_key, z, shared, is_short=True)
         check_finite(values)
-        warn_if_many(
-            num_rows, shared.num_rows, partial(read_by_program, run.source.model, *run.model_args)
-        )
+        warn_if_many(num_rows, shared.num_rows, partial(read_by_program, run.rows()))
         return Start(x, shared.metric, run.is_searching, keys)
 
     def _look_at_tails(self, run: Run, shared: Expansion) -> None:
@@ -411,8 +397,7 @@ class SubsampledRows:
             return
 
         def tails(arrays, key, shared):
-            model_args, model_kwargs = run.arguments.join(arrays)
-            rows = linear_predictor_of(run.source.model, model_args, model_kwargs, shared.position)
+            rows = linear_predictor_of(run.rows(arrays), shared.position)
             return tail_gap(key, shared.of(rows))
 
         run.say("comparing the tails of the posterior with those of its expansion")
@@ -429,12 +414,9 @@ class SubsampledRows:
         """The algorithm on the expansion, with the test that reads a few rows."""
         if isinstance(shared, GroupedModel):
             return sweeping(source, algorithm, model_args, model_kwargs, shared)
-        expansion = shared.of(
-            linear_predictor_of(source.model, model_args, model_kwargs, shared.position)
-        )
-        batch_size = 0
-        if self.has_minibatches:
-            batch_size = batch_size_of(source.model, model_args, model_kwargs)
+        rows = source.rows(model_args, model_kwargs)
+        expansion = shared.of(linear_predictor_of(rows, shared.position))
+        batch_size = batch_size_of(rows) if self.has_minibatches else 0
         algorithm = algorithm.having(acceptance=subsampled(expansion))
         return CountingAlgorithm(algorithm, expanded_minibatch(expansion, batch_size))
 
@@ -444,8 +426,7 @@ def passes_of(run: Run, z: Any, chunk_size: int | None) -> Passes:
     unravel = ravel_one(z)
 
     def energy(arrays, x):
-        model_args, model_kwargs = run.arguments.join(arrays)
-        potential = stochastic_potential(run.source.model, model_args, model_kwargs, chunk_size)
+        potential = stochastic_potential(run.rows(arrays), chunk_size)
         return energy_at(potential, unravel(x))
 
     def both(arrays, x, root):

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from blackjax_ext.meshes import everywhere
-from numpyro_fwd.bridge.arguments import Fingerprint, fingerprint, is_other, mutable_arrays
+from numpyro_fwd.bridge.fingerprints import Fingerprint, fingerprint, is_other, mutable_arrays
 from numpyro_fwd.bridge.numpyro_private import give_arguments, not_jax_tracer
 from numpyro_fwd.disk import OnDisk
 from numpyro_fwd.kernels.running_mcmc import running_mcmc

@@ -22,12 +22,8 @@ from blackjax_ext.smc.annealing import Schedule
 from blackjax_ext.smc.langevin_smc import LangevinSMCInfo, LangevinSMCState
 from blackjax_ext.smc.tempered import COVARIANCE, PARTICLES, next_temperature
 from blackjax_ext.types import Function, LogDensity
-from numpyro_fwd.bridge.arguments import (
-    check_arguments,
-    naming_arguments,
-    run_with,
-    split_arguments,
-)
+from numpyro_fwd.bridge.argument_errors import check_arguments, naming_arguments
+from numpyro_fwd.bridge.arguments import run_with, split_arguments
 from numpyro_fwd.bridge.numpyro_private import is_prng_key, not_jax_tracer
 from numpyro_fwd.bridge.priors import (
     check_latents,

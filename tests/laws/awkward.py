@@ -31,6 +31,7 @@ from blackjax_ext.rows.potentials import full_gradient
 from blackjax_ext.subsampling import thinning
 from numpyro_fwd.bridge import priors
 from numpyro_fwd.bridge.predictors import linear_predictor_of
+from numpyro_fwd.bridge.row_models import RowModel
 
 RNG = np.random.default_rng(110)
 NORMAL = RNG.normal(size=400)
@@ -620,7 +621,7 @@ def seen_by_rows(kernel: str, sampler, state, problem: Problem, x) -> Seen:
                 lambda indices: rows.terms(z, indices), in_batches(rows.num_rows)
             ).ravel()
         if is_few:
-            expansion = shared.of(linear_predictor_of(sampler.model, args, {}, z))
+            expansion = shared.of(linear_predictor_of(RowModel.of(sampler.model, args, {}), z))
             found["w"] = thinning.whitened(expansion, z)[1]
         return found
 

@@ -20,6 +20,7 @@ from numpyro.infer.util import potential_energy
 from blackjax_ext.subsampling import expansion, thinning
 from numpyro_fwd.bridge import predictors
 from numpyro_fwd.bridge.plates import FullView, check_model
+from numpyro_fwd.bridge.row_models import RowModel
 
 FULL_ONLY = pytest.mark.full
 ENERGY = 0.01  # in units of the posterior, as the page on the test promises
@@ -39,9 +40,9 @@ def in_double(leaf: Any) -> Any:
 def expanded(model: Callable, args: tuple, z: Any) -> expansion.Expansion:
     """As a kernel expands it, with its data."""
     view = FullView(model)
-    check_model(view, args, {})
-    found = predictors.expanded(view, args, {}, z, order=2, say=lambda words: None)
-    return found.of(predictors.linear_predictor_of(view, args, {}, z))
+    rows = RowModel.of(view, args, {}, check_model(view, args, {}))
+    found = predictors.expanded(rows, z, order=2, say=lambda words: None)
+    return found.of(predictors.linear_predictor_of(rows, z))
 
 
 def sees(model: Callable, args: tuple, z: Any) -> None:

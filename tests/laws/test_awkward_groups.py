@@ -28,6 +28,7 @@ from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge import groups
 from numpyro_fwd.bridge.plates import FullView, check_model
+from numpyro_fwd.bridge.row_models import RowModel
 
 FULL_ONLY = pytest.mark.full
 ENERGY = 0.01  # in units of the posterior, as the page on the test promises
@@ -214,13 +215,13 @@ CASES: dict[str, Callable[[], Case]] = {
 def expanded(case: Case) -> tuple[groups.GroupedModel | None, Any]:
     """As a kernel expands it, with its data; None where there are no groups."""
     view = FullView(case.model)
-    check_model(view, case.args, {})
+    rows = RowModel.of(view, case.args, {}, check_model(view, case.args, {}))
     z = dict(initialize_model(jax.random.key(0), view, model_args=case.args).param_info.z)
-    found = groups.expanded_groups(view, case.args, None, z, say=lambda words: None)
+    found = groups.expanded_groups(rows, z, say=lambda words: None)
     if found is None:
         return None, None
     layout, position = found.layout, found.expansion.position
-    predictor = groups.grouped_predictor_of(view, case.args, None, position, layout)
+    predictor = groups.grouped_predictor_of(rows, position, layout)
     return found, found.expansion.of(predictor)
 
 
@@ -321,8 +322,9 @@ def test_groups_of_one_row_stay_near_a_kink():
     case = intercepts(lambda mu, tau: in_plate("a", dist.Laplace(mu, tau)), x, group, y)
     view = FullView(case.model)
     z = dict(initialize_model(jax.random.key(0), view, model_args=case.args).param_info.z)
-    found = groups.expanded_groups(view, case.args, None, z, say=len, find_mode=False)
-    predictor = groups.grouped_predictor_of(view, case.args, None, z, found.layout)
+    rows = RowModel.of(view, case.args, None)
+    found = groups.expanded_groups(rows, z, say=len, find_mode=False)
+    predictor = groups.grouped_predictor_of(rows, z, found.layout)
     passes = mode.GroupPasses(replace(predictor, level=jnp.asarray(group)), None)
     passes.is_smoothed = True
     for mu, log_tau in itertools.product((-0.6, 0.0, 0.6), (-1.0, 0.0, 1.0)):

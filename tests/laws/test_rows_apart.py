@@ -15,6 +15,7 @@ from numpyro.contrib.module import random_flax_module
 from numpyro_fwd import AMAGOLD, GOHSMC, L2MC, OHSMC, SGHMC, SGSMC, on_disk
 from numpyro_fwd.bridge import separate_rows
 from numpyro_fwd.bridge.plates import FullView, check_model
+from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.separate_rows import check_minibatches
 
 sample = numpyro.sample
@@ -26,7 +27,7 @@ sample = numpyro.sample
 def check(model, *args):
     """Look at a model as a kernel does."""
     view = FullView(model)
-    check_minibatches(view, check_model(view, args, {}), args, {})
+    check_minibatches(RowModel.of(view, args, {}, check_model(view, args, {})))
 
 
 def table(num, far=0.0, dtype=np.float32, size=3, seed=0):

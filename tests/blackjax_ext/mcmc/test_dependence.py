@@ -13,6 +13,7 @@ from blackjax_ext.mcmc import dependence
 from blackjax_ext.mcmc.dependence import dependent
 from numpyro_fwd.bridge import predictors
 from numpyro_fwd.bridge.plates import FullView
+from numpyro_fwd.bridge.row_models import RowModel
 
 NUM = 4  # values that a program has at each of its steps
 
@@ -172,7 +173,7 @@ def regression(x, y):
 def test_a_scale_that_a_loop_carries_round_is_a_predictor():
     x, y = np.random.default_rng(0).normal(size=(2, 50)).astype(np.float32)
     z = {"a": jnp.zeros(()), "s": jnp.zeros(())}
-    read = predictors.linear_predictor_of(FullView(regression), (x, y), {}, z)
+    read = predictors.linear_predictor_of(RowModel.of(FullView(regression), (x, y), {}), z)
     assert read.kinds[0].free == ("loc", "log_scale")
 
 

@@ -16,6 +16,7 @@ import pytest
 from blackjax_ext.rows import consecutive
 from blackjax_ext.rows.consecutive import at_chunk, at_consecutive
 from numpyro_fwd.bridge.plates import FullView
+from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.stochastic_potentials import stochastic_potential
 
 N, FIRST, LENGTH = 50, 13, 9
@@ -90,7 +91,7 @@ def model(x, group):
 
 def test_full_pass_of_a_model_gathers_no_covariates():
     """What is left is the level of each row's group."""
-    potential = stochastic_potential(FullView(model), (X, GROUP), {}, chunk_size=8)
+    potential = stochastic_potential(RowModel.of(FullView(model), (X, GROUP), {}), chunk_size=8)
     z = {"slope": jnp.ones(3), "level": jnp.ones(4)}
     program = jax.make_jaxpr(potential.potential)(z).jaxpr
     batch = potential.draw(jax.random.key(0))

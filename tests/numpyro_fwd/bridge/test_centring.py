@@ -21,6 +21,7 @@ from numpyro_fwd.bridge import centring
 from numpyro_fwd.bridge.centring import Centred, centred_start, noise_seen_by_rows, zeros_of
 from numpyro_fwd.bridge.groups import expanded_groups
 from numpyro_fwd.bridge.plates import FullView, full_view_sites
+from numpyro_fwd.bridge.row_models import RowModel
 
 NUM_ROWS, NUM_GROUPS = 400, 60
 RNG = np.random.default_rng(110)
@@ -138,12 +139,12 @@ def energies_agree(name: str) -> None:
     """NumPyro's energy there is that here, but for the Jacobian of the way from here to there."""
     model, names = FullView(UNDONE[name][0]), UNDONE[name][1]
     args = (ARGS[0].astype(float), ARGS[1], ARGS[2].astype(float))
-    assert noise_seen_by_rows(model, args, None) == names
+    assert noise_seen_by_rows(RowModel.of(model, args, None)) == names
     centred, z = Centred(model, names), start(model, args)
     x, unravel = ravel_pytree(z)
 
     def there(x):
-        return centred_start(model, names, jax.random.key(0), unravel(x), args, None)
+        return centred_start(RowModel.of(model, args, None), names, jax.random.key(0), unravel(x))
 
     jacobian = jax.jacfwd(lambda x: ravel_pytree(there(x))[0])(x)
     here = potential_energy(model, args, {}, z)
@@ -210,15 +211,13 @@ def mixed(mu, tau):
     ids=["centred", "lookalike", "mixed", "log"],
 )
 def test_what_is_no_shift_and_scale_is_left(model):
-    assert noise_seen_by_rows(FullView(model), ARGS, None) == ()
+    assert noise_seen_by_rows(RowModel.of(FullView(model), ARGS, None)) == ()
 
 
 def test_groups_are_found():
     model = FullView(UNDONE["inside"][0])
-    centred = Centred(model, ("a_decentered",))
-    found = expanded_groups(
-        centred, ARGS, None, zeros_of(full_view_sites(centred, ARGS, None)), say=lambda _: None
-    )
+    centred = RowModel.of(Centred(model, ("a_decentered",)), ARGS, None)
+    found = expanded_groups(centred, zeros_of(centred.sites), say=lambda _: None)
     assert found.layout.grouping.num_groups == NUM_GROUPS
     assert found.layout.grouping.size == 3
 

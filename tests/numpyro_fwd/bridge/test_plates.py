@@ -13,6 +13,7 @@ from blackjax_ext import potentials
 from blackjax_ext.rows.compensated_sums import rows_at_once
 from numpyro_fwd.bridge import stochastic_potentials
 from numpyro_fwd.bridge.plates import FullView, check_model
+from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.stochastic_potentials import stochastic_potential
 
 NUM_ROWS, BATCH = 103, 10
@@ -49,7 +50,7 @@ def crossed(w):
 
 
 def energy_is_that_of_the_whole_model(chunk_size):
-    potential = stochastic_potential(FullView(model), (X, Y, W), {}, chunk_size)
+    potential = stochastic_potential(RowModel.of(FullView(model), (X, Y, W), {}), chunk_size)
     expected, gradient = jax.value_and_grad(lambda z: potential_energy(whole, (X, Y, W), {}, z))(Z)
     found = jax.jit(jax.value_and_grad(lambda z: potential.potential(z).value()))(Z)
     np.testing.assert_allclose(found[0], expected, rtol=1e-12)
@@ -62,7 +63,7 @@ def test_energy_is_that_of_the_whole_model(chunk_size, x64):
 
 
 def test_gradient_is_unbiased(x64):
-    potential = stochastic_potential(FullView(model), (X, Y, W), {})
+    potential = stochastic_potential(RowModel.of(FullView(model), (X, Y, W), {}))
     keys = jax.random.split(jax.random.key(41), 20_000)
 
     @jax.jit
@@ -79,7 +80,7 @@ def test_gradient_is_unbiased(x64):
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_rows_add_up_to_the_energy(order, x64):
-    potential = stochastic_potential(FullView(model), (X, Y, W), {})
+    potential = stochastic_potential(RowModel.of(FullView(model), (X, Y, W), {}))
     if order:
         anchor = jax.tree.map(lambda x: x - 0.3, Z)
         potential = potentials.control_variate(potential, anchor, order=order)
@@ -95,14 +96,14 @@ def test_rows_add_up_to_the_energy(order, x64):
 
 
 def test_minibatches_have_the_rows_of_each_plate(x64):
-    potential = stochastic_potential(FullView(model), (X, Y, W), {})
+    potential = stochastic_potential(RowModel.of(FullView(model), (X, Y, W), {}))
     rows = potential.draw(jax.random.key(0))
     assert {name: each.shape for name, each in rows.items()} == {"x": (BATCH,), "w": (5,)}
     assert 0 <= rows["w"].min() and rows["w"].max() < 31
 
 
 def test_sites_in_two_subsample_plates(x64):
-    potential = stochastic_potential(FullView(crossed), (W,), {}, 4)
+    potential = stochastic_potential(RowModel.of(FullView(crossed), (W,), {}), 4)
     check_model(FullView(crossed), (W,), {})
     assert potential.rows is None
     z = {"mean": jnp.array(0.3)}
@@ -126,7 +127,7 @@ def test_memory_is_that_of_a_chunk():
             numpyro.sample("y", dist.Normal(jnp.tanh(y[i, None] * mean).sum(-1), 1.0), obs=y[i])
 
     def energy(y, z):
-        potential = stochastic_potential(FullView(wide), (y,), {}, 1000)
+        potential = stochastic_potential(RowModel.of(FullView(wide), (y,), {}), 1000)
         return potential.potential(z).value()
 
     y, z = jnp.zeros(rows), {"mean": jnp.ones(8)}
@@ -246,7 +247,7 @@ def test_models_without_a_minibatch_view_raise(bad, message):
 
 def test_traced_batch_size_raises():
     def energy(batch):
-        stochastic_potential(FullView(batch_of(batch)), (Y,), {})
+        stochastic_potential(RowModel.of(FullView(batch_of(batch)), (Y,), {}))
 
     with pytest.raises(TypeError, match="whole numbers, not traced"):
         jax.jit(energy)(10)

@@ -14,6 +14,7 @@ from numpyro.infer import MCMC, Predictive
 
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge import plates
+from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.stochastic_potentials import stochastic_potential
 from numpyro_fwd.kernels.strategy import Run
 
@@ -127,7 +128,7 @@ def test_partly_random_network_raises():
 
 def test_networks_are_not_drawn_again():
     view = plates.FullView(regression("linen"))
-    potential = stochastic_potential(view, (X, Y), {})
+    potential = stochastic_potential(RowModel.of(view, (X, Y), {}))
     z = {
         name: jnp.zeros(site["value"].shape)
         for name, site in plates.full_view_sites(view, (X, Y), {}).items()

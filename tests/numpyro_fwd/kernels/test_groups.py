@@ -17,6 +17,7 @@ from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge import groups
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.predictors import linear_predictor_of
+from numpyro_fwd.bridge.row_models import RowModel
 
 NUM_ROWS, NUM_GROUPS = 1_500, 60
 RNG = np.random.default_rng(90)
@@ -95,9 +96,8 @@ def view_of(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_groups_are_found(name):
     full, args, z, width = view_of(name)
-    layout, level = groups.find_groups(
-        full, args, None, linear_predictor_of(full, args, None, z), z
-    )
+    rows = RowModel.of(full, args, None)
+    layout, level = groups.find_groups(rows, linear_predictor_of(rows, z), z)
     assert (level == GROUP).all()
     assert layout.grouping.num_groups == NUM_GROUPS
     assert layout.grouping.width == width
@@ -134,10 +134,9 @@ def energies_add_up(name):
     full, args, z, _ = view_of(name)
     args, z = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf, float)), (args, z))
     args = (args[0], jnp.asarray(MODELS[name][1]), args[2])
-    found = groups.expanded_groups(full, args, None, z, say=lambda _: None)
-    predictor = groups.grouped_predictor_of(
-        full, args, None, found.expansion.position, found.layout
-    )
+    rows = RowModel.of(full, args, None)
+    found = groups.expanded_groups(rows, z, say=lambda _: None)
+    predictor = groups.grouped_predictor_of(rows, found.expansion.position, found.layout)
     expanded = found.expansion.of(predictor)
 
     @jax.jit
@@ -173,7 +172,7 @@ def test_the_anchor_does_not_depend_on_the_start(name):
             for key, (site, leaf) in zip(keys, z.items(), strict=True)
         }
         start["tau"] = jnp.array(value)
-        model = groups.expanded_groups(full, args, None, start, say=lambda _: None)
+        model = groups.expanded_groups(RowModel.of(full, args, None), start, say=lambda _: None)
         found.append(model.expansion.position["tau"])
     assert np.ptp(found) < 0.05
     assert 0.4 < np.exp(found[0]) < 1.0
@@ -200,8 +199,8 @@ def test_what_is_no_group_is_one_block(model):
     args = tuple(map(jnp.asarray, (X, GROUP, Y)))
     z = {"a": jnp.zeros(NUM_GROUPS), "b": jnp.zeros(2), "mu": jnp.zeros(()), "tau": jnp.zeros(())}
     full = FullView(model)
-    posterior = linear_predictor_of(full, args, None, z)
-    assert groups.find_groups(full, args, None, posterior, z) is None
+    posterior = linear_predictor_of(RowModel.of(full, args, None), z)
+    assert groups.find_groups(RowModel.of(full, args, None), posterior, z) is None
 
 
 def test_draws_are_those_of_nuts():

@@ -15,8 +15,8 @@ from numpyro.infer import MCMC
 
 import numpyro_fwd
 from numpyro_fwd import AMAGOLD, MALA, BlackJAXKernel
-from numpyro_fwd.bridge import arguments
-from numpyro_fwd.bridge.arguments import fingerprint, is_other
+from numpyro_fwd.bridge import fingerprints
+from numpyro_fwd.bridge.fingerprints import fingerprint, is_other
 from tests import fixed_seeds
 
 
@@ -285,7 +285,7 @@ NUMBERS = [
 def test_numpy_and_jax_find_the_same_fingerprint(value, monkeypatch):
     found = fingerprint((value,), None)
     traced = jax.jit(lambda *given: fingerprint(given, None))(value)
-    monkeypatch.setattr(arguments, "MOST_ON_HOST", -1)
+    monkeypatch.setattr(fingerprints, "MOST_ON_HOST", -1)
     compiled = fingerprint((value,), None)
     assert found == compiled == traced
 

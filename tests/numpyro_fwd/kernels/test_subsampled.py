@@ -25,7 +25,9 @@ from blackjax_ext.subsampling.expansion import Expansion
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge.likelihoods import READINGS
 from numpyro_fwd.bridge.plates import FullView
-from numpyro_fwd.bridge.predictors import is_bent, linear_predictor_of
+from numpyro_fwd.bridge.predictor_errors import is_bent
+from numpyro_fwd.bridge.predictors import linear_predictor_of
+from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.kernels.row_strategies import SubsampledRows
 
 NUM_ROWS, BATCH = 300, 20
@@ -180,7 +182,7 @@ def test_posterior_is_that_of_the_model(x64):
             "slope": rng.normal(size=2),
             "logits": rng.normal(size=(2, 3)),
         }
-        posterior = linear_predictor_of(FullView(levels), data, {}, z)
+        posterior = linear_predictor_of(RowModel.of(FullView(levels), data, {}), z)
         mine = potentials.energy(posterior, jax.tree.map(jnp.asarray, z)).value()
         constrained = z | {"spread": np.exp(z["spread"])}
         whole = jax.tree.map(jnp.asarray, constrained)
@@ -220,7 +222,7 @@ def test_shapes_may_be_those_of_masks_among_the_data(model, acceptance):
 
 def test_rows_as_many_as_there_are_keep_their_order():
     z = {"slope": jnp.array([1.0, -2.0])}
-    posterior = linear_predictor_of(FullView(several), (X, Y), {}, z)
+    posterior = linear_predictor_of(RowModel.of(FullView(several), (X, Y), {}), z)
     backwards = jnp.arange(NUM_ROWS)[::-1]
     (eta,), (rows,) = posterior.read(z, backwards)
     np.testing.assert_allclose(eta[:, 0, 0], X[::-1] @ [1.0, -2.0], rtol=1e-5)
@@ -390,7 +392,7 @@ def test_weights_of_rows_are_not_those_of_responses(num_responses):
 
     data = np.zeros((NUM_ROWS, num_responses), np.float32)
     z = {"mean": jnp.zeros(())}
-    posterior = linear_predictor_of(FullView(model), (data,), {}, z)
+    posterior = linear_predictor_of(RowModel.of(FullView(model), (data,), {}), z)
     (rows,) = posterior.read(z, jnp.arange(BATCH) + 7)[1]
     expected = np.broadcast_to(weights[7 : 7 + BATCH, None], (BATCH, num_responses))
     np.testing.assert_allclose(rows.weight, expected, rtol=1e-5)
@@ -487,7 +489,7 @@ def test_whatever_is_sampled_is_a_predictor(name, x64):
     model = FullView(model)
     rng = np.random.default_rng(94)
     z = {"slope": jnp.zeros(2), "scale": jnp.zeros(())}
-    posterior = linear_predictor_of(model, data, {}, z)
+    posterior = linear_predictor_of(RowModel.of(model, data, {}), z)
     expanded = potentials.expand(posterior, z)
 
     @jax.jit

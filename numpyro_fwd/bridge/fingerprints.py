@@ -1,0 +1,153 @@
+"""Whether the arguments of a model are those of before: checksums of the numbers in them."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from numpyro_fwd.bridge.arguments import evaluating
+from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG
+from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
+from numpyro_fwd.types import Args, Kwargs
+
+__all__ = ["Fingerprint", "fingerprint", "is_other", "mutable_arrays"]
+
+SAMPLE = 256  # entries of each array that the fingerprint of traced arguments reads
+MOST_ON_HOST = 4_000_000  # entries that NumPy reads in the time of a compilation
+
+
+class Fingerprint(NamedTuple):
+    """Checksums of the numbers among a model's arguments.
+
+    whole
+        Of every entry.
+    part
+        Of a few entries of each array, which costs nothing in a step.
+    """
+
+    whole: Array
+    part: Array
+
+
+def fingerprint(model_args: Args, model_kwargs: Kwargs | None) -> Fingerprint:
+    """Fingerprint of the arguments; the shapes count, and so does the order of the entries."""
+    values = numbers(model_args, model_kwargs)
+    with evaluating(values):
+        return Fingerprint(digest(values, None), digest(values, SAMPLE))
+
+
+def is_other(made: Fingerprint, model_args: Args, model_kwargs: Kwargs | None) -> Array:
+    """Whether the arguments are not those of which the fingerprint was made.
+
+    Where they are traced, a few entries of each array are compared.
+    """
+    values = numbers(model_args, model_kwargs)
+    if any(isinstance(value, jax.core.Tracer) for value in values):
+        return digest(values, SAMPLE) != made.part
+    with evaluating(values):
+        seen = digest(values, None)
+    return seen != made.whole
+
+
+def mutable_arrays(model_args: Args, model_kwargs: Kwargs | None) -> tuple[int, ...]:
+    """Which arrays of NumPy, or files, are among the arguments: their identities alone."""
+    leaves = leaves_with_rows_on_disk((model_args, model_kwargs or {}))
+    return tuple(id(leaf) for leaf in leaves if isinstance(leaf, (np.ndarray, OnDisk)))
+
+
+def numbers(model_args: Args, model_kwargs: Kwargs | None) -> list[Any]:
+    """Numbers, arrays and tables among the arguments, without the other sites of a Gibbs step."""
+    keywords = {k: v for k, v in (model_kwargs or {}).items() if k != GIBBS_SITES_KWARG}
+    leaves = leaves_with_rows_on_disk((model_args, keywords))
+    return [as_numbers(part) for leaf in leaves for part in parts_with_numbers(leaf)]
+
+
+def parts_with_numbers(leaf: Any) -> list[Any]:
+    """What is compared of an argument: a few rows of those on disk, the columns of a table."""
+    if isinstance(leaf, OnDisk):
+        return [leaf.sample()]
+    if isinstance(leaf, (np.ndarray, np.generic, jax.Array, bool, int, float, complex)):
+        return [leaf]
+    names = leaf if isinstance(leaf, Mapping) else getattr(leaf, "columns", ())
+    found = [leaf[name] for name in names] or [leaf]
+    return [np.asarray(part) for part in found if hasattr(part, "__array__")]
+
+
+def as_numbers(leaf: Any) -> Any:
+    """Keys, and arrays of NumPy that JAX does not take, as numbers."""
+    if isinstance(leaf, jax.Array):
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return jax.random.key_data(leaf) if is_key else leaf
+    array = np.asarray(leaf)
+    if jnp.issubdtype(array.dtype, np.number) or jnp.issubdtype(array.dtype, np.bool_):
+        return leaf
+    if array.dtype.hasobject:  # as text, since the bits are addresses
+        array = array.astype(str)
+    return np.frombuffer(array.tobytes(), np.uint8)  # of text, dates, records
+
+
+def digest(values: list[Any], most: int | None) -> Array:
+    """Checksum of the bits of arrays, of no more than about `most` entries of each."""
+    if is_on_host(values):  # nothing to compile
+        with np.errstate(over="ignore"):
+            return jnp.asarray(checksum([on_host(value) for value in values], most, np))
+    return compiled_checksum([jnp.asarray(value) for value in values], most, jnp)
+
+
+def is_on_host(values: list[Any]) -> bool:
+    """Whether NumPy reads values sooner than JAX compiles a program that does."""
+    arrays = [value for value in values if isinstance(value, jax.Array)]
+    return sum(map(np.size, values)) <= MOST_ON_HOST and not any(
+        isinstance(value, jax.core.Tracer) or not value.is_fully_addressable for value in arrays
+    )
+
+
+def on_host(value: Any) -> np.ndarray:
+    """A value as an array of NumPy with the bits that JAX would give it."""
+    if isinstance(value, jax.Array):
+        return np.asarray(value)
+    dtype = jax.dtypes.canonicalize_dtype(jnp.result_type(value))
+    return np.asarray(value).astype(dtype, copy=False)
+
+
+def checksum(values: list[Any], most: int | None, xp: Any) -> Any:
+    """Of the bits of arrays and of their shapes, by NumPy or by JAX: the same number."""
+    total = xp.zeros((), np.uint32)
+    for value in values:
+        flat = value.reshape(-1)
+        flat = flat if most is None else flat[:: max(flat.size // most, 1)]
+        total = total * np.uint32(31) + shape_number(value.shape) + mixed(words(flat, xp), xp)
+    return total
+
+
+compiled_checksum = jax.jit(checksum, static_argnums=(1, 2))
+
+
+def shape_number(shape: tuple[int, ...]) -> np.uint32:
+    """A number for a shape."""
+    number = len(shape)
+    for length in shape:
+        number = (number * 1_000_003 + length) % 2**32
+    return np.uint32(number)
+
+
+def words(flat: Any, xp: Any) -> Any:
+    """The bits of numbers as 32-bit words, in a flat array."""
+    if jnp.iscomplexobj(flat):
+        return xp.concatenate([words(flat.real, xp), words(flat.imag, xp)])
+    if flat.dtype.itemsize >= 4:
+        return (np.ascontiguousarray(flat) if xp is np else flat).view(np.uint32)
+    if jnp.issubdtype(flat.dtype, jnp.floating):
+        return words(flat.astype(np.float32), xp)
+    return flat.astype(np.uint32)
+
+
+def mixed(words: Any, xp: Any) -> Any:
+    """Sum of words, each stirred together with its place."""
+    stirred = words ^ (xp.arange(words.size, dtype=np.uint32) * np.uint32(0x9E3779B9))
+    for factor, shift in ((0x85EBCA6B, 16), (0xC2B2AE35, 13)):
+        stirred = (stirred ^ (stirred >> np.uint32(shift))) * np.uint32(factor)
+    return xp.sum(stirred ^ (stirred >> np.uint32(16)), dtype=np.uint32)

@@ -101,10 +101,14 @@ test-rest: pytest
 test-all: lint types pytest
 
 # Which tests are short, by what a run of all of them records; with Python 3.12 or later.
+# What tests share in a process the first one pays: the short ones are recorded once more, alone.
 selection: RECORDS := $(shell mktemp -d)
+selection: CHOOSE = $(BIN)/python -m pytest -q --collect-only --choose=$(RECORDS) | tail -n 3
 selection: SELECTED = --record=$(RECORDS)
 selection: pytest
-	$(BIN)/python -m pytest -q --collect-only --choose=$(RECORDS) | tail -n 3
+	$(CHOOSE)
+	$(MAKE) pytest SELECTED="--short --record=$(RECORDS)" XDG_CACHE_HOME=$(RECORDS)
+	$(CHOOSE)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """Which tests are short: those of ``make test``. ``make test-rest`` runs the others.
 
-They are chosen by rule, from what a run of all tests has recorded of each (`tests/recording.py`):
+They are chosen by rule, from what runs have recorded of each (`tests/recording.py`), of all tests
+and then of the short ones alone, where a test pays for what it shared with those that are left out:
 
 * Of each law its cheapest case, unless that takes more than nine seconds of the processor, and
   among those below half a second, and those that exact draws stay exact below four, as many as show
@@ -120,11 +121,14 @@ def abridged(names: list[str], kept: set[str]) -> list[str]:
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
-    """Records of a run, by the names of tests."""
-    texts = [path.read_text() for path in sorted(folder.glob("*.jsonl"))]
-    return {
-        record["test"]: record for text in texts for record in map(json.loads, text.splitlines())
-    }
+    """Records of runs, by the names of tests: all lines that were seen, and the greatest cost."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for record in map(json.loads, path.read_text().splitlines()):
+            known = found.setdefault(record["test"], record)
+            known["seconds"] = max(known["seconds"], record["seconds"])
+            known["lines"] = sorted({*known["lines"], *record["lines"]})
+    return found
 
 
 def is_law(item: pytest.Item) -> bool:

@@ -3,12 +3,12 @@
 They are chosen by rule, from what runs have recorded of each (`tests/recording.py`), of all tests
 and then of the short ones alone, where a test pays for what it shared with those that are left out:
 
-* Of each law its cheapest case, unless that takes more than nine seconds of the processor, and
-  among those below half a second, and those that exact draws stay exact below four, as many as show
+* Of each law its cheapest case, unless that takes more than six seconds of the processor, and
+  among those below .4 seconds, and those that exact draws stay exact below three, as many as show
   every value of every parameter, those that show most a second first; every planted bug once.
 * Every example of docstrings and pages.
-* All tests that cost less than a quarter of a second.
-* Of the others below eight tenths the cheapest that together run every line of the packages that
+* All tests that cost less than a fifth of a second.
+* Of the others below six tenths the cheapest that together run every line of the packages that
   any of them runs.
 * Tests that are newer than the record.
 
@@ -30,7 +30,7 @@ __all__ = ["choose", "cover", "read", "short"]
 
 LEFT_OUT = Path(__file__).parent / "left_out.txt"
 # seconds of the processor
-CHEAP, DEAR, LAW, FIRST_OF_LAW, OF_EXACTNESS = 0.25, 0.8, 0.5, 9.0, 4.0
+CHEAP, DEAR, LAW, FIRST_OF_LAW, OF_EXACTNESS = 0.2, 0.6, 0.4, 6.0, 3.0
 
 
 def short(items: Iterable[pytest.Item]) -> set[pytest.Item]:

@@ -44,7 +44,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     if (folder := config.getoption("--record")) and not config.getoption("numprocesses", None):
-        config.pluginmanager.register(recording.Recorder(folder))
+        config.pluginmanager.register(recording.Recorder(folder, config.getoption("--short")))
 
 
 @pytest.hookimpl(wrapper=True)

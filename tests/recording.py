@@ -25,7 +25,8 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 class Recorder:
     """A plugin of pytest that writes a line of JSON for each test to a file of its process."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, is_short: bool):
+        self.is_short = is_short
         folder.mkdir(parents=True, exist_ok=True)
         self.file = (folder / f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.jsonl").open("a")
         self.lines: set[tuple[str, int]] = set()
@@ -59,6 +60,7 @@ class Recorder:
         result = yield
         record = {
             "test": item.nodeid,
+            "short": self.is_short,
             "seconds": round(seconds() - begin, 3),
             "clock": round(time.monotonic() - clock, 3),
             "programs": self.num_programs,

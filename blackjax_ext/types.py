@@ -24,7 +24,7 @@ def once(condition: Array, function: Callable[[T], T], value: T) -> T:
     """``function(value)`` if `condition` else `value`, of which nothing is copied then.
 
     ``jax.lax.cond`` copies all that a branch hands on. A loop of at most one turn leaves it where
-    it is, which counts where a state is large and seldom changes.
+    it is, which counts where a state is large and seldom changes. It has no reverse mode.
     """
     condition = jnp.asarray(condition)
 

@@ -114,7 +114,10 @@ class RowModel:
         return cls(model, split_arguments(model_args, model_kwargs), sites)
 
     def having(self, model_args: Args, model_kwargs: Kwargs | None) -> "RowModel":
-        """The same with other arguments, traced anew if they differ by more than their values."""
+        """The same with other arguments, traced anew if they differ by more than their values.
+
+        Values must not decide on its sites: within a run they are the same.
+        """
         arguments = split_arguments(model_args, model_kwargs)
         if arguments.is_like(self.arguments):
             return replace(self, arguments=arguments)

@@ -356,27 +356,47 @@ class BlackJAXKernel(MCMCKernel):
             view, z = self._look(key_model, init_params, model_args, model_kwargs)
             rows = self._known_rows(model_args, model_kwargs)
             self._view = view.anew()
-            self._started_from = Source(self._viewed, view, rows and rows.without_data())
             self._has_coordinates = any(jnp.size(leaf) for leaf in jax.tree.leaves(z))
             self._sample_fn = self.sample
             check_start(z)
-            digest = fingerprint(model_args, model_kwargs)
-            model_args, model_kwargs = self._in_place.as_they_are(digest, model_args, model_kwargs)
-            if is_single:
-                rng_key, z = as_chains((rng_key, z))
-            run = Run(
-                self._source,
-                split_arguments(model_args, model_kwargs),
-                num_warmup,
-                self._warm_start and num_warmup > 0,
-                self._adapt_mass_matrix,
-                self._programs,
-                say,
-            )
-            started = self._model and self._model_of_start(model_args, model_kwargs)
-            with explaining(started, model_args, model_kwargs, z):
-                shared = self._strategy_of_run.prepare(run, z)
-                state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
+            # programs of later steps trace the model anew: what it reads besides its arguments, or
+            # does with their values, may have changed
+            self._started_from = Source(self._viewed, view, rows and rows.without_data())
+            try:
+                return self._first_state(
+                    rng_key, num_warmup, z, model_args, model_kwargs, is_single, say
+                )
+            finally:
+                self._started_from = None
+
+    def _first_state(
+        self,
+        rng_key: Array,
+        num_warmup: int,
+        z: Any,
+        model_args: Args,
+        model_kwargs: Kwargs | None,
+        is_single: bool,
+        say: Function,
+    ) -> KernelState:
+        """The state of chains at `z`, or where the search for a start leads from there."""
+        digest = fingerprint(model_args, model_kwargs)
+        model_args, model_kwargs = self._in_place.as_they_are(digest, model_args, model_kwargs)
+        if is_single:
+            rng_key, z = as_chains((rng_key, z))
+        run = Run(
+            self._source,
+            split_arguments(model_args, model_kwargs),
+            num_warmup,
+            self._warm_start and num_warmup > 0,
+            self._adapt_mass_matrix,
+            self._programs,
+            say,
+        )
+        started = self._model and self._model_of_start(model_args, model_kwargs)
+        with explaining(started, model_args, model_kwargs, z):
+            shared = self._strategy_of_run.prepare(run, z)
+            state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
         return state._replace(shared=shared, fingerprint=digest)
 
     def _look(
@@ -588,8 +608,6 @@ class BlackJAXKernel(MCMCKernel):
     def sample(self, state: KernelState, model_args: Args, model_kwargs: Kwargs | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
         target = self._target_of(model_args, model_kwargs, state.shared)
-        # later programs trace the model anew: what it reads besides its arguments may have changed
-        self._started_from = None
         is_single = jnp.ndim(state.i) == 0
         adapt_state = state.adapt_state
         rng_key, key_move, key_renew, *key_shared = split_each(

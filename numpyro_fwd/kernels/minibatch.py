@@ -143,9 +143,13 @@ class MinibatchKernel(BlackJAXKernel):
             sites = check_model(
                 model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches
             )
-            self._rows = RowModel.of(model, model_args, model_kwargs, sites)
-            check_minibatches(self._rows)
-        return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
+            rows = RowModel.of(model, model_args, model_kwargs, sites)
+            check_minibatches(rows)
+        self._rows = rows
+        try:
+            return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
+        finally:
+            self._rows = None
 
     @property
     def _viewed(self) -> Model | None:
@@ -171,10 +175,9 @@ class MinibatchKernel(BlackJAXKernel):
 
     def _known_rows(self, model_args: Args, model_kwargs: Kwargs | None) -> RowModel | None:
         """What is known of the rows, of which noise may have been put back."""
-        rows, self._rows = self._rows, None
         if self._noise:
             return RowModel.of(cast(Model, self._viewed), model_args, model_kwargs)
-        return rows
+        return self._rows
 
     def _model_of_start(self, model_args: Args, model_kwargs: Kwargs | None) -> Model:
         """The model with all rows, or with a few where all of them are on disk."""

@@ -38,6 +38,9 @@ CHEAP, DEAR, LAW, FIRST_OF_LAW, OF_EXACTNESS = 0.25, 0.8, 0.5, 9.0, 4.0
 FIRST_ALONE = 6.0
 # of bugs of rooms
 FINDERS = {
+    "tests/laws/test_subsampled.py::test_acceptance_is_the_product_within_the_bounds_and_that_of_all_rows"
+    "_beyond[scaled]",
+    "tests/numpyro_fwd/bridge/test_log_terms.py::test_a_minibatch_is_scaled_to_all_rows",
     "tests/blackjax_ext/sgmcmc/test_acceptance.py::test_a_step_says_how_many_rows_its_test_has_read",
     "tests/numpyro_fwd/kernels/test_base.py::test_acceptance_is_averaged_over_the_draws",
     "tests/numpyro_fwd/test_compilation.py::test_another_directory_is_used_from_the_call_on",

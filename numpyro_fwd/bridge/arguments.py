@@ -22,6 +22,7 @@ __all__ = [
     "evaluating",
     "is_data",
     "run_with",
+    "shape_of",
     "split_arguments",
     "traced_once",
 ]

@@ -16,7 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from numpyro_fwd.bridge.arguments import SplitArguments, split_arguments, traced_once
+from numpyro_fwd.bridge.arguments import (
+    SplitArguments,
+    shape_of,
+    split_arguments,
+    traced_once,
+)
 from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
 from numpyro_fwd.bridge.plates import (
     Plate,
@@ -111,6 +116,9 @@ class RowModel:
     ) -> "RowModel":
         """Of a full view, whose `sites` are traced unless they are given."""
         sites = full_view_sites(model, model_args, model_kwargs) if sites is None else sites
+        # plates have their rows as they are, which would stay in JAX's caches with the trace
+        rows = {name: shape_of(s["value"]) for name, s in sites.items() if s["type"] == "plate"}
+        sites = sites | {name: sites[name] | {"value": shape} for name, shape in rows.items()}
         return cls(model, split_arguments(model_args, model_kwargs), sites)
 
     def having(self, model_args: Args, model_kwargs: Kwargs | None) -> "RowModel":

@@ -749,8 +749,7 @@ class BlackJAXKernel(MCMCKernel):
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
-        ready: dict[str, Any] = {"_started_from": None, "_sample_fn": None, "_programs": {}}
-        return {**self.__dict__, **ready, "_in_place": InPlace()}
+        return {**self.__dict__, "_sample_fn": None, "_programs": {}, "_in_place": InPlace()}
 
 
 def for_chains(step: Function, batch_size: int | None) -> Function:

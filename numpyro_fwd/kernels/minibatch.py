@@ -171,7 +171,6 @@ class MinibatchKernel(BlackJAXKernel):
     def _reset(self) -> None:
         super()._reset()
         self._noise = ()
-        self._rows = None
 
     def _known_rows(self, model_args: Args, model_kwargs: Kwargs | None) -> RowModel | None:
         """What is known of the rows, of which noise may have been put back."""

@@ -302,7 +302,10 @@ PUBLIC_NUMPYRO = {
 
 
 def private_numpyro_names(path: Path) -> set[str]:
-    """Names that a file imports from NumPyro and NumPyro does not list as its public ones."""
+    """Names that a file imports from NumPyro and NumPyro does not list as its public ones.
+
+    A module without a list, as `numpyro.infer.reparam`, has those that begin without an underscore.
+    """
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -310,7 +313,9 @@ def private_numpyro_names(path: Path) -> set[str]:
             found |= {name for name in names if name not in PUBLIC_NUMPYRO}
         elif isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("numpyro."):
             is_public = node.module in PUBLIC_NUMPYRO
-            public = importlib.import_module(node.module).__all__ if is_public else ()
+            module = importlib.import_module(node.module) if is_public else None
+            listed = getattr(module, "__all__", [name for name in dir(module) if name[0] != "_"])
+            public = listed if is_public else ()
             modules = {module.removeprefix(f"{node.module}.") for module in PUBLIC_NUMPYRO}
             names = {alias.name for alias in node.names} - set(public) - modules
             found |= {f"{node.module}.{name}" for name in names}

@@ -375,11 +375,13 @@ def learned_coordinates(quick: bool) -> Section:
     num_steps = 100 if quick else 1_000
     rows = []
     for name, make in dict(list(models.items())[: 2 if quick else None]).items():
-        few, many = (1, 1) if quick else (3 if len(rows) < 8 else FEW_SEEDS, SEEDS)
+        few, many = (1, 1) if quick else (3 if len(rows) < 12 else FEW_SEEDS, SEEDS)
         samplers = {
             "AutoNUTS": (AutoNUTS, True, many),
             "NUTS": (NUTS, True, few),
             "NUTS, not centred": (NUTS, False, few),
+            "NUTS, dense": (partial(NUTS, dense_mass=True), True, few),
+            "NUTS, dense, not centred": (partial(NUTS, dense_mass=True), False, few),
             "AutoMALA": (AutoMALA, True, few),
         }
         for label, (kernel, is_centred, seeds) in samplers.items():
@@ -393,7 +395,7 @@ def learned_coordinates(quick: bool) -> Section:
             ]
             of = {each: [run[each] for run in runs] for each in runs[0]}
             means = [float(np.mean(of[each])) for each in ("worth", "gradients", "in warm-up")]
-            low = f"{np.mean(of['low']):.3f}" if len(rows) < 8 else ""
+            low = f"{np.mean(of['low']):.3f}" if len(rows) < 12 else ""
             row = [name, label, seeds, means[0], spread(of["worth"]), max(of["rhat"]), *means[1:]]
             rows.append([*row, float(np.mean(of["diverging"])), low])
     return Section(

@@ -136,11 +136,15 @@ MAX_RESIDENT = os.sysconf("SC_PHYS_PAGES") // 6
 
 
 @pytest.fixture(autouse=True)
-def few_programs():
-    """Drop the compiled programs before there are too many for the process or for its memory."""
+def few_programs(request):
+    """Drop the compiled programs before there are too many for the process or for its memory.
+
+    A process that has no maps left waits forever, or crashes.
+    """
     yield
     process = Path("/proc/self")
-    if not process.exists() or next(TESTS) % EVERY:
+    every = 1 if request.config.getoption("--alarms") else EVERY  # each with many seeds
+    if not process.exists() or next(TESTS) % every:
         return
     num_maps = (process / "maps").read_bytes().count(b"\n")
     resident = int((process / "statm").read_text().split()[1])

@@ -17,7 +17,7 @@ from blackjax_ext.checks import check_count, check_positive
 from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor, check_metric
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.types import Function, Unravel, once
+from blackjax_ext.types import Function, LogDensity, Unravel, once
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.algorithm import Algorithm, StepInfo, Stepper
 from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of, gradients_of
@@ -48,12 +48,12 @@ from numpyro_fwd.bridge.views import (
     view_potential,
 )
 from numpyro_fwd.kernels.blocks import (
-    FULL_UP_TO,
     DenseMass,
     GivenMetric,
     check_metric_options,
     in_structure,
     initial_metric,
+    is_covariance_cheap,
 )
 from numpyro_fwd.kernels.centredness import Centredness, centredness_of
 from numpyro_fwd.kernels.chain_warnings import Noticed, forget
@@ -124,16 +124,18 @@ class BlackJAXKernel(MCMCKernel):
     adapt_mass_matrix
         Adapt the metric to the posterior covariance.
     dense_mass
-        True to adapt a full covariance, False for variances, "low_rank" for variances and the 32
-        directions that differ most from them, at the cost of 64 D a product,
+        True to adapt a full covariance, False for variances, "low_rank" for variances and the K
+        directions that differ most from them, 128 up to 1,024 dimensions and 32 from 4,096 on, at
+        the cost of 2 K D a product,
         ``[("m", "b"), ("c",)]`` for covariances within these blocks of sites and variances of all
         others. None for a full covariance up to 64 dimensions, where it costs next to nothing:
         steps of these samplers are short, and correlations slow them far more than NUTS. Beyond 64
         dimensions None means a full covariance up to 512 and "low_rank" from there on for MALA,
-        AutoMALA and AutoNUTS, and variances for others. Algorithms that take gradients learn each
-        of these from draws and gradients there. The
-        structure of an `inverse_mass_matrix` that is given is then kept. For an algorithm that is
-        not from `blackjax_ext`, None means variances, since not all accept a matrix.
+        AutoMALA and AutoNUTS, and variances for others; up to 2,000 dimensions these three keep
+        a full covariance where its two products cost no more than a gradient. Algorithms that take
+        gradients learn each of these from draws and gradients there. The structure of an
+        `inverse_mass_matrix` that is given is then kept. For an algorithm that is not from
+        `blackjax_ext`, None means variances, since not all accept a matrix.
     target_accept_prob
         Acceptance probability between 0 and 1 to adapt to; None for the kernel's own
         (`best_accept_prob`).
@@ -466,11 +468,11 @@ class BlackJAXKernel(MCMCKernel):
             given = self._in_structure(None, start.x, unravel)
 
         def begin(arrays, keys, x, start_metric, given, shared, guess):
-            metric = given
-            if given is None:
-                keeps = start.is_structured
-                metric = start_metric if keeps else self._in_structure(start_metric, x, unravel)
             model_args, model_kwargs = run.arguments.join(arrays)
+            metric = start_metric if given is None else given
+            if given is None and not start.is_structured:
+                logdensity_fn = logdensity_of(run.source.view, model_args, model_kwargs)
+                metric = self._in_structure(start_metric, x, unravel, logdensity_fn)
             target = self._target_of(model_args, model_kwargs, shared)
             frame, learned = initial_coordinates(target, metric, unravel(x[0]))
             inner = states_at(target, keys.first, jax.vmap(unravel)(x), frame)
@@ -523,15 +525,25 @@ class BlackJAXKernel(MCMCKernel):
 
         check_products(here)
 
-    def _in_structure(self, metric: Factor | None, x: Array, unravel: Unravel) -> Factor:
-        """The metric of the search for a start, else the given one, in the adapted structure."""
+    def _in_structure(
+        self,
+        metric: Factor | None,
+        x: Array,
+        unravel: Unravel,
+        logdensity_fn: LogDensity | None = None,
+    ) -> Factor:
+        """The metric of the search for a start, else the given one, in the adapted structure.
+
+        By default that depends on what an evaluation of the density costs.
+        """
         z, like, dense_mass = unravel(x[0]), x[0], self._dense_mass
         takes_matrices = self.takes_matrices or self._algorithm.is_own
         if dense_mass is None and not (self._adapt_mass_matrix and takes_matrices):
             dense_mass = False
         if dense_mass is None and like.size > windows.MANY and self._inverse_mass_matrix is None:
-            is_full = like.size <= FULL_UP_TO
-            dense_mass = self.correlates_many and (is_full or "low_rank")
+            flat = logdensity_fn and (lambda x: logdensity_fn(unravel(x)))
+            is_full = self.correlates_many and is_covariance_cheap(flat, like)
+            dense_mass = is_full or (self.correlates_many and "low_rank")
         if metric is None:
             return initial_metric(self._inverse_mass_matrix, dense_mass, z, like)
         return in_structure(metric, dense_mass, z, like)

@@ -16,17 +16,27 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.metrics import Blocks, Factor, InverseMassMatrix, LowRank, factorize
-from blackjax_ext.warmup import windows
+from blackjax_ext.types import LogDensity
+from blackjax_ext.warmup import windows, work
 
-__all__ = ["DenseMass", "GivenMetric", "check_metric_options", "in_structure", "initial_metric"]
+__all__ = [
+    "DenseMass",
+    "GivenMetric",
+    "check_metric_options",
+    "in_structure",
+    "initial_metric",
+    "is_covariance_cheap",
+]
 
 Block: TypeAlias = tuple[str, ...]
 DenseMass: TypeAlias = bool | Literal["low_rank"] | list[Block] | None
 GivenMetric: TypeAlias = InverseMassMatrix | Mapping[Block, Array]
 
 DENSE_UP_TO = windows.MANY  # dimensions in which a product with a covariance costs next to nothing
-FULL_UP_TO = 512  # if it is learned from draws and gradients
-RANK = 32  # directions of a metric of low rank
+# if it is learned from draws and gradients: always, and where its products are cheap
+FULL_UP_TO, LARGEST_FULL = 512, 2_000
+# directions of a metric of low rank: as many as hold so many numbers, within bounds
+LEAST_RANK, MOST_RANK, RANK_NUMBERS = 32, 128, 2**17
 
 
 def check_metric_options(dense_mass: Any, inverse_mass_matrix: Any) -> None:
@@ -40,7 +50,8 @@ def check_metric_options(dense_mass: Any, inverse_mass_matrix: Any) -> None:
     ):
         raise TypeError(
             'dense_mass must be True (a full covariance), False (variances), "low_rank" (variances '
-            f"and {RANK} directions), None (a full covariance up to {DENSE_UP_TO} dimensions) or a "
+            f"and {LEAST_RANK} to {MOST_RANK} directions), None (a full covariance up to "
+            f"{DENSE_UP_TO} dimensions) or a "
             f"list of tuples of site names, each of which is a block; got {dense_mass!r}."
         )
     if isinstance(inverse_mass_matrix, Mapping):
@@ -81,6 +92,27 @@ def initial_metric(
     return metric if keeps else in_structure(metric, dense_mass, z, like)
 
 
+def rank_of(size: int) -> int:
+    """Directions of a metric of low rank: 128 up to 1,024 dimensions, 32 from 4,096 on.
+
+    Their products cost half a million operations at most, until there are 32. Correlations that
+    reach over many coordinates, as those of an AR(1), need more than a few.
+    """
+    return min(size, int(np.clip(RANK_NUMBERS // size, LEAST_RANK, MOST_RANK)))
+
+
+def is_covariance_cheap(logdensity_fn: LogDensity | None, x: Array) -> bool:
+    """Whether a full covariance of `x`, shape (D,), may be learned for what it costs.
+
+    Up to 512 dimensions a product takes a tenth of a millisecond at most. Beyond, the two products
+    of a step may cost as much as its gradient, about four evaluations; and beyond 2,000 dimensions
+    the factorizations at the ends of windows would cost more than the steps between them.
+    """
+    if logdensity_fn is None or not FULL_UP_TO < x.size <= LARGEST_FULL:
+        return x.size <= FULL_UP_TO
+    return x.size**2 <= work.operations(jax.make_jaxpr(logdensity_fn)(x))
+
+
 def in_structure(metric: Factor, dense_mass: DenseMass, z: Any, like: Array) -> Factor:
     """`metric` with the covariances that `dense_mass` asks for."""
     if dense_mass is None:
@@ -89,7 +121,7 @@ def in_structure(metric: Factor, dense_mass: DenseMass, z: Any, like: Array) -> 
         return Blocks.of(metric.dense(like), labels_of(dense_mass, z, like))
     if dense_mass == "low_rank":
         scale = metric.diagonal().at(like).inverse_sqrt
-        return LowRank.of(jnp.asarray(scale), min(RANK, like.size))
+        return LowRank.of(jnp.asarray(scale), rank_of(like.size))
     return metric.dense(like) if dense_mass else metric.diagonal()
 
 

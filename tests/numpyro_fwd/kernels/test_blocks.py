@@ -8,9 +8,9 @@ import pytest
 from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer import MCMC
 
-from blackjax_ext.metrics import Blocks, Dense, Diagonal, triangular
+from blackjax_ext.metrics import Blocks, Dense, Diagonal, LowRank, triangular
 from blackjax_ext.warmup import windows
-from numpyro_fwd import MALA, BlackJAXKernel
+from numpyro_fwd import MALA, AutoNUTS, BlackJAXKernel
 from numpyro_fwd.kernels.blocks import initial_metric
 
 Z = {"a": jnp.zeros(()), "b": jnp.zeros(2), "c": jnp.zeros((2, 2))}
@@ -123,3 +123,35 @@ def test_algorithms_of_blackjax_have_the_metric(algorithm, options, size, dense_
     draws = np.asarray(mcmc.get_samples(group_by_chain=True))
     assert split_gelman_rubin(draws).max() < 1.3
     np.testing.assert_allclose(draws.std((0, 1)) / sds, 1.0, atol=0.35)
+
+
+def cheap(x):
+    return 0.5 * jnp.sum(x**2)
+
+
+def dear(x):
+    """As of twice as many rows as there are dimensions."""
+    return jnp.sum((jnp.ones((2 * x.size, x.size)) @ x) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("energy", "size", "structure", "rank"),
+    [
+        (cheap, 512, Dense, None),
+        (cheap, 513, LowRank, 128),
+        (dear, 513, Dense, None),
+        (dear, 2_000, Dense, None),
+        (dear, 2_001, LowRank, 65),
+        (cheap, 5_000, LowRank, 32),
+    ],
+)
+def test_a_covariance_is_learned_where_its_products_are_cheap(energy, size, structure, rank):
+    """At once, or beside an evaluation of the density."""
+    kernel = AutoNUTS(potential_fn=energy)
+
+    def init(key):
+        return kernel.init(key, 300, jnp.zeros(size), (), {})
+
+    metric = jax.eval_shape(init, jax.random.key(0)).adapt_state.metric
+    assert type(metric) is structure
+    assert rank is None or metric.values.shape == (rank,)

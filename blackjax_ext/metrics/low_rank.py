@@ -14,7 +14,7 @@ from blackjax_ext.types import select
 
 __all__ = ["LowRank"]
 
-RIDGE = 1e-3  # of the identity beside whitened covariances
+LOW_RANK_RIDGE = 1e-3  # of the identity beside whitened covariances
 
 
 @jax.tree_util.register_dataclass
@@ -120,7 +120,7 @@ class LowRank(KeepsVariances):
         # rows that are not there yet are filled up with those that are
         rows = jnp.arange(len(draws)) % num_rows
         found = fisher_score_low_rank(
-            draws[rows], gradients[rows], self.values.size, gamma=RIDGE * len(draws)
+            draws[rows], gradients[rows], self.values.size, gamma=LOW_RANK_RIDGE * len(draws)
         )
         new = LowRank(found.sigma, found.U, found.lam)
         is_usable = jnp.isfinite(new.vectors).all() & (new.scale > 0).all() & (num_rows > 1)

@@ -28,7 +28,7 @@ from blackjax_ext.warmup.newton_path import Approximation, Found, Path
 __all__ = ["find_start"]
 
 CURVATURE_MEMORY = 10  # steps of which the curvature is remembered
-VECTORS = 190  # (D,), that a path has in memory
+VECTORS_OF_PATH = 190  # (D,), that a path has in memory
 NOISE = 3  # arrays of its size, that are in memory while noise is drawn
 SHRINKAGES = 2.0 ** -np.arange(12, dtype=np.float32)
 
@@ -73,7 +73,7 @@ def find_start(
     num_evaluations = 1 if is_large else newton_path.NUM_POINTS
     if differentiation == "forward":
         num_evaluations = max(num_evaluations, x.shape[1])
-    own = VECTORS * x.shape[1] * x.dtype.itemsize
+    own = VECTORS_OF_PATH * x.shape[1] * x.dtype.itemsize
     room = newton_path.room_for(len(x), evaluation)
     at_once = max(1, room // (2 * num_evaluations * evaluation + own))
     arguments = rng_key, logdensity_fn, x, differentiation, max_turns, is_large

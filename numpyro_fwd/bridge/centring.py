@@ -54,9 +54,9 @@ __all__ = ["Centred", "centred_start", "noise_seen_by_rows", "zeros_of"]
 
 # what NumPyro appends to the name of a site for its noise
 SUFFIXES = ("_decentered", "_base")
-FAR = 2.0**40
-NUM_CHECKED = 12
-ROUNDING = 1e-4  # of an outcome that is affine
+FAR_POINT = 2.0**40
+NUM_POINTS = 12
+AFFINE_ROUNDING = 1e-4  # of an outcome that is affine
 
 
 def outcome_of(noise: str) -> str | None:
@@ -64,7 +64,7 @@ def outcome_of(noise: str) -> str | None:
     return next((noise.removesuffix(end) for end in SUFFIXES if noise.endswith(end)), None)
 
 
-def shape_of(fn: dist.Distribution) -> tuple[int, ...]:
+def shape_of_draws(fn: dist.Distribution) -> tuple[int, ...]:
     """Of its values."""
     return fn.batch_shape + fn.event_shape
 
@@ -93,7 +93,7 @@ class answering(Messenger):
         name = str(msg.get("name"))
         if msg["type"] == "sample" and msg["value"] is None and self.is_answered(name):
             self.noise[str(outcome_of(name))] = dict(msg)
-            msg["value"], msg["stop"] = self.values(shape_of(msg["fn"])), True
+            msg["value"], msg["stop"] = self.values(shape_of_draws(msg["fn"])), True
         elif msg["type"] == "deterministic" and name in self.noise:
             self.turn(msg, self.noise.pop(name))
 
@@ -106,7 +106,7 @@ class AffineMap(NamedTuple):
 
     def law(self, noise: dist.Distribution) -> dist.Distribution:
         """Of the site, each coordinate by itself."""
-        of_one = unwrapped(noise).expand(shape_of(noise))
+        of_one = unwrapped(noise).expand(shape_of_draws(noise))
         transform = dist.transforms.AffineTransform(self.shift, self.scale)
         law = dist.TransformedDistribution(of_one, [transform])
         return law.to_event(noise.event_dim) if noise.event_dim else law
@@ -127,12 +127,12 @@ class centring(answering):
 
     def values(self, shape: tuple[int, ...]) -> Array:
         """Zero and far."""
-        return jnp.stack([jnp.zeros(shape), jnp.full(shape, FAR)])
+        return jnp.stack([jnp.zeros(shape), jnp.full(shape, FAR_POINT)])
 
     def turn(self, msg: Site, noise: Site) -> None:
         """Sample the site."""
         shift, far = msg["value"]
-        self.maps[msg["name"]] = found = AffineMap(shift, (far - shift) / FAR)
+        self.maps[msg["name"]] = found = AffineMap(shift, (far - shift) / FAR_POINT)
         msg.update(noise | {"name": msg["name"], "fn": found.law(noise["fn"])})
 
     def postprocess_message(self, msg: Site) -> None:
@@ -173,22 +173,24 @@ class probing(answering):
 
     def values(self, shape: tuple[int, ...]) -> Array:
         """Zero, one, and points of either size."""
-        noise = np.random.default_rng(0).normal(size=(NUM_CHECKED, *shape))
+        noise = np.random.default_rng(0).normal(size=(NUM_POINTS, *shape))
         noise[0], noise[1], noise[2::2] = 0.0, 1.0, 10.0 * noise[2::2]
         return jnp.asarray(noise)
 
     def turn(self, msg: Site, noise: Site) -> None:
         """Take the first value."""
         of_one, outcome = unwrapped(noise["fn"]), jnp.asarray(msg["value"])
-        is_real = of_one.support is constraints.real and shape_of(of_one) == of_one.batch_shape
+        is_real = (
+            of_one.support is constraints.real and shape_of_draws(of_one) == of_one.batch_shape
+        )
         is_plain = not isinstance(of_one, dist.MaskedDistribution)
-        points = self.values(shape_of(noise["fn"]))
-        if is_real and is_plain and is_affine(points, outcome):
+        points = self.values(shape_of_draws(noise["fn"]))
+        if is_real and is_plain and are_affine(points, outcome):
             self.found.append(noise["name"])
         msg["value"] = outcome[0]
 
 
-def is_affine(points: Array, outcomes: ArrayLike) -> bool:
+def are_affine(points: Array, outcomes: ArrayLike) -> bool:
     """Whether outcomes are shift + scale * point in each coordinate; at zero and one they lead."""
     outcomes = np.asarray(outcomes, np.float64)
     if outcomes.shape != points.shape:
@@ -196,7 +198,9 @@ def is_affine(points: Array, outcomes: ArrayLike) -> bool:
     shift, scale = outcomes[0], outcomes[1] - outcomes[0]
     expected = shift + scale * np.asarray(points, np.float64)
     size = np.abs(shift) + np.abs(scale * points)
-    return bool(np.all(scale != 0) and np.all(np.abs(outcomes - expected) <= ROUNDING * size))
+    return bool(
+        np.all(scale != 0) and np.all(np.abs(outcomes - expected) <= AFFINE_ROUNDING * size)
+    )
 
 
 def noise_sites(model: RowModel) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
 
 from blackjax_ext.subsampling.families.densities import MOST, smooth_kind
 from blackjax_ext.subsampling.families.kind import Kind
-from blackjax_ext.subsampling.taylor.reader import CALLS, STRUCTURAL, known_values
+from blackjax_ext.subsampling.taylor.reader import INLINED, STRUCTURAL, known_values
 
 __all__ = ["FactorProgram", "parted"]
 
@@ -61,7 +61,7 @@ def lines_of(jaxpr: Jaxpr, names: dict[Var, Any], numbers: Iterator[int]) -> lis
     found: list[Line] = []
     for equation in jaxpr.eqns:
         inputs = tuple(map(named, equation.invars))
-        if equation.primitive.name in CALLS:
+        if equation.primitive.name in INLINED:
             inner = equation.params["jaxpr"]
             closed = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
             inside = dict(zip(closed.jaxpr.invars, inputs, strict=True))

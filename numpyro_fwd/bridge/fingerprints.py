@@ -93,7 +93,7 @@ def digest(values: list[Any], most: int | None) -> Array:
     """Checksum of the bits of arrays, of no more than about `most` entries of each."""
     if is_on_host(values):  # nothing to compile
         with np.errstate(over="ignore"):
-            return jnp.asarray(checksum([on_host(value) for value in values], most, np))
+            return jnp.asarray(checksum([as_numpy(value) for value in values], most, np))
     return compiled_checksum([jnp.asarray(value) for value in values], most, jnp)
 
 
@@ -105,7 +105,7 @@ def is_on_host(values: list[Any]) -> bool:
     )
 
 
-def on_host(value: Any) -> np.ndarray:
+def as_numpy(value: Any) -> np.ndarray:
     """A value as an array of NumPy with the bits that JAX would give it."""
     if isinstance(value, jax.Array):
         return np.asarray(value)
@@ -119,7 +119,7 @@ def checksum(values: list[Any], most: int | None, xp: Any) -> Any:
     for value in values:
         flat = value.reshape(-1)
         flat = flat if most is None else flat[:: max(flat.size // most, 1)]
-        total = total * np.uint32(31) + shape_number(value.shape) + mixed(words(flat, xp), xp)
+        total = total * np.uint32(31) + shape_number(value.shape) + mixed_bits(words(flat, xp), xp)
     return total
 
 
@@ -145,7 +145,7 @@ def words(flat: Any, xp: Any) -> Any:
     return flat.astype(np.uint32)
 
 
-def mixed(words: Any, xp: Any) -> Any:
+def mixed_bits(words: Any, xp: Any) -> Any:
     """Sum of words, each stirred together with its place."""
     stirred = words ^ (xp.arange(words.size, dtype=np.uint32) * np.uint32(0x9E3779B9))
     for factor, shift in ((0x85EBCA6B, 16), (0xC2B2AE35, 13)):

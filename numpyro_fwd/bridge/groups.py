@@ -53,8 +53,8 @@ __all__ = ["GroupedModel", "Layout", "expanded_groups", "find_groups", "grouped_
 
 MIN_GROUPS = 50  # below, one decision for all coordinates does
 MAX_WIDTH = 16  # coefficients of a site in a group
-ROUNDING = 1e-5  # of a term of the prior
-FAR = 10.0  # how much longer every second step is that looks for jumps of the prior
+PRIOR_ROUNDING = 1e-5  # of a term of the prior
+SECOND_STEP = 10.0  # how much longer every second step is that looks for jumps of the prior
 TOLERANCE = 1e-3  # of a product with the Jacobian, relative
 
 
@@ -343,7 +343,7 @@ def halves_of(num_levels: int) -> list[np.ndarray]:
 
 def has_moved(here: Array, there: Array, slope: Array) -> Array:
     """Whether a term changes on a step, by its slope or, as where it jumps, by its value."""
-    rounding = ROUNDING * (1.0 + jnp.abs(here))
+    rounding = PRIOR_ROUNDING * (1.0 + jnp.abs(here))
     is_same = (here == there) | (jnp.abs(there - here) <= rounding)
     return (slope != 0) | ~(is_same | (jnp.isnan(here) & jnp.isnan(there)))
 
@@ -378,7 +378,7 @@ def axes_of_prior(
             {name: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype) for name, leaf in z.items()}
             for _ in range(2)
         )
-        noise = {name: leaf * FAR ** (i % 2) for name, leaf in noise.items()}
+        noise = {name: leaf * SECOND_STEP ** (i % 2) for name, leaf in noise.items()}
         for name, change in moved(values, point, noise, jnp.asarray(half)).items():
             change = on_host(change)
             if change.any():

@@ -59,10 +59,10 @@ def of_observed_site(
 
 def of_latent_site(d: dist.Distribution, at: dist.Distribution, u: Array) -> StandardizedParameters:
     """Standardized parameters of a latent site with the unconstrained value `u`; see the module."""
-    base = unwrapped(d)
+    base = innermost(d)
     if isinstance(base, MOVED_BY_PARAMETERS):
         return broadcast_standardized(d, at, u, d.batch_shape)
-    own = standardized_value(unwrapped(at), u)
+    own = standardized_value(innermost(at), u)
     if type(base) in OWN_AND_PARAMETERS:
         return [own, *broadcast_standardized(d, at, jnp.zeros(()), d.batch_shape)]
     return [own]
@@ -109,7 +109,7 @@ def standardized(d: dist.Distribution, at: dist.Distribution, u: Array) -> Stand
     raise NotImplementedError(type(d).__name__)
 
 
-def unwrapped(d: dist.Distribution) -> dist.Distribution:
+def innermost(d: dist.Distribution) -> dist.Distribution:
     """`d` without the wrappers of plates, masks and ``to_event``."""
     while isinstance(d, (ExpandedDistribution, Independent, MaskedDistribution)):
         d = d.base_dist
@@ -233,15 +233,15 @@ def _(d: dist.Exponential, at, u):
 
 @standardized.register
 def _(d: dist.Gamma, at, u):
-    return gamma(d.concentration, at.concentration, jnp.log(d.rate) + u)
+    return gamma_parameters(d.concentration, at.concentration, jnp.log(d.rate) + u)
 
 
 @standardized.register
 def _(d: dist.InverseGamma, at, u):
-    return gamma(d.concentration, at.concentration, jnp.log(d.rate) - u)
+    return gamma_parameters(d.concentration, at.concentration, jnp.log(d.rate) - u)
 
 
-def gamma(concentration: Array, at: Array, log_rate: Array) -> StandardizedParameters:
+def gamma_parameters(concentration: Array, at: Array, log_rate: Array) -> StandardizedParameters:
     """Standardized parameters for the information [[psi'(a), -1], [-1, a]] in (a, log rate)."""
     rest = special_functions.trigamma_excess(at)
     return [jnp.sqrt(at) * (log_rate - concentration / at), jnp.sqrt(rest) * concentration]

@@ -269,7 +269,7 @@ def check_model(
     for name, around in plates_of.items():
         if around:
             check_site(name, sites[name], around[0])
-    check_rows(model, model_args, model_kwargs, plates)
+    check_values_of_rows(model, model_args, model_kwargs, plates)
     check_indices(model, model_args, model_kwargs, plates)
     return sites
 
@@ -311,7 +311,7 @@ def check_site(name: str, site: Site, plate: str) -> None:
         ) from error
 
 
-def check_rows(
+def check_values_of_rows(
     model: Model, model_args: Args, model_kwargs: Kwargs | None, plates: dict[str, Plate]
 ) -> None:
     """Raise ValueError unless each site has one value for each of the rows that it is given.

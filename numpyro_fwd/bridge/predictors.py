@@ -129,7 +129,7 @@ def row_functions(model: RowModel, z: Any) -> RowFunctions:
     arrays = [as_array(each) for each in model.arguments.arrays]
     with evaluating():  # arrays of NumPy take no traced rows
         first_row = jnp.zeros(1, int)
-    kinds = kinds_of(readings, model.sites, names, lambda z: at(arrays, z, first_row), z)
+    kinds = response_kinds(readings, model.sites, names, lambda z: at(arrays, z, first_row), z)
 
     def read(arrays, z, indices):
         def predictors(rows):
@@ -151,7 +151,7 @@ def row_functions(model: RowModel, z: Any) -> RowFunctions:
     return RowFunctions(logprior, read, kinds, num_rows)
 
 
-def kinds_of(
+def response_kinds(
     readings: tuple[Reading, ...], sites: Sites, names: list[str], read: Function, z: Any
 ) -> tuple[Kind, ...]:
     """Kinds of the responses, whose free predictors are those that depend on the position."""

@@ -20,7 +20,7 @@ from blackjax_ext.types import Function, LogDensity
 
 __all__ = ["standardized_value"]
 
-NUM_DRAWS = 256
+NUM_PRIOR_DRAWS = 256
 # a vector's curvature is a matrix (k, k): fewer draws, the larger it is
 MAX_MATRICES, MAX_COLUMNS = 32, 2048
 
@@ -48,10 +48,10 @@ def standardized_value(d: dist.Distribution, u: Array) -> Array:
 def scalar_curvature(d: dist.Distribution, u: Array) -> Array:
     """Expected curvature of a prior of numbers: mean squared score of its draws."""
     logdensity = unconstrained_logdensity(d, u)
-    draws = unconstrained_draws(d, NUM_DRAWS)
+    draws = unconstrained_draws(d, NUM_PRIOR_DRAWS)
     if draws is None:
-        return stop_gradient(jnp.abs(curvatures(logdensity, u[..., None])[0, 0]))
-    scores = slopes(logdensity, draws[..., None])[0]
+        return stop_gradient(jnp.abs(curvatures_along_axes(logdensity, u[..., None])[0, 0]))
+    scores = derivatives_along_axes(logdensity, draws[..., None])[0]
     return stop_gradient(finite_mean(jnp.square(scores)))
 
 
@@ -72,7 +72,7 @@ def vector_curvature(d: dist.Distribution, u: Array) -> Array:
     size = max(u.size // max(jnp.zeros(batch).size, 1), 1)
     draws = unconstrained_draws(d, max(min(MAX_COLUMNS // size, MAX_MATRICES), 1))
     flat = u.reshape(*batch, -1)[None] if draws is None else draws.reshape(-1, *d.batch_shape, size)
-    matrices = curvatures(unconstrained_logdensity(d, u), flat)
+    matrices = curvatures_along_axes(unconstrained_logdensity(d, u), flat)
     mean = jnp.moveaxis(finite_mean(jnp.moveaxis(matrices, 2, 0)), (0, 1), (-2, -1))
     return stop_gradient(0.5 * (mean + jnp.swapaxes(mean, -2, -1)))
 
@@ -104,7 +104,7 @@ def unconstrained_logdensity(d: dist.Distribution, u: Array) -> Callable[[Array]
     return logdensity
 
 
-def slopes(function: Function, flat: Array) -> Array:
+def derivatives_along_axes(function: Function, flat: Array) -> Array:
     """Derivatives of each element along each axis of its values (..., k): (k, ...)."""
     axes = jnp.eye(flat.shape[-1], dtype=flat.dtype)
     return jax.vmap(
@@ -112,9 +112,9 @@ def slopes(function: Function, flat: Array) -> Array:
     )(axes)
 
 
-def curvatures(logdensity: LogDensity, flat: Array) -> Array:
+def curvatures_along_axes(logdensity: LogDensity, flat: Array) -> Array:
     """Minus the second derivatives of each element: (k, k, ...)."""
-    return -slopes(lambda flat: slopes(logdensity, flat), flat)
+    return -derivatives_along_axes(lambda flat: derivatives_along_axes(logdensity, flat), flat)
 
 
 def finite_mean(values: Array) -> Array:

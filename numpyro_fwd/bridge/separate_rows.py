@@ -44,7 +44,7 @@ from numpyro_fwd.bridge.views import explaining
 __all__ = ["check_minibatches", "check_rows_apart"]
 
 NUM = 32  # rows of a small minibatch
-MOST = 4096  # rows that are read at once
+MOST_ROWS = 4096  # rows that are read at once
 LARGEST, FEW = 2**26, 256  # numbers that are computed of them, unless they are so few
 DIRECTIONS = 4  # in which latents change
 # of the latents: where they are large a density may overflow, and beside far covariates all are
@@ -241,7 +241,7 @@ def moved(z: Any, size: Array, turn: Array) -> Any:
 
 def num_read(program: Function, num_rows: int, arguments: SplitArguments, z: Any) -> int:
     """How many of so many rows are read at once: as many as memory has place for."""
-    most = min(num_rows - 1, MOST)  # of as many as there are numpyro.subsample takes none
+    most = min(num_rows - 1, MOST_ROWS)  # of as many as there are numpyro.subsample takes none
     if most <= FEW:
         return most
 
@@ -328,7 +328,7 @@ def check_plate(
     apart = read(size, Cases(rows[places], np.zeros(len(places))))
 
     def is_other_apart(values, few):
-        return is_other(values[0][places], values[3][places], few)
+        return has_changed(values[0][places], values[3][places], few)
 
     changed = [site for site in inside if is_other_apart(inside[site], apart.inside[site])]
     raise_for(ALONE, name, changed)
@@ -351,7 +351,7 @@ def differ(values: np.ndarray, others: np.ndarray) -> bool:
     return bool(np.any(np.abs(others - values) > allowed))
 
 
-def is_other(values: np.ndarray, moved: np.ndarray, few: np.ndarray) -> bool:
+def has_changed(values: np.ndarray, moved: np.ndarray, few: np.ndarray) -> bool:
     """Whether rows are others in minibatches than at once, beyond rounding.
 
     `moved` are values with other last digits of the latents.

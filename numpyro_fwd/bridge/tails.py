@@ -73,13 +73,15 @@ def of_location(standard: Tails) -> Tails:
     )
 
 
-NORMAL = Tails(lambda z: -0.5 * jnp.square(z) - HALF_LOG_2PI, log_ndtr, lambda z: log_ndtr(-z))
-LOGISTIC = Tails(
+NORMAL_TAILS = Tails(
+    lambda z: -0.5 * jnp.square(z) - HALF_LOG_2PI, log_ndtr, lambda z: log_ndtr(-z)
+)
+LOGISTIC_TAILS = Tails(
     lambda z: -jax.nn.softplus(z) - jax.nn.softplus(-z),
     lambda z: -jax.nn.softplus(-z),
     lambda z: -jax.nn.softplus(z),
 )
-GUMBEL = Tails(
+GUMBEL_TAILS = Tails(
     lambda z: -z - jnp.exp(-z),
     lambda z: -jnp.exp(-z),
     lambda z: log_of_rest(-jnp.exp(-z)),
@@ -106,14 +108,14 @@ TAILS: dict[type, Tails] = {
             log_rate - jnp.log(-jnp.expm1(-y * jnp.exp(log_rate)))
         ),
     ),
-    dist.Gumbel: of_location(GUMBEL),
+    dist.Gumbel: of_location(GUMBEL_TAILS),
     dist.LogNormal: from_standard(
-        NORMAL,
+        NORMAL_TAILS,
         lambda y, loc, log_scale: (jnp.log(y) - loc) * jnp.exp(-log_scale),
         lambda y, loc, log_scale: -log_scale - jnp.log(y),
     ),
-    dist.Logistic: of_location(LOGISTIC),
-    dist.Normal: of_location(NORMAL),
+    dist.Logistic: of_location(LOGISTIC_TAILS),
+    dist.Normal: of_location(NORMAL_TAILS),
     dist.Weibull: from_standard(
         HAZARD,
         lambda y, log_scale, log_concentration: (

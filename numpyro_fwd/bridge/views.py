@@ -290,7 +290,7 @@ def view_model(
         validate_grad=differentiation in ("reverse", "gradients")
         or (differentiation == "forward" and size <= MAX_DIMENSION["forward"]),
     )
-    return view, find_start(search, rng_key, sites, arguments)
+    return view, search_start(search, rng_key, sites, arguments)
 
 
 def as_model(make_potential: Function, like: dict[str, Any]) -> Model:
@@ -308,7 +308,7 @@ def as_model(make_potential: Function, like: dict[str, Any]) -> Model:
     return model
 
 
-def find_start(search: Function, rng_key: Array, sites: Sites, arguments: SplitArguments) -> Any:
+def search_start(search: Function, rng_key: Array, sites: Sites, arguments: SplitArguments) -> Any:
     """Random points of finite density with a finite gradient, one per key, in one program."""
 
     def find(arrays, rng_key):

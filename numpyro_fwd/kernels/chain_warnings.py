@@ -26,7 +26,7 @@ from numpyro_fwd.kernels.same_data import NOTHING, check_data, is_concrete, is_o
 __all__ = ["Noticed", "forget"]
 
 # what a program carries of it
-ARRAYS = ("num_events", "run", "health", "stuck_at", "has_other_data", "hidden")
+CHAIN_ARRAYS = ("num_events", "run", "health", "stuck_at", "has_other_data", "hidden")
 # kinds of notes that are not of chains that do not move
 HIDDEN, PLACES, AWAY, UNMIXED = -1, -2, -3, -4
 HOW = "(numpyro.enable_x64() before anything else; numpyro.infer.reparam.LocScaleReparam(0))."
@@ -132,12 +132,12 @@ class Noticed:
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Words]:
         """Arrays, and the text as static data."""
-        return tuple(getattr(self, name) for name in ARRAYS), self.words
+        return tuple(getattr(self, name) for name in CHAIN_ARRAYS), self.words
 
     @classmethod
     def tree_unflatten(cls, words: Words, children: tuple[Any, ...]) -> "Noticed":
         """Rebuild the state, and say what there is to say."""
-        noticed = cls(**dict(zip(ARRAYS, children, strict=True)), words=words)
+        noticed = cls(**dict(zip(CHAIN_ARRAYS, children, strict=True)), words=words)
         # all of it, or the first process alone would fail where it reads what others hold
         is_all = all(map(is_concrete, jax.tree.leaves(children)))
         if not is_all:
@@ -152,7 +152,7 @@ class Noticed:
     def everywhere(self) -> "Noticed":
         """Record with all arrays on each device, so that each process can read it."""
         return Noticed(
-            **everywhere({name: getattr(self, name) for name in ARRAYS}), words=self.words
+            **everywhere({name: getattr(self, name) for name in CHAIN_ARRAYS}), words=self.words
         )
 
     def say(self) -> None:

@@ -91,7 +91,7 @@ class Modes(NamedTuple):
         return len(self.places) == 1 and (not len(self.others) or self.num_agree >= least)
 
 
-class Ends(NamedTuple):
+class PathEnds(NamedTuple):
     """Ends of the paths, each place once, the best first.
 
     x
@@ -136,7 +136,7 @@ def look_elsewhere(run: Run, z: Any, first: Place, passes_of: Callable[[], Passe
 
 
 def compare_ends(
-    ends: Ends, is_first: np.ndarray, share: float, first: Place, passes: Passes
+    ends: PathEnds, is_first: np.ndarray, share: float, first: Place, passes: Passes
 ) -> Modes:
     """Compare the ends of paths on all rows; `is_first` are ends at the known mode."""
     margin = newton_path.negligible(first.x)
@@ -180,7 +180,7 @@ def are_same(one: Place, other: Place) -> bool:
     return bool(np.max(np.abs(one.x - other.x) / sd) < newton_path.FAR)
 
 
-def ends_of_paths(run: Run, z: Any) -> Ends:
+def ends_of_paths(run: Run, z: Any) -> PathEnds:
     """Ends of Newton's paths on a few rows, from the chains' starts and from others."""
     x, unravel = ravel_each(z), ravel_one(z)
     size, differentiation = x.shape[1], run.source.view.differentiation
@@ -213,7 +213,7 @@ def ends_of_paths(run: Run, z: Any) -> Ends:
         else:
             ends.append(int(i))
             count.append(1)
-    return Ends(mean[ends], evidence[ends], np.array(count, int))
+    return PathEnds(mean[ends], evidence[ends], np.array(count, int))
 
 
 def warn_of_modes(modes: Modes, sites: report.SiteSizes, then: str) -> None:

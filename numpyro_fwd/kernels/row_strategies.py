@@ -68,9 +68,9 @@ from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["AnchoredRows", "PlainRows", "SubsampledRows"]
 
-LARGE = 2**24  # rows on disk from which on bounds and alias table are there too
+LARGE_TABLE = 2**24  # rows on disk from which on bounds and alias table are there too
 NUM_EPOCHS = 3  # as in section 6.3 of the paper
-MAX_DIMENSION = newton_path.MAX_DIMENSION["reverse"]
+MOST_EXPANDED = newton_path.MAX_DIMENSION["reverse"]
 OTHERS = (
     "L2MC(model), which is exact and reads all rows; AMAGOLD(model, control_variate=None), which "
     "is also exact but accepts less; or numpyro.infer.NUTS on the model without subsample_size"
@@ -84,7 +84,7 @@ OFF_ANCHOR = (
     "anchor must be a place where the rows can be expanded and the posterior is curved like a "
     "normal density, such as the mean of draws: "
 )
-NO_FORWARD_MODE = (
+NO_FORWARD_MODE_OF_ROWS = (
     'acceptance="subsampled" reads a model in forward mode, and this one has gradients alone (a '
     "custom_vjp, as an ODE solver has); AMAGOLD(model), which reads all rows, L2MC(model), and "
     "MALA on the model without subsample_size do not need it."
@@ -164,7 +164,7 @@ class PlainRows:
         if not run.is_searching:
             return 0
         if self.num_epochs is None:
-            return 0 if size <= MAX_DIMENSION else NUM_EPOCHS
+            return 0 if size <= MOST_EXPANDED else NUM_EPOCHS
         return self.num_epochs
 
     def _optimized(self, run: Run, rng_key: Array, z: Any, num_epochs: int) -> Any:
@@ -318,7 +318,7 @@ class SubsampledRows:
             with evaluating(run.model_args):
                 return self.prepare(run, zeros_like(z))
         if run.source.view.differentiation != "reverse":
-            raise ValueError(NO_FORWARD_MODE)
+            raise ValueError(NO_FORWARD_MODE_OF_ROWS)
         found = self._found(run, z)
         if isinstance(found, Expansion) and not self.has_minibatches:
             self._look_at_tails(run, found)
@@ -361,7 +361,7 @@ class SubsampledRows:
             if found is not None:
                 return found
         check_dimension(z)
-        is_large = num_rows_on_disk(run.model_args) >= LARGE
+        is_large = num_rows_on_disk(run.model_args) >= LARGE_TABLE
         if is_large and find_mode:  # the same for chains in sequence, whose tables must be alike
             first = jax.tree.map(jnp.zeros_like, first)
         return expanded(
@@ -381,7 +381,7 @@ class SubsampledRows:
         def draw(arrays, rng_key, z, shared):
             rng_key, key_draw = split_each(rng_key, 2)
             expansion = shared.of(linear_predictor_of(run.rows(arrays), shared.position))
-            z = around(key_draw, shared) if run.is_searching else z
+            z = draw_around(key_draw, shared) if run.is_searching else z
             values = jax.vmap(lambda z: -surrogate(expansion, z))(z)
             num_rows = expected_rows(jax.random.fold_in(key_draw[0], 1), expansion)
             return ravel_each(z), values, split_keys(rng_key)[0], num_rows
@@ -441,9 +441,9 @@ def passes_of(run: Run, z: Any, chunk_size: int | None) -> Passes:
 def check_dimension(z: Any) -> None:
     """Raise ValueError for more dimensions than a Hessian is taken in."""
     size = ravel_each(z).shape[1]
-    if size > MAX_DIMENSION:
+    if size > MOST_EXPANDED:
         raise ValueError(
-            f"control_variate must be None beyond {MAX_DIMENSION} dimensions, "
+            f"control_variate must be None beyond {MOST_EXPANDED} dimensions, "
             f"where no Hessian is taken to find the mode; the model has {size}. Alternatives: "
             f"{OTHERS}."
         )
@@ -459,7 +459,7 @@ def zeros_like(z: Any) -> Any:
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), z)
 
 
-def around(rng_key: Array, expansion: Expansion) -> Any:
+def draw_around(rng_key: Array, expansion: Expansion) -> Any:
     """A draw from the normal approximation at the anchor for each key."""
     a, unravel = ravel_pytree(expansion.position)
 

@@ -95,7 +95,7 @@ def units_of_logits_with_their_mean(kind, order, radius, eta, tangents, part):
 def curvature_at_the_place(d, u):
     """The prior's curvature where the chain is, which vanishes in the tail."""
     logdensity = prior_curvature.unconstrained_logdensity(d, u)
-    return prior_curvature.curvatures(logdensity, u[..., None])[0, 0]
+    return prior_curvature.curvatures_along_axes(logdensity, u[..., None])[0, 0]
 
 
 def mask_forgotten(d, at, u, shape):

@@ -441,7 +441,7 @@ def test_every_training_on_minibatches_raises(cls):
 
 
 @pytest.mark.parametrize(
-    ("function", "name"), [("differ", "mean"), ("differ", "responses"), ("is_other", "place")]
+    ("function", "name"), [("differ", "mean"), ("differ", "responses"), ("has_changed", "place")]
 )
 def test_the_law_finds_a_check_that_is_out(function, name, monkeypatch):
     monkeypatch.setattr(separate_rows, function, lambda *values: False)
@@ -466,6 +466,6 @@ def test_the_law_finds_slopes_in_one_direction(monkeypatch):
 
 @pytest.mark.parametrize("name", ["centred_by_set", "choices", "imputed_nan"])
 def test_the_law_finds_a_check_of_few_rows(name, monkeypatch):
-    monkeypatch.setattr(separate_rows, "MOST", 32)
+    monkeypatch.setattr(separate_rows, "MOST_ROWS", 32)
     with pytest.raises((pytest.fail.Exception, AssertionError)):
         test_some_rows_that_see_some_others(name, 3000, 0.02)

@@ -65,7 +65,7 @@ STRUCTURAL = {
     "stack",
     "transpose",
 }
-CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
+INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
 
 
 def derivatives_over(function: Function, box: Box, *known: Any, **data: Any) -> Jet:
@@ -103,7 +103,7 @@ def equation_outputs(box: Box, equation: Any, values: list[Any]) -> Sequence[Any
     name = equation.primitive.name
     if not any(isinstance(value, (Jet, Either)) for value in values):
         return known_values(equation, values)
-    if name in CALLS:
+    if name in INLINED:
         inner = equation.params["jaxpr"]
         inner = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
         return read(box, inner, values)
@@ -396,7 +396,7 @@ def custom_programs(jaxpr: Jaxpr) -> set[str]:
     for equation in jaxpr.eqns:
         if equation.primitive.name == "custom_jvp_call":
             texts.add(str(equation.params["call_jaxpr"]))
-        elif equation.primitive.name in CALLS:
+        elif equation.primitive.name in INLINED:
             texts |= custom_programs(equation.params["jaxpr"].jaxpr)
     return texts
 

@@ -161,7 +161,7 @@ def test_the_posterior_is_that_of_the_model(name, x64):
 
 def values_off_zero(self, shape):
     """What is read as the shift is the outcome of one."""
-    return jnp.stack([jnp.ones(shape), jnp.full(shape, centring.FAR)])
+    return jnp.stack([jnp.ones(shape), jnp.full(shape, centring.FAR_POINT)])
 
 
 def no_jacobian(self, x, y, intermediates=None):

@@ -27,9 +27,10 @@ from numpyro_fwd import FMALA, MALA, AutoMALA, AutoNUTS, RandomWalk
 
 NUM_STEPS, NUM_CHAINS = 1_000, 4
 SIZES = (2, 10, 64, 65, 128, 129, 300, 512, 513, 1_000, 2_000, 10_000)
+# at both sides of where something changes, and far beyond; all of SIZES: --full
+EDGES, CORRELATED = (10, 64, 65, 128, 129, 512, 513, 2_000, 10_000), (65, 300, 1_000, 2_000)
 EQUAL, AUTOREGRESSIVE = 0.95, 0.9  # correlations
 MOST_TANGENTS, MOST_DENSE = 128, 1_000  # dimensions, beyond which a sampler is left out
-MOST_ROWS = 2_000  # dimensions of a regression, whose rows grow with their square
 
 
 # --- targets --------------------------------------------------------------------------------------
@@ -120,17 +121,17 @@ class Target(NamedTuple):
 
     model: Callable[..., None]
     sds: Callable[[int], Any] | None = None
-    sizes: tuple[int, ...] = SIZES
+    sizes: tuple[int, ...] = CORRELATED
     data: Callable[[int], tuple] = lambda size: ()
 
 
 TARGETS = {
-    "independent": Target(independent, scales_of),
+    "independent": Target(independent, scales_of, EDGES),
     "equal correlation": Target(equal_correlation, np.ones),
     "AR(1)": Target(autoregressive, np.ones),
-    "logistic": Target(logistic, None, tuple(d for d in SIZES if d <= MOST_ROWS), table),
-    "latent process": Target(latent_process, None, (10, 64, 128, 152, 300, 512)),
-    "network": Target(network, None, (23, 67, 133, 507, 2_003, 10_011)),
+    "logistic": Target(logistic, None, (10, 65, 129, 300), table),
+    "latent process": Target(latent_process, None, (10, 64, 152)),
+    "network": Target(network, None, (67, 507, 2_003)),
 }
 
 
@@ -187,7 +188,8 @@ def measured(target: str, sampler: str, size: int, num_steps: int) -> dict[str, 
 def scaled(target: str, quick: bool) -> list[list]:
     """A row for each size and sampler, and the pictures."""
     rows, num_steps = [], 50 if quick else NUM_STEPS
-    for size in TARGETS[target].sizes[: 1 if quick else None]:
+    sizes = SIZES if REPORT.is_full else TARGETS[target].sizes
+    for size in sizes[: 1 if quick else None]:
         for sampler in list(samplers(size))[: 2 if quick else None]:
             key = (target, sampler, size, num_steps)
             found = REPORT.once(key, measured, target, sampler, size, num_steps)

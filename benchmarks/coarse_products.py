@@ -19,7 +19,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
-from numpyro.infer import MCMC, NUTS
+from numpyro.infer import MCMC, NUTS, init_to_value
 from scipy.optimize import minimize
 
 from benchmarks.harness.report import Report, Section, by_name
@@ -28,6 +28,7 @@ from tests.laws.coarse_products import BFLOAT16, TF32, coarse_products
 
 SIZE, MEAN, NUM_GROUPS = 8, 10.0, 50  # covariates have a mean of MEAN of their sds
 BATCH, STEPS, PARTICLES = 100, 1_000, 1_000
+LARGE, NUM_WEIGHTED = 100_000, 20_000  # rows; weighted draws
 FORMATS = {"float32": None, "TF32": TF32, "bfloat16": BFLOAT16}
 PRIOR_SDS = np.array([20.0, *[1.0] * SIZE])
 COLUMNS = [
@@ -72,35 +73,71 @@ def grouped(x, group, y, batch=None) -> None:
         numpyro.sample("y", dist.Bernoulli(logits=eta), obs=y[rows])
 
 
-def importance_moments(num_rows: int, num_draws: int) -> list:
-    """Means and sds of the logistic regression in double precision, and their effective draws.
+def energy_of(model, num_rows: int):
+    """Minus the log density of intercept, slopes, log spread and effects, in double precision."""
+    x, group, y, mixed = table(num_rows)
+    x = np.concatenate([np.ones((num_rows, 1)), x], axis=1)
+
+    def regression(b, labels, offset=0.0):
+        eta = x @ b + offset
+        return jnp.sum(jnp.logaddexp(0.0, eta) - labels * eta) + 0.5 * jnp.sum((b / PRIOR_SDS) ** 2)
+
+    def with_groups(z):
+        b, log_spread, effect = z[: SIZE + 1], z[SIZE + 1], z[SIZE + 2 :]
+        of_spread = 0.5 * jnp.exp(2 * log_spread) + (NUM_GROUPS - 1) * log_spread
+        of_effects = 0.5 * jnp.sum(effect**2) * jnp.exp(-2 * log_spread)
+        return regression(b, mixed, effect[group]) + of_spread + of_effects
+
+    return with_groups if model is grouped else lambda b: regression(b, y)
+
+
+def fit(model, num_rows: int) -> list:
+    """The mode in these coordinates, and the inverse of the curvature there."""
+    size = SIZE + 1 + (1 + NUM_GROUPS if model is grouped else 0)
+    with jax.enable_x64(True):
+        energy = energy_of(model, num_rows)
+        derivatives = [jax.jit(f) for f in (energy, jax.grad(energy), jax.hessian(energy))]
+        value, slope, curvature = (lambda z, f=f: np.asarray(f(z)) for f in derivatives)
+        found = minimize(value, np.zeros(size), jac=slope, hess=curvature, method="trust-exact")
+        return [found.x.tolist(), np.linalg.inv(curvature(found.x)).tolist()]
+
+
+def importance_moments(model, num_rows: int, num_draws: int) -> list:
+    """Means and sds of all coordinates in double precision, and their effective draws.
 
     Draws from a normal distribution around the mode, weighted: the posterior is nearly that.
     """
-    x, _, y, _ = table(num_rows)
-    x = np.concatenate([np.ones((num_rows, 1)), x], axis=1)
-
-    def energy(b):
-        eta = x @ b
-        return np.logaddexp(0, eta).sum() - eta[y].sum() + 0.5 * np.sum((b / PRIOR_SDS) ** 2)
-
-    def slope(b):
-        return x.T @ (1 / (1 + np.exp(-x @ b)) - y) + b / PRIOR_SDS**2
-
-    def curvature(b):
-        share = 1 / (1 + np.exp(-x @ b))
-        return (x.T * (share * (1 - share))) @ x + np.diag(PRIOR_SDS**-2.0)
-
-    mode = minimize(energy, np.zeros(SIZE + 1), jac=slope, hess=curvature, method="trust-exact").x
-    root = np.linalg.inv(np.linalg.cholesky(curvature(mode)))
-    noise = np.random.default_rng(1).normal(size=(num_draws, SIZE + 1))
-    draws = mode + noise @ root
-    log_weights = np.array([-energy(b) for b in draws]) + 0.5 * np.sum(noise**2, axis=1)
+    mode, covariance = map(np.asarray, fit(model, num_rows))
+    noise = np.random.default_rng(1).normal(size=(num_draws, mode.size))
+    draws = mode + noise @ np.linalg.cholesky(covariance).T
+    with jax.enable_x64(True):
+        energies = np.asarray(jax.lax.map(energy_of(model, num_rows), jnp.asarray(draws)))
+    log_weights = -energies + 0.5 * np.sum(noise**2, axis=1)
     weights = np.exp(log_weights - log_weights.max())
     weights /= weights.sum()
+    if model is grouped:
+        draws[:, SIZE + 1] = np.exp(draws[:, SIZE + 1])
     mean = weights @ draws
     sd = np.sqrt(weights @ (draws - mean) ** 2)
     return [mean.tolist(), sd.tolist(), [1 / np.sum(weights**2)] * mean.size]
+
+
+def at_the_mode(model, num_rows: int) -> NUTS:
+    """NUTS that starts at the mode, with the metric there: from defaults it takes an hour."""
+    mode, covariance = map(np.asarray, fit(model, num_rows))
+    values = {"intercept": mode[0], "slope": mode[1 : SIZE + 1]}
+    order = np.arange(mode.size)  # NumPyro's is that of the names: effect, intercept, slope, spread
+    if model is grouped:
+        values |= {"spread": np.exp(mode[SIZE + 1]), "effect": mode[SIZE + 2 :]}
+        order = np.r_[order[SIZE + 2 :], order[: SIZE + 2]]
+    return NUTS(
+        model,
+        dense_mass=True,
+        inverse_mass_matrix=jnp.asarray(covariance[np.ix_(order, order)], jnp.float32),
+        init_strategy=init_to_value(
+            values={name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
+        ),
+    )
 
 
 def nuts_moments(num_rows: int, num_steps: int) -> list:
@@ -139,7 +176,7 @@ def moments(kernel, arguments: tuple, num_steps: int, seed: int = 0) -> list:
     return [x.mean((0, 1)).tolist(), x.std((0, 1)).tolist(), np.asarray(ess).tolist(), rhat]
 
 
-def kernels(model) -> dict:
+def kernels(model, num_rows: int) -> dict:
     """By name. NUTS with its model's product by default was stopped after five minutes here."""
     read = partial(model, batch=BATCH)
     amagold = {"AMAGOLD, subsampled": partial(AMAGOLD, read, acceptance="subsampled")}
@@ -151,7 +188,12 @@ def kernels(model) -> dict:
         "SMMALA, Gauss-Newton": partial(SMMALA, model, metric="gauss_newton"),
         "LangevinSMC": partial(LangevinSMC, model),
     }
-    nuts = {"NUTS": partial(NUTS, model, dense_mass=True)}
+    is_large = num_rows >= LARGE
+    nuts = {
+        "NUTS": partial(at_the_mode, model, num_rows)
+        if is_large
+        else partial(NUTS, model, dense_mass=True)
+    }
     return nuts | amagold | (others if model is logistic else {})
 
 
@@ -161,7 +203,7 @@ def measured(name: str, model, num_rows: int, bits: int | None, num_steps: int) 
     labels = y if model is logistic else mixed
     data = (jnp.asarray(x, jnp.float32), jnp.asarray(group), jnp.asarray(labels, jnp.int32))
     with contextlib.nullcontext() if bits is None else coarse_products(bits):
-        return moments(kernels(model)[name](), data, num_steps)
+        return moments(kernels(model, num_rows)[name](), data, num_steps)
 
 
 def compared(model, num_rows: int, truth: list, quick: bool) -> list:
@@ -170,7 +212,7 @@ def compared(model, num_rows: int, truth: list, quick: bool) -> list:
     num_steps = 50 if quick else STEPS
     mean, sd, ess = map(np.asarray, truth)
     for words, bits in (("TF32", TF32),) if quick else FORMATS.items():
-        for name in kernels(model):
+        for name in kernels(model, num_rows):
             if quick and name not in ("MALA", "AMAGOLD, subsampled"):
                 continue
             if bits is not None and name == "NUTS":
@@ -194,35 +236,44 @@ TEXT = (
 )
 
 
+WEIGHTED = f"by {NUM_WEIGHTED:,} weighted draws from a normal fit in double precision"
+AT_THE_MODE = " NUTS starts at the mode, with the metric there; the others start from defaults."
+
+
+def large(section: Section, title: str) -> Section:
+    """The same on many rows."""
+    return dataclasses.replace(section, title=title, text=section.text + AT_THE_MODE)
+
+
 def regression(quick: bool, num_rows: int = 10_000) -> Section:
     """Every family of kernels on a regression."""
-    num_rows, num = (1_000, 200) if quick else (num_rows, 20_000)
-    truth = REPORT.once(("truth", num_rows, num), importance_moments, num_rows, num)
-    words = TEXT.format(
-        effects="", truth="by 20,000 weighted draws from a normal fit in double precision"
-    )
+    num_rows, num = (1_000, 200) if quick else (num_rows, NUM_WEIGHTED)
+    truth = REPORT.once(("truth", num_rows, num), importance_moments, logistic, num_rows, num)
+    words = TEXT.format(effects="", truth=WEIGHTED)
     return Section("Regression", words, COLUMNS, compared(logistic, num_rows, truth, quick))
 
 
 def groups(quick: bool, num_rows: int = 10_000) -> Section:
     """The subsampled test with an effect of each group."""
-    num_rows, num = (1_000, 50) if quick else (num_rows, 4_000 if num_rows < 100_000 else 1_000)
-    truth = REPORT.once(("truth of groups", num_rows, num), nuts_moments, num_rows, num)
+    is_large = num_rows >= LARGE
+    num_rows, num = (1_000, 50) if quick else (num_rows, NUM_WEIGHTED if is_large else 4_000)
+    truth = f"by NUTS in double precision, four chains of {num:,} draws"
     words = TEXT.format(
-        effects=f" with {NUM_GROUPS} effects of groups",
-        truth=f"by NUTS in double precision, four chains of {num:,} draws",
+        effects=f" with {NUM_GROUPS} effects of groups", truth=WEIGHTED if is_large else truth
     )
+    exact = partial(importance_moments, grouped) if is_large else nuts_moments
+    truth = REPORT.once(("truth of groups", num_rows, num), exact, num_rows, num)
     return Section("Effects of groups", words, COLUMNS, compared(grouped, num_rows, truth, quick))
 
 
 def large_regression(quick: bool) -> Section:
     """The same on ten times as many rows."""
-    return dataclasses.replace(regression(quick, 100_000), title="Regression, 100,000 rows")
+    return large(regression(quick, LARGE), "Regression, 100,000 rows")
 
 
 def large_groups(quick: bool) -> Section:
     """The same on ten times as many rows."""
-    return dataclasses.replace(groups(quick, 100_000), title="Effects of groups, 100,000 rows")
+    return large(groups(quick, LARGE), "Effects of groups, 100,000 rows")
 
 
 REPORT = Report(

@@ -12,13 +12,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
 from numpyro.infer import MCMC
 
 from benchmarks.harness import groups_run
 from benchmarks.harness.regression_run import BATCH, NUM_STEPS, NUM_WARMUP, cold, truth
 from benchmarks.harness.regressions import FAMILIES, OF_FRIEDMAN, mixed, table
-from benchmarks.harness.report import Report, Section, by_name
+from benchmarks.harness.report import Picture, Report, Section, by_name, rows_of
 from benchmarks.harness.runs import least_ess, worst_errors
 from numpyro_fwd import AMAGOLD
 
@@ -269,11 +271,64 @@ def anchors(quick: bool) -> Section:
     return Section("Anchors", text, OF_ANCHORS, rows)
 
 
+# --- picture --------------------------------------------------------------------------------------
+
+SIZES = {"hundred_thousand": 100_000, "million": 1_000_000}
+LOOKS = {
+    "s to 1,000 effective draws": ("AMAGOLD, subsampled", "o-"),
+    "NUTS's, s": ("NUTS", "^:"),
+    "full test's, s": ("AMAGOLD, full test", "s--"),
+}
+
+
+def against_rows(sections: dict[str, dict], column: str) -> dict[str, list[tuple[int, float]]]:
+    """Numbers of a column for each likelihood, with the rows they belong to."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for name, num_rows in SIZES.items():
+        for row in rows_of(sections, name):
+            if not isinstance(row[column], str):
+                found.setdefault(row[COLUMNS[0]], []).append((num_rows, row[column]))
+    return found
+
+
+def seconds_drawn(sections: dict[str, dict]) -> Figure:
+    """A panel for each likelihood; NUTS has no point where it was stopped."""
+    figure, axes = plt.subplots(2, 7, figsize=(13, 4.6), sharex=True, sharey=True)
+    panels = dict(zip(FAMILIES, axes.flat, strict=True))
+    for column, (label, line) in LOOKS.items():
+        for likelihood, points in against_rows(sections, column).items():
+            panels[likelihood].loglog(*zip(*points, strict=True), line, ms=5, label=label)
+    for likelihood, ax in panels.items():
+        ax.set_title(likelihood.replace(", ", ",\n"), fontsize=9)
+    for ax in axes[-1]:
+        ax.set_xlabel("rows")
+    figure.supylabel("processor seconds to 1,000 effective draws", fontsize=9)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), ncols=3, loc="upper right", fontsize=8)
+    figure.tight_layout(rect=(0, 0, 1, 0.95))
+    return figure
+
+
+def reads_drawn(sections: dict[str, dict]) -> Figure:
+    """Rows that a test reads, a line for each likelihood."""
+    figure, ax = plt.subplots(figsize=(7, 4))
+    for i, (likelihood, points) in enumerate(against_rows(sections, "rows per test").items()):
+        look = {"color": f"C{i % 10}", "label": likelihood}
+        ax.loglog(*zip(*points, strict=True), "o-" if i < 10 else "s--", ms=4, **look)
+    ax.set(xlabel="rows", ylabel="rows that a test reads")
+    ax.legend(fontsize=7, bbox_to_anchor=(1.02, 1.0), loc="upper left")
+    figure.tight_layout()
+    return figure
+
+
 REPORT = Report(
     "regressions",
     "Any regression below one pass",
     by_name(hundred_thousand, groups, anchors, million, recipe, thousands),
     long=("million", "recipe", "thousands"),
+    pictures={
+        "hundred_thousand": Picture("Seconds to 1,000 effective draws against rows", seconds_drawn),
+        "million": Picture("Rows that a test reads against all rows", reads_drawn),
+    },
 )
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import numpy as np
 import optax
 from blackjax.smc import resampling
 from jax.scipy.stats import norm
+from matplotlib.figure import Figure
 
 import blackjax_ext
 from benchmarks.harness import calibrated_networks as calibrated
@@ -32,7 +33,7 @@ from benchmarks.harness import data as sources
 from benchmarks.harness import evidence as known
 from benchmarks.harness import partial_networks as partial_nets
 from benchmarks.harness.partial_networks import METHODS, Settings
-from benchmarks.harness.report import Report, Section, by_name
+from benchmarks.harness.report import Picture, Report, Section, by_name, rows_of
 from benchmarks.harness.timing import in_turn
 from blackjax_ext import anneal, langevin_smc
 from blackjax_ext.smc.moves import Metropolis, WithJumps
@@ -950,6 +951,33 @@ def particles(quick: bool) -> Section:
     )
 
 
+# --- picture --------------------------------------------------------------------------------------
+
+SHOWN = (
+    *("regression, D = 10", "regression, D = 30", "equal modes, D = 10"),
+    *("unequal modes, D = 10", "eight schools"),
+)
+
+
+def errors_drawn(sections: dict[str, dict]) -> Figure:
+    """Root mean square errors of the log evidence against particles."""
+    figure, axes = plt.subplots(1, len(SHOWN), figsize=(12, 3.2), sharey=True)
+    rows = [row for row in rows_of(sections, "models") if isinstance(row["bias"], float)]
+    for ax, model in zip(axes, SHOWN, strict=True):
+        for method, line in (("LangevinSMC", "o-"), ("BlackJAX tempered", "s--")):
+            points = [
+                (row["particles"], np.hypot(row["bias"], row["standard deviation"]))
+                for row in rows
+                if (row["model"], row["method"]) == (model, method)
+            ]
+            ax.loglog(*zip(*points, strict=True), line, label=method)
+        ax.set(title=model, xlabel="particles")
+    axes[0].set_ylabel("error of the log evidence")
+    axes[0].legend(fontsize=8)
+    figure.tight_layout()
+    return figure
+
+
 REPORT = Report(
     "smc",
     "Sequential Monte Carlo: evidence and partially Bayesian networks",
@@ -959,6 +987,9 @@ REPORT = Report(
         *(networks, wine, california, steps, gradients, particles),
     ),
     long=("slow_peers", "networks", "wine", "california"),
+    pictures={
+        "models": Picture("Error of the log evidence against the number of particles", errors_drawn)
+    },
 )
 
 if __name__ == "__main__":

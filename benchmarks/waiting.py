@@ -10,8 +10,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # benchmarks are not installed
 
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from benchmarks.harness.cold_run import KERNELS, PROBLEMS, cold_and_kept, cold_to_goal, is_enough
-from benchmarks.harness.report import Report, Section, by_name
+from benchmarks.harness.report import Picture, Report, Section, by_name, rows_of
 
 COLUMNS = [
     *("kernel", "programs", "tracing, s", "compiling, s", "running, s", "cold, s", "of NUTS's"),
@@ -107,11 +111,52 @@ def lynx_hare(quick: bool) -> Section:
     return section("Lynx and hare", "lynx_hare", kernels, quick)
 
 
+# --- picture --------------------------------------------------------------------------------------
+
+PARTS = ("tracing, s", "compiling, s", "running, s")
+COLOURS = ("#56B4E9", "#0072B2", "#E69F00")
+
+
+def bars(ax: Axes, rows: list[dict]) -> None:
+    """Seconds of the parts of a cold run, one after the other, and those to 1,000 draws."""
+    names = [row["kernel"] for row in rows]
+    left = [0.0] * len(rows)
+    for part, colour in zip(PARTS, COLOURS, strict=True):
+        seconds = [row[part] for row in rows]
+        ax.barh(names, seconds, left=left, color=colour, label=part.removesuffix(", s"))
+        left = [a + b for a, b in zip(left, seconds, strict=True)]
+    goals = [(row["s to 1,000 effective draws"], row["kernel"]) for row in rows]
+    reached = [goal for goal in goals if goal[0] != "-"]
+    ax.plot(*zip(*reached, strict=True), "kD", ms=4, label="1,000 effective draws")
+    ax.invert_yaxis()
+    ax.set(xlabel="seconds", xlim=(0, None))
+
+
+def drawn(sections: dict[str, dict]) -> Figure:
+    """A panel for each problem."""
+    measured = [name for name in REPORT.sections if name in sections]
+    heights = [1 + len(sections[name]["rows"]) for name in measured]
+    size = {"figsize": (9, 0.28 * sum(heights) + 0.5 * len(measured))}
+    figure, axes = plt.subplots(len(measured), 1, **size, height_ratios=heights, squeeze=False)
+    for ax, name in zip(axes.flat, measured, strict=True):
+        bars(ax, rows_of(sections, name))
+        ax.set_title(sections[name]["title"], loc="left", fontsize=10)
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), ncols=4, loc="upper right", fontsize=8)
+    figure.tight_layout()
+    return figure
+
+
 REPORT = Report(
     "waiting",
     "What you wait for",
     by_name(regression, hierarchy, table, million, lynx_hare),
     long=("million", "lynx_hare"),
+    pictures={
+        "regression": Picture(
+            "Seconds that a first run traces, compiles and runs, and to 1,000 effective draws",
+            drawn,
+        )
+    },
 )
 assert set(SMALL + SECOND_ORDER) <= set(KERNELS)
 

@@ -78,6 +78,9 @@ def test_numbers_are_written_with_their_digits(monkeypatch):
         "f > s > greatest > x / y": "310,000",
     }
     assert {reference: measured.number(reference) for reference in expected} == expected
+    table["date"] = "2026-11-21"
+    day = "in 2026, 2026-01-01<!-- = f > s > date; text -->"
+    assert measured.plain_text(day) == "in 2026, 2026-11-21"
     page = "from 1 to 0<!-- = f > s > a > x --> rows, 0<!-- = f > s > a > y; text -->"
     page += ", 9 %<!-- = f > s > checks > b / a; % -->"
     assert measured.plain_text(page) == "from 1 to 47 rows, 0.1 to 0.3, 10 %"
@@ -88,6 +91,24 @@ def test_numbers_are_written_with_their_digits(monkeypatch):
     for wrong in (page, today.replace("47", "48"), today.replace("0.1 to", "0.2 to")):
         with pytest.raises(measured.MissingNumberError, match="today"):
             measured.checked(wrong)
+
+
+def test_pages_say_when_their_numbers_were_measured(monkeypatch):
+    """On top, with a link to the defaults that have changed since."""
+    sections = {"old": {"date": "2026-11-21"}, "new": {"date": "2027-01-01"}}
+    monkeypatch.setattr(measured, "results", lambda name: sections)
+    old, new = (f"1<!-- = f > {name} > row > column -->" for name in sections)
+    assert measured.dated("# Title\n\nText\n", "page") == "# Title\n\nText\n"
+    assert measured.dated(f"# Title\n\n{new}\n", "page") == (
+        f"# Title\n\n*Measured on 2027-01-01.*\n\n{new}\n"
+    )
+    changed = "since 2026-11-21 [some defaults have changed](../results.md#changed-defaults)"
+    assert measured.dated(f"# Title\n\n{old}\n", "a/page").splitlines()[2] == (
+        f"*Measured on 2026-11-21; {changed}.*"
+    )
+    tables = "# Title\n\n- [Tables](../results/f.md)\n"
+    assert "from 2026-11-21 to 2027-01-01; since" in measured.dated(tables, "a/page")
+    assert "## Changed defaults" in (pages.DOCS / "results.md").read_text(encoding="utf-8")
 
 
 def test_the_build_fails_on_a_missing_number():

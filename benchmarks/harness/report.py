@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import matplotlib
@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from benchmarks.harness import data
 from benchmarks.harness.kept_results import ROOT, Units
 
-__all__ = ["ROOT", "Report", "Section", "by_name", "plus_minus"]
+__all__ = ["ROOT", "Picture", "Report", "Section", "by_name", "plus_minus", "rows_of"]
 
 
 @dataclasses.dataclass
@@ -46,6 +46,27 @@ class Section:
     command: str = ""
     seconds: float = 0.0
     machine: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+class Picture(NamedTuple):
+    """What a section has found, drawn from the JSON file alone and shown above its table.
+
+    says
+        For readers who do not see it.
+    draw
+        Takes the sections of the file by name, of which some may not have been measured.
+    """
+
+    says: str
+    draw: Callable[[dict[str, dict]], Figure]
+
+
+def rows_of(sections: dict[str, dict], name: str) -> list[dict[str, Any]]:
+    """Rows of a section by column, none where it has not been measured."""
+    if name not in sections:
+        return []
+    columns = sections[name]["columns"]
+    return [dict(zip(columns, row, strict=True)) for row in sections[name]["rows"]]
 
 
 def machine() -> dict[str, str]:
@@ -105,9 +126,10 @@ def origin(section: Section, current: dict[str, str]) -> str:
     return f"Measured on {section.date} by `{section.command}`{took}{where}."
 
 
-def section_page(section: Section, current: dict[str, str]) -> str:
-    """A section as Markdown: table first, then what was expected of it."""
-    parts = [f"## {section.title}", section.text, markdown_table(section.columns, section.rows)]
+def section_page(section: Section, current: dict[str, str], picture: str = "") -> str:
+    """A section as Markdown: picture and table first, then what was expected of it."""
+    table = markdown_table(section.columns, section.rows)
+    parts = [f"## {section.title}", section.text, *([picture] if picture else []), table]
     if section.checks:
         rows = [
             [what, value, limit, "yes" if value <= limit else "**no**"]
@@ -139,6 +161,8 @@ class Report:
         Whether the command line asked for the sizes of the paper, where they are larger.
     cache
         Folder of what an interrupted run has measured.
+    pictures
+        Those that are drawn from the file, by the section that shows them.
     shares
         Shares of the seconds that the command line gives, of sections that ask `seconds_left`;
         none for reports whose sections do not.
@@ -150,6 +174,7 @@ class Report:
     long: tuple[str, ...] = ()
     is_full: bool = False
     cache: Path = ROOT / ".cache" / "bench"
+    pictures: dict[str, Picture] = dataclasses.field(default_factory=dict)
     shares: dict[str, float] = dataclasses.field(default_factory=dict)
     _until: float = dataclasses.field(default=math.inf, init=False)
     _units: Units | None = dataclasses.field(default=None, init=False)
@@ -182,11 +207,27 @@ class Report:
             figure.savefig(self._output / name, dpi=80)
         plt.close(figure)
 
+    def shown(self, section: str) -> str:
+        """The picture of a section as Markdown."""
+        if section not in self.pictures:
+            return ""
+        return f"![{self.pictures[section].says}]({self.name}_{section}.png)"
+
+    def draw(self, folder: Path) -> None:
+        """Draw the pictures of what is in the JSON file of `folder`, and write the page."""
+        results = json.loads((folder / f"{self.name}.json").read_text())
+        for name, picture in self.pictures.items():
+            if name in results["sections"]:
+                figure = picture.draw(results["sections"])
+                figure.savefig(folder / f"{self.name}_{name}.png", dpi=80)
+                plt.close(figure)
+        (folder / f"{self.name}.md").write_text(self.page(results))
+
     def page(self, results: dict) -> str:
         """The whole page from what is in the JSON file."""
         facts = [[name, value] for name, value in results["machine"].items()]
         sections = [
-            section_page(Section(**results["sections"][name]), results["machine"])
+            section_page(Section(**results["sections"][name]), results["machine"], self.shown(name))
             for name in self.sections
             if name in results["sections"]
         ]
@@ -203,7 +244,7 @@ class Report:
         results["machine"] = machine()
         results["sections"] |= {name: dataclasses.asdict(section) for name, section in new.items()}
         path.write_text(json.dumps(results, indent=1, ensure_ascii=False, default=float) + "\n")
-        (folder / f"{self.name}.md").write_text(self.page(results))
+        self.draw(folder)
 
     def parse(self, arguments: list[str] | None) -> argparse.Namespace:
         """Arguments of the command line."""
@@ -215,6 +256,9 @@ class Report:
         )
         parser.add_argument("--quick", action="store_true", help="small sizes, nothing is written")
         parser.add_argument("--full", action="store_true", help="sizes of the paper where larger")
+        parser.add_argument(
+            "--draw", action="store_true", help="draw what has been measured, and measure nothing"
+        )
         parser.add_argument(
             "--fresh", action="store_true", help="forget what an interrupted run has measured"
         )
@@ -237,6 +281,9 @@ class Report:
     def main(self, arguments: list[str] | None = None) -> None:
         """Run the sections that are named, print them, and write the page."""
         options = self.parse(arguments)
+        if options.draw:
+            self.draw(options.output)
+            return
         data.use(options.data_dir)
         self.is_full = options.full
         names, failed = self.chosen(options), []

@@ -16,6 +16,10 @@ numbers of today into all pages; of a new reference "0" may stand in the page be
 - ``reference ÷ reference`` is a ratio; either may be a number. Of "1.2 ± 0.3" the mean counts.
 - ``...; 3`` are three significant digits, ``...; %`` percent, ``...; text`` the cell as it stands,
   ``...; low`` and ``...; high`` the ends of a cell "0.1 to 0.3".
+- ``file > section > date; text`` is the day on which a section was measured.
+
+Documentation has a line on top of each page with numbers: between which days they were measured,
+and whether defaults have changed since, by the list on docs/results.md.
 """
 
 import contextlib
@@ -37,7 +41,10 @@ PAGES = sorted(
     if "_build" not in path.parts
 )
 MARK = re.compile(r"<!-- = (.*?) -->")
-NUMBER = r"(?:nan|inf|-?\d[\d.,]*(?:e[+-]?\d+)?)"
+TABLES = re.compile(r"\.\./results/(\w+)\.md")
+SECTION = re.compile(r"(?:^|÷ )\s*(\w+) > (\w+) > ")
+CHANGE = re.compile(r"^- From (\d{4}-\d\d-\d\d) on", re.MULTILINE)
+NUMBER = r"(?:nan|inf|\d{4}-\d\d-\d\d|-?\d[\d.,]*(?:e[+-]?\d+)?)"
 
 
 class MissingNumberError(LookupError):
@@ -75,16 +82,23 @@ def has(cells: list[str], columns: list[str], wanted: str) -> bool:
     return wanted in cells
 
 
-def cell(reference: str) -> Any:
-    """What a reference ``file > section > row > column`` names."""
-    parts = [part.strip() for part in reference.split(" > ")]
-    if len(parts) != 4:
-        raise MissingNumberError(f"{reference!r} is not file > section > row > column")
-    name, section, row, column = parts
+def section_of(name: str, section: str) -> dict[str, Any]:
+    """A section of a file."""
     sections = results(name)
     if section not in sections:
         raise MissingNumberError(f"{name}.json has no section {section}, only {sorted(sections)}")
-    table = sections[section]
+    return sections[section]
+
+
+def cell(reference: str) -> Any:
+    """What a reference ``file > section > row > column`` names."""
+    parts = [part.strip() for part in reference.split(" > ")]
+    if len(parts) == 3 and parts[2] == "date":
+        return section_of(*parts[:2])["date"]
+    if len(parts) != 4:
+        raise MissingNumberError(f"{reference!r} is not file > section > row > column")
+    name, section, row, column = parts
+    table = section_of(name, section)
     if row == "checks":
         checks = [(plain(what), value) for what, value, _ in table["checks"]]
         found = [value for what, value in checks if what == column]
@@ -206,12 +220,42 @@ def checked(text: str) -> str:
     return replaced(text, form)
 
 
+def days(references: Iterable[str]) -> list[str]:
+    """On which days the sections of references were measured."""
+    found = {pair for each in references for pair in SECTION.findall(each)}
+    return sorted({section_of(*pair)["date"] for pair in found})
+
+
+def days_of_page(text: str) -> list[str]:
+    """Those of the numbers on a page, and of the tables that it holds."""
+    tables = [
+        section["date"] for name in TABLES.findall(text) for section in results(name).values()
+    ]
+    return sorted({*days(MARK.findall(text)), *tables})
+
+
+def newest_change() -> str:
+    """The day of the newest change of defaults that docs/results.md has."""
+    return max(CHANGE.findall((DOCS / "results.md").read_text(encoding="utf-8")))
+
+
+def dated(text: str, page: str) -> str:
+    """A page with a line below its heading: when its numbers were measured."""
+    found = days_of_page(text)
+    if not found:
+        return text
+    when = f"on {found[0]}" if len(found) == 1 else f"from {found[0]} to {found[-1]}"
+    changes = f"[some defaults have changed]({'../' * page.count('/')}results.md#changed-defaults)"
+    since = f"; since {found[0]} {changes}" if found[0] < newest_change() else ""
+    return re.sub(r"\A(# .*\n)", rf"\1\n*Measured {when}{since}.*\n", text)
+
+
 def read(app, page, source):
-    """Check a page that Sphinx has read, and let the pointer tell where its numbers come from."""
+    """Check a page that Sphinx has read, and let it tell where and when numbers were measured."""
     from sphinx.errors import ExtensionError
 
     try:
-        source[0] = checked(source[0])
+        source[0] = checked(dated(source[0], page))
     except MissingNumberError as error:
         raise ExtensionError(f"{page}: {error}") from error
 
@@ -226,9 +270,10 @@ def role(name, rawtext, text, lineno, inliner, options=None, content=None):
     except MissingNumberError as error:
         document = inliner.document.current_source
         raise ExtensionError(f"{document}, line {lineno}: {rawtext}: {error}") from error
-    for found in re.findall(r"(?:^|÷ )\s*(\w+) > (\w+) > ", text):
-        inliner.document.settings.env.note_dependency(str(RESULTS / f"{found[0]}.json"))
-    return [nodes.abbreviation(shown, shown, explanation=f"docs/results: {text}")], []
+    for name, _ in SECTION.findall(text):
+        inliner.document.settings.env.note_dependency(str(RESULTS / f"{name}.json"))
+    where = f"docs/results: {text}, measured on {' and '.join(days([text]))}"
+    return [nodes.abbreviation(shown, shown, explanation=where)], []
 
 
 def setup(app):

@@ -327,6 +327,41 @@ def test_pages_are_those_of_their_files(path):
     assert path.with_suffix(".md").read_text() == script.page(results)
 
 
+PICTURES = [
+    (path.stem, name)
+    for path in sorted(RESULTS.glob("*.json"))
+    for name in report_of(path.stem).pictures
+]
+
+
+@pytest.mark.parametrize(("name", "section"), PICTURES, ids="-".join)
+def test_pictures_are_drawn_from_the_files(name, section):
+    sections = json.loads((RESULTS / f"{name}.json").read_text())["sections"]
+    figure = report_of(name).pictures[section].draw(sections)
+    assert all(len(ax.lines) + len(ax.patches) > 0 for ax in figure.axes)
+    report.plt.close(figure)
+    assert (RESULTS / f"{name}_{section}.png").is_file()
+
+
+def test_pictures_are_drawn_without_measuring(script):
+    def draw(sections):
+        rows = report.rows_of(sections, "table")
+        figure, ax = report.plt.subplots()
+        ax.plot([row["i"] for row in rows], [row["sum"] for row in rows])
+        assert report.rows_of(sections, "not measured") == []
+        return figure
+
+    script.fails = False
+    script.report.pictures["table"] = report.Picture("Sums", draw)
+    script.run()
+    picture = script.output / "script_table.png"
+    assert (
+        "Text.\n\n![Sums](script_table.png)\n\n| i |" in (script.output / "script.md").read_text()
+    )
+    picture.unlink()
+    assert script.run("--draw") == [] and picture.is_file()
+
+
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
 def test_quoted_commands_run_what_is_there(path):
     for name, section in json.loads(path.read_text())["sections"].items():

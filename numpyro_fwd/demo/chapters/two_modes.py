@@ -90,7 +90,8 @@ def chapter(setting: Setting) -> Chapter:
     nuts = sample(NUTS(model), keys[1], num_warmup=500, num_samples=300 if setting.quick else 2000)
     said = (
         "NUTS stays where a chain begins: its share of a mode is the share of the chains that "
-        f"began near it, and its R-hat of {worst(nuts.idata)[1]:.2f} shows this."
+        f"began near it. Its R-hat of {(r_hat := worst(nuts.idata)[1]):.2f} "
+        + ("shows this." if r_hat > 1.01 else "does not show this: all began near one mode.")
     )
     picture = draw({"LangevinSMC": ours, "NUTS": nuts}, setting)
     files = (ours.write(setting.out, "4_langevin_smc"), nuts.write(setting.out, "4_nuts"))

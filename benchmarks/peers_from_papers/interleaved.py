@@ -67,6 +67,7 @@ class Interleaved(MCMCKernel):
 
     def __init__(self, centred: Model, not_centred: Model):
         self.centred, self.not_centred = NUTS(centred), NUTS(not_centred)
+        self._sample_fn = None
 
     @property
     def model(self) -> Model:
@@ -89,6 +90,7 @@ class Interleaved(MCMCKernel):
         arguments = (num_warmup, init_params, model_args, model_kwargs)
         centred = self.centred.init(keys[0], *arguments)
         not_centred = self.not_centred.init(keys[1], num_warmup, None, model_args, model_kwargs)
+        self._sample_fn = self.sample  # MCMC initializes again while there is none
         num = jnp.zeros_like(centred.num_steps)
         return State(centred.z, num, centred.diverging, centred, not_centred, rng_key)
 

@@ -142,7 +142,9 @@ def macro_steps(value_and_grad, step_size, tolerance, finer, max_halvings):
         is_within &= chosen <= max_halvings
         error = error_of(end, z)
         # back: what is coarser than the choice, whose own error is known
-        back, _, error_back, _, of_back = search(end.reversed(), jnp.where(is_within, chosen, 0) - 1)
+        back, _, error_back, _, of_back = search(
+            end.reversed(), jnp.where(is_within, chosen, 0) - 1
+        )
         found = jnp.where(error_back <= tolerance, back, chosen)
         is_undone = is_within & ((error_back <= tolerance) | (error <= tolerance))
         change = z.energy() - end.energy()
@@ -182,8 +184,7 @@ def build_kernel(
             is_chosen = jnp.log(jax.random.uniform(key_choice)) < weight - total
             starts = (half.size % levels == 0)[:, None]
             u, v = (
-                jnp.where(starts, new, old)
-                for new, old in zip((z.u, z.v), half.first, strict=True)
+                jnp.where(starts, new, old) for new, old in zip((z.u, z.v), half.first, strict=True)
             )
             size = half.size + 1
             way = z.u - u

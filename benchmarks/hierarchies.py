@@ -459,6 +459,7 @@ def peers_on(name: str, make, num_steps: int, seeds: int, quick: bool) -> list:
 
     rows = []
     for label in hierarchy_peers.GRIDS:
+        jax.clear_caches()  # the programs of all kernels are more than a process may map
         setting = best_setting(name, label, make, num_steps, quick)
 
         def run(num_steps, seed, label=label, setting=setting):
@@ -485,7 +486,8 @@ PEERS_TEXT = (
     "for a step size, of checks that a step can be undone, and of changes of the form with them; "
     "those of the start of `BlackJAXKernel` and of AutoNUTS, before the first step, do not. nutpie "
     "has its defaults, and not centred it is given coordinates that a user chose. automcmc, of the "
-    "authors of AutoStep, could not be installed from the package index. {above}"
+    "authors of AutoStep, could not be installed from the package index. ESS is that of the places "
+    "that were seen: beside it stands the mass of the neck. {above}"
 )
 
 

@@ -21,6 +21,7 @@ from numpyro.infer import MCMC, NUTS
 
 import blackjax_ext
 from benchmarks.harness import hierarchies as hierarchical_models
+from benchmarks.harness import hierarchy_peers, nutpie_run
 from benchmarks.harness.report import Report, Section, by_name
 from benchmarks.harness.runs import run_chains
 from numpyro_fwd import (
@@ -39,7 +40,9 @@ from tests.numpyro_fwd.kernels import posteriordb_models
 SEEDS, FEW_SEEDS = 10, 1
 WARMUP, DRAWS = 5_000, 100_000
 FUNNEL_DRAWS, SCHOOLS_DRAWS = 200_000, 400_000  # of the samplers that are to reach the truth
+SEED_OF_GRIDS = 100
 JITTER = (0.1, 128.0)
+GROUPS = "500 groups of 5 counts"
 NECK = 0.158655  # of a normal, below -1 sd
 Y = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
 SIGMA = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
@@ -350,17 +353,24 @@ def from_defaults(kernel, num_steps: int, seed: int) -> dict:
     in_warmup = mcmc.get_extra_fields()["num_steps"].astype(float).sum() / 4
     mcmc.run(key_run, extra_fields=("num_steps", "diverging"))
     fields = mcmc.get_extra_fields(group_by_chain=True)
-    draws = {k: np.asarray(leaf, float) for k, leaf in mcmc.get_samples(True).items()}
+    gradients = fields["num_steps"].astype(float).sum()
+    diverging = fields["diverging"].sum()
+    return worth_of(mcmc.get_samples(True), gradients, in_warmup, diverging)
+
+
+def worth_of(draws: dict, gradients: float, in_warmup: float, diverging: int) -> dict:
+    """Of the draws (chains, draws, ...) of the sites of a centred model, and all gradients."""
+    num_draws = next(iter(draws.values())).shape[1]
+    draws = {k: np.asarray(leaf, float) for k, leaf in draws.items()}
     draws = {k: x for k, x in draws.items() if not k.endswith(hierarchical_models.NOISE)}
     draws = {k: np.log(x) if (x > 0).all() else x for k, x in draws.items()}  # scales
-    gradients = fields["num_steps"].astype(float).sum()
     low = draws["w"] < -3.0 if "w" in draws else draws.get("tau", np.zeros(1)) < 0.0
     return {
         "worth": min(np.min(effective_sample_size(z)) for z in draws.values()) / gradients * 1e3,
         "rhat": max(float(np.max(split_gelman_rubin(z))) for z in draws.values()),
-        "gradients": float(gradients / (4 * num_steps)),
+        "gradients": float(gradients / (4 * num_draws)),
         "in warm-up": float(in_warmup),
-        "diverging": int(fields["diverging"].sum()),
+        "diverging": int(diverging),
         "low": float(low.mean()),
     }
 
@@ -407,6 +417,112 @@ def learned_coordinates(quick: bool) -> Section:
         "per chain.",
         [
             *("posterior", "sampler", "seeds", "ESS per 1,000 gradients", "over seeds"),
+            *("worst R-hat", "gradients of a draw", "gradients of the warm-up"),
+            *("divergences", "mass of the neck"),
+        ],
+        rows,
+    )
+
+
+def of_nutpie(model, num_steps: int, seed: int) -> dict:
+    """As :func:`from_defaults`."""
+    found = nutpie_run.nutpie_chains(model, num_steps, seed)
+    return worth_of(found["draws"], found["gradients"], found["in warm-up"], found["diverging"])
+
+
+def best_setting(name: str, label: str, make, num_steps: int, quick: bool) -> dict:
+    """The setting of the grid of the sampler `label` with most ESS per gradient, on one seed."""
+    settings = hierarchy_peers.GRIDS[label][: 1 if quick else None]
+    if len(settings) == 1:
+        return settings[0]
+    worth = []
+    for setting in settings:
+        key = ("grid", name, label, hierarchy_peers.setting_name(setting), num_steps)
+        kernel = hierarchy_peers.kernel_of(label, setting, make)
+        worth.append(REPORT.once(key, from_defaults, kernel, num_steps, SEED_OF_GRIDS)["worth"])
+    return settings[int(np.argmax(worth))]
+
+
+def peers_on(name: str, make, num_steps: int, seeds: int, quick: bool) -> list:
+    """Rows of one posterior."""
+
+    def row(label, setting, run):
+        key = ("peers", name, label, num_steps)
+        runs = [REPORT.once((*key, seed), run, num_steps, seed) for seed in range(seeds)]
+        of = {each: [found[each] for found in runs] for each in runs[0]}
+        means = {each: float(np.mean(values)) for each, values in of.items()}
+        return [
+            *(name, label, setting, seeds, means["worth"], spread(of["worth"]), max(of["rhat"])),
+            *(means["gradients"], means["in warm-up"], means["diverging"]),
+            f"{means['low']:.3f}" if "groups" not in name else "",
+        ]
+
+    rows = []
+    for label in hierarchy_peers.GRIDS:
+        jax.clear_caches()  # the programs of all kernels are more than a process may map
+        setting = best_setting(name, label, make, num_steps, quick)
+
+        def run(num_steps, seed, label=label, setting=setting):
+            return from_defaults(hierarchy_peers.kernel_of(label, setting, make), num_steps, seed)
+
+        rows.append(row(label, hierarchy_peers.setting_name(setting), run))
+    for label, is_centred in (("nutpie", True), ("nutpie, not centred", False)):
+        if nutpie_run.is_installed():
+            rows.append(row(label, "defaults", partial(of_nutpie, make(is_centred=is_centred))))
+    return rows
+
+
+PEERS_TEXT = (
+    "Four vectorized chains, 1,000 steps of warm-up and 1,000 draws; columns and truths are those "
+    "of 'Coordinates that are learned'. Where a sampler has settings, the row has those with most "
+    "ESS per gradient of a small grid, on a seed of its own: {grids}. A draw of interleaved HMC "
+    "(arXiv 1906.03028) is a transition of NumPyro's NUTS in each form. AutoStep HMC is "
+    "`blackjax.gist_step_size`, from a step of 0.3 that it doubles or halves. WALNUTS (arXiv "
+    "2506.18746) is written from what its authors have published; 'finer' is how often it halves "
+    "its steps once more, and its macro step is adapted to an acceptance of 0.8, as in their code. "
+    "Of MAKLA (arXiv 2509.09162) what is certain is here: generalized HMC of single BCSS2 steps, "
+    "eight of them a draw, adapted to an acceptance of 0.9. These three have the start and the "
+    "variances of the warm-up of `BlackJAXKernel`. All gradients of steps count, those of searches "
+    "for a step size, of checks that a step can be undone, and of changes of the form with them; "
+    "those of the start of `BlackJAXKernel` and of AutoNUTS, before the first step, do not. nutpie "
+    "has its defaults, and not centred it is given coordinates that a user chose. automcmc, of the "
+    "authors of AutoStep, could not be installed from the package index. ESS is that of the places "
+    "that were seen: beside it stands the mass of the neck. {above}"
+)
+
+
+def above_ours(rows: list) -> str:
+    """Where another sampler has more than AutoNUTS, the first row of each posterior."""
+    ours = {row[0]: row[4] for row in reversed(rows) if row[1] == "AutoNUTS"}
+    above = [f"{row[1]} ({row[0]})" for row in rows if row[4] > ours[row[0]]]
+    return f"More ESS per gradient than AutoNUTS: {', '.join(above) or 'none of them'}."
+
+
+def grids_in_words() -> str:
+    """The grids of settings."""
+    return "; ".join(
+        f"{label}: {' or '.join(map(hierarchy_peers.setting_name, grid))}"
+        for label, grid in hierarchy_peers.GRIDS.items()
+        if len(grid) > 1
+    )
+
+
+def learned_peers(quick: bool) -> Section:
+    """AutoNUTS beside other samplers that change coordinates or step sizes."""
+    models = {
+        "funnel, D = 10": partial(partial, funnel, 10),
+        "eight schools": partial(partial, eight_schools),
+        GROUPS: hierarchical_models.MODELS[GROUPS],
+    }
+    num_steps, rows = 50 if quick else 1_000, []
+    for name, make in dict(list(models.items())[: 1 if quick else None]).items():
+        seeds = 1 if quick or name == GROUPS else 3
+        rows += peers_on(name, make, num_steps, seeds, quick)
+    return Section(
+        "Peers of learned coordinates",
+        PEERS_TEXT.format(grids=grids_in_words(), above=above_ours(rows)),
+        [
+            *("posterior", "sampler", "setting", "seeds", "ESS per 1,000 gradients", "over seeds"),
             *("worst R-hat", "gradients of a draw", "gradients of the warm-up"),
             *("divergences", "mass of the neck"),
         ],
@@ -510,10 +626,12 @@ REPORT = Report(
         schools,
         larger,
         learned_coordinates,
+        learned_peers,
         necks,
         easy,
         lock_step,
     ),
+    long=("learned_peers",),
 )
 
 if __name__ == "__main__":

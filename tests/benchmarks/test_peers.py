@@ -1,15 +1,25 @@
 """Peers on targets that are known, before they are compared."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+import scipy.stats
+from numpyro.diagnostics import effective_sample_size
+from numpyro.infer import MCMC
 
-from benchmarks.harness import peer_run
+from benchmarks.harness import hierarchies, peer_run
 from benchmarks.harness.runs import least_ess
-from benchmarks.peers_from_papers import langevin, mile, zig_zag
+from benchmarks.peers_from_papers import interleaved, langevin, mile, zig_zag
 from benchmarks.peers_from_papers import scalable_subsampling as scalable
+from benchmarks.peers_from_papers.auto_step import auto_step, paths
+from benchmarks.peers_from_papers.kinetic_langevin import State, kinetic_langevin
 from benchmarks.peers_from_papers.malt import malt
+from benchmarks.peers_from_papers.walnuts import walnuts
 from blackjax_ext import families, potentials
 
 ROWS, SIZE = 150, 8
@@ -159,3 +169,137 @@ def test_members_of_an_ensemble_find_the_mode_and_then_sample():
     np.testing.assert_allclose(best["x"], 3.0, atol=0.02)
     np.testing.assert_allclose(draws.mean(0), 3.0, atol=0.1)
     np.testing.assert_allclose(draws.std(0) / 0.5, 1.0, atol=0.15)
+
+
+# --- on a funnel ----------------------------------------------------------------------------------
+
+NUM = 4_000
+
+
+def funnel_logdensity(x):
+    """w ~ N(0, 3^2) and three coordinates ~ N(0, exp(w))."""
+    return -0.5 * ((x[0] / 3) ** 2 + jnp.sum(x[1:] ** 2) * jnp.exp(-x[0]) + 3 * x[0])
+
+
+def draws_of_funnel(rng_key, num=NUM):
+    key_w, key_x = jax.random.split(rng_key)
+    w = 3 * jax.random.normal(key_w, (num, 1))
+    return jnp.concatenate([w, jnp.exp(w / 2) * jax.random.normal(key_x, (num, 3))], axis=1)
+
+
+def assert_on_funnel(found, start):
+    """The law of the funnel, and no drift from the exact draws that they began with."""
+    assert np.mean(found[:, 0] != start[:, 0]) > 0.3
+    whitened = np.asarray(found) / np.concatenate(
+        [np.full((len(found), 1), 3.0), np.exp(found[:, :1] / 2) * np.ones((1, 3))], axis=1
+    )
+    for z in whitened.T:
+        assert scipy.stats.kstest(z, "norm").pvalue > 1e-4
+    low = np.mean(found[:, 0] < -3)
+    assert abs(low - 0.1587) < 4 * (0.1587 * 0.8413 / len(found)) ** 0.5
+    for power in (1, 2):
+        change = np.asarray(found) ** power - np.asarray(start) ** power
+        assert np.all(np.abs(change.mean(0) / change.std(0)) < 4.5 / len(found) ** 0.5)
+
+
+ON_FUNNEL = {
+    "WALNUTS": lambda: walnuts(funnel_logdensity, 0.7, jnp.array([4.0, 1.5, 1.5, 1.5]), 0.5),
+    "WALNUTS, finer": lambda: walnuts(funnel_logdensity, 1.5, jnp.ones(4), 0.8, 1 / 3),
+    "AutoStep": lambda: auto_step(funnel_logdensity, jnp.ones(4), 3, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", ON_FUNNEL)
+def test_adaptive_steps_keep_a_funnel(name):
+    algorithm = ON_FUNNEL[name]()
+    key_start, key_steps = jax.random.split(jax.random.key(5))
+    start = draws_of_funnel(key_start)
+
+    def chain(arguments):
+        rng_key, x = arguments
+        keys = jax.random.split(rng_key, 3)
+
+        def step(state, rng_key):
+            state, info = algorithm.step(rng_key, state)
+            return state, info.num_integration_steps
+
+        state, num = jax.lax.scan(step, algorithm.init(x), keys)
+        return state.position, num
+
+    keys = jax.random.split(key_steps, NUM)
+    found, num = jax.jit(lambda *chains: jax.lax.map(chain, chains))(keys, start)
+    assert_on_funnel(np.asarray(found), np.asarray(start))
+    assert 6 < num.mean() < 200
+
+
+def test_paths_of_a_search_for_a_step_size():
+    """At once, two halvings, and two doublings of which the third was too much."""
+    found = [int(paths(j, is_doubling)) for j, is_doubling in ((0, False), (-2, False), (2, True))]
+    assert found == [1, 3, 4]
+
+
+def test_kinetic_langevin_keeps_a_funnel():
+    """Rejected steps reverse the momentum, so start with one of its law."""
+    key_start, key_momentum, key_steps = jax.random.split(jax.random.key(6), 3)
+    start = draws_of_funnel(key_start)
+    momentum = jax.random.normal(key_momentum, start.shape)
+    algorithm = kinetic_langevin(funnel_logdensity, 0.5, jnp.ones(4), 0.5, 20)
+
+    def chain(rng_key, x, p):
+        state = State(*algorithm.init(x)._replace(momentum=p))
+        state, info = algorithm.step(rng_key, state)
+        return state.position, state.momentum, info.acceptance_rate
+
+    keys = jax.random.split(key_steps, NUM)
+    found, momentum, rate = jax.jit(jax.vmap(chain))(keys, start, momentum)
+    assert 0.3 < rate.mean() < 0.97
+    assert_on_funnel(np.asarray(found), np.asarray(start))
+    for z in momentum.T:
+        assert scipy.stats.kstest(np.asarray(z), "norm").pvalue > 1e-4
+
+
+def funnel_of(is_centred):
+    def model():
+        w = numpyro.sample("w", dist.Normal(0, 3))
+        hierarchies.effect("x", 0.5 * w, jnp.exp(w / 2), 3, is_centred)
+
+    return model
+
+
+def test_forms_map_to_each_other():
+    centred, noise = (
+        {k: jnp.array(x) for k, x in z.items()}
+        for z in (
+            {"w": -2.0, "x": [-1.0, -0.5, 0.0]},
+            {"w": -2.0, "x_z": [0.0, 0.5 * np.e, np.e]},
+        )
+    )
+    kernel = interleaved.Interleaved(funnel_of(True), funnel_of(False))
+    kernel.init(jax.random.key(0), 0, None, (), {})
+    deterministic = kernel.not_centred.postprocess_fn((), {})
+    assert_close = partial(jax.tree.map, partial(np.testing.assert_allclose, atol=1e-6))
+    assert_close(interleaved.to_noise(deterministic, ("x",), centred), noise)
+    assert_close(interleaved.to_centred(deterministic, noise), centred)
+
+
+def test_interleaved_transitions_sample_a_funnel():
+    kernel = interleaved.Interleaved(funnel_of(True), funnel_of(False))
+    mcmc = MCMC(
+        kernel,
+        num_warmup=200,
+        num_samples=500,
+        num_chains=4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(1), extra_fields=("num_steps",))
+    draws = {k: np.asarray(x, float) for k, x in mcmc.get_samples(True).items()}
+    w, x = draws["w"], draws["x"]
+    z = (x - 0.5 * w[..., None]) / np.exp(w[..., None] / 2)
+    ess = float(effective_sample_size(w))
+    assert ess > 300
+    for each in (w / 3, z[..., 0], z[..., 2]):
+        thinned = each[:, ::5].ravel()  # nearly independent
+        assert scipy.stats.kstest(thinned, "norm").pvalue > 1e-4
+    assert abs(np.mean(w < -3) - 0.1587) < 5 * (0.1587 * 0.8413 / ess) ** 0.5
+    assert mcmc.get_extra_fields()["num_steps"].min() >= 4  # a gradient where each form starts

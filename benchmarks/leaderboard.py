@@ -56,6 +56,7 @@ LEAST, MOST = 4_000, 24_000  # evaluations of a chain
 MOST_WARMUP = 2_000
 LEAST_STEPS = 1_000
 WIDEST = 35  # dimensions beyond which no kernel with a Hessian in each step is run
+MOST_RUNS = 8  # of 5,000 draws a chain, for a reference
 REFERENCE = ROOT / "benchmarks" / "harness" / "board_reference.json"
 RESULTS = ROOT / "docs" / "results" / "leaderboard.json"
 
@@ -211,12 +212,18 @@ def transforms(model: Callable, arguments: tuple) -> dict[str, Callable]:
 
 
 def quantities(name: str, draws: Draws) -> Draws:
-    """What the reference has of unconstrained draws: the sites, or those of posteriordb."""
+    """What the reference has of unconstrained draws: those, sites, or what is identified."""
     model, arguments = POSTERIORS[name].make()
-    if name not in posteriordb_models.POSTERIORS:
+    compared = POSTERIORS[name].compared
+    if name not in posteriordb_models.POSTERIORS and compared is None:
         return draws
     info = initialize_model(jax.random.key(0), model, model_args=arguments, validate_grad=False)
-    return jax.jit(jax.vmap(jax.vmap(info.postprocess_fn)))(draws)
+
+    def of_draw(z):
+        sites = info.postprocess_fn(z)
+        return sites if compared is None else compared(sites)
+
+    return jax.jit(jax.vmap(jax.vmap(of_draw)))(draws)
 
 
 def reference(name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -228,10 +235,9 @@ def reference(name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def make_reference(name: str) -> dict:
-    """Moments of the unconstrained sites by long chains of NUTS."""
+    """Moments of what is compared by chains of NUTS, which are longer until they suffice."""
     posterior = POSTERIORS[name]
     model, arguments = posterior.make()
-    back = transforms(model, arguments)
     mcmc = MCMC(
         NUTS(posterior.easier or model, target_accept_prob=0.95),
         num_warmup=2000,
@@ -240,23 +246,48 @@ def make_reference(name: str) -> dict:
         chain_method="vectorized",
         progress_bar=False,
     )
-    mcmc.run(jax.random.key(100), *arguments)
-    samples = mcmc.get_samples(group_by_chain=True)
-    draws = {n: np.asarray(f(samples[n])).astype(np.float64) for n, f in back.items()}
-    rhat, ess = diagnostics(draws)
-    print(f"{name}: R-hat {rhat:.4f}, ESS {ess:.0f}", flush=True)
-    sites = {n: (x.mean((0, 1)).tolist(), x.std((0, 1)).tolist()) for n, x in draws.items()}
+    compared = posterior.compared or unconstrained(model, arguments)
+    compared, runs = jax.jit(jax.vmap(jax.vmap(compared))), []
+    rng_key = jax.random.key(100)
+    for _ in range(MOST_RUNS):
+        mcmc.run(rng_key, *arguments)
+        mcmc.post_warmup_state = mcmc.last_state
+        rng_key = mcmc.last_state.rng_key
+        found = compared(mcmc.get_samples(group_by_chain=True))
+        runs.append({n: np.asarray(x, np.float64) for n, x in found.items()})
+        draws = {n: np.concatenate([run[n] for run in runs], 1) for n in found}
+        rhat, ess = diagnostics(draws)
+        print(f"{name}: {len(runs)} runs, R-hat {rhat:.4f}, ESS {ess:.0f}", flush=True)
+        if rhat <= 1.003 and ess >= 4000:
+            break
+    sites = {n: (rounded(x.mean((0, 1))), rounded(x.std((0, 1)))) for n, x in draws.items()}
     return {"rhat": rhat, "ess": ess, "sites": sites}
 
 
+def unconstrained(model: Callable, arguments: tuple) -> Callable[[dict], dict]:
+    """From the sites of a draw to real numbers."""
+    back = transforms(model, arguments)
+    return lambda sites: {name: f(sites[name]) for name, f in back.items()}
+
+
+def rounded(x: np.ndarray) -> Any:
+    """As lists of six significant digits."""
+    return np.vectorize(lambda value: float(f"{value:.6g}"))(x).tolist()
+
+
 def make_references(names: list[str]) -> None:
-    """Put references into their file."""
+    """Put references into their file, a posterior a line; in double precision."""
+    jax.config.update("jax_enable_x64", True)
     kept = json.loads(REFERENCE.read_text()) if REFERENCE.exists() else {}
     made = [n for n, p in POSTERIORS.items() if p.exact is None]
     made = [n for n in made if n not in posteriordb_models.POSTERIORS]
     for name in names or made:
+        start = time.process_time()
         kept[name] = make_reference(name)
-        REFERENCE.write_text(json.dumps(kept, indent=1) + "\n")
+        print(f"{name}: {time.process_time() - start:.0f} s of the processor", flush=True)
+        jax.clear_caches()
+        lines = [f"{json.dumps(n)}: {json.dumps(found)}" for n, found in kept.items()]
+        REFERENCE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def diagnostics(draws: Draws) -> tuple[float, float]:

@@ -427,9 +427,10 @@ POSTERIORS = {
     "answers_400": of_hierarchy(
         "item response, 400 persons and 30 items, centred", hierarchical_models.item_response
     ),
-    "process_500": Posterior(
+    "process_500": in_both_forms(
         "latent Gaussian process of 500 points",
-        of(large_models.ornstein_uhlenbeck, large_models.process_data),
+        large_models.ornstein_uhlenbeck,
+        large_models.process_data,
     ),
     "returns_1000": Posterior(
         "stochastic volatility of 1,000 states", of(large_models.returns, large_models.returns_data)

@@ -239,17 +239,31 @@ def returns_data() -> Arrays:
     return floats(np.exp(log_scale) * rng.standard_t(8, size=1000))
 
 
-def ornstein_uhlenbeck(time, y) -> None:
+def ornstein_uhlenbeck(time, y, is_centred: bool = True) -> None:
     """Counts whose log rate is a Gaussian process of kernel exp(-|t|/length), by its neighbours."""
     mu = numpyro.sample("mu", dist.Normal(0, 2))
     length = numpyro.sample("length", dist.InverseGamma(3, 3))
     amplitude = numpyro.sample("amplitude", dist.HalfNormal(1))
-    f = numpyro.sample("f", dist.Normal(0, 1).expand([len(y)]).to_event(1).mask(False))
-    phi = jnp.exp(-jnp.diff(time) / length)
-    loc = jnp.concatenate([jnp.zeros(1), phi * f[:-1]])
-    scale = amplitude * jnp.sqrt(jnp.concatenate([jnp.ones(1), 1 - phi**2]))
-    numpyro.factor("process", dist.Normal(loc, scale).log_prob(f).sum())
+    phi = jnp.concatenate([jnp.zeros(1), jnp.exp(-jnp.diff(time) / length)])
+    scale = amplitude * jnp.sqrt(1 - phi**2)
+    law = dist.Normal(0, 1).expand([len(y)]).to_event(1)
+    if is_centred:
+        f = numpyro.sample("f", law.mask(False))
+        before = jnp.concatenate([jnp.zeros(1), f[:-1]])
+        numpyro.factor("process", dist.Normal(phi * before, scale).log_prob(f).sum())
+    else:
+        f = recurrence(phi, scale * numpyro.sample("f" + NOISE, law))
+        numpyro.deterministic("f", f)
     numpyro.sample("y", dist.Poisson(jnp.exp(mu + f)), obs=y)
+
+
+def recurrence(phi, x):
+    """f[t] = phi[t] f[t - 1] + x[t], in a few passes."""
+
+    def both(first, second):
+        return first[0] * second[0], second[0] * first[1] + second[1]
+
+    return jax.lax.associative_scan(both, (phi, x))[1]
 
 
 def process_data() -> Arrays:

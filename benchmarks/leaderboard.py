@@ -1,10 +1,11 @@
 """Posteriors we did not choose, from defaults: ``python benchmarks/leaderboard.py NAME...``.
 
-Four vectorized chains from three seeds, a posterior a section. Budget: NUTS and ChEES-HMC make
-1,000 steps of warm-up and 1,000 draws. Every other sampler gets the evaluations of a chain that
-NUTS took in its first run, at least 4,000 and at most 24,000, in at least 1,000 steps: half of them
-are warm-up, up to 2,000, the rest are draws. Equal numbers of draws would favour samplers whose
-steps are long, and equal times the machine; evaluations are what grows with the data.
+Four vectorized chains from three seeds, a posterior a section. Budget: NUTS, AutoNUTS and
+ChEES-HMC make 1,000 steps of warm-up and 1,000 draws. Every other sampler gets the evaluations of a
+chain that NUTS took in its first run, at least 4,000 and at most 24,000, in at least 1,000 steps:
+half of them are warm-up, up to 2,000, the rest are draws. Equal numbers of draws would favour
+samplers whose steps are long, and equal times the machine; evaluations are what grows with the
+data.
 
 An evaluation is that of the density, with a gradient or one JVP; a second-order JVP is two, a
 Hessian D, its derivative another D. The two gradients of a step of the isokinetic integrator count
@@ -13,7 +14,8 @@ MCLMC start where our kernels do. Seconds are of the processor, which other proc
 
 ``--kernels A,B NAME...`` measures these rows alone and keeps the others of a table,
 ``--reference NAME...`` makes references (benchmarks/harness/board_reference.json), and the section
-`ranking` is made from the others without measuring anything.
+`ranking`, `ranking_large`, `auto_nuts` and `pairs` are made from the others without measuring.
+Beyond `SMALL` dimensions few samplers are run, so that the two rankings compare like with like.
 """
 
 import argparse
@@ -46,7 +48,7 @@ from numpyro.infer.util import initialize_model
 
 import numpyro_fwd
 from benchmarks.harness.board_posteriors import POSTERIORS
-from benchmarks.harness.report import ROOT, Report, Section
+from benchmarks.harness.report import ROOT, Report, Section, by_name
 from benchmarks.peers_from_papers.malt import malt
 from tests.numpyro_fwd.kernels import posteriordb_models
 
@@ -55,7 +57,11 @@ WARMUP, DRAWS = 1000, 1000  # of NUTS and ChEES-HMC
 LEAST, MOST = 4_000, 24_000  # evaluations of a chain
 MOST_WARMUP = 2_000
 LEAST_STEPS = 1_000
+SMALL = 64  # dimensions beyond which only `ON_LARGE` are run, and only so many draws are kept
+MOST_KEPT = 2_500  # of a chain: far more than the effective ones there
+WIDEST_DENSE = 300  # dimensions beyond which NUTS has no dense metric
 WIDEST = 35  # dimensions beyond which no kernel with a Hessian in each step is run
+MOST_RUNS = 8  # of 5,000 draws a chain, for a reference
 REFERENCE = ROOT / "benchmarks" / "harness" / "board_reference.json"
 RESULTS = ROOT / "docs" / "results" / "leaderboard.json"
 
@@ -76,9 +82,10 @@ COSTS: dict[str, Callable[[int], float]] = {
     "MMALA": lambda size: 1 + 2 * size,
 }
 COUNTED = ("AutoMALA", "AutoFMALA")
+ON_LARGE = ("NUTS", "AutoNUTS", "NUTS dense", "RandomWalk", "MALA", "AutoMALA")
 WITH_HESSIANS = ("ALSMMALA", "AMSMMALA", "HPMALA", "SMMALA", "MMALA")
 PEERS = ("NUTS", "NUTS dense", "ChEES-HMC", "MCLMC", "adjusted MCLMC", "MALT")
-SAMPLERS = (*PEERS, *COSTS)
+SAMPLERS = ("NUTS", "AutoNUTS", *PEERS[1:], *COSTS)
 GRADIENTS = 2  # of a step of the isokinetic integrator
 TUNED = {  # and the gradients of a draw: the adjusted one makes two steps
     "MCLMC": (blackjax.mclmc, GRADIENTS),
@@ -97,28 +104,37 @@ Run = Callable[[int], tuple[Draws, float]]
 # Samplers: from a seed to unconstrained draws (chains, draws, ...) and evaluations of a chain
 
 
-def of_numpyro(kernel: Any, arguments: tuple, steps: tuple[int, int], cost: float = 1.0) -> Run:
-    """A NumPyro kernel; its `num_steps` times `cost` are evaluations."""
+def of_numpyro(
+    kernel: Any, arguments: tuple, steps: tuple[int, int], cost: float = 1.0, every: int = 1
+) -> Run:
+    """A NumPyro kernel, of whose draws one of `every` is kept; `num_steps` times `cost` count."""
     num_warmup, num_draws = steps
 
-    def scan(length: int, keeps: bool) -> Callable:
-        def body(data, carry, _):
+    def several(carry, length, data):
+        def body(carry, _):
             state, count = carry
             state = kernel.sample(state, data, {})
-            return (state, count + state.num_steps), state.z if keeps else None
+            return (state, count + state.num_steps), None
 
-        def run(state, data):
-            first = state, jnp.zeros_like(state.num_steps)
-            return jax.lax.scan(partial(body, data), first, length=length)
+        return jax.lax.scan(body, carry, length=length)[0]
 
-        return jax.jit(run)
+    @jax.jit
+    def warm(state, data):
+        return several((state, jnp.zeros_like(state.num_steps)), num_warmup, data)
 
-    warm, draw = scan(num_warmup, False), scan(num_draws, True)
+    @jax.jit
+    def draw(state, data):
+        def body(carry, _):
+            carry = several(carry, every, data)
+            return carry, carry[0].z
+
+        first = state, jnp.zeros_like(state.num_steps)
+        return jax.lax.scan(body, first, length=num_draws // every)
 
     def run(seed: int) -> tuple[Draws, float]:
         keys = jax.random.split(jax.random.key(seed), CHAINS)
         state = kernel.init(keys, num_warmup, None, arguments, {})
-        (state, before), _ = warm(state, arguments)
+        state, before = warm(state, arguments)
         (_, after), z = draw(state, arguments)
         draws = {name: np.moveaxis(np.asarray(value), 0, 1) for name, value in z.items()}
         return draws, cost * float((before + after).mean())
@@ -170,6 +186,9 @@ def sampler(name: str, model: Callable, arguments: tuple, size: int, budget: flo
     if name in ("NUTS", "NUTS dense"):
         kernel = NUTS(model, dense_mass=name == "NUTS dense")
         return of_numpyro(kernel, arguments, (WARMUP, DRAWS)), (WARMUP, DRAWS)
+    if name == "AutoNUTS":
+        kernel = numpyro_fwd.AutoNUTS(model)
+        return of_numpyro(kernel, arguments, (WARMUP, DRAWS)), (WARMUP, DRAWS)
     if name == "ChEES-HMC":
         return chees(model, arguments, (WARMUP, DRAWS)), (WARMUP, DRAWS)
     if name in TUNED:  # tuned for as many steps before the warm-up, which burns in
@@ -185,7 +204,16 @@ def sampler(name: str, model: Callable, arguments: tuple, size: int, budget: flo
     cost = COSTS[name](size)
     steps = shared(budget / cost)
     kernel = getattr(numpyro_fwd, name)(model)
-    return of_numpyro(kernel, arguments, steps, 1.0 if name in COUNTED else cost), steps
+    every = -(-steps[1] // MOST_KEPT) if size > SMALL else 1
+    cost = 1.0 if name in COUNTED else cost
+    return of_numpyro(kernel, arguments, steps, cost, every), steps
+
+
+def samplers_for(size: int) -> list[str]:
+    """Samplers that are run in so many dimensions."""
+    if size <= SMALL:
+        return [n for n in SAMPLERS if size <= WIDEST or n not in WITH_HESSIANS]
+    return [n for n in ON_LARGE if size <= WIDEST_DENSE or n != "NUTS dense"]
 
 
 def shared(num_steps: float) -> tuple[int, int]:
@@ -211,12 +239,18 @@ def transforms(model: Callable, arguments: tuple) -> dict[str, Callable]:
 
 
 def quantities(name: str, draws: Draws) -> Draws:
-    """What the reference has of unconstrained draws: the sites, or those of posteriordb."""
+    """What the reference has of unconstrained draws: those, sites, or what is identified."""
     model, arguments = POSTERIORS[name].make()
-    if name not in posteriordb_models.POSTERIORS:
+    compared = POSTERIORS[name].compared
+    if name not in posteriordb_models.POSTERIORS and compared is None:
         return draws
     info = initialize_model(jax.random.key(0), model, model_args=arguments, validate_grad=False)
-    return jax.jit(jax.vmap(jax.vmap(info.postprocess_fn)))(draws)
+
+    def of_draw(z):
+        sites = info.postprocess_fn(z)
+        return sites if compared is None else compared(sites)
+
+    return jax.jit(jax.vmap(jax.vmap(of_draw)))(draws)
 
 
 def reference(name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -228,10 +262,9 @@ def reference(name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def make_reference(name: str) -> dict:
-    """Moments of the unconstrained sites by long chains of NUTS."""
+    """Moments of what is compared by chains of NUTS, which are longer until they suffice."""
     posterior = POSTERIORS[name]
     model, arguments = posterior.make()
-    back = transforms(model, arguments)
     mcmc = MCMC(
         NUTS(posterior.easier or model, target_accept_prob=0.95),
         num_warmup=2000,
@@ -240,23 +273,48 @@ def make_reference(name: str) -> dict:
         chain_method="vectorized",
         progress_bar=False,
     )
-    mcmc.run(jax.random.key(100), *arguments)
-    samples = mcmc.get_samples(group_by_chain=True)
-    draws = {n: np.asarray(f(samples[n])).astype(np.float64) for n, f in back.items()}
-    rhat, ess = diagnostics(draws)
-    print(f"{name}: R-hat {rhat:.4f}, ESS {ess:.0f}", flush=True)
-    sites = {n: (x.mean((0, 1)).tolist(), x.std((0, 1)).tolist()) for n, x in draws.items()}
+    compared = posterior.compared or unconstrained(model, arguments)
+    compared, runs = jax.jit(jax.vmap(jax.vmap(compared))), []
+    rng_key = jax.random.key(100)
+    for _ in range(MOST_RUNS):
+        mcmc.run(rng_key, *arguments)
+        mcmc.post_warmup_state = mcmc.last_state
+        rng_key = mcmc.last_state.rng_key
+        found = compared(mcmc.get_samples(group_by_chain=True))
+        runs.append({n: np.asarray(x, np.float64) for n, x in found.items()})
+        draws = {n: np.concatenate([run[n] for run in runs], 1) for n in found}
+        rhat, ess = diagnostics(draws)
+        print(f"{name}: {len(runs)} runs, R-hat {rhat:.4f}, ESS {ess:.0f}", flush=True)
+        if rhat <= 1.003 and ess >= 4000:
+            break
+    sites = {n: (rounded(x.mean((0, 1))), rounded(x.std((0, 1)))) for n, x in draws.items()}
     return {"rhat": rhat, "ess": ess, "sites": sites}
 
 
+def unconstrained(model: Callable, arguments: tuple) -> Callable[[dict], dict]:
+    """From the sites of a draw to real numbers."""
+    back = transforms(model, arguments)
+    return lambda sites: {name: f(sites[name]) for name, f in back.items()}
+
+
+def rounded(x: np.ndarray) -> Any:
+    """As lists of six significant digits."""
+    return np.vectorize(lambda value: float(f"{value:.6g}"))(x).tolist()
+
+
 def make_references(names: list[str]) -> None:
-    """Put references into their file."""
+    """Put references into their file, a posterior a line; in double precision."""
+    jax.config.update("jax_enable_x64", True)
     kept = json.loads(REFERENCE.read_text()) if REFERENCE.exists() else {}
     made = [n for n, p in POSTERIORS.items() if p.exact is None]
     made = [n for n in made if n not in posteriordb_models.POSTERIORS]
     for name in names or made:
+        start = time.process_time()
         kept[name] = make_reference(name)
-        REFERENCE.write_text(json.dumps(kept, indent=1) + "\n")
+        print(f"{name}: {time.process_time() - start:.0f} s of the processor", flush=True)
+        jax.clear_caches()
+        lines = [f"{json.dumps(n)}: {json.dumps(found)}" for n, found in kept.items()]
+        REFERENCE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def diagnostics(draws: Draws) -> tuple[float, float]:
@@ -360,7 +418,7 @@ def table(name: str, quick: bool) -> Section:
     """A row for each sampler."""
     model, arguments = POSTERIORS[name].make()
     size = dimensions(model, arguments)
-    labels = [n for n in SAMPLERS if size <= WIDEST or n not in WITH_HESSIANS]
+    labels = samplers_for(size)
     rows = kept_rows(name)
     budget = rows["NUTS"][2] if "NUTS" in rows else MOST
     for label in labels[:1] if quick else labels:
@@ -395,25 +453,156 @@ def clipped(budget: float) -> float:
 # All posteriors together
 
 
+def kept_tables() -> dict[str, dict[str, list]]:
+    """Rows of each posterior that has been run, by sampler."""
+    kept = json.loads(RESULTS.read_text())["sections"] if RESULTS.exists() else {}
+    return {n: {r[0]: r for r in kept[n]["rows"]} for n in POSTERIORS if n in kept}
+
+
+def is_small(rows: dict[str, list]) -> bool:
+    """Whether a posterior has the rows of few dimensions: samplers that large ones do not get."""
+    return set(PEERS) <= set(rows)
+
+
 def ranking(quick: bool) -> Section:
     """Shares of posteriors that each sampler gets right, from the tables of the others."""
-    kept = json.loads(RESULTS.read_text())["sections"] if RESULTS.exists() else {}
-    tables = {n: {r[0]: r for r in kept[n]["rows"]} for n in POSTERIORS if n in kept}
-    rows = [ranked(label, tables) for label in SAMPLERS]
-    rows = sorted((r for r in rows if r[1]), key=lambda r: (-r[2], -r[3]))
-    if not quick:
-        REPORT.picture(picture(tables, [r[0] for r in rows]), "leaderboard.png")
-    return Section(
+    tables = kept_tables()
+    small = {name: rows for name, rows in tables.items() if is_small(rows)}
+    section = ranking_of(
+        small,
         "All posteriors",
-        f"{len(tables)} posteriors have been run; a sampler with Hessians where there "
-        f"are at most {WIDEST} dimensions. Right: errors of all means below 0.1 reference "
-        "standard deviations and R-hat below 1.01, with each of three seeds. Converged: R-hat "
-        "alone. Misleading: R-hat below 1.01 and an error above 0.25. The last columns are medians "
-        "over posteriors, ESS that of the worst quantity.\n\n"
+        f"{len(small)} posteriors of at most {SMALL} dimensions have been run; a sampler with "
+        f"Hessians where there are at most {WIDEST}. Right: errors of all means below 0.1 "
+        "reference standard deviations and R-hat below 1.01, with each of three seeds. Converged: "
+        "R-hat alone. Misleading: R-hat below 1.01 and an error above 0.25. The last columns are "
+        "medians over posteriors, ESS that of the worst quantity. The picture also has the "
+        "posteriors of more dimensions.\n\n"
         "![Largest error of a mean, by sampler and posterior](leaderboard.png)",
+    )
+    if not quick:
+        REPORT.picture(picture(tables, [r[0] for r in section.rows]), "leaderboard.png")
+    return section
+
+
+def ranking_large(quick: bool) -> Section:
+    """The same of posteriors of many dimensions, on which fewer samplers are run."""
+    large = {name: rows for name, rows in kept_tables().items() if not is_small(rows)}
+    return ranking_of(
+        large,
+        "Posteriors of many dimensions",
+        f"{len(large)} posteriors of more than {SMALL} dimensions, on which only these samplers "
+        f"are run, and NUTS with a dense metric up to {WIDEST_DENSE}. Columns are those of the "
+        f"first table. Of a chain at most {MOST_KEPT:,} draws are kept, evenly spaced. An error is "
+        "the largest of hundreds here, and that of an exact sampler grows with their number.",
+    )
+
+
+def ranking_of(tables: dict[str, dict[str, list]], title: str, text: str) -> Section:
+    """A table of samplers, those that are right most often first."""
+    rows = [ranked(label, tables) for label in SAMPLERS]
+    return Section(
+        title,
+        text,
         [
             *("sampler", "posteriors", "right", "converged", "misleading", "median error"),
             *("ESS per 1,000 evaluations", "cold, s", "warm, s"),
+        ],
+        sorted((r for r in rows if r[1]), key=lambda r: (-r[2], -r[3])),
+    )
+
+
+def paired() -> dict[str, dict[str, dict[str, float]]]:
+    """What AutoNUTS and NUTS did on each posterior that both were run on, failures as they are."""
+    tables = kept_tables().items()
+    both = {n: rows for n, rows in tables if {"NUTS", "AutoNUTS"} <= set(rows)}
+    return {
+        n: {each: facts(rows[each]) for each in ("AutoNUTS", "NUTS")} for n, rows in both.items()
+    }
+
+
+def facts(row: list) -> dict[str, float]:
+    """Of a sampler on a posterior; what failed has no ESS."""
+    _, evaluations, rhat, mean, _, ess, cold, warm = map(float, row[1:])
+    is_converged = rhat < 1.01
+    return {
+        **{"R-hat": rhat, "error": mean, "cold": cold, "warm": warm},
+        "worth": float(np.nan_to_num(ess / evaluations)),
+        "right": is_converged and mean < 0.1,
+        "misleading": is_converged and mean > 0.25,
+    }
+
+
+def auto_nuts(quick: bool) -> Section:
+    """AutoNUTS beside NUTS on the posteriors that both were run on."""
+    pairs, tables = paired(), kept_tables()
+    small = {n: pair for n, pair in pairs.items() if is_small(tables[n])}
+    large = {n: pair for n, pair in pairs.items() if n not in small}
+    groups = {f"up to {SMALL} dimensions": small, "more dimensions": large, "all": pairs}
+    return Section(
+        "AutoNUTS beside NUTS",
+        "Posterior by posterior, both from defaults with equal numbers of steps. ESS is that of "
+        "the worst quantity, per evaluation; ratios are AutoNUTS over NUTS, medians over "
+        "posteriors. Right and misleading are those of the first table. A sampler that failed "
+        "has an ESS of zero.",
+        [
+            *("posteriors of", "posteriors", "right", "right, NUTS"),
+            *("ESS at least NUTS's", "ratio of ESS", "least ratio"),
+            *("misleading", "misleading, NUTS", "ratio of cold s", "ratio of warm s"),
+        ],
+        [
+            [label, *compared_pairs(list(group.values()))]
+            for label, group in groups.items()
+            if group
+        ],
+    )
+
+
+def compared_pairs(pairs: list[dict[str, dict[str, float]]]) -> list:
+    """A row of :func:`auto_nuts`."""
+
+    def number(sampler: str, what: str) -> int:
+        return sum(bool(pair[sampler][what]) for pair in pairs)
+
+    worth = ratios(pairs, "worth")
+    return [
+        *(len(pairs), number("AutoNUTS", "right"), number("NUTS", "right")),
+        *(int(np.sum(worth >= 1)), median(worth), float(np.nanmin(worth, initial=np.inf))),
+        *(number("AutoNUTS", "misleading"), number("NUTS", "misleading")),
+        *(median(ratios(pairs, what)) for what in ("cold", "warm")),
+    ]
+
+
+def median(values: np.ndarray) -> float:
+    """Of what is a number."""
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if known.size else float("nan")
+
+
+def ratios(pairs: list[dict[str, dict[str, float]]], what: str) -> np.ndarray:
+    """AutoNUTS over NUTS; infinite where NUTS has nothing."""
+    found = np.array([(pair["AutoNUTS"][what], pair["NUTS"][what]) for pair in pairs], float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return found[:, 0] / found[:, 1]
+
+
+def pairs(quick: bool) -> Section:
+    """The same, a posterior a row."""
+    found = paired()
+    worth, cold = (ratios(list(found.values()), what) for what in ("worth", "cold"))
+    rows = [
+        [
+            *(name, pair["NUTS"]["R-hat"], pair["AutoNUTS"]["R-hat"]),
+            *(pair["NUTS"]["error"], pair["AutoNUTS"]["error"], float(worth[i]), float(cold[i])),
+        ]
+        for i, (name, pair) in enumerate(found.items())
+    ]
+    return Section(
+        "AutoNUTS beside NUTS, by posterior",
+        "Worst R-hat and largest error of a mean of three seeds; ratios of ESS per evaluation and "
+        "of cold seconds, AutoNUTS over NUTS.",
+        [
+            *("posterior", "R-hat, NUTS", "R-hat, AutoNUTS", "error, NUTS", "error, AutoNUTS"),
+            *("ratio of ESS", "ratio of cold s"),
         ],
         rows,
     )
@@ -473,7 +662,10 @@ def section_of(name: str) -> Callable[[bool], Section]:
 REPORT = Report(
     "leaderboard",
     "Leaderboard",
-    {"ranking": ranking, **{name: section_of(name) for name in POSTERIORS}},
+    {
+        **by_name(ranking, ranking_large, auto_nuts, pairs),
+        **{name: section_of(name) for name in POSTERIORS},
+    },
     long=tuple(POSTERIORS),
 )
 

@@ -1,4 +1,4 @@
-"""The posteriors of the leaderboard: NumPyro models with their data, and how long they are.
+"""The posteriors of the leaderboard: NumPyro models with their data, and what is compared.
 
 Four are those of posteriordb, with its reference; of the others a reference is made by
 ``python benchmarks/leaderboard.py --reference NAME...``: long chains of NUTS on the same posterior
@@ -6,6 +6,7 @@ written as it is easiest for NUTS, or the exact moments where they are known.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -16,7 +17,8 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 
 from benchmarks import hierarchies
-from benchmarks.harness import data
+from benchmarks.harness import data, large_models
+from benchmarks.harness import hierarchies as hierarchical_models
 from benchmarks.harness.models import breast_cancer_data, logistic_regression
 from tests.numpyro_fwd.kernels import posteriordb_models
 
@@ -35,12 +37,16 @@ class Posterior(NamedTuple):
         the reference; None for the model itself.
     exact
         Means and standard deviations of unconstrained sites where they are known.
+    compared
+        From the sites of a draw to what is compared, where sites are not identified; None for
+        the unconstrained sites.
     """
 
     kind: str
     make: Callable[[], tuple[Callable, tuple]]
     easier: Callable | None = None
     exact: dict | None = None
+    compared: Callable[[dict], dict] | None = None
 
 
 def vector(name: str, law: dist.Distribution, size: int):
@@ -330,6 +336,17 @@ def of(model: Callable, arguments: Callable[[], tuple] = tuple) -> Callable:
     return lambda: (model, arguments())
 
 
+def in_both_forms(kind: str, model: Callable, arguments: Callable[[], tuple]) -> Posterior:
+    """A posterior whose model can also be written as not centred."""
+    return Posterior(kind, of(model, arguments), partial(model, is_centred=False))
+
+
+def of_hierarchy(kind: str, make_model: Callable, **sizes: int) -> Posterior:
+    """The same of a maker of models in both forms."""
+    easier = make_model(is_centred=False, **sizes)
+    return Posterior(kind, lambda: (make_model(**sizes), ()), easier)
+
+
 def of_posteriordb(name: str) -> Callable:
     """Model and arguments of posteriordb."""
     return lambda: posteriordb_models.load(name)[:2]
@@ -368,4 +385,59 @@ POSTERIORS = {
     "breast_cancer": Posterior("logistic regression", of(logistic_regression, breast_cancer_data)),
     "item_response": Posterior("item response", of(item_response, answers)),
     "volatility": Posterior("stochastic volatility", of(lambda: hierarchies.volatility(False))),
+    # of more than 64 dimensions
+    "catches": in_both_forms(
+        "zero-inflated counts", large_models.catches, large_models.catches_data
+    ),
+    "compositions": Posterior(
+        "Dirichlet hierarchy",
+        of(large_models.compositions, large_models.compositions_data),
+        large_models.compositions_easier,
+    ),
+    "growth": in_both_forms(
+        "correlated slopes, centred", large_models.growth, large_models.growth_data
+    ),
+    "rare_events": in_both_forms(
+        "logistic hierarchy, centred", large_models.rare_events, large_models.rare_events_data
+    ),
+    "visits": in_both_forms(
+        "negative binomial hierarchy, centred", large_models.visits, large_models.visits_data
+    ),
+    "counties": in_both_forms(
+        "intercepts and slopes of 85 counties, centred",
+        large_models.counties,
+        large_models.counties_data,
+    ),
+    "crossed": in_both_forms(
+        "crossed effects, centred", large_models.crossed, large_models.crossed_data
+    ),
+    "mark_recapture": in_both_forms(
+        "mark and recapture", large_models.mark_recapture, large_models.capture_histories
+    ),
+    "local_trend": Posterior("state space", of(large_models.local_trend, large_models.trend_data)),
+    "disease_map": in_both_forms(
+        "spatial field", large_models.disease_map, large_models.disease_data
+    ),
+    "horseshoe_200": of_hierarchy(
+        "horseshoe of 200 coefficients, centred",
+        hierarchical_models.horseshoe,
+        num_rows=100,
+        size=200,
+    ),
+    "answers_400": of_hierarchy(
+        "item response, 400 persons and 30 items, centred", hierarchical_models.item_response
+    ),
+    "process_500": in_both_forms(
+        "latent Gaussian process of 500 points",
+        large_models.ornstein_uhlenbeck,
+        large_models.process_data,
+    ),
+    "returns_1000": Posterior(
+        "stochastic volatility of 1,000 states", of(large_models.returns, large_models.returns_data)
+    ),
+    "network": Posterior(
+        "neural network",
+        of(large_models.network, large_models.network_data),
+        compared=large_models.network_functions,
+    ),
 }

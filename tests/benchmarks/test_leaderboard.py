@@ -10,11 +10,15 @@ import pytest
 pytest.importorskip("diffrax")
 pytest.importorskip("sklearn")
 
+from jax.flatten_util import ravel_pytree
+from numpyro import handlers
 from numpyro.infer.util import initialize_model, log_density
 
+import numpyro_fwd
 from benchmarks import leaderboard
 from benchmarks.harness import data, models
 from benchmarks.harness.board_posteriors import HITS, NILE, POSTERIORS, lynx_hare_rk4
+from benchmarks.harness.hierarchies import NOISE
 from tests.numpyro_fwd.kernels import posteriordb_models
 
 HAVE_DATA = (data.folder() / "swiss" / "swiss.txt").exists()
@@ -32,7 +36,8 @@ def test_a_reference_names_the_sites_and_is_finite(name):
         return
     model, arguments = POSTERIORS[name].make()
     info = initialize_model(jax.random.key(0), model, model_args=arguments, validate_grad=False)
-    shapes = {site: np.shape(value) for site, value in info.param_info.z.items()}
+    z = {site: value[None, None] for site, value in info.param_info.z.items()}
+    shapes = {site: x.shape[2:] for site, x in leaderboard.quantities(name, z).items()}
     assert {site: np.shape(mean) for site, (mean, _) in truth.items()}.items() <= shapes.items()
 
 
@@ -41,8 +46,8 @@ def test_references_have_converged():
         assert found["rhat"] < 1.005 and found["ess"] > 2000, name
 
 
-def test_there_are_twenty_posteriors_and_their_data_are_whole():
-    assert len(POSTERIORS) >= 20
+def test_there_are_forty_posteriors_and_their_data_are_whole():
+    assert len(POSTERIORS) >= 40
     assert len(NILE.split()) == 100
     assert (len(HITS), sum(HITS)) == (18, 215)
 
@@ -91,6 +96,84 @@ def test_shares_of_the_ranking():
     assert found[6:] == [500.0, 2.0, 1.0]
     assert leaderboard.ranked("NUTS", tables) == ["NUTS", 0]
     leaderboard.plt.close(leaderboard.picture(tables, ["MALA", "NUTS"]))
+
+
+def rows_of(**errors):
+    """Rows of samplers with 50 effective draws of 100 evaluations."""
+    return {n: [n, 10, 100.0, 1.0, error, 0.1, 50.0, 2.0, 1.0] for n, error in errors.items()}
+
+
+def test_rankings_compare_like_with_like(monkeypatch):
+    small = rows_of(**dict.fromkeys(leaderboard.SAMPLERS, 0.05))
+    tables = {"a": small, "b": rows_of(NUTS=0.5, AutoNUTS=0.05), "c": rows_of(NUTS=0.05)}
+    tables["b"]["AutoNUTS"][6] = 200.0
+    monkeypatch.setattr(leaderboard, "kept_tables", lambda: tables)
+    found = {r[0]: r[1] for r in leaderboard.ranking(True).rows}
+    assert found == dict.fromkeys(leaderboard.SAMPLERS, 1)
+    assert {r[0]: r[1] for r in leaderboard.ranking_large(True).rows} == {"NUTS": 2, "AutoNUTS": 1}
+    few, many, both = leaderboard.auto_nuts(True).rows
+    assert few[1:] == [1, 1, 1, 1, 1.0, 1.0, 0, 0, 1.0, 1.0]
+    assert many[1:] == [1, 1, 0, 1, 4.0, 4.0, 0, 1, 1.0, 1.0]
+    assert both[1:] == [2, 2, 1, 2, 2.5, 1.0, 0, 1, 1.0, 1.0]
+    assert [r[0] for r in leaderboard.pairs(True).rows] == ["a", "b"]
+
+
+def test_a_sampler_that_failed_is_no_better():
+    failed = leaderboard.row("AutoNUTS", {"failed": "why"})
+    pair = {
+        "AutoNUTS": leaderboard.facts(failed),
+        "NUTS": leaderboard.facts(rows_of(NUTS=0.05)["NUTS"]),
+    }
+    assert leaderboard.compared_pairs([pair])[:5] == [1, 0, 1, 0, 0.0]
+
+
+def test_many_dimensions_have_few_samplers():
+    assert set(leaderboard.samplers_for(10)) == set(leaderboard.SAMPLERS)
+    assert not set(leaderboard.samplers_for(50)) & set(leaderboard.WITH_HESSIANS)
+    assert leaderboard.samplers_for(100) == list(leaderboard.ON_LARGE)
+    assert "NUTS dense" not in leaderboard.samplers_for(1000)
+
+
+def test_draws_that_are_kept_are_evenly_spaced():
+    model, arguments = POSTERIORS["banana"].make()
+    found = [
+        leaderboard.of_numpyro(numpyro_fwd.RandomWalk(model), arguments, (20, 40), 1.0, every)(0)
+        for every in (1, 4)
+    ]
+    np.testing.assert_array_equal(found[1][0]["a"], found[0][0]["a"][:, 3::4])
+    assert found[0][1] == found[1][1] == 60
+
+
+IN_BOTH_FORMS = [
+    *("catches", "growth", "rare_events", "visits", "counties", "crossed", "mark_recapture"),
+    *("disease_map", "horseshoe_200", "answers_400", "process_500"),
+]
+
+
+@pytest.mark.parametrize("name", IN_BOTH_FORMS)
+def test_both_forms_are_one_posterior(name):
+    """Their densities differ by what the change from noise to effects adds."""
+    model, arguments = POSTERIORS[name].make()
+    easier = POSTERIORS[name].easier
+    info = initialize_model(jax.random.key(1), easier, model_args=arguments, validate_grad=False)
+    z = jax.tree.map(lambda x: 0.3 * x, info.param_info.z)
+    sites = info.postprocess_fn(z)
+    noise = {n: sites[n] for n in sites if n.endswith(NOISE)}
+    assert noise
+    of_noise = {*noise, *(n.removesuffix(NOISE) for n in noise)}
+    others = {n: sites[n] for n in sites if n not in of_noise}
+
+    def effects(noise):
+        substituted = handlers.substitute(easier, data=others | noise)
+        trace = handlers.trace(handlers.seed(substituted, 0)).get_trace(*arguments)
+        return {n.removesuffix(NOISE): trace[n.removesuffix(NOISE)]["value"] for n in noise}
+
+    flat, unravel = ravel_pytree(noise)
+    jacobian = jax.jacfwd(lambda x: ravel_pytree(effects(unravel(x)))[0])(flat)
+    added = jnp.linalg.slogdet(jacobian)[1]
+    expected = log_density(model, arguments, {}, others | effects(noise))[0] + added
+    found = log_density(easier, arguments, {}, others | noise)[0]
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
 
 
 def test_rows_that_are_not_chosen_are_kept(tmp_path, monkeypatch):

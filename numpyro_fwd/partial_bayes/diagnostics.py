@@ -143,7 +143,7 @@ def diverged(result: Result, num_values: float) -> str:
     """Message if the loss shows that the training diverged, else ""."""
     losses = np.asarray(result.losses)
     where = np.flatnonzero(~np.isfinite(losses))
-    advice = "use a smaller learning rate, a shorter step_size, or optax.clip_by_global_norm."
+    advice = "use a shorter step_size, a smaller learning rate, or optax.clip_by_global_norm."
     if len(where):
         kept = "" if jnp.isposinf(result.state.best.loss) else ", the result is the best before it"
         return (

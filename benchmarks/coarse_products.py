@@ -29,6 +29,7 @@ from tests.laws.coarse_products import BFLOAT16, TF32, coarse_products
 SIZE, MEAN, NUM_GROUPS = 8, 10.0, 50  # covariates have a mean of MEAN of their sds
 BATCH, STEPS, PARTICLES = 100, 1_000, 1_000
 LARGE, NUM_WEIGHTED = 100_000, 20_000  # rows; weighted draws
+FEW_PARTICLES = 200  # of many rows: each evaluation reads all
 FORMATS = {"float32": None, "TF32": TF32, "bfloat16": BFLOAT16}
 PRIOR_SDS = np.array([20.0, *[1.0] * SIZE])
 COLUMNS = [
@@ -159,11 +160,12 @@ def flat(draws: dict) -> np.ndarray:
 def moments(kernel, arguments: tuple, num_steps: int, seed: int = 0) -> list:
     """Means, sds and effective draws of each coordinate, and the worst R-hat."""
     is_smc = isinstance(kernel, LangevinSMC)
+    particles = FEW_PARTICLES if len(arguments[0]) >= LARGE else PARTICLES
     mcmc = MCMC(
         kernel,
         num_warmup=5 if is_smc else num_steps,
         num_samples=1 if is_smc else num_steps,
-        num_chains=PARTICLES if is_smc else 4,
+        num_chains=particles if is_smc else 4,
         chain_method="vectorized",
         progress_bar=False,
     )
@@ -238,12 +240,17 @@ TEXT = (
 
 
 WEIGHTED = f"by {NUM_WEIGHTED:,} weighted draws from a normal fit in double precision"
+FEW = f"{FEW_PARTICLES} particles"
 AT_THE_MODE = " NUTS starts at the mode and keeps the metric there; the others have their defaults."
 
 
 def large(section: Section, title: str) -> Section:
     """The same on many rows."""
-    return dataclasses.replace(section, title=title, text=section.text + AT_THE_MODE)
+    return dataclasses.replace(
+        section,
+        title=title,
+        text=section.text.replace(f"{PARTICLES:,} particles", FEW) + AT_THE_MODE,
+    )
 
 
 def regression(quick: bool, num_rows: int = 10_000) -> Section:

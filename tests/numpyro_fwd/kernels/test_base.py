@@ -276,10 +276,10 @@ def test_second_data_set_without_recompilation():
         assert_moments(draws, *truth(*data(seed, beta)))
 
 
-@pytest.mark.statistical  # a chain of 500 draws has 100 effective ones, most times
+@pytest.mark.statistical
 def test_second_run_with_other_data():
     """Without `jit_model_args` nothing of the first data set is left in the kernel either."""
-    mcmc = mcmc_of(MALA(regression), 200, 500)
+    mcmc = mcmc_of(MALA(regression), 200, 2_000)
     for seed, beta in enumerate([(1.0, 0.5), (-3.0, 2.0)]):
         mcmc.run(jax.random.key(0), *data(seed, beta))
         draws = mcmc.get_samples(group_by_chain=True)["beta"]

@@ -226,7 +226,7 @@ CASES = {
     # some groups are read whole and others are not
     "mixed": Case(0.6, 1.0),
     "whole": Case(0.8, 0.0),
-    "third order": Case(0.9, 1.0, 3),
+    "third order": Case(1.0, 1.0, 3),
     "third order, events": Case(0.9, 6.0, 3),
 }
 

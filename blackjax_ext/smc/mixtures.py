@@ -1,9 +1,10 @@
 r"""Normal mixtures fitted to weighted particles, to propose jumps between the clusters they form.
 
-Components have diagonal covariances: in the coordinates of the particles, divided by the standard
-deviations of all, they are fitted by expectation and maximization from centres that lie apart
-(k-means++). Variances are shrunk to those within all components, as if by `STRENGTH` particles, and
-every component keeps a share of the proposals, so that a cluster of few particles is one.
+Components have diagonal covariances: in the coordinates of the particles, less their mean and
+divided by the standard deviations of all, they are fitted by expectation and maximization from
+centres that lie apart (k-means++). Variances are shrunk to those within all components, as if by
+`STRENGTH` particles, and every component keeps a share of the proposals, so that a cluster of few
+particles is one.
 
 Cost: O(N D K) per iteration, without an evaluation of the density.
 
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 from blackjax.types import PRNGKey
 from jax import Array
 
+from blackjax_ext.precision import exact_products
 from blackjax_ext.smc import sampler
 
 __all__ = ["Mixture", "fit"]
@@ -67,10 +69,12 @@ def fit(
 ) -> Mixture:
     """Mixture of `num_components` for particles (N, D), in units of `scale`, (D,)."""
     is_usable = jnp.isfinite(x).all(axis=1)
-    z = jnp.where(is_usable[:, None], x / scale, 0.0)
     log_weights = jnp.where(is_usable, sampler.guard(log_weights), -jnp.inf)
     log_weights = jnp.where(jnp.isneginf(log_weights).all(), 0.0, log_weights)
     weights, size = jax.nn.softmax(log_weights), sampler.effective_sample_size(log_weights)
+    # squares of z lose no digits to a mean that is many standard deviations from zero
+    centre = jnp.sum(weights[:, None] * jnp.where(is_usable[:, None], x, 0.0), axis=0)
+    z = jnp.where(is_usable[:, None], (x - centre) / scale, 0.0)
     means = kmeans_plus_plus(rng_key, z, jnp.log(weights), num_components)
     first = Mixture(
         jnp.full(num_components, -jnp.log(num_components), x.dtype), means, jnp.ones_like(means)
@@ -80,7 +84,8 @@ def fit(
         return improved(mixture, z, weights, size)
 
     mixture = jax.lax.fori_loop(0, NUM_ITERATIONS, improve, first)
-    return Mixture(mixture.log_shares, mixture.means * scale, mixture.variances * scale**2)
+    means = centre + mixture.means * scale
+    return Mixture(mixture.log_shares, means, mixture.variances * scale**2)
 
 
 def kmeans_plus_plus(rng_key: PRNGKey, z: Array, log_weights: Array, num: int) -> Array:
@@ -97,10 +102,13 @@ def kmeans_plus_plus(rng_key: PRNGKey, z: Array, log_weights: Array, num: int) -
     return chosen
 
 
+@exact_products
 def improved(mixture: Mixture, z: Array, weights: Array, size: Array) -> Mixture:
     """One step of expectation and maximization; `size` is the effective number of particles.
 
-    Squares are taken apart into products of matrices: fast, and precise enough for a proposal.
+    Squares are taken apart into products of matrices: fast, and with z around zero and products in
+    full precision exact enough. Coarse ones lose the variances of a component: jumps that are
+    proposed from far too wide a component are never accepted.
     """
     log_shares, means, variances = mixture
     squares = jnp.square(z)

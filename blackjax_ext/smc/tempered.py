@@ -185,6 +185,7 @@ def weighted(x: Array, log_weights: Array) -> tuple[Array, Array]:
     return jnp.where(is_usable[:, None], x, 0.0), weights
 
 
+@exact_products  # of vectors: a TPU's are coarse, and a mean may be many sds from zero
 def variances(x: Array, log_weights: Array) -> Array:
     """Variances (D,) of flat particles (N, D) by their weights, which need no normalization.
 

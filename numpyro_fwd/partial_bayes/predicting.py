@@ -12,6 +12,7 @@ from numpyro.infer import Predictive
 
 from blackjax_ext.smc import sampler
 from numpyro_fwd.bridge.arguments import split_arguments
+from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.observed import mixture_log_density, observed_terms
 from numpyro_fwd.bridge.partial_models import on_all_rows, with_trained
 from numpyro_fwd.bridge.priors import constrain
@@ -54,6 +55,18 @@ def trained_model(
     return with_trained(every, params, model_args, model_kwargs)
 
 
+def check_trained(values: SiteValues) -> None:
+    """Raise for values of sites that are not finite; traced values are let through."""
+    for name, value in values.items():
+        leaves = jax.tree.leaves(value)
+        if all(map(not_jax_tracer, leaves)) and not all(np.isfinite(x).all() for x in leaves):
+            raise ValueError(
+                f"the trained values of the site {name!r} are not finite: the training diverged, "
+                "as its warning said. Train again with a shorter step_size or a smaller learning "
+                "rate."
+            )
+
+
 def latents_of(
     rng_key: Array,
     model: Model,
@@ -65,6 +78,7 @@ def latents_of(
     """Latents of a trained model in their supports, of particles drawn by their weights."""
     population = sampler.Population(result.particles, result.log_weights, jnp.zeros(()))
     population = sampler.resample(rng_key, population, systematic, num_samples)
+    check_trained({**result.params, **population.particles})
     values = constrain(seed(model, jax.random.key(0)), model_args, model_kwargs)
     latents = jax.vmap(values)(population.particles)
     return {name: latents[name] for name in population.particles}

@@ -179,6 +179,16 @@ def test_an_event_of_which_some_is_known_is_scored():
     np.testing.assert_array_equal(np.isfinite(scores), [True, False])
 
 
+@pytest.mark.parametrize("part", ["params", "particles"])
+def test_a_training_that_diverged_predicts_nothing(trained, part):
+    smc, result = trained
+    values = getattr(result, part)
+    lost = result._replace(**{part: jax.tree.map(lambda leaf: jnp.nan * leaf, values)})
+    for predict in (smc.predictive, smc.predict):
+        with pytest.raises(ValueError, match=f"site '{next(iter(values))}' are not finite.*rate"):
+            predict(jax.random.key(0), lost, *data()[:2])
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

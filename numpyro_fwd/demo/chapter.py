@@ -1,9 +1,13 @@
-"""A chapter of the demonstration, and its table as text."""
+"""A chapter of the demonstration, its code, and its table as text."""
 
+import inspect
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Chapter", "Setting", "text_table"]
+from blackjax_ext.types import Function
+
+__all__ = ["Chapter", "Setting", "code_of", "text_table"]
 
 
 class Setting(NamedTuple):
@@ -17,7 +21,8 @@ class Setting(NamedTuple):
 class Chapter(NamedTuple):
     """A reason to use this package: question, table, picture and what they say.
 
-    `reading` says what the columns are, `conclusion` what came out, and `files` names the draws.
+    `reading` says what the columns are, `conclusion` what came out, `files` names the draws, and
+    `code` is the model with the line that changes from NUTS to ours (:func:`code_of`).
     """
 
     title: str
@@ -29,6 +34,13 @@ class Chapter(NamedTuple):
     reading: str
     conclusion: str
     files: tuple[str, ...] = ()
+    code: str = ""
+
+
+def code_of(before: str, after: str, *functions: Function) -> str:
+    """Source of the functions of a model, and the line that changes, marked by minus and plus."""
+    sources = [textwrap.dedent(inspect.getsource(function)).strip() for function in functions]
+    return "\n\n\n".join([*sources, f"- {before}\n+ {after}"])
 
 
 def text_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

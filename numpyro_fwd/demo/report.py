@@ -22,6 +22,9 @@ th { background: #f3f3f3; vertical-align: bottom; }
 .said { border-left: 4px solid #0072B2; padding-left: 0.8rem; }
 @media (max-width: 30rem) { body { padding: 0.6rem; } h1 { font-size: 1.5rem; } }
 code { font-size: 0.9em; overflow-wrap: anywhere; }
+pre { overflow-x: auto; padding: 0.8rem; background: #f6f6f6; }
+pre code { overflow-wrap: normal; }
+li { margin-bottom: 0.4rem; }
 """
 INTRODUCTION = (
     "Five reasons to use this package, each beside NUTS. Where NUTS or another method is better, "
@@ -45,9 +48,9 @@ def write(path: Path, chapters: list[Chapter], facts: str) -> None:
 
 
 def contents(chapters: list[Chapter]) -> str:
-    """Links to the chapters."""
+    """Links to the chapters, with what came out of each."""
     items = "".join(
-        f'<li><a href="#c{i}">{escape(chapter.title)}</a></li>'
+        f'<li><a href="#c{i}">{escape(chapter.title)}</a>: {escape(chapter.conclusion)}</li>'
         for i, chapter in enumerate(chapters, 1)
     )
     return f"<ol>{items}</ol>"
@@ -63,7 +66,16 @@ def section(number: int, chapter: Chapter, folder: Path) -> str:
 <p class="reading">{escape(chapter.reading)}</p>
 <p class="said">{escape(chapter.conclusion)}</p>
 {figure(chapter, folder)}
+{code(chapter)}
 {draws}</section>"""
+
+
+def code(chapter: Chapter) -> str:
+    """The code of a chapter, folded."""
+    if not chapter.code:
+        return ""
+    summary = "<summary>The model, and the line that changes</summary>"
+    return f"<details>{summary}<pre><code>{escape(chapter.code)}</code></pre></details>"
 
 
 def html_table(chapter: Chapter) -> str:

@@ -13,7 +13,7 @@ from numpyro.infer import MCMC, NUTS
 from numpyro_fwd import FMALA, RandomWalk
 from numpyro_fwd.demo import style
 from numpyro_fwd.demo.chains import Chains, pooled_draws, sample, worst
-from numpyro_fwd.demo.chapter import Chapter, Setting
+from numpyro_fwd.demo.chapter import Chapter, Setting, code_of
 
 __all__ = ["NAME", "chapter"]
 
@@ -129,7 +129,9 @@ def chapter(setting: Setting) -> Chapter:
         chains.write(setting.out, f"1_{name.replace(' ', '_')}")
         for name, chains in samplers.items()
     )
-    return Chapter(NAME, QUESTION, HEADER, rows, picture, CAPTION, READING, said, files)
+    change = ("mcmc = MCMC(NUTS(model), ...)", "mcmc = MCMC(FMALA(model, num_tangents=2), ...)")
+    code = code_of(*change, attack_rate, model)
+    return Chapter(NAME, QUESTION, HEADER, rows, picture, CAPTION, READING, said, files, code)
 
 
 def fastest_sampler(rows: list[tuple[str, ...]]) -> str:

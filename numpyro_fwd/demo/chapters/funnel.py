@@ -15,7 +15,7 @@ from numpyro.infer.reparam import LocScaleReparam
 from numpyro_fwd import AutoNUTS
 from numpyro_fwd.demo import sampling, style
 from numpyro_fwd.demo.chains import Chains, pooled_draws, sample, worst
-from numpyro_fwd.demo.chapter import Chapter, Setting
+from numpyro_fwd.demo.chapter import Chapter, Setting, code_of
 
 __all__ = ["NAME", "chapter"]
 
@@ -186,7 +186,9 @@ def chapter(setting: Setting) -> Chapter:
         for name, chains in samplers.items()
     )
     conclusion = verdict(funnel, schools)
-    return Chapter(NAME, QUESTION, HEADER, rows, picture, CAPTION, READING, conclusion, files)
+    change = ("mcmc = MCMC(NUTS(eight_schools), ...)", "mcmc = MCMC(AutoNUTS(eight_schools), ...)")
+    code = code_of(*change, eight_schools)
+    return Chapter(NAME, QUESTION, HEADER, rows, picture, CAPTION, READING, conclusion, files, code)
 
 
 def verdict(funnel: dict[str, Chains], schools: dict[str, Chains]) -> str:

@@ -15,7 +15,7 @@ from numpyro.infer import NUTS, init_to_value
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.demo import style
 from numpyro_fwd.demo.chains import Chains, pooled_draws, sample
-from numpyro_fwd.demo.chapter import Chapter, Setting
+from numpyro_fwd.demo.chapter import Chapter, Setting, code_of
 from numpyro_fwd.demo.sampling import compilation, covered
 
 __all__ = ["NAME", "chapter"]
@@ -170,7 +170,12 @@ def chapter(setting: Setting) -> Chapter:
     said = f"A test of AMAGOLD read {read:.2g} rows on average. {of_nuts(nuts)}"
     picture = draw(ours, nuts, truth, setting)
     files = (ours.write(setting.out, "2_amagold"),)
-    return Chapter(NAME, question, HEADER, table, picture, CAPTION, READING, said, files)
+    change = (
+        "mcmc = MCMC(NUTS(parts), ...)",
+        'mcmc = MCMC(AMAGOLD(parts, acceptance="subsampled", num_integration_steps=4), ...)',
+    )
+    code = code_of(*change, parts)
+    return Chapter(NAME, question, HEADER, table, picture, CAPTION, READING, said, files, code)
 
 
 def of_nuts(nuts: Pieces) -> str:

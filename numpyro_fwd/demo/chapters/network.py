@@ -18,7 +18,7 @@ from numpyro.infer import NUTS
 from numpyro_fwd import GOHSMC
 from numpyro_fwd.demo import style
 from numpyro_fwd.demo.chains import Chains, pooled_draws, sample
-from numpyro_fwd.demo.chapter import Chapter, Setting
+from numpyro_fwd.demo.chapter import Chapter, Setting, code_of
 from numpyro_fwd.demo.sampling import compilation, covered
 
 __all__ = ["NAME", "chapter", "model", "network_data"]
@@ -227,7 +227,12 @@ def chapter(setting: Setting) -> Chapter:
     picture = draw(methods, train, setting)
     files = (chains.write(setting.out, "5_nuts"),)
     table = list(rows.values())
-    return Chapter(NAME, QUESTION, HEADER, table, picture, CAPTION, READING, verdict(rows), files)
+    change = (
+        "mcmc = MCMC(NUTS(partial(model, bayesian=tuple(LAYERS))), ...)",
+        "result = GOHSMC(model, optax.adam(0.03), num_particles=40).run(key, num_steps, x, y)",
+    )
+    code, said = code_of(*change, matrix, model), verdict(rows)
+    return Chapter(NAME, QUESTION, HEADER, table, picture, CAPTION, READING, said, files, code)
 
 
 def verdict(rows: dict[str, tuple[str, ...]]) -> str:

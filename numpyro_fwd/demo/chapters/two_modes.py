@@ -12,7 +12,7 @@ from numpyro.infer import NUTS
 from numpyro_fwd import LangevinSMC, smc_summary
 from numpyro_fwd.demo import style
 from numpyro_fwd.demo.chains import Chains, pooled_draws, sample, worst
-from numpyro_fwd.demo.chapter import Chapter, Setting
+from numpyro_fwd.demo.chapter import Chapter, Setting, code_of
 
 __all__ = ["NAME", "chapter"]
 
@@ -95,9 +95,13 @@ def chapter(setting: Setting) -> Chapter:
     )
     picture = draw({"LangevinSMC": ours, "NUTS": nuts}, setting)
     files = (ours.write(setting.out, "4_langevin_smc"), nuts.write(setting.out, "4_nuts"))
-    return Chapter(
-        NAME, QUESTION, HEADER, table(ours, nuts), picture, CAPTION, READING, said, files
+    change = (
+        "mcmc = MCMC(NUTS(model), num_chains=4, ...)",
+        'mcmc = MCMC(LangevinSMC(model), num_chains=2_000, chain_method="vectorized", ...)',
     )
+    code = code_of(*change, model)
+    rows = table(ours, nuts)
+    return Chapter(NAME, QUESTION, HEADER, rows, picture, CAPTION, READING, said, files, code)
 
 
 def table(ours: Chains, nuts: Chains) -> list[tuple[str, ...]]:

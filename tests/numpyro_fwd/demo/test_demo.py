@@ -19,7 +19,7 @@ import numpyro_fwd
 from numpyro_fwd import AMAGOLD, LangevinSMC
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.demo import command, report, sampling
-from numpyro_fwd.demo.chapter import Chapter
+from numpyro_fwd.demo.chapter import Chapter, code_of
 from numpyro_fwd.demo.chapters import CHAPTERS, two_modes
 
 SAMPLERS = [sampler.__name__ for sampler in sampling.QUICK_SAMPLERS]
@@ -69,7 +69,7 @@ def test_report_has_five_chapters_and_their_pictures(ran):
     for module in CHAPTERS:
         assert f"{module.NAME}</h2>" in page
     pictures = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
-    assert len(pictures) == 5
+    assert len(pictures) == 5 == page.count("<details>")
     for picture in map(base64.b64decode, pictures):
         assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
     assert not re.findall(r'(src|href)="(?!data:|#)', page)  # nothing from elsewhere
@@ -209,10 +209,13 @@ def small_regression() -> sampling.Target:
 def test_cells_and_titles_are_escaped(tmp_path):
     (tmp_path / "a.png").write_bytes(b"picture")
     chapter = Chapter("a < b", "q", ("", "x"), [("<i>", "1.0")], "a.png", "c", "r", "s")
-    report.write(tmp_path / "report.html", [chapter], "facts")
+    code = code_of("run(a < b)", "run(b)", page_of)
+    report.write(tmp_path / "report.html", [chapter._replace(code=code)], "facts")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "a &lt; b" in page and "<td>&lt;i&gt;</td>" in page
     assert base64.b64encode(b"picture").decode() in page
+    assert "def page_of(ran)" in page and "- run(a &lt; b)\n+ run(b)" in page
+    assert page.index("</a>: s</li>") < page.index("<section")  # what came out stands on top
 
 
 def test_evidence_in_closed_form():

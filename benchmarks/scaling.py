@@ -30,7 +30,7 @@ SIZES = (2, 10, 64, 65, 128, 129, 300, 512, 513, 1_000, 2_000, 10_000)
 # at both sides of where something changes, and far beyond; all of SIZES: --full
 EDGES, CORRELATED = (10, 64, 65, 128, 129, 512, 513, 2_000, 10_000), (65, 300, 1_000, 2_000)
 EQUAL, AUTOREGRESSIVE = 0.95, 0.9  # correlations
-MOST_TANGENTS, MOST_DENSE = 128, 1_000  # dimensions, beyond which a sampler is left out
+MOST_TANGENTS, MOST_DENSE = 128, 300  # dimensions, beyond which a sampler is left out
 
 
 # --- targets --------------------------------------------------------------------------------------

@@ -356,6 +356,7 @@ def from_defaults(kernel, num_steps: int, seed: int) -> dict:
     fields = mcmc.get_extra_fields(group_by_chain=True)
     gradients = fields["num_steps"].astype(float).sum()
     diverging = fields["diverging"].sum()
+    jax.clear_caches()  # a process has room for the programs of about sixty runs
     return worth_of(mcmc.get_samples(True), gradients, in_warmup, diverging)
 
 

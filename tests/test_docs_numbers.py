@@ -166,3 +166,15 @@ def test_examples_of_the_readme_run(capsys):
     assert f"P(tau < 1) = {(tau < 1).mean():.3f}" in capsys.readouterr().out
     second.run({})
     assert 0.0 < float(capsys.readouterr().out.split()[-1]) < 1.0
+
+
+def test_pages_of_results_only_include_them():
+    written = sorted((pages.DOCS / "measurements").glob("*.md"))
+    texts = {page.stem: page.read_text() for page in (pages.DOCS / "results.md", *written)}
+    included = re.findall(r"^- \[.*\]\(\.\./results/(\w+)\.md\)$", "".join(texts.values()), re.M)
+    assert sorted(included) == sorted(path.stem for path in (pages.DOCS / "results").glob("*.md"))
+    named = re.findall(r"^measurements/(\w+)$", texts.pop("results"), re.MULTILINE)
+    assert sorted(named) == sorted(texts)
+    for text in texts.values():
+        prose = re.sub(r"```.*?```", "", measured.replaced(text, lambda *_: ""), flags=re.DOTALL)
+        assert not re.search(r"\d", prose)

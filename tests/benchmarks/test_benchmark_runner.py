@@ -23,10 +23,6 @@ from numpyro.examples import datasets
 from benchmarks.harness import data, kept_results, report, timing
 from benchmarks.harness.report import ROOT, Report, Section
 
-sys.path.insert(0, str(ROOT / "docs" / "_ext"))
-
-import measured
-
 # --- data -----------------------------------------------------------------------------------------
 
 
@@ -368,18 +364,6 @@ def test_quoted_commands_run_what_is_there(path):
         python, script, *sections = shlex.split(section["command"])
         assert (python, script) == ("python", report_of(path.stem).script)
         assert (ROOT / script).exists() and name in sections
-
-
-def test_pages_of_results_only_include_them():
-    pages = sorted((ROOT / "docs" / "measurements").glob("*.md"))
-    texts = {page.stem: page.read_text() for page in (ROOT / "docs" / "results.md", *pages)}
-    included = re.findall(r"^- \[.*\]\(\.\./results/(\w+)\.md\)$", "".join(texts.values()), re.M)
-    assert sorted(included) == sorted(path.stem for path in RESULTS.glob("*.md"))
-    named = re.findall(r"^measurements/(\w+)$", texts.pop("results"), re.MULTILINE)
-    assert sorted(named) == sorted(texts)
-    for text in texts.values():
-        prose = re.sub(r"```.*?```", "", measured.replaced(text, lambda *_: ""), flags=re.DOTALL)
-        assert not re.search(r"\d", prose)
 
 
 # --- command lines --------------------------------------------------------------------------------

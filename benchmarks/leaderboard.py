@@ -511,13 +511,12 @@ def ranking_of(tables: dict[str, dict[str, list]], title: str, text: str) -> Sec
     )
 
 
-def paired() -> dict[str, dict[str, dict[str, float]]]:
-    """What AutoNUTS and NUTS did on each posterior that both were run on, failures as they are."""
+def paired(other: str = "NUTS") -> dict[str, dict[str, dict[str, float]]]:
+    """What AutoNUTS and NUTS, as `other`, did on posteriors that both were run on; failures too."""
     tables = kept_tables().items()
-    both = {n: rows for n, rows in tables if {"NUTS", "AutoNUTS"} <= set(rows)}
-    return {
-        n: {each: facts(rows[each]) for each in ("AutoNUTS", "NUTS")} for n, rows in both.items()
-    }
+    both = {n: rows for n, rows in tables if {other, "AutoNUTS"} <= set(rows)}
+    names = {"AutoNUTS": "AutoNUTS", "NUTS": other}
+    return {n: {k: facts(rows[name]) for k, name in names.items()} for n, rows in both.items()}
 
 
 def facts(row: list) -> dict[str, float]:
@@ -534,16 +533,20 @@ def facts(row: list) -> dict[str, float]:
 
 def auto_nuts(quick: bool) -> Section:
     """AutoNUTS beside NUTS on the posteriors that both were run on."""
-    pairs, tables = paired(), kept_tables()
+    pairs, dense, tables = paired(), paired("NUTS dense"), kept_tables()
     small = {n: pair for n, pair in pairs.items() if is_small(tables[n])}
     large = {n: pair for n, pair in pairs.items() if n not in small}
-    groups = {f"up to {SMALL} dimensions": small, "more dimensions": large, "all": pairs}
+    groups = {
+        f"up to {SMALL} dimensions": small,
+        f"up to {SMALL} dimensions, NUTS dense": {n: dense[n] for n in small if n in dense},
+        **{"more dimensions": large, "all": pairs},
+    }
     return Section(
         "AutoNUTS beside NUTS",
         "Posterior by posterior, both from defaults with equal numbers of steps. ESS is that of "
         "the worst quantity, per evaluation; ratios are AutoNUTS over NUTS, medians over "
         "posteriors. Right and misleading are those of the first table. A sampler that failed "
-        "has an ESS of zero.",
+        "has an ESS of zero. NUTS has its defaults, and in the second row a dense metric.",
         [
             *("posteriors of", "posteriors", "right", "right, NUTS"),
             *("ESS at least NUTS's", "ratio of ESS", "least ratio"),

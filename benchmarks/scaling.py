@@ -175,7 +175,7 @@ def measured(target: str, sampler: str, size: int, num_steps: int) -> dict[str, 
     gradients = mcmc.get_extra_fields()["num_steps"].astype(float).sum()
     draws = [np.asarray(leaf, np.float64) for leaf in mcmc.get_samples(True).values()]
     x = np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in draws], axis=2)
-    jax.clear_caches()  # a process has room for the programs of about sixty runs
+    jax.clear_caches()  # the programs of all kernels are more than a process may map
     off = "" if sds is None else float(np.abs(np.log(x.std((0, 1)) / sds(size))).max())
     return {
         "ess": float(np.min(effective_sample_size(x)) / (cost * gradients) * 1e3),

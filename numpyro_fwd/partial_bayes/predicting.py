@@ -10,6 +10,7 @@ from jax import Array
 from numpyro.handlers import seed, uncondition
 from numpyro.infer import Predictive
 
+from blackjax_ext.meshes import on_host
 from blackjax_ext.smc import sampler
 from numpyro_fwd.bridge.arguments import split_arguments
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
@@ -58,8 +59,8 @@ def trained_model(
 def check_trained(values: SiteValues) -> None:
     """Raise for values of sites that are not finite; traced values are let through."""
     for name, value in values.items():
-        leaves = jax.tree.leaves(value)
-        if all(map(not_jax_tracer, leaves)) and not all(np.isfinite(x).all() for x in leaves):
+        is_finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(value)]
+        if all(map(not_jax_tracer, is_finite)) and not all(on_host(is_finite)):
             raise ValueError(
                 f"the trained values of the site {name!r} are not finite: the training diverged, "
                 "as its warning said. Train again with a shorter step_size or a smaller learning "

@@ -171,10 +171,10 @@ def chapter(setting: Setting) -> Chapter:
     picture = draw(ours, nuts, truth, setting)
     files = (ours.write(setting.out, "2_amagold"),)
     change = (
-        "mcmc = MCMC(NUTS(parts), ...)",
+        "mcmc = MCMC(NUTS(full_model), ...)",
         'mcmc = MCMC(AMAGOLD(parts, acceptance="subsampled", num_integration_steps=4), ...)',
     )
-    code = code_of(*change, parts)
+    code = code_of(*change, full_model, parts)
     return Chapter(NAME, question, HEADER, table, picture, CAPTION, READING, said, files, code)
 
 

@@ -229,7 +229,8 @@ def chapter(setting: Setting) -> Chapter:
     table = list(rows.values())
     change = (
         "mcmc = MCMC(NUTS(partial(model, bayesian=tuple(LAYERS))), ...)",
-        "result = GOHSMC(model, optax.adam(0.03), num_particles=40).run(key, num_steps, x, y)",
+        "smc = GOHSMC(model, optax.adam(rate), num_particles=40, step_size=0.02, "
+        "num_integration_steps=3)",
     )
     code, said = code_of(*change, matrix, model), verdict(rows)
     return Chapter(NAME, QUESTION, HEADER, table, picture, CAPTION, READING, said, files, code)

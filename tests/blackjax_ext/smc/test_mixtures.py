@@ -1,4 +1,4 @@
-"""Mixtures that are fitted to particles: the same ones wherever the particles lie."""
+"""Mixtures and variances of particles: the same ones wherever the particles lie."""
 
 import contextlib
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blackjax_ext.smc import mixtures
+from blackjax_ext.smc import mixtures, tempered
 from tests.laws.coarse_products import BFLOAT16, TF32, coarse_products
 
 SIZE, NUM_PARTICLES = 3, 500
@@ -41,3 +41,16 @@ def test_a_mixture_does_not_depend_on_where_zero_is(mean, bits):
 def test_a_product_that_loses_digits_is_found(monkeypatch):
     monkeypatch.setattr(mixtures, "improved", mixtures.improved.__wrapped__)
     assert largest_error(0.0, BFLOAT16, distance=200.0) > 1.0
+
+
+def variance_far_from_zero():
+    """Of standard normal particles 3,000 sds away, by products of vectors that lose digits, too."""
+    x = 3_000.0 + jax.random.normal(jax.random.key(0), (NUM_PARTICLES, 1))
+    with coarse_products(BFLOAT16, of_vectors=True):
+        return float(jax.jit(tempered.variances)(x, jnp.zeros(NUM_PARTICLES))[0])
+
+
+def test_variances_do_not_depend_on_where_zero_is(monkeypatch):
+    assert 0.8 < variance_far_from_zero() < 1.2
+    monkeypatch.setattr(tempered, "variances", tempered.variances.__wrapped__)
+    assert not 0.8 < variance_far_from_zero() < 1.2

@@ -19,6 +19,15 @@ taken by importance. Best means the largest importance-weighted bound of the log
 al. 2016), which counts the mass that a normal covers. The plain evidence lower bound does not
 serve: a single draw where the log density is -1e20 decides it.
 
+In many dimensions no point of the path to a mode may be near the mass: of 190 effects that share a
+scale, the mode has the smallest scale that there is, and paths from outside run past all others. So
+beyond MANY dimensions a path ascends the log density averaged over a pair of draws,
+:math:`x \pm |H|^{-1/2} z` with one z for the whole path, in place of that at x: the first step of
+a variational Newton method (Opper & Archambeau 2009). For a normal the two are the same. With the
+spread of the effects in it, the slope along their scale is zero where that of its marginal density
+is, about. One pair will do, since a sum over many dimensions is near its mean. Where draws tell
+nothing, their slope far above that at x, the path ascends the density at x.
+
 Differentiation is forward (D JVPs for a gradient, D^2 second-order JVPs for a Hessian), reverse, or
 gradients alone, whose differences are the Hessian.
 
@@ -48,6 +57,7 @@ from blackjax_ext.metrics import Dense, Factor
 from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.types import LogDensity
 from blackjax_ext.warmup import work
+from blackjax_ext.warmup.windows import MANY
 
 __all__ = [
     "MAX_DIMENSION",
@@ -72,11 +82,13 @@ __all__ = [
 ]
 
 Turn: TypeAlias = tuple[Array, Array, "Path"]  # its number, whether it is the last, and the paths
-Slope: TypeAlias = Callable[["Path"], tuple[Array, Factor, Any]]
+Slope: TypeAlias = Callable[["Path", Array], "Uphill"]
 
 MAX_STEPS = 60
 GRADIENT_STEPS = 3  # at first, of at most LENGTHS each
 NUM_DRAWS = 16
+MISLED = 4.0  # a slope of draws that is so much steeper than at the point they surround
+LEAST_GAIN = 0.01  # for each dimension, of a step by a pair of draws: it is never at its end
 MIN_PATHS = 4
 MAX_PATHS = 16  # unless there are more chains; sent out where fewer disagree
 LEAST_AGREEING = 2  # of all paths, with the best: one alone is as likely as what none has found
@@ -90,7 +102,7 @@ MAX_DIMENSION = {"forward": 128, "reverse": 512, "gradients": 512, "none": 0}
 MAX_GRADIENTS = 1200  # of a search, for each chain: 300 steps of four gradients
 CHEAP = 2e10  # operations of a search that are a matter of seconds, whatever a step costs
 LEAST_TURNS = 8  # of a path that is worth its Hessians
-NUM_POINTS = NUDGES.size + LENGTHS.size + NUM_DRAWS  # evaluations of a turn
+NUM_POINTS = NUDGES.size + LENGTHS.size + NUM_DRAWS  # evaluations of a turn, without pairs
 LARGE = 2**23  # bytes of all points' largest arrays, from which on they are evaluated one by one
 ROOM = 2**24  # bytes of paths at once, the others after them
 MATRICES = 7  # (D, D), that a path has in memory
@@ -138,6 +150,26 @@ class Path(NamedTuple):
     best: Approximation
     own: Approximation
     first_value: Array
+    memory: Any = None
+
+
+class Uphill(NamedTuple):
+    """Where a path goes from its point.
+
+    gradient
+        Of the log density, or of its mean over a pair of draws, shape (D,).
+    metric
+        Factor of |H|.
+    pair
+        The draws from the point, shape (2, D); zeros for the log density at the point; None where
+        paths have no such pair.
+    memory
+        Of the path, with this point.
+    """
+
+    gradient: Array
+    metric: Factor
+    pair: Array | None = None
     memory: Any = None
 
 
@@ -237,18 +269,19 @@ def affordable(
     value = work.operations(program)
     gradients, eigen = gradients_of_turn(size, differentiation), 4.0 * size**3
     evaluation = work.largest(program)
-    is_large = NUM_POINTS * num_paths * evaluation > LARGE
+    num_points = points_of_turn(size)
+    is_large = num_points * num_paths * evaluation > LARGE
     room = room_for(num_chains, evaluation)
     per_row = 2 * evaluation * (size if differentiation == "forward" else 1)
     num_rows = min(CHUNK, max(1, room // (num_paths * max(per_row, 1)) - 1))
-    points = 0 if is_large else 2 * NUM_POINTS * evaluation
+    points = 0 if is_large else 2 * num_points * evaluation
     matrices = MATRICES * size**2 * x.dtype.itemsize
     at_once = max(1, room // (max(per_row * (num_rows + 1), points) + matrices))
     if num_paths * most * (4.0 * value * gradients + eigen) <= CHEAP:
         return Effort(num_paths, most, is_large, num_rows, min(at_once, num_paths))
     # a count of the derivatives' own program: much of it is shared by the rows of a Hessian
     traced = jax.make_jaxpr(lambda x: derivatives(logdensity_fn, x, differentiation))(x[0])
-    turn = work.operations(traced) + NUM_POINTS * value + eigen
+    turn = work.operations(traced) + num_points * value + eigen
     turns = max(MAX_GRADIENTS * num_chains / gradients, CHEAP / turn)
     if turns < LEAST_TURNS * num_paths:
         num_paths = num_chains
@@ -267,7 +300,14 @@ def room_for(num_chains: int, evaluation: int) -> int:
 def gradients_of_turn(size: int, differentiation: Differentiation) -> float:
     """What a turn of a path costs, in gradients; in forward mode, in JVPs."""
     rows = {"reverse": 2 * size, "gradients": 6 * size, "forward": 2 * size**2, "none": 0}
-    return rows[differentiation] + 1 + NUM_POINTS / 3
+    gradient = size if differentiation == "forward" else 1
+    pair = 2 * gradient if size > MANY else 0
+    return rows[differentiation] + pair + 1 + points_of_turn(size) / 3
+
+
+def points_of_turn(size: int) -> int:
+    """Evaluations of a turn: with a pair of draws at each rung and at the point itself."""
+    return NUM_POINTS + (LENGTHS.size + 2 if size > MANY else 0)
 
 
 def find(
@@ -333,11 +373,41 @@ def newton_slope(
     logdensity_fn: LogDensity,
     differentiation: Differentiation,
     path: Path,
+    noise: Array,
     *,
     num_rows: int = CHUNK,
-) -> tuple[Array, Factor, None]:
-    """Gradient and metric |H| where the path is; nothing to remember."""
-    return *curvature(logdensity_fn, path.x, differentiation, num_rows), None
+) -> Uphill:
+    """Gradient and metric |H| where the path is, in many dimensions that of a pair of draws."""
+    uphill = Uphill(*curvature(logdensity_fn, path.x, differentiation, num_rows))
+    if path.x.size <= MANY:
+        return uphill
+    return to_the_mass(gradient_of(logdensity_fn, differentiation), path.x, noise, uphill)
+
+
+def to_the_mass(grad_fn: LogDensity, x: Array, noise: Array, uphill: Uphill) -> Uphill:
+    """`uphill` by the mean of a pair of draws about x, where they tell something."""
+    metric = uphill.metric
+    # nearly independent of the draws, of each row of the noise, that weigh what the path finds
+    signs = jnp.where(jnp.sum(noise, axis=0) < 0, -1.0, 1.0).astype(x.dtype)
+    offset = metric.inverse_sqrt_times(signs)
+    pair = jnp.stack([offset, -offset])
+    mean = jnp.mean(jax.vmap(grad_fn)(x + pair), axis=0)
+    of_pair, at_x = (
+        jnp.sum(metric.inverse_sqrt_transpose_times(gradient) ** 2)
+        for gradient in (mean, uphill.gradient)
+    )
+    is_telling = of_pair <= MISLED * (at_x + x.size)  # False of what is not finite
+    return uphill._replace(
+        gradient=jnp.where(is_telling, mean, uphill.gradient),
+        pair=jnp.where(is_telling, pair, 0.0),
+    )
+
+
+def gradient_of(logdensity_fn: LogDensity, differentiation: Differentiation) -> LogDensity:
+    """The gradient, in the mode that there is."""
+    if differentiation == "gradients":
+        logdensity_fn = differenced(logdensity_fn)
+    return jax.jacfwd(logdensity_fn) if differentiation == "forward" else jax.grad(logdensity_fn)
 
 
 def each_of(logdensity_fn: LogDensity, *, is_large: bool = False) -> Callable[[Array], Array]:
@@ -355,19 +425,24 @@ def turn(
     is_last: Array,
 ) -> Path:
     """One step of one path; in the last turn, draws of the `best` approximation of all instead."""
-    gradient, metric, memory = slope(path)
+    gradient, metric, pair, memory = slope(path, noise)
     whitened = metric.inverse_sqrt_transpose_times(gradient)
     newton = metric.inverse_sqrt_times(whitened)
     is_early = i < GRADIENT_STEPS
     direction = jnp.where(is_early, unit(gradient), newton)
     ladder = path.x + LENGTHS[:, None].astype(path.x.dtype) * direction
+    seen = ladder if pair is None else seen_from(jnp.concatenate([path.x[None], ladder]), pair)
     mean, shape = jax.tree.map(
         partial(jnp.where, is_last), (best.mean, best.metric), (path.x, metric)
     )
     draws = mean + shape.inverse_sqrt_times(noise)
-    values = evaluate(jnp.concatenate([nudged(path.x), ladder, draws]))
+    values = evaluate(jnp.concatenate([nudged(path.x), seen, draws]))
     values, first_value = finite(values), values[0]
-    near, rungs, drawn = jnp.split(values, [NUDGES.size, NUDGES.size + LENGTHS.size])
+    near, rungs, drawn = jnp.split(values, [NUDGES.size, NUDGES.size + len(seen)])
+    height, least_gain = values[0], 0.0
+    if pair is not None:
+        means = finite(jnp.mean(rungs.reshape(len(pair), -1), axis=0))
+        height, rungs, least_gain = means[0], means[1:], LEAST_GAIN * path.x.size
     rounding = jnp.where(is_last, 0.0, ROUNDING * jnp.ptp(near))
     here = weigh(mean, shape, noise, drawn - rounding)
     own = jax.tree.map(partial(jnp.where, is_last), here, path.own)
@@ -375,14 +450,20 @@ def turn(
     is_new = is_on & (here.evidence > path.best.evidence)
     best_here = jax.tree.map(partial(jnp.where, is_new), here, path.best)
     top = jnp.argmax(rungs)
-    is_better = rungs[top] > values[0]
+    is_better = rungs[top] > height
     # |whitened|^2 / 2 is what a quadratic has yet to gain; a path may also run away from the mass
     is_astray = here.evidence < best_here.evidence - negligible(path.x)
     has_far_to_go = whitened @ whitened > 1e-2
-    is_moving = is_on & (is_early | is_better & has_far_to_go & ~is_astray)
+    is_worth_it = rungs[top] > height + least_gain
+    is_moving = is_on & (is_early | is_worth_it & has_far_to_go & ~is_astray)
     x = jnp.where(is_on & is_better, ladder[top], path.x)
     first_value = jnp.where(i == 0, first_value, path.first_value)
     return Path(x, is_moving, best_here, own, first_value, memory)
+
+
+def seen_from(points: Array, pair: Array) -> Array:
+    """A pair about each of n points, (2 n, D)."""
+    return (points + pair[:, None]).reshape(-1, points.shape[1])
 
 
 def best_of(found: Approximation, before: Approximation) -> Approximation:
@@ -631,9 +712,7 @@ def derivatives(
     logdensity_fn: LogDensity, x: Array, differentiation: Differentiation, num_rows: int = CHUNK
 ) -> tuple[Array, Array]:
     """Gradient (D,) and Hessian (D, D) at `x`, at most `num_rows` of its rows at once."""
-    if differentiation == "gradients":
-        logdensity_fn = differenced(logdensity_fn)
-    grad_fn = jax.jacfwd(logdensity_fn) if differentiation == "forward" else jax.grad(logdensity_fn)
+    grad_fn = gradient_of(logdensity_fn, differentiation)
 
     def rows(directions: Array) -> Any:
         return jax.vmap(lambda direction: jax.jvp(grad_fn, (x,), (direction,)))(directions)

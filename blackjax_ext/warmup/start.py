@@ -18,12 +18,11 @@ import numpy as np
 from blackjax.optimizers.lbfgs import lbfgs_inverse_hessian_factors, lbfgs_recover_alpha
 from jax import Array
 
-from blackjax_ext.mcmc.derivatives import Differentiation, differenced
-from blackjax_ext.metrics import Factor
+from blackjax_ext.mcmc.derivatives import Differentiation
 from blackjax_ext.metrics.low_rank import LowRank
 from blackjax_ext.types import LogDensity, select
 from blackjax_ext.warmup import newton_path, work
-from blackjax_ext.warmup.newton_path import Approximation, Found, Path
+from blackjax_ext.warmup.newton_path import Approximation, Found, Path, Uphill
 
 __all__ = ["find_start"]
 
@@ -119,13 +118,14 @@ def along_gradients(
     at_once: int,
 ) -> Found:
     """Starts of C chains on L-BFGS paths from `x`, shape (C, D); `at_once` of them in memory."""
-    grad_fn = gradient_of(logdensity_fn, differentiation)
+    grad_fn = newton_path.gradient_of(logdensity_fn, differentiation)
     evaluate = newton_path.each_of(logdensity_fn, is_large=is_large)
     key_noise, key_level = jax.random.split(rng_key)
 
-    def slope(path: Path) -> tuple[Array, Factor, Any]:
+    def slope(path: Path, noise: Array) -> Uphill:
+        del noise  # normals of so little memory are no guide to the mass: paths end outside of it
         memory = remembered(path.memory, path.x, grad_fn(path.x))
-        return memory.gradient, curvature_of(memory), memory
+        return Uphill(memory.gradient, curvature_of(memory), memory=memory)
 
     def settled(path: Path, level: Array) -> Any:
         return drawn_in(evaluate, path.best, level)
@@ -157,13 +157,6 @@ def along_gradients(
 
     ends = jax.lax.map(next_batch, (places, source))
     return found_at(*(newton_path.joined(len(x), leaf) for leaf in ends))
-
-
-def gradient_of(logdensity_fn: LogDensity, differentiation: Differentiation) -> LogDensity:
-    """The gradient, in the mode that there is."""
-    if differentiation == "gradients":
-        logdensity_fn = differenced(logdensity_fn)
-    return jax.jacfwd(logdensity_fn) if differentiation == "forward" else jax.grad(logdensity_fn)
 
 
 def initial_paths(x: Array, noise: Array) -> Path:

@@ -1,6 +1,8 @@
 """The warm-up: a start by Newton's path, windows, covariances, step size, and that it ends."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -276,6 +278,88 @@ def test_start_on_a_funnel_is_in_the_bulk(mode, seed):
     draws, _ = find_all(funnel, x, mode, seed)
     assert (jnp.abs(draws[:, 0]) < 9).all()
     assert np.isfinite(jax.vmap(funnel)(draws)).all()
+
+
+class Sharing(NamedTuple):
+    """Normal effects of one scale, each seen once with an error of 1: their mode has no scale.
+
+    The density, and mean and sd of the logarithm of the scale.
+    """
+
+    logdensity_fn: Callable
+    mean: float
+    sd: float
+
+
+def sharing(size, scale, place=0):
+    """`size` dimensions, that of the scale in `place`; `scale` is the true one."""
+    y = np.random.default_rng(size).normal(size=size - 1) * np.hypot(scale, 1.0)
+
+    def logdensity(x):
+        log_scale, effects = x[place], jnp.delete(x, place)
+        prior = -0.5 * jnp.exp(2 * log_scale) + log_scale - (size - 1) * log_scale
+        squares = jnp.sum((effects * jnp.exp(-log_scale)) ** 2) + jnp.sum((y - effects) ** 2)
+        return prior - 0.5 * squares
+
+    grid = np.linspace(-8.0, 3.0, 4_000)
+    variance = np.exp(2 * grid) + 1.0
+    log_p = -0.5 * np.sum(y**2) / variance - 0.5 * y.size * np.log(variance)
+    log_p += grid - 0.5 * np.exp(2 * grid)
+    weights = np.exp(log_p - log_p.max())
+    mean = np.average(grid, weights=weights)
+    return Sharing(logdensity, mean, np.average((grid - mean) ** 2, weights=weights) ** 0.5)
+
+
+def distance_of_starts(target, place, size, mode, seed):
+    """Of the logarithm of the scale from its mean, in sds, at the starts of four chains."""
+    x = jax.random.uniform(jax.random.key(seed), (4, size), minval=-2, maxval=2)
+    draws, _ = find_all(target.logdensity_fn, x, mode, seed)
+    return (draws[:, place] - target.mean) / target.sd
+
+
+@pytest.mark.parametrize(
+    ("size", "scale", "place", "mode"),
+    [
+        (65, 2.0, 64, "reverse"),
+        (66, 2.0, 0, "forward"),
+        (130, 0.5, 0, "reverse"),
+        (131, 2.0, 70, "reverse"),
+        (300, 2.0, 299, "reverse"),
+    ],
+)
+def test_starts_in_many_dimensions_are_at_the_mass(size, scale, place, mode):
+    """The paths to the mode, where effects have no scale, leave the mass by 10 to 60 sds."""
+    target = sharing(size, scale, place)
+    for seed in range(2):
+        assert (np.abs(distance_of_starts(target, place, size, mode, seed)) < 6).all()
+
+
+def test_starts_on_paths_to_the_mode_are_found_out(monkeypatch):
+    monkeypatch.setattr(newton_path, "to_the_mass", lambda grad_fn, x, noise, uphill: uphill)
+    assert (distance_of_starts(sharing(131, 2.0, 70), 70, 131, "reverse", 0) < -10).all()
+
+
+def test_a_pair_of_draws_has_the_slope_of_a_normal_at_its_middle(x64):
+    """Nothing changes where the two are the same."""
+    slope = lambda x: -jnp.linalg.solve(COVARIANCE, x)  # noqa: E731
+    x, noise = jnp.array([3.0, -1.0, 2.0]), jax.random.normal(jax.random.key(0), (16, 3))
+    uphill = newton_path.Uphill(slope(x), factorize(COVARIANCE, 3).at(x))
+    found = newton_path.to_the_mass(slope, x, noise, uphill)
+    np.testing.assert_allclose(found.gradient, uphill.gradient, rtol=1e-10)
+    np.testing.assert_allclose(found.pair.sum(axis=0), 0.0, atol=1e-12)
+    assert (found.pair != 0).all()
+
+
+@pytest.mark.parametrize("steepness", [jnp.inf, 1e9])
+def test_a_pair_of_draws_that_tells_nothing_is_left(steepness):
+    """Beside a ledge, where a slope is infinite or no guide."""
+    slope = lambda x: jnp.where(jnp.abs(x) > 0.1, steepness, -x)  # noqa: E731
+    x = jnp.full(3, 0.05)
+    noise = jax.random.normal(jax.random.key(0), (16, 3))
+    uphill = newton_path.Uphill(slope(x), newton_path.identity(x))
+    found = newton_path.to_the_mass(slope, x, noise, uphill)
+    np.testing.assert_array_equal(found.gradient, uphill.gradient)
+    np.testing.assert_array_equal(found.pair, 0.0)
 
 
 HITS = np.array([18, 17, 16, 15, 14, 14, 13, 12, 11, 11, 10, 10, 10, 10, 10, 9, 8, 7])

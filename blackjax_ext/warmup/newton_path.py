@@ -74,6 +74,7 @@ __all__ = [
     "find_all",
     "finite",
     "joined",
+    "must_queue",
     "negligible",
     "nothing",
     "room_for",
@@ -104,6 +105,7 @@ CHEAP = 2e10  # operations of a search that are a matter of seconds, whatever a 
 LEAST_TURNS = 8  # of a path that is worth its Hessians
 NUM_POINTS = NUDGES.size + LENGTHS.size + NUM_DRAWS  # evaluations of a turn, without pairs
 LARGE = 2**23  # bytes of all points' largest arrays, from which on they are evaluated one by one
+MOST_FACTORED = 5e5  # operations of factorizations at once: see :func:`must_queue`
 ROOM = 2**24  # bytes of paths at once, the others after them
 MATRICES = 7  # (D, D), that a path has in memory
 ARRAYS = 3  # as large as the largest of an evaluation, that a step of a chain has in memory
@@ -277,6 +279,8 @@ def affordable(
     points = 0 if is_large else 2 * num_points * evaluation
     matrices = MATRICES * size**2 * x.dtype.itemsize
     at_once = max(1, room // (max(per_row * (num_rows + 1), points) + matrices))
+    if must_queue(program, num_paths):
+        is_large, num_rows, at_once = True, 1, 1
     if num_paths * most * (4.0 * value * gradients + eigen) <= CHEAP:
         return Effort(num_paths, most, is_large, num_rows, min(at_once, num_paths))
     # a count of the derivatives' own program: much of it is shared by the rows of a Hessian
@@ -287,6 +291,15 @@ def affordable(
         num_paths = num_chains
     most = min(most, int(turns / num_paths))
     return Effort(num_paths, most, is_large, num_rows, min(at_once, num_paths))
+
+
+def must_queue(program: Any, num_paths: int) -> bool:
+    """Whether paths, points and rows go one by one, since their factorizations could lock up.
+
+    On a CPU, jaxlib 0.10.2 shares out a batch of LAPACK calls on the threads that wait for it: as
+    many such batches at a time as there are processors wait for each other, for ever.
+    """
+    return work.factorization(program) * num_paths * NUM_POINTS > MOST_FACTORED
 
 
 def room_for(num_chains: int, evaluation: int) -> int:
@@ -327,10 +340,11 @@ def find(
     larger than any evidence.
 
     Cost: up to 61 turns of all paths, each with one gradient, one Hessian, one eigenvalue problem
-    and 37 evaluations. In a program the density stands twice: in the derivatives, and in the
-    evaluations of a turn. One loop takes the steps of all paths, and then evaluates the draws of
-    the best approximation in one turn more: a density in a loop of each path, and in a program of
-    its own for those draws, takes twice as long to compile.
+    and 37 evaluations; beyond MANY dimensions with three gradients and 55. In a program the density
+    stands twice, beyond MANY dimensions three times: in the derivatives, and in the evaluations of
+    a turn. One loop takes the steps of all paths, and then evaluates the draws of the best
+    approximation in one turn more: a density in a loop of each path, and in a program of its own
+    for those draws, takes twice as long to compile.
     """
     slope = partial(newton_slope, logdensity_fn, differentiation)
     before = nothing(x[0], noise[0]) if best_before is None else best_before
@@ -391,7 +405,7 @@ def to_the_mass(grad_fn: LogDensity, x: Array, noise: Array, uphill: Uphill) -> 
     signs = jnp.where(jnp.sum(noise, axis=0) < 0, -1.0, 1.0).astype(x.dtype)
     offset = metric.inverse_sqrt_times(signs)
     pair = jnp.stack([offset, -offset])
-    mean = jnp.mean(jax.vmap(grad_fn)(x + pair), axis=0)
+    mean = jnp.mean(jax.lax.map(grad_fn, x + pair), axis=0)  # see must_queue
     of_pair, at_x = (
         jnp.sum(metric.inverse_sqrt_transpose_times(gradient) ** 2)
         for gradient in (mean, uphill.gradient)

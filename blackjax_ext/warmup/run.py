@@ -158,10 +158,10 @@ def warmup(
     info
         A :class:`~blackjax_ext.warmup.run.WarmupInfo`.
 
-    Cost: up to 60 steps of a Hessian and 37 evaluations for the path of each chain, or for each of
-    16 paths where those of fewer chains disagree, but no more than 1,200 gradients for each chain
-    or 2e10 operations, whichever is more; a few steps for the first step size; and `num_steps`
-    steps of C chains.
+    Cost: up to 60 steps of a Hessian and 37 evaluations, beyond 64 dimensions 55 and two gradients,
+    for the path of each chain, or for each of 16 paths where those of fewer chains disagree, but no
+    more than 1,200 gradients for each chain or 2e10 operations, whichever is more; a few steps for
+    the first step size; and `num_steps` steps of C chains.
 
     Raises
     ------

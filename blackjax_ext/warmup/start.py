@@ -68,13 +68,14 @@ def find_start(
     if max_turns < newton_path.LEAST_TURNS:
         return left_alone(logdensity_fn, x)
     evaluation = work.largest(program)
-    is_large = len(x) * newton_path.NUM_POINTS * evaluation > newton_path.LARGE
+    must_queue = newton_path.must_queue(program, len(x))
+    is_large = must_queue or len(x) * newton_path.NUM_POINTS * evaluation > newton_path.LARGE
     num_evaluations = 1 if is_large else newton_path.NUM_POINTS
     if differentiation == "forward":
         num_evaluations = max(num_evaluations, x.shape[1])
     own = VECTORS_OF_PATH * x.shape[1] * x.dtype.itemsize
     room = newton_path.room_for(len(x), evaluation)
-    at_once = max(1, room // (2 * num_evaluations * evaluation + own))
+    at_once = 1 if must_queue else max(1, room // (2 * num_evaluations * evaluation + own))
     arguments = rng_key, logdensity_fn, x, differentiation, max_turns, is_large
     return along_gradients(*arguments, at_once=at_once)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from blackjax_ext.mcmc.derivatives import programs_in
 
-__all__ = ["largest", "operations"]
+__all__ = ["factorization", "largest", "operations"]
 
 UNKNOWN_TURNS = 10  # too few rather than too many: a start that is cut short costs the run more
 CALLBACK_OPERATIONS = 1e9
@@ -62,6 +62,14 @@ def largest(program: Any) -> int:
     own = (bytes_of(variable) for equation in program.eqns for variable in equation.outvars)
     inner = (largest(part) for equation in program.eqns for part in programs_in(equation))
     return max([0, *own, *inner])
+
+
+def factorization(program: Any) -> float:
+    """Operations of the largest factorization or solve of a program; 0 without one."""
+    equations = program.eqns
+    own = (of_equation(each) for each in equations if each.primitive.name in FACTORIZATIONS)
+    inner = (factorization(part) for each in equations for part in programs_in(each))
+    return max([0.0, *map(float, own), *inner])
 
 
 def variable_shape(variable: Any) -> tuple[int, ...]:

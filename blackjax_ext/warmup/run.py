@@ -73,6 +73,8 @@ class Plan(NamedTuple):
         Whether they are adapted.
     longest_step
         No step size is longer.
+    is_doubling
+        Whether trajectories are doubled until they turn, as those of NUTS.
     """
 
     num_steps: int
@@ -80,6 +82,7 @@ class Plan(NamedTuple):
     adapt_step_size: bool = True
     adapt_metric: bool = True
     longest_step: float = np.inf
+    is_doubling: bool = False
 
 
 class WarmupInfo(NamedTuple):
@@ -407,6 +410,10 @@ def adapt_freely(
         rate = windows.pull(adapt_state, info.tuning_rate, target)
         rate = jnp.full_like(adapt_state.step_size, rate)
         adapt_state = windows.update_step(adapt_state, rate, target, is_last)
+        if plan.is_doubling:
+            step_size = adapt_state.step_size
+            turning = jnp.where(is_last, windows.off_resonance(step_size), step_size)
+            adapt_state = adapt_state._replace(step_size=turning)
     x = ravel_each(coordinates_of(states))
     if adapt_state.slopes is not None:
         gradients = ravel_each(gradients_of(states))

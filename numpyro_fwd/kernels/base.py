@@ -193,6 +193,8 @@ class BlackJAXKernel(MCMCKernel):
     best_accept_prob: float | Callable[[int], float] = 0.65
     # no step size is longer
     longest_step = math.inf
+    # whether trajectories are doubled until they turn
+    is_doubling = False
     # whether steps have parameters that chains share, for which a key is drawn: step_parameters
     has_step_parameters = False
     # fields of the algorithm's state that the warm-up made and that `refresh` leaves as they are
@@ -568,6 +570,7 @@ class BlackJAXKernel(MCMCKernel):
             self._adapt_step_size and size > 0,
             self._adapt_mass_matrix and size > 0,
             self.longest_step,
+            self.is_doubling,
         )
 
     def model_parameters(self, model_args: Args, model_kwargs: Kwargs | None) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class AutoNUTS(BlackJAXKernel):
     best_accept_prob = 0.85
     takes_matrices = True
     correlates_many = True
+    is_doubling = True
     advice = (
         "Centre the covariates of a regression; give a higher target_accept_prob, which makes "
         "steps shorter; or reparametrize the model."

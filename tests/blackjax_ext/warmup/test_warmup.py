@@ -30,6 +30,42 @@ both_metrics = pytest.mark.parametrize("dense", [True, False])
 # --- windows and shrinkage ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("num_steps", [7, 15, 31])
+def test_a_doubled_trajectory_turns_with_the_step_size_of_a_warm_up(num_steps):
+    """Of unit normals, whose coordinates go around together: by the sum of momenta along it."""
+
+    def turns(step_size, n):
+        return np.sin(n * step_size) < 0
+
+    steps = np.linspace(0.05, 0.8, 2_000, dtype=np.float32)
+    found = np.asarray(windows.off_resonance(jnp.asarray(steps)))
+    is_lost = ~turns(steps, num_steps) & ~turns(steps, 2 * num_steps + 1) & (steps > 3 / num_steps)
+    is_lost &= steps * num_steps < np.pi
+    if num_steps < 31:  # of 31 there are few
+        assert is_lost.sum() > 10
+    assert (turns(found, num_steps) | turns(found, 2 * num_steps + 1))[is_lost].all()
+    assert (found >= steps).all() and (found <= 1.1 * steps).all()
+    assert (found == steps).mean() > 0.9
+
+
+def test_trajectories_in_130_dimensions_turn():
+    """The step size is .43 by itself; of BlackJAX's NUTS trajectories have up to 500 steps then."""
+
+    def model():
+        numpyro.sample("x", dist.Normal(0, 1).expand([130]).to_event(1))
+
+    mcmc = MCMC(
+        numpyro_fwd.AutoNUTS(model, target_accept_prob=0.857, adapt_mass_matrix=False),
+        num_warmup=300,
+        num_samples=100,
+        num_chains=4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), extra_fields=("num_steps",))
+    assert mcmc.get_extra_fields()["num_steps"].mean() < 18
+
+
 @pytest.mark.parametrize("num_warmup", [0, 1, 19])
 def test_short_warmup_has_no_window(num_warmup):
     assert windows.ends(num_warmup).size == 0

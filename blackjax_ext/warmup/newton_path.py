@@ -299,7 +299,8 @@ def must_queue(program: Any, num_paths: int) -> bool:
     On a CPU, jaxlib 0.10.2 shares out a batch of LAPACK calls on the threads that wait for it: as
     many such batches at a time as there are processors wait for each other, for ever.
     """
-    return work.factorization(program) * num_paths * NUM_POINTS > MOST_FACTORED
+    is_many = work.factorization(program) * num_paths * NUM_POINTS > MOST_FACTORED
+    return is_many and jax.default_backend() == "cpu"
 
 
 def room_for(num_chains: int, evaluation: int) -> int:

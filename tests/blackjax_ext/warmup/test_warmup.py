@@ -366,7 +366,7 @@ def distance_of_starts(target, place, size, mode, seed):
     ],
 )
 def test_starts_in_many_dimensions_are_at_the_mass(size, scale, place, mode):
-    """The paths to the mode, where effects have no scale, leave the mass by 10 to 60 sds."""
+    """The paths to the mode, where effects have no scale, leave the mass by up to 60 sds."""
     target = sharing(size, scale, place)
     for seed in range(2):
         assert (np.abs(distance_of_starts(target, place, size, mode, seed)) < 6).all()

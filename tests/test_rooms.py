@@ -79,6 +79,9 @@ BUGS = {
         "jnp.maximum(jnp.abs(values), floor)",
         "jnp.maximum(values, floor)",
     ),
+    "factoring": Bug(
+        "blackjax_ext/factoring.py", "most = int(MOST_AT_ONCE / cost)", "most = 10**9"
+    ),
     "partial_bayes": Bug(
         "numpyro_fwd/partial_bayes/training.py", "loss < best.loss", "loss > best.loss"
     ),
@@ -120,6 +123,7 @@ BUGS = {
     "warmup": Bug(
         "blackjax_ext/warmup/windows.py", "jnp.minimum(mean, target) - PULL * target", "mean"
     ),
+    "work": Bug("blackjax_ext/work.py", "return 2 * math.prod(shapes[-1]) * size", "return size"),
 }
 
 

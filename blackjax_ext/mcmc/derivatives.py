@@ -21,10 +21,11 @@ import jax
 import jax.numpy as jnp
 from blackjax.types import ArrayTree
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.types import Function, LogDensity
+from blackjax_ext.work import programs_in
 
 __all__ = [
     "SERVING",
@@ -32,7 +33,6 @@ __all__ = [
     "Wanted",
     "differenced",
     "differentiation_of",
-    "programs_in",
 ]
 
 Wanted: TypeAlias = Literal["reverse", "forward", "none"]
@@ -99,17 +99,6 @@ def primitives(program: Any) -> Iterator[str]:
         yield equation.primitive.name
         for inner in programs_in(equation):
             yield from primitives(inner)
-
-
-def programs_in(equation: Any) -> list[Any]:
-    """Programs among the parameters of an equation."""
-    leaves = jax.tree.leaves(equation.params, is_leaf=is_program)
-    return [leaf for leaf in leaves if is_program(leaf)]
-
-
-def is_program(parameter: Any) -> bool:
-    """Whether a parameter of an equation is a program."""
-    return isinstance(parameter, (ClosedJaxpr, Jaxpr))
 
 
 def sizes_of_scan(equation: Any) -> tuple[int, int]:

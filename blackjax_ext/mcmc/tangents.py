@@ -5,6 +5,7 @@ Its law does not depend on the position. That is all exactness asks of it: the l
 every acceptance ratio, and a kernel that holds for each frame holds on average.
 """
 
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -14,6 +15,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from blackjax_ext.checks import check_count
+from blackjax_ext.factoring import along_each, in_parts
 from blackjax_ext.mcmc.noise import in_blocks, standard_normal
 from blackjax_ext.types import LogDensity
 
@@ -94,14 +96,11 @@ def slopes(logdensity_fn: LogDensity, x: ArrayTree, directions: ArrayTree) -> tu
 
     Cost: K JVPs that share one primal evaluation.
     """
-
-    def derivative(direction: ArrayTree) -> tuple[Array, Array]:
-        return jax.jvp(logdensity_fn, (x,), (direction,))
-
     if number_of(directions) == 1:  # a batch axis of one would turn gemm into batched gemm
-        value, slope = derivative(first_of(directions))
+        value, slope = jax.jvp(logdensity_fn, (x,), (first_of(directions),))
         return value, slope[None]
-    return jax.vmap(derivative, out_axes=(None, 0))(directions)
+    found: tuple[Array, Array] = in_parts(partial(along_each, logdensity_fn), x, directions)
+    return found
 
 
 def curvatures(
@@ -122,10 +121,10 @@ def curvatures(
         (value, slope), (_, curvature) = jax.jvp(first, (x,), (direction,))
         return value, slope[None], -curvature[None, None]
 
-    def second(direction: ArrayTree) -> Any:
-        return jax.jvp(lambda y: slopes(logdensity_fn, y, directions), (x,), (direction,))
+    def second(x: ArrayTree, directions: ArrayTree) -> Any:
+        return along_each(lambda y: slopes(logdensity_fn, y, directions), x, directions)
 
-    (value, slope), (_, curvature) = jax.vmap(second, out_axes=((None, None), (0, 0)))(directions)
+    (value, slope), (_, curvature) = in_parts(second, x, directions)
     return value, slope, -0.5 * (curvature + curvature.T)
 
 

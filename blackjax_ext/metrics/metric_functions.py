@@ -30,6 +30,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_positive, check_scalar
+from blackjax_ext.factoring import along_each, in_parts
 from blackjax_ext.metrics import factors, spectra
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import from_precision
@@ -177,7 +178,8 @@ class HessianMetric:
                 jax.grad(lambda y: second_derivative(flat_fn, y, direction))(x)
             )
 
-        thirds = jax.vmap(third)(preconditioner.inverse_sqrt_times(vectors.T))  # rows t_b
+        directions = preconditioner.inverse_sqrt_times(vectors.T)
+        thirds = jax.vmap(partial(in_parts, third))(directions)  # rows t_b
         slopes = spectra.divided_differences(
             lambda values: 1.0 / self.spectrum(values), eigenvalues
         )
@@ -346,12 +348,9 @@ def whitened_curvature(
     flat_fn: Flat, x: Array, preconditioner: Factor
 ) -> tuple[Array, Array, Array]:
     """Log density, gradient (D,) and ``L^T A L`` (D, D)."""
-
-    def row(direction: Array) -> Any:
-        return jax.jvp(jax.value_and_grad(flat_fn), (x,), (direction,))
-
     directions = preconditioner.inverse_sqrt_times(jnp.eye(x.size, dtype=x.dtype))
-    (value, gradient), (_, rows) = jax.vmap(row, out_axes=((None, None), (0, 0)))(directions)
+    along = partial(along_each, jax.value_and_grad(flat_fn))
+    (value, gradient), (_, rows) = in_parts(along, x, directions)
     rows = preconditioner.inverse_sqrt_transpose_times(rows)
     return value, gradient, -0.5 * (rows + rows.T)
 

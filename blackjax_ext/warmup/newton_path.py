@@ -33,7 +33,7 @@ gradients alone, whose differences are the Hessian.
 
 *What it costs is bounded.* A search takes no more than CHEAP operations, or MAX_GRADIENTS gradients
 for each chain, about those of 300 steps of AutoMALA, whichever is more. Operations are counted in
-the density's program (:mod:`blackjax_ext.warmup.work`); no clock is read. Where that is not enough
+the density's program (:mod:`blackjax_ext.work`); no clock is read. Where that is not enough
 for all paths, fewer are sent, with fewer steps and no further rounds; where it is not enough for
 LEAST_TURNS of one path for each chain, paths take gradients alone
 (:mod:`blackjax_ext.warmup.start`).
@@ -50,13 +50,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import jaxpr_as_fun
 
+from blackjax_ext import work
+from blackjax_ext.factoring import in_parts
 from blackjax_ext.mcmc.derivatives import Differentiation, differenced
 from blackjax_ext.metrics import Dense, Factor
 from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.types import LogDensity
-from blackjax_ext.warmup import work
 from blackjax_ext.warmup.windows import MANY
 
 __all__ = [
@@ -74,11 +74,9 @@ __all__ = [
     "find_all",
     "finite",
     "joined",
-    "must_queue",
     "negligible",
     "nothing",
     "room_for",
-    "traced",
     "walk",
 ]
 
@@ -105,7 +103,6 @@ CHEAP = 2e10  # operations of a search that are a matter of seconds, whatever a 
 LEAST_TURNS = 8  # of a path that is worth its Hessians
 NUM_POINTS = NUDGES.size + LENGTHS.size + NUM_DRAWS  # evaluations of a turn, without pairs
 LARGE = 2**23  # bytes of all points' largest arrays, from which on they are evaluated one by one
-MOST_FACTORED = 2e6  # operations of factorizations at once: see :func:`must_queue`
 ROOM = 2**24  # bytes of paths at once, the others after them
 MATRICES = 7  # (D, D), that a path has in memory
 ARRAYS = 3  # as large as the largest of an evaluation, that a step of a chain has in memory
@@ -279,8 +276,6 @@ def affordable(
     points = 0 if is_large else 2 * num_points * evaluation
     matrices = MATRICES * size**2 * x.dtype.itemsize
     at_once = max(1, room // (max(per_row * (num_rows + 1), points) + matrices))
-    if must_queue(program, num_paths):
-        is_large, num_rows, at_once = True, 1, 1
     if num_paths * most * (4.0 * value * gradients + eigen) <= CHEAP:
         return Effort(num_paths, most, is_large, num_rows, min(at_once, num_paths))
     # a count of the derivatives' own program: much of it is shared by the rows of a Hessian
@@ -291,16 +286,6 @@ def affordable(
         num_paths = num_chains
     most = min(most, int(turns / num_paths))
     return Effort(num_paths, most, is_large, num_rows, min(at_once, num_paths))
-
-
-def must_queue(program: Any, num_paths: int) -> bool:
-    """Whether paths, points and rows go one by one, since their factorizations could lock up.
-
-    On a CPU, jaxlib 0.10.2 shares out a batch of LAPACK calls on the threads that wait for it: as
-    many such batches at a time as there are processors wait for each other, for ever.
-    """
-    is_many = work.factorization(program) * num_paths * NUM_POINTS > MOST_FACTORED
-    return is_many and jax.default_backend() == "cpu"
 
 
 def room_for(num_chains: int, evaluation: int) -> int:
@@ -406,7 +391,7 @@ def to_the_mass(grad_fn: LogDensity, x: Array, noise: Array, uphill: Uphill) -> 
     signs = jnp.where(jnp.sum(noise, axis=0) < 0, -1.0, 1.0).astype(x.dtype)
     offset = metric.inverse_sqrt_times(signs)
     pair = jnp.stack([offset, -offset])
-    mean = jnp.mean(jax.lax.map(grad_fn, x + pair), axis=0)  # see must_queue
+    mean = jnp.mean(jax.lax.map(grad_fn, x + pair), axis=0)
     of_pair, at_x = (
         jnp.sum(metric.inverse_sqrt_transpose_times(gradient) ** 2)
         for gradient in (mean, uphill.gradient)
@@ -532,7 +517,7 @@ def find_all(
     """
     num_chains, size = x.shape
     if effort is None:
-        logdensity_fn, program = traced(logdensity_fn, x[0])
+        logdensity_fn, program = work.traced(logdensity_fn, x[0])
         effort = affordable(logdensity_fn, program, x, differentiation)
     num_paths, max_turns = effort.num_paths, max(effort.max_turns, LEAST_TURNS)
     num_rounds = -(-MAX_PATHS // num_paths)
@@ -658,13 +643,6 @@ def joined(num: int, leaf: Array) -> Array:
     return leaf.reshape(-1, *leaf.shape[2:])[:num]
 
 
-def traced(logdensity_fn: LogDensity, x: Array) -> tuple[LogDensity, Any]:
-    """The density as its program, and that: it is traced once, however often it is used."""
-    program = jax.make_jaxpr(logdensity_fn)(x)
-    function = jaxpr_as_fun(program)
-    return lambda x: function(x)[0], program
-
-
 def settle(search: Search, num_chains: int) -> Found:
     """Starts of the chains, whose paths are the first of the first round."""
     best, is_worse = search.best, is_poor(search)
@@ -729,8 +707,10 @@ def derivatives(
     """Gradient (D,) and Hessian (D, D) at `x`, at most `num_rows` of its rows at once."""
     grad_fn = gradient_of(logdensity_fn, differentiation)
 
-    def rows(directions: Array) -> Any:
-        return jax.vmap(lambda direction: jax.jvp(grad_fn, (x,), (direction,)))(directions)
+    def row(direction: Array) -> Any:
+        return jax.jvp(grad_fn, (x,), (direction,))
+
+    rows = jax.vmap(partial(in_parts, row))
 
     directions = directions_of(x, num_rows)
     found = rows(directions[0]) if len(directions) == 1 else jax.lax.map(rows, directions)

@@ -25,6 +25,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_count, check_particles, check_positive
+from blackjax_ext.factoring import density_in_parts
 from blackjax_ext.mcmc.derivatives import (
     SERVING,
     Differentiation,
@@ -306,6 +307,7 @@ def bind(
     algorithm: Algorithm, logdensity_fn: LogDensity, differentiation: Wanted
 ) -> BoundAlgorithm:
     """The algorithm on a density; one that calls ``jax.grad`` gets gradients of JVPs if need be."""
+    logdensity_fn = density_in_parts(logdensity_fn, differentiation)
     if differentiation == "forward" and not algorithm.is_own:
         logdensity_fn = forward_gradient(logdensity_fn)
     return BoundAlgorithm(algorithm, logdensity_fn)

@@ -18,10 +18,12 @@ import numpy as np
 from blackjax.optimizers.lbfgs import lbfgs_inverse_hessian_factors, lbfgs_recover_alpha
 from jax import Array
 
+from blackjax_ext import work
+from blackjax_ext.factoring import density_in_parts
 from blackjax_ext.mcmc.derivatives import Differentiation
 from blackjax_ext.metrics.low_rank import LowRank
 from blackjax_ext.types import LogDensity, select
-from blackjax_ext.warmup import newton_path, work
+from blackjax_ext.warmup import newton_path
 from blackjax_ext.warmup.newton_path import Approximation, Found, Path, Uphill
 
 __all__ = ["find_start"]
@@ -59,7 +61,8 @@ def find_start(
     """
     if differentiation == "none":
         return left_alone(logdensity_fn, x)
-    logdensity_fn, program = newton_path.traced(logdensity_fn, x[0])
+    logdensity_fn = density_in_parts(logdensity_fn, differentiation)
+    logdensity_fn, program = work.traced(logdensity_fn, x[0])
     if x.shape[1] <= newton_path.MAX_DIMENSION[differentiation]:
         effort = newton_path.affordable(logdensity_fn, program, x, differentiation)
         if effort.is_worthwhile:
@@ -68,14 +71,13 @@ def find_start(
     if max_turns < newton_path.LEAST_TURNS:
         return left_alone(logdensity_fn, x)
     evaluation = work.largest(program)
-    must_queue = newton_path.must_queue(program, len(x))
-    is_large = must_queue or len(x) * newton_path.NUM_POINTS * evaluation > newton_path.LARGE
+    is_large = len(x) * newton_path.NUM_POINTS * evaluation > newton_path.LARGE
     num_evaluations = 1 if is_large else newton_path.NUM_POINTS
     if differentiation == "forward":
         num_evaluations = max(num_evaluations, x.shape[1])
     own = VECTORS_OF_PATH * x.shape[1] * x.dtype.itemsize
     room = newton_path.room_for(len(x), evaluation)
-    at_once = 1 if must_queue else max(1, room // (2 * num_evaluations * evaluation + own))
+    at_once = max(1, room // (2 * num_evaluations * evaluation + own))
     arguments = rng_key, logdensity_fn, x, differentiation, max_turns, is_large
     return along_gradients(*arguments, at_once=at_once)
 

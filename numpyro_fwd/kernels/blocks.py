@@ -15,9 +15,10 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from blackjax_ext import work
 from blackjax_ext.metrics import Blocks, Factor, InverseMassMatrix, LowRank, factorize
 from blackjax_ext.types import LogDensity
-from blackjax_ext.warmup import windows, work
+from blackjax_ext.warmup import windows
 
 __all__ = [
     "DenseMass",

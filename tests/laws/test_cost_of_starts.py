@@ -11,7 +11,8 @@ import pytest
 
 import blackjax_ext
 import numpyro_fwd
-from blackjax_ext.warmup import newton_path, start, work
+from blackjax_ext import work
+from blackjax_ext.warmup import newton_path, start
 
 NUM_CHAINS = 2
 
@@ -123,7 +124,7 @@ def test_cheap_densities_have_all_that_they_had():
 
     for size, mode in ((2, "reverse"), (64, "reverse"), (64, "forward"), (8, "gradients")):
         x = jnp.ones((4, size))
-        function, program = newton_path.traced(normal, x[0])
+        function, program = work.traced(normal, x[0])
         if mode == "gradients":
             function = blackjax_ext.differenced(function)
         effort = newton_path.affordable(function, program, x, mode)
@@ -163,26 +164,6 @@ def test_a_latent_process_starts_without_hessians(monkeypatch):
     kernel = numpyro_fwd.AutoMALA(process)
     with pytest.raises(AssertionError, match="Hessians"):
         kernel.init(jax.random.split(jax.random.key(0), 2), 1, None, (), {})
-
-
-def test_operations_of_a_program():
-    def program(x, matrix):
-        root = jnp.linalg.cholesky(matrix)
-        return jax.lax.scan(lambda c, _: (c + root @ x, None), x, None, length=10)[0]
-
-    traced = jax.make_jaxpr(program)(jnp.ones(50), jnp.eye(50))
-    assert 2 * 50**3 + 10 * 2 * 50**2 < work.operations(traced) < 3 * 50**3 + 10 * 3 * 50**2
-    assert work.largest(traced) == 4 * 50**2
-    loop = jax.make_jaxpr(lambda x: jax.lax.while_loop(lambda x: x < 9, lambda x: x + 1, x))(0.0)
-    assert work.operations(loop) == 2 * work.UNKNOWN_TURNS
-    outside = jax.make_jaxpr(lambda x: jax.pure_callback(np.sin, x, x))(jnp.ones(3))
-    assert work.operations(outside) == work.CALLBACK_OPERATIONS
-
-    def checked(x):
-        """As equinox raises its errors."""
-        return jax.lax.cond(x > 9, lambda x: jax.pure_callback(np.sin, x, x), lambda x: x, x)
-
-    assert work.operations(jax.make_jaxpr(checked)(0.0)) < 10
 
 
 def two_modes(x):

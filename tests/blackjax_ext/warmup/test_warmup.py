@@ -13,10 +13,8 @@ import pytest
 from numpyro.infer import MCMC
 
 import numpyro_fwd
-from blackjax_ext.mcmc.derivatives import programs_in
 from blackjax_ext.metrics import Dense, Diagonal, factorize
-from blackjax_ext.warmup import newton_path, windows, work
-from blackjax_ext.warmup.start import find_start
+from blackjax_ext.warmup import newton_path, windows
 from numpyro_fwd import FMALA
 
 NAMES = ("RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA")
@@ -398,52 +396,6 @@ def test_a_pair_of_draws_that_tells_nothing_is_left(steepness):
     found = newton_path.to_the_mass(slope, x, noise, uphill)
     np.testing.assert_array_equal(found.gradient, uphill.gradient)
     np.testing.assert_array_equal(found.pair, 0.0)
-
-
-NUM_PLACES = 40  # of a process: no other matrix here is as large
-
-
-def process(x):
-    """A latent process whose covariance is factored; the dimensions beyond it are normal."""
-    t = jnp.linspace(0.0, 5.0, NUM_PLACES, dtype=x.dtype)
-    square = (t[:, None] - t) ** 2
-    covariance = jnp.exp(2 * x[0] - square * jnp.exp(x[1])) + 1e-3 * jnp.eye(NUM_PLACES)
-    f = jnp.linalg.cholesky(covariance.astype(x.dtype)) @ x[2 : 2 + NUM_PLACES]
-    return -0.5 * jnp.sum(x**2) - 0.5 * jnp.sum((f - jnp.sin(t)) ** 2)
-
-
-def factored(program):
-    """Shapes of what a program factors or solves."""
-    for equation in program.eqns:
-        if equation.primitive.name in work.FACTORIZATIONS:
-            yield equation.invars[0].aval.shape
-        for part in programs_in(equation):
-            yield from factored(part)
-
-
-@pytest.mark.parametrize("num_chains", [1, 4])
-@pytest.mark.parametrize("size", [2 + NUM_PLACES, 70, 600])
-def test_a_start_factors_one_matrix_of_the_density_at_a_time(size, num_chains):
-    """Batches of LAPACK calls wait for each other with jaxlib 0.10.2, and the start never ends."""
-    x = jnp.zeros((num_chains, size))
-
-    def run(x):
-        return find_start(jax.random.key(0), process, x, "reverse").x
-
-    shapes = list(factored(jax.make_jaxpr(run)(x).jaxpr))
-    of_density = [shape for shape in shapes if shape[-1] == NUM_PLACES]
-    assert of_density
-    assert all(np.prod(shape[:-2]) == 1 for shape in of_density)
-
-
-def test_small_matrices_of_a_density_are_factored_at_once():
-    x = jnp.zeros((4, 6))
-
-    def small(x):
-        return -0.5 * jnp.sum(jnp.linalg.cholesky(jnp.outer(x, x) + 10 * jnp.eye(6)) ** 2)
-
-    program = jax.make_jaxpr(lambda x: find_start(jax.random.key(0), small, x, "reverse").x)(x)
-    assert any(np.prod(shape[:-2]) > 100 for shape in factored(program.jaxpr))
 
 
 HITS = np.array([18, 17, 16, 15, 14, 14, 13, 12, 11, 11, 10, 10, 10, 10, 10, 9, 8, 7])

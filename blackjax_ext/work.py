@@ -11,9 +11,12 @@ density that may be evaluated a million times from one that may not.
 import math
 from typing import Any
 
-from blackjax_ext.mcmc.derivatives import programs_in
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
-__all__ = ["factorization", "largest", "operations"]
+from blackjax_ext.types import Function
+
+__all__ = ["evaluated", "factorization", "largest", "operations", "programs_in", "traced"]
 
 UNKNOWN_TURNS = 10  # too few rather than too many: a start that is cut short costs the run more
 CALLBACK_OPERATIONS = 1e9
@@ -70,6 +73,35 @@ def factorization(program: Any) -> float:
     own = (of_equation(each) for each in equations if each.primitive.name in FACTORIZATIONS)
     inner = (factorization(part) for each in equations for part in programs_in(each))
     return max([0.0, *map(float, own), *inner])
+
+
+def programs_in(equation: Any) -> list[Any]:
+    """Programs among the parameters of an equation."""
+    leaves = jax.tree.leaves(equation.params, is_leaf=is_program)
+    return [leaf for leaf in leaves if is_program(leaf)]
+
+
+def is_program(parameter: Any) -> bool:
+    """Whether a parameter of an equation is a program."""
+    return isinstance(parameter, (ClosedJaxpr, Jaxpr))
+
+
+def traced(function: Function, *arguments: Any) -> tuple[Function, Any]:
+    """`function` as its program, and that: it is traced once, however often it is used."""
+    program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    structure = jax.tree.structure(shapes)
+
+    def as_program(*arguments: Any) -> Any:
+        leaves = evaluated(program.jaxpr, program.consts, jax.tree.leaves(arguments))
+        return jax.tree.unflatten(structure, leaves)
+
+    return as_program, program
+
+
+def evaluated(program: Any, constants: list[Any], leaves: list[Any]) -> list[Any]:
+    """What a program returns."""
+    values: list[Any] = jax.core.eval_jaxpr(program, constants, *leaves)
+    return values
 
 
 def variable_shape(variable: Any) -> tuple[int, ...]:

@@ -1,0 +1,187 @@
+"""Densities that factor matrices: no more of them at once on a CPU than it can do.
+
+jaxlib (seen: 0.9.2 to 0.10.2) shares out a large batch of LAPACK calls on the threads of its pool,
+and the thread that began it waits for them. As many such batches at a time as there are threads
+wait for each other, for ever. Chains, points and directions that ``jax.vmap`` evaluates together
+make such batches of the Cholesky factor and the triangular solves of a Gaussian process, and two of
+them in a model are enough where there are two processors. Here a batch goes in parts that are too
+small to be shared out; what a chain computes by itself is left as it is, and so is everything on
+other devices and every density that factors nothing.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from blackjax.types import ArrayTree
+from jax import Array
+from jax.custom_derivatives import SymbolicZero
+
+from blackjax_ext.types import Function, LogDensity
+from blackjax_ext.work import evaluated, factorization, traced
+
+__all__ = ["along_each", "density_in_parts", "in_parts"]
+
+# operations of a batch: from twice as many on, jaxlib was seen to share one out
+MOST_AT_ONCE = 5e5
+
+
+def in_parts(function: Function, *arguments: Any) -> Any:
+    """``function(*arguments)``, of which a batch under ``jax.vmap`` is evaluated in small parts.
+
+    It has a forward mode. Reverse mode stops at it: gradients are taken inside of `function`.
+    """
+    if jax.default_backend() != "cpu":
+        return function(*arguments)
+    program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    cost = factorization(program.jaxpr)
+    # what the program closes over are arguments: a rule must not hold values of a loop around it
+    plain = partial(evaluated, program.jaxpr)
+    evaluate = parted(plain, cost) if cost else plain
+    leaves = evaluate(program.consts, jax.tree.leaves(arguments))
+    return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+
+
+def along_each(function: Function, x: ArrayTree, directions: ArrayTree) -> tuple[Any, Any]:
+    """``function(x)``, and its derivatives along `directions`, whose leaves lead with K.
+
+    K JVPs that share one primal evaluation; where they factor matrices, in parts.
+    """
+    if jax.default_backend() == "cpu":
+        function, program = traced(function, x)
+        if factorization(program.jaxpr):
+            value, push = jax.linearize(function, x)
+            return value, jax.vmap(partial(in_parts, push))(directions)
+
+    def derivative(direction: ArrayTree) -> Any:
+        return jax.jvp(function, (x,), (direction,))
+
+    found: tuple[Any, Any] = jax.vmap(derivative, out_axes=(None, 0))(directions)
+    return found
+
+
+def parted(function: Function, cost: float) -> Function:
+    """A function that factors for `cost` operations, whose batches are evaluated in parts."""
+
+    @jax.custom_batching.custom_vmap
+    def in_batches(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    @in_batches.def_vmap
+    def batched(size: int, is_batched: Any, *arguments: Any) -> Any:
+        leaves, structure = jax.tree.flatten(arguments)
+        moves = jax.tree.leaves(is_batched)
+        if not any(moves):  # a rule is asked for values of other batches, too
+            result = parted(function, cost)(*arguments)
+            return result, jax.tree.map(lambda _: False, result)
+        axes = [0 if is_moving else None for is_moving in moves]
+
+        def of_leaves(*leaves: Any) -> Any:
+            return function(*jax.tree.unflatten(structure, leaves))
+
+        most = int(MOST_AT_ONCE / cost)
+        if size <= max(most, 1):
+            result = parted(jax.vmap(of_leaves, axes), cost * size)(*leaves)
+        else:
+
+            def one(moving: list[Any]) -> Any:
+                return parted(of_leaves, cost)(*replaced(leaves, moves, moving))
+
+            moving = chosen(leaves, moves)
+            result = jax.lax.map(one, moving, batch_size=most if most > 1 else None)
+        return result, jax.tree.map(lambda _: True, result)
+
+    call = jax.custom_jvp(in_batches)
+
+    def along(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        leaves, structure = jax.tree.flatten(primals)
+        slopes = jax.tree.leaves(tangents, is_leaf=is_zero)
+        pairs = zip(leaves, slopes, strict=True)
+        moves = [not is_zero(slope) and is_real(leaf) for leaf, slope in pairs]
+
+        def slope(leaves: list[Any], slopes: list[Any]) -> Any:
+            def of(moving: list[Any]) -> Any:
+                return function(*jax.tree.unflatten(structure, replaced(leaves, moves, moving)))
+
+            return jax.jvp(of, (chosen(leaves, moves),), (slopes,))[1]
+
+        # apart: where directions alone are a batch, the value is none
+        return call(*primals), parted(slope, cost)(leaves, chosen(slopes, moves))
+
+    call.defjvp(along, symbolic_zeros=True)
+    return call
+
+
+def chosen(leaves: list[Any], moves: list[bool]) -> list[Any]:
+    """The leaves that move."""
+    return [leaf for leaf, is_moving in zip(leaves, moves, strict=True) if is_moving]
+
+
+def replaced(leaves: list[Any], moves: list[bool], moving: list[Any]) -> list[Any]:
+    """The leaves, with `moving` in the places of those that move."""
+    new = iter(moving)
+    return [next(new) if moves_it else x for x, moves_it in zip(leaves, moves, strict=True)]
+
+
+def density_in_parts(logdensity_fn: LogDensity, differentiation: str) -> LogDensity:
+    """`logdensity_fn`, whose batches and those of its first derivatives are evaluated in parts.
+
+    With `differentiation` "reverse" or "gradients" a derivative along a direction is a product with
+    the gradient, and second derivatives are those of `logdensity_fn`; else it has no reverse mode.
+    """
+    if jax.default_backend() != "cpu":
+        return logdensity_fn
+
+    def function(position: ArrayTree) -> Array:
+        plain, program = traced(logdensity_fn, position)
+        if not factorization(program.jaxpr):
+            value: Array = plain(position)
+        elif differentiation in ("reverse", "gradients"):
+            value = with_gradient(program.jaxpr)(program.consts, jax.tree.leaves(position))
+        else:
+            value = in_parts(plain, position)
+        return value
+
+    return function
+
+
+def with_gradient(program: Any) -> Function:
+    """The density of a program's constants and leaves, with its gradient by the leaves."""
+
+    def plain(constants: list[Any], leaves: list[Any]) -> Array:
+        value: Array = evaluated(program, constants, leaves)[0]
+        return value
+
+    both = jax.value_and_grad(plain, 1)
+    gradient = jax.custom_jvp(partial(in_parts, both))
+    gradient.defjvp(partial(jax.jvp, both))
+    density = jax.custom_jvp(partial(in_parts, plain))
+
+    def along(primals: Any, tangents: Any) -> tuple[Array, Array]:
+        of_constants = jax.tree.leaves(tangents[0], is_leaf=is_zero)
+        tangents = jax.tree.map(filled, tangents, is_leaf=is_zero)
+        if not all(map(is_zero, of_constants)):
+            return jax.jvp(plain, primals, tangents)
+        value, slopes = gradient(*primals)
+        pairs = zip(slopes, tangents[1], strict=True)
+        return value, sum((slope * tangent).sum() for slope, tangent in pairs)
+
+    density.defjvp(along, symbolic_zeros=True)
+    return density
+
+
+def is_zero(tangent: Any) -> bool:
+    """Whether a tangent is known to be zero."""
+    return isinstance(tangent, SymbolicZero)
+
+
+def is_real(leaf: Any) -> bool:
+    """Whether a leaf is of numbers that have derivatives."""
+    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact))
+
+
+def filled(tangent: Any) -> Any:
+    """A tangent as an array."""
+    return np.zeros(tangent.shape, tangent.dtype) if is_zero(tangent) else tangent

@@ -52,7 +52,7 @@ import numpy as np
 from jax import Array
 
 from blackjax_ext import work
-from blackjax_ext.factoring import in_parts
+from blackjax_ext.factoring import along_each
 from blackjax_ext.mcmc.derivatives import Differentiation, differenced
 from blackjax_ext.metrics import Dense, Factor
 from blackjax_ext.metrics.factors import scaled_eigen
@@ -707,15 +707,14 @@ def derivatives(
     """Gradient (D,) and Hessian (D, D) at `x`, at most `num_rows` of its rows at once."""
     grad_fn = gradient_of(logdensity_fn, differentiation)
 
-    def row(direction: Array) -> Any:
-        return jax.jvp(grad_fn, (x,), (direction,))
-
-    rows = jax.vmap(partial(in_parts, row))
-
+    rows = partial(along_each, grad_fn, x)
     directions = directions_of(x, num_rows)
-    found = rows(directions[0]) if len(directions) == 1 else jax.lax.map(rows, directions)
-    gradients, hessian = (leaf.reshape(-1, x.size)[: x.size] for leaf in found)
-    return gradients[0], 0.5 * (hessian + hessian.T)
+    if len(directions) == 1:
+        gradient, hessian = rows(directions[0])
+    else:
+        gradients, hessian = jax.lax.map(rows, directions)
+        gradient, hessian = gradients[0], hessian.reshape(-1, x.size)[: x.size]
+    return gradient, 0.5 * (hessian + hessian.T)
 
 
 def directions_of(x: Array, num_rows: int) -> Array:

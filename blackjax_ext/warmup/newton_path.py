@@ -52,7 +52,7 @@ import numpy as np
 from jax import Array
 
 from blackjax_ext import work
-from blackjax_ext.factoring import along_each
+from blackjax_ext.factoring import along_each, in_parts
 from blackjax_ext.mcmc.derivatives import Differentiation, differenced
 from blackjax_ext.metrics import Dense, Factor
 from blackjax_ext.metrics.factors import scaled_eigen
@@ -707,7 +707,7 @@ def derivatives(
     """Gradient (D,) and Hessian (D, D) at `x`, at most `num_rows` of its rows at once."""
     grad_fn = gradient_of(logdensity_fn, differentiation)
 
-    rows = partial(along_each, grad_fn, x)
+    rows = partial(in_parts, partial(along_each, grad_fn), x)
     directions = directions_of(x, num_rows)
     if len(directions) == 1:
         gradient, hessian = rows(directions[0])

@@ -20,7 +20,7 @@ from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
 from blackjax_ext.types import Function, LogDensity
-from blackjax_ext.work import evaluated, factorization, traced
+from blackjax_ext.work import batch_of_factorizations, evaluated, is_factoring, traced
 
 __all__ = ["along_each", "density_in_parts", "in_parts"]
 
@@ -36,10 +36,9 @@ def in_parts(function: Function, *arguments: Any) -> Any:
     if jax.default_backend() != "cpu":
         return function(*arguments)
     program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    cost = factorization(program.jaxpr)
     # what the program closes over are arguments: a rule must not hold values of a loop around it
     plain = partial(evaluated, program.jaxpr)
-    evaluate = parted(plain, cost) if cost else plain
+    evaluate = parted(plain) if is_factoring(program.jaxpr) else plain
     leaves = evaluate(program.consts, jax.tree.leaves(arguments))
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
@@ -51,7 +50,7 @@ def along_each(function: Function, x: ArrayTree, directions: ArrayTree) -> tuple
     """
     if jax.default_backend() == "cpu":
         function, program = traced(function, x)
-        if factorization(program.jaxpr):
+        if is_factoring(program.jaxpr):
             value, push = jax.linearize(function, x)
             return value, jax.vmap(partial(in_parts, push))(directions)
 
@@ -62,8 +61,8 @@ def along_each(function: Function, x: ArrayTree, directions: ArrayTree) -> tuple
     return found
 
 
-def parted(function: Function, cost: float) -> Function:
-    """A function that factors for `cost` operations, whose batches are evaluated in parts."""
+def parted(function: Function) -> Function:
+    """`function`, whose batches are evaluated in parts where they factor too much at once."""
 
     @jax.custom_batching.custom_vmap
     def in_batches(*arguments: Any) -> Any:
@@ -74,23 +73,23 @@ def parted(function: Function, cost: float) -> Function:
         leaves, structure = jax.tree.flatten(arguments)
         moves = jax.tree.leaves(is_batched)
         if not any(moves):  # a rule is asked for values of other batches, too
-            result = parted(function, cost)(*arguments)
+            result = parted(function)(*arguments)
             return result, jax.tree.map(lambda _: False, result)
-        axes = [0 if is_moving else None for is_moving in moves]
 
         def of_leaves(*leaves: Any) -> Any:
             return function(*jax.tree.unflatten(structure, leaves))
 
-        most = int(MOST_AT_ONCE / cost)
+        def one(moving: list[Any]) -> Any:
+            return parted(of_leaves)(*replaced(leaves, moves, moving))
+
+        together = jax.vmap(of_leaves, [0 if is_moving else None for is_moving in moves])
+        # of the batch itself: a matrix that all have in common is no batch
+        cost = batch_of_factorizations(jax.make_jaxpr(together)(*leaves).jaxpr)
+        most = int(size * MOST_AT_ONCE / cost) if cost else size
         if size <= max(most, 1):
-            result = parted(jax.vmap(of_leaves, axes), cost * size)(*leaves)
+            result = parted(together)(*leaves)
         else:
-
-            def one(moving: list[Any]) -> Any:
-                return parted(of_leaves, cost)(*replaced(leaves, moves, moving))
-
-            moving = chosen(leaves, moves)
-            result = jax.lax.map(one, moving, batch_size=most if most > 1 else None)
+            result = jax.lax.map(one, chosen(leaves, moves), batch_size=most if most > 1 else None)
         return result, jax.tree.map(lambda _: True, result)
 
     call = jax.custom_jvp(in_batches)
@@ -108,7 +107,7 @@ def parted(function: Function, cost: float) -> Function:
             return jax.jvp(of, (chosen(leaves, moves),), (slopes,))[1]
 
         # apart: where directions alone are a batch, the value is none
-        return call(*primals), parted(slope, cost)(leaves, chosen(slopes, moves))
+        return call(*primals), parted(slope)(leaves, chosen(slopes, moves))
 
     call.defjvp(along, symbolic_zeros=True)
     return call
@@ -136,7 +135,7 @@ def density_in_parts(logdensity_fn: LogDensity, differentiation: str) -> LogDens
 
     def function(position: ArrayTree) -> Array:
         plain, program = traced(logdensity_fn, position)
-        if not factorization(program.jaxpr):
+        if not is_factoring(program.jaxpr):
             value: Array = plain(position)
         elif differentiation in ("reverse", "gradients"):
             value = with_gradient(program.jaxpr)(program.consts, jax.tree.leaves(position))
@@ -165,8 +164,10 @@ def with_gradient(program: Any) -> Function:
         if not all(map(is_zero, of_constants)):
             return jax.jvp(plain, primals, tangents)
         value, slopes = gradient(*primals)
-        pairs = zip(slopes, tangents[1], strict=True)
-        return value, sum((slope * tangent).sum() for slope, tangent in pairs)
+        slope = jnp.zeros_like(value)  # of the density's type, whatever those of positions are
+        for one, tangent in zip(slopes, tangents[1], strict=True):
+            slope += jnp.sum(one * tangent).astype(slope.dtype)
+        return value, slope
 
     density.defjvp(along, symbolic_zeros=True)
     return density

@@ -16,7 +16,15 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from blackjax_ext.types import Function
 
-__all__ = ["evaluated", "factorization", "largest", "operations", "programs_in", "traced"]
+__all__ = [
+    "batch_of_factorizations",
+    "evaluated",
+    "is_factoring",
+    "largest",
+    "operations",
+    "programs_in",
+    "traced",
+]
 
 UNKNOWN_TURNS = 10  # too few rather than too many: a start that is cut short costs the run more
 CALLBACK_OPERATIONS = 1e9
@@ -67,12 +75,25 @@ def largest(program: Any) -> int:
     return max([0, *own, *inner])
 
 
-def factorization(program: Any) -> float:
-    """Operations of the largest factorization or solve of a program; 0 without one."""
-    equations = program.eqns
-    own = (of_equation(each) for each in equations if each.primitive.name in FACTORIZATIONS)
-    inner = (factorization(part) for each in equations for part in programs_in(each))
-    return max([0.0, *map(float, own), *inner])
+def is_factoring(program: Any) -> bool:
+    """Whether a program factors or solves anything."""
+    return any(
+        equation.primitive.name in FACTORIZATIONS or any(map(is_factoring, programs_in(equation)))
+        for equation in program.eqns
+    )
+
+
+def batch_of_factorizations(program: Any) -> float:
+    """Operations of the largest batch of factorizations or solves; 0 if each is of one matrix."""
+
+    def of_one(equation: Any) -> float:
+        inner = map(batch_of_factorizations, programs_in(equation))
+        if equation.primitive.name not in FACTORIZATIONS:
+            return max([0.0, *inner])
+        is_batch = math.prod(variable_shape(equation.invars[0])[:-2]) > 1
+        return float(of_equation(equation)) if is_batch else 0.0
+
+    return max(map(of_one, program.eqns), default=0.0)
 
 
 def programs_in(equation: Any) -> list[Any]:

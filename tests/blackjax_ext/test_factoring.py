@@ -143,7 +143,7 @@ def most(function, *arguments):
     return max(found)
 
 
-MOST = factoring.MOST_AT_ONCE / (2 * NUM_PLACES**3)
+MOST = 1e6 / (2 * NUM_PLACES**3)  # which was seen not to lock up
 KERNELS = {
     "mala": (blackjax_ext.mala, {}, "reverse"),
     "nuts": (blackjax.nuts, {}, "reverse"),
@@ -252,4 +252,4 @@ def test_a_batch_that_is_too_large_is_found(monkeypatch):
     """Planted: the density as it is."""
     monkeypatch.setattr(factoring, "parted", lambda function: function)
     with pytest.raises(AssertionError):
-        test_a_step_factors_few_matrices_at_once("mala", 7)
+        test_a_step_factors_few_matrices_at_once("mala", 64)

@@ -31,8 +31,6 @@ SIZES = (2, 10, 64, 65, 128, 129, 300, 512, 513, 1_000, 2_000, 10_000)
 EDGES, CORRELATED = (10, 64, 65, 128, 129, 512, 513, 2_000, 10_000), (65, 300, 1_000, 2_000)
 EQUAL, AUTOREGRESSIVE = 0.95, 0.9  # correlations
 MOST_TANGENTS = 128  # dimensions, beyond which a sampler is left out
-# in its warm-up a dense metric of NUTS costs a process five times the gradients of variances
-MOST_DENSE, MOST_DENSE_ELSE = {"latent process": 64}, 300
 
 
 # --- targets --------------------------------------------------------------------------------------
@@ -119,12 +117,15 @@ class Target(NamedTuple):
         At which it is sampled.
     data
         Of a size.
+    most_dense
+        Dimensions beyond which NUTS with a dense metric is left out.
     """
 
     model: Callable[..., None]
     sds: Callable[[int], Any] | None = None
     sizes: tuple[int, ...] = CORRELATED
     data: Callable[[int], tuple] = lambda size: ()
+    most_dense: int = 300
 
 
 TARGETS = {
@@ -132,7 +133,7 @@ TARGETS = {
     "equal correlation": Target(equal_correlation, np.ones),
     "AR(1)": Target(autoregressive, np.ones),
     "logistic": Target(logistic, None, (10, 65, 129, 300), table),
-    "latent process": Target(latent_process, None, (10, 64, 102)),
+    "latent process": Target(latent_process, None, (10, 64, 102), most_dense=64),
     "network": Target(network, None, (67, 507, 2_003)),
 }
 
@@ -146,7 +147,7 @@ def samplers(target: str, size: int) -> dict[str, tuple[Any, int]]:
         "MALA": (MALA, 1),
         "random walk": (RandomWalk, 1),
     }
-    if size <= MOST_DENSE.get(target, MOST_DENSE_ELSE):
+    if size <= TARGETS[target].most_dense:
         found["NUTS, dense"] = partial(NUTS, dense_mass=True), 1
     if size <= MOST_TANGENTS:
         found["FMALA, 1 tangent"] = FMALA, 1

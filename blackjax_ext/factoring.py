@@ -24,7 +24,7 @@ from blackjax_ext.work import batch_of_factorizations, evaluated, is_factoring, 
 
 __all__ = ["along_each", "density_in_parts", "in_parts"]
 
-# operations of a batch: from twice as many on, jaxlib was seen to share one out
+# operations of a batch: 1e6 did not lock up where it was tried, 1.9e6 did
 MOST_AT_ONCE = 5e5
 
 
@@ -62,37 +62,11 @@ def along_each(function: Function, x: ArrayTree, directions: ArrayTree) -> tuple
 
 
 def parted(function: Function) -> Function:
-    """`function`, whose batches are evaluated in parts where they factor too much at once."""
+    """`function`, whose batches are evaluated in parts where they factor too much at once.
 
-    @jax.custom_batching.custom_vmap
-    def in_batches(*arguments: Any) -> Any:
-        return function(*arguments)
-
-    @in_batches.def_vmap
-    def batched(size: int, is_batched: Any, *arguments: Any) -> Any:
-        leaves, structure = jax.tree.flatten(arguments)
-        moves = jax.tree.leaves(is_batched)
-        if not any(moves):  # a rule is asked for values of other batches, too
-            result = parted(function)(*arguments)
-            return result, jax.tree.map(lambda _: False, result)
-
-        def of_leaves(*leaves: Any) -> Any:
-            return function(*jax.tree.unflatten(structure, leaves))
-
-        def one(moving: list[Any]) -> Any:
-            return parted(of_leaves)(*replaced(leaves, moves, moving))
-
-        together = jax.vmap(of_leaves, [0 if is_moving else None for is_moving in moves])
-        # of the batch itself: a matrix that all have in common is no batch
-        cost = batch_of_factorizations(jax.make_jaxpr(together)(*leaves).jaxpr)
-        most = int(size * MOST_AT_ONCE / cost) if cost else size
-        if size <= max(most, 1):
-            result = parted(together)(*leaves)
-        else:
-            result = jax.lax.map(one, chosen(leaves, moves), batch_size=most if most > 1 else None)
-        return result, jax.tree.map(lambda _: True, result)
-
-    call = jax.custom_jvp(in_batches)
+    So are those of its derivatives in forward mode.
+    """
+    call = jax.custom_jvp(in_batches(function))
 
     def along(primals: Any, tangents: Any) -> tuple[Any, Any]:
         leaves, structure = jax.tree.flatten(primals)
@@ -110,6 +84,41 @@ def parted(function: Function) -> Function:
         return call(*primals), parted(slope)(leaves, chosen(slopes, moves))
 
     call.defjvp(along, symbolic_zeros=True)
+    return call
+
+
+def in_batches(function: Function) -> Function:
+    """`function` with a rule for its batches: all together, or as many as do not lock up."""
+
+    @jax.custom_batching.custom_vmap
+    def call(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    @call.def_vmap
+    def batched(size: int, is_batched: Any, *arguments: Any) -> Any:
+        leaves, structure = jax.tree.flatten(arguments)
+        moves = jax.tree.leaves(is_batched)
+        if not any(moves):  # a rule is asked for values of other batches, too
+            result = parted(function)(*arguments)
+            return result, jax.tree.map(lambda _: False, result)
+
+        def of_leaves(*leaves: Any) -> Any:
+            return function(*jax.tree.unflatten(structure, leaves))
+
+        def one(moving: list[Any]) -> Any:
+            return parted(of_leaves)(*replaced(leaves, moves, moving))
+
+        axes = [0 if is_moving else None for is_moving in moves]
+        together, program = traced(jax.vmap(of_leaves, axes), *leaves)
+        # of the batch itself: a matrix that all have in common is no batch
+        cost = batch_of_factorizations(program.jaxpr)
+        most = int(size * MOST_AT_ONCE / cost) if cost else size
+        if size <= max(most, 1):
+            result = parted(together)(*leaves)
+        else:
+            result = jax.lax.map(one, chosen(leaves, moves), batch_size=most if most > 1 else None)
+        return result, jax.tree.map(lambda _: True, result)
+
     return call
 
 

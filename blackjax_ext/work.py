@@ -9,6 +9,7 @@ density that may be evaluated a million times from one that may not.
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ __all__ = [
     "is_factoring",
     "largest",
     "operations",
+    "primitives",
     "programs_in",
     "traced",
 ]
@@ -77,10 +79,7 @@ def largest(program: Any) -> int:
 
 def is_factoring(program: Any) -> bool:
     """Whether a program factors or solves anything."""
-    return any(
-        equation.primitive.name in FACTORIZATIONS or any(map(is_factoring, programs_in(equation)))
-        for equation in program.eqns
-    )
+    return not FACTORIZATIONS.isdisjoint(primitives(program))
 
 
 def batch_of_factorizations(program: Any) -> float:
@@ -94,6 +93,14 @@ def batch_of_factorizations(program: Any) -> float:
         return float(of_equation(equation)) if is_batch else 0.0
 
     return max(map(of_one, program.eqns), default=0.0)
+
+
+def primitives(program: Any) -> Iterator[str]:
+    """Names of the primitives of a program and of those inside it."""
+    for equation in program.eqns:
+        yield equation.primitive.name
+        for inner in programs_in(equation):
+            yield from primitives(inner)
 
 
 def programs_in(equation: Any) -> list[Any]:

@@ -33,7 +33,7 @@ ROOMS = {
     "rows": {"checks", "meshes", "metrics", "mcmc", "precision"},
     "subsampling": {"checks", "meshes", "programs", "metrics", "mcmc", "rows", "precision"},
     "sgmcmc": {"checks", "metrics", "mcmc", "rows", "subsampling", "precision"},
-    "smc": {"checks", "metrics", "mcmc", "precision"},
+    "smc": {"checks", "factoring", "metrics", "mcmc", "precision"},
     "potentials": {"rows", "subsampling"},
 }
 BRIDGE_ROOMS = {

@@ -14,7 +14,7 @@ differences themselves, so that neither units nor correlation matter. What is ma
 function of the position alone: a metric of differences leaves a sampler exact.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -25,7 +25,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.types import Function, LogDensity
-from blackjax_ext.work import programs_in
+from blackjax_ext.work import primitives
 
 __all__ = [
     "SERVING",
@@ -91,14 +91,6 @@ def is_traceable(derivative: Function, function: Function, leaves: list[Any]) ->
         return False
     # a custom_vjp under forward mode raises when it is lowered, and not before
     return "custom_lin" not in primitives(traced.jaxpr)
-
-
-def primitives(program: Any) -> Iterator[str]:
-    """Names of the primitives of a program and of those inside it."""
-    for equation in program.eqns:
-        yield equation.primitive.name
-        for inner in programs_in(equation):
-            yield from primitives(inner)
 
 
 def sizes_of_scan(equation: Any) -> tuple[int, int]:

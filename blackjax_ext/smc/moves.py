@@ -14,6 +14,8 @@ from blackjax.types import PRNGKey
 from jax import Array
 
 from blackjax_ext.checks import check_count
+from blackjax_ext.factoring import density_in_parts
+from blackjax_ext.mcmc.derivatives import differentiation_of
 from blackjax_ext.mcmc.noise import standard_normal
 from blackjax_ext.metrics import Factor, InverseMassMatrix
 from blackjax_ext.smc import mixtures
@@ -200,9 +202,11 @@ class Metropolis:
         if not self.takes_factors:  # other packages take arrays only
             covariance = metric.inverse()
             given = covariance if jnp.ndim(covariance) else jnp.full(position.shape[1:], covariance)
-        sampler = self.algorithm(
-            target.logdensity_fn, step_size=step_size, inverse_mass_matrix=given
-        )
+        # an algorithm does not say what it takes: a product with a gradient is a JVP, too
+        first = target.unravel(position[0])
+        mode = differentiation_of(target.logdensity_fn, first, "reverse") or "forward"
+        logdensity_fn = density_in_parts(target.logdensity_fn, mode)
+        sampler = self.algorithm(logdensity_fn, step_size=step_size, inverse_mass_matrix=given)
 
         def step(rng_key: PRNGKey, x: Array) -> tuple[Array, Array, Array, Array]:
             key_init, key_step = jax.random.split(rng_key)

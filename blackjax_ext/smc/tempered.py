@@ -13,6 +13,7 @@ from blackjax.types import ArrayTree
 from jax import Array
 
 from blackjax_ext.checks import check_scalar
+from blackjax_ext.factoring import density_in_parts
 from blackjax_ext.metrics import Dense, Diagonal, Factor, InverseMassMatrix, factorize
 from blackjax_ext.precision import exact_products
 from blackjax_ext.smc import sampler
@@ -123,6 +124,7 @@ def tempered(
         return jnp.where(jnp.isneginf(value), IMPOSSIBLE * jnp.finfo(value.dtype).max, value)
 
     def flat(function: LogDensity) -> ValueAndGradient:
+        function = density_in_parts(function, differentiation)
         return value_and_gradient(lambda x: check_scalar(function(unravel(x))), differentiation)
 
     def evaluate(x: Array) -> PriorAndLikelihood:

@@ -391,6 +391,7 @@ def to_the_mass(grad_fn: LogDensity, x: Array, noise: Array, uphill: Uphill) -> 
     signs = jnp.where(jnp.sum(noise, axis=0) < 0, -1.0, 1.0).astype(x.dtype)
     offset = metric.inverse_sqrt_times(signs)
     pair = jnp.stack([offset, -offset])
+    # one after the other, in the memory of one gradient
     mean = jnp.mean(jax.lax.map(grad_fn, x + pair), axis=0)
     of_pair, at_x = (
         jnp.sum(metric.inverse_sqrt_transpose_times(gradient) ** 2)

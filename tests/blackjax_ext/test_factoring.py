@@ -11,6 +11,8 @@ import pytest
 import blackjax_ext
 from blackjax_ext import factoring, metrics, work
 from blackjax_ext.mcmc import tangents
+from blackjax_ext.smc.moves import Metropolis, Unadjusted
+from blackjax_ext.smc.tempered import tempered
 from blackjax_ext.warmup.algorithm import Algorithm
 from blackjax_ext.warmup.run import bind, find_start
 
@@ -184,6 +186,31 @@ def test_a_start_factors_few_matrices_at_once(mode, num_normals):
 
     x = jnp.zeros((4, SIZE + num_normals))
     assert most(lambda x: find_start(jax.random.key(0), longer, x, mode).x, x) <= MOST
+
+
+MOVES = {
+    "Langevin": Unadjusted(),
+    "Langevin, forward": Unadjusted(differentiation="forward"),
+    "random walk": Unadjusted("random_walk"),
+    "mala": Metropolis(blackjax_ext.mala),
+    "hmc": Metropolis(blackjax.hmc, num_integration_steps=2),
+    "fmala": Metropolis(blackjax_ext.fmala, num_tangents=2),
+    "hp_mala": Metropolis(blackjax_ext.hp_mala),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_particles_factor_few_matrices_at_once(name):
+    """Prior and likelihood apart, and both at a temperature."""
+    move, num_particles = MOVES[name], 50
+
+    def run(key, x, temperature):
+        target = tempered(large_density, large_density, temperature, unravel, move.differentiation)
+        metric = metrics.factorize(jnp.ones(SIZE), SIZE)
+        zeros = jnp.zeros(num_particles)
+        return move(key, x, target.evaluate(x), target, 0.1, metric, zeros)
+
+    assert most(run, jax.random.key(0), points(num_particles), 0.5) <= MOST
 
 
 @pytest.mark.parametrize("name", ["Hessian", "slopes", "curvatures"])

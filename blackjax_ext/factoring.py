@@ -4,9 +4,10 @@ jaxlib (seen: 0.9.2 to 0.10.2) shares out a large batch of LAPACK calls on the t
 and the thread that began it waits for them. As many such batches at a time as there are threads
 wait for each other, for ever. Chains, points and directions that ``jax.vmap`` evaluates together
 make such batches of the Cholesky factor and the triangular solves of a Gaussian process, and two of
-them in a model are enough where there are two processors. Here a batch goes in parts that are too
-small to be shared out; what a chain computes by itself is left as it is, and so is everything on
-other devices and every density that factors nothing.
+them in a model are enough where there are two processors. So are the eigenvalues of the metrics of
+a start's paths, where two devices of one host run chains in parallel. Here a batch goes in parts
+that are too small to be shared out; what a chain computes by itself is left as it is, and so is
+everything on other devices and every density that factors nothing.
 """
 
 from functools import partial
@@ -24,8 +25,7 @@ from blackjax_ext.work import batch_of_factorizations, evaluated, is_factoring, 
 
 __all__ = ["along_each", "density_in_parts", "in_parts"]
 
-# operations of a batch: 1e6 did not lock up where it was tried, 1.9e6 did
-MOST_AT_ONCE = 5e5
+MOST_AT_ONCE = 2e5  # operations of a batch, beyond which jaxlib shares it out
 
 
 def in_parts(function: Function, *arguments: Any) -> Any:

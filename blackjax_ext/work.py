@@ -34,6 +34,10 @@ FACTORIZATIONS = frozenset(
     ["cholesky", "eig", "eigh", "geqrf", "hessenberg", "householder_product", "lu", "qr", "schur"]
     + ["svd", "triangular_solve", "tridiagonal", "tridiagonal_solve"]
 )
+# operations that jaxlib counts for a factorization or a solve, in cubes of its columns
+CUBES = {"cholesky": 1, "lu": 1, "triangular_solve": 1, "geqrf": 4, "householder_product": 4}
+CUBES |= {"qr": 4, "eigh": 5, "svd": 10}
+MOST_CUBES = 25  # of the others
 LOOP = "cond", "body"
 CALLBACKS = frozenset(["pure_callback", "io_callback", "ffi_call"])
 
@@ -83,16 +87,21 @@ def is_factoring(program: Any) -> bool:
 
 
 def batch_of_factorizations(program: Any) -> float:
-    """Operations of the largest batch of factorizations or solves; 0 if each is of one matrix."""
+    """Operations of the largest batch of factorizations or solves; 0 if each is of one matrix.
+
+    No fewer than jaxlib takes them to be.
+    """
 
     def of_one(equation: Any) -> float:
-        inner = map(batch_of_factorizations, programs_in(equation))
-        if equation.primitive.name not in FACTORIZATIONS:
-            return max([0.0, *inner])
-        is_batch = math.prod(variable_shape(equation.invars[0])[:-2]) > 1
-        return float(of_equation(equation)) if is_batch else 0.0
+        name, shape = equation.primitive.name, variable_shape(equation.invars[0])
+        if name not in FACTORIZATIONS:
+            return max([0.0, *map(batch_of_factorizations, programs_in(equation))])
+        if math.prod(shape[:-2]) <= 1:
+            return 0.0
+        is_complex = equation.invars[0].aval.dtype.kind == "c"
+        return of_equation(equation) / 2 * CUBES.get(name, MOST_CUBES) * (3 if is_complex else 1)
 
-    return max(map(of_one, program.eqns), default=0.0)
+    return max((of_one(equation) for equation in program.eqns if equation.invars), default=0.0)
 
 
 def primitives(program: Any) -> Iterator[str]:

@@ -699,7 +699,7 @@ def curvature(
 ) -> tuple[Array, Dense]:
     """Gradient and the metric |H| at `x`."""
     gradient, hessian = derivatives(logdensity_fn, x, differentiation, num_rows)
-    return gradient, metric_of(gradient, hessian)
+    return gradient, in_parts(metric_of, gradient, hessian)
 
 
 def derivatives(

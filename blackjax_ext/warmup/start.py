@@ -19,7 +19,7 @@ from blackjax.optimizers.lbfgs import lbfgs_inverse_hessian_factors, lbfgs_recov
 from jax import Array
 
 from blackjax_ext import work
-from blackjax_ext.factoring import density_in_parts
+from blackjax_ext.factoring import density_in_parts, in_parts
 from blackjax_ext.mcmc.derivatives import Differentiation
 from blackjax_ext.metrics.low_rank import LowRank
 from blackjax_ext.types import LogDensity, select
@@ -128,7 +128,7 @@ def along_gradients(
     def slope(path: Path, noise: Array) -> Uphill:
         del noise  # normals of so little memory are no guide to the mass: paths end outside of it
         memory = remembered(path.memory, path.x, grad_fn(path.x))
-        return Uphill(memory.gradient, curvature_of(memory), memory=memory)
+        return Uphill(memory.gradient, in_parts(curvature_of, memory), memory=memory)
 
     def settled(path: Path, level: Array) -> Any:
         return drawn_in(evaluate, path.best, level)

@@ -79,7 +79,7 @@ BUGS = {
         "jnp.maximum(jnp.abs(values), floor)",
         "jnp.maximum(values, floor)",
     ),
-    "factoring": Bug("blackjax_ext/factoring.py", "MOST_AT_ONCE = 5e5", "MOST_AT_ONCE = 5e9"),
+    "factoring": Bug("blackjax_ext/factoring.py", "MOST_AT_ONCE = 2e5", "MOST_AT_ONCE = 5e9"),
     "partial_bayes": Bug(
         "numpyro_fwd/partial_bayes/training.py", "loss < best.loss", "loss > best.loss"
     ),

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from blackjax_ext.types import Function
 
@@ -22,8 +22,11 @@ __all__ = [
     "evaluated",
     "is_factoring",
     "largest",
+    "needed_equations",
     "operations",
+    "outputs_of",
     "primitives",
+    "program_of_call",
     "programs_in",
     "traced",
 ]
@@ -39,6 +42,7 @@ CUBES = {"cholesky": 1, "lu": 1, "triangular_solve": 1, "geqrf": 4, "householder
 CUBES |= {"qr": 4, "eigh": 5, "svd": 10}
 MOST_CUBES = 25  # of the others
 LOOP = "cond", "body"
+CALLS = frozenset(["jit", "pjit", "closed_call", "core_call"])
 CALLBACKS = frozenset(["pure_callback", "io_callback", "ffi_call"])
 
 
@@ -121,6 +125,34 @@ def programs_in(equation: Any) -> list[Any]:
 def is_program(parameter: Any) -> bool:
     """Whether a parameter of an equation is a program."""
     return isinstance(parameter, (ClosedJaxpr, Jaxpr))
+
+
+def program_of_call(equation: Any) -> ClosedJaxpr | None:
+    """The program that an equation calls and does nothing else with, if it does."""
+    if equation.primitive.name not in CALLS:
+        return None
+    inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+    return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
+
+
+def needed_equations(jaxpr: Any) -> list[Any]:
+    """Equations on which the outputs depend: a model computes more, and checks its arguments."""
+    wanted, equations = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
+    for equation in reversed(jaxpr.eqns):
+        if wanted & set(equation.outvars):
+            equations.append(equation)
+            wanted |= {v for v in equation.invars if not isinstance(v, Literal)}
+    return equations[::-1]
+
+
+def outputs_of(equation: Any, *values: Any) -> list[Any]:
+    """Outputs of an equation for these arguments."""
+    primitive = equation.primitive
+    given = primitive.get_bind_params(equation.params)
+    # older versions of JAX give functions apart
+    functions_of, params = given if isinstance(given, tuple) else ((), given)
+    outputs = primitive.bind(*functions_of, *values, **params)
+    return list(outputs) if primitive.multiple_results else [outputs]
 
 
 def traced(function: Function, *arguments: Any) -> tuple[Function, Any]:

@@ -79,6 +79,9 @@ BUGS = {
         "jnp.maximum(jnp.abs(values), floor)",
         "jnp.maximum(values, floor)",
     ),
+    "stacking": Bug(
+        "blackjax_ext/stacking.py", "uses[value.number] == 1 and", "uses[value.number] and"
+    ),
     "factoring": Bug("blackjax_ext/factoring.py", "MOST_AT_ONCE = 2e5", "MOST_AT_ONCE = 5e9"),
     "partial_bayes": Bug(
         "numpyro_fwd/partial_bayes/training.py", "loss < best.loss", "loss > best.loss"

@@ -32,6 +32,7 @@ from jax import Array
 
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law
+from blackjax_ext.stacking import stacked
 
 __all__ = ["CENTREDNESS_GRID", "Learned", "Sums", "count", "first_learned", "learn", "trials"]
 
@@ -76,6 +77,7 @@ def first_learned(centredness: ArrayTree) -> Learned:
     return Learned(centredness, jax.tree.map(empty, centredness), jnp.zeros((), jnp.float32))
 
 
+@stacked
 def trials(
     u: ArrayTree, gradient: ArrayTree, centredness: ArrayTree, effect_laws: Any
 ) -> ArrayTree:
@@ -94,6 +96,7 @@ def trials(
     return jax.tree.map(at_all, u, gradient, centredness, effect_laws)
 
 
+@stacked
 def count(learned: Learned, of_chains: ArrayTree) -> Learned:
     """Add the :func:`trials` of C chains, which lead with C."""
     number = jax.tree.leaves(of_chains)[0].shape[0]
@@ -112,6 +115,7 @@ def count(learned: Learned, of_chains: ArrayTree) -> Learned:
     return learned._replace(sums=sums, num_draws=total)
 
 
+@stacked
 def learn(learned: Learned, effect_laws: Any) -> tuple[Learned, ArrayTree]:
     """The best centredness of each effect, and by how much it changes the sd of its coordinates.
 

@@ -18,6 +18,7 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, Walk
+from blackjax_ext.stacking import stacked
 from blackjax_ext.types import LogDensity
 
 __all__ = [
@@ -89,7 +90,7 @@ def in_coordinates(
         placed = coordinates.out(u, centredness)
         return logdensity_fn(placed.position) + placed.log_det
 
-    return function
+    return stacked(function)
 
 
 class LawCoordinates:
@@ -152,6 +153,7 @@ class LawCoordinates:
         return jax.tree.map(entered_leaf, position, centredness, self.at(position))
 
 
+@stacked
 def coarsest(placed: Placed, centredness: ArrayTree) -> Array:
     """The coordinate of which rounding hides most where it is nearly too much; -1 if it is not."""
 

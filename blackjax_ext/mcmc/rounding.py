@@ -42,8 +42,9 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from blackjax_ext.mcmc.derivatives import sizes_of_scan
 from blackjax_ext.types import Function
+from blackjax_ext.work import needed_equations, outputs_of
 
-__all__ = ["loss", "needed_equations"]
+__all__ = ["loss"]
 
 # what moves numbers to other places
 MOVING_PRIMITIVES = {
@@ -105,21 +106,11 @@ def program_errors(
     return [value_of(atom) for atom in outputs], [error_of(atom) for atom in outputs]
 
 
-def needed_equations(jaxpr: Any) -> list[Any]:
-    """Equations on which the outputs depend: a model computes more, and checks its arguments."""
-    wanted, equations = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
-    for equation in reversed(jaxpr.eqns):
-        if wanted & set(equation.outvars):
-            equations.append(equation)
-            wanted |= {v for v in equation.invars if not isinstance(v, Literal)}
-    return equations[::-1]
-
-
 def equation_errors(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any], Errors]:
     """Outputs of one equation and their errors."""
     name = equation.primitive.name
     if all(error is None for error in errors):
-        outputs = bound(equation, values)
+        outputs = outputs_of(equation, *values)
         return outputs, [None] * len(outputs)
     if name in CALLS:
         inner = next(v for k, v in equation.params.items() if k in PROGRAMS)
@@ -127,25 +118,15 @@ def equation_errors(equation: Any, values: list[Any], errors: Errors) -> tuple[l
         return program_errors(inner, values, errors)
     if name == "scan":
         return scanned(equation, values, errors)
-    outputs = bound(equation, values)
+    outputs = outputs_of(equation, *values)
     if name in MOVING_PRIMITIVES:
-        return outputs, bound(equation, among(values, errors))
+        return outputs, outputs_of(equation, *among(values, errors))
     rule = ROUNDING_RULES.get(name, by_jacobian if name in MIXES else by_slopes)
     missed = rule(equation, values, errors, outputs)
     if name not in EXACT and not is_conversion(equation):
         rows = zip(outputs, missed, strict=True)
         missed = [None if e is None else e + last_digit(v) for v, e in rows]
     return outputs, missed
-
-
-def bound(equation: Any, values: Sequence[Any]) -> list[Any]:
-    """Outputs of an equation."""
-    primitive = equation.primitive
-    given = primitive.get_bind_params(equation.params)
-    # older versions of JAX give functions apart
-    functions_of, params = given if isinstance(given, tuple) else ((), given)
-    outputs = primitive.bind(*functions_of, *values, **params)
-    return list(outputs) if primitive.multiple_results else [outputs]
 
 
 def is_float(value: Any) -> bool:
@@ -185,7 +166,7 @@ def by_slopes(equation: Any, values: list[Any], errors: Errors, outputs: list[An
         if error is not None:
 
             def of_argument(value: Array, k: int = k) -> list[Any]:
-                return bound(equation, [*values[:k], value, *values[k + 1 :]])
+                return outputs_of(equation, *values[:k], value, *values[k + 1 :])
 
             _, slopes = jax.jvp(of_argument, (values[k],), (error,))
             total = [
@@ -206,7 +187,7 @@ def by_jacobian(equation: Any, values: list[Any], errors: Errors, outputs: list[
         changed = list(values)
         for k, argument in zip(places, arguments, strict=True):
             changed[k] = argument
-        outputs = bound(equation, changed)
+        outputs = outputs_of(equation, *changed)
         return [outputs[i] for i in rounded]
 
     slopes = jax.jacfwd(of_arguments, tuple(range(len(places))))(*(values[k] for k in places))
@@ -224,14 +205,14 @@ def of_products(equation: Any, values: list[Any], errors: Errors, outputs: list[
     del outputs
     a, b = map(jnp.abs, values)
     e_a, e_b = of_rounded(values, errors)
-    return [bound(equation, [e_a, b])[0] + bound(equation, [a, e_b])[0]]
+    return [outputs_of(equation, e_a, b)[0] + outputs_of(equation, a, e_b)[0]]
 
 
 def of_triangles(equation: Any, values: list[Any], errors: Errors, outputs: list[Any]) -> Errors:
     """Errors of the solution of linear equations with a triangular matrix, on either side."""
     (a, b), (e_a, e_b), x = values, of_rounded(values, errors), jnp.abs(outputs[0])
     eye = jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape)
-    inverse = jnp.abs(bound(equation, [a, eye])[0])
+    inverse = jnp.abs(outputs_of(equation, a, eye)[0])
     params = equation.params
     keep = jnp.tril if params["lower"] else jnp.triu
     e_a = keep(e_a, (-1 if params["lower"] else 1) if params["unit_diagonal"] else 0)

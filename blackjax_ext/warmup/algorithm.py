@@ -3,6 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import blackjax
@@ -14,6 +15,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.metrics import Dense, Factor, LowRank
+from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function
 from blackjax_ext.warmup.windows import MANY
 
@@ -23,6 +25,8 @@ SUPPLIED = {
     *("rng_key", "state", "logdensity_fn", "potential"),
     *("step_size", "inverse_mass_matrix", "position", "random_generator_arg"),
 }
+
+MANY_LEAVES = 12  # of a position, from which on its trajectories are those of a vector
 
 # what kernels take in the place of a log density, that no model gives
 OTHER_TARGETS = {"grad_estimator", "logdensity_estimator", "laplace"}
@@ -168,6 +172,11 @@ class Algorithm(NamedTuple):
         return module.startswith("blackjax_ext.")
 
     @property
+    def is_hamiltonian(self) -> bool:
+        """Whether the algorithm is one of BlackJAX that follows trajectories with a metric."""
+        return self.api in (blackjax.hmc, blackjax.nuts)
+
+    @property
     def takes_factors(self) -> bool:
         """Whether `inverse_mass_matrix` may be a factor: BlackJAX's own algorithms know arrays."""
         return self.is_own
@@ -183,8 +192,7 @@ class Algorithm(NamedTuple):
             if is_inverted:
                 parts = 1.0 / metric.scale, metric.vectors, 1.0 / metric.values
             return LowRankInverseMassMatrix(*parts)
-        is_hamiltonian = self.api in (blackjax.hmc, blackjax.nuts)
-        if is_hamiltonian and isinstance(metric, Dense) and len(metric.sqrt) > MANY:
+        if self.is_hamiltonian and isinstance(metric, Dense) and len(metric.sqrt) > MANY:
             return euclidean(metric)
         inverse = metric.inverse()
         return metric.precision(inverse.shape[-1]) if is_inverted else inverse
@@ -272,13 +280,16 @@ class BoundAlgorithm(NamedTuple):
             step_size=step_size,
             inverse_mass_matrix=algorithm.preconditioner(metric),
         )
-        new_state, info = kernel(rng_key, state, self.logdensity_fn, **{**arguments, **supplied})
+        logdensity_fn, unpacked = self.logdensity_fn, None
+        if algorithm.is_hamiltonian and len(jax.tree.leaves(state.position)) >= MANY_LEAVES:
+            state, logdensity_fn, unpacked = packed(state, logdensity_fn)
+        new_state, info = kernel(rng_key, state, logdensity_fn, **{**arguments, **supplied})
         rate = jnp.nan_to_num(getattr(info, "acceptance_rate", 1.0))
         is_fine = jnp.isfinite(getattr(info, "acceptance_rate", new_state.logdensity))
         is_fine &= getattr(info, "nonans", True)  # of blackjax.mclmc, which steps back from NaN
         # one who takes no step size has nothing to adapt by a rate
         is_rated = hasattr(info, "acceptance_rate") or "step_size" not in algorithm.takes()
-        return new_state, StepInfo(
+        return new_state if unpacked is None else unpacked(new_state), StepInfo(
             rate if is_rated else None,
             getattr(info, "is_divergent", ~is_fine),
             jnp.asarray(
@@ -291,6 +302,22 @@ class BoundAlgorithm(NamedTuple):
             getattr(info, "energy", None),
             getattr(info, "num_trajectory_expansions", None),
         )
+
+
+def packed(state: Any, logdensity_fn: Function) -> tuple[Any, Function, Function]:
+    """A state and its density with vectors in place of trees, and the way back.
+
+    A trajectory that doubles chooses between states at each turn, leaf by leaf.
+    """
+    unravel = ravel_pytree(state.position)[1]
+    structures = {name: str(jax.tree.structure(getattr(state, name))) for name in state._fields}
+    trees = [name for name, of in structures.items() if of == structures["position"]]
+
+    def each(function: Function, state: Any) -> Any:
+        return state._replace(**{name: function(getattr(state, name)) for name in trees})
+
+    flat = each(lambda tree: ravel_pytree(tree)[0], state)
+    return flat, stacked(lambda x: logdensity_fn(unravel(x))), partial(each, unravel)
 
 
 def check_state(state: Any) -> Any:

@@ -25,6 +25,7 @@ from blackjax_ext.coordinates.partial import (
     coarsest,
     in_coordinates,
 )
+from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity, select
 from blackjax_ext.warmup import windows
 from blackjax_ext.warmup.algorithm import StepInfo, Stepper
@@ -163,10 +164,12 @@ class InCoordinates(NamedTuple):
         def moved(u: Array, c: Array | None, new: Any, law: Any) -> Array:
             return u if c is None else laws.recentred(law, c, new, u)
 
-        def move(u: ArrayTree, laws: Any) -> ArrayTree:
-            return jax.tree.map(moved, u, old.centredness, learned.centredness, laws)
+        @stacked
+        def move(u: ArrayTree, c: ArrayTree, new: ArrayTree, laws: Any) -> ArrayTree:
+            return jax.tree.map(moved, u, c, new, laws)
 
-        u = jax.vmap(move)(states.coordinates, placed.laws)
+        both = old.centredness, learned.centredness
+        u = jax.vmap(move, (0, None, None, 0))(states.coordinates, *both, placed.laws)
         one = jax.tree.map(lambda leaf: leaf[0], u)
         filled = jax.tree.map(lambda x, r: jnp.ones_like(x) if r is None else r, one, ratios)
         metric = adapt_state.metric.scaled(ravel_pytree(filled)[0])

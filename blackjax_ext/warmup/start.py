@@ -22,6 +22,7 @@ from blackjax_ext import work
 from blackjax_ext.factoring import density_in_parts, in_parts
 from blackjax_ext.mcmc.derivatives import Differentiation
 from blackjax_ext.metrics.low_rank import LowRank
+from blackjax_ext.stacking import stacked
 from blackjax_ext.types import LogDensity, select
 from blackjax_ext.warmup import newton_path
 from blackjax_ext.warmup.newton_path import Approximation, Found, Path, Uphill
@@ -62,7 +63,7 @@ def find_start(
     if differentiation == "none":
         return left_alone(logdensity_fn, x)
     logdensity_fn = density_in_parts(logdensity_fn, differentiation)
-    logdensity_fn, program = work.traced(logdensity_fn, x[0])
+    logdensity_fn, program = work.traced(stacked(logdensity_fn), x[0])
     if x.shape[1] <= newton_path.MAX_DIMENSION[differentiation]:
         effort = newton_path.affordable(logdensity_fn, program, x, differentiation)
         if effort.is_worthwhile:

@@ -15,6 +15,7 @@ from numpyro.distributions import biject_to, constraints
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, Walk
 from blackjax_ext.coordinates.partial import Placed
+from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.hierarchies import FREE, MAPS, map_of, mixed, shifted, walked
 from numpyro_fwd.bridge.numpyro_private import Messenger
@@ -120,15 +121,23 @@ class ModelCoordinates:
 
     def out(self, u: dict[str, Array], centredness: dict[str, Any]) -> Placed:
         """The position at `u`."""
-        handler = self.run(u, centredness)
-        found = {name: handler.laws.get(name) for name in u}
-        return Placed(u | handler.values, handler.log_det, found)
+
+        def placed(u: dict[str, Array], centredness: dict[str, Any]) -> Placed:
+            handler = self.run(u, centredness)
+            found = {name: handler.laws.get(name) for name in u}
+            return Placed(u | handler.values, handler.log_det, found)
+
+        result: Placed = stacked(placed)(u, centredness)
+        return result
 
     def into(self, position: dict[str, Array], centredness: dict[str, Any]) -> dict[str, Array]:
         """The coordinates of a position."""
-        handler = self.run(position, None)
-        entered = {
-            name: laws.into(law, centredness[name], position[name])
-            for name, law in handler.laws.items()
-        }
-        return position | entered
+
+        def entered(position: dict[str, Array], centredness: dict[str, Any]) -> dict[str, Array]:
+            found = self.run(position, None).laws.items()
+            return position | {
+                name: laws.into(law, centredness[name], position[name]) for name, law in found
+            }
+
+        result: dict[str, Array] = stacked(entered)(position, centredness)
+        return result

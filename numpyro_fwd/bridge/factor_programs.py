@@ -22,7 +22,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
 
 from blackjax_ext.subsampling.families.densities import MOST, smooth_kind
 from blackjax_ext.subsampling.families.kind import Kind
-from blackjax_ext.subsampling.taylor.reader import INLINED, STRUCTURAL, known_values
+from blackjax_ext.subsampling.taylor.reader import INLINED, STRUCTURAL
+from blackjax_ext.work import outputs_of
 
 __all__ = ["FactorProgram", "parted"]
 
@@ -214,7 +215,7 @@ def evaluated(lines: Sequence[Line], values: dict[int, Any]) -> dict[int, Any]:
     """Values with those that lines compute."""
     for line in lines:
         inputs = [values[each] if type(each) is int else each.value for each in line.inputs]
-        values = values | dict(zip(line.outputs, known_values(line.equation, inputs), strict=True))
+        values = values | dict(zip(line.outputs, outputs_of(line.equation, *inputs), strict=True))
     return values
 
 

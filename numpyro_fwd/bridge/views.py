@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from jax import Array
+from jax.flatten_util import ravel_pytree
 from numpyro.distributions import Delta, ImproperUniform, constraints
 from numpyro.handlers import block, substitute
 
@@ -25,6 +26,7 @@ from blackjax_ext.mcmc.derivatives import (
 )
 from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
+from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity
 from blackjax_ext.warmup.newton_path import MAX_DIMENSION
 from numpyro_fwd.bridge.argument_errors import first_not_finite, not_finite
@@ -75,6 +77,8 @@ __all__ = [
 ]
 
 Position = Any
+VECTOR = "all coordinates"
+MANY_SITES = 12  # of a model, in whose program much may be alike
 
 
 class View(NamedTuple):
@@ -257,6 +261,8 @@ def view_model(
         model_args=model_args,
         model_kwargs=model_kwargs,
     )
+    if sum(site["type"] == "sample" for site in sites.values()) >= MANY_SITES:
+        make_potential = stacking(make_potential)
     enumerated = {name for name in latents if sites[name]["fn"].support.is_discrete}
     values = {name: sites[name]["value"] for name in latents if name not in enumerated}
     prototype = transform_fn(facts.inv_transforms, values, invert=True)
@@ -279,6 +285,14 @@ def view_model(
     plates = {name: site["value"] for name, site in sites.items() if site["type"] == "plate"}
     fixed = substitute(prepared, data=plates)
     size = sum(np.size(leaf) for leaf in prototype.values())
+    unravel: Function = identity
+    if is_plain and len(like) >= MANY_SITES:  # one draw: that of each site is as much to compile
+        flat, unravel_one = ravel_pytree(like)
+        unravel = partial(of_vector, unravel_one)
+        make_potential, like = (
+            of_flat(make_potential, unravel),
+            {VECTOR: np.zeros(flat.shape, flat.dtype)},
+        )
     search = partial(
         find_valid_initial_params,
         model=as_model(make_potential, like) if is_plain else fixed,
@@ -290,7 +304,16 @@ def view_model(
         validate_grad=differentiation in ("reverse", "gradients")
         or (differentiation == "forward" and size <= MAX_DIMENSION["forward"]),
     )
-    return view, search_start(search, rng_key, sites, arguments)
+    return view, search_start(search, rng_key, sites, arguments, unravel)
+
+
+def stacking(make_potential: Function) -> Function:
+    """The same potential energies, with what is alike in their programs together."""
+
+    def make(*model_args: Any, **model_kwargs: Any) -> Function:
+        return stacked(make_potential(*model_args, **model_kwargs))
+
+    return make
 
 
 def as_model(make_potential: Function, like: dict[str, Any]) -> Model:
@@ -308,13 +331,30 @@ def as_model(make_potential: Function, like: dict[str, Any]) -> Model:
     return model
 
 
-def search_start(search: Function, rng_key: Array, sites: Sites, arguments: SplitArguments) -> Any:
+def of_flat(make_potential: Function, unravel: Function) -> Function:
+    """The same potential energies of all coordinates in one site."""
+
+    def make(*model_args: Any, **model_kwargs: Any) -> Function:
+        energy = make_potential(*model_args, **model_kwargs)
+        return stacked(lambda z: energy(unravel(z)))
+
+    return make
+
+
+def of_vector(unravel: Function, z: dict[str, Array]) -> Any:
+    """The position of all sites from that of one."""
+    return unravel(z[VECTOR])
+
+
+def search_start(
+    search: Function, rng_key: Array, sites: Sites, arguments: SplitArguments, unravel: Function
+) -> Any:
     """Random points of finite density with a finite gradient, one per key, in one program."""
 
     def find(arrays, rng_key):
         model_args, model_kwargs = arguments.join(arrays)
         (z, *_), is_valid = search(rng_key, model_args=model_args, model_kwargs=model_kwargs)
-        return z, is_valid
+        return unravel(z) if is_prng_key(rng_key) else jax.vmap(unravel)(z), is_valid
 
     z, is_valid = run_with(arguments, compiled_soon(find, is_short=True), rng_key)
     if not_jax_tracer(is_valid) and not np.all(on_host(is_valid)):

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer import NUTS
 
 import blackjax_ext
 import numpyro_fwd
@@ -255,3 +256,38 @@ def test_a_start_of_amagold_weighs_its_draws_one_after_the_other():
     metric = newton_path.identity(jnp.ones(1))
     weigh = partial(newton_path.approximate, jax.random.key(0), density, metric=metric)
     assert needed(lambda x: weigh(x).evidence, jnp.ones(1)) < 2 * ROW_SUMS.nbytes
+
+
+MANY_SITES = 100
+
+
+def priors(y=None):
+    """Sites that are made in a loop, on which one prediction depends."""
+    total = sum(numpyro.sample(f"a{i}", dist.Normal(0.0, 1.0 + i % 7)) for i in range(MANY_SITES))
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    numpyro.sample("y", dist.Normal(total, scale), obs=y)
+
+
+def effects(y=None):
+    """Effects that are made in a loop, each with a count of its own."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    scale = numpyro.sample("scale", dist.HalfCauchy(1.0))
+    for i in range(MANY_SITES):
+        effect = numpyro.sample(f"a{i}", dist.Normal(mean, scale))
+        numpyro.sample(f"y{i}", dist.Poisson(jnp.exp(effect)), obs=y[i % 3])
+
+
+def lines_of_start(kernel):
+    """Lines of all that a run does before its first step."""
+    keys = jax.random.split(jax.random.PRNGKey(0), 2)
+    y = jnp.arange(3)
+    program = jax.jit(lambda keys: kernel.init(keys, 100, None, (), {"y": y})).lower(keys)
+    return program.as_text().count("\n")
+
+
+@pytest.mark.parametrize("model", [priors, effects], ids=["priors", "effects"])
+@pytest.mark.parametrize("name", ["MALA", "AutoMALA", "AutoNUTS"])
+def test_start_of_a_hundred_scalar_sites_is_no_longer_than_that_of_nuts(name, model):
+    """Sites that are alike are one in a program."""
+    ours, theirs = (lines_of_start(kernel(model)) for kernel in (getattr(numpyro_fwd, name), NUTS))
+    assert ours < theirs

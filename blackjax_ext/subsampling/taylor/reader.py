@@ -29,11 +29,11 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.scipy.special import log_ndtr
 
-from blackjax_ext.mcmc.rounding import needed_equations
 from blackjax_ext.subsampling.intervals import Interval, outward
 from blackjax_ext.subsampling.taylor import functions
 from blackjax_ext.subsampling.taylor.jets import Box, Jet, with_axes
 from blackjax_ext.types import Function
+from blackjax_ext.work import needed_equations, outputs_of
 
 __all__ = ["UnreadableError", "derivatives_over"]
 
@@ -102,7 +102,7 @@ def equation_outputs(box: Box, equation: Any, values: list[Any]) -> Sequence[Any
     """Outputs of one equation."""
     name = equation.primitive.name
     if not any(isinstance(value, (Jet, Either)) for value in values):
-        return known_values(equation, values)
+        return outputs_of(equation, *values)
     if name in INLINED:
         inner = equation.params["jaxpr"]
         inner = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
@@ -114,16 +114,6 @@ def equation_outputs(box: Box, equation: Any, values: list[Any]) -> Sequence[Any
     if rule is None or (is_open and name not in OF_CHOICES):
         raise UnreadableError(name, *[KINK] if name in KINKS or is_open else [])
     return [rule(box, equation.params, *values)]
-
-
-def known_values(equation: Any, values: list[Any]) -> Sequence[Any]:
-    """Outputs of an equation without variables."""
-    primitive = equation.primitive
-    given = primitive.get_bind_params(equation.params)
-    # older versions of JAX give functions apart
-    functions_of, params = given if isinstance(given, tuple) else ((), given)
-    outputs = primitive.bind(*functions_of, *values, **params)
-    return outputs if primitive.multiple_results else [outputs]
 
 
 def rounded_interval(box: Box, value: Any) -> Interval:
@@ -428,7 +418,7 @@ def tangent_program(equation: Any, at: Sequence[int]) -> ClosedJaxpr:
         def function(*moving: Any) -> Any:
             rest, given = iter(known), iter(moving)
             inputs = [next(given) if i in at else next(rest) for i in range(len(shapes))]
-            return known_values(equation, inputs)[0]
+            return outputs_of(equation, *inputs)[0]
 
         return jax.jvp(function, tuple(primals), tuple(tangents))[1]
 

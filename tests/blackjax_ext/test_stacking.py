@@ -1,0 +1,264 @@
+"""Operations that are alike, done together: the same numbers and derivatives, in fewer lines."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
+from jax.scipy.special import xlogy
+from jax.scipy.stats import norm
+
+from blackjax_ext import stacking, work
+from blackjax_ext.stacking import stacked
+
+pytestmark = pytest.mark.usefixtures("x64")
+NUM_SITES = 80
+
+
+def lines(function, *arguments):
+    return jax.jit(function).lower(*arguments).as_text().count("\n")
+
+
+def effects(z):
+    """Effects that share a scale, each with a count of its own."""
+    total = norm.logpdf(z["mean"]) - 0.5 * z["scale"] ** 2
+    for j in range(NUM_SITES):
+        total += norm.logpdf(z[f"effect_{j}"], z["mean"], jnp.exp(z["scale"]))
+        total += xlogy(j % 4.0, jnp.exp(z[f"effect_{j}"])) - jnp.exp(z[f"effect_{j}"])
+    return total
+
+
+def laws(z):
+    """Sites of three laws in turn, on which one prediction depends, in another order."""
+    prediction = 0.0
+    for j in range(NUM_SITES):
+        value = z[f"effect_{(7 * j) % NUM_SITES}"]
+        prediction = prediction + (1 + j % 5) * value
+    total = -0.5 * (prediction - z["mean"]) ** 2 - 0.5 * z["scale"] ** 2
+    for j in range(NUM_SITES):
+        value = z[f"effect_{j}"]
+        total += (
+            -0.5 * value**2 / (1 + j),
+            jax.nn.log_sigmoid(value) - value**2,
+            -jnp.log1p(value**2),
+        )[j % 3]
+    return total
+
+
+def vectors(z):
+    """Entries of vectors, in vectors again."""
+    x, _ = ravel_pytree(z)
+    data = np.linspace(0.0, 1.0, x.size)
+    rows = [jnp.stack([x[j], x[(j + 3) % x.size] * data[j]]) for j in range(x.size)]
+    total = sum(-jnp.sum((row - j) ** 2) for j, row in enumerate(rows))
+    return total + jnp.prod(jnp.tanh(jnp.concatenate(rows[::2])))
+
+
+def walk(z):
+    """A random walk, in which each step waits for the last."""
+    total, last = 0.0, z["mean"]
+    for j in range(NUM_SITES):
+        total += -0.5 * (z[f"effect_{j}"] - 0.9 * last) ** 2 * jnp.exp(-z["scale"])
+        last = z[f"effect_{j}"]
+    return total
+
+
+def position():
+    values = np.random.default_rng(0).normal(size=NUM_SITES)
+    z = {f"effect_{j}": jnp.asarray(value) for j, value in enumerate(values)}
+    return z | {"mean": jnp.asarray(0.3), "scale": jnp.asarray(-0.2)}
+
+
+DENSITIES = {each.__name__: each for each in (effects, laws, vectors, walk)}
+
+
+def flat(logdensity_fn):
+    x, unravel = ravel_pytree(position())
+    return (lambda x: logdensity_fn(unravel(x))), x
+
+
+@pytest.mark.parametrize("name", DENSITIES)
+def test_values_and_derivatives_are_the_same_in_fewer_lines(name):
+    plain, x = flat(DENSITIES[name])
+    function, z = stacked(plain), position()
+    assert lines(function, x) < lines(plain, x) / 3
+    assert lines(jax.grad(stacked(DENSITIES[name])), z) < lines(jax.grad(DENSITIES[name]), z) / 2
+    for derivative in (lambda f: f, jax.grad, jax.jacfwd, jax.hessian):
+        expected, found = (jax.jit(derivative(f))(x) for f in (plain, function))
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+    points = x + jnp.linspace(-1, 1, 5)[:, None]
+    np.testing.assert_allclose(jax.vmap(function)(points), jax.vmap(plain)(points), rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", DENSITIES)
+def test_one_in_another_takes_nothing_apart(name, monkeypatch):
+    """Positions that are raveled around a density of sites: as long as one of the vector."""
+    monkeypatch.setattr(stacking, "LEAST_VALUES", 1)
+    _, x = flat(DENSITIES[name])
+    _, unravel = ravel_pytree(position())
+    once = stacked(lambda x: DENSITIES[name](unravel(x)))
+    inner = stacked(DENSITIES[name])
+    twice = stacked(lambda x: inner(unravel(x)))
+    assert lines(twice, x) < 1.3 * lines(once, x)
+    np.testing.assert_allclose(twice(x), once(x), rtol=1e-12)
+
+
+def test_single_precision_stays():
+    plain, x = flat(effects)
+    x = x.astype(jnp.float32)
+    found = jax.jit(stacked(plain))(x)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, plain(x), rtol=1e-5)
+
+
+OPERATIONS = {
+    "add": jnp.add,
+    "multiply": lambda a, b: 0.3 * a * b,
+    "exp": lambda a, b: jnp.exp(-(a**2)) + 0 * b,
+    "choice": lambda a, b: jnp.where(a > 0.1, a, b),
+    "half": lambda a, b: (a.astype(jnp.float32) + 1).astype(a.dtype) + b,
+    "softplus": lambda a, b: jax.nn.softplus(a) - b,
+    "pair": lambda a, b: jnp.sum(jnp.stack([a, b, a])),
+    "common": lambda a, b: a - jnp.log(3.0) + 2 * b,
+}
+steps = st.lists(
+    st.tuples(st.sampled_from(sorted(OPERATIONS)), st.integers(1, 6), st.integers(0, 97)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps=steps, num_terms=st.integers(1, 9))
+def test_random_programs(steps, num_terms):
+    """Loops over operations on whatever has been computed before, in any order."""
+
+    def function(x):
+        values = [*x, *(x[j : j + 2].sum() for j in range(3))]
+        for name, count, first in steps:
+            n = len(values)
+            rows = range(count)
+            values += [
+                OPERATIONS[name](values[(first + 3 * j) % n], values[(first * j) % n]) for j in rows
+            ]
+        return jnp.stack(values[-4:]), sum(values[-num_terms:]), values[0]
+
+    x = jnp.array([0.1, -0.7, 0.3, 0.9, -0.2])
+    closed = program(function, x)
+
+    def together(x):
+        flat = stacking.Flattening().of(closed)
+        return stacking.Evaluation(flat, [x]).of(stacking.batches_of(flat.operations))
+
+    for derivative in (lambda f: f, jax.jacrev, jax.jacfwd):
+        expected, found = derivative(function)(x), derivative(together)(x)
+        for a, b in zip(expected, found, strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)  # as "half" rounds
+
+
+def long_sum(term):
+    """A density of many terms."""
+    return lambda x: sum(term(j, x[0]) for j in range(NUM_SITES))
+
+
+def program(function, x):
+    return jax.make_jaxpr(function)(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: -0.5 * jnp.sum(x**2),
+        # stacks would be copies of all rows
+        lambda x: sum(jnp.sum(jnp.exp(x[0] + jnp.arange(1000.0) * j)) for j in range(40)),
+        # what a user is to see
+        long_sum(lambda j, x: jax.debug.print("{x}", x=x) or jnp.exp(x * j)),
+    ],
+    ids=["short", "large", "effects"],
+)
+def test_what_has_no_gain_is_left_as_it_is(function):
+    x = jnp.arange(1.0, 4.0)
+    assert str(program(stacked(function), x)) == str(program(function, x))
+
+
+def test_no_batch_of_factorizations(monkeypatch):
+    """It could lock a CPU up."""
+    monkeypatch.setattr(stacking, "LEAST_VALUES", 1)
+    function = long_sum(lambda j, x: jnp.linalg.cholesky(jnp.eye(2) * (j + x**2))[0, 0])
+    x = jnp.ones(2)
+    assert work.batch_of_factorizations(program(stacked(function), x)) == 0
+    np.testing.assert_allclose(stacked(function)(x), function(x), rtol=1e-12)
+
+
+def test_callbacks_stay_one_by_one(monkeypatch):
+    monkeypatch.setattr(stacking, "LEAST_VALUES", 1)
+
+    def host(x):
+        assert np.ndim(x) == 0
+        return np.exp(x)
+
+    function = long_sum(lambda j, x: jax.pure_callback(host, x, x + j / 240))
+    x = jnp.ones(2)
+    np.testing.assert_allclose(stacked(function)(x), function(x), rtol=1e-12)
+
+
+def scaled(factor):
+    """The square with a derivative of its own, which none of its program shows."""
+
+    @jax.custom_jvp
+    def square(x):
+        return x**2
+
+    square.defjvp(lambda x, t: (x[0] ** 2, factor * x[0] * t[0]))
+    return square
+
+
+def test_rules_that_differ_are_not_taken_together(monkeypatch):
+    monkeypatch.setattr(stacking, "LEAST_VALUES", 1)
+    squares = [scaled(float(j)) for j in range(NUM_SITES)]
+
+    def function(x):
+        return sum(jnp.exp(square(x[j % 3])) for j, square in enumerate(squares))
+
+    x = jnp.array([0.1, 0.2, 0.3])
+    np.testing.assert_allclose(jax.grad(stacked(function))(x), jax.grad(function)(x), rtol=1e-12)
+
+
+def test_rules_that_agree_are_one():
+    square = scaled(2.0)
+
+    def function(x):
+        return sum(jnp.exp(-square(x[j])) * (1 + j) for j in range(NUM_SITES * 3))
+
+    x = jnp.linspace(0, 1, NUM_SITES * 3)
+    counts = [str(program(each, x)).count("name=square") for each in (stacked(function), function)]
+    assert counts == [1, x.size]
+    np.testing.assert_allclose(jax.grad(stacked(function))(x), jax.grad(function)(x), rtol=1e-12)
+
+
+def test_rules_of_reverse_mode_stay():
+    @jax.custom_vjp
+    def clipped(x):
+        return x**2
+
+    clipped.defvjp(lambda x: (x**2, x), lambda x, slope: (jnp.clip(2 * x * slope, -0.1, 0.1),))
+
+    def function(x):
+        return sum(jnp.exp(-clipped(x[j])) * (1 + j) for j in range(NUM_SITES * 3))
+
+    x = jnp.linspace(0, 1, NUM_SITES * 3)
+    np.testing.assert_allclose(jax.grad(stacked(function))(x), jax.grad(function)(x), rtol=1e-12)
+
+
+def test_operation_without_batches_is_left_as_it_is():
+    primitive = jax.extend.core.Primitive("alone")
+    primitive.def_impl(lambda x: x)
+    primitive.def_abstract_eval(lambda x: x)
+
+    def function(x):
+        return sum(primitive.bind(jnp.exp(x[j])) for j in range(x.size))
+
+    x = jnp.linspace(0, 1, 4 * NUM_SITES)
+    np.testing.assert_allclose(stacked(function)(x), function(x), rtol=1e-12)

@@ -76,8 +76,8 @@ class ALSMMALAState(NamedTuple):
     metric
         Factor of the metric where the last SMMALA step ended, in whitened coordinates.
     cached
-        What MALA steps multiply by: the transpose of ``L C^{-1/2}``, shape (D, D), where ``L``
-        whitens; or ``C^{-1/2}`` alone, shape (D,), if it is diagonal.
+        What MALA steps multiply by: ``L C^{-1/2}``, shape (D, D), where ``L`` whitens; or
+        ``C^{-1/2}`` alone, shape (D,), if it is diagonal.
     is_current
         Whether `metric` belongs to the position: the last step was SMMALA's.
     iteration
@@ -138,13 +138,9 @@ def init(
 
 
 def root_of(preconditioner: metrics.Factor, metric: metrics.Factor) -> Array:
-    """What MALA steps multiply by: see the field `cached`.
-
-    Composed once, because each step would pay for both of its factors; and transposed, because XLA
-    would lay out the product of chains otherwise, and copy it in every step.
-    """
+    """The field `cached`, composed once: each step would pay for both of its factors."""
     root = metric.root()
-    return preconditioner.inverse_sqrt_times(root.T) if root.ndim == 2 else root
+    return preconditioner.inverse_sqrt_times(root.T).T if root.ndim == 2 else root
 
 
 def decide(
@@ -221,7 +217,7 @@ def build_kernel() -> Callable[..., tuple[ALSMMALAState, ALSMMALAInfo]]:
         def mala_step(here: Moved) -> Moved:
             before, cached, _ = here
             outer = metrics.IDENTITY if cached.ndim == 2 else preconditioner
-            root = metrics.Composed(outer, cached.T)
+            root = metrics.Composed(outer, cached)
             start = mala.MALAState(*before[:3])
             new, info = mala.build_kernel()(
                 jax.random.clone(key_step), start, logdensity_fn, step_size, root

@@ -85,6 +85,12 @@ def hierarchy(quick: bool) -> Section:
     return section("Eight schools, non-centred", "hierarchy", SMALL + SECOND_ORDER, quick)
 
 
+def sites(quick: bool) -> Section:
+    """Sites that are made one by one."""
+    kernels = ("NUTS", "MALA", "AutoMALA", "AutoNUTS")
+    return section("A hundred effects, each a site of its own", "sites", kernels, quick)
+
+
 def table(quick: bool) -> Section:
     """Many rows."""
     return section("100,000 rows", "table", ("NUTS", "AMAGOLD", "MALA"), quick)
@@ -149,8 +155,8 @@ def drawn(sections: dict[str, dict]) -> Figure:
 REPORT = Report(
     "waiting",
     "What you wait for",
-    by_name(regression, hierarchy, table, million, lynx_hare),
-    long=("million", "lynx_hare"),
+    by_name(regression, hierarchy, sites, table, million, lynx_hare),
+    long=("sites", "million", "lynx_hare"),
     pictures={
         "regression": Picture(
             "Seconds that a first run traces, compiles and runs, and to 1,000 effective draws",

@@ -223,7 +223,7 @@ def firsts_of(name: str, params: dict[str, Any]) -> list[tuple[int, ...]] | None
     """Where the parts that an equation takes from an array begin, if it does that."""
     if name == "split" and params["axis"] == 0:
         return [(int(first),) for first in np.cumsum([0, *params["sizes"][:-1]])]
-    if name == "slice" and set(params["strides"] or [1]) == {1}:
+    if name == "slice" and params["start_indices"] and set(params["strides"] or [1]) == {1}:
         return [tuple(params["start_indices"])]
     return None
 
@@ -271,7 +271,9 @@ def with_sums(operations: list[Operation], outputs: list[Value]) -> list[Operati
     uses.update(value.number for each in operations for value in each.inputs)
     sums: dict[int, tuple[list[Value], list[Operation]]] = {}  # terms and additions, by the result
     for each in operations:
-        if each.name in ADDITIONS and each.kind is not None:
+        # a number that stands in the program may be added to a vector
+        is_even = len({value.shape for value in (*each.inputs, *each.outputs)}) == 1
+        if each.name in ADDITIONS and each.kind is not None and is_even:
             terms: list[Value] = []
             additions: list[Operation] = []
             for value in each.inputs:

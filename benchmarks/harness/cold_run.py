@@ -77,6 +77,22 @@ def hierarchy() -> tuple[Callable, tuple]:
     return schools, (y, np.array([15.0, 10, 16, 11, 9, 11, 10, 18], np.float32))
 
 
+def sites() -> tuple[Callable, tuple]:
+    """A hundred effects, each a site of its own in a loop of Python: 102 dimensions."""
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        scale = numpyro.sample("scale", dist.HalfNormal(1))
+        for j in range(len(y)):
+            effect = numpyro.sample(f"effect_{j}", dist.Normal(mean, scale))
+            numpyro.sample(f"y_{j}", dist.Poisson(jnp.exp(effect)), obs=y[j])
+
+    return model, (np.random.default_rng(0).poisson(3.0, 100).astype(np.float32),)
+
+
 def lynx_hare() -> tuple[Callable, tuple]:
     """Lotka-Volterra's equations: 8 dimensions, an ODE in the likelihood."""
     from benchmarks.harness import data
@@ -104,6 +120,7 @@ def table(num_rows: int) -> tuple[Callable, tuple]:
 PROBLEMS = {
     "regression": Problem(regression, 500, 500),
     "hierarchy": Problem(hierarchy, 500, 500),
+    "sites": Problem(sites, 500, 500),
     "lynx_hare": Problem(lynx_hare, 500, 1000, num_chains=1, is_forward=True),
     "table": Problem(partial(table, 100_000), 500, 1000, num_chains=1),
     "million": Problem(partial(table, 1_000_000), 500, 1000, num_chains=1, jit_model_args=True),
@@ -114,7 +131,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
         name: (name, {})
         for name in (
             *("NUTS", "RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA"),
-            *("AutoMALA", "HPMALA", "SMMALA"),
+            *("AutoMALA", "AutoNUTS", "HPMALA", "SMMALA"),
         )
     },
     "HMC on JVPs": ("HMC", {"num_integration_steps": 8, "differentiation": "forward"}),

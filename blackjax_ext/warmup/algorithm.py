@@ -26,8 +26,6 @@ SUPPLIED = {
     *("step_size", "inverse_mass_matrix", "position", "random_generator_arg"),
 }
 
-MANY_LEAVES = 12  # of a position, from which on its trajectories are those of a vector
-
 # what kernels take in the place of a log density, that no model gives
 OTHER_TARGETS = {"grad_estimator", "logdensity_estimator", "laplace"}
 ELSEWHERE = (
@@ -281,7 +279,7 @@ class BoundAlgorithm(NamedTuple):
             inverse_mass_matrix=algorithm.preconditioner(metric),
         )
         logdensity_fn, unpacked = self.logdensity_fn, None
-        if algorithm.is_hamiltonian and len(jax.tree.leaves(state.position)) >= MANY_LEAVES:
+        if algorithm.is_hamiltonian and len(jax.tree.leaves(state.position)) > 1:
             state, logdensity_fn, unpacked = packed(state, logdensity_fn)
         new_state, info = kernel(rng_key, state, logdensity_fn, **{**arguments, **supplied})
         rate = jnp.nan_to_num(getattr(info, "acceptance_rate", 1.0))

@@ -113,6 +113,23 @@ def test_single_precision_stays():
     np.testing.assert_allclose(found, plain(x), rtol=1e-5)
 
 
+def test_number_plus_vectors_plus_scalars():
+    """A predictor that is added up from the number zero, in a loop over coefficients."""
+    data = np.random.default_rng(1).normal(size=(NUM_SITES, 20))
+
+    def function(x):
+        predictor = 0.0
+        for j in range(NUM_SITES):
+            predictor = predictor + data[j] * x[j] + x[-1]
+        return -jnp.sum(predictor**2) + sum(jnp.exp(-(x[j] ** 2)) for j in range(NUM_SITES))
+
+    x = jnp.linspace(-1, 1, NUM_SITES + 1)
+    assert lines(stacked(function), x) < lines(function, x) / 2
+    for derivative in (lambda f: f, jax.grad, jax.jacfwd):
+        expected, found = (derivative(f)(x) for f in (function, stacked(function)))
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
 OPERATIONS = {
     "add": jnp.add,
     "multiply": lambda a, b: 0.3 * a * b,

@@ -262,7 +262,7 @@ def view_model(
         model_kwargs=model_kwargs,
     )
     if sum(site["type"] == "sample" for site in sites.values()) >= MANY_SITES:
-        make_potential = stacking(make_potential)
+        make_potential = partial(stacked_potential, make_potential)
     enumerated = {name for name in latents if sites[name]["fn"].support.is_discrete}
     values = {name: sites[name]["value"] for name in latents if name not in enumerated}
     prototype = transform_fn(facts.inv_transforms, values, invert=True)
@@ -307,13 +307,9 @@ def view_model(
     return view, search_start(search, rng_key, sites, arguments, unravel)
 
 
-def stacking(make_potential: Function) -> Function:
-    """The same potential energies, with what is alike in their programs together."""
-
-    def make(*model_args: Any, **model_kwargs: Any) -> Function:
-        return stacked(make_potential(*model_args, **model_kwargs))
-
-    return make
+def stacked_potential(make_potential: Function, *model_args: Any, **model_kwargs: Any) -> Function:
+    """A potential energy with what is alike in its program together."""
+    return stacked(make_potential(*model_args, **model_kwargs))
 
 
 def as_model(make_potential: Function, like: dict[str, Any]) -> Model:

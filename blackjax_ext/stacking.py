@@ -12,10 +12,12 @@ different origin meet and nowhere else.
 A program that would not become less than half as long is left as it is.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial, wraps
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -40,6 +42,7 @@ __all__ = ["stacked"]
 LEAST_VALUES = 250  # of a program in which there is something to gain
 SMALL = 256  # numbers of an argument: stacks of more would be copies of data
 LEAST_TERMS = 4  # of a sum that is taken at once
+RANDOM = frozenset(["rng_bit_generator", "rng_uniform"])  # of a batch they are other numbers
 KNOWN = -1  # in place of the number of a stack
 ADDITIONS = frozenset(["add", "add_any"])
 ROWS = {"concatenate": "joined rows", "stack": "stacked rows"}  # along the first axis
@@ -206,17 +209,22 @@ def operations_of(
     """The operations of an equation: parts of an array are one each, alike if of one shape."""
     name, params = equation.primitive.name, equation.params
     apply = partial(outputs_of, equation)
-    is_small = all(np.prod(value.shape) <= SMALL for value in outputs)
+    is_small = are_small(outputs)
     firsts = firsts_of(name, params) if is_small else None
     if firsts is not None:
         kinds = [("part", inputs[0].number, output.shape) for output in outputs]
         rows = zip(kinds, outputs, firsts, strict=True)
         return [Operation("part", k, apply, inputs, (v,), first) for k, v, first in rows]
-    is_small &= all(np.prod(value.shape) <= SMALL for value in inputs)
-    kind = kind_of(equation) if is_small else None
-    if params.get("axis" if name == "stack" else "dimension") == 0:
+    kind = kind_of(equation) if is_small and are_small(inputs) else None
+    is_along_first = params.get("axis" if name == "stack" else "dimension") == 0
+    if is_along_first and all(math.prod(value.shape) for value in inputs):
         name = ROWS.get(name, name)
     return [Operation(name, kind, apply, inputs, outputs)]
+
+
+def are_small(values: Sequence[Value]) -> bool:
+    """Whether a stack of values like these is no copy of data, and has something in it."""
+    return all(0 < math.prod(value.shape) <= SMALL for value in values)
 
 
 def firsts_of(name: str, params: dict[str, Any]) -> list[tuple[int, ...]] | None:
@@ -237,7 +245,7 @@ def kind_of(equation: Any) -> Hashable | None:
     name = equation.primitive.name
     variables = (*equation.invars, *equation.outvars)
     is_plain = all(isinstance(getattr(v.aval, "dtype", None), np.dtype) for v in variables)
-    if not is_plain or name in FACTORIZATIONS | CALLBACKS:
+    if not is_plain or name in FACTORIZATIONS | CALLBACKS | RANDOM:
         return None
     if name == "custom_jvp_call":
         return rule_of(equation)
@@ -250,19 +258,30 @@ def kind_of(equation: Any) -> Hashable | None:
 
 
 def rule_of(equation: Any) -> Hashable | None:
-    """A function with a derivative of its own, by the program of both."""
+    """A function of JAX with a derivative of its own, by the place of its rule and by what it does.
+
+    Programs do not tell rules apart that others close over numbers, or call in turn: those of users
+    stay by themselves.
+    """
+    rule = getattr(equation.params.get("jvp_jaxpr_fun"), "debug_info", None)
+    place = getattr(rule, "func_src_info", None) or ""
+    is_known = str(Path(jax.__file__).parent) in place and "custom_derivatives.py" not in place
     shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
-    if not all(jnp.issubdtype(shape.dtype, jnp.floating) for shape in shapes):
+    is_real = all(jnp.issubdtype(shape.dtype, jnp.floating) for shape in shapes)
+    if not (is_known and is_real) or equation.params["symbolic_zeros"]:
         return None
 
     def with_derivative(values: list[Any], tangents: list[Any]) -> Any:
         return jax.jvp(partial(outputs_of, equation), values, tangents)
 
-    try:
-        program = jax.make_jaxpr(with_derivative)(shapes, shapes)
-    except Exception:  # of a rule that no one may ever ask for
-        return None
-    return None if program.consts else str(program)
+    program = jax.make_jaxpr(with_derivative)(shapes, shapes)
+    return None if has_constants(program) else (place, str(program))
+
+
+def has_constants(program: Any) -> bool:
+    """Whether a program, or one inside it, closes over arrays, which are not written out."""
+    inner = (part for equation in program.eqns for part in programs_in(equation))
+    return bool(getattr(program, "consts", ())) or any(map(has_constants, inner))
 
 
 def with_sums(operations: list[Operation], outputs: list[Value]) -> list[Operation]:
@@ -273,7 +292,12 @@ def with_sums(operations: list[Operation], outputs: list[Value]) -> list[Operati
     for each in operations:
         # a number that stands in the program may be added to a vector
         is_even = len({value.shape for value in (*each.inputs, *each.outputs)}) == 1
-        if each.name in ADDITIONS and each.kind is not None and is_even:
+        if (
+            each.name in ADDITIONS
+            and each.kind is not None
+            and is_even
+            and is_wide(each.outputs[0])
+        ):
             terms: list[Value] = []
             additions: list[Operation] = []
             for value in each.inputs:
@@ -290,6 +314,11 @@ def with_sums(operations: list[Operation], outputs: list[Value]) -> list[Operati
         for each in operations
         if id(each) in long or id(each) not in inner
     ]
+
+
+def is_wide(value: Value) -> bool:
+    """Whether partial sums are of so many digits that their order does not matter."""
+    return bool(value.dtype.itemsize >= 4)
 
 
 def sum_of(last: Operation, terms: list[Value]) -> Operation:
@@ -335,7 +364,7 @@ class Evaluation:
             self.values[value.number] = leaf
             alike[value.shape, value.dtype].append(value)
         for values in alike.values():
-            if len(values) >= LEAST_TERMS and np.prod(values[0].shape) <= SMALL:
+            if len(values) >= LEAST_TERMS and are_small(values[:1]):
                 self.put(values, jnp.stack([self.values[value.number] for value in values]))
 
     def of(self, batches: list[list[Operation]]) -> list[Array]:

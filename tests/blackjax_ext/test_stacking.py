@@ -232,27 +232,81 @@ def scaled(factor):
     return square
 
 
-def test_rules_that_differ_are_not_taken_together(monkeypatch):
+def of_table(factor):
+    """A function that reads a table, in a program that does not show it."""
+    table = factor + jnp.arange(3.0)
+    look = jax.jit(lambda x: jnp.sum(jnp.exp(-(x**2)) * table))
+    read = jax.custom_jvp(look)
+    read.defjvp(lambda x, t: (look(x[0]), look(x[0]) * t[0]))
+    return read
+
+
+def of_rules(factor):
+    """The cube, in whose rule there is another function with a rule."""
+    square, cube = scaled(factor), jax.custom_jvp(lambda x: x**3)
+    cube.defjvp(lambda x, t: (x[0] ** 3, 3 * square(x[0]) * t[0]))
+    return cube
+
+
+def by_zeros(factor):
+    """A product whose rule asks which of its arguments move."""
+    product = jax.custom_jvp(lambda a, b: a * b)
+
+    def rule(x, t):
+        is_still = isinstance(t[1], jax.custom_derivatives.SymbolicZero)
+        return x[0] * x[1], factor * t[0] * x[1] if is_still else t[0] * x[1] + x[0] * t[1]
+
+    product.defjvp(rule, symbolic_zeros=True)
+    return lambda x: product(x, 2.0)
+
+
+def by_parts(factor):
+    """The square with a derivative that is given for its argument."""
+    square = jax.custom_jvp(lambda x: x**2)
+    square.defjvps(lambda t, value, x: factor * x * t)
+    return square
+
+
+@pytest.mark.parametrize("made", [scaled, of_table, of_rules, by_zeros, by_parts])
+def test_rules_of_users_are_not_taken_together(made, monkeypatch):
     monkeypatch.setattr(stacking, "LEAST_VALUES", 1)
-    squares = [scaled(float(j)) for j in range(NUM_SITES)]
+    functions = [made(float(j)) for j in range(NUM_SITES)]
 
     def function(x):
-        return sum(jnp.exp(square(x[j % 3])) for j, square in enumerate(squares))
+        return sum(jnp.exp(-(f(x[j % 3]) ** 2)) for j, f in enumerate(functions))
 
     x = jnp.array([0.1, 0.2, 0.3])
-    np.testing.assert_allclose(jax.grad(stacked(function))(x), jax.grad(function)(x), rtol=1e-12)
+    for derivative in (lambda f: f, jax.grad, jax.hessian):
+        expected, found = (derivative(f)(x) for f in (function, stacked(function)))
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
-def test_rules_that_agree_are_one():
-    square = scaled(2.0)
-
+def test_rules_of_jax_are_one():
     def function(x):
-        return sum(jnp.exp(-square(x[j])) * (1 + j) for j in range(NUM_SITES * 3))
+        return sum(xlogy(1.0 + j, x[j]) - x[j] for j in range(NUM_SITES * 3))
 
-    x = jnp.linspace(0, 1, NUM_SITES * 3)
-    counts = [str(program(each, x)).count("name=square") for each in (stacked(function), function)]
+    x = jnp.linspace(1, 2, NUM_SITES * 3)
+    counts = [str(program(each, x)).count("_xlogy_jvp") for each in (stacked(function), function)]
     assert counts == [1, x.size]
     np.testing.assert_allclose(jax.grad(stacked(function))(x), jax.grad(function)(x), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        # a batch of it has other numbers
+        lambda j, x: x * jax.lax.rng_bit_generator(jnp.full(4, j, jnp.uint32), (), jnp.uint32)[1],
+        # sums in another order overflow
+        lambda j, x: (60_000.0 * (-1) ** j * jnp.exp(0 * x)).astype(jnp.float16),
+        lambda j, x: jnp.sum(jnp.concatenate([jnp.zeros((3, 0)) + x * j, jnp.zeros((2, 0))])) + x,
+        lambda j, x: jax.lax.slice(jnp.exp(x * j / 80), (), (), ()),
+    ],
+    ids=["random", "narrow", "empty", "scalar"],
+)
+def test_what_is_another_number_in_a_stack_is_left_as_it_is(term, monkeypatch):
+    monkeypatch.setattr(stacking, "LEAST_VALUES", 1)
+    function, x = long_sum(term), jnp.ones(2)
+    np.testing.assert_allclose(stacked(function)(x), function(x), rtol=1e-6)
 
 
 def test_rules_of_reverse_mode_stay():

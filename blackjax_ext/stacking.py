@@ -91,7 +91,9 @@ def stacked(function: Function) -> Function:
 
     @wraps(function)
     def call(*arguments: Any) -> Any:
-        program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        # of a new object: JAX would remember what the function read when it was traced before
+        anew = partial(function)
+        program, shapes = jax.make_jaxpr(anew, return_shape=True)(*arguments)
         leaves = jax.tree.leaves(arguments)
         results = together(program, leaves) or evaluated(program.jaxpr, program.consts, leaves)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)

@@ -350,7 +350,8 @@ def search_start(
     def find(arrays, rng_key):
         model_args, model_kwargs = arguments.join(arrays)
         (z, *_), is_valid = search(rng_key, model_args=model_args, model_kwargs=model_kwargs)
-        return unravel(z) if is_prng_key(rng_key) else jax.vmap(unravel)(z), is_valid
+        is_whole = unravel is identity or is_prng_key(rng_key)
+        return unravel(z) if is_whole else jax.vmap(unravel)(z), is_valid
 
     z, is_valid = run_with(arguments, compiled_soon(find, is_short=True), rng_key)
     if not_jax_tracer(is_valid) and not np.all(on_host(is_valid)):

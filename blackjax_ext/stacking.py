@@ -12,6 +12,7 @@ different origin meet and nowhere else.
 A program that would not become less than half as long is left as it is.
 """
 
+import contextlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
@@ -24,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import Literal
+from jax.extend.core import ClosedJaxpr, Literal
 
 from blackjax_ext.types import Function
 from blackjax_ext.work import (
@@ -35,6 +36,7 @@ from blackjax_ext.work import (
     outputs_of,
     program_of_call,
     programs_in,
+    traced,
 )
 
 __all__ = ["stacked"]
@@ -92,28 +94,23 @@ def stacked(function: Function) -> Function:
     @wraps(function)
     def call(*arguments: Any) -> Any:
         # of a new object: JAX would remember what the function read when it was traced before
-        anew = partial(function)
-        program, shapes = jax.make_jaxpr(anew, return_shape=True)(*arguments)
-        leaves = jax.tree.leaves(arguments)
-        results = together(program, leaves) or evaluated(program.jaxpr, program.consts, leaves)
-        return jax.tree.unflatten(jax.tree.structure(shapes), results)
+        as_program, _ = traced(partial(function), *arguments, evaluate=together)
+        return as_program(*arguments)
 
     return call
 
 
-def together(program: Any, leaves: list[Any]) -> list[Any] | None:
-    """What a program returns, by operations on stacks; None where they are no gain."""
+def together(jaxpr: Any, constants: list[Any], leaves: list[Any]) -> list[Any]:
+    """What a program returns, by operations on stacks where they are a gain."""
+    program = ClosedJaxpr(jaxpr, constants)
     num_values = length(program)
-    if program.effects or num_values < LEAST_VALUES:
-        return None
-    flat = Flattening().of(program)
-    batches = batches_of(flat.operations)
-    if 2 * len(batches) > num_values:
-        return None
-    try:
-        return Evaluation(flat, leaves).of(batches)
-    except NotImplementedError:  # of an operation that has no batches
-        return None
+    if not jaxpr.effects and num_values >= LEAST_VALUES:
+        flat = Flattening().of(program)
+        batches = batches_of(flat.operations)
+        if 2 * len(batches) <= num_values:
+            with contextlib.suppress(NotImplementedError):  # of an operation without batches
+                return Evaluation(flat, leaves).of(batches)
+    return evaluated(jaxpr, constants, leaves)
 
 
 def length(program: Any) -> int:
@@ -225,8 +222,8 @@ def operations_of(
 
 
 def are_small(values: Sequence[Value]) -> bool:
-    """Whether a stack of values like these is no copy of data, and has something in it."""
-    return all(0 < math.prod(value.shape) <= SMALL for value in values)
+    """Whether a stack of values like these is no copy of data."""
+    return all(math.prod(value.shape) <= SMALL for value in values)
 
 
 def firsts_of(name: str, params: dict[str, Any]) -> list[tuple[int, ...]] | None:
@@ -241,8 +238,8 @@ def firsts_of(name: str, params: dict[str, Any]) -> list[tuple[int, ...]] | None
 def kind_of(equation: Any) -> Hashable | None:
     """What tells an equation from others of other shapes; None for one that stays by itself.
 
-    That is a loop, a factorization, a function with a rule of reverse mode, or what can not be
-    compared. Rules of forward mode are compared by the programs of the derivatives.
+    That is a loop, a factorization, a function with a rule that is not JAX's, or what cannot be
+    compared.
     """
     name = equation.primitive.name
     variables = (*equation.invars, *equation.outvars)
@@ -292,14 +289,7 @@ def with_sums(operations: list[Operation], outputs: list[Value]) -> list[Operati
     uses.update(value.number for each in operations for value in each.inputs)
     sums: dict[int, tuple[list[Value], list[Operation]]] = {}  # terms and additions, by the result
     for each in operations:
-        # a number that stands in the program may be added to a vector
-        is_even = len({value.shape for value in (*each.inputs, *each.outputs)}) == 1
-        if (
-            each.name in ADDITIONS
-            and each.kind is not None
-            and is_even
-            and is_wide(each.outputs[0])
-        ):
+        if is_addition(each):
             terms: list[Value] = []
             additions: list[Operation] = []
             for value in each.inputs:
@@ -318,9 +308,13 @@ def with_sums(operations: list[Operation], outputs: list[Value]) -> list[Operati
     ]
 
 
-def is_wide(value: Value) -> bool:
-    """Whether partial sums are of so many digits that their order does not matter."""
-    return bool(value.dtype.itemsize >= 4)
+def is_addition(operation: Operation) -> bool:
+    """Whether an operation adds small arrays, of so many digits that the order does not matter."""
+    if operation.name not in ADDITIONS or operation.kind is None:
+        return False
+    # a number that stands in the program may be added to a vector
+    shapes = {value.shape for value in (*operation.inputs, *operation.outputs)}
+    return len(shapes) == 1 and operation.outputs[0].dtype.itemsize >= 4
 
 
 def sum_of(last: Operation, terms: list[Value]) -> Operation:
@@ -425,15 +419,11 @@ class Evaluation:
             is_common = len({value.number for value in values}) == 1
             arguments.append(self.value(values[0]) if is_common else self.stack_of(values))
             axes.append(None if is_common else 0)
-        outputs = list(zip(*(each.outputs for each in batch), strict=True))
-        if 0 in axes:
-            results = jax.vmap(batch[0].apply, axes)(*arguments)
-            for values, stack in zip(outputs, results, strict=True):
-                self.put(values, stack)
-        else:  # what differs in nothing is one
-            results = batch[0].apply(*arguments)
-            for values, result in zip(outputs, results, strict=True):
-                self.values |= {value.number: result for value in values}
+        stacks = jax.vmap(batch[0].apply, axes)(*arguments)
+        for values, stack in zip(
+            zip(*(each.outputs for each in batch), strict=True), stacks, strict=True
+        ):
+            self.put(values, stack)
 
     def stack_of(self, values: Sequence[Value]) -> Array:
         """Values in a stack, (n, ...), from as few pieces as they come in."""

@@ -1,15 +1,16 @@
-"""Arithmetic operations of a density, counted in its program: what a start can afford.
+"""Programs, read: what they call, need and compute, and how many operations that takes.
 
-A clock would make runs differ from each other, and XLA counts nothing of what LAPACK does. An
-elementwise operation counts its numbers, a product of matrices its multiplications, a factorization
-or a solve :math:`2 n^3`. A loop of unknown length counts as ten turns, and what is computed
+What a start can afford is counted in the program of a density. A clock would make runs differ from
+each other, and XLA counts nothing of what LAPACK does. An elementwise operation counts its numbers,
+a product of matrices its multiplications, a factorization or a solve :math:`2 n^3`. A loop of
+unknown length counts as ten turns, and what is computed
 outside of JAX as 1e9 operations; of a choice between programs the least counts, which leaves out
 what raises errors. It is right to a factor of a few, which is enough to tell a
 density that may be evaluated a million times from one that may not.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import jax
@@ -43,6 +44,9 @@ CUBES |= {"qr": 4, "eigh": 5, "svd": 10}
 MOST_CUBES = 25  # of the others
 LOOP = "cond", "body"
 CALLS = frozenset(["jit", "pjit", "closed_call", "core_call"])
+# calls that reverse mode does again, which changes no number
+INLINED = CALLS | {"remat", "remat2", "checkpoint"}
+PROGRAMS = "jaxpr", "call_jaxpr", "fun_jaxpr"  # names that calls give to theirs
 CALLBACKS = frozenset(["pure_callback", "io_callback", "ffi_call"])
 
 
@@ -127,11 +131,11 @@ def is_program(parameter: Any) -> bool:
     return isinstance(parameter, (ClosedJaxpr, Jaxpr))
 
 
-def program_of_call(equation: Any) -> ClosedJaxpr | None:
-    """The program that an equation calls and does nothing else with, if it does."""
-    if equation.primitive.name not in CALLS:
+def program_of_call(equation: Any, calls: Collection[str] = CALLS) -> ClosedJaxpr | None:
+    """The program that an equation calls, if its primitive is among `calls`."""
+    if equation.primitive.name not in calls:
         return None
-    inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+    inner = next(value for name, value in equation.params.items() if name in PROGRAMS)
     return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
 
 
@@ -155,13 +159,19 @@ def outputs_of(equation: Any, *values: Any) -> list[Any]:
     return list(outputs) if primitive.multiple_results else [outputs]
 
 
-def traced(function: Function, *arguments: Any) -> tuple[Function, Any]:
-    """`function` as its program, and that: it is traced once, however often it is used."""
+def traced(
+    function: Function, *arguments: Any, evaluate: Function | None = None
+) -> tuple[Function, Any]:
+    """`function` as its program, and that: it is traced once, however often it is used.
+
+    `evaluate` is :func:`evaluated`, or another way to what a program returns.
+    """
+    evaluate = evaluate or evaluated
     program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
     structure = jax.tree.structure(shapes)
 
     def as_program(*arguments: Any) -> Any:
-        leaves = evaluated(program.jaxpr, program.consts, jax.tree.leaves(arguments))
+        leaves = evaluate(program.jaxpr, program.consts, jax.tree.leaves(arguments))
         return jax.tree.unflatten(structure, leaves)
 
     return as_program, program

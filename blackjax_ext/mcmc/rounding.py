@@ -42,7 +42,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from blackjax_ext.mcmc.derivatives import sizes_of_scan
 from blackjax_ext.types import Function
-from blackjax_ext.work import needed_equations, outputs_of
+from blackjax_ext.work import INLINED, needed_equations, outputs_of, program_of_call
 
 __all__ = ["loss"]
 
@@ -57,11 +57,7 @@ EXACT = {
     *("abs", "clamp", "cummax", "cummin", "max", "min", "neg", "optimization_barrier", "sort"),
     *("reduce_max", "reduce_min"),
 }
-CALLS = {
-    *("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"),
-    *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
-}
-PROGRAMS = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # names that calls give to theirs
+CALLS = INLINED | {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 # what mixes its arguments with slopes of both signs
 MIXES = {
     *("cond", "while", "custom_linear_solve", "conv_general_dilated", "fft", "cumprod"),
@@ -112,10 +108,9 @@ def equation_errors(equation: Any, values: list[Any], errors: Errors) -> tuple[l
     if all(error is None for error in errors):
         outputs = outputs_of(equation, *values)
         return outputs, [None] * len(outputs)
-    if name in CALLS:
-        inner = next(v for k, v in equation.params.items() if k in PROGRAMS)
-        inner = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
-        return program_errors(inner, values, errors)
+    called = program_of_call(equation, CALLS)
+    if called is not None:
+        return program_errors(called, values, errors)
     if name == "scan":
         return scanned(equation, values, errors)
     outputs = outputs_of(equation, *values)

@@ -3,7 +3,6 @@
 import difflib
 import inspect
 from collections.abc import Iterable
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import blackjax
@@ -307,15 +306,14 @@ def packed(state: Any, logdensity_fn: Function) -> tuple[Any, Function, Function
 
     A trajectory that doubles chooses between states at each turn, leaf by leaf.
     """
-    unravel = ravel_pytree(state.position)[1]
-    structures = {name: str(jax.tree.structure(getattr(state, name))) for name in state._fields}
-    trees = [name for name, of in structures.items() if of == structures["position"]]
+    x, unravel = ravel_pytree(state.position)
+    flat = state._replace(position=x, logdensity_grad=ravel_pytree(state.logdensity_grad)[0])
 
-    def each(function: Function, state: Any) -> Any:
-        return state._replace(**{name: function(getattr(state, name)) for name in trees})
+    def unpacked(state: Any) -> Any:
+        position, gradient = unravel(state.position), unravel(state.logdensity_grad)
+        return state._replace(position=position, logdensity_grad=gradient)
 
-    flat = each(lambda tree: ravel_pytree(tree)[0], state)
-    return flat, stacked(lambda x: logdensity_fn(unravel(x))), partial(each, unravel)
+    return flat, stacked(lambda x: logdensity_fn(unravel(x))), unpacked
 
 
 def check_state(state: Any) -> Any:

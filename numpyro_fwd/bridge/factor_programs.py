@@ -22,8 +22,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
 
 from blackjax_ext.subsampling.families.densities import MOST, smooth_kind
 from blackjax_ext.subsampling.families.kind import Kind
-from blackjax_ext.subsampling.taylor.reader import INLINED, STRUCTURAL
-from blackjax_ext.work import outputs_of
+from blackjax_ext.subsampling.taylor.reader import STRUCTURAL
+from blackjax_ext.work import INLINED, outputs_of, program_of_call
 
 __all__ = ["FactorProgram", "parted"]
 
@@ -62,9 +62,8 @@ def lines_of(jaxpr: Jaxpr, names: dict[Var, Any], numbers: Iterator[int]) -> lis
     found: list[Line] = []
     for equation in jaxpr.eqns:
         inputs = tuple(map(named, equation.invars))
-        if equation.primitive.name in INLINED:
-            inner = equation.params["jaxpr"]
-            closed = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
+        closed = program_of_call(equation, INLINED)
+        if closed is not None:
             inside = dict(zip(closed.jaxpr.invars, inputs, strict=True))
             inside |= dict(zip(closed.jaxpr.constvars, map(Constant, closed.consts), strict=True))
             found += lines_of(closed.jaxpr, inside, numbers)

@@ -130,6 +130,22 @@ def test_number_plus_vectors_plus_scalars():
         np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
+def test_shapes_and_types_that_differ_are_not_taken_together():
+    """The same operations at the same time, of numbers, of pairs, and in both precisions."""
+
+    def function(x):
+        single = x.astype(jnp.float32)
+        numbers = sum(jnp.tanh(x[j]) * jnp.tanh(single[j]) for j in range(NUM_SITES))
+        pairs = [jnp.tanh(x[j : j + 2]) * jnp.tanh(single[j : j + 2]) for j in range(NUM_SITES)]
+        return numbers + sum(jnp.sum(pair * j) for j, pair in enumerate(pairs))
+
+    x = jnp.linspace(-1, 1, NUM_SITES + 2)
+    assert lines(stacked(function), x) < lines(function, x) / 2
+    for derivative in (lambda f: f, jax.grad):
+        expected, found = (derivative(f)(x) for f in (function, stacked(function)))
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 OPERATIONS = {
     "add": jnp.add,
     "multiply": lambda a, b: 0.3 * a * b,
@@ -298,7 +314,7 @@ def test_rules_of_jax_are_one():
         lambda j, x: x * jax.lax.rng_bit_generator(jnp.full(4, j, jnp.uint32), (), jnp.uint32)[1],
         # sums in another order overflow
         lambda j, x: (60_000.0 * (-1) ** j * jnp.exp(0 * x)).astype(jnp.float16),
-        lambda j, x: jnp.sum(jnp.concatenate([jnp.zeros((3, 0)) + x * j, jnp.zeros((2, 0))])) + x,
+        lambda j, x: jnp.sum(jnp.concatenate([jnp.zeros((3, 0)) + x * i for i in range(3)])) + x,
         lambda j, x: jax.lax.slice(jnp.exp(x * j / 80), (), (), ()),
     ],
     ids=["random", "narrow", "empty", "scalar"],

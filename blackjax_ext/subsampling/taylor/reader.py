@@ -33,7 +33,7 @@ from blackjax_ext.subsampling.intervals import Interval, outward
 from blackjax_ext.subsampling.taylor import functions
 from blackjax_ext.subsampling.taylor.jets import Box, Jet, with_axes
 from blackjax_ext.types import Function
-from blackjax_ext.work import needed_equations, outputs_of
+from blackjax_ext.work import INLINED, needed_equations, outputs_of, program_of_call
 
 __all__ = ["UnreadableError", "derivatives_over"]
 
@@ -65,7 +65,6 @@ STRUCTURAL = {
     "stack",
     "transpose",
 }
-INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
 
 
 def derivatives_over(function: Function, box: Box, *known: Any, **data: Any) -> Jet:
@@ -103,10 +102,9 @@ def equation_outputs(box: Box, equation: Any, values: list[Any]) -> Sequence[Any
     name = equation.primitive.name
     if not any(isinstance(value, (Jet, Either)) for value in values):
         return outputs_of(equation, *values)
-    if name in INLINED:
-        inner = equation.params["jaxpr"]
-        inner = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
-        return read(box, inner, values)
+    called = program_of_call(equation, INLINED)
+    if called is not None:
+        return read(box, called, values)
     if name == "custom_jvp_call":
         return custom(box, equation, values)
     rule = moving(equation) if name in STRUCTURAL else JET_RULES.get(name)
@@ -386,8 +384,8 @@ def custom_programs(jaxpr: Jaxpr) -> set[str]:
     for equation in jaxpr.eqns:
         if equation.primitive.name == "custom_jvp_call":
             texts.add(str(equation.params["call_jaxpr"]))
-        elif equation.primitive.name in INLINED:
-            texts |= custom_programs(equation.params["jaxpr"].jaxpr)
+        elif called := program_of_call(equation, INLINED):
+            texts |= custom_programs(called.jaxpr)
     return texts
 
 

@@ -58,6 +58,7 @@ __all__ = [
     "designs",
     "energy",
     "has_changed",
+    "jacobians",
     "linear_predictor",
     "loss_remainder",
     "over_chunks",
@@ -309,16 +310,20 @@ class Design(NamedTuple):
     rows: Any
 
 
-def designs(posterior: LinearPredictor, position: ArrayTree, indices: Array) -> Design:
-    """Some rows at `position` with the Jacobians of their predictors, by K reverse passes each."""
+def jacobians(posterior: LinearPredictor, position: ArrayTree, indices: Array) -> Array:
+    """Jacobians of the predictors of some rows, shape (n, K, D), by K reverse passes each."""
     x, unravel = ravel_pytree(position)
 
     def predictors(x: Array, i: Array) -> Array:
         eta = posterior.read(unravel(x), i[None])[0]
         return ravel_pytree(eta)[0]
 
-    matrix = jax.vmap(lambda i: jax.jacrev(predictors)(x, i))(indices)
-    return Design(matrix, *posterior.read(position, indices))
+    return jax.vmap(lambda i: jax.jacrev(predictors)(x, i))(indices)
+
+
+def designs(posterior: LinearPredictor, position: ArrayTree, indices: Array) -> Design:
+    """Some rows at `position` with the Jacobians of their predictors."""
+    return Design(jacobians(posterior, position, indices), *posterior.read(position, indices))
 
 
 def chunk_length(posterior: LinearPredictor, position: ArrayTree) -> int:

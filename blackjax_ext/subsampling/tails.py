@@ -21,7 +21,7 @@ from jax import Array
 from blackjax_ext.meshes import on_host
 from blackjax_ext.subsampling import alias_table
 from blackjax_ext.subsampling.expansion import Expansion
-from blackjax_ext.subsampling.predictors import designs
+from blackjax_ext.subsampling.predictors import jacobians
 from blackjax_ext.subsampling.thinning import loss_remainders
 
 __all__ = ["MAX_GAP", "may_differ", "tail_gap"]
@@ -73,7 +73,7 @@ def seen_by_rows(rng_key: PRNGKey, expansion: Expansion) -> Array:
         rows = jnp.arange(expansion.num_rows)
     else:
         rows = alias_table.draw(rng_key, expansion.table, (NUM_SEEN,))
-    matrix = designs(posterior, expansion.position, rows).matrix
+    matrix = jacobians(posterior, expansion.position, rows)
     along = matrix.reshape(-1, matrix.shape[-1]) @ expansion.metric.inverse_sqrt
     length = jnp.linalg.norm(along, axis=1, keepdims=True)
     return along / jnp.where(length > 0, length, 1.0)

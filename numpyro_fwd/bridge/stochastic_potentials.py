@@ -34,8 +34,11 @@ def stochastic_potential(
     crossed = [name for name, around in plates_of.items() if len(around) > 1]
     plates_with_rows = [name for name in plates if (name,) in plates_of.values()]
 
+    # as many as a minibatch has: with them the model is traced in any case
+    some_rows = {name: jnp.zeros(plate.batch_size, int) for name, plate in plates.items()}
+
     def outside_plates(z):
-        return model.terms(z, first_row).outside_plates()
+        return model.terms(z, some_rows).outside_plates()
 
     def in_two_plates(z):
         return model.terms(z).total(crossed) if crossed else jnp.zeros(())

@@ -414,7 +414,9 @@ POSTERIORS = {
     "mark_recapture": in_both_forms(
         "mark and recapture", large_models.mark_recapture, large_models.capture_histories
     ),
-    "local_trend": Posterior("state space", of(large_models.local_trend, large_models.trend_data)),
+    "local_trend": in_both_forms(
+        "state space", large_models.local_trend, large_models.trend_data
+    ),
     "disease_map": in_both_forms(
         "spatial field", large_models.disease_map, large_models.disease_data
     ),
@@ -424,16 +426,17 @@ POSTERIORS = {
         num_rows=100,
         size=200,
     ),
-    "answers_400": of_hierarchy(
-        "item response, 400 persons and 30 items, centred", hierarchical_models.item_response
+    "answers_400": Posterior(  # the form in which NUTS is better
+        "item response, 400 persons and 30 items, centred",
+        lambda: (hierarchical_models.item_response(), ()),
     ),
     "process_500": in_both_forms(
         "latent Gaussian process of 500 points",
         large_models.ornstein_uhlenbeck,
         large_models.process_data,
     ),
-    "returns_1000": Posterior(
-        "stochastic volatility of 1,000 states", of(large_models.returns, large_models.returns_data)
+    "returns_1000": in_both_forms(
+        "stochastic volatility of 1,000 states", large_models.returns, large_models.returns_data
     ),
     "network": Posterior(
         "neural network",

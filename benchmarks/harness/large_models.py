@@ -224,11 +224,15 @@ def capture_histories() -> Arrays:
 # time and space
 
 
-def returns(y) -> None:
+def returns(y, is_centred: bool = True) -> None:
     """Stochastic volatility with 1,000 states (Hoffman and Gelman 2014), as NumPyro's example."""
     step = numpyro.sample("step", dist.Exponential(50.0))
     df = numpyro.sample("df", dist.Exponential(0.1))
-    log_scale = numpyro.sample("log_scale", dist.GaussianRandomWalk(step, len(y)))
+    if is_centred:
+        log_scale = numpyro.sample("log_scale", dist.GaussianRandomWalk(step, len(y)))
+    else:
+        z = numpyro.sample("log_scale" + NOISE, dist.Normal(0, 1).expand([len(y)]).to_event(1))
+        log_scale = numpyro.deterministic("log_scale", step * jnp.cumsum(z))
     numpyro.sample("y", dist.StudentT(df, 0.0, jnp.exp(log_scale)), obs=y)
 
 
@@ -310,13 +314,21 @@ def disease_data() -> Arrays:
 TREND = np.array([[1.0, 1.0], [0.0, 1.0]], np.float32)
 
 
-def local_trend(y) -> None:
+def local_trend(y, is_centred: bool = True) -> None:
     """A level with a slope, which both wander, and observations of the level."""
     names = ("of_level", "of_slope", "noise")
     priors = (dist.HalfNormal(0.5), dist.HalfNormal(0.1), dist.HalfNormal(1))
     of_level, of_slope, noise = map(numpyro.sample, names, priors)
-    scale = jnp.diag(jnp.stack([of_level, of_slope]))
-    state = numpyro.sample("state", dist.GaussianStateSpace(len(y), TREND, scale_tril=scale))
+    scale = jnp.stack([of_level, of_slope])
+    if is_centred:
+        law = dist.GaussianStateSpace(len(y), TREND, scale_tril=jnp.diag(scale))
+        state = numpyro.sample("state", law)
+    else:
+        z = numpyro.sample("state" + NOISE, dist.Normal(0, 1).expand([len(y), 2]).to_event(2))
+        step, slope = scale[0] * z[:, 0], jnp.cumsum(scale[1] * z[:, 1])
+        before = jnp.concatenate([jnp.zeros(1), slope[:-1]])
+        state = jnp.stack([jnp.cumsum(step + before), slope], 1)
+        numpyro.deterministic("state", state)
     numpyro.sample("y", dist.Normal(state[:, 0], noise), obs=y)
 
 

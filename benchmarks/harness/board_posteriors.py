@@ -414,9 +414,7 @@ POSTERIORS = {
     "mark_recapture": in_both_forms(
         "mark and recapture", large_models.mark_recapture, large_models.capture_histories
     ),
-    "local_trend": in_both_forms(
-        "state space", large_models.local_trend, large_models.trend_data
-    ),
+    "local_trend": in_both_forms("state space", large_models.local_trend, large_models.trend_data),
     "disease_map": in_both_forms(
         "spatial field", large_models.disease_map, large_models.disease_data
     ),

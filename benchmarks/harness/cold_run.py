@@ -34,6 +34,7 @@ __all__ = [
 GOAL = 1_000.0  # effective draws of the worst parameter
 WORST_R_HAT = 1.01
 MOST_TRIES = 4
+MOST_SECONDS = 600  # of set-up, warm-up and sampling, for the goal
 
 
 class Problem(NamedTuple):
@@ -286,12 +287,18 @@ def cold_and_kept(problem: str, kernel: str, how_often: str = "twice") -> dict[s
 
 
 def cold_to_goal(problem: str, kernel: str, found: dict[str, Any]) -> dict[str, Any]:
-    """A cold run that is long enough for the goal; `found` is what a shorter one measured."""
+    """A cold run that is long enough for the goal; `found` is what a shorter one measured.
+
+    Or the longest that was tried, where the next would sample for more than MOST_SECONDS.
+    """
     for _ in range(MOST_TRIES):
         if is_enough(found):
             break
         times = GOAL / found["ess"] if found["ess"] < GOAL else 1.5
-        num_samples = math.ceil(1.2 * found["draws"] * min(times, 100.0))
+        times = 1.2 * min(times, 100.0)
+        if times * found["running"] > MOST_SECONDS:
+            break
+        num_samples = math.ceil(times * found["draws"])
         found = cold(problem, kernel, "", "once", num_samples)
     return found
 

@@ -16,7 +16,8 @@ has the effect itself for u at centredness c = 1, and its noise at c = 0.
 longer depends on u: it would be flat in all directions of the noise, and a chain that gets there
 would stay. Such u (but for c = 1) have next to no density here: it is exp(-100) times what it was,
 for each coordinate. That is a function of u alone, so that steps are exact for a target which has
-lost places that the model cannot compute.
+lost places that the model cannot compute. So it is where the shape of a law, as of a beta law, is
+so large that its log density is a sum of roundings: :func:`coarseness_of`.
 
 The map is linear in u: so a gradient in x is carried to u, and from the u of one c to that of
 another, by its transpose.
@@ -39,6 +40,7 @@ __all__ = [
     "LocFactor",
     "LocScale",
     "Walk",
+    "coarseness_of",
     "into",
     "out",
     "pulled",
@@ -50,6 +52,8 @@ __all__ = [
 
 RESOLUTION = 0.02  # how far the rounding of an effect may move its noise
 WALL = 100.0
+OF_SHAPES = 16.0  # units in the last place of a shape a, as of a log(a) in each of three terms
+OF_SUMS = 10.0  # what rounding adds to such a log density at most, in `coarseness`
 
 
 class Law(Protocol):
@@ -71,6 +75,10 @@ class Law(Protocol):
     def mean(self) -> Array:
         """m, of a shape that broadcasts to the effect."""
 
+    @property
+    def coarseness(self) -> Any:
+        """How coarse the log density of each coordinate is; None where it is not."""
+
     def spread(self, c: Array, v: Array) -> Array:
         """``B_c v``."""
 
@@ -82,10 +90,15 @@ class Law(Protocol):
 
 
 class LocScale(NamedTuple):
-    """Location and scale of an effect, of shapes that broadcast to it."""
+    """Location and scale of an effect, of shapes that broadcast to it.
+
+    `coarseness` is that of :func:`coarseness_of`, None for none: beyond 1 the place has next to no
+    density.
+    """
 
     loc: Any
     scale: Any
+    coarseness: Any = None
 
     @property
     def is_whole(self) -> bool:
@@ -130,6 +143,10 @@ class LocFactor(NamedTuple):
     def own_scale(self) -> Array:
         """See :class:`Law`."""
         return jnp.abs(self.diagonal)
+
+    @property
+    def coarseness(self) -> None:
+        """See :class:`Law`."""
 
     @property
     def mean(self) -> Array:
@@ -180,6 +197,10 @@ class Walk(NamedTuple):
         return jnp.abs(jnp.asarray(self.scale))[..., None]
 
     @property
+    def coarseness(self) -> None:
+        """See :class:`Law`."""
+
+    @property
     def mean(self) -> Array:
         """Mean of the effect, given its parameters."""
         return jnp.zeros_like(jnp.asarray(self.scale))[..., None]
@@ -205,6 +226,16 @@ class Walk(NamedTuple):
         return (1 - c) * jnp.log(self.own_scale)
 
 
+def coarseness_of(shape: Array) -> Array:
+    """How coarse a log density with this shape is, where more than 1 is too much."""
+    return OF_SHAPES * jnp.finfo(jnp.result_type(shape)).eps * shape
+
+
+def coarse(law: Law) -> Any:
+    """Its coarseness, zero if it has none."""
+    return 0.0 if law.coarseness is None else law.coarseness
+
+
 def same(law: Law, c: Array, new: Array | float) -> Array:
     """Where the map from one centredness to another changes nothing."""
     is_same = c == new
@@ -224,17 +255,21 @@ def unresolved(law: Law, c: Array, x: Array) -> Array:
 
     Zero but far from all that is typical: with single precision, at scales below 1e-5 of the
     effect. Then so much for each coordinate that the place has no mass, and a trajectory may still
-    cross it.
+    cross it; and more than what a coarse log density may pretend.
     """
     ratio = rounding(law, c, x)
-    beyond = 2 * jnp.log(jnp.maximum(ratio, 1.0))
+    beyond = 2 * jnp.log(jnp.maximum(ratio, 1.0)) + OF_SUMS * coarse(law)
     return jnp.sum(jnp.where(ratio > 1, WALL + beyond, 0.0))
 
 
 def rounding(law: Law, c: Array, x: Array) -> Array:
-    """How far the last digit of an effect moves its noise, in RESOLUTION; zero at c = 1."""
+    """How far the last digit of an effect moves its noise, in RESOLUTION; zero at c = 1.
+
+    Or how coarse its log density is, if that is more.
+    """
     digit = jnp.finfo(x.dtype).eps * jnp.maximum(jnp.abs(x), jnp.abs(law.mean))
-    return jnp.where(c == 1, 0.0, digit / (RESOLUTION * law.own_scale))
+    ratio = jnp.maximum(digit / (RESOLUTION * law.own_scale), coarse(law))
+    return jnp.where(c == 1, 0.0, ratio)
 
 
 def into(law: Law, c: Array, x: Array) -> Array:

@@ -318,7 +318,8 @@ def jacobians(posterior: LinearPredictor, position: ArrayTree, indices: Array) -
         eta = posterior.read(unravel(x), i[None])[0]
         return ravel_pytree(eta)[0]
 
-    return jax.vmap(lambda i: jax.jacrev(predictors)(x, i))(indices)
+    matrix: Array = jax.vmap(lambda i: jax.jacrev(predictors)(x, i))(indices)
+    return matrix
 
 
 def designs(posterior: LinearPredictor, position: ArrayTree, indices: Array) -> Design:

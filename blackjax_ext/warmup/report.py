@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.coordinates.laws import OF_SHAPES
 from blackjax_ext.mcmc.interweaving import NOISE_RESOLUTION
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.warmup import newton_path, windows
@@ -413,7 +414,8 @@ def hidden_message(hidden: Hidden, sites: list[str]) -> str:
         f"rounding hides scales of {site}: {name_of(c, len(sites))} met them in "
         f"{hidden.num_hidden[c]} of {hidden.num_steps} steps. {site} has values near {size:.2g}, "
         f"which {dtype} keeps to {digit:.0e}, and moves of a scale together with {site} do not "
-        f"enter or leave scales below about {2 * digit / NOISE_RESOLUTION:.1g}. These may be "
+        f"enter or leave scales below about {2 * digit / NOISE_RESOLUTION:.1g}, or shapes above "
+        f"about {1 / (OF_SHAPES * np.finfo(dtype).eps):.0e} of a beta or gamma law. These may be "
         "missing from the draws of all chains, with R-hat near 1. Use float64; or centre the "
         f"location of {site}, by subtracting a constant from the data; or write {site} non-centred"
     )

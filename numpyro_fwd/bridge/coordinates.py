@@ -17,7 +17,7 @@ from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, Walk
 from blackjax_ext.coordinates.partial import Placed
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.hierarchies import FREE, MAPS, map_of, mixed, shifted, walked
+from numpyro_fwd.bridge.hierarchies import FREE, MAPS, map_of, mixed, shaped, shifted, walked
 from numpyro_fwd.bridge.numpyro_private import Messenger
 from numpyro_fwd.bridge.predictors import unwrapped
 from numpyro_fwd.bridge.traces import sites_at
@@ -25,7 +25,12 @@ from numpyro_fwd.types import Args, Kwargs, Model, Site
 
 __all__ = ["ModelCoordinates"]
 
-LAWS: dict[Function, Callable[..., Law]] = {shifted: LocScale, mixed: LocFactor, walked: Walk}
+LAWS: dict[Function, Callable[..., Law]] = {
+    shifted: LocScale,
+    shaped: LocScale,
+    mixed: LocFactor,
+    walked: Walk,
+}
 
 
 def law_of(fn: Any) -> Law:

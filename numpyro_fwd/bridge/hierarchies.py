@@ -3,7 +3,8 @@
 An effect is given by its noise if its law is that of a function of the noise and of parameters:
 
 - a location and a scale (Normal, StudentT, ...): ``loc + scale z``;
-- a scale on the positive half line (HalfNormal, Gamma, ...): ``scale z``, a shift of the logarithm;
+- a scale on the positive half line (HalfNormal, ...): ``scale z``, a shift of the logarithm;
+- a shape (Gamma, Beta, Dirichlet, ...): about a location and a scale of logarithms or logits;
 - a location and a factor of a covariance (MultivariateNormal, also of low rank): ``loc + L z``;
 - a random walk of a scale: ``cumsum(scale z)``.
 
@@ -21,11 +22,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 from numpyro.distributions import biject_to, constraints, transforms
 
+from blackjax_ext.coordinates.laws import coarseness_of
 from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.precision import exact_products
 from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
@@ -101,6 +104,63 @@ def by_scale(scale: Callable[[Any], Any]) -> NoiseMap:
     return NoiseMap(lambda fn: (jnp.log(scale(fn)), 1.0), shifted, unshifted)
 
 
+def by_shape(made_of: Callable[[Any], tuple[Array, Array, Array]]) -> NoiseMap:
+    """Of a law with a shape: of about this location and scale, its log density so coarse."""
+    return NoiseMap(made_of, shaped, unshaped)
+
+
+def shaped(loc: Array, scale: Array, coarseness: Array, z: Array) -> tuple[Array, Array]:
+    """As :func:`shifted`."""
+    del coarseness
+    return shifted(loc, scale, z)
+
+
+def unshaped(loc: Array, scale: Array, coarseness: Array, y: Array) -> Array:
+    """The noise of :func:`shaped`."""
+    del coarseness
+    return unshifted(loc, scale, y)
+
+
+def of_gamma(fn: Any) -> tuple[Array, Array, Array]:
+    """Of the logarithm."""
+    mean, variance = log_gamma_moments(fn.concentration)
+    return mean - jnp.log(fn.rate), jnp.sqrt(variance), coarseness_of(fn.concentration)
+
+
+def of_inverse_gamma(fn: Any) -> tuple[Array, Array, Array]:
+    """Of the logarithm."""
+    loc, scale, coarseness = of_gamma(fn)
+    return -loc, scale, coarseness
+
+
+def of_beta(fn: Any) -> tuple[Array, Array, Array]:
+    """Of the logit."""
+    return of_odds(fn.concentration1, fn.concentration0)
+
+
+def of_dirichlet(fn: Any) -> tuple[Array, Array, Array]:
+    """Of the logits of sticks that are broken, each of them a beta variate."""
+    shape = fn.concentration
+    rest = jnp.cumsum(shape[..., :0:-1], -1)[..., ::-1]
+    loc, scale, coarseness = of_odds(shape[..., :-1], rest)
+    # NumPyro's StickBreakingTransform has equal shares at zero
+    return loc + jnp.log(jnp.arange(rest.shape[-1], 0, -1)), scale, coarseness
+
+
+def of_odds(first: Array, second: Array) -> tuple[Array, Array, Array]:
+    """Of the logarithm of the ratio of two gamma variates of these shapes."""
+    (m1, v1), (m2, v2) = map(log_gamma_moments, (first, second))
+    return m1 - m2, jnp.sqrt(v1 + v2), coarseness_of(first + second)
+
+
+def log_gamma_moments(shape: Array) -> tuple[Array, Array]:
+    """Mean and variance of the logarithm of a gamma variate of scale one, to 2 % of the scale.
+
+    By one step of the recurrences of the digamma and trigamma functions, and their asymptotes.
+    """
+    return jnp.log(shape + 0.5) - 1 / shape, 1 / (shape + 0.5) + 1 / shape**2
+
+
 FREE = NoiseMap(lambda fn: (0.0, 1.0), shifted, unshifted)  # noise is the value itself
 LOC_SCALE = NoiseMap(lambda fn: (fn.loc, fn.scale), shifted, unshifted)
 # unconstrained values are logarithms where the support is positive
@@ -113,11 +173,19 @@ MAPS: dict[type, NoiseMap] = {
     dist.Normal: LOC_SCALE,
     dist.StudentT: LOC_SCALE,
     dist.Exponential: by_scale(lambda fn: 1 / fn.rate),
-    dist.Gamma: by_scale(lambda fn: 1 / fn.rate),
+    dist.Gamma: by_shape(of_gamma),
     dist.HalfCauchy: by_scale(lambda fn: fn.scale),
     dist.HalfNormal: by_scale(lambda fn: fn.scale),
-    dist.InverseGamma: by_scale(lambda fn: fn.rate),
-    dist.Weibull: by_scale(lambda fn: fn.scale),
+    dist.InverseGamma: by_shape(of_inverse_gamma),
+    # a Gumbel variate of scale 1 / k, the mean of which is minus Euler's constant times that
+    dist.Weibull: NoiseMap(
+        lambda fn: (jnp.log(fn.scale) - np.euler_gamma / fn.concentration, 1 / fn.concentration),
+        shifted,
+        unshifted,
+    ),
+    dist.Beta: by_shape(of_beta),
+    dist.BetaProportion: by_shape(of_beta),
+    dist.Dirichlet: by_shape(of_dirichlet),
     dist.LowRankMultivariateNormal: NoiseMap(
         lambda fn: (fn.loc, jnp.linalg.cholesky(fn.covariance_matrix)), mixed, unmixed, True
     ),

@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 from jax.flatten_util import ravel_pytree
 from numpyro.contrib.control_flow import scan
-from numpyro.distributions import constraints
+from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import (
     AffineTransform,
     ExpTransform,
@@ -21,9 +21,11 @@ from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import unconstrain_fn
 from scipy.stats import ks_2samp
 
+from blackjax_ext.coordinates import laws
 from blackjax_ext.mcmc import interweaving
 from numpyro_fwd import AutoFMALA, AutoMALA
-from numpyro_fwd.bridge.hierarchies import MAPS, ModelHierarchy, effects_of
+from numpyro_fwd.bridge.coordinates import law_of
+from numpyro_fwd.bridge.hierarchies import MAPS, ModelHierarchy, effects_of, map_of
 
 
 def factor(z):
@@ -33,7 +35,10 @@ def factor(z):
 
 # a law with parameters that are computed from a latent z, for each that is understood
 LAWS = {
+    dist.Beta: lambda z: dist.Beta(jnp.exp(z), 3.0 * jnp.exp(0.5 * z)),
+    dist.BetaProportion: lambda z: dist.BetaProportion(jax.nn.sigmoid(z), 4.0 * jnp.exp(z)),
     dist.Cauchy: lambda z: dist.Cauchy(z, jnp.exp(z)),
+    dist.Dirichlet: lambda z: dist.Dirichlet(jnp.exp(z) * jnp.array([0.5, 3.0, 1.0, 6.0])),
     dist.Exponential: lambda z: dist.Exponential(jnp.exp(z)),
     dist.Gamma: lambda z: dist.Gamma(2.0, jnp.exp(z)),
     dist.GaussianRandomWalk: lambda z: dist.GaussianRandomWalk(jnp.exp(z), 3),
@@ -53,24 +58,36 @@ LAWS = {
     dist.MultivariateNormal: lambda z: dist.MultivariateNormal(z, scale_tril=factor(z)),
     dist.Normal: lambda z: dist.Normal(z, jnp.exp(z)),
     dist.StudentT: lambda z: dist.StudentT(4.0, z, jnp.exp(z)),
-    dist.Weibull: lambda z: dist.Weibull(jnp.exp(z), 2.0),
+    dist.Weibull: lambda z: dist.Weibull(jnp.exp(z), jnp.exp(0.3 * z)),
+}
+# laws with a shape, of whose noise a location and a scale alone are about the same
+SHAPED = {
+    "Beta": LAWS[dist.Beta],
+    "BetaProportion": LAWS[dist.BetaProportion],
+    "Dirichlet": LAWS[dist.Dirichlet],
+    "shape of a gamma": lambda z: dist.Gamma(jnp.exp(1.5 * z), 2.0),
+    "shape of an inverse gamma": lambda z: dist.InverseGamma(jnp.exp(1.5 * z), jnp.exp(z)),
 }
 
 AFFINE = AffineTransform(1.5, -2.0)
-EVERY = {law.__name__: make for law, make in LAWS.items()} | {
-    "shifted": lambda z: dist.TransformedDistribution(
-        dist.StudentT(4.0), AffineTransform(z, jnp.exp(z))
-    ),
-    "shifted twice": lambda z: dist.TransformedDistribution(
-        dist.Normal(z, jnp.exp(z)), [AFFINE, AffineTransform(z, 3.0)]
-    ),
-    "positive": lambda z: dist.TransformedDistribution(
-        dist.Laplace(z, jnp.exp(z)), [AFFINE, ExpTransform()]
-    ),
-    "probability": lambda z: dist.TransformedDistribution(
-        dist.Normal(z, jnp.exp(z)), SigmoidTransform()
-    ),
-}
+EVERY = (
+    {law.__name__: make for law, make in LAWS.items()}
+    | SHAPED
+    | {
+        "shifted": lambda z: dist.TransformedDistribution(
+            dist.StudentT(4.0), AffineTransform(z, jnp.exp(z))
+        ),
+        "shifted twice": lambda z: dist.TransformedDistribution(
+            dist.Normal(z, jnp.exp(z)), [AFFINE, AffineTransform(z, 3.0)]
+        ),
+        "positive": lambda z: dist.TransformedDistribution(
+            dist.Laplace(z, jnp.exp(z)), [AFFINE, ExpTransform()]
+        ),
+        "probability": lambda z: dist.TransformedDistribution(
+            dist.Normal(z, jnp.exp(z)), SigmoidTransform()
+        ),
+    }
+)
 
 
 def written(make, way):
@@ -129,7 +146,7 @@ def test_maps_are_bijections_with_their_determinants(law, way, share):
         assert abs(sign) == 1 and not np.allclose(noise["a"], position["a"])
 
 
-@pytest.mark.parametrize("law", EVERY)
+@pytest.mark.parametrize("law", [name for name in EVERY if name not in SHAPED])
 def test_noise_has_a_law_without_parameters(law):
     """That is what makes the map worth while."""
     with jax.enable_x64(True):
@@ -146,6 +163,33 @@ def test_noise_has_a_law_without_parameters(law):
 
         values = [density(jnp.asarray(z)) for z in (-1.0, 0.3, 1.2)]
         np.testing.assert_allclose(values, values[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("law", SHAPED)
+def test_noise_of_a_law_with_a_shape_is_about_standard(law):
+    """Whatever the parameters: shapes of a sixth to a hundred."""
+    for z in (-1.2, 0.0, 2.0):
+        fn = SHAPED[law](z)
+        x = biject_to(fn.support).inv(fn.sample(jax.random.key(0), (20_000,)))
+        found = map_of(fn)
+        noise = found.into(*found.made_of(fn), x)
+        np.testing.assert_allclose(noise.mean(0), 0.0, atol=0.06)
+        np.testing.assert_allclose(noise.std(0), 1.0, atol=0.06)
+
+
+@pytest.mark.parametrize("law", SHAPED)
+def test_a_shape_beyond_the_digits_of_a_log_density_has_no_mass(law):
+    """With single precision from half a million on; with double precision it has."""
+
+    def walls(fn):
+        law = law_of(fn)
+        x = jnp.broadcast_to(law.mean, (2, 3) if law.mean.ndim else (2,))
+        return laws.unresolved(law, jnp.full(x.shape, 0.5, x.dtype), x)
+
+    assert walls(SHAPED[law](3.0)) == 0
+    assert walls(SHAPED[law](10.0 if "shape" in law else 16.0)) > 100
+    with jax.enable_x64(True):
+        assert walls(SHAPED[law](10.0 if "shape" in law else 16.0)) == 0
 
 
 @pytest.mark.parametrize(
@@ -386,16 +430,21 @@ def test_it_can_be_left_out():
 
 
 def test_supports_are_those_of_the_maps():
-    """Unconstrained values are the values themselves, or their logarithms."""
+    """Unconstrained values are the values themselves, their logarithms or their logits."""
     positive = {
         *(dist.Exponential, dist.Gamma, dist.HalfCauchy, dist.HalfNormal, dist.InverseGamma),
         *(dist.LogNormal, dist.Weibull),
     }
+    odds = {dist.Beta, dist.BetaProportion}
     for law, make in LAWS.items():
         support = make(jnp.array(0.1)).support
         transform = dist.biject_to(support)
         if law in positive:
             assert isinstance(transform, dist.transforms.ExpTransform), law
+        elif law in odds:
+            assert isinstance(transform, dist.transforms.SigmoidTransform), law
+        elif law is dist.Dirichlet:
+            assert isinstance(transform, dist.transforms.StickBreakingTransform), law
         else:
             free = (constraints.real, constraints.real_vector, constraints.zero_sum(1))
             assert support in free, law

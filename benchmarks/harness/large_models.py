@@ -314,22 +314,38 @@ def disease_data() -> Arrays:
 TREND = np.array([[1.0, 1.0], [0.0, 1.0]], np.float32)
 
 
-def local_trend(y, is_centred: bool = True) -> None:
-    """A level with a slope, which both wander, and observations of the level."""
+def scales_of_trend() -> tuple:
+    """Of the steps of level and slope, and of the noise."""
     names = ("of_level", "of_slope", "noise")
     priors = (dist.HalfNormal(0.5), dist.HalfNormal(0.1), dist.HalfNormal(1))
-    of_level, of_slope, noise = map(numpyro.sample, names, priors)
-    scale = jnp.stack([of_level, of_slope])
-    if is_centred:
-        law = dist.GaussianStateSpace(len(y), TREND, scale_tril=jnp.diag(scale))
-        state = numpyro.sample("state", law)
-    else:
-        z = numpyro.sample("state" + NOISE, dist.Normal(0, 1).expand([len(y), 2]).to_event(2))
-        step, slope = scale[0] * z[:, 0], jnp.cumsum(scale[1] * z[:, 1])
-        before = jnp.concatenate([jnp.zeros(1), slope[:-1]])
-        state = jnp.stack([jnp.cumsum(step + before), slope], 1)
-        numpyro.deterministic("state", state)
+    return tuple(map(numpyro.sample, names, priors))
+
+
+def local_trend(y) -> None:
+    """A level with a slope, which both wander, and observations of the level."""
+    of_level, of_slope, noise = scales_of_trend()
+    scale = jnp.diag(jnp.stack([of_level, of_slope]))
+    state = numpyro.sample("state", dist.GaussianStateSpace(len(y), TREND, scale_tril=scale))
     numpyro.sample("y", dist.Normal(state[:, 0], noise), obs=y)
+
+
+def local_trend_easier(y) -> None:
+    """The same posterior: states integrated out, then drawn from what is known of them.
+
+    A draw of the prior moves by the gain times what its observations are off.
+    """
+    of_level, of_slope, noise = scales_of_trend()
+    n = len(y)
+    sums = jnp.tril(jnp.ones((n, n)))
+    level = jnp.concatenate([of_level * sums, of_slope * (sums @ sums - sums)], 1)
+    slope = jnp.concatenate([jnp.zeros((n, n)), of_slope * sums], 1)
+    cov = level @ level.T + noise**2 * jnp.eye(n)
+    numpyro.sample("y", dist.MultivariateNormal(jnp.zeros(n), cov), obs=y)
+    z = numpyro.sample("state" + NOISE, dist.Normal(0, 1).expand([2 * n]).to_event(1))
+    e = numpyro.sample("y" + NOISE, dist.Normal(0, 1).expand([n]).to_event(1))
+    off = jnp.linalg.solve(cov, y - level @ z - noise * e)
+    state = [each @ z + each @ (level.T @ off) for each in (level, slope)]
+    numpyro.deterministic("state", jnp.stack(state, 1))
 
 
 def trend_data() -> Arrays:

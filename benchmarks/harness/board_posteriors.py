@@ -414,7 +414,11 @@ POSTERIORS = {
     "mark_recapture": in_both_forms(
         "mark and recapture", large_models.mark_recapture, large_models.capture_histories
     ),
-    "local_trend": in_both_forms("state space", large_models.local_trend, large_models.trend_data),
+    "local_trend": Posterior(
+        "state space",
+        of(large_models.local_trend, large_models.trend_data),
+        large_models.local_trend_easier,
+    ),
     "disease_map": in_both_forms(
         "spatial field", large_models.disease_map, large_models.disease_data
     ),

@@ -228,7 +228,7 @@ class Walk(NamedTuple):
 
 def coarseness_of(shape: Array) -> Array:
     """How coarse a log density with this shape is, where more than 1 is too much."""
-    return OF_SHAPES * jnp.finfo(jnp.result_type(shape)).eps * shape
+    return OF_SHAPES * jnp.finfo(jnp.result_type(shape, float)).eps * shape
 
 
 def coarse(law: Law) -> Any:

@@ -177,6 +177,14 @@ def test_noise_of_a_law_with_a_shape_is_about_standard(law):
         np.testing.assert_allclose(noise.std(0), 1.0, atol=0.06)
 
 
+@pytest.mark.parametrize("shape", [2, np.int32(2), np.float32(2), np.array([2, 3])])
+def test_shapes_may_be_whole_numbers(shape):
+    for fn in (dist.Gamma(shape, 1), dist.Beta(shape, 3), dist.Dirichlet(np.array([1, 2, 3]))):
+        found = map_of(fn)
+        assert all(np.isfinite(np.asarray(each)).all() for each in found.made_of(fn))
+        assert laws.unresolved(law_of(fn), jnp.array(0.5), jnp.array(0.1)) == 0
+
+
 @pytest.mark.parametrize("law", SHAPED)
 def test_a_shape_beyond_the_digits_of_a_log_density_has_no_mass(law):
     """With single precision from half a million on; with double precision it has."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from jax.scipy.linalg import cho_solve
 
 from benchmarks.harness.hierarchies import NOISE, effect
 
@@ -336,16 +337,18 @@ def local_trend_easier(y) -> None:
     """
     of_level, of_slope, noise = scales_of_trend()
     n = len(y)
-    sums = jnp.tril(jnp.ones((n, n)))
-    level = jnp.concatenate([of_level * sums, of_slope * (sums @ sums - sums)], 1)
-    slope = jnp.concatenate([jnp.zeros((n, n)), of_slope * sums], 1)
-    cov = level @ level.T + noise**2 * jnp.eye(n)
-    numpyro.sample("y", dist.MultivariateNormal(jnp.zeros(n), cov), obs=y)
-    z = numpyro.sample("state" + NOISE, dist.Normal(0, 1).expand([2 * n]).to_event(1))
-    e = numpyro.sample("y" + NOISE, dist.Normal(0, 1).expand([n]).to_event(1))
-    off = jnp.linalg.solve(cov, y - level @ z - noise * e)
-    state = [each @ z + each @ (level.T @ off) for each in (level, slope)]
-    numpyro.deterministic("state", jnp.stack(state, 1))
+    sums = np.tril(np.ones((n, n)))
+    twice = sums @ sums - sums  # of the steps of the slope, in the level
+    with_level = of_level**2 * (sums @ sums.T) + of_slope**2 * (twice @ twice.T)
+    with_slope = of_slope**2 * (sums @ twice.T)
+    factor = jnp.linalg.cholesky(with_level + noise**2 * jnp.eye(n))
+    numpyro.sample("y", dist.MultivariateNormal(jnp.zeros(n), scale_tril=factor), obs=y)
+    z = numpyro.sample("state" + NOISE, dist.Normal(0, 1).expand([3, n]).to_event(2))
+    slope = of_slope * jnp.cumsum(z[1])
+    level = of_level * jnp.cumsum(z[0]) + jnp.cumsum(slope) - slope
+    off = cho_solve((factor, True), y - level - noise * z[2])
+    state = jnp.stack([level + with_level @ off, slope + with_slope @ off], 1)
+    numpyro.deterministic("state", state)
 
 
 def trend_data() -> Arrays:

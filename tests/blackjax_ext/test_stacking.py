@@ -14,7 +14,14 @@ from blackjax_ext import stacking, work
 from blackjax_ext.stacking import stacked
 
 pytestmark = pytest.mark.usefixtures("x64")
-NUM_SITES = 80
+NUM_SITES = 36
+MANY = 80  # where programs are counted, not compiled
+
+
+@pytest.fixture(autouse=True)
+def short_programs(monkeypatch):
+    """The smallest programs in which anything is taken together, as these are to compile fast."""
+    monkeypatch.setattr(stacking, "LEAST_VALUES", 100)
 
 
 def lines(function, *arguments):
@@ -24,7 +31,7 @@ def lines(function, *arguments):
 def effects(z):
     """Effects that share a scale, each with a count of its own."""
     total = norm.logpdf(z["mean"]) - 0.5 * z["scale"] ** 2
-    for j in range(NUM_SITES):
+    for j in range(len(z) - 2):
         total += norm.logpdf(z[f"effect_{j}"], z["mean"], jnp.exp(z["scale"]))
         total += xlogy(j % 4.0, jnp.exp(z[f"effect_{j}"])) - jnp.exp(z[f"effect_{j}"])
     return total
@@ -32,12 +39,12 @@ def effects(z):
 
 def laws(z):
     """Sites of three laws in turn, on which one prediction depends, in another order."""
-    prediction = 0.0
-    for j in range(NUM_SITES):
-        value = z[f"effect_{(7 * j) % NUM_SITES}"]
+    prediction, num_sites = 0.0, len(z) - 2
+    for j in range(num_sites):
+        value = z[f"effect_{(7 * j) % num_sites}"]
         prediction = prediction + (1 + j % 5) * value
     total = -0.5 * (prediction - z["mean"]) ** 2 - 0.5 * z["scale"] ** 2
-    for j in range(NUM_SITES):
+    for j in range(num_sites):
         value = z[f"effect_{j}"]
         total += (
             -0.5 * value**2 / (1 + j),
@@ -59,14 +66,14 @@ def vectors(z):
 def walk(z):
     """A random walk, in which each step waits for the last."""
     total, last = 0.0, z["mean"]
-    for j in range(NUM_SITES):
+    for j in range(len(z) - 2):
         total += -0.5 * (z[f"effect_{j}"] - 0.9 * last) ** 2 * jnp.exp(-z["scale"])
         last = z[f"effect_{j}"]
     return total
 
 
-def position():
-    values = np.random.default_rng(0).normal(size=NUM_SITES)
+def position(num_sites=NUM_SITES):
+    values = np.random.default_rng(0).normal(size=num_sites)
     z = {f"effect_{j}": jnp.asarray(value) for j, value in enumerate(values)}
     return z | {"mean": jnp.asarray(0.3), "scale": jnp.asarray(-0.2)}
 
@@ -74,17 +81,19 @@ def position():
 DENSITIES = {each.__name__: each for each in (effects, laws, vectors, walk)}
 
 
-def flat(logdensity_fn):
-    x, unravel = ravel_pytree(position())
+def flat(logdensity_fn, num_sites=NUM_SITES):
+    x, unravel = ravel_pytree(position(num_sites))
     return (lambda x: logdensity_fn(unravel(x))), x
 
 
 @pytest.mark.parametrize("name", DENSITIES)
 def test_values_and_derivatives_are_the_same_in_fewer_lines(name):
-    plain, x = flat(DENSITIES[name])
-    function, z = stacked(plain), position()
-    assert lines(function, x) < lines(plain, x) / 3
+    plain, x = flat(DENSITIES[name], MANY)
+    z = position(MANY)
+    assert lines(stacked(plain), x) < lines(plain, x) / 3
     assert lines(jax.grad(stacked(DENSITIES[name])), z) < lines(jax.grad(DENSITIES[name]), z) / 2
+    plain, x = flat(DENSITIES[name])
+    function = stacked(plain)
     for derivative in (lambda f: f, jax.grad, jax.jacfwd, jax.hessian):
         expected, found = (jax.jit(derivative(f))(x) for f in (plain, function))
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
@@ -115,18 +124,18 @@ def test_single_precision_stays():
 
 def test_number_plus_vectors_plus_scalars():
     """A predictor that is added up from the number zero, in a loop over coefficients."""
-    data = np.random.default_rng(1).normal(size=(NUM_SITES, 20))
+    data = np.random.default_rng(1).normal(size=(48, 20))
 
     def function(x):
         predictor = 0.0
-        for j in range(NUM_SITES):
+        for j in range(48):
             predictor = predictor + data[j] * x[j] + x[-1]
-        return -jnp.sum(predictor**2) + sum(jnp.exp(-(x[j] ** 2)) for j in range(NUM_SITES))
+        return -jnp.sum(predictor**2) + sum(jnp.exp(-(x[j] ** 2)) for j in range(48))
 
-    x = jnp.linspace(-1, 1, NUM_SITES + 1)
+    x = jnp.linspace(-1, 1, 49)
     assert lines(stacked(function), x) < lines(function, x) / 2
     for derivative in (lambda f: f, jax.grad, jax.jacfwd):
-        expected, found = (derivative(f)(x) for f in (function, stacked(function)))
+        expected, found = (jax.jit(derivative(f))(x) for f in (function, stacked(function)))
         np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
@@ -142,7 +151,7 @@ def test_shapes_and_types_that_differ_are_not_taken_together():
     x = jnp.linspace(-1, 1, NUM_SITES + 2)
     assert lines(stacked(function), x) < lines(function, x) / 2
     for derivative in (lambda f: f, jax.grad):
-        expected, found = (derivative(f)(x) for f in (function, stacked(function)))
+        expected, found = (jax.jit(derivative(f))(x) for f in (function, stacked(function)))
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
@@ -163,7 +172,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(steps=steps, num_terms=st.integers(1, 9))
 def test_random_programs(steps, num_terms):
     """Loops over operations on whatever has been computed before, in any order."""
@@ -286,14 +295,14 @@ def by_parts(factor):
 @pytest.mark.parametrize("made", [scaled, of_table, of_rules, by_zeros, by_parts])
 def test_rules_of_users_are_not_taken_together(made, monkeypatch):
     monkeypatch.setattr(stacking, "LEAST_VALUES", 1)
-    functions = [made(float(j)) for j in range(NUM_SITES)]
+    functions = [made(float(j)) for j in range(12)]
 
     def function(x):
         return sum(jnp.exp(-(f(x[j % 3]) ** 2)) for j, f in enumerate(functions))
 
     x = jnp.array([0.1, 0.2, 0.3])
     for derivative in (lambda f: f, jax.grad, jax.hessian):
-        expected, found = (derivative(f)(x) for f in (function, stacked(function)))
+        expected, found = (jax.jit(derivative(f))(x) for f in (function, stacked(function)))
         np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 

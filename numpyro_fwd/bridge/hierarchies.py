@@ -105,12 +105,12 @@ def by_scale(scale: Callable[[Any], Any]) -> NoiseMap:
 
 
 def by_shape(made_of: Callable[[Any], tuple[Array, Array, Array]]) -> NoiseMap:
-    """Of a law with a shape: of about this location and scale, its log density so coarse."""
+    """The map of a law with a shape, of about a location and a scale, and its coarseness."""
     return NoiseMap(made_of, shaped, unshaped)
 
 
 def shaped(loc: Array, scale: Array, coarseness: Array, z: Array) -> tuple[Array, Array]:
-    """As :func:`shifted`."""
+    """Each coordinate by itself."""
     del coarseness
     return shifted(loc, scale, z)
 
@@ -122,24 +122,24 @@ def unshaped(loc: Array, scale: Array, coarseness: Array, y: Array) -> Array:
 
 
 def of_gamma(fn: Any) -> tuple[Array, Array, Array]:
-    """Of the logarithm."""
+    """Location, scale and coarseness of the logarithm of a gamma variate."""
     mean, variance = log_gamma_moments(fn.concentration)
     return mean - jnp.log(fn.rate), jnp.sqrt(variance), coarseness_of(fn.concentration)
 
 
 def of_inverse_gamma(fn: Any) -> tuple[Array, Array, Array]:
-    """Of the logarithm."""
+    """Location, scale and coarseness of the logarithm of the inverse of a gamma variate."""
     loc, scale, coarseness = of_gamma(fn)
     return -loc, scale, coarseness
 
 
 def of_beta(fn: Any) -> tuple[Array, Array, Array]:
-    """Of the logit."""
+    """Location, scale and coarseness of the logit of a beta variate."""
     return of_odds(fn.concentration1, fn.concentration0)
 
 
 def of_dirichlet(fn: Any) -> tuple[Array, Array, Array]:
-    """Of the logits of sticks that are broken, each of them a beta variate."""
+    """Location, scale and coarseness of the logits of broken sticks, which are beta variates."""
     shape = fn.concentration
     rest = jnp.cumsum(shape[..., :0:-1], -1)[..., ::-1]
     loc, scale, coarseness = of_odds(shape[..., :-1], rest)
@@ -148,7 +148,7 @@ def of_dirichlet(fn: Any) -> tuple[Array, Array, Array]:
 
 
 def of_odds(first: Array, second: Array) -> tuple[Array, Array, Array]:
-    """Of the logarithm of the ratio of two gamma variates of these shapes."""
+    """Location, scale and coarseness of the log ratio of two gamma variates of these shapes."""
     (m1, v1), (m2, v2) = map(log_gamma_moments, (first, second))
     return m1 - m2, jnp.sqrt(v1 + v2), coarseness_of(first + second)
 

@@ -83,8 +83,11 @@ def exact(logdensity):
     return mean, np.sqrt(p @ (GRID - mean) ** 2)
 
 
-@pytest.mark.parametrize("kernel", [AutoNUTS, AutoMALA])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name, kernel",
+    [*((name, AutoNUTS) for name in MODELS), ("beta", AutoMALA)],
+    ids=[*MODELS, "beta-AutoMALA"],
+)
 def test_the_size_of_a_shape_is_that_of_quadrature(name, kernel):
     model, logdensity = MODELS[name]
     is_fast = kernel is AutoNUTS

@@ -69,7 +69,7 @@ def section(title: str, problem: str, kernels: tuple[str, ...], quick: bool) -> 
         "another process that finds compiled programs (`numpyro_fwd.keep_compiled`). Seconds to "
         "1,000 effective draws of the worst parameter are those of a cold process that makes as "
         "many draws per chain as are in the column before, for an R-hat of at most 1.01; '-' where "
-        "that would take more than ten minutes. MB: peak memory of the first process."
+        "four tries or ten minutes do not do. MB: peak memory of the first process."
         f"{' With `jit_model_args=True`.' if what.jit_model_args else ''}"
     )
     return Section(title, text, COLUMNS, wait(problem, kernels, quick))

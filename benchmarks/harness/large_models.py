@@ -316,7 +316,7 @@ TREND = np.array([[1.0, 1.0], [0.0, 1.0]], np.float32)
 
 
 def scales_of_trend() -> tuple:
-    """Of the steps of level and slope, and of the noise."""
+    """Scales of the steps of level and slope, and of the noise."""
     names = ("of_level", "of_slope", "noise")
     priors = (dist.HalfNormal(0.5), dist.HalfNormal(0.1), dist.HalfNormal(1))
     return tuple(map(numpyro.sample, names, priors))

@@ -172,7 +172,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(steps=steps, num_terms=st.integers(1, 9))
 def test_random_programs(steps, num_terms):
     """Loops over operations on whatever has been computed before, in any order."""

@@ -158,7 +158,8 @@ def log_gamma_moments(shape: Array) -> tuple[Array, Array]:
 
     By one step of the recurrences of the digamma and trigamma functions, and their asymptotes.
     """
-    return jnp.log(shape + 0.5) - 1 / shape, 1 / (shape + 0.5) + 1 / shape**2
+    inverse = 1 / shape  # the square of a whole number may overflow
+    return jnp.log(shape + 0.5) - inverse, 1 / (shape + 0.5) + inverse**2
 
 
 FREE = NoiseMap(lambda fn: (0.0, 1.0), shifted, unshifted)  # noise is the value itself

@@ -177,7 +177,7 @@ def test_noise_of_a_law_with_a_shape_is_about_standard(law):
         np.testing.assert_allclose(noise.std(0), 1.0, atol=0.06)
 
 
-@pytest.mark.parametrize("shape", [2, np.int32(2), np.float32(2), np.array([2, 3])])
+@pytest.mark.parametrize("shape", [2, np.float32(2), np.array([2, 65_536], np.int32)])
 def test_shapes_may_be_whole_numbers(shape):
     for fn in (dist.Gamma(shape, 1), dist.Beta(shape, 3), dist.Dirichlet(np.array([1, 2, 3]))):
         found = map_of(fn)

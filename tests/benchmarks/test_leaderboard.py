@@ -163,7 +163,7 @@ def test_draws_that_are_kept_are_evenly_spaced():
 
 IN_BOTH_FORMS = [
     *("catches", "growth", "rare_events", "visits", "counties", "crossed", "mark_recapture"),
-    *("disease_map", "horseshoe_200", "answers_400", "process_500"),
+    *("disease_map", "horseshoe_200", "process_500"),
 ]
 
 

@@ -60,6 +60,8 @@ class StepInfo(NamedTuple):
         algorithms that do not say.
     energy, num_doublings
         Of a trajectory; None for algorithms that do not say.
+    laws
+        Of the effects where the step ended; None for steps in the position itself.
     """
 
     acceptance_rate: Array | None
@@ -71,6 +73,7 @@ class StepInfo(NamedTuple):
     hidden: Array | None = None
     energy: Array | None = None
     num_doublings: Array | None = None
+    laws: Any = None
 
     @property
     def tuning_rate(self) -> Array:

@@ -108,14 +108,10 @@ class InCoordinates(NamedTuple):
         """The algorithm on the density of u."""
         return self.bind(in_coordinates(self.logdensity_fn, self.coordinates, centredness))
 
-    def seen(self, chain: Any, centredness: ArrayTree) -> CoordinateState:
-        """The state where a chain is."""
-        return coordinate_state(chain, self.coordinates.out(chain.position, centredness))
-
     def at(self, u: ArrayTree, rng_key: Array, frame: Frame) -> CoordinateState:
         """First state at `u`."""
         chain = self.bound(frame.centredness).init(u, rng_key, frame.metric)
-        return self.seen(chain, frame.centredness)
+        return coordinate_state(chain, self.coordinates.out(u, frame.centredness))
 
     def init(self, position: ArrayTree, rng_key: Array, metric: Any) -> CoordinateState:
         """First state at `position`; `metric` is a frame."""
@@ -133,33 +129,32 @@ class InCoordinates(NamedTuple):
         chain, info = bound.step(rng_key, state.chain, step_size, metric.metric, **supplied)
         placed = self.coordinates.out(chain.position, metric.centredness)
         return coordinate_state(chain, placed), info._replace(
-            hidden=coarsest(placed, metric.centredness)
+            hidden=coarsest(placed, metric.centredness), laws=placed.laws
         )
 
-    def counted(self, states: CoordinateState, adapt_state: AdaptState) -> AdaptState:
+    def counted(
+        self, states: CoordinateState, effect_laws: Any, adapt_state: AdaptState
+    ) -> AdaptState:
         """Add draws and gradients of C chains to what tells how centred effects should be."""
         learned = adapt_state.coordinates
         assert learned is not None
 
-        def tried(state: CoordinateState) -> ArrayTree:
-            u, centredness = state.coordinates, learned.centredness
-            placed = self.coordinates.out(u, centredness)
-            gradient = state.chain.logdensity_grad
-            return learning.trials(u, gradient, centredness, placed.laws)
+        def tried(chain: Any, effect_laws: Any) -> ArrayTree:
+            gradient = chain.logdensity_grad
+            return learning.trials(chain.position, gradient, learned.centredness, effect_laws)
 
-        counted = learning.count(learned, jax.vmap(tried)(states))
+        counted = learning.count(learned, jax.vmap(tried)(states.chain, effect_laws))
         # the first steps of a window are much too long: dual averaging begins at ten times the step
         is_settled = adapt_state.motion.num_steps > SETTLING
         return adapt_state._replace(coordinates=select(is_settled, counted, learned))
 
     def recentre(
-        self, keys: Array, states: CoordinateState, adapt_state: AdaptState
+        self, keys: Array, states: CoordinateState, effect_laws: Any, adapt_state: AdaptState
     ) -> tuple[CoordinateState, AdaptState]:
         """A window ends: the chains where they are, in the coordinates that it asks for."""
         old = adapt_state.coordinates
         assert old is not None
-        placed = jax.vmap(lambda u: self.coordinates.out(u, old.centredness))(states.coordinates)
-        learned, ratios = learning.learn(old, placed.laws)
+        learned, ratios = learning.learn(old, effect_laws)
 
         def moved(u: Array, c: Array | None, new: Any, law: Any) -> Array:
             return u if c is None else laws.recentred(law, c, new, u)
@@ -169,12 +164,13 @@ class InCoordinates(NamedTuple):
             return jax.tree.map(moved, u, c, new, laws)
 
         both = old.centredness, learned.centredness
-        u = jax.vmap(move, (0, None, None, 0))(states.coordinates, *both, placed.laws)
+        u = jax.vmap(move, (0, None, None, 0))(states.coordinates, *both, effect_laws)
         one = jax.tree.map(lambda leaf: leaf[0], u)
         filled = jax.tree.map(lambda x, r: jnp.ones_like(x) if r is None else r, one, ratios)
         metric = adapt_state.metric.scaled(ravel_pytree(filled)[0])
         adapt_state = adapt_state._replace(metric=metric, coordinates=learned)
-        frame = Frame(metric, learned.centredness)
-        states = jax.vmap(lambda u, key: self.at(u, key, frame))(u, keys)
+        bound = self.bound(learned.centredness)
+        chains = jax.vmap(lambda u, key: bound.init(u, key, metric))(u, keys)
+        states = states._replace(chain=chains)  # the position is what it was
         flat = jax.vmap(lambda u: ravel_pytree(u)[0])(u)
         return states, windows.start_counting(adapt_state, flat)

@@ -422,13 +422,13 @@ def adapt_freely(
         adapt_state = windows.update_slopes(adapt_state, x, gradients)
     adapt_state = windows.update_moments(adapt_state, x)
     if isinstance(bound, InCoordinates):
-        adapt_state = bound.counted(states, adapt_state)
+        adapt_state = bound.counted(states, info.laws, adapt_state)
     is_end = jnp.isin(i, schedule.ends)
     ended: tuple[Any, AdaptState] = jax.lax.cond(
         is_end | is_last,
         partial(end_window, bound, plan, is_last),
-        lambda keys, states, adapt_state: (states, adapt_state),
-        *(keys, states, adapt_state),
+        lambda keys, states, laws, adapt_state: (states, adapt_state),
+        *(keys, states, info.laws, adapt_state),
     )
     return ended
 
@@ -439,17 +439,18 @@ def end_window(
     is_last: Array,
     keys: Array,
     states: Any,
+    laws: Any,
     adapt_state: AdaptState,
 ) -> tuple[Any, AdaptState]:
     """Put frozen chains back; unless the warm-up ends too, begin another window."""
-    states, adapt_state = windows.rescue(keys[0], states, adapt_state)
+    (states, laws), adapt_state = windows.rescue((states, laws), adapt_state)
     x = ravel_each(coordinates_of(states))
 
     def renew(states: Any, adapt_state: AdaptState) -> tuple[Any, AdaptState]:
         start = windows.update_metric if plan.adapt_metric else windows.start_counting
         adapt_state = start(adapt_state, x)
         if isinstance(bound, InCoordinates):
-            return bound.recentre(keys, states, adapt_state)
+            return bound.recentre(keys, states, laws, adapt_state)
         if not plan.adapt_metric:
             return states, adapt_state
         metric = adapt_state.metric

@@ -313,15 +313,15 @@ def frozen(motion: Motion) -> Array:
     return few & (motion.num_steps >= MIN_WINDOW)
 
 
-def rescue(rng_key: Array, states: Any, state: AdaptState) -> tuple[Any, AdaptState]:
-    """Put the frozen chains back where others are, drawn evenly; `states` lead with the chains."""
+def rescue(states: Any, state: AdaptState) -> tuple[Any, AdaptState]:
+    """Put the frozen chains back where others are, dealt round; `states` lead with the chains."""
     is_frozen = frozen(state.motion)
     num_chains = is_frozen.size
     if num_chains == 1:  # there are no others
         return states, state
-    weights = jnp.where(is_frozen, -jnp.inf, 0.0)
-    donors = jax.random.categorical(rng_key, weights, shape=(num_chains,))
-    source = jnp.where(is_frozen & ~is_frozen.all(), donors, jnp.arange(num_chains))
+    moving = jnp.argsort(is_frozen)  # first
+    turn = (jnp.cumsum(is_frozen) - 1) % jnp.maximum(num_chains - is_frozen.sum(), 1)
+    source = jnp.where(is_frozen & ~is_frozen.all(), moving[turn], jnp.arange(num_chains))
     states = jax.tree.map(lambda leaf: leaf[source], states)
     return states, state._replace(motion=state.motion._replace(rate=state.motion.rate[source]))
 

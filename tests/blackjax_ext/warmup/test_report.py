@@ -49,9 +49,9 @@ def test_a_chain_is_behind_only_after_many_steps():
 def test_frozen_chains_are_put_back_where_others_are():
     state = watched([0.0, 0.75, 0.001, 0.5])
     states = {"position": jnp.arange(8.0).reshape(4, 2), "logdensity": jnp.arange(4.0)}
-    moved, after = windows.rescue(jax.random.key(0), states, state)
+    moved, after = windows.rescue(states, state)
     source = np.asarray(moved["logdensity"], int)
-    assert set(source[[0, 2]]) <= {1, 3} and (source[[1, 3]] == [1, 3]).all()
+    assert set(source[[0, 2]]) == {1, 3} and (source[[1, 3]] == [1, 3]).all()
     np.testing.assert_array_equal(moved["position"], states["position"][source])
     assert (after.motion.rate > 0.3).all()
 
@@ -59,14 +59,12 @@ def test_frozen_chains_are_put_back_where_others_are():
 @pytest.mark.parametrize("rates", [[0.0, 0.0], [0.5, 0.6]])
 def test_nobody_is_put_back_where_all_or_none_are_frozen(rates):
     states = jnp.arange(2.0)
-    np.testing.assert_array_equal(
-        windows.rescue(jax.random.key(0), states, watched(rates))[0], states
-    )
+    np.testing.assert_array_equal(windows.rescue(states, watched(rates))[0], states)
 
 
 def test_one_chain_is_left_where_it_is():
     states = jnp.ones((1, 2))
-    moved, after = windows.rescue(jax.random.key(0), states, watched([0.0]))
+    moved, after = windows.rescue(states, watched([0.0]))
     np.testing.assert_array_equal(moved, states)
     assert after.motion.rate == watched([0.0]).motion.rate
 

@@ -389,7 +389,7 @@ def lower_point(
             break
         point = np.asarray(start.x + 0.5**i * start.step, start.x.dtype)
         new = in_double(energy_fn(point))
-        if new < value:
+        if -np.inf < new < value:  # a law that overflows, as truncated ones do, is no way down
             return point, new
     return None, value
 

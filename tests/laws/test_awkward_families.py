@@ -533,6 +533,7 @@ AWKWARD = {
 ONCE_WRONG = {
     *("far_response", "far_below_the_others", "bound_beyond_floats", "counts_of_ten_millions"),
     *("survival_weibull", "survival_lognormal", "truncated_on_the_left", "factor_of_hazards"),
+    "truncated_on_both_sides",
 }
 
 

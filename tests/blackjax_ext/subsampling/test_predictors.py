@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 
 from blackjax_ext import acceptance, families, potentials
+from blackjax_ext.rows import compensated_sums
 from blackjax_ext.subsampling import alias_table, expansion, mode, predictors, thinning
 from blackjax_ext.subsampling.predictors import Responses
 
@@ -361,6 +362,23 @@ def test_wrong_values_raise(make, message):
 def test_wrong_types_raise(make, message):
     with pytest.raises(TypeError, match=message):
         make()
+
+
+@pytest.mark.parametrize("nonsense", [-np.inf, np.inf, np.nan])
+def test_the_search_for_a_mode_goes_nowhere_where_a_law_overflows(nonsense):
+    """As one that is truncated does: Newton's first step from 2 along log(1 + x^2) leads to -10."""
+
+    def energy(x):
+        value = np.log1p(x**2).sum() if abs(x[0]) < 5 else nonsense
+        return compensated_sums.Pair(np.float32(value), np.float32(0))
+
+    def derivatives(x, root):
+        slope = 2 * x / (1 + x**2) if abs(x[0]) < 5 else np.array([np.nan])
+        curvature = 2 * (1 - x**2) / (1 + x**2) ** 2
+        return root.T @ slope, root.T @ np.diag(curvature) @ root
+
+    found = mode.newton(energy, derivatives, np.array([2.0], np.float32))
+    assert found.is_mode and abs(found.x[0]) < 1e-3
 
 
 def test_modules_say_what_they_export():

@@ -340,7 +340,7 @@ def descend(
         for i in range(MAX_HALVINGS):
             new = point.plus(step.step, 0.5**i)
             lower = passes.energy(new)
-            if lower + passes.prior_energy(new, frame) < value:
+            if -np.inf < lower + passes.prior_energy(new, frame) < value:
                 break
         else:
             return point, frame, step, is_free

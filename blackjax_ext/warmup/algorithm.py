@@ -61,7 +61,7 @@ class StepInfo(NamedTuple):
     energy, num_doublings
         Of a trajectory; None for algorithms that do not say.
     laws
-        Of the effects where the step ended; None for steps in the position itself.
+        Laws of the effects where the step ended; None for steps in the position itself.
     """
 
     acceptance_rate: Array | None

@@ -129,7 +129,8 @@ class InCoordinates(NamedTuple):
         chain, info = bound.step(rng_key, state.chain, step_size, metric.metric, **supplied)
         placed = self.coordinates.out(chain.position, metric.centredness)
         return coordinate_state(chain, placed), info._replace(
-            hidden=coarsest(placed, metric.centredness), laws=placed.laws
+            hidden=coarsest(placed, metric.centredness),
+            laws=jax.tree.map(jnp.asarray, placed.laws),  # of which some may be Python's numbers
         )
 
     def counted(

@@ -1,4 +1,4 @@
-"""From two dimensions to ten thousand, from one chain to a thousand: ``benchmarks/scaling.py``.
+"""From ten dimensions to ten thousand, from one chain to a thousand: ``benchmarks/scaling.py``.
 
 Everything from defaults. The unit of cost is a gradient, a JVP along one tangent, or an evaluation
 of a random walk, those of the warm-up included.
@@ -301,7 +301,7 @@ def memory(quick: bool) -> Section:
 
 REPORT = Report(
     "scaling",
-    "From two dimensions to ten thousand",
+    "From ten dimensions to ten thousand",
     by_name(
         *(independent_scales, equal_correlations, autoregression, regression, process, weights),
         memory,

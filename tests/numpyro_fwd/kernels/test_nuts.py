@@ -172,6 +172,35 @@ def two_levels(y):
     numpyro.sample("y", dist.Normal(t, 1).to_event(1), obs=y)
 
 
+OF_NUMBERS = {
+    "normal": lambda t: dist.Normal(0.0, t),
+    "scale alone": lambda t: dist.Normal(t, 2.0),
+    "Laplace": lambda t: dist.Laplace(0, t),
+    "log-normal": lambda t: dist.LogNormal(0.0, t),
+    "half-normal": lambda t: dist.HalfNormal(t),
+    "gamma": lambda t: dist.Gamma(2.0, t),
+    "beta": lambda t: dist.Beta(2, t),
+    "walk": lambda t: dist.GaussianRandomWalk(t, 3),
+    "events": lambda t: dist.Normal(0.0, t).expand([2]).to_event(1),
+}
+
+
+@pytest.mark.parametrize("law", OF_NUMBERS)
+@pytest.mark.parametrize(("num_chains", "batch_size"), [(1, None), (3, 2)])
+def test_parameters_of_an_effect_may_be_numbers_of_python(law, num_chains, batch_size):
+    """One chain alone has no axis by which arrays come of them."""
+
+    def model():
+        t = numpyro.sample("t", dist.HalfNormal(1.0))
+        numpyro.sample("x", OF_NUMBERS[law](t))
+
+    kernel = AutoNUTS(model, warm_start=False, chain_batch_size=batch_size)
+    keys = jax.random.split(jax.random.key(0), num_chains)
+    state = kernel.init(keys[0] if num_chains == 1 else keys, 30, None, (), {})
+    shapes = jax.eval_shape(lambda state: kernel.sample(state, (), {}), state)
+    assert jax.tree.map(jnp.shape, shapes.z) == jax.tree.map(jnp.shape, state.z)
+
+
 def test_an_algorithm_of_blackjax_in_coordinates_of_two_levels():
     kernel = BlackJAXKernel(
         two_levels, blackjax.hmc, num_integration_steps=4, learn_coordinates=True

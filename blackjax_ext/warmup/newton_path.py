@@ -105,6 +105,7 @@ NUM_POINTS = NUDGES.size + LENGTHS.size + NUM_DRAWS  # evaluations of a turn, wi
 LARGE = 2**23  # bytes of all points' largest arrays, from which on they are evaluated one by one
 ROOM = 2**24  # bytes of paths at once, the others after them
 MATRICES = 7  # (D, D), that a path has in memory
+NOISE = 7  # arrays of its size, that are in memory while noise is drawn
 ARRAYS = 3  # as large as the largest of an evaluation, that a step of a chain has in memory
 
 
@@ -524,10 +525,12 @@ def find_all(
     num_rounds = -(-MAX_PATHS // num_paths)
     slope = partial(newton_slope, logdensity_fn, differentiation, num_rows=effort.num_rows)
     round_of = partial(walk_to_ends, slope, each_of(logdensity_fn, is_large=effort.is_large))
+    is_light = True
     if effort.at_once < num_paths:
         round_of = partial(in_turn, round_of, effort.at_once)
+        is_light = is_light_noise(num_paths, x[0])
     # one call: each of jax.random is another program to compile
-    sizes = NUM_DRAWS * size, size, 1
+    sizes = NUM_DRAWS * size * is_light, size, 1
     least = np.nextafter(np.array(-1.0, x.dtype), 0.0)
 
     def send(carry: tuple[Array, Array, Search]) -> tuple[Array, Array, Search]:
@@ -535,7 +538,9 @@ def find_all(
         key = jax.random.fold_in(rng_key, i)
         even = jax.random.uniform(key, (num_paths, sum(sizes)), x.dtype, least, 1.0)
         noise, more, level = jnp.split(even, np.cumsum(sizes)[:2], axis=1)
-        noise = (2.0**0.5 * jax.lax.erf_inv(noise)).reshape(num_paths, NUM_DRAWS, size)
+        noise = (2.0**0.5 * jax.lax.erf_inv(noise)).reshape(num_paths, -1, size)
+        if not is_light:
+            noise = jax.random.split(jax.random.fold_in(rng_key, num_rounds + i), num_paths)
         more, level = 2.0 * more, 0.5 * (level[:, 0] + 1.0)
         is_first = i == 0
         start = jnp.where(is_first, jnp.concatenate([x, more[num_chains:]]), more)
@@ -607,6 +612,7 @@ def in_turn(
     """The same by batches of paths, of which only the ends stay in memory.
 
     Once the best of all is known, each batch takes a turn without a step, for its draws of that.
+    `noise` may be a key of each path, if that of all would take much memory.
     """
     places = batches(len(x), at_once)
     num_batches = len(places)
@@ -614,7 +620,8 @@ def in_turn(
     def next_batch(carry: tuple[Approximation, Array], batch: tuple[Array, Array]) -> Any:
         best, most = carry
         of, num_steps = batch
-        best, turns, ends = round_of(noise[of], x[of], level[of], best, num_steps)
+        own = noise_from(noise[of], x[of])
+        best, turns, ends = round_of(own, x[of], level[of], best, num_steps)
         return (best, jnp.maximum(most, turns)), ends
 
     num_steps = jnp.where(jnp.arange(2 * num_batches) < num_batches, max_steps, 0)
@@ -627,6 +634,18 @@ def in_turn(
 
     from_best = half(slice(num_batches, None)).from_best
     return best, turns, half(slice(num_batches))._replace(from_best=from_best)
+
+
+def is_light_noise(num_paths: int, x: Array) -> bool:
+    """Whether the noise of so many paths may be drawn at once; one starts at `x`, shape (D,)."""
+    return NOISE * NUM_DRAWS * num_paths * x.nbytes <= ROOM
+
+
+def noise_from(source: Array, x: Array) -> Array:
+    """Noise of P paths at `x`, (P, D), shape (P, S, D), if `source` is it or a key of each path."""
+    if jnp.issubdtype(source.dtype, jnp.floating):
+        return source
+    return jax.vmap(lambda key: jax.random.normal(key, (NUM_DRAWS, x.shape[1]), x.dtype))(source)
 
 
 def batches(num: int, at_once: int) -> Array:

@@ -31,7 +31,6 @@ __all__ = ["find_start"]
 
 CURVATURE_MEMORY = 10  # steps of which the curvature is remembered
 VECTORS_OF_PATH = 190  # (D,), that a path has in memory
-NOISE = 3  # arrays of its size, that are in memory while noise is drawn
 SHRINKAGES = 2.0 ** -np.arange(12, dtype=np.float32)
 
 
@@ -140,26 +139,19 @@ def along_gradients(
         paths = newton_path.walk(slope, evaluate, noise, first, before, max_turns - 1)[1]
         return jax.vmap(settled)(paths, level), paths.first_value
 
-    def noise_for(num: int, key: Array) -> Array:
-        return jax.random.normal(key, (num, newton_path.NUM_DRAWS, x.shape[1]), x.dtype)
-
+    is_light = at_once >= len(x) or newton_path.is_light_noise(len(x), x[0])
+    if is_light:
+        noise = jax.random.normal(key_noise, (len(x), newton_path.NUM_DRAWS, x.shape[1]), x.dtype)
+    else:
+        noise = jax.random.split(key_noise, len(x))
     level = jax.random.uniform(key_level, x.shape[:1], x.dtype)
     if at_once >= len(x):
-        return found_at(*walked(noise_for(len(x), key_noise), x, level))
-    places = newton_path.batches(len(x), at_once)
-    is_light = NOISE * newton_path.NUM_DRAWS * x.nbytes <= newton_path.ROOM
-    source = (
-        noise_for(len(x), key_noise)[places]
-        if is_light
-        else jax.random.split(key_noise, len(places))
-    )
+        return found_at(*walked(noise, x, level))
 
-    def next_batch(batch: tuple[Array, Array]) -> tuple[Array, Array]:
-        of, noise = batch
-        noise = noise if is_light else noise_for(len(of), noise)
-        return walked(noise, x[of], level[of])
+    def next_batch(of: Array) -> tuple[Array, Array]:
+        return walked(newton_path.noise_from(noise[of], x[of]), x[of], level[of])
 
-    ends = jax.lax.map(next_batch, (places, source))
+    ends = jax.lax.map(next_batch, newton_path.batches(len(x), at_once))
     return found_at(*(newton_path.joined(len(x), leaf) for leaf in ends))
 
 

@@ -187,6 +187,26 @@ def test_paths_one_after_the_other_end_where_all_at_once_do(x64):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-7), found(3), expected)
 
 
+@pytest.mark.parametrize("key", [jax.random.key(0), jax.random.PRNGKey(0)], ids=["new", "raw"])
+def test_paths_with_much_noise_end_where_they_do_in_other_batches(key, monkeypatch, x64):
+    """The noise of a path is drawn when its turn comes, by a key of its own."""
+    monkeypatch.setattr(newton_path, "NOISE", 10**9)
+    x = jax.random.uniform(jax.random.key(1), (7, 3), minval=-2.0, maxval=2.0)
+
+    def along_newton(at_once):
+        effort = newton_path.Effort(len(x), 61, False, newton_path.CHUNK, at_once)
+        return newton_path.find_all(key, two_modes, x, "reverse", effort)
+
+    def along_gradients(at_once):
+        arguments = key, two_modes, x, "reverse", 20, False
+        return start.along_gradients(*arguments, at_once=at_once)
+
+    for walk in along_newton, along_gradients:
+        expected, found = jax.jit(walk, static_argnums=0)(3), jax.jit(walk, static_argnums=0)(5)
+        assert np.isfinite(found.x).all()
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-7), found, expected)
+
+
 def test_paths_of_gradients_one_after_the_other_end_where_all_at_once_do(x64):
     x = jax.random.uniform(jax.random.key(1), (7, 30), minval=-2.0, maxval=2.0)
     arguments = jax.random.key(0), lambda x: -0.5 * jnp.sum(x**2 + x**4), x, "reverse", 20, False

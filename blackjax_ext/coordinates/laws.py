@@ -5,11 +5,13 @@ A path :math:`B_c` leads from :math:`B_0 = B` to :math:`B_1 = I`, its diagonal p
 
 .. math:: x = m + B_c (u - c m), \qquad \log |\partial x / \partial u| = \sum \log \mathrm{diag} B_c
 
-has the effect itself for u at centredness c = 1, and its noise at c = 0.
+has the effect itself for u at centredness c = 1, and its noise at c = 0. Where a model has the
+noise z in the place of the effect, :math:`z = B^{-1} B_c (u - c m)` has the same u.
 
 - :class:`LocScale`: :math:`B_c = s^{1-c}`, each coordinate by itself.
 - :class:`LocFactor`: with :math:`L = U \mathrm{diag}(l)`, U of unit diagonal,
   :math:`B_c = (I + (1-c)(U - I)) \mathrm{diag}(l^{1-c})`.
+- :class:`LocScaleNoise`: the same where the leaf is z: :math:`z = s^{-c} (u - c m)`.
 - :class:`Walk`: the same for :math:`L = s\,\mathrm{tril}(1)`, by sums instead of products.
 
 *Rounding.* Where a scale is below the last digits of x, the density of the model, which sees x, no
@@ -39,6 +41,7 @@ __all__ = [
     "Law",
     "LocFactor",
     "LocScale",
+    "LocScaleNoise",
     "Walk",
     "coarseness_of",
     "into",
@@ -126,6 +129,47 @@ class LocScale(NamedTuple):
     def log_slopes(self, c: Array) -> Array:
         """Logarithm of the slope of each coordinate in its noise."""
         return (1 - c) * jnp.log(self.own_scale)
+
+
+class LocScaleNoise(NamedTuple):
+    """Location and scale of an effect whose noise is a leaf of the position, broadcast to it.
+
+    ``spread`` and ``unspread`` are maps to and from the noise.
+    """
+
+    loc: Any
+    scale: Any
+
+    @property
+    def is_whole(self) -> bool:
+        """See :class:`Law`."""
+        return False
+
+    @property
+    def own_scale(self) -> Array:
+        """See :class:`Law`."""
+        return jnp.abs(jnp.asarray(self.scale))
+
+    @property
+    def coarseness(self) -> None:
+        """See :class:`Law`."""
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the effect, given its parameters."""
+        return jnp.asarray(self.loc)
+
+    def spread(self, c: Array, v: Array) -> Array:
+        """Map coordinates to noise."""
+        return jnp.exp(self.log_slopes(c)) * v
+
+    def unspread(self, c: Array, d: Array) -> Array:
+        """Map noise to coordinates."""
+        return jnp.exp(-self.log_slopes(c)) * d
+
+    def log_slopes(self, c: Array) -> Array:
+        """Logarithm of the slope of each noise in its coordinate."""
+        return -c * jnp.log(self.own_scale)
 
 
 class LocFactor(NamedTuple):
@@ -243,15 +287,25 @@ def same(law: Law, c: Array, new: Array | float) -> Array:
 
 
 def out(law: Law, c: Array, u: Array) -> tuple[Array, Array]:
-    """The effect at `u` and the log determinant; at c = 1 it is u, to the last digit."""
+    """The leaf at `u` and the log determinant; at c = 1 an effect is u, to the last digit."""
     shift = jnp.broadcast_to(law.mean, u.shape)
-    x = law.spread(c, u) + (shift - law.spread(c, c * shift))
+    x = law.spread(c, u) + (middle(law, shift) - law.spread(c, c * shift))
     log_det = jnp.sum(jnp.broadcast_to(law.log_slopes(c), u.shape))
     return x, log_det - unresolved(law, c, x)
 
 
+def middle(law: Law, shift: Array) -> Array:
+    """The leaf whose noise is zero."""
+    return jnp.zeros_like(shift) if isinstance(law, LocScaleNoise) else shift
+
+
+def centredness_of_leaf(law: Law) -> float:
+    """The centredness at which the coordinates are the leaf itself."""
+    return 0.0 if isinstance(law, LocScaleNoise) else 1.0
+
+
 def unresolved(law: Law, c: Array, x: Array) -> Array:
-    """A penalty on the log density where the last digits of an effect move its noise.
+    """A penalty on the log density where the last digits of a leaf move its noise.
 
     Zero but far from all that is typical: with single precision, at scales below 1e-5 of the
     effect. Then so much for each coordinate that the place has no mass, and a trajectory may still
@@ -263,19 +317,24 @@ def unresolved(law: Law, c: Array, x: Array) -> Array:
 
 
 def rounding(law: Law, c: Array, x: Array) -> Array:
-    """How far the last digit of an effect moves its noise, in RESOLUTION; zero at c = 1.
+    """How far the last digit of a leaf moves its noise, in RESOLUTION; zero where that is u.
 
-    Or how coarse its log density is, if that is more.
+    Or how coarse its log density is, if that is more. A leaf that is the noise is as exact as u,
+    in which it is added to c m.
     """
-    digit = jnp.finfo(x.dtype).eps * jnp.maximum(jnp.abs(x), jnp.abs(law.mean))
-    ratio = jnp.maximum(digit / (RESOLUTION * law.own_scale), coarse(law))
-    return jnp.where(c == 1, 0.0, ratio)
+    size = jnp.maximum(jnp.abs(x), jnp.abs(law.mean))
+    slope = 1 / law.own_scale
+    if isinstance(law, LocScaleNoise):
+        size, slope = jnp.abs(c * law.mean), jnp.exp(law.log_slopes(c))
+    ratio = jnp.maximum(jnp.finfo(x.dtype).eps * size * slope / RESOLUTION, coarse(law))
+    return jnp.where(c == centredness_of_leaf(law), 0.0, ratio)
 
 
 def into(law: Law, c: Array, x: Array) -> Array:
-    """The coordinates of the effect `x`; the inverse of :func:`out`."""
+    """The coordinates of the leaf `x`; the inverse of :func:`out`."""
     shift = jnp.broadcast_to(law.mean, x.shape)
-    return jnp.where(same(law, c, 1.0), x, c * shift + law.unspread(c, x - shift))
+    found = c * shift + law.unspread(c, x - middle(law, shift))
+    return jnp.where(same(law, c, centredness_of_leaf(law)), x, found)
 
 
 def recentred(law: Law, c: Array, new: Array, u: Array) -> Array:

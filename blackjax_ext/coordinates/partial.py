@@ -17,21 +17,22 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.coordinates import laws
-from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, Walk
+from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, LocScaleNoise, Walk
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import LogDensity
 
 __all__ = [
+    "HALF",
     "Coordinates",
     "Frame",
     "LawCoordinates",
     "Placed",
     "coarsest",
-    "half",
+    "first_centredness",
     "in_coordinates",
 ]
 
-FIRST_CENTREDNESS = 0.5  # centredness, before anything is known
+HALF = 0.5  # centredness of effects, before anything is known
 NEARLY = 0.25  # of what rounding may hide: a chain that comes so near would go on
 
 
@@ -61,8 +62,8 @@ class Placed(NamedTuple):
 class Coordinates(Protocol):
     """The effects of a position; a centredness is a tree like it, with None for other leaves."""
 
-    def effects(self, position: ArrayTree) -> ArrayTree:
-        """True for each effect, None for every other leaf."""
+    def first(self, position: ArrayTree) -> ArrayTree:
+        """Centredness of each effect before anything is known, None for every other leaf."""
 
     def out(self, u: ArrayTree, centredness: ArrayTree) -> Placed:
         """The position at `u`."""
@@ -71,13 +72,12 @@ class Coordinates(Protocol):
         """The coordinates of a position."""
 
 
-def half(coordinates: Coordinates, position: ArrayTree) -> ArrayTree:
-    """Centredness 1/2 of each effect."""
-    effects = coordinates.effects(position)
+def first_centredness(coordinates: Coordinates, position: ArrayTree) -> ArrayTree:
+    """Centredness of each effect before anything is known: 1/2, 0 for noise as it is written."""
     return jax.tree.map(
-        lambda leaf, flag: None if flag is None else jnp.full_like(leaf, FIRST_CENTREDNESS),
+        lambda leaf, c: None if c is None else jnp.full_like(leaf, c),
         position,
-        effects,
+        coordinates.first(position),
     )
 
 
@@ -100,8 +100,8 @@ class LawCoordinates:
     ----------
     laws
         From a position to a tree of its structure with a law for each effect (``LocScale``,
-        ``LocFactor``, ``Walk``), and None for every other leaf. The law of an effect must
-        not depend on itself, directly or through other effects.
+        ``LocScaleNoise``, ``LocFactor``, ``Walk``), and None for every other leaf. The law of an
+        effect must not depend on itself, directly or through other effects.
 
     Examples
     --------
@@ -131,11 +131,14 @@ class LawCoordinates:
             )
         return jax.tree.unflatten(structure, laws)
 
-    def effects(self, position: ArrayTree) -> ArrayTree:
+    def first(self, position: ArrayTree) -> ArrayTree:
         """See :class:`Coordinates`."""
-        return jax.tree.map(
-            lambda _, law: None if law is None else True, position, self.at(position)
-        )
+
+        def of_leaf(leaf: Array, law: Law | None) -> float | None:
+            del leaf
+            return None if law is None else 0.0 if isinstance(law, LocScaleNoise) else HALF
+
+        return jax.tree.map(of_leaf, position, self.at(position))
 
     def out(self, u: ArrayTree, centredness: ArrayTree) -> Placed:
         """The effects: each round is right for one more level of the hierarchy."""
@@ -169,7 +172,7 @@ def coarsest(placed: Placed, centredness: ArrayTree) -> Array:
 
 def is_law(node: Any) -> bool:
     """Whether a node of a tree of laws is one."""
-    return node is None or isinstance(node, (LocScale, LocFactor, Walk))
+    return node is None or isinstance(node, (LocScale, LocScaleNoise, LocFactor, Walk))
 
 
 def placed_leaf(u: Array, c: Array | None, law: Law | None) -> tuple[Array, Array]:

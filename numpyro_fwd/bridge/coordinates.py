@@ -1,11 +1,11 @@
 """Partly centred coordinates of a model's effects (:mod:`blackjax_ext.coordinates.partial`).
 
 The laws of effects are read by running the model, as :mod:`numpyro_fwd.bridge.hierarchies` does,
-whose table says which laws these are.
+whose table says which laws these are; those of noise that a model scales, from its program
+(:mod:`numpyro_fwd.bridge.scaled_noise`).
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -14,12 +14,13 @@ from numpyro.distributions import biject_to, constraints
 
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, Walk
-from blackjax_ext.coordinates.partial import Placed
+from blackjax_ext.coordinates.partial import HALF, Placed
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.hierarchies import FREE, MAPS, map_of, mixed, shaped, shifted, walked
 from numpyro_fwd.bridge.numpyro_private import Messenger
 from numpyro_fwd.bridge.predictors import unwrapped
+from numpyro_fwd.bridge.scaled_noise import NoiseProgram, Scaling
 from numpyro_fwd.bridge.traces import sites_at
 from numpyro_fwd.types import Args, Kwargs, Model, Site
 
@@ -50,11 +51,21 @@ class placing(Messenger):
         The coordinates of each effect, or its unconstrained value.
     centredness
         Of each effect, or None where the values themselves are given.
+    law_of_noise
+        From the name of a noise and the values so far, all leaves that are no effects among them,
+        to the law of its effect; None for other sites.
     """
 
-    def __init__(self, fn: Model, given: dict[str, Array], centredness: dict[str, Array] | None):
+    def __init__(
+        self,
+        fn: Model,
+        given: dict[str, Array],
+        centredness: dict[str, Array] | None,
+        law_of_noise: Callable[[str, dict[str, Array]], Law | None],
+    ):
         super().__init__(fn)
         self.given, self.centredness = given, centredness
+        self.law_of_noise = law_of_noise
         self.laws: dict[str, Law] = {}
         self.is_real: dict[str, bool] = {}
         self.values: dict[str, Array] = {}
@@ -68,33 +79,16 @@ class placing(Messenger):
         if msg["type"] != "sample" or name not in self.given or self.is_looping:
             return
         fn = unwrapped(msg["fn"])
-        self.laws[name] = law = law_of(fn)
+        law = self.law_of_noise(name, self.values) or law_of(fn)
+        self.laws[name] = law
         is_plain = type(fn) in MAPS  # and has a `loc` and a `scale`
-        self.is_real[name] = (
-            is_plain and isinstance(law, LocScale) and fn.support is constraints.real
-        )
+        self.is_real[name] = is_plain and type(law) is LocScale and fn.support is constraints.real
         value = self.given[name]
         if self.centredness is not None:
             value, log_det = laws.out(law, self.centredness[name], value)
             self.log_det += log_det
         self.values[name] = value
         msg["value"] = biject_to(msg["fn"].support)(value)
-
-
-def placed(
-    model: Model,
-    model_args: Args,
-    model_kwargs: Kwargs | None,
-    names: tuple[str, ...],
-    position: dict[str, Array],
-    centredness: dict[str, Array] | None,
-) -> placing:
-    """A run of a model with coordinates of its effects, or with their values."""
-    effects = {name: position[name] for name in names if name in position}
-    rest = {name: leaf for name, leaf in position.items() if name not in effects}
-    handler = placing(model, effects, centredness)
-    sites_at(handler, model_args, model_kwargs, rest, jax.random.key(0))
-    return handler
 
 
 class ModelCoordinates:
@@ -106,17 +100,43 @@ class ModelCoordinates:
         The model and its arguments.
     names
         Its effects: :func:`numpyro_fwd.bridge.hierarchies.effects_of`.
+    noise
+        Sites that are the noise of effects: :func:`numpyro_fwd.bridge.scaled_noise.scaled_noise`.
     """
 
     def __init__(
-        self, model: Model, model_args: Args, model_kwargs: Kwargs | None, names: tuple[str, ...]
+        self,
+        model: Model,
+        model_args: Args,
+        model_kwargs: Kwargs | None,
+        names: tuple[str, ...],
+        noise: dict[str, Scaling],
     ):
-        self.run = partial(placed, model, model_args, model_kwargs, names)
-        self.names = names
+        self.model = model, model_args, model_kwargs
+        self.names, self.noise = (*names, *noise), noise
 
-    def effects(self, position: dict[str, Array]) -> dict[str, bool | None]:
-        """True for each effect, None for every other leaf."""
-        return {name: True if name in self.names else None for name in position}
+    def run(self, position: dict[str, Array], centredness: dict[str, Array] | None) -> placing:
+        """A run of the model with coordinates of its effects, or with their values."""
+        effects = {name: position[name] for name in self.names if name in position}
+        rest = {name: leaf for name, leaf in position.items() if name not in effects}
+        noise = tuple(self.noise)
+        program = NoiseProgram(*self.model, noise, position) if noise else None
+
+        def law_of_noise(name: str, values: dict[str, Array]) -> Law | None:
+            scaling = self.noise.get(name)
+            if program is None or scaling is None:
+                return None
+            return program.law(name, scaling, rest | values)
+
+        model, model_args, model_kwargs = self.model
+        handler = placing(model, effects, centredness, law_of_noise)
+        sites_at(handler, model_args, model_kwargs, rest, jax.random.key(0))
+        return handler
+
+    def first(self, position: dict[str, Array]) -> dict[str, float | None]:
+        """Centredness of each effect before anything is known, None for every other leaf."""
+        known = dict.fromkeys(self.names, HALF) | dict.fromkeys(self.noise, 0.0)
+        return {name: known.get(name) for name in position}
 
     def on_the_reals(self, position: dict[str, Array]) -> tuple[str, ...]:
         """The effects on the real line with a location and a scale."""

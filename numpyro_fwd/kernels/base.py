@@ -38,6 +38,7 @@ from numpyro_fwd.bridge.fingerprints import Fingerprint, fingerprint, is_other
 from numpyro_fwd.bridge.hierarchies import effects_of
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key, not_jax_tracer
 from numpyro_fwd.bridge.row_models import RowModel
+from numpyro_fwd.bridge.scaled_noise import Scaling, scaled_noise
 from numpyro_fwd.bridge.views import (
     View,
     check_start,
@@ -295,6 +296,7 @@ class BlackJAXKernel(MCMCKernel):
         self._in_place = InPlace()
         self._has_coordinates = True
         self._effects: tuple[str, ...] = ()
+        self._scalings: dict[str, Scaling] = {}
         self.real_effects: tuple[str, ...] = ()
 
     @property
@@ -426,9 +428,11 @@ class BlackJAXKernel(MCMCKernel):
             )
             if self._seeks_effects:
                 first = z if is_prng_key(rng_key) else jax.tree.map(lambda leaf: leaf[0], z)
-                viewed = cast(Model, self._viewed)
-                self._effects = effects_of(viewed, model_args, model_kwargs, first)
-                if self.learn_coordinates and self._effects:
+                of_model = cast(Model, self._viewed), model_args, model_kwargs
+                self._effects = effects_of(*of_model, first)
+                if self.learn_coordinates:
+                    self._scalings = scaled_noise(*of_model, first, self._effects)
+                if self._learns:
                     coordinates = self._coordinates(model_args, model_kwargs)
                     self.real_effects = coordinates.on_the_reals(first)
         return view, z
@@ -443,6 +447,11 @@ class BlackJAXKernel(MCMCKernel):
         """Whether the kernel has a use for the effects of a model."""
         return self.learn_coordinates
 
+    @property
+    def _learns(self) -> bool:
+        """Whether there are coordinates to learn."""
+        return self.learn_coordinates and bool(self._effects or self._scalings)
+
     def _model_of_start(self, model_args: Args, model_kwargs: Kwargs | None) -> Model:
         """The model in which points of finite density are looked for."""
         del model_args, model_kwargs
@@ -453,7 +462,7 @@ class BlackJAXKernel(MCMCKernel):
     ) -> KernelState:
         """Start C chains from keys (C,) and positions with a leading axis C."""
         unravel = ravel_one(z)
-        if self.learn_coordinates and self._effects:
+        if self._learns:
             start = start_in_coordinates(self._strategy_of_run, run, rng_key, z, self._coordinates)
         else:
             start = self._strategy_of_run.start(run, rng_key, z, shared)
@@ -589,7 +598,7 @@ class BlackJAXKernel(MCMCKernel):
         """The target of a step for these arguments."""
         of_model = self.model_parameters(model_args, model_kwargs)
         algorithm = self._algorithm.having(**of_model)
-        if self.learn_coordinates and self._effects:
+        if self._learns:
             check_alone(of_model)
 
             def bound(logdensity_fn):
@@ -604,7 +613,7 @@ class BlackJAXKernel(MCMCKernel):
     def _coordinates(self, model_args: Args, model_kwargs: Kwargs | None) -> ModelCoordinates:
         """The coordinates of the effects."""
         viewed = cast(Model, self._viewed)
-        return ModelCoordinates(viewed, model_args, model_kwargs, self._effects)
+        return ModelCoordinates(viewed, model_args, model_kwargs, self._effects, self._scalings)
 
     def centredness(self, mcmc: MCMC) -> Centredness:
         """How centred the effects are in the coordinates that the warm-up of `mcmc` has learned.

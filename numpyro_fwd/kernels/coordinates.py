@@ -6,7 +6,7 @@ import jax
 from jax import Array
 
 from blackjax_ext.coordinates import learning
-from blackjax_ext.coordinates.partial import Coordinates, Frame, half, in_coordinates
+from blackjax_ext.coordinates.partial import Coordinates, Frame, first_centredness, in_coordinates
 from blackjax_ext.metrics import Factor
 from blackjax_ext.types import Function
 from blackjax_ext.warmup.algorithm import Stepper
@@ -30,7 +30,7 @@ def initial_coordinates(
     """Coordinates of the first step, and what is known of them if `target` has them."""
     if not isinstance(target, InCoordinates):
         return metric, None
-    learned = learning.first_learned(half(target.coordinates, position))
+    learned = learning.first_learned(first_centredness(target.coordinates, position))
     return Frame(metric, learned.centredness), learned
 
 
@@ -64,7 +64,7 @@ def check_alone(parameters: dict[str, Any]) -> None:
 def start_in_coordinates(
     strategy: Strategy, run: Run, rng_key: Array, z: Any, coordinates_for: Function
 ) -> Start:
-    """Start chains whose first metric is that of coordinates of centredness 1/2.
+    """Start chains whose first metric is that of coordinates of the first centredness.
 
     ``coordinates_for(model_args, model_kwargs)`` are the coordinates of these arguments.
     """
@@ -76,17 +76,21 @@ def start_in_coordinates(
         logdensity_fn = logdensity_of(run.source.view, args, kwargs)
 
         def function(u):
-            return -in_coordinates(logdensity_fn, coordinates, half(coordinates, u))(u)
+            return -in_coordinates(logdensity_fn, coordinates, first_centredness(coordinates, u))(u)
 
         return function
 
     def entered(arrays, z):
         coordinates = coordinates_for(*run.arguments.join(arrays))
-        return jax.vmap(lambda x: coordinates.into(x, half(coordinates, x)))(z)
+        return jax.vmap(lambda x: coordinates.into(x, first_centredness(coordinates, x)))(z)
 
     def left(arrays, u):
         coordinates = coordinates_for(*run.arguments.join(arrays))
-        return ravel_each(jax.vmap(lambda u: coordinates.out(u, half(coordinates, u)).position)(u))
+
+        def placed(u):
+            return coordinates.out(u, first_centredness(coordinates, u)).position
+
+        return ravel_each(jax.vmap(placed)(u))
 
     view = run.source.view._replace(potential_fn=potential_fn)
     within = run._replace(source=run.source._replace(view=view))

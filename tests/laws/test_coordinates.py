@@ -1,5 +1,7 @@
 """Partly centred coordinates keep the target, and the laws that say so find planted bugs."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -19,8 +21,9 @@ def test_what_is_learned():
     coordinates.learning_of_data()
 
 
-def test_rounding_makes_no_place_for_a_chain_to_stay_in():
-    coordinates.rounding()
+@pytest.mark.parametrize("is_noise", [False, True], ids=["effects", "noise"])
+def test_rounding_makes_no_place_for_a_chain_to_stay_in(is_noise):
+    coordinates.rounding(is_noise)
 
 
 def test_coordinates_lead_back_to_the_position():
@@ -66,6 +69,7 @@ def unguarded(law, c, x):
 
 
 BUGS = {
+    "noise unguarded": (maps, "unresolved", unguarded, partial(coordinates.rounding, True)),
     "unguarded": (maps, "unresolved", unguarded, coordinates.rounding),
     "gradient not pulled": (
         *(maps, "pulled", gradient_not_pulled_back),

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from blackjax_ext.coordinates import laws
-from blackjax_ext.coordinates.laws import LocFactor, LocScale, Walk
+from blackjax_ext.coordinates.laws import LocFactor, LocScale, LocScaleNoise, Walk
 
 LOC = np.array([1.0, -2.0, 0.5])
 FACTOR = np.array([[1.5, 0.0, 0.0], [0.5, 0.7, 0.0], [-0.4, -0.3, 2.0]])
 LAWS = {
     "one scale": LocScale(0.7, 0.2),
     "scales": LocScale(LOC, np.array([0.1, 1.0, 30.0])),
+    "noise of one scale": LocScaleNoise(0.7, 0.2),
+    "noise of scales": LocScaleNoise(LOC, np.array([0.1, 1.0, 30.0])),
     "factor": LocFactor(LOC, FACTOR),
     "walk": Walk(0.3),
     "walks": Walk(np.array([0.3, 2.0])),
@@ -21,7 +23,9 @@ SHAPE = (2, 3)
 
 
 def by_hand(law, z):
-    """The effect with the noise `z`."""
+    """The effect with the noise `z`, or the noise of the effect `z`."""
+    if isinstance(law, LocScaleNoise):
+        return (z - law.loc) / law.scale
     if isinstance(law, LocScale):
         return law.loc + law.scale * z
     if isinstance(law, LocFactor):
@@ -69,8 +73,9 @@ def test_maps_of_each_law(name):
     np.testing.assert_allclose(found["x there"], found["x"], rtol=1e-9)
     np.testing.assert_allclose(found["pulled"], found["slopes there"], rtol=1e-9)
     np.testing.assert_array_equal(found["stays"], u)
-    (noise, _), (itself, entered) = found["ends"]
-    np.testing.assert_allclose(noise[0], by_hand(LAWS[name], u), rtol=1e-9)
+    is_noise = isinstance(LAWS[name], LocScaleNoise)
+    (other, _), (itself, entered) = reversed(found["ends"]) if is_noise else found["ends"]
+    np.testing.assert_allclose(other[0], by_hand(LAWS[name], u), rtol=1e-9)
     np.testing.assert_array_equal(itself[0], u)
     np.testing.assert_array_equal(entered, u)
     assert itself[1] == 0

@@ -1,0 +1,339 @@
+r"""Effects that a model writes by their noise: z has a fixed law, and the model sees m + s z.
+
+The law of z says nothing of m and s, which are computed from other latents; the program of the
+model does. It is traced, and z is followed from operation to operation, as long as one alone takes
+what the last has made:
+
+- A product with what other latents make positive is a factor of s, so is a quotient by it.
+- The sum of s z with what latents make is m, and the end, as all else is that is not linear in z.
+- After a sum, a product with a matrix or a choice of rows a factor counts if it is one number, and
+  nothing is m.
+
+So a horseshoe's ``z * lambda * tau``, data times that, and what ``LocScaleReparam(0)`` makes of a
+model are understood alike. s and m are computed from latents that come before z, or are no effects.
+What is read decides only where coordinates are worth while, which are exact for any s and m that z
+has no part in (:class:`blackjax_ext.coordinates.laws.LocScaleNoise`).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.extend.core import Literal
+from numpyro.distributions import constraints
+
+from blackjax_ext.coordinates.laws import LocScaleNoise
+from blackjax_ext.work import needed_equations, outputs_of, program_of_call
+from numpyro_fwd.bridge.hierarchies import LOC_SCALE, MAPS
+from numpyro_fwd.bridge.numpyro_private import transforms_of
+from numpyro_fwd.bridge.predictors import unwrapped
+from numpyro_fwd.bridge.traces import is_latent, sites_at
+from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
+
+__all__ = ["NoiseProgram", "Scaling", "scaled_noise"]
+
+# linear in the first argument
+LINEAR_IN_FIRST = frozenset(["div", "dynamic_slice", "gather", "sub"])
+LINEAR = LINEAR_IN_FIRST | frozenset(
+    ["add", "broadcast_in_dim", "convert_element_type", "copy", "cumsum", "dot_general", "mul"]
+    + ["expand_dims", "neg", "reduce_sum", "reshape", "rev", "slice", "squeeze", "transpose"]
+)
+AS_ONE_NUMBER = frozenset(["broadcast_in_dim", "convert_element_type", "reshape", "squeeze"])
+# as positive as the least positive of their arguments, and as the most positive
+OF_LEAST = frozenset(
+    ["add", "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "cummax", "cumprod"]
+    + ["cumsum", "div", "exp2", "expand_dims", "log1p", "min", "mul", "reduce_max", "reduce_min"]
+    + ["reduce_prod", "reduce_sum", "reshape", "rev", "slice", "sqrt", "squeeze", "transpose"]
+)
+OF_FIRST = frozenset(["dynamic_slice", "gather", "pow"])
+UNKNOWN, NEVER_NEGATIVE, POSITIVE = range(3)
+
+
+class Step(NamedTuple):
+    """An operation of a program, with the numbers of its values."""
+
+    equation: Any
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of its primitive."""
+        return str(self.equation.primitive.name)
+
+
+class Factor(NamedTuple):
+    """A factor of a scale: where on the way of the noise it is, and whether it divides."""
+
+    place: int
+    is_divisor: bool
+
+
+class Scaling(NamedTuple):
+    """How a model scales and shifts a noise.
+
+    factors
+        Of the scale.
+    loc
+        Place of the operation that adds the location; None if none does.
+    """
+
+    factors: tuple[Factor, ...]
+    loc: int | None
+
+
+class NoiseProgram:
+    """What a model computes of its noise, operation by operation.
+
+    Parameters
+    ----------
+    model, model_args, model_kwargs
+        The model and its arguments.
+    names
+        Latents whose own log densities are left out.
+    position
+        Unconstrained values of all latents, of which only the shapes are read.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        model_args: Args,
+        model_kwargs: Kwargs | None,
+        names: tuple[str, ...],
+        position: dict[str, Any],
+    ):
+        def others(z):
+            sites = sites_at(model, model_args, model_kwargs, z, jax.random.key(0))
+            return [
+                site["fn"].log_prob(site["value"])
+                for name, site in sites.items()
+                if site["type"] == "sample" and name not in names
+            ]
+
+        self.steps: list[Step] = []
+        self.known: dict[int, Any] = {}
+        self.shapes: list[tuple[int, ...]] = []
+        shapes = {name: jax.typeof(leaf) for name, leaf in position.items()}
+        program = jax.make_jaxpr(others)(shapes)
+        self.inputs = {name: self.new(shape) for name, shape in sorted(shapes.items())}
+        self.follow(program, list(self.inputs.values()))
+        self.makers = {value: step for step in self.steps for value in step.outputs}
+        self.users = defaultdict(list)
+        self.latents = {value: frozenset([name]) for name, value in self.inputs.items()}
+        for step in self.steps:
+            found = frozenset().union(*map(self.latents_of, step.inputs))
+            self.latents |= dict.fromkeys(step.outputs, found)
+            for value in step.inputs:
+                self.users[value].append(step)
+
+    def new(self, aval: Any) -> int:
+        """Number of a value."""
+        self.shapes.append(tuple(getattr(aval, "shape", ())))
+        return len(self.shapes) - 1
+
+    def constant(self, aval: Any, value: Any) -> int:
+        """Number of a value that is known."""
+        number = self.new(aval)
+        self.known[number] = value
+        return number
+
+    def follow(self, program: Any, inputs: list[int]) -> list[int]:
+        """Outputs of a program, whose operations are added, those of its calls in their places."""
+        jaxpr = program.jaxpr
+        values = dict(zip(jaxpr.invars, inputs, strict=True))
+        for variable, value in zip(jaxpr.constvars, program.consts, strict=True):
+            values[variable] = self.constant(variable.aval, value)
+
+        def number(atom: Any) -> int:
+            is_literal = isinstance(atom, Literal)
+            return self.constant(atom.aval, atom.val) if is_literal else values[atom]
+
+        for equation in needed_equations(jaxpr):
+            arguments = list(map(number, equation.invars))
+            if (inner := program_of_call(equation)) is not None:
+                outputs = self.follow(inner, arguments)
+            else:
+                outputs = [self.new(variable.aval) for variable in equation.outvars]
+                self.steps.append(Step(equation, tuple(arguments), tuple(outputs)))
+            values |= dict(zip(equation.outvars, outputs, strict=True))
+        return list(map(number, jaxpr.outvars))
+
+    def latents_of(self, value: int) -> frozenset[str]:
+        """Latents that a value is computed from."""
+        return self.latents.get(value, frozenset())
+
+    def way(self, name: str) -> Iterator[tuple[Step, int, int | None]]:
+        """Operations that a noise goes through alone, its place in each, and the other argument."""
+        value = self.inputs[name]
+        while len(users := self.users[value]) == 1:
+            step = users[0]
+            place = step.inputs.index(value)
+            other = step.inputs[1 - place] if len(step.inputs) == 2 else None
+            yield step, place, other
+            value = step.outputs[0]
+
+    def scaling(self, name: str, before: frozenset[str]) -> Scaling | None:
+        """What scales a noise, computed from latents `before` it; None if nothing does."""
+        factors: list[Factor] = []
+        is_plain = True  # nothing but factors so far
+        for i, (step, place, other) in enumerate(self.way(name)):
+            kind, found = step.name, frozenset() if other is None else self.latents_of(other)
+            if found - before or kind not in LINEAR or (kind in LINEAR_IN_FIRST and place == 1):
+                break
+            if kind in ("mul", "div") and found:
+                is_factor = (is_plain or kind == "mul") and self.sign(other) == POSITIVE
+                if not is_factor or not (is_plain or self.is_one_number(other)):
+                    break
+                factors.append(Factor(i, kind == "div"))
+            elif kind in ("add", "sub") and self.is_zero(other):
+                continue  # as LocScaleReparam(0) takes zero times the location off
+            elif kind in ("add", "sub") and found:
+                return Scaling(tuple(factors), i if is_plain else None) if factors else None
+            else:
+                is_plain = False
+        return Scaling(tuple(factors), None) if factors else None
+
+    def is_zero(self, value: int | None) -> bool:
+        """Whether a value is a product with zero."""
+        step = None if value is None else self.makers.get(value)
+        if step is None:
+            return value in self.known and self.sign(value) == NEVER_NEGATIVE
+        is_product = step.name == "mul" or step.name in AS_ONE_NUMBER
+        return is_product and any(map(self.is_zero, step.inputs))
+
+    def is_one_number(self, value: int | None) -> bool:
+        """Whether all entries of a value are one."""
+        while value is not None and np.prod(self.shapes[value]) != 1:
+            step = self.makers.get(value)
+            value = step.inputs[0] if step is not None and step.name in AS_ONE_NUMBER else None
+        return value is not None
+
+    def sign(self, value: int | None) -> int:
+        """Whether a value is positive, or never negative, whatever the latents are."""
+        if value is None or value not in self.makers:
+            return UNKNOWN if value is None else sign_of_number(self.known.get(value, np.nan))
+        step = self.makers[value]
+        signs = [self.sign(each) for each in step.inputs]
+        if step.name in ("exp", "logistic"):
+            return POSITIVE
+        if step.name in ("abs", "square"):
+            return max(NEVER_NEGATIVE, *signs)
+        if step.name == "integer_pow":
+            is_even = step.equation.params["y"] % 2 == 0
+            return max(signs[0], NEVER_NEGATIVE if is_even else UNKNOWN)
+        if step.name == "add":
+            return max(signs) if min(signs) else UNKNOWN
+        if step.name == "max":
+            return max(signs)
+        if step.name == "rsqrt":
+            return POSITIVE if signs[0] else UNKNOWN
+        if step.name == "clamp":
+            return min(max(signs[:2]), signs[2])
+        if step.name == "select_n":
+            return min(signs[1:])
+        if step.name in OF_FIRST:
+            return signs[0]
+        return min(signs) if step.name in OF_LEAST else UNKNOWN
+
+    def law(self, name: str, scaling: Scaling, known: dict[str, Any]) -> LocScaleNoise:
+        """The law of an effect, from what is known of a position."""
+        way = [way for way, _ in zip(self.way(name), range(self.last(scaling) + 1), strict=False)]
+        others = [way[factor.place][2] for factor in scaling.factors]
+        if scaling.loc is not None:
+            others.append(way[scaling.loc][2])
+        *factors, last = self.computed([each for each in others if each is not None], known)
+        loc: Array = jnp.zeros(())
+        if scaling.loc is None:
+            factors.append(last)
+        else:
+            step, place, _ = way[scaling.loc]
+            loc = -last if step.name == "sub" and place == 0 else last
+        shape, scale = self.shapes[self.inputs[name]], jnp.ones(())
+        for factor, value in zip(scaling.factors, factors, strict=True):
+            value = value if jnp.shape(value) == shape else jnp.ravel(value)[0]
+            scale = scale / value if factor.is_divisor else scale * value
+        return LocScaleNoise(loc, scale)
+
+    def last(self, scaling: Scaling) -> int:
+        """Place of the last operation that a scaling reads."""
+        return scaling.factors[-1].place if scaling.loc is None else scaling.loc
+
+    def computed(self, wanted: list[int], known: dict[str, Any]) -> list[Any]:
+        """Values of a program, by those of its operations that they need."""
+        values = dict(self.known)
+        values |= {self.inputs[name]: leaf for name, leaf in known.items() if name in self.inputs}
+        needed, steps = set(wanted), []
+        for step in reversed(self.steps):
+            if needed & set(step.outputs):
+                steps.append(step)
+                needed |= set(step.inputs)
+        for step in reversed(steps):
+            outputs = outputs_of(step.equation, *(values[each] for each in step.inputs))
+            values |= dict(zip(step.outputs, outputs, strict=True))
+        return [values[each] for each in wanted]
+
+
+def sign_of_number(value: Any) -> int:
+    """The same of a constant: unknown of data, which may be others in the next run."""
+    if isinstance(value, jax.Array) or np.ndim(value):
+        return UNKNOWN
+    return POSITIVE if value > 0 else NEVER_NEGATIVE if value == 0 else UNKNOWN
+
+
+def scaled_noise(
+    model: Model,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
+    position: dict[str, Any],
+    effects: tuple[str, ...],
+) -> dict[str, Scaling]:
+    """How a model scales its noise, by site; `effects` are the sites that are no noise.
+
+    None of a model that enumerates discrete latents, or whose latents are in a loop of NumPyro.
+    """
+    order: list[str] = []
+    names: list[str] = []
+
+    def look(z):
+        sites = sites_at(model, model_args, model_kwargs, z, jax.random.key(0))
+        order.extend(sites)
+        if is_plain_model(sites):
+            names.extend(
+                name
+                for name, site in sites.items()
+                if name in z and name not in effects and is_noise(site)
+            )
+
+    jax.eval_shape(look, position)
+    if not names or len(names) == len(position):
+        return {}
+    program = NoiseProgram(model, model_args, model_kwargs, tuple(names), position)
+
+    def scalings(noise: tuple[str, ...]) -> dict[str, Scaling]:
+        """Of each of `noise`, by latents that are none, or come before it."""
+        found = {}
+        for name in names:
+            later = set(order[order.index(name) :]) & {*noise, *effects} | {name}
+            if (scaling := program.scaling(name, frozenset(position) - later)) is not None:
+                found[name] = scaling
+        return found
+
+    # what is noise of no scale is a latent like any other: a mean, say, that comes after
+    return scalings(tuple(scalings(())))
+
+
+def is_plain_model(sites: Sites) -> bool:
+    """Whether all latents are numbers, outside of NumPyro's loops."""
+    is_looping = any(site["type"] == "control_flow" for site in sites.values())
+    return not is_looping and not transforms_of(sites).has_enumerate_support
+
+
+def is_noise(site: Site) -> bool:
+    """Whether a site is a latent with a location and a scale on the real line."""
+    fn = unwrapped(site["fn"])
+    return is_latent(site) and MAPS.get(type(fn)) is LOC_SCALE and fn.support is constraints.real

@@ -1,0 +1,257 @@
+"""What a model scales: read from its program, in the ways in which people write it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax.flatten_util import ravel_pytree
+from numpyro.contrib.control_flow import scan
+from numpyro.distributions.transforms import AffineTransform
+from numpyro.handlers import reparam
+from numpyro.infer.reparam import LocScaleReparam, TransformReparam
+
+from numpyro_fwd.bridge.coordinates import ModelCoordinates
+from numpyro_fwd.bridge.hierarchies import effects_of
+from numpyro_fwd.bridge.scaled_noise import scaled_noise
+from numpyro_fwd.bridge.traces import first_sites, is_latent
+
+X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
+Y = np.arange(12) % 4
+GROUP = np.arange(12, dtype=np.int32) % 4
+
+
+def noise(name="z", size=4):
+    """Standard noise."""
+    return numpyro.sample(name, dist.Normal(0, 1).expand([size]).to_event(1))
+
+
+def scales(*names):
+    """Positive latents."""
+    return [numpyro.sample(name, dist.HalfNormal(1)) for name in names]
+
+
+def counted(rate):
+    """A likelihood that sees all."""
+    numpyro.sample("y", dist.Poisson(jnp.exp(rate)), obs=Y)
+
+
+def shifted():
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    (tau,) = scales("tau")
+    counted((mu + tau * noise())[GROUP])
+
+
+def shifted_by_less():
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    (tau,) = scales("tau")
+    counted((noise() / (1 / tau) - mu)[GROUP])
+
+
+def within_a_plate():
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    tau = numpyro.sample("tau", dist.Uniform(0, 3))
+    with numpyro.plate("groups", 4):
+        z = numpyro.sample("z", dist.Normal(0, 1))
+    counted((mu + z * tau)[GROUP])
+
+
+def noise_first():
+    z = noise()
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    (tau,) = scales("tau")
+    counted((mu + tau * z)[GROUP])
+
+
+def horseshoe():
+    z = noise()
+    tau, sigma = scales("tau", "sigma")
+    local = numpyro.sample("local", dist.HalfCauchy(1).expand([4]).to_event(1))
+    numpyro.sample("y", dist.Normal(X @ (z * local * tau), sigma), obs=X[:, 0])
+
+
+def chosen_first():
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    (tau,) = scales("tau")
+    counted(mu + tau * noise()[GROUP])
+
+
+def walk():
+    (tau,) = scales("tau")
+    counted(tau * jnp.cumsum(noise(size=12)))
+
+
+def by_handler(config):
+    def model():
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        (tau,) = scales("tau")
+        with reparam(config={"a": config}):
+            base = dist.Normal(mu, tau)
+            if isinstance(config, TransformReparam):
+                base = dist.TransformedDistribution(dist.Normal(0, 1), AffineTransform(mu, tau))
+            a = numpyro.sample("a", base.expand([4]).to_event(1))
+        counted(a[GROUP])
+
+    return model
+
+
+def levels():
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    of_group, of_row = scales("of_group", "of_row")
+    a = mu + of_group * noise()
+    counted(a[GROUP] + of_row * noise("of_rows", 12))
+
+
+def under_an_effect():
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    (tau,) = scales("tau")
+    spread = numpyro.sample("spread", dist.LogNormal(mu, tau).expand([4]).to_event(1))
+    counted((spread * noise())[GROUP])
+
+
+# with these values: the location and the scale of `z`
+POSITION = {"mu": 0.7, "tau": np.log(0.3), "local": np.log([1.0, 2.0, 3.0, 4.0]), "spread": 0.5}
+READ = {
+    "shifted": (shifted, "z", 0.7, 0.3),
+    "shifted by less": (shifted_by_less, "z", -0.7, 0.3),
+    "within a plate": (within_a_plate, "z", 0.7, 3 * 0.3 / 1.3),
+    "noise first": (noise_first, "z", 0.7, 0.3),
+    "horseshoe": (horseshoe, "z", 0.0, 0.3 * np.arange(1, 5)),
+    "chosen first": (chosen_first, "z", 0.0, 0.3),
+    "walk": (walk, "z", 0.0, 0.3),
+    "LocScaleReparam": (by_handler(LocScaleReparam(0)), "a_decentered", 0.7, 0.3),
+    "TransformReparam": (by_handler(TransformReparam()), "a_base", 0.7, 0.3),
+    "levels": (levels, "z", 0.7, 1.0),
+    "under an effect": (under_an_effect, "z", 0.0, np.exp(0.5)),
+}
+
+
+def start_of(model, *arguments):
+    """Zeros for the latents, or what `POSITION` has."""
+    sites = first_sites(jax.random.key(0), model, arguments, {})
+    return {
+        name: jnp.broadcast_to(
+            jnp.asarray(POSITION.get(name, 0.0), float), jnp.shape(site["value"])
+        )
+        for name, site in sites.items()
+        if is_latent(site)
+    }
+
+
+def coordinates_of(model, *arguments):
+    """The coordinates of a model, and a position."""
+    z = start_of(model, *arguments)
+    effects = effects_of(model, arguments, {}, z)
+    found = scaled_noise(model, arguments, {}, z, effects)
+    return ModelCoordinates(model, arguments, {}, effects, found), z
+
+
+@pytest.mark.parametrize("name", READ)
+def test_the_law_of_a_noise_is_read(name, x64):
+    model, site, loc, scale = READ[name]
+    coordinates, z = coordinates_of(model)
+    z = z | {site: jnp.arange(1.0, z[site].size + 1)}
+    half = {k: jnp.full_like(z[k], 0.3) if k in coordinates.names else None for k in z}
+
+    @jax.jit
+    def looked_at(z):
+        u = coordinates.into(z, half)
+        flat, unravel = ravel_pytree(u)
+        jacobian = jax.jacfwd(lambda x: ravel_pytree(coordinates.out(unravel(x), half)[0])[0])(flat)
+        return u, coordinates.out(u, half), jacobian
+
+    u, placed, jacobian = looked_at(z)
+    np.testing.assert_allclose(u[site], 0.3 * loc + scale**0.3 * z[site], rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), placed.position, z)
+    np.testing.assert_allclose(placed.log_det, np.linalg.slogdet(jacobian)[1], rtol=1e-9)
+
+
+def twice():
+    (tau,) = scales("tau")
+    z = noise()
+    counted((tau * z)[GROUP] + jnp.sum(z**2))
+
+
+def of_any_sign():
+    s = numpyro.sample("s", dist.Normal(0, 1))
+    counted((s * noise())[GROUP])
+
+
+def with_a_sign():
+    (tau,) = scales("tau")
+    s = numpyro.sample("s", dist.Normal(0, 1))
+    counted(((tau + s) * noise())[GROUP])
+
+
+def regression():
+    (sigma,) = scales("sigma")
+    numpyro.sample("y", dist.Normal(X @ noise(), sigma), obs=X[:, 0])
+
+
+def observed_itself():
+    (sigma,) = scales("sigma")
+    numpyro.sample("y", dist.Normal(noise(size=12), sigma), obs=X[:, 0])
+
+
+def of_a_later_effect():
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    z = noise()
+    spread = numpyro.sample("spread", dist.LogNormal(mu, 1.0))
+    counted((spread * z)[GROUP])
+
+
+def of_itself():
+    z = noise()
+    counted((jnp.exp(z) * z)[GROUP])
+
+
+def in_a_loop():
+    def turn(carry, _):
+        tau = numpyro.sample("tau", dist.HalfNormal(1))
+        return carry + tau * numpyro.sample("z", dist.Normal(0, 1)), None
+
+    carry, _ = scan(turn, 0.0, jnp.arange(3))
+    counted(jnp.full(12, carry))
+
+
+def response():
+    sharpness = numpyro.sample("sharpness", dist.LogNormal(0, 1).expand([3]).to_event(1))
+    level = numpyro.sample("level", dist.Normal(0, 1).expand([3]).to_event(1))
+    counted((sharpness * (noise()[:, None] - level)).ravel())
+
+
+NOT_READ = [twice, of_any_sign, with_a_sign, regression, observed_itself, of_a_later_effect]
+NOT_READ += [of_itself, in_a_loop, response]
+
+
+@pytest.mark.parametrize("model", NOT_READ)
+def test_what_is_no_scaled_noise_is_left_alone(model):
+    coordinates, _ = coordinates_of(model)
+    assert not coordinates.noise
+
+
+def test_data_may_be_arguments_that_are_traced():
+    """The scale is read where the program is made, of whatever the model has there."""
+
+    def model(x, sizes):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        (tau,) = scales("tau")
+        a = mu + tau * sizes * noise()
+        numpyro.sample("y", dist.Normal(x @ a, 1.0), obs=x[:, 0])
+
+    def as_model(x, sizes):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        (tau,) = scales("tau")
+        numpyro.sample("y", dist.Normal(x @ (mu * sizes + noise() * tau), 1.0), obs=x[:, 0])
+
+    sizes = jnp.arange(1.0, 5.0)
+    assert not coordinates_of(model, X, sizes)[0].noise  # other data may have other signs
+    coordinates, z = coordinates_of(as_model, X, sizes)
+    assert coordinates.noise.keys() == {"z"}
+
+    def entered(x, sizes):
+        known = ModelCoordinates(as_model, (x, sizes), {}, (), coordinates.noise)
+        return known.into(z, {"mu": None, "tau": None, "z": jnp.ones(4)})
+
+    np.testing.assert_allclose(jax.jit(entered)(X, sizes)["z"], 0.7 * sizes, rtol=1e-6)

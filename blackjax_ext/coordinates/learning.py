@@ -15,11 +15,8 @@ evaluated, nothing is differentiated, and no draws are kept: the means and the s
 each c of a grid, are summed as the chains run. The scales of other levels come in by the gradients
 at their current coordinates, so levels settle one after another, from window to window.
 
-Noise that a model scales (:class:`blackjax_ext.coordinates.laws.LocScaleNoise`) stays as it is
-where the criterion falls by less than a fifth.
-
 *Where it says nothing* (few draws, a coordinate that stands still, a slope that is constant or no
-number) the centredness stays, which is 1/2 at first, and 0 for such noise.
+number) the centredness stays, which is 1/2 at first, and 0 for noise that a model scales.
 
 References: A. Seyboldt, E. Carlson and B. Carpenter 2024, Preconditioning Hamiltonian Monte Carlo
 by minimizing Fisher divergence; M. Gorinova, D. Moore and M. Hoffman 2020.
@@ -41,9 +38,6 @@ __all__ = ["CENTREDNESS_GRID", "Learned", "Sums", "count", "first_learned", "lea
 
 CENTREDNESS_GRID = np.linspace(0.0, 1.0, 17)
 MIN_DRAWS = 20  # below, a window says nothing
-# of the criterion, for coordinates of noise that a model has written as it is: what noise of a walk
-# gains each by itself is less than what its scale loses with all of them
-LEAST_GAIN = 0.2
 
 
 class Sums(NamedTuple):
@@ -132,8 +126,6 @@ def learn(learned: Learned, effect_laws: Any) -> tuple[Learned, ArrayTree]:
     def best(c: Array, sums: Sums, law: Law) -> tuple[Array, Array]:
         logs = jnp.log(sums.square)
         score = logs.sum(axis=0)
-        if laws.centredness_of_leaf(law) == 0:
-            score = score.at[0].add(-LEAST_GAIN)
         if law.is_whole:
             score = jnp.broadcast_to(score.sum(axis=-1, keepdims=True), score.shape)
         score = jnp.where(jnp.isfinite(score), score, jnp.inf)

@@ -171,7 +171,7 @@ def test_particles_keep_their_evidence(bits):
     smc.simulate.cache_clear()
 
 
-def moments(mean, num_chains=64, num_steps=300):
+def moments(mean, num_chains=64, num_steps=1200):
     """Means and sds of chains of AMAGOLD with the subsampled test, by sds of the posterior."""
     found = potentials.expand(posterior(mean), jnp.zeros(SIZE), order=2)
     sampler = blackjax_ext.amagold(

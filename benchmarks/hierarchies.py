@@ -377,16 +377,64 @@ def worth_of(draws: dict, gradients: float, in_warmup: float, diverging: int) ->
     }
 
 
-def learned_coordinates(quick: bool) -> Section:
-    """AutoNUTS beside both forms of NUTS, and AutoMALA."""
+COLUMNS_OF_LEARNING = [
+    *("posterior", "sampler", "seeds", "ESS per 1,000 gradients", "over seeds"),
+    *("worst R-hat", "gradients of a draw", "gradients of the warm-up"),
+    *("divergences", "mass of the neck"),
+]
+
+
+def models_in_both_forms(quick: bool) -> dict:
+    """By name, what makes a hierarchy, centred or not."""
     models = {
         "funnel, D = 10": partial(partial, funnel, 10),
         "eight schools": partial(partial, eight_schools),
         **hierarchical_models.MODELS,
     }
+    return dict(list(models.items())[: 2 if quick else None])
+
+
+def row_of(name: str, label: str, kernel, seeds: int, num_steps: int, has_neck: bool) -> list:
+    """A kernel from defaults, with several seeds."""
+    jax.clear_caches()  # the programs of all kernels are more than a process may map
+    runs = [
+        REPORT.once(
+            ("learned", name, label, num_steps, seed), *(from_defaults, kernel, num_steps, seed)
+        )
+        for seed in range(seeds)
+    ]
+    of = {each: [run[each] for run in runs] for each in runs[0]}
+    means = [float(np.mean(of[each])) for each in ("worth", "gradients", "in warm-up")]
+    low = f"{np.mean(of['low']):.3f}" if has_neck else ""
+    row = [name, label, seeds, means[0], spread(of["worth"]), max(of["rhat"]), *means[1:]]
+    return [*row, float(np.mean(of["diverging"])), low]
+
+
+def written_by_noise(quick: bool) -> Section:
+    """AutoNUTS on models that are not centred."""
+    num_steps = 100 if quick else 1_000
+    rows = [
+        row_of(
+            *(name, "AutoNUTS, not centred", AutoNUTS(make(is_centred=False))),
+            *(1 if quick else 3, num_steps),
+            has_neck=name in ("funnel, D = 10", "eight schools"),
+        )
+        for name, make in models_in_both_forms(quick).items()
+    ]
+    return Section(
+        "Effects that are written by their noise",
+        "The same posteriors, written with `mu + tau * z`, as in the table of coordinates that are "
+        "learned.",
+        COLUMNS_OF_LEARNING,
+        rows,
+    )
+
+
+def learned_coordinates(quick: bool) -> Section:
+    """AutoNUTS beside both forms of NUTS, and AutoMALA."""
     num_steps = 100 if quick else 1_000
     rows = []
-    for name, make in dict(list(models.items())[: 2 if quick else None]).items():
+    for name, make in models_in_both_forms(quick).items():
         few, many = (1, 1) if quick else (3 if len(rows) < 12 else FEW_SEEDS, SEEDS)
         samplers = {
             "AutoNUTS": (AutoNUTS, True, many),
@@ -399,20 +447,8 @@ def learned_coordinates(quick: bool) -> Section:
         for label, (kernel, is_centred, seeds) in samplers.items():
             if "dense" in label and name in WITHOUT_DENSE:
                 continue
-            jax.clear_caches()  # the programs of all kernels are more than a process may map
-            model = make(is_centred=is_centred)
-            runs = [
-                REPORT.once(
-                    ("learned", name, label, num_steps, seed),
-                    *(from_defaults, kernel(model), num_steps, seed),
-                )
-                for seed in range(seeds)
-            ]
-            of = {each: [run[each] for run in runs] for each in runs[0]}
-            means = [float(np.mean(of[each])) for each in ("worth", "gradients", "in warm-up")]
-            low = f"{np.mean(of['low']):.3f}" if len(rows) < 12 else ""
-            row = [name, label, seeds, means[0], spread(of["worth"]), max(of["rhat"]), *means[1:]]
-            rows.append([*row, float(np.mean(of["diverging"])), low])
+            kernel = kernel(make(is_centred=is_centred))
+            rows.append(row_of(name, label, kernel, seeds, num_steps, has_neck=len(rows) < 12))
     return Section(
         "Coordinates that are learned",
         "Four vectorized chains from defaults, 1,000 steps of warm-up and 1,000 draws. ESS is the "
@@ -421,11 +457,7 @@ def learned_coordinates(quick: bool) -> Section:
         "where there are 200 effects and more: on 500 groups a run was stopped after 14 minutes "
         "of a processor. The neck has a mass of 0.159 on the funnel (w < -3) and of 0.199 on the "
         "eight schools (tau < 1). Gradients of the warm-up are per chain.",
-        [
-            *("posterior", "sampler", "seeds", "ESS per 1,000 gradients", "over seeds"),
-            *("worst R-hat", "gradients of a draw", "gradients of the warm-up"),
-            *("divergences", "mass of the neck"),
-        ],
+        COLUMNS_OF_LEARNING,
         rows,
     )
 
@@ -632,6 +664,7 @@ REPORT = Report(
         schools,
         larger,
         learned_coordinates,
+        written_by_noise,
         learned_peers,
         necks,
         easy,

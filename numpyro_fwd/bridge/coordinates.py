@@ -114,19 +114,29 @@ class ModelCoordinates:
     ):
         self.model = model, model_args, model_kwargs
         self.names, self.noise = (*names, *noise), noise
+        self.programs: dict[Any, NoiseProgram] = {}
+
+    def program_at(self, position: dict[str, Array]) -> NoiseProgram | None:
+        """What the model computes of its noise, if it scales any: read once for these shapes."""
+        if not self.noise:
+            return None
+        key = tuple((name, jax.typeof(leaf)) for name, leaf in sorted(position.items()))
+        if key not in self.programs:
+            self.programs[key] = NoiseProgram(*self.model, tuple(self.noise), position)
+        return self.programs[key]
 
     def run(self, position: dict[str, Array], centredness: dict[str, Array] | None) -> placing:
         """A run of the model with coordinates of its effects, or with their values."""
         effects = {name: position[name] for name in self.names if name in position}
         rest = {name: leaf for name, leaf in position.items() if name not in effects}
-        noise = tuple(self.noise)
-        program = NoiseProgram(*self.model, noise, position) if noise else None
+        program = self.program_at(position)
+        values = {} if program is None else dict(program.known)
 
-        def law_of_noise(name: str, values: dict[str, Array]) -> Law | None:
+        def law_of_noise(name: str, so_far: dict[str, Array]) -> Law | None:
             scaling = self.noise.get(name)
             if program is None or scaling is None:
                 return None
-            return program.law(name, scaling, rest | values)
+            return program.law(name, scaling, rest | so_far, values)
 
         model, model_args, model_kwargs = self.model
         handler = placing(model, effects, centredness, law_of_noise)

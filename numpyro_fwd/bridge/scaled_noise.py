@@ -122,7 +122,7 @@ class NoiseProgram:
         program = jax.make_jaxpr(others)(shapes)
         self.inputs = {name: self.new(shape) for name, shape in sorted(shapes.items())}
         self.follow(program, list(self.inputs.values()))
-        self.makers = {value: step for step in self.steps for value in step.outputs}
+        self.places = {v: i for i, step in enumerate(self.steps) for v in step.outputs}
         self.users = defaultdict(list)
         self.latents = {value: frozenset([name]) for name, value in self.inputs.items()}
         for step in self.steps:
@@ -167,6 +167,11 @@ class NoiseProgram:
         """Latents that a value is computed from."""
         return self.latents.get(value, frozenset())
 
+    def maker(self, value: int | None) -> Step | None:
+        """The operation that makes a value, if one does."""
+        place = self.places.get(-1 if value is None else value)
+        return None if place is None else self.steps[place]
+
     def way(self, name: str) -> Iterator[tuple[Step, int, int | None]]:
         """Operations that a noise goes through alone, its place in each, and the other argument."""
         value = self.inputs[name]
@@ -200,7 +205,7 @@ class NoiseProgram:
 
     def is_zero(self, value: int | None) -> bool:
         """Whether a value is a product with zero."""
-        step = None if value is None else self.makers.get(value)
+        step = self.maker(value)
         if step is None:
             return value in self.known and self.sign(value) == NEVER_NEGATIVE
         is_product = step.name == "mul" or step.name in AS_ONE_NUMBER
@@ -209,15 +214,15 @@ class NoiseProgram:
     def is_one_number(self, value: int | None) -> bool:
         """Whether all entries of a value are one."""
         while value is not None and np.prod(self.shapes[value]) != 1:
-            step = self.makers.get(value)
+            step = self.maker(value)
             value = step.inputs[0] if step is not None and step.name in AS_ONE_NUMBER else None
         return value is not None
 
     def sign(self, value: int | None) -> int:
         """Whether a value is positive, or never negative, whatever the latents are."""
-        if value is None or value not in self.makers:
+        step = self.maker(value)
+        if step is None:
             return UNKNOWN if value is None else sign_of_number(self.known.get(value, np.nan))
-        step = self.makers[value]
         signs = [self.sign(each) for each in step.inputs]
         if step.name in ("exp", "logistic"):
             return POSITIVE
@@ -240,13 +245,19 @@ class NoiseProgram:
             return signs[0]
         return min(signs) if step.name in OF_LEAST else UNKNOWN
 
-    def law(self, name: str, scaling: Scaling, known: dict[str, Any]) -> LocScaleNoise:
-        """The law of an effect, from what is known of a position."""
+    def law(
+        self, name: str, scaling: Scaling, known: dict[str, Any], values: dict[int, Any]
+    ) -> LocScaleNoise:
+        """The law of an effect, from what is known of a position.
+
+        `values` are those of the program so far, at first `known` of it; more are added.
+        """
+        values |= {self.inputs[name]: leaf for name, leaf in known.items() if name in self.inputs}
         way = [way for way, _ in zip(self.way(name), range(self.last(scaling) + 1), strict=False)]
         others = [way[factor.place][2] for factor in scaling.factors]
         if scaling.loc is not None:
             others.append(way[scaling.loc][2])
-        *factors, last = self.computed([each for each in others if each is not None], known)
+        *factors, last = self.computed([each for each in others if each is not None], values)
         loc: Array = jnp.zeros(())
         if scaling.loc is None:
             factors.append(last)
@@ -263,16 +274,17 @@ class NoiseProgram:
         """Place of the last operation that a scaling reads."""
         return scaling.factors[-1].place if scaling.loc is None else scaling.loc
 
-    def computed(self, wanted: list[int], known: dict[str, Any]) -> list[Any]:
-        """Values of a program, by those of its operations that they need."""
-        values = dict(self.known)
-        values |= {self.inputs[name]: leaf for name, leaf in known.items() if name in self.inputs}
-        needed, steps = set(wanted), []
-        for step in reversed(self.steps):
-            if needed & set(step.outputs):
-                steps.append(step)
-                needed |= set(step.inputs)
-        for step in reversed(steps):
+    def computed(self, wanted: list[int], values: dict[int, Any]) -> list[Any]:
+        """Values of a program, by those of its operations that they need and `values` lack."""
+        needed: set[int] = set()
+        missing = [each for each in wanted if each not in values]
+        while missing:
+            place = self.places[missing.pop()]
+            if place not in needed:
+                needed.add(place)
+                missing += [each for each in self.steps[place].inputs if each not in values]
+        for place in sorted(needed):
+            step = self.steps[place]
             outputs = outputs_of(step.equation, *(values[each] for each in step.inputs))
             values |= dict(zip(step.outputs, outputs, strict=True))
         return [values[each] for each in wanted]

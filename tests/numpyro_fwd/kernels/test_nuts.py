@@ -263,3 +263,58 @@ def test_locations_far_from_the_origin():
     mu = np.asarray(mcmc.get_samples(group_by_chain=True)["mu"])
     assert split_gelman_rubin(mu) < 1.1
     np.testing.assert_allclose(mu.mean(), 1002.8, atol=0.3)
+
+
+GROUP = np.repeat(np.arange(30, dtype=np.int32), np.where(np.arange(30) < 15, 2, 80))
+
+
+def uneven(form, y=None):
+    """Groups of 2 and of 80 rows, centred or not."""
+    mu, tau = (numpyro.sample(*site) for site in [("mu", dist.Normal(0, 5)), ("tau", SCALE)])
+    law = dist.Normal(mu, tau).expand([30]).to_event(1)
+    if form == "centred":
+        a = numpyro.sample("a", law)
+    elif form == "by a handler":
+        with numpyro.handlers.reparam(config={"a": LocScaleReparam(0)}):
+            a = numpyro.sample("a", law)
+    else:
+        z = numpyro.sample("z", dist.Normal(0, 1).expand([30]).to_event(1))
+        a = numpyro.deterministic("a", mu + z * tau)
+    numpyro.sample("y", dist.Normal(a[GROUP], 1.0), obs=y)
+
+
+SCALE = dist.HalfNormal(2)
+
+
+@cache
+def of_uneven(form):
+    """What is learned, and means of the effects."""
+    rng = np.random.default_rng(3)
+    y = rng.normal(0.3 * rng.normal(size=30)[GROUP], 1.0)
+    mcmc = mcmc_of(AutoNUTS(uneven), 600, 1000)
+    mcmc.run(jax.random.key(0), form, y)
+    (learned,) = mcmc.sampler.centredness(mcmc).values()
+    return mcmc, learned, np.asarray(mcmc.get_samples()["a"], float).mean(0)
+
+
+@pytest.mark.parametrize("form", ["by hand", "by a handler"])
+def test_the_form_of_a_hierarchy_does_not_matter(form):
+    (_, expected, truth), (mcmc, learned, means) = map(of_uneven, ("centred", form))
+    assert expected[15:].mean() > expected[:15].mean() + 0.3
+    np.testing.assert_allclose(learned, expected, atol=0.26)
+    np.testing.assert_allclose(learned[:15].mean(), expected[:15].mean(), atol=0.08)
+    np.testing.assert_allclose(learned[15:].mean(), expected[15:].mean(), atol=0.08)
+    np.testing.assert_allclose(means, truth, atol=0.05)
+    assert mcmc.sampler.real_effects == ()  # NumPyro has no handler for effects from their noise
+
+
+def test_noise_that_is_scaled_goes_on_as_it_was():
+    """What was learned of it is frozen, and pickled with the rest."""
+    mcmc, learned, _ = of_uneven("by hand")
+    other = pickle.loads(pickle.dumps(mcmc))
+    y = np.zeros(GROUP.size)
+    other.post_warmup_state = other.sampler.refresh(mcmc.last_state, ("by hand", y))
+    other.run(jax.random.key(1), "by hand", y)
+    (kept,) = other.sampler.centredness(other).values()
+    np.testing.assert_array_equal(kept, learned)
+    assert abs(other.get_samples()["a"].mean()) < 0.05

@@ -313,7 +313,7 @@ def test_noise_that_is_scaled_goes_on_as_it_was():
     mcmc, learned, _ = of_uneven("by hand")
     other = pickle.loads(pickle.dumps(mcmc))
     y = np.zeros(GROUP.size)
-    other.post_warmup_state = other.sampler.refresh(mcmc.last_state, ("by hand", y))
+    other.post_warmup_state = other.sampler.refresh(mcmc.last_state, ("by hand", y), {})
     other.run(jax.random.key(1), "by hand", y)
     (kept,) = other.sampler.centredness(other).values()
     np.testing.assert_array_equal(kept, learned)

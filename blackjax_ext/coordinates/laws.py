@@ -134,7 +134,8 @@ class LocScale(NamedTuple):
 class LocScaleNoise(NamedTuple):
     """Location and scale of an effect whose noise is a leaf of the position, broadcast to it.
 
-    ``spread`` and ``unspread`` are maps to and from the noise.
+    ``spread`` and ``unspread`` are maps to and from the noise. A scale that is zero, or no number,
+    counts as 1: a model may take no notice of some of its noise.
     """
 
     loc: Any
@@ -148,7 +149,8 @@ class LocScaleNoise(NamedTuple):
     @property
     def own_scale(self) -> Array:
         """See :class:`Law`."""
-        return jnp.abs(jnp.asarray(self.scale))
+        scale = jnp.abs(jnp.asarray(self.scale))
+        return jnp.where((scale > 0) & jnp.isfinite(scale), scale, 1.0)
 
     @property
     def coarseness(self) -> None:

@@ -31,13 +31,14 @@ from blackjax.types import ArrayTree
 from jax import Array
 
 from blackjax_ext.coordinates import laws
-from blackjax_ext.coordinates.laws import Law
+from blackjax_ext.coordinates.laws import Law, LocScaleNoise
 from blackjax_ext.stacking import stacked
 
 __all__ = ["CENTREDNESS_GRID", "Learned", "Sums", "count", "first_learned", "learn", "trials"]
 
 CENTREDNESS_GRID = np.linspace(0.0, 1.0, 17)
 MIN_DRAWS = 20  # below, a window says nothing
+MOST_HIDDEN = 0.1  # of what rounding may hide, at the end of a window: scales of others are smaller
 
 
 class Sums(NamedTuple):
@@ -119,7 +120,8 @@ def count(learned: Learned, of_chains: ArrayTree) -> Learned:
 def learn(learned: Learned, effect_laws: Any) -> tuple[Learned, ArrayTree]:
     """The best centredness of each effect, and by how much it changes the sd of its coordinates.
 
-    `effect_laws` are those of any draw, which say what has one centredness.
+    `effect_laws` are those of the last draws, of C chains, which lead: they say what has one
+    centredness, and where rounding would hide the noise of an effect.
     """
     is_enough = learned.num_draws >= MIN_DRAWS
 
@@ -128,6 +130,11 @@ def learn(learned: Learned, effect_laws: Any) -> tuple[Learned, ArrayTree]:
         score = logs.sum(axis=0)
         if law.is_whole:
             score = jnp.broadcast_to(score.sum(axis=-1, keepdims=True), score.shape)
+        hides = jax.vmap(jax.vmap(laws.rounding, (None, 0, None)), (0, None, None))
+        grid = jnp.asarray(CENTREDNESS_GRID, c.dtype)[(slice(None), *[None] * c.ndim)]
+        if isinstance(law, LocScaleNoise):  # of others it does not depend on the centredness
+            ratio = hides(law, jnp.broadcast_to(grid, score.shape), jnp.zeros_like(c))
+            score = jnp.where(ratio.max(axis=0) > MOST_HIDDEN, jnp.inf, score)
         score = jnp.where(jnp.isfinite(score), score, jnp.inf)
         now = jnp.round(c * (CENTREDNESS_GRID.size - 1)).astype(int)[None]
         least = jnp.argmin(score, axis=0)[None]

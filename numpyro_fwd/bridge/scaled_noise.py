@@ -37,10 +37,10 @@ from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
 __all__ = ["NoiseProgram", "Scaling", "scaled_noise"]
 
 # linear in the first argument
-LINEAR_IN_FIRST = frozenset(["div", "dynamic_slice", "gather", "sub"])
+LINEAR_IN_FIRST = frozenset(["div", "dynamic_slice", "gather"])
 LINEAR = LINEAR_IN_FIRST | frozenset(
     ["add", "broadcast_in_dim", "convert_element_type", "copy", "cumsum", "dot_general", "mul"]
-    + ["expand_dims", "neg", "reduce_sum", "reshape", "rev", "slice", "squeeze", "transpose"]
+    + ["expand_dims", "neg", "reduce_sum", "reshape", "rev", "slice", "squeeze", "sub", "transpose"]
 )
 AS_ONE_NUMBER = frozenset(["broadcast_in_dim", "convert_element_type", "reshape", "squeeze"])
 # as positive as the least positive of their arguments, and as the most positive
@@ -163,9 +163,9 @@ class NoiseProgram:
             values |= dict(zip(equation.outvars, outputs, strict=True))
         return list(map(number, jaxpr.outvars))
 
-    def latents_of(self, value: int) -> frozenset[str]:
+    def latents_of(self, value: int | None) -> frozenset[str]:
         """Latents that a value is computed from."""
-        return self.latents.get(value, frozenset())
+        return self.latents.get(-1 if value is None else value, frozenset())
 
     def maker(self, value: int | None) -> Step | None:
         """The operation that makes a value, if one does."""
@@ -187,7 +187,7 @@ class NoiseProgram:
         factors: list[Factor] = []
         is_plain = True  # nothing but factors so far
         for i, (step, place, other) in enumerate(self.way(name)):
-            kind, found = step.name, frozenset() if other is None else self.latents_of(other)
+            kind, found = step.name, self.latents_of(other)
             if found - before or kind not in LINEAR or (kind in LINEAR_IN_FIRST and place == 1):
                 break
             if kind in ("mul", "div") and found:
@@ -254,6 +254,8 @@ class NoiseProgram:
         """
         values |= {self.inputs[name]: leaf for name, leaf in known.items() if name in self.inputs}
         way = [way for way, _ in zip(self.way(name), range(self.last(scaling) + 1), strict=False)]
+        if not self.is_read(way, scaling, known):  # of other arguments, with which all is different
+            return LocScaleNoise(jnp.zeros(()), jnp.ones(()))
         others = [way[factor.place][2] for factor in scaling.factors]
         if scaling.loc is not None:
             others.append(way[scaling.loc][2])
@@ -262,13 +264,21 @@ class NoiseProgram:
         if scaling.loc is None:
             factors.append(last)
         else:
-            step, place, _ = way[scaling.loc]
-            loc = -last if step.name == "sub" and place == 0 else last
+            loc = -last if way[scaling.loc][0].name == "sub" else last
         shape, scale = self.shapes[self.inputs[name]], jnp.ones(())
         for factor, value in zip(scaling.factors, factors, strict=True):
             value = value if jnp.shape(value) == shape else jnp.ravel(value)[0]
             scale = scale / value if factor.is_divisor else scale * value
         return LocScaleNoise(loc, scale)
+
+    def is_read(self, way: list[Any], scaling: Scaling, known: dict[str, Any]) -> bool:
+        """Whether a noise goes the way on which a scaling was read, through what is known."""
+        kinds = {each.place: ["div" if each.is_divisor else "mul"] for each in scaling.factors}
+        kinds |= {} if scaling.loc is None else {scaling.loc: ["add", "sub"]}
+        return len(way) > self.last(scaling) and all(
+            way[i][0].name in names and not self.latents_of(way[i][2]) - known.keys()
+            for i, names in kinds.items()
+        )
 
     def last(self, scaling: Scaling) -> int:
         """Place of the last operation that a scaling reads."""

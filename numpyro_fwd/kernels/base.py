@@ -61,6 +61,7 @@ from numpyro_fwd.kernels.chain_warnings import Noticed, forget
 from numpyro_fwd.kernels.coordinates import (
     check_alone,
     check_has_gradient,
+    check_same_effects,
     check_whole,
     initial_coordinates,
     start_in_coordinates,
@@ -631,6 +632,8 @@ class BlackJAXKernel(MCMCKernel):
 
     def sample(self, state: KernelState, model_args: Args, model_kwargs: Kwargs | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
+        names = {*self._effects, *self._scalings} if self._learns else set()
+        check_same_effects(state.adapt_state.coordinates, names)
         target = self._target_of(model_args, model_kwargs, state.shared)
         is_single = jnp.ndim(state.i) == 0
         adapt_state = state.adapt_state

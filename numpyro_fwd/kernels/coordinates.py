@@ -18,6 +18,7 @@ from numpyro_fwd.kernels.strategy import Run, Start, Strategy, WholeDensity, rav
 __all__ = [
     "check_alone",
     "check_has_gradient",
+    "check_same_effects",
     "check_whole",
     "initial_coordinates",
     "start_in_coordinates",
@@ -49,6 +50,19 @@ def check_has_gradient(state: Any) -> None:
         raise TypeError(
             "learn_coordinates needs an algorithm whose state has a logdensity_grad, such as "
             f"blackjax.nuts, blackjax.hmc or blackjax.mala; got {type(state.chain).__name__}."
+        )
+
+
+def check_same_effects(learned: learning.Learned | None, names: set[str]) -> None:
+    """Raise ValueError unless what is learned of is what a model has for the arguments of a run."""
+    found = (
+        set() if learned is None else {k for k, c in learned.centredness.items() if c is not None}
+    )
+    if found != names:
+        raise ValueError(
+            f"the state that is resumed has learned coordinates of {sorted(found)}, and with these "
+            f"arguments the effects of the model are {sorted(names)}. Run the warm-up on them, "
+            "mcmc.post_warmup_state = None."
         )
 
 

@@ -168,7 +168,7 @@ def learned(draws, gradients, found):
         tried = jax.vmap(lambda u, g, law: learning.trials(u, g, c, law))(draws, gradients, found)
         for part in jnp.split(tried, 2):
             known = learning.count(known, part)
-        known, ratio = learning.learn(known, jax.tree.map(lambda leaf: leaf[0], found))
+        known, ratio = learning.learn(known, jax.tree.map(lambda leaf: leaf[:2], found))
         return known.centredness, ratio
 
     return jax.jit(learn)(draws, gradients, found)

@@ -77,6 +77,17 @@ def chosen_first():
     counted(mu + tau * noise()[GROUP])
 
 
+def taken_off():
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    (tau,) = scales("tau")
+    counted((mu - tau * noise())[GROUP])
+
+
+def with_scales_of_zero():
+    (tau,) = scales("tau")
+    counted((noise() * tau * jnp.exp(-tau * np.array([0.0, 0.0, 5000.0, 5000.0])))[GROUP])
+
+
 def walk():
     (tau,) = scales("tau")
     counted(tau * jnp.cumsum(noise(size=12)))
@@ -119,6 +130,8 @@ READ = {
     "noise first": (noise_first, "z", 0.7, 0.3),
     "horseshoe": (horseshoe, "z", 0.0, 0.3 * np.arange(1, 5)),
     "chosen first": (chosen_first, "z", 0.0, 0.3),
+    "taken off": (taken_off, "z", -0.7, 0.3),
+    "scales of zero": (with_scales_of_zero, "z", 0.0, np.array([0.3, 0.3, 1.0, 1.0])),
     "walk": (walk, "z", 0.0, 0.3),
     "LocScaleReparam": (by_handler(LocScaleReparam(0)), "a_decentered", 0.7, 0.3),
     "TransformReparam": (by_handler(TransformReparam()), "a_base", 0.7, 0.3),
@@ -229,6 +242,22 @@ NOT_READ += [of_itself, in_a_loop, response]
 def test_what_is_no_scaled_noise_is_left_alone(model):
     coordinates, _ = coordinates_of(model)
     assert not coordinates.noise
+
+
+def test_a_program_of_other_arguments_may_use_the_noise_otherwise():
+    """What was read is exact there, or stands for nothing."""
+
+    def model(kind):
+        (tau,) = scales("tau")
+        z = noise()
+        ways = {"scaled": tau * z, "itself": z, "squared": tau * z + z**2, "late": z * tau * 2}
+        counted((ways | {"in turn": jnp.exp(z) * z})[kind][GROUP])
+
+    first, z = coordinates_of(model, "scaled")
+    for kind, scale in {"itself": 1.0, "squared": 1.0, "in turn": 1.0, "late": 0.3}.items():
+        coordinates = ModelCoordinates(model, (kind,), {}, (), first.noise)
+        found = coordinates.out(z, {"tau": None, "z": jnp.ones(4)}).laws["z"]
+        np.testing.assert_allclose(found.scale, scale, rtol=1e-6)
 
 
 def test_data_may_be_arguments_that_are_traced():

@@ -308,6 +308,23 @@ def test_the_form_of_a_hierarchy_does_not_matter(form):
     assert mcmc.sampler.real_effects == ()  # NumPyro has no handler for effects from their noise
 
 
+def test_a_state_whose_effects_are_none_with_other_arguments_is_refused():
+    def model(y, is_square=False):
+        tau = numpyro.sample("tau", dist.HalfNormal(1))
+        z = numpyro.sample("z", dist.Normal(0, 1).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Normal(tau * z + (z**2 if is_square else 0.0), 1.0), obs=y)
+
+    y = Y[:2] / 10
+    mcmc = mcmc_of(AutoNUTS(model), 100, 10, num_chains=1)
+    mcmc.run(jax.random.key(0), y)
+    other = {"is_square": True}
+    mcmc.post_warmup_state = mcmc.sampler.refresh(mcmc.last_state, (y,), other)
+    with pytest.raises(ValueError, match=r"coordinates of \['z'\], and .* are \[\]"):
+        mcmc.run(jax.random.key(1), y, **other)
+    mcmc.post_warmup_state = None
+    mcmc.run(jax.random.key(1), y, **other)
+
+
 def test_noise_that_is_scaled_goes_on_as_it_was():
     """What was learned of it is frozen, and pickled with the rest."""
     mcmc, learned, _ = of_uneven("by hand")
@@ -318,3 +335,23 @@ def test_noise_that_is_scaled_goes_on_as_it_was():
     (kept,) = other.sampler.centredness(other).values()
     np.testing.assert_array_equal(kept, learned)
     assert abs(other.get_samples()["a"].mean()) < 0.05
+
+
+def far_noise(y):
+    """Noise that single precision keeps only as the model has it: the digits of 1e5 are 0.008."""
+    m, t = numpyro.sample("m", dist.Normal(0, 1)), numpyro.sample("t", dist.HalfNormal(1))
+    z = numpyro.sample("z", dist.Normal(0, 1).expand([8]).to_event(1))
+    a = 1e5 + m + t * z
+    numpyro.sample("y", dist.Normal(jnp.repeat(a, 20), 0.3), obs=y)
+
+
+def test_noise_of_effects_far_from_zero_is_not_hidden():
+    rng = np.random.default_rng(0)
+    y = (1e5 + np.repeat(0.2 * rng.normal(size=8), 20) + 0.3 * rng.normal(size=160)).astype("f")
+    runs = [mcmc_of(kernel, 500, 1000) for kernel in (AutoNUTS(far_noise), NUTS(far_noise))]
+    for mcmc in runs:
+        mcmc.run(jax.random.key(0), y)
+    (c,) = runs[0].sampler.centredness(runs[0]).values()
+    assert c.max() <= 0.25
+    found, expected = (np.log(mcmc.get_samples()["t"]).mean() for mcmc in runs)
+    assert abs(found - expected) < 0.1

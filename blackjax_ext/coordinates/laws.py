@@ -131,43 +131,18 @@ class LocScale(NamedTuple):
         return (1 - c) * jnp.log(self.own_scale)
 
 
-class LocScaleNoise(NamedTuple):
+class LocScaleNoise(LocScale):
     """Location and scale of an effect whose noise is a leaf of the position, broadcast to it.
 
     ``spread`` and ``unspread`` are maps to and from the noise. A scale that is zero, or no number,
     counts as 1: a model may take no notice of some of its noise.
     """
 
-    loc: Any
-    scale: Any
-
-    @property
-    def is_whole(self) -> bool:
-        """See :class:`Law`."""
-        return False
-
     @property
     def own_scale(self) -> Array:
         """See :class:`Law`."""
         scale = jnp.abs(jnp.asarray(self.scale))
         return jnp.where((scale > 0) & jnp.isfinite(scale), scale, 1.0)
-
-    @property
-    def coarseness(self) -> None:
-        """See :class:`Law`."""
-
-    @property
-    def mean(self) -> Array:
-        """Mean of the effect, given its parameters."""
-        return jnp.asarray(self.loc)
-
-    def spread(self, c: Array, v: Array) -> Array:
-        """Map coordinates to noise."""
-        return jnp.exp(self.log_slopes(c)) * v
-
-    def unspread(self, c: Array, d: Array) -> Array:
-        """Map noise to coordinates."""
-        return jnp.exp(-self.log_slopes(c)) * d
 
     def log_slopes(self, c: Array) -> Array:
         """Logarithm of the slope of each noise in its coordinate."""

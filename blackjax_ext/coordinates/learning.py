@@ -130,9 +130,9 @@ def learn(learned: Learned, effect_laws: Any) -> tuple[Learned, ArrayTree]:
         score = logs.sum(axis=0)
         if law.is_whole:
             score = jnp.broadcast_to(score.sum(axis=-1, keepdims=True), score.shape)
-        hides = jax.vmap(jax.vmap(laws.rounding, (None, 0, None)), (0, None, None))
-        grid = jnp.asarray(CENTREDNESS_GRID, c.dtype)[(slice(None), *[None] * c.ndim)]
         if isinstance(law, LocScaleNoise):  # of others it does not depend on the centredness
+            grid = jnp.asarray(CENTREDNESS_GRID, c.dtype)[(slice(None), *[None] * c.ndim)]
+            hides = jax.vmap(jax.vmap(laws.rounding, (None, 0, None)), (0, None, None))
             ratio = hides(law, jnp.broadcast_to(grid, score.shape), jnp.zeros_like(c))
             score = jnp.where(ratio.max(axis=0) > MOST_HIDDEN, jnp.inf, score)
         score = jnp.where(jnp.isfinite(score), score, jnp.inf)

@@ -172,7 +172,7 @@ def coarsest(placed: Placed, centredness: ArrayTree) -> Array:
 
 def is_law(node: Any) -> bool:
     """Whether a node of a tree of laws is one."""
-    return node is None or isinstance(node, (LocScale, LocScaleNoise, LocFactor, Walk))
+    return node is None or isinstance(node, (LocScale, LocFactor, Walk))
 
 
 def placed_leaf(u: Array, c: Array | None, law: Law | None) -> tuple[Array, Array]:

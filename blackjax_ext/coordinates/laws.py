@@ -12,7 +12,15 @@ noise z in the place of the effect, :math:`z = B^{-1} B_c (u - c m)` has the sam
 - :class:`LocFactor`: with :math:`L = U \mathrm{diag}(l)`, U of unit diagonal,
   :math:`B_c = (I + (1-c)(U - I)) \mathrm{diag}(l^{1-c})`.
 - :class:`LocScaleNoise`: the same where the leaf is z: :math:`z = s^{-c} (u - c m)`.
-- :class:`Walk`: the same for :math:`L = s\,\mathrm{tril}(1)`, by sums instead of products.
+- :class:`Walk`: :math:`x = s\,\mathrm{tril}(1) z = V a`, for orthonormal waves
+  :math:`V_{tk} = 2 (2n+1)^{-1/2} \sin(\pi (2k+1) (t+1) / (2n+1))` and independent
+  :math:`a_k \sim N(0, s_k^2)`, :math:`s_k = s / (2 \sin(\pi (k + 1/2) / (2n+1)))`: these are the
+  eigenvectors of the covariance, whatever s is. So each wave has a centredness of its own, as data
+  say much of long waves and little of short ones, :math:`a_k = s_k^{1-c_k} u_k`, and x comes by a
+  fast Fourier transform, whose determinant is 1 or -1.
+- :class:`WalkNoise`: the same where the leaf is z, the differences of which are the waves
+  :math:`W_{tk} = 2 (2n+1)^{-1/2} \cos(\pi (2k+1) (t + 1/2) / (2n+1))`: :math:`z = W b`,
+  :math:`b_k = s_k^{-c_k} u_k`.
 
 *Rounding.* Where a scale is below the last digits of x, the density of the model, which sees x, no
 longer depends on u: it would be flat in all directions of the noise, and a chain that gets there
@@ -32,6 +40,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 
@@ -43,6 +52,7 @@ __all__ = [
     "LocScale",
     "LocScaleNoise",
     "Walk",
+    "WalkNoise",
     "coarseness_of",
     "into",
     "out",
@@ -50,6 +60,7 @@ __all__ = [
     "recentred",
     "rounding",
     "unresolved",
+    "walk",
 ]
 
 
@@ -202,49 +213,67 @@ class LocFactor(NamedTuple):
         return (1 - c) * jnp.log(self.own_scale)
 
 
-class Walk(NamedTuple):
-    """Scale of the steps of a walk from zero along the last axis, of its other axes."""
+class Waves:
+    r"""Waves of the places of a walk, or of its steps, (..., n), the longest first.
 
-    scale: Any
+    Both are :math:`V_{tk} = 2 (2n+1)^{-1/2} (-1)^t \sin(2\pi (n-k)(t + 1 - h) / (2n+1))`, which
+    are orthonormal, with the `shift` h.
+    """
 
-    @property
-    def is_whole(self) -> bool:
-        """See :class:`Law`."""
-        return True
+    shift: float
 
-    @property
-    def own_scale(self) -> Array:
-        """See :class:`Law`."""
-        return jnp.abs(jnp.asarray(self.scale))[..., None]
+    def turned(self, waves: Array) -> Array:
+        """The leaf of these waves."""
+        size, turns = turns_of(waves, self.shift)
+        sums = jnp.fft.fft(from_zero(waves[..., ::-1] * turns), size).imag
+        leaf: Array = -2 / np.sqrt(size) * signs(waves) * sums[..., 1 : waves.shape[-1] + 1]
+        return leaf
 
-    @property
-    def coarseness(self) -> None:
-        """See :class:`Law`."""
+    def unturned(self, x: Array) -> Array:
+        """The waves of a leaf; the inverse, and the transpose, of :meth:`turned`."""
+        size, turns = turns_of(x, self.shift)
+        sums = (turns * jnp.fft.rfft(from_zero(signs(x) * x), size)[..., 1:]).imag
+        waves: Array = -2 / np.sqrt(size) * sums[..., ::-1]
+        return waves
 
-    @property
-    def mean(self) -> Array:
-        """Mean of the effect, given its parameters."""
-        return jnp.zeros_like(jnp.asarray(self.scale))[..., None]
 
-    def spread(self, c: Array, v: Array) -> Array:
-        """Steps to places: each step, and 1 - c of all before it."""
-        w = jnp.exp(self.log_slopes(c)) * v
-        return w + (1 - c) * (jnp.cumsum(w, -1) - w)
+class Walk(Waves, LocScale):
+    """Waves of a walk: their scales, and no location, as :func:`walk` makes them."""
 
-    def unspread(self, c: Array, d: Array) -> Array:
-        """Places to steps: the sum of the steps is S <- c S + d."""
+    shift = 0.0
 
-        def joined(first: Any, second: Any) -> tuple[Array, Array]:
-            return first[0] * second[0], second[0] * first[1] + second[1]
 
-        c = jnp.broadcast_to(c, d.shape)
-        sums = jax.lax.associative_scan(joined, (c, d), axis=-1)[1]
-        before = jnp.concatenate([jnp.zeros_like(sums[..., :1]), sums[..., :-1]], -1)
-        return jnp.exp(-self.log_slopes(c)) * (d - (1 - c) * before)
+class WalkNoise(Waves, LocScaleNoise):
+    """The same where the leaf is the noise of the steps."""
 
-    def log_slopes(self, c: Array) -> Array:
-        """Logarithm of the slope of each step."""
-        return (1 - c) * jnp.log(self.own_scale)
+    shift = 0.5
+
+
+def walk(scale: Any, num_steps: int, kind: type[LocScale] = Walk) -> LocScale:
+    """The law of a walk from zero of so many steps along the last axis, of a scale of other axes.
+
+    `kind` is :class:`Walk`, or :class:`WalkNoise`.
+    """
+    angles = np.pi * (np.arange(num_steps) + 0.5) / (2 * num_steps + 1)
+    lengths = jnp.asarray(0.5 / np.sin(angles), jnp.result_type(scale, float))
+    return kind(0.0, jnp.asarray(scale)[..., None] * lengths)
+
+
+def turns_of(x: Array, shift: float) -> tuple[int, Array]:
+    """The size of a Fourier transform of numbers 0 to n, and what turns those from 1 by `shift`."""
+    size = 2 * x.shape[-1] + 1
+    turns = np.exp(2j * np.pi * shift * np.arange(1, x.shape[-1] + 1) / size)
+    return size, jnp.asarray(turns, jnp.result_type(x, 1j))
+
+
+def from_zero(x: Array) -> Array:
+    """Numbers from 1, with a zero before them."""
+    return jnp.concatenate([jnp.zeros_like(x[..., :1]), x], -1)
+
+
+def signs(x: Array) -> Array:
+    """1 and -1 in turn, along the last axis."""
+    return 1 - 2 * (jnp.arange(x.shape[-1], dtype=x.dtype) % 2)
 
 
 def coarseness_of(shape: Array) -> Array:
@@ -264,9 +293,13 @@ def same(law: Law, c: Array, new: Array | float) -> Array:
 
 
 def out(law: Law, c: Array, u: Array) -> tuple[Array, Array]:
-    """The leaf at `u` and the log determinant; at c = 1 an effect is u, to the last digit."""
+    """The leaf at `u` and the log determinant; at c = 1 an effect is u, to the last digit.
+
+    Of a walk that holds for its waves.
+    """
     shift = jnp.broadcast_to(law.mean, u.shape)
     x = law.spread(c, u) + (middle(law, shift) - law.spread(c, c * shift))
+    x = law.turned(x) if isinstance(law, Waves) else x
     log_det = jnp.sum(jnp.broadcast_to(law.log_slopes(c), u.shape))
     return x, log_det - unresolved(law, c, x)
 
@@ -300,6 +333,8 @@ def rounding(law: Law, c: Array, x: Array) -> Array:
     in which it is added to c m.
     """
     size = jnp.maximum(jnp.abs(x), jnp.abs(law.mean))
+    if isinstance(law, Waves):  # of each wave, which has a part of all places
+        size = jnp.max(size, -1, keepdims=True)
     slope = 1 / law.own_scale
     if isinstance(law, LocScaleNoise):
         size, slope = jnp.abs(c * law.mean), jnp.exp(law.log_slopes(c))
@@ -309,6 +344,7 @@ def rounding(law: Law, c: Array, x: Array) -> Array:
 
 def into(law: Law, c: Array, x: Array) -> Array:
     """The coordinates of the leaf `x`; the inverse of :func:`out`."""
+    x = law.unturned(x) if isinstance(law, Waves) else x
     shift = jnp.broadcast_to(law.mean, x.shape)
     found = c * shift + law.unspread(c, x - middle(law, shift))
     return jnp.where(same(law, c, centredness_of_leaf(law)), x, found)

@@ -17,7 +17,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.coordinates import laws
-from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, LocScaleNoise, Walk
+from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, LocScaleNoise
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import LogDensity
 
@@ -100,8 +100,8 @@ class LawCoordinates:
     ----------
     laws
         From a position to a tree of its structure with a law for each effect (``LocScale``,
-        ``LocScaleNoise``, ``LocFactor``, ``Walk``), and None for every other leaf. The law of an
-        effect must not depend on itself, directly or through other effects.
+        ``LocScaleNoise``, ``LocFactor``, or that of ``walk``), and None for every other leaf. The
+        law of an effect must not depend on itself, directly or through other effects.
 
     Examples
     --------
@@ -172,7 +172,7 @@ def coarsest(placed: Placed, centredness: ArrayTree) -> Array:
 
 def is_law(node: Any) -> bool:
     """Whether a node of a tree of laws is one."""
-    return node is None or isinstance(node, (LocScale, LocFactor, Walk))
+    return node is None or isinstance(node, (LocScale, LocFactor))
 
 
 def placed_leaf(u: Array, c: Array | None, law: Law | None) -> tuple[Array, Array]:

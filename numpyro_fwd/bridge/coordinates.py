@@ -13,7 +13,7 @@ from jax import Array
 from numpyro.distributions import biject_to, constraints
 
 from blackjax_ext.coordinates import laws
-from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, Walk
+from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, walk
 from blackjax_ext.coordinates.partial import HALF, Placed
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function
@@ -30,7 +30,7 @@ LAWS: dict[Function, Callable[..., Law]] = {
     shifted: LocScale,
     shaped: LocScale,
     mixed: LocFactor,
-    walked: Walk,
+    walked: walk,
 }
 
 

@@ -87,14 +87,16 @@ def unmixed(loc: Any, factor: Array, y: Array) -> Array:
     return solve_triangular(factor, rest[..., None], lower=True)[..., 0]
 
 
-def walked(scale: Any, z: Array) -> tuple[Array, Array]:
+def walked(scale: Any, num_steps: int, z: Array) -> tuple[Array, Array]:
     """Sums along the last axis."""
+    del num_steps
     steps, sizes = shifted(0.0, jnp.asarray(scale)[..., None], z)
     return jnp.cumsum(steps, -1), sizes
 
 
-def unwalked(scale: Any, y: Array) -> Array:
+def unwalked(scale: Any, num_steps: int, y: Array) -> Array:
     """The noise of :func:`walked`."""
+    del num_steps
     steps = jnp.diff(y, axis=-1, prepend=jnp.zeros_like(y[..., :1]))
     return steps / jnp.asarray(scale)[..., None]
 
@@ -195,7 +197,7 @@ MAPS: dict[type, NoiseMap] = {
     dist.ZeroSumNormal: NoiseMap(
         lambda fn: (0.0, jnp.expand_dims(fn.scale, [*range(-fn.event_dim, 0)])), shifted, unshifted
     ),
-    dist.GaussianRandomWalk: NoiseMap(lambda fn: (fn.scale,), walked, unwalked, True),
+    dist.GaussianRandomWalk: NoiseMap(lambda fn: (fn.scale, fn.num_steps), walked, unwalked, True),
 }
 
 

@@ -8,11 +8,12 @@ what the last has made:
 - The sum of s z with what latents make is m, and the end, as all else is that is not linear in z.
 - After a sum, a product with a matrix or a choice of rows a factor counts if it is one number, and
   nothing is m.
+- Sums of z along its last axis, all factors of which are numbers, are a walk.
 
 So a horseshoe's ``z * lambda * tau``, data times that, and what ``LocScaleReparam(0)`` makes of a
 model are understood alike. s and m are computed from latents that come before z, or are no effects.
 What is read decides only where coordinates are worth while, which are exact for any s and m that z
-has no part in (:class:`blackjax_ext.coordinates.laws.LocScaleNoise`).
+has no part in (:class:`blackjax_ext.coordinates.laws.LocScaleNoise`, ``WalkNoise``).
 """
 
 from collections import defaultdict
@@ -26,7 +27,7 @@ from jax import Array
 from jax.extend.core import Literal
 from numpyro.distributions import constraints
 
-from blackjax_ext.coordinates.laws import LocScaleNoise
+from blackjax_ext.coordinates.laws import LocScale, LocScaleNoise, WalkNoise, walk
 from blackjax_ext.work import needed_equations, outputs_of, program_of_call
 from numpyro_fwd.bridge.hierarchies import LOC_SCALE, MAPS
 from numpyro_fwd.bridge.numpyro_private import transforms_of
@@ -80,10 +81,13 @@ class Scaling(NamedTuple):
         Of the scale.
     loc
         Place of the operation that adds the location; None if none does.
+    walk
+        Place of the operation that makes a walk of the noise; None if none does.
     """
 
     factors: tuple[Factor, ...]
-    loc: int | None
+    loc: int | None = None
+    walk: int | None = None
 
 
 class NoiseProgram:
@@ -185,23 +189,35 @@ class NoiseProgram:
     def scaling(self, name: str, before: frozenset[str]) -> Scaling | None:
         """What scales a noise, computed from latents `before` it; None if nothing does."""
         factors: list[Factor] = []
+        sums: int | None = None
+        are_numbers = True  # factors so far, and nothing else
         is_plain = True  # nothing but factors so far
         for i, (step, place, other) in enumerate(self.way(name)):
             kind, found = step.name, self.latents_of(other)
             if found - before or kind not in LINEAR or (kind in LINEAR_IN_FIRST and place == 1):
                 break
             if kind in ("mul", "div") and found:
+                is_number = self.is_one_number(other)
                 is_factor = (is_plain or kind == "mul") and self.sign(other) == POSITIVE
-                if not is_factor or not (is_plain or self.is_one_number(other)):
+                if not is_factor or not (is_plain or is_number):
                     break
                 factors.append(Factor(i, kind == "div"))
+                are_numbers &= is_number
             elif kind in ("add", "sub") and self.is_zero(other):
                 continue  # as LocScaleReparam(0) takes zero times the location off
             elif kind in ("add", "sub") and found:
-                return Scaling(tuple(factors), i if is_plain else None) if factors else None
+                loc = i if is_plain else None
+                return Scaling(tuple(factors), loc, sums) if factors else None
             else:
+                sums = i if are_numbers and self.sums_along_last(step) else sums
+                are_numbers &= kind in ("mul", "div") and self.is_one_number(other)
                 is_plain = False
-        return Scaling(tuple(factors), None) if factors else None
+        return Scaling(tuple(factors), None, sums) if factors else None
+
+    def sums_along_last(self, step: Step) -> bool:
+        """Whether an operation makes sums of all up to each, along the last axis."""
+        params, rank = step.equation.params, len(self.shapes[step.inputs[0]])
+        return step.name == "cumsum" and params["axis"] == rank - 1 and not params["reverse"]
 
     def is_zero(self, value: int | None) -> bool:
         """Whether a value is a product with zero."""
@@ -247,7 +263,7 @@ class NoiseProgram:
 
     def law(
         self, name: str, scaling: Scaling, known: dict[str, Any], values: dict[int, Any]
-    ) -> LocScaleNoise:
+    ) -> LocScale:
         """The law of an effect, from what is known of a position.
 
         `values` are those of the program so far, at first `known` of it; more are added.
@@ -269,12 +285,15 @@ class NoiseProgram:
         for factor, value in zip(scaling.factors, factors, strict=True):
             value = value if jnp.shape(value) == shape else jnp.ravel(value)[0]
             scale = scale / value if factor.is_divisor else scale * value
+        if scaling.walk is not None:
+            return walk(jnp.ravel(scale)[0], shape[-1], WalkNoise)
         return LocScaleNoise(loc, scale)
 
     def is_read(self, way: list[Any], scaling: Scaling, known: dict[str, Any]) -> bool:
         """Whether a noise goes the way on which a scaling was read, through what is known."""
         kinds = {each.place: ["div" if each.is_divisor else "mul"] for each in scaling.factors}
         kinds |= {} if scaling.loc is None else {scaling.loc: ["add", "sub"]}
+        kinds |= {} if scaling.walk is None else {scaling.walk: ["cumsum"]}
         return len(way) > self.last(scaling) and all(
             way[i][0].name in names and not self.latents_of(way[i][2]) - known.keys()
             for i, names in kinds.items()
@@ -282,7 +301,8 @@ class NoiseProgram:
 
     def last(self, scaling: Scaling) -> int:
         """Place of the last operation that a scaling reads."""
-        return scaling.factors[-1].place if scaling.loc is None else scaling.loc
+        places = (scaling.factors[-1].place, scaling.loc, scaling.walk)
+        return max(place for place in places if place is not None)
 
     def computed(self, wanted: list[int], values: dict[int, Any]) -> list[Any]:
         """Values of a program, by those of its operations that they need and `values` lack."""

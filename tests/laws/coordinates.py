@@ -9,14 +9,14 @@ from jax.flatten_util import ravel_pytree
 import blackjax_ext
 from blackjax_ext.coordinates import laws as maps
 from blackjax_ext.coordinates import learning
-from blackjax_ext.coordinates.laws import LocFactor, LocScale, LocScaleNoise, Walk
+from blackjax_ext.coordinates.laws import LocFactor, LocScale, LocScaleNoise, WalkNoise, walk
 from blackjax_ext.coordinates.partial import Frame, LawCoordinates, in_coordinates
 from blackjax_ext.metrics import Diagonal
 from blackjax_ext.warmup.algorithm import Algorithm, BoundAlgorithm
 from blackjax_ext.warmup.in_coordinates import InCoordinates
 from tests.laws import laws
 
-SHAPES = {"f": (2,), "m": (2,), "n": (2,), "r": (3,), "w": (), "x": (2,)}
+SHAPES = {"f": (2,), "m": (2,), "n": (2,), "q": (3,), "r": (3,), "w": (), "x": (2,)}
 FACTOR = np.array([[1.0, 0.0], [0.6, 0.8]])
 SIZE = laws.Size(20_000, 6)
 STEP_SIZE = 0.75
@@ -31,7 +31,8 @@ def laws_of(z):
         "x": LocScale(z["m"], jnp.exp(0.5 * jnp.tanh(z["m"]))),
         "n": LocScaleNoise(z["x"], s),
         "f": LocFactor(z["m"], s * jnp.asarray(FACTOR, s.dtype)),
-        "r": Walk(s),
+        "q": walk(s, 3, WalkNoise),
+        "r": walk(s, 3),
     }
 
 
@@ -46,6 +47,7 @@ def logdensity(z):
         normal(z["w"])
         + normal(z["m"], 0.5 * z["w"], s).sum()
         + normal(z["n"]).sum()
+        + normal(z["q"]).sum()
         + normal(z["x"], z["m"], scale).sum()
         + normal(f, 0.0, s).sum()
         + normal(steps, 0.0, s).sum()
@@ -62,6 +64,7 @@ def draw(rng, n):
         "w": w,
         "m": m,
         "n": e["n"],
+        "q": e["q"],
         "x": m + np.exp(0.5 * np.tanh(m)) * e["x"],
         "f": m + s * (e["f"] @ FACTOR.T),
         "r": np.cumsum(s * e["r"], axis=1),
@@ -76,6 +79,7 @@ def uniforms(z):
         w[:, None],
         (z["m"] - 0.5 * w[:, None]) / s,
         z["n"],
+        z["q"],
         (z["x"] - z["m"]) / np.exp(0.5 * np.tanh(z["m"])),
         (z["f"] - z["m"]) @ np.linalg.inv(FACTOR).T / s,
         np.diff(z["r"], axis=1, prepend=0.0) / s,

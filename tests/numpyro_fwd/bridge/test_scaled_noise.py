@@ -1,5 +1,7 @@
 """What a model scales: read from its program, in the ways in which people write it."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ from numpyro.distributions.transforms import AffineTransform
 from numpyro.handlers import reparam
 from numpyro.infer.reparam import LocScaleReparam, TransformReparam
 
+from blackjax_ext.coordinates import laws
 from numpyro_fwd.bridge.coordinates import ModelCoordinates
 from numpyro_fwd.bridge.hierarchies import effects_of
 from numpyro_fwd.bridge.scaled_noise import scaled_noise
@@ -88,9 +91,29 @@ def with_scales_of_zero():
     counted((noise() * tau * jnp.exp(-tau * np.array([0.0, 0.0, 5000.0, 5000.0])))[GROUP])
 
 
-def walk():
+def walked(z, tau, way="sums"):
+    """A walk, in ways in which people write it."""
+    return {
+        "sums": lambda: tau * jnp.cumsum(z),
+        "steps": lambda: jnp.cumsum(z * tau),
+        "by less": lambda: jnp.cumsum(z / (1 / tau)),
+        "in two": lambda: tau**0.5 * jnp.cumsum(tau**0.5 * z),
+        "with a number": lambda: 2 * jnp.cumsum(0.5 * z * tau),
+        "from": lambda: 0.7 + jnp.cumsum(tau * z)[::-1],
+        "in order": lambda: tau * jnp.cumsum(z, axis=-1)[jnp.arange(12)],
+        "of others": lambda: jnp.cumsum(tau ** jnp.arange(1, 13) * z),
+        "backwards": lambda: tau * jax.lax.cumsum(z, reverse=True),
+        "columns": lambda: tau * jnp.cumsum(z.reshape(4, 3), 0).ravel(),
+    }[way]()
+
+
+WALKS = ["sums", "steps", "by less", "in two", "with a number", "from", "in order"]
+NO_WALKS = {"of others": 0.3 ** np.arange(1, 13), "backwards": 0.3, "columns": 0.3}
+
+
+def walk(way):
     (tau,) = scales("tau")
-    counted(tau * jnp.cumsum(noise(size=12)))
+    counted(walked(noise(size=12), tau, way))
 
 
 def by_handler(config):
@@ -132,7 +155,7 @@ READ = {
     "chosen first": (chosen_first, "z", 0.0, 0.3),
     "taken off": (taken_off, "z", -0.7, 0.3),
     "scales of zero": (with_scales_of_zero, "z", 0.0, np.array([0.3, 0.3, 1.0, 1.0])),
-    "walk": (walk, "z", 0.0, 0.3),
+    **{way: (partial(walk, way), "z", 0.0, size) for way, size in NO_WALKS.items()},
     "LocScaleReparam": (by_handler(LocScaleReparam(0)), "a_decentered", 0.7, 0.3),
     "TransformReparam": (by_handler(TransformReparam()), "a_base", 0.7, 0.3),
     "levels": (levels, "z", 0.7, 1.0),
@@ -178,6 +201,24 @@ def test_the_law_of_a_noise_is_read(name, x64):
     np.testing.assert_allclose(u[site], 0.3 * loc + scale**0.3 * z[site], rtol=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), placed.position, z)
     np.testing.assert_allclose(placed.log_det, np.linalg.slogdet(jacobian)[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("way", WALKS)
+def test_the_noise_of_a_walk_has_the_coordinates_of_its_places(way, x64):
+    coordinates, z = coordinates_of(walk, way)
+    z = z | {"z": jnp.asarray(np.random.default_rng(1).normal(size=12))}
+    some = jnp.linspace(0.0, 1.0, 12)
+
+    @jax.jit
+    def entered(z):
+        u = coordinates.into(z, {"tau": None, "z": some})
+        law = laws.walk(0.3, 12)
+        places = laws.into(law, some, walked(z["z"], jnp.float64(0.3)))
+        return u, places, coordinates.out(u, {"tau": None, "z": some}).position
+
+    u, places, back = entered(z)
+    np.testing.assert_allclose(u["z"], places, rtol=1e-6)
+    np.testing.assert_allclose(back["z"], z["z"], rtol=1e-6)
 
 
 def twice():

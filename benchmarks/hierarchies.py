@@ -21,7 +21,7 @@ from numpyro.infer import MCMC, NUTS
 
 import blackjax_ext
 from benchmarks.harness import hierarchies as hierarchical_models
-from benchmarks.harness import hierarchy_peers, nutpie_run
+from benchmarks.harness import hierarchy_peers, large_models, nutpie_run
 from benchmarks.harness.report import Report, Section, by_name
 from benchmarks.harness.runs import run_chains
 from numpyro_fwd import (
@@ -462,6 +462,30 @@ def learned_coordinates(quick: bool) -> Section:
     )
 
 
+def walks(quick: bool) -> Section:
+    """AutoNUTS and NUTS on random walks, in both forms."""
+    num_steps, rows = 100 if quick else 1_000, []
+    (y,) = large_models.returns_data()
+    for days in (60,) if quick else (100, 1_000):
+        for is_centred, form in ((True, ""), (False, ", not centred")):
+            for kernel, seeds in ((AutoNUTS, 3), (NUTS, FEW_SEEDS)):
+                model = partial_named(large_models.returns, y[:days], is_centred=is_centred)
+                seeds = 1 if quick else seeds
+                label = f"{kernel.__name__}{form}"
+                row = row_of(
+                    f"{days:,} days", label, kernel(model), seeds, num_steps, has_neck=False
+                )
+                rows.append(row[:-1])
+    return Section(
+        "Random walks",
+        "Stochastic volatility: daily returns, log scales a random walk of unknown step, "
+        "written as `GaussianRandomWalk` or as `step * cumsum(z)`. As in the table of "
+        "coordinates that are learned.",
+        COLUMNS_OF_LEARNING[:-1],
+        rows,
+    )
+
+
 def of_nutpie(model, num_steps: int, seed: int) -> dict:
     """As :func:`from_defaults`."""
     found = nutpie_run.nutpie_chains(model, num_steps, seed)
@@ -665,6 +689,7 @@ REPORT = Report(
         larger,
         learned_coordinates,
         written_by_noise,
+        walks,
         learned_peers,
         necks,
         easy,

@@ -15,7 +15,8 @@ __all__ = ["Centredness", "centredness_of", "reparam_config"]
 class Centredness(dict[str, Any]):
     """The centredness of each effect by its site: 1 for the effect itself, 0 for its noise.
 
-    Printed, it is a table with the least, the median and the greatest of each site.
+    Of a random walk it is that of its waves, the longest first. Printed, it is a table with the
+    least, the median and the greatest of each site.
     """
 
     def __str__(self) -> str:

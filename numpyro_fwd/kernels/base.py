@@ -36,6 +36,7 @@ from numpyro_fwd.bridge.arguments import run_with, split_arguments
 from numpyro_fwd.bridge.coordinates import ModelCoordinates
 from numpyro_fwd.bridge.fingerprints import Fingerprint, fingerprint, is_other
 from numpyro_fwd.bridge.hierarchies import effects_of
+from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key, not_jax_tracer
 from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.scaled_noise import Scaling, scaled_noise
@@ -308,7 +309,7 @@ class BlackJAXKernel(MCMCKernel):
     @property
     def _viewed(self) -> Model | None:
         """The model whose latents are the coordinates of chains."""
-        return self._model
+        return None if self._model is None else imputing(self._model)
 
     @property
     def _wanted(self) -> Wanted | None:

@@ -1,7 +1,7 @@
 """The named kernels of the second-order family, with metrics from a model and shared schedules."""
 
 import warnings
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, cast
 
 import jax.numpy as jnp
 from jax import Array
@@ -103,7 +103,7 @@ class MetricKernel(BlackJAXKernel):
             return {}
         has_forward_mode = self._view is None or self._view.differentiation != "gradients"
         information = gauss_newton(
-            self._model, model_args, model_kwargs, has_forward_mode=has_forward_mode
+            cast(Model, self._viewed), model_args, model_kwargs, has_forward_mode=has_forward_mode
         )
         return {"metric_fn": metrics.fisher(information)}
 

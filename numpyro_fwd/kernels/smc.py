@@ -24,6 +24,7 @@ from blackjax_ext.smc.tempered import COVARIANCE, PARTICLES, next_temperature
 from blackjax_ext.types import Function, LogDensity
 from numpyro_fwd.bridge.argument_errors import check_arguments, naming_arguments
 from numpyro_fwd.bridge.arguments import run_with, split_arguments
+from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import is_prng_key, not_jax_tracer
 from numpyro_fwd.bridge.priors import (
     check_latents,
@@ -288,7 +289,7 @@ class LangevinSMC(MCMCKernel):
         )
         if num_clusters:
             self._move = moves.WithJumps(self._move, num_clusters)
-        self._model = model
+        self._given, self._model = model, imputing(model)
         self._step_size = step_size
         self._adapt_step_size = adapt_step_size
         self._tempering_ess = tempering_ess
@@ -302,7 +303,7 @@ class LangevinSMC(MCMCKernel):
     @property
     def model(self) -> Model:
         """The model, as given."""
-        return self._model
+        return self._given
 
     def get_diagnostics_str(self, state: LangevinSMCKernelState) -> str:
         """Number of temperatures, ancestors and evidence for the progress bar."""

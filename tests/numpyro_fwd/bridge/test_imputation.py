@@ -1,0 +1,154 @@
+"""Missing responses by ``obs_mask``: the posterior of all else, and of the missing ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.handlers import mask as masked
+from numpyro.handlers import scale as scaled
+from numpyro.handlers import scope
+from numpyro.infer import MCMC
+from numpyro.infer.util import log_density
+
+from numpyro_fwd import AutoNUTS, LangevinSMC
+from numpyro_fwd.bridge.hierarchies import effects_of
+from numpyro_fwd.bridge.imputation import imputing
+from numpyro_fwd.bridge.scaled_noise import scaled_noise
+
+Y = jnp.array([1.3, 0.0, -0.4, 0.0, 2.2, 0.7])
+KNOWN = jnp.array([True, False, True, False, True, True])
+
+
+def prior():
+    """Location and scale of the responses."""
+    mu = numpyro.sample("mu", dist.Normal(0.0, 2.0))
+    return mu, numpyro.sample("sigma", dist.LogNormal(0.0, 0.5))
+
+
+def responses(law=dist.Normal):
+    """Responses of which two are missing."""
+    return numpyro.sample("y", law(*prior()).expand([6]), obs=Y, obs_mask=KNOWN)
+
+
+def in_a_plate():
+    mu, sigma = prior()
+    with numpyro.plate("rows", 6):
+        numpyro.sample("y", dist.Normal(mu, sigma), obs=Y, obs_mask=KNOWN)
+
+
+def of_vectors():
+    mu, sigma = prior()
+    law = dist.Normal(mu, sigma).expand([3, 2]).to_event(1)
+    rows = jnp.array([True, False, True])
+    numpyro.sample("y", law, obs=Y.reshape(3, 2), obs_mask=rows)
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [(responses, KNOWN), (in_a_plate, KNOWN), (of_vectors, jnp.repeat(KNOWN[::2], 2))],
+)
+def test_the_density_is_that_of_known_rows_times_the_law_of_the_latent(model, known):
+    known = jnp.array([True, True, False, False, True, True]) if model is of_vectors else known
+    rng = np.random.default_rng(0)
+    for mu, sigma in rng.uniform(0.2, 2.0, (3, 2)):
+        latent = jnp.asarray(rng.normal(size=(3, 2) if model is of_vectors else 6), jnp.float32)
+        z = {"mu": mu, "sigma": sigma, "y_unobserved": latent}
+        found, _ = log_density(imputing(model), (), {}, z)
+        law = dist.Normal(mu, sigma)
+        expected = (
+            dist.Normal(0.0, 2.0).log_prob(mu)
+            + dist.LogNormal(0.0, 0.5).log_prob(sigma)
+            + law.log_prob(Y)[known].sum()
+            + law.log_prob(latent).sum()
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def weighted():
+    """A power of a law does not integrate to one."""
+    with scaled(scale=2.0):
+        responses()
+
+
+def within_a_mask():
+    with masked(mask=jnp.arange(6) < 5):
+        responses()
+
+
+def of_a_masked_law():
+    mu, sigma = prior()
+    law = dist.Normal(mu, sigma).expand([6]).mask(jnp.arange(6) < 5)
+    numpyro.sample("y", law, obs=Y, obs_mask=KNOWN)
+
+
+def by_hand():
+    """A latent whose density a factor gives."""
+    mu, sigma = prior()
+    y = numpyro.sample("y_unobserved", dist.Normal(mu, sigma).expand([6]).mask(KNOWN))
+    numpyro.factor("flat", -jnp.sum(jnp.where(KNOWN, 0.0, jnp.abs(y))))
+
+
+def beside_another():
+    """Of a name that only looks like it."""
+    mu, sigma = prior()
+    with masked(mask=KNOWN):
+        numpyro.sample("y_observed", dist.Normal(mu, sigma), obs=Y)
+    with masked(mask=~KNOWN):
+        numpyro.sample("y", dist.Normal(mu, sigma).expand([6]))
+
+
+LEFT = [weighted, within_a_mask, of_a_masked_law, by_hand, beside_another]
+
+
+@pytest.mark.parametrize("model", LEFT)
+def test_other_densities_are_left_as_they_are(model):
+    name = "y" if model is beside_another else "y_unobserved"
+    z = {"mu": 0.3, "sigma": 0.8, name: Y + 1}
+    assert log_density(imputing(model), (), {}, z)[0] == log_density(model, (), {}, z)[0]
+    unconstrained = jax.tree.map(jnp.asarray, z)
+    # nor has what is flat coordinates that depend on others
+    assert effects_of(imputing(model), (), {}, unconstrained) == ()
+
+
+def test_masked_noise_has_no_coordinates():
+    def model(mask):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+        tau = numpyro.sample("tau", dist.HalfNormal(1.0))
+        z = numpyro.sample("z", dist.Normal(0.0, 1.0).expand([6]).mask(mask))
+        numpyro.sample("y", dist.Normal(mu + tau * z, 1.0), obs=Y)
+
+    z = {"mu": jnp.zeros(()), "tau": jnp.zeros(()), "z": jnp.zeros(6)}
+    assert not scaled_noise(model, (KNOWN,), {}, z, ())
+    assert scaled_noise(model, (True,), {}, z, ()).keys() == {"z"}
+
+
+def test_in_a_scope():
+    z = {"a/mu": 0.3, "a/sigma": 0.8, "a/y_unobserved": Y + 1}
+    found, _ = log_density(imputing(scope(responses, "a")), (), {}, z)
+    plain = {name.removeprefix("a/"): value for name, value in z.items()}
+    assert found == log_density(imputing(responses), (), {}, plain)[0]
+
+
+@pytest.mark.parametrize("kernel", [AutoNUTS, LangevinSMC])
+def test_missing_responses_are_drawn(kernel):
+    chains = 4 if kernel is AutoNUTS else 500
+    mcmc = MCMC(
+        kernel(responses),
+        num_warmup=200 if kernel is AutoNUTS else 2,
+        num_samples=500 if kernel is AutoNUTS else 1,
+        num_chains=chains,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0))
+    draws = {name: np.asarray(x) for name, x in mcmc.get_samples().items()}
+    known = np.asarray(KNOWN)
+    np.testing.assert_array_equal(
+        draws["y"][:, known], np.broadcast_to(Y[known], (len(draws["y"]), 4))
+    )
+    # a missing response has the mean of the others, and more spread than their location
+    away = draws["y"][:, ~known].mean() - draws["mu"].mean()
+    assert abs(away) < 0.3 and draws["y"][:, 1].std() > draws["mu"].std()
+    assert np.abs(draws["y_unobserved"]).max() < 100  # where it is flat, a chain runs away

@@ -551,6 +551,7 @@ def auto_nuts(quick: bool) -> Section:
             *("posteriors of", "posteriors", "right", "right, NUTS"),
             *("ESS at least NUTS's", "ratio of ESS", "least ratio"),
             *("misleading", "misleading, NUTS", "ratio of cold s", "ratio of warm s"),
+            "largest ratio of cold s",
         ],
         [
             [label, *compared_pairs(list(group.values()))]
@@ -572,6 +573,7 @@ def compared_pairs(pairs: list[dict[str, dict[str, float]]]) -> list:
         *(int(np.sum(worth >= 1)), median(worth), float(np.nanmin(worth, initial=np.inf))),
         *(number("AutoNUTS", "misleading"), number("NUTS", "misleading")),
         *(median(ratios(pairs, what)) for what in ("cold", "warm")),
+        float(np.nanmax(ratios(pairs, "cold"), initial=0.0)),
     ]
 
 

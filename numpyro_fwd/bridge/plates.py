@@ -335,8 +335,9 @@ def check_values_of_rows(
         jax.errors.TracerIntegerConversionError,
     ) as error:
         raise ValueError(
-            f"model indexes an array of NumPy with the rows of the plates {sorted(plates)}, which "
-            "are traced: pass the array as an argument of the model, or write jnp.asarray(x)[rows]."
+            f"model indexes an array of NumPy or pandas with the rows of the plates "
+            f"{sorted(plates)}, which are traced: pass jnp.asarray(x) as an argument of the model, "
+            "or write jnp.asarray(x)[rows]."
         ) from error
     except (TypeError, ValueError, IndexError) as error:
         if isinstance(error, RowsError):

@@ -48,7 +48,10 @@ def status_line(kernel: object) -> Iterator[Say]:
 
 @contextlib.contextmanager
 def ticking(line: tqdm) -> Iterator[None]:
-    """Let the clock of `line` go on while nothing is said."""
+    """Let the clock of `line` go on while nothing is said, but in a file, which keeps each line."""
+    if not (line.gui or is_terminal(line)):
+        yield
+        return
     is_over = threading.Event()
 
     def tick():
@@ -62,6 +65,12 @@ def ticking(line: tqdm) -> Iterator[None]:
     finally:
         is_over.set()
         clock.join()
+
+
+def is_terminal(line: tqdm) -> bool:
+    """Whether a line is written where the next one takes its place."""
+    file = getattr(line, "fp", None)
+    return file is not None and bool(file.isatty())
 
 
 def check_arguments_of_loop(model_args: Args, model_kwargs: Kwargs | None) -> None:

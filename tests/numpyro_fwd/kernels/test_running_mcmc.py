@@ -1,6 +1,8 @@
 """What a kernel says before the first step: where there is a progress bar, and nowhere else."""
 
+import io
 import threading
+import time
 
 import jax
 import pytest
@@ -9,6 +11,7 @@ from tqdm.auto import tqdm
 
 from blackjax_ext import families, potentials
 from numpyro_fwd import AMAGOLD, MALA
+from numpyro_fwd.kernels import running_mcmc
 from tests import fixed_seeds
 from tests.numpyro_fwd.kernels.test_resuming import data
 
@@ -31,6 +34,19 @@ def test_words_are_where_the_bar_is(name, has_bar, capsys):
     said = capsys.readouterr().err
     for words in [*SAID[name], "compiling the first state"]:
         assert (f"{name}: " in said and words in said) == has_bar
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_clock_goes_on_in_a_terminal_alone(is_terminal, monkeypatch):
+    """A file keeps each line."""
+    file = io.StringIO()
+    file.isatty = lambda: is_terminal
+    monkeypatch.setattr(running_mcmc, "TICK", 0.01)
+    with tqdm(total=0, bar_format="{desc}", leave=False, file=file) as line:
+        with running_mcmc.ticking(line):
+            line.set_description_str("looking")
+            time.sleep(0.2)
+    assert (file.getvalue().count("looking") > 1) == is_terminal
 
 
 def test_a_kernel_without_mcmc_is_silent(capsys):

@@ -25,12 +25,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr
 
 from blackjax_ext.types import Function
 from blackjax_ext.work import (
     CALLBACKS,
     FACTORIZATIONS,
+    Reader,
+    Value,
     evaluated,
     needed_equations,
     outputs_of,
@@ -48,14 +50,6 @@ RANDOM = frozenset(["rng_bit_generator", "rng_uniform"])  # of a batch they are 
 KNOWN = -1  # in place of the number of a stack
 ADDITIONS = frozenset(["add", "add_any"])
 ROWS = {"concatenate": "joined rows", "stack": "stacked rows"}  # along the first axis
-
-
-class Value(NamedTuple):
-    """A value in a program, by its number; equal numbers that stand in it have one."""
-
-    number: int
-    shape: tuple[int, ...]
-    dtype: Any
 
 
 class Operation(NamedTuple):
@@ -123,62 +117,19 @@ def length(program: Any) -> int:
     )
 
 
-class Flattening:
-    """Values and operations of a program, with the programs that it calls in their places."""
+class Flattening(Reader):
+    """Values and operations of a program."""
 
     def __init__(self) -> None:
-        self.known: dict[int, Any] = {}
-        self.literals: dict[Hashable, Value] = {}
+        super().__init__()
         self.operations: list[Operation] = []
         self.outputs: dict[Hashable, list[Value]] = {}
-        self.count = 0
 
     def of(self, program: Any) -> Flat:
         """A program, flat."""
         inputs = [self.new(variable) for variable in program.jaxpr.invars]
         outputs = self.follow(program, inputs)
         return Flat(inputs, with_sums(self.operations, outputs), outputs, self.known)
-
-    def new(self, variable: Any) -> Value:
-        """A value that is not known."""
-        self.count += 1
-        aval = variable.aval
-        return Value(self.count, tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", None))
-
-    def constant(self, variable: Any, value: Any) -> Value:
-        """A value that is known."""
-        new = self.new(variable)
-        self.known[new.number] = value
-        return new
-
-    def literal(self, atom: Any) -> Value:
-        """A number that stands in the program."""
-        key = atom.aval.dtype, np.shape(atom.val), np.asarray(atom.val).tobytes()
-        if key not in self.literals:
-            self.literals[key] = self.constant(atom, atom.val)
-        return self.literals[key]
-
-    def follow(self, program: Any, inputs: Sequence[Value]) -> list[Value]:
-        """Outputs of a program, whose operations are added to those so far."""
-        jaxpr = program.jaxpr
-        pairs = zip(jaxpr.constvars, program.consts, strict=True)
-        values = {variable: self.constant(variable, value) for variable, value in pairs}
-        values |= dict(zip(jaxpr.invars, inputs, strict=True))
-
-        def value(atom: Any) -> Value:
-            return self.literal(atom) if isinstance(atom, Literal) else values[atom]
-
-        for equation in needed_equations(jaxpr):
-            arguments = tuple(map(value, equation.invars))
-            inner = program_of_call(equation)
-            if inner is not None:
-                outputs = self.follow(inner, arguments)
-            elif is_idle(equation):
-                outputs = list(arguments)
-            else:
-                outputs = self.done(equation, arguments)
-            values |= dict(zip(equation.outvars, outputs, strict=True))
-        return list(map(value, jaxpr.outvars))
 
     def done(self, equation: Any, inputs: tuple[Value, ...]) -> list[Value]:
         """Outputs of an equation, which are those of an earlier one if that is the same."""
@@ -193,13 +144,6 @@ class Flattening:
             self.operations.append(first)
             self.outputs[key] = outputs
         return self.outputs[key]
-
-
-def is_idle(equation: Any) -> bool:
-    """Whether an equation returns its only argument as it is, weak types aside."""
-    if equation.primitive.name != "convert_element_type":
-        return False
-    return bool(equation.invars[0].aval.dtype == equation.outvars[0].aval.dtype)
 
 
 def operations_of(

@@ -10,15 +10,18 @@ density that may be evaluated a million times from one that may not.
 """
 
 import math
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from blackjax_ext.types import Function
 
 __all__ = [
+    "Reader",
+    "Value",
     "batch_of_factorizations",
     "evaluated",
     "is_factoring",
@@ -192,3 +195,76 @@ def bytes_of(variable: Any) -> int:
     """Bytes of a variable of a program."""
     itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 0)
     return math.prod(variable_shape(variable)) * itemsize
+
+
+class Value(NamedTuple):
+    """A value in a program, by its number; equal numbers that stand in it have one."""
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class Reader:
+    """Values of a program in order, with the programs that it calls in their places.
+
+    What is read of an operation, a subclass says by `done`. Values that are known, constants and
+    numbers that stand in the program, are in `known`, by their number.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[int, Any] = {}
+        self.literals: dict[Hashable, Value] = {}
+        self.count = 0
+
+    def done(self, equation: Any, inputs: tuple[Value, ...]) -> list[Value]:
+        """Outputs of an equation."""
+        raise NotImplementedError
+
+    def new(self, variable: Any) -> Value:
+        """A value that is not known."""
+        self.count += 1
+        aval = variable.aval
+        return Value(self.count, tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", None))
+
+    def constant(self, variable: Any, value: Any) -> Value:
+        """A value that is known."""
+        new = self.new(variable)
+        self.known[new.number] = value
+        return new
+
+    def literal(self, atom: Any) -> Value:
+        """A number that stands in the program."""
+        key = atom.aval.dtype, np.shape(atom.val), np.asarray(atom.val).tobytes()
+        if key not in self.literals:
+            self.literals[key] = self.constant(atom, atom.val)
+        return self.literals[key]
+
+    def follow(self, program: Any, inputs: Sequence[Value]) -> list[Value]:
+        """Outputs of a program."""
+        jaxpr = program.jaxpr
+        pairs = zip(jaxpr.constvars, program.consts, strict=True)
+        values = {variable: self.constant(variable, value) for variable, value in pairs}
+        values |= dict(zip(jaxpr.invars, inputs, strict=True))
+
+        def value(atom: Any) -> Value:
+            return self.literal(atom) if isinstance(atom, Literal) else values[atom]
+
+        for equation in needed_equations(jaxpr):
+            arguments = tuple(map(value, equation.invars))
+            inner = program_of_call(equation)
+            if inner is not None:
+                outputs = self.follow(inner, arguments)
+            elif is_idle(equation):
+                outputs = list(arguments)
+            else:
+                outputs = self.done(equation, arguments)
+            values |= dict(zip(equation.outvars, outputs, strict=True))
+        return list(map(value, jaxpr.outvars))
+
+
+def is_idle(equation: Any) -> bool:
+    """Whether an equation returns its only argument as it is, weak types aside."""
+    if equation.primitive.name != "convert_element_type":
+        return False
+    return bool(equation.invars[0].aval.dtype == equation.outvars[0].aval.dtype)

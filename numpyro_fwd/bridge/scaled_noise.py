@@ -24,11 +24,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import Literal
 from numpyro.distributions import constraints
 
 from blackjax_ext.coordinates.laws import LocScale, LocScaleNoise, WalkNoise, walk
-from blackjax_ext.work import needed_equations, outputs_of, program_of_call
+from blackjax_ext.work import Reader, Value, outputs_of
 from numpyro_fwd.bridge.hierarchies import LOC_SCALE, MAPS, is_partly_masked
 from numpyro_fwd.bridge.numpyro_private import transforms_of
 from numpyro_fwd.bridge.predictors import unwrapped
@@ -55,11 +54,11 @@ UNKNOWN, NEVER_NEGATIVE, POSITIVE = range(3)
 
 
 class Step(NamedTuple):
-    """An operation of a program, with the numbers of its values."""
+    """An operation of a program, with its values."""
 
     equation: Any
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
 
     @property
     def name(self) -> str:
@@ -90,7 +89,7 @@ class Scaling(NamedTuple):
     walk: int | None = None
 
 
-class NoiseProgram:
+class NoiseProgram(Reader):
     """What a model computes of its noise, operation by operation.
 
     Parameters
@@ -119,12 +118,11 @@ class NoiseProgram:
                 if site["type"] == "sample" and name not in names
             ]
 
+        super().__init__()
         self.steps: list[Step] = []
-        self.known: dict[int, Any] = {}
-        self.shapes: list[tuple[int, ...]] = []
-        shapes = {name: jax.typeof(leaf) for name, leaf in position.items()}
-        program = jax.make_jaxpr(others)(shapes)
-        self.inputs = {name: self.new(shape) for name, shape in sorted(shapes.items())}
+        program = jax.make_jaxpr(others)({n: jax.typeof(leaf) for n, leaf in position.items()})
+        inputs = map(self.new, program.jaxpr.invars)
+        self.inputs = dict(zip(sorted(position), inputs, strict=True))
         self.follow(program, list(self.inputs.values()))
         self.places = {v: i for i, step in enumerate(self.steps) for v in step.outputs}
         self.users = defaultdict(list)
@@ -135,48 +133,22 @@ class NoiseProgram:
             for value in step.inputs:
                 self.users[value].append(step)
 
-    def new(self, aval: Any) -> int:
-        """Number of a value."""
-        self.shapes.append(tuple(getattr(aval, "shape", ())))
-        return len(self.shapes) - 1
+    def done(self, equation: Any, inputs: tuple[Value, ...]) -> list[Value]:
+        """Outputs of an equation, which is kept."""
+        outputs = [self.new(variable) for variable in equation.outvars]
+        self.steps.append(Step(equation, inputs, tuple(outputs)))
+        return outputs
 
-    def constant(self, aval: Any, value: Any) -> int:
-        """Number of a value that is known."""
-        number = self.new(aval)
-        self.known[number] = value
-        return number
-
-    def follow(self, program: Any, inputs: list[int]) -> list[int]:
-        """Outputs of a program, whose operations are added, those of its calls in their places."""
-        jaxpr = program.jaxpr
-        values = dict(zip(jaxpr.invars, inputs, strict=True))
-        for variable, value in zip(jaxpr.constvars, program.consts, strict=True):
-            values[variable] = self.constant(variable.aval, value)
-
-        def number(atom: Any) -> int:
-            is_literal = isinstance(atom, Literal)
-            return self.constant(atom.aval, atom.val) if is_literal else values[atom]
-
-        for equation in needed_equations(jaxpr):
-            arguments = list(map(number, equation.invars))
-            if (inner := program_of_call(equation)) is not None:
-                outputs = self.follow(inner, arguments)
-            else:
-                outputs = [self.new(variable.aval) for variable in equation.outvars]
-                self.steps.append(Step(equation, tuple(arguments), tuple(outputs)))
-            values |= dict(zip(equation.outvars, outputs, strict=True))
-        return list(map(number, jaxpr.outvars))
-
-    def latents_of(self, value: int | None) -> frozenset[str]:
+    def latents_of(self, value: Value | None) -> frozenset[str]:
         """Latents that a value is computed from."""
-        return self.latents.get(-1 if value is None else value, frozenset())
+        return frozenset() if value is None else self.latents.get(value, frozenset())
 
-    def maker(self, value: int | None) -> Step | None:
+    def maker(self, value: Value | None) -> Step | None:
         """The operation that makes a value, if one does."""
-        place = self.places.get(-1 if value is None else value)
+        place = None if value is None else self.places.get(value)
         return None if place is None else self.steps[place]
 
-    def way(self, name: str) -> Iterator[tuple[Step, int, int | None]]:
+    def way(self, name: str) -> Iterator[tuple[Step, int, Value | None]]:
         """Operations that a noise goes through alone, its place in each, and the other argument."""
         value = self.inputs[name]
         while len(users := self.users[value]) == 1:
@@ -216,29 +188,31 @@ class NoiseProgram:
 
     def sums_along_last(self, step: Step) -> bool:
         """Whether an operation makes sums of all up to each, along the last axis."""
-        params, rank = step.equation.params, len(self.shapes[step.inputs[0]])
+        params, rank = step.equation.params, len(step.inputs[0].shape)
         return step.name == "cumsum" and params["axis"] == rank - 1 and not params["reverse"]
 
-    def is_zero(self, value: int | None) -> bool:
+    def is_zero(self, value: Value | None) -> bool:
         """Whether a value is a product with zero."""
         step = self.maker(value)
         if step is None:
-            return value in self.known and self.sign(value) == NEVER_NEGATIVE
+            return self.sign(value) == NEVER_NEGATIVE
         is_product = step.name == "mul" or step.name in AS_ONE_NUMBER
         return is_product and any(map(self.is_zero, step.inputs))
 
-    def is_one_number(self, value: int | None) -> bool:
+    def is_one_number(self, value: Value | None) -> bool:
         """Whether all entries of a value are one."""
-        while value is not None and np.prod(self.shapes[value]) != 1:
+        while value is not None and np.prod(value.shape) != 1:
             step = self.maker(value)
             value = step.inputs[0] if step is not None and step.name in AS_ONE_NUMBER else None
         return value is not None
 
-    def sign(self, value: int | None) -> int:
+    def sign(self, value: Value | None) -> int:
         """Whether a value is positive, or never negative, whatever the latents are."""
         step = self.maker(value)
         if step is None:
-            return UNKNOWN if value is None else sign_of_number(self.known.get(value, np.nan))
+            return (
+                UNKNOWN if value is None else sign_of_number(self.known.get(value.number, np.nan))
+            )
         signs = [self.sign(each) for each in step.inputs]
         if step.name in ("exp", "logistic"):
             return POSITIVE
@@ -268,7 +242,8 @@ class NoiseProgram:
 
         `values` are those of the program so far, at first `known` of it; more are added.
         """
-        values |= {self.inputs[name]: leaf for name, leaf in known.items() if name in self.inputs}
+        inputs = self.inputs
+        values |= {inputs[name].number: leaf for name, leaf in known.items() if name in inputs}
         way = [way for way, _ in zip(self.way(name), range(self.last(scaling) + 1), strict=False)]
         if not self.is_read(way, scaling, known):  # of other arguments, with which all is different
             return LocScaleNoise(jnp.zeros(()), jnp.ones(()))
@@ -281,7 +256,7 @@ class NoiseProgram:
             factors.append(last)
         else:
             loc = -last if way[scaling.loc][0].name == "sub" else last
-        shape, scale = self.shapes[self.inputs[name]], jnp.ones(())
+        shape, scale = inputs[name].shape, jnp.ones(())
         for factor, value in zip(scaling.factors, factors, strict=True):
             value = value if jnp.shape(value) == shape else jnp.ravel(value)[0]
             scale = scale / value if factor.is_divisor else scale * value
@@ -304,20 +279,21 @@ class NoiseProgram:
         places = (scaling.factors[-1].place, scaling.loc, scaling.walk)
         return max(place for place in places if place is not None)
 
-    def computed(self, wanted: list[int], values: dict[int, Any]) -> list[Any]:
+    def computed(self, wanted: list[Value], values: dict[int, Any]) -> list[Any]:
         """Values of a program, by those of its operations that they need and `values` lack."""
         needed: set[int] = set()
-        missing = [each for each in wanted if each not in values]
+        missing = [each for each in wanted if each.number not in values]
         while missing:
             place = self.places[missing.pop()]
             if place not in needed:
                 needed.add(place)
-                missing += [each for each in self.steps[place].inputs if each not in values]
+                missing += [each for each in self.steps[place].inputs if each.number not in values]
         for place in sorted(needed):
             step = self.steps[place]
-            outputs = outputs_of(step.equation, *(values[each] for each in step.inputs))
-            values |= dict(zip(step.outputs, outputs, strict=True))
-        return [values[each] for each in wanted]
+            outputs = outputs_of(step.equation, *(values[each.number] for each in step.inputs))
+            numbers = (each.number for each in step.outputs)
+            values |= dict(zip(numbers, outputs, strict=True))
+        return [values[each.number] for each in wanted]
 
 
 def sign_of_number(value: Any) -> int:

@@ -16,11 +16,12 @@ noise z in the place of the effect, :math:`z = B^{-1} B_c (u - c m)` has the sam
   :math:`V_{tk} = 2 (2n+1)^{-1/2} \sin(\pi (2k+1) (t+1) / (2n+1))` and independent
   :math:`a_k \sim N(0, s_k^2)`, :math:`s_k = s / (2 \sin(\pi (k + 1/2) / (2n+1)))`: these are the
   eigenvectors of the covariance, whatever s is. So each wave has a centredness of its own, as data
-  say much of long waves and little of short ones, :math:`a_k = s_k^{1-c_k} u_k`, and x comes by a
-  fast Fourier transform, whose determinant is 1 or -1.
+  say much of long waves and little of short ones: :math:`a_k = s_k^{1-c_k} u_k`. The determinant
+  of V is 1 or -1. (A fast Fourier transform would do, but fails in XLA on a CPU, by its layout.)
 - :class:`WalkNoise`: the same where the leaf is z, the differences of which are the waves
   :math:`W_{tk} = 2 (2n+1)^{-1/2} \cos(\pi (2k+1) (t + 1/2) / (2n+1))`: :math:`z = W b`,
   :math:`b_k = s_k^{-c_k} u_k`.
+- :class:`LongWalk`: LocFactor's for :math:`L = s\,\mathrm{tril}(1)`, by sums instead of products.
 
 *Rounding.* Where a scale is below the last digits of x, the density of the model, which sees x, no
 longer depends on u: it would be flat in all directions of the noise, and a chain that gets there
@@ -36,6 +37,9 @@ Reference: M. Gorinova, D. Moore and M. Hoffman 2020, Automatic reparameterisati
 programs, for LocScale.
 """
 
+import math
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -51,6 +55,7 @@ __all__ = [
     "LocFactor",
     "LocScale",
     "LocScaleNoise",
+    "LongWalk",
     "Walk",
     "WalkNoise",
     "coarseness_of",
@@ -67,6 +72,7 @@ __all__ = [
 RESOLUTION = 0.02  # how far the rounding of an effect may move its noise
 WALL = 100.0
 OF_SHAPES = 16.0  # units in the last place of a shape a, as of a log(a) in each of three terms
+MOST_WAVES = 1024  # of a walk: products with more of them would take longer than most models
 OF_SUMS = 10.0  # what rounding adds to such a log density at most, in `coarseness`
 
 
@@ -213,67 +219,104 @@ class LocFactor(NamedTuple):
         return (1 - c) * jnp.log(self.own_scale)
 
 
+class LongWalk(NamedTuple):
+    """Scale of the steps of a walk from zero along the last axis, of its other axes."""
+
+    scale: Any
+
+    @property
+    def is_whole(self) -> bool:
+        """See :class:`Law`."""
+        return True
+
+    @property
+    def own_scale(self) -> Array:
+        """See :class:`Law`."""
+        return jnp.abs(jnp.asarray(self.scale))[..., None]
+
+    @property
+    def coarseness(self) -> None:
+        """See :class:`Law`."""
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the effect, given its parameters."""
+        return jnp.zeros_like(jnp.asarray(self.scale))[..., None]
+
+    def spread(self, c: Array, v: Array) -> Array:
+        """Steps to places: each step, and 1 - c of all before it."""
+        w = jnp.exp(self.log_slopes(c)) * v
+        return w + (1 - c) * (jnp.cumsum(w, -1) - w)
+
+    def unspread(self, c: Array, d: Array) -> Array:
+        """Places to steps: the sum of the steps is S <- c S + d."""
+
+        def joined(first: Any, second: Any) -> tuple[Array, Array]:
+            return first[0] * second[0], second[0] * first[1] + second[1]
+
+        c = jnp.broadcast_to(c, d.shape)
+        sums = jax.lax.associative_scan(joined, (c, d), axis=-1)[1]
+        before = jnp.concatenate([jnp.zeros_like(sums[..., :1]), sums[..., :-1]], -1)
+        return jnp.exp(-self.log_slopes(c)) * (d - (1 - c) * before)
+
+    def log_slopes(self, c: Array) -> Array:
+        """Logarithm of the slope of each step."""
+        return (1 - c) * jnp.log(self.own_scale)
+
+
 class Waves:
-    r"""Waves of the places of a walk, or of its steps, (..., n), the longest first.
+    """Waves of the places of a walk, or of its steps, (..., n), the longest first."""
 
-    Both are :math:`V_{tk} = 2 (2n+1)^{-1/2} (-1)^t \sin(2\pi (n-k)(t + 1 - h) / (2n+1))`, which
-    are orthonormal, with the `shift` h.
-    """
+    wave: Callable[[np.ndarray], np.ndarray]
+    offset: float
 
-    shift: float
+    def basis(self, like: Array) -> Array:
+        """The waves, (n, n), which are orthonormal: one in each column."""
+        return jnp.asarray(orthonormal(self.wave, self.offset, like.shape[-1]), like.dtype)
 
+    @exact_products
     def turned(self, waves: Array) -> Array:
         """The leaf of these waves."""
-        size, turns = turns_of(waves, self.shift)
-        sums = jnp.fft.fft(from_zero(waves[..., ::-1] * turns), size).imag
-        leaf: Array = -2 / np.sqrt(size) * signs(waves) * sums[..., 1 : waves.shape[-1] + 1]
-        return leaf
+        return waves @ self.basis(waves).T
 
+    @exact_products
     def unturned(self, x: Array) -> Array:
-        """The waves of a leaf; the inverse, and the transpose, of :meth:`turned`."""
-        size, turns = turns_of(x, self.shift)
-        sums = (turns * jnp.fft.rfft(from_zero(signs(x) * x), size)[..., 1:]).imag
-        waves: Array = -2 / np.sqrt(size) * sums[..., ::-1]
-        return waves
+        """The waves of a leaf."""
+        return x @ self.basis(x)
 
 
 class Walk(Waves, LocScale):
     """Waves of a walk: their scales, and no location, as :func:`walk` makes them."""
 
-    shift = 0.0
+    wave, offset = np.sin, 1.0
 
 
 class WalkNoise(Waves, LocScaleNoise):
     """The same where the leaf is the noise of the steps."""
 
-    shift = 0.5
+    wave, offset = np.cos, 0.5
 
 
-def walk(scale: Any, num_steps: int, kind: type[LocScale] = Walk) -> LocScale:
+@lru_cache(maxsize=8)
+def orthonormal(wave: Callable[[np.ndarray], np.ndarray], offset: float, size: int) -> np.ndarray:
+    """Waves of so many places, (n, n)."""
+    place, number = np.arange(size)[:, None] + offset, 2 * np.arange(size) + 1
+    found: np.ndarray = wave(np.pi * number * place / (2 * size + 1))
+    return 2 / math.sqrt(2 * size + 1) * found
+
+
+def walk(scale: Any, num_steps: int, is_noise: bool = False) -> Law:
     """The law of a walk from zero of so many steps along the last axis, of a scale of other axes.
 
-    `kind` is :class:`Walk`, or :class:`WalkNoise`.
+    Of its noise if `is_noise`. Beyond `MOST_WAVES` steps it is a :class:`LongWalk`, or the noise of
+    each step by itself.
     """
+    if num_steps > MOST_WAVES:
+        scale = jnp.asarray(scale)
+        return LocScaleNoise(0.0, scale[..., None]) if is_noise else LongWalk(scale)
     angles = np.pi * (np.arange(num_steps) + 0.5) / (2 * num_steps + 1)
     lengths = jnp.asarray(0.5 / np.sin(angles), jnp.result_type(scale, float))
-    return kind(0.0, jnp.asarray(scale)[..., None] * lengths)
-
-
-def turns_of(x: Array, shift: float) -> tuple[int, Array]:
-    """The size of a Fourier transform of numbers 0 to n, and what turns those from 1 by `shift`."""
-    size = 2 * x.shape[-1] + 1
-    turns = np.exp(2j * np.pi * shift * np.arange(1, x.shape[-1] + 1) / size)
-    return size, jnp.asarray(turns, jnp.result_type(x, 1j))
-
-
-def from_zero(x: Array) -> Array:
-    """Numbers from 1, with a zero before them."""
-    return jnp.concatenate([jnp.zeros_like(x[..., :1]), x], -1)
-
-
-def signs(x: Array) -> Array:
-    """1 and -1 in turn, along the last axis."""
-    return 1 - 2 * (jnp.arange(x.shape[-1], dtype=x.dtype) % 2)
+    return (WalkNoise if is_noise else Walk)(0.0, jnp.asarray(scale)[..., None] * lengths)
 
 
 def coarseness_of(shape: Array) -> Array:
@@ -334,7 +377,7 @@ def rounding(law: Law, c: Array, x: Array) -> Array:
     """
     size = jnp.maximum(jnp.abs(x), jnp.abs(law.mean))
     if isinstance(law, Waves):  # of each wave, which has a part of all places
-        size = jnp.max(size, -1, keepdims=True)
+        size = jnp.max(size, -1, keepdims=True, initial=0.0)
     slope = 1 / law.own_scale
     if isinstance(law, LocScaleNoise):
         size, slope = jnp.abs(c * law.mean), jnp.exp(law.log_slopes(c))

@@ -17,7 +17,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.coordinates import laws
-from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, LocScaleNoise
+from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, LocScaleNoise, LongWalk
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import LogDensity
 
@@ -172,7 +172,7 @@ def coarsest(placed: Placed, centredness: ArrayTree) -> Array:
 
 def is_law(node: Any) -> bool:
     """Whether a node of a tree of laws is one."""
-    return node is None or isinstance(node, (LocScale, LocFactor))
+    return node is None or isinstance(node, (LocScale, LocFactor, LongWalk))
 
 
 def placed_leaf(u: Array, c: Array | None, law: Law | None) -> tuple[Array, Array]:

@@ -1,16 +1,23 @@
 """Responses that a model draws where they are missing, by ``obs_mask``.
 
 NumPyro makes two sites of ``sample("y", law, obs=y, obs_mask=is_known)``: "y_observed", and a
-latent "y_unobserved" of y's shape. Where y is known, nothing depends on the latent, and its density
-is flat: chains run away there, and a warm-up learns nothing of use. Here it has its law at those
-places, too: given all else the law integrates to one, so the posterior of all else is the same, and
-that of the missing responses. A density that the model scales does not integrate to one, and keeps
-its mask.
+latent "y_unobserved" of y's shape, with one law. Where y is known, nothing depends on the latent,
+and its density is flat: chains run away there, and a warm-up learns nothing of use. Here it has its
+law at those places, too: given all else the law integrates to one, so the posterior of all else is
+the same, and that of the missing responses. What need not integrate to one keeps its mask: a
+density that the model scales, a law of censored values, an improper law, or one that is not
+NumPyro's.
 """
 
 from typing import Any
 
-from numpyro.distributions import MaskedDistribution
+from numpyro import distributions
+from numpyro.distributions import (
+    Distribution,
+    ExpandedDistribution,
+    Independent,
+    MaskedDistribution,
+)
 
 from numpyro_fwd.bridge.numpyro_private import Messenger
 from numpyro_fwd.bridge.traces import is_latent
@@ -19,6 +26,13 @@ from numpyro_fwd.types import Site
 __all__ = ["imputing"]
 
 OBSERVED, UNOBSERVED = "_observed", "_unobserved"
+UNNORMALIZED = (
+    distributions.ImproperUniform,
+    distributions.IntervalCensoredDistribution,
+    distributions.LeftCensoredDistribution,
+    distributions.RightCensoredDistribution,
+    distributions.Unit,
+)
 
 
 class imputing(Messenger):
@@ -26,7 +40,7 @@ class imputing(Messenger):
 
     def __enter__(self) -> Any:
         """Begin a run of the model."""
-        self.observed: set[str] = set()
+        self.observed: dict[str, Any] = {}
         return super().__enter__()
 
     def process_message(self, msg: Site) -> None:
@@ -35,12 +49,29 @@ class imputing(Messenger):
             return
         name, law = msg["name"], msg["fn"].base_dist
         if msg["is_observed"] and name.endswith(OBSERVED):
-            self.observed.add(name.removesuffix(OBSERVED))
+            self.observed[name.removesuffix(OBSERVED)] = as_given(law)
         elif (
             is_latent(msg)
             and name.endswith(UNOBSERVED)
-            and name.removesuffix(UNOBSERVED) in self.observed
+            and self.observed.get(name.removesuffix(UNOBSERVED)) is as_given(law)
             and msg["scale"] is None
-            and type(law) is not MaskedDistribution  # by a mask of the user's
+            and is_normalized(law)
         ):
             msg["fn"] = law
+
+
+def as_given(law: Distribution) -> Distribution:
+    """A law before it has been expanded to the shape of a mask: one object for both sites."""
+    while isinstance(law, (ExpandedDistribution, Independent)):
+        law = law.base_dist
+    return law
+
+
+def is_normalized(law: Any) -> bool:
+    """Whether a law is known to integrate to one; a mask within it is the user's."""
+    while law is not None:
+        is_known = type(law).__module__.startswith(distributions.__name__)
+        if not is_known or isinstance(law, (*UNNORMALIZED, MaskedDistribution)):
+            return False
+        law = getattr(law, "base_dist", None)
+    return True

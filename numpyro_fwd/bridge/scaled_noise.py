@@ -26,7 +26,7 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import constraints
 
-from blackjax_ext.coordinates.laws import LocScale, LocScaleNoise, WalkNoise, walk
+from blackjax_ext.coordinates.laws import Law, LocScaleNoise, walk
 from blackjax_ext.work import Reader, Value, outputs_of
 from numpyro_fwd.bridge.hierarchies import LOC_SCALE, MAPS, is_partly_masked
 from numpyro_fwd.bridge.numpyro_private import transforms_of
@@ -237,7 +237,7 @@ class NoiseProgram(Reader):
 
     def law(
         self, name: str, scaling: Scaling, known: dict[str, Any], values: dict[int, Any]
-    ) -> LocScale:
+    ) -> Law:
         """The law of an effect, from what is known of a position.
 
         `values` are those of the program so far, at first `known` of it; more are added.
@@ -261,7 +261,7 @@ class NoiseProgram(Reader):
             value = value if jnp.shape(value) == shape else jnp.ravel(value)[0]
             scale = scale / value if factor.is_divisor else scale * value
         if scaling.walk is not None:
-            return walk(jnp.ravel(scale)[0], shape[-1], WalkNoise)
+            return walk(jnp.ravel(scale)[0], shape[-1], is_noise=True)
         return LocScaleNoise(loc, scale)
 
     def is_read(self, way: list[Any], scaling: Scaling, known: dict[str, Any]) -> bool:

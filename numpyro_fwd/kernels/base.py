@@ -766,7 +766,10 @@ class BlackJAXKernel(MCMCKernel):
 
         # states of sequential and parallel chains come stacked
         refreshed_all = jax.vmap(refreshed, (None, 0)) if state.is_stacked else refreshed
-        return run_with(arguments, compiled_soon(refreshed_all), state)
+        has_chains = state.is_stacked or jnp.ndim(state.i) > 0
+        first = jax.tree.map(lambda leaf: leaf[0], state.z) if has_chains else state.z
+        with explaining_shapes(self._viewed, model_args, model_kwargs, first):
+            return run_with(arguments, compiled_soon(refreshed_all), state)
 
     def wrap_model(self, wrapper: Function) -> "BlackJAXKernel":
         """Copy of this kernel whose model is ``wrapper(model)``."""

@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 import blackjax_ext
 from blackjax_ext.coordinates import laws as maps
 from blackjax_ext.coordinates import learning
-from blackjax_ext.coordinates.laws import LocFactor, LocScale, LocScaleNoise, WalkNoise, walk
+from blackjax_ext.coordinates.laws import LocFactor, LocScale, LocScaleNoise, walk
 from blackjax_ext.coordinates.partial import Frame, LawCoordinates, in_coordinates
 from blackjax_ext.metrics import Diagonal
 from blackjax_ext.warmup.algorithm import Algorithm, BoundAlgorithm
@@ -31,7 +31,7 @@ def laws_of(z):
         "x": LocScale(z["m"], jnp.exp(0.5 * jnp.tanh(z["m"]))),
         "n": LocScaleNoise(z["x"], s),
         "f": LocFactor(z["m"], s * jnp.asarray(FACTOR, s.dtype)),
-        "q": walk(s, 3, WalkNoise),
+        "q": walk(s, 3, is_noise=True),
         "r": walk(s, 3),
     }
 

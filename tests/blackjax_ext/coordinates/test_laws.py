@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from blackjax_ext.coordinates import laws
-from blackjax_ext.coordinates.laws import LocFactor, LocScale, LocScaleNoise, Walk, WalkNoise, walk
+from blackjax_ext.coordinates.laws import (
+    LocFactor,
+    LocScale,
+    LocScaleNoise,
+    LongWalk,
+    Walk,
+    WalkNoise,
+    walk,
+)
 
 LOC = np.array([1.0, -2.0, 0.5])
 FACTOR = np.array([[1.5, 0.0, 0.0], [0.5, 0.7, 0.0], [-0.4, -0.3, 2.0]])
@@ -18,6 +26,8 @@ LAWS = {
     "factor": LocFactor(LOC, FACTOR),
     "walk": Walk(0.0, np.array([3.0, 0.2, 0.1])),
     "noise of a walk": WalkNoise(0.0, np.array([3.0, 0.2, 0.1])),
+    "long walk": LongWalk(0.3),
+    "long walks": LongWalk(np.array([0.3, 2.0])),
     "walks": Walk(0.0, np.array([[3.0, 0.2, 0.1], [1.0, 2.0, 0.5]])),
 }
 SHAPE = (2, 3)
@@ -34,7 +44,9 @@ def by_hand(law, z):
         return (z - law.loc) / law.scale
     if isinstance(law, LocScale):
         return law.loc + law.scale * z
-    return law.loc + z @ law.factor.T
+    if isinstance(law, LocFactor):
+        return law.loc + z @ law.factor.T
+    return np.cumsum(np.asarray(law.scale)[..., None] * z, -1)
 
 
 @jax.jit
@@ -93,7 +105,7 @@ def test_waves_of_a_walk_are_independent(num_steps):
         zero = jnp.zeros(num_steps)
 
         def slopes(kind, c):
-            law = walk(0.3, num_steps, kind)
+            law = walk(0.3, num_steps, kind is WalkNoise)
             return np.asarray(jax.jacfwd(lambda u: laws.out(law, zero + c, u)[0])(zero))
 
         of_place, of_noise = (slopes(kind, 0.0) for kind in (Walk, WalkNoise))
@@ -106,6 +118,18 @@ def test_waves_of_a_walk_are_independent(num_steps):
     np.testing.assert_allclose(waves, steps @ centred, atol=1e-12)
     longest = np.sum(np.diff(np.sign(waves[:, 0])) != 0)
     assert longest == 0 and (np.diff(scale) < 0).all()
+
+
+def test_a_walk_of_no_steps():
+    x, log_det = laws.out(walk(0.3, 0), jnp.zeros(0), jnp.zeros(0))
+    assert x.shape == (0,) and log_det == 0
+
+
+def test_long_walks_have_no_matrix_of_waves():
+    n = laws.MOST_WAVES + 1
+    assert isinstance(walk(0.3, n), LongWalk)
+    noise = walk(np.array([0.3, 2.0]), n, is_noise=True)
+    assert type(noise) is LocScaleNoise and noise.scale.shape == (2, 1)
 
 
 def test_coordinates_keep_what_an_effect_has_lost():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from blackjax_ext.coordinates import learning
-from blackjax_ext.coordinates.laws import LocFactor, LocScale
+from blackjax_ext.coordinates.laws import LocFactor, LocScale, LongWalk
 from tests.laws.coordinates import learned, posterior
 
 
@@ -30,11 +30,14 @@ def test_the_best_is_the_least_of_the_criterion():
         np.testing.assert_array_equal(c, best)
 
 
-def test_coordinates_that_are_mapped_together_have_one_centredness():
+@pytest.mark.parametrize("kind", ["factor", "walk"])
+def test_coordinates_that_are_mapped_together_have_one_centredness(kind):
     rng = np.random.default_rng(2)
     scales = jnp.asarray(np.exp(rng.normal(size=500)))
     x = scales[:, None] * jnp.cumsum(jnp.asarray(rng.normal(size=(500, 4))), -1)
-    law = LocFactor(jnp.zeros((500, 4)), scales[:, None, None] * jnp.tril(jnp.ones((4, 4))))
+    law = LongWalk(scales)
+    if kind == "factor":
+        law = LocFactor(jnp.zeros((500, 4)), scales[:, None, None] * jnp.tril(jnp.ones((4, 4))))
     steps = jnp.diff(x, axis=-1, prepend=0 * x[:, :1]) / scales[:, None] ** 2
     gradient = -steps + jnp.pad(steps[:, 1:], ((0, 0), (0, 1)))
     c, _ = learned(x, gradient, law)

@@ -1,5 +1,7 @@
 """Missing responses by ``obs_mask``: the posterior of all else, and of the missing ones."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,22 +40,23 @@ def in_a_plate():
         numpyro.sample("y", dist.Normal(mu, sigma), obs=Y, obs_mask=KNOWN)
 
 
-def of_vectors():
-    mu, sigma = prior()
-    law = dist.Normal(mu, sigma).expand([3, 2]).to_event(1)
-    rows = jnp.array([True, False, True])
-    numpyro.sample("y", law, obs=Y.reshape(3, 2), obs_mask=rows)
+def of_vectors(in_plate=False):
+    law = dist.Normal(*prior()).expand([2] if in_plate else [3, 2]).to_event(1)
+    with numpyro.plate("rows", 3) if in_plate else contextlib.nullcontext():
+        numpyro.sample("y", law, obs=Y.reshape(3, 2), obs_mask=KNOWN[jnp.array([0, 1, 2])])
 
 
-@pytest.mark.parametrize(
-    ("model", "known"),
-    [(responses, KNOWN), (in_a_plate, KNOWN), (of_vectors, jnp.repeat(KNOWN[::2], 2))],
-)
-def test_the_density_is_that_of_known_rows_times_the_law_of_the_latent(model, known):
-    known = jnp.array([True, True, False, False, True, True]) if model is of_vectors else known
+def of_vectors_in_a_plate():
+    of_vectors(in_plate=True)
+
+
+@pytest.mark.parametrize("model", [responses, in_a_plate, of_vectors, of_vectors_in_a_plate])
+def test_the_density_is_that_of_known_rows_times_the_law_of_the_latent(model):
+    of_rows = model in (of_vectors, of_vectors_in_a_plate)
+    known = jnp.repeat(KNOWN[:3], 2) if of_rows else KNOWN
     rng = np.random.default_rng(0)
     for mu, sigma in rng.uniform(0.2, 2.0, (3, 2)):
-        latent = jnp.asarray(rng.normal(size=(3, 2) if model is of_vectors else 6), jnp.float32)
+        latent = jnp.asarray(rng.normal(size=(3, 2) if of_rows else 6), jnp.float32)
         z = {"mu": mu, "sigma": sigma, "y_unobserved": latent}
         found, _ = log_density(imputing(model), (), {}, z)
         law = dist.Normal(mu, sigma)
@@ -90,6 +93,28 @@ def by_hand():
     numpyro.factor("flat", -jnp.sum(jnp.where(KNOWN, 0.0, jnp.abs(y))))
 
 
+def by_hand_beside_another_law():
+    """Names and masks alike, but another law."""
+    mu, sigma = prior()
+    with masked(mask=KNOWN):
+        numpyro.sample("y_observed", dist.Normal(mu, 1.0), obs=Y)
+    numpyro.sample("y_unobserved", dist.Normal(mu, sigma).expand([6]).mask(~KNOWN))
+
+
+def of_censored_values():
+    """A law of events does not integrate to one."""
+    law = dist.RightCensoredDistribution(dist.LogNormal(*prior()), jnp.arange(6) < 3)
+    numpyro.sample("y", law, obs=jnp.abs(Y) + 0.1, obs_mask=KNOWN)
+
+
+class OwnLaw(dist.Normal):
+    """A law of which nothing is known."""
+
+
+def of_an_own_law():
+    responses(OwnLaw)
+
+
 def beside_another():
     """Of a name that only looks like it."""
     mu, sigma = prior()
@@ -99,13 +124,14 @@ def beside_another():
         numpyro.sample("y", dist.Normal(mu, sigma).expand([6]))
 
 
-LEFT = [weighted, within_a_mask, of_a_masked_law, by_hand, beside_another]
+LEFT = [weighted, within_a_mask, of_a_masked_law, by_hand, by_hand_beside_another_law]
+LEFT += [of_censored_values, of_an_own_law, beside_another]
 
 
 @pytest.mark.parametrize("model", LEFT)
 def test_other_densities_are_left_as_they_are(model):
     name = "y" if model is beside_another else "y_unobserved"
-    z = {"mu": 0.3, "sigma": 0.8, name: Y + 1}
+    z = {"mu": 0.3, "sigma": 0.8, name: jnp.abs(Y) + 1}
     assert log_density(imputing(model), (), {}, z)[0] == log_density(model, (), {}, z)[0]
     unconstrained = jax.tree.map(jnp.asarray, z)
     # nor has what is flat coordinates that depend on others

@@ -358,3 +358,41 @@ def test_noise_of_effects_far_from_zero_is_not_hidden():
     assert c.max() <= 0.25
     found, expected = (np.log(mcmc.get_samples()["t"]).mean() for mcmc in runs)
     assert abs(found - expected) < 0.1
+
+
+def short_walk(num_steps, is_centred):
+    """A walk without data, whose steps have a scale of a known law."""
+    scale = numpyro.sample("scale", dist.LogNormal(0, 0.7))
+    if is_centred:
+        x = numpyro.sample("x", dist.GaussianRandomWalk(scale, num_steps))
+    else:
+        x = scale * jnp.cumsum(numpyro.sample("z", dist.Normal(0, 1).expand([num_steps])))
+        numpyro.factor("no data", 0.0 * x.sum())
+    numpyro.deterministic("away", x[-1] / scale)
+
+
+@pytest.mark.parametrize(("num_steps", "is_centred"), [(1, True), (5, True), (8, False)])
+def test_short_walks_have_their_prior(num_steps, is_centred):
+    """Of one chain: compilers lay out arrays of few numbers otherwise."""
+    mcmc = MCMC(AutoNUTS(short_walk), num_warmup=300, num_samples=1000, progress_bar=False)
+    mcmc.run(jax.random.key(0), num_steps, is_centred)
+    draws = mcmc.get_samples()
+    assert len(mcmc.sampler.centredness(mcmc)) == 1
+    assert abs(jnp.log(draws["scale"]).mean()) < 0.2
+    np.testing.assert_allclose(draws["away"].var(), num_steps, rtol=0.3)
+
+
+def test_a_walk_of_another_length_is_named():
+    def model(y):
+        scale = numpyro.sample("scale", dist.HalfNormal(1))
+        numpyro.sample("y", dist.Normal(walked(scale, len(y)), 1.0), obs=y)
+
+    def walked(scale, size):
+        return numpyro.sample("x", dist.GaussianRandomWalk(scale, size))
+
+    mcmc = MCMC(AutoNUTS(model), num_warmup=20, num_samples=2, progress_bar=False)
+    mcmc.run(jax.random.key(0), jnp.ones(6))
+    with pytest.raises(
+        ValueError, match=r"site 'x' has \(4,\) with these arguments, and had \(6,\)"
+    ):
+        mcmc.sampler.refresh(mcmc.last_state, (jnp.ones(4),), {})

@@ -31,7 +31,7 @@ from numpyro.distributions import biject_to, constraints, transforms
 from blackjax_ext.coordinates.laws import coarseness_of
 from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.precision import exact_products
-from numpyro_fwd.bridge.numpyro_private import Messenger, mask_of, not_jax_tracer, transforms_of
+from numpyro_fwd.bridge.numpyro_private import Messenger, masks_of, transforms_of
 from numpyro_fwd.bridge.predictors import unwrapped
 from numpyro_fwd.bridge.traces import is_latent, sites_at
 from numpyro_fwd.types import Args, Kwargs, Model, Site
@@ -332,13 +332,7 @@ def effects_of(
 
 def is_partly_masked(distribution: Any) -> bool:
     """Whether an array hides some values of a distribution, or may do so."""
-    while distribution is not None:
-        if isinstance(distribution, dist.MaskedDistribution):
-            mask = mask_of(distribution)
-            if not isinstance(mask, bool) and not (not_jax_tracer(mask) and np.all(mask)):
-                return True
-        distribution = getattr(distribution, "base_dist", None)
-    return False
+    return any(not isinstance(mask, bool) for mask in masks_of(distribution))
 
 
 class ModelHierarchy:

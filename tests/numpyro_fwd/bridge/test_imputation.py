@@ -69,6 +69,28 @@ def test_the_density_is_that_of_known_rows_times_the_law_of_the_latent(model):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+LAWS = {
+    "beta": lambda mu, sigma: dist.Beta(sigma, 2.0).expand([6]),
+    "dirichlet": lambda mu, sigma: dist.Dirichlet(sigma * jnp.ones(3)).expand([6]),
+    "gamma": lambda mu, sigma: dist.Gamma(sigma, 2.0).expand([6]),
+    "transformed": lambda mu, sigma: dist.LogNormal(mu, sigma).expand([6]),
+    "truncated": lambda mu, sigma: dist.TruncatedNormal(mu, sigma, low=0.1).expand([6]),
+    "uniform": lambda mu, sigma: dist.Uniform(0.0, 9 + sigma).expand([6]),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_latent_has_its_law_where_a_response_is_known(name):
+    def model(y):
+        numpyro.sample("y", LAWS[name](*prior()), obs=y, obs_mask=KNOWN)
+
+    law = LAWS[name](0.4, 1.7)
+    y, latent = law.sample(jax.random.key(0)), law.sample(jax.random.key(1))
+    z = {"mu": 0.4, "sigma": 1.7, "y_unobserved": latent}
+    found = log_density(imputing(model), (y,), {}, z)[0] - log_density(model, (y,), {}, z)[0]
+    np.testing.assert_allclose(found, law.log_prob(latent)[KNOWN].sum(), rtol=1e-4, atol=1e-5)
+
+
 def weighted():
     """A power of a law does not integrate to one."""
     with scaled(scale=2.0):

@@ -31,7 +31,7 @@ from numpyro.distributions import biject_to, constraints, transforms
 from blackjax_ext.coordinates.laws import coarseness_of
 from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.precision import exact_products
-from numpyro_fwd.bridge.numpyro_private import Messenger, masks_of, transforms_of
+from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
 from numpyro_fwd.bridge.predictors import unwrapped
 from numpyro_fwd.bridge.traces import is_latent, sites_at
 from numpyro_fwd.types import Args, Kwargs, Model, Site
@@ -300,9 +300,7 @@ def effects_of(
     """Names of the effects of a model at a position: their parameters are computed from latents.
 
     None of a model that enumerates discrete latents, or whose latents are in a loop of NumPyro
-    (``numpyro.contrib.control_flow``), where a site's parameters may depend on the site itself. A
-    site that an array masks is left as it is: where it is flat, a map that depends on other sites
-    would give its volume to theirs.
+    (``numpyro.contrib.control_flow``), where a site's parameters may depend on the site itself.
     """
     names: list[str] = []
 
@@ -312,10 +310,7 @@ def effects_of(
             names.extend(
                 name
                 for name, site in sites.items()
-                if is_latent(site)
-                and name in z
-                and map_of(unwrapped(site["fn"]))
-                and not is_partly_masked(site["fn"])
+                if is_latent(site) and name in z and map_of(unwrapped(site["fn"]))
             )
 
     jax.eval_shape(look, position)
@@ -328,11 +323,6 @@ def effects_of(
     if not names or not (found := dependent(parameters, position)):
         return ()
     return tuple(name for name in names if any(jax.tree.leaves(found[name])))
-
-
-def is_partly_masked(distribution: Any) -> bool:
-    """Whether an array hides some values of a distribution, or may do so."""
-    return any(not isinstance(mask, bool) for mask in masks_of(distribution))
 
 
 class ModelHierarchy:

@@ -5,14 +5,11 @@ No other file imports a private name of NumPyro. What counts as public is what N
 ``numpyro.contrib.module``. If a name below is gone, importing this file says which.
 """
 
-from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import numpyro
-from numpyro.distributions import MaskedDistribution
 from numpyro.infer import MCMC
 from tqdm import trange
 from tqdm.auto import tqdm
@@ -35,7 +32,6 @@ __all__ = [
     "is_prng_key",
     "is_reparametrizing",
     "mask_of",
-    "masks_of",
     "not_jax_tracer",
     "prepare_model",
     "transform_fn",
@@ -91,16 +87,6 @@ def is_reparametrizing() -> bool:
 def mask_of(distribution: Any) -> Any:
     """Mask of a ``MaskedDistribution``: a boolean or an array of them."""
     return distribution._mask
-
-
-def masks_of(distribution: Any) -> Iterator[Any]:
-    """Masks of a distribution and of those it is made of, but for those known to hide nothing."""
-    while distribution is not None:
-        if isinstance(distribution, MaskedDistribution):
-            mask = mask_of(distribution)
-            if not (not_jax_tracer(mask) and np.all(mask)):
-                yield mask
-        distribution = getattr(distribution, "base_dist", None)
 
 
 def give_arguments(mcmc: MCMC, model_args: Args, model_kwargs: Kwargs | None) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
-from numpyro.distributions import biject_to
+from numpyro.distributions import MaskedDistribution, biject_to
 
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.types import Function, LogDensity
 from numpyro_fwd.bridge.log_terms import LogTerms, log_prob_of, log_terms
-from numpyro_fwd.bridge.numpyro_private import constrain_fn, masks_of, not_jax_tracer
+from numpyro_fwd.bridge.numpyro_private import constrain_fn, mask_of, not_jax_tracer
 from numpyro_fwd.bridge.traces import has_observed, is_latent, prior_sites
 from numpyro_fwd.bridge.views import check_sites
 from numpyro_fwd.types import Args, Kwargs, Model, Sites, SiteValues
@@ -66,7 +67,7 @@ def check_prior(name: str, distribution: Any) -> None:
             "Monte Carlo does not enumerate: sum it out in the model, by "
             "numpyro.distributions.MixtureSameFamily or by numpyro.factor."
         )
-    if any(True for _ in masks_of(distribution)):
+    if is_masked(distribution):
         raise ValueError(
             f"site '{name}' is a latent with a mask, under which its prior is flat and has no "
             "draws to start from: mask the observed sites only, or leave the masked values out."
@@ -85,6 +86,17 @@ def check_prior(name: str, distribution: Any) -> None:
             f"site '{name}' has the improper prior {type(distribution).__name__}, which cannot be "
             "drawn from; sequential Monte Carlo starts from prior draws: give it a proper prior."
         ) from error
+
+
+def is_masked(distribution: Any) -> bool:
+    """Whether a mask leaves out some values of a distribution, or is not known."""
+    while distribution is not None:
+        if isinstance(distribution, MaskedDistribution):
+            mask = mask_of(distribution)
+            if not (not_jax_tracer(mask) and np.all(mask)):
+                return True
+        distribution = getattr(distribution, "base_dist", None)
+    return False
 
 
 def check_likelihoods(

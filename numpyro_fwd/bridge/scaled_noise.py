@@ -28,7 +28,7 @@ from numpyro.distributions import constraints
 
 from blackjax_ext.coordinates.laws import Law, LocScaleNoise, walk
 from blackjax_ext.work import Reader, Value, outputs_of
-from numpyro_fwd.bridge.hierarchies import LOC_SCALE, MAPS, is_partly_masked
+from numpyro_fwd.bridge.hierarchies import LOC_SCALE, MAPS
 from numpyro_fwd.bridge.numpyro_private import transforms_of
 from numpyro_fwd.bridge.predictors import unwrapped
 from numpyro_fwd.bridge.traces import is_latent, sites_at
@@ -354,5 +354,4 @@ def is_plain_model(sites: Sites) -> bool:
 def is_noise(site: Site) -> bool:
     """Whether a site is a latent with a location and a scale on the real line."""
     fn = unwrapped(site["fn"])
-    is_on_reals = MAPS.get(type(fn)) is LOC_SCALE and fn.support is constraints.real
-    return is_latent(site) and is_on_reals and not is_partly_masked(site["fn"])
+    return is_latent(site) and MAPS.get(type(fn)) is LOC_SCALE and fn.support is constraints.real

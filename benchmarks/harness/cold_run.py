@@ -1,8 +1,8 @@
 """One run in a process of its own.
 
 ``python -m benchmarks.harness.cold_run PROBLEM KERNEL CACHE once|twice DRAWS`` prints what it
-waited for as JSON; CACHE, a folder of compiled programs, may be empty. `cold` starts such
-processes.
+waited for as JSON; PROBLEM is one of `PROBLEMS` or a posterior of the leaderboard, and CACHE, a
+folder of compiled programs, may be empty. `cold` starts such processes.
 """
 
 import json
@@ -126,6 +126,17 @@ PROBLEMS = {
     "table": Problem(partial(table, 100_000), 500, 1000, num_chains=1),
     "million": Problem(partial(table, 1_000_000), 500, 1000, num_chains=1, jit_model_args=True),
 }
+
+
+def problem_of(name: str) -> Problem:
+    """The problem of this name, or the posterior of the leaderboard."""
+    if name in PROBLEMS:
+        return PROBLEMS[name]
+    from benchmarks.harness.board_posteriors import POSTERIORS
+
+    return Problem(POSTERIORS[name].make, 1000, 1000)
+
+
 # name of a row, and what it is: a kernel and its options
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     **{
@@ -191,7 +202,7 @@ def measure(
     imported = time.perf_counter() - begin
     clock = Clock()
     jax.monitoring.register_event_duration_secs_listener(clock.listen)
-    what = PROBLEMS[problem]
+    what = problem_of(problem)
     model, arrays = what.make()
     num_draws = int(num_samples or what.num_samples)
     name, options = KERNELS[kernel]
@@ -220,7 +231,8 @@ def measure(
         jax.block_until_ready(mcmc.get_samples())
         return time.perf_counter() - begin
 
-    first = run()
+    since = time.process_time()
+    first, processor = run(), time.process_time() - since
     tracing, compiling = (clock.seconds(clock.traced), clock.seconds(clock.compiled))
     num_programs = len(clock.compiled)
     found = mcmc.get_samples(group_by_chain=True)
@@ -228,6 +240,7 @@ def measure(
     return {
         "import": imported,
         "first": first,
+        "processor": processor,
         "tracing": tracing,
         "compiling": compiling,
         "running": first - tracing - compiling,

@@ -177,21 +177,19 @@ def judge(state: AdaptState, logdensity: Array) -> Health:
 
 def distances_apart(state: AdaptState) -> Array:
     """Distance of the centres of chains that are apart, in marginal sds, shape (D,)."""
-    metric = state.metric
-    _, offsets, is_apart = windows.centres(metric, state.moments)
+    metric, moments = state.metric, state.moments
+    is_apart = windows.centres(metric, moments).is_apart
     inverse = metric.inverse()
     variances = jnp.diagonal(inverse) if inverse.ndim == 2 else inverse
-    distance = metric.inverse_sqrt_times(offsets) / jnp.sqrt(variances)
-    distance = jnp.sqrt(jnp.mean(distance**2, axis=0))
+    distance: Array = windows.away(metric, moments).std(axis=0) / jnp.sqrt(variances)
     return jnp.where(is_apart.any() & (distance > DISTANT), distance, 0.0)
 
 
 def progress(state: AdaptState) -> tuple[Array, Array]:
     """Whitened length of a move per coordinate, and effective draws of a chain in the window."""
     moments, motion = state.moments, state.motion
-    covariance = windows.pooled(state.metric, moments)
     square = moments.jumps.mean() / moments.num_draws
-    variance = state.metric.variances(covariance).mean()
+    variance = windows.centres(state.metric, moments).variances.mean()
     weight = windows.shrinkage(variance, square, motion.num_steps.astype(square.dtype), 1.0)
     return jnp.sqrt(square), weight / jnp.maximum(1.0 - weight, 1e-6)
 

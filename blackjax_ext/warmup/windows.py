@@ -143,11 +143,14 @@ class Centres(NamedTuple):
         Means of the chains about that, shape (C, D).
     is_apart
         Coordinates in which chains move well, each about a place of its own, shape (D,).
+    variances
+        Of all draws, without what lies between chains that are apart, shape (D,).
     """
 
     mean: Array
     offsets: Array
     is_apart: Array
+    variances: Array
 
 
 class Motion(NamedTuple):
@@ -299,11 +302,10 @@ def pull(state: AdaptState, acceptance_rate: Array, target: float) -> Array:
     Their mean, of those that are numbers; while a chain is left behind by others, no more than
     three quarters of the target.
     """
-    is_known = ~jnp.isnan(acceptance_rate)
-    mean = jnp.mean(acceptance_rate, where=is_known)
-    mean = jnp.where(is_known.any(), mean, target)
-    is_behind = state.motion.rate < MIN_ACCEPTANCE_SHARE * target
-    is_hiding = is_behind.any() & ~is_behind.all()
+    mean = jnp.nanmean(acceptance_rate)
+    mean = jnp.where(jnp.isnan(mean), target, mean)
+    num_behind = jnp.sum(state.motion.rate < MIN_ACCEPTANCE_SHARE * target)
+    is_hiding = (num_behind > 0) & (num_behind < acceptance_rate.size)
     return jnp.where(is_hiding, jnp.minimum(mean, target) - PULL * target, mean)
 
 
@@ -402,7 +404,7 @@ def balanced(metric: Factor, moments: Moments, slopes: Slopes) -> Factor:
     if slopes.draws is not None and slopes.gradients is not None:
         return metric.of_rows(slopes.draws, slopes.gradients, n.astype(int))
     curvature = metric.covariance(slopes.second / n, slopes.first / n)
-    return metric.balanced(pooled(metric, moments), curvature, n)
+    return metric.balanced(pooled(metric, moments)[0], curvature, n)
 
 
 def update_metric(state: AdaptState, x: Array) -> AdaptState:
@@ -438,25 +440,21 @@ def representable(log_step: Array) -> Array:
 
 def shrunk(metric: Factor, moments: Moments) -> Factor:
     """The metric of the pooled covariance, shrunk towards the current one by effective draws."""
-    n, covariance = moments.num_draws, pooled(metric, moments)
-    weights = shrinkage(
-        metric.variances(covariance),
-        moments.jumps / n,
-        n,
-        metric.num_prior_draws(moments.jumps.size),
-    )
-    return metric.shrink(covariance, weights)
+    n, (covariance, variances) = moments.num_draws, pooled(metric, moments)
+    num_prior_draws = metric.num_prior_draws(moments.jumps.size)
+    return metric.shrink(covariance, shrinkage(variances, moments.jumps / n, n, num_prior_draws))
 
 
-def pooled(metric: Factor, moments: Moments) -> Any:
-    """Whitened covariance of all draws, without what lies between chains that are apart."""
-    mean, offsets, is_apart = centres(metric, moments)
+def pooled(metric: Factor, moments: Moments) -> tuple[Any, Array]:
+    """Whitened covariance of all draws, without what lies between chains apart, and variances."""
+    mean, offsets, is_apart, variances = centres(metric, moments)
     covariance = metric.covariance(moments.second / moments.num_draws, mean)
     if offsets.shape[0] == 1:
-        return covariance
+        return covariance, variances
     near = jnp.where(is_apart, 0.0, offsets)
     between = metric.products(offsets) - metric.products(near)
-    return jnp.where(is_apart.any(), covariance - between / offsets.shape[0], covariance)
+    covariance = jnp.where(is_apart.any(), covariance - between / offsets.shape[0], covariance)
+    return covariance, variances
 
 
 def centres(metric: Factor, moments: Moments) -> Centres:
@@ -478,13 +476,17 @@ def centres(metric: Factor, moments: Moments) -> Centres:
     effective = jnp.minimum(effective, 12.0 * within / drift)
     is_apart = is_known & (between > APART * within) & (effective > SURE)
     is_apart &= (between > SETTLED * drift) & (length >= MIN_WINDOW)
-    return Centres(mean, offsets, is_apart)
+    return Centres(mean, offsets, is_apart, jnp.where(is_apart, within, total))
+
+
+def away(metric: Factor, moments: Moments) -> Array:
+    """Means of the chains of a window, from its origin, (C, D)."""
+    return metric.inverse_sqrt_times(moments.first * (len(moments.first) / moments.num_draws))
 
 
 def apart(metric: Factor, moments: Moments) -> tuple[Array, Array]:
     """Means of the chains of a window, (C, D), and the variance within them, (D,)."""
-    num_chains = moments.first.shape[0]
-    means = metric.inverse_sqrt_times(moments.first * (num_chains / moments.num_draws))
+    means = away(metric, moments)
     total = moments.squares / moments.num_draws
     # what rounding leaves of a small difference would make chains that moved together disagree
     least = 100 * jnp.finfo(total.dtype).eps * total

@@ -132,7 +132,9 @@ def posteriors(quick: bool) -> Section:
     rows = []
     for name in list(POSTERIORS)[: 2 if quick else None]:
         found = [
-            REPORT.once((name, kernel), cold, name, kernel, "", "once")["processor"]
+            REPORT.once((name, kernel), cold, f"leaderboard {name}", kernel, "", "once")[
+                "processor"
+            ]
             for kernel in ("NUTS", "AutoNUTS")
         ]
         rows.append([name, *found, found[1] / found[0]])

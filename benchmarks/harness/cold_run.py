@@ -1,8 +1,8 @@
 """One run in a process of its own.
 
 ``python -m benchmarks.harness.cold_run PROBLEM KERNEL CACHE once|twice DRAWS`` prints what it
-waited for as JSON; PROBLEM is one of `PROBLEMS` or a posterior of the leaderboard, and CACHE, a
-folder of compiled programs, may be empty. `cold` starts such processes.
+waited for as JSON; PROBLEM is one of `PROBLEMS`, or "leaderboard" and a posterior of it, and CACHE,
+a folder of compiled programs, may be empty. `cold` starts such processes.
 """
 
 import json
@@ -129,12 +129,13 @@ PROBLEMS = {
 
 
 def problem_of(name: str) -> Problem:
-    """The problem of this name, or the posterior of the leaderboard."""
+    """The problem of this name."""
     if name in PROBLEMS:
         return PROBLEMS[name]
     from benchmarks.harness.board_posteriors import POSTERIORS
 
-    return Problem(POSTERIORS[name].make, 1000, 1000)
+    posterior = name.removeprefix("leaderboard ")
+    return Problem(POSTERIORS[posterior].make, 1000, 1000, is_forward=posterior == "lynx_hare")
 
 
 # name of a row, and what it is: a kernel and its options
@@ -211,7 +212,7 @@ def measure(
         model = lambda x, y: whole(x, y, batch=100)  # noqa: E731
     hmc = partial(numpyro_fwd.BlackJAXKernel, algorithm=blackjax.hmc)
     api = {"NUTS": NUTS, "HMC": hmc}.get(name) or getattr(numpyro_fwd, name)
-    if name == "NUTS" and what.is_forward:
+    if name in ("NUTS", "AutoNUTS") and what.is_forward:
         options = {"forward_mode_differentiation": True}
     mcmc = MCMC(
         api(model, **options),

@@ -50,6 +50,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext import metrics
 from blackjax_ext.checks import check_count, check_position, check_positive
 from blackjax_ext.mcmc import mala, schedules, smmala
+from blackjax_ext.mcmc.schedules import ScheduledInfo as ALSMMALAInfo
 from blackjax_ext.types import LogDensity, once
 
 __all__ = ["ALSMMALAInfo", "ALSMMALAState", "as_top_level_api", "build_kernel", "init"]
@@ -91,25 +92,6 @@ class ALSMMALAState(NamedTuple):
     cached: Array
     is_current: Array
     iteration: Array
-
-
-class ALSMMALAInfo(NamedTuple):
-    """Facts about one transition.
-
-    acceptance_rate
-        Metropolis-Hastings acceptance probability.
-    is_accepted
-        Whether the chain moved to the proposal.
-    is_divergent
-        Whether the proposal was rejected because something there was not finite.
-    is_refreshed
-        Whether it was an SMMALA step.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
-    is_refreshed: Array
 
 
 def init(

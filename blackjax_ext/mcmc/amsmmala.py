@@ -53,6 +53,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive
 from blackjax_ext.mcmc import random_walk, schedules, smmala
+from blackjax_ext.mcmc.schedules import ScheduledInfo as AMSMMALAInfo
 from blackjax_ext.metrics import factors
 from blackjax_ext.types import LogDensity
 
@@ -92,25 +93,6 @@ class AMSMMALAState(NamedTuple):
     num_draws: Array
     iteration: Array
     logdensity_grad: None = None
-
-
-class AMSMMALAInfo(NamedTuple):
-    """Facts about one transition.
-
-    acceptance_rate
-        Metropolis-Hastings acceptance probability.
-    is_accepted
-        Whether the chain moved to the proposal.
-    is_divergent
-        Whether the proposal was rejected because something there was not finite.
-    is_refreshed
-        Whether it was an SMMALA step.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
-    is_refreshed: Array
 
 
 def init(

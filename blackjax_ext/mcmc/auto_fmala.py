@@ -45,6 +45,7 @@ from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import auto_step, interweaving
 from blackjax_ext.mcmc import tangents as tangent_space
+from blackjax_ext.mcmc.auto_step import AutoStepInfo as AutoFMALAInfo
 from blackjax_ext.mcmc.interweaving import Hierarchy
 from blackjax_ext.types import LogDensity
 
@@ -74,36 +75,6 @@ class AutoFMALAState(NamedTuple):
     momentum: Array
     exponent: Array
     logdensity_grad: None = None
-
-
-class AutoFMALAInfo(NamedTuple):
-    """Facts about one transition.
-
-    acceptance_rate
-        1 for an accepted move, else 0: what is rejected is not looked into further.
-    is_accepted
-        Whether the chain moved to the proposal.
-    is_divergent
-        Whether no step that was tried fitted, as where the density is flat or not finite.
-    first_rate
-        Acceptance probability of the first trial, the move with the step that was given. The
-        warm-up adapts that step to it. NaN where effects went along, whose first trial is longer.
-    exponent
-        j: the step was 2^j times the one given.
-    num_evaluations
-        Places at which K JVPs were evaluated.
-    hidden
-        Coordinate of the flat position whose noise rounding hides where the step began or tried to
-        end, so that it was rejected or shortened; -1 if none.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
-    first_rate: Array
-    exponent: Array
-    num_evaluations: Array
-    hidden: Array
 
 
 def init(
@@ -184,8 +155,8 @@ def build_kernel() -> Callable[..., tuple[AutoFMALAState, AutoFMALAInfo]]:
             start = auto_step.PhasePoint(*interweaving.start(chart, kept, state.momentum, pull))
         step_size = interweaving.longer(mover.chart, step_size)
         leap = auto_step.leapfrog_once(evaluate, mover.push, force, step_size)
-        end, facts = auto_step.transition(key_step, start, leap, persistence, mover.moves)
-        info, kept = AutoFMALAInfo(*facts), interweaving.keeps(chart, end)
+        end, info = auto_step.transition(key_step, start, leap, persistence, mover.moves)
+        kept = interweaving.keeps(chart, end)
         info = info._replace(
             first_rate=interweaving.rated(chart, info.first_rate),
             num_evaluations=info.num_evaluations + is_new,

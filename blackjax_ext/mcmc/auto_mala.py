@@ -54,6 +54,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import auto_step, interweaving
+from blackjax_ext.mcmc.auto_step import AutoStepInfo as AutoMALAInfo
 from blackjax_ext.mcmc.interweaving import Hierarchy
 from blackjax_ext.types import LogDensity
 
@@ -78,36 +79,6 @@ class AutoMALAState(NamedTuple):
     logdensity_grad: ArrayTree
     momentum: Array
     exponent: Array
-
-
-class AutoMALAInfo(NamedTuple):
-    """Facts about one transition.
-
-    acceptance_rate
-        1 for an accepted move, else 0: what is rejected is not looked into further.
-    is_accepted
-        Whether the chain moved to the proposal.
-    is_divergent
-        Whether no step that was tried fitted, as where the density is flat or not finite.
-    first_rate
-        Acceptance probability of the first trial, the move with the step that was given. The
-        warm-up adapts that step to it. NaN where effects went along, whose first trial is longer.
-    exponent
-        j: the step was 2^j times the one given.
-    num_evaluations
-        Gradients.
-    hidden
-        Coordinate of the flat position whose noise rounding hides where the step began or tried to
-        end, so that it was rejected or shortened; -1 if none.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
-    first_rate: Array
-    exponent: Array
-    num_evaluations: Array
-    hidden: Array
 
 
 def init(
@@ -160,8 +131,8 @@ def build_kernel() -> Callable[..., tuple[AutoMALAState, AutoMALAInfo]]:
         seen = interweaving.evaluation(mover.chart, evaluate, pull)
         step_size = interweaving.longer(mover.chart, step_size)
         leap = auto_step.leapfrog_once(seen, mover.push, mover.pull, step_size)
-        end, facts = auto_step.transition(key_step, start, leap, persistence, mover.moves)
-        info, kept = AutoMALAInfo(*facts), interweaving.keeps(mover.chart, end)
+        end, info = auto_step.transition(key_step, start, leap, persistence, mover.moves)
+        kept = interweaving.keeps(mover.chart, end)
         info = info._replace(first_rate=interweaving.rated(mover.chart, info.first_rate))
         position, gradient = unravel(kept.x), unravel_gradient(kept.gradient)
         new = AutoMALAState(position, kept.logdensity, gradient, end.momentum, info.exponent)

@@ -62,6 +62,7 @@ from blackjax_ext.types import Function, select
 
 __all__ = [
     "MAX_EXPONENT",
+    "AutoStepInfo",
     "Band",
     "Mover",
     "PhasePoint",
@@ -87,6 +88,36 @@ BLOCKS, FEWER_BLOCKS = 0.5, 0.2
 THERE, BACK, FINISHED = range(3)
 
 Leap = Callable[["PhasePoint", Array], "PhasePoint"]
+
+
+class AutoStepInfo(NamedTuple):
+    """Facts about one transition.
+
+    acceptance_rate
+        1 for an accepted move, else 0: what is rejected is not looked into further.
+    is_accepted
+        Whether the chain moved to the proposal.
+    is_divergent
+        Whether no step that was tried fitted, as where the density is flat or not finite.
+    first_rate
+        Acceptance probability of the first trial, the move with the step that was given. The
+        warm-up adapts that step to it. NaN where effects went along, whose first trial is longer.
+    exponent
+        j: the step was 2^j times the one given.
+    num_evaluations
+        Places at which gradients, or K slopes, were evaluated.
+    hidden
+        Coordinate of the flat position whose noise rounding hides where the step began or tried to
+        end, so that it was rejected or shortened; -1 if none.
+    """
+
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+    first_rate: Array
+    exponent: Array
+    num_evaluations: Array
+    hidden: Array
 
 
 class PhasePoint(NamedTuple):
@@ -442,7 +473,7 @@ def accept_or_flip(
 
 def transition(
     rng_key: Array, start: PhasePoint, leap: Leap, persistence: float, moves: Array | None = None
-) -> tuple[PhasePoint, tuple[Array, ...]]:
+) -> tuple[PhasePoint, AutoStepInfo]:
     """Refresh the momentum, select a step, decide.
 
     Parameters
@@ -460,9 +491,7 @@ def transition(
 
     Returns
     -------
-    The new point, and the facts about the step: acceptance rate, whether it was accepted, whether
-    no step fitted, acceptance rate of the first trial, selected exponent, evaluations, and what
-    coordinate rounding hides.
+    The new point, and the facts about the step.
     """
     key_momentum, key_band, key_accept = jax.random.split(rng_key, 3)
     dtype = start.x.dtype
@@ -473,7 +502,7 @@ def transition(
     log_uniform = jnp.log(1.0 - jax.random.uniform(key_accept, (), dtype))
     selection = search(leap, start, draw_band(key_band, dtype), log_uniform)
     is_accepted = selection.is_confirmed & (log_uniform < selection.log_ratio)
-    facts = (
+    info = AutoStepInfo(
         is_accepted.astype(dtype),
         is_accepted,
         selection.is_exhausted,
@@ -482,4 +511,4 @@ def transition(
         selection.num_evaluations,
         selection.hidden,
     )
-    return accept_or_flip(is_accepted, selection.proposal, start, moves), facts
+    return accept_or_flip(is_accepted, selection.proposal, start, moves), info

@@ -47,7 +47,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
@@ -58,7 +57,8 @@ from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
-from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.mcmc.langevin import MoveInfo as FMALAInfo
+from blackjax_ext.mcmc.tangent_moves import Along, kept_tangent_move
 from blackjax_ext.types import LogDensity
 
 __all__ = ["FMALAInfo", "FMALAState", "as_top_level_api", "build_kernel", "init"]
@@ -84,22 +84,6 @@ class FMALAState(NamedTuple):
     tangents: Array
     slopes: Array
     logdensity_grad: None = None
-
-
-class FMALAInfo(NamedTuple):
-    """Facts about one transition.
-
-    acceptance_rate
-        Metropolis-Hastings acceptance probability.
-    is_accepted
-        Whether the chain moved to the proposal.
-    is_divergent
-        Whether the proposal was rejected because something there was not finite.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
 
 
 def init(
@@ -154,39 +138,15 @@ def build_kernel() -> Callable[..., tuple[FMALAState, FMALAInfo]]:
                 f"num_tangents is {num_tangents}, but the state was initialized with "
                 f"{state.tangents.shape[0]}: give both the same."
             )
-        key_noise, key_tangent, key_fresh, key_accept = jax.random.split(rng_key, 4)
-        x, unravel = ravel_pytree(state.position)
-        metric = metrics.factorize(inverse_mass_matrix, x.size)
+        metric = metrics.factorize(inverse_mass_matrix, ravel_pytree(state.position)[0].size)
 
-        def evaluate(key: PRNGKey, y: ArrayTree) -> tuple[Array, Array, Array]:
-            frame = tangent_space.draw(key, num_tangents, x, tangents)
-            directions = jax.vmap(unravel)(metric.inverse_sqrt_times(frame))
-            return frame, *tangent_space.slopes(logdensity_fn, y, directions)
+        def point(value: Array, frame: Array, slopes: Array) -> langevin.Point:
+            return langevin.Point(value, slopes @ frame, metrics.IDENTITY)
 
-        frame, slopes = state.tangents, state.slopes
-        if not persistent_tangent:
-            frame, _, slopes = evaluate(key_fresh, state.position)
-        start = langevin.Point(state.logdensity, slopes @ frame, metrics.IDENTITY)
-        noise = standard_normal(key_noise, x.size, x.dtype)
-        # without a tangent, this step only draws one: it proposes to stay. A branch, not a select:
-        # what it returns is computed once, and not again in every operation that reads it
-        has_tangent = ~jnp.isnan(slopes[0])
-        r = jax.lax.cond(
-            has_tangent,
-            lambda: langevin.increment(noise, start, step_size),
-            lambda: jnp.zeros_like(noise),
+        along = Along(logdensity_fn, tangent_space.slopes, metric, num_tangents, tangents)
+        return kept_tangent_move(
+            rng_key, state, step_size, along, point, persistent_tangent=persistent_tangent
         )
-
-        y = jax.tree.map(jnp.add, state.position, unravel(metric.inverse_sqrt_times(r)))
-        new_frame, logdensity, new_slopes = evaluate(key_tangent, y)
-        end = langevin.Point(logdensity, new_slopes @ new_frame, metrics.IDENTITY)
-        log_ratio = langevin.log_ratio(r, start, end, step_size)
-        log_ratio = jnp.where(has_tangent, log_ratio, 0.0 * new_slopes[0])
-        # and draws it outside the support too, where it could never leave otherwise
-        checked = jnp.where(has_tangent, logdensity, jnp.maximum(logdensity, 0.0))
-        proposal = FMALAState(y, logdensity, new_frame, new_slopes)
-        new_state, *facts = langevin.accept(key_accept, log_ratio, checked, proposal, state)
-        return new_state, FMALAInfo(*facts)
 
     return kernel
 

@@ -10,27 +10,44 @@ so that :math:`q(\theta_* | \theta) = \mathcal{N}(\theta + \frac{\epsilon^2}{2} 
 whatever stands for it (its projection on random tangents): the density does not ask.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 from blackjax.mcmc.proposal import static_binomial_sampling
 from blackjax.types import ArrayTree
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.mcmc.noise import standard_normal
 from blackjax_ext.metrics import Factor
 from blackjax_ext.precision import exact_products
 from blackjax_ext.types import Function, T
 
 __all__ = [
+    "DensityState",
+    "MoveInfo",
     "Point",
     "accept",
     "both_ends",
     "increment",
     "log_ratio",
     "logpdf",
+    "move",
     "residual",
 ]
+
+
+class Placed(Protocol):
+    """A state of a chain."""
+
+    @property
+    def position(self) -> ArrayTree:
+        """Where the chain is."""
+
+
+S = TypeVar("S", bound=Placed)
 
 
 class Point(NamedTuple):
@@ -47,6 +64,38 @@ class Point(NamedTuple):
     logdensity: Array
     gradient: Array
     metric: Factor
+
+
+class DensityState(NamedTuple):
+    """State of a chain that keeps no gradient.
+
+    position
+        Pytree of arrays.
+    logdensity
+        Log density at the position.
+    logdensity_grad
+        Always None: there is no gradient to offer to an adaptation.
+    """
+
+    position: ArrayTree
+    logdensity: Array
+    logdensity_grad: None = None
+
+
+class MoveInfo(NamedTuple):
+    """Facts about one transition.
+
+    acceptance_rate
+        Metropolis-Hastings acceptance probability.
+    is_accepted
+        Whether the chain moved to the proposal.
+    is_divergent
+        Whether the proposal was rejected because something there was not finite.
+    """
+
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
 
 
 @exact_products
@@ -89,6 +138,43 @@ def log_ratio(increment: Array, start: Point, end: Point, step_size: Array | flo
     size = forward.shape[0]
     log_dets = 0.5 * (end.metric.log_det(size) - start.metric.log_det(size))
     return end.logdensity - start.logdensity + squares + log_dets
+
+
+def move(
+    rng_key: Array,
+    state: S,
+    step_size: Array | float,
+    preconditioner: Factor,
+    point: Callable[[S], Point],
+    state_at: Callable[[ArrayTree], S],
+) -> tuple[S, MoveInfo]:
+    """One Metropolis-Hastings step with this proposal in whitened coordinates.
+
+    Parameters
+    ----------
+    state
+        State of the chain, with a position.
+    preconditioner
+        Factor of the metric that whitens.
+    point
+        From a state to what the proposal needs of it, whitened.
+    state_at
+        From a position to the state there.
+
+    Returns
+    -------
+    The new state, and its facts.
+    """
+    key_noise, key_accept = jax.random.split(rng_key)
+    x, unravel = ravel_pytree(state.position)
+    start = point(state)
+    noise = standard_normal(key_noise, x.size, x.dtype)
+    r = increment(noise, start, step_size)
+    proposal = state_at(unravel(x + preconditioner.inverse_sqrt_times(r)))
+    end = point(proposal)
+    ratio = log_ratio(r, start, end, step_size)
+    new_state, *facts = accept(key_accept, ratio, end.logdensity, proposal, state)
+    return new_state, MoveInfo(*facts)
 
 
 def both_ends(

@@ -19,39 +19,21 @@ and their discrete approximations; G. O. Roberts and J. S. Rosenthal 1998 (accep
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.mcmc import mala as blackjax_mala
 from blackjax.mcmc.mala import MALAState
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
-from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import langevin
-from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.mcmc.langevin import MoveInfo as MALAInfo
 from blackjax_ext.types import LogDensity
 
 __all__ = ["MALAInfo", "MALAState", "as_top_level_api", "build_kernel", "init"]
-
-
-class MALAInfo(NamedTuple):
-    """Facts about one transition.
-
-    acceptance_rate
-        Metropolis-Hastings acceptance probability.
-    is_accepted
-        Whether the chain moved to the proposal.
-    is_divergent
-        Whether the proposal was rejected because something there was not finite.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
 
 
 def init(
@@ -81,24 +63,17 @@ def build_kernel() -> Callable[..., tuple[MALAState, MALAInfo]]:
         inverse_mass_matrix: metrics.InverseMassMatrix = None,
     ) -> tuple[MALAState, MALAInfo]:
         """One step: one gradient."""
-        key_noise, key_accept = jax.random.split(rng_key)
-        x, unravel = ravel_pytree(state.position)
-        metric = metrics.factorize(inverse_mass_matrix, x.size)
+        metric = metrics.factorize(inverse_mass_matrix, ravel_pytree(state.position)[0].size)
 
-        def point(logdensity: Array, gradient: ArrayTree) -> langevin.Point:
-            whitened = metric.inverse_sqrt_transpose_times(ravel_pytree(gradient)[0])
-            return langevin.Point(logdensity, whitened, metrics.IDENTITY)
+        def point(state: MALAState) -> langevin.Point:
+            gradient = ravel_pytree(state.logdensity_grad)[0]
+            whitened = metric.inverse_sqrt_transpose_times(gradient)
+            return langevin.Point(state.logdensity, whitened, metrics.IDENTITY)
 
-        start = point(state.logdensity, state.logdensity_grad)
-        noise = standard_normal(key_noise, x.size, x.dtype)
-        r = langevin.increment(noise, start, step_size)
-        position = unravel(x + metric.inverse_sqrt_times(r))
+        def state_at(position: ArrayTree) -> MALAState:
+            return MALAState(position, *jax.value_and_grad(logdensity_fn)(position))
 
-        logdensity, gradient = jax.value_and_grad(logdensity_fn)(position)
-        log_ratio = langevin.log_ratio(r, start, point(logdensity, gradient), step_size)
-        proposal = MALAState(position, logdensity, gradient)
-        new_state, *facts = langevin.accept(key_accept, log_ratio, logdensity, proposal, state)
-        return new_state, MALAInfo(*facts)
+        return langevin.move(rng_key, state, step_size, metric, point, state_at)
 
     return kernel
 

@@ -31,7 +31,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-import jax
 from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
@@ -40,7 +39,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive
 from blackjax_ext.mcmc import langevin
-from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.mcmc.langevin import MoveInfo as MMALAInfo
 from blackjax_ext.types import LogDensity
 
 __all__ = ["MMALAInfo", "MMALAState", "as_top_level_api", "build_kernel", "init"]
@@ -70,22 +69,6 @@ class MMALAState(NamedTuple):
     divergence: Array
 
 
-class MMALAInfo(NamedTuple):
-    """Facts about one transition.
-
-    acceptance_rate
-        Metropolis-Hastings acceptance probability.
-    is_accepted
-        Whether the chain moved to the proposal.
-    is_divergent
-        Whether the proposal was rejected because something there was not finite.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
-
-
 def init(
     position: ArrayLikeTree,
     logdensity_fn: LogDensity,
@@ -98,15 +81,21 @@ def init(
     del rng_key
     position = check_position(position)
     preconditioner = metrics.factorize(inverse_mass_matrix, ravel_pytree(position)[0].size)
+    state = curved_state(logdensity_fn, position, preconditioner, metric_fn)
+    metrics.check_metric(state.metric)
+    return state
+
+
+def curved_state(
+    logdensity_fn: LogDensity,
+    position: ArrayTree,
+    preconditioner: metrics.Factor,
+    metric_fn: metrics.MetricFn,
+) -> MMALAState:
+    """State at `position`: one gradient, one metric and its derivative."""
     local = metrics.as_metric(metric_fn).evaluate(
         logdensity_fn, position, preconditioner, divergence=True
     )
-    metrics.check_metric(local.metric)
-    return curved_state(position, local)
-
-
-def curved_state(position: ArrayTree, local: metrics.Local) -> MMALAState:
-    """State at `position`."""
     assert local.divergence is not None
     return MMALAState(position, *local[:3], local.divergence)
 
@@ -131,9 +120,8 @@ def build_kernel() -> Callable[..., tuple[MMALAState, MMALAInfo]]:
         metric_fn: metrics.MetricFn = METRIC,
     ) -> tuple[MMALAState, MMALAInfo]:
         """One step: one gradient, one metric and its derivative."""
-        key_noise, key_accept = jax.random.split(rng_key)
-        x, unravel = ravel_pytree(state.position)
-        preconditioner = metrics.factorize(inverse_mass_matrix, x.size)
+        size = ravel_pytree(state.position)[0].size
+        preconditioner = metrics.factorize(inverse_mass_matrix, size)
 
         def point(state: MMALAState) -> langevin.Point:
             gradient = ravel_pytree(state.logdensity_grad)[0]
@@ -141,20 +129,10 @@ def build_kernel() -> Callable[..., tuple[MMALAState, MMALAInfo]]:
             curved = whitened + state.metric.times(state.divergence)
             return langevin.Point(state.logdensity, curved, state.metric)
 
-        start = point(state)
-        noise = standard_normal(key_noise, x.size, x.dtype)
-        r = langevin.increment(noise, start, step_size)
-        position = unravel(x + preconditioner.inverse_sqrt_times(r))
+        def state_at(position: ArrayTree) -> MMALAState:
+            return curved_state(logdensity_fn, position, preconditioner, metric_fn)
 
-        local = metrics.as_metric(metric_fn).evaluate(
-            logdensity_fn, position, preconditioner, divergence=True
-        )
-        proposal = curved_state(position, local)
-        log_ratio = langevin.log_ratio(r, start, point(proposal), step_size)
-        new_state, *facts = langevin.accept(
-            key_accept, log_ratio, local.logdensity, proposal, state
-        )
-        return new_state, MMALAInfo(*facts)
+        return langevin.move(rng_key, state, step_size, preconditioner, point, state_at)
 
     return kernel
 

@@ -32,11 +32,10 @@ with D. PC-Line-FMALA has the same tangent at both ends and does not suffer from
 References: A. D. Cobb and S. Jha, Backpropagation-Free Metropolis-Adjusted Langevin Algorithm.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
@@ -47,7 +46,8 @@ from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
-from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.mcmc.langevin import MoveInfo as PCFMALAInfo
+from blackjax_ext.mcmc.tangent_moves import Along, kept_tangent_move
 from blackjax_ext.types import LogDensity
 
 __all__ = ["PCFMALAInfo", "PCFMALAState", "as_top_level_api", "build_kernel", "init"]
@@ -78,22 +78,6 @@ class PCFMALAState(NamedTuple):
     slopes: Array
     curvatures: Array
     logdensity_grad: None = None
-
-
-class PCFMALAInfo(NamedTuple):
-    """Facts about one transition.
-
-    acceptance_rate
-        Metropolis-Hastings acceptance probability.
-    is_accepted
-        Whether the chain moved to the proposal.
-    is_divergent
-        Whether the proposal was rejected because something there was not finite.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
 
 
 def init(
@@ -145,44 +129,16 @@ def build_kernel() -> Callable[..., tuple[PCFMALAState, PCFMALAInfo]]:
         tangents: tangent_space.TangentLaw = "rademacher",
     ) -> tuple[PCFMALAState, PCFMALAInfo]:
         """One step: one second-order JVP, two with ``persistent_tangent=False``."""
-        key_noise, key_tangent, key_fresh, key_accept = jax.random.split(rng_key, 4)
-        x, unravel = ravel_pytree(state.position)
-        metric = metrics.factorize(inverse_mass_matrix, x.size)
-
-        def evaluate(key: PRNGKey, y: Array) -> tuple[Any, ...]:
-            frame = tangent_space.draw(key, 1, y, tangents)
-            value, slopes, curvatures = tangent_space.curvatures(
-                lambda y: logdensity_fn(unravel(y)), y, metric.inverse_sqrt_times(frame)
-            )
-            return value, frame, slopes, curvatures
+        metric = metrics.factorize(inverse_mass_matrix, ravel_pytree(state.position)[0].size)
 
         def point(value: Array, frame: Array, slopes: Array, curvatures: Array) -> langevin.Point:
             local = metrics.absolute(curvatures, curvature_floor)
             return langevin.Point(value, slopes @ frame, local)
 
-        memory: Sequence[Any] = (state.tangents, state.slopes, state.curvatures)
-        if not persistent_tangent:
-            _, *memory = evaluate(key_fresh, x)
-        start = point(state.logdensity, *memory)
-        noise = standard_normal(key_noise, x.size, x.dtype)
-        # without a tangent, this step only draws one: it proposes to stay. A branch, as in FMALA
-        has_tangent = ~jnp.isnan(memory[1][0])
-        r = jax.lax.cond(
-            has_tangent,
-            lambda: langevin.increment(noise, start, step_size),
-            lambda: jnp.zeros_like(noise),
+        along = Along(logdensity_fn, tangent_space.curvatures, metric, 1, tangents)
+        return kept_tangent_move(
+            rng_key, state, step_size, along, point, persistent_tangent=persistent_tangent
         )
-
-        y = x + metric.inverse_sqrt_times(r)
-        logdensity, *memory = evaluate(key_tangent, y)
-        end = point(logdensity, *memory)
-        log_ratio = langevin.log_ratio(r, start, end, step_size)
-        log_ratio = jnp.where(has_tangent, log_ratio, 0.0 * memory[1][0])
-        # and draws it outside the support too, where it could never leave otherwise
-        checked = jnp.where(has_tangent, logdensity, jnp.maximum(logdensity, 0.0))
-        proposal = PCFMALAState(unravel(y), logdensity, *memory)
-        new_state, *facts = langevin.accept(key_accept, log_ratio, checked, proposal, state)
-        return new_state, PCFMALAInfo(*facts)
 
     return kernel
 

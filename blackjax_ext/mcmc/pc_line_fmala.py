@@ -36,12 +36,9 @@ References: A. D. Cobb and S. Jha, Backpropagation-Free Metropolis-Adjusted Lang
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
-from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from blackjax.types import ArrayLikeTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
@@ -49,43 +46,14 @@ from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
+from blackjax_ext.mcmc.langevin import DensityState as PCLineFMALAState
+from blackjax_ext.mcmc.langevin import MoveInfo as PCLineFMALAInfo
+from blackjax_ext.mcmc.tangent_moves import Along, line_move
 from blackjax_ext.types import LogDensity
 
 __all__ = ["PCLineFMALAInfo", "PCLineFMALAState", "as_top_level_api", "build_kernel", "init"]
 
 CURVATURE_FLOOR = 0.1
-
-
-class PCLineFMALAState(NamedTuple):
-    """State of the chain.
-
-    position
-        Pytree of arrays.
-    logdensity
-        Log density at the position.
-    logdensity_grad
-        Always None: a forward-mode kernel has no gradient to offer to an adaptation.
-    """
-
-    position: ArrayTree
-    logdensity: Array
-    logdensity_grad: None = None
-
-
-class PCLineFMALAInfo(NamedTuple):
-    """Facts about one transition.
-
-    acceptance_rate
-        Metropolis-Hastings acceptance probability.
-    is_accepted
-        Whether the chain moved to the proposal.
-    is_divergent
-        Whether the proposal was rejected because something there was not finite.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
 
 
 def init(
@@ -119,31 +87,13 @@ def build_kernel() -> Callable[..., tuple[PCLineFMALAState, PCLineFMALAInfo]]:
         tangents: tangent_space.TangentLaw = "rademacher",
     ) -> tuple[PCLineFMALAState, PCLineFMALAInfo]:
         """One step: 2 second-order JVPs, 2 K^2 for K tangents."""
-        key_tangent, key_noise, key_accept = jax.random.split(rng_key, 3)
-        x, unravel = ravel_pytree(state.position)
-        frame = tangent_space.draw(key_tangent, num_tangents, x, tangents)
-        directions = metrics.factorize(inverse_mass_matrix, x.size).inverse_sqrt_times(frame)
+        metric = metrics.factorize(inverse_mass_matrix, ravel_pytree(state.position)[0].size)
 
-        def point(evaluation: tuple[Array, Array, Array]) -> langevin.Point:
-            value, slopes, curvature = evaluation
-            return langevin.Point(value, slopes, metrics.absolute(curvature, curvature_floor))
+        def point(value: Array, slopes: Array, curvatures: Array) -> langevin.Point:
+            return langevin.Point(value, slopes, metrics.absolute(curvatures, curvature_floor))
 
-        def evaluate(y: ArrayTree, directions: Array) -> tuple[Array, Array, Array]:
-            return tangent_space.curvatures(logdensity_fn, y, jax.vmap(unravel)(directions))
-
-        def propose(evaluation: tuple[Array, Array, Array]) -> Array:
-            return langevin.increment(noise, point(evaluation), step_size)
-
-        def move(r: Array) -> ArrayTree:
-            return jax.tree.map(jnp.add, state.position, unravel(r @ directions))
-
-        noise = jax.random.normal(key_noise, (num_tangents,), x.dtype)
-        *ends, r, y = langevin.both_ends(evaluate, propose, move, state.position, directions)
-        start, end = map(point, ends)
-        log_ratio = langevin.log_ratio(r, start, end, step_size)
-        proposal = PCLineFMALAState(y, end.logdensity)
-        new_state, *facts = langevin.accept(key_accept, log_ratio, end.logdensity, proposal, state)
-        return new_state, PCLineFMALAInfo(*facts)
+        along = Along(logdensity_fn, tangent_space.curvatures, metric, num_tangents, tangents)
+        return line_move(rng_key, state, step_size, along, point)
 
     return kernel
 

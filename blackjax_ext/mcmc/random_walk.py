@@ -11,53 +11,21 @@ References: N. Metropolis et al. 1953; G. O. Roberts, A. Gelman and W. R. Gilks 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
-from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
-from jax import Array
+from blackjax.types import ArrayLikeTree, PRNGKey
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import langevin
+from blackjax_ext.mcmc.langevin import DensityState as RandomWalkState
+from blackjax_ext.mcmc.langevin import MoveInfo as RandomWalkInfo
 from blackjax_ext.mcmc.noise import standard_normal
 from blackjax_ext.types import LogDensity
 
 __all__ = ["RandomWalkInfo", "RandomWalkState", "as_top_level_api", "build_kernel", "init"]
-
-
-class RandomWalkState(NamedTuple):
-    """State of the chain.
-
-    position
-        Pytree of arrays.
-    logdensity
-        Log density at the position.
-    logdensity_grad
-        Always None: this kernel has no gradient to offer to an adaptation.
-    """
-
-    position: ArrayTree
-    logdensity: Array
-    logdensity_grad: None = None
-
-
-class RandomWalkInfo(NamedTuple):
-    """Facts about one transition.
-
-    acceptance_rate
-        Metropolis acceptance probability.
-    is_accepted
-        Whether the chain moved to the proposal.
-    is_divergent
-        Whether the proposal was rejected because its log density was not finite.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
 
 
 def init(

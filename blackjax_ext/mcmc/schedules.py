@@ -6,7 +6,7 @@ a function of the iteration (an integer or an array of them) that can be pickled
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from blackjax_ext.checks import check_count, check_positive
 
 __all__ = [
     "Schedule",
+    "ScheduledInfo",
     "expected_cost",
     "exponential",
     "geometric",
@@ -26,6 +27,25 @@ __all__ = [
 ]
 
 Schedule: TypeAlias = Callable[[Array | int], Array]
+
+
+class ScheduledInfo(NamedTuple):
+    """Facts about one transition.
+
+    acceptance_rate
+        Metropolis-Hastings acceptance probability.
+    is_accepted
+        Whether the chain moved to the proposal.
+    is_divergent
+        Whether the proposal was rejected because something there was not finite.
+    is_refreshed
+        Whether it was an SMMALA step.
+    """
+
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+    is_refreshed: Array
 
 
 def exponential(a: float, b: float = 0.0, num_steps: int = 1000) -> Schedule:

@@ -32,7 +32,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-import jax
 from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
@@ -41,7 +40,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive
 from blackjax_ext.mcmc import langevin
-from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.mcmc.langevin import MoveInfo as SMMALAInfo
 from blackjax_ext.types import LogDensity
 
 __all__ = ["SMMALAInfo", "SMMALAState", "as_top_level_api", "build_kernel", "init"]
@@ -68,22 +67,6 @@ class SMMALAState(NamedTuple):
     metric: metrics.Factor
 
 
-class SMMALAInfo(NamedTuple):
-    """Facts about one transition.
-
-    acceptance_rate
-        Metropolis-Hastings acceptance probability.
-    is_accepted
-        Whether the chain moved to the proposal.
-    is_divergent
-        Whether the proposal was rejected because something there was not finite.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
-
-
 def init(
     position: ArrayLikeTree,
     logdensity_fn: LogDensity,
@@ -96,9 +79,20 @@ def init(
     del rng_key
     position = check_position(position)
     preconditioner = metrics.factorize(inverse_mass_matrix, ravel_pytree(position)[0].size)
+    state = local_state(logdensity_fn, position, preconditioner, metric_fn)
+    metrics.check_metric(state.metric)
+    return state
+
+
+def local_state(
+    logdensity_fn: LogDensity,
+    position: ArrayTree,
+    preconditioner: metrics.Factor,
+    metric_fn: metrics.MetricFn,
+) -> SMMALAState:
+    """State at `position`: one gradient, one metric."""
     local = metrics.as_metric(metric_fn).evaluate(logdensity_fn, position, preconditioner)
-    metrics.check_metric(local.metric)
-    return SMMALAState(position, local.logdensity, local.gradient, local.metric)
+    return SMMALAState(position, *local[:3])
 
 
 def build_kernel() -> Callable[..., tuple[SMMALAState, SMMALAInfo]]:
@@ -121,27 +115,18 @@ def build_kernel() -> Callable[..., tuple[SMMALAState, SMMALAInfo]]:
         metric_fn: metrics.MetricFn = METRIC,
     ) -> tuple[SMMALAState, SMMALAInfo]:
         """One step: one gradient, one metric."""
-        key_noise, key_accept = jax.random.split(rng_key)
-        x, unravel = ravel_pytree(state.position)
-        preconditioner = metrics.factorize(inverse_mass_matrix, x.size)
+        size = ravel_pytree(state.position)[0].size
+        preconditioner = metrics.factorize(inverse_mass_matrix, size)
 
         def point(state: SMMALAState) -> langevin.Point:
             gradient = ravel_pytree(state.logdensity_grad)[0]
             whitened = preconditioner.inverse_sqrt_transpose_times(gradient)
             return langevin.Point(state.logdensity, whitened, state.metric)
 
-        start = point(state)
-        noise = standard_normal(key_noise, x.size, x.dtype)
-        r = langevin.increment(noise, start, step_size)
-        position = unravel(x + preconditioner.inverse_sqrt_times(r))
+        def state_at(position: ArrayTree) -> SMMALAState:
+            return local_state(logdensity_fn, position, preconditioner, metric_fn)
 
-        local = metrics.as_metric(metric_fn).evaluate(logdensity_fn, position, preconditioner)
-        proposal = SMMALAState(position, local.logdensity, local.gradient, local.metric)
-        log_ratio = langevin.log_ratio(r, start, point(proposal), step_size)
-        new_state, *facts = langevin.accept(
-            key_accept, log_ratio, local.logdensity, proposal, state
-        )
-        return new_state, SMMALAInfo(*facts)
+        return langevin.move(rng_key, state, step_size, preconditioner, point, state_at)
 
     return kernel
 

@@ -134,8 +134,7 @@ def problem_of(name: str) -> Problem:
         return PROBLEMS[name]
     from benchmarks.harness.board_posteriors import POSTERIORS
 
-    posterior = name.removeprefix("leaderboard ")
-    return Problem(POSTERIORS[posterior].make, 1000, 1000, is_forward=posterior == "lynx_hare")
+    return Problem(POSTERIORS[name.removeprefix("leaderboard ")].make, 1000, 1000)
 
 
 # name of a row, and what it is: a kernel and its options
@@ -212,7 +211,7 @@ def measure(
         model = lambda x, y: whole(x, y, batch=100)  # noqa: E731
     hmc = partial(numpyro_fwd.BlackJAXKernel, algorithm=blackjax.hmc)
     api = {"NUTS": NUTS, "HMC": hmc}.get(name) or getattr(numpyro_fwd, name)
-    if name in ("NUTS", "AutoNUTS") and what.is_forward:
+    if name == "NUTS" and what.is_forward:
         options = {"forward_mode_differentiation": True}
     mcmc = MCMC(
         api(model, **options),

@@ -244,19 +244,23 @@ def test_algorithms_import_no_algorithm(name):
     assert siblings(FILES[name]) <= shared | SPECIAL_CASES.get(stem, set())
 
 
-def ranks(names: list[str]) -> list[int]:
-    """Places of the names in the order State, Info, init, build_kernel, top level."""
-    order = ("State", "Info", "init", "build_kernel", "as_top_level_api")
-    return [order.index(end) for name in names for end in order if name.endswith(end)]
+def check_order(text: str) -> None:
+    """Fail unless State, Info, init, build_kernel and top level are there, in this order."""
 
+    def ranks(names: list[str]) -> list[int]:
+        order = ("State", "Info", "init", "build_kernel", "as_top_level_api")
+        return [order.index(end) for name in names for end in order if name.endswith(end)]
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_algorithm_files_keep_the_order(name):
-    body = ast.parse(FILES[name].read_text()).body
+    body = ast.parse(text).body
     own = ranks([n.name for n in body if isinstance(n, (ast.ClassDef, ast.FunctionDef))])
     # a State or an Info that several share has a name of each
     shared = [a.asname or "" for n in body if isinstance(n, ast.ImportFrom) for a in n.names]
     assert own == sorted(own) and {*own, *ranks(shared)} >= {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithm_files_keep_the_order(name):
+    check_order(FILES[name].read_text())
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -3,7 +3,7 @@
 import doctest
 import inspect
 import pickle
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ import blackjax_ext
 from tests import pages
 from tests.laws import costs, jax_contracts
 from tests.laws.battery import laws_of
-from tests.test_architecture import order_of
+from tests.test_architecture import check_order
 
 BLOCKS = {block.module: block for block in pages.blocks("adding_a_sampler")}
 ALGORITHM = BLOCKS["my_samplers.mcmc.malta"]
@@ -48,8 +48,7 @@ def test_every_law_is_in_the_battery():
 
 
 def test_file_has_the_order_of_every_algorithm():
-    ranks = order_of(SimpleNamespace(read_text=lambda: ALGORITHM.text))
-    assert ranks == [0, 1, 2, 3, 4]
+    check_order(ALGORITHM.text)
 
 
 def test_example_in_the_docstring():
@@ -70,8 +69,13 @@ def test_without_truncation_it_is_mala():
     )
 
 
-RATIO = "log_ratio = langevin.log_ratio(r, start, end, step_size)"
-ACCEPT = "langevin.accept(key_accept, log_ratio, logdensity, proposal, state)"
+MOVE = "langevin.move(rng_key, state, step_size, metric, point, state_at)"
+STATE = "MALTAState(position, *jax.value_and_grad(logdensity_fn)(position))"
+
+
+def told(info: str) -> str:
+    """A step that tells other facts."""
+    return f"(lambda new, info: (new, info._replace({info})))(*{MOVE})"
 
 
 class Mutation(NamedTuple):
@@ -83,33 +87,35 @@ class Mutation(NamedTuple):
     message: str = "invariance"
 
 
+KEYS = "uses_keys_once", "consumed"
 MUTATIONS = {
-    "reverse_density_dropped": Mutation(RATIO, "log_ratio = end.logdensity - start.logdensity"),
-    "reverse_drift_not_truncated": Mutation(
-        RATIO,
-        "g = metric.inverse_sqrt_transpose_times(ravel_pytree(gradient)[0])\n        "
-        "log_ratio = langevin.log_ratio(r, start, end._replace(gradient=g), step_size)",
+    "both_ends_are_the_start": Mutation("def point(state)", "def point(_)"),
+    "density_of_the_start": Mutation(
+        STATE, "MALTAState(position, state.logdensity, jax.grad(logdensity_fn)(position))"
     ),
     "gradient_of_the_start": Mutation(
-        "MALTAState(position, logdensity, gradient)",
-        "MALTAState(position, logdensity, state.logdensity_grad)",
+        STATE, "MALTAState(position, logdensity_fn(position), state.logdensity_grad)"
     ),
-    "accept_deleted": Mutation(ACCEPT, f"proposal, *{ACCEPT}[1:]"),
+    "accept_deleted": Mutation(
+        MOVE,
+        "langevin.move(rng_key, state, step_size, metric, "
+        "lambda s: point(s)._replace(logdensity=jnp.where(s is state, 0.0, 1e9)), state_at)",
+    ),
     "key_used_twice": Mutation(
-        "jax.random.split(rng_key)", "(rng_key, rng_key)", "uses_keys_once", "consumed"
+        MOVE, MOVE.replace("rng_key", "(jax.random.bits(rng_key), rng_key)[1]"), *KEYS
     ),
     "divergence_not_reported": Mutation(
-        "MALTAInfo(*facts)",
-        "MALTAInfo(*facts[:2], facts[1] & False)",
-        "rejects_nan",
-        "does not report",
+        MOVE, told("is_divergent=info.is_divergent & False"), "rejects_nan", "does not report"
     ),
     "acceptance_promoted": Mutation(
-        RATIO, f"{RATIO}.astype(float)", "keeps_dtype_float32", "dtype"
+        MOVE,
+        told("acceptance_rate=info.acceptance_rate.astype(float)"),
+        "keeps_dtype_float32",
+        "dtype",
     ),
     "one_evaluation_too_many": Mutation(
-        "end = point(",
-        "logdensity_fn(position)\n        end = point(",
+        f"return {STATE}",
+        f"logdensity_fn(position)\n            return {STATE}",
         "costs_what_it_says",
         "cost",
     ),

@@ -3,8 +3,8 @@
 Most of the wait for a posterior of moderate size is compilation, and much of that is of programs
 that find a start or expand a table and then never run again. With the options below XLA takes less
 time for them on a CPU, and sums over a million rows take as long as before. With no optimization
-at all (level 0) they compile in half of that time, and those sums take four times as long: that is
-for programs that are short.
+at all (level 0) they compile in half of that time, and run up to five times as long: that is for
+programs of few operations, which are counted (:func:`blackjax_ext.work.operations`).
 
 A second run needs the same programs. A function may read what is not among its arguments, and that
 may have changed, so it is traced and lowered each time: what has been compiled is found by the
@@ -12,7 +12,6 @@ module that XLA would be given, with its constants, and can never be stale.
 """
 
 import hashlib
-import math
 import os
 import re
 import threading
@@ -26,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext import work
 from blackjax_ext.types import Function
 
 __all__ = ["compiled_soon"]
@@ -37,9 +37,9 @@ OPTIONS: dict[str, Any] = {
     "xla_cpu_use_fusion_emitters": False,
 }
 GONE: set[str] = set()  # options that the jaxlib here does not know
-SHORT_PASS = (
-    2**22
-)  # numbers of which one pass is over before an optimized program of it is compiled
+# operations, in all its runs, for which a program need not be optimized: they take a second more
+LIGHT = 4e9
+FEW = 60  # runs of a program
 MOST_TEXT = 2**20  # characters of a module that is kept: one with data in it is not
 MOST_CONSTANTS = MOST_TEXT // 4  # bytes of constants that are worth printing
 MOST_KEPT = 64  # executables
@@ -50,11 +50,11 @@ PRECISION = "jax_default_matmul_precision"
 
 
 def compiled_soon(
-    function: Function, static_argnums: int | tuple[int, ...] = (), *, is_short: bool = False
+    function: Function, static_argnums: int | tuple[int, ...] = (), *, runs_once: bool = False
 ) -> Function:
     """``jax.jit(function, static_argnums)`` for a program that runs a few times.
 
-    Or once, with no more than a pass over its arguments, where it `is_short`.
+    Or once, where it `runs_once`, and may then be longer before it is worth optimizing.
 
     Within another program, of which it becomes a part, it is just that. On accelerators XLA
     compiles it as any other.
@@ -73,7 +73,7 @@ def compiled_soon(
             function, static_argnums=static_argnums, compiler_options=dict(options) or None
         )
 
-    flat = FlatProgram(function, static_argnums, is_short)
+    flat = FlatProgram(function, static_argnums, 1 if runs_once else FEW)
 
     def program(*arguments: Any, **keywords: Any) -> Any:
         if is_inside(arguments, keywords):
@@ -117,8 +117,8 @@ class FlatProgram:
     Functions in the structure of arguments and outcomes belong to one run.
     """
 
-    def __init__(self, function: Function, static_argnums: int | tuple[int, ...], is_short: bool):
-        self.function, self.is_short = function, is_short
+    def __init__(self, function: Function, static_argnums: int | tuple[int, ...], num_runs: int):
+        self.function, self.num_runs = function, num_runs
         static = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
         self.static = sorted(static)
         self.made: dict[Hashable, tuple[Function, Any]] = {}
@@ -151,7 +151,7 @@ class FlatProgram:
         function = getattr(self.function, "func", self.function)  # of a partial function
         flat.__name__ = getattr(function, "__name__", "program")  # the module has its name
         traced = jax.jit(flat).trace(*leaves)
-        return executable_of(traced, options, self.is_short), structures[-1]
+        return executable_of(traced, options, self.num_runs), structures[-1]
 
 
 class Executables:
@@ -177,11 +177,11 @@ class Executables:
 EXECUTABLES = Executables(MOST_KEPT)
 
 
-def executable_of(traced: Any, options: dict[str, Any], is_short: bool) -> Function:
+def executable_of(traced: Any, options: dict[str, Any], num_runs: int) -> Function:
     """The executable of a traced function, compiled now unless it has been before."""
     lowered = traced.lower()
     read = arguments_read(lowered)
-    if is_short and LEVEL in options and numbers_of(traced, read) <= SHORT_PASS:
+    if LEVEL in options and num_runs * work.operations(traced.jaxpr) <= LIGHT:
         options = {**options, LEVEL: 0}
     key = cache_key(traced, lowered, read)
 
@@ -213,12 +213,6 @@ def cache_key(traced: Any, lowered: Any, read: tuple[int, ...] | None) -> Hashab
 def text_of(lowered: Any) -> str:
     """The module that XLA is given."""
     return str(lowered.as_text())
-
-
-def numbers_of(traced: Any, read: tuple[int, ...] | None) -> int:
-    """Number of entries of the arguments that a program reads."""
-    avals = traced.jaxpr.in_avals
-    return sum(math.prod(avals[i].shape) for i in (range(len(avals)) if read is None else read))
 
 
 def arguments_read(lowered: Any) -> tuple[int, ...] | None:

@@ -22,7 +22,7 @@ ROOMS = {
     "dependencies": set(),
     "meshes": set(),
     "precision": set(),
-    "programs": set(),
+    "programs": {"work"},
     "types": set(),
     "work": set(),
     "factoring": {"work"},

@@ -193,7 +193,7 @@ def expand(
     whitener, scale = whitening(metric, passes.is_seen, dtype)
     step = stationary.step if find_mode else np.zeros_like(stationary.step)
     passes.announce("bounding them")
-    bounds = compiled_soon(partial(row_bounds, order=order), is_short=True)
+    bounds = compiled_soon(partial(row_bounds, order=order), runs_once=True)
     rows = bounds(posterior, position, scale, in_dtype(metric, dtype), step)
     check_rest(stationary, float(on_host(rows.change)))
     check_constant_data(rows.not_known)

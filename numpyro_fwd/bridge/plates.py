@@ -440,7 +440,7 @@ def index_error(
         return [leaf for leaf in leaves if leaf.dtype == bool]
 
     checked = checkify.checkify(read, errors=checkify.index_checks)
-    found = run_with(arguments, compiled_soon(flags, is_short=True), rows)
+    found = run_with(arguments, compiled_soon(flags, runs_once=True), rows)
     # data that are traced have no values
     is_known = all(not_jax_tracer(leaf) for leaf in found)
     return checked(arguments.arrays, rows)[0].get() if is_known and any(found) else None

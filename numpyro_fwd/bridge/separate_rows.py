@@ -156,7 +156,7 @@ def check_rows_apart(
             exact_products(reading(terms_of, plates, name, arguments, has_slopes=has_slopes))
             for has_slopes in (True, False)
         )
-        programs = [compiled_soon(function, is_short=True) for function in (slopes, values)]
+        programs = [compiled_soon(function, runs_once=True) for function in (slopes, values)]
 
         def read(size, cases, programs=programs):
             size = jnp.asarray(size)

@@ -353,7 +353,7 @@ def search_start(
         is_whole = unravel is identity or is_prng_key(rng_key)
         return unravel(z) if is_whole else jax.vmap(unravel)(z), is_valid
 
-    z, is_valid = run_with(arguments, compiled_soon(find, is_short=True), rng_key)
+    z, is_valid = run_with(arguments, compiled_soon(find, runs_once=True), rng_key)
     if not_jax_tracer(is_valid) and not np.all(on_host(is_valid)):
         raise ValueError(no_start_message(sites, *arguments.join(arguments.arrays)))
     return z

@@ -506,7 +506,7 @@ class BlackJAXKernel(MCMCKernel):
 
         run.say("compiling the first state")
         arguments = start.keys, start.x, start.metric, given, shared, guess
-        state = run(begin, *arguments, is_short=is_known)
+        state = run(begin, *arguments)
         forget(state.noticed)
         self._check_products(run, start, shared, unravel, is_single=is_single)
         if hasattr(state.inner, "metric"):

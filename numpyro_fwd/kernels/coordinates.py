@@ -108,7 +108,7 @@ def start_in_coordinates(
 
     view = run.source.view._replace(potential_fn=potential_fn)
     within = run._replace(source=run.source._replace(view=view))
-    u = run(entered, z, is_short=True)
+    u = run(entered, z)
     start = strategy.start(within, rng_key, u, None)
-    x = run(left, jax.vmap(ravel_one(u))(start.x), is_short=True)
+    x = run(left, jax.vmap(ravel_one(u))(start.x))
     return start._replace(x=x)

@@ -386,7 +386,7 @@ class SubsampledRows:
             num_rows = expected_rows(jax.random.fold_in(key_draw[0], 1), expansion)
             return ravel_each(z), values, split_keys(rng_key)[0], num_rows
 
-        x, values, keys, num_rows = run(draw, rng_key, z, shared, is_short=True)
+        x, values, keys, num_rows = run(draw, rng_key, z, shared)
         check_finite(values)
         warn_if_many(num_rows, shared.num_rows, partial(read_by_program, run.rows()))
         return Start(x, shared.metric, run.is_searching, keys)
@@ -401,7 +401,7 @@ class SubsampledRows:
             return tail_gap(key, shared.of(rows))
 
         run.say("comparing the tails of the posterior with those of its expansion")
-        warn_if_light(run(tails, jax.random.key(0), shared, is_short=True))
+        warn_if_light(run(tails, jax.random.key(0), shared))
 
     def target(
         self,

@@ -98,7 +98,7 @@ class KernelState(NamedTuple):
         return -self.inner.logdensity
 
 
-@partial(compiled_soon, static_argnums=1, is_short=True)
+@partial(compiled_soon, static_argnums=1, runs_once=True)
 def split_each(rng_key: Array, num: int) -> tuple[Array, ...]:
     """Split a key, or each key of a batch, into `num`."""
     if is_prng_key(rng_key):
@@ -107,7 +107,7 @@ def split_each(rng_key: Array, num: int) -> tuple[Array, ...]:
     return tuple(keys[:, j] for j in range(num))
 
 
-@partial(compiled_soon, is_short=True)
+@partial(compiled_soon, runs_once=True)
 def as_chains(single: Any) -> Any:
     """The key and the start of a single chain as those of chains, one in number."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], single)

@@ -100,9 +100,9 @@ class Run(NamedTuple):
         arrays = self.arguments.arrays if arrays is None else arrays
         return self.source.rows(*self.arguments.join(arrays))
 
-    def __call__(self, function: Function, *arguments: Any, is_short: bool = False) -> Any:
+    def __call__(self, function: Function, *arguments: Any) -> Any:
         """``function(arrays, *arguments)``, compiled; see ``compiled_soon``."""
-        return run_with(self.arguments, compiled_soon(function, is_short=is_short), *arguments)
+        return run_with(self.arguments, compiled_soon(function, runs_once=True), *arguments)
 
     def compiled(self, function: Function) -> Function:
         """``function(arrays, *arguments)`` as a compiled function of the other arguments."""
@@ -114,7 +114,7 @@ class Run(NamedTuple):
         Only a search for a start is reused, which no state of the chain depends on: a model may
         read what is not among its arguments, and that may have changed.
         """
-        program: Function = compiled_soon(function)
+        program: Function = compiled_soon(function, runs_once=True)
         if self.arguments.key is not None and not_jax_tracer(x):
             program = self.programs.setdefault((self.arguments.key, x.shape), program)
         return run_with(self.arguments, program, key, x)
@@ -315,6 +315,6 @@ def evaluate(run: Run, x: Array, z: Any, density_of: Function) -> Array:
         logdensity_fn = density_of(*run.arguments.join(arrays))
         return jax.vmap(lambda x: logdensity_fn(unravel(x)))(x)
 
-    values = run(at_all, x, is_short=True)
+    values = run(at_all, x)
     check_finite(values)
     return values

@@ -54,8 +54,8 @@ def test_what_the_environment_sets_stays(options, monkeypatch):
     monkeypatch.setattr(programs, "cache_key", lambda *_: None)
     monkeypatch.setattr(programs, "arguments_read", lambda _: None)
     monkeypatch.setattr(type(traced), "lower", lambda _: Lowered())
-    programs.executable_of(traced, rest, True)
-    programs.executable_of(traced, known, True)
+    programs.executable_of(traced, rest, 1)
+    programs.executable_of(traced, known, 1)
     assert asked == [rest, {**known, programs.LEVEL: 0}]
 
 
@@ -187,15 +187,18 @@ def test_what_is_kept_holds_neither_function_nor_arrays(kept):
     assert len(kept) == 1 and [each() for each in gone] == [None] * 3
 
 
-def test_short_programs_of_few_numbers_are_not_optimized(options, kept, monkeypatch):
-    """Of those that are read."""
-    monkeypatch.setattr(programs, "SHORT_PASS", 5)
+def test_programs_of_few_operations_are_not_optimized(options, kept, monkeypatch):
+    """In all of their runs."""
+    monkeypatch.setattr(programs, "LIGHT", 500.0)
     level = {}
-    for name, is_short, size in (("long", False, 3), ("short", True, 3), ("large", True, 9)):
-        program = compiled_soon(lambda x, unread: x + 1, is_short=is_short)
-        program(np.ones(size), np.ones(100))
+    for name, runs_once, size in (("few", False, 3), ("one", True, 99), ("large", True, 999)):
+        program = compiled_soon(lambda x, unread: x + 1, runs_once=runs_once)
+        program(np.ones(size), np.ones(9999))
         level[name] = dict(list(kept)[-1][-1])[programs.LEVEL]
-    assert level == {"long": 1, "short": 0, "large": 1}
+    assert level == {"few": 0, "one": 0, "large": 1}
+    program = compiled_soon(lambda x, unread: x + 1)  # sixty runs
+    program(np.ones(99), np.ones(9999))
+    assert dict(list(kept)[-1][-1])[programs.LEVEL] == 1
 
 
 def precisions_of(program):

@@ -550,8 +550,7 @@ def auto_nuts(quick: bool) -> Section:
         [
             *("posteriors of", "posteriors", "right", "right, NUTS"),
             *("ESS at least NUTS's", "ratio of ESS", "least ratio"),
-            *("misleading", "misleading, NUTS", "ratio of cold s", "ratio of warm s"),
-            "largest ratio of cold s",
+            *("misleading", "misleading, NUTS", "ratio of warm s"),
         ],
         [
             [label, *compared_pairs(list(group.values()))]
@@ -572,8 +571,7 @@ def compared_pairs(pairs: list[dict[str, dict[str, float]]]) -> list:
         *(len(pairs), number("AutoNUTS", "right"), number("NUTS", "right")),
         *(int(np.sum(worth >= 1)), median(worth), float(np.nanmin(worth, initial=np.inf))),
         *(number("AutoNUTS", "misleading"), number("NUTS", "misleading")),
-        *(median(ratios(pairs, what)) for what in ("cold", "warm")),
-        float(np.nanmax(ratios(pairs, "cold"), initial=0.0)),
+        median(ratios(pairs, "warm")),
     ]
 
 
@@ -593,21 +591,21 @@ def ratios(pairs: list[dict[str, dict[str, float]]], what: str) -> np.ndarray:
 def pairs(quick: bool) -> Section:
     """The same, a posterior a row."""
     found = paired()
-    worth, cold = (ratios(list(found.values()), what) for what in ("worth", "cold"))
+    worth = ratios(list(found.values()), "worth")
     rows = [
         [
             *(name, pair["NUTS"]["R-hat"], pair["AutoNUTS"]["R-hat"]),
-            *(pair["NUTS"]["error"], pair["AutoNUTS"]["error"], float(worth[i]), float(cold[i])),
+            *(pair["NUTS"]["error"], pair["AutoNUTS"]["error"], float(worth[i])),
         ]
         for i, (name, pair) in enumerate(found.items())
     ]
     return Section(
         "AutoNUTS beside NUTS, by posterior",
-        "Worst R-hat and largest error of a mean of three seeds; ratios of ESS per evaluation and "
-        "of cold seconds, AutoNUTS over NUTS.",
+        "Worst R-hat and largest error of a mean of three seeds; ratios of ESS per evaluation, "
+        "AutoNUTS over NUTS.",
         [
             *("posterior", "R-hat, NUTS", "R-hat, AutoNUTS", "error, NUTS", "error, AutoNUTS"),
-            *("ratio of ESS", "ratio of cold s"),
+            "ratio of ESS",
         ],
         rows,
     )

@@ -247,6 +247,7 @@ def measure(
         "second": run() if how_often == "twice" else None,
         "programs": num_programs,
         "draws": num_draws,
+        "size": sum(map(np.size, jax.tree.leaves(mcmc.last_state.z))) // what.num_chains,
         "ess": min(float(np.min(effective_sample_size(each))) for each in draws),
         "r_hat": max(float(np.max(split_gelman_rubin(each))) for each in draws),
         "memory": peak_memory(),

@@ -159,8 +159,8 @@ def medians_of(rows: list[list]) -> list[list]:
     for label, group in groups.items():
         columns = np.array([row[1:] for row in group], float).reshape(-1, 4)
         if group:
-            found.append([f"{label}: median of {len(group)}", *np.median(columns, axis=0).tolist()])
-            found.append([f"{label}: largest", "-", "-", "-", float(columns[:, -1].max())])
+            found.append([f"{label}, median", *np.median(columns, axis=0).tolist()])
+            found.append([f"{label}, largest", "-", "-", "-", float(columns[:, -1].max())])
     return found
 
 

@@ -77,6 +77,7 @@ __all__ = [
     "negligible",
     "nothing",
     "room_for",
+    "takes_hessians",
     "walk",
 ]
 
@@ -303,6 +304,12 @@ def gradients_of_turn(size: int, differentiation: Differentiation) -> float:
     gradient = size if differentiation == "forward" else 1
     pair = 2 * gradient if size > MANY else 0
     return rows[differentiation] + pair + 1 + points_of_turn(size) / 3
+
+
+def takes_hessians(num_chains: int, size: int, differentiation: Differentiation) -> bool:
+    """Whether paths take Hessians whatever an evaluation costs."""
+    turns = MAX_GRADIENTS * num_chains / gradients_of_turn(size, differentiation)
+    return turns >= LEAST_TURNS and size <= MAX_DIMENSION[differentiation]
 
 
 def points_of_turn(size: int) -> int:

@@ -17,7 +17,7 @@ from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function, LogDensity
-from blackjax_ext.warmup import report
+from blackjax_ext.warmup import newton_path, report
 from blackjax_ext.warmup.algorithm import Algorithm, StepInfo, Stepper
 from blackjax_ext.warmup.run import bind, ravel_each
 from blackjax_ext.warmup.start import find_start
@@ -109,12 +109,16 @@ class Run(NamedTuple):
         return partial(run_with, self.arguments, compiled_soon(function))
 
     def search(self, function: Function, key: Any, x: Any) -> Any:
-        """Search by the program that an earlier sequential chain left, if there is one.
+        """Search from x, (C, D), by the program that an earlier sequential chain left, if any.
 
         Only a search for a start is reused, which no state of the chain depends on: a model may
         read what is not among its arguments, and that may have changed.
         """
-        program: Function = compiled_soon(function, runs_once=True)
+        # paths of gradients alone take more operations than are counted
+        is_counted = newton_path.takes_hessians(
+            len(x), x.shape[1], self.source.view.differentiation
+        )
+        program: Function = compiled_soon(function, runs_once=is_counted)
         if self.arguments.key is not None and not_jax_tracer(x):
             program = self.programs.setdefault((self.arguments.key, x.shape), program)
         return run_with(self.arguments, program, key, x)

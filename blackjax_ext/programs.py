@@ -37,7 +37,8 @@ OPTIONS: dict[str, Any] = {
     "xla_cpu_use_fusion_emitters": False,
 }
 GONE: set[str] = set()  # options that the jaxlib here does not know
-# operations, in all its runs, for which a program need not be optimized: they take a second more
+# operations, in all its runs, below which a program is not worth optimizing: without it they take
+# about a second more, and XLA takes a second or two less
 LIGHT = 4e9
 FEW = 60  # runs of a program
 MOST_TEXT = 2**20  # characters of a module that is kept: one with data in it is not

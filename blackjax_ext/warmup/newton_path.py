@@ -306,9 +306,9 @@ def gradients_of_turn(size: int, differentiation: Differentiation) -> float:
     return rows[differentiation] + pair + 1 + points_of_turn(size) / 3
 
 
-def takes_hessians(num_chains: int, size: int, differentiation: Differentiation) -> bool:
+def takes_hessians(size: int, differentiation: Differentiation) -> bool:
     """Whether paths take Hessians whatever an evaluation costs."""
-    turns = MAX_GRADIENTS * num_chains / gradients_of_turn(size, differentiation)
+    turns = MAX_GRADIENTS / gradients_of_turn(size, differentiation)
     return turns >= LEAST_TURNS and size <= MAX_DIMENSION[differentiation]
 
 

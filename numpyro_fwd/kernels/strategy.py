@@ -115,9 +115,7 @@ class Run(NamedTuple):
         read what is not among its arguments, and that may have changed.
         """
         # paths of gradients alone take more operations than are counted
-        is_counted = newton_path.takes_hessians(
-            len(x), x.shape[1], self.source.view.differentiation
-        )
+        is_counted = newton_path.takes_hessians(x.shape[1], self.source.view.differentiation)
         program: Function = compiled_soon(function, runs_once=is_counted)
         if self.arguments.key is not None and not_jax_tracer(x):
             program = self.programs.setdefault((self.arguments.key, x.shape), program)

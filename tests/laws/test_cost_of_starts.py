@@ -134,6 +134,24 @@ def test_cheap_densities_have_all_that_they_had():
         )
 
 
+def dear(x):
+    """A log density that no one waits for: it is traced alone."""
+    turns = jax.lax.scan(lambda y, _: (jnp.sin(y), None), x, length=10**9)[0]
+    return -jnp.sum(turns**2)
+
+
+@pytest.mark.parametrize("mode", ["reverse", "forward", "gradients"])
+def test_sizes_alone_say_where_dear_densities_have_hessians(mode):
+    for size in (2, 10, 20, 40, 80, 120, 600):
+        x = jnp.ones((NUM_CHAINS, size))
+        function, program = work.traced(dear, x[0])
+        function = blackjax_ext.differenced(function) if mode == "gradients" else function
+        effort = newton_path.affordable(function, program, x, mode)
+        is_possible = size <= newton_path.MAX_DIMENSION[mode]
+        has_hessians = is_possible and effort.is_worthwhile
+        assert has_hessians == newton_path.takes_hessians(size, mode), size
+
+
 TIMES = jnp.linspace(0, 10, 150)
 COUNTS = jnp.round(jnp.exp(jnp.sin(TIMES)))
 

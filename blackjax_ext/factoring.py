@@ -38,7 +38,7 @@ def in_parts(function: Function, *arguments: Any) -> Any:
     program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
     # what the program closes over are arguments: a rule must not hold values of a loop around it
     plain = partial(evaluated, program.jaxpr)
-    evaluate = parted(plain) if is_factoring(program.jaxpr) else plain
+    evaluate = evaluated_in_parts(plain) if is_factoring(program.jaxpr) else plain
     leaves = evaluate(program.consts, jax.tree.leaves(arguments))
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
@@ -61,7 +61,7 @@ def along_each(function: Function, x: ArrayTree, directions: ArrayTree) -> tuple
     return found
 
 
-def parted(function: Function) -> Function:
+def evaluated_in_parts(function: Function) -> Function:
     """`function`, whose batches are evaluated in parts where they factor too much at once.
 
     So are those of its derivatives in forward mode.
@@ -70,18 +70,18 @@ def parted(function: Function) -> Function:
 
     def along(primals: Any, tangents: Any) -> tuple[Any, Any]:
         leaves, structure = jax.tree.flatten(primals)
-        slopes = jax.tree.leaves(tangents, is_leaf=is_zero)
+        slopes = jax.tree.leaves(tangents, is_leaf=is_zero_tangent)
         pairs = zip(leaves, slopes, strict=True)
-        moves = [not is_zero(slope) and is_real(leaf) for leaf, slope in pairs]
+        moves = [not is_zero_tangent(slope) and is_real(leaf) for leaf, slope in pairs]
 
         def slope(leaves: list[Any], slopes: list[Any]) -> Any:
             def of(moving: list[Any]) -> Any:
                 return function(*jax.tree.unflatten(structure, replaced(leaves, moves, moving)))
 
-            return jax.jvp(of, (chosen(leaves, moves),), (slopes,))[1]
+            return jax.jvp(of, (moving_leaves(leaves, moves),), (slopes,))[1]
 
         # apart: where directions alone are a batch, the value is none
-        return call(*primals), parted(slope)(leaves, chosen(slopes, moves))
+        return call(*primals), evaluated_in_parts(slope)(leaves, moving_leaves(slopes, moves))
 
     call.defjvp(along, symbolic_zeros=True)
     return call
@@ -99,14 +99,14 @@ def in_batches(function: Function) -> Function:
         leaves, structure = jax.tree.flatten(arguments)
         moves = jax.tree.leaves(is_batched)
         if not any(moves):  # a rule is asked for values of other batches, too
-            result = parted(function)(*arguments)
+            result = evaluated_in_parts(function)(*arguments)
             return result, jax.tree.map(lambda _: False, result)
 
         def of_leaves(*leaves: Any) -> Any:
             return function(*jax.tree.unflatten(structure, leaves))
 
         def one(moving: list[Any]) -> Any:
-            return parted(of_leaves)(*replaced(leaves, moves, moving))
+            return evaluated_in_parts(of_leaves)(*replaced(leaves, moves, moving))
 
         axes = [0 if is_moving else None for is_moving in moves]
         together, program = traced(jax.vmap(of_leaves, axes), *leaves)
@@ -114,15 +114,17 @@ def in_batches(function: Function) -> Function:
         cost = batch_of_factorizations(program.jaxpr)
         most = int(size * MOST_AT_ONCE / cost) if cost else size
         if size <= max(most, 1):
-            result = parted(together)(*leaves)
+            result = evaluated_in_parts(together)(*leaves)
         else:
-            result = jax.lax.map(one, chosen(leaves, moves), batch_size=most if most > 1 else None)
+            result = jax.lax.map(
+                one, moving_leaves(leaves, moves), batch_size=most if most > 1 else None
+            )
         return result, jax.tree.map(lambda _: True, result)
 
     return call
 
 
-def chosen(leaves: list[Any], moves: list[bool]) -> list[Any]:
+def moving_leaves(leaves: list[Any], moves: list[bool]) -> list[Any]:
     """The leaves that move."""
     return [leaf for leaf, is_moving in zip(leaves, moves, strict=True) if is_moving]
 
@@ -168,9 +170,9 @@ def with_gradient(program: Any) -> Function:
     density = jax.custom_jvp(partial(in_parts, plain))
 
     def along(primals: Any, tangents: Any) -> tuple[Array, Array]:
-        of_constants = jax.tree.leaves(tangents[0], is_leaf=is_zero)
-        tangents = jax.tree.map(filled, tangents, is_leaf=is_zero)
-        if not all(map(is_zero, of_constants)):
+        of_constants = jax.tree.leaves(tangents[0], is_leaf=is_zero_tangent)
+        tangents = jax.tree.map(filled, tangents, is_leaf=is_zero_tangent)
+        if not all(map(is_zero_tangent, of_constants)):
             return jax.jvp(plain, primals, tangents)
         value, slopes = gradient(*primals)
         slope = jnp.zeros_like(value)  # of the density's type, whatever those of positions are
@@ -182,7 +184,7 @@ def with_gradient(program: Any) -> Function:
     return density
 
 
-def is_zero(tangent: Any) -> bool:
+def is_zero_tangent(tangent: Any) -> bool:
     """Whether a tangent is known to be zero."""
     return isinstance(tangent, SymbolicZero)
 
@@ -194,4 +196,4 @@ def is_real(leaf: Any) -> bool:
 
 def filled(tangent: Any) -> Any:
     """A tangent as an array."""
-    return np.zeros(tangent.shape, tangent.dtype) if is_zero(tangent) else tangent
+    return np.zeros(tangent.shape, tangent.dtype) if is_zero_tangent(tangent) else tangent

@@ -38,12 +38,12 @@ def flags_of(jaxpr: Jaxpr, inputs: Flags) -> list[bool]:
         return not isinstance(atom, Literal) and atom in reached
 
     for equation in jaxpr.eqns:
-        outputs = outputs_of(equation, [is_reached(atom) for atom in equation.invars])
+        outputs = dependent_outputs(equation, [is_reached(atom) for atom in equation.invars])
         reached.update(v for v, flag in zip(equation.outvars, outputs, strict=True) if flag)
     return [is_reached(atom) for atom in jaxpr.outvars]
 
 
-def outputs_of(equation: Any, inputs: Flags) -> Flags:
+def dependent_outputs(equation: Any, inputs: Flags) -> Flags:
     """Which results of an equation are computed from the flagged ones of its inputs."""
     if not any(inputs):
         return [False] * len(equation.outvars)

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-class Placed(Protocol):
+class Positioned(Protocol):
     """A state of a chain."""
 
     @property
@@ -47,7 +47,7 @@ class Placed(Protocol):
         """Where the chain is."""
 
 
-S = TypeVar("S", bound=Placed)
+S = TypeVar("S", bound=Positioned)
 
 
 class Point(NamedTuple):

@@ -258,7 +258,7 @@ class Blocks(Dense):
     @classmethod
     def of(cls, metric: Dense, labels: Array) -> "Blocks":
         """The blocks of the covariance of `metric`."""
-        covariance = jnp.where(together(labels), metric.inverse(), 0.0)
+        covariance = jnp.where(are_together(labels), metric.inverse(), 0.0)
         return cls._in_blocks(triangular(jnp.linalg.cholesky(covariance)), labels)
 
     @classmethod
@@ -268,7 +268,7 @@ class Blocks(Dense):
 
     def balanced(self, covariance: Array, curvature: Array, num_draws: Array) -> "Blocks":
         """See `Factor.balanced`; within the blocks."""
-        is_together = together(self.labels)
+        is_together = are_together(self.labels)
         covariance, curvature = (
             jnp.where(is_together, each, 0.0) for each in (covariance, curvature)
         )
@@ -277,11 +277,11 @@ class Blocks(Dense):
     def num_prior_draws(self, size: int) -> Array:
         """The size of each coordinate's block and 5, shape (D,)."""
         del size
-        return jnp.sum(together(self.labels), axis=1) + 5.0
+        return jnp.sum(are_together(self.labels), axis=1) + 5.0
 
     def shrink(self, covariance: Array, weights: Array) -> "Blocks":
         """See `Factor.shrink`; with the mean weight of each block."""
-        is_together = together(self.labels)
+        is_together = are_together(self.labels)
         weight = is_together @ weights / jnp.sum(is_together, axis=1)
         eye = jnp.eye(weights.size, dtype=weights.dtype)
         # the weights of a block are equal, so the blend is symmetric
@@ -291,7 +291,7 @@ class Blocks(Dense):
         return select(is_finite, new, self)
 
 
-def together(labels: Array) -> Array:
+def are_together(labels: Array) -> Array:
     """Whether two coordinates are of one block, shape (D, D)."""
     return labels[:, None] == labels[None, :]
 

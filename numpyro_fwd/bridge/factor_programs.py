@@ -161,7 +161,7 @@ def parted(
     outcome = names[jaxpr.outvars[0]]
     rest = needed([line for line in lines if kinds[line.outputs[0]] == OTHER], [outcome])
     inputs = {each for line in rest for each in line.numbered()} | {outcome}
-    roots = {root_of(each, lines, kinds) for each in inputs if kinds[each] == AFFINE}
+    roots = {affine_source(each, lines, kinds) for each in inputs if kinds[each] == AFFINE}
     cut = fewest(roots, lines, kinds)
     inner = {each for line in rest for each in line.outputs} | made_of(cut, lines, kinds)
     rest = [line for line in lines if inner.intersection(line.outputs)]
@@ -182,7 +182,7 @@ def parted(
             parts = [next(given) for _ in range(prod(shapes[each].shape))]
             flat = jnp.stack(parts) if parts else jnp.zeros(0)
             values[each] = flat.reshape(shapes[each].shape).astype(shapes[each].dtype)
-        return evaluated(rest, values)[outcome].reshape(())
+        return values_of_lines(rest, values)[outcome].reshape(())
 
     dtype = jnp.result_type(float)
     scalars = [jax.ShapeDtypeStruct((), dtype)] * sum(sizes)
@@ -190,7 +190,7 @@ def parted(
     arguments = jax.tree.leaves((z, given))
     start = {names[v]: value for v, value in zip(jaxpr.invars, arguments, strict=True)}
     head = needed(lines, [*predictors, *known])
-    values = evaluated(head, start)
+    values = values_of_lines(head, start)
     return program, entries(values, predictors, dtype), entries(values, known, dtype)
 
 
@@ -210,7 +210,7 @@ def needed(lines: Sequence[Line], outcomes: Sequence[int], stop: Any = ()) -> li
     return found[::-1]
 
 
-def evaluated(lines: Sequence[Line], values: dict[int, Any]) -> dict[int, Any]:
+def values_of_lines(lines: Sequence[Line], values: dict[int, Any]) -> dict[int, Any]:
     """Values with those that lines compute."""
     for line in lines:
         inputs = [values[each] if type(each) is int else each.value for each in line.inputs]
@@ -218,7 +218,7 @@ def evaluated(lines: Sequence[Line], values: dict[int, Any]) -> dict[int, Any]:
     return values
 
 
-def root_of(each: int, lines: Sequence[Line], kinds: dict[int, int]) -> int:
+def affine_source(each: int, lines: Sequence[Line], kinds: dict[int, int]) -> int:
     """The affine value of which another is made entry by entry, as far back as there is one."""
     by_output = {output: line for line in lines for output in line.outputs}
     while (line := by_output.get(each)) is not None:

@@ -66,7 +66,7 @@ class Step(NamedTuple):
         return str(self.equation.primitive.name)
 
 
-class Factor(NamedTuple):
+class ScaleFactor(NamedTuple):
     """A factor of a scale: where on the way of the noise it is, and whether it divides."""
 
     place: int
@@ -84,7 +84,7 @@ class Scaling(NamedTuple):
         Place of the operation that makes a walk of the noise; None if none does.
     """
 
-    factors: tuple[Factor, ...]
+    factors: tuple[ScaleFactor, ...]
     loc: int | None = None
     walk: int | None = None
 
@@ -160,7 +160,7 @@ class NoiseProgram(Reader):
 
     def scaling(self, name: str, before: frozenset[str]) -> Scaling | None:
         """What scales a noise, computed from latents `before` it; None if nothing does."""
-        factors: list[Factor] = []
+        factors: list[ScaleFactor] = []
         sums: int | None = None
         are_numbers = True  # factors so far, and nothing else
         is_plain = True  # nothing but factors so far
@@ -173,7 +173,7 @@ class NoiseProgram(Reader):
                 is_factor = (is_plain or kind == "mul") and self.sign(other) == POSITIVE
                 if not is_factor or not (is_plain or is_number):
                     break
-                factors.append(Factor(i, kind == "div"))
+                factors.append(ScaleFactor(i, kind == "div"))
                 are_numbers &= is_number
             elif kind in ("add", "sub") and self.is_zero(other):
                 continue  # as LocScaleReparam(0) takes zero times the location off

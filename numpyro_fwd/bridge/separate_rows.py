@@ -85,7 +85,7 @@ class Cases(NamedTuple):
     turns: Any
 
 
-class Seen(NamedTuple):
+class SeenRows(NamedTuple):
     """What is read of sets of rows.
 
     inside
@@ -206,10 +206,12 @@ def reading(
 
             if not has_slopes:
                 values, (inside, outside) = total(here)
-                return Seen(inside, outside, values[None])
+                return SeenRows(inside, outside, values[None])
             _, along, (inside, outside) = jax.linearize(total, here, has_aux=True)
             parts = jnp.arange(min(DIRECTIONS, len(jax.tree.leaves(z))))
-            return Seen(inside, outside, jax.lax.map(lambda part: along(direction(z, part)), parts))
+            return SeenRows(
+                inside, outside, jax.lax.map(lambda part: along(direction(z, part)), parts)
+            )
 
         return jax.lax.map(visit, cases)
 
@@ -298,7 +300,7 @@ def in_minibatches(num: int) -> np.ndarray:
 
 
 def check_plate(
-    read: Callable[[float, Cases], Seen],
+    read: Callable[[float, Cases], SeenRows],
     name: str,
     rows: np.ndarray,
     num_rows: int,

@@ -93,7 +93,7 @@ def initial_metric(
     return metric if keeps else in_structure(metric, dense_mass, z, like)
 
 
-def rank_of(size: int) -> int:
+def default_rank(size: int) -> int:
     """Directions of a metric of low rank: 128 up to 1,024 dimensions, 32 from 4,096 on.
 
     Their products cost half a million operations at most, until there are 32. Correlations that
@@ -122,7 +122,7 @@ def in_structure(metric: Factor, dense_mass: DenseMass, z: Any, like: Array) -> 
         return Blocks.of(metric.dense(like), labels_of(dense_mass, z, like))
     if dense_mass == "low_rank":
         scale = metric.diagonal().at(like).inverse_sqrt
-        return LowRank.of(jnp.asarray(scale), rank_of(like.size))
+        return LowRank.of(jnp.asarray(scale), default_rank(like.size))
     return metric.dense(like) if dense_mass else metric.diagonal()
 
 

@@ -303,6 +303,6 @@ def test_a_density_that_factors_nothing_is_left_as_it_is():
 
 def test_a_batch_that_is_too_large_is_found(monkeypatch):
     """Planted: the density as it is."""
-    monkeypatch.setattr(factoring, "parted", lambda function: function)
+    monkeypatch.setattr(factoring, "evaluated_in_parts", lambda function: function)
     with pytest.raises(AssertionError):
         test_a_step_factors_few_matrices_at_once("mala", 64)

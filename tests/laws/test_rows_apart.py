@@ -451,8 +451,8 @@ def test_the_law_finds_a_check_that_is_out(function, name, monkeypatch):
 
 def test_the_law_finds_values_without_gradients(monkeypatch):
     """Where rows are far in their tails a value does not tell."""
-    seen = separate_rows.Seen
-    monkeypatch.setattr(separate_rows, "Seen", lambda *parts: seen(*parts[:2], 0 * parts[2]))
+    seen = separate_rows.SeenRows
+    monkeypatch.setattr(separate_rows, "SeenRows", lambda *parts: seen(*parts[:2], 0 * parts[2]))
     with pytest.raises((pytest.fail.Exception, AssertionError)):
         test_responses_far_from_all_means("softmax", 1e6)
 

@@ -39,7 +39,7 @@ OPTIONS: dict[str, Any] = {
 GONE: set[str] = set()  # options that the jaxlib here does not know
 # operations, in all its runs, below which a program is not worth optimizing: without it they take
 # about a second more, and XLA takes a second or two less
-LIGHT = 4e9
+LIGHT = 2e9
 FEW = 60  # runs of a program
 MOST_TEXT = 2**20  # characters of a module that is kept: one with data in it is not
 MOST_CONSTANTS = MOST_TEXT // 4  # bytes of constants that are worth printing

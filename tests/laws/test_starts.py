@@ -198,6 +198,8 @@ def test_the_metric_does_not_span_chains_that_are_apart(num_chains, dense):
     np.testing.assert_allclose(np.sqrt(variances(metric)) / sds, 1.0, atol=0.2)
     spread = np.asarray(report.distances_apart(state))
     np.testing.assert_array_equal(spread > 0, [False, True, False])
+    covariance, pooled = windows.pooled(state.metric, state.moments)
+    np.testing.assert_allclose(pooled, state.metric.variances(covariance), rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["APART", "SETTLED", "SURE"])

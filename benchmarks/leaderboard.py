@@ -521,10 +521,10 @@ def paired(other: str = "NUTS") -> dict[str, dict[str, dict[str, float]]]:
 
 def facts(row: list) -> dict[str, float]:
     """Of a sampler on a posterior; what failed has no ESS."""
-    _, evaluations, rhat, mean, _, ess, cold, warm = map(float, row[1:])
+    _, evaluations, rhat, mean, _, ess, _, warm = map(float, row[1:])
     is_converged = rhat < 1.01
     return {
-        **{"R-hat": rhat, "error": mean, "cold": cold, "warm": warm},
+        **{"R-hat": rhat, "error": mean, "warm": warm},
         "worth": float(np.nan_to_num(ess / evaluations)),
         "right": is_converged and mean < 0.1,
         "misleading": is_converged and mean > 0.25,

@@ -13,11 +13,13 @@ from blackjax_ext.rows.potentials import (
 )
 from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
-from blackjax_ext.subsampling.expansion import Expansion, expand
-from blackjax_ext.subsampling.groups.expansion import GroupedExpansion, expand_groups
-from blackjax_ext.subsampling.groups.predictor import GroupedPredictor, grouped_predictor
-from blackjax_ext.subsampling.predictors import LinearPredictor, energy, linear_predictor
+from blackjax_ext.subsampling.expansion import Expansion, expand, expand_groups
+from blackjax_ext.subsampling.grouping import GroupedPredictor, grouped_predictor
+from blackjax_ext.subsampling.passes import energy
+from blackjax_ext.subsampling.predictors import LinearPredictor, linear_predictor
 from blackjax_ext.subsampling.thinning import expected_rows
+
+GroupedExpansion = Expansion  # rows without groups are the case of one group without coefficients
 
 __all__ = [
     "Anchor",

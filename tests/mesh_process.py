@@ -27,7 +27,7 @@ from numpyro.infer import MCMC
 
 from blackjax_ext import families, potentials
 from blackjax_ext.rows.compensated_sums import over_rows
-from blackjax_ext.subsampling import predictors, thinning
+from blackjax_ext.subsampling import arrowhead, grouping, passes, row_bounds, thinning
 from blackjax_ext.subsampling.expansion import surrogate
 from numpyro_fwd import (
     AMAGOLD,
@@ -145,7 +145,7 @@ def distance(found: np.ndarray, reference: np.ndarray) -> float:
 
 def plant() -> None:
     """The subsampled test with set-up passes that leave out the rows of the second process."""
-    over_chunks = predictors.over_chunks
+    over_chunks = passes.over_chunks
 
     def of_first_half(visit, num_rows, length):
         def only(indices, is_new):
@@ -154,12 +154,12 @@ def plant() -> None:
         return over_chunks(only, num_rows, length)
 
     reference = reference_of("subsampled")
-    predictors.over_chunks = of_first_half
+    passes.over_chunks = row_bounds.over_chunks = of_first_half
     try:
         with jax.set_mesh(make_mesh()):
             found = draws_of("subsampled", *shard_rows(data()))
     finally:
-        predictors.over_chunks = over_chunks
+        passes.over_chunks = row_bounds.over_chunks = over_chunks
     say(planted=distance(found, reference))
 
 
@@ -276,9 +276,9 @@ def sent() -> None:
         posterior = potentials.linear_predictor(
             lambda z: -0.5 * z @ z, families.bernoulli(), (x, y)
         )
-        derivatives = jax.jit(predictors.whitened_derivatives).lower(
-            posterior, zero, jnp.eye(NUM_COLUMNS)
-        )
+        predictor = grouping.GroupedPredictor.without_groups(posterior, zero)
+        frame = arrowhead.cast(arrowhead.identity_whitening(NUM_COLUMNS, 1, 0), zero.dtype)
+        derivatives = jax.jit(passes.row_arrow).lower(predictor, zero, frame)
         say(sent="derivatives", bytes=bytes_sent(derivatives))
 
         def energy_of(x, y):

@@ -142,7 +142,7 @@ def subsampled(expansion: Expansion, rule: thinning.RuleName = "weights") -> Acc
     """
     if rule not in READERS:
         raise ValueError(f"rule must be one of {sorted(READERS)}; got {rule!r}.")
-    if not isinstance(expansion, Expansion):
+    if not isinstance(expansion, Expansion) or expansion.has_groups:
         raise TypeError(
             "expansion must be one that blackjax_ext.potentials.expand makes; "
             f"got {type(expansion).__name__}."

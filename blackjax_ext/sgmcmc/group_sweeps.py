@@ -6,7 +6,7 @@ acceptance falls as :math:`\exp(-c D^{3/2} / \sqrt N)`. Decisions in blocks avoi
 
 1. a few moves of the shared coordinates, by a Hamiltonian trajectory on the energy S (the exact
    prior and the expansion of all rows) in the coordinate u of
-   :mod:`blackjax_ext.subsampling.groups.arrowhead` at fixed v, so that the groups follow, and a
+   :mod:`blackjax_ext.subsampling.arrowhead` at fixed v, so that the groups follow, and a
    test by the rows of all groups together;
 2. a move of every group given u, and its own test by its own rows, all in parallel.
 
@@ -14,9 +14,8 @@ acceptance falls as :math:`\exp(-c D^{3/2} / \sqrt N)`. Decisions in blocks avoi
 constant. With a fresh momentum :math:`r \sim N(0, I)` and T leapfrog steps, which preserve volume
 and are reversed by the flip of the momentum, the ratio of the two ways is
 :math:`e^{-\Delta S - \Delta |r|^2 / 2 - \sum_i \Delta r_i}`, the latter over the remainders of the
-rows. The test of :mod:`blackjax_ext.subsampling.groups.thinning` splits it into factors, each
-with its own ratio, as derived in :mod:`blackjax_ext.subsampling.thinning`: detailed balance holds
-for u given v.
+rows. The test of :mod:`blackjax_ext.subsampling.thinning` splits it into factors, each with its own
+ratio, as derived there: detailed balance holds for u given v.
 
 *Moves of the groups.* Given u, the density of v is a product over the groups, because each row sees
 one group and the prior of a group depends on no other. A normal approximation :math:`N(m_c,
@@ -54,13 +53,12 @@ import jax.numpy as jnp
 from blackjax.base import SamplingAlgorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
-from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.checks import check_count, check_position, check_positive
 from blackjax_ext.precision import exact_products
-from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
-from blackjax_ext.subsampling.groups.laplace_approximations import laplace_approximation, solved
-from blackjax_ext.subsampling.groups.thinning import reaches_of, run_test
+from blackjax_ext.subsampling.expansion import Expansion
+from blackjax_ext.subsampling.laplace_approximations import laplace_approximation, solved
+from blackjax_ext.subsampling.thinning import Ends, run_test, steps_to
 from blackjax_ext.types import select
 
 __all__ = ["GroupSweepsInfo", "GroupSweepsState", "as_top_level_api", "build_kernel", "init"]
@@ -121,9 +119,9 @@ class GroupSweepsInfo(NamedTuple):
         return self.is_accepted
 
 
-def init(position: ArrayLikeTree, expansion: GroupedExpansion) -> GroupSweepsState:
+def init(position: ArrayLikeTree, expansion: Expansion) -> GroupSweepsState:
     """First state at `position`."""
-    return GroupSweepsState(check_position(position), jnp.zeros((), expansion.total.dtype))
+    return GroupSweepsState(check_position(position), jnp.zeros((), expansion.totals.dtype))
 
 
 class BlockUpdate(NamedTuple):
@@ -150,15 +148,9 @@ class BlockUpdate(NamedTuple):
     num_rows: Array
 
 
-def steps_to(expansion: GroupedExpansion, *positions: ArrayTree) -> Array:
-    """Steps from the anchor to each position, flat."""
-    anchor = ravel_pytree(expansion.position)[0]
-    return jnp.stack([ravel_pytree(x)[0] - anchor for x in positions])
-
-
-def shared_energy(expansion: GroupedExpansion, v: Array) -> Callable[[Array], Array]:
+def shared_energy(expansion: Expansion, v: Array) -> Callable[[Array], Array]:
     """S as a function of u at fixed v, up to a constant. Cost of a call: a log prior, and G d p."""
-    rows, terms = expansion.given_groups(v), expansion.posterior().terms
+    rows, terms = expansion.given_groups(v), expansion.grouped.terms
 
     def energy(u: Array) -> Array:
         return rows(u) - terms(expansion.position_of(u, v)).total()
@@ -186,7 +178,7 @@ def leapfrog_trajectory(
 @exact_products
 def move_shared(
     rng_key: PRNGKey,
-    expansion: GroupedExpansion,
+    expansion: Expansion,
     position: ArrayTree,
     step_size: Array,
     num_steps: int,
@@ -202,13 +194,11 @@ def move_shared(
     log_ratio = energy(u) - energy(new_u) + kinetic
     is_divergent = ~(log_ratio > -jnp.inf)
 
-    of_groups = jnp.sum(jnp.square(v), axis=1)
-    squares = (of_groups + a @ b for a, b in ((u, u), (new_u, new_u), (u, new_u)))
     outcome = run_test(
         key_rows,
         expansion,
         steps_to(expansion, position, new),
-        reaches_of(expansion, *squares),
+        Ends.of(expansion, (u, v), (new_u, v)),
         ~is_divergent,
         is_joint=True,
     )
@@ -240,9 +230,9 @@ class Conditional(NamedTuple):
     factor: Array
 
 
-def conditional(expansion: GroupedExpansion, u: Array) -> Conditional:
+def conditional(expansion: Expansion, u: Array) -> Conditional:
     """The groups given u, with their normal approximation. Cost: 2 (d + 1) prior gradients."""
-    rows, terms = expansion.given_shared(u), expansion.posterior().terms
+    rows, terms = expansion.given_shared(u), expansion.grouped.terms
 
     def energy(v: Array) -> Array:
         return rows(v) - terms(expansion.position_of(u, v)).groups
@@ -263,7 +253,7 @@ def angles(rng_key: PRNGKey, num_groups: int, dtype: jnp.dtype) -> Array:
 
 
 @exact_products
-def move_groups(rng_key: PRNGKey, expansion: GroupedExpansion, position: ArrayTree) -> BlockUpdate:
+def move_groups(rng_key: PRNGKey, expansion: Expansion, position: ArrayTree) -> BlockUpdate:
     """Move every group given what is shared, each with a test by its own rows."""
     key_angle, key_noise, key_accept, key_rows = jax.random.split(rng_key, 4)
     u, v = expansion.coordinates(position)
@@ -282,12 +272,11 @@ def move_groups(rng_key: PRNGKey, expansion: GroupedExpansion, position: ArrayTr
     is_divergent = ~(log_ratio > -jnp.inf)
     new_v = jnp.where(is_divergent[:, None], v, new_v)
 
-    squares = (u @ u + jnp.sum(a * b, axis=1) for a, b in ((v, v), (new_v, new_v), (v, new_v)))
     outcome = run_test(
         key_rows,
         expansion,
         steps_to(expansion, position, expansion.position_of(u, new_v)),
-        reaches_of(expansion, *squares),
+        Ends.of(expansion, (u, v), (u, new_v)),
         jnp.array(True),
         is_joint=False,
     )
@@ -304,10 +293,10 @@ def move_groups(rng_key: PRNGKey, expansion: GroupedExpansion, position: ArrayTr
 
 
 def accepted_position(
-    expansion: GroupedExpansion, is_accepted: Array, u: Array, new_v: Array, position: ArrayTree
+    expansion: Expansion, is_accepted: Array, u: Array, new_v: Array, position: ArrayTree
 ) -> ArrayTree:
     """The position with the coefficients of the groups that moved; all others are as they were."""
-    grouping = expansion.posterior().grouping
+    grouping = expansion.grouped.grouping
     shared, groups = grouping.split(position)
     new_groups = grouping.split(expansion.position_of(u, new_v))[1]
     return grouping.join(shared, jnp.where(is_accepted[:, None], new_groups, groups))
@@ -326,7 +315,7 @@ def build_kernel() -> Callable[..., tuple[GroupSweepsState, GroupSweepsInfo]]:
     def kernel(
         rng_key: PRNGKey,
         state: GroupSweepsState,
-        expansion: GroupedExpansion,
+        expansion: Expansion,
         step_size: float | Array,
         *,
         num_integration_steps: int = 4,
@@ -340,7 +329,7 @@ def build_kernel() -> Callable[..., tuple[GroupSweepsState, GroupSweepsInfo]]:
             moved = move_shared(key, expansion, position, step_size, num_integration_steps)
             return moved.position, moved[1:]
 
-        if expansion.posterior().grouping.size == 0:
+        if expansion.grouped.grouping.size == 0:
             num_moves = 0
         position, of_moves = jax.lax.scan(move, position, jax.random.split(key_shared, num_moves))
         moved = move_groups(key_groups, expansion, position)
@@ -359,7 +348,7 @@ def build_kernel() -> Callable[..., tuple[GroupSweepsState, GroupSweepsInfo]]:
 
 
 def as_top_level_api(
-    expansion: GroupedExpansion,
+    expansion: Expansion,
     step_size: float,
     *,
     num_integration_steps: int = 4,
@@ -413,7 +402,8 @@ def as_top_level_api(
     >>> bool(info.group_acceptance_rate > 0.8), bool(info.num_rows < 4_000)
     (True, True)
     """
-    if not isinstance(expansion, GroupedExpansion) or expansion.predictor is None:
+    is_grouped = isinstance(expansion, Expansion) and expansion.has_groups
+    if not is_grouped or expansion.predictor is None:
         raise TypeError(f"expansion must be one that expand_groups makes; got {expansion!r}.")
     check_positive("step_size", step_size)
     check_count("num_integration_steps", num_integration_steps)

@@ -14,9 +14,9 @@ from blackjax_ext.rows.control_variates import check_fits
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.rows.shuffles import with_replacement
-from blackjax_ext.subsampling.expansion import Expansion, surrogate, whitened
-from blackjax_ext.subsampling.predictors import energy
-from blackjax_ext.subsampling.thinning import loss_remainders
+from blackjax_ext.subsampling.expansion import Expansion, surrogate
+from blackjax_ext.subsampling.passes import energy
+from blackjax_ext.subsampling.thinning import loss_remainders, steps_to
 
 __all__ = ["expanded_minibatch"]
 
@@ -51,7 +51,7 @@ def expanded_minibatch(expansion: Expansion, batch_size: int) -> StochasticPoten
     ValueError, TypeError
         For something that is no expansion, or a batch size that is not a whole number from 0 to N.
     """
-    if not isinstance(expansion, Expansion) or expansion.posterior is None:
+    if not isinstance(expansion, Expansion) or expansion.has_groups or expansion.predictor is None:
         raise TypeError(f"expansion must be one that expand makes; got {expansion!r}.")
     if batch_size != 0:
         check_count("batch_size", batch_size, most=expansion.num_rows, of="rows of the data")
@@ -70,8 +70,7 @@ def known_part(expansion: Expansion, x: ArrayTree) -> Array:
 
 def expansion_remainders(expansion: Expansion, x: ArrayTree, indices: Array) -> Array:
     """Log likelihoods of some rows less their expansions, shape (n,)."""
-    d, _ = whitened(expansion, x)
-    return -loss_remainders(expansion, d[None], indices)[0]
+    return -loss_remainders(expansion, steps_to(expansion, x), indices)[0]
 
 
 def draw_indices(num_rows: int, batch_size: int, rng_key: PRNGKey) -> Array:
@@ -82,14 +81,14 @@ def draw_indices(num_rows: int, batch_size: int, rng_key: PRNGKey) -> Array:
 def expanded_gradient(expansion: Expansion, x: ArrayTree, indices: Array) -> ArrayTree:
     """Gradient of the surrogate energy, corrected by the rows of a minibatch."""
     posterior = expansion.posterior
-    assert posterior is not None
     a, unravel = ravel_pytree(expansion.position)
     check_fits(expansion.position, x)
-    d, w = whitened(expansion, x)
-    slope = expansion.slope
+    (d,), (u, _) = steps_to(expansion, x), expansion.coordinates(x)
+    slope = expansion.arrow.shared
     if expansion.order == 2:
-        slope = slope + expansion.curvature @ w
-    gradient = slope @ expansion.whitener - ravel_pytree(jax.grad(posterior.logprior)(x))[0]
+        slope = slope + expansion.arrow.of_shared @ u
+    of_prior = ravel_pytree(jax.grad(posterior.logprior)(x))[0]
+    gradient = slope @ expansion.frame.root_inverse - of_prior
     if not indices.size:
         return unravel(gradient)
     eta, changes, rows = jax.linearize(

@@ -1,10 +1,11 @@
 r"""A mode of an energy that reads many rows, by Newton's method on the host.
 
 A step is :math:`-|H|^{-1} g` with the absolute values of the eigenvalues of the Hessian scaled to a
-unit diagonal, halved until the energy falls. Energies are compared in double precision, from the
-pairs that the passes over the rows return: with a million rows in float32, the last steps of the
-way gain less than the rounding of one float. The loop runs before anything is compiled for
-sampling; only the passes grow with N.
+unit diagonal, halved until the energy falls. Derivatives are arrows
+(:mod:`blackjax_ext.subsampling.arrowhead`), of which the groups are eliminated first. Energies are
+compared in double precision, from the pairs that the passes over the rows return: with a million
+rows in float32, the last steps of the way gain less than the rounding of one float. The loop runs
+before anything is compiled for sampling; only the passes grow with N.
 
 *Correlated coordinates.* A covariate whose mean is m of its standard deviations makes the
 correlation of its slope with the intercept :math:`1 - 1/(2 m^2)`: from m = 1000 on, a Hessian that
@@ -15,19 +16,18 @@ with the root :math:`R |R^T H R|^{-1/2}`, as in the iterated Cholesky QR of a ta
 et al. 2020): then the whitened curvature is near the identity, and its rounding is of the order of
 the condition number, not of its square. What is on the host is in double precision.
 
-*How correlated.* :func:`condition_number` is the root of the ratio of the extreme eigenvalues of
-the posterior's curvature, scaled to a unit diagonal: about 2 m in the example, 1 without
-correlation, whatever the units. What a position in floats cannot resolve raises
-(:func:`check_resolution`).
+*How correlated.* The condition number is the root of the ratio of the extreme eigenvalues of the
+posterior's curvature, scaled to a unit diagonal: about 2 m in the example, 1 without correlation,
+whatever the units. What a position in floats cannot resolve raises (:func:`check_resolution`).
 
 Reference: T. Fukaya, R. Kannan, Y. Nakatsukasa, Y. Yamamoto and Y. Yanagisawa 2020, Shifted
 Cholesky QR for computing the QR factorization of ill-conditioned matrices.
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -37,27 +37,46 @@ from blackjax_ext.metrics import Dense
 from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.rows.compensated_sums import Pair
-from blackjax_ext.subsampling.predictors import (
-    Derivatives,
-    LinearPredictor,
-    energy,
-    whitened_derivatives,
+from blackjax_ext.subsampling.arrowhead import (
+    Arrow,
+    Eliminated,
+    Whitening,
+    cast,
+    eliminate,
+    identity_whitening,
+    inverse_factor,
+    least_eigenvalue,
+    refined,
+    worst_condition,
 )
-from blackjax_ext.types import Unravel
+from blackjax_ext.subsampling.grouping import GroupedPredictor
+from blackjax_ext.subsampling.passes import (
+    plain_prior,
+    prior_arrow,
+    row_arrow,
+    row_energy,
+    smoothed_prior,
+)
 
 __all__ = [
+    "Anchor",
+    "Derivatives",
     "DerivativesFn",
-    "PosteriorPasses",
+    "Energy",
+    "Passes",
+    "Position",
+    "RowPasses",
     "Stationary",
     "UnresolvedError",
     "check_curvature",
     "check_resolution",
     "check_rest",
-    "condition_number",
+    "descend",
     "in_double",
     "in_dtype",
+    "looked_at",
     "newton",
-    "posterior_mode",
+    "no_mode_error",
     "resolved",
 ]
 
@@ -122,52 +141,325 @@ class UnresolvedError(ValueError):
     """Floats do not resolve the posterior."""
 
 
+class Position(NamedTuple):
+    """A position on the host: shared coordinates (p,) and groups (G, d)."""
+
+    shared: np.ndarray
+    groups: np.ndarray
+
+    @classmethod
+    def of(cls, x: Any) -> "Position":
+        """That of a flat position without groups."""
+        return cls(x, np.zeros((1, 0), x.dtype))
+
+    def plus(self, step: tuple[Any, Any], factor: float = 1.0) -> "Position":
+        """The position after a part of a step."""
+        return Position(
+            (self.shared + factor * step[0]).astype(self.shared.dtype),
+            (self.groups + factor * step[1]).astype(self.groups.dtype),
+        )
+
+    def halved(self, is_free: np.ndarray) -> "Position":
+        """Half of it, but for shared coordinates that are held."""
+        shared = np.where(is_free, 0.5 * self.shared, self.shared).astype(self.shared.dtype)
+        return Position(shared, (0.5 * self.groups).astype(self.groups.dtype))
+
+    @property
+    def eps(self) -> float:
+        """Spacing of floats at one."""
+        return float(np.finfo(self.shared.dtype).eps)
+
+    def frame(self) -> Whitening:
+        """The coordinates themselves."""
+        return identity_whitening(self.shared.size, *self.groups.shape)
+
+
+class Energy(NamedTuple):
+    """Energy of the rows, and that of the prior, in double precision."""
+
+    rows: float
+    prior: float
+
+    @property
+    def total(self) -> float:
+        """Their sum."""
+        return self.rows + self.prior
+
+
+class Derivatives(NamedTuple):
+    """Derivatives of an energy by the coordinates of a frame, on the host in double precision.
+
+    rows, prior
+        Arrows of both.
+    sizes
+        Of the columns of the rows, shape (p + d,).
+    """
+
+    rows: Arrow
+    prior: Arrow
+    sizes: np.ndarray
+
+    def total(self) -> Arrow:
+        """The arrow of both together."""
+        return Arrow(*(a + b for a, b in zip(self.rows, self.prior, strict=True)))
+
+
+class Passes(Protocol):
+    """What Newton's method asks of an energy that reads all rows.
+
+    tolerance
+        Squared distance to the mode in standard deviations at which it is done.
+    follows
+        Whether the coordinates follow the curvature at each step, or only where they must.
+    """
+
+    tolerance: float
+    follows: bool
+
+    def energy(self, point: Position, frame: Whitening) -> Energy:
+        """The energy at a position."""
+
+    def in_frame(self, energy: Energy, point: Position, frame: Whitening) -> Energy:
+        """The same in another frame, on which that of the prior may depend."""
+
+    def derivatives(self, point: Position, frame: Whitening) -> Derivatives:
+        """Derivatives at a position, by the coordinates of a frame."""
+
+    def first_free(self, point: Position, sizes: np.ndarray) -> np.ndarray:
+        """Which shared coordinates are moved, shape (p,)."""
+
+    def floor(self, frame: Whitening) -> float:
+        """Least eigenvalue that the curvature of a group counts as."""
+
+    def goes_round(self, point: Position, distance: float, last: float) -> bool:
+        """Whether steps lead no nearer, after one from the squared distance `last`."""
+
+
 class Stationary(NamedTuple):
     """The point at which Newton's method ended.
 
-    x
-        Flat position, shape (D,).
-    root
-        R, shape (D, D), in double precision: the coordinates u of the derivatives, x + R u.
-    gradient, hessian
-        Of the energy at x, by u, shapes (D,) and (D, D), in double precision.
+    point
+        The position.
+    frame
+        Coordinates of the derivatives, as they are rounded, in double precision.
+    derivatives
+        By these coordinates.
+    eliminated
+        Their sum without the groups; None where one was not finite.
     step
-        Newton's next step, shape (D,); zeros where a derivative was not finite.
+        Newton's next step, of shared coordinates and groups; zeros where it is not known.
     distance
         Squared length of that step in standard deviations; above 1 there was no way down, and NaN
         says that a derivative was not finite.
+    is_free
+        Which shared coordinates it moves, shape (p,).
     """
 
-    x: np.ndarray
-    root: np.ndarray
-    gradient: np.ndarray
-    hessian: np.ndarray
-    step: np.ndarray
+    point: Position
+    frame: Whitening
+    derivatives: Derivatives
+    eliminated: Eliminated | None
+    step: tuple[Any, Any]
     distance: float
+    is_free: np.ndarray
+
+    @property
+    def x(self) -> np.ndarray:
+        """Shared coordinates, shape (p,): all of a posterior without groups."""
+        return self.point.shared
 
     @property
     def is_mode(self) -> bool:
         """Whether the place is as good as a mode."""
         return bool(self.distance < TOLERABLE)
 
-    def precision(self) -> np.ndarray:
-        """Curvature by x, shape (D, D)."""
-        inverse = np.linalg.inv(self.root)
-        curved = inverse.T @ self.hessian @ inverse
-        symmetric: np.ndarray = 0.5 * (curved + curved.T)
-        return symmetric
+    def refined(self, more: np.ndarray | float = 0.0, is_free: Any = None) -> Whitening:
+        """The frame of the curvature, and of `more` of it, among the free coordinates."""
+        assert self.eliminated is not None
+        is_free = self.is_free if is_free is None else is_free
+        return refined(self.frame, self.eliminated, is_free, self.point.eps, more)
 
-    def metric(self, floor: float | None = None) -> Dense:
-        """The metric of the absolute curvature, on the host in double precision.
-
-        `floor` is the least eigenvalue in the coordinates of the root, that of rounding by default.
-        """
-        eps = float(np.finfo(self.x.dtype).eps)
-        inner = scaled_eigen(self.hessian).absolute(self.x.size * eps if floor is None else floor)
-        inverse_sqrt: Any = self.root @ np.asarray(inner.inverse_sqrt)
-        sqrt: Any = np.asarray(inner.sqrt) @ np.linalg.inv(self.root)
-        shrunk = 2.0 * np.linalg.slogdet(self.root)[1]
+    def metric(self) -> Dense:
+        """The metric of the absolute curvature without groups, on the host in double precision."""
+        hessian, root = self.derivatives.total().of_shared, self.frame.root
+        inner = scaled_eigen(hessian).absolute(self.x.size * self.point.eps)
+        inverse_sqrt: Any = root @ np.asarray(inner.inverse_sqrt)
+        sqrt: Any = np.asarray(inner.sqrt) @ np.linalg.inv(root)
+        shrunk = 2.0 * np.linalg.slogdet(root)[1]
         return Dense(inverse_sqrt, sqrt, inner.log_determinant - shrunk)
+
+    def spacing(self) -> float:
+        """Spacing of floats around it, in standard deviations of the narrowest direction."""
+        return np.nan if self.eliminated is None else spacing(self.point, self.refined())
+
+
+class Anchor(NamedTuple):
+    """Where rows are expanded.
+
+    Attributes
+    ----------
+    point
+        The position.
+    frame
+        Coordinates that the curvature there makes the identity, in double precision.
+    step
+        Newton's next step, of shared coordinates and groups.
+    num_seen
+        P: rows see the first of the shared coordinates of the frame.
+    metric
+        That of the curvature, without groups.
+    """
+
+    point: Position
+    frame: Whitening
+    step: tuple[Any, Any]
+    num_seen: int
+    metric: Dense | None = None
+
+
+def descend(
+    passes: Passes, point: Position, frame: Whitening, is_free: np.ndarray | None = None
+) -> Stationary:
+    """Descend from a position until the next step is negligible or no step lowers the energy.
+
+    Returns
+    -------
+    The last place. Cost: for each of at most 200 steps a pass of derivatives and one or more of
+    energies; about ten steps from a start in sight of the mode.
+    """
+    first, last = frame, np.inf
+    energy = passes.energy(point, frame)
+    for num_steps in range(MAX_NEWTON_STEPS + 1):
+        here = resolved(passes, point, frame, is_free)
+        frame, is_free = here.frame, here.is_free
+        if np.isinf(last) and not here.distance < FAR_SQUARED and num_steps < MAX_SHRINKS:
+            half = point.halved(is_free)
+            new = passes.energy(half, first)
+            if np.isnan(here.distance) or new.total < 0.5 * energy.total:
+                point, energy, frame = half, new, first
+                continue
+        # not if NaN either; where a curvature is rounding, so is the spacing
+        done = max(passes.tolerance, min(here.spacing() ** 2, TOLERABLE))
+        if not here.distance >= done or num_steps == MAX_NEWTON_STEPS:
+            break
+        if passes.goes_round(point, here.distance, last):
+            break
+        if is_rounding(here.distance, last):
+            return polished(passes, here)
+        last = here.distance
+        energy = passes.in_frame(energy, point, frame)
+        lower, new = lower_point(passes, here, energy)
+        if not here.is_mode and not energy.total - new.total > SUFFICIENT * here.distance:
+            other, lowest = lower_point(passes, short(passes, here), energy)
+            if lowest.total < new.total:
+                lower, new, frame = other, lowest, point.frame()
+        elif passes.follows:
+            frame = here.refined()
+        if lower is None:
+            return polished(passes, here)
+        point, energy = lower, new
+    return here
+
+
+def polished(passes: Passes, here: Stationary) -> Stationary:
+    """Go on near a mode, by steps that energies have no digits for.
+
+    A row far in its tail moves by more than the reach of its family while its energy changes by
+    less than the rounding of all rows' sum. Gradients are more accurate: a step is taken as long as
+    it leaves a shorter one. Cost: a pass for each, one at least.
+    """
+    while here.is_mode:
+        nearer = resolved(passes, here.point.plus(here.step), here.frame, here.is_free)
+        if not nearer.distance < SHORTER * here.distance:
+            break
+        here = nearer
+    return here
+
+
+def short(passes: Passes, here: Stationary) -> Stationary:
+    """A step that is Newton's across the steepest direction and short along all others.
+
+    Where one row is far in its tail its curvature is all that the digits of the others' leave, and
+    Newton's step along the others is rounding, too long to be halved into a lower energy. Cost: a
+    pass.
+    """
+    return looked_at(passes, here.point, here.point.frame(), here.is_free, floor=1.0)
+
+
+def is_rounding(distance: float, last: float) -> bool:
+    """Whether a step is what rounding leaves: so near, the error of the last one is squared.
+
+    Of a hundred million rows in single precision that is more than `MODE_TOLERANCE`: it would go
+    on for as long as rounding makes an energy lower than the one before.
+    """
+    return distance < NEAR and distance > SHORTER * last
+
+
+def resolved(
+    passes: Passes, point: Position, frame: Whitening, is_free: np.ndarray | None = None
+) -> Stationary:
+    """Derivatives at a position in coordinates that leave digits in them, with Newton's step.
+
+    Cost: a pass where the coordinates are scarcely correlated, a few more where they are.
+    """
+    for _ in range(MAX_ROOTS):
+        here = looked_at(passes, point, frame, is_free)
+        is_free = here.is_free
+        if here.eliminated is None:
+            break
+        least = least_eigenvalue(here.eliminated.schur, is_free)
+        # zero stays zero
+        if not np.finfo(np.float64).eps < least < RESOLVED * point.eps:
+            break
+        frame = here.refined()
+    return here
+
+
+def looked_at(
+    passes: Passes,
+    point: Position,
+    frame: Whitening,
+    is_free: np.ndarray | None = None,
+    floor: float = 0.0,
+) -> Stationary:
+    """Derivatives in one frame, with Newton's step of the free shared coordinates and all groups.
+
+    The step is that of eigenvalues of at least `floor`, or rounding.
+    """
+    frame = frame.rounded(point.shared.dtype)
+    derivatives = passes.derivatives(point, frame)
+    arrow = derivatives.total()
+    is_free = passes.first_free(point, derivatives.sizes) if is_free is None else is_free
+    none = np.zeros_like(point.shared), np.zeros_like(point.groups)
+    here = Stationary(point, frame, derivatives, None, none, np.nan, is_free)
+    if not all(np.isfinite(part).all() for part in arrow):
+        return here
+    eliminated = eliminate(arrow, point.eps, max(passes.floor(frame), floor))
+    both = is_free & is_free[:, None]
+    root = np.where(both, inverse_factor(eliminated.schur, is_free, point.eps, floor), 0.0)
+    slope = root.T @ eliminated.slope
+    u = -root @ slope
+    v = -eliminated.solved(arrow.groups + np.einsum("cdp,p->cd", arrow.coupling, u))
+    within = np.einsum("cd,cd->", arrow.groups, eliminated.solved(arrow.groups))
+    distance = float(slope @ slope + within)
+    return here._replace(eliminated=eliminated, step=frame.steps(u, v), distance=distance)
+
+
+def lower_point(passes: Passes, here: Stationary, energy: Energy) -> tuple[Position | None, Energy]:
+    """First point along a step, halved again and again, with a lower energy; None if none has.
+
+    In a mode rounding decides which of two energies is lower. There no step is tried that is so
+    short that the search would be done: each is a pass over all rows.
+    """
+    for i in range(MAX_HALVINGS):
+        if here.is_mode and 0.25**i * here.distance < MODE_TOLERANCE:
+            break
+        point = here.point.plus(here.step, 0.5**i)
+        new = passes.energy(point, here.frame)
+        # a law that overflows, as truncated ones do, is no way down
+        if -np.inf < new.total < energy.total:
+            return point, new
+    return None, energy
 
 
 DerivativesFn = Callable[[Any, Array], tuple[Any, Any]]
@@ -188,186 +480,139 @@ def newton(energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn, x: A
 
     Returns
     -------
-    The last place. Cost: for each of at most 200 steps a pass of derivatives and one or more of
-    energies; about ten steps from a start in sight of the mode.
+    As :func:`descend`.
     """
-    x = on_host(x)  # arithmetic on the host compiles nothing
-    value = in_double(energy_fn(x))
-    root, last = np.eye(x.size), np.inf
-    for num_steps in range(MAX_NEWTON_STEPS + 1):
-        point = resolved(derivatives_fn, x, root)
-        root = point.root
-        if np.isinf(last) and not point.distance < FAR_SQUARED and num_steps < MAX_SHRINKS:
-            half = np.asarray(0.5 * x, x.dtype)
-            new = in_double(energy_fn(half))
-            if np.isnan(point.distance) or new < 0.5 * value:
-                x, value, root = half, new, np.eye(x.size)
-                continue
-        # not if NaN either; where a curvature is rounding, so is the spacing
-        done = max(MODE_TOLERANCE, min(spacing(point) ** 2, TOLERABLE))
-        if not point.distance >= done or num_steps == MAX_NEWTON_STEPS:
-            break
-        if is_rounding(point.distance, last):
-            return polished(derivatives_fn, point)
-        last = point.distance
-        lower, new = lower_point(energy_fn, point, value)
-        if not point.is_mode and not value - new > SUFFICIENT * point.distance:
-            other, lowest = lower_point(energy_fn, short(derivatives_fn, x), value)
-            if lowest < new:
-                lower, new, root = other, lowest, np.eye(x.size)
-        value = new
-        if lower is None:
-            return polished(derivatives_fn, point)
-        x = lower
-    return point
+    point = Position.of(on_host(x))  # arithmetic on the host compiles nothing
+    return descend(DensePasses(energy_fn, derivatives_fn), point, point.frame())
 
 
-def polished(derivatives_fn: DerivativesFn, point: Stationary) -> Stationary:
-    """Go on near a mode, by steps that energies have no digits for.
+class WithoutGroups:
+    """What Newton's method knows of a posterior without groups."""
 
-    A row far in its tail moves by more than the reach of its family while its energy changes by
-    less than the rounding of all rows' sum. Gradients are more accurate: a step is taken as long as
-    it leaves a shorter one. Cost: a pass for each, one at least.
-    """
-    while point.is_mode:
-        nearer = resolved(derivatives_fn, point.x + point.step, point.root)
-        if not nearer.distance < SHORTER * point.distance:
-            break
-        point = nearer
-    return point
+    tolerance = MODE_TOLERANCE
+    follows = False
 
+    def in_frame(self, energy: Energy, point: Position, frame: Whitening) -> Energy:
+        """The energy, on which no frame has an influence."""
+        del point, frame
+        return energy
 
-def short(derivatives_fn: DerivativesFn, x: Any) -> Stationary:
-    """A step that is Newton's across the steepest direction and short along all others.
+    def first_free(self, point: Position, sizes: np.ndarray) -> np.ndarray:
+        """All coordinates."""
+        del sizes
+        return np.ones(point.shared.size, bool)
 
-    Where one row is far in its tail its curvature is all that the digits of the others' leave, and
-    Newton's step along the others is rounding, too long to be halved into a lower energy. Cost: a
-    pass.
-    """
-    return derivatives_at(derivatives_fn, x, np.eye(x.size), floor=1.0)[0]
+    def floor(self, frame: Whitening) -> float:
+        """Rounding."""
+        del frame
+        return 0.0
 
-
-def is_rounding(distance: float, last: float) -> bool:
-    """Whether a step is what rounding leaves: so near, the error of the last one is squared.
-
-    Of a hundred million rows in single precision that is more than `MODE_TOLERANCE`: it would go
-    on for as long as rounding makes an energy lower than the one before.
-    """
-    return distance < NEAR and distance > SHORTER * last
+    def goes_round(self, point: Position, distance: float, last: float) -> bool:
+        """No."""
+        del point, distance, last
+        return False
 
 
-def resolved(derivatives_fn: DerivativesFn, x: Any, root: np.ndarray | None = None) -> Stationary:
-    """Derivatives at `x` in coordinates that leave digits in them, with Newton's step.
+class DensePasses(WithoutGroups):
+    """Passes of an energy of flat positions."""
 
-    Cost: a pass where the coordinates are scarcely correlated, a few more where they are.
-    """
-    eps = float(jnp.finfo(x.dtype).eps)
-    root = np.eye(x.size) if root is None else root
-    for _ in range(MAX_ROOTS):
-        point, smallest, inner = derivatives_at(derivatives_fn, x, root)
-        # zero stays zero
-        if inner is None or not np.finfo(np.float64).eps < smallest < RESOLVED * eps:
-            break
-        root = point.root @ inner
-    return point
+    def __init__(self, energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn):
+        self._energy, self._derivatives = energy_fn, derivatives_fn
 
+    def energy(self, point: Position, frame: Whitening) -> Energy:
+        """The energy at a position."""
+        del frame
+        return Energy(in_double(self._energy(point.shared)), 0.0)
 
-def derivatives_at(
-    derivatives_fn: DerivativesFn, x: Any, root: np.ndarray, floor: float = 0.0
-) -> tuple[Stationary, float, np.ndarray | None]:
-    """Derivatives by one root, the least eigenvalue of their scaled Hessian, and its root.
-
-    The step is that of eigenvalues of at least `floor`, or rounding.
-    """
-    rounded: Any = np.asarray(root, x.dtype)
-    found_there = on_host(tuple(derivatives_fn(x, rounded)))
-    gradient, hessian = (np.asarray(array, np.float64) for array in found_there)
-    root = np.asarray(rounded, np.float64)
-    if not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):
-        return Stationary(x, root, gradient, hessian, np.zeros_like(x), np.nan), np.nan, None
-    eigen = scaled_eigen(hessian)
-    metric: Any = eigen.absolute(max(gradient.size * float(jnp.finfo(x.dtype).eps), floor))
-    slope = metric.inverse_sqrt_transpose_times(gradient)
-    step = np.asarray(root @ -metric.inverse_sqrt_times(slope), x.dtype)
-    point = Stationary(x, root, gradient, hessian, step, float(slope @ slope))
-    return point, float(np.min(np.abs(eigen.values))), metric.inverse_sqrt
+    def derivatives(self, point: Position, frame: Whitening) -> Derivatives:
+        """Gradient and Hessian at a position."""
+        rounded: Any = np.asarray(frame.root, point.shared.dtype)
+        sums = on_host(tuple(self._derivatives(point.shared, rounded)))
+        gradient, hessian = (np.asarray(part, np.float64) for part in sums)
+        size = gradient.size
+        rest = np.zeros((1, 0)), np.zeros((1, 0, size)), np.zeros((1, 0, 0))
+        arrow = Arrow(gradient, rest[0], hessian, *rest[1:])
+        return Derivatives(arrow, Arrow(*(0.0 * part for part in arrow)), np.ones(size))
 
 
-def spacing(point: Stationary) -> float:
-    """Spacing of the floats around a place, in standard deviations of the narrowest direction."""
-    if not np.isfinite(point.distance):
-        return np.nan
-    size = np.abs(np.asarray(point.x, np.float64))
-    steps = np.abs(np.asarray(point.metric().sqrt)) @ size
-    return float(np.finfo(point.x.dtype).eps * np.linalg.norm(steps))
-
-
-class PosteriorPasses:
+class RowPasses(WithoutGroups):
     """Passes over the rows of one posterior, compiled for it and forgotten with it.
 
-    Programs of functions of a module would be kept, with what they were made for.
-
-    Attributes
-    ----------
-    is_seen
-        Whether the rows depend on a coordinate, shape (D,), after a pass of derivatives.
+    Programs of functions of a module would be kept, with what they were made for. With
+    `is_smoothed` the prior is its mean over the groups' own spread, where that is known.
     """
 
-    def __init__(
-        self, posterior: LinearPredictor, unravel: Unravel, say: Callable[[str], None] | None
-    ):
-        energy_at = compiled_soon(lambda rows, x: energy(rows, unravel(x)))
-        derivatives_at = compiled_soon(
-            lambda rows, x, root: whitened_derivatives(rows, unravel(x), root)
+    is_smoothed = False
+    # which shared coordinates rows see, after a first pass of derivatives
+    is_seen = np.zeros(0, bool)
+
+    def __init__(self, predictor: GroupedPredictor, say: Callable[[str], Any] | None):
+        self.predictor, self._say, self._num_passes = predictor, say, 0
+        join = predictor.grouping.join
+
+        def energies(of: Any, y: Any, b: Any, frame: Any, is_smoothed: bool) -> Any:
+            return row_energy(of.rows, join(y, b)), prior(of, y, b, frame, is_smoothed)
+
+        def prior(of: Any, y: Any, b: Any, frame: Any, is_smoothed: bool) -> Any:
+            prior_of = smoothed_prior if is_smoothed else plain_prior
+            return prior_of(of, join(y, b), frame)(0.0 * y, 0.0 * b)
+
+        def arrows(of: Any, y: Any, b: Any, frame: Any, is_smoothed: bool) -> Any:
+            return row_arrow(of, join(y, b), frame), arrow(of, y, b, frame, is_smoothed)
+
+        def arrow(of: Any, y: Any, b: Any, frame: Any, is_smoothed: bool) -> Any:
+            return prior_arrow(of, join(y, b), frame, is_smoothed=is_smoothed)
+
+        self._energies, self._prior_energy, self._arrows, self._prior_arrow = (
+            compiled_soon(function, static_argnums=4)
+            for function in (energies, prior, arrows, arrow)
         )
-        self.energy: Callable[[Any], Pair] = partial(energy_at, posterior)
-        self._derivatives: Callable[[Any, Any], Derivatives] = partial(derivatives_at, posterior)
-        self.is_seen = np.zeros(0, bool)
-        self._say, self._num_rows, self._num_passes = say, posterior.num_rows, 0
 
     def announce(self, purpose: str) -> None:
         """Say that the rows are read once more."""
         self._num_passes += 1
         if self._say is not None:
-            self._say(f"reading {self._num_rows:,} rows, {purpose}, pass {self._num_passes}")
+            num_rows = self.predictor.rows.num_rows
+            self._say(f"reading {num_rows:,} rows, {purpose}, pass {self._num_passes}")
 
-    def derivatives(self, x: Any, root: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Gradient and Hessian of rows and prior together, for :func:`newton`."""
+    def energy(self, point: Position, frame: Whitening) -> Energy:
+        """The energy at a position."""
+        rows, prior = self._energies(*self._arguments(point, frame))
+        return Energy(in_double(rows), float(on_host(prior)))
+
+    def derivatives(self, point: Position, frame: Whitening) -> Derivatives:
+        """Derivatives at a position."""
         self.announce("looking for their mode")
-        sums = on_host(self._derivatives(x, root))
-        self.is_seen = sums.is_seen
-        gradient = np.asarray(sums.gradient, np.float64) + sums.prior_gradient
-        hessian = np.asarray(sums.hessian, np.float64) + sums.prior_hessian
-        return gradient, hessian
+        (rows, sizes), prior = self._arrows(*self._arguments(point, frame))
+        return Derivatives(in_double_precision(rows), in_double_precision(prior), on_host(sizes))
+
+    def first_free(self, point: Position, sizes: np.ndarray) -> np.ndarray:
+        """All coordinates."""
+        self.is_seen = sizes[: point.shared.size] > 0
+        return super().first_free(point, sizes)
+
+    def prior(self, point: Position, frame: Whitening) -> Arrow:
+        """Arrow of the prior alone."""
+        return in_double_precision(self._prior_arrow(*self._arguments(point, frame)))
+
+    def smooths(self, frame: Whitening) -> bool:
+        """Whether a mean is taken over the spread, which a first frame does not know."""
+        return self.is_smoothed and not frame.is_first()
+
+    def _arguments(self, point: Position, frame: Whitening) -> tuple[Any, ...]:
+        rounded = cast(frame, point.shared.dtype)
+        return self.predictor, *point, rounded, self.smooths(frame)
 
 
-def posterior_mode(passes: PosteriorPasses, x: Array) -> Stationary:
-    """Mode of a posterior near `x`, shape (D,); ValueError if there is none.
-
-    Whether predictors still move there, as they do where the data are separable and no prior holds
-    them, is for :func:`check_rest`.
-    """
-    mode = newton(passes.energy, passes.derivatives, x)
-    if not np.isfinite(mode.distance):
-        raise ValueError(NOT_FINITE_ENERGY.format(mode.x.dtype) + RUNAWAY)
-    if not mode.is_mode:
-        raise no_mode_error(mode)
-    return mode
+def in_double_precision(arrow: Arrow) -> Arrow:
+    """An arrow on the host, in double precision."""
+    return Arrow(*(np.asarray(part, np.float64) for part in on_host(tuple(arrow))))
 
 
-def check_rest(mode: Stationary, change: float) -> None:
-    """Raise ValueError if Newton's next step changes a predictor by more than MAX_CHANGE.
-
-    `change` is in units of the reach of the predictor's family.
-    """
-    if not change < MAX_LAST_CHANGE:
-        raise no_mode_error(mode)
-
-
-def no_mode_error(point: Stationary) -> ValueError:
-    """The error of a place that is no mode; raises another if floats do not resolve it."""
-    check_resolution(point)
-    return ValueError(NO_MODE.format("Newton's method still moves"))
+def in_dtype(metric: Dense, dtype: Any) -> Dense:
+    """A metric of the host for the device."""
+    placed: Dense = jax.tree.map(lambda part: jnp.asarray(part, dtype), metric)
+    return placed
 
 
 def in_double(pair: Pair) -> float:
@@ -376,66 +621,69 @@ def in_double(pair: Pair) -> float:
     return float(high) + float(low)
 
 
-def lower_point(
-    energy_fn: Callable[[Any], Pair], start: Stationary, value: float
-) -> tuple[np.ndarray | None, float]:
-    """First point along a step, halved again and again, with a lower energy; None if none has.
+def posterior_mode(passes: RowPasses, point: Position) -> Stationary:
+    """Mode of a posterior without groups near a position; ValueError if there is none.
 
-    In a mode rounding decides which of two energies is lower. There no step is tried that is so
-    short that the search would be done: each is a pass over all rows.
+    Whether predictors still move there, as they do where the data are separable and no prior holds
+    them, is for :func:`check_rest`.
     """
-    for i in range(MAX_HALVINGS):
-        if start.is_mode and 0.25**i * start.distance < MODE_TOLERANCE:
-            break
-        point = np.asarray(start.x + 0.5**i * start.step, start.x.dtype)
-        new = in_double(energy_fn(point))
-        if -np.inf < new < value:  # a law that overflows, as truncated ones do, is no way down
-            return point, new
-    return None, value
+    mode = descend(passes, point, point.frame())
+    if not np.isfinite(mode.distance):
+        raise ValueError(NOT_FINITE_ENERGY.format(mode.x.dtype) + RUNAWAY)
+    if not mode.is_mode:
+        raise no_mode_error(mode.point, mode.refined())
+    return mode
 
 
-def condition_number(precision: np.ndarray) -> float:
-    """Root of the ratio of the extreme eigenvalues of a curvature scaled to a unit diagonal."""
-    values = np.abs(scaled_eigen(precision).values)
-    return float(np.sqrt(values[-1] / max(values[0], np.finfo(np.float64).tiny)))
+def check_rest(anchor: Anchor, change: float) -> None:
+    """Raise ValueError if Newton's next step changes a predictor by more than MAX_LAST_CHANGE.
 
-
-def check_resolution(point: Stationary) -> None:
-    r"""Raise ValueError if floats do not resolve the posterior around `point`.
-
-    Up to a condition number of 6e-4 / eps, 5,000 in float32, energies around the mode are right to
-    0.01: the whitened position :math:`w = R^{-1} (x - a)` and the whitened rows :math:`A_i R` are
-    sums that cancel to one part of the condition number, of which each has the rounding eps, and
-    the energy is :math:`|w|^2 / 2`. And floats around the mode must be closer together than a tenth
-    of a standard deviation of the narrowest direction, or a chain would jump between them.
+    `change` is in units of the reach of the predictor's family.
     """
-    eps = float(np.finfo(point.x.dtype).eps)
-    condition, steps = condition_number(point.precision()), spacing(point)
+    if not change < MAX_LAST_CHANGE:
+        raise no_mode_error(anchor.point, anchor.frame)
+
+
+def no_mode_error(point: Position, frame: Whitening) -> ValueError:
+    """The error of a place that is no mode; raises another if floats do not resolve it."""
+    check_resolution(point, frame)
+    return ValueError(NO_MODE.format("Newton's method still moves"))
+
+
+def spacing(point: Position, frame: Whitening) -> float:
+    """Spacing of the floats at a position, in standard deviations of the narrowest direction."""
+    shared, groups = (np.abs(np.asarray(part, np.float64)) for part in point)
+    of_shared = np.abs(frame.root_inverse) @ shared
+    of_groups = np.einsum("cij,cj->ci", np.abs(frame.roots_inverse), groups)
+    most = max(float(np.linalg.norm(of_shared)), float(of_groups.max(initial=0.0)))
+    return point.eps * most
+
+
+def check_resolution(point: Position, frame: Whitening) -> None:
+    r"""Raise ValueError if floats do not resolve the posterior around a position.
+
+    `frame` is that of its curvature. Up to a condition number of 6e-4 / eps, 5,000 in float32,
+    energies around the mode are right to 0.01: the whitened position :math:`w = R^{-1} (x - a)` and
+    the whitened rows :math:`A_i R` are sums that cancel to one part of the condition number, of
+    which each has the rounding eps, and the energy is :math:`|w|^2 / 2`. And floats around the mode
+    must be closer together than a tenth of a standard deviation of the narrowest direction, or a
+    chain would jump between them.
+    """
+    eps, dtype = point.eps, point.shared.dtype
+    condition, steps = worst_condition(frame), spacing(point, frame)
     if not condition <= MAX_ROUNDING / eps:
-        more = eps / float(np.finfo(np.float64).eps)
-        most = MAX_ROUNDING / eps
-        raise UnresolvedError(UNRESOLVED.format(condition, most, point.x.dtype, more))
+        more, most = eps / float(np.finfo(np.float64).eps), MAX_ROUNDING / eps
+        raise UnresolvedError(UNRESOLVED.format(condition, most, dtype, more))
     if not steps <= MAX_SPACING:
-        raise UnresolvedError(TOO_NARROW.format(point.x.dtype, steps, MAX_SPACING))
+        raise UnresolvedError(TOO_NARROW.format(dtype, steps, MAX_SPACING))
 
 
-def check_curvature(mode: Stationary) -> Dense:
-    """Metric of the posterior's curvature, on the host; ValueError unless positive definite."""
-    if not np.isfinite(mode.hessian).all():
+def check_curvature(mode: Stationary) -> None:
+    """Raise ValueError unless the curvature by shared coordinates is positive definite."""
+    hessian = mode.derivatives.total().of_shared
+    if mode.eliminated is None:
         raise ValueError(NOT_FINITE_ENERGY.format(mode.x.dtype))
-    if not (np.diagonal(mode.hessian) > 0).all():
+    if not (np.diagonal(hessian) > 0).all():
         raise ValueError(NO_MODE.format("its curvature there is not positive"))
-    least = scaled_eigen(mode.hessian).values[0]
-    if least <= mode.x.size * float(np.finfo(mode.x.dtype).eps):
+    if scaled_eigen(hessian).values[0] <= mode.x.size * mode.point.eps:
         raise ValueError(NO_MODE.format("its curvature there is not positive definite"))
-    check_resolution(mode)
-    return mode.metric(0.0)
-
-
-def in_dtype(metric: Dense, dtype: Any) -> Dense:
-    """A metric of the host for the device."""
-    return Dense(
-        jnp.asarray(metric.inverse_sqrt, dtype),
-        jnp.asarray(metric.sqrt, dtype),
-        jnp.asarray(metric.log_determinant, dtype),
-    )

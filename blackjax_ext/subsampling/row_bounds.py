@@ -38,21 +38,21 @@ from blackjax.types import ArrayTree
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.metrics import Dense
 from blackjax_ext.precision import exact_products
+from blackjax_ext.subsampling.arrowhead import Arrow, Cubic, Whitening
+from blackjax_ext.subsampling.chunks import Largest, over_chunks
 from blackjax_ext.subsampling.families import Kind
-from blackjax_ext.subsampling.predictors import (
-    Largest,
-    LinearPredictor,
-    Responses,
+from blackjax_ext.subsampling.grouping import GroupedPredictor
+from blackjax_ext.subsampling.passes import (
+    MAX_DESIGN_ENTRIES,
     chunk_length,
+    cubes_of,
     designs,
-    has_changed,
-    over_chunks,
-    summed_derivatives,
+    sums_of,
 )
+from blackjax_ext.subsampling.predictors import LinearPredictor, Responses
 
-__all__ = ["RowBounds", "RowMaxima", "felt", "radius_of", "remainder_bounds", "row_bounds"]
+__all__ = ["RowBounds", "has_changed", "radius_of", "row_bounds"]
 
 # standard deviations beyond the root of the dimension up to which bounds hold
 BEYOND = 4.0
@@ -167,15 +167,44 @@ def contracted(sizes: Array, lengths: Array) -> Array:
     return sizes
 
 
+def has_changed(old: Any, new: Any) -> Any:
+    """For each array of what losses need of some rows, whether it differs in a row, shape (n,).
+
+    What differs by rounding alone does not: two programs need not round alike.
+    """
+
+    def differs(old: Any, new: Any) -> Array:
+        old, new = (
+            jnp.asarray(values, float).reshape(values.shape[0], -1) for values in (old, new)
+        )
+        is_same = jnp.isclose(new, old, rtol=64 * jnp.finfo(old.dtype).eps, atol=0.0)
+        # infinite or not a number at both ends
+        return jnp.any(~(is_same | (jnp.isnan(new) & jnp.isnan(old))), axis=1)
+
+    return jax.tree.map(differs, old, new)
+
+
+def steepness(matrix: Array, reach: Array, total: Array) -> Array:
+    """Bounds of the steepness of rows with one predictor, shape (n,); infinite for others.
+
+    `reach` is the norm of a row's tangents by it.
+    """
+    length = jnp.linalg.norm(matrix[:, 0], axis=-1)
+    if matrix.shape[1] != 1:
+        return jnp.full_like(reach, jnp.inf)
+    is_known = (reach > 0) & (total == 0)
+    return jnp.where(is_known, reach / jnp.where(is_known, length, 1.0), jnp.inf)
+
+
 class RowBounds(NamedTuple):
     """Bounds of the rows at the anchor, from one pass over them.
 
     Attributes
     ----------
-    slope, curvature
-        Derivatives of all rows by w, shapes (P,) and (P, P).
-    psi
-        The bounds, shape (N,).
+    arrow
+        Derivatives of all rows by u and v.
+    cubic
+        Their third derivatives; None if they are not expanded to order 3.
     not_affine
         First row with a predictor that is not affine, -1 if all are: one that deviates from its
         expansion by more than rounding explains, on steps of several lengths and directions.
@@ -184,65 +213,102 @@ class RowBounds(NamedTuple):
     change
         Largest change of a predictor on a given step, as far as its loss sees it, in units of the
         reach of their family.
+    psi
+        The bounds, shape (N,).
+    steepness
+        Root of order k + 1 of the bound of the derivative of that order of a row with one
+        predictor, for expansions of order k, shape (N,); infinite for others. None without groups.
     """
 
-    slope: Array
-    curvature: Array
-    psi: Array
+    arrow: Arrow
+    cubic: Cubic | None
     not_affine: Array
     not_known: Array
     change: Array
+    psi: Array
+    steepness: Array | None
 
 
 @exact_products
 def row_bounds(
-    posterior: LinearPredictor,
+    predictor: GroupedPredictor,
     position: ArrayTree,
-    scale: Array,
-    metric: Dense,
-    step: Array,
-    *,
+    frame: Whitening,
+    plain: Whitening,
+    step: tuple[Array, Array],
+    radius: float,
     order: int,
 ) -> RowBounds:
-    """Sums, bounds, deviations, and the way of all rows on a `step` (D,). Cost: a pass."""
-    x, unravel = ravel_pytree(position)
-    noise = jnp.asarray(np.random.default_rng(0).normal(size=(2, x.size)), x.dtype)
-    steps = jnp.concatenate([metric.inverse_sqrt_times(noise), noise, -10.0 * noise[:1]])
-    radius = radius_of(posterior, scale.shape[1])
+    """Sums, bounds, deviations, and the way of all rows on a `step` of y and b. Cost: a pass.
+
+    `plain` is the frame of the coordinates themselves, `order` that of the expansion.
+    """
+    grouping, rows_of = predictor.grouping, predictor.rows
+    y, b = grouping.split(position)
+    tried = steps_tried(frame, y, b)
+    eps = jnp.finfo(y.dtype).eps
 
     def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
-        matrix, eta, rows = designs(posterior, position, indices)
-        whitened = matrix @ scale
-        parts = jax.vmap(partial(parts_of, posterior, order + 1, radius))(eta, whitened, rows)
-        base = jax.vmap(lambda e: ravel_pytree(e)[0])(eta)
+        level = predictor.level_of(indices)
+        design = designs(predictor, position, frame, indices)
+        matrix = designs(predictor, position, plain, indices).matrix
+        of_rows = jax.vmap(partial(parts_of, rows_of, order + 1, radius))
+        parts = of_rows(design.eta, design.matrix, design.rows)
+        base = jax.vmap(lambda e: ravel_pytree(e)[0])(design.eta)
 
-        def deviation(step: Array) -> tuple[Array, Array]:
-            moved, moved_rows = posterior.read(unravel(x + step), indices)
-            here, there = (jax.vmap(posterior.rounding)(e, rows) for e in (eta, moved))
-            changed = jnp.stack(jax.tree.leaves(has_changed(rows, moved_rows)))
+        def local(dy: Array, db: Array) -> Array:
+            """Coordinates that each row sees, (n, p + d)."""
+            return jnp.concatenate([jnp.broadcast_to(dy, (*level.shape, *dy.shape)), db[level]], 1)
+
+        def deviation(step: tuple[Array, Array]) -> tuple[Array, Array]:
+            moved, moved_rows = rows_of.read(grouping.join(y + step[0], b + step[1]), indices)
+            here, there = (jax.vmap(rows_of.rounding)(e, design.rows) for e in (design.eta, moved))
+            changed = jnp.stack(jax.tree.leaves(has_changed(design.rows, moved_rows)))
             moved = jax.vmap(lambda e: ravel_pytree(e)[0])(moved)
-            size = here + there + jnp.abs(base) + jnp.abs(matrix) @ (jnp.abs(x) + jnp.abs(step))
-            off = jnp.abs(moved - base - matrix @ step)
+            far = jnp.abs(local(y, b)) + jnp.abs(local(*step))
+            size = here + there + jnp.abs(base) + jnp.einsum("nkd,nd->nk", jnp.abs(matrix), far)
+            off = jnp.abs(moved - base - jnp.einsum("nkd,nd->nk", matrix, local(*step)))
             # what has overflowed tells nothing: exp(predictor), far from where the rows are
             off = jnp.where(jnp.isfinite(base) & ~jnp.isfinite(moved), 0.0, off)
-            off = jnp.max(off / jnp.maximum(size, jnp.finfo(x.dtype).tiny), axis=1)
-            return off / (100 * x.size**0.5 * jnp.finfo(x.dtype).eps), jnp.any(changed, axis=0)
+            off = jnp.max(off / jnp.maximum(size, jnp.finfo(y.dtype).tiny), axis=1)
+            return off / (100 * matrix.shape[-1] ** 0.5 * eps), jnp.any(changed, axis=0)
 
-        deviations, changed = jax.lax.map(deviation, steps)
-        reach = jax.vmap(posterior.reach)(eta, rows)
-        change = jax.vmap(partial(felt, posterior))(eta, matrix @ step)
-        sums = summed_derivatives(posterior, whitened, eta, rows, is_new)
-        found_here = RowMaxima.of(
-            posterior.num_rows, indices, deviations, changed, jnp.max(jnp.abs(change) / reach)
-        )
-        return (*sums, *found_here), remainder_bounds(*parts, order)
+        deviations, changed = jax.lax.map(deviation, tried)
+        reach = jax.vmap(rows_of.reach)(design.eta, design.rows)
+        change = jnp.einsum("nkd,nd->nk", matrix, local(*step))
+        change = jnp.abs(jax.vmap(partial(felt, rows_of))(design.eta, change)) / reach
+        sums = [sums_of(predictor, design, level, is_new)]
+        if order == 3:
+            sums.append(cubes_of(predictor, design, level, is_new))
+        worst = RowMaxima.of(rows_of.num_rows, indices, deviations, changed, jnp.max(change))
+        values = [remainder_bounds(*parts, order)]
+        if predictor.has_groups:
+            values.append(steepness(design.matrix, norms(parts.curved), parts.total))
+        return (tuple(sums), worst), tuple(values)
 
-    length = chunk_length(posterior, position)
-    (slope, curvature, *worst), psi = over_chunks(visit, posterior.num_rows, length)
-    slope, curvature = slope.value(), curvature.value()
+    length = chunk_length(predictor, position)
+    if order == 3:  # a row has the square of its coordinates
+        length = max(min(length, MAX_DESIGN_ENTRIES // (grouping.size + grouping.width) ** 2), 1)
+    (sums, worst), (psi, *steep) = over_chunks(visit, rows_of.num_rows, length)
+    arrow, *cubic = ([total.value() for total in part] for part in sums)
     return RowBounds(
-        slope, 0.5 * (curvature + curvature.T), psi, *RowMaxima(*worst).rows(posterior.num_rows)
+        Arrow(*arrow),
+        Cubic(*cubic[0]) if cubic else None,
+        *worst.rows(rows_of.num_rows),
+        psi,
+        steep[0] if steep else None,
     )
+
+
+def steps_tried(frame: Whitening, y: Array, b: Array) -> tuple[Array, Array]:
+    """Steps of y and b on which predictors must be affine, of several lengths and directions."""
+    rng = np.random.default_rng(0)
+    noise = [jnp.asarray(rng.normal(size=(2, *part.shape)), y.dtype) for part in (y, b)]
+    whitened = jax.vmap(frame.steps)(*noise)
+    of_shared, of_groups = (
+        jnp.concatenate([w, n, -10.0 * n[:1]]) for w, n in zip(whitened, noise, strict=True)
+    )
+    return of_shared, of_groups
 
 
 class RowMaxima(NamedTuple):

@@ -21,7 +21,7 @@ from jax import Array
 from blackjax_ext.meshes import on_host
 from blackjax_ext.subsampling import alias_table
 from blackjax_ext.subsampling.expansion import Expansion
-from blackjax_ext.subsampling.predictors import jacobians
+from blackjax_ext.subsampling.passes import designs
 from blackjax_ext.subsampling.thinning import loss_remainders
 
 __all__ = ["MAX_GAP", "may_differ", "tail_gap"]
@@ -62,18 +62,16 @@ def tail_gap(rng_key: PRNGKey, expansion: Expansion) -> Array:
 
 def size_of(expansion: Expansion) -> int:
     """Dimensions of the position."""
-    return expansion.whitener.shape[1]
+    return expansion.frame.root.shape[0]
 
 
 def seen_by_rows(rng_key: PRNGKey, expansion: Expansion) -> Array:
     """Unit vectors along the predictors of rows drawn in proportion to their bounds, (m, D)."""
-    posterior = expansion.posterior
-    assert posterior is not None
     if expansion.num_rows <= NUM_SEEN:
         rows = jnp.arange(expansion.num_rows)
     else:
         rows = alias_table.draw(rng_key, expansion.table, (NUM_SEEN,))
-    matrix = jacobians(posterior, expansion.position, rows)
-    along = matrix.reshape(-1, matrix.shape[-1]) @ expansion.metric.inverse_sqrt
+    matrix = designs(expansion.grouped, expansion.position, expansion.frame, rows).matrix
+    along = matrix.reshape(-1, matrix.shape[-1])
     length = jnp.linalg.norm(along, axis=1, keepdims=True)
     return along / jnp.where(length > 0, length, 1.0)

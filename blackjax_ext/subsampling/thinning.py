@@ -82,12 +82,26 @@ itself, :math:`|w|^{k+1} + |w_*|^{k+1}`. And along the line from w to :math:`w_*
 
 the latter by Jensen's inequality. Both are symmetric in the ends of the move.
 
+*Groups.* Rows of group c have a reach :math:`q_c` of their own, of :math:`w_c` and :math:`w_c^*`,
+and their events come at the rate :math:`\Lambda_c = \Psi_c q_c`. A move of what all groups share is
+decided by their product, a move of the groups given the rest by a test of each; rows without groups
+are one group. Of order 3, with the inequality of Cauchy and Schwarz for the way,
+:math:`q_3 = 4 |w_* - w| \int_0^1 |w_s|^3 ds` where :math:`\int |w_s|^3 \le (\int |w_s|^2 \int
+|w_s|^4)^{1/2}`. Rates of groups change from step to step, so there is no table of them. They are
+rounded up to multiples of a power of two, whose cumulative sums are whole numbers: a uniform whole
+number below the last finds its group with exactly the rate that the veto reckons with.
+
+*Which rows are worth a look.* An event vetoes if a uniform number is below
+:math:`\Delta r_i / (\psi_i q)`. The predictor of a row changes less than the bound for any row
+allows, typically by :math:`\rho_i` instead of :math:`\rho_i |w_c|`. Where rows of groups have one
+predictor, its change alone bounds :math:`\Delta r_i`, and most events are settled without a loss.
+
 *Far from the anchor* bounds do not hold, where an end has :math:`|w| > R`, or more events than
 rows would come, :math:`\Lambda > N`. (The way between two ends is within R if they are.) There all
-rows are read once and the move is accepted with probability
-:math:`\min(1, e^{U(x) - U(x_*) + \rho})`. Which of the two rules holds depends on the pair of ends
-alone, in a symmetric way, so the ratio above holds for every pair: exact too, and no step reads
-more than about N rows. `num_rows` says what was read.
+rows of the group are read once, and the sum of their changes joins the ordinary ratio: without
+groups the move is accepted with probability :math:`\min(1, e^{U(x) - U(x_*) + \rho})`. Which of the
+two rules holds depends on the pair of ends alone, in a symmetric way, so the ratio above holds for
+every pair: exact too, and no step reads more than about N rows. `num_rows` says what was read.
 
 Reference: R. Cornish, P. Vanetti, A. Bouchard-Côté, G. Deligiannidis and A. Doucet 2019, Scalable
 Metropolis-Hastings for exact Bayesian inference with large datasets; E. Prado, C. Nemeth and
@@ -95,6 +109,7 @@ C. Sherlock 2024, Metropolis-Hastings with scalable subsampling (arXiv 2407.1960
 and G. S. Shedler 1979, Simulation of nonhomogeneous Poisson processes by thinning.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -108,28 +123,39 @@ from blackjax_ext.meshes import num_blocks
 from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair
 from blackjax_ext.rows.consecutive import at_chunk
-from blackjax_ext.rows.shuffles import uniform_numbers, words_per_number
+from blackjax_ext.rows.shuffles import times_fraction, uniform_numbers, words_per_number
 from blackjax_ext.subsampling import alias_table
-from blackjax_ext.subsampling.expansion import Expansion, surrogate, whitened
+from blackjax_ext.subsampling.expansion import Expansion, surrogate
 from blackjax_ext.subsampling.predictors import loss_remainder
 from blackjax_ext.types import Function
 
 __all__ = [
     "RULES",
     "Decision",
+    "Ends",
+    "Reaches",
+    "RowTest",
     "RuleName",
     "expected_rows",
     "loss_remainders",
-    "reach",
+    "reaches_of",
+    "run_test",
+    "steps_to",
     "thinning_test",
 ]
 
 RuleName = Literal["factors", "weights"]
 
-LANES = 32  # rows at once
-PIECE = 20.0  # events expected of a piece of the time, so that the lanes rarely run out
+# events at once, and those expected of a piece of the time, so that the lanes rarely run out
+LANES, PIECE = 32, 20.0
+GROUP_LANES, GROUP_PIECE = 256, 200.0
+MAX_ROWS_EVALUATED = 32  # of these, whose losses are evaluated
 ROW_CHUNK = 2048  # rows at once where all are read
 MAX_PASSES = 1.0  # expected events, in passes over the rows, beyond which all rows are read
+TINY = 1e-30
+BOUND_MARGIN = 1.001  # of a bound, for rounding
+RATE_STEPS = 2**29  # of the rates of groups: their sum stays below 2^30
+GROUP_WORDS = 2  # random words of a group
 
 
 class Decision(NamedTuple):
@@ -142,35 +168,89 @@ class Decision(NamedTuple):
     num_rows: Array
 
 
-class Proposal(NamedTuple):
-    """A proposal, as the rows see it.
+class Ends(NamedTuple):
+    """Ends of a move, as the rows of each group see them, shapes (G,).
 
     Attributes
     ----------
-    steps
-        x - a of both ends, old and new, shape (2, D).
-    reach
-        q, so that the remainder of row i changes by at most psi_i q.
+    old, new
+        Squared lengths of w.
+    inner
+        Their product.
+    step
+        Squared length of the move.
     """
 
-    steps: Array
+    old: Array
+    new: Array
+    inner: Array
+    step: Array
+
+    @classmethod
+    def of(cls, expansion: Expansion, old: tuple[Array, Array], new: tuple[Array, Array]) -> "Ends":
+        """Those of a move between coordinates u (p,) and v (G, d)."""
+        (u, v), (new_u, new_v) = ((u[: expansion.num_seen], v) for u, v in (old, new))
+
+        def product(a: Array, b: Array, c: Array, d: Array) -> Array:
+            return a @ b + jnp.sum(c * d, axis=1)
+
+        du, dv = new_u - u, new_v - v  # the difference of squares has no digits
+        return cls(
+            product(u, u, v, v),
+            product(new_u, new_u, new_v, new_v),
+            product(u, new_u, v, new_v),
+            product(du, du, dv, dv),
+        )
+
+
+class Reaches(NamedTuple):
+    """Reach of a move in each group.
+
+    Attributes
+    ----------
+    reach
+        q, so that the remainder of row i changes by at most psi_i q, shape (G,).
+    is_far
+        Whether all rows of a group are read, shape (G,).
+    """
+
     reach: Array
+    is_far: Array
+
+
+def reaches_of(expansion: Expansion, ends: Ends) -> Reaches:
+    """Reaches of a move, and whether bounds hold on its way and are worth their rows."""
+    old, new, inner, step = ends
+    length, order = jnp.sqrt(step), expansion.order
+    between = old + inner + new
+    apart = old ** (0.5 * (order + 1)) + new ** (0.5 * (order + 1))
+    if order == 1:
+        way = 2.0 * length * jnp.sqrt(jnp.maximum(between, 0.0) / 3.0)
+    elif order == 2:
+        way = length * between
+    else:
+        fourth = 0.2 * (old**2 + new**2 + inner * (old + new)) + (2.0 * inner**2 + old * new) / 15.0
+        way = 4.0 * length * jnp.sqrt(jnp.maximum(between / 3.0 * fourth, 0.0))
+    q = jnp.minimum(apart, way)
+    is_cheap = expansion.totals * q <= MAX_PASSES * expansion.sizes  # not if NaN
+    is_within = jnp.maximum(old, new) <= expansion.radius**2
+    return Reaches(q, ~(is_cheap & is_within) & (expansion.totals > 0))
 
 
 class Events(NamedTuple):
-    """A Poisson process while it runs.
+    """Poisson processes of all groups while they run.
 
     Attributes
     ----------
     piece
-        Piece of the time that it is in.
+        Piece of the time that they are in.
     time
         Time within the piece, in expected events.
     is_ended
-        Whether an event has decided the test.
+        Whether an event has decided the test of a group, shape (G,).
     value
-        What the events say: of factors an estimate without bias of the probability that none
-        vetoes, of weights the logarithm of their product.
+        What the events of a group say, shape (G,): of factors an estimate without bias of the
+        probability that none vetoes, of weights the logarithm of their product.
     num_rows
         Events so far.
     rng_key
@@ -185,6 +265,33 @@ class Events(NamedTuple):
     rng_key: PRNGKey
 
 
+class Round(NamedTuple):
+    """Some events together.
+
+    Attributes
+    ----------
+    group
+        Their groups, shape (n,).
+    change
+        Changes of remainders over their bounds, shape (n,).
+    likely
+        Bounds of these that cost no loss, below which `uniform` is known to be, shape (n,).
+    uniform
+        Uniform numbers, shape (n,).
+    is_event
+        Which of them are events, shape (n,).
+    is_last
+        Whether no other round follows.
+    """
+
+    group: Array
+    change: Array
+    likely: Array
+    uniform: Array
+    is_event: Array
+    is_last: Array
+
+
 class EventRule(NamedTuple):
     """Rule by which events decide.
 
@@ -193,34 +300,34 @@ class EventRule(NamedTuple):
     nothing
         Value before the first.
     see
-        ``see(value, change, uniform, is_event, is_last) -> (value, is_ended)`` for a round of them:
-        changes of remainders over their bounds, uniform numbers, which of them are events, and
-        whether no other round follows.
+        ``see(events, round, is_joint) -> (value, is_ended)``; with `is_joint` one that ends the
+        test of a group ends all.
     """
 
     nothing: float
-    see: Callable[..., tuple[Array, Array]]
+    see: Callable[[Events, Round, bool], tuple[Array, Array]]
 
 
-def veto(
-    value: Array, change: Array, uniform: Array, is_event: Array, is_last: Array
-) -> tuple[Array, Array]:
+def veto(events: Events, seen: Round, is_joint: bool) -> tuple[Array, Array]:
     """One event that vetoes is enough."""
-    del value  # of rounds without a veto
-    spared = jnp.prod(jnp.where(is_event, 1.0 - jnp.clip(change, 0.0, 1.0), 1.0))
-    return jnp.where(is_last, spared, 0.0), jnp.any((uniform < change) & is_event)
+    # given that it was likely; log(0) would spoil what is never accepted anyhow
+    share = jnp.clip(seen.change / jnp.maximum(seen.likely, TINY), 0.0, 1.0)
+    spared = jnp.where(seen.is_event, jnp.maximum(1.0 - share, TINY), 1.0)
+    is_veto = (seen.uniform < seen.change) & seen.is_event
+    # of rounds without a veto where the first ends all
+    value = jnp.full_like(events.value, seen.is_last) if is_joint else events.value
+    value = value.at[seen.group].multiply(spared)
+    return value, events.is_ended.at[seen.group].max(is_veto)
 
 
-def weigh_events(
-    value: Array, change: Array, uniform: Array, is_event: Array, is_last: Array
-) -> tuple[Array, Array]:
+def weigh_events(events: Events, seen: Round, is_joint: bool) -> tuple[Array, Array]:
     """Events of the rates phi are weighed by phi'/phi, and all are needed."""
-    del is_last
-    change = jnp.clip(change, -1.0, 1.0)
-    is_kept = is_event & (uniform < 1.0 + jnp.minimum(change, 0.0))
+    del is_joint
+    change = jnp.clip(seen.change, -1.0, 1.0)
+    is_kept = seen.is_event & (seen.uniform < 1.0 + jnp.minimum(change, 0.0))
     # 1 - change where the energy rises, and 1 / (1 + change) where it falls
     logs = jnp.sign(change) * jnp.log1p(-jnp.abs(change))
-    return value + jnp.sum(jnp.where(is_kept, logs, 0.0)), jnp.array(False)
+    return events.value.at[seen.group].add(jnp.where(is_kept, logs, 0.0)), events.is_ended
 
 
 RULES: dict[RuleName, EventRule] = {
@@ -239,49 +346,85 @@ def thinning_test(
     rho: Array,
     rule: RuleName = "weights",
 ) -> Decision:
-    """Whether to accept. Cost: D^2, one log prior, and the rows of the events."""
+    """Whether to accept a move of rows without groups.
+
+    Cost: D^2, one log prior, and the rows of the events.
+    """
     key_first, key_second, key_events = jax.random.split(rng_key, 3)
     new_surrogate = surrogate(expansion, new_position)
-    (old_d, old_w), (new_d, new_w) = (whitened(expansion, x) for x in (old_position, new_position))
-    move = Proposal(jnp.stack([old_d, new_d]), reach(old_w, new_w, expansion.order))
+    ends = (expansion.coordinates(x) for x in (old_position, new_position))
+    reaches = reaches_of(expansion, Ends.of(expansion, *ends))
+    steps = steps_to(expansion, old_position, new_position)
     log_ratio = old_surrogate - new_surrogate + rho
     is_divergent = jnp.isnan(log_ratio) | ~jnp.isfinite(new_surrogate)
 
     # of a symmetric function of the two ends; an overflow is far too
-    is_far = ~is_near(expansion, old_w, new_w, move.reach)
-    exact = change_of_all(expansion, move, is_far & ~is_divergent)
-    log_ratio = log_ratio - jnp.where(is_far, exact, 0.0)
+    exact, num_far = changes_of(expansion, steps, reaches.is_far & ~is_divergent)
+    log_ratio = log_ratio - exact[0]
     is_divergent = is_divergent | jnp.isnan(log_ratio)
     rate = jnp.where(is_divergent, 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
     is_first = jax.random.uniform(key_first, rate.shape, rate.dtype) < rate
-    is_on = ~is_far & ~is_divergent
+    is_on = ~is_divergent if rule == "factors" else ~is_divergent & is_first
+    events = thin(key_events, expansion, steps, reaches, is_on, RULES[rule], is_joint=True)
+    value, is_far = events.value[0], reaches.is_far[0]
     if rule == "factors":
-        events = thin(key_events, expansion, move, is_on, RULES[rule])
-        is_accepted, rate = is_first & ~events.is_ended, rate * events.value
+        is_accepted, rate = is_first & ~events.is_ended[0], rate * value
     else:
-        events = thin(key_events, expansion, move, is_on & is_first, RULES[rule])
-        second = jnp.exp(jnp.minimum(events.value, 0.0))
+        second = jnp.exp(jnp.minimum(value, 0.0))
         is_second = jax.random.uniform(key_second, rate.shape, rate.dtype) < second
         is_accepted = is_first & is_second
         rate = jnp.where(is_far, rate, jnp.where(is_first, second, 0.0))
-    num_rows = events.num_rows + jnp.where(is_far & ~is_divergent, expansion.num_rows, 0)
+    num_rows = events.num_rows + num_far
     return Decision(is_accepted, rate, is_divergent, new_surrogate, num_rows)
 
 
-def is_near(expansion: Expansion, old: Array, new: Array, reach: Array) -> Array:
-    """Whether bounds hold on the way between two whitened positions, and are worth their rows."""
-    furthest = jnp.sqrt(jnp.maximum(old @ old, new @ new))
-    is_cheap = expansion.total * reach <= MAX_PASSES * expansion.num_rows
-    return is_cheap & (furthest <= expansion.radius)
+class RowTest(NamedTuple):
+    """Outcome of the rows' test of a move.
+
+    Attributes
+    ----------
+    change
+        Sum of the changes of the remainders of groups that were read whole, shape (G,).
+    is_vetoed
+        Whether an event of a group has vetoed, shape (G,).
+    survival
+        Probability that none of the events of a group vetoes, given them, shape (G,); of the last
+        round where one veto is enough.
+    num_rows
+        Rows that were read.
+    """
+
+    change: Array
+    is_vetoed: Array
+    survival: Array
+    num_rows: Array
 
 
-def reach(old: Array, new: Array, order: int) -> Array:
-    """The bound q for a move between the whitened positions `old` and `new`, shape (P,)."""
-    squares = (old @ old, new @ new)
-    apart = sum(square ** (0.5 * (order + 1)) for square in squares)
-    between = squares[0] + old @ new + squares[1]
-    path = between if order == 2 else 2.0 * jnp.sqrt(jnp.maximum(between, 0.0) / 3.0)
-    return jnp.minimum(apart, jnp.linalg.norm(new - old) * path)
+def run_test(
+    rng_key: PRNGKey,
+    expansion: Expansion,
+    steps: Array,
+    ends: Ends,
+    is_on: Array,
+    *,
+    is_joint: bool,
+) -> RowTest:
+    """Test a move by its rows; no row is read where `is_on` is False.
+
+    `steps` are those from the anchor to both ends, flat, shape (2, D). With `is_joint` one veto is
+    enough for all groups, and events end with it.
+    """
+    reaches = reaches_of(expansion, ends)
+    change, num_far = changes_of(expansion, steps, reaches.is_far & is_on)
+    rule = RULES["factors"]
+    events = thin(rng_key, expansion, steps, reaches, is_on, rule, is_joint=is_joint)
+    return RowTest(change, events.is_ended, events.value, events.num_rows + num_far)
+
+
+def steps_to(expansion: Expansion, *positions: ArrayTree) -> Array:
+    """Steps from the anchor to each position, flat, shape (S, D)."""
+    anchor = ravel_pytree(expansion.position)[0]
+    return jnp.stack([ravel_pytree(x)[0] - anchor for x in positions])
 
 
 def expected_rows(rng_key: PRNGKey, expansion: Expansion, num_moves: int = 256) -> Array:
@@ -292,7 +435,8 @@ def expected_rows(rng_key: PRNGKey, expansion: Expansion, num_moves: int = 256) 
     rng_key
         Key of the draws.
     expansion
-        Of :func:`blackjax_ext.potentials.expand`.
+        Of :func:`blackjax_ext.potentials.expand`, or of `expand_groups`: then of moves of what is
+        shared, given the groups.
     num_moves
         Number of pairs of draws.
 
@@ -312,15 +456,64 @@ def expected_rows(rng_key: PRNGKey, expansion: Expansion, num_moves: int = 256) 
     >>> bool(potentials.expected_rows(jax.random.key(2), expansion) < 1)
     True
     """
-    size, dtype = expansion.whitener.shape[0], expansion.whitener.dtype
-    ends = jax.random.normal(rng_key, (2, num_moves, size), dtype)
+    num_groups, width, size = expansion.frame.shear.shape
+    dtype = expansion.frame.root.dtype
 
-    def rows_of(old: Array, new: Array) -> Array:
-        q = reach(old, new, expansion.order)
-        near = is_near(expansion, old, new, q)
-        return jnp.where(near, expansion.total * q, float(expansion.num_rows))
+    def rows_of(key: PRNGKey) -> Array:
+        key_u, key_v = jax.random.split(key)
+        old, new = jax.random.normal(key_u, (2, size), dtype)
+        v = jax.random.normal(key_v, (num_groups, width), dtype)
+        reaches = reaches_of(expansion, Ends.of(expansion, (old, v), (new, v)))
+        events = expansion.totals * reaches.reach
+        return jnp.sum(jnp.where(reaches.is_far, expansion.sizes.astype(dtype), events))
 
-    return jnp.mean(jax.vmap(rows_of)(*ends))
+    return jnp.mean(jax.lax.map(rows_of, jax.random.split(rng_key, num_moves)))
+
+
+class Read(NamedTuple):
+    """Some rows, with how their predictors change on some steps.
+
+    Attributes
+    ----------
+    eta, data
+        Predictors at the anchor, and what the losses need beside.
+    changes
+        As `eta`, leading with the steps.
+    """
+
+    eta: Any
+    data: Any
+    changes: Any
+
+    def at(self, places: Array) -> "Read":
+        """Some of them."""
+        eta, data = jax.tree.map(lambda leaf: leaf[places], (self.eta, self.data))
+        return Read(eta, data, jax.tree.map(lambda leaf: leaf[:, places], self.changes))
+
+
+def read_rows(expansion: Expansion, steps: Array, indices: Array) -> Read:
+    """Some rows, and their changes on steps (S, D). Cost: their predictors are read S + 1 times."""
+    rows = expansion.posterior
+    a, unravel = ravel_pytree(expansion.position)
+    eta, push, data = jax.linearize(lambda x: rows.read(unravel(x), indices), a, has_aux=True)
+    return Read(eta, data, jax.vmap(push)(steps))
+
+
+def remainders(expansion: Expansion, read: Read) -> Array:
+    """Remainders of the losses of some rows on the steps, shape (S, n).
+
+    Cost: a dozen evaluations of the loss for each.
+    """
+    rows, order = expansion.posterior, expansion.order
+    of_row: Function = lambda e, t, row: loss_remainder(rows, order, e, t, row)  # noqa: E731
+    on_steps: Array = jax.vmap(lambda t: jax.vmap(of_row)(read.eta, t, read.data))(read.changes)
+    return on_steps
+
+
+def remainder_change(expansion: Expansion, read: Read) -> Array:
+    """Changes of the remainders between the two ends of a move, shape (n,)."""
+    old, new = remainders(expansion, read)
+    return new - old
 
 
 @exact_products
@@ -329,80 +522,61 @@ def loss_remainders(expansion: Expansion, steps: Array, indices: Array) -> Array
 
     `steps` has the shape (S, D). Cost: the rows are read once, their predictors S + 1 times.
     """
-    posterior = expansion.posterior
-    assert posterior is not None
-    a, unravel = ravel_pytree(expansion.position)
-
-    def read(x: Array) -> Any:
-        return posterior.read(unravel(x), indices)
-
-    eta, changes, rows = jax.linearize(read, a, has_aux=True)
-
-    def remainders_at(step: Array) -> Array:
-        of_row: Function = lambda e, t, row: loss_remainder(posterior, expansion.order, e, t, row)  # noqa: E731
-        remainders: Array = jax.vmap(of_row)(eta, changes(step), rows)
-        return remainders
-
-    return jax.vmap(remainders_at)(steps)
+    return remainders(expansion, read_rows(expansion, steps, indices))
 
 
-def thin(
-    rng_key: PRNGKey, expansion: Expansion, move: Proposal, is_on: Array, rule: EventRule
-) -> Events:
-    """Events until the time is over or one of them decides; none where `is_on` is False."""
-    expected = jnp.where(is_on, expansion.total * move.reach, 0.0)
-    num_pieces = jnp.ceil(expected / PIECE).astype(int)
-    length = expected / jnp.maximum(num_pieces, 1)
-    dtype = move.reach.dtype
+def most(expansion: Expansion, rows: Read, at: Array) -> Array:
+    r"""A bound of these changes that costs no loss, shape (n,), of rows at these places in order.
 
-    def is_going(events: Events) -> Array:
-        return (events.piece < num_pieces) & ~events.is_ended
+    It is the bound :math:`\psi_i q` with the change of the row's own predictor in the place of
+    :math:`\rho_i |w_c|`: rows with one predictor have it, it is infinite for others.
+    """
+    assert expansion.steepness is not None
+    steepness = expansion.steepness[at]
+    old, new = (leaf.reshape(at.size, -1)[:, 0] for leaf in jax.tree.leaves(rows.changes)[0])
+    old, new, order = steepness * old, steepness * new, expansion.order
+    # the integral of |t|^k along the way
+    apart = (jnp.abs(old) ** (order + 1) + jnp.abs(new) ** (order + 1)) / math.factorial(order + 1)
+    if order == 2:
+        way = (old * old + old * new + new * new) / 6.0
+    else:
+        way = jnp.abs(old + new) * (old * old + new * new) / 24.0
+    q = jnp.where(old * new < 0, apart, jnp.minimum(apart, jnp.abs(new - old) * way))
+    return jnp.where(jnp.isfinite(steepness), BOUND_MARGIN * q, jnp.inf)
 
-    def body(events: Events) -> Events:
-        # three keys, of which one is left: XLA compiles the same split once, wherever it is
-        key_next, key_round, _ = jax.random.split(events.rng_key, 3)
-        of_rows, of_gaps, of_vetoes = words_of_round(key_round, dtype)
-        times = events.time + sums(-jnp.log1p(-uniform_numbers(of_gaps, dtype)))
-        is_event = times < length
-        rows = alias_table.outcome(of_rows, expansion.table)
-        old, new = loss_remainders(expansion, move.steps, rows)
-        change = (new - old) / (expansion.bound[rows] * move.reach)
-        # time has no memory: what comes after the end of a piece is drawn anew
-        is_over = times[-1] >= length
-        is_last = is_over & (events.piece + 1 == num_pieces)
-        value, is_ended = rule.see(
-            events.value, change, uniform_numbers(of_vetoes, dtype), is_event, is_last
+
+def changes_of(expansion: Expansion, steps: Array, is_read: Array) -> tuple[Array, Array]:
+    """Sums of the changes of the remainders of some groups, shape (G,), and how many rows.
+
+    No row is read of the others.
+    """
+    if expansion.first is None:
+        return change_of_all(expansion, steps, is_read[0])[None], jnp.where(
+            is_read[0], expansion.num_rows, 0
         )
-        return Events(
-            events.piece + is_over,
-            jnp.where(is_over, 0.0, times[-1]),
-            is_ended,
-            value,
-            events.num_rows + jnp.sum(is_event),
-            key_next,
-        )
+    order, begins = expansion.rows, expansion.first
+    assert order is not None
+    sizes = jnp.where(is_read, expansion.sizes, 0)
+    last = jnp.cumsum(sizes)
+    num_rows, length = last[-1], min(ROW_CHUNK, expansion.num_rows)
 
-    zero = jnp.zeros((), int)
-    time = jnp.zeros((), dtype)
-    nothing = jnp.full_like(time, rule.nothing)
-    first = Events(zero, time, jnp.array(False), nothing, zero, rng_key)
-    return jax.lax.while_loop(is_going, body, first)
+    def body(carry: Any) -> Any:
+        begin, sums = carry
+        items = begin + jnp.arange(length)
+        group = jnp.searchsorted(last, items, side="right")
+        group = jnp.minimum(group, sizes.size - 1)
+        within = items - (last - sizes)[group]
+        at = jnp.clip(begins[group] + within, 0, expansion.num_rows - 1)
+        changes = remainder_change(expansion, read_rows(expansion, steps, order[at]))
+        changes = jnp.where(items < num_rows, changes, 0.0)
+        return begin + length, sums.at[group].add(changes)
 
-
-def words_of_round(rng_key: PRNGKey, dtype: Any) -> tuple[Array, Array, Array]:
-    """Random words of rows, of gaps and of vetoes, shapes (n, LANES), by one call: it compiles."""
-    of_row, of_number = alias_table.NUM_WORDS, words_per_number(dtype)
-    words = jax.random.bits(rng_key, (of_row + 2 * of_number, LANES), jnp.uint32)
-    return words[:of_row], words[of_row:-of_number], words[-of_number:]
-
-
-def sums(gaps: Array) -> Array:
-    """Cumulative sums of a few numbers: ``jnp.cumsum`` is four programs in one."""
-    upto = jnp.tri(gaps.size, dtype=bool)
-    return jnp.sum(jnp.where(upto, gaps, 0.0), axis=1)
+    first = jnp.zeros((), num_rows.dtype), jnp.zeros(sizes.size, steps.dtype)
+    sums = jax.lax.while_loop(lambda carry: carry[0] < num_rows, body, first)[1]
+    return sums, num_rows
 
 
-def change_of_all(expansion: Expansion, move: Proposal, is_on: Array) -> Array:
+def change_of_all(expansion: Expansion, steps: Array, is_on: Array) -> Array:
     """Sum of the changes of all remainders; zero, and no row read, where `is_on` is False."""
     num_rows, blocks = expansion.num_rows, num_blocks(expansion.num_rows)
     size = num_rows // blocks
@@ -413,11 +587,194 @@ def change_of_all(expansion: Expansion, move: Proposal, is_on: Array) -> Array:
         i, sum = carry
 
         def change_of(indices: Array, is_new: Array) -> Array:
-            old, new = loss_remainders(expansion, move.steps, indices)
-            return jnp.where(is_new, new - old, 0.0)
+            change = remainder_change(expansion, read_rows(expansion, steps, indices))
+            return jnp.where(is_new, change, 0.0)
 
         return i + 1, add(sum, jnp.sum(at_chunk(change_of, i, length, num_rows, blocks)))
 
-    first = jnp.zeros((), int), as_pair(jnp.zeros((), move.steps.dtype))
+    first = jnp.zeros((), int), as_pair(jnp.zeros((), steps.dtype))
     total: Pair = jax.lax.while_loop(lambda carry: carry[0] < num_chunks, body, first)[1]
     return total.value()
+
+
+class Rates(NamedTuple):
+    """Rates of the events of groups.
+
+    Attributes
+    ----------
+    expected
+        Events in all.
+    reach
+        As of :class:`Reaches`.
+    counts, last, unit
+        Rates as whole numbers of a unit, and their cumulative sums; None without groups.
+    """
+
+    expected: Array
+    reach: Array
+    counts: Array | None = None
+    last: Array | None = None
+    unit: Array | None = None
+
+
+def rates_of(expansion: Expansion, reaches: Reaches, is_on: Array) -> Rates:
+    """Rates of the events of groups whose rows are not all read; zero where `is_on` is False."""
+    rate = jnp.where(is_on & ~reaches.is_far, expansion.totals * reaches.reach, 0.0)
+    if not expansion.has_groups:
+        return Rates(rate[0], reaches.reach)
+    unit = unit_of(rate)
+    counts = jnp.where(rate > 0, jnp.ceil(rate / unit).astype(jnp.int32), 0)
+    last = jnp.cumsum(counts)
+    return Rates(last[-1] * unit, reaches.reach, counts, last, unit)
+
+
+def unit_of(rate: Array) -> Array:
+    """A power of two in which rates are whole numbers, rounded up, with a sum below 2^30."""
+    least = jnp.maximum(jnp.sum(rate), TINY) / (RATE_STEPS - rate.size)
+    return jnp.exp2(jnp.ceil(jnp.log2(least)) + 1.0)
+
+
+class DrawnRows(NamedTuple):
+    """Rows that events choose, shapes (n,).
+
+    Attributes
+    ----------
+    group
+        Their groups.
+    at
+        Their places in the order of groups.
+    rate
+        Rate of their events.
+    """
+
+    group: Array
+    at: Array
+    rate: Array
+
+
+def draw_rows(words: Array, expansion: Expansion, rates: Rates) -> DrawnRows:
+    """Groups by their rates and rows by their bounds, from random words (W, n)."""
+    if expansion.first is None:
+        at = alias_table.outcome(words, expansion.table)
+        return DrawnRows(jnp.zeros_like(at), at, expansion.bound[at] * rates.reach[0])
+    assert rates.counts is not None and rates.last is not None and rates.unit is not None
+    side, last = words[-1], rates.last
+    group = jnp.searchsorted(last, times_fraction(words[:GROUP_WORDS], last[-1]), side="right")
+    group = jnp.minimum(group, last.size - 1)
+    begin = expansion.first[group]
+    place = times_fraction(words[GROUP_WORDS:-1], expansion.first[group + 1] - begin)
+    column = jnp.minimum(begin + place, expansion.num_rows - 1)  # where there is no event at all
+    is_alias = side // 2**9 >= expansion.threshold[column] * alias_table.PROBABILITY_STEPS
+    at = jnp.where(is_alias, begin + expansion.alias[column], column)
+    share = expansion.bound[at] / jnp.maximum(expansion.totals[group], TINY)
+    # of which the shares are those of whole numbers
+    return DrawnRows(group, at, jnp.maximum(share * rates.counts[group] * rates.unit, TINY))
+
+
+def thin(
+    rng_key: PRNGKey,
+    expansion: Expansion,
+    steps: Array,
+    reaches: Reaches,
+    is_on: Array,
+    rule: EventRule,
+    *,
+    is_joint: bool,
+) -> Events:
+    """Events of groups that are not far, until the time is over or an event ends a joint test.
+
+    `steps` are those from the anchor to both ends, flat, shape (2, D); nothing is drawn where
+    `is_on` is False.
+    """
+    rates = rates_of(expansion, reaches, is_on)
+    expected, dtype = rates.expected, steps.dtype
+    lanes, piece = (GROUP_LANES, GROUP_PIECE) if expansion.has_groups else (LANES, PIECE)
+    num_pieces = jnp.ceil(expected / piece).astype(int)
+    length = expected / jnp.maximum(num_pieces, 1)
+
+    def is_going(events: Events) -> Array:
+        return (events.piece < num_pieces) & ~(is_joint & jnp.any(events.is_ended))
+
+    def body(events: Events) -> Events:
+        # three keys, of which one is left: XLA compiles the same split once, wherever it is
+        key_next, key_round, _ = jax.random.split(events.rng_key, 3)
+        of_rows, of_gaps, of_vetoes = words_of_round(key_round, expansion.has_groups, lanes, dtype)
+        times = events.time + sums(-jnp.log1p(-uniform_numbers(of_gaps, dtype)))
+        drawn, uniform = draw_rows(of_rows, expansion, rates), uniform_numbers(of_vetoes, dtype)
+        number = drawn.at if expansion.rows is None else expansion.rows[drawn.at]
+        read, likely = read_rows(expansion, steps, number), jnp.ones(lanes, dtype)
+        if expansion.steepness is not None:
+            likely = jnp.minimum(most(expansion, read, drawn.at) / drawn.rate, 1.0)
+        chosen = looked_at(times, (times < length) & (uniform < likely))
+        # time has no memory: what comes after the end of a piece, or of what is looked at, is
+        # drawn anew
+        is_over = chosen.until >= length
+        change = remainder_change(expansion, read.at(chosen.place)) / drawn.rate[chosen.place]
+        seen = Round(
+            drawn.group[chosen.place],
+            jnp.where(chosen.is_event, change, 0.0),
+            likely[chosen.place],
+            uniform[chosen.place],
+            chosen.is_event,
+            is_over & (events.piece + 1 == num_pieces),
+        )
+        value, is_ended = rule.see(events, seen, is_joint)
+        return Events(
+            events.piece + is_over,
+            jnp.where(is_over, 0.0, chosen.until),
+            is_ended,
+            value,
+            events.num_rows + jnp.sum((times < length) & (times <= chosen.until)),
+            key_next,
+        )
+
+    zero, groups = jnp.zeros((), int), jnp.zeros(expansion.num_groups, dtype)
+    first = Events(
+        zero, jnp.zeros((), dtype), groups > 0, jnp.full_like(groups, rule.nothing), zero, rng_key
+    )
+    return jax.lax.while_loop(is_going, body, first)
+
+
+class Chosen(NamedTuple):
+    """Events that are looked at.
+
+    Attributes
+    ----------
+    place
+        Their places among the lanes, shape (n,).
+    is_event
+        Whether there is one, shape (n,).
+    until
+        Time up to which all have been.
+    """
+
+    place: Array
+    is_event: Array
+    until: Array
+
+
+def looked_at(times: Array, is_likely: Array) -> Chosen:
+    """The first of the likely events: as many as are evaluated at once."""
+    lanes = times.size
+    if lanes <= MAX_ROWS_EVALUATED:
+        return Chosen(jnp.arange(lanes), is_likely, times[-1])
+    is_done = jnp.cumsum(is_likely) <= MAX_ROWS_EVALUATED
+    (place,) = jnp.nonzero(is_likely & is_done, size=MAX_ROWS_EVALUATED, fill_value=lanes)
+    until = times[jnp.sum(is_done) - 1]
+    return Chosen(jnp.minimum(place, lanes - 1), place < lanes, until)
+
+
+def words_of_round(
+    rng_key: PRNGKey, has_groups: bool, lanes: int, dtype: Any
+) -> tuple[Array, Array, Array]:
+    """Random words of rows, of gaps and of vetoes, shapes (n, lanes), by one call: it compiles."""
+    of_row = alias_table.NUM_WORDS + has_groups * GROUP_WORDS
+    of_number = words_per_number(dtype)
+    words = jax.random.bits(rng_key, (of_row + 2 * of_number, lanes), jnp.uint32)
+    return words[:of_row], words[of_row:-of_number], words[-of_number:]
+
+
+def sums(gaps: Array) -> Array:
+    """Cumulative sums of a few numbers: ``jnp.cumsum`` is four programs in one."""
+    upto = jnp.tri(gaps.size, dtype=bool)
+    return jnp.sum(jnp.where(upto, gaps, 0.0), axis=1)

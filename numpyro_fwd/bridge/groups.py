@@ -29,14 +29,10 @@ from jax.tree_util import Partial
 from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.subsampling.groups.expansion import GroupedExpansion, expand_groups
-from blackjax_ext.subsampling.groups.predictor import (
-    GroupedPredictor,
-    Grouping,
-    Terms,
-    grouping_of,
-)
-from blackjax_ext.subsampling.predictors import MAX_CHUNK, LinearPredictor, over_chunks
+from blackjax_ext.subsampling.chunks import MAX_CHUNK, over_chunks
+from blackjax_ext.subsampling.expansion import Expansion, expand_groups
+from blackjax_ext.subsampling.grouping import GroupedPredictor, Grouping, Terms, grouping_of
+from blackjax_ext.subsampling.predictors import LinearPredictor
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import traced_once
 from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
@@ -86,7 +82,7 @@ class GroupedModel:
         Of the model.
     """
 
-    expansion: GroupedExpansion
+    expansion: Expansion
     layout: Layout = field(metadata={"static": True})
 
 

@@ -8,8 +8,8 @@ from jax import Array
 
 from blackjax_ext.metrics import Diagonal
 from blackjax_ext.sgmcmc import group_sweeps
-from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
-from blackjax_ext.subsampling.groups.thinning import expected_group_rows
+from blackjax_ext.subsampling.expansion import Expansion
+from blackjax_ext.subsampling.thinning import expected_rows
 from blackjax_ext.warmup.algorithm import Algorithm, Stepper
 from blackjax_ext.warmup.run import ravel_each
 from numpyro_fwd.bridge.groups import GroupedModel, grouped_predictor_of
@@ -37,7 +37,7 @@ def sweeping(
 
 def expansion_of(
     source: Source, shared: GroupedModel, model_args: Args, model_kwargs: Kwargs | None
-) -> GroupedExpansion:
+) -> Expansion:
     """The expansion by groups with its posterior."""
     rows = source.rows(model_args, model_kwargs)
     return shared.expansion.of(grouped_predictor_of(rows, shared.expansion.position, shared.layout))
@@ -51,8 +51,8 @@ def start_of_groups(run: Run, rng_key: Array, z: Any, shared: GroupedModel) -> S
         expansion = expansion_of(run.source, shared, *run.arguments.join(arrays))
         if run.is_searching:
             z = jax.vmap(expansion.draw)(key_draw)
-        values = jax.vmap(lambda z: expansion.posterior().rows.logprior(z))(z)
-        num_rows = expected_group_rows(jax.random.fold_in(key_draw[0], 1), expansion)
+        values = jax.vmap(lambda z: expansion.posterior.logprior(z))(z)
+        num_rows = expected_rows(jax.random.fold_in(key_draw[0], 1), expansion)
         return ravel_each(z), values, split_keys(rng_key)[0], num_rows
 
     x, values, keys, num_rows = run(draw, rng_key, z, shared)

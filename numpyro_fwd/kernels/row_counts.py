@@ -10,7 +10,7 @@ from jax import Array
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.metrics import Factor
 from blackjax_ext.rows.potentials import StochasticPotential
-from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
+from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.tails import MAX_GAP
 from blackjax_ext.warmup.algorithm import Algorithm, BoundAlgorithm, StepInfo
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
@@ -47,7 +47,7 @@ class CountingAlgorithm(NamedTuple):
     """An algorithm on a potential, or an expansion by groups, whose states count rows."""
 
     algorithm: Algorithm
-    potential: StochasticPotential | GroupedExpansion
+    potential: StochasticPotential | Expansion
 
     def init(self, position: Any, rng_key: Array, metric: Factor) -> CountedState:
         """First state at `position`."""

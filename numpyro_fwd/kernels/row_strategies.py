@@ -237,7 +237,7 @@ class AnchoredRows(PlainRows):
         run.say("looking for the mode of all rows")
         found = newton(*passes, best)
         if found.distance < np.inf:
-            check_resolution(found)
+            check_resolution(found.point, found.refined())
         if not found.is_mode:
             raise ValueError(NO_ANCHOR.format(NAMES[self.order]) + RUNAWAY)
         places = [found.x]

@@ -622,7 +622,7 @@ def seen_by_rows(kernel: str, sampler, state, problem: Problem, x) -> Seen:
             ).ravel()
         if is_few:
             expansion = shared.of(linear_predictor_of(RowModel.of(sampler.model, args, {}), z))
-            found["w"] = thinning.whitened(expansion, z)[1]
+            found["u"] = expansion.coordinates(z)[0]
         return found
 
     found = jax.jit(jax.vmap(at, in_axes=(None, None, 0)))(state.shared, problem.args, x)
@@ -631,7 +631,7 @@ def seen_by_rows(kernel: str, sampler, state, problem: Problem, x) -> Seen:
     if "known" in found:
         energies["row by row"] = -found["known"] - found["terms"].sum(axis=1)
     if is_few:
-        check_bounds(state.shared, found["w"], found["terms"])
+        check_bounds(state.shared, found["u"], found["terms"])
     return Seen(energies, found["slope"])
 
 
@@ -655,12 +655,13 @@ def in_batches(num_rows: int):
     return jnp.arange(num_rows).reshape(min(20, num_rows), -1)
 
 
-def check_bounds(expansion, w, terms) -> None:
+def check_bounds(expansion, u, terms) -> None:
     """Raise AssertionError if a row changes by more than its bound allows."""
     bound = np.asarray(expansion.bound, np.float64)
-    for old in range(len(w) - 1):
-        ends = (jnp.asarray(w[at]) for at in (old, old + 1))
-        reach = float(thinning.reach(*ends, expansion.order))
+    for old in range(len(u) - 1):
+        ends = ((jnp.asarray(u[at]), jnp.zeros((1, 0))) for at in (old, old + 1))
+        reaches = thinning.reaches_of(expansion, thinning.Ends.of(expansion, *ends))
+        reach = float(reaches.reach[0])
         change = np.abs(terms[old + 1] - terms[old])
         rounding = 1e-5 * np.abs(terms[[old, old + 1]]).sum(axis=0) + 1e-6
         assert np.all(change <= bound * reach + rounding), "bound: a row changes by more"

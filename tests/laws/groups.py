@@ -16,8 +16,8 @@ import scipy.stats
 import blackjax_ext
 from blackjax_ext import families, potentials
 from blackjax_ext.sgmcmc import group_sweeps
-from blackjax_ext.subsampling.groups import thinning
-from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
+from blackjax_ext.subsampling import thinning
+from blackjax_ext.subsampling.expansion import Expansion
 from tests.laws import laws
 from tests.laws.laws import Outcome, Size
 
@@ -74,7 +74,7 @@ def start(dtype=jnp.float32):
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), position)
 
 
-def expansion(order: int, dtype=jnp.float32) -> GroupedExpansion:
+def expansion(order: int, dtype=jnp.float32) -> Expansion:
     """Its expansion there."""
     return potentials.expand_groups(posterior(dtype), start(dtype), order=order, find_mode=False)
 
@@ -113,7 +113,7 @@ def ends():
         yield size * u[::-1], size * v[::-1]
 
 
-def changes_by_definition(expanded: GroupedExpansion, old, new) -> np.ndarray:
+def changes_by_definition(expanded: Expansion, old, new) -> np.ndarray:
     """How the remainder of each row changes, in double precision, shape (N,)."""
     anchor = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), expanded.position)
 
@@ -139,16 +139,14 @@ def rows_decide_by_factors(order: int, *, is_joint: bool, num_repeats: int = 1_5
     @jax.jit
     def outcomes(expanded, key, u, v):
         old, new = (expanded.position_of(*end) for end in zip(u, v, strict=True))
-        squares = [u[i] @ u[j] + jnp.sum(v[i] * v[j], 1) for i, j in ((0, 0), (1, 1), (0, 1))]
-        reaches = thinning.reaches_of(expanded, *squares)
-        steps = group_sweeps.steps_to(expanded, old, new)
+        ends = thinning.Ends.of(expanded, *zip(u, v, strict=True))
+        is_far = thinning.reaches_of(expanded, ends).is_far
+        steps = thinning.steps_to(expanded, old, new)
 
         def one(key):
-            return thinning.run_test(
-                key, expanded, steps, reaches, jnp.array(True), is_joint=is_joint
-            )
+            return thinning.run_test(key, expanded, steps, ends, jnp.array(True), is_joint=is_joint)
 
-        return old, new, reaches.is_far, jax.vmap(one)(jax.random.split(key, num_repeats))
+        return old, new, is_far, jax.vmap(one)(jax.random.split(key, num_repeats))
 
     for i, (u, v) in enumerate(ends()):
         u, v = jnp.asarray(u, jnp.float32), jnp.asarray(v, jnp.float32)
@@ -190,9 +188,9 @@ def energy_is_kept(order: int) -> None:
     @jax.jit
     def energy(expanded, x):
         u, v = expanded.coordinates(x)
-        steps = group_sweeps.steps_to(expanded, expanded.position, x)
+        steps = thinning.steps_to(expanded, expanded.position, x)
         rows, _ = thinning.changes_of(expanded, steps, jnp.ones(NUM_GROUPS, bool))
-        nothing, terms = jnp.zeros_like(u), expanded.posterior().terms(x)
+        nothing, terms = jnp.zeros_like(u), expanded.grouped.terms(x)
         by_shared = group_sweeps.shared_energy(expanded, v)(u)
         by_shared += expanded.given_shared(nothing)(v).sum() + rows.sum()
         by_groups = group_sweeps.conditional(expanded, u).energy(v).sum() - terms.shared
@@ -268,20 +266,18 @@ def expected_rows_are_those_that_are_read(order: int) -> None:
     """The rows of shared moves between draws of u, before a veto ends a test."""
     expanded = expansion(order)
     num_moves = 400
-    found = float(thinning.expected_group_rows(jax.random.key(30), expanded, 4_000))
+    found = float(thinning.expected_rows(jax.random.key(30), expanded, 4_000))
 
     @jax.jit
     def rows_of(key):
         key_u, key_v, key_rows = jax.random.split(key, 3)
         u = jax.random.normal(key_u, (2, expanded.frame.root.shape[0]))
         v = jax.random.normal(key_v, (NUM_GROUPS, WIDTH))
-        squares = [u[i] @ u[j] + jnp.sum(v * v, 1) for i, j in ((0, 0), (1, 1), (0, 1))]
-        reaches = thinning.reaches_of(expanded, *squares)
-        ends = [expanded.position_of(end, v) for end in u]
-        steps = group_sweeps.steps_to(expanded, *ends)
+        ends = thinning.Ends.of(expanded, *((end, v) for end in u))
+        steps = thinning.steps_to(expanded, *(expanded.position_of(end, v) for end in u))
         # without an end at a veto, as tests of single groups have none
         return thinning.run_test(
-            key_rows, expanded, steps, reaches, jnp.array(True), is_joint=False
+            key_rows, expanded, steps, ends, jnp.array(True), is_joint=False
         ).num_rows
 
     rows = np.array(jax.lax.map(rows_of, jax.random.split(jax.random.key(31), num_moves)))
@@ -302,15 +298,14 @@ def changes_stay_below_their_bounds(order: int) -> None:
     @jax.jit
     @jax.vmap
     def ratios(u, v):
-        squares = [u[i] @ u[j] + jnp.sum(v[i] * v[j], 1) for i, j in ((0, 0), (1, 1), (0, 1))]
-        reach = thinning.reaches_of(expanded, *squares).reach
-        ends = [expanded.position_of(*end) for end in zip(u, v, strict=True)]
-        rows = thinning.read_group_rows(
-            expanded, group_sweeps.steps_to(expanded, *ends), expanded.rows
-        )
+        both = list(zip(u, v, strict=True))
+        ends = thinning.Ends.of(expanded, *both)
+        reach = thinning.reaches_of(expanded, ends).reach
+        steps = thinning.steps_to(expanded, *(expanded.position_of(*end) for end in both))
+        rows = thinning.read_rows(expanded, steps, expanded.rows)
         changes = jnp.abs(thinning.remainder_change(expanded, rows))
         level = jnp.searchsorted(expanded.first, jnp.arange(NUM_ROWS), side="right") - 1
-        within = jnp.maximum(squares[0], squares[1])[level] <= expanded.radius**2
+        within = jnp.maximum(ends.old, ends.new)[level] <= expanded.radius**2
         bounds = expanded.bound * reach[level]
         settled = thinning.most(expanded, rows, jnp.arange(NUM_ROWS))
         return jnp.where(within, jnp.stack([changes / bounds, changes / settled]), 0.0)

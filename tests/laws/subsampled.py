@@ -16,7 +16,7 @@ import scipy.stats
 
 import blackjax_ext
 from blackjax_ext import acceptance, families, potentials
-from blackjax_ext.subsampling import predictors, thinning
+from blackjax_ext.subsampling import passes, thinning
 from tests.laws import minibatch
 from tests.laws.laws import Outcome, Size
 from tests.laws.targets import Target
@@ -363,8 +363,8 @@ def acceptance_by_weights(order: int = 2, num_repeats: int = 20_000) -> None:
     def simulated(pair: Pair) -> tuple[float, float]:
         """Mean and its standard error; rows by the definition of remainders."""
         ends = [jnp.asarray(x, jnp.float32) for x in (pair.old, pair.new)]
-        w = [thinning.whitened(expanded, x)[1] for x in ends]
-        c = bound * float(thinning.reach(*w, expanded.order))
+        both = thinning.Ends.of(expanded, *map(expanded.coordinates, ends))
+        c = bound * float(thinning.reaches_of(expanded, both).reach[0])
         known, changes = parts(expanded, pair)
         phi = c + np.minimum(changes, 0.0)
         counts = np.random.default_rng(14).poisson(phi, (4 * num_repeats, phi.size))
@@ -450,11 +450,11 @@ REACHED = {"counted": 0.8, "varied": 0.6, "scaled": 0.2}
 def bounds_hold_up_to_the_radius(name: str, num_directions: int = 300) -> None:
     """No row within the radius has a third derivative above six times its bound."""
     expanded = local(name)
-    posterior, indices = expanded.posterior, jnp.arange(expanded.num_rows)
+    posterior, indices = expanded.grouped, jnp.arange(expanded.num_rows)
     root = jnp.linalg.inv(expanded.whitener)
     rng = np.random.default_rng(13)
-    matrix = predictors.designs(posterior, expanded.position, indices).matrix
-    along = np.asarray(matrix @ root)[:, 0]  # where the first predictor of a row changes most
+    matrix = passes.designs(posterior, expanded.position, expanded.frame, indices).matrix
+    along = np.asarray(matrix)[:, 0]  # where the first predictor of a row changes most
     w = np.concatenate([rng.normal(size=(num_directions, root.shape[0])), along, -along])
     w *= 0.999 * float(expanded.radius) / np.linalg.norm(w, axis=1, keepdims=True)
 
@@ -463,7 +463,7 @@ def bounds_hold_up_to_the_radius(name: str, num_directions: int = 300) -> None:
     def thirds(w):
         def loss(s):
             x = expanded.position + root @ (w + s * w / expanded.radius)
-            return jax.vmap(posterior.loss)(*posterior.read(x, indices))
+            return jax.vmap(posterior.rows.loss)(*posterior.rows.read(x, indices))
 
         third = jax.jacfwd(jax.jacfwd(jax.jacfwd(loss)))
         return jnp.abs(third(jnp.zeros(()))) / (6 * expanded.bound)
@@ -514,9 +514,8 @@ def energy_is_kept(num_rows: int = 1_000_000) -> None:
     expanded = potentials.expand(rows, jnp.zeros(2))
     noise = np.array([[1.5, -1.0], [-0.7, 2.0]])
     ends = expanded.position + expanded.metric.inverse_sqrt_times(jnp.asarray(noise, jnp.float32))
-    a = expanded.position
-    move = thinning.Proposal(ends - a, jnp.float32(1.0))
-    change = thinning.change_of_all(expanded, move, jnp.array(True))
+    steps = thinning.steps_to(expanded, *ends)
+    change = thinning.change_of_all(expanded, steps, jnp.array(True))
     known = [thinning.surrogate(expanded, end) for end in ends]
     found = float(known[1] - known[0] + change)
     wide, theta = x.astype(np.float64), np.asarray(ends, np.float64)

@@ -22,9 +22,8 @@ from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import initialize_model, potential_energy
 
 from blackjax_ext.sgmcmc import group_sweeps
-from blackjax_ext.subsampling.groups import mode, thinning
-from blackjax_ext.subsampling.groups.arrowhead import identity_whitening
-from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
+from blackjax_ext.subsampling import grouped_mode, mode, thinning
+from blackjax_ext.subsampling.expansion import Expansion
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge import groups
 from numpyro_fwd.bridge.plates import FullView, check_model
@@ -225,9 +224,9 @@ def expanded(case: Case) -> tuple[groups.GroupedModel | None, Any]:
     return found, found.expansion.of(predictor)
 
 
-def groups_are_apart(found: groups.GroupedModel, made: GroupedExpansion) -> None:
+def groups_are_apart(found: groups.GroupedModel, made: Expansion) -> None:
     """Raise AssertionError unless each term of a group depends on no other, and none is left."""
-    grouping, terms = found.layout.grouping, made.posterior().terms
+    grouping, terms = found.layout.grouping, made.grouped.terms
     y, b = grouping.split(made.draw(jax.random.key(1)))
 
     @jax.jit
@@ -241,7 +240,7 @@ def groups_are_apart(found: groups.GroupedModel, made: GroupedExpansion) -> None
     assert not of_shared.any(), "a term that is shared depends on a group"
 
 
-def energies_add_up(case: Case, made: GroupedExpansion) -> None:
+def energies_add_up(case: Case, made: Expansion) -> None:
     """Raise AssertionError unless parts add up to NumPyro's energy, and bounds are none too small.
 
     NumPyro's is in double precision.
@@ -252,10 +251,8 @@ def energies_add_up(case: Case, made: GroupedExpansion) -> None:
         u, v = made.coordinates(x)
         known = group_sweeps.shared_energy(made, v)(u)
         known += jnp.sum(made.given_shared(jnp.zeros_like(u))(v))
-        steps = group_sweeps.steps_to(made, made.position, x)
-        remainders = thinning.remainder_change(
-            made, thinning.read_group_rows(made, steps, made.rows)
-        )
+        steps = thinning.steps_to(made, made.position, x)
+        remainders = thinning.remainder_change(made, thinning.read_rows(made, steps, made.rows))
         level = jnp.searchsorted(made.first, jnp.arange(made.num_rows), side="right") - 1
         return known + remainders.sum(), remainders, (u @ u + jnp.sum(v * v, 1))[level]
 
@@ -325,24 +322,21 @@ def test_groups_of_one_row_stay_near_a_kink():
     rows = RowModel.of(view, case.args, None)
     found = groups.expanded_groups(rows, z, say=len, find_mode=False)
     predictor = groups.grouped_predictor_of(rows, z, found.layout)
-    passes = mode.GroupPasses(replace(predictor, level=jnp.asarray(group)), None)
+    passes = grouped_mode.GroupPasses(replace(predictor, level=jnp.asarray(group)), None)
     passes.is_smoothed = True
     for mu, log_tau in itertools.product((-0.6, 0.0, 0.6), (-1.0, 0.0, 1.0)):
         start = predictor.grouping.split(z | {"mu": jnp.float32(mu), "tau": jnp.float32(log_tau)})
-        start, first = mode.GroupedPosition(*map(np.asarray, start)), identity_whitening(4, G, 1)
+        start = mode.Position(*map(np.asarray, start))
         is_free = np.array([True, True, False, False])
-        point, frame, last, _ = mode.descend(passes, start, first, is_free)
-        assert last.distance < mode.LAST_ROUND_CHANGE_OF_EACH * (4 + G), (
-            mu,
-            log_tau,
-            last.distance,
-        )
-        assert np.abs(point.groups - mu).max() < 5.0 * np.exp(log_tau)
-        assert frame.roots.max() < 3.0 * np.exp(log_tau)
+        last = mode.descend(passes, start, start.frame(), is_free)
+        nearly = grouped_mode.LAST_ROUND_CHANGE_OF_EACH * (4 + G)
+        assert last.distance < nearly, (mu, log_tau, last.distance)
+        assert np.abs(last.point.groups - mu).max() < 5.0 * np.exp(log_tau)
+        assert last.frame.roots.max() < 3.0 * np.exp(log_tau)
 
 
 def test_hyperparameters_do_not_go_where_nothing_is_finite():
-    found = mode.maximized(lambda h: np.nan, lambda h: -np.eye(2), np.ones(2), np.float32)
+    found = grouped_mode.maximized(lambda h: np.nan, lambda h: -np.eye(2), np.ones(2), np.float32)
     assert found is None
 
 

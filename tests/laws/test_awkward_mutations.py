@@ -13,7 +13,7 @@ import pytest
 
 from blackjax_ext import families, potentials
 from blackjax_ext.checks import check_positive
-from blackjax_ext.subsampling import expanded_potential, expansion, mode, row_bounds
+from blackjax_ext.subsampling import expanded_potential, mode, row_bounds, thinning
 from blackjax_ext.subsampling.families import logits
 from numpyro_fwd.bridge import information, predictors, prior_curvature
 from tests.laws import awkward
@@ -116,7 +116,7 @@ def weights_of_the_last_axes(root, weight, num_axes):
 
 def surrogate_by_position(expanded, x):
     """The quadratic form in the coordinates of the position."""
-    d, _ = expansion.whitened(expanded, x)
+    (d,) = thinning.steps_to(expanded, x)
     quadratic = 0.5 * d @ (expanded.hessian @ d)
     return expanded.gradient @ d + quadratic - expanded.posterior.logprior(x)
 

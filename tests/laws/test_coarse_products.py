@@ -8,7 +8,6 @@ import pytest
 import blackjax_ext
 from blackjax_ext import acceptance, families, metrics, potentials
 from blackjax_ext.subsampling import expansion as expansions
-from blackjax_ext.subsampling import thinning
 from tests.laws import groups, laws, minibatch, smc, subsampled
 from tests.laws.coarse_products import BFLOAT16, TF32, coarse_products
 
@@ -80,7 +79,7 @@ def errors_of_expansion(mean):
     exact += 0.5 * np.sum((at / np.array([1e3, *[10.0] * (SIZE - 1)])) ** 2, axis=1)
     energy = jax.jit(jax.vmap(expansions.surrogate, (None, 0)))(found, at)
     off = np.asarray(energy, float) - exact
-    return np.abs(found.curvature - curvature).max(), np.std(off)
+    return np.abs(found.arrow.of_shared - curvature).max(), np.std(off)
 
 
 def test_an_expansion_keeps_its_digits():
@@ -189,7 +188,7 @@ def moments(mean, num_chains=64, num_steps=1200):
 
         def step(state, key):
             state, _ = sampler.step(key, state)
-            return state, thinning.whitened(found, state.position)[1]
+            return state, found.coordinates(state.position)[0]
 
         return jax.lax.scan(step, first, jax.random.split(key_steps, num_steps))[1]
 

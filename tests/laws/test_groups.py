@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from blackjax_ext.sgmcmc import group_sweeps
-from blackjax_ext.subsampling.groups import expansion, thinning
+from blackjax_ext.subsampling import expansion, thinning
 from tests.laws import groups, laws
 from tests.laws.groups import CASES
 
@@ -18,13 +18,14 @@ def few_at_once(monkeypatch):
     """A handful of rows in a round: time is cut into pieces, and chains do not wait for others."""
     monkeypatch.setattr(thinning, "GROUP_LANES", 16)
     monkeypatch.setattr(thinning, "GROUP_PIECE", 11.0)
-    monkeypatch.setattr(thinning, "GROUP_CHUNK", 16)
+    monkeypatch.setattr(thinning, "MAX_ROWS_EVALUATED", 6)
+    monkeypatch.setattr(thinning, "ROW_CHUNK", 16)
 
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact(name, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_GROUP_PASSES", CASES[name].max_passes)
+    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
     laws.power(groups.invariance(CASES[name]))
 
 
@@ -32,7 +33,7 @@ def test_exact_starts_stay_exact(name, monkeypatch):
 @FULL_ONLY
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_GROUP_PASSES", CASES[name].max_passes)
+    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
     laws.power(groups.invariance(CASES[name], laws.LONG))
 
 
@@ -40,7 +41,7 @@ def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
 @pytest.mark.parametrize("is_joint", [True, False])
 @pytest.mark.parametrize("order", [2, 3])
 def test_rows_decide_by_their_factors(order, is_joint, max_passes, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_GROUP_PASSES", max_passes)
+    monkeypatch.setattr(thinning, "MAX_PASSES", max_passes)
     groups.rows_decide_by_factors(order, is_joint=is_joint)
 
 
@@ -51,7 +52,7 @@ def test_energy_is_kept(order):
 
 @pytest.mark.parametrize("order", [2, 3])
 def test_expected_rows_are_those_that_are_read(order, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_GROUP_PASSES", 2.0)
+    monkeypatch.setattr(thinning, "MAX_PASSES", 2.0)
     groups.expected_rows_are_those_that_are_read(order)
 
 
@@ -61,19 +62,20 @@ def test_changes_stay_below_their_bounds(order, x64):
 
 
 TRUE_REACHES, TRUE_CHANGES = thinning.reaches_of, thinning.changes_of
-TRUE_THIN, TRUE_SOLVED = thinning.thin_groups, group_sweeps.solved
-TRUE_DRAW, TRUE_MOST, TRUE_TABLES = thinning.draw_group_rows, thinning.most, expansion.tables_of
+TRUE_THIN, TRUE_SOLVED = thinning.thin, group_sweeps.solved
+TRUE_DRAW, TRUE_MOST, TRUE_TABLES = thinning.draw_rows, thinning.most, expansion.tables_of
 
 
-def rows_of_another_group(rng_key, expanded, last):
+def rows_of_another_group(words, expanded, rates):
     """Each group reads the rows of the next."""
-    group, at, share = TRUE_DRAW(rng_key, expanded, last)
-    return group, (at + 9) % expanded.num_rows, share
+    drawn = TRUE_DRAW(words, expanded, rates)
+    return drawn._replace(at=(drawn.at + 9) % expanded.num_rows)
 
 
 def tables_too_small(psi, *arguments):
     """Bounds are far too small: of all rows together they are loose."""
-    return TRUE_TABLES(0.001 * psi, *arguments)
+    psi *= 0.001
+    return TRUE_TABLES(psi, *arguments)
 
 
 def likely_vetoes_missed(expanded, found, at):
@@ -81,9 +83,9 @@ def likely_vetoes_missed(expanded, found, at):
     return 0.02 * TRUE_MOST(expanded, found, at)
 
 
-def reaches_of_the_new_end(expanded, old, new, inner):
+def reaches_of_the_new_end(expanded, ends):
     """Which groups are read whole depends on the direction of a move."""
-    return TRUE_REACHES(expanded, old, new, inner)._replace(is_far=new > old)
+    return TRUE_REACHES(expanded, ends)._replace(is_far=ends.new > ends.old)
 
 
 def changes_forgotten(*arguments):
@@ -95,7 +97,7 @@ def changes_forgotten(*arguments):
 def thin_without_a_veto(*arguments, **options):
     """Events are counted and do nothing."""
     events = TRUE_THIN(*arguments, **options)
-    return events._replace(is_vetoed=jnp.zeros_like(events.is_vetoed))
+    return events._replace(is_ended=jnp.zeros_like(events.is_ended))
 
 
 def proposal_is_its_own_way_back(factor, x, *, is_transposed=False):
@@ -105,12 +107,12 @@ def proposal_is_its_own_way_back(factor, x, *, is_transposed=False):
 
 # the module where a bug is planted, its name there, and the bug
 OF_ROWS = {
-    "another_group": (thinning, "draw_group_rows", rows_of_another_group),
+    "another_group": (thinning, "draw_rows", rows_of_another_group),
     "bound_too_small": (expansion, "tables_of", tables_too_small),
     "likely_vetoes_missed": (thinning, "most", likely_vetoes_missed),
     "changes_forgotten": (thinning, "changes_of", changes_forgotten),
     "one_sided_far": (thinning, "reaches_of", reaches_of_the_new_end),
-    "no_veto": (thinning, "thin_groups", thin_without_a_veto),
+    "no_veto": (thinning, "thin", thin_without_a_veto),
 }
 OF_SWEEPS = {
     "wrong_proposal": (group_sweeps, "solved", proposal_is_its_own_way_back),
@@ -122,7 +124,7 @@ OF_SWEEPS = {
 def test_planted_bug_of_the_rows_is_found(name, order, monkeypatch):
     module, attribute, bug = OF_ROWS[name]
     is_far = name in ("changes_forgotten", "one_sided_far")
-    monkeypatch.setattr(thinning, "MAX_GROUP_PASSES", 1.5 if is_far else math.inf)
+    monkeypatch.setattr(thinning, "MAX_PASSES", 1.5 if is_far else math.inf)
     monkeypatch.setattr(module, attribute, bug)
     with pytest.raises(AssertionError):
         groups.rows_decide_by_factors(order, is_joint=False)
@@ -131,15 +133,15 @@ def test_planted_bug_of_the_rows_is_found(name, order, monkeypatch):
 @pytest.mark.parametrize("name", OF_SWEEPS)
 def test_planted_bug_of_the_sweep_breaks_invariance(name, monkeypatch):
     module, attribute, bug = OF_SWEEPS[name]
-    monkeypatch.setattr(thinning, "MAX_GROUP_PASSES", CASES["whole"].max_passes)
+    monkeypatch.setattr(thinning, "MAX_PASSES", CASES["whole"].max_passes)
     monkeypatch.setattr(module, attribute, bug)
     with pytest.raises(AssertionError, match="invariance"):
         groups.invariance(CASES["whole"])
 
 
-def reach_of_a_shorter_way(expanded, old, new, inner):
+def reach_of_a_shorter_way(expanded, ends):
     """A twentieth of it: bounds over the whole box are that loose."""
-    reaches = TRUE_REACHES(expanded, old, new, inner)
+    reaches = TRUE_REACHES(expanded, ends)
     return reaches._replace(reach=0.05 * reaches.reach)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blackjax_ext.subsampling import expansion, predictors, row_bounds, thinning
+from blackjax_ext.subsampling import chunks, expansion, row_bounds, thinning
 from tests.laws import laws, subsampled
 from tests.laws.subsampled import CASES
 
@@ -167,57 +167,58 @@ TRUE_THIN, TRUE_SURROGATE, TRUE_REMAINDER = (
 )
 TRUE_WEIGH = thinning.weigh_events
 TRUE_TABLE, TRUE_CHANGE = expansion.table_of, thinning.change_of_all
-TRUE_NEAR, TRUE_SIZES = thinning.is_near, row_bounds.scaled_and_sizes
+TRUE_REACHES, TRUE_SIZES = thinning.reaches_of, row_bounds.scaled_and_sizes
 
 
-def thin_with_a_cap(key, expanded, move, is_on, rule):
+def thin_with_a_cap(key, expanded, steps, reaches, *arguments, **options):
     """No more than about four events."""
-    total = jnp.minimum(expanded.total, 4.0 / move.reach)
-    return TRUE_THIN(key, replace(expanded, total=total), move, is_on, rule)
+    capped = replace(expanded, totals=jnp.minimum(expanded.totals, 4.0 / reaches.reach))
+    return TRUE_THIN(key, capped, steps, reaches, *arguments, **options)
 
 
-def thin_without_a_veto(key, expanded, move, is_on, rule):
+def thin_without_a_veto(*arguments, **options):
     """Events are counted and do nothing."""
-    events = TRUE_THIN(key, expanded, move, is_on, rule)
+    events = TRUE_THIN(*arguments, **options)
     return events._replace(is_ended=jnp.zeros_like(events.is_ended))
 
 
-def thin_with_a_high_rate(key, expanded, move, is_on, rule):
+def thin_with_a_high_rate(*arguments, **options):
     """The reported rate is never below one half; what is accepted is right."""
-    events = TRUE_THIN(key, expanded, move, is_on, rule)
+    events = TRUE_THIN(*arguments, **options)
     return events._replace(value=jnp.maximum(events.value, 0.5))
 
 
-def thin_without_a_weight(key, expanded, move, is_on, rule):
+def thin_without_a_weight(*arguments, **options):
     """Events are counted and weigh nothing."""
-    events = TRUE_THIN(key, expanded, move, is_on, rule)
+    events = TRUE_THIN(*arguments, **options)
     return events._replace(value=jnp.zeros_like(events.value))
 
 
-def weigh_all_events(value, change, uniform, is_event, is_last):
+def weigh_all_events(events, seen, is_joint):
     """Events are weighed as if all of the rates c counted."""
-    return TRUE_WEIGH(value, change, jnp.zeros_like(uniform), is_event, is_last)
+    return TRUE_WEIGH(events, seen._replace(uniform=jnp.zeros_like(seen.uniform)), is_joint)
 
 
-def weigh_losses_alone(value, change, uniform, is_event, is_last):
+def weigh_losses_alone(events, seen, is_joint):
     """Rows whose energy falls are left out."""
-    return TRUE_WEIGH(value, jnp.maximum(change, 0.0), uniform, is_event, is_last)
+    return TRUE_WEIGH(events, seen._replace(change=jnp.maximum(seen.change, 0.0)), is_joint)
 
 
-def weigh_the_last_round(value, change, uniform, is_event, is_last):
+def weigh_the_last_round(events, seen, is_joint):
     """What rounds before have said is forgotten."""
-    return TRUE_WEIGH(jnp.zeros_like(value), change, uniform, is_event, is_last)
+    return TRUE_WEIGH(events._replace(value=jnp.zeros_like(events.value)), seen, is_joint)
 
 
 def table_with_bounds_too_small(psi, margin):
     """A tenth is missing from every bound."""
-    return TRUE_TABLE(0.9 * psi, margin)
+    psi *= 0.9
+    return TRUE_TABLE(psi, margin)
 
 
 def table_of_uniform_rows(psi, margin):
     """Rows are drawn uniformly against bounds that are not uniform."""
-    bound, _ = TRUE_TABLE(psi, margin)
-    return bound, TRUE_TABLE(np.ones_like(psi), margin)[1]
+    total, _ = TRUE_TABLE(psi, margin)
+    return total, TRUE_TABLE(np.ones_like(psi), margin)[1]
 
 
 def surrogate_without_prior(expanded, x):
@@ -230,19 +231,20 @@ def remainder_of_order_one(posterior, order, eta, t, row):
     return TRUE_REMAINDER(posterior, 1, eta, t, row)
 
 
-def reach_of_the_new_end(old, new, order):
+def reach_of_the_new_end(expanded, ends):
     """The bound forgets where the move began."""
-    return jnp.linalg.norm(new) ** (order + 1)
+    reach = ends.new ** (0.5 * (expanded.order + 1))
+    return TRUE_REACHES(expanded, ends)._replace(reach=reach)
 
 
-def near_everywhere(expanded, old, new, reach):
+def near_everywhere(expanded, ends):
     """The radius is ignored."""
-    return TRUE_NEAR(replace(expanded, radius=jnp.inf), old, new, reach)
+    return TRUE_REACHES(replace(expanded, radius=jnp.inf), ends)
 
 
-def near_if_the_new_end_is(expanded, old, new, reach):
+def near_if_the_new_end_is(expanded, ends):
     """Which rule holds depends on the direction of a move."""
-    return TRUE_NEAR(expanded, new, new, reach)
+    return TRUE_REACHES(expanded, ends._replace(old=ends.new))
 
 
 def sizes_of_a_small_box(kind, order, radius, *arguments):
@@ -258,9 +260,9 @@ MUTATIONS = {
     "uniform_rows": (expansion, "table_of", table_of_uniform_rows, "product of order 1"),
     "prior_left_out": (thinning, "surrogate", surrogate_without_prior, "product"),
     "wrong_order": (thinning, "loss_remainder", remainder_of_order_one, "product"),
-    "one_sided_bound": (thinning, "reach", reach_of_the_new_end, "product"),
-    "radius_ignored": (thinning, "is_near", near_everywhere, "local"),
-    "one_sided_radius": (thinning, "is_near", near_if_the_new_end_is, "local"),
+    "one_sided_bound": (thinning, "reaches_of", reach_of_the_new_end, "product"),
+    "radius_ignored": (thinning, "reaches_of", near_everywhere, "local"),
+    "one_sided_radius": (thinning, "reaches_of", near_if_the_new_end_is, "local"),
     "box_too_small": (row_bounds, "scaled_and_sizes", sizes_of_a_small_box, "radius"),
 }
 LAWS = {
@@ -314,4 +316,4 @@ def test_data_are_arguments_of_a_program():
     )
     shapes = {jnp.shape(const) for const in program.consts}
     assert not any(subsampled.NUM_ROWS in shape for shape in shapes)
-    assert predictors.MAX_CHUNK >= subsampled.NUM_ROWS
+    assert chunks.MAX_CHUNK >= subsampled.NUM_ROWS

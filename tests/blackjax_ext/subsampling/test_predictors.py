@@ -8,7 +8,7 @@ import scipy.stats
 
 from blackjax_ext import acceptance, families, potentials
 from blackjax_ext.rows import compensated_sums
-from blackjax_ext.subsampling import alias_table, expansion, mode, predictors, thinning
+from blackjax_ext.subsampling import alias_table, expansion, mode, passes, predictors, thinning
 from blackjax_ext.subsampling.predictors import Responses
 
 
@@ -114,7 +114,9 @@ def test_remainders_stay_below_their_bounds(family, classes, order, x64):
     @jax.vmap
     def ratios(w, steps):
         old, new = thinning.loss_remainders(expanded, steps, jnp.arange(40))
-        return jnp.abs(new - old) / (expanded.bound * thinning.reach(w[0], w[1], order))
+        nothing = jnp.zeros((1, 0))
+        ends = thinning.Ends.of(expanded, *((end, nothing) for end in w))
+        return jnp.abs(new - old) / (expanded.bound * thinning.reaches_of(expanded, ends).reach)
 
     found = ratios(jnp.asarray(w), steps)
     assert np.max(found) < 1.0
@@ -152,7 +154,7 @@ def test_expansion_is_that_of_autodiff(x64):
     np.testing.assert_allclose(expanded.hessian, jax.hessian(energy)(a), rtol=1e-9)
     np.testing.assert_allclose(jax.grad(energy)(a) + a, 0.0, atol=1e-3)
     exact = energy(a + 0.3) + 0.5 * jnp.sum((a + 0.3) ** 2)
-    np.testing.assert_allclose(predictors.energy(rows, a + 0.3).value(), exact, rtol=1e-9)
+    np.testing.assert_allclose(passes.energy(rows, a + 0.3).value(), exact, rtol=1e-9)
 
 
 @pytest.mark.parametrize("order", [pytest.param(1, marks=pytest.mark.full), 2])

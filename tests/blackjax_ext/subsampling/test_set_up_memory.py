@@ -1,7 +1,6 @@
 """What the set-up of the subsampled test takes for each row: what it keeps, and little else."""
 
 import tracemalloc
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,14 @@ import numpy as np
 import pytest
 
 from blackjax_ext import families
-from blackjax_ext.subsampling import alias_table, expansion, mode, predictors, row_bounds
+from blackjax_ext.subsampling import (
+    alias_table,
+    arrowhead,
+    expansion,
+    grouping,
+    predictors,
+    row_bounds,
+)
 
 NUM_ROWS = 1_000_000
 KEPT = 12  # bound, threshold and alias of a row, in bytes
@@ -62,11 +68,12 @@ def memory_of_a_pass(num_rows):
         families.bernoulli(),
         (jnp.ones((num_rows, 3), jnp.float32), jnp.ones(num_rows, jnp.float32)),
     )
-    at = jnp.zeros(3, jnp.float32)
-    metric = mode.in_dtype(mode.scaled_eigen(np.eye(3)).absolute(1e-6), jnp.float32)
-    program = jax.jit(partial(row_bounds.row_bounds, order=2))
+    at, nothing = jnp.zeros(3, jnp.float32), jnp.zeros((1, 0), jnp.float32)
+    predictor = grouping.GroupedPredictor.without_groups(rows, at)
+    frame = arrowhead.cast(arrowhead.identity_whitening(3, 1, 0), jnp.float32)
+    program = jax.jit(row_bounds.row_bounds, static_argnums=(5, 6))
     with jax.enable_x64(False):
-        lowered = program.lower(rows, at, jnp.eye(3, dtype=jnp.float32), metric, at)
+        lowered = program.lower(predictor, at, frame, frame, (at, nothing), 5.0, 2)
     found = lowered.compile().memory_analysis()
     return found.temp_size_in_bytes + found.output_size_in_bytes
 

@@ -12,7 +12,7 @@ from numpyro.infer import MCMC
 from numpyro.infer.util import potential_energy
 
 from blackjax_ext.sgmcmc import group_sweeps
-from blackjax_ext.subsampling.groups import thinning
+from blackjax_ext.subsampling import thinning
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge import groups
 from numpyro_fwd.bridge.plates import FullView

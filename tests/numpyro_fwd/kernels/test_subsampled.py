@@ -498,7 +498,7 @@ def test_whatever_is_sampled_is_a_predictor(name, x64):
         here = unravel(x + expanded.metric.inverse_sqrt_times(noise))
         off = ravel_pytree(here)[0][None] - x
         rows = thinning.loss_remainders(expanded, off, jnp.arange(NUM_ROWS))[0]
-        w = thinning.whitened(expanded, here)[1]
+        w, _ = expanded.coordinates(here)
         is_bounded = jnp.all(jnp.abs(rows) <= expanded.bound * jnp.linalg.norm(w) ** 3)
         energy = thinning.surrogate(expanded, here) + rows.sum()
         return energy - potential_energy(model, data, {}, here), is_bounded
@@ -644,12 +644,11 @@ class MovingAnchor(NamedTuple):
 
     def at(self, x):
         share, scale = jax.nn.sigmoid(x), 1 / self.shared.whitener[0, 0]
-        moved = replace(
-            self.shared,
-            position={"odds": x},
-            slope=(scale * (len(FEW) * share - FEW.sum()))[None],
-            curvature=(scale**2 * len(FEW) * share * (1 - share))[None, None],
+        arrow = self.shared.arrow._replace(
+            shared=(scale * (len(FEW) * share - FEW.sum()))[None],
+            of_shared=(scale**2 * len(FEW) * share * (1 - share))[None, None],
         )
+        moved = replace(self.shared, position={"odds": x}, arrow=arrow)
         return self.make(moved)
 
     def init(self, position, rng_key, metric):

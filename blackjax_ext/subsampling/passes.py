@@ -1,4 +1,4 @@
-"""Passes over rows in groups: derivatives, and what bounds their remainders, as arrows."""
+"""Passes over the rows: their energy, their derivatives as arrows, and those of the prior."""
 
 import math
 from collections.abc import Callable
@@ -14,29 +14,67 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.precision import exact_products
-from blackjax_ext.subsampling.groups.arrowhead import Arrow, Cubic, Whitening
-from blackjax_ext.subsampling.groups.predictor import GroupedPredictor
-from blackjax_ext.subsampling.predictors import (
-    MAX_CHUNK,
-    MAX_DESIGN_ENTRIES,
-    Design,
-    has_changed,
-    new_rows_only,
-    over_chunks,
-    row_derivatives,
-)
-from blackjax_ext.subsampling.row_bounds import RowMaxima, felt, norms, parts_of, remainder_bounds
+from blackjax_ext.rows.compensated_sums import Pair, add
+from blackjax_ext.subsampling.arrowhead import Arrow, Whitening
+from blackjax_ext.subsampling.chunks import MAX_CHUNK, new_rows_only, over_chunks
+from blackjax_ext.subsampling.grouping import GroupedPredictor
+from blackjax_ext.subsampling.predictors import LinearPredictor
 
 __all__ = [
-    "GroupBounds",
-    "group_bounds",
+    "MAX_DESIGN_ENTRIES",
+    "Design",
+    "chunk_length",
+    "cubes_of",
+    "designs",
+    "energy",
     "plain_prior",
     "prior_arrow",
     "row_arrow",
+    "row_energy",
     "smoothed_prior",
+    "sums_of",
 ]
 
+MAX_DESIGN_ENTRIES = 2**23  # in the designs of a chunk of rows
 NUM_NODES = 16  # along each axis of a group, of a mean over its spread
+
+
+@jax.jit
+@exact_products
+def energy(posterior: LinearPredictor, position: ArrayTree) -> Pair:
+    """Potential energy, prior included. Cost: N rows."""
+    return add(row_energy(posterior, position), -posterior.logprior(position))
+
+
+@exact_products
+def row_energy(posterior: LinearPredictor, position: ArrayTree) -> Pair:
+    """Minus the log likelihood of all rows, up to a constant."""
+
+    def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
+        eta, rows = posterior.read(position, indices)
+        return jnp.sum(new_rows_only(is_new, jax.vmap(posterior.loss)(eta, rows))), ()
+
+    length = min(MAX_CHUNK, posterior.num_rows)
+    rows: Pair = over_chunks(visit, posterior.num_rows, length)[0]
+    return rows
+
+
+class Design(NamedTuple):
+    """Rows with their Jacobians.
+
+    Attributes
+    ----------
+    matrix
+        A, shape (n, K, p + d).
+    eta
+        Predictors, as `LinearPredictor.read` gives them.
+    rows
+        Responses, as it gives them.
+    """
+
+    matrix: Array
+    eta: Any
+    rows: Any
 
 
 def directions(predictor: GroupedPredictor, frame: Whitening) -> ArrayTree:
@@ -54,7 +92,7 @@ def directions(predictor: GroupedPredictor, frame: Whitening) -> ArrayTree:
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), shared, groups)
 
 
-def grouped_designs(
+def designs(
     predictor: GroupedPredictor, position: ArrayTree, frame: Whitening, indices: Array
 ) -> Design:
     """Some rows with their Jacobians by u and v of their own group, shape (n, K, p + d)."""
@@ -67,7 +105,7 @@ def grouped_designs(
     return Design(jnp.moveaxis(jnp.concatenate(flat, axis=-1), 0, -1), eta, rows)
 
 
-def grouped_chunk_length(predictor: GroupedPredictor, position: ArrayTree) -> int:
+def chunk_length(predictor: GroupedPredictor, position: ArrayTree) -> int:
     """Number of rows that a pass reads at once."""
     eta, _ = jax.eval_shape(predictor.rows.read, position, jnp.zeros(1, int))
     grouping = predictor.grouping
@@ -76,7 +114,17 @@ def grouped_chunk_length(predictor: GroupedPredictor, position: ArrayTree) -> in
     return min(most, MAX_CHUNK, predictor.rows.num_rows)
 
 
-def summed(
+def row_derivatives(posterior: LinearPredictor, eta: Any, row: Any) -> tuple[Array, Array]:
+    """First and second derivatives of the loss of one row by its predictors, (K,) and (K, K)."""
+    flat, unravel = ravel_pytree(eta)
+
+    def loss(flat: Array) -> Array:
+        return posterior.loss(unravel(flat), row)
+
+    return jax.grad(loss)(flat), jax.hessian(loss)(flat)
+
+
+def sums_of(
     predictor: GroupedPredictor, design: Design, level: Array, is_new: Array
 ) -> tuple[Array, ...]:
     """Slopes and curvatures of some rows, as the fields of an :class:`Arrow`."""
@@ -102,7 +150,7 @@ def summed(
     )
 
 
-def summed_cubes(
+def cubes_of(
     predictor: GroupedPredictor, design: Design, level: Array, is_new: Array
 ) -> tuple[Array, ...]:
     """Third derivatives of some rows, as the fields of a :class:`Cubic`."""
@@ -145,11 +193,11 @@ def row_arrow(
     """
 
     def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
-        design = grouped_designs(predictor, position, frame, indices)
-        sums = summed(predictor, design, predictor.level[indices], is_new)
+        design = designs(predictor, position, frame, indices)
+        sums = sums_of(predictor, design, predictor.level_of(indices), is_new)
         return (*sums, jnp.max(jnp.abs(design.matrix), axis=(0, 1))), ()
 
-    sums, _ = over_chunks(visit, predictor.rows.num_rows, grouped_chunk_length(predictor, position))
+    sums, _ = over_chunks(visit, predictor.rows.num_rows, chunk_length(predictor, position))
     *arrow, sizes = (total.value() for total in sums)
     return Arrow(*arrow), sizes
 
@@ -230,109 +278,3 @@ def prior_arrow(
         blocks = jax.vmap(along)(jnp.zeros((width, size), dtype), units)[1]
         blocks = jnp.moveaxis(blocks, 0, -1)
     return Arrow(shared, groups, of_shared, jnp.moveaxis(coupling, 0, -1), blocks)
-
-
-def steepness(matrix: Array, reach: Array, total: Array) -> Array:
-    """Bounds of the steepness of rows with one predictor, shape (n,); infinite for others.
-
-    `reach` is the norm of a row's tangents by it.
-    """
-    length = jnp.linalg.norm(matrix[:, 0], axis=-1)
-    if matrix.shape[1] != 1:
-        return jnp.full_like(reach, jnp.inf)
-    is_known = (reach > 0) & (total == 0)
-    return jnp.where(is_known, reach / jnp.where(is_known, length, 1.0), jnp.inf)
-
-
-class GroupBounds(NamedTuple):
-    """Bounds of the rows of all groups at the anchor, from one pass over them.
-
-    Attributes
-    ----------
-    arrow
-        Derivatives of all rows by u and v.
-    cubic
-        Their third derivatives; None if they are not expanded to order 3.
-    not_affine, not_known, change, psi
-        As those of :class:`blackjax_ext.subsampling.row_bounds.RowBounds`.
-    steepness
-        Root of order k + 1 of the bound of the derivative of that order of a row with one
-        predictor, for expansions of order k, shape (N,); infinite for others.
-    """
-
-    arrow: Arrow
-    cubic: Cubic | None
-    not_affine: Array
-    not_known: Array
-    change: Array
-    psi: Array
-    steepness: Array
-
-
-@exact_products
-def group_bounds(
-    predictor: GroupedPredictor,
-    position: ArrayTree,
-    frame: Whitening,
-    plain: Whitening,
-    step: tuple[Array, Array],
-    radius: float,
-    order: int,
-) -> GroupBounds:
-    """Sums, bounds, deviations, and the way of all rows on a `step` of y and b. Cost: a pass.
-
-    `plain` is the frame of the coordinates themselves, `order` that of the expansion, 2 or 3.
-    """
-    grouping, rows_of = predictor.grouping, predictor.rows
-    y, b = grouping.split(position)
-    rng = np.random.default_rng(0)
-    noise = [jnp.asarray(rng.normal(size=(2, *part.shape)), y.dtype) for part in (y, b)]
-    whitened = jax.vmap(frame.steps)(*noise)
-    tried = [jnp.concatenate([w, n, -10.0 * n[:1]]) for w, n in zip(whitened, noise, strict=True)]
-    eps = jnp.finfo(y.dtype).eps
-
-    def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
-        level = predictor.level[indices]
-        design = grouped_designs(predictor, position, frame, indices)
-        matrix = grouped_designs(predictor, position, plain, indices).matrix
-        of_rows = jax.vmap(partial(parts_of, rows_of, order + 1, radius))
-        parts = of_rows(design.eta, design.matrix, design.rows)
-        base = jax.vmap(lambda e: ravel_pytree(e)[0])(design.eta)
-
-        def local(dy: Array, db: Array) -> Array:
-            """Coordinates that each row sees, (n, p + d)."""
-            return jnp.concatenate([jnp.broadcast_to(dy, (*level.shape, *dy.shape)), db[level]], 1)
-
-        def deviation(step: tuple[Array, Array]) -> tuple[Array, Array]:
-            moved, moved_rows = rows_of.read(grouping.join(y + step[0], b + step[1]), indices)
-            here, there = (jax.vmap(rows_of.rounding)(e, design.rows) for e in (design.eta, moved))
-            changed = jnp.stack(jax.tree.leaves(has_changed(design.rows, moved_rows)))
-            moved = jax.vmap(lambda e: ravel_pytree(e)[0])(moved)
-            far = jnp.abs(local(y, b)) + jnp.abs(local(*step))
-            size = here + there + jnp.abs(base) + jnp.einsum("nkd,nd->nk", jnp.abs(matrix), far)
-            off = jnp.abs(moved - base - jnp.einsum("nkd,nd->nk", matrix, local(*step)))
-            # what has overflowed tells nothing: exp(predictor), far from where the rows are
-            off = jnp.where(jnp.isfinite(base) & ~jnp.isfinite(moved), 0.0, off)
-            off = jnp.max(off / jnp.maximum(size, jnp.finfo(y.dtype).tiny), axis=1)
-            return off / (100 * matrix.shape[-1] ** 0.5 * eps), jnp.any(changed, axis=0)
-
-        deviations, changed = jax.lax.map(deviation, tuple(tried))
-        reach = jax.vmap(rows_of.reach)(design.eta, design.rows)
-        change = jnp.einsum("nkd,nd->nk", matrix, local(*step))
-        change = jnp.abs(jax.vmap(partial(felt, rows_of))(design.eta, change)) / reach
-        sums = [summed(predictor, design, level, is_new)]
-        if order == 3:
-            sums.append(summed_cubes(predictor, design, level, is_new))
-        worst = RowMaxima.of(rows_of.num_rows, indices, deviations, changed, jnp.max(change))
-        return (tuple(sums), worst), (
-            remainder_bounds(*parts, order),
-            steepness(design.matrix, norms(parts.curved), parts.total),
-        )
-
-    length = grouped_chunk_length(predictor, position)
-    if order == 3:  # a row has the square of its coordinates
-        length = max(min(length, MAX_DESIGN_ENTRIES // (grouping.size + grouping.width) ** 2), 1)
-    (sums, worst), values = over_chunks(visit, rows_of.num_rows, length)
-    arrow, *cubic = ([total.value() for total in part] for part in sums)
-    third = Cubic(*cubic[0]) if cubic else None
-    return GroupBounds(Arrow(*arrow), third, *worst.rows(rows_of.num_rows), *values)

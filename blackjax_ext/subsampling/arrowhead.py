@@ -11,23 +11,30 @@ with :math:`M_c M_c^T = H_{cc}^{-1}`, :math:`K_c = -H_{cc}^{-1} H_{cy} L` and :m
 inverse of the Schur complement :math:`H_{yy} - \sum_c H_{yc} H_{cc}^{-1} H_{cy}`. Where the density
 is normal, u and all v are independent and standard normal: a move of u at fixed v takes the groups
 along. Products cost :math:`D d + G d p` instead of :math:`D^2`.
+
+Without groups, G = 1 and d = 0, the arrow is a gradient and a Hessian.
 """
 
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from blackjax_ext.metrics.factors import scaled_eigen
-from blackjax_ext.subsampling.mode import condition_number
 
 __all__ = [
     "Arrow",
     "Cubic",
     "Eliminated",
     "Whitening",
+    "cast",
+    "condition_number",
     "eliminate",
     "identity_whitening",
+    "inverse_factor",
+    "least_eigenvalue",
     "refined",
+    "seen_first",
     "worst_condition",
 ]
 
@@ -95,6 +102,18 @@ class Whitening(NamedTuple):
         groups = (self.shear @ u) + (self.roots @ v[..., None])[..., 0]
         return self.root @ u, groups
 
+    def rounded(self, dtype: Any) -> "Whitening":
+        """The coordinates as the floats of a type have them, in double precision."""
+        root, shear, roots = (
+            np.asarray(part, dtype).astype(np.float64)
+            for part in (self.root, self.shear, self.roots)
+        )
+        return Whitening(root, np.linalg.inv(root), shear, roots, np.linalg.inv(roots))
+
+    def is_first(self) -> bool:
+        """Whether these are the coordinates themselves, which know of no spread."""
+        return not self.shear.any() and bool((self.roots == np.eye(self.roots.shape[-1])).all())
+
     def coordinates(self, shared: Any, groups: Any) -> tuple[Any, Any]:
         """The coordinates u and v of ``y - y_0`` and ``b - b_0``."""
         u = self.root_inverse @ shared
@@ -143,7 +162,7 @@ def eliminate(arrow: Arrow, eps: float, floor: float = 0.0) -> Eliminated:
     arrow = Arrow(*(np.asarray(part, np.float64) for part in arrow))
     values, vectors = np.linalg.eigh(arrow.of_groups)
     values = np.abs(values)
-    least = eps * values.shape[-1] * values.max(-1, keepdims=True)
+    least = eps * values.shape[-1] * values.max(-1, keepdims=True, initial=0.0)
     # what neither a row nor the prior says anything of keeps its unit
     values = np.where(values > 0, np.maximum(values, np.maximum(least, floor)), 1.0)
     inverse_roots = vectors / np.sqrt(values)[:, None]
@@ -155,16 +174,51 @@ def eliminate(arrow: Arrow, eps: float, floor: float = 0.0) -> Eliminated:
     return Eliminated(0.5 * (schur + schur.T), slope, inverse_roots, shift)
 
 
-def inverse_factor(precision: np.ndarray, is_free: np.ndarray, eps: float) -> np.ndarray:
-    """A with A A^T the inverse of an absolute precision among the free coordinates, else one."""
+def inverse_factor(
+    precision: np.ndarray, is_free: np.ndarray, eps: float, floor: float = 0.0
+) -> np.ndarray:
+    """A with A A^T the inverse of an absolute precision among the free coordinates, else one.
+
+    No eigenvalue of the precision, scaled to a unit diagonal, counts as less than `floor`.
+    """
     root = np.eye(precision.shape[0])
     if is_free.any():
         block = np.ix_(is_free, is_free)
-        metric = scaled_eigen(precision[block]).absolute(is_free.sum() * eps)
-        # the factor of a covariance by orthogonal steps alone, which square no condition number
-        upper = np.linalg.qr(np.asarray(metric.inverse_sqrt).T)[1]
-        root[block] = upper.T * np.sign(np.diagonal(upper))
+        metric = scaled_eigen(precision[block]).absolute(max(is_free.sum() * eps, floor))
+        root[block] = covariance_factor(np.asarray(metric.inverse_sqrt))
     return root
+
+
+def covariance_factor(root: np.ndarray) -> np.ndarray:
+    """The lower triangular factor of ``root @ root.T``.
+
+    By orthogonal steps alone, which square no condition number.
+    """
+    upper = np.linalg.qr(root.T)[1]
+    lower: np.ndarray = upper.T * np.sign(np.diagonal(upper))
+    return lower
+
+
+def least_eigenvalue(precision: np.ndarray, is_free: np.ndarray) -> float:
+    """Least absolute eigenvalue among the free coordinates, scaled to a unit diagonal."""
+    values = scaled_eigen(precision[np.ix_(is_free, is_free)]).values
+    return float(np.min(np.abs(values), initial=np.inf))
+
+
+def seen_first(frame: Whitening, is_seen: np.ndarray) -> Whitening:
+    """A frame without groups, turned so that the seen coordinates depend on the first of u alone.
+
+    On as many of them as are seen.
+    """
+    order = np.argsort(~is_seen, kind="stable")
+    root = np.empty_like(frame.root)
+    root[order] = covariance_factor(frame.root[order])
+    return frame._replace(root=root, root_inverse=np.linalg.inv(root))
+
+
+def cast(frame: Whitening, dtype: Any) -> Whitening:
+    """A frame of the host for the device."""
+    return Whitening(*(jnp.asarray(part, dtype) for part in frame))
 
 
 def refined(
@@ -190,6 +244,12 @@ def refined(
         rotated,
         np.linalg.inv(rotated),
     )
+
+
+def condition_number(precision: np.ndarray) -> float:
+    """Root of the ratio of the extreme eigenvalues of a curvature scaled to a unit diagonal."""
+    values = np.abs(scaled_eigen(precision).values)
+    return float(np.sqrt(values[-1] / max(values[0], np.finfo(np.float64).tiny)))
 
 
 def worst_condition(frame: Whitening) -> float:

@@ -6,6 +6,8 @@ r"""Posteriors whose rows each see what is shared and the coefficients of one gr
 
 with p shared coordinates y (slopes, means, scales) and d coefficients in each of G groups. Given y
 the groups are independent, whatever their prior; given the groups, y is a small regression.
+
+Rows without groups are the case of one group without coefficients, d = 0.
 """
 
 import math
@@ -58,10 +60,13 @@ class Leaf(NamedTuple):
         Its shape.
     axis
         Its axis of groups; None for what is shared.
+    dtype
+        Of its numbers.
     """
 
     shape: tuple[int, ...]
     axis: int | None
+    dtype: Any
 
 
 @dataclass(frozen=True)
@@ -103,33 +108,41 @@ class Grouping:
             for leaf, value in pairs
             if leaf.axis is not None
         ]
-        return jnp.concatenate([jnp.zeros(0, dtype), *shared]), jnp.concatenate(groups, axis=1)
+        nothing = jnp.zeros((self.num_groups, 0), dtype)
+        return jnp.concatenate([nothing[0], *shared]), jnp.concatenate([nothing, *groups], axis=1)
 
     def join(self, shared: Array, groups: Array) -> ArrayTree:
         """The position of these coordinates."""
         values, at, of = [], 0, 0
-        for shape, axis in self.leaves:
+        for shape, axis, dtype in self.leaves:
             size = math.prod(shape)
             if axis is None:
-                values.append(shared[at : at + size].reshape(shape))
+                value = shared[at : at + size].reshape(shape)
                 at += size
             else:
                 width = size // self.num_groups
                 rest = shape[:axis] + shape[axis + 1 :]
                 value = groups[:, of : of + width].reshape(self.num_groups, *rest)
-                values.append(jnp.moveaxis(value, 0, axis))
+                value = jnp.moveaxis(value, 0, axis)
                 of += width
+            values.append(value.astype(dtype))
         return jax.tree.unflatten(self.structure, values)
 
 
 def grouping_of(x: ArrayTree, axes: list[int | None]) -> Grouping:
-    """The grouping of positions like `x`, whose leaves have these axes of groups, or None."""
+    """The grouping of positions like `x`, whose leaves have these axes of groups, or None.
+
+    Where none has one there is one group without coefficients.
+    """
     leaves, structure = jax.tree.flatten(x)
     shapes = [tuple(jnp.shape(leaf)) for leaf in leaves]
     sizes = {shape[axis] for shape, axis in zip(shapes, axes, strict=True) if axis is not None}
-    assert len(sizes) == 1, f"groups of several numbers: {sizes}"
-    known_leaves = tuple(Leaf(shape, axis) for shape, axis in zip(shapes, axes, strict=True))
-    return Grouping(known_leaves, structure, sizes.pop())
+    assert len(sizes) <= 1, f"groups of several numbers: {sizes}"
+    known_leaves = tuple(
+        Leaf(shape, axis, jnp.result_type(leaf))
+        for leaf, shape, axis in zip(leaves, shapes, axes, strict=True)
+    )
+    return Grouping(known_leaves, structure, sizes.pop() if sizes else 1)
 
 
 @jax.tree_util.register_dataclass
@@ -154,9 +167,29 @@ class GroupedPredictor:
     level: Array
     grouping: Grouping = field(metadata={"static": True})
 
+    @classmethod
+    def without_groups(cls, rows: LinearPredictor, position: ArrayTree) -> "GroupedPredictor":
+        """The posterior of rows that have no groups, at positions like `position`."""
+        grouping = grouping_of(position, [None] * len(jax.tree.leaves(position)))
+        return cls(rows, Partial(shared_alone, rows.logprior), jnp.zeros(0, int), grouping)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether rows see coefficients of a group."""
+        return self.grouping.width > 0
+
     def without_levels(self) -> "GroupedPredictor":
         """The posterior for what does not ask to which group a row belongs."""
         return replace(self, level=jnp.zeros(0, int))
+
+    def level_of(self, indices: Array) -> Array:
+        """Groups of some rows."""
+        return self.level[indices] if self.has_groups else jnp.zeros_like(indices)
+
+
+def shared_alone(logprior: LogDensity, x: ArrayTree) -> Terms:
+    """The log prior where nothing depends on a group."""
+    return Terms(logprior(x), jnp.zeros(1))
 
 
 def grouped_predictor(

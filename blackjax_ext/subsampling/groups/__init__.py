@@ -1,1 +1,0 @@
-"""Rows in groups: thousands of them, moved each by its own test given what all rows see."""

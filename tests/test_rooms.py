@@ -113,8 +113,8 @@ BUGS = {
     ),
     "subsampling": Bug(
         "blackjax_ext/subsampling/thinning.py",
-        "return is_cheap & (furthest <= expansion.radius)",
-        "return is_cheap",
+        "~(is_cheap & is_within)",
+        "~is_cheap",
     ),
     "table_file": Bug(
         "numpyro_fwd/table_file.py",

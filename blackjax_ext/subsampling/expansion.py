@@ -63,15 +63,14 @@ from blackjax_ext.subsampling.grouped_mode import GroupPasses, find_anchor
 from blackjax_ext.subsampling.grouping import GroupedPredictor
 from blackjax_ext.subsampling.mode import (
     Anchor,
-    Position,
     RowPasses,
     check_curvature,
     check_resolution,
     check_rest,
     in_dtype,
     posterior_mode,
-    resolved,
 )
+from blackjax_ext.subsampling.newton import Position, resolved
 from blackjax_ext.subsampling.predictors import LinearPredictor
 from blackjax_ext.subsampling.row_bounds import radius_of, row_bounds
 

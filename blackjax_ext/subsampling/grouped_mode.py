@@ -3,7 +3,7 @@ r"""An anchor for rows in groups: a mode, with hyperparameters where they are li
 The joint density of centred groups and their scale need not have a mode: where the scale runs to
 zero it has no bound. So coordinates that no row sees and on which curvatures of the prior depend
 (*hyperparameters*: scales of the groups) are held while Newton's method finds the mode of all
-others, with steps by the arrow (:mod:`blackjax_ext.subsampling.groups.arrowhead`). Means of normal
+others, with steps by the arrow (:mod:`blackjax_ext.subsampling.arrowhead`). Means of normal
 groups are among these others: with covariates that are not centred they are as good as determined
 by the slopes. Then hyperparameters go to the maximum of
 
@@ -50,11 +50,14 @@ from blackjax_ext.subsampling.mode import (
     NOT_FINITE_ENERGY,
     RUNAWAY,
     Anchor,
+    RowPasses,
+    check_resolution,
+)
+from blackjax_ext.subsampling.newton import (
+    TOLERANCES,
     Energy,
     Position,
-    RowPasses,
     Stationary,
-    check_resolution,
     descend,
     looked_at,
 )
@@ -62,21 +65,10 @@ from blackjax_ext.types import Function
 
 __all__ = ["GroupPasses", "find_anchor"]
 
-ANCHOR_TOLERANCE = (
-    1e-4  # squared distance to the mode in standard deviations: an anchor need not be closer
-)
 WORST = 1e30  # of an objective that is not finite: infinities have no differences
-MOST_MOVED = 20.0  # of a hyperparameter in a round: beyond, it runs away
 NUM_DRAW_PAIRS = 8  # around the mode, with their opposites
 MAX_TRIED = 128  # hyperparameters that may be means; beyond, none is
-SLOPE_ROUNDING = 1e-3  # of a difference of slopes
-UNCHANGED = 1e-3  # of a curvature, relative to the largest
-LAST_ROUND_CHANGE_OF_EACH = 0.05  # the same of each coordinate, where steps lead no nearer
 MAX_ROUNDS = 8  # of the mode given the hyperparameters, and of these
-LAST_ROUND_CHANGE = (
-    0.1  # standard deviations that hyperparameters move by in the last round, at most
-)
-SINGULAR = 0.1  # of a group's curvature where it was one: below, it says nothing of its spread
 BESIDE = 1e-3  # standard deviations
 NUM_INNER = 3  # Newton steps to the mode of the groups
 # of the hyperparameters, to a fraction of their standard deviations
@@ -86,7 +78,7 @@ SEARCH = {"xtol": 0.02, "ftol": 1e-7, "maxiter": 10}
 class GroupPasses(RowPasses):
     """Passes over rows in groups, and what hyperparameters are chosen by."""
 
-    tolerance = ANCHOR_TOLERANCE
+    tolerance = TOLERANCES.anchor
     follows = True
 
     def __init__(self, predictor: GroupedPredictor, say: Callable[[str], Any] | None):
@@ -111,11 +103,11 @@ class GroupPasses(RowPasses):
         Far from a kink a prior has no curvature but rounding, and a group's only row next to none:
         its inverse would be no spread, and steps by it end nowhere. It was one a step before.
         """
-        return SINGULAR if self.smooths(frame) else 0.0
+        return TOLERANCES.singular if self.smooths(frame) else 0.0
 
     def goes_round(self, point: Position, distance: float, last: float) -> bool:
         """Whether steps go round and round, as beside kinks."""
-        nearly = LAST_ROUND_CHANGE_OF_EACH * (point.shared.size + point.groups.size)
+        nearly = TOLERANCES.coordinate * (point.shared.size + point.groups.size)
         return self.is_smoothed and 0.5 * last < distance < nearly
 
     def first_free(self, point: Position, sizes: np.ndarray) -> np.ndarray:
@@ -143,7 +135,9 @@ def is_mean(here: Arrow, ahead: Arrow, j: int, is_seen: np.ndarray) -> bool:
     parts = zip(*(curvatures_by(arrow, j, is_seen) for arrow in (here, ahead)), strict=True)
     # where groups have kinks, slopes change and curvatures do not
     by_slope, curvature = ahead.shared[j] - here.shared[j], here.of_shared[j, j]
-    is_smooth = abs(by_slope - curvature) <= SLOPE_ROUNDING * (abs(curvature) + abs(here.shared[j]))
+    is_smooth = abs(by_slope - curvature) <= TOLERANCES.slope * (
+        abs(curvature) + abs(here.shared[j])
+    )
     return bool(is_smooth) and all(is_unchanged(*both) for both in parts)
 
 
@@ -161,7 +155,7 @@ def curvatures_by(arrow: Arrow, j: int, is_seen: np.ndarray) -> tuple[np.ndarray
 def is_unchanged(here: np.ndarray, ahead: np.ndarray) -> bool:
     """Whether curvatures are the same but for rounding."""
     off, size = np.max(np.abs(ahead - here), initial=0.0), np.max(np.abs(here), initial=0.0)
-    return bool(off <= UNCHANGED * size)
+    return bool(off <= TOLERANCES.unchanged * size)
 
 
 class Around(NamedTuple):
@@ -208,7 +202,9 @@ def log_marginal(join: Function, is_hyper: tuple[bool, ...], around: Around, h: 
     v = jax.lax.stop_gradient(v) + BESIDE
     precisions = gradient_and_blocks(gradient, v)[1]
     # precisions are one at the start, and near zero far from it under a prior with heavy tails
-    squares = precisions @ jnp.swapaxes(precisions, 1, 2) + SINGULAR**2 * jnp.eye(groups.shape[1])
+    squares = precisions @ jnp.swapaxes(precisions, 1, 2) + TOLERANCES.singular**2 * jnp.eye(
+        groups.shape[1]
+    )
     # the last step says how the mode changes with h
     at_mode = -energy(laplace_approximation(gradient, v)[0]) - 0.25 * jnp.sum(
         jnp.linalg.slogdet(squares)[1]
@@ -275,7 +271,7 @@ def maximized(value: Function, hessian: Function, first: np.ndarray, dtype: Any)
     if not maximum.fun < WORST:
         return None
     curvature = -np.asarray(on_host(hessian(h.astype(dtype))), np.float64)
-    if not np.isfinite(curvature).all() or np.max(np.abs(h - start)) > MOST_MOVED:
+    if not np.isfinite(curvature).all() or np.max(np.abs(h - start)) > TOLERANCES.runaway:
         return None
     root = inverse_factor(curvature, np.ones(h.size, bool), float(np.finfo(dtype).eps))
     return Hyper(h, float(np.linalg.norm(np.linalg.solve(root, h - first))), curvature)
@@ -326,7 +322,7 @@ def find_anchor(passes: GroupPasses, point: Position, *, find_mode: bool = True)
         shared[~mode.is_free] = h
         point = Position(shared, mode.point.groups)
         mode = finite(descend(passes, point, mode.frame, mode.is_free))
-        if not way > LAST_ROUND_CHANGE:
+        if not way > TOLERANCES.round:
             break
     return finished(passes, mode.point, mode.frame, ~mode.is_free, curvature)
 

@@ -1,55 +1,37 @@
-r"""A mode of an energy that reads many rows, by Newton's method on the host.
+r"""The mode of a posterior of linear predictors, and whether floats resolve what is around it.
 
-A step is :math:`-|H|^{-1} g` with the absolute values of the eigenvalues of the Hessian scaled to a
-unit diagonal, halved until the energy falls. Derivatives are arrows
-(:mod:`blackjax_ext.subsampling.arrowhead`), of which the groups are eliminated first. Energies are
-compared in double precision, from the pairs that the passes over the rows return: with a million
-rows in float32, the last steps of the way gain less than the rounding of one float. The loop runs
-before anything is compiled for sampling; only the passes grow with N.
-
-*Correlated coordinates.* A covariate whose mean is m of its standard deviations makes the
-correlation of its slope with the intercept :math:`1 - 1/(2 m^2)`: from m = 1000 on, a Hessian that
-is summed in float32 does not tell it from one. So a pass sums derivatives in the coordinates of a
-root R, :math:`R^T g` and :math:`R^T H R`, from the columns of :math:`A_i R` and not of
-:math:`A_i`. Where an eigenvalue of the outcome is too small to have digits, the pass is repeated
-with the root :math:`R |R^T H R|^{-1/2}`, as in the iterated Cholesky QR of a tall matrix (Fukaya
-et al. 2020): then the whitened curvature is near the identity, and its rounding is of the order of
-the condition number, not of its square. What is on the host is in double precision.
+:mod:`blackjax_ext.subsampling.newton` finds it by passes over the rows. What it finds must be a
+mode: with a curvature, at rest, and resolved.
 
 *How correlated.* The condition number is the root of the ratio of the extreme eigenvalues of the
 posterior's curvature, scaled to a unit diagonal: about 2 m in the example, 1 without correlation,
 whatever the units. What a position in floats cannot resolve raises (:func:`check_resolution`).
-
-Reference: T. Fukaya, R. Kannan, Y. Nakatsukasa, Y. Yamamoto and Y. Yanagisawa 2020, Shifted
-Cholesky QR for computing the QR factorization of ill-conditioned matrices.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics import Dense
 from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.rows.compensated_sums import Pair
-from blackjax_ext.subsampling.arrowhead import (
-    Arrow,
-    Eliminated,
-    Whitening,
-    cast,
-    eliminate,
-    identity_whitening,
-    inverse_factor,
-    least_eigenvalue,
-    refined,
-    worst_condition,
-)
+from blackjax_ext.subsampling.arrowhead import Arrow, Whitening, cast, worst_condition
 from blackjax_ext.subsampling.grouping import GroupedPredictor
+from blackjax_ext.subsampling.newton import (
+    TOLERANCES,
+    Derivatives,
+    Energy,
+    Passes,
+    Position,
+    Stationary,
+    descend,
+    in_double,
+    spacing,
+)
 from blackjax_ext.subsampling.passes import (
     plain_prior,
     prior_arrow,
@@ -60,53 +42,15 @@ from blackjax_ext.subsampling.passes import (
 
 __all__ = [
     "Anchor",
-    "Derivatives",
-    "DerivativesFn",
-    "Energy",
-    "Passes",
-    "Position",
     "RowPasses",
-    "Stationary",
     "UnresolvedError",
     "check_curvature",
     "check_resolution",
     "check_rest",
-    "descend",
-    "in_double",
     "in_dtype",
-    "looked_at",
-    "newton",
-    "no_mode_error",
-    "resolved",
+    "posterior_mode",
 ]
 
-# from a start where an exponential of a row is e^k too large, about k of them
-MAX_NEWTON_STEPS = 200
-# where the rows are saturated the curvature is the prior's alone: a step of its width is too long
-# by the number of rows and their size
-MAX_HALVINGS = 50
-# decrease of the energy in units of the squared distance, half of which a parabola promises: after
-# ten halvings a step is rather that of rounding
-SUFFICIENT = 1e-3
-# squared distance of a start where the exponential of a row is all that floats see; nearer to zero
-# it may be less, and derivatives finite
-FAR_SQUARED, MAX_SHRINKS = 1e12, 10
-MAX_ROOTS = 8  # passes that look for a root; each gains a factor of a hundred or more
-# squared distance to the mode in standard deviations: done, and what may be left where no step
-# lowers the energy any more
-MODE_TOLERANCE, TOLERABLE = 1e-6, 1.0
-# squared distance from which on Newton's steps become shorter by more than this each time: by e
-# where an exponential of a row of great leverage bends faster than its parabola
-NEAR, SHORTER = 1e-2, 0.5
-# change of a predictor in the last step, in units of its family's reach: in a mode it is zero
-MAX_LAST_CHANGE = 0.2
-# an eigenvalue has two digits from here on, in units of eps: sums of a chunk of rows are off by
-# hundreds of these
-RESOLVED = 1e5
-# condition number times the rounding of a float, up to which energies are right to 0.01
-MAX_ROUNDING = 6e-4
-# spacing of the floats around the mode, in standard deviations of the narrowest direction
-MAX_SPACING = 0.1
 RUNAWAY = (
     " A sampled scale, such as the standard deviation of centred groups, may tend to zero, where "
     "the density is unbounded: then there is no mode. A non-centred parametrization has a mode "
@@ -141,158 +85,6 @@ class UnresolvedError(ValueError):
     """Floats do not resolve the posterior."""
 
 
-class Position(NamedTuple):
-    """A position on the host: shared coordinates (p,) and groups (G, d)."""
-
-    shared: np.ndarray
-    groups: np.ndarray
-
-    @classmethod
-    def of(cls, x: Any) -> "Position":
-        """That of a flat position without groups."""
-        return cls(x, np.zeros((1, 0), x.dtype))
-
-    def plus(self, step: tuple[Any, Any], factor: float = 1.0) -> "Position":
-        """The position after a part of a step."""
-        return Position(
-            (self.shared + factor * step[0]).astype(self.shared.dtype),
-            (self.groups + factor * step[1]).astype(self.groups.dtype),
-        )
-
-    def halved(self, is_free: np.ndarray) -> "Position":
-        """Half of it, but for shared coordinates that are held."""
-        shared = np.where(is_free, 0.5 * self.shared, self.shared).astype(self.shared.dtype)
-        return Position(shared, (0.5 * self.groups).astype(self.groups.dtype))
-
-    @property
-    def eps(self) -> float:
-        """Spacing of floats at one."""
-        return float(np.finfo(self.shared.dtype).eps)
-
-    def frame(self) -> Whitening:
-        """The coordinates themselves."""
-        return identity_whitening(self.shared.size, *self.groups.shape)
-
-
-class Energy(NamedTuple):
-    """Energy of the rows, and that of the prior, in double precision."""
-
-    rows: float
-    prior: float
-
-    @property
-    def total(self) -> float:
-        """Their sum."""
-        return self.rows + self.prior
-
-
-class Derivatives(NamedTuple):
-    """Derivatives of an energy by the coordinates of a frame, on the host in double precision.
-
-    rows, prior
-        Arrows of both.
-    sizes
-        Of the columns of the rows, shape (p + d,).
-    """
-
-    rows: Arrow
-    prior: Arrow
-    sizes: np.ndarray
-
-    def total(self) -> Arrow:
-        """The arrow of both together."""
-        return Arrow(*(a + b for a, b in zip(self.rows, self.prior, strict=True)))
-
-
-class Passes(Protocol):
-    """What Newton's method asks of an energy that reads all rows.
-
-    tolerance
-        Squared distance to the mode in standard deviations at which it is done.
-    follows
-        Whether the coordinates follow the curvature at each step, or only where they must.
-    """
-
-    tolerance: float
-    follows: bool
-
-    def energy(self, point: Position, frame: Whitening) -> Energy:
-        """The energy at a position."""
-
-    def in_frame(self, energy: Energy, point: Position, frame: Whitening) -> Energy:
-        """The same in another frame, on which that of the prior may depend."""
-
-    def derivatives(self, point: Position, frame: Whitening) -> Derivatives:
-        """Derivatives at a position, by the coordinates of a frame."""
-
-    def first_free(self, point: Position, sizes: np.ndarray) -> np.ndarray:
-        """Which shared coordinates are moved, shape (p,)."""
-
-    def floor(self, frame: Whitening) -> float:
-        """Least eigenvalue that the curvature of a group counts as."""
-
-    def goes_round(self, point: Position, distance: float, last: float) -> bool:
-        """Whether steps lead no nearer, after one from the squared distance `last`."""
-
-
-class Stationary(NamedTuple):
-    """The point at which Newton's method ended.
-
-    point
-        The position.
-    frame
-        Coordinates of the derivatives, as they are rounded, in double precision.
-    derivatives
-        By these coordinates.
-    eliminated
-        Their sum without the groups; None where one was not finite.
-    step
-        Newton's next step, of shared coordinates and groups; zeros where it is not known.
-    distance
-        Squared length of that step in standard deviations; above 1 there was no way down, and NaN
-        says that a derivative was not finite.
-    is_free
-        Which shared coordinates it moves, shape (p,).
-    """
-
-    point: Position
-    frame: Whitening
-    derivatives: Derivatives
-    eliminated: Eliminated | None
-    step: tuple[Any, Any]
-    distance: float
-    is_free: np.ndarray
-
-    @property
-    def x(self) -> np.ndarray:
-        """Shared coordinates, shape (p,): all of a posterior without groups."""
-        return self.point.shared
-
-    @property
-    def is_mode(self) -> bool:
-        """Whether the place is as good as a mode."""
-        return bool(self.distance < TOLERABLE)
-
-    def refined(self, more: np.ndarray | float = 0.0, is_free: Any = None) -> Whitening:
-        """The frame of the curvature, and of `more` of it, among the free coordinates."""
-        assert self.eliminated is not None
-        is_free = self.is_free if is_free is None else is_free
-        return refined(self.frame, self.eliminated, is_free, self.point.eps, more)
-
-    def metric(self) -> Dense:
-        """The metric of the absolute curvature without groups, on the host in double precision."""
-        hessian, root = self.derivatives.total().of_shared, self.frame.root
-        inner = scaled_eigen(hessian).absolute(self.x.size * self.point.eps)
-        inverse_sqrt: Any = root @ np.asarray(inner.inverse_sqrt)
-        sqrt: Any = np.asarray(inner.sqrt) @ np.linalg.inv(root)
-        shrunk = 2.0 * np.linalg.slogdet(root)[1]
-        return Dense(inverse_sqrt, sqrt, inner.log_determinant - shrunk)
-
-    def spacing(self) -> float:
-        """Spacing of floats around it, in standard deviations of the narrowest direction."""
-        return np.nan if self.eliminated is None else spacing(self.point, self.refined())
-
-
 class Anchor(NamedTuple):
     """Where rows are expanded.
 
@@ -317,225 +109,7 @@ class Anchor(NamedTuple):
     metric: Dense | None = None
 
 
-def descend(
-    passes: Passes, point: Position, frame: Whitening, is_free: np.ndarray | None = None
-) -> Stationary:
-    """Descend from a position until the next step is negligible or no step lowers the energy.
-
-    Returns
-    -------
-    The last place. Cost: for each of at most 200 steps a pass of derivatives and one or more of
-    energies; about ten steps from a start in sight of the mode.
-    """
-    first, last = frame, np.inf
-    energy = passes.energy(point, frame)
-    for num_steps in range(MAX_NEWTON_STEPS + 1):
-        here = resolved(passes, point, frame, is_free)
-        frame, is_free = here.frame, here.is_free
-        if np.isinf(last) and not here.distance < FAR_SQUARED and num_steps < MAX_SHRINKS:
-            half = point.halved(is_free)
-            new = passes.energy(half, first)
-            if np.isnan(here.distance) or new.total < 0.5 * energy.total:
-                point, energy, frame = half, new, first
-                continue
-        # not if NaN either; where a curvature is rounding, so is the spacing
-        done = max(passes.tolerance, min(here.spacing() ** 2, TOLERABLE))
-        if not here.distance >= done or num_steps == MAX_NEWTON_STEPS:
-            break
-        if passes.goes_round(point, here.distance, last):
-            break
-        if is_rounding(here.distance, last):
-            return polished(passes, here)
-        last = here.distance
-        energy = passes.in_frame(energy, point, frame)
-        lower, new = lower_point(passes, here, energy)
-        if not here.is_mode and not energy.total - new.total > SUFFICIENT * here.distance:
-            other, lowest = lower_point(passes, short(passes, here), energy)
-            if lowest.total < new.total:
-                lower, new, frame = other, lowest, point.frame()
-        elif passes.follows:
-            frame = here.refined()
-        if lower is None:
-            return polished(passes, here)
-        point, energy = lower, new
-    return here
-
-
-def polished(passes: Passes, here: Stationary) -> Stationary:
-    """Go on near a mode, by steps that energies have no digits for.
-
-    A row far in its tail moves by more than the reach of its family while its energy changes by
-    less than the rounding of all rows' sum. Gradients are more accurate: a step is taken as long as
-    it leaves a shorter one. Cost: a pass for each, one at least.
-    """
-    while here.is_mode:
-        nearer = resolved(passes, here.point.plus(here.step), here.frame, here.is_free)
-        if not nearer.distance < SHORTER * here.distance:
-            break
-        here = nearer
-    return here
-
-
-def short(passes: Passes, here: Stationary) -> Stationary:
-    """A step that is Newton's across the steepest direction and short along all others.
-
-    Where one row is far in its tail its curvature is all that the digits of the others' leave, and
-    Newton's step along the others is rounding, too long to be halved into a lower energy. Cost: a
-    pass.
-    """
-    return looked_at(passes, here.point, here.point.frame(), here.is_free, floor=1.0)
-
-
-def is_rounding(distance: float, last: float) -> bool:
-    """Whether a step is what rounding leaves: so near, the error of the last one is squared.
-
-    Of a hundred million rows in single precision that is more than `MODE_TOLERANCE`: it would go
-    on for as long as rounding makes an energy lower than the one before.
-    """
-    return distance < NEAR and distance > SHORTER * last
-
-
-def resolved(
-    passes: Passes, point: Position, frame: Whitening, is_free: np.ndarray | None = None
-) -> Stationary:
-    """Derivatives at a position in coordinates that leave digits in them, with Newton's step.
-
-    Cost: a pass where the coordinates are scarcely correlated, a few more where they are.
-    """
-    for _ in range(MAX_ROOTS):
-        here = looked_at(passes, point, frame, is_free)
-        is_free = here.is_free
-        if here.eliminated is None:
-            break
-        least = least_eigenvalue(here.eliminated.schur, is_free)
-        # zero stays zero
-        if not np.finfo(np.float64).eps < least < RESOLVED * point.eps:
-            break
-        frame = here.refined()
-    return here
-
-
-def looked_at(
-    passes: Passes,
-    point: Position,
-    frame: Whitening,
-    is_free: np.ndarray | None = None,
-    floor: float = 0.0,
-) -> Stationary:
-    """Derivatives in one frame, with Newton's step of the free shared coordinates and all groups.
-
-    The step is that of eigenvalues of at least `floor`, or rounding.
-    """
-    frame = frame.rounded(point.shared.dtype)
-    derivatives = passes.derivatives(point, frame)
-    arrow = derivatives.total()
-    is_free = passes.first_free(point, derivatives.sizes) if is_free is None else is_free
-    none = np.zeros_like(point.shared), np.zeros_like(point.groups)
-    here = Stationary(point, frame, derivatives, None, none, np.nan, is_free)
-    if not all(np.isfinite(part).all() for part in arrow):
-        return here
-    eliminated = eliminate(arrow, point.eps, max(passes.floor(frame), floor))
-    both = is_free & is_free[:, None]
-    root = np.where(both, inverse_factor(eliminated.schur, is_free, point.eps, floor), 0.0)
-    slope = root.T @ eliminated.slope
-    u = -root @ slope
-    v = -eliminated.solved(arrow.groups + np.einsum("cdp,p->cd", arrow.coupling, u))
-    within = np.einsum("cd,cd->", arrow.groups, eliminated.solved(arrow.groups))
-    distance = float(slope @ slope + within)
-    return here._replace(eliminated=eliminated, step=frame.steps(u, v), distance=distance)
-
-
-def lower_point(passes: Passes, here: Stationary, energy: Energy) -> tuple[Position | None, Energy]:
-    """First point along a step, halved again and again, with a lower energy; None if none has.
-
-    In a mode rounding decides which of two energies is lower. There no step is tried that is so
-    short that the search would be done: each is a pass over all rows.
-    """
-    for i in range(MAX_HALVINGS):
-        if here.is_mode and 0.25**i * here.distance < MODE_TOLERANCE:
-            break
-        point = here.point.plus(here.step, 0.5**i)
-        new = passes.energy(point, here.frame)
-        # a law that overflows, as truncated ones do, is no way down
-        if -np.inf < new.total < energy.total:
-            return point, new
-    return None, energy
-
-
-DerivativesFn = Callable[[Any, Array], tuple[Any, Any]]
-
-
-def newton(energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn, x: Any) -> Stationary:
-    """Descend from `x`, shape (D,), until the next step is negligible or no step lowers the energy.
-
-    Parameters
-    ----------
-    energy_fn
-        Energy of a flat position, as a pair.
-    derivatives_fn
-        ``derivatives_fn(x, root)``, gradient (D,) and Hessian (D, D) of the energy of
-        ``x + root @ u`` by u at zero.
-    x
-        Start.
-
-    Returns
-    -------
-    As :func:`descend`.
-    """
-    point = Position.of(on_host(x))  # arithmetic on the host compiles nothing
-    return descend(DensePasses(energy_fn, derivatives_fn), point, point.frame())
-
-
-class WithoutGroups:
-    """What Newton's method knows of a posterior without groups."""
-
-    tolerance = MODE_TOLERANCE
-    follows = False
-
-    def in_frame(self, energy: Energy, point: Position, frame: Whitening) -> Energy:
-        """The energy, on which no frame has an influence."""
-        del point, frame
-        return energy
-
-    def first_free(self, point: Position, sizes: np.ndarray) -> np.ndarray:
-        """All coordinates."""
-        del sizes
-        return np.ones(point.shared.size, bool)
-
-    def floor(self, frame: Whitening) -> float:
-        """Rounding."""
-        del frame
-        return 0.0
-
-    def goes_round(self, point: Position, distance: float, last: float) -> bool:
-        """No."""
-        del point, distance, last
-        return False
-
-
-class DensePasses(WithoutGroups):
-    """Passes of an energy of flat positions."""
-
-    def __init__(self, energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn):
-        self._energy, self._derivatives = energy_fn, derivatives_fn
-
-    def energy(self, point: Position, frame: Whitening) -> Energy:
-        """The energy at a position."""
-        del frame
-        return Energy(in_double(self._energy(point.shared)), 0.0)
-
-    def derivatives(self, point: Position, frame: Whitening) -> Derivatives:
-        """Gradient and Hessian at a position."""
-        rounded: Any = np.asarray(frame.root, point.shared.dtype)
-        sums = on_host(tuple(self._derivatives(point.shared, rounded)))
-        gradient, hessian = (np.asarray(part, np.float64) for part in sums)
-        size = gradient.size
-        rest = np.zeros((1, 0)), np.zeros((1, 0, size)), np.zeros((1, 0, 0))
-        arrow = Arrow(gradient, rest[0], hessian, *rest[1:])
-        return Derivatives(arrow, Arrow(*(0.0 * part for part in arrow)), np.ones(size))
-
-
-class RowPasses(WithoutGroups):
+class RowPasses(Passes):
     """Passes over the rows of one posterior, compiled for it and forgotten with it.
 
     Programs of functions of a module would be kept, with what they were made for. With
@@ -615,12 +189,6 @@ def in_dtype(metric: Dense, dtype: Any) -> Dense:
     return placed
 
 
-def in_double(pair: Pair) -> float:
-    """The number that a pair stands for."""
-    high, low = on_host((pair.high, pair.low))
-    return float(high) + float(low)
-
-
 def posterior_mode(passes: RowPasses, point: Position) -> Stationary:
     """Mode of a posterior without groups near a position; ValueError if there is none.
 
@@ -636,11 +204,11 @@ def posterior_mode(passes: RowPasses, point: Position) -> Stationary:
 
 
 def check_rest(anchor: Anchor, change: float) -> None:
-    """Raise ValueError if Newton's next step changes a predictor by more than MAX_LAST_CHANGE.
+    """Raise ValueError if Newton's next step changes a predictor by too much.
 
     `change` is in units of the reach of the predictor's family.
     """
-    if not change < MAX_LAST_CHANGE:
+    if not change < TOLERANCES.last_change:
         raise no_mode_error(anchor.point, anchor.frame)
 
 
@@ -648,15 +216,6 @@ def no_mode_error(point: Position, frame: Whitening) -> ValueError:
     """The error of a place that is no mode; raises another if floats do not resolve it."""
     check_resolution(point, frame)
     return ValueError(NO_MODE.format("Newton's method still moves"))
-
-
-def spacing(point: Position, frame: Whitening) -> float:
-    """Spacing of the floats at a position, in standard deviations of the narrowest direction."""
-    shared, groups = (np.abs(np.asarray(part, np.float64)) for part in point)
-    of_shared = np.abs(frame.root_inverse) @ shared
-    of_groups = np.einsum("cij,cj->ci", np.abs(frame.roots_inverse), groups)
-    most = max(float(np.linalg.norm(of_shared)), float(of_groups.max(initial=0.0)))
-    return point.eps * most
 
 
 def check_resolution(point: Position, frame: Whitening) -> None:
@@ -671,11 +230,11 @@ def check_resolution(point: Position, frame: Whitening) -> None:
     """
     eps, dtype = point.eps, point.shared.dtype
     condition, steps = worst_condition(frame), spacing(point, frame)
-    if not condition <= MAX_ROUNDING / eps:
-        more, most = eps / float(np.finfo(np.float64).eps), MAX_ROUNDING / eps
+    if not condition <= TOLERANCES.rounding / eps:
+        more, most = eps / float(np.finfo(np.float64).eps), TOLERANCES.rounding / eps
         raise UnresolvedError(UNRESOLVED.format(condition, most, dtype, more))
-    if not steps <= MAX_SPACING:
-        raise UnresolvedError(TOO_NARROW.format(dtype, steps, MAX_SPACING))
+    if not steps <= TOLERANCES.spacing:
+        raise UnresolvedError(TOO_NARROW.format(dtype, steps, TOLERANCES.spacing))
 
 
 def check_curvature(mode: Stationary) -> None:

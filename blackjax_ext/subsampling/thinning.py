@@ -705,26 +705,27 @@ def thin(
         read, likely = read_rows(expansion, steps, number), jnp.ones(lanes, dtype)
         if expansion.steepness is not None:
             likely = jnp.minimum(most(expansion, read, drawn.at) / drawn.rate, 1.0)
-        chosen = looked_at(times, (times < length) & (uniform < likely))
+        is_event = times < length
+        place, is_seen, until = first_likely(times, is_event & (uniform < likely))
         # time has no memory: what comes after the end of a piece, or of what is looked at, is
         # drawn anew
-        is_over = chosen.until >= length
-        change = remainder_change(expansion, read.at(chosen.place)) / drawn.rate[chosen.place]
+        is_over = until >= length
+        change = remainder_change(expansion, read.at(place)) / drawn.rate[place]
         seen = Round(
-            drawn.group[chosen.place],
-            jnp.where(chosen.is_event, change, 0.0),
-            likely[chosen.place],
-            uniform[chosen.place],
-            chosen.is_event,
+            drawn.group[place],
+            jnp.where(is_seen, change, 0.0),
+            likely[place],
+            uniform[place],
+            is_seen,
             is_over & (events.piece + 1 == num_pieces),
         )
         value, is_ended = rule.see(events, seen, is_joint)
         return Events(
             events.piece + is_over,
-            jnp.where(is_over, 0.0, chosen.until),
+            jnp.where(is_over, 0.0, until),
             is_ended,
             value,
-            events.num_rows + jnp.sum((times < length) & (times <= chosen.until)),
+            events.num_rows + jnp.sum(is_event & (times <= until)),
             key_next,
         )
 
@@ -735,33 +736,17 @@ def thin(
     return jax.lax.while_loop(is_going, body, first)
 
 
-class Chosen(NamedTuple):
-    """Events that are looked at.
+def first_likely(times: Array, is_likely: Array) -> tuple[Array, Array, Array]:
+    """Places of the first likely events, as many as are evaluated at once, and up to when.
 
-    Attributes
-    ----------
-    place
-        Their places among the lanes, shape (n,).
-    is_event
-        Whether there is one, shape (n,).
-    until
-        Time up to which all have been.
+    Also whether there is one at a place, shape (n,).
     """
-
-    place: Array
-    is_event: Array
-    until: Array
-
-
-def looked_at(times: Array, is_likely: Array) -> Chosen:
-    """The first of the likely events: as many as are evaluated at once."""
     lanes = times.size
     if lanes <= MAX_ROWS_EVALUATED:
-        return Chosen(jnp.arange(lanes), is_likely, times[-1])
+        return jnp.arange(lanes), is_likely, times[-1]
     is_done = jnp.cumsum(is_likely) <= MAX_ROWS_EVALUATED
     (place,) = jnp.nonzero(is_likely & is_done, size=MAX_ROWS_EVALUATED, fill_value=lanes)
-    until = times[jnp.sum(is_done) - 1]
-    return Chosen(jnp.minimum(place, lanes - 1), place < lanes, until)
+    return jnp.minimum(place, lanes - 1), place < lanes, times[jnp.sum(is_done) - 1]
 
 
 def words_of_round(

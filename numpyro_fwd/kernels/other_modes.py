@@ -21,7 +21,7 @@ import numpy as np
 
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.rows.compensated_sums import Pair
-from blackjax_ext.subsampling.mode import DerivativesFn, Stationary, in_double, newton
+from blackjax_ext.subsampling.newton import DerivativesFn, Stationary, in_double, newton
 from blackjax_ext.warmup import newton_path, report
 from blackjax_ext.warmup.run import ravel_each
 from numpyro_fwd.bridge.stochastic_potentials import density_of_some, share_of_some
@@ -42,7 +42,7 @@ SEVERAL_MODES_ADVICE = (
 
 
 class Passes(NamedTuple):
-    """Energy of all rows, and its derivatives, for :func:`blackjax_ext.subsampling.mode.newton`."""
+    """Energy of all rows and its derivatives, as :mod:`blackjax_ext.subsampling.newton` asks."""
 
     energy: Callable[[Any], Pair]
     derivatives: DerivativesFn

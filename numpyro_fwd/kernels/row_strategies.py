@@ -23,7 +23,8 @@ from blackjax_ext.rows.potentials import energy_at
 from blackjax_ext.sgmcmc.acceptance import subsampled
 from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
 from blackjax_ext.subsampling.expansion import Expansion, surrogate
-from blackjax_ext.subsampling.mode import RUNAWAY, check_resolution, in_dtype, newton
+from blackjax_ext.subsampling.mode import RUNAWAY, check_resolution, in_dtype
+from blackjax_ext.subsampling.newton import newton
 from blackjax_ext.subsampling.tails import may_differ, tail_gap
 from blackjax_ext.subsampling.thinning import expected_rows
 from blackjax_ext.types import Function

@@ -22,7 +22,7 @@ from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import initialize_model, potential_energy
 
 from blackjax_ext.sgmcmc import group_sweeps
-from blackjax_ext.subsampling import grouped_mode, mode, thinning
+from blackjax_ext.subsampling import grouped_mode, newton, thinning
 from blackjax_ext.subsampling.expansion import Expansion
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge import groups
@@ -326,10 +326,10 @@ def test_groups_of_one_row_stay_near_a_kink():
     passes.is_smoothed = True
     for mu, log_tau in itertools.product((-0.6, 0.0, 0.6), (-1.0, 0.0, 1.0)):
         start = predictor.grouping.split(z | {"mu": jnp.float32(mu), "tau": jnp.float32(log_tau)})
-        start = mode.Position(*map(np.asarray, start))
+        start = newton.Position(*map(np.asarray, start))
         is_free = np.array([True, True, False, False])
-        last = mode.descend(passes, start, start.frame(), is_free)
-        nearly = grouped_mode.LAST_ROUND_CHANGE_OF_EACH * (4 + G)
+        last = newton.descend(passes, start, start.frame(), is_free)
+        nearly = newton.TOLERANCES.coordinate * (4 + G)
         assert last.distance < nearly, (mu, log_tau, last.distance)
         assert np.abs(last.point.groups - mu).max() < 5.0 * np.exp(log_tau)
         assert last.frame.roots.max() < 3.0 * np.exp(log_tau)

@@ -13,7 +13,7 @@ import pytest
 
 from blackjax_ext import families, potentials
 from blackjax_ext.checks import check_positive
-from blackjax_ext.subsampling import expanded_potential, mode, row_bounds, thinning
+from blackjax_ext.subsampling import expanded_potential, newton, row_bounds, thinning
 from blackjax_ext.subsampling.families import logits
 from numpyro_fwd.bridge import information, predictors, prior_curvature
 from tests.laws import awkward
@@ -190,7 +190,7 @@ MUTATIONS = {
         "energy",
     ),
     "saturated_start": Mutation(
-        [(mode, "MAX_HALVINGS", 20)],
+        [(newton, "MAX_HALVINGS", 20)],
         partial(awkward.draws, "amagold_subsampled", "mean_of_1000_sds"),
         "no mode near the start",
     ),

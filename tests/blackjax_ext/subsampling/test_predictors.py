@@ -8,7 +8,7 @@ import scipy.stats
 
 from blackjax_ext import acceptance, families, potentials
 from blackjax_ext.rows import compensated_sums
-from blackjax_ext.subsampling import alias_table, expansion, mode, passes, predictors, thinning
+from blackjax_ext.subsampling import alias_table, expansion, newton, passes, predictors, thinning
 from blackjax_ext.subsampling.predictors import Responses
 
 
@@ -379,9 +379,9 @@ def test_the_search_for_a_mode_goes_nowhere_where_a_law_overflows(nonsense):
         curvature = 2 * (1 - x**2) / (1 + x**2) ** 2
         return root.T @ slope, root.T @ np.diag(curvature) @ root
 
-    found = mode.newton(energy, derivatives, np.array([2.0], np.float32))
+    found = newton.newton(energy, derivatives, np.array([2.0], np.float32))
     assert found.is_mode and abs(found.x[0]) < 1e-3
 
 
 def test_modules_say_what_they_export():
-    assert expansion.expand is potentials.expand and callable(mode.newton)
+    assert expansion.expand is potentials.expand and callable(newton.newton)

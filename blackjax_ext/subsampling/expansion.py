@@ -182,17 +182,21 @@ class Expansion:
     @property
     def whitener(self) -> Array:
         """Takes x - a to w, shape (P, D), of rows without groups."""
-        return self.frame.root_inverse[..., : self.num_seen, :]
+        root_inverse: Array = self.frame.root_inverse
+        return root_inverse[: self.num_seen]
 
     @property
     def gradient(self) -> Array:
         """Gradient of minus the log likelihood of all rows at the anchor, shape (D,)."""
-        return self.arrow.shared @ self.frame.root_inverse
+        gradient: Array = self.arrow.shared @ self.frame.root_inverse
+        return gradient
 
     @property
     def hessian(self) -> Array:
         """Its Hessian there by shared coordinates, shape (D, D)."""
-        return self.frame.root_inverse.T @ self.arrow.of_shared @ self.frame.root_inverse
+        inverse = self.frame.root_inverse
+        hessian: Array = inverse.T @ self.arrow.of_shared @ inverse
+        return hessian
 
     def of(self, posterior: LinearPredictor | GroupedPredictor) -> "Expansion":
         """The expansion with its posterior."""

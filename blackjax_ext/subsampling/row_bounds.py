@@ -291,13 +291,10 @@ def row_bounds(
         length = max(min(length, MAX_DESIGN_ENTRIES // (grouping.size + grouping.width) ** 2), 1)
     (sums, worst), (psi, *steep) = over_chunks(visit, rows_of.num_rows, length)
     arrow, *cubic = ([total.value() for total in part] for part in sums)
-    return RowBounds(
-        Arrow(*arrow),
-        Cubic(*cubic[0]) if cubic else None,
-        *worst.rows(rows_of.num_rows),
-        psi,
-        steep[0] if steep else None,
-    )
+    not_affine, not_known, change = worst.rows(rows_of.num_rows)
+    third = Cubic(*cubic[0]) if cubic else None
+    steepness_of = steep[0] if steep else None
+    return RowBounds(Arrow(*arrow), third, not_affine, not_known, change, psi, steepness_of)
 
 
 def steps_tried(frame: Whitening, y: Array, b: Array) -> tuple[Array, Array]:

@@ -49,6 +49,7 @@ def tail_gap(rng_key: PRNGKey, expansion: Expansion) -> Array:
     key_rows, key_seen = jax.random.split(rng_key)
     directions = jnp.concatenate([jnp.eye(size_of(expansion)), seen_by_rows(key_seen, expansion)])
     ends = DISTANCE * jnp.concatenate([directions, -directions])
+    assert expansion.metric is not None
     steps = jax.vmap(expansion.metric.inverse_sqrt_times)(ends)
     if expansion.num_rows <= NUM_ROWS_COMPARED:
         rows = jnp.arange(expansion.num_rows)
@@ -62,7 +63,8 @@ def tail_gap(rng_key: PRNGKey, expansion: Expansion) -> Array:
 
 def size_of(expansion: Expansion) -> int:
     """Dimensions of the position."""
-    return expansion.frame.root.shape[0]
+    size: int = expansion.frame.root.shape[0]
+    return size
 
 
 def seen_by_rows(rng_key: PRNGKey, expansion: Expansion) -> Array:

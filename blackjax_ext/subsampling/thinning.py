@@ -513,7 +513,8 @@ def remainders(expansion: Expansion, read: Read) -> Array:
 def remainder_change(expansion: Expansion, read: Read) -> Array:
     """Changes of the remainders between the two ends of a move, shape (n,)."""
     old, new = remainders(expansion, read)
-    return new - old
+    change: Array = new - old
+    return change
 
 
 @exact_products

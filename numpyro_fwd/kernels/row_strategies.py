@@ -463,9 +463,11 @@ def zeros_like(z: Any) -> Any:
 def draw_around(rng_key: Array, expansion: Expansion) -> Any:
     """A draw from the normal approximation at the anchor for each key."""
     a, unravel = ravel_pytree(expansion.position)
+    metric = expansion.metric
+    assert metric is not None
 
     def draw(key):
         noise = jax.random.normal(key, a.shape, a.dtype)
-        return unravel(a + expansion.metric.inverse_sqrt_times(noise))
+        return unravel(a + metric.inverse_sqrt_times(noise))
 
     return jax.vmap(draw)(rng_key)

@@ -25,7 +25,7 @@ from blackjax_ext.sgmcmc import group_sweeps
 from blackjax_ext.subsampling.groups import mode, thinning
 from blackjax_ext.subsampling.groups.arrowhead import identity_whitening
 from blackjax_ext.subsampling.groups.expansion import GroupedExpansion
-from numpyro_fwd import AMAGOLD
+from numpyro_fwd import AMAGOLD, Subsampled
 from numpyro_fwd.bridge import groups
 from numpyro_fwd.bridge.plates import FullView, check_model
 from numpyro_fwd.bridge.row_models import RowModel
@@ -439,7 +439,7 @@ def test_groups_under_a_prior_with_a_kink_have_their_own_laws(off):
     mean = weight @ grid
     sd = np.sqrt(weight @ grid**2 - mean**2)
     anchor = "mode" if off is None else {"a": mean + off * sd}
-    kernel = AMAGOLD(case.model, acceptance="subsampled", num_integration_steps=1, anchor=anchor)
+    kernel = AMAGOLD(case.model, acceptance=Subsampled(anchor=anchor), num_integration_steps=1)
     found = draws(kernel, case.args, num_samples=4_000).get_samples()["a"]
     are_draws_of(found, mean, sd, "kink")
 

@@ -39,6 +39,7 @@ from numpyro_fwd.bridge.predictors import linear_predictor_of
 from numpyro_fwd.bridge.row_models import RowModel
 
 BATCH, STEPS = 30, 5
+SUBSAMPLED = Subsampled()
 LENGTH = 2.8  # of the trajectories of `rules`
 DEGREES = 4.0
 GRADIENT = 3  # evaluations that a gradient costs

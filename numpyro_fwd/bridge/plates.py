@@ -325,14 +325,13 @@ def check_values_of_rows(
     The rows are traced, and of another number than all of them.
     """
     numbers = {name: len(each) for name, each in rows.items()}
-    frames: dict[str, tuple[Any, ...]] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
+    found: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {}
 
     def read(arrays, rows):
         given, (model_args, model_kwargs) = given_rows(model, rows), arguments.join(arrays)
         sites = first_sites(jax.random.key(0), given, model_args, model_kwargs, init_to_sample)
-        frames.update(frames_of(sites, plates))
-        shapes.update({name: shape_of_log_prob(sites[name]) for name in frames})
+        for name, around in frames_of(sites, plates).items():
+            found[name] = around, shape_of_log_prob(sites[name])
 
     try:
         program = program_with(arguments, read, rows)
@@ -347,8 +346,7 @@ def check_values_of_rows(
         ) from error
     except (TypeError, ValueError, IndexError) as error:
         raise RowsError(failing_site(error), numbers, str(error).splitlines()[0]) from error
-    for name, around in frames.items():
-        shape = shapes[name]
+    for name, (around, shape) in found.items():
         if any(shape[frame.dim] != numbers[frame.name] for frame in around):
             raise RowsError(f"site '{name}'", numbers, f"log densities of shape {shape}")
     return program

@@ -22,7 +22,7 @@ from numpyro_fwd.bridge.views import View
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.optimizer_start import check_start_optimizer
-from numpyro_fwd.kernels.options import NAMES, ControlVariate, MinibatchOptions, Subsampled
+from numpyro_fwd.kernels.options import BY_ORDER, ControlVariate, MinibatchOptions, Subsampled
 from numpyro_fwd.kernels.row_strategies import AnchoredRows, PlainRows, SubsampledRows
 from numpyro_fwd.kernels.state import KernelState
 from numpyro_fwd.kernels.strategy import Strategy
@@ -87,12 +87,12 @@ class MinibatchKernel(BlackJAXKernel):
                 f"model must be given to {name}, and no potential_fn: minibatches are those of a "
                 "model's plates. blackjax_ext takes potentials of your own."
             )
-        if not isinstance(control_variate, str | None) or control_variate not in NAMES:
+        if not isinstance(control_variate, str | None) or control_variate not in BY_ORDER:
             raise ValueError(
                 'control_variate must be None, "first_order" or "second_order"; '
                 f"got {control_variate!r}."
             )
-        order = NAMES.index(control_variate)
+        order = BY_ORDER.index(control_variate)
         if chunk_size is not None:
             check_count("chunk_size", chunk_size)
         if num_epochs:

@@ -13,7 +13,7 @@ from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
 from numpyro_fwd.kernels.jitter import Jitter
 
 __all__ = [
-    "NAMES",
+    "BY_ORDER",
     "ControlVariate",
     "KernelOptions",
     "MinibatchOptions",
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 ControlVariate = Literal["first_order", "second_order"]
-NAMES: tuple[ControlVariate | None, ...] = (None, "first_order", "second_order")
+BY_ORDER: tuple[ControlVariate | None, ...] = (None, "first_order", "second_order")
 
 
 class KernelOptions(TypedDict, total=False):
@@ -112,7 +112,7 @@ class Subsampled:
     gradient: Literal["expansion", "minibatch"] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.control_variate, str) or self.control_variate not in NAMES:
+        if not isinstance(self.control_variate, str) or self.control_variate not in BY_ORDER:
             raise ValueError(
                 'control_variate must be "second_order" or "first_order" with '
                 f'acceptance="subsampled", whose expansion it is; got {self.control_variate!r}.'
@@ -130,7 +130,7 @@ class Subsampled:
     @property
     def order(self) -> int:
         """Order of the expansion."""
-        return NAMES.index(self.control_variate)
+        return BY_ORDER.index(self.control_variate)
 
     @property
     def has_minibatches(self) -> bool:

@@ -45,7 +45,7 @@ from numpyro_fwd.bridge.views import check_finite
 from numpyro_fwd.disk import num_rows_on_disk
 from numpyro_fwd.kernels.group_rows import start_of_groups, sweeping
 from numpyro_fwd.kernels.optimizer_start import optimize
-from numpyro_fwd.kernels.options import NAMES, Subsampled
+from numpyro_fwd.kernels.options import BY_ORDER, Subsampled
 from numpyro_fwd.kernels.other_modes import (
     MAX_PLACES,
     Passes,
@@ -239,7 +239,7 @@ class AnchoredRows(PlainRows):
         if found.distance < np.inf:
             check_resolution(found)
         if not found.is_mode:
-            raise ValueError(NO_ANCHOR.format(NAMES[self.order]) + RUNAWAY)
+            raise ValueError(NO_ANCHOR.format(BY_ORDER[self.order]) + RUNAWAY)
         places = [found.x]
         if run.is_searching:
             modes = look_elsewhere(run, z, place_of(found.x, found.metric(), found), lambda: passes)

@@ -33,12 +33,13 @@ from benchmarks.harness import models
 from benchmarks.harness.report import Report, Section, by_name
 from benchmarks.harness.runs import least_ess, worst_errors
 from blackjax_ext import families, potentials
-from numpyro_fwd import AMAGOLD, RandomWalk
+from numpyro_fwd import AMAGOLD, RandomWalk, Subsampled
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.predictors import linear_predictor_of
 from numpyro_fwd.bridge.row_models import RowModel
 
 BATCH, STEPS = 30, 5
+SUBSAMPLED = Subsampled()
 LENGTH = 2.8  # of the trajectories of `rules`
 DEGREES = 4.0
 GRADIENT = 3  # evaluations that a gradient costs
@@ -157,23 +158,20 @@ def run(kernel: Any, problem: Problem, num_warmup: int, num_samples: int, facts:
     return [np.asarray(each) for each in found], seconds, setup
 
 
-def of_amagold(
-    problem: Problem, num_samples: int, acceptance: str = "subsampled", gradient: Any = None
-) -> Measured:
+def of_amagold(problem: Problem, num_samples: int, acceptance: Any = SUBSAMPLED) -> Measured:
     """AMAGOLD with one of its acceptance tests, and what drives its trajectories."""
-    kernel = AMAGOLD(
-        problem.model, acceptance=acceptance, gradient=gradient, num_integration_steps=STEPS
-    )
+    kernel = AMAGOLD(problem.model, acceptance=acceptance, num_integration_steps=STEPS)
+    is_subsampled = isinstance(acceptance, Subsampled)
     num_rows = len(problem.data[1])
 
     def facts(state):
-        rows = state.inner.num_rows if acceptance == "subsampled" else jnp.array(num_rows)
+        rows = state.inner.num_rows if is_subsampled else jnp.array(num_rows)
         return state.accept_prob, rows
 
     (draws, rates, rows), seconds, setup = run(kernel, problem, 100, num_samples, facts)
     # a row of a gradient is read once, and once more at the anchor; one of the test at three places
-    per_row = GRADIENT if acceptance == "subsampled" else 1
-    has_minibatches = acceptance != "subsampled" or gradient == "minibatch"
+    per_row = GRADIENT if is_subsampled else 1
+    has_minibatches = not is_subsampled or acceptance.has_minibatches
     reads = 2 * GRADIENT * STEPS * BATCH * has_minibatches + per_row * rows.mean()
     rates, rows = float(rates.mean()), float(rows.mean())
     return Measured(draws, seconds, setup, rates, rows, reads / num_rows)
@@ -328,6 +326,7 @@ def rate(rows: list, name: str, num_rows: int, size: int) -> float:
     return found[0] if found else np.nan
 
 
+SUBSAMPLED = Subsampled()
 OURS, WHOLE = "AMAGOLD, subsampled", "AMAGOLD, full"
 NUTS_NAME, WALK = "NUTS", "random walk"
 # approximate: with the rows of a minibatch of 100 and the metric given, and as one finds it
@@ -632,7 +631,9 @@ def rules(quick: bool) -> Section:
 def gradient_row(model: Callable, num_rows: int, num: int) -> list:
     """What drives trajectories: a minibatch, and the expansion alone."""
     problem = simulated(model, num_rows, 20)
-    small, none = (of_amagold(problem, num, gradient=g) for g in ("minibatch", "expansion"))
+    small, none = (
+        of_amagold(problem, num, Subsampled(gradient=g)) for g in ("minibatch", "expansion")
+    )
     return [
         *(name_of(model), num_rows, small.acceptance, none.acceptance, small.rows, none.rows),
         *(1e6 * found.seconds / num for found in (small, none)),
@@ -680,7 +681,7 @@ def failing(quick: bool) -> Section:
     separable = Problem(vague_model, (x, jnp.asarray(x[:, 0] > 0, jnp.float32)))
     problems["separable, prior N(0, 100²)"] = separable
     for name, problem in problems.items():
-        tests = ((OURS, "subsampled"), (WHOLE, "full"))
+        tests = ((OURS, SUBSAMPLED), (WHOLE, "full"))
         for sampler, acceptance in tests if problem is separable else tests[:1]:
             found = of_amagold(problem, 50 if quick else 1000, acceptance)
             per_draw = found.ess / len(found.draws)

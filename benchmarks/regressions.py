@@ -22,7 +22,7 @@ from benchmarks.harness.regression_run import BATCH, NUM_STEPS, NUM_WARMUP, cold
 from benchmarks.harness.regressions import FAMILIES, OF_FRIEDMAN, mixed, table
 from benchmarks.harness.report import Picture, Report, Section, by_name, rows_of
 from benchmarks.harness.runs import least_ess, worst_errors
-from numpyro_fwd import AMAGOLD
+from numpyro_fwd import AMAGOLD, Subsampled
 
 COLUMNS = [
     *("likelihood, with what is sampled", "rows per test", "acceptance", "effective draws per s"),
@@ -237,9 +237,8 @@ def anchored(name: str, num_rows: int, num_groups: int, num_draws: int) -> list[
     for place in ("as found", "mean of draws", "mean of these"):
         kernel = AMAGOLD(
             partial(model_with, model),
-            acceptance="subsampled",
+            acceptance=Subsampled(anchor=found or "mode"),
             num_integration_steps=groups_run.SHARED_STEPS if num_groups else NUM_STEPS,
-            **({"anchor": found} if found else {}),
         )
         mcmc = MCMC(kernel, num_warmup=200, num_samples=num_draws, progress_bar=False)
         mcmc.run(jax.random.key(0), *data, extra_fields=FIELDS)

@@ -19,6 +19,7 @@ from numpyro_fwd.kernels.forward_mode import (
 )
 from numpyro_fwd.kernels.minibatch import AMAGOLD, L2MC, SGHMC
 from numpyro_fwd.kernels.nuts import AutoNUTS
+from numpyro_fwd.kernels.options import Subsampled
 from numpyro_fwd.kernels.second_order import ALSMMALA, AMSMMALA, HPMALA, MMALA, SMMALA
 from numpyro_fwd.kernels.smc import LangevinSMC
 from numpyro_fwd.kernels.smc_summary import PopulationSummary, smc_summary
@@ -55,6 +56,7 @@ __all__ = [
     "PopulationSummary",
     "Prediction",
     "RandomWalk",
+    "Subsampled",
     "Until",
     "gather",
     "join_processes",

@@ -11,7 +11,7 @@ from numpyro.handlers import seed, substitute
 
 from blackjax_ext.meshes import on_host
 from numpyro_fwd.bridge.arguments import evaluating
-from numpyro_fwd.bridge.numpyro_private import not_jax_tracer, unconstrain_fn
+from numpyro_fwd.bridge.numpyro_private import unconstrain_fn
 from numpyro_fwd.bridge.plates import first_rows
 from numpyro_fwd.bridge.traces import first_sites, is_latent, prior_sites
 from numpyro_fwd.types import Args, Kwargs, Model
@@ -25,12 +25,17 @@ def check_anchor(anchor: Any) -> None:
     """Raise unless an anchor is "mode" or a dict of values of sites."""
     if isinstance(anchor, str) and anchor == MODE:
         return
-    if not isinstance(anchor, Mapping):
-        raise TypeError(
-            f'anchor must be "mode", or a dict of values by site; got {type(anchor).__name__}.'
-        )
+    if not isinstance(anchor, Mapping) or not all(isinstance(name, str) for name in anchor):
+        raise TypeError(f'anchor must be "mode", or a dict of values by site; got {anchor!r}.')
     for name, value in anchor.items():
-        if not_jax_tracer(value) and not np.isfinite(on_host(jnp.asarray(value))).all():
+        try:
+            with evaluating():  # a kernel may be made inside a program
+                is_finite = np.isfinite(on_host(jnp.asarray(value, float))).all()
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"anchor['{name}'] must be numbers, not traced; got {value!r}."
+            ) from error
+        if not is_finite:
             raise ValueError(f"anchor['{name}'] must be finite; got {value}.")
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 from blackjax_ext.types import Function
 from numpyro_fwd.types import Args, Kwargs
@@ -21,6 +22,7 @@ __all__ = [
     "SplitArguments",
     "evaluating",
     "is_data",
+    "program_with",
     "run_with",
     "shape_of",
     "split_arguments",
@@ -137,6 +139,16 @@ def run_with(split: SplitArguments, program: Any, *arguments: Any) -> Any:
         return program(split.arrays, *arguments)
     except NEED_VALUES:
         return jax.jit(partial(program.__wrapped__, split.arrays))(*arguments)
+
+
+def program_with(split: SplitArguments, function: Function, *arguments: Any) -> ClosedJaxpr:
+    """The program that :func:`run_with` runs, of the arrays of a model and the other arguments."""
+    try:
+        return jax.make_jaxpr(function)(split.arrays, *arguments)
+    except NEED_VALUES:
+        return jax.make_jaxpr(lambda _, *rest: function(split.arrays, *rest))(
+            split.arrays, *arguments
+        )
 
 
 def traced_once(function: Function) -> Function:

@@ -15,12 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.experimental import checkify
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from numpyro.handlers import substitute
 from numpyro.infer import init_to_sample
 
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.rows.shuffles import distinct
-from numpyro_fwd.bridge.arguments import evaluating, is_data, run_with, split_arguments
+from numpyro_fwd.bridge.arguments import (
+    SplitArguments,
+    evaluating,
+    is_data,
+    program_with,
+    split_arguments,
+)
 from numpyro_fwd.bridge.numpyro_private import Messenger, not_jax_tracer, validate_model
 from numpyro_fwd.bridge.traces import first_sites, has_observed, is_latent, prior_sites
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
@@ -269,8 +276,7 @@ def check_model(
     for name, around in plates_of.items():
         if around:
             check_site(name, sites[name], around[0])
-    check_values_of_rows(model, model_args, model_kwargs, plates)
-    check_indices(model, model_args, model_kwargs, plates)
+    check_rows(model, model_args, model_kwargs, plates)
     return sites
 
 
@@ -312,24 +318,23 @@ def check_site(name: str, site: Site, plate: str) -> None:
 
 
 def check_values_of_rows(
-    model: Model, model_args: Args, model_kwargs: Kwargs | None, plates: dict[str, Plate]
-) -> None:
-    """Raise ValueError unless each site has one value for each of the rows that it is given.
+    model: Model, arguments: SplitArguments, rows: dict[str, Array], plates: dict[str, Plate]
+) -> ClosedJaxpr:
+    """The program of a model on `rows`; ValueError unless each site has one value for each of them.
 
     The rows are traced, and of another number than all of them.
     """
-    numbers = {name: 3 if plate.size == 2 else 2 for name, plate in plates.items()}
-    frames: dict[str, tuple[Any, ...]] = {}
+    numbers = {name: len(each) for name, each in rows.items()}
+    found: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {}
 
-    def shapes(rows):
-        given = given_rows(model, rows)
+    def read(arrays, rows):
+        given, (model_args, model_kwargs) = given_rows(model, rows), arguments.join(arrays)
         sites = first_sites(jax.random.key(0), given, model_args, model_kwargs, init_to_sample)
-        frames.update(frames_of(sites, plates))
-        return {name: log_prob_of_rows(name, sites[name], numbers) for name in frames}
+        for name, around in frames_of(sites, plates).items():
+            found[name] = around, shape_of_log_prob(sites[name])
 
-    rows = {name: np.arange(number) for name, number in numbers.items()}
     try:
-        found = jax.eval_shape(shapes, rows)
+        program = program_with(arguments, read, rows)
     except (
         jax.errors.TracerArrayConversionError,
         jax.errors.TracerIntegerConversionError,
@@ -340,13 +345,11 @@ def check_values_of_rows(
             "or write jnp.asarray(x)[rows]."
         ) from error
     except (TypeError, ValueError, IndexError) as error:
-        if isinstance(error, RowsError):
-            raise
         raise RowsError(failing_site(error), numbers, str(error).splitlines()[0]) from error
-    for name, around in frames.items():
-        shape = found[name].shape
+    for name, (around, shape) in found.items():
         if any(shape[frame.dim] != numbers[frame.name] for frame in around):
             raise RowsError(f"site '{name}'", numbers, f"log densities of shape {shape}")
+    return program
 
 
 class RowsError(ValueError):
@@ -371,12 +374,10 @@ def frames_of(sites: Sites, plates: dict[str, Plate]) -> dict[str, tuple[Any, ..
     return {name: around for name, around in frames.items() if around}
 
 
-def log_prob_of_rows(name: str, site: Site, numbers: dict[str, int]) -> Array:
-    """Log densities of a site; RowsError if its values do not fit its distribution."""
-    try:
-        return site["fn"].log_prob(site["value"])
-    except (TypeError, ValueError) as error:
-        raise RowsError(f"site '{name}'", numbers, str(error).splitlines()[0]) from error
+def shape_of_log_prob(msg: Site) -> tuple[int, ...]:
+    """Shape of the log densities of a site, whose message :func:`failing_site` finds here."""
+    shape: tuple[int, ...] = jax.eval_shape(lambda: msg["fn"].log_prob(msg["value"])).shape
+    return shape
 
 
 def failing_site(error: BaseException) -> str:
@@ -390,60 +391,61 @@ def failing_site(error: BaseException) -> str:
     return found
 
 
-def check_indices(
+def check_rows(
     model: Model, model_args: Args, model_kwargs: Kwargs | None, plates: dict[str, Plate]
 ) -> None:
-    """Raise ValueError if an array is too short for the last row, which jax would not tell."""
+    """Raise ValueError unless sites follow their rows, of which the last is in every array.
+
+    If it is not, jax would not tell.
+    """
+    arguments = split_arguments(model_args, model_kwargs)
+    first = {name: jnp.zeros(3 if plate.size == 2 else 2, int) for name, plate in plates.items()}
+    last = {name: rows + plates[name].size - 1 for name, rows in first.items()}
+    program = check_values_of_rows(model, arguments, last, plates)
     for leaf in leaves_with_rows_on_disk((model_args, model_kwargs)):
         # a program cannot ask how long they are: no plate reads beyond the shortest of them
         if isinstance(leaf, OnDisk) and len(leaf) < min(plate.size for plate in plates.values()):
             raise_no_rows(plates, f"The argument {leaf} has {len(leaf)}.")
-    first, last = {}, {}
-    for name, plate in plates.items():
-        first[name], last[name] = jnp.array([0]), jnp.array([plate.size - 1])
-    error = index_error(model, model_args, model_kwargs, last)
-    if error and index_error(model, model_args, model_kwargs, first):
+    error = index_error(program, arguments.arrays, last)
+    if error and index_error(program, arguments.arrays, first):
         # that has nothing to do with the rows: checkify misreads the scatter by which Cholesky
         # factors are drawn, as those of LKJCholesky
-        sites = first_sites(
-            jax.random.key(0), given_rows(model, first), model_args, model_kwargs, init_to_sample
-        )
-        values = {name: site["value"] for name, site in sites.items() if is_latent(site)}
-        error = index_error(model, model_args, model_kwargs, last, values)
+        program = program_at_latents(model, arguments, first)
+        error = index_error(program, arguments.arrays, last)
     if error:
         raise_no_rows(plates, f"jax said: {error.splitlines()[0]}")
 
 
-def index_error(
-    model: Model,
-    model_args: Args,
-    model_kwargs: Kwargs | None,
-    rows: dict[str, Array],
-    values: dict[str, Array] | None = None,
-) -> str | None:
-    """What jax says of an index out of bounds in these rows, if anything; of traced data nothing.
-
-    Latents take their `values`, or are drawn if they are not given.
-    """
-    arguments = split_arguments(model_args, model_kwargs)
+def program_at_latents(
+    model: Model, arguments: SplitArguments, rows: dict[str, Array]
+) -> ClosedJaxpr:
+    """The program of a model on `rows` that draws no latents: those are known."""
+    key, (model_args, model_kwargs) = jax.random.key(0), arguments.join(arguments.arrays)
+    sites = first_sites(key, given_rows(model, rows), model_args, model_kwargs, init_to_sample)
+    values = {name: site["value"] for name, site in sites.items() if is_latent(site)}
 
     def read(arrays, rows):
-        view = given_rows(model, rows)
-        model_args, model_kwargs = arguments.join(arrays)
-        if values is None:
-            first_sites(jax.random.key(0), view, model_args, model_kwargs, init_to_sample)
-        else:
-            prior_sites(jax.random.key(0), substitute(view, values), model_args, model_kwargs)
+        prior_sites(key, substitute(given_rows(model, rows), values), *arguments.join(arrays))
 
-    def flags(arrays, rows):  # an error has a number that differs from program to program
-        leaves = jax.tree.leaves(checked(arrays, rows)[0])
-        return [leaf for leaf in leaves if leaf.dtype == bool]
+    return program_with(arguments, read, rows)
 
-    checked = checkify.checkify(read, errors=checkify.index_checks)
-    found = run_with(arguments, compiled_soon(flags, runs_once=True), rows)
+
+def index_error(program: ClosedJaxpr, arrays: list[Any], rows: dict[str, Array]) -> str | None:
+    """What jax says of an index out of bounds in these rows, if anything; of traced data nothing.
+
+    `program` is that of a model on its arrays and rows.
+    """
+
+    def flags(*leaves):  # an error has a number that differs from program to program
+        of_error = jax.tree.leaves(checked(*leaves)[0])
+        return [leaf for leaf in of_error if leaf.dtype == bool]
+
+    checked = checkify.checkify(jaxpr_as_fun(program), errors=checkify.index_checks)
+    leaves = [*arrays, *jax.tree.leaves(rows)]
+    found = compiled_soon(flags, runs_once=True)(*leaves)
     # data that are traced have no values
     is_known = all(not_jax_tracer(leaf) for leaf in found)
-    return checked(arguments.arrays, rows)[0].get() if is_known and any(found) else None
+    return checked(*leaves)[0].get() if is_known and any(found) else None
 
 
 def raise_no_rows(plates: dict[str, Plate], what: str) -> NoReturn:

@@ -42,9 +42,10 @@ from numpyro_fwd.bridge.likelihoods import (
     find_reading,
     unwrapped,
 )
+from numpyro_fwd.bridge.log_terms import kinds_of, log_prob_of
 from numpyro_fwd.bridge.plates import as_array, subsample_plates
 from numpyro_fwd.bridge.predictor_errors import WITHOUT_LIMIT, explain_predictors
-from numpyro_fwd.bridge.row_models import RowModel, terms_of
+from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.smooth_likelihoods import smooth_reading
 from numpyro_fwd.bridge.traces import sites_at
 from numpyro_fwd.types import Site, Sites
@@ -92,7 +93,7 @@ def row_functions(model: RowModel, z: Any) -> RowFunctions:
     """The parts of :func:`linear_predictor_of`."""
     plate, names, num_rows, _ = single_plate(model.sites)
     # jax keeps the functions of a pytree in its caches, and what they close over: no arrays
-    join, on_rows, terms = model.arguments.join, model.without_data().on_rows, model.once(terms_of)
+    join, on_rows, plates_of = model.arguments.join, model.without_data().on_rows, model.plates_of
 
     def sites_on(rows, arrays, z):
         model_args, model_kwargs = join(arrays)
@@ -116,10 +117,12 @@ def row_functions(model: RowModel, z: Any) -> RowFunctions:
     @exact_products
     @traced_once
     def at(arrays, z, rows):
-        """What is read of each site, rows first."""
+        """The log density outside of the plate, and what is read of each site, rows first."""
         found = sites_on(rows, arrays, z)
         share = rows.shape[0] / num_rows
-        return tuple(
+        outside = [name for name in kinds_of(found, z) if not plates_of.get(name)]
+        prior = sum((jnp.sum(log_prob_of(found[name])) for name in outside), jnp.zeros(()))
+        return prior, tuple(
             read_factor(factors[name], found[name], share, z, arrays, rows)
             if name in factors
             else read_site(reading, found[name], plate, share)
@@ -129,12 +132,12 @@ def row_functions(model: RowModel, z: Any) -> RowFunctions:
     arrays = [as_array(each) for each in model.arguments.arrays]
     with evaluating():  # arrays of NumPy take no traced rows
         first_row = jnp.zeros(1, int)
-    kinds = response_kinds(readings, model.sites, names, lambda z: at(arrays, z, first_row), z)
+    kinds = response_kinds(readings, model.sites, names, lambda z: at(arrays, z, first_row)[1], z)
 
     def read(arrays, z, indices):
         def predictors(rows):
             parts = [
-                part.split(kind) for part, kind in zip(at(arrays, z, rows), kinds, strict=True)
+                part.split(kind) for part, kind in zip(at(arrays, z, rows)[1], kinds, strict=True)
             ]
             return tuple(eta for eta, _ in parts), tuple(row for _, row in parts)
 
@@ -144,9 +147,8 @@ def row_functions(model: RowModel, z: Any) -> RowFunctions:
         one_by_one = jax.vmap(lambda row: predictors(row[None]))(indices)
         return jax.tree.map(lambda leaf: leaf[:, 0], one_by_one)
 
-    @exact_products
     def logprior(arrays, z):
-        return terms(arrays, z, {plate: jnp.zeros(1, int)}).outside_plates()
+        return at(arrays, z, jnp.zeros(1, int))[0]
 
     return RowFunctions(logprior, read, kinds, num_rows)
 

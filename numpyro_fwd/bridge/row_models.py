@@ -32,7 +32,7 @@ from numpyro_fwd.bridge.plates import (
 )
 from numpyro_fwd.types import Args, Kwargs, Model, Sites, SiteValues
 
-__all__ = ["RowModel", "RowTerms", "terms_of"]
+__all__ = ["RowModel", "RowTerms"]
 
 T = TypeVar("T")
 

@@ -22,7 +22,6 @@ a covariate.
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -34,7 +33,7 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.arguments import NEED_VALUES, SplitArguments, run_with
+from numpyro_fwd.bridge.arguments import SplitArguments, program_with, run_with
 from numpyro_fwd.bridge.centring import zeros_of
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.plates import Plate
@@ -249,10 +248,7 @@ def num_read(program: Function, num_rows: int, arguments: SplitArguments, z: Any
 
     def numbers(num):
         rest = (z, 1.0, Cases(np.zeros((1, num), int), np.zeros(1)))
-        try:
-            return numbers_in(jax.make_jaxpr(program)(arguments.arrays, *rest))
-        except NEED_VALUES:  # as run_with does
-            return numbers_in(jax.make_jaxpr(partial(program, arguments.arrays))(*rest))
+        return numbers_in(program_with(arguments, program, *rest))
 
     if (all_numbers := numbers(most)) <= LARGEST:
         return most

@@ -12,7 +12,6 @@ from blackjax_ext.checks import check_count
 from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance
 from blackjax_ext.sgmcmc.approximate_tests import barker_test, sequential_test
 from blackjax_ext.sgmcmc.leapfrog import check_friction
-from numpyro_fwd.bridge.anchors import MODE
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.centring import Centred, centred_start, noise_seen_by_rows
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
@@ -23,7 +22,7 @@ from numpyro_fwd.bridge.views import View
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.optimizer_start import check_start_optimizer
-from numpyro_fwd.kernels.options import ControlVariate, MinibatchOptions
+from numpyro_fwd.kernels.options import BY_ORDER, ControlVariate, MinibatchOptions, Subsampled
 from numpyro_fwd.kernels.row_strategies import AnchoredRows, PlainRows, SubsampledRows
 from numpyro_fwd.kernels.state import KernelState
 from numpyro_fwd.kernels.strategy import Strategy
@@ -31,13 +30,17 @@ from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = ["AMAGOLD", "L2MC", "SGHMC"]
 
-AnchorOption = Literal["mode"] | Mapping[str, Any]
+TestName = Literal["full", "subsampled", "sequential", "barker"]
 
 # where a normal forgets its start: the autocorrelation is cos(2) = -0.4 without friction, and with
 # a friction of 1/4 it is -0.1
 LENGTH = 2.0
-ORDERS = {None: 0, "first_order": 1, "second_order": 2}
-TESTS = {"full": FULL_PASS, "sequential": sequential_test(), "barker": barker_test()}
+TESTS = {
+    "full": FULL_PASS,
+    "subsampled": FULL_PASS,  # until there is an expansion
+    "sequential": sequential_test(),
+    "barker": barker_test(),
+}
 # acceptance probabilities to adapt to where the test changes what is best: vetoes make it exp(-c d)
 # over a distance d, where d^2 exp(-c d) is greatest at exp(-2); Barker's rate is at most 1/2
 BEST_ACCEPT_PROBS = {"subsampled": 0.25, "barker": 0.41}
@@ -69,7 +72,7 @@ class MinibatchKernel(BlackJAXKernel):
         algorithm: Any,
         *,
         control_variate: ControlVariate | None = None,
-        subsampled_rows: SubsampledRows | None = None,
+        subsampled: Subsampled | None = None,
         num_integration_steps: int = 10,
         friction: float | None = 0.25,
         resample_momentum: bool = True,
@@ -84,11 +87,12 @@ class MinibatchKernel(BlackJAXKernel):
                 f"model must be given to {name}, and no potential_fn: minibatches are those of a "
                 "model's plates. blackjax_ext takes potentials of your own."
             )
-        if control_variate not in ORDERS:
+        if not isinstance(control_variate, str | None) or control_variate not in BY_ORDER:
             raise ValueError(
                 'control_variate must be None, "first_order" or "second_order"; '
                 f"got {control_variate!r}."
             )
+        order = BY_ORDER.index(control_variate)
         if chunk_size is not None:
             check_count("chunk_size", chunk_size)
         if num_epochs:
@@ -96,14 +100,13 @@ class MinibatchKernel(BlackJAXKernel):
         check_start_optimizer(optimizer)
         friction = 0.25 if friction is None else friction
         check_friction(friction, num_integration_steps, resample_momentum)
-        order = ORDERS[control_variate]
         self._control_variate = control_variate
         self.longest_step = min(LENGTH / num_integration_steps, 1.0)
         strategy: Strategy = PlainRows(chunk_size, num_epochs, optimizer)
         if order:
             strategy = AnchoredRows(chunk_size, num_epochs, optimizer, order)
-        if subsampled_rows is not None:
-            strategy = subsampled_rows
+        if subsampled is not None:
+            strategy = SubsampledRows(subsampled)
         # the curvature at the anchor beats a covariance of the few draws of a warm-up
         options.setdefault("dense_mass", order > 0)
         options.setdefault("adapt_mass_matrix", order == 0)
@@ -205,35 +208,20 @@ class AMAGOLD(MinibatchKernel):
         rows may be thousands); beyond, None.
     acceptance
         "full" is exact and reads all N rows once per transition. "subsampled" is also exact and
-        reads a few. It requires a likelihood that depends on the latents only through linear
+        reads a few; its options are those of :class:`numpyro_fwd.Subsampled`, which may be given
+        instead. It requires a likelihood that depends on the latents only through linear
         predictors, and a distribution with bounded derivatives: one with a family in
         :mod:`blackjax_ext.families`, any smooth one of at most four scalar parameters, one of these
         that is censored or truncated, or a ``numpyro.factor`` for each row. Any prior will do
-        (:mod:`blackjax_ext.subsampling.thinning`).
-        Models with 50 groups of rows or more are sampled in sweeps
-        (:mod:`blackjax_ext.sgmcmc.group_sweeps`). ``LocScaleReparam`` is undone for effects that
-        rows depend on; draws have the sites of the model as it is written
+        (:mod:`blackjax_ext.subsampling.thinning`). Models with 50 groups of rows or more are
+        sampled in sweeps (:mod:`blackjax_ext.sgmcmc.group_sweeps`). ``LocScaleReparam`` is undone
+        for effects that rows depend on; draws have the sites of the model as it is written
         (:mod:`numpyro_fwd.bridge.centring`). The cost of a transition does not grow with N; mode,
         bounds and alias table are computed before the warm-up. Or an approximate test that reads
-        some of the rows: "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or one
-        of these with other parameters. With all but "full" the potential energy is not evaluated
-        and shows as NaN. The extra field "inner.num_rows" counts the rows of each test, without
-        those of the set-up.
-    anchor
-        Where the rows are expanded with ``acceptance="subsampled"``: "mode" of the posterior (with
-        the scales of groups at their own most likely values), or a dict with a value for each
-        latent site, in its support, such as the mean of the draws of a short run. The sampler is
-        exact with any anchor, since it is fixed before the first step; tests read more rows if it
-        is far from the draws. Values of deterministic sites are ignored.
-    gradient
-        Gradient of trajectories with ``acceptance="subsampled"``: "expansion", that of the
-        expansion, which reads no rows, or "minibatch", which corrects it by B rows and had fewer
-        effective draws per second wherever it was measured (``docs/algorithms/subsampled.md``).
-        Both are exact. Where rows say little (ten of them, one event among a thousand) the tails
-        are heavier than those of the expansion, whose trajectories rarely go there: draws may lack
-        them, with R-hat near one. A warning says so; "minibatch" or another kernel helps. None for
-        "expansion", or for "minibatch" with an expansion of first order, which has no curvature.
-        Models with groups always use the expansion.
+        some of the rows: "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or one of
+        these with other parameters. With all but "full" the potential energy is not evaluated and
+        shows as NaN. The extra field "inner.num_rows" counts the rows of each test, without those
+        of the set-up.
     options
         See :class:`numpyro_fwd.kernels.options.MinibatchOptions`.
 
@@ -260,60 +248,49 @@ class AMAGOLD(MinibatchKernel):
         model: Model | None = None,
         *,
         control_variate: ControlVariate | None = "second_order",
-        acceptance: Literal["full", "subsampled", "sequential", "barker"] | Acceptance = "full",
-        anchor: AnchorOption = MODE,
-        gradient: Literal["expansion", "minibatch"] | None = None,
+        acceptance: TestName | Acceptance | Subsampled = "full",
         **options: Unpack[MinibatchOptions],
     ):
-        is_subsampled = isinstance(acceptance, str) and acceptance == "subsampled"
-        if is_subsampled and control_variate is None:
-            raise ValueError(
-                'control_variate must be "second_order" or "first_order" with '
-                'acceptance="subsampled", whose expansion it is; got None.'
+        if moved := sorted({"anchor", "gradient"} & options.keys()):
+            raise TypeError(
+                f"{moved[0]} is an option of the subsampled test; give it by "
+                f"AMAGOLD(model, acceptance=numpyro_fwd.Subsampled({moved[0]}=...))."
             )
-        if not is_subsampled and not (isinstance(anchor, str) and anchor == MODE):
-            raise ValueError(
-                'anchor must be left out unless acceptance="subsampled"; '
-                f"got {anchor!r} with {acceptance!r}."
-            )
-        check_gradient(gradient, control_variate, is_subsampled=is_subsampled)
+        subsampled = subsampled_of(acceptance, control_variate)
+        if subsampled is not None:
+            acceptance, control_variate = "subsampled", subsampled.control_variate
         if isinstance(acceptance, str):
             self.best_accept_prob = BEST_ACCEPT_PROBS.get(acceptance, self.best_accept_prob)
-            # the subsampled test is made when there is an expansion
-            acceptance = TESTS.get("full" if is_subsampled else acceptance, acceptance)
+            acceptance = TESTS.get(acceptance, acceptance)
         if not isinstance(acceptance, Acceptance):
             raise ValueError(
-                f"acceptance must be one of {sorted([*TESTS, 'subsampled'])}, or an Acceptance of "
+                f"acceptance must be one of {sorted(TESTS)}, a Subsampled, or an Acceptance of "
                 f"blackjax_ext; got {acceptance!r}."
             )
         if options.get("friction") is None:
             is_fresh = options.get("resample_momentum", True)
             options["friction"] = 0.0 if control_variate is not None and is_fresh else 0.25
-        rows = None
-        if is_subsampled:
-            has_minibatches = gradient == "minibatch" or control_variate == "first_order"
-            rows = SubsampledRows(ORDERS[control_variate], anchor, has_minibatches=has_minibatches)
         super().__init__(
             model,
             blackjax_ext.amagold,
             control_variate=control_variate,
-            subsampled_rows=rows,
+            subsampled=subsampled,
             acceptance=acceptance,
             **options,
         )
 
 
-def check_gradient(
-    gradient: str | None, control_variate: ControlVariate | None, *, is_subsampled: bool
-) -> None:
-    """Raise ValueError for what drives trajectories, unless it can."""
-    if gradient not in (None, "expansion", "minibatch"):
-        raise ValueError(f'gradient must be "expansion", "minibatch" or None; got {gradient!r}.')
-    if gradient == "expansion" and not (is_subsampled and control_variate == "second_order"):
-        raise ValueError(
-            'gradient must be "minibatch" or None unless acceptance="subsampled" and '
-            f'control_variate="second_order"; got {gradient!r}.'
-        )
+def subsampled_of(acceptance: Any, control_variate: Any) -> Subsampled | None:
+    """Options of the subsampled test; None for another one."""
+    if isinstance(acceptance, Subsampled):
+        if control_variate != "second_order":
+            raise ValueError(
+                "control_variate must be left out beside Subsampled(control_variate=...); "
+                f"got {control_variate!r}."
+            )
+        return acceptance
+    is_named = isinstance(acceptance, str) and acceptance == "subsampled"
+    return Subsampled(control_variate=control_variate) if is_named else None
 
 
 class L2MC(MinibatchKernel):

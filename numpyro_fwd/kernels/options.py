@@ -1,17 +1,28 @@
 """Options that several kernels share, each written once."""
 
 import inspect
-from typing import Literal, TypedDict, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, get_args
 
 import optax
 
 from blackjax_ext.types import Function
+from numpyro_fwd.bridge.anchors import MODE, check_anchor
 from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
 from numpyro_fwd.kernels.jitter import Jitter
 
-__all__ = ["ControlVariate", "KernelOptions", "MinibatchOptions", "full_signature"]
+__all__ = [
+    "BY_ORDER",
+    "ControlVariate",
+    "KernelOptions",
+    "MinibatchOptions",
+    "Subsampled",
+    "full_signature",
+]
 
 ControlVariate = Literal["first_order", "second_order"]
+BY_ORDER: tuple[ControlVariate | None, ...] = (None, "first_order", "second_order")
 
 
 class KernelOptions(TypedDict, total=False):
@@ -62,6 +73,69 @@ class MinibatchOptions(KernelOptions, total=False):
     chunk_size: int | None
     num_epochs: int | None
     optimizer: optax.GradientTransformation | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subsampled:
+    """The exact test that reads a few rows: ``AMAGOLD(model, acceptance=Subsampled(...))``.
+
+    With these defaults it is what the name "subsampled" stands for.
+
+    Parameters
+    ----------
+    control_variate
+        "second_order" or "first_order": the expansion of the rows. One of first order has no
+        curvature.
+    anchor
+        Where the rows are expanded: "mode" of the posterior (with the scales of groups at their own
+        most likely values), or a dict with a value for each latent site, in its support, such as
+        the mean of the draws of a short run. The sampler is exact with any anchor, since it is
+        fixed before the first step; tests read more rows if it is far from the draws. Values of
+        deterministic sites are ignored.
+    gradient
+        What trajectories follow: "expansion", which reads no rows, or "minibatch", which corrects
+        it by B rows and had fewer effective draws per second wherever it was measured
+        (``docs/algorithms/subsampled.md``). Both are exact. Where rows say little (ten of them, one
+        event among a thousand) the tails are heavier than those of the expansion, whose
+        trajectories rarely go there: draws may lack them, with R-hat near one. A warning says so;
+        "minibatch" or another kernel helps. None for "expansion", or for "minibatch" with an
+        expansion of first order. Models with groups always use the expansion.
+
+    Examples
+    --------
+    >>> from numpyro_fwd import Subsampled
+    >>> test = Subsampled(anchor={"mean": 2.0}, gradient="minibatch")
+    """
+
+    control_variate: ControlVariate = "second_order"
+    anchor: Literal["mode"] | Mapping[str, Any] = MODE
+    gradient: Literal["expansion", "minibatch"] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.control_variate, str) or self.control_variate not in BY_ORDER:
+            raise ValueError(
+                'control_variate must be "second_order" or "first_order" with '
+                f'acceptance="subsampled", whose expansion it is; got {self.control_variate!r}.'
+            )
+        check_anchor(self.anchor)
+        if not isinstance(self.anchor, str):  # what is done to the user's dict changes no run
+            object.__setattr__(self, "anchor", dict(self.anchor))
+        known = (None, "minibatch") if self.order == 1 else (None, "minibatch", "expansion")
+        if not isinstance(self.gradient, str | None) or self.gradient not in known:
+            raise ValueError(
+                f"gradient must be one of {known} with control_variate={self.control_variate!r}; "
+                f"got {self.gradient!r}."
+            )
+
+    @property
+    def order(self) -> int:
+        """Order of the expansion."""
+        return BY_ORDER.index(self.control_variate)
+
+    @property
+    def has_minibatches(self) -> bool:
+        """Whether a minibatch corrects the gradient of the expansion."""
+        return self.gradient == "minibatch" or self.order == 1
 
 
 def full_signature(kernel: type) -> inspect.Signature:

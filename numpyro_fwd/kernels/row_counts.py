@@ -99,7 +99,7 @@ def warn_if_light(gap: Array) -> None:
         'Trajectories of acceptance="subsampled" follow an expansion of the rows, and this '
         "posterior has heavier tails: four standard deviations from the mode its log density is "
         f"{nats:.1f} above that of the expansion. Draws may miss a tail without a "
-        'sign of it in R-hat. Give gradient="minibatch" or acceptance="full", or take '
+        'sign of it in R-hat. Give acceptance=Subsampled(gradient="minibatch") or "full", or take '
         "numpyro.infer.NUTS on the model without subsample_size.",
         stacklevel=2,
     )

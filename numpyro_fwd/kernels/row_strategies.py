@@ -31,7 +31,7 @@ from blackjax_ext.types import Function
 from blackjax_ext.warmup import newton_path, report
 from blackjax_ext.warmup.algorithm import Algorithm, Stepper
 from blackjax_ext.warmup.run import ravel_each
-from numpyro_fwd.bridge.anchors import MODE, check_anchor, position_of_anchor
+from numpyro_fwd.bridge.anchors import position_of_anchor
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.groups import GroupedModel, expanded_groups
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
@@ -46,6 +46,7 @@ from numpyro_fwd.bridge.views import check_finite
 from numpyro_fwd.disk import num_rows_on_disk
 from numpyro_fwd.kernels.group_rows import start_of_groups, sweeping
 from numpyro_fwd.kernels.optimizer_start import optimize
+from numpyro_fwd.kernels.options import BY_ORDER, Subsampled
 from numpyro_fwd.kernels.other_modes import (
     MAX_PLACES,
     Passes,
@@ -96,7 +97,6 @@ CHAINS_START_APART = (
 CHAINS_START_TOGETHER = (
     "All chains start at the best, so R-hat does not tell of the others: draws may lack them."
 )
-NAMES = {1: "first_order", 2: "second_order"}
 
 
 def density_in_chunks(
@@ -240,7 +240,7 @@ class AnchoredRows(PlainRows):
         if found.distance < np.inf:
             check_resolution(found.point, found.refined())
         if not found.is_mode:
-            raise ValueError(NO_ANCHOR.format(NAMES[self.order]) + RUNAWAY)
+            raise ValueError(NO_ANCHOR.format(BY_ORDER[self.order]) + RUNAWAY)
         places = [found.x]
         if run.is_searching:
             modes = look_elsewhere(run, z, place_of(found.x, found.metric(), found), lambda: passes)
@@ -298,20 +298,12 @@ class SubsampledRows:
 
     Parameters
     ----------
-    order
-        1 or 2: order of the expansion.
-    anchor
-        Where it is made: "mode", or values of the latent sites in their supports.
-    has_minibatches
-        Whether a minibatch corrects the gradient of the expansion, which drives a trajectory alone
-        otherwise.
+    options
+        Its order and anchor, and what trajectories follow.
     """
 
-    def __init__(self, order: int, anchor: Any = MODE, *, has_minibatches: bool = False):
-        check_anchor(anchor)
-        self.order = order
-        self.anchor = anchor
-        self.has_minibatches = has_minibatches
+    def __init__(self, options: Subsampled):
+        self.options = options
 
     def prepare(self, run: Run, z: Any) -> Expansion | GroupedModel:
         """The expansion of the rows at the anchor: all that grows with N."""
@@ -321,19 +313,19 @@ class SubsampledRows:
         if run.source.view.differentiation != "reverse":
             raise ValueError(NO_FORWARD_MODE_OF_ROWS)
         found = self._found(run, z)
-        if isinstance(found, Expansion) and not self.has_minibatches:
+        if isinstance(found, Expansion) and not self.options.has_minibatches:
             self._look_at_tails(run, found)
         return found
 
     def _found(self, run: Run, z: Any) -> Expansion | GroupedModel:
         """The expansion at the mode, or at the place that is given."""
-        if isinstance(self.anchor, str):
+        if isinstance(self.options.anchor, str):
             first = jax.tree.map(lambda leaf: on_host(leaf)[0], z)
             found = self._expanded(run, z, first, find_mode=True)
             if run.is_searching and isinstance(found, Expansion):
                 return self._best(run, z, found)
             return found
-        first = position_of_anchor(run.source.model, *run.model_args, self.anchor)
+        first = position_of_anchor(run.source.model, *run.model_args, self.options.anchor)
         try:
             return self._expanded(run, z, first, find_mode=False)
         except ValueError as error:
@@ -356,7 +348,7 @@ class SubsampledRows:
     ) -> Expansion | GroupedModel:
         """The expansion near a position, or at it."""
         rows, say = run.rows(), run.say
-        if self.order == 2 and isinstance(first, dict):
+        if self.options.order == 2 and isinstance(first, dict):
             run.say("looking for groups of rows")
             found = expanded_groups(rows, first, say=say, find_mode=find_mode)
             if found is not None:
@@ -368,7 +360,7 @@ class SubsampledRows:
         return expanded(
             rows,
             first,
-            order=self.order,
+            order=self.options.order,
             say=say,
             find_mode=find_mode,
             **({"place": TableFile} if is_large else {}),
@@ -417,7 +409,7 @@ class SubsampledRows:
             return sweeping(source, algorithm, model_args, model_kwargs, shared)
         rows = source.rows(model_args, model_kwargs)
         expansion = shared.of(linear_predictor_of(rows, shared.position))
-        batch_size = batch_size_of(rows) if self.has_minibatches else 0
+        batch_size = batch_size_of(rows) if self.options.has_minibatches else 0
         algorithm = algorithm.having(acceptance=subsampled(expansion))
         return CountingAlgorithm(algorithm, expanded_minibatch(expansion, batch_size))
 

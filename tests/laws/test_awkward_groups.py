@@ -24,7 +24,7 @@ from numpyro.infer.util import initialize_model, potential_energy
 from blackjax_ext.sgmcmc import group_sweeps
 from blackjax_ext.subsampling import grouped_mode, newton, thinning
 from blackjax_ext.subsampling.expansion import Expansion
-from numpyro_fwd import AMAGOLD
+from numpyro_fwd import AMAGOLD, Subsampled
 from numpyro_fwd.bridge import groups
 from numpyro_fwd.bridge.plates import FullView, check_model
 from numpyro_fwd.bridge.row_models import RowModel
@@ -433,7 +433,7 @@ def test_groups_under_a_prior_with_a_kink_have_their_own_laws(off):
     mean = weight @ grid
     sd = np.sqrt(weight @ grid**2 - mean**2)
     anchor = "mode" if off is None else {"a": mean + off * sd}
-    kernel = AMAGOLD(case.model, acceptance="subsampled", num_integration_steps=1, anchor=anchor)
+    kernel = AMAGOLD(case.model, acceptance=Subsampled(anchor=anchor), num_integration_steps=1)
     found = draws(kernel, case.args, num_samples=4_000).get_samples()["a"]
     are_draws_of(found, mean, sd, "kink")
 

@@ -15,7 +15,7 @@ from blackjax_ext.subsampling import tails
 from blackjax_ext.subsampling.expansion import surrogate
 from blackjax_ext.subsampling.passes import energy
 from blackjax_ext.subsampling.thinning import loss_remainders
-from numpyro_fwd import AMAGOLD
+from numpyro_fwd import AMAGOLD, Subsampled
 
 
 def logprior(z):
@@ -85,11 +85,11 @@ def logistic(x, y):
         numpyro.sample("y", dist.Bernoulli(logits=x[rows] @ slope), obs=y[rows])
 
 
-def said(y, **options):
+def said(y, acceptance="subsampled"):
     """Warnings of tails at the start of a run."""
     x = np.random.default_rng(1).normal(size=(len(y), 3)).astype(np.float32)
     x[:, 0] = 1.0
-    kernel = AMAGOLD(logistic, acceptance="subsampled", **options)
+    kernel = AMAGOLD(logistic, acceptance=acceptance)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         kernel.init(jax.random.key(0), 100, None, (x, jnp.asarray(y, jnp.float32)), {})
@@ -100,7 +100,7 @@ def said(y, **options):
 def test_rare_events_warn(num_events):
     y = np.arange(1_000) < num_events
     assert len(said(y)) == 1 and "gradient=" in said(y)[0]
-    assert not said(y, gradient="minibatch")
+    assert not said(y, Subsampled(gradient="minibatch"))
 
 
 def test_common_events_do_not_warn():

@@ -177,6 +177,20 @@ def too_short(y):
         numpyro.sample("y", dist.Normal(location, 1.0), obs=y[:BATCH][i])
 
 
+class OfAllRows(dist.Normal):
+    """A law that knows how many rows there are."""
+
+    def log_prob(self, value):
+        """Of all rows."""
+        return super().log_prob(value) + jnp.zeros(NUM_ROWS)
+
+
+def law_of_all_rows(y):
+    location = mean()
+    with rows_of() as i:
+        numpyro.sample("y", OfAllRows(location, 1.0), obs=y[i])
+
+
 def column_against_row(y):
     location = mean()
     with rows_of() as i:
@@ -231,6 +245,7 @@ def batch_of(batch):
         (latent_inside, "latent site 'local' lies inside the subsample plate 'rows'"),
         (batched, "site 'y' has values of shape"),
         (too_short, "reads rows that are not there"),
+        (law_of_all_rows, "site 'y' does not follow the rows"),
         (column_against_row, "site 'y' has values of shape"),
         (scalar_factor, "factor site 'penalty'"),
         (discrete, "site 'location' is a discrete latent"),

@@ -47,9 +47,9 @@ class Counted:
 TRACES = {
     "MALA": ("MALA", fixed_seeds.regression, {}, 4),
     "FMALA": ("FMALA", fixed_seeds.regression, {}, 4),
-    "AMAGOLD": ("AMAGOLD", fixed_seeds.on_minibatches, {}, 12),
-    "AMAGOLD_subsampled": ("AMAGOLD", fixed_seeds.on_minibatches, SUBSAMPLED, 14),
-    "AMAGOLD_groups": ("AMAGOLD", in_groups, SUBSAMPLED, 14),
+    "AMAGOLD": ("AMAGOLD", fixed_seeds.on_minibatches, {}, 11),
+    "AMAGOLD_subsampled": ("AMAGOLD", fixed_seeds.on_minibatches, SUBSAMPLED, 11),
+    "AMAGOLD_groups": ("AMAGOLD", in_groups, SUBSAMPLED, 12),
 }
 
 

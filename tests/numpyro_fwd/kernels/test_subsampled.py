@@ -1,5 +1,6 @@
 """AMAGOLD with the subsampled test on NumPyro models: the posterior, the predictors, bad input."""
 
+import copy
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +23,7 @@ from numpyro.infer.util import log_density, potential_energy
 from blackjax_ext import potentials
 from blackjax_ext.subsampling import thinning
 from blackjax_ext.subsampling.expansion import Expansion
-from numpyro_fwd import AMAGOLD
+from numpyro_fwd import AMAGOLD, Subsampled
 from numpyro_fwd.bridge.likelihoods import READINGS
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.predictor_errors import is_bent
@@ -118,8 +119,8 @@ def test_samples_the_posterior(subsampled):
 @pytest.mark.statistical
 @pytest.mark.parametrize("order", ["first_order", "second_order"])
 def test_minibatches_may_correct_the_trajectories(order):
-    options = {"control_variate": order, "gradient": "minibatch", "num_integration_steps": 3}
-    mcmc = run(AMAGOLD(coin, acceptance="subsampled", **options), Y)
+    test = Subsampled(control_variate=order, gradient="minibatch")
+    mcmc = run(AMAGOLD(coin, acceptance=test, num_integration_steps=3), Y)
     assert pvalue(mcmc) > 1e-4
 
 
@@ -132,7 +133,7 @@ def reads_while_moving(kernel):
 
 def test_the_expansion_alone_drives_trajectories_unless_it_has_no_curvature():
     assert not reads_while_moving(AMAGOLD(coin, acceptance="subsampled"))
-    assert reads_while_moving(AMAGOLD(coin, acceptance="subsampled", gradient="minibatch"))
+    assert reads_while_moving(AMAGOLD(coin, acceptance=Subsampled(gradient="minibatch")))
     first = AMAGOLD(coin, acceptance="subsampled", control_variate="first_order")
     assert reads_while_moving(first)
 
@@ -551,11 +552,21 @@ def test_wrong_arguments_raise():
         AMAGOLD(coin, acceptance="some")
     with pytest.raises(ValueError, match=r"control_variate must be .*; got None"):
         AMAGOLD(coin, acceptance="subsampled", control_variate=None)
-    with pytest.raises(ValueError, match=r"gradient must be .*; got 'rows'"):
-        AMAGOLD(coin, acceptance="subsampled", gradient="rows")
-    for options in ({}, {"acceptance": "subsampled", "control_variate": "first_order"}):
-        with pytest.raises(ValueError, match=r"gradient must be .* unless .*; got 'expansion'"):
-            AMAGOLD(coin, gradient="expansion", **options)
+    for order in ("third", True, ["first_order"]):
+        for wrong in ({"control_variate": order}, {"acceptance": "full", "control_variate": order}):
+            with pytest.raises(ValueError, match=r"control_variate must be .*; got "):
+                AMAGOLD(coin, **({"acceptance": "subsampled"} | wrong))
+    for order in (None, "first_order"):
+        with pytest.raises(ValueError, match=r"control_variate must be left out"):
+            AMAGOLD(coin, acceptance=Subsampled(), control_variate=order)
+    for gradient in ("rows", True, np.array(["minibatch", "rows"])):
+        with pytest.raises(ValueError, match=r"gradient must be .*; got "):
+            Subsampled(gradient=gradient)
+    with pytest.raises(ValueError, match=r"gradient must be .*'first_order'; got 'expansion'"):
+        Subsampled(control_variate="first_order", gradient="expansion")
+    for acceptance in (Subsampled, ["full"], None):
+        with pytest.raises(ValueError, match="acceptance must be one of"):
+            AMAGOLD(coin, acceptance=acceptance)
     with pytest.raises(ValueError, match=r"init_params.* must be finite"):
         kernel = AMAGOLD(coin, acceptance="subsampled")
         kernel.init(jax.random.key(0), 10, {"odds": jnp.array(jnp.nan)}, (Y,), {})
@@ -622,7 +633,7 @@ def from_exact_starts(y=Y, num_chains=2_500, num_samples=8, **options):
 @pytest.mark.statistical
 def test_any_anchor_is_exact_and_far_ones_read_more_rows():
     found = [
-        from_exact_starts(anchor=anchor)
+        from_exact_starts(acceptance=Subsampled(anchor=anchor))
         for anchor in ("mode", *({"odds": CENTRE + off * SD} for off in (1.0, 3.0, 6.0)))
     ]
     for p, moved, _ in found:
@@ -675,7 +686,7 @@ def test_an_anchor_that_moves_is_found(monkeypatch):
 
 
 def test_the_anchor_is_that_which_was_given_and_stays():
-    kernel = AMAGOLD(coin, acceptance="subsampled", anchor={"odds": CENTRE + SD})
+    kernel = AMAGOLD(coin, acceptance=Subsampled(anchor={"odds": CENTRE + SD}))
     made = kernel.init(jax.random.key(0), 10, None, (Y,), {})
     np.testing.assert_allclose(made.shared.position["odds"], CENTRE + SD, rtol=1e-6)
     new = kernel.sample(made, (Y,), {})
@@ -702,22 +713,56 @@ LEVELS = {
         ({"slope": np.zeros(2)}, ValueError, r"missing \['effect', 'logits', 'spread'\]"),
         ("mean", TypeError, 'anchor must be "mode", or a dict'),
         (None, TypeError, 'anchor must be "mode", or a dict'),
+        ({1: 0.0}, TypeError, 'anchor must be "mode", or a dict'),
+        (LEVELS | {"slope": "x"}, TypeError, r"anchor\['slope'\] must be numbers"),
+        (LEVELS | {"slope": 1j}, TypeError, r"anchor\['slope'\] must be numbers"),
     ],
 )
 def test_anchors_that_are_none_are_named(anchor, error, message):
     with pytest.raises(error, match=message):
-        kernel = AMAGOLD(levels, acceptance="subsampled", anchor=anchor)
+        kernel = AMAGOLD(levels, acceptance=Subsampled(anchor=anchor))
         kernel.init(jax.random.key(0), 10, None, (X, GROUP, Y, CLASSES), {})
 
 
-def test_an_anchor_without_the_subsampled_test_is_refused():
-    with pytest.raises(ValueError, match="anchor must be left out unless"):
-        AMAGOLD(coin, anchor={"odds": 0.0})
+@pytest.mark.parametrize(("name", "value"), [("anchor", {"odds": 0.0}), ("gradient", "minibatch")])
+@pytest.mark.parametrize("acceptance", ["full", "subsampled"])
+def test_options_of_the_test_are_given_with_it(acceptance, name, value):
+    with pytest.raises(TypeError, match=rf"{name} is .* AMAGOLD\(model, .*Subsampled\({name}="):
+        AMAGOLD(coin, acceptance=acceptance, **{name: value})
+
+
+def test_a_name_stands_for_the_options():
+    """Bit for bit, also where a copy serves two kernels, of which one comes from a pickle."""
+    named = AMAGOLD(coin, acceptance="subsampled", control_variate="first_order")
+    test = copy.deepcopy(Subsampled(control_variate="first_order"))
+    given, again = (AMAGOLD(coin, acceptance=test) for _ in range(2))
+    kept = pickle.loads(pickle.dumps(again))
+    states = [kernel.init(jax.random.key(0), 10, None, (Y,), {}) for kernel in (named, given, kept)]
+    for other in states[1:]:
+        for one, leaf in zip(*map(jax.tree.leaves, (states[0].shared, other.shared)), strict=True):
+            np.testing.assert_array_equal(one, leaf)
+        np.testing.assert_array_equal(states[0].z["odds"], other.z["odds"])
+
+
+def test_an_anchor_stays_where_the_dict_of_the_user_does_not():
+    anchor = {"odds": CENTRE}
+    test = Subsampled(anchor=anchor)
+    anchor["odds"] = 1e6
+    made = AMAGOLD(coin, acceptance=test).init(jax.random.key(0), 10, None, (Y,), {})
+    np.testing.assert_allclose(made.shared.position["odds"], CENTRE, rtol=1e-6)
+
+
+def test_starts_may_be_traced_where_an_anchor_is_given():
+    def start(odds):
+        kernel = AMAGOLD(coin, acceptance=Subsampled(anchor={"odds": CENTRE}))
+        return kernel.init(jax.random.key(0), 10, {"odds": odds}, (Y,), {}).shared.position["odds"]
+
+    np.testing.assert_allclose(jax.jit(start)(jnp.float32(0.1)), CENTRE, rtol=1e-6)
 
 
 def test_a_centred_hierarchy_without_a_mode_has_an_anchor():
     """The mean of draws: what the error of a missing mode cannot give."""
     anchor = {"centre": -0.9, "spread": 0.5, "effect": np.zeros(4) - 0.9}
-    kernel = AMAGOLD(centred_groups, acceptance="subsampled", anchor=anchor)
+    kernel = AMAGOLD(centred_groups, acceptance=Subsampled(anchor=anchor))
     state = kernel.init(jax.random.key(0), 10, None, (X, GROUP, Y), {})
     assert np.isfinite(state.shared.metric.sqrt).all()

@@ -234,8 +234,9 @@ class Expansion:
 
     def given_groups(self, v: Array) -> Callable[[Array], Array]:
         """The expansion of minus the log likelihood as a function of u, up to a constant."""
-        slope = self.arrow.shared + jnp.einsum("cdp,cd->p", self.arrow.coupling, v)
-        curvature = self.arrow.of_shared
+        slope, curvature = self.arrow.shared, self.arrow.of_shared
+        if self.has_groups:
+            slope = slope + jnp.einsum("cdp,cd->p", self.arrow.coupling, v)
         if self.order == 1:
             return lambda u: slope @ u
         if self.cubic is None:

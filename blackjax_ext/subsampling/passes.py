@@ -27,6 +27,7 @@ __all__ = [
     "cubes_of",
     "designs",
     "energy",
+    "jacobians",
     "plain_prior",
     "prior_arrow",
     "row_arrow",
@@ -96,6 +97,9 @@ def designs(
     predictor: GroupedPredictor, position: ArrayTree, frame: Whitening, indices: Array
 ) -> Design:
     """Some rows with their Jacobians by u and v of their own group, shape (n, K, p + d)."""
+    if not predictor.has_groups:
+        matrix = jacobians(predictor, position, indices) @ frame.root
+        return Design(matrix, *predictor.rows.read(position, indices))
     eta, push, rows = jax.linearize(
         lambda x: predictor.rows.read(x, indices), position, has_aux=True
     )
@@ -103,6 +107,20 @@ def designs(
     num_tangents = predictor.grouping.size + predictor.grouping.width
     flat = [leaf.reshape(num_tangents, indices.shape[0], -1) for leaf in pushed]
     return Design(jnp.moveaxis(jnp.concatenate(flat, axis=-1), 0, -1), eta, rows)
+
+
+def jacobians(predictor: GroupedPredictor, position: ArrayTree, indices: Array) -> Array:
+    """Jacobians of the predictors of some rows by all coordinates, shape (n, K, D).
+
+    By K reverse passes each: where an index is beyond the end they are zero, and values are not.
+    """
+    x, unravel = ravel_pytree(position)
+
+    def predictors(x: Array, i: Array) -> Array:
+        return ravel_pytree(predictor.rows.read(unravel(x), i[None])[0])[0]
+
+    matrix: Array = jax.vmap(lambda i: jax.jacrev(predictors)(x, i))(indices)
+    return matrix
 
 
 def chunk_length(predictor: GroupedPredictor, position: ArrayTree) -> int:

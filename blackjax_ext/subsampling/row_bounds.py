@@ -48,6 +48,7 @@ from blackjax_ext.subsampling.passes import (
     chunk_length,
     cubes_of,
     designs,
+    jacobians,
     sums_of,
 )
 from blackjax_ext.subsampling.predictors import LinearPredictor, Responses
@@ -251,23 +252,30 @@ def row_bounds(
     def visit(indices: Array, is_new: Array) -> tuple[Any, Any]:
         level = predictor.level_of(indices)
         design = designs(predictor, position, frame, indices)
-        matrix = designs(predictor, position, plain, indices).matrix
+        matrix = (
+            designs(predictor, position, plain, indices).matrix
+            if predictor.has_groups
+            else jacobians(predictor, position, indices)
+        )
         of_rows = jax.vmap(partial(parts_of, rows_of, order + 1, radius))
         parts = of_rows(design.eta, design.matrix, design.rows)
         base = jax.vmap(lambda e: ravel_pytree(e)[0])(design.eta)
 
-        def local(dy: Array, db: Array) -> Array:
-            """Coordinates that each row sees, (n, p + d)."""
-            return jnp.concatenate([jnp.broadcast_to(dy, (*level.shape, *dy.shape)), db[level]], 1)
+        def product(matrix: Array, dy: Array, db: Array) -> Array:
+            """Product with the coordinates that each row sees, shape (n, K)."""
+            of_shared: Array = matrix[..., : dy.size] @ dy
+            if not predictor.has_groups:
+                return of_shared
+            return of_shared + jnp.einsum("nkd,nd->nk", matrix[..., dy.size :], db[level])
 
         def deviation(step: tuple[Array, Array]) -> tuple[Array, Array]:
             moved, moved_rows = rows_of.read(grouping.join(y + step[0], b + step[1]), indices)
             here, there = (jax.vmap(rows_of.rounding)(e, design.rows) for e in (design.eta, moved))
             changed = jnp.stack(jax.tree.leaves(has_changed(design.rows, moved_rows)))
             moved = jax.vmap(lambda e: ravel_pytree(e)[0])(moved)
-            far = jnp.abs(local(y, b)) + jnp.abs(local(*step))
-            size = here + there + jnp.abs(base) + jnp.einsum("nkd,nd->nk", jnp.abs(matrix), far)
-            off = jnp.abs(moved - base - jnp.einsum("nkd,nd->nk", matrix, local(*step)))
+            far = jnp.abs(y) + jnp.abs(step[0]), jnp.abs(b) + jnp.abs(step[1])
+            size = here + there + jnp.abs(base) + product(jnp.abs(matrix), *far)
+            off = jnp.abs(moved - base - product(matrix, *step))
             # what has overflowed tells nothing: exp(predictor), far from where the rows are
             off = jnp.where(jnp.isfinite(base) & ~jnp.isfinite(moved), 0.0, off)
             off = jnp.max(off / jnp.maximum(size, jnp.finfo(y.dtype).tiny), axis=1)
@@ -275,8 +283,8 @@ def row_bounds(
 
         deviations, changed = jax.lax.map(deviation, tried)
         reach = jax.vmap(rows_of.reach)(design.eta, design.rows)
-        change = jnp.einsum("nkd,nd->nk", matrix, local(*step))
-        change = jnp.abs(jax.vmap(partial(felt, rows_of))(design.eta, change)) / reach
+        change = jax.vmap(partial(felt, rows_of))(design.eta, product(matrix, *step))
+        change = jnp.abs(change) / reach
         sums = [sums_of(predictor, design, level, is_new)]
         if order == 3:
             sums.append(cubes_of(predictor, design, level, is_new))

@@ -308,6 +308,18 @@ class EventRule(NamedTuple):
     see: Callable[[Events, Round, bool], tuple[Array, Array]]
 
 
+def gathered(
+    so_far: Array, group: Array, values: Array, how: Literal["add", "max", "multiply"]
+) -> Array:
+    """Values of groups with those of events, shape (G,); of one group without a scatter."""
+    if so_far.size > 1:
+        scattered: Array = getattr(so_far.at[group], how)(values)
+        return scattered
+    both = jnp.append(so_far, values)
+    reduce = {"add": jnp.sum, "max": jnp.any, "multiply": jnp.prod}[how]
+    return reduce(both, keepdims=True)
+
+
 def veto(events: Events, seen: Round, is_joint: bool) -> tuple[Array, Array]:
     """One event that vetoes is enough."""
     # given that it was likely; log(0) would spoil what is never accepted anyhow
@@ -316,8 +328,8 @@ def veto(events: Events, seen: Round, is_joint: bool) -> tuple[Array, Array]:
     is_veto = (seen.uniform < seen.change) & seen.is_event
     # of rounds without a veto where the first ends all
     value = jnp.full_like(events.value, seen.is_last) if is_joint else events.value
-    value = value.at[seen.group].multiply(spared)
-    return value, events.is_ended.at[seen.group].max(is_veto)
+    is_ended = gathered(events.is_ended, seen.group, is_veto, "max")
+    return gathered(value, seen.group, spared, "multiply"), is_ended
 
 
 def weigh_events(events: Events, seen: Round, is_joint: bool) -> tuple[Array, Array]:
@@ -327,7 +339,8 @@ def weigh_events(events: Events, seen: Round, is_joint: bool) -> tuple[Array, Ar
     is_kept = seen.is_event & (seen.uniform < 1.0 + jnp.minimum(change, 0.0))
     # 1 - change where the energy rises, and 1 / (1 + change) where it falls
     logs = jnp.sign(change) * jnp.log1p(-jnp.abs(change))
-    return events.value.at[seen.group].add(jnp.where(is_kept, logs, 0.0)), events.is_ended
+    logs = jnp.where(is_kept, logs, 0.0)
+    return gathered(events.value, seen.group, logs, "add"), events.is_ended
 
 
 RULES: dict[RuleName, EventRule] = {

@@ -15,7 +15,7 @@ import pytest
 import scipy.stats
 from numpyro.infer import MCMC, Gibbs, Predictive
 
-from blackjax_ext.subsampling import mode
+from blackjax_ext.subsampling import newton
 from numpyro_fwd import AMAGOLD, L2MC, SGHMC, RandomWalk
 from numpyro_fwd.kernels import row_strategies
 
@@ -129,7 +129,7 @@ def test_kernels_are_pickled(second_order):
 
 def test_no_mode_raises(monkeypatch):
     def no_mode(*arguments):
-        return mode.newton(*arguments)._replace(distance=9.0)
+        return newton.newton(*arguments)._replace(distance=9.0)
 
     monkeypatch.setattr(row_strategies, "newton", no_mode)
     with pytest.raises(ValueError, match="control_variate='first_order' needs the mode"):

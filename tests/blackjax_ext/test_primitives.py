@@ -98,16 +98,23 @@ def test_extremes_are_among_the_numbers(name):
     test_what_moves_numbers_makes_none(name)
 
 
-@pytest.mark.parametrize(
-    "name",
-    those_of(factor_programs.LINEAR | scaled_noise.LINEAR | primitives.LINEAR_IN_FIRST),
-)
-def test_what_is_linear_is(name):
-    """In the first argument; in both at once what is no product."""
-    is_product = name in primitives.PRODUCTS | primitives.LINEAR_IN_FIRST
-    others = [Y, Y, Y] if is_product else [Y, Y[::-1], 3.0 * Y - 2.0 * Y[::-1]]
-    first, second, both = map(partial(value, name), [X, X[::-1], 3.0 * X - 2.0 * X[::-1]], others)
+def check_linear(name, others):
+    """A combination of vectors, with `others` beside them, gives that of the values."""
+    vectors = [X, X[::-1], 3.0 * X - 2.0 * X[::-1]]
+    first, second, both = map(partial(value, name), vectors, others)
     np.testing.assert_allclose(both, 3.0 * first - 2.0 * second, rtol=0.02, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", those_of(factor_programs.LINEAR))
+def test_what_is_linear_in_all_arguments_is(name):
+    check_linear(name, [Y, Y[::-1], 3.0 * Y - 2.0 * Y[::-1]])
+
+
+@pytest.mark.parametrize(
+    "name", those_of(scaled_noise.LINEAR - {"add", "sub"} | primitives.PRODUCTS)
+)
+def test_what_is_linear_in_the_first_argument_is(name):
+    check_linear(name, [Y, Y, Y])
 
 
 @pytest.mark.parametrize("name", those_of(factor_programs.ONE_BY_ONE - primitives.STRUCTURAL))

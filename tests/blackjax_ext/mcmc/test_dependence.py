@@ -30,6 +30,7 @@ from tests.blackjax_ext.random_programs import (
     permuted,
     scan,
     steps,
+    until,
 )
 
 X = jnp.linspace(0.1, 0.8, NUM * SIZE)
@@ -45,6 +46,7 @@ def flags_of(program):
 @settings(deadline=None, max_examples=25, derandomize=True, database=None)
 @given(steps(bodies), st.integers(0, NUM - 1))
 @example([decided(permuted((0, 1, 3, 2)), 1)], 1)
+@example([until(mixed((1, 2, 0, 3)), 2)], 3)
 def test_what_does_not_depend_does_not_change(parts, of):
     program, places = composed(parts), slice(of * SIZE, (of + 1) * SIZE)
     points = jnp.stack([X, X.at[places].add(0.4), X.at[places].add(2.2)])

@@ -20,6 +20,7 @@ from blackjax_ext.types import Function
 
 __all__ = [
     "batch_of_factorizations",
+    "bytes_of",
     "evaluated",
     "is_factoring",
     "largest",

@@ -39,7 +39,7 @@ def numbers(equation, values):
     return outputs_of(equation, *values)
 
 
-@settings(deadline=None, max_examples=30, derandomize=True, database=None)
+@settings(deadline=None, max_examples=20, derandomize=True, database=None)
 @given(steps(bodies))
 @example([mixed((0, 1, 2, 3)), decided(mixed((0, 1, 2, 3)), 2)])
 @example([called(mixed((0, 1, 2, 3)), 1)] * 2)

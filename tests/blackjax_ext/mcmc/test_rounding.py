@@ -132,7 +132,7 @@ def test_few_operations():
     assert cost(lambda x: loss(into, x)) < 5 * cost(into)
 
 
-@settings(deadline=None, max_examples=25, derandomize=True, database=None)
+@settings(deadline=None, max_examples=15, derandomize=True, database=None)
 @given(steps(differentiable))
 @example([scan(mixed((0, 1, 2, 3)), 3)])
 def test_random_programs_lose_no_more_than_the_bound(parts):

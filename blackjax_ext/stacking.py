@@ -27,28 +27,24 @@ import numpy as np
 from jax import Array
 from jax.extend.core import ClosedJaxpr
 
-from blackjax_ext.types import Function
-from blackjax_ext.work import (
-    CALLBACKS,
-    FACTORIZATIONS,
+from blackjax_ext.equations import (
     Reader,
     Value,
-    evaluated,
     needed_equations,
     outputs_of,
     program_of_call,
     programs_in,
-    traced,
 )
+from blackjax_ext.primitives import ADDITIONS, CALLBACKS, FACTORIZATIONS, RANDOM
+from blackjax_ext.types import Function
+from blackjax_ext.work import evaluated, traced
 
 __all__ = ["stacked"]
 
 LEAST_VALUES = 250  # of a program in which there is something to gain
 SMALL = 256  # numbers of an argument: stacks of more would be copies of data
 LEAST_TERMS = 4  # of a sum that is taken at once
-RANDOM = frozenset(["rng_bit_generator", "rng_uniform"])  # of a batch they are other numbers
 KNOWN = -1  # in place of the number of a stack
-ADDITIONS = frozenset(["add", "add_any"])
 ROWS = {"concatenate": "joined rows", "stack": "stacked rows"}  # along the first axis
 
 
@@ -188,6 +184,7 @@ def kind_of(equation: Any) -> Hashable | None:
     name = equation.primitive.name
     variables = (*equation.invars, *equation.outvars)
     is_plain = all(isinstance(getattr(v.aval, "dtype", None), np.dtype) for v in variables)
+    # random numbers of a batch are others
     if not is_plain or name in FACTORIZATIONS | CALLBACKS | RANDOM:
         return None
     if name == "custom_jvp_call":

@@ -1,4 +1,4 @@
-"""Programs, read: what they call, need and compute, and how many operations that takes.
+"""How many operations programs take, and functions as their programs.
 
 What a start can afford is counted in the program of a density. A clock would make runs differ from
 each other, and XLA counts nothing of what LAPACK does. An elementwise operation counts its numbers,
@@ -10,47 +10,31 @@ density that may be evaluated a million times from one that may not.
 """
 
 import math
-from collections.abc import Collection, Hashable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from blackjax_ext.equations import equations_in, primitives_in, programs_in
+from blackjax_ext.primitives import CALLBACKS, FACTORIZATIONS
 from blackjax_ext.types import Function
 
 __all__ = [
-    "Reader",
-    "Value",
     "batch_of_factorizations",
+    "bytes_of",
     "evaluated",
     "is_factoring",
     "largest",
-    "needed_equations",
     "operations",
-    "outputs_of",
-    "primitives",
-    "program_of_call",
-    "programs_in",
     "traced",
 ]
 
 UNKNOWN_TURNS = 10  # too few rather than too many: a start that is cut short costs the run more
 CALLBACK_OPERATIONS = 1e9
-FACTORIZATIONS = frozenset(
-    ["cholesky", "eig", "eigh", "geqrf", "hessenberg", "householder_product", "lu", "qr", "schur"]
-    + ["svd", "triangular_solve", "tridiagonal", "tridiagonal_solve"]
-)
 # operations that jaxlib counts for a factorization or a solve, in cubes of its columns
 CUBES = {"cholesky": 1, "lu": 1, "triangular_solve": 1, "geqrf": 4, "householder_product": 4}
 CUBES |= {"qr": 4, "eigh": 5, "svd": 10}
 MOST_CUBES = 25  # of the others
 LOOP = "cond", "body"
-CALLS = frozenset(["jit", "pjit", "closed_call", "core_call"])
-# calls that reverse mode does again, which changes no number
-INLINED = CALLS | {"remat", "remat2", "checkpoint"}
-PROGRAMS = "jaxpr", "call_jaxpr", "fun_jaxpr"  # names that calls give to theirs
-CALLBACKS = frozenset(["pure_callback", "io_callback", "ffi_call"])
 
 
 def operations(program: Any) -> float:
@@ -87,14 +71,13 @@ def of_equation(equation: Any) -> float:
 
 def largest(program: Any) -> int:
     """Bytes of the largest array that a program makes."""
-    own = (bytes_of(variable) for equation in program.eqns for variable in equation.outvars)
-    inner = (largest(part) for equation in program.eqns for part in programs_in(equation))
-    return max([0, *own, *inner])
+    outputs = (output for equation in equations_in(program) for output in equation.outvars)
+    return max(map(bytes_of, outputs), default=0)
 
 
 def is_factoring(program: Any) -> bool:
     """Whether a program factors or solves anything."""
-    return not FACTORIZATIONS.isdisjoint(primitives(program))
+    return not FACTORIZATIONS.isdisjoint(primitives_in(program))
 
 
 def batch_of_factorizations(program: Any) -> float:
@@ -104,62 +87,14 @@ def batch_of_factorizations(program: Any) -> float:
     """
 
     def of_one(equation: Any) -> float:
-        name, shape = equation.primitive.name, variable_shape(equation.invars[0])
-        if name not in FACTORIZATIONS:
-            return max([0.0, *map(batch_of_factorizations, programs_in(equation))])
-        if math.prod(shape[:-2]) <= 1:
+        name, matrices = equation.primitive.name, equation.invars[0].aval
+        if math.prod(matrices.shape[:-2]) <= 1:
             return 0.0
-        is_complex = equation.invars[0].aval.dtype.kind == "c"
+        is_complex = matrices.dtype.kind == "c"
         return of_equation(equation) / 2 * CUBES.get(name, MOST_CUBES) * (3 if is_complex else 1)
 
-    return max((of_one(equation) for equation in program.eqns if equation.invars), default=0.0)
-
-
-def primitives(program: Any) -> Iterator[str]:
-    """Names of the primitives of a program and of those inside it."""
-    for equation in program.eqns:
-        yield equation.primitive.name
-        for inner in programs_in(equation):
-            yield from primitives(inner)
-
-
-def programs_in(equation: Any) -> list[Any]:
-    """Programs among the parameters of an equation."""
-    leaves = jax.tree.leaves(equation.params, is_leaf=is_program)
-    return [leaf for leaf in leaves if is_program(leaf)]
-
-
-def is_program(parameter: Any) -> bool:
-    """Whether a parameter of an equation is a program."""
-    return isinstance(parameter, (ClosedJaxpr, Jaxpr))
-
-
-def program_of_call(equation: Any, calls: Collection[str] = CALLS) -> ClosedJaxpr | None:
-    """The program that an equation calls, if its primitive is among `calls`."""
-    if equation.primitive.name not in calls:
-        return None
-    inner = next(value for name, value in equation.params.items() if name in PROGRAMS)
-    return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
-
-
-def needed_equations(jaxpr: Any) -> list[Any]:
-    """Equations on which the outputs depend: a model computes more, and checks its arguments."""
-    wanted, equations = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
-    for equation in reversed(jaxpr.eqns):
-        if wanted & set(equation.outvars):
-            equations.append(equation)
-            wanted |= {v for v in equation.invars if not isinstance(v, Literal)}
-    return equations[::-1]
-
-
-def outputs_of(equation: Any, *values: Any) -> list[Any]:
-    """Outputs of an equation for these arguments."""
-    primitive = equation.primitive
-    given = primitive.get_bind_params(equation.params)
-    # older versions of JAX give functions apart
-    functions_of, params = given if isinstance(given, tuple) else ((), given)
-    outputs = primitive.bind(*functions_of, *values, **params)
-    return list(outputs) if primitive.multiple_results else [outputs]
+    equations = equations_in(program)
+    return max((of_one(e) for e in equations if e.primitive.name in FACTORIZATIONS), default=0.0)
 
 
 def traced(
@@ -195,76 +130,3 @@ def bytes_of(variable: Any) -> int:
     """Bytes of a variable of a program."""
     itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 0)
     return math.prod(variable_shape(variable)) * itemsize
-
-
-class Value(NamedTuple):
-    """A value in a program, by its number; equal numbers that stand in it have one."""
-
-    number: int
-    shape: tuple[int, ...]
-    dtype: Any
-
-
-class Reader:
-    """Values of a program in order, with the programs that it calls in their places.
-
-    What is read of an operation, a subclass says by `done`. Values that are known, constants and
-    numbers that stand in the program, are in `known`, by their number.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[int, Any] = {}
-        self.literals: dict[Hashable, Value] = {}
-        self.count = 0
-
-    def done(self, equation: Any, inputs: tuple[Value, ...]) -> list[Value]:
-        """Outputs of an equation."""
-        raise NotImplementedError
-
-    def new(self, variable: Any) -> Value:
-        """A value that is not known."""
-        self.count += 1
-        aval = variable.aval
-        return Value(self.count, tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", None))
-
-    def constant(self, variable: Any, value: Any) -> Value:
-        """A value that is known."""
-        new = self.new(variable)
-        self.known[new.number] = value
-        return new
-
-    def literal(self, atom: Any) -> Value:
-        """A number that stands in the program."""
-        key = atom.aval.dtype, np.shape(atom.val), np.asarray(atom.val).tobytes()
-        if key not in self.literals:
-            self.literals[key] = self.constant(atom, atom.val)
-        return self.literals[key]
-
-    def follow(self, program: Any, inputs: Sequence[Value]) -> list[Value]:
-        """Outputs of a program."""
-        jaxpr = program.jaxpr
-        pairs = zip(jaxpr.constvars, program.consts, strict=True)
-        values = {variable: self.constant(variable, value) for variable, value in pairs}
-        values |= dict(zip(jaxpr.invars, inputs, strict=True))
-
-        def value(atom: Any) -> Value:
-            return self.literal(atom) if isinstance(atom, Literal) else values[atom]
-
-        for equation in needed_equations(jaxpr):
-            arguments = tuple(map(value, equation.invars))
-            inner = program_of_call(equation)
-            if inner is not None:
-                outputs = self.follow(inner, arguments)
-            elif is_idle(equation):
-                outputs = list(arguments)
-            else:
-                outputs = self.done(equation, arguments)
-            values |= dict(zip(equation.outvars, outputs, strict=True))
-        return list(map(value, jaxpr.outvars))
-
-
-def is_idle(equation: Any) -> bool:
-    """Whether an equation returns its only argument as it is, weak types aside."""
-    if equation.primitive.name != "convert_element_type":
-        return False
-    return bool(equation.invars[0].aval.dtype == equation.outvars[0].aval.dtype)

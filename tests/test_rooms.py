@@ -87,6 +87,14 @@ BUGS = {
         "numpyro_fwd/partial_bayes/training.py", "loss < best.loss", "loss > best.loss"
     ),
     "potentials": Bug("blackjax_ext/potentials.py", "import Rows\n", "import Rows as Row\n"),
+    "primitives": Bug(
+        "blackjax_ext/primitives.py", "STRUCTURAL = PLACING", 'STRUCTURAL = {"abs"} | PLACING'
+    ),
+    "equations": Bug(
+        "blackjax_ext/equations.py",
+        "wanted |= {v for v in equation.invars if not isinstance(v, Literal)}",
+        "wanted |= {v for v in equation.invars[:2] if not isinstance(v, Literal)}",
+    ),
     "precision": Bug(
         "blackjax_ext/precision.py",
         'with jax.default_matmul_precision("highest"):',

@@ -24,8 +24,8 @@ from jax import Array
 from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.equations import primitives_in
 from blackjax_ext.types import Function, LogDensity
-from blackjax_ext.work import primitives
 
 __all__ = [
     "SERVING",
@@ -90,23 +90,7 @@ def is_traceable(derivative: Function, function: Function, leaves: list[Any]) ->
     except Exception:  # the function itself has been traced: whatever it is, it is the derivative's
         return False
     # a custom_vjp under forward mode raises when it is lowered, and not before
-    return "custom_lin" not in primitives(traced.jaxpr)
-
-
-def sizes_of_scan(equation: Any) -> tuple[int, int]:
-    """How many inputs of a scan are constants, and how many are carried.
-
-    By their shapes, which every JAX has: what is carried has those of the body, and rows one axis
-    more.
-    """
-    body = equation.params["jaxpr"].jaxpr
-
-    def num_alike(outer: Any, inner: Any) -> int:
-        pairs = zip(outer, inner, strict=True)
-        return sum(len(a.aval.shape) == len(b.aval.shape) for a, b in pairs)
-
-    num_carry = num_alike(equation.outvars, body.outvars)
-    return num_alike(equation.invars, body.invars) - num_carry, num_carry
+    return "custom_lin" not in primitives_in(traced)
 
 
 def forward(function: Function, x: tuple[Any, ...]) -> Any:

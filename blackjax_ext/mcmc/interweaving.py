@@ -168,10 +168,10 @@ class LocScaleHierarchy:
     def depth(self, position: ArrayTree) -> int:
         """Levels of the hierarchy: effects in the longest chain of one in the law of the next."""
         closed = jax.make_jaxpr(lambda z: [law for law in self.listed(z) if law is not None])
-        program = closed(position).jaxpr
+        program = closed(position)
         effects = [i for i, flag in enumerate(self.effects(position)) if flag]
         reached = {
-            i: flags_of(program, [i == k for k in range(len(program.invars))]) for i in effects
+            i: flags_of(program, [i == k for k in range(len(program.in_avals))]) for i in effects
         }
         levels = dict.fromkeys(effects, 1)
         for _ in effects[1:]:

@@ -38,32 +38,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr
 
-from blackjax_ext.mcmc.derivatives import sizes_of_scan
+from blackjax_ext import primitives
+from blackjax_ext.equations import outputs_of, read_program, sizes_of_scan
+from blackjax_ext.primitives import INLINED, MOVING, RULED
 from blackjax_ext.types import Function
-from blackjax_ext.work import INLINED, needed_equations, outputs_of, program_of_call
 
 __all__ = ["loss"]
 
-# what moves numbers to other places
-MOVING_PRIMITIVES = {
-    *("broadcast_in_dim", "concatenate", "copy", "copy_p", "dynamic_slice", "dynamic_update_slice"),
-    *("expand_dims", "gather", "pad", "reshape", "rev", "scatter", "select_n", "slice", "split"),
-    *("squeeze", "stack", "stop_gradient", "transpose"),
-}
-# what else does not round
-EXACT = {
-    *("abs", "clamp", "cummax", "cummin", "max", "min", "neg", "optimization_barrier", "sort"),
-    *("reduce_max", "reduce_min"),
-}
-CALLS = INLINED | {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
+# what does not round, besides what moves numbers
+EXACT = primitives.EXTREMES | {"abs", "clamp", "neg", "optimization_barrier", "sort"}
 # what mixes its arguments with slopes of both signs
-MIXES = {
-    *("cond", "while", "custom_linear_solve", "conv_general_dilated", "fft", "cumprod"),
-    *("reduce_prod", "scatter_mul", "lu", "qr", "geqrf", "householder_product", "eigh", "svd"),
-    *("linear_call", "tridiagonal_solve"),
-}
+MIXES = primitives.DECIDED | primitives.FACTORIZATIONS | primitives.TRANSFORMS
+MIXES |= {"cumprod", "reduce_prod", "scatter_mul"}
 MAX_JACOBIAN = 4096  # numbers of which what mixes them is read by its Jacobian
 
 Errors = list[Any]  # an array for each value; None of what is exact
@@ -80,41 +68,41 @@ def program_errors(
     closed: ClosedJaxpr, values: Sequence[Any], errors: Errors
 ) -> tuple[list[Any], Errors]:
     """Outputs of a program and their errors."""
-    jaxpr = closed.jaxpr
-    known = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    known |= dict(zip(jaxpr.invars, values, strict=True))
-    lost = dict(zip(jaxpr.invars, errors, strict=True))
 
-    def value_of(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else known[atom]
+    def rule(equation: Any, arguments: list[Any]) -> Any:
+        return zip(*equation_errors(equation, *apart(arguments)), strict=True)
 
-    def error_of(atom: Any) -> Array | None:
-        return None if isinstance(atom, Literal) else lost.get(atom)
+    outputs = read_program(
+        closed,
+        list(zip(values, errors, strict=True)),
+        rule,
+        lambda _, number: (number, None),
+        calls=INLINED | RULED,
+        is_opened=lambda pairs: not is_exact(apart(pairs)[1]),
+    )
+    return apart(outputs)
 
-    for equation in needed_equations(jaxpr):
-        arguments = [value_of(atom) for atom in equation.invars]
-        results, missed = equation_errors(
-            equation, arguments, [error_of(atom) for atom in equation.invars]
-        )
-        known |= dict(zip(equation.outvars, results, strict=True))
-        lost |= dict(zip(equation.outvars, missed, strict=True))
-    outputs = jaxpr.outvars
-    return [value_of(atom) for atom in outputs], [error_of(atom) for atom in outputs]
+
+def apart(pairs: list[Any]) -> tuple[list[Any], Errors]:
+    """Values and their errors."""
+    return [value for value, _ in pairs], [error for _, error in pairs]
+
+
+def is_exact(errors: Errors) -> bool:
+    """Whether no value has an error."""
+    return all(error is None for error in errors)
 
 
 def equation_errors(equation: Any, values: list[Any], errors: Errors) -> tuple[list[Any], Errors]:
     """Outputs of one equation and their errors."""
     name = equation.primitive.name
-    if all(error is None for error in errors):
+    if is_exact(errors):
         outputs = outputs_of(equation, *values)
         return outputs, [None] * len(outputs)
-    called = program_of_call(equation, CALLS)
-    if called is not None:
-        return program_errors(called, values, errors)
     if name == "scan":
         return scanned(equation, values, errors)
     outputs = outputs_of(equation, *values)
-    if name in MOVING_PRIMITIVES:
+    if name in MOVING:
         return outputs, outputs_of(equation, *among(values, errors))
     rule = ROUNDING_RULES.get(name, by_jacobian if name in MIXES else by_slopes)
     missed = rule(equation, values, errors, outputs)

@@ -19,6 +19,7 @@ from jax.typing import DTypeLike
 
 from blackjax_ext.meshes import ROWS, num_blocks, shard_first_axis
 from blackjax_ext.rows.consecutive import at_chunk
+from blackjax_ext.work import bytes_of
 
 __all__ = ["Pair", "add", "as_pair", "collapse", "difference", "over_rows"]
 
@@ -103,9 +104,7 @@ def rows_at_once(values_at: Callable[[Array], Array], num_rows: int) -> int:
     def size(length: int) -> int:
         rows = jax.ShapeDtypeStruct((length,), jnp.result_type(int))
         program = jax.make_jaxpr(values_at)(rows).jaxpr
-        results = [result.aval for equation in program.eqns for result in equation.outvars]
-        shaped = [array for array in results if isinstance(array, jax.core.ShapedArray)]
-        return sum(array.size * array.dtype.itemsize for array in shaped)
+        return sum(bytes_of(result) for equation in program.eqns for result in equation.outvars)
 
     if size(num_rows) <= BUDGET:
         return num_rows

@@ -16,16 +16,16 @@ ask another one for.
 
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.extend.core import Literal
 
+from blackjax_ext.equations import outputs_of, read_program
 from blackjax_ext.meshes import ROWS, shard_first_axis
-
-if TYPE_CHECKING:
-    from jax.extend.core import Jaxpr, JaxprEqn
 
 __all__ = ["at_chunk", "at_consecutive"]
 
@@ -164,76 +164,35 @@ def with_slices(
     # rows that a function maps over are slices of blocks alone: on one device a gather rounds as
     # it always has
     most_axes = 1 if num_blocks == 1 else MOST_AXES
-    results, _ = interpret(
-        closed.jaxpr, closed.consts, [rows], [Known.ROWS], sliced, num_rows, most_axes
+    outputs = read_program(
+        closed,
+        [(rows, Known.ROWS)],
+        partial(results_of, sliced=sliced, num_rows=num_rows, most_axes=most_axes),
+        lambda _, number: (number, None),
+        is_opened=lambda arguments: any(fact for _, fact in arguments),
+        reads_all=True,
     )
-    return jax.tree.unflatten(jax.tree.structure(shape), results)
+    return jax.tree.unflatten(jax.tree.structure(shape), [result for result, _ in outputs])
 
 
-def interpret(
-    jaxpr: "Jaxpr",
-    consts: list[Any],
-    inputs: list[Any],
-    known_inputs: list[Known | None],
+def results_of(
+    equation: Any,
+    arguments: list[tuple[Any, Known | None]],
     sliced: Callable[[Array], Array],
     num_rows: int,
     most_axes: int,
-) -> tuple[list[Any], list[Known | None]]:
-    """Results of a program, and what is known of each of them."""
-    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *inputs], strict=True))
-    known = dict(zip(jaxpr.invars, known_inputs, strict=True))
-
-    def value_of(atom: Any) -> Any:
-        return atom.val if is_literal(atom) else values[atom]
-
-    def known_of(atom: Any) -> Known | None:
-        return None if is_literal(atom) else known.get(atom)
-
-    for equation in jaxpr.eqns:
-        arguments = list(map(value_of, equation.invars))
-        known_arguments = list(map(known_of, equation.invars))
-        inner = equation.params["jaxpr"] if equation.primitive.name in ("jit", "pjit") else None
-        if inner is not None and any(known_arguments):
-            results, known_results = interpret(
-                inner.jaxpr, inner.consts, arguments, known_arguments, sliced, num_rows, most_axes
-            )
-        elif takes_rows(equation, known_arguments, num_rows, most_axes):
-            shape = atom_shape(equation.outvars[0])
-            results, known_results = [sliced(arguments[0]).reshape(shape)], [None]
-        else:
-            results = evaluate_equation(jaxpr, equation, arguments)
-            known_results = [None] * len(results)
-            if len(results) == 1:
-                known_results = [known_result(equation, known_arguments)]
-        values.update(zip(equation.outvars, results, strict=True))
-        known.update(zip(equation.outvars, known_results, strict=True))
-    return list(map(value_of, jaxpr.outvars)), list(map(known_of, jaxpr.outvars))
+) -> list[tuple[Any, Known | None]]:
+    """Results of an equation, and what is known of each of them."""
+    values, known = [value for value, _ in arguments], [fact for _, fact in arguments]
+    if takes_rows(equation, known, num_rows, most_axes):
+        return [(sliced(values[0]).reshape(atom_shape(equation.outvars[0])), None)]
+    results = outputs_of(equation, *values)
+    if len(results) == 1:
+        return [(results[0], known_result(equation, known))]
+    return [(result, None) for result in results]
 
 
-def evaluate_equation(jaxpr: "Jaxpr", equation: "JaxprEqn", arguments: list[Any]) -> list[Any]:
-    """Results of one equation, as those of a program that has no other."""
-    from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-
-    given = {
-        atom: argument
-        for atom, argument in zip(equation.invars, arguments, strict=True)
-        if not is_literal(atom)
-    }
-    alone = jaxpr.replace(
-        constvars=[],
-        invars=list(given),
-        eqns=[equation],
-        outvars=equation.outvars,
-        effects=equation.effects,
-        debug_info=jaxpr.debug_info.with_unknown_names(),
-    )
-    results: list[Any] = jaxpr_as_fun(ClosedJaxpr(alone, ()))(*given.values())
-    return results
-
-
-def takes_rows(
-    equation: "JaxprEqn", known: list[Known | None], num_rows: int, most_axes: int
-) -> bool:
+def takes_rows(equation: Any, known: list[Known | None], num_rows: int, most_axes: int) -> bool:
     """Whether an equation is ``operand[rows]`` with an operand that has all of them.
 
     The rows have at most that many axes.
@@ -254,7 +213,7 @@ def takes_rows(
     )
 
 
-def known_result(equation: "JaxprEqn", known: list[Known | None]) -> Known | None:
+def known_result(equation: Any, known: list[Known | None]) -> Known | None:
     """Facts about the one result of an equation, from those about its arguments.
 
     Only the steps by which jax turns rows into indices tell anything: these count negative rows
@@ -283,13 +242,6 @@ def atom_shape(atom: Any) -> tuple[int, ...]:
     return shape
 
 
-def is_literal(atom: Any) -> bool:
-    """Whether an argument is a constant that is written into the program."""
-    from jax.extend.core import Literal
-
-    return isinstance(atom, Literal)
-
-
 def is_zero(atom: Any) -> bool:
     """Whether an argument is the number zero."""
-    return is_literal(atom) and jnp.shape(atom.val) == () and atom.val == 0
+    return isinstance(atom, Literal) and jnp.shape(atom.val) == () and atom.val == 0

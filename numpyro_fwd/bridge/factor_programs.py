@@ -18,21 +18,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from blackjax_ext.equations import outputs_of, read_program
+from blackjax_ext.primitives import INLINED, LINEAR_IN_FIRST, PRODUCTS, SIGNED, STRUCTURAL
 from blackjax_ext.subsampling.families.densities import MOST, smooth_kind
 from blackjax_ext.subsampling.families.kind import Kind
-from blackjax_ext.subsampling.taylor.reader import STRUCTURAL
-from blackjax_ext.work import INLINED, outputs_of, program_of_call
 
 __all__ = ["FactorProgram", "parted"]
 
 MOST_KNOWN = 64  # numbers that a row's factor takes beside its predictors
 KNOWN, AFFINE, OTHER = 0, 1, 2
-LINEAR = STRUCTURAL | {"add", "add_any", "neg", "reduce_sum", "sub"}
-PRODUCTS = {"dot_general", "mul"}
-OF_FIRST = {"div", "dynamic_slice", "gather"}
-ONE_BY_ONE = STRUCTURAL | {"add", "div", "mul", "neg", "sub"}
+LINEAR = STRUCTURAL | SIGNED | {"add_any", "reduce_sum"}
+ONE_BY_ONE = STRUCTURAL | SIGNED | {"div", "mul"}
 
 
 class Line(NamedTuple):
@@ -53,30 +51,19 @@ class Constant(NamedTuple):
     value: Any
 
 
-def lines_of(jaxpr: Jaxpr, names: dict[Var, Any], numbers: Iterator[int]) -> list[Line]:
-    """The equations of a program, those of what it calls among them; `names` get all numbers."""
+def lines_of(
+    closed: ClosedJaxpr, inputs: Sequence[int], numbers: Iterator[int]
+) -> tuple[list[Line], list[Any]]:
+    """The equations of a program, those of what it calls among them, and its outputs."""
+    lines: list[Line] = []
 
-    def named(atom):
-        return Constant(atom.val) if isinstance(atom, Literal) else names[atom]
-
-    found: list[Line] = []
-    for equation in jaxpr.eqns:
-        inputs = tuple(map(named, equation.invars))
-        closed = program_of_call(equation, INLINED)
-        if closed is not None:
-            inside = dict(zip(closed.jaxpr.invars, inputs, strict=True))
-            inside |= dict(zip(closed.jaxpr.constvars, map(Constant, closed.consts), strict=True))
-            found += lines_of(closed.jaxpr, inside, numbers)
-            results = [
-                Constant(v.val) if isinstance(v, Literal) else inside[v]
-                for v in closed.jaxpr.outvars
-            ]
-            names.update(zip(equation.outvars, results, strict=True))
-            continue
+    def rule(equation, arguments):
         outputs = tuple(next(numbers) for _ in equation.outvars)
-        names.update(zip(equation.outvars, outputs, strict=True))
-        found.append(Line(equation, inputs, outputs))
-    return found
+        lines.append(Line(equation, tuple(arguments), outputs))
+        return outputs
+
+    outputs = read_program(closed, inputs, rule, lambda _, value: Constant(value), calls=INLINED)
+    return lines, outputs
 
 
 def kind_of(line: Line, kinds: dict[int, int]) -> int:
@@ -89,7 +76,7 @@ def kind_of(line: Line, kinds: dict[int, int]) -> int:
     if name == "convert_element_type":
         is_linear = jnp.issubdtype(line.equation.params["new_dtype"], jnp.floating)
     is_linear |= name in PRODUCTS and inputs.count(AFFINE) == 1
-    is_linear |= name in OF_FIRST and AFFINE not in inputs[1:]
+    is_linear |= name in LINEAR_IN_FIRST and AFFINE not in inputs[1:]
     is_linear |= name == "select_n" and inputs[0] == KNOWN
     return AFFINE if is_linear else OTHER
 
@@ -148,17 +135,16 @@ def parted(
     closed, shape = jax.make_jaxpr(function, return_shape=True)(z, given)
     if prod(shape.shape) != 1:
         raise ValueError(f"it has {prod(shape.shape)} values for each row, and one can be read")
-    jaxpr, numbers = closed.jaxpr, count()
-    names: dict[Any, Any] = {v: next(numbers) for v in jaxpr.invars}
-    names |= dict(zip(jaxpr.constvars, map(Constant, closed.consts), strict=True))
+    numbers = count()
+    shapes: dict[Any, Any] = {next(numbers): aval for aval in closed.in_avals}
     num_latents = len(jax.tree.leaves(z))
-    kinds = {names[v]: AFFINE if i < num_latents else KNOWN for i, v in enumerate(jaxpr.invars)}
-    shapes: dict[Any, Any] = {names[v]: v.aval for v in jaxpr.invars}
-    lines = lines_of(jaxpr, names, numbers)
+    kinds = {each: AFFINE if each < num_latents else KNOWN for each in shapes}
+    lines, (outcome,) = lines_of(closed, list(shapes), numbers)
+    if isinstance(outcome, Constant):
+        raise ValueError(f"it is a constant, and depends on none of the one to {MOST} predictors")
     for line in lines:
         kinds |= dict.fromkeys(line.outputs, kind_of(line, kinds))
         shapes |= dict(zip(line.outputs, (v.aval for v in line.equation.outvars), strict=True))
-    outcome = names[jaxpr.outvars[0]]
     rest = needed([line for line in lines if kinds[line.outputs[0]] == OTHER], [outcome])
     inputs = {each for line in rest for each in line.numbered()} | {outcome}
     roots = {affine_source(each, lines, kinds) for each in inputs if kinds[each] == AFFINE}
@@ -188,9 +174,8 @@ def parted(
     scalars = [jax.ShapeDtypeStruct((), dtype)] * sum(sizes)
     program = FactorProgram(jax.make_jaxpr(density)(*scalars), sizes[0])
     arguments = jax.tree.leaves((z, given))
-    start = {names[v]: value for v, value in zip(jaxpr.invars, arguments, strict=True)}
     head = needed(lines, [*predictors, *known])
-    values = values_of_lines(head, start)
+    values = values_of_lines(head, dict(enumerate(arguments)))
     return program, entries(values, predictors, dtype), entries(values, known, dtype)
 
 

@@ -27,7 +27,17 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from blackjax_ext.coordinates.laws import Law, LocScaleNoise, walk
-from blackjax_ext.work import Reader, Value, outputs_of
+from blackjax_ext.equations import Reader, Value, outputs_of
+from blackjax_ext.primitives import (
+    CONVERTING,
+    CUMULATIVE,
+    INDEXING,
+    LINEAR_IN_FIRST,
+    PLACING,
+    PRODUCTS,
+    REDUCTIONS,
+    SIGNED,
+)
 from numpyro_fwd.bridge.hierarchies import LOC_SCALE, MAPS
 from numpyro_fwd.bridge.numpyro_private import transforms_of
 from numpyro_fwd.bridge.predictors import unwrapped
@@ -36,20 +46,12 @@ from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
 
 __all__ = ["NoiseProgram", "Scaling", "scaled_noise"]
 
-# linear in the first argument
-LINEAR_IN_FIRST = frozenset(["div", "dynamic_slice", "gather"])
-LINEAR = LINEAR_IN_FIRST | frozenset(
-    ["add", "broadcast_in_dim", "convert_element_type", "copy", "cumsum", "dot_general", "mul"]
-    + ["expand_dims", "neg", "reduce_sum", "reshape", "rev", "slice", "squeeze", "sub", "transpose"]
-)
-AS_ONE_NUMBER = frozenset(["broadcast_in_dim", "convert_element_type", "reshape", "squeeze"])
+LINEAR = LINEAR_IN_FIRST | PLACING | CONVERTING | SIGNED | PRODUCTS | {"cumsum", "reduce_sum"}
+AS_ONE_NUMBER = CONVERTING | {"broadcast_in_dim", "reshape", "squeeze"}
 # as positive as the least positive of their arguments, and as the most positive
-OF_LEAST = frozenset(
-    ["add", "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "cummax", "cumprod"]
-    + ["cumsum", "div", "exp2", "expand_dims", "log1p", "min", "mul", "reduce_max", "reduce_min"]
-    + ["reduce_prod", "reduce_sum", "reshape", "rev", "slice", "sqrt", "squeeze", "transpose"]
-)
-OF_FIRST = frozenset(["dynamic_slice", "gather", "pow"])
+OF_LEAST = PLACING | CONVERTING | CUMULATIVE | REDUCTIONS
+OF_LEAST |= {"add", "concatenate", "div", "exp2", "log1p", "min", "mul", "sqrt"}
+OF_FIRST = INDEXING | {"pow"}
 UNKNOWN, NEVER_NEGATIVE, POSITIVE = range(3)
 
 

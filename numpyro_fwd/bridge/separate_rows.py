@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.equations import equations_in
 from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
@@ -258,14 +259,8 @@ def num_read(program: Function, num_rows: int, arguments: SplitArguments, z: Any
 
 def numbers_in(jaxpr: Any) -> int:
     """How many numbers a program computes, those of its loops once."""
-    parts = [
-        part
-        for eqn in jaxpr.eqns
-        for part in jax.tree.leaves(eqn.params, is_leaf=lambda leaf: hasattr(leaf, "eqns"))
-        if hasattr(part, "eqns")
-    ]
-    own = sum(math.prod(var.aval.shape) for eqn in jaxpr.eqns for var in eqn.outvars)
-    return own + sum(map(numbers_in, parts))
+    outputs = (output for equation in equations_in(jaxpr) for output in equation.outvars)
+    return sum(math.prod(output.aval.shape) for output in outputs)
 
 
 def some_rows(num_rows: int, num: int) -> np.ndarray:

@@ -8,6 +8,7 @@ the model counts wherever it was made, and a comment does not.
 import hashlib
 import re
 from importlib.metadata import version
+from itertools import count
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from blackjax_ext.equations import read_program
 from numpyro_fwd.bridge.traces import first_sites
 from numpyro_fwd.storage.checkpoints import key_data_of
 from numpyro_fwd.types import Args, Kwargs, Model
@@ -111,28 +113,29 @@ class Programs:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
     def digest_of_operations(self, jaxpr: Jaxpr) -> str:
-        numbered: dict[Any, int] = {}
-        for var in (*jaxpr.constvars, *jaxpr.invars):
-            numbered[var] = len(numbered)
-        digest = hashlib.sha256(str([var.aval for var in numbered]).encode())
-        for equation in jaxpr.eqns:
-            inputs = [self.atom(var, numbered) for var in equation.invars]
-            for var in equation.outvars:
-                numbered[var] = len(numbered)
+        """Checksum of a program whose constants are any."""
+        names = map(str, count())
+        constants = [next(names) for _ in jaxpr.constvars]
+        inputs = [next(names) for _ in jaxpr.invars]
+        digest = hashlib.sha256(str([v.aval for v in (*jaxpr.constvars, *jaxpr.invars)]).encode())
+
+        def rule(equation: Any, arguments: list[str]) -> list[str]:
+            name, params = equation.primitive.name, equation.params
             shapes = [str(var.aval) for var in equation.outvars]
-            options = [
-                (name, self.option(equation.params[name])) for name in sorted(equation.params)
-            ]
-            digest.update(repr((equation.primitive.name, inputs, shapes, options)).encode())
-        digest.update(repr([self.atom(var, numbered) for var in jaxpr.outvars]).encode())
+            options = [(key, self.option(params[key])) for key in sorted(params)]
+            digest.update(repr((name, arguments, shapes, options)).encode())
+            return [next(names) for _ in shapes]
+
+        program = ClosedJaxpr(jaxpr, constants)
+        outputs = read_program(program, inputs, rule, self.known_value, calls=(), reads_all=True)
+        digest.update(repr(outputs).encode())
         return digest.hexdigest()[:24]
 
     @staticmethod
-    def atom(atom: Any, numbered: dict[Any, int]) -> str:
-        """A number, or which result it is."""
-        if isinstance(atom, Literal):
-            return f"{describe_leaf(atom.val)}:{atom.aval}"
-        return str(numbered[atom])
+    def known_value(variable: Any, value: Any) -> str:
+        """A number that stands in a program, or the name of a constant."""
+        is_number = isinstance(variable, Literal)
+        return f"{describe_leaf(value)}:{variable.aval}" if is_number else value
 
     def option(self, value: Any) -> str:
         """A parameter of an operation."""

@@ -10,7 +10,9 @@ import pytest
 
 import blackjax_ext
 from blackjax_ext import factoring, metrics, work
+from blackjax_ext.equations import equations_in
 from blackjax_ext.mcmc import tangents
+from blackjax_ext.primitives import FACTORIZATIONS
 from blackjax_ext.smc.moves import Metropolis, Unadjusted
 from blackjax_ext.smc.tempered import tempered
 from blackjax_ext.warmup.algorithm import Algorithm
@@ -131,12 +133,10 @@ def test_what_a_density_closes_over_may_be_a_batch_and_has_derivatives(monkeypat
 
 def batches(program):
     """Matrices of a density that a program factors or solves at once."""
-    for equation in program.eqns:
+    for equation in equations_in(program):
         shape = getattr(equation.invars[0].aval, "shape", ()) if equation.invars else ()
-        if equation.primitive.name in work.FACTORIZATIONS and shape[-1:] == (NUM_PLACES,):
+        if equation.primitive.name in FACTORIZATIONS and shape[-1:] == (NUM_PLACES,):
             yield int(np.prod(shape[:-2]))
-        for part in work.programs_in(equation):
-            yield from batches(part)
 
 
 def most(function, *arguments):

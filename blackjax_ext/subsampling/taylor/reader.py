@@ -26,14 +26,15 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr
 from jax.scipy.special import log_ndtr
 
+from blackjax_ext.equations import equations_in, outputs_of, read_program
+from blackjax_ext.primitives import COMPARISONS, INLINED, KINKS, SMOOTH, STRUCTURAL
 from blackjax_ext.subsampling.intervals import Interval, outward
 from blackjax_ext.subsampling.taylor import functions
 from blackjax_ext.subsampling.taylor.jets import Box, Jet, with_axes
 from blackjax_ext.types import Function
-from blackjax_ext.work import INLINED, needed_equations, outputs_of, program_of_call
 
 __all__ = ["UnreadableError", "derivatives_over"]
 
@@ -52,19 +53,6 @@ class Either:
 
 Rule: TypeAlias = Callable[..., Jet]  # from a box, the parameters of a primitive and its values
 KINK = "it is not smooth where it depends on a predictor"
-STRUCTURAL = {
-    "broadcast_in_dim",
-    "concatenate",
-    "convert_element_type",
-    "copy",
-    "expand_dims",
-    "reshape",
-    "rev",
-    "slice",
-    "squeeze",
-    "stack",
-    "transpose",
-}
 
 
 def derivatives_over(function: Function, box: Box, *known: Any, **data: Any) -> Jet:
@@ -83,28 +71,20 @@ def derivatives_over(function: Function, box: Box, *known: Any, **data: Any) -> 
 
 def read(box: Box, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
     """Outputs of a program, jets where they depend on a variable."""
-    jaxpr = closed.jaxpr
-    values: dict[Any, Any] = {}
-    values.update(zip(jaxpr.constvars, closed.consts, strict=True))
-    values.update(zip(jaxpr.invars, arguments, strict=True))
+    rule = partial(equation_outputs, box)
+    return read_program(closed, arguments, rule, calls=INLINED, is_opened=depends)
 
-    def value(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else values[atom]
 
-    for equation in needed_equations(jaxpr):
-        outputs = equation_outputs(box, equation, [value(atom) for atom in equation.invars])
-        values.update(zip(equation.outvars, outputs, strict=True))
-    return [value(atom) for atom in jaxpr.outvars]
+def depends(values: Sequence[Any]) -> bool:
+    """Whether any of some values depends on a variable."""
+    return any(isinstance(value, (Jet, Either)) for value in values)
 
 
 def equation_outputs(box: Box, equation: Any, values: list[Any]) -> Sequence[Any]:
     """Outputs of one equation."""
     name = equation.primitive.name
-    if not any(isinstance(value, (Jet, Either)) for value in values):
+    if not depends(values):
         return outputs_of(equation, *values)
-    called = program_of_call(equation, INLINED)
-    if called is not None:
-        return read(box, called, values)
     if name == "custom_jvp_call":
         return custom(box, equation, values)
     rule = moving(equation) if name in STRUCTURAL else JET_RULES.get(name)
@@ -306,39 +286,27 @@ def clamped(box: Box, params: Any, low: Any, x: Any, high: Any) -> Jet:
 VALUES_OF_EITHER = values_only("select_n", hull_of)
 EXP, LOG = univariate(functions.exp_), univariate(functions.log_)
 RECIPROCAL, SOFTPLUS = univariate(functions.reciprocal_), univariate(functions.softplus_)
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "is_finite", "and", "or", "not", "xor")
-OF_CHOICES = {"select_n", *COMPARISONS}
+OF_CHOICES = COMPARISONS | {"select_n"}
 JET_RULES: dict[str, Function] = {
+    **{name: univariate(getattr(functions, f"{name}_")) for name in SMOOTH},
     "add": plus,
     "add_any": plus,
     "clamp": clamped,
-    "digamma": univariate(functions.digamma_),
     "div": quotient,
-    "erf": univariate(functions.erf_),
-    "exp": EXP,
-    "expm1": univariate(functions.expm1_),
     "integer_pow": whole_power,
-    "lgamma": univariate(functions.lgamma_),
-    "log": LOG,
-    "log1p": univariate(functions.log1p_),
-    "logistic": univariate(functions.logistic_),
     "mul": multiplied,
     "neg": negative,
     "pow": power,
     "reduce_precision": unchanged,
     "reduce_sum": total,
-    "rsqrt": univariate(functions.rsqrt_),
     "select_n": chosen,
-    "sqrt": univariate(functions.sqrt_),
     "square": squared,
     "sub": minus,
-    "tanh": univariate(functions.tanh_),
     "abs": values_only("abs", absolute_value),
     "max": values_only("max", greater),
     "min": values_only("min", lambda x, y: -greater(-x, -y)),
     **dict.fromkeys(COMPARISONS, compared),
 }
-KINKS = {"abs", "ceil", "clamp", "floor", "max", "min", "round", "select_n", "sign"}
 
 
 def custom(box: Box, equation: Any, values: list[Any]) -> Sequence[Any]:
@@ -371,22 +339,20 @@ def known_programs(dtype: str) -> dict[str, Function]:
     for shape in ((), (1,)):
         number = jnp.zeros(shape, dtype)
         for x, y in ((number, number), (number, 0.0), (0.0, number)):
-            programs = custom_programs(jax.make_jaxpr(jnp.logaddexp)(x, y).jaxpr)
+            programs = custom_programs(jax.make_jaxpr(jnp.logaddexp)(x, y))
             rules |= dict.fromkeys(programs, of_logaddexp)
-        programs = custom_programs(jax.make_jaxpr(log_ndtr)(number).jaxpr)
+        programs = custom_programs(jax.make_jaxpr(log_ndtr)(number))
         rules |= dict.fromkeys(programs, of_log_ndtr)
     return rules
 
 
-def custom_programs(jaxpr: Jaxpr) -> set[str]:
+def custom_programs(program: ClosedJaxpr) -> set[str]:
     """Programs of the functions with derivatives of their own in a program."""
-    texts = set()
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "custom_jvp_call":
-            texts.add(str(equation.params["call_jaxpr"]))
-        elif called := program_of_call(equation, INLINED):
-            texts |= custom_programs(called.jaxpr)
-    return texts
+    return {
+        str(equation.params["call_jaxpr"])
+        for equation in equations_in(program)
+        if equation.primitive.name == "custom_jvp_call"
+    }
 
 
 def by_rule(box: Box, equation: Any, values: list[Any]) -> Jet:

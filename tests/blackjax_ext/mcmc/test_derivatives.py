@@ -117,7 +117,7 @@ def test_planted_bug_is_found(bug, monkeypatch):
 
 def test_planted_bug_in_the_question_is_found(monkeypatch):
     """Without a look into the program a custom_vjp seems to have a forward mode."""
-    monkeypatch.setattr(derivatives, "primitives", lambda program: [])
+    monkeypatch.setattr(derivatives, "primitives_in", lambda program: set())
     with pytest.raises(AssertionError):
         test_what_there_is_by_tracing("double", "bare")
 

@@ -13,7 +13,7 @@ from numpyro.infer import MCMC
 import blackjax_ext
 import numpyro_fwd
 from blackjax_ext import metrics, schedules
-from blackjax_ext.work import programs_in
+from blackjax_ext.equations import programs_in
 from tests.laws.targets import FUNNEL, FUNNEL_SCALE
 
 NUM_CHAINS, NUM_STEPS = 20_000, 30

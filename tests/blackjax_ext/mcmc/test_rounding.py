@@ -4,8 +4,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
 
 from blackjax_ext.mcmc.rounding import loss
+from tests.blackjax_ext.random_programs import (
+    NUM,
+    SIZE,
+    composed,
+    differentiable,
+    mixed,
+    of_vector,
+    scan,
+    steps,
+)
 
 X = np.array([1000.0, 999.9, 2.0, -3.0])
 MATRIX = np.random.default_rng(0).normal(size=(3, 4))
@@ -119,3 +130,17 @@ def test_few_operations():
         return compiled.cost_analysis()["flops"]
 
     assert cost(lambda x: loss(into, x)) < 5 * cost(into)
+
+
+@settings(deadline=None, max_examples=15, derandomize=True, database=None)
+@given(steps(differentiable))
+@example([scan(mixed((0, 1, 2, 3)), 3)])
+def test_random_programs_lose_no_more_than_the_bound(parts):
+    """Against double precision; a sine is off by more than its last digit."""
+    function = of_vector(composed(parts))
+    x = jnp.asarray(np.random.default_rng(2).normal(size=NUM * SIZE), "float32")
+    value, bound = jax.jit(lambda x: loss(function, x))(x)
+    with jax.enable_x64(True):
+        exact = np.asarray(function(jnp.asarray(np.asarray(x), "float64")))
+    error = np.abs(np.asarray(value, float) - exact)
+    assert np.all(error <= 2.0 * np.asarray(bound, float) + 1e-30)

@@ -169,3 +169,54 @@ def test_the_first_state_is_compared_up_to_rounding():
     ):
         with pytest.raises(ValueError, match="other state"):
             fingerprint.check_same("path", "state", old, fingerprint.describe_state(other))
+
+
+def shifted_by(shift):
+    """A program whose calls and loops close over a constant."""
+    shift = np.full(2, shift, np.float32)
+    return lambda x, y: jax.lax.scan(lambda c, r: (c + r * shift, None), x, jax.jit(jnp.exp)(y))[0]
+
+
+# programs that differ in one thing from a neighbour
+PROGRAMS = (
+    lambda x, y: jnp.sin(x) - jnp.cos(y),
+    lambda x, y: jnp.sin(x) - jnp.cos(x),
+    lambda x, y: jnp.cos(y) - jnp.sin(x),
+    lambda x, y: jnp.sin(y) - jnp.cos(y),
+    lambda x, y: jnp.sin(x) - 2.0 * jnp.cos(y),
+    lambda x, y: jnp.sin(x) - 2.5 * jnp.cos(y),
+    lambda x, y: (jnp.sin(x), jnp.cos(y)),
+    lambda x, y: (jnp.cos(y), jnp.sin(x)),
+    lambda x, y: (jnp.sin(x), jnp.sin(x)),
+    lambda x, y: (jnp.sin(x), 0.0),
+    lambda x, y: jnp.sum(jnp.stack([x, y]), 0),
+    lambda x, y: jnp.sum(jnp.stack([x, y]), 1),
+    shifted_by(1.0),
+    shifted_by(2.0),
+)
+
+
+def test_programs_have_checksums_of_their_own():
+    """Which results an operation works on, the numbers that stand in it, and the order of all."""
+    x = jnp.ones(2)
+
+    def checksum(program):
+        # of a new object: JAX would remember the program
+        return fingerprint.describe_program(jax.make_jaxpr(lambda x, y: program(x, y))(x, x))
+
+    checksums = list(map(checksum, PROGRAMS))
+    assert len(set(checksums)) == len(PROGRAMS)
+    assert checksums == list(map(checksum, PROGRAMS))
+
+
+@pytest.mark.skipif(jax.__version__ != "0.10.2", reason="programs of another JAX are others")
+def test_a_checksum_on_disk_stays_what_it_is():
+    """A run goes on, however programs are read in the next version."""
+    shift = np.arange(2, dtype=np.float32)
+
+    def program(x, y):
+        rows = jax.lax.scan(lambda c, r: (c * 0.5 + r, c), y, jax.jit(jnp.sin)(x))[1]
+        return jnp.where(x > y, rows - 2.0, shift)
+
+    closed = jax.make_jaxpr(program)(jnp.ones(2), 1.0)
+    assert fingerprint.describe_program(closed) == "6559b49380d5a02e6bf01ee6"

@@ -35,8 +35,8 @@ from benchmarks.harness.runs import least_ess, worst_errors
 from blackjax_ext import families, potentials
 from numpyro_fwd import AMAGOLD, RandomWalk, Subsampled
 from numpyro_fwd.bridge.plates import FullView
-from numpyro_fwd.bridge.predictors import linear_predictor_of
 from numpyro_fwd.bridge.row_models import RowModel
+from numpyro_fwd.subsampling.predictors import linear_predictor_of
 
 BATCH, STEPS = 30, 5
 SUBSAMPLED = Subsampled()

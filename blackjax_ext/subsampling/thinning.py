@@ -315,9 +315,10 @@ def gathered(
     if so_far.size > 1:
         scattered: Array = getattr(so_far.at[group], how)(values)
         return scattered
-    both = jnp.append(so_far, values)
-    reduce = {"add": jnp.sum, "max": jnp.any, "multiply": jnp.prod}[how]
-    return reduce(both, keepdims=True)
+    reduced: Array = {"add": jnp.sum, "max": jnp.any, "multiply": jnp.prod}[how](
+        jnp.append(so_far, values), keepdims=True
+    )
+    return reduced
 
 
 def veto(events: Events, seen: Round, is_joint: bool) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
 from blackjax_ext.subsampling.families.kind import Ball, Kind  # noqa: E402
-from numpyro_fwd.bridge.likelihoods import READINGS  # noqa: E402
+from numpyro_fwd.subsampling.likelihoods import READINGS  # noqa: E402
 from tests.blackjax_ext.subsampling.test_families import CASES, SIZES  # noqa: E402
 
 PAGE = DOCS / "algorithms" / "subsampled.md"

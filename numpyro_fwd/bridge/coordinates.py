@@ -19,9 +19,8 @@ from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.hierarchies import FREE, MAPS, map_of, mixed, shaped, shifted, walked
 from numpyro_fwd.bridge.numpyro_private import Messenger
-from numpyro_fwd.bridge.predictors import unwrapped
 from numpyro_fwd.bridge.scaled_noise import NoiseProgram, Scaling
-from numpyro_fwd.bridge.traces import sites_at
+from numpyro_fwd.bridge.traces import sites_at, unwrapped
 from numpyro_fwd.types import Args, Kwargs, Model, Site
 
 __all__ = ["ModelCoordinates"]

@@ -32,8 +32,7 @@ from blackjax_ext.coordinates.laws import coarseness_of
 from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.precision import exact_products
 from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
-from numpyro_fwd.bridge.predictors import unwrapped
-from numpyro_fwd.bridge.traces import is_latent, sites_at
+from numpyro_fwd.bridge.traces import is_latent, sites_at, unwrapped
 from numpyro_fwd.types import Args, Kwargs, Model, Site
 
 __all__ = ["ModelHierarchy", "NoiseMap", "effects_of", "map_of"]

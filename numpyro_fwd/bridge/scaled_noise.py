@@ -40,8 +40,7 @@ from blackjax_ext.primitives import (
 )
 from numpyro_fwd.bridge.hierarchies import LOC_SCALE, MAPS
 from numpyro_fwd.bridge.numpyro_private import transforms_of
-from numpyro_fwd.bridge.predictors import unwrapped
-from numpyro_fwd.bridge.traces import is_latent, sites_at
+from numpyro_fwd.bridge.traces import is_latent, sites_at, unwrapped
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
 
 __all__ = ["NoiseProgram", "Scaling", "scaled_noise"]

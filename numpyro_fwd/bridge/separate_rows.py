@@ -35,10 +35,10 @@ from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import SplitArguments, program_with, run_with
-from numpyro_fwd.bridge.centring import zeros_of
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.plates import Plate
 from numpyro_fwd.bridge.row_models import RowModel, RowTerms
+from numpyro_fwd.bridge.traces import zeros_of
 from numpyro_fwd.bridge.views import explaining
 
 __all__ = ["check_minibatches", "check_rows_apart"]

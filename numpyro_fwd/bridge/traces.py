@@ -10,13 +10,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax import Array
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_feasible, init_to_uniform
 
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.numpyro_private import helpful_support_errors, unconstrain_params
+from numpyro_fwd.bridge.numpyro_private import (
+    helpful_support_errors,
+    transform_fn,
+    transforms_of,
+    unconstrain_params,
+)
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues
 
 __all__ = [
@@ -28,6 +34,8 @@ __all__ = [
     "names_of_plates",
     "prior_sites",
     "sites_at",
+    "unwrapped",
+    "zeros_of",
 ]
 
 
@@ -156,3 +164,19 @@ def has_observed(sites: dict[str, Any]) -> bool:
 def is_latent(site: dict[str, Any]) -> bool:
     """Whether a site is sampled and not observed."""
     return site["type"] == "sample" and not site["is_observed"]
+
+
+def zeros_of(sites: Sites) -> dict[str, Array]:
+    """A position of a model with these sites."""
+    values = {name: site["value"] for name, site in sites.items() if is_latent(site)}
+    inverse = transforms_of(sites).inv_transforms
+    shapes = jax.eval_shape(lambda values: transform_fn(inverse, values, invert=True), values)
+    # made by NumPy: each shape would be another program
+    return jax.tree.map(lambda leaf: jnp.asarray(np.zeros(leaf.shape, leaf.dtype)), shapes)
+
+
+def unwrapped(fn: dist.Distribution) -> dist.Distribution:
+    """The distribution under independent dimensions and expansions."""
+    while isinstance(fn, (dist.Independent, dist.ExpandedDistribution)):
+        fn = fn.base_dist
+    return fn

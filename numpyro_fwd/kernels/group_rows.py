@@ -12,11 +12,11 @@ from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.thinning import expected_rows
 from blackjax_ext.warmup.algorithm import Algorithm, Stepper
 from blackjax_ext.warmup.run import ravel_each
-from numpyro_fwd.bridge.groups import GroupedModel, grouped_predictor_of
 from numpyro_fwd.bridge.views import check_finite
 from numpyro_fwd.kernels.row_counts import CountingAlgorithm, warn_if_many
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.strategy import Run, Source, Start, split_keys
+from numpyro_fwd.subsampling.groups import GroupedModel, grouped_predictor_of
 from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["start_of_groups", "sweeping"]

@@ -13,7 +13,6 @@ from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance
 from blackjax_ext.sgmcmc.approximate_tests import barker_test, sequential_test
 from blackjax_ext.sgmcmc.leapfrog import check_friction
 from numpyro_fwd.bridge.arguments import evaluating
-from numpyro_fwd.bridge.centring import Centred, centred_start, noise_seen_by_rows
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
 from numpyro_fwd.bridge.plates import FullView, check_model, first_rows
 from numpyro_fwd.bridge.row_models import RowModel
@@ -26,6 +25,7 @@ from numpyro_fwd.kernels.options import BY_ORDER, ControlVariate, MinibatchOptio
 from numpyro_fwd.kernels.row_strategies import AnchoredRows, PlainRows, SubsampledRows
 from numpyro_fwd.kernels.state import KernelState
 from numpyro_fwd.kernels.strategy import Strategy
+from numpyro_fwd.subsampling.centring import Centred, centred_start, noise_seen_by_rows
 from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = ["AMAGOLD", "L2MC", "SGHMC"]
@@ -216,9 +216,9 @@ class AMAGOLD(MinibatchKernel):
         (:mod:`blackjax_ext.subsampling.thinning`). Models with 50 groups of rows or more are
         sampled in sweeps (:mod:`blackjax_ext.sgmcmc.group_sweeps`). ``LocScaleReparam`` is undone
         for effects that rows depend on; draws have the sites of the model as it is written
-        (:mod:`numpyro_fwd.bridge.centring`). The cost of a transition does not grow with N; mode,
-        bounds and alias table are computed before the warm-up. Or an approximate test that reads
-        some of the rows: "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or one of
+        (:mod:`numpyro_fwd.subsampling.centring`). The cost of a transition does not grow with N;
+        mode, bounds and alias table are computed before the warm-up. Or an approximate test that
+        reads some of the rows: "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or one of
         these with other parameters. With all but "full" the potential energy is not evaluated and
         shows as NaN. The extra field "inner.num_rows" counts the rows of each test, without those
         of the set-up.

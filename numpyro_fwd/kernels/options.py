@@ -8,9 +8,9 @@ from typing import Any, Literal, TypedDict, get_args
 import optax
 
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.anchors import MODE, check_anchor
 from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
 from numpyro_fwd.kernels.jitter import Jitter
+from numpyro_fwd.subsampling.anchors import MODE, check_anchor
 
 __all__ = [
     "BY_ORDER",

@@ -31,16 +31,8 @@ from blackjax_ext.types import Function
 from blackjax_ext.warmup import newton_path, report
 from blackjax_ext.warmup.algorithm import Algorithm, Stepper
 from blackjax_ext.warmup.run import ravel_each
-from numpyro_fwd.bridge.anchors import position_of_anchor
 from numpyro_fwd.bridge.arguments import evaluating
-from numpyro_fwd.bridge.groups import GroupedModel, expanded_groups
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
-from numpyro_fwd.bridge.predictors import (
-    batch_size_of,
-    expanded,
-    linear_predictor_of,
-    read_by_program,
-)
 from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential
 from numpyro_fwd.bridge.views import check_finite
 from numpyro_fwd.disk import num_rows_on_disk
@@ -64,6 +56,14 @@ from numpyro_fwd.kernels.strategy import (
     follow_path,
     ravel_one,
     split_keys,
+)
+from numpyro_fwd.subsampling.anchors import position_of_anchor
+from numpyro_fwd.subsampling.groups import GroupedModel, expanded_groups
+from numpyro_fwd.subsampling.predictors import (
+    batch_size_of,
+    expanded,
+    linear_predictor_of,
+    read_by_program,
 )
 from numpyro_fwd.table_file import TableFile
 from numpyro_fwd.types import Args, Kwargs

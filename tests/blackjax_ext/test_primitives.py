@@ -12,7 +12,8 @@ from jax.interpreters.ad import add_jaxvals
 from blackjax_ext import primitives
 from blackjax_ext.equations import primitives_in
 from blackjax_ext.subsampling.taylor import functions
-from numpyro_fwd.bridge import factor_programs, scaled_noise
+from numpyro_fwd.bridge import scaled_noise
+from numpyro_fwd.subsampling import factor_programs
 from tests import pages
 
 X, Y = jnp.array([0.3, 1.7, 2.2]), jnp.array([1.1, 0.6, 0.4])

@@ -30,8 +30,8 @@ from blackjax_ext.rows.compensated_sums import as_pair
 from blackjax_ext.rows.potentials import full_gradient
 from blackjax_ext.subsampling import thinning
 from numpyro_fwd.bridge import priors
-from numpyro_fwd.bridge.predictors import linear_predictor_of
 from numpyro_fwd.bridge.row_models import RowModel
+from numpyro_fwd.subsampling.predictors import linear_predictor_of
 
 RNG = np.random.default_rng(110)
 NORMAL = RNG.normal(size=400)

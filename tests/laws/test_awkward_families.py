@@ -18,9 +18,9 @@ from numpyro.handlers import scale
 from numpyro.infer.util import potential_energy
 
 from blackjax_ext.subsampling import expansion, thinning
-from numpyro_fwd.bridge import predictors
 from numpyro_fwd.bridge.plates import FullView, check_model
 from numpyro_fwd.bridge.row_models import RowModel
+from numpyro_fwd.subsampling import predictors
 
 FULL_ONLY = pytest.mark.full
 ENERGY = 0.01  # in units of the posterior, as the page on the test promises

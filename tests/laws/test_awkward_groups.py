@@ -25,9 +25,9 @@ from blackjax_ext.sgmcmc import group_sweeps
 from blackjax_ext.subsampling import grouped_mode, newton, thinning
 from blackjax_ext.subsampling.expansion import Expansion
 from numpyro_fwd import AMAGOLD, Subsampled
-from numpyro_fwd.bridge import groups
 from numpyro_fwd.bridge.plates import FullView, check_model
 from numpyro_fwd.bridge.row_models import RowModel
+from numpyro_fwd.subsampling import groups
 
 FULL_ONLY = pytest.mark.full
 ENERGY = 0.01  # in units of the posterior, as the page on the test promises

@@ -15,7 +15,8 @@ from blackjax_ext import families, potentials
 from blackjax_ext.checks import check_positive
 from blackjax_ext.subsampling import expanded_potential, newton, row_bounds, thinning
 from blackjax_ext.subsampling.families import logits
-from numpyro_fwd.bridge import information, predictors, prior_curvature
+from numpyro_fwd.bridge import information, prior_curvature
+from numpyro_fwd.subsampling import predictors
 from tests.laws import awkward
 
 TRUE = {

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from blackjax_ext.mcmc import dependence
-from numpyro_fwd.bridge import predictors
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.row_models import RowModel
+from numpyro_fwd.subsampling import predictors
 from tests.blackjax_ext.random_programs import (
     NUM,
     SIZE,

@@ -14,10 +14,10 @@ from numpyro.infer.util import potential_energy
 from blackjax_ext.sgmcmc import group_sweeps
 from blackjax_ext.subsampling import thinning
 from numpyro_fwd import AMAGOLD
-from numpyro_fwd.bridge import groups
 from numpyro_fwd.bridge.plates import FullView
-from numpyro_fwd.bridge.predictors import linear_predictor_of
 from numpyro_fwd.bridge.row_models import RowModel
+from numpyro_fwd.subsampling import groups
+from numpyro_fwd.subsampling.predictors import linear_predictor_of
 
 NUM_ROWS, NUM_GROUPS = 1_500, 60
 RNG = np.random.default_rng(90)

@@ -24,12 +24,12 @@ from blackjax_ext import potentials
 from blackjax_ext.subsampling import thinning
 from blackjax_ext.subsampling.expansion import Expansion
 from numpyro_fwd import AMAGOLD, Subsampled
-from numpyro_fwd.bridge.likelihoods import READINGS
 from numpyro_fwd.bridge.plates import FullView
-from numpyro_fwd.bridge.predictor_errors import is_bent
-from numpyro_fwd.bridge.predictors import linear_predictor_of
 from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.kernels.row_strategies import SubsampledRows
+from numpyro_fwd.subsampling.likelihoods import READINGS
+from numpyro_fwd.subsampling.predictor_errors import is_bent
+from numpyro_fwd.subsampling.predictors import linear_predictor_of
 
 NUM_ROWS, BATCH = 300, 20
 RNG = np.random.default_rng(90)

@@ -2,9 +2,9 @@ r"""The linear predictors of a NumPyro model, found from its trace.
 
 An observed site in the subsample plate is understood if its distribution has a family in
 :mod:`blackjax_ext.families`, or a smooth log density of a few scalar parameters
-(:mod:`numpyro_fwd.bridge.smooth_likelihoods`), or if it is a factor that is a smooth function of
-a few affine values (:mod:`numpyro_fwd.bridge.factor_programs`). Its parameters in coordinates
-without ends (a mean, a log scale) that depend on the position are the predictors, which must be
+(:mod:`numpyro_fwd.subsampling.smooth_likelihoods`), or if it is a factor that is a smooth function
+of a few affine values (:mod:`numpyro_fwd.subsampling.factor_programs`). Its parameters in
+coordinates without ends (a mean, a log scale) that depend on the position are the predictors, which must be
 affine in the unconstrained latents. Everything outside the plate is the prior, whatever its
 structure, and is evaluated exactly. The model itself is asked for the predictors of each set of
 rows; no matrix of covariates is taken out of it.
@@ -34,20 +34,19 @@ from blackjax_ext.subsampling.predictors import (
 )
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import NEED_VALUES, evaluating, traced_once
-from numpyro_fwd.bridge.factor_programs import parted
-from numpyro_fwd.bridge.likelihoods import (
+from numpyro_fwd.bridge.log_terms import kinds_of, log_prob_of
+from numpyro_fwd.bridge.plates import as_array, subsample_plates
+from numpyro_fwd.bridge.row_models import RowModel
+from numpyro_fwd.bridge.traces import sites_at, unwrapped
+from numpyro_fwd.subsampling.factor_programs import parted
+from numpyro_fwd.subsampling.likelihoods import (
     READINGS,
     REFUSED,
     Reading,
     find_reading,
-    unwrapped,
 )
-from numpyro_fwd.bridge.log_terms import kinds_of, log_prob_of
-from numpyro_fwd.bridge.plates import as_array, subsample_plates
-from numpyro_fwd.bridge.predictor_errors import WITHOUT_LIMIT, explain_predictors
-from numpyro_fwd.bridge.row_models import RowModel
-from numpyro_fwd.bridge.smooth_likelihoods import smooth_reading
-from numpyro_fwd.bridge.traces import sites_at
+from numpyro_fwd.subsampling.predictor_errors import WITHOUT_LIMIT, explain_predictors
+from numpyro_fwd.subsampling.smooth_likelihoods import smooth_reading
 from numpyro_fwd.types import Site, Sites
 
 __all__ = [

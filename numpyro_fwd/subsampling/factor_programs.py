@@ -3,7 +3,7 @@ r"""How ``numpyro.factor`` is read: the program of its log density, parted into 
 What a factor computes of one row is a program of the latents and of data. Each of its values is
 known (no latent enters), affine in the latents, or neither. Affine values that the rest takes in
 are the predictors; the rest, a function of these scalars and of what is known, is a smooth density
-like any other (:mod:`numpyro_fwd.bridge.smooth_likelihoods`).
+like any other (:mod:`numpyro_fwd.subsampling.smooth_likelihoods`).
 
 *As few predictors as there are.* An affine value that is made of another predictor and of what is
 known, as :math:`y \eta` is beside :math:`\eta`, is computed in the rest.

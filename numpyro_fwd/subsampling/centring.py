@@ -40,17 +40,15 @@ from numpyro_fwd.bridge.numpyro_private import (
     Messenger,
     is_prng_key,
     is_reparametrizing,
-    transform_fn,
-    transforms_of,
 )
 from numpyro_fwd.bridge.plates import first_rows
-from numpyro_fwd.bridge.predictors import linear_predictor_of, unwrapped
 from numpyro_fwd.bridge.row_models import RowModel
-from numpyro_fwd.bridge.traces import first_sites, is_latent, sites_at
+from numpyro_fwd.bridge.traces import first_sites, sites_at, unwrapped, zeros_of
 from numpyro_fwd.bridge.views import check_init_params
-from numpyro_fwd.types import Model, Site, Sites
+from numpyro_fwd.subsampling.predictors import linear_predictor_of
+from numpyro_fwd.types import Model, Site
 
-__all__ = ["Centred", "centred_start", "noise_seen_by_rows", "zeros_of"]
+__all__ = ["Centred", "centred_start", "noise_seen_by_rows"]
 
 # what NumPyro appends to the name of a site for its noise
 SUFFIXES = ("_decentered", "_base")
@@ -232,15 +230,6 @@ def noise_seen_by_rows(model: RowModel) -> tuple[str, ...]:
         return any(jax.tree.leaves(dependent(predictors, z[name])))
 
     return tuple(name for name in names if is_seen(str(outcome_of(name))))
-
-
-def zeros_of(sites: Sites) -> dict[str, Array]:
-    """A position of a model with these sites."""
-    values = {name: site["value"] for name, site in sites.items() if is_latent(site)}
-    inverse = transforms_of(sites).inv_transforms
-    shapes = jax.eval_shape(lambda values: transform_fn(inverse, values, invert=True), values)
-    # made by NumPy: each shape would be another program
-    return jax.tree.map(lambda leaf: jnp.asarray(np.zeros(leaf.shape, leaf.dtype)), shapes)
 
 
 def centred_start(model: RowModel, names: tuple[str, ...], rng_key: Array, init_params: Any) -> Any:

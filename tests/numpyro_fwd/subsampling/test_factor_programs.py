@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from numpyro_fwd.bridge.factor_programs import parted
+from numpyro_fwd.subsampling.factor_programs import parted
 
 Z = {"a": jnp.array([0.3, -0.4]), "b": jnp.array(1.2)}
 ROW = {"x": jnp.array([2.0, 0.5]), "y": jnp.array(0.7)}

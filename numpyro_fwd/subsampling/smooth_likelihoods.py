@@ -5,7 +5,7 @@ where it is real, the logarithm of its distance to a lower end, log odds between
 whole is data. The distribution is made anew from them, and what its ``log_prob`` computes is read
 by :mod:`blackjax_ext.subsampling.families.densities`. A zero-inflated distribution has a gate and
 what its base has. One that is censored or truncated has what its base has, and the flags or the
-ends are data (:mod:`numpyro_fwd.bridge.tails`).
+ends are data (:mod:`numpyro_fwd.subsampling.tails`).
 
 Only a distribution that is made of the parameters it names is read: another one, as a truncated or
 a user's own with further arguments, might not be made anew as it was. An example of its class is
@@ -29,8 +29,9 @@ from numpyro.distributions import constraints
 from blackjax_ext.subsampling.families.densities import MOST, smooth_kind
 from blackjax_ext.subsampling.taylor.reader import UnreadableError
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.likelihoods import Reading, unwrapped
-from numpyro_fwd.bridge.tails import TAILS, Tails, between, tails_of_cdf
+from numpyro_fwd.bridge.traces import unwrapped
+from numpyro_fwd.subsampling.likelihoods import Reading
+from numpyro_fwd.subsampling.tails import TAILS, Tails, between, tails_of_cdf
 
 __all__ = ["smooth_reading"]
 

@@ -9,8 +9,8 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 
-from numpyro_fwd.bridge import smooth_likelihoods
-from numpyro_fwd.bridge.smooth_likelihoods import smooth_reading
+from numpyro_fwd.subsampling import smooth_likelihoods
+from numpyro_fwd.subsampling.smooth_likelihoods import smooth_reading
 
 
 class Located(dist.Distribution):

@@ -18,7 +18,7 @@ from blackjax_ext.subsampling.families import (
 )
 from blackjax_ext.subsampling.families.kind import Kind
 
-__all__ = ["READINGS", "REFUSED", "Reading", "find_reading", "unwrapped"]
+__all__ = ["READINGS", "REFUSED", "Reading", "find_reading"]
 
 
 @dataclass(frozen=True)
@@ -144,13 +144,6 @@ REFUSED = {
     "Laplace": "it has a kink; Logistic is smooth and has the same tails",
     "MaskedDistribution": "rows that are masked cannot be read; leave them out of the data",
 }
-
-
-def unwrapped(fn: dist.Distribution) -> dist.Distribution:
-    """The distribution under independent dimensions and expansions."""
-    while isinstance(fn, (dist.Independent, dist.ExpandedDistribution)):
-        fn = fn.base_dist
-    return fn
 
 
 def find_reading(fn: Any) -> Reading | None:

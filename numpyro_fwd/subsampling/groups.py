@@ -37,12 +37,12 @@ from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import traced_once
 from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
 from numpyro_fwd.bridge.plates import as_array
-from numpyro_fwd.bridge.predictors import (
+from numpyro_fwd.bridge.row_models import RowModel
+from numpyro_fwd.subsampling.predictors import (
     explaining_predictors,
     linear_predictor_of,
     single_plate,
 )
-from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.types import SiteValues
 
 __all__ = ["GroupedModel", "Layout", "expanded_groups", "find_groups", "grouped_predictor_of"]

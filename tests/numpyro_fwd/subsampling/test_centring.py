@@ -17,11 +17,11 @@ from numpyro.infer.reparam import LocScaleReparam, TransformReparam
 from numpyro.infer.util import potential_energy
 
 from numpyro_fwd import AMAGOLD
-from numpyro_fwd.bridge import centring
-from numpyro_fwd.bridge.centring import Centred, centred_start, noise_seen_by_rows, zeros_of
-from numpyro_fwd.bridge.groups import expanded_groups
 from numpyro_fwd.bridge.plates import FullView, full_view_sites
 from numpyro_fwd.bridge.row_models import RowModel
+from numpyro_fwd.subsampling import centring
+from numpyro_fwd.subsampling.centring import Centred, centred_start, noise_seen_by_rows, zeros_of
+from numpyro_fwd.subsampling.groups import expanded_groups
 
 NUM_ROWS, NUM_GROUPS = 400, 60
 RNG = np.random.default_rng(110)

@@ -315,9 +315,8 @@ def gathered(
     if so_far.size > 1:
         scattered: Array = getattr(so_far.at[group], how)(values)
         return scattered
-    reduced: Array = {"add": jnp.sum, "max": jnp.any, "multiply": jnp.prod}[how](
-        jnp.append(so_far, values), keepdims=True
-    )
+    reductions: dict[str, Any] = {"add": jnp.sum, "max": jnp.any, "multiply": jnp.prod}
+    reduced: Array = reductions[how](jnp.append(so_far, values), keepdims=True)
     return reduced
 
 

@@ -218,8 +218,8 @@ class AMAGOLD(MinibatchKernel):
         for effects that rows depend on; draws have the sites of the model as it is written
         (:mod:`numpyro_fwd.subsampling.centring`). The cost of a transition does not grow with N;
         mode, bounds and alias table are computed before the warm-up. Or an approximate test that
-        reads some of the rows: "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or one of
-        these with other parameters. With all but "full" the potential energy is not evaluated and
+        reads some of the rows: "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or
+        one of these with other parameters. With all but "full" the potential energy is not evaluated and
         shows as NaN. The extra field "inner.num_rows" counts the rows of each test, without those
         of the set-up.
     options

@@ -4,8 +4,8 @@ An observed site in the subsample plate is understood if its distribution has a 
 :mod:`blackjax_ext.families`, or a smooth log density of a few scalar parameters
 (:mod:`numpyro_fwd.subsampling.smooth_likelihoods`), or if it is a factor that is a smooth function
 of a few affine values (:mod:`numpyro_fwd.subsampling.factor_programs`). Its parameters in
-coordinates without ends (a mean, a log scale) that depend on the position are the predictors, which must be
-affine in the unconstrained latents. Everything outside the plate is the prior, whatever its
+coordinates without ends (a mean, a log scale) that depend on the position are the predictors, which
+must be affine in the unconstrained latents. Everything outside the plate is the prior, whatever its
 structure, and is evaluated exactly. The model itself is asked for the predictors of each set of
 rows; no matrix of covariates is taken out of it.
 """

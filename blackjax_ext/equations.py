@@ -2,7 +2,7 @@
 
 Values of any kind take the places of numbers: flags of what depends on what, numbers with a bound
 of their errors, intervals of derivatives, checksums. A rule says what an equation makes of them
-(:mod:`blackjax_ext.primitives` lists what primitives do), and :func:`read_program` does the rest:
+(``blackjax_ext.primitives`` lists what primitives do), and :func:`read_program` does the rest:
 where a value comes from, what a constant is, and that a program which is called is read in its
 place. What a loop does or a choice between programs, a rule says, which reads theirs in turn.
 """

@@ -337,7 +337,9 @@ def test_architecture_has_the_rooms_of_the_code():
     ):
         lines = re.findall(r"^\| `(\w+)` \| (.*?) ?\| ", part, re.MULTILINE)
         found = {room: set(re.findall(r"`(\w+)`", imports)) for room, imports in lines}
-        assert found == rooms
+        # "" is the package itself; types are in the first table for both
+        code = {room: {name or "numpyro_fwd" for name in rooms[room]} for room in rooms}
+        assert found | {"types": set()} == code
 
 
 def test_no_page_has_two_sides_of_a_merge():

@@ -265,7 +265,7 @@ class Stationary(NamedTuple):
 
     @property
     def x(self) -> np.ndarray:
-        """Shared coordinates, shape (p,): all of a posterior without groups."""
+        """All coordinates of a posterior without groups, shape (p,)."""
         return self.point.shared
 
     @property

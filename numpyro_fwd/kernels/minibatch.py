@@ -219,9 +219,9 @@ class AMAGOLD(MinibatchKernel):
         (:mod:`numpyro_fwd.subsampling.centring`). The cost of a transition does not grow with N;
         mode, bounds and alias table are computed before the warm-up. Or an approximate test that
         reads some of the rows: "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or
-        one of these with other parameters. With all but "full" the potential energy is not evaluated and
-        shows as NaN. The extra field "inner.num_rows" counts the rows of each test, without those
-        of the set-up.
+        one of these with other parameters. With all but "full" the potential energy is not
+        evaluated and shows as NaN. The extra field "inner.num_rows" counts the rows of each test,
+        without those of the set-up.
     options
         See :class:`numpyro_fwd.kernels.options.MinibatchOptions`.
 

@@ -70,7 +70,7 @@ def program_errors(
     """Outputs of a program and their errors."""
 
     def rule(equation: Any, arguments: list[Any]) -> Any:
-        return zip(*equation_errors(equation, *apart(arguments)), strict=True)
+        return zip(*equation_errors(equation, *values_and_errors(arguments)), strict=True)
 
     outputs = read_program(
         closed,
@@ -78,12 +78,12 @@ def program_errors(
         rule,
         lambda _, number: (number, None),
         calls=INLINED | RULED,
-        is_opened=lambda pairs: not is_exact(apart(pairs)[1]),
+        is_opened=lambda pairs: not is_exact(values_and_errors(pairs)[1]),
     )
-    return apart(outputs)
+    return values_and_errors(outputs)
 
 
-def apart(pairs: list[Any]) -> tuple[list[Any], Errors]:
+def values_and_errors(pairs: list[Any]) -> tuple[list[Any], Errors]:
     """Values and their errors."""
     return [value for value, _ in pairs], [error for _, error in pairs]
 

@@ -58,7 +58,7 @@ from blackjax_ext.checks import check_count, check_position, check_positive
 from blackjax_ext.precision import exact_products
 from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.laplace_approximations import laplace_approximation, solved
-from blackjax_ext.subsampling.thinning import Ends, run_test, steps_to
+from blackjax_ext.subsampling.thinning import MoveEnds, run_test, steps_to
 from blackjax_ext.types import select
 
 __all__ = ["GroupSweepsInfo", "GroupSweepsState", "as_top_level_api", "build_kernel", "init"]
@@ -198,7 +198,7 @@ def move_shared(
         key_rows,
         expansion,
         steps_to(expansion, position, new),
-        Ends.of(expansion, (u, v), (new_u, v)),
+        MoveEnds.of(expansion, (u, v), (new_u, v)),
         ~is_divergent,
         is_joint=True,
     )
@@ -276,7 +276,7 @@ def move_groups(rng_key: PRNGKey, expansion: Expansion, position: ArrayTree) -> 
         key_rows,
         expansion,
         steps_to(expansion, position, expansion.position_of(u, new_v)),
-        Ends.of(expansion, (u, v), (u, new_v)),
+        MoveEnds.of(expansion, (u, v), (u, new_v)),
         jnp.array(True),
         is_joint=False,
     )

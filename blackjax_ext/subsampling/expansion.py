@@ -62,7 +62,7 @@ from blackjax_ext.subsampling.arrowhead import (
 from blackjax_ext.subsampling.grouped_mode import GroupPasses, find_anchor
 from blackjax_ext.subsampling.grouping import GroupedPredictor
 from blackjax_ext.subsampling.mode import (
-    Anchor,
+    ExpansionPoint,
     RowPasses,
     check_curvature,
     check_resolution,
@@ -70,7 +70,7 @@ from blackjax_ext.subsampling.mode import (
     in_dtype,
     posterior_mode,
 )
-from blackjax_ext.subsampling.newton import Position, resolved
+from blackjax_ext.subsampling.newton import HostPosition, resolved
 from blackjax_ext.subsampling.predictors import LinearPredictor
 from blackjax_ext.subsampling.row_bounds import radius_of, row_bounds
 
@@ -327,12 +327,14 @@ def expand(
     return expansion_at(passes, anchor, order, place)
 
 
-def position_of(predictor: GroupedPredictor, x: ArrayTree) -> Position:
+def position_of(predictor: GroupedPredictor, x: ArrayTree) -> HostPosition:
     """A position on the host."""
-    return Position(*on_host(predictor.grouping.split(x)))
+    return HostPosition(*on_host(predictor.grouping.split(x)))
 
 
-def anchor_without_groups(passes: RowPasses, point: Position, *, find_mode: bool) -> Anchor:
+def anchor_without_groups(
+    passes: RowPasses, point: HostPosition, *, find_mode: bool
+) -> ExpansionPoint:
     """The mode near a position, or the position itself, with the frame of the curvature there."""
     place = posterior_mode(passes, point) if find_mode else resolved(passes, point, point.frame())
     check_curvature(place)
@@ -341,7 +343,7 @@ def anchor_without_groups(passes: RowPasses, point: Position, *, find_mode: bool
         raise ValueError("predict_fn must depend on the position; its Jacobian is zero everywhere.")
     frame = seen_first(place.refined(), passes.is_seen).rounded(place.x.dtype)
     step = place.step if find_mode else (0 * place.point.shared, place.point.groups)
-    return Anchor(place.point, frame, step, int(passes.is_seen.sum()), place.metric())
+    return ExpansionPoint(place.point, frame, step, int(passes.is_seen.sum()), place.metric())
 
 
 def expand_groups(
@@ -417,7 +419,7 @@ def order_of(predictor: GroupedPredictor, order: int | None) -> int:
 
 
 def expansion_at(
-    passes: RowPasses, anchor: Anchor, order: int, place: Callable[[np.ndarray], Any]
+    passes: RowPasses, anchor: ExpansionPoint, order: int, place: Callable[[np.ndarray], Any]
 ) -> Expansion:
     """The expansion at an anchor, with bounds and tables where they are placed."""
     predictor, (shared, groups) = passes.predictor, anchor.point

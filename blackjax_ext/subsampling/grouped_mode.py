@@ -49,14 +49,14 @@ from blackjax_ext.subsampling.laplace_approximations import (
 from blackjax_ext.subsampling.mode import (
     NOT_FINITE_ENERGY,
     RUNAWAY,
-    Anchor,
+    ExpansionPoint,
     RowPasses,
     check_resolution,
 )
 from blackjax_ext.subsampling.newton import (
     TOLERANCES,
     Energy,
-    Position,
+    HostPosition,
     Stationary,
     descend,
     looked_at,
@@ -90,7 +90,7 @@ class GroupPasses(RowPasses):
             for value in objectives
         ]
 
-    def in_frame(self, energy: Energy, point: Position, frame: Whitening) -> Energy:
+    def in_frame(self, energy: Energy, point: HostPosition, frame: Whitening) -> Energy:
         """The energy, with the mean of the prior over the groups' own spread in a frame."""
         if not self.smooths(frame):
             return energy
@@ -105,12 +105,12 @@ class GroupPasses(RowPasses):
         """
         return TOLERANCES.singular if self.smooths(frame) else 0.0
 
-    def goes_round(self, point: Position, distance: float, last: float) -> bool:
+    def goes_round(self, point: HostPosition, distance: float, last: float) -> bool:
         """Whether steps go round and round, as beside kinks."""
         nearly = TOLERANCES.coordinate * (point.shared.size + point.groups.size)
         return self.is_smoothed and 0.5 * last < distance < nearly
 
-    def first_free(self, point: Position, sizes: np.ndarray) -> np.ndarray:
+    def first_free(self, point: HostPosition, sizes: np.ndarray) -> np.ndarray:
         """Which shared coordinates are moved: those that rows see, and means, shape (p,).
 
         On a mean depends neither its own curvature of the prior, nor those of the groups and of
@@ -125,7 +125,7 @@ class GroupPasses(RowPasses):
         for j in map(int, others):
             moved = point.shared.copy()
             moved[j] += 1.0
-            ahead = self.prior(Position(moved, point.groups), point.frame())
+            ahead = self.prior(HostPosition(moved, point.groups), point.frame())
             is_free[j] = is_mean(here, ahead, j, self.is_seen)
         return is_free
 
@@ -303,7 +303,9 @@ def most_likely(passes: GroupPasses, mode: Stationary) -> Hyper:
     raise ValueError(NOT_FINITE_ENERGY.format(dtype) + RUNAWAY)
 
 
-def find_anchor(passes: GroupPasses, point: Position, *, find_mode: bool = True) -> Anchor:
+def find_anchor(
+    passes: GroupPasses, point: HostPosition, *, find_mode: bool = True
+) -> ExpansionPoint:
     """The anchor near a position; ValueError if there is none. Cost: about a dozen passes.
 
     With `find_mode` False it is the position itself.
@@ -313,21 +315,21 @@ def find_anchor(passes: GroupPasses, point: Position, *, find_mode: bool = True)
         everything = np.ones(point.shared.size, bool)
         anchor = finished(passes, point, point.frame(), ~everything, curvature)
         return anchor._replace(step=(0 * point.shared, 0 * point.groups))
-    mode = finite(descend(passes, point, point.frame()))
+    mode = known_finite(descend(passes, point, point.frame()))
     for _ in range(MAX_ROUNDS):
         if mode.is_free.all():
             break
         h, way, curvature = most_likely(passes, mode)
         shared = mode.x.copy()
         shared[~mode.is_free] = h
-        point = Position(shared, mode.point.groups)
-        mode = finite(descend(passes, point, mode.frame, mode.is_free))
+        point = HostPosition(shared, mode.point.groups)
+        mode = known_finite(descend(passes, point, mode.frame, mode.is_free))
         if not way > TOLERANCES.round:
             break
     return finished(passes, mode.point, mode.frame, ~mode.is_free, curvature)
 
 
-def finite(mode: Stationary) -> Stationary:
+def known_finite(mode: Stationary) -> Stationary:
     """The place itself; ValueError if a derivative is not finite there."""
     if mode.eliminated is None:
         raise ValueError(NOT_FINITE_ENERGY.format(mode.x.dtype))
@@ -336,16 +338,16 @@ def finite(mode: Stationary) -> Stationary:
 
 def finished(
     passes: GroupPasses,
-    point: Position,
+    point: HostPosition,
     frame: Whitening,
     is_hyper: np.ndarray,
     curvature: np.ndarray,
-) -> Anchor:
+) -> ExpansionPoint:
     """The anchor at a point, with the frame of its curvature.
 
     That of the hyperparameters is of their log evidence. ValueError if floats do not resolve it.
     """
-    last = finite(looked_at(passes, point, frame, ~is_hyper))
+    last = known_finite(looked_at(passes, point, frame, ~is_hyper))
     assert last.eliminated is not None
     more = np.zeros_like(last.eliminated.schur)
     if is_hyper.any():
@@ -355,4 +357,4 @@ def finished(
     everything = np.ones(point.shared.size, bool)
     frame = last.refined(more, everything).rounded(point.shared.dtype)
     check_resolution(point, frame)
-    return Anchor(point, frame, last.step, point.shared.size)
+    return ExpansionPoint(point, frame, last.step, point.shared.size)

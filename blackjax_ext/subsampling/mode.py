@@ -25,8 +25,8 @@ from blackjax_ext.subsampling.newton import (
     TOLERANCES,
     Derivatives,
     Energy,
-    Passes,
-    Position,
+    EnergyPasses,
+    HostPosition,
     Stationary,
     descend,
     in_double,
@@ -41,7 +41,7 @@ from blackjax_ext.subsampling.passes import (
 )
 
 __all__ = [
-    "Anchor",
+    "ExpansionPoint",
     "RowPasses",
     "UnresolvedError",
     "check_curvature",
@@ -85,7 +85,7 @@ class UnresolvedError(ValueError):
     """Floats do not resolve the posterior."""
 
 
-class Anchor(NamedTuple):
+class ExpansionPoint(NamedTuple):
     """Where rows are expanded.
 
     Attributes
@@ -102,14 +102,14 @@ class Anchor(NamedTuple):
         That of the curvature, without groups.
     """
 
-    point: Position
+    point: HostPosition
     frame: Whitening
     step: tuple[Any, Any]
     num_seen: int
     metric: Dense | None = None
 
 
-class RowPasses(Passes):
+class RowPasses(EnergyPasses):
     """Passes over the rows of one posterior, compiled for it and forgotten with it.
 
     Programs of functions of a module would be kept, with what they were made for. With
@@ -149,23 +149,23 @@ class RowPasses(Passes):
             num_rows = self.predictor.rows.num_rows
             self._say(f"reading {num_rows:,} rows, {purpose}, pass {self._num_passes}")
 
-    def energy(self, point: Position, frame: Whitening) -> Energy:
+    def energy(self, point: HostPosition, frame: Whitening) -> Energy:
         """The energy at a position."""
         rows, prior = self._energies(*self._arguments(point, frame))
         return Energy(in_double(rows), float(on_host(prior)))
 
-    def derivatives(self, point: Position, frame: Whitening) -> Derivatives:
+    def derivatives(self, point: HostPosition, frame: Whitening) -> Derivatives:
         """Derivatives at a position."""
         self.announce("looking for their mode")
         (rows, sizes), prior = self._arrows(*self._arguments(point, frame))
         return Derivatives(in_double_precision(rows), in_double_precision(prior), on_host(sizes))
 
-    def first_free(self, point: Position, sizes: np.ndarray) -> np.ndarray:
+    def first_free(self, point: HostPosition, sizes: np.ndarray) -> np.ndarray:
         """All coordinates."""
         self.is_seen = sizes[: point.shared.size] > 0
         return super().first_free(point, sizes)
 
-    def prior(self, point: Position, frame: Whitening) -> Arrow:
+    def prior(self, point: HostPosition, frame: Whitening) -> Arrow:
         """Arrow of the prior alone."""
         return in_double_precision(self._prior_arrow(*self._arguments(point, frame)))
 
@@ -173,7 +173,7 @@ class RowPasses(Passes):
         """Whether a mean is taken over the spread, which a first frame does not know."""
         return self.is_smoothed and not frame.is_first()
 
-    def _arguments(self, point: Position, frame: Whitening) -> tuple[Any, ...]:
+    def _arguments(self, point: HostPosition, frame: Whitening) -> tuple[Any, ...]:
         rounded = cast(frame, point.shared.dtype)
         return self.predictor, *point, rounded, self.smooths(frame)
 
@@ -189,7 +189,7 @@ def in_dtype(metric: Dense, dtype: Any) -> Dense:
     return placed
 
 
-def posterior_mode(passes: RowPasses, point: Position) -> Stationary:
+def posterior_mode(passes: RowPasses, point: HostPosition) -> Stationary:
     """Mode of a posterior without groups near a position; ValueError if there is none.
 
     Whether predictors still move there, as they do where the data are separable and no prior holds
@@ -203,7 +203,7 @@ def posterior_mode(passes: RowPasses, point: Position) -> Stationary:
     return mode
 
 
-def check_rest(anchor: Anchor, change: float) -> None:
+def check_rest(anchor: ExpansionPoint, change: float) -> None:
     """Raise ValueError if Newton's next step changes a predictor by too much.
 
     `change` is in units of the reach of the predictor's family.
@@ -212,13 +212,13 @@ def check_rest(anchor: Anchor, change: float) -> None:
         raise no_mode_error(anchor.point, anchor.frame)
 
 
-def no_mode_error(point: Position, frame: Whitening) -> ValueError:
+def no_mode_error(point: HostPosition, frame: Whitening) -> ValueError:
     """The error of a place that is no mode; raises another if floats do not resolve it."""
     check_resolution(point, frame)
     return ValueError(NO_MODE.format("Newton's method still moves"))
 
 
-def check_resolution(point: Position, frame: Whitening) -> None:
+def check_resolution(point: HostPosition, frame: Whitening) -> None:
     r"""Raise ValueError if floats do not resolve the posterior around a position.
 
     `frame` is that of its curvature. Up to a condition number of 6e-4 / eps, 5,000 in float32,

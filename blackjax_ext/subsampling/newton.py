@@ -46,8 +46,8 @@ __all__ = [
     "Derivatives",
     "DerivativesFn",
     "Energy",
-    "Passes",
-    "Position",
+    "EnergyPasses",
+    "HostPosition",
     "Stationary",
     "descend",
     "in_double",
@@ -129,28 +129,28 @@ class Tolerances(NamedTuple):
 TOLERANCES = Tolerances()
 
 
-class Position(NamedTuple):
+class HostPosition(NamedTuple):
     """A position on the host: shared coordinates (p,) and groups (G, d)."""
 
     shared: np.ndarray
     groups: np.ndarray
 
     @classmethod
-    def of(cls, x: Any) -> "Position":
+    def of(cls, x: Any) -> "HostPosition":
         """That of a flat position without groups."""
         return cls(x, np.zeros((1, 0), x.dtype))
 
-    def plus(self, step: tuple[Any, Any], factor: float = 1.0) -> "Position":
+    def plus(self, step: tuple[Any, Any], factor: float = 1.0) -> "HostPosition":
         """The position after a part of a step."""
-        return Position(
+        return HostPosition(
             (self.shared + factor * step[0]).astype(self.shared.dtype),
             (self.groups + factor * step[1]).astype(self.groups.dtype),
         )
 
-    def halved(self, is_free: np.ndarray) -> "Position":
+    def halved(self, is_free: np.ndarray) -> "HostPosition":
         """Half of it, but for shared coordinates that are held."""
         shared = np.where(is_free, 0.5 * self.shared, self.shared).astype(self.shared.dtype)
-        return Position(shared, (0.5 * self.groups).astype(self.groups.dtype))
+        return HostPosition(shared, (0.5 * self.groups).astype(self.groups.dtype))
 
     @property
     def eps(self) -> float:
@@ -192,7 +192,7 @@ class Derivatives(NamedTuple):
         return Arrow(*(a + b for a, b in zip(self.rows, self.prior, strict=True)))
 
 
-class Passes:
+class EnergyPasses:
     """Passes over all rows of an energy, and what Newton's method knows of it: here, no groups.
 
     Attributes
@@ -206,20 +206,20 @@ class Passes:
     tolerance = TOLERANCES.mode
     follows = False
 
-    def energy(self, point: Position, frame: Whitening) -> Energy:
+    def energy(self, point: HostPosition, frame: Whitening) -> Energy:
         """The energy at a position."""
         raise NotImplementedError
 
-    def derivatives(self, point: Position, frame: Whitening) -> Derivatives:
+    def derivatives(self, point: HostPosition, frame: Whitening) -> Derivatives:
         """Derivatives at a position, by the coordinates of a frame."""
         raise NotImplementedError
 
-    def in_frame(self, energy: Energy, point: Position, frame: Whitening) -> Energy:
+    def in_frame(self, energy: Energy, point: HostPosition, frame: Whitening) -> Energy:
         """The energy in another frame, on which that of the prior may depend."""
         del point, frame
         return energy
 
-    def first_free(self, point: Position, sizes: np.ndarray) -> np.ndarray:
+    def first_free(self, point: HostPosition, sizes: np.ndarray) -> np.ndarray:
         """Which shared coordinates are moved, shape (p,); `sizes` are those of rows' columns."""
         del sizes
         return np.ones(point.shared.size, bool)
@@ -229,7 +229,7 @@ class Passes:
         del frame
         return 0.0
 
-    def goes_round(self, point: Position, distance: float, last: float) -> bool:
+    def goes_round(self, point: HostPosition, distance: float, last: float) -> bool:
         """Whether steps lead no nearer, after one from the squared distance `last`."""
         del point, distance, last
         return False
@@ -255,7 +255,7 @@ class Stationary(NamedTuple):
         Which shared coordinates it moves, shape (p,).
     """
 
-    point: Position
+    point: HostPosition
     frame: Whitening
     derivatives: Derivatives
     eliminated: Eliminated | None
@@ -294,7 +294,7 @@ class Stationary(NamedTuple):
 
 
 def descend(
-    passes: Passes, point: Position, frame: Whitening, is_free: np.ndarray | None = None
+    passes: EnergyPasses, point: HostPosition, frame: Whitening, is_free: np.ndarray | None = None
 ) -> Stationary:
     """Descend from a position until the next step is negligible or no step lowers the energy.
 
@@ -340,7 +340,7 @@ def descend(
     return here
 
 
-def polished(passes: Passes, here: Stationary) -> Stationary:
+def polished(passes: EnergyPasses, here: Stationary) -> Stationary:
     """Go on near a mode, by steps that energies have no digits for.
 
     A row far in its tail moves by more than the reach of its family while its energy changes by
@@ -355,7 +355,7 @@ def polished(passes: Passes, here: Stationary) -> Stationary:
     return here
 
 
-def short(passes: Passes, here: Stationary) -> Stationary:
+def short(passes: EnergyPasses, here: Stationary) -> Stationary:
     """A step that is Newton's across the steepest direction and short along all others.
 
     Where one row is far in its tail its curvature is all that the digits of the others' leave, and
@@ -375,7 +375,7 @@ def is_rounding(distance: float, last: float) -> bool:
 
 
 def resolved(
-    passes: Passes, point: Position, frame: Whitening, is_free: np.ndarray | None = None
+    passes: EnergyPasses, point: HostPosition, frame: Whitening, is_free: np.ndarray | None = None
 ) -> Stationary:
     """Derivatives at a position in coordinates that leave digits in them, with Newton's step.
 
@@ -395,8 +395,8 @@ def resolved(
 
 
 def looked_at(
-    passes: Passes,
-    point: Position,
+    passes: EnergyPasses,
+    point: HostPosition,
     frame: Whitening,
     is_free: np.ndarray | None = None,
     floor: float = 0.0,
@@ -424,7 +424,9 @@ def looked_at(
     return here._replace(eliminated=eliminated, step=frame.steps(u, v), distance=distance)
 
 
-def lower_point(passes: Passes, here: Stationary, energy: Energy) -> tuple[Position | None, Energy]:
+def lower_point(
+    passes: EnergyPasses, here: Stationary, energy: Energy
+) -> tuple[HostPosition | None, Energy]:
     """First point along a step, halved again and again, with a lower energy; None if none has.
 
     In a mode rounding decides which of two energies is lower. There no step is tried that is so
@@ -461,22 +463,22 @@ def newton(energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn, x: A
     -------
     As :func:`descend`.
     """
-    point = Position.of(on_host(x))  # arithmetic on the host compiles nothing
+    point = HostPosition.of(on_host(x))  # arithmetic on the host compiles nothing
     return descend(DensePasses(energy_fn, derivatives_fn), point, point.frame())
 
 
-class DensePasses(Passes):
+class DensePasses(EnergyPasses):
     """Passes of an energy of flat positions."""
 
     def __init__(self, energy_fn: Callable[[Any], Pair], derivatives_fn: DerivativesFn):
         self._energy, self._derivatives = energy_fn, derivatives_fn
 
-    def energy(self, point: Position, frame: Whitening) -> Energy:
+    def energy(self, point: HostPosition, frame: Whitening) -> Energy:
         """The energy at a position."""
         del frame
         return Energy(in_double(self._energy(point.shared)), 0.0)
 
-    def derivatives(self, point: Position, frame: Whitening) -> Derivatives:
+    def derivatives(self, point: HostPosition, frame: Whitening) -> Derivatives:
         """Gradient and Hessian at a position."""
         rounded: Any = np.asarray(frame.root, point.shared.dtype)
         sums = on_host(tuple(self._derivatives(point.shared, rounded)))
@@ -487,7 +489,7 @@ class DensePasses(Passes):
         return Derivatives(arrow, Arrow(*(0.0 * part for part in arrow)), np.ones(size))
 
 
-def spacing(point: Position, frame: Whitening) -> float:
+def spacing(point: HostPosition, frame: Whitening) -> float:
     """Spacing of the floats at a position, in standard deviations of the narrowest direction."""
     shared, groups = (np.abs(np.asarray(part, np.float64)) for part in point)
     of_shared = np.abs(frame.root_inverse) @ shared

@@ -132,7 +132,7 @@ from blackjax_ext.types import Function
 __all__ = [
     "RULES",
     "Decision",
-    "Ends",
+    "MoveEnds",
     "Reaches",
     "RowTest",
     "RuleName",
@@ -168,7 +168,7 @@ class Decision(NamedTuple):
     num_rows: Array
 
 
-class Ends(NamedTuple):
+class MoveEnds(NamedTuple):
     """Ends of a move, as the rows of each group see them, shapes (G,).
 
     Attributes
@@ -187,7 +187,9 @@ class Ends(NamedTuple):
     step: Array
 
     @classmethod
-    def of(cls, expansion: Expansion, old: tuple[Array, Array], new: tuple[Array, Array]) -> "Ends":
+    def of(
+        cls, expansion: Expansion, old: tuple[Array, Array], new: tuple[Array, Array]
+    ) -> "MoveEnds":
         """Those of a move between coordinates u (p,) and v (G, d)."""
         (u, v), (new_u, new_v) = ((u[: expansion.num_seen], v) for u, v in (old, new))
 
@@ -218,7 +220,7 @@ class Reaches(NamedTuple):
     is_far: Array
 
 
-def reaches_of(expansion: Expansion, ends: Ends) -> Reaches:
+def reaches_of(expansion: Expansion, ends: MoveEnds) -> Reaches:
     """Reaches of a move, and whether bounds hold on its way and are worth their rows."""
     old, new, inner, step = ends
     length, order = jnp.sqrt(step), expansion.order
@@ -366,7 +368,7 @@ def thinning_test(
     key_first, key_second, key_events = jax.random.split(rng_key, 3)
     new_surrogate = surrogate(expansion, new_position)
     ends = (expansion.coordinates(x) for x in (old_position, new_position))
-    reaches = reaches_of(expansion, Ends.of(expansion, *ends))
+    reaches = reaches_of(expansion, MoveEnds.of(expansion, *ends))
     steps = steps_to(expansion, old_position, new_position)
     log_ratio = old_surrogate - new_surrogate + rho
     is_divergent = jnp.isnan(log_ratio) | ~jnp.isfinite(new_surrogate)
@@ -417,7 +419,7 @@ def run_test(
     rng_key: PRNGKey,
     expansion: Expansion,
     steps: Array,
-    ends: Ends,
+    ends: MoveEnds,
     is_on: Array,
     *,
     is_joint: bool,
@@ -476,7 +478,7 @@ def expected_rows(rng_key: PRNGKey, expansion: Expansion, num_moves: int = 256) 
         key_u, key_v = jax.random.split(key)
         old, new = jax.random.normal(key_u, (2, size), dtype)
         v = jax.random.normal(key_v, (num_groups, width), dtype)
-        reaches = reaches_of(expansion, Ends.of(expansion, (old, v), (new, v)))
+        reaches = reaches_of(expansion, MoveEnds.of(expansion, (old, v), (new, v)))
         events = expansion.totals * reaches.reach
         return jnp.sum(jnp.where(reaches.is_far, expansion.sizes.astype(dtype), events))
 
@@ -504,7 +506,7 @@ class Read(NamedTuple):
         return Read(eta, data, jax.tree.map(lambda leaf: leaf[:, places], self.changes))
 
 
-def read_rows(expansion: Expansion, steps: Array, indices: Array) -> Read:
+def read_moved_rows(expansion: Expansion, steps: Array, indices: Array) -> Read:
     """Some rows, and their changes on steps (S, D). Cost: their predictors are read S + 1 times."""
     rows = expansion.posterior
     a, unravel = ravel_pytree(expansion.position)
@@ -536,7 +538,7 @@ def loss_remainders(expansion: Expansion, steps: Array, indices: Array) -> Array
 
     `steps` has the shape (S, D). Cost: the rows are read once, their predictors S + 1 times.
     """
-    return remainders(expansion, read_rows(expansion, steps, indices))
+    return remainders(expansion, read_moved_rows(expansion, steps, indices))
 
 
 def most(expansion: Expansion, rows: Read, at: Array) -> Array:
@@ -581,7 +583,7 @@ def changes_of(expansion: Expansion, steps: Array, is_read: Array) -> tuple[Arra
         group = jnp.minimum(group, sizes.size - 1)
         within = items - (last - sizes)[group]
         at = jnp.clip(begins[group] + within, 0, expansion.num_rows - 1)
-        changes = remainder_change(expansion, read_rows(expansion, steps, order[at]))
+        changes = remainder_change(expansion, read_moved_rows(expansion, steps, order[at]))
         changes = jnp.where(items < num_rows, changes, 0.0)
         return begin + length, sums.at[group].add(changes)
 
@@ -601,7 +603,7 @@ def change_of_all(expansion: Expansion, steps: Array, is_on: Array) -> Array:
         i, sum = carry
 
         def change_of(indices: Array, is_new: Array) -> Array:
-            change = remainder_change(expansion, read_rows(expansion, steps, indices))
+            change = remainder_change(expansion, read_moved_rows(expansion, steps, indices))
             return jnp.where(is_new, change, 0.0)
 
         return i + 1, add(sum, jnp.sum(at_chunk(change_of, i, length, num_rows, blocks)))
@@ -666,7 +668,7 @@ class DrawnRows(NamedTuple):
     rate: Array
 
 
-def draw_rows(words: Array, expansion: Expansion, rates: Rates) -> DrawnRows:
+def draw_event_rows(words: Array, expansion: Expansion, rates: Rates) -> DrawnRows:
     """Groups by their rates and rows by their bounds, from random words (W, n)."""
     if expansion.first is None:
         at = alias_table.outcome(words, expansion.table)
@@ -714,9 +716,12 @@ def thin(
         key_next, key_round, _ = jax.random.split(events.rng_key, 3)
         of_rows, of_gaps, of_vetoes = words_of_round(key_round, expansion.has_groups, lanes, dtype)
         times = events.time + sums(-jnp.log1p(-uniform_numbers(of_gaps, dtype)))
-        drawn, uniform = draw_rows(of_rows, expansion, rates), uniform_numbers(of_vetoes, dtype)
+        drawn, uniform = (
+            draw_event_rows(of_rows, expansion, rates),
+            uniform_numbers(of_vetoes, dtype),
+        )
         number = drawn.at if expansion.rows is None else expansion.rows[drawn.at]
-        read, likely = read_rows(expansion, steps, number), jnp.ones(lanes, dtype)
+        read, likely = read_moved_rows(expansion, steps, number), jnp.ones(lanes, dtype)
         if expansion.steepness is not None:
             likely = jnp.minimum(most(expansion, read, drawn.at) / drawn.rate, 1.0)
         is_event = times < length

@@ -276,7 +276,7 @@ def check_model(
     for name, around in plates_of.items():
         if around:
             check_site(name, sites[name], around[0])
-    check_rows(model, model_args, model_kwargs, plates)
+    check_rows_of_plates(model, model_args, model_kwargs, plates)
     return sites
 
 
@@ -391,7 +391,7 @@ def failing_site(error: BaseException) -> str:
     return found
 
 
-def check_rows(
+def check_rows_of_plates(
     model: Model, model_args: Args, model_kwargs: Kwargs | None, plates: dict[str, Plate]
 ) -> None:
     """Raise ValueError unless sites follow their rows, of which the last is in every array.

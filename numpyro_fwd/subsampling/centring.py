@@ -53,7 +53,7 @@ __all__ = ["Centred", "centred_start", "noise_seen_by_rows"]
 # what NumPyro appends to the name of a site for its noise
 SUFFIXES = ("_decentered", "_base")
 FAR_POINT = 2.0**40
-NUM_POINTS = 12
+NUM_PLACES = 12
 AFFINE_ROUNDING = 1e-4  # of an outcome that is affine
 
 
@@ -171,7 +171,7 @@ class probing(answering):
 
     def values(self, shape: tuple[int, ...]) -> Array:
         """Zero, one, and points of either size."""
-        noise = np.random.default_rng(0).normal(size=(NUM_POINTS, *shape))
+        noise = np.random.default_rng(0).normal(size=(NUM_PLACES, *shape))
         noise[0], noise[1], noise[2::2] = 0.0, 1.0, 10.0 * noise[2::2]
         return jnp.asarray(noise)
 

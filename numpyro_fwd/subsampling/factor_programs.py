@@ -29,7 +29,7 @@ __all__ = ["FactorProgram", "parted"]
 
 MOST_KNOWN = 64  # numbers that a row's factor takes beside its predictors
 KNOWN, AFFINE, OTHER = 0, 1, 2
-LINEAR = STRUCTURAL | SIGNED | {"add_any", "reduce_sum"}
+KEEPS_AFFINE = STRUCTURAL | SIGNED | {"add_any", "reduce_sum"}
 ONE_BY_ONE = STRUCTURAL | SIGNED | {"div", "mul"}
 
 
@@ -66,13 +66,13 @@ def lines_of(
     return lines, outputs
 
 
-def kind_of(line: Line, kinds: dict[int, int]) -> int:
+def dependence_of(line: Line, kinds: dict[int, int]) -> int:
     """Whether what a line computes is known, affine in the latents, or neither."""
     inputs = [kinds[each] if type(each) is int else KNOWN for each in line.inputs]
     name = line.equation.primitive.name
     if OTHER in inputs or AFFINE not in inputs:
         return max(inputs, default=KNOWN)
-    is_linear = name in LINEAR
+    is_linear = name in KEEPS_AFFINE
     if name == "convert_element_type":
         is_linear = jnp.issubdtype(line.equation.params["new_dtype"], jnp.floating)
     is_linear |= name in PRODUCTS and inputs.count(AFFINE) == 1
@@ -143,7 +143,7 @@ def parted(
     if isinstance(outcome, Constant):
         raise ValueError(f"it is a constant, and depends on none of the one to {MOST} predictors")
     for line in lines:
-        kinds |= dict.fromkeys(line.outputs, kind_of(line, kinds))
+        kinds |= dict.fromkeys(line.outputs, dependence_of(line, kinds))
         shapes |= dict(zip(line.outputs, (v.aval for v in line.equation.outvars), strict=True))
     rest = needed([line for line in lines if kinds[line.outputs[0]] == OTHER], [outcome])
     inputs = {each for line in rest for each in line.numbered()} | {outcome}

@@ -56,12 +56,12 @@ def log_odds(share: Array) -> Array:
     return jnp.log(share) - jnp.log1p(-share)
 
 
-def of_gamma(fn: Any) -> tuple[Array, Array]:
+def predictors_of_gamma(fn: Any) -> tuple[Array, Array]:
     """Log mean and log concentration, of a concentration and a rate."""
     return jnp.log(fn.concentration) - jnp.log(fn.rate), jnp.log(fn.concentration)
 
 
-def of_beta(fn: Any) -> tuple[Array, Array]:
+def predictors_of_beta(fn: Any) -> tuple[Array, Array]:
     """Log odds of the mean and log precision, of two concentrations."""
     one, zero = fn.concentration1, fn.concentration0
     return jnp.log(one) - jnp.log(zero), jnp.log(one + zero)
@@ -73,20 +73,20 @@ def of_cutpoints(fn: Any) -> tuple[Array, ...]:
     return fn.predictor - fn.cutpoints[..., 0], *jnp.moveaxis(gaps, -1, 0)
 
 
-def of_inverse_gamma(fn: Any) -> tuple[Array, Array]:
+def predictors_of_inverse_gamma(fn: Any) -> tuple[Array, Array]:
     """Of the gamma distribution of one over the response."""
-    return of_gamma(fn.base_dist)
+    return predictors_of_gamma(fn.base_dist)
 
 
 READINGS: dict[type, Reading] = {
     dist.BernoulliLogits: Reading(always(logits.BERNOULLI), lambda fn: (fn.logits,)),
-    dist.Beta: Reading(always(shares.BETA), of_beta),
+    dist.Beta: Reading(always(shares.BETA), predictors_of_beta),
     dist.BetaBinomial: Reading(
         always(trials.BETA_BINOMIAL),
-        of_beta,
+        predictors_of_beta,
         {"total_count": lambda fn: fn.total_count},
     ),
-    dist.BetaProportion: Reading(always(shares.BETA), of_beta),
+    dist.BetaProportion: Reading(always(shares.BETA), predictors_of_beta),
     dist.BinomialLogits: Reading(
         always(logits.BINOMIAL),
         lambda fn: (fn.logits,),
@@ -101,17 +101,17 @@ READINGS: dict[type, Reading] = {
     dist.Exponential: Reading(
         always(positive.GAMMA), lambda fn: (-jnp.log(fn.rate), jnp.zeros(()))
     ),
-    dist.Gamma: Reading(always(positive.GAMMA), of_gamma),
-    dist.GammaPoisson: Reading(always(counts.NEGATIVE_BINOMIAL_2), of_gamma),
+    dist.Gamma: Reading(always(positive.GAMMA), predictors_of_gamma),
+    dist.GammaPoisson: Reading(always(counts.NEGATIVE_BINOMIAL_2), predictors_of_gamma),
     dist.Gumbel: Reading(always(locations.GUMBEL), lambda fn: (fn.loc, jnp.log(fn.scale))),
     dist.InverseGamma: Reading(
-        always(positive.GAMMA), of_inverse_gamma, response=lambda value: 1 / value
+        always(positive.GAMMA), predictors_of_inverse_gamma, response=lambda value: 1 / value
     ),
     dist.LogNormal: Reading(
         always(locations.NORMAL), lambda fn: (fn.loc, jnp.log(fn.scale)), response=jnp.log
     ),
     dist.Logistic: Reading(always(locations.LOGISTIC), lambda fn: (fn.loc, jnp.log(fn.scale))),
-    dist.NegativeBinomial2: Reading(always(counts.NEGATIVE_BINOMIAL_2), of_gamma),
+    dist.NegativeBinomial2: Reading(always(counts.NEGATIVE_BINOMIAL_2), predictors_of_gamma),
     dist.NegativeBinomialLogits: Reading(
         always(logits.NEGATIVE_BINOMIAL),
         lambda fn: (fn.logits,),

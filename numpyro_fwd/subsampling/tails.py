@@ -21,6 +21,7 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.scipy.special import log_ndtr
 
+from blackjax_ext.subsampling.taylor.functions import HALF_LOG_2PI
 from blackjax_ext.types import Function
 
 __all__ = ["TAILS", "Tails", "between", "log_of_rest", "tails_of_cdf"]
@@ -46,9 +47,6 @@ def between(tails: Tails, low: Array, high: Array, **values: Array) -> Array:
     """Log probability between two ends."""
     above = tails.above(low, **values)
     return above + log_of_rest(tails.above(high, **values) - above)
-
-
-HALF_LOG_2PI = 0.9189385332046727
 
 
 def from_standard(standard: Tails, place: Function, log_slope: Function) -> Tails:

@@ -660,7 +660,7 @@ def check_bounds(expansion, u, terms) -> None:
     bound = np.asarray(expansion.bound, np.float64)
     for old in range(len(u) - 1):
         ends = ((jnp.asarray(u[at]), jnp.zeros((1, 0))) for at in (old, old + 1))
-        reaches = thinning.reaches_of(expansion, thinning.Ends.of(expansion, *ends))
+        reaches = thinning.reaches_of(expansion, thinning.MoveEnds.of(expansion, *ends))
         reach = float(reaches.reach[0])
         change = np.abs(terms[old + 1] - terms[old])
         rounding = 1e-5 * np.abs(terms[[old, old + 1]]).sum(axis=0) + 1e-6

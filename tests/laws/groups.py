@@ -139,7 +139,7 @@ def rows_decide_by_factors(order: int, *, is_joint: bool, num_repeats: int = 1_5
     @jax.jit
     def outcomes(expanded, key, u, v):
         old, new = (expanded.position_of(*end) for end in zip(u, v, strict=True))
-        ends = thinning.Ends.of(expanded, *zip(u, v, strict=True))
+        ends = thinning.MoveEnds.of(expanded, *zip(u, v, strict=True))
         is_far = thinning.reaches_of(expanded, ends).is_far
         steps = thinning.steps_to(expanded, old, new)
 
@@ -273,7 +273,7 @@ def expected_rows_are_those_that_are_read(order: int) -> None:
         key_u, key_v, key_rows = jax.random.split(key, 3)
         u = jax.random.normal(key_u, (2, expanded.frame.root.shape[0]))
         v = jax.random.normal(key_v, (NUM_GROUPS, WIDTH))
-        ends = thinning.Ends.of(expanded, *((end, v) for end in u))
+        ends = thinning.MoveEnds.of(expanded, *((end, v) for end in u))
         steps = thinning.steps_to(expanded, *(expanded.position_of(end, v) for end in u))
         # without an end at a veto, as tests of single groups have none
         return thinning.run_test(
@@ -299,10 +299,10 @@ def changes_stay_below_their_bounds(order: int) -> None:
     @jax.vmap
     def ratios(u, v):
         both = list(zip(u, v, strict=True))
-        ends = thinning.Ends.of(expanded, *both)
+        ends = thinning.MoveEnds.of(expanded, *both)
         reach = thinning.reaches_of(expanded, ends).reach
         steps = thinning.steps_to(expanded, *(expanded.position_of(*end) for end in both))
-        rows = thinning.read_rows(expanded, steps, expanded.rows)
+        rows = thinning.read_moved_rows(expanded, steps, expanded.rows)
         changes = jnp.abs(thinning.remainder_change(expanded, rows))
         level = jnp.searchsorted(expanded.first, jnp.arange(NUM_ROWS), side="right") - 1
         within = jnp.maximum(ends.old, ends.new)[level] <= expanded.radius**2

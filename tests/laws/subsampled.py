@@ -363,7 +363,7 @@ def acceptance_by_weights(order: int = 2, num_repeats: int = 20_000) -> None:
     def simulated(pair: Pair) -> tuple[float, float]:
         """Mean and its standard error; rows by the definition of remainders."""
         ends = [jnp.asarray(x, jnp.float32) for x in (pair.old, pair.new)]
-        both = thinning.Ends.of(expanded, *map(expanded.coordinates, ends))
+        both = thinning.MoveEnds.of(expanded, *map(expanded.coordinates, ends))
         c = bound * float(thinning.reaches_of(expanded, both).reach[0])
         known, changes = parts(expanded, pair)
         phi = c + np.minimum(changes, 0.0)

@@ -252,7 +252,9 @@ def energies_add_up(case: Case, made: Expansion) -> None:
         known = group_sweeps.shared_energy(made, v)(u)
         known += jnp.sum(made.given_shared(jnp.zeros_like(u))(v))
         steps = thinning.steps_to(made, made.position, x)
-        remainders = thinning.remainder_change(made, thinning.read_rows(made, steps, made.rows))
+        remainders = thinning.remainder_change(
+            made, thinning.read_moved_rows(made, steps, made.rows)
+        )
         level = jnp.searchsorted(made.first, jnp.arange(made.num_rows), side="right") - 1
         return known + remainders.sum(), remainders, (u @ u + jnp.sum(v * v, 1))[level]
 
@@ -326,7 +328,7 @@ def test_groups_of_one_row_stay_near_a_kink():
     passes.is_smoothed = True
     for mu, log_tau in itertools.product((-0.6, 0.0, 0.6), (-1.0, 0.0, 1.0)):
         start = predictor.grouping.split(z | {"mu": jnp.float32(mu), "tau": jnp.float32(log_tau)})
-        start = newton.Position(*map(np.asarray, start))
+        start = newton.HostPosition(*map(np.asarray, start))
         is_free = np.array([True, True, False, False])
         last = newton.descend(passes, start, start.frame(), is_free)
         nearly = newton.TOLERANCES.coordinate * (4 + G)

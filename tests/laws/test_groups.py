@@ -63,7 +63,7 @@ def test_changes_stay_below_their_bounds(order, x64):
 
 TRUE_REACHES, TRUE_CHANGES = thinning.reaches_of, thinning.changes_of
 TRUE_THIN, TRUE_SOLVED = thinning.thin, group_sweeps.solved
-TRUE_DRAW, TRUE_MOST, TRUE_TABLES = thinning.draw_rows, thinning.most, expansion.tables_of
+TRUE_DRAW, TRUE_MOST, TRUE_TABLES = thinning.draw_event_rows, thinning.most, expansion.tables_of
 
 
 def rows_of_another_group(words, expanded, rates):
@@ -107,7 +107,7 @@ def proposal_is_its_own_way_back(factor, x, *, is_transposed=False):
 
 # the module where a bug is planted, its name there, and the bug
 OF_ROWS = {
-    "another_group": (thinning, "draw_rows", rows_of_another_group),
+    "another_group": (thinning, "draw_event_rows", rows_of_another_group),
     "bound_too_small": (expansion, "tables_of", tables_too_small),
     "likely_vetoes_missed": (thinning, "most", likely_vetoes_missed),
     "changes_forgotten": (thinning, "changes_of", changes_forgotten),

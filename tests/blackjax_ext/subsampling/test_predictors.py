@@ -115,7 +115,7 @@ def test_remainders_stay_below_their_bounds(family, classes, order, x64):
     def ratios(w, steps):
         old, new = thinning.loss_remainders(expanded, steps, jnp.arange(40))
         nothing = jnp.zeros((1, 0))
-        ends = thinning.Ends.of(expanded, *((end, nothing) for end in w))
+        ends = thinning.MoveEnds.of(expanded, *((end, nothing) for end in w))
         return jnp.abs(new - old) / (expanded.bound * thinning.reaches_of(expanded, ends).reach)
 
     found = ratios(jnp.asarray(w), steps)

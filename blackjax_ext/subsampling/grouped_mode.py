@@ -317,14 +317,15 @@ def find_anchor(
         return anchor._replace(step=(0 * point.shared, 0 * point.groups))
     mode = known_finite(descend(passes, point, point.frame()))
     for _ in range(MAX_ROUNDS):
-        if mode.is_free.all():
-            break
-        h, way, curvature = most_likely(passes, mode)
-        shared = mode.x.copy()
-        shared[~mode.is_free] = h
-        point = HostPosition(shared, mode.point.groups)
+        is_last, point = True, mode.point
+        if not mode.is_free.all():
+            h, way, curvature = most_likely(passes, mode)
+            shared = mode.x.copy()
+            shared[~mode.is_free] = h
+            point, is_last = HostPosition(shared, mode.point.groups), not way > TOLERANCES.round
+        # once more from a mode, too: where steps went round beside kinks, others lead nearer
         mode = known_finite(descend(passes, point, mode.frame, mode.is_free))
-        if not way > TOLERANCES.round:
+        if is_last:
             break
     return finished(passes, mode.point, mode.frame, ~mode.is_free, curvature)
 

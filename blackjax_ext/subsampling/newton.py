@@ -325,15 +325,15 @@ def descend(
         last = here.distance
         energy = passes.in_frame(energy, point, frame)
         lower, new = lower_point(passes, here, energy)
-        if (
+        if passes.follows:
+            frame = here.refined()
+        elif (
             not here.is_mode
             and not energy.total - new.total > TOLERANCES.sufficient * here.distance
         ):
             other, lowest = lower_point(passes, short(passes, here), energy)
             if lowest.total < new.total:
                 lower, new, frame = other, lowest, point.frame()
-        elif passes.follows:
-            frame = here.refined()
         if lower is None:
             return polished(passes, here)
         point, energy = lower, new

@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.infer import init_to_value
 from numpyro.infer.util import potential_energy
 
-from blackjax_ext.subsampling import mode
+from blackjax_ext.subsampling import newton
 from numpyro_fwd import AMAGOLD
 
 LAWS = {
@@ -124,15 +124,17 @@ def test_the_mode_is_found_in_double_precision(name, x64):
     finds(DOUBLE[name])
 
 
-def unpolished(derivatives_fn, found):
+def unpolished(passes, found):
     """Energies alone say where Newton's method ends."""
     return found
 
 
+TRUE = newton.TOLERANCES
 PLANTED = {
     "above": {"polished": unpolished},
-    "below": {"TOLERABLE": np.inf},
-    "leverage": {"FAR_SQUARED": np.inf, "SUFFICIENT": -np.inf},  # either gets out of it
+    "below": {"TOLERANCES": TRUE._replace(tolerable=np.inf)},
+    # either gets out of it
+    "leverage": {"TOLERANCES": TRUE._replace(far=np.inf, sufficient=-np.inf)},
 }
 
 
@@ -140,7 +142,7 @@ PLANTED = {
 @pytest.mark.parametrize("case", PLANTED)
 def test_the_law_finds_planted_bugs(case, monkeypatch):
     for attribute, planted in PLANTED[case].items():
-        monkeypatch.setattr(mode, attribute, planted)
+        monkeypatch.setattr(newton, attribute, planted)
     *problem, first = CASES[case]
     # of several starts, as roundings decide which of them gets stuck; and without a look at other
     # modes, which gets out of such a place too

@@ -142,10 +142,11 @@ def subsampled(expansion: Expansion, rule: thinning.RuleName = "weights") -> Acc
     """
     if rule not in READERS:
         raise ValueError(f"rule must be one of {sorted(READERS)}; got {rule!r}.")
-    if not isinstance(expansion, Expansion) or expansion.has_groups:
+    is_expansion = isinstance(expansion, Expansion)
+    if not is_expansion or expansion.has_groups:
+        given = "one by groups, for group_sweeps" if is_expansion else type(expansion).__name__
         raise TypeError(
-            "expansion must be one that blackjax_ext.potentials.expand makes; "
-            f"got {type(expansion).__name__}."
+            f"expansion must be one that blackjax_ext.potentials.expand makes; got {given}."
         )
     return Acceptance(Partial(known_energy, expansion), Partial(READERS[rule], expansion))
 

@@ -307,9 +307,9 @@ def descend(
     energy = passes.energy(point, frame)
     for num_steps in range(MAX_NEWTON_STEPS + 1):
         here = resolved(passes, point, frame, is_free)
-        frame, is_free = here.frame, here.is_free
+        frame, is_free = here.frame, is_free if here.eliminated is None else here.is_free
         if np.isinf(last) and not here.distance < TOLERANCES.far and num_steps < MAX_SHRINKS:
-            half = point.halved(is_free)
+            half = point.halved(here.is_free)
             new = passes.energy(half, first)
             if np.isnan(here.distance) or new.total < 0.5 * energy.total:
                 point, energy, frame = half, new, first
@@ -383,9 +383,9 @@ def resolved(
     """
     for _ in range(MAX_ROOTS):
         here = looked_at(passes, point, frame, is_free)
-        is_free = here.is_free
         if here.eliminated is None:
             break
+        is_free = here.is_free
         least = least_eigenvalue(here.eliminated.schur, is_free)
         # zero stays zero
         if not np.finfo(np.float64).eps < least < TOLERANCES.resolved * point.eps:
@@ -407,12 +407,12 @@ def looked_at(
     """
     frame = frame.rounded(point.shared.dtype)
     derivatives = passes.derivatives(point, frame)
-    arrow = derivatives.total()
-    is_free = passes.first_free(point, derivatives.sizes) if is_free is None else is_free
+    arrow, everything = derivatives.total(), np.ones(point.shared.size, bool)
     none = np.zeros_like(point.shared), np.zeros_like(point.groups)
-    here = Stationary(point, frame, derivatives, None, none, np.nan, is_free)
-    if not all(np.isfinite(part).all() for part in arrow):
-        return here
+    if not all(np.isfinite(part).all() for part in arrow):  # which say nothing of what is free
+        is_free = everything if is_free is None else is_free
+        return Stationary(point, frame, derivatives, None, none, np.nan, is_free)
+    is_free = passes.first_free(point, derivatives.sizes) if is_free is None else is_free
     eliminated = eliminate(arrow, point.eps, max(passes.floor(frame), floor))
     both = is_free & is_free[:, None]
     root = np.where(both, inverse_factor(eliminated.schur, is_free, point.eps, floor), 0.0)
@@ -421,7 +421,8 @@ def looked_at(
     v = -eliminated.solved(arrow.groups + np.einsum("cdp,p->cd", arrow.coupling, u))
     within = np.einsum("cd,cd->", arrow.groups, eliminated.solved(arrow.groups))
     distance = float(slope @ slope + within)
-    return here._replace(eliminated=eliminated, step=frame.steps(u, v), distance=distance)
+    step = frame.steps(u, v)
+    return Stationary(point, frame, derivatives, eliminated, step, distance, is_free)
 
 
 def lower_point(

@@ -219,6 +219,7 @@ class Expansion:
         """Prior, predictors and responses."""
         return self.grouped.rows
 
+    @exact_products
     def coordinates(self, x: ArrayTree) -> tuple[Array, Array]:
         """u, shape (p,), and v, shape (G, d), of a position."""
         split = self.grouped.grouping.split

@@ -95,6 +95,8 @@ number below the last finds its group with exactly the rate that the veto reckon
 :math:`\Delta r_i / (\psi_i q)`. The predictor of a row changes less than the bound for any row
 allows, typically by :math:`\rho_i` instead of :math:`\rho_i |w_c|`. Where rows of groups have one
 predictor, its change alone bounds :math:`\Delta r_i`, and most events are settled without a loss.
+The rest are evaluated, so many at once; where there are more, time goes on from the last of these,
+a stopping time: events before the next likely one are known not to be likely.
 
 *Far from the anchor* bounds do not hold, where an end has :math:`|w| > R`, or more events than
 rows would come, :math:`\Lambda > N`. (The way between two ends is within R if they are.) There all
@@ -763,7 +765,8 @@ def first_likely(times: Array, is_likely: Array) -> tuple[Array, Array, Array]:
     lanes = times.size
     if lanes <= MAX_ROWS_EVALUATED:
         return jnp.arange(lanes), is_likely, times[-1]
-    is_done = jnp.cumsum(is_likely) <= MAX_ROWS_EVALUATED
+    # up to the last that is evaluated, and no further: that the next is likely would be known
+    is_done = jnp.cumsum(is_likely) - is_likely < MAX_ROWS_EVALUATED
     (place,) = jnp.nonzero(is_likely & is_done, size=MAX_ROWS_EVALUATED, fill_value=lanes)
     return jnp.minimum(place, lanes - 1), place < lanes, times[jnp.sum(is_done) - 1]
 

@@ -18,7 +18,7 @@ def few_at_once(monkeypatch):
     """A handful of rows in a round: time is cut into pieces, and chains do not wait for others."""
     monkeypatch.setattr(thinning, "GROUP_LANES", 16)
     monkeypatch.setattr(thinning, "GROUP_PIECE", 11.0)
-    monkeypatch.setattr(thinning, "MAX_ROWS_EVALUATED", 6)
+    monkeypatch.setattr(thinning, "MAX_ROWS_EVALUATED", 2)
     monkeypatch.setattr(thinning, "ROW_CHUNK", 16)
 
 
@@ -63,6 +63,7 @@ def test_changes_stay_below_their_bounds(order, x64):
 
 TRUE_REACHES, TRUE_CHANGES = thinning.reaches_of, thinning.changes_of
 TRUE_THIN, TRUE_SOLVED = thinning.thin, group_sweeps.solved
+TRUE_LIKELY = thinning.first_likely
 TRUE_DRAW, TRUE_MOST, TRUE_TABLES = thinning.draw_event_rows, thinning.most, expansion.tables_of
 
 
@@ -81,6 +82,13 @@ def tables_too_small(psi, *arguments):
 def likely_vetoes_missed(expanded, found, at):
     """What settles most events is too small."""
     return 0.02 * TRUE_MOST(expanded, found, at)
+
+
+def up_to_the_next_likely(times, is_likely):
+    """Time goes on from the last event before a likely one that is left, which is drawn anew."""
+    place, is_event, _ = TRUE_LIKELY(times, is_likely)
+    is_done = jnp.cumsum(is_likely) <= thinning.MAX_ROWS_EVALUATED
+    return place, is_event, times[jnp.sum(is_done) - 1]
 
 
 def reaches_of_the_new_end(expanded, ends):
@@ -111,6 +119,7 @@ OF_ROWS = {
     "bound_too_small": (expansion, "tables_of", tables_too_small),
     "likely_vetoes_missed": (thinning, "most", likely_vetoes_missed),
     "changes_forgotten": (thinning, "changes_of", changes_forgotten),
+    "up_to_the_next": (thinning, "first_likely", up_to_the_next_likely),
     "one_sided_far": (thinning, "reaches_of", reaches_of_the_new_end),
     "no_veto": (thinning, "thin", thin_without_a_veto),
 }

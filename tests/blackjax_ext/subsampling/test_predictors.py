@@ -123,6 +123,35 @@ def test_remainders_stay_below_their_bounds(family, classes, order, x64):
     assert np.max(found) > 0.005  # and not by much
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_coordinates_that_no_row_sees_have_no_part_in_the_bounds(place, x64):
+    """A hyperparameter before, between or after the slopes: rows change by less than they allow."""
+    rng = np.random.default_rng(83)
+    x, y = rng.normal(size=(40, 2)), rng.integers(0, 2, 40).astype(float)
+
+    def prior(z):
+        mu, slopes = z[place], jnp.delete(z, place)
+        return -0.5 * mu**2 - 0.5 * jnp.sum((slopes - mu) ** 2)
+
+    rows = potentials.linear_predictor(
+        prior, families.bernoulli(), (x, y), predict_fn=lambda z, row: row @ jnp.delete(z, place)
+    )
+    expanded = potentials.expand(rows, jnp.zeros(3))
+    np.testing.assert_allclose(expanded.radius, np.sqrt(2.0) + 4.0, rtol=1e-6)
+    noise = jnp.asarray(rng.normal(size=(300, 2, 3)))
+    steps = expanded.metric.inverse_sqrt_times(noise)
+
+    @jax.jit
+    @jax.vmap
+    def ratios(steps):
+        old, new = thinning.loss_remainders(expanded, steps, jnp.arange(40))
+        ends = (expanded.coordinates(expanded.position + step) for step in steps)
+        reaches = thinning.reaches_of(expanded, thinning.MoveEnds.of(expanded, *ends))
+        return jnp.abs(new - old) / (expanded.bound * reaches.reach)
+
+    assert 0.005 < np.max(ratios(steps)) < 1.0
+
+
 @pytest.mark.parametrize("order", [2, 3])
 def test_remainders_of_tiny_changes_in_float32(order):
     """Of 1e-9, where a difference of losses would have no digit."""

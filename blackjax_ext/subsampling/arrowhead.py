@@ -17,7 +17,6 @@ Without groups, G = 1 and d = 0, the arrow is a gradient and a Hessian.
 
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from blackjax_ext.metrics.factors import scaled_eigen
@@ -217,8 +216,8 @@ def seen_first(frame: Whitening, is_seen: np.ndarray) -> Whitening:
 
 
 def cast(frame: Whitening, dtype: Any) -> Whitening:
-    """A frame of the host for the device."""
-    return Whitening(*(jnp.asarray(part, dtype) for part in frame))
+    """A frame of the host in the precision of the device."""
+    return Whitening(*(np.asarray(part, dtype) for part in frame))
 
 
 def refined(

@@ -330,7 +330,7 @@ def expand(
 
 def position_of(predictor: GroupedPredictor, x: ArrayTree) -> HostPosition:
     """A position on the host."""
-    return HostPosition(*on_host(predictor.grouping.split(x)))
+    return HostPosition(*predictor.grouping.split(on_host(x), np))
 
 
 def anchor_without_groups(
@@ -424,9 +424,9 @@ def expansion_at(
 ) -> Expansion:
     """The expansion at an anchor, with bounds and tables where they are placed."""
     predictor, (shared, groups) = passes.predictor, anchor.point
-    position = predictor.grouping.join(jnp.asarray(shared), jnp.asarray(groups))
+    position = jax.device_put(predictor.grouping.join(shared, groups, np))
     dtype = shared.dtype
-    frame = cast(anchor.frame, dtype)
+    frame = jax.device_put(cast(anchor.frame, dtype))
     size = anchor.num_seen + groups.shape[1]
     passes.announce("bounding them")
     bounds = compiled_soon(row_bounds, static_argnums=(5, 6), runs_once=True)
@@ -464,8 +464,8 @@ def expansion_at(
         threshold,
         alias,
         None if steepness is None else steepness[number],
-        jnp.asarray(totals, dtype),
-        jnp.asarray(radius if totals.any() else math.inf, dtype),
+        jax.device_put(totals.astype(dtype)),
+        jax.device_put(dtype.type(radius if totals.any() else math.inf)),
         order,
         anchor.num_seen,
     )

@@ -98,21 +98,24 @@ class Grouping:
         of_groups = [math.prod(leaf.shape) for leaf in self.leaves if leaf.axis is not None]
         return sum(of_groups) // self.num_groups
 
-    def split(self, x: ArrayTree) -> tuple[Array, Array]:
-        """Shared coordinates (p,), and those of the groups, (G, d)."""
-        pairs = list(zip(self.leaves, map(jnp.asarray, jax.tree.leaves(x)), strict=True))
+    def split(self, x: ArrayTree, on: Any = jnp) -> tuple[Any, Any]:
+        """Shared coordinates (p,), and those of the groups, (G, d).
+
+        By `jax.numpy`, or on the host by `numpy`, which compiles nothing.
+        """
+        pairs = list(zip(self.leaves, map(on.asarray, jax.tree.leaves(x)), strict=True))
         dtype = jnp.result_type(*(value for _, value in pairs))
         shared = [value.ravel() for leaf, value in pairs if leaf.axis is None]
         groups = [
-            jnp.moveaxis(value, leaf.axis, 0).reshape(self.num_groups, -1)
+            on.moveaxis(value, leaf.axis, 0).reshape(self.num_groups, -1)
             for leaf, value in pairs
             if leaf.axis is not None
         ]
-        nothing = jnp.zeros((self.num_groups, 0), dtype)
-        return jnp.concatenate([nothing[0], *shared]), jnp.concatenate([nothing, *groups], axis=1)
+        nothing = on.zeros((self.num_groups, 0), dtype)
+        return on.concatenate([nothing[0], *shared]), on.concatenate([nothing, *groups], axis=1)
 
-    def join(self, shared: Array, groups: Array) -> ArrayTree:
-        """The position of these coordinates."""
+    def join(self, shared: Any, groups: Any, on: Any = jnp) -> ArrayTree:
+        """The position of these coordinates, by `jax.numpy` or `numpy`."""
         values, at, of = [], 0, 0
         for shape, axis, dtype in self.leaves:
             size = math.prod(shape)
@@ -123,7 +126,7 @@ class Grouping:
                 width = size // self.num_groups
                 rest = shape[:axis] + shape[axis + 1 :]
                 value = groups[:, of : of + width].reshape(self.num_groups, *rest)
-                value = jnp.moveaxis(value, 0, axis)
+                value = on.moveaxis(value, 0, axis)
                 of += width
             values.append(value.astype(dtype))
         return jax.tree.unflatten(self.structure, values)
@@ -171,7 +174,7 @@ class GroupedPredictor:
     def without_groups(cls, rows: LinearPredictor, position: ArrayTree) -> "GroupedPredictor":
         """The posterior of rows that have no groups, at positions like `position`."""
         grouping = grouping_of(position, [None] * len(jax.tree.leaves(position)))
-        return cls(rows, Partial(shared_alone, rows.logprior), jnp.zeros(0, int), grouping)
+        return cls(rows, Partial(shared_alone, rows.logprior), no_levels(), grouping)
 
     @property
     def has_groups(self) -> bool:
@@ -180,11 +183,17 @@ class GroupedPredictor:
 
     def without_levels(self) -> "GroupedPredictor":
         """The posterior for what does not ask to which group a row belongs."""
-        return replace(self, level=jnp.zeros(0, int))
+        return replace(self, level=no_levels())
 
     def level_of(self, indices: Array) -> Array:
         """Groups of some rows."""
         return self.level[indices] if self.has_groups else jnp.zeros_like(indices)
+
+
+def no_levels() -> Array:
+    """Of rows without groups."""
+    levels: Array = jax.device_put(np.zeros(0, np.int32))
+    return levels
 
 
 def shared_alone(logprior: LogDensity, x: ArrayTree) -> Terms:

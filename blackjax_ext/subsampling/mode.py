@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from blackjax_ext.meshes import on_host
@@ -185,7 +184,7 @@ def in_double_precision(arrow: Arrow) -> Arrow:
 
 def in_dtype(metric: Dense, dtype: Any) -> Dense:
     """A metric of the host for the device."""
-    placed: Dense = jax.tree.map(lambda part: jnp.asarray(part, dtype), metric)
+    placed: Dense = jax.device_put(jax.tree.map(lambda part: np.asarray(part, dtype), metric))
     return placed
 
 

@@ -21,7 +21,7 @@ from jax import Array
 from blackjax_ext.meshes import on_host
 from blackjax_ext.subsampling import alias_table
 from blackjax_ext.subsampling.expansion import Expansion
-from blackjax_ext.subsampling.passes import designs
+from blackjax_ext.subsampling.passes import jacobians
 from blackjax_ext.subsampling.thinning import loss_remainders
 
 __all__ = ["MAX_GAP", "may_differ", "tail_gap"]
@@ -36,7 +36,7 @@ NUM_SEEN = 16  # rows along whose predictors is looked
 
 def may_differ(expansion: Expansion) -> bool:
     """Whether the bounds of the rows leave room for a gap of `MAX_GAP`. Cost: nothing."""
-    most = float(on_host(expansion.total)) * DISTANCE ** (expansion.order + 1)
+    most = float(on_host(expansion.totals).sum()) * DISTANCE ** (expansion.order + 1)
     return not most <= MAX_GAP  # not if NaN either
 
 
@@ -73,7 +73,7 @@ def seen_by_rows(rng_key: PRNGKey, expansion: Expansion) -> Array:
         rows = jnp.arange(expansion.num_rows)
     else:
         rows = alias_table.draw(rng_key, expansion.table, (NUM_SEEN,))
-    matrix = designs(expansion.grouped, expansion.position, expansion.frame, rows).matrix
-    along = matrix.reshape(-1, matrix.shape[-1])
+    matrix = jacobians(expansion.grouped, expansion.position, rows) @ expansion.frame.root
+    along: Array = matrix.reshape(-1, matrix.shape[-1])
     length = jnp.linalg.norm(along, axis=1, keepdims=True)
     return along / jnp.where(length > 0, length, 1.0)

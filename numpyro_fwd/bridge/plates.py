@@ -399,8 +399,10 @@ def check_rows_of_plates(
     If it is not, jax would not tell.
     """
     arguments = split_arguments(model_args, model_kwargs)
-    first = {name: jnp.zeros(3 if plate.size == 2 else 2, int) for name, plate in plates.items()}
-    last = {name: rows + plates[name].size - 1 for name, rows in first.items()}
+    number = jnp.result_type(int)
+    few = {name: 3 if each.size == 2 else 2 for name, each in plates.items()}
+    first: Any = {name: np.zeros(length, number) for name, length in few.items()}
+    last: Any = {name: np.full_like(rows, plates[name].size - 1) for name, rows in first.items()}
     program = check_values_of_rows(model, arguments, last, plates)
     for leaf in leaves_with_rows_on_disk((model_args, model_kwargs)):
         # a program cannot ask how long they are: no plate reads beyond the shortest of them

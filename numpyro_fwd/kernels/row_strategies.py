@@ -386,7 +386,7 @@ class SubsampledRows:
 
     def _look_at_tails(self, run: Run, shared: Expansion) -> None:
         """Warn where trajectories that follow the expansion miss a tail of the posterior."""
-        if not not_jax_tracer(shared.total) or not may_differ(shared):
+        if not not_jax_tracer(shared.totals) or not may_differ(shared):
             return
 
         def tails(arrays, key, shared):

@@ -279,7 +279,7 @@ PROGRAMS = {
     "AutoMALA": 11,
     "HPMALA": 11,
     "SMMALA": 11,
-    "AMAGOLD": 20 if BEFORE_012 else 21,  # one of them is compiled twice
+    "AMAGOLD": 16 if BEFORE_012 else 17,  # one of them is compiled twice
 }
 COUNT = """
 import sys

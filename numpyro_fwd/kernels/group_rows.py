@@ -3,7 +3,7 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from blackjax_ext.metrics import Diagonal
@@ -58,5 +58,5 @@ def start_of_groups(run: Run, rng_key: Array, z: Any, shared: GroupedModel) -> S
     x, values, keys, num_rows = run(draw, rng_key, z, shared)
     check_finite(values)
     warn_if_many(num_rows, shared.expansion.num_rows)
-    metric = Diagonal(jnp.ones(x.shape[1], x.dtype))
+    metric = Diagonal(jax.device_put(np.ones(x.shape[1], x.dtype)))
     return Start(x, metric, run.is_searching, keys, is_structured=True)

@@ -23,7 +23,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array
-from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from blackjax_ext.meshes import on_host
@@ -31,7 +30,13 @@ from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.chunks import MAX_CHUNK, over_chunks
 from blackjax_ext.subsampling.expansion import Expansion, expand_groups
-from blackjax_ext.subsampling.grouping import GroupedPredictor, Grouping, Terms, grouping_of
+from blackjax_ext.subsampling.grouping import (
+    GroupedPredictor,
+    Grouping,
+    Terms,
+    grouping_of,
+    no_levels,
+)
 from blackjax_ext.subsampling.predictors import LinearPredictor
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import traced_once
@@ -135,7 +140,7 @@ def grouped_predictor_of(model: RowModel, z: Any, layout: Layout) -> GroupedPred
                 groups = groups + value.reshape(value.shape[0], -1).sum(1)
         return Terms(shared, groups)
 
-    return GroupedPredictor(rows, Partial(terms, values), jnp.zeros(0, int), layout.grouping)
+    return GroupedPredictor(rows, Partial(terms, values), no_levels(), layout.grouping)
 
 
 def expanded_groups(
@@ -206,15 +211,17 @@ def candidates(z: SiteValues) -> dict[int, list[Candidate]]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def probes(z: SiteValues, candidate: Candidate, levels: Array) -> Iterator[SiteValues]:
+def probes(z: SiteValues, candidate: Candidate, levels: np.ndarray) -> Iterator[Any]:
     """Tangents of a site, `levels` (G,) along its axis, for each of its other coordinates."""
     leaf = z[candidate.name]
     others = leaf.size // levels.size
     rest = tuple(n for axis, n in enumerate(leaf.shape) if axis != candidate.axis)
     for k in range(others):
-        flat = jnp.zeros((levels.size, others), leaf.dtype).at[:, k].set(levels)
-        one = jnp.moveaxis(flat.reshape(levels.size, *rest), 0, candidate.axis)
-        yield {name: one if name == candidate.name else 0 * value for name, value in z.items()}
+        flat = np.zeros((levels.size, others), leaf.dtype)
+        flat[:, k] = levels
+        one = np.moveaxis(flat.reshape(levels.size, *rest), 0, candidate.axis)
+        nothing = {name: np.zeros(value.shape, value.dtype) for name, value in z.items()}
+        yield nothing | {candidate.name: one}
 
 
 class Seen(NamedTuple):
@@ -235,13 +242,12 @@ class Seen(NamedTuple):
 def levels_of(rows: LinearPredictor, z: SiteValues, candidate: Candidate) -> Seen:
     """Which level each row sees. Cost: a pass of three products for each coefficient."""
     num_levels = z[candidate.name].shape[candidate.axis]
-    dtype = ravel_pytree(z)[0].dtype
-    noise = jnp.asarray(np.random.default_rng(0).normal(size=num_levels), dtype)
-    kinds = (jnp.ones(num_levels, dtype), jnp.arange(1, num_levels + 1, dtype=dtype), noise)
+    dtype = jnp.result_type(*z.values())
+    noise = np.random.default_rng(0).normal(size=num_levels).astype(dtype)
+    kinds = (np.ones(num_levels, dtype), np.arange(1, num_levels + 1, dtype=dtype), noise)
     tangents = [list(probes(z, candidate, levels)) for levels in kinds]
 
-    @jax.jit
-    def look(rows):
+    def look(rows, z, tangents, noise):
         def visit(indices, is_new):
             del is_new
             _, push = jax.linearize(lambda z: rows.read(z, indices)[0], z)
@@ -268,7 +274,7 @@ def levels_of(rows: LinearPredictor, z: SiteValues, candidate: Candidate) -> See
 
         return over_chunks(visit, rows.num_rows, min(MAX_CHUNK, rows.num_rows))[1]
 
-    return Seen(*on_host(tuple(look(rows))))
+    return Seen(*on_host(tuple(compiled_soon(look)(rows, z, tangents, noise))))
 
 
 def find_groups(
@@ -353,7 +359,6 @@ def axes_of_prior(
     """
     rng = np.random.default_rng(1)
 
-    @jax.jit
     def moved(values, z, noise, half):
         """Which terms change where the latents of half of the levels do, a little or by a step."""
         step = {}
@@ -368,14 +373,15 @@ def axes_of_prior(
         there = values({name: leaf + step[name] for name, leaf in z.items()})
         return jax.tree.map(has_moved, here, there, slope)
 
-    found: dict[str, set[int]] = {}
+    changed, found = compiled_soon(moved), dict[str, set[int]]()
     for i, half in enumerate(halves_of(num_levels)):
         point, noise = (
-            {name: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype) for name, leaf in z.items()}
+            {name: rng.normal(size=leaf.shape).astype(leaf.dtype) for name, leaf in z.items()}
             for _ in range(2)
         )
-        noise = {name: leaf * SECOND_STEP ** (i % 2) for name, leaf in noise.items()}
-        for name, change in moved(values, point, noise, jnp.asarray(half)).items():
+        step = SECOND_STEP ** (i % 2)
+        noise = {name: (leaf * step).astype(leaf.dtype) for name, leaf in noise.items()}
+        for name, change in changed(values, point, noise, half).items():
             change = on_host(change)
             if change.any():
                 fits = {

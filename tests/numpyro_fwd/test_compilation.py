@@ -280,6 +280,7 @@ PROGRAMS = {
     "HPMALA": 11,
     "SMMALA": 11,
     "AMAGOLD": 16 if BEFORE_012 else 17,  # one of them is compiled twice
+    "AMAGOLD_groups": 16 if BEFORE_012 else 17,
 }
 COUNT = """
 import sys
@@ -288,6 +289,7 @@ from numpyro.infer import init_to_uniform
 import numpyro_fwd
 from numpyro_fwd.bridge.traces import first_sites
 from tests import fixed_seeds
+from tests.numpyro_fwd.bridge.test_row_models import in_groups
 from tests.numpyro_fwd.kernels.test_resuming import data
 
 name = sys.argv[1]
@@ -298,9 +300,10 @@ jax.monitoring.register_event_duration_secs_listener(
         programs.append(fun_name) if event.endswith("backend_compile_duration") else None
     )
 )
-model = fixed_seeds.on_minibatches if name == "AMAGOLD" else fixed_seeds.regression
-options = {"acceptance": "subsampled"} if name == "AMAGOLD" else {}
-kernel = getattr(numpyro_fwd, name)(model, **options)
+on_rows = {"AMAGOLD": fixed_seeds.on_minibatches, "AMAGOLD_groups": in_groups}
+options = {"acceptance": "subsampled"} if name in on_rows else {}
+kernel = getattr(numpyro_fwd, name.split("_")[0])
+kernel = kernel(on_rows.get(name, fixed_seeds.regression), **options)
 key = jax.random.key(0)
 first_sites(key, kernel.model, arguments, {}, init_to_uniform)
 programs.clear()

@@ -29,10 +29,24 @@ for it at every angle. So with :math:`z_c = P_c^{1/2} (v_c - m_c)` the acceptanc
     \prod_{i \in c,\,\text{near}} \min(1, e^{-\Delta r_i})
 
 has the ratio of the densities of the group given u: each group is in detailed balance, and so are
-all of them at once. For a normal prior and an
-expansion of order 2 only the rows decide. Angles are drawn independently of the state: mostly 2,
-where the proposal is antithetic, and smaller for a share of the groups, so that a group whose
-density is far from normal does not stay where it is forever.
+all of them at once. For a group of many rows the sum over them is in a factor of its own, so that
+they are read only where the expansion accepts. For a normal prior and an expansion of order 2 only
+the rows decide. The angle is 2, where the proposal is antithetic, but for a share of the groups,
+drawn independently of the state.
+
+*Tails.* Where a group has few rows, its density has the tails of its prior, which may be those of a
+Student t or, of the logarithm of a scale, exponential: normal proposals would not visit them. The
+share of the groups moves by a multivariate t instead, :math:`z \sim t_\nu(0, I)`, which is a normal
+of a random precision:
+
+.. math::
+    w \mid z \sim \chi^2_{\nu + d} / (\nu + |z|^2), \quad
+    z^* = \cos\theta_c z + \sin\theta_c \, \xi / \sqrt w.
+
+Given w that is reversible for :math:`N(0, I / w)`, so over w it is reversible for the t, and
+:math:`\frac{\nu + d}{2} \log(1 + |z|^2 / \nu)` takes the place of :math:`\frac12 |z|^2` in the
+acceptance. Far out steps are in proportion to :math:`|z|`: a chain comes back from any tail. Its
+angle is 2 for half of these groups, half of that for a half of the rest, and so on.
 
 Each part leaves the posterior invariant, and so does the sweep, which is not reversible.
 
@@ -64,7 +78,10 @@ from blackjax_ext.types import select
 __all__ = ["GroupSweepsInfo", "GroupSweepsState", "as_top_level_api", "build_kernel", "init"]
 
 ANGLE = 2.0  # the autocorrelation of a normal is cos(2) = -0.4
-SHORT_SHARE, NUM_SHORTER = 0.2, 5  # of the groups: their angle is halved up to so many times
+# of the groups: proposals have heavy tails, and angles that are halved up to so many times
+HEAVY_SHARE, NUM_SHORTER = 0.3, 5
+DEGREES = 1  # of freedom, of these proposals
+FEW_ROWS = 64  # of a group, up to which all are read even if the expansion would reject
 
 
 class GroupSweepsState(NamedTuple):
@@ -244,52 +261,85 @@ def conditional(expansion: Expansion, u: Array) -> Conditional:
     return Conditional(energy, mean, factor)
 
 
-def angles(rng_key: PRNGKey, num_groups: int, dtype: jnp.dtype) -> Array:
-    """An angle for each group, mostly 2, whatever the state."""
-    key_short, key_halved = jax.random.split(rng_key)
-    is_short = jax.random.bernoulli(key_short, SHORT_SHARE, (num_groups,))
-    halved = jax.random.randint(key_halved, (num_groups,), 1, NUM_SHORTER + 1)
-    return ANGLE * jnp.exp2(-jnp.where(is_short, halved, 0).astype(dtype))
+class Proposed(NamedTuple):
+    """Where groups are proposed to go, in the coordinates of their normal approximations.
+
+    Attributes
+    ----------
+    z
+        The places, shape (G, d).
+    log_ratio
+        Logarithm of the density for which the proposal is reversible, here less there, shape (G,).
+    is_heavy
+        Whether it has heavy tails, shape (G,).
+    """
+
+    z: Array
+    log_ratio: Array
+    is_heavy: Array
+
+
+def proposed(rng_key: PRNGKey, z: Array) -> Proposed:
+    """Moves of the groups from `z`, of which a share has heavy tails."""
+    key_heavy, key_halved, key_noise, key_scale = jax.random.split(rng_key, 4)
+    num_groups, width = z.shape
+    is_heavy = jax.random.bernoulli(key_heavy, HEAVY_SHARE, (num_groups,))
+    halved = jnp.minimum(jax.random.geometric(key_halved, 0.5, (num_groups,)) - 1, NUM_SHORTER)
+    angle = ANGLE * jnp.exp2(-jnp.where(is_heavy, halved, 0).astype(z.dtype))[:, None]
+
+    noise = jax.random.normal(key_noise, z.shape, z.dtype)
+    normals = jax.random.normal(key_scale, (num_groups, DEGREES + width), z.dtype)
+    heavy = noise * jnp.sqrt((DEGREES + squares(z)) / squares(normals))[:, None]
+    new = jnp.cos(angle) * z + jnp.sin(angle) * jnp.where(is_heavy[:, None], heavy, noise)
+
+    def energy(z: Array) -> Array:
+        of_t = 0.5 * (DEGREES + width) * jnp.log1p(squares(z) / DEGREES)
+        return jnp.where(is_heavy, of_t, 0.5 * squares(z))
+
+    return Proposed(new, energy(new) - energy(z), is_heavy)
+
+
+def squares(z: Array) -> Array:
+    """Squared lengths of rows, shape (G,)."""
+    return jnp.sum(jnp.square(z), axis=1)
 
 
 @exact_products
 def move_groups(rng_key: PRNGKey, expansion: Expansion, position: ArrayTree) -> BlockUpdate:
     """Move every group given what is shared, each with a test by its own rows."""
-    key_angle, key_noise, key_accept, key_rows = jax.random.split(rng_key, 4)
+    key_proposal, key_accept, key_rows = jax.random.split(rng_key, 3)
     u, v = expansion.coordinates(position)
     given = conditional(expansion, u)
-    noise = jax.random.normal(key_noise, v.shape, v.dtype)
-    angle = angles(key_angle, v.shape[0], v.dtype)[:, None]
-
-    def whitened(v: Array) -> Array:
-        return jnp.einsum("cji,cj->ci", given.factor, v - given.mean)
-
-    z = whitened(v)
-    new_z = jnp.cos(angle) * z + jnp.sin(angle) * noise
-    new_v = given.mean + solved(given.factor, new_z, is_transposed=True)
-    of_proposal = 0.5 * (jnp.sum(jnp.square(new_z), 1) - jnp.sum(jnp.square(z), 1))
-    log_ratio = given.energy(v) - given.energy(new_v) + of_proposal
+    z = jnp.einsum("cji,cj->ci", given.factor, v - given.mean)
+    proposal = proposed(key_proposal, z)
+    new_v = given.mean + solved(given.factor, proposal.z, is_transposed=True)
+    log_ratio = given.energy(v) - given.energy(new_v) + proposal.log_ratio
     is_divergent = ~(log_ratio > -jnp.inf)
     new_v = jnp.where(is_divergent[:, None], v, new_v)
 
+    # a group of many rows is read whole only where the surrogate accepts
+    is_joint = expansion.sizes <= FEW_ROWS
+    log_uniform, of_rows = jnp.log(jax.random.uniform(key_accept, (2, *log_ratio.shape), v.dtype))
+    is_first = log_uniform < log_ratio
     outcome = run_test(
         key_rows,
         expansion,
         steps_to(expansion, position, expansion.position_of(u, new_v)),
         MoveEnds.of(expansion, (u, v), (u, new_v)),
-        jnp.array(True),
+        is_first | is_joint,
         is_joint=False,
     )
-    log_ratio = log_ratio - outcome.change
-    rate = jnp.where(is_divergent, 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
-    rate = jnp.nan_to_num(rate)
-    is_accepted = jax.random.uniform(key_accept, rate.shape, rate.dtype) < rate
-    is_accepted &= ~outcome.is_vetoed
+    with_rows = log_ratio - jnp.where(is_joint, outcome.change, 0.0)
+    rows_alone = -jnp.where(is_joint, 0.0, outcome.change)
+    is_accepted = (log_uniform < with_rows) & (of_rows < rows_alone)
+    is_accepted &= ~outcome.is_vetoed & ~is_divergent
+    first = jnp.where(is_joint, jnp.exp(jnp.minimum(with_rows, 0.0)), is_first)
+    rate = first * jnp.exp(jnp.minimum(rows_alone, 0.0)) * outcome.survival
+    rate = jnp.nan_to_num(jnp.where(is_divergent, 0.0, rate))
     position = accepted_position(expansion, is_accepted, u, new_v, position)
-    rate = jnp.mean(rate * outcome.survival)
-    return BlockUpdate(
-        position, rate, jnp.any(is_accepted), jnp.any(is_divergent), outcome.num_rows
-    )
+    rate = jnp.mean(rate)
+    is_divergent = jnp.any(is_divergent & ~proposal.is_heavy)  # those may go anywhere
+    return BlockUpdate(position, rate, jnp.any(is_accepted), is_divergent, outcome.num_rows)
 
 
 def accepted_position(

@@ -262,6 +262,43 @@ def invariance(case: Case, size: Size = SIZE) -> Outcome:
     return outcome
 
 
+# log densities of one coefficient, their laws, and how a normal approximation scales them
+TAILS = {
+    "t": (lambda x: -2.0 * jnp.log1p(x**2 / 3.0), scipy.stats.t(3), 1.0),
+    "exponential": (lambda x: 0.3 * x - jnp.exp(x), scipy.stats.loggamma(0.3), 1.8),
+    "normal": (lambda x: -0.5 * x**2, scipy.stats.norm(), 1.0),
+}
+
+
+def tails_are_visited(
+    name: str, width: int, num_groups: int = 20_000, num_moves: int = 400
+) -> None:
+    """Of groups that all begin at the mode, as many are in each tail as are to be."""
+    logdensity, law, scale = TAILS[name]
+    mode = float(np.log(0.3)) if name == "exponential" else 0.0
+
+    def total(z):
+        return jnp.sum(logdensity(mode + scale * z), axis=1)
+
+    @jax.jit
+    def run(key):
+        def move(z, key):
+            key_move, key_accept = jax.random.split(key)
+            found = group_sweeps.proposed(key_move, z)
+            log_ratio = total(found.z) - total(z) + found.log_ratio
+            is_accepted = jnp.log(jax.random.uniform(key_accept, (num_groups,))) < log_ratio
+            return jnp.where(is_accepted[:, None], found.z, z), None
+
+        start = jnp.zeros((num_groups, width))
+        return jax.lax.scan(move, start, jax.random.split(key, num_moves))[0]
+
+    x = mode + scale * np.asarray(run(jax.random.key(83)), np.float64)[:, 0]
+    for share in (0.001, 0.01, 0.1, 0.5):
+        for end in ((x < law.ppf(share)).mean(), (x > law.isf(share)).mean()):
+            error = np.sqrt(share / num_groups)
+            assert abs(end - share) < 4.5 * error, f"{name}, tail of {share}: {end:.4f}"
+
+
 def expected_rows_are_those_that_are_read(order: int) -> None:
     """The rows of shared moves between draws of u, before a veto ends a test."""
     expanded = expansion(order)

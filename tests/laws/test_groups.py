@@ -30,6 +30,22 @@ def test_exact_starts_stay_exact(name, monkeypatch):
 
 
 @pytest.mark.statistical
+@pytest.mark.parametrize("name", ["mixed", "third order"])
+def test_exact_starts_stay_exact_where_rows_are_a_stage_of_their_own(name, monkeypatch):
+    """As those of groups of many rows are."""
+    monkeypatch.setattr(group_sweeps, "FEW_ROWS", 0)
+    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
+    laws.power(groups.invariance(CASES[name]))
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("name", groups.TAILS)
+def test_tails_of_groups_are_visited(name, width):
+    groups.tails_are_visited(name, width)
+
+
+@pytest.mark.statistical
 @FULL_ONLY
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
@@ -63,6 +79,7 @@ def test_changes_stay_below_their_bounds(order, x64):
 
 TRUE_REACHES, TRUE_CHANGES = thinning.reaches_of, thinning.changes_of
 TRUE_THIN, TRUE_SOLVED = thinning.thin, group_sweeps.solved
+TRUE_PROPOSED = group_sweeps.proposed
 TRUE_LIKELY = thinning.first_likely
 TRUE_DRAW, TRUE_MOST, TRUE_TABLES = thinning.draw_event_rows, thinning.most, expansion.tables_of
 
@@ -113,6 +130,19 @@ def proposal_is_its_own_way_back(factor, x, *, is_transposed=False):
     return TRUE_SOLVED(0.8 * factor if is_transposed else factor, x, is_transposed=is_transposed)
 
 
+def proposed_by_a_normal(rng_key, z):
+    """Heavy tails are taken for those of a normal."""
+    found = TRUE_PROPOSED(rng_key, z)
+    return found._replace(log_ratio=0.5 * (group_sweeps.squares(found.z) - group_sweeps.squares(z)))
+
+
+def proposed_at_one_scale(rng_key, z):
+    """The scale of a heavy move does not follow from where it begins."""
+    from_there = TRUE_PROPOSED(rng_key, jnp.zeros_like(z))
+    found = TRUE_PROPOSED(rng_key, z)
+    return found._replace(z=jnp.where(found.is_heavy[:, None], z + from_there.z, found.z))
+
+
 # the module where a bug is planted, its name there, and the bug
 OF_ROWS = {
     "another_group": (thinning, "draw_event_rows", rows_of_another_group),
@@ -125,6 +155,8 @@ OF_ROWS = {
 }
 OF_SWEEPS = {
     "wrong_proposal": (group_sweeps, "solved", proposal_is_its_own_way_back),
+    "tails_of_a_normal": (group_sweeps, "proposed", proposed_by_a_normal),
+    "one_scale": (group_sweeps, "proposed", proposed_at_one_scale),
 }
 
 
@@ -152,6 +184,12 @@ def reach_of_a_shorter_way(expanded, ends):
     """A twentieth of it: bounds over the whole box are that loose."""
     reaches = TRUE_REACHES(expanded, ends)
     return reaches._replace(reach=0.05 * reaches.reach)
+
+
+def test_planted_bug_misses_tails(monkeypatch):
+    monkeypatch.setattr(group_sweeps, "HEAVY_SHARE", 0.0)
+    with pytest.raises(AssertionError, match="tail"):
+        groups.tails_are_visited("t", 1)
 
 
 BOUNDS = {"reaches_of": reach_of_a_shorter_way, "most": lambda *known: 0.1 * TRUE_MOST(*known)}

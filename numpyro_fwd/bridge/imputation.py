@@ -9,15 +9,18 @@ density that the model scales, a law of censored values, an improper law, or one
 NumPyro's.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from numpyro import distributions
+from numpyro.contrib.control_flow.scan import scan_wrapper
 from numpyro.distributions import (
     Distribution,
     ExpandedDistribution,
     Independent,
     MaskedDistribution,
 )
+from numpyro.distributions.transforms import Transform
 
 from numpyro_fwd.bridge.numpyro_private import Messenger
 from numpyro_fwd.bridge.traces import is_latent
@@ -45,9 +48,13 @@ class imputing(Messenger):
 
     def process_message(self, msg: Site) -> None:
         """Take the mask from the latent of two sites that ``obs_mask`` has made."""
-        if msg["type"] != "sample" or type(msg["fn"]) is not MaskedDistribution:
+        if msg["type"] == "control_flow" and msg["fn"] is scan_wrapper:
+            # the sites of a step are seen from outside when their laws are other objects
+            step, *rest = msg["args"]
+            msg["args"] = (imputing_in(step), *rest)
+        if msg["type"] != "sample" or (law := unmasked(msg["fn"])) is None:
             return
-        name, law = msg["name"], msg["fn"].base_dist
+        name = msg["name"]
         if msg["is_observed"] and name.endswith(OBSERVED):
             self.observed[name.removesuffix(OBSERVED)] = as_given(law)
         elif (
@@ -60,6 +67,24 @@ class imputing(Messenger):
             msg["fn"] = law
 
 
+def imputing_in(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A step of a scan, with laws where responses are missing."""
+
+    def imputed(*arguments: Any) -> Any:
+        with imputing():
+            return step(*arguments)
+
+    return imputed
+
+
+def unmasked(law: Distribution) -> Distribution | None:
+    """A law without its mask, which plates may have expanded; None for one without a mask."""
+    if type(law) is ExpandedDistribution:
+        inner = unmasked(law.base_dist)
+        return None if inner is None else inner.expand(law.batch_shape)
+    return law.base_dist if type(law) is MaskedDistribution else None
+
+
 def as_given(law: Distribution) -> Distribution:
     """A law before it has been expanded to the shape of a mask: one object for both sites."""
     while isinstance(law, (ExpandedDistribution, Independent)):
@@ -68,10 +93,15 @@ def as_given(law: Distribution) -> Distribution:
 
 
 def is_normalized(law: Any) -> bool:
-    """Whether a law is known to integrate to one; a mask within it is the user's."""
-    while law is not None:
-        is_known = type(law).__module__.startswith(distributions.__name__)
-        if not is_known or isinstance(law, (*UNNORMALIZED, MaskedDistribution)):
-            return False
-        law = getattr(law, "base_dist", None)
-    return True
+    """Whether a law is known to integrate to one, as is all that it is made of.
+
+    A mask within it is the user's.
+    """
+    if isinstance(law, (list, tuple)):
+        return all(map(is_normalized, law))
+    if not isinstance(law, (Distribution, Transform)):
+        return True
+    is_known = type(law).__module__.startswith(distributions.__name__)
+    if not is_known or isinstance(law, (*UNNORMALIZED, MaskedDistribution)):
+        return False
+    return all(map(is_normalized, vars(law).values()))

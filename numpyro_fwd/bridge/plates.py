@@ -28,6 +28,7 @@ from numpyro_fwd.bridge.arguments import (
     program_with,
     split_arguments,
 )
+from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import Messenger, not_jax_tracer, validate_model
 from numpyro_fwd.bridge.traces import first_sites, has_observed, is_latent, prior_sites
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
@@ -63,7 +64,7 @@ class FullView:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model on all rows."""
         args, kwargs = jax.tree.map(as_array, (args, kwargs))
-        with every_row():
+        with imputing(), every_row():
             return self.model(*args, **kwargs)
 
 

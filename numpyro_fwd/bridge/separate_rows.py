@@ -341,7 +341,8 @@ def differ(values: np.ndarray, others: np.ndarray) -> bool:
     What is not finite is of another error.
     """
     allowed = SOLVED * spread(values) + 4.0 * eps_of(values) * np.abs(values)
-    return bool(np.any(np.abs(others - values) > allowed))
+    with np.errstate(invalid="ignore"):
+        return bool(np.any(np.abs(others - values) > allowed))
 
 
 def has_changed(values: np.ndarray, moved: np.ndarray, few: np.ndarray) -> bool:

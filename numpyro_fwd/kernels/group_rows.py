@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -10,6 +11,7 @@ from blackjax_ext.metrics import Diagonal
 from blackjax_ext.sgmcmc import group_sweeps
 from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.thinning import expected_rows
+from blackjax_ext.types import Function, select
 from blackjax_ext.warmup.algorithm import Algorithm, Stepper
 from blackjax_ext.warmup.run import ravel_each
 from numpyro_fwd.bridge.views import check_finite
@@ -19,7 +21,7 @@ from numpyro_fwd.kernels.strategy import Run, Source, Start, split_keys
 from numpyro_fwd.subsampling.groups import GroupedModel, grouped_predictor_of
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["start_of_groups", "sweeping"]
+__all__ = ["start_of_groups", "sweeping", "within"]
 
 
 def sweeping(
@@ -33,6 +35,12 @@ def sweeping(
     parameters = {"num_integration_steps": algorithm.parameters["num_integration_steps"]}
     expansion = expansion_of(source, shared, model_args, model_kwargs)
     return CountingAlgorithm(Algorithm(group_sweeps, parameters), expansion)
+
+
+def within(logdensity: Function, z: Any, expansion: Expansion) -> Any:
+    """Draws of chains, and the anchor in place of those that are outside of the support."""
+    is_inside = jax.vmap(lambda z: jnp.isfinite(logdensity(z)))(z)
+    return jax.vmap(lambda is_in, z: select(is_in, z, expansion.position))(is_inside, z)
 
 
 def expansion_of(
@@ -50,7 +58,7 @@ def start_of_groups(run: Run, rng_key: Array, z: Any, shared: GroupedModel) -> S
         rng_key, key_draw = split_each(rng_key, 2)
         expansion = expansion_of(run.source, shared, *run.arguments.join(arrays))
         if run.is_searching:
-            z = jax.vmap(expansion.draw)(key_draw)
+            z = within(expansion.posterior.logprior, jax.vmap(expansion.draw)(key_draw), expansion)
         values = jax.vmap(lambda z: expansion.posterior.logprior(z))(z)
         num_rows = expected_rows(jax.random.fold_in(key_draw[0], 1), expansion)
         return ravel_each(z), values, split_keys(rng_key)[0], num_rows

@@ -36,7 +36,7 @@ from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential
 from numpyro_fwd.bridge.views import check_finite
 from numpyro_fwd.disk import num_rows_on_disk
-from numpyro_fwd.kernels.group_rows import start_of_groups, sweeping
+from numpyro_fwd.kernels.group_rows import start_of_groups, sweeping, within
 from numpyro_fwd.kernels.optimizer_start import optimize
 from numpyro_fwd.kernels.options import BY_ORDER, Subsampled
 from numpyro_fwd.kernels.other_modes import (
@@ -374,7 +374,8 @@ class SubsampledRows:
         def draw(arrays, rng_key, z, shared):
             rng_key, key_draw = split_each(rng_key, 2)
             expansion = shared.of(linear_predictor_of(run.rows(arrays), shared.position))
-            z = draw_around(key_draw, shared) if run.is_searching else z
+            if run.is_searching:
+                z = within(expansion.posterior.logprior, draw_around(key_draw, shared), expansion)
             values = jax.vmap(lambda z: -surrogate(expansion, z))(z)
             num_rows = expected_rows(jax.random.fold_in(key_draw[0], 1), expansion)
             return ravel_each(z), values, split_keys(rng_key)[0], num_rows

@@ -25,6 +25,7 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.tree_util import Partial
 
+from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
@@ -355,7 +356,9 @@ def axes_of_prior(
 ) -> dict[str, int | None] | None:
     """For each term of the prior its axis of groups, or None; None at all if groups are coupled.
 
-    `axes` are those of the latents that belong to groups.
+    `axes` are those of the latents that belong to groups. Terms are looked at around `z`, where
+    constraints hold, and elsewhere. One that is computed from groups and never changes may couple
+    them where nobody has looked.
     """
     rng = np.random.default_rng(1)
 
@@ -381,8 +384,9 @@ def axes_of_prior(
         )
         step = SECOND_STEP ** (i % 2)
         noise = {name: (leaf * step).astype(leaf.dtype) for name, leaf in noise.items()}
-        for name, change in changed(values, point, noise, half).items():
-            change = on_host(change)
+        looks = [changed(values, around, noise, half) for around in (point, z)]
+        for name in looks[0]:
+            change = np.logical_or(*(on_host(look[name]) for look in looks))
             if change.any():
                 fits = {
                     axis
@@ -390,7 +394,8 @@ def axes_of_prior(
                     if length == num_levels and not np.moveaxis(change, axis, 0)[~half].any()
                 }
                 found[name] = found.get(name, fits) & fits
-    if not all(found.values()):
+    of_groups = {name: z[name] for name in axes}
+    depends = dependent(lambda of_groups: values({**z, **of_groups}), of_groups)
+    if not all(found.get(name) for name, is_computed in depends.items() if is_computed):
         return None
-    names = jax.eval_shape(values, z)
-    return {name: min(found[name]) if name in found else None for name in sorted(names)}
+    return {name: min(found[name]) if name in found else None for name in sorted(depends)}

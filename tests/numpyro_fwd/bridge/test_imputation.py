@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.contrib.control_flow import scan
 from numpyro.handlers import mask as masked
 from numpyro.handlers import scale as scaled
 from numpyro.handlers import scope
@@ -17,6 +18,7 @@ from numpyro.infer.util import log_density
 from numpyro_fwd import AutoNUTS, LangevinSMC
 from numpyro_fwd.bridge.hierarchies import effects_of
 from numpyro_fwd.bridge.imputation import imputing
+from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.scaled_noise import scaled_noise
 
 Y = jnp.array([1.3, 0.0, -0.4, 0.0, 2.2, 0.7])
@@ -50,9 +52,31 @@ def of_vectors_in_a_plate():
     of_vectors(in_plate=True)
 
 
-@pytest.mark.parametrize("model", [responses, in_a_plate, of_vectors, of_vectors_in_a_plate])
+def in_two_plates():
+    """With a mask of rows, which the plates expand."""
+    mu, sigma = prior()
+    with numpyro.plate("rows", 3, dim=-2), numpyro.plate("columns", 2, dim=-1):
+        law = dist.Normal(mu, sigma)
+        numpyro.sample("y", law, obs=Y.reshape(3, 2), obs_mask=KNOWN[:3, None])
+
+
+def in_a_scan():
+    mu, sigma = prior()
+
+    def step(state, row):
+        y, is_known = row
+        numpyro.sample("y", dist.Normal(mu, sigma), obs=y, obs_mask=is_known)
+        return state, None
+
+    scan(step, None, (Y, KNOWN))
+
+
+OF_ROWS = [of_vectors, of_vectors_in_a_plate, in_two_plates]
+
+
+@pytest.mark.parametrize("model", [responses, in_a_plate, in_a_scan, *OF_ROWS])
 def test_the_density_is_that_of_known_rows_times_the_law_of_the_latent(model):
-    of_rows = model in (of_vectors, of_vectors_in_a_plate)
+    of_rows = model in OF_ROWS
     known = jnp.repeat(KNOWN[:3], 2) if of_rows else KNOWN
     rng = np.random.default_rng(0)
     for mu, sigma in rng.uniform(0.2, 2.0, (3, 2)):
@@ -70,6 +94,7 @@ def test_the_density_is_that_of_known_rows_times_the_law_of_the_latent(model):
 
 
 LAWS = {
+    "mixture": lambda mu, sigma: mixture(dist.Normal(mu, sigma), dist.Cauchy(mu, 1.0)).expand([6]),
     "beta": lambda mu, sigma: dist.Beta(sigma, 2.0).expand([6]),
     "dirichlet": lambda mu, sigma: dist.Dirichlet(sigma * jnp.ones(3)).expand([6]),
     "gamma": lambda mu, sigma: dist.Gamma(sigma, 2.0).expand([6]),
@@ -137,6 +162,42 @@ def of_an_own_law():
     responses(OwnLaw)
 
 
+class OwnTransform(dist.transforms.AffineTransform):
+    """A transform of which nothing is known."""
+
+
+def of_an_own_transform():
+    mu, sigma = prior()
+    law = dist.TransformedDistribution(dist.Normal(0.0, 1.0), OwnTransform(mu, sigma))
+    numpyro.sample("y", law.expand([6]), obs=Y, obs_mask=KNOWN)
+
+
+def mixture(*laws):
+    return dist.MixtureGeneral(
+        dist.Categorical(jnp.ones(2) / 2), list(laws), support=dist.constraints.real
+    )
+
+
+def of_an_own_component():
+    mu, sigma = prior()
+    law = mixture(dist.Normal(mu, sigma), OwnLaw(mu, sigma))
+    numpyro.sample("y", law.expand([6]), obs=Y, obs_mask=KNOWN)
+
+
+def of_own_components():
+    mu, sigma = prior()
+    law = dist.MixtureSameFamily(
+        dist.Categorical(jnp.ones(2) / 2), OwnLaw(jnp.stack([mu, -mu]), sigma)
+    )
+    numpyro.sample("y", law.expand([6]), obs=Y, obs_mask=KNOWN)
+
+
+def of_a_masked_component():
+    mu, sigma = prior()
+    law = mixture(dist.Normal(mu, sigma), dist.Normal(mu, sigma).mask(False))
+    numpyro.sample("y", law.expand([6]), obs=Y, obs_mask=KNOWN)
+
+
 def beside_another():
     """Of a name that only looks like it."""
     mu, sigma = prior()
@@ -147,7 +208,8 @@ def beside_another():
 
 
 LEFT = [weighted, within_a_mask, of_a_masked_law, by_hand, by_hand_beside_another_law]
-LEFT += [of_censored_values, of_an_own_law, beside_another]
+LEFT += [of_censored_values, of_an_own_law, of_an_own_transform, of_an_own_component]
+LEFT += [of_own_components, of_a_masked_component, beside_another]
 
 
 @pytest.mark.parametrize("model", LEFT)
@@ -170,6 +232,17 @@ def test_masked_noise_has_no_coordinates():
     z = {"mu": jnp.zeros(()), "tau": jnp.zeros(()), "z": jnp.zeros(6)}
     assert not scaled_noise(model, (KNOWN,), {}, z, ())
     assert scaled_noise(model, (True,), {}, z, ()).keys() == {"z"}
+
+
+def test_beside_the_rows_of_a_minibatch():
+    def model():
+        in_a_plate()
+        with numpyro.plate("others", 6, subsample_size=2) as rows:
+            numpyro.sample("x", dist.Normal(0.0, 1.0), obs=Y[rows])
+
+    z = {"mu": 0.3, "sigma": 0.8, "y_unobserved": Y + 1}
+    found = log_density(FullView(model), (), {}, z)[0] - dist.Normal(0, 1).log_prob(Y).sum()
+    np.testing.assert_allclose(found, log_density(imputing(in_a_plate), (), {}, z)[0], rtol=1e-5)
 
 
 def test_in_a_scope():

@@ -194,13 +194,48 @@ def member_of_two(x, group, y):
     rows(lambda r: x[r] @ b + a[group[r]] + a[(group[r] + 1) % NUM_GROUPS], y)
 
 
-@pytest.mark.parametrize("model", [coupled, member_of_two])
+def constrained(holds):
+    """Effects of which all together must meet a condition, or pay."""
+
+    def model(x, group, y):
+        b, mu, tau = priors()
+        with numpyro.plate("groups", NUM_GROUPS):
+            a = numpyro.sample("a", dist.Normal(mu, tau))
+        numpyro.factor("holds", holds(a))
+        rows(lambda r: x[r] @ b + a[group[r]], y)
+
+    return model
+
+
+def barrier(condition):
+    return jnp.where(condition, 0.0, -jnp.inf)
+
+
+CONSTRAINTS = {
+    "all above": constrained(lambda a: barrier(jnp.all(a > -0.5))),
+    "sum": constrained(lambda a: barrier(jnp.sum(a) < 1e4)),
+    "hinge": constrained(lambda a: -jax.nn.relu(jnp.sum(a) - 1e4)),
+    "in order": constrained(lambda a: barrier(a[1:] > a[:-1] - 0.5)),
+    "in a ring": constrained(lambda a: barrier(a > jnp.roll(a, 1) - 0.5)),
+}
+
+
+@pytest.mark.parametrize("model", [coupled, member_of_two, *CONSTRAINTS.values()])
 def test_what_is_no_group_is_one_block(model):
     args = tuple(map(jnp.asarray, (X, GROUP, Y)))
     z = {"a": jnp.zeros(NUM_GROUPS), "b": jnp.zeros(2), "mu": jnp.zeros(()), "tau": jnp.zeros(())}
     full = FullView(model)
     posterior = linear_predictor_of(RowModel.of(full, args, None), z)
     assert groups.find_groups(RowModel.of(full, args, None), posterior, z) is None
+
+
+def test_a_constraint_of_each_group_is_one_of_its_group():
+    model = constrained(lambda a: barrier(a > -0.5))
+    args = tuple(map(jnp.asarray, (X, GROUP, Y)))
+    z = {"a": jnp.zeros(NUM_GROUPS), "b": jnp.zeros(2), "mu": jnp.zeros(()), "tau": jnp.zeros(())}
+    found = RowModel.of(FullView(model), args, None)
+    layout, _ = groups.find_groups(found, linear_predictor_of(found, z), z)
+    assert dict(layout.axes)["holds"] == 0
 
 
 def test_draws_are_those_of_nuts():

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from numpyro import distributions
-from numpyro.contrib.control_flow.scan import scan_wrapper
 from numpyro.distributions import (
     Distribution,
     ExpandedDistribution,
@@ -22,7 +21,7 @@ from numpyro.distributions import (
 )
 from numpyro.distributions.transforms import Transform
 
-from numpyro_fwd.bridge.numpyro_private import Messenger
+from numpyro_fwd.bridge.numpyro_private import Messenger, scan_wrapper
 from numpyro_fwd.bridge.traces import is_latent
 from numpyro_fwd.types import Site
 

@@ -34,6 +34,7 @@ __all__ = [
     "mask_of",
     "not_jax_tracer",
     "prepare_model",
+    "scan_wrapper",
     "transform_fn",
     "transforms_of",
     "unconstrain_fn",
@@ -44,6 +45,7 @@ __all__ = [
 CHECKED_AGAINST = "0.22.0"
 
 try:
+    from numpyro.contrib.control_flow.scan import scan_wrapper
     from numpyro.contrib.module import ParamShape
     from numpyro.infer.gibbs import GIBBS_SITES_KWARG
     from numpyro.infer.util import _prepare_model_for_potential as prepare_model

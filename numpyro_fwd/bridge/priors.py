@@ -65,7 +65,8 @@ def check_prior(name: str, distribution: Any) -> None:
         raise ValueError(
             f"site '{name}' ({type(distribution).__name__}) is a discrete latent, which sequential "
             "Monte Carlo does not enumerate: sum it out in the model, by "
-            "numpyro.distributions.MixtureSameFamily or by numpyro.factor."
+            "numpyro.distributions.MixtureSameFamily or by numpyro.factor. If it stands for "
+            "responses that are missing (obs_mask), leave their rows out."
         )
     if is_masked(distribution):
         raise ValueError(

@@ -393,7 +393,8 @@ def check_sites(sites: Sites) -> list[str]:
                 raise ValueError(
                     f"site '{name}' ({type(site['fn']).__name__}) is a discrete latent, which has "
                     'no gradient; marginalize it with infer={"enumerate": "parallel"}, or give it '
-                    "to DiscreteGibbs in a numpyro.infer.Gibbs kernel."
+                    "to DiscreteGibbs in a numpyro.infer.Gibbs kernel. If it stands for responses "
+                    "that are missing (obs_mask), leave their rows out."
                 )
     return latents
 

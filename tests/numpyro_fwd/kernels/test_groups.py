@@ -8,7 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer import MCMC
+from numpyro.infer import MCMC, init_to_value
 from numpyro.infer.util import potential_energy
 
 from blackjax_ext.sgmcmc import group_sweeps
@@ -236,6 +236,25 @@ def test_a_constraint_of_each_group_is_one_of_its_group():
     found = RowModel.of(FullView(model), args, None)
     layout, _ = groups.find_groups(found, linear_predictor_of(found, z), z)
     assert dict(layout.axes)["holds"] == 0
+
+
+def of_slopes(x, group, y):
+    """Without groups, and with a constraint beside the mode."""
+    del group
+    b, _, _ = priors()
+    numpyro.factor("holds", barrier(b[1] > 0.0))
+    rows(lambda r: x[r] @ b, y)
+
+
+@pytest.mark.parametrize("model", [constrained(lambda a: barrier(a > -2.2)), of_slopes])
+def test_chains_start_where_a_constraint_holds(model):
+    """Though draws from the normal approximation at the anchor may not meet it."""
+    inside = {"a": jnp.full(NUM_GROUPS, 0.5), "b": jnp.full(2, 0.5)}
+    kernel = AMAGOLD(model, acceptance="subsampled", init_strategy=init_to_value(values=inside))
+    keys = jax.random.split(jax.random.key(0), 20)
+    state = kernel.init(keys, 30, None, tuple(map(jnp.asarray, (X, GROUP, Y))), {})
+    held = state.z["b"][:, 1] > 0 if model is of_slopes else state.z["a"] > -2.2
+    assert held.all()
 
 
 def test_draws_are_those_of_nuts():

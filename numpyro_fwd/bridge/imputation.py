@@ -19,7 +19,6 @@ from numpyro.distributions import (
     Independent,
     MaskedDistribution,
 )
-from numpyro.distributions.transforms import Transform
 
 from numpyro_fwd.bridge.numpyro_private import Messenger, scan_wrapper
 from numpyro_fwd.bridge.traces import is_latent
@@ -98,7 +97,7 @@ def is_normalized(law: Any) -> bool:
     """
     if isinstance(law, (list, tuple)):
         return all(map(is_normalized, law))
-    if not isinstance(law, (Distribution, Transform)):
+    if not isinstance(law, (Distribution, distributions.transforms.Transform)):
         return True
     is_known = type(law).__module__.startswith(distributions.__name__)
     if not is_known or isinstance(law, (*UNNORMALIZED, MaskedDistribution)):

@@ -8,6 +8,7 @@ a minibatch or of a chunk. The model is the user's own, unchanged.
 
 import copy
 import operator
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -401,9 +402,15 @@ def check_rows_of_plates(
     """
     arguments = split_arguments(model_args, model_kwargs)
     number = jnp.result_type(int)
-    few = {name: 3 if each.size == 2 else 2 for name, each in plates.items()}
-    first: Any = {name: np.zeros(length, number) for name, length in few.items()}
-    last: Any = {name: np.full_like(rows, plates[name].size - 1) for name, rows in first.items()}
+
+    def all_at(place: Callable[[Plate], int]) -> dict[str, Array]:
+        """So many rows of each plate at a place, from the host: nothing is compiled."""
+        return {
+            name: jax.device_put(np.full(3 if plate.size == 2 else 2, place(plate), number))
+            for name, plate in plates.items()
+        }
+
+    first, last = all_at(lambda plate: 0), all_at(lambda plate: plate.size - 1)
     program = check_values_of_rows(model, arguments, last, plates)
     for leaf in leaves_with_rows_on_disk((model_args, model_kwargs)):
         # a program cannot ask how long they are: no plate reads beyond the shortest of them

@@ -436,7 +436,7 @@ def test_groups_under_a_prior_with_a_kink_have_their_own_laws(off):
     sd = np.sqrt(weight @ grid**2 - mean**2)
     anchor = "mode" if off is None else {"a": mean + off * sd}
     kernel = AMAGOLD(case.model, acceptance=Subsampled(anchor=anchor), num_integration_steps=1)
-    found = draws(kernel, case.args, num_samples=4_000).get_samples()["a"]
+    found = draws(kernel, case.args, num_samples=16_000).get_samples()["a"]
     are_draws_of(found, mean, sd, "kink")
 
 

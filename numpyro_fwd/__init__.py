@@ -3,68 +3,47 @@
 import blackjax_ext  # noqa: F401
 
 # isort: split
-from numpyro_fwd.compilation import keep_compiled
-from numpyro_fwd.densities import Density
-from numpyro_fwd.disk import on_disk
-from numpyro_fwd.kernels.adaptive_step import AutoFMALA, AutoMALA
-from numpyro_fwd.kernels.base import BlackJAXKernel
-from numpyro_fwd.kernels.centredness import Centredness, reparam_config
-from numpyro_fwd.kernels.forward_mode import (
-    FMALA,
-    MALA,
-    PCFMALA,
-    LineFMALA,
-    PCLineFMALA,
-    RandomWalk,
-)
-from numpyro_fwd.kernels.minibatch import AMAGOLD, L2MC, SGHMC
-from numpyro_fwd.kernels.nuts import AutoNUTS
-from numpyro_fwd.kernels.options import Subsampled
-from numpyro_fwd.kernels.second_order import ALSMMALA, AMSMMALA, HPMALA, MMALA, SMMALA
-from numpyro_fwd.kernels.smc import LangevinSMC
-from numpyro_fwd.kernels.smc_summary import PopulationSummary, smc_summary
-from numpyro_fwd.meshes import gather, join_processes, make_mesh, shard_rows
-from numpyro_fwd.partial_bayes.open_horizon import GOHSMC, OHSMC
-from numpyro_fwd.partial_bayes.predicting import Prediction
-from numpyro_fwd.partial_bayes.sgsmc import SGSMC
-from numpyro_fwd.storage import Until, sample_to
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ALSMMALA",
-    "AMAGOLD",
-    "AMSMMALA",
-    "FMALA",
-    "GOHSMC",
-    "HPMALA",
-    "L2MC",
-    "MALA",
-    "MMALA",
-    "OHSMC",
-    "PCFMALA",
-    "SGHMC",
-    "SGSMC",
-    "SMMALA",
-    "AutoFMALA",
-    "AutoMALA",
-    "AutoNUTS",
-    "BlackJAXKernel",
-    "Centredness",
-    "Density",
-    "LangevinSMC",
-    "LineFMALA",
-    "PCLineFMALA",
-    "PopulationSummary",
-    "Prediction",
-    "RandomWalk",
-    "Subsampled",
-    "Until",
-    "gather",
-    "join_processes",
-    "keep_compiled",
-    "make_mesh",
-    "on_disk",
-    "reparam_config",
-    "sample_to",
-    "shard_rows",
-    "smc_summary",
-]
+from blackjax_ext.lazy import attach
+
+if TYPE_CHECKING:
+    from numpyro_fwd.compilation import keep_compiled as keep_compiled
+    from numpyro_fwd.densities import Density as Density
+    from numpyro_fwd.disk import on_disk as on_disk
+    from numpyro_fwd.kernels.adaptive_step import AutoFMALA as AutoFMALA
+    from numpyro_fwd.kernels.adaptive_step import AutoMALA as AutoMALA
+    from numpyro_fwd.kernels.base import BlackJAXKernel as BlackJAXKernel
+    from numpyro_fwd.kernels.centredness import Centredness as Centredness
+    from numpyro_fwd.kernels.centredness import reparam_config as reparam_config
+    from numpyro_fwd.kernels.forward_mode import FMALA as FMALA
+    from numpyro_fwd.kernels.forward_mode import MALA as MALA
+    from numpyro_fwd.kernels.forward_mode import PCFMALA as PCFMALA
+    from numpyro_fwd.kernels.forward_mode import LineFMALA as LineFMALA
+    from numpyro_fwd.kernels.forward_mode import PCLineFMALA as PCLineFMALA
+    from numpyro_fwd.kernels.forward_mode import RandomWalk as RandomWalk
+    from numpyro_fwd.kernels.minibatch import AMAGOLD as AMAGOLD
+    from numpyro_fwd.kernels.minibatch import L2MC as L2MC
+    from numpyro_fwd.kernels.minibatch import SGHMC as SGHMC
+    from numpyro_fwd.kernels.nuts import AutoNUTS as AutoNUTS
+    from numpyro_fwd.kernels.options import Subsampled as Subsampled
+    from numpyro_fwd.kernels.second_order import ALSMMALA as ALSMMALA
+    from numpyro_fwd.kernels.second_order import AMSMMALA as AMSMMALA
+    from numpyro_fwd.kernels.second_order import HPMALA as HPMALA
+    from numpyro_fwd.kernels.second_order import MMALA as MMALA
+    from numpyro_fwd.kernels.second_order import SMMALA as SMMALA
+    from numpyro_fwd.kernels.smc import LangevinSMC as LangevinSMC
+    from numpyro_fwd.kernels.smc_summary import PopulationSummary as PopulationSummary
+    from numpyro_fwd.kernels.smc_summary import smc_summary as smc_summary
+    from numpyro_fwd.meshes import gather as gather
+    from numpyro_fwd.meshes import join_processes as join_processes
+    from numpyro_fwd.meshes import make_mesh as make_mesh
+    from numpyro_fwd.meshes import shard_rows as shard_rows
+    from numpyro_fwd.partial_bayes.open_horizon import GOHSMC as GOHSMC
+    from numpyro_fwd.partial_bayes.open_horizon import OHSMC as OHSMC
+    from numpyro_fwd.partial_bayes.predicting import Prediction as Prediction
+    from numpyro_fwd.partial_bayes.sgsmc import SGSMC as SGSMC
+    from numpyro_fwd.storage import Until as Until
+    from numpyro_fwd.storage import sample_to as sample_to
+
+__getattr__, __dir__, __all__ = attach(__name__)

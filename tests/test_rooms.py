@@ -130,7 +130,7 @@ BUGS = {
         "isinstance(other, TableFile)",
     ),
     "warmup": Bug(
-        "blackjax_ext/warmup/windows.py", "jnp.minimum(mean, target) - PULL * target", "mean"
+        "blackjax_ext/adaptation/windows.py", "jnp.minimum(mean, target) - PULL * target", "mean"
     ),
     "work": Bug("blackjax_ext/work.py", "return 2 * math.prod(shapes[-1]) * size", "return size"),
 }

@@ -37,23 +37,22 @@ Algorithm 1 and section 3.2.
 
 import warnings
 from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import metrics
-from blackjax_ext.checks import check_count, check_position, check_positive
+from blackjax_ext.checks import check_count, check_position
 from blackjax_ext.mcmc import mala, schedules, smmala
 from blackjax_ext.mcmc.schedules import ScheduledInfo as ALSMMALAInfo
+from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity, once
 
-__all__ = ["ALSMMALAInfo", "ALSMMALAState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["ALSMMALAInfo", "ALSMMALAState", "alsmmala", "build_kernel", "init"]
 
 METRIC = metrics.absolute_hessian()
 SCHEDULE = schedules.geometric(0.1)
@@ -220,7 +219,8 @@ def build_kernel() -> Callable[..., tuple[ALSMMALAState, ALSMMALAInfo]]:
     return kernel
 
 
-def as_top_level_api(
+@top_level(init, build_kernel)
+def alsmmala(
     logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
@@ -229,7 +229,7 @@ def as_top_level_api(
     metric_fn: metrics.MetricFn = METRIC,
     follow: bool = False,
     run_length: int = RUN_LENGTH,
-) -> SamplingAlgorithm:
+) -> dict[str, Any]:
     """ALSMMALA (Papamarkou and Ford, Algorithm 1, made exact): MALA with scheduled SMMALA steps.
 
     Parameters
@@ -238,21 +238,11 @@ def as_top_level_api(
         Log density of the target, up to a constant: pytree to scalar, twice differentiable.
     step_size
         epsilon > 0: drift epsilon^2/2, noise epsilon, in units of the metric, for both steps.
-    inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
-    schedule
-        Probability of an SMMALA step by iteration: of :mod:`blackjax_ext.schedules`.
-    metric_fn
-        ``metric_fn(logdensity_fn, position)``, of :mod:`blackjax_ext.metrics` or your own.
     follow
         False: the metric of the MALA steps is the state's and stays, which is exact. True: it
         follows the SMMALA steps, as published. Biased: for warm-up only.
     run_length
         Number of SMMALA steps in a row, at least 1.
-
-    Returns
-    -------
-    A ``SamplingAlgorithm`` with ``init(position)`` and ``step(rng_key, state)``.
 
     Raises
     ------
@@ -272,24 +262,8 @@ def as_top_level_api(
     >>> bool(info.is_refreshed)
     True
     """
-    check_positive("step_size", step_size)
     schedules.check_schedule(schedule)
     check_count("run_length", run_length)
     if follow:
-        warnings.warn(BIASED, stacklevel=3)
-    metric_fn = metrics.as_metric(metric_fn)
-    metric = metrics.factorize(inverse_mass_matrix)
-    kernel = partial(
-        build_kernel(),
-        schedule=schedule,
-        metric_fn=metric_fn,
-        follow=follow,
-        run_length=run_length,
-    )
-    return build_sampling_algorithm(
-        kernel,
-        partial(init, inverse_mass_matrix=metric, metric_fn=metric_fn),
-        logdensity_fn,
-        kernel_args=(step_size, metric),
-        pass_rng_key_to_init=True,
-    )
+        warnings.warn(BIASED, stacklevel=4)
+    return {"metric_fn": metrics.as_metric(metric_fn)}

@@ -41,23 +41,23 @@ Algorithm 2; H. Haario, E. Saksman and J. Tamminen 2001, An adaptive Metropolis 
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import metrics
-from blackjax_ext.checks import check_position, check_positive
+from blackjax_ext.checks import check_position
 from blackjax_ext.mcmc import random_walk, schedules, smmala
 from blackjax_ext.mcmc.schedules import ScheduledInfo as AMSMMALAInfo
 from blackjax_ext.metrics import factors
+from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
-__all__ = ["AMSMMALAInfo", "AMSMMALAState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["AMSMMALAInfo", "AMSMMALAState", "amsmmala", "build_kernel", "init"]
 
 METRIC = metrics.absolute_hessian()
 SCHEDULE = schedules.modulo(7)
@@ -191,7 +191,8 @@ def welford_update(preconditioner: metrics.Factor, state: AMSMMALAState) -> AMSM
     )
 
 
-def as_top_level_api(
+@top_level(init, build_kernel)
+def amsmmala(
     logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
@@ -199,7 +200,7 @@ def as_top_level_api(
     schedule: schedules.Schedule = SCHEDULE,
     metric_fn: metrics.MetricFn = METRIC,
     follow: bool = False,
-) -> SamplingAlgorithm:
+) -> dict[str, Any]:
     """AMSMMALA (Papamarkou and Ford, Algorithm 2): random walk with scheduled SMMALA steps.
 
     Parameters
@@ -208,19 +209,9 @@ def as_top_level_api(
         Log density of the target, up to a constant: pytree to scalar, twice differentiable.
     step_size
         epsilon > 0, for both steps, in units of the metric and of the covariance.
-    inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
-    schedule
-        Probability of an SMMALA step by iteration: of :mod:`blackjax_ext.schedules`.
-    metric_fn
-        ``metric_fn(logdensity_fn, position)``, of :mod:`blackjax_ext.metrics` or your own.
     follow
         False: the covariance is the state's and stays, which is exact. True: it learns from each
         draw. Biased: for warm-up only.
-
-    Returns
-    -------
-    A ``SamplingAlgorithm`` with ``init(position)`` and ``step(rng_key, state)``.
 
     Raises
     ------
@@ -240,16 +231,7 @@ def as_top_level_api(
     >>> bool(info.is_refreshed)
     False
     """
-    check_positive("step_size", step_size)
     schedules.check_schedule(schedule)
     if follow:
-        warnings.warn(BIASED, stacklevel=3)
-    metric_fn = metrics.as_metric(metric_fn)
-    metric = metrics.factorize(inverse_mass_matrix)
-    return build_sampling_algorithm(
-        partial(build_kernel(), schedule=schedule, metric_fn=metric_fn, follow=follow),
-        partial(init, inverse_mass_matrix=metric, metric_fn=metric_fn),
-        logdensity_fn,
-        kernel_args=(step_size, metric),
-        pass_rng_key_to_init=True,
-    )
+        warnings.warn(BIASED, stacklevel=4)
+    return {"metric_fn": metrics.as_metric(metric_fn)}

@@ -47,9 +47,10 @@ from blackjax_ext.mcmc import auto_step, interweaving
 from blackjax_ext.mcmc import tangents as tangent_space
 from blackjax_ext.mcmc.auto_step import AutoStepInfo as AutoFMALAInfo
 from blackjax_ext.mcmc.interweaving import Hierarchy
+from blackjax_ext.top_level import public
 from blackjax_ext.types import LogDensity
 
-__all__ = ["AutoFMALAInfo", "AutoFMALAState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["AutoFMALAInfo", "AutoFMALAState", "auto_fmala", "build_kernel", "init"]
 
 
 class AutoFMALAState(NamedTuple):
@@ -168,7 +169,8 @@ def build_kernel() -> Callable[..., tuple[AutoFMALAState, AutoFMALAInfo]]:
     return kernel
 
 
-def as_top_level_api(
+@public(init, build_kernel)
+def auto_fmala(
     logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,

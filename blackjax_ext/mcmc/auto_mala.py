@@ -56,9 +56,10 @@ from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import auto_step, interweaving
 from blackjax_ext.mcmc.auto_step import AutoStepInfo as AutoMALAInfo
 from blackjax_ext.mcmc.interweaving import Hierarchy
+from blackjax_ext.top_level import public
 from blackjax_ext.types import LogDensity
 
-__all__ = ["AutoMALAInfo", "AutoMALAState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["AutoMALAInfo", "AutoMALAState", "auto_mala", "build_kernel", "init"]
 
 
 class AutoMALAState(NamedTuple):
@@ -141,7 +142,8 @@ def build_kernel() -> Callable[..., tuple[AutoMALAState, AutoMALAInfo]]:
     return kernel
 
 
-def as_top_level_api(
+@public(init, build_kernel)
+def auto_mala(
     logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,

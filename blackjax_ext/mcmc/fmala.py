@@ -44,24 +44,23 @@ A. G. Baydin et al. 2022, Gradients without backpropagation; G. O. Roberts and R
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import metrics
-from blackjax_ext.checks import check_position, check_positive, check_scalar
+from blackjax_ext.checks import check_position, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
 from blackjax_ext.mcmc.langevin import MoveInfo as FMALAInfo
 from blackjax_ext.mcmc.tangent_moves import Along, kept_tangent_move
+from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
-__all__ = ["FMALAInfo", "FMALAState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["FMALAInfo", "FMALAState", "build_kernel", "fmala", "init"]
 
 
 class FMALAState(NamedTuple):
@@ -151,7 +150,8 @@ def build_kernel() -> Callable[..., tuple[FMALAState, FMALAInfo]]:
     return kernel
 
 
-def as_top_level_api(
+@top_level(init, build_kernel)
+def fmala(
     logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
@@ -159,7 +159,7 @@ def as_top_level_api(
     num_tangents: int = 1,
     persistent_tangent: bool = True,
     tangents: tangent_space.TangentLaw = "rademacher",
-) -> SamplingAlgorithm:
+) -> None:
     """Forward-mode MALA (Cobb and Jha, Algorithm 1): a Langevin step without a reverse pass.
 
     Parameters
@@ -167,21 +167,8 @@ def as_top_level_api(
     logdensity_fn
         Log density of the target, up to a constant: pytree to scalar. It is differentiated in
         forward mode only.
-    step_size
-        epsilon > 0: drift epsilon^2/2, noise epsilon, in units of the posterior's scale as given by
-        `inverse_mass_matrix`.
-    inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
-    num_tangents
-        K in 1..D tangents, vmapped over one primal; K = D is MALA.
     persistent_tangent
         Keep the tangent in the state: K JVPs per step. False is the paper's Algorithm 1: 2 K JVPs.
-    tangents
-        "rademacher" or "sphere": see :func:`blackjax_ext.mcmc.tangents.draw`.
-
-    Returns
-    -------
-    A ``SamplingAlgorithm`` with ``init(position, rng_key=None)`` and ``step(rng_key, state)``.
 
     Raises
     ------
@@ -198,19 +185,4 @@ def as_top_level_api(
     >>> state.position.shape
     (3,)
     """
-    check_positive("step_size", step_size)
     tangent_space.check(num_tangents, tangents)
-    metric = metrics.factorize(inverse_mass_matrix)
-    kernel = partial(
-        build_kernel(),
-        num_tangents=num_tangents,
-        persistent_tangent=persistent_tangent,
-        tangents=tangents,
-    )
-    return build_sampling_algorithm(
-        kernel,
-        partial(init, inverse_mass_matrix=metric, num_tangents=num_tangents, tangents=tangents),
-        logdensity_fn,
-        kernel_args=(step_size, metric),
-        pass_rng_key_to_init=True,
-    )

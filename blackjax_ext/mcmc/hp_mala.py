@@ -24,9 +24,7 @@ Calderhead 2011, Riemann manifold Langevin and Hamiltonian Monte Carlo methods.
 """
 
 from collections.abc import Callable
-from functools import partial
 
-from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, PRNGKey
 
 from blackjax_ext import metrics
@@ -34,9 +32,10 @@ from blackjax_ext.checks import check_positive
 from blackjax_ext.mcmc import smmala
 from blackjax_ext.mcmc.smmala import SMMALAInfo as HPMALAInfo
 from blackjax_ext.mcmc.smmala import SMMALAState as HPMALAState
+from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
-__all__ = ["HPMALAInfo", "HPMALAState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["HPMALAInfo", "HPMALAState", "build_kernel", "hp_mala", "init"]
 
 FLOOR = 0.1
 
@@ -83,13 +82,14 @@ def build_kernel() -> Callable[..., tuple[HPMALAState, HPMALAInfo]]:
     return kernel
 
 
-def as_top_level_api(
+@top_level(init, build_kernel)
+def hp_mala(
     logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,
     floor: float = FLOOR,
-) -> SamplingAlgorithm:
+) -> None:
     """HP-MALA (its paper's Algorithm 1): Langevin steps scaled by the clipped Hessian.
 
     Parameters
@@ -98,15 +98,9 @@ def as_top_level_api(
         Log density of the target, up to a constant: pytree to scalar, twice differentiable.
     step_size
         epsilon > 0: drift epsilon^2/2, noise epsilon, in units of the local scale.
-    inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
     floor
         delta > 0, lower bound of the eigenvalues in coordinates that `inverse_mass_matrix` whitens,
         where a normal posterior has eigenvalues of 1.
-
-    Returns
-    -------
-    A ``SamplingAlgorithm`` with ``init(position)`` and ``step(rng_key, state)``.
 
     Raises
     ------
@@ -124,13 +118,4 @@ def as_top_level_api(
     >>> state.position.shape
     (2,)
     """
-    check_positive("step_size", step_size)
     check_positive("floor", floor)
-    metric = metrics.factorize(inverse_mass_matrix)
-    return build_sampling_algorithm(
-        partial(build_kernel(), floor=floor),
-        partial(init, inverse_mass_matrix=metric, floor=floor),
-        logdensity_fn,
-        kernel_args=(step_size, metric),
-        pass_rng_key_to_init=True,
-    )

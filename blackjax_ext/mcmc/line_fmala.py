@@ -27,23 +27,22 @@ References: A. D. Cobb and S. Jha, Backpropagation-Free Metropolis-Adjusted Lang
 """
 
 from collections.abc import Callable
-from functools import partial
 
-from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import metrics
-from blackjax_ext.checks import check_position, check_positive, check_scalar
+from blackjax_ext.checks import check_position, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
 from blackjax_ext.mcmc.langevin import DensityState as LineFMALAState
 from blackjax_ext.mcmc.langevin import MoveInfo as LineFMALAInfo
 from blackjax_ext.mcmc.tangent_moves import Along, line_move
+from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
-__all__ = ["LineFMALAInfo", "LineFMALAState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["LineFMALAInfo", "LineFMALAState", "build_kernel", "init", "line_fmala"]
 
 
 def init(
@@ -87,14 +86,15 @@ def build_kernel() -> Callable[..., tuple[LineFMALAState, LineFMALAInfo]]:
     return kernel
 
 
-def as_top_level_api(
+@top_level(init, build_kernel)
+def line_fmala(
     logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,
     num_tangents: int = 1,
     tangents: tangent_space.TangentLaw = "rademacher",
-) -> SamplingAlgorithm:
+) -> None:
     """Line-FMALA (Cobb and Jha, Algorithm 2): a MALA move along a random line.
 
     Parameters
@@ -102,19 +102,8 @@ def as_top_level_api(
     logdensity_fn
         Log density of the target, up to a constant: pytree to scalar. It is differentiated in
         forward mode only.
-    step_size
-        epsilon > 0: drift epsilon^2/2, noise epsilon, in units of the posterior's scale as given by
-        `inverse_mass_matrix`.
-    inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
     num_tangents
         K in 1..D: the move explores a K-dimensional subspace; K = D is MALA.
-    tangents
-        "rademacher" or "sphere": see :func:`blackjax_ext.mcmc.tangents.draw`.
-
-    Returns
-    -------
-    A ``SamplingAlgorithm`` with ``init(position)`` and ``step(rng_key, state)``.
 
     Raises
     ------
@@ -131,12 +120,4 @@ def as_top_level_api(
     >>> state.position.shape
     (3,)
     """
-    check_positive("step_size", step_size)
     tangent_space.check(num_tangents, tangents)
-    return build_sampling_algorithm(
-        partial(build_kernel(), num_tangents=num_tangents, tangents=tangents),
-        init,
-        logdensity_fn,
-        kernel_args=(step_size, metrics.factorize(inverse_mass_matrix)),
-        pass_rng_key_to_init=True,
-    )

@@ -21,19 +21,19 @@ and their discrete approximations; G. O. Roberts and J. S. Rosenthal 1998 (accep
 from collections.abc import Callable
 
 import jax
-from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.mcmc import mala as blackjax_mala
 from blackjax.mcmc.mala import MALAState
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import metrics
-from blackjax_ext.checks import check_position, check_positive, check_scalar
+from blackjax_ext.checks import check_position, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc.langevin import MoveInfo as MALAInfo
+from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
-__all__ = ["MALAInfo", "MALAState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["MALAInfo", "MALAState", "build_kernel", "init", "mala"]
 
 
 def init(
@@ -78,26 +78,13 @@ def build_kernel() -> Callable[..., tuple[MALAState, MALAInfo]]:
     return kernel
 
 
-def as_top_level_api(
+@top_level(init, build_kernel)
+def mala(
     logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
-) -> SamplingAlgorithm:
+) -> None:
     """Preconditioned MALA (Roberts and Tweedie 1996).
-
-    Parameters
-    ----------
-    logdensity_fn
-        Log density of the target, up to a constant: pytree to scalar.
-    step_size
-        epsilon > 0: drift epsilon^2/2, noise epsilon (``blackjax.mala`` takes epsilon^2/2), in
-        units of the posterior's scale as given by `inverse_mass_matrix`.
-    inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
-
-    Returns
-    -------
-    A ``SamplingAlgorithm`` with ``init(position)`` and ``step(rng_key, state)``.
 
     Raises
     ------
@@ -114,11 +101,3 @@ def as_top_level_api(
     >>> state.position.shape
     (3,)
     """
-    check_positive("step_size", step_size)
-    return build_sampling_algorithm(
-        build_kernel(),
-        init,
-        logdensity_fn,
-        kernel_args=(step_size, metrics.factorize(inverse_mass_matrix)),
-        pass_rng_key_to_init=True,
-    )

@@ -28,21 +28,20 @@ algorithm; M. Girolami and B. Calderhead 2011; T. Papamarkou and E. Ford.
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import metrics
-from blackjax_ext.checks import check_position, check_positive
+from blackjax_ext.checks import check_position
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc.langevin import MoveInfo as MMALAInfo
+from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
-__all__ = ["MMALAInfo", "MMALAState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["MMALAInfo", "MMALAState", "build_kernel", "init", "mmala"]
 
 METRIC = metrics.softabs_hessian()
 
@@ -137,13 +136,14 @@ def build_kernel() -> Callable[..., tuple[MMALAState, MMALAInfo]]:
     return kernel
 
 
-def as_top_level_api(
+@top_level(init, build_kernel)
+def mmala(
     logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
     *,
     metric_fn: metrics.MetricFn = METRIC,
-) -> SamplingAlgorithm:
+) -> dict[str, Any]:
     """MMALA (Girolami and Calderhead 2011; Xifara et al. 2014): SMMALA with curvature terms.
 
     Parameters
@@ -156,13 +156,6 @@ def as_top_level_api(
     inverse_mass_matrix
         Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor. The
         floors of a metric are measured in coordinates that it whitens.
-    metric_fn
-        ``metric_fn(logdensity_fn, position)``, of :mod:`blackjax_ext.metrics` or your own; a matrix
-        (D, D), variances' inverses (D,) or a factor.
-
-    Returns
-    -------
-    A ``SamplingAlgorithm`` with ``init(position)`` and ``step(rng_key, state)``.
 
     Raises
     ------
@@ -183,13 +176,4 @@ def as_top_level_api(
     >>> state.position.shape
     (3,)
     """
-    check_positive("step_size", step_size)
-    metric_fn = metrics.as_metric(metric_fn)
-    metric = metrics.factorize(inverse_mass_matrix)
-    return build_sampling_algorithm(
-        partial(build_kernel(), metric_fn=metric_fn),
-        partial(init, inverse_mass_matrix=metric, metric_fn=metric_fn),
-        logdensity_fn,
-        kernel_args=(step_size, metric),
-        pass_rng_key_to_init=True,
-    )
+    return {"metric_fn": metrics.as_metric(metric_fn)}

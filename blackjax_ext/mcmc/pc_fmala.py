@@ -33,11 +33,9 @@ References: A. D. Cobb and S. Jha, Backpropagation-Free Metropolis-Adjusted Lang
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
@@ -48,9 +46,10 @@ from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
 from blackjax_ext.mcmc.langevin import MoveInfo as PCFMALAInfo
 from blackjax_ext.mcmc.tangent_moves import Along, kept_tangent_move
+from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
-__all__ = ["PCFMALAInfo", "PCFMALAState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["PCFMALAInfo", "PCFMALAState", "build_kernel", "init", "pc_fmala"]
 
 CURVATURE_FLOOR = 0.1
 
@@ -143,7 +142,8 @@ def build_kernel() -> Callable[..., tuple[PCFMALAState, PCFMALAInfo]]:
     return kernel
 
 
-def as_top_level_api(
+@top_level(init, build_kernel)
+def pc_fmala(
     logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
@@ -151,7 +151,7 @@ def as_top_level_api(
     curvature_floor: float = CURVATURE_FLOOR,
     persistent_tangent: bool = True,
     tangents: tangent_space.TangentLaw = "rademacher",
-) -> SamplingAlgorithm:
+) -> None:
     """PC-FMALA (Cobb and Jha, Algorithm 3): a forward-mode step scaled by the curvature seen.
 
     Parameters
@@ -161,19 +161,9 @@ def as_top_level_api(
         forward mode only.
     step_size
         epsilon > 0, in units of the local scale ``1 / sqrt(G)``.
-    inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
-    curvature_floor
-        Lower bound > 0 of the curvature, in whitened coordinates, where a normal has curvature 1.
     persistent_tangent
         Keep the tangent in the state: one second-order JVP per step. False is the paper's
         Algorithm 3: two.
-    tangents
-        "rademacher" or "sphere": see :func:`blackjax_ext.mcmc.tangents.draw`.
-
-    Returns
-    -------
-    A ``SamplingAlgorithm`` with ``init(position, rng_key=None)`` and ``step(rng_key, state)``.
 
     Raises
     ------
@@ -190,20 +180,5 @@ def as_top_level_api(
     >>> state.position.shape
     (3,)
     """
-    check_positive("step_size", step_size)
     check_positive("curvature_floor", curvature_floor)
     tangent_space.check(1, tangents)
-    metric = metrics.factorize(inverse_mass_matrix)
-    kernel = partial(
-        build_kernel(),
-        curvature_floor=curvature_floor,
-        persistent_tangent=persistent_tangent,
-        tangents=tangents,
-    )
-    return build_sampling_algorithm(
-        kernel,
-        partial(init, inverse_mass_matrix=metric, tangents=tangents),
-        logdensity_fn,
-        kernel_args=(step_size, metric),
-        pass_rng_key_to_init=True,
-    )

@@ -35,9 +35,7 @@ References: A. D. Cobb and S. Jha, Backpropagation-Free Metropolis-Adjusted Lang
 """
 
 from collections.abc import Callable
-from functools import partial
 
-from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
@@ -49,9 +47,10 @@ from blackjax_ext.mcmc import tangents as tangent_space
 from blackjax_ext.mcmc.langevin import DensityState as PCLineFMALAState
 from blackjax_ext.mcmc.langevin import MoveInfo as PCLineFMALAInfo
 from blackjax_ext.mcmc.tangent_moves import Along, line_move
+from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
-__all__ = ["PCLineFMALAInfo", "PCLineFMALAState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["PCLineFMALAInfo", "PCLineFMALAState", "build_kernel", "init", "pc_line_fmala"]
 
 CURVATURE_FLOOR = 0.1
 
@@ -98,7 +97,8 @@ def build_kernel() -> Callable[..., tuple[PCLineFMALAState, PCLineFMALAInfo]]:
     return kernel
 
 
-def as_top_level_api(
+@top_level(init, build_kernel)
+def pc_line_fmala(
     logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
@@ -106,7 +106,7 @@ def as_top_level_api(
     num_tangents: int = 1,
     curvature_floor: float = CURVATURE_FLOOR,
     tangents: tangent_space.TangentLaw = "rademacher",
-) -> SamplingAlgorithm:
+) -> None:
     """PC-Line-FMALA (Cobb and Jha, Algorithm 4): a line move scaled by the curvature along it.
 
     Parameters
@@ -114,21 +114,8 @@ def as_top_level_api(
     logdensity_fn
         Log density of the target, up to a constant: pytree to scalar. It is differentiated in
         forward mode only.
-    step_size
-        epsilon > 0: drift epsilon^2/2, noise epsilon, in units of the posterior's scale as given by
-        `inverse_mass_matrix`.
-    inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
     num_tangents
         K in 1..D: the move explores a K-dimensional subspace, scaled by its K x K Hessian.
-    curvature_floor
-        Lower bound > 0 of the curvature, in whitened coordinates, where a normal has curvature 1.
-    tangents
-        "rademacher" or "sphere": see :func:`blackjax_ext.mcmc.tangents.draw`.
-
-    Returns
-    -------
-    A ``SamplingAlgorithm`` with ``init(position)`` and ``step(rng_key, state)``.
 
     Raises
     ------
@@ -146,18 +133,5 @@ def as_top_level_api(
     >>> state.position.shape
     (3,)
     """
-    check_positive("step_size", step_size)
     check_positive("curvature_floor", curvature_floor)
     tangent_space.check(num_tangents, tangents)
-    return build_sampling_algorithm(
-        partial(
-            build_kernel(),
-            num_tangents=num_tangents,
-            curvature_floor=curvature_floor,
-            tangents=tangents,
-        ),
-        init,
-        logdensity_fn,
-        kernel_args=(step_size, metrics.factorize(inverse_mass_matrix)),
-        pass_rng_key_to_init=True,
-    )

@@ -13,19 +13,19 @@ References: N. Metropolis et al. 1953; G. O. Roberts, A. Gelman and W. R. Gilks 
 from collections.abc import Callable
 
 import jax
-from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, PRNGKey
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import metrics
-from blackjax_ext.checks import check_position, check_positive, check_scalar
+from blackjax_ext.checks import check_position, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc.langevin import DensityState as RandomWalkState
 from blackjax_ext.mcmc.langevin import MoveInfo as RandomWalkInfo
 from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
-__all__ = ["RandomWalkInfo", "RandomWalkState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["RandomWalkInfo", "RandomWalkState", "build_kernel", "init", "random_walk"]
 
 
 def init(
@@ -70,11 +70,12 @@ def build_kernel() -> Callable[..., tuple[RandomWalkState, RandomWalkInfo]]:
     return kernel
 
 
-def as_top_level_api(
+@top_level(init, build_kernel)
+def random_walk(
     logdensity_fn: LogDensity,
     step_size: float,
     inverse_mass_matrix: metrics.InverseMassMatrix = None,
-) -> SamplingAlgorithm:
+) -> None:
     """Random-walk Metropolis with the step ``epsilon L z``.
 
     Parameters
@@ -83,12 +84,6 @@ def as_top_level_api(
         Log density of the target, up to a constant: pytree to scalar. It is not differentiated.
     step_size
         epsilon > 0, in units of the posterior's scale as given by `inverse_mass_matrix`.
-    inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
-
-    Returns
-    -------
-    A ``SamplingAlgorithm`` with ``init(position)`` and ``step(rng_key, state)``.
 
     Examples
     --------
@@ -99,11 +94,3 @@ def as_top_level_api(
     >>> state.position.shape
     (3,)
     """
-    check_positive("step_size", step_size)
-    return build_sampling_algorithm(
-        build_kernel(),
-        init,
-        logdensity_fn,
-        kernel_args=(step_size, metrics.factorize(inverse_mass_matrix)),
-        pass_rng_key_to_init=True,
-    )

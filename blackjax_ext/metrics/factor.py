@@ -8,13 +8,10 @@ A structure is a class. A new one (an arrow, a low rank plus a diagonal) is a su
 :class:`Factor`, and nothing else changes.
 """
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jax import Array
-
-if TYPE_CHECKING:
-    from blackjax_ext.metrics.structures import Dense, Diagonal
 
 __all__ = ["Factor", "KeepsVariances"]
 
@@ -69,12 +66,12 @@ class Factor:
         """The same for positions as flat and of the dtype as `like`, (D,)."""
         raise self._lacks("arrays")
 
-    def dense(self, like: Array) -> "Dense":
-        """The same with full matrices, for positions as flat and of the dtype as `like`, (D,)."""
+    def dense(self, like: Array) -> Any:
+        """The same as a `Dense`, for positions as flat and of the dtype as `like`, (D,)."""
         raise self._lacks("matrices")
 
-    def diagonal(self) -> "Diagonal":
-        """The diagonal metric with the same marginal standard deviations."""
+    def diagonal(self) -> Any:
+        """The `Diagonal` metric with the same marginal standard deviations."""
         raise self._lacks("marginal standard deviations")
 
     def conditional_scales(self) -> Array:

@@ -47,12 +47,10 @@ Efficient Stochastic Gradient MCMC.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from blackjax.base import SamplingAlgorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
@@ -63,9 +61,11 @@ from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.rows.potentials import StochasticPotential, check_potential
 from blackjax_ext.sgmcmc import leapfrog
 from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance, check_acceptance
+from blackjax_ext.sgmcmc.leapfrog import check_friction
+from blackjax_ext.top_level import top_level
 from blackjax_ext.types import select
 
-__all__ = ["AMAGOLDInfo", "AMAGOLDState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["AMAGOLDInfo", "AMAGOLDState", "amagold", "build_kernel", "init"]
 
 
 class AMAGOLDState(NamedTuple):
@@ -186,7 +186,8 @@ def build_kernel() -> Callable[..., tuple[AMAGOLDState, AMAGOLDInfo]]:
     return kernel
 
 
-def as_top_level_api(
+@top_level(init, build_kernel)
+def amagold(
     potential: StochasticPotential,
     step_size: float,
     inverse_mass_matrix: factors.InverseMassMatrix = None,
@@ -195,32 +196,19 @@ def as_top_level_api(
     friction: float = 0.25,
     resample_momentum: bool = True,
     acceptance: Acceptance = FULL_PASS,
-) -> SamplingAlgorithm:
+) -> dict[str, Any]:
     """AMAGOLD (Zhang, Cooper and De Sa, Algorithm 2): exact MCMC with minibatch gradients.
 
     Parameters
     ----------
-    potential
-        Of :mod:`blackjax_ext.potentials`, or three functions of your own.
     step_size
         epsilon > 0 of the leapfrog, in units of the posterior's scale as given by
         `inverse_mass_matrix`.
-    inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
     num_integration_steps
         T >= 1, minibatch gradients per transition.
-    friction
-        beta >= 0. Zero, with the exact gradient, is HMC.
-    resample_momentum
-        Draw the momentum anew before each trajectory (reversible), or keep it (skew-reversible,
-        which needs friction).
     acceptance
         Test of a proposal: :func:`blackjax_ext.acceptance.full_pass`, which is exact, or one that
         reads fewer rows, of which :mod:`blackjax_ext.minibatch_tests` has approximate ones.
-
-    Returns
-    -------
-    A ``SamplingAlgorithm`` with ``init(position, rng_key)`` and ``step(rng_key, state)``.
 
     Raises
     ------
@@ -244,13 +232,5 @@ def as_top_level_api(
     >>> bool(info.acceptance_rate > 0.9)
     True
     """
-    return leapfrog.sampling_algorithm(
-        partial(build_kernel(), acceptance=check_acceptance(acceptance)),
-        partial(init, acceptance=acceptance),
-        potential,
-        step_size,
-        inverse_mass_matrix,
-        num_integration_steps=num_integration_steps,
-        friction=friction,
-        resample_momentum=resample_momentum,
-    )
+    check_friction(friction, num_integration_steps, resample_momentum)
+    return {"potential": check_potential(potential), "acceptance": check_acceptance(acceptance)}

@@ -20,8 +20,8 @@ and C. De Sa 2020, AMAGOLD.
 """
 
 from collections.abc import Callable
+from typing import Any
 
-from blackjax.base import SamplingAlgorithm
 from blackjax.types import ArrayLikeTree, PRNGKey
 
 from blackjax_ext.metrics import factors
@@ -29,8 +29,10 @@ from blackjax_ext.rows.potentials import StochasticPotential, check_potential, e
 from blackjax_ext.sgmcmc import amagold
 from blackjax_ext.sgmcmc.amagold import AMAGOLDInfo as L2MCInfo
 from blackjax_ext.sgmcmc.amagold import AMAGOLDState as L2MCState
+from blackjax_ext.sgmcmc.leapfrog import check_friction
+from blackjax_ext.top_level import top_level
 
-__all__ = ["L2MCInfo", "L2MCState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["L2MCInfo", "L2MCState", "build_kernel", "init", "l2mc"]
 
 
 def init(
@@ -77,7 +79,8 @@ def build_kernel() -> Callable[..., tuple[L2MCState, L2MCInfo]]:
     return kernel
 
 
-def as_top_level_api(
+@top_level(init, build_kernel)
+def l2mc(
     potential: StochasticPotential,
     step_size: float,
     inverse_mass_matrix: factors.InverseMassMatrix = None,
@@ -85,7 +88,7 @@ def as_top_level_api(
     num_integration_steps: int = 10,
     friction: float = 0.25,
     resample_momentum: bool = True,
-) -> SamplingAlgorithm:
+) -> dict[str, Any]:
     """L2MC (Horowitz 1991): AMAGOLD with the exact gradient; with no friction, HMC.
 
     Parameters
@@ -95,18 +98,12 @@ def as_top_level_api(
     step_size
         epsilon > 0 of the leapfrog, in units of the posterior's scale as given by
         `inverse_mass_matrix`.
-    inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
     num_integration_steps
         T >= 1, full gradients per transition.
     friction
         beta >= 0.
     resample_momentum
         Draw the momentum anew before each trajectory, or keep it (which needs friction).
-
-    Returns
-    -------
-    A ``SamplingAlgorithm`` with ``init(position, rng_key)`` and ``step(rng_key, state)``.
 
     Raises
     ------
@@ -124,11 +121,5 @@ def as_top_level_api(
     >>> state.position.shape
     (3,)
     """
-    return amagold.as_top_level_api(
-        exact(check_potential(potential)),
-        step_size,
-        inverse_mass_matrix,
-        num_integration_steps=num_integration_steps,
-        friction=friction,
-        resample_momentum=resample_momentum,
-    )
+    check_friction(friction, num_integration_steps, resample_momentum)
+    return {"potential": exact(check_potential(potential))}

@@ -40,17 +40,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.checks import check_count, check_positive
+from blackjax_ext.checks import check_count
 from blackjax_ext.mcmc.noise import standard_normal
 from blackjax_ext.metrics import Factor, InverseMassMatrix, factorize
 from blackjax_ext.precision import inner
-from blackjax_ext.rows.potentials import StochasticPotential, check_potential
-from blackjax_ext.types import Function, Unravel
+from blackjax_ext.rows.potentials import StochasticPotential
+from blackjax_ext.types import Unravel
 
 __all__ = [
     "Phase",
@@ -58,7 +57,6 @@ __all__ = [
     "first_momentum",
     "gradient_estimator",
     "propose",
-    "sampling_algorithm",
     "step",
     "trajectory",
 ]
@@ -199,32 +197,3 @@ def check_friction(
             "friction must be positive with resample_momentum=False: nothing else would refresh "
             "the momentum; got 0."
         )
-
-
-def sampling_algorithm(
-    kernel: Function,
-    init: Function,
-    potential: StochasticPotential,
-    step_size: float,
-    inverse_mass_matrix: InverseMassMatrix,
-    *,
-    num_integration_steps: int,
-    friction: float,
-    resample_momentum: bool,
-) -> SamplingAlgorithm:
-    """The ``SamplingAlgorithm`` of a kernel with these parameters, after they have been checked."""
-    check_positive("step_size", step_size)
-    check_friction(friction, num_integration_steps, resample_momentum)
-    bound = partial(
-        kernel,
-        num_integration_steps=num_integration_steps,
-        friction=friction,
-        resample_momentum=resample_momentum,
-    )
-    return build_sampling_algorithm(
-        bound,
-        init,
-        check_potential(potential),
-        kernel_args=(step_size, factorize(inverse_mass_matrix)),
-        pass_rng_key_to_init=True,
-    )

@@ -20,11 +20,10 @@ Zhang, A. F. Cooper and C. De Sa 2020, AMAGOLD.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from blackjax.base import SamplingAlgorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
@@ -33,9 +32,10 @@ from blackjax_ext.checks import check_position
 from blackjax_ext.metrics import Factor, factors
 from blackjax_ext.rows.potentials import StochasticPotential, check_potential
 from blackjax_ext.sgmcmc import leapfrog
-from blackjax_ext.sgmcmc.leapfrog import Phase
+from blackjax_ext.sgmcmc.leapfrog import Phase, check_friction
+from blackjax_ext.top_level import top_level
 
-__all__ = ["SGHMCInfo", "SGHMCState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["SGHMCInfo", "SGHMCState", "build_kernel", "init", "sghmc"]
 
 
 class SGHMCState(NamedTuple):
@@ -150,7 +150,8 @@ def build_kernel() -> Callable[..., tuple[SGHMCState, SGHMCInfo]]:
     return kernel
 
 
-def as_top_level_api(
+@top_level(init, build_kernel)
+def sghmc(
     potential: StochasticPotential,
     step_size: float,
     inverse_mass_matrix: factors.InverseMassMatrix = None,
@@ -158,7 +159,7 @@ def as_top_level_api(
     num_integration_steps: int = 10,
     friction: float = 0.25,
     resample_momentum: bool = True,
-) -> SamplingAlgorithm:
+) -> dict[str, Any]:
     """SGHMC (Chen, Fox and Guestrin 2014), biased: no Metropolis-Hastings test.
 
     Parameters
@@ -168,18 +169,12 @@ def as_top_level_api(
     step_size
         epsilon > 0, in units of the posterior's scale as given by `inverse_mass_matrix`. The bias
         grows with it.
-    inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
     num_integration_steps
         T >= 1, minibatch gradients per transition.
     friction
         beta >= 0.
     resample_momentum
         Draw the momentum anew before each transition, or keep it (which needs friction).
-
-    Returns
-    -------
-    A ``SamplingAlgorithm`` with ``init(position, rng_key)`` and ``step(rng_key, state)``.
 
     Raises
     ------
@@ -197,13 +192,5 @@ def as_top_level_api(
     >>> state.position.shape
     (3,)
     """
-    return leapfrog.sampling_algorithm(
-        build_kernel(),
-        init,
-        potential,
-        step_size,
-        inverse_mass_matrix,
-        num_integration_steps=num_integration_steps,
-        friction=friction,
-        resample_momentum=resample_momentum,
-    )
+    check_friction(friction, num_integration_steps, resample_momentum)
+    return {"potential": check_potential(potential)}

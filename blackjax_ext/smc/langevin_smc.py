@@ -78,14 +78,15 @@ from blackjax_ext.smc.tempered import (
     tempered,
     tempered_loglikelihood,
 )
+from blackjax_ext.top_level import public
 from blackjax_ext.types import LogDensity
 
 __all__ = [
     "LangevinSMCInfo",
     "LangevinSMCState",
-    "as_top_level_api",
     "build_kernel",
     "init",
+    "langevin_smc",
 ]
 
 
@@ -179,7 +180,7 @@ def init(
 
 
 class Rounds(NamedTuple):
-    """Moves of a step at its temperature: options of :func:`as_top_level_api`."""
+    """Moves of a step at its temperature: options of :func:`langevin_smc`."""
 
     move: MoveFn
     num_moves: int
@@ -309,7 +310,8 @@ def build_kernel(
     return kernel
 
 
-def as_top_level_api(
+@public(init, build_kernel)
+def langevin_smc(
     logprior_fn: LogDensity,
     loglikelihood_fn: LogDensity,
     *,

@@ -85,14 +85,15 @@ from blackjax_ext.smc.training import (
     mean_loss,
     update_parameters,
 )
+from blackjax_ext.top_level import public
 from blackjax_ext.types import Function, LogDensity
 
 __all__ = [
     "OpenHorizonInfo",
     "OpenHorizonState",
-    "as_top_level_api",
     "build_kernel",
     "init",
+    "open_horizon_smc",
 ]
 
 PROPOSAL_NAMES = ("langevin", "random_walk")
@@ -281,7 +282,8 @@ def build_kernel(
     return kernel
 
 
-def as_top_level_api(
+@public(init, build_kernel)
+def open_horizon_smc(
     potential_fn: Function,
     optimizer: optax.GradientTransformation,
     *,

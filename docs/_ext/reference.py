@@ -33,7 +33,7 @@ def described(package: ModuleType, name: str) -> str:
     return (
         f".. autofunction:: {full}\n\n"
         ".. rubric:: How it works, and the functions underneath\n\n"
-        f".. automodule:: {module}\n   :members:\n   :exclude-members: as_top_level_api\n"
+        f".. automodule:: {module}\n   :members:\n   :exclude-members: {name}\n"
     )
 
 

@@ -18,6 +18,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.distributions import Delta, ImproperUniform, constraints
 from numpyro.handlers import block, substitute
 
+from blackjax_ext.adaptation.newton_path import MAX_DIMENSION
 from blackjax_ext.mcmc.derivatives import (
     Differentiation,
     Wanted,
@@ -28,7 +29,6 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity
-from blackjax_ext.warmup.newton_path import MAX_DIMENSION
 from numpyro_fwd.bridge.argument_errors import first_not_finite, not_finite
 from numpyro_fwd.bridge.arguments import (
     NEED_VALUES,

@@ -2,8 +2,9 @@
 
 from typing import Any, Unpack
 
-import blackjax_ext
 from blackjax_ext.mcmc import auto_step
+from blackjax_ext.mcmc.auto_fmala import auto_fmala
+from blackjax_ext.mcmc.auto_mala import auto_mala
 from blackjax_ext.mcmc.tangents import TangentLaw, check
 from numpyro_fwd.bridge.hierarchies import ModelHierarchy
 from numpyro_fwd.kernels.base import BlackJAXKernel
@@ -95,7 +96,7 @@ class AutoMALA(AdaptiveStepKernel):
     ):
         super().__init__(
             model,
-            blackjax_ext.auto_mala,
+            auto_mala,
             interweave=interweave,
             shares=auto_step.Shares(isotropic_share, block_share),
             persistence=persistence,
@@ -140,7 +141,7 @@ class AutoFMALA(AdaptiveStepKernel):
         self._num_tangents = num_tangents
         super().__init__(
             model,
-            blackjax_ext.auto_fmala,
+            auto_fmala,
             differentiation="forward",
             interweave=interweave,
             shares=auto_step.Shares(isotropic_share, block_share),

@@ -13,15 +13,10 @@ from jax import Array
 from numpyro.infer import MCMC, init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
 
-from blackjax_ext.checks import check_count, check_positive
-from blackjax_ext.mcmc.derivatives import Wanted
-from blackjax_ext.metrics import Factor, check_metric
-from blackjax_ext.programs import compiled_soon
-from blackjax_ext.types import Function, LogDensity, Unravel, once
-from blackjax_ext.warmup import windows
-from blackjax_ext.warmup.algorithm import Algorithm, StepInfo, Stepper
-from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of, gradients_of
-from blackjax_ext.warmup.run import (
+from blackjax_ext.adaptation import windows
+from blackjax_ext.adaptation.algorithm import Algorithm, StepInfo, Stepper
+from blackjax_ext.adaptation.in_coordinates import InCoordinates, coordinates_of, gradients_of
+from blackjax_ext.adaptation.run import (
     Plan,
     adapt,
     bind,
@@ -31,6 +26,11 @@ from blackjax_ext.warmup.run import (
     ravel_each,
     states_at,
 )
+from blackjax_ext.checks import check_count, check_positive
+from blackjax_ext.mcmc.derivatives import Wanted
+from blackjax_ext.metrics import Factor, check_metric
+from blackjax_ext.programs import compiled_soon
+from blackjax_ext.types import Function, LogDensity, Unravel, once
 from numpyro_fwd.bridge.argument_errors import naming_arguments
 from numpyro_fwd.bridge.arguments import run_with, split_arguments
 from numpyro_fwd.bridge.coordinates import ModelCoordinates
@@ -147,10 +147,11 @@ class BlackJAXKernel(MCMCKernel):
     warm_start
         Before the warm-up, follow Newton's path from the start to the best normal approximation
         along it, which gives the first position and, if `adapt_mass_matrix`, the first metric
-        (:mod:`blackjax_ext.warmup.newton_path`). Where its Hessians cost more than about 300 steps
-        and more than a few seconds, and beyond 128 dimensions in forward mode and 512 in reverse
-        mode, a path of gradients gives the position alone (:mod:`blackjax_ext.warmup.start`). Off
-        if there is no warm-up; not tried without derivatives.
+        (:mod:`blackjax_ext.adaptation.newton_path`). Where its Hessians cost more than about 300
+        steps and more than a few seconds, and beyond 128 dimensions in forward mode and 512 in
+        reverse mode, a path of gradients gives the position alone
+        (:mod:`blackjax_ext.adaptation.start`). Off if there is no warm-up; not tried without
+        derivatives.
     differentiation
         "reverse"; "forward" for models without a reverse mode, which is then never used, where
         BlackJAX's own algorithms get gradients from D JVPs; or "none" for algorithms that need no

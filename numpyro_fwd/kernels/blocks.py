@@ -16,9 +16,9 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import work
+from blackjax_ext.adaptation import windows
 from blackjax_ext.metrics import Blocks, Factor, InverseMassMatrix, LowRank, factorize
 from blackjax_ext.types import LogDensity
-from blackjax_ext.warmup import windows
 
 __all__ = [
     "DenseMass",

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.adaptation import report
+from blackjax_ext.adaptation.run import ravel_each
+from blackjax_ext.adaptation.windows import AdaptState
 from blackjax_ext.meshes import everywhere, is_first_process
-from blackjax_ext.warmup import report
-from blackjax_ext.warmup.run import ravel_each
-from blackjax_ext.warmup.windows import AdaptState
 from numpyro_fwd.kernels.same_data import NOTHING, check_data, is_concrete, is_ours, is_said
 
 __all__ = ["Noticed", "forget"]

@@ -5,13 +5,13 @@ from typing import Any
 import jax
 from jax import Array
 
+from blackjax_ext.adaptation.algorithm import Stepper
+from blackjax_ext.adaptation.in_coordinates import InCoordinates
+from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.coordinates import learning
 from blackjax_ext.coordinates.partial import Coordinates, Frame, first_centredness, in_coordinates
 from blackjax_ext.metrics import Factor
 from blackjax_ext.types import Function
-from blackjax_ext.warmup.algorithm import Stepper
-from blackjax_ext.warmup.in_coordinates import InCoordinates
-from blackjax_ext.warmup.run import ravel_each
 from numpyro_fwd.bridge.views import logdensity_of
 from numpyro_fwd.kernels.strategy import Run, Start, Strategy, WholeDensity, ravel_one
 

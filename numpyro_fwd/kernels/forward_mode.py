@@ -2,9 +2,13 @@
 
 from typing import Unpack
 
-import blackjax_ext
 from blackjax_ext.checks import check_positive
-from blackjax_ext.mcmc.pc_line_fmala import CURVATURE_FLOOR
+from blackjax_ext.mcmc.fmala import fmala
+from blackjax_ext.mcmc.line_fmala import line_fmala
+from blackjax_ext.mcmc.mala import mala
+from blackjax_ext.mcmc.pc_fmala import pc_fmala
+from blackjax_ext.mcmc.pc_line_fmala import CURVATURE_FLOOR, pc_line_fmala
+from blackjax_ext.mcmc.random_walk import random_walk
 from blackjax_ext.mcmc.tangents import TangentLaw, check
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.options import KernelOptions
@@ -30,7 +34,7 @@ class RandomWalk(BlackJAXKernel):
     best_accept_prob = 0.234  # Roberts, Gelman and Gilks 1997
 
     def __init__(self, model: Model | None = None, **options: Unpack[KernelOptions]):
-        super().__init__(model, blackjax_ext.random_walk, differentiation="none", **options)
+        super().__init__(model, random_walk, differentiation="none", **options)
 
 
 class MALA(BlackJAXKernel):
@@ -50,7 +54,7 @@ class MALA(BlackJAXKernel):
     correlates_many = True
 
     def __init__(self, model: Model | None = None, **options: Unpack[KernelOptions]):
-        super().__init__(model, blackjax_ext.mala, **options)
+        super().__init__(model, mala, **options)
 
 
 class FMALA(BlackJAXKernel):
@@ -85,7 +89,7 @@ class FMALA(BlackJAXKernel):
         self._num_tangents = num_tangents
         super().__init__(
             model,
-            blackjax_ext.fmala,
+            fmala,
             differentiation="forward",
             num_tangents=num_tangents,
             persistent_tangent=persistent_tangent,
@@ -127,7 +131,7 @@ class LineFMALA(BlackJAXKernel):
         self.best_accept_prob = 0.57 + 0.1 / num_tangents  # that of a K-dimensional MALA
         super().__init__(
             model,
-            blackjax_ext.line_fmala,
+            line_fmala,
             differentiation="forward",
             num_tangents=num_tangents,
             tangents=tangents,
@@ -167,7 +171,7 @@ class PCFMALA(BlackJAXKernel):
         check(1, tangents)
         super().__init__(
             model,
-            blackjax_ext.pc_fmala,
+            pc_fmala,
             differentiation="forward",
             curvature_floor=curvature_floor,
             persistent_tangent=persistent_tangent,
@@ -214,7 +218,7 @@ class PCLineFMALA(BlackJAXKernel):
         self.best_accept_prob = 0.57 + 0.1 / num_tangents  # as LineFMALA's
         super().__init__(
             model,
-            blackjax_ext.pc_line_fmala,
+            pc_line_fmala,
             differentiation="forward",
             num_tangents=num_tangents,
             curvature_floor=curvature_floor,

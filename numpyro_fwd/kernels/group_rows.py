@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.adaptation.algorithm import Algorithm, Stepper
+from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.metrics import Diagonal
-from blackjax_ext.sgmcmc import group_sweeps
+from blackjax_ext.subsampling import group_sweeps
 from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.thinning import expected_rows
 from blackjax_ext.types import Function, select
-from blackjax_ext.warmup.algorithm import Algorithm, Stepper
-from blackjax_ext.warmup.run import ravel_each
 from numpyro_fwd.bridge.views import check_finite
 from numpyro_fwd.kernels.row_counts import CountingAlgorithm, warn_if_many
 from numpyro_fwd.kernels.state import split_each

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from blackjax.adaptation.mclmc_adaptation import MCLMCAdaptationState
 from jax import Array
 
+from blackjax_ext.adaptation.algorithm import Algorithm, BoundAlgorithm, Stepper
+from blackjax_ext.adaptation.run import bind
 from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor, factorize
-from blackjax_ext.warmup.algorithm import Algorithm, BoundAlgorithm, Stepper
-from blackjax_ext.warmup.run import bind
 from numpyro_fwd.bridge.views import logdensity_of
 from numpyro_fwd.kernels.strategy import Run, Source, Start, WholeDensity, ravel_one
 from numpyro_fwd.types import Args, Kwargs

@@ -7,11 +7,13 @@ import jax
 import optax
 from jax import Array
 
-import blackjax_ext
 from blackjax_ext.checks import check_count
 from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance
+from blackjax_ext.sgmcmc.amagold import amagold
 from blackjax_ext.sgmcmc.approximate_tests import barker_test, sequential_test
+from blackjax_ext.sgmcmc.l2mc import l2mc
 from blackjax_ext.sgmcmc.leapfrog import check_friction
+from blackjax_ext.sgmcmc.sghmc import sghmc
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
 from numpyro_fwd.bridge.plates import FullView, check_model, first_rows
@@ -214,8 +216,8 @@ class AMAGOLD(MinibatchKernel):
         :mod:`blackjax_ext.families`, any smooth one of at most four scalar parameters, one of these
         that is censored or truncated, or a ``numpyro.factor`` for each row. Any prior will do
         (:mod:`blackjax_ext.subsampling.thinning`). Models with 50 groups of rows or more are
-        sampled in sweeps (:mod:`blackjax_ext.sgmcmc.group_sweeps`). ``LocScaleReparam`` is undone
-        for effects that rows depend on; draws have the sites of the model as it is written
+        sampled in sweeps (:mod:`blackjax_ext.subsampling.group_sweeps`). ``LocScaleReparam`` is
+        undone for effects that rows depend on; draws have the sites of the model as it is written
         (:mod:`numpyro_fwd.subsampling.centring`). The cost of a transition does not grow with N;
         mode, bounds and alias table are computed before the warm-up. Or an approximate test that
         reads some of the rows: "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or
@@ -272,7 +274,7 @@ class AMAGOLD(MinibatchKernel):
             options["friction"] = 0.0 if control_variate is not None and is_fresh else 0.25
         super().__init__(
             model,
-            blackjax_ext.amagold,
+            amagold,
             control_variate=control_variate,
             subsampled=subsampled,
             acceptance=acceptance,
@@ -310,7 +312,7 @@ class L2MC(MinibatchKernel):
     needs_minibatches = False
 
     def __init__(self, model: Model | None = None, **options: Unpack[MinibatchOptions]):
-        super().__init__(model, blackjax_ext.l2mc, **options)
+        super().__init__(model, l2mc, **options)
 
 
 class SGHMC(MinibatchKernel):
@@ -344,4 +346,4 @@ class SGHMC(MinibatchKernel):
                     f"{name} must be left out: SGHMC accepts everything; got {options[name]!r}."
                 )
         arguments: dict[str, Any] = {"step_size": 0.1, **options, "adapt_step_size": False}
-        super().__init__(model, blackjax_ext.sghmc, control_variate=control_variate, **arguments)
+        super().__init__(model, sghmc, control_variate=control_variate, **arguments)

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax import Array
 from numpyro.infer import init_to_uniform
 
+from blackjax_ext.adaptation.algorithm import BoundAlgorithm, Stepper
 from blackjax_ext.checks import check_count
 from blackjax_ext.types import Function, LogDensity
-from blackjax_ext.warmup.algorithm import BoundAlgorithm, Stepper
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
 from numpyro_fwd.kernels.jitter import Jitter

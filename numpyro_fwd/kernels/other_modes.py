@@ -1,15 +1,15 @@
 """Whether the mode that all chains share is the only one.
 
 Chains that start around one anchor agree whatever else there is: R-hat sees one mode. So Newton's
-paths (:mod:`blackjax_ext.warmup.newton_path`) are sent out beside the search for the anchor, from
-the chains' own starts and from others. They read a sample of the rows, weighted as all of them,
-whose posterior is as wide and has the modes that all rows have, a few standard deviations away. A
-path that ends elsewhere is only a suspicion: from there the mode of all rows is looked for. The
-cost does not grow with N unless there is one.
+paths (:mod:`blackjax_ext.adaptation.newton_path`) are sent out beside the search for the anchor,
+from the chains' own starts and from others. They read a sample of the rows, weighted as all of
+them, whose posterior is as wide and has the modes that all rows have, a few standard deviations
+away. A path that ends elsewhere is only a suspicion: from there the mode of all rows is looked for.
+The cost does not grow with N unless there is one.
 
 What is found is compared by position, in standard deviations, and by log evidence in the normal
 approximation. A place matters if its evidence is at most D + 10 below the best, as in
-:func:`blackjax_ext.warmup.newton_path.settle`.
+:func:`blackjax_ext.adaptation.newton_path.settle`.
 """
 
 import warnings
@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from blackjax_ext.adaptation import newton_path, report
+from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.subsampling.newton import DerivativesFn, Stationary, in_double, newton
-from blackjax_ext.warmup import newton_path, report
-from blackjax_ext.warmup.run import ravel_each
 from numpyro_fwd.bridge.stochastic_potentials import density_of_some, share_of_some
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.strategy import Run, ravel_one

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from blackjax_ext.adaptation.algorithm import Algorithm, BoundAlgorithm, StepInfo
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.metrics import Factor
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.tails import MAX_GAP
-from blackjax_ext.warmup.algorithm import Algorithm, BoundAlgorithm, StepInfo
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 
 __all__ = ["CountedState", "CountingAlgorithm", "warn_if_light", "warn_if_many"]

@@ -16,21 +16,21 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.adaptation import newton_path, report
+from blackjax_ext.adaptation.algorithm import Algorithm, Stepper
+from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics import Dense
 from blackjax_ext.rows.control_variates import Anchor, anchored
 from blackjax_ext.rows.potentials import energy_at
-from blackjax_ext.sgmcmc.acceptance import subsampled
 from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
 from blackjax_ext.subsampling.expansion import Expansion, surrogate
+from blackjax_ext.subsampling.few_rows import subsampled
 from blackjax_ext.subsampling.mode import RUNAWAY, check_resolution, in_dtype
 from blackjax_ext.subsampling.newton import newton
 from blackjax_ext.subsampling.tails import may_differ, tail_gap
 from blackjax_ext.subsampling.thinning import expected_rows
 from blackjax_ext.types import Function
-from blackjax_ext.warmup import newton_path, report
-from blackjax_ext.warmup.algorithm import Algorithm, Stepper
-from blackjax_ext.warmup.run import ravel_each
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential

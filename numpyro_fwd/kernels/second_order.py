@@ -6,10 +6,12 @@ from typing import Any, Literal, Unpack, cast
 import jax.numpy as jnp
 from jax import Array
 
-import blackjax_ext
 from blackjax_ext import metrics, schedules
 from blackjax_ext.checks import check_count, check_positive
 from blackjax_ext.mcmc import alsmmala, amsmmala
+from blackjax_ext.mcmc.hp_mala import hp_mala
+from blackjax_ext.mcmc.mmala import mmala
+from blackjax_ext.mcmc.smmala import smmala
 from numpyro_fwd.bridge.information import gauss_newton
 from numpyro_fwd.bridge.views import View
 from numpyro_fwd.kernels.base import BlackJAXKernel
@@ -54,7 +56,7 @@ class HPMALA(BlackJAXKernel):
         **options: Unpack[KernelOptions],
     ):
         check_positive("floor", floor)
-        super().__init__(model, blackjax_ext.hp_mala, floor=floor, **options)
+        super().__init__(model, hp_mala, floor=floor, **options)
 
 
 class MetricKernel(BlackJAXKernel):
@@ -137,7 +139,7 @@ class SMMALA(MetricKernel):
         metric: MetricName | None = None,
         **options: Unpack[KernelOptions],
     ):
-        super().__init__(model, blackjax_ext.smmala, metric_fn, metric, **options)
+        super().__init__(model, smmala, metric_fn, metric, **options)
 
 
 class MMALA(MetricKernel):
@@ -170,7 +172,7 @@ class MMALA(MetricKernel):
         metric: MetricName | None = None,
         **options: Unpack[KernelOptions],
     ):
-        super().__init__(model, blackjax_ext.mmala, metric_fn, metric, **options)
+        super().__init__(model, mmala, metric_fn, metric, **options)
 
 
 class ScheduledKernel(MetricKernel):
@@ -248,9 +250,7 @@ class ALSMMALA(ScheduledKernel):
     ):
         check_count("run_length", run_length)
         self._run_length = run_length
-        super().__init__(
-            model, blackjax_ext.alsmmala, metric_fn, metric, schedule, follow, **options
-        )
+        super().__init__(model, alsmmala.alsmmala, metric_fn, metric, schedule, follow, **options)
 
     def step_parameters(
         self, rng_key: Array, i: Array, inner: Any, num_warmup: Array
@@ -302,9 +302,7 @@ class AMSMMALA(ScheduledKernel):
         follow: bool = False,
         **options: Unpack[KernelOptions],
     ):
-        super().__init__(
-            model, blackjax_ext.amsmmala, metric_fn, metric, schedule, follow, **options
-        )
+        super().__init__(model, amsmmala.amsmmala, metric_fn, metric, schedule, follow, **options)
 
     def step_parameters(
         self, rng_key: Array, i: Array, inner: Any, num_warmup: Array

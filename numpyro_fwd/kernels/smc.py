@@ -12,9 +12,9 @@ from blackjax.smc.resampling import systematic
 from jax import Array
 from numpyro.infer.mcmc import MCMCKernel
 
-import blackjax_ext
 from blackjax_ext import moves
 from blackjax_ext.checks import check_count, check_positive, check_share
+from blackjax_ext.mcmc.auto_mala import auto_mala
 from blackjax_ext.mcmc.derivatives import differentiation_of
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.smc import annealing, langevin_smc, sampler
@@ -276,7 +276,7 @@ class LangevinSMC(MCMCKernel):
         if num_clusters != 0:
             check_count("num_clusters", num_clusters)
         if algorithm is None:
-            algorithm = blackjax_ext.auto_mala
+            algorithm = auto_mala
             parameters = {**WHOLE_MOVES, **parameters} if l_kernel is None else parameters
         self._is_adjusted = l_kernel is None
         if num_integration_steps is not None:

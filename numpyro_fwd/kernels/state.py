@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.adaptation.windows import AdaptState
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.warmup.windows import AdaptState
 from numpyro_fwd.bridge.fingerprints import Fingerprint
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
 from numpyro_fwd.kernels.chain_warnings import Noticed

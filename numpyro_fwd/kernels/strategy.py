@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.adaptation import newton_path, report
+from blackjax_ext.adaptation.algorithm import Algorithm, StepInfo, Stepper
+from blackjax_ext.adaptation.run import bind, ravel_each
+from blackjax_ext.adaptation.start import find_start
 from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics import Factor
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function, LogDensity
-from blackjax_ext.warmup import newton_path, report
-from blackjax_ext.warmup.algorithm import Algorithm, StepInfo, Stepper
-from blackjax_ext.warmup.run import bind, ravel_each
-from blackjax_ext.warmup.start import find_start
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.row_models import RowModel

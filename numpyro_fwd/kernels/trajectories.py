@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from blackjax_ext.adaptation.algorithm import StepInfo, Stepper
 from blackjax_ext.metrics import Factor
-from blackjax_ext.warmup.algorithm import StepInfo, Stepper
 
 __all__ = ["Recording", "Trajectory"]
 

@@ -10,13 +10,13 @@ import pytest
 
 import blackjax_ext
 from blackjax_ext import factoring, metrics, work
+from blackjax_ext.adaptation.algorithm import Algorithm
+from blackjax_ext.adaptation.run import bind, find_start
 from blackjax_ext.equations import equations_in
 from blackjax_ext.mcmc import tangents
 from blackjax_ext.primitives import FACTORIZATIONS
 from blackjax_ext.smc.moves import Metropolis, Unadjusted
 from blackjax_ext.smc.tempered import tempered
-from blackjax_ext.warmup.algorithm import Algorithm
-from blackjax_ext.warmup.run import bind, find_start
 
 NUM_PLACES = 40  # of a process: no other matrix of a step is as large
 pytestmark = pytest.mark.usefixtures("x64")

@@ -7,13 +7,13 @@ import scipy.stats
 from jax.flatten_util import ravel_pytree
 
 import blackjax_ext
+from blackjax_ext.adaptation.algorithm import Algorithm, BoundAlgorithm
+from blackjax_ext.adaptation.in_coordinates import InCoordinates
 from blackjax_ext.coordinates import laws as maps
 from blackjax_ext.coordinates import learning
 from blackjax_ext.coordinates.laws import LocFactor, LocScale, LocScaleNoise, walk
 from blackjax_ext.coordinates.partial import Frame, LawCoordinates, in_coordinates
 from blackjax_ext.metrics import Diagonal
-from blackjax_ext.warmup.algorithm import Algorithm, BoundAlgorithm
-from blackjax_ext.warmup.in_coordinates import InCoordinates
 from tests.laws import laws
 
 SHAPES = {"f": (2,), "m": (2,), "n": (2,), "q": (3,), "r": (3,), "w": (), "x": (2,)}

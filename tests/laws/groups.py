@@ -15,8 +15,7 @@ import scipy.stats
 
 import blackjax_ext
 from blackjax_ext import families, potentials
-from blackjax_ext.sgmcmc import group_sweeps
-from blackjax_ext.subsampling import thinning
+from blackjax_ext.subsampling import group_sweeps, thinning
 from blackjax_ext.subsampling.expansion import Expansion
 from tests.laws import laws
 from tests.laws.laws import Outcome, Size

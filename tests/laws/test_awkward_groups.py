@@ -21,8 +21,7 @@ from numpyro.infer import MCMC
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import initialize_model, potential_energy
 
-from blackjax_ext.sgmcmc import group_sweeps
-from blackjax_ext.subsampling import grouped_mode, newton, thinning
+from blackjax_ext.subsampling import group_sweeps, grouped_mode, newton, thinning
 from blackjax_ext.subsampling.expansion import Expansion
 from numpyro_fwd import AMAGOLD, Subsampled
 from numpyro_fwd.bridge.plates import FullView, check_model

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from blackjax_ext.adaptation.in_coordinates import InCoordinates
 from blackjax_ext.coordinates import laws as maps
 from blackjax_ext.coordinates.partial import Frame, LawCoordinates
-from blackjax_ext.warmup.in_coordinates import InCoordinates
 from tests.laws import coordinates, laws
 
 

@@ -13,7 +13,7 @@ from numpyro.infer import NUTS
 import blackjax_ext
 import numpyro_fwd
 from blackjax_ext import work
-from blackjax_ext.warmup import newton_path, start
+from blackjax_ext.adaptation import newton_path, start
 
 NUM_CHAINS = 2
 

@@ -5,8 +5,7 @@ import math
 import jax.numpy as jnp
 import pytest
 
-from blackjax_ext.sgmcmc import group_sweeps
-from blackjax_ext.subsampling import expansion, thinning
+from blackjax_ext.subsampling import expansion, group_sweeps, thinning
 from tests.laws import groups, laws
 from tests.laws.groups import CASES
 

@@ -63,7 +63,7 @@ def test_without_truncation_it_is_mala():
         return state.position
 
     metric = jnp.array([1.0, 0.5, 2.0])
-    malta = MALTA.as_top_level_api(jax_contracts.logdensity, 0.7, metric, max_drift=1e6)
+    malta = MALTA.malta(jax_contracts.logdensity, 0.7, metric, max_drift=1e6)
     np.testing.assert_allclose(
         last(malta), last(blackjax_ext.mala(jax_contracts.logdensity, 0.7, metric)), rtol=1e-5
     )
@@ -128,7 +128,7 @@ def test_planted_bug_is_found(name):
     assert ALGORITHM.text.count(mutation.text) == 1
     broken = ModuleType(name)
     ALGORITHM._replace(text=ALGORITHM.text.replace(mutation.text, mutation.bug)).run(vars(broken))
-    case = TEST.CASE._replace(algorithm=broken.as_top_level_api)
+    case = TEST.CASE._replace(algorithm=broken.malta)
     with pytest.raises(Exception, match=mutation.message):
         laws_of(name, case)[mutation.law]()
 

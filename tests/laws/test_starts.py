@@ -19,8 +19,8 @@ from numpyro.infer.util import initialize_model
 
 import blackjax_ext
 import numpyro_fwd
+from blackjax_ext.adaptation import newton_path, report, windows
 from blackjax_ext.metrics import Dense, Diagonal
-from blackjax_ext.warmup import newton_path, report, windows
 from tests.numpyro_fwd.kernels import posteriordb_models
 
 NUM_RUNS, NUM_CHAINS = 64, 4

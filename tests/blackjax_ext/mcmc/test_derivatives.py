@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import blackjax_ext
+from blackjax_ext.adaptation import newton_path
 from blackjax_ext.mcmc import derivatives
 from blackjax_ext.mcmc.derivatives import differenced, differentiation_of
-from blackjax_ext.warmup import newton_path
 from tests import reverse_only
 from tests.laws import laws, samplers
 from tests.laws.samplers import SOFTABS, Case, steps

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from blackjax.mcmc.metrics import LowRankInverseMassMatrix
 
+from blackjax_ext.adaptation import algorithm, windows
 from blackjax_ext.metrics import Blocks, Diagonal, LowRank, factorize, structures
-from blackjax_ext.warmup import algorithm, windows
 
 SIZE, RANK = 7, 2
 

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import MCMC
 
-from blackjax_ext.warmup import report
+from blackjax_ext.adaptation import report
 from numpyro_fwd import MALA, AutoMALA, RandomWalk
 from numpyro_fwd.kernels.jitter import jittered
 

@@ -8,8 +8,8 @@ import pytest
 from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer import MCMC
 
+from blackjax_ext.adaptation import windows
 from blackjax_ext.metrics import Blocks, Dense, Diagonal, LowRank, triangular
-from blackjax_ext.warmup import windows
 from numpyro_fwd import MALA, AutoNUTS, BlackJAXKernel
 from numpyro_fwd.kernels.blocks import initial_metric
 

@@ -11,8 +11,7 @@ import pytest
 from numpyro.infer import MCMC, init_to_value
 from numpyro.infer.util import potential_energy
 
-from blackjax_ext.sgmcmc import group_sweeps
-from blackjax_ext.subsampling import thinning
+from blackjax_ext.subsampling import group_sweeps, thinning
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.row_models import RowModel

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.adaptation import newton_path, windows
+from blackjax_ext.adaptation.windows import AdaptState
 from blackjax_ext.coordinates.laws import OF_SHAPES
 from blackjax_ext.mcmc.interweaving import NOISE_RESOLUTION
 from blackjax_ext.meshes import is_first_process, on_host
-from blackjax_ext.warmup import newton_path, windows
-from blackjax_ext.warmup.windows import AdaptState
 
 __all__ = [
     "STILL",

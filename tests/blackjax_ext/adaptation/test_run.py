@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import blackjax_ext
+from blackjax_ext.adaptation import windows
 from blackjax_ext.metrics import Dense, Diagonal, Factor, factorize
-from blackjax_ext.warmup import windows
 
 SD = np.array([0.01, 1.0, 30.0])
 MEAN = np.array([2.0, -3.0, 100.0])

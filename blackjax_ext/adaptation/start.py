@@ -6,8 +6,8 @@ the same normals, and each chain starts at a draw from the best on its own path.
 no more than a guess: a draw far below its mean in log density is drawn in, towards the mean, until
 it is not; and no metric is handed on. Chains are left in the places that their own paths found.
 
-Where even that costs more than a search may (:mod:`blackjax_ext.warmup.newton_path`), or a density
-has no derivatives, chains start where they are.
+Where even that costs more than a search may (:mod:`blackjax_ext.adaptation.newton_path`), or a
+density has no derivatives, chains start where they are.
 """
 
 from typing import Any, NamedTuple
@@ -19,13 +19,13 @@ from blackjax.optimizers.lbfgs import lbfgs_inverse_hessian_factors, lbfgs_recov
 from jax import Array
 
 from blackjax_ext import work
+from blackjax_ext.adaptation import newton_path
+from blackjax_ext.adaptation.newton_path import Approximation, Found, Path, Uphill
 from blackjax_ext.factoring import density_in_parts, in_parts
 from blackjax_ext.mcmc.derivatives import Differentiation
 from blackjax_ext.metrics.low_rank import LowRank
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import LogDensity, select
-from blackjax_ext.warmup import newton_path
-from blackjax_ext.warmup.newton_path import Approximation, Found, Path, Uphill
 
 __all__ = ["find_start"]
 

@@ -13,10 +13,10 @@ from blackjax.util import generate_gaussian_noise
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.adaptation.windows import MANY
 from blackjax_ext.metrics import Dense, Factor, LowRank
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function
-from blackjax_ext.warmup.windows import MANY
 
 __all__ = ["Algorithm", "BoundAlgorithm", "StepInfo", "Stepper"]
 

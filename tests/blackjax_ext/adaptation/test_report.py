@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import blackjax_ext
+from blackjax_ext.adaptation import report, windows
+from blackjax_ext.adaptation.run import warmup
 from blackjax_ext.metrics import Diagonal
-from blackjax_ext.warmup import report, windows
-from blackjax_ext.warmup.run import warmup
 
 TARGET = 0.574
 

@@ -36,7 +36,7 @@ for each chain, about those of 300 steps of AutoMALA, whichever is more. Operati
 the density's program (:mod:`blackjax_ext.work`); no clock is read. Where that is not enough
 for all paths, fewer are sent, with fewer steps and no further rounds; where it is not enough for
 LEAST_TURNS of one path for each chain, paths take gradients alone
-(:mod:`blackjax_ext.warmup.start`).
+(:mod:`blackjax_ext.adaptation.start`).
 
 *So is its memory*: about that of three steps of all chains, or 16 MiB. Rows of a Hessian that have
 no room, and then paths, go after the others; and of each batch of paths its ends alone are kept.
@@ -52,12 +52,12 @@ import numpy as np
 from jax import Array
 
 from blackjax_ext import work
+from blackjax_ext.adaptation.windows import MANY
 from blackjax_ext.factoring import along_each, in_parts
 from blackjax_ext.mcmc.derivatives import Differentiation, differenced
 from blackjax_ext.metrics import Dense, Factor
 from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.types import LogDensity
-from blackjax_ext.warmup.windows import MANY
 
 __all__ = [
     "MAX_DIMENSION",

@@ -17,6 +17,9 @@ from blackjax.types import ArrayTree
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.adaptation import windows
+from blackjax_ext.adaptation.algorithm import StepInfo, Stepper
+from blackjax_ext.adaptation.windows import AdaptState
 from blackjax_ext.coordinates import laws, learning
 from blackjax_ext.coordinates.partial import (
     Coordinates,
@@ -27,9 +30,6 @@ from blackjax_ext.coordinates.partial import (
 )
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity, select
-from blackjax_ext.warmup import windows
-from blackjax_ext.warmup.algorithm import StepInfo, Stepper
-from blackjax_ext.warmup.windows import AdaptState
 
 __all__ = ["CoordinateState", "InCoordinates", "coordinates_of", "gradients_of"]
 

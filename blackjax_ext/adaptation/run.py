@@ -1,13 +1,13 @@
 r"""The warm-up of many chains of any algorithm with a step size and a metric.
 
 1. *Start.* Each chain follows Newton's path to the best normal approximation along it
-   (:mod:`blackjax_ext.warmup.newton_path`), which gives the first position and the first metric,
-   or, where Hessians are dear, a path of gradients (:mod:`blackjax_ext.warmup.start`), which gives
-   the position alone.
+   (:mod:`blackjax_ext.adaptation.newton_path`), which gives the first position and the first
+   metric, or, where Hessians are dear, a path of gradients (:mod:`blackjax_ext.adaptation.start`),
+   which gives the position alone.
 2. *First step size.* Doubled or halved until the acceptance probability crosses the target.
 3. *Windows* that grow. Each but the last ends in a metric from the draws of all chains in it; the
    step size is adapted by dual averaging of the mean acceptance probability over the chains
-   (:mod:`blackjax_ext.warmup.windows`).
+   (:mod:`blackjax_ext.adaptation.windows`).
 
 Nothing adapts after the last step. :func:`warmup` runs it; `first_step_size` and
 `adapt` are its parts, for those who step the chains themselves.
@@ -24,6 +24,11 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.adaptation import report, windows
+from blackjax_ext.adaptation.algorithm import Algorithm, BoundAlgorithm, StepInfo, Stepper
+from blackjax_ext.adaptation.in_coordinates import InCoordinates, coordinates_of, gradients_of
+from blackjax_ext.adaptation.start import find_start
+from blackjax_ext.adaptation.windows import AdaptState
 from blackjax_ext.checks import check_count, check_particles, check_positive
 from blackjax_ext.factoring import density_in_parts
 from blackjax_ext.mcmc.derivatives import (
@@ -36,11 +41,6 @@ from blackjax_ext.mcmc.derivatives import (
 from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.metrics import Factor, InverseMassMatrix, check_metric, factorize
 from blackjax_ext.types import Function, LogDensity
-from blackjax_ext.warmup import report, windows
-from blackjax_ext.warmup.algorithm import Algorithm, BoundAlgorithm, StepInfo, Stepper
-from blackjax_ext.warmup.in_coordinates import InCoordinates, coordinates_of, gradients_of
-from blackjax_ext.warmup.start import find_start
-from blackjax_ext.warmup.windows import AdaptState
 
 __all__ = [
     "Plan",
@@ -160,7 +160,7 @@ def warmup(
         ``{"step_size": (), "inverse_mass_matrix": (D,) or (D, D)}``, which all chains share: ready
         for ``algorithm(logdensity_fn, **parameters, ...)``.
     info
-        A :class:`~blackjax_ext.warmup.run.WarmupInfo`.
+        A :class:`~blackjax_ext.adaptation.run.WarmupInfo`.
 
     Cost: up to 60 steps of a Hessian and 37 evaluations, beyond 64 dimensions 55 and two gradients,
     for the path of each chain, or for each of 16 paths where those of fewer chains disagree, but no

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from blackjax_ext import metrics
-from blackjax_ext.warmup.algorithm import Algorithm, BoundAlgorithm
+from blackjax_ext.adaptation.algorithm import Algorithm, BoundAlgorithm
 
 pytestmark = pytest.mark.usefixtures("x64")
 TREES = {

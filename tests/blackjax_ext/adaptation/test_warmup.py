@@ -13,8 +13,8 @@ import pytest
 from numpyro.infer import MCMC
 
 import numpyro_fwd
+from blackjax_ext.adaptation import newton_path, windows
 from blackjax_ext.metrics import Dense, Diagonal, factorize
-from blackjax_ext.warmup import newton_path, windows
 from numpyro_fwd import FMALA
 
 NAMES = ("RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA")

@@ -73,9 +73,10 @@ from blackjax_ext.precision import exact_products
 from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.laplace_approximations import laplace_approximation, solved
 from blackjax_ext.subsampling.thinning import MoveEnds, run_test, steps_to
+from blackjax_ext.top_level import public
 from blackjax_ext.types import select
 
-__all__ = ["GroupSweepsInfo", "GroupSweepsState", "as_top_level_api", "build_kernel", "init"]
+__all__ = ["GroupSweepsInfo", "GroupSweepsState", "build_kernel", "group_sweeps", "init"]
 
 ANGLE = 2.0  # the autocorrelation of a normal is cos(2) = -0.4
 # of the groups: proposals have heavy tails, and angles that are halved up to so many times
@@ -397,7 +398,8 @@ def build_kernel() -> Callable[..., tuple[GroupSweepsState, GroupSweepsInfo]]:
     return kernel
 
 
-def as_top_level_api(
+@public(init, build_kernel)
+def group_sweeps(
     expansion: Expansion,
     step_size: float,
     *,

@@ -16,7 +16,6 @@ from blackjax import GenerateSamplingAPI
 from blackjax_ext import metrics, potentials
 from blackjax_ext.mcmc import alsmmala as _alsmmala
 from blackjax_ext.mcmc import amsmmala as _amsmmala
-from blackjax_ext.mcmc import auto_fmala as _auto_fmala
 from blackjax_ext.mcmc import auto_mala as _auto_mala
 from blackjax_ext.mcmc import fmala as _fmala
 from blackjax_ext.mcmc import hp_mala as _hp_mala
@@ -59,7 +58,6 @@ def public(module: ModuleType) -> Algorithm:
 alsmmala = public(_alsmmala)
 amagold = public(_amagold)
 amsmmala = public(_amsmmala)
-auto_fmala = public(_auto_fmala)
 auto_mala = public(_auto_mala)
 fmala = public(_fmala)
 group_sweeps = public(_group_sweeps)
@@ -82,7 +80,6 @@ __all__ = [
     "amagold",
     "amsmmala",
     "anneal",
-    "auto_fmala",
     "auto_mala",
     "differenced",
     "families",

@@ -6,7 +6,7 @@ import blackjax_ext  # noqa: F401
 from numpyro_fwd.compilation import keep_compiled
 from numpyro_fwd.densities import Density
 from numpyro_fwd.disk import on_disk
-from numpyro_fwd.kernels.adaptive_step import AutoFMALA, AutoMALA
+from numpyro_fwd.kernels.adaptive_step import AutoMALA
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.centredness import Centredness, reparam_config
 from numpyro_fwd.kernels.forward_mode import (
@@ -44,7 +44,6 @@ __all__ = [
     "SGHMC",
     "SGSMC",
     "SMMALA",
-    "AutoFMALA",
     "AutoMALA",
     "AutoNUTS",
     "BlackJAXKernel",

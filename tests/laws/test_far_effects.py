@@ -21,7 +21,7 @@ from tests.laws.far_effects import Layout
 )
 def test_chains_stay_in_equilibrium(layout):
     """One more layout is among the planted bugs."""
-    hidden = far_effects.stays("auto_mala", layout)
+    hidden = far_effects.stays(layout)
     assert 0.05 < np.mean(hidden >= 0) < 0.5
 
 

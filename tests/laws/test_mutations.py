@@ -458,13 +458,13 @@ MUTATIONS = {
     "guard_by_turns": WOVEN(
         "density_in",
         seen_by_turns,
-        partial(far_effects.stays, "auto_mala", far_effects.Layout("bca", 4, 4)),
+        partial(far_effects.stays, far_effects.Layout("bca", 4, 4)),
         "far from zero",
     ),
     "no_guard": WOVEN(
         "hidden",
         nothing_is_hidden,
-        partial(far_effects.stays, "auto_mala", far_effects.Layout("ab", 2, 0), 4_000),
+        partial(far_effects.stays, far_effects.Layout("ab", 2, 0), 4_000),
         "far from zero",
     ),
     "noise_by_place": WOVEN("within", noise_by_place, invariant("auto_mala_woven", "log_gamma")),

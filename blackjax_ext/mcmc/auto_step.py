@@ -1,4 +1,4 @@
-r"""A step size selected before each move, and checked in reverse: the search of :mod:`.auto_mala`.
+r"""A step size selected before each move, and checked in reverse: the search of AutoMALA.
 
 For every step :math:`\epsilon` let :math:`\Phi_\epsilon` be a move that preserves volume and is its
 own inverse - a leapfrog step and a flip of the momentum - and

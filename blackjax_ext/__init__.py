@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from blackjax_ext.mcmc import schedules as schedules
     from blackjax_ext.mcmc.alsmmala import alsmmala as alsmmala
     from blackjax_ext.mcmc.amsmmala import amsmmala as amsmmala
-    from blackjax_ext.mcmc.auto_fmala import auto_fmala as auto_fmala
     from blackjax_ext.mcmc.auto_mala import auto_mala as auto_mala
     from blackjax_ext.mcmc.derivatives import differenced as differenced
     from blackjax_ext.mcmc.fmala import fmala as fmala

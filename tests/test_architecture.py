@@ -105,7 +105,7 @@ LAYERS = {
         {"derivatives", "noise"},
         {"dependence", "rounding"},
         {"interweaving"},
-        {"auto_step", "langevin", "schedules"},
+        {"auto_step", "langevin", "movers", "schedules"},
         {"tangents"},
         {"forward_gradient", "tangent_moves"},
     ],

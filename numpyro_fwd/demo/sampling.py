@@ -29,7 +29,6 @@ from numpyro_fwd import (
     PCFMALA,
     SGHMC,
     SMMALA,
-    AutoFMALA,
     AutoMALA,
     AutoNUTS,
     LangevinSMC,
@@ -55,7 +54,7 @@ NUM_CHAINS = 4
 FIRST_ORDER = (RandomWalk, MALA, FMALA, LineFMALA, PCFMALA, PCLineFMALA)
 SECOND_ORDER = (HPMALA, SMMALA, MMALA)
 SCHEDULED = (ALSMMALA, AMSMMALA)
-ADAPTIVE = (AutoMALA, AutoFMALA)
+ADAPTIVE = (AutoMALA,)
 MINIBATCH = (AMAGOLD, SGHMC)
 SAMPLERS = (
     NUTS,

@@ -9,7 +9,6 @@ import optax
 
 from blackjax_ext.types import Function
 from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
-from numpyro_fwd.kernels.jitter import Jitter
 from numpyro_fwd.subsampling.anchors import MODE, check_anchor
 
 __all__ = [
@@ -37,7 +36,6 @@ class KernelOptions(TypedDict, total=False):
     target_accept_prob: float | None
     init_strategy: Function
     warm_start: bool
-    step_size_jitter: Jitter | None
     chain_batch_size: int | None
 
 

@@ -128,7 +128,6 @@ OF_DENSITIES = (
     "mala_dense",
     "auto_mala_dense",
     "fmala_dense",
-    "auto_fmala_pair",
     "line_dense",
     "pc_fmala_dense",
     "pc_line_dense",

@@ -26,7 +26,6 @@ CHAINS = {
         "pc_fmala_dense",
         "pc_line_dense",
         "auto_mala_dense",
-        "auto_fmala_pair",
         "smmala_dense",
         "hp_mala",
         "mmala",

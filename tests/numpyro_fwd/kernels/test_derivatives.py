@@ -132,7 +132,7 @@ def simple(function):
     return model
 
 
-FORWARD = ("FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA", "AutoFMALA")
+FORWARD = ("FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA")
 REVERSE = ("MALA", "AutoMALA", "SMMALA", "HPMALA")
 
 

@@ -73,6 +73,7 @@ OTHERS = {
 }
 # What belongs to no part alone: how the parts fit, and all that stands beside the packages.
 EVERYWHERE = {
+    "examples/test_demo.py",
     "test_architecture.py",
     "test_docs_numbers.py",
     "test_notebooks.py",

@@ -42,7 +42,6 @@ BUGS = {
         "return (1 - c) * jnp.log(self.own_scale)",
         "return c * jnp.log(self.own_scale)",
     ),
-    "demo": Bug("numpyro_fwd/demo/report.py", "{rows}</tbody>", "</tbody>"),
     "densities": Bug(
         "numpyro_fwd/densities.py",
         "return -self._log_density(x) - sum(jacobians)",

@@ -11,8 +11,6 @@ import jax
 import numpy as np
 from numpyro.infer import MCMC
 
-__all__ = ["Chains", "Stopwatch", "covered", "sample"]
-
 
 class Chains(NamedTuple):
     """A run, with seconds of its work (warm-up included) and of its compilation."""

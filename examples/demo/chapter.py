@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Chapter", "Results", "code_of", "text_table"]
-
 
 class Results(NamedTuple):
     """Table and picture of a chapter.

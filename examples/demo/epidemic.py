@@ -19,6 +19,7 @@ from examples.demo.chapter import Results, code_of
 from numpyro_fwd import FMALA, RandomWalk
 
 CASES, POPULATION = np.array([512, 273]), np.array([763, 284])
+CHANGE = ("mcmc = MCMC(NUTS(model), ...)", "mcmc = MCMC(FMALA(model, num_tangents=2), ...)")
 GRID = np.linspace(1.01, 5.0, 4000)  # of reproduction numbers
 
 
@@ -63,12 +64,7 @@ def work_through(seed: int, quick: bool) -> Results:
         "Draws of each sampler against the exact posterior (a grid).",
         f"NUTS fails with its defaults: “{complaint(keys[0])}.” With gradients in forward mode it "
         "runs, and whether it is right depends on its start.",
-        code_of(
-            "mcmc = MCMC(NUTS(model), ...)",
-            "mcmc = MCMC(FMALA(model, num_tangents=2), ...)",
-            attack_rate,
-            model,
-        ),
+        code_of(*CHANGE, attack_rate, model),
     )
 
 

@@ -21,6 +21,11 @@ from examples.demo.chains import Chains, sample
 from examples.demo.chapter import Results, code_of
 from numpyro_fwd import AutoNUTS
 
+HEADER = tuple("|mass of the neck|mean|sd|ESS|R-hat|divergences|seconds|compile, s".split("|"))
+CHANGE = (
+    "mcmc = MCMC(NUTS(eight_schools), ...)",
+    "mcmc = MCMC(AutoNUTS(eight_schools), ...)",
+)
 EFFECTS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
 ERRORS = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
 LOOKS = (style.OURS, style.NUTS, style.OTHER)
@@ -74,17 +79,7 @@ def work_through(seed: int, quick: bool) -> Results:
         for name in funnels
     )
     return Results(
-        (
-            "",
-            "mass of the neck",
-            "mean",
-            "sd",
-            "ESS",
-            "R-hat",
-            "divergences",
-            "seconds",
-            "compile, s",
-        ),  # fmt: skip
+        HEADER,
         rows,
         f"Four chains, {num_warmup:,} steps of warm-up and {num_samples:,} draws. The neck of the "
         "funnel is w < -3, that of the eight schools tau < 1; mean and sd are those of w and of "
@@ -95,11 +90,7 @@ def work_through(seed: int, quick: bool) -> Results:
         f"R-hat on the funnel and the schools: {r_hats}. Do not trust draws with an R-hat above "
         "1.01 or with many divergences. NUTS in the right form is as good as AutoNUTS, which finds "
         "the form.",
-        code_of(
-            "mcmc = MCMC(NUTS(eight_schools), ...)",
-            "mcmc = MCMC(AutoNUTS(eight_schools), ...)",
-            eight_schools,
-        ),
+        code_of(*CHANGE, eight_schools),
     )
 
 

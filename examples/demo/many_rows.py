@@ -18,6 +18,10 @@ from examples.demo.chapter import Results, code_of
 from numpyro_fwd import AMAGOLD
 
 NUM_COVARIATES = 10
+CHANGE = (
+    "mcmc = MCMC(NUTS(model), ...)",
+    'mcmc = MCMC(AMAGOLD(parts, acceptance="subsampled", num_integration_steps=4), ...)',
+)
 
 
 def model(x, y):
@@ -70,13 +74,8 @@ def work_through(seed: int, quick: bool) -> Results:
         draw(runs, rates, mode[0], sd[0]),
         "Left: one coefficient. Right: effective draws per second, on a logarithmic axis.",
         f"A test of AMAGOLD read {num_read:.2g} of {len(data[1]):,} rows on average. It has "
-        f"{ratio:.2g} times the effective draws per second of NUTS.",
-        code_of(
-            "mcmc = MCMC(NUTS(model), ...)",
-            'mcmc = MCMC(AMAGOLD(parts, acceptance="subsampled", num_integration_steps=4), ...)',
-            model,
-            parts,
-        ),
+        f"{ratio:,.1f} times the effective draws per second of NUTS.",
+        code_of(*CHANGE, model, parts),
     )
 
 
@@ -116,7 +115,7 @@ def draw(runs: dict[str, Chains], rates: dict[str, float], mode: float, sd: floa
         options = {"density": True, "histtype": "step", "label": name}
         left.hist(runs[name].draws("slope")[:, 0], 20, **look.line, **options)
         right.bar(place, rates[name], 0.6, color=look.color, hatch="/" * place)
-        right.annotate(f"{rates[name]:.2g}", (place, rates[name]), ha="center", va="bottom")
+        right.annotate(f"{rates[name]:,.0f}", (place, rates[name]), ha="center", va="bottom")
     density = scipy.stats.norm(mode, sd).pdf(grid)
     left.plot(grid, density, **style.TRUTH.line, label="normal at the mode")
     left.set(xlabel="first coefficient", ylabel="posterior density", xlim=(grid[0], grid[-1]))

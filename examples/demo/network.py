@@ -25,7 +25,16 @@ from examples.demo.chapter import Results, code_of
 from numpyro_fwd import GOHSMC
 
 NUM_HIDDEN, NOISE = 16, 0.15
+PLACES = ("data", "gap", "outside")
 GAP, EDGE = (-0.5, 1.0), 3.0  # no data in the gap and beyond the edge
+HEADER = (
+    *("", "NLL", *(f"sd, {place}" for place in PLACES), *(f"held, {place}" for place in PLACES)),
+    *("R-hat", "seconds", "compile, s"),
+)
+CHANGE = (
+    "mcmc = MCMC(NUTS(partial(model, bayesian=tuple(LAYERS))), ...)",
+    "smc = GOHSMC(model, optax.adam(rate), num_particles=40, step_size=0.02, ...)",
+)
 GRID = np.linspace(-4.5, 4.5, 181, dtype=np.float32)
 LAYERS = {  # name: shape, and scale of the prior or of the first values
     "first": ((2, NUM_HIDDEN), 2.0),
@@ -95,17 +104,8 @@ def work_through(seed: int, quick: bool) -> Results:
         "NUTS": (*cells(nuts, test[1]), f"{largest_rhat(nuts.curve):.2f}", *chains.times),
     }
     best = min(rows, key=lambda name: float(rows[name][0]))
-    places = ("data", "gap", "outside")
     return Results(
-        (
-            "",
-            "NLL",
-            *(f"sd, {place}" for place in places),
-            *(f"held, {place}" for place in places),
-            "R-hat",
-            "seconds",
-            "compile, s",
-        ),  # fmt: skip
+        HEADER,
         [(name, *found) for name, found in rows.items()],
         "NLL: negative log density of a new row, smaller is better. sd: of the curves, in the "
         "data, in the gap, outside. Held: share of the points whose 90 % band holds the true "
@@ -114,13 +114,7 @@ def work_through(seed: int, quick: bool) -> Results:
         "Predictions of each method: they should be uncertain where there are no data.",
         f"Best on new rows: {best}. One Bayesian layer captures only part of the uncertainty: if "
         "NUTS on all weights mixes, use NUTS; this is for larger networks.",
-        code_of(
-            "mcmc = MCMC(NUTS(partial(model, bayesian=tuple(LAYERS))), ...)",
-            "smc = GOHSMC(model, optax.adam(rate), num_particles=40, step_size=0.02, "
-            "num_integration_steps=3)",
-            matrix,
-            model,
-        ),
+        code_of(*CHANGE, matrix, model),
     )
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from examples.demo.chapter import Chapter, Results
 
-__all__ = ["write"]
-
 STYLE = """
 body { margin: 0 auto; max-width: 60rem; padding: 1rem; color: #222; background: #fff;
        font: 1rem/1.5 system-ui, sans-serif; }

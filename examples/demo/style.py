@@ -5,18 +5,6 @@ from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 
-__all__ = [
-    "GREY",
-    "NUTS",
-    "OTHER",
-    "OURS",
-    "TRUTH",
-    "Look",
-    "legend_above",
-    "save_picture",
-    "sheet",
-]
-
 GREY = "0.75"
 
 

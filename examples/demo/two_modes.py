@@ -19,6 +19,10 @@ from examples.demo.chains import Chains, sample
 from examples.demo.chapter import Results, code_of
 from numpyro_fwd import LangevinSMC, smc_summary
 
+CHANGE = (
+    "mcmc = MCMC(NUTS(model), num_chains=4, ...)",
+    'mcmc = MCMC(LangevinSMC(model), num_chains=2_000, chain_method="vectorized", ...)',
+)
 SIZE, SCALE, WIDTH = 4, 3.0, 0.3  # of the vector, of the prior and of a peak
 SHARES = {2.0: 0.7, -2.0: 0.3}  # place of a peak, and its share
 
@@ -56,11 +60,7 @@ def work_through(seed: int, quick: bool) -> Results:
         "Left: draws of one coordinate. Right: where each chain of NUTS stayed.",
         "NUTS stays where a chain begins: its share of a mode is the share of the chains that "
         f"began near it. Its R-hat of {r_hat:.2f} {shows}.",
-        code_of(
-            "mcmc = MCMC(NUTS(model), num_chains=4, ...)",
-            'mcmc = MCMC(LangevinSMC(model), num_chains=2_000, chain_method="vectorized", ...)',
-            model,
-        ),
+        code_of(*CHANGE, model),
     )
 
 

@@ -74,7 +74,7 @@ def modules_of(requirements):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_what_is_imported_is_declared(package):
-    """At the top of a file: by the core, of an example by the extra demo too. Else: by any extra."""
+    """At the top of a file: by the core, of an example by the extra demo too. Else: by any."""
     pytest.importorskip("sklearn", reason="names of modules are asked of what is installed")
     core = modules_of(CORE)
     every = core | ELSEWHERE | set().union(*map(modules_of, EXTRAS.values()))

@@ -69,8 +69,8 @@ def work_through(seed: int, quick: bool) -> Results:
         [row(name, chains, mode, sd) for name, chains in runs.items()],
         "One chain each, in single precision, seconds without compilation. Those of AMAGOLD have "
         "the search for the mode, bounds and 200 steps of warm-up; NUTS was given the mode and the "
-        "scales there, and 10 steps for its step size. ESS of the worst coefficient, rough for 100 draws; errors "
-        "are against a normal approximation at the mode, which is good but not exact here.",
+        "scales there, and 10 steps for its step size. ESS of the worst coefficient, rough "
+        "for 100 draws; errors are against a normal approximation at the mode, good but not exact.",
         draw(runs, rates, mode[0], sd[0]),
         "Left: one coefficient. Right: effective draws per second, on a logarithmic axis.",
         f"A test of AMAGOLD read {num_read:.2g} of {len(data[1]):,} rows on average. It has "

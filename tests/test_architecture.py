@@ -84,7 +84,6 @@ BRIDGE_ROOMS = {
     "kernels": {"bridge", "disk", "meshes", "subsampling", "table_file"},
     "partial_bayes": {"bridge"},
     "storage": {"bridge"},
-    "demo": set(),
     "meshes": {"bridge"},
     "compilation": set(),
     "densities": {"bridge"},
@@ -320,8 +319,6 @@ def test_info_has_what_every_sampler_reports(name):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_modules_export_what_they_say(name):
-    if name.startswith("numpyro_fwd.demo"):
-        pytest.importorskip("matplotlib")  # comes with an extra
     module = importlib.import_module(name)
     missing = [each for each in getattr(module, "__all__", []) if not hasattr(module, each)]
     assert not missing

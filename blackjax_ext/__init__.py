@@ -32,7 +32,6 @@ from blackjax_ext.mcmc.derivatives import differenced
 from blackjax_ext.mcmc.forward_gradient import forward_gradient
 from blackjax_ext.sgmcmc import acceptance
 from blackjax_ext.sgmcmc import amagold as _amagold
-from blackjax_ext.sgmcmc import approximate_tests as minibatch_tests
 from blackjax_ext.sgmcmc import group_sweeps as _group_sweeps
 from blackjax_ext.sgmcmc import l2mc as _l2mc
 from blackjax_ext.sgmcmc import sghmc as _sghmc
@@ -96,7 +95,6 @@ __all__ = [
     "line_fmala",
     "mala",
     "metrics",
-    "minibatch_tests",
     "mmala",
     "moves",
     "open_horizon_smc",

@@ -86,7 +86,9 @@ BUGS = {
     "partial_bayes": Bug(
         "numpyro_fwd/partial_bayes/training.py", "loss < best.loss", "loss > best.loss"
     ),
-    "potentials": Bug("blackjax_ext/potentials.py", "import Rows\n", "import Rows as Row\n"),
+    "potentials": Bug(
+        "blackjax_ext/potentials.py", "import minibatch\n", "import minibatch as batches\n"
+    ),
     "primitives": Bug(
         "blackjax_ext/primitives.py", "STRUCTURAL = PLACING", 'STRUCTURAL = {"abs"} | PLACING'
     ),

@@ -67,11 +67,11 @@ def test_second_order_samples_the_posterior(second_order):
 @pytest.mark.parametrize(
     "kernel",
     [
-        AMAGOLD(model, control_variate="first_order", resample_momentum=False, warm_start=False),
+        AMAGOLD(model, resample_momentum=False, warm_start=False),
         AMAGOLD(model, control_variate=None, num_integration_steps=4),
         L2MC(model, num_integration_steps=4, chunk_size=7, warm_start=False),
     ],
-    ids=["first_order", "none", "l2mc"],
+    ids=["persistent", "none", "l2mc"],
 )
 def test_kernels_sample_the_posterior(kernel):
     mcmc = run(kernel)
@@ -132,8 +132,8 @@ def test_no_mode_raises(monkeypatch):
         return newton.newton(*arguments)._replace(distance=9.0)
 
     monkeypatch.setattr(row_strategies, "newton", no_mode)
-    with pytest.raises(ValueError, match="control_variate='first_order' needs the mode"):
-        kernel = AMAGOLD(model, control_variate="first_order", warm_start=False)
+    with pytest.raises(ValueError, match='control_variate="second_order" needs the mode'):
+        kernel = AMAGOLD(model, warm_start=False)
         kernel.init(jax.random.key(0), 0, None, (Y,), {})
 
 
@@ -187,19 +187,6 @@ def test_wrong_arguments_raise(kernel, arguments, message):
         kernel(**arguments)
 
 
-@pytest.mark.parametrize(
-    "acceptance", ["barker", pytest.param("sequential", marks=pytest.mark.full)]
-)
-def test_approximate_tests_are_close(acceptance):
-    mcmc = run(AMAGOLD(model, num_integration_steps=3, acceptance=acceptance))
-    rates = np.asarray(mcmc.get_samples()["rate"])
-    np.testing.assert_allclose(rates.mean(), POSTERIOR.mean(), rtol=0.02)
-    np.testing.assert_allclose(rates.std(), POSTERIOR.std(), rtol=0.1)
-    limit = 0.5 if acceptance == "barker" else 1.0
-    assert 0.8 * limit < mcmc.get_extra_fields()["accept_prob"].mean() <= limit
-    assert np.isnan(mcmc.last_state.potential_energy).all()
-
-
 def two_plates(y, w):
     """A mean seen through two data sets of different sizes."""
     mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
@@ -210,12 +197,11 @@ def two_plates(y, w):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("acceptance", ["sequential", pytest.param("full", marks=pytest.mark.full)])
-def test_several_plates(acceptance):
+def test_several_plates():
     rng = np.random.default_rng(54)
     y, w = (rng.normal(size=n).astype(np.float32) + 0.4 for n in (60, 30))
     mcmc = MCMC(
-        AMAGOLD(two_plates, control_variate="first_order", acceptance=acceptance),
+        AMAGOLD(two_plates),
         num_warmup=100,
         num_samples=500,
         num_chains=4,
@@ -296,4 +282,4 @@ def test_block_of_gibbs():
 
 def test_block_of_gibbs_has_no_control_variate():
     with pytest.raises(ValueError, match="control_variate must be None inside Gibbs"):
-        blocks("first_order")
+        blocks("second_order")

@@ -17,7 +17,6 @@ since the way back has the accumulator :math:`-\rho`.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -113,7 +112,7 @@ def read_all_rows(
 FULL_PASS = full_pass()
 
 
-def subsampled(expansion: Expansion, rule: thinning.RuleName = "weights") -> Acceptance:
+def subsampled(expansion: Expansion) -> Acceptance:
     r"""An exact test that reads a few rows, drawn in proportion to bounds of what they can change.
 
     See :mod:`blackjax_ext.subsampling.thinning` for the derivation. The potential must be that of
@@ -123,9 +122,6 @@ def subsampled(expansion: Expansion, rule: thinning.RuleName = "weights") -> Acc
     ----------
     expansion
         Of :func:`blackjax_ext.potentials.expand`. It must not depend on the chain.
-    rule
-        "weights", a product of weights of the rows that are drawn, or "factors", one for each row,
-        which accept less often if a test reads tens of rows or more.
 
     Returns
     -------
@@ -137,18 +133,14 @@ def subsampled(expansion: Expansion, rule: thinning.RuleName = "weights") -> Acc
     ------
     TypeError
         For something that is no expansion.
-    ValueError
-        For an unknown rule.
     """
-    if rule not in READERS:
-        raise ValueError(f"rule must be one of {sorted(READERS)}; got {rule!r}.")
     is_expansion = isinstance(expansion, Expansion)
     if not is_expansion or expansion.has_groups:
         given = "one by groups, for group_sweeps" if is_expansion else type(expansion).__name__
         raise TypeError(
             f"expansion must be one that blackjax_ext.potentials.expand makes; got {given}."
         )
-    return Acceptance(Partial(known_energy, expansion), Partial(READERS[rule], expansion))
+    return Acceptance(Partial(known_energy, expansion), Partial(read_few_rows, expansion))
 
 
 def known_energy(expansion: Expansion, potential: StochasticPotential, x: ArrayTree) -> Array:
@@ -158,7 +150,6 @@ def known_energy(expansion: Expansion, potential: StochasticPotential, x: ArrayT
 
 
 def read_few_rows(
-    rule: thinning.RuleName,
     expansion: Expansion,
     rng_key: PRNGKey,
     potential: StochasticPotential,
@@ -170,7 +161,7 @@ def read_few_rows(
     """Verdict of the test by thinning."""
     del potential
     decision = thinning.thinning_test(
-        rng_key, expansion, old_position, old_cache, new_position, rho, rule
+        rng_key, expansion, old_position, old_cache, new_position, rho
     )
     return Verdict(
         decision.is_accepted,
@@ -179,10 +170,6 @@ def read_few_rows(
         decision.surrogate,
         decision.num_rows,
     )
-
-
-# made once: a compiled program knows its functions by what they are
-READERS = {rule: partial(read_few_rows, rule) for rule in thinning.RULES}
 
 
 def check_acceptance(acceptance: Acceptance) -> Acceptance:

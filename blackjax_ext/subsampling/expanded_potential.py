@@ -28,9 +28,8 @@ def expanded_minibatch(expansion: Expansion, batch_size: int) -> StochasticPoten
         + \frac{N}{B} \sum_{i \in \zeta} A_i^T \left[ \nabla\phi_i(\eta_i)
         - \nabla\phi_i(a_i) - \nabla^2\phi_i(a_i)\, t_i \right],
 
-    the gradient of `control_variate` with two reads of each row instead of three gradients;
-    the second derivatives for order 2 alone. Notation of
-    :mod:`blackjax_ext.subsampling.predictors`.
+    the gradient of `control_variate` with two reads of each row instead of three gradients.
+    Notation of :mod:`blackjax_ext.subsampling.predictors`.
 
     Parameters
     ----------
@@ -70,9 +69,7 @@ def expanded_gradient(expansion: Expansion, x: ArrayTree, indices: Array) -> Arr
     a, unravel = ravel_pytree(expansion.position)
     check_fits(expansion.position, x)
     (d,), (u, _) = steps_to(expansion, x), expansion.coordinates(x)
-    slope = expansion.arrow.shared
-    if expansion.order == 2:
-        slope = slope + expansion.arrow.of_shared @ u
+    slope = expansion.arrow.shared + expansion.arrow.of_shared @ u
     of_prior = ravel_pytree(jax.grad(posterior.logprior)(x))[0]
     gradient = slope @ expansion.frame.root_inverse - of_prior
     if not indices.size:
@@ -84,8 +81,6 @@ def expanded_gradient(expansion: Expansion, x: ArrayTree, indices: Array) -> Arr
     def excess(eta: ArrayTree, t: ArrayTree, row: ArrayTree) -> ArrayTree:
         slope = partial(jax.grad(posterior.loss), row=row)
         moved = slope(jax.tree.map(jnp.add, eta, t))
-        if expansion.order == 1:
-            return jax.tree.map(jnp.subtract, moved, slope(eta))
         here, bend = jax.jvp(slope, (eta,), (t,))
         return jax.tree.map(lambda a, b, c: a - b - c, moved, here, bend)
 

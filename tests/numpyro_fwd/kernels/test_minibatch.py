@@ -176,7 +176,7 @@ def test_models_without_minibatches():
         ),
         (L2MC, {"model": model, "num_integration_steps": 0}, "num_integration_steps must be"),
         (AMAGOLD, {"model": model, "chunk_size": 0}, "chunk_size must be"),
-        (AMAGOLD, {"model": model, "acceptance": "exact"}, "acceptance must be one of"),
+        (AMAGOLD, {"model": model, "acceptance": "exact"}, "acceptance must be"),
         (AMAGOLD, {"model": model, "num_epochs": -1}, "num_epochs must be at least 1"),
         (SGHMC, {"model": model, "adapt_step_size": True}, "adapt_step_size must be left out"),
         (SGHMC, {"model": model, "target_accept_prob": 0.6}, "target_accept_prob must be left out"),

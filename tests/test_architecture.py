@@ -115,7 +115,7 @@ LAYERS = {
         {"in_coordinates", "report", "start"},
     ],
     "rows": [
-        {"consecutive", "shuffles", "row_terms"},
+        {"consecutive", "shuffles"},
         {"compensated_sums"},
         {"potentials"},
         {"control_variates", "minibatches"},
@@ -134,7 +134,7 @@ LAYERS = {
         {"thinning"},
         {"expanded_potential", "few_rows", "tails"},
     ],
-    "sgmcmc": [{"leapfrog", "acceptance"}, {"approximate_tests"}],
+    "sgmcmc": [{"leapfrog", "acceptance"}],
     "smc": [
         {"annealing", "offspring", "proposals", "sampler", "training"},
         {"l_kernels", "mixtures", "tempered"},

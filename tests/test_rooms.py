@@ -91,7 +91,9 @@ BUGS = {
     "partial_bayes": Bug(
         "numpyro_fwd/partial_bayes/training.py", "loss < best.loss", "loss > best.loss"
     ),
-    "potentials": Bug("blackjax_ext/potentials.py", "import Rows\n", "import Rows as Row\n"),
+    "potentials": Bug(
+        "blackjax_ext/potentials.py", "import minibatch\n", "import minibatch as batches\n"
+    ),
     "primitives": Bug(
         "blackjax_ext/primitives.py", "STRUCTURAL = PLACING", 'STRUCTURAL = {"abs"} | PLACING'
     ),
@@ -115,8 +117,8 @@ BUGS = {
     ),
     "sgmcmc": Bug(
         "blackjax_ext/sgmcmc/acceptance.py",
-        "0 if potential.rows is None else potential.rows.num_rows",
-        "0",
+        "jnp.asarray(potential.num_rows, int)",
+        "jnp.array(0)",
     ),
     "smc": Bug(
         "blackjax_ext/smc/langevin_smc.py",

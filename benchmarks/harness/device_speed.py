@@ -89,7 +89,7 @@ def expanded(num_rows: int, size: int) -> Regression:
     truth = 0.5 * jax.random.normal(key_slope, (size,))
     y = jax.random.bernoulli(key_y, jax.nn.sigmoid(x @ truth)).astype(x.dtype)
     rows = potentials.linear_predictor(logprior, families.bernoulli(), (x, y))
-    expansion = potentials.expand(rows, jnp.zeros(size), order=2)
+    expansion = potentials.expand(rows, jnp.zeros(size))
     return Regression(x, y, expansion.position, expansion.metric.root(), expansion)
 
 

@@ -37,7 +37,7 @@ OF_ROWS = {
     "amagold": minibatch.CASES["second_order"],
     "l2mc": minibatch.CASES["l2mc"],
     "sghmc": minibatch.BIASED,
-    "subsampled": subsampled.CASES["weights"],
+    "subsampled": subsampled.CASES["minibatches"],
     "subsampled, local": subsampled.CASES["counted"],
 }
 

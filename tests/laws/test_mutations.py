@@ -388,10 +388,13 @@ MUTATIONS = {
     ),
     "tangent_law_line": DRAW(draw_that_looks_at_the_position, invariant("line", "log_gamma")),
     "keyless_start_fixed": Mutation(
-        fmala, "init", start_along_the_first_axis, invariant("fmala_keyless", "log_gamma", SHORT)
+        fmala.fmala,
+        "init",
+        start_along_the_first_axis,
+        invariant("fmala_keyless", "log_gamma", SHORT),
     ),
     "keyless_start_zero": Mutation(
-        fmala, "init", start_with_no_slope, invariant("fmala_keyless", "log_gamma", SHORT)
+        fmala.fmala, "init", start_with_no_slope, invariant("fmala_keyless", "log_gamma", SHORT)
     ),
     "accept_deleted_smmala": ACCEPT(accept_everything, invariant("smmala", "log_gamma")),
     "accept_deleted_amsmmala": ACCEPT(accept_everything, invariant("amsmmala", "log_gamma")),

@@ -107,9 +107,7 @@ BUGS = {
         'with jax.default_matmul_precision("highest"):',
         'with jax.default_matmul_precision("default"):',
     ),
-    "programs": Bug(
-        "blackjax_ext/programs.py", "if is_on_default_device(arguments, keywords):", "if True:"
-    ),
+    "programs": Bug("blackjax_ext/programs.py", "1 if runs_once else FEW", "1"),
     "rows": Bug(
         "blackjax_ext/rows/compensated_sums.py",
         "return Pair(high + carried, error - carried)",

@@ -133,10 +133,9 @@ class DrawStore:
     def resize(self, num_draws: int) -> None:
         """Let the arrays in memory have so many draws; on the disk nothing changes."""
         for name, array in self.arrays.items():
-            shape = (
-                (num_draws,) if array.ndim == 1 else (array.shape[0], num_draws, *array.shape[2:])
-            )
-            metadata = array.metadata.update_shape(shape)
+            shape = list(array.shape)
+            shape[0 if array.ndim == 1 else 1] = num_draws
+            metadata = array.metadata.update_shape(tuple(shape))
             grown = self.zarr.AsyncArray(metadata, array.store_path, CONFIG)
             self.arrays[name] = self.zarr.Array(grown)
 
@@ -159,7 +158,7 @@ class DrawStore:
             self.consolidated = json.loads((self.path / METADATA).read_bytes())
         self.resize(num_draws)
         for name, array in self.arrays.items():
-            self.consolidated["metadata"][f"{name}/.zarray"]["shape"] = array.shape
+            self.consolidated["metadata"][f"{name}/.zarray"]["shape"] = list(array.shape)
         with replacing(self.path / METADATA) as file:
             file.write(json.dumps(self.consolidated).encode())
 
@@ -182,7 +181,8 @@ class DrawStore:
             partial.unlink()  # of a write that was killed
         self.resize(num_draws)
         for name, array in self.arrays.items():
-            for chunk in np.ndindex(array.cdata_shape):
+            num_chunks = -(-np.array(array.shape) // array.chunks)
+            for chunk in np.ndindex(*num_chunks):
                 self.check_chunk(self.path / name / array.metadata.encode_chunk_key(chunk))
 
     def check_chunk(self, file: Path) -> None:

@@ -76,7 +76,7 @@ BRIDGE_ROOMS = {
     "subsampling": {"bridge"},
     "kernels": {"bridge", "disk", "meshes", "subsampling", "table_file"},
     "partial_bayes": {"bridge"},
-    "storage": {"bridge"},
+    "storage": {"bridge", "disk"},
     "demo": set(),
     "meshes": {"bridge"},
     "compilation": set(),

@@ -83,7 +83,7 @@ BRIDGE_ROOMS = {
     "subsampling": {"bridge"},
     "kernels": {"bridge", "disk", "meshes", "subsampling", "table_file"},
     "partial_bayes": {"bridge"},
-    "storage": {"bridge"},
+    "storage": {"bridge", "disk"},
     "meshes": {"bridge"},
     "compilation": set(),
     "densities": {"bridge"},

@@ -125,8 +125,8 @@ BUGS = {
     ),
     "storage": Bug(
         "numpyro_fwd/storage/store.py",
-        "return (*[slice(None)] * self.axis, slice(start, stop))",
-        "return (*[slice(None)] * self.axis, slice(0, stop - start))",
+        "array[:, start:stop] = draws[name]",
+        "array[:, : stop - start] = draws[name]",
     ),
     "subsampling": Bug(
         "blackjax_ext/subsampling/thinning.py",

@@ -15,7 +15,7 @@ from numpyro.infer import MCMC
 
 import numpyro_fwd
 from blackjax_ext.dependencies import KNOWN_FAULTS, check_jaxlib, log_on_host
-from numpyro_fwd.kernels.same_data import NOTHING, is_said
+from numpyro_fwd.kernels.notices import NOTHING, is_said
 
 
 def model(y):

@@ -13,7 +13,7 @@ from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["Fingerprint", "fingerprint", "is_other", "mutable_arrays"]
+__all__ = ["Fingerprint", "checksum_of", "fingerprint", "is_other", "mutable_arrays"]
 
 SAMPLE = 256  # entries of each array that the fingerprint of traced arguments reads
 MOST_ON_HOST = 4_000_000  # entries that NumPy reads in the time of a compilation
@@ -37,6 +37,13 @@ def fingerprint(model_args: Args, model_kwargs: Kwargs | None) -> Fingerprint:
     values = numbers(model_args, model_kwargs)
     with evaluating(values):
         return Fingerprint(digest(values, None), digest(values, SAMPLE))
+
+
+def checksum_of(argument: Any) -> int | None:
+    """Checksum of the numbers in one leaf of the arguments; None if it has none."""
+    values = [as_numbers(part) for part in parts_with_numbers(argument)]
+    with evaluating(values):
+        return int(digest(values, None)) if values else None
 
 
 def is_other(made: Fingerprint, model_args: Args, model_kwargs: Kwargs | None) -> Array:

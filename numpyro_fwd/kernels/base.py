@@ -58,7 +58,7 @@ from numpyro_fwd.kernels.blocks import (
     is_covariance_cheap,
 )
 from numpyro_fwd.kernels.centredness import Centredness, centredness_of
-from numpyro_fwd.kernels.chain_warnings import Noticed, forget
+from numpyro_fwd.kernels.chain_warnings import forget, of_hidden, of_stuck, of_the_warmup
 from numpyro_fwd.kernels.coordinates import (
     check_alone,
     check_has_gradient,
@@ -68,10 +68,11 @@ from numpyro_fwd.kernels.coordinates import (
     start_in_coordinates,
 )
 from numpyro_fwd.kernels.descriptions import describe
+from numpyro_fwd.kernels.notices import Notice
 from numpyro_fwd.kernels.options import full_signature
 from numpyro_fwd.kernels.precision import check_products, points_around
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop, status_line
-from numpyro_fwd.kernels.same_data import InPlace, check_data
+from numpyro_fwd.kernels.same_data import InPlace, check_data, compared
 from numpyro_fwd.kernels.state import (
     KernelState,
     as_chains,
@@ -638,9 +639,9 @@ class BlackJAXKernel(MCMCKernel):
             inner, info = move(key_move, state.inner, adapt_state.step_size)
         schedule = adapt_state.schedule
         info = info.rated(is_adapting=self._adapt_step_size and schedule is not None)
-        noticed = cast(Noticed, state.noticed)
+        noticed = cast(Notice, state.noticed)
         digest = cast(Fingerprint, state.fingerprint)
-        noticed = noticed.of_data(is_other(digest, model_args, model_kwargs))
+        noticed = compared(noticed, digest, model_args, model_kwargs)
         is_adapting = self._adapt_step_size or self._adapt_mass_matrix
         if schedule is not None and is_adapting and self._has_coordinates:
             # one predicate for all chains: a batched one would run the update for ever
@@ -654,12 +655,12 @@ class BlackJAXKernel(MCMCKernel):
         mean = state.mean_accept_prob
         mean = mean + (info.acceptance_rate - mean) / count
         num_still = jnp.where(info.has_moved | (state.i < num_warmup), 0, state.num_still + 1)
-        noticed = noticed.of_stuck(num_still, i - num_warmup)
+        noticed = of_stuck(noticed, num_still, i - num_warmup)
         if info.hidden is not None:
             place, position = info.hidden, inner.position
             if is_single:
                 place, position = jax.tree.map(lambda x: x[None], (place, position))
-            noticed = noticed.of_hidden(place, ravel_each(position), i + 1 - num_warmup)
+            noticed = of_hidden(noticed, place, ravel_each(position), i + 1 - num_warmup)
         new = KernelState(
             state.i + 1,
             inner,
@@ -687,7 +688,7 @@ class BlackJAXKernel(MCMCKernel):
         inner, adapt_state = adapt(target, self._plan(size), i, rng_key, info, inner, adapt_state)
         noticed = jax.lax.cond(
             i == adapt_state.schedule.num_steps - 1,
-            lambda noticed, *seen: with_types_of(noticed, noticed.of_the_warmup(*seen)),
+            lambda noticed, *seen: with_types_of(noticed, of_the_warmup(noticed, *seen)),
             lambda noticed, *seen: noticed,
             *(noticed, adapt_state, inner.logdensity),
         )

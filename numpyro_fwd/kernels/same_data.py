@@ -1,23 +1,21 @@
 """Whether the data of a run are those that a kernel, or the state it goes on from, knows."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from blackjax_ext.meshes import everywhere
-from numpyro_fwd.bridge.fingerprints import Fingerprint, fingerprint, is_other, mutable_arrays
-from numpyro_fwd.bridge.numpyro_private import give_arguments, not_jax_tracer
+from numpyro_fwd.bridge.fingerprints import Fingerprint, is_other, mutable_arrays
+from numpyro_fwd.bridge.numpyro_private import give_arguments
 from numpyro_fwd.disk import OnDisk
+from numpyro_fwd.kernels.notices import Notice, is_concrete
 from numpyro_fwd.kernels.running_mcmc import running_mcmc
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["NOTHING", "InPlace", "WhoseData", "check_data", "is_concrete", "is_ours", "is_said"]
+__all__ = ["InPlace", "check_data", "compared", "noticing_data"]
 
-NOTHING = 0x5EA10000  # the number of events of a state of which nothing is to be said
-MOST_EVENTS = 2**28
 OTHER_DATA = (
     "the state that is resumed was made with other data: the log density in it, and the mode or "
     "expansion that chains of AMAGOLD share, are not those of these arguments. Run the warm-up on "
@@ -66,44 +64,34 @@ class InPlace:
         return new
 
 
-@jax.tree_util.register_pytree_node_class
-class WhoseData:
-    """Record of the data of a population, carried in its state.
+class OfParticles(NamedTuple):
+    """Facts of the :class:`~numpyro_fwd.kernels.notices.Notice` of a population on its data.
 
-    Like :class:`~numpyro_fwd.kernels.chain_warnings.Noticed`, it speaks when it leaves a program.
-
-    Attributes
-    ----------
     made
         Fingerprint of the data that it was made with.
-    has_other
-        NOTHING, or more if a step was given others: an error once the state comes out of a program.
+    has_other_data
+        Whether a step was given others: an error once the state comes out of a program.
     """
 
-    def __init__(self, made: Any, has_other: Any):
-        self.made = made
-        self.has_other = has_other
+    made: Fingerprint
+    has_other_data: Array
 
-    @classmethod
-    def of(cls, model_args: Args, model_kwargs: Kwargs | None) -> "WhoseData":
-        """The record of these arguments."""
-        return cls(fingerprint(model_args, model_kwargs), jnp.array(NOTHING))
 
-    def compared(self, model_args: Args, model_kwargs: Kwargs | None) -> "WhoseData":
-        """The record with whether these arguments are others."""
-        is_new = is_other(self.made, model_args, model_kwargs)
-        return WhoseData(self.made, everywhere(jnp.maximum(self.has_other, NOTHING + is_new)))
+def noticing_data(made: Fingerprint) -> Notice:
+    """Record of the data of a population, before any step."""
+    return Notice.first(OfParticles(made, jnp.array(False)), check_particles)
 
-    def tree_flatten(self) -> tuple[tuple[Any, ...], None]:
-        """Arrays alone."""
-        return (self.made, self.has_other), None
 
-    @classmethod
-    def tree_unflatten(cls, _: None, children: tuple[Any, ...]) -> "WhoseData":
-        """Rebuild the record; ValueError if a step was given other data."""
-        if is_said(children[1]):
-            raise ValueError(OTHER_PARTICLES)
-        return cls(*children)
+def compared(notice: Notice, made: Fingerprint, model_args: Args, model_kwargs: Any) -> Notice:
+    """Record with whether these arguments are others than those of the fingerprint `made`."""
+    is_new = is_other(made, model_args, model_kwargs)
+    return notice.having(is_new, has_other_data=notice.facts.has_other_data | is_new)
+
+
+def check_particles(facts: OfParticles) -> None:
+    """Raise ValueError for particles that were annealed to other data."""
+    if np.any(facts.has_other_data):
+        raise ValueError(OTHER_PARTICLES)
 
 
 def check_data(has_other: Any) -> None:
@@ -121,27 +109,3 @@ def as_new(arguments: Any) -> Any:
         return leaf.renewed() if isinstance(leaf, OnDisk) else leaf
 
     return jax.tree.map(one, arguments, is_leaf=lambda leaf: isinstance(leaf, OnDisk))
-
-
-def is_said(events: Any) -> bool:
-    """Whether a program of ours returned a number of events that is not NOTHING.
-
-    A state is a pytree, whose leaves anyone may map to others. What the functions of ``jax.tree``
-    make of NOTHING is a boolean, or far from it, and says nothing.
-    """
-    return is_ours(events) and bool(np.any(np.asarray(events) > NOTHING))
-
-
-def is_ours(events: Any) -> bool:
-    """Whether a program of ours returned this number of events."""
-    if not is_concrete(events) or not jnp.issubdtype(events.dtype, jnp.integer):
-        return False
-    numbers = np.asarray(events)
-    return bool(np.all((numbers >= NOTHING) & (numbers < NOTHING + MOST_EVENTS)))
-
-
-def is_concrete(x: Any) -> bool:
-    """Whether `x` is an array with values: what is traced has none, nor what was given away."""
-    if not isinstance(x, Array) or not not_jax_tracer(x):
-        return False
-    return (x.is_fully_addressable or x.is_fully_replicated) and not x.is_deleted()

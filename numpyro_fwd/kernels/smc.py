@@ -24,6 +24,7 @@ from blackjax_ext.smc.tempered import COVARIANCE, PARTICLES, next_temperature
 from blackjax_ext.types import Function, LogDensity
 from numpyro_fwd.bridge.argument_errors import check_arguments, naming_arguments
 from numpyro_fwd.bridge.arguments import run_with, split_arguments
+from numpyro_fwd.bridge.fingerprints import fingerprint
 from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import is_prng_key, not_jax_tracer
 from numpyro_fwd.bridge.priors import (
@@ -36,9 +37,10 @@ from numpyro_fwd.bridge.priors import (
     warn_without_likelihood,
 )
 from numpyro_fwd.bridge.traces import first_sites
+from numpyro_fwd.kernels.notices import Notice
 from numpyro_fwd.kernels.precision import NUM_COMPARED, check_products
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop
-from numpyro_fwd.kernels.same_data import InPlace, WhoseData
+from numpyro_fwd.kernels.same_data import InPlace, compared, noticing_data
 from numpyro_fwd.meshes import check_run, over_chains
 from numpyro_fwd.types import Args, Kwargs, Model
 
@@ -136,7 +138,7 @@ class LangevinSMCKernelState(NamedTuple):
     ancestors: Array
     rng_key: Array
     num_warmup: Array
-    data: WhoseData | None = None
+    data: Notice | None = None
 
     @property
     def z(self) -> Any:
@@ -341,10 +343,8 @@ class LangevinSMC(MCMCKernel):
         sites = first_sites(key_sites, self._model, model_args, model_kwargs)
         check_latents(sites)
         warn_without_likelihood(sites)
-        data = WhoseData.of(model_args, model_kwargs)
-        model_args, model_kwargs = self._in_place.as_they_are(
-            data.made, model_args, model_kwargs or {}
-        )
+        made = fingerprint(model_args, model_kwargs)
+        model_args, model_kwargs = self._in_place.as_they_are(made, model_args, model_kwargs)
         with naming_arguments(model_args, model_kwargs):
             z = draw_prior(key_prior, self._model, model_args, model_kwargs, num)
             z = over_chains(z)
@@ -357,7 +357,9 @@ class LangevinSMC(MCMCKernel):
         self._sample_fn = self.sample
         self._warn(state)
         check_products(lambda: self._energies(split, state.inner.position))
-        return state._replace(rng_key=rng_key, num_warmup=jnp.array(num_warmup, int), data=data)
+        return state._replace(
+            rng_key=rng_key, num_warmup=jnp.array(num_warmup, int), data=noticing_data(made)
+        )
 
     def _energies(self, split: Any, z: Any) -> Array:
         """Log densities of a few particles, by a program of their own."""
@@ -453,7 +455,8 @@ class LangevinSMC(MCMCKernel):
         is_adapting = state.i < state.num_warmup
         step_size = jnp.where(is_adapting, self._adapted(step_size, info), step_size)
         new_state = described(state, inner, info, step_size, info.least_ess)
-        data = cast(WhoseData, state.data).compared(model_args, model_kwargs)
+        data = cast(Notice, state.data)
+        data = compared(data, data.facts.made, model_args, model_kwargs)
         return new_state._replace(i=state.i + 1, rng_key=rng_key, data=data)
 
     def _warn(self, state: LangevinSMCKernelState) -> None:

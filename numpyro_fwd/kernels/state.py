@@ -12,7 +12,8 @@ from blackjax_ext.adaptation.windows import AdaptState
 from blackjax_ext.programs import compiled_soon
 from numpyro_fwd.bridge.fingerprints import Fingerprint
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
-from numpyro_fwd.kernels.chain_warnings import Noticed
+from numpyro_fwd.kernels.chain_warnings import noticing_chains
+from numpyro_fwd.kernels.notices import Notice
 
 __all__ = ["KernelState", "as_chains", "make_state", "split_each", "with_types_of"]
 
@@ -59,7 +60,7 @@ class KernelState(NamedTuple):
     shared: Any = None
     fingerprint: Fingerprint | None = None
     num_still: Array | int = 0
-    noticed: Noticed | None = None
+    noticed: Notice | None = None
 
     @property
     def z(self) -> Any:
@@ -80,7 +81,7 @@ class KernelState(NamedTuple):
     @property
     def is_stacked(self) -> bool:
         """Whether this is several states of one chain each, as sequential chains end with."""
-        return cast(Noticed, self.noticed).run.ndim == 2
+        return cast(Notice, self.noticed).facts.run.ndim == 2
 
     @property
     def energy(self) -> Array:
@@ -120,7 +121,7 @@ def make_state(
 
     The metric has no such axis, and the moments always have it.
     """
-    noticed = Noticed.first(rng_key, adapt_state, inner, advice)
+    noticed = noticing_chains(rng_key, adapt_state, inner, advice)
     shape = rng_key.shape[:1]
     if is_single:
         inner = jax.tree.map(lambda x: x[0], inner)

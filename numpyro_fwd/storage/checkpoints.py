@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from numpyro_fwd.storage.folder import replacing
+
 __all__ = ["leaves_of", "load", "put_back", "save"]
 
 
@@ -70,16 +72,10 @@ def save(path: Path, leaves: list[np.ndarray], **facts: Any) -> None:
         "leaves": np.frombuffer(b"".join(leaf.tobytes() for leaf in leaves), np.uint8),
         **{name: as_bytes(fact) for name, fact in {"kinds": kinds, **facts}.items()},
     }
-    new = path.with_name(f"{path.name}.new")
-    try:
-        with new.open("wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        np.savez(file, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def as_bytes(fact: Any) -> np.ndarray:

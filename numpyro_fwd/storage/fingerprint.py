@@ -17,8 +17,9 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from blackjax_ext.equations import read_program
+from numpyro_fwd.bridge.fingerprints import checksum_of
 from numpyro_fwd.bridge.traces import first_sites
-from numpyro_fwd.storage.checkpoints import key_data_of
+from numpyro_fwd.disk import OnDisk
 from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = [
@@ -42,19 +43,19 @@ def versions() -> dict[str, str]:
 
 def describe_numbers(tree: Any) -> dict[str, str]:
     """For each leaf, its place in the tree and what it is."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    leaves = jax.tree_util.tree_leaves_with_path(
+        tree, is_leaf=lambda leaf: isinstance(leaf, OnDisk)
+    )
     return {jax.tree_util.keystr(path): describe_leaf(leaf) for path, leaf in leaves}
 
 
 def describe_leaf(leaf: Any) -> str:
-    """A checksum of an array, the value of a number or text, the type of anything else."""
+    """The value of a number or text, a checksum of an array or table, the type of anything else."""
     if isinstance(leaf, (bool, int, float, complex, str, bytes)):
         return repr(leaf)
-    if isinstance(leaf, (np.ndarray, np.generic, jax.Array)) and leaf.dtype != object:
-        array = np.asarray(key_data_of(leaf) if isinstance(leaf, jax.Array) else leaf)
-        digest = hashlib.sha256(array.tobytes()).hexdigest()[:24]
-        return f"{array.dtype}{array.shape} {digest}"
-    return type(leaf).__qualname__
+    kind = f"{getattr(leaf, 'dtype', type(leaf).__qualname__)}{getattr(leaf, 'shape', '')}"
+    checksum = checksum_of(leaf)
+    return kind if checksum is None else f"{kind} {checksum:08x}"
 
 
 def describe_arguments(model_args: Args, model_kwargs: dict[str, Any]) -> dict[str, str]:

@@ -5,9 +5,9 @@ import os
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-__all__ = ["METADATA", "Folder", "naming_path", "store_package"]
+__all__ = ["METADATA", "Folder", "naming_path", "replacing", "store_package"]
 
 METADATA = ".zmetadata"
 OWN = ".sample_to"  # beside the groups of the store, which readers of Zarr do not look at
@@ -28,6 +28,19 @@ def store_package(name: str) -> Any:
             f"sample_to needs the package {name}: install it, or install this package with its "
             "extra store, pip install '.[store]'."
         ) from error
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` at the end: readers find the old or the new, whole."""
+    new = path.with_name(f"{path.name}.partial")
+    try:
+        with new.open("wb") as file:
+            yield file
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
 
 
 class Folder:

@@ -113,7 +113,7 @@ def sample_to(
     until = check_until(until, mcmc)
     check_extra_fields(extra_fields)
     check_arguments(args, kwargs)
-    for name in ("numcodecs", *(["arviz_stats"] if until.has_goals else [])):
+    for name in ("zarr", *(["arviz_stats"] if until.has_goals else [])):
         store_package(name)  # before anything is written
     folder = Folder(path)
     with folder.claimed():

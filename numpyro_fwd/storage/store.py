@@ -1,16 +1,17 @@
 """A Zarr store in ArviZ's layout that grows along its draws.
 
-Files have Zarr's format 2, which every release of Zarr, xarray and ArviZ reads; the library itself
-needs no more than the compressor. Draws are in chunks of `draws_per_write` draws, each a file that
-is replaced as a whole. What a reader finds is what the consolidated metadata say, one file for all
-groups, which is written last.
+Zarr writes it, in its format 2: consolidated metadata, one file for all arrays, belong to it, and
+each release of Zarr, xarray and ArviZ reads it. A chunk holds `draws_per_write` draws, and is a
+file that Zarr replaces as a whole.
+
+Draws come to count in this order. Chunks are written; a checkpoint says how many draws are whole;
+the consolidated metadata let readers see these. What a run that was killed had written beyond its
+checkpoint is seen by nobody, and written again.
 """
 
 import json
 import math
-import os
-import shutil
-from collections.abc import Iterator
+import warnings
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -18,25 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from numpyro_fwd.storage.folder import METADATA, store_package
+from numpyro_fwd.storage.folder import METADATA, replacing, store_package
 
-__all__ = ["DrawStore", "chunk_shape", "replace_file"]
+__all__ = ["DrawStore", "chunk_shape"]
 
+GROUPS = ("posterior", "sample_stats")
+DIMENSIONS = "_ARRAY_DIMENSIONS"  # where xarray looks for the names of axes
 COMPRESSOR = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
 HEADER = 16  # bytes before the data of a chunk, the last four of which say how long it is
 MAX_COMPRESSED_BYTES = 2**31 - 1024  # bytes that the compressor takes at once
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file: readers find the old one or the new one, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.partial")
-    try:
-        new.write_bytes(content)
-        os.replace(new, path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+CONFIG = {"write_empty_chunks": True}  # zeros are draws, too
 
 
 def chunk_shape(
@@ -54,102 +46,22 @@ def chunk_shape(
     return chunk
 
 
-class GrowingArray:
-    """An array on disk whose files each hold `size` draws.
-
-    Parameters
-    ----------
-    folder
-        Where its files are.
-    entry
-        What the metadata of the store say of it; its shape grows.
-    """
-
-    def __init__(self, folder: Path, entry: dict[str, Any]):
-        self.folder = folder
-        self.entry = entry
-        self.axis = 0 if folder.name == "draw" else 1
-        self.size = entry["chunks"][self.axis]
-        self.dtype = np.dtype(entry["dtype"])
-        self.codec = store_package("numcodecs").get_codec(entry["compressor"])
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether a draw has no entries, so that there are no files."""
-        shape = self.entry["shape"]
-        return 0 in shape[: self.axis] + shape[self.axis + 1 :]
-
-    def resize(self, num_draws: int) -> None:
-        """Say that there are so many draws."""
-        self.entry["shape"][self.axis] = num_draws
-
-    def file(self, i: int) -> Path:
-        """File of chunk `i`."""
-        places = [0] * len(self.entry["shape"])
-        places[self.axis] = i
-        return self.folder / ".".join(map(str, places))
-
-    def between(self, start: int, stop: int) -> tuple[slice, ...]:
-        """Index of these draws."""
-        return (*[slice(None)] * self.axis, slice(start, stop))
-
-    def load(self, i: int) -> np.ndarray:
-        """All of chunk `i`, read-only."""
-        content = self.codec.decode(self.file(i).read_bytes())
-        return np.frombuffer(content, self.dtype).reshape(self.entry["chunks"])
-
-    def put(self, start: int, draws: np.ndarray) -> None:
-        """Write `draws` after the first `start`."""
-        stop = start + draws.shape[self.axis]
-        for i in () if self.is_empty else range(start // self.size, -(-stop // self.size)):
-            begin = i * self.size
-            first, last = max(start, begin), min(stop, begin + self.size)
-            is_new = first == begin
-            chunk = np.zeros(self.entry["chunks"], self.dtype) if is_new else self.load(i).copy()
-            new = draws[self.between(first - start, last - start)]
-            chunk[self.between(first - begin, last - begin)] = new
-            replace_file(self.file(i), self.codec.encode(chunk))
-
-    def every(self, stride: int, num_draws: int) -> np.ndarray:
-        """Each `stride`-th of the first draws, with one chunk at a time in memory."""
-        wanted = np.arange(0, num_draws, stride)
-        if self.is_empty:
-            shape = list(self.entry["shape"])
-            shape[self.axis] = len(wanted)
-            return np.zeros(shape, self.dtype)
-        of_chunk = np.split(wanted, np.flatnonzero(np.diff(wanted // self.size)) + 1)
-        parts = [
-            np.take(self.load(at[0] // self.size), at % self.size, self.axis) for at in of_chunk
-        ]
-        return np.concatenate(parts, self.axis)
-
-    def damaged(self, num_draws: int) -> str:
-        """Describe what is wrong with the files of the first draws; "" if nothing is.
-
-        An empty file is what a power failure leaves, and says that its length is 0.
-        """
-        for i in () if self.is_empty else range(-(-num_draws // self.size)):
-            path = self.file(i)
-            if not path.exists():
-                return f"the file {path} is missing"
-            with path.open("rb") as file:
-                length = int.from_bytes(file.read(HEADER)[-4:], "little")
-            if length < HEADER or length != path.stat().st_size:
-                return f"the file {path} has lost its end"
-        return ""
-
-
 class DrawStore:
     """The groups of a Zarr store on `path`, and their arrays that grow.
 
-    Metadata are in memory, and in the one file that readers look at. What each array says of itself
-    is brought up to date by :meth:`finish`.
+    Attributes
+    ----------
+    arrays
+        Those that grow, by ``group/name``: draws (C, n, ...), and their numbers (n,). They know in
+        memory how many draws there are. On the disk the consolidated metadata say so, and what each
+        array says of itself follows in :meth:`finish`.
     """
 
     def __init__(self, path: Path):
         self.path = path
-        self.arrays: dict[str, GrowingArray] = {}
-        self.metadata: dict[str, dict[str, Any]] = {}  # by file, as readers see them
+        self.zarr = store_package("zarr")
+        self.arrays: dict[str, Any] = {}
+        self.consolidated: dict[str, Any] = {}
 
     def create(
         self,
@@ -158,7 +70,7 @@ class DrawStore:
         dims: dict[str, list[str]],
         draws_per_write: int,
     ) -> None:
-        """Write groups without draws.
+        """Write groups without draws, in the place of a beginning that was killed.
 
         Parameters
         ----------
@@ -171,49 +83,22 @@ class DrawStore:
         draws_per_write
             Draws of each chain in a file.
         """
-        self.metadata = {".zgroup": {"zarr_format": 2}}
-        for group, variables in groups.items():
+        root = self.zarr.open_group(self.path, mode="a", zarr_format=2)
+        for name_of_group, variables in groups.items():
             if not variables:
                 continue
-            shutil.rmtree(self.path / group, ignore_errors=True)  # of a beginning that was killed
-            self.metadata[f"{group}/.zgroup"] = {"zarr_format": 2}
-            self.metadata[f"{group}/.zattrs"] = attributes()
+            group = root.create_group(name_of_group, overwrite=True, attributes=attributes())
             sizes = {"chain": num_chains}
             for name, one in variables.items():
                 axes = names_of_axes(name, one.shape, dims.get(name, []), sizes, variables)
                 shape, dtype = (num_chains, 0, *one.shape), np.dtype(one.dtype)
                 chunks = chunk_shape(name, shape, dtype, draws_per_write)
-                self.describe(f"{group}/{name}", ("chain", "draw", *axes), shape, dtype, chunks)
-            self.describe(f"{group}/draw", ("draw",), (0,), np.dtype(int), (draws_per_write,))
+                create_array(group, name, ("chain", "draw", *axes), shape, dtype, chunks)
+            create_array(group, "draw", ("draw",), (0,), np.dtype(int), (draws_per_write,))
             for dim, n in sizes.items():
-                self.describe(f"{group}/{dim}", (dim,), (n,), np.dtype(int), (max(n, 1),))
-                if n:
-                    content = store_package("numcodecs").get_codec(COMPRESSOR).encode(np.arange(n))
-                    replace_file(self.path / group / dim / "0", content)
-        for key, entry in self.metadata.items():
-            replace_file(self.path / key, json.dumps(entry).encode())
+                places = create_array(group, dim, (dim,), (n,), np.dtype(int), (max(n, 1),))
+                places[:] = np.arange(n)
         self.open()
-
-    def describe(
-        self,
-        name: str,
-        dims: tuple[str, ...],
-        shape: tuple[int, ...],
-        dtype: np.dtype,
-        chunks: tuple[int, ...],
-    ) -> None:
-        """Put an array among the metadata."""
-        self.metadata[f"{name}/.zattrs"] = {"_ARRAY_DIMENSIONS": list(dims)}
-        self.metadata[f"{name}/.zarray"] = {
-            "zarr_format": 2,
-            "shape": list(shape),
-            "chunks": list(chunks),
-            "dtype": dtype.str,
-            "compressor": COMPRESSOR,
-            "filters": None,
-            "fill_value": None,
-            "order": "C",
-        }
 
     def open(self) -> None:
         """Look for the arrays that grow.
@@ -225,22 +110,18 @@ class DrawStore:
         """
         try:
             if (self.path / METADATA).exists():
-                self.metadata = json.loads((self.path / METADATA).read_bytes())["metadata"]
-            else:  # killed after its first checkpoint
-                self.metadata = dict(self.entries())
-            names = [key.removesuffix("/.zarray") for key in self.metadata if "/.zarray" in key]
+                self.consolidated = json.loads((self.path / METADATA).read_bytes())
+            # groups by name: of the folder of checkpoints among them Zarr would warn
+            options = {"mode": "r+", "zarr_format": 2, "use_consolidated": False}
             self.arrays = {
-                name: GrowingArray(self.path / name, self.metadata[f"{name}/.zarray"])
-                for name in names
-                if "draw" in self.metadata[f"{name}/.zattrs"]["_ARRAY_DIMENSIONS"]
+                f"{group}/{name}": array
+                for group in GROUPS
+                if (self.path / group).exists()
+                for name, array in self.zarr.open_group(self.path / group, **options).arrays()
+                if "draw" in array.attrs[DIMENSIONS]
             }
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
             raise self.damage(f"its metadata cannot be read ({error})") from error
-
-    def entries(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Metadata of each group and array, by file."""
-        for file in sorted(self.path.glob("**/.z[ag]*")):
-            yield file.relative_to(self.path).as_posix(), json.loads(file.read_bytes())
 
     def damage(self, what: str) -> ValueError:
         """An error for a store that has lost something."""
@@ -249,23 +130,42 @@ class DrawStore:
             "back from a copy, or call sample_to on another path."
         )
 
+    def resize(self, num_draws: int) -> None:
+        """Let the arrays in memory have so many draws; on the disk nothing changes."""
+        for name, array in self.arrays.items():
+            shape = list(array.shape)
+            shape[0 if array.ndim == 1 else 1] = num_draws
+            metadata = array.metadata.update_shape(tuple(shape))
+            grown = self.zarr.AsyncArray(metadata, array.store_path, CONFIG)
+            self.arrays[name] = self.zarr.Array(grown)
+
     def append(self, start: int, draws: dict[str, np.ndarray]) -> None:
         """Put draws (C, n, ...) of all variables after the first `start`."""
         stop = start + next(iter(draws.values())).shape[1]
+        self.resize(stop)
         for name, array in self.arrays.items():
-            array.put(start, np.arange(start, stop) if array.axis == 0 else draws[name])
+            if array.ndim == 1:
+                array[start:stop] = np.arange(start, stop)
+            else:
+                array[:, start:stop] = draws[name]
 
     def publish(self, num_draws: int) -> None:
         """Let readers see these draws and no more: one file, replaced at once."""
-        for array in self.arrays.values():
-            array.resize(num_draws)
-        consolidated = {"zarr_consolidated_format": 1, "metadata": self.metadata}
-        replace_file(self.path / METADATA, json.dumps(consolidated).encode())
+        if not self.consolidated:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the folder of checkpoints
+                self.zarr.consolidate_metadata(self.path, zarr_format=2)
+            self.consolidated = json.loads((self.path / METADATA).read_bytes())
+        self.resize(num_draws)
+        for name, array in self.arrays.items():
+            self.consolidated["metadata"][f"{name}/.zarray"]["shape"] = list(array.shape)
+        with replacing(self.path / METADATA) as file:
+            file.write(json.dumps(self.consolidated).encode())
 
     def finish(self) -> None:
         """Bring up to date what the arrays say of themselves, for readers of these alone."""
-        for name, array in self.arrays.items():
-            replace_file(self.path / name / ".zarray", json.dumps(array.entry).encode())
+        for array in self.arrays.values():
+            array.resize(array.shape)
 
     def check(self, num_draws: int, names: set[str]) -> None:
         """Raise unless every variable is there, and every chunk of the first `num_draws`.
@@ -277,19 +177,61 @@ class DrawStore:
         """
         if missing := sorted(names - set(self.arrays)):
             raise self.damage(f"it has no array {missing[0]}")
-        for array in self.arrays.values():
-            for partial in array.folder.glob("*.partial"):
-                partial.unlink()  # of a write that was killed
-            if what := array.damaged(num_draws):
-                raise self.damage(what)
+        for partial in self.path.rglob("*.partial"):
+            partial.unlink()  # of a write that was killed
+        self.resize(num_draws)
+        for name, array in self.arrays.items():
+            num_chunks = -(-np.array(array.shape) // array.chunks)
+            for chunk in np.ndindex(*num_chunks):
+                self.check_chunk(self.path / name / array.metadata.encode_chunk_key(chunk))
+
+    def check_chunk(self, file: Path) -> None:
+        """Raise unless a file is as long as its header says; after a power failure it is empty."""
+        if not file.exists():
+            raise self.damage(f"the file {file} is missing")
+        with file.open("rb") as content:
+            length = int.from_bytes(content.read(HEADER)[-4:], "little")
+        if length < HEADER or length != file.stat().st_size:
+            raise self.damage(f"the file {file} has lost its end")
 
     def read(self, name: str, num_draws: int, most: int) -> np.ndarray:
-        """At most `most` of the first draws of a variable of the posterior, evenly spaced."""
-        return self.arrays[f"posterior/{name}"].every(-(-num_draws // most), num_draws)
+        """At most `most` of the first draws of a variable of the posterior, evenly spaced.
+
+        One chunk at a time is in memory.
+        """
+        array = self.arrays[f"posterior/{name}"]
+        stride, size = max(-(-num_draws // most), 1), array.chunks[1]
+        parts = [array[:, :0]]
+        for begin in range(0, num_draws, size):
+            first, end = -(-begin // stride) * stride, min(begin + size, num_draws)
+            if first < end:
+                parts.append(array[:, first:end:stride])
+        return np.concatenate(parts, axis=1)
 
     def element_shape(self, name: str) -> tuple[int, ...]:
         """Shape of one draw of a variable of the posterior."""
-        return tuple(self.arrays[f"posterior/{name}"].entry["shape"][2:])
+        return tuple(self.arrays[f"posterior/{name}"].shape[2:])
+
+
+def create_array(
+    group: Any,
+    name: str,
+    dims: tuple[str, ...],
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    chunks: tuple[int, ...],
+) -> Any:
+    """An array with named axes; without a fill value, which xarray would take for a missing one."""
+    return group.create_array(
+        name,
+        shape=shape,
+        dtype=dtype,
+        chunks=chunks,
+        compressors=COMPRESSOR,
+        fill_value=None,
+        attributes={DIMENSIONS: list(dims)},
+        config=CONFIG,
+    )
 
 
 def names_of_axes(

@@ -13,7 +13,7 @@ import pytest
 
 from blackjax_ext import families, potentials
 from blackjax_ext.checks import check_positive
-from blackjax_ext.subsampling import expanded_potential, newton, row_bounds, thinning
+from blackjax_ext.subsampling import newton, row_bounds, thinning
 from blackjax_ext.subsampling.families import logits
 from numpyro_fwd.bridge import information, prior_curvature
 from numpyro_fwd.subsampling import predictors
@@ -186,7 +186,7 @@ MUTATIONS = {
         "metric",
     ),
     "quadratic_form_by_position": Mutation(
-        [(expanded_potential, "surrogate", surrogate_by_position)],
+        [(thinning, "surrogate", surrogate_by_position)],
         partial(awkward.sees, "amagold_subsampled", "mean_of_1000_sds"),
         "energy",
     ),

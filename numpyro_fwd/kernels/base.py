@@ -4,6 +4,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
@@ -13,31 +14,28 @@ from jax import Array
 from numpyro.infer import MCMC, init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
 
-from blackjax_ext.adaptation import windows
 from blackjax_ext.adaptation.algorithm import Algorithm, StepInfo, Stepper
-from blackjax_ext.adaptation.in_coordinates import InCoordinates, coordinates_of, gradients_of
+from blackjax_ext.adaptation.in_coordinates import InCoordinates
 from blackjax_ext.adaptation.run import (
-    Plan,
     adapt,
     bind,
     check_differentiation,
     check_target,
-    first_step_size,
     ravel_each,
     states_at,
 )
+from blackjax_ext.adaptation.windows import AdaptationSchedule
 from blackjax_ext.checks import check_count, check_positive
 from blackjax_ext.mcmc.derivatives import Wanted
-from blackjax_ext.metrics import Factor, check_metric
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.types import Function, LogDensity, Unravel, once
+from blackjax_ext.types import Function, once
 from numpyro_fwd.bridge.argument_errors import naming_arguments
 from numpyro_fwd.bridge.arguments import run_with, split_arguments
 from numpyro_fwd.bridge.coordinates import ModelCoordinates
 from numpyro_fwd.bridge.fingerprints import Fingerprint, fingerprint, is_other
 from numpyro_fwd.bridge.hierarchies import effects_of
 from numpyro_fwd.bridge.imputation import imputing
-from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key, not_jax_tracer
+from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
 from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.scaled_noise import Scaling, scaled_noise
 from numpyro_fwd.bridge.views import (
@@ -53,30 +51,27 @@ from numpyro_fwd.kernels.blocks import (
     DenseMass,
     GivenMetric,
     check_metric_options,
-    in_structure,
-    initial_metric,
-    is_covariance_cheap,
 )
 from numpyro_fwd.kernels.centredness import Centredness, centredness_of
-from numpyro_fwd.kernels.chain_warnings import forget, of_hidden, of_stuck, of_the_warmup
+from numpyro_fwd.kernels.chain_warnings import of_hidden, of_stuck, of_the_warmup
 from numpyro_fwd.kernels.coordinates import (
     check_alone,
-    check_has_gradient,
     check_same_effects,
     check_whole,
-    initial_coordinates,
     start_in_coordinates,
 )
 from numpyro_fwd.kernels.descriptions import describe
+from numpyro_fwd.kernels.first_state import FirstState
 from numpyro_fwd.kernels.notices import Notice
 from numpyro_fwd.kernels.options import full_signature
-from numpyro_fwd.kernels.precision import check_products, points_around
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop, status_line
 from numpyro_fwd.kernels.same_data import InPlace, check_data, compared
 from numpyro_fwd.kernels.state import (
     KernelState,
+    alone,
+    as_batch,
     as_chains,
-    make_state,
+    of_one,
     split_each,
     with_types_of,
 )
@@ -84,11 +79,11 @@ from numpyro_fwd.kernels.strategy import (
     Motionless,
     Run,
     Source,
-    Start,
     Strategy,
     WholeDensity,
     ravel_one,
 )
+from numpyro_fwd.kernels.tuning import Tuning
 from numpyro_fwd.meshes import check_run, over_chains
 from numpyro_fwd.types import Args, Kwargs, Model
 
@@ -247,11 +242,6 @@ class BlackJAXKernel(MCMCKernel):
         check_metric_options(dense_mass, inverse_mass_matrix)
         self._model = model
         self._potential_fn = potential_fn
-        self._step_size = step_size
-        self._inverse_mass_matrix = inverse_mass_matrix
-        self._adapt_step_size = adapt_step_size
-        self._adapt_mass_matrix = adapt_mass_matrix
-        self._dense_mass = dense_mass
         self._target_accept_prob = target_accept_prob
         self._init_strategy = init_strategy
         self._warm_start = warm_start
@@ -263,6 +253,14 @@ class BlackJAXKernel(MCMCKernel):
         self._algorithm.check(inspect.signature(type(self)).parameters)
         if learn_coordinates:
             check_whole(self._strategy)
+        self._tuning = Tuning(
+            *(step_size, inverse_mass_matrix, adapt_step_size, adapt_mass_matrix, dense_mass),
+            self._goal,
+            self.longest_step,
+            self.is_doubling,
+            self.takes_matrices or self._algorithm.is_own,
+            self.correlates_many,
+        )
         self._reset()
 
     def __init_subclass__(cls, **keywords: Any):
@@ -377,15 +375,15 @@ class BlackJAXKernel(MCMCKernel):
             split_arguments(model_args, model_kwargs),
             num_warmup,
             self._warm_start and num_warmup > 0,
-            self._adapt_mass_matrix,
+            self._tuning.adapt_mass_matrix,
             self._programs,
             say,
         )
         started = self._model and self._model_of_start(model_args, model_kwargs)
         with explaining(started, model_args, model_kwargs, z):
             shared = self._strategy_of_run.prepare(run, z)
-            state = self._begin(run, num_warmup, rng_key, z, shared, is_single)
-        return state._replace(shared=shared, fingerprint=digest)
+            begin = self._begin(run, rng_key, z, shared, is_single)
+            return begin.make()._replace(shared=shared, fingerprint=digest)
 
     def _look(
         self, rng_key: Array, init_params: Any, model_args: Args, model_kwargs: Kwargs | None
@@ -439,129 +437,15 @@ class BlackJAXKernel(MCMCKernel):
         del model_args, model_kwargs
         return cast(Model, self._viewed)
 
-    def _begin(
-        self, run: Run, num_warmup: int, rng_key: Array, z: Any, shared: Any, is_single: bool
-    ) -> KernelState:
+    def _begin(self, run: Run, rng_key: Array, z: Any, shared: Any, is_single: bool) -> FirstState:
         """Start C chains from keys (C,) and positions with a leading axis C."""
-        unravel = ravel_one(z)
         if self._learns:
             start = start_in_coordinates(self._strategy_of_run, run, rng_key, z, self._coordinates)
         else:
             start = self._strategy_of_run.start(run, rng_key, z, shared)
-        plan = self._plan(start.x.shape[1], num_warmup)
-        guess: Any = self._step_size
-        if start.is_whitened and plan.adapt_step_size and math.isfinite(plan.longest_step):
-            least = min if not_jax_tracer(guess) else jnp.minimum
-            guess = least(guess, plan.longest_step)
-        # in coordinates that the mode has whitened there is nothing to search for
-        is_known = start.is_whitened and self._inverse_mass_matrix is None
-        is_known = is_known and plan.adapt_step_size
-        given = None
-        if self._inverse_mass_matrix is not None:  # values are checked where they are known
-            given = self._in_structure(None, start.x, unravel)
-
-        def begin(arrays, keys, x, start_metric, given, shared, guess):
-            model_args, model_kwargs = run.arguments.join(arrays)
-            metric = start_metric if given is None else given
-            if given is None and not start.is_structured:
-                logdensity_fn = logdensity_of(run.source.view, model_args, model_kwargs)
-                metric = self._in_structure(start_metric, x, unravel, logdensity_fn)
-            target = self._target_of(model_args, model_kwargs, shared)
-            frame, learned = initial_coordinates(target, metric, unravel(x[0]))
-            inner = states_at(target, keys.first, jax.vmap(unravel)(x), frame)
-            if learned is not None:
-                check_has_gradient(inner)
-            if is_known:
-                dtype = jax.tree.leaves(metric)[0].dtype
-                step_size = jnp.full(x.shape[:1], guess, dtype)
-            else:
-                step_size = first_step_size(target, plan, keys.step_size, inner, frame, guess)
-            x = ravel_each(coordinates_of(inner), x.shape[0])
-            with_gradients = self._learns_from_gradients(inner, metric, x.shape[1])
-            adapt_state = windows.init(
-                step_size, metric, x, num_steps=num_warmup, with_gradients=with_gradients
-            )
-            adapt_state = adapt_state._replace(coordinates=learned)
-            return make_state(inner, adapt_state, keys.state, is_single, self.advice)
-
-        run.say("compiling the first state")
-        arguments = start.keys, start.x, start.metric, given, shared, guess
-        state = run(begin, *arguments)
-        forget(state.noticed)
-        self._check_products(run, start, shared, unravel, is_single=is_single)
-        if hasattr(state.inner, "metric"):
-            check_metric(state.inner.metric)
-        return state
-
-    def _check_products(
-        self, run: Run, start: Start, shared: Any, unravel: Unravel, *, is_single: bool
-    ) -> None:
-        """Warn if energies of chains, all at once or one at a time, depend on a coarse default."""
-
-        def energies(arrays, keys, x, metric, shared):
-            model_args, model_kwargs = run.arguments.join(arrays)
-            target = self._target_of(model_args, model_kwargs, shared)
-            frame, _ = initial_coordinates(target, metric, unravel(x[0]))
-
-            def at(keys, x):
-                return states_at(target, keys, jax.vmap(unravel)(x), frame).logdensity
-
-            if is_single:  # with a vector, as the chain's own products
-                return jax.lax.map(lambda one: at(one[0][None], one[1][None])[0], (keys, x))
-            return at(keys, x)
-
-        def here():
-            x = points_around(start.x, start.metric)
-            keys = jax.random.split(start.keys.first[0], x.shape[0])
-            metric = self._in_structure(start.metric, x, unravel)
-            return run(energies, keys, x, metric, shared)
-
-        check_products(here)
-
-    def _in_structure(
-        self,
-        metric: Factor | None,
-        x: Array,
-        unravel: Unravel,
-        logdensity_fn: LogDensity | None = None,
-    ) -> Factor:
-        """The metric of the search for a start, else the given one, in the adapted structure.
-
-        By default that depends on what an evaluation of the density costs.
-        """
-        z, like, dense_mass = unravel(x[0]), x[0], self._dense_mass
-        takes_matrices = self.takes_matrices or self._algorithm.is_own
-        if dense_mass is None and not (self._adapt_mass_matrix and takes_matrices):
-            dense_mass = False
-        if dense_mass is None and like.size > windows.MANY and self._inverse_mass_matrix is None:
-            flat = logdensity_fn and (lambda x: logdensity_fn(unravel(x)))
-            is_full = self.correlates_many and is_covariance_cheap(flat, like)
-            dense_mass = is_full or (self.correlates_many and "low_rank")
-        if metric is None:
-            return initial_metric(self._inverse_mass_matrix, dense_mass, z, like)
-        return in_structure(metric, dense_mass, z, like)
-
-    def _learns_from_gradients(self, inner: Any, metric: Factor, size: int) -> bool:
-        """Whether the metric is learned from gradients, too; TypeError if it must and cannot be."""
-        has_gradients = gradients_of(inner) is not None
-        if metric.learns_from_rows and not has_gradients:
-            raise TypeError(
-                'dense_mass="low_rank" needs an algorithm whose state has a logdensity_grad and no '
-                "metric of its own, such as MALA, AutoMALA, AutoNUTS or blackjax.hmc; got "
-                f"{type(self).__name__}. Give True, False or None."
-            )
-        is_learned = self._adapt_mass_matrix and has_gradients
-        return is_learned and (metric.learns_from_rows or size > windows.MANY)
-
-    def _plan(self, size: int, num_warmup: int = 0) -> Plan:
-        """Plan of the adaptation in `size` dimensions; the states know how long the warm-up is."""
-        return Plan(
-            num_warmup,
-            self._goal(size),
-            self._adapt_step_size and size > 0,
-            self._adapt_mass_matrix and size > 0,
-            self.longest_step,
-            self.is_doubling,
+        return FirstState(
+            *(run, start, ravel_one(z), shared),
+            *(self._tuning, self._target_of, self.advice, is_single),
         )
 
     def model_parameters(self, model_args: Args, model_kwargs: Kwargs | None) -> dict[str, Any]:
@@ -616,40 +500,48 @@ class BlackJAXKernel(MCMCKernel):
         names = {*self._effects, *self._scalings} if self._learns else set()
         check_same_effects(state.adapt_state.coordinates, names)
         target = self._target_of(model_args, model_kwargs, state.shared)
-        is_single = jnp.ndim(state.i) == 0
-        adapt_state = state.adapt_state
+        if jnp.ndim(state.i):
+            each = partial(for_chains, batch_size=self._chain_batch_size)
+            new = self._step(target, each, state, model_args, model_kwargs)
+        else:
+            new = of_one(self._step(target, alone, as_batch(state), model_args, model_kwargs))
+        return with_types_of(state, new)
+
+    def _step(
+        self,
+        target: Stepper,
+        each: Function,
+        state: KernelState,
+        model_args: Args,
+        model_kwargs: Kwargs | None,
+    ) -> KernelState:
+        """One step of chains that lead the arrays of `state`; ``each(step)`` is that of all."""
+        i, adapt_state = state.i[0], state.adapt_state
         rng_key, key_move, key_renew, *key_shared = split_each(
             state.rng_key, 3 + self.has_step_parameters
         )
-        i = state.i if is_single else state.i[0]
         supplied = {}
-        if self.has_step_parameters and self._has_coordinates:
-            key, first = key_shared[0], state.inner
-            if not is_single:
-                key, first = key[0], jax.tree.map(lambda x: x[0], first)
-            supplied = self.step_parameters(key, i, first, state.num_warmup)
+        if key_shared and self._has_coordinates:
+            first = jax.tree.map(lambda x: x[0], state.inner)
+            supplied = self.step_parameters(key_shared[0][0], i, first, state.num_warmup)
 
         def move(rng_key, inner, step_size):
             return target.step(rng_key, inner, step_size, adapt_state.frame, **supplied)
 
-        move = move if is_single else for_chains(move, self._chain_batch_size)
-        first = state.z if is_single else jax.tree.map(lambda leaf: leaf[0], state.z)
+        first = jax.tree.map(lambda leaf: leaf[0], state.z)
         explaining_sites = explaining_shapes(self._viewed, model_args, model_kwargs, first)
         with naming_arguments(model_args, model_kwargs), explaining_sites:
-            inner, info = move(key_move, state.inner, adapt_state.step_size)
+            inner, info = each(move)(key_move, state.inner, adapt_state.step_size)
         schedule = adapt_state.schedule
-        info = info.rated(is_adapting=self._adapt_step_size and schedule is not None)
-        noticed = cast(Notice, state.noticed)
-        digest = cast(Fingerprint, state.fingerprint)
+        info = info.rated(is_adapting=self._tuning.adapt_step_size and schedule is not None)
+        noticed, digest = cast(Notice, state.noticed), cast(Fingerprint, state.fingerprint)
         noticed = compared(noticed, digest, model_args, model_kwargs)
-        is_adapting = self._adapt_step_size or self._adapt_mass_matrix
-        if schedule is not None and is_adapting and self._has_coordinates:
+        if schedule is not None and self._tuning.is_adapting and self._has_coordinates:
             # one predicate for all chains: a batched one would run the update for ever
-            def adapted(seen: tuple[Any, ...]) -> tuple[Any, ...]:
-                return self._adapt(target, i, is_single, key_renew, info, *seen)
-
-            seen = inner, adapt_state, noticed
-            inner, adapt_state, noticed = once(i < schedule.num_steps, adapted, seen)
+            adapted = partial(self._adapted, target, i, key_renew, info)
+            inner, adapt_state, noticed = once(
+                i < schedule.num_steps, adapted, (inner, adapt_state, noticed)
+            )
         num_warmup = state.num_warmup
         count = jnp.where(state.i < num_warmup, state.i, state.i - num_warmup) + 1
         mean = state.mean_accept_prob
@@ -657,11 +549,9 @@ class BlackJAXKernel(MCMCKernel):
         num_still = jnp.where(info.has_moved | (state.i < num_warmup), 0, state.num_still + 1)
         noticed = of_stuck(noticed, num_still, i - num_warmup)
         if info.hidden is not None:
-            place, position = info.hidden, inner.position
-            if is_single:
-                place, position = jax.tree.map(lambda x: x[None], (place, position))
-            noticed = of_hidden(noticed, place, ravel_each(position), i + 1 - num_warmup)
-        new = KernelState(
+            x = ravel_each(inner.position)
+            noticed = of_hidden(noticed, info.hidden, x, i + 1 - num_warmup)
+        return KernelState(
             state.i + 1,
             inner,
             info.acceptance_rate,
@@ -675,28 +565,22 @@ class BlackJAXKernel(MCMCKernel):
             num_still,
             noticed.everywhere(),
         )
-        return with_types_of(state, new)
 
-    def _adapt(
-        self, target: Stepper, i, is_single, rng_key, info: StepInfo, inner, adapt_state, noticed
-    ):
-        """The warm-up's part of step `i`."""
-        if is_single:
-            rng_key, info, inner = jax.tree.map(lambda x: x[None], (rng_key, info, inner))
-        size = ravel_each(inner.position).shape[1]
-        old = inner, adapt_state, noticed
-        inner, adapt_state = adapt(target, self._plan(size), i, rng_key, info, inner, adapt_state)
+    def _adapted(
+        self, target: Stepper, i: Array, rng_key: Array, info: StepInfo, seen: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """What step `i` of the warm-up makes of states, of what is adapted, and of the notice."""
+        inner, adapt_state, noticed = seen
+        plan = self._tuning.plan(ravel_each(inner.position).shape[1])
+        inner, adapt_state = adapt(target, plan, i, rng_key, info, inner, adapt_state)
         noticed = jax.lax.cond(
-            i == adapt_state.schedule.num_steps - 1,
+            i == cast(AdaptationSchedule, adapt_state.schedule).num_steps - 1,
             lambda noticed, *seen: with_types_of(noticed, of_the_warmup(noticed, *seen)),
             lambda noticed, *seen: noticed,
             *(noticed, adapt_state, inner.logdensity),
         )
         # the branches of a `cond` must agree in weak types too
-        inner, adapt_state, noticed = with_types_of(old, (inner, adapt_state, noticed))
-        if is_single:
-            inner = jax.tree.map(lambda x: x[0], inner)
-        return inner, adapt_state, noticed
+        return with_types_of(seen, (inner, adapt_state, noticed))
 
     def _kept(self, old: Any, new: Any) -> Any:
         """`new`, the state made anew where `old` is, with what must not depend on the position."""

@@ -10,12 +10,22 @@ from jax import Array
 
 from blackjax_ext.adaptation.windows import AdaptState
 from blackjax_ext.programs import compiled_soon
+from blackjax_ext.types import Function
 from numpyro_fwd.bridge.fingerprints import Fingerprint
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
 from numpyro_fwd.kernels.chain_warnings import noticing_chains
 from numpyro_fwd.kernels.notices import Notice
 
-__all__ = ["KernelState", "as_chains", "make_state", "split_each", "with_types_of"]
+__all__ = [
+    "KernelState",
+    "alone",
+    "as_batch",
+    "as_chains",
+    "make_state",
+    "of_one",
+    "split_each",
+    "with_types_of",
+]
 
 
 class KernelState(NamedTuple):
@@ -114,22 +124,9 @@ def as_chains(single: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], single)
 
 
-def make_state(
-    inner: Any, adapt_state: AdaptState, rng_key: Array, is_single: bool, advice: str
-) -> KernelState:
-    """State before the first step; for a single chain, without the axis of chains.
-
-    The metric has no such axis, and the moments always have it.
-    """
-    noticed = noticing_chains(rng_key, adapt_state, inner, advice)
+def make_state(inner: Any, adapt_state: AdaptState, rng_key: Array, advice: str) -> KernelState:
+    """State of chains before the first step, from states and keys that lead with them."""
     shape = rng_key.shape[:1]
-    if is_single:
-        inner = jax.tree.map(lambda x: x[0], inner)
-        step_size, averaging = jax.tree.map(
-            lambda x: x[0], (adapt_state.step_size, adapt_state.averaging)
-        )
-        adapt_state = adapt_state._replace(step_size=step_size, averaging=averaging)
-        rng_key, shape = rng_key[0], ()
     zeros = jnp.zeros(shape, adapt_state.step_size.dtype)
     state = KernelState(
         jnp.zeros(shape, int),
@@ -141,9 +138,39 @@ def make_state(
         adapt_state,
         rng_key,
         num_still=jnp.zeros(shape, int),
-        noticed=noticed,
+        noticed=noticing_chains(rng_key, adapt_state, inner, advice),
     )
     return with_types_of(state, state)
+
+
+def of_one(state: KernelState) -> KernelState:
+    """The state of a single chain, without the axis of chains; metric and moments keep theirs."""
+    return mapped(state, lambda leaf: leaf[0])
+
+
+def as_batch(state: KernelState) -> KernelState:
+    """The state of a single chain as that of chains, one in number."""
+    return mapped(state, lambda leaf: leaf[None])
+
+
+def mapped(state: KernelState, function: Function) -> KernelState:
+    """`state` with `function` of the arrays of which each chain has its own."""
+    adapt_state = state.adapt_state
+    own = {name: getattr(adapt_state, name) for name in ("step_size", "averaging")}
+    others = ("adapt_state", "shared", "fingerprint", "noticed")
+    each = {name: leaf for name, leaf in state._asdict().items() if name not in others}
+    own, each = jax.tree.map(function, (own, each))
+    return state._replace(**each, adapt_state=adapt_state._replace(**own))
+
+
+def alone(step: Function) -> Function:
+    """A step of a batch of one chain as it is of a chain: no branch is made of both."""
+
+    def one(*chains: Any) -> Any:
+        squeezed = jax.tree.map(lambda leaf: leaf[0], chains)
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], step(*squeezed))
+
+    return one
 
 
 def with_types_of(old: Any, new: Any) -> Any:

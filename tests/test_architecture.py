@@ -112,7 +112,10 @@ LAYERS = {
     "adaptation": [
         {"windows"},
         {"algorithm"},
+        {"approximations"},
+        {"budget"},
         {"newton_path"},
+        {"multistart"},
         {"in_coordinates", "report", "start"},
     ],
     "rows": [

@@ -11,6 +11,7 @@ and then paths, go after the others; and of each batch of paths its ends alone a
 """
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import jax
 from jax import Array
 
 from blackjax_ext import work
-from blackjax_ext.adaptation.curvature import derivatives
+from blackjax_ext.adaptation.approximations import derivatives
 from blackjax_ext.adaptation.windows import MANY
 from blackjax_ext.mcmc.derivatives import Differentiation
 from blackjax_ext.types import LogDensity
@@ -120,7 +121,7 @@ class Effort(NamedTuple):
 def effort_of_hessians(
     logdensity_fn: LogDensity, program: Any, x: Array, differentiation: Differentiation
 ) -> Effort:
-    """Effort along Hessians of `program`, traced from `logdensity_fn`, for C chains at x, (C, D)."""
+    """Effort along Hessians for C chains at x, (C, D); `program` is that of `logdensity_fn`."""
     num_chains, size = x.shape
     num_paths = max(BUDGET.min_paths, num_chains)
     most = (BUDGET.max_steps + 1) * -(-BUDGET.max_paths // num_paths)
@@ -137,10 +138,9 @@ def effort_of_hessians(
     at_once = max(1, room // (max(per_row * (num_rows + 1), points) + matrices))
     if num_paths * most * (4.0 * value * gradients + eigen) > BUDGET.operations:
         # a count of the derivatives' own program: much of it is shared by the rows of a Hessian
-        traced = jax.make_jaxpr(
-            lambda x: derivatives(logdensity_fn, x, differentiation, BUDGET.rows)
-        )
-        turn = work.operations(traced(x[0])) + num_points * value + eigen
+        second = partial(derivatives, logdensity_fn, differentiation=differentiation)
+        traced = jax.make_jaxpr(partial(second, num_rows=BUDGET.rows))(x[0])
+        turn = work.operations(traced) + num_points * value + eigen
         turns = max(BUDGET.gradients * num_chains / gradients, BUDGET.operations / turn)
         if turns < BUDGET.least_turns * num_paths:
             num_paths = num_chains
@@ -163,7 +163,7 @@ def takes_hessians(size: int, differentiation: Differentiation) -> bool:
 
 
 def effort_of_gradients(program: Any, x: Array, differentiation: Differentiation) -> Effort:
-    """Effort along gradients of `program`, for C chains at x, (C, D)."""
+    """Effort along gradients for C chains at x, (C, D); `program` is that of their density."""
     num_chains, size = x.shape
     num_jvps = size if differentiation == "forward" else 1
     gradients = num_jvps + BUDGET.points / 3

@@ -21,11 +21,11 @@ from blackjax_ext.adaptation import budget
 from blackjax_ext.adaptation.approximations import (
     Approximation,
     best_of,
+    identity,
     negligible,
     no_approximation,
 )
 from blackjax_ext.adaptation.budget import Effort
-from blackjax_ext.adaptation.curvature import identity
 from blackjax_ext.adaptation.newton_path import (
     Evaluate,
     ModelFn,
@@ -135,7 +135,7 @@ def find_starts(
     Fewer than four chains send out further paths, uniform on (-2, 2) as NumPyro's starts are, so
     that one alone can tell too. `effort` bounds all this; None for what is affordable.
     """
-    num_chains, size = x.shape
+    num_chains = len(x)
     if effort is None:
         logdensity_fn, program = work.traced(logdensity_fn, x[0])
         effort = budget.effort_of_hessians(logdensity_fn, program, x, differentiation)
@@ -189,7 +189,7 @@ def no_search(num_rounds: int, num_paths: int, x: Array) -> Search:
         zeros,
         zeros[:, 0],
         zeros,
-        no_approximation(x, identity(x)),
+        no_approximation(x, budget.BUDGET.draws, identity(x)),
         jnp.full((num_rounds, num_paths), jnp.nan, x.dtype),
         jnp.zeros((num_rounds, num_paths, x.size), x.dtype),
     )

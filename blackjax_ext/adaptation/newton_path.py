@@ -27,8 +27,7 @@ spread of the effects in it, the slope along their scale is zero where that of i
 is, about. One pair will do, since a sum over many dimensions is near its mean. Where draws tell
 nothing, their slope far above that at x, the path ascends the density at x.
 
-Differentiation is that of :mod:`blackjax_ext.adaptation.curvature`, and cost and memory are bounded by
-:mod:`blackjax_ext.adaptation.budget`.
+Cost and memory are bounded by :mod:`blackjax_ext.adaptation.budget`.
 """
 
 from collections.abc import Callable
@@ -44,12 +43,14 @@ from blackjax_ext.adaptation import budget
 from blackjax_ext.adaptation.approximations import (
     Approximation,
     best_of,
+    curvature,
     finite,
+    gradient_of,
+    identity,
     negligible,
     no_approximation,
     weigh,
 )
-from blackjax_ext.adaptation.curvature import curvature, gradient_of, identity
 from blackjax_ext.adaptation.windows import MANY
 from blackjax_ext.mcmc.derivatives import Differentiation
 from blackjax_ext.metrics import Factor
@@ -145,7 +146,7 @@ def first_paths(
     """Paths from `x`, (P, D), before their first turn, with metric and memory of each."""
 
     def first(x: Array) -> Path:
-        nowhere = no_approximation(x, metric_of(x))
+        nowhere = no_approximation(x, budget.BUDGET.draws, metric_of(x))
         return Path(x, jnp.array(True), nowhere, nowhere, jnp.zeros((), x.dtype), memory_of(x))
 
     return jax.vmap(first)(x)

@@ -21,9 +21,8 @@ from jax import Array
 
 from blackjax_ext import work
 from blackjax_ext.adaptation import budget
-from blackjax_ext.adaptation.approximations import Approximation, finite, negligible
+from blackjax_ext.adaptation.approximations import Approximation, finite, gradient_of, negligible
 from blackjax_ext.adaptation.budget import Effort, effort_of_gradients, effort_of_hessians
-from blackjax_ext.adaptation.curvature import gradient_of
 from blackjax_ext.adaptation.multistart import Starts, batches, find_starts, noise_from, unbatched
 from blackjax_ext.adaptation.newton_path import (
     Evaluate,

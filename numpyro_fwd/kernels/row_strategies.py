@@ -16,7 +16,7 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.adaptation import approximations, curvature, report
+from blackjax_ext.adaptation import approximations, report
 from blackjax_ext.adaptation.algorithm import Algorithm, Stepper
 from blackjax_ext.adaptation.budget import BUDGET
 from blackjax_ext.adaptation.run import ravel_each
@@ -271,8 +271,9 @@ class AnchoredRows(PlainRows):
 
             def draw_one(key, place):
                 key_draws, key_choice = jax.random.split(key)
+                noise = jax.random.normal(key_draws, (BUDGET.draws, place.size), place.dtype)
                 approximation = approximations.sampled(
-                    key_draws, lambda x: logdensity_fn(unravel(x)), place, shared.metric
+                    noise, lambda x: logdensity_fn(unravel(x)), place, shared.metric
                 )
                 return approximation.draw(jax.random.uniform(key_choice, dtype=place.dtype))
 
@@ -430,7 +431,7 @@ def passes_of(run: Run, z: Any, chunk_size: int | None) -> Passes:
             return energy(arrays, x + root @ u).value()
 
         differentiation = run.source.view.differentiation
-        return curvature.derivatives(along, jnp.zeros_like(x), differentiation, BUDGET.rows)
+        return approximations.derivatives(along, jnp.zeros_like(x), differentiation, BUDGET.rows)
 
     return Passes(run.compiled(energy), run.compiled(both))
 

@@ -92,25 +92,13 @@ BUDGET = Budget()
 
 
 class Effort(NamedTuple):
-    """How much one search may do.
+    """How much one search may do."""
 
-    num_paths
-        Paths of a round.
-    max_turns
-        Turns of a round's paths, in all rounds.
-    is_large
-        Whether arrays are so large that points are evaluated one by one.
-    num_rows
-        Rows of a Hessian that a path computes at once.
-    at_once
-        How many paths are in memory at once.
-    """
-
-    num_paths: int
-    max_turns: int
-    is_large: bool
-    num_rows: int
-    at_once: int
+    num_paths: int  # of a round
+    max_turns: int  # of a round's paths, in all rounds
+    is_large: bool  # whether arrays are so large that points are evaluated one by one
+    num_rows: int  # of a Hessian that a path computes at once
+    at_once: int  # paths in memory
 
     @property
     def is_worthwhile(self) -> bool:

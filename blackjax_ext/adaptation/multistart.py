@@ -82,25 +82,14 @@ class Starts(NamedTuple):
 
 
 class Search(NamedTuple):
-    """R rounds of P paths, so far; evidence and mean of one round have no axis R.
+    """What R rounds of P paths found so far; of a single round, evidence and mean have no R."""
 
-    own, first_values
-        Starts of chains on the paths of the first round, (P, D), and log densities at their first
-        points, (P,).
-    from_best
-        Starts of the same chains from the best approximation, (P, D).
-    best
-        That approximation.
-    evidence, mean
-        Log evidence and mean of the best approximation on each path, (R, P) and (R, P, D).
-    """
-
-    own: Array
-    first_values: Array
-    from_best: Array
+    own: Array  # starts of chains on the paths of the first round, (P, D)
+    first_values: Array  # log densities at their first points, (P,)
+    from_best: Array  # starts of the same chains from the best approximation, (P, D)
     best: Approximation
-    evidence: Array
-    mean: Array
+    evidence: Array  # of the best approximation on each path, (R, P)
+    mean: Array  # of the same, (R, P, D)
 
     def is_lesser(self) -> Array:
         """Which paths found too little to matter beside the best, shape (R, P)."""

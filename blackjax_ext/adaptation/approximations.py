@@ -77,7 +77,7 @@ def best_of(several: Approximation, before: Approximation) -> Approximation:
     """The best of several approximations and of one before them."""
     evidence = several.evidence
     top = jnp.argmax(evidence)
-    best = jax.tree.map(lambda leaf: leaf[top], several)
+    best: Approximation = jax.tree.map(lambda leaf: leaf[top], several)
     return select(evidence[top] > before.evidence, best, before)
 
 

@@ -87,13 +87,14 @@ class Search(NamedTuple):
     own: Array  # starts of chains on the paths of the first round, (P, D)
     first_values: Array  # log densities at their first points, (P,)
     from_best: Array  # starts of the same chains from the best approximation, (P, D)
-    best: Approximation
+    best: Any  # that Approximation
     evidence: Array  # of the best approximation on each path, (R, P)
     mean: Array  # of the same, (R, P, D)
 
     def is_lesser(self) -> Array:
         """Which paths found too little to matter beside the best, shape (R, P)."""
-        return self.evidence < self.best.evidence - negligible(self.best.mean)
+        least: Array = self.best.evidence - negligible(self.best.mean)
+        return self.evidence < least
 
     def with_round(self, i: Array, new: "Search") -> "Search":
         """The search after its round `i`."""

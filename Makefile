@@ -42,7 +42,7 @@ $(INSTALLED_DOCS): $(INSTALLED)
 	@touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/python -m numpyro_fwd
+	$(BIN)/python -m examples.demo
 
 # Two processes that find each other on a port that is free. If one of them fails, the other ends.
 MESH_DEMO = $(BIN)/python examples/mesh.py localhost:$$port 2

@@ -24,15 +24,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from numpyro.diagnostics import effective_sample_size
 from numpyro.infer import HMCECS, NUTS, init_to_value
 
-import blackjax_ext
 from benchmarks.harness import data as sources
 from benchmarks.harness import models
 from benchmarks.harness.report import Report, Section, by_name
 from benchmarks.harness.runs import least_ess, worst_errors
-from blackjax_ext import families, potentials
+from blackjax_ext import potentials
 from numpyro_fwd import AMAGOLD, RandomWalk, Subsampled
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.row_models import RowModel
@@ -40,7 +38,6 @@ from numpyro_fwd.subsampling.predictors import linear_predictor_of
 
 BATCH, STEPS = 30, 5
 SUBSAMPLED = Subsampled()
-LENGTH = 2.8  # of the trajectories of `rules`
 DEGREES = 4.0
 GRADIENT = 3  # evaluations that a gradient costs
 CHUNK = 200_000
@@ -171,7 +168,7 @@ def of_amagold(problem: Problem, num_samples: int, acceptance: Any = SUBSAMPLED)
     (draws, rates, rows), seconds, setup = run(kernel, problem, 100, num_samples, facts)
     # a row of a gradient is read once, and once more at the anchor; one of the test at three places
     per_row = GRADIENT if is_subsampled else 1
-    has_minibatches = not is_subsampled or acceptance.has_minibatches
+    has_minibatches = not is_subsampled or acceptance.gradient == "minibatch"
     reads = 2 * GRADIENT * STEPS * BATCH * has_minibatches + per_row * rows.mean()
     rates, rows = float(rates.mean()), float(rows.mean())
     return Measured(draws, seconds, setup, rates, rows, reads / num_rows)
@@ -568,66 +565,6 @@ def sizes(quick: bool) -> Section:
     )
 
 
-def rule_row(rule: str, size: int, num_rows: int, num: int) -> list:
-    """What a rule of the test reads for an effective draw; coefficients that the prior allows."""
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=(num_rows, size)).astype(np.float32)
-    logits = x @ rng.normal(size=size) / np.sqrt(size)
-    y = (rng.random(num_rows) < 1 / (1 + np.exp(-logits))).astype(np.float32)
-    rows = potentials.linear_predictor(lambda w: -0.5 * jnp.sum(w**2), families.bernoulli(), (x, y))
-    expansion = potentials.expand(rows, jnp.zeros(size))
-    amagold = blackjax_ext.amagold(
-        potentials.expanded_minibatch(expansion, 0),
-        LENGTH / STEPS,
-        expansion.metric,
-        num_integration_steps=STEPS,
-        friction=0.0,
-        acceptance=blackjax_ext.acceptance.subsampled(expansion, rule),
-    )
-
-    def chain(rng_key):
-        key_start, key_run = jax.random.split(rng_key)
-        noise = jax.random.normal(key_start, (size,))
-        start = expansion.position + expansion.metric.inverse_sqrt_times(noise)
-
-        def step(state, key):
-            state, info = amagold.step(key, state)
-            return state, (state.position, info.num_rows, info.acceptance_rate)
-
-        return jax.lax.scan(step, amagold.init(start, key_start), jax.random.split(key_run, num))[1]
-
-    run = jax.jit(jax.vmap(chain))
-    keys = jax.random.split(jax.random.key(0), 4)
-    jax.block_until_ready(run(keys))
-    begun = time.perf_counter()
-    draws, read, rate = jax.block_until_ready(run(keys))
-    seconds = time.perf_counter() - begun
-    ess = float(np.min(effective_sample_size(np.asarray(draws, np.float64))))
-    facts = (float(rate.mean()), float(read.mean()), ess / draws[..., 0].size)
-    return [size, rule, *facts, float(read.sum()) / ess, ess / seconds]
-
-
-def rules(quick: bool) -> Section:
-    """The two rules of the test beside each other, as coefficients grow."""
-    num_rows, num = (1_000, 50) if quick else (100_000, 2_000)
-    names = ("factors", "weights")
-    rows = [
-        REPORT.once(("rules", rule, size), rule_row, rule, size, num_rows, num)
-        for size in ((3,) if quick else (20, 50, 100))
-        for rule in names
-    ]
-    pairs = list(zip(rows[::2], rows[1::2], strict=True))
-    return Section(
-        "Two rules of the test",
-        f"Logistic regression, N = {num_rows:,}, four chains of {num:,} transitions of {STEPS} "
-        f"steps and length {LENGTH} in the metric of the mode, gradients of the expansion without "
-        "rows. The least ESS of a coefficient; seconds of a loaded machine, both rules alike.",
-        ["D", "rule", "acceptance", "rows per test", "ESS per draw", "rows per ESS", "ESS/s"],
-        rows,
-        [(f"rows per ESS, weights / factors, D = {a[0]}", b[5] / a[5], 1.0) for a, b in pairs],
-    )
-
-
 def gradient_row(model: Callable, num_rows: int, num: int) -> list:
     """What drives trajectories: a minibatch, and the expansion alone."""
     problem = simulated(model, num_rows, 20)
@@ -702,9 +639,7 @@ def failing(quick: bool) -> Section:
 REPORT = Report(
     "below_one_pass",
     "Exact draws below one pass over the data",
-    by_name(
-        logistic, million, cost, sizes, failing, dimensions, accuracy, robust, rules, gradients
-    ),
+    by_name(logistic, million, cost, sizes, failing, dimensions, accuracy, robust, gradients),
     long=("sizes",),
 )
 

@@ -1,7 +1,7 @@
 """Hierarchies as they are usually written, from defaults: ``python benchmarks/hierarchies.py``.
 
-Steps that adapt to the place (AutoMALA, AutoFMALA) and steps shortened at random beside fixed ones
-and NUTS. The unit of cost is an evaluation: a gradient, K JVPs at one place, or a metric.
+Steps that adapt to the place (AutoMALA) beside fixed ones and NUTS. The unit of cost is an
+evaluation: a gradient, K JVPs at one place, or a metric.
 """
 
 import sys
@@ -29,7 +29,6 @@ from numpyro_fwd import (
     HPMALA,
     MALA,
     SMMALA,
-    AutoFMALA,
     AutoMALA,
     AutoNUTS,
     PCLineFMALA,
@@ -41,7 +40,6 @@ SEEDS, FEW_SEEDS = 10, 1
 WARMUP, DRAWS = 5_000, 100_000
 FUNNEL_DRAWS, SCHOOLS_DRAWS = 200_000, 400_000  # of the samplers that are to reach the truth
 SEED_OF_GRIDS = 100
-JITTER = (0.1, 128.0)
 GROUPS = "500 groups of 5 counts"
 # a dense metric on hundreds of effects: one run was stopped after 14 minutes of a processor
 WITHOUT_DENSE = (GROUPS, "200 groups, half of 2 rows, half of 100", "item response, 400 x 30")
@@ -114,17 +112,12 @@ def logistic(is_centred: bool = True) -> None:
     numpyro.sample("y", dist.Bernoulli(logits=slope * x + a[group]), obs=y)
 
 
-def kernels(model, size: int) -> dict:
+def kernels(model) -> dict:
     """The samplers, from defaults: kernel, JVPs per evaluation, draws as a share of all."""
-    few = max(size // 4, 2)
     return {
         "AutoMALA": (AutoMALA(model), 1, 1.0),
-        f"AutoFMALA, {size} tangents": (AutoFMALA(model, num_tangents=size), size, 1.0),
-        f"AutoFMALA, {few} tangents": (AutoFMALA(model, num_tangents=few), few, 1.0),
-        "AutoFMALA, 1 tangent": (AutoFMALA(model), 1, 1.0),
         "AutoMALA, interweave=False": (AutoMALA(model, interweave=False), 1, 1.0),
         "MALA": (MALA(model), 1, 1.0),
-        "MALA, jitter": (MALA(model, step_size_jitter=JITTER), 1, 1.0),
         "FMALA, 1 tangent": (FMALA(model), 1, 1.0),
         "PC-Line-FMALA": (PCLineFMALA(model), 2, 0.5),
         "random walk": (RandomWalk(model), 1, 1.0),
@@ -178,7 +171,7 @@ def table(
 ) -> list:
     """A row for each sampler: with most draws and seeds for the first two."""
     rows = []
-    for i, (name, (kernel, cost, share)) in enumerate(kernels(model, size).items()):
+    for i, (name, (kernel, cost, share)) in enumerate(kernels(model).items()):
         if names is not None and name not in names:
             continue
         num_draws, num_seeds = int(share * draws[i > 1]), seeds[i > 1]
@@ -226,7 +219,6 @@ def errors_on_the_funnel(quick: bool) -> Section:
         "AutoMALA, interweave=False": (lambda: AutoMALA(model, interweave=False), 2.2),
         "AutoMALA, block_share=0": (lambda: AutoMALA(model, block_share=0.0), 2.1),
         "MALA": (lambda: MALA(model), 1),
-        "MALA, jitter": (lambda: MALA(model, step_size_jitter=JITTER), 1),
         "random walk": (lambda: RandomWalk(model), 1),
         "NUTS": (lambda: NUTS(model), 22),
         "NUTS, not centred": (lambda: NUTS(partial_named(model, is_centred=False)), 7),
@@ -284,9 +276,8 @@ def larger(quick: bool) -> Section:
     """Funnels in 50 and 100 dimensions, and other hierarchies."""
     draws = 300 if quick else DRAWS // 4
     names = (
-        *("AutoMALA", "AutoFMALA, 1 tangent", "AutoMALA, interweave=False", "MALA"),
-        *("MALA, jitter", "random walk", "HP-MALA", "SMMALA, Gauss-Newton", "NUTS"),
-        "NUTS, not centred",
+        *("AutoMALA", "AutoMALA, interweave=False", "MALA", "random walk"),
+        *("HP-MALA", "SMMALA, Gauss-Newton", "NUTS", "NUTS, not centred"),
     )
     cases = [
         *((f"funnel, D = {d}", partial_named(funnel, d), d, "w") for d in (50, 100)),
@@ -303,7 +294,7 @@ def larger(quick: bool) -> Section:
 
 
 def easy(quick: bool) -> Section:
-    """What adaptive steps and jitter cost where fixed steps fit."""
+    """What adaptive steps cost where fixed steps fit."""
     rows = []
     for name in posteriordb_models.POSTERIORS:
         model, arguments, _ = posteriordb_models.load(name)
@@ -313,22 +304,13 @@ def easy(quick: bool) -> Section:
             measured = partial(least_per_evaluation, kernel, arguments, quick)
             return float(np.mean([REPORT.once((name, label, s), measured, s) for s in seeds]))
 
-        plain, shares = {}, []
-        for make in (MALA,) if quick else (RandomWalk, FMALA, MALA, PCLineFMALA):
-            label = make.__name__
-            plain[label] = ess(label, make(model))
-            with_jitter = ess(f"{label}, jitter", make(model, step_size_jitter=JITTER))
-            shares.append(with_jitter / plain[label])
-        auto = ess("AutoMALA", AutoMALA(model))
-        rows.append([name, plain["MALA"], auto, auto / plain["MALA"], *shares])
-    jitter = [f"{make.__name__} with jitter" for make in (RandomWalk, FMALA, MALA, PCLineFMALA)]
+        plain, auto = ess("MALA", MALA(model)), ess("AutoMALA", AutoMALA(model))
+        rows.append([name, plain, auto, auto / plain])
     return Section(
         "Easy posteriors",
         "Posteriors of posteriordb, non-centred where they are hierarchies. Least bulk ESS of a "
-        "coordinate per 1,000 evaluations of MALA and AutoMALA, mean of four seeds; and those of "
-        f"samplers with a step in {1 / JITTER[0]:.0f} shortened by up to {JITTER[1]:.0f}, as "
-        "shares of the same without.",
-        ["posterior", "MALA", "AutoMALA", "AutoMALA / MALA", *(jitter[2:3] if quick else jitter)],
+        "coordinate per 1,000 evaluations of MALA and AutoMALA, mean of four seeds.",
+        ["posterior", "MALA", "AutoMALA", "AutoMALA / MALA"],
         rows,
     )
 

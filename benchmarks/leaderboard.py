@@ -48,6 +48,11 @@ from numpyro.infer.util import initialize_model
 
 import numpyro_fwd
 from benchmarks.harness.board_posteriors import POSTERIORS
+from benchmarks.harness.microcanonical import (
+    GRADIENTS,
+    NUM_INTEGRATION_STEPS,
+    microcanonical,
+)
 from benchmarks.harness.report import ROOT, Report, Section, by_name
 from benchmarks.peers_from_papers.malt import malt
 from tests.numpyro_fwd.kernels import posteriordb_models
@@ -71,7 +76,6 @@ COSTS: dict[str, Callable[[int], float]] = {
     "MALA": lambda size: 1,
     "FMALA": lambda size: 1,
     "AutoMALA": lambda size: 2,
-    "AutoFMALA": lambda size: 2.4,
     "LineFMALA": lambda size: 2,
     "PCFMALA": lambda size: 2,
     "PCLineFMALA": lambda size: 4,
@@ -81,15 +85,14 @@ COSTS: dict[str, Callable[[int], float]] = {
     "SMMALA": lambda size: 1 + size,
     "MMALA": lambda size: 1 + 2 * size,
 }
-COUNTED = ("AutoMALA", "AutoFMALA")
+COUNTED = ("AutoMALA",)
 ON_LARGE = ("NUTS", "AutoNUTS", "NUTS dense", "RandomWalk", "MALA", "AutoMALA")
 WITH_HESSIANS = ("ALSMMALA", "AMSMMALA", "HPMALA", "SMMALA", "MMALA")
 PEERS = ("NUTS", "NUTS dense", "ChEES-HMC", "MCLMC", "adjusted MCLMC", "MALT")
 SAMPLERS = ("NUTS", "AutoNUTS", *PEERS[1:], *COSTS)
-GRADIENTS = 2  # of a step of the isokinetic integrator
 TUNED = {  # and the gradients of a draw: the adjusted one makes two steps
     "MCLMC": (blackjax.mclmc, GRADIENTS),
-    "adjusted MCLMC": (blackjax.adjusted_mclmc, 2 * GRADIENTS),
+    "adjusted MCLMC": (blackjax.adjusted_mclmc, NUM_INTEGRATION_STEPS * GRADIENTS),
 }
 PATH = 8  # leapfrog steps of MALT
 COLUMNS = [
@@ -193,10 +196,8 @@ def sampler(name: str, model: Callable, arguments: tuple, size: int, budget: flo
         return chees(model, arguments, (WARMUP, DRAWS)), (WARMUP, DRAWS)
     if name in TUNED:  # tuned for as many steps before the warm-up, which burns in
         algorithm, cost = TUNED[name]
-        kernel = numpyro_fwd.BlackJAXKernel(model, algorithm)
         steps = shared(budget / cost)
-        run = of_numpyro(kernel, arguments, steps, GRADIENTS)
-        return lambda seed: plus(run(seed), cost * steps[0]), steps
+        return microcanonical(algorithm, model, arguments, steps, CHAINS), steps
     if name == "MALT":
         kernel = numpyro_fwd.BlackJAXKernel(model, malt, num_steps=PATH, dense_mass=size <= 64)
         steps = shared(budget / PATH)
@@ -221,11 +222,6 @@ def shared(num_steps: float) -> tuple[int, int]:
     num_steps = max(int(num_steps), LEAST_STEPS)
     num_warmup = min(num_steps // 2, MOST_WARMUP)
     return num_warmup, num_steps - num_warmup
-
-
-def plus(found: tuple[Draws, float], more: float) -> tuple[Draws, float]:
-    """The same with more evaluations."""
-    return found[0], found[1] + more
 
 
 # What is compared

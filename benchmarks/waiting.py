@@ -112,14 +112,7 @@ def million(quick: bool) -> Section:
 def lynx_hare(quick: bool) -> Section:
     """An ODE."""
     kernels = (
-        *(
-            "NUTS",
-            "RandomWalk",
-            "HMC on JVPs",
-            "FMALA",
-            "FMALA, 8 tangents",
-            "AutoFMALA, 8 tangents",
-        ),
+        *("NUTS", "RandomWalk", "HMC on JVPs", "FMALA", "FMALA, 8 tangents"),
         *("LineFMALA", "LineFMALA, 4 tangents", "PCLineFMALA"),
     )
     return section("Lynx and hare", "lynx_hare", kernels, quick)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from blackjax_ext.mcmc import schedules as schedules
     from blackjax_ext.mcmc.alsmmala import alsmmala as alsmmala
     from blackjax_ext.mcmc.amsmmala import amsmmala as amsmmala
-    from blackjax_ext.mcmc.auto_fmala import auto_fmala as auto_fmala
     from blackjax_ext.mcmc.auto_mala import auto_mala as auto_mala
     from blackjax_ext.mcmc.derivatives import differenced as differenced
     from blackjax_ext.mcmc.fmala import fmala as fmala
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from blackjax_ext.mcmc.pc_line_fmala import pc_line_fmala as pc_line_fmala
     from blackjax_ext.mcmc.random_walk import random_walk as random_walk
     from blackjax_ext.mcmc.smmala import smmala as smmala
-    from blackjax_ext.sgmcmc import approximate_tests as minibatch_tests  # noqa: F401
     from blackjax_ext.sgmcmc.amagold import amagold as amagold
     from blackjax_ext.sgmcmc.l2mc import l2mc as l2mc
     from blackjax_ext.sgmcmc.sghmc import sghmc as sghmc

@@ -11,7 +11,6 @@ from blackjax_ext.rows.potentials import (
     full_batch,
     gaussian_noise,
 )
-from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
 from blackjax_ext.subsampling.expansion import Expansion, expand, expand_groups
 from blackjax_ext.subsampling.grouping import GroupedPredictor, grouped_predictor
@@ -28,7 +27,6 @@ __all__ = [
     "GroupedPredictor",
     "LinearPredictor",
     "Pair",
-    "Rows",
     "StochasticPotential",
     "anchor_at",
     "anchored",

@@ -109,15 +109,16 @@ def top_level(init: Function, build_kernel: Function) -> Callable[[Function], Al
             metric, parameters = factorize(metric), dict(rest)
             of_init = {"inverse_mass_matrix": metric, **parameters}
             return build_sampling_algorithm(
-                partial(build_kernel(), **parameters),
-                partial(init, **{name: of_init[name] for name in takes if name in of_init}),
+                partial(sampler.build_kernel(), **parameters),
+                partial(sampler.init, **{name: of_init[name] for name in takes if name in of_init}),
                 target,
                 kernel_args=(step_size, metric),
                 pass_rng_key_to_init=True,
             )
 
         algorithm.__doc__ = described(check)
-        return Algorithm(algorithm, init, build_kernel)
+        sampler = Algorithm(algorithm, init, build_kernel)
+        return sampler
 
     return decorate
 

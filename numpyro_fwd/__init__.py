@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from numpyro_fwd.compilation import keep_compiled as keep_compiled
     from numpyro_fwd.densities import Density as Density
     from numpyro_fwd.disk import on_disk as on_disk
-    from numpyro_fwd.kernels.adaptive_step import AutoFMALA as AutoFMALA
     from numpyro_fwd.kernels.adaptive_step import AutoMALA as AutoMALA
     from numpyro_fwd.kernels.base import BlackJAXKernel as BlackJAXKernel
     from numpyro_fwd.kernels.centredness import Centredness as Centredness

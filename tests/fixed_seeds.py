@@ -33,7 +33,6 @@ ALGORITHMS = {
     "random_walk": ("random_walk", {}),
     "mala": ("mala", {}),
     "auto_mala": ("auto_mala", {}),
-    "auto_fmala": ("auto_fmala", {"num_tangents": 2}),
     "fmala": ("fmala", {}),
     "fmala_pair": ("fmala", {"num_tangents": 2, "tangents": "sphere"}),
     "line_fmala": ("line_fmala", {"num_tangents": 2}),
@@ -93,8 +92,6 @@ def minibatch_chain(name):
     if name == "amagold_subsampled":
         potential = potentials.expanded_minibatch(expansion, 30)
         arguments = {"acceptance": blackjax_ext.acceptance.subsampled(expansion)}
-    if name == "amagold_barker":
-        arguments = {"acceptance": blackjax_ext.minibatch_tests.barker_test(batch_size=50)}
     sampler = getattr(blackjax_ext, name.split("_")[0])(potential, 0.3, metric, **arguments)
     return run(sampler, sampler.init(expansion.position, jax.random.key(0)))
 
@@ -136,7 +133,6 @@ KERNELS = {
     "RandomWalk": {},
     "MALA": {"dense_mass": True},
     "AutoMALA": {},
-    "AutoFMALA": {},
     "FMALA": {"num_tangents": 2},
     "LineFMALA": {},
     "PCFMALA": {},
@@ -150,9 +146,7 @@ KERNELS = {
 MINIBATCH_KERNELS = {
     "AMAGOLD": ("AMAGOLD", {}),
     "AMAGOLD_plain": ("AMAGOLD", {"control_variate": None}),
-    "AMAGOLD_first_order": ("AMAGOLD", {"control_variate": "first_order"}),
     "AMAGOLD_subsampled": ("AMAGOLD", {"acceptance": "subsampled"}),
-    "AMAGOLD_sequential": ("AMAGOLD", {"acceptance": "sequential"}),
     "L2MC": ("L2MC", {}),
     "SGHMC": ("SGHMC", {}),
 }
@@ -236,9 +230,7 @@ def training(name):
 
 MAKERS = {
     **dict.fromkeys(ALGORITHMS, chain),
-    **dict.fromkeys(
-        ("amagold", "amagold_subsampled", "amagold_barker", "l2mc", "sghmc"), minibatch_chain
-    ),
+    **dict.fromkeys(("amagold", "amagold_subsampled", "l2mc", "sghmc"), minibatch_chain),
     **dict.fromkeys(("langevin_smc", "langevin_smc_metropolis"), smc),
     **dict.fromkeys(KERNELS, kernel),
     "MALA_sequential": sequential_kernel,

@@ -23,15 +23,15 @@ ROOMS = sorted(
 
 # What no folder of tests says.
 LAWS = {
-    "test_awkward.py": {"kernels", "mcmc", "metrics", "rows", "sgmcmc", "smc", "warmup"},
+    "test_awkward.py": {"kernels", "mcmc", "metrics", "rows", "sgmcmc", "smc", "adaptation"},
     "test_awkward_families.py": {"bridge", "subsampling"},
     "test_awkward_groups.py": {"bridge", "sgmcmc", "subsampling", "table_file"},
     "test_awkward_mutations.py": {"bridge", "checks", "metrics", "rows", "subsampling"},
     "test_awkward_smc.py": {"bridge", "partial_bayes", "smc"},
-    "test_calibration.py": {"kernels", "warmup"},
+    "test_calibration.py": {"kernels", "adaptation"},
     "test_coarse_products.py": {"mcmc", "metrics", "precision", "smc", "subsampling"},
-    "test_coordinates.py": {"coordinates", "warmup"},
-    "test_cost_of_starts.py": {"warmup"},
+    "test_coordinates.py": {"coordinates", "adaptation"},
+    "test_cost_of_starts.py": {"adaptation"},
     "test_costs.py": {"mcmc", "metrics", "rows", "sgmcmc", "smc"},
     "test_far_effects.py": {"mcmc"},
     "test_far_rows.py": {"bridge", "subsampling"},
@@ -43,15 +43,15 @@ LAWS = {
     "test_minibatch.py": {"potentials", "rows", "sgmcmc"},
     "test_mutations.py": {"mcmc", "metrics"},
     "test_open_horizon.py": {"partial_bayes", "smc"},
-    "test_other_modes.py": {"kernels", "warmup"},
+    "test_other_modes.py": {"kernels", "adaptation"},
     "test_outside_sampler.py": {"mcmc"},
     "test_proposal.py": {"mcmc", "metrics"},
     "test_reductions.py": {"mcmc", "metrics", "rows", "sgmcmc"},
     "test_rows_apart.py": {"bridge"},
     "test_smc.py": {"smc"},
     "test_smc_mutations.py": {"smc"},
-    "test_starts.py": {"warmup"},
-    "test_subsampled.py": {"subsampling"},
+    "test_starts.py": {"adaptation"},
+    "test_subsampled.py": {"acceptance", "subsampling"},
 }
 OTHERS = {
     "numpyro_fwd/test_bad_input.py": {"bridge", "checks", "kernels"},
@@ -67,12 +67,13 @@ OTHERS = {
     "blackjax_ext/rows/test_potentials.py": {"potentials"},
     "test_dependencies.py": {"dependencies", "storage"},
     "test_docs_pages.py": set(ROOMS),
-    "test_fixed_seeds.py": {"kernels", "mcmc", "sgmcmc", "smc", "subsampling", "warmup"},
+    "test_fixed_seeds.py": {"kernels", "mcmc", "sgmcmc", "smc", "subsampling", "adaptation"},
     "test_mesh.py": {"meshes"},
     "test_side_effects.py": {"dependencies", "kernels"},
 }
 # What belongs to no part alone: how the parts fit, and all that stands beside the packages.
 EVERYWHERE = {
+    "examples/test_demo.py",
     "test_architecture.py",
     "test_docs_numbers.py",
     "test_notebooks.py",

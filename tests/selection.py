@@ -43,7 +43,7 @@ FINDERS = {
     "tests/numpyro_fwd/bridge/test_log_terms.py::test_a_minibatch_is_scaled_to_all_rows",
     "tests/blackjax_ext/sgmcmc/test_acceptance.py::test_a_step_says_how_many_rows_its_test_has_read",
     "tests/numpyro_fwd/kernels/test_base.py::test_acceptance_is_averaged_over_the_draws",
-    "tests/numpyro_fwd/test_compilation.py::test_another_directory_is_used_from_the_call_on",
+    "tests/numpyro_fwd/test_compilation.py::test_programs_are_kept_in_the_directory",
     "tests/numpyro_fwd/test_densities.py::test_the_jacobian_is_that_of_the_density",
 }
 

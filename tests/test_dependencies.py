@@ -12,15 +12,13 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("blackjax_ext", "numpyro_fwd")
+PACKAGES = ("blackjax_ext", "numpyro_fwd", "examples")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {
     name: [Requirement(each) for each in requirements]
     for name, requirements in PROJECT["optional-dependencies"].items()
 }
 CORE = [Requirement(each) for each in PROJECT["dependencies"]]
-# rooms whose packages are those of an extra, if they are imported at the top of a file
-OF_EXTRA = {"demo": "demo"}
 # found in any environment of an array library, or reported where it is missing
 ELSEWHERE = {"pymc"}
 # what an environment of PyMC 6.4, bambi and nutpie has, on Python 3.13
@@ -76,14 +74,14 @@ def modules_of(requirements):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_what_is_imported_is_declared(package):
-    """At the top of a file: by the core, or by the extra of its room. Elsewhere: by any extra."""
+    """At the top of a file: by the core, of an example by the extra demo too. Else: by any."""
     pytest.importorskip("sklearn", reason="names of modules are asked of what is installed")
     core = modules_of(CORE)
     every = core | ELSEWHERE | set().union(*map(modules_of, EXTRAS.values()))
+    of_top = core | modules_of(EXTRAS["demo"] if package == "examples" else [])
     for path in (ROOT / package).rglob("*.py"):
-        extra = EXTRAS.get(OF_EXTRA.get(path.parent.name) or OF_EXTRA.get(path.parents[1].name), [])
         top = third_party(imports(path, at_the_top=True))
-        assert top <= core | modules_of(extra), f"{path}: {top}"
+        assert top <= of_top, f"{path}: {top}"
         anywhere = third_party(imports(path, at_the_top=False))
         assert anywhere <= every, f"{path}: {anywhere}"
 

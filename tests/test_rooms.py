@@ -22,6 +22,11 @@ class Bug(NamedTuple):
 
 
 BUGS = {
+    "acceptance": Bug(
+        "blackjax_ext/acceptance.py",
+        "few_rows import subsampled\n",
+        "few_rows import subsampled as s\n",
+    ),
     "bridge": Bug(
         "numpyro_fwd/bridge/log_terms.py",
         'return log_prob if site["scale"] is None else site["scale"] * log_prob',
@@ -42,7 +47,6 @@ BUGS = {
         "return (1 - c) * jnp.log(self.own_scale)",
         "return c * jnp.log(self.own_scale)",
     ),
-    "demo": Bug("numpyro_fwd/demo/report.py", "{rows}</tbody>", "</tbody>"),
     "densities": Bug(
         "numpyro_fwd/densities.py",
         "return -self._log_density(x) - sum(jacobians)",
@@ -66,6 +70,7 @@ BUGS = {
         "mean = mean + (info.acceptance_rate - mean) / count",
         "mean = mean + info.acceptance_rate / count",
     ),
+    "lazy": Bug("blackjax_ext/lazy.py", "alias.asname or alias.name: ", "alias.name: "),
     "mcmc": Bug(
         "blackjax_ext/mcmc/langevin.py",
         "0.5 * (end.metric.log_det(size) - start.metric.log_det(size))",
@@ -86,7 +91,9 @@ BUGS = {
     "partial_bayes": Bug(
         "numpyro_fwd/partial_bayes/training.py", "loss < best.loss", "loss > best.loss"
     ),
-    "potentials": Bug("blackjax_ext/potentials.py", "import Rows\n", "import Rows as Row\n"),
+    "potentials": Bug(
+        "blackjax_ext/potentials.py", "import minibatch\n", "import minibatch as batches\n"
+    ),
     "primitives": Bug(
         "blackjax_ext/primitives.py", "STRUCTURAL = PLACING", 'STRUCTURAL = {"abs"} | PLACING'
     ),
@@ -100,15 +107,17 @@ BUGS = {
         'with jax.default_matmul_precision("highest"):',
         'with jax.default_matmul_precision("default"):',
     ),
-    "programs": Bug(
-        "blackjax_ext/programs.py", "if is_on_default_device(arguments, keywords):", "if True:"
-    ),
+    "programs": Bug("blackjax_ext/programs.py", "1 if runs_once else FEW", "1"),
     "rows": Bug(
         "blackjax_ext/rows/compensated_sums.py",
         "return Pair(high + carried, error - carried)",
         "return Pair(high + carried, error)",
     ),
-    "sgmcmc": Bug("blackjax_ext/sgmcmc/acceptance.py", "decision.num_rows,", "jnp.array(0),"),
+    "sgmcmc": Bug(
+        "blackjax_ext/sgmcmc/acceptance.py",
+        "jnp.asarray(potential.num_rows, int)",
+        "jnp.array(0)",
+    ),
     "smc": Bug(
         "blackjax_ext/smc/langevin_smc.py",
         "log_evidence=population.log_evidence + increment * peak",
@@ -129,8 +138,11 @@ BUGS = {
         "isinstance(other, TableFile) and self.digest == other.digest",
         "isinstance(other, TableFile)",
     ),
-    "warmup": Bug(
+    "adaptation": Bug(
         "blackjax_ext/adaptation/windows.py", "jnp.minimum(mean, target) - PULL * target", "mean"
+    ),
+    "top_level": Bug(
+        "blackjax_ext/top_level.py", "(bound.arguments | replaced)", "(replaced | bound.arguments)"
     ),
     "work": Bug("blackjax_ext/work.py", "return 2 * math.prod(shapes[-1]) * size", "return size"),
 }

@@ -149,7 +149,6 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "HMC on JVPs": ("HMC", {"num_integration_steps": 8, "differentiation": "forward"}),
     "FMALA, 8 tangents": ("FMALA", {"num_tangents": 8}),
     "LineFMALA, 4 tangents": ("LineFMALA", {"num_tangents": 4}),
-    "AutoFMALA, 8 tangents": ("AutoFMALA", {"num_tangents": 8}),
     "AMAGOLD": ("AMAGOLD", {"acceptance": "subsampled"}),
 }
 

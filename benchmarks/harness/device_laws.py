@@ -27,7 +27,6 @@ OF_DENSITIES = (
     "line_dense",
     "pc_fmala_dense",
     "pc_line_dense",
-    "auto_fmala_pair",
     "hp_mala",
     "mmala",
     "alsmmala",

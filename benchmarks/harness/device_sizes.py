@@ -119,7 +119,7 @@ def digits(mean: float, num_rows: int, num_chains: int = 64) -> list[float]:
     rows = potentials.linear_predictor(prior, families.bernoulli(), (x, y))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expansion = potentials.expand(rows, jnp.zeros(6), order=2)
+        expansion = potentials.expand(rows, jnp.zeros(6))
     anchor, whitener = (
         np.asarray(each, float) for each in (expansion.position, expansion.whitener)
     )

@@ -89,7 +89,7 @@ def expanded(num_rows: int, size: int) -> Regression:
     truth = 0.5 * jax.random.normal(key_slope, (size,))
     y = jax.random.bernoulli(key_y, jax.nn.sigmoid(x @ truth)).astype(x.dtype)
     rows = potentials.linear_predictor(logprior, families.bernoulli(), (x, y))
-    expansion = potentials.expand(rows, jnp.zeros(size), order=2)
+    expansion = potentials.expand(rows, jnp.zeros(size))
     return Regression(x, y, expansion.position, expansion.metric.root(), expansion)
 
 
@@ -133,7 +133,6 @@ KERNELS = {
     "LineFMALA": Kernel(on_density("line_fmala"), (2, JVP), 0.574),
     "PCFMALA": Kernel(on_density("pc_fmala"), (1, JVP), 0.574),
     "PCLineFMALA": Kernel(on_density("pc_line_fmala"), (2, JVP), 0.7),
-    "AutoFMALA, 4 tangents": Kernel(on_density("auto_fmala", num_tangents=4), (8, JVP), None),
     "RandomWalk": Kernel(on_density("random_walk"), (1, "evaluations"), 0.234),
     "HPMALA": Kernel(on_density("hp_mala"), (1, HESSIAN), 0.7, 1_024),
     "AMSMMALA": Kernel(on_density("amsmmala"), (1, "evaluations"), 0.234, 1_024),

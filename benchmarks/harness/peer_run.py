@@ -168,7 +168,7 @@ def expansion_of(x: np.ndarray, y: np.ndarray) -> Any:
     rows = potentials.linear_predictor(
         lambda z: -0.5 * z @ z, families.bernoulli(), (jnp.asarray(x), jnp.asarray(y))
     )
-    return potentials.expand(rows, jnp.zeros(x.shape[1]), order=2)
+    return potentials.expand(rows, jnp.zeros(x.shape[1]))
 
 
 def scanned(step: Any, state: Any, num: int, *shared: Any) -> tuple[Any, float]:

@@ -88,12 +88,6 @@ class StepInfo(NamedTuple):
             raise TypeError(NO_RATE)
         return self._replace(acceptance_rate=jnp.ones(self.is_divergent.shape))
 
-    def but_if(self, is_other: Array) -> "StepInfo":
-        """The info without a rate to adapt to where a step of another size was taken."""
-        if self.acceptance_rate is None:
-            return self
-        return self._replace(first_rate=jnp.where(is_other, jnp.nan, self.tuning_rate))
-
 
 class Algorithm(NamedTuple):
     """A BlackJAX algorithm with its fixed parameters; picklable, since kernels are built when used.
@@ -109,10 +103,10 @@ class Algorithm(NamedTuple):
     api: Any
     parameters: dict[str, Any]
 
-    def check(self, others: Iterable[str] = (), tuned: Iterable[str] = ()) -> None:
+    def check(self, others: Iterable[str] = ()) -> None:
         """Raise TypeError for an unknown or missing parameter, or for no algorithm at all.
 
-        `others` are names that whoever calls takes besides, `tuned` parameters that a tuning finds.
+        `others` are names that whoever calls takes besides.
         """
         if not (hasattr(self.api, "init") and hasattr(self.api, "build_kernel")):
             raise TypeError(
@@ -142,7 +136,7 @@ class Algorithm(NamedTuple):
             )
         in_place = {*names(kernel)[:3]}  # whatever their names are
         for taker, given in ((self.api.init, set()), (kernel, in_place)):
-            given = given | SUPPLIED | set(tuned) | set(self.parameters)
+            given = given | SUPPLIED | set(self.parameters)
             missing = sorted(required(taker) - given)
             if missing:
                 raise TypeError(f"parameters {missing} of the algorithm must be given.")

@@ -41,25 +41,32 @@ A generalized guided Monte Carlo algorithm.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import metrics
-from blackjax_ext.checks import check_position, check_positive, check_scalar
-from blackjax_ext.mcmc import auto_step, interweaving
-from blackjax_ext.mcmc.auto_step import AutoStepInfo as AutoMALAInfo
-from blackjax_ext.mcmc.interweaving import Hierarchy
-from blackjax_ext.top_level import public
-from blackjax_ext.types import LogDensity
+from blackjax_ext.checks import check_position, check_scalar, check_share
+from blackjax_ext.mcmc import interweaving
+from blackjax_ext.mcmc.auto_step import Leap, PhasePoint, draw_band, search
+from blackjax_ext.mcmc.interweaving import Hierarchy, Kept
+from blackjax_ext.mcmc.movers import Mover, draw_mover
+from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.top_level import top_level
+from blackjax_ext.types import Function, LogDensity, select
 
-__all__ = ["AutoMALAInfo", "AutoMALAState", "auto_mala", "build_kernel", "init"]
+__all__ = [
+    "AutoMALAInfo",
+    "AutoMALAState",
+    "auto_mala",
+    "build_kernel",
+    "check_shares",
+    "init",
+]
 
 
 class AutoMALAState(NamedTuple):
@@ -82,13 +89,47 @@ class AutoMALAState(NamedTuple):
     exponent: Array
 
 
+class AutoMALAInfo(NamedTuple):
+    """Facts about one transition.
+
+    acceptance_rate
+        1 for an accepted move, else 0: what is rejected is not looked into further.
+    is_accepted
+        Whether the chain moved to the proposal.
+    is_divergent
+        Whether no step that was tried fitted, as where the density is flat or not finite.
+    first_rate
+        Acceptance probability of the first trial, the move with the step that was given. The
+        warm-up adapts that step to it. NaN where effects went along, whose first trial is longer.
+    exponent
+        j: the step was 2^j times the one given.
+    num_evaluations
+        Places at which gradients were evaluated.
+    hidden
+        Coordinate of the flat position whose noise rounding hides where the step began or tried to
+        end, so that it was rejected or shortened; -1 if none.
+    """
+
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+    first_rate: Array
+    exponent: Array
+    num_evaluations: Array
+    hidden: Array
+
+
 def init(
     position: ArrayLikeTree, logdensity_fn: LogDensity, rng_key: PRNGKey | None = None
 ) -> AutoMALAState:
     """Make the first state: one gradient. Without a key the momentum is drawn by the first step."""
     position = check_position(position)
     value_and_grad = jax.value_and_grad(lambda x: check_scalar(logdensity_fn(x)))
-    momentum = auto_step.draw_momentum(rng_key, ravel_pytree(position)[0])
+    x, _ = ravel_pytree(position)
+    if rng_key is None:
+        momentum = jnp.full_like(x, jnp.nan)
+    else:
+        momentum = standard_normal(rng_key, x.size, x.dtype)
     return AutoMALAState(position, *value_and_grad(position), momentum, jnp.zeros((), jnp.int32))
 
 
@@ -115,26 +156,23 @@ def build_kernel() -> Callable[..., tuple[AutoMALAState, AutoMALAInfo]]:
         hierarchy: Hierarchy | None = None,
     ) -> tuple[AutoMALAState, AutoMALAInfo]:
         """One step: one gradient for each trial."""
-        key_metric, key_step = jax.random.split(rng_key)
+        key_mover, key_step = jax.random.split(rng_key)
         x, unravel = ravel_pytree(state.position)
         gradient, unravel_gradient = ravel_pytree(state.logdensity_grad)
         metric = metrics.factorize(inverse_mass_matrix, x.size)
-        shares = auto_step.Shares(isotropic_share, block_share)
-        mover = auto_step.draw_mover(key_metric, metric, state.position, shares, hierarchy)
+        mover = draw_mover(
+            key_mover, metric, state.position, isotropic_share, block_share, hierarchy
+        )
 
         def evaluate(x: Array) -> tuple[Array, Array]:
             logdensity, gradient = jax.value_and_grad(logdensity_fn)(unravel(x))
             return logdensity, ravel_pytree(gradient)[0]
 
-        pull = interweaving.pull_reverse
-        kept = interweaving.Kept(x, state.logdensity, gradient)
-        start = auto_step.PhasePoint(*interweaving.start(mover.chart, kept, state.momentum, pull))
-        seen = interweaving.evaluation(mover.chart, evaluate, pull)
-        step_size = interweaving.longer(mover.chart, step_size)
-        leap = auto_step.leapfrog_once(seen, mover.push, mover.pull, step_size)
-        end, info = auto_step.transition(key_step, start, leap, persistence, mover.moves)
+        here = Kept(x, state.logdensity, gradient)
+        start = PhasePoint(*interweaving.start(mover.chart, here, state.momentum))
+        leap = leapfrog(interweaving.evaluation(mover.chart, evaluate), mover, step_size)
+        end, info = transition(key_step, start, leap, persistence, mover)
         kept = interweaving.keeps(mover.chart, end)
-        info = info._replace(first_rate=interweaving.rated(mover.chart, info.first_rate))
         position, gradient = unravel(kept.x), unravel_gradient(kept.gradient)
         new = AutoMALAState(position, kept.logdensity, gradient, end.momentum, info.exponent)
         return new, info
@@ -142,7 +180,7 @@ def build_kernel() -> Callable[..., tuple[AutoMALAState, AutoMALAInfo]]:
     return kernel
 
 
-@public(init, build_kernel)
+@top_level(init, build_kernel)
 def auto_mala(
     logdensity_fn: LogDensity,
     step_size: float,
@@ -152,18 +190,14 @@ def auto_mala(
     isotropic_share: float = 0.1,
     block_share: float | None = None,
     hierarchy: Hierarchy | None = None,
-) -> SamplingAlgorithm:
+) -> None:
     """MALA with a step size selected at each place (Biron-Lattes et al. 2024), for hierarchies.
 
     Parameters
     ----------
-    logdensity_fn
-        Log density of the target, up to a constant: pytree to scalar.
     step_size
         epsilon_0 > 0: the step of the first trial, in units of the posterior's scale as given by
         `inverse_mass_matrix`. Best where its moves, alone, would be accepted with probability 0.8.
-    inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor.
     persistence
         rho, from 0 (a fresh momentum for each step) to below 1.
     isotropic_share
@@ -177,10 +211,6 @@ def auto_mala(
         Which leaves are effects, with locations and scales computed from others: half of the steps
         of some leaves then take effects along. None, or a
         :class:`~blackjax_ext.interweaving.LocScaleHierarchy`.
-
-    Returns
-    -------
-    A ``SamplingAlgorithm`` with ``init(position, rng_key=None)`` and ``step(rng_key, state)``.
 
     Raises
     ------
@@ -199,18 +229,74 @@ def auto_mala(
     >>> int(info.exponent) < 0
     True
     """
-    check_positive("step_size", step_size)
-    auto_step.check_persistence(persistence, auto_step.Shares(isotropic_share, block_share))
-    return build_sampling_algorithm(
-        partial(
-            build_kernel(),
-            persistence=persistence,
-            isotropic_share=isotropic_share,
-            block_share=block_share,
-            hierarchy=hierarchy,
-        ),
-        init,
-        logdensity_fn,
-        kernel_args=(step_size, metrics.factorize(inverse_mass_matrix)),
-        pass_rng_key_to_init=True,
+    check_shares(persistence, isotropic_share, block_share)
+
+
+def check_shares(persistence: float, isotropic_share: float, block_share: float | None) -> None:
+    """Raise ValueError unless the persistence is in [0, 1) and the shares in [0, 1]."""
+    if not 0 <= persistence < 1:
+        raise ValueError(f"persistence must be at least 0 and below 1; got {persistence}.")
+    check_share("isotropic_share", isotropic_share)
+    if block_share is not None:
+        check_share("block_share", block_share)
+
+
+def refresh(rng_key: PRNGKey, momentum: Array, persistence: float, moves: Array) -> Array:
+    r"""``rho p + sqrt(1 - rho^2) z`` for what `moves`: leaves the standard normal invariant."""
+    noise = standard_normal(rng_key, momentum.size, momentum.dtype)
+    fresh = persistence * momentum + (1 - persistence**2) ** 0.5 * noise
+    return jnp.where(jnp.isnan(momentum), noise, jnp.where(moves, fresh, momentum))
+
+
+def leapfrog(evaluate: Function, mover: Mover, step_size: Array | float) -> Leap:
+    """A leapfrog step of size ``2^j step_size``; `evaluate` is that of the coordinates it moves in.
+
+    It preserves volume, and is undone by itself between two flips of the momentum.
+    """
+    step_size = interweaving.longer(mover.chart, step_size)
+
+    def leap(start: PhasePoint, exponent: Array) -> PhasePoint:
+        epsilon = step_size * jnp.exp2(exponent.astype(start.x.dtype))
+        half = start.momentum + 0.5 * epsilon * mover.pull(start.gradient)
+        x = start.x + epsilon * mover.push(half)
+        logdensity, gradient, kept = evaluate(x)
+        end = half + 0.5 * epsilon * mover.pull(gradient)
+        return PhasePoint(x, end, logdensity, gradient, kept)
+
+    return leap
+
+
+def transition(
+    rng_key: PRNGKey, start: PhasePoint, leap: Leap, persistence: float, mover: Mover
+) -> tuple[PhasePoint, AutoMALAInfo]:
+    """Refresh the momentum, select a step, decide."""
+    key_momentum, key_band, key_accept = jax.random.split(rng_key, 3)
+    dtype = start.x.dtype
+    momentum = refresh(key_momentum, start.momentum, persistence, mover.moves)
+    start = start._replace(momentum=momentum)
+    log_uniform = jnp.log(1.0 - jax.random.uniform(key_accept, (), dtype))
+    found = search(leap, start, draw_band(key_band, dtype), log_uniform)
+    is_accepted = found.is_confirmed & (log_uniform < found.log_ratio)
+    info = AutoMALAInfo(
+        is_accepted.astype(dtype),
+        is_accepted,
+        found.is_exhausted,
+        interweaving.rated(mover.chart, found.first_rate.astype(dtype)),
+        found.selected,
+        found.num_evaluations,
+        found.hidden,
     )
+    return accept_or_flip(is_accepted, found.proposal, start, mover.moves), info
+
+
+def accept_or_flip(
+    is_accepted: Array, proposal: PhasePoint, start: PhasePoint, moves: Array
+) -> PhasePoint:
+    """The new point. A rejected move turns round the momentum of what `moves`.
+
+    That is what keeps a momentum that persists exact: the move ends with a flip, and every step
+    with another.
+    """
+    turned = jnp.where(moves, -1.0, 1.0) * start.momentum
+    end = select(is_accepted, proposal, start)
+    return end._replace(momentum=jnp.where(is_accepted, -end.momentum, turned))

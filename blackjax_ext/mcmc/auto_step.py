@@ -1,4 +1,4 @@
-r"""Steps that adapt to the position: a step size selected before each move, and checked in reverse.
+r"""A step size selected before each move, and checked in reverse: the search of AutoMALA.
 
 For every step :math:`\epsilon` let :math:`\Phi_\epsilon` be a move that preserves volume and is its
 own inverse - a leapfrog step and a flip of the momentum - and
@@ -26,19 +26,12 @@ trials but the last must continue the search, and the first that does not ends i
 they are tried from the selected exponent towards 0, the most likely to differ first. The uniform
 random number of the decision is drawn before: a move that it rejects needs no reverse selection.
 
-*Some coordinates at a time.* In a share of the steps only some leaves of the position move, a set
-drawn independently of the state, while the others and their momenta are fixed: given the set each
-step leaves :math:`\mu` invariant. In the neck of a funnel a step of all coordinates is limited by
-the narrowest one, whereas the log sd alone can take steps a hundred times as long. Half of such
-steps move effects with their parameters, if a hierarchy is given
-(:mod:`blackjax_ext.mcmc.interweaving`).
-
 *Batches.* Each iteration of one loop is a trial, forward or reverse. Under ``jax.vmap`` a step
 takes as long as that of the slowest chain; ``benchmarks/hierarchies.py lock_step`` measures the
 cost. Chains that run one by one do not wait.
 
 References: M. Biron-Lattes et al. 2024, autoMALA (arXiv 2310.16782); T. Liu et al. 2024, AutoStep
-MCMC (arXiv 2410.18929); A. M. Horowitz 1991 (a momentum that persists).
+MCMC (arXiv 2410.18929).
 """
 
 from collections.abc import Callable
@@ -46,78 +39,23 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from blackjax.types import ArrayTree
 from jax import Array
-from jax.flatten_util import ravel_pytree
 from jax.typing import DTypeLike
 
-from blackjax_ext.checks import check_share
 from blackjax_ext.mcmc import interweaving
-from blackjax_ext.mcmc.interweaving import Hierarchy
-from blackjax_ext.mcmc.noise import standard_normal
-from blackjax_ext.metrics import Factor
 from blackjax_ext.precision import inner
-from blackjax_ext.types import Function, select
+from blackjax_ext.types import select
 
-__all__ = [
-    "MAX_EXPONENT",
-    "AutoStepInfo",
-    "Band",
-    "Mover",
-    "PhasePoint",
-    "Shares",
-    "StepSearch",
-    "check_persistence",
-    "draw_band",
-    "draw_momentum",
-    "draw_mover",
-    "leapfrog_once",
-    "refresh",
-    "search",
-    "transition",
-]
+__all__ = ["MAX_EXPONENT", "Band", "PhasePoint", "StepSearch", "draw_band", "search"]
 
 MAX_EXPONENT = 20  # steps from a millionth to a million times the first one
 # Steps grow only where they are needlessly exact, and shrink only where a move would be lost: of a
 # narrow band the way back selects the same step less often, and more trials are needed
 SLACK = 0.01
 MAX_LOWER_BOUND = 0.5
-# Steps of some leaves are what frees a chain from a neck, and are lost on other posteriors
-BLOCKS, FEWER_BLOCKS = 0.5, 0.2
 THERE, BACK, FINISHED = range(3)
 
 Leap = Callable[["PhasePoint", Array], "PhasePoint"]
-
-
-class AutoStepInfo(NamedTuple):
-    """Facts about one transition.
-
-    acceptance_rate
-        1 for an accepted move, else 0: what is rejected is not looked into further.
-    is_accepted
-        Whether the chain moved to the proposal.
-    is_divergent
-        Whether no step that was tried fitted, as where the density is flat or not finite.
-    first_rate
-        Acceptance probability of the first trial, the move with the step that was given. The
-        warm-up adapts that step to it. NaN where effects went along, whose first trial is longer.
-    exponent
-        j: the step was 2^j times the one given.
-    num_evaluations
-        Places at which gradients, or K slopes, were evaluated.
-    hidden
-        Coordinate of the flat position whose noise rounding hides where the step began or tried to
-        end, so that it was rejected or shortened; -1 if none.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
-    first_rate: Array
-    exponent: Array
-    num_evaluations: Array
-    hidden: Array
 
 
 class PhasePoint(NamedTuple):
@@ -130,7 +68,7 @@ class PhasePoint(NamedTuple):
     logdensity
         Log density at x.
     gradient
-        What the force is made of, shape (D,).
+        Shape (D,).
     kept
         What the state keeps of the place, if x is not its position.
     """
@@ -193,167 +131,10 @@ class StepSearch(NamedTuple):
     hidden: Array
 
 
-class Shares(NamedTuple):
-    """Probabilities of the kinds of steps, whatever the state is.
-
-    isotropic
-        All coordinates move alike, by the smallest scale of the metric.
-    block
-        Only some leaves of the position move; None for half of the steps with a hierarchy, and a
-        fifth without one.
-    """
-
-    isotropic: float
-    block: float | None
-
-
-class Mover(NamedTuple):
-    """Coordinates that a step moves, and its metric ``R R^T``.
-
-    push, pull
-        The maps ``R z`` and ``R^T g``.
-    moves
-        Which coordinates move, shape (D,); None for all.
-    chart
-        Coordinates in which they move; None for those of the position.
-    """
-
-    push: Function
-    pull: Function
-    moves: Array | None
-    chart: interweaving.Chart | None
-
-    def within(self, frame: Array) -> Function:
-        """The map of slopes to the force along the columns of `frame`, (D, K), on what moves.
-
-        Rows of a frame beyond the number of what moves may see both it and what stands still.
-        """
-        seen = frame if self.moves is None else jnp.where(self.moves[:, None], frame, 0.0)
-        return seen.__matmul__
-
-
-def check_persistence(persistence: float, shares: Shares) -> None:
-    """Raise ValueError unless the persistence is in [0, 1) and the shares in [0, 1]."""
-    if not 0 <= persistence < 1:
-        raise ValueError(f"persistence must be at least 0 and below 1; got {persistence}.")
-    check_share("isotropic_share", shares.isotropic)
-    if shares.block is not None:
-        check_share("block_share", shares.block)
-
-
 def draw_band(rng_key: Array, dtype: DTypeLike) -> Band:
     """Draw b uniformly in (0.99, 1) and a in (0, 0.5)."""
     u = 1.0 - jax.random.uniform(rng_key, (2,), dtype)  # log(0) is not drawn
     return Band(-jnp.log1p(-SLACK * u[0]), -jnp.log(MAX_LOWER_BOUND * u[1]))
-
-
-def draw_momentum(rng_key: Array | None, like: Array) -> Array:
-    """A draw of shape (D,); NaN without a key, which the first step replaces by a draw."""
-    if rng_key is None:
-        return jnp.full_like(like, jnp.nan)
-    return standard_normal(rng_key, like.size, like.dtype)
-
-
-def refresh(rng_key: Array, momentum: Array, persistence: float) -> Array:
-    r"""``rho p + sqrt(1 - rho^2) z``: leaves the standard normal invariant."""
-    noise = standard_normal(rng_key, momentum.size, momentum.dtype)
-    kept = persistence * momentum + (1 - persistence**2) ** 0.5 * noise
-    return jnp.where(jnp.isnan(momentum), noise, kept)
-
-
-def draw_mover(
-    rng_key: Array,
-    metric: Factor,
-    position: ArrayTree,
-    shares: Shares,
-    hierarchy: Hierarchy | None = None,
-) -> Mover:
-    """Draw the coordinates that the next step moves, whatever the state is: each step is exact.
-
-    All coordinates by `metric`, or by the share `shares.isotropic` of such steps by its smallest
-    scale; by the share `shares.block` of all steps some leaves of `position` only, each coordinate
-    by its own scale, if there are several. Scales are those of a coordinate given the others. With
-    a `hierarchy` half of the steps of some leaves hold effects by their noise.
-    """
-    is_effect = () if hierarchy is None else hierarchy.effects(position)
-    block = shares.block
-    if block is None:
-        block = BLOCKS if any(is_effect) else FEWER_BLOCKS
-    sizes = list(map(np.size, jax.tree.leaves(position)))
-    # marginal ones would be too long by far where coordinates are correlated
-    scales = metric.conditional_scales()
-    is_alike = jax.random.bernoulli(rng_key, shares.isotropic)
-    moves, chart, is_block = None, None, jnp.array(False)
-    is_never = isinstance(block, int | float) and block == 0
-    if np.count_nonzero(sizes) > 1 and not is_never:
-        key_block, key_leaves = jax.random.split(jax.random.fold_in(rng_key, 1))
-        is_block = jax.random.bernoulli(key_block, block)
-        is_noise = None
-        if hierarchy is not None and any(is_effect):
-            key_along, key_noise = jax.random.split(jax.random.fold_in(rng_key, 2))
-            is_along = is_block & jax.random.bernoulli(key_along, interweaving.SHARE)
-            is_noise = is_along & interweaving.draw_noise(key_noise, is_effect, sizes)
-            x, unravel = ravel_pytree(position)
-            chart = interweaving.chart_of(hierarchy, unravel, is_noise, x.dtype)
-        moves = ~is_block | draw_leaves(key_leaves, sizes, is_noise)
-
-    def scaled(z: Array, all_of_it: Array) -> Array:
-        alike = jnp.where(is_alike & ~is_block, jnp.min(scales) * z, all_of_it)
-        return alike if moves is None else jnp.where(is_block, moves * scales * z, alike)
-
-    def push(z: Array) -> Array:
-        return scaled(z, metric.inverse_sqrt_times(z)).astype(z.dtype)
-
-    def pull(g: Array) -> Array:
-        return scaled(g, metric.inverse_sqrt_transpose_times(g)).astype(g.dtype)
-
-    return Mover(push, pull, moves, chart)
-
-
-def draw_leaves(rng_key: Array, sizes: list[int], is_noise: Array | None = None) -> Array:
-    """Coordinates (D,) of some leaves, at least one and not all: any number, then any of so many.
-
-    So each leaf is often without any other, however many there are. Coordinates in `is_noise` stand
-    still, and with them all of their leaf.
-    """
-    key_number, key_which = jax.random.split(rng_key)
-    places = np.flatnonzero(sizes)
-    leaf_of = np.repeat(np.arange(places.size), np.asarray(sizes)[places])
-    rank, most = jax.random.permutation(key_which, places.size), jnp.asarray(places.size)
-    if is_noise is not None:
-        is_held = jnp.zeros(places.size, bool).at[leaf_of].max(is_noise)
-        rank = jnp.argsort(jnp.argsort(rank + places.size * is_held))
-        held = jnp.sum(is_held)
-        most = jnp.where(held, places.size - held + 1, places.size)
-    is_drawn = rank < jax.random.randint(key_number, (), 1, most)
-    return is_drawn[leaf_of]
-
-
-def leapfrog_once(
-    evaluate: Function, push: Function, pull: Function, step_size: Array | float
-) -> Leap:
-    """One leapfrog step: preserves volume, and is undone by itself between two flips of momentum.
-
-    Parameters
-    ----------
-    evaluate
-        x to the log density, the gradient and what the state keeps, shared with the next step.
-    push
-        Momentum to velocity: ``R p``.
-    pull
-        Gradient to force: ``R^T g``, in whitened coordinates.
-    step_size
-        Of exponent 0.
-    """
-
-    def leap(start: PhasePoint, exponent: Array) -> PhasePoint:
-        epsilon = step_size * jnp.exp2(exponent.astype(start.x.dtype))
-        half = start.momentum + 0.5 * epsilon * pull(start.gradient)
-        x = start.x + epsilon * push(half)
-        logdensity, gradient, kept = evaluate(x)
-        return PhasePoint(x, half + 0.5 * epsilon * pull(gradient), logdensity, gradient, kept)
-
-    return leap
 
 
 def log_joint_ratio(start: PhasePoint, end: PhasePoint) -> Array:
@@ -456,59 +237,3 @@ def go_back(trials: StepSearch, log_ratio: Array, band: Band) -> StepSearch:
         exponent=following,
         is_confirmed=agrees & is_last,
     )
-
-
-def accept_or_flip(
-    is_accepted: Array, proposal: PhasePoint, start: PhasePoint, moves: Array | None
-) -> PhasePoint:
-    """The new point. A rejected move turns round the momentum of what `moves`.
-
-    That is what keeps a momentum that persists exact: the move ends with a flip, and every step
-    with another.
-    """
-    turned = -start.momentum if moves is None else jnp.where(moves, -1.0, 1.0) * start.momentum
-    end = select(is_accepted, proposal, start)
-    return end._replace(momentum=jnp.where(is_accepted, -end.momentum, turned))
-
-
-def transition(
-    rng_key: Array, start: PhasePoint, leap: Leap, persistence: float, moves: Array | None = None
-) -> tuple[PhasePoint, AutoStepInfo]:
-    """Refresh the momentum, select a step, decide.
-
-    Parameters
-    ----------
-    rng_key
-        Key, used once.
-    start
-        Where the step begins.
-    leap
-        Moves the coordinates `moves`, and no other.
-    persistence
-        rho.
-    moves
-        Shape (D,); None for all. The momenta of the others are kept as they are.
-
-    Returns
-    -------
-    The new point, and the facts about the step.
-    """
-    key_momentum, key_band, key_accept = jax.random.split(rng_key, 3)
-    dtype = start.x.dtype
-    momentum = refresh(key_momentum, start.momentum, persistence)
-    if moves is not None:
-        momentum = jnp.where(moves | jnp.isnan(start.momentum), momentum, start.momentum)
-    start = start._replace(momentum=momentum)
-    log_uniform = jnp.log(1.0 - jax.random.uniform(key_accept, (), dtype))
-    selection = search(leap, start, draw_band(key_band, dtype), log_uniform)
-    is_accepted = selection.is_confirmed & (log_uniform < selection.log_ratio)
-    info = AutoStepInfo(
-        is_accepted.astype(dtype),
-        is_accepted,
-        selection.is_exhausted,
-        selection.first_rate.astype(dtype),
-        selection.selected,
-        selection.num_evaluations,
-        selection.hidden,
-    )
-    return accept_or_flip(is_accepted, selection.proposal, start, moves), info

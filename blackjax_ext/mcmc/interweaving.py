@@ -77,11 +77,8 @@ __all__ = [
     "hidden",
     "keeps",
     "longer",
-    "pull_forward",
-    "pull_reverse",
     "rated",
     "reached",
-    "slopes_in",
     "start",
     "within",
 ]
@@ -223,14 +220,14 @@ class Chart(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Evaluations kept of a place: the position, its log density and what forces are made of.
+    """Evaluations kept of a place: the position, its log density and its gradient.
 
     `hidden` is the coordinate whose noise rounding hides there, -1 if none.
     """
 
     x: Array
     logdensity: Array
-    gradient: Any
+    gradient: Array
     hidden: Array | int = NO_COORDINATE
 
 
@@ -265,22 +262,6 @@ def chart_of(hierarchy: Hierarchy, unravel: Unravel, is_noise: Array, dtype: Any
     return Chart(out, into, jnp.any(is_noise))
 
 
-def pull_reverse(chart: Chart, u: Array, gradient: Array) -> tuple[Array, Array]:
-    """Log determinant at `u`, and the gradient in u from that in x."""
-    (_, log_det), back = jax.vjp(chart.out, u)
-    return log_det, back((gradient, jnp.ones_like(log_det)))[0]
-
-
-def pull_forward(chart: Chart, u: Array, gradient: Array) -> tuple[Array, Array]:
-    """Pull a gradient back without a reverse pass: D JVPs of the map, none of the density."""
-
-    def along(direction: Array) -> tuple[Array, Array]:
-        (_, log_det), (dx, slope) = jax.jvp(chart.out, (u,), (direction,))
-        return log_det, dx @ gradient + slope
-
-    return jax.vmap(along, out_axes=(None, 0))(jnp.eye(u.size, dtype=u.dtype))
-
-
 def hidden(chart: Chart, x: Array) -> Array:
     """The coordinate of `x` whose noise rounding hides most, -1 if all are resolved.
 
@@ -298,13 +279,14 @@ def reached(point: Any) -> Array | int:
     return NO_COORDINATE if point.kept is None else point.kept.hidden
 
 
-def density_in(chart: Chart, u: Array, kept: Kept, pull: Function) -> tuple[Array, Array, Kept]:
+def density_in(chart: Chart, u: Array, kept: Kept) -> tuple[Array, Array, Kept]:
     """Log density and gradient in u of a place of which `kept` is known.
 
     The log density is NaN where rounding hides the noise, as `kept` then says. What is not used is
     left out by a choice at the end, and may be no number.
     """
-    log_det, gradient = pull(chart, u, kept.gradient)
+    (_, log_det), back = jax.vjp(chart.out, u)
+    gradient = back((kept.gradient, jnp.ones_like(log_det)))[0]
     kept = kept._replace(hidden=hidden(chart, kept.x))
     logdensity = kept.logdensity + jnp.where(chart.is_used, log_det, 0.0)
     logdensity = jnp.where(kept.hidden == NO_COORDINATE, logdensity, jnp.nan)
@@ -316,16 +298,16 @@ def within(chart: Chart | None, x: Array) -> Array:
     return x if chart is None else jnp.where(chart.is_used, chart.into(x), x)
 
 
-def start(chart: Chart | None, kept: Kept, momentum: Array, pull: Function) -> tuple[Any, ...]:
+def start(chart: Chart | None, kept: Kept, momentum: Array) -> tuple[Any, ...]:
     """Fields of the point at which a step begins, without an evaluation."""
     if chart is None:
         return kept.x, momentum, kept.logdensity, kept.gradient, None
     u = within(chart, kept.x)
-    logdensity, gradient, kept = density_in(chart, u, kept, pull)
+    logdensity, gradient, kept = density_in(chart, u, kept)
     return u, momentum, logdensity, gradient, kept
 
 
-def evaluation(chart: Chart | None, evaluate: Function, pull: Function) -> Function:
+def evaluation(chart: Chart | None, evaluate: Function) -> Function:
     """`evaluate`, from x to the log density and its gradient, in the coordinates of a chart.
 
     Returns ``u -> (log density, gradient, kept)``.
@@ -335,32 +317,7 @@ def evaluation(chart: Chart | None, evaluate: Function, pull: Function) -> Funct
 
     def in_chart(u: Array) -> tuple[Array, Array, Kept]:
         x = jnp.where(chart.is_used, chart.out(u)[0], u)
-        return density_in(chart, u, Kept(x, *evaluate(x)), pull)
-
-    return in_chart
-
-
-def slopes_in(chart: Chart | None, slopes: Function, directions: Array) -> Function:
-    """Slopes along `directions`, (K, D), in the coordinates of a chart.
-
-    `slopes`, from x and directions to the log density and its slopes, costs what it does in x.
-    """
-    if chart is None:
-        return lambda x: (*slopes(x, directions), None)
-
-    def in_chart(u: Array) -> tuple[Array, Array, Kept]:
-        def along(direction: Array) -> Any:
-            return jax.jvp(chart.out, (u,), (direction,))
-
-        moved, slope = jax.vmap(along, out_axes=(None, 0))(directions)
-        plain = (u, jnp.zeros_like(moved[1])), (directions, jnp.zeros_like(slope[1]))
-        (x, log_det), (dx, slope) = jax.tree.map(
-            lambda a, b: jnp.where(chart.is_used, a, b), (moved, slope), plain
-        )
-        logdensity, along_map = slopes(x, dx)
-        kept = Kept(x, logdensity, None, hidden(chart, x))
-        in_u = jnp.where(kept.hidden == NO_COORDINATE, logdensity + log_det, jnp.nan)
-        return in_u, along_map + slope, kept
+        return density_in(chart, u, Kept(x, *evaluate(x)))
 
     return in_chart
 

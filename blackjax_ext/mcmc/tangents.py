@@ -37,7 +37,6 @@ def draw(
     num_tangents: int,
     like: Array,
     tangents: TangentLaw,
-    within: Array | None = None,
 ) -> Array:
     """Draw a frame.
 
@@ -52,9 +51,6 @@ def draw(
     tangents
         "sphere": uniform on the sphere, and on frames for K > 1 (D normals each). "rademacher":
         random signs over sqrt(D) (D random bits each), orthonormalized for K > 1.
-    within
-        Coordinates that the tangents are to see, shape (D,); None for all. Where the tangents drawn
-        within them are dependent, or more than they are, the others may see any.
 
     Returns
     -------
@@ -69,9 +65,6 @@ def draw(
     else:
         frame = signs(rng_key, size, like.dtype)
     frame = frame.reshape(num_tangents, like.size)
-    if within is not None:
-        frame = jnp.where(within, frame, 0.0)
-        frame = frame if num_tangents > 1 else frame / jnp.linalg.norm(frame)
     return frame if num_tangents == 1 else jnp.linalg.qr(frame.T)[0].T
 
 

@@ -1,8 +1,7 @@
-"""Control variates: a gradient, or a row, less its expansion at a fixed anchor."""
+"""Control variates: a gradient less its expansion at a fixed anchor."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +15,9 @@ from blackjax_ext.checks import check_position
 from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.precision import exact_products
 from blackjax_ext.rows.potentials import Batch, StochasticPotential, as_partial, full_gradient
-from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.types import Function
 
-__all__ = ["Anchor", "anchor_at", "anchored", "check_fits", "control_variate", "less_expansion"]
+__all__ = ["Anchor", "anchor_at", "anchored", "check_fits", "control_variate"]
 
 MAX_DENSE = 1000  # beyond, a Hessian is a product with the full data instead of a matrix
 
@@ -84,10 +82,8 @@ def control_variate(
 
     Returns
     -------
-    A potential with the same energy, whose `rows` too have the expansion taken out
-    (:func:`blackjax_ext.rows.control_variates.less_expansion`). Cost: at once, one full
-    gradient, and D more of them for a Hessian; then two minibatch gradients for one, or three with
-    order 2.
+    A potential with the same energy. Cost: at once, one full gradient, and D more of them for a
+    Hessian; then two minibatch gradients for one, or three with order 2.
 
     Raises
     ------
@@ -146,8 +142,7 @@ def anchored(potential: StochasticPotential, anchor: Anchor, order: int) -> Stoc
     """`potential` with the control variate of a known anchor; see :func:`control_variate`."""
     parts = (as_partial(potential.potential), as_partial(potential.stochastic_grad))
     gradient = Partial(partial(anchored_gradient, order), *parts, anchor)
-    rows = None if potential.rows is None else less_expansion(potential.rows, anchor)
-    return potential._replace(stochastic_grad=gradient, rows=rows)
+    return potential._replace(stochastic_grad=gradient)
 
 
 def anchored_gradient(
@@ -178,60 +173,3 @@ def check_fits(anchor: ArrayTree, position: ArrayTree) -> None:
     shapes, wanted = (jax.tree.map(jnp.shape, tree) for tree in (anchor, position))
     if shapes != wanted:
         raise ValueError(f"anchor must fit the position, of shapes {wanted}; got {shapes}.")
-
-
-def less_expansion(rows: Rows, anchor: Any) -> Rows:
-    r"""`rows` with the expansion of the full data at `anchor` taken out of the terms.
-
-    With :math:`d = x - a`, :math:`T[f](d) = \nabla f(a)^T d + \frac12 d^T \nabla^2 f(a) d` and
-    :math:`U = -k - \sum \ell_i`, the terms become :math:`\ell_i(x) - \ell_i(a) - T[\ell_i](d)` and
-    the known part :math:`k(x) - k(a) - T[k](d) - T[U](d)`, which adds up to the same density. The
-    second derivatives are left out of both if the anchor has no Hessian.
-
-    Cost: a term is evaluated at two places, with two directional derivatives at the anchor.
-    """
-    return Rows(
-        Partial(known_remainder, rows, anchor), Partial(row_remainders, rows, anchor), rows.num_rows
-    )
-
-
-@exact_products
-def known_remainder(rows: Rows, anchor: Any, x: ArrayTree) -> Array:
-    """Known part of `rows` less its own expansion and that of the energy at the anchor."""
-    d = ravel_pytree(x)[0] - ravel_pytree(anchor.position)[0]
-    w = anchor.coordinates(d)
-    energy: Array = anchor.gradient @ w
-    if anchor.hessian is not None:
-        energy = energy + 0.5 * w @ (anchor.hessian @ w)
-    return function_remainder(rows.known, anchor, x) - energy
-
-
-def row_remainders(rows: Rows, anchor: Any, x: ArrayTree, indices: Array) -> Array:
-    """Terms of some rows less their expansions at the anchor, shape (n,)."""
-    return function_remainder(partial(terms_at, rows, indices), anchor, x)
-
-
-def terms_at(rows: Rows, indices: Array, x: ArrayTree) -> Array:
-    """Terms of some rows, with the position as the last argument."""
-    return rows.terms(x, indices)
-
-
-@exact_products
-def function_remainder(function: Callable[[ArrayTree], Array], anchor: Any, x: ArrayTree) -> Array:
-    """``function(x)`` less its expansion at the anchor, to the order that the anchor has."""
-    a, unravel = ravel_pytree(anchor.position)
-    d = ravel_pytree(x)[0] - a
-
-    def along(s: Array) -> Array:
-        return function(unravel(a + s * d))
-
-    def slope(s: Array) -> tuple[Array, Array]:
-        return jax.jvp(along, (s,), (one,))
-
-    zero, one = d.dtype.type(0.0), d.dtype.type(1.0)
-    if anchor.hessian is None:
-        value, first = slope(zero)
-        return function(x) - value - first
-    (value, first), (_, second) = jax.jvp(slope, (zero,), (one,))
-    rest: Array = function(x) - value - first - 0.5 * second
-    return rest

@@ -13,7 +13,6 @@ from jax.tree_util import Partial
 from blackjax_ext.checks import check_count, count_rows
 from blackjax_ext.rows.compensated_sums import Pair, add, over_rows
 from blackjax_ext.rows.potentials import StochasticPotential
-from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.rows.shuffles import with_replacement
 from blackjax_ext.types import LogDensity
 
@@ -78,12 +77,11 @@ def minibatch(
     if chunk_size is not None:
         check_count("chunk_size", chunk_size)
     functions = (logprior_fn, loglikelihood_fn)
-    terms = Partial(partial(row_loglikelihoods, loglikelihood_fn), data)
     return StochasticPotential(
         Partial(partial(posterior_energy, functions, num_rows, chunk_size), data),
         Partial(partial(draw_rows, num_rows, batch_size), data),
         Partial(partial(minibatch_gradient, functions, num_rows)),
-        Rows(Partial(logprior_fn), terms, num_rows),
+        num_rows,
     )
 
 

@@ -24,7 +24,6 @@ from jax.tree_util import Partial
 
 from blackjax_ext.checks import check_positive
 from blackjax_ext.rows.compensated_sums import Pair, as_pair
-from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.types import Function, LogDensity
 
 __all__ = [
@@ -54,15 +53,14 @@ class StochasticPotential(NamedTuple):
         ``draw(rng_key) -> batch``, the random component of one gradient.
     stochastic_grad
         ``stochastic_grad(x, batch)``, a pytree like the position.
-    rows
-        The same energy row by row, for acceptance tests that do not read all of them; None where
-        there are no rows.
+    num_rows
+        N, rows that the energy reads; 0 where it is no sum over rows.
     """
 
     potential: Callable[[ArrayTree], Array | Pair]
     draw: Callable[[PRNGKey], Batch]
     stochastic_grad: Callable[[ArrayTree, Batch], ArrayTree]
-    rows: Rows | None = None
+    num_rows: int = 0
 
 
 def full_batch(logdensity_fn: LogDensity) -> StochasticPotential:
@@ -144,7 +142,7 @@ def exact(potential: StochasticPotential) -> StochasticPotential:
     """`potential` with its exact gradient, a full pass over the data, for its estimate."""
     energy = as_partial(potential.potential)
     gradient = Partial(partial(noisy_gradient, 0.0), energy)
-    return StochasticPotential(energy, Partial(key_as_batch), gradient, potential.rows)
+    return StochasticPotential(energy, Partial(key_as_batch), gradient, potential.num_rows)
 
 
 def as_partial(function: Function) -> Partial:
@@ -153,7 +151,7 @@ def as_partial(function: Function) -> Partial:
 
 
 def check_potential(potential: StochasticPotential) -> StochasticPotential:
-    """Return `potential`; raise TypeError unless it is three functions, and rows if any."""
+    """Return `potential`; raise TypeError unless it begins with three functions."""
     is_potential = isinstance(potential, StochasticPotential)
     if not is_potential or not all(callable(function) for function in potential[:3]):
         raise TypeError(

@@ -103,7 +103,7 @@ def read_all_rows(
     _, rate, is_accepted, is_divergent = langevin.accept(
         rng_key, log_ratio, energy.value(), energy, old_cache
     )
-    num_rows = jnp.array(0 if potential.rows is None else potential.rows.num_rows)
+    num_rows = jnp.asarray(potential.num_rows, int)
     return Verdict(is_accepted, rate, is_divergent, energy, num_rows)
 
 

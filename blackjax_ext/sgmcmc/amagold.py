@@ -100,7 +100,7 @@ class AMAGOLDInfo(NamedTuple):
     Attributes
     ----------
     acceptance_rate
-        Acceptance probability, or an estimate of it where the test has no exact one.
+        Acceptance probability, or an estimate of it from the rows that were read.
     is_accepted
         Whether the chain moved to the proposal.
     is_divergent
@@ -108,7 +108,7 @@ class AMAGOLDInfo(NamedTuple):
     num_integration_steps
         T, the number of minibatch gradients.
     num_rows
-        Rows that the acceptance test read; 0 for a potential without rows.
+        Rows that the acceptance test read; 0 for a potential that is no sum over rows.
     """
 
     acceptance_rate: Array
@@ -207,8 +207,8 @@ def amagold(
     num_integration_steps
         T >= 1, minibatch gradients per transition.
     acceptance
-        Test of a proposal: :func:`blackjax_ext.acceptance.full_pass`, which is exact, or one that
-        reads fewer rows, of which :mod:`blackjax_ext.minibatch_tests` has approximate ones.
+        Test of a proposal: :func:`blackjax_ext.acceptance.full_pass`, or
+        :func:`blackjax_ext.acceptance.subsampled`, which reads fewer rows and is exact too.
 
     Raises
     ------

@@ -12,11 +12,10 @@ from jax.tree_util import Partial
 from blackjax_ext.checks import check_count
 from blackjax_ext.rows.control_variates import check_fits
 from blackjax_ext.rows.potentials import StochasticPotential
-from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.rows.shuffles import with_replacement
-from blackjax_ext.subsampling.expansion import Expansion, surrogate
+from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.passes import energy
-from blackjax_ext.subsampling.thinning import loss_remainders, steps_to
+from blackjax_ext.subsampling.thinning import steps_to
 
 __all__ = ["expanded_minibatch"]
 
@@ -29,9 +28,8 @@ def expanded_minibatch(expansion: Expansion, batch_size: int) -> StochasticPoten
         + \frac{N}{B} \sum_{i \in \zeta} A_i^T \left[ \nabla\phi_i(\eta_i)
         - \nabla\phi_i(a_i) - \nabla^2\phi_i(a_i)\, t_i \right],
 
-    the gradient of `control_variate` with two reads of each row instead of three gradients;
-    the second derivatives for order 2 alone. Notation of
-    :mod:`blackjax_ext.subsampling.predictors`.
+    the gradient of `control_variate` with two reads of each row instead of three gradients.
+    Notation of :mod:`blackjax_ext.subsampling.predictors`.
 
     Parameters
     ----------
@@ -43,8 +41,7 @@ def expanded_minibatch(expansion: Expansion, batch_size: int) -> StochasticPoten
 
     Returns
     -------
-    A potential, whose rows are their remainders. Cost: B rows and D^2 for a gradient, N rows for an
-    energy, in chunks.
+    A potential. Cost: B rows and D^2 for a gradient, N rows for an energy, in chunks.
 
     Raises
     ------
@@ -57,20 +54,8 @@ def expanded_minibatch(expansion: Expansion, batch_size: int) -> StochasticPoten
         check_count("batch_size", batch_size, most=expansion.num_rows, of="rows of the data")
     draw = Partial(partial(draw_indices, expansion.num_rows, batch_size))
     energy_fn = Partial(energy, expansion.posterior)
-    rows = Rows(
-        Partial(known_part, expansion), Partial(expansion_remainders, expansion), expansion.num_rows
-    )
-    return StochasticPotential(energy_fn, draw, Partial(expanded_gradient, expansion), rows)
-
-
-def known_part(expansion: Expansion, x: ArrayTree) -> Array:
-    """Log density without the remainders of the rows, up to a constant."""
-    return -surrogate(expansion, x)
-
-
-def expansion_remainders(expansion: Expansion, x: ArrayTree, indices: Array) -> Array:
-    """Log likelihoods of some rows less their expansions, shape (n,)."""
-    return -loss_remainders(expansion, steps_to(expansion, x), indices)[0]
+    gradient = Partial(expanded_gradient, expansion)
+    return StochasticPotential(energy_fn, draw, gradient, expansion.num_rows)
 
 
 def draw_indices(num_rows: int, batch_size: int, rng_key: PRNGKey) -> Array:
@@ -84,9 +69,7 @@ def expanded_gradient(expansion: Expansion, x: ArrayTree, indices: Array) -> Arr
     a, unravel = ravel_pytree(expansion.position)
     check_fits(expansion.position, x)
     (d,), (u, _) = steps_to(expansion, x), expansion.coordinates(x)
-    slope = expansion.arrow.shared
-    if expansion.order == 2:
-        slope = slope + expansion.arrow.of_shared @ u
+    slope = expansion.arrow.shared + expansion.arrow.of_shared @ u
     of_prior = ravel_pytree(jax.grad(posterior.logprior)(x))[0]
     gradient = slope @ expansion.frame.root_inverse - of_prior
     if not indices.size:
@@ -98,8 +81,6 @@ def expanded_gradient(expansion: Expansion, x: ArrayTree, indices: Array) -> Arr
     def excess(eta: ArrayTree, t: ArrayTree, row: ArrayTree) -> ArrayTree:
         slope = partial(jax.grad(posterior.loss), row=row)
         moved = slope(jax.tree.map(jnp.add, eta, t))
-        if expansion.order == 1:
-            return jax.tree.map(jnp.subtract, moved, slope(eta))
         here, bend = jax.jvp(slope, (eta,), (t,))
         return jax.tree.map(lambda a, b, c: a - b - c, moved, here, bend)
 

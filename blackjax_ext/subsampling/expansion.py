@@ -111,7 +111,7 @@ class Expansion:
     arrow
         Derivatives of minus the log likelihood of all rows by u and v.
     cubic
-        Third derivatives; None for an expansion of order 1 or 2.
+        Third derivatives; None for an expansion of order 2.
     rows
         Numbers of the rows in order of their groups, shape (N,); None without groups.
     first
@@ -127,7 +127,7 @@ class Expansion:
     radius
         R: the bounds hold up to this norm of w.
     order
-        k: 1 or 2, or for groups 2 or 3.
+        k: 2, or for groups 2 or 3.
     num_seen
         P: rows see the first of the shared coordinates u.
     """
@@ -238,8 +238,6 @@ class Expansion:
         slope, curvature = self.arrow.shared, self.arrow.of_shared
         if self.has_groups:
             slope = slope + jnp.einsum("cdp,cd->p", self.arrow.coupling, v)
-        if self.order == 1:
-            return lambda u: slope @ u
         if self.cubic is None:
             return lambda u: slope @ u + 0.5 * u @ (curvature @ u)
         slope = slope + 0.5 * jnp.einsum("cdep,cd,ce->p", self.cubic.twice, v, v)
@@ -280,7 +278,6 @@ def expand(
     posterior: LinearPredictor,
     start: ArrayLikeTree,
     *,
-    order: int = 2,
     find_mode: bool = True,
     say: Callable[[str], None] | None = None,
     place: Callable[[np.ndarray], Any] = blocks_over_rows,
@@ -293,9 +290,6 @@ def expand(
         Of :func:`blackjax_ext.potentials.linear_predictor`.
     start
         Where the search for the mode begins: a pytree like the position.
-    order
-        Order of the expansion, 2 or 1. With 2 a test reads of the order of
-        :math:`P^3 / \sqrt N` rows, with 1 of the order of :math:`P^2`.
     find_mode
         False to expand at `start` itself. Any anchor is exact; far from the mode, tests read more.
     say
@@ -306,26 +300,25 @@ def expand(
 
     Returns
     -------
-    The expansion. Cost: per step of Newton's method (about ten) a pass of :math:`N K D^2` products
-    over the rows, then one more for the bounds. Memory: a chunk of rows, and 12 bytes for each of
+    The expansion, of which a test reads of the order of :math:`P^3 / \sqrt N` rows. Cost: per step
+    of Newton's method (about ten) a pass of :math:`N K D^2` products over the rows, then one more
+    for the bounds. Memory: a chunk of rows, and 12 bytes for each of
     all rows (16 in double precision), which a mesh with an axis "rows" divides
     (``blackjax_ext.meshes``).
 
     Raises
     ------
     ValueError, TypeError
-        For an order that is not 1 or 2, a start that is empty or not floating, predictors that are
-        not affine, a position without a proper mode (no curvature there, or none within 60 steps:
-        separable data without a prior), a posterior so correlated that floats do not resolve it
-        (uncentred covariates; :func:`blackjax_ext.subsampling.mode.check_resolution`).
+        For a start that is empty or not floating, predictors that are not affine, a position
+        without a proper mode (no curvature there, or none within 60 steps: separable data without a
+        prior), a posterior so correlated that floats do not resolve it (uncentred covariates;
+        :func:`blackjax_ext.subsampling.mode.check_resolution`).
     """
-    if order not in (1, 2):
-        raise ValueError(f"order must be 1 or 2; got {order!r}.")
     position = check_position(start)
     predictor = GroupedPredictor.without_groups(posterior, position)
     passes = RowPasses(predictor, say)
     anchor = anchor_without_groups(passes, position_of(predictor, position), find_mode=find_mode)
-    return expansion_at(passes, anchor, order, place)
+    return expansion_at(passes, anchor, 2, place)
 
 
 def position_of(predictor: GroupedPredictor, x: ArrayTree) -> HostPosition:

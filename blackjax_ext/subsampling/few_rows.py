@@ -1,7 +1,5 @@
 """The exact test that reads a few rows, as a rule for AMAGOLD to accept or reject a trajectory."""
 
-from functools import partial
-
 from blackjax.types import ArrayTree, PRNGKey
 from jax import Array
 from jax.tree_util import Partial
@@ -14,7 +12,7 @@ from blackjax_ext.subsampling.expansion import Expansion, surrogate
 __all__ = ["subsampled"]
 
 
-def subsampled(expansion: Expansion, rule: thinning.RuleName = "weights") -> Acceptance:
+def subsampled(expansion: Expansion) -> Acceptance:
     r"""An exact test that reads a few rows, drawn in proportion to bounds of what they can change.
 
     See :mod:`blackjax_ext.subsampling.thinning` for the derivation. The potential must be that of
@@ -24,9 +22,6 @@ def subsampled(expansion: Expansion, rule: thinning.RuleName = "weights") -> Acc
     ----------
     expansion
         Of :func:`blackjax_ext.potentials.expand`. It must not depend on the chain.
-    rule
-        "weights", a product of weights of the rows that are drawn, or "factors", one for each row,
-        which accept less often if a test reads tens of rows or more.
 
     Returns
     -------
@@ -38,18 +33,14 @@ def subsampled(expansion: Expansion, rule: thinning.RuleName = "weights") -> Acc
     ------
     TypeError
         For something that is no expansion.
-    ValueError
-        For an unknown rule.
     """
-    if rule not in READERS:
-        raise ValueError(f"rule must be one of {sorted(READERS)}; got {rule!r}.")
     is_expansion = isinstance(expansion, Expansion)
     if not is_expansion or expansion.has_groups:
         given = "one by groups, for group_sweeps" if is_expansion else type(expansion).__name__
         raise TypeError(
             f"expansion must be one that blackjax_ext.potentials.expand makes; got {given}."
         )
-    return Acceptance(Partial(known_energy, expansion), Partial(READERS[rule], expansion))
+    return Acceptance(Partial(known_energy, expansion), Partial(read_few_rows, expansion))
 
 
 def known_energy(expansion: Expansion, potential: StochasticPotential, x: ArrayTree) -> Array:
@@ -59,7 +50,6 @@ def known_energy(expansion: Expansion, potential: StochasticPotential, x: ArrayT
 
 
 def read_few_rows(
-    rule: thinning.RuleName,
     expansion: Expansion,
     rng_key: PRNGKey,
     potential: StochasticPotential,
@@ -71,7 +61,7 @@ def read_few_rows(
     """Verdict of the test by thinning."""
     del potential
     decision = thinning.thinning_test(
-        rng_key, expansion, old_position, old_cache, new_position, rho, rule
+        rng_key, expansion, old_position, old_cache, new_position, rho
     )
     return Verdict(
         decision.is_accepted,
@@ -80,7 +70,3 @@ def read_few_rows(
         decision.surrogate,
         decision.num_rows,
     )
-
-
-# made once: a compiled program knows its functions by what they are
-READERS = {rule: partial(read_few_rows, rule) for rule in thinning.RULES}

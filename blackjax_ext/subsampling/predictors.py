@@ -9,11 +9,11 @@ count, duration, ordinal and robust regression with whatever scales and shapes a
 multilevel ones among them.
 
 *Expansion.* At an anchor :math:`a`, with :math:`d = x - a = L w` and :math:`t_i = A_i d`, a row is
-its expansion of order k = 1 or 2 and a remainder,
+its expansion of order k = 2, or 3 for groups, and a remainder,
 
 .. math::
     r_i(x) = \phi_i(\eta_i) - \phi_i(a_i) - \nabla\phi_i(a_i)^T t_i
-    \;[ - \tfrac12 t_i^T \nabla^2\phi_i(a_i) t_i ], \qquad |r_i(x)| \le \psi_i |w|^{k+1},
+    - \tfrac12 t_i^T \nabla^2\phi_i(a_i) t_i \;[ - \dots ], \qquad |r_i(x)| \le \psi_i |w|^{k+1},
 
 where :math:`a_i = \eta_i(a)`, with the bounds :math:`\psi_i` of
 :mod:`blackjax_ext.subsampling.row_bounds`. The columns of :math:`L` are the Cholesky factor of the

@@ -10,9 +10,9 @@ of the row bounds its derivatives, :math:`T_{ijlm} \ge |\partial_j \partial_l \p
     |r_i(x)| \le \psi_i |w|^3, \qquad
     \psi_i = \tfrac16 \sum_{jlm} T_{ijlm}\, \rho_{ij} \rho_{il} \rho_{im},
 
-and with pairs instead of triples for order 1. A mean and a log scale have no common unit, and none
-is needed: derivatives are measured in units :math:`u_j` of the predictors and
-:math:`\rho_{ij} / u_j` has none, so nothing overflows or underflows where a scale is 1e-13 or 4e12.
+and with one index more for order 3. A mean and a log scale have no common unit, and none is needed:
+derivatives are measured in units :math:`u_j` of the predictors and :math:`\rho_{ij} / u_j` has
+none, so nothing overflows or underflows where a scale is 1e-13 or 4e12.
 :math:`R = \sqrt P + 4`: a normal posterior of P coordinates is beyond with a probability below
 :math:`10^{-6}`.
 
@@ -65,7 +65,7 @@ LEAST = 1e-30
 
 def radius_of(posterior: LinearPredictor, size: int) -> float:
     """R for P whitened coordinates; infinite where all bounds hold everywhere."""
-    is_global = all(kind.norms is not None for kind in posterior.kinds)
+    is_global = all(kind.norm is not None for kind in posterior.kinds)
     return math.inf if is_global else math.sqrt(size) + BEYOND
 
 
@@ -135,9 +135,9 @@ def scaled_and_sizes(
     Of one kind in one row.
     """
     weight = jnp.abs(part.weight)
-    if kind.norms is not None:
+    if kind.norm is not None:  # of the third derivative, which is the highest that is bounded
         centred = tangents - jnp.mean(tangents, axis=1, keepdims=True)
-        return centred, weight * kind.norms[order - 2]
+        return centred, weight * kind.norm
     lengths = ROW_BOUND_MARGIN * jnp.linalg.norm(tangents, axis=-1)
     sizes = jax.vmap(partial(kind.bounds, order))(eta, radius * lengths, part.y, part.parameters)
     units = jax.vmap(kind.units)(eta, part.parameters)
@@ -155,7 +155,7 @@ def felt(posterior: LinearPredictor, eta: Any, change: Array) -> Array:
     """
     moves = ravel_pytree(eta)[1](change)
     seen = [
-        move if kind.norms is None else move - jnp.mean(move, axis=1, keepdims=True)
+        move if kind.norm is None else move - jnp.mean(move, axis=1, keepdims=True)
         for kind, move in zip(posterior.kinds, moves, strict=True)
     ]
     return jnp.concatenate([change.ravel() for change in seen])

@@ -1,7 +1,7 @@
 r"""Whether a posterior has the tails of the expansion that drives its trajectories.
 
 Trajectories of :func:`blackjax_ext.subsampling.expanded_potential.expanded_minibatch` without
-minibatches follow the expansion of the rows at the anchor, which is quadratic for order 2. Where
+minibatches follow the expansion of the rows at the anchor, which is quadratic. Where
 rows say little, as ten of them do, or one event among a thousand, the likelihood flattens away from
 the mode: the posterior has more mass in a tail than such trajectories propose. The test is exact,
 and the chain leaves the posterior invariant; it visits that tail so rarely that a run may not.

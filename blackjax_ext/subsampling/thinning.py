@@ -51,8 +51,9 @@ without bias. Most tests have one round, whose rate then is no longer zero or on
 
 *Weights in the place of factors.* A factor below one rejects, whatever others above one would have
 given back: the product falls with the number of rows that matter, which grows as
-:math:`D^{3/2} / \sqrt N`. With ``rule="weights"`` (Prado, Nemeth and Sherlock) every row has a
-number of events :math:`n_i \sim \mathrm{Poisson}(\phi_i)`,
+:math:`D^{3/2} / \sqrt N`. Few matter to a group, whose tests are by factors; moves of rows without
+groups are decided by weights (Prado, Nemeth and Sherlock). Every row has a number of events
+:math:`n_i \sim \mathrm{Poisson}(\phi_i)`,
 
 .. math::
     \phi_i = c_i + \min(0, \Delta_i), \qquad \phi_i' = \phi_i - \Delta_i, \qquad
@@ -77,10 +78,9 @@ itself, :math:`|w|^{k+1} + |w_*|^{k+1}`. And along the line from w to :math:`w_*
 :math:`(k+1) \psi_i |w_* - w| \int_0^1 |w_s|^k ds`, which is small for short moves:
 
 .. math::
-    q_2 = |w_* - w| \left( |w|^2 + w \cdot w_* + |w_*|^2 \right), \qquad
-    q_1 = 2 |w_* - w| \sqrt{\left( |w|^2 + w \cdot w_* + |w_*|^2 \right) / 3},
+    q_2 = |w_* - w| \left( |w|^2 + w \cdot w_* + |w_*|^2 \right),
 
-the latter by Jensen's inequality. Both are symmetric in the ends of the move.
+which is symmetric in the ends of the move.
 
 *Groups.* Rows of group c have a reach :math:`q_c` of their own, of :math:`w_c` and :math:`w_c^*`,
 and their events come at the rate :math:`\Lambda_c = \Psi_c q_c`. A move of what all groups share is
@@ -132,12 +132,10 @@ from blackjax_ext.subsampling.predictors import loss_remainder
 from blackjax_ext.types import Function
 
 __all__ = [
-    "RULES",
     "Decision",
     "MoveEnds",
     "Reaches",
     "RowTest",
-    "RuleName",
     "expected_rows",
     "loss_remainders",
     "reaches_of",
@@ -145,8 +143,6 @@ __all__ = [
     "steps_to",
     "thinning_test",
 ]
-
-RuleName = Literal["factors", "weights"]
 
 # events at once, and those expected of a piece of the time, so that the lanes rarely run out
 LANES, PIECE = 32, 20.0
@@ -228,9 +224,7 @@ def reaches_of(expansion: Expansion, ends: MoveEnds) -> Reaches:
     length, order = jnp.sqrt(step), expansion.order
     between = old + inner + new
     apart = old ** (0.5 * (order + 1)) + new ** (0.5 * (order + 1))
-    if order == 1:
-        way = 2.0 * length * jnp.sqrt(jnp.maximum(between, 0.0) / 3.0)
-    elif order == 2:
+    if order == 2:
         way = length * between
     else:
         fourth = 0.2 * (old**2 + new**2 + inner * (old + new)) + (2.0 * inner**2 + old * new) / 15.0
@@ -347,10 +341,7 @@ def weigh_events(events: Events, seen: Round, is_joint: bool) -> tuple[Array, Ar
     return gathered(events.value, seen.group, logs, "add"), events.is_ended
 
 
-RULES: dict[RuleName, EventRule] = {
-    "factors": EventRule(1.0, veto),
-    "weights": EventRule(0.0, weigh_events),
-}
+FACTORS, WEIGHTS = EventRule(1.0, veto), EventRule(0.0, weigh_events)
 
 
 @exact_products
@@ -361,9 +352,8 @@ def thinning_test(
     old_surrogate: Array,
     new_position: ArrayTree,
     rho: Array,
-    rule: RuleName = "weights",
 ) -> Decision:
-    """Whether to accept a move of rows without groups.
+    """Whether to accept a move of rows without groups, by weights.
 
     Cost: D^2, one log prior, and the rows of the events.
     """
@@ -381,18 +371,13 @@ def thinning_test(
     is_divergent = is_divergent | jnp.isnan(log_ratio)
     rate = jnp.where(is_divergent, 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
     is_first = jax.random.uniform(key_first, rate.shape, rate.dtype) < rate
-    is_on = ~is_divergent if rule == "factors" else ~is_divergent & is_first
-    events = thin(key_events, expansion, steps, reaches, is_on, RULES[rule], is_joint=True)
-    value, is_far = events.value[0], reaches.is_far[0]
-    if rule == "factors":
-        is_accepted, rate = is_first & ~events.is_ended[0], rate * value
-    else:
-        second = jnp.exp(jnp.minimum(value, 0.0))
-        is_second = jax.random.uniform(key_second, rate.shape, rate.dtype) < second
-        is_accepted = is_first & is_second
-        rate = jnp.where(is_far, rate, jnp.where(is_first, second, 0.0))
+    is_on = ~is_divergent & is_first
+    events = thin(key_events, expansion, steps, reaches, is_on, WEIGHTS, is_joint=True)
+    second = jnp.exp(jnp.minimum(events.value[0], 0.0))
+    is_second = jax.random.uniform(key_second, rate.shape, rate.dtype) < second
+    rate = jnp.where(reaches.is_far[0], rate, jnp.where(is_first, second, 0.0))
     num_rows = events.num_rows + num_far
-    return Decision(is_accepted, rate, is_divergent, new_surrogate, num_rows)
+    return Decision(is_first & is_second, rate, is_divergent, new_surrogate, num_rows)
 
 
 class RowTest(NamedTuple):
@@ -426,15 +411,14 @@ def run_test(
     *,
     is_joint: bool,
 ) -> RowTest:
-    """Test a move by its rows; no row is read where `is_on` is False.
+    """Test a move by the factors of its rows; no row is read where `is_on` is False.
 
     `steps` are those from the anchor to both ends, flat, shape (2, D). With `is_joint` one veto is
     enough for all groups, and events end with it.
     """
     reaches = reaches_of(expansion, ends)
     change, num_far = changes_of(expansion, steps, reaches.is_far & is_on)
-    rule = RULES["factors"]
-    events = thin(rng_key, expansion, steps, reaches, is_on, rule, is_joint=is_joint)
+    events = thin(rng_key, expansion, steps, reaches, is_on, FACTORS, is_joint=is_joint)
     return RowTest(change, events.is_ended, events.value, events.num_rows + num_far)
 
 
@@ -469,7 +453,7 @@ def expected_rows(rng_key: PRNGKey, expansion: Expansion, num_moves: int = 256) 
     >>> x = jax.random.normal(jax.random.key(0), (100_000, 3))
     >>> y = jax.random.bernoulli(jax.random.key(1), jax.nn.sigmoid(x[:, 0]))
     >>> rows = potentials.linear_predictor(lambda z: -z @ z, families.bernoulli(), (x, y))
-    >>> expansion = potentials.expand(rows, x[0], order=2)
+    >>> expansion = potentials.expand(rows, x[0])
     >>> bool(potentials.expected_rows(jax.random.key(2), expansion) < 1)
     True
     """

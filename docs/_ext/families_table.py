@@ -25,7 +25,7 @@ HEAD = """\
 | NumPyro | family | predictors | bounds of derivatives | where they hold | looseness |
 |---|---|---|---|---|---|
 """
-ORDERS = {3: "second, third", 4: "second to fourth"}
+ORDERS = {3: "third", 4: "third, fourth"}
 WIDE = 1e3  # half the side of a box in which a bound that holds everywhere is still small
 LARGE = 10.0  # and one that does not is not
 # three classes, and two cutpoints
@@ -56,8 +56,8 @@ def greatest(name: str) -> float:
 
 def where(kind: Kind, name: str | None) -> str:
     """Everywhere, or in a box of each row."""
-    if kind.norms is not None:
-        return f"everywhere: {kind.norms[0]:.3g}, {kind.norms[1]:.3g}, in differences of the logits"
+    if kind.norm is not None:
+        return f"everywhere: {kind.norm:.3g}, in differences of the logits"
     assert name is not None, kind.name
     if greatest(name) < LARGE:
         return "everywhere, and tighter in the box of each row"

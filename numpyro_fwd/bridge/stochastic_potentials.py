@@ -9,7 +9,6 @@ from jax import Array
 
 from blackjax_ext.rows.compensated_sums import Pair, add, as_pair, over_rows
 from blackjax_ext.rows.potentials import StochasticPotential
-from blackjax_ext.rows.row_terms import Rows
 from blackjax_ext.rows.shuffles import with_replacement
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.numpyro_private import identity
@@ -68,27 +67,9 @@ def stochastic_potential(
     def stochastic_grad(z, rows):
         return jax.grad(differentiable(lambda z: -model.terms(z, rows).total()))(z)
 
-    def row_terms(z, indices):
-        """Rows are counted through, one plate after the other."""
-        values, first = jnp.zeros(indices.shape), 0
-        for name in plates_with_rows:
-            last = first + plates[name].size
-
-            # one by one: numpyro.subsample takes as many rows as there are for all of them in order
-            def one(row, name=name):
-                return differentiable(lambda z: row_values(name, z, row[None])[0])(z)
-
-            found = jax.vmap(one)(jnp.clip(indices - first, 0, plates[name].size - 1))
-            values = jnp.where((first <= indices) & (indices < last), found, values)
-            first = last
-        return values
-
     # a site inside two plates has no row of its own
-    num_rows = sum(plates[name].size for name in plates_with_rows)
-    if not num_rows or crossed:
-        return StochasticPotential(potential, draw, stochastic_grad)
-    rows = Rows(differentiable(outside_plates), row_terms, num_rows)
-    return StochasticPotential(potential, draw, stochastic_grad, rows)
+    num_rows = 0 if crossed else sum(plates[name].size for name in plates_with_rows)
+    return StochasticPotential(potential, draw, stochastic_grad, num_rows)
 
 
 def density_of_some(model: RowModel, num_rows: int) -> Function:

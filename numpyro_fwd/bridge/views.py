@@ -58,7 +58,7 @@ NO_FORWARD_MODE = (
 )
 # by what there is instead
 WAYS_OUT = {
-    "forward": "FMALA, LineFMALA, PCFMALA, PCLineFMALA, AutoFMALA and RandomWalk do not need it.",
+    "forward": "FMALA, LineFMALA, PCFMALA, PCLineFMALA and RandomWalk do not need it.",
     "reverse": NO_FORWARD_MODE,
     "gradients": NO_FORWARD_MODE,
     "none": "it has no derivatives. RandomWalk(model) and "

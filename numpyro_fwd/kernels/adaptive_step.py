@@ -1,55 +1,17 @@
-"""The named kernels whose steps adapt to the place: for hierarchies without reparametrization."""
+"""The named kernel whose steps adapt to the place: for hierarchies without reparametrization."""
 
 from typing import Any, Unpack
 
-from blackjax_ext.mcmc import auto_step
-from blackjax_ext.mcmc.auto_fmala import auto_fmala
-from blackjax_ext.mcmc.auto_mala import auto_mala
-from blackjax_ext.mcmc.tangents import TangentLaw, check
+from blackjax_ext.mcmc.auto_mala import auto_mala, check_shares
 from numpyro_fwd.bridge.hierarchies import ModelHierarchy
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.options import KernelOptions
 from numpyro_fwd.types import Args, Kwargs, Model
 
-__all__ = ["AutoFMALA", "AutoMALA"]
+__all__ = ["AutoMALA"]
 
 
-class AdaptiveStepKernel(BlackJAXKernel):
-    """Kernel of an algorithm that may take the effects of a model along with their parameters."""
-
-    def __init__(
-        self,
-        model: Model | None,
-        algorithm: Any,
-        *,
-        interweave: bool,
-        shares: auto_step.Shares,
-        persistence: float,
-        **options: Any,
-    ):
-        auto_step.check_persistence(persistence, shares)
-        self._interweaves = interweave
-        super().__init__(
-            model,
-            algorithm,
-            persistence=persistence,
-            isotropic_share=shares.isotropic,
-            block_share=shares.block,
-            **options,
-        )
-
-    @property
-    def _seeks_effects(self) -> bool:
-        return self._interweaves
-
-    def model_parameters(self, model_args: Args, model_kwargs: Kwargs | None) -> dict[str, Any]:
-        """The hierarchy of the model, if it has effects."""
-        if not self._effects or self._viewed is None:
-            return {}
-        return {"hierarchy": ModelHierarchy(self._viewed, model_args, model_kwargs, self._effects)}
-
-
-class AutoMALA(AdaptiveStepKernel):
+class AutoMALA(BlackJAXKernel):
     """MALA with a step size selected at each position, and persistent momentum; exact.
 
     For posteriors whose scale varies, such as centred hierarchies. One gradient for each trial of a
@@ -94,63 +56,23 @@ class AutoMALA(AdaptiveStepKernel):
         interweave: bool = True,
         **options: Unpack[KernelOptions],
     ):
+        check_shares(persistence, isotropic_share, block_share)
+        self._interweaves = interweave
         super().__init__(
             model,
             auto_mala,
-            interweave=interweave,
-            shares=auto_step.Shares(isotropic_share, block_share),
             persistence=persistence,
+            isotropic_share=isotropic_share,
+            block_share=block_share,
             **options,
         )
 
+    @property
+    def _seeks_effects(self) -> bool:
+        return self._interweaves
 
-class AutoFMALA(AdaptiveStepKernel):
-    """Forward-mode :class:`AutoMALA`: no reverse pass.
-
-    K JVPs for each trial of a step, and K for the frame if K < D.
-    `target_accept_prob` is 0.75 + 0.05 K/D by default; extra fields and waiting are those of
-    :class:`AutoMALA`.
-
-    Parameters
-    ----------
-    model
-        NumPyro model.
-    num_tangents
-        K in 1..D tangents; K = D is AutoMALA in forward mode.
-    tangents
-        "rademacher" or "sphere".
-    persistence, isotropic_share, block_share, interweave
-        See :class:`AutoMALA`.
-    options
-        See :class:`BlackJAXKernel`.
-    """
-
-    def __init__(
-        self,
-        model: Model | None = None,
-        *,
-        num_tangents: int = 1,
-        tangents: TangentLaw = "rademacher",
-        persistence: float = 0.9,
-        isotropic_share: float = 0.1,
-        block_share: float | None = None,
-        interweave: bool = True,
-        **options: Unpack[KernelOptions],
-    ):
-        check(num_tangents, tangents)
-        self._num_tangents = num_tangents
-        super().__init__(
-            model,
-            auto_fmala,
-            differentiation="forward",
-            interweave=interweave,
-            shares=auto_step.Shares(isotropic_share, block_share),
-            persistence=persistence,
-            num_tangents=num_tangents,
-            tangents=tangents,
-            **options,
-        )
-
-    def best_accept_prob(self, size: int) -> float:
-        """Between a random walk's and AutoMALA's, by the share of the gradient that is seen."""
-        return 0.75 + 0.05 * min(self._num_tangents / size, 1.0)
+    def model_parameters(self, model_args: Args, model_kwargs: Kwargs | None) -> dict[str, Any]:
+        """The hierarchy of the model, if it has effects."""
+        if not self._effects or self._viewed is None:
+            return {}
+        return {"hierarchy": ModelHierarchy(self._viewed, model_args, model_kwargs, self._effects)}

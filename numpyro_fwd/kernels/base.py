@@ -68,8 +68,6 @@ from numpyro_fwd.kernels.coordinates import (
     start_in_coordinates,
 )
 from numpyro_fwd.kernels.descriptions import describe
-from numpyro_fwd.kernels.jitter import Jitter, check_jitter, jittered
-from numpyro_fwd.kernels.microcanonical import Tuning, is_microcanonical
 from numpyro_fwd.kernels.options import full_signature
 from numpyro_fwd.kernels.precision import check_products, points_around
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop, status_line
@@ -109,10 +107,9 @@ class BlackJAXKernel(MCMCKernel):
         NumPyro model; exactly one of `model` and `potential_fn` must be given.
     algorithm
         BlackJAX algorithm with ``init`` and ``build_kernel``: ``blackjax.hmc``, ``blackjax.rmhmc``,
-        ``blackjax_ext.fmala``, ... BlackJAX's own tuning, of `num_warmup` steps before the warm-up,
-        serves ``blackjax.mclmc``, which accepts every step and is biased by its step size (no
-        diagnostic shows it), and ``blackjax.adjusted_mclmc``. Another one without an acceptance
-        rate cannot be adapted and needs ``adapt_step_size=False``.
+        ``blackjax_ext.fmala``, ... One without an acceptance rate, such as ``blackjax.mclmc``,
+        cannot be adapted and needs ``adapt_step_size=False`` with a step size from a tuning of its
+        own.
     potential_fn
         Minus the log density, a function of a pytree; `init_params` must then be given to
         ``MCMC.run``.
@@ -157,10 +154,6 @@ class BlackJAXKernel(MCMCKernel):
         BlackJAX's own algorithms get gradients from D JVPs; or "none" for algorithms that need no
         derivative, where the warm start uses what the model has. A model that has gradients and no
         forward mode, as by a ``custom_vjp``, needs no setting: their differences are its curvature.
-    step_size_jitter
-        (share, J): this share of the steps, chosen independently of the state, is shortened by a
-        factor drawn log-uniformly from 1 to J. This is exact and frees chains from narrow regions.
-        None for no such steps.
     chain_batch_size
         Of vectorized chains, how many take a step at once, the others after them: the memory of a
         step is that of so many chains, and its draws are the same up to rounding. None for all.
@@ -209,8 +202,6 @@ class BlackJAXKernel(MCMCKernel):
         "reparametrize the model (numpyro.infer.reparam.LocScaleReparam for a hierarchy); give a "
         "higher target_accept_prob, which makes steps shorter; or use numpyro.infer.NUTS."
     )
-    # parameters of the algorithm that its own tuning finds
-    _tuned: tuple[str, ...] = ()
     # whether the algorithm, if it is not of `blackjax_ext`, is known to accept a full covariance
     takes_matrices = False
     # whether dense_mass=None means more than variances beyond 64 dimensions, if it is adapted
@@ -234,7 +225,6 @@ class BlackJAXKernel(MCMCKernel):
         warm_start: bool = True,
         differentiation: Wanted = "reverse",
         strategy: Strategy | None = None,
-        step_size_jitter: Jitter | None = None,
         chain_batch_size: int | None = None,
         learn_coordinates: bool = False,
         **parameters: Any,
@@ -269,22 +259,10 @@ class BlackJAXKernel(MCMCKernel):
         self.learn_coordinates = learn_coordinates
         self._chain_batch_size = chain_batch_size
         self._algorithm = Algorithm(algorithm, parameters)
-        if is_microcanonical(algorithm) and adapt_step_size:
-            self._tune_as_blackjax(differentiation)
-        self._algorithm.check(inspect.signature(type(self)).parameters, self._tuned)
-        has_step_size = "step_size" in self._algorithm.takes()
-        check_jitter(step_size_jitter, has_step_size=has_step_size)
-        self._step_size_jitter = step_size_jitter
+        self._algorithm.check(inspect.signature(type(self)).parameters)
         if learn_coordinates:
             check_whole(self._strategy)
         self._reset()
-
-    def _tune_as_blackjax(self, differentiation: Wanted) -> None:
-        """Leave step size, length and metric to BlackJAX's tuning: the warm-up adapts nothing."""
-        target = self._goal(1)
-        self._strategy = Tuning(self._algorithm, differentiation, target)
-        self._adapt_step_size = self._adapt_mass_matrix = False
-        self._tuned = Tuning.finds
 
     def __init_subclass__(cls, **keywords: Any):
         super().__init_subclass__(**keywords)
@@ -470,7 +448,7 @@ class BlackJAXKernel(MCMCKernel):
         else:
             start = self._strategy_of_run.start(run, rng_key, z, shared)
         plan = self._plan(start.x.shape[1], num_warmup)
-        guess: Any = self._step_size if start.step_size is None else start.step_size
+        guess: Any = self._step_size
         if start.is_whitened and plan.adapt_step_size and math.isfinite(plan.longest_step):
             least = min if not_jax_tracer(guess) else jnp.minimum
             guess = least(guess, plan.longest_step)
@@ -651,12 +629,7 @@ class BlackJAXKernel(MCMCKernel):
             supplied = self.step_parameters(key, i, first, state.num_warmup)
 
         def move(rng_key, inner, step_size):
-            is_short = None
-            if self._step_size_jitter is not None:
-                rng_key, key_jitter = jax.random.split(rng_key)
-                step_size, is_short = jittered(key_jitter, step_size, self._step_size_jitter)
-            inner, info = target.step(rng_key, inner, step_size, adapt_state.frame, **supplied)
-            return inner, info if is_short is None else info.but_if(is_short)
+            return target.step(rng_key, inner, step_size, adapt_state.frame, **supplied)
 
         move = move if is_single else for_chains(move, self._chain_batch_size)
         first = state.z if is_single else jax.tree.map(lambda leaf: leaf[0], state.z)

@@ -39,8 +39,8 @@ def check_whole(strategy: Strategy) -> None:
     """Raise TypeError unless a kernel that learns coordinates reads the model as one density."""
     if type(strategy) is not WholeDensity:
         raise TypeError(
-            "learn_coordinates needs a kernel that reads all rows in each step, and an algorithm "
-            f"that the warm-up tunes; got one with {type(strategy).__name__}."
+            "learn_coordinates needs a kernel that reads all rows in each step; got one with "
+            f"{type(strategy).__name__}."
         )
 
 

@@ -10,7 +10,6 @@ from jax import Array
 from blackjax_ext.checks import check_count
 from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance
 from blackjax_ext.sgmcmc.amagold import amagold
-from blackjax_ext.sgmcmc.approximate_tests import barker_test, sequential_test
 from blackjax_ext.sgmcmc.l2mc import l2mc
 from blackjax_ext.sgmcmc.leapfrog import check_friction
 from blackjax_ext.sgmcmc.sghmc import sghmc
@@ -23,7 +22,7 @@ from numpyro_fwd.bridge.views import View
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.optimizer_start import check_start_optimizer
-from numpyro_fwd.kernels.options import BY_ORDER, ControlVariate, MinibatchOptions, Subsampled
+from numpyro_fwd.kernels.options import ControlVariate, MinibatchOptions, Subsampled
 from numpyro_fwd.kernels.row_strategies import AnchoredRows, PlainRows, SubsampledRows
 from numpyro_fwd.kernels.state import KernelState
 from numpyro_fwd.kernels.strategy import Strategy
@@ -32,20 +31,14 @@ from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = ["AMAGOLD", "L2MC", "SGHMC"]
 
-TestName = Literal["full", "subsampled", "sequential", "barker"]
+TestName = Literal["full", "subsampled"]
 
 # where a normal forgets its start: the autocorrelation is cos(2) = -0.4 without friction, and with
 # a friction of 1/4 it is -0.1
 LENGTH = 2.0
-TESTS = {
-    "full": FULL_PASS,
-    "subsampled": FULL_PASS,  # until there is an expansion
-    "sequential": sequential_test(),
-    "barker": barker_test(),
-}
-# acceptance probabilities to adapt to where the test changes what is best: vetoes make it exp(-c d)
-# over a distance d, where d^2 exp(-c d) is greatest at exp(-2); Barker's rate is at most 1/2
-BEST_ACCEPT_PROBS = {"subsampled": 0.25, "barker": 0.41}
+# acceptance probability to adapt to with the subsampled test: vetoes make it exp(-c d) over a
+# distance d, where d^2 exp(-c d) is greatest at exp(-2)
+SUBSAMPLED_ACCEPT_PROB = 0.25
 
 
 class MinibatchKernel(BlackJAXKernel):
@@ -89,12 +82,12 @@ class MinibatchKernel(BlackJAXKernel):
                 f"model must be given to {name}, and no potential_fn: minibatches are those of a "
                 "model's plates. blackjax_ext takes potentials of your own."
             )
-        if not isinstance(control_variate, str | None) or control_variate not in BY_ORDER:
+        is_anchored = isinstance(control_variate, str) and control_variate == "second_order"
+        if not is_anchored and control_variate is not None:
             raise ValueError(
-                'control_variate must be None, "first_order" or "second_order"; '
-                f"got {control_variate!r}."
+                'control_variate must be None or "second_order", which also takes the place of '
+                f'"first_order"; got {control_variate!r}.'
             )
-        order = BY_ORDER.index(control_variate)
         if chunk_size is not None:
             check_count("chunk_size", chunk_size)
         if num_epochs:
@@ -105,13 +98,13 @@ class MinibatchKernel(BlackJAXKernel):
         self._control_variate = control_variate
         self.longest_step = min(LENGTH / num_integration_steps, 1.0)
         strategy: Strategy = PlainRows(chunk_size, num_epochs, optimizer)
-        if order:
-            strategy = AnchoredRows(chunk_size, num_epochs, optimizer, order)
+        if is_anchored:
+            strategy = AnchoredRows(chunk_size, num_epochs, optimizer)
         if subsampled is not None:
             strategy = SubsampledRows(subsampled)
         # the curvature at the anchor beats a covariance of the few draws of a warm-up
-        options.setdefault("dense_mass", order > 0)
-        options.setdefault("adapt_mass_matrix", order == 0)
+        options.setdefault("dense_mass", is_anchored)
+        options.setdefault("adapt_mass_matrix", not is_anchored)
         super().__init__(
             FullView(model),
             algorithm,
@@ -195,7 +188,7 @@ class AMAGOLD(MinibatchKernel):
     For a model with ``numpyro.plate(name, N, subsample_size=B)`` around its observed sites. A
     transition costs T gradients on B rows and one evaluation on all N, in chunks. With
     ``acceptance="subsampled"`` trajectories read no rows, and the test reads a few.
-    `target_accept_prob` is 0.65 by default, 0.25 with ``"subsampled"``, 0.41 with ``"barker"``.
+    `target_accept_prob` is 0.65 by default, 0.25 with ``"subsampled"``.
     ``kernel.model`` is the model with all rows: give it to ``Predictive``, or write the plate with
     ``subsample_size=B if y is not None else None``, or predictions are of B rows drawn at random.
 
@@ -204,10 +197,10 @@ class AMAGOLD(MinibatchKernel):
     model
         NumPyro model with subsample plates.
     control_variate
-        "second_order", "first_order" or None: expansion of the gradient at the mode of the full
-        data, found before the warm-up, which takes most of the minibatch noise out of it. Each is
-        exact. Up to 512 dimensions (with acceptance="subsampled" those that all rows see: groups of
-        rows may be thousands); beyond, None.
+        "second_order" or None: expansion of the gradient at the mode of the full data, found before
+        the warm-up, which takes most of the minibatch noise out of it. Both are exact. Up to 512
+        dimensions (with acceptance="subsampled" those that all rows see: groups of rows may be
+        thousands); beyond, None.
     acceptance
         "full" is exact and reads all N rows once per transition. "subsampled" is also exact and
         reads a few; its options are those of :class:`numpyro_fwd.Subsampled`, which may be given
@@ -219,11 +212,9 @@ class AMAGOLD(MinibatchKernel):
         sampled in sweeps (:mod:`blackjax_ext.subsampling.group_sweeps`). ``LocScaleReparam`` is
         undone for effects that rows depend on; draws have the sites of the model as it is written
         (:mod:`numpyro_fwd.subsampling.centring`). The cost of a transition does not grow with N;
-        mode, bounds and alias table are computed before the warm-up. Or an approximate test that
-        reads some of the rows: "sequential" or "barker" of :mod:`blackjax_ext.minibatch_tests`, or
-        one of these with other parameters. With all but "full" the potential energy is not
-        evaluated and shows as NaN. The extra field "inner.num_rows" counts the rows of each test,
-        without those of the set-up.
+        mode, bounds and alias table are computed before the warm-up. The potential energy is then
+        not evaluated and shows as NaN. Or an ``Acceptance`` of :mod:`blackjax_ext.acceptance`. The
+        extra field "inner.num_rows" counts the rows of each test, without those of the set-up.
     options
         See :class:`numpyro_fwd.kernels.options.MinibatchOptions`.
 
@@ -260,13 +251,13 @@ class AMAGOLD(MinibatchKernel):
             )
         subsampled = subsampled_of(acceptance, control_variate)
         if subsampled is not None:
-            acceptance, control_variate = "subsampled", subsampled.control_variate
-        if isinstance(acceptance, str):
-            self.best_accept_prob = BEST_ACCEPT_PROBS.get(acceptance, self.best_accept_prob)
-            acceptance = TESTS.get(acceptance, acceptance)
+            self.best_accept_prob = SUBSAMPLED_ACCEPT_PROB
+            acceptance = FULL_PASS  # until there is an expansion
+        elif isinstance(acceptance, str) and acceptance == "full":
+            acceptance = FULL_PASS
         if not isinstance(acceptance, Acceptance):
             raise ValueError(
-                f"acceptance must be one of {sorted(TESTS)}, a Subsampled, or an Acceptance of "
+                'acceptance must be "full", "subsampled", a Subsampled, or an Acceptance of '
                 f"blackjax_ext; got {acceptance!r}."
             )
         if options.get("friction") is None:
@@ -284,15 +275,15 @@ class AMAGOLD(MinibatchKernel):
 
 def subsampled_of(acceptance: Any, control_variate: Any) -> Subsampled | None:
     """Options of the subsampled test; None for another one."""
-    if isinstance(acceptance, Subsampled):
-        if control_variate != "second_order":
-            raise ValueError(
-                "control_variate must be left out beside Subsampled(control_variate=...); "
-                f"got {control_variate!r}."
-            )
-        return acceptance
     is_named = isinstance(acceptance, str) and acceptance == "subsampled"
-    return Subsampled(control_variate=control_variate) if is_named else None
+    if not is_named and not isinstance(acceptance, Subsampled):
+        return None
+    if not isinstance(control_variate, str) or control_variate != "second_order":
+        raise ValueError(
+            "control_variate must be left out with the subsampled test, whose expansion is of "
+            f"second order; got {control_variate!r}."
+        )
+    return Subsampled() if is_named else acceptance
 
 
 class L2MC(MinibatchKernel):

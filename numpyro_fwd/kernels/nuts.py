@@ -12,7 +12,6 @@ from blackjax_ext.checks import check_count
 from blackjax_ext.types import Function, LogDensity
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
-from numpyro_fwd.kernels.jitter import Jitter
 from numpyro_fwd.kernels.trajectories import Recording
 from numpyro_fwd.types import Model
 
@@ -71,7 +70,6 @@ class AutoNUTS(BlackJAXKernel):
         forward_mode_differentiation: bool = False,
         learn_coordinates: bool = True,
         warm_start: bool = True,
-        step_size_jitter: Jitter | None = None,
         chain_batch_size: int | None = None,
     ):
         check_count("max_tree_depth", max_tree_depth)
@@ -88,7 +86,6 @@ class AutoNUTS(BlackJAXKernel):
             init_strategy=init_strategy,
             warm_start=warm_start,
             differentiation="forward" if forward_mode_differentiation else "reverse",
-            step_size_jitter=step_size_jitter,
             chain_batch_size=chain_batch_size,
             learn_coordinates=learn_coordinates,
             max_num_doublings=max_tree_depth,

@@ -9,11 +9,9 @@ import optax
 
 from blackjax_ext.types import Function
 from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
-from numpyro_fwd.kernels.jitter import Jitter
 from numpyro_fwd.subsampling.anchors import MODE, check_anchor
 
 __all__ = [
-    "BY_ORDER",
     "ControlVariate",
     "KernelOptions",
     "MinibatchOptions",
@@ -21,8 +19,7 @@ __all__ = [
     "full_signature",
 ]
 
-ControlVariate = Literal["first_order", "second_order"]
-BY_ORDER: tuple[ControlVariate | None, ...] = (None, "first_order", "second_order")
+ControlVariate = Literal["second_order"]
 
 
 class KernelOptions(TypedDict, total=False):
@@ -37,7 +34,6 @@ class KernelOptions(TypedDict, total=False):
     target_accept_prob: float | None
     init_strategy: Function
     warm_start: bool
-    step_size_jitter: Jitter | None
     chain_batch_size: int | None
 
 
@@ -83,9 +79,6 @@ class Subsampled:
 
     Parameters
     ----------
-    control_variate
-        "second_order" or "first_order": the expansion of the rows. One of first order has no
-        curvature.
     anchor
         Where the rows are expanded: "mode" of the posterior (with the scales of groups at their own
         most likely values), or a dict with a value for each latent site, in its support, such as
@@ -98,8 +91,7 @@ class Subsampled:
         (``docs/algorithms/subsampled.md``). Both are exact. Where rows say little (ten of them, one
         event among a thousand) the tails are heavier than those of the expansion, whose
         trajectories rarely go there: draws may lack them, with R-hat near one. A warning says so;
-        "minibatch" or another kernel helps. None for "expansion", or for "minibatch" with an
-        expansion of first order. Models with groups always use the expansion.
+        "minibatch" or another kernel helps. Models with groups always use the expansion.
 
     Examples
     --------
@@ -107,35 +99,15 @@ class Subsampled:
     >>> test = Subsampled(anchor={"mean": 2.0}, gradient="minibatch")
     """
 
-    control_variate: ControlVariate = "second_order"
     anchor: Literal["mode"] | Mapping[str, Any] = MODE
-    gradient: Literal["expansion", "minibatch"] | None = None
+    gradient: Literal["expansion", "minibatch"] = "expansion"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.control_variate, str) or self.control_variate not in BY_ORDER:
-            raise ValueError(
-                'control_variate must be "second_order" or "first_order" with '
-                f'acceptance="subsampled", whose expansion it is; got {self.control_variate!r}.'
-            )
         check_anchor(self.anchor)
         if not isinstance(self.anchor, str):  # what is done to the user's dict changes no run
             object.__setattr__(self, "anchor", dict(self.anchor))
-        known = (None, "minibatch") if self.order == 1 else (None, "minibatch", "expansion")
-        if not isinstance(self.gradient, str | None) or self.gradient not in known:
-            raise ValueError(
-                f"gradient must be one of {known} with control_variate={self.control_variate!r}; "
-                f"got {self.gradient!r}."
-            )
-
-    @property
-    def order(self) -> int:
-        """Order of the expansion."""
-        return BY_ORDER.index(self.control_variate)
-
-    @property
-    def has_minibatches(self) -> bool:
-        """Whether a minibatch corrects the gradient of the expansion."""
-        return self.gradient == "minibatch" or self.order == 1
+        if not isinstance(self.gradient, str) or self.gradient not in ("expansion", "minibatch"):
+            raise ValueError(f'gradient must be "expansion" or "minibatch"; got {self.gradient!r}.')
 
 
 def full_signature(kernel: type) -> inspect.Signature:

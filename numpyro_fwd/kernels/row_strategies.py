@@ -39,7 +39,7 @@ from numpyro_fwd.bridge.views import check_finite
 from numpyro_fwd.disk import num_rows_on_disk
 from numpyro_fwd.kernels.group_rows import start_of_groups, sweeping, within
 from numpyro_fwd.kernels.optimizer_start import optimize
-from numpyro_fwd.kernels.options import BY_ORDER, Subsampled
+from numpyro_fwd.kernels.options import Subsampled
 from numpyro_fwd.kernels.other_modes import (
     Passes,
     look_elsewhere,
@@ -78,8 +78,8 @@ OTHERS = (
     "is also exact but accepts less; or numpyro.infer.NUTS on the model without subsample_size"
 )
 NO_ANCHOR = (
-    "control_variate={!r} needs the mode of the full data, and Newton's path found none from the "
-    "start, that of init_params if they are given. Alternatives that need no mode: "
+    'control_variate="second_order" needs the mode of the full data, and Newton\'s path found none '
+    "from the start, that of init_params if they are given. Alternatives that need no mode: "
     f"{OTHERS}."
 )
 OFF_ANCHOR = (
@@ -206,22 +206,10 @@ class AnchoredRows(PlainRows):
     ----------
     chunk_size, num_epochs, optimizer
         As for :class:`PlainRows`.
-    order
-        1 or 2: order of the expansion.
     """
 
-    def __init__(
-        self,
-        chunk_size: int | None,
-        num_epochs: int | None,
-        optimizer: optax.GradientTransformation | None,
-        order: int,
-    ):
-        super().__init__(chunk_size, num_epochs, optimizer)
-        self.order = order
-
     def prepare(self, run: Run, z: Any) -> Any:
-        """The expansion of the energy at its mode, with the Hessian also for order 1."""
+        """The expansion of the energy at its mode."""
         check_dimension(z)
         if not is_known(z):
             with evaluating(run.model_args):
@@ -240,7 +228,7 @@ class AnchoredRows(PlainRows):
         if found.distance < np.inf:
             check_resolution(found.point, found.refined())
         if not found.is_mode:
-            raise ValueError(NO_ANCHOR.format(BY_ORDER[self.order]) + RUNAWAY)
+            raise ValueError(NO_ANCHOR + RUNAWAY)
         places = [found.x]
         if run.is_searching:
             modes = look_elsewhere(run, z, place_of(found.x, found.metric(), found), lambda: passes)
@@ -292,8 +280,7 @@ class AnchoredRows(PlainRows):
         """The algorithm on minibatches with the control variate."""
         rows = source.rows(model_args, model_kwargs)
         potential = stochastic_potential(rows, self.chunk_size, source.view.differentiable)
-        anchor = shared.anchor if self.order == 2 else shared.anchor._replace(hessian=None)
-        return CountingAlgorithm(algorithm, anchored(potential, anchor, self.order))
+        return CountingAlgorithm(algorithm, anchored(potential, shared.anchor, order=2))
 
 
 class SubsampledRows:
@@ -302,7 +289,7 @@ class SubsampledRows:
     Parameters
     ----------
     options
-        Its order and anchor, and what trajectories follow.
+        Its anchor, and what trajectories follow.
     """
 
     def __init__(self, options: Subsampled):
@@ -316,7 +303,7 @@ class SubsampledRows:
         if run.source.view.differentiation != "reverse":
             raise ValueError(NO_FORWARD_MODE_OF_ROWS)
         found = self._found(run, z)
-        if isinstance(found, Expansion) and not self.options.has_minibatches:
+        if isinstance(found, Expansion) and self.options.gradient == "expansion":
             self._look_at_tails(run, found)
         return found
 
@@ -351,7 +338,7 @@ class SubsampledRows:
     ) -> Expansion | GroupedModel:
         """The expansion near a position, or at it."""
         rows, say = run.rows(), run.say
-        if self.options.order == 2 and isinstance(first, dict):
+        if isinstance(first, dict):
             run.say("looking for groups of rows")
             found = expanded_groups(rows, first, say=say, find_mode=find_mode)
             if found is not None:
@@ -363,7 +350,6 @@ class SubsampledRows:
         return expanded(
             rows,
             first,
-            order=self.options.order,
             say=say,
             find_mode=find_mode,
             **({"place": TableFile} if is_large else {}),
@@ -413,7 +399,7 @@ class SubsampledRows:
             return sweeping(source, algorithm, model_args, model_kwargs, shared)
         rows = source.rows(model_args, model_kwargs)
         expansion = shared.of(linear_predictor_of(rows, shared.position))
-        batch_size = batch_size_of(rows) if self.options.has_minibatches else 0
+        batch_size = batch_size_of(rows) if self.options.gradient == "minibatch" else 0
         algorithm = algorithm.having(acceptance=subsampled(expansion))
         return CountingAlgorithm(algorithm, expanded_minibatch(expansion, batch_size))
 

@@ -141,8 +141,6 @@ class Start(NamedTuple):
         Whether the metric is the posterior's curvature, so that the step size needs no search.
     keys
         Keys that are left.
-    step_size
-        Step size, if more than a guess of it is known.
     is_structured
         Whether `metric` keeps its own structure, whatever ``dense_mass`` asks for.
     """
@@ -151,7 +149,6 @@ class Start(NamedTuple):
     metric: Factor | None
     is_whitened: bool
     keys: Keys
-    step_size: Array | None = None
     is_structured: bool = False
 
 

@@ -353,7 +353,6 @@ def expanded(
     model: RowModel,
     z: Any,
     *,
-    order: int,
     say: Callable[[str], None],
     find_mode: bool = True,
     **options: Any,
@@ -371,7 +370,7 @@ def expanded(
     """
 
     def attempt(posterior):
-        expansion = expand(posterior, z, order=order, find_mode=find_mode, say=say, **options)
+        expansion = expand(posterior, z, find_mode=find_mode, say=say, **options)
         return expansion.without_data()
 
     return explaining_predictors(model, z, attempt)

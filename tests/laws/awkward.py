@@ -483,13 +483,8 @@ KERNELS = {
     "amsmmala": whole("AMSMMALA"),
     "l2mc": minibatch("L2MC"),
     "amagold": minibatch("AMAGOLD"),
-    "amagold_first_order": minibatch("AMAGOLD", control_variate="first_order"),
     "amagold_plain": minibatch("AMAGOLD", control_variate=None),
     "amagold_subsampled": minibatch("AMAGOLD", acceptance="subsampled"),
-    "amagold_subsampled_first_order": minibatch(
-        "AMAGOLD", acceptance="subsampled", control_variate="first_order"
-    ),
-    "amagold_sequential": minibatch("AMAGOLD", acceptance="sequential", is_exact=False),
     "sghmc": minibatch("SGHMC", is_exact=False),
     "langevin_smc": Kernel(numpyro_fwd.LangevinSMC),
     "gohsmc": Kernel(partial(numpyro_fwd.GOHSMC, optim=optax.adam(0.01), num_particles=4)),
@@ -605,33 +600,33 @@ def flat_each(tree):
 
 
 def seen_by_rows(kernel: str, sampler, state, problem: Problem, x) -> Seen:
-    """Energies of all rows and row by row, and the mean of gradients over all minibatches."""
+    """Energies of all rows and by remainders, and the mean of gradients over all minibatches."""
     is_few = "subsampled" in kernel
 
     def at(shared, args, x):
         potential = sampler._target_of(args, {}, shared).potential
         z = problem.unflatten(x)
-        energy, rows = as_pair(potential.potential(z)), potential.rows
+        energy = as_pair(potential.potential(z))
         found = {"high": energy.high, "low": energy.low}
         found["slope"] = ravel_pytree(mean_gradient(kernel, potential, z, problem))[0]
-        if rows is not None and kernel != "l2mc":
-            found["known"] = rows.known(z)
-            # as many at once as in a minibatch
-            found["terms"] = jax.lax.map(
-                lambda indices: rows.terms(z, indices), in_batches(rows.num_rows)
-            ).ravel()
         if is_few:
             expansion = shared.of(linear_predictor_of(RowModel.of(sampler.model, args, {}), z))
+            step = thinning.steps_to(expansion, z)
+            found["known"] = thinning.surrogate(expansion, z)
+            # as many at once as in a minibatch
+            found["rest"] = jax.lax.map(
+                lambda indices: thinning.loss_remainders(expansion, step, indices)[0],
+                in_batches(expansion.num_rows),
+            ).ravel()
             found["u"] = expansion.coordinates(z)[0]
         return found
 
     found = jax.jit(jax.vmap(at, in_axes=(None, None, 0)))(state.shared, problem.args, x)
     found = {name: np.asarray(value, np.float64) for name, value in found.items()}
     energies = {"all rows": found["high"] + found["low"]}
-    if "known" in found:
-        energies["row by row"] = -found["known"] - found["terms"].sum(axis=1)
     if is_few:
-        check_bounds(state.shared, found["u"], found["terms"])
+        energies["row by row"] = found["known"] + found["rest"].sum(axis=1)
+        check_bounds(state.shared, found["u"], found["rest"])
     return Seen(energies, found["slope"])
 
 
@@ -655,15 +650,15 @@ def in_batches(num_rows: int):
     return jnp.arange(num_rows).reshape(min(20, num_rows), -1)
 
 
-def check_bounds(expansion, u, terms) -> None:
+def check_bounds(expansion, u, rest) -> None:
     """Raise AssertionError if a row changes by more than its bound allows."""
     bound = np.asarray(expansion.bound, np.float64)
     for old in range(len(u) - 1):
         ends = ((jnp.asarray(u[at]), jnp.zeros((1, 0))) for at in (old, old + 1))
         reaches = thinning.reaches_of(expansion, thinning.MoveEnds.of(expansion, *ends))
         reach = float(reaches.reach[0])
-        change = np.abs(terms[old + 1] - terms[old])
-        rounding = 1e-5 * np.abs(terms[[old, old + 1]]).sum(axis=0) + 1e-6
+        change = np.abs(rest[old + 1] - rest[old])
+        rounding = 1e-5 * np.abs(rest[[old, old + 1]]).sum(axis=0) + 1e-6
         assert np.all(change <= bound * reach + rounding), "bound: a row changes by more"
 
 

@@ -29,7 +29,6 @@ from numpyro_fwd import (
     MMALA,
     PCFMALA,
     SMMALA,
-    AutoFMALA,
     AutoMALA,
     LangevinSMC,
     LineFMALA,
@@ -145,7 +144,6 @@ CASES = {
     "ALSMMALA": Case(ALSMMALA, {}, 30),
     "AMSMMALA": Case(AMSMMALA, {}, 60),
     "AutoMALA": Case(AutoMALA, {}, 30),
-    "AutoFMALA": Case(AutoFMALA, {"num_tangents": 3}, 60),
     "L2MC": Case(L2MC, {}, 15, BATCH),
     "AMAGOLD": Case(AMAGOLD, {}, 20, BATCH, is_looped=True),
     "AMAGOLD, subsampled": Case(

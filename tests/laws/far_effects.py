@@ -70,9 +70,9 @@ class Layout(NamedTuple):
         return {name: jnp.asarray(leaf, jnp.float32) for name, leaf in position.items()}
 
 
-def stays(algorithm, layout, num_chains=2_000, num_steps=30):
+def stays(layout, num_chains=2_000, num_steps=30):
     """Raise AssertionError unless chains in equilibrium stay there; return what they met."""
-    sampler = getattr(blackjax_ext, algorithm)(
+    sampler = blackjax_ext.auto_mala(
         layout.logdensity,
         STEP_SIZE,
         block_share=BLOCK_SHARE,

@@ -17,7 +17,7 @@ import scipy.stats
 from blackjax.mcmc import hmc, integrators
 
 import blackjax_ext
-from blackjax_ext import minibatch_tests, potentials
+from blackjax_ext import potentials
 from blackjax_ext.metrics import factors
 from blackjax_ext.rows import compensated_sums
 from blackjax_ext.sgmcmc import leapfrog
@@ -129,20 +129,6 @@ CASES = {
         0.5,
         FRESH,
         dense=True,
-    ),
-    "sequential": Case(
-        "amagold",
-        POSTERIOR,
-        partial(anchored, 2),
-        0.7,
-        FRESH | {"acceptance": minibatch_tests.sequential_test(error=1e-4, batch_size=6)},
-    ),
-    "barker": Case(
-        "amagold",
-        POSTERIOR,
-        partial(anchored, 1),
-        0.7,
-        PERSISTENT | {"acceptance": minibatch_tests.barker_test(batch_size=12)},
     ),
     "l2mc": Case("l2mc", POSTERIOR, plain, 0.8, PERSISTENT),
 }

@@ -167,48 +167,12 @@ CASES = {
     ),
     "auto_mala": Case("auto_mala", OWN, steps(1.6, 1.2, 1.5), share=0.25),
     "auto_mala_dense": Case("auto_mala", {}, steps(1.6, 1.2, 1.8), dense=True, share=0.25),
-    "auto_fmala_pair": Case(
-        "auto_fmala",
-        PAIR | OWN | STILL,
-        steps(1.2, 0.9, 1.1, 1.2),
-        keyed=False,
-        costs=(2, 1),
-        share=0.25,
-    ),
-    "auto_fmala_all": Case(
-        "auto_fmala", {"num_tangents": 3} | OWN, steps(None, None, None, 1.6), share=0.25
+    "auto_mala_keyless": Case(
+        "auto_mala", OWN | STILL, steps(1.6, 1.2, 1.5), keyed=False, share=0.25
     ),
     "auto_mala_leaves": Case("auto_mala", OWN, steps(1.6, 1.4, 1.5), share=0.25, block_share=0.8),
-    "auto_fmala_leaves": Case(
-        "auto_fmala", OWN, steps(1.2, 1.0, 1.5, 1.2), costs=(2, 1), share=0.25, block_share=0.8
-    ),
-    "auto_fmala_leaves_pair": Case(
-        "auto_fmala",
-        OWN | PAIR,
-        steps(1.2, 1.0, 1.5, 1.2),
-        costs=(2, 1),
-        share=0.25,
-        block_share=0.8,
-    ),
     "auto_mala_woven": Case(
         "auto_mala", OWN, steps(1.6, 1.4, 1.5), share=0.25, block_share=0.8, is_woven=True
-    ),
-    "auto_fmala_woven": Case(
-        "auto_fmala",
-        OWN,
-        steps(1.2, 1.0, 1.5, 1.2),
-        costs=(2, 1),
-        share=0.25,
-        block_share=0.8,
-        is_woven=True,
-    ),
-    "auto_fmala_woven_all": Case(
-        "auto_fmala",
-        {"num_tangents": 3} | OWN,
-        steps(None, None, None, 1.6),
-        share=0.25,
-        block_share=0.8,
-        is_woven=True,
     ),
     "smmala": Case("smmala", {}, steps(0.62, 0.38, 1.4), costs=(1, 2)),
     "smmala_softabs": Case("smmala", SOFTABS, steps(1.2, 0.73, 1.6), costs=(1, 2)),

@@ -41,7 +41,7 @@ def expanded(model: Callable, args: tuple, z: Any) -> expansion.Expansion:
     """As a kernel expands it, with its data."""
     view = FullView(model)
     rows = RowModel.of(view, args, {}, check_model(view, args, {}))
-    found = predictors.expanded(rows, z, order=2, say=lambda words: None)
+    found = predictors.expanded(rows, z, say=lambda words: None)
     return found.of(predictors.linear_predictor_of(rows, z))
 
 

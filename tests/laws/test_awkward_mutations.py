@@ -90,7 +90,7 @@ def loss_per_trial(eta, y, total_count):
 def units_of_logits_with_their_mean(kind, order, radius, eta, tangents, part):
     """Logits are bounded by themselves, not by their differences."""
     found, sizes = TRUE["scaled_and_sizes"](kind, order, radius, eta, tangents, part)
-    return (tangents if kind.norms else found), sizes
+    return (tangents if kind.norm else found), sizes
 
 
 def curvature_at_the_place(d, u):

@@ -65,7 +65,7 @@ def posterior(mean):
 
 def errors_of_expansion(mean):
     """Of the curvature, and of the energies of draws at once: both against double precision."""
-    found = potentials.expand(posterior(mean), jnp.zeros(SIZE), order=2)
+    found = potentials.expand(posterior(mean), jnp.zeros(SIZE))
     x, y = (each.astype(float) for each in rows(mean))
     anchor, whitener = (np.asarray(a, float) for a in (found.position, found.whitener))
     root = np.linalg.inv(whitener)
@@ -128,7 +128,6 @@ OF_DENSITIES = (
     "mala_dense",
     "auto_mala_dense",
     "fmala_dense",
-    "auto_fmala_pair",
     "line_dense",
     "pc_fmala_dense",
     "pc_line_dense",
@@ -144,7 +143,7 @@ CASES = {
     "mala_dense, normal": (laws.simulate, ("mala_dense", "normal")),
     "amagold": (minibatch.simulate, (minibatch.CASES["second_order"],)),
     "l2mc": (minibatch.simulate, (minibatch.CASES["l2mc"],)),
-    "subsampled": (minibatch.simulate, (subsampled.CASES["weights"],)),
+    "subsampled": (minibatch.simulate, (subsampled.CASES["minibatches"],)),
     "subsampled, local": (minibatch.simulate, (subsampled.CASES["counted"],)),
     "groups": (groups.simulate, (groups.CASES["mixed"],)),
 }
@@ -173,7 +172,7 @@ def test_particles_keep_their_evidence(bits):
 
 def moments(mean, num_chains=64, num_steps=1200):
     """Means and sds of chains of AMAGOLD with the subsampled test, by sds of the posterior."""
-    found = potentials.expand(posterior(mean), jnp.zeros(SIZE), order=2)
+    found = potentials.expand(posterior(mean), jnp.zeros(SIZE))
     sampler = blackjax_ext.amagold(
         potentials.expanded_minibatch(found, 0),
         0.7,

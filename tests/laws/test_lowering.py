@@ -26,7 +26,6 @@ CHAINS = {
         "pc_fmala_dense",
         "pc_line_dense",
         "auto_mala_dense",
-        "auto_fmala_pair",
         "smmala_dense",
         "hp_mala",
         "mmala",
@@ -38,7 +37,7 @@ OF_ROWS = {
     "amagold": minibatch.CASES["second_order"],
     "l2mc": minibatch.CASES["l2mc"],
     "sghmc": minibatch.BIASED,
-    "subsampled": subsampled.CASES["weights"],
+    "subsampled": subsampled.CASES["minibatches"],
     "subsampled, local": subsampled.CASES["counted"],
 }
 

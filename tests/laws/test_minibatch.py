@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import blackjax_ext
-from blackjax_ext import minibatch_tests, potentials
+from blackjax_ext import potentials
 from blackjax_ext.rows import compensated_sums, minibatches
 from blackjax_ext.sgmcmc import amagold, leapfrog
 from tests.laws import jax_contracts, laws, minibatch
@@ -178,20 +178,6 @@ def gradient_without_the_scale(functions, num_rows, x, batch):
 TRUE_GRADIENT = minibatches.minibatch_gradient
 
 
-def gain_of_nothing(rows, old, new):
-    """An approximate test leaves out what is known without the rows."""
-    return 0.0 * TRUE_GAIN(rows, old, new)
-
-
-def first_row_only(rng_key, indices, size):
-    """An approximate test reads one row again and again."""
-    del rng_key, size
-    return jnp.zeros_like(indices)
-
-
-TRUE_GAIN = minibatch_tests.gain
-
-
 def add_without_the_rounding(a, b):
     """Sums are not compensated."""
     return compensated_sums.Pair(a.high + compensated_sums.as_pair(b).high, jnp.zeros_like(a.high))
@@ -238,14 +224,6 @@ MUTATIONS = {
     "anchor_follows": (
         *(leapfrog, "trajectory", trajectory_with_a_moving_anchor),
         *(invariance("first_order"), "invariance"),
-    ),
-    "known_part_left_out": (
-        *(minibatch_tests, "gain", gain_of_nothing),
-        *(invariance("sequential"), "invariance"),
-    ),
-    "same_row_again": (
-        *(minibatch_tests, "shuffled", first_row_only),
-        *(invariance("barker"), "invariance"),
     ),
     "scale_of_the_gradient": (
         *(minibatches, "minibatch_gradient", gradient_without_the_scale),

@@ -11,8 +11,10 @@ import pytest
 
 import blackjax_ext
 from blackjax_ext import metrics
-from blackjax_ext.mcmc import auto_step, fmala, interweaving, langevin, tangents
+from blackjax_ext.mcmc import auto_mala, auto_step, fmala, interweaving, langevin, tangents
+from blackjax_ext.mcmc.movers import Mover, draw_mover
 from blackjax_ext.metrics import factors
+from blackjax_ext.types import select
 from tests.laws import costs, far_effects, jax_contracts, laws, proposal, reductions, samplers
 from tests.laws.laws import SMALL
 
@@ -250,16 +252,16 @@ def way_back_from_the_start(found, start):
 
 def momentum_kept_on_rejection(is_accepted, proposal, start, moves):
     """A rejected move goes on in the same direction."""
-    end = auto_step.select(is_accepted, proposal, start)
+    end = select(is_accepted, proposal, start)
     return end._replace(momentum=jnp.where(is_accepted, -1.0, 1.0) * end.momentum)
 
 
-def leaves_by_place(rng_key, metric, position, shares, hierarchy=None):
+def leaves_by_place(rng_key, metric, position, isotropic_share, block_share, hierarchy=None):
     """All leaves move where the first is low: what moves depends on the place."""
-    some = TRUE_DRAW_MOVER(rng_key, metric, position, shares)
-    whole = TRUE_DRAW_MOVER(rng_key, metric, position, shares._replace(block=0.0))
+    some = draw_mover(rng_key, metric, position, isotropic_share, block_share)
+    whole = draw_mover(rng_key, metric, position, isotropic_share, 0.0)
     is_low = jax.tree.leaves(position)[0].ravel()[0] < 0
-    return auto_step.Mover(
+    return Mover(
         lambda z: jnp.where(is_low, whole.push(z), some.push(z)),
         lambda g: jnp.where(is_low, whole.pull(g), some.pull(g)),
         is_low | some.moves,
@@ -267,20 +269,20 @@ def leaves_by_place(rng_key, metric, position, shares, hierarchy=None):
     )
 
 
-def slopes_without_determinant(chart, u, kept, pull):
+def slopes_without_determinant(chart, u, kept):
     """The coordinates are taken to preserve volume."""
-    gradient = pull(chart, u, kept.gradient)[1]
+    gradient = TRUE_SEEN(chart, u, kept)[1]
     return kept.logdensity, jnp.where(chart.is_used, gradient, kept.gradient), kept
 
 
-def seen_by_turns(chart, u, kept, pull):
+def seen_by_turns(chart, u, kept):
     """Last digits are turned up and down by turns, and compared with what was before rounding."""
     digit = jnp.finfo(u.dtype).eps * (1 - 2 * (jnp.arange(u.size) % 2))
     moved = jnp.abs(chart.into(kept.x * (1 + digit)) - u)
     is_fine = ~chart.is_used | jnp.all(
         moved <= interweaving.NOISE_RESOLUTION + 8 * jnp.abs(digit * u)
     )
-    logdensity, gradient, kept = TRUE_SEEN(chart._replace(into=lambda x: x), u, kept, pull)
+    logdensity, gradient, kept = TRUE_SEEN(chart._replace(into=lambda x: x), u, kept)
     return jnp.where(is_fine, logdensity, jnp.nan), gradient, kept
 
 
@@ -305,7 +307,6 @@ def gain_without_momentum(start, end):
 
 
 TRUE_SEEN = interweaving.density_in
-TRUE_DRAW_MOVER = auto_step.draw_mover
 TRUE_EVALUATE = metrics.HessianMetric.evaluate
 TRUE_SLOPES = tangents.slopes
 SHORT = SMALL._replace(num_steps=1)
@@ -387,10 +388,13 @@ MUTATIONS = {
     ),
     "tangent_law_line": DRAW(draw_that_looks_at_the_position, invariant("line", "log_gamma")),
     "keyless_start_fixed": Mutation(
-        fmala, "init", start_along_the_first_axis, invariant("fmala_keyless", "log_gamma", SHORT)
+        fmala.fmala,
+        "init",
+        start_along_the_first_axis,
+        invariant("fmala_keyless", "log_gamma", SHORT),
     ),
     "keyless_start_zero": Mutation(
-        fmala, "init", start_with_no_slope, invariant("fmala_keyless", "log_gamma", SHORT)
+        fmala.fmala, "init", start_with_no_slope, invariant("fmala_keyless", "log_gamma", SHORT)
     ),
     "accept_deleted_smmala": ACCEPT(accept_everything, invariant("smmala", "log_gamma")),
     "accept_deleted_amsmmala": ACCEPT(accept_everything, invariant("amsmmala", "log_gamma")),
@@ -442,11 +446,14 @@ MUTATIONS = {
     "way_back_from_the_start": AUTO(
         "origin", way_back_from_the_start, invariant("auto_mala", "log_gamma")
     ),
-    "momentum_kept": AUTO(
-        "accept_or_flip", momentum_kept_on_rejection, invariant("auto_mala_dense", "funnel")
+    "momentum_kept": Mutation(
+        auto_mala,
+        "accept_or_flip",
+        momentum_kept_on_rejection,
+        invariant("auto_mala_dense", "funnel"),
     ),
-    "leaves_by_place": AUTO(
-        "draw_mover", leaves_by_place, invariant("auto_mala_leaves", "log_gamma")
+    "leaves_by_place": Mutation(
+        auto_mala, "draw_mover", leaves_by_place, invariant("auto_mala_leaves", "log_gamma")
     ),
     "determinant_of_the_noise": WOVEN(
         "density_in", slopes_without_determinant, invariant("auto_mala_woven", "normal")
@@ -454,13 +461,13 @@ MUTATIONS = {
     "guard_by_turns": WOVEN(
         "density_in",
         seen_by_turns,
-        partial(far_effects.stays, "auto_mala", far_effects.Layout("bca", 4, 4)),
+        partial(far_effects.stays, far_effects.Layout("bca", 4, 4)),
         "far from zero",
     ),
     "no_guard": WOVEN(
         "hidden",
         nothing_is_hidden,
-        partial(far_effects.stays, "auto_mala", far_effects.Layout("ab", 2, 0), 4_000),
+        partial(far_effects.stays, far_effects.Layout("ab", 2, 0), 4_000),
         "far from zero",
     ),
     "noise_by_place": WOVEN("within", noise_by_place, invariant("auto_mala_woven", "log_gamma")),
@@ -468,7 +475,7 @@ MUTATIONS = {
         "keeps", density_of_the_noise, invariant("auto_mala_woven", "normal")
     ),
     "momentum_left_out": AUTO(
-        "log_joint_ratio", gain_without_momentum, invariant("auto_fmala_pair", "log_gamma")
+        "log_joint_ratio", gain_without_momentum, invariant("auto_mala_keyless", "log_gamma")
     ),
     "antisymmetry": RATIO(
         reverse_step_off_by_5_percent,

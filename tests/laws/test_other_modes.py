@@ -22,7 +22,6 @@ from numpyro_fwd.kernels import other_modes, row_strategies
 SAID = "paths to the anchor"
 WAYS = {
     "full": AMAGOLD,
-    "first_order": lambda model: AMAGOLD(model, control_variate="first_order"),
     "sghmc": SGHMC,
     "subsampled": lambda model: AMAGOLD(model, acceptance="subsampled"),
 }

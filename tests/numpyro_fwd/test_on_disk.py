@@ -26,8 +26,6 @@ KERNELS = {
     "full": lambda: AMAGOLD(model, chunk_size=700),
     "no control variate": lambda: AMAGOLD(model, control_variate=None),
     "subsampled": lambda: AMAGOLD(model, acceptance="subsampled"),
-    "sequential": lambda: AMAGOLD(model, acceptance="sequential"),
-    "barker": lambda: AMAGOLD(model, acceptance="barker"),
     "sghmc": lambda: SGHMC(model),
     "l2mc": lambda: L2MC(model),
 }

@@ -1,10 +1,10 @@
 r"""Likelihoods of a row as functions of its predictors, with bounds of their derivatives.
 
 For a response :math:`y` and its predictors :math:`\theta` write
-:math:`\phi(\theta) = -\log p(y | \theta)`. A family bounds each derivative of order 2 or 3 of
-:math:`\phi` over a box around predictors at an anchor, in units of the predictors. Local bounds
-work for families whose derivatives are unbounded globally (a sampled scale, a log link), and are
-several times smaller than global ones where these exist.
+:math:`\phi(\theta) = -\log p(y | \theta)`. A family bounds the third derivatives of :math:`\phi`
+over a box around predictors at an anchor, in units of the predictors, and some the fourth ones too.
+Local bounds work for families whose derivatives are unbounded globally (a sampled scale, a log
+link), and are several times smaller than global ones where these exist.
 """
 
 from blackjax_ext.subsampling.families.counts import (

@@ -70,25 +70,23 @@ def negative_binomial_2(concentration: Any = None) -> Family:
     has the derivatives
 
     .. math::
-        \phi_{\eta\eta} &= (y+\kappa) g, \quad \phi_{\eta c} = g (\mu - y), \quad
-        \phi_{\eta\eta\eta} = (y+\kappa) g (1-2s), \\
-        \phi_{\eta\eta c} &= g [2 \kappa s - y (1-2s)], \quad
-        \phi_{\eta cc} = g (1-2s) (y - \mu),
+        \phi_{\eta\eta\eta} &= (y+\kappa) g (1-2s), \quad
+        \phi_{\eta\eta c} = g [2 \kappa s - y (1-2s)], \\
+        \phi_{\eta cc} &= g (1-2s) (y - \mu),
 
     in which :math:`\mu - y` stands for differences of terms of the size of :math:`\kappa`. For the
     rest, :math:`\log[\Gamma(\kappa+y) / \Gamma(\kappa)] = \sum_{j<y} \log(\kappa + j)` for whole y,
     whose terms are softplus of :math:`c - \log j`:
 
     .. math::
-        \phi_{cc} &= \kappa\, [\mathrm{sp}(u) - s - s^2] + y g - \textstyle\sum_{0<j<y} g_j, \\
-        \phi_{ccc} &= \kappa\, [\mathrm{sp}(u) - s - 2 s^3] - y g (1-2s)
+        \phi_{ccc} = \kappa\, [\mathrm{sp}(u) - s - 2 s^3] - y g (1-2s)
         - \textstyle\sum_{0<j<y} g_j (1 - 2 s_j), \qquad s_j = \kappa / (\kappa + j).
 
-    The brackets are monotone in s but where :math:`s = \frac12` or
-    :math:`1 - 6s + 6s^2 = 0`. And :math:`g_j = \kappa j / (\kappa+j)^2` rises in j up to
-    :math:`\kappa` and falls from there, so its sum is at most its integral,
-    :math:`\kappa [\log(1 + y/\kappa) - y/(\kappa+y)]`, and its greatest term, 1/4;
-    :math:`g_j |1-2s_j|` is at most that, and has two hills of height :math:`1/(6\sqrt3)`.
+    The bracket is monotone in s but where :math:`1 - 6s + 6s^2 = 0`. And
+    :math:`g_j = \kappa j / (\kappa+j)^2` rises in j up to :math:`\kappa` and falls from there, so
+    its sum is at most its integral, :math:`\kappa [\log(1 + y/\kappa) - y/(\kappa+y)]`, and its
+    greatest term, 1/4; :math:`g_j |1-2s_j|` is at most that, and has two hills of height
+    :math:`1/(6\sqrt3)`.
     """
     return family(
         NEGATIVE_BINOMIAL_2, "log_mean", log_concentration=log_of("concentration", concentration)
@@ -116,19 +114,11 @@ def negative_binomial_loss(theta: Array, y: Array) -> Array:
     return jnp.where(is_none, of_none, (concentration + y) * bracket + rest)
 
 
-def of_odds(power: int, cut: float) -> Any:
-    """``softplus(u) - s - power / 2 ... s^power`` with its digits for small s."""
-
-    def value(u: Array) -> Array:
-        s, e = jnp.where(u > -5.0, 1 / (1 + jnp.exp(-u)), 0.0), jnp.exp(jnp.minimum(u, -5.0))
-        far = softplus(u) - s - cut * s**power
-        series = {
-            2: e * e * (-0.5 + e * (4 / 3 - 2.25 * e)),
-            3: e * e * (0.5 - e * (8 / 3 - 6.75 * e)),
-        }
-        return jnp.where(u > -5.0, far, series[power])
-
-    return value
+def of_odds(u: Array) -> Array:
+    """``softplus(u) - s - 2 s^3`` with its digits for small s."""
+    s, e = jnp.where(u > -5.0, 1 / (1 + jnp.exp(-u)), 0.0), jnp.exp(jnp.minimum(u, -5.0))
+    far = softplus(u) - s - 2.0 * s**3
+    return jnp.where(u > -5.0, far, e * e * (0.5 - e * (8 / 3 - 6.75 * e)))
 
 
 def sum_of_bends(c: Interval, y: Array) -> Array:
@@ -146,15 +136,7 @@ def negative_binomial_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Ar
     u, concentration, mean = log_mean - c, exp(c), exp(log_mean)
     bent, tilted, s = magnitude(bend(u)), magnitude(skew(u)), slope(u)
     tilt, sum = 1.0 - 2.0 * s, sum_of_bends(c, y)
-    if order == 2:
-        rest = magnitude(piecewise(of_odds(2, 1.0), u, [0.0]))
-        entries = {
-            "00": (y + concentration.high) * bent,
-            "01": bent * magnitude(mean - y),
-            "11": concentration.high * rest + y * bent + sum,
-        }
-        return symmetric(2, entries)
-    rest = magnitude(piecewise(of_odds(3, 2.0), u, [-STEEPEST, STEEPEST]))
+    rest = magnitude(piecewise(of_odds, u, [-STEEPEST, STEEPEST]))
     entries = {
         "000": (y + concentration.high) * tilted,
         "001": bent * magnitude(2.0 * concentration * s - y * tilt),
@@ -227,21 +209,13 @@ def zero_inflated_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
     rate, gate = exp(balls[0].interval), balls[1].interval
     h = rate + gate
     first, second, third = slope(-h), bend(h), skew(h)
-    if order == 2:
-        of_zero = {
-            "00": rate * first - rate * rate * second,
-            "01": rate * second,
-            "11": bend(gate) - second,
-        }
-        of_more = {"00": rate, "11": bend(gate)}
-    else:
-        of_zero = {
-            "000": rate * (first - rate * (3.0 * second + rate * third)),
-            "001": rate * (second + rate * third),
-            "011": rate * third,
-            "111": skew(gate) - third,
-        }
-        of_more = {"000": rate, "111": skew(gate)}
+    of_zero = {
+        "000": rate * (first - rate * (3.0 * second + rate * third)),
+        "001": rate * (second + rate * third),
+        "011": rate * third,
+        "111": skew(gate) - third,
+    }
+    of_more = {"000": rate, "111": skew(gate)}
     return jnp.where(y > 0, symmetric(2, of_more), symmetric(2, of_zero))
 
 

@@ -50,19 +50,18 @@ class Kind:
         ``loss(theta, y, **data)``, minus the log density up to a constant, for the predictors of
         one response, shape (K,), and what else is known of it.
     sizes
-        ``sizes(order, balls, y, **data)``, bounds of the derivatives of an order from 2 to
+        ``sizes(order, balls, y, **data)``, bounds of the derivatives of order 3 up to
         `highest` by the predictors in units of `unit`, over the box of the `balls`, one
-        for each predictor: shape (K,) * order. None for a family with `norms`.
+        for each predictor: shape (K,) * order. None for a family with a `norm`.
     reach
         ``reach(theta, y, **data)``, for each predictor the change within which quadrature is
         accurate: a fraction of the distance to a singularity.
     unit
         ``unit(theta, **data)``, for each predictor what its changes are measured in, so that the
         third power of a scale, which no float may hold, is never taken.
-    norms
-        Bounds :math:`(M_2, M_3)` of the second and third derivative everywhere, as forms in the
-        Euclidean norm of the differences of the predictors to their mean, on which alone the loss
-        depends.
+    norm
+        Bound :math:`M_3` of the third derivative everywhere, as a form in the Euclidean norm of the
+        differences of the predictors to their mean, on which alone the loss depends.
     rounding
         ``rounding(theta)``, for each predictor what rounding may have changed it by beside a few
         eps of its size, in units of eps: a log scale is read as the logarithm of a scale.
@@ -80,7 +79,7 @@ class Kind:
     sizes: Callable[..., Array] | None
     reach: Callable[..., tuple[Number, ...]]
     unit: Callable[..., tuple[Number, ...]] | None = None
-    norms: tuple[float, float] | None = None
+    norm: float | None = None
     rounding: Callable[..., tuple[Number, ...]] | None = None
     free: tuple[str, ...] = ()
     highest: int = 3

@@ -6,8 +6,6 @@ With :math:`z = (y - \mu) e^{-\tau}` and :math:`\phi = \tau + f(z)`, a derivativ
 :math:`e^{\tau_a}` for :math:`\mu`, with :math:`k = e^{\tau_a - \tau}`,
 
 .. math::
-    \phi_{\mu\mu} &= k^2 f'', & \phi_{\mu\tau} &= k (f' + z f''), &
-    \phi_{\tau\tau} &= z f' + z^2 f'', \\
     \phi_{\mu\mu\mu} &= -k^3 f''', & \phi_{\mu\mu\tau} &= -k^2 (2 f'' + z f'''), \\
     \phi_{\mu\tau\tau} &= -k (f' + 3 z f'' + z^2 f'''), &
     \phi_{\tau\tau\tau} &= -z (f' + 3 z f'' + z^2 f'''), \\
@@ -25,7 +23,7 @@ from jax import Array
 
 from blackjax_ext.checks import check_positive
 from blackjax_ext.subsampling.families.kind import Ball, Family, Kind, family, symmetric
-from blackjax_ext.subsampling.families.log_gamma import half_step, half_step_derivatives
+from blackjax_ext.subsampling.families.log_gamma import half_step, half_step_third
 from blackjax_ext.subsampling.families.logits import bend, bend_of_bend, skew, softplus
 from blackjax_ext.subsampling.intervals import Interval, exp, magnitude, piecewise, square
 
@@ -55,14 +53,6 @@ def of_location_and_scale(order: int, balls: tuple[Ball, ...], y: Array, derivat
     loc, log_scale = balls
     z, k = z_score(loc, log_scale, y), largest_inverse_scale(log_scale)
     first, second, third, fourth = derivatives(z)
-    if order == 2:
-        along = first + z * second
-        entries = {
-            "00": k**2 * magnitude(second),
-            "01": k * magnitude(along),
-            "11": magnitude(z) * magnitude(along),
-        }
-        return symmetric(2, entries)
     if order == 3:
         along = first + z * (3.0 * second + z * third)
         entries = {
@@ -212,9 +202,6 @@ def student_t(df: Any = None, scale: Any = None) -> Family:
     of f with :math:`f' = r`:
 
     .. math::
-        \phi_{\mu\mu} &= k^2 \tfrac{\nu+1}{\nu} w (w-p), \quad
-        \phi_{\mu\tau} = 2k \tfrac{\nu+1}{\nu} z w^2, \quad
-        \phi_{\tau\tau} = 2 (\nu+1) p w, \\
         \phi_{\mu\mu\mu} &= 2 k^3 \tfrac{\nu+1}{\nu^2} z w^2 (3w-p), \quad
         \phi_{\mu\mu\tau} = -2k^2 \tfrac{\nu+1}{\nu} w^2 (1-4p), \\
         \phi_{\mu\tau\tau} &= -4k \tfrac{\nu+1}{\nu} z w^2 (1-2p), \quad
@@ -223,8 +210,6 @@ def student_t(df: Any = None, scale: Any = None) -> Family:
     and those by d, in which what is large for large :math:`\nu` has cancelled,
 
     .. math::
-        \phi_{\mu d} &= k z w (w - \nu p) / \nu, \quad \phi_{\tau d} = p (w - \nu p), \quad
-        \phi_{dd} = B'' + \tfrac{\nu}{2} (\ell - p - p^2) + \tfrac12 p w, \\
         \phi_{\mu\mu d} &= k^2 w [\nu p (3 - 4p) - w (1 - 4p)] / \nu, \quad
         \phi_{\mu\tau d} = -k z w [2 w (1 - 2p) - 4 \nu p w] / \nu, \\
         \phi_{\tau\tau d} &= 2 p w [2 \nu p - (w-p)], \quad
@@ -233,8 +218,7 @@ def student_t(df: Any = None, scale: Any = None) -> Family:
         \phi_{ddd} = B''' + \tfrac{\nu}{2} (\ell - p - 2p^3) - \tfrac12 p w (w-p),
 
     where :math:`\ell = \log(1+q)` and :math:`w - \nu p = (1-z^2) w`. What :math:`\nu/2` multiplies
-    in the last of each is monotone in pieces: its derivatives by p are :math:`p (2p - 1) / w` and
-    :math:`p (1 - 6p + 6p^2) / w`.
+    in the last is monotone in pieces: its derivative by p is :math:`p (1 - 6p + 6p^2) / w`.
     """
     return family(STUDENT_T, "loc", log_scale=log_of("scale", scale), log_df=log_of("df", df))
 
@@ -259,13 +243,6 @@ def log_one_and_square(theta: Array, y: Array) -> Array:
     return jnp.where(is_far, softplus(log_q), jnp.log1p(near))
 
 
-def second_excess(q: Array) -> Array:
-    """``log(1 + q) - p - p^2``, with its digits near zero."""
-    p = q / (1 + q)
-    near = p * p * (-1 / 2 + p * (1 / 3 + p * (1 / 4 + p / 5)))
-    return jnp.where(p < 0.03, near, jnp.log1p(q) - p - p * p)
-
-
 def third_excess(q: Array) -> Array:
     """``log(1 + q) - p - 2 p^3``, with its digits near zero."""
     p = q / (1 + q)
@@ -287,19 +264,7 @@ def student_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
     tilt, grown = w - p, df * p
     rest = magnitude(w - grown)  # (1 - z^2) w
     more = 1 + 1 / least  # (nu + 1) / nu
-    if order == 2:
-        bent = half_step_derivatives(log_df.interval - jnp.log(2.0))[0]
-        second = piecewise(second_excess, q, [1.0])
-        entries = {
-            "00": k**2 * more * magnitude(w) * magnitude(tilt),
-            "01": 2 * k * more * size_zw * magnitude(w),
-            "11": 2 * (df.high + 1) * size_pw,
-            "02": k * size_zw * rest / least,
-            "12": magnitude(p) * rest,
-            "22": magnitude(bent) + half * magnitude(second) + 0.5 * size_pw,
-        }
-        return symmetric(3, entries)
-    bent = half_step_derivatives(log_df.interval - jnp.log(2.0))[1]
+    bent = half_step_third(log_df.interval - jnp.log(2.0))
     third = piecewise(third_excess, q, [2.0 - 3**0.5, 2.0 + 3**0.5])
     entries = {
         "000": 2 * k**3 * (more / least) * size_zw * magnitude(w * (3.0 * w - p)),
@@ -335,9 +300,9 @@ def smoothed_laplace(scale: Any, width: Any) -> Family:
 
     Here :math:`e = y - \eta`, and `width` is :math:`\delta`.
 
-    *Bounds.* With :math:`x = e/\delta`, in units of :math:`\delta`, :math:`\phi'' = \frac\delta s
-    (1+x^2)^{-3/2}` and :math:`|\phi'''| = \frac\delta s 3 |x| (1+x^2)^{-5/2}`, greatest at
-    :math:`x = \frac12`, because its derivative has the sign of :math:`1 - 4x^2`.
+    *Bounds.* With :math:`x = e/\delta`, in units of :math:`\delta`,
+    :math:`|\phi'''| = \frac\delta s 3 |x| (1+x^2)^{-5/2}`, greatest at :math:`x = \frac12`, because
+    its derivative has the sign of :math:`1 - 4x^2`.
     """
     check_positive("scale", scale)
     check_positive("width", width)
@@ -349,10 +314,7 @@ def smoothed_laplace_sizes(
 ) -> Array:
     """Bounds of the derivatives of its loss."""
     x = (y - balls[0].interval) * (1 / width)
-    if order == 2:
-        derivative = piecewise(lambda x: (1 + x * x) ** -1.5, x, [0.0])
-    else:
-        derivative = piecewise(lambda x: 3 * x * (1 + x * x) ** -2.5, x, [-0.5, 0.5])
+    derivative = piecewise(lambda x: 3 * x * (1 + x * x) ** -2.5, x, [-0.5, 0.5])
     return jnp.reshape(magnitude(derivative) * (width / scale), (1,) * order)
 
 

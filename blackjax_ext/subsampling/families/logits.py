@@ -99,7 +99,7 @@ def logistic_loss(eta: Array, failures: Number, successes: Number) -> Array:
 
 def logistic_sizes(order: int, eta: Ball, count: Number) -> Array:
     """Bounds of the derivatives of :func:`logistic_loss`."""
-    derivative = {2: bend, 3: skew, 4: bend_of_bend}[order]
+    derivative = {3: skew, 4: bend_of_bend}[order]
     most = magnitude(derivative(eta.interval)) * count
     return jnp.reshape(most, (1,) * order)
 
@@ -172,12 +172,12 @@ def categorical() -> Family:
     r"""One of K classes with logits :math:`\eta`; the response is its number.
 
     *Bounds.* Derivatives of :math:`\log \sum_k e^{\eta_k}` along :math:`v` are the cumulants of
-    :math:`v_C` with :math:`C` drawn from :math:`\mathrm{softmax}(\eta)`. With the range
-    :math:`R = \max v - \min v \le \sqrt2 |v|`, the variance is at most :math:`R^2/4 \le |v|^2/2`.
-    The third central moment is, for a given mean, linear in the law of :math:`v_C`, hence greatest
-    at an extreme law, which has two values :math:`a < b`: :math:`(b-a)^3 p(1-p)(1-2p)`. So it is at
-    most :math:`R^3 / (6\sqrt3) \le 2^{3/2} |v|^3 / (6\sqrt3)`. As a form on different directions
-    its greatest value is on the diagonal (Banach 1938, Über homogene Polynome in (L²)).
+    :math:`v_C` with :math:`C` drawn from :math:`\mathrm{softmax}(\eta)`. The third central moment
+    is, for a given mean, linear in the law of :math:`v_C`, hence greatest at an extreme law, which
+    has two values :math:`a < b`: :math:`(b-a)^3 p(1-p)(1-2p)`. With the range
+    :math:`R = \max v - \min v \le \sqrt2 |v|` it is at most
+    :math:`R^3 / (6\sqrt3) \le 2^{3/2} |v|^3 / (6\sqrt3)`. As a form on different directions its
+    greatest value is on the diagonal (Banach 1938, Über homogene Polynome in (L²)).
 
     *Shifts.* :math:`\phi(\eta + c 1) = \phi(\eta)`, so derivatives along v are those along
     :math:`v - \bar{v} 1`. Without a class of reference the sum of the logits is known from the
@@ -192,7 +192,7 @@ CATEGORICAL = Kind(
     lambda eta, y: jax.nn.logsumexp(eta) - eta[y],
     None,
     lambda theta, y: (0.5,),
-    norms=(0.5, float(2.0**1.5 * SKEWNESS)),
+    norm=float(2.0**1.5 * SKEWNESS),
 )
 
 
@@ -282,26 +282,24 @@ def ordered_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
     total = jnp.zeros((num_cutpoints,) * order, ones[0].dtype)
     for j in range(num_cutpoints):  # the class above cutpoint j + 1, and the one below
         inner = jnp.stack([*ones[: j + 1], *(jnp.zeros_like(one) for one in ones[j + 1 :])])
-        of_cut = chained(order, below[j], inner)
+        of_cut = chained(below[j], inner)
         total = total + jnp.where((y == j) | (y == j + 1), of_cut, 0.0)
         if j:
-            of_gap = jnp.zeros_like(total).at[(j,) * order].set(gap_sizes(order, gaps[j - 1]))
+            of_gap = jnp.zeros_like(total).at[(j,) * order].set(gap_size(gaps[j - 1]))
             total = total + jnp.where(y == j, of_gap, 0.0)
     return total
 
 
-def chained(order: int, u: Interval, inner: Array) -> Array:
-    """Bounds of softplus of u or of -u, where u is a predictor less exponentials of others.
+def chained(u: Interval, inner: Array) -> Array:
+    """Bounds of third derivatives of softplus of u or of -u.
 
-    `inner` has the sizes of the derivatives of u, the first of the predictor itself, whose second
-    is zero.
+    Here u is a predictor less exponentials of others, and `inner` has the sizes of the derivatives
+    of u, the first of the predictor itself, whose second is zero.
     """
     first = jnp.maximum(magnitude(slope(u)), magnitude(slope(-u)))
     second, third = magnitude(bend(u)), magnitude(skew(u))
     own = inner.at[0].set(0.0)  # second and third derivatives of u are on the diagonal
     diagonal = jnp.diag(own)
-    if order == 2:
-        return second * jnp.outer(inner, inner) + first * diagonal
     cube = jnp.einsum("i,j,k->ijk", inner, inner, inner)
     mixed = jnp.einsum("ij,k->ijk", diagonal, inner)
     mixed = mixed + jnp.moveaxis(mixed, 2, 0) + jnp.moveaxis(mixed, 2, 1)
@@ -311,14 +309,12 @@ def chained(order: int, u: Interval, inner: Array) -> Array:
     )
 
 
-def gap_sizes(order: int, gap: Interval) -> Array:
-    """Bounds of the derivatives of :func:`log_gap`, by the logarithm of the gap E."""
+def gap_size(gap: Interval) -> Array:
+    """Bound of the third derivative of :func:`log_gap`, by the logarithm of the gap E."""
 
     def ratio(x: Array) -> Array:  # E / (exp(E) - 1), decreasing
         return jnp.where(x > 1e-4, x / jnp.expm1(jnp.maximum(x, 1e-4)), 1.0 - 0.5 * x)
 
     b = piecewise(ratio, gap)
     rest = 1.0 - gap - b
-    if order == 2:
-        return magnitude(b) * magnitude(rest)
     return magnitude(b) * magnitude(square(rest) - gap - b * rest)

@@ -70,15 +70,6 @@ def beta_sizes(order: int, balls: tuple[Ball, ...], y: Array) -> Array:
     of_a = stirling_derivatives(c + piecewise(lambda e: -jax.nn.softplus(-e), eta))
     of_b = stirling_derivatives(c + piecewise(lambda e: -jax.nn.softplus(e), eta))
     of_c = stirling_derivatives(c)
-    if order == 2:
-        entries = {
-            "00": precision * (g + tilt * off)
-            + (of_a[1] * rest * rest - of_a[0] * g)
-            + (of_b[1] * m * m - of_b[0] * g),
-            "01": precision * (g * off) + of_a[1] * rest - of_b[1] * m,
-            "11": precision * divergence + of_a[1] + of_b[1] - of_c[1],
-        }
-        return symmetric(2, entries)
     curve = g * (1.0 - 6.0 * g)
     entries = {
         "000": precision * (2.0 * tilt + curve * off)

@@ -8,9 +8,9 @@ import pytest
 import blackjax_ext
 
 ALGORITHMS = ("random_walk", "mala", "fmala", "line_fmala", "pc_fmala", "pc_line_fmala")
-ALGORITHMS += ("auto_mala", "auto_fmala", "smmala", "hp_mala", "mmala", "alsmmala", "amsmmala")
-FORWARD = ("auto_fmala", "fmala", "line_fmala", "pc_fmala", "pc_line_fmala")
-WITH_FRAMES = ("auto_fmala", "fmala", "line_fmala", "pc_line_fmala")
+ALGORITHMS += ("auto_mala", "smmala", "hp_mala", "mmala", "alsmmala", "amsmmala")
+FORWARD = ("fmala", "line_fmala", "pc_fmala", "pc_line_fmala")
+WITH_FRAMES = ("fmala", "line_fmala", "pc_line_fmala")
 WITH_FLOOR = ("pc_fmala", "pc_line_fmala")
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)

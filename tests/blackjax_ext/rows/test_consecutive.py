@@ -92,7 +92,8 @@ def test_full_pass_of_a_model_gathers_no_covariates():
     batch = potential.draw(jax.random.key(0))
     # a minibatch gathers covariates, groups, responses and levels; so does what lies outside the
     # plate, which is evaluated at one row, and the chunks gather the levels alone
-    of_batch = gathers(jax.make_jaxpr(lambda z: potential.rows.terms(z, batch["rows"]))(z).jaxpr)
+    rows = RowModel.of(FullView(model), (X, GROUP), {})
+    of_batch = gathers(jax.make_jaxpr(lambda z: rows.terms(z, batch).total())(z).jaxpr)
     assert gathers(program) == of_batch + 1
 
 

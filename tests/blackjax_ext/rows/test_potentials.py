@@ -7,7 +7,7 @@ import pytest
 
 import blackjax_ext
 from blackjax_ext import potentials
-from blackjax_ext.rows import compensated_sums, control_variates, row_terms
+from blackjax_ext.rows import compensated_sums, control_variates
 from tests.laws.minibatch import ANCHOR, DATA, POSTERIOR, loglikelihood, logprior, plain
 
 
@@ -78,7 +78,7 @@ def test_control_variate_of_second_order_in_many_dimensions():
         return jnp.abs(potential.stochastic_grad(there, batch) - exact).max()
 
     assert error(potential) < 1e-3 * error(plain)
-    assert potential.rows.num_rows == num_rows
+    assert potential.num_rows == num_rows
 
 
 def test_control_variates_reduce_the_noise_near_the_anchor(x64):
@@ -146,27 +146,6 @@ def test_wrong_values_raise(make, message):
 def test_wrong_types_raise(make, message):
     with pytest.raises(TypeError, match=message):
         make()
-
-
-@pytest.mark.parametrize("order", [0, 1, 2])
-def test_rows_add_up_to_the_energy(order, x64):
-    anchor, old = jnp.asarray(ANCHOR, float), jnp.asarray(ANCHOR, float) - 0.5
-    potential = potentials.control_variate(plain(), anchor, order=order) if order else plain()
-    new, found = old + 0.2, potential.rows
-    every = jnp.arange(found.num_rows)
-    total = row_terms.gain(found, old, new) + jnp.sum(row_terms.change(found, old, new, every))
-    np.testing.assert_allclose(total, POSTERIOR.logdensity(new) - POSTERIOR.logdensity(old))
-
-
-def test_terms_of_the_rows_shrink_with_the_order(x64):
-    anchor = jnp.asarray(ANCHOR, float)
-
-    def size(order, distance):
-        found = potentials.control_variate(plain(), anchor, order=order).rows
-        return jnp.abs(row_terms.change(found, anchor, anchor + distance, jnp.arange(12))).max()
-
-    assert 90 < size(1, 1e-1) / size(1, 1e-2) < 120
-    assert 900 < size(2, 1e-1) / size(2, 1e-2) < 1200
 
 
 def test_anchor_must_fit_the_position():

@@ -216,7 +216,6 @@ OF_THIRD_ORDER = [name for name in CASES if CASES[name].family.kind.highest >= 4
 @pytest.mark.parametrize(
     ("name", "order"),
     [
-        *(pytest.param(name, 2, marks=pytest.mark.full) for name in CASES),
         *((name, 3) for name in CASES),
         *((name, 4) for name in OF_THIRD_ORDER),
     ],
@@ -304,21 +303,18 @@ def test_no_counter_example_to_the_bounds_of_classes(x64):
         def loss(a, b, c):
             return kind.loss(eta + a * u + b * v + c * w, 1)
 
-        second = jax.grad(jax.grad(loss, 1), 0)(0.0, 0.0, 0.0)
         third = jax.grad(jax.grad(jax.grad(loss, 2), 1), 0)(0.0, 0.0, 0.0)
         norms = [jnp.linalg.norm(each) for each in (u, v, w)]
-        return second / (norms[0] * norms[1]), third / (norms[0] * norms[1] * norms[2])
+        return third / (norms[0] * norms[1] * norms[2])
 
     rng = np.random.default_rng(80)
     eta, u, v, w = rng.normal(size=(4, 4000, 4)) * rng.choice([0.3, 1, 5], size=(4, 4000, 1))
     u[:2000] = np.array([1.0, -1.0, 0.0, 0.0])
     v[:1500], w[:1000] = u[:1500], u[:1000]
     eta[:1000, 2:] = -20.0
-    second, third = forms(eta, u, v, w)
-    limits = kind.norms
-    assert np.max(np.abs(second)) <= limits[0] and np.max(np.abs(third)) <= limits[1]
-    # two classes and their difference reach both
-    assert np.max(np.abs(third)) > 0.99 * limits[1] and np.max(np.abs(second)) > 0.99 * limits[0]
+    third = forms(eta, u, v, w)
+    # two classes and their difference reach it
+    assert 0.99 * kind.norm < np.max(np.abs(third)) <= kind.norm
 
 
 def test_what_is_left_of_log_gamma_functions(x64):
@@ -336,8 +332,8 @@ def test_what_is_left_of_log_gamma_functions(x64):
         return [jax.vmap(each)(c) for each in (first, second, jax.grad(second))]
 
     point = Interval(c, c)
-    bounds = [*log_gamma.stirling_derivatives(point), *log_gamma.half_step_derivatives(point)]
-    found = derivatives(log_gamma.stirling_excess) + derivatives(log_gamma.half_step)[1:]
+    bounds = [*log_gamma.stirling_derivatives(point), log_gamma.half_step_third(point)]
+    found = derivatives(log_gamma.stirling_excess) + derivatives(log_gamma.half_step)[2:]
     for value, bound in zip(found, bounds, strict=True):
         assert np.all(value >= bound.low - 1e-7) and np.all(value <= bound.high + 1e-7)
 

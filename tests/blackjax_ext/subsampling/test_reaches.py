@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from blackjax_ext.subsampling import thinning
 
 # what Cauchy and Schwarz's inequality may add, by order: on a line through w = 0
-MOST = {1: 2.0 / np.sqrt(3.0), 2: 1.0, 3: 4.0 / np.sqrt(15.0)}
+MOST = {2: 1.0, 3: 4.0 / np.sqrt(15.0)}
 ROUNDING = 1e-4
 
 
@@ -65,7 +65,7 @@ def check_reaches(order, seed, scale, length):
     assert (ratio <= MOST[order] + ROUNDING).all(), ratio
 
 
-@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("order", [2, 3])
 @settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 2**31),
@@ -106,6 +106,6 @@ def test_planted_bugs_are_found(name, monkeypatch):
     holder, attribute, bug = BUGS[name]
     monkeypatch.setattr(getattr(thinning, holder) if holder else thinning, attribute, bug)
     with pytest.raises(AssertionError):
-        for order in (1, 2, 3):
+        for order in (2, 3):
             for length in (1e-5, 1e-3, 0.1, 1.0):
                 check_reaches(order, 0, 1.0, length)

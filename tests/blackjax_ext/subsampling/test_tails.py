@@ -30,7 +30,7 @@ def expansion_of(num_rows, num_events, size=2, seed=0):
     rows = potentials.linear_predictor(
         logprior, families.bernoulli(), (jnp.asarray(x), jnp.asarray(y))
     )
-    return potentials.expand(rows, jnp.zeros(size), order=2)
+    return potentials.expand(rows, jnp.zeros(size))
 
 
 def test_gap_is_that_of_the_energies(x64):
@@ -64,7 +64,7 @@ def test_no_direction_has_a_much_greater_gap(x64, seed):
     rng = np.random.default_rng(seed)
     x, y = jnp.asarray(rng.normal(size=(8, 3))), jnp.asarray(3.0 * rng.standard_t(1.0, size=8))
     rows = potentials.linear_predictor(logprior, families.student_t(df=2.0, scale=1.0), (x, y))
-    expansion = potentials.expand(rows, jnp.zeros(3), order=2)
+    expansion = potentials.expand(rows, jnp.zeros(3))
     ends = jax.random.normal(jax.random.key(1), (2_000, 3))
     ends = tails.DISTANCE * ends / jnp.linalg.norm(ends, axis=1, keepdims=True)
     steps = jax.vmap(expansion.metric.inverse_sqrt_times)(ends)
@@ -75,7 +75,7 @@ def test_no_direction_has_a_much_greater_gap(x64, seed):
 def test_a_normal_likelihood_is_not_looked_at():
     x = jax.random.normal(jax.random.key(0), (50, 2))
     rows = potentials.linear_predictor(logprior, families.normal(1.0), (x, x[:, 0]))
-    assert not tails.may_differ(potentials.expand(rows, jnp.zeros(2), order=2))
+    assert not tails.may_differ(potentials.expand(rows, jnp.zeros(2)))
 
 
 def logistic(x, y):

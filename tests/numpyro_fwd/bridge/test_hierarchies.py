@@ -23,7 +23,7 @@ from scipy.stats import ks_2samp
 
 from blackjax_ext.coordinates import laws
 from blackjax_ext.mcmc import interweaving
-from numpyro_fwd import AutoFMALA, AutoMALA
+from numpyro_fwd import AutoMALA
 from numpyro_fwd.bridge.coordinates import law_of
 from numpyro_fwd.bridge.hierarchies import MAPS, ModelHierarchy, effects_of, map_of
 
@@ -355,10 +355,9 @@ def steps_from_the_prior(kernel, model, num_chains, num_steps):
 
 @pytest.mark.statistical
 @pytest.mark.filterwarnings("ignore:.*no data")
-@pytest.mark.parametrize("kernel", [AutoMALA, AutoFMALA], ids=lambda kernel: kernel.__name__)
-def test_draws_of_the_prior_stay_draws_of_the_prior(kernel):
+def test_draws_of_the_prior_stay_draws_of_the_prior():
     num_chains = 4_000
-    drawn, last, sampler = steps_from_the_prior(kernel, prior, num_chains, 20)
+    drawn, last, sampler = steps_from_the_prior(AutoMALA, prior, num_chains, 20)
     assert sampler._effects == ("rate", "a", "b", "c", "walk")
     exact = Predictive(prior, num_samples=num_chains)(jax.random.key(2))
     for name in drawn:
@@ -377,10 +376,9 @@ def sharp():
 
 
 @pytest.mark.filterwarnings("ignore:.*no data", "ignore:rounding hides scales of x")
-@pytest.mark.parametrize("kernel", [AutoMALA, AutoFMALA], ids=lambda kernel: kernel.__name__)
-def test_noise_below_the_last_digit(kernel):
+def test_noise_below_the_last_digit():
     """What is rounded away is not moved by its noise."""
-    drawn, last, _ = steps_from_the_prior(kernel, sharp, 12_000, 40)
+    drawn, last, _ = steps_from_the_prior(AutoMALA, sharp, 12_000, 40)
     for power in (1, 2):
         change = np.asarray(last["z"]) ** power - np.asarray(drawn["z"]) ** power
         error = change.std() / np.sqrt(change.size)

@@ -1,4 +1,4 @@
-"""Kernels whose steps adapt to the place, and steps that are shortened at random."""
+"""Kernels whose steps adapt to the place."""
 
 import re
 import warnings
@@ -12,8 +12,7 @@ import pytest
 from numpyro.infer import MCMC
 
 from blackjax_ext.adaptation import report
-from numpyro_fwd import MALA, AutoMALA, RandomWalk
-from numpyro_fwd.kernels.jitter import jittered
+from numpyro_fwd import AutoMALA
 
 
 def funnel():
@@ -96,51 +95,3 @@ def test_one_chain_that_meets_little_says_nothing():
     assert hidden.is_many.tolist() == [True, False]
     assert hidden.size[0] == 7 and hidden.place[0] == 1
     assert not hidden._replace(num_steps=2000).is_many.any()
-
-
-@pytest.mark.parametrize(
-    ("jitter", "error", "message"),
-    [
-        ((1.0, 10.0), ValueError, r"step_size_jitter must be None or \(share, J\).*1.0"),
-        ((0.1, 1.0), ValueError, "J above 1 and finite"),
-        ((0.1, float("inf")), ValueError, "J above 1 and finite"),
-        (0.1, TypeError, "step_size_jitter must be None or .*; got 0.1"),
-        (("a", 3.0), TypeError, "step_size_jitter must be None or"),
-    ],
-)
-def test_jitter_is_checked(jitter, error, message):
-    with pytest.raises(error, match=message):
-        MALA(funnel, step_size_jitter=jitter)
-
-
-def test_a_share_of_the_steps_is_shorter():
-    keys = jax.random.split(jax.random.key(0), 20_000)
-    found, is_short = jax.vmap(lambda key: jittered(key, jnp.array(2.0), (0.25, 100.0)))(keys)
-    assert jnp.array_equal(is_short, found < 2.0)
-    short = found[is_short]
-    assert abs(short.size / 20_000 - 0.25) < 0.02
-    assert short.min() > 0.02 and abs(jnp.log(2.0 / short).mean() - np.log(100.0) / 2) < 0.06
-
-
-def test_the_step_size_is_adapted_to_steps_that_are_not_shortened():
-    """Short steps are nearly always accepted: they would have the others made longer."""
-
-    def normal():
-        numpyro.sample("x", dist.Normal(0, 1).expand([5]).to_event(1))
-
-    def step_size(jitter):
-        kernel = RandomWalk(normal, step_size_jitter=jitter, adapt_mass_matrix=False)
-        mcmc = MCMC(kernel, num_warmup=2000, num_samples=1, progress_bar=False)
-        mcmc.run(jax.random.key(0))
-        return float(mcmc.last_state.adapt_state.step_size)
-
-    assert 0.8 < step_size((0.5, 100.0)) / step_size(None) < 1.25
-
-
-def test_a_kernel_with_jitter_samples():
-    mcmc = MCMC(
-        MALA(funnel, step_size_jitter=(0.2, 50.0)), num_warmup=50, num_samples=50,
-        progress_bar=False,
-    )  # fmt: skip
-    mcmc.run(jax.random.key(0))
-    assert np.isfinite(mcmc.get_samples()["w"]).all()

@@ -188,7 +188,7 @@ NOTHING = {
     "beside": (beside, {"x": (1,), "mean": ()}),
 }
 # of each kind of state
-EVERY = ("PCFMALA", "AutoFMALA", "RandomWalk", "HPMALA", "ALSMMALA", "AMSMMALA", "L2MC")
+EVERY = ("PCFMALA", "AutoMALA", "RandomWalk", "HPMALA", "ALSMMALA", "AMSMMALA", "L2MC")
 
 
 def check_nothing(kernel, name, **options):

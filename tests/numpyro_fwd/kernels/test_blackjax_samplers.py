@@ -33,7 +33,7 @@ SAMPLES = {
         "proposal_logdensity_fn": lambda old, new: -0.125 * distance(new.position),
     },
     "mala": {},
-    "mclmc": {},
+    "mclmc": {"L": 1.4, "step_size": 1.2, "adapt_step_size": False},
     "mgrad_gaussian": {"cov_svd": SVD, "U_t": SVD.U_t, "delta": 2.0},
     "mhmc": {"num_integration_steps": 3},
     "nuts": {},

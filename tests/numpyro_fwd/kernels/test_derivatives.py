@@ -58,12 +58,10 @@ KERNELS = {
     "RandomWalk": lambda: RandomWalk(whole),
     "L2MC": lambda: L2MC(minibatches),
     "AMAGOLD": lambda: AMAGOLD(minibatches),
-    "AMAGOLD, first order": lambda: AMAGOLD(minibatches, control_variate="first_order"),
-    "AMAGOLD, sequential": lambda: AMAGOLD(minibatches, acceptance="sequential"),
     "black box": lambda: RandomWalk(FullView(black_box)),
     "black box, no start": lambda: RandomWalk(FullView(black_box), warm_start=False),
 }
-FULL = ("ALSMMALA", "AMSMMALA", "AMAGOLD, first order", "AMAGOLD, sequential", "HPMALA")
+FULL = ("ALSMMALA", "AMSMMALA", "HPMALA")
 each = [pytest.param(name, marks=[pytest.mark.full] if name in FULL else []) for name in KERNELS]
 
 
@@ -132,7 +130,7 @@ def simple(function):
     return model
 
 
-FORWARD = ("FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA", "AutoFMALA")
+FORWARD = ("FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA")
 REVERSE = ("MALA", "AutoMALA", "SMMALA", "HPMALA")
 
 

@@ -18,6 +18,7 @@ from numpyro.infer.util import log_density
 
 import blackjax_ext
 from numpyro_fwd import (
+    AMAGOLD,
     AutoNUTS,
     BlackJAXKernel,
     Centredness,
@@ -244,7 +245,7 @@ def test_errors_say_what_is_accepted():
     with pytest.raises(TypeError, match="logdensity_grad"):
         mcmc_of(state_without, 10, 10, 1).run(jax.random.key(0), Y)
     with pytest.raises(TypeError, match="reads all rows"):
-        BlackJAXKernel(schools, blackjax.mclmc, learn_coordinates=True)
+        AMAGOLD(schools, learn_coordinates=True)
 
 
 def test_locations_far_from_the_origin():

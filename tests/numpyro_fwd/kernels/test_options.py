@@ -9,16 +9,7 @@ import numpyro_fwd
 from numpyro_fwd.kernels.options import KernelOptions, MinibatchOptions
 
 NAMED = (
-    *(
-        "AutoMALA",
-        "AutoFMALA",
-        "RandomWalk",
-        "MALA",
-        "FMALA",
-        "LineFMALA",
-        "PCFMALA",
-        "PCLineFMALA",
-    ),
+    *("AutoMALA", "RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA"),
     *("HPMALA", "SMMALA", "MMALA", "ALSMMALA", "AMSMMALA"),
 )
 MINIBATCH = ("AMAGOLD", "L2MC", "SGHMC")

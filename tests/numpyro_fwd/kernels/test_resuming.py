@@ -2,7 +2,6 @@
 
 import contextlib
 import warnings
-from typing import NamedTuple
 
 import blackjax
 import jax
@@ -371,15 +370,8 @@ def test_collapsed_steps_are_named_where_the_metric_stays_too():
         mcmc_of(kernel, 400).run(jax.random.key(0), init_params=jnp.zeros((2, 2)))
 
 
-class NoRate(NamedTuple):
-    """BlackJAX's MCLMC under another name, which nobody knows to tune."""
-
-    init = staticmethod(blackjax.mclmc.init)
-    build_kernel = staticmethod(blackjax.mclmc.build_kernel)
-
-
 def test_an_algorithm_without_a_rate_is_not_adapted():
-    kernel = BlackJAXKernel(normal, NoRate(), L=2.0)
+    kernel = BlackJAXKernel(normal, blackjax.mclmc, L=2.0)
     with pytest.raises(TypeError, match="adapt_step_size=False"):
         mcmc_of(kernel).run(jax.random.key(0))
 

@@ -5,20 +5,7 @@ from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 
-__all__ = [
-    "GREY",
-    "NUTS",
-    "OTHER_SAMPLER",
-    "OURS",
-    "TRUTH",
-    "Look",
-    "legend_above",
-    "save_picture",
-    "sheet",
-]
-
 GREY = "0.75"
-DPI = 110
 
 
 class Look(NamedTuple):
@@ -36,7 +23,7 @@ class Look(NamedTuple):
 
 OURS = Look("#0072B2", "o", "-")
 NUTS = Look("#D55E00", "s", "--")
-OTHER_SAMPLER = Look("#009E73", "^", "-.")
+OTHER = Look("#009E73", "^", "-.")
 TRUTH = Look("black", "x", ":")
 
 
@@ -47,13 +34,11 @@ def sheet(num_columns: int, **options):
 
 def legend_above(axis, columns: int = 3) -> None:
     """A legend above the axes, where it covers no data."""
-    axis.legend(
-        loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=columns, frameon=False, fontsize=9
-    )
+    place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
+    axis.legend(**place, ncol=columns, frameon=False, fontsize=9)
 
 
-def save_picture(figure, path: Path) -> str:
-    """Write a picture; its name."""
-    figure.savefig(path, dpi=DPI)
+def save_picture(figure, path: Path) -> None:
+    """Write a picture."""
+    figure.savefig(path, dpi=110)
     plt.close(figure)
-    return path.name

@@ -1,0 +1,1 @@
+"""The demonstration: ``python -m examples.demo``, from the folder above ``examples``."""

@@ -1,1 +1,0 @@
-"""The demonstration: ``python -m numpyro_fwd``."""

@@ -68,7 +68,6 @@ nitpick_ignore_regex = [
     ("py:class", r"numpyro_fwd\.kernels\.(notices\.Notice|strategy\.Strategy)"),
     ("py:class", r"numpyro_fwd\.(bridge\.arguments\.Fingerprint|partial_bayes\.training\.Best)"),
     ("py:class", r"blackjax_ext\.subsampling\.groups\.(mode\.GroupedPosition|predictor\.Leaf)"),
-    ("py:class", r"blackjax_ext\.warmup\.newton_path\.Found"),
 ]
 
 

@@ -111,7 +111,10 @@ LAYERS = {
     "adaptation": [
         {"windows"},
         {"algorithm"},
+        {"approximations"},
+        {"budget"},
         {"newton_path"},
+        {"multistart"},
         {"in_coordinates", "report", "start"},
     ],
     "rows": [

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from blackjax_ext.adaptation import newton_path, windows
+from blackjax_ext.adaptation import windows
+from blackjax_ext.adaptation.approximations import negligible
+from blackjax_ext.adaptation.multistart import Starts
 from blackjax_ext.adaptation.windows import AdaptState
 from blackjax_ext.coordinates.laws import OF_SHAPES
 from blackjax_ext.mcmc.interweaving import NOISE_RESOLUTION
@@ -260,7 +262,7 @@ def warn(advice: str, health: Health, sites: SiteSizes) -> None:
         warnings.warn(message, stacklevel=2)
 
 
-def warn_of_starts(starts: newton_path.Found, sites: SiteSizes) -> None:
+def warn_of_starts(starts: Starts, sites: SiteSizes) -> None:
     """Warn where paths to a start end in different places, and too few at the best of them."""
     starts = on_host(starts)
     if not starts.is_settled and is_first_process():
@@ -277,10 +279,10 @@ def rise_message(evidence: Any) -> str:
     )
 
 
-def starts_message(starts: newton_path.Found, sites: SiteSizes) -> str:
+def starts_message(starts: Starts, sites: SiteSizes) -> str:
     """That it is not known where the mass is."""
     evidence = np.sort(starts.evidence[np.isfinite(starts.evidence)])[::-1]
-    lesser = evidence[evidence < evidence[0] - newton_path.negligible(starts.x[0])]
+    lesser = evidence[evidence < evidence[0] - negligible(starts.x[0])]
     names = names_of(sites, np.flatnonzero(starts.is_elsewhere))
     return (
         f"paths to a start end in different places: of {evidence.size}, "

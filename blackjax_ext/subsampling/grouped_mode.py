@@ -59,7 +59,7 @@ from blackjax_ext.subsampling.newton import (
     HostPosition,
     Stationary,
     descend,
-    looked_at,
+    newton_step,
 )
 from blackjax_ext.types import Function
 
@@ -313,7 +313,7 @@ def find_anchor(
     curvature = np.zeros((0, 0))
     if not find_mode:
         everything = np.ones(point.shared.size, bool)
-        anchor = finished(passes, point, point.frame(), ~everything, curvature)
+        anchor = anchor_at(passes, point, point.frame(), ~everything, curvature)
         return anchor._replace(step=(0 * point.shared, 0 * point.groups))
     mode = known_finite(descend(passes, point, point.frame()))
     for _ in range(MAX_ROUNDS):
@@ -327,7 +327,7 @@ def find_anchor(
         mode = known_finite(descend(passes, point, mode.frame, mode.is_free))
         if is_last:
             break
-    return finished(passes, mode.point, mode.frame, ~mode.is_free, curvature)
+    return anchor_at(passes, mode.point, mode.frame, ~mode.is_free, curvature)
 
 
 def known_finite(mode: Stationary) -> Stationary:
@@ -337,7 +337,7 @@ def known_finite(mode: Stationary) -> Stationary:
     return mode
 
 
-def finished(
+def anchor_at(
     passes: GroupPasses,
     point: HostPosition,
     frame: Whitening,
@@ -348,7 +348,7 @@ def finished(
 
     That of the hyperparameters is of their log evidence. ValueError if floats do not resolve it.
     """
-    last = known_finite(looked_at(passes, point, frame, ~is_hyper))
+    last = known_finite(newton_step(passes, point, frame, ~is_hyper))
     assert last.eliminated is not None
     more = np.zeros_like(last.eliminated.schur)
     if is_hyper.any():

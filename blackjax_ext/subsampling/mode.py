@@ -50,6 +50,7 @@ __all__ = [
     "posterior_mode",
 ]
 
+IN_DOUBLE = "(jax.config.update('jax_enable_x64', True), with data in float64)."
 RUNAWAY = (
     " A sampled scale, such as the standard deviation of centred groups, may tend to zero, where "
     "the density is unbounded: then there is no mode. A non-centred parametrization has a mode "
@@ -63,21 +64,18 @@ NOT_FINITE_ENERGY = (
     "the derivatives of the posterior are not finite in {} near the start: numbers that are too "
     "large or too small for it, such as the inverse square of a scale. Measure the responses and "
     "their scale in other units, check the data for NaN, or use float64 "
-    "(jax.config.update('jax_enable_x64', True), with data in float64)."
-)
+) + IN_DOUBLE
 UNRESOLVED = (
     "centre the covariates: the condition number of the posterior is {:.2g}, and energies are "
     "accurate up to {:.0f} only. {} has too few digits for a posterior whose coordinates are so "
     "correlated. Subtract the means (the intercept absorbs them), leave out a covariate that "
     "others determine, or use float64, which allows {:.0e} times as much "
-    "(jax.config.update('jax_enable_x64', True), with data in float64)."
-) + RUNAWAY
+) + (IN_DOUBLE + RUNAWAY)
 TOO_NARROW = (
     "the posterior is too narrow for {} where Newton's method ends: floats there are {:.2g} "
     "standard deviations apart in its narrowest direction, and at most {} is allowed. Coordinates "
     "far from zero have few digits: subtract a mean from the data, or use float64 "
-    "(jax.config.update('jax_enable_x64', True), with data in float64)."
-) + RUNAWAY
+) + (IN_DOUBLE + RUNAWAY)
 
 
 class UnresolvedError(ValueError):

@@ -51,8 +51,8 @@ __all__ = [
     "Stationary",
     "descend",
     "in_double",
-    "looked_at",
     "newton",
+    "newton_step",
     "resolved",
     "spacing",
 ]
@@ -70,60 +70,33 @@ class Tolerances(NamedTuple):
     """When a search for a mode is done, and what of it floats must resolve.
 
     Distances are squared and in standard deviations.
-
-    Attributes
-    ----------
-    mode, anchor
-        Distance to a mode; that of rows in groups, an anchor, need not be closer than `anchor`.
-    tolerable
-        What may be left where no step lowers the energy any more.
-    near, shorter
-        Distance from which on Newton's steps become shorter by more than `shorter` each time: by e
-        where an exponential of a row of great leverage bends faster than its parabola.
-    sufficient
-        Decrease of the energy in units of the distance, half of which a parabola promises: after
-        ten halvings a step is rather that of rounding.
-    far
-        Distance of a start where the exponential of a row is all that floats see; nearer to zero it
-        may be less, and derivatives finite.
-    last_change
-        Change of a predictor in the last step, in units of its family's reach: in a mode it is
-        zero.
-    resolved
-        An eigenvalue has two digits from here on, in units of eps: sums of a chunk of rows are off
-        by hundreds of these.
-    rounding
-        Condition number times the rounding of a float, up to which energies are right to 0.01.
-    spacing
-        Of the floats around the mode, in standard deviations of the narrowest direction.
-    round, coordinate
-        Standard deviations that hyperparameters move by in the last round at most, and distance for
-        each coordinate where steps lead no nearer.
-    singular
-        Curvature of a group where it was one: below, it says nothing of its spread.
-    slope, unchanged
-        Of a difference of slopes, and of a curvature relative to the largest.
-    runaway
-        Standard deviations that a hyperparameter moves by in a round: beyond, it runs away.
     """
 
-    mode: float = 1e-6
-    anchor: float = 1e-4
-    tolerable: float = 1.0
+    mode: float = 1e-6  # distance to a mode
+    anchor: float = 1e-4  # that of rows in groups need not be closer
+    tolerable: float = 1.0  # what may be left where no step lowers the energy any more
+    # from here on Newton's steps become shorter by more than that each time: by e where an
+    # exponential of a row of great leverage bends faster than its parabola
     near: float = 1e-2
     shorter: float = 0.5
+    # decrease of the energy in units of the distance, half of which a parabola promises: after ten
+    # halvings a step is rather that of rounding
     sufficient: float = 1e-3
+    # distance of a start where the exponential of a row is all that floats see; nearer to zero it
+    # may be less, and derivatives finite
     far: float = 1e12
-    last_change: float = 0.2
+    last_change: float = 0.2  # of a predictor, in units of its family's reach: in a mode it is zero
+    # an eigenvalue has two digits from here on, in units of eps: sums of a chunk of rows are off by
+    # hundreds of these
     resolved: float = 1e5
-    rounding: float = 6e-4
-    spacing: float = 0.1
-    round: float = 0.1
-    coordinate: float = 0.05
-    singular: float = 0.1
-    slope: float = 1e-3
-    unchanged: float = 1e-3
-    runaway: float = 20.0
+    rounding: float = 6e-4  # condition number times eps, up to which energies are right to 0.01
+    spacing: float = 0.1  # of floats around the mode, in sds of the narrowest direction
+    round: float = 0.1  # sds that hyperparameters move by in the last round at most
+    coordinate: float = 0.05  # distance for each coordinate where steps lead no nearer
+    singular: float = 0.1  # of a group where it was one: below, it says nothing of its spread
+    slope: float = 1e-3  # of a difference of slopes
+    unchanged: float = 1e-3  # of a curvature relative to the largest
+    runaway: float = 20.0  # sds that a hyperparameter moves by in a round: beyond, it runs away
 
 
 TOLERANCES = Tolerances()
@@ -331,7 +304,7 @@ def descend(
             not here.is_mode
             and not energy.total - new.total > TOLERANCES.sufficient * here.distance
         ):
-            other, lowest = lower_point(passes, short(passes, here), energy)
+            other, lowest = lower_point(passes, floored_step(passes, here), energy)
             if lowest.total < new.total:
                 lower, new, frame = other, lowest, point.frame()
         if lower is None:
@@ -355,14 +328,14 @@ def polished(passes: EnergyPasses, here: Stationary) -> Stationary:
     return here
 
 
-def short(passes: EnergyPasses, here: Stationary) -> Stationary:
+def floored_step(passes: EnergyPasses, here: Stationary) -> Stationary:
     """A step that is Newton's across the steepest direction and short along all others.
 
     Where one row is far in its tail its curvature is all that the digits of the others' leave, and
     Newton's step along the others is rounding, too long to be halved into a lower energy. Cost: a
     pass.
     """
-    return looked_at(passes, here.point, here.point.frame(), here.is_free, floor=1.0)
+    return newton_step(passes, here.point, here.point.frame(), here.is_free, floor=1.0)
 
 
 def is_rounding(distance: float, last: float) -> bool:
@@ -382,7 +355,7 @@ def resolved(
     Cost: a pass where the coordinates are scarcely correlated, a few more where they are.
     """
     for _ in range(MAX_ROOTS):
-        here = looked_at(passes, point, frame, is_free)
+        here = newton_step(passes, point, frame, is_free)
         if here.eliminated is None:
             break
         is_free = here.is_free
@@ -394,7 +367,7 @@ def resolved(
     return here
 
 
-def looked_at(
+def newton_step(
     passes: EnergyPasses,
     point: HostPosition,
     frame: Whitening,

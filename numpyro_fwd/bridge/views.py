@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.distributions import Delta, ImproperUniform, constraints
 from numpyro.handlers import block, substitute
 
-from blackjax_ext.adaptation.newton_path import MAX_DIMENSION
+from blackjax_ext.adaptation.budget import BUDGET
 from blackjax_ext.mcmc.derivatives import (
     Differentiation,
     Wanted,
@@ -302,7 +302,7 @@ def view_model(
         forward_mode_differentiation=differentiation == "forward" and size > 0,
         # a gradient of D JVPs, asked for where the warm start can afford it too
         validate_grad=differentiation in ("reverse", "gradients")
-        or (differentiation == "forward" and size <= MAX_DIMENSION["forward"]),
+        or (differentiation == "forward" and size <= BUDGET.dimensions["forward"]),
     )
     return view, search_start(search, rng_key, sites, arguments, unravel)
 

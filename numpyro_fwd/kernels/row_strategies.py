@@ -16,8 +16,9 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.adaptation import newton_path, report
+from blackjax_ext.adaptation import approximations, report
 from blackjax_ext.adaptation.algorithm import Algorithm, Stepper
+from blackjax_ext.adaptation.budget import BUDGET
 from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics import Dense
@@ -40,7 +41,6 @@ from numpyro_fwd.kernels.group_rows import start_of_groups, sweeping, within
 from numpyro_fwd.kernels.optimizer_start import optimize
 from numpyro_fwd.kernels.options import Subsampled
 from numpyro_fwd.kernels.other_modes import (
-    MAX_PLACES,
     Passes,
     look_elsewhere,
     place_of,
@@ -72,7 +72,7 @@ __all__ = ["AnchoredRows", "PlainRows", "SubsampledRows"]
 
 LARGE_TABLE = 2**24  # rows on disk from which on bounds and alias table are there too
 NUM_EPOCHS = 3  # as in section 6.3 of the paper
-MOST_EXPANDED = newton_path.MAX_DIMENSION["reverse"]
+MOST_EXPANDED = BUDGET.dimensions["reverse"]
 OTHERS = (
     "L2MC(model), which is exact and reads all rows; AMAGOLD(model, control_variate=None), which "
     "is also exact but accepts less; or numpyro.infer.NUTS on the model without subsample_size"
@@ -234,12 +234,14 @@ class AnchoredRows(PlainRows):
             modes = look_elsewhere(run, z, place_of(found.x, found.metric(), found), lambda: passes)
             warn_of_modes(modes, report.sites_of(z), CHAINS_START_APART)
             places = [place.x for place in modes.places]
-            found = modes.places[0].found or found
+            found = modes.places[0].stationary or found
         metric = in_dtype(found.metric(), found.x.dtype)
         gradient, hessian = passes.derivatives(found.x, metric.inverse_sqrt)
         position = jax.jit(ravel_one(z))(found.x)
         anchor = Anchor(position, gradient, hessian, metric.sqrt)
-        return Mode(anchor, metric, jnp.asarray(np.resize(places, (MAX_PLACES, found.x.size))))
+        return Mode(
+            anchor, metric, jnp.asarray(np.resize(places, (BUDGET.mode_places, found.x.size)))
+        )
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Mode) -> Start:
         """For each chain one of a few draws around a mode, by importance."""
@@ -252,15 +254,16 @@ class AnchoredRows(PlainRows):
         def draw(arrays, key, shared):
             logdensity_fn = density_of(*run.arguments.join(arrays))
             # not the same of several modes for all chains, and any of them for a chain alone
-            first = jax.random.randint(jax.random.fold_in(key[0], 1), (), 0, MAX_PLACES)
-            places = shared.places[(first + jnp.arange(key.shape[0])) % MAX_PLACES]
+            first = jax.random.randint(jax.random.fold_in(key[0], 1), (), 0, BUDGET.mode_places)
+            places = shared.places[(first + jnp.arange(key.shape[0])) % BUDGET.mode_places]
 
             def draw_one(key, place):
                 key_draws, key_choice = jax.random.split(key)
-                found = newton_path.approximate(
-                    key_draws, lambda x: logdensity_fn(unravel(x)), place, shared.metric
+                noise = jax.random.normal(key_draws, (BUDGET.draws, place.size), place.dtype)
+                approximation = approximations.sampled(
+                    noise, lambda x: logdensity_fn(unravel(x)), place, shared.metric
                 )
-                return found.draw(jax.random.uniform(key_choice, dtype=place.dtype))
+                return approximation.draw(jax.random.uniform(key_choice, dtype=place.dtype))
 
             return jax.vmap(draw_one)(key, places)
 
@@ -325,7 +328,7 @@ class SubsampledRows:
         modes = look_elsewhere(run, z, first, lambda: passes_of(run, z, None))
         warn_of_modes(modes, report.sites_of(z), CHAINS_START_TOGETHER)
         best = modes.places[0]
-        if best.found is None:
+        if best.stationary is None:
             return found
         there = jax.tree.map(np.asarray, ravel_one(z)(jnp.asarray(best.x)))
         return self._expanded(run, z, there, find_mode=True)
@@ -413,7 +416,8 @@ def passes_of(run: Run, z: Any, chunk_size: int | None) -> Passes:
         def along(u):
             return energy(arrays, x + root @ u).value()
 
-        return newton_path.derivatives(along, jnp.zeros_like(x), run.source.view.differentiation)
+        differentiation = run.source.view.differentiation
+        return approximations.derivatives(along, jnp.zeros_like(x), differentiation, BUDGET.rows)
 
     return Passes(run.compiled(energy), run.compiled(both))
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.adaptation import newton_path, report
+from blackjax_ext.adaptation import budget, report
 from blackjax_ext.adaptation.algorithm import Algorithm, StepInfo, Stepper
 from blackjax_ext.adaptation.run import bind, ravel_each
 from blackjax_ext.adaptation.start import find_start
@@ -115,7 +115,7 @@ class Run(NamedTuple):
         read what is not among its arguments, and that may have changed.
         """
         # paths of gradients alone take more operations than are counted
-        is_counted = newton_path.takes_hessians(x.shape[1], self.source.view.differentiation)
+        is_counted = budget.takes_hessians(x.shape[1], self.source.view.differentiation)
         program: Function = compiled_soon(function, runs_once=is_counted)
         if self.arguments.key is not None and not_jax_tracer(x):
             program = self.programs.setdefault((self.arguments.key, x.shape), program)

@@ -13,7 +13,7 @@ from numpyro.infer import NUTS
 import blackjax_ext
 import numpyro_fwd
 from blackjax_ext import work
-from blackjax_ext.adaptation import newton_path, start
+from blackjax_ext.adaptation import approximations, budget, multistart, start
 
 NUM_CHAINS = 2
 
@@ -21,7 +21,7 @@ NUM_CHAINS = 2
 class Counted:
     """A normal outside of JAX whose values and gradients are counted.
 
-    Sds go from 0.1 to 10, and what counts in `newton_path.MAX_GRADIENTS` is a gradient: a third of
+    Sds go from 0.1 to 10, and what counts in `Budget.gradients` is a gradient: a third of
     one for a value.
     """
 
@@ -69,6 +69,11 @@ def searched(size, num_chains=NUM_CHAINS):
     return counted, found
 
 
+def change_budget(monkeypatch, **limits):
+    """Plant other limits."""
+    monkeypatch.setattr(budget, "BUDGET", budget.BUDGET._replace(**limits))
+
+
 # the first and the last evaluations of a search, and the turn in which paths end
 SLACK = 1.2
 
@@ -76,7 +81,7 @@ SLACK = 1.2
 def costs_what_it_says(size, num_chains):
     """The law."""
     counted, _ = searched(size, num_chains)
-    assert 0 < counted.cost < SLACK * num_chains * newton_path.MAX_GRADIENTS
+    assert 0 < counted.cost < SLACK * num_chains * budget.BUDGET.gradients
 
 
 @pytest.mark.parametrize(("size", "num_chains"), [(3, 1), (20, 2), (152, 2), (600, 2)])
@@ -88,11 +93,11 @@ def test_a_start_costs_what_it_says(size, num_chains):
 @pytest.mark.parametrize("size", [20, 152])
 def test_planted_start_without_bounds(size, monkeypatch):
     """Every density is thought cheap."""
-    monkeypatch.setattr(newton_path, "CHEAP", np.inf)
-    monkeypatch.setattr(newton_path, "LEAST_SHARE", 2.0)
+    change_budget(monkeypatch, operations=np.inf)
+    monkeypatch.setattr(multistart, "LEAST_SHARE", 2.0)
     # further rounds, as where paths disagree
     monkeypatch.setattr(
-        newton_path, "is_poor", lambda search: jnp.ones(search.evidence.shape, bool)
+        multistart.Search, "is_lesser", lambda search: jnp.ones(search.evidence.shape, bool)
     )
     with pytest.raises(AssertionError):
         costs_what_it_says(size, 2)
@@ -128,9 +133,9 @@ def test_cheap_densities_have_all_that_they_had():
         function, program = work.traced(normal, x[0])
         if mode == "gradients":
             function = blackjax_ext.differenced(function)
-        effort = newton_path.affordable(function, program, x, mode)
-        assert effort == newton_path.Effort(
-            4, 4 * (newton_path.MAX_STEPS + 1), False, newton_path.CHUNK, 4
+        effort = budget.effort_of_hessians(function, program, x, mode)
+        assert effort == budget.Effort(
+            4, 4 * (budget.BUDGET.max_steps + 1), False, budget.BUDGET.rows, 4
         )
 
 
@@ -146,10 +151,10 @@ def test_sizes_alone_say_where_dear_densities_have_hessians(mode):
         x = jnp.ones((NUM_CHAINS, size))
         function, program = work.traced(dear, x[0])
         function = blackjax_ext.differenced(function) if mode == "gradients" else function
-        effort = newton_path.affordable(function, program, x, mode)
-        is_possible = size <= newton_path.MAX_DIMENSION[mode]
+        effort = budget.effort_of_hessians(function, program, x, mode)
+        is_possible = size <= budget.BUDGET.dimensions[mode]
         has_hessians = is_possible and effort.is_worthwhile
-        assert has_hessians == newton_path.takes_hessians(size, mode), size
+        assert has_hessians == budget.takes_hessians(size, mode), size
 
 
 TIMES = jnp.linspace(0, 10, 150)
@@ -170,16 +175,16 @@ def test_a_latent_process_starts_without_hessians(monkeypatch):
     """150 factorizations for each, of 150 dimensions, are not affordable."""
     searches = []
 
-    def find_all(*arguments):
+    def find_starts(*arguments):
         searches.append(arguments)
         raise AssertionError("Hessians")
 
-    monkeypatch.setattr(newton_path, "find_all", find_all)
+    monkeypatch.setattr(start, "find_starts", find_starts)
     kernel = numpyro_fwd.AutoMALA(process)
     state = kernel.init(jax.random.split(jax.random.key(0), 2), 1, None, (), {})
     assert np.isfinite(state.potential_energy).all()
     assert not searches
-    monkeypatch.setattr(newton_path, "CHEAP", np.inf)
+    change_budget(monkeypatch, operations=np.inf)
     kernel = numpyro_fwd.AutoMALA(process)
     with pytest.raises(AssertionError, match="Hessians"):
         kernel.init(jax.random.split(jax.random.key(0), 2), 1, None, (), {})
@@ -195,8 +200,8 @@ def test_paths_one_after_the_other_end_where_all_at_once_do(x64):
     key = jax.random.key(0)
 
     def found(at_once):
-        effort = newton_path.Effort(len(x), 61, False, newton_path.CHUNK, at_once)
-        find = partial(newton_path.find_all, key, two_modes, differentiation="reverse")
+        effort = budget.Effort(len(x), 61, False, budget.BUDGET.rows, at_once)
+        find = partial(multistart.find_starts, key, two_modes, differentiation="reverse")
         return jax.jit(lambda x: find(x, effort=effort))(x)
 
     expected = found(7)
@@ -208,16 +213,16 @@ def test_paths_one_after_the_other_end_where_all_at_once_do(x64):
 @pytest.mark.parametrize("key", [jax.random.key(0), jax.random.PRNGKey(0)], ids=["new", "raw"])
 def test_paths_with_much_noise_end_where_they_do_in_other_batches(key, monkeypatch, x64):
     """The noise of a path is drawn when its turn comes, by a key of its own."""
-    monkeypatch.setattr(newton_path, "NOISE", 10**9)
+    change_budget(monkeypatch, noise_arrays=10**9)
     x = jax.random.uniform(jax.random.key(1), (7, 3), minval=-2.0, maxval=2.0)
 
     def along_newton(at_once):
-        effort = newton_path.Effort(len(x), 61, False, newton_path.CHUNK, at_once)
-        return newton_path.find_all(key, two_modes, x, "reverse", effort)
+        effort = budget.Effort(len(x), 61, False, budget.BUDGET.rows, at_once)
+        return multistart.find_starts(key, two_modes, x, "reverse", effort)
 
     def along_gradients(at_once):
-        arguments = key, two_modes, x, "reverse", 20, False
-        return start.along_gradients(*arguments, at_once=at_once)
+        effort = budget.Effort(len(x), 20, False, 1, at_once)
+        return start.along_gradients(key, two_modes, x, "reverse", effort)
 
     for walk in along_newton, along_gradients:
         expected, found = jax.jit(walk, static_argnums=0)(3), jax.jit(walk, static_argnums=0)(5)
@@ -227,8 +232,9 @@ def test_paths_with_much_noise_end_where_they_do_in_other_batches(key, monkeypat
 
 def test_paths_of_gradients_one_after_the_other_end_where_all_at_once_do(x64):
     x = jax.random.uniform(jax.random.key(1), (7, 30), minval=-2.0, maxval=2.0)
-    arguments = jax.random.key(0), lambda x: -0.5 * jnp.sum(x**2 + x**4), x, "reverse", 20, False
-    expected, found = (start.along_gradients(*arguments, at_once=each) for each in (7, 3))
+    arguments = jax.random.key(0), lambda x: -0.5 * jnp.sum(x**2 + x**4), x, "reverse"
+    efforts = (budget.Effort(7, 20, False, 1, at_once) for at_once in (7, 3))
+    expected, found = (start.along_gradients(*arguments, effort) for effort in efforts)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-7), found, expected)
 
 
@@ -280,7 +286,7 @@ def test_a_start_takes_the_memory_of_a_few_steps(name):
 
 
 def test_planted_paths_all_at_once(monkeypatch):
-    monkeypatch.setattr(newton_path, "ROOM", 2**40)
+    change_budget(monkeypatch, room=2**40)
     with pytest.raises(AssertionError):
         takes_the_memory_of_a_few_steps(*SHAPES["64 dimensions, 1,000 chains"])
 
@@ -291,8 +297,9 @@ def test_a_start_of_amagold_weighs_its_draws_one_after_the_other():
     def density(x):
         return -jnp.sum(jnp.log1p(jnp.exp(ROW_SUMS * x[0])))
 
-    metric = newton_path.identity(jnp.ones(1))
-    weigh = partial(newton_path.approximate, jax.random.key(0), density, metric=metric)
+    metric = approximations.identity(jnp.ones(1))
+    noise = jnp.ones((16, 1))
+    weigh = partial(approximations.sampled, noise, density, metric=metric)
     assert needed(lambda x: weigh(x).evidence, jnp.ones(1)) < 2 * ROW_SUMS.nbytes
 
 

@@ -119,7 +119,7 @@ def test_runs_of_two_modes_do_not_mix():
 
 def planted_nothing(run, z, first, passes_of):
     """No search beside that for the anchor."""
-    return other_modes.Modes([first], [0.0], 0, 0, np.zeros((0, first.x.size)))
+    return other_modes.Modes([first], [])
 
 
 @pytest.mark.parametrize("way", ["full", "subsampled"])

@@ -19,7 +19,8 @@ from numpyro.infer.util import initialize_model
 
 import blackjax_ext
 import numpyro_fwd
-from blackjax_ext.adaptation import newton_path, report, windows
+from blackjax_ext.adaptation import multistart, newton_path, report, windows
+from blackjax_ext.adaptation.approximations import Approximation, negligible
 from blackjax_ext.metrics import Dense, Diagonal
 from tests.numpyro_fwd.kernels import posteriordb_models
 
@@ -33,7 +34,7 @@ def starts(logdensity_fn, size, num_runs=NUM_RUNS):
     x = jax.random.uniform(key_start, shape, jnp.float32, -2, 2)
 
     def find(key, x):
-        return newton_path.find_all(key, logdensity_fn, x, "reverse")
+        return multistart.find_starts(key, logdensity_fn, x, "reverse")
 
     return x, jax.jit(jax.vmap(find))(jax.random.split(key_find, num_runs), x)
 
@@ -104,9 +105,7 @@ def test_bad_paths_do_not_agree(drives, monkeypatch):
     _, found = starts(logdensity_fn, size, 12)
     is_better = in_better(drives, found)
     first = np.asarray(found.evidence[:, 0])
-    all_alike = (np.ptp(first, axis=1) < newton_path.negligible(jnp.zeros(size))) & (
-        first.max(1) < -1930
-    )
+    all_alike = (np.ptp(first, axis=1) < negligible(jnp.zeros(size))) & (first.max(1) < -1930)
     assert (is_better.all(1) | ~np.asarray(found.is_settled) | all_alike).all()
     assert is_better.any(1)[~all_alike].mean() > 0.9
     assert not found.is_settled.all()
@@ -120,10 +119,10 @@ def search(evidence, num_chains):
     ends = jnp.arange(evidence.size, dtype=evidence.dtype)[:, None]
     metric = Dense(jnp.eye(1), jnp.eye(1), jnp.zeros(()))
     top = ends[jnp.argmax(evidence)]
-    best = newton_path.Approximation(top, metric, top[None], evidence.max()[None])
+    best = Approximation(top, metric, top[None], evidence.max()[None])
     from_best = top + 0.01 * (1 + ends)
-    return newton_path.settle(
-        newton_path.Search(ends, ends[:, 0], from_best, best, evidence, ends[None]), num_chains
+    return multistart.choose_starts(
+        multistart.Search(ends, ends[:, 0], from_best, best, evidence, ends[None]), num_chains
     )
 
 
@@ -140,8 +139,8 @@ def test_one_path_alone_moves_one_chain(top):
 
 
 def test_planted_one_path_alone_moves_all(monkeypatch):
-    monkeypatch.setattr(newton_path, "LEAST_AGREEING", 1)
-    monkeypatch.setattr(newton_path, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(multistart, "LEAST_AGREEING", 1)
+    monkeypatch.setattr(multistart, "LEAST_SHARE", 0.0)
     with pytest.raises(AssertionError):
         test_one_path_alone_moves_one_chain(0)
 

@@ -13,7 +13,7 @@ import pytest
 from numpyro.infer import MCMC
 
 import numpyro_fwd
-from blackjax_ext.adaptation import newton_path, windows
+from blackjax_ext.adaptation import approximations, multistart, newton_path, windows
 from blackjax_ext.metrics import Dense, Diagonal, factorize
 from numpyro_fwd import FMALA
 
@@ -251,7 +251,7 @@ def funnel(x):
 
 def find_all(logdensity_fn, x, mode="forward", seed=0):
     key = jax.random.key(seed)
-    found = jax.jit(lambda x: newton_path.find_all(key, logdensity_fn, x, mode))(x)
+    found = jax.jit(lambda x: multistart.find_starts(key, logdensity_fn, x, mode))(x)
     np.testing.assert_allclose(found.first_values, jax.vmap(logdensity_fn)(x), rtol=1e-5)
     return found.x, found.metric
 
@@ -270,15 +270,23 @@ def test_start_on_a_normal(mode, dtype):
     assert np.ptp(draws @ root.T, axis=0).min() > 0.01  # draws, not the mode
 
 
+def followed(noise, logdensity_fn, x, mode):
+    """Newton's paths from x, (P, D), where they end."""
+    model_fn = partial(newton_path.newton_model, logdensity_fn, mode)
+    before = approximations.no_approximation(x[0], 16, approximations.identity(x[0]))
+    arguments = model_fn, jax.vmap(logdensity_fn), noise, newton_path.first_paths(x), before
+    return newton_path.follow_paths(*arguments, max_steps=60)[1]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_start_finds_the_mean_of_a_normal(mode):
     x = 10 * jax.random.normal(jax.random.key(1), (4,))
     noise = jax.random.normal(jax.random.key(0), (1, 16, 4))
-    find = partial(newton_path.find, noise, ill_conditioned, differentiation=mode)
-    path = jax.tree.map(lambda leaf: leaf[0], jax.jit(find)(x[None]))
+    find = jax.jit(lambda x: followed(noise, ill_conditioned, x, mode))
+    path = jax.tree.map(lambda leaf: leaf[0], find(x[None]))
     found = path.best
     np.testing.assert_allclose(path.first_value, ill_conditioned(x), rtol=1e-5)
-    np.testing.assert_array_equal(path.own.mean, found.mean)
+    np.testing.assert_array_equal(path.from_best.mean, found.mean)
     root = (rotation / EIGENVALUES**0.5).T
     assert np.linalg.norm(root @ (found.mean - ILL_MEAN)) < 0.2
     log_evidence = 2 * np.log(2 * np.pi) + 0.5 * np.log(EIGENVALUES).sum()
@@ -295,7 +303,7 @@ def test_paths_in_one_loop_are_those_of_each(x64):
     """One that has ended stays where it is while others are followed."""
     x = jnp.concatenate([jnp.zeros((1, 4)), 3 * jax.random.normal(jax.random.key(1), (5, 4))])
     noise = jax.random.normal(jax.random.key(0), (6, 16, 4))
-    find = jax.jit(lambda noise, x: newton_path.find(noise, skewed, x, "reverse"))
+    find = jax.jit(lambda noise, x: followed(noise, skewed, x, "reverse"))
 
     def facts(path):
         return path.x, path.best.mean, path.first_value, path.best.log_weights
@@ -371,7 +379,7 @@ def test_starts_in_many_dimensions_are_at_the_mass(size, scale, place, mode):
 
 
 def test_starts_on_paths_to_the_mode_are_found_out(monkeypatch):
-    monkeypatch.setattr(newton_path, "to_the_mass", lambda grad_fn, x, noise, uphill: uphill)
+    monkeypatch.setattr(newton_path, "averaged_over_pair", lambda *arguments: arguments[-1])
     assert (distance_of_starts(sharing(131, 2.0, 70), 70, 131, "reverse", 0) < -10).all()
 
 
@@ -379,9 +387,9 @@ def test_a_pair_of_draws_has_the_slope_of_a_normal_at_its_middle(x64):
     """Nothing changes where the two are the same."""
     slope = lambda x: -jnp.linalg.solve(COVARIANCE, x)  # noqa: E731
     x, noise = jnp.array([3.0, -1.0, 2.0]), jax.random.normal(jax.random.key(0), (16, 3))
-    uphill = newton_path.Uphill(slope(x), factorize(COVARIANCE, 3).at(x))
-    found = newton_path.to_the_mass(slope, x, noise, uphill)
-    np.testing.assert_allclose(found.gradient, uphill.gradient, rtol=1e-10)
+    model = newton_path.LocalModel(slope(x), factorize(COVARIANCE, 3).at(x))
+    found = newton_path.averaged_over_pair(slope, x, noise, model)
+    np.testing.assert_allclose(found.gradient, model.gradient, rtol=1e-10)
     np.testing.assert_allclose(found.pair.sum(axis=0), 0.0, atol=1e-12)
     assert (found.pair != 0).all()
 
@@ -392,9 +400,9 @@ def test_a_pair_of_draws_that_tells_nothing_is_left(steepness):
     slope = lambda x: jnp.where(jnp.abs(x) > 0.1, steepness, -x)  # noqa: E731
     x = jnp.full(3, 0.05)
     noise = jax.random.normal(jax.random.key(0), (16, 3))
-    uphill = newton_path.Uphill(slope(x), newton_path.identity(x))
-    found = newton_path.to_the_mass(slope, x, noise, uphill)
-    np.testing.assert_array_equal(found.gradient, uphill.gradient)
+    model = newton_path.LocalModel(slope(x), approximations.identity(x))
+    found = newton_path.averaged_over_pair(slope, x, noise, model)
+    np.testing.assert_array_equal(found.gradient, model.gradient)
     np.testing.assert_array_equal(found.pair, 0.0)
 
 
@@ -423,7 +431,7 @@ def test_rounding_is_no_evidence(seed):
 
 def test_forward_and_reverse_agree(x64):
     for x in jax.random.normal(jax.random.key(1), (4, 5)):
-        forward, reverse = (newton_path.curvature(funnel, x, mode) for mode in MODES)
+        forward, reverse = (approximations.curvature(funnel, x, mode) for mode in MODES)
         np.testing.assert_allclose(forward[0], reverse[0], rtol=1e-9)
         np.testing.assert_allclose(forward[1].inverse(), reverse[1].inverse(), rtol=1e-7)
 
@@ -433,7 +441,7 @@ def test_curvature_is_the_absolute_hessian(mode, x64):
     def saddle(x):
         return -0.5 * (4 * x[0] ** 2 - 9 * x[1] ** 2) + x[0]
 
-    gradient, metric = newton_path.curvature(saddle, jnp.zeros(2), mode)
+    gradient, metric = approximations.curvature(saddle, jnp.zeros(2), mode)
     np.testing.assert_allclose(gradient, [1, 0], atol=1e-12)
     np.testing.assert_allclose(metric.inverse(), np.diag([1 / 4, 1 / 9]), atol=1e-12)
 
@@ -445,7 +453,7 @@ def test_hessian_that_is_not_finite(mode):
     def steep(x):
         return -jnp.sum(1e22 * (1e9 * x) ** 2)
 
-    gradient, metric = newton_path.curvature(steep, jnp.array([1e-6, 2e-6]), mode)
+    gradient, metric = approximations.curvature(steep, jnp.array([1e-6, 2e-6]), mode)
     assert np.isfinite(gradient).all() and not np.isfinite(jax.hessian(steep)(gradient)).all()
     step = metric.inverse_sqrt_times(metric.inverse_sqrt_transpose_times(gradient))
     np.testing.assert_allclose(step, [-0.5, -1.0], rtol=1e-5)

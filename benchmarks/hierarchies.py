@@ -28,7 +28,6 @@ from numpyro_fwd import (
     FMALA,
     HPMALA,
     MALA,
-    SMMALA,
     AutoFMALA,
     AutoMALA,
     AutoNUTS,
@@ -129,7 +128,6 @@ def kernels(model, size: int) -> dict:
         "PC-Line-FMALA": (PCLineFMALA(model), 2, 0.5),
         "random walk": (RandomWalk(model), 1, 1.0),
         "HP-MALA": (HPMALA(model), 1, 0.2),
-        "SMMALA, Gauss-Newton": (SMMALA(model, metric="gauss_newton"), 1, 0.2),
         "NUTS": (NUTS(model), 1, 0.1),
         "NUTS, not centred": (NUTS(partial_named(model, is_centred=False)), 1, 0.1),
     }
@@ -285,8 +283,7 @@ def larger(quick: bool) -> Section:
     draws = 300 if quick else DRAWS // 4
     names = (
         *("AutoMALA", "AutoFMALA, 1 tangent", "AutoMALA, interweave=False", "MALA"),
-        *("MALA, jitter", "random walk", "HP-MALA", "SMMALA, Gauss-Newton", "NUTS"),
-        "NUTS, not centred",
+        *("MALA, jitter", "random walk", "HP-MALA", "NUTS", "NUTS, not centred"),
     )
     cases = [
         *((f"funnel, D = {d}", partial_named(funnel, d), d, "w") for d in (50, 100)),

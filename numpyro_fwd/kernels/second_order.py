@@ -61,7 +61,7 @@ class MetricKernel(BlackJAXKernel):
     """Kernel of an algorithm with a `metric_fn`."""
 
     algorithm: ClassVar[Any]
-    default_metric: ClassVar[metrics.MetricFn] = metrics.absolute_hessian(WHITENED_FLOOR)
+    default_metric: ClassVar[metrics.Metric] = metrics.absolute_hessian(WHITENED_FLOOR)
 
     def __init__(
         self,

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from blackjax.types import ArrayLikeTree, ArrayTree
 from jax import Array
 from jax.flatten_util import ravel_pytree
@@ -46,7 +45,6 @@ __all__ = [
     "MetricFn",
     "absolute_hessian",
     "as_metric",
-    "check_metric",
     "clipped_hessian",
     "diagonal_hessian",
     "fisher",
@@ -76,25 +74,6 @@ class Local(NamedTuple):
     gradient: ArrayTree
     metric: Factor
     divergence: Array | None = None
-
-
-def check_metric(metric: Factor) -> None:
-    """Raise ValueError for a metric that is seen not to be finite; traced ones are let through."""
-    leaves = jax.tree.leaves(metric)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        return
-    if not all(map(is_finite, leaves)):
-        raise ValueError(
-            "the metric must be finite, symmetric and positive definite at the start; got one that "
-            f"is not, with the factor\n{leaves[0]}\nStart where the Hessian or the information is "
-            "finite, or give another metric_fn."
-        )
-
-
-def is_finite(leaf: Array) -> bool:
-    """Whether all entries are; by NumPy, which compiles nothing, unless others hold some."""
-    is_here = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
-    return bool((np if is_here else jnp).isfinite(leaf).all())
 
 
 @dataclass(frozen=True)

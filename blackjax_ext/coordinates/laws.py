@@ -431,12 +431,12 @@ def moved(law: Law, old: Pseudo, new: Pseudo, u: Array) -> Array:
 def seen(law: Law, pseudo: Pseudo, u: Array, gradient: Array) -> tuple[Array, Array]:
     """An effect, and the slope along it of all of the log density but a normal law of its noise."""
     z = noise(law, pseudo, u)
-    back = jax.linear_transpose(partial_unspread(law, pseudo), z)
+    back = jax.linear_transpose(unspreading(law, pseudo), z)
     (of_noise,) = back(gradient)
     return law.effect(z), law.unslope(of_noise + z)
 
 
-def partial_unspread(law: Law, pseudo: Pseudo) -> Callable[[Array], Array]:
+def unspreading(law: Law, pseudo: Pseudo) -> Callable[[Array], Array]:
     """``unspread`` as a function of the noise."""
     return lambda z: law.unspread(pseudo.information, z)
 
@@ -465,18 +465,15 @@ def unresolved(law: Law, pseudo: Pseudo, x: Array) -> Array:
 
 
 def rounding(law: Law, pseudo: Pseudo, x: Array) -> Array:
-    """How far the last digit of a leaf, of a walk of its waves, moves u, in RESOLUTION.
+    """How far the last digit of an effect, of a walk of its waves, moves u, in RESOLUTION.
 
-    Or how coarse its log density is, if that is more. A leaf that is the noise is as exact as u, to
-    which an offset is added.
+    Or how coarse its log density is, if that is more. A leaf that is the noise is as exact as u:
+    what observations add to u goes to zero with the scale.
     """
-    slope = root(law, pseudo.information)
     if law.is_noise:
-        size = jnp.abs(offset(law, pseudo))
-        moves = size * jnp.ones_like(slope)
-    else:
-        size = jnp.maximum(jnp.abs(x), jnp.abs(law.mean))
-        if isinstance(law, Waves):  # of each wave, which has a part of all places
-            size = jnp.max(size, -1, keepdims=True, initial=0.0)
-        moves = size * slope / jnp.abs(law.own_scale)
-    return jnp.maximum(jnp.finfo(x.dtype).eps * moves / RESOLUTION, coarse(law))
+        return jnp.broadcast_to(jnp.asarray(coarse(law), x.dtype), x.shape)
+    size = jnp.maximum(jnp.abs(x), jnp.abs(law.mean))
+    if isinstance(law, Waves):  # of each wave, which has a part of all places
+        size = jnp.max(size, -1, keepdims=True, initial=0.0)
+    slope = root(law, pseudo.information) / jnp.abs(law.own_scale)
+    return jnp.maximum(jnp.finfo(x.dtype).eps * size * slope / RESOLUTION, coarse(law))

@@ -55,9 +55,7 @@ def check_has_gradient(state: Any) -> None:
 
 def check_same_effects(learned: learning.Learned | None, names: set[str]) -> None:
     """Raise ValueError unless what is learned of is what a model has for the arguments of a run."""
-    found = (
-        set() if learned is None else {k for k, c in learned.pseudo.items() if c is not None}
-    )
+    found = set() if learned is None else {k for k, c in learned.pseudo.items() if c is not None}
     if found != names:
         raise ValueError(
             f"the state that is resumed has learned coordinates of {sorted(found)}, and with these "

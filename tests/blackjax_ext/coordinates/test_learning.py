@@ -66,5 +66,7 @@ def test_draws_that_are_no_numbers_are_left_out():
     scales = np.exp(rng.normal(size=400))
     x, g = posterior(rng, scales, np.array([1.0, 0.5]), 2)
     g[7, 0], x[11, 1] = np.nan, np.inf
-    known, _ = learned(jnp.asarray(x), jnp.asarray(g), LocScale(jnp.zeros(400), jnp.asarray(scales)))
+    known, _ = learned(
+        jnp.asarray(x), jnp.asarray(g), LocScale(jnp.zeros(400), jnp.asarray(scales))
+    )
     np.testing.assert_allclose(known.pseudo.information, [1.0, 4.0], rtol=0.01)

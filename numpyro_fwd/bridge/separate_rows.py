@@ -36,7 +36,6 @@ import numpy as np
 from jax import Array
 from jax.experimental import checkify
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from numpyro.handlers import substitute
 from numpyro.infer import init_to_sample
 
 from blackjax_ext.equations import equations_in
@@ -172,11 +171,11 @@ def program_of_rows(
     The rows are traced. Of the latents, `values` may be known.
     """
     numbers = {name: len(each) for name, each in rows.items()}
+    strategy = init_to_sample if values is None else lambda site: values.get(site.get("name"))
 
     def read(arrays, rows):
-        given = substitute(model.on_rows(rows), values or {})
-        model_args = model.arguments.join(arrays)
-        sites = first_sites(jax.random.key(0), given, *model_args, init_to_sample)
+        view = model.on_rows(rows), *model.arguments.join(arrays)
+        sites = first_sites(jax.random.key(0), *view, strategy)
         for name, around in model.plates_of.items():
             if around:
                 check_values(sites[name], numbers)

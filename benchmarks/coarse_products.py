@@ -23,7 +23,7 @@ from numpyro.infer import MCMC, NUTS, init_to_value
 from scipy.optimize import minimize
 
 from benchmarks.harness.report import Report, Section, by_name
-from numpyro_fwd import AMAGOLD, MALA, SMMALA, AutoMALA, AutoNUTS, LangevinSMC
+from numpyro_fwd import AMAGOLD, MALA, AutoMALA, AutoNUTS, LangevinSMC
 from tests.laws.coarse_products import BFLOAT16, TF32, coarse_products
 
 SIZE, MEAN, NUM_GROUPS = 8, 10.0, 50  # covariates have a mean of MEAN of their sds
@@ -188,7 +188,6 @@ def kernels(model, num_rows: int) -> dict:
         "MALA": partial(MALA, model),
         "AutoMALA": partial(AutoMALA, model),
         "AutoNUTS": partial(AutoNUTS, model),
-        "SMMALA, Gauss-Newton": partial(SMMALA, model, metric="gauss_newton"),
         "LangevinSMC": partial(LangevinSMC, model),
     }
     is_large = num_rows >= LARGE

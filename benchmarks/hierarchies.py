@@ -28,7 +28,6 @@ from numpyro_fwd import (
     FMALA,
     HPMALA,
     MALA,
-    SMMALA,
     AutoMALA,
     AutoNUTS,
     PCLineFMALA,
@@ -122,7 +121,6 @@ def kernels(model) -> dict:
         "PC-Line-FMALA": (PCLineFMALA(model), 2, 0.5),
         "random walk": (RandomWalk(model), 1, 1.0),
         "HP-MALA": (HPMALA(model), 1, 0.2),
-        "SMMALA, Gauss-Newton": (SMMALA(model, metric="gauss_newton"), 1, 0.2),
         "NUTS": (NUTS(model), 1, 0.1),
         "NUTS, not centred": (NUTS(partial_named(model, is_centred=False)), 1, 0.1),
     }
@@ -277,7 +275,7 @@ def larger(quick: bool) -> Section:
     draws = 300 if quick else DRAWS // 4
     names = (
         *("AutoMALA", "AutoMALA, interweave=False", "MALA", "random walk"),
-        *("HP-MALA", "SMMALA, Gauss-Newton", "NUTS", "NUTS, not centred"),
+        *("HP-MALA", "NUTS", "NUTS, not centred"),
     )
     cases = [
         *((f"funnel, D = {d}", partial_named(funnel, d), d, "w") for d in (50, 100)),

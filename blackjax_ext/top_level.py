@@ -15,7 +15,7 @@ from blackjax import GenerateSamplingAPI
 from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 
 from blackjax_ext.checks import check_positive
-from blackjax_ext.metrics import factorize
+from blackjax_ext.metrics.factors import factorize
 from blackjax_ext.types import Function
 
 __all__ = ["Algorithm", "public", "section_entries", "top_level"]

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from numpyro_fwd.kernels.base import BlackJAXKernel as BlackJAXKernel
     from numpyro_fwd.kernels.centredness import Centredness as Centredness
     from numpyro_fwd.kernels.centredness import reparam_config as reparam_config
+    from numpyro_fwd.kernels.first_order import MALA as MALA
+    from numpyro_fwd.kernels.first_order import RandomWalk as RandomWalk
     from numpyro_fwd.kernels.forward_mode import FMALA as FMALA
-    from numpyro_fwd.kernels.forward_mode import MALA as MALA
     from numpyro_fwd.kernels.forward_mode import PCFMALA as PCFMALA
     from numpyro_fwd.kernels.forward_mode import LineFMALA as LineFMALA
     from numpyro_fwd.kernels.forward_mode import PCLineFMALA as PCLineFMALA
-    from numpyro_fwd.kernels.forward_mode import RandomWalk as RandomWalk
     from numpyro_fwd.kernels.minibatch import AMAGOLD as AMAGOLD
     from numpyro_fwd.kernels.minibatch import L2MC as L2MC
     from numpyro_fwd.kernels.minibatch import SGHMC as SGHMC
+    from numpyro_fwd.kernels.minibatch_options import Subsampled as Subsampled
     from numpyro_fwd.kernels.nuts import AutoNUTS as AutoNUTS
-    from numpyro_fwd.kernels.options import Subsampled as Subsampled
     from numpyro_fwd.kernels.second_order import ALSMMALA as ALSMMALA
     from numpyro_fwd.kernels.second_order import AMSMMALA as AMSMMALA
     from numpyro_fwd.kernels.second_order import HPMALA as HPMALA

@@ -138,7 +138,7 @@ KERNELS = {
     "PCFMALA": {},
     "PCLineFMALA": {},
     "HPMALA": {},
-    "SMMALA": {"metric": "gauss_newton"},
+    "SMMALA": {},
     "MMALA": {},
     "ALSMMALA": {},
     "AMSMMALA": {},

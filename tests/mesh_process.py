@@ -82,7 +82,6 @@ KERNELS: dict[str, tuple[Callable, int]] = {
 }
 OTHERS: dict[str, tuple[Callable, int]] = {
     "LangevinSMC from defaults": (lambda: LangevinSMC(model), 64),
-    "SMMALA, Gauss-Newton": (lambda: SMMALA(model, metric="gauss_newton"), 4),
     "PCLineFMALA, 2": (lambda: PCLineFMALA(model, num_tangents=2), 4),
     "L2MC": (lambda: L2MC(rows_model, num_integration_steps=3), 4),
     "SGHMC": (lambda: SGHMC(rows_model, num_integration_steps=3), 4),

@@ -51,6 +51,7 @@ ROOMS = {
         "meshes",
         "metrics",
         "mcmc",
+        "precision",
         "stacking",
         "work",
     },

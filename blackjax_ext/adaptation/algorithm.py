@@ -14,7 +14,9 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.adaptation.windows import MANY
-from blackjax_ext.metrics import Dense, Factor, LowRank
+from blackjax_ext.metrics.factor import Factor
+from blackjax_ext.metrics.low_rank import LowRank
+from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function
 

@@ -18,8 +18,9 @@ from jax import Array
 
 from blackjax_ext.factoring import along_each, in_parts
 from blackjax_ext.mcmc.derivatives import Differentiation, differenced
-from blackjax_ext.metrics import Dense, Factor
+from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import scaled_eigen
+from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.types import LogDensity, select
 
 __all__ = [

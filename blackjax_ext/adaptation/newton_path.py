@@ -53,7 +53,7 @@ from blackjax_ext.adaptation.approximations import (
 )
 from blackjax_ext.adaptation.windows import MANY
 from blackjax_ext.mcmc.derivatives import Differentiation
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.types import Function, LogDensity, select
 
 __all__ = ["LocalModel", "Path", "evaluator", "first_paths", "follow_paths", "newton_model"]

@@ -15,8 +15,8 @@ from blackjax_ext.adaptation.approximations import negligible
 from blackjax_ext.adaptation.multistart import Starts
 from blackjax_ext.adaptation.windows import AdaptState
 from blackjax_ext.coordinates.laws import OF_SHAPES
-from blackjax_ext.mcmc.interweaving import NOISE_RESOLUTION
 from blackjax_ext.meshes import is_first_process, on_host
+from blackjax_ext.precision import NOISE_RESOLUTION
 
 __all__ = [
     "STILL",

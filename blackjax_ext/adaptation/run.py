@@ -39,7 +39,8 @@ from blackjax_ext.mcmc.derivatives import (
     differentiation_of,
 )
 from blackjax_ext.mcmc.forward_gradient import forward_gradient
-from blackjax_ext.metrics import Factor, InverseMassMatrix, check_metric, factorize
+from blackjax_ext.metrics.factor import Factor
+from blackjax_ext.metrics.factors import InverseMassMatrix, check_metric, factorize
 from blackjax_ext.types import Function, LogDensity
 
 __all__ = [

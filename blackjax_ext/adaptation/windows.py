@@ -51,7 +51,7 @@ from jax import Array
 
 from blackjax_ext.coordinates.learning import Learned
 from blackjax_ext.coordinates.partial import Frame
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics.factor import Factor
 
 __all__ = [
     "AdaptState",

@@ -46,7 +46,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import metrics
-from blackjax_ext.checks import check_count, check_position
+from blackjax_ext.checks import check_count
 from blackjax_ext.mcmc import mala, schedules, smmala
 from blackjax_ext.mcmc.schedules import ScheduledInfo as ALSMMALAInfo
 from blackjax_ext.top_level import top_level
@@ -102,20 +102,10 @@ def init(
     metric_fn: metrics.MetricFn = METRIC,
 ) -> ALSMMALAState:
     """Make the first state: one gradient, one metric. A key is accepted and not used."""
-    del rng_key
-    position = check_position(position)
-    preconditioner = metrics.factorize(inverse_mass_matrix, ravel_pytree(position)[0].size)
-    local = metrics.as_metric(metric_fn).evaluate(logdensity_fn, position, preconditioner)
-    metrics.check_metric(local.metric)
-    return ALSMMALAState(
-        position,
-        local.logdensity,
-        local.gradient,
-        local.metric,
-        root_of(preconditioner, local.metric),
-        jnp.array(True),
-        jnp.array(0),
-    )
+    start = smmala.init(position, logdensity_fn, rng_key, inverse_mass_matrix, metric_fn=metric_fn)
+    preconditioner = metrics.factorize(inverse_mass_matrix, ravel_pytree(start.position)[0].size)
+    cached = root_of(preconditioner, start.metric)
+    return ALSMMALAState(*start, cached, jnp.array(True), jnp.array(0))
 
 
 def root_of(preconditioner: metrics.Factor, metric: metrics.Factor) -> Array:
@@ -174,8 +164,8 @@ def build_kernel() -> Callable[..., tuple[ALSMMALAState, ALSMMALAInfo]]:
         )
 
         def metric_here() -> metrics.Factor:
-            evaluate = metrics.as_metric(metric_fn).evaluate
-            return evaluate(logdensity_fn, state.position, preconditioner).metric
+            here = smmala.local_state(logdensity_fn, state.position, preconditioner, metric_fn)
+            return here.metric
 
         def smmala_step(here: Moved) -> Moved:
             before, cached, _ = here

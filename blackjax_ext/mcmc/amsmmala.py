@@ -50,7 +50,6 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import metrics
-from blackjax_ext.checks import check_position
 from blackjax_ext.mcmc import random_walk, schedules, smmala
 from blackjax_ext.mcmc.schedules import ScheduledInfo as AMSMMALAInfo
 from blackjax_ext.metrics import factors
@@ -104,15 +103,10 @@ def init(
     metric_fn: metrics.MetricFn = METRIC,
 ) -> AMSMMALAState:
     """Make the first state: one gradient, one metric. A key is accepted and not used."""
-    del rng_key
-    position = check_position(position)
-    x, _ = ravel_pytree(position)
-    preconditioner = metrics.factorize(inverse_mass_matrix, x.size)
-    local = metrics.as_metric(metric_fn).evaluate(logdensity_fn, position, preconditioner)
-    metrics.check_metric(local.metric)
-    covariance = local.metric.dense(x)
+    start = smmala.init(position, logdensity_fn, rng_key, inverse_mass_matrix, metric_fn=metric_fn)
+    x, _ = ravel_pytree(start.position)
     num_draws = jnp.asarray(x.size + 5.0, x.dtype)
-    return AMSMMALAState(position, local.logdensity, covariance, x, num_draws, jnp.array(0))
+    return AMSMMALAState(*start[:2], start.metric.dense(x), x, num_draws, jnp.array(0))
 
 
 def is_scheduled(rng_key: PRNGKey, iteration: Array, schedule: schedules.Schedule) -> Array:
@@ -150,9 +144,7 @@ def build_kernel() -> Callable[..., tuple[AMSMMALAState, AMSMMALAInfo]]:
         preconditioner = metrics.factorize(inverse_mass_matrix, state.mean.size)
 
         def smmala_step() -> tuple[random_walk.RandomWalkState, random_walk.RandomWalkInfo]:
-            evaluate = metrics.as_metric(metric_fn).evaluate
-            local = evaluate(logdensity_fn, state.position, preconditioner)
-            start = smmala.SMMALAState(state.position, *local[:3])
+            start = smmala.local_state(logdensity_fn, state.position, preconditioner, metric_fn)
             new, info = smmala.build_kernel()(
                 key_step, start, logdensity_fn, step_size, preconditioner, metric_fn=metric_fn
             )

@@ -49,13 +49,13 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_scalar, check_share
 from blackjax_ext.mcmc import interweaving
 from blackjax_ext.mcmc.auto_step import Leap, PhasePoint, draw_band, search
 from blackjax_ext.mcmc.interweaving import Hierarchy, Kept
 from blackjax_ext.mcmc.movers import Mover, draw_mover
 from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import Function, LogDensity, select
 
@@ -148,7 +148,7 @@ def build_kernel() -> Callable[..., tuple[AutoMALAState, AutoMALAInfo]]:
         state: AutoMALAState,
         logdensity_fn: LogDensity,
         step_size: float,
-        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        inverse_mass_matrix: InverseMassMatrix = None,
         *,
         persistence: float = 0.9,
         isotropic_share: float = 0.1,
@@ -159,7 +159,7 @@ def build_kernel() -> Callable[..., tuple[AutoMALAState, AutoMALAInfo]]:
         key_mover, key_step = jax.random.split(rng_key)
         x, unravel = ravel_pytree(state.position)
         gradient, unravel_gradient = ravel_pytree(state.logdensity_grad)
-        metric = metrics.factorize(inverse_mass_matrix, x.size)
+        metric = factorize(inverse_mass_matrix, x.size)
         mover = draw_mover(
             key_mover, metric, state.position, isotropic_share, block_share, hierarchy
         )
@@ -184,7 +184,7 @@ def build_kernel() -> Callable[..., tuple[AutoMALAState, AutoMALAInfo]]:
 def auto_mala(
     logdensity_fn: LogDensity,
     step_size: float,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    inverse_mass_matrix: InverseMassMatrix = None,
     *,
     persistence: float = 0.9,
     isotropic_share: float = 0.1,

@@ -51,12 +51,13 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
 from blackjax_ext.mcmc.langevin import MoveInfo as FMALAInfo
 from blackjax_ext.mcmc.tangent_moves import Along, kept_tangent_move
+from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
+from blackjax_ext.metrics.structures import IDENTITY
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
@@ -89,7 +90,7 @@ def init(
     position: ArrayLikeTree,
     logdensity_fn: LogDensity,
     rng_key: PRNGKey | None = None,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    inverse_mass_matrix: InverseMassMatrix = None,
     *,
     num_tangents: int = 1,
     tangents: tangent_space.TangentLaw = "rademacher",
@@ -102,7 +103,7 @@ def init(
         frame = jnp.zeros((num_tangents, x.size), x.dtype)
         slopes = jnp.full(num_tangents, jnp.nan, x.dtype)
         return FMALAState(position, check_scalar(logdensity_fn(position)), frame, slopes)
-    metric = metrics.factorize(inverse_mass_matrix, x.size)
+    metric = factorize(inverse_mass_matrix, x.size)
     frame = tangent_space.draw(rng_key, num_tangents, x, tangents)
     logdensity, slopes = tangent_space.slopes(
         lambda y: check_scalar(logdensity_fn(unravel(y))), x, metric.inverse_sqrt_times(frame)
@@ -125,7 +126,7 @@ def build_kernel() -> Callable[..., tuple[FMALAState, FMALAInfo]]:
         state: FMALAState,
         logdensity_fn: LogDensity,
         step_size: float,
-        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        inverse_mass_matrix: InverseMassMatrix = None,
         *,
         num_tangents: int = 1,
         persistent_tangent: bool = True,
@@ -137,10 +138,10 @@ def build_kernel() -> Callable[..., tuple[FMALAState, FMALAInfo]]:
                 f"num_tangents is {num_tangents}, but the state was initialized with "
                 f"{state.tangents.shape[0]}: give both the same."
             )
-        metric = metrics.factorize(inverse_mass_matrix, ravel_pytree(state.position)[0].size)
+        metric = factorize(inverse_mass_matrix, ravel_pytree(state.position)[0].size)
 
         def point(value: Array, frame: Array, slopes: Array) -> langevin.Point:
-            return langevin.Point(value, slopes @ frame, metrics.IDENTITY)
+            return langevin.Point(value, slopes @ frame, IDENTITY)
 
         along = Along(logdensity_fn, tangent_space.slopes, metric, num_tangents, tangents)
         return kept_tangent_move(
@@ -154,7 +155,7 @@ def build_kernel() -> Callable[..., tuple[FMALAState, FMALAInfo]]:
 def fmala(
     logdensity_fn: LogDensity,
     step_size: float,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    inverse_mass_matrix: InverseMassMatrix = None,
     *,
     num_tangents: int = 1,
     persistent_tangent: bool = True,

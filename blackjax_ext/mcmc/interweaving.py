@@ -63,6 +63,7 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.mcmc import rounding
 from blackjax_ext.mcmc.dependence import flags_of
+from blackjax_ext.precision import NOISE_RESOLUTION
 from blackjax_ext.types import Function, Unravel
 
 __all__ = [
@@ -88,7 +89,6 @@ PARTIAL = 0.25  # of these, those that take some coordinates of them
 # Their first trial: parameters that take their effects along have the scales of the metric, while
 # the step of all coordinates is as short as the narrowest asks
 FIRST, LONGEST = 1.2, 128.0
-NOISE_RESOLUTION = 0.02  # how far the rounding of a position may move its noise
 NO_COORDINATE = -1  # no coordinate
 
 

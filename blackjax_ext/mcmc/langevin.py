@@ -21,7 +21,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.mcmc.noise import standard_normal
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.precision import exact_products
 from blackjax_ext.types import Function, T
 

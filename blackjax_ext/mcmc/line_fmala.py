@@ -32,13 +32,14 @@ from blackjax.types import ArrayLikeTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
 from blackjax_ext.mcmc.langevin import DensityState as LineFMALAState
 from blackjax_ext.mcmc.langevin import MoveInfo as LineFMALAInfo
 from blackjax_ext.mcmc.tangent_moves import Along, line_move
+from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
+from blackjax_ext.metrics.structures import IDENTITY
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
@@ -69,16 +70,16 @@ def build_kernel() -> Callable[..., tuple[LineFMALAState, LineFMALAInfo]]:
         state: LineFMALAState,
         logdensity_fn: LogDensity,
         step_size: float,
-        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        inverse_mass_matrix: InverseMassMatrix = None,
         *,
         num_tangents: int = 1,
         tangents: tangent_space.TangentLaw = "rademacher",
     ) -> tuple[LineFMALAState, LineFMALAInfo]:
         """One step: 2 K JVPs."""
-        metric = metrics.factorize(inverse_mass_matrix, ravel_pytree(state.position)[0].size)
+        metric = factorize(inverse_mass_matrix, ravel_pytree(state.position)[0].size)
 
         def point(value: Array, slopes: Array) -> langevin.Point:
-            return langevin.Point(value, slopes, metrics.IDENTITY)
+            return langevin.Point(value, slopes, IDENTITY)
 
         along = Along(logdensity_fn, tangent_space.slopes, metric, num_tangents, tangents)
         return line_move(rng_key, state, step_size, along, point)
@@ -90,7 +91,7 @@ def build_kernel() -> Callable[..., tuple[LineFMALAState, LineFMALAInfo]]:
 def line_fmala(
     logdensity_fn: LogDensity,
     step_size: float,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    inverse_mass_matrix: InverseMassMatrix = None,
     *,
     num_tangents: int = 1,
     tangents: tangent_space.TangentLaw = "rademacher",

@@ -26,10 +26,11 @@ from blackjax.mcmc.mala import MALAState
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc.langevin import MoveInfo as MALAInfo
+from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
+from blackjax_ext.metrics.structures import IDENTITY
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
@@ -60,15 +61,15 @@ def build_kernel() -> Callable[..., tuple[MALAState, MALAInfo]]:
         state: MALAState,
         logdensity_fn: LogDensity,
         step_size: float,
-        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        inverse_mass_matrix: InverseMassMatrix = None,
     ) -> tuple[MALAState, MALAInfo]:
         """One step: one gradient."""
-        metric = metrics.factorize(inverse_mass_matrix, ravel_pytree(state.position)[0].size)
+        metric = factorize(inverse_mass_matrix, ravel_pytree(state.position)[0].size)
 
         def point(state: MALAState) -> langevin.Point:
             gradient = ravel_pytree(state.logdensity_grad)[0]
             whitened = metric.inverse_sqrt_transpose_times(gradient)
-            return langevin.Point(state.logdensity, whitened, metrics.IDENTITY)
+            return langevin.Point(state.logdensity, whitened, IDENTITY)
 
         def state_at(position: ArrayTree) -> MALAState:
             return MALAState(position, *jax.value_and_grad(logdensity_fn)(position))
@@ -82,7 +83,7 @@ def build_kernel() -> Callable[..., tuple[MALAState, MALAInfo]]:
 def mala(
     logdensity_fn: LogDensity,
     step_size: float,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    inverse_mass_matrix: InverseMassMatrix = None,
 ) -> None:
     """Preconditioned MALA (Roberts and Tweedie 1996).
 

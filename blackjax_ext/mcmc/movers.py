@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.mcmc import interweaving
 from blackjax_ext.mcmc.interweaving import Hierarchy
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.types import Function
 
 __all__ = ["Mover", "draw_mover"]

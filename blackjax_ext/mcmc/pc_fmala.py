@@ -40,12 +40,12 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
 from blackjax_ext.mcmc.langevin import MoveInfo as PCFMALAInfo
 from blackjax_ext.mcmc.tangent_moves import Along, kept_tangent_move
+from blackjax_ext.metrics.factors import InverseMassMatrix, absolute, factorize
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
@@ -83,7 +83,7 @@ def init(
     position: ArrayLikeTree,
     logdensity_fn: LogDensity,
     rng_key: PRNGKey | None = None,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    inverse_mass_matrix: InverseMassMatrix = None,
     *,
     tangents: tangent_space.TangentLaw = "rademacher",
 ) -> PCFMALAState:
@@ -97,7 +97,7 @@ def init(
         return PCFMALAState(
             position, logdensity, jnp.zeros((1, x.size), x.dtype), undrawn, undrawn[None]
         )
-    metric = metrics.factorize(inverse_mass_matrix, x.size)
+    metric = factorize(inverse_mass_matrix, x.size)
     frame = tangent_space.draw(rng_key, 1, x, tangents)
     facts = tangent_space.curvatures(
         lambda y: check_scalar(logdensity_fn(unravel(y))), x, metric.inverse_sqrt_times(frame)
@@ -121,17 +121,17 @@ def build_kernel() -> Callable[..., tuple[PCFMALAState, PCFMALAInfo]]:
         state: PCFMALAState,
         logdensity_fn: LogDensity,
         step_size: float,
-        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        inverse_mass_matrix: InverseMassMatrix = None,
         *,
         curvature_floor: float = CURVATURE_FLOOR,
         persistent_tangent: bool = True,
         tangents: tangent_space.TangentLaw = "rademacher",
     ) -> tuple[PCFMALAState, PCFMALAInfo]:
         """One step: one second-order JVP, two with ``persistent_tangent=False``."""
-        metric = metrics.factorize(inverse_mass_matrix, ravel_pytree(state.position)[0].size)
+        metric = factorize(inverse_mass_matrix, ravel_pytree(state.position)[0].size)
 
         def point(value: Array, frame: Array, slopes: Array, curvatures: Array) -> langevin.Point:
-            local = metrics.absolute(curvatures, curvature_floor)
+            local = absolute(curvatures, curvature_floor)
             return langevin.Point(value, slopes @ frame, local)
 
         along = Along(logdensity_fn, tangent_space.curvatures, metric, 1, tangents)
@@ -146,7 +146,7 @@ def build_kernel() -> Callable[..., tuple[PCFMALAState, PCFMALAInfo]]:
 def pc_fmala(
     logdensity_fn: LogDensity,
     step_size: float,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    inverse_mass_matrix: InverseMassMatrix = None,
     *,
     curvature_floor: float = CURVATURE_FLOOR,
     persistent_tangent: bool = True,

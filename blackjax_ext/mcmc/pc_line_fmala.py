@@ -40,13 +40,13 @@ from blackjax.types import ArrayLikeTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_positive, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
 from blackjax_ext.mcmc.langevin import DensityState as PCLineFMALAState
 from blackjax_ext.mcmc.langevin import MoveInfo as PCLineFMALAInfo
 from blackjax_ext.mcmc.tangent_moves import Along, line_move
+from blackjax_ext.metrics.factors import InverseMassMatrix, absolute, factorize
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
@@ -79,17 +79,17 @@ def build_kernel() -> Callable[..., tuple[PCLineFMALAState, PCLineFMALAInfo]]:
         state: PCLineFMALAState,
         logdensity_fn: LogDensity,
         step_size: float,
-        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        inverse_mass_matrix: InverseMassMatrix = None,
         *,
         num_tangents: int = 1,
         curvature_floor: float = CURVATURE_FLOOR,
         tangents: tangent_space.TangentLaw = "rademacher",
     ) -> tuple[PCLineFMALAState, PCLineFMALAInfo]:
         """One step: 2 second-order JVPs, 2 K^2 for K tangents."""
-        metric = metrics.factorize(inverse_mass_matrix, ravel_pytree(state.position)[0].size)
+        metric = factorize(inverse_mass_matrix, ravel_pytree(state.position)[0].size)
 
         def point(value: Array, slopes: Array, curvatures: Array) -> langevin.Point:
-            return langevin.Point(value, slopes, metrics.absolute(curvatures, curvature_floor))
+            return langevin.Point(value, slopes, absolute(curvatures, curvature_floor))
 
         along = Along(logdensity_fn, tangent_space.curvatures, metric, num_tangents, tangents)
         return line_move(rng_key, state, step_size, along, point)
@@ -101,7 +101,7 @@ def build_kernel() -> Callable[..., tuple[PCLineFMALAState, PCLineFMALAInfo]]:
 def pc_line_fmala(
     logdensity_fn: LogDensity,
     step_size: float,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    inverse_mass_matrix: InverseMassMatrix = None,
     *,
     num_tangents: int = 1,
     curvature_floor: float = CURVATURE_FLOOR,

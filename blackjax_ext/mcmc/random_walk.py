@@ -16,12 +16,12 @@ import jax
 from blackjax.types import ArrayLikeTree, PRNGKey
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext import metrics
 from blackjax_ext.checks import check_position, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc.langevin import DensityState as RandomWalkState
 from blackjax_ext.mcmc.langevin import MoveInfo as RandomWalkInfo
 from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
@@ -52,12 +52,12 @@ def build_kernel() -> Callable[..., tuple[RandomWalkState, RandomWalkInfo]]:
         state: RandomWalkState,
         logdensity_fn: LogDensity,
         step_size: float,
-        inverse_mass_matrix: metrics.InverseMassMatrix = None,
+        inverse_mass_matrix: InverseMassMatrix = None,
     ) -> tuple[RandomWalkState, RandomWalkInfo]:
         """One step: one evaluation."""
         key_noise, key_accept = jax.random.split(rng_key)
         x, unravel = ravel_pytree(state.position)
-        metric = metrics.factorize(inverse_mass_matrix, x.size)
+        metric = factorize(inverse_mass_matrix, x.size)
         noise = standard_normal(key_noise, x.size, x.dtype)
         position = unravel(x + metric.inverse_sqrt_times(step_size * noise))
 
@@ -74,7 +74,7 @@ def build_kernel() -> Callable[..., tuple[RandomWalkState, RandomWalkInfo]]:
 def random_walk(
     logdensity_fn: LogDensity,
     step_size: float,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
+    inverse_mass_matrix: InverseMassMatrix = None,
 ) -> None:
     """Random-walk Metropolis with the step ``epsilon L z``.
 

@@ -12,12 +12,12 @@ from blackjax.types import ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext import metrics
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
 from blackjax_ext.mcmc.langevin import DensityState, MoveInfo
 from blackjax_ext.mcmc.noise import standard_normal
 from blackjax_ext.mcmc.tangents import TangentLaw
+from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.types import Function, LogDensity
 
 __all__ = ["Along", "kept_tangent_move", "line_move"]
@@ -40,7 +40,7 @@ class Along(NamedTuple):
 
     logdensity_fn: LogDensity
     derivatives: Function
-    metric: metrics.Factor
+    metric: Factor
     num_tangents: int
     tangents: TangentLaw
 

@@ -4,6 +4,7 @@ from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import (
     InverseMassMatrix,
     absolute,
+    check_metric,
     factorize,
     from_precision,
     spectral,
@@ -16,7 +17,6 @@ from blackjax_ext.metrics.metric_functions import (
     MetricFn,
     absolute_hessian,
     as_metric,
-    check_metric,
     clipped_hessian,
     diagonal_hessian,
     fisher,

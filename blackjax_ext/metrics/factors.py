@@ -25,6 +25,7 @@ __all__ = [
     "InverseMassMatrix",
     "ScaledEigen",
     "absolute",
+    "check_metric",
     "factorize",
     "from_eigen",
     "from_precision",
@@ -202,3 +203,22 @@ def rank_one(factor: Dense, a: Array, c: Array, delta: Array) -> Dense:
     sqrt = (factor.sqrt - beta / growth * jnp.outer(u, u @ factor.sqrt)) / root
     log_determinant = factor.log_determinant - delta.size * jnp.log(a) - 2.0 * jnp.log(growth)
     return Dense(inverse_sqrt, sqrt, log_determinant)
+
+
+def check_metric(metric: Factor) -> None:
+    """Raise ValueError for a metric that is seen not to be finite; traced ones are let through."""
+    leaves = jax.tree.leaves(metric)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return
+    if not all(map(is_finite, leaves)):
+        raise ValueError(
+            "the metric must be finite, symmetric and positive definite at the start; got one that "
+            f"is not, with the factor\n{leaves[0]}\nStart where the Hessian or the information is "
+            "finite, or give another metric_fn."
+        )
+
+
+def is_finite(leaf: Array) -> bool:
+    """Whether all entries are; by NumPy, which compiles nothing, unless others hold some."""
+    is_here = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
+    return bool((np if is_here else jnp).isfinite(leaf).all())

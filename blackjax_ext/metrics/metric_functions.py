@@ -20,11 +20,10 @@ With :math:`A = -\nabla^2 \log \pi = Q \Lambda Q^T` in those coordinates:
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from blackjax.types import ArrayLikeTree, ArrayTree
 from jax import Array
 from jax.flatten_util import ravel_pytree
@@ -46,7 +45,6 @@ __all__ = [
     "MetricFn",
     "absolute_hessian",
     "as_metric",
-    "check_metric",
     "clipped_hessian",
     "diagonal_hessian",
     "fisher",
@@ -76,57 +74,6 @@ class Local(NamedTuple):
     gradient: ArrayTree
     metric: Factor
     divergence: Array | None = None
-
-
-def check_metric(metric: Factor) -> None:
-    """Raise ValueError for a metric that is seen not to be finite; traced ones are let through."""
-    leaves = jax.tree.leaves(metric)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        return
-    if not all(map(is_finite, leaves)):
-        raise ValueError(
-            "the metric must be finite, symmetric and positive definite at the start; got one that "
-            f"is not, with the factor\n{leaves[0]}\nStart where the Hessian or the information is "
-            "finite, or give another metric_fn."
-        )
-
-
-def is_finite(leaf: Array) -> bool:
-    """Whether all entries are; by NumPy, which compiles nothing, unless others hold some."""
-    is_here = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
-    return bool((np if is_here else jnp).isfinite(leaf).all())
-
-
-class Metric(Protocol):
-    """A metric function that shares its evaluations with the gradient."""
-
-    def __call__(self, logdensity_fn: LogDensity, position: ArrayLikeTree) -> Factor | Array:
-        """Metric at `position`."""
-
-    def evaluate(
-        self,
-        logdensity_fn: LogDensity,
-        position: ArrayTree,
-        preconditioner: Factor,
-        *,
-        divergence: bool = False,
-    ) -> Local:
-        """Log density, gradient and whitened metric at `position`."""
-
-    def matrix(self, logdensity_fn: LogDensity, position: ArrayTree) -> Array:
-        """Metric at `position` as a matrix (D, D) that can be differentiated."""
-
-
-def as_metric(metric_fn: MetricFn) -> Metric:
-    """`metric_fn` as it is if it is a :class:`Metric`, else the metric of a plain function."""
-    if isinstance(metric_fn, (HessianMetric, InformationMetric)):
-        return metric_fn
-    if not callable(metric_fn):
-        raise TypeError(
-            "metric_fn must be a function of (logdensity_fn, position), such as "
-            f"metrics.softabs_hessian(1.0); got {metric_fn!r}."
-        )
-    return InformationMetric(metric_fn)
 
 
 @dataclass(frozen=True)
@@ -223,8 +170,7 @@ class InformationMetric:
         x, unravel = ravel_pytree(position)
 
         def whitened(y: Array) -> Array:
-            precision = self._whitened(logdensity_fn, unravel(y), preconditioner)
-            return jnp.diag(precision) if precision.ndim == 1 else precision
+            return square(self._whitened(logdensity_fn, unravel(y), preconditioner))
 
         # d G^{-1} = -G^{-1} dG G^{-1}: one JVP of the function along each axis
         def term(pair: tuple[Array, Array]) -> Any:
@@ -239,8 +185,7 @@ class InformationMetric:
 
     def matrix(self, logdensity_fn: LogDensity, position: ArrayLikeTree) -> Array:
         """Metric as a matrix (D, D)."""
-        precision = self._whitened(logdensity_fn, position, IDENTITY)
-        return jnp.diag(precision) if precision.ndim == 1 else precision
+        return square(self._whitened(logdensity_fn, position, IDENTITY))
 
     def _whitened(
         self, logdensity_fn: LogDensity, position: ArrayTree, preconditioner: Factor
@@ -250,11 +195,24 @@ class InformationMetric:
         matrix = precision_matrix(self.metric_fn(logdensity_fn, position), size)
         if matrix.ndim == 1 and isinstance(preconditioner, Diagonal):
             return matrix * jnp.square(preconditioner.inverse_sqrt)
-        if matrix.ndim == 1:
-            matrix = jnp.diag(matrix)
         # rounded factors would lose what is definite where M is nearly singular
         times = exact_products(preconditioner.inverse_sqrt_transpose_times)
-        return times(times(matrix).T)
+        return times(times(square(matrix)).T)
+
+
+Metric: TypeAlias = HessianMetric | InformationMetric
+
+
+def as_metric(metric_fn: MetricFn) -> Metric:
+    """`metric_fn` as it is if it shares evaluations with the gradient, else that of a function."""
+    if isinstance(metric_fn, Metric):
+        return metric_fn
+    if not callable(metric_fn):
+        raise TypeError(
+            "metric_fn must be a function of (logdensity_fn, position), such as "
+            f"metrics.softabs_hessian(1.0); got {metric_fn!r}."
+        )
+    return InformationMetric(metric_fn)
 
 
 def clipped_hessian(floor: float = 0.1) -> HessianMetric:
@@ -358,11 +316,15 @@ def whitened_curvature(
 def second_derivative(flat_fn: Flat, x: Array, direction: Array) -> Array:
     """Second derivative along `direction`."""
 
-    def first(y: Array) -> Any:
-        return jax.jvp(flat_fn, (y,), (direction,))[1]
+    def slope(fn: Flat) -> Flat:
+        return lambda y: jax.jvp(fn, (y,), (direction,))[1]
 
-    second: Array = jax.jvp(first, (x,), (direction,))[1]
-    return second
+    return slope(slope(flat_fn))(x)
+
+
+def square(precision: Array) -> Array:
+    """A matrix (D, D), of itself or of its diagonal."""
+    return jnp.diag(precision) if precision.ndim == 1 else precision
 
 
 def precision_matrix(metric: Factor | Array, size: int) -> Array:

@@ -62,7 +62,7 @@ from blackjax_ext.checks import (
     check_positive,
     check_share,
 )
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix
 from blackjax_ext.smc import sampler
 from blackjax_ext.smc.l_kernels import LKernel

@@ -17,7 +17,8 @@ from blackjax_ext.checks import check_count
 from blackjax_ext.factoring import density_in_parts
 from blackjax_ext.mcmc.derivatives import differentiation_of
 from blackjax_ext.mcmc.noise import standard_normal
-from blackjax_ext.metrics import Factor, InverseMassMatrix
+from blackjax_ext.metrics.factor import Factor
+from blackjax_ext.metrics.factors import InverseMassMatrix
 from blackjax_ext.smc import mixtures
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel
 from blackjax_ext.smc.proposals import MODES, GradientMode, leapfrog

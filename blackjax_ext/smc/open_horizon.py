@@ -69,7 +69,7 @@ from blackjax_ext.checks import (
     check_share,
 )
 from blackjax_ext.mcmc.noise import standard_normal
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.smc import sampler
 from blackjax_ext.smc.l_kernels import LKernel, as_l_kernel

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from blackjax_ext.mcmc import tangents
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics.factor import Factor
 
 __all__ = ["GradientMode", "Move", "leapfrog", "leapfrog_step", "value_and_gradient"]
 

@@ -14,7 +14,9 @@ from jax import Array
 
 from blackjax_ext.checks import check_scalar
 from blackjax_ext.factoring import density_in_parts
-from blackjax_ext.metrics import Dense, Diagonal, Factor, InverseMassMatrix, factorize
+from blackjax_ext.metrics.factor import Factor
+from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
+from blackjax_ext.metrics.structures import Dense, Diagonal
 from blackjax_ext.precision import exact_products
 from blackjax_ext.smc import sampler
 from blackjax_ext.smc.proposals import GradientMode, ValueAndGradient, value_and_gradient

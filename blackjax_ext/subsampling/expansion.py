@@ -48,7 +48,7 @@ from jax import Array
 
 from blackjax_ext.checks import check_position
 from blackjax_ext.meshes import blocks_over_rows, on_host
-from blackjax_ext.metrics import Dense
+from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.alias_table import AliasTable, blocks, columns, realized

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from blackjax_ext.meshes import on_host
-from blackjax_ext.metrics import Dense
 from blackjax_ext.metrics.factors import scaled_eigen
+from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.subsampling.arrowhead import Arrow, Whitening, cast, worst_condition
 from blackjax_ext.subsampling.grouping import GroupedPredictor

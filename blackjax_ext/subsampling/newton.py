@@ -27,8 +27,8 @@ import numpy as np
 from jax import Array
 
 from blackjax_ext.meshes import on_host
-from blackjax_ext.metrics import Dense
 from blackjax_ext.metrics.factors import scaled_eigen
+from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.subsampling.arrowhead import (
     Arrow,

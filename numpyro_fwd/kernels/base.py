@@ -36,7 +36,6 @@ from numpyro_fwd.bridge.fingerprints import Fingerprint, fingerprint, is_other
 from numpyro_fwd.bridge.hierarchies import effects_of
 from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
-from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.scaled_noise import Scaling, scaled_noise
 from numpyro_fwd.bridge.views import (
     View,
@@ -347,7 +346,7 @@ class BlackJAXKernel(MCMCKernel):
             check_start(z)
             # programs of later steps trace the model anew: what it reads besides its arguments, or
             # does with their values, may have changed
-            self._started_from = Source(self._viewed, view, rows and rows.without_data())
+            self._started_from = Source(self._viewed, view, rows)
             try:
                 return self._first_state(
                     rng_key, num_warmup, z, model_args, model_kwargs, is_single, say
@@ -417,8 +416,8 @@ class BlackJAXKernel(MCMCKernel):
                     self.real_effects = coordinates.on_the_reals(first)
         return view, z
 
-    def _known_rows(self, model_args: Args, model_kwargs: Kwargs | None) -> RowModel | None:
-        """What is known of the rows of a model: nothing here."""
+    def _known_rows(self, model_args: Args, model_kwargs: Kwargs | None) -> Any:
+        """What is known of the rows of a model, without data: nothing here."""
         del model_args, model_kwargs
         return None
 

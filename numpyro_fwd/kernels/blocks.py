@@ -17,7 +17,10 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import work
 from blackjax_ext.adaptation import windows
-from blackjax_ext.metrics import Blocks, Factor, InverseMassMatrix, LowRank, factorize
+from blackjax_ext.metrics.factor import Factor
+from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
+from blackjax_ext.metrics.low_rank import LowRank
+from blackjax_ext.metrics.structures import Blocks
 from blackjax_ext.types import LogDensity
 
 __all__ = [

@@ -10,7 +10,7 @@ from blackjax_ext.adaptation.in_coordinates import InCoordinates
 from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.coordinates import learning
 from blackjax_ext.coordinates.partial import Coordinates, Frame, first_centredness, in_coordinates
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.views import logdensity_of
 from numpyro_fwd.kernels.strategy import Run, Start, Strategy, WholeDensity, ravel_one

@@ -2,7 +2,7 @@
 
 import inspect
 
-from numpyro_fwd.kernels.options import MinibatchOptions
+from numpyro_fwd.kernels.options import options_of
 
 __all__ = ["describe"]
 
@@ -65,7 +65,9 @@ def describe(kernel: type, parent: type) -> None:
     if "\noptions\n" not in text:
         return
     shared = section_entries(parent.__doc__, "Parameters")
-    shared |= section_entries(MinibatchOptions.__doc__ or "", "Attributes")
+    for options in options_of(kernel):
+        if "\nAttributes\n" in inspect.cleandoc(options.__doc__ or ""):
+            shared |= section_entries(options.__doc__ or "", "Attributes")
     own = section_entries(text, "Parameters")
     said = {name for names in own for name in names.split(", ")}
     names = [name for name in inspect.signature(kernel).parameters if name not in said]

@@ -9,7 +9,7 @@ from jax import Array
 from blackjax_ext.adaptation import windows
 from blackjax_ext.adaptation.in_coordinates import coordinates_of
 from blackjax_ext.adaptation.run import first_step_size, ravel_each, states_at
-from blackjax_ext.metrics import check_metric
+from blackjax_ext.metrics.factors import check_metric
 from blackjax_ext.types import Function, Unravel
 from numpyro_fwd.bridge.views import logdensity_of
 from numpyro_fwd.kernels.chain_warnings import forget

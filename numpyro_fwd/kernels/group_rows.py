@@ -9,13 +9,14 @@ from jax import Array
 
 from blackjax_ext.adaptation.algorithm import Algorithm, Stepper
 from blackjax_ext.adaptation.run import ravel_each
-from blackjax_ext.metrics import Diagonal
+from blackjax_ext.metrics.structures import Diagonal
 from blackjax_ext.subsampling import group_sweeps
 from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.thinning import expected_rows
 from blackjax_ext.types import Function, select
 from numpyro_fwd.bridge.views import check_finite
 from numpyro_fwd.kernels.row_counts import CountingAlgorithm, warn_if_many
+from numpyro_fwd.kernels.rows_of_runs import rows_of
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.strategy import Run, Source, Start, split_keys
 from numpyro_fwd.subsampling.groups import GroupedModel, grouped_predictor_of
@@ -47,7 +48,7 @@ def expansion_of(
     source: Source, shared: GroupedModel, model_args: Args, model_kwargs: Kwargs | None
 ) -> Expansion:
     """The expansion by groups with its posterior."""
-    rows = source.rows(model_args, model_kwargs)
+    rows = rows_of(source, model_args, model_kwargs)
     return shared.expansion.of(grouped_predictor_of(rows, shared.expansion.position, shared.layout))
 
 

@@ -21,8 +21,8 @@ from numpyro_fwd.bridge.separate_rows import checked_rows
 from numpyro_fwd.bridge.views import View
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.base import BlackJAXKernel
+from numpyro_fwd.kernels.minibatch_options import ControlVariate, MinibatchOptions, Subsampled
 from numpyro_fwd.kernels.optimizer_start import check_start_optimizer
-from numpyro_fwd.kernels.options import ControlVariate, MinibatchOptions, Subsampled
 from numpyro_fwd.kernels.row_strategies import AnchoredRows, PlainRows, SubsampledRows
 from numpyro_fwd.kernels.state import KernelState
 from numpyro_fwd.kernels.strategy import Strategy
@@ -169,9 +169,10 @@ class MinibatchKernel(BlackJAXKernel):
 
     def _known_rows(self, model_args: Args, model_kwargs: Kwargs | None) -> RowModel | None:
         """What is known of the rows, of which noise may have been put back."""
+        rows = self._rows
         if self._noise:
-            return RowModel.of(cast(Model, self._viewed), model_args, model_kwargs)
-        return self._rows
+            rows = RowModel.of(cast(Model, self._viewed), model_args, model_kwargs)
+        return rows and rows.without_data()
 
     def _model_of_start(self, model_args: Args, model_kwargs: Kwargs | None) -> Model:
         """The model with all rows, or with a few where all of them are on disk."""
@@ -213,7 +214,7 @@ class AMAGOLD(MinibatchKernel):
         not evaluated and shows as NaN. Or an ``Acceptance`` of :mod:`blackjax_ext.acceptance`. The
         extra field "inner.num_rows" counts the rows of each test, without those of the set-up.
     options
-        See :class:`numpyro_fwd.kernels.options.MinibatchOptions`.
+        See :class:`numpyro_fwd.kernels.minibatch_options.MinibatchOptions`.
 
     Examples
     --------
@@ -294,7 +295,7 @@ class L2MC(MinibatchKernel):
     model
         NumPyro model.
     options
-        See :class:`numpyro_fwd.kernels.options.MinibatchOptions`.
+        See :class:`numpyro_fwd.kernels.minibatch_options.MinibatchOptions`.
     """
 
     needs_minibatches = False
@@ -316,7 +317,8 @@ class SGHMC(MinibatchKernel):
     control_variate
         As for :class:`AMAGOLD`.
     options
-        See :class:`numpyro_fwd.kernels.options.MinibatchOptions`; `step_size` is 0.1 by default.
+        See :class:`numpyro_fwd.kernels.minibatch_options.MinibatchOptions`; `step_size` is 0.1 by
+        default.
     """
 
     option_defaults: ClassVar[Mapping[str, Any]] = {"step_size": 0.1}

@@ -15,7 +15,7 @@ from jax import Array
 
 from blackjax_ext import precision
 from blackjax_ext.meshes import is_first_process, on_host
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics.factor import Factor
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 
 __all__ = ["NUM_COMPARED", "check_products", "points_around"]

@@ -9,7 +9,7 @@ from jax import Array
 
 from blackjax_ext.adaptation.algorithm import Algorithm, BoundAlgorithm, StepInfo
 from blackjax_ext.meshes import is_first_process, on_host
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.tails import MAX_GAP

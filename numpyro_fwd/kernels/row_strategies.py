@@ -21,7 +21,7 @@ from blackjax_ext.adaptation.algorithm import Algorithm, Stepper
 from blackjax_ext.adaptation.budget import BUDGET
 from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.meshes import on_host
-from blackjax_ext.metrics import Dense
+from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.rows.control_variates import Anchor, anchored
 from blackjax_ext.rows.potentials import energy_at
 from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
@@ -38,8 +38,8 @@ from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_p
 from numpyro_fwd.bridge.views import check_finite
 from numpyro_fwd.disk import num_rows_on_disk
 from numpyro_fwd.kernels.group_rows import start_of_groups, sweeping, within
+from numpyro_fwd.kernels.minibatch_options import Subsampled
 from numpyro_fwd.kernels.optimizer_start import optimize
-from numpyro_fwd.kernels.options import Subsampled
 from numpyro_fwd.kernels.other_modes import (
     Passes,
     look_elsewhere,
@@ -47,6 +47,7 @@ from numpyro_fwd.kernels.other_modes import (
     warn_of_modes,
 )
 from numpyro_fwd.kernels.row_counts import CountingAlgorithm, warn_if_light, warn_if_many
+from numpyro_fwd.kernels.rows_of_runs import rows_of, rows_of_run
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.strategy import (
     Run,
@@ -103,7 +104,7 @@ def density_in_chunks(
     source: Source, chunk_size: int | None, model_args: Args, model_kwargs: Kwargs | None
 ) -> Function:
     """Log density of a full view, in one float and with bounded memory."""
-    potential = stochastic_potential(source.rows(model_args, model_kwargs), chunk_size)
+    potential = stochastic_potential(rows_of(source, model_args, model_kwargs), chunk_size)
     return lambda z: -energy_at(potential, z).value()
 
 
@@ -157,7 +158,7 @@ class PlainRows:
     ) -> Stepper:
         """The algorithm on minibatches."""
         del shared
-        rows = source.rows(model_args, model_kwargs)
+        rows = rows_of(source, model_args, model_kwargs)
         return CountingAlgorithm(algorithm, stochastic_potential(rows, self.chunk_size))
 
     def _epochs(self, run: Run, size: int) -> int:
@@ -170,11 +171,11 @@ class PlainRows:
 
     def _optimized(self, run: Run, rng_key: Array, z: Any, num_epochs: int) -> Any:
         """Positions `z` after as many epochs of the optimizer, each with its own minibatches."""
-        per_epoch, num_rows = size_of_epoch(run.rows())
+        per_epoch, num_rows = size_of_epoch(rows_of_run(run))
         num_steps = per_epoch * num_epochs
 
         def program(arrays, rng_key, z):
-            potential = stochastic_potential(run.rows(arrays), self.chunk_size)
+            potential = stochastic_potential(rows_of_run(run, arrays), self.chunk_size)
             return jax.vmap(
                 lambda key, z: optimize(key, potential, z, num_steps, num_rows, self.optimizer)
             )(rng_key, z)
@@ -278,7 +279,7 @@ class AnchoredRows(PlainRows):
         shared: Mode,
     ) -> Stepper:
         """The algorithm on minibatches with the control variate."""
-        rows = source.rows(model_args, model_kwargs)
+        rows = rows_of(source, model_args, model_kwargs)
         potential = stochastic_potential(rows, self.chunk_size, source.view.differentiable)
         return CountingAlgorithm(algorithm, anchored(potential, shared.anchor, order=2))
 
@@ -337,7 +338,7 @@ class SubsampledRows:
         self, run: Run, z: Any, first: Any, *, find_mode: bool
     ) -> Expansion | GroupedModel:
         """The expansion near a position, or at it."""
-        rows, say = run.rows(), run.say
+        rows, say = rows_of_run(run), run.say
         if isinstance(first, dict):
             run.say("looking for groups of rows")
             found = expanded_groups(rows, first, say=say, find_mode=find_mode)
@@ -362,7 +363,7 @@ class SubsampledRows:
 
         def draw(arrays, rng_key, z, shared):
             rng_key, key_draw = split_each(rng_key, 2)
-            expansion = shared.of(linear_predictor_of(run.rows(arrays), shared.position))
+            expansion = shared.of(linear_predictor_of(rows_of_run(run, arrays), shared.position))
             if run.is_searching:
                 z = within(expansion.posterior.logprior, draw_around(key_draw, shared), expansion)
             values = jax.vmap(lambda z: -surrogate(expansion, z))(z)
@@ -371,7 +372,7 @@ class SubsampledRows:
 
         x, values, keys, num_rows = run(draw, rng_key, z, shared)
         check_finite(values)
-        warn_if_many(num_rows, shared.num_rows, partial(read_by_program, run.rows()))
+        warn_if_many(num_rows, shared.num_rows, partial(read_by_program, rows_of_run(run)))
         return Start(x, shared.metric, run.is_searching, keys)
 
     def _look_at_tails(self, run: Run, shared: Expansion) -> None:
@@ -380,7 +381,7 @@ class SubsampledRows:
             return
 
         def tails(arrays, key, shared):
-            rows = linear_predictor_of(run.rows(arrays), shared.position)
+            rows = linear_predictor_of(rows_of_run(run, arrays), shared.position)
             return tail_gap(key, shared.of(rows))
 
         run.say("comparing the tails of the posterior with those of its expansion")
@@ -397,7 +398,7 @@ class SubsampledRows:
         """The algorithm on the expansion, with the test that reads a few rows."""
         if isinstance(shared, GroupedModel):
             return sweeping(source, algorithm, model_args, model_kwargs, shared)
-        rows = source.rows(model_args, model_kwargs)
+        rows = rows_of(source, model_args, model_kwargs)
         expansion = shared.of(linear_predictor_of(rows, shared.position))
         batch_size = batch_size_of(rows) if self.options.gradient == "minibatch" else 0
         algorithm = algorithm.having(acceptance=subsampled(expansion))
@@ -409,7 +410,7 @@ def passes_of(run: Run, z: Any, chunk_size: int | None) -> Passes:
     unravel = ravel_one(z)
 
     def energy(arrays, x):
-        potential = stochastic_potential(run.rows(arrays), chunk_size)
+        potential = stochastic_potential(rows_of_run(run, arrays), chunk_size)
         return energy_at(potential, unravel(x))
 
     def both(arrays, x, root):

@@ -1,7 +1,7 @@
-"""The named kernels of the second-order family, with metrics from a model and shared schedules."""
+"""The named kernels of the second-order family, whose chains share schedules."""
 
 import warnings
-from typing import Any, Literal, Unpack, cast
+from typing import Any, ClassVar, Unpack
 
 import jax.numpy as jnp
 from jax import Array
@@ -12,7 +12,6 @@ from blackjax_ext.mcmc import alsmmala, amsmmala
 from blackjax_ext.mcmc.hp_mala import hp_mala
 from blackjax_ext.mcmc.mmala import mmala
 from blackjax_ext.mcmc.smmala import smmala
-from numpyro_fwd.bridge.information import gauss_newton
 from numpyro_fwd.bridge.views import View
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.options import KernelOptions
@@ -20,7 +19,6 @@ from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = ["ALSMMALA", "AMSMMALA", "HPMALA", "MMALA", "SMMALA"]
 
-MetricName = Literal["gauss_newton"]
 # in whitened coordinates a normal posterior has curvature 1: a lesser floor makes steps longer than
 # the posterior where curvature is negative, and needs several times the evaluations (docs/results)
 WHITENED_FLOOR = 1.0
@@ -60,54 +58,20 @@ class HPMALA(BlackJAXKernel):
 
 
 class MetricKernel(BlackJAXKernel):
-    """Kernel of an algorithm with a `metric_fn`, which may be made from the model."""
+    """Kernel of an algorithm with a `metric_fn`."""
 
-    default_metric = metrics.absolute_hessian(WHITENED_FLOOR)
-    # whether steps take the derivative of the metric, which differences of gradients do not have
-    differentiates_metric = False
+    algorithm: ClassVar[Any]
+    default_metric: ClassVar[metrics.Metric] = metrics.absolute_hessian(WHITENED_FLOOR)
 
     def __init__(
         self,
-        model: Model | None,
-        algorithm: Any,
-        metric_fn: metrics.MetricFn | None,
-        metric: MetricName | None,
-        **options: Any,
+        model: Model | None = None,
+        *,
+        metric_fn: metrics.MetricFn | None = None,
+        **options: Unpack[KernelOptions],
     ):
-        if metric not in (None, "gauss_newton"):
-            raise ValueError(f'metric must be None or "gauss_newton"; got {metric!r}.')
-        if metric is not None and metric_fn is not None:
-            raise ValueError("only one of metric and metric_fn may be given; got both.")
-        if metric is not None and model is None:
-            raise ValueError('metric="gauss_newton" needs a model; got potential_fn.')
-        self._metric = metric
-        metric_fn = metrics.as_metric(self.default_metric if metric_fn is None else metric_fn)
-        self._is_given = metric is None and not isinstance(metric_fn, metrics.HessianMetric)
-        super().__init__(model, algorithm, metric_fn=metric_fn, **options)
-
-    def _look(
-        self, rng_key: Array, init_params: Any, model_args: Args, model_kwargs: Kwargs | None
-    ) -> tuple[View, Any]:
-        """The target and starts; ValueError for a metric without the derivative that is taken."""
-        view, z = super()._look(rng_key, init_params, model_args, model_kwargs)
-        if view.differentiation == "gradients" and self.differentiates_metric:
-            if not self._is_given:
-                raise ValueError(
-                    f"{type(self).__name__} needs the derivative of its metric, and the model has "
-                    "gradients alone; SMMALA(model), HPMALA(model) and MALA(model) do not need it, "
-                    "nor does a metric_fn of your own that is not made of the model's derivatives."
-                )
-        return view, z
-
-    def model_parameters(self, model_args: Args, model_kwargs: Kwargs | None) -> dict[str, Any]:
-        """The metric that is made from the model, if it is."""
-        if self._metric is None or self._model is None:
-            return {}
-        has_forward_mode = self._view is None or self._view.differentiation != "gradients"
-        information = gauss_newton(
-            cast(Model, self._viewed), model_args, model_kwargs, has_forward_mode=has_forward_mode
-        )
-        return {"metric_fn": metrics.fisher(information)}
+        self._metric = metrics.as_metric(self.default_metric if metric_fn is None else metric_fn)
+        super().__init__(model, self.algorithm, metric_fn=self._metric, **options)
 
 
 class SMMALA(MetricKernel):
@@ -122,24 +86,12 @@ class SMMALA(MetricKernel):
     metric_fn
         ``metric_fn(logdensity_fn, position)`` in unconstrained coordinates, of
         :mod:`blackjax_ext.metrics` or your own; the absolute Hessian with floor 1 by default.
-    metric
-        "gauss_newton" for the expected Fisher information of the model plus the prior's precision,
-        instead of a `metric_fn`.
     options
         See :class:`BlackJAXKernel`.
     """
 
+    algorithm = smmala
     best_accept_prob = 0.7  # Girolami and Calderhead 2011
-
-    def __init__(
-        self,
-        model: Model | None = None,
-        *,
-        metric_fn: metrics.MetricFn | None = None,
-        metric: MetricName | None = None,
-        **options: Unpack[KernelOptions],
-    ):
-        super().__init__(model, smmala, metric_fn, metric, **options)
 
 
 class MMALA(MetricKernel):
@@ -153,26 +105,35 @@ class MMALA(MetricKernel):
         NumPyro model, three times differentiable.
     metric_fn
         As for :class:`SMMALA`; the SoftAbs Hessian with alpha 1 by default.
-    metric
-        As for :class:`SMMALA`.
     options
         See :class:`BlackJAXKernel`.
     """
 
+    algorithm = mmala
     best_accept_prob = 0.7  # Girolami and Calderhead 2011
-
     default_metric = metrics.softabs_hessian(1.0)
-    differentiates_metric = True
 
-    def __init__(
-        self,
-        model: Model | None = None,
-        *,
-        metric_fn: metrics.MetricFn | None = None,
-        metric: MetricName | None = None,
-        **options: Unpack[KernelOptions],
-    ):
-        super().__init__(model, mmala, metric_fn, metric, **options)
+    def _look(
+        self, rng_key: Array, init_params: Any, model_args: Args, model_kwargs: Kwargs | None
+    ) -> tuple[View, Any]:
+        """The target and starts; ValueError for a metric whose derivative the model lacks."""
+        view, z = super()._look(rng_key, init_params, model_args, model_kwargs)
+        is_hessian = isinstance(self._metric, metrics.HessianMetric)
+        if is_hessian and view.differentiation == "gradients":
+            raise ValueError(
+                "MMALA needs the derivative of its metric, and the model has gradients alone; "
+                "SMMALA(model), HPMALA(model) and MALA(model) do not need it, nor does a metric_fn "
+                "of your own that is not made of the model's derivatives."
+            )
+        return view, z
+
+
+class ScheduledOptions(KernelOptions, total=False):
+    """Keywords of the scheduled kernels, besides those of :class:`KernelOptions`."""
+
+    schedule: schedules.Schedule | None
+    metric_fn: metrics.MetricFn | None
+    follow: bool
 
 
 class ScheduledKernel(MetricKernel):
@@ -183,17 +144,16 @@ class ScheduledKernel(MetricKernel):
     """
 
     has_step_parameters = True
-    biased = ""
+    biased: ClassVar[str]
 
     def __init__(
         self,
-        model: Model | None,
-        algorithm: Any,
-        metric_fn: metrics.MetricFn | None,
-        metric: MetricName | None,
-        schedule: schedules.Schedule | None,
-        follow: bool,
-        **options: Any,
+        model: Model | None = None,
+        *,
+        schedule: schedules.Schedule | None = None,
+        metric_fn: metrics.MetricFn | None = None,
+        follow: bool = False,
+        **options: Unpack[KernelOptions],
     ):
         if schedule is not None:
             schedules.check_schedule(schedule)
@@ -201,7 +161,7 @@ class ScheduledKernel(MetricKernel):
             warnings.warn(self.biased, stacklevel=3)
         self._schedule = schedule
         self._follow = follow
-        super().__init__(model, algorithm, metric_fn, metric, **options)
+        super().__init__(model, metric_fn=metric_fn, **options)
 
     def _follows(self, i: Array, num_warmup: Array) -> Array:
         return jnp.asarray(self._follow) | (i < num_warmup)
@@ -222,8 +182,6 @@ class ALSMMALA(ScheduledKernel):
         (:mod:`blackjax_ext.schedules`); None for one that falls from 1 to 0.05 in the warm-up.
     metric_fn
         As for :class:`SMMALA`; the absolute Hessian by default.
-    metric
-        As for :class:`SMMALA`.
     follow
         Let the cached metric follow the chain after the warm-up too, as published.
     run_length
@@ -232,8 +190,8 @@ class ALSMMALA(ScheduledKernel):
         See :class:`BlackJAXKernel`.
     """
 
+    algorithm = alsmmala.alsmmala
     best_accept_prob = 0.6  # Papamarkou and Ford
-
     biased = alsmmala.BIASED
     kept_fields = ("cached",)
 
@@ -241,16 +199,12 @@ class ALSMMALA(ScheduledKernel):
         self,
         model: Model | None = None,
         *,
-        schedule: schedules.Schedule | None = None,
-        metric_fn: metrics.MetricFn | None = None,
-        metric: MetricName | None = None,
-        follow: bool = False,
         run_length: int = alsmmala.RUN_LENGTH,
-        **options: Unpack[KernelOptions],
+        **options: Unpack[ScheduledOptions],
     ):
         check_count("run_length", run_length)
         self._run_length = run_length
-        super().__init__(model, alsmmala.alsmmala, metric_fn, metric, schedule, follow, **options)
+        super().__init__(model, **options)
 
     def step_parameters(
         self, rng_key: Array, i: Array, inner: Any, num_warmup: Array
@@ -279,38 +233,24 @@ class AMSMMALA(ScheduledKernel):
         (:mod:`blackjax_ext.schedules`); None for every seventh.
     metric_fn
         As for :class:`SMMALA`; the absolute Hessian by default.
-    metric
-        As for :class:`SMMALA`.
     follow
         Let the covariance follow the chain after the warm-up too, as published.
     options
         See :class:`BlackJAXKernel`.
     """
 
+    algorithm = amsmmala.amsmmala
     best_accept_prob = 0.27  # Papamarkou and Ford
-
     biased = amsmmala.BIASED
     kept_fields = ("covariance", "mean", "num_draws")
 
-    def __init__(
-        self,
-        model: Model | None = None,
-        *,
-        schedule: schedules.Schedule | None = None,
-        metric_fn: metrics.MetricFn | None = None,
-        metric: MetricName | None = None,
-        follow: bool = False,
-        **options: Unpack[KernelOptions],
-    ):
-        super().__init__(model, amsmmala.amsmmala, metric_fn, metric, schedule, follow, **options)
+    def __init__(self, model: Model | None = None, **options: Unpack[ScheduledOptions]):
+        super().__init__(model, **options)  # as ALSMMALA, for a warning names the caller's line
 
     def step_parameters(
         self, rng_key: Array, i: Array, inner: Any, num_warmup: Array
     ) -> dict[str, Any]:
         """Whether step `i` is SMMALA's, and whether what it learns is kept."""
         del inner
-        schedule = self._schedule or schedules.modulo(PERIOD)
-        return {
-            "refresh": amsmmala.is_scheduled(rng_key, i, schedule),
-            "follow": self._follows(i, num_warmup),
-        }
+        refresh = amsmmala.is_scheduled(rng_key, i, self._schedule or schedules.modulo(PERIOD))
+        return {"refresh": refresh, "follow": self._follows(i, num_warmup)}

@@ -18,12 +18,11 @@ from blackjax_ext.adaptation.algorithm import Algorithm, StepInfo, Stepper
 from blackjax_ext.adaptation.run import bind, ravel_each
 from blackjax_ext.adaptation.start import find_start
 from blackjax_ext.mcmc.derivatives import Wanted
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function, LogDensity
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
-from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.views import View, check_finite, logdensity_of
 from numpyro_fwd.kernels.running_mcmc import Say, silent
 from numpyro_fwd.kernels.state import split_each
@@ -54,13 +53,7 @@ class Source(NamedTuple):
 
     model: Any
     view: View
-    known: RowModel | None = None
-
-    def rows(self, model_args: Args, model_kwargs: Kwargs | None) -> RowModel:
-        """The rows of a full view for these arguments."""
-        if self.known is None:
-            return RowModel.of(self.model, model_args, model_kwargs)
-        return self.known.having(model_args, model_kwargs)
+    known: Any = None
 
 
 class Run(NamedTuple):
@@ -94,11 +87,6 @@ class Run(NamedTuple):
     def model_args(self) -> tuple[Args, Kwargs | None]:
         """Positional and keyword arguments of the model."""
         return self.arguments.join(self.arguments.arrays)
-
-    def rows(self, arrays: list[Any] | None = None) -> RowModel:
-        """The rows of a full view, with these arrays among its arguments or its own."""
-        arrays = self.arguments.arrays if arrays is None else arrays
-        return self.source.rows(*self.arguments.join(arrays))
 
     def __call__(self, function: Function, *arguments: Any) -> Any:
         """``function(arrays, *arguments)``, compiled; see ``compiled_soon``."""

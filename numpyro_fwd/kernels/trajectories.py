@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from blackjax_ext.adaptation.algorithm import StepInfo, Stepper
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics.factor import Factor
 
 __all__ = ["Recording", "Trajectory"]
 

@@ -9,7 +9,7 @@ from jax import Array
 from blackjax_ext.adaptation import windows
 from blackjax_ext.adaptation.in_coordinates import gradients_of
 from blackjax_ext.adaptation.run import Plan
-from blackjax_ext.metrics import Factor
+from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.types import Function, LogDensity, Unravel
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.kernels.blocks import (

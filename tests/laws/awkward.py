@@ -138,10 +138,6 @@ class Problem(NamedTuple):
             curved = curved + (part.x.T * (part.loss(part.x @ x)[2] * part.weight)) @ part.x
         return curved
 
-    def information(self, x):
-        """Expected information: for canonical links it is the Hessian."""
-        return self.hessian(x)
-
     def flat(self, samples):
         """Draws of the latents by name, with two leading axes, as flat ones."""
         leaves = [np.asarray(samples[key], np.float64) for key in self.shapes]
@@ -380,10 +376,6 @@ class HalfNormals(Problem):
         x = np.exp(u)
         return np.diag(4 * x**2 + x)
 
-    def information(self, u):
-        """Of the data, x^2, and the prior's expected curvature in u, 2."""
-        return np.diag(np.exp(2 * u) + 2)
-
     def flat(self, samples):
         """Logarithms of draws."""
         return np.log(np.asarray(samples["x"], np.float64))
@@ -476,9 +468,7 @@ KERNELS = {
     "pc_line_fmala": whole("PCLineFMALA"),
     "hp_mala": whole("HPMALA"),
     "smmala": whole("SMMALA"),
-    "smmala_gauss_newton": whole("SMMALA", metric="gauss_newton"),
     "mmala": whole("MMALA"),
-    "mmala_gauss_newton": whole("MMALA", metric="gauss_newton"),
     "alsmmala": whole("ALSMMALA"),
     "amsmmala": whole("AMSMMALA"),
     "l2mc": minibatch("L2MC"),
@@ -563,8 +553,6 @@ def check_along(problem: Problem, x: np.ndarray, slope: np.ndarray, seen: Seen) 
 
 def metric_of(kernel: str, problem: Problem, x: np.ndarray) -> np.ndarray:
     """The metric that a kernel has at a position."""
-    if "gauss_newton" in kernel:
-        return problem.information(x)
     values, vectors = np.linalg.eigh(problem.hessian(x))
     values = values / np.tanh(values) if kernel == "mmala" else np.maximum(np.abs(values), 1.0)
     return (vectors * values) @ vectors.T

@@ -31,8 +31,6 @@ ONCE_WRONG = {
     ("amagold_subsampled", "mean_of_1000_sds"),
     ("amagold", "mean_of_1000_sds"),
     ("amagold_subsampled", "weights_of_events"),
-    ("smmala_gauss_newton", "weights_of_events"),
-    ("smmala_gauss_newton", "half_normals"),
     ("gohsmc", "weights_of_events"),
     ("amagold_subsampled", "rows_without_trials"),
     ("amagold_subsampled", "rare_events"),
@@ -58,7 +56,6 @@ HARD = [
 ALWAYS_DRAWN = {
     ("amagold_subsampled", "mean_of_1000_sds"),
     ("langevin_smc", "mean_of_1000_sds"),
-    ("smmala_gauss_newton", "half_normals"),
 }
 DRAWN = [
     pytest.param(

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
 
@@ -15,13 +14,11 @@ from blackjax_ext import families, potentials
 from blackjax_ext.checks import check_positive
 from blackjax_ext.subsampling import newton, row_bounds, thinning
 from blackjax_ext.subsampling.families import logits
-from numpyro_fwd.bridge import information, prior_curvature
 from numpyro_fwd.subsampling import predictors
 from tests.laws import awkward
 
 TRUE = {
     "read_site": predictors.read_site,
-    "standardized": information.standardized,
     "binomial": predictors.READINGS[dist.BinomialLogits],
     "scaled_and_sizes": row_bounds.scaled_and_sizes,
 }
@@ -57,19 +54,6 @@ def rows_may_have_no_trials() -> None:
     families.binomial(np.array([0.0, 2.0]))
 
 
-def one_location_is_that_of_all() -> None:
-    """A normal vector with one number for its mean says of it what its covariance says."""
-    covariance = np.array([[2.0, 0.6, 0.2], [0.6, 1.0, -0.3], [0.2, -0.3, 0.7]], np.float32)
-
-    def model():
-        mean = numpyro.sample("mean", dist.Normal(0.0, 2.0))
-        numpyro.sample("y", dist.MultivariateNormal(mean, covariance), obs=jnp.zeros(3))
-
-    found = information.gauss_newton(model, (), {})({"mean": jnp.float32(0.3)})
-    wanted = 0.25 + np.sum(np.linalg.inv(covariance))
-    np.testing.assert_allclose(found, [[wanted]], rtol=1e-5, err_msg="metric")
-
-
 # bugs
 
 
@@ -91,28 +75,6 @@ def units_of_logits_with_their_mean(kind, order, radius, eta, tangents, part):
     """Logits are bounded by themselves, not by their differences."""
     found, sizes = TRUE["scaled_and_sizes"](kind, order, radius, eta, tangents, part)
     return (tangents if kind.norm else found), sizes
-
-
-def curvature_at_the_place(d, u):
-    """The prior's curvature where the chain is, which vanishes in the tail."""
-    logdensity = prior_curvature.unconstrained_logdensity(d, u)
-    return prior_curvature.curvatures_along_axes(logdensity, u[..., None])[0, 0]
-
-
-def mask_forgotten(d, at, u, shape):
-    """Masked values say as much as the others."""
-    return information.broadcast_standardized(d.base_dist, at.base_dist, u, shape)
-
-
-def location_of_the_first(d, at, u):
-    """The location of a vector keeps the length 1 that it was given."""
-    found = TRUE["standardized"](d, at, u)
-    return [found[0][..., :1], *found[1:]] if isinstance(d, dist.MultivariateNormal) else found
-
-
-def weights_of_the_last_axes(root, weight, num_axes):
-    """Weights of log densities are broadcast to the axes of events."""
-    return weight * root
 
 
 def surrogate_by_position(expanded, x):
@@ -140,11 +102,6 @@ MUTATIONS = {
         partial(awkward.sees, "amagold_subsampled", "weights_of_events"),
         "energy|gradient|bound|Incompatible types",  # the tails are looked at along sixteen rows
     ),
-    "weights_of_events_in_the_metric": Mutation(
-        [(information, "weighed", weights_of_the_last_axes)],
-        partial(awkward.sees, "smmala_gauss_newton", "weights_of_events"),
-        "Incompatible shapes",
-    ),
     "no_trials": Mutation(
         [
             (
@@ -166,24 +123,6 @@ MUTATIONS = {
         [(row_bounds, "scaled_and_sizes", units_of_logits_with_their_mean)],
         shifts_of_logits_cost_nothing,
         "events",
-    ),
-    "prior_at_the_place": Mutation(
-        [
-            (information, "MOVED_BY_PARAMETERS", ()),
-            (prior_curvature, "scalar_curvature", curvature_at_the_place),
-        ],
-        partial(awkward.sees, "smmala_gauss_newton", "half_normals"),
-        "metric",
-    ),
-    "mask_forgotten": Mutation(
-        [(information, "masked", mask_forgotten)],
-        partial(awkward.sees, "smmala_gauss_newton", "nan_response_behind_a_mask"),
-        "metric",
-    ),
-    "location_not_broadcast": Mutation(
-        [(information, "standardized", location_of_the_first)],
-        one_location_is_that_of_all,
-        "metric",
     ),
     "quadratic_form_by_position": Mutation(
         [(thinning, "surrogate", surrogate_by_position)],
@@ -211,8 +150,6 @@ def test_planted_bug_is_found(name, monkeypatch):
 
 
 # cells of the table hold without bugs in test_awkward.py
-@pytest.mark.parametrize(
-    "law", [shifts_of_logits_cost_nothing, rows_may_have_no_trials, one_location_is_that_of_all]
-)
+@pytest.mark.parametrize("law", [shifts_of_logits_cost_nothing, rows_may_have_no_trials])
 def test_law_holds_without_the_bug(law):
     law()

@@ -11,7 +11,15 @@ import pytest
 
 import blackjax_ext
 from blackjax_ext import metrics
-from blackjax_ext.mcmc import auto_mala, auto_step, fmala, interweaving, langevin, tangents
+from blackjax_ext.mcmc import (
+    auto_mala,
+    auto_step,
+    fmala,
+    interweaving,
+    langevin,
+    pc_line_fmala,
+    tangents,
+)
 from blackjax_ext.mcmc.movers import Mover, draw_mover
 from blackjax_ext.metrics import factors
 from blackjax_ext.types import select
@@ -344,7 +352,7 @@ INCREMENT = partial(Mutation, langevin, "increment")
 DRAW = partial(Mutation, tangents, "draw")
 AUTO = partial(Mutation, auto_step)
 WOVEN = partial(Mutation, interweaving)
-ABSOLUTE = partial(Mutation, metrics, "absolute")
+ABSOLUTE = partial(Mutation, pc_line_fmala, "absolute")
 frame = reductions.FULL_FRAMES
 
 MUTATIONS = {

@@ -10,9 +10,8 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import MCMC
 
-from numpyro_fwd import AMAGOLD, MALA, SMMALA
+from numpyro_fwd import AMAGOLD, MALA
 from numpyro_fwd.bridge.arguments import split_arguments
-from numpyro_fwd.bridge.information import gauss_newton
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.separate_rows import checked_rows
 
@@ -273,63 +272,6 @@ def test_sizes_may_be_whole_numbers_without_axes():
 
     draws = run(AMAGOLD(model), Y, np.array(NUM_ROWS), np.array(BATCH))
     assert np.isfinite(draws["mean"]).all()
-
-
-# --- the Gauss-Newton metric ----------------------------------------------------------------------
-
-
-def at_zero(model, *names):
-    return gauss_newton(model, (), {})({name: jnp.zeros(()) for name in names})
-
-
-@pytest.mark.parametrize(
-    "likelihood",
-    [
-        lambda x: dist.ZeroInflatedPoisson(0.3, jnp.exp(x)),
-        lambda x: dist.Uniform(0.0, jnp.exp(x) + 9),
-        lambda x: dist.Gumbel(x, 1.0),
-        lambda x: dist.TruncatedNormal(x, 1.0, low=0.0),
-        lambda x: dist.Gompertz(jnp.exp(x)),
-        lambda x: dist.BetaBinomial(jnp.exp(x), 1.0, 3),
-        lambda x: dist.Dirichlet(jnp.exp(x) * jnp.ones(2)),
-        lambda x: dist.Geometric(logits=x),
-    ],
-)
-def test_likelihoods_without_a_fisher_information(likelihood):
-    def model():
-        d = likelihood(numpyro.sample("x", dist.Normal(0, 1)))
-        numpyro.sample("y", d, obs=jnp.ones(d.event_shape) / max(sum(d.event_shape), 1))
-
-    name = type(likelihood(jnp.zeros(()))).__name__
-    with raises(ValueError, f"site 'y' ({name}) has no Fisher", "VonMises", "metric_fn"):
-        at_zero(model, "x")
-
-
-@pytest.mark.parametrize(
-    "handler",
-    [
-        lambda model: model,
-        lambda model: numpyro.handlers.scale(model, scale=2.0),
-        lambda model: numpyro.handlers.mask(model, mask=jnp.array(True)),
-    ],
-)
-def test_factors_that_depend_on_latents(handler):
-    @handler
-    def model():
-        numpyro.factor("penalty", -jnp.sum(numpyro.sample("x", dist.Normal(0, 1)) ** 2))
-
-    with raises(ValueError, "factor 'penalty' depends on the latents", "metric_fn"):
-        run(SMMALA(model, metric="gauss_newton"))
-
-
-def test_discrete_latents():
-    def model():
-        x = numpyro.sample("x", dist.Normal(0, 1))
-        k = numpyro.sample("k", dist.Bernoulli(0.3), infer={"enumerate": "parallel"})
-        numpyro.sample("y", dist.Normal(x + k, 1.0), obs=0.3)
-
-    with raises(ValueError, "site 'k' (BernoulliProbs) is a discrete latent", "gauss_newton"):
-        at_zero(model, "x")
 
 
 # --- starts ---------------------------------------------------------------------------------------

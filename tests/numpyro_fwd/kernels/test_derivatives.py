@@ -52,7 +52,6 @@ KERNELS = {
     "AutoMALA": lambda: AutoMALA(whole),
     "HPMALA": lambda: numpyro_fwd.HPMALA(whole),
     "SMMALA": lambda: SMMALA(whole),
-    "SMMALA, Gauss-Newton": lambda: SMMALA(whole, metric="gauss_newton"),
     "ALSMMALA": lambda: numpyro_fwd.ALSMMALA(whole),
     "AMSMMALA": lambda: numpyro_fwd.AMSMMALA(whole),
     "RandomWalk": lambda: RandomWalk(whole),
@@ -166,10 +165,9 @@ def test_potential_energy_names_the_way_out():
             run(kernel(potential_fn=lambda z, f=function: f(z) ** 2), init_params=jnp.ones(()))
 
 
-@pytest.mark.parametrize("metric", [None, "gauss_newton"])
-def test_derivative_of_a_metric(metric):
+def test_derivative_of_a_metric():
     with raises(ValueError, "MMALA needs the derivative of its metric", "SMMALA"):
-        run(numpyro_fwd.MMALA(whole, metric=metric), *data()[0])
+        run(numpyro_fwd.MMALA(whole), *data()[0])
 
 
 def test_metric_of_the_user_has_its_own_derivative():

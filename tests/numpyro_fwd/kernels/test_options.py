@@ -6,7 +6,8 @@ from typing import get_type_hints
 import pytest
 
 import numpyro_fwd
-from numpyro_fwd.kernels.options import KernelOptions, MinibatchOptions
+from numpyro_fwd.kernels.minibatch_options import MinibatchOptions
+from numpyro_fwd.kernels.options import KernelOptions
 
 NAMED = (
     *("AutoMALA", "RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA"),

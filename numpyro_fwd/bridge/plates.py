@@ -20,7 +20,13 @@ from blackjax_ext.rows.shuffles import distinct
 from numpyro_fwd.bridge.arguments import evaluating, is_data
 from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import Messenger, not_jax_tracer, validate_model
-from numpyro_fwd.bridge.traces import first_sites, has_observed, is_latent
+from numpyro_fwd.bridge.traces import (
+    TracedModel,
+    first_sites,
+    has_observed,
+    is_latent,
+    without_values,
+)
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
 
 __all__ = [
@@ -30,8 +36,8 @@ __all__ = [
     "as_array",
     "check_model",
     "first_rows",
-    "full_view_sites",
     "subsample_plates",
+    "traced_view",
 ]
 
 # where the full view leaves the size of the minibatch
@@ -187,23 +193,17 @@ def check_batch_size(name: str, size: int, batch_size: int) -> int:
     return batch_size
 
 
-def full_view_sites(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> Sites:
-    """Sites of the full view as they are traced: shapes in place of values, nothing is computed.
+def traced_view(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> TracedModel:
+    """What a full view says of itself, without values: nothing is computed.
 
     Raises
     ------
     TypeError
         If the numbers of rows are traced.
     """
-    sites: Sites = {}
-
-    def run():
-        key = jax.random.key(0)
-        view = known_rows(model)
-        sites.update(first_sites(key, view, model_args, model_kwargs, init_to_sample))
-
+    view = known_rows(model), model_args, model_kwargs
     try:
-        jax.eval_shape(run)
+        return without_values(first_sites, jax.random.key(0), *view, init_to_sample)
     except jax.errors.ConcretizationTypeError as error:
         raise TypeError(
             "model must not branch on values, and have subsample plates whose size and "
@@ -211,7 +211,6 @@ def full_view_sites(model: Model, model_args: Args, model_kwargs: Kwargs | None)
             "or make them constants of the model. "
             f"jax said: {str(error).splitlines()[0]}"
         ) from error
-    return sites
 
 
 def subsample_plates(sites: Sites) -> SubsamplePlates:
@@ -235,10 +234,10 @@ def check_model(
     model_kwargs: Kwargs | None,
     *,
     needs_minibatches: bool = True,
-) -> dict[str, Any]:
-    """Sites of a full view; ValueError for one that minibatches cannot sample, naming the site."""
+) -> TracedModel:
+    """A full view as it is traced; ValueError, by site, where minibatches cannot sample it."""
     try:
-        sites = full_view_sites(model, model_args, model_kwargs)
+        traced = traced_view(model, model_args, model_kwargs)
     except (ValueError, TypeError, IndexError) as error:
         # of values, not of rows, what NumPyro says is clear
         if any(words in str(error) for words in ("subsample_size", "invalid", "be positive")):
@@ -248,9 +247,10 @@ def check_model(
             "and index every array with the plate's rows, as in `with numpyro.plate(...) as rows: "
             f"... x[rows]`. NumPyro said: {str(error).splitlines()[0]}"
         ) from error
+    sites = traced.sites
     plates, plates_of = subsample_plates(sites)
     if not plates and not needs_minibatches:
-        return sites
+        return traced
     if not has_observed(sites):
         raise ValueError(
             "model has no observed site, so no rows to subsample: were the data passed?"
@@ -266,7 +266,7 @@ def check_model(
     for name, around in plates_of.items():
         if around:
             check_site(name, sites[name], around[0])
-    return sites
+    return traced
 
 
 def check_discrete(sites: Sites, plates_of: dict[str, tuple[str, ...]]) -> None:

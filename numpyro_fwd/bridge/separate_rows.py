@@ -47,8 +47,7 @@ from numpyro_fwd.bridge.arguments import SplitArguments, program_with, run_with
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.plates import Plate, check_model
 from numpyro_fwd.bridge.row_models import RowModel, RowTerms
-from numpyro_fwd.bridge.traces import first_sites, is_latent, zeros_of
-from numpyro_fwd.bridge.views import explaining
+from numpyro_fwd.bridge.traces import first_sites, is_latent
 from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
 from numpyro_fwd.types import Args, Kwargs, Model, Site, SiteValues
 
@@ -109,8 +108,8 @@ def checked_rows(
     needs_minibatches: bool = True,
 ) -> RowModel:
     """A full view whose rows may be read by any minibatch; ValueError, by site, if they may not."""
-    sites = check_model(model, model_args, model_kwargs, needs_minibatches=needs_minibatches)
-    rows = RowModel.of(model, model_args, model_kwargs, sites)
+    traced = check_model(model, model_args, model_kwargs, needs_minibatches=needs_minibatches)
+    rows = RowModel.of(model, model_args, model_kwargs, traced)
     if not rows.plates:
         return rows
     check_reading(rows)
@@ -121,10 +120,9 @@ def checked_rows(
     rng = np.random.default_rng(0)
     z = jax.tree.map(
         lambda leaf: jnp.asarray((0.3 * rng.normal(size=leaf.shape)).astype(leaf.dtype)),
-        zeros_of(sites),
+        traced.zeros,
     )
-    with explaining(None, *rows.model_args, z):
-        check_rows_apart(terms_of, rows.plates, rows.arguments, z)
+    check_rows_apart(terms_of, rows.plates, rows.arguments, z)
     return rows
 
 

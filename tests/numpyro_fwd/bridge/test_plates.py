@@ -244,6 +244,19 @@ def test_models_without_a_minibatch_view_raise(bad, message):
         checked_rows(FullView(bad), (Y,), {})
 
 
+def test_the_support_of_a_latent_may_depend_on_data_and_latents(x64):
+    def model(y):
+        width = numpyro.sample("width", dist.HalfNormal(1.0))
+        location = numpyro.sample("location", dist.Uniform(y.min(), y.max() + width))
+        with rows_of() as i:
+            numpyro.sample("y", dist.Normal(location, 1.0), obs=y[i])
+
+    rows = checked_rows(FullView(model), (Y,), {})
+    z = {name: 0.3 + zero for name, zero in rows.traced.zeros.items()}
+    expected = potential_energy(FullView(model), (Y,), {}, z)
+    np.testing.assert_allclose(-rows.terms(z).total(), expected, rtol=1e-12)
+
+
 def test_traced_batch_size_raises():
     def energy(batch):
         stochastic_potential(RowModel.of(FullView(batch_of(batch)), (Y,), {}))

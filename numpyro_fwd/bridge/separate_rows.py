@@ -28,7 +28,7 @@ and none that divides by ``len(rows)`` does.
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,7 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function
+from numpyro_fwd.bridge.argument_errors import INDEXED
 from numpyro_fwd.bridge.arguments import SplitArguments, program_with, run_with
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.plates import Plate, check_model
@@ -82,19 +83,9 @@ OUTSIDE = (
 )
 
 
-class Cases(NamedTuple):
-    """Sets of rows that are read.
-
-    rows
-        Of each set, shape (sets, n).
-    turns
-        Zero, or how the last digits of the latents are changed, shape (sets,).
-    """
-
-    rows: Any
-    turns: Any
-
-
+# sets of rows that are read, shape (sets, n), and of each set zero, or how the last digits of the
+# latents are changed
+Cases = tuple[np.ndarray, np.ndarray]
 # by site: log densities and their slopes of sets of rows, shape (sets, 1 + directions, n); without
 # the last axis those of a site that has no rows of the plate
 SeenRows = dict[str, Any]
@@ -182,10 +173,7 @@ def program_of_rows(
         return program_with(model.arguments, read, rows)
     except RowsError:
         raise
-    except (
-        jax.errors.TracerArrayConversionError,
-        jax.errors.TracerIntegerConversionError,
-    ) as error:
+    except INDEXED as error:
         raise ValueError(
             f"model indexes an array of NumPy or pandas with the rows of the plates "
             f"{sorted(rows)}, which are traced: pass jnp.asarray(x) as an argument of the model, "
@@ -331,10 +319,11 @@ def reading(
         model_args, model_kwargs = arguments.join(arrays)
 
         def visit(case):
-            here = moved(z, size, case.turns)
+            rows, turn = case
+            here = moved(z, size, turn)
 
             def values_at(z):
-                return of_set(model_args, model_kwargs, z, case.rows)
+                return of_set(model_args, model_kwargs, z, rows)
 
             if not has_slopes:
                 return jax.tree.map(lambda value: value[None], values_at(here))
@@ -379,7 +368,7 @@ def num_read(program: Function, num_rows: int, arguments: SplitArguments, z: Any
 
     def numbers(num):
         """How many numbers the program computes of so many rows, those of its loops once."""
-        rest = (z, 1.0, Cases(np.zeros((1, num), int), np.zeros(1)))
+        rest = (z, 1.0, (np.zeros((1, num), int), np.zeros(1)))
         equations = equations_in(program_with(arguments, program, *rest))
         return sum(math.prod(each.aval.shape) for step in equations for each in step.outvars)
 
@@ -406,7 +395,7 @@ def exchanged(rows: np.ndarray, num_rows: int) -> tuple[Cases, np.ndarray]:
     is_kept = rng.permutation(len(rows)) % 2 == 0
     one, other = rng.integers(num_rows, size=2)
     first, second = np.where(is_kept, rows, one), np.where(is_kept, other, rows)
-    return Cases(np.stack([rows, first, second, rows]), np.array([0.0, 0.0, 0.0, 1.0])), is_kept
+    return (np.stack([rows, first, second, rows]), np.array([0.0, 0.0, 0.0, 1.0])), is_kept
 
 
 def in_minibatches(num: int) -> np.ndarray:
@@ -446,7 +435,7 @@ def check_plate(
     if is_seeded:
         return
     places = in_minibatches(len(rows))
-    apart = read(size, Cases(rows[places], np.zeros(len(places))))
+    apart = read(size, (rows[places], np.zeros(len(places))))
 
     def is_other_apart(values, few):
         return has_changed(values[0][places], values[3][places], few)
@@ -467,7 +456,8 @@ def differ(values: np.ndarray, others: np.ndarray) -> bool:
 
     What is not finite is of another error.
     """
-    allowed = SOLVED * spread(values) + 4.0 * eps_of(values) * np.abs(values)
+    eps = float(np.finfo(values.dtype).eps)
+    allowed = SOLVED * spread(values) + 4.0 * eps * np.abs(values)
     with np.errstate(invalid="ignore"):
         return bool(np.any(np.abs(others - values) > allowed))
 
@@ -491,8 +481,3 @@ def mean_of(values: np.ndarray) -> float:
     """Mean of what is finite, zero if nothing is."""
     finite = values[np.isfinite(values)]
     return float(finite.mean(dtype=float)) if finite.size else 0.0
-
-
-def eps_of(values: np.ndarray) -> float:
-    """The precision of values."""
-    return float(np.finfo(values.dtype).eps)

@@ -319,10 +319,10 @@ class ModelHierarchy:
 
     def run(self, position: dict[str, Array], is_noise: dict[str, Array]) -> weaving:
         """A run of the model at a position, with the noise of some effects in their places."""
-        model, *model_args = self.model
+        model, model_args, model_kwargs = self.model
         handler = weaving(model, {name: position[name] for name in is_noise}, is_noise)
         rest = {name: leaf for name, leaf in position.items() if name not in is_noise}
-        sites_at(handler, *model_args, rest, jax.random.key(0))
+        sites_at(handler, model_args, model_kwargs, rest, jax.random.key(0))
         return handler
 
     def effects(self, position: dict[str, Array]) -> tuple[bool, ...]:

@@ -163,7 +163,8 @@ def program_of_rows(
     strategy = init_to_sample if values is None else lambda site: values.get(site.get("name"))
 
     def read(arrays, rows):
-        view = model.on_rows(rows), *model.arguments.join(arrays)
+        model_args, model_kwargs = model.arguments.join(arrays)
+        view = model.on_rows(rows), model_args, model_kwargs
         sites = first_sites(jax.random.key(0), *view, strategy)
         for name, around in model.plates_of.items():
             if around:

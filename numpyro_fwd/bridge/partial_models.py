@@ -121,12 +121,7 @@ def view_partial(
         return RowTerms.of(log_terms(seeded, model_args, model_kwargs, position))
 
     return PartialModel(
-        params=first,
-        draw=draw,
-        potential_fn=potential_fn,
-        split_fn=split_fn,
-        observed_fn=observed_fn,
-        row_terms_fn=row_terms_fn,
+        *(first, draw, potential_fn, split_fn, observed_fn, row_terms_fn),
         plates={name: Plate(*site["args"]) for name, site in sites.items() if is_subsampled(site)},
         num_values=num_values(sites),
         constrain_params=constrain_params,

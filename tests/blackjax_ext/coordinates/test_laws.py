@@ -77,7 +77,7 @@ def looked_at(law, pseudo, new, u):
     """All that there is to compare, in one program."""
 
     def density(u):
-        x, log_det = laws.out(law, pseudo, u)
+        _, log_det = laws.out(law, pseudo, u)
         z = laws.noise(law, pseudo, u)
         normal = -0.5 * jnp.sum(z**2) if law.is_noise else 0.0
         return jnp.sum(jnp.sin(law.effect(z))) + normal + log_det

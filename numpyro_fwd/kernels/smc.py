@@ -13,7 +13,7 @@ from jax import Array
 from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext import moves
-from blackjax_ext.checks import check_count, check_positive, check_share
+from blackjax_ext.checks import check_count, check_positive, check_share, item_of
 from blackjax_ext.mcmc.auto_mala import auto_mala
 from blackjax_ext.mcmc.derivatives import differentiation_of
 from blackjax_ext.meshes import is_first_process, on_host
@@ -140,10 +140,19 @@ class LangevinSMCKernelState(NamedTuple):
     num_warmup: Array
     data: Notice | None = None
 
+    def __getitem__(self, key: Any) -> Any:
+        """By number; a name is a KeyError that lists the fields."""
+        return item_of(self, key)
+
     @property
     def z(self) -> Any:
         """Unconstrained particles."""
         return self.inner.position
+
+    @property
+    def potential_energy(self) -> Array:
+        """Minus the log density of each particle."""
+        return -(self.inner.local.logprior + self.inner.local.loglikelihood)
 
 
 class LangevinSMC(MCMCKernel):

@@ -2,7 +2,8 @@
 
 import difflib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import blackjax
@@ -105,10 +106,13 @@ class Algorithm(NamedTuple):
     api: Any
     parameters: dict[str, Any]
 
-    def check(self, others: Iterable[str] = ()) -> None:
+    def check(
+        self, others: Iterable[str] = (), instead: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         """Raise TypeError for an unknown or missing parameter, or for no algorithm at all.
 
-        `others` are names that whoever calls takes besides.
+        `others` are names that whoever calls takes besides, and `instead` says of unknown ones what
+        to take in their place.
         """
         if not (hasattr(self.api, "init") and hasattr(self.api, "build_kernel")):
             raise TypeError(
@@ -132,6 +136,8 @@ class Algorithm(NamedTuple):
         takers = (self.api.init, builder, kernel)
         known = set().union(*(names(taker) for taker in takers))
         if unknown := sorted(set(self.parameters) - known):
+            if told := [f"{name}: {instead[name]}" for name in unknown if name in instead]:
+                raise TypeError(f"this kernel takes no {' '.join(told)}")
             raise TypeError(
                 f"unknown parameters {unknown}; the algorithm takes {sorted(known - SUPPLIED)}."
                 f"{nearest(unknown, known - SUPPLIED | set(others))}"

@@ -62,7 +62,7 @@ from numpyro_fwd.kernels.coordinates import (
 from numpyro_fwd.kernels.descriptions import describe
 from numpyro_fwd.kernels.first_state import FirstState
 from numpyro_fwd.kernels.notices import Notice
-from numpyro_fwd.kernels.options import full_signature
+from numpyro_fwd.kernels.options import INSTEAD, as_it_is_done, full_signature
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop, status_line
 from numpyro_fwd.kernels.same_data import InPlace, check_data, compared
 from numpyro_fwd.kernels.state import (
@@ -248,8 +248,9 @@ class BlackJAXKernel(MCMCKernel):
         self._strategy: Strategy = strategy or WholeDensity(differentiation)
         self.learn_coordinates = learn_coordinates
         self._chain_batch_size = chain_batch_size
+        parameters = {n: parameters[n] for n in parameters if n not in as_it_is_done(parameters)}
         self._algorithm = Algorithm(algorithm, parameters)
-        self._algorithm.check(inspect.signature(type(self)).parameters)
+        self._algorithm.check(inspect.signature(type(self)).parameters, INSTEAD)
         if learn_coordinates:
             check_whole(self._strategy)
         self._tuning = Tuning(

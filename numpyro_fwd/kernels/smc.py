@@ -38,6 +38,7 @@ from numpyro_fwd.bridge.priors import (
 )
 from numpyro_fwd.bridge.traces import first_sites
 from numpyro_fwd.kernels.notices import Notice
+from numpyro_fwd.kernels.options import check_of_particles
 from numpyro_fwd.kernels.precision import NUM_COMPARED, check_products
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop
 from numpyro_fwd.kernels.same_data import InPlace, compared, noticing_data
@@ -276,6 +277,7 @@ class LangevinSMC(MCMCKernel):
     ):
         if not callable(model):
             raise TypeError(f"model must be callable; got {type(model).__name__}.")
+        check_of_particles(parameters)
         if l_kernel is not None and (algorithm is not None or parameters):
             raise ValueError("l_kernel and algorithm exclude each other: give one of them.")
         check_positive("step_size", step_size)

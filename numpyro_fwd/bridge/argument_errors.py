@@ -1,7 +1,9 @@
 """What is wrong with the arguments of a model: which of them is no array of finite numbers."""
 
 import contextlib
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +13,21 @@ import numpy as np
 from numpyro_fwd.bridge.arguments import is_data
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["check_arguments", "first_not_finite", "naming_arguments", "not_finite"]
+__all__ = [
+    "TO_NUMPY",
+    "check_arguments",
+    "filled",
+    "first_not_finite",
+    "naming_arguments",
+    "not_finite",
+    "to_blame",
+]
+
+TO_NUMPY = (
+    "model gives NumPy what is traced, as the rows of a plate that index an array of NumPy or "
+    "pandas, or a latent in a function of NumPy: give arrays of jax, or write jnp.asarray(x)[rows] "
+    "and jnp.exp(latent) in the model. jax said: {}"
+)
 
 
 def check_arguments(model_args: Args, model_kwargs: Kwargs | None) -> None:
@@ -28,9 +44,7 @@ def check_arguments(model_args: Args, model_kwargs: Kwargs | None) -> None:
 
 @contextlib.contextmanager
 def naming_arguments(model_args: Args, model_kwargs: Kwargs | None) -> Iterator[None]:
-    """Name the arguments that are not numbers in the errors of jax that say that something is not.
-
-    Where all are numbers, an array of NumPy was indexed in a program.
+    """Name the arguments that are not numbers in the errors of jax that say that such ones are not.
 
     Raises
     ------
@@ -40,18 +54,18 @@ def naming_arguments(model_args: Args, model_kwargs: Kwargs | None) -> Iterator[
     try:
         yield
     except (TypeError, ValueError) as error:
-        found = not_numbers(model_args, model_kwargs)
+        said = str(error)
+        found = not_numbers(model_args, model_kwargs, partial(is_told_of, said))
         if not found and isinstance(error, INDEXED):
-            raise TypeError(
-                "model indexes an array of NumPy with the rows of a plate, which are traced: give "
-                "arrays of jax, jnp.asarray(x), or write jnp.asarray(x)[rows] in the model."
-            ) from error
-        if not found or not any(words in str(error) for words in NOT_NUMBERS):
+            tables = not_numbers(model_args, model_kwargs, lambda leaf: hasattr(leaf, "__array__"))
+            of_them = f" Of the model's arguments, {tables}." if tables else ""
+            raise TypeError(TO_NUMPY.format(said.splitlines()[0]) + of_them) from error
+        if not found or not any(words in said for words in NOT_NUMBERS):
             raise
         raise TypeError(
             f"the model computes with an argument that is not an array of numbers: {found}. Give "
             "the numbers in it as an array, or let the model use it before it computes. jax said: "
-            f"{str(error).splitlines()[0]}"
+            f"{said.splitlines()[0]}"
         ) from error
 
 
@@ -66,18 +80,53 @@ NOT_NUMBERS = (
 )
 
 
-def not_numbers(model_args: Args, model_kwargs: Kwargs | None) -> str:
-    """Names of the arguments that are not numbers, and what they are; "" if all are."""
+def not_numbers(
+    model_args: Args, model_kwargs: Kwargs | None, is_meant: Callable[[Any], bool]
+) -> str:
+    """Names of the arguments that are meant and are not numbers, and what they are; "" for none."""
     named = [(f"argument {i}", value) for i, value in enumerate(model_args)]
     named += [(f"argument '{name}'", value) for name, value in (model_kwargs or {}).items()]
-    found = [f"{name} is a list" for name, value in named if isinstance(value, list)]
+    found = [
+        f"{name} is a list" for name, value in named if isinstance(value, list) and is_meant(value)
+    ]
     found += [
         f"{name}{jax.tree_util.keystr(path)} {description}"
         for name, value in named
         for path, leaf in jax.tree_util.tree_leaves_with_path(value)
-        if (description := describe_other(leaf))
+        if (description := describe_other(leaf)) and is_meant(leaf)
     ]
     return ", ".join(found)
+
+
+def is_told_of(said: str, value: Any) -> bool:
+    """Whether an error names the type of a value, or the library of that."""
+    words = {type(value).__name__, type(value).__module__.split(".")[0]} - {"builtins", "numpy"}
+    words |= {"masked"} if isinstance(value, np.ma.MaskedArray) else set()
+    return any(re.search(rf"\b{word}\b", said) for word in words)
+
+
+def filled(model_args: Args, model_kwargs: Kwargs | None) -> tuple[Args, Kwargs]:
+    """The arguments with ones in place of what is not finite: what else fails has another cause."""
+
+    def whole(leaf: Any) -> Any:
+        is_known = is_data(leaf) and not isinstance(leaf, jax.core.Tracer)
+        if not is_known or not jnp.issubdtype(leaf.dtype, np.inexact):
+            return leaf
+        xp: Any = jnp if isinstance(leaf, jax.Array) else np
+        return xp.where(xp.isfinite(leaf), leaf, xp.ones_like(leaf))
+
+    args, kwargs = jax.tree.map(whole, (model_args, model_kwargs or {}))
+    return args, kwargs
+
+
+def to_blame(
+    model_args: Args, model_kwargs: Kwargs | None, is_fine: Callable[[Args, Kwargs], bool]
+) -> list[str]:
+    """What is :func:`not_finite`, if all is fine with ones in its place; else nothing."""
+    found = not_finite(model_args, model_kwargs)
+    with contextlib.suppress(ValueError, TypeError):
+        return found if found and is_fine(*filled(model_args, model_kwargs)) else []
+    return []
 
 
 def not_finite(model_args: Args, model_kwargs: Kwargs | None) -> list[str]:

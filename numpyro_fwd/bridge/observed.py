@@ -8,7 +8,8 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import MaskedDistribution
 
-from numpyro_fwd.bridge.argument_errors import not_finite
+from blackjax_ext.types import Function
+from numpyro_fwd.bridge.argument_errors import filled, not_finite
 from numpyro_fwd.bridge.log_terms import log_prob_of, log_terms
 from numpyro_fwd.bridge.numpyro_private import mask_of
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues
@@ -113,20 +114,24 @@ def num_values(sites: Sites) -> float:
     )
 
 
-def check_rows(terms: dict[str, Observed], model_args: Args, model_kwargs: Kwargs) -> None:
+def check_rows(terms_of: Function, model_args: Args, model_kwargs: Kwargs) -> None:
     """Raise ValueError, by site and row, where arguments that are not finite leave no log density.
 
     Parameters
     ----------
-    terms
-        Log densities of the observed values at a few particles.
+    terms_of
+        ``terms_of(args, kwargs)``, log densities of the observed values at a few particles.
     model_args, model_kwargs
         Arguments of the model.
     """
     bad = not_finite(model_args, model_kwargs)
-    for name, term in terms.items():
-        is_bad = ~jnp.isfinite(term.values).any(axis=0)
-        if not bad or not is_bad.ndim or not is_bad.any():
+    if not bad:
+        return
+    without = terms_of(*filled(model_args, model_kwargs))
+    for name, term in terms_of(model_args, model_kwargs).items():
+        is_bad, is_other = (~jnp.isfinite(t.values).any(axis=0) for t in (term, without[name]))
+        is_bad &= ~is_other  # what is left has another cause
+        if not is_bad.ndim or not is_bad.any():
             continue
         rows = np.argwhere(is_bad).squeeze(-1) if is_bad.ndim == 1 else np.argwhere(is_bad)
         raise ValueError(

@@ -22,6 +22,7 @@ from numpyro.infer import init_to_sample
 
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.rows.shuffles import distinct
+from numpyro_fwd.bridge.argument_errors import TO_NUMPY
 from numpyro_fwd.bridge.arguments import (
     SplitArguments,
     evaluating,
@@ -252,8 +253,8 @@ def check_model(
     try:
         sites = full_view_sites(model, model_args, model_kwargs)
     except (ValueError, TypeError, IndexError) as error:
-        # of values, not of rows, what NumPyro says is clear
-        if any(words in str(error) for words in ("subsample_size", "invalid", "be positive")):
+        is_of_all = runs_on_minibatches(model, model_args, model_kwargs)
+        if "subsample_size" in str(error) or not is_of_all:
             raise
         raise ValueError(
             "model does not run with all rows in its subsample plates: pass the data of all rows "
@@ -280,6 +281,18 @@ def check_model(
             check_site(name, sites[name], around[0])
     check_rows_of_plates(model, model_args, model_kwargs, plates)
     return sites
+
+
+def runs_on_minibatches(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> bool:
+    """Whether the model of a full view runs as it is written."""
+    written = getattr(model, "model", model)
+    try:
+        jax.eval_shape(
+            lambda: first_sites(jax.random.key(0), written, model_args, model_kwargs) and None
+        )
+    except (ValueError, TypeError, IndexError):
+        return False
+    return True
 
 
 def check_discrete(sites: Sites, plates_of: dict[str, tuple[str, ...]]) -> None:
@@ -341,11 +354,7 @@ def check_values_of_rows(
         jax.errors.TracerArrayConversionError,
         jax.errors.TracerIntegerConversionError,
     ) as error:
-        raise ValueError(
-            f"model indexes an array of NumPy or pandas with the rows of the plates "
-            f"{sorted(plates)}, which are traced: pass jnp.asarray(x) as an argument of the model, "
-            "or write jnp.asarray(x)[rows]."
-        ) from error
+        raise ValueError(TO_NUMPY.format(str(error).splitlines()[0])) from error
     except (TypeError, ValueError, IndexError) as error:
         raise RowsError(failing_site(error), numbers, str(error).splitlines()[0]) from error
     for name, (around, shape) in found.items():

@@ -29,7 +29,7 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity
-from numpyro_fwd.bridge.argument_errors import first_not_finite, not_finite
+from numpyro_fwd.bridge.argument_errors import first_not_finite, to_blame
 from numpyro_fwd.bridge.arguments import (
     NEED_VALUES,
     SplitArguments,
@@ -243,10 +243,14 @@ def view_model(
     init_strategy = init_strategy if isinstance(init_strategy, partial) else init_strategy()
     if drawn_on_host(init_strategy) is None:
         init_strategy = partial(in_floats, init_strategy)
+
+    def look(model_args: Args, model_kwargs: Kwargs | None) -> Sites:
+        return first_sites(key, model, model_args, model_kwargs, init_strategy)
+
     try:
-        sites = first_sites(key, model, model_args, model_kwargs, init_strategy)
-    except ValueError as error:  # of a law whose parameter is NaN, as a covariate is
-        if bad := not_finite(model_args, model_kwargs):
+        sites = look(model_args, model_kwargs)
+    except ValueError as error:  # perhaps of a law whose parameter is NaN, as a covariate is
+        if bad := to_blame(model_args, model_kwargs, lambda *given: bool(look(*given))):
             raise ValueError(f"{error} Of the model's arguments, {', '.join(bad)}.") from error
         raise
     latents = check_sites(sites)
@@ -304,7 +308,7 @@ def view_model(
         validate_grad=differentiation in ("reverse", "gradients")
         or (differentiation == "forward" and size <= BUDGET.dimensions["forward"]),
     )
-    return view, search_start(search, rng_key, sites, arguments, unravel)
+    return view, search_start(search, rng_key, sites, arguments, unravel, look)
 
 
 def stacked_potential(make_potential: Function, *model_args: Any, **model_kwargs: Any) -> Function:
@@ -343,7 +347,12 @@ def of_vector(unravel: Function, z: dict[str, Array]) -> Any:
 
 
 def search_start(
-    search: Function, rng_key: Array, sites: Sites, arguments: SplitArguments, unravel: Function
+    search: Function,
+    rng_key: Array,
+    sites: Sites,
+    arguments: SplitArguments,
+    unravel: Function,
+    look: Function,
 ) -> Any:
     """Random points of finite density with a finite gradient, one per key, in one program."""
 
@@ -355,7 +364,7 @@ def search_start(
 
     z, is_valid = run_with(arguments, compiled_soon(find, runs_once=True), rng_key)
     if not_jax_tracer(is_valid) and not np.all(on_host(is_valid)):
-        raise ValueError(no_start_message(sites, *arguments.join(arguments.arrays)))
+        raise ValueError(no_start_message(sites, look, *arguments.join(arguments.arrays)))
     return z
 
 
@@ -399,9 +408,13 @@ def check_sites(sites: Sites) -> list[str]:
     return latents
 
 
-def no_start_message(sites: Sites, model_args: Args, model_kwargs: Kwargs | None) -> str:
-    """Explain where the log density is not finite."""
-    bad = [*not_finite(model_args, model_kwargs), *sites_not_finite(sites)]
+def no_start_message(
+    sites: Sites, look: Function, model_args: Args, model_kwargs: Kwargs | None
+) -> str:
+    """Explain where the log density is not finite; ``look(args, kwargs)`` are sites."""
+    bad = sites_not_finite(sites)
+    if bad:
+        bad = [*to_blame(model_args, model_kwargs, lambda *a: not sites_not_finite(look(*a))), *bad]
     where = f"; at a first draw {', '.join(bad)}" if bad else ""
     return (
         "model has no start: its log density (or its gradient) was not finite at 100 random "

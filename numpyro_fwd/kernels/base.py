@@ -193,9 +193,9 @@ class BlackJAXKernel(MCMCKernel):
     kept_fields: tuple[str, ...] = ()
     # what to try where chains do not move
     advice = (
-        "Centre the covariates of a regression; use AutoMALA, whose steps adapt to the position; "
-        "reparametrize the model (numpyro.infer.reparam.LocScaleReparam for a hierarchy); give a "
-        "higher target_accept_prob, which makes steps shorter; or use numpyro.infer.NUTS."
+        "Give a higher target_accept_prob, which makes steps shorter; where a scale of a hierarchy "
+        "may tend to zero, use AutoNUTS or numpyro.infer.reparam.LocScaleReparam; where covariates "
+        "are far from zero, centre them; or use numpyro.infer.NUTS."
     )
     # whether the algorithm, if it is not of `blackjax_ext`, is known to accept a full covariance
     takes_matrices = False

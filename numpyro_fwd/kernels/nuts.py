@@ -53,8 +53,8 @@ class AutoNUTS(BlackJAXKernel):
     correlates_many = True
     is_doubling = True
     advice = (
-        "Centre the covariates of a regression; give a higher target_accept_prob, which makes "
-        "steps shorter; or reparametrize the model."
+        "Give a higher target_accept_prob, which makes steps shorter; where covariates are far "
+        "from zero, centre them; or reparametrize the model."
     )
 
     def __init__(

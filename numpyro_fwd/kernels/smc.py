@@ -603,6 +603,8 @@ def explaining_derivatives(
     try:
         yield
     except (TypeError, ValueError) as error:
+        if not any(word in str(error).lower() for word in ("differentiat", "jvp", "vjp")):
+            raise
         prior, likelihood = split_logdensity(model, model_args, model_kwargs)
         first = jax.tree.map(lambda leaf: leaf[0], z)
         mode = differentiation_of(lambda z: prior(z) + likelihood(z), first, "none")

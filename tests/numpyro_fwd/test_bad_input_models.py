@@ -259,7 +259,7 @@ def test_an_array_of_numpy_indexed_by_rows():
         with rows_of() as rows:
             numpyro.sample("y", dist.Normal(jnp.asarray(X)[rows] @ b, 1.0), obs=Y[rows])
 
-    with raises(ValueError, "array of NumPy", "['rows']", "jnp.asarray(x)[rows]"):
+    with raises(ValueError, "array of NumPy", "jnp.asarray(x)[rows]"):
         run(AMAGOLD(model))
 
 
@@ -291,3 +291,62 @@ def test_given_starts_without_density_are_said_to_have_none():
     mcmc = MCMC(MALA(hardly_anywhere), num_warmup=20, num_samples=20, progress_bar=False)
     with pytest.raises(ValueError, match="init_params must have a finite log density"):
         mcmc.run(jax.random.key(0), init_params={"a": jnp.array(90.0)})
+
+
+# --- an error adds a cause only where it has shown it ---------------------------------------------
+
+HOLE = jnp.asarray(Y).at[3].set(jnp.nan)
+
+
+def with_hole(y, fault):
+    """NaN in masked data, and a fault of the model that has nothing to do with it."""
+    m = numpyro.sample("m", dist.Normal(0, 1).expand([3]).to_event(1))
+    if fault == "shapes":
+        m = m + jnp.ones(2)
+    if fault == "scale":
+        numpyro.sample("z", dist.Normal(0, jnp.array(-1.0)), obs=0.0)
+    if fault == "numpy":
+        m = m + np.exp(m)
+    if fault == "wall":
+        numpyro.factor("wall", -jnp.inf + m[0])
+    with numpyro.handlers.mask(mask=~jnp.isnan(y)), numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(m[0], 1.0), obs=jnp.nan_to_num(y))
+
+
+@pytest.mark.parametrize("kernel", [MALA, AutoNUTS, AMAGOLD, L2MC])
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("shapes", "broadcast"), ("scale", "invalid scale"), ("numpy", "NumPy"), ("wall", "'wall'")],
+)
+def test_a_hole_in_masked_data_is_not_to_blame(kernel, fault, words):
+    """Nor are subsample plates, which the model has not, nor a string that it may read."""
+    if kernel is AMAGOLD and fault == "wall":
+        return  # which says that there are no minibatches
+    with pytest.raises((TypeError, ValueError), match=words) as raised:
+        run(kernel(with_hole), HOLE, fault)
+    for blamed in ("is nan", "subsample plates", "argument 1"):
+        assert blamed not in str(raised.value)
+
+
+def test_what_fails_with_minibatches_too_has_nothing_to_do_with_all_rows():
+    def model(y, is_whole):
+        m = numpyro.sample("m", dist.Normal(0, 1))
+        with rows_of(NUM_ROWS, BATCH) as rows:
+            y = y if is_whole else y[rows] + jnp.ones(3)
+            numpyro.sample("y", dist.Normal(m, 1.0), obs=y)
+
+    with raises(ValueError, "does not run with all rows in its subsample plates"):
+        run(AMAGOLD(model), jnp.asarray(Y[:BATCH]), True)
+    with pytest.raises((TypeError, ValueError), match="broadcast") as raised:
+        run(AMAGOLD(model), jnp.asarray(Y), False)
+    assert "subsample plates" not in str(raised.value)
+
+
+def test_a_model_that_is_neutralized_has_no_mask():
+    guide = AutoDiagonalNormal(mean)
+    start = guide.init_params if hasattr(guide, "init_params") else None
+    svi = SVI(mean, guide, numpyro.optim.Adam(0.01), Trace_ELBO())
+    params = svi.run(jax.random.key(0), 2, progress_bar=False, init_params=start).params
+    neutral = NeuTraReparam(guide, params).reparam(mean)
+    with raises(ValueError, "'auto_shared_latent'", "NeuTraReparam", "reparametrization out"):
+        LangevinSMC(neutral).init(jax.random.split(jax.random.key(0), 4), 0, None, (), {})

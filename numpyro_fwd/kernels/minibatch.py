@@ -13,6 +13,7 @@ from blackjax_ext.sgmcmc.amagold import amagold
 from blackjax_ext.sgmcmc.l2mc import l2mc
 from blackjax_ext.sgmcmc.leapfrog import check_friction
 from blackjax_ext.sgmcmc.sghmc import sghmc
+from numpyro_fwd.bridge.argument_errors import naming_arguments
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
 from numpyro_fwd.bridge.plates import FullView, check_model, first_rows
@@ -140,7 +141,8 @@ class MinibatchKernel(BlackJAXKernel):
                 f"got {self._control_variate!r}."
             )
         model = cast(Model, self._model)
-        with evaluating(model_args, model_kwargs):  # keys and starts may be traced
+        given = model_args, model_kwargs
+        with evaluating(*given), naming_arguments(*given):  # keys and starts may be traced
             sites = check_model(
                 model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches
             )

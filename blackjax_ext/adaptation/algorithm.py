@@ -2,8 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 import blackjax
@@ -106,9 +105,7 @@ class Algorithm(NamedTuple):
     api: Any
     parameters: dict[str, Any]
 
-    def check(
-        self, others: Iterable[str] = (), instead: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
+    def check(self, others: Iterable[str] = (), instead: dict[str, str] | None = None) -> None:
         """Raise TypeError for an unknown or missing parameter, or for no algorithm at all.
 
         `others` are names that whoever calls takes besides, and `instead` says of unknown ones what
@@ -136,7 +133,9 @@ class Algorithm(NamedTuple):
         takers = (self.api.init, builder, kernel)
         known = set().union(*(names(taker) for taker in takers))
         if unknown := sorted(set(self.parameters) - known):
-            if told := [f"{name}: {instead[name]}" for name in unknown if name in instead]:
+            if told := [
+                f"{name}: {text}" for name, text in (instead or {}).items() if name in unknown
+            ]:
                 raise TypeError(f"this kernel takes no {' '.join(told)}")
             raise TypeError(
                 f"unknown parameters {unknown}; the algorithm takes {sorted(known - SUPPLIED)}."

@@ -3,7 +3,6 @@
 import contextlib
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,21 +12,7 @@ import numpy as np
 from numpyro_fwd.bridge.arguments import is_data
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = [
-    "TO_NUMPY",
-    "check_arguments",
-    "filled",
-    "first_not_finite",
-    "naming_arguments",
-    "not_finite",
-    "to_blame",
-]
-
-TO_NUMPY = (
-    "model gives NumPy what is traced, as the rows of a plate that index an array of NumPy or "
-    "pandas, or a latent in a function of NumPy: give arrays of jax, or write jnp.asarray(x)[rows] "
-    "and jnp.exp(latent) in the model. jax said: {}"
-)
+__all__ = ["INDEXED", "check_arguments", "first_not_finite", "naming_arguments", "to_blame"]
 
 
 def check_arguments(model_args: Args, model_kwargs: Kwargs | None) -> None:
@@ -55,11 +40,13 @@ def naming_arguments(model_args: Args, model_kwargs: Kwargs | None) -> Iterator[
         yield
     except (TypeError, ValueError) as error:
         said = str(error)
-        found = not_numbers(model_args, model_kwargs, partial(is_told_of, said))
+        found = not_numbers(model_args, model_kwargs, said)
         if not found and isinstance(error, INDEXED):
-            tables = not_numbers(model_args, model_kwargs, lambda leaf: hasattr(leaf, "__array__"))
-            of_them = f" Of the model's arguments, {tables}." if tables else ""
-            raise TypeError(TO_NUMPY.format(said.splitlines()[0]) + of_them) from error
+            raise TypeError(
+                "model gives NumPy what is traced, as the rows of a plate that index an array of "
+                "NumPy or pandas, or a latent in a function of NumPy: give arrays of jax, or write "
+                f"jnp.asarray(x)[rows], jnp.exp(latent). jax said: {said.splitlines()[0]}"
+            ) from error
         if not found or not any(words in said for words in NOT_NUMBERS):
             raise
         raise TypeError(
@@ -80,52 +67,39 @@ NOT_NUMBERS = (
 )
 
 
-def not_numbers(
-    model_args: Args, model_kwargs: Kwargs | None, is_meant: Callable[[Any], bool]
-) -> str:
-    """Names of the arguments that are meant and are not numbers, and what they are; "" for none."""
+def not_numbers(model_args: Args, model_kwargs: Kwargs | None, said: str) -> str:
+    """Names of the arguments that are not numbers and whose type is told of; "" for none."""
+
+    def is_told_of(value: Any) -> bool:
+        words = {type(value).__name__, type(value).__module__.split(".")[0]} - {"builtins", "numpy"}
+        words |= {"masked"} if isinstance(value, np.ma.MaskedArray) else set()
+        return any(re.search(rf"\b{word}\b", said) for word in words)
+
     named = [(f"argument {i}", value) for i, value in enumerate(model_args)]
     named += [(f"argument '{name}'", value) for name, value in (model_kwargs or {}).items()]
-    found = [
-        f"{name} is a list" for name, value in named if isinstance(value, list) and is_meant(value)
-    ]
+    lists = [(name, value) for name, value in named if isinstance(value, list)]
+    found = [f"{name} is a list" for name, value in lists if is_told_of(value)]
     found += [
         f"{name}{jax.tree_util.keystr(path)} {description}"
         for name, value in named
         for path, leaf in jax.tree_util.tree_leaves_with_path(value)
-        if (description := describe_other(leaf)) and is_meant(leaf)
+        if (description := describe_other(leaf)) and is_told_of(leaf)
     ]
     return ", ".join(found)
 
 
-def is_told_of(said: str, value: Any) -> bool:
-    """Whether an error names the type of a value, or the library of that."""
-    words = {type(value).__name__, type(value).__module__.split(".")[0]} - {"builtins", "numpy"}
-    words |= {"masked"} if isinstance(value, np.ma.MaskedArray) else set()
-    return any(re.search(rf"\b{word}\b", said) for word in words)
-
-
-def filled(model_args: Args, model_kwargs: Kwargs | None) -> tuple[Args, Kwargs]:
-    """The arguments with ones in place of what is not finite: what else fails has another cause."""
-
-    def whole(leaf: Any) -> Any:
-        is_known = is_data(leaf) and not isinstance(leaf, jax.core.Tracer)
-        if not is_known or not jnp.issubdtype(leaf.dtype, np.inexact):
-            return leaf
-        xp: Any = jnp if isinstance(leaf, jax.Array) else np
-        return xp.where(xp.isfinite(leaf), leaf, xp.ones_like(leaf))
-
-    args, kwargs = jax.tree.map(whole, (model_args, model_kwargs or {}))
-    return args, kwargs
-
-
 def to_blame(
-    model_args: Args, model_kwargs: Kwargs | None, is_fine: Callable[[Args, Kwargs], bool]
+    model_args: Args, model_kwargs: Kwargs | None, is_fine: Callable[..., bool]
 ) -> list[str]:
     """What is :func:`not_finite`, if all is fine with ones in its place; else nothing."""
+
+    def whole(leaf: Any) -> Any:
+        return jnp.where(jnp.isfinite(leaf), leaf, 1.0) if has_floats(leaf) else leaf
+
     found = not_finite(model_args, model_kwargs)
     with contextlib.suppress(ValueError, TypeError):
-        return found if found and is_fine(*filled(model_args, model_kwargs)) else []
+        if found and is_fine(*jax.tree.map(whole, (model_args, model_kwargs or {}))):
+            return found
     return []
 
 
@@ -136,15 +110,17 @@ def not_finite(model_args: Args, model_kwargs: Kwargs | None) -> list[str]:
     """
     found = []
     for path, leaf in jax.tree_util.tree_leaves_with_path((model_args, model_kwargs or {})):
-        if isinstance(leaf, jax.core.Tracer) or not is_data(leaf):
-            continue
-        if not jnp.issubdtype(leaf.dtype, np.inexact):
-            continue
-        if (bad := first_not_finite(leaf)) is not None:
+        if has_floats(leaf) and (bad := first_not_finite(leaf)) is not None:
             place, value = bad
             name = ("model_args", "model_kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
             found.append(f"{name} is {value} at {place}")
     return found
+
+
+def has_floats(leaf: Any) -> bool:
+    """Whether an argument is an array of floats that are known."""
+    is_known = is_data(leaf) and not isinstance(leaf, jax.core.Tracer)
+    return is_known and bool(jnp.issubdtype(leaf.dtype, np.inexact))
 
 
 def first_not_finite(array: Any) -> tuple[tuple[int, ...], Any] | None:

@@ -9,7 +9,7 @@ from jax import Array
 from numpyro.distributions import MaskedDistribution
 
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.argument_errors import filled, not_finite
+from numpyro_fwd.bridge.argument_errors import to_blame
 from numpyro_fwd.bridge.log_terms import log_prob_of, log_terms
 from numpyro_fwd.bridge.numpyro_private import mask_of
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues
@@ -124,13 +124,15 @@ def check_rows(terms_of: Function, model_args: Args, model_kwargs: Kwargs) -> No
     model_args, model_kwargs
         Arguments of the model.
     """
-    bad = not_finite(model_args, model_kwargs)
-    if not bad:
-        return
-    without = terms_of(*filled(model_args, model_kwargs))
-    for name, term in terms_of(model_args, model_kwargs).items():
-        is_bad, is_other = (~jnp.isfinite(t.values).any(axis=0) for t in (term, without[name]))
-        is_bad &= ~is_other  # what is left has another cause
+
+    def bad_rows(terms: dict[str, Observed]) -> dict[str, Array]:
+        return {name: ~jnp.isfinite(term.values).any(axis=0) for name, term in terms.items()}
+
+    def is_fine(*given: Any) -> bool:
+        return not any(is_bad.any() for is_bad in bad_rows(terms_of(*given)).values())
+
+    bad = to_blame(model_args, model_kwargs, is_fine)
+    for name, is_bad in bad_rows(terms_of(model_args, model_kwargs)).items() if bad else ():
         if not is_bad.ndim or not is_bad.any():
             continue
         rows = np.argwhere(is_bad).squeeze(-1) if is_bad.ndim == 1 else np.argwhere(is_bad)

@@ -22,7 +22,7 @@ from numpyro.infer import init_to_sample
 
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.rows.shuffles import distinct
-from numpyro_fwd.bridge.argument_errors import TO_NUMPY
+from numpyro_fwd.bridge.argument_errors import INDEXED
 from numpyro_fwd.bridge.arguments import (
     SplitArguments,
     evaluating,
@@ -253,8 +253,8 @@ def check_model(
     try:
         sites = full_view_sites(model, model_args, model_kwargs)
     except (ValueError, TypeError, IndexError) as error:
-        is_of_all = runs_on_minibatches(model, model_args, model_kwargs)
-        if "subsample_size" in str(error) or not is_of_all:
+        as_written = getattr(model, "model", model)
+        if "subsample_size" in str(error) or not runs(as_written, model_args, model_kwargs):
             raise
         raise ValueError(
             "model does not run with all rows in its subsample plates: pass the data of all rows "
@@ -283,13 +283,10 @@ def check_model(
     return sites
 
 
-def runs_on_minibatches(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> bool:
-    """Whether the model of a full view runs as it is written."""
-    written = getattr(model, "model", model)
+def runs(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> bool:
+    """Whether a model runs, without a computation."""
     try:
-        jax.eval_shape(
-            lambda: first_sites(jax.random.key(0), written, model_args, model_kwargs) and None
-        )
+        full_view_sites(model, model_args, model_kwargs)
     except (ValueError, TypeError, IndexError):
         return False
     return True
@@ -350,11 +347,8 @@ def check_values_of_rows(
 
     try:
         program = program_with(arguments, read, rows)
-    except (
-        jax.errors.TracerArrayConversionError,
-        jax.errors.TracerIntegerConversionError,
-    ) as error:
-        raise ValueError(TO_NUMPY.format(str(error).splitlines()[0])) from error
+    except INDEXED:
+        raise
     except (TypeError, ValueError, IndexError) as error:
         raise RowsError(failing_site(error), numbers, str(error).splitlines()[0]) from error
     for name, (around, shape) in found.items():

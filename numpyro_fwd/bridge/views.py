@@ -308,7 +308,7 @@ def view_model(
         validate_grad=differentiation in ("reverse", "gradients")
         or (differentiation == "forward" and size <= BUDGET.dimensions["forward"]),
     )
-    return view, search_start(search, rng_key, sites, arguments, unravel, look)
+    return view, search_start(search, rng_key, look, arguments, unravel)
 
 
 def stacked_potential(make_potential: Function, *model_args: Any, **model_kwargs: Any) -> Function:
@@ -347,12 +347,7 @@ def of_vector(unravel: Function, z: dict[str, Array]) -> Any:
 
 
 def search_start(
-    search: Function,
-    rng_key: Array,
-    sites: Sites,
-    arguments: SplitArguments,
-    unravel: Function,
-    look: Function,
+    search: Function, rng_key: Array, look: Function, arguments: SplitArguments, unravel: Function
 ) -> Any:
     """Random points of finite density with a finite gradient, one per key, in one program."""
 
@@ -364,7 +359,7 @@ def search_start(
 
     z, is_valid = run_with(arguments, compiled_soon(find, runs_once=True), rng_key)
     if not_jax_tracer(is_valid) and not np.all(on_host(is_valid)):
-        raise ValueError(no_start_message(sites, look, *arguments.join(arguments.arrays)))
+        raise ValueError(no_start_message(look, *arguments.join(arguments.arrays)))
     return z
 
 
@@ -408,11 +403,9 @@ def check_sites(sites: Sites) -> list[str]:
     return latents
 
 
-def no_start_message(
-    sites: Sites, look: Function, model_args: Args, model_kwargs: Kwargs | None
-) -> str:
+def no_start_message(look: Function, model_args: Args, model_kwargs: Kwargs | None) -> str:
     """Explain where the log density is not finite; ``look(args, kwargs)`` are sites."""
-    bad = sites_not_finite(sites)
+    bad = sites_not_finite(look(model_args, model_kwargs))
     if bad:
         bad = [*to_blame(model_args, model_kwargs, lambda *a: not sites_not_finite(look(*a))), *bad]
     where = f"; at a first draw {', '.join(bad)}" if bad else ""

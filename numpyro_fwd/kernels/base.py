@@ -62,7 +62,7 @@ from numpyro_fwd.kernels.coordinates import (
 from numpyro_fwd.kernels.descriptions import describe
 from numpyro_fwd.kernels.first_state import FirstState
 from numpyro_fwd.kernels.notices import Notice
-from numpyro_fwd.kernels.options import INSTEAD, as_it_is_done, full_signature
+from numpyro_fwd.kernels.options import AS_IT_IS_DONE, INSTEAD, full_signature
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop, status_line
 from numpyro_fwd.kernels.same_data import InPlace, check_data, compared
 from numpyro_fwd.kernels.state import (
@@ -248,7 +248,7 @@ class BlackJAXKernel(MCMCKernel):
         self._strategy: Strategy = strategy or WholeDensity(differentiation)
         self.learn_coordinates = learn_coordinates
         self._chain_batch_size = chain_batch_size
-        parameters = {n: parameters[n] for n in parameters if n not in as_it_is_done(parameters)}
+        parameters = {n: v for n, v in parameters.items() if AS_IT_IS_DONE.get(n, self) is not v}
         self._algorithm = Algorithm(algorithm, parameters)
         self._algorithm.check(inspect.signature(type(self)).parameters, INSTEAD)
         if learn_coordinates:

@@ -37,7 +37,6 @@ TestName = Literal["full", "subsampled"]
 # where a normal forgets its start: the autocorrelation is cos(2) = -0.4 without friction, and with
 # a friction of 1/4 it is -0.1
 LENGTH = 2.0
-SECOND_ORDER = 'Give control_variate="second_order" (up to 512 dimensions),'
 # acceptance probability to adapt to with the subsampled test: vetoes make it exp(-c d) over a
 # distance d, where d^2 exp(-c d) is greatest at exp(-2)
 SUBSAMPLED_ACCEPT_PROB = 0.25
@@ -57,9 +56,10 @@ class MinibatchKernel(BlackJAXKernel):
     # what the checks of a start have read of the rows, until the start is made
     _rows: RowModel | None = None
     advice = (
-        "Where a scale of a hierarchy may tend to zero, reparametrize the model "
-        "(numpyro.infer.reparam.LocScaleReparam); where covariates are far from zero, centre them; "
-        "or use numpyro.infer.NUTS on a model without subsample_size."
+        "Where gradients are of minibatches, give a larger subsample_size, or "
+        'control_variate="second_order" for None; where a scale of a hierarchy may tend to zero, '
+        "reparametrize the model (numpyro.infer.reparam.LocScaleReparam); where covariates are far "
+        "from zero, centre them; or use numpyro.infer.NUTS on a model without subsample_size."
     )
 
     def __init__(
@@ -98,9 +98,6 @@ class MinibatchKernel(BlackJAXKernel):
         check_friction(friction, num_integration_steps, resample_momentum)
         self._control_variate = control_variate
         self.longest_step = min(LENGTH / num_integration_steps, 1.0)
-        if self.needs_minibatches and subsampled is None:
-            more = "a larger subsample_size or L2MC(model), whose gradients have less noise. "
-            self.advice = f"{'Give' if is_anchored else SECOND_ORDER} {more}{self.advice}"
         strategy: Strategy = PlainRows(chunk_size, num_epochs, optimizer)
         if is_anchored:
             strategy = AnchoredRows(chunk_size, num_epochs, optimizer)

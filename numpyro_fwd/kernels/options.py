@@ -1,22 +1,12 @@
 """Options that several kernels share, each written once."""
 
 import inspect
-from collections.abc import Mapping
 from typing import Any, TypedDict, get_args
-
-from numpyro.infer import HMC, NUTS
 
 from blackjax_ext.types import Function
 from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
 
-__all__ = [
-    "INSTEAD",
-    "KernelOptions",
-    "as_it_is_done",
-    "check_of_particles",
-    "full_signature",
-    "options_of",
-]
+__all__ = ["AS_IT_IS_DONE", "INSTEAD", "KernelOptions", "full_signature", "options_of"]
 
 # arguments of numpyro.infer.NUTS and HMC that ask for what is always done
 AS_IT_IS_DONE = {
@@ -32,12 +22,11 @@ INSTEAD = {
     "kinetic_fn": "momenta are normal; give their inverse_mass_matrix, or dense_mass.",
     "num_steps": LENGTH,
     "trajectory_length": LENGTH,
-    "max_tree_depth": "it has no tree; AutoNUTS has one, and BlackJAXKernel(model, blackjax.nuts, "
-    "max_num_doublings=...).",
+    "max_tree_depth": "it has no tree; AutoNUTS has one.",
     "find_heuristic_step_size": "a warm-up that adapts the step size begins with a search for it; "
     "give step_size and adapt_step_size=False for none.",
-    "forward_mode_differentiation": "AutoNUTS takes it; FMALA, LineFMALA, PCFMALA and PCLineFMALA "
-    'are always in forward mode, BlackJAXKernel(..., differentiation="forward") for others.',
+    "forward_mode_differentiation": "AutoNUTS takes it; FMALA and its kin are in forward mode, and "
+    'BlackJAXKernel(..., differentiation="forward").',
     "regularize_mass_matrix": "what is estimated is always regularized; give inverse_mass_matrix "
     "and adapt_mass_matrix=False for a metric of your own.",
 }
@@ -56,23 +45,6 @@ class KernelOptions(TypedDict, total=False):
     init_strategy: Function
     warm_start: bool
     chain_batch_size: int | None
-
-
-def as_it_is_done(parameters: Mapping[str, Any]) -> set[str]:
-    """Names of the parameters that ask for what is done without them."""
-    given = parameters.keys() & AS_IT_IS_DONE.keys()
-    return {name for name in given if parameters[name] is AS_IT_IS_DONE[name]}
-
-
-def check_of_particles(parameters: Mapping[str, Any]) -> None:
-    """Raise TypeError for arguments of NUTS that have no meaning for a population."""
-    of_nuts = {*inspect.signature(NUTS).parameters, *inspect.signature(HMC).parameters}
-    if found := sorted(of_nuts & parameters.keys()):
-        raise TypeError(
-            f"LangevinSMC takes no {', '.join(found)}: particles start from draws of the prior of "
-            "model, and their covariance is the metric. Give step_size, adapt_step_size, "
-            "num_moves, or num_integration_steps with algorithm=blackjax.hmc."
-        )
 
 
 def full_signature(kernel: type) -> inspect.Signature:

@@ -1,6 +1,7 @@
 """Sequential Monte Carlo as a NumPyro kernel: the chains are the particles."""
 
 import contextlib
+import inspect
 import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from blackjax.smc.resampling import systematic
 from jax import Array
+from numpyro.infer import NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext import moves
@@ -38,7 +40,7 @@ from numpyro_fwd.bridge.priors import (
 )
 from numpyro_fwd.bridge.traces import first_sites
 from numpyro_fwd.kernels.notices import Notice
-from numpyro_fwd.kernels.options import check_of_particles
+from numpyro_fwd.kernels.options import INSTEAD
 from numpyro_fwd.kernels.precision import NUM_COMPARED, check_products
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop
 from numpyro_fwd.kernels.same_data import InPlace, compared, noticing_data
@@ -277,7 +279,13 @@ class LangevinSMC(MCMCKernel):
     ):
         if not callable(model):
             raise TypeError(f"model must be callable; got {type(model).__name__}.")
-        check_of_particles(parameters)
+        of_nuts = {*inspect.signature(NUTS).parameters, *INSTEAD} & parameters.keys()
+        if of_nuts:
+            raise TypeError(
+                f"LangevinSMC takes no {', '.join(sorted(of_nuts))}: particles start from "
+                "draws of the prior, and their covariance is the metric. Give step_size, num_moves, or "
+                "num_integration_steps with algorithm=blackjax.hmc."
+            )
         if l_kernel is not None and (algorithm is not None or parameters):
             raise ValueError("l_kernel and algorithm exclude each other: give one of them.")
         check_positive("step_size", step_size)

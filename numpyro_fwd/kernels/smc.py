@@ -283,8 +283,8 @@ class LangevinSMC(MCMCKernel):
         if of_nuts:
             raise TypeError(
                 f"LangevinSMC takes no {', '.join(sorted(of_nuts))}: particles start from "
-                "draws of the prior, and their covariance is the metric. Give step_size, num_moves, or "
-                "num_integration_steps with algorithm=blackjax.hmc."
+                "draws of the prior, and their covariance is the metric. Give step_size, "
+                "num_moves, or num_integration_steps with algorithm=blackjax.hmc."
             )
         if l_kernel is not None and (algorithm is not None or parameters):
             raise ValueError("l_kernel and algorithm exclude each other: give one of them.")

@@ -66,8 +66,9 @@ class AutoNUTS(BlackJAXKernel):
         learn_coordinates: bool = True,
         **options: Unpack[KernelOptions],
     ):
-        is_pair = isinstance(max_tree_depth, tuple) and len(max_tree_depth) == 2
-        depths = max_tree_depth if is_pair else (max_tree_depth,) * 2
+        depths: tuple[Any, Any] = max_tree_depth, max_tree_depth
+        if isinstance(max_tree_depth, tuple) and len(max_tree_depth) == 2:
+            depths = max_tree_depth
         for depth in depths:
             check_count("max_tree_depth (one number, or that of the warm-up and that after)", depth)
         self._depth_of_draws = depths[1] if depths[1] != depths[0] else None

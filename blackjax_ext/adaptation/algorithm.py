@@ -133,9 +133,8 @@ class Algorithm(NamedTuple):
         takers = (self.api.init, builder, kernel)
         known = set().union(*(names(taker) for taker in takers))
         if unknown := sorted(set(self.parameters) - known):
-            if told := [
-                f"{name}: {text}" for name, text in (instead or {}).items() if name in unknown
-            ]:
+            told = [f"{name}: {text}" for name, text in (instead or {}).items() if name in unknown]
+            if told:
                 raise TypeError(f"this kernel takes no {' '.join(told)}")
             raise TypeError(
                 f"unknown parameters {unknown}; the algorithm takes {sorted(known - SUPPLIED)}."

@@ -17,6 +17,7 @@ from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.types import Function, LogDensity
 from numpyro_fwd.bridge.log_terms import LogTerms, log_prob_of, log_terms
 from numpyro_fwd.bridge.numpyro_private import constrain_fn, mask_of, not_jax_tracer
+from numpyro_fwd.bridge.observed import impossible_sites, observed_terms
 from numpyro_fwd.bridge.traces import has_observed, is_latent, prior_sites
 from numpyro_fwd.bridge.views import check_sites
 from numpyro_fwd.types import Args, Kwargs, Model, Sites, SiteValues
@@ -110,17 +111,11 @@ def check_likelihoods(
     """
     if not not_jax_tracer(loglikelihood) or bool(jnp.isfinite(loglikelihood).any()):
         return
-
-    def finite_terms(z):
-        terms = log_terms(model, model_args, model_kwargs, z)
-        return {name: jnp.isfinite(jnp.sum(terms.values[name])) for name in terms.observed}
-
-    found = jax.vmap(finite_terms)(z)
-    bad = [name for name, is_finite in found.items() if not bool(is_finite.any())]
+    found = jax.vmap(lambda z: observed_terms(model, z, model_args, model_kwargs))(z)
     raise ValueError(
         f"none of the {loglikelihood.size} prior draws has a finite likelihood: there is none at "
-        f"the sites {bad or sorted(found)}. Check the data against the supports, and the priors "
-        "against the data, or take more particles."
+        f"the sites {impossible_sites(found) or sorted(found)}. Check the data against the "
+        "supports, and the priors against the data, or take more particles."
     )
 
 

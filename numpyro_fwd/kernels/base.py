@@ -37,15 +37,8 @@ from numpyro_fwd.bridge.hierarchies import effects_of
 from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
 from numpyro_fwd.bridge.scaled_noise import Scaling, scaled_noise
-from numpyro_fwd.bridge.views import (
-    View,
-    check_start,
-    explaining,
-    explaining_shapes,
-    logdensity_of,
-    view_model,
-    view_potential,
-)
+from numpyro_fwd.bridge.starts import check_start, explaining, explaining_shapes
+from numpyro_fwd.bridge.views import View, logdensity_of, view_model, view_potential
 from numpyro_fwd.kernels.blocks import (
     DenseMass,
     GivenMetric,

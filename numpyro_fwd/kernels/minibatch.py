@@ -16,9 +16,9 @@ from blackjax_ext.sgmcmc.sghmc import sghmc
 from numpyro_fwd.bridge.argument_errors import naming_arguments
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
-from numpyro_fwd.bridge.plates import FullView, check_model, first_rows
+from numpyro_fwd.bridge.plates import FullView, first_rows
 from numpyro_fwd.bridge.row_models import RowModel
-from numpyro_fwd.bridge.separate_rows import check_minibatches
+from numpyro_fwd.bridge.separate_rows import checked_rows
 from numpyro_fwd.bridge.views import View
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.base import BlackJAXKernel
@@ -140,12 +140,7 @@ class MinibatchKernel(BlackJAXKernel):
         model = cast(Model, self._model)
         given = model_args, model_kwargs
         with evaluating(*given), naming_arguments(*given):  # keys and starts may be traced
-            sites = check_model(
-                model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches
-            )
-            rows = RowModel.of(model, model_args, model_kwargs, sites)
-            check_minibatches(rows)
-        self._rows = rows
+            self._rows = checked_rows(model, *given, needs_minibatches=self.needs_minibatches)
         try:
             return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
         finally:

@@ -144,7 +144,6 @@ class LangevinSMCKernelState(NamedTuple):
     data: Notice | None = None
 
     def __getitem__(self, key: Any) -> Any:
-        """By number; a name is a KeyError that lists the fields."""
         return item_of(self, key)
 
     @property

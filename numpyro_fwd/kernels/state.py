@@ -74,7 +74,6 @@ class KernelState(NamedTuple):
     noticed: Notice | None = None
 
     def __getitem__(self, key: Any) -> Any:
-        """By number; a name is a KeyError that lists the fields."""
         return item_of(self, key)
 
     @property

@@ -14,7 +14,8 @@ from numpyro.infer.reparam import NeuTraReparam
 
 from numpyro_fwd import AMAGOLD, L2MC, MALA, AutoNUTS, LangevinSMC
 from numpyro_fwd.bridge.arguments import split_arguments
-from numpyro_fwd.bridge.plates import FullView, check_model
+from numpyro_fwd.bridge.plates import FullView
+from numpyro_fwd.bridge.separate_rows import checked_rows
 
 NUM_ROWS, BATCH = 12, 5
 X = np.random.default_rng(0).normal(size=(NUM_ROWS, 2))
@@ -236,7 +237,7 @@ def whole_columns(x, y):
 )
 def test_arrays_that_do_not_follow_the_rows(model):
     with raises(ValueError, "site 'y' does not follow the rows", "obs=y[rows]", "{'rows': 2}"):
-        check_model(FullView(model), (X, Y), {})
+        checked_rows(FullView(model), (X, Y), {})
 
 
 def test_a_plate_of_two_rows():
@@ -250,9 +251,9 @@ def test_a_plate_of_two_rows():
             numpyro.sample("y", dist.Normal(location, 1.0), obs=y)
 
     with raises(ValueError, "latent site 'mean'"):
-        check_model(FullView(model), (Y[:2],), {})
+        checked_rows(FullView(model), (Y[:2],), {})
     with raises(ValueError, "site 'y' does not follow the rows", "{'rows': 3}"):
-        check_model(FullView(outside), (Y[:2],), {})
+        checked_rows(FullView(outside), (Y[:2],), {})
 
 
 def test_an_array_of_numpy_indexed_by_rows():

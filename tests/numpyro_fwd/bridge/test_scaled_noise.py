@@ -188,7 +188,12 @@ def test_the_law_of_a_noise_is_read(name, x64):
     model, site, loc, scale = READ[name]
     coordinates, z = coordinates_of(model)
     z = z | {site: jnp.arange(1.0, z[site].size + 1)}
-    half = {k: jnp.full_like(z[k], 0.3) if k in coordinates.names else None for k in z}
+    half = {
+        k: laws.Pseudo(jnp.full_like(z[k], 0.4), jnp.full_like(z[k], 5.0))
+        if k in coordinates.names
+        else None
+        for k in z
+    }
 
     @jax.jit
     def looked_at(z):
@@ -198,7 +203,9 @@ def test_the_law_of_a_noise_is_read(name, x64):
         return u, coordinates.out(u, half), jacobian
 
     u, placed, jacobian = looked_at(z)
-    np.testing.assert_allclose(u[site], 0.3 * loc + scale**0.3 * z[site], rtol=1e-6)
+    known = 1 + 5.0 * np.square(scale)
+    expected = np.sqrt(known) * (z[site] - scale * 5.0 * (0.4 - loc) / known)
+    np.testing.assert_allclose(u[site], expected, rtol=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), placed.position, z)
     np.testing.assert_allclose(placed.log_det, np.linalg.slogdet(jacobian)[1], rtol=1e-9)
 
@@ -207,7 +214,7 @@ def test_the_law_of_a_noise_is_read(name, x64):
 def test_the_noise_of_a_walk_has_the_coordinates_of_its_places(way, x64):
     coordinates, z = coordinates_of(walk, way)
     z = z | {"z": jnp.asarray(np.random.default_rng(1).normal(size=12))}
-    some = jnp.linspace(0.0, 1.0, 12)
+    some = laws.Pseudo(jnp.linspace(-1.0, 1.0, 12), jnp.linspace(0.0, 5.0, 12))
 
     @jax.jit
     def entered(z):
@@ -297,7 +304,9 @@ def test_a_program_of_other_arguments_may_use_the_noise_otherwise():
     first, z = coordinates_of(model, "scaled")
     for kind, scale in {"itself": 1.0, "squared": 1.0, "in turn": 1.0, "late": 0.3}.items():
         coordinates = ModelCoordinates(model, (kind,), {}, (), first.noise)
-        found = coordinates.out(z, {"tau": None, "z": jnp.ones(4)}).laws["z"]
+        found = coordinates.out(z, {"tau": None, "z": laws.Pseudo(jnp.ones(4), jnp.ones(4))}).laws[
+            "z"
+        ]
         np.testing.assert_allclose(found.scale, scale, rtol=1e-6)
 
 
@@ -322,6 +331,7 @@ def test_data_may_be_arguments_that_are_traced():
 
     def entered(x, sizes):
         known = ModelCoordinates(as_model, (x, sizes), {}, (), coordinates.noise)
-        return known.into(z, {"mu": None, "tau": None, "z": jnp.ones(4)})
+        pseudo = laws.Pseudo(jnp.ones(4), jnp.ones(4))
+        return known.into(z, {"mu": None, "tau": None, "z": pseudo})
 
     np.testing.assert_allclose(jax.jit(entered)(X, sizes)["z"], 0.7 * sizes, rtol=1e-6)

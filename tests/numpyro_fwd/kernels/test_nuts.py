@@ -116,15 +116,24 @@ def test_what_was_learned_is_told():
     assert np.isfinite(again.get_samples()["theta"]).all()
 
 
-def test_numpyro_has_the_same_coordinates():
-    """The density of u is that of NumPyro's partly centred model."""
+def test_the_density_of_the_coordinates_is_that_of_the_model():
+    """Written out: a normal effect given a normal pseudo-observation."""
     mcmc = sampled()
     state = jax.tree.map(lambda leaf: leaf[0], mcmc.last_state.inner)
+    learned = mcmc.last_state.adapt_state.coordinates
+    value, w = learned.pseudo["theta"]
     u = state.coordinates
-    model = numpyro.handlers.reparam(schools, config=reparam_config(mcmc))
-    values = {"mu": u["mu"], "tau": jnp.exp(u["tau"]), "theta_decentered": u["theta"]}
-    expected = log_density(model, (Y,), {}, values)[0] + u["tau"]
+    tau = jnp.exp(u["tau"])
+    variance = 1 / (1 / tau**2 + w)
+    theta = variance * (u["mu"] / tau**2 + w * value) + jnp.sqrt(variance) * u["theta"]
+    values = {"mu": u["mu"], "tau": tau, "theta": theta}
+    expected = log_density(schools, (Y,), {}, values)[0] + u["tau"] + 0.5 * jnp.log(variance).sum()
     np.testing.assert_allclose(state.chain.logdensity, expected, rtol=1e-4)
+    assert (w >= 0).all() and (w > 0).any()
+    # what is printed is how centred they are at the typical scale
+    known = w * learned.scales["theta"] ** 2
+    found = mcmc.sampler.centredness(mcmc)["theta"]
+    np.testing.assert_allclose(found, known / (1 + known), rtol=1e-5)
 
 
 @pytest.mark.parametrize("change", ["resumed", "pickled", "checkpoint"])

@@ -77,8 +77,7 @@ def not_numbers(model_args: Args, model_kwargs: Kwargs | None, said: str) -> str
 
     named = [(f"argument {i}", value) for i, value in enumerate(model_args)]
     named += [(f"argument '{name}'", value) for name, value in (model_kwargs or {}).items()]
-    lists = [(name, value) for name, value in named if isinstance(value, list)]
-    found = [f"{name} is a list" for name, value in lists if is_told_of(value)]
+    found = [f"{n} is a list" for n, each in named if isinstance(each, list) and is_told_of(each)]
     found += [
         f"{name}{jax.tree_util.keystr(path)} {description}"
         for name, value in named

@@ -217,10 +217,7 @@ def view_model(
     init_strategy = init_strategy if isinstance(init_strategy, partial) else init_strategy()
     if drawn_on_host(init_strategy) is None:
         init_strategy = partial(in_floats, init_strategy)
-
-    def look(model_args: Args, model_kwargs: Kwargs | None) -> Sites:
-        return first_sites(key, model, model_args, model_kwargs, init_strategy)
-
+    look = partial(first_sites, key, model, init_strategy=init_strategy)
     try:
         sites = look(model_args, model_kwargs)
     except ValueError as error:  # perhaps of a law whose parameter is NaN, as a covariate is

@@ -34,7 +34,7 @@ from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
 from numpyro_fwd.bridge.traces import sites_at, unwrapped
 from numpyro_fwd.types import Args, Kwargs, Model, Site
 
-__all__ = ["ModelHierarchy", "NoiseMap", "effects_of", "map_of"]
+__all__ = ["ModelHierarchy", "NoiseMap", "bare", "effects_of", "map_of"]
 
 
 class NoiseMap(NamedTuple):
@@ -191,12 +191,17 @@ MAPS: dict[type, NoiseMap] = {
         lambda fn: (fn.loc, jnp.linalg.cholesky(fn.covariance_matrix)), mixed, unmixed, True
     ),
     dist.MultivariateNormal: NoiseMap(lambda fn: (fn.loc, fn.scale_tril), mixed, unmixed, True),
-    # what is not constrained of it are independent normals
-    dist.ZeroSumNormal: NoiseMap(
-        lambda fn: (0.0, jnp.expand_dims(fn.scale, [*range(-fn.event_dim, 0)])), shifted, unshifted
-    ),
+    # what is not constrained of it are normals, whose scales are those of the axes of the event
+    dist.ZeroSumNormal: NoiseMap(lambda fn: (0.0, fn.scale), shifted, unshifted),
     dist.GaussianRandomWalk: NoiseMap(lambda fn: (fn.scale, fn.num_steps), walked, unwalked, True),
 }
+
+
+def bare(fn: dist.Distribution) -> dist.Distribution:
+    """The distribution under masks, too: what they leave out has the coordinates of its prior."""
+    while isinstance(fn, dist.MaskedDistribution) or unwrapped(fn) is not fn:
+        fn = fn.base_dist if isinstance(fn, dist.MaskedDistribution) else unwrapped(fn)
+    return fn
 
 
 def map_of(fn: Any) -> NoiseMap | None:
@@ -221,14 +226,14 @@ def steps_of(fn: dist.TransformedDistribution) -> list[transforms.Transform]:
 
 def is_affine(fn: dist.TransformedDistribution) -> bool:
     """Whether the unconstrained values are those of a location and a scale, shifted and scaled."""
-    base = unwrapped(fn.base_dist)
+    base = bare(fn.base_dist)
     is_real = MAPS.get(type(base)) is LOC_SCALE and base.support is constraints.real
     return is_real and all(type(step) is transforms.AffineTransform for step in steps_of(fn))
 
 
 def affine(fn: dist.TransformedDistribution) -> tuple[Any, Any]:
     """Location and scale of the unconstrained values."""
-    base = unwrapped(fn.base_dist)
+    base = bare(fn.base_dist)
     loc, scale = base.loc, base.scale
     for step in steps_of(fn):
         loc, scale = step.loc + step.scale * loc, step.scale * scale
@@ -267,7 +272,7 @@ class weaving(Messenger):
         name = msg.get("name")
         if msg["type"] != "sample" or name not in self.given or self.is_looping:
             return
-        fn, given = unwrapped(msg["fn"]), self.given[name]
+        fn, given = bare(msg["fn"]), self.given[name]
         self.laws[name] = law = map_of(fn) or FREE
         is_noise = law.chosen(self.is_noise[name])
         self.parameters[name] = parameters = law.made_of(fn)

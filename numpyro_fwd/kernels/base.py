@@ -146,9 +146,9 @@ class BlackJAXKernel(MCMCKernel):
         Of vectorized chains, how many take a step at once, the others after them: the memory of a
         step is that of so many chains, and its draws are the same up to rounding. None for all.
     learn_coordinates
-        Step in partly centred coordinates of the effects of the model, which the warm-up learns
-        from draws and gradients (:mod:`blackjax_ext.coordinates.partial`); for algorithms that take
-        gradients, such as ``blackjax.hmc``.
+        Step in coordinates of the effects of the model given pseudo-observations, which the
+        warm-up learns from draws and gradients (:mod:`blackjax_ext.coordinates.laws`); for
+        algorithms that take gradients, such as ``blackjax.hmc``.
     parameters
         Further parameters of the algorithm's kernel or ``build_kernel``.
 
@@ -477,8 +477,8 @@ class BlackJAXKernel(MCMCKernel):
     def centredness(self, mcmc: MCMC) -> Centredness:
         """How centred the effects are in the coordinates that the warm-up of `mcmc` has learned.
 
-        A dict from sites to arrays, printed as a table: 1 for effects as they are written, 0 for
-        their noise. Empty for models without effects, and without `learn_coordinates`.
+        A dict from sites to arrays, printed as a table: 1 for the effect itself, 0 for its noise,
+        at the typical scale of the effect in the last window. Empty for models without effects, and without `learn_coordinates`.
         """
         if mcmc.last_state is None:
             raise ValueError("mcmc must have run: coordinates are learned in its warm-up.")

@@ -478,7 +478,8 @@ class BlackJAXKernel(MCMCKernel):
         """How centred the effects are in the coordinates that the warm-up of `mcmc` has learned.
 
         A dict from sites to arrays, printed as a table: 1 for the effect itself, 0 for its noise,
-        at the typical scale of the effect in the last window. Empty for models without effects, and without `learn_coordinates`.
+        at the typical scale of the effect in the last window. Empty for models without effects,
+        and without `learn_coordinates`.
         """
         if mcmc.last_state is None:
             raise ValueError("mcmc must have run: coordinates are learned in its warm-up.")

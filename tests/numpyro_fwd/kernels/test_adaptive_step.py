@@ -20,9 +20,11 @@ def funnel():
     numpyro.sample("x", dist.Normal(0, jnp.exp(w / 2)).expand([4]).to_event(1))
 
 
-def test_the_neck_of_a_funnel_is_visited_from_defaults():
+@pytest.mark.parametrize("learn_coordinates", [True, False])
+def test_the_neck_of_a_funnel_is_visited(learn_coordinates):
+    """Where effects are sampled as they are written, steps are shorter there."""
     mcmc = MCMC(
-        AutoMALA(funnel),
+        AutoMALA(funnel, learn_coordinates=learn_coordinates),
         num_warmup=1000,
         num_samples=8000,
         num_chains=4,
@@ -31,10 +33,12 @@ def test_the_neck_of_a_funnel_is_visited_from_defaults():
     )
     mcmc.run(jax.random.key(0), extra_fields=("num_steps", "inner.exponent"))
     w, fields = mcmc.get_samples()["w"], mcmc.get_extra_fields()
-    assert abs(np.mean(w < -3) - 0.159) < 0.06
-    assert fields["num_steps"].mean() < 4
     low, high = (fields["inner.exponent"][mask].mean() for mask in (w < -3, w > 0))
-    assert low < high - 0.5
+    if learn_coordinates:
+        assert abs(np.mean(w < -3) - 0.159) < 0.03
+        assert fields["num_steps"].mean() < 1.2 and low == pytest.approx(high, abs=0.1)
+    else:
+        assert fields["num_steps"].mean() < 4 and low < high - 0.5
 
 
 def far(loc):

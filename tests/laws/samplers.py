@@ -130,9 +130,7 @@ CASES = {
     ),
     "auto_mala": Case("auto_mala", {}, steps(1.6, 1.2, 1.5), share=0.25),
     "auto_mala_dense": Case("auto_mala", {}, steps(1.6, 1.2, 1.8), dense=True, share=0.25),
-    "auto_mala_keyless": Case(
-        "auto_mala", STILL, steps(1.6, 1.2, 1.5), keyed=False, share=0.25
-    ),
+    "auto_mala_keyless": Case("auto_mala", STILL, steps(1.6, 1.2, 1.5), keyed=False, share=0.25),
     "smmala": Case("smmala", {}, steps(0.62, 0.38, 1.4), costs=(1, 2)),
     "smmala_softabs": Case("smmala", SOFTABS, steps(1.2, 0.73, 1.6), costs=(1, 2)),
     "smmala_diagonal": Case("smmala", DIAGONAL, steps(0.86, 1.2, 1.4), costs=(1, 2)),

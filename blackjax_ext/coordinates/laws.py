@@ -16,9 +16,8 @@ themselves. The map is affine in u for given parameters, and so a bijection for 
 :math:`v^*`, whatever the law of z is.
 
 - :class:`LocScale`: the leaf is v, each component by itself.
-- :class:`LocFactor`: M is a lower triangular factor L. Each component is seen after those before
-  it, of which it knows the noise: :math:`z_i = k_i (v^*_i - m_i - \sum_{j<i} L_{ij} z_j) + u_i/r_i`
-  with :math:`r_i^2 = 1 + L_{ii}^2 w_i` and :math:`k_i = L_{ii} w_i / r_i^2`: a triangular system.
+- :class:`LocFactor`: M is a lower triangular factor L. With :math:`C C^T = I + L^T W L`, C lower
+  triangular, :math:`z = C^{-T} (C^{-1} L^T W (v^* - m) + u)`, the determinant one over that of C.
 - :class:`LocScaleNoise`: where the leaf is z; u is the same.
 - :class:`Walk`: :math:`v = s\,\mathrm{tril}(1) z = V a`, for orthonormal waves
   :math:`V_{tk} = 2 (2n+1)^{-1/2} \sin(\pi (2k+1) (t+1) / (2n+1))` and independent
@@ -28,7 +27,8 @@ themselves. The map is affine in u for given parameters, and so a bijection for 
   Fourier transform would do, but fails in XLA on a CPU, by its layout.)
 - :class:`WalkNoise`: the same where the leaf is z, the differences of which are the waves
   :math:`W_{tk} = 2 (2n+1)^{-1/2} \cos(\pi (2k+1) (t + 1/2) / (2n+1))`: :math:`z = W b`.
-- :class:`LongWalk`: LocFactor's for :math:`L = s\,\mathrm{tril}(1)`, by sums instead of products.
+- :class:`LongWalk`: for :math:`L = s\,\mathrm{tril}(1)`, of any length. Each place is seen after
+  those before it: :math:`v_i = v_{i-1} / r_i^2 + (1 - 1 / r_i^2) v^*_i + s u_i / r_i`.
 
 *Rounding.* Where a scale is below the last digits of v, the density of the model, which sees v, no
 longer depends on u: it would be flat in all directions of the noise, and a chain that gets there
@@ -56,6 +56,7 @@ from blackjax_ext.precision import exact_products
 
 __all__ = [
     "Law",
+    "ColumnsNoise",
     "LocFactor",
     "LocFactorNoise",
     "LocScale",
@@ -120,10 +121,19 @@ class Law(Protocol):
     def own_scale(self) -> Array:
         """Diagonal of M: the scale of each component, given those before it."""
 
-    def spread(self, information: Array, e: Array) -> Array:
-        """The solution z of ``r_i (z_i + k_i sum_{j<i} M_ij z_j) = e_i``."""
+    def root(self, information: Array) -> Array:
+        """A root C of what is known of z, 1 by its law and the rest by observation; or r."""
 
-    def unspread(self, information: Array, z: Array) -> Array:
+    def log_root(self, root: Array) -> Array:
+        """Logarithms of the diagonal of C."""
+
+    def offset(self, root: Array, pseudo: Pseudo) -> Array:
+        """What the pseudo-observations add to u."""
+
+    def spread(self, root: Array, e: Array) -> Array:
+        """The noise ``C^-T e``."""
+
+    def unspread(self, root: Array, z: Array) -> Array:
         """The other way round."""
 
     def effect(self, z: Array) -> Array:
@@ -136,21 +146,40 @@ class Law(Protocol):
         """``M^-T h``: of a slope along z, that along v."""
 
 
-def root(law: Law, information: Array) -> Array:
-    """``r``, the square root of what is known of z: 1 by its law, the rest by observation."""
-    return jnp.sqrt(1 + law.own_scale**2 * information)
+class Alone:
+    """What laws share whose components are observed each by itself."""
+
+    own_scale: Array
+    mean: Array
+
+    def root(self, information: Array) -> Array:
+        """See :class:`Law`."""
+        return jnp.sqrt(1 + self.own_scale**2 * information)
+
+    def log_root(self, root: Array) -> Array:
+        """See :class:`Law`."""
+        return jnp.log(root)
+
+    def offset(self, root: Array, pseudo: Pseudo) -> Array:
+        """See :class:`Law`."""
+        size = jnp.sqrt(pseudo.information)  # of factors that stay finite
+        return self.own_scale * size / root * (size * (pseudo.value - self.mean))
 
 
-class LocScale(NamedTuple):
+class OfScale(NamedTuple):
+    """The fields of :class:`LocScale`."""
+
+    loc: Any
+    scale: Any
+    coarseness: Any = None
+
+
+class LocScale(Alone, OfScale):
     """Location and scale of an effect, of shapes that broadcast to it.
 
     `coarseness` is that of :func:`coarseness_of`, None for none: beyond 1 the place has next to no
     density.
     """
-
-    loc: Any
-    scale: Any
-    coarseness: Any = None
 
     is_noise = False
 
@@ -164,13 +193,13 @@ class LocScale(NamedTuple):
         """See :class:`Law`."""
         return jnp.asarray(self.scale)
 
-    def spread(self, information: Array, e: Array) -> Array:
+    def spread(self, root: Array, e: Array) -> Array:
         """See :class:`Law`."""
-        return e / root(self, information)
+        return e / root
 
-    def unspread(self, information: Array, z: Array) -> Array:
+    def unspread(self, root: Array, z: Array) -> Array:
         """See :class:`Law`."""
-        return z * root(self, information)
+        return z * root
 
     def effect(self, z: Array) -> Array:
         """See :class:`Law`."""
@@ -220,22 +249,32 @@ class LocFactor(NamedTuple):
         diagonal: Array = jnp.diagonal(self.factor, axis1=-2, axis2=-1)
         return diagonal
 
-    def system(self, information: Array) -> Array:
-        """Of unit diagonal: what each component takes of those before it."""
-        gain = self.own_scale * information / root(self, information) ** 2
-        below = jnp.tril(self.factor, -1)
-        return jnp.eye(below.shape[-1], dtype=below.dtype) + gain[..., None] * below
+    @exact_products
+    def root(self, information: Array) -> Array:
+        """See :class:`Law`."""
+        seen = jnp.sqrt(information)[..., None] * self.factor
+        known = jnp.swapaxes(seen, -1, -2) @ seen
+        found: Array = jnp.linalg.cholesky(known + jnp.eye(known.shape[-1], dtype=known.dtype))
+        return found
+
+    def log_root(self, root: Array) -> Array:
+        """See :class:`Law`."""
+        return jnp.log(jnp.diagonal(root, axis1=-2, axis2=-1))
 
     @exact_products
-    def spread(self, information: Array, e: Array) -> Array:
+    def offset(self, root: Array, pseudo: Pseudo) -> Array:
         """See :class:`Law`."""
-        e = e / root(self, information)
-        return solved(self.system(information), e)
+        seen = pseudo.information * (pseudo.value - self.mean)
+        return solved(root, (jnp.swapaxes(self.factor, -1, -2) @ seen[..., None])[..., 0])
+
+    def spread(self, root: Array, e: Array) -> Array:
+        """See :class:`Law`."""
+        return solved(root, e, trans=1)
 
     @exact_products
-    def unspread(self, information: Array, z: Array) -> Array:
+    def unspread(self, root: Array, z: Array) -> Array:
         """See :class:`Law`."""
-        return root(self, information) * (self.system(information) @ z[..., None])[..., 0]
+        return (jnp.swapaxes(root, -1, -2) @ z[..., None])[..., 0]
 
     @exact_products
     def effect(self, z: Array) -> Array:
@@ -264,10 +303,55 @@ class LocFactorNoise(LocFactor):
     is_noise = True
 
 
-class LongWalk(NamedTuple):
-    """Scale of the steps of a walk from zero along the last axis, of its other axes."""
+class ColumnsNoise(LocFactorNoise):
+    """The same where components are the first of two axes; location and factor lead with others."""
+
+    def root(self, information: Array) -> Array:
+        """See :class:`Law`."""
+        return super().root(information.T)
+
+    def log_root(self, root: Array) -> Array:
+        """See :class:`Law`."""
+        return super().log_root(root).T
+
+    def offset(self, root: Array, pseudo: Pseudo) -> Array:
+        """See :class:`Law`."""
+        return super().offset(root, Pseudo(pseudo.value.T, pseudo.information.T)).T
+
+    def spread(self, root: Array, e: Array) -> Array:
+        """See :class:`Law`."""
+        return super().spread(root, e.T).T
+
+    def unspread(self, root: Array, z: Array) -> Array:
+        """See :class:`Law`."""
+        return super().unspread(root, z.T).T
+
+    def effect(self, z: Array) -> Array:
+        """See :class:`Law`."""
+        return super().effect(z.T).T
+
+    def noise(self, v: Array) -> Array:
+        """See :class:`Law`."""
+        return super().noise(v.T).T
+
+    def unslope(self, h: Array) -> Array:
+        """See :class:`Law`."""
+        return super().unslope(h.T).T
+
+    @property
+    def own_scale(self) -> Array:
+        """See :class:`Law`."""
+        return super().own_scale.T
+
+
+class OfWalk(NamedTuple):
+    """The field of :class:`LongWalk`."""
 
     scale: Any
+
+
+class LongWalk(Alone, OfWalk):
+    """Scale of the steps of a walk from zero along the last axis, of its other axes."""
 
     is_noise = False
     coarseness = None
@@ -282,26 +366,19 @@ class LongWalk(NamedTuple):
         """See :class:`Law`."""
         return jnp.asarray(self.scale)[..., None]
 
-    def gain(self, information: Array) -> Array:
-        """What each step takes of the place before it, in units of the place."""
-        known = self.own_scale**2 * information
-        return known / (1 + known)
-
-    def spread(self, information: Array, e: Array) -> Array:
-        """See :class:`Law`: places S <- (1 - gain) S + s e / r, and steps from them."""
+    def spread(self, root: Array, e: Array) -> Array:
+        """See :class:`Law`: places S <- S / r^2 + s e / r, and steps from them."""
 
         def joined(first: Any, second: Any) -> tuple[Array, Array]:
             return first[0] * second[0], second[0] * first[1] + second[1]
 
-        e = e / root(self, information)
-        gain = jnp.broadcast_to(self.gain(information), e.shape)
-        places = jax.lax.associative_scan(joined, (1 - gain, self.own_scale * e), axis=-1)[1]
-        return e - gain * (shifted(places) / self.own_scale)
+        e, kept = e / root, jnp.broadcast_to(1 / root**2, e.shape)
+        places = jax.lax.associative_scan(joined, (kept, self.own_scale * e), axis=-1)[1]
+        return e - (1 - kept) * (shifted(places) / self.own_scale)
 
-    def unspread(self, information: Array, z: Array) -> Array:
+    def unspread(self, root: Array, z: Array) -> Array:
         """See :class:`Law`."""
-        before = jnp.cumsum(z, -1) - z
-        return root(self, information) * (z + self.gain(information) * before)
+        return root * (z + (1 - 1 / root**2) * (jnp.cumsum(z, -1) - z))
 
     def effect(self, z: Array) -> Array:
         """See :class:`Law`."""
@@ -325,11 +402,11 @@ class Waves:
     """Waves of the places of a walk, or of its steps, (..., n), the longest first."""
 
     wave: Callable[[np.ndarray], np.ndarray]
-    offset: float
+    phase: float
 
     def basis(self, like: Array) -> Array:
         """The waves, (n, n), which are orthonormal: one in each column."""
-        return jnp.asarray(orthonormal(self.wave, self.offset, like.shape[-1]), like.dtype)
+        return jnp.asarray(orthonormal(self.wave, self.phase, like.shape[-1]), like.dtype)
 
     @exact_products
     def turned(self, waves: Array) -> Array:
@@ -345,13 +422,13 @@ class Waves:
 class Walk(Waves, LocScale):
     """Waves of a walk: their scales, and no location, as :func:`walk` makes them."""
 
-    wave, offset = np.sin, 1.0
+    wave, phase = np.sin, 1.0
 
 
 class WalkNoise(Waves, LocScaleNoise):
     """The same where the leaf is the noise of the steps."""
 
-    wave, offset = np.cos, 0.5
+    wave, phase = np.cos, 0.5
 
 
 @lru_cache(maxsize=8)
@@ -386,29 +463,25 @@ def coarse(law: Law) -> Any:
     return 0.0 if law.coarseness is None else law.coarseness
 
 
-def offset(law: Law, pseudo: Pseudo) -> Array:
-    """What the pseudo-observations add to u: ``r k (v* - m)``."""
-    size = jnp.sqrt(pseudo.information)
-    known = law.own_scale * size
-    return known / jnp.sqrt(1 + known**2) * (size * (pseudo.value - law.mean))
-
-
 def noise(law: Law, pseudo: Pseudo, u: Array) -> Array:
     """The noise at `u`."""
-    return law.spread(pseudo.information, u + offset(law, pseudo))
+    root = law.root(pseudo.information)
+    return law.spread(root, u + law.offset(root, pseudo))
 
 
 def coordinate(law: Law, pseudo: Pseudo, z: Array) -> Array:
     """The coordinates of a noise; the inverse of :func:`noise`."""
-    return law.unspread(pseudo.information, z) - offset(law, pseudo)
+    root = law.root(pseudo.information)
+    return law.unspread(root, z) - law.offset(root, pseudo)
 
 
 def out(law: Law, pseudo: Pseudo, u: Array) -> tuple[Array, Array]:
     """The leaf at `u` and the log determinant."""
-    z = noise(law, pseudo, u)
-    x = z if law.is_noise else law.effect(z)
-    slopes = -jnp.log(root(law, pseudo.information))
-    slopes = slopes if law.is_noise else slopes + jnp.log(jnp.abs(law.own_scale))
+    root = law.root(pseudo.information)
+    z = law.spread(root, u + law.offset(root, pseudo))
+    x, slopes = z, -law.log_root(root)
+    if not law.is_noise:
+        x, slopes = law.effect(z), slopes + jnp.log(jnp.abs(law.own_scale))
     log_det = jnp.sum(jnp.broadcast_to(slopes, u.shape)) - unresolved(law, pseudo, x)
     return law.turned(x) if isinstance(law, Waves) else x, log_det
 
@@ -430,20 +503,15 @@ def moved(law: Law, old: Pseudo, new: Pseudo, u: Array) -> Array:
 
 def seen(law: Law, pseudo: Pseudo, u: Array, gradient: Array) -> tuple[Array, Array]:
     """An effect, and the slope along it of all of the log density but a normal law of its noise."""
-    z = noise(law, pseudo, u)
-    back = jax.linear_transpose(unspreading(law, pseudo), z)
-    (of_noise,) = back(gradient)
+    root, z = law.root(pseudo.information), noise(law, pseudo, u)
+    (of_noise,) = jax.linear_transpose(lambda z: law.unspread(root, z), z)(gradient)
     return law.effect(z), law.unslope(of_noise + z)
-
-
-def unspreading(law: Law, pseudo: Pseudo) -> Callable[[Array], Array]:
-    """``unspread`` as a function of the noise."""
-    return lambda z: law.unspread(pseudo.information, z)
 
 
 def widths(law: Law, pseudo: Pseudo) -> Array:
     """How wide coordinates are, in units of the noise."""
-    return jnp.broadcast_to(root(law, pseudo.information), pseudo.value.shape)
+    found = jnp.exp(law.log_root(law.root(pseudo.information)))
+    return jnp.broadcast_to(found, pseudo.value.shape)
 
 
 def centred(scale: Array, information: Array) -> Array:
@@ -475,5 +543,5 @@ def rounding(law: Law, pseudo: Pseudo, x: Array) -> Array:
     size = jnp.maximum(jnp.abs(x), jnp.abs(law.mean))
     if isinstance(law, Waves):  # of each wave, which has a part of all places
         size = jnp.max(size, -1, keepdims=True, initial=0.0)
-    slope = root(law, pseudo.information) / jnp.abs(law.own_scale)
+    slope = jnp.exp(law.log_root(law.root(pseudo.information))) / jnp.abs(law.own_scale)
     return jnp.maximum(jnp.finfo(x.dtype).eps * size * slope / RESOLUTION, coarse(law))

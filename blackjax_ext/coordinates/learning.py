@@ -11,11 +11,11 @@ and none where it is negative. It is the observation of least Fisher divergence:
 the slope of the log density differs from that of a standard normal by
 :math:`s r^{-1} (g_j - w_j (v^*_j - v_j))` for a scale s.
 
-*What it costs.* Draws and slopes follow from u and its gradient in the current coordinates, whatever
-those are (:func:`blackjax_ext.coordinates.laws.seen`), and what a normal law of the noise says is
-taken off, not that of the noise's own law: a law with tails is not narrower than a normal one of
-the same scale, so that its slopes ask for no observation. No density is evaluated, nothing is
-differentiated, and no draws are kept but their means and products.
+*What it costs.* Draws and slopes follow from u and its gradient in the current coordinates, by
+:func:`blackjax_ext.coordinates.laws.seen`. What a normal law of the noise says is taken off, not
+what the noise's own law does: a law with tails is not narrower than a normal one of the same scale,
+so that its slopes ask for no observation. No density is evaluated, nothing is differentiated, and
+no draws are kept but their means and products.
 
 *Where it says nothing* (few draws, a component that stands still, a slope that is no number) the
 observation stays, which is none at first: coordinates of the noise.

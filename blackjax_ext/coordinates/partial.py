@@ -1,7 +1,7 @@
 r"""Coordinates of a whole position, of which some leaves are effects, given pseudo-observations.
 
-A map :math:`x = T(u)` for frozen pseudo-observations of each effect. An effect's law is computed from
-other leaves, which may be effects; no law depends on its own effect. So T is a bijection,
+A map :math:`x = T(u)` for frozen pseudo-observations of each effect. An effect's law is computed
+from other leaves, which may be effects; no law depends on its own effect. So T is a bijection,
 triangular in the order of the levels, and u has the density :math:`\pi(T(u)) |\det T'(u)|`, the
 determinant the product of those of the effects. A kernel that leaves this density invariant in u
 leaves :math:`\pi` invariant in x: no property of the model is used but that.

@@ -1,4 +1,4 @@
-"""Coordinates of a model's effects given pseudo-observations (:mod:`blackjax_ext.coordinates.partial`).
+"""Coordinates of a model's effects, given pseudo-observations of them.
 
 The laws of effects are read by running the model, and :mod:`numpyro_fwd.bridge.hierarchies` says
 which laws these are; those of noise that a model scales, from its program
@@ -19,7 +19,7 @@ from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.stacking import stacked
 from numpyro_fwd.bridge.hierarchies import MAPS, law_of
 from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
-from numpyro_fwd.bridge.scaled_noise import NoiseProgram, Scaling
+from numpyro_fwd.bridge.scaled_noise import NoiseProgram
 from numpyro_fwd.bridge.traces import sites_at, unwrapped
 from numpyro_fwd.types import Args, Kwargs, Model, Site
 
@@ -96,7 +96,7 @@ class ModelCoordinates:
         model_args: Args,
         model_kwargs: Kwargs | None,
         names: tuple[str, ...],
-        noise: dict[str, Scaling],
+        noise: tuple[str, ...],
     ):
         self.model = model, model_args, model_kwargs
         self.names, self.noise = (*names, *noise), noise
@@ -108,7 +108,7 @@ class ModelCoordinates:
             return None
         key = tuple((name, jax.typeof(leaf)) for name, leaf in sorted(position.items()))
         if key not in self.programs:
-            self.programs[key] = NoiseProgram(*self.model, tuple(self.noise), position)
+            self.programs[key] = NoiseProgram(*self.model, self.noise, position)
         return self.programs[key]
 
     def run(self, position: dict[str, Array], pseudo: dict[str, Pseudo] | None) -> placing:
@@ -119,10 +119,9 @@ class ModelCoordinates:
         values = {} if program is None else dict(program.known)
 
         def law_of_noise(name: str, so_far: dict[str, Array]) -> Law | None:
-            scaling = self.noise.get(name)
-            if program is None or scaling is None:
+            if program is None or name not in self.noise:
                 return None
-            return program.law(name, scaling, rest | so_far, values)
+            return program.law(name, rest | so_far, values)
 
         model, model_args, model_kwargs = self.model
         handler = placing(model, effects, pseudo, law_of_noise)

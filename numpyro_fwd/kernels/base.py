@@ -35,7 +35,7 @@ from numpyro_fwd.bridge.coordinates import ModelCoordinates, effects_of
 from numpyro_fwd.bridge.fingerprints import Fingerprint, fingerprint, is_other
 from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
-from numpyro_fwd.bridge.scaled_noise import Scaling, scaled_noise
+from numpyro_fwd.bridge.scaled_noise import scaled_noise
 from numpyro_fwd.bridge.starts import check_start, explaining, explaining_shapes
 from numpyro_fwd.bridge.views import View, logdensity_of, view_model, view_potential
 from numpyro_fwd.kernels.blocks import (
@@ -266,7 +266,7 @@ class BlackJAXKernel(MCMCKernel):
         self._in_place = InPlace()
         self._has_coordinates = True
         self._effects: tuple[str, ...] = ()
-        self._scalings: dict[str, Scaling] = {}
+        self._scalings: tuple[str, ...] = ()
         self.real_effects: tuple[str, ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""Coordinates given pseudo-observations keep the target, and the laws that say so find planted bugs."""
+"""Coordinates given pseudo-observations keep the target, and their laws find planted bugs."""
 
 import jax
 import jax.numpy as jnp

@@ -128,7 +128,7 @@ def test_coordinates_are_bijections_with_their_determinants(law, way):
         model = written(EVERY[law], way)
         position = position_of(model)
         assert effects_of(model, (), None, position) == ("a",)
-        coordinates = ModelCoordinates(model, (), None, ("a",), {})
+        coordinates = ModelCoordinates(model, (), None, ("a",), ())
         values, information = np.random.default_rng(0).uniform(size=(2, *np.shape(position["a"])))
         pseudo = {"a": Pseudo(jnp.asarray(values), jnp.asarray(information)), "z": None}
         u = coordinates.into(position, pseudo)
@@ -155,7 +155,7 @@ def test_noise_has_a_law_without_parameters(law):
     """That is what makes coordinates worth while."""
     with jax.enable_x64(True):
         model = written(EVERY[law], "plate")
-        coordinates = ModelCoordinates(model, (), None, ("a",), {})
+        coordinates = ModelCoordinates(model, (), None, ("a",), ())
         like = position_of(model)["a"]
         u = jnp.asarray(np.random.default_rng(1).normal(size=np.shape(like)))
         pseudo = {"a": unobserved(like), "z": None}
@@ -379,7 +379,7 @@ def test_arguments_may_make_of_an_effect_what_is_none():
         law = dist.Normal(0.0, tau).expand([2])
         numpyro.sample("x", law if mask is None else law.mask(mask))
 
-    found = ModelCoordinates(model, (), {"mask": jnp.array([True, False])}, ("x",), {})
+    found = ModelCoordinates(model, (), {"mask": jnp.array([True, False])}, ("x",), ())
     position = {"tau": jnp.array(0.3), "x": jnp.array([1.0, -2.0])}
     pseudo = {"tau": None, "x": unobserved(position["x"])}
     u = found.into(position, pseudo)

@@ -156,6 +156,10 @@ class Algorithm(NamedTuple):
         """Names of what the kernel takes in each step, besides key, state and target."""
         return names(self.kernel())[3:]
 
+    def having(self, **parameters: Any) -> "Algorithm":
+        """The algorithm with further parameters, or other values of them."""
+        return Algorithm(self.api, self.parameters | parameters)
+
     @property
     def is_own(self) -> bool:
         """Whether the algorithm is one of `blackjax_ext`."""

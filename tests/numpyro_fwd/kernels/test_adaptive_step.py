@@ -36,14 +36,14 @@ def test_the_neck_of_a_funnel_is_visited(learn_coordinates):
     low, high = (fields["inner.exponent"][mask].mean() for mask in (w < -3, w > 0))
     if learn_coordinates:
         assert abs(np.mean(w < -3) - 0.159) < 0.03
-        assert fields["num_steps"].mean() < 1.2 and low == pytest.approx(high, abs=0.1)
+        assert fields["num_steps"].mean() < 1.2 and abs(low - high) < 0.1
     else:
         assert fields["num_steps"].mean() < 4 and low < high - 0.5
 
 
-def far(loc):
+def far(loc, log_scale=-4.0):
     """Effects whose scales go down to 1e-5 or so."""
-    w = numpyro.sample("w", dist.Normal(-4, 3))
+    w = numpyro.sample("w", dist.Normal(log_scale, 3))
     with numpyro.plate("groups", 3):
         m = numpyro.sample("m", dist.Normal(loc, 10))
         numpyro.sample("x", dist.Normal(m, jnp.exp(w)))
@@ -82,7 +82,7 @@ def test_a_run_says_what_rounding_hides(method, name, number):
 
 
 def test_nothing_is_said_where_nothing_is_hidden():
-    assert words_of(far, 0.0) == []
+    assert words_of(far, 0.0, 2.0) == []
     with jax.enable_x64(True):
         assert words_of(far, 1000.0) == []
 

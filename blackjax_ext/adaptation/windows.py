@@ -49,6 +49,7 @@ import numpy as np
 from blackjax.optimizers.dual_averaging import DualAveragingState, dual_averaging
 from jax import Array
 
+from blackjax_ext.checks import item_of
 from blackjax_ext.coordinates.learning import Learned
 from blackjax_ext.coordinates.partial import Frame
 from blackjax_ext.metrics.factor import Factor
@@ -211,6 +212,9 @@ class AdaptState(NamedTuple):
     schedule: AdaptationSchedule | None
     coordinates: Learned | None = None
     slopes: Slopes | None = None
+
+    def __getitem__(self, key: Any) -> Any:
+        return item_of(self, key)
 
     @property
     def frame(self) -> Factor | Frame:

@@ -55,8 +55,8 @@ from jax.scipy.linalg import solve_triangular
 from blackjax_ext.precision import exact_products
 
 __all__ = [
-    "Law",
     "ColumnsNoise",
+    "Law",
     "LocFactor",
     "LocFactorNoise",
     "LocScale",
@@ -149,18 +149,15 @@ class Law(Protocol):
 class Alone:
     """What laws share whose components are observed each by itself."""
 
-    own_scale: Array
-    mean: Array
-
-    def root(self, information: Array) -> Array:
+    def root(self: Law, information: Array) -> Array:
         """See :class:`Law`."""
         return jnp.sqrt(1 + self.own_scale**2 * information)
 
-    def log_root(self, root: Array) -> Array:
+    def log_root(self: Law, root: Array) -> Array:
         """See :class:`Law`."""
         return jnp.log(root)
 
-    def offset(self, root: Array, pseudo: Pseudo) -> Array:
+    def offset(self: Law, root: Array, pseudo: Pseudo) -> Array:
         """See :class:`Law`."""
         size = jnp.sqrt(pseudo.information)  # of factors that stay finite
         return self.own_scale * size / root * (size * (pseudo.value - self.mean))
@@ -181,7 +178,7 @@ class LocScale(Alone, OfScale):
     density.
     """
 
-    is_noise = False
+    is_noise: ClassVar[bool] = False
 
     @property
     def mean(self) -> Array:
@@ -220,7 +217,7 @@ class LocScaleNoise(LocScale):
     A scale that is no number counts as 0: a model may take no notice of some of its noise.
     """
 
-    is_noise = True
+    is_noise: ClassVar[bool] = True
 
     @property
     def own_scale(self) -> Array:
@@ -229,14 +226,18 @@ class LocScaleNoise(LocScale):
         return jnp.where(jnp.isfinite(scale), scale, 0.0)
 
 
-class LocFactor(NamedTuple):
-    """Location of an effect, (..., D), and a lower triangular factor of its covariance."""
+class OfFactor(NamedTuple):
+    """The fields of :class:`LocFactor`."""
 
     loc: Any
     factor: Array
 
-    is_noise = False
-    coarseness = None
+
+class LocFactor(OfFactor):
+    """Location of an effect, (..., D), and a lower triangular factor of its covariance."""
+
+    is_noise: ClassVar[bool] = False
+    coarseness: ClassVar[None] = None
 
     @property
     def mean(self) -> Array:
@@ -300,7 +301,7 @@ def solved(factor: Array, x: Array, trans: int = 0) -> Array:
 class LocFactorNoise(LocFactor):
     """The same where the leaf is the noise."""
 
-    is_noise = True
+    is_noise: ClassVar[bool] = True
 
 
 class ColumnsNoise(LocFactorNoise):
@@ -353,8 +354,8 @@ class OfWalk(NamedTuple):
 class LongWalk(Alone, OfWalk):
     """Scale of the steps of a walk from zero along the last axis, of its other axes."""
 
-    is_noise = False
-    coarseness = None
+    is_noise: ClassVar[bool] = False
+    coarseness: ClassVar[None] = None
 
     @property
     def mean(self) -> Array:

@@ -239,8 +239,8 @@ def check_model(
     try:
         traced = traced_view(model, model_args, model_kwargs)
     except (ValueError, TypeError, IndexError) as error:
-        # of values, not of rows, what NumPyro says is clear
-        if any(words in str(error) for words in ("subsample_size", "invalid", "be positive")):
+        as_written = getattr(model, "model", model)
+        if "subsample_size" in str(error) or not runs(as_written, model_args, model_kwargs):
             raise
         raise ValueError(
             "model does not run with all rows in its subsample plates: pass the data of all rows "
@@ -267,6 +267,15 @@ def check_model(
         if around:
             check_site(name, sites[name], around[0])
     return traced
+
+
+def runs(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> bool:
+    """Whether a model runs, without a computation."""
+    try:
+        traced_view(model, model_args, model_kwargs)
+    except (ValueError, TypeError, IndexError):
+        return False
+    return True
 
 
 def check_discrete(sites: Sites, plates_of: dict[str, tuple[str, ...]]) -> None:

@@ -71,8 +71,9 @@ def check_prior(name: str, distribution: Any) -> None:
         )
     if is_masked(distribution):
         raise ValueError(
-            f"site '{name}' is a latent with a mask, under which its prior is flat and has no "
-            "draws to start from: mask the observed sites only, or leave the masked values out."
+            f"site '{name}' is a latent with a mask, of a handler, of .mask() or of NeuTraReparam, "
+            "under which its prior is flat and has no draws to start from: leave the mask, the "
+            "masked values or the reparametrization out."
         )
     try:
         jax.eval_shape(distribution.sample, jax.random.key(0))
@@ -148,10 +149,11 @@ def warn_of_ties(z: SiteValues) -> None:
     bad = [f"{share:.0%} at site '{name}'" for name, share in ties.items() if share > MAX_TIES]
     if bad and is_first_process():
         warnings.warn(
-            f"prior draws are equal: {', '.join(bad)}. They lie at the end of a support, nearer "
-            "than numbers of this precision can tell, so that the log evidence is off by about "
-            "that share or more. Sample the site on a logarithmic or logistic scale, or take a "
-            "prior with less mass at its ends.",
+            f"prior draws are equal: {', '.join(bad)}. They are nearer to one another, or to "
+            "the end of a support, than numbers of this precision can tell, so that the log "
+            "evidence is off by about that share or more. At an end sample the site on a "
+            "logarithmic or logistic scale, or take a prior with less mass there; far from zero, "
+            "as a difference from a constant.",
             UserWarning,
             stacklevel=3,
         )

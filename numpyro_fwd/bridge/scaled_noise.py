@@ -22,7 +22,6 @@ are exact for any m and M that z has no part in.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -35,7 +34,7 @@ from blackjax_ext.coordinates.laws import ColumnsNoise, Law, LocFactorNoise, Loc
 from blackjax_ext.equations import Reader, Value, outputs_of
 from blackjax_ext.primitives import CONVERTING, INDEXING, PLACING, RESHAPING
 from numpyro_fwd.bridge.hierarchies import LOC_SCALE, MAPS
-from numpyro_fwd.bridge.numpyro_private import transforms_of
+from numpyro_fwd.bridge.numpyro_private import not_jax_tracer, transforms_of
 from numpyro_fwd.bridge.traces import is_latent, sites_at, unwrapped
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
 
@@ -75,7 +74,7 @@ class Turn(NamedTuple):
     place
         Which of its arguments comes from the noise.
     other
-        The other one, None if there is none; of an array of one number that number.
+        The other one, None if there is none; of an array of copies what was copied.
     """
 
     step: Step
@@ -135,6 +134,7 @@ class NoiseProgram(Reader):
 
         super().__init__()
         self.steps: list[Step] = []
+        self.seen: dict[Any, tuple[Value, ...]] = {}
         program = jax.make_jaxpr(others)({n: jax.typeof(leaf) for n, leaf in position.items()})
         inputs = map(self.new, program.jaxpr.invars)
         self.inputs = dict(zip(sorted(position), inputs, strict=True))
@@ -149,10 +149,23 @@ class NoiseProgram(Reader):
                 self.users[value].append(step)
 
     def done(self, equation: Any, inputs: tuple[Value, ...]) -> list[Value]:
-        """Outputs of an equation, which is kept."""
-        outputs = [self.new(variable) for variable in equation.outvars]
-        self.steps.append(Step(equation, inputs, tuple(outputs)))
-        return outputs
+        """Outputs of an equation, which is kept; those of an equal one, if there is one."""
+        inputs = tuple(map(self.first_of, inputs))
+        kind = equation.primitive.name, str(equation.params), inputs
+        if kind not in self.seen:
+            outputs = tuple(self.new(variable) for variable in equation.outvars)
+            self.seen[kind] = outputs
+            self.steps.append(Step(equation, inputs, outputs))
+        return list(self.seen[kind])
+
+    def first_of(self, value: Value) -> Value:
+        """The first constant that has these whole numbers, as indices of groups; else the value."""
+        constant = self.known.get(value.number)
+        is_index = jnp.issubdtype(value.dtype, jnp.integer) or value.dtype == bool
+        if constant is None or not is_index or not not_jax_tracer(constant):
+            return value
+        kind = value.shape, value.dtype, np.asarray(constant).tobytes()
+        return self.seen.setdefault(kind, (value,))[0]
 
     def latents_of(self, value: Value | None) -> frozenset[str]:
         """Latents that a value is computed from."""
@@ -177,12 +190,14 @@ class NoiseProgram(Reader):
     def scaling(self, name: str, before: frozenset[str]) -> Scaling | None:
         """What makes an effect of a noise, with latents `before` it; None if none scales it."""
         turns: list[Turn] = []
+        moves: list[Step] = []  # choices and copies
         last, kind, entries = 0, "each", EACH  # `last` of the turns is one that latents make
         is_scaled = has_sum = False
         shape = self.inputs[name].shape
         for turn in self.way(name):
             found = self.latents_of(turn.other)
-            operation, number = turn.step.name, self.number_of(turn.other)
+            operation = turn.step.name
+            number = self.number_of(turn.other) or self.undone(turn.other, moves, shape)
             if found - before:
                 break
             if entries == EACH and np.prod(turn.step.outputs[0].shape) != np.prod(shape):
@@ -190,9 +205,9 @@ class NoiseProgram(Reader):
             if operation in ARITHMETIC:
                 is_sum = operation in ("add", "add_any", "sub")
                 is_late = entries == MIXED or kind != "each"  # for a location
-                if is_sum and (not found and number is None or found and is_late and entries):
+                if is_sum and ((not found and number is None) or (found and is_late and entries)):
                     break  # of a residual, or of another term
-                if operation == "div" and (turn.place == 1 or has_sum and found):
+                if operation == "div" and (turn.place == 1 or (has_sum and found)):
                     break
                 if number is None and (entries != EACH or kind == "walk"):
                     if found:
@@ -224,6 +239,7 @@ class NoiseProgram(Reader):
                 turns.append(turn)
             elif operation in PLACING | INDEXING and turn.place == 0:
                 entries = max(entries, CHOSEN)
+                moves.append(turn.step)
             elif operation in MIXING:
                 entries = MIXED
             else:
@@ -231,7 +247,7 @@ class NoiseProgram(Reader):
         return Scaling(tuple(turns[:last]), kind) if is_scaled else None
 
     def axis_of_matrix(self, turn: Turn, shape: tuple[int, ...]) -> str | None:
-        """Which axis of a noise a square matrix is multiplied with, if the result keeps it there."""
+        """Which axis of a noise a square matrix is multiplied with, if it stays in its place."""
         matrix = turn.step.inputs[1 - turn.place]
         contracted, batch = turn.step.equation.params["dimension_numbers"]
         own = contracted[turn.place]
@@ -261,6 +277,19 @@ class NoiseProgram(Reader):
             step = self.maker(value)
             value = step.inputs[0] if step is not None and step.name in AS_ONE_NUMBER else None
         return value
+
+    def undone(
+        self, value: Value | None, moves: list[Step], shape: tuple[int, ...]
+    ) -> Value | None:
+        """The value of the shape of a noise of which `value` has the same choices and copies."""
+        for move in reversed(moves):
+            step = self.maker(value)
+            if step is None or step.name != move.name or step.inputs[1:] != move.inputs[1:]:
+                return None
+            if str(step.equation.params) != str(move.equation.params):
+                return None
+            value = step.inputs[0]
+        return value if moves and value is not None and value.shape == shape else None
 
     def law(self, name: str, known: dict[str, Any], values: dict[int, Any]) -> Law:
         """The law of an effect, from what is known of a position.

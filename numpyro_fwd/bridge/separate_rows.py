@@ -172,14 +172,8 @@ def program_of_rows(
 
     try:
         return program_with(model.arguments, read, rows)
-    except RowsError:
+    except (RowsError, *INDEXED):  # of the latter :func:`naming_arguments` says more
         raise
-    except INDEXED as error:
-        raise ValueError(
-            f"model indexes an array of NumPy or pandas with the rows of the plates "
-            f"{sorted(rows)}, which are traced: pass jnp.asarray(x) as an argument of the model, "
-            "or write jnp.asarray(x)[rows]."
-        ) from error
     except (TypeError, ValueError, IndexError) as error:
         raise RowsError(failing_site(error), numbers, str(error).splitlines()[0]) from error
 

@@ -1,7 +1,7 @@
 """Where the chains of a model start: points of finite density, and what is wrong without one."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.argument_errors import first_not_finite, not_finite
+from numpyro_fwd.bridge.argument_errors import first_not_finite, to_blame
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with
 from numpyro_fwd.bridge.numpyro_private import (
     find_valid_initial_params,
@@ -55,13 +55,15 @@ def find_start(
     make_potential: Function,
     prototype: dict[str, Any],
     *,
+    look: Callable[[Args, Kwargs | None], Sites],
     init_strategy: Function,
     differentiation: Differentiation,
     enum: bool,
 ) -> Any:
     """Random points of finite density with a finite gradient, one per key, in one program.
 
-    Of a `model` as NumPyro evaluates it, with `sites` at some values; `prototype` is a position.
+    Of a `model` as NumPyro evaluates it, with `sites` at some values, those of
+    ``look(model_args, model_kwargs)``; `prototype` is a position.
     """
     # values would be constants of the program, another one for each seed
     like = {
@@ -97,7 +99,7 @@ def find_start(
 
     z, is_valid = run_with(arguments, compiled_soon(find, runs_once=True), rng_key)
     if not_jax_tracer(is_valid) and not np.all(on_host(is_valid)):
-        raise ValueError(no_start_message(sites, *arguments.join(arguments.arrays)))
+        raise ValueError(no_start_message(look, *arguments.join(arguments.arrays)))
     return z
 
 
@@ -131,9 +133,11 @@ def of_vector(unravel: Function, z: dict[str, Array]) -> Any:
     return unravel(z[VECTOR])
 
 
-def no_start_message(sites: Sites, model_args: Args, model_kwargs: Kwargs | None) -> str:
-    """Explain where the log density is not finite."""
-    bad = [*not_finite(model_args, model_kwargs), *sites_not_finite(sites)]
+def no_start_message(look: Function, model_args: Args, model_kwargs: Kwargs | None) -> str:
+    """Explain where the log density is not finite; ``look(args, kwargs)`` are sites."""
+    bad = sites_not_finite(look(model_args, model_kwargs))
+    if bad:
+        bad = [*to_blame(model_args, model_kwargs, lambda *a: not sites_not_finite(look(*a))), *bad]
     where = f"; at a first draw {', '.join(bad)}" if bad else ""
     return (
         "model has no start: its log density (or its gradient) was not finite at 100 random "

@@ -21,7 +21,7 @@ from blackjax_ext.mcmc.derivatives import (
 )
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity
-from numpyro_fwd.bridge.argument_errors import not_finite
+from numpyro_fwd.bridge.argument_errors import to_blame
 from numpyro_fwd.bridge.arguments import (
     NEED_VALUES,
     SplitArguments,
@@ -217,10 +217,11 @@ def view_model(
     init_strategy = init_strategy if isinstance(init_strategy, partial) else init_strategy()
     if drawn_on_host(init_strategy) is None:
         init_strategy = partial(in_floats, init_strategy)
+    look = partial(first_sites, key, model, init_strategy=init_strategy)
     try:
-        sites = first_sites(key, model, model_args, model_kwargs, init_strategy)
-    except ValueError as error:  # of a law whose parameter is NaN, as a covariate is
-        if bad := not_finite(model_args, model_kwargs):
+        sites = look(model_args, model_kwargs)
+    except ValueError as error:  # perhaps of a law whose parameter is NaN, as a covariate is
+        if bad := to_blame(model_args, model_kwargs, lambda *given: bool(look(*given))):
             raise ValueError(f"{error} Of the model's arguments, {', '.join(bad)}.") from error
         raise
     latents = check_sites(sites)
@@ -253,6 +254,7 @@ def view_model(
         return view, in_precision_of(prototype, init_params)
     return view, find_start(
         *(rng_key, prepared, sites, arguments, make_potential, prototype),
+        look=look,
         init_strategy=init_strategy,
         differentiation=differentiation,
         enum=facts.has_enumerate_support,

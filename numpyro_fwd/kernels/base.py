@@ -53,7 +53,7 @@ from numpyro_fwd.kernels.coordinates import (
 from numpyro_fwd.kernels.descriptions import describe
 from numpyro_fwd.kernels.first_state import FirstState
 from numpyro_fwd.kernels.notices import Notice
-from numpyro_fwd.kernels.options import full_signature
+from numpyro_fwd.kernels.options import AS_IT_IS_DONE, INSTEAD, full_signature
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop, status_line
 from numpyro_fwd.kernels.same_data import InPlace, check_data, compared
 from numpyro_fwd.kernels.state import (
@@ -184,9 +184,9 @@ class BlackJAXKernel(MCMCKernel):
     kept_fields: tuple[str, ...] = ()
     # what to try where chains do not move
     advice = (
-        "Centre the covariates of a regression; use AutoMALA, whose steps adapt to the position; "
-        "reparametrize the model (numpyro.infer.reparam.LocScaleReparam for a hierarchy); give a "
-        "higher target_accept_prob, which makes steps shorter; or use numpyro.infer.NUTS."
+        "Give a higher target_accept_prob, which makes steps shorter; where a scale of a hierarchy "
+        "may tend to zero, use AutoNUTS or numpyro.infer.reparam.LocScaleReparam; where covariates "
+        "are far from zero, centre them; or use numpyro.infer.NUTS."
     )
     # whether the algorithm, if it is not of `blackjax_ext`, is known to accept a full covariance
     takes_matrices = False
@@ -239,8 +239,9 @@ class BlackJAXKernel(MCMCKernel):
         self._strategy: Strategy = strategy or WholeDensity(differentiation)
         self.learn_coordinates = learn_coordinates
         self._chain_batch_size = chain_batch_size
+        parameters = {n: v for n, v in parameters.items() if AS_IT_IS_DONE.get(n, self) is not v}
         self._algorithm = Algorithm(algorithm, parameters)
-        self._algorithm.check(inspect.signature(type(self)).parameters)
+        self._algorithm.check(inspect.signature(type(self)).parameters, INSTEAD)
         if learn_coordinates:
             check_whole(self._strategy)
         self._tuning = Tuning(

@@ -13,6 +13,7 @@ from numpyro.contrib.control_flow import scan
 from numpyro.distributions.transforms import AffineTransform
 from numpyro.handlers import reparam
 from numpyro.infer.reparam import LocScaleReparam, TransformReparam
+from numpyro.infer.util import constrain_fn
 
 from blackjax_ext.coordinates import laws
 from numpyro_fwd.bridge.coordinates import ModelCoordinates, effects_of
@@ -154,6 +155,25 @@ def with_a_sign():
     counted(((tau + s) * noise())[GROUP])
 
 
+def scales_chosen_too():
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    local = numpyro.sample("local", dist.HalfNormal(1).expand([4]).to_event(1))
+    counted(mu + local[GROUP] * noise()[GROUP])
+
+
+def written_twice():
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    (tau,) = scales("tau")
+    z = noise()
+    counted((mu + tau * z)[GROUP])
+    numpyro.sample("w", dist.Normal((mu + tau * z)[GROUP], 1.0), obs=Y)
+
+
+def all_normal():
+    mu, log_tau = (numpyro.sample(name, dist.Normal(0, 1)) for name in ("mu", "s"))
+    counted((mu + jnp.exp(log_tau) * noise())[GROUP])
+
+
 # with these values: the location and the scale of `z`
 POSITION = {
     "mu": 0.7,
@@ -177,6 +197,9 @@ READ = {
     "levels": (levels, "z", 0.7, 1.0),
     "of any sign": (of_any_sign, "z", 0.0, -0.4),
     "with a sign": (with_a_sign, "z", 0.0, -0.1),
+    "scales chosen too": (scales_chosen_too, "z", 0.7, np.arange(1.0, 5.0)),
+    "written twice": (written_twice, "z", 0.7, 0.3),
+    "all normal": (all_normal, "z", 0.7, np.exp(-0.4)),
     "under an effect": (under_an_effect, "z", 0.0, np.exp(0.5)),
 }
 
@@ -246,6 +269,56 @@ def test_the_noise_of_a_walk_has_the_coordinates_of_its_places(way, x64):
     u, places, back = entered(z)
     np.testing.assert_allclose(u["z"], places, rtol=1e-6)
     np.testing.assert_allclose(back["z"], z["z"], rtol=1e-6)
+
+
+FACTORS = {
+    "rows": ((5, 2), lambda z, k, L: z @ (k[:, None] * L).T),
+    "rows of a product": ((5, 2), lambda z, k, L: (z @ L.T) * k),
+    "columns": ((2, 5), lambda z, k, L: (k[:, None] * (L @ z)).T),
+    "one": ((2,), lambda z, k, L: k * (L @ z)),
+}
+
+
+@pytest.mark.parametrize("form", FACTORS)
+def test_factors_of_groups_are_read(form, x64):
+    """The law's effect is the model's, of which the components are those of the factor."""
+    shape, effect_of = FACTORS[form]
+
+    def parts():
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        k = numpyro.sample("k", dist.HalfNormal(1).expand([2]).to_event(1))
+        factor = numpyro.sample("L", dist.LKJCholesky(2, 2.0))
+        z = numpyro.sample("z", dist.Normal(0, 1).expand(shape).to_event(len(shape)))
+        return mu, effect_of(z, k, factor)
+
+    def model():
+        mu, b = parts()
+        counted(mu + jnp.resize(b, (12, 2))[:, 0] + X[:, 0] * jnp.resize(b, (12, 2))[:, 1])
+
+    rng = np.random.default_rng(5)
+    shapes = {"mu": (), "k": (2,), "L": (1,), "z": shape}
+    z = {name: jnp.asarray(rng.normal(size=each)) for name, each in shapes.items()}
+    noise = scaled_noise(model, (), {}, z, effects_of(model, (), {}, z))
+    assert noise == ("z",)
+    coordinates = ModelCoordinates(model, (), {}, (), noise)
+    pseudo = {name: None for name in z} | {"z": laws.Pseudo(z["z"] + 1, jnp.exp(z["z"]))}
+
+    @jax.jit
+    def looked_at(z):
+        u = coordinates.into(z, pseudo)
+        placed = coordinates.out(u, pseudo)
+        jacobian = jax.jacfwd(lambda x: coordinates.out(u | {"z": x}, pseudo).position["z"])(u["z"])
+        return placed, jacobian.reshape(z["z"].size, -1)
+
+    placed, jacobian = looked_at(z)
+    np.testing.assert_allclose(placed.position["z"], z["z"], rtol=1e-9)
+    np.testing.assert_allclose(placed.log_det, np.linalg.slogdet(jacobian)[1], rtol=1e-9)
+    values = constrain_fn(model, (), {}, z)
+    _, expected = numpyro.handlers.seed(
+        numpyro.handlers.substitute(parts, values), jax.random.key(0)
+    )()
+    found = placed.laws["z"].effect(z["z"])
+    np.testing.assert_allclose(found.T if form == "columns" else found, expected, rtol=1e-9)
 
 
 def twice():

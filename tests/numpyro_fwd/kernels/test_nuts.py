@@ -257,6 +257,27 @@ def test_errors_say_what_is_accepted():
         AMAGOLD(schools, learn_coordinates=True)
 
 
+@pytest.mark.parametrize("chain_method", ["sequential", "vectorized"])
+def test_a_depth_of_trees_for_each_phase(chain_method):
+    """As NumPyro's NUTS, also where a run goes on; one depth twice is that depth."""
+    draws = {}
+    for depth in (2, (2, 2), (2, 4)):
+        kernel = AutoNUTS(schools, max_tree_depth=depth)
+        mcmc = mcmc_of(kernel, 50, 50, num_chains=2, chain_method=chain_method)
+        mcmc.warmup(jax.random.key(0), Y, collect_warmup=True, extra_fields=("tree_depth",))
+        assert mcmc.get_extra_fields()["tree_depth"].max() == 2
+        for run in range(2):
+            mcmc.run(jax.random.key(run), Y, extra_fields=("tree_depth",))
+            most = mcmc.get_extra_fields()["tree_depth"].max()
+            assert most == 2 if depth != (2, 4) else 2 < most <= 4
+            mcmc.post_warmup_state = mcmc.last_state
+        draws[depth] = mcmc.get_samples()["tau"]
+    np.testing.assert_array_equal(draws[2], draws[2, 2])
+    for wrong in ((6,), (6, 0), [6, 8], (2, 4, 6)):
+        with pytest.raises((TypeError, ValueError), match=r"max_tree_depth .*warm-up"):
+            AutoNUTS(schools, max_tree_depth=wrong)
+
+
 def test_locations_far_from_the_origin():
     """Half-centred coordinates from near zero would not get there: the start does."""
 

@@ -40,7 +40,7 @@ from blackjax_ext.smc.moves import Metropolis, WithJumps
 from numpyro_fwd import GOHSMC, OHSMC, LangevinSMC
 from numpyro_fwd.bridge.partial_models import view_partial
 from numpyro_fwd.bridge.priors import split_logdensity
-from numpyro_fwd.kernels.smc import WHOLE_MOVES, share_to_keep
+from numpyro_fwd.kernels.smc import share_to_keep
 
 # Evidence of a logistic regression
 
@@ -307,12 +307,11 @@ MOVED = (
     *("unequal modes, D = 10", "eight schools"),
     *("regression, D = 10", "regression, D = 30"),
 )
-# about as many gradients, and the default; ways of AutoMALA by their share of isotropic moves
+# about as many gradients, and the default
 MOVES = {
-    "3 of mala": ("mala", 3, {}),
-    "2 of auto_mala": ("auto_mala", 2, {"block_share": 0.0}),
-    "2 of auto_mala, isotropic_share=0": ("auto_mala", 2, WHOLE_MOVES),
-    "3 of auto_mala, isotropic_share=0 (default)": ("auto_mala", 3, WHOLE_MOVES),
+    "3 of mala": ("mala", 3),
+    "2 of auto_mala": ("auto_mala", 2),
+    "3 of auto_mala (default)": ("auto_mala", 3),
 }
 
 
@@ -322,9 +321,9 @@ def algorithms(quick: bool) -> Section:
     rows, checks = [], []
     for name in MOVED[-1:] if quick else MOVED:
         problem, roots = known.PROBLEMS[name](), {}
-        for way, (algorithm, num_moves, options) in MOVES.items():
-            key = ("algorithms", name, num, algorithm, num_moves, *options.items(), num_seeds)
-            run = partial(known.moving, algorithm, num_moves, tuple(options.items()))
+        for way, (algorithm, num_moves) in MOVES.items():
+            key = ("algorithms", name, num, algorithm, num_moves, num_seeds)
+            run = partial(known.moving, algorithm, num_moves)
             found = REPORT.once(key, over_seeds, run, problem, num, num_seeds)
             columns = {key: np.array(value, float) for key, value in found.items()}
             error = columns["value"] - problem.truth
@@ -572,8 +571,7 @@ def from_defaults(
     num: int, size: int, algorithm: str, num_moves: int, num_seeds: int
 ) -> dict[str, list[float]]:
     """Share of the narrow mode, log evidence, temperatures and gradients for each seed."""
-    options = WHOLE_MOVES if algorithm == "auto_mala" else {}
-    counted = known.Counted(getattr(blackjax_ext, algorithm), **options)
+    counted = known.Counted(getattr(blackjax_ext, algorithm))
     model = known.mixture(size, 0.5).model
     kernel = LangevinSMC(model, algorithm=counted, num_moves=num_moves)
     names = ("share", "log_evidence", "temperatures", "gradients")

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from blackjax_ext import metrics as metrics
     from blackjax_ext import potentials as potentials
     from blackjax_ext.adaptation.run import warmup as warmup
-    from blackjax_ext.mcmc import interweaving as interweaving
     from blackjax_ext.mcmc import schedules as schedules
     from blackjax_ext.mcmc.alsmmala import alsmmala as alsmmala
     from blackjax_ext.mcmc.amsmmala import amsmmala as amsmmala

@@ -1,7 +1,7 @@
 """Primitives of JAX by what they do, from which every reader of programs takes its tables.
 
 A primitive in none of these sets is unknown, and a reader is careful with it: its outputs depend on
-all inputs, are not linear in any, have no bounds, and are rounded. What one reader alone knows of a
+all inputs, are not linear in any, and have no bounds. What one reader alone knows of a
 primitive stands with its rules.
 """
 
@@ -12,19 +12,14 @@ INLINED = CALLS | RECOMPUTED
 # the same with a rule of their own for derivatives or batches
 RULED = frozenset(["custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"])
 RULED |= {"custom_vmap_call"}
-# programs that run as often as numbers say; a scan, the other loop, has rules in each reader
-DECIDED = frozenset(["cond", "while"])
 CALLBACKS = frozenset(["pure_callback", "io_callback", "ffi_call"])
 
 # moving numbers: those of one array, to other shapes and to other places; those of several; some,
-# by indices or by a choice
+# by indices
 RESHAPING = frozenset(["broadcast_in_dim", "copy", "expand_dims", "reshape", "squeeze"])
 PLACING = RESHAPING | {"rev", "slice", "transpose"}
 JOINING = frozenset(["concatenate", "stack"])
 INDEXING = frozenset(["dynamic_slice", "gather"])
-UPDATING = frozenset(["dynamic_update_slice", "pad", "scatter"])
-PARTING = frozenset(["select_n", "split"])
-MOVING = PLACING | JOINING | INDEXING | UPDATING | PARTING | {"copy_p", "stop_gradient"}
 CONVERTING = frozenset(["convert_element_type"])
 STRUCTURAL = PLACING | JOINING | CONVERTING
 
@@ -37,7 +32,6 @@ LINEAR_IN_FIRST = INDEXING | {"div"}
 # of the entries along some axes, and of all up to each
 REDUCTIONS = frozenset(["reduce_max", "reduce_min", "reduce_prod", "reduce_sum"])
 CUMULATIVE = frozenset(["cummax", "cummin", "cumprod", "cumsum"])
-EXTREMES = frozenset(["max", "min", "reduce_max", "reduce_min", "cummax", "cummin"])
 
 # functions of one number: smooth ones, and those that are not, of one or more
 EXPONENTIAL = frozenset(["exp", "expm1", "log", "log1p", "logistic", "tanh"])
@@ -51,6 +45,5 @@ DECOMPOSITIONS = frozenset(["cholesky", "eig", "eigh", "lu", "qr", "schur", "svd
 REFLECTIONS = frozenset(["geqrf", "hessenberg", "householder_product", "tridiagonal"])
 SOLVES = frozenset(["triangular_solve", "tridiagonal_solve"])
 FACTORIZATIONS = DECOMPOSITIONS | REFLECTIONS | SOLVES
-TRANSFORMS = frozenset(["conv_general_dilated", "custom_linear_solve", "fft", "linear_call"])
 
 RANDOM = frozenset(["rng_bit_generator", "rng_uniform"])

@@ -33,7 +33,6 @@ LAWS = {
     "test_coordinates.py": {"coordinates", "adaptation"},
     "test_cost_of_starts.py": {"adaptation"},
     "test_costs.py": {"mcmc", "metrics", "rows", "sgmcmc", "smc"},
-    "test_far_effects.py": {"mcmc"},
     "test_far_rows.py": {"bridge", "subsampling"},
     "test_groups.py": {"sgmcmc", "subsampling"},
     "test_interop.py": {"kernels", "mcmc"},

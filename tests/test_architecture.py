@@ -103,9 +103,8 @@ LAYERS = {
     "coordinates": [{"laws"}, {"learning"}, {"partial"}],
     "mcmc": [
         {"derivatives", "noise"},
-        {"dependence", "rounding"},
-        {"interweaving"},
-        {"auto_step", "langevin", "movers", "schedules"},
+        {"dependence"},
+        {"auto_step", "langevin", "schedules"},
         {"tangents"},
         {"forward_gradient", "tangent_moves"},
     ],

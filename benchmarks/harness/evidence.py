@@ -183,8 +183,8 @@ class Counted:
     Those that a particle needs, and not those that it makes while others go on.
     """
 
-    def __init__(self, algorithm: Any, **options: Any):
-        self.algorithm, self.build_kernel = partial(algorithm, **options), algorithm.build_kernel
+    def __init__(self, algorithm: Any):
+        self.algorithm, self.build_kernel = algorithm, algorithm.build_kernel
         self.num_gradients = 0
 
     def count(self, numbers: np.ndarray) -> np.ndarray:
@@ -213,19 +213,17 @@ class Counted:
 
 
 @cache
-def counted(
-    problem: Problem, name: str, num_moves: int, options: tuple
-) -> tuple[LangevinSMC, Counted]:
+def counted(problem: Problem, name: str, num_moves: int) -> tuple[LangevinSMC, Counted]:
     """The kernel with moves of the algorithm of that name, which are counted."""
-    algorithm = Counted(getattr(blackjax_ext, name), **dict(options))
+    algorithm = Counted(getattr(blackjax_ext, name))
     return LangevinSMC(problem.model, algorithm=algorithm, num_moves=num_moves), algorithm
 
 
 def moving(
-    name: str, num_moves: int, options: tuple, problem: Problem, num_particles: int, seed: int
+    name: str, num_moves: int, problem: Problem, num_particles: int, seed: int
 ) -> dict[str, float]:
     """`LangevinSMC` with so many moves of an algorithm, and their gradients."""
-    kernel, algorithm = counted(problem, name, num_moves, options)
+    kernel, algorithm = counted(problem, name, num_moves)
     before = algorithm.num_gradients
     keys = jax.random.split(jax.random.key(seed), num_particles)
     state = jax.block_until_ready(kernel.init(keys, 0, None, (), {}))

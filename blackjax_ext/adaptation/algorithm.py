@@ -55,8 +55,7 @@ class StepInfo(NamedTuple):
         Whether the position changed.
     first_rate
         What the step size is adapted to in place of the acceptance probability, by algorithms that
-        select their steps: that of the step that was given, NaN for a transition that says nothing
-        of it. None for the others.
+        select their steps: that of the step that was given. None for the others.
     hidden
         Coordinate that rounding hides where the step began or tried to end, -1 if none; None for
         algorithms that do not say.
@@ -248,7 +247,7 @@ class BoundAlgorithm(NamedTuple):
     """An algorithm on a log density.
 
     algorithm
-        The algorithm, with the parameters that depend on the model's arguments.
+        The algorithm, with its fixed parameters.
     logdensity_fn
         Log density on the unconstrained space, or what the algorithm takes in its place.
     """
@@ -298,9 +297,8 @@ class BoundAlgorithm(NamedTuple):
             jnp.asarray(getattr(info, "num_rows", 0)),
             getattr(info, "has_moved", is_different(state.position, new_state.position)),
             getattr(info, "first_rate", None),
-            getattr(info, "hidden", None),
-            getattr(info, "energy", None),
-            getattr(info, "num_trajectory_expansions", None),
+            energy=getattr(info, "energy", None),
+            num_doublings=getattr(info, "num_trajectory_expansions", None),
         )
 
 

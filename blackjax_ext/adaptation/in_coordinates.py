@@ -58,6 +58,12 @@ class CoordinateState(NamedTuple):
         return self.chain.position
 
     @property
+    def exponent(self) -> Array:
+        """Of the step that was selected, for algorithms that select one."""
+        exponent: Array = self.chain.exponent
+        return exponent
+
+    @property
     def energy(self) -> Array:
         """Energy of the trajectory, for algorithms that have one."""
         energy: Array = self.chain.energy

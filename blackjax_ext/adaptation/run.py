@@ -359,9 +359,7 @@ def first_step_size(
             def step(key: PRNGKey, state: Any) -> tuple[Any, StepInfo]:
                 state, info = bound.step(key, state, step_size, metric)
                 info = info.rated(is_adapting=True)
-                # a step that says nothing of its size ends the search
-                rate = jnp.nan_to_num(info.tuning_rate, nan=plan.target_acceptance_rate)
-                return state, info._replace(acceptance_rate=rate)
+                return state, info._replace(acceptance_rate=info.tuning_rate)
 
             return step
 

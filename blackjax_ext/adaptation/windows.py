@@ -303,11 +303,9 @@ def watch(state: AdaptState, acceptance_rate: Array, has_moved: Array) -> AdaptS
 def pull(state: AdaptState, acceptance_rate: Array, target: float) -> Array:
     """The acceptance probability that the step size answers to, of probabilities (C,).
 
-    Their mean, of those that are numbers; while a chain is left behind by others, no more than
-    three quarters of the target.
+    Their mean; while a chain is left behind by others, no more than three quarters of the target.
     """
-    mean = jnp.nanmean(acceptance_rate)
-    mean = jnp.where(jnp.isnan(mean), target, mean)
+    mean = jnp.mean(acceptance_rate)
     num_behind = jnp.sum(state.motion.rate < MIN_ACCEPTANCE_SHARE * target)
     is_hiding = (num_behind > 0) & (num_behind < acceptance_rate.size)
     return jnp.where(is_hiding, jnp.minimum(mean, target) - PULL * target, mean)

@@ -22,14 +22,9 @@ Each leaves :math:`\mu` invariant. With :math:`\rho = 0` and the step fixed this
 slow: n of them move a distance of :math:`\sqrt n` steps. With :math:`\rho` near 1 they move n steps
 far, until a rejection reverses the momentum.
 
-*Metric.* In a share `isotropic_share` of the steps the smallest standard deviation of
-`inverse_mass_matrix` is used for all coordinates in place of L, because the estimated scales are
-those of the mouth of a funnel, and wrong by different factors in the neck. In a share `block_share`
-of the steps only some leaves of the position move, by the scales of `inverse_mass_matrix`: a log sd
-can then take long steps where its effects can only take short ones. Without such steps, chains that
-reach deep into a neck stay there for tens of thousands of steps. With a `hierarchy` half of them
-move effects together with their parameters, as in a non-centred model
-(:mod:`blackjax_ext.mcmc.interweaving`).
+*Hierarchies.* Selected steps move within a funnel, but do not make it wider: where the scale of
+effects is sampled with them, let a warm-up learn coordinates of the effects in which there is none
+(:mod:`blackjax_ext.coordinates.partial`).
 
 Cost: one gradient for each trial, forward or reverse: 1.1 on average on a normal, about 2 on
 funnels, and at most 41. Nothing is evaluated twice. On a density that is flat, infinite or NaN the
@@ -49,12 +44,10 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.checks import check_position, check_scalar, check_share
-from blackjax_ext.mcmc import interweaving
+from blackjax_ext.checks import check_position, check_scalar
 from blackjax_ext.mcmc.auto_step import Leap, PhasePoint, draw_band, search
-from blackjax_ext.mcmc.interweaving import Hierarchy, Kept
-from blackjax_ext.mcmc.movers import Mover, draw_mover
 from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import Function, LogDensity, select
@@ -64,7 +57,7 @@ __all__ = [
     "AutoMALAState",
     "auto_mala",
     "build_kernel",
-    "check_shares",
+    "check_persistence",
     "init",
 ]
 
@@ -100,14 +93,11 @@ class AutoMALAInfo(NamedTuple):
         Whether no step that was tried fitted, as where the density is flat or not finite.
     first_rate
         Acceptance probability of the first trial, the move with the step that was given. The
-        warm-up adapts that step to it. NaN where effects went along, whose first trial is longer.
+        warm-up adapts that step to it.
     exponent
         j: the step was 2^j times the one given.
     num_evaluations
         Places at which gradients were evaluated.
-    hidden
-        Coordinate of the flat position whose noise rounding hides where the step began or tried to
-        end, so that it was rejected or shortened; -1 if none.
     """
 
     acceptance_rate: Array
@@ -116,7 +106,6 @@ class AutoMALAInfo(NamedTuple):
     first_rate: Array
     exponent: Array
     num_evaluations: Array
-    hidden: Array
 
 
 def init(
@@ -140,7 +129,7 @@ def build_kernel() -> Callable[..., tuple[AutoMALAState, AutoMALAInfo]]:
     -------
     Callable
         ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        persistence=0.9, isotropic_share=0.1, block_share=None, hierarchy=None) -> (state, info)``.
+        persistence=0.9) -> (state, info)``.
     """
 
     def kernel(
@@ -151,30 +140,22 @@ def build_kernel() -> Callable[..., tuple[AutoMALAState, AutoMALAInfo]]:
         inverse_mass_matrix: InverseMassMatrix = None,
         *,
         persistence: float = 0.9,
-        isotropic_share: float = 0.1,
-        block_share: float | None = None,
-        hierarchy: Hierarchy | None = None,
     ) -> tuple[AutoMALAState, AutoMALAInfo]:
         """One step: one gradient for each trial."""
-        key_mover, key_step = jax.random.split(rng_key)
+        _, key_step = jax.random.split(rng_key)  # a seed gives what it gave before
         x, unravel = ravel_pytree(state.position)
         gradient, unravel_gradient = ravel_pytree(state.logdensity_grad)
         metric = factorize(inverse_mass_matrix, x.size)
-        mover = draw_mover(
-            key_mover, metric, state.position, isotropic_share, block_share, hierarchy
-        )
 
         def evaluate(x: Array) -> tuple[Array, Array]:
             logdensity, gradient = jax.value_and_grad(logdensity_fn)(unravel(x))
             return logdensity, ravel_pytree(gradient)[0]
 
-        here = Kept(x, state.logdensity, gradient)
-        start = PhasePoint(*interweaving.start(mover.chart, here, state.momentum))
-        leap = leapfrog(interweaving.evaluation(mover.chart, evaluate), mover, step_size)
-        end, info = transition(key_step, start, leap, persistence, mover)
-        kept = interweaving.keeps(mover.chart, end)
-        position, gradient = unravel(kept.x), unravel_gradient(kept.gradient)
-        new = AutoMALAState(position, kept.logdensity, gradient, end.momentum, info.exponent)
+        start = PhasePoint(x, state.momentum, state.logdensity, gradient)
+        leap = leapfrog(evaluate, metric, step_size)
+        end, info = transition(key_step, start, leap, persistence)
+        position, gradient = unravel(end.x), unravel_gradient(end.gradient)
+        new = AutoMALAState(position, end.logdensity, gradient, end.momentum, info.exponent)
         return new, info
 
     return kernel
@@ -187,9 +168,6 @@ def auto_mala(
     inverse_mass_matrix: InverseMassMatrix = None,
     *,
     persistence: float = 0.9,
-    isotropic_share: float = 0.1,
-    block_share: float | None = None,
-    hierarchy: Hierarchy | None = None,
 ) -> None:
     """MALA with a step size selected at each place (Biron-Lattes et al. 2024), for hierarchies.
 
@@ -200,23 +178,12 @@ def auto_mala(
         `inverse_mass_matrix`. Best where its moves, alone, would be accepted with probability 0.8.
     persistence
         rho, from 0 (a fresh momentum for each step) to below 1.
-    isotropic_share
-        From 0 to 1: how often a step of all coordinates moves them alike, by the smallest scale of
-        `inverse_mass_matrix`, scales being those of a coordinate given the others.
-    block_share
-        From 0 to 1: how often a step moves some leaves of the position only, if it has several.
-        Give a hierarchy's scales leaves of their own. None for half of the steps with a
-        `hierarchy` that has effects, and a fifth without.
-    hierarchy
-        Which leaves are effects, with locations and scales computed from others: half of the steps
-        of some leaves then take effects along. None, or a
-        :class:`~blackjax_ext.interweaving.LocScaleHierarchy`.
 
     Raises
     ------
     ValueError, TypeError
-        For a step size that is not positive and finite, a persistence outside [0, 1), a share
-        outside [0, 1], a position that is empty or not floating, a density that is not scalar.
+        For a step size that is not positive and finite, a persistence outside [0, 1), a
+        position that is empty or not floating, a density that is not scalar.
 
     Examples
     --------
@@ -229,51 +196,49 @@ def auto_mala(
     >>> int(info.exponent) < 0
     True
     """
-    check_shares(persistence, isotropic_share, block_share)
+    check_persistence(persistence)
 
 
-def check_shares(persistence: float, isotropic_share: float, block_share: float | None) -> None:
-    """Raise ValueError unless the persistence is in [0, 1) and the shares in [0, 1]."""
+def check_persistence(persistence: float) -> None:
+    """Raise ValueError unless the persistence is in [0, 1)."""
     if not 0 <= persistence < 1:
         raise ValueError(f"persistence must be at least 0 and below 1; got {persistence}.")
-    check_share("isotropic_share", isotropic_share)
-    if block_share is not None:
-        check_share("block_share", block_share)
 
 
-def refresh(rng_key: PRNGKey, momentum: Array, persistence: float, moves: Array) -> Array:
-    r"""``rho p + sqrt(1 - rho^2) z`` for what `moves`: leaves the standard normal invariant."""
+def refresh(rng_key: PRNGKey, momentum: Array, persistence: float) -> Array:
+    r"""``rho p + sqrt(1 - rho^2) z``: leaves the standard normal invariant."""
     noise = standard_normal(rng_key, momentum.size, momentum.dtype)
     fresh = persistence * momentum + (1 - persistence**2) ** 0.5 * noise
-    return jnp.where(jnp.isnan(momentum), noise, jnp.where(moves, fresh, momentum))
+    return jnp.where(jnp.isnan(momentum), noise, fresh)
 
 
-def leapfrog(evaluate: Function, mover: Mover, step_size: Array | float) -> Leap:
-    """A leapfrog step of size ``2^j step_size``; `evaluate` is that of the coordinates it moves in.
+def leapfrog(evaluate: Function, metric: Factor, step_size: Array | float) -> Leap:
+    """A leapfrog step of size ``2^j step_size`` in coordinates that `metric` whitens.
 
     It preserves volume, and is undone by itself between two flips of the momentum.
     """
-    step_size = interweaving.longer(mover.chart, step_size)
 
     def leap(start: PhasePoint, exponent: Array) -> PhasePoint:
         epsilon = step_size * jnp.exp2(exponent.astype(start.x.dtype))
-        half = start.momentum + 0.5 * epsilon * mover.pull(start.gradient)
-        x = start.x + epsilon * mover.push(half)
-        logdensity, gradient, kept = evaluate(x)
-        end = half + 0.5 * epsilon * mover.pull(gradient)
-        return PhasePoint(x, end, logdensity, gradient, kept)
+        half = start.momentum + 0.5 * epsilon * force(start.gradient)
+        x = start.x + epsilon * metric.inverse_sqrt_times(half).astype(start.x.dtype)
+        logdensity, gradient = evaluate(x)
+        end = half + 0.5 * epsilon * force(gradient)
+        return PhasePoint(x, end, logdensity, gradient)
+
+    def force(gradient: Array) -> Array:
+        return metric.inverse_sqrt_transpose_times(gradient).astype(gradient.dtype)
 
     return leap
 
 
 def transition(
-    rng_key: PRNGKey, start: PhasePoint, leap: Leap, persistence: float, mover: Mover
+    rng_key: PRNGKey, start: PhasePoint, leap: Leap, persistence: float
 ) -> tuple[PhasePoint, AutoMALAInfo]:
     """Refresh the momentum, select a step, decide."""
     key_momentum, key_band, key_accept = jax.random.split(rng_key, 3)
     dtype = start.x.dtype
-    momentum = refresh(key_momentum, start.momentum, persistence, mover.moves)
-    start = start._replace(momentum=momentum)
+    start = start._replace(momentum=refresh(key_momentum, start.momentum, persistence))
     log_uniform = jnp.log(1.0 - jax.random.uniform(key_accept, (), dtype))
     found = search(leap, start, draw_band(key_band, dtype), log_uniform)
     is_accepted = found.is_confirmed & (log_uniform < found.log_ratio)
@@ -281,22 +246,18 @@ def transition(
         is_accepted.astype(dtype),
         is_accepted,
         found.is_exhausted,
-        interweaving.rated(mover.chart, found.first_rate.astype(dtype)),
+        found.first_rate.astype(dtype),
         found.selected,
         found.num_evaluations,
-        found.hidden,
     )
-    return accept_or_flip(is_accepted, found.proposal, start, mover.moves), info
+    return accept_or_flip(is_accepted, found.proposal, start), info
 
 
-def accept_or_flip(
-    is_accepted: Array, proposal: PhasePoint, start: PhasePoint, moves: Array
-) -> PhasePoint:
-    """The new point. A rejected move turns round the momentum of what `moves`.
+def accept_or_flip(is_accepted: Array, proposal: PhasePoint, start: PhasePoint) -> PhasePoint:
+    """The new point, or the old one with its momentum turned round.
 
     That is what keeps a momentum that persists exact: the move ends with a flip, and every step
     with another.
     """
-    turned = jnp.where(moves, -1.0, 1.0) * start.momentum
     end = select(is_accepted, proposal, start)
-    return end._replace(momentum=jnp.where(is_accepted, -end.momentum, turned))
+    return end._replace(momentum=-end.momentum)

@@ -42,7 +42,6 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from blackjax_ext.mcmc import interweaving
 from blackjax_ext.precision import inner
 from blackjax_ext.types import select
 
@@ -69,15 +68,12 @@ class PhasePoint(NamedTuple):
         Log density at x.
     gradient
         Shape (D,).
-    kept
-        What the state keeps of the place, if x is not its position.
     """
 
     x: Array
     momentum: Array
     logdensity: Array
     gradient: Array
-    kept: interweaving.Kept | None = None
 
 
 class Band(NamedTuple):
@@ -114,8 +110,6 @@ class StepSearch(NamedTuple):
         Whether trials ended without a step that fits.
     num_evaluations
         Trials so far.
-    hidden
-        A coordinate whose noise rounding hides where the step begins or a trial ended; -1 if none.
     """
 
     stage: Array
@@ -128,7 +122,6 @@ class StepSearch(NamedTuple):
     is_confirmed: Array
     is_exhausted: Array
     num_evaluations: Array
-    hidden: Array
 
 
 def draw_band(rng_key: Array, dtype: DTypeLike) -> Band:
@@ -163,17 +156,13 @@ def search(leap: Leap, start: PhasePoint, band: Band, log_uniform: Array) -> Ste
         log_ratio = log_joint_ratio(begin, end)
         forth = go_there(trials, end, log_ratio, band, log_uniform)
         new = select(trials.stage == BACK, go_back(trials, log_ratio, band), forth)
-        hidden = jnp.where(trials.hidden < 0, interweaving.reached(end), trials.hidden)
-        return new._replace(num_evaluations=trials.num_evaluations + 1, hidden=hidden)
+        return new._replace(num_evaluations=trials.num_evaluations + 1)
 
     zero, no = jnp.zeros((), jnp.int32), jnp.array(False)
     nothing = jnp.zeros_like(start.logdensity)
     is_lost = jnp.isnan(start.logdensity)  # no trial would be in the band
     stage = jnp.where(is_lost, FINISHED, THERE).astype(jnp.int32)
-    hidden = zero + interweaving.reached(start)
-    first = StepSearch(
-        *(stage, zero, zero, zero, start, nothing, nothing, no, is_lost, zero, hidden)
-    )
+    first = StepSearch(stage, zero, zero, zero, start, nothing, nothing, no, is_lost, zero)
     return jax.lax.while_loop(lambda trials: trials.stage != FINISHED, turn, first)
 
 

@@ -74,10 +74,6 @@ class Factor:
         """The `Diagonal` metric with the same marginal standard deviations."""
         raise self._lacks("marginal standard deviations")
 
-    def conditional_scales(self) -> Array:
-        """``diag(G)^{-1/2}``: the sd of each coordinate given the others; (D,) or a scalar."""
-        raise self._lacks("diag(G)")
-
     def products(self, z: Array) -> Array:
         """Sum over the rows of `z`, (n, D), of ``z z^T``, as much of it as the structure keeps."""
         raise self._lacks("second moments")

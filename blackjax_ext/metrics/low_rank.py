@@ -106,10 +106,6 @@ class LowRank(KeepsVariances):
         """The diagonal metric with the same marginal standard deviations."""
         return Diagonal(self.scale * jnp.sqrt(1.0 + self.vectors**2 @ (self.values - 1.0)))
 
-    def conditional_scales(self) -> Array:
-        """``diag(G)^{-1/2}``, shape (D,)."""
-        return self.scale / jnp.sqrt(1.0 + self.vectors**2 @ (1.0 / self.values - 1.0))
-
     def of_rows(self, draws: Array, gradients: Array, num_rows: Array) -> "LowRank":
         """See `Factor.of_rows`.
 

@@ -75,10 +75,6 @@ class Diagonal(KeepsVariances):
         """The same."""
         return self
 
-    def conditional_scales(self) -> Array:
-        """The standard deviations."""
-        return self.root()
-
     def num_prior_draws(self, size: int) -> float:
         """5: a variance is known from few draws."""
         del size
@@ -176,11 +172,6 @@ class Dense(Factor):
     def diagonal(self) -> Diagonal:
         """The diagonal metric with the same marginal standard deviations."""
         return Diagonal(jnp.linalg.norm(self.inverse_sqrt, axis=-1))
-
-    def conditional_scales(self) -> Array:
-        """``diag(G)^{-1/2}``, shape (D,)."""
-        norms: Array = jnp.linalg.norm(self.sqrt, axis=0)
-        return 1.0 / norms
 
     def products(self, z: Array) -> Array:
         """Sums of products, shape (D, D)."""
@@ -371,11 +362,6 @@ class Spectral(Factor):
     def diagonal(self) -> Diagonal:
         """The diagonal metric with the same marginal standard deviations."""
         return self.dense(self.scale).diagonal()
-
-    def conditional_scales(self) -> Array:
-        """``diag(G)^{-1/2}``, shape (D,)."""
-        norms: Array = jnp.linalg.norm(self.sqrt, axis=0)
-        return 1.0 / norms
 
     def compose(self, inner: Factor) -> Dense:
         """See `Factor.compose`."""

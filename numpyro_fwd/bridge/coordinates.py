@@ -1,7 +1,7 @@
 """Coordinates of a model's effects, given pseudo-observations of them.
 
-The laws of effects are read by running the model, as :mod:`numpyro_fwd.bridge.hierarchies` does,
-whose table says which laws these are; those of noise that a model scales, from its program
+The laws of effects are read by running the model, and :mod:`numpyro_fwd.bridge.hierarchies` says
+which laws these are; those of noise that a model scales, from its program
 (:mod:`numpyro_fwd.bridge.scaled_noise`).
 """
 
@@ -13,30 +13,17 @@ from jax import Array
 from numpyro.distributions import biject_to, constraints
 
 from blackjax_ext.coordinates import laws
-from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, Pseudo, walk
+from blackjax_ext.coordinates.laws import Law, LocScale, Pseudo
 from blackjax_ext.coordinates.partial import Placed
+from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.stacking import stacked
-from blackjax_ext.types import Function
-from numpyro_fwd.bridge.hierarchies import FREE, MAPS, bare, map_of, mixed, shaped, shifted, walked
-from numpyro_fwd.bridge.numpyro_private import Messenger
+from numpyro_fwd.bridge.hierarchies import MAPS, bare, law_of
+from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
 from numpyro_fwd.bridge.scaled_noise import NoiseProgram
 from numpyro_fwd.bridge.traces import sites_at
 from numpyro_fwd.types import Args, Kwargs, Model, Site
 
-__all__ = ["ModelCoordinates"]
-
-LAWS: dict[Function, Callable[..., Law]] = {
-    shifted: LocScale,
-    shaped: LocScale,
-    mixed: LocFactor,
-    walked: walk,
-}
-
-
-def law_of(fn: Any) -> Law:
-    """The law of the unconstrained values of a distribution."""
-    found = map_of(fn) or FREE
-    return LAWS[found.out](*found.made_of(fn))
+__all__ = ["ModelCoordinates", "effects_of"]
 
 
 class placing(Messenger):
@@ -98,7 +85,7 @@ class ModelCoordinates:
     model, model_args, model_kwargs
         The model and its arguments.
     names
-        Its effects: :func:`numpyro_fwd.bridge.hierarchies.effects_of`.
+        Its effects: :func:`effects_of`.
     noise
         Sites that are the noise of effects: :func:`numpyro_fwd.bridge.scaled_noise.scaled_noise`.
     """
@@ -173,3 +160,25 @@ class ModelCoordinates:
 
         result: dict[str, Array] = stacked(entered)(position, pseudo)
         return result
+
+
+def effects_of(
+    model: Model, model_args: Args, model_kwargs: Kwargs | None, position: dict[str, Any]
+) -> tuple[str, ...]:
+    """Names of the effects of a model at a position: their laws are computed from latents.
+
+    None of a model that enumerates discrete latents, or whose latents are in a loop of NumPyro
+    (``numpyro.contrib.control_flow``), where a site's law may depend on the site itself.
+    """
+    names: list[str] = []
+
+    def laws_at(z):
+        handler = placing(model, z, None, lambda *_: None)
+        sites = sites_at(handler, model_args, model_kwargs, {}, jax.random.key(0))
+        if handler.is_looping or transforms_of(sites).has_enumerate_support:
+            return {}
+        names[:] = handler.laws
+        return handler.laws
+
+    found = dependent(laws_at, position)
+    return tuple(name for name in names if any(jax.tree.leaves(found[name])))

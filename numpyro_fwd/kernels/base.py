@@ -31,9 +31,8 @@ from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function, once
 from numpyro_fwd.bridge.argument_errors import naming_arguments
 from numpyro_fwd.bridge.arguments import run_with, split_arguments
-from numpyro_fwd.bridge.coordinates import ModelCoordinates
+from numpyro_fwd.bridge.coordinates import ModelCoordinates, effects_of
 from numpyro_fwd.bridge.fingerprints import Fingerprint, fingerprint, is_other
-from numpyro_fwd.bridge.hierarchies import effects_of
 from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
 from numpyro_fwd.bridge.scaled_noise import scaled_noise
@@ -47,7 +46,6 @@ from numpyro_fwd.kernels.blocks import (
 from numpyro_fwd.kernels.centredness import Centredness, centredness_of
 from numpyro_fwd.kernels.chain_warnings import of_hidden, of_stuck, of_the_warmup
 from numpyro_fwd.kernels.coordinates import (
-    check_alone,
     check_same_effects,
     check_whole,
     start_in_coordinates,
@@ -399,12 +397,11 @@ class BlackJAXKernel(MCMCKernel):
                 init_params=init_params,
                 wanted=self._wanted,
             )
-            if self._seeks_effects:
+            if self.learn_coordinates:
                 first = z if is_prng_key(rng_key) else jax.tree.map(lambda leaf: leaf[0], z)
                 of_model = cast(Model, self._viewed), model_args, model_kwargs
                 self._effects = effects_of(*of_model, first)
-                if self.learn_coordinates:
-                    self._scalings = scaled_noise(*of_model, first, self._effects)
+                self._scalings = scaled_noise(*of_model, first, self._effects)
                 if self._learns:
                     coordinates = self._coordinates(model_args, model_kwargs)
                     self.real_effects = coordinates.on_the_reals(first)
@@ -414,11 +411,6 @@ class BlackJAXKernel(MCMCKernel):
         """What is known of the rows of a model, without data: nothing here."""
         del model_args, model_kwargs
         return None
-
-    @property
-    def _seeks_effects(self) -> bool:
-        """Whether the kernel has a use for the effects of a model."""
-        return self.learn_coordinates
 
     @property
     def _learns(self) -> bool:
@@ -441,11 +433,6 @@ class BlackJAXKernel(MCMCKernel):
             *(self._tuning, self._target_of, self.advice, is_single),
         )
 
-    def model_parameters(self, model_args: Args, model_kwargs: Kwargs | None) -> dict[str, Any]:
-        """Parameters of the algorithm that depend on the arguments of the model: none here."""
-        del model_args, model_kwargs
-        return {}
-
     def step_parameters(
         self, rng_key: Array, i: Array, inner: Any, num_warmup: Array
     ) -> dict[str, Any]:
@@ -455,10 +442,8 @@ class BlackJAXKernel(MCMCKernel):
 
     def _target_of(self, model_args: Args, model_kwargs: Kwargs | None, shared: Any) -> Stepper:
         """The target of a step for these arguments."""
-        of_model = self.model_parameters(model_args, model_kwargs)
-        algorithm = self._algorithm.having(**of_model)
+        algorithm = self._algorithm
         if self._learns:
-            check_alone(of_model)
 
             def bound(logdensity_fn):
                 return self._recorded(bind(algorithm, logdensity_fn, self._differentiation))

@@ -16,7 +16,6 @@ from numpyro_fwd.bridge.views import logdensity_of
 from numpyro_fwd.kernels.strategy import Run, Start, Strategy, WholeDensity, ravel_one
 
 __all__ = [
-    "check_alone",
     "check_has_gradient",
     "check_same_effects",
     "check_whole",
@@ -61,15 +60,6 @@ def check_same_effects(learned: learning.Learned | None, names: set[str]) -> Non
             f"the state that is resumed has learned coordinates of {sorted(found)}, and with these "
             f"arguments the effects of the model are {sorted(names)}. Run the warm-up on them, "
             "mcmc.post_warmup_state = None."
-        )
-
-
-def check_alone(parameters: dict[str, Any]) -> None:
-    """Raise TypeError if an algorithm knows more of the model than its density."""
-    if parameters:
-        raise TypeError(
-            "learn_coordinates needs an algorithm that knows of the model its density alone; this "
-            f"kernel also hands it {sorted(parameters)}."
         )
 
 

@@ -47,12 +47,10 @@ from numpyro_fwd.kernels.same_data import InPlace, compared, noticing_data
 from numpyro_fwd.meshes import check_run, over_chains
 from numpyro_fwd.types import Args, Kwargs, Model
 
-__all__ = ["WHOLE_MOVES", "LangevinSMC", "LangevinSMCKernelState", "share_to_keep"]
+__all__ = ["LangevinSMC", "LangevinSMCKernelState", "share_to_keep"]
 
 # Metropolis' probability for Langevin proposals; share of the sample size for unadjusted ones
 TARGETS = {True: 0.574, False: 0.9}
-# a step that suits each particle's place: with one for all, a narrow mode dies out
-WHOLE_MOVES = {"isotropic_share": 0.0, "block_share": 0.0}
 MAX_CHANGE = 0.5
 MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
 LOW_ESS = 0.1  # of the particles: an effective sample size below it is warned of
@@ -195,8 +193,8 @@ class LangevinSMC(MCMCKernel):
         Leapfrog steps of an unadjusted move, 1 by default, or of an `algorithm` that takes them.
     algorithm
         Metropolis kernel to move with: ``blackjax_ext.mala``, ``blackjax_ext.hp_mala``,
-        ``blackjax.hmc``, ...; None for ``blackjax_ext.auto_mala`` with ``isotropic_share=0`` and
-        ``block_share=0``, whose step size adapts to the position of each particle.
+        ``blackjax.hmc``, ...; None for ``blackjax_ext.auto_mala``, whose step size adapts to the
+        position of each particle.
     ess_threshold
         Resample below this share of the particles.
     tempering_ess
@@ -296,8 +294,8 @@ class LangevinSMC(MCMCKernel):
         if num_clusters != 0:
             check_count("num_clusters", num_clusters)
         if algorithm is None:
+            # a step that suits each particle's place: with one for all, a narrow mode dies out
             algorithm = auto_mala
-            parameters = {**WHOLE_MOVES, **parameters} if l_kernel is None else parameters
         self._is_adjusted = l_kernel is None
         if num_integration_steps is not None:
             check_count("num_integration_steps", num_integration_steps)

@@ -21,7 +21,6 @@ FIRST = np.int32(1)
 MATRIX = jnp.array([[2.0, 0.3, 0.1], [0.3, 1.5, 0.2], [0.1, 0.2, 1.2]])
 INDICES = np.array([[2], [0]])
 GATHERED = lax.GatherDimensionNumbers((), (0,), (0,))
-SCATTERED = lax.ScatterDimensionNumbers((), (0,), (0,))
 # a program of two vectors that has the primitive, for each that moves, adds or transforms numbers
 PROGRAMS = {
     "broadcast_in_dim": lambda x, y: lax.broadcast_in_dim(x, (2, 3), (1,)),
@@ -35,11 +34,7 @@ PROGRAMS = {
     "stack": lambda x, y: jnp.stack([x, x]),
     "dynamic_slice": lambda x, y: lax.dynamic_slice(x, [FIRST], (2,)),
     "gather": lambda x, y: lax.gather(x, INDICES, GATHERED, (1,)),
-    "dynamic_update_slice": lambda x, y: lax.dynamic_update_slice(x, y[:1], [FIRST]),
-    "pad": lambda x, y: lax.pad(x, 0.0, [(1, 2, 0)]),
-    "scatter": lambda x, y: lax.scatter(x, INDICES, y[:2], SCATTERED),
     "select_n": lambda x, y: lax.select(np.array([True, False, True]), x, y),
-    "split": lambda x, y: jnp.concatenate(lax.split(x, (1, 2))),
     "convert_element_type": lambda x, y: x.astype("bfloat16").astype(x.dtype),
     "add": lax.add,
     "add_any": add_jaxvals,
@@ -65,8 +60,6 @@ PROGRAMS = {
     "round": lambda x, y: lax.round(x),
     "sign": lambda x, y: lax.sign(x),
     "pow": lax.pow,
-    "sort": lambda x, y: lax.sort(x),
-    "optimization_barrier": lambda x, y: lax.optimization_barrier(x),
     "exp2": lambda x, y: lax.exp2(x),
 }
 PROGRAMS |= {
@@ -89,14 +82,11 @@ def test_a_program_has_its_primitive(name):
     assert name in primitives_in(jax.make_jaxpr(PROGRAMS[name])(X, Y))
 
 
-@pytest.mark.parametrize("name", those_of(primitives.MOVING))
+@pytest.mark.parametrize(
+    "name", those_of(primitives.PLACING | primitives.JOINING | primitives.INDEXING)
+)
 def test_what_moves_numbers_makes_none(name):
     assert set(value(name, X, Y).ravel().tolist()) <= {0.0, *X.tolist(), *Y.tolist()}
-
-
-@pytest.mark.parametrize("name", those_of(primitives.EXTREMES))
-def test_extremes_are_among_the_numbers(name):
-    test_what_moves_numbers_makes_none(name)
 
 
 def check_linear(name, others):

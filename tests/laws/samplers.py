@@ -9,7 +9,6 @@ from jax.flatten_util import ravel_pytree
 
 import blackjax_ext
 from blackjax_ext import metrics, schedules
-from blackjax_ext.mcmc.interweaving import LocScale, LocScaleHierarchy
 from tests.laws.targets import TARGETS, Target
 
 
@@ -35,10 +34,6 @@ class Case(NamedTuple):
         adaptation has found before the chain begins.
     share
         Of the chains: fewer where a step lasts as long as that of the slowest chain.
-    block_share
-        How often a step moves some leaves only, of targets whose flat positions are cut into two.
-    is_woven
-        Whether half of these steps take the last leaf along with the others.
     """
 
     algorithm: str | Callable
@@ -49,8 +44,6 @@ class Case(NamedTuple):
     costs: tuple[int, int] = (1, 1)
     fixed: tuple[str, ...] = ()
     share: float = 1.0
-    block_share: float | None = None
-    is_woven: bool = False
 
     @property
     def forward_only(self) -> bool:
@@ -60,13 +53,7 @@ class Case(NamedTuple):
     def build(self, target: Target, dtype=None):
         """Make the sampler of this case for `target`."""
         metric = jnp.asarray(target.covariance, dtype or jnp.float32) if self.dense else None
-        step_size = self.step_sizes[target.name]
-        if self.block_share is None:
-            return self.on(target.logdensity, step_size, metric)
-        arguments = self.arguments | {"block_share": self.block_share}
-        if self.is_woven:
-            arguments |= {"hierarchy": LocScaleHierarchy(bent)}
-        return cut(self._replace(arguments=arguments), target.logdensity, step_size, metric)
+        return self.on(target.logdensity, self.step_sizes[target.name], metric)
 
     def on(self, logdensity_fn, step_size=0.5, inverse_mass_matrix=None):
         """Make the sampler of this case for any density."""
@@ -84,29 +71,6 @@ class Case(NamedTuple):
         return sampler._replace(init=init)
 
 
-def cut(case: Case, logdensity_fn, *arguments):
-    """The sampler of a case on positions that are two leaves, of which the first is small."""
-
-    def joined(position):
-        return jnp.concatenate(position) if isinstance(position, tuple) else position
-
-    def init(position, rng_key=None):
-        if isinstance(position, jax.Array):
-            position = position[:1], position[1:]
-        return sampler.init(position, rng_key)
-
-    sampler = case.on(lambda position: logdensity_fn(joined(position)), *arguments)
-    return sampler._replace(init=init)
-
-
-def bent(position):
-    """Laws of the last leaf that no target here has: what goes along may be any map."""
-    leaves, structure = jax.tree.flatten(position)
-    first = leaves[0].ravel()[0]
-    law = LocScale(0.5 * jnp.sin(first), jnp.exp(0.6 * jnp.tanh(first)))
-    return jax.tree.unflatten(structure, [None] * (len(leaves) - 1) + [law])
-
-
 def steps(log_gamma, funnel, normal, loop=None):
     """Name the step sizes of a case."""
     return {"log_gamma": log_gamma, "funnel": funnel, "normal": normal, "loop": loop}
@@ -114,8 +78,7 @@ def steps(log_gamma, funnel, normal, loop=None):
 
 FRESH = {"persistent_tangent": False}
 SPHERE = {"tangents": "sphere"}
-# each step with the preconditioner that it is given, or with a fresh momentum
-OWN = {"isotropic_share": 0.0, "block_share": 0.0}
+# a fresh momentum in each step
 STILL = {"persistence": 0.0}
 PAIR = {"num_tangents": 2}
 # a floor that is active on a good part of every skewed target
@@ -165,15 +128,9 @@ CASES = {
     "pc_line_dense": Case(
         "pc_line_fmala", FLOOR, steps(1.8, 1.6, 1.9, 1.9), dense=True, costs=(2, 2)
     ),
-    "auto_mala": Case("auto_mala", OWN, steps(1.6, 1.2, 1.5), share=0.25),
+    "auto_mala": Case("auto_mala", {}, steps(1.6, 1.2, 1.5), share=0.25),
     "auto_mala_dense": Case("auto_mala", {}, steps(1.6, 1.2, 1.8), dense=True, share=0.25),
-    "auto_mala_keyless": Case(
-        "auto_mala", OWN | STILL, steps(1.6, 1.2, 1.5), keyed=False, share=0.25
-    ),
-    "auto_mala_leaves": Case("auto_mala", OWN, steps(1.6, 1.4, 1.5), share=0.25, block_share=0.8),
-    "auto_mala_woven": Case(
-        "auto_mala", OWN, steps(1.6, 1.4, 1.5), share=0.25, block_share=0.8, is_woven=True
-    ),
+    "auto_mala_keyless": Case("auto_mala", STILL, steps(1.6, 1.2, 1.5), keyed=False, share=0.25),
     "smmala": Case("smmala", {}, steps(0.62, 0.38, 1.4), costs=(1, 2)),
     "smmala_softabs": Case("smmala", SOFTABS, steps(1.2, 0.73, 1.6), costs=(1, 2)),
     "smmala_diagonal": Case("smmala", DIAGONAL, steps(0.86, 1.2, 1.4), costs=(1, 2)),

@@ -15,15 +15,13 @@ from blackjax_ext.mcmc import (
     auto_mala,
     auto_step,
     fmala,
-    interweaving,
     langevin,
     pc_line_fmala,
     tangents,
 )
-from blackjax_ext.mcmc.movers import Mover, draw_mover
 from blackjax_ext.metrics import factors
 from blackjax_ext.types import select
-from tests.laws import costs, far_effects, jax_contracts, laws, proposal, reductions, samplers
+from tests.laws import costs, jax_contracts, laws, proposal, reductions, samplers
 from tests.laws.laws import SMALL
 
 TRUE = {
@@ -258,55 +256,10 @@ def way_back_from_the_start(found, start):
     return start
 
 
-def momentum_kept_on_rejection(is_accepted, proposal, start, moves):
+def momentum_kept_on_rejection(is_accepted, proposal, start):
     """A rejected move goes on in the same direction."""
     end = select(is_accepted, proposal, start)
     return end._replace(momentum=jnp.where(is_accepted, -1.0, 1.0) * end.momentum)
-
-
-def leaves_by_place(rng_key, metric, position, isotropic_share, block_share, hierarchy=None):
-    """All leaves move where the first is low: what moves depends on the place."""
-    some = draw_mover(rng_key, metric, position, isotropic_share, block_share)
-    whole = draw_mover(rng_key, metric, position, isotropic_share, 0.0)
-    is_low = jax.tree.leaves(position)[0].ravel()[0] < 0
-    return Mover(
-        lambda z: jnp.where(is_low, whole.push(z), some.push(z)),
-        lambda g: jnp.where(is_low, whole.pull(g), some.pull(g)),
-        is_low | some.moves,
-        None,
-    )
-
-
-def slopes_without_determinant(chart, u, kept):
-    """The coordinates are taken to preserve volume."""
-    gradient = TRUE_SEEN(chart, u, kept)[1]
-    return kept.logdensity, jnp.where(chart.is_used, gradient, kept.gradient), kept
-
-
-def seen_by_turns(chart, u, kept):
-    """Last digits are turned up and down by turns, and compared with what was before rounding."""
-    digit = jnp.finfo(u.dtype).eps * (1 - 2 * (jnp.arange(u.size) % 2))
-    moved = jnp.abs(chart.into(kept.x * (1 + digit)) - u)
-    is_fine = ~chart.is_used | jnp.all(
-        moved <= interweaving.NOISE_RESOLUTION + 8 * jnp.abs(digit * u)
-    )
-    logdensity, gradient, kept = TRUE_SEEN(chart._replace(into=lambda x: x), u, kept)
-    return jnp.where(is_fine, logdensity, jnp.nan), gradient, kept
-
-
-def nothing_is_hidden(chart, x):
-    """Noise is moved where rounding has lost it."""
-    return jnp.asarray(-1)
-
-
-def noise_by_place(chart, x):
-    """What goes along depends on the place: nothing does where the first coordinate is low."""
-    return jnp.where(chart.is_used & (x[0] > 0), chart.into(x), x)
-
-
-def density_of_the_noise(chart, point):
-    """The state keeps the log density in the coordinates of the step."""
-    return point.kept._replace(logdensity=point.logdensity)
 
 
 def gain_without_momentum(start, end):
@@ -314,7 +267,6 @@ def gain_without_momentum(start, end):
     return end.logdensity - start.logdensity
 
 
-TRUE_SEEN = interweaving.density_in
 TRUE_EVALUATE = metrics.HessianMetric.evaluate
 TRUE_SLOPES = tangents.slopes
 SHORT = SMALL._replace(num_steps=1)
@@ -351,7 +303,6 @@ ACCEPT = partial(Mutation, langevin, "accept")
 INCREMENT = partial(Mutation, langevin, "increment")
 DRAW = partial(Mutation, tangents, "draw")
 AUTO = partial(Mutation, auto_step)
-WOVEN = partial(Mutation, interweaving)
 ABSOLUTE = partial(Mutation, pc_line_fmala, "absolute")
 frame = reductions.FULL_FRAMES
 
@@ -459,28 +410,6 @@ MUTATIONS = {
         "accept_or_flip",
         momentum_kept_on_rejection,
         invariant("auto_mala_dense", "funnel"),
-    ),
-    "leaves_by_place": Mutation(
-        auto_mala, "draw_mover", leaves_by_place, invariant("auto_mala_leaves", "log_gamma")
-    ),
-    "determinant_of_the_noise": WOVEN(
-        "density_in", slopes_without_determinant, invariant("auto_mala_woven", "normal")
-    ),
-    "guard_by_turns": WOVEN(
-        "density_in",
-        seen_by_turns,
-        partial(far_effects.stays, far_effects.Layout("bca", 4, 4)),
-        "far from zero",
-    ),
-    "no_guard": WOVEN(
-        "hidden",
-        nothing_is_hidden,
-        partial(far_effects.stays, far_effects.Layout("ab", 2, 0), 4_000),
-        "far from zero",
-    ),
-    "noise_by_place": WOVEN("within", noise_by_place, invariant("auto_mala_woven", "log_gamma")),
-    "density_of_the_noise": WOVEN(
-        "keeps", density_of_the_noise, invariant("auto_mala_woven", "normal")
     ),
     "momentum_left_out": AUTO(
         "log_joint_ratio", gain_without_momentum, invariant("auto_mala_keyless", "log_gamma")

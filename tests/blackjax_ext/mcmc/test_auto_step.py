@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import blackjax_ext
-from blackjax_ext import metrics
 from blackjax_ext.mcmc import auto_step
 from tests.laws import steps
 
@@ -17,8 +16,6 @@ from tests.laws import steps
         ({"persistence": 1.0}, "persistence must be at least 0 and below 1; got 1.0"),
         ({"persistence": -0.1}, "persistence must be at least 0 and below 1; got -0.1"),
         ({"persistence": float("nan")}, "persistence must be .*; got nan"),
-        ({"isotropic_share": 1.5}, "isotropic_share must be between 0 and 1; got 1.5"),
-        ({"block_share": -0.5}, "block_share must be between 0 and 1; got -0.5"),
     ],
 )
 def test_arguments_are_named(arguments, message):
@@ -66,58 +63,3 @@ def test_the_step_shrinks_in_the_neck():
         return steps.run(sampler, state, 20)[1].exponent.mean()
 
     assert mean_exponent(-10.0) < -3 < -1 < mean_exponent(0.0)
-
-
-def test_some_leaves_move_alone():
-    """With block_share=1 never all of them, each often without any other, none left out."""
-    start = {name: jnp.zeros(2) for name in "abcd"}
-
-    def logdensity(x):
-        return -0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(x))
-
-    sampler = blackjax_ext.auto_mala(
-        logdensity, 0.5, jnp.array([1.0, 2, 3, 4, 1, 2, 3, 4]), block_share=1.0
-    )
-    states, info = steps.run(sampler, sampler.init(start, jax.random.key(0)), 400)
-    x = np.stack([np.asarray(leaf) for leaf in states.position.values()], axis=1)
-    moved = np.any(np.diff(x, axis=0) != 0, axis=2)[np.asarray(info.is_accepted)[1:]]
-    assert not np.any(moved.all(1)) and np.all(moved.any(1))
-    assert np.all(moved[moved.sum(1) == 1].mean(0) > 0.1)
-
-
-def test_dense_metrics_give_scales_given_the_others():
-    """Marginal ones are too long by 1 / sqrt(1 - rho^2), and shorten all steps."""
-    rho = 0.999
-    covariance = jnp.array([[1.0, rho], [rho, 1.0]])
-    precision = jnp.linalg.inv(covariance)
-    sampler = blackjax_ext.auto_mala(
-        lambda x: -0.5 * x @ precision @ x, 0.9, covariance, isotropic_share=1.0
-    )
-    _, info = steps.run(sampler, sampler.init(jnp.zeros(2), jax.random.key(0)), 400)
-    assert np.mean(info.first_rate) > 0.6
-    np.testing.assert_allclose(
-        metrics.factorize(covariance).conditional_scales(), (1 - rho**2) ** 0.5, rtol=1e-3
-    )
-
-
-def test_momenta_of_what_stands_still_are_kept():
-    """Also where the move is rejected, which turns that of what moves."""
-    sampler = blackjax_ext.auto_mala(
-        lambda x: -0.5 * jnp.sum(x["a"] ** 2 + x["b"] ** 2), 2.5, block_share=1.0, persistence=0.9
-    )
-    start = sampler.init({"a": jnp.zeros(1), "b": jnp.zeros(1)}, jax.random.key(0))
-    states, info = steps.run(sampler, start, 200)
-    p = np.asarray(states.momentum)
-    same = p[1:] == p[:-1]
-    np.testing.assert_array_equal(same.sum(1), 1)
-    assert 0 < np.mean(~np.asarray(info.is_accepted))
-
-
-def test_leaves_without_coordinates_do_not_move_alone():
-    """A plate of size zero: a step of it would double for ever."""
-    sampler = blackjax_ext.auto_mala(
-        lambda x: -0.5 * jnp.sum(x["a"] ** 2), 0.8, block_share=1.0, isotropic_share=0.0
-    )
-    state = sampler.init({"a": jnp.ones(2), "none": jnp.zeros(0)}, jax.random.key(0))
-    _, info = steps.run(sampler, state, 50)
-    assert not np.any(info.is_divergent)

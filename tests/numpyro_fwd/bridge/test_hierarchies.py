@@ -1,4 +1,4 @@
-"""Effects of a model: which there are, and their maps from noise."""
+"""Effects of a model: which there are, their laws and their coordinates."""
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,10 @@ from numpyro.infer.util import unconstrain_fn
 from scipy.stats import ks_2samp
 
 from blackjax_ext.coordinates import laws
-from blackjax_ext.mcmc import interweaving
+from blackjax_ext.coordinates.laws import Pseudo
 from numpyro_fwd import AutoMALA
-from numpyro_fwd.bridge.coordinates import law_of
-from numpyro_fwd.bridge.hierarchies import MAPS, ModelHierarchy, effects_of, map_of
+from numpyro_fwd.bridge.coordinates import ModelCoordinates, effects_of
+from numpyro_fwd.bridge.hierarchies import MAPS, law_of
 
 
 def factor(z):
@@ -132,43 +132,47 @@ def test_every_law_is_tried():
 
 @pytest.mark.parametrize("way", ["plate", "event", "table"])
 @pytest.mark.parametrize("law", EVERY)
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_maps_are_bijections_with_their_determinants(law, way, share):
+def test_coordinates_are_bijections_with_their_determinants(law, way):
     with jax.enable_x64(True):
         model = written(EVERY[law], way)
         position = position_of(model)
         assert effects_of(model, (), None, position) == ("a",)
-        hierarchy = ModelHierarchy(model, (), None, ("a",))
-        drawn = np.random.default_rng(0).uniform(size=np.shape(position["a"])) < share
-        flags = {"a": jnp.asarray(drawn), "z": jnp.array(False)}
-        noise = hierarchy.noise(position, flags)
-        back, log_det = hierarchy.outcomes(noise, flags)
+        coordinates = ModelCoordinates(model, (), None, ("a",), ())
+        values, information = np.random.default_rng(0).uniform(size=(2, *np.shape(position["a"])))
+        pseudo = {"a": Pseudo(jnp.asarray(values), jnp.asarray(information)), "z": None}
+        u = coordinates.into(position, pseudo)
+        placed = coordinates.out(u, pseudo)
         for name in position:
-            np.testing.assert_allclose(back[name], position[name], rtol=1e-9, atol=1e-9)
-        flat, unravel = ravel_pytree(noise)
+            np.testing.assert_allclose(placed.position[name], position[name], rtol=1e-9, atol=1e-9)
+        flat, unravel = ravel_pytree(u)
 
         def out(u):
-            return ravel_pytree(hierarchy.outcomes(unravel(u), flags)[0])[0]
+            return ravel_pytree(coordinates.out(unravel(u), pseudo).position)[0]
 
         sign, expected = np.linalg.slogdet(jax.jacfwd(out)(flat))
-        np.testing.assert_allclose(log_det, expected, atol=1e-9)
-        assert abs(sign) == 1 and not np.allclose(noise["a"], position["a"])
+        np.testing.assert_allclose(placed.log_det, expected, atol=1e-9)
+        assert abs(sign) == 1 and not np.allclose(u["a"], position["a"])
+
+
+def unobserved(like):
+    """Observations that say nothing: coordinates are the noise."""
+    return Pseudo(jnp.zeros_like(like), jnp.zeros_like(like))
 
 
 @pytest.mark.parametrize("law", [name for name in EVERY if name not in SHAPED])
 def test_noise_has_a_law_without_parameters(law):
-    """That is what makes the map worth while."""
+    """That is what makes coordinates worth while."""
     with jax.enable_x64(True):
         model = written(EVERY[law], "plate")
-        hierarchy = ModelHierarchy(model, (), None, ("a",))
-        flags = {"a": jnp.ones(2, bool), "z": jnp.array(False)}
-        shape = {"a": np.shape(position_of(model)["a"])}
-        flags["a"] = jnp.ones(shape["a"], bool)
-        u = jnp.asarray(np.random.default_rng(1).normal(size=shape["a"]))
+        coordinates = ModelCoordinates(model, (), None, ("a",), ())
+        like = position_of(model)["a"]
+        u = jnp.asarray(np.random.default_rng(1).normal(size=np.shape(like)))
+        pseudo = {"a": unobserved(like), "z": None}
 
         def density(z):
-            found, log_det = hierarchy.outcomes({"a": u, "z": z}, flags)
-            return -numpyro.infer.util.potential_energy(model, (), {}, found) + log_det + z**2 / 2
+            placed = coordinates.out({"a": u, "z": z}, pseudo)
+            energy = numpyro.infer.util.potential_energy(model, (), {}, placed.position)
+            return -energy + placed.log_det + z**2 / 2
 
         values = [density(jnp.asarray(z)) for z in (-1.0, 0.3, 1.2)]
         np.testing.assert_allclose(values, values[0], atol=1e-9)
@@ -180,8 +184,7 @@ def test_noise_of_a_law_with_a_shape_is_about_standard(law):
     for z in (-1.2, 0.0, 2.0):
         fn = SHAPED[law](z)
         x = biject_to(fn.support).inv(fn.sample(jax.random.key(0), (20_000,)))
-        found = map_of(fn)
-        noise = found.into(*found.made_of(fn), x)
+        noise = laws.into(law_of(fn), unobserved(x), x)
         np.testing.assert_allclose(noise.mean(0), 0.0, atol=0.06)
         np.testing.assert_allclose(noise.std(0), 1.0, atol=0.06)
 
@@ -189,10 +192,9 @@ def test_noise_of_a_law_with_a_shape_is_about_standard(law):
 @pytest.mark.parametrize("shape", [2, np.float32(2), np.array([2, 65_536], np.int32)])
 def test_shapes_may_be_whole_numbers(shape):
     for fn in (dist.Gamma(shape, 1), dist.Beta(shape, 3), dist.Dirichlet(np.array([1, 2, 3]))):
-        found = map_of(fn)
-        assert all(np.isfinite(np.asarray(each)).all() for each in found.made_of(fn))
-        none = laws.Pseudo(jnp.zeros(()), jnp.zeros(()))
-        assert laws.unresolved(law_of(fn), none, jnp.array(0.1)) == 0
+        found = law_of(fn)
+        assert all(np.isfinite(np.asarray(each)).all() for each in jax.tree.leaves(found))
+        assert laws.unresolved(found, unobserved(0.0), jnp.array(0.1)) == 0
 
 
 @pytest.mark.parametrize("law", SHAPED)
@@ -202,7 +204,7 @@ def test_a_shape_beyond_the_digits_of_a_log_density_has_no_mass(law):
     def walls(fn):
         law = law_of(fn)
         x = jnp.broadcast_to(law.mean, (2, 3) if law.mean.ndim else (2,))
-        return laws.unresolved(law, laws.Pseudo(jnp.zeros_like(x), jnp.ones_like(x)), x)
+        return laws.unresolved(law, Pseudo(jnp.zeros_like(x), jnp.ones_like(x)), x)
 
     assert walls(SHAPED[law](3.0)) == 0
     assert walls(SHAPED[law](10.0 if "shape" in law else 16.0)) > 100
@@ -226,33 +228,6 @@ def test_other_transforms_are_no_effects(steps):
         numpyro.sample("a", dist.TransformedDistribution(base, steps))
 
     assert effects_of(model, (), None, position_of(model)) == ()
-
-
-# laws at a thousand, of which the last digit is 6e-5, with scales that are computed from a latent
-FAR = {
-    "location and scale": lambda z: dist.StudentT(4.0, 1000.0 + z, jnp.exp(z)),
-    "covariance": lambda z: dist.MultivariateNormal(1000.0, jnp.eye(3) * jnp.exp(2 * z)),
-    "factor": lambda z: dist.MultivariateNormal(1000.0, scale_tril=factor(0.0) * jnp.exp(z)),
-    "precision": lambda z: dist.MultivariateNormal(
-        1000.0, precision_matrix=jnp.eye(3) * jnp.exp(-2 * z)
-    ),
-    "walk": lambda z: dist.GaussianRandomWalk(jnp.exp(z), 3),
-}
-
-
-@pytest.mark.parametrize("law", FAR)
-@pytest.mark.parametrize("scale", [1e-3, 1.0])
-def test_what_rounding_hides(law, scale):
-    """As the sizes of all slopes of the map say, times the last digits of what it reads."""
-    model = written(FAR[law], "plate")
-    position = {"z": jnp.log(scale), "a": jnp.full(position_of(model)["a"].shape, 1000.0)}
-    hierarchy = ModelHierarchy(model, (), None, ("a",))
-    x, unravel = ravel_pytree(position)
-    is_noise = jnp.arange(x.size) < x.size - 1
-    chart = interweaving.chart_of(hierarchy, unravel, is_noise, x.dtype)
-    lost = np.abs(jax.jacfwd(chart.into)(x)) @ np.abs(x) * np.finfo(np.float32).eps
-    is_hidden = int(interweaving.hidden(chart, x)) >= 0
-    assert is_hidden == (scale < 0.1) == bool((lost[:-1] > interweaving.NOISE_RESOLUTION).any())
 
 
 def schools(y=None):
@@ -347,9 +322,7 @@ def steps_from_the_prior(kernel, model, num_chains, num_steps):
     """Draws of a model without data by latent site, those after some steps, and the sampler."""
     drawn = Predictive(model, num_samples=num_chains)(jax.random.key(0))
     starts = jax.vmap(lambda v: unconstrain_fn(model, (), {}, v))(drawn)
-    sampler = kernel(
-        model, step_size=0.4, adapt_step_size=False, adapt_mass_matrix=False, block_share=0.9
-    )
+    sampler = kernel(model, step_size=0.4, adapt_step_size=False, adapt_mass_matrix=False)
     mcmc = MCMC(
         sampler,
         num_warmup=0,
@@ -415,16 +388,16 @@ def test_arguments_may_make_of_an_effect_what_is_none():
         law = dist.Normal(0.0, tau).expand([2])
         numpyro.sample("x", law if mask is None else law.mask(mask))
 
-    found = ModelHierarchy(model, (), {"mask": jnp.array([True, False])}, ("x",))
+    found = ModelCoordinates(model, (), {"mask": jnp.array([True, False])}, ("x",), ())
     position = {"tau": jnp.array(0.3), "x": jnp.array([1.0, -2.0])}
-    flags = {"tau": jnp.array(False), "x": jnp.array([True, True])}
-    noise = found.noise(position, flags)
-    assert jnp.array_equal(noise["x"], position["x"])
-    back, log_det = found.outcomes(noise, flags)
-    assert jnp.array_equal(back["x"], position["x"]) and log_det == 0
+    pseudo = {"tau": None, "x": unobserved(position["x"])}
+    u = found.into(position, pseudo)
+    assert jnp.array_equal(u["x"], position["x"])
+    placed = found.out(u, pseudo)
+    assert jnp.array_equal(placed.position["x"], position["x"]) and placed.log_det == 0
 
 
-def test_a_kernel_of_two_runs_whose_arguments_make_other_sites():
+def test_states_go_on_with_the_effects_that_they_have_learned_of():
     def model(has_more=False):
         tau = numpyro.sample("tau", dist.HalfNormal(1.0))
         x = numpyro.sample("x", dist.Normal(0.0, tau))
@@ -433,16 +406,9 @@ def test_a_kernel_of_two_runs_whose_arguments_make_other_sites():
 
     kernel = AutoMALA(model)
     state = kernel.init(jax.random.key(0), 0, None, (), {})
-    more = kernel.init(jax.random.key(0), 0, None, (), {"has_more": True})
-    for _ in range(5):
-        state, more = kernel.sample(state, (), {}), kernel.sample(more, (), {"has_more": True})
-    assert set(state.z) == {"tau", "x"} and set(more.z) == {"tau", "x", "more"}
-
-
-def test_it_can_be_left_out():
-    kernel = AutoMALA(schools, interweave=False)
-    kernel.init(jax.random.key(0), 10, None, (np.zeros(6),), {})
-    assert kernel._effects == () and kernel.model_parameters((np.zeros(6),), {}) == {}
+    kernel.init(jax.random.key(0), 0, None, (), {"has_more": True})
+    with pytest.raises(ValueError, match=r"of \['x'\], .* are \['more', 'x'\]\. Run the warm-up"):
+        kernel.sample(state, (), {})
 
 
 def test_supports_are_those_of_the_maps():

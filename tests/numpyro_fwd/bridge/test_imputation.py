@@ -16,7 +16,7 @@ from numpyro.infer import MCMC
 from numpyro.infer.util import log_density
 
 from numpyro_fwd import AutoNUTS, LangevinSMC
-from numpyro_fwd.bridge.hierarchies import effects_of
+from numpyro_fwd.bridge.coordinates import effects_of
 from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.scaled_noise import scaled_noise

@@ -16,8 +16,7 @@ from numpyro.infer.reparam import LocScaleReparam, TransformReparam
 from numpyro.infer.util import constrain_fn
 
 from blackjax_ext.coordinates import laws
-from numpyro_fwd.bridge.coordinates import ModelCoordinates
-from numpyro_fwd.bridge.hierarchies import effects_of
+from numpyro_fwd.bridge.coordinates import ModelCoordinates, effects_of
 from numpyro_fwd.bridge.scaled_noise import scaled_noise
 from numpyro_fwd.bridge.traces import first_sites, is_latent
 

@@ -27,6 +27,7 @@ from blackjax_ext.mcmc.derivatives import (
 )
 from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
+from blackjax_ext.raising import Raised, forgiving, without_checks
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity
 from numpyro_fwd.bridge.argument_errors import first_not_finite, not_finite
@@ -49,6 +50,7 @@ from numpyro_fwd.bridge.numpyro_private import (
     transforms_of,
     unconstrain_fn,
 )
+from numpyro_fwd.bridge.raising import RaisesError, check_evaluated, first_evaluated
 from numpyro_fwd.bridge.traces import drawn_on_host, first_sites, in_floats, is_latent, sites_at
 from numpyro_fwd.types import Args, Kwargs, Model, Sites
 
@@ -127,7 +129,7 @@ class SharedTrace:
 
         def energy(arrays: list[Any], z: Position) -> Array:
             model_args, model_kwargs = join(arrays)
-            return make_potential(*model_args, **model_kwargs)(z)
+            return without_checks(make_potential(*model_args, **model_kwargs))(z)
 
         self.energy = traced_once(energy)
 
@@ -244,7 +246,9 @@ def view_model(
     if drawn_on_host(init_strategy) is None:
         init_strategy = partial(in_floats, init_strategy)
     try:
-        sites = first_sites(key, model, model_args, model_kwargs, init_strategy)
+        sites = first_evaluated(key, model, model_args, model_kwargs, init_strategy)
+    except RaisesError:
+        raise
     except ValueError as error:  # of a law whose parameter is NaN, as a covariate is
         if bad := not_finite(model_args, model_kwargs):
             raise ValueError(f"{error} Of the model's arguments, {', '.join(bad)}.") from error
@@ -304,7 +308,7 @@ def view_model(
         validate_grad=differentiation in ("reverse", "gradients")
         or (differentiation == "forward" and size <= BUDGET.dimensions["forward"]),
     )
-    return view, search_start(search, rng_key, sites, arguments, unravel)
+    return view, search_start(search, rng_key, model, sites, arguments, unravel)
 
 
 def stacked_potential(make_potential: Function, *model_args: Any, **model_kwargs: Any) -> Function:
@@ -343,7 +347,12 @@ def of_vector(unravel: Function, z: dict[str, Array]) -> Any:
 
 
 def search_start(
-    search: Function, rng_key: Array, sites: Sites, arguments: SplitArguments, unravel: Function
+    search: Function,
+    rng_key: Array,
+    model: Model,
+    sites: Sites,
+    arguments: SplitArguments,
+    unravel: Function,
 ) -> Any:
     """Random points of finite density with a finite gradient, one per key, in one program."""
 
@@ -353,9 +362,13 @@ def search_start(
         is_whole = unravel is identity or is_prng_key(rng_key)
         return unravel(z) if is_whole else jax.vmap(unravel)(z), is_valid
 
-    z, is_valid = run_with(arguments, compiled_soon(find, runs_once=True), rng_key)
+    program = compiled_soon(forgiving(find, Raised()), runs_once=True)
+    z, is_valid = run_with(arguments, program, rng_key)
     if not_jax_tracer(is_valid) and not np.all(on_host(is_valid)):
-        raise ValueError(no_start_message(sites, *arguments.join(arguments.arrays)))
+        of_model = arguments.join(arguments.arrays)
+        chains = z if np.ndim(is_valid) else jax.tree.map(lambda leaf: leaf[None], z)
+        check_evaluated(model, *of_model, chains, np.atleast_1d(on_host(is_valid)))
+        raise ValueError(no_start_message(sites, *of_model))
     return z
 
 
@@ -483,7 +496,9 @@ def explaining(
     except NoDensityError as error:
         if model is None:
             raise
-        first = int(np.argmin(np.isfinite(error.logdensities)))
+        is_finite = np.isfinite(error.logdensities)
+        check_evaluated(model, model_args, model_kwargs, z, is_finite)
+        first = int(np.argmin(is_finite))
         at_first = jax.tree.map(lambda leaf: leaf[first], z)
         sites = sites_at(model, model_args, model_kwargs, at_first, jax.random.key(0))
         where = f"; in chain {first} {', '.join(sites_not_finite(sites))}"

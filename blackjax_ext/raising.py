@@ -142,7 +142,9 @@ def nan_like(aval: Any) -> np.ndarray:
     """NaN of this shape and type; where there is none, the largest number."""
     if jnp.issubdtype(aval.dtype, np.inexact):
         return np.full(aval.shape, np.nan, aval.dtype)
-    return np.full(aval.shape, True if aval.dtype == bool else jnp.iinfo(aval.dtype).max, aval.dtype)
+    return np.full(
+        aval.shape, True if aval.dtype == bool else jnp.iinfo(aval.dtype).max, aval.dtype
+    )
 
 
 def line_of(equation: Any) -> str:
@@ -150,8 +152,8 @@ def line_of(equation: Any) -> str:
     frames = getattr(equation.source_info.traceback, "frames", ())
     for frame in frames:  # the innermost first
         if os.path.isabs(frame.file_name) and not frame.file_name.startswith(NOT_USERS):
-            name = os.path.basename(frame.file_name)
-            return f" ({name}, line {frame.line_num}, in {frame.function_name})"
+            name, function = os.path.basename(frame.file_name), frame.function_name.split(".")[-1]
+            return f" ({name}, line {frame.line_num}, in {function})"
     return ""
 
 

@@ -1,12 +1,12 @@
 """Models that raise where they are evaluated: where they do not, or what is raised, and where."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 from jax import Array
-from jax.experimental import checkify
 
 from blackjax_ext.raising import Raised, forgiving
 from blackjax_ext.types import Function
@@ -44,18 +44,20 @@ def first_evaluated(
     """
     try:
         return first_sites(rng_key, model, args, kwargs, init_strategy)
-    except RuntimeError as error:  # of a callback, with the traceback of all that called it
-        drawn, raised = partial(in_floats, init_strategy), ""
-        for key in jax.random.split(rng_key, TRIES):
-
-            def sites(key: Array) -> Sites:
-                return first_sites(key, model, args, kwargs, drawn)
-
-            raised = raised_by(sites, key)
-            if not raised:
-                return sites(key)
-        if not raised:
+    except (RuntimeError, ValueError) as error:
+        # of a call into Python, by whatever class jaxlib has for it
+        if not isinstance(error, RuntimeError) and "Callback" not in str(error):
             raise
+        drawn = partial(in_floats, init_strategy)
+
+        def sites_of(key: Array) -> Sites:
+            return first_sites(key, model, args, kwargs, drawn)
+
+        raised_at, raised = raised_by(sites_of), ""
+        for key in jax.random.split(rng_key, TRIES):
+            raised = raised_at(key)
+            if not raised:
+                return sites_of(key)
         raise RaisesError(raised) from error
 
 
@@ -63,24 +65,27 @@ def check_evaluated(
     model: Model, args: Args, kwargs: Kwargs | None, z: Any, is_finite: np.ndarray
 ) -> None:
     """Raise RaisesError if `model` raises in a chain without a density, of those at `z`, (C, ...)."""
+    raised_at = raised_by(lambda z: sites_at(model, args, kwargs, z, jax.random.key(0)))
     for i in np.flatnonzero(~is_finite):
-        at = jax.tree.map(lambda leaf: leaf[i], z)  # noqa: B023
-        raised = raised_by(lambda z: sites_at(model, args, kwargs, z, jax.random.key(0)), at)
-        if raised:
+        if raised := raised_at(jax.tree.map(lambda leaf: leaf[i], z)):  # noqa: B023
             raise RaisesError(raised)
 
 
-def raised_by(sites_of: Function, argument: Any) -> str:
-    """What sites raise that are computed from an argument, and values of the latents among them."""
+def raised_by(sites_of: Function) -> Callable[[Any], str]:
+    """What sites raise that are computed from an argument, and their latents; "" for nothing."""
     raised = Raised()
 
-    def values(argument: Any) -> dict[str, Any]:
-        sites = sites_of(argument)
-        return {name: site["value"] for name, site in sites.items() if is_latent(site)}
+    def values(argument: Any) -> tuple[dict[str, Any], list[Any]]:
+        sites = {k: site for k, site in sites_of(argument).items() if site["type"] == "sample"}
+        latents = {name: site["value"] for name, site in sites.items() if is_latent(site)}
+        return latents, [site["fn"].log_prob(site["value"]) for site in sites.values()]
 
-    try:
-        found = forgiving(values, raised)(argument)
-    except checkify.JaxRuntimeError as error:
-        return str(error).splitlines()[0]
-    point = ", ".join(f"{name} = {np.asarray(value)}" for name, value in found.items())
-    return raised.first and f"{raised.first}, at {point}"
+    program = jax.jit(forgiving(values, raised))
+
+    def raised_at(argument: Any) -> str:
+        raised.first = ""
+        latents, _ = jax.block_until_ready(program(argument))
+        point = ", ".join(f"{name} = {np.asarray(value)}" for name, value in latents.items())
+        return raised.first and f"{raised.first}, at {point}"
+
+    return raised_at

@@ -129,7 +129,7 @@ class SharedTrace:
 
         def energy(arrays: list[Any], z: Position) -> Array:
             model_args, model_kwargs = join(arrays)
-            return without_checks(make_potential(*model_args, **model_kwargs))(z)
+            return make_potential(*model_args, **model_kwargs)(z)
 
         self.energy = traced_once(energy)
 
@@ -267,6 +267,7 @@ def view_model(
     )
     if sum(site["type"] == "sample" for site in sites.values()) >= MANY_SITES:
         make_potential = partial(stacked_potential, make_potential)
+    make_potential = partial(unchecked_potential, make_potential)
     enumerated = {name for name in latents if sites[name]["fn"].support.is_discrete}
     values = {name: sites[name]["value"] for name in latents if name not in enumerated}
     prototype = transform_fn(facts.inv_transforms, values, invert=True)
@@ -314,6 +315,11 @@ def view_model(
 def stacked_potential(make_potential: Function, *model_args: Any, **model_kwargs: Any) -> Function:
     """A potential energy with what is alike in its program together."""
     return stacked(make_potential(*model_args, **model_kwargs))
+
+
+def unchecked_potential(make_potential: Function, *args: Any, **kwargs: Any) -> Function:
+    """A potential energy that is NaN where a check of its program fails."""
+    return without_checks(make_potential(*args, **kwargs))
 
 
 def as_model(make_potential: Function, like: dict[str, Any]) -> Model:

@@ -108,10 +108,6 @@ class Effort(NamedTuple):
         """Whether it is enough for paths of this kind."""
         return self.max_turns >= BUDGET.least_turns
 
-    def one_by_one(self) -> "Effort":
-        """The same with points and paths one after the other."""
-        return self._replace(is_large=True, at_once=1)
-
 
 def effort_of_hessians(
     logdensity_fn: LogDensity, program: Any, x: Array, differentiation: Differentiation

@@ -79,13 +79,14 @@ def find_start(
         return starts_at(x, jax.vmap(logdensity_fn)(x))
     logdensity_fn = density_in_parts(logdensity_fn, differentiation)
     logdensity_fn, program = work.traced(stacked(logdensity_fn), x[0])
+    apart = {"is_large": True, "at_once": 1} if is_one_by_one else {}
     if x.shape[1] <= budget.BUDGET.dimensions[differentiation]:
         effort = effort_of_hessians(logdensity_fn, program, x, differentiation)
-        effort = effort.one_by_one() if is_one_by_one else effort
+        effort = effort._replace(**apart)
         if effort.is_worthwhile:
             return find_starts(rng_key, logdensity_fn, x, differentiation, effort)
     effort = effort_of_gradients(program, x, differentiation)
-    effort = effort.one_by_one() if is_one_by_one else effort
+    effort = effort._replace(**apart)
     if effort.is_worthwhile:
         return along_gradients(rng_key, logdensity_fn, x, differentiation, effort)
     return starts_at(x, evaluator(logdensity_fn, is_large=is_one_by_one)(x))

@@ -50,7 +50,7 @@ from numpyro_fwd.bridge.numpyro_private import (
     transforms_of,
     unconstrain_fn,
 )
-from numpyro_fwd.bridge.raising import RaisesError, check_evaluated, first_evaluated
+from numpyro_fwd.bridge.raising import check_evaluated, first_evaluated
 from numpyro_fwd.bridge.traces import drawn_on_host, first_sites, in_floats, is_latent, sites_at
 from numpyro_fwd.types import Args, Kwargs, Model, Sites
 
@@ -247,8 +247,6 @@ def view_model(
         init_strategy = partial(in_floats, init_strategy)
     try:
         sites = first_evaluated(key, model, model_args, model_kwargs, init_strategy)
-    except RaisesError:
-        raise
     except ValueError as error:  # of a law whose parameter is NaN, as a covariate is
         if bad := not_finite(model_args, model_kwargs):
             raise ValueError(f"{error} Of the model's arguments, {', '.join(bad)}.") from error

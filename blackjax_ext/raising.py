@@ -24,8 +24,8 @@ __all__ = ["Raised", "forgiving", "forgiving_while", "without_checks"]
 
 CALLS = frozenset(["pure_callback", "io_callback"])
 OWN = os.path.dirname(os.path.abspath(__file__))
-NOT_USERS = (OWN, os.path.join(os.path.dirname(OWN), "numpyro_fwd"))
-NOT_USERS += tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
+PATHS = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+NOT_USERS = OWN, os.path.join(os.path.dirname(OWN), "numpyro_fwd"), *PATHS
 
 
 @dataclass

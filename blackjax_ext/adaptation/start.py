@@ -11,7 +11,7 @@ density has no derivatives, chains start where they are.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -79,7 +79,7 @@ def find_start(
         return starts_at(x, jax.vmap(logdensity_fn)(x))
     logdensity_fn = density_in_parts(logdensity_fn, differentiation)
     logdensity_fn, program = work.traced(stacked(logdensity_fn), x[0])
-    apart = {"is_large": True, "at_once": 1} if is_one_by_one else {}
+    apart: dict[str, Any] = {"is_large": True, "at_once": 1} if is_one_by_one else {}
     if x.shape[1] <= budget.BUDGET.dimensions[differentiation]:
         effort = effort_of_hessians(logdensity_fn, program, x, differentiation)
         effort = effort._replace(**apart)

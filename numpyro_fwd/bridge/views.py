@@ -369,10 +369,10 @@ def search_start(
     program = compiled_soon(forgiving(find, Raised()), runs_once=True)
     z, is_valid = run_with(arguments, program, rng_key)
     if not_jax_tracer(is_valid) and not np.all(on_host(is_valid)):
-        of_model = arguments.join(arguments.arrays)
+        args, kwargs = arguments.join(arguments.arrays)
         chains = z if np.ndim(is_valid) else jax.tree.map(lambda leaf: leaf[None], z)
-        check_evaluated(model, *of_model, chains, np.atleast_1d(on_host(is_valid)))
-        raise ValueError(no_start_message(sites, *of_model))
+        check_evaluated(model, args, kwargs, chains, np.atleast_1d(on_host(is_valid)))
+        raise ValueError(no_start_message(sites, args, kwargs))
     return z
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from jax.experimental import checkify
 
 from blackjax_ext.equations import is_program, primitives_in
+from blackjax_ext.factoring import moving_leaves, replaced
 from blackjax_ext.types import Function
 from blackjax_ext.work import evaluated, traced
 
@@ -46,7 +47,20 @@ def forgiving(function: Function, raised: Raised) -> Function:
         raised.is_possible |= not CALLS.isdisjoint(primitives_in(program))
         return evaluated(answered(program, partial(nan_where_raised, raised)), constants, leaves)
 
-    return wraps(function)(lambda *args: traced(function, *args, evaluate=evaluate)[0](*args))
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        leaves, structure = jax.tree.flatten(arguments)
+        is_traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
+        # a model may need the values of arrays that are known
+        moves = [moves or not any(is_traced) for moves in is_traced]
+
+        def of(moving: list[Any]) -> Any:
+            return function(*jax.tree.unflatten(structure, replaced(leaves, moves, moving)))
+
+        moving = moving_leaves(leaves, moves)
+        return traced(of, moving, evaluate=evaluate)[0](moving)
+
+    return call
 
 
 def forgiving_while(condition: Any, function: Function, remedy: str) -> Function:
@@ -68,7 +82,7 @@ def answered(program: Any, answer: Function, place: str = "") -> Any:
     if hasattr(program, "jaxpr"):
         return program.replace(jaxpr=answered(program.jaxpr, answer, place))
 
-    def replaced(equation: Any) -> Any:
+    def with_answer(equation: Any) -> Any:
         at = line_of(equation) or place
 
         def inside(parameter: Any) -> Any:
@@ -79,7 +93,7 @@ def answered(program: Any, answer: Function, place: str = "") -> Any:
             params["callback"] = partial(answer, params["callback"], params["result_avals"], at)
         return equation.replace(params=params)
 
-    return program.replace(eqns=[replaced(equation) for equation in program.eqns])
+    return program.replace(eqns=[with_answer(equation) for equation in program.eqns])
 
 
 def nan_where_raised(raised: Raised, called: Any, avals: Any, place: str, *values: Any) -> Any:

@@ -1,6 +1,7 @@
 """Errors for arguments that no sampler can work with, raised before anything is compiled."""
 
 import operator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ __all__ = [
     "check_scalar",
     "check_share",
     "count_rows",
+    "item_of",
 ]
 
 
@@ -124,3 +126,18 @@ def count_rows(data: ArrayTree) -> int:
             f"data must be arrays that lead with the same N > 0 rows; got {leaf_shapes}."
         )
     return shapes.pop()[0]
+
+
+def item_of(state: Any, key: Any) -> Any:
+    """``state[key]`` of a named tuple, with a KeyError that lists its fields for a name.
+
+    NumPyro asks a state for the item of the name of an extra field that it has not as an attribute.
+    """
+    if not isinstance(key, str):
+        return tuple.__getitem__(state, key)
+    names = [name for name in dir(state) if not (name.startswith("_") or hasattr(tuple, name))]
+    there = [name for name in names if getattr(state, name, None) is not None]
+    raise KeyError(
+        f"this kernel has no field {key!r} in its {type(state).__name__}, which has "
+        f"{', '.join(there)}. Name a field of one of these as 'adapt_state.step_size'."
+    )

@@ -14,14 +14,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import checkify
 
 from blackjax_ext.equations import is_program, primitives_in
 from blackjax_ext.factoring import moving_leaves, replaced
 from blackjax_ext.types import Function
 from blackjax_ext.work import evaluated, traced
 
-__all__ = ["Raised", "forgiving", "forgiving_while", "without_checks"]
+__all__ = ["Raised", "forgiving", "forgiving_while"]
 
 CALLS = frozenset(["pure_callback", "io_callback"])
 OWN = os.path.dirname(os.path.abspath(__file__))
@@ -139,19 +138,3 @@ def line_of(equation: Any) -> str:
             name, function = os.path.basename(frame.file_name), frame.function_name.split(".")[-1]
             return f" ({name}, line {frame.line_num}, in {function})"
     return ""
-
-
-def without_checks(function: Function) -> Function:
-    """`function` of a position, NaN where a ``checkify.check`` in it fails.
-
-    JAX lets a program have one if its option ``jax_experimental_unsafe_xla_runtime_errors`` is on.
-    """
-    if not getattr(jax.config, "jax_experimental_unsafe_xla_runtime_errors", False):
-        return function
-
-    def call(position: Any) -> Any:
-        error, value = checkify.checkify(function)(position)
-        flags = [leaf for leaf in jax.tree.leaves(error) if leaf.dtype == bool]
-        return jnp.where(jnp.array(flags).any(), jnp.nan, value)
-
-    return call

@@ -101,7 +101,7 @@ LAYERS = {
         {"factors"},
         {"metric_functions"},
     ],
-    "coordinates": [{"laws"}, {"learning", "partial"}],
+    "coordinates": [{"laws"}, {"learning"}, {"partial"}],
     "mcmc": [
         {"derivatives", "noise"},
         {"dependence", "rounding"},

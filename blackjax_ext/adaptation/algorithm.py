@@ -105,10 +105,11 @@ class Algorithm(NamedTuple):
     api: Any
     parameters: dict[str, Any]
 
-    def check(self, others: Iterable[str] = ()) -> None:
+    def check(self, others: Iterable[str] = (), instead: dict[str, str] | None = None) -> None:
         """Raise TypeError for an unknown or missing parameter, or for no algorithm at all.
 
-        `others` are names that whoever calls takes besides.
+        `others` are names that whoever calls takes besides, and `instead` says of unknown ones what
+        to take in their place.
         """
         if not (hasattr(self.api, "init") and hasattr(self.api, "build_kernel")):
             raise TypeError(
@@ -132,6 +133,9 @@ class Algorithm(NamedTuple):
         takers = (self.api.init, builder, kernel)
         known = set().union(*(names(taker) for taker in takers))
         if unknown := sorted(set(self.parameters) - known):
+            told = [f"{name}: {text}" for name, text in (instead or {}).items() if name in unknown]
+            if told:
+                raise TypeError(f"this kernel takes no {' '.join(told)}")
             raise TypeError(
                 f"unknown parameters {unknown}; the algorithm takes {sorted(known - SUPPLIED)}."
                 f"{nearest(unknown, known - SUPPLIED | set(others))}"

@@ -1,9 +1,9 @@
-"""Any algorithm in partly centred coordinates, which the warm-up learns.
+"""Any algorithm in coordinates of effects given pseudo-observations, which the warm-up learns.
 
 Chains step in u; the position that all others see is x. The state keeps both: where the scale of an
-effect is below its last digit, u could not be found again from x. How centred effects are is part
-of what the warm-up adapts, beside the metric (``AdaptState.coordinates``). It changes where a
-window ends, with u, and the metric with the variances that the window has seen at each centredness.
+effect is below its last digit, u could not be found again from x. Pseudo-observations are part
+of what the warm-up adapts, beside the metric (``AdaptState.coordinates``). They change where a
+window ends, with u, and the metric with the width of the coordinates.
 After the warm-up it is frozen, and a step is the algorithm's own on the density of u
 (:mod:`blackjax_ext.coordinates.partial`).
 """
@@ -104,18 +104,18 @@ class InCoordinates(NamedTuple):
     logdensity_fn: LogDensity
     coordinates: Coordinates
 
-    def bound(self, centredness: ArrayTree) -> Stepper:
+    def bound(self, pseudo: ArrayTree) -> Stepper:
         """The algorithm on the density of u."""
-        return self.bind(in_coordinates(self.logdensity_fn, self.coordinates, centredness))
+        return self.bind(in_coordinates(self.logdensity_fn, self.coordinates, pseudo))
 
     def at(self, u: ArrayTree, rng_key: Array, frame: Frame) -> CoordinateState:
         """First state at `u`."""
-        chain = self.bound(frame.centredness).init(u, rng_key, frame.metric)
-        return coordinate_state(chain, self.coordinates.out(u, frame.centredness))
+        chain = self.bound(frame.pseudo).init(u, rng_key, frame.metric)
+        return coordinate_state(chain, self.coordinates.out(u, frame.pseudo))
 
     def init(self, position: ArrayTree, rng_key: Array, metric: Any) -> CoordinateState:
         """First state at `position`; `metric` is a frame."""
-        return self.at(self.coordinates.into(position, metric.centredness), rng_key, metric)
+        return self.at(self.coordinates.into(position, metric.pseudo), rng_key, metric)
 
     def renew(self, rng_key: Array, state: CoordinateState, metric: Any) -> CoordinateState:
         """The state where `state` is, for steps in another metric."""
@@ -125,11 +125,11 @@ class InCoordinates(NamedTuple):
         self, rng_key: Array, state: CoordinateState, step_size: Array, metric: Any, **supplied: Any
     ) -> tuple[CoordinateState, StepInfo]:
         """One transition; `metric` is a frame."""
-        bound = self.bound(metric.centredness)
+        bound = self.bound(metric.pseudo)
         chain, info = bound.step(rng_key, state.chain, step_size, metric.metric, **supplied)
-        placed = self.coordinates.out(chain.position, metric.centredness)
+        placed = self.coordinates.out(chain.position, metric.pseudo)
         return coordinate_state(chain, placed), info._replace(
-            hidden=coarsest(placed, metric.centredness),
+            hidden=coarsest(placed, metric.pseudo),
             laws=jax.tree.map(jnp.asarray, placed.laws),  # of which some may be Python's numbers
         )
 
@@ -140,11 +140,10 @@ class InCoordinates(NamedTuple):
         learned = adapt_state.coordinates
         assert learned is not None
 
-        def tried(chain: Any, effect_laws: Any) -> ArrayTree:
-            gradient = chain.logdensity_grad
-            return learning.trials(chain.position, gradient, learned.centredness, effect_laws)
+        def looked(chain: Any, effect_laws: Any) -> Any:
+            return learning.look(chain.position, chain.logdensity_grad, learned.pseudo, effect_laws)
 
-        counted = learning.count(learned, jax.vmap(tried)(states.chain, effect_laws))
+        counted = learning.count(learned, jax.vmap(looked)(states.chain, effect_laws))
         # the first steps of a window are much too long: dual averaging begins at ten times the step
         is_settled = adapt_state.motion.num_steps > SETTLING
         return adapt_state._replace(coordinates=select(is_settled, counted, learned))
@@ -157,20 +156,20 @@ class InCoordinates(NamedTuple):
         assert old is not None
         learned, ratios = learning.learn(old, effect_laws)
 
-        def moved(u: Array, c: Array | None, new: Any, law: Any) -> Array:
-            return u if c is None else laws.recentred(law, c, new, u)
+        def moved(u: Array, old: Any, new: Any, law: Any) -> Array:
+            return u if old is None else laws.moved(law, old, new, u)
 
         @stacked
-        def move(u: ArrayTree, c: ArrayTree, new: ArrayTree, laws: Any) -> ArrayTree:
-            return jax.tree.map(moved, u, c, new, laws)
+        def move(u: ArrayTree, old: ArrayTree, new: ArrayTree, laws: Any) -> ArrayTree:
+            return jax.tree.map(moved, u, old, new, laws)
 
-        both = old.centredness, learned.centredness
+        both = old.pseudo, learned.pseudo
         u = jax.vmap(move, (0, None, None, 0))(states.coordinates, *both, effect_laws)
         one = jax.tree.map(lambda leaf: leaf[0], u)
         filled = jax.tree.map(lambda x, r: jnp.ones_like(x) if r is None else r, one, ratios)
         metric = adapt_state.metric.scaled(ravel_pytree(filled)[0])
         adapt_state = adapt_state._replace(metric=metric, coordinates=learned)
-        bound = self.bound(learned.centredness)
+        bound = self.bound(learned.pseudo)
         chains = jax.vmap(lambda u, key: bound.init(u, key, metric))(u, keys)
         states = states._replace(chain=chains)  # the position is what it was
         flat = jax.vmap(lambda u: ravel_pytree(u)[0])(u)

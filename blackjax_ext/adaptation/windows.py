@@ -49,6 +49,7 @@ import numpy as np
 from blackjax.optimizers.dual_averaging import DualAveragingState, dual_averaging
 from jax import Array
 
+from blackjax_ext.checks import item_of
 from blackjax_ext.coordinates.learning import Learned
 from blackjax_ext.coordinates.partial import Frame
 from blackjax_ext.metrics.factor import Factor
@@ -198,7 +199,7 @@ class AdaptState(NamedTuple):
     schedule
         When all this is adapted; None for never.
     coordinates
-        How centred effects are, and what tells; None for steps in the position itself.
+        Pseudo-observations of effects, and what tells; None for steps in the position itself.
     slopes
         Gradients of the current window; None for a metric from draws alone.
     """
@@ -212,12 +213,15 @@ class AdaptState(NamedTuple):
     coordinates: Learned | None = None
     slopes: Slopes | None = None
 
+    def __getitem__(self, key: Any) -> Any:
+        return item_of(self, key)
+
     @property
     def frame(self) -> Factor | Frame:
-        """The metric that steps are taken in, with the centredness of effects if there is one."""
+        """The metric that steps are taken in, with pseudo-observations of effects if there are."""
         if self.coordinates is None:
             return self.metric
-        return Frame(self.metric, self.coordinates.centredness)
+        return Frame(self.metric, self.coordinates.pseudo)
 
     @property
     def inverse_mass_matrix(self) -> Array:

@@ -1,46 +1,50 @@
-r"""Partly centred coordinates of an effect, for each law that an effect may have.
+r"""Coordinates of an effect given pseudo-observations of it, for each law that an effect may have.
 
-Given its parameters, an effect is an affine map of noise, :math:`x = m + B z` with B triangular.
-A path :math:`B_c` leads from :math:`B_0 = B` to :math:`B_1 = I`, its diagonal positive, and
+Given its parameters, an effect is an affine map of noise, :math:`v = m + M z`. Give each of its
+components a pseudo-observation :math:`v^*` of information :math:`w \ge 0`, both fixed: a normal
+likelihood :math:`N(v^* \mid v, 1 / w)`, which takes the place of what the data say. Coordinates u
+are those of z given the parameters and the pseudo-observations: standard normal, if z is normal and
+data say what the pseudo-observations do. For M a diagonal s, with :math:`r^2 = 1 + s^2 w`,
 
-.. math:: x = m + B_c (u - c m), \qquad \log |\partial x / \partial u| = \sum \log \mathrm{diag} B_c
+.. math:: z = \frac{s w (v^* - m)}{r^2} + \frac{u}{r}, \qquad
+    v = \frac{m / s^2 + w v^*}{1 / s^2 + w} + \frac{u}{\sqrt{1 / s^2 + w}},
+    \qquad \log \Big| \frac{\partial z}{\partial u} \Big| = - \log r.
 
-has the effect itself for u at centredness c = 1, and its noise at c = 0. Where a model has the
-noise z in the place of the effect, :math:`z = B^{-1} B_c (u - c m)` has the same u.
+At w = 0 these are the noise, for w to infinity the effect, shifted and scaled by fixed numbers, and
+in between the weight **follows the scale**: as s goes to zero, coordinates become the noise by
+themselves. The map is affine in u for given parameters, and so a bijection for any w and any
+:math:`v^*`, whatever the law of z is.
 
-- :class:`LocScale`: :math:`B_c = s^{1-c}`, each coordinate by itself.
-- :class:`LocFactor`: with :math:`L = U \mathrm{diag}(l)`, U of unit diagonal,
-  :math:`B_c = (I + (1-c)(U - I)) \mathrm{diag}(l^{1-c})`.
-- :class:`LocScaleNoise`: the same where the leaf is z: :math:`z = s^{-c} (u - c m)`.
-- :class:`Walk`: :math:`x = s\,\mathrm{tril}(1) z = V a`, for orthonormal waves
+- :class:`LocScale`: the leaf is v, each component by itself.
+- :class:`LocFactor`: M is a lower triangular factor L. With :math:`C C^T = I + L^T W L`, C lower
+  triangular, :math:`z = C^{-T} (C^{-1} L^T W (v^* - m) + u)`, the determinant one over that of C.
+- :class:`LocScaleNoise`: where the leaf is z; u is the same.
+- :class:`Walk`: :math:`v = s\,\mathrm{tril}(1) z = V a`, for orthonormal waves
   :math:`V_{tk} = 2 (2n+1)^{-1/2} \sin(\pi (2k+1) (t+1) / (2n+1))` and independent
   :math:`a_k \sim N(0, s_k^2)`, :math:`s_k = s / (2 \sin(\pi (k + 1/2) / (2n+1)))`: these are the
-  eigenvectors of the covariance, whatever s is. So each wave has a centredness of its own, as data
-  say much of long waves and little of short ones: :math:`a_k = s_k^{1-c_k} u_k`. The determinant
-  of V is 1 or -1. (A fast Fourier transform would do, but fails in XLA on a CPU, by its layout.)
+  eigenvectors of the covariance, whatever s is. So waves are what is observed, of each by itself,
+  as data say much of long waves and little of short ones. The determinant of V is 1 or -1. (A fast
+  Fourier transform would do, but fails in XLA on a CPU, by its layout.)
 - :class:`WalkNoise`: the same where the leaf is z, the differences of which are the waves
-  :math:`W_{tk} = 2 (2n+1)^{-1/2} \cos(\pi (2k+1) (t + 1/2) / (2n+1))`: :math:`z = W b`,
-  :math:`b_k = s_k^{-c_k} u_k`.
-- :class:`LongWalk`: LocFactor's for :math:`L = s\,\mathrm{tril}(1)`, by sums instead of products.
+  :math:`W_{tk} = 2 (2n+1)^{-1/2} \cos(\pi (2k+1) (t + 1/2) / (2n+1))`: :math:`z = W b`.
+- :class:`LongWalk`: for :math:`L = s\,\mathrm{tril}(1)`, of any length. Each place is seen after
+  those before it: :math:`v_i = v_{i-1} / r_i^2 + (1 - 1 / r_i^2) v^*_i + s u_i / r_i`.
 
-*Rounding.* Where a scale is below the last digits of x, the density of the model, which sees x, no
+*Rounding.* Where a scale is below the last digits of v, the density of the model, which sees v, no
 longer depends on u: it would be flat in all directions of the noise, and a chain that gets there
-would stay. Such u (but for c = 1) have next to no density here: it is exp(-100) times what it was,
-for each coordinate. That is a function of u alone, so that steps are exact for a target which has
-lost places that the model cannot compute. So it is where the shape of a law, as of a beta law, is
-so large that its log density is a sum of roundings: :func:`coarseness_of`.
-
-The map is linear in u: so a gradient in x is carried to u, and from the u of one c to that of
-another, by its transpose.
+would stay. Such u have next to no density here: it is exp(-100) times what it was, for each
+coordinate. That is a function of u alone, so that steps are exact for a target which has lost
+places that the model cannot compute. So it is where the shape of a law, as of a beta law, is so
+large that its log density is a sum of roundings: :func:`coarseness_of`.
 
 Reference: M. Gorinova, D. Moore and M. Hoffman 2020, Automatic reparameterisation of probabilistic
-programs, for LocScale.
+programs, for maps between an effect and its noise.
 """
 
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -51,21 +55,26 @@ from jax.scipy.linalg import solve_triangular
 from blackjax_ext.precision import exact_products
 
 __all__ = [
+    "ColumnsNoise",
     "Law",
     "LocFactor",
+    "LocFactorNoise",
     "LocScale",
     "LocScaleNoise",
     "LongWalk",
+    "Pseudo",
     "Walk",
     "WalkNoise",
+    "centred",
     "coarseness_of",
     "into",
+    "moved",
     "out",
-    "pulled",
-    "recentred",
     "rounding",
+    "seen",
     "unresolved",
     "walk",
+    "widths",
 ]
 
 
@@ -76,203 +85,329 @@ MOST_WAVES = 1024  # of a walk: products with more of them would take longer tha
 OF_SUMS = 10.0  # what rounding adds to such a log density at most, in `coarseness`
 
 
-class Law(Protocol):
-    """The parameters of an effect, and ``B_c``.
+class Pseudo(NamedTuple):
+    """Pseudo-observations of the components of an effect, both of the effect's shape.
 
-    is_whole
-        Whether the coordinates of the last axis have one centredness.
+    value
+        v*, in units of the effect; of a walk, of its waves.
+    information
+        w, one over their variance, never negative.
     """
 
-    @property
-    def is_whole(self) -> bool:
-        """See above."""
+    value: Array
+    information: Array
+
+
+class Law(Protocol):
+    """The parameters of an effect, ``v = m + M z``, M a diagonal or lower triangular.
+
+    is_noise
+        Whether the leaf of the position is z.
+    coarseness
+        How coarse the log density of each component is; None where it is not.
+    """
+
+    is_noise: ClassVar[bool]
 
     @property
-    def own_scale(self) -> Array:
-        """Scale of the noise of each coordinate in the effect, given those before it."""
+    def coarseness(self) -> Any:
+        """See above."""
 
     @property
     def mean(self) -> Array:
         """m, of a shape that broadcasts to the effect."""
 
     @property
-    def coarseness(self) -> Any:
-        """How coarse the log density of each coordinate is; None where it is not."""
+    def own_scale(self) -> Array:
+        """Diagonal of M: the scale of each component, given those before it."""
 
-    def spread(self, c: Array, v: Array) -> Array:
-        """``B_c v``."""
+    def root(self, information: Array) -> Array:
+        """A root C of what is known of z, 1 by its law and the rest by observation; or r."""
 
-    def unspread(self, c: Array, d: Array) -> Array:
-        """``B_c^{-1} d``."""
+    def log_root(self, root: Array) -> Array:
+        """Logarithms of the diagonal of C."""
 
-    def log_slopes(self, c: Array) -> Array:
-        """Logarithms of the diagonal of ``B_c``."""
+    def offset(self, root: Array, pseudo: Pseudo) -> Array:
+        """What the pseudo-observations add to u."""
+
+    def spread(self, root: Array, e: Array) -> Array:
+        """The noise ``C^-T e``."""
+
+    def unspread(self, root: Array, z: Array) -> Array:
+        """The other way round."""
+
+    def effect(self, z: Array) -> Array:
+        """``m + M z``."""
+
+    def noise(self, v: Array) -> Array:
+        """``M^-1 (v - m)``."""
+
+    def unslope(self, h: Array) -> Array:
+        """``M^-T h``: of a slope along z, that along v."""
 
 
-class LocScale(NamedTuple):
+class Alone:
+    """What laws share whose components are observed each by itself."""
+
+    def root(self: Law, information: Array) -> Array:
+        """See :class:`Law`."""
+        return jnp.sqrt(1 + self.own_scale**2 * information)
+
+    def log_root(self: Law, root: Array) -> Array:
+        """See :class:`Law`."""
+        return jnp.log(root)
+
+    def offset(self: Law, root: Array, pseudo: Pseudo) -> Array:
+        """See :class:`Law`."""
+        size = jnp.sqrt(pseudo.information)  # of factors that stay finite
+        return self.own_scale * size / root * (size * (pseudo.value - self.mean))
+
+
+class OfScale(NamedTuple):
+    """The fields of :class:`LocScale`."""
+
+    loc: Any
+    scale: Any
+    coarseness: Any = None
+
+
+class LocScale(Alone, OfScale):
     """Location and scale of an effect, of shapes that broadcast to it.
 
     `coarseness` is that of :func:`coarseness_of`, None for none: beyond 1 the place has next to no
     density.
     """
 
-    loc: Any
-    scale: Any
-    coarseness: Any = None
+    is_noise: ClassVar[bool] = False
 
     @property
-    def is_whole(self) -> bool:
+    def mean(self) -> Array:
         """See :class:`Law`."""
-        return False
+        return jnp.asarray(self.loc)
 
     @property
     def own_scale(self) -> Array:
         """See :class:`Law`."""
-        return jnp.abs(jnp.asarray(self.scale))
+        return jnp.asarray(self.scale)
 
-    @property
-    def mean(self) -> Array:
-        """Mean of the effect, given its parameters."""
-        return jnp.asarray(self.loc)
+    def spread(self, root: Array, e: Array) -> Array:
+        """See :class:`Law`."""
+        return e / root
 
-    def spread(self, c: Array, v: Array) -> Array:
-        """Map noise to the effect."""
-        return jnp.exp(self.log_slopes(c)) * v
+    def unspread(self, root: Array, z: Array) -> Array:
+        """See :class:`Law`."""
+        return z * root
 
-    def unspread(self, c: Array, d: Array) -> Array:
-        """Map the effect to noise."""
-        return jnp.exp(-self.log_slopes(c)) * d
+    def effect(self, z: Array) -> Array:
+        """See :class:`Law`."""
+        return self.mean + self.own_scale * z
 
-    def log_slopes(self, c: Array) -> Array:
-        """Logarithm of the slope of each coordinate in its noise."""
-        return (1 - c) * jnp.log(self.own_scale)
+    def noise(self, v: Array) -> Array:
+        """See :class:`Law`."""
+        return (v - self.mean) / self.own_scale
+
+    def unslope(self, h: Array) -> Array:
+        """See :class:`Law`."""
+        return h / self.own_scale
 
 
 class LocScaleNoise(LocScale):
     """Location and scale of an effect whose noise is a leaf of the position, broadcast to it.
 
-    ``spread`` and ``unspread`` are maps to and from the noise. A scale that is zero, or no number,
-    counts as 1: a model may take no notice of some of its noise.
+    A scale that is no number counts as 0: a model may take no notice of some of its noise.
     """
+
+    is_noise: ClassVar[bool] = True
 
     @property
     def own_scale(self) -> Array:
         """See :class:`Law`."""
-        scale = jnp.abs(jnp.asarray(self.scale))
-        return jnp.where((scale > 0) & jnp.isfinite(scale), scale, 1.0)
-
-    def log_slopes(self, c: Array) -> Array:
-        """Logarithm of the slope of each noise in its coordinate."""
-        return -c * jnp.log(self.own_scale)
+        scale = jnp.asarray(self.scale)
+        return jnp.where(jnp.isfinite(scale), scale, 0.0)
 
 
-class LocFactor(NamedTuple):
-    """Location of an effect, (..., D), and a lower triangular factor of its covariance."""
+class OfFactor(NamedTuple):
+    """The fields of :class:`LocFactor`."""
 
     loc: Any
     factor: Array
 
-    @property
-    def is_whole(self) -> bool:
-        """See :class:`Law`."""
-        return True
 
-    @property
-    def own_scale(self) -> Array:
-        """See :class:`Law`."""
-        return jnp.abs(self.diagonal)
+class LocFactor(OfFactor):
+    """Location of an effect, (..., D), and a lower triangular factor of its covariance."""
 
-    @property
-    def coarseness(self) -> None:
-        """See :class:`Law`."""
+    is_noise: ClassVar[bool] = False
+    coarseness: ClassVar[None] = None
 
     @property
     def mean(self) -> Array:
-        """Mean of the effect, given its parameters."""
+        """See :class:`Law`."""
         return jnp.asarray(self.loc)
 
     @property
-    def diagonal(self) -> Array:
-        """Diagonal of the factor."""
+    def own_scale(self) -> Array:
+        """See :class:`Law`."""
         diagonal: Array = jnp.diagonal(self.factor, axis1=-2, axis2=-1)
         return diagonal
 
-    def blend(self, c: Array) -> Array:
-        """``I + (1 - c)(U - I)``."""
-        unit = self.factor / self.diagonal[..., None, :]
-        eye = jnp.eye(unit.shape[-1], dtype=unit.dtype)
-        return eye + (1 - c)[..., None, :] * (unit - eye)
+    @exact_products
+    def root(self, information: Array) -> Array:
+        """See :class:`Law`."""
+        seen = jnp.sqrt(information)[..., None] * self.factor
+        known = jnp.swapaxes(seen, -1, -2) @ seen
+        found: Array = jnp.linalg.cholesky(known + jnp.eye(known.shape[-1], dtype=known.dtype))
+        return found
+
+    def log_root(self, root: Array) -> Array:
+        """See :class:`Law`."""
+        return jnp.log(jnp.diagonal(root, axis1=-2, axis2=-1))
 
     @exact_products
-    def spread(self, c: Array, v: Array) -> Array:
-        """Map noise to the effect."""
-        return (self.blend(c) @ (jnp.exp(self.log_slopes(c)) * v)[..., None])[..., 0]
-
-    def unspread(self, c: Array, d: Array) -> Array:
-        """Map the effect to noise."""
-        blend = jnp.broadcast_to(self.blend(c), (*d.shape, d.shape[-1]))
-        w = solve_triangular(blend, d[..., None], lower=True, unit_diagonal=True)[..., 0]
-        return jnp.exp(-self.log_slopes(c)) * w
-
-    def log_slopes(self, c: Array) -> Array:
-        """Logarithms of the diagonal of the map."""
-        return (1 - c) * jnp.log(self.own_scale)
-
-
-class LongWalk(NamedTuple):
-    """Scale of the steps of a walk from zero along the last axis, of its other axes."""
-
-    scale: Any
-
-    @property
-    def is_whole(self) -> bool:
+    def offset(self, root: Array, pseudo: Pseudo) -> Array:
         """See :class:`Law`."""
-        return True
+        seen = pseudo.information * (pseudo.value - self.mean)
+        return solved(root, (jnp.swapaxes(self.factor, -1, -2) @ seen[..., None])[..., 0])
+
+    def spread(self, root: Array, e: Array) -> Array:
+        """See :class:`Law`."""
+        return solved(root, e, trans=1)
+
+    @exact_products
+    def unspread(self, root: Array, z: Array) -> Array:
+        """See :class:`Law`."""
+        return (jnp.swapaxes(root, -1, -2) @ z[..., None])[..., 0]
+
+    @exact_products
+    def effect(self, z: Array) -> Array:
+        """See :class:`Law`."""
+        return self.mean + (self.factor @ z[..., None])[..., 0]
+
+    def noise(self, v: Array) -> Array:
+        """See :class:`Law`."""
+        return solved(self.factor, v - self.mean)
+
+    def unslope(self, h: Array) -> Array:
+        """See :class:`Law`."""
+        return solved(self.factor, h, trans=1)
+
+
+def solved(factor: Array, x: Array, trans: int = 0) -> Array:
+    """``factor^-1 x``, or that of its transpose."""
+    factor = jnp.broadcast_to(factor, (*x.shape, x.shape[-1]))
+    found: Array = solve_triangular(factor, x[..., None], lower=True, trans=trans)[..., 0]
+    return found
+
+
+class LocFactorNoise(LocFactor):
+    """The same where the leaf is the noise."""
+
+    is_noise: ClassVar[bool] = True
+
+
+class ColumnsNoise(LocFactorNoise):
+    """The same where components are the first of two axes; location and factor lead with others."""
+
+    def root(self, information: Array) -> Array:
+        """See :class:`Law`."""
+        return super().root(information.T)
+
+    def log_root(self, root: Array) -> Array:
+        """See :class:`Law`."""
+        return super().log_root(root).T
+
+    def offset(self, root: Array, pseudo: Pseudo) -> Array:
+        """See :class:`Law`."""
+        return super().offset(root, Pseudo(pseudo.value.T, pseudo.information.T)).T
+
+    def spread(self, root: Array, e: Array) -> Array:
+        """See :class:`Law`."""
+        return super().spread(root, e.T).T
+
+    def unspread(self, root: Array, z: Array) -> Array:
+        """See :class:`Law`."""
+        return super().unspread(root, z.T).T
+
+    def effect(self, z: Array) -> Array:
+        """See :class:`Law`."""
+        return super().effect(z.T).T
+
+    def noise(self, v: Array) -> Array:
+        """See :class:`Law`."""
+        return super().noise(v.T).T
+
+    def unslope(self, h: Array) -> Array:
+        """See :class:`Law`."""
+        return super().unslope(h.T).T
 
     @property
     def own_scale(self) -> Array:
         """See :class:`Law`."""
-        return jnp.abs(jnp.asarray(self.scale))[..., None]
+        return super().own_scale.T
 
-    @property
-    def coarseness(self) -> None:
-        """See :class:`Law`."""
+
+class OfWalk(NamedTuple):
+    """The field of :class:`LongWalk`."""
+
+    scale: Any
+
+
+class LongWalk(Alone, OfWalk):
+    """Scale of the steps of a walk from zero along the last axis, of its other axes."""
+
+    is_noise: ClassVar[bool] = False
+    coarseness: ClassVar[None] = None
 
     @property
     def mean(self) -> Array:
-        """Mean of the effect, given its parameters."""
-        return jnp.zeros_like(jnp.asarray(self.scale))[..., None]
+        """See :class:`Law`."""
+        return jnp.zeros_like(self.own_scale)
 
-    def spread(self, c: Array, v: Array) -> Array:
-        """Steps to places: each step, and 1 - c of all before it."""
-        w = jnp.exp(self.log_slopes(c)) * v
-        return w + (1 - c) * (jnp.cumsum(w, -1) - w)
+    @property
+    def own_scale(self) -> Array:
+        """See :class:`Law`."""
+        return jnp.asarray(self.scale)[..., None]
 
-    def unspread(self, c: Array, d: Array) -> Array:
-        """Places to steps: the sum of the steps is S <- c S + d."""
+    def spread(self, root: Array, e: Array) -> Array:
+        """See :class:`Law`: places S <- S / r^2 + s e / r, and steps from them."""
 
         def joined(first: Any, second: Any) -> tuple[Array, Array]:
             return first[0] * second[0], second[0] * first[1] + second[1]
 
-        c = jnp.broadcast_to(c, d.shape)
-        sums = jax.lax.associative_scan(joined, (c, d), axis=-1)[1]
-        before = jnp.concatenate([jnp.zeros_like(sums[..., :1]), sums[..., :-1]], -1)
-        return jnp.exp(-self.log_slopes(c)) * (d - (1 - c) * before)
+        e, kept = e / root, jnp.broadcast_to(1 / root**2, e.shape)
+        places = jax.lax.associative_scan(joined, (kept, self.own_scale * e), axis=-1)[1]
+        return e - (1 - kept) * (shifted(places) / self.own_scale)
 
-    def log_slopes(self, c: Array) -> Array:
-        """Logarithm of the slope of each step."""
-        return (1 - c) * jnp.log(self.own_scale)
+    def unspread(self, root: Array, z: Array) -> Array:
+        """See :class:`Law`."""
+        return root * (z + (1 - 1 / root**2) * (jnp.cumsum(z, -1) - z))
+
+    def effect(self, z: Array) -> Array:
+        """See :class:`Law`."""
+        return jnp.cumsum(self.own_scale * z, -1)
+
+    def noise(self, v: Array) -> Array:
+        """See :class:`Law`."""
+        return (v - shifted(v)) / self.own_scale
+
+    def unslope(self, h: Array) -> Array:
+        """See :class:`Law`."""
+        return (h - shifted(h[..., ::-1])[..., ::-1]) / self.own_scale
+
+
+def shifted(x: Array) -> Array:
+    """Each entry in the place after it, the first zero."""
+    return jnp.concatenate([jnp.zeros_like(x[..., :1]), x[..., :-1]], -1)
 
 
 class Waves:
     """Waves of the places of a walk, or of its steps, (..., n), the longest first."""
 
     wave: Callable[[np.ndarray], np.ndarray]
-    offset: float
+    phase: float
 
     def basis(self, like: Array) -> Array:
         """The waves, (n, n), which are orthonormal: one in each column."""
-        return jnp.asarray(orthonormal(self.wave, self.offset, like.shape[-1]), like.dtype)
+        return jnp.asarray(orthonormal(self.wave, self.phase, like.shape[-1]), like.dtype)
 
     @exact_products
     def turned(self, waves: Array) -> Array:
@@ -288,13 +423,13 @@ class Waves:
 class Walk(Waves, LocScale):
     """Waves of a walk: their scales, and no location, as :func:`walk` makes them."""
 
-    wave, offset = np.sin, 1.0
+    wave, phase = np.sin, 1.0
 
 
 class WalkNoise(Waves, LocScaleNoise):
     """The same where the leaf is the noise of the steps."""
 
-    wave, offset = np.cos, 0.5
+    wave, phase = np.cos, 0.5
 
 
 @lru_cache(maxsize=8)
@@ -329,84 +464,85 @@ def coarse(law: Law) -> Any:
     return 0.0 if law.coarseness is None else law.coarseness
 
 
-def same(law: Law, c: Array, new: Array | float) -> Array:
-    """Where the map from one centredness to another changes nothing."""
-    is_same = c == new
-    return is_same.all(axis=-1, keepdims=True) if law.is_whole else is_same
+def noise(law: Law, pseudo: Pseudo, u: Array) -> Array:
+    """The noise at `u`."""
+    root = law.root(pseudo.information)
+    return law.spread(root, u + law.offset(root, pseudo))
 
 
-def out(law: Law, c: Array, u: Array) -> tuple[Array, Array]:
-    """The leaf at `u` and the log determinant; at c = 1 an effect is u, to the last digit.
+def coordinate(law: Law, pseudo: Pseudo, z: Array) -> Array:
+    """The coordinates of a noise; the inverse of :func:`noise`."""
+    root = law.root(pseudo.information)
+    return law.unspread(root, z) - law.offset(root, pseudo)
 
-    Of a walk that holds for its waves.
+
+def out(law: Law, pseudo: Pseudo, u: Array) -> tuple[Array, Array]:
+    """The leaf at `u` and the log determinant."""
+    root = law.root(pseudo.information)
+    z = law.spread(root, u + law.offset(root, pseudo))
+    x, slopes = z, -law.log_root(root)
+    if not law.is_noise:
+        x, slopes = law.effect(z), slopes + jnp.log(jnp.abs(law.own_scale))
+    log_det = jnp.sum(jnp.broadcast_to(slopes, u.shape)) - unresolved(law, pseudo, x)
+    return law.turned(x) if isinstance(law, Waves) else x, log_det
+
+
+def into(law: Law, pseudo: Pseudo, x: Array) -> Array:
+    """The coordinates of the leaf `x`; the inverse of :func:`out`."""
+    x = law.unturned(x) if isinstance(law, Waves) else x
+    return coordinate(law, pseudo, x if law.is_noise else law.noise(x))
+
+
+def moved(law: Law, old: Pseudo, new: Pseudo, u: Array) -> Array:
+    """The coordinates given `new` of the effect that is at `u` given `old`.
+
+    The effect itself is not computed: where its scale is below its last digit, u keeps what the
+    effect has lost.
     """
-    shift = jnp.broadcast_to(law.mean, u.shape)
-    x = law.spread(c, u) + (middle(law, shift) - law.spread(c, c * shift))
-    x = law.turned(x) if isinstance(law, Waves) else x
-    log_det = jnp.sum(jnp.broadcast_to(law.log_slopes(c), u.shape))
-    return x, log_det - unresolved(law, c, x)
+    return coordinate(law, new, noise(law, old, u))
 
 
-def middle(law: Law, shift: Array) -> Array:
-    """The leaf whose noise is zero."""
-    return jnp.zeros_like(shift) if isinstance(law, LocScaleNoise) else shift
+def seen(law: Law, pseudo: Pseudo, u: Array, gradient: Array) -> tuple[Array, Array]:
+    """An effect, and the slope along it of all of the log density but a normal law of its noise."""
+    root, z = law.root(pseudo.information), noise(law, pseudo, u)
+    (of_noise,) = jax.linear_transpose(lambda z: law.unspread(root, z), z)(gradient)
+    return law.effect(z), law.unslope(of_noise + z)
 
 
-def centredness_of_leaf(law: Law) -> float:
-    """The centredness at which the coordinates are the leaf itself."""
-    return 0.0 if isinstance(law, LocScaleNoise) else 1.0
+def widths(law: Law, pseudo: Pseudo) -> Array:
+    """How wide coordinates are, in units of the noise."""
+    found = jnp.exp(law.log_root(law.root(pseudo.information)))
+    return jnp.broadcast_to(found, pseudo.value.shape)
 
 
-def unresolved(law: Law, c: Array, x: Array) -> Array:
-    """A penalty on the log density where the last digits of a leaf move its noise.
+def centred(scale: Array, information: Array) -> Array:
+    """How centred coordinates are where an effect has this scale: 1 - 1/r^2."""
+    known = scale**2 * information
+    return known / (1 + known)
+
+
+def unresolved(law: Law, pseudo: Pseudo, x: Array) -> Array:
+    """A penalty on the log density where the last digits of a leaf move its coordinates.
 
     Zero but far from all that is typical: with single precision, at scales below 1e-5 of the
     effect. Then so much for each coordinate that the place has no mass, and a trajectory may still
     cross it; and more than what a coarse log density may pretend.
     """
-    ratio = rounding(law, c, x)
+    ratio = rounding(law, pseudo, x)
     beyond = 2 * jnp.log(jnp.maximum(ratio, 1.0)) + OF_SUMS * coarse(law)
     return jnp.sum(jnp.where(ratio > 1, WALL + beyond, 0.0))
 
 
-def rounding(law: Law, c: Array, x: Array) -> Array:
-    """How far the last digit of a leaf moves its noise, in RESOLUTION; zero where that is u.
+def rounding(law: Law, pseudo: Pseudo, x: Array) -> Array:
+    """How far the last digit of an effect, of a walk of its waves, moves u, in RESOLUTION.
 
-    Or how coarse its log density is, if that is more. A leaf that is the noise is as exact as u,
-    in which it is added to c m.
+    Or how coarse its log density is, if that is more. A leaf that is the noise is as exact as u:
+    what observations add to u goes to zero with the scale.
     """
+    if law.is_noise:
+        return jnp.broadcast_to(jnp.asarray(coarse(law), x.dtype), x.shape)
     size = jnp.maximum(jnp.abs(x), jnp.abs(law.mean))
     if isinstance(law, Waves):  # of each wave, which has a part of all places
         size = jnp.max(size, -1, keepdims=True, initial=0.0)
-    slope = 1 / law.own_scale
-    if isinstance(law, LocScaleNoise):
-        size, slope = jnp.abs(c * law.mean), jnp.exp(law.log_slopes(c))
-    ratio = jnp.maximum(jnp.finfo(x.dtype).eps * size * slope / RESOLUTION, coarse(law))
-    return jnp.where(c == centredness_of_leaf(law), 0.0, ratio)
-
-
-def into(law: Law, c: Array, x: Array) -> Array:
-    """The coordinates of the leaf `x`; the inverse of :func:`out`."""
-    x = law.unturned(x) if isinstance(law, Waves) else x
-    shift = jnp.broadcast_to(law.mean, x.shape)
-    found = c * shift + law.unspread(c, x - middle(law, shift))
-    return jnp.where(same(law, c, centredness_of_leaf(law)), x, found)
-
-
-def recentred(law: Law, c: Array, new: Array, u: Array) -> Array:
-    """The coordinates at centredness `new` of the effect that is at `u` at centredness `c`.
-
-    The effect itself is not computed: where its scale is below its last digit, u keeps what the
-    effect has lost.
-    """
-    shift = jnp.broadcast_to(law.mean, u.shape)
-    away = law.unspread(new, law.spread(c, u - c * shift))
-    return jnp.where(same(law, c, new), u, new * shift + away)
-
-
-def pulled(law: Law, c: Array, new: Array, gradient: Array) -> Array:
-    """The gradient at centredness `new`, all else held, from that at centredness `c`."""
-    (in_effect,) = jax.linear_transpose(lambda d: law.unspread(c, d), gradient)(gradient)
-    in_noise: Array
-    (in_noise,) = jax.linear_transpose(lambda v: law.spread(new, v), gradient)(in_effect)
-    return in_noise
+    slope = jnp.exp(law.log_root(law.root(pseudo.information))) / jnp.abs(law.own_scale)
+    return jnp.maximum(jnp.finfo(x.dtype).eps * size * slope / RESOLUTION, coarse(law))

@@ -1,22 +1,24 @@
-r"""How centred each effect should be, from draws and gradients that a warm-up has anyway.
+r"""Pseudo-observations of effects, from draws and gradients that a warm-up has anyway.
 
-In the coordinates of centredness c, effect j has draws :math:`u_j(c)`, and the log density of u has
-the slope :math:`g_j(c)` along it, all other coordinates held. Of all normal laws with free means
-and variances, the closest to the target in Fisher divergence has one of
-:math:`\sum_j (\mathrm{var}\, u_j \, \mathrm{var}\, g_j)^{1/2}` but for constants (which is how the
-variances of a metric are found, too), and at its best each product is 1. So
+Of all of the log density but the law of an effect, the slope along component j of it is about
+:math:`g_j = w_j (v^*_j - v_j)`, if data say of it what a normal observation would. So a regression
+of these slopes on the draws of a window has both:
 
-.. math:: c_j = \arg\min_c \; \log \mathrm{var}\, u_j(c) + \log \mathrm{var}\, g_j(c).
+.. math:: w_j = - \frac{\mathrm{cov}(v_j, g_j)}{\mathrm{var}\, v_j}, \qquad
+    v^*_j = \bar v_j + \bar g_j / w_j,
 
-*What it costs.* With the law of effect j at the same draw, u and g at any c follow from those at
-the current one (:mod:`blackjax_ext.coordinates.laws`): for a location and a scale,
-:math:`u(c') = c' m + s^{c' - c} (u - c m)` and :math:`g(c') = s^{c - c'} g`. No density is
-evaluated, nothing is differentiated, and no draws are kept: the means and the squares of both, at
-each c of a grid, are summed as the chains run. The scales of other levels come in by the gradients
-at their current coordinates, so levels settle one after another, from window to window.
+and none where it is negative. It is the observation of least Fisher divergence: in coordinates u
+the slope of the log density differs from that of a standard normal by
+:math:`s r^{-1} (g_j - w_j (v^*_j - v_j))` for a scale s.
 
-*Where it says nothing* (few draws, a coordinate that stands still, a slope that is constant or no
-number) the centredness stays, which is 1/2 at first, and 0 for noise that a model scales.
+*What it costs.* Draws and slopes follow from u and its gradient in the current coordinates, by
+:func:`blackjax_ext.coordinates.laws.seen`. What a normal law of the noise says is taken off, not
+what the noise's own law does: a law with tails is not narrower than a normal one of the same scale,
+so that its slopes ask for no observation. No density is evaluated, nothing is differentiated, and
+no draws are kept but their means and products.
+
+*Where it says nothing* (few draws, a component that stands still, a slope that is no number) the
+observation stays, which is none at first: coordinates of the noise.
 
 References: A. Seyboldt, E. Carlson and B. Carpenter 2024, Preconditioning Hamiltonian Monte Carlo
 by minimizing Fisher divergence; M. Gorinova, D. Moore and M. Hoffman 2020.
@@ -26,125 +28,162 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from blackjax.types import ArrayTree
 from jax import Array
 
 from blackjax_ext.coordinates import laws
-from blackjax_ext.coordinates.laws import Law, LocScaleNoise
+from blackjax_ext.coordinates.laws import Law, Pseudo
 from blackjax_ext.stacking import stacked
 
-__all__ = ["CENTREDNESS_GRID", "Learned", "Sums", "count", "first_learned", "learn", "trials"]
+__all__ = ["Learned", "Seen", "Sums", "count", "first_learned", "learn", "look"]
 
-CENTREDNESS_GRID = np.linspace(0.0, 1.0, 17)
 MIN_DRAWS = 20  # below, a window says nothing
-MOST_HIDDEN = 0.1  # of what rounding may hide, at the end of a window: scales of others are smaller
+MOST_HIDDEN = 0.1  # of what rounding may hide, of an observation
+
+
+class Seen(NamedTuple):
+    """A draw of an effect.
+
+    effect
+        v.
+    slope
+        Slope along it of all but its law.
+    log_scale
+        Logarithm of its scale, given the components before it.
+    """
+
+    effect: Array
+    slope: Array
+    log_scale: Array
 
 
 class Sums(NamedTuple):
-    """Sums of u and g of an effect over the draws of a window, at each centredness of the grid.
+    """Sums over the draws of a window, of each component.
 
-    mean, square
-        Means, and sums of squares about them, with leading axes (2, G): first of u, then of g.
+    number
+        Draws that are numbers.
+    mean
+        Of a :class:`Seen`.
+    square, product
+        Sums of squares of effects, and of products with slopes, about the means.
     """
 
-    mean: Array
+    number: Array
+    mean: Seen
     square: Array
+    product: Array
 
 
 class Learned(NamedTuple):
-    """Centredness of the coordinates as a warm-up has learned it so far.
+    """Pseudo-observations as a warm-up has learned them so far.
 
-    centredness
+    pseudo
         Of each effect; None for other leaves.
     sums
         :class:`Sums` of each effect; None for other leaves.
-    num_draws
-        Draws of the window.
+    scales
+        Typical scale of each effect in the last window, 0 before there is one; None for others.
     """
 
-    centredness: ArrayTree
+    pseudo: ArrayTree
     sums: Any
-    num_draws: Array
+    scales: ArrayTree
 
 
-def first_learned(centredness: ArrayTree) -> Learned:
+def is_pseudo(node: Any) -> bool:
+    """Whether a node of a tree of pseudo-observations is one."""
+    return node is None or isinstance(node, Pseudo)
+
+
+def of_effects(function: Any, pseudo: ArrayTree, *others: Any) -> Any:
+    """`function` of each effect's observation and what other trees have in its place."""
+
+    def of_leaf(pseudo: Pseudo | None, *rest: Any) -> Any:
+        return None if pseudo is None else function(pseudo, *rest)
+
+    return jax.tree.map(of_leaf, pseudo, *others, is_leaf=is_pseudo)
+
+
+def first_learned(pseudo: ArrayTree) -> Learned:
     """State of the learning before any draw."""
 
-    def empty(c: Array) -> Sums:
-        zeros = jnp.zeros((2, CENTREDNESS_GRID.size, *c.shape), c.dtype)
-        return Sums(zeros, zeros)
+    def empty(pseudo: Pseudo) -> Sums:
+        zeros = jnp.zeros_like(pseudo.value)
+        return Sums(zeros, Seen(zeros, zeros, zeros), zeros, zeros)
 
-    return Learned(centredness, jax.tree.map(empty, centredness), jnp.zeros((), jnp.float32))
-
-
-@stacked
-def trials(
-    u: ArrayTree, gradient: ArrayTree, centredness: ArrayTree, effect_laws: Any
-) -> ArrayTree:
-    """A draw and its gradient at each centredness of the grid, which lead with (2, G)."""
-
-    def at_all(u: Array, g: Array, c: Array | None, law: Law | None) -> Array | None:
-        if law is None or c is None:
-            return None
-
-        def at(new: Array) -> Array:
-            new = jnp.full_like(c, new)
-            return jnp.stack([laws.recentred(law, c, new, u), laws.pulled(law, c, new, g)])
-
-        return jnp.moveaxis(jax.vmap(at)(jnp.asarray(CENTREDNESS_GRID, u.dtype)), 1, 0)
-
-    return jax.tree.map(at_all, u, gradient, centredness, effect_laws)
+    scales = of_effects(lambda each: jnp.zeros_like(each.value), pseudo)
+    return Learned(pseudo, of_effects(empty, pseudo), scales)
 
 
 @stacked
-def count(learned: Learned, of_chains: ArrayTree) -> Learned:
-    """Add the :func:`trials` of C chains, which lead with C."""
-    number = jax.tree.leaves(of_chains)[0].shape[0]
-    total = learned.num_draws + number
+def look(u: ArrayTree, gradient: ArrayTree, pseudo: ArrayTree, effect_laws: Any) -> Any:
+    """What a draw at `u` shows of each effect: a :class:`Seen`."""
 
-    def add(c: Array, sums: Sums, new: Array) -> Sums:
-        del c
-        mean = new.mean(axis=0)
-        away = mean - sums.mean
-        square = jnp.sum((new - mean) ** 2, axis=0)
-        between = away**2 * (learned.num_draws * number / total).astype(new.dtype)
-        step = away * (number / total).astype(new.dtype)
-        return Sums(sums.mean + step, sums.square + square + between)
+    def at(pseudo: Pseudo, u: Array, g: Array, law: Law) -> Seen:
+        effect, slope = laws.seen(law, pseudo, u, g)
+        log_scale = jnp.broadcast_to(jnp.log(jnp.abs(law.own_scale)), u.shape)
+        return Seen(effect, slope, log_scale)
 
-    sums = jax.tree.map(add, learned.centredness, learned.sums, of_chains)
-    return learned._replace(sums=sums, num_draws=total)
+    return of_effects(at, pseudo, u, gradient, effect_laws)
+
+
+@stacked
+def count(learned: Learned, of_chains: Any) -> Learned:
+    """Add what C chains :func:`look` at, which lead with C."""
+
+    def add(pseudo: Pseudo, sums: Sums, new: Seen) -> Sums:
+        del pseudo
+        is_number = jnp.isfinite(new.effect) & jnp.isfinite(new.slope) & jnp.isfinite(new.log_scale)
+        number = is_number.sum(axis=0).astype(new.effect.dtype)
+        total = sums.number + number
+
+        def mean_of(x: Array) -> Array:
+            return jnp.where(is_number, x, 0.0).sum(axis=0) / jnp.maximum(number, 1)
+
+        mean = jax.tree.map(mean_of, new)
+        off = jax.tree.map(lambda x, m: jnp.where(is_number, x - m, 0.0), new, mean)
+        jump = jax.tree.map(jnp.subtract, mean, sums.mean)
+        between = sums.number * number / jnp.maximum(total, 1)
+        share = number / jnp.maximum(total, 1)
+        return Sums(
+            total,
+            jax.tree.map(lambda m, j: m + share * j, sums.mean, jump),
+            sums.square + (off.effect**2).sum(axis=0) + between * jump.effect**2,
+            sums.product
+            + (off.effect * off.slope).sum(axis=0)
+            + between * jump.effect * jump.slope,
+        )
+
+    return learned._replace(sums=of_effects(add, learned.pseudo, learned.sums, of_chains))
 
 
 @stacked
 def learn(learned: Learned, effect_laws: Any) -> tuple[Learned, ArrayTree]:
-    """The best centredness of each effect, and by how much it changes the sd of its coordinates.
+    """The observations of a window, and by how much they change the sd of coordinates.
 
-    `effect_laws` are those of the last draws, of C chains, which lead: they say what has one
-    centredness, and where rounding would hide the noise of an effect.
+    `effect_laws` are those of the last draws, of C chains, which lead.
     """
-    is_enough = learned.num_draws >= MIN_DRAWS
 
-    def best(c: Array, sums: Sums, law: Law) -> tuple[Array, Array]:
-        logs = jnp.log(sums.square)
-        score = logs.sum(axis=0)
-        if law.is_whole:
-            score = jnp.broadcast_to(score.sum(axis=-1, keepdims=True), score.shape)
-        if isinstance(law, LocScaleNoise):  # of others it does not depend on the centredness
-            grid = jnp.asarray(CENTREDNESS_GRID, c.dtype)[(slice(None), *[None] * c.ndim)]
-            hides = jax.vmap(jax.vmap(laws.rounding, (None, 0, None)), (0, None, None))
-            ratio = hides(law, jnp.broadcast_to(grid, score.shape), jnp.zeros_like(c))
-            score = jnp.where(ratio.max(axis=0) > MOST_HIDDEN, jnp.inf, score)
-        score = jnp.where(jnp.isfinite(score), score, jnp.inf)
-        now = jnp.round(c * (CENTREDNESS_GRID.size - 1)).astype(int)[None]
-        least = jnp.argmin(score, axis=0)[None]
-        least = jnp.where(is_enough & jnp.isfinite(score.min(axis=0)), least, now)
-        change = jnp.take_along_axis(logs[0], least, 0) - jnp.take_along_axis(logs[0], now, 0)
-        ratio = jnp.where(jnp.isfinite(change), jnp.exp(0.5 * change), 1.0)
-        return jnp.asarray(CENTREDNESS_GRID, c.dtype)[least[0]], ratio[0]
+    def best(old: Pseudo, sums: Sums, law: Law) -> tuple[Pseudo, Array, Array]:
+        mean = sums.mean
+        found = jnp.maximum(-sums.product / sums.square, 0.0)
+        # no more than the digits of an effect can show
+        size = jnp.maximum(jnp.abs(mean.effect), jnp.sqrt(sums.square / sums.number))
+        finest = MOST_HIDDEN * laws.RESOLUTION / jnp.finfo(size.dtype).eps / size
+        found = jnp.minimum(found, finest**2)
+        value = jnp.where(found > 0, mean.effect + mean.slope / found, 0.0)
+        is_known = (sums.number >= MIN_DRAWS) & jnp.isfinite(found) & jnp.isfinite(value)
+        new = Pseudo(
+            jnp.where(is_known, value, old.value), jnp.where(is_known, found, old.information)
+        )
 
-    pairs = jax.tree.map(best, learned.centredness, learned.sums, effect_laws)
-    centredness, ratios = (
-        jax.tree.map(lambda _, pair, i=i: pair[i], learned.centredness, pairs) for i in (0, 1)
+        def wider(law: Law) -> Array:
+            return jnp.log(laws.widths(law, new)) - jnp.log(laws.widths(law, old))
+
+        return new, jnp.exp(jax.vmap(wider)(law).mean(axis=0)), jnp.exp(mean.log_scale)
+
+    found = of_effects(best, learned.pseudo, learned.sums, effect_laws)
+    pseudo, ratios, scales = (
+        of_effects(lambda _, triple, i=i: triple[i], learned.pseudo, found) for i in range(3)
     )
-    return first_learned(centredness), ratios
+    return first_learned(pseudo)._replace(scales=scales), ratios

@@ -1,7 +1,7 @@
-r"""Partly centred coordinates of a whole position, of which some leaves are effects.
+r"""Coordinates of a whole position, of which some leaves are effects, given pseudo-observations.
 
-A map :math:`x = T(u)` for a frozen centredness of each effect. An effect's law is computed from
-other leaves, which may be effects; no law depends on its own effect. So T is a bijection,
+A map :math:`x = T(u)` for frozen pseudo-observations of each effect. An effect's law is computed
+from other leaves, which may be effects; no law depends on its own effect. So T is a bijection,
 triangular in the order of the levels, and u has the density :math:`\pi(T(u)) |\det T'(u)|`, the
 determinant the product of those of the effects. A kernel that leaves this density invariant in u
 leaves :math:`\pi` invariant in x: no property of the model is used but that.
@@ -17,30 +17,29 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.coordinates import laws
-from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, LocScaleNoise, LongWalk
+from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, LongWalk, Pseudo
+from blackjax_ext.coordinates.learning import of_effects
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import LogDensity
 
 __all__ = [
-    "HALF",
     "Coordinates",
     "Frame",
     "LawCoordinates",
     "Placed",
     "coarsest",
-    "first_centredness",
+    "first_pseudo",
     "in_coordinates",
 ]
 
-HALF = 0.5  # centredness of effects, before anything is known
 NEARLY = 0.25  # of what rounding may hide: a chain that comes so near would go on
 
 
 class Frame(NamedTuple):
-    """Coordinates of a step: a metric, and the centredness of each effect."""
+    """Coordinates of a step: a metric, and the pseudo-observations of each effect."""
 
     metric: Any
-    centredness: ArrayTree
+    pseudo: ArrayTree
 
 
 class Placed(NamedTuple):
@@ -60,34 +59,38 @@ class Placed(NamedTuple):
 
 
 class Coordinates(Protocol):
-    """The effects of a position; a centredness is a tree like it, with None for other leaves."""
+    """The effects of a position.
 
-    def first(self, position: ArrayTree) -> ArrayTree:
-        """Centredness of each effect before anything is known, None for every other leaf."""
+    Pseudo-observations are a tree like it, with a :class:`~blackjax_ext.coordinates.laws.Pseudo`
+    for each effect and None for every other leaf.
+    """
 
-    def out(self, u: ArrayTree, centredness: ArrayTree) -> Placed:
+    def effects(self, position: ArrayTree) -> ArrayTree:
+        """A tree like the position with what is not None for effects alone."""
+
+    def out(self, u: ArrayTree, pseudo: ArrayTree) -> Placed:
         """The position at `u`."""
 
-    def into(self, position: ArrayTree, centredness: ArrayTree) -> ArrayTree:
+    def into(self, position: ArrayTree, pseudo: ArrayTree) -> ArrayTree:
         """The coordinates of a position."""
 
 
-def first_centredness(coordinates: Coordinates, position: ArrayTree) -> ArrayTree:
-    """Centredness of each effect before anything is known: 1/2, 0 for noise as it is written."""
-    return jax.tree.map(
-        lambda leaf, c: None if c is None else jnp.full_like(leaf, c),
-        position,
-        coordinates.first(position),
-    )
+def first_pseudo(coordinates: Coordinates, position: ArrayTree) -> ArrayTree:
+    """Observations before anything is known, of no information."""
+
+    def none(leaf: Array, effect: Any) -> Pseudo | None:
+        return None if effect is None else Pseudo(jnp.zeros_like(leaf), jnp.zeros_like(leaf))
+
+    return jax.tree.map(none, position, coordinates.effects(position))
 
 
 def in_coordinates(
-    logdensity_fn: LogDensity, coordinates: Coordinates, centredness: ArrayTree
+    logdensity_fn: LogDensity, coordinates: Coordinates, pseudo: ArrayTree
 ) -> LogDensity:
     """The log density of u."""
 
     def function(u: ArrayTree) -> Array:
-        placed = coordinates.out(u, centredness)
+        placed = coordinates.out(u, pseudo)
         return logdensity_fn(placed.position) + placed.log_det
 
     return stacked(function)
@@ -106,11 +109,12 @@ class LawCoordinates:
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from blackjax_ext.coordinates.partial import LawCoordinates, LocScale
+    >>> from blackjax_ext.coordinates.partial import LawCoordinates, LocScale, Pseudo
     >>> def laws(z):
     ...     return {"w": None, "x": LocScale(0.0, jnp.exp(z["w"] / 2))}
     >>> found = LawCoordinates(laws)
-    >>> placed = found.out({"w": jnp.array(2.0), "x": jnp.ones(3)}, {"w": None, "x": jnp.zeros(3)})
+    >>> nothing = {"w": None, "x": Pseudo(jnp.zeros(3), jnp.zeros(3))}
+    >>> placed = found.out({"w": jnp.array(2.0), "x": jnp.ones(3)}, nothing)
     >>> bool(jnp.allclose(placed.position["x"], jnp.exp(1.0)))
     True
     """
@@ -131,41 +135,37 @@ class LawCoordinates:
             )
         return jax.tree.unflatten(structure, laws)
 
-    def first(self, position: ArrayTree) -> ArrayTree:
+    def effects(self, position: ArrayTree) -> ArrayTree:
         """See :class:`Coordinates`."""
+        found = self.at(position)
+        return jax.tree.map(lambda leaf, law: None if law is None else True, position, found)
 
-        def of_leaf(leaf: Array, law: Law | None) -> float | None:
-            del leaf
-            return None if law is None else 0.0 if isinstance(law, LocScaleNoise) else HALF
-
-        return jax.tree.map(of_leaf, position, self.at(position))
-
-    def out(self, u: ArrayTree, centredness: ArrayTree) -> Placed:
+    def out(self, u: ArrayTree, pseudo: ArrayTree) -> Placed:
         """The effects: each round is right for one more level of the hierarchy."""
         zero = jnp.zeros((), jax.tree.leaves(u)[0].dtype)
         position, log_det, laws = u, zero, self.at(u)
-        for _ in jax.tree.leaves(centredness):
-            pairs = jax.tree.map(placed_leaf, u, centredness, laws)
+        for _ in jax.tree.leaves(of_effects(lambda _: 0, pseudo)):
+            pairs = jax.tree.map(placed_leaf, u, pseudo, laws)
             position = jax.tree.map(lambda _, pair: pair[0], u, pairs)
             log_det = sum(jax.tree.leaves(jax.tree.map(lambda _, pair: pair[1], u, pairs)), zero)
             laws = self.at(position)
         return Placed(position, log_det, laws)
 
-    def into(self, position: ArrayTree, centredness: ArrayTree) -> ArrayTree:
+    def into(self, position: ArrayTree, pseudo: ArrayTree) -> ArrayTree:
         """See :class:`Coordinates`."""
-        return jax.tree.map(entered_leaf, position, centredness, self.at(position))
+        return jax.tree.map(entered_leaf, position, pseudo, self.at(position))
 
 
 @stacked
-def coarsest(placed: Placed, centredness: ArrayTree) -> Array:
+def coarsest(placed: Placed, pseudo: ArrayTree) -> Array:
     """The coordinate of which rounding hides most where it is nearly too much; -1 if it is not."""
 
-    def of_leaf(x: Array, c: Array | None, law: Law | None) -> Array:
-        if law is None or c is None:
+    def of_leaf(x: Array, pseudo: Pseudo | None, law: Law | None) -> Array:
+        if law is None or pseudo is None:
             return jnp.zeros_like(x)
-        return jnp.broadcast_to(laws.rounding(law, c, x), x.shape)
+        return jnp.broadcast_to(laws.rounding(law, pseudo, x), x.shape)
 
-    ratios, _ = ravel_pytree(jax.tree.map(of_leaf, placed.position, centredness, placed.laws))
+    ratios, _ = ravel_pytree(jax.tree.map(of_leaf, placed.position, pseudo, placed.laws))
     place = jnp.argmax(ratios)
     return jnp.where(ratios[place] > NEARLY, place, -1).astype(jnp.int32)
 
@@ -175,13 +175,13 @@ def is_law(node: Any) -> bool:
     return node is None or isinstance(node, (LocScale, LocFactor, LongWalk))
 
 
-def placed_leaf(u: Array, c: Array | None, law: Law | None) -> tuple[Array, Array]:
+def placed_leaf(u: Array, pseudo: Pseudo | None, law: Law | None) -> tuple[Array, Array]:
     """A leaf of the position, and its part of the log determinant."""
-    if law is None or c is None:
+    if law is None or pseudo is None:
         return u, jnp.zeros((), u.dtype)
-    return laws.out(law, c, u)
+    return laws.out(law, pseudo, u)
 
 
-def entered_leaf(x: Array, c: Array | None, law: Law | None) -> Array:
+def entered_leaf(x: Array, pseudo: Pseudo | None, law: Law | None) -> Array:
     """The coordinates of a leaf of the position."""
-    return x if law is None or c is None else laws.into(law, c, x)
+    return x if law is None or pseudo is None else laws.into(law, pseudo, x)

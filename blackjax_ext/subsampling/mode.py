@@ -61,15 +61,15 @@ NO_MODE = (
     "Otherwise start nearer to the mode, or use a sampler without a control variate."
 ) + RUNAWAY
 NOT_FINITE_ENERGY = (
-    "the derivatives of the posterior are not finite in {} near the start: numbers that are too "
-    "large or too small for it, such as the inverse square of a scale. Measure the responses and "
-    "their scale in other units, check the data for NaN, or use float64 "
+    "the derivatives of the posterior are not finite in {} near the start. Check the data for NaN; "
+    "if numbers are too large or too small, such as the inverse square of a scale, measure the "
+    "responses and their scale in other units, or use float64 "
 ) + IN_DOUBLE
 UNRESOLVED = (
-    "centre the covariates: the condition number of the posterior is {:.2g}, and energies are "
-    "accurate up to {:.0f} only. {} has too few digits for a posterior whose coordinates are so "
-    "correlated. Subtract the means (the intercept absorbs them), leave out a covariate that "
-    "others determine, or use float64, which allows {:.0e} times as much "
+    "the condition number of the posterior is {:.2g}, and energies are accurate up to {:.0f} only: "
+    "{} has too few digits for coordinates that are so correlated. If covariates are far from "
+    "zero, subtract their means (the intercept absorbs them); leave out one that others determine; "
+    "or use float64, which allows {:.0e} times as much "
 ) + (IN_DOUBLE + RUNAWAY)
 TOO_NARROW = (
     "the posterior is too narrow for {} where Newton's method ends: floats there are {:.2g} "

@@ -1,7 +1,8 @@
 """What is wrong with the arguments of a model: which of them is no array of finite numbers."""
 
 import contextlib
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 from numpyro_fwd.bridge.arguments import is_data
 from numpyro_fwd.types import Args, Kwargs
 
-__all__ = ["check_arguments", "first_not_finite", "naming_arguments", "not_finite"]
+__all__ = ["INDEXED", "check_arguments", "first_not_finite", "naming_arguments", "to_blame"]
 
 
 def check_arguments(model_args: Args, model_kwargs: Kwargs | None) -> None:
@@ -28,9 +29,7 @@ def check_arguments(model_args: Args, model_kwargs: Kwargs | None) -> None:
 
 @contextlib.contextmanager
 def naming_arguments(model_args: Args, model_kwargs: Kwargs | None) -> Iterator[None]:
-    """Name the arguments that are not numbers in the errors of jax that say that something is not.
-
-    Where all are numbers, an array of NumPy was indexed in a program.
+    """Name the arguments that are not numbers in the errors of jax that say that such ones are not.
 
     Raises
     ------
@@ -40,18 +39,20 @@ def naming_arguments(model_args: Args, model_kwargs: Kwargs | None) -> Iterator[
     try:
         yield
     except (TypeError, ValueError) as error:
-        found = not_numbers(model_args, model_kwargs)
+        said = str(error)
+        found = not_numbers(model_args, model_kwargs, said)
         if not found and isinstance(error, INDEXED):
             raise TypeError(
-                "model indexes an array of NumPy with the rows of a plate, which are traced: give "
-                "arrays of jax, jnp.asarray(x), or write jnp.asarray(x)[rows] in the model."
+                "model gives NumPy what is traced, as the rows of a plate that index an array of "
+                "NumPy or pandas, or a latent in a function of NumPy: give arrays of jax, or write "
+                f"jnp.asarray(x)[rows], jnp.exp(latent). jax said: {said.splitlines()[0]}"
             ) from error
-        if not found or not any(words in str(error) for words in NOT_NUMBERS):
+        if not found or not any(words in said for words in NOT_NUMBERS):
             raise
         raise TypeError(
             f"the model computes with an argument that is not an array of numbers: {found}. Give "
             "the numbers in it as an array, or let the model use it before it computes. jax said: "
-            f"{str(error).splitlines()[0]}"
+            f"{said.splitlines()[0]}"
         ) from error
 
 
@@ -66,18 +67,39 @@ NOT_NUMBERS = (
 )
 
 
-def not_numbers(model_args: Args, model_kwargs: Kwargs | None) -> str:
-    """Names of the arguments that are not numbers, and what they are; "" if all are."""
+def not_numbers(model_args: Args, model_kwargs: Kwargs | None, said: str) -> str:
+    """Names of the arguments that are not numbers and whose type is told of; "" for none."""
+
+    def is_told_of(value: Any) -> bool:
+        words = {type(value).__name__, type(value).__module__.split(".")[0]} - {"builtins", "numpy"}
+        words |= {"masked"} if isinstance(value, np.ma.MaskedArray) else set()
+        return any(re.search(rf"\b{word}\b", said) for word in words)
+
     named = [(f"argument {i}", value) for i, value in enumerate(model_args)]
     named += [(f"argument '{name}'", value) for name, value in (model_kwargs or {}).items()]
-    found = [f"{name} is a list" for name, value in named if isinstance(value, list)]
+    found = [f"{n} is a list" for n, each in named if isinstance(each, list) and is_told_of(each)]
     found += [
         f"{name}{jax.tree_util.keystr(path)} {description}"
         for name, value in named
         for path, leaf in jax.tree_util.tree_leaves_with_path(value)
-        if (description := describe_other(leaf))
+        if (description := describe_other(leaf)) and is_told_of(leaf)
     ]
     return ", ".join(found)
+
+
+def to_blame(
+    model_args: Args, model_kwargs: Kwargs | None, is_fine: Callable[..., bool]
+) -> list[str]:
+    """What is :func:`not_finite`, if all is fine with ones in its place; else nothing."""
+
+    def whole(leaf: Any) -> Any:
+        return jnp.where(jnp.isfinite(leaf), leaf, 1.0) if has_floats(leaf) else leaf
+
+    found = not_finite(model_args, model_kwargs)
+    with contextlib.suppress(ValueError, TypeError, RuntimeError):
+        if found and is_fine(*jax.tree.map(whole, (model_args, model_kwargs or {}))):
+            return found
+    return []
 
 
 def not_finite(model_args: Args, model_kwargs: Kwargs | None) -> list[str]:
@@ -87,15 +109,17 @@ def not_finite(model_args: Args, model_kwargs: Kwargs | None) -> list[str]:
     """
     found = []
     for path, leaf in jax.tree_util.tree_leaves_with_path((model_args, model_kwargs or {})):
-        if isinstance(leaf, jax.core.Tracer) or not is_data(leaf):
-            continue
-        if not jnp.issubdtype(leaf.dtype, np.inexact):
-            continue
-        if (bad := first_not_finite(leaf)) is not None:
+        if has_floats(leaf) and (bad := first_not_finite(leaf)) is not None:
             place, value = bad
             name = ("model_args", "model_kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
             found.append(f"{name} is {value} at {place}")
     return found
+
+
+def has_floats(leaf: Any) -> bool:
+    """Whether an argument is an array of floats that are known."""
+    is_known = is_data(leaf) and not isinstance(leaf, jax.core.Tracer)
+    return is_known and bool(jnp.issubdtype(leaf.dtype, np.inexact))
 
 
 def first_not_finite(array: Any) -> tuple[tuple[int, ...], Any] | None:

@@ -1,4 +1,4 @@
-"""Partly centred coordinates of a model's effects (:mod:`blackjax_ext.coordinates.partial`).
+"""Coordinates of a model's effects, given pseudo-observations of them.
 
 The laws of effects are read by running the model, as :mod:`numpyro_fwd.bridge.hierarchies` does,
 whose table says which laws these are; those of noise that a model scales, from its program
@@ -13,13 +13,13 @@ from jax import Array
 from numpyro.distributions import biject_to, constraints
 
 from blackjax_ext.coordinates import laws
-from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, walk
-from blackjax_ext.coordinates.partial import HALF, Placed
+from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, Pseudo, walk
+from blackjax_ext.coordinates.partial import Placed
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.hierarchies import FREE, MAPS, map_of, mixed, shaped, shifted, walked
 from numpyro_fwd.bridge.numpyro_private import Messenger
-from numpyro_fwd.bridge.scaled_noise import NoiseProgram, Scaling
+from numpyro_fwd.bridge.scaled_noise import NoiseProgram
 from numpyro_fwd.bridge.traces import sites_at, unwrapped
 from numpyro_fwd.types import Args, Kwargs, Model, Site
 
@@ -48,8 +48,8 @@ class placing(Messenger):
         The model.
     given
         The coordinates of each effect, or its unconstrained value.
-    centredness
-        Of each effect, or None where the values themselves are given.
+    pseudo
+        Observations of each effect, or None where the values themselves are given.
     law_of_noise
         From the name of a noise and the values so far, all leaves that are no effects among them,
         to the law of its effect; None for other sites.
@@ -59,11 +59,11 @@ class placing(Messenger):
         self,
         fn: Model,
         given: dict[str, Array],
-        centredness: dict[str, Array] | None,
+        pseudo: dict[str, Pseudo] | None,
         law_of_noise: Callable[[str, dict[str, Array]], Law | None],
     ):
         super().__init__(fn)
-        self.given, self.centredness = given, centredness
+        self.given, self.pseudo = given, pseudo
         self.law_of_noise = law_of_noise
         self.laws: dict[str, Law] = {}
         self.is_real: dict[str, bool] = {}
@@ -83,8 +83,8 @@ class placing(Messenger):
         is_plain = type(fn) in MAPS  # and has a `loc` and a `scale`
         self.is_real[name] = is_plain and type(law) is LocScale and fn.support is constraints.real
         value = self.given[name]
-        if self.centredness is not None:
-            value, log_det = laws.out(law, self.centredness[name], value)
+        if self.pseudo is not None:
+            value, log_det = laws.out(law, self.pseudo[name], value)
             self.log_det += log_det
         self.values[name] = value
         msg["value"] = biject_to(msg["fn"].support)(value)
@@ -109,7 +109,7 @@ class ModelCoordinates:
         model_args: Args,
         model_kwargs: Kwargs | None,
         names: tuple[str, ...],
-        noise: dict[str, Scaling],
+        noise: tuple[str, ...],
     ):
         self.model = model, model_args, model_kwargs
         self.names, self.noise = (*names, *noise), noise
@@ -121,10 +121,10 @@ class ModelCoordinates:
             return None
         key = tuple((name, jax.typeof(leaf)) for name, leaf in sorted(position.items()))
         if key not in self.programs:
-            self.programs[key] = NoiseProgram(*self.model, tuple(self.noise), position)
+            self.programs[key] = NoiseProgram(*self.model, self.noise, position)
         return self.programs[key]
 
-    def run(self, position: dict[str, Array], centredness: dict[str, Array] | None) -> placing:
+    def run(self, position: dict[str, Array], pseudo: dict[str, Pseudo] | None) -> placing:
         """A run of the model with coordinates of its effects, or with their values."""
         effects = {name: position[name] for name in self.names if name in position}
         rest = {name: leaf for name, leaf in position.items() if name not in effects}
@@ -132,20 +132,18 @@ class ModelCoordinates:
         values = {} if program is None else dict(program.known)
 
         def law_of_noise(name: str, so_far: dict[str, Array]) -> Law | None:
-            scaling = self.noise.get(name)
-            if program is None or scaling is None:
+            if program is None or name not in self.noise:
                 return None
-            return program.law(name, scaling, rest | so_far, values)
+            return program.law(name, rest | so_far, values)
 
         model, model_args, model_kwargs = self.model
-        handler = placing(model, effects, centredness, law_of_noise)
+        handler = placing(model, effects, pseudo, law_of_noise)
         sites_at(handler, model_args, model_kwargs, rest, jax.random.key(0))
         return handler
 
-    def first(self, position: dict[str, Array]) -> dict[str, float | None]:
-        """Centredness of each effect before anything is known, None for every other leaf."""
-        known = dict.fromkeys(self.names, HALF) | dict.fromkeys(self.noise, 0.0)
-        return {name: known.get(name) for name in position}
+    def effects(self, position: dict[str, Array]) -> dict[str, bool | None]:
+        """True for each effect, None for every other leaf."""
+        return {name: True if name in self.names else None for name in position}
 
     def on_the_reals(self, position: dict[str, Array]) -> tuple[str, ...]:
         """The effects on the real line with a location and a scale."""
@@ -153,25 +151,25 @@ class ModelCoordinates:
         jax.eval_shape(lambda z: found.update(self.run(z, None).is_real), position)
         return tuple(name for name, flag in found.items() if flag)
 
-    def out(self, u: dict[str, Array], centredness: dict[str, Any]) -> Placed:
+    def out(self, u: dict[str, Array], pseudo: dict[str, Any]) -> Placed:
         """The position at `u`."""
 
-        def placed(u: dict[str, Array], centredness: dict[str, Any]) -> Placed:
-            handler = self.run(u, centredness)
+        def placed(u: dict[str, Array], pseudo: dict[str, Any]) -> Placed:
+            handler = self.run(u, pseudo)
             found = {name: handler.laws.get(name) for name in u}
             return Placed(u | handler.values, handler.log_det, found)
 
-        result: Placed = stacked(placed)(u, centredness)
+        result: Placed = stacked(placed)(u, pseudo)
         return result
 
-    def into(self, position: dict[str, Array], centredness: dict[str, Any]) -> dict[str, Array]:
+    def into(self, position: dict[str, Array], pseudo: dict[str, Any]) -> dict[str, Array]:
         """The coordinates of a position."""
 
-        def entered(position: dict[str, Array], centredness: dict[str, Any]) -> dict[str, Array]:
+        def entered(position: dict[str, Array], pseudo: dict[str, Any]) -> dict[str, Array]:
             found = self.run(position, None).laws.items()
             return position | {
-                name: laws.into(law, centredness[name], position[name]) for name, law in found
+                name: laws.into(law, pseudo[name], position[name]) for name, law in found
             }
 
-        result: dict[str, Array] = stacked(entered)(position, centredness)
+        result: dict[str, Array] = stacked(entered)(position, pseudo)
         return result

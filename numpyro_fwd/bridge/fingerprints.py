@@ -41,7 +41,7 @@ def fingerprint(model_args: Args, model_kwargs: Kwargs | None) -> Fingerprint:
 
 def checksum_of(argument: Any) -> int | None:
     """Checksum of the numbers in one leaf of the arguments; None if it has none."""
-    values = [as_numbers(part) for part in parts_with_numbers(argument)]
+    values = numbers((argument,), None)
     with evaluating(values):
         return int(digest(values, None)) if values else None
 

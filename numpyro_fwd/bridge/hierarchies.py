@@ -17,7 +17,6 @@ decides only where it is worth while.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -32,7 +31,7 @@ from blackjax_ext.coordinates.laws import coarseness_of
 from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.precision import exact_products
 from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
-from numpyro_fwd.bridge.traces import is_latent, sites_at, unwrapped
+from numpyro_fwd.bridge.traces import sites_at, unwrapped
 from numpyro_fwd.types import Args, Kwargs, Model, Site
 
 __all__ = ["ModelHierarchy", "NoiseMap", "effects_of", "map_of"]
@@ -279,20 +278,6 @@ class weaving(Messenger):
         msg["value"] = biject_to(msg["fn"].support)(self.values[name])
 
 
-def woven(
-    model: Model,
-    model_args: Args,
-    model_kwargs: Kwargs | None,
-    position: dict[str, Array],
-    is_noise: dict[str, Array],
-) -> weaving:
-    """A run of a model at a position, with the noise of some effects in their places."""
-    handler = weaving(model, {name: position[name] for name in is_noise}, is_noise)
-    rest = {name: leaf for name, leaf in position.items() if name not in is_noise}
-    sites_at(handler, model_args, model_kwargs, rest, jax.random.key(0))
-    return handler
-
-
 def effects_of(
     model: Model, model_args: Args, model_kwargs: Kwargs | None, position: dict[str, Any]
 ) -> tuple[str, ...]:
@@ -303,24 +288,16 @@ def effects_of(
     """
     names: list[str] = []
 
-    def look(z):  # without values: at no position may parameters be outside of what a law allows
-        sites = sites_at(model, model_args, model_kwargs, z, jax.random.key(0))
-        if not transforms_of(sites).has_enumerate_support:
-            names.extend(
-                name
-                for name, site in sites.items()
-                if is_latent(site) and name in z and map_of(unwrapped(site["fn"]))
-            )
-
-    jax.eval_shape(look, position)
-
     def parameters(z):
-        no = {name: jnp.zeros(jnp.shape(z[name]), bool) for name in names}
-        handler = woven(model, model_args, model_kwargs, z, no)
-        return {} if handler.is_looping else handler.parameters
+        no = {name: jnp.zeros(jnp.shape(leaf), bool) for name, leaf in z.items()}
+        handler = weaving(model, z, no)
+        sites = sites_at(handler, model_args, model_kwargs, {}, jax.random.key(0))
+        if handler.is_looping or transforms_of(sites).has_enumerate_support:
+            return {}
+        names[:] = handler.parameters
+        return handler.parameters
 
-    if not names or not (found := dependent(parameters, position)):
-        return ()
+    found = dependent(parameters, position)
     return tuple(name for name in names if any(jax.tree.leaves(found[name])))
 
 
@@ -338,8 +315,15 @@ class ModelHierarchy:
     def __init__(
         self, model: Model, model_args: Args, model_kwargs: Kwargs | None, names: tuple[str, ...]
     ):
-        self.run = partial(woven, model, model_args, model_kwargs)
-        self.names = names
+        self.model, self.names = (model, model_args, model_kwargs), names
+
+    def run(self, position: dict[str, Array], is_noise: dict[str, Array]) -> weaving:
+        """A run of the model at a position, with the noise of some effects in their places."""
+        model, model_args, model_kwargs = self.model
+        handler = weaving(model, {name: position[name] for name in is_noise}, is_noise)
+        rest = {name: leaf for name, leaf in position.items() if name not in is_noise}
+        sites_at(handler, model_args, model_kwargs, rest, jax.random.key(0))
+        return handler
 
     def effects(self, position: dict[str, Array]) -> tuple[bool, ...]:
         """Whether each leaf is an effect."""

@@ -8,7 +8,8 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import MaskedDistribution
 
-from numpyro_fwd.bridge.argument_errors import not_finite
+from blackjax_ext.types import Function
+from numpyro_fwd.bridge.argument_errors import to_blame
 from numpyro_fwd.bridge.log_terms import log_prob_of, log_terms
 from numpyro_fwd.bridge.numpyro_private import mask_of
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues
@@ -113,20 +114,26 @@ def num_values(sites: Sites) -> float:
     )
 
 
-def check_rows(terms: dict[str, Observed], model_args: Args, model_kwargs: Kwargs) -> None:
+def check_rows(terms_of: Function, model_args: Args, model_kwargs: Kwargs) -> None:
     """Raise ValueError, by site and row, where arguments that are not finite leave no log density.
 
     Parameters
     ----------
-    terms
-        Log densities of the observed values at a few particles.
+    terms_of
+        ``terms_of(args, kwargs)``, log densities of the observed values at a few particles.
     model_args, model_kwargs
         Arguments of the model.
     """
-    bad = not_finite(model_args, model_kwargs)
-    for name, term in terms.items():
-        is_bad = ~jnp.isfinite(term.values).any(axis=0)
-        if not bad or not is_bad.ndim or not is_bad.any():
+
+    def bad_rows(terms: dict[str, Observed]) -> dict[str, Array]:
+        return {name: ~jnp.isfinite(term.values).any(axis=0) for name, term in terms.items()}
+
+    def is_fine(*given: Any) -> bool:
+        return not any(is_bad.any() for is_bad in bad_rows(terms_of(*given)).values())
+
+    bad = to_blame(model_args, model_kwargs, is_fine)
+    for name, is_bad in bad_rows(terms_of(model_args, model_kwargs)).items() if bad else ():
+        if not is_bad.ndim or not is_bad.any():
             continue
         rows = np.argwhere(is_bad).squeeze(-1) if is_bad.ndim == 1 else np.argwhere(is_bad)
         raise ValueError(

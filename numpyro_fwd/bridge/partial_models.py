@@ -23,7 +23,7 @@ from numpyro_fwd.bridge.random_networks import (
 )
 from numpyro_fwd.bridge.random_streams import holds_streams_alone, with_new_streams
 from numpyro_fwd.bridge.row_models import RowTerms
-from numpyro_fwd.bridge.traces import first_sites, is_latent
+from numpyro_fwd.bridge.traces import first_sites, is_latent, without_values
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues
 
 __all__ = ["PartialModel", "on_all_rows", "view_partial", "with_trained"]
@@ -121,12 +121,7 @@ def view_partial(
         return RowTerms.of(log_terms(seeded, model_args, model_kwargs, position))
 
     return PartialModel(
-        params=first,
-        draw=draw,
-        potential_fn=potential_fn,
-        split_fn=split_fn,
-        observed_fn=observed_fn,
-        row_terms_fn=row_terms_fn,
+        *(first, draw, potential_fn, split_fn, observed_fn, row_terms_fn),
         plates={name: Plate(*site["args"]) for name, site in sites.items() if is_subsampled(site)},
         num_values=num_values(sites),
         constrain_params=constrain_params,
@@ -135,13 +130,8 @@ def view_partial(
 
 def with_trained(model: Model, params: SiteValues, model_args: Args, model_kwargs: Kwargs) -> Model:
     """`model` with its param sites at trained values, those of ``constrain_params``."""
-    layers = {}
-
-    def look():
-        sites = first_sites(jax.random.key(0), model, model_args, model_kwargs)
-        layers.update({name: sampled_layers(sites[name]["value"]) for name in params})
-
-    jax.eval_shape(look)
+    traced = without_values(first_sites, jax.random.key(0), model, model_args, model_kwargs)
+    layers = {name: sampled_layers(traced.sites[name]["value"]) for name in params}
 
     def given(*args, **kwargs):
         values = {name: with_sampled_layers(params[name], layers[name]) for name in params}

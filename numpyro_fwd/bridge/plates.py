@@ -8,31 +8,25 @@ a minibatch or of a chunk. The model is the user's own, unchanged.
 
 import copy
 import operator
-from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.experimental import checkify
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from numpyro.handlers import substitute
 from numpyro.infer import init_to_sample
 
-from blackjax_ext.programs import compiled_soon
 from blackjax_ext.rows.shuffles import distinct
-from numpyro_fwd.bridge.arguments import (
-    SplitArguments,
-    evaluating,
-    is_data,
-    program_with,
-    split_arguments,
-)
+from numpyro_fwd.bridge.arguments import evaluating, is_data
 from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import Messenger, not_jax_tracer, validate_model
-from numpyro_fwd.bridge.traces import first_sites, has_observed, is_latent, prior_sites
-from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
+from numpyro_fwd.bridge.traces import (
+    TracedModel,
+    first_sites,
+    has_observed,
+    is_latent,
+    without_values,
+)
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
 
 __all__ = [
@@ -42,8 +36,8 @@ __all__ = [
     "as_array",
     "check_model",
     "first_rows",
-    "full_view_sites",
     "subsample_plates",
+    "traced_view",
 ]
 
 # where the full view leaves the size of the minibatch
@@ -199,23 +193,17 @@ def check_batch_size(name: str, size: int, batch_size: int) -> int:
     return batch_size
 
 
-def full_view_sites(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> Sites:
-    """Sites of the full view as they are traced: shapes in place of values, nothing is computed.
+def traced_view(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> TracedModel:
+    """What a full view says of itself, without values: nothing is computed.
 
     Raises
     ------
     TypeError
         If the numbers of rows are traced.
     """
-    sites: Sites = {}
-
-    def run():
-        key = jax.random.key(0)
-        view = known_rows(model)
-        sites.update(first_sites(key, view, model_args, model_kwargs, init_to_sample))
-
+    view = known_rows(model), model_args, model_kwargs
     try:
-        jax.eval_shape(run)
+        return without_values(first_sites, jax.random.key(0), *view, init_to_sample)
     except jax.errors.ConcretizationTypeError as error:
         raise TypeError(
             "model must not branch on values, and have subsample plates whose size and "
@@ -223,7 +211,6 @@ def full_view_sites(model: Model, model_args: Args, model_kwargs: Kwargs | None)
             "or make them constants of the model. "
             f"jax said: {str(error).splitlines()[0]}"
         ) from error
-    return sites
 
 
 def subsample_plates(sites: Sites) -> SubsamplePlates:
@@ -247,22 +234,23 @@ def check_model(
     model_kwargs: Kwargs | None,
     *,
     needs_minibatches: bool = True,
-) -> dict[str, Any]:
-    """Sites of a full view; ValueError for one that minibatches cannot sample, naming the site."""
+) -> TracedModel:
+    """A full view as it is traced; ValueError, by site, where minibatches cannot sample it."""
     try:
-        sites = full_view_sites(model, model_args, model_kwargs)
+        traced = traced_view(model, model_args, model_kwargs)
     except (ValueError, TypeError, IndexError) as error:
-        # of values, not of rows, what NumPyro says is clear
-        if any(words in str(error) for words in ("subsample_size", "invalid", "be positive")):
+        as_written = getattr(model, "model", model)
+        if "subsample_size" in str(error) or not runs(as_written, model_args, model_kwargs):
             raise
         raise ValueError(
             "model does not run with all rows in its subsample plates: pass the data of all rows "
             "and index every array with the plate's rows, as in `with numpyro.plate(...) as rows: "
             f"... x[rows]`. NumPyro said: {str(error).splitlines()[0]}"
         ) from error
+    sites = traced.sites
     plates, plates_of = subsample_plates(sites)
     if not plates and not needs_minibatches:
-        return sites
+        return traced
     if not has_observed(sites):
         raise ValueError(
             "model has no observed site, so no rows to subsample: were the data passed?"
@@ -278,8 +266,16 @@ def check_model(
     for name, around in plates_of.items():
         if around:
             check_site(name, sites[name], around[0])
-    check_rows_of_plates(model, model_args, model_kwargs, plates)
-    return sites
+    return traced
+
+
+def runs(model: Model, model_args: Args, model_kwargs: Kwargs | None) -> bool:
+    """Whether a model runs, without a computation."""
+    try:
+        traced_view(model, model_args, model_kwargs)
+    except (ValueError, TypeError, IndexError):
+        return False
+    return True
 
 
 def check_discrete(sites: Sites, plates_of: dict[str, tuple[str, ...]]) -> None:
@@ -317,151 +313,3 @@ def check_site(name: str, site: Site, plate: str) -> None:
             "the data of all rows, index them with the rows of the plate, and give each row one "
             "value."
         ) from error
-
-
-def check_values_of_rows(
-    model: Model, arguments: SplitArguments, rows: dict[str, Array], plates: dict[str, Plate]
-) -> ClosedJaxpr:
-    """The program of a model on `rows`; ValueError unless each site has one value for each of them.
-
-    The rows are traced, and of another number than all of them.
-    """
-    numbers = {name: len(each) for name, each in rows.items()}
-    found: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {}
-
-    def read(arrays, rows):
-        given, (model_args, model_kwargs) = given_rows(model, rows), arguments.join(arrays)
-        sites = first_sites(jax.random.key(0), given, model_args, model_kwargs, init_to_sample)
-        for name, around in frames_of(sites, plates).items():
-            found[name] = around, shape_of_log_prob(sites[name])
-
-    try:
-        program = program_with(arguments, read, rows)
-    except (
-        jax.errors.TracerArrayConversionError,
-        jax.errors.TracerIntegerConversionError,
-    ) as error:
-        raise ValueError(
-            f"model indexes an array of NumPy or pandas with the rows of the plates "
-            f"{sorted(plates)}, which are traced: pass jnp.asarray(x) as an argument of the model, "
-            "or write jnp.asarray(x)[rows]."
-        ) from error
-    except (TypeError, ValueError, IndexError) as error:
-        raise RowsError(failing_site(error), numbers, str(error).splitlines()[0]) from error
-    for name, (around, shape) in found.items():
-        if any(shape[frame.dim] != numbers[frame.name] for frame in around):
-            raise RowsError(f"site '{name}'", numbers, f"log densities of shape {shape}")
-    return program
-
-
-class RowsError(ValueError):
-    """A site does not follow the rows of its plates."""
-
-    def __init__(self, site: str, numbers: dict[str, int], found: str):
-        found = found.rstrip(".")
-        super().__init__(
-            f"{site} does not follow the rows of the subsample plates: index every array of all "
-            "rows with the rows of its plate, as in `with numpyro.plate(...) as rows: "
-            f"numpyro.sample(..., x[rows] ..., obs=y[rows])`. With {numbers} rows: {found}."
-        )
-
-
-def frames_of(sites: Sites, plates: dict[str, Plate]) -> dict[str, tuple[Any, ...]]:
-    """Frames of the subsample plates around each site with a log density that lies in one."""
-    frames = {
-        name: tuple(frame for frame in site["cond_indep_stack"] if frame.name in plates)
-        for name, site in sites.items()
-        if site["type"] == "sample"
-    }
-    return {name: around for name, around in frames.items() if around}
-
-
-def shape_of_log_prob(msg: Site) -> tuple[int, ...]:
-    """Shape of the log densities of a site, whose message :func:`failing_site` finds here."""
-    shape: tuple[int, ...] = jax.eval_shape(lambda: msg["fn"].log_prob(msg["value"])).shape
-    return shape
-
-
-def failing_site(error: BaseException) -> str:
-    """The site at which NumPyro raised `error`, or the model if it was at none."""
-    found, traceback = "model", error.__traceback__
-    while traceback is not None:
-        message = traceback.tb_frame.f_locals.get("msg")
-        if isinstance(message, dict) and message.get("type") == "sample":
-            found = f"site '{message['name']}'"
-        traceback = traceback.tb_next
-    return found
-
-
-def check_rows_of_plates(
-    model: Model, model_args: Args, model_kwargs: Kwargs | None, plates: dict[str, Plate]
-) -> None:
-    """Raise ValueError unless sites follow their rows, of which the last is in every array.
-
-    If it is not, jax would not tell.
-    """
-    arguments = split_arguments(model_args, model_kwargs)
-    number = jnp.result_type(int)
-
-    def all_at(place: Callable[[Plate], int]) -> dict[str, Array]:
-        """So many rows of each plate at a place, from the host: nothing is compiled."""
-        return {
-            name: jax.device_put(np.full(3 if plate.size == 2 else 2, place(plate), number))
-            for name, plate in plates.items()
-        }
-
-    first, last = all_at(lambda plate: 0), all_at(lambda plate: plate.size - 1)
-    program = check_values_of_rows(model, arguments, last, plates)
-    for leaf in leaves_with_rows_on_disk((model_args, model_kwargs)):
-        # a program cannot ask how long they are: no plate reads beyond the shortest of them
-        if isinstance(leaf, OnDisk) and len(leaf) < min(plate.size for plate in plates.values()):
-            raise_no_rows(plates, f"The argument {leaf} has {len(leaf)}.")
-    error = index_error(program, arguments.arrays, last)
-    if error and index_error(program, arguments.arrays, first):
-        # that has nothing to do with the rows: checkify misreads the scatter by which Cholesky
-        # factors are drawn, as those of LKJCholesky
-        program = program_at_latents(model, arguments, first)
-        error = index_error(program, arguments.arrays, last)
-    if error:
-        raise_no_rows(plates, f"jax said: {error.splitlines()[0]}")
-
-
-def program_at_latents(
-    model: Model, arguments: SplitArguments, rows: dict[str, Array]
-) -> ClosedJaxpr:
-    """The program of a model on `rows` that draws no latents: those are known."""
-    key, (model_args, model_kwargs) = jax.random.key(0), arguments.join(arguments.arrays)
-    sites = first_sites(key, given_rows(model, rows), model_args, model_kwargs, init_to_sample)
-    values = {name: site["value"] for name, site in sites.items() if is_latent(site)}
-
-    def read(arrays, rows):
-        prior_sites(key, substitute(given_rows(model, rows), values), *arguments.join(arrays))
-
-    return program_with(arguments, read, rows)
-
-
-def index_error(program: ClosedJaxpr, arrays: list[Any], rows: dict[str, Array]) -> str | None:
-    """What jax says of an index out of bounds in these rows, if anything; of traced data nothing.
-
-    `program` is that of a model on its arrays and rows.
-    """
-
-    def flags(*leaves):  # an error has a number that differs from program to program
-        of_error = jax.tree.leaves(checked(*leaves)[0])
-        return [leaf for leaf in of_error if leaf.dtype == bool]
-
-    checked = checkify.checkify(jaxpr_as_fun(program), errors=checkify.index_checks)
-    leaves = [*arrays, *jax.tree.leaves(rows)]
-    found = compiled_soon(flags, runs_once=True)(*leaves)
-    # data that are traced have no values
-    is_known = all(not_jax_tracer(leaf) for leaf in found)
-    return checked(*leaves)[0].get() if is_known and any(found) else None
-
-
-def raise_no_rows(plates: dict[str, Plate], what: str) -> NoReturn:
-    """Say that the model reads rows that are not there."""
-    sizes = {name: plate.size for name, plate in plates.items()}
-    raise ValueError(
-        f"model reads rows that are not there, with plates of sizes {sizes}: pass the data of "
-        f"all rows, not of one batch. {what}"
-    )

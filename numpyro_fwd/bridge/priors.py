@@ -17,6 +17,7 @@ from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.types import Function, LogDensity
 from numpyro_fwd.bridge.log_terms import LogTerms, log_prob_of, log_terms
 from numpyro_fwd.bridge.numpyro_private import constrain_fn, mask_of, not_jax_tracer
+from numpyro_fwd.bridge.observed import impossible_sites, observed_terms
 from numpyro_fwd.bridge.traces import has_observed, is_latent, prior_sites
 from numpyro_fwd.bridge.views import check_sites
 from numpyro_fwd.types import Args, Kwargs, Model, Sites, SiteValues
@@ -70,8 +71,9 @@ def check_prior(name: str, distribution: Any) -> None:
         )
     if is_masked(distribution):
         raise ValueError(
-            f"site '{name}' is a latent with a mask, under which its prior is flat and has no "
-            "draws to start from: mask the observed sites only, or leave the masked values out."
+            f"site '{name}' is a latent with a mask, of a handler, of .mask() or of NeuTraReparam, "
+            "under which its prior is flat and has no draws to start from: leave the mask, the "
+            "masked values or the reparametrization out."
         )
     try:
         jax.eval_shape(distribution.sample, jax.random.key(0))
@@ -109,17 +111,11 @@ def check_likelihoods(
     """
     if not not_jax_tracer(loglikelihood) or bool(jnp.isfinite(loglikelihood).any()):
         return
-
-    def finite_terms(z):
-        terms = log_terms(model, model_args, model_kwargs, z)
-        return {name: jnp.isfinite(jnp.sum(terms.values[name])) for name in terms.observed}
-
-    found = jax.vmap(finite_terms)(z)
-    bad = [name for name, is_finite in found.items() if not bool(is_finite.any())]
+    found = jax.vmap(lambda z: observed_terms(model, z, model_args, model_kwargs))(z)
     raise ValueError(
         f"none of the {loglikelihood.size} prior draws has a finite likelihood: there is none at "
-        f"the sites {bad or sorted(found)}. Check the data against the supports, and the priors "
-        "against the data, or take more particles."
+        f"the sites {impossible_sites(found) or sorted(found)}. Check the data against the "
+        "supports, and the priors against the data, or take more particles."
     )
 
 
@@ -153,10 +149,11 @@ def warn_of_ties(z: SiteValues) -> None:
     bad = [f"{share:.0%} at site '{name}'" for name, share in ties.items() if share > MAX_TIES]
     if bad and is_first_process():
         warnings.warn(
-            f"prior draws are equal: {', '.join(bad)}. They lie at the end of a support, nearer "
-            "than numbers of this precision can tell, so that the log evidence is off by about "
-            "that share or more. Sample the site on a logarithmic or logistic scale, or take a "
-            "prior with less mass at its ends.",
+            f"prior draws are equal: {', '.join(bad)}. They are nearer to one another, or to "
+            "the end of a support, than numbers of this precision can tell, so that the log "
+            "evidence is off by about that share or more. At an end sample the site on a "
+            "logarithmic or logistic scale, or take a prior with less mass there; far from zero, "
+            "as a difference from a constant.",
             UserWarning,
             stacklevel=3,
         )

@@ -25,11 +25,12 @@ from numpyro_fwd.bridge.arguments import (
 from numpyro_fwd.bridge.log_terms import LogTerms, log_terms
 from numpyro_fwd.bridge.plates import (
     Plate,
-    full_view_sites,
     given_rows,
     known_shapes,
     subsample_plates,
+    traced_view,
 )
+from numpyro_fwd.bridge.traces import TracedModel
 from numpyro_fwd.types import Args, Kwargs, Model, Sites, SiteValues
 
 __all__ = ["RowModel", "RowTerms"]
@@ -95,15 +96,15 @@ class RowModel:
         The full view.
     arguments
         Its arguments, arrays and the rest apart.
-    sites
-        Its sites as they are traced: shapes in place of values.
+    traced
+        What its trace says of it.
     made
         What has been made of it: :meth:`once`.
     """
 
     model: Model
     arguments: SplitArguments
-    sites: Sites
+    traced: TracedModel
     made: dict[Any, Any] = field(default_factory=dict)
 
     @classmethod
@@ -112,14 +113,16 @@ class RowModel:
         model: Model,
         model_args: Args,
         model_kwargs: Kwargs | None,
-        sites: Sites | None = None,
+        traced: TracedModel | None = None,
     ) -> "RowModel":
-        """Of a full view, whose `sites` are traced unless they are given."""
-        sites = full_view_sites(model, model_args, model_kwargs) if sites is None else sites
+        """Of a full view, which is traced unless that is given."""
+        traced = traced or traced_view(model, model_args, model_kwargs)
+        sites = traced.sites
         # plates have their rows as they are, which would stay in JAX's caches with the trace
         rows = {name: shape_of(s["value"]) for name, s in sites.items() if s["type"] == "plate"}
         sites = sites | {name: sites[name] | {"value": shape} for name, shape in rows.items()}
-        return cls(model, split_arguments(model_args, model_kwargs), sites)
+        arguments = split_arguments(model_args, model_kwargs)
+        return cls(model, arguments, traced._replace(sites=sites))
 
     def having(self, model_args: Args, model_kwargs: Kwargs | None) -> "RowModel":
         """The same with other arguments, traced anew if they differ by more than their values.
@@ -139,6 +142,11 @@ class RowModel:
     def model_args(self) -> tuple[Args, Kwargs | None]:
         """Positional and keyword arguments of the model."""
         return self.arguments.join(self.arguments.arrays)
+
+    @property
+    def sites(self) -> Sites:
+        """Its sites as they are traced: shapes in place of values."""
+        return self.traced.sites
 
     @property
     def plates(self) -> dict[str, Plate]:

@@ -1,23 +1,27 @@
-r"""Effects that a model writes by their noise: z has a fixed law, and the model sees m + s z.
+r"""Effects that a model writes by their noise: z has a fixed law, and the model sees m + M z.
 
-The law of z says nothing of m and s, which are computed from other latents; the program of the
+The law of z says nothing of m and M, which are computed from other latents; the program of the
 model does. It is traced, and z is followed from operation to operation, as long as one alone takes
-what the last has made:
+what the last has made, and makes of z what is affine in it: products with, quotients by and sums
+with what has no part of z. So the value at the end is affine in z, all else of the model sees z
+through it alone, and what it is at zero and along z, in forward mode, is m and M:
 
-- A product with what other latents make positive is a factor of s, so is a quotient by it.
-- The sum of s z with what latents make is m, and the end, as all else is that is not linear in z.
-- After a sum, a product with a matrix or a choice of rows a factor counts if it is one number, and
-  nothing is m.
-- Sums of z along its last axis, all factors of which are numbers, are a walk.
+- :class:`~blackjax_ext.coordinates.laws.LocScaleNoise` where each entry of z makes one entry;
+- :class:`~blackjax_ext.coordinates.laws.LocFactorNoise` where the last axis of z, or the first,
+  went through a square matrix of latents: of that matrix the lower triangle is taken;
+- ``WalkNoise`` where sums of z along its last axis, and else numbers alone, made it.
 
-So a horseshoe's ``z * lambda * tau``, data times that, and what ``LocScaleReparam(0)`` makes of a
-model are understood alike. s and m are computed from latents that come before z, or are no effects.
-What is read decides only where coordinates are worth while, which are exact for any s and m that z
-has no part in (:class:`blackjax_ext.coordinates.laws.LocScaleNoise`, ``WalkNoise``).
+After a choice of rows, as in ``mu + tau * z[group]``, single numbers count, as they do the same to
+each entry; after another product with a matrix of data, single numbers that are factors.
+
+So a horseshoe's ``z * lambda * tau``, varying slopes ``z @ (s * L).T``, and what
+``LocScaleReparam(0)`` makes of a model are understood alike. m and M are computed from latents that
+come before z, or are no effects. What is read decides only where coordinates are worth while, which
+are exact for any m and M that z has no part in.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -26,32 +30,27 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import constraints
 
-from blackjax_ext.coordinates.laws import Law, LocScaleNoise, walk
+from blackjax_ext.coordinates.laws import ColumnsNoise, Law, LocFactorNoise, LocScaleNoise, walk
 from blackjax_ext.equations import Reader, Value, outputs_of
-from blackjax_ext.primitives import (
-    CONVERTING,
-    CUMULATIVE,
-    INDEXING,
-    LINEAR_IN_FIRST,
-    PLACING,
-    PRODUCTS,
-    REDUCTIONS,
-    SIGNED,
-)
+from blackjax_ext.primitives import CONVERTING, INDEXING, PLACING, RESHAPING
 from numpyro_fwd.bridge.hierarchies import LOC_SCALE, MAPS
-from numpyro_fwd.bridge.numpyro_private import transforms_of
+from numpyro_fwd.bridge.numpyro_private import not_jax_tracer, transforms_of
 from numpyro_fwd.bridge.traces import is_latent, sites_at, unwrapped
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
 
-__all__ = ["NoiseProgram", "Scaling", "scaled_noise"]
+__all__ = ["NoiseProgram", "scaled_noise"]
 
-LINEAR = LINEAR_IN_FIRST | PLACING | CONVERTING | SIGNED | PRODUCTS | {"cumsum", "reduce_sum"}
 AS_ONE_NUMBER = CONVERTING | {"broadcast_in_dim", "reshape", "squeeze"}
-# as positive as the least positive of their arguments, and as the most positive
-OF_LEAST = PLACING | CONVERTING | CUMULATIVE | REDUCTIONS
-OF_LEAST |= {"add", "concatenate", "div", "exp2", "log1p", "min", "mul", "sqrt"}
-OF_FIRST = INDEXING | {"pow"}
-UNKNOWN, NEVER_NEGATIVE, POSITIVE = range(3)
+ARITHMETIC: dict[str, Callable[[Any, Any], Array]] = {
+    "add": jnp.add,
+    "add_any": jnp.add,
+    "sub": jnp.subtract,
+    "mul": jnp.multiply,
+    "div": jnp.divide,
+}
+MIXING = frozenset(["cumsum", "dot_general", "reduce_sum"])
+# how entries of a value are those of the noise: one by one, chosen and copied, or in sums
+EACH, CHOSEN, MIXED = range(3)
 
 
 class Step(NamedTuple):
@@ -67,27 +66,41 @@ class Step(NamedTuple):
         return str(self.equation.primitive.name)
 
 
-class ScaleFactor(NamedTuple):
-    """A factor of a scale: where on the way of the noise it is, and whether it divides."""
+class Turn(NamedTuple):
+    """An operation on the way from a noise to its effect.
 
+    step
+        The operation.
+    place
+        Which of its arguments comes from the noise.
+    other
+        The other one, None if there is none; of an array of copies what was copied.
+    """
+
+    step: Step
     place: int
-    is_divisor: bool
+    other: Value | None
+
+    def __call__(self, x: Any, other: Any) -> Array:
+        """What it makes of `x`."""
+        inputs = (x,) if self.other is None else (x, other) if self.place == 0 else (other, x)
+        if self.step.name in ARITHMETIC:
+            return ARITHMETIC[self.step.name](*inputs)
+        result: Array = outputs_of(self.step.equation, *inputs)[0]
+        return result
 
 
 class Scaling(NamedTuple):
-    """How a model scales and shifts a noise.
+    """How a model makes an effect of a noise.
 
-    factors
-        Of the scale.
-    loc
-        Place of the operation that adds the location; None if none does.
-    walk
-        Place of the operation that makes a walk of the noise; None if none does.
+    turns
+        The operations.
+    kind
+        "each", "rows" or "columns" of a matrix, or "walk".
     """
 
-    factors: tuple[ScaleFactor, ...]
-    loc: int | None = None
-    walk: int | None = None
+    turns: tuple[Turn, ...]
+    kind: str
 
 
 class NoiseProgram(Reader):
@@ -121,6 +134,7 @@ class NoiseProgram(Reader):
 
         super().__init__()
         self.steps: list[Step] = []
+        self.seen: dict[Any, tuple[Value, ...]] = {}
         program = jax.make_jaxpr(others)({n: jax.typeof(leaf) for n, leaf in position.items()})
         inputs = map(self.new, program.jaxpr.invars)
         self.inputs = dict(zip(sorted(position), inputs, strict=True))
@@ -135,10 +149,23 @@ class NoiseProgram(Reader):
                 self.users[value].append(step)
 
     def done(self, equation: Any, inputs: tuple[Value, ...]) -> list[Value]:
-        """Outputs of an equation, which is kept."""
-        outputs = [self.new(variable) for variable in equation.outvars]
-        self.steps.append(Step(equation, inputs, tuple(outputs)))
-        return outputs
+        """Outputs of an equation, which is kept; those of an equal one, if there is one."""
+        inputs = tuple(map(self.first_of, inputs))
+        kind = equation.primitive.name, str(equation.params), inputs
+        if kind not in self.seen:
+            outputs = tuple(self.new(variable) for variable in equation.outvars)
+            self.seen[kind] = outputs
+            self.steps.append(Step(equation, inputs, outputs))
+        return list(self.seen[kind])
+
+    def first_of(self, value: Value) -> Value:
+        """The first constant that has these whole numbers, as indices of groups; else the value."""
+        constant = self.known.get(value.number)
+        is_index = jnp.issubdtype(value.dtype, jnp.integer) or value.dtype == bool
+        if constant is None or not is_index or not not_jax_tracer(constant):
+            return value
+        kind = value.shape, value.dtype, np.asarray(constant).tobytes()
+        return self.seen.setdefault(kind, (value,))[0]
 
     def latents_of(self, value: Value | None) -> frozenset[str]:
         """Latents that a value is computed from."""
@@ -149,136 +176,164 @@ class NoiseProgram(Reader):
         place = None if value is None else self.places.get(value)
         return None if place is None else self.steps[place]
 
-    def way(self, name: str) -> Iterator[tuple[Step, int, Value | None]]:
-        """Operations that a noise goes through alone, its place in each, and the other argument."""
+    def way(self, name: str) -> Iterator[Turn]:
+        """Operations that a noise goes through alone."""
         value = self.inputs[name]
-        while len(users := self.users[value]) == 1:
+        while len(users := self.users[value]) == 1 and users[0].inputs.count(value) == 1:
             step = users[0]
             place = step.inputs.index(value)
-            other = step.inputs[1 - place] if len(step.inputs) == 2 else None
-            yield step, place, other
+            if len(step.inputs) > 2 or len(step.outputs) > 1:
+                return
+            yield Turn(step, place, step.inputs[1 - place] if len(step.inputs) == 2 else None)
             value = step.outputs[0]
 
     def scaling(self, name: str, before: frozenset[str]) -> Scaling | None:
-        """What scales a noise, computed from latents `before` it; None if nothing does."""
-        factors: list[ScaleFactor] = []
-        sums: int | None = None
-        are_numbers = True  # factors so far, and nothing else
-        is_plain = True  # nothing but factors so far
-        for i, (step, place, other) in enumerate(self.way(name)):
-            kind, found = step.name, self.latents_of(other)
-            if found - before or kind not in LINEAR or (kind in LINEAR_IN_FIRST and place == 1):
+        """What makes an effect of a noise, with latents `before` it; None if none scales it."""
+        turns: list[Turn] = []
+        moves: list[Step] = []  # choices and copies
+        last, kind, entries = 0, "each", EACH  # `last` of the turns is one that latents make
+        is_scaled = has_sum = False
+        shape = self.inputs[name].shape
+        for turn in self.way(name):
+            found = self.latents_of(turn.other)
+            operation = turn.step.name
+            number = self.number_of(turn.other) or self.undone(turn.other, moves, shape)
+            if found - before:
                 break
-            if kind in ("mul", "div") and found:
-                is_number = self.is_one_number(other)
-                is_factor = (is_plain or kind == "mul") and self.sign(other) == POSITIVE
-                if not is_factor or not (is_plain or is_number):
+            if entries == EACH and np.prod(turn.step.outputs[0].shape) != np.prod(shape):
+                entries = CHOSEN  # of each there are copies
+            if operation in ARITHMETIC:
+                is_sum = operation in ("add", "add_any", "sub")
+                is_late = entries == MIXED or kind != "each"  # for a location
+                if is_sum and ((not found and number is None) or (found and is_late and entries)):
+                    break  # of a residual, or of another term
+                if operation == "div" and (turn.place == 1 or (has_sum and found)):
                     break
-                factors.append(ScaleFactor(i, kind == "div"))
-                are_numbers &= is_number
-            elif kind in ("add", "sub") and self.is_zero(other):
-                continue  # as LocScaleReparam(0) takes zero times the location off
-            elif kind in ("add", "sub") and found:
-                loc = i if is_plain else None
-                return Scaling(tuple(factors), loc, sums) if factors else None
+                if number is None and (entries != EACH or kind == "walk"):
+                    if found:
+                        break
+                    entries = MIXED  # by data
+                    continue
+                if is_sum and is_late and (entries or kind == "walk"):
+                    continue
+                has_sum |= is_sum
+                turns.append(turn if number is None else turn._replace(other=number))
+                is_scaled |= bool(found) and not is_sum
+                last = len(turns)
+            elif operation in CONVERTING | {"neg"}:
+                turns.append(turn)
+            elif operation == "dot_general" and found:
+                axis = self.axis_of_matrix(turn, shape)
+                if kind != "each" or entries != EACH or axis is None:
+                    break
+                kind, is_scaled = axis, True
+                turns.append(turn)
+                last = len(turns)
+            elif found:
+                break
+            elif operation == "cumsum" and self.is_walk(turn, turns, kind, entries):
+                kind = "walk"
+            elif operation in RESHAPING and turn.step.outputs[0].shape == turn.step.inputs[0].shape:
+                continue
+            elif operation in RESHAPING and kind == "each" and entries == EACH:
+                turns.append(turn)
+            elif operation in PLACING | INDEXING and turn.place == 0:
+                entries = max(entries, CHOSEN)
+                moves.append(turn.step)
+            elif operation in MIXING:
+                entries = MIXED
             else:
-                sums = i if are_numbers and self.sums_along_last(step) else sums
-                are_numbers &= kind in ("mul", "div") and self.is_one_number(other)
-                is_plain = False
-        return Scaling(tuple(factors), None, sums) if factors else None
+                break
+        return Scaling(tuple(turns[:last]), kind) if is_scaled else None
 
-    def sums_along_last(self, step: Step) -> bool:
-        """Whether an operation makes sums of all up to each, along the last axis."""
-        params, rank = step.equation.params, len(step.inputs[0].shape)
-        return step.name == "cumsum" and params["axis"] == rank - 1 and not params["reverse"]
+    def axis_of_matrix(self, turn: Turn, shape: tuple[int, ...]) -> str | None:
+        """Which axis of a noise a square matrix is multiplied with, if it stays in its place."""
+        matrix = turn.step.inputs[1 - turn.place]
+        contracted, batch = turn.step.equation.params["dimension_numbers"]
+        own = contracted[turn.place]
+        is_square = len(matrix.shape) == 2 and matrix.shape[0] == matrix.shape[1]
+        if any(batch) or not is_square or len(own) != 1 or turn.step.outputs[0].shape != shape:
+            return None
+        if len(shape) == 1 or (turn.place == 0 and own[0] == len(shape) - 1):
+            return "rows"
+        return "columns" if turn.place == 1 and own[0] == 0 and len(shape) == 2 else None
 
-    def is_zero(self, value: Value | None) -> bool:
-        """Whether a value is a product with zero."""
-        step = self.maker(value)
-        if step is None:
-            return self.sign(value) == NEVER_NEGATIVE
-        is_product = step.name == "mul" or step.name in AS_ONE_NUMBER
-        return is_product and any(map(self.is_zero, step.inputs))
+    def is_walk(self, turn: Turn, turns: list[Turn], kind: str, entries: int) -> bool:
+        """Whether an operation makes sums of all up to each, of steps that one number scales."""
+        params, rank = turn.step.equation.params, len(turn.step.inputs[0].shape)
+        is_last = params["axis"] == rank - 1 and not params["reverse"]
+        numbers = all(self.is_number(each) for each in turns)
+        return is_last and kind == "each" and entries == EACH and numbers
 
-    def is_one_number(self, value: Value | None) -> bool:
-        """Whether all entries of a value are one."""
+    def is_number(self, turn: Turn) -> bool:
+        """Whether an operation does the same to all entries, and moves none from zero."""
+        if turn.other is None:
+            return True
+        return turn.step.name in ("mul", "div") and np.prod(turn.other.shape) == 1
+
+    def number_of(self, value: Value | None) -> Value | None:
+        """The one number of which a value is made of copies; None if there are more."""
         while value is not None and np.prod(value.shape) != 1:
             step = self.maker(value)
             value = step.inputs[0] if step is not None and step.name in AS_ONE_NUMBER else None
-        return value is not None
+        return value
 
-    def sign(self, value: Value | None) -> int:
-        """Whether a value is positive, or never negative, whatever the latents are."""
-        step = self.maker(value)
-        if step is None:
-            return (
-                UNKNOWN if value is None else sign_of_number(self.known.get(value.number, np.nan))
-            )
-        signs = [self.sign(each) for each in step.inputs]
-        if step.name in ("exp", "logistic"):
-            return POSITIVE
-        if step.name in ("abs", "square"):
-            return max(NEVER_NEGATIVE, *signs)
-        if step.name == "integer_pow":
-            is_even = step.equation.params["y"] % 2 == 0
-            return max(signs[0], NEVER_NEGATIVE if is_even else UNKNOWN)
-        if step.name == "add":
-            return max(signs) if min(signs) else UNKNOWN
-        if step.name == "max":
-            return max(signs)
-        if step.name == "rsqrt":
-            return POSITIVE if signs[0] else UNKNOWN
-        if step.name == "clamp":
-            return min(max(signs[:2]), signs[2])
-        if step.name == "select_n":
-            return min(signs[1:])
-        if step.name in OF_FIRST:
-            return signs[0]
-        return min(signs) if step.name in OF_LEAST else UNKNOWN
+    def undone(
+        self, value: Value | None, moves: list[Step], shape: tuple[int, ...]
+    ) -> Value | None:
+        """The value of the shape of a noise of which `value` has the same choices and copies."""
+        for move in reversed(moves):
+            step = self.maker(value)
+            if step is None or step.name != move.name or step.inputs[1:] != move.inputs[1:]:
+                return None
+            if str(step.equation.params) != str(move.equation.params):
+                return None
+            value = step.inputs[0]
+        return value if moves and value is not None and value.shape == shape else None
 
-    def law(
-        self, name: str, scaling: Scaling, known: dict[str, Any], values: dict[int, Any]
-    ) -> Law:
+    def law(self, name: str, known: dict[str, Any], values: dict[int, Any]) -> Law:
         """The law of an effect, from what is known of a position.
 
         `values` are those of the program so far, at first `known` of it; more are added.
         """
         inputs = self.inputs
         values |= {inputs[name].number: leaf for name, leaf in known.items() if name in inputs}
-        way = [way for way, _ in zip(self.way(name), range(self.last(scaling) + 1), strict=False)]
-        if not self.is_read(way, scaling, known):  # of other arguments, with which all is different
+        scaling = self.scaling(name, frozenset(known))
+        if scaling is None:  # of other arguments, with which all is different
             return LocScaleNoise(jnp.zeros(()), jnp.ones(()))
-        others = [way[factor.place][2] for factor in scaling.factors]
-        if scaling.loc is not None:
-            others.append(way[scaling.loc][2])
-        *factors, last = self.computed([each for each in others if each is not None], values)
-        loc: Array = jnp.zeros(())
-        if scaling.loc is None:
-            factors.append(last)
-        else:
-            loc = -last if way[scaling.loc][0].name == "sub" else last
-        shape, scale = inputs[name].shape, jnp.ones(())
-        for factor, value in zip(scaling.factors, factors, strict=True):
-            value = value if jnp.shape(value) == shape else jnp.ravel(value)[0]
-            scale = scale / value if factor.is_divisor else scale * value
-        if scaling.walk is not None:
-            return walk(jnp.ravel(scale)[0], shape[-1], is_noise=True)
-        return LocScaleNoise(loc, scale)
+        wanted = [turn.other for turn in scaling.turns if turn.other is not None]
+        others = dict(zip(wanted, self.computed(wanted, values), strict=True))
 
-    def is_read(self, way: list[Any], scaling: Scaling, known: dict[str, Any]) -> bool:
-        """Whether a noise goes the way on which a scaling was read, through what is known."""
-        kinds = {each.place: ["div" if each.is_divisor else "mul"] for each in scaling.factors}
-        kinds |= {} if scaling.loc is None else {scaling.loc: ["add", "sub"]}
-        kinds |= {} if scaling.walk is None else {scaling.walk: ["cumsum"]}
-        return len(way) > self.last(scaling) and all(
-            way[i][0].name in names and not self.latents_of(way[i][2]) - known.keys()
-            for i, names in kinds.items()
-        )
+        def effect(z: Array) -> Array:
+            for turn in scaling.turns:
+                if jnp.ndim(z) == 0 and turn.step.name in RESHAPING:
+                    continue
+                other = None if turn.other is None else others[turn.other]
+                if other is not None and np.prod(np.shape(other)) == 1:
+                    other = jnp.reshape(other, ())
+                z = turn(z, other)
+            return z
 
-    def last(self, scaling: Scaling) -> int:
-        """Place of the last operation that a scaling reads."""
-        places = (scaling.factors[-1].place, scaling.loc, scaling.walk)
-        return max(place for place in places if place is not None)
+        shape, dtype = inputs[name].shape, inputs[name].dtype
+        if scaling.kind == "walk":
+            scale = jax.jvp(effect, (jnp.zeros((), dtype),), (jnp.ones((), dtype),))[1]
+            return walk(scale, shape[-1], is_noise=True)
+        zero = jnp.zeros(shape, dtype)
+        if scaling.kind == "each":
+            loc, scale = jax.jvp(effect, (zero,), (jnp.ones(shape, dtype),))
+            return LocScaleNoise(loc.reshape(shape), scale.reshape(shape))
+        axis = -1 if scaling.kind == "rows" else 0
+        basis = jnp.eye(shape[axis], dtype=dtype)
+
+        def column(e: Array) -> Array:
+            along = e if axis == -1 else e[:, None]
+            result: Array = jax.jvp(effect, (zero,), (jnp.broadcast_to(along, shape),))[1]
+            return result
+
+        matrix = jnp.moveaxis(jax.vmap(column)(basis), 0, -1)  # of each entry its row
+        if axis == -1:
+            return LocFactorNoise(effect(zero), jnp.tril(matrix))
+        return ColumnsNoise(effect(zero).T, jnp.tril(jnp.swapaxes(matrix, 0, 1)))
 
     def computed(self, wanted: list[Value], values: dict[int, Any]) -> list[Any]:
         """Values of a program, by those of its operations that they need and `values` lack."""
@@ -297,21 +352,14 @@ class NoiseProgram(Reader):
         return [values[each.number] for each in wanted]
 
 
-def sign_of_number(value: Any) -> int:
-    """The same of a constant: unknown of data, which may be others in the next run."""
-    if isinstance(value, jax.Array) or np.ndim(value):
-        return UNKNOWN
-    return POSITIVE if value > 0 else NEVER_NEGATIVE if value == 0 else UNKNOWN
-
-
 def scaled_noise(
     model: Model,
     model_args: Args,
     model_kwargs: Kwargs | None,
     position: dict[str, Any],
     effects: tuple[str, ...],
-) -> dict[str, Scaling]:
-    """How a model scales its noise, by site; `effects` are the sites that are no noise.
+) -> tuple[str, ...]:
+    """The sites that a model scales as noise; `effects` are those that are no noise.
 
     None of a model that enumerates discrete latents, or whose latents are in a loop of NumPyro.
     """
@@ -329,21 +377,21 @@ def scaled_noise(
             )
 
     jax.eval_shape(look, position)
-    if not names or len(names) == len(position):
-        return {}
+    if not names:
+        return ()
     program = NoiseProgram(model, model_args, model_kwargs, tuple(names), position)
 
-    def scalings(noise: tuple[str, ...]) -> dict[str, Scaling]:
-        """Of each of `noise`, by latents that are none, or come before it."""
-        found = {}
-        for name in names:
-            later = set(order[order.index(name) :]) & {*noise, *effects} | {name}
-            if (scaling := program.scaling(name, frozenset(position) - later)) is not None:
-                found[name] = scaling
-        return found
+    def scaled(noise: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the names that are scaled by latents that are no `noise`, or come before."""
+
+        def before(name: str) -> frozenset[str]:
+            later = {*order[order.index(name) :]} & {*noise, *effects}
+            return frozenset(position) - later - {name}
+
+        return tuple(name for name in names if program.scaling(name, before(name)))
 
     # what is noise of no scale is a latent like any other: a mean, say, that comes after
-    return scalings(tuple(scalings(())))
+    return scaled(scaled(()))
 
 
 def is_plain_model(sites: Sites) -> bool:

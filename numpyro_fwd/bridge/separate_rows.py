@@ -1,4 +1,7 @@
-r"""Whether the log density of a row is that of the row alone, as all minibatches take for granted.
+r"""The guard of the rows: the log density of each is that of the row alone, in all minibatches.
+
+First two rows are read, the last of each plate: each site has a value for each, and no array of the
+model ends before. Then rows are read in two groupings, and together.
 
 A mean over the rows of a minibatch, a sort or a normalization of them makes the density of a row
 another one in each minibatch: no chunk, no minibatch and no sum of rows is then the model's. It
@@ -15,33 +18,41 @@ converged. A partner, a risk set, a mean lose half of their rows, however many t
 another program, which may round otherwise. So a difference counts only beyond what a change of the
 last digits of the latents makes.
 
-Slopes along a few directions are compared beside values: where rows are far in their tails a value
-has no digits left for what the others do, and where latents are near zero a slope still has all of
-a covariate.
+Slopes along a few directions take the place of a second point: where rows are far in their tails a
+value has no digits left at any point for what the others do, and where latents are near zero a
+slope still has all of a covariate. Numbers are compared and not the program read: in a program all
+rows of a scan, of a solver that stops when all have converged, or of a gather depend on each other,
+and none that divides by ``len(rows)`` does.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.experimental import checkify
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from numpyro.infer import init_to_sample
 
 from blackjax_ext.equations import equations_in
 from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function
+from numpyro_fwd.bridge.argument_errors import INDEXED
 from numpyro_fwd.bridge.arguments import SplitArguments, program_with, run_with
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
-from numpyro_fwd.bridge.plates import Plate
+from numpyro_fwd.bridge.plates import Plate, check_model
 from numpyro_fwd.bridge.row_models import RowModel, RowTerms
-from numpyro_fwd.bridge.traces import zeros_of
-from numpyro_fwd.bridge.views import explaining
+from numpyro_fwd.bridge.traces import first_sites, is_latent
+from numpyro_fwd.disk import OnDisk, leaves_with_rows_on_disk
+from numpyro_fwd.types import Args, Kwargs, Model, Site, SiteValues
 
-__all__ = ["check_minibatches", "check_rows_apart"]
+__all__ = ["check_rows_apart", "checked_rows"]
 
 NUM = 32  # rows of a small minibatch
 MOST_ROWS = 4096  # rows that are read at once
@@ -72,52 +83,160 @@ OUTSIDE = (
 )
 
 
-class Cases(NamedTuple):
-    """Sets of rows that are read.
-
-    rows
-        Of each set, shape (sets, n).
-    turns
-        Zero, or how the last digits of the latents are changed, shape (sets,).
-    """
-
-    rows: Any
-    turns: Any
+# sets of rows that are read, shape (sets, n), and of each set zero, or how the last digits of the
+# latents are changed
+Cases = tuple[np.ndarray, np.ndarray]
+# by site: log densities and their slopes of sets of rows, shape (sets, 1 + directions, n); without
+# the last axis those of a site that has no rows of the plate
+SeenRows = dict[str, Any]
 
 
-class SeenRows(NamedTuple):
-    """What is read of sets of rows.
+def checked_rows(
+    model: Model,
+    model_args: Args,
+    model_kwargs: Kwargs | None,
+    *,
+    needs_minibatches: bool = True,
+) -> RowModel:
+    """A full view whose rows may be read by any minibatch; ValueError, by site, if they may not."""
+    traced = check_model(model, model_args, model_kwargs, needs_minibatches=needs_minibatches)
+    rows = RowModel.of(model, model_args, model_kwargs, traced)
+    if not rows.plates:
+        return rows
+    check_reading(rows)
 
-    inside
-        Log densities by site, shape (sets, n).
-    outside
-        Log densities of the sites that have no rows of the plate, shape (sets,).
-    slopes
-        Of the sum of the first, in a few directions of the latents, shape (sets, directions, n).
-    """
-
-    inside: dict[str, Any]
-    outside: dict[str, Any]
-    slopes: Any
-
-    def is_finite(self) -> bool:
-        """Whether all of it is."""
-        return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self))
-
-
-def check_minibatches(model: RowModel) -> None:
-    """:func:`check_rows_apart` of a full view, near zero."""
-
-    def terms_of(model_args, model_kwargs, z, rows):
-        return model.having(model_args, model_kwargs).terms(z, rows)
+    def terms_of(model_args, model_kwargs, z, some):
+        return rows.having(model_args, model_kwargs).terms(z, some)
 
     rng = np.random.default_rng(0)
     z = jax.tree.map(
         lambda leaf: jnp.asarray((0.3 * rng.normal(size=leaf.shape)).astype(leaf.dtype)),
-        zeros_of(model.sites),
+        traced.zeros,
     )
-    with explaining(None, *model.model_args, z):
-        check_rows_apart(terms_of, model.plates, model.arguments, z)
+    check_rows_apart(terms_of, rows.plates, rows.arguments, z)
+    return rows
+
+
+# each site has a value for each row, and all rows are there
+
+
+def check_reading(model: RowModel) -> None:
+    """Raise ValueError unless sites follow their rows, of which the last is in every array.
+
+    If it is not, jax would not tell.
+    """
+    plates, number = model.plates, jnp.result_type(int)
+
+    def all_at(place: Callable[[Plate], int]) -> dict[str, Array]:
+        """Another number of rows than all, at a place; from the host: nothing is compiled."""
+        return {
+            name: jax.device_put(np.full(3 if plate.size == 2 else 2, place(plate), number))
+            for name, plate in plates.items()
+        }
+
+    first, last = all_at(lambda plate: 0), all_at(lambda plate: plate.size - 1)
+    arrays, program = model.arguments.arrays, program_of_rows(model, last)
+    for leaf in leaves_with_rows_on_disk(model.model_args):
+        # a program cannot ask how long they are: no plate reads beyond the shortest of them
+        if isinstance(leaf, OnDisk) and len(leaf) < min(plate.size for plate in plates.values()):
+            raise_no_rows(plates, f"The argument {leaf} has {len(leaf)}.")
+    error = index_error(program, arrays, last)
+    if error and index_error(program, arrays, first):
+        # that has nothing to do with the rows: checkify misreads the scatter by which Cholesky
+        # factors are drawn, as those of LKJCholesky; a program that knows the latents draws none
+        view = model.on_rows(first), *model.model_args
+        sites = first_sites(jax.random.key(0), *view, init_to_sample)
+        values = {name: site["value"] for name, site in sites.items() if is_latent(site)}
+        error = index_error(program_of_rows(model, first, values), arrays, last)
+    if error:
+        raise_no_rows(plates, f"jax said: {error.splitlines()[0]}")
+
+
+def program_of_rows(
+    model: RowModel, rows: dict[str, Array], values: SiteValues | None = None
+) -> ClosedJaxpr:
+    """The program of a model on `rows`; ValueError unless each site has one value for each of them.
+
+    The rows are traced. Of the latents, `values` may be known.
+    """
+    numbers = {name: len(each) for name, each in rows.items()}
+    strategy = init_to_sample if values is None else lambda site: values.get(site.get("name"))
+
+    def read(arrays, rows):
+        model_args, model_kwargs = model.arguments.join(arrays)
+        view = model.on_rows(rows), model_args, model_kwargs
+        sites = first_sites(jax.random.key(0), *view, strategy)
+        for name, around in model.plates_of.items():
+            if around:
+                check_values(sites[name], numbers)
+
+    try:
+        return program_with(model.arguments, read, rows)
+    except (RowsError, *INDEXED):  # of the latter :func:`naming_arguments` says more
+        raise
+    except (TypeError, ValueError, IndexError) as error:
+        raise RowsError(failing_site(error), numbers, str(error).splitlines()[0]) from error
+
+
+def check_values(msg: Site, numbers: dict[str, int]) -> None:
+    """Raise RowsError unless a site, `msg` to :func:`failing_site`, has a value for each row."""
+    shape = jax.eval_shape(lambda: msg["fn"].log_prob(msg["value"])).shape
+    frames = (frame for frame in msg["cond_indep_stack"] if frame.name in numbers)
+    if any(shape[frame.dim] != numbers[frame.name] for frame in frames):
+        raise RowsError(f"site '{msg['name']}'", numbers, f"log densities of shape {shape}")
+
+
+class RowsError(ValueError):
+    """A site does not follow the rows of its plates."""
+
+    def __init__(self, site: str, numbers: dict[str, int], found: str):
+        found = found.rstrip(".")
+        super().__init__(
+            f"{site} does not follow the rows of the subsample plates: index every array of all "
+            "rows with the rows of its plate, as in `with numpyro.plate(...) as rows: "
+            f"numpyro.sample(..., x[rows] ..., obs=y[rows])`. With {numbers} rows: {found}."
+        )
+
+
+def failing_site(error: BaseException) -> str:
+    """The site at which NumPyro raised `error`, or the model if it was at none."""
+    found, traceback = "model", error.__traceback__
+    while traceback is not None:
+        message = traceback.tb_frame.f_locals.get("msg")
+        if isinstance(message, dict) and message.get("type") == "sample":
+            found = f"site '{message['name']}'"
+        traceback = traceback.tb_next
+    return found
+
+
+def index_error(program: ClosedJaxpr, arrays: list[Any], rows: dict[str, Array]) -> str | None:
+    """What jax says of an index out of bounds in these rows, if anything; of traced data nothing.
+
+    `program` is that of a model on its arrays and rows.
+    """
+
+    def flags(*leaves):  # an error has a number that differs from program to program
+        of_error = jax.tree.leaves(checked(*leaves)[0])
+        return [leaf for leaf in of_error if leaf.dtype == bool]
+
+    checked = checkify.checkify(jaxpr_as_fun(program), errors=checkify.index_checks)
+    leaves = [*arrays, *jax.tree.leaves(rows)]
+    found = compiled_soon(flags, runs_once=True)(*leaves)
+    # data that are traced have no values
+    is_known = all(not_jax_tracer(leaf) for leaf in found)
+    return checked(*leaves)[0].get() if is_known and any(found) else None
+
+
+def raise_no_rows(plates: dict[str, Plate], what: str) -> NoReturn:
+    """Say that the model reads rows that are not there."""
+    sizes = {name: plate.size for name, plate in plates.items()}
+    raise ValueError(
+        f"model reads rows that are not there, with plates of sizes {sizes}: pass the data of "
+        f"all rows, not of one batch. {what}"
+    )
+
+
+# the rows do not see each other
 
 
 def check_rows_apart(
@@ -131,10 +250,10 @@ def check_rows_apart(
     """Raise ValueError, by site, for rows whose log density is not theirs alone.
 
     Data that are traced have no values, and are not looked at. Cost: two programs for each plate,
-    which evaluate up to MOST rows, and their slopes, five times: once as they are, twice with half
-    of them exchanged, once with other last digits, and once in minibatches. That is 20,480 log
-    densities at most, and three times as many where they overflow. Of more rows than MOST a kind
-    is not seen that is not among those, or a set of rows of which no two are.
+    which evaluate up to MOST_ROWS rows, and their slopes, five times: once as they are, twice with
+    half of them exchanged, once with other last digits, and once in minibatches. That is 20,480 log
+    densities at most, and three times as many where they overflow. Of more rows than MOST_ROWS a
+    kind is not seen that is not among those, or a set of rows of which no two are.
 
     Parameters
     ----------
@@ -152,10 +271,10 @@ def check_rows_apart(
     if not all(map(not_jax_tracer, jax.tree.leaves((arguments.arrays, z)))):
         return
     for name, plate in plates.items():
-        slopes, values = (
-            exact_products(reading(terms_of, plates, name, arguments, has_slopes=has_slopes))
-            for has_slopes in (True, False)
-        )
+        if plate.size <= 2:  # minibatches of two rows have one
+            continue
+        of_plate = partial(reading, terms_of, plates, name, arguments)
+        slopes, values = (exact_products(of_plate(has_slopes=is_so)) for is_so in (True, False))
         programs = [compiled_soon(function, runs_once=True) for function in (slopes, values)]
 
         def read(size, cases, programs=programs):
@@ -166,10 +285,8 @@ def check_rows_apart(
                 found = run_with(arguments, programs[1], z, size, cases)
             return jax.tree.map(lambda leaf: np.asarray(on_host(leaf)), found)
 
-        if plate.size > 2:  # minibatches of two rows have one
-            num = num_read(slopes, plate.size, arguments, z)
-            rows = some_rows(plate.size, num)
-            check_plate(read, name, rows, plate.size, is_seeded=is_seeded)
+        rows = some_rows(plate.size, num_read(slopes, plate.size, arguments, z))
+        check_plate(read, name, rows, plate.size, is_seeded=is_seeded)
 
 
 def reading(
@@ -186,32 +303,29 @@ def reading(
     def of_set(model_args, model_kwargs, z, rows):
         terms = terms_of(model_args, model_kwargs, z, first_row | {name: rows})
         share = rows.shape[0] / plates[name].size  # undoes the scale of the plate
-        inside = {
+        return {
             site: share * (terms.by_row(site, name) * jnp.ones(rows.shape))
-            for site, around in terms.plates.items()
             if name in around
+            else jnp.sum(terms.values[site])
+            for site, around in terms.plates.items()
         }
-        rest = [site for site in terms.values if site not in inside]
-        outside = {site: jnp.sum(terms.values[site]) for site in rest}
-        return sum(inside.values(), jnp.zeros(rows.shape)), (inside, outside)
 
     def seen(arrays, z, size, cases):
         model_args, model_kwargs = arguments.join(arrays)
 
         def visit(case):
-            here = moved(z, size, case.turns)
+            rows, turn = case
+            here = moved(z, size, turn)
 
-            def total(z):
-                return of_set(model_args, model_kwargs, z, case.rows)
+            def values_at(z):
+                return of_set(model_args, model_kwargs, z, rows)
 
             if not has_slopes:
-                values, (inside, outside) = total(here)
-                return SeenRows(inside, outside, values[None])
-            _, along, (inside, outside) = jax.linearize(total, here, has_aux=True)
+                return jax.tree.map(lambda value: value[None], values_at(here))
+            values, along = jax.linearize(values_at, here)
             parts = jnp.arange(min(DIRECTIONS, len(jax.tree.leaves(z))))
-            return SeenRows(
-                inside, outside, jax.lax.map(lambda part: along(direction(z, part)), parts)
-            )
+            slopes = jax.lax.map(lambda part: along(direction(z, part)), parts)
+            return {site: jnp.concatenate([values[site][None], slopes[site]]) for site in values}
 
         return jax.lax.map(visit, cases)
 
@@ -248,19 +362,15 @@ def num_read(program: Function, num_rows: int, arguments: SplitArguments, z: Any
         return most
 
     def numbers(num):
-        rest = (z, 1.0, Cases(np.zeros((1, num), int), np.zeros(1)))
-        return numbers_in(program_with(arguments, program, *rest))
+        """How many numbers the program computes of so many rows, those of its loops once."""
+        rest = (z, 1.0, (np.zeros((1, num), int), np.zeros(1)))
+        equations = equations_in(program_with(arguments, program, *rest))
+        return sum(math.prod(each.aval.shape) for step in equations for each in step.outvars)
 
     if (all_numbers := numbers(most)) <= LARGEST:
         return most
     each = (all_numbers - numbers(1)) // most
     return min(most, max(LARGEST // max(each, 1), FEW))
-
-
-def numbers_in(jaxpr: Any) -> int:
-    """How many numbers a program computes, those of its loops once."""
-    outputs = (output for equation in equations_in(jaxpr) for output in equation.outvars)
-    return sum(math.prod(output.aval.shape) for output in outputs)
 
 
 def some_rows(num_rows: int, num: int) -> np.ndarray:
@@ -280,7 +390,7 @@ def exchanged(rows: np.ndarray, num_rows: int) -> tuple[Cases, np.ndarray]:
     is_kept = rng.permutation(len(rows)) % 2 == 0
     one, other = rng.integers(num_rows, size=2)
     first, second = np.where(is_kept, rows, one), np.where(is_kept, other, rows)
-    return Cases(np.stack([rows, first, second, rows]), np.array([0.0, 0.0, 0.0, 1.0])), is_kept
+    return (np.stack([rows, first, second, rows]), np.array([0.0, 0.0, 0.0, 1.0])), is_kept
 
 
 def in_minibatches(num: int) -> np.ndarray:
@@ -302,31 +412,32 @@ def check_plate(
     cases, is_kept = exchanged(rows, num_rows)
     for size in SIZES:
         together = read(size, cases)
-        if together.is_finite():
+        if all(np.isfinite(leaf).all() for leaf in together.values()):
             break
+    # parts first: the value, and the slopes
+    parts = {site: np.moveaxis(values, 1, 0) for site, values in together.items()}
+    inside = [site for site, values in parts.items() if values.ndim == 3]
+    outside = [site for site in parts if site not in inside]
 
     def differ_together(values):
         return differ(values[0], np.where(is_kept, values[1], values[2]))
 
-    inside, outside = together.inside, together.outside
-    raise_for(TOGETHER, name, [site for site in inside if differ_together(inside[site])])
-    raise_for(
-        OUTSIDE, name, [site for site, each in outside.items() if differ(each[:1], each[1:3])]
-    )
-    if any(map(differ_together, np.moveaxis(together.slopes, 1, 0))):
-        raise_for(TOGETHER, name, list(inside))
+    def differ_outside(values):
+        return differ(values[:1], values[1:3])
+
+    raise_for(TOGETHER, name, [site for site in inside if any(map(differ_together, parts[site]))])
+    raise_for(OUTSIDE, name, [site for site in outside if any(map(differ_outside, parts[site]))])
     if is_seeded:
         return
     places = in_minibatches(len(rows))
-    apart = read(size, Cases(rows[places], np.zeros(len(places))))
+    apart = read(size, (rows[places], np.zeros(len(places))))
 
     def is_other_apart(values, few):
         return has_changed(values[0][places], values[3][places], few)
 
-    changed = [site for site in inside if is_other_apart(inside[site], apart.inside[site])]
+    few = {site: np.moveaxis(apart[site], 1, 0) for site in inside}
+    changed = [site for site in inside if any(map(is_other_apart, parts[site], few[site]))]
     raise_for(ALONE, name, changed)
-    if any(map(is_other_apart, *(np.moveaxis(each.slopes, 1, 0) for each in (together, apart)))):
-        raise_for(ALONE, name, list(inside))
 
 
 def raise_for(text: str, plate: str, sites: list[str]) -> None:
@@ -340,7 +451,8 @@ def differ(values: np.ndarray, others: np.ndarray) -> bool:
 
     What is not finite is of another error.
     """
-    allowed = SOLVED * spread(values) + 4.0 * eps_of(values) * np.abs(values)
+    eps = float(np.finfo(values.dtype).eps)
+    allowed = SOLVED * spread(values) + 4.0 * eps * np.abs(values)
     with np.errstate(invalid="ignore"):
         return bool(np.any(np.abs(others - values) > allowed))
 
@@ -364,8 +476,3 @@ def mean_of(values: np.ndarray) -> float:
     """Mean of what is finite, zero if nothing is."""
     finite = values[np.isfinite(values)]
     return float(finite.mean(dtype=float)) if finite.size else 0.0
-
-
-def eps_of(values: np.ndarray) -> float:
-    """The precision of values."""
-    return float(np.finfo(values.dtype).eps)

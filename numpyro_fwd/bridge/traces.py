@@ -4,8 +4,9 @@ Nothing else in the library traces a model. NumPyro itself does, where it looks 
 where it maps positions to the sites' supports.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +20,12 @@ from numpyro.infer import init_to_feasible, init_to_uniform
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.numpyro_private import (
     helpful_support_errors,
-    transform_fn,
-    transforms_of,
     unconstrain_params,
 )
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites, SiteValues
 
 __all__ = [
+    "TracedModel",
     "drawn_on_host",
     "first_sites",
     "has_observed",
@@ -35,7 +35,7 @@ __all__ = [
     "prior_sites",
     "sites_at",
     "unwrapped",
-    "zeros_of",
+    "without_values",
 ]
 
 
@@ -139,20 +139,54 @@ def sites_at(
     return trace(placed).get_trace(*model_args, **(model_kwargs or {}))
 
 
+class TracedModel(NamedTuple):
+    """What a run of a model says of it.
+
+    sites
+        Its sites as they are traced: shapes in place of values.
+    latents
+        Shapes and types of the unconstrained values of its latents, but for discrete ones.
+    """
+
+    sites: Sites
+    latents: dict[str, jax.ShapeDtypeStruct]
+
+    @property
+    def zeros(self) -> dict[str, Array]:
+        """A position; made by NumPy, since each shape would be another program."""
+        return {
+            name: jnp.asarray(np.zeros(leaf.shape, leaf.dtype))
+            for name, leaf in self.latents.items()
+        }
+
+
+def without_values(run: Callable[..., Sites], *arguments: Any) -> TracedModel:
+    """What ``run(*arguments)``, a function above, says of a model: nothing is computed."""
+    sites: Sites = {}
+
+    def look() -> SiteValues:
+        sites.update(run(*arguments))
+        return {
+            name: biject_to(site["fn"].support).inv(site["value"])
+            for name, site in sites.items()
+            if is_latent(site) and not site["fn"].support.is_discrete
+        }
+
+    latents = jax.eval_shape(look)  # here and not later: a support may be of traced numbers
+    return TracedModel(sites, latents)
+
+
 def names_of_plates(
     model: Model, model_args: Args, model_kwargs: Kwargs | None
 ) -> dict[str, list[str]]:
     """Names of the leading axes of each site: its plates, then what it calls its event's axes."""
     found = {}
-
-    def look(rng_key: Array) -> None:
-        for name, site in first_sites(rng_key, model, model_args, model_kwargs).items():
-            if site["type"] in ("sample", "deterministic"):
-                plates = sorted(site.get("cond_indep_stack", ()), key=lambda plate: plate.dim)
-                events = site.get("infer", {}).get("event_dims", [])
-                found[name] = [*(plate.name for plate in plates), *events]
-
-    jax.eval_shape(look, jax.random.key(0))
+    traced = without_values(first_sites, jax.random.key(0), model, model_args, model_kwargs)
+    for name, site in traced.sites.items():
+        if site["type"] in ("sample", "deterministic"):
+            plates = sorted(site.get("cond_indep_stack", ()), key=lambda plate: plate.dim)
+            events = site.get("infer", {}).get("event_dims", [])
+            found[name] = [*(plate.name for plate in plates), *events]
     return found
 
 
@@ -164,15 +198,6 @@ def has_observed(sites: dict[str, Any]) -> bool:
 def is_latent(site: dict[str, Any]) -> bool:
     """Whether a site is sampled and not observed."""
     return site["type"] == "sample" and not site["is_observed"]
-
-
-def zeros_of(sites: Sites) -> dict[str, Array]:
-    """A position of a model with these sites."""
-    values = {name: site["value"] for name, site in sites.items() if is_latent(site)}
-    inverse = transforms_of(sites).inv_transforms
-    shapes = jax.eval_shape(lambda values: transform_fn(inverse, values, invert=True), values)
-    # made by NumPy: each shape would be another program
-    return jax.tree.map(lambda leaf: jnp.asarray(np.zeros(leaf.shape, leaf.dtype)), shapes)
 
 
 def unwrapped(fn: dist.Distribution) -> dist.Distribution:

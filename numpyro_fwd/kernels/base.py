@@ -38,16 +38,9 @@ from numpyro_fwd.bridge.hierarchies import effects_of
 from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
 from numpyro_fwd.bridge.raising import REMEDY
-from numpyro_fwd.bridge.scaled_noise import Scaling, scaled_noise
-from numpyro_fwd.bridge.views import (
-    View,
-    check_start,
-    explaining,
-    explaining_shapes,
-    logdensity_of,
-    view_model,
-    view_potential,
-)
+from numpyro_fwd.bridge.scaled_noise import scaled_noise
+from numpyro_fwd.bridge.starts import check_start, explaining, explaining_shapes
+from numpyro_fwd.bridge.views import View, logdensity_of, view_model, view_potential
 from numpyro_fwd.kernels.blocks import (
     DenseMass,
     GivenMetric,
@@ -64,7 +57,7 @@ from numpyro_fwd.kernels.coordinates import (
 from numpyro_fwd.kernels.descriptions import describe
 from numpyro_fwd.kernels.first_state import FirstState
 from numpyro_fwd.kernels.notices import Notice
-from numpyro_fwd.kernels.options import full_signature
+from numpyro_fwd.kernels.options import AS_IT_IS_DONE, INSTEAD, full_signature
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop, status_line
 from numpyro_fwd.kernels.same_data import InPlace, check_data, compared
 from numpyro_fwd.kernels.state import (
@@ -195,9 +188,9 @@ class BlackJAXKernel(MCMCKernel):
     kept_fields: tuple[str, ...] = ()
     # what to try where chains do not move
     advice = (
-        "Centre the covariates of a regression; use AutoMALA, whose steps adapt to the position; "
-        "reparametrize the model (numpyro.infer.reparam.LocScaleReparam for a hierarchy); give a "
-        "higher target_accept_prob, which makes steps shorter; or use numpyro.infer.NUTS."
+        "Give a higher target_accept_prob, which makes steps shorter; where a scale of a hierarchy "
+        "may tend to zero, use AutoNUTS or numpyro.infer.reparam.LocScaleReparam; where covariates "
+        "are far from zero, centre them; or use numpyro.infer.NUTS."
     )
     # whether the algorithm, if it is not of `blackjax_ext`, is known to accept a full covariance
     takes_matrices = False
@@ -250,8 +243,9 @@ class BlackJAXKernel(MCMCKernel):
         self._strategy: Strategy = strategy or WholeDensity(differentiation)
         self.learn_coordinates = learn_coordinates
         self._chain_batch_size = chain_batch_size
+        parameters = {n: v for n, v in parameters.items() if AS_IT_IS_DONE.get(n, self) is not v}
         self._algorithm = Algorithm(algorithm, parameters)
-        self._algorithm.check(inspect.signature(type(self)).parameters)
+        self._algorithm.check(inspect.signature(type(self)).parameters, INSTEAD)
         if learn_coordinates:
             check_whole(self._strategy)
         self._tuning = Tuning(
@@ -278,7 +272,7 @@ class BlackJAXKernel(MCMCKernel):
         self._in_place = InPlace()
         self._has_coordinates = True
         self._effects: tuple[str, ...] = ()
-        self._scalings: dict[str, Scaling] = {}
+        self._scalings: tuple[str, ...] = ()
         self.real_effects: tuple[str, ...] = ()
 
     @property

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import jax
 import numpy as np
 from numpyro.infer import MCMC, reparam
 
+from blackjax_ext.coordinates.laws import centred
 from blackjax_ext.meshes import on_host
 from numpyro_fwd.kernels.state import KernelState
 
@@ -34,8 +34,11 @@ def centredness_of(state: KernelState) -> Centredness:
     learned = state.adapt_state.coordinates
     if learned is None:
         return Centredness()
-    centredness = {name: c for name, c in learned.centredness.items() if c is not None}
-    centredness = jax.tree.map(on_host, centredness)
+    centredness = {
+        name: on_host(centred(learned.scales[name], pseudo.information))
+        for name, pseudo in learned.pseudo.items()
+        if pseudo is not None
+    }
     if state.is_stacked:
         centredness = {name: np.mean(c, axis=0) for name, c in centredness.items()}
     return Centredness(centredness)

@@ -1,4 +1,4 @@
-"""Chains that start in partly centred coordinates of a model's effects."""
+"""Chains that start in coordinates of a model's effects."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from blackjax_ext.adaptation.algorithm import Stepper
 from blackjax_ext.adaptation.in_coordinates import InCoordinates
 from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.coordinates import learning
-from blackjax_ext.coordinates.partial import Coordinates, Frame, first_centredness, in_coordinates
+from blackjax_ext.coordinates.partial import Coordinates, Frame, first_pseudo, in_coordinates
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.views import logdensity_of
@@ -31,8 +31,8 @@ def initial_coordinates(
     """Coordinates of the first step, and what is known of them if `target` has them."""
     if not isinstance(target, InCoordinates):
         return metric, None
-    learned = learning.first_learned(first_centredness(target.coordinates, position))
-    return Frame(metric, learned.centredness), learned
+    learned = learning.first_learned(first_pseudo(target.coordinates, position))
+    return Frame(metric, learned.pseudo), learned
 
 
 def check_whole(strategy: Strategy) -> None:
@@ -55,9 +55,7 @@ def check_has_gradient(state: Any) -> None:
 
 def check_same_effects(learned: learning.Learned | None, names: set[str]) -> None:
     """Raise ValueError unless what is learned of is what a model has for the arguments of a run."""
-    found = (
-        set() if learned is None else {k for k, c in learned.centredness.items() if c is not None}
-    )
+    found = set() if learned is None else {k for k, c in learned.pseudo.items() if c is not None}
     if found != names:
         raise ValueError(
             f"the state that is resumed has learned coordinates of {sorted(found)}, and with these "
@@ -78,7 +76,7 @@ def check_alone(parameters: dict[str, Any]) -> None:
 def start_in_coordinates(
     strategy: Strategy, run: Run, rng_key: Array, z: Any, coordinates_for: Function
 ) -> Start:
-    """Start chains whose first metric is that of coordinates of the first centredness.
+    """Start chains whose first metric is that of coordinates before anything is observed.
 
     ``coordinates_for(model_args, model_kwargs)`` are the coordinates of these arguments.
     """
@@ -90,19 +88,19 @@ def start_in_coordinates(
         logdensity_fn = logdensity_of(run.source.view, args, kwargs)
 
         def function(u):
-            return -in_coordinates(logdensity_fn, coordinates, first_centredness(coordinates, u))(u)
+            return -in_coordinates(logdensity_fn, coordinates, first_pseudo(coordinates, u))(u)
 
         return function
 
     def entered(arrays, z):
         coordinates = coordinates_for(*run.arguments.join(arrays))
-        return jax.vmap(lambda x: coordinates.into(x, first_centredness(coordinates, x)))(z)
+        return jax.vmap(lambda x: coordinates.into(x, first_pseudo(coordinates, x)))(z)
 
     def left(arrays, u):
         coordinates = coordinates_for(*run.arguments.join(arrays))
 
         def placed(u):
-            return coordinates.out(u, first_centredness(coordinates, u)).position
+            return coordinates.out(u, first_pseudo(coordinates, u)).position
 
         return ravel_each(jax.vmap(placed)(u))
 

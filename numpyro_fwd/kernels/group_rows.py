@@ -14,7 +14,7 @@ from blackjax_ext.subsampling import group_sweeps
 from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.thinning import expected_rows
 from blackjax_ext.types import Function, select
-from numpyro_fwd.bridge.views import check_finite
+from numpyro_fwd.bridge.starts import check_finite
 from numpyro_fwd.kernels.row_counts import CountingAlgorithm, warn_if_many
 from numpyro_fwd.kernels.rows_of_runs import rows_of
 from numpyro_fwd.kernels.state import split_each

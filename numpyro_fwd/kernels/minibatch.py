@@ -13,11 +13,12 @@ from blackjax_ext.sgmcmc.amagold import amagold
 from blackjax_ext.sgmcmc.l2mc import l2mc
 from blackjax_ext.sgmcmc.leapfrog import check_friction
 from blackjax_ext.sgmcmc.sghmc import sghmc
+from numpyro_fwd.bridge.argument_errors import naming_arguments
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
-from numpyro_fwd.bridge.plates import FullView, check_model, first_rows
+from numpyro_fwd.bridge.plates import FullView, first_rows
 from numpyro_fwd.bridge.row_models import RowModel
-from numpyro_fwd.bridge.separate_rows import check_minibatches
+from numpyro_fwd.bridge.separate_rows import checked_rows
 from numpyro_fwd.bridge.views import View
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.base import BlackJAXKernel
@@ -55,10 +56,10 @@ class MinibatchKernel(BlackJAXKernel):
     # what the checks of a start have read of the rows, until the start is made
     _rows: RowModel | None = None
     advice = (
-        'Give control_variate="second_order" (up to 512 dimensions) or a larger subsample_size, '
-        "which take noise out of the gradient; centre the covariates of a regression; "
-        "reparametrize the model (numpyro.infer.reparam.LocScaleReparam for a hierarchy); or use "
-        "L2MC, or numpyro.infer.NUTS on a model without subsample_size."
+        "Where gradients are of minibatches, give a larger subsample_size, or "
+        'control_variate="second_order" for None; where a scale of a hierarchy may tend to zero, '
+        "reparametrize the model (numpyro.infer.reparam.LocScaleReparam); where covariates are far "
+        "from zero, centre them; or use numpyro.infer.NUTS on a model without subsample_size."
     )
 
     def __init__(
@@ -137,13 +138,9 @@ class MinibatchKernel(BlackJAXKernel):
                 f"got {self._control_variate!r}."
             )
         model = cast(Model, self._model)
-        with evaluating(model_args, model_kwargs):  # keys and starts may be traced
-            sites = check_model(
-                model, model_args, model_kwargs, needs_minibatches=self.needs_minibatches
-            )
-            rows = RowModel.of(model, model_args, model_kwargs, sites)
-            check_minibatches(rows)
-        self._rows = rows
+        given = model_args, model_kwargs
+        with evaluating(*given), naming_arguments(*given):  # keys and starts may be traced
+            self._rows = checked_rows(model, *given, needs_minibatches=self.needs_minibatches)
         try:
             return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
         finally:

@@ -1,19 +1,21 @@
 """NUTS in coordinates that its warm-up learns."""
 
-from typing import Any
+import copy
+from typing import Any, Unpack
 
 import blackjax
+import jax
 import jax.numpy as jnp
 from jax import Array
-from numpyro.infer import init_to_uniform
 
 from blackjax_ext.adaptation.algorithm import BoundAlgorithm, Stepper
 from blackjax_ext.checks import check_count
-from blackjax_ext.types import Function, LogDensity
+from blackjax_ext.types import LogDensity
 from numpyro_fwd.kernels.base import BlackJAXKernel
-from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
+from numpyro_fwd.kernels.options import KernelOptions
+from numpyro_fwd.kernels.state import KernelState
 from numpyro_fwd.kernels.trajectories import Recording
-from numpyro_fwd.types import Model
+from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = ["AutoNUTS"]
 
@@ -35,7 +37,8 @@ class AutoNUTS(BlackJAXKernel):
     model
         NumPyro model.
     max_tree_depth
-        A trajectory is doubled at most so many times.
+        A trajectory is doubled at most so many times. A pair is the number in the warm-up and the
+        number after it; a step is then compiled twice.
     forward_mode_differentiation
         For models without a reverse mode: gradients from D JVPs.
     learn_coordinates
@@ -50,45 +53,47 @@ class AutoNUTS(BlackJAXKernel):
     correlates_many = True
     is_doubling = True
     advice = (
-        "Centre the covariates of a regression; give a higher target_accept_prob, which makes "
-        "steps shorter; or reparametrize the model."
+        "Give a higher target_accept_prob, which makes steps shorter; where covariates are far "
+        "from zero, centre them; or reparametrize the model."
     )
 
     def __init__(
         self,
         model: Model | None = None,
         *,
-        potential_fn: Function | None = None,
-        step_size: float = 1.0,
-        inverse_mass_matrix: GivenMetric = None,
-        adapt_step_size: bool = True,
-        adapt_mass_matrix: bool = True,
-        dense_mass: DenseMass = None,
-        target_accept_prob: float | None = None,
-        max_tree_depth: int = 10,
-        init_strategy: Function = init_to_uniform,
+        max_tree_depth: int | tuple[int, int] = 10,
         forward_mode_differentiation: bool = False,
         learn_coordinates: bool = True,
-        warm_start: bool = True,
-        chain_batch_size: int | None = None,
+        **options: Unpack[KernelOptions],
     ):
-        check_count("max_tree_depth", max_tree_depth)
+        depths: tuple[Any, Any] = max_tree_depth, max_tree_depth
+        if isinstance(max_tree_depth, tuple) and len(max_tree_depth) == 2:
+            depths = max_tree_depth
+        for depth in depths:
+            check_count("max_tree_depth (one number, or that of the warm-up and that after)", depth)
+        self._depth_of_draws = depths[1] if depths[1] != depths[0] else None
         super().__init__(
             model,
             blackjax.nuts,
-            potential_fn=potential_fn,
-            step_size=step_size,
-            inverse_mass_matrix=inverse_mass_matrix,
-            adapt_step_size=adapt_step_size,
-            adapt_mass_matrix=adapt_mass_matrix,
-            dense_mass=dense_mass,
-            target_accept_prob=target_accept_prob,
-            init_strategy=init_strategy,
-            warm_start=warm_start,
             differentiation="forward" if forward_mode_differentiation else "reverse",
-            chain_batch_size=chain_batch_size,
             learn_coordinates=learn_coordinates,
-            max_num_doublings=max_tree_depth,
+            max_num_doublings=depths[0],
+            **options,
+        )
+
+    def sample(self, state: KernelState, model_args: Args, model_kwargs: Kwargs | None):
+        """One step, with trees of the depth of its phase."""
+        if self._depth_of_draws is None:
+            return super().sample(state, model_args, model_kwargs)
+        after = copy.copy(self)
+        after._algorithm = self._algorithm.having(max_num_doublings=self._depth_of_draws)
+
+        def step(kernel):
+            return lambda state: BlackJAXKernel.sample(kernel, state, model_args, model_kwargs)
+
+        # one predicate for all chains
+        return jax.lax.cond(
+            jnp.ravel(state.i)[0] < state.num_warmup, step(self), step(after), state
         )
 
     def _recorded(self, target: Stepper) -> Stepper:

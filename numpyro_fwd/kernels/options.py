@@ -6,7 +6,30 @@ from typing import Any, TypedDict, get_args
 from blackjax_ext.types import Function
 from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
 
-__all__ = ["KernelOptions", "full_signature", "options_of"]
+__all__ = ["AS_IT_IS_DONE", "INSTEAD", "KernelOptions", "full_signature", "options_of"]
+
+# arguments of numpyro.infer.NUTS and HMC that ask for what is always done
+AS_IT_IS_DONE = {
+    **dict.fromkeys(("kinetic_fn", "num_steps", "trajectory_length")),
+    **dict.fromkeys(("find_heuristic_step_size", "regularize_mass_matrix"), True),
+}
+LENGTH = (
+    "trajectories of AutoNUTS end where they turn, or at its max_tree_depth; those of AMAGOLD, "
+    "L2MC and BlackJAXKernel(model, blackjax.hmc) have num_integration_steps steps."
+)
+# what to take in place of the others
+INSTEAD = {
+    "kinetic_fn": "momenta are normal; give their inverse_mass_matrix, or dense_mass.",
+    "num_steps": LENGTH,
+    "trajectory_length": LENGTH,
+    "max_tree_depth": "it has no tree; AutoNUTS has one.",
+    "find_heuristic_step_size": "a warm-up that adapts the step size begins with a search for it; "
+    "give step_size and adapt_step_size=False for none.",
+    "forward_mode_differentiation": "AutoNUTS takes it; FMALA and its kin are in forward mode, and "
+    'BlackJAXKernel(..., differentiation="forward").',
+    "regularize_mass_matrix": "what is estimated is always regularized; give inverse_mass_matrix "
+    "and adapt_mass_matrix=False for a metric of your own.",
+}
 
 
 class KernelOptions(TypedDict, total=False):

@@ -80,12 +80,12 @@ def warn_if_many(expected: Array, num_rows: int, loose: Callable[[], list[str]] 
         return
     why = "the posterior is not close to normal for its number of rows"
     if sites := loose():
-        why += f", or the bounds of {', '.join(sites)}, read from their programs, are too loose"
+        why += f", or where the bounds of {', '.join(sites)}, read from their programs, are loose"
     warnings.warn(
         f'acceptance="subsampled" is expected to read {num_expected:,.0f} of {num_rows:,} rows '
-        f"in a test of a long move, because {why}: steps will be short or rarely accepted. Likely "
-        'to be better: acceptance="full", or numpyro.infer.NUTS on the model without '
-        "subsample_size.",
+        f"in a test of a long move, as where {why}: steps will be short or rarely accepted. "
+        'acceptance="full", or numpyro.infer.NUTS on the model without subsample_size, have no '
+        "such test.",
         stacklevel=2,
     )
 

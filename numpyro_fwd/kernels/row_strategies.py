@@ -34,8 +34,8 @@ from blackjax_ext.subsampling.thinning import expected_rows
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
+from numpyro_fwd.bridge.starts import check_finite
 from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential
-from numpyro_fwd.bridge.views import check_finite
 from numpyro_fwd.disk import num_rows_on_disk
 from numpyro_fwd.kernels.group_rows import start_of_groups, sweeping, within
 from numpyro_fwd.kernels.minibatch_options import Subsampled

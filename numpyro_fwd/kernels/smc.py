@@ -1,6 +1,7 @@
 """Sequential Monte Carlo as a NumPyro kernel: the chains are the particles."""
 
 import contextlib
+import inspect
 import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
@@ -10,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from blackjax.smc.resampling import systematic
 from jax import Array
+from numpyro.infer import NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext import moves
-from blackjax_ext.checks import check_count, check_positive, check_share
+from blackjax_ext.checks import check_count, check_positive, check_share, item_of
 from blackjax_ext.mcmc.auto_mala import auto_mala
 from blackjax_ext.mcmc.derivatives import differentiation_of
 from blackjax_ext.meshes import is_first_process, on_host
@@ -38,6 +40,7 @@ from numpyro_fwd.bridge.priors import (
 )
 from numpyro_fwd.bridge.traces import first_sites
 from numpyro_fwd.kernels.notices import Notice
+from numpyro_fwd.kernels.options import INSTEAD
 from numpyro_fwd.kernels.precision import NUM_COMPARED, check_products
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop
 from numpyro_fwd.kernels.same_data import InPlace, compared, noticing_data
@@ -140,10 +143,18 @@ class LangevinSMCKernelState(NamedTuple):
     num_warmup: Array
     data: Notice | None = None
 
+    def __getitem__(self, key: Any) -> Any:
+        return item_of(self, key)
+
     @property
     def z(self) -> Any:
         """Unconstrained particles."""
         return self.inner.position
+
+    @property
+    def potential_energy(self) -> Array:
+        """Minus the log density of each particle."""
+        return -(self.inner.local.logprior + self.inner.local.loglikelihood)
 
 
 class LangevinSMC(MCMCKernel):
@@ -267,6 +278,13 @@ class LangevinSMC(MCMCKernel):
     ):
         if not callable(model):
             raise TypeError(f"model must be callable; got {type(model).__name__}.")
+        of_nuts = {*inspect.signature(NUTS).parameters, *INSTEAD} & parameters.keys()
+        if of_nuts:
+            raise TypeError(
+                f"LangevinSMC takes no {', '.join(sorted(of_nuts))}: particles start from "
+                "draws of the prior, and their covariance is the metric. Give step_size, "
+                "num_moves, or num_integration_steps with algorithm=blackjax.hmc."
+            )
         if l_kernel is not None and (algorithm is not None or parameters):
             raise ValueError("l_kernel and algorithm exclude each other: give one of them.")
         check_positive("step_size", step_size)
@@ -592,6 +610,8 @@ def explaining_derivatives(
     try:
         yield
     except (TypeError, ValueError) as error:
+        if not any(word in str(error).lower() for word in ("differentiat", "jvp", "vjp")):
+            raise
         prior, likelihood = split_logdensity(model, model_args, model_kwargs)
         first = jax.tree.map(lambda leaf: leaf[0], z)
         mode = differentiation_of(lambda z: prior(z) + likelihood(z), first, "none")

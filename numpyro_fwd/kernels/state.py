@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 
 from blackjax_ext.adaptation.windows import AdaptState
+from blackjax_ext.checks import item_of
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.fingerprints import Fingerprint
@@ -72,6 +73,9 @@ class KernelState(NamedTuple):
     num_still: Array | int = 0
     noticed: Notice | None = None
 
+    def __getitem__(self, key: Any) -> Any:
+        return item_of(self, key)
+
     @property
     def z(self) -> Any:
         """Unconstrained position."""
@@ -107,6 +111,13 @@ class KernelState(NamedTuple):
     def potential_energy(self) -> Array:
         """Minus the log density at the position."""
         return -self.inner.logdensity
+
+    @property
+    def z_grad(self) -> Any:
+        """Gradient of it, of kernels whose states keep that of the position."""
+        if self.inner.logdensity_grad is None:
+            raise AttributeError("z_grad")
+        return jax.tree.map(jnp.negative, self.inner.logdensity_grad)
 
 
 @partial(compiled_soon, static_argnums=1, runs_once=True)

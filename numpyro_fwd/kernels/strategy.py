@@ -24,7 +24,8 @@ from blackjax_ext.raising import Raised, forgiving
 from blackjax_ext.types import Function, LogDensity
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
-from numpyro_fwd.bridge.views import View, check_finite, logdensity_of
+from numpyro_fwd.bridge.starts import check_finite
+from numpyro_fwd.bridge.views import View, logdensity_of
 from numpyro_fwd.kernels.running_mcmc import Say, silent
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.types import Args, Kwargs

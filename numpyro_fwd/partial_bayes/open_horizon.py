@@ -22,7 +22,7 @@ from blackjax_ext.smc.l_kernels import LKernel
 from blackjax_ext.smc.open_horizon import OpenHorizonInfo, OpenHorizonState
 from blackjax_ext.smc.training import check_optimizer
 from blackjax_ext.types import Function
-from numpyro_fwd.bridge.argument_errors import check_arguments, naming_arguments, not_finite
+from numpyro_fwd.bridge.argument_errors import check_arguments, naming_arguments
 from numpyro_fwd.bridge.arguments import SplitArguments, split_arguments
 from numpyro_fwd.bridge.observed import check_rows, impossible_sites
 from numpyro_fwd.bridge.partial_models import PartialModel, view_partial
@@ -297,9 +297,8 @@ class GOHSMC:
 
         Rows that are not numbers are so for every particle: a few are asked.
         """
-        if not_finite(args, kwargs):
-            few = jax.tree.map(lambda leaf: leaf[:NUM_ASKED], position)
-            check_rows(self._view().observed_fn(params, few, args, kwargs), args, kwargs)
+        few = jax.tree.map(lambda leaf: leaf[:NUM_ASKED], position)
+        check_rows(partial(self._view().observed_fn, params, few), args, kwargs)
 
     def _raise_lost(self, state: TrainingState, args: Args, kwargs: Kwargs) -> None:
         """Raise ValueError: no particle had a finite density from the start."""

@@ -1,6 +1,5 @@
 """The chains of a run as one compiled program, which is called for each piece of it."""
 
-import contextlib
 from functools import partial
 from typing import Any
 
@@ -77,18 +76,10 @@ def own(leaf: Any) -> Array:
 
 
 def nested(state: Any, name: str) -> Any:
-    """A field of a state, of a field, or of a dictionary of one: "adapt_state.step_size"."""
+    """A field of a state, or of one of its fields, "adapt_state.step_size"; None if it has none."""
     for part in name.split("."):
-        state = state[part] if isinstance(state, dict) else getattr(state, part)
+        state = state.get(part) if isinstance(state, dict) else getattr(state, part, None)
     return state
-
-
-def has(state: Any, name: str) -> bool:
-    """Whether a state has such a field."""
-    try:
-        return nested(state, name) is not None
-    except (AttributeError, KeyError, TypeError):
-        return False
 
 
 def fields_of(mcmc: Any, state: Any, extra_fields: tuple[str, ...]) -> dict[str, str]:
@@ -101,16 +92,16 @@ def fields_of(mcmc: Any, state: Any, extra_fields: tuple[str, ...]) -> dict[str,
     """
     kernel = mcmc.sampler
     usual = [name for name in kernel.default_fields if name != kernel.sample_field]
-    usual += [name for name in STATISTICS if name not in usual and has(state, name)]
+    usual += [name for name in STATISTICS if name not in usual and nested(state, name) is not None]
     asked = [name for name in extra_fields if not name.startswith("~")]
     for name in asked:
-        if not has(state, name):
+        if (value := nested(state, name)) is None:
             known = getattr(state, "_fields", ())
             raise ValueError(
                 f"extra_fields must be fields of the kernel's state, {', '.join(known)}, or fields "
                 f"of these as 'adapt_state.step_size'; got {name!r}."
             )
-        if not hasattr(nested(state, name), "shape"):
+        if not hasattr(value, "shape"):
             raise ValueError(f"extra_fields must each be one array; {name!r} holds several.")
     names = dict.fromkeys([*usual, *asked])
     return {STATISTIC_NAMES.get(name, name).replace("/", "."): name for name in names}
@@ -291,8 +282,5 @@ def by_name(sites: Any) -> dict[str, Any]:
 
 def latents(mcmc: Any, state: Any) -> set[str] | None:
     """Names of what is sampled; None if the state does not tell it from deterministic sites."""
-    with contextlib.suppress(AttributeError, KeyError):
-        z = nested(state, mcmc.sampler.sample_field)
-        if isinstance(z, dict):
-            return {name.replace("/", ".") for name in by_name(z)}
-    return None
+    z = nested(state, mcmc.sampler.sample_field)
+    return {name.replace("/", ".") for name in by_name(z)} if isinstance(z, dict) else None

@@ -43,8 +43,8 @@ from numpyro_fwd.bridge.numpyro_private import (
 )
 from numpyro_fwd.bridge.plates import first_rows
 from numpyro_fwd.bridge.row_models import RowModel
-from numpyro_fwd.bridge.traces import first_sites, sites_at, unwrapped, zeros_of
-from numpyro_fwd.bridge.views import check_init_params
+from numpyro_fwd.bridge.starts import check_init_params
+from numpyro_fwd.bridge.traces import first_sites, sites_at, unwrapped
 from numpyro_fwd.subsampling.predictors import linear_predictor_of
 from numpyro_fwd.types import Model, Site
 
@@ -220,7 +220,7 @@ def noise_seen_by_rows(model: RowModel) -> tuple[str, ...]:
     if not names:
         return ()
     centred = RowModel.of(Centred(model.model, names), *model.model_args)
-    z = zeros_of(centred.sites)
+    z = centred.traced.zeros
     rows = linear_predictor_of(centred, z)
 
     def is_seen(name):
@@ -239,7 +239,7 @@ def centred_start(model: RowModel, names: tuple[str, ...], rng_key: Array, init_
     """
     if not isinstance(init_params, dict) or not set(names) & set(init_params):
         return init_params
-    prototype = zeros_of(model.sites)
+    prototype = model.traced.zeros
     chains = () if is_prng_key(rng_key) else rng_key.shape[:1]
     check_init_params(init_params, prototype, list(prototype), chains)
 

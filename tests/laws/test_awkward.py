@@ -17,7 +17,7 @@ FEW = {name for name in KERNELS if "subsampled" in name}
 BATCHES = ANCHORED | {"amagold_plain"}
 # what a group of kernels says of a problem that it refuses
 REFUSED = [
-    (ANCHORED, {"mean_of_10000_sds"}, "centre the covariates: the condition number"),
+    (ANCHORED, {"mean_of_10000_sds"}, "the condition number of the posterior"),
     (BATCHES, {"one_row", "batches_of_all_rows"}, "no plate with a subsample_size below its size"),
     (FEW, {"weights_nested", "nan_response_behind_a_mask"}, "MaskedDistribution.* leave them out"),
     (FEW, {"two_plates"}, "needs one subsample plate"),
@@ -141,7 +141,7 @@ def test_rows_of_an_array_of_numpy_are_named(kernel):
     problem = awkward.problem_of("centred")
     sampler = KERNELS[kernel].make(problem.model(None))
     keys = jax.random.split(jax.random.key(0), 2)
-    with pytest.raises(TypeError, match=r"model indexes an array of NumPy .* jnp.asarray\(x\)"):
+    with pytest.raises(TypeError, match=r"model gives NumPy what is traced, .* jnp.asarray\(x\)"):
         state = sampler.init(keys, kernel == "langevin_smc", None, problem.args, {})
         jax.eval_shape(lambda state: sampler.sample(state, problem.args, {}), state)
 
@@ -155,7 +155,7 @@ def test_covariates_far_from_centred_raise(mean):
         families.bernoulli(),
         (x, y),
     )
-    with pytest.raises(ValueError, match=r"centre the covariates: the condition number .* float32"):
+    with pytest.raises(ValueError, match=r"the condition number of the posterior .* float32"):
         potentials.expand(rows, jnp.zeros(2))
 
 

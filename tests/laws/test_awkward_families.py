@@ -219,8 +219,8 @@ def regression(rows: Rows, condition: Condition, num_rows: int = N) -> tuple:
 
 # covariates so far from zero that their products have too few digits, and what is said of it
 BEYOND = {
-    ("poisson_big", "very_uncentred"): "too narrow for float32|centre the covariates",
-    ("beta", "very_uncentred"): "centre the covariates",
+    ("poisson_big", "very_uncentred"): "too narrow for float32|the condition number",
+    ("beta", "very_uncentred"): "the condition number",
 }
 # the others are like one of these, in the code that they meet
 ALWAYS = {("weibull", "groups"), ("beta_sharp", "very_uncentred")}

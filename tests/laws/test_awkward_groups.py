@@ -26,6 +26,7 @@ from blackjax_ext.subsampling.expansion import Expansion
 from numpyro_fwd import AMAGOLD, Subsampled
 from numpyro_fwd.bridge.plates import FullView, check_model
 from numpyro_fwd.bridge.row_models import RowModel
+from numpyro_fwd.bridge.separate_rows import checked_rows
 from numpyro_fwd.subsampling import groups
 
 FULL_ONLY = pytest.mark.full
@@ -393,9 +394,9 @@ def test_effects_that_are_not_centred_raise_by_name(far):
 def test_correlations_are_no_index_beyond_the_rows():
     """What checkify says of the Cholesky factors of LKJ does not hide data that are too short."""
     model, (x, group, y) = correlated()
-    check_model(FullView(model), (x, group, y), {})
+    checked_rows(FullView(model), (x, group, y), {})
     with pytest.raises(ValueError, match="reads rows that are not there"):
-        check_model(FullView(model), (x, group[:-5], y), {})
+        checked_rows(FullView(model), (x, group[:-5], y), {})
 
 
 # draws of posteriors that are known

@@ -1,6 +1,4 @@
-"""Partly centred coordinates keep the target, and the laws that say so find planted bugs."""
-
-from functools import partial
+"""Coordinates given pseudo-observations keep the target, and their laws find planted bugs."""
 
 import jax
 import jax.numpy as jnp
@@ -30,24 +28,24 @@ def test_coordinates_lead_back_to_the_position():
     coordinates.round_trip()
 
 
-OUT, STEP, LEVELS = maps.out, InCoordinates.step, LawCoordinates.out
+OUT, STEP, LEVELS, SEEN = maps.out, InCoordinates.step, LawCoordinates.out, maps.seen
 
 
-def determinant_dropped(law, c, u):
-    return OUT(law, c, u)[0], jnp.zeros((), u.dtype)
+def determinant_dropped(law, pseudo, u):
+    return OUT(law, pseudo, u)[0], jnp.zeros((), u.dtype)
 
 
-def determinant_of_a_noise(law, c, u):
-    """As if each effect were not centred at all."""
-    return OUT(law, c, u)[0], OUT(law, 0 * c, u)[1]
+def determinant_of_a_noise(law, pseudo, u):
+    """As if nothing were observed."""
+    return OUT(law, pseudo, u)[0], OUT(law, jax.tree.map(jnp.zeros_like, pseudo), u)[1]
 
 
-def levels_in_one_round(self, u, centredness):
+def levels_in_one_round(self, u, pseudo):
     """Laws of the second level at the coordinates of the first."""
-    return LEVELS(self, u, centredness)._replace(
+    return LEVELS(self, u, pseudo)._replace(
         position=jax.tree.map(
             lambda u, c, law: u if law is None else maps.out(law, c, u)[0],
-            *(u, centredness, self.at(u)),
+            *(u, pseudo, self.at(u)),
         )
     )
 
@@ -55,26 +53,28 @@ def levels_in_one_round(self, u, centredness):
 def learned_after_the_warm_up(self, rng_key, state, step_size, metric, **supplied):
     """Coordinates that follow the chain."""
     is_low = state.position["w"] < 0
-    centredness = jax.tree.map(lambda c: jnp.where(is_low, 0.0, c), metric.centredness)
-    frame = Frame(metric.metric, centredness)
+    pseudo = jax.tree.map(lambda c: jnp.where(is_low, 0.0, c), metric.pseudo)
+    frame = Frame(metric.metric, pseudo)
     return STEP(self, rng_key, self.init(state.position, rng_key, frame), step_size, frame)
 
 
-def gradient_not_pulled_back(law, c, new, gradient):
-    return gradient
+def own_law_not_taken_off(law, pseudo, u, gradient):
+    effect, slope = SEEN(law, pseudo, u, gradient)
+    return effect, slope - law.unslope(maps.noise(law, pseudo, u))
 
 
-def unguarded(law, c, x):
+def scale_forgotten(law, pseudo, u, gradient):
+    return SEEN(law, pseudo, u, gradient)[0], gradient
+
+
+def unguarded(law, pseudo, x):
     return jnp.zeros((), x.dtype)
 
 
 BUGS = {
-    "noise unguarded": (maps, "unresolved", unguarded, partial(coordinates.rounding, True)),
     "unguarded": (maps, "unresolved", unguarded, coordinates.rounding),
-    "gradient not pulled": (
-        *(maps, "pulled", gradient_not_pulled_back),
-        coordinates.learning_of_data,
-    ),
+    "own law not taken off": (maps, "seen", own_law_not_taken_off, coordinates.learning_of_data),
+    "scale forgotten": (maps, "seen", scale_forgotten, coordinates.learning_of_data),
     "determinant dropped": (maps, "out", determinant_dropped, coordinates.invariance),
     "determinant of a noise": (maps, "out", determinant_of_a_noise, coordinates.invariance),
     "levels in one round": (LawCoordinates, "out", levels_in_one_round, coordinates.round_trip),

@@ -14,9 +14,8 @@ from numpyro.contrib.module import random_flax_module
 
 from numpyro_fwd import AMAGOLD, GOHSMC, L2MC, OHSMC, SGHMC, SGSMC, on_disk
 from numpyro_fwd.bridge import separate_rows
-from numpyro_fwd.bridge.plates import FullView, check_model
-from numpyro_fwd.bridge.row_models import RowModel
-from numpyro_fwd.bridge.separate_rows import check_minibatches
+from numpyro_fwd.bridge.plates import FullView
+from numpyro_fwd.bridge.separate_rows import checked_rows
 
 sample = numpyro.sample
 
@@ -26,8 +25,7 @@ sample = numpyro.sample
 
 def check(model, *args):
     """Look at a model as a kernel does."""
-    view = FullView(model)
-    check_minibatches(RowModel.of(view, args, {}, check_model(view, args, {})))
+    checked_rows(FullView(model), args, {})
 
 
 def table(num, far=0.0, dtype=np.float32, size=3, seed=0):
@@ -451,8 +449,8 @@ def test_the_law_finds_a_check_that_is_out(function, name, monkeypatch):
 
 def test_the_law_finds_values_without_gradients(monkeypatch):
     """Where rows are far in their tails a value does not tell."""
-    seen = separate_rows.SeenRows
-    monkeypatch.setattr(separate_rows, "SeenRows", lambda *parts: seen(*parts[:2], 0 * parts[2]))
+    nowhere = lambda z, part: jax.tree.map(jnp.zeros_like, z)  # noqa: E731
+    monkeypatch.setattr(separate_rows, "direction", nowhere)
     with pytest.raises((pytest.fail.Exception, AssertionError)):
         test_responses_far_from_all_means("softmax", 1e6)
 

@@ -8,11 +8,14 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer import MCMC
+from numpyro.infer import MCMC, SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoDiagonalNormal
+from numpyro.infer.reparam import NeuTraReparam
 
-from numpyro_fwd import AMAGOLD, MALA
+from numpyro_fwd import AMAGOLD, L2MC, MALA, AutoNUTS, LangevinSMC
 from numpyro_fwd.bridge.arguments import split_arguments
-from numpyro_fwd.bridge.plates import FullView, check_model
+from numpyro_fwd.bridge.plates import FullView
+from numpyro_fwd.bridge.separate_rows import checked_rows
 
 NUM_ROWS, BATCH = 12, 5
 X = np.random.default_rng(0).normal(size=(NUM_ROWS, 2))
@@ -80,7 +83,7 @@ def test_a_column_of_a_table():
     def model(table):
         numpyro.sample("y", dist.Normal(mean(), 1.0), obs=table["y"])
 
-    with raises(TypeError, "argument 0 is a DataFrame"):
+    with raises(TypeError, "NumPy or pandas", "give arrays of jax"):
         run(MALA(model), pandas.DataFrame({"y": Y}))
 
 
@@ -234,7 +237,7 @@ def whole_columns(x, y):
 )
 def test_arrays_that_do_not_follow_the_rows(model):
     with raises(ValueError, "site 'y' does not follow the rows", "obs=y[rows]", "{'rows': 2}"):
-        check_model(FullView(model), (X, Y), {})
+        checked_rows(FullView(model), (X, Y), {})
 
 
 def test_a_plate_of_two_rows():
@@ -248,9 +251,9 @@ def test_a_plate_of_two_rows():
             numpyro.sample("y", dist.Normal(location, 1.0), obs=y)
 
     with raises(ValueError, "latent site 'mean'"):
-        check_model(FullView(model), (Y[:2],), {})
+        checked_rows(FullView(model), (Y[:2],), {})
     with raises(ValueError, "site 'y' does not follow the rows", "{'rows': 3}"):
-        check_model(FullView(outside), (Y[:2],), {})
+        checked_rows(FullView(outside), (Y[:2],), {})
 
 
 def test_an_array_of_numpy_indexed_by_rows():
@@ -259,7 +262,7 @@ def test_an_array_of_numpy_indexed_by_rows():
         with rows_of() as rows:
             numpyro.sample("y", dist.Normal(jnp.asarray(X)[rows] @ b, 1.0), obs=Y[rows])
 
-    with raises(ValueError, "array of NumPy", "['rows']", "jnp.asarray(x)[rows]"):
+    with raises(TypeError, "array of NumPy", "jnp.asarray(x)[rows]"):
         run(AMAGOLD(model))
 
 
@@ -291,3 +294,61 @@ def test_given_starts_without_density_are_said_to_have_none():
     mcmc = MCMC(MALA(hardly_anywhere), num_warmup=20, num_samples=20, progress_bar=False)
     with pytest.raises(ValueError, match="init_params must have a finite log density"):
         mcmc.run(jax.random.key(0), init_params={"a": jnp.array(90.0)})
+
+
+# --- an error adds a cause only where it has shown it ---------------------------------------------
+
+HOLE = jnp.asarray(Y).at[3].set(jnp.nan)
+
+
+def with_hole(y, fault):
+    """NaN in masked data, and a fault of the model that has nothing to do with it."""
+    m = numpyro.sample("m", dist.Normal(0, 1).expand([3]).to_event(1))
+    if fault == "shapes":
+        m = m + jnp.ones(2)
+    if fault == "scale":
+        numpyro.sample("z", dist.Normal(0, jnp.array(-1.0)), obs=0.0)
+    if fault == "numpy":
+        m = m + np.exp(m)
+    if fault == "wall":
+        numpyro.factor("wall", -jnp.inf + m[0])
+    with numpyro.handlers.mask(mask=~jnp.isnan(y)), numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(m[0], 1.0), obs=jnp.nan_to_num(y))
+
+
+@pytest.mark.parametrize("kernel", [MALA, AutoNUTS, AMAGOLD, L2MC])
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("shapes", "broadcast"), ("scale", "invalid scale"), ("numpy", "NumPy"), ("wall", "'wall'")],
+)
+def test_a_hole_in_masked_data_is_not_to_blame(kernel, fault, words):
+    """Nor are subsample plates, which the model has not, nor a string that it may read."""
+    if kernel is AMAGOLD and fault in ("scale", "wall"):
+        words = "no plate with a subsample_size"  # which is true, too
+    with pytest.raises((TypeError, ValueError), match=words) as raised:
+        run(kernel(with_hole), HOLE, fault)
+    for blamed in ("is nan", "subsample plates", "argument 1"):
+        assert blamed not in str(raised.value)
+
+
+def test_what_fails_with_minibatches_too_has_nothing_to_do_with_all_rows():
+    def model(y, is_of_rows):
+        m = numpyro.sample("m", dist.Normal(0, 1).expand([NUM_ROWS]).to_event(1))
+        with rows_of() as rows:
+            error = jnp.ones(BATCH if is_of_rows else 3)
+            numpyro.sample("y", dist.Normal(m[rows] + error, 1.0), obs=y[rows])
+
+    with raises(ValueError, "does not run with all rows in its subsample plates"):
+        run(AMAGOLD(model), jnp.asarray(Y), True)
+    with pytest.raises((TypeError, ValueError), match="broadcast") as raised:
+        run(AMAGOLD(model), jnp.asarray(Y), False)
+    assert "subsample plates" not in str(raised.value)
+
+
+def test_a_model_that_is_neutralized_has_no_mask():
+    guide = AutoDiagonalNormal(mean)
+    svi = SVI(mean, guide, numpyro.optim.Adam(0.01), Trace_ELBO())
+    params = svi.run(jax.random.key(0), 2, progress_bar=False).params
+    neutral = NeuTraReparam(guide, params).reparam(mean)
+    with raises(ValueError, "'auto_shared_latent'", "NeuTraReparam", "reparametrization out"):
+        LangevinSMC(neutral).init(jax.random.split(jax.random.key(0), 4), 0, None, (), {})

@@ -1,4 +1,4 @@
-"""Maps of effects between themselves and their noise, at any centredness."""
+"""Maps of effects between themselves and their noise, whatever is observed of them."""
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +8,11 @@ import pytest
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import (
     LocFactor,
+    LocFactorNoise,
     LocScale,
     LocScaleNoise,
     LongWalk,
+    Pseudo,
     Walk,
     WalkNoise,
     walk,
@@ -24,6 +26,9 @@ LAWS = {
     "noise of one scale": LocScaleNoise(0.7, 0.2),
     "noise of scales": LocScaleNoise(LOC, np.array([0.1, 1.0, 30.0])),
     "factor": LocFactor(LOC, FACTOR),
+    "noise of a factor": LocFactorNoise(LOC, FACTOR),
+    "negative scales": LocScale(LOC, np.array([-0.1, 1.0, -30.0])),
+    "negative scales of noise": LocScaleNoise(LOC, np.array([-0.1, 1.0, -30.0])),
     "walk": Walk(0.0, np.array([3.0, 0.2, 0.1])),
     "noise of a walk": WalkNoise(0.0, np.array([3.0, 0.2, 0.1])),
     "long walk": LongWalk(0.3),
@@ -33,69 +38,95 @@ LAWS = {
 SHAPE = (2, 3)
 
 
-def by_hand(law, z):
-    """The effect with the noise `z`, or the noise of the effect `z`."""
-    t, k = np.arange(3)[:, None], 2 * np.arange(3) + 1  # of waves, written out
-    if isinstance(law, Walk):
-        return (law.scale * z) @ (2 / np.sqrt(7) * np.sin(np.pi * (t + 1) * k / 7)).T
-    if isinstance(law, WalkNoise):
-        return (z / law.scale) @ (2 / np.sqrt(7) * np.cos(np.pi * (t + 0.5) * k / 7)).T
-    if isinstance(law, LocScaleNoise):
-        return (z - law.loc) / law.scale
-    if isinstance(law, LocScale):
-        return law.loc + law.scale * z
+def waves_by_hand():
+    """Of three places, and of their steps, written out."""
+    t, k = np.arange(3)[:, None], 2 * np.arange(3) + 1
+    places = 2 / np.sqrt(7) * np.sin(np.pi * (t + 1) * k / 7)
+    return places, 2 / np.sqrt(7) * np.cos(np.pi * (t + 0.5) * k / 7)
+
+
+def system_by_hand(law):
+    """``m, M`` for a leaf of shape (2, 3), and what turns a leaf out of the components."""
+    eye, places = np.eye(3), waves_by_hand()
+    turn = places[isinstance(law, WalkNoise)] if isinstance(law, laws.Waves) else eye
     if isinstance(law, LocFactor):
-        return law.loc + z @ law.factor.T
-    return np.cumsum(np.asarray(law.scale)[..., None] * z, -1)
+        m, matrix = law.loc, law.factor
+    elif isinstance(law, LongWalk):
+        m = np.zeros(3)
+        matrix = np.asarray(law.scale)[..., None, None] * np.tril(np.ones((3, 3)))
+    else:
+        m, matrix = np.asarray(law.loc), np.asarray(law.scale)[..., None] * eye
+    return np.broadcast_to(m, SHAPE), np.broadcast_to(matrix, (2, 3, 3)), turn
+
+
+def by_hand(law, pseudo, u):
+    """The leaf at `u`: components one after another."""
+    m, matrix, turn = system_by_hand(law)
+    z, v = np.zeros(SHAPE), np.zeros(SHAPE)
+    if isinstance(law, LocFactor):  # both at once
+        for g in range(2):
+            root = np.linalg.cholesky(
+                np.eye(3) + matrix[g].T @ np.diag(pseudo.information[g]) @ matrix[g]
+            )
+            seen = matrix[g].T @ (pseudo.information[g] * (pseudo.value[g] - m[g]))
+            z[g] = np.linalg.solve(root.T, np.linalg.solve(root, seen) + u[g])
+        return z if law.is_noise else m + np.einsum("gij,gj->gi", matrix, z)
+    for i in range(3):
+        s, w = matrix[:, i, i], pseudo.information[:, i]
+        precision = 1 + s**2 * w
+        before = m[:, i] + (matrix[:, i, :i] * z[:, :i]).sum(1)
+        z[:, i] = s * w * (pseudo.value[:, i] - before) / precision + u[:, i] / np.sqrt(precision)
+        v[:, i] = before + s * z[:, i]
+    return (z if law.is_noise else v) @ turn.T
 
 
 @jax.jit
-def looked_at(law, c, new, u):
+def looked_at(law, pseudo, new, u):
     """All that there is to compare, in one program."""
 
-    def density(c):
-        return lambda u: jnp.sum(jnp.sin(laws.out(law, c, u)[0])) + laws.out(law, c, u)[1]
+    def density(u):
+        _, log_det = laws.out(law, pseudo, u)
+        z = laws.noise(law, pseudo, u)
+        normal = -0.5 * jnp.sum(z**2) if law.is_noise else 0.0
+        return jnp.sum(jnp.sin(law.effect(z))) + normal + log_det
 
-    x, log_det = laws.out(law, c, u)
-    there = laws.recentred(law, c, new, u)
-    pulled = laws.pulled(law, c, new, jax.grad(density(c))(u))
-    jacobian = jax.jacfwd(lambda u: laws.out(law, c, u.reshape(SHAPE))[0].ravel())(u.ravel())
-    at_ends = [(laws.out(law, end, u), laws.into(law, end, u)) for end in (0 * c, 0 * c + 1)]
+    x, log_det = laws.out(law, pseudo, u)
+    there = laws.moved(law, pseudo, new, u)
+    jacobian = jax.jacfwd(lambda u: laws.out(law, pseudo, u.reshape(SHAPE))[0].ravel())(u.ravel())
+    gradient = jax.grad(density)(u)
+    own = jax.grad(lambda u: -0.5 * jnp.sum(laws.noise(law, pseudo, u) ** 2))(u)
+    v, slope = laws.seen(law, pseudo, u, gradient if law.is_noise else gradient + own)
     return {
         "x": x,
         "log_det": log_det,
-        "back": laws.into(law, c, x),
+        "back": laws.into(law, pseudo, x),
         "jacobian": jacobian,
         "x there": laws.out(law, new, there)[0],
-        "stays": laws.recentred(law, c, c, u),
-        "pulled": pulled,
-        "slopes there": jax.grad(density(new))(there),
-        "ends": at_ends,
+        "slope": slope,
+        "slope by hand": jnp.cos(v),
     }
 
 
 @pytest.mark.parametrize("name", LAWS)
 def test_maps_of_each_law(name):
     rng = np.random.default_rng(0)
-    c, new, u = rng.uniform(size=SHAPE), rng.uniform(size=SHAPE), rng.normal(size=SHAPE)
-    c[0, :2] = 0.0, 1.0
+
+    def drawn():
+        return Pseudo(rng.normal(size=SHAPE), np.exp(2 * rng.normal(size=SHAPE)))
+
+    old, new, u = drawn(), drawn(), rng.normal(size=SHAPE)
+    old.information[0, :2] = 0.0, 1e5
+    law = LAWS[name]
     with jax.enable_x64(True):
-        found = jax.device_get(looked_at(LAWS[name], c, new, u))
-    np.testing.assert_allclose(found["back"], u, rtol=1e-9)
+        found = jax.device_get(looked_at(law, old, new, u))
+    np.testing.assert_allclose(found["x"], by_hand(law, old, u), rtol=1e-9)
+    np.testing.assert_allclose(found["back"], u, rtol=1e-7)
     sign, expected = np.linalg.slogdet(found["jacobian"])
     np.testing.assert_allclose(found["log_det"], expected, rtol=1e-9)
     assert abs(sign) == 1
-    # the same effect, and the slopes of the same density
-    np.testing.assert_allclose(found["x there"], found["x"], rtol=1e-9)
-    np.testing.assert_allclose(found["pulled"], found["slopes there"], rtol=1e-9)
-    np.testing.assert_array_equal(found["stays"], u)
-    is_noise = isinstance(LAWS[name], LocScaleNoise)
-    (other, _), (itself, entered) = reversed(found["ends"]) if is_noise else found["ends"]
-    np.testing.assert_allclose(other[0], by_hand(LAWS[name], u), rtol=1e-9)
-    assert itself[1] == 0
-    if not isinstance(LAWS[name], laws.Waves):
-        np.testing.assert_array_equal(itself[0], u)
-        np.testing.assert_array_equal(entered, u)
+    # the same effect, and the slope of what is no law of it
+    np.testing.assert_allclose(found["x there"], found["x"], rtol=1e-7)
+    np.testing.assert_allclose(found["slope"], found["slope by hand"], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 5, 12, 33])
@@ -104,24 +135,26 @@ def test_waves_of_a_walk_are_independent(num_steps):
     with jax.enable_x64(True):
         zero = jnp.zeros(num_steps)
 
-        def slopes(kind, c):
-            law = walk(0.3, num_steps, kind is WalkNoise)
-            return np.asarray(jax.jacfwd(lambda u: laws.out(law, zero + c, u)[0])(zero))
+        def slopes(kind, w):
+            law, pseudo = walk(0.3, num_steps, kind is WalkNoise), Pseudo(zero, zero + w)
+            return np.asarray(jax.jacfwd(lambda u: laws.out(law, pseudo, u)[0])(zero))
 
         of_place, of_noise = (slopes(kind, 0.0) for kind in (Walk, WalkNoise))
-        waves, centred = slopes(Walk, 1.0), slopes(WalkNoise, 1.0)
+        centred = slopes(WalkNoise, 1e16) * 1e8
         scale = np.asarray(walk(0.3, num_steps).scale)
+        waves = slopes(Walk, 1e16) * 1e8
     steps = 0.3 * np.tril(np.ones((num_steps, num_steps)))
     np.testing.assert_allclose(of_place, steps @ of_noise, atol=1e-12)
     np.testing.assert_allclose(of_noise @ of_noise.T, np.eye(num_steps), atol=1e-12)
-    np.testing.assert_allclose(waves @ waves.T, np.eye(num_steps), atol=1e-12)
-    np.testing.assert_allclose(waves, steps @ centred, atol=1e-12)
+    np.testing.assert_allclose(waves @ waves.T, np.eye(num_steps), atol=1e-9)
+    np.testing.assert_allclose(waves, steps @ centred, atol=1e-9)
     longest = np.sum(np.diff(np.sign(waves[:, 0])) != 0)
     assert longest == 0 and (np.diff(scale) < 0).all()
 
 
 def test_a_walk_of_no_steps():
-    x, log_det = laws.out(walk(0.3, 0), jnp.zeros(0), jnp.zeros(0))
+    none = Pseudo(jnp.zeros(0), jnp.zeros(0))
+    x, log_det = laws.out(walk(0.3, 0), none, jnp.zeros(0))
     assert x.shape == (0,) and log_det == 0
 
 
@@ -136,9 +169,28 @@ def test_coordinates_keep_what_an_effect_has_lost():
     """An effect of scale 1e-9 about 1000, whose last digit has no trace of its noise."""
     law = LocScale(jnp.float32(1e3), jnp.float32(1e-9))
     noise = jnp.asarray([0.3, -1.2], jnp.float32)
-    zero, new = jnp.zeros(2, jnp.float32), jnp.full(2, 1 / 16, jnp.float32)
-    back = laws.recentred(law, new, zero, laws.recentred(law, zero, new, noise))
-    loss = 1e3 / 16 * np.finfo(np.float32).eps / 1e-9 ** (1 / 16)
-    np.testing.assert_allclose(back, noise, atol=4 * loss)
+    zero = Pseudo(0 * noise, 0 * noise)
+    new = Pseudo(noise, 0 * noise + 4)
+    back = laws.moved(law, new, zero, laws.moved(law, zero, new, noise))
+    np.testing.assert_allclose(back, noise, rtol=1e-5)
     x = laws.out(law, zero, noise)[0]
     assert x[0] == x[1]
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-8, 1e8, 1e18])
+@pytest.mark.parametrize("kind", [LocScale, LocScaleNoise])
+def test_scales_of_any_size_in_single_precision(kind, scale):
+    """Values and gradients are numbers, whatever is observed; of a scale of zero that is noise."""
+    law = kind(jnp.float32(0.5), jnp.full(3, scale, jnp.float32))
+    pseudo = Pseudo(jnp.full(3, 2.0), jnp.asarray([0.0, 1.0, 1e4], jnp.float32))
+    u = jnp.asarray([0.3, -1.2, 0.1], jnp.float32)
+
+    def density(scale, u):
+        x, log_det = laws.out(law._replace(scale=scale), pseudo, u)
+        return jnp.sum(x) + (log_det if scale is not None and kind is LocScaleNoise else 0.0)
+
+    gradients = jax.grad(density, (0, 1))(law.scale, u)
+    assert jax.tree.all(jax.tree.map(lambda g: jnp.isfinite(g).all(), gradients))
+    if scale == 0:
+        x, _ = laws.out(law, pseudo, u)
+        np.testing.assert_array_equal(x, u if kind is LocScaleNoise else 0.5)

@@ -1,58 +1,72 @@
-"""Centredness from draws and gradients, where the best is known."""
+"""Pseudo-observations from draws and gradients, where the best is known."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blackjax_ext.coordinates import learning
-from blackjax_ext.coordinates.laws import LocFactor, LocScale, LongWalk
+from blackjax_ext.coordinates.laws import LocFactor, LocFactorNoise, LocScale, LongWalk, walk
 from tests.laws.coordinates import learned, posterior
 
 
-def test_the_best_is_the_least_of_the_criterion():
-    """Beside a search that knows nothing of how the sums are made."""
-    with jax.enable_x64(True):
-        rng = np.random.default_rng(1)
-        scales = np.exp(0.5 * rng.normal(size=500))
-        x, g = posterior(rng, scales, np.array([0.5, 2.0]), 2)
-        loc = 0.2 * rng.normal(size=500)
-        law = LocScale(jnp.asarray(loc), jnp.asarray(scales))
-        c, _ = learned(jnp.asarray(x), jnp.asarray(g), law)
-
-        def criterion(c, j):
-            u = c * loc + (x[:, j] - loc) * scales ** (c - 1)
-            return np.log(np.var(u)) + np.log(np.var(g[:, j] * scales ** (1 - c)))
-
-        best = [
-            min(learning.CENTREDNESS_GRID, key=lambda c, j=j: criterion(c, j)) for j in range(2)
-        ]
-        np.testing.assert_array_equal(c, best)
-
-
-@pytest.mark.parametrize("kind", ["factor", "walk"])
-def test_coordinates_that_are_mapped_together_have_one_centredness(kind):
+@pytest.mark.parametrize("kind", ["factor", "noise of a factor", "long walk", "walk"])
+def test_a_prior_without_data_asks_for_no_observation(kind):
     rng = np.random.default_rng(2)
     scales = jnp.asarray(np.exp(rng.normal(size=500)))
-    x = scales[:, None] * jnp.cumsum(jnp.asarray(rng.normal(size=(500, 4))), -1)
-    law = LongWalk(scales)
-    if kind == "factor":
-        law = LocFactor(jnp.zeros((500, 4)), scales[:, None, None] * jnp.tril(jnp.ones((4, 4))))
+    z = jnp.asarray(rng.normal(size=(500, 4)))
+    x = scales[:, None] * jnp.cumsum(z, -1)
     steps = jnp.diff(x, axis=-1, prepend=0 * x[:, :1]) / scales[:, None] ** 2
     gradient = -steps + jnp.pad(steps[:, 1:], ((0, 0), (0, 1)))
-    c, _ = learned(x, gradient, law)
-    np.testing.assert_array_equal(c, np.zeros(4))  # a prior without data
+    factor = scales[:, None, None] * jnp.tril(jnp.ones((4, 4)))
+    leaf, gradient, law = {
+        "factor": (x, gradient, LocFactor(jnp.zeros((500, 4)), factor)),
+        "noise of a factor": (z, -z, LocFactorNoise(jnp.zeros((500, 4)), factor)),
+        "long walk": (x, gradient, LongWalk(scales)),
+        "walk": (x, gradient, walk(scales, 4)._replace(loc=jnp.zeros((500, 4)))),
+    }[kind]
+    known, ratio = learned(leaf, gradient, law)
+    typical = np.exp(2 * np.log(scales).mean())
+    assert (known.pseudo.information * typical < 1e-3).all()
+    np.testing.assert_allclose(ratio, 1.0, atol=1e-2)
 
 
-@pytest.mark.parametrize("what", ["few", "still", "slope", "infinite", "scale"])
+def test_components_of_a_factor_are_observed_one_by_one():
+    """Where the first is measured and the second is not."""
+    rng = np.random.default_rng(4)
+    scales = np.exp(rng.normal(size=4000))
+    factor = scales[:, None, None] * np.array([[1.0, 0.0], [0.8, 0.6]])
+    prior = factor @ np.swapaxes(factor, 1, 2)
+    precision = np.linalg.inv(prior) + np.diag([25.0, 0.0])
+    covariance = np.linalg.inv(precision)
+    mean = covariance @ np.array([25.0 * 1.5, 0.0])
+    x = mean + (np.linalg.cholesky(covariance) @ rng.normal(size=(4000, 2, 1)))[..., 0]
+    g = np.stack([25.0 * (1.5 - x[:, 0]), 0 * x[:, 0]], 1)
+    g -= (np.linalg.inv(prior) @ x[..., None])[..., 0]
+    law = LocFactor(jnp.zeros((4000, 2)), jnp.asarray(factor, jnp.float32))
+    known, _ = learned(jnp.asarray(x, jnp.float32), jnp.asarray(g, jnp.float32), law)
+    np.testing.assert_allclose(known.pseudo.information, [25.0, 0.0], rtol=0.05, atol=0.05)
+    np.testing.assert_allclose(known.pseudo.value[0], 1.5, rtol=0.05)
+
+
+@pytest.mark.parametrize("what", ["few", "still", "infinite", "scale"])
 def test_draws_that_say_nothing_change_nothing(what):
     rng = np.random.default_rng(3)
     n = 4 if what == "few" else 100
     scales = np.exp(rng.normal(size=n)) if what != "scale" else np.zeros(n)
     x, g = posterior(rng, np.exp(rng.normal(size=n)), np.array([1.0]), 1)
-    x, g = (0 * x if what == "still" else x), (0 * g if what == "slope" else g)
+    x = 0 * x if what == "still" else x
     if what == "infinite":
-        g[3] = np.nan
+        g[:] = np.nan
     law = LocScale(jnp.zeros(n), jnp.asarray(scales))
-    c, ratio = learned(jnp.asarray(x), jnp.asarray(g), law)
-    assert c == 1.0 and ratio == 1.0
+    known, ratio = learned(jnp.asarray(x), jnp.asarray(g), law)
+    assert known.pseudo.information == 0.0 and known.pseudo.value == 0.0 and ratio == 1.0
+
+
+def test_draws_that_are_no_numbers_are_left_out():
+    rng = np.random.default_rng(5)
+    scales = np.exp(rng.normal(size=400))
+    x, g = posterior(rng, scales, np.array([1.0, 0.5]), 2)
+    g[7, 0], x[11, 1] = np.nan, np.inf
+    known, _ = learned(
+        jnp.asarray(x), jnp.asarray(g), LocScale(jnp.zeros(400), jnp.asarray(scales))
+    )
+    np.testing.assert_allclose(known.pseudo.information, [1.0, 4.0], rtol=0.01)

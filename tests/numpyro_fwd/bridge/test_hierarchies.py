@@ -182,7 +182,8 @@ def test_shapes_may_be_whole_numbers(shape):
     for fn in (dist.Gamma(shape, 1), dist.Beta(shape, 3), dist.Dirichlet(np.array([1, 2, 3]))):
         found = map_of(fn)
         assert all(np.isfinite(np.asarray(each)).all() for each in found.made_of(fn))
-        assert laws.unresolved(law_of(fn), jnp.array(0.5), jnp.array(0.1)) == 0
+        none = laws.Pseudo(jnp.zeros(()), jnp.zeros(()))
+        assert laws.unresolved(law_of(fn), none, jnp.array(0.1)) == 0
 
 
 @pytest.mark.parametrize("law", SHAPED)
@@ -192,7 +193,7 @@ def test_a_shape_beyond_the_digits_of_a_log_density_has_no_mass(law):
     def walls(fn):
         law = law_of(fn)
         x = jnp.broadcast_to(law.mean, (2, 3) if law.mean.ndim else (2,))
-        return laws.unresolved(law, jnp.full(x.shape, 0.5, x.dtype), x)
+        return laws.unresolved(law, laws.Pseudo(jnp.zeros_like(x), jnp.ones_like(x)), x)
 
     assert walls(SHAPED[law](3.0)) == 0
     assert walls(SHAPED[law](10.0 if "shape" in law else 16.0)) > 100

@@ -11,8 +11,9 @@ from numpyro.infer.util import log_density, potential_energy
 
 from blackjax_ext.rows.compensated_sums import rows_at_once
 from numpyro_fwd.bridge import stochastic_potentials
-from numpyro_fwd.bridge.plates import FullView, check_model
+from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.row_models import RowModel
+from numpyro_fwd.bridge.separate_rows import checked_rows
 from numpyro_fwd.bridge.stochastic_potentials import stochastic_potential
 
 NUM_ROWS, BATCH = 103, 10
@@ -87,7 +88,7 @@ def test_minibatches_have_the_rows_of_each_plate(x64):
 
 def test_sites_in_two_subsample_plates(x64):
     potential = stochastic_potential(RowModel.of(FullView(crossed), (W,), {}), 4)
-    check_model(FullView(crossed), (W,), {})
+    checked_rows(FullView(crossed), (W,), {})
     assert potential.num_rows == 0
     z = {"mean": jnp.array(0.3)}
     expected = 0.5 * 0.3**2 + 0.5 * np.sum((W - 0.3) ** 2) + 0.5 * 94 * np.log(2 * np.pi)
@@ -240,7 +241,20 @@ def batch_of(batch):
 )
 def test_models_without_a_minibatch_view_raise(bad, message):
     with pytest.raises(ValueError, match=message):
-        check_model(FullView(bad), (Y,), {})
+        checked_rows(FullView(bad), (Y,), {})
+
+
+def test_the_support_of_a_latent_may_depend_on_data_and_latents(x64):
+    def model(y):
+        width = numpyro.sample("width", dist.HalfNormal(1.0))
+        location = numpyro.sample("location", dist.Uniform(y.min(), y.max() + width))
+        with rows_of() as i:
+            numpyro.sample("y", dist.Normal(location, 1.0), obs=y[i])
+
+    rows = checked_rows(FullView(model), (Y,), {})
+    z = {name: 0.3 + zero for name, zero in rows.traced.zeros.items()}
+    expected = potential_energy(FullView(model), (Y,), {}, z)
+    np.testing.assert_allclose(-rows.terms(z).total(), expected, rtol=1e-12)
 
 
 def test_traced_batch_size_raises():

@@ -8,6 +8,9 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 from numpyro.infer import MCMC
+from numpyro.infer.hmc import HMCState
+from numpyro.infer.util import potential_energy
+from numpyro.util import nested_attrgetter
 
 import numpyro_fwd
 from numpyro_fwd import AMAGOLD, FMALA, MALA, AutoMALA, AutoNUTS
@@ -241,6 +244,53 @@ def test_chains(name, chain_method):
     assert all(leaf.shape == (2, 5) for leaf in (*draws.values(), *found.values()))
     np.testing.assert_allclose(draws["scale"], jnp.exp(found["z.scale"]), rtol=1e-5)
     assert (draws["mean"][0] != draws["mean"][1]).any()
+
+
+def in_plate(y):
+    """:func:`located` with minibatches for the kernels that take them."""
+    mean, scale = numpyro.sample("mean", dist.Normal()), numpyro.sample("scale", dist.HalfNormal())
+    with numpyro.plate("rows", len(y), subsample_size=len(y) // 5) as index:
+        numpyro.sample("y", dist.Normal(mean, scale), obs=y[index])
+
+
+WITH_GRADIENTS = ("MALA", "AutoMALA", "AutoNUTS", "HPMALA", "SMMALA", "MMALA", "ALSMMALA")
+IN_ALL = ("i", "z", "accept_prob", "diverging", "rng_key", "potential_energy")
+BY_ROWS = ("AMAGOLD", "L2MC", "SGHMC")
+
+
+@pytest.mark.parametrize("name", [*WITH_GRADIENTS, *EVERY[:3:2], "LangevinSMC", *BY_ROWS])
+def test_every_field_of_nuts_is_given_or_those_there_are_are_listed(name):
+    model, y = in_plate if name in BY_ROWS else located, rows(1.0)
+    options = {} if name == "LangevinSMC" else {"warm_start": False}
+    kernel = getattr(numpyro_fwd, name)(model, **options)
+    keys = jax.random.split(jax.random.key(0), 50 if name == "LangevinSMC" else 2)
+    state = kernel.sample(kernel.init(keys, 5, None, (y,), {}), (y,), {})
+    given = {}
+    for field in (*HMCState._fields, "adapt_state.step_size", "adapt_state.none", "no_such_field"):
+        try:
+            given[field] = nested_attrgetter(field)(state)
+        except KeyError as error:
+            listed = str(error).split("which has ")[1].split(". Name")[0].split(", ")
+            of = getattr(state, "adapt_state", state) if field == "adapt_state.none" else state
+            assert field not in listed and all(hasattr(of, each) for each in listed)
+    assert given.keys() >= {*IN_ALL} and all(value is not None for value in given.values())
+    assert ("z_grad" in given) == (name in WITH_GRADIENTS)
+    if name in BY_ROWS:
+        return
+    energy = jax.vmap(jax.value_and_grad(lambda z: potential_energy(model, (y,), {}, z)))
+    found, gradient = energy(state.z)
+    np.testing.assert_allclose(given["potential_energy"], found, rtol=1e-4)
+    for site, leaf in given.get("z_grad", {}).items():
+        np.testing.assert_allclose(leaf, gradient[site], rtol=1e-3, atol=1e-3)
+
+
+@few_devices
+@each_method
+@pytest.mark.parametrize("field", ["r", "trajectory_length", "adapt_state.mm_state"])
+def test_an_extra_field_that_is_not_there(chain_method, field):
+    mcmc = mcmc_of(AutoNUTS(located), num_chains=2, chain_method=chain_method)
+    with pytest.raises(KeyError, match=rf"no field '{field.split('.')[-1]}' in its .*step_size"):
+        mcmc.run(jax.random.key(0), rows(1.0), extra_fields=(field,))
 
 
 @pytest.mark.parametrize("mean", [2, [2.0, 1.0], np.arange(2), np.array([2.0, 1.0])], ids=str)

@@ -132,7 +132,7 @@ def test_networks_are_not_drawn_again():
     potential = stochastic_potential(RowModel.of(view, (X, Y), {}))
     z = {
         name: jnp.zeros(site["value"].shape)
-        for name, site in plates.full_view_sites(view, (X, Y), {}).items()
+        for name, site in plates.traced_view(view, (X, Y), {}).sites.items()
         if site["type"] == "sample" and not site["is_observed"]
     }
     program = str(jax.make_jaxpr(lambda z: potential.potential(z).value())(z))

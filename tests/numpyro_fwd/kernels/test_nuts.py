@@ -116,15 +116,24 @@ def test_what_was_learned_is_told():
     assert np.isfinite(again.get_samples()["theta"]).all()
 
 
-def test_numpyro_has_the_same_coordinates():
-    """The density of u is that of NumPyro's partly centred model."""
+def test_the_density_of_the_coordinates_is_that_of_the_model():
+    """Written out: a normal effect given a normal pseudo-observation."""
     mcmc = sampled()
     state = jax.tree.map(lambda leaf: leaf[0], mcmc.last_state.inner)
+    learned = mcmc.last_state.adapt_state.coordinates
+    value, w = learned.pseudo["theta"]
     u = state.coordinates
-    model = numpyro.handlers.reparam(schools, config=reparam_config(mcmc))
-    values = {"mu": u["mu"], "tau": jnp.exp(u["tau"]), "theta_decentered": u["theta"]}
-    expected = log_density(model, (Y,), {}, values)[0] + u["tau"]
+    tau = jnp.exp(u["tau"])
+    variance = 1 / (1 / tau**2 + w)
+    theta = variance * (u["mu"] / tau**2 + w * value) + jnp.sqrt(variance) * u["theta"]
+    values = {"mu": u["mu"], "tau": tau, "theta": theta}
+    expected = log_density(schools, (Y,), {}, values)[0] + u["tau"] + 0.5 * jnp.log(variance).sum()
     np.testing.assert_allclose(state.chain.logdensity, expected, rtol=1e-4)
+    assert (w >= 0).all() and (w > 0).any()
+    # what is printed is how centred they are at the typical scale
+    known = w * learned.scales["theta"] ** 2
+    found = mcmc.sampler.centredness(mcmc)["theta"]
+    np.testing.assert_allclose(found, known / (1 + known), rtol=1e-5)
 
 
 @pytest.mark.parametrize("change", ["resumed", "pickled", "checkpoint"])
@@ -246,6 +255,27 @@ def test_errors_say_what_is_accepted():
         mcmc_of(state_without, 10, 10, 1).run(jax.random.key(0), Y)
     with pytest.raises(TypeError, match="reads all rows"):
         AMAGOLD(schools, learn_coordinates=True)
+
+
+@pytest.mark.parametrize("chain_method", ["sequential", "vectorized"])
+def test_a_depth_of_trees_for_each_phase(chain_method):
+    """As NumPyro's NUTS, also where a run goes on; one depth twice is that depth."""
+    draws = {}
+    for depth in (2, (2, 2), (2, 4)):
+        kernel = AutoNUTS(schools, max_tree_depth=depth)
+        mcmc = mcmc_of(kernel, 50, 50, num_chains=2, chain_method=chain_method)
+        mcmc.warmup(jax.random.key(0), Y, collect_warmup=True, extra_fields=("tree_depth",))
+        assert mcmc.get_extra_fields()["tree_depth"].max() == 2
+        for run in range(2):
+            mcmc.run(jax.random.key(run), Y, extra_fields=("tree_depth",))
+            most = mcmc.get_extra_fields()["tree_depth"].max()
+            assert most == 2 if depth != (2, 4) else 2 < most <= 4
+            mcmc.post_warmup_state = mcmc.last_state
+        draws[depth] = mcmc.get_samples()["tau"]
+    np.testing.assert_array_equal(draws[2], draws[2, 2])
+    for wrong in ((6,), (6, 0), [6, 8], (2, 4, 6)):
+        with pytest.raises((TypeError, ValueError), match=r"max_tree_depth .*warm-up"):
+            AutoNUTS(schools, max_tree_depth=wrong)
 
 
 def test_locations_far_from_the_origin():

@@ -4,14 +4,15 @@ import inspect
 from typing import get_type_hints
 
 import pytest
+from numpyro.infer import HMC, NUTS
 
 import numpyro_fwd
 from numpyro_fwd.kernels.minibatch_options import MinibatchOptions
-from numpyro_fwd.kernels.options import KernelOptions
+from numpyro_fwd.kernels.options import AS_IT_IS_DONE, KernelOptions
 
 NAMED = (
     *("AutoMALA", "RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA"),
-    *("HPMALA", "SMMALA", "MMALA", "ALSMMALA", "AMSMMALA"),
+    *("HPMALA", "SMMALA", "MMALA", "ALSMMALA", "AMSMMALA", "AutoNUTS"),
 )
 MINIBATCH = ("AMAGOLD", "L2MC", "SGHMC")
 
@@ -44,3 +45,17 @@ def test_a_class_from_outside_has_its_own_options():
 
     found = inspect.signature(Own).parameters
     assert list(found) == ["model", "flavour", "options"]
+
+
+@pytest.mark.parametrize("name", [*NAMED, *MINIBATCH, "LangevinSMC"])
+def test_every_argument_of_nuts_is_taken_or_refused_by_name(name):
+    """A new argument of NumPyro fails here until someone has looked at it."""
+    of_nuts = {*inspect.signature(HMC).parameters, *inspect.signature(NUTS).parameters}
+    kernel, taken = getattr(numpyro_fwd, name), set(parameters(name))
+    assert "step_size" in of_nuts & taken
+    for argument in of_nuts - taken:
+        with pytest.raises(TypeError, match=rf"takes no {argument}: \w"):
+            kernel(lambda: None, **{argument: "asked for"})
+    if name != "LangevinSMC":  # of which a user need not know that they are defaults
+        assert of_nuts.issuperset(AS_IT_IS_DONE)
+        kernel(lambda: None, **AS_IT_IS_DONE)

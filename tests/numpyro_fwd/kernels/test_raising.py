@@ -6,8 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from jax.experimental import checkify
-from numpyro.infer import MCMC
+from numpyro.infer import MCMC, init_to_value
 
 from numpyro_fwd import FMALA, MALA, AutoNUTS, RandomWalk
 
@@ -52,11 +51,6 @@ def by_error_if(x):
     return equinox.error_if(x, jnp.abs(x) > FAR, "solver ran out of steps")
 
 
-def by_check(x):
-    checkify.check(jnp.all(jnp.abs(x) <= FAR), "too far")
-    return x
-
-
 def without_density(x):
     return jnp.where(jnp.all(jnp.abs(x) <= FAR), x, jnp.nan)
 
@@ -93,19 +87,6 @@ def test_model_that_raises_far_away(name, evaluate):
     check_moments(run(KERNELS[name](model_of(evaluate))))
 
 
-@pytest.fixture
-def _with_checks():
-    name = "jax_experimental_unsafe_xla_runtime_errors"
-    jax.config.update(name, True)
-    yield
-    jax.config.update(name, False)
-
-
-@pytest.mark.usefixtures("_with_checks")
-def test_failed_check_is_a_point_without_density():
-    check_moments(run(MALA(model_of(by_check))))
-
-
 def raising_where(is_bad):
     def look(x):
         if np.any(is_bad(x)):
@@ -136,9 +117,31 @@ def test_check_of_equinox_that_fails_everywhere():
         run(FMALA(model, num_tangents=2))
 
 
-def test_model_that_raises_at_the_first_draw_starts_elsewhere():
-    x = run(RandomWalk(raising_where(lambda x: np.abs(x) < 0.1)), num_samples=5, num_warmup=0)
+def test_model_that_raises_at_the_first_draw_starts_at_values_that_are_given():
+    model = raising_where(lambda x: np.abs(x) <= 0.1)
+    with pytest.raises(RuntimeError, match=NO_START):
+        run(RandomWalk(model))
+    at = init_to_value(values={"x": jnp.array([5.0, 9.0])})
+    x = run(RandomWalk(model, init_strategy=at), num_samples=5, num_warmup=0)
     assert np.isfinite(x).all()
+
+
+def test_data_that_make_a_model_raise_are_named():
+    def model(y):
+        x = numpyro.sample("x", dist.Normal(0, 10).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Normal(by_error(x + y), 1).to_event(1), obs=jnp.zeros(2))
+
+    def by_error(x):
+        return jax.pure_callback(of_finite, x, x, vmap_method="sequential")
+
+    def of_finite(x):
+        if np.isnan(x).any():
+            raise KeyError("no such place")
+        return x
+
+    mcmc = MCMC(RandomWalk(model), num_warmup=5, num_samples=5, progress_bar=False)
+    with pytest.raises(ValueError, match=r"model raises where .*model_args\[0\] is nan at \(1,\)"):
+        mcmc.run(jax.random.key(0), jnp.array([1.0, jnp.nan]))
 
 
 def test_point_given_by_the_user_is_named():

@@ -17,10 +17,10 @@ from numpyro.infer.reparam import LocScaleReparam, TransformReparam
 from numpyro.infer.util import potential_energy
 
 from numpyro_fwd import AMAGOLD
-from numpyro_fwd.bridge.plates import FullView, full_view_sites
+from numpyro_fwd.bridge.plates import FullView, traced_view
 from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.subsampling import centring
-from numpyro_fwd.subsampling.centring import Centred, centred_start, noise_seen_by_rows, zeros_of
+from numpyro_fwd.subsampling.centring import Centred, centred_start, noise_seen_by_rows
 from numpyro_fwd.subsampling.groups import expanded_groups
 
 NUM_ROWS, NUM_GROUPS = 400, 60
@@ -130,7 +130,7 @@ UNDONE = {
 
 def start(model, args=ARGS):
     """A random position of a model."""
-    zeros = zeros_of(full_view_sites(model, args, None))
+    zeros = traced_view(model, args, None).zeros
     x, unravel = ravel_pytree(zeros)
     return unravel(jnp.asarray(np.random.default_rng(7).normal(size=x.shape), x.dtype))
 
@@ -217,7 +217,7 @@ def test_what_is_no_shift_and_scale_is_left(model):
 def test_groups_are_found():
     model = FullView(UNDONE["inside"][0])
     centred = RowModel.of(Centred(model, ("a_decentered",)), ARGS, None)
-    found = expanded_groups(centred, zeros_of(centred.sites), say=lambda _: None)
+    found = expanded_groups(centred, centred.traced.zeros, say=lambda _: None)
     assert found.layout.grouping.num_groups == NUM_GROUPS
     assert found.layout.grouping.size == 3
 

@@ -108,6 +108,7 @@ BUGS = {
         'with jax.default_matmul_precision("default"):',
     ),
     "programs": Bug("blackjax_ext/programs.py", "1 if runs_once else FEW", "1"),
+    "raising": Bug("blackjax_ext/raising.py", "except (OSError, MemoryError)", "except KeyError"),
     "rows": Bug(
         "blackjax_ext/rows/compensated_sums.py",
         "return Pair(high + carried, error - carried)",

@@ -44,8 +44,8 @@ BUGS = {
     ),
     "coordinates": Bug(
         "blackjax_ext/coordinates/laws.py",
-        "return (1 - c) * jnp.log(self.own_scale)",
-        "return c * jnp.log(self.own_scale)",
+        "slopes + jnp.log(jnp.abs(law.own_scale))",
+        "slopes",
     ),
     "densities": Bug(
         "numpyro_fwd/densities.py",

@@ -20,7 +20,14 @@ from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function
 
-__all__ = ["Algorithm", "BoundAlgorithm", "StepInfo", "Stepper"]
+__all__ = [
+    "Algorithm",
+    "BoundAlgorithm",
+    "StepInfo",
+    "Stepper",
+    "coordinates_of",
+    "gradients_of",
+]
 
 SUPPLIED = {
     *("rng_key", "state", "logdensity_fn", "potential"),
@@ -300,6 +307,20 @@ class BoundAlgorithm(NamedTuple):
             energy=getattr(info, "energy", None),
             num_doublings=getattr(info, "num_trajectory_expansions", None),
         )
+
+
+def coordinates_of(states: Any) -> Any:
+    """Coordinates in which steps are taken: the position, but for states that name others."""
+    return states.coordinates if hasattr(states, "coordinates") else states.position
+
+
+def gradients_of(states: Any) -> Any:
+    """Gradients in the coordinates that steps are taken in; None for states without any.
+
+    A metric of the position has its own use for them.
+    """
+    chains = getattr(states, "chain", states)  # of a state that names its coordinates
+    return None if hasattr(chains, "metric") else getattr(chains, "logdensity_grad", None)
 
 
 def packed(state: Any, logdensity_fn: Function) -> tuple[Any, Function, Function]:

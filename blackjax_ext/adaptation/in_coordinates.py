@@ -26,12 +26,13 @@ from blackjax_ext.coordinates.partial import (
     Frame,
     Placed,
     coarsest,
+    first_pseudo,
     in_coordinates,
 )
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity, select
 
-__all__ = ["CoordinateState", "InCoordinates", "coordinates_of", "gradients_of"]
+__all__ = ["CoordinateState", "InCoordinates"]
 
 
 SETTLING = 15  # steps of a window that say nothing of coordinates
@@ -81,20 +82,6 @@ def coordinate_state(chain: Any, placed: Placed) -> CoordinateState:
     return CoordinateState(chain, placed.position, chain.logdensity - placed.log_det)
 
 
-def coordinates_of(states: Any) -> ArrayTree:
-    """Coordinates in which steps are taken."""
-    return states.coordinates if isinstance(states, CoordinateState) else states.position
-
-
-def gradients_of(states: Any) -> ArrayTree | None:
-    """Gradients in the coordinates that steps are taken in; None for states without any.
-
-    A metric of the position has its own use for them.
-    """
-    chains = states.chain if isinstance(states, CoordinateState) else states
-    return None if hasattr(chains, "metric") else getattr(chains, "logdensity_grad", None)
-
-
 class InCoordinates(NamedTuple):
     """An algorithm on a log density in the coordinates of its effects.
 
@@ -114,9 +101,18 @@ class InCoordinates(NamedTuple):
         """The algorithm on the density of u."""
         return self.bind(in_coordinates(self.logdensity_fn, self.coordinates, pseudo))
 
+    def first_learned(self, position: ArrayTree) -> learning.Learned:
+        """What is known of coordinates before the first step."""
+        return learning.first_learned(first_pseudo(self.coordinates, position))
+
     def at(self, u: ArrayTree, rng_key: Array, frame: Frame) -> CoordinateState:
-        """First state at `u`."""
+        """First state at `u`; TypeError for a state without the gradient that is learned from."""
         chain = self.bound(frame.pseudo).init(u, rng_key, frame.metric)
+        if getattr(chain, "logdensity_grad", None) is None:
+            raise TypeError(
+                "learn_coordinates needs an algorithm whose state has a logdensity_grad, such as "
+                f"blackjax.nuts, blackjax.hmc or blackjax.mala; got {type(chain).__name__}."
+            )
         return coordinate_state(chain, self.coordinates.out(u, frame.pseudo))
 
     def init(self, position: ArrayTree, rng_key: Array, metric: Any) -> CoordinateState:

@@ -25,8 +25,14 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.adaptation import report, windows
-from blackjax_ext.adaptation.algorithm import Algorithm, BoundAlgorithm, StepInfo, Stepper
-from blackjax_ext.adaptation.in_coordinates import InCoordinates, coordinates_of, gradients_of
+from blackjax_ext.adaptation.algorithm import (
+    Algorithm,
+    BoundAlgorithm,
+    StepInfo,
+    Stepper,
+    coordinates_of,
+    gradients_of,
+)
 from blackjax_ext.adaptation.start import find_start
 from blackjax_ext.adaptation.windows import AdaptState
 from blackjax_ext.checks import check_count, check_particles, check_positive
@@ -420,7 +426,7 @@ def adapt_freely(
         gradients = ravel_each(gradients_of(states))
         adapt_state = windows.update_slopes(adapt_state, x, gradients)
     adapt_state = windows.update_moments(adapt_state, x)
-    if isinstance(bound, InCoordinates):
+    if hasattr(bound, "counted"):  # and learns its coordinates
         adapt_state = bound.counted(states, info.laws, adapt_state)
     is_end = jnp.isin(i, schedule.ends)
     ended: tuple[Any, AdaptState] = jax.lax.cond(
@@ -448,8 +454,9 @@ def end_window(
     def renew(states: Any, adapt_state: AdaptState) -> tuple[Any, AdaptState]:
         start = windows.update_metric if plan.adapt_metric else windows.start_counting
         adapt_state = start(adapt_state, x)
-        if isinstance(bound, InCoordinates):
-            return bound.recentre(keys, states, laws, adapt_state)
+        if hasattr(bound, "recentre"):
+            recentred: tuple[Any, AdaptState] = bound.recentre(keys, states, laws, adapt_state)
+            return recentred
         if not plan.adapt_metric:
             return states, adapt_state
         metric = adapt_state.metric

@@ -50,8 +50,6 @@ from blackjax.optimizers.dual_averaging import DualAveragingState, dual_averagin
 from jax import Array
 
 from blackjax_ext.checks import item_of
-from blackjax_ext.coordinates.learning import Learned
-from blackjax_ext.coordinates.partial import Frame
 from blackjax_ext.metrics.factor import Factor
 
 __all__ = [
@@ -199,7 +197,7 @@ class AdaptState(NamedTuple):
     schedule
         When all this is adapted; None for never.
     coordinates
-        Pseudo-observations of effects, and what tells; None for steps in the position itself.
+        What is learned of coordinates; None for steps in the position itself.
     slopes
         Gradients of the current window; None for a metric from draws alone.
     """
@@ -210,18 +208,18 @@ class AdaptState(NamedTuple):
     moments: Moments
     motion: Motion
     schedule: AdaptationSchedule | None
-    coordinates: Learned | None = None
+    coordinates: Any = None
     slopes: Slopes | None = None
 
     def __getitem__(self, key: Any) -> Any:
         return item_of(self, key)
 
     @property
-    def frame(self) -> Factor | Frame:
+    def frame(self) -> Any:
         """The metric that steps are taken in, with pseudo-observations of effects if there are."""
         if self.coordinates is None:
             return self.metric
-        return Frame(self.metric, self.coordinates.pseudo)
+        return self.coordinates.frame(self.metric)
 
     @property
     def inverse_mass_matrix(self) -> Array:

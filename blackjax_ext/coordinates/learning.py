@@ -35,7 +35,7 @@ from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law, Pseudo
 from blackjax_ext.stacking import stacked
 
-__all__ = ["Learned", "Seen", "Sums", "count", "first_learned", "learn", "look"]
+__all__ = ["Frame", "Learned", "Seen", "Sums", "count", "first_learned", "learn", "look"]
 
 MIN_DRAWS = 20  # below, a window says nothing
 MOST_HIDDEN = 0.1  # of what rounding may hide, of an observation
@@ -74,6 +74,13 @@ class Sums(NamedTuple):
     product: Array
 
 
+class Frame(NamedTuple):
+    """Coordinates of a step: a metric, and the pseudo-observations of each effect."""
+
+    metric: Any
+    pseudo: ArrayTree
+
+
 class Learned(NamedTuple):
     """Pseudo-observations as a warm-up has learned them so far.
 
@@ -88,6 +95,10 @@ class Learned(NamedTuple):
     pseudo: ArrayTree
     sums: Any
     scales: ArrayTree
+
+    def frame(self, metric: Any) -> Frame:
+        """Coordinates of a step in this metric."""
+        return Frame(metric, self.pseudo)
 
 
 def is_pseudo(node: Any) -> bool:

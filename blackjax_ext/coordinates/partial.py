@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, LongWalk, Pseudo
-from blackjax_ext.coordinates.learning import of_effects
+from blackjax_ext.coordinates.learning import Frame, of_effects
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import LogDensity
 
@@ -33,13 +33,6 @@ __all__ = [
 ]
 
 NEARLY = 0.25  # of what rounding may hide: a chain that comes so near would go on
-
-
-class Frame(NamedTuple):
-    """Coordinates of a step: a metric, and the pseudo-observations of each effect."""
-
-    metric: Any
-    pseudo: ArrayTree
 
 
 class Placed(NamedTuple):

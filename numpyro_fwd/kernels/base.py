@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,6 @@ from numpyro.infer import MCMC, init_to_uniform
 from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext.adaptation.algorithm import Algorithm, StepInfo, Stepper
-from blackjax_ext.adaptation.in_coordinates import InCoordinates
 from blackjax_ext.adaptation.run import (
     adapt,
     bind,
@@ -32,26 +31,18 @@ from blackjax_ext.raising import Raised, forgiving_while
 from blackjax_ext.types import Function, once
 from numpyro_fwd.bridge.argument_errors import naming_arguments
 from numpyro_fwd.bridge.arguments import run_with, split_arguments
-from numpyro_fwd.bridge.coordinates import ModelCoordinates, effects_of
 from numpyro_fwd.bridge.fingerprints import Fingerprint, fingerprint, is_other
 from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
 from numpyro_fwd.bridge.raising import REMEDY
-from numpyro_fwd.bridge.scaled_noise import scaled_noise
 from numpyro_fwd.bridge.starts import check_start, explaining, explaining_shapes
-from numpyro_fwd.bridge.views import View, logdensity_of, view_model, view_potential
+from numpyro_fwd.bridge.views import View, view_model, view_potential
 from numpyro_fwd.kernels.blocks import (
     DenseMass,
     GivenMetric,
     check_metric_options,
 )
-from numpyro_fwd.kernels.centredness import Centredness, centredness_of
 from numpyro_fwd.kernels.chain_warnings import of_hidden, of_stuck, of_the_warmup
-from numpyro_fwd.kernels.coordinates import (
-    check_same_effects,
-    check_whole,
-    start_in_coordinates,
-)
 from numpyro_fwd.kernels.descriptions import describe
 from numpyro_fwd.kernels.first_state import FirstState
 from numpyro_fwd.kernels.notices import Notice
@@ -78,6 +69,10 @@ from numpyro_fwd.kernels.strategy import (
 from numpyro_fwd.kernels.tuning import Tuning
 from numpyro_fwd.meshes import check_run, over_chains
 from numpyro_fwd.types import Args, Kwargs, Model
+
+if TYPE_CHECKING:
+    from numpyro_fwd.kernels.centredness import Centredness
+    from numpyro_fwd.kernels.coordinates import Effects
 
 __all__ = ["BlackJAXKernel"]
 
@@ -244,8 +239,6 @@ class BlackJAXKernel(MCMCKernel):
         parameters = {n: v for n, v in parameters.items() if AS_IT_IS_DONE.get(n, self) is not v}
         self._algorithm = Algorithm(algorithm, parameters)
         self._algorithm.check(inspect.signature(type(self)).parameters, INSTEAD)
-        if learn_coordinates:
-            check_whole(self._strategy)
         self._tuning = Tuning(
             *(step_size, inverse_mass_matrix, adapt_step_size, adapt_mass_matrix, dense_mass),
             self._goal,
@@ -269,9 +262,11 @@ class BlackJAXKernel(MCMCKernel):
         self._raised = Raised()
         self._in_place = InPlace()
         self._has_coordinates = True
-        self._effects: tuple[str, ...] = ()
-        self._scalings: tuple[str, ...] = ()
-        self.real_effects: tuple[str, ...] = ()
+        self._effects: Effects | None = None
+        if self.learn_coordinates:
+            from numpyro_fwd.kernels import coordinates  # which other kernels do not need
+
+            self._effects = coordinates.Effects(self._strategy)
 
     @property
     def model(self) -> Model | None:
@@ -401,25 +396,15 @@ class BlackJAXKernel(MCMCKernel):
                 init_params=init_params,
                 wanted=self._wanted,
             )
-            if self.learn_coordinates:
+            if self._effects is not None:
                 first = z if is_prng_key(rng_key) else jax.tree.map(lambda leaf: leaf[0], z)
-                of_model = cast(Model, self._viewed), model_args, model_kwargs
-                self._effects = effects_of(*of_model, first)
-                self._scalings = scaled_noise(*of_model, first, self._effects)
-                if self._learns:
-                    coordinates = self._coordinates(model_args, model_kwargs)
-                    self.real_effects = coordinates.on_the_reals(first)
+                self._effects.look(cast(Model, self._viewed), model_args, model_kwargs, first)
         return view, z
 
     def _known_rows(self, model_args: Args, model_kwargs: Kwargs | None) -> Any:
         """What is known of the rows of a model, without data: nothing here."""
         del model_args, model_kwargs
         return None
-
-    @property
-    def _learns(self) -> bool:
-        """Whether there are coordinates to learn."""
-        return self.learn_coordinates and bool(self._effects or self._scalings)
 
     def _model_of_start(self, model_args: Args, model_kwargs: Kwargs | None) -> Model:
         """The model in which points of finite density are looked for."""
@@ -428,10 +413,11 @@ class BlackJAXKernel(MCMCKernel):
 
     def _begin(self, run: Run, rng_key: Array, z: Any, shared: Any, is_single: bool) -> FirstState:
         """Start C chains from keys (C,) and positions with a leading axis C."""
-        if self._learns:
-            start = start_in_coordinates(self._strategy_of_run, run, rng_key, z, self._coordinates)
+        strategy, effects = self._strategy_of_run, self._effects
+        if effects is not None and effects.names:
+            start = effects.start(strategy, run, rng_key, z)
         else:
-            start = self._strategy_of_run.start(run, rng_key, z, shared)
+            start = strategy.start(run, rng_key, z, shared)
         return FirstState(
             *(run, start, ravel_one(z), shared),
             *(self._tuning, self._target_of, self.advice, is_single),
@@ -447,23 +433,17 @@ class BlackJAXKernel(MCMCKernel):
     def _target_of(self, model_args: Args, model_kwargs: Kwargs | None, shared: Any) -> Stepper:
         """The target of a step for these arguments."""
         algorithm = self._algorithm
-        if self._learns:
+        if self._effects is not None and self._effects.names:
 
             def bound(logdensity_fn):
                 return self._recorded(bind(algorithm, logdensity_fn, self._differentiation))
 
-            logdensity_fn = logdensity_of(self._source.view, model_args, model_kwargs)
-            return InCoordinates(bound, logdensity_fn, self._coordinates(model_args, model_kwargs))
+            return self._effects.target(bound, self._source, model_args, model_kwargs)
         strategy = self._strategy_of_run
         target = strategy.target(self._source, algorithm, model_args, model_kwargs, shared)
         return self._recorded(target)
 
-    def _coordinates(self, model_args: Args, model_kwargs: Kwargs | None) -> ModelCoordinates:
-        """The coordinates of the effects."""
-        viewed = cast(Model, self._viewed)
-        return ModelCoordinates(viewed, model_args, model_kwargs, self._effects, self._scalings)
-
-    def centredness(self, mcmc: MCMC) -> Centredness:
+    def centredness(self, mcmc: MCMC) -> "Centredness":
         """How centred the effects are in the coordinates that the warm-up of `mcmc` has learned.
 
         A dict from sites to arrays, printed as a table: 1 for the effect itself, 0 for its noise,
@@ -472,6 +452,8 @@ class BlackJAXKernel(MCMCKernel):
         """
         if mcmc.last_state is None:
             raise ValueError("mcmc must have run: coordinates are learned in its warm-up.")
+        from numpyro_fwd.kernels.centredness import centredness_of
+
         return centredness_of(mcmc.last_state)
 
     def _recorded(self, target: Stepper) -> Stepper:
@@ -480,7 +462,7 @@ class BlackJAXKernel(MCMCKernel):
 
     def sample(self, state: KernelState, model_args: Args, model_kwargs: Kwargs | None):
         """One step of one chain, or of vectorized chains, with adaptation during the warm-up."""
-        names = {*self._effects, *self._scalings} if self._learns else set()
+        names = set() if self._effects is None else self._effects.names
         check_same_effects(state.adapt_state.coordinates, names)
         target = self._target_of(model_args, model_kwargs, state.shared)
         is_batch = jnp.ndim(state.i) > 0
@@ -628,6 +610,17 @@ class BlackJAXKernel(MCMCKernel):
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
         return {**self.__dict__, "_sample_fn": None, "_programs": {}, "_in_place": InPlace()}
+
+
+def check_same_effects(learned: Any, names: set[str]) -> None:
+    """Raise ValueError unless what is learned of is what a model has for the arguments of a run."""
+    found = set() if learned is None else {k for k, c in learned.pseudo.items() if c is not None}
+    if found != names:
+        raise ValueError(
+            f"the state that is resumed has learned coordinates of {sorted(found)}, and with these "
+            f"arguments the effects of the model are {sorted(names)}. Run the warm-up on them, "
+            "mcmc.post_warmup_state = None."
+        )
 
 
 def for_chains(step: Function, batch_size: int | None) -> Function:

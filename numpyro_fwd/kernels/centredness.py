@@ -86,5 +86,5 @@ def reparam_config(mcmc: MCMC) -> dict[str, Any]:
     return {
         name: reparam.LocScaleReparam(c)
         for name, c in centredness.items()
-        if name in kernel.real_effects
+        if name in kernel._effects.on_the_reals
     }

@@ -1,6 +1,7 @@
 """Chains that start in coordinates of a model's effects."""
 
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import jax
 from jax import Array
@@ -8,30 +9,66 @@ from jax import Array
 from blackjax_ext.adaptation.algorithm import Stepper
 from blackjax_ext.adaptation.in_coordinates import InCoordinates
 from blackjax_ext.adaptation.run import ravel_each
-from blackjax_ext.coordinates import learning
-from blackjax_ext.coordinates.partial import Coordinates, Frame, first_pseudo, in_coordinates
-from blackjax_ext.metrics.factor import Factor
+from blackjax_ext.coordinates.partial import Coordinates, first_pseudo, in_coordinates
 from blackjax_ext.types import Function
+from numpyro_fwd.bridge.coordinates import ModelCoordinates, effects_of
+from numpyro_fwd.bridge.scaled_noise import scaled_noise
 from numpyro_fwd.bridge.views import logdensity_of
-from numpyro_fwd.kernels.strategy import Run, Start, Strategy, WholeDensity, ravel_one
+from numpyro_fwd.kernels.strategy import (
+    Run,
+    Source,
+    Start,
+    Strategy,
+    WholeDensity,
+    ravel_one,
+)
+from numpyro_fwd.types import Args, Kwargs, Model
 
-__all__ = [
-    "check_has_gradient",
-    "check_same_effects",
-    "check_whole",
-    "initial_coordinates",
-    "start_in_coordinates",
-]
+__all__ = ["Effects"]
 
 
-def initial_coordinates(
-    target: Stepper, metric: Factor, position: Any
-) -> tuple[Any, learning.Learned | None]:
-    """Coordinates of the first step, and what is known of them if `target` has them."""
-    if not isinstance(target, InCoordinates):
-        return metric, None
-    learned = learning.first_learned(first_pseudo(target.coordinates, position))
-    return Frame(metric, learned.pseudo), learned
+class Effects:
+    """The effects of a model, and steps in coordinates of them.
+
+    effects, noise, on_the_reals
+        Names of the effects, of the noise of others, and of the effects with a location and a scale
+        on the real line.
+    """
+
+    def __init__(self, strategy: Strategy):
+        check_whole(strategy)
+        self.effects: tuple[str, ...] = ()
+        self.noise: tuple[str, ...] = ()
+        self.on_the_reals: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> set[str]:
+        """All of them."""
+        return {*self.effects, *self.noise}
+
+    def look(self, model: Model, model_args: Args, model_kwargs: Kwargs | None, z: Any) -> None:
+        """Find the effects of a model at a position."""
+        of_model = model, model_args, model_kwargs
+        self.effects = effects_of(*of_model, z)
+        self.noise = scaled_noise(*of_model, z, self.effects)
+        self.on_the_reals = self.of(*of_model).on_the_reals(z) if self.names else ()
+
+    def of(self, model: Model, model_args: Args, model_kwargs: Kwargs | None) -> ModelCoordinates:
+        """The coordinates for these arguments."""
+        return ModelCoordinates(model, model_args, model_kwargs, self.effects, self.noise)
+
+    def start(self, strategy: Strategy, run: Run, rng_key: Array, z: Any) -> Start:
+        """Start chains in the first coordinates."""
+        model = cast(Model, run.source.model)
+        return start_in_coordinates(strategy, run, rng_key, z, partial(self.of, model))
+
+    def target(
+        self, bind: Function, source: Source, model_args: Args, model_kwargs: Kwargs | None
+    ) -> Stepper:
+        """The target of a step; ``bind(logdensity_fn)`` is an algorithm on a log density."""
+        coordinates = self.of(cast(Model, source.model), model_args, model_kwargs)
+        logdensity_fn = logdensity_of(source.view, model_args, model_kwargs)
+        return InCoordinates(bind, logdensity_fn, coordinates)
 
 
 def check_whole(strategy: Strategy) -> None:
@@ -40,26 +77,6 @@ def check_whole(strategy: Strategy) -> None:
         raise TypeError(
             "learn_coordinates needs a kernel that reads all rows in each step; got one with "
             f"{type(strategy).__name__}."
-        )
-
-
-def check_has_gradient(state: Any) -> None:
-    """Raise TypeError unless a state in coordinates has the gradient that they are learned from."""
-    if getattr(state.chain, "logdensity_grad", None) is None:
-        raise TypeError(
-            "learn_coordinates needs an algorithm whose state has a logdensity_grad, such as "
-            f"blackjax.nuts, blackjax.hmc or blackjax.mala; got {type(state.chain).__name__}."
-        )
-
-
-def check_same_effects(learned: learning.Learned | None, names: set[str]) -> None:
-    """Raise ValueError unless what is learned of is what a model has for the arguments of a run."""
-    found = set() if learned is None else {k for k, c in learned.pseudo.items() if c is not None}
-    if found != names:
-        raise ValueError(
-            f"the state that is resumed has learned coordinates of {sorted(found)}, and with these "
-            f"arguments the effects of the model are {sorted(names)}. Run the warm-up on them, "
-            "mcmc.post_warmup_state = None."
         )
 
 

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from blackjax_ext.adaptation import windows
-from blackjax_ext.adaptation.in_coordinates import coordinates_of
+from blackjax_ext.adaptation.algorithm import Stepper, coordinates_of
 from blackjax_ext.adaptation.run import first_step_size, ravel_each, states_at
+from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import check_metric
 from blackjax_ext.types import Function, Unravel
 from numpyro_fwd.bridge.views import logdensity_of
 from numpyro_fwd.kernels.chain_warnings import forget
-from numpyro_fwd.kernels.coordinates import check_has_gradient, initial_coordinates
 from numpyro_fwd.kernels.notices import Notice
 from numpyro_fwd.kernels.precision import check_products, points_around
 from numpyro_fwd.kernels.state import KernelState, make_state, of_one
@@ -21,6 +21,14 @@ from numpyro_fwd.kernels.strategy import Run, Start
 from numpyro_fwd.kernels.tuning import Tuning
 
 __all__ = ["FirstState"]
+
+
+def first_frame(target: Stepper, metric: Factor, position: Any) -> tuple[Any, Any]:
+    """Coordinates of the first step, and what is known of them if `target` learns them."""
+    if not hasattr(target, "first_learned"):
+        return metric, None
+    learned = target.first_learned(position)
+    return learned.frame(metric), learned
 
 
 class FirstState(NamedTuple):
@@ -76,10 +84,8 @@ class FirstState(NamedTuple):
             logdensity_fn = logdensity_of(run.source.view, model_args, model_kwargs)
             metric = tuning.metric(start_metric, x, self.unravel, logdensity_fn)
         target = self.target_of(model_args, model_kwargs, shared)
-        frame, learned = initial_coordinates(target, metric, self.unravel(x[0]))
+        frame, learned = first_frame(target, metric, self.unravel(x[0]))
         inner = states_at(target, keys.first, jax.vmap(self.unravel)(x), frame)
-        if learned is not None:
-            check_has_gradient(inner)
         plan = tuning.plan(x.shape[1], run.num_warmup)
         # in coordinates that the mode has whitened there is nothing to search for
         if start.is_whitened and given is None and plan.adapt_step_size:
@@ -104,7 +110,7 @@ class FirstState(NamedTuple):
 
         def energies(arrays, keys, x, metric, shared):
             target = self.target_of(*self.run.arguments.join(arrays), shared)
-            frame, _ = initial_coordinates(target, metric, self.unravel(x[0]))
+            frame, _ = first_frame(target, metric, self.unravel(x[0]))
 
             def at(keys, x):
                 return states_at(target, keys, jax.vmap(self.unravel)(x), frame).logdensity

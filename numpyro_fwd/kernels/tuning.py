@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from blackjax_ext.adaptation import windows
-from blackjax_ext.adaptation.in_coordinates import gradients_of
+from blackjax_ext.adaptation.algorithm import gradients_of
 from blackjax_ext.adaptation.run import Plan
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.types import Function, LogDensity, Unravel

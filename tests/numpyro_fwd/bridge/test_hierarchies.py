@@ -341,7 +341,7 @@ def steps_from_the_prior(kernel, model, num_chains, num_steps):
 def test_draws_of_the_prior_stay_draws_of_the_prior():
     num_chains = 4_000
     drawn, last, sampler = steps_from_the_prior(AutoMALA, prior, num_chains, 20)
-    assert sampler._effects == ("rate", "a", "b", "c", "walk")
+    assert sampler._effects.effects == ("rate", "a", "b", "c", "walk")
     exact = Predictive(prior, num_samples=num_chains)(jax.random.key(2))
     for name in drawn:
         found = np.asarray(last[name]).reshape(num_chains, -1)
@@ -381,14 +381,14 @@ def test_effects_are_looked_for_at_a_position_only():
 
 
 def test_arguments_may_make_of_an_effect_what_is_none():
-    """The states of one run go on with a model that masks its effects."""
+    """The states of one run go on with a model whose effects have a law that is not read."""
 
-    def model(mask=None):
+    def model(is_other=False):
         tau = numpyro.sample("tau", dist.HalfNormal(1.0))
-        law = dist.Normal(0.0, tau).expand([2])
-        numpyro.sample("x", law if mask is None else law.mask(mask))
+        law = dist.SoftLaplace if is_other else dist.Normal
+        numpyro.sample("x", law(0.0, tau).expand([2]))
 
-    found = ModelCoordinates(model, (), {"mask": jnp.array([True, False])}, ("x",), ())
+    found = ModelCoordinates(model, (), {"is_other": True}, ("x",), ())
     position = {"tau": jnp.array(0.3), "x": jnp.array([1.0, -2.0])}
     pseudo = {"tau": None, "x": unobserved(position["x"])}
     u = found.into(position, pseudo)

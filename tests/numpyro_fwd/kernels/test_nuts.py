@@ -339,7 +339,9 @@ def test_the_form_of_a_hierarchy_does_not_matter(form):
     np.testing.assert_allclose(learned[:15].mean(), expected[:15].mean(), atol=0.08)
     np.testing.assert_allclose(learned[15:].mean(), expected[15:].mean(), atol=0.08)
     np.testing.assert_allclose(means, truth, atol=0.05)
-    assert mcmc.sampler.real_effects == ()  # NumPyro has no handler for effects from their noise
+    assert (
+        mcmc.sampler._effects.on_the_reals == ()
+    )  # NumPyro has no handler for effects from their noise
 
 
 def test_a_state_whose_effects_are_none_with_other_arguments_is_refused():

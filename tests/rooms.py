@@ -59,6 +59,7 @@ OTHERS = {
     "numpyro_fwd/test_descriptions.py": {"kernels"},
     "numpyro_fwd/test_memory.py": {"kernels", "programs"},
     "numpyro_fwd/test_on_disk.py": {"disk", "file_rows", "table_file"},
+    "numpyro_fwd/kernels/test_raising.py": {"bridge", "raising"},
     "numpyro_fwd/kernels/test_subsampled.py": {"subsampling"},
     "numpyro_fwd/kernels/test_groups.py": {"subsampling"},
     "numpyro_fwd/kernels/test_minibatch.py": {"rows", "sgmcmc"},

@@ -26,6 +26,7 @@ ROOMS = {
     "primitives": set(),
     "equations": {"primitives"},
     "programs": {"work"},
+    "raising": {"equations", "factoring", "work"},
     "types": set(),
     "work": {"equations", "primitives"},
     "factoring": {"work"},

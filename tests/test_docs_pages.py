@@ -169,6 +169,14 @@ def test_not_jax(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_adaptive_solver(tmp_path, monkeypatch):
+    pytest.importorskip("diffrax")
+    draws = found_by("howto/adaptive_solver", tmp_path, monkeypatch)["mcmc"].get_samples()
+    for name, mean in dict(beta=1.80, gamma=0.53, first=0.81, phi=11.4).items():
+        np.testing.assert_allclose(draws[name].mean(), mean, rtol=0.15)
+
+
+@pytest.mark.slow
 def test_your_own(tmp_path, monkeypatch):
     found = found_by("howto/your_own", tmp_path, monkeypatch)
     np.testing.assert_allclose(found["mcmc"].get_samples()["v"].std(), 1.0, atol=0.15)

@@ -44,8 +44,8 @@ BUGS = {
     ),
     "coordinates": Bug(
         "blackjax_ext/coordinates/laws.py",
-        "return (1 - c) * jnp.log(self.own_scale)",
-        "return c * jnp.log(self.own_scale)",
+        "slopes + jnp.log(jnp.abs(law.own_scale))",
+        "slopes",
     ),
     "densities": Bug(
         "numpyro_fwd/densities.py",
@@ -108,6 +108,7 @@ BUGS = {
         'with jax.default_matmul_precision("default"):',
     ),
     "programs": Bug("blackjax_ext/programs.py", "1 if runs_once else FEW", "1"),
+    "raising": Bug("blackjax_ext/raising.py", "except (OSError, MemoryError)", "except KeyError"),
     "rows": Bug(
         "blackjax_ext/rows/compensated_sums.py",
         "return Pair(high + carried, error - carried)",

@@ -11,7 +11,7 @@ density has no derivatives, chains start where they are.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -63,24 +63,33 @@ class History(NamedTuple):
 
 
 def find_start(
-    rng_key: Array, logdensity_fn: LogDensity, x: Array, differentiation: Differentiation
+    rng_key: Array,
+    logdensity_fn: LogDensity,
+    x: Array,
+    differentiation: Differentiation,
+    *,
+    is_one_by_one: bool = False,
 ) -> Starts:
     """Starts of C chains from `x`, shape (C, D), for what a search may cost.
 
-    Its `metric` is None where no curvature is known that could be relied on.
+    Its `metric` is None where no curvature is known that could be relied on. Points go
+    `is_one_by_one` where those that are evaluated together have no density if one has none.
     """
     if differentiation == "none":
         return starts_at(x, jax.vmap(logdensity_fn)(x))
     logdensity_fn = density_in_parts(logdensity_fn, differentiation)
     logdensity_fn, program = work.traced(stacked(logdensity_fn), x[0])
+    apart: dict[str, Any] = {"is_large": True, "at_once": 1} if is_one_by_one else {}
     if x.shape[1] <= budget.BUDGET.dimensions[differentiation]:
         effort = effort_of_hessians(logdensity_fn, program, x, differentiation)
+        effort = effort._replace(**apart)
         if effort.is_worthwhile:
             return find_starts(rng_key, logdensity_fn, x, differentiation, effort)
     effort = effort_of_gradients(program, x, differentiation)
+    effort = effort._replace(**apart)
     if effort.is_worthwhile:
         return along_gradients(rng_key, logdensity_fn, x, differentiation, effort)
-    return starts_at(x, jax.vmap(logdensity_fn)(x))
+    return starts_at(x, evaluator(logdensity_fn, is_large=is_one_by_one)(x))
 
 
 def starts_at(x: Array, first_values: Array) -> Starts:

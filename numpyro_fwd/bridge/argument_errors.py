@@ -96,7 +96,7 @@ def to_blame(
         return jnp.where(jnp.isfinite(leaf), leaf, 1.0) if has_floats(leaf) else leaf
 
     found = not_finite(model_args, model_kwargs)
-    with contextlib.suppress(ValueError, TypeError):
+    with contextlib.suppress(ValueError, TypeError, RuntimeError):
         if found and is_fine(*jax.tree.map(whole, (model_args, model_kwargs or {}))):
             return found
     return []

@@ -17,10 +17,10 @@ from blackjax_ext.coordinates.laws import Law, LocScale, Pseudo
 from blackjax_ext.coordinates.partial import Placed
 from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.stacking import stacked
-from numpyro_fwd.bridge.hierarchies import MAPS, law_of
+from numpyro_fwd.bridge.hierarchies import MAPS, bare, law_of
 from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
 from numpyro_fwd.bridge.scaled_noise import NoiseProgram
-from numpyro_fwd.bridge.traces import sites_at, unwrapped
+from numpyro_fwd.bridge.traces import sites_at
 from numpyro_fwd.types import Args, Kwargs, Model, Site
 
 __all__ = ["ModelCoordinates", "effects_of"]
@@ -64,7 +64,7 @@ class placing(Messenger):
         name = msg.get("name")
         if msg["type"] != "sample" or name not in self.given or self.is_looping:
             return
-        fn = unwrapped(msg["fn"])
+        fn = bare(msg["fn"])
         law = self.law_of_noise(name, self.values) or law_of(fn)
         self.laws[name] = law
         is_plain = type(fn) in MAPS  # and has a `loc` and a `scale`

@@ -28,7 +28,7 @@ from numpyro.distributions import biject_to, constraints, transforms
 from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, coarseness_of, walk
 from numpyro_fwd.bridge.traces import unwrapped
 
-__all__ = ["MAPS", "law_of"]
+__all__ = ["MAPS", "bare", "law_of"]
 
 
 class LawOf(NamedTuple):
@@ -122,12 +122,17 @@ MAPS: dict[type, LawOf] = {
         LocFactor, lambda fn: (fn.loc, jnp.linalg.cholesky(fn.covariance_matrix))
     ),
     dist.MultivariateNormal: LawOf(LocFactor, lambda fn: (fn.loc, fn.scale_tril)),
-    # what is not constrained of it are independent normals
-    dist.ZeroSumNormal: LawOf(
-        LocScale, lambda fn: (0.0, jnp.expand_dims(fn.scale, [*range(-fn.event_dim, 0)]))
-    ),
+    # what is not constrained of it are normals, whose scales are those of the axes of the event
+    dist.ZeroSumNormal: LawOf(LocScale, lambda fn: (0.0, fn.scale)),
     dist.GaussianRandomWalk: LawOf(walk, lambda fn: (fn.scale, fn.num_steps)),
 }
+
+
+def bare(fn: dist.Distribution) -> dist.Distribution:
+    """The distribution under masks, too: what they leave out has the coordinates of its prior."""
+    while isinstance(fn, dist.MaskedDistribution) or unwrapped(fn) is not fn:
+        fn = fn.base_dist if isinstance(fn, dist.MaskedDistribution) else unwrapped(fn)
+    return fn
 
 
 def law_of(fn: Any) -> Law:
@@ -150,14 +155,14 @@ def steps_of(fn: dist.TransformedDistribution) -> list[transforms.Transform]:
 
 def is_affine(fn: dist.TransformedDistribution) -> bool:
     """Whether the unconstrained values are those of a location and a scale, shifted and scaled."""
-    base = unwrapped(fn.base_dist)
+    base = bare(fn.base_dist)
     is_real = MAPS.get(type(base)) is LOC_SCALE and base.support is constraints.real
     return is_real and all(type(step) is transforms.AffineTransform for step in steps_of(fn))
 
 
 def affine(fn: dist.TransformedDistribution) -> tuple[Any, Any]:
     """Location and scale of the unconstrained values."""
-    base = unwrapped(fn.base_dist)
+    base = bare(fn.base_dist)
     loc, scale = base.loc, base.scale
     for step in steps_of(fn):
         loc, scale = step.loc + step.scale * loc, step.scale * scale

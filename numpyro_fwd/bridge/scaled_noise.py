@@ -33,9 +33,9 @@ from numpyro.distributions import constraints
 from blackjax_ext.coordinates.laws import ColumnsNoise, Law, LocFactorNoise, LocScaleNoise, walk
 from blackjax_ext.equations import Reader, Value, outputs_of
 from blackjax_ext.primitives import CONVERTING, INDEXING, PLACING, RESHAPING
-from numpyro_fwd.bridge.hierarchies import LOC_SCALE, MAPS
+from numpyro_fwd.bridge.hierarchies import LOC_SCALE, MAPS, bare
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer, transforms_of
-from numpyro_fwd.bridge.traces import is_latent, sites_at, unwrapped
+from numpyro_fwd.bridge.traces import is_latent, sites_at
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
 
 __all__ = ["NoiseProgram", "scaled_noise"]
@@ -402,5 +402,5 @@ def is_plain_model(sites: Sites) -> bool:
 
 def is_noise(site: Site) -> bool:
     """Whether a site is a latent with a location and a scale on the real line."""
-    fn = unwrapped(site["fn"])
+    fn = bare(site["fn"])
     return is_latent(site) and MAPS.get(type(fn)) is LOC_SCALE and fn.support is constraints.real

@@ -18,6 +18,7 @@ from blackjax_ext.adaptation.budget import BUDGET
 from blackjax_ext.mcmc.derivatives import Differentiation
 from blackjax_ext.meshes import on_host
 from blackjax_ext.programs import compiled_soon
+from blackjax_ext.raising import Raised, forgiving
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.argument_errors import first_not_finite, to_blame
@@ -28,6 +29,7 @@ from numpyro_fwd.bridge.numpyro_private import (
     is_prng_key,
     not_jax_tracer,
 )
+from numpyro_fwd.bridge.raising import check_evaluated
 from numpyro_fwd.bridge.traces import drawn_on_host, first_sites, sites_at, without_values
 from numpyro_fwd.types import Args, Kwargs, Model, Sites
 
@@ -56,6 +58,7 @@ def find_start(
     prototype: dict[str, Any],
     *,
     look: Callable[[Args, Kwargs | None], Sites],
+    check: Callable[[Any, np.ndarray], None],
     init_strategy: Function,
     differentiation: Differentiation,
     enum: bool,
@@ -63,7 +66,8 @@ def find_start(
     """Random points of finite density with a finite gradient, one per key, in one program.
 
     Of a `model` as NumPyro evaluates it, with `sites` at some values, those of
-    ``look(model_args, model_kwargs)``; `prototype` is a position.
+    ``look(model_args, model_kwargs)``; `prototype` is a position. Where none is found,
+    ``check(z, is_valid)`` raises an error if the model does.
     """
     # values would be constants of the program, another one for each seed
     like = {
@@ -97,8 +101,10 @@ def find_start(
         is_whole = unravel is identity or is_prng_key(rng_key)
         return unravel(z) if is_whole else jax.vmap(unravel)(z), is_valid
 
-    z, is_valid = run_with(arguments, compiled_soon(find, runs_once=True), rng_key)
-    if not_jax_tracer(is_valid) and not np.all(on_host(is_valid)):
+    program = compiled_soon(forgiving(find, Raised()), runs_once=True)
+    z, is_valid = run_with(arguments, program, rng_key)
+    if not_jax_tracer(is_valid) and not np.all(is_valid := on_host(is_valid)):
+        check(z if is_valid.ndim else jax.tree.map(lambda leaf: leaf[None], z), is_valid)
         raise ValueError(no_start_message(look, *arguments.join(arguments.arrays)))
     return z
 
@@ -229,7 +235,9 @@ def explaining(
     except NoDensityError as error:
         if model is None:
             raise
-        first = int(np.argmin(np.isfinite(error.logdensities)))
+        is_finite = np.isfinite(error.logdensities)
+        check_evaluated(model, model_args, model_kwargs, z, is_finite)
+        first = int(np.argmin(is_finite))
         at_first = jax.tree.map(lambda leaf: leaf[first], z)
         sites = sites_at(model, model_args, model_kwargs, at_first, jax.random.key(0))
         where = f"; in chain {first} {', '.join(sites_not_finite(sites))}"

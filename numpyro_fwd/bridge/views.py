@@ -37,6 +37,7 @@ from numpyro_fwd.bridge.numpyro_private import (
     transforms_of,
     unconstrain_fn,
 )
+from numpyro_fwd.bridge.raising import check_evaluated, first_evaluated
 from numpyro_fwd.bridge.starts import (
     MANY_SITES,
     check_init_params,
@@ -217,10 +218,10 @@ def view_model(
     init_strategy = init_strategy if isinstance(init_strategy, partial) else init_strategy()
     if drawn_on_host(init_strategy) is None:
         init_strategy = partial(in_floats, init_strategy)
-    look = partial(first_sites, key, model, init_strategy=init_strategy)
+    look = partial(first_evaluated, partial(first_sites, key, model, init_strategy=init_strategy))
     try:
         sites = look(model_args, model_kwargs)
-    except ValueError as error:  # perhaps of a law whose parameter is NaN, as a covariate is
+    except (ValueError, RuntimeError) as error:  # perhaps of a covariate that is NaN
         if bad := to_blame(model_args, model_kwargs, lambda *given: bool(look(*given))):
             raise ValueError(f"{error} Of the model's arguments, {', '.join(bad)}.") from error
         raise
@@ -255,6 +256,7 @@ def view_model(
     return view, find_start(
         *(rng_key, prepared, sites, arguments, make_potential, prototype),
         look=look,
+        check=partial(check_evaluated, model, model_args, model_kwargs),
         init_strategy=init_strategy,
         differentiation=differentiation,
         enum=facts.has_enumerate_support,

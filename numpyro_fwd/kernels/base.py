@@ -28,6 +28,7 @@ from blackjax_ext.adaptation.windows import AdaptationSchedule
 from blackjax_ext.checks import check_count, check_positive
 from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.programs import compiled_soon
+from blackjax_ext.raising import Raised, forgiving_while
 from blackjax_ext.types import Function, once
 from numpyro_fwd.bridge.argument_errors import naming_arguments
 from numpyro_fwd.bridge.arguments import run_with, split_arguments
@@ -35,6 +36,7 @@ from numpyro_fwd.bridge.coordinates import ModelCoordinates, effects_of
 from numpyro_fwd.bridge.fingerprints import Fingerprint, fingerprint, is_other
 from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.numpyro_private import identity, is_prng_key
+from numpyro_fwd.bridge.raising import REMEDY
 from numpyro_fwd.bridge.scaled_noise import scaled_noise
 from numpyro_fwd.bridge.starts import check_start, explaining, explaining_shapes
 from numpyro_fwd.bridge.views import View, logdensity_of, view_model, view_potential
@@ -144,9 +146,9 @@ class BlackJAXKernel(MCMCKernel):
         Of vectorized chains, how many take a step at once, the others after them: the memory of a
         step is that of so many chains, and its draws are the same up to rounding. None for all.
     learn_coordinates
-        Step in partly centred coordinates of the effects of the model, which the warm-up learns
-        from draws and gradients (:mod:`blackjax_ext.coordinates.partial`); for algorithms that take
-        gradients, such as ``blackjax.hmc``.
+        Step in coordinates of the effects of the model given pseudo-observations, which the
+        warm-up learns from draws and gradients (:mod:`blackjax_ext.coordinates.laws`); for
+        algorithms that take gradients, such as ``blackjax.hmc``.
     parameters
         Further parameters of the algorithm's kernel or ``build_kernel``.
 
@@ -264,6 +266,7 @@ class BlackJAXKernel(MCMCKernel):
         self._started_from: Source | None = None
         self._sample_fn: Function | None = None  # MCMC initializes again while this is None
         self._programs: dict[Any, Function] = {}
+        self._raised = Raised()
         self._in_place = InPlace()
         self._has_coordinates = True
         self._effects: tuple[str, ...] = ()
@@ -368,6 +371,7 @@ class BlackJAXKernel(MCMCKernel):
             self._warm_start and num_warmup > 0,
             self._tuning.adapt_mass_matrix,
             self._programs,
+            self._raised,
             say,
         )
         started = self._model and self._model_of_start(model_args, model_kwargs)
@@ -462,8 +466,9 @@ class BlackJAXKernel(MCMCKernel):
     def centredness(self, mcmc: MCMC) -> Centredness:
         """How centred the effects are in the coordinates that the warm-up of `mcmc` has learned.
 
-        A dict from sites to arrays, printed as a table: 1 for effects as they are written, 0 for
-        their noise. Empty for models without effects, and without `learn_coordinates`.
+        A dict from sites to arrays, printed as a table: 1 for the effect itself, 0 for its noise,
+        at the typical scale of the effect in the last window. Empty for models without effects,
+        and without `learn_coordinates`.
         """
         if mcmc.last_state is None:
             raise ValueError("mcmc must have run: coordinates are learned in its warm-up.")
@@ -478,11 +483,16 @@ class BlackJAXKernel(MCMCKernel):
         names = {*self._effects, *self._scalings} if self._learns else set()
         check_same_effects(state.adapt_state.coordinates, names)
         target = self._target_of(model_args, model_kwargs, state.shared)
-        if jnp.ndim(state.i):
-            each = partial(for_chains, batch_size=self._chain_batch_size)
-            new = self._step(target, each, state, model_args, model_kwargs)
-        else:
-            new = of_one(self._step(target, alone, as_batch(state), model_args, model_kwargs))
+        is_batch = jnp.ndim(state.i) > 0
+        each = partial(for_chains, batch_size=self._chain_batch_size) if is_batch else alone
+
+        def step(state: KernelState) -> KernelState:
+            return self._step(target, each, state, model_args, model_kwargs)
+
+        if self._raised.is_possible and type(self._strategy) is WholeDensity:
+            is_warmup = jnp.ravel(state.i)[0] < jnp.ravel(state.num_warmup)[0]
+            step = forgiving_while(is_warmup, step, REMEDY)
+        new = step(state) if is_batch else of_one(step(as_batch(state)))
         return with_types_of(state, new)
 
     def _step(

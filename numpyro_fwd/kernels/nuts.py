@@ -21,14 +21,14 @@ __all__ = ["AutoNUTS"]
 
 
 class AutoNUTS(BlackJAXKernel):
-    """NUTS for hierarchies as they are written: the warm-up learns how centred effects should be.
+    """NUTS for hierarchies as they are written, in coordinates that follow the scale of effects.
 
     ``blackjax.nuts`` with the habits of NumPyro's NUTS. An effect (a site whose location or scale
     is computed from other sites, or the noise that a model multiplies by such a scale) is sampled
-    in coordinates between itself and its noise, of which the warm-up finds the best for each of its
-    coordinates from draws and gradients (:mod:`blackjax_ext.coordinates.partial`);
-    ``centredness(mcmc)`` says which they are. Exact for whatever it finds. Models without effects
-    are sampled as they are. Vectorized chains share step size, metric and coordinates.
+    in the coordinates of its noise given a pseudo-observation of each of its components, which the
+    warm-up learns from draws and gradients (:mod:`blackjax_ext.coordinates.laws`);
+    ``centredness(mcmc)`` says how centred they are. Exact for whatever it finds. Models without
+    effects are sampled as they are. Vectorized chains share step size, metric and coordinates.
 
     Extra fields: "num_steps", the gradients of a draw, "energy", "tree_depth" and "diverging".
 

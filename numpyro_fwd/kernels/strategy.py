@@ -6,7 +6,7 @@ all data as one density. :mod:`numpyro_fwd.kernels.row_strategies` has those tha
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from blackjax_ext.adaptation.start import find_start
 from blackjax_ext.mcmc.derivatives import Wanted
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.programs import compiled_soon
+from blackjax_ext.raising import Raised, forgiving
 from blackjax_ext.types import Function, LogDensity
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
@@ -72,6 +73,8 @@ class Run(NamedTuple):
         Whether the warm-up adapts the metric.
     programs
         Compiled searches that earlier chains of the kernel left.
+    raised
+        What their programs raised.
     say
         Says what the kernel is doing to whoever waits.
     """
@@ -82,6 +85,7 @@ class Run(NamedTuple):
     is_searching: bool
     adapts_metric: bool
     programs: dict[Any, Function]
+    raised: Raised
     say: Say = silent
 
     @property
@@ -90,25 +94,34 @@ class Run(NamedTuple):
         return self.arguments.join(self.arguments.arrays)
 
     def __call__(self, function: Function, *arguments: Any) -> Any:
-        """``function(arrays, *arguments)``, compiled; see ``compiled_soon``."""
-        return run_with(self.arguments, compiled_soon(function, runs_once=True), *arguments)
+        """``function(arrays, *arguments)``, compiled, NaN where it raises; see ``forgiving``."""
+        program = compiled_soon(forgiving(function, self.raised), runs_once=True)
+        return run_with(self.arguments, program, *arguments)
 
     def compiled(self, function: Function) -> Function:
         """``function(arrays, *arguments)`` as a compiled function of the other arguments."""
         return partial(run_with, self.arguments, compiled_soon(function))
 
-    def search(self, function: Function, key: Any, x: Any) -> Any:
+    def search(
+        self, function: Function, key: Any, x: Any, one_by_one: Function | None = None
+    ) -> Any:
         """Search from x, (C, D), by the program that an earlier sequential chain left, if any.
+
+        Once more by `one_by_one`, if it is given, where the model raised at a point.
 
         Only a search for a start is reused, which no state of the chain depends on: a model may
         read what is not among its arguments, and that may have changed.
         """
         # paths of gradients alone take more operations than are counted
         is_counted = budget.takes_hessians(x.shape[1], self.source.view.differentiation)
-        program: Function = compiled_soon(function, runs_once=is_counted)
+        program: Function = compiled_soon(forgiving(function, self.raised), runs_once=is_counted)
         if self.arguments.key is not None and not_jax_tracer(x):
-            program = self.programs.setdefault((self.arguments.key, x.shape), program)
-        return run_with(self.arguments, program, key, x)
+            of_program = self.arguments.key, x.shape, one_by_one is None
+            program = self.programs.setdefault(of_program, program)
+        self.raised.first = ""
+        found = jax.block_until_ready(run_with(self.arguments, program, key, x))
+        is_done = one_by_one is None or not self.raised.first
+        return found if is_done else self.search(cast(Function, one_by_one), key, x)
 
 
 class Keys(NamedTuple):
@@ -265,12 +278,15 @@ def follow_path(run: Run, rng_key: Array, z: Any, density_of: Function) -> Start
         return Start(x, None, False, keys)
     unravel = ravel_one(z)
 
-    def find(arrays, key, x):
+    def find(arrays, key, x, *, is_one_by_one=False):
         logdensity_fn = density_of(*run.arguments.join(arrays))
-        return find_start(key, lambda x: logdensity_fn(unravel(x)), x, differentiation)
+        return find_start(
+            *(key, lambda x: logdensity_fn(unravel(x)), x, differentiation),
+            is_one_by_one=is_one_by_one,
+        )
 
     run.say("looking for a start")
-    starts = run.search(find, key_path[0], x)
+    starts = run.search(find, key_path[0], x, partial(find, is_one_by_one=True))
     check_finite(starts.first_values)
     if not_jax_tracer(starts.x):
         report.warn_of_starts(starts, report.sites_of(z))

@@ -86,6 +86,15 @@ EVERY = (
         "probability": lambda z: dist.TransformedDistribution(
             dist.Normal(z, jnp.exp(z)), SigmoidTransform()
         ),
+        "zero sum of scales": lambda z: dist.ZeroSumNormal(
+            jnp.exp(z) * jnp.array([1.0, 2.0, 0.5]), (4,)
+        ),
+        "zero sum of a table": lambda z: dist.ZeroSumNormal(
+            jnp.exp(z) * jnp.array([[1.0, 3.0], [2.0, 0.5]]), (3, 3)
+        ),
+        "zero sum of one scale": lambda z: dist.ZeroSumNormal(jnp.exp(z)[None], (4,)),
+        "masked": lambda z: dist.Normal(z, jnp.exp(z)).mask(True),
+        "padded": lambda z: dist.StudentT(4.0, z, jnp.exp(z)).mask(jnp.array([True, True])),
     }
 )
 

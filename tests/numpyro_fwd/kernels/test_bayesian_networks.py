@@ -12,6 +12,7 @@ import pytest
 from numpyro.contrib.module import random_flax_module, random_nnx_module
 from numpyro.infer import MCMC, Predictive
 
+from blackjax_ext.raising import Raised
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge import plates
 from numpyro_fwd.bridge.row_models import RowModel
@@ -110,7 +111,7 @@ def test_optimizer_goes_down(name):
 
 def test_start_is_that_of_the_optimizer_in_many_dimensions():
     strategy = AMAGOLD(regression("linen"), control_variate=None)._strategy
-    run = Run(None, None, 10, is_searching=True, adapts_metric=True, programs={})
+    run = Run(None, None, 10, True, True, {}, Raised())
     assert strategy._epochs(run, 500) == 0 and strategy._epochs(run, 600) == 3
     assert strategy._epochs(run._replace(is_searching=False), 600) == 0
 

@@ -1,0 +1,140 @@
+"""Programs whose calls back into Python may raise: where one does, a point has no density.
+
+A solver that runs out of steps (``diffrax`` with ``throw=True``, by ``equinox.error_if``) and a
+simulator behind ``jax.pure_callback`` raise on the host, and the whole program with them. A search
+for a start and a warm-up leap to places where the mass is not: their programs get NaN instead.
+"""
+
+import os
+import sysconfig
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from blackjax_ext.equations import is_program, primitives_in
+from blackjax_ext.factoring import moving_leaves, replaced
+from blackjax_ext.types import Function
+from blackjax_ext.work import evaluated, traced
+
+__all__ = ["Raised", "forgiving", "forgiving_while"]
+
+CALLS = frozenset(["pure_callback", "io_callback"])
+OWN = os.path.dirname(os.path.abspath(__file__))
+PATHS = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+NOT_USERS = OWN, os.path.join(os.path.dirname(OWN), "numpyro_fwd"), *PATHS
+
+
+@dataclass
+class Raised:
+    """What programs raised: whether they call Python, and the first error, with its line."""
+
+    is_possible: bool = False
+    first: str = ""
+
+
+def forgiving(function: Function, raised: Raised) -> Function:
+    """`function` of arrays, with NaN for what a call into Python returns that raises.
+
+    What it calls is known where it is traced: nothing differentiates or vectorizes it further.
+    """
+
+    def evaluate(program: Any, constants: list[Any], leaves: list[Any]) -> list[Any]:
+        raised.is_possible |= not CALLS.isdisjoint(primitives_in(program))
+        return evaluated(answered(program, partial(nan_where_raised, raised)), constants, leaves)
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        leaves, structure = jax.tree.flatten(arguments)
+        is_traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
+        # a model may need the values of arrays that are known
+        moves = [moves or not any(is_traced) for moves in is_traced]
+
+        def of(moving: list[Any]) -> Any:
+            return function(*jax.tree.unflatten(structure, replaced(leaves, moves, moving)))
+
+        moving = moving_leaves(leaves, moves)
+        return traced(of, moving, evaluate=evaluate)[0](moving)
+
+    return call
+
+
+def forgiving_while(condition: Any, function: Function, remedy: str) -> Function:
+    """`function` of arrays as `forgiving` while a condition holds; then errors say what to do."""
+
+    def evaluate(program: Any, *operands: list[Any]) -> list[Any]:
+        answers = partial(nan_where_raised, Raised()), partial(explained, remedy)
+        programs = (partial(evaluated, answered(program, answer)) for answer in answers)
+        values: list[Any] = jax.lax.cond(condition, *programs, *operands)
+        return values
+
+    return lambda *args: traced(function, *args, evaluate=evaluate)[0](*args)
+
+
+def answered(program: Any, answer: Function, place: str = "") -> Any:
+    """A ``Jaxpr`` or ``ClosedJaxpr``, made at a `place`, whose calls into Python `answer` makes."""
+    if CALLS.isdisjoint(primitives_in(program)):
+        return program
+    if hasattr(program, "jaxpr"):
+        return program.replace(jaxpr=answered(program.jaxpr, answer, place))
+
+    def with_answer(equation: Any) -> Any:
+        at = line_of(equation) or place
+
+        def inside(parameter: Any) -> Any:
+            return answered(parameter, answer, at) if is_program(parameter) else parameter
+
+        params = jax.tree.map(inside, equation.params, is_leaf=is_program)
+        if equation.primitive.name in CALLS:
+            params["callback"] = partial(answer, params["callback"], params["result_avals"], at)
+        return equation.replace(params=params)
+
+    return program.replace(eqns=[with_answer(equation) for equation in program.eqns])
+
+
+def nan_where_raised(raised: Raised, called: Any, avals: Any, place: str, *values: Any) -> Any:
+    """What `called` returns; NaN where it raises."""
+    name = getattr(getattr(called, "callback_func", called), "__qualname__", "")
+    try:
+        # equinox asks at the keyboard after a check that did not raise, as on a TPU
+        if not name.endswith("_error.<locals>.tpu_msg"):
+            return called(*values)
+    except (OSError, MemoryError):  # of the machine, not of the place
+        raise
+    except Exception as error:
+        raised.first = raised.first or described(error, place)
+    return [nan_like(aval) for aval in avals]
+
+
+def explained(remedy: str, called: Any, avals: Any, place: str, *values: Any) -> Any:
+    """What `called` returns; an error with the place of the call and the remedy if it raises."""
+    try:
+        return called(*values)
+    except Exception as error:
+        text = f"model raises where a chain would step: {described(error, place)}. {remedy}"
+        raise RuntimeError(text) from error
+
+
+def described(error: Exception, place: str) -> str:
+    """The error by its kind, its first line and its place."""
+    text = str(error).strip().partition("\n")[0].rstrip(".")
+    return f"{type(error).__name__.lstrip('_')}: {text}{place}"
+
+
+def nan_like(aval: Any) -> np.ndarray:
+    """NaN of this shape and type; where there is none, the largest number."""
+    if jnp.issubdtype(aval.dtype, np.inexact):
+        return np.full(aval.shape, np.nan, aval.dtype)
+    return np.full(aval.shape, aval.dtype == bool or jnp.iinfo(aval.dtype).max, aval.dtype)
+
+
+def line_of(equation: Any) -> str:
+    """Where a program of the user's own made an equation; "" where that is not known."""
+    for frame in getattr(equation.source_info.traceback, "frames", ()):  # the innermost first
+        if os.path.isabs(frame.file_name) and not frame.file_name.startswith(NOT_USERS):
+            name, function = os.path.basename(frame.file_name), frame.function_name.split(".")[-1]
+            return f" ({name}, line {frame.line_num}, in {function})"
+    return ""

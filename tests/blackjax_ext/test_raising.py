@@ -1,0 +1,78 @@
+"""Programs whose calls into Python raise return NaN, and say where."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+
+from blackjax_ext.raising import Raised, forgiving, forgiving_while
+
+
+def look(x):
+    if np.any(x > 1):
+        raise KeyError("no such place")
+    return x
+
+
+def by_callback(x):
+    return jax.pure_callback(look, x, x, vmap_method="sequential")
+
+
+def by_effect(x):
+    return io_callback(look, x, x)
+
+
+def in_a_loop(x):
+    return jax.lax.scan(lambda sum_, y: (sum_ + by_callback(y), None), x, 0.5 * jnp.stack([x, x]))[
+        0
+    ]
+
+
+def by_error_if(x):
+    return pytest.importorskip("equinox").error_if(x, x > 1, "no such place")
+
+
+@pytest.mark.parametrize(
+    "function", [by_callback, by_effect, in_a_loop, by_error_if], ids=lambda f: f.__name__
+)
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_one_of_two_points_raises(function, is_compiled):
+    one_by_one = forgiving(lambda x: jax.lax.map(function, x), raised := Raised())
+    values = (jax.jit(one_by_one) if is_compiled else one_by_one)(jnp.array([0.25, 4.0]))
+    np.testing.assert_array_equal(np.isnan(values), [False, True])
+    assert raised.is_possible and "no such place" in raised.first
+    assert "(test_raising.py, line " in raised.first
+
+
+def test_integers_and_truth_values_have_no_nan():
+    def raises(x):
+        raise KeyError
+
+    shapes = [jax.ShapeDtypeStruct((2,), dtype) for dtype in (np.float32, np.int32, bool)]
+    found = forgiving(lambda x: jax.pure_callback(raises, shapes, x), Raised())(1.0)
+    assert np.isnan(found[0]).all() and (found[1] > 1e9).all() and found[2].all()
+
+
+def test_failures_of_the_machine_are_not_forgiven():
+    def fails(x):
+        raise OSError("disk is gone")
+
+    raised = Raised()
+    with pytest.raises((OSError, jax.errors.JaxRuntimeError), match="disk is gone"):
+        forgiving(lambda x: jax.pure_callback(fails, x, x), raised)(jnp.ones(()))
+    assert not raised.first
+
+
+def test_forgiving_ends_with_its_condition():
+    step = jax.jit(lambda i, x: forgiving_while(i < 2, by_callback, "Return NaN.")(x))
+    assert np.isnan(step(1, 4.0)) and step(2, 0.5) == 0.5
+    # jaxlib has more than one class for it
+    kinds = ValueError, jax.errors.JaxRuntimeError
+    with pytest.raises(kinds, match=r"KeyError: 'no such place' \(.*line.*Return NaN."):
+        step(2, 4.0).block_until_ready()
+
+
+def test_program_without_calls_is_the_same():
+    plain = forgiving(jnp.sin, raised := Raised())
+    assert plain(1.0) == jnp.sin(1.0) and not raised.is_possible

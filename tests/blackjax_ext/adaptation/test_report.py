@@ -46,13 +46,6 @@ def test_a_chain_is_behind_only_after_many_steps():
     assert windows.pull(watched(rates, 20), rates, TARGET) == rates.mean()
 
 
-def test_steps_that_say_nothing_of_their_size_do_not_count():
-    """Rates that are no numbers, as of moves with effects."""
-    state = watched(jnp.full(3, TARGET))
-    assert windows.pull(state, jnp.array([jnp.nan, 0.5, 0.7]), TARGET) == jnp.float32(0.6)
-    assert windows.pull(state, jnp.full(3, jnp.nan), TARGET) == TARGET
-
-
 @pytest.mark.parametrize("rest", [[], [0.0], [0.6, 0.0, 0.0, 0.0], [0.4, 0.5]])
 def test_frozen_chains_are_put_back_where_others_are(rest):
     """Dealt round: no chain is given twice more often than another."""

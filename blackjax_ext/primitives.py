@@ -29,10 +29,6 @@ SIGNED = frozenset(["add", "neg", "sub"])
 PRODUCTS = frozenset(["dot_general", "mul"])
 LINEAR_IN_FIRST = INDEXING | {"div"}
 
-# of the entries along some axes, and of all up to each
-REDUCTIONS = frozenset(["reduce_max", "reduce_min", "reduce_prod", "reduce_sum"])
-CUMULATIVE = frozenset(["cummax", "cummin", "cumprod", "cumsum"])
-
 # functions of one number: smooth ones, and those that are not, of one or more
 EXPONENTIAL = frozenset(["exp", "expm1", "log", "log1p", "logistic", "tanh"])
 SMOOTH = EXPONENTIAL | {"digamma", "erf", "lgamma", "rsqrt", "sqrt"}

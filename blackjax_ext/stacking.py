@@ -302,7 +302,7 @@ class Evaluation:
             alike[value.shape, value.dtype].append(value)
         for values in alike.values():
             if len(values) >= LEAST_TERMS and are_small(values[:1]):
-                self.put(values, jnp.stack([self.values[value.number] for value in values]))
+                self.put(values, stack_of_leaves([self.values[value.number] for value in values]))
 
     def of(self, batches: list[list[Operation]]) -> list[Array]:
         """Outputs of the program."""
@@ -410,13 +410,22 @@ class Evaluation:
         if source is None or source == KNOWN:
             leaves = [self.values[value.number] for value in values]
             if any(isinstance(leaf, Array) for leaf in leaves):
-                return jnp.stack(leaves)
+                return stack_of_leaves(leaves)
             return jnp.asarray(np.stack(leaves), values[0].dtype)
         stack, places = self.stacks[source], [self.places[value.number][1] for value in values]
         first, last = places[0], places[-1] + 1
         if places != list(range(first, last)):
             return taken(stack, np.array(places))
         return stack if last - first == len(stack) else stack[first:last]
+
+
+def stack_of_leaves(leaves: list[Any]) -> Array:
+    """Leaves in a stack, neighbours that are one array as copies of it."""
+    runs = [list(run) for _, run in groupby(leaves, id)]
+    if len(runs) == len(leaves):
+        return jnp.stack(leaves)
+    pieces = [jnp.broadcast_to(run[0], (len(run), *jnp.shape(run[0]))) for run in runs]
+    return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces)
 
 
 def taken(stack: Array, places: np.ndarray) -> Array:

@@ -24,6 +24,7 @@ References: A. Seyboldt, E. Carlson and B. Carpenter 2024, Preconditioning Hamil
 by minimizing Fisher divergence; M. Gorinova, D. Moore and M. Hoffman 2020.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -35,7 +36,18 @@ from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law, Pseudo
 from blackjax_ext.stacking import stacked
 
-__all__ = ["Frame", "Learned", "Seen", "Sums", "count", "first_learned", "learn", "look"]
+__all__ = [
+    "Frame",
+    "Learned",
+    "Seen",
+    "Sums",
+    "count",
+    "first_learned",
+    "learn",
+    "look",
+    "of_effects",
+    "zeros_by_shape",
+]
 
 MIN_DRAWS = 20  # below, a window says nothing
 MOST_HIDDEN = 0.1  # of what rounding may hide, of an observation
@@ -118,12 +130,27 @@ def of_effects(function: Any, pseudo: ArrayTree, *others: Any) -> Any:
 def first_learned(pseudo: ArrayTree) -> Learned:
     """State of the learning before any draw."""
 
+    zeros_of = zeros_by_shape()
+
     def empty(pseudo: Pseudo) -> Sums:
-        zeros = jnp.zeros_like(pseudo.value)
+        zeros = zeros_of(pseudo.value)
         return Sums(zeros, Seen(zeros, zeros, zeros), zeros, zeros)
 
-    scales = of_effects(lambda each: jnp.zeros_like(each.value), pseudo)
+    scales = of_effects(lambda each: zeros_of(each.value), pseudo)
     return Learned(pseudo, of_effects(empty, pseudo), scales)
+
+
+def zeros_by_shape() -> Callable[[Array], Array]:
+    """Zeros like an array, the same for all of its shape: programs of many sites are shorter."""
+    made: dict[Any, Array] = {}
+
+    def zeros_of(leaf: Array) -> Array:
+        kind = jnp.shape(leaf), jnp.result_type(leaf)
+        if kind not in made:
+            made[kind] = jnp.zeros(*kind)
+        return made[kind]
+
+    return zeros_of
 
 
 @stacked

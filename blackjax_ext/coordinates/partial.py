@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, LongWalk, Pseudo
-from blackjax_ext.coordinates.learning import Frame, of_effects
+from blackjax_ext.coordinates.learning import Frame, of_effects, zeros_by_shape
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import LogDensity
 
@@ -70,9 +70,10 @@ class Coordinates(Protocol):
 
 def first_pseudo(coordinates: Coordinates, position: ArrayTree) -> ArrayTree:
     """Observations before anything is known, of no information."""
+    zeros_of = zeros_by_shape()
 
     def none(leaf: Array, effect: Any) -> Pseudo | None:
-        return None if effect is None else Pseudo(jnp.zeros_like(leaf), jnp.zeros_like(leaf))
+        return None if effect is None else Pseudo(zeros_of(leaf), zeros_of(leaf))
 
     return jax.tree.map(none, position, coordinates.effects(position))
 

@@ -129,7 +129,6 @@ def of_effects(function: Any, pseudo: ArrayTree, *others: Any) -> Any:
 
 def first_learned(pseudo: ArrayTree) -> Learned:
     """State of the learning before any draw."""
-
     zeros_of = zeros_by_shape()
 
     def empty(pseudo: Pseudo) -> Sums:

@@ -65,6 +65,7 @@ __all__ = [
     "Pseudo",
     "Walk",
     "WalkNoise",
+    "Waves",
     "centred",
     "coarseness_of",
     "into",

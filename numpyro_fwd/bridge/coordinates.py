@@ -17,7 +17,7 @@ from blackjax_ext.coordinates.laws import Law, LocScale, Pseudo
 from blackjax_ext.coordinates.partial import Placed
 from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.stacking import stacked
-from numpyro_fwd.bridge.hierarchies import MAPS, bare, law_of
+from numpyro_fwd.bridge.hierarchies import MAPS, bare, kept, law_of, mask_of
 from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
 from numpyro_fwd.bridge.scaled_noise import NoiseProgram
 from numpyro_fwd.bridge.traces import sites_at
@@ -65,7 +65,11 @@ class placing(Messenger):
         if msg["type"] != "sample" or name not in self.given or self.is_looping:
             return
         fn = bare(msg["fn"])
-        law = self.law_of_noise(name, self.values) or law_of(fn)
+        law = self.law_of_noise(name, self.values)
+        if law is None:
+            law = law_of(msg["fn"])
+        elif (mask := mask_of(msg["fn"])) is not True:
+            law = kept(law, mask, 0.0)
         self.laws[name] = law
         is_plain = type(fn) in MAPS  # and has a `loc` and a `scale`
         self.is_real[name] = is_plain and type(law) is LocScale and fn.support is constraints.real

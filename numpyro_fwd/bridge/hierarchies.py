@@ -25,10 +25,18 @@ import numpyro.distributions as dist
 from jax import Array
 from numpyro.distributions import biject_to, constraints, transforms
 
-from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, coarseness_of, walk
+from blackjax_ext.coordinates.laws import (
+    Law,
+    LocFactor,
+    LocScale,
+    LocScaleNoise,
+    Waves,
+    coarseness_of,
+    walk,
+)
 from numpyro_fwd.bridge.traces import unwrapped
 
-__all__ = ["MAPS", "bare", "law_of"]
+__all__ = ["MAPS", "bare", "kept", "law_of", "mask_of"]
 
 
 class LawOf(NamedTuple):
@@ -129,16 +137,45 @@ MAPS: dict[type, LawOf] = {
 
 
 def bare(fn: dist.Distribution) -> dist.Distribution:
-    """The distribution under masks, too: what they leave out has the coordinates of its prior."""
+    """The distribution under independent dimensions, expansions and masks."""
     while isinstance(fn, dist.MaskedDistribution) or unwrapped(fn) is not fn:
         fn = fn.base_dist if isinstance(fn, dist.MaskedDistribution) else unwrapped(fn)
     return fn
 
 
+def mask_of(fn: dist.Distribution) -> Any:
+    """Where a distribution has a density, True or of a shape that broadcasts to its values."""
+    mask: Any = True
+    while isinstance(fn, (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)):
+        own = fn._mask if isinstance(fn, dist.MaskedDistribution) else True
+        if own is not True:
+            own = jnp.broadcast_to(jnp.asarray(own), fn.batch_shape)
+            mask = jnp.expand_dims(own, [*range(-fn.event_dim, 0)]) & mask
+        fn = fn.base_dist
+    return mask
+
+
 def law_of(fn: Any) -> Law:
-    """The law of a distribution's unconstrained values; that of noise if the table has none."""
-    is_shifted = isinstance(fn, dist.TransformedDistribution) and is_affine(fn)
-    return MAPS.get(type(fn), TRANSFORMED if is_shifted else FREE)(fn)
+    """The law of a distribution's unconstrained values; that of noise if the table has none.
+
+    Where a mask takes the density away, too: what is flat has no coordinates that depend on others.
+    """
+    inner, mask = bare(fn), mask_of(fn)
+    is_shifted = isinstance(inner, dist.TransformedDistribution) and is_affine(inner)
+    law = MAPS.get(type(inner), TRANSFORMED if is_shifted else FREE)(inner)
+    return law if mask is True else kept(law, mask, 1.0)
+
+
+def kept(law: Law, mask: Any, free: float) -> Law:
+    """The law where the mask is; elsewhere, and of a walk, a location of 0 and a scale `free`."""
+    if isinstance(law, LocFactor):
+        identity = free * jnp.eye(law.factor.shape[-1], dtype=law.factor.dtype)
+        factor = jnp.where(jnp.expand_dims(mask, -1), law.factor, identity)
+        return type(law)(jnp.where(mask, law.loc, 0.0), factor)
+    if isinstance(law, Waves) or not isinstance(law, LocScale):
+        return (LocScaleNoise if law.is_noise else LocScale)(0.0, jnp.full((), free))
+    coarseness = None if law.coarseness is None else jnp.where(mask, law.coarseness, 0.0)
+    return type(law)(jnp.where(mask, law.loc, 0.0), jnp.where(mask, law.scale, free), coarseness)
 
 
 def steps_of(fn: dist.TransformedDistribution) -> list[transforms.Transform]:

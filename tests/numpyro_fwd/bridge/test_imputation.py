@@ -15,8 +15,9 @@ from numpyro.handlers import scope
 from numpyro.infer import MCMC
 from numpyro.infer.util import log_density
 
+from blackjax_ext.coordinates.laws import Pseudo
 from numpyro_fwd import AutoNUTS, LangevinSMC
-from numpyro_fwd.bridge.coordinates import effects_of
+from numpyro_fwd.bridge.coordinates import ModelCoordinates, effects_of
 from numpyro_fwd.bridge.imputation import imputing
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.scaled_noise import scaled_noise
@@ -217,21 +218,36 @@ def test_other_densities_are_left_as_they_are(model):
     name = "y" if model is beside_another else "y_unobserved"
     z = {"mu": 0.3, "sigma": 0.8, name: jnp.abs(Y) + 1}
     assert log_density(imputing(model), (), {}, z)[0] == log_density(model, (), {}, z)[0]
-    unconstrained = jax.tree.map(jnp.asarray, z)
-    # nor has what is flat coordinates that depend on others
-    assert effects_of(imputing(model), (), {}, unconstrained) == ()
+    is_flat = np.asarray(~KNOWN if model is by_hand else KNOWN)
+    check_what_is_flat(imputing(model), jax.tree.map(jnp.asarray, z), name, is_flat)
+
+
+def check_what_is_flat(model, z, name, is_flat):
+    """What is flat has no coordinates that depend on others, whatever is observed of it."""
+    effects = effects_of(model, (), {}, z)
+    coordinates = ModelCoordinates(model, (), {}, effects, scaled_noise(model, (), {}, z, effects))
+    if name not in coordinates.names:
+        return
+    one = Pseudo(jnp.ones(6), jnp.ones(6))
+    pseudo = {each: one if each == name else None for each in z}
+
+    def moved(sigma):
+        return coordinates.out(z | {"sigma": sigma}, pseudo).position[name]
+
+    slope = np.asarray(jax.jacfwd(moved)(z["sigma"]))
+    assert not slope[is_flat].any() and slope[~is_flat].all()
 
 
 def test_masked_noise_has_no_coordinates():
-    def model(mask):
+    def model(mask=~KNOWN):
         mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
-        tau = numpyro.sample("tau", dist.HalfNormal(1.0))
+        tau = numpyro.sample("sigma", dist.HalfNormal(1.0))
         z = numpyro.sample("z", dist.Normal(0.0, 1.0).expand([6]).mask(mask))
         numpyro.sample("y", dist.Normal(mu + tau * z, 1.0), obs=Y)
 
-    z = {"mu": jnp.zeros(()), "tau": jnp.zeros(()), "z": jnp.zeros(6)}
-    assert not scaled_noise(model, (KNOWN,), {}, z, ())
-    assert scaled_noise(model, (True,), {}, z, ()).keys() == {"z"}
+    z = {"mu": jnp.zeros(()), "sigma": jnp.zeros(()), "z": jnp.zeros(6)}
+    assert scaled_noise(model, (), {}, z, ()) == ("z",)
+    check_what_is_flat(model, z, "z", np.asarray(KNOWN))
 
 
 def test_beside_the_rows_of_a_minibatch():

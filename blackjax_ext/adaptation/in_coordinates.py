@@ -138,7 +138,7 @@ class InCoordinates(NamedTuple):
     def counted(
         self, states: CoordinateState, effect_laws: Any, adapt_state: AdaptState
     ) -> AdaptState:
-        """Add draws and gradients of C chains to what tells how centred effects should be."""
+        """Add draws and gradients of C chains to what tells what data say of effects."""
         learned = adapt_state.coordinates
         assert learned is not None
 

@@ -1,1 +1,1 @@
-"""Coordinates between an effect and its noise: the maps, and how centred each effect should be."""
+"""Coordinates of an effect that follow its scale: the maps, and how they are learned."""

@@ -16,7 +16,7 @@ class AutoMALA(BlackJAXKernel):
     For posteriors whose scale varies. One gradient for each trial of a step, 1 to 3 on average, in
     reverse mode. `step_size` is that of the first trial, and `target_accept_prob`, 0.8 by default,
     the acceptance probability that this trial alone would have. Hierarchies are sampled as they are
-    written: the warm-up learns how centred effects should be, as that of :class:`AutoNUTS` does.
+    written, in coordinates of their effects that the warm-up learns, as that of :class:`AutoNUTS`.
 
     Vectorized chains wait for the chain with the most trials; with ``chain_method="parallel"`` they
     do not. Extra fields: "num_steps", the gradients of a step, and "inner.exponent", j for a step

@@ -82,6 +82,7 @@ __all__ = [
 RESOLUTION = 0.02  # how far the rounding of an effect may move its noise
 WALL = 100.0
 OF_SHAPES = 16.0  # units in the last place of a shape a, as of a log(a) in each of three terms
+MOST_UNROLLED = 6  # rows of a factor: 500 of two rows took LAPACK five times as long in each step
 MOST_WAVES = 1024  # of a walk: products with more of them would take longer than most models
 OF_SUMS = 10.0  # what rounding adds to such a log density at most, in `coarseness`
 
@@ -256,8 +257,7 @@ class LocFactor(OfFactor):
         """See :class:`Law`."""
         seen = jnp.sqrt(information)[..., None] * self.factor
         known = jnp.swapaxes(seen, -1, -2) @ seen
-        found: Array = jnp.linalg.cholesky(known + jnp.eye(known.shape[-1], dtype=known.dtype))
-        return found
+        return cholesky(known + jnp.eye(known.shape[-1], dtype=known.dtype))
 
     def log_root(self, root: Array) -> Array:
         """See :class:`Law`."""
@@ -292,11 +292,39 @@ class LocFactor(OfFactor):
         return solved(self.factor, h, trans=1)
 
 
+def cholesky(matrix: Array) -> Array:
+    """A Cholesky factor, of small matrices entry by entry: LAPACK takes them one by one."""
+    size = matrix.shape[-1]
+    if size > MOST_UNROLLED:
+        found: Array = jnp.linalg.cholesky(matrix)
+        return found
+    rows: list[list[Any]] = []
+    for i in range(size):
+        row: list[Any] = []
+        for j in range(i + 1):
+            other = row if j == i else rows[j]
+            rest = matrix[..., i, j] - sum(a * b for a, b in zip(row, other, strict=False))
+            row.append(jnp.sqrt(rest) if j == i else rest / other[j])
+        rows.append(row)
+    zero = jnp.zeros_like(matrix[..., 0, 0])
+    full = [jnp.stack([*row, *[zero] * (size - len(row))], -1) for row in rows]
+    return jnp.stack(full, -2)
+
+
 def solved(factor: Array, x: Array, trans: int = 0) -> Array:
-    """``factor^-1 x``, or that of its transpose."""
-    factor = jnp.broadcast_to(factor, (*x.shape, x.shape[-1]))
-    found: Array = solve_triangular(factor, x[..., None], lower=True, trans=trans)[..., 0]
-    return found
+    """``factor^-1 x``, or that of its transpose; of small factors entry by entry as well."""
+    size = x.shape[-1]
+    if size > MOST_UNROLLED:
+        factor = jnp.broadcast_to(factor, (*x.shape, size))
+        found: Array = solve_triangular(factor, x[..., None], lower=True, trans=trans)[..., 0]
+        return found
+    parts: dict[int, Array] = {}
+    for i in reversed(range(size)) if trans else range(size):
+        known = (
+            part * (factor[..., k, i] if trans else factor[..., i, k]) for k, part in parts.items()
+        )
+        parts[i] = (x[..., i] - sum(known)) / factor[..., i, i]
+    return jnp.stack([parts[i] for i in range(size)], -1)
 
 
 class LocFactorNoise(LocFactor):

@@ -431,7 +431,8 @@ def learned_coordinates(quick: bool) -> Section:
     return Section(
         "Coordinates that are learned",
         "Four vectorized chains from defaults, 1,000 steps of warm-up and 1,000 draws. ESS is the "
-        "least bulk ESS of a site of the centred model, scales in logarithms, per 1,000 gradients: "
+        "least ESS, not rank-normalized, of a site of the centred model, scales in logarithms, per "
+        "1,000 gradients: "
         "the mean over seeds, and the least and the largest. A dense metric of NUTS is left out "
         "where there are 200 effects and more: on 500 groups a run was stopped after 14 minutes "
         "of a processor. The neck has a mass of 0.159 on the funnel (w < -3) and of 0.199 on the "

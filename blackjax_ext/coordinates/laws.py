@@ -82,7 +82,8 @@ __all__ = [
 RESOLUTION = 0.02  # how far the rounding of an effect may move its noise
 WALL = 100.0
 OF_SHAPES = 16.0  # units in the last place of a shape a, as of a log(a) in each of three terms
-MOST_UNROLLED = 6  # rows of a factor: 500 of two rows took LAPACK five times as long in each step
+# rows of a factor; a gradient with 60 of two rows takes 0.20 ms, 0.32 by LAPACK, 0.13 without
+MOST_UNROLLED = 6
 MOST_WAVES = 1024  # of a walk: products with more of them would take longer than most models
 OF_SUMS = 10.0  # what rounding adds to such a log density at most, in `coarseness`
 

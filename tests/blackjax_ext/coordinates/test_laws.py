@@ -194,3 +194,16 @@ def test_scales_of_any_size_in_single_precision(kind, scale):
     if scale == 0:
         x, _ = laws.out(law, pseudo, u)
         np.testing.assert_array_equal(x, u if kind is LocScaleNoise else 0.5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 6, 7, 9])
+def test_small_factors_are_those_of_lapack(size, x64):
+    rng = np.random.default_rng(size)
+    root = rng.normal(size=(3, size, size))
+    matrix, x = root @ np.swapaxes(root, 1, 2) + np.eye(size), rng.normal(size=(3, size))
+    expected = np.linalg.cholesky(matrix)
+    factor = laws.cholesky(jnp.asarray(matrix))
+    np.testing.assert_allclose(factor, expected, rtol=1e-9, atol=1e-12)
+    for trans, of in enumerate((expected, np.swapaxes(expected, 1, 2))):
+        found = laws.solved(factor, jnp.asarray(x), trans)
+        np.testing.assert_allclose(found, np.linalg.solve(of, x[..., None])[..., 0], rtol=1e-9)

@@ -1,4 +1,4 @@
-"""Normal approximations of a target: gradient and |H| at a point, draws weighted by importance.
+"""Normal approximations of a target: gradient and ``|H|`` at a point, draws weighted by importance.
 
 Differentiation is forward (D JVPs for a gradient, D^2 second-order JVPs for a Hessian), reverse, or
 gradients alone, whose differences are the Hessian.
@@ -120,7 +120,7 @@ def curvature(
     differentiation: Differentiation,
     num_rows: int | None = None,
 ) -> tuple[Array, Dense]:
-    """Gradient and the metric |H| at `x`."""
+    """Gradient and the metric ``|H|`` at `x`."""
     gradient, hessian = derivatives(logdensity_fn, x, differentiation, num_rows)
     return gradient, in_parts(metric_of, gradient, hessian)
 
@@ -155,7 +155,7 @@ def directions_of(x: Array, num_rows: int) -> Array:
 
 
 def metric_of(gradient: Array, hessian: Array) -> Dense:
-    """The metric |H|; where that overflows, steps along the gradient.
+    """The metric ``|H|``; where that overflows, steps along the gradient.
 
     Far out in float32 a Hessian can overflow where the gradient does not.
     """

@@ -91,7 +91,7 @@ class LocalModel(NamedTuple):
     gradient
         Of the log density, or of its mean over a pair of draws, shape (D,).
     metric
-        Factor of |H|.
+        Factor of ``|H|``.
     pair
         The draws from the point, shape (2, D); zeros for the log density at the point; None where
         paths have no such pair.
@@ -160,7 +160,7 @@ def newton_model(
     *,
     num_rows: int | None = None,
 ) -> LocalModel:
-    """Gradient and metric |H| where the path is, in many dimensions that of a pair of draws."""
+    """Gradient and metric ``|H|`` where the path is, in many dimensions that of a pair of draws."""
     model = LocalModel(*curvature(logdensity_fn, path.x, differentiation, num_rows))
     if path.x.size <= MANY:
         return model

@@ -118,11 +118,11 @@ class Law(Protocol):
 
     @property
     def mean(self) -> Array:
-        """m, of a shape that broadcasts to the effect."""
+        """Location of the effect, of a shape that broadcasts to it."""
 
     @property
     def own_scale(self) -> Array:
-        """Diagonal of M: the scale of each component, given those before it."""
+        """Scale of each component, given those before it, the diagonal of M."""
 
     def root(self, information: Array) -> Array:
         """A root C of what is known of z, 1 by its law and the rest by observation; or r."""

@@ -89,7 +89,7 @@ class ModelCoordinates:
     model, model_args, model_kwargs
         The model and its arguments.
     names
-        Its effects: :func:`effects_of`.
+        Its effects: ``effects_of``.
     noise
         Sites that are the noise of effects: :func:`numpyro_fwd.bridge.scaled_noise.scaled_noise`.
     """

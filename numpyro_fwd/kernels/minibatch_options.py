@@ -15,7 +15,7 @@ ControlVariate = Literal["second_order"]
 
 
 class MinibatchOptions(KernelOptions, total=False):
-    """Keywords every minibatch kernel takes, besides those of :class:`KernelOptions`.
+    """Keywords every minibatch kernel takes, besides those of ``KernelOptions``.
 
     With a control variate, `dense_mass` is on and `adapt_mass_matrix` off by default: the metric is
     the curvature at the mode.

@@ -217,7 +217,9 @@ def learn(learned: Learned, effect_laws: Any) -> tuple[Learned, ArrayTree]:
         def wider(law: Law) -> Array:
             return jnp.log(laws.widths(law, new)) - jnp.log(laws.widths(law, old))
 
-        return new, jnp.exp(jax.vmap(wider)(law).mean(axis=0)), jnp.exp(mean.log_scale)
+        change = jax.vmap(wider)(law).mean(axis=0)
+        change = jnp.where(jnp.isfinite(change), change, 0.0)  # of a scale that overflows
+        return new, jnp.exp(change), jnp.exp(mean.log_scale)
 
     found = of_effects(best, learned.pseudo, learned.sums, effect_laws)
     pseudo, ratios, scales = (

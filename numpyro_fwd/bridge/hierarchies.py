@@ -26,6 +26,7 @@ from jax import Array
 from numpyro.distributions import biject_to, constraints, transforms
 
 from blackjax_ext.coordinates.laws import (
+    ColumnsNoise,
     Law,
     LocFactor,
     LocScale,
@@ -169,8 +170,11 @@ def law_of(fn: Any) -> Law:
 def kept(law: Law, mask: Any, free: float) -> Law:
     """The law where the mask is; elsewhere, and of a walk, a location of 0 and a scale `free`."""
     if isinstance(law, LocFactor):
+        if isinstance(law, ColumnsNoise):  # whose location and factor lead with the last axis
+            mask = jnp.broadcast_to(mask, law.loc.T.shape).T
         identity = free * jnp.eye(law.factor.shape[-1], dtype=law.factor.dtype)
-        factor = jnp.where(jnp.expand_dims(mask, -1), law.factor, identity)
+        both = mask[..., :, None] & mask[..., None, :]  # a component is seen by itself and others
+        factor = jnp.where(both, law.factor, identity)
         return type(law)(jnp.where(mask, law.loc, 0.0), factor)
     if isinstance(law, Waves) or not isinstance(law, LocScale):
         return (LocScaleNoise if law.is_noise else LocScale)(0.0, jnp.full((), free))

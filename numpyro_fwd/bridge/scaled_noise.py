@@ -31,7 +31,7 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from blackjax_ext.coordinates.laws import ColumnsNoise, Law, LocFactorNoise, LocScaleNoise, walk
-from blackjax_ext.equations import Reader, Value, outputs_of
+from blackjax_ext.equations import Reader, Value, is_program, outputs_of
 from blackjax_ext.primitives import CONVERTING, INDEXING, PLACING, RESHAPING
 from numpyro_fwd.bridge.hierarchies import LOC_SCALE, MAPS, bare
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer, transforms_of
@@ -151,7 +151,9 @@ class NoiseProgram(Reader):
     def done(self, equation: Any, inputs: tuple[Value, ...]) -> list[Value]:
         """Outputs of an equation, which is kept; those of an equal one, if there is one."""
         inputs = tuple(map(self.first_of, inputs))
-        kind = equation.primitive.name, str(equation.params), inputs
+        kind: Any = equation.primitive.name, str(equation.params), inputs
+        if any(map(is_program, jax.tree.leaves(equation.params, is_leaf=is_program))):
+            kind = len(self.steps)  # programs may differ in constants that they do not show
         if kind not in self.seen:
             outputs = tuple(self.new(variable) for variable in equation.outvars)
             self.seen[kind] = outputs

@@ -321,6 +321,31 @@ def test_factors_of_groups_are_read(form, x64):
     np.testing.assert_allclose(found.T if form == "columns" else found, expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("form", ["rows", "columns"])
+@pytest.mark.parametrize("size", [2, 5])
+def test_masked_components_of_a_factor_depend_on_nothing(form, size, x64):
+    """Also where rows and columns are as many."""
+    shape = (size, 2) if form == "rows" else (2, size)
+    mask = np.random.default_rng(0).random(shape) < 0.5
+
+    def model():
+        k = numpyro.sample("k", dist.HalfNormal(1).expand([2]).to_event(1))
+        factor = numpyro.sample("L", dist.LKJCholesky(2, 2.0))
+        z = numpyro.sample("z", dist.Normal(0, 1).expand(shape).mask(mask))
+        counted(X[:, 0] * jnp.resize(FACTORS[form][1](z, k, factor), (12, 2)).sum(1))
+
+    rng = np.random.default_rng(5)
+    shapes = {"k": (2,), "L": (1,), "z": shape}
+    u = {name: jnp.asarray(rng.normal(size=each)) for name, each in shapes.items()}
+    coordinates = ModelCoordinates(model, (), {}, (), scaled_noise(model, (), {}, u, ()))
+    assert coordinates.noise == ("z",)
+    pseudo = dict.fromkeys(u) | {"z": laws.Pseudo(u["z"] + 1, jnp.exp(u["z"]))}
+    slope = jax.jacfwd(lambda u: coordinates.out(u, pseudo).position["z"])(u)
+    assert not slope["k"][~mask].any() and slope["k"][mask].any(-1).all()
+    own = np.asarray(slope["z"]).reshape(mask.size, -1)[~mask.ravel()]
+    np.testing.assert_array_equal(own, np.eye(mask.size)[~mask.ravel()])
+
+
 def twice():
     (tau,) = scales("tau")
     z = noise()

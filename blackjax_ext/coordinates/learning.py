@@ -139,14 +139,14 @@ def first_learned(pseudo: ArrayTree) -> Learned:
     return Learned(pseudo, of_effects(empty, pseudo), scales)
 
 
-def zeros_by_shape() -> Callable[[Array], Array]:
+def zeros_by_shape(value: float = 0.0) -> Callable[[Array], Array]:
     """Zeros like an array, the same for all of its shape: programs of many sites are shorter."""
     made: dict[Any, Array] = {}
 
     def zeros_of(leaf: Array) -> Array:
         kind = jnp.shape(leaf), jnp.result_type(leaf)
         if kind not in made:
-            made[kind] = jnp.zeros(*kind)
+            made[kind] = jnp.full(kind[0], value, kind[1])
         return made[kind]
 
     return zeros_of

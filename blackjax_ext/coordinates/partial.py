@@ -69,11 +69,13 @@ class Coordinates(Protocol):
 
 
 def first_pseudo(coordinates: Coordinates, position: ArrayTree) -> ArrayTree:
-    """Observations before anything is known, of no information."""
-    zeros_of = zeros_by_shape()
+    """Observations before anything is known: of an effect zero with information 1, of noise none."""
+    zeros_of, ones = zeros_by_shape(), zeros_by_shape(1.0)
 
     def none(leaf: Array, effect: Any) -> Pseudo | None:
-        return None if effect is None else Pseudo(zeros_of(leaf), zeros_of(leaf))
+        if effect is None:
+            return None
+        return Pseudo(zeros_of(leaf), ones(leaf) if effect else zeros_of(leaf))
 
     return jax.tree.map(none, position, coordinates.effects(position))
 

@@ -420,12 +420,13 @@ class Evaluation:
 
 
 def stack_of_leaves(leaves: list[Any]) -> Array:
-    """Leaves in a stack, neighbours that are one array as copies of it."""
-    runs = [list(run) for _, run in groupby(leaves, id)]
-    if len(runs) == len(leaves):
+    """Leaves in a stack, those that are one array stacked once."""
+    distinct = {id(leaf): leaf for leaf in leaves}
+    if len(distinct) == len(leaves):
         return jnp.stack(leaves)
-    pieces = [jnp.broadcast_to(run[0], (len(run), *jnp.shape(run[0]))) for run in runs]
-    return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces)
+    places = {key: place for place, key in enumerate(distinct)}
+    stack = jnp.stack(list(distinct.values()))
+    return taken(stack, np.array([places[id(leaf)] for leaf in leaves]))
 
 
 def taken(stack: Array, places: np.ndarray) -> Array:

@@ -18,7 +18,8 @@ so that its slopes ask for no observation. No density is evaluated, nothing is d
 no draws are kept but their means and products.
 
 *Where it says nothing* (few draws, a component that stands still, a slope that is no number) the
-observation stays, which is none at first: coordinates of the noise.
+observation stays, which at first is none of noise, and zero with information 1 of an effect
+(:func:`blackjax_ext.coordinates.partial.first_pseudo`).
 
 References: A. Seyboldt, E. Carlson and B. Carpenter 2024, Preconditioning Hamiltonian Monte Carlo
 by minimizing Fisher divergence; M. Gorinova, D. Moore and M. Hoffman 2020.

@@ -69,7 +69,7 @@ class Coordinates(Protocol):
 
 
 def first_pseudo(coordinates: Coordinates, position: ArrayTree) -> ArrayTree:
-    """Observations before anything is known: of an effect zero with information 1, of noise none."""
+    """Observations before anything is known: zero of effects, with information 1; of noise none."""
     zeros_of, ones = zeros_by_shape(), zeros_by_shape(1.0)
 
     def none(leaf: Array, effect: Any) -> Pseudo | None:

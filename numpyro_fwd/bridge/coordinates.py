@@ -134,9 +134,7 @@ class ModelCoordinates:
 
     def effects(self, position: dict[str, Array]) -> dict[str, bool | None]:
         """True for each effect, None for every other leaf."""
-        return {
-            name: name not in self.noise if name in self.names else None for name in position
-        }
+        return {name: name not in self.noise if name in self.names else None for name in position}
 
     def on_the_reals(self, position: dict[str, Array]) -> tuple[str, ...]:
         """The effects on the real line with a location and a scale."""

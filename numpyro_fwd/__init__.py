@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from numpyro_fwd.kernels.smc import LangevinSMC as LangevinSMC
     from numpyro_fwd.kernels.smc_summary import PopulationSummary as PopulationSummary
     from numpyro_fwd.kernels.smc_summary import smc_summary as smc_summary
+    from numpyro_fwd.mcmc import MCMC as MCMC
     from numpyro_fwd.meshes import gather as gather
     from numpyro_fwd.meshes import join_processes as join_processes
     from numpyro_fwd.meshes import make_mesh as make_mesh

@@ -23,6 +23,7 @@ __all__ = [
     "ParamShape",
     "constrain_fn",
     "find_valid_initial_params",
+    "forget_steps",
     "get_potential_fn",
     "give_arguments",
     "helpful_support_errors",
@@ -31,7 +32,9 @@ __all__ = [
     "is_jacobian_of",
     "is_prng_key",
     "is_reparametrizing",
+    "is_under_jax_transform",
     "mask_of",
+    "nested_attrgetter",
     "not_jax_tracer",
     "prepare_model",
     "scan_wrapper",
@@ -61,8 +64,9 @@ try:
     )
     from numpyro.primitives import _PYRO_STACK as HANDLERS
     from numpyro.primitives import Messenger
+    from numpyro.util import _is_under_jax_transform as is_under_jax_transform
     from numpyro.util import _validate_model as validate_model
-    from numpyro.util import identity, is_prng_key, not_jax_tracer
+    from numpyro.util import identity, is_prng_key, nested_attrgetter, not_jax_tracer
 except ImportError as error:
     raise ImportError(
         f"the installed NumPyro {numpyro.__version__} lacks a private name that numpyro_fwd uses: "
@@ -94,6 +98,14 @@ def mask_of(distribution: Any) -> Any:
 def give_arguments(mcmc: MCMC, model_args: Args, model_kwargs: Kwargs | None) -> None:
     """Let the run that `mcmc` begins have these arguments of its model."""
     mcmc._args, mcmc._kwargs = model_args, model_kwargs or {}
+
+
+def forget_steps(kernel: Any) -> None:
+    """Let the next `init` of NumPyro's HMC make its step anew: for many chains, it maps the last.
+
+    A second `init` of vectorized chains would map a step that is mapped already.
+    """
+    kernel._init_fn = kernel._sample_fn = None
 
 
 def hide_bars() -> None:

@@ -1,0 +1,503 @@
+"""NumPyro's MCMC, whose runs compile once, can be watched, and keep their draws when stopped.
+
+NumPyro makes the loop over the steps of a run anew in each run, and XLA compiles it. Here chains
+advance in pieces of a few tenths of a second, all by one program, for warm-up and draws: it takes
+the data, the state and the draws so far, and goes on from step i to step j. Programs are kept with
+the `MCMC`, and taken again where shapes and the model are the same, which is seen by tracing its
+log densities anew. Between two pieces a line says how far the chains are, and Ctrl-C is heard.
+"""
+
+import contextlib
+import math
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.infer
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from numpyro.diagnostics import split_gelman_rubin
+from numpyro.infer import HMC, NUTS
+from tqdm.auto import tqdm
+
+from blackjax_ext.types import Function
+from numpyro_fwd.bridge.arguments import (
+    NEED_VALUES,
+    SplitArguments,
+    program_with,
+    split_arguments,
+)
+from numpyro_fwd.bridge.numpyro_private import (
+    forget_steps,
+    is_prng_key,
+    is_under_jax_transform,
+    nested_attrgetter,
+)
+from numpyro_fwd.bridge.traces import first_sites
+from numpyro_fwd.kernels.strategy import WholeDensity
+from numpyro_fwd.storage.fingerprint import describe_program
+
+__all__ = ["MCMC"]
+
+PIECE_SECONDS = 0.3  # of a piece: what Ctrl-C and the line wait for
+FIRST_PIECE = 4  # steps, of which it is not known how long they take
+FASTER = 8  # times the steps of the longest piece so far
+LOOKING = 0.02  # of the time, that R-hat may take
+LEAST_DRAWS = 4  # of which there is an R-hat
+BATCH = 64  # draws whose sites are computed at once
+
+
+class Program:
+    """``function(arrays, *rest)`` compiled; with the arrays in it, if the model needs their values.
+
+    Of `donated` arguments the memory is taken for results.
+    """
+
+    def __init__(self, function: Function, donated: tuple[int, ...]):
+        self.function, self.donated = function, donated
+        self.program = jax.jit(function, donate_argnums=donated)
+        self.with_values: Function | None = None
+
+    def __call__(self, arrays: list[Any], *rest: Any) -> Any:
+        if self.with_values is None:
+            try:
+                return self.program(arrays, *rest)
+            except NEED_VALUES:
+                places = tuple(i - 1 for i in self.donated)
+                self.with_values = jax.jit(partial(self.function, arrays), donate_argnums=places)
+        return self.with_values(*rest)
+
+
+class Programs(NamedTuple):
+    """Programs of a run.
+
+    advance
+        From arrays of the model, state, draws, steps i and j, and the step of the first draw, to
+        state and draws after step j - 1.
+    finish
+        From arrays and draws to what the user gets of them, (chains, draws, ...).
+    """
+
+    advance: Program
+    finish: Program
+
+
+class Collected(NamedTuple):
+    """What a run collects.
+
+    fields
+        Fields of the state, the position first.
+    without
+        Sites of the position that are left out.
+    """
+
+    fields: tuple[str, ...]
+    without: frozenset[str]
+
+    def __call__(self, state: Any) -> tuple[Any, ...]:
+        """The fields of a state."""
+        found = nested_attrgetter(*self.fields)(state)
+        return found if len(self.fields) > 1 else (found,)
+
+
+class MCMC(numpyro.infer.MCMC):
+    """``numpyro.infer.MCMC`` whose runs compile once, can be watched, and can be stopped.
+
+    Arguments, attributes and results are NumPyro's. A second `run` compiles nothing where keys or
+    the values of the data are all that is new, for the kernels of this package and for NumPyro's
+    HMC and NUTS; other kernels may keep data in what they compile, and are compiled in each run.
+    The line of progress shows the number of divergences and the worst R-hat so far with its site.
+    Ctrl-C during the draws ends the run and keeps the draws; during the warm-up it is an error, as
+    there are none.
+
+    Draws are those of NumPyro's MCMC with the same key; sites that are transformed may differ in
+    their last digit, since many draws are transformed at once. A `chain_method` that is a function,
+    and runs within other programs (``jax.jit``, ``jax.vmap``), are NumPyro's own.
+
+    Raises
+    ------
+    ValueError
+        As NumPyro's MCMC, for an argument outside its range.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+    >>> import numpyro_fwd
+    >>> def model(y):
+    ...     mean = numpyro.sample("mean", dist.Normal(0, 10))
+    ...     numpyro.sample("y", dist.Normal(mean, 1), obs=y)
+    >>> kernel = numpyro_fwd.MALA(model)
+    >>> mcmc = numpyro_fwd.MCMC(kernel, num_warmup=300, num_samples=300, progress_bar=False)
+    >>> mcmc.run(jax.random.key(0), jnp.array([1.0, 2.0, 3.0]))
+    >>> mcmc.run(jax.random.key(1), jnp.array([4.0, 5.0, 6.0]))  # compiles nothing
+    >>> bool(abs(mcmc.get_samples()["mean"].mean() - 5.0) < 0.3)
+    True
+    """
+
+    def __init__(self, sampler: Any, **options: Any):
+        super().__init__(sampler, **options)
+        self._known: dict[Any, Programs] = {}
+
+    def run(
+        self,
+        rng_key: Array,
+        *args: Any,
+        extra_fields: tuple[str, ...] | list[str] = (),
+        init_params: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Run the chains; see NumPyro's ``MCMC.run``."""
+        if callable(self.chain_method) or is_under_jax_transform():
+            super().run(
+                rng_key, *args, extra_fields=extra_fields, init_params=init_params, **kwargs
+            )
+            return
+        self._args, self._kwargs = args, kwargs
+        collected = self._collected(extra_fields)
+        try:
+            state, lower, upper = self._begin(rng_key, init_params)
+            size = self._collection_params["collection_size"]
+            num_draws = (upper - lower if size is None else size) // self.thinning
+            split = split_arguments(args, kwargs)
+            draws = self._room(state, collected, num_draws)
+            programs = self._programs(split, collected, state, draws)
+            first = lower + (upper - lower) % self.thinning
+            advance = partial(programs.advance, split.arrays)
+            state, draws, done = self._advance(advance, state, draws, first, lower, upper)
+            self._last_state = state
+            if done < upper:
+                num_draws = max(done - first, 0) // self.thinning
+                stopped(done, lower, num_draws)
+            found = programs.finish(split.arrays, draws)
+        finally:
+            self._set_collection_params()
+        found = jax.tree.map(lambda leaf: leaf[:, :num_draws], found)
+        self._states, self._states_flat = dict(zip(collected.fields, found, strict=True)), None
+
+    def _collected(self, extra_fields: tuple[str, ...] | list[str]) -> Collected:
+        """What is collected, by the names that a user gives."""
+        if not isinstance(extra_fields, (tuple, list)):
+            raise TypeError(f"extra_fields must be a tuple or a list; got {extra_fields!r}.")
+        names = dict.fromkeys((self._sample_field, *self._default_fields, *extra_fields))
+        start = f"~{self._sample_field}."
+        without = (name.removeprefix(start) for name in names if name.startswith(start))
+        return Collected(tuple(n for n in names if not n.startswith(start)), frozenset(without))
+
+    def _begin(self, rng_key: Array, init_params: Any) -> tuple[Any, int, int]:
+        """State before the first step, and the steps between which draws are collected.
+
+        That of sequential and parallel chains is the states of all, stacked.
+        """
+        state = self._get_cached_init_state(rng_key, self._args, self._kwargs)
+        if self.num_chains > 1 and is_prng_key(rng_key):
+            rng_key = jax.random.split(rng_key, self.num_chains)
+        init_params = jax.tree.map(jnp.asarray, init_params)
+        shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(init_params)]
+        if self.num_chains > 1 and shapes and shapes[0][:1] != (self.num_chains,):
+            raise ValueError(
+                "`init_params` must have the same leading dimension as `num_chains`, "
+                f"{self.num_chains}; got shape {shapes[0]}."
+            )
+        if self._warmup_state is not None:
+            self._set_collection_params(0, self.num_samples, self.num_samples, "sample")
+            own = rng_key[0] if self.sampler.is_ensemble_kernel else rng_key
+            state = self._warmup_state._replace(rng_key=own)
+        if state is None or getattr(self.sampler, "_sample_fn", None) is None:
+            first = self._first(rng_key, init_params)
+            state = first if state is None else state
+        params = self._collection_params
+        return self._placed(jax.tree.map(strong, state)), params["lower"], params["upper"]
+
+    def _first(self, rng_key: Array, init_params: Any) -> Any:
+        """The state that the kernel makes of keys and starts."""
+        if type(self.sampler) in (HMC, NUTS):
+            forget_steps(self.sampler)
+        init = partial(self.sampler.init, model_args=self._args, model_kwargs=self._kwargs)
+        if not self._is_stacked:
+            return init(rng_key, self.num_warmup, init_params)
+        each = [
+            init(rng_key[c], self.num_warmup, jax.tree.map(lambda x, c=c: x[c], init_params))
+            for c in range(self.num_chains)
+        ]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+
+    @property
+    def _is_stacked(self) -> bool:
+        """Whether chains run one after the other, or on devices, and not in the same steps."""
+        return self.num_chains > 1 and self.chain_method != "vectorized"
+
+    def _placed(self, state: Any) -> Any:
+        """The state, of parallel chains each on its device."""
+        return jax.device_put(state, self._devices) if self._is_parallel else state
+
+    @property
+    def _is_parallel(self) -> bool:
+        """Whether each chain has a device."""
+        return self.num_chains > 1 and self.chain_method == "parallel"
+
+    @property
+    def _devices(self) -> NamedSharding:
+        """A chain on each device."""
+        devices = Mesh(np.array(jax.local_devices()[: self.num_chains]), ("chains",))
+        return NamedSharding(devices, PartitionSpec("chains"))
+
+    def _each(self, function: Function) -> Function:
+        """A function of one chain, or of vectorized ones, for the chains of a run."""
+        if not self._is_stacked:
+            return function
+        in_sequence = partial(jax.lax.map, lambda leaves: function(*leaves))
+
+        def of_all(*leaves: Any) -> Any:
+            return in_sequence(leaves)
+
+        if not self._is_parallel:
+            return of_all
+        devices, chains = self._devices.mesh, self._devices.spec
+        over: Function = jax.shard_map(
+            of_all, mesh=devices, in_specs=chains, out_specs=chains, check_vma=False
+        )
+        return over
+
+    def _room(self, state: Any, collected: Collected, num_draws: int) -> Any:
+        """Room for draws: (num_draws, ...), for each chain of its own if they are stacked."""
+
+        def room(leaf: Array) -> Array:
+            return jnp.broadcast_to(leaf, (num_draws, *jnp.shape(leaf)))
+
+        each = jax.vmap(room) if self._is_stacked else room
+        return self._placed(jax.tree.map(lambda leaf: strong(each(leaf)), collected(state)))
+
+    def _programs(
+        self, split: SplitArguments, collected: Collected, state: Any, draws: Any
+    ) -> Programs:
+        """The programs for these shapes: those of an earlier run, or new ones."""
+        key = self._key(split, collected, state, draws)
+        programs = self._known.get(key)
+        if programs is None or programs.advance.with_values or programs.finish.with_values:
+            advance = partial(self._steps, split, collected)
+            finish = partial(self._finished, split, collected.without)
+            programs = Programs(Program(advance, (1, 2)), Program(finish, (1,)))
+            if key is not None:
+                self._known[key] = programs
+        return programs
+
+    def _key(self, split: SplitArguments, collected: Collected, state: Any, draws: Any) -> Any:
+        """What a program depends on; None for one that is not taken again."""
+        kernel = self.sampler
+        is_whole = type(getattr(kernel, "_strategy_of_run", None)) is WholeDensity
+        if split.key is None or not (is_whole or type(kernel) in (HMC, NUTS)):
+            return None
+        shapes = tuple(map(jax.typeof, jax.tree.leaves((split.arrays, state, draws))))
+        of_run = self.num_warmup, self.thinning, self.postprocess_fn
+        key = kernel, split.key, collected, shapes, jax.tree.structure(state), of_run
+        try:
+            hash(key)
+        except TypeError:
+            return None
+        return *key, code_of(kernel, split, getattr(state, self._sample_field))
+
+    def _steps(
+        self,
+        split: SplitArguments,
+        collected: Collected,
+        arrays: list[Any],
+        state: Any,
+        draws: Any,
+        i: Array,
+        stop: Array,
+        first: Array,
+    ) -> tuple[Any, Any]:
+        """State and draws after steps `i` to `stop`; what is before the `first` draw is lost."""
+        model_args, model_kwargs = split.join(arrays)
+
+        def step(i: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            state, draws = carry
+            state = self.sampler.sample(state, model_args, model_kwargs)
+            place = jnp.maximum(i - first, 0) // self.thinning
+            new = collected(state)
+            return state, jax.tree.map(lambda all, one: all.at[place].set(one), draws, new)
+
+        def of_one(state: Any, draws: Any) -> tuple[Any, Any]:
+            found: tuple[Any, Any] = jax.lax.fori_loop(i, stop, step, (state, draws))
+            return found
+
+        after: tuple[Any, Any] = self._each(of_one)(state, draws)
+        return after
+
+    def _finished(
+        self, split: SplitArguments, without: frozenset[str], arrays: list[Any], draws: Any
+    ) -> tuple[Any, ...]:
+        """Draws as the user gets them: sites on their supports, chains first."""
+        on_supports = self.postprocess_fn or self.sampler.postprocess_fn(*split.join(arrays))
+        is_batched = self.num_chains > 1 and not self._is_stacked
+        of_draw = partial(for_chains, on_supports, self.num_chains) if is_batched else on_supports
+
+        def sites(position: Any) -> Any:
+            found = of_draw(position)
+            return {k: v for k, v in found.items() if k not in without} if without else found
+
+        position, *rest = draws
+        found = self._each(partial(in_batches, sites))(position), *rest
+        if self._is_stacked:
+            return found
+        chains_first = partial(jnp.swapaxes, axis1=0, axis2=1) if is_batched else lambda x: x[None]
+        return jax.tree.map(chains_first, found)
+
+    def _advance(
+        self, advance: Function, state: Any, draws: Any, first: int, lower: int, upper: int
+    ) -> tuple[Any, Any, int]:
+        """State, draws and number of steps at the end, or where the user stopped the run."""
+        done, pace, longest = 0, 0.0, 0
+        with self._line(upper) as show, interrupts() as is_stopped:
+            state, draws = advance(state, draws, 0, 0, first)  # compiles
+            while done < upper and not is_stopped():
+                wanted = (
+                    min(FASTER * longest, int(PIECE_SECONDS / pace)) if longest else FIRST_PIECE
+                )
+                end = lower if done < lower else upper
+                num_steps = min(max(wanted, 1), end - done)
+                begun = time.perf_counter()
+                state, draws = advance(state, draws, done, done + num_steps, first)
+                jax.block_until_ready(state)
+                pace = (time.perf_counter() - begun) / num_steps
+                longest, done = max(longest, num_steps), done + num_steps
+                show(done, state, draws, max(done - first, 0) // self.thinning)
+        return state, draws, done
+
+    @contextlib.contextmanager
+    def _line(self, num_steps: int) -> Iterator[Callable[..., None]]:
+        """The line of progress: steps, and what there is to say of the draws."""
+        if not self.progress_bar:
+            yield lambda *_: None
+            return
+        looking = 0.0
+        with tqdm(total=num_steps) as bar:
+
+            def show(done: int, state: Any, draws: Any, num_draws: int) -> None:
+                nonlocal looking
+                phase, lower = self._collection_params["phase"], self._collection_params["lower"]
+                bar.set_description_str(phase or ("warmup" if done < lower else "sample"), False)
+                bar.update(done - bar.n)
+                elapsed = bar.format_dict["elapsed"]
+                if done == num_steps or looking <= LOOKING * elapsed:
+                    begun = time.perf_counter()
+                    bar.set_postfix_str(self._words(state, draws, num_draws), refresh=False)
+                    looking += time.perf_counter() - begun
+                bar.refresh()
+
+            yield show
+
+    def _words(self, state: Any, draws: Any, num_draws: int) -> str:
+        """Of a single chain what its kernel says, of several divergences and the worst R-hat."""
+        if self.num_chains == 1 or self.sampler.is_ensemble_kernel:
+            said: str = self.sampler.get_diagnostics_str(state)
+            return said
+        if num_draws < LEAST_DRAWS:
+            return ""
+        axis = 0 if self._is_stacked else 1
+        position, *rest = draws
+
+        def of_chains(leaf: Any) -> np.ndarray:
+            lead = (slice(None), slice(num_draws)) if axis == 0 else (slice(num_draws),)
+            return np.moveaxis(np.asarray(leaf[lead]), axis, 0)
+
+        words = []
+        if self._default_fields[1:2] == ("diverging",) and rest:
+            words.append(f"{int(of_chains(rest[0]).sum())} divergences")
+        leaves = jax.tree_util.tree_leaves_with_path(position)
+        worst, name = max(
+            (
+                (float(np.max(split_gelman_rubin(of_chains(x)), initial=0.0)), path)
+                for path, x in leaves
+            ),
+            key=lambda pair: math.inf if math.isnan(pair[0]) else pair[0],
+            default=(math.nan, ()),
+        )
+        site = jax.tree_util.keystr(name, simple=True, separator=".")
+        return ", ".join([*words, f"R-hat {worst:.3f} ({site})"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the compiled programs."""
+        return {**super().__getstate__(), "_known": {}}
+
+
+def code_of(kernel: Any, split: SplitArguments, position: Any) -> str:
+    """A checksum of what a model computes, and of what it reads besides its arguments."""
+    if kernel.model is None:
+        return describe_program(jax.make_jaxpr(kernel._potential_fn)(position))
+
+    def densities(arrays: list[Any]) -> list[Any]:
+        sites = first_sites(jax.random.key(0), kernel.model, *split.join(arrays)).values()
+        return [
+            site["fn"].log_prob(site["value"]) if site["type"] == "sample" else site["value"]
+            for site in sites
+            if site["type"] in ("sample", "deterministic")
+        ]
+
+    return describe_program(program_with(split, densities))
+
+
+def strong(leaf: Any) -> Array:
+    """A copy of a leaf, of a type that is not weak."""
+    leaf = jnp.asarray(leaf)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
+        return jnp.array(leaf, copy=True)
+    return jnp.array(leaf, dtype=leaf.dtype, copy=True)
+
+
+def for_chains(function: Function, num_chains: int, position: Any) -> Any:
+    """A function of each of vectorized chains; for all the same where there is no position."""
+    if jax.tree.leaves(position):
+        return jax.vmap(function)(position)
+    same = function(position)
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_chains, *jnp.shape(x))), same)
+
+
+def in_batches(function: Function, draws: Any) -> Any:
+    """A function of each draw, of many at once: each alone would cost more than a step does."""
+    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), draws)
+    # jax.lax.map does not divide arrays without entries into batches
+    has_entries = all(map(np.size, jax.tree.leaves((one, jax.eval_shape(function, one)))))
+    return jax.lax.map(function, draws, batch_size=BATCH if has_entries else None)
+
+
+def stopped(done: int, lower: int, num_draws: int) -> None:
+    """Say what a run has that was stopped; KeyboardInterrupt if it has no draws."""
+    if not num_draws:
+        raise KeyboardInterrupt(f"stopped after step {done} of {lower} of the warm-up: no draws.")
+    warnings.warn(
+        f"the run was stopped, and {num_draws} draws of each chain are kept. To go on: "
+        "mcmc.post_warmup_state = mcmc.last_state, and run again.",
+        stacklevel=3,
+    )
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed; pressed again, it is an error at once.
+
+    In threads, and where a program has a handler of its own, Ctrl-C does what it does.
+    """
+    is_pressed = threading.Event()
+    usual = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or usual is not signal.default_int_handler:
+        yield is_pressed.is_set
+        return
+
+    def pressed(*_: Any) -> None:
+        signal.signal(signal.SIGINT, usual)
+        is_pressed.set()
+
+    signal.signal(signal.SIGINT, pressed)
+    try:
+        yield is_pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, usual)

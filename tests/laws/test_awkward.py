@@ -97,12 +97,14 @@ def holds(law, kernel, problem):
 
 
 # of so few particles, which are enough to see with
+@pytest.mark.first
 @pytest.mark.filterwarnings("ignore:.* particles descend from one draw of the prior")
 @pytest.mark.parametrize(("kernel", "problem"), CELLS)
 def test_a_kernel_sees_the_posterior(kernel, problem):
     holds(awkward.sees, kernel, problem)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kernel", "problem"), DRAWN)
 def test_a_kernel_draws_from_the_posterior(kernel, problem):
     with contextlib.ExitStack() as says:

@@ -84,6 +84,7 @@ def costs_what_it_says(size, num_chains):
     assert 0 < counted.cost < SLACK * num_chains * budget.BUDGET.gradients
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("size", "num_chains"), [(3, 1), (20, 2), (152, 2), (600, 2)])
 def test_a_start_costs_what_it_says(size, num_chains):
     """A few dimensions, too many for Hessians of a density like this, too many for any."""
@@ -280,6 +281,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_start_takes_the_memory_of_a_few_steps(name):
     takes_the_memory_of_a_few_steps(*SHAPES[name])

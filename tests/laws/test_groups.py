@@ -21,6 +21,7 @@ def few_at_once(monkeypatch):
     monkeypatch.setattr(thinning, "ROW_CHUNK", 16)
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact(name, monkeypatch):
@@ -52,6 +53,7 @@ def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
     laws.power(groups.invariance(CASES[name], laws.LONG))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("max_passes", [math.inf, 1.5])
 @pytest.mark.parametrize("is_joint", [True, False])
 @pytest.mark.parametrize("order", [2, 3])

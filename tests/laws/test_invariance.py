@@ -8,6 +8,7 @@ from tests.laws.samplers import PAIRS
 from tests.laws.targets import TARGETS
 
 
+@pytest.mark.each
 @pytest.mark.statistical
 @pytest.mark.parametrize(("case", "target"), PAIRS)
 def test_exact_starts_stay_exact(case, target, size):

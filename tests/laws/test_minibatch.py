@@ -27,6 +27,7 @@ def cases_of_this_file(monkeypatch):
     monkeypatch.setattr(jax_contracts, "CASES", CONTRACT_CASES)
 
 
+@pytest.mark.each
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact(name, size):
@@ -68,16 +69,19 @@ def test_vmap_is_loop(case, x64):
     jax_contracts.vmap_is_loop(case)
 
 
+@pytest.mark.first
 @every_case
 def test_compiles_once(case, dtype):
     jax_contracts.compiles_once(case, dtype)
 
 
+@pytest.mark.first
 @every_case
 def test_keeps_dtype(case, dtype):
     jax_contracts.keeps_dtype(case, dtype)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("case", CONTRACT_CASES)
 def test_uses_keys_once(case):
     jax_contracts.uses_keys_once(case)

@@ -76,6 +76,7 @@ def starts(way, model, *args, seed=0, **kwargs):
     return np.asarray(jax.vmap(lambda z: ravel_pytree(z)[0])(state.z)), said
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("num_rows", [300, 3000])
 def test_chains_are_where_labels_fit(num_rows, seed):
@@ -87,6 +88,7 @@ def test_chains_are_where_labels_fit(num_rows, seed):
     assert fits.all() or "in a, b" in said or "in upper, lower" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("way", WAYS)
 def test_modes_that_matter_are_said(way, seed):
@@ -172,6 +174,7 @@ def responses(kind, num_rows, seed):
     return jnp.asarray(x), jnp.asarray(y.astype(dtype))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("kind", "num_rows"),
     [("logistic", 60), ("poisson", 3000), ("ordered", 3000), ("normal", 60), ("robust", 3000)],

@@ -10,6 +10,7 @@ from tests.laws import smc
 SCHEMES = ("systematic", "stratified", "multinomial", "residual")
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", smc.CASES)
 def test_evidence_is_unbiased(name):
     smc.evidence_is_unbiased(name)
@@ -54,6 +55,7 @@ def test_union_is_the_mean(x64):
     smc.union_is_the_mean()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_never_picks_a_weightless_particle(scheme):
     smc.never_picks_a_weightless_particle(getattr(resampling, scheme), "float32")
@@ -81,6 +83,7 @@ def test_digits(law, spread, offset, precision):
         law(spread, offset, precision)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("precision", "offset"), [("float32", -4e8), ("float64", -4e17)])
 @pytest.mark.parametrize("law", [smc.union_keeps_its_digits, smc.great_factors_keep_the_weights])
 def test_great_evidences(law, precision, offset):
@@ -88,6 +91,7 @@ def test_great_evidences(law, precision, offset):
         law(offset, precision)
 
 
+@pytest.mark.first
 @each_precision
 @pytest.mark.parametrize("spread", [1e3, 1e9, 1e15])
 def test_annealed_evidence(spread, precision):
@@ -95,6 +99,7 @@ def test_annealed_evidence(spread, precision):
         smc.annealed_evidence(spread, precision)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_resampling_keeps_expectations(scheme):
     smc.resampling_keeps_expectations(getattr(resampling, scheme))
@@ -108,6 +113,7 @@ def test_counts_nan_particles():
     smc.counts_nan_particles()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "law",
     [

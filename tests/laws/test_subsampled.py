@@ -23,6 +23,7 @@ def no_full_pass(monkeypatch):
 FULL_ONLY = pytest.mark.full
 
 
+@pytest.mark.each
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     "name",
@@ -97,6 +98,7 @@ def test_acceptance_is_by_weights_within_the_bounds_and_that_of_all_rows_beyond(
     subsampled.acceptance_is_local(name)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ["counted", "scaled", "varied"])
 def test_bounds_hold_up_to_the_radius(name):
     subsampled.bounds_hold_up_to_the_radius(name)

@@ -130,6 +130,7 @@ def test_every_law_is_tried():
     assert set(LAWS) == set(MAPS)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("way", ["plate", "event", "table"])
 @pytest.mark.parametrize("law", EVERY)
 def test_coordinates_are_bijections_with_their_determinants(law, way):
@@ -212,6 +213,7 @@ def test_a_shape_beyond_the_digits_of_a_log_density_has_no_mass(law):
         assert walls(SHAPED[law](10.0 if "shape" in law else 16.0)) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "steps",
     [
@@ -294,10 +296,12 @@ def test_effects_are_found(model, expected):
     assert effects_of(model, (Y,), None, position) == expected
 
 
+@pytest.mark.long
 def test_effects_of_three_levels():
     assert effects_of(schools, (), None, position_of(schools, np.zeros(6))) == ("m", "t")
 
 
+@pytest.mark.long
 def test_partial_centring_leaves_effects():
     """The noise of a site that is centred in part has parameters of its own."""
     model = reparam(
@@ -336,6 +340,7 @@ def steps_from_the_prior(kernel, model, num_chains, num_steps):
     return drawn, {name: draws[name][:, -1] for name in drawn}, sampler
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 @pytest.mark.filterwarnings("ignore:.*no data")
 def test_draws_of_the_prior_stay_draws_of_the_prior():
@@ -358,6 +363,7 @@ def sharp():
     numpyro.sample("x", dist.Normal(100 * z, jnp.exp(12 * z)))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*no data", "ignore:rounding hides scales of x")
 def test_noise_below_the_last_digit():
     """What is rounded away is not moved by its noise."""
@@ -411,6 +417,7 @@ def test_states_go_on_with_the_effects_that_they_have_learned_of():
         kernel.sample(state, (), {})
 
 
+@pytest.mark.long
 def test_supports_are_those_of_the_maps():
     """Unconstrained values are the values themselves, their logarithms or their logits."""
     positive = {

@@ -53,6 +53,7 @@ TRACES = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", TRACES)
 def test_a_run_traces_the_model_a_few_times(name):
     kernel, model, options, most = TRACES[name]
@@ -156,6 +157,7 @@ def expected(y):
     return float(dist.Normal(0.3, 1).log_prob(y).sum())
 
 
+@pytest.mark.long
 def test_one_trace_serves_other_values():
     counted = Counted(plain)
     model = RowModel.of(FullView(counted), (Y,), {})
@@ -178,6 +180,7 @@ def test_other_arguments_are_traced_anew(args, kwargs):
     np.testing.assert_allclose(total(other), expected(args[0]), 1e-6)
 
 
+@pytest.mark.long
 def test_a_model_that_needs_values_is_read_with_them():
     keep = np.array([True, False, True])
     model = RowModel.of(FullView(plain), (Y,), {"keep": keep})

@@ -62,6 +62,7 @@ def words_of(model, *args, num_samples=400, **options):
     return [str(w.message) for w in caught if "rounding hides" in str(w.message)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "method, name, number",
     [("vectorized", r"chain \d of 2 \(counted from 0\)", 1), ("sequential", "a chain", 2)],
@@ -81,12 +82,14 @@ def test_a_run_says_what_rounding_hides(method, name, number):
     assert "AutoMALA" not in message  # the advice of chains that do not move
 
 
+@pytest.mark.long
 def test_nothing_is_said_where_nothing_is_hidden():
     assert words_of(far, 0.0, 2.0) == []
     with jax.enable_x64(True):
         assert words_of(far, 1000.0) == []
 
 
+@pytest.mark.long
 def test_one_chain_that_meets_little_says_nothing():
     hidden = report.Hidden.first(jnp.ones((2, 3)))
     place, x = jnp.array([1, -1]), jnp.array([[1.0, -7.0, 1.0], [1.0, 1.0, 1.0]])

@@ -44,11 +44,13 @@ def rows(mean, num=50, seed=0):
 # --- one object, several runs --------------------------------------------------------------------
 
 
+@pytest.mark.long
 @each_kernel
 def test_second_run_has_the_posterior_of_its_own_data(kernel):
     check_second_run(kernel, True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", in_full)
 def test_second_run_with_arguments_as_constants(name):
     check_second_run(KERNELS[name], False)
@@ -61,6 +63,7 @@ def check_second_run(kernel, jit_model_args):
         np.testing.assert_allclose(mcmc.get_samples()["mean"].mean(), mean, atol=0.5)
 
 
+@pytest.mark.long
 @each_kernel
 def test_warmup_and_run(kernel):
     """The draws of a warm-up are there if asked for, and a run goes on from its end."""
@@ -76,6 +79,7 @@ def test_warmup_and_run(kernel):
     assert (parts.get_samples()["mean"] != whole.get_samples()["mean"]).any()
 
 
+@pytest.mark.long
 @each_kernel
 def test_paths_of_a_model(kernel):
     """Sites come and go with the arguments."""
@@ -94,6 +98,7 @@ def test_paths_of_a_model(kernel):
         assert set(mcmc.get_samples()) == {"level", *(f"slope_{name}" for name in given)}
 
 
+@pytest.mark.long
 @each_kernel
 def test_another_number_of_groups(kernel):
     """A state of four groups says what is wrong with five, and a run of its own has five."""
@@ -117,11 +122,13 @@ def test_another_number_of_groups(kernel):
 # --- inside jit ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @each_kernel
 def test_vectorized_inside_jit(kernel):
     check_inside_jit(kernel, "vectorized")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", in_full)
 def test_sequential_inside_jit(name):
     check_inside_jit(KERNELS[name], "sequential")
@@ -145,6 +152,7 @@ def check_inside_jit(kernel, chain_method):
     assert len(kept) == 1
 
 
+@pytest.mark.long
 def test_minibatches_inside_jit():
     def model(y):
         mean = numpyro.sample("mean", dist.Normal(0, 10))
@@ -209,18 +217,21 @@ def check_nothing(kernel, name, **options):
         mcmc.print_summary()
 
 
+@pytest.mark.first
 @each_kernel
 @pytest.mark.parametrize("name", NOTHING)
 def test_models_without_coordinates(kernel, name):
     check_nothing(kernel, name, chain_method="vectorized")
 
 
+@pytest.mark.first
 @few_devices
 @each_method
 def test_chains_without_coordinates(chain_method):
     check_nothing(MALA, "fixed", chain_method=chain_method)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernel", EVERY)
 def test_every_kernel_without_coordinates(kernel):
     check_nothing(getattr(numpyro_fwd, kernel), "trivial", chain_method="vectorized")
@@ -229,6 +240,7 @@ def test_every_kernel_without_coordinates(kernel):
 # --- chains, fields, starts ----------------------------------------------------------------------
 
 
+@pytest.mark.long
 @few_devices
 @pytest.mark.parametrize("name", in_full)
 @each_method
@@ -293,6 +305,7 @@ def test_an_extra_field_that_is_not_there(chain_method, field):
         mcmc.run(jax.random.key(0), rows(1.0), extra_fields=(field,))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mean", [2, [2.0, 1.0], np.arange(2), np.array([2.0, 1.0])], ids=str)
 def test_starts_may_be_whole_numbers_and_lists(mean):
     """A count stays one."""
@@ -339,6 +352,7 @@ SUPPORTS = {
 }
 
 
+@pytest.mark.long
 @each_kernel
 @pytest.mark.parametrize("name", SUPPORTS)
 def test_supports(kernel, name):
@@ -348,6 +362,7 @@ def test_supports(kernel, name):
     np.testing.assert_allclose(error / (0.5 / 200**0.5), 0.0, atol=0.4)
 
 
+@pytest.mark.long
 @each_kernel
 def test_direction_and_pytree(kernel):
     """A circular latent, and an energy of a nested position."""

@@ -99,11 +99,13 @@ def sampled(name):
 # --- every named kernel ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*NAMES, "HPMALA", "MMALA"])
 def test_posterior(name):
     assert_moments(sampled(name).get_samples(group_by_chain=True)["beta"], *truth(*data()))
 
 
+@pytest.mark.long
 @each_kernel
 def test_extra_fields(name):
     mcmc = sampled(name)
@@ -122,6 +124,7 @@ def test_extra_fields(name):
     np.testing.assert_allclose(variances**0.5, truth(*data())[1], rtol=0.4)
 
 
+@pytest.mark.long
 @each_kernel
 def test_potential_energy_belongs_to_the_draws(name):
     mcmc = sampled(name)
@@ -132,6 +135,7 @@ def test_potential_energy_belongs_to_the_draws(name):
     np.testing.assert_allclose(mcmc.get_extra_fields()["potential_energy"][:50], potential, 1e-4)
 
 
+@pytest.mark.long
 @each_kernel
 def test_summary_counts_divergences(name, capsys):
     sampled(name).print_summary()
@@ -139,6 +143,7 @@ def test_summary_counts_divergences(name, capsys):
     assert "beta[0]" in printed and "Number of divergences: 0" in printed
 
 
+@pytest.mark.first
 @each_kernel
 def test_arviz(name):
     mcmc = sampled(name)
@@ -150,6 +155,7 @@ def test_arviz(name):
     assert (inference.log_likelihood["y"] < 0).all()
 
 
+@pytest.mark.long
 def test_names_of_arviz():
     """Those of ArviZ's conventions, and no depth of a tree."""
     mcmc = mcmc_of(MALA(regression), 20, 5, 2)
@@ -160,6 +166,7 @@ def test_names_of_arviz():
     assert all(values.shape == (2, 5) for values in found.data_vars.values())
 
 
+@pytest.mark.first
 @each_kernel
 def test_predictive(name):
     mcmc = sampled(name)
@@ -189,6 +196,7 @@ def few(name, chain_method, num_chains=2):
 
 
 # the program of jax.vmap cannot reuse the buffer of `diverging`, nor can that of NUTS
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
 @one_of_each_kind
 def test_sequential_is_vmap(name, x64):
@@ -205,12 +213,14 @@ for name in ("FMALA", "ALSMMALA"):
 """
 
 
+@pytest.mark.long
 def test_parallel_is_sequential():
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
     env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-W", "ignore", "-c", PARALLEL], env=env, check=True)
 
 
+@pytest.mark.long
 @one_of_each_kind
 def test_resume_and_pickle(name):
     """A run in two halves, the second after a trip through pickle, is the whole run, bit by bit."""
@@ -235,6 +245,7 @@ def values(mcmc):
 # --- one kernel stands for all of them ------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_default_fields():
     mcmc = mcmc_of(FMALA(regression), 10, 10)
     mcmc.run(jax.random.key(0), *data())
@@ -249,16 +260,19 @@ def test_acceptance_is_averaged_over_the_draws():
     np.testing.assert_allclose(mcmc.last_state.mean_accept_prob, found, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_same_seed_same_draws():
     first, second = few("FMALA", "vectorized"), few("FMALA", "vectorized")
     np.testing.assert_array_equal(first, second)
     assert (first[0] != first[1]).any()
 
 
+@pytest.mark.long
 def test_one_chain_agrees_across_chain_methods():
     np.testing.assert_array_equal(few("FMALA", "vectorized", 1), few("FMALA", "sequential", 1))
 
 
+@pytest.mark.long
 def test_second_data_set_without_recompilation():
     class Counted(FMALA):
         num_traces = 0
@@ -276,6 +290,7 @@ def test_second_data_set_without_recompilation():
         assert_moments(draws, *truth(*data(seed, beta)))
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 def test_second_run_with_other_data():
     """Without `jit_model_args` nothing of the first data set is left in the kernel either."""
@@ -286,6 +301,7 @@ def test_second_run_with_other_data():
         assert_moments(draws, *truth(*data(seed, beta)))
 
 
+@pytest.mark.long
 def test_model_keywords():
     x, y = data()
     mcmc = mcmc_of(MALA(regression), 200, 800)
@@ -294,6 +310,7 @@ def test_model_keywords():
     assert_moments(draws, *truth(x, y, 3.0))
 
 
+@pytest.mark.long
 def test_python_arguments_are_not_traced():
     def model(num, kind):
         loc = {"far": 50.0, "near": 0.0}[kind]
@@ -315,6 +332,7 @@ def mixture(y):
     numpyro.sample("y", dist.Normal(loc + sign.sum(), jnp.exp(log_sigma)), obs=y)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["MALA", "FMALA"])
 def test_block_of_gibbs(name):
     y = jnp.array([0.9, 1.4, 1.1, 2.0])
@@ -350,6 +368,7 @@ def grid_moments(y):
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_chains", [1, 2])
 def test_potential_fn_of_a_pytree(num_chains):
     def potential_fn(z):
@@ -365,6 +384,7 @@ def test_potential_fn_of_a_pytree(num_chains):
     assert_moments(b[..., None], 0, 5)
 
 
+@pytest.mark.long
 def test_progress_bar(monkeypatch, capfd):
     for name in ("CI", "PYTEST_XDIST_WORKER"):  # which turn it off
         monkeypatch.delenv(name, raising=False)
@@ -374,6 +394,7 @@ def test_progress_bar(monkeypatch, capfd):
     assert "sample: 100%" in shown and "step size" in shown and "acc. prob=" in shown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_chains", [1, 2])
 def test_no_warmup_starts_at_init_params(num_chains):
     start = jnp.array([[0.5, 1.5], [2.5, -0.5]])
@@ -389,6 +410,7 @@ def test_no_warmup_starts_at_init_params(num_chains):
     assert (fields["adapt_state.inverse_mass_matrix"] == jnp.eye(2)).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_init_params_may_be_of_another_precision(dtype, x64):
     mcmc = mcmc_of(FMALA(regression), 20, 3)
@@ -396,6 +418,7 @@ def test_init_params_may_be_of_another_precision(dtype, x64):
     assert mcmc.get_samples()["beta"].dtype == "float64"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dense_mass", [True, False])
 @pytest.mark.parametrize("given", [None, "diagonal", "dense"])
 @pytest.mark.parametrize("adapt", [True, False])
@@ -420,6 +443,7 @@ def test_what_is_adapted(adapt, given, dense_mass):
     assert bool(jnp.allclose(inverse, first, rtol=1e-5)) == (not adapt)
 
 
+@pytest.mark.long
 def test_step_size_adapts_alone():
     kernel = FMALA(regression, adapt_mass_matrix=False, inverse_mass_matrix=jnp.array([0.07, 8e-4]))
     mcmc = mcmc_of(kernel, 1000, 3000)
@@ -431,6 +455,7 @@ def test_step_size_adapts_alone():
     assert abs(accept_prob.mean() - kernel._goal(2)) < 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dense_mass", [True, False])
 @pytest.mark.parametrize("kernel", [MALA, FMALA, PCLineFMALA])
 def test_dtypes(kernel, dense_mass, dtype):
@@ -449,6 +474,7 @@ def test_dtypes(kernel, dense_mass, dtype):
     assert fields["adapt_state.inverse_mass_matrix"].dtype == dtype
 
 
+@pytest.mark.long
 def test_dynamic_support():
     """A site whose support depends on another: b given a is uniform on (0, a), a is uniform."""
 
@@ -484,6 +510,7 @@ def iterated(y):
     numpyro.sample("y", dist.Normal(jnp.log(root), 0.5), obs=y)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FORWARD)
 @pytest.mark.parametrize("dense_mass", [True, False])
 def test_while_loop(name, dense_mass):
@@ -505,6 +532,7 @@ BLACKJAX = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BLACKJAX)
 def test_blackjax_algorithm(name):
     kernel = BlackJAXKernel(regression, getattr(blackjax, name), **BLACKJAX[name])
@@ -518,6 +546,7 @@ def test_blackjax_algorithm(name):
     assert (num_steps >= BLACKJAX[name].get("num_integration_steps", 1)).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["hmc", "rmhmc", "barker", "nuts"])
 @pytest.mark.parametrize("dense_mass", [True, False])
 def test_blackjax_inverse_mass_matrix(name, dense_mass):
@@ -536,6 +565,7 @@ def test_blackjax_inverse_mass_matrix(name, dense_mass):
     assert_moments(mcmc.get_samples(group_by_chain=True), 0, np.asarray(sd))
 
 
+@pytest.mark.long
 def test_blackjax_barker_takes_the_mass_matrix():
     """A fault of BlackJAX 1.7 that the kernel works around; when this fails, drop the work-around.
 
@@ -554,6 +584,7 @@ def test_blackjax_barker_takes_the_mass_matrix():
     np.testing.assert_allclose(jumps(sd**-2), 0.46, rtol=0.1)
 
 
+@pytest.mark.long
 def test_warm_start_can_be_off():
     """A random walk then evaluates the density and nothing else."""
 

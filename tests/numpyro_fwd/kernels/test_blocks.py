@@ -23,6 +23,7 @@ def covariance(size, seed=0):
     return jnp.asarray(half @ half.T / size, LIKE.dtype)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "given, dense_mass, structure",
     [
@@ -94,6 +95,7 @@ def test_blocks_that_are_none(options, words):
         run(**options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     [(blackjax.barker, {}), (blackjax.hmc, {"num_integration_steps": 2}), (blackjax.nuts, {})],

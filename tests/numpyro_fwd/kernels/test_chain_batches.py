@@ -53,6 +53,7 @@ def test_draws_are_those_of_all_chains_at_once(name, x64):
         np.testing.assert_allclose(batched, draws[0], rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.long
 def test_memory_of_a_step_is_that_of_a_batch():
     x = jax.random.normal(jax.random.key(1), (100_000, SIZE))
 

@@ -55,6 +55,7 @@ def second_order():
     return run(AMAGOLD(model, num_integration_steps=3))
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 def test_second_order_samples_the_posterior(second_order):
     assert pvalue(second_order) > 1e-4
@@ -63,6 +64,7 @@ def test_second_order_samples_the_posterior(second_order):
     assert (fields["inner.num_rows"] == NUM_ROWS).all()
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     "kernel",
@@ -79,6 +81,7 @@ def test_kernels_sample_the_posterior(kernel):
     assert 0.4 < mcmc.get_extra_fields()["accept_prob"].mean() < 1.0
 
 
+@pytest.mark.long
 def test_sghmc_is_close_with_short_steps():
     mcmc = run(SGHMC(model, num_integration_steps=10))
     rates = np.asarray(mcmc.get_samples()["rate"])
@@ -87,6 +90,7 @@ def test_sghmc_is_close_with_short_steps():
     assert mcmc.last_state.adapt_state.step_size[0] == np.float32(0.1)
 
 
+@pytest.mark.long
 def test_anchor_is_the_mode_and_stays(second_order):
     shared = second_order.last_state.shared
     anchor = shared.anchor
@@ -100,6 +104,7 @@ def test_anchor_is_the_mode_and_stays(second_order):
     assert first is None or np.array_equal(first.shared.anchor.gradient, anchor.gradient)
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 def test_resumes_with_the_same_anchor(second_order):
     state = second_order.last_state
@@ -112,6 +117,7 @@ def test_resumes_with_the_same_anchor(second_order):
     assert pvalue(second_order) > 1e-4
 
 
+@pytest.mark.long
 def test_predictive_and_arviz_see_all_rows(second_order):
     kernel = second_order.sampler
     draws = second_order.get_samples()
@@ -122,11 +128,13 @@ def test_predictive_and_arviz_see_all_rows(second_order):
     assert data.log_likelihood["y"].shape[-1] == NUM_ROWS
 
 
+@pytest.mark.long
 def test_kernels_are_pickled(second_order):
     kernel = pickle.loads(pickle.dumps(second_order.sampler))
     assert kernel.model.model is model
 
 
+@pytest.mark.long
 def test_no_mode_raises(monkeypatch):
     def no_mode(*arguments):
         return newton.newton(*arguments)._replace(distance=9.0)
@@ -137,6 +145,7 @@ def test_no_mode_raises(monkeypatch):
         kernel.init(jax.random.key(0), 0, None, (Y,), {})
 
 
+@pytest.mark.long
 def test_too_many_dimensions_for_a_mode_raise():
     def wide(y):
         mean = numpyro.sample("mean", dist.Normal(0, 1).expand([600]).to_event(1)).sum()
@@ -196,6 +205,7 @@ def two_plates(y, w):
         numpyro.sample("w_obs", dist.Normal(2.0 * mean, 1.0), obs=w[rows])
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 def test_several_plates():
     rng = np.random.default_rng(54)
@@ -215,6 +225,7 @@ def test_several_plates():
     assert scipy.stats.kstest(draws.ravel(), exact.cdf).pvalue > 1e-4
 
 
+@pytest.mark.long
 def test_sequential_chains():
     mcmc = MCMC(
         AMAGOLD(model, num_integration_steps=3),
@@ -271,6 +282,7 @@ def blocks(control_variate):
     return mcmc
 
 
+@pytest.mark.long
 def test_block_of_gibbs():
     draws = blocks(None).get_samples()
     total = np.asarray(draws["mean"] + draws["shift"])

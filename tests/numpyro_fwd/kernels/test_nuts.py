@@ -27,6 +27,8 @@ from numpyro_fwd import (
     sample_to,
 )
 
+pytestmark = pytest.mark.long
+
 SIGMA = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
 Y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
 

@@ -13,6 +13,8 @@ from numpyro.infer import MCMC
 import numpyro_fwd
 from tests.numpyro_fwd.kernels import posteriordb_models
 
+pytestmark = pytest.mark.long
+
 NAMES = ("RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA")
 
 

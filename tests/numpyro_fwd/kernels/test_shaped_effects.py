@@ -83,6 +83,7 @@ def exact(logdensity):
     return mean, np.sqrt(p @ (GRID - mean) ** 2)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "name, kernel",
     [*((name, AutoNUTS) for name in MODELS), ("beta", AutoMALA)],

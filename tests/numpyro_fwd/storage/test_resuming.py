@@ -16,6 +16,8 @@ from numpyro_fwd.storage import run as stored_run
 from numpyro_fwd.storage import writer
 from tests.numpyro_fwd.storage import runs
 
+pytestmark = pytest.mark.long
+
 CASES = {
     "NUTS in sequence": ("NUTS", "sequential", 2),
     "NUTS vectorized": ("NUTS", "vectorized", 2),

@@ -92,8 +92,9 @@ def test_great_evidences(law, precision, offset):
 
 
 @pytest.mark.first
-@each_precision
-@pytest.mark.parametrize("spread", [1e3, 1e9, 1e15])
+@pytest.mark.parametrize(
+    ("spread", "precision"), [(1e3, "float64"), (1e9, "float32"), (1e15, "float32")]
+)
 def test_annealed_evidence(spread, precision):
     with jax.enable_x64(precision == "float64"):
         smc.annealed_evidence(spread, precision)

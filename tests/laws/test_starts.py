@@ -51,8 +51,7 @@ def boundary(places, gap):
 
 
 @pytest.mark.first
-@pytest.mark.parametrize("places", [(-5.0, 5.0), (-6.0, 4.0), (-4.0, 6.0)])
-@pytest.mark.parametrize("size", [2, 5])
+@pytest.mark.parametrize(("size", "places"), [(2, (-5.0, 5.0)), (5, (-6.0, 4.0)), (2, (-4.0, 6.0))])
 def test_each_chain_starts_in_the_mode_of_its_path(size, places):
     """One nat apart. Two chains that disagree are all that R-hat has."""
     x, found = starts(partial(modes, places=places, gap=1.0), size)
@@ -192,8 +191,7 @@ def variances(metric):
 
 
 @pytest.mark.first
-@pytest.mark.parametrize("dense", [False, True])
-@pytest.mark.parametrize("num_chains", [2, 3, 8])
+@pytest.mark.parametrize(("num_chains", "dense"), [(2, False), (3, True), (8, False)])
 def test_the_metric_does_not_span_chains_that_are_apart(num_chains, dense):
     """Along the coordinate in which they are; along others all draws are one sample."""
     offsets = np.zeros((num_chains, 3))
@@ -336,8 +334,10 @@ IMPROPER = {
 
 
 @pytest.mark.first
-@pytest.mark.parametrize("algorithm", ["mala", "random_walk"])
-@pytest.mark.parametrize("name", IMPROPER)
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [("negated", "mala"), ("flat", "random_walk"), ("linear", "mala"), ("linear", "random_walk")],
+)
 def test_improper_densities_are_an_error(name, algorithm):
     x = jax.random.normal(jax.random.key(1), (4, 2))
     with warnings.catch_warnings(), pytest.raises(ValueError, match="run away"):

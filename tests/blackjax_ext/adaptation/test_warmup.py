@@ -112,8 +112,7 @@ def normals(num_draws, num_chains, seed=0):
 
 
 @pytest.mark.long
-@both_metrics
-@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+@pytest.mark.parametrize(("dense", "scale"), [(True, 0.1), (False, 1.0), (True, 30.0)])
 def test_recovers_a_covariance(dense, scale, x64):
     """Whatever metric the draws are seen through."""
     old = scale * jnp.eye(3) if dense else jnp.full(3, scale)
@@ -202,8 +201,7 @@ def fields_of(kernel, num_warmup, num_samples, num_chains=4, **kwargs):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dense_mass", [True, False])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "dense_mass"), [*zip(NAMES, 3 * [True, False], strict=True)])
 def test_warmup_adapts_and_ends(name, dense_mass):
     """No help by the warm start: metric and step size are found on the way, and then frozen."""
     kernel = getattr(numpyro_fwd, name)(normal, dense_mass=dense_mass, warm_start=False)
@@ -327,8 +325,7 @@ def test_paths_in_one_loop_are_those_of_each(x64):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "seed"), [("forward", 0), ("reverse", 1), ("reverse", 2)])
 def test_start_on_a_funnel_is_in_the_bulk(mode, seed):
     x = jax.random.uniform(jax.random.key(seed), (8, 10), minval=-2, maxval=2)
     draws, _ = find_all(funnel, x, mode, seed)
@@ -513,8 +510,9 @@ def looping():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dense_mass", [True, False])
-@pytest.mark.parametrize("name", FORWARD_ONLY)
+@pytest.mark.parametrize(
+    ("name", "dense_mass"), [(name, i % 2 == 0) for i, name in enumerate(FORWARD_ONLY)]
+)
 def test_no_reverse_mode_from_init_to_end(name, dense_mass, monkeypatch):
     def raises(*_, **__):
         raise AssertionError("reverse mode")

@@ -83,8 +83,7 @@ SCALES = {
 
 
 @pytest.mark.first
-@pytest.mark.parametrize("at", [0.0, 1.0, -3.0])
-@pytest.mark.parametrize("name", SCALES)
+@pytest.mark.parametrize(("name", "at"), [*zip(SCALES, 2 * [0.0, 1.0, -3.0], strict=True)])
 def test_differences_are_the_hessian(name, at):
     hessian_of_differences(SCALES[name], np.full(len(SCALES[name]), at))
 

@@ -61,8 +61,9 @@ KERNELS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("has_progress_bar", [False, True])
-@pytest.mark.parametrize("name", ["MALA", "AMAGOLD_subsampled"])
+@pytest.mark.parametrize(
+    ("name", "has_progress_bar"), [("MALA", True), ("AMAGOLD_subsampled", False)]
+)
 def test_a_run_compiles_its_step_once(name, has_progress_bar):
     algorithm, model, options = KERNELS[name]
     mcmc = mcmc_of(getattr(numpyro_fwd, algorithm)(model, **options), num_chains=1)
@@ -169,8 +170,7 @@ OTHERS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("has_progress_bar", [False, True])
-@pytest.mark.parametrize("jit_model_args", [False, True])
+@pytest.mark.parametrize(("jit_model_args", "has_progress_bar"), [(False, False), (True, True)])
 def test_an_array_that_was_changed_in_place_is_sampled_as_it_is(jit_model_args, has_progress_bar):
     """NumPyro keeps its loop by the identity of the arguments, with what they held."""
 
@@ -236,13 +236,14 @@ def test_particles_of_other_data_are_refused(jit_model_args):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "options",
+    ("name", "options"),
     [
-        {"chain_method": "vectorized", "jit_model_args": True},
-        {"chain_method": "sequential", "jit_model_args": False},
+        ("MALA", {"chain_method": "sequential", "jit_model_args": False}),
+        ("AutoMALA", {"chain_method": "vectorized", "jit_model_args": True}),
+        ("ALSMMALA", {"chain_method": "vectorized", "jit_model_args": True}),
+        ("blackjax", {"chain_method": "sequential", "jit_model_args": False}),
     ],
 )
-@pytest.mark.parametrize("name", OTHERS)
 def test_a_log_density_of_other_data_is_refused_and_refreshed(name, options):
     """Chains would stay where the old density is above any of the new."""
     rng = np.random.default_rng(0)

@@ -141,16 +141,18 @@ def test_learning_rates_follow_the_loss():
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "optim",
+    ("cls", "optim"),
     [
-        optax.chain(
-            optax.sgd(1.0), optax.scale_by_backtracking_linesearch(max_backtracking_steps=20)
+        (
+            GOHSMC,
+            optax.chain(
+                optax.sgd(1.0), optax.scale_by_backtracking_linesearch(max_backtracking_steps=20)
+            ),
         ),
-        optax.lbfgs(),
+        (SGSMC, optax.lbfgs()),
     ],
     ids=["backtracking", "lbfgs"],
 )
-@pytest.mark.parametrize("cls", [GOHSMC, SGSMC])
 def test_line_searches_lower_the_loss_of_the_particles(cls, optim):
     """Their steps are too long without the search, and go where the data are with it."""
     y = np.float32(3.0 + 0.01 * np.arange(200))

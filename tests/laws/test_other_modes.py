@@ -77,8 +77,7 @@ def starts(way, model, *args, seed=0, **kwargs):
 
 
 @pytest.mark.first
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("num_rows", [300, 3000])
+@pytest.mark.parametrize(("num_rows", "seed"), [(300, 0), (3000, 1)])
 def test_chains_are_where_labels_fit(num_rows, seed):
     """3,000 rows are more than the paths read."""
     names = ("a", "b") if seed else ("upper", "lower")  # sorted, the other way round
@@ -89,8 +88,7 @@ def test_chains_are_where_labels_fit(num_rows, seed):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "seed"), [(way, i % 2) for i, way in enumerate(WAYS)])
 def test_modes_that_matter_are_said(way, seed):
     x, said = starts(way, heavy, heaps(6, 5), seed=seed, name="place" if seed else "m")
     assert "2 modes that matter" in said and f"in {'place' if seed else 'm'}." in said

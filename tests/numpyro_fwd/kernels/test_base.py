@@ -503,7 +503,7 @@ def iterated(y):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "dense_mass"), zip(FORWARD, [True, False, True, False, True], strict=True)
+    ("name", "dense_mass"), [*zip(FORWARD, [True, False, True, False, True], strict=True)]
 )
 def test_while_loop(name, dense_mass):
     mcmc = mcmc_of(getattr(numpyro_fwd, name)(iterated, dense_mass=dense_mass), 400, 3000, 2)

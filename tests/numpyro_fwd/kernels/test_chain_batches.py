@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import MCMC
 
-from numpyro_fwd import AMAGOLD, FMALA, MALA, AutoNUTS
+from numpyro_fwd import AMAGOLD, MALA, AutoNUTS
 
 SIZE, NUM_CHAINS = 5, 7
 ROWS = np.random.default_rng(0).normal(size=(200, SIZE))
@@ -24,7 +24,7 @@ def on_batches(x):
     return model(x, 20)
 
 
-KERNELS = {"MALA": MALA, "FMALA": FMALA, "AutoNUTS": AutoNUTS, "AMAGOLD": AMAGOLD}
+KERNELS = {"MALA": MALA, "AutoNUTS": AutoNUTS, "AMAGOLD": AMAGOLD}
 
 
 def mcmc_of(name, size, **settings):

@@ -77,12 +77,16 @@ def check_moments(x):
     np.testing.assert_allclose(x.std(0), 0.995, atol=0.15)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "evaluate",
-    [without_density, by_error_if, simulated, simulated_together],
-    ids=lambda f: f.__name__,
+    ("name", "evaluate"),
+    [
+        ("RandomWalk", without_density),
+        ("MALA", by_error_if),
+        ("FMALA", simulated),
+        ("AutoNUTS", simulated_together),
+    ],
 )
-@pytest.mark.parametrize("name", KERNELS)
 def test_model_that_raises_far_away(name, evaluate):
     check_moments(run(KERNELS[name](model_of(evaluate))))
 

@@ -27,7 +27,7 @@ def cases_of_this_file(monkeypatch):
     monkeypatch.setattr(jax_contracts, "CASES", CONTRACT_CASES)
 
 
-@pytest.mark.each
+@pytest.mark.first
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact(name, size):

@@ -23,7 +23,7 @@ def no_full_pass(monkeypatch):
 FULL_ONLY = pytest.mark.full
 
 
-@pytest.mark.each
+@pytest.mark.first
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     "name",

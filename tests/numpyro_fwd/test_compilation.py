@@ -276,8 +276,14 @@ print(len(programs), *programs)
 """
 
 
-@pytest.mark.first
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("MALA", "AMAGOLD_groups") else pytest.mark.full)
+        for name in PROGRAMS
+    ],
+)
 def test_a_set_up_compiles_few_programs(name):
     done = subprocess.run(
         [sys.executable, "-c", COUNT, name],

@@ -172,6 +172,7 @@ def process():
     numpyro.sample("y", dist.Poisson(rates), obs=COUNTS)
 
 
+@pytest.mark.long
 def test_a_latent_process_starts_without_hessians(monkeypatch):
     """150 factorizations for each, of 150 dimensions, are not affordable."""
     searches = []
@@ -196,6 +197,7 @@ def two_modes(x):
     return jnp.logaddexp(-0.5 * jnp.sum((x - 4) ** 2), -0.5 * jnp.sum((x + 4) ** 2) - 30)
 
 
+@pytest.mark.long
 def test_paths_one_after_the_other_end_where_all_at_once_do(x64):
     x = jnp.array([[1.0], [-1.0], [1.0], [1.5], [0.5], [2.0], [-2.0]]) * jnp.ones(3)
     key = jax.random.key(0)
@@ -211,6 +213,7 @@ def test_paths_one_after_the_other_end_where_all_at_once_do(x64):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-7), found(3), expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", [jax.random.key(0), jax.random.PRNGKey(0)], ids=["new", "raw"])
 def test_paths_with_much_noise_end_where_they_do_in_other_batches(key, monkeypatch, x64):
     """The noise of a path is drawn when its turn comes, by a key of its own."""
@@ -231,6 +234,7 @@ def test_paths_with_much_noise_end_where_they_do_in_other_batches(key, monkeypat
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-7), found, expected)
 
 
+@pytest.mark.long
 def test_paths_of_gradients_one_after_the_other_end_where_all_at_once_do(x64):
     x = jax.random.uniform(jax.random.key(1), (7, 30), minval=-2.0, maxval=2.0)
     arguments = jax.random.key(0), lambda x: -0.5 * jnp.sum(x**2 + x**4), x, "reverse"

@@ -29,6 +29,7 @@ def test_exact_starts_stay_exact(name, monkeypatch):
     laws.power(groups.invariance(CASES[name]))
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", ["mixed", "third order"])
 def test_exact_starts_stay_exact_where_rows_are_a_stage_of_their_own(name, monkeypatch):
@@ -38,6 +39,7 @@ def test_exact_starts_stay_exact_where_rows_are_a_stage_of_their_own(name, monke
     laws.power(groups.invariance(CASES[name]))
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("name", groups.TAILS)

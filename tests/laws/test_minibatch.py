@@ -51,6 +51,7 @@ def test_gradient_is_unbiased(x64):
     minibatch.gradient_is_unbiased()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("order", [1, 2])
 def test_control_variate_is_unbiased(order, x64):
     def make(batch_size):
@@ -64,6 +65,7 @@ def test_energy_is_precise_in_float32():
     minibatch.energy_is_precise()
 
 
+@pytest.mark.first
 @every_case
 def test_vmap_is_loop(case, x64):
     jax_contracts.vmap_is_loop(case)

@@ -97,12 +97,14 @@ def test_modes_that_matter_are_said(way, seed):
     assert ("R-hat does not tell" in said) == (way == "subsampled")
 
 
+@pytest.mark.long
 def test_modes_of_more_rows_than_paths_read():
     assert "2 modes that matter" in starts("full", heavy, heaps(2100, 2100))[1]
     x, said = starts("full", heavy, heaps(2520, 1680))
     assert (x < 0).all() and not said
 
 
+@pytest.mark.long
 def test_runs_of_two_modes_do_not_mix():
     mcmc = MCMC(
         AMAGOLD(heavy),
@@ -172,7 +174,7 @@ def responses(kind, num_rows, seed):
     return jnp.asarray(x), jnp.asarray(y.astype(dtype))
 
 
-@pytest.mark.first
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "num_rows"),
     [("logistic", 60), ("poisson", 3000), ("ordered", 3000), ("normal", 60), ("robust", 3000)],

@@ -20,11 +20,13 @@ def test_population_of_one_is_unbiased():
     smc.evidence_is_unbiased("langevin_reversed", num_particles=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", smc.GAUSSIAN)
 def test_gaussian_bias_falls(name):
     smc.gaussian_bias_falls(name)
 
 
+@pytest.mark.long
 def test_resampling_is_triggered_sometimes():
     share = np.mean(smc.simulate("langevin_reversed").num_resampled > 0, axis=0)
     assert np.all(share < 0.95) and share.max() > 0.3, share
@@ -43,6 +45,7 @@ def test_leapfrog_is_reversible(x64):
     smc.leapfrog_is_reversible()
 
 
+@pytest.mark.long
 def test_gaussian_is_right_for_a_normal():
     smc.gaussian_is_right_for_a_normal()
 
@@ -61,21 +64,21 @@ def test_never_picks_a_weightless_particle(scheme):
     smc.never_picks_a_weightless_particle(getattr(resampling, scheme), "float32")
 
 
-each_precision = pytest.mark.parametrize("precision", ["float32", "float64"])
-each_spread = pytest.mark.parametrize("spread", smc.SPREADS)
+DIGITS = (
+    smc.conditional_ess_keeps_its_digits,
+    smc.next_temperature_leaves_its_share,
+    smc.weights_keep_their_digits,
+)
+
+
 # log likelihoods about zero, and far from it
-each_offset = pytest.mark.parametrize("offset", [0.0, 3.0])
-
-
-@each_precision
-@each_spread
-@each_offset
+@pytest.mark.first
 @pytest.mark.parametrize(
-    "law",
+    ("law", "spread", "offset", "precision"),
     [
-        smc.conditional_ess_keeps_its_digits,
-        smc.next_temperature_leaves_its_share,
-        smc.weights_keep_their_digits,
+        (law, spread, 3.0 * ((i + j) % 2), ["float32", "float64"][(i + j // 2) % 2])
+        for i, law in enumerate(DIGITS)
+        for j, spread in enumerate(smc.SPREADS)
     ],
 )
 def test_digits(law, spread, offset, precision):
@@ -91,7 +94,7 @@ def test_great_evidences(law, precision, offset):
         law(offset, precision)
 
 
-@pytest.mark.first
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spread", "precision"), [(1e3, "float64"), (1e9, "float32"), (1e15, "float32")]
 )
@@ -110,6 +113,7 @@ def test_never_picks_a_weightless_particle_because_of_rounding():
     smc.never_picks_a_weightless_particle(smc.last, "float32")
 
 
+@pytest.mark.long
 def test_counts_nan_particles():
     smc.counts_nan_particles()
 

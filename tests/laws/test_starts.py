@@ -303,6 +303,7 @@ def test_copies_of_a_circle(name):
     assert "in angle_unwrapped)" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_exchanged_labels_are_said(seed):
     y = np.concatenate([np.linspace(-4, -2, 20), np.linspace(2, 4, 20)]).astype(np.float32)
@@ -371,6 +372,7 @@ def test_log_densities_without_digits_are_an_error(name):
     assert not [text for text in said if "frozen" in text or "different places" in text]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_double_precision_does_not_hide_a_wrong_sign(dtype):
     """Positions of 1e40 are below what no posterior reaches in float64."""

@@ -321,6 +321,7 @@ def with_hole(y, fault):
         numpyro.sample("y", dist.Normal(m[0], 1.0), obs=jnp.nan_to_num(y))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("kernel", [MALA, AutoNUTS, AMAGOLD, L2MC])
 @pytest.mark.parametrize(
     ("fault", "words"),

@@ -65,6 +65,7 @@ print(len(list(folder.glob("*lambda*-cache"))))
 """
 
 
+@pytest.mark.long
 def test_jax_may_have_compiled_before_if_it_kept_nothing(tmp_path):
     rest = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     done = subprocess.run(

@@ -46,6 +46,7 @@ def test_a_doubled_trajectory_turns_with_the_step_size_of_a_warm_up(num_steps):
     assert (found == steps).mean() > 0.9
 
 
+@pytest.mark.long
 def test_trajectories_in_130_dimensions_turn():
     """The step size is .43 by itself; of BlackJAX's NUTS trajectories have up to 500 steps then."""
 
@@ -370,6 +371,7 @@ def distance_of_starts(target, place, size, mode, seed):
     return (draws[:, place] - target.mean) / target.sd
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("size", "scale", "place", "mode"),
     [
@@ -387,6 +389,7 @@ def test_starts_in_many_dimensions_are_at_the_mass(size, scale, place, mode):
         assert (np.abs(distance_of_starts(target, place, size, mode, seed)) < 6).all()
 
 
+@pytest.mark.long
 def test_starts_on_paths_to_the_mode_are_found_out(monkeypatch):
     monkeypatch.setattr(newton_path, "averaged_over_pair", lambda *arguments: arguments[-1])
     assert (distance_of_starts(sharing(131, 2.0, 70), 70, 131, "reverse", 0) < -10).all()

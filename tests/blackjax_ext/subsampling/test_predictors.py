@@ -125,6 +125,7 @@ def test_remainders_stay_below_their_bounds(family, classes, x64):
     assert np.max(found) > 0.005  # and not by much
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_coordinates_that_no_row_sees_have_no_part_in_the_bounds(place, x64):
     """A hyperparameter before, between or after the slopes: rows change by less than they allow."""

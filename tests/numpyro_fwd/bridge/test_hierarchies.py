@@ -160,6 +160,7 @@ def unobserved(like):
     return Pseudo(jnp.zeros_like(like), jnp.zeros_like(like))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("law", [name for name in EVERY if name not in SHAPED])
 def test_noise_has_a_law_without_parameters(law):
     """That is what makes coordinates worth while."""
@@ -179,6 +180,7 @@ def test_noise_has_a_law_without_parameters(law):
         np.testing.assert_allclose(values, values[0], atol=1e-9)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("law", SHAPED)
 def test_noise_of_a_law_with_a_shape_is_about_standard(law):
     """Whatever the parameters: shapes of a sixth to a hundred."""
@@ -403,6 +405,7 @@ def test_arguments_may_make_of_an_effect_what_is_none():
     assert jnp.array_equal(placed.position["x"], position["x"]) and placed.log_det == 0
 
 
+@pytest.mark.long
 def test_states_go_on_with_the_effects_that_they_have_learned_of():
     def model(has_more=False):
         tau = numpyro.sample("tau", dist.HalfNormal(1.0))

@@ -88,6 +88,7 @@ LATER = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_chains", [1, 2])
 @pytest.mark.parametrize("name", LATER)
 def test_what_a_model_reads_may_change_between_runs(name, num_chains, monkeypatch):
@@ -109,6 +110,7 @@ def test_what_a_model_reads_may_change_between_runs(name, num_chains, monkeypatc
     np.testing.assert_allclose(state.potential_energy, energy_of(shifted, state, y), rtol=1e-4)
 
 
+@pytest.mark.long
 def test_a_mask_may_change_between_runs():
     y = jnp.linspace(-1, 1, 200)
     mcmc = MCMC(

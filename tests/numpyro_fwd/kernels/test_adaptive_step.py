@@ -20,6 +20,7 @@ def funnel():
     numpyro.sample("x", dist.Normal(0, jnp.exp(w / 2)).expand([4]).to_event(1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("learn_coordinates", [True, False])
 def test_the_neck_of_a_funnel_is_visited(learn_coordinates):
     """Where effects are sampled as they are written, steps are shorter there."""

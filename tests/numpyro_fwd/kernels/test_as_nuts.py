@@ -277,6 +277,7 @@ IN_ALL = ("i", "z", "accept_prob", "diverging", "rng_key", "potential_energy")
 BY_ROWS = ("AMAGOLD", "L2MC", "SGHMC")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*WITH_GRADIENTS, *EVERY[:3:2], "LangevinSMC", *BY_ROWS])
 def test_every_field_of_nuts_is_given_or_those_there_are_are_listed(name):
     model, y = in_plate if name in BY_ROWS else located, rows(1.0)
@@ -303,6 +304,7 @@ def test_every_field_of_nuts_is_given_or_those_there_are_are_listed(name):
         np.testing.assert_allclose(leaf, gradient[site], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.first
 @few_devices
 @pytest.mark.parametrize(
     ("chain_method", "field"),

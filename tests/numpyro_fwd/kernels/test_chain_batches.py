@@ -39,6 +39,7 @@ def mcmc_of(name, size, **settings):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=() if name == "MALA" else pytest.mark.slow) for name in KERNELS],

@@ -248,6 +248,7 @@ def of_slopes(x, group, y):
     rows(lambda r: x[r] @ b, y)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", [constrained(lambda a: barrier(a > -2.2)), of_slopes])
 def test_chains_start_where_a_constraint_holds(model):
     """Though draws from the normal approximation at the anchor may not meet it."""

@@ -44,6 +44,7 @@ def arguments(num_sites):
 NUM_SITES = (11, 12, 25)  # below, at and above the number from which on sites go together
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("num_sites", NUM_SITES)
 def test_density_and_gradient_are_those_of_numpyro(num_sites):
     args = arguments(num_sites)
@@ -64,6 +65,7 @@ def effects(num_sites):
         numpyro.sample(f"site_{j}", dist.Normal(0.0, 1.0 + j))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernel", [MALA, AutoNUTS])
 def test_a_run_goes_on_when_it_has_been_pickled(kernel):
     mcmc = MCMC(kernel(effects), num_warmup=20, num_samples=10, progress_bar=False)

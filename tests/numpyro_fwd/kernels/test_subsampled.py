@@ -134,6 +134,7 @@ def reads_while_moving(kernel):
     return f"i32[{BATCH}]" in str(program)
 
 
+@pytest.mark.long
 def test_the_expansion_alone_drives_trajectories():
     assert not reads_while_moving(AMAGOLD(coin, acceptance="subsampled"))
     assert reads_while_moving(AMAGOLD(coin, acceptance=Subsampled(gradient="minibatch")))
@@ -748,6 +749,7 @@ def test_options_of_the_test_are_given_with_it(acceptance, name, value):
         AMAGOLD(coin, acceptance=acceptance, **{name: value})
 
 
+@pytest.mark.long
 def test_a_name_stands_for_the_options():
     """Bit for bit, also where a copy serves two kernels, of which one comes from a pickle."""
     named = AMAGOLD(coin, acceptance="subsampled")
@@ -761,6 +763,7 @@ def test_a_name_stands_for_the_options():
         np.testing.assert_array_equal(states[0].z["odds"], other.z["odds"])
 
 
+@pytest.mark.long
 def test_an_anchor_stays_where_the_dict_of_the_user_does_not():
     anchor = {"odds": CENTRE}
     test = Subsampled(anchor=anchor)
@@ -769,6 +772,7 @@ def test_an_anchor_stays_where_the_dict_of_the_user_does_not():
     np.testing.assert_allclose(made.shared.position["odds"], CENTRE, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_starts_may_be_traced_where_an_anchor_is_given():
     def start(odds):
         kernel = AMAGOLD(coin, acceptance=Subsampled(anchor={"odds": CENTRE}))

@@ -187,6 +187,7 @@ def test_an_event_of_which_some_is_known_is_scored():
     np.testing.assert_array_equal(np.isfinite(scores), [True, False])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", ["params", "particles"])
 def test_a_training_that_diverged_predicts_nothing(trained, part):
     smc, result = trained

@@ -1,7 +1,7 @@
 # make demo            install the project and run the demonstration
 # make mesh-demo       one posterior, sampled by two processes on this machine
 # make check           lint, type check and the tests that compile little, minutes: the inner loop
-# make test            lint, type check and the short tests, eight to fifteen minutes; of one part: ROOM=smc
+# make test            lint, type check and the short tests, about ten minutes; of one part: ROOM=smc
 # make test-rest       the tests that make test leaves out
 # make test-all        lint, type check and all tests
 # make docs            build the documentation, warnings are errors

@@ -12,6 +12,8 @@ from blackjax.smc import resampling
 import blackjax_ext
 from blackjax_ext.metrics import factorize
 
+pytestmark = pytest.mark.long
+
 SCALES = np.array([1.0, 3.0])
 
 FORWARD = {
@@ -27,7 +29,6 @@ def logdensity(x):
     return -0.5 * jnp.sum((x / SCALES) ** 2)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", [*FORWARD, "mala"])
 def test_window_adaptation(name):
     arguments = FORWARD.get(name, {})
@@ -53,7 +54,6 @@ def test_window_adaptation(name):
     assert np.std(states.position[:, 1]) > 1.5
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["mala", "auto_mala"])
 def test_low_rank_adaptation(name):
     """What it finds is taken in its steps, by the sampler and by the warm-up here."""
@@ -80,7 +80,6 @@ def test_low_rank_adaptation(name):
     np.testing.assert_allclose(found[0, 1] / np.sqrt(found[0, 0] * found[1, 1]), 0.9, atol=0.1)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", [*FORWARD, "mala"])
 def test_inner_kernel_of_tempered_smc(name):
     # N(0, 1) prior times N(y | x, 1) for y = 2: posterior N(1, 1/2), evidence N(2 | 0, 2)

@@ -9,6 +9,8 @@ import blackjax_ext
 from blackjax_ext.mcmc import auto_step
 from tests.laws import steps
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -23,7 +25,6 @@ def test_arguments_are_named(arguments, message):
         blackjax_ext.auto_mala(lambda x: -x @ x, 0.5, **arguments)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("value", [0.0, jnp.inf])
 def test_a_density_without_a_band_is_rejected_and_counted(value):
     """Flat: doubling never ends. Infinite: no trial is finite."""
@@ -40,7 +41,6 @@ def test_a_density_without_a_band_is_rejected_and_counted(value):
     np.testing.assert_array_equal(state.position, 0.0)
 
 
-@pytest.mark.long
 def test_trials_are_counted():
     """One where the first is in the band; there and back none is evaluated twice."""
     sampler = blackjax_ext.auto_mala(lambda x: -0.5 * jnp.sum(x**2), 1.2)
@@ -52,7 +52,6 @@ def test_trials_are_counted():
     assert np.mean(info.first_rate) < np.mean(info.acceptance_rate)
 
 
-@pytest.mark.long
 def test_the_step_shrinks_in_the_neck():
     def funnel(x):
         return -(x[0] ** 2) / 18 - 0.5 * jnp.sum(x[1:] ** 2) * jnp.exp(-x[0]) - 2 * x[0]

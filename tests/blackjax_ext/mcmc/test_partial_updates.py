@@ -16,6 +16,8 @@ from blackjax_ext import metrics, schedules
 from blackjax_ext.equations import programs_in
 from tests.laws.targets import FUNNEL, FUNNEL_SCALE
 
+pytestmark = pytest.mark.long
+
 NUM_CHAINS, NUM_STEPS = 20_000, 30
 
 
@@ -43,7 +45,6 @@ def variance_of_the_neck(follow):
     return float(np.var(np.asarray(ends[:, 0], np.float64)) / FUNNEL_SCALE**2)
 
 
-@pytest.mark.long
 def test_a_metric_that_follows_the_chain_is_biased_and_a_frozen_one_is_not():
     error = np.sqrt(2 / NUM_CHAINS)
     assert abs(variance_of_the_neck(follow=False) - 1) < 5 * error
@@ -63,7 +64,6 @@ def test_following_warns_under_numpyro(kernel):
         getattr(numpyro_fwd, kernel)(lambda: None, follow=True)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("follow", [False, True])
 def test_covariance_is_that_of_the_draws(follow, x64):
     def logdensity(x):
@@ -118,7 +118,6 @@ def collected(kernel, **fields):
     return {name: np.asarray(found[field]) for name, field in fields.items()}
 
 
-@pytest.mark.long
 def test_kernel_freezes_the_metric_and_chains_share_the_schedule():
     schedule = schedules.exponential(5.0, 0.4, 60)
     kernel = numpyro_fwd.ALSMMALA(normal, schedule=schedule)
@@ -128,13 +127,11 @@ def test_kernel_freezes_the_metric_and_chains_share_the_schedule():
     assert 0.1 < found["refreshed"].mean() < 0.7
 
 
-@pytest.mark.long
 def test_kernel_freezes_the_covariance():
     roots = collected(numpyro_fwd.AMSMMALA(normal), root="inner.covariance.inverse_sqrt")["root"]
     np.testing.assert_array_equal(roots, np.repeat(roots[:, :1], 200, axis=1))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["ALSMMALA", "AMSMMALA"])
 def test_refresh_under_gibbs_keeps_what_is_frozen(name):
     """Other data change the metric at the position, but not what the warm-up has frozen."""
@@ -170,7 +167,6 @@ def loops_of(program):
     return [equation for equation in found if equation.primitive.name == "while"]
 
 
-@pytest.mark.long
 def test_a_step_between_refreshes_has_the_products_of_mala():
     def logdensity(x):
         return -0.5 * jnp.sum(x**2)
@@ -187,7 +183,6 @@ def test_a_step_between_refreshes_has_the_products_of_mala():
     assert products(body, size) == products(expected, size) == 3
 
 
-@pytest.mark.long
 def test_no_step_of_vectorized_chains_copies_what_it_leaves():
     """XLA copies all that a branch hands on, and not what goes around a loop."""
 

@@ -11,6 +11,8 @@ import blackjax_ext
 from blackjax_ext import anneal, langevin_smc, moves
 from blackjax_ext.smc.tempered import variances
 
+pytestmark = pytest.mark.long
+
 DESIGN = np.random.default_rng(0).normal(size=(12, 3))
 Y = DESIGN @ [1.0, -2.0, 0.5] + 0.3 * np.random.default_rng(1).normal(size=12)
 SCALE = 0.5
@@ -69,7 +71,6 @@ def smc_of(**arguments):
     return langevin_smc(logprior, loglikelihood, **arguments)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", MOVES)
 def test_conjugate_posterior(name):
     smc = smc_of(**MOVES[name])
@@ -86,7 +87,6 @@ def test_conjugate_posterior(name):
     assert abs(float(state.log_evidence) - EVIDENCE) < 0.35
 
 
-@pytest.mark.long
 def test_hard_constraints_are_removed_first():
     """A likelihood that is zero for most prior draws: the evidence is still right."""
 
@@ -108,7 +108,6 @@ def test_hard_constraints_are_removed_first():
     assert abs(float(state.log_evidence) - truth) < 0.06
 
 
-@pytest.mark.long
 def test_a_flat_likelihood_takes_one_step():
     smc = langevin_smc(logprior, lambda x: jnp.float32(-7.0), step_size=0.1)
     state, info = smc.step(jax.random.key(0), smc.init(prior_draws(100)))
@@ -116,7 +115,6 @@ def test_a_flat_likelihood_takes_one_step():
     assert abs(float(state.log_evidence) + 7.0) < 0.2
 
 
-@pytest.mark.long
 def test_an_impossible_likelihood_has_no_evidence():
     smc = langevin_smc(logprior, lambda x: -jnp.inf + 0 * x["b"][0], step_size=0.1)
     state, _ = smc.step(jax.random.key(0), smc.init(prior_draws(100)))
@@ -124,7 +122,6 @@ def test_an_impossible_likelihood_has_no_evidence():
     np.testing.assert_allclose(state.log_weights, -np.log(100), rtol=1e-6)
 
 
-@pytest.mark.long
 def test_forward_mode_needs_no_reverse_mode():
     def loop(x):
         return jax.lax.while_loop(
@@ -138,7 +135,6 @@ def test_forward_mode_needs_no_reverse_mode():
         langevin_smc(logprior, loop, step_size=0.3).init(prior_draws(50))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["langevin_gaussian", "hmc_forward", "hp_mala"])
 def test_state_keeps_its_types(name, dtype):
     draws = jax.tree.map(lambda leaf: leaf.astype(dtype), prior_draws(20))
@@ -155,7 +151,6 @@ def test_state_keeps_its_types(name, dtype):
     assert found == {str(dtype)}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["langevin_gaussian", "hp_mala"])
 def test_keys_are_used_once(name):
     smc = smc_of(**MOVES[name])
@@ -164,7 +159,6 @@ def test_keys_are_used_once(name):
         jax.jit(smc.step)(jax.random.key(1), state)
 
 
-@pytest.mark.long
 def test_variances_are_weighted():
     x = np.random.default_rng(2).normal(size=(50, 3)) * [1.0, 2.0, 5.0]
     log_weights = np.random.default_rng(3).normal(size=50)
@@ -177,7 +171,6 @@ def test_variances_are_weighted():
     assert np.isfinite(variances(jnp.asarray(x), jnp.full(50, -jnp.inf))).all()
 
 
-@pytest.mark.long
 def test_the_metric_of_a_metropolis_move_knows_the_temperature():
     """HP-MALA's step at a low temperature is that on the tempered density, by hand."""
     smc = smc_of(inverse_mass_matrix=None, **MOVES["hp_mala"] | {"num_moves": 1})
@@ -196,7 +189,6 @@ def test_the_metric_of_a_metropolis_move_knows_the_temperature():
         np.testing.assert_allclose(new_state.position["b"][i], found, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.long
 def test_waste_free_needs_a_number_that_divides():
     smc = smc_of(num_moves=2, is_waste_free=True)
     with pytest.raises(ValueError, match="got 20 particles and num_moves = 2"):
@@ -243,7 +235,6 @@ def test_no_algorithm():
         moves.Metropolis(lambda x: x)
 
 
-@pytest.mark.long
 def test_moves_of_auto_mala_tell_of_the_step_that_they_were_given():
     """Shorter ones are accepted; an adaptation by these would lengthen it for ever."""
     smc = langevin_smc(

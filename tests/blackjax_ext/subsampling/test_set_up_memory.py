@@ -17,6 +17,8 @@ from blackjax_ext.subsampling import (
     row_bounds,
 )
 
+pytestmark = pytest.mark.long
+
 NUM_ROWS = 1_000_000
 KEPT = 12  # bound, threshold and alias of a row, in bytes
 
@@ -46,13 +48,11 @@ def table_of_bounds():
     return bytes_a_row(lambda: expansion.table_of(np.array(psi), 1e-4))
 
 
-@pytest.mark.long
 def test_bounds_and_alias_table_are_made_in_the_memory_that_they_keep(monkeypatch):
     small_blocks(monkeypatch)
     assert KEPT <= table_of_bounds() < KEPT + 3
 
 
-@pytest.mark.long
 def test_a_million_rows_take_little_more_than_they_keep():
     assert table_of_bounds() < KEPT + 16
 
@@ -80,7 +80,6 @@ def memory_of_a_pass(num_rows):
     return found.temp_size_in_bytes + found.output_size_in_bytes
 
 
-@pytest.mark.long
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="of XLA's program for processors")
 def test_a_pass_keeps_a_number_of_each_row():
     few, many = 100_000, 400_000
@@ -88,7 +87,6 @@ def test_a_pass_keeps_a_number_of_each_row():
     assert grown < 9  # the bound, and its place in the loop
 
 
-@pytest.mark.long
 def test_a_table_by_blocks_is_that_of_all_at_once(monkeypatch):
     rng = np.random.default_rng(4)
     for weights in (rng.random(999), rng.pareto(0.5, 2000), (rng.random(3000) < 0.1) + 1e-3):

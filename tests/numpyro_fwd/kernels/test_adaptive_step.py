@@ -14,13 +14,14 @@ from numpyro.infer import MCMC
 from blackjax_ext.adaptation import report
 from numpyro_fwd import AutoMALA
 
+pytestmark = pytest.mark.long
+
 
 def funnel():
     w = numpyro.sample("w", dist.Normal(0, 3))
     numpyro.sample("x", dist.Normal(0, jnp.exp(w / 2)).expand([4]).to_event(1))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("learn_coordinates", [True, False])
 def test_the_neck_of_a_funnel_is_visited(learn_coordinates):
     """Where effects are sampled as they are written, steps are shorter there."""
@@ -63,7 +64,6 @@ def words_of(model, *args, num_samples=400, **options):
     return [str(w.message) for w in caught if "rounding hides" in str(w.message)]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "method, name, number",
     [("vectorized", r"chain \d of 2 \(counted from 0\)", 1), ("sequential", "a chain", 2)],
@@ -83,14 +83,12 @@ def test_a_run_says_what_rounding_hides(method, name, number):
     assert "AutoMALA" not in message  # the advice of chains that do not move
 
 
-@pytest.mark.long
 def test_nothing_is_said_where_nothing_is_hidden():
     assert words_of(far, 0.0, 2.0) == []
     with jax.enable_x64(True):
         assert words_of(far, 1000.0) == []
 
 
-@pytest.mark.long
 def test_one_chain_that_meets_little_says_nothing():
     hidden = report.Hidden.first(jnp.ones((2, 3)))
     place, x = jnp.array([1, -1]), jnp.array([[1.0, -7.0, 1.0], [1.0, 1.0, 1.0]])

@@ -19,6 +19,8 @@ from blackjax_ext.subsampling import newton
 from numpyro_fwd import AMAGOLD, L2MC, SGHMC, RandomWalk
 from numpyro_fwd.kernels import row_strategies
 
+pytestmark = pytest.mark.long
+
 NUM_ROWS, BATCH = 60, 12
 Y = np.random.default_rng(50).exponential(0.5, NUM_ROWS).astype(np.float32)
 POSTERIOR = scipy.stats.gamma(2 + NUM_ROWS, scale=1 / (1 + Y.sum(dtype=float)))
@@ -55,7 +57,6 @@ def second_order():
     return run(AMAGOLD(model, num_integration_steps=3))
 
 
-@pytest.mark.long
 @pytest.mark.statistical
 def test_second_order_samples_the_posterior(second_order):
     assert pvalue(second_order) > 1e-4
@@ -64,7 +65,6 @@ def test_second_order_samples_the_posterior(second_order):
     assert (fields["inner.num_rows"] == NUM_ROWS).all()
 
 
-@pytest.mark.long
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     "kernel",
@@ -81,7 +81,6 @@ def test_kernels_sample_the_posterior(kernel):
     assert 0.4 < mcmc.get_extra_fields()["accept_prob"].mean() < 1.0
 
 
-@pytest.mark.long
 def test_sghmc_is_close_with_short_steps():
     mcmc = run(SGHMC(model, num_integration_steps=10))
     rates = np.asarray(mcmc.get_samples()["rate"])
@@ -90,7 +89,6 @@ def test_sghmc_is_close_with_short_steps():
     assert mcmc.last_state.adapt_state.step_size[0] == np.float32(0.1)
 
 
-@pytest.mark.long
 def test_anchor_is_the_mode_and_stays(second_order):
     shared = second_order.last_state.shared
     anchor = shared.anchor
@@ -104,7 +102,6 @@ def test_anchor_is_the_mode_and_stays(second_order):
     assert first is None or np.array_equal(first.shared.anchor.gradient, anchor.gradient)
 
 
-@pytest.mark.long
 @pytest.mark.statistical
 def test_resumes_with_the_same_anchor(second_order):
     state = second_order.last_state
@@ -117,7 +114,6 @@ def test_resumes_with_the_same_anchor(second_order):
     assert pvalue(second_order) > 1e-4
 
 
-@pytest.mark.long
 def test_predictive_and_arviz_see_all_rows(second_order):
     kernel = second_order.sampler
     draws = second_order.get_samples()
@@ -128,13 +124,11 @@ def test_predictive_and_arviz_see_all_rows(second_order):
     assert data.log_likelihood["y"].shape[-1] == NUM_ROWS
 
 
-@pytest.mark.long
 def test_kernels_are_pickled(second_order):
     kernel = pickle.loads(pickle.dumps(second_order.sampler))
     assert kernel.model.model is model
 
 
-@pytest.mark.long
 def test_no_mode_raises(monkeypatch):
     def no_mode(*arguments):
         return newton.newton(*arguments)._replace(distance=9.0)
@@ -145,7 +139,6 @@ def test_no_mode_raises(monkeypatch):
         kernel.init(jax.random.key(0), 0, None, (Y,), {})
 
 
-@pytest.mark.long
 def test_too_many_dimensions_for_a_mode_raise():
     def wide(y):
         mean = numpyro.sample("mean", dist.Normal(0, 1).expand([600]).to_event(1)).sum()
@@ -205,7 +198,6 @@ def two_plates(y, w):
         numpyro.sample("w_obs", dist.Normal(2.0 * mean, 1.0), obs=w[rows])
 
 
-@pytest.mark.long
 @pytest.mark.statistical
 def test_several_plates():
     rng = np.random.default_rng(54)
@@ -225,7 +217,6 @@ def test_several_plates():
     assert scipy.stats.kstest(draws.ravel(), exact.cdf).pvalue > 1e-4
 
 
-@pytest.mark.long
 def test_sequential_chains():
     mcmc = MCMC(
         AMAGOLD(model, num_integration_steps=3),
@@ -282,7 +273,6 @@ def blocks(control_variate):
     return mcmc
 
 
-@pytest.mark.long
 def test_block_of_gibbs():
     draws = blocks(None).get_samples()
     total = np.asarray(draws["mean"] + draws["shift"])

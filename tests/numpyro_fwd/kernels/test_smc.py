@@ -20,6 +20,8 @@ from numpyro_fwd import MALA, LangevinSMC, smc_summary
 from numpyro_fwd.kernels.smc import share_to_keep
 from numpyro_fwd.kernels.smc_summary import family_ess
 
+pytestmark = pytest.mark.long
+
 FIELDS = (
     *("temperature", "log_evidence", "log_evidence_error", "ess", "least_ess", "genealogical_ess"),
     *("num_temperatures", "is_forced", "accept_prob", "step_size", "schedule", "mixed_ancestors"),
@@ -71,7 +73,6 @@ def finished(name):
     return mcmc, mcmc.get_samples(group_by_chain=True), fields
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", KERNELS)
 def test_posterior_and_evidence(name):
     _, draws, fields = finished(name)
@@ -95,7 +96,6 @@ def five():
     numpyro.sample("y", dist.Normal(x, 0.3).to_event(1), obs=jnp.arange(5.0))
 
 
-@pytest.mark.long
 def test_moves_that_do_not_mix_warn(recwarn):
     """Particles that stay where they are descend from far fewer draws than those that move."""
     still = {"step_size": 0.4, "adapt_step_size": False, "num_clusters": 0, "num_moves": 1}
@@ -108,7 +108,6 @@ def test_moves_that_do_not_mix_warn(recwarn):
     assert np.all(fields["genealogical_ess"] > 0.7 * fields["mixed_ancestors"])
 
 
-@pytest.mark.long
 def test_fewer_particles_take_more_temperatures():
     """The variance that a temperature adds, (1 / share - 1) / N, is that of many particles."""
 
@@ -127,7 +126,6 @@ def test_fewer_particles_take_more_temperatures():
     assert temperatures(1_000) == temperatures(1_000, tempering_ess=0.9)
 
 
-@pytest.mark.long
 def test_steps_of_the_place_keep_a_narrow_mode():
     """A third of ten dimensions' mass with sd 0.5 beside sd 1, which one step for all loses."""
 
@@ -149,7 +147,6 @@ def test_steps_of_the_place_keep_a_narrow_mode():
     assert abs(share - 0.36) < 0.1 and abs(float(state.inner.log_evidence)) < 0.25
 
 
-@pytest.mark.long
 def test_constrained_latents_and_factors():
     """A likelihood given as a factor, and a positive latent with its Jacobian in the prior."""
 
@@ -194,7 +191,6 @@ def regression(table):
     numpyro.sample("y", dist.Normal(table[:, :8] @ w, 1.0), obs=table[:, 8])
 
 
-@pytest.mark.long
 def test_many_rows_in_single_precision():
     """A log likelihood that spreads over 1e10 among the prior draws."""
     mcmc = run(LangevinSMC(many_rows, num_moves=4), num_warmup=5, num_chains=1000)
@@ -207,7 +203,6 @@ def test_many_rows_in_single_precision():
     assert np.all(fields["least_ess"] > 300)
 
 
-@pytest.mark.long
 def test_too_few_temperatures_lose_the_population_and_say_so():
     kernel = LangevinSMC(many_rows, max_temperatures=3)
     with pytest.warns(UserWarning, match="max_temperatures = 3 .* sample size fell .* is lost"):
@@ -220,7 +215,6 @@ def test_too_few_temperatures_lose_the_population_and_say_so():
     assert np.all(fields["diverging"]) and np.all(fields["least_ess"] < 5)
 
 
-@pytest.mark.long
 def test_one_step_of_warm_up_is_enough():
     """As many temperatures as it takes: the schedule has every one, and the summary the rest."""
     kernel = LangevinSMC(regression)
@@ -269,7 +263,6 @@ def test_families_tell_the_effective_sample_size():
     assert np.isnan(family_ess(free, np.zeros(2000)))
 
 
-@pytest.mark.long
 def test_a_log_likelihood_without_digits_is_not_taken_for_one():
     def offset(y):
         mean = numpyro.sample("mean", dist.Normal(0, 1))
@@ -293,7 +286,6 @@ def scaled_latent(y, scale):
         numpyro.sample("y", dist.Normal(mean, 2.0), obs=y)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("scale", [3.0, 0.4])
 def test_a_scaled_latent_is_weighed(scale):
     """The density is that of the prior to the power of the scale, times the likelihood."""
@@ -308,7 +300,6 @@ def test_a_scaled_latent_is_weighed(scale):
     assert abs(float(mcmc.get_samples()["mean"].mean()) - mean) < 0.15
 
 
-@pytest.mark.long
 def test_a_scale_on_observed_sites_alone_is_a_power_of_the_likelihood():
     def scaled(y):
         mean = numpyro.sample("mean", dist.Normal(0.5, 2.0))
@@ -322,14 +313,12 @@ def test_a_scale_on_observed_sites_alone_is_a_power_of_the_likelihood():
     assert abs(float(mcmc.get_extra_fields()["log_evidence"][0]) - truth) < 0.15
 
 
-@pytest.mark.long
 def test_an_algorithm_takes_leapfrog_steps_of_its_own():
     kernel = LangevinSMC(model, algorithm=blackjax.hmc, num_integration_steps=3, step_size=0.3)
     mcmc = run(kernel, jnp.asarray(Y), num_chains=1000)
     assert abs(float(mcmc.get_extra_fields()["log_evidence"][0]) - EVIDENCE) < 0.2
 
 
-@pytest.mark.long
 def test_goes_on_from_a_state():
     mcmc, draws, fields = finished("reversed")
     mcmc.post_warmup_state = mcmc.last_state
@@ -342,7 +331,6 @@ def test_goes_on_from_a_state():
     np.testing.assert_array_equal(found, fields["log_evidence"])
 
 
-@pytest.mark.long
 def test_pickles():
     kernel = LangevinSMC(model, l_kernel="reversed", num_moves=1)
     kernel = pickle.loads(pickle.dumps(kernel))
@@ -399,7 +387,6 @@ def test_sequential_chains_are_refused():
         run(LangevinSMC(model), Y, num_chains=2, chain_method="sequential")
 
 
-@pytest.mark.long
 def test_a_model_without_data_is_warned_of():
     """Its evidence is one, whatever the priors are."""
 

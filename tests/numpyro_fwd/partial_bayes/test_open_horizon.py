@@ -20,6 +20,8 @@ from scipy.stats import multivariate_normal
 
 from numpyro_fwd import GOHSMC, OHSMC, SGSMC
 
+pytestmark = pytest.mark.long
+
 
 class Net(nn.Module):
     @nn.compact
@@ -68,7 +70,6 @@ def trained(cls=GOHSMC):
         return smc, smc.run(jax.random.key(3), NUM_STEPS, *data(), progress_bar=False)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("cls", [GOHSMC, OHSMC])
 def test_network_learns(cls):
     smc, result = trained(cls)
@@ -84,7 +85,6 @@ def test_network_learns(cls):
     np.testing.assert_allclose(jax.nn.logsumexp(result.log_weights), 0.0, atol=1e-5)
 
 
-@pytest.mark.long
 def test_potential_is_the_scaled_joint_density():
     """For a batch of all rows, against the densities written out."""
     smc = GOHSMC(network, optax.sgd(0.1), num_particles=3)
@@ -108,7 +108,6 @@ def test_potential_is_the_scaled_joint_density():
     assert abs(float(batches.mean() - found)) < 5 * error and error > 0.1
 
 
-@pytest.mark.long
 def test_particles_share_the_rows():
     """Equal particles have equal potentials on a batch."""
     smc = GOHSMC(network, optax.sgd(0.1), num_particles=4)
@@ -120,7 +119,6 @@ def test_particles_share_the_rows():
     np.testing.assert_allclose(values, values[0], rtol=1e-6)
 
 
-@pytest.mark.long
 def test_run_resumes_where_it_stopped():
     """Two runs of ten steps, and one of twenty in two pieces: the same, bit by bit."""
     smc = trainer()
@@ -134,7 +132,6 @@ def test_run_resumes_where_it_stopped():
     )
 
 
-@pytest.mark.long
 def test_update_is_a_step_of_run():
     smc = trainer()
     result = smc.run(jax.random.key(3), 10, *data(), progress_bar=False)
@@ -145,7 +142,6 @@ def test_update_is_a_step_of_run():
         np.testing.assert_allclose(info.loss, loss, rtol=1e-4)
 
 
-@pytest.mark.long
 def test_predictions_follow_the_weights():
     """All weight on one particle: every prediction is that particle's."""
     smc, result = trained()
@@ -219,7 +215,6 @@ def test_rows_that_are_not_the_plates_are_refused():
         GOHSMC(not_subsampled, optax.sgd(0.1)).init(jax.random.key(0), *data())
 
 
-@pytest.mark.long
 def test_misspelt_layer_is_refused():
     smc = GOHSMC(network, optax.sgd(0.1), num_particles=2)
     with pytest.raises(ValueError, match=r"prior names \['Dense_1.kernl'\].*Dense_0.kernel"):
@@ -241,7 +236,6 @@ def test_wrong_arguments(arguments, error, message):
         GOHSMC(**{"model": network, "optim": optax.sgd(0.1)} | arguments)
 
 
-@pytest.mark.long
 def test_update_before_init_is_refused():
     _, result = trained()
     with pytest.raises(RuntimeError, match="call init or run"):
@@ -282,7 +276,6 @@ def conjugate(y, batch=None):
         numpyro.sample("y", dist.Normal(shift + x, SCALE), obs=numpyro.subsample(y, 0))
 
 
-@pytest.mark.long
 def test_restarting_from_the_prior_reaches_the_posterior_of_the_batch():
     """One update of SGSMC: posterior, evidence, and the gradient (12) are those of the batch."""
     smc = SGSMC(conjugate, optax.sgd(1.0), num_particles=4000, num_temperatures=8, step_size=0.2)
@@ -302,7 +295,6 @@ def test_restarting_from_the_prior_reaches_the_posterior_of_the_batch():
     assert info.ess > 400 and int(info.num_divergent) == 0
 
 
-@pytest.mark.long
 def test_restarting_forgets_the_particles():
     """Particles of the state do not enter the next one, parameters and batches do."""
     smc = SGSMC(conjugate, optax.sgd(0.1), num_particles=10, num_temperatures=2)
@@ -322,7 +314,6 @@ def drifting(rate: float) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: (), update)
 
 
-@pytest.mark.long
 def test_the_best_parameters_so_far_are_kept():
     smc = GOHSMC(conjugate, drifting(0.1), num_particles=5)
     shared = {
@@ -342,7 +333,6 @@ def test_the_best_parameters_so_far_are_kept():
     np.testing.assert_array_equal(later.particles["x"], result.particles["x"])
 
 
-@pytest.mark.long
 def test_a_loss_that_is_not_a_number_is_never_the_best():
     def validation(params, particles, log_weights):
         return jnp.where(params["shift"] < 0.15, params["shift"], jnp.nan)
@@ -354,7 +344,6 @@ def test_a_loss_that_is_not_a_number_is_never_the_best():
     np.testing.assert_allclose(result.params["shift"], 0.1, rtol=1e-5)
 
 
-@pytest.mark.long
 def test_a_collapse_warns():
     """The published weights leave copies of a few particles; softened ones do not."""
     y = np.random.default_rng(6).normal(size=200).astype(np.float32)
@@ -370,7 +359,6 @@ def test_a_collapse_warns():
         SGSMC(conjugate, optax.sgd(0.1), weight_ess=0.5)
 
 
-@pytest.mark.long
 def test_validation_on_data_is_that_of_the_mixture_over_all_rows():
     held_out = np.array([0.3, 2.2, -0.5, 1.4, 0.9], np.float32)
     smc = GOHSMC(conjugate, drifting(0.1), num_particles=5)
@@ -389,7 +377,6 @@ def with_a_positive_latent(y):
         numpyro.sample("y", dist.Normal(shift, scale), obs=y)
 
 
-@pytest.mark.long
 def test_validation_leaves_out_the_jacobians_of_constraints():
     held_out = np.array([0.3, 2.2, -0.5, 1.4, 0.9], np.float32)
     smc = GOHSMC(with_a_positive_latent, drifting(0.1), num_particles=5)
@@ -400,7 +387,6 @@ def test_validation_leaves_out_the_jacobians_of_constraints():
     np.testing.assert_allclose(result.validation_losses, expected[None], rtol=1e-5)
 
 
-@pytest.mark.long
 def test_the_variational_baseline_runs_on_the_same_model():
     guide = AutoNormal(conjugate)
     svi = SVI(conjugate, guide, optax.adam(0.05), Trace_ELBO())
@@ -431,7 +417,6 @@ def nnx_network(x, y=None, *, layer="hidden.kernel"):
         numpyro.sample("y", dist.Normal(net(numpyro.subsample(x, 1)), 0.3), obs=obs)
 
 
-@pytest.mark.long
 def test_nnx_network_learns():
     smc = GOHSMC(nnx_network, optax.adam(0.03), num_particles=10, step_size=0.01)
     result = smc.run(jax.random.key(3), 200, *data(), progress_bar=False)

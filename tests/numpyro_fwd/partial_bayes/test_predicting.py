@@ -11,6 +11,8 @@ from scipy.stats import norm
 
 from numpyro_fwd import GOHSMC
 
+pytestmark = pytest.mark.long
+
 SCALE = 0.3
 
 
@@ -44,7 +46,6 @@ def means(result, x, group):
     return result.params["slope"] * x + result.particles["level"][:, group]
 
 
-@pytest.mark.long
 def test_moments_quantiles_and_scores_are_those_of_the_mixture(trained):
     smc, result = trained
     x, group, y = data(30, seed=1)
@@ -62,7 +63,6 @@ def test_moments_quantiles_and_scores_are_those_of_the_mixture(trained):
         assert np.max(np.abs(share - level)) < 5 * np.sqrt(level * (1 - level) / 4000)
 
 
-@pytest.mark.long
 def test_batches_are_the_same_predictions(trained):
     """Scores do not depend on them; draws follow the same particles."""
     smc, result = trained
@@ -79,7 +79,6 @@ def test_batches_are_the_same_predictions(trained):
     assert abs(np.corrcoef(first, last)[0, 1]) < 0.9
 
 
-@pytest.mark.long
 def test_without_observations_there_is_no_score(trained):
     smc, result = trained
     x, group, y = data(12, seed=4)
@@ -100,7 +99,6 @@ def with_events_and_factors(x, y=None):
         numpyro.sample("y", dist.Normal(mean, 1).to_event(1), obs=y)
 
 
-@pytest.mark.long
 def test_events_stay_together_and_factors_are_not_predicted():
     x = np.linspace(-1, 1, 7, dtype=np.float32)
     y = np.float32(np.stack([x, -x], axis=1))
@@ -118,7 +116,6 @@ def summed(x, y=None):
     numpyro.sample("y", dist.Normal(shift + b * x.sum(), 1), obs=y)
 
 
-@pytest.mark.long
 def test_what_is_not_row_by_row_is_predicted_at_once():
     x = np.ones(6, np.float32)
     smc = GOHSMC(summed, optax.sgd(0.01), num_particles=6)
@@ -135,7 +132,6 @@ def centred(x, y=None):
         numpyro.sample("y", dist.Normal(shift + b + 2.0 * (x - x.mean()), 1), obs=y)
 
 
-@pytest.mark.long
 def test_rows_that_change_with_each_other_are_predicted_at_once():
     """The mean of a few rows is not that of all."""
     x = np.arange(8, dtype=np.float32)
@@ -153,7 +149,6 @@ def with_hidden_values(y, is_known):
         numpyro.sample("y", dist.Normal(mean, scale), obs=y)
 
 
-@pytest.mark.long
 def test_values_behind_a_mask_are_not_scored():
     """They are as if they were not there: in the loss, and in the score, which is unknown."""
     y = np.array([0.3, np.nan, 1.9, np.nan, np.nan, 1.2], np.float32)
@@ -177,7 +172,6 @@ def with_hidden_events(y, is_known):
     numpyro.sample("y", law, obs=y)
 
 
-@pytest.mark.long
 def test_an_event_of_which_some_is_known_is_scored():
     y = np.array([[0.3, 0.0], [0.0, 0.0]], np.float32)
     is_known = np.array([[True, False], [False, False]])
@@ -187,7 +181,6 @@ def test_an_event_of_which_some_is_known_is_scored():
     np.testing.assert_array_equal(np.isfinite(scores), [True, False])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("part", ["params", "particles"])
 def test_a_training_that_diverged_predicts_nothing(trained, part):
     smc, result = trained

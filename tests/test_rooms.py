@@ -88,7 +88,9 @@ BUGS = {
         "mean = mean + info.acceptance_rate / count",
         tests="tests/numpyro_fwd/kernels/test_base.py",
     ),
-    "lazy": Bug("blackjax_ext/lazy.py", "alias.asname or alias.name: ", "alias.name: "),
+    "lazy": Bug(
+        "blackjax_ext/lazy.py", 'import_module(f"{module}.{original}")', "import_module(original)"
+    ),
     "mcmc": Bug(
         "blackjax_ext/mcmc/langevin.py",
         "0.5 * (end.metric.log_det(size) - start.metric.log_det(size))",

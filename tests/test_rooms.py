@@ -89,7 +89,7 @@ BUGS = {
         tests="tests/numpyro_fwd/kernels/test_base.py",
     ),
     "lazy": Bug(
-        "blackjax_ext/lazy.py", 'import_module(f"{module}.{original}")', "import_module(original)"
+        "blackjax_ext/lazy.py", "has no attribute {name!r}", "has no attribute {package!r}"
     ),
     "mcmc": Bug(
         "blackjax_ext/mcmc/langevin.py",

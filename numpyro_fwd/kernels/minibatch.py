@@ -53,8 +53,6 @@ class MinibatchKernel(BlackJAXKernel):
     needs_minibatches = True
     # noise of a hierarchy that chains have put back, found at each start
     _noise: tuple[str, ...] = ()
-    # what the checks of a start have read of the rows, until the start is made
-    _rows: RowModel | None = None
     advice = (
         "Where gradients are of minibatches, give a larger subsample_size, or "
         'control_variate="second_order" for None; where a scale of a hierarchy may tend to zero, '
@@ -161,18 +159,17 @@ class MinibatchKernel(BlackJAXKernel):
             with evaluating(model_args, model_kwargs):
                 self._noise = noise_seen_by_rows(rows)
             init_params = centred_start(rows, self._noise, rng_key, init_params)
-        return super()._look(rng_key, init_params, model_args, model_kwargs)
+        found = super()._look(rng_key, init_params, model_args, model_kwargs)
+        if self._rows:  # of which noise may have been put back
+            rows = self._rows
+            if self._noise:
+                rows = RowModel.of(cast(Model, self._viewed), model_args, model_kwargs)
+            self._rows = rows.without_data()
+        return found
 
     def _reset(self) -> None:
         super()._reset()
         self._noise = ()
-
-    def _known_rows(self, model_args: Args, model_kwargs: Kwargs | None) -> RowModel | None:
-        """What is known of the rows, of which noise may have been put back."""
-        rows = self._rows
-        if self._noise:
-            rows = RowModel.of(cast(Model, self._viewed), model_args, model_kwargs)
-        return rows and rows.without_data()
 
     def _model_of_start(self, model_args: Args, model_kwargs: Kwargs | None) -> Model:
         """The model with all rows, or with a few where all of them are on disk."""

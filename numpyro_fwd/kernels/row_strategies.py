@@ -7,7 +7,7 @@ rows. A fourth way is one more class with the methods of
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,23 +21,24 @@ from blackjax_ext.adaptation.algorithm import Algorithm, Stepper
 from blackjax_ext.adaptation.budget import BUDGET
 from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.meshes import on_host
-from blackjax_ext.metrics.structures import Dense
+from blackjax_ext.metrics.structures import Dense, Diagonal
 from blackjax_ext.rows.control_variates import Anchor, anchored
 from blackjax_ext.rows.potentials import energy_at
+from blackjax_ext.subsampling import group_sweeps
 from blackjax_ext.subsampling.expanded_potential import expanded_minibatch
-from blackjax_ext.subsampling.expansion import Expansion, surrogate
+from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.few_rows import subsampled
 from blackjax_ext.subsampling.mode import RUNAWAY, check_resolution, in_dtype
 from blackjax_ext.subsampling.newton import newton
 from blackjax_ext.subsampling.tails import may_differ, tail_gap
 from blackjax_ext.subsampling.thinning import expected_rows
-from blackjax_ext.types import Function
+from blackjax_ext.types import LogDensity, select
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
+from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.starts import check_finite
 from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential
 from numpyro_fwd.disk import num_rows_on_disk
-from numpyro_fwd.kernels.group_rows import start_of_groups, sweeping, within
 from numpyro_fwd.kernels.minibatch_options import Subsampled
 from numpyro_fwd.kernels.optimizer_start import optimize
 from numpyro_fwd.kernels.other_modes import (
@@ -47,7 +48,7 @@ from numpyro_fwd.kernels.other_modes import (
     warn_of_modes,
 )
 from numpyro_fwd.kernels.row_counts import CountingAlgorithm, warn_if_light, warn_if_many
-from numpyro_fwd.kernels.rows_of_runs import rows_of, rows_of_run
+from numpyro_fwd.kernels.rows_of_runs import rows_of
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.strategy import (
     Run,
@@ -59,7 +60,7 @@ from numpyro_fwd.kernels.strategy import (
     split_keys,
 )
 from numpyro_fwd.subsampling.anchors import position_of_anchor
-from numpyro_fwd.subsampling.groups import GroupedModel, expanded_groups
+from numpyro_fwd.subsampling.groups import GroupedModel, expanded_groups, grouped_predictor_of
 from numpyro_fwd.subsampling.predictors import (
     batch_size_of,
     expanded,
@@ -67,7 +68,6 @@ from numpyro_fwd.subsampling.predictors import (
     read_by_program,
 )
 from numpyro_fwd.table_file import TableFile
-from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["AnchoredRows", "PlainRows", "SubsampledRows"]
 
@@ -100,11 +100,9 @@ CHAINS_START_TOGETHER = (
 )
 
 
-def density_in_chunks(
-    source: Source, chunk_size: int | None, model_args: Args, model_kwargs: Kwargs | None
-) -> Function:
+def density_in_chunks(chunk_size: int | None, source: Source) -> LogDensity:
     """Log density of a full view, in one float and with bounded memory."""
-    potential = stochastic_potential(rows_of(source, model_args, model_kwargs), chunk_size)
+    potential = stochastic_potential(rows_of(source), chunk_size)
     return lambda z: -energy_at(potential, z).value()
 
 
@@ -138,7 +136,7 @@ class PlainRows:
     def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
         """Where the optimizer leads, or Newton's path."""
         del shared
-        density_of = partial(density_in_chunks, run.source, self.chunk_size)
+        density_of = partial(density_in_chunks, self.chunk_size)
         num_epochs = self._epochs(run, ravel_each(z).shape[1])
         if num_epochs:
             rng_key, key_search = split_each(rng_key, 2)
@@ -148,18 +146,11 @@ class PlainRows:
         run = run._replace(is_searching=is_searching)
         return follow_path(run, rng_key, z, density_of)
 
-    def target(
-        self,
-        source: Source,
-        algorithm: Algorithm,
-        model_args: Args,
-        model_kwargs: Kwargs | None,
-        shared: Any,
-    ) -> Stepper:
+    def target(self, source: Source, algorithm: Algorithm, shared: Any) -> Stepper:
         """The algorithm on minibatches."""
         del shared
-        rows = rows_of(source, model_args, model_kwargs)
-        return CountingAlgorithm(algorithm, stochastic_potential(rows, self.chunk_size))
+        potential = stochastic_potential(rows_of(source), self.chunk_size)
+        return CountingAlgorithm(algorithm, potential)
 
     def _epochs(self, run: Run, size: int) -> int:
         """Passes over the data of the optimizer that looks for a start."""
@@ -171,11 +162,11 @@ class PlainRows:
 
     def _optimized(self, run: Run, rng_key: Array, z: Any, num_epochs: int) -> Any:
         """Positions `z` after as many epochs of the optimizer, each with its own minibatches."""
-        per_epoch, num_rows = size_of_epoch(rows_of_run(run))
+        per_epoch, num_rows = size_of_epoch(rows_of(run.source))
         num_steps = per_epoch * num_epochs
 
         def program(arrays, rng_key, z):
-            potential = stochastic_potential(rows_of_run(run, arrays), self.chunk_size)
+            potential = stochastic_potential(rows_of(run.at(arrays)), self.chunk_size)
             return jax.vmap(
                 lambda key, z: optimize(key, potential, z, num_steps, num_rows, self.optimizer)
             )(rng_key, z)
@@ -213,13 +204,13 @@ class AnchoredRows(PlainRows):
         """The expansion of the energy at its mode."""
         check_dimension(z)
         if not is_known(z):
-            with evaluating(run.model_args):
+            with evaluating(run.source.arguments):
                 return self.prepare(run, zeros_like(z))
         if num_epochs := self._epochs(run, ravel_each(z).shape[1]):
             # a fixed key: what it finds is a place, not a draw
             keys = jax.random.split(jax.random.key(0), ravel_each(z).shape[0])
             z = self._optimized(run, keys, z, num_epochs)
-        density_of = partial(density_in_chunks, run.source, self.chunk_size)
+        density_of = partial(density_in_chunks, self.chunk_size)
         x = ravel_each(z)
         values = evaluate(run, x, z, density_of)
         best = on_host(x)[np.argmax(on_host(values))]
@@ -246,14 +237,14 @@ class AnchoredRows(PlainRows):
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Mode) -> Start:
         """For each chain one of a few draws around a mode, by importance."""
-        density_of = partial(density_in_chunks, run.source, self.chunk_size)
+        density_of = partial(density_in_chunks, self.chunk_size)
         keys, key_draw = split_keys(rng_key)
         if not run.is_searching:
             return Start(ravel_each(z), None, False, keys)
         unravel = ravel_one(z)
 
         def draw(arrays, key, shared):
-            logdensity_fn = density_of(*run.arguments.join(arrays))
+            logdensity_fn = density_of(run.at(arrays))
             # not the same of several modes for all chains, and any of them for a chain alone
             first = jax.random.randint(jax.random.fold_in(key[0], 1), (), 0, BUDGET.mode_places)
             places = shared.places[(first + jnp.arange(key.shape[0])) % BUDGET.mode_places]
@@ -270,17 +261,10 @@ class AnchoredRows(PlainRows):
 
         return Start(run(draw, key_draw, shared), shared.metric, True, keys)
 
-    def target(
-        self,
-        source: Source,
-        algorithm: Algorithm,
-        model_args: Args,
-        model_kwargs: Kwargs | None,
-        shared: Mode,
-    ) -> Stepper:
+    def target(self, source: Source, algorithm: Algorithm, shared: Mode) -> Stepper:
         """The algorithm on minibatches with the control variate."""
-        rows = rows_of(source, model_args, model_kwargs)
-        potential = stochastic_potential(rows, self.chunk_size, source.view.differentiable)
+        differentiable = source.view.differentiable
+        potential = stochastic_potential(rows_of(source), self.chunk_size, differentiable)
         return CountingAlgorithm(algorithm, anchored(potential, shared.anchor, order=2))
 
 
@@ -299,7 +283,7 @@ class SubsampledRows:
     def prepare(self, run: Run, z: Any) -> Expansion | GroupedModel:
         """The expansion of the rows at the anchor: all that grows with N."""
         if not is_known(z):
-            with evaluating(run.model_args):
+            with evaluating(run.source.arguments):
                 return self.prepare(run, zeros_like(z))
         if run.source.view.differentiation != "reverse":
             raise ValueError(NO_FORWARD_MODE_OF_ROWS)
@@ -316,7 +300,8 @@ class SubsampledRows:
             if run.is_searching and isinstance(found, Expansion):
                 return self._best(run, z, found)
             return found
-        first = position_of_anchor(run.source.model, *run.model_args, self.options.anchor)
+        source = run.source
+        first = position_of_anchor(source.model, *source.arguments, self.options.anchor)
         try:
             return self._expanded(run, z, first, find_mode=False)
         except ValueError as error:
@@ -338,14 +323,14 @@ class SubsampledRows:
         self, run: Run, z: Any, first: Any, *, find_mode: bool
     ) -> Expansion | GroupedModel:
         """The expansion near a position, or at it."""
-        rows, say = rows_of_run(run), run.say
+        rows, say = rows_of(run.source), run.say
         if isinstance(first, dict):
             run.say("looking for groups of rows")
             found = expanded_groups(rows, first, say=say, find_mode=find_mode)
             if found is not None:
                 return found
         check_dimension(z)
-        is_large = num_rows_on_disk(run.model_args) >= LARGE_TABLE
+        is_large = num_rows_on_disk(run.source.arguments) >= LARGE_TABLE
         if is_large and find_mode:  # the same for chains in sequence, whose tables must be alike
             first = jax.tree.map(jnp.zeros_like, first)
         return expanded(
@@ -358,21 +343,25 @@ class SubsampledRows:
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Expansion | GroupedModel) -> Start:
         """Draws from the normal approximation at the mode."""
-        if isinstance(shared, GroupedModel):
-            return start_of_groups(run, rng_key, z, shared)
+        is_grouped = isinstance(shared, GroupedModel)
 
         def draw(arrays, rng_key, z, shared):
             rng_key, key_draw = split_each(rng_key, 2)
-            expansion = shared.of(linear_predictor_of(rows_of_run(run, arrays), shared.position))
+            expansion = expansion_of(rows_of(run.at(arrays)), shared)
             if run.is_searching:
-                z = within(expansion.posterior.logprior, draw_around(key_draw, shared), expansion)
-            values = jax.vmap(lambda z: -surrogate(expansion, z))(z)
+                draw_one = expansion.draw if is_grouped else partial(draw_around, shared)
+                z = within(jax.vmap(draw_one)(key_draw), expansion)
+            values = jax.vmap(expansion.posterior.logprior)(z)
             num_rows = expected_rows(jax.random.fold_in(key_draw[0], 1), expansion)
             return ravel_each(z), values, split_keys(rng_key)[0], num_rows
 
         x, values, keys, num_rows = run(draw, rng_key, z, shared)
         check_finite(values)
-        warn_if_many(num_rows, shared.num_rows, partial(read_by_program, rows_of_run(run)))
+        if isinstance(shared, GroupedModel):  # in coordinates that need no metric
+            warn_if_many(num_rows, shared.expansion.num_rows)
+            metric = Diagonal(jax.device_put(np.ones(x.shape[1], x.dtype)))
+            return Start(x, metric, run.is_searching, keys, is_structured=True)
+        warn_if_many(num_rows, shared.num_rows, partial(read_by_program, rows_of(run.source)))
         return Start(x, shared.metric, run.is_searching, keys)
 
     def _look_at_tails(self, run: Run, shared: Expansion) -> None:
@@ -381,28 +370,40 @@ class SubsampledRows:
             return
 
         def tails(arrays, key, shared):
-            rows = linear_predictor_of(rows_of_run(run, arrays), shared.position)
-            return tail_gap(key, shared.of(rows))
+            return tail_gap(key, expansion_of(rows_of(run.at(arrays)), shared))
 
         run.say("comparing the tails of the posterior with those of its expansion")
         warn_if_light(run(tails, jax.random.key(0), shared))
 
     def target(
-        self,
-        source: Source,
-        algorithm: Algorithm,
-        model_args: Args,
-        model_kwargs: Kwargs | None,
-        shared: Expansion | GroupedModel,
+        self, source: Source, algorithm: Algorithm, shared: Expansion | GroupedModel
     ) -> Stepper:
-        """The algorithm on the expansion, with the test that reads a few rows."""
+        """The algorithm on the expansion, with the test that reads a few rows.
+
+        Of rows in groups, sweeps over these with as many leapfrog steps.
+        """
+        rows = rows_of(source)
+        expansion = expansion_of(rows, shared)
         if isinstance(shared, GroupedModel):
-            return sweeping(source, algorithm, model_args, model_kwargs, shared)
-        rows = rows_of(source, model_args, model_kwargs)
-        expansion = shared.of(linear_predictor_of(rows, shared.position))
+            steps = {"num_integration_steps": algorithm.parameters["num_integration_steps"]}
+            return CountingAlgorithm(Algorithm(group_sweeps, steps), expansion)
         batch_size = batch_size_of(rows) if self.options.gradient == "minibatch" else 0
         algorithm = algorithm.having(acceptance=subsampled(expansion))
         return CountingAlgorithm(algorithm, expanded_minibatch(expansion, batch_size))
+
+
+def expansion_of(rows: RowModel, shared: Expansion | GroupedModel) -> Expansion:
+    """The expansion that chains share, with the posterior of these rows."""
+    if isinstance(shared, GroupedModel):
+        expansion = shared.expansion
+        return expansion.of(grouped_predictor_of(rows, expansion.position, shared.layout))
+    return shared.of(linear_predictor_of(rows, shared.position))
+
+
+def within(z: Any, expansion: Expansion) -> Any:
+    """Draws of chains, and the anchor in place of those that are outside of the support."""
+    is_inside = jax.vmap(lambda z: jnp.isfinite(expansion.posterior.logprior(z)))(z)
+    return jax.vmap(lambda is_in, z: select(is_in, z, expansion.position))(is_inside, z)
 
 
 def passes_of(run: Run, z: Any, chunk_size: int | None) -> Passes:
@@ -410,7 +411,7 @@ def passes_of(run: Run, z: Any, chunk_size: int | None) -> Passes:
     unravel = ravel_one(z)
 
     def energy(arrays, x):
-        potential = stochastic_potential(rows_of_run(run, arrays), chunk_size)
+        potential = stochastic_potential(rows_of(run.at(arrays)), chunk_size)
         return energy_at(potential, unravel(x))
 
     def both(arrays, x, root):
@@ -444,14 +445,8 @@ def zeros_like(z: Any) -> Any:
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), z)
 
 
-def draw_around(rng_key: Array, expansion: Expansion) -> Any:
-    """A draw from the normal approximation at the anchor for each key."""
+def draw_around(expansion: Expansion, rng_key: Array) -> Any:
+    """A draw from the normal approximation at the anchor."""
     a, unravel = ravel_pytree(expansion.position)
-    metric = expansion.metric
-    assert metric is not None
-
-    def draw(key):
-        noise = jax.random.normal(key, a.shape, a.dtype)
-        return unravel(a + metric.inverse_sqrt_times(noise))
-
-    return jax.vmap(draw)(rng_key)
+    noise = jax.random.normal(rng_key, a.shape, a.dtype)
+    return unravel(a + cast(Dense, expansion.metric).inverse_sqrt_times(noise))

@@ -2,7 +2,7 @@ r"""The expansion of rows at an anchor: all that grows with N, done once.
 
 Notation is that of :mod:`blackjax_ext.subsampling.predictors`. The anchor is a mode, found by
 Newton's method; the rows are summed there to a gradient and a Hessian, and each row's remainder is
-bounded. In the coordinates of :mod:`blackjax_ext.subsampling.arrowhead` a row of group c sees
+bounded. In the coordinates of :mod:`blackjax_ext.rows.arrowhead` a row of group c sees
 :math:`w_c = (u, v_c)` of p + d coordinates, whatever the number of groups, and
 
 .. math::
@@ -26,7 +26,7 @@ numbers.
 the pass that bounds them. With uncentred covariates :math:`g^T d` and :math:`\tfrac12 d^T H d` are
 small differences of large numbers: in float32, at a mean of 1000 standard deviations, the latter is
 off by more than itself. In w the curvature of the posterior is the identity and nothing cancels;
-what is left is the rounding of w itself. :func:`blackjax_ext.subsampling.mode.check_resolution`
+what is left is the rounding of w itself. :func:`blackjax_ext.rows.resolution.check_resolution`
 says up to where that is enough, and raises beyond.
 
 The tables draw rows with probabilities :math:`\hat{p}_i` that float32 can represent. So the bounds
@@ -51,26 +51,25 @@ from blackjax_ext.meshes import blocks_over_rows, on_host
 from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.subsampling.alias_table import AliasTable, blocks, columns, realized
-from blackjax_ext.subsampling.arrowhead import (
+from blackjax_ext.rows.arrowhead import (
     Arrow,
     Cubic,
     Whitening,
     cast,
     seen_first,
 )
+from blackjax_ext.rows.newton import HostPosition, resolved
+from blackjax_ext.rows.resolution import check_resolution, in_dtype
+from blackjax_ext.subsampling.alias_table import AliasTable, blocks, columns, realized
 from blackjax_ext.subsampling.grouped_mode import GroupPasses, find_anchor
 from blackjax_ext.subsampling.grouping import GroupedPredictor
 from blackjax_ext.subsampling.mode import (
     ExpansionPoint,
     RowPasses,
     check_curvature,
-    check_resolution,
     check_rest,
-    in_dtype,
     posterior_mode,
 )
-from blackjax_ext.subsampling.newton import HostPosition, resolved
 from blackjax_ext.subsampling.predictors import LinearPredictor
 from blackjax_ext.subsampling.row_bounds import radius_of, row_bounds
 
@@ -312,7 +311,7 @@ def expand(
         For a start that is empty or not floating, predictors that are not affine, a position
         without a proper mode (no curvature there, or none within 60 steps: separable data without a
         prior), a posterior so correlated that floats do not resolve it (uncentred covariates;
-        :func:`blackjax_ext.subsampling.mode.check_resolution`).
+        :func:`blackjax_ext.rows.resolution.check_resolution`).
     """
     position = check_position(start)
     predictor = GroupedPredictor.without_groups(posterior, position)

@@ -6,7 +6,7 @@ acceptance falls as :math:`\exp(-c D^{3/2} / \sqrt N)`. Decisions in blocks avoi
 
 1. a few moves of the shared coordinates, by a Hamiltonian trajectory on the energy S (the exact
    prior and the expansion of all rows) in the coordinate u of
-   :mod:`blackjax_ext.subsampling.arrowhead` at fixed v, so that the groups follow, and a
+   :mod:`blackjax_ext.rows.arrowhead` at fixed v, so that the groups follow, and a
    test by the rows of all groups together;
 2. a move of every group given u, and its own test by its own rows, all in parallel.
 
@@ -14,8 +14,8 @@ acceptance falls as :math:`\exp(-c D^{3/2} / \sqrt N)`. Decisions in blocks avoi
 constant. With a fresh momentum :math:`r \sim N(0, I)` and T leapfrog steps, which preserve volume
 and are reversed by the flip of the momentum, the ratio of the two ways is
 :math:`e^{-\Delta S - \Delta |r|^2 / 2 - \sum_i \Delta r_i}`, the latter over the remainders of the
-rows. The test of :mod:`blackjax_ext.subsampling.thinning` splits it into factors, each with its own
-ratio, as derived there: detailed balance holds for u given v.
+rows. The test of :mod:`blackjax_ext.subsampling.row_tests` splits it into factors, each with its
+own ratio, as derived there: detailed balance holds for u given v.
 
 *Moves of the groups.* Given u, the density of v is a product over the groups, because each row sees
 one group and the prior of a group depends on no other. A normal approximation :math:`N(m_c,
@@ -72,7 +72,9 @@ from blackjax_ext.checks import check_count, check_position, check_positive
 from blackjax_ext.precision import exact_products
 from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.laplace_approximations import laplace_approximation, solved
-from blackjax_ext.subsampling.thinning import MoveEnds, run_test, steps_to
+from blackjax_ext.subsampling.reaches import MoveEnds
+from blackjax_ext.subsampling.remainders import steps_to
+from blackjax_ext.subsampling.row_tests import run_test
 from blackjax_ext.top_level import public
 from blackjax_ext.types import select
 

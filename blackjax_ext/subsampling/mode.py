@@ -1,26 +1,20 @@
 r"""The mode of a posterior of linear predictors, and whether floats resolve what is around it.
 
-:mod:`blackjax_ext.subsampling.newton` finds it by passes over the rows. What it finds must be a
-mode: with a curvature, at rest, and resolved.
-
-*How correlated.* The condition number is the root of the ratio of the extreme eigenvalues of the
-posterior's curvature, scaled to a unit diagonal: about 2 m in the example, 1 without correlation,
-whatever the units. What a position in floats cannot resolve raises (:func:`check_resolution`).
+:mod:`blackjax_ext.rows.newton` finds it by passes over the rows. What it finds must be a
+mode: with a curvature, at rest, and resolved (:mod:`blackjax_ext.rows.resolution`).
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.subsampling.arrowhead import Arrow, Whitening, cast, worst_condition
-from blackjax_ext.subsampling.grouping import GroupedPredictor
-from blackjax_ext.subsampling.newton import (
+from blackjax_ext.rows.arrowhead import Arrow, Whitening, cast
+from blackjax_ext.rows.newton import (
     TOLERANCES,
     Derivatives,
     Energy,
@@ -29,8 +23,9 @@ from blackjax_ext.subsampling.newton import (
     Stationary,
     descend,
     in_double,
-    spacing,
 )
+from blackjax_ext.rows.resolution import IN_DOUBLE, RUNAWAY, check_resolution
+from blackjax_ext.subsampling.grouping import GroupedPredictor
 from blackjax_ext.subsampling.passes import (
     plain_prior,
     prior_arrow,
@@ -42,20 +37,11 @@ from blackjax_ext.subsampling.passes import (
 __all__ = [
     "ExpansionPoint",
     "RowPasses",
-    "UnresolvedError",
     "check_curvature",
-    "check_resolution",
     "check_rest",
-    "in_dtype",
     "posterior_mode",
 ]
 
-IN_DOUBLE = "(jax.config.update('jax_enable_x64', True), with data in float64)."
-RUNAWAY = (
-    " A sampled scale, such as the standard deviation of centred groups, may tend to zero, where "
-    "the density is unbounded: then there is no mode. A non-centred parametrization has a mode "
-    '(use it with acceptance="full"); samplers without a control variate need no mode.'
-)
 NO_MODE = (
     "the posterior has no mode near the start ({}): separable data under a flat prior have none. "
     "Otherwise start nearer to the mode, or use a sampler without a control variate."
@@ -65,21 +51,6 @@ NOT_FINITE_ENERGY = (
     "if numbers are too large or too small, such as the inverse square of a scale, measure the "
     "responses and their scale in other units, or use float64 "
 ) + IN_DOUBLE
-UNRESOLVED = (
-    "the condition number of the posterior is {:.2g}, and energies are accurate up to {:.0f} only: "
-    "{} has too few digits for coordinates that are so correlated. If covariates are far from "
-    "zero, subtract their means (the intercept absorbs them); leave out one that others determine; "
-    "or use float64, which allows {:.0e} times as much "
-) + (IN_DOUBLE + RUNAWAY)
-TOO_NARROW = (
-    "the posterior is too narrow for {} where Newton's method ends: floats there are {:.2g} "
-    "standard deviations apart in its narrowest direction, and at most {} is allowed. Coordinates "
-    "far from zero have few digits: subtract a mean from the data, or use float64 "
-) + (IN_DOUBLE + RUNAWAY)
-
-
-class UnresolvedError(ValueError):
-    """Floats do not resolve the posterior."""
 
 
 class ExpansionPoint(NamedTuple):
@@ -180,12 +151,6 @@ def in_double_precision(arrow: Arrow) -> Arrow:
     return Arrow(*(np.asarray(part, np.float64) for part in on_host(tuple(arrow))))
 
 
-def in_dtype(metric: Dense, dtype: Any) -> Dense:
-    """A metric of the host for the device."""
-    placed: Dense = jax.device_put(jax.tree.map(lambda part: np.asarray(part, dtype), metric))
-    return placed
-
-
 def posterior_mode(passes: RowPasses, point: HostPosition) -> Stationary:
     """Mode of a posterior without groups near a position; ValueError if there is none.
 
@@ -213,25 +178,6 @@ def no_mode_error(point: HostPosition, frame: Whitening) -> ValueError:
     """The error of a place that is no mode; raises another if floats do not resolve it."""
     check_resolution(point, frame)
     return ValueError(NO_MODE.format("Newton's method still moves"))
-
-
-def check_resolution(point: HostPosition, frame: Whitening) -> None:
-    r"""Raise ValueError if floats do not resolve the posterior around a position.
-
-    `frame` is that of its curvature. Up to a condition number of 6e-4 / eps, 5,000 in float32,
-    energies around the mode are right to 0.01: the whitened position :math:`w = R^{-1} (x - a)` and
-    the whitened rows :math:`A_i R` are sums that cancel to one part of the condition number, of
-    which each has the rounding eps, and the energy is :math:`|w|^2 / 2`. And floats around the mode
-    must be closer together than a tenth of a standard deviation of the narrowest direction, or a
-    chain would jump between them.
-    """
-    eps, dtype = point.eps, point.shared.dtype
-    condition, steps = worst_condition(frame), spacing(point, frame)
-    if not condition <= TOLERANCES.rounding / eps:
-        more, most = eps / float(np.finfo(np.float64).eps), TOLERANCES.rounding / eps
-        raise UnresolvedError(UNRESOLVED.format(condition, most, dtype, more))
-    if not steps <= TOLERANCES.spacing:
-        raise UnresolvedError(TOO_NARROW.format(dtype, steps, TOLERANCES.spacing))
 
 
 def check_curvature(mode: Stationary) -> None:

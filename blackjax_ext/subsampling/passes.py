@@ -14,8 +14,8 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.precision import exact_products
+from blackjax_ext.rows.arrowhead import Arrow, Whitening
 from blackjax_ext.rows.compensated_sums import Pair, add
-from blackjax_ext.subsampling.arrowhead import Arrow, Whitening
 from blackjax_ext.subsampling.chunks import MAX_CHUNK, new_rows_only, over_chunks
 from blackjax_ext.subsampling.grouping import GroupedPredictor
 from blackjax_ext.subsampling.predictors import LinearPredictor

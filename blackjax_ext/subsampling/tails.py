@@ -22,7 +22,7 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.subsampling import alias_table
 from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.passes import jacobians
-from blackjax_ext.subsampling.thinning import loss_remainders
+from blackjax_ext.subsampling.remainders import loss_remainders
 
 __all__ = ["MAX_GAP", "may_differ", "tail_gap"]
 

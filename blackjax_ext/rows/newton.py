@@ -2,7 +2,7 @@ r"""A mode of an energy that reads many rows, by Newton's method on the host.
 
 A step is :math:`-|H|^{-1} g` with the absolute values of the eigenvalues of the Hessian scaled to a
 unit diagonal, halved until the energy falls. Derivatives are arrows
-(:mod:`blackjax_ext.subsampling.arrowhead`), of which the groups are eliminated first. Energies are
+(:mod:`blackjax_ext.rows.arrowhead`), of which the groups are eliminated first. Energies are
 compared in double precision, from the pairs that the passes over the rows return: with a million
 rows in float32, the last steps of the way gain less than the rounding of one float. The loop runs
 before anything is compiled for sampling; only the passes grow with N.
@@ -29,8 +29,7 @@ from jax import Array
 from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.metrics.structures import Dense
-from blackjax_ext.rows.compensated_sums import Pair
-from blackjax_ext.subsampling.arrowhead import (
+from blackjax_ext.rows.arrowhead import (
     Arrow,
     Eliminated,
     Whitening,
@@ -40,6 +39,7 @@ from blackjax_ext.subsampling.arrowhead import (
     least_eigenvalue,
     refined,
 )
+from blackjax_ext.rows.compensated_sums import Pair
 
 __all__ = [
     "TOLERANCES",

@@ -22,7 +22,7 @@ from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import initialize_model, potential_energy
 
 from blackjax_ext.rows import newton
-from blackjax_ext.subsampling import group_sweeps, grouped_mode, row_tests
+from blackjax_ext.subsampling import group_sweeps, grouped_mode, remainders, row_tests
 from blackjax_ext.subsampling.expansion import Expansion
 from numpyro_fwd import AMAGOLD, Subsampled
 from numpyro_fwd.bridge.plates import FullView, check_model

@@ -26,6 +26,7 @@ from blackjax_ext.subsampling.tails import MAX_GAP, may_differ, tail_gap
 from blackjax_ext.types import Function, select
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
+from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.starts import check_finite
 from numpyro_fwd.disk import num_rows_on_disk
 from numpyro_fwd.kernels.anchored_rows import check_dimension, is_known, passes_of, zeros_like
@@ -181,32 +182,36 @@ class SubsampledRows:
         is_large = num_rows_on_disk(run.model_args) >= LARGE_TABLE
         if is_large and find_mode:  # the same for chains in sequence, whose tables must be alike
             first = jax.tree.map(jnp.zeros_like, first)
-        return expanded(
-            rows,
-            first,
-            say=say,
-            find_mode=find_mode,
-            **({"place": TableFile} if is_large else {}),
-        )
+        options = {"place": TableFile} if is_large else {}
+        return expanded(rows, first, say=say, find_mode=find_mode, **options)
 
     def start(self, run: Run, rng_key: Array, z: Any, shared: Expansion | GroupedModel) -> Start:
-        """Draws from the normal approximation at the mode."""
-        if isinstance(shared, GroupedModel):
-            return start_of_groups(run, rng_key, z, shared)
+        """Draws from the normal approximation at the mode.
+
+        Where rows have groups, in coordinates that need no metric.
+        """
+        is_grouped = isinstance(shared, GroupedModel)
 
         def draw(arrays, rng_key, z, shared):
             rng_key, key_draw = split_each(rng_key, 2)
-            expansion = shared.of(linear_predictor_of(rows_of_run(run, arrays), shared.position))
+            expansion = expansion_of(rows_of_run(run, arrays), shared)
+            logprior = expansion.posterior.logprior
             if run.is_searching:
-                z = within(expansion.posterior.logprior, draw_around(key_draw, shared), expansion)
-            values = jax.vmap(lambda z: -surrogate(expansion, z))(z)
+                around = jax.vmap(expansion.draw) if is_grouped else partial(draw_around, shared)
+                z = within(logprior, around(key_draw), expansion)
+            values = jax.vmap(lambda z: logprior(z) if is_grouped else -surrogate(expansion, z))(z)
             num_rows = expected_rows(jax.random.fold_in(key_draw[0], 1), expansion)
             return ravel_each(z), values, split_keys(rng_key)[0], num_rows
 
         x, values, keys, num_rows = run(draw, rng_key, z, shared)
         check_finite(values)
-        warn_if_many(num_rows, shared.num_rows, partial(read_by_program, rows_of_run(run)))
-        return Start(x, shared.metric, run.is_searching, keys)
+        if isinstance(shared, GroupedModel):
+            warn_if_many(num_rows, shared.expansion.num_rows)
+            metric: Any = Diagonal(jax.device_put(np.ones(x.shape[1], x.dtype)))
+        else:
+            warn_if_many(num_rows, shared.num_rows, partial(read_by_program, rows_of_run(run)))
+            metric = shared.metric
+        return Start(x, metric, run.is_searching, keys, is_structured=is_grouped)
 
     def _look_at_tails(self, run: Run, shared: Expansion) -> None:
         """Warn where trajectories that follow the expansion miss a tail of the posterior."""
@@ -214,8 +219,7 @@ class SubsampledRows:
             return
 
         def tails(arrays, key, shared):
-            rows = linear_predictor_of(rows_of_run(run, arrays), shared.position)
-            return tail_gap(key, shared.of(rows))
+            return tail_gap(key, expansion_of(rows_of_run(run, arrays), shared))
 
         run.say("comparing the tails of the posterior with those of its expansion")
         warn_if_light(run(tails, jax.random.key(0), shared))
@@ -228,27 +232,26 @@ class SubsampledRows:
         model_kwargs: Kwargs | None,
         shared: Expansion | GroupedModel,
     ) -> Stepper:
-        """The algorithm on the expansion, with the test that reads a few rows."""
-        if isinstance(shared, GroupedModel):
-            return sweeping(source, algorithm, model_args, model_kwargs, shared)
+        """The algorithm on the expansion, with the test that reads a few rows.
+
+        Of rows in groups, sweeps with as many leapfrog steps as it has.
+        """
         rows = rows_of(source, model_args, model_kwargs)
-        expansion = shared.of(linear_predictor_of(rows, shared.position))
+        expansion = expansion_of(rows, shared)
+        if isinstance(shared, GroupedModel):
+            parameters = {"num_integration_steps": algorithm.parameters["num_integration_steps"]}
+            return CountingAlgorithm(Algorithm(group_sweeps, parameters), expansion)
         batch_size = batch_size_of(rows) if self.options.gradient == "minibatch" else 0
         algorithm = algorithm.having(acceptance=subsampled(expansion))
         return CountingAlgorithm(algorithm, expanded_minibatch(expansion, batch_size))
 
 
-def sweeping(
-    source: Source,
-    algorithm: Algorithm,
-    model_args: Args,
-    model_kwargs: Kwargs | None,
-    shared: GroupedModel,
-) -> Stepper:
-    """Sweeps over the groups with as many leapfrog steps as the algorithm has."""
-    parameters = {"num_integration_steps": algorithm.parameters["num_integration_steps"]}
-    expansion = expansion_of(source, shared, model_args, model_kwargs)
-    return CountingAlgorithm(Algorithm(group_sweeps, parameters), expansion)
+def expansion_of(rows: RowModel, shared: Expansion | GroupedModel) -> Expansion:
+    """The expansion with its posterior."""
+    if isinstance(shared, GroupedModel):
+        position, layout = shared.expansion.position, shared.layout
+        return shared.expansion.of(grouped_predictor_of(rows, position, layout))
+    return shared.of(linear_predictor_of(rows, shared.position))
 
 
 def within(logdensity: Function, z: Any, expansion: Expansion) -> Any:
@@ -257,34 +260,7 @@ def within(logdensity: Function, z: Any, expansion: Expansion) -> Any:
     return jax.vmap(lambda is_in, z: select(is_in, z, expansion.position))(is_inside, z)
 
 
-def expansion_of(
-    source: Source, shared: GroupedModel, model_args: Args, model_kwargs: Kwargs | None
-) -> Expansion:
-    """The expansion by groups with its posterior."""
-    rows = rows_of(source, model_args, model_kwargs)
-    return shared.expansion.of(grouped_predictor_of(rows, shared.expansion.position, shared.layout))
-
-
-def start_of_groups(run: Run, rng_key: Array, z: Any, shared: GroupedModel) -> Start:
-    """Draws from the normal approximation at the anchor, in coordinates that need no metric."""
-
-    def draw(arrays, rng_key, z, shared):
-        rng_key, key_draw = split_each(rng_key, 2)
-        expansion = expansion_of(run.source, shared, *run.arguments.join(arrays))
-        if run.is_searching:
-            z = within(expansion.posterior.logprior, jax.vmap(expansion.draw)(key_draw), expansion)
-        values = jax.vmap(lambda z: expansion.posterior.logprior(z))(z)
-        num_rows = expected_rows(jax.random.fold_in(key_draw[0], 1), expansion)
-        return ravel_each(z), values, split_keys(rng_key)[0], num_rows
-
-    x, values, keys, num_rows = run(draw, rng_key, z, shared)
-    check_finite(values)
-    warn_if_many(num_rows, shared.expansion.num_rows)
-    metric = Diagonal(jax.device_put(np.ones(x.shape[1], x.dtype)))
-    return Start(x, metric, run.is_searching, keys, is_structured=True)
-
-
-def draw_around(rng_key: Array, expansion: Expansion) -> Any:
+def draw_around(expansion: Expansion, rng_key: Array) -> Any:
     """A draw from the normal approximation at the anchor for each key."""
     a, unravel = ravel_pytree(expansion.position)
     metric = expansion.metric

@@ -13,16 +13,16 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.rows.arrowhead import Arrow, Whitening, cast
+from blackjax_ext.rows.arrowhead import Arrow, Whitening, cast, seen_first
 from blackjax_ext.rows.newton import (
     TOLERANCES,
     Derivatives,
     Energy,
     EnergyPasses,
     HostPosition,
-    Stationary,
     descend,
     in_double,
+    resolved,
 )
 from blackjax_ext.rows.resolution import IN_DOUBLE, RUNAWAY, check_resolution
 from blackjax_ext.subsampling.grouping import GroupedPredictor
@@ -37,9 +37,8 @@ from blackjax_ext.subsampling.passes import (
 __all__ = [
     "ExpansionPoint",
     "RowPasses",
-    "check_curvature",
+    "anchor_without_groups",
     "check_rest",
-    "posterior_mode",
 ]
 
 NO_MODE = (
@@ -151,18 +150,32 @@ def in_double_precision(arrow: Arrow) -> Arrow:
     return Arrow(*(np.asarray(part, np.float64) for part in on_host(tuple(arrow))))
 
 
-def posterior_mode(passes: RowPasses, point: HostPosition) -> Stationary:
-    """Mode of a posterior without groups near a position; ValueError if there is none.
+def anchor_without_groups(
+    passes: RowPasses, point: HostPosition, *, find_mode: bool
+) -> ExpansionPoint:
+    """The mode near a position, or the position itself, with the frame of the curvature there.
 
-    Whether predictors still move there, as they do where the data are separable and no prior holds
-    them, is for :func:`check_rest`.
+    ValueError if there is none, or if it is not positive definite or not resolved. Whether
+    predictors still move there, as they do where the data are separable and no prior holds them, is
+    for :func:`check_rest`.
     """
-    mode = descend(passes, point, point.frame())
-    if not np.isfinite(mode.distance):
-        raise ValueError(NOT_FINITE_ENERGY.format(mode.x.dtype) + RUNAWAY)
-    if not mode.is_mode:
-        raise no_mode_error(mode.point, mode.refined())
-    return mode
+    search = descend if find_mode else resolved
+    place = search(passes, point, point.frame())
+    if place.eliminated is None or (find_mode and not np.isfinite(place.distance)):
+        raise ValueError(NOT_FINITE_ENERGY.format(place.x.dtype) + find_mode * RUNAWAY)
+    if find_mode and not place.is_mode:
+        raise no_mode_error(place.point, place.refined())
+    hessian = place.derivatives.total().of_shared
+    if not (np.diagonal(hessian) > 0).all():
+        raise ValueError(NO_MODE.format("its curvature there is not positive"))
+    if scaled_eigen(hessian).values[0] <= place.x.size * point.eps:
+        raise ValueError(NO_MODE.format("its curvature there is not positive definite"))
+    check_resolution(place.point, place.refined())
+    if not passes.is_seen.any():
+        raise ValueError("predict_fn must depend on the position; its Jacobian is zero everywhere.")
+    frame = seen_first(place.refined(), passes.is_seen).rounded(place.x.dtype)
+    step = place.step if find_mode else (0 * place.point.shared, place.point.groups)
+    return ExpansionPoint(place.point, frame, step, int(passes.is_seen.sum()), place.metric())
 
 
 def check_rest(anchor: ExpansionPoint, change: float) -> None:
@@ -178,14 +191,3 @@ def no_mode_error(point: HostPosition, frame: Whitening) -> ValueError:
     """The error of a place that is no mode; raises another if floats do not resolve it."""
     check_resolution(point, frame)
     return ValueError(NO_MODE.format("Newton's method still moves"))
-
-
-def check_curvature(mode: Stationary) -> None:
-    """Raise ValueError unless the curvature by shared coordinates is positive definite."""
-    hessian = mode.derivatives.total().of_shared
-    if mode.eliminated is None:
-        raise ValueError(NOT_FINITE_ENERGY.format(mode.x.dtype))
-    if not (np.diagonal(hessian) > 0).all():
-        raise ValueError(NO_MODE.format("its curvature there is not positive"))
-    if scaled_eigen(hessian).values[0] <= mode.x.size * mode.point.eps:
-        raise ValueError(NO_MODE.format("its curvature there is not positive definite"))

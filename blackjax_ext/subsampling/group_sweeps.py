@@ -64,7 +64,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from blackjax.base import SamplingAlgorithm
+from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 
@@ -145,20 +145,9 @@ def init(position: ArrayLikeTree, expansion: Expansion) -> GroupSweepsState:
 
 
 class BlockUpdate(NamedTuple):
-    """Outcome of a part of a sweep.
+    """Outcome of a part of a sweep, with the rows that it read.
 
-    Attributes
-    ----------
-    position
-        Pytree of arrays.
-    acceptance_rate
-        Acceptance probability.
-    is_accepted
-        Whether what is shared, or any group, moved.
-    is_divergent
-        Whether something was not finite.
-    num_rows
-        Rows that were read.
+    It is accepted where what is shared, or any group, moved.
     """
 
     position: ArrayTree
@@ -339,20 +328,14 @@ def move_groups(rng_key: PRNGKey, expansion: Expansion, position: ArrayTree) -> 
     first = jnp.where(is_joint, jnp.exp(jnp.minimum(with_rows, 0.0)), is_first)
     rate = first * jnp.exp(jnp.minimum(rows_alone, 0.0)) * outcome.survival
     rate = jnp.nan_to_num(jnp.where(is_divergent, 0.0, rate))
-    position = accepted_position(expansion, is_accepted, u, new_v, position)
-    rate = jnp.mean(rate)
-    is_divergent = jnp.any(is_divergent & ~proposal.is_heavy)  # those may go anywhere
-    return BlockUpdate(position, rate, jnp.any(is_accepted), is_divergent, outcome.num_rows)
-
-
-def accepted_position(
-    expansion: Expansion, is_accepted: Array, u: Array, new_v: Array, position: ArrayTree
-) -> ArrayTree:
-    """The position with the coefficients of the groups that moved; all others are as they were."""
+    # coefficients of the groups that moved; all others are as they were
     grouping = expansion.grouped.grouping
     shared, groups = grouping.split(position)
     new_groups = grouping.split(expansion.position_of(u, new_v))[1]
-    return grouping.join(shared, jnp.where(is_accepted[:, None], new_groups, groups))
+    position = grouping.join(shared, jnp.where(is_accepted[:, None], new_groups, groups))
+    rate = jnp.mean(rate)
+    is_divergent = jnp.any(is_divergent & ~proposal.is_heavy)  # those may go anywhere
+    return BlockUpdate(position, rate, jnp.any(is_accepted), is_divergent, outcome.num_rows)
 
 
 def build_kernel() -> Callable[..., tuple[GroupSweepsState, GroupSweepsInfo]]:
@@ -465,14 +448,4 @@ def group_sweeps(
     kernel = partial(
         build_kernel(), num_integration_steps=num_integration_steps, num_moves=num_moves
     )
-
-    def step_fn(
-        rng_key: PRNGKey, state: GroupSweepsState
-    ) -> tuple[GroupSweepsState, GroupSweepsInfo]:
-        return kernel(rng_key, state, expansion, step_size)
-
-    def init_fn(position: ArrayLikeTree, rng_key: PRNGKey | None = None) -> GroupSweepsState:
-        del rng_key
-        return init(position, expansion)
-
-    return SamplingAlgorithm(init_fn, step_fn)
+    return build_sampling_algorithm(kernel, init, expansion, kernel_args=(step_size,))

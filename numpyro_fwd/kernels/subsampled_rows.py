@@ -37,10 +37,10 @@ from numpyro_fwd.kernels.strategy import Run, Source, Start, ravel_one, split_ke
 from numpyro_fwd.subsampling.anchors import MODE, check_anchor, position_of_anchor
 from numpyro_fwd.subsampling.groups import GroupedModel, expanded_groups, grouped_predictor_of
 from numpyro_fwd.subsampling.predictors import (
-    batch_size_of,
     expanded,
     linear_predictor_of,
     read_by_program,
+    single_plate,
 )
 from numpyro_fwd.table_file import TableFile
 from numpyro_fwd.types import Args, Kwargs
@@ -241,7 +241,8 @@ class SubsampledRows:
         if isinstance(shared, GroupedModel):
             parameters = {"num_integration_steps": algorithm.parameters["num_integration_steps"]}
             return CountingAlgorithm(Algorithm(group_sweeps, parameters), expansion)
-        batch_size = batch_size_of(rows) if self.options.gradient == "minibatch" else 0
+        is_minibatch = self.options.gradient == "minibatch"
+        batch_size = single_plate(rows.sites).batch_size if is_minibatch else 0
         algorithm = algorithm.having(acceptance=subsampled(expansion))
         return CountingAlgorithm(algorithm, expanded_minibatch(expansion, batch_size))
 

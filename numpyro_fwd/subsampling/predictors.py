@@ -50,7 +50,6 @@ from numpyro_fwd.subsampling.smooth_likelihoods import smooth_reading
 from numpyro_fwd.types import Site, Sites
 
 __all__ = [
-    "batch_size_of",
     "expanded",
     "explaining_predictors",
     "linear_predictor_of",
@@ -172,17 +171,7 @@ def response_kinds(
 
 
 class SinglePlate(NamedTuple):
-    """The one subsample plate of a model.
-
-    plate
-        Its name.
-    names
-        The sites inside it.
-    num_rows
-        All its rows.
-    batch_size
-        Rows of a minibatch.
-    """
+    """Name of the one subsample plate of a model, sites inside it, all rows, and of a minibatch."""
 
     plate: str
     names: list[str]
@@ -323,11 +312,6 @@ def read_site(reading: Reading, site: Site, plate: str, share: float) -> Part:
         rows_first(reading.response(value)),
         jnp.asarray(rows_first(weight) * share, dtype),
     )
-
-
-def batch_size_of(model: RowModel) -> int:
-    """Rows of a minibatch."""
-    return single_plate(model.sites).batch_size
 
 
 def explaining_predictors(model: RowModel, z: Any, attempt: Function) -> Any:

@@ -39,14 +39,7 @@ BOUND_MARGIN = 1.001  # of a bound, for rounding
 class MoveEnds(NamedTuple):
     """Ends of a move, as the rows of each group see them, shapes (G,).
 
-    Attributes
-    ----------
-    old, new
-        Squared lengths of w.
-    inner
-        Their product.
-    step
-        Squared length of the move.
+    Squared lengths of w, the product of both w, and the squared length of the move.
     """
 
     old: Array
@@ -74,14 +67,9 @@ class MoveEnds(NamedTuple):
 
 
 class Reaches(NamedTuple):
-    """Reach of a move in each group.
+    """Reach of a move in each group, and whether all of its rows are read, shapes (G,).
 
-    Attributes
-    ----------
-    reach
-        q, so that the remainder of row i changes by at most psi_i q, shape (G,).
-    is_far
-        Whether all rows of a group are read, shape (G,).
+    With the reach q the remainder of row i changes by at most psi_i q.
     """
 
     reach: Array

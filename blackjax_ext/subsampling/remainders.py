@@ -28,15 +28,7 @@ def steps_to(expansion: Expansion, *positions: ArrayTree) -> Array:
 
 
 class Read(NamedTuple):
-    """Some rows, with how their predictors change on some steps.
-
-    Attributes
-    ----------
-    eta, data
-        Predictors at the anchor, and what the losses need beside.
-    changes
-        As `eta`, leading with the steps.
-    """
+    """Some rows: predictors at the anchor, what losses need beside, and changes on some steps."""
 
     eta: Any
     data: Any

@@ -179,19 +179,11 @@ def thinning_test(
 
 
 class RowTest(NamedTuple):
-    """Outcome of the rows' test of a move.
+    """Outcome of the rows' test of a move, with the rows that were read; shapes (G,).
 
-    Attributes
-    ----------
-    change
-        Sum of the changes of the remainders of groups that were read whole, shape (G,).
-    is_vetoed
-        Whether an event of a group has vetoed, shape (G,).
-    survival
-        Probability that none of the events of a group vetoes, given them, shape (G,); of the last
-        round where one veto is enough.
-    num_rows
-        Rows that were read.
+    `change` sums the changes of remainders of groups that were read whole. `survival` is the
+    probability that no event of a group vetoes, given them; of the last round where one veto is
+    enough.
     """
 
     change: Array

@@ -112,15 +112,10 @@ class Round(NamedTuple):
 
 
 class EventRule(NamedTuple):
-    """Rule by which events decide.
+    """Rule by which events decide, and the value before the first.
 
-    Attributes
-    ----------
-    nothing
-        Value before the first.
-    see
-        ``see(events, round, is_joint) -> (value, is_ended)``; with `is_joint` one that ends the
-        test of a group ends all.
+    ``see(events, round, is_joint) -> (value, is_ended)``; with `is_joint` one that ends the test of
+    a group ends all.
     """
 
     nothing: float
@@ -166,16 +161,9 @@ FACTORS, WEIGHTS = EventRule(1.0, veto), EventRule(0.0, weigh_events)
 
 
 class Rates(NamedTuple):
-    """Rates of the events of groups.
+    """Events expected in all, reaches, and rates of the groups, as whole numbers of a unit.
 
-    Attributes
-    ----------
-    expected
-        Events in all.
-    reach
-        As of :class:`Reaches`.
-    counts, last, unit
-        Rates as whole numbers of a unit, and their cumulative sums; None without groups.
+    Of these `last` are the cumulative sums. None without groups.
     """
 
     expected: Array
@@ -190,30 +178,16 @@ def rates_of(expansion: Expansion, reaches: Reaches, is_on: Array) -> Rates:
     rate = jnp.where(is_on & ~reaches.is_far, expansion.totals * reaches.reach, 0.0)
     if not expansion.has_groups:
         return Rates(rate[0], reaches.reach)
-    unit = unit_of(rate)
+    # a power of two in which rates are whole numbers, rounded up, with a sum below 2^30
+    least = jnp.maximum(jnp.sum(rate), TINY) / (RATE_STEPS - rate.size)
+    unit = jnp.exp2(jnp.ceil(jnp.log2(least)) + 1.0)
     counts = jnp.where(rate > 0, jnp.ceil(rate / unit).astype(jnp.int32), 0)
     last = jnp.cumsum(counts)
     return Rates(last[-1] * unit, reaches.reach, counts, last, unit)
 
 
-def unit_of(rate: Array) -> Array:
-    """A power of two in which rates are whole numbers, rounded up, with a sum below 2^30."""
-    least = jnp.maximum(jnp.sum(rate), TINY) / (RATE_STEPS - rate.size)
-    return jnp.exp2(jnp.ceil(jnp.log2(least)) + 1.0)
-
-
 class DrawnRows(NamedTuple):
-    """Rows that events choose, shapes (n,).
-
-    Attributes
-    ----------
-    group
-        Their groups.
-    at
-        Their places in the order of groups.
-    rate
-        Rate of their events.
-    """
+    """Rows that events choose: groups, places in the order of groups, rates; shapes (n,)."""
 
     group: Array
     at: Array
@@ -268,10 +242,8 @@ def thin(
         key_next, key_round, _ = jax.random.split(events.rng_key, 3)
         of_rows, of_gaps, of_vetoes = words_of_round(key_round, expansion.has_groups, lanes, dtype)
         times = events.time + sums(-jnp.log1p(-uniform_numbers(of_gaps, dtype)))
-        drawn, uniform = (
-            draw_event_rows(of_rows, expansion, rates),
-            uniform_numbers(of_vetoes, dtype),
-        )
+        uniform = uniform_numbers(of_vetoes, dtype)
+        drawn = draw_event_rows(of_rows, expansion, rates)
         number = drawn.at if expansion.rows is None else expansion.rows[drawn.at]
         read, likely = read_moved_rows(expansion, steps, number), jnp.ones(lanes, dtype)
         if expansion.steepness is not None:

@@ -222,16 +222,9 @@ def move_shared(
 
 
 class Conditional(NamedTuple):
-    """Groups given what is shared.
+    """Groups given what is shared: S of each group, (G, d) to (G,), and their approximation.
 
-    Attributes
-    ----------
-    energy
-        S of each group, (G, d) to (G,).
-    mean
-        m, shape (G, d).
-    factor
-        Lower Cholesky factors of P, shape (G, d, d).
+    With means m, (G, d), and lower Cholesky factors of P, (G, d, d).
     """
 
     energy: Callable[[Array], Array]

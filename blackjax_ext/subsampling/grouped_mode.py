@@ -241,15 +241,7 @@ def draws_around(frame: Whitening, is_free: np.ndarray, dtype: Any) -> tuple[Arr
 
 
 class Hyper(NamedTuple):
-    """Hyperparameters at the maximum of an objective.
-
-    h
-        Their values.
-    way
-        How far they moved, in standard deviations.
-    curvature
-        Minus the second derivatives of the objective.
-    """
+    """Hyperparameters at a maximum, how many sds they moved, and minus its second derivatives."""
 
     h: np.ndarray
     way: float

@@ -61,17 +61,7 @@ def row_energy(posterior: LinearPredictor, position: ArrayTree) -> Pair:
 
 
 class Design(NamedTuple):
-    """Rows with their Jacobians.
-
-    Attributes
-    ----------
-    matrix
-        A, shape (n, K, p + d).
-    eta
-        Predictors, as `LinearPredictor.read` gives them.
-    rows
-        Responses, as it gives them.
-    """
+    """Jacobians A of some rows, (n, K, p + d), with what `LinearPredictor.read` gives of them."""
 
     matrix: Array
     eta: Any

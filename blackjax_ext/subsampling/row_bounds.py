@@ -85,14 +85,8 @@ def norms(matrices: Array) -> Array:
 class Parts(NamedTuple):
     """Parts of the bound of a row's change along some tangents.
 
-    Attributes
-    ----------
-    curved
-        :math:`S A`, the tangents of responses that are bounded together, shape (m, P).
-    total
-        The sum over the others, a scalar.
-    is_curved
-        Whether any bound is other than zero.
+    :math:`S A`, the tangents of responses that are bounded together, shape (m, P), the sum over the
+    others, and whether any bound is other than zero.
     """
 
     curved: Array
@@ -317,14 +311,9 @@ def steps_tried(frame: Whitening, y: Array, b: Array) -> tuple[Array, Array]:
 
 
 class RowMaxima(NamedTuple):
-    """Maxima over the rows of a pass, as terms of it.
+    """Maxima over the rows of a pass, as terms of it, for what :class:`RowBounds` says.
 
-    Attributes
-    ----------
-    not_affine, not_known
-        Rows from the first one on that is not as it must be.
-    change
-        As of :class:`RowBounds`.
+    Of its first two: numbers of rows from the first one on that is not as it must be.
     """
 
     not_affine: Largest

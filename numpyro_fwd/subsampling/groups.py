@@ -63,12 +63,8 @@ TOLERANCE = 1e-3  # of a product with the Jacobian, relative
 class Layout(NamedTuple):
     """How a model's latents and prior fall into groups; static in a program.
 
-    Attributes
-    ----------
-    grouping
-        Which coordinates belong to groups.
-    axes
-        For each term of the prior its axis of groups; None for what depends on none.
+    Which coordinates belong to groups, and for each term of the prior its axis of groups; None for
+    what depends on none.
     """
 
     grouping: Grouping
@@ -78,15 +74,7 @@ class Layout(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class GroupedModel:
-    """What chains share: the expansion of a model's rows in groups, without its data.
-
-    Attributes
-    ----------
-    expansion
-        Of the rows.
-    layout
-        Of the model.
-    """
+    """What chains share: the expansion of a model's rows in groups, without its data."""
 
     expansion: Expansion
     layout: Layout = field(metadata={"static": True})

@@ -61,11 +61,6 @@ def by_scale(kind: Kind, **how: Any) -> Reading:
     return always(kind, lambda fn: (fn.loc, jnp.log(fn.scale)), **how)
 
 
-def log_odds(share: Array) -> Array:
-    """Of a probability."""
-    return jnp.log(share) - jnp.log1p(-share)
-
-
 def predictors_of_gamma(fn: Any) -> tuple[Array, Array]:
     """Log mean and log concentration, of a concentration and a rate."""
     return jnp.log(fn.concentration) - jnp.log(fn.rate), jnp.log(fn.concentration)
@@ -118,7 +113,8 @@ READINGS: dict[type, Reading] = {
         positive.WEIBULL, lambda fn: (jnp.log(fn.scale), jnp.log(fn.concentration))
     ),
     dist.ZeroInflatedPoisson: always(
-        counts.ZERO_INFLATED_POISSON, lambda fn: (jnp.log(fn.rate), log_odds(fn.gate))
+        counts.ZERO_INFLATED_POISSON,
+        lambda fn: (jnp.log(fn.rate), jnp.log(fn.gate) - jnp.log1p(-fn.gate)),
     ),
 }
 BY_LOGITS = "give it logits instead of probabilities"

@@ -102,7 +102,8 @@ def row_functions(model: RowModel, z: Any) -> RowFunctions:
         arrays, row = given
         return unwrapped(sites_on(row[None], arrays, z)[name]["fn"]).log_factor
 
-    factors = {name: partial(factor_at, name) for name in names if is_factor(model.sites[name])}
+    laws = {name: unwrapped(model.sites[name]["fn"]) for name in names}
+    factors = {n: partial(factor_at, n) for n, fn in laws.items() if isinstance(fn, dist.Unit)}
     given: Any = (model.arguments.arrays, np.zeros((), int))
     readings = tuple(
         factor_reading(name, factors[name], z, given)
@@ -210,11 +211,6 @@ def reading_of(name: str, site: Site) -> Reading:
         f"distributions are {known}, and smooth ones of a few scalar parameters. "
         f"{WITHOUT_LIMIT}"
     )
-
-
-def is_factor(site: Site) -> bool:
-    """Whether a site is that of ``numpyro.factor``."""
-    return isinstance(unwrapped(site["fn"]), dist.Unit)
 
 
 def factor_reading(name: str, function: Function, z: Any, first_row: Any) -> Reading:

@@ -24,8 +24,8 @@ class Bug(NamedTuple):
 BUGS = {
     "acceptance": Bug(
         "blackjax_ext/acceptance.py",
-        "few_rows import subsampled\n",
-        "few_rows import subsampled as s\n",
+        "row_tests import subsampled\n",
+        "row_tests import subsampled as s\n",
     ),
     "bridge": Bug(
         "numpyro_fwd/bridge/log_terms.py",
@@ -130,7 +130,7 @@ BUGS = {
         "array[:, : stop - start] = draws[name]",
     ),
     "subsampling": Bug(
-        "blackjax_ext/subsampling/thinning.py",
+        "blackjax_ext/subsampling/reaches.py",
         "~(is_cheap & is_within)",
         "~is_cheap",
     ),

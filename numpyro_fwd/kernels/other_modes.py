@@ -26,10 +26,10 @@ from blackjax_ext.adaptation.multistart import FAR, agree, find_starts
 from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.rows.compensated_sums import Pair
-from blackjax_ext.subsampling.newton import DerivativesFn, Stationary, in_double, newton
+from blackjax_ext.rows.newton import DerivativesFn, Stationary, in_double, newton
 from numpyro_fwd.bridge.stochastic_potentials import density_of_some, share_of_some
 from numpyro_fwd.disk import holds_rows_on_disk
-from numpyro_fwd.kernels.rows_of_runs import rows_of
+from numpyro_fwd.kernels.row_strategies import rows_of
 from numpyro_fwd.kernels.strategy import Run, ravel_one
 
 __all__ = ["Modes", "Passes", "Place", "look_elsewhere", "place_of", "warn_of_modes"]
@@ -42,7 +42,7 @@ SEVERAL_MODES_ADVICE = (
 
 
 class Passes(NamedTuple):
-    """Energy of all rows and its derivatives, as :mod:`blackjax_ext.subsampling.newton` asks."""
+    """Energy of all rows and its derivatives, as :mod:`blackjax_ext.rows.newton` asks."""
 
     energy: Callable[[Any], Pair]
     derivatives: DerivativesFn

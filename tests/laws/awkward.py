@@ -28,7 +28,7 @@ from numpyro.infer import MCMC
 import numpyro_fwd
 from blackjax_ext.rows.compensated_sums import as_pair
 from blackjax_ext.rows.potentials import full_gradient
-from blackjax_ext.subsampling import thinning
+from blackjax_ext.subsampling import remainders, row_tests
 from numpyro_fwd.bridge import priors
 from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.subsampling.predictors import linear_predictor_of
@@ -599,11 +599,11 @@ def seen_by_rows(kernel: str, sampler, state, problem: Problem, x) -> Seen:
         found["slope"] = ravel_pytree(mean_gradient(kernel, potential, z, problem))[0]
         if is_few:
             expansion = shared.of(linear_predictor_of(RowModel.of(sampler.model, args, {}), z))
-            step = thinning.steps_to(expansion, z)
-            found["known"] = thinning.surrogate(expansion, z)
+            step = row_tests.steps_to(expansion, z)
+            found["known"] = row_tests.surrogate(expansion, z)
             # as many at once as in a minibatch
             found["rest"] = jax.lax.map(
-                lambda indices: thinning.loss_remainders(expansion, step, indices)[0],
+                lambda indices: remainders.loss_remainders(expansion, step, indices)[0],
                 in_batches(expansion.num_rows),
             ).ravel()
             found["u"] = expansion.coordinates(z)[0]
@@ -643,7 +643,7 @@ def check_bounds(expansion, u, rest) -> None:
     bound = np.asarray(expansion.bound, np.float64)
     for old in range(len(u) - 1):
         ends = ((jnp.asarray(u[at]), jnp.zeros((1, 0))) for at in (old, old + 1))
-        reaches = thinning.reaches_of(expansion, thinning.MoveEnds.of(expansion, *ends))
+        reaches = row_tests.reaches_of(expansion, row_tests.MoveEnds.of(expansion, *ends))
         reach = float(reaches.reach[0])
         change = np.abs(rest[old + 1] - rest[old])
         rounding = 1e-5 * np.abs(rest[[old, old + 1]]).sum(axis=0) + 1e-6

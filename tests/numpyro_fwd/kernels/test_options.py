@@ -7,7 +7,7 @@ import pytest
 from numpyro.infer import HMC, NUTS
 
 import numpyro_fwd
-from numpyro_fwd.kernels.minibatch_options import MinibatchOptions
+from numpyro_fwd.kernels.minibatch import MinibatchOptions
 from numpyro_fwd.kernels.options import AS_IT_IS_DONE, KernelOptions
 
 NAMED = (

@@ -20,7 +20,7 @@ from blackjax_ext.checks import check_positive
 from blackjax_ext.metrics.factors import factorize
 from blackjax_ext.types import Function
 
-__all__ = ["Algorithm", "public", "section_entries", "top_level"]
+__all__ = ["Algorithm", "public", "section_entries", "top_level", "with_parameters"]
 
 # what means the same wherever a sampler's docstring does not say more
 SHARED = """
@@ -97,6 +97,13 @@ class Algorithm(GenerateSamplingAPI):  # type: ignore[misc]  # BlackJAX has no t
         super().__init__(function, init, build_kernel)
         update_wrapper(self, function)
 
+    def checked(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Arguments by name, each with what the checks put in its place; raises if one is bad."""
+        check = inspect.unwrap(self.differentiable)
+        names = inspect.signature(check).parameters
+        replaced = check(**{name: given[name] for name in names})
+        return given | (replaced or {})
+
     def __reduce__(self) -> str:
         """Pickled by name, as functions are."""
         return str(self.__name__)
@@ -134,8 +141,6 @@ def top_level(
     signature = inspect.Signature(taken[2:])
 
     def decorate(check: Function) -> Algorithm:
-        checked = inspect.signature(check).parameters
-
         @wraps(check)
         def algorithm(*args: Any, **keywords: Any) -> SamplingAlgorithm:
             try:
@@ -143,8 +148,8 @@ def top_level(
             except TypeError as error:
                 raise TypeError(f"{check.__name__}() {error}") from None
             bound.apply_defaults()
-            replaced = check(**{name: bound.arguments[name] for name in checked}) or {}
-            (_, target), (_, step_size), (_, metric), *rest = (bound.arguments | replaced).items()
+            arguments = sampler.checked(bound.arguments)
+            (_, target), (_, step_size), (_, metric), *rest = arguments.items()
             check_positive("step_size", step_size)
             metric, parameters = factorize(metric), dict(rest)
             of_init = {"inverse_mass_matrix": metric, **parameters}
@@ -172,19 +177,25 @@ def described(function: Function, signature: inspect.Signature) -> str | None:
     text = inspect.getdoc(function)
     if text is None:  # python -OO
         return None
-    first, *sections = re.split(SECTIONS, text)
-    by_title = {section.partition("\n")[0]: section for section in sections}
-    own = by_title.pop("Parameters", "Parameters\n----------")
-    entries = section_entries(SHARED, "Parameters") | section_entries(own, "Parameters")
-    listed = "".join(f"{name}{entries[name]}\n" for name in signature.parameters)
+    first, rest = with_parameters(text, list(signature.parameters), SHARED_ENTRIES)
     besides, target = TARGETS[next(iter(signature.parameters))]
-    rest = "\n\n".join(by_title.values()) or EXAMPLE.strip().format(
+    rest = rest or EXAMPLE.strip().format(
         package=function.__module__.partition(".")[0],
         name=function.__name__,
         besides=besides,
         target=target,
     )
-    return f"{first}\n\nParameters\n----------\n{listed}{RETURNS}\n{rest}\n"
+    return f"{first}\n{RETURNS}\n{rest}\n"
+
+
+def with_parameters(text: str, names: list[str], shared: dict[str, str]) -> tuple[str, str]:
+    """A docstring with an entry for each of `names`, of its own or `shared`; and what follows."""
+    first, *sections = re.split(SECTIONS, text)
+    by_title = {section.partition("\n")[0]: section for section in sections}
+    own = by_title.pop("Parameters", "Parameters\n----------")
+    entries = shared | section_entries(own, "Parameters")
+    listed = "\n".join(f"{name}{entries[name]}" for name in names)
+    return f"{first}\n\nParameters\n----------\n{listed}", "\n\n".join(by_title.values())
 
 
 def returned(kernel: inspect.Signature) -> str:
@@ -217,3 +228,6 @@ def section_entries(docstring: str, section: str) -> dict[str, str]:
             name = line
             descriptions[name] = ""
     return descriptions
+
+
+SHARED_ENTRIES = section_entries(SHARED, "Parameters")

@@ -238,5 +238,5 @@ def alsmmala(
     schedules.check_schedule(schedule)
     check_count("run_length", run_length)
     if follow:
-        warnings.warn(BIASED, stacklevel=4)
+        warnings.warn(BIASED, stacklevel=5)
     return {"metric_fn": metrics.as_metric(metric_fn)}

@@ -209,5 +209,5 @@ def amsmmala(
     """
     schedules.check_schedule(schedule)
     if follow:
-        warnings.warn(BIASED, stacklevel=4)
+        warnings.warn(BIASED, stacklevel=5)
     return {"metric_fn": metrics.as_metric(metric_fn)}

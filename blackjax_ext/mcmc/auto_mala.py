@@ -118,7 +118,8 @@ def init(
         momentum = jnp.full_like(x, jnp.nan)
     else:
         momentum = standard_normal(rng_key, x.size, x.dtype)
-    return AutoMALAState(*start, momentum, jnp.zeros((), jnp.int32))
+    value, gradient = start.logdensity, start.logdensity_grad
+    return AutoMALAState(start.position, value, gradient, momentum, jnp.zeros((), jnp.int32))
 
 
 def build_kernel() -> Callable[..., tuple[AutoMALAState, AutoMALAInfo]]:

@@ -4,7 +4,7 @@ Each kernel says which derivatives it takes along tangents, and what the proposa
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -162,12 +162,12 @@ def kept_tangent_move(
     key_noise, key_tangent, key_fresh, key_accept = jax.random.split(rng_key, 4)
     x, unravel = ravel_pytree(state.position)
 
-    def evaluate(key: PRNGKey, y: ArrayTree) -> tuple[Array, ...]:
+    def evaluate(key: PRNGKey, y: ArrayTree) -> tuple[Any, ...]:
         frame = along.draw(key, x)
         value, *derivatives = along.evaluate(y, along.metric.inverse_sqrt_times(frame))
         return value, frame, *derivatives
 
-    memory = [each for each in state[2:5] if each is not None]
+    memory: list[Any] = [each for each in state[2:5] if each is not None]
     if not persistent_tangent:
         _, *memory = evaluate(key_fresh, state.position)
     start = point(state.logdensity, *memory)

@@ -12,6 +12,7 @@ import pytest
 
 import blackjax_ext
 import numpyro_fwd
+from tests import declared
 from tests.laws import groups
 
 ROOT = Path(blackjax_ext.__file__).parent
@@ -336,6 +337,12 @@ def test_examples_in_docstrings(name):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_has_an_example(name):
     assert doctest.DocTestParser().get_examples(getattr(module_of(name), public_name(name)).__doc__)
+
+
+@pytest.mark.parametrize("path", declared.WRITTEN, ids=lambda path: path.parent.name)
+def test_what_follows_from_declarations_is_written(path):
+    """Else run ``make declared``."""
+    assert path.read_text(encoding="utf-8") == declared.WRITTEN[path]()
 
 
 def test_nothing_is_mocked_in_the_packages():

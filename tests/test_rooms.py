@@ -143,7 +143,7 @@ BUGS = {
         "blackjax_ext/adaptation/windows.py", "jnp.minimum(mean, target) - PULL * target", "mean"
     ),
     "top_level": Bug(
-        "blackjax_ext/top_level.py", "(bound.arguments | replaced)", "(replaced | bound.arguments)"
+        "blackjax_ext/top_level.py", "return given | (replaced or {})", "return given"
     ),
     "work": Bug("blackjax_ext/work.py", "return 2 * math.prod(shapes[-1]) * size", "return size"),
 }

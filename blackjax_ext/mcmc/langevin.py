@@ -26,7 +26,6 @@ from blackjax_ext.precision import exact_products
 from blackjax_ext.types import Function, T
 
 __all__ = [
-    "DensityState",
     "MoveInfo",
     "Point",
     "accept",
@@ -36,6 +35,7 @@ __all__ = [
     "logpdf",
     "move",
     "residual",
+    "whitened_gradient",
 ]
 
 
@@ -64,22 +64,6 @@ class Point(NamedTuple):
     logdensity: Array
     gradient: Array
     metric: Factor
-
-
-class DensityState(NamedTuple):
-    """State of a chain that keeps no gradient.
-
-    position
-        Pytree of arrays.
-    logdensity
-        Log density at the position.
-    logdensity_grad
-        Always None: there is no gradient to offer to an adaptation.
-    """
-
-    position: ArrayTree
-    logdensity: Array
-    logdensity_grad: None = None
 
 
 class MoveInfo(NamedTuple):
@@ -175,6 +159,11 @@ def move(
     ratio = log_ratio(r, start, end, step_size)
     new_state, *facts = accept(key_accept, ratio, end.logdensity, proposal, state)
     return new_state, MoveInfo(*facts)
+
+
+def whitened_gradient(state: Any, preconditioner: Factor) -> Array:
+    """Gradient of a state, shape (D,), in the coordinates that `preconditioner` whitens."""
+    return preconditioner.inverse_sqrt_transpose_times(ravel_pytree(state.logdensity_grad)[0])
 
 
 def both_ends(

@@ -32,6 +32,7 @@ from blackjax_ext.subsampling import remainders, row_tests
 from numpyro_fwd.bridge import priors
 from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.subsampling.predictors import linear_predictor_of
+from tests import declared
 
 RNG = np.random.default_rng(110)
 NORMAL = RNG.normal(size=400)
@@ -479,6 +480,11 @@ KERNELS = {
     "langevin_smc": Kernel(numpyro_fwd.LangevinSMC),
     "gohsmc": Kernel(partial(numpyro_fwd.GOHSMC, optim=optax.adam(0.01), num_particles=4)),
     "ohsmc": Kernel(partial(numpyro_fwd.OHSMC, optim=optax.adam(0.01), num_particles=4)),
+}
+KERNELS |= {
+    algorithm: whole(name)
+    for name, kernel in declared.kernels().items()
+    if (algorithm := kernel.algorithm.__name__) not in {*KERNELS, "auto_mala"}
 }
 
 

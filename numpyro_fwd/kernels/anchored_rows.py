@@ -23,8 +23,8 @@ from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.bridge.stochastic_potentials import stochastic_potential
 from numpyro_fwd.kernels.other_modes import Passes, look_elsewhere, place_of, warn_of_modes
 from numpyro_fwd.kernels.row_strategies import (
-    CountingAlgorithm,
     PlainRows,
+    counting,
     density_in_chunks,
     rows_of,
 )
@@ -137,7 +137,7 @@ class AnchoredRows(PlainRows):
         """The algorithm on minibatches with the control variate."""
         rows = rows_of(source)
         potential = stochastic_potential(rows, self.chunk_size, source.view.differentiable)
-        return CountingAlgorithm(algorithm, anchored(potential, shared.anchor, order=2))
+        return counting(algorithm, anchored(potential, shared.anchor, order=2))
 
 
 def passes_of(run: Run, z: Any, chunk_size: int | None) -> Passes:

@@ -8,29 +8,27 @@ class with the methods of :class:`numpyro_fwd.kernels.strategy.Strategy`.
 """
 
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import optax
 from jax import Array
 
-from blackjax_ext.adaptation.algorithm import Algorithm, BoundAlgorithm, StepInfo, Stepper
+from blackjax_ext.adaptation.algorithm import Algorithm, BoundAlgorithm, Stepper
 from blackjax_ext.adaptation.budget import BUDGET
 from blackjax_ext.adaptation.run import ravel_each
-from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.rows.potentials import energy_at
 from blackjax_ext.types import LogDensity
 from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.bridge.stochastic_potentials import size_of_epoch, stochastic_potential
+from numpyro_fwd.kernels.recording import Recording, of_rows
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.strategy import Run, Source, Start, follow_path
 
 __all__ = [
-    "CountedState",
-    "CountingAlgorithm",
     "PlainRows",
     "check_start_optimizer",
+    "counting",
     "density_in_chunks",
     "rows_of",
 ]
@@ -46,52 +44,9 @@ def rows_of(source: Source) -> RowModel:
     return cast(RowModel, source.known).having(*source.arguments)
 
 
-class CountedState(NamedTuple):
-    """State of an algorithm, and the rows that its last acceptance test read.
-
-    chain
-        State of the algorithm.
-    num_rows
-        Rows of the last test; as an extra field, "inner.num_rows".
-    """
-
-    chain: Any
-    num_rows: Array
-
-    @property
-    def position(self) -> Any:
-        """Unconstrained position."""
-        return self.chain.position
-
-    @property
-    def logdensity(self) -> Array:
-        """Log density at the position."""
-        return self.chain.logdensity
-
-
-class CountingAlgorithm(NamedTuple):
+def counting(algorithm: Algorithm, potential: Any) -> Recording:
     """An algorithm on a potential, or an expansion by groups, whose states count rows."""
-
-    algorithm: Algorithm
-    potential: Any
-
-    def init(self, position: Any, rng_key: Array, metric: Factor) -> CountedState:
-        """First state at `position`."""
-        bound = BoundAlgorithm(self.algorithm, self.potential)
-        return CountedState(bound.init(position, rng_key, metric), jnp.array(0))
-
-    def renew(self, rng_key: Array, state: CountedState, metric: Factor) -> CountedState:
-        """The state where `state` is, for steps in another metric."""
-        bound = BoundAlgorithm(self.algorithm, self.potential)
-        return CountedState(bound.renew(rng_key, state.chain, metric), state.num_rows)
-
-    def step(
-        self, rng_key: Array, state: CountedState, step_size: Array, metric: Factor, **supplied: Any
-    ) -> tuple[CountedState, StepInfo]:
-        """One transition."""
-        bound = BoundAlgorithm(self.algorithm, self.potential)
-        chain, info = bound.step(rng_key, state.chain, step_size, metric, **supplied)
-        return CountedState(chain, info.num_rows), info
+    return Recording(BoundAlgorithm(algorithm, potential), of_rows)
 
 
 def density_in_chunks(chunk_size: int | None, source: Source) -> LogDensity:
@@ -178,7 +133,7 @@ class PlainRows:
         """The algorithm on minibatches."""
         del shared
         rows = rows_of(source)
-        return CountingAlgorithm(algorithm, stochastic_potential(rows, self.chunk_size))
+        return counting(algorithm, stochastic_potential(rows, self.chunk_size))
 
     def _epochs(self, run: Run, size: int) -> int:
         """Passes over the data of the optimizer that looks for a start."""

@@ -31,7 +31,7 @@ from numpyro_fwd.bridge.starts import check_finite
 from numpyro_fwd.disk import num_rows_on_disk
 from numpyro_fwd.kernels.anchored_rows import check_dimension, is_known, passes_of, zeros_like
 from numpyro_fwd.kernels.other_modes import look_elsewhere, place_of, warn_of_modes
-from numpyro_fwd.kernels.row_strategies import CountingAlgorithm, rows_of
+from numpyro_fwd.kernels.row_strategies import counting, rows_of
 from numpyro_fwd.kernels.state import split_each
 from numpyro_fwd.kernels.strategy import Run, Source, Start, ravel_one, split_keys
 from numpyro_fwd.subsampling.anchors import MODE, check_anchor, position_of_anchor
@@ -234,11 +234,11 @@ class SubsampledRows:
         expansion = expansion_of(rows, shared)
         if isinstance(shared, GroupedModel):
             parameters = {"num_integration_steps": algorithm.parameters["num_integration_steps"]}
-            return CountingAlgorithm(Algorithm(group_sweeps, parameters), expansion)
+            return counting(Algorithm(group_sweeps, parameters), expansion)
         is_minibatch = self.options.gradient == "minibatch"
         batch_size = single_plate(rows.sites).batch_size if is_minibatch else 0
         algorithm = algorithm.having(acceptance=subsampled(expansion))
-        return CountingAlgorithm(algorithm, expanded_minibatch(expansion, batch_size))
+        return counting(algorithm, expanded_minibatch(expansion, batch_size))
 
 
 def expansion_of(rows: RowModel, shared: Expansion | GroupedModel) -> Expansion:

@@ -598,7 +598,7 @@ def seen_by_rows(kernel: str, sampler, state, problem: Problem, x) -> Seen:
     is_few = "subsampled" in kernel
 
     def at(shared, args, x):
-        potential = sampler._target_of(args, {}, shared).potential
+        potential = sampler._target_of(args, {}, shared).bound.logdensity_fn
         z = problem.unflatten(x)
         energy = as_pair(potential.potential(z))
         found = {"high": energy.high, "low": energy.low}

@@ -214,7 +214,7 @@ def test_shapes_may_be_those_of_masks_among_the_data(model, acceptance):
     kernel = AMAGOLD(model, acceptance=acceptance)
     mcmc = MCMC(kernel, num_warmup=20, num_samples=20, progress_bar=False)
     mcmc.run(jax.random.key(96), *data)
-    potential = kernel._target_of(data, {}, mcmc.last_state.shared).potential
+    potential = kernel._target_of(data, {}, mcmc.last_state.shared).bound.logdensity_fn
     assert potential.num_rows == np.sum(data[1])
 
 

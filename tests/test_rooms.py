@@ -66,9 +66,9 @@ BUGS = {
         "if version not in KNOWN_FAULTS:",
     ),
     "kernels": Bug(
-        "numpyro_fwd/kernels/base.py",
-        "mean = mean + (info.acceptance_rate - mean) / count",
-        "mean = mean + info.acceptance_rate / count",
+        "numpyro_fwd/kernels/state.py",
+        "(rate - state.mean_accept_prob) / count",
+        "rate / count",
     ),
     "lazy": Bug("blackjax_ext/lazy.py", "alias.asname or alias.name: ", "alias.name: "),
     "mcmc": Bug(

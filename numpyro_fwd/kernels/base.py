@@ -340,7 +340,8 @@ class BlackJAXKernel(MCMCKernel):
         given = model_args, model_kwargs
         state.check_effects(self._effects.names if self._effects else set())
         target = self._target_of(*given, state.shared)
-        parameters_of = self._shared_parameters if self.has_step_parameters else None
+        is_sharing = self.has_step_parameters and self._has_coordinates
+        parameters_of = self.step_parameters if is_sharing else None
         one = partial(step_chains, target, self._tuning, parameters_of, given)
         step: Function = lambda state: with_chains(one, state, self._chain_batch_size)  # noqa: E731
         if self._raised.is_possible and type(self._strategy) is WholeDensity:
@@ -349,10 +350,6 @@ class BlackJAXKernel(MCMCKernel):
         first = first_position(state)
         with naming_arguments(*given), explaining_shapes(self._viewed, *given, first):
             return with_types_of(state, step(state))
-
-    def _shared_parameters(self, *step: Any) -> dict[str, Any]:
-        """Parameters of a step that chains share; none where there is nothing to sample."""
-        return self.step_parameters(*step) if self._has_coordinates else {}
 
     def refresh(self, state: KernelState, model_args: Args, model_kwargs: Kwargs | None):
         """Evaluate what a state caches anew where it is, for other data; step size and metric stay.

@@ -131,9 +131,14 @@ def exp_(x: Interval, order: int) -> Coefficients:
     return scaled([values] * (order + 1))
 
 
+def inverse_power(x: Array, power: int) -> Array:
+    """``x**-power``."""
+    return 1.0 / whole_power_of(x, power)
+
+
 def inverse_powers(x: Interval, order: int) -> Coefficients:
     """``x**-m``, m = 1..order."""
-    return [piecewise(lambda at, m=m: 1.0 / whole_power_of(at, m), x) for m in range(1, order + 1)]
+    return [piecewise(partial(inverse_power, power=m), x) for m in range(1, order + 1)]
 
 
 def log_(x: Interval, order: int) -> Coefficients:
@@ -153,25 +158,26 @@ def power_(x: Interval, order: int, power: int) -> Coefficients:
     """Taylor coefficients of a whole power that is not negative."""
     zeros = Interval(jnp.zeros_like(x.low), jnp.zeros_like(x.low))
     rest = [
-        piecewise(lambda at, m=m: whole_power_of(at, power - m), x, [0.0])
+        piecewise(partial(whole_power_of, power=power - m), x, [0.0])
         for m in range(min(order, power) + 1)
     ]
     coefficients = [times(value, float(comb(power, m))) for m, value in enumerate(rest)]
     return coefficients + [zeros] * max(order - power, 0)
 
 
-def divided(x: Array, by: Array, power: int) -> Array:
-    """``x / by**power``, by quotients: a power that overflows would make nothing of a root."""
+def divided(function: Callable[[Array], Array], x: Array, power: int) -> Array:
+    """``function(x) / x**power``, by quotients: a power that overflows would make nothing of it."""
+    value = function(x)
     for _ in range(power):
-        x = x / by
-    return x
+        value = value / x
+    return value
 
 
 def root_(x: Interval, order: int, first: Callable[[Array], Array], power: float) -> Coefficients:
     """Taylor coefficients of a root, whose derivatives are the root over powers of x."""
     coefficients, factor = [], 1.0
     for m in range(order + 1):
-        value = piecewise(lambda at, m=m: divided(first(at), at, m), x)
+        value = piecewise(partial(divided, first, power=m), x)
         coefficients.append(times(value, factor))
         factor *= (power - m) / (m + 1)
     return where_known(x.low > 0, coefficients)

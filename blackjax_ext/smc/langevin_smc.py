@@ -191,7 +191,7 @@ class Rounds(NamedTuple):
     def __call__(
         self, rng_key: PRNGKey, population: Population, *arguments: Any
     ) -> tuple[Population, Any]:
-        """All moves, and what each did; `arguments` are those of :meth:`move_all`."""
+        """All moves, and what each did; `arguments` are those of `move_all`."""
         if not self.is_waste_free:
             return self.move_all(rng_key, population, *arguments)
         # fewer particles, whose places on the way are all kept as particles
@@ -212,7 +212,7 @@ class Rounds(NamedTuple):
     ) -> tuple[Population, Any]:
         """The moves one after the other, and the populations after each if they are kept.
 
-        Particles descend from `num` draws of the prior.
+        The particles descend from `num` draws of the prior.
         """
 
         def once(population: Population, rng_key: PRNGKey) -> tuple[Population, Any]:

@@ -2,7 +2,6 @@
 
 import inspect
 
-from blackjax_ext.top_level import section_entries
 from numpyro_fwd.kernels.options import options_of
 
 __all__ = ["describe"]
@@ -37,6 +36,22 @@ Examples
 >>> bool(abs(mcmc.get_samples()["mean"].mean() - y.mean()) < 0.02)
 True
 """
+
+
+def section_entries(docstring: str, section: str) -> dict[str, str]:
+    """Names and descriptions of a section, up to its first empty line."""
+    lines = inspect.cleandoc(docstring).splitlines()
+    descriptions: dict[str, str] = {}
+    name = ""
+    for line in lines[lines.index(section) + 2 :]:
+        if not line:
+            break
+        if line.startswith(" "):
+            descriptions[name] += f"\n{line}"
+        else:
+            name = line
+            descriptions[name] = ""
+    return descriptions
 
 
 def describe(kernel: type, parent: type) -> None:

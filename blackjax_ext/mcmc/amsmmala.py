@@ -194,18 +194,6 @@ def amsmmala(
     follow
         False: the covariance is the state's and stays, which is exact. True: it learns from each
         draw. Biased: for warm-up only.
-
-    Examples
-    --------
-    >>> import jax, jax.numpy as jnp, blackjax_ext
-    >>> from blackjax_ext import schedules
-    >>> amsmmala = blackjax_ext.amsmmala(
-    ...     lambda x: -0.5 * jnp.sum(x**2), 1.0, schedule=schedules.modulo(7)
-    ... )
-    >>> state = amsmmala.init(jnp.zeros(3))
-    >>> state, info = jax.jit(amsmmala.step)(jax.random.key(1), state)
-    >>> bool(info.is_refreshed)
-    False
     """
     schedules.check_schedule(schedule)
     if follow:

@@ -52,14 +52,7 @@ from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import Function, LogDensity, select
 
-__all__ = [
-    "AutoMALAInfo",
-    "AutoMALAState",
-    "auto_mala",
-    "build_kernel",
-    "check_persistence",
-    "init",
-]
+__all__ = ["AutoMALAInfo", "AutoMALAState", "auto_mala", "build_kernel", "init"]
 
 
 class AutoMALAState(NamedTuple):
@@ -177,11 +170,6 @@ def auto_mala(persistence: float) -> None:
     >>> int(info.exponent) < 0
     True
     """
-    check_persistence(persistence)
-
-
-def check_persistence(persistence: float) -> None:
-    """Raise ValueError unless the persistence is in [0, 1)."""
     if not 0 <= persistence < 1:
         raise ValueError(f"persistence must be at least 0 and below 1; got {persistence}.")
 

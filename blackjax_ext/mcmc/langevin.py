@@ -11,7 +11,7 @@ whatever stands for it (its projection on random tangents): the density does not
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -32,22 +32,13 @@ __all__ = [
     "both_ends",
     "increment",
     "log_ratio",
-    "logpdf",
     "move",
     "residual",
     "whitened_gradient",
 ]
 
 
-class Positioned(Protocol):
-    """A state of a chain."""
-
-    @property
-    def position(self) -> ArrayTree:
-        """Where the chain is."""
-
-
-S = TypeVar("S", bound=Positioned)
+S = TypeVar("S", bound=Any)  # a state of a chain, with a position
 
 
 class Point(NamedTuple):
@@ -94,15 +85,6 @@ def residual(increment: Array, point: Point, step_size: Array | float) -> Array:
     """The noise ``z`` that makes `increment` from `point`: inverse of :func:`increment`."""
     drift = point.metric.inverse_sqrt_transpose_times(point.gradient)
     return point.metric.sqrt_times(increment) / step_size - 0.5 * step_size * drift
-
-
-@exact_products
-def logpdf(increment: Array, point: Point, step_size: Array | float) -> Array:
-    """Log density of the proposal that moves from `point` by `increment`."""
-    z = residual(increment, point, step_size)
-    size = z.shape[0]
-    normalizer = size * (jnp.log(step_size) + 0.5 * jnp.log(2.0 * jnp.pi))
-    return -0.5 * z @ z - normalizer + 0.5 * point.metric.log_det(size)
 
 
 @exact_products

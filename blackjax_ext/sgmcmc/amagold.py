@@ -61,6 +61,7 @@ from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.rows.potentials import StochasticPotential, check_potential
 from blackjax_ext.sgmcmc import leapfrog
 from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance, check_acceptance
+from blackjax_ext.sgmcmc.leapfrog import TrajectoryInfo as AMAGOLDInfo
 from blackjax_ext.sgmcmc.leapfrog import check_friction
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import select
@@ -92,30 +93,6 @@ class AMAGOLDState(NamedTuple):
         if isinstance(self.cache, Pair):
             return -self.cache.value()
         return jnp.full(self.momentum.shape[:-1], jnp.nan, self.momentum.dtype)
-
-
-class AMAGOLDInfo(NamedTuple):
-    """Facts about one transition.
-
-    Attributes
-    ----------
-    acceptance_rate
-        Acceptance probability, or an estimate of it from the rows that were read.
-    is_accepted
-        Whether the chain moved to the proposal.
-    is_divergent
-        Whether the proposal was rejected because something there was not finite.
-    num_integration_steps
-        T, the number of minibatch gradients.
-    num_rows
-        Rows that the acceptance test read; 0 for a potential that is no sum over rows.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
-    num_integration_steps: int
-    num_rows: Array
 
 
 def init(

@@ -22,24 +22,18 @@ and C. De Sa 2020, AMAGOLD.
 from collections.abc import Callable
 from typing import Any
 
-from blackjax.types import ArrayLikeTree, PRNGKey
+from blackjax.types import PRNGKey
 
 from blackjax_ext.metrics import factors
 from blackjax_ext.rows.potentials import StochasticPotential, check_potential, exact
 from blackjax_ext.sgmcmc import amagold
 from blackjax_ext.sgmcmc.amagold import AMAGOLDInfo as L2MCInfo
 from blackjax_ext.sgmcmc.amagold import AMAGOLDState as L2MCState
+from blackjax_ext.sgmcmc.amagold import init as init
 from blackjax_ext.sgmcmc.leapfrog import check_friction
 from blackjax_ext.top_level import top_level
 
 __all__ = ["L2MCInfo", "L2MCState", "build_kernel", "init", "l2mc"]
-
-
-def init(
-    position: ArrayLikeTree, potential: StochasticPotential, rng_key: PRNGKey | None = None
-) -> L2MCState:
-    """Make the first state: one energy, and a momentum, which is zero without a key."""
-    return amagold.init(position, potential, rng_key)
 
 
 def build_kernel() -> Callable[..., tuple[L2MCState, L2MCInfo]]:

@@ -33,6 +33,7 @@ from blackjax_ext.metrics import Factor, factors
 from blackjax_ext.rows.potentials import StochasticPotential, check_potential
 from blackjax_ext.sgmcmc import leapfrog
 from blackjax_ext.sgmcmc.leapfrog import Phase, check_friction
+from blackjax_ext.sgmcmc.leapfrog import TrajectoryInfo as SGHMCInfo
 from blackjax_ext.top_level import top_level
 
 __all__ = ["SGHMCInfo", "SGHMCState", "build_kernel", "init", "sghmc"]
@@ -56,27 +57,6 @@ class SGHMCState(NamedTuple):
     def logdensity(self) -> Array:
         """Not a number, since the log density is never evaluated."""
         return jnp.full(self.momentum.shape[:-1], jnp.nan, self.momentum.dtype)
-
-
-class SGHMCInfo(NamedTuple):
-    """Facts about one transition.
-
-    Attributes
-    ----------
-    acceptance_rate
-        1, for there is no test, or 0 where a divergent step was undone.
-    is_accepted
-        Whether the chain moved: True unless the step was divergent.
-    is_divergent
-        Whether the step ended at a position or momentum that is not finite, and was undone.
-    num_integration_steps
-        T, the number of minibatch gradients.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
-    num_integration_steps: int
 
 
 def init(
@@ -132,7 +112,8 @@ def build_kernel() -> Callable[..., tuple[SGHMCState, SGHMCInfo]]:
         x = jnp.where(is_finite, end.x, start.x)
         momentum = jnp.where(is_finite, end.momentum, -start.momentum)
         rate = is_finite.astype(x.dtype)
-        info = SGHMCInfo(rate, is_finite, ~is_finite, num_integration_steps)
+        no_rows = jnp.zeros((), int)
+        info = SGHMCInfo(rate, is_finite, ~is_finite, num_integration_steps, no_rows)
         return SGHMCState(unravel(x), momentum), info
 
     return kernel

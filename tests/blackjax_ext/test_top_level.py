@@ -45,7 +45,7 @@ def test_arguments_that_checks_replace_are_those_of_the_sampler():
         return {"metric_fn": lambda *_: 4.0 * jnp.eye(2)}
 
     precision = constant(lambda x: -0.5 * jnp.sum(x**2), 1.0).init(jnp.ones(2)).metric.precision(2)
-    np.testing.assert_allclose(precision, 4.0 * jnp.eye(2), atol=1e-6)
+    np.testing.assert_allclose(precision, 4.0 * jnp.eye(2), rtol=1e-6)
 
 
 def test_internal_arguments_are_not_those_of_the_sampler():

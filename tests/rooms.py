@@ -69,6 +69,14 @@ OTHERS = {
     "test_docs_pages.py": set(ROOMS),
     "test_fixed_seeds.py": {"kernels", "mcmc", "sgmcmc", "smc", "subsampling", "adaptation"},
     "test_mesh.py": {"meshes"},
+    "test_not_a_number.py": {
+        "adaptation",
+        "bridge",
+        "coordinates",
+        "kernels",
+        "partial_bayes",
+        "smc",
+    },
     "test_side_effects.py": {"dependencies", "kernels"},
 }
 # What belongs to no part alone: how the parts fit, and all that stands beside the packages.

@@ -95,8 +95,9 @@ def climb(
     step_size: Array | float,
     max_temperatures: int,
     min_temperatures: int = 0,
+    last_temperature: Array | float = 1.0,
 ) -> tuple[Any, Any, Array, Schedule]:
-    """Step until the temperature is 1.
+    """Step until the temperature is 1, or `last_temperature`.
 
     Parameters
     ----------
@@ -111,6 +112,8 @@ def climb(
         Bound on the number of steps: the temperature may be below 1 after them.
     min_temperatures
         Steps that are taken even if the temperature is 1.
+    last_temperature
+        Where the steps end.
 
     Returns
     -------
@@ -121,8 +124,8 @@ def climb(
     def goes_on(carry: tuple[Any, Any, Array, Schedule]) -> Array:
         state, _, _, schedule = carry
         i = schedule.num_temperatures
-        is_cold: Array = state.temperature < 1
-        return (i < min_temperatures) | (is_cold & (i < max_temperatures))
+        is_on: Array = state.temperature < last_temperature
+        return (i < min_temperatures) | (is_on & (i < max_temperatures))
 
     def step(carry: tuple[Any, Any, Array, Schedule]) -> tuple[Any, Any, Array, Schedule]:
         state, _, step_size, schedule = carry

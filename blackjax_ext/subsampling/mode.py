@@ -241,5 +241,5 @@ def check_curvature(mode: Stationary) -> None:
         raise ValueError(NOT_FINITE_ENERGY.format(mode.x.dtype))
     if not (np.diagonal(hessian) > 0).all():
         raise ValueError(NO_MODE.format("its curvature there is not positive"))
-    if scaled_eigen(hessian).values[0] <= mode.x.size * mode.point.eps:
+    if not scaled_eigen(hessian).values[0] > mode.x.size * mode.point.eps:
         raise ValueError(NO_MODE.format("its curvature there is not positive definite"))

@@ -155,7 +155,7 @@ def notes_of(
 
 def notes_of_places(run: Any, health: Any, sites: report.SiteSizes) -> Iterator[tuple[Note, str]]:
     """Notes on where the chains of one state are."""
-    if (health.spread > 0).any() and not report.is_lost(health):
+    if report.exceeds(health.spread, 0.0).any() and not report.is_lost(health):
         yield (run.tobytes(), PLACES, 0), report.places_message(health, sites)
 
 
@@ -163,7 +163,7 @@ def notes_of_disagreement(
     run: Any, health: Any, sites: report.SiteSizes
 ) -> Iterator[tuple[Note, str]]:
     """Notes on how far apart chains are, unless it has been said where they are."""
-    if (health.spread > 0).any() or report.is_lost(health).any():
+    if report.exceeds(health.spread, 0.0).any() or report.is_lost(health).any():
         return
     if message := report.unmixed_message(health, sites):
         yield (run.tobytes(), UNMIXED, 0), message

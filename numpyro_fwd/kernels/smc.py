@@ -3,7 +3,8 @@
 import contextlib
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -21,6 +22,7 @@ from blackjax_ext.mcmc.derivatives import differentiation_of
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.smc import annealing, langevin_smc, sampler
 from blackjax_ext.smc.annealing import Schedule
+from blackjax_ext.smc.cooled import COLDEST
 from blackjax_ext.smc.langevin_smc import LangevinSMCInfo, LangevinSMCState
 from blackjax_ext.smc.tempered import COVARIANCE, PARTICLES, next_temperature
 from blackjax_ext.types import Function, LogDensity
@@ -39,6 +41,7 @@ from numpyro_fwd.bridge.priors import (
     warn_without_likelihood,
 )
 from numpyro_fwd.bridge.traces import first_sites
+from numpyro_fwd.kernels.cooling import SHARE, TEMPERATURES, complaints_of_cooling, drawn_from
 from numpyro_fwd.kernels.notices import Notice
 from numpyro_fwd.kernels.options import INSTEAD
 from numpyro_fwd.kernels.precision import NUM_COMPARED, check_products
@@ -71,6 +74,24 @@ FEW_PARTICLES, MANY_PARTICLES = (
     1_000,
 )  # particles between which the default of tempering_ess changes
 SHARE_OF_MANY = 0.9
+
+
+class Climb(NamedTuple):
+    """From which temperature to which particles are taken, and how.
+
+    All of it are arguments of one program, which cools and evaluates, too.
+    """
+
+    first: Array
+    last: Array
+    share: Array
+    step_size: Array
+    max_temperatures: Array
+
+    @classmethod
+    def of(cls, first: float, last: float, share: float, step_size: Any, most: int) -> "Climb":
+        """The same with arrays of the model's precision."""
+        return cls(*map(jnp.asarray, (first, last, share, step_size, most)))
 
 
 class LangevinSMCKernelState(NamedTuple):
@@ -368,10 +389,11 @@ class LangevinSMC(MCMCKernel):
             split = split_arguments(model_args, model_kwargs)
             keys = jax.random.split(key_anneal)
             with explaining_derivatives(self._model, model_args, model_kwargs, z):
-                state, loglikelihood = run_with(split, self._program(split), *keys, z)
+                program = partial(run_with, split, self._program(split))
+                state, loglikelihood = program(*keys, z, self._climb(num))
         check_likelihoods(loglikelihood, self._model, model_args, model_kwargs, z)
         self._sample_fn = self.sample
-        self._warn(state)
+        self._warn(state, lambda: self._missed(program, keys, state))
         check_products(lambda: self._energies(split, state.inner.position))
         return state._replace(
             rng_key=rng_key, num_warmup=jnp.array(num_warmup, int), data=noticing_data(made)
@@ -393,10 +415,10 @@ class LangevinSMC(MCMCKernel):
             return self._programs[split.key]
 
         @jax.jit
-        def anneal(arrays, key_climb, key_resample, z):
+        def anneal(arrays, key_climb, key_resample, z, climb):
             model_args, model_kwargs = split.join(arrays)
             densities = split_logdensity(self._model, model_args, model_kwargs)
-            return self._annealed(key_climb, key_resample, z, densities)
+            return self._annealed(key_climb, key_resample, z, climb, densities)
 
         if split.key is not None:
             self._programs[split.key] = anneal
@@ -407,34 +429,61 @@ class LangevinSMC(MCMCKernel):
         key_climb: Array,
         key_resample: Array,
         z: Any,
+        climb: "Climb",
         densities: tuple[LogDensity, LogDensity],
     ) -> tuple[LangevinSMCKernelState, Array]:
-        """Prior draws taken to temperature 1, and the log likelihoods that they began with."""
+        """Particles taken along `climb`, and the log likelihoods that they began with."""
         first = langevin_smc.init(z, *densities, differentiation=self._move.differentiation)
-        share = self._tempering_ess
-        share = share_to_keep(first.log_weights.size) if share is None else share
+        first = first._replace(temperature=climb.first.astype(first.temperature.dtype))
 
         def step(i, inner, step_size):
-            is_last = i == self._max_temperatures - 1
+            is_last = i == climb.max_temperatures - 1
             temperature = next_temperature(
                 inner.temperature,
                 inner.log_weights,
                 inner.local.loglikelihood,
-                share,
-                jnp.where(is_last, 1.0, 0.0),
+                climb.share,
+                jnp.where(is_last, climb.last, 0.0),
+                climb.last,
             )
             key = jax.random.fold_in(key_climb, i)
             inner, info = self._step(key, inner, densities, step_size, temperature)
             return inner, info, self._adapted(step_size, info)
 
         inner, info, step_size, schedule = annealing.climb(
-            step, first, self._step_size, self._max_temperatures
+            step,
+            first,
+            climb.step_size,
+            self._max_temperatures,
+            last_temperature=climb.last,
         )
         inner = equalized(key_resample, inner)
         mixed = annealing.mixed_ancestors(schedule, inner.log_weights.size, self._ess_threshold)
         state = begun(inner, jax.tree.map(lambda leaf: leaf[None], schedule), mixed)
         least_ess = jnp.nanmin(schedule.least_ess)
         return described(state, inner, info, step_size, least_ess), first.local.loglikelihood
+
+    def _climb(self, num_particles: int) -> "Climb":
+        """From the prior to the posterior."""
+        share = self._tempering_ess
+        share = share_to_keep(num_particles) if share is None else share
+        return Climb.of(0.0, 1.0, share, self._step_size, self._max_temperatures)
+
+    def _missed(self, program: Function, keys: Array, state: LangevinSMCKernelState) -> list[str]:
+        """A sentence on mass that particles find when they are cooled, if it is missing.
+
+        The program of the annealing does all of it: where first and last temperature are the same
+        it evaluates the density.
+        """
+        key_climb, key_resample, key_draws = jax.random.split(keys[1], 3)
+        most = min(TEMPERATURES, self._max_temperatures)
+        cooling = Climb.of(1.0, COLDEST, SHARE, state.step_size[0], most)
+        cold, _ = program(key_climb, key_resample, state.z, cooling)
+        y, share, log_q = drawn_from(key_draws, cold.z, cold.inner.temperature, state.z)
+        there, _ = program(
+            key_climb, key_resample, over_chains(y), cooling._replace(last=cooling.first)
+        )
+        return complaints_of_cooling(state, share, -there.potential_energy - log_q)
 
     def _step(
         self,
@@ -475,14 +524,18 @@ class LangevinSMC(MCMCKernel):
         data = compared(data, data.facts.made, model_args, model_kwargs)
         return new_state._replace(i=state.i + 1, rng_key=rng_key, data=data)
 
-    def _warn(self, state: LangevinSMCKernelState) -> None:
-        """Warn of an annealing that went wrong; traced values are let through."""
+    def _warn(self, state: LangevinSMCKernelState, missed: Callable[[], list[str]]) -> None:
+        """Warn of an annealing that went wrong; traced values are let through.
+
+        `missed` looks for what the particles have missed, if nothing else is wrong.
+        """
         if not not_jax_tracer(state.least_ess):
             return
         # in every process: particles of others are asked for
         sentences = complaints(state, self._max_temperatures)
         if self._is_adjusted and not sentences:
             sentences = complaints_of_mixing(state)
+        sentences = sentences or missed()
         if sentences and is_first_process():
             warnings.warn("sequential Monte Carlo: " + " ".join(sentences), stacklevel=2)
 
@@ -566,12 +619,12 @@ def complaints(state: LangevinSMCKernelState, max_temperatures: int) -> list[str
             f"there were max_temperatures = {max_temperatures} temperatures, and the last step "
             "jumped to 1: allow more of them."
         )
-    if least_ess < LOW_ESS * size:
+    if not least_ess >= LOW_ESS * size:
         sentences.append(
             f"the effective sample size fell to {least_ess:.1f} of {size} particles: take more "
             "particles, or shorter steps for unadjusted moves."
         )
-    if genealogical_ess < MIN_ANCESTORS:
+    if not genealogical_ess >= MIN_ANCESTORS:
         sentences.append(
             f"all {size} particles descend from one draw of the prior, so that log_evidence_error "
             "is too small: take more particles."
@@ -635,8 +688,8 @@ def is_collapsed(least_ess: Array, inner: LangevinSMCState) -> Array:
     loglikelihood = inner.local.loglikelihood
     finite = jnp.where(jnp.isfinite(loglikelihood), loglikelihood, 0.0)
     heat = inner.temperature * jnp.median(jnp.abs(finite))
-    too_rough = heat * jnp.finfo(heat.dtype).eps > MAX_DENSITY_ROUNDING
-    return (least_ess < min(MIN_ESS, size / 10)) | too_rough
+    is_smooth = heat * jnp.finfo(heat.dtype).eps <= MAX_DENSITY_ROUNDING
+    return ~((least_ess >= min(MIN_ESS, size / 10)) & is_smooth)
 
 
 def equalized(rng_key: Array, state: LangevinSMCState) -> LangevinSMCState:

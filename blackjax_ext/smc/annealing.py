@@ -9,6 +9,7 @@ from blackjax.types import PRNGKey
 from jax import Array
 
 from blackjax_ext.types import Function
+from blackjax_ext.work import traced
 
 __all__ = ["Schedule", "anneal", "climb", "mixed_ancestors"]
 
@@ -120,6 +121,8 @@ def climb(
     State, info of the last step (zeros if there was none), step size, and the schedule.
     """
     step_size = jnp.asarray(step_size, state.temperature.dtype)
+    # traced once: it is most of what a program of sequential Monte Carlo is
+    step_fn, _ = traced(step_fn, jnp.zeros((), int), state, step_size)
 
     def goes_on(carry: tuple[Any, Any, Array, Schedule]) -> Array:
         state, _, _, schedule = carry

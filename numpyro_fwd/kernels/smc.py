@@ -17,6 +17,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext import moves
 from blackjax_ext.checks import check_count, check_positive, check_share, item_of
+from blackjax_ext.equations import needed_equations
 from blackjax_ext.mcmc.auto_mala import auto_mala
 from blackjax_ext.mcmc.derivatives import differentiation_of
 from blackjax_ext.meshes import is_first_process, on_host
@@ -25,7 +26,9 @@ from blackjax_ext.smc.annealing import Schedule
 from blackjax_ext.smc.cooled import COLDEST
 from blackjax_ext.smc.langevin_smc import LangevinSMCInfo, LangevinSMCState
 from blackjax_ext.smc.tempered import COVARIANCE, PARTICLES, next_temperature
+from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity
+from blackjax_ext.work import evaluated, traced
 from numpyro_fwd.bridge.argument_errors import check_arguments, naming_arguments
 from numpyro_fwd.bridge.arguments import run_with, split_arguments
 from numpyro_fwd.bridge.fingerprints import fingerprint
@@ -238,7 +241,8 @@ class LangevinSMC(MCMCKernel):
         After the annealing: if there were `max_temperatures` temperatures, if the least
         effective sample size was below a tenth of the particles, if there are fewer than 20, if
         all particles descend from one draw of the prior, or from less than half as many as if their
-        Metropolis moves had mixed, or if the population is lost.
+        Metropolis moves had mixed, if the population is lost, or, where nothing of this is so, if
+        particles that are cooled past temperature 1 find mass that the population has missed.
 
     Notes
     -----
@@ -416,13 +420,26 @@ class LangevinSMC(MCMCKernel):
 
         @jax.jit
         def anneal(arrays, key_climb, key_resample, z, climb):
-            model_args, model_kwargs = split.join(arrays)
-            densities = split_logdensity(self._model, model_args, model_kwargs)
+            densities = self._densities(z, *split.join(arrays))
             return self._annealed(key_climb, key_resample, z, climb, densities)
 
         if split.key is not None:
             self._programs[split.key] = anneal
         return anneal
+
+    def _densities(
+        self, z: Any, model_args: Args, model_kwargs: Kwargs
+    ) -> tuple[LogDensity, LogDensity]:
+        """Log prior and log likelihood, of which a program evaluates each five times.
+
+        So the model runs once for each, and operations that are alike go together.
+        """
+        first = jax.tree.map(lambda leaf: leaf[0], z)
+        prior, likelihood = split_logdensity(self._model, model_args, model_kwargs)
+        return (
+            traced(stacked(prior), first, evaluate=needed)[0],
+            traced(stacked(likelihood), first, evaluate=needed)[0],
+        )
 
     def _annealed(
         self,
@@ -509,9 +526,9 @@ class LangevinSMC(MCMCKernel):
     ) -> LangevinSMCKernelState:
         """Moves at temperature 1, where the warm-up adapts their step size; equal weights."""
         rng_key, key_step, key_resample = jax.random.split(state.rng_key, 3)
-        densities = split_logdensity(self._model, model_args, model_kwargs or {})
         step_size = state.step_size[0]
         with naming_arguments(model_args, model_kwargs):
+            densities = self._densities(state.z, model_args, model_kwargs or {})
             inner, info = self._step(key_step, state.inner, densities, step_size, 1.0)
         # what the moves do at temperature 1 tells nothing new of the evidence
         inner = equalized(key_resample, inner)._replace(
@@ -651,6 +668,13 @@ def complaints_of_mixing(state: LangevinSMCKernelState) -> list[str]:
         f"would from {mixed:.0f} if their moves had mixed: the log evidence may be too low by more "
         f"than log_evidence_error. Make more moves (num_moves=12), or take more {other}."
     ]
+
+
+def needed(program: Any, constants: list[Any], leaves: list[Any]) -> list[Any]:
+    """What a program returns, without what a model computes besides it."""
+    if not program.effects:
+        program = program.replace(eqns=needed_equations(program))
+    return evaluated(program, constants, leaves)
 
 
 @contextlib.contextmanager

@@ -207,7 +207,7 @@ def is_bad(health: Health) -> Array:
     )
 
 
-def exceeds(value: Array, limit: float) -> Array:
+def exceeds(value: Any, limit: Any) -> Any:
     """Whether a value is above its limit, or not a number: no check passes by a NaN."""
     return ~(value <= limit)
 

@@ -64,7 +64,8 @@ class Place(NamedTuple):
     def is_inside(self, x: Array) -> Array:
         """Which of the points (N, D) are in the place, shape (N,)."""
         size = self.mean.size
-        return self.squares(x) < size + REACH * (2.0 * size) ** 0.5
+        is_near: Array = self.squares(x) < size + REACH * (2.0 * size) ** 0.5
+        return is_near
 
     def logpdf(self, x: Array) -> Array:
         """Log density of the normal at points (N, D), shape (N,)."""

@@ -114,9 +114,8 @@ def low_rank_factor(fn: dist.LowRankMultivariateNormal) -> Any:
     scales = jnp.sqrt(fn.cov_diag)[..., None, :] * jnp.eye(size)
     batch = jnp.broadcast_shapes(factor.shape[:-2], scales.shape[:-2])
     # the larger rows first, of which rounding would hide the others
-    rows = [jnp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in (factor, scales)]
-    rows = jnp.concatenate(rows, axis=-2)
-    root = jnp.linalg.qr(rows, mode="r")
+    parts = [jnp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in (factor, scales)]
+    root = jnp.linalg.qr(jnp.concatenate(parts, axis=-2), mode="r")
     signs = jnp.where(jnp.diagonal(root, axis1=-2, axis2=-1) < 0, -1.0, 1.0)
     return jnp.swapaxes(signs[..., None] * root, -1, -2)
 

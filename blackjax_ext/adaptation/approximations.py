@@ -157,10 +157,13 @@ def directions_of(x: Array, num_rows: int) -> Array:
 def metric_of(gradient: Array, hessian: Array) -> Dense:
     """The metric ``|H|``; where that overflows, steps along the gradient.
 
-    Far out in float32 a Hessian can overflow where the gradient does not.
+    Far out in float32 a Hessian can overflow where the gradient does not. A coordinate without any
+    curvature, as of a Laplace law, has the scale that its slope says: 1 / |gradient|.
     """
     size, eps = gradient.size, float(jnp.finfo(gradient.dtype).eps)
-    metric = scaled_eigen(-hessian).absolute(size * eps)
+    is_straight = jnp.diagonal(hessian) == 0
+    curvature = jnp.diag(jnp.where(is_straight, gradient**2, 0.0)) - hessian
+    metric = scaled_eigen(curvature).absolute(size * eps)
     is_usable = jnp.isfinite(metric.inverse_sqrt).all() & jnp.isfinite(metric.sqrt).all()
     length = jnp.maximum(jnp.max(jnp.abs(gradient)), 1.0) ** 0.5  # a norm would overflow too
     eye = identity(gradient).sqrt

@@ -291,11 +291,12 @@ def starts_message(starts: Starts, sites: SiteSizes) -> str:
     evidence = np.sort(starts.evidence[np.isfinite(starts.evidence)])[::-1]
     lesser = evidence[evidence < evidence[0] - negligible(starts.x[0])]
     names = names_of(sites, np.flatnonzero(starts.is_elsewhere))
+    where = f" (they differ in {listed(names)})" if names else ""
     return (
         f"paths to a start end in different places: of {evidence.size}, "
         f"{evidence.size - lesser.size} found the best (log evidence about {evidence[0]:.1f}), the "
         f"others places that are lower by {evidence[0] - lesser[0]:.1f} to "
-        f"{evidence[0] - lesser[-1]:.3g} (they differ in {listed(names)}). There may be better "
+        f"{evidence[0] - lesser[-1]:.3g}{where}. There may be better "
         "places that none found. Chains start in more than one of these: trust them if R-hat is "
         "near 1, else give init_strategy or starts in the place that you mean, or sample with "
         "LangevinSMC."

@@ -18,12 +18,15 @@ from blackjax_ext.coordinates.partial import Placed
 from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.stacking import stacked
 from numpyro_fwd.bridge.hierarchies import MAPS, bare, kept, law_of, mask_of
-from numpyro_fwd.bridge.numpyro_private import Messenger, transforms_of
-from numpyro_fwd.bridge.scaled_noise import NoiseProgram
+from numpyro_fwd.bridge.numpyro_private import Messenger
+from numpyro_fwd.bridge.scaled_noise import NoiseProgram, Reading, reason_of_model
 from numpyro_fwd.bridge.traces import sites_at
 from numpyro_fwd.types import Args, Kwargs, Model, Site
 
 __all__ = ["ModelCoordinates", "effects_of"]
+
+
+OF_LOOPS = "it is in a loop of NumPyro, in which no law is read"
 
 
 class placing(Messenger):
@@ -40,6 +43,8 @@ class placing(Messenger):
     law_of_noise
         From the name of a noise and the values so far, all leaves that are no effects among them,
         to the law of its effect; None for other sites.
+
+    Sites of NumPyro's loops have their values when they come here; they are `fixed`.
     """
 
     def __init__(
@@ -56,13 +61,15 @@ class placing(Messenger):
         self.is_real: dict[str, bool] = {}
         self.values: dict[str, Array] = {}
         self.log_det: Any = 0.0
-        self.is_looping = False
+        self.fixed: set[str] = set()
 
     def process_message(self, msg: Site) -> None:
         """Answer a site."""
-        self.is_looping |= msg["type"] == "control_flow"
         name = msg.get("name")
-        if msg["type"] != "sample" or name not in self.given or self.is_looping:
+        if msg["type"] != "sample" or name not in self.given:
+            return
+        if msg["value"] is not None:
+            self.fixed.add(name)
             return
         fn = bare(msg["fn"])
         law = self.law_of_noise(name, self.values)
@@ -168,21 +175,44 @@ class ModelCoordinates:
 
 def effects_of(
     model: Model, model_args: Args, model_kwargs: Kwargs | None, position: dict[str, Any]
-) -> tuple[str, ...]:
-    """Names of the effects of a model at a position: their laws are computed from latents.
+) -> Reading:
+    """The effects of a model at a position: latents whose laws are computed from others.
 
-    None of a model that enumerates discrete latents, or whose latents are in a loop of NumPyro
+    None of a model that enumerates discrete latents, and none in a loop of NumPyro
     (``numpyro.contrib.control_flow``), where a site's law may depend on the site itself.
     """
     names: list[str] = []
+    kinds: dict[str, str] = {}
+    looped: set[str] = set()
+    unread = ""
 
     def laws_at(z):
+        nonlocal unread
         handler = placing(model, z, None, lambda *_: None)
         sites = sites_at(handler, model_args, model_kwargs, {}, jax.random.key(0))
-        if handler.is_looping or transforms_of(sites).has_enumerate_support:
-            return {}
-        names[:] = handler.laws
-        return handler.laws
+        unread = reason_of_model(sites)
+        looped.update(handler.fixed)
+        latents = {name: site["fn"] for name, site in sites.items() if name in z}
+        kinds.update({name: type(bare(fn)).__name__ for name, fn in latents.items()})
+        names[:] = [] if unread else handler.laws
+        read = {} if unread else handler.laws
+        return read, {name: arrays_of(fn) for name, fn in latents.items()}
 
-    found = dependent(laws_at, position)
-    return tuple(name for name in names if any(jax.tree.leaves(found[name])))
+    read, written = dependent(laws_at, position)
+
+    def depends(flags: Any) -> bool:
+        return any(jax.tree.leaves(flags))
+
+    effects = tuple(name for name in names if depends(read[name]))
+    no_law = "no law of a {} is read: its noise is not known"
+    as_written = {
+        name: unread or (OF_LOOPS if name in looped else no_law.format(kinds[name]))
+        for name, flags in written.items()
+        if name not in effects and depends(flags)
+    }
+    return Reading(effects, as_written)
+
+
+def arrays_of(tree: Any) -> list[Array]:
+    """The arrays among the leaves of a tree, those that are traced among them."""
+    return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Array)]

@@ -21,7 +21,7 @@ are exact for any m and M that z has no part in.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -38,7 +38,7 @@ from numpyro_fwd.bridge.numpyro_private import not_jax_tracer, transforms_of
 from numpyro_fwd.bridge.traces import is_latent, sites_at
 from numpyro_fwd.types import Args, Kwargs, Model, Site, Sites
 
-__all__ = ["NoiseProgram", "scaled_noise"]
+__all__ = ["NoiseProgram", "Reading", "reason_of_model", "scaled_noise"]
 
 AS_ONE_NUMBER = CONVERTING | {"broadcast_in_dim", "reshape", "squeeze"}
 ARITHMETIC: dict[str, Callable[[Any, Any], Array]] = {
@@ -48,9 +48,23 @@ ARITHMETIC: dict[str, Callable[[Any, Any], Array]] = {
     "mul": jnp.multiply,
     "div": jnp.divide,
 }
+SCALING = frozenset(["mul", "div", "dot_general"])
 MIXING = frozenset(["cumsum", "dot_general", "reduce_sum"])
 # how entries of a value are those of the noise: one by one, chosen and copied, or in sums
 EACH, CHOSEN, MIXED = range(3)
+
+
+class Reading(NamedTuple):
+    """What is read of a model.
+
+    names
+        Sites that have coordinates.
+    as_written
+        Others that look as if they should have, and why they have none.
+    """
+
+    names: tuple[str, ...]
+    as_written: dict[str, str]
 
 
 class Step(NamedTuple):
@@ -96,11 +110,14 @@ class Scaling(NamedTuple):
     turns
         The operations.
     kind
-        "each", "rows" or "columns" of a matrix, or "walk".
+        "each", "rows" or "columns" of a matrix, or "walk"; "none" if no latent scales it.
+    end
+        The operation at which reading stopped, if one is not understood.
     """
 
     turns: tuple[Turn, ...]
     kind: str
+    end: Turn | None
 
 
 class NoiseProgram(Reader):
@@ -189,8 +206,8 @@ class NoiseProgram(Reader):
             yield Turn(step, place, step.inputs[1 - place] if len(step.inputs) == 2 else None)
             value = step.outputs[0]
 
-    def scaling(self, name: str, before: frozenset[str]) -> Scaling | None:
-        """What makes an effect of a noise, with latents `before` it; None if none scales it."""
+    def scaling(self, name: str, before: frozenset[str]) -> Scaling:
+        """What makes an effect of a noise, with latents `before` it."""
         turns: list[Turn] = []
         moves: list[Step] = []  # choices and copies
         last, kind, entries = 0, "each", EACH  # `last` of the turns is one that latents make
@@ -246,7 +263,22 @@ class NoiseProgram(Reader):
                 entries = MIXED
             else:
                 break
-        return Scaling(tuple(turns[:last]), kind) if is_scaled else None
+        else:
+            return Scaling(tuple(turns[:last]), kind if is_scaled else "none", None)
+        return Scaling(tuple(turns[:last]), kind if is_scaled else "none", turn)
+
+    def reason(self, name: str, before: frozenset[str]) -> str:
+        """Why a noise is sampled as written, in words for its user."""
+        end, uses = self.scaling(name, before).end, self.users[self.inputs[name]]
+        if end is None:
+            if len(uses) > 1:
+                return f"{len(uses)} operations use it, and what they make is not one value"
+            return "nothing that is sampled scales it"
+        if late := self.latents_of(end.other) - before:
+            return f"{listed(late)} at {end.step.name!r}: not sampled before it, or noise too"
+        if (scales := self.latents_of(end.other)) and end.step.name in SCALING:
+            return f"{end.step.name!r} with {listed(scales)} is not read"
+        return f"nothing that is sampled scales it before {end.step.name!r}"
 
     def axis_of_matrix(self, turn: Turn, shape: tuple[int, ...]) -> str | None:
         """Which axis of a noise a square matrix is multiplied with, if it stays in its place."""
@@ -301,7 +333,7 @@ class NoiseProgram(Reader):
         inputs = self.inputs
         values |= {inputs[name].number: leaf for name, leaf in known.items() if name in inputs}
         scaling = self.scaling(name, frozenset(known))
-        if scaling is None:  # of other arguments, with which all is different
+        if scaling.kind == "none":  # of other arguments, with which all is different
             return LocScaleNoise(jnp.zeros(()), jnp.ones(()))
         wanted = [turn.other for turn in scaling.turns if turn.other is not None]
         others = dict(zip(wanted, self.computed(wanted, values), strict=True))
@@ -360,46 +392,57 @@ def scaled_noise(
     model_kwargs: Kwargs | None,
     position: dict[str, Any],
     effects: tuple[str, ...],
-) -> tuple[str, ...]:
+) -> Reading:
     """The sites that a model scales as noise; `effects` are those that are no noise.
 
-    None of a model that enumerates discrete latents, or whose latents are in a loop of NumPyro.
+    None of a model that enumerates discrete latents.
     """
     order: list[str] = []
     names: list[str] = []
+    unread = ""
 
     def look(z):
+        nonlocal unread
         sites = sites_at(model, model_args, model_kwargs, z, jax.random.key(0))
+        unread = reason_of_model(sites)
         order.extend(sites)
-        if is_plain_model(sites):
-            names.extend(
-                name
-                for name, site in sites.items()
-                if name in z and name not in effects and is_noise(site)
-            )
+        names.extend(
+            name
+            for name, site in sites.items()
+            if name in z and name not in effects and is_noise(site)
+        )
 
     jax.eval_shape(look, position)
-    if not names:
-        return ()
+    if unread or not names:
+        return Reading((), dict.fromkeys(names, unread))
     program = NoiseProgram(model, model_args, model_kwargs, tuple(names), position)
+
+    def before(name: str, noise: tuple[str, ...]) -> frozenset[str]:
+        """Latents that are no `noise`, or come before a name."""
+        later = {*order[order.index(name) :]} & {*noise, *effects}
+        return frozenset(position) - later - {name}
 
     def scaled(noise: tuple[str, ...]) -> tuple[str, ...]:
         """Those of the names that are scaled by latents that are no `noise`, or come before."""
-
-        def before(name: str) -> frozenset[str]:
-            later = {*order[order.index(name) :]} & {*noise, *effects}
-            return frozenset(position) - later - {name}
-
-        return tuple(name for name in names if program.scaling(name, before(name)))
+        scalings = ((name, program.scaling(name, before(name, noise))) for name in names)
+        return tuple(name for name, scaling in scalings if scaling.kind != "none")
 
     # what is noise of no scale is a latent like any other: a mean, say, that comes after
-    return scaled(scaled(()))
+    found = scaled(scaled(()))
+    # one number alone looks like any latent
+    others = (name for name in names if name not in found and np.size(position[name]) > 1)
+    return Reading(found, {name: program.reason(name, before(name, found)) for name in others})
 
 
-def is_plain_model(sites: Sites) -> bool:
-    """Whether all latents are numbers, outside of NumPyro's loops."""
-    is_looping = any(site["type"] == "control_flow" for site in sites.values())
-    return not is_looping and not transforms_of(sites).has_enumerate_support
+def listed(names: Iterable[str]) -> str:
+    """Names in order, separated by commas."""
+    return ", ".join(sorted(names))
+
+
+def reason_of_model(sites: Sites) -> str:
+    """Why no site of a model is read; empty if no latents are enumerated."""
+    is_enumerated = transforms_of(sites).has_enumerate_support
+    return "the model sums over discrete latents, and no law is read there" if is_enumerated else ""
 
 
 def is_noise(site: Site) -> bool:

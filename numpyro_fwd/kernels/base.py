@@ -448,13 +448,15 @@ class BlackJAXKernel(MCMCKernel):
 
         A dict from sites to arrays, printed as a table: 1 for the effect itself, 0 for its noise,
         at the typical scale of the effect in the last window. Empty for models without effects,
-        and without `learn_coordinates`.
+        and without `learn_coordinates`. Below the table stand the sites that look like effects or
+        like noise and are sampled as they are written, with why.
         """
         if mcmc.last_state is None:
             raise ValueError("mcmc must have run: coordinates are learned in its warm-up.")
         from numpyro_fwd.kernels.centredness import centredness_of
 
-        return centredness_of(mcmc.last_state)
+        as_written = {} if self._effects is None else self._effects.as_written
+        return centredness_of(mcmc.last_state, as_written)
 
     def _recorded(self, target: Stepper) -> Stepper:
         """`target`, with what its states shall keep of a step: no more here."""

@@ -16,24 +16,36 @@ class Centredness(dict[str, Any]):
     """The centredness of each effect by its site: 1 for the effect itself, 0 for its noise.
 
     Of a random walk it is that of its waves, the longest first. Printed, it is a table with the
-    least, the median and the greatest of each site.
+    least, the median and the greatest of each site, and below it the sites that look like effects
+    or like noise and are sampled as they are written.
+
+    as_written
+        Why, by their sites.
     """
+
+    def __init__(self, centredness: dict[str, Any], as_written: dict[str, str]):
+        super().__init__(centredness)
+        self.as_written = as_written
 
     def __str__(self) -> str:
         """One line for each site."""
-        width = max([len(name) for name in self], default=0)
-        lines = [f"{'':>{width}}{'least':>9}{'median':>9}{'greatest':>9}{'number':>9}"]
+        width = max((len(name) for name in (*self, *self.as_written)), default=0)
+        header = f"{'':>{width}}{'least':>9}{'median':>9}{'greatest':>9}{'number':>9}"
+        lines = [header] if self else ["no effects"]
         for name, c in self.items():
             numbers = "".join(f"{v:>9.2f}" for v in np.quantile(c, (0.0, 0.5, 1.0)))
             lines.append(f"{name:>{width}}{numbers}{np.size(c):>9}")
-        return "\n".join(lines) if self else "no effects"
+        reasons = self.as_written.items()
+        return "\n".join(
+            [*lines, *(f"{name:>{width}}  as written: {why}" for name, why in reasons)]
+        )
 
 
-def centredness_of(state: KernelState) -> Centredness:
+def centredness_of(state: KernelState, as_written: dict[str, str]) -> Centredness:
     """Centredness of the effects of a state, as a mean over chains that learned their own."""
     learned = state.adapt_state.coordinates
     if learned is None:
-        return Centredness()
+        return Centredness({}, as_written)
     centredness = {
         name: on_host(centred(learned.scales[name], pseudo.information))
         for name, pseudo in learned.pseudo.items()
@@ -41,7 +53,7 @@ def centredness_of(state: KernelState) -> Centredness:
     }
     if state.is_stacked:
         centredness = {name: np.mean(c, axis=0) for name, c in centredness.items()}
-    return Centredness(centredness)
+    return Centredness(centredness, as_written)
 
 
 def reparam_config(mcmc: MCMC) -> dict[str, Any]:

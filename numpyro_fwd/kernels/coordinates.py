@@ -33,6 +33,8 @@ class Effects:
     effects, noise, on_the_reals
         Names of the effects, of the noise of others, and of the effects with a location and a scale
         on the real line.
+    as_written
+        Sites that look like effects or like noise and are sampled as they are written, with why.
     """
 
     def __init__(self, strategy: Strategy):
@@ -40,6 +42,7 @@ class Effects:
         self.effects: tuple[str, ...] = ()
         self.noise: tuple[str, ...] = ()
         self.on_the_reals: tuple[str, ...] = ()
+        self.as_written: dict[str, str] = {}
 
     @property
     def names(self) -> set[str]:
@@ -49,8 +52,10 @@ class Effects:
     def look(self, model: Model, model_args: Args, model_kwargs: Kwargs | None, z: Any) -> None:
         """Find the effects of a model at a position."""
         of_model = model, model_args, model_kwargs
-        self.effects = effects_of(*of_model, z)
-        self.noise = scaled_noise(*of_model, z, self.effects)
+        effects = effects_of(*of_model, z)
+        noise = scaled_noise(*of_model, z, effects.names)
+        self.effects, self.noise = effects.names, noise.names
+        self.as_written = noise.as_written | effects.as_written
         self.on_the_reals = self.of(*of_model).on_the_reals(z) if self.names else ()
 
     def of(self, model: Model, model_args: Args, model_kwargs: Kwargs | None) -> ModelCoordinates:

@@ -50,6 +50,19 @@ def boundary(places, gap):
     return sum(places) / 2 - gap / (places[1] - places[0])
 
 
+@pytest.mark.parametrize("scales", [(1.0, 1.0, 1.0), (0.01, 1.0, 100.0), (1e-3, 1e3, 1.0)])
+def test_a_coordinate_without_curvature_has_the_scale_of_its_slope(scales):
+    """Laplace laws, of which the Hessian is zero, and a normal one beside them."""
+    b = jnp.array(scales)
+
+    def density(x):
+        return -jnp.sum(jnp.abs(x[:-1]) / b) - 0.5 * x[-1] ** 2
+
+    _, found = starts(density, b.size + 1, num_runs=8)
+    ratios = jnp.linalg.norm(found.metric.inverse_sqrt, axis=-1) / jnp.append(b, 1.0)
+    np.testing.assert_allclose(ratios, 1.0, rtol=1e-3)
+
+
 @pytest.mark.parametrize("places", [(-5.0, 5.0), (-6.0, 4.0), (-4.0, 6.0)])
 @pytest.mark.parametrize("size", [2, 5])
 def test_each_chain_starts_in_the_mode_of_its_path(size, places):

@@ -219,8 +219,8 @@ def start_of(model, *arguments):
 def coordinates_of(model, *arguments):
     """The coordinates of a model, and a position."""
     z = start_of(model, *arguments)
-    effects = effects_of(model, arguments, {}, z)
-    found = scaled_noise(model, arguments, {}, z, effects)
+    effects = effects_of(model, arguments, {}, z).names
+    found = scaled_noise(model, arguments, {}, z, effects).names
     return ModelCoordinates(model, arguments, {}, effects, found), z
 
 
@@ -298,7 +298,7 @@ def test_factors_of_groups_are_read(form, x64):
     rng = np.random.default_rng(5)
     shapes = {"mu": (), "k": (2,), "L": (1,), "z": shape}
     z = {name: jnp.asarray(rng.normal(size=each)) for name, each in shapes.items()}
-    noise = scaled_noise(model, (), {}, z, effects_of(model, (), {}, z))
+    noise = scaled_noise(model, (), {}, z, effects_of(model, (), {}, z).names).names
     assert noise == ("z",)
     coordinates = ModelCoordinates(model, (), {}, (), noise)
     pseudo = {name: None for name in z} | {"z": laws.Pseudo(z["z"] + 1, jnp.exp(z["z"]))}
@@ -337,7 +337,7 @@ def test_masked_components_of_a_factor_depend_on_nothing(form, size, x64):
     rng = np.random.default_rng(5)
     shapes = {"k": (2,), "L": (1,), "z": shape}
     u = {name: jnp.asarray(rng.normal(size=each)) for name, each in shapes.items()}
-    coordinates = ModelCoordinates(model, (), {}, (), scaled_noise(model, (), {}, u, ()))
+    coordinates = ModelCoordinates(model, (), {}, (), scaled_noise(model, (), {}, u, ()).names)
     assert coordinates.noise == ("z",)
     pseudo = dict.fromkeys(u) | {"z": laws.Pseudo(u["z"] + 1, jnp.exp(u["z"]))}
     slope = jax.jacfwd(lambda u: coordinates.out(u, pseudo).position["z"])(u)
@@ -444,3 +444,61 @@ def test_data_may_be_arguments_that_are_traced():
     np.testing.assert_allclose(
         jax.jit(entered)(X, sizes)["z"], 0.3 * (0.7 * sizes - 1) / np.sqrt(1.09), rtol=1e-5
     )
+
+
+def cut_off():
+    (tau,) = scales("tau")
+    x = numpyro.sample("x", dist.TruncatedNormal(tau, 1.0, low=0.0).expand([4]).to_event(1))
+    counted(x[GROUP])
+
+
+def squared():
+    (tau,) = scales("tau")
+    counted((tau * noise() ** 2)[GROUP])
+
+
+def used_twice():
+    (tau,) = scales("tau")
+    z = noise()
+    counted((tau * z + jnp.exp(z))[GROUP])
+
+
+def looped():
+    (tau,) = scales("tau")
+
+    def body(x, _):
+        x = numpyro.sample("x", dist.Normal(x, tau))
+        return x, x
+
+    counted(scan(body, jnp.zeros(()), None, length=12)[1])
+
+
+def looped_then_scaled():
+    looped()
+    (s,) = scales("s")
+    numpyro.sample("w", dist.Normal(s * noise(), 1), obs=X[0])
+
+
+REASONS = {
+    cut_off: ("x", "no law of a LeftTruncatedDistribution"),
+    squared: ("z", "nothing that is sampled scales it before 'integer_pow'"),
+    used_twice: ("z", "2 operations use it"),
+    looped: ("x", "it is in a loop of NumPyro"),
+}
+
+
+@pytest.mark.parametrize("model", REASONS)
+def test_what_is_sampled_as_written_says_why(model):
+    z = start_of(model)
+    effects = effects_of(model, (), {}, z)
+    noise = scaled_noise(model, (), {}, z, effects.names)
+    assert (effects.names, noise.names) == ((), ())
+    site, reason = REASONS[model]
+    assert reason in (noise.as_written | effects.as_written)[site]
+
+
+def test_noise_beside_a_loop_has_its_law(x64):
+    coordinates, z = coordinates_of(looped_then_scaled)
+    placed = coordinates.out(z, dict.fromkeys(z) | {"z": laws.Pseudo(z["z"] + 1, z["z"] + 3)})
+    assert coordinates.names == ("z",) and placed.laws["x"] is None
+    np.testing.assert_allclose(placed.laws["z"].scale, jnp.exp(z["s"]), rtol=1e-9)

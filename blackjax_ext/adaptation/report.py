@@ -198,13 +198,14 @@ def progress(state: AdaptState) -> tuple[Array, Array]:
 
 def is_bad(health: Health) -> Array:
     """Whether there is anything to say."""
-    return (
+    is_any: Array = (
         health.is_frozen.any()
         | has_collapsed(health)
         | exceeds(health.spread, 0.0).any()
         | exceeds(r_hat(health), MAX_R_HAT).any()
         | is_lost(health)
     )
+    return is_any
 
 
 def exceeds(value: Any, limit: Any) -> Any:
@@ -239,7 +240,8 @@ def has_run_away(health: Health) -> Array:
 
 def is_coarse(logdensity: Array) -> Array:
     """Whether log densities so large have too few digits to accept or reject by."""
-    return exceeds(jnp.abs(logdensity) * jnp.finfo(logdensity.dtype).eps, COARSE)
+    is_coarse: Array = exceeds(jnp.abs(logdensity) * jnp.finfo(logdensity.dtype).eps, COARSE)
+    return is_coarse
 
 
 def has_collapsed(health: Health) -> Array:

@@ -59,7 +59,7 @@ ROOMS = {
     },
     "rows": {"checks", "equations", "meshes", "metrics", "mcmc", "precision", "work"},
     "sgmcmc": {"checks", "metrics", "mcmc", "rows", "precision", "top_level"},
-    "smc": {"checks", "factoring", "metrics", "mcmc", "precision", "top_level"},
+    "smc": {"checks", "factoring", "metrics", "mcmc", "precision", "top_level", "work"},
     # nothing else imports the last rooms
     "subsampling": {
         "checks",
@@ -143,7 +143,7 @@ LAYERS = {
     "smc": [
         {"annealing", "offspring", "proposals", "sampler", "training"},
         {"l_kernels", "mixtures", "tempered"},
-        {"moves"},
+        {"cooled", "moves"},
     ],
 }
 # a named special case may be an alias of its parent, and a mixture consists of the kernels it mixes

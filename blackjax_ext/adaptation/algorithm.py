@@ -225,7 +225,7 @@ def euclidean(factor: Dense) -> Metric:
         del positions, named
         ends = jnp.stack([flat(left), flat(right)])
         rho = flat(total) - 0.5 * (ends[0] + ends[1])
-        return jnp.any(factor.inverse_times(ends) @ rho <= 0)
+        return ~jnp.all(factor.inverse_times(ends) @ rho > 0)
 
     return Metric(sample_momentum, kinetic_energy, check_turning, scale)
 

@@ -262,7 +262,7 @@ def maximized(value: Function, hessian: Function, first: np.ndarray, dtype: Any)
     if not maximum.fun < WORST:
         return None
     curvature = -np.asarray(on_host(hessian(h.astype(dtype))), np.float64)
-    if not np.isfinite(curvature).all() or np.max(np.abs(h - start)) > TOLERANCES.runaway:
+    if not (np.isfinite(curvature).all() and np.max(np.abs(h - start)) <= TOLERANCES.runaway):
         return None
     root = inverse_factor(curvature, np.ones(h.size, bool), float(np.finfo(dtype).eps))
     return Hyper(h, float(np.linalg.norm(np.linalg.solve(root, h - first))), curvature)

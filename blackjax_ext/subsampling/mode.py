@@ -168,7 +168,7 @@ def anchor_without_groups(
     hessian = place.derivatives.total().of_shared
     if not (np.diagonal(hessian) > 0).all():
         raise ValueError(NO_MODE.format("its curvature there is not positive"))
-    if scaled_eigen(hessian).values[0] <= place.x.size * point.eps:
+    if not scaled_eigen(hessian).values[0] > place.x.size * point.eps:
         raise ValueError(NO_MODE.format("its curvature there is not positive definite"))
     check_resolution(place.point, place.refined())
     if not passes.is_seen.any():

@@ -437,14 +437,10 @@ def check_plate(
 
 
 def differ(values: np.ndarray, others: np.ndarray) -> bool:
-    """Whether values of rows are not the same in the same program with other rows.
-
-    What is not finite is of another error.
-    """
+    """Whether values of rows are not the same in the same program with other rows."""
     eps = float(np.finfo(values.dtype).eps)
     allowed = SOLVED * spread(values) + 4.0 * eps * np.abs(values)
-    with np.errstate(invalid="ignore"):
-        return bool(np.any(np.abs(others - values) > allowed))
+    return not is_within(values, others, allowed)
 
 
 def has_changed(values: np.ndarray, moved: np.ndarray, few: np.ndarray) -> bool:
@@ -454,7 +450,14 @@ def has_changed(values: np.ndarray, moved: np.ndarray, few: np.ndarray) -> bool:
     """
     noise = np.abs(moved - values)
     allowed = ROUNDED * (spread(values) + np.abs(values)) + DIGITS * (noise + mean_of(noise))
-    return bool(np.any(np.abs(few - values) > allowed))
+    return not is_within(values, few, allowed)
+
+
+def is_within(values: np.ndarray, others: np.ndarray, allowed: np.ndarray) -> bool:
+    """Whether values differ by what is allowed at most; one alone that is not finite is too far."""
+    with np.errstate(invalid="ignore"):
+        is_near = np.abs(others - values) <= allowed
+    return bool(np.all(is_near | (others == values) | (np.isnan(others) & np.isnan(values))))
 
 
 def spread(values: np.ndarray) -> float:

@@ -150,8 +150,13 @@ def compare_ends(
             here = -in_double(passes.energy(place.x)) - 0.5 * place.log_det
             places[-1] = places[-1]._replace(evidence=here)
     places = [places[j] for j in np.argsort([-each.evidence for each in places], kind="stable")]
-    kept = [each for each in places if each.evidence >= places[0].evidence - margin]
+    kept = that_matter(places, margin)
     return Modes(kept, places[len(kept) :] + lost)
+
+
+def that_matter(places: list[Place], margin: float) -> list[Place]:
+    """Those of the places, best first, that are not lower than the best by more than `margin`."""
+    return [each for each in places if not each.evidence < places[0].evidence - margin]
 
 
 def add_place(places: list[Place], new: Place) -> bool:

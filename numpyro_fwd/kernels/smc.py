@@ -4,7 +4,7 @@ import contextlib
 import inspect
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,16 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext import moves
 from blackjax_ext.checks import check_count, check_positive, check_share
+from blackjax_ext.equations import needed_equations
 from blackjax_ext.mcmc.auto_mala import auto_mala
 from blackjax_ext.mcmc.derivatives import differentiation_of
 from blackjax_ext.smc import annealing, langevin_smc, sampler
+from blackjax_ext.smc.cooled import COLDEST
 from blackjax_ext.smc.langevin_smc import LangevinSMCInfo, LangevinSMCState
 from blackjax_ext.smc.tempered import COVARIANCE, PARTICLES, next_temperature
+from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity
+from blackjax_ext.work import evaluated, traced
 from numpyro_fwd.bridge.argument_errors import check_arguments, naming_arguments
 from numpyro_fwd.bridge.arguments import SplitArguments, run_with, split_arguments
 from numpyro_fwd.bridge.fingerprints import fingerprint
@@ -36,6 +40,7 @@ from numpyro_fwd.bridge.priors import (
     warn_without_likelihood,
 )
 from numpyro_fwd.bridge.traces import first_sites
+from numpyro_fwd.kernels.cooling import SHARE, TEMPERATURES, complaints_of_cooling, drawn_from
 from numpyro_fwd.kernels.notices import Notice
 from numpyro_fwd.kernels.options import INSTEAD
 from numpyro_fwd.kernels.precision import NUM_COMPARED, check_products
@@ -67,6 +72,24 @@ MOVES = {
 # particles below MANY_PARTICLES, between which the default of tempering_ess changes
 FEW_PARTICLES = 200
 SHARE_OF_MANY = 0.9
+
+
+class Climb(NamedTuple):
+    """From which temperature to which particles are taken, and how.
+
+    All of it are arguments of one program, which cools and evaluates, too.
+    """
+
+    first: Array
+    last: Array
+    share: Array
+    step_size: Array
+    max_temperatures: Array
+
+    @classmethod
+    def of(cls, first: float, last: float, share: float, step_size: Any, most: int) -> "Climb":
+        """The same with arrays of the model's precision."""
+        return cls(*map(jnp.asarray, (first, last, share, step_size, most)))
 
 
 class LangevinSMC(MCMCKernel):
@@ -131,7 +154,8 @@ class LangevinSMC(MCMCKernel):
         After the annealing: if there were `max_temperatures` temperatures, if the least
         effective sample size was below a tenth of the particles, if there are fewer than 20, if
         all particles descend from one draw of the prior, or from less than half as many as if their
-        Metropolis moves had mixed, or if the population is lost.
+        Metropolis moves had mixed, if the population is lost, or, where nothing of this is so, if
+        particles that are cooled past temperature 1 find mass that the population has missed.
 
     Notes
     -----
@@ -285,10 +309,15 @@ class LangevinSMC(MCMCKernel):
                 anneal = self._programs.setdefault(split.key, anneal)
             keys = jax.random.split(key_anneal)
             with explaining_derivatives(self._model, model_args, model_kwargs, z):
-                state, loglikelihood = run_with(split, anneal, *keys, z)
+                program = partial(run_with, split, anneal)
+                state, loglikelihood = program(*keys, z, self._climb(num))
         check_likelihoods(loglikelihood, self._model, model_args, model_kwargs, z)
         self._sample_fn = self.sample
-        warn_of_annealing(state, self._max_temperatures, is_adjusted=self._is_adjusted)
+        warn_of_annealing(
+            *(state, self._max_temperatures),
+            is_adjusted=self._is_adjusted,
+            missed=lambda: self._missed(program, keys, state),
+        )
         check_products(lambda: self._energies(split, state.inner.position))
         return state._replace(
             rng_key=rng_key, num_warmup=jnp.array(num_warmup, int), data=noticing_data(made)
@@ -303,6 +332,20 @@ class LangevinSMC(MCMCKernel):
 
         return run_with(split, energies, jax.tree.map(lambda leaf: leaf[:NUM_COMPARED], z))
 
+    def _densities(
+        self, z: Any, model_args: Args, model_kwargs: Kwargs
+    ) -> tuple[LogDensity, LogDensity]:
+        """Log prior and log likelihood, of which a program evaluates each five times.
+
+        So the model runs once for each, and operations that are alike go together.
+        """
+        first = jax.tree.map(lambda leaf: leaf[0], z)
+        prior, likelihood = split_logdensity(self._model, model_args, model_kwargs)
+        return (
+            traced(stacked(prior), first, evaluate=needed)[0],
+            traced(stacked(likelihood), first, evaluate=needed)[0],
+        )
+
     def _annealed(
         self,
         split: SplitArguments,
@@ -310,23 +353,26 @@ class LangevinSMC(MCMCKernel):
         key_climb: Array,
         key_resample: Array,
         z: Any,
+        climb: Climb,
     ) -> tuple[LangevinSMCKernelState, Array]:
-        """Prior draws taken to temperature 1, and the log likelihoods that they began with."""
-        densities = split_logdensity(self._model, *split.join(arrays))
+        """Particles taken along `climb`, and the log likelihoods that they began with."""
+        densities = self._densities(z, *split.join(arrays))
         first = langevin_smc.init(z, *densities, differentiation=self._move.differentiation)
-        size, share = first.log_weights.size, self._tempering_ess
-        share = share_to_keep(size) if share is None else share
+        first = first._replace(temperature=climb.first.astype(first.temperature.dtype))
+        size = first.log_weights.size
 
         def step(i, inner, step_size):
-            least = jnp.where(i == self._max_temperatures - 1, 1.0, 0.0)
+            least = jnp.where(i == climb.max_temperatures - 1, climb.last, 0.0)
             weights = inner.log_weights, inner.local.loglikelihood
-            temperature = next_temperature(inner.temperature, *weights, share, least)
+            share = climb.share, least, climb.last
+            temperature = next_temperature(inner.temperature, *weights, *share)
             key = jax.random.fold_in(key_climb, i)
             inner, info = self._step(key, inner, densities, step_size, temperature)
             return inner, info, self._adapted(step_size, info)
 
         inner, info, step_size, schedule = annealing.climb(
-            step, first, self._step_size, self._max_temperatures
+            *(step, first, climb.step_size, self._max_temperatures),
+            last_temperature=climb.last,
         )
         inner = equalized(key_resample, inner)
         mixed = annealing.mixed_ancestors(schedule, size, self._ess_threshold)
@@ -340,6 +386,28 @@ class LangevinSMC(MCMCKernel):
             is_forced=num == schedule.temperature.size,
         )
         return state, first.local.loglikelihood
+
+    def _climb(self, num_particles: int) -> Climb:
+        """From the prior to the posterior."""
+        share = self._tempering_ess
+        share = share_to_keep(num_particles) if share is None else share
+        return Climb.of(0.0, 1.0, share, self._step_size, self._max_temperatures)
+
+    def _missed(self, program: Function, keys: Array, state: LangevinSMCKernelState) -> list[str]:
+        """A sentence on mass that particles find when they are cooled, if it is missing.
+
+        The program of the annealing does all of it: where first and last temperature are the same
+        it evaluates the density.
+        """
+        key_climb, key_resample, key_draws = jax.random.split(keys[1], 3)
+        most = min(TEMPERATURES, self._max_temperatures)
+        cooling = Climb.of(1.0, COLDEST, SHARE, state.step_size[0], most)
+        cold, _ = program(key_climb, key_resample, state.z, cooling)
+        y, share, log_q = drawn_from(key_draws, cold.z, cold.inner.temperature, state.z)
+        there, _ = program(
+            key_climb, key_resample, over_chains(y), cooling._replace(last=cooling.first)
+        )
+        return complaints_of_cooling(state, share, -there.potential_energy - log_q)
 
     def _step(
         self,
@@ -365,9 +433,9 @@ class LangevinSMC(MCMCKernel):
     ) -> LangevinSMCKernelState:
         """Moves at temperature 1, where the warm-up adapts their step size; equal weights."""
         rng_key, key_step, key_resample = jax.random.split(cast(Array, state.rng_key), 3)
-        densities = split_logdensity(self._model, model_args, model_kwargs or {})
         step_size = state.step_size[0]
         with naming_arguments(model_args, model_kwargs):
+            densities = self._densities(state.z, model_args, model_kwargs or {})
             inner, info = self._step(key_step, state.inner, densities, step_size, 1.0)
         # what the moves do at temperature 1 tells nothing new of the evidence
         inner = equalized(key_resample, inner)._replace(
@@ -404,6 +472,13 @@ def density_of(model: Model, model_args: Args, model_kwargs: Kwargs) -> LogDensi
     """Log density of prior and likelihood."""
     prior, likelihood = split_logdensity(model, model_args, model_kwargs)
     return lambda z: prior(z) + likelihood(z)
+
+
+def needed(program: Any, constants: list[Any], leaves: list[Any]) -> list[Any]:
+    """What a program returns, without what a model computes besides it."""
+    if not program.effects:
+        program = program.replace(eqns=needed_equations(program))
+    return evaluated(program, constants, leaves)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """State of a population under NumPyro's MCMC, and what its annealing is warned of."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -140,9 +141,16 @@ def described(
 
 
 def warn_of_annealing(
-    state: LangevinSMCKernelState, max_temperatures: int, *, is_adjusted: bool
+    state: LangevinSMCKernelState,
+    max_temperatures: int,
+    *,
+    is_adjusted: bool,
+    missed: Callable[[], list[str]],
 ) -> None:
-    """Warn of an annealing that went wrong; traced values are let through."""
+    """Warn of an annealing that went wrong; traced values are let through.
+
+    `missed` looks for what the particles have missed, if nothing else is wrong.
+    """
     if not not_jax_tracer(state.least_ess):
         return
     # in every process: particles of others are asked for
@@ -154,12 +162,12 @@ def warn_of_annealing(
             f"there were max_temperatures = {max_temperatures} temperatures, and the last step "
             "jumped to 1: allow more of them."
         )
-    if least_ess < LOW_ESS * size:
+    if not least_ess >= LOW_ESS * size:
         sentences.append(
             f"the effective sample size fell to {least_ess:.1f} of {size} particles: take more "
             "particles, or shorter steps for unadjusted moves."
         )
-    if ancestors < MIN_ANCESTORS:
+    if not ancestors >= MIN_ANCESTORS:
         sentences.append(
             f"all {size} particles descend from one draw of the prior, so that log_evidence_error "
             "is too small: take more particles."
@@ -171,13 +179,14 @@ def warn_of_annealing(
         )
     if np.isnan(log_evidence):
         sentences.append("the population is lost: its log evidence is NaN (see LangevinSMC).")
-    if is_adjusted and not sentences and ancestors < MIXED_SHARE * mixed:
+    if is_adjusted and not sentences and not ancestors >= MIXED_SHARE * mixed:
         other = "temperatures (tempering_ess=0.98)" if size >= MANY_PARTICLES else "particles"
         sentences.append(
             f"the {size} particles descend from {ancestors:.0f} draws of the prior, and would from "
             f"{mixed:.0f} if their moves had mixed: the log evidence may be too low by more than "
             f"log_evidence_error. Make more moves (num_moves=12), or take more {other}."
         )
+    sentences = sentences or missed()
     if sentences and is_first_process():
         warnings.warn("sequential Monte Carlo: " + " ".join(sentences), stacklevel=3)
 
@@ -188,5 +197,5 @@ def is_collapsed(least_ess: Array, inner: LangevinSMCState) -> Array:
     loglikelihood = inner.local.loglikelihood
     finite = jnp.where(jnp.isfinite(loglikelihood), loglikelihood, 0.0)
     heat = inner.temperature * jnp.median(jnp.abs(finite))
-    too_rough = heat * jnp.finfo(heat.dtype).eps > MAX_DENSITY_ROUNDING
-    return (least_ess < min(MIN_ESS, size / 10)) | too_rough
+    is_smooth = heat * jnp.finfo(heat.dtype).eps <= MAX_DENSITY_ROUNDING
+    return ~((least_ess >= min(MIN_ESS, size / 10)) & is_smooth)

@@ -293,7 +293,7 @@ def warn_if_many(expected: Array, num_rows: int, loose: Callable[[], list[str]] 
 def warn_if_light(gap: Array) -> None:
     """Warn where an expansion has lighter tails than the posterior, by its `gap`."""
     nats = float(on_host(gap))
-    if not nats > MAX_GAP or not is_first_process():
+    if nats <= MAX_GAP or not is_first_process():
         return
     warnings.warn(
         'Trajectories of acceptance="subsampled" follow an expansion of the rows, and this '

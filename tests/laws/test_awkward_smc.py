@@ -1,5 +1,6 @@
 """Awkward but legal models under sequential Monte Carlo, each against what is known of it."""
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -269,6 +270,50 @@ def test_few_particles_say_that_they_know_nothing(num, tempering_ess):
         ancestors.append(float(state.genealogical_ess[0]))
     # some descend from more than one draw, where the default takes more temperatures
     assert max(ancestors) > 1.5 or tempering_ess
+
+
+def spike_in_a_slab(width, mass, place):
+    """Ten dimensions: a normal of sd 0.1, and in it one so narrow with so much more mass."""
+    x = numpyro.sample("x", dist.Uniform(-0.5, 0.5).expand([10]).to_event(1))
+    spike = jnp.log(mass) + dist.Normal(place, width).log_prob(x).sum()
+    numpyro.factor("y", jnp.logaddexp(spike, dist.Normal(0, 0.1).log_prob(x).sum()))
+
+
+def evidence_of_spike(width, mass, place):
+    """Its logarithm: what the cube holds of both."""
+    spike, slab = (norm(place, width), norm(0, 0.1))
+    shares = [(each.cdf(0.5) - each.cdf(-0.5)) ** 10 for each in (spike, slab)]
+    return np.log(mass * shares[0] + shares[1])
+
+
+def test_a_phase_transition_is_passed_with_a_warning_or_not_at_all():
+    """Tempering that stays in the slab says so, and from how much on the log evidence is.
+
+    The spike has the mass from a temperature of 0.83 on, and at 0.58 a thousandth, in the 1e-10th
+    part of the slab: no particle is there.
+    """
+    kernel = LangevinSMC(spike_in_a_slab)
+    num_missed = 0
+    # of Skilling's width, aside from the centre, wide enough to be found late, and none at all
+    for args in ((0.01, 100.0, 0.0), (0.01, 100.0, 0.031), (0.03, 100.0, 0.0), (0.1, 1.0, 0.0)):
+        truth, args = evidence_of_spike(*args), tuple(map(jnp.asarray, args))
+        for seed in range(4):
+            keys = jax.random.split(jax.random.key(seed), 1000)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                state = kernel.init(keys, 0, None, args, {})
+            text = " ".join(str(warning.message) for warning in caught)
+            off, error = state.log_evidence[0] - truth, state.log_evidence_error[0]
+            if args[0] == 0.01:
+                assert off < -4
+                least = float(re.search(r"log evidence is (\S+) or more", text)[1])
+                assert truth - 0.5 < least < truth + 0.1
+                num_missed += 1
+            else:
+                assert text or abs(off) < 4 * error + 1e-3, (args, off, error)
+            if args[0] == 0.1:
+                assert not text
+    assert num_missed == 8
 
 
 # a hard constraint biases unadjusted moves (the docs say so), and positions are unconstrained

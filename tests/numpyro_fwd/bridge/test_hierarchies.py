@@ -25,7 +25,7 @@ from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Pseudo
 from numpyro_fwd import AutoMALA
 from numpyro_fwd.bridge.coordinates import ModelCoordinates, effects_of
-from numpyro_fwd.bridge.hierarchies import MAPS, law_of
+from numpyro_fwd.bridge.hierarchies import MAPS, law_of, low_rank_factor
 
 
 def factor(z):
@@ -449,3 +449,32 @@ def test_supports_are_those_of_the_maps():
         else:
             free = (constraints.real, constraints.real_vector, constraints.zero_sum(1))
             assert support in free, law
+
+
+@pytest.mark.parametrize("diagonal", [1e-4, 1e-7, 1e-9, 1e-11])
+def test_a_low_rank_has_a_factor_where_its_covariance_has_no_digits(diagonal):
+    """In single precision, of which the last digit of the covariance is 1e-7."""
+    columns, scales = np.array([[0.5, 0.1], [1.0, 0.3], [-0.3, 0.9]]), np.array([1.0, 2.0, 0.5])
+    fn = dist.LowRankMultivariateNormal(
+        jnp.zeros(3), jnp.asarray(columns), jnp.asarray(diagonal * scales)
+    )
+    exact = np.linalg.cholesky(columns @ columns.T + diagonal * np.diag(scales))
+    factor = low_rank_factor(fn)
+    np.testing.assert_allclose(factor, exact, rtol=1e-4, atol=1e-6 * diagonal**0.5)
+
+    def log_det(diagonal):
+        fn = dist.LowRankMultivariateNormal(
+            jnp.zeros(3), jnp.asarray(columns), diagonal * jnp.asarray(scales)
+        )
+        return jnp.sum(jnp.log(jnp.diagonal(low_rank_factor(fn))))
+
+    for derivative in (jax.grad, jax.jacfwd):
+        np.testing.assert_allclose(derivative(log_det)(diagonal) * diagonal, 0.5, rtol=1e-3)
+
+
+def test_a_low_rank_in_batches():
+    fn = dist.LowRankMultivariateNormal(jnp.zeros(3), jnp.ones((4, 3, 2)), jnp.ones(3))
+    found = low_rank_factor(fn)
+    np.testing.assert_allclose(
+        found, jnp.linalg.cholesky(fn.covariance_matrix), rtol=1e-5, atol=1e-6
+    )

@@ -4,6 +4,7 @@
 # make test            lint, type check and the short tests, eight to fifteen minutes; of one part: ROOM=smc
 # make test-rest       the tests that make test leaves out
 # make test-all        lint, type check and all tests
+# make declared        write what follows from a new sampler: exports, tables, draws of a fixed seed
 # make selection       choose the short tests anew, by what each test costs and which lines it runs
 # make docs            build the documentation, warnings are errors
 # make bench           benchmarks (write docs/results), an hour and a half; one: make bench-smc; more: BENCH_ARGS=--long
@@ -22,7 +23,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo mesh-demo check fixed-seeds alarms calibration test test-rest test-all selection lint types pytest docs bench wheel-check sdist-check lower-bounds newest clean
+.PHONY: help .venv demo mesh-demo check declared fixed-seeds alarms calibration test test-rest test-all selection lint types pytest docs bench wheel-check sdist-check lower-bounds newest clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -128,6 +129,10 @@ alarms: pytest
 # The draws of tests/test_fixed_seeds.py, with the flags of the tests: they decide on roundings.
 fixed-seeds: RUN = -m tests.fixed_seeds
 fixed-seeds: pytest
+
+# What follows from the declaration of a sampler: exports, a row of docs/kernels.md, its draws.
+declared: RUN = -m tests.declared
+declared: pytest
 
 RUN = -m pytest -n $(WORKERS) --dist worksteal $(SELECTED) $(PYTEST_ARGS)
 pytest: $(INSTALLED)

@@ -1,6 +1,7 @@
 """A check that compares with NaN has failed: none of them passes, or is silent, by a comparison."""
 
 import warnings
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -10,10 +11,11 @@ import pytest
 
 from blackjax_ext import precision
 from blackjax_ext.adaptation import report
-from blackjax_ext.coordinates import laws, partial
+from blackjax_ext.coordinates import laws
+from blackjax_ext.coordinates import partial as coordinates
 from blackjax_ext.smc.cooled import missed_evidence
 from numpyro_fwd.bridge import priors, separate_rows
-from numpyro_fwd.kernels import other_modes, row_counts, smc
+from numpyro_fwd.kernels import other_modes, smc_state, subsampled_rows
 from numpyro_fwd.kernels import precision as coarse_products
 from numpyro_fwd.partial_bayes import diagnostics
 
@@ -50,7 +52,9 @@ def health(**facts):
 def hidden(value):
     """Whether a coordinate is said to be hidden of which the rounding is this."""
     law, pseudo = laws.LocScale(jnp.zeros(1), jnp.array([value])), laws.Pseudo(jnp.zeros(1), 1.0)
-    return int(partial.coarsest(partial.Placed(jnp.ones(1), jnp.zeros(()), law), pseudo)) == 0
+    return (
+        int(coordinates.coarsest(coordinates.Placed(jnp.ones(1), jnp.zeros(()), law), pseudo)) == 0
+    )
 
 
 def resolved(value):
@@ -66,7 +70,7 @@ def population(**facts):
     state = SimpleNamespace(
         ancestors=np.arange(100), **{k: jnp.array([v]) for k, v in good.items()}
     )
-    return bool(smc.complaints(state, 1000) + smc.complaints_of_mixing(state))
+    return warns(partial(smc_state.warn_of_annealing, state, 1000, is_adjusted=True))
 
 
 def lost(least_ess, loglikelihood):
@@ -76,7 +80,7 @@ def lost(least_ess, loglikelihood):
         local=SimpleNamespace(loglikelihood=jnp.zeros(100)),
         temperature=jnp.array(loglikelihood),
     )
-    return bool(smc.is_collapsed(jnp.array(least_ess), inner))
+    return bool(smc_state.is_collapsed(jnp.array(least_ess), inner))
 
 
 def products(value, monkeypatch):
@@ -120,8 +124,8 @@ CHECKS = {
     "a training": (training, 10.0),
     "another mode": (place, -100.0),
     "equal draws of the prior": (lambda x: is_tied(x), 0.0),
-    "lighter tails": (lambda x: warns(row_counts.warn_if_light, jnp.array(x)), 0.0),
-    "many rows": (lambda x: warns(row_counts.warn_if_many, jnp.array(x), 10), 1.0),
+    "lighter tails": (lambda x: warns(subsampled_rows.warn_if_light, jnp.array(x)), 0.0),
+    "many rows": (lambda x: warns(subsampled_rows.warn_if_many, jnp.array(x), 10), 1.0),
     "rows with others": (lambda x: separate_rows.differ(np.ones(2), np.array([1.0, x])), 1.0),
     "rows in minibatches": (
         lambda x: separate_rows.has_changed(np.ones(2), np.ones(2), np.array([1.0, x])),

@@ -24,8 +24,8 @@ class Bug(NamedTuple):
 BUGS = {
     "acceptance": Bug(
         "blackjax_ext/acceptance.py",
-        "few_rows import subsampled\n",
-        "few_rows import subsampled as s\n",
+        "row_tests import subsampled\n",
+        "row_tests import subsampled as s\n",
     ),
     "bridge": Bug(
         "numpyro_fwd/bridge/log_terms.py",
@@ -66,9 +66,9 @@ BUGS = {
         "if version not in KNOWN_FAULTS:",
     ),
     "kernels": Bug(
-        "numpyro_fwd/kernels/base.py",
-        "mean = mean + (info.acceptance_rate - mean) / count",
-        "mean = mean + info.acceptance_rate / count",
+        "numpyro_fwd/kernels/state.py",
+        "(rate - state.mean_accept_prob) / count",
+        "rate / count",
     ),
     "lazy": Bug("blackjax_ext/lazy.py", "alias.asname or alias.name: ", "alias.name: "),
     "mcmc": Bug(
@@ -130,7 +130,7 @@ BUGS = {
         "array[:, : stop - start] = draws[name]",
     ),
     "subsampling": Bug(
-        "blackjax_ext/subsampling/thinning.py",
+        "blackjax_ext/subsampling/reaches.py",
         "~(is_cheap & is_within)",
         "~is_cheap",
     ),
@@ -143,7 +143,7 @@ BUGS = {
         "blackjax_ext/adaptation/windows.py", "jnp.minimum(mean, target) - PULL * target", "mean"
     ),
     "top_level": Bug(
-        "blackjax_ext/top_level.py", "(bound.arguments | replaced)", "(replaced | bound.arguments)"
+        "blackjax_ext/top_level.py", "return given | (replaced or {})", "return given"
     ),
     "work": Bug("blackjax_ext/work.py", "return 2 * math.prod(shapes[-1]) * size", "return size"),
 }

@@ -182,14 +182,9 @@ class Algorithm(NamedTuple):
         """Whether the algorithm is one of BlackJAX that follows trajectories with a metric."""
         return self.api in (blackjax.hmc, blackjax.nuts)
 
-    @property
-    def takes_factors(self) -> bool:
-        """Whether `inverse_mass_matrix` may be a factor: BlackJAX's own algorithms know arrays."""
-        return self.is_own
-
     def preconditioner(self, metric: Factor) -> Any:
         """`metric` in the form the algorithm takes: its factor, or arrays for BlackJAX's own."""
-        if self.takes_factors:
+        if self.is_own:
             return metric
         # blackjax.barker 1.7 scales its proposal by the mass matrix instead of its inverse
         is_inverted = self.api is blackjax.barker

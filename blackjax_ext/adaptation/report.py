@@ -57,9 +57,7 @@ DISTANT = 4.0  # sds between chains, below which one may only be in a heavy tail
 MAX_R_HAT = 2.5
 MAX_SITES_NAMED = 5  # sites, of which no more are named
 
-SiteSizes: TypeAlias = tuple[
-    tuple[str, int], ...
-]  # names of leaves, with their numbers of coordinates
+SiteSizes: TypeAlias = tuple[tuple[str, int], ...]  # leaves: names, and numbers of coordinates
 
 
 class Health(NamedTuple):
@@ -265,9 +263,7 @@ def warn(advice: str, health: Health, sites: SiteSizes) -> None:
         return
     for _, message in messages(health, 0, health.is_frozen.size):
         warnings.warn(f"{message} {advice}", stacklevel=2)
-    if exceeds(health.spread, 0.0).any():
-        warnings.warn(places_message(health, sites), stacklevel=2)
-    elif message := unmixed_message(health, sites):
+    if message := places_message(health, sites) or unmixed_message(health, sites):
         warnings.warn(message, stacklevel=2)
 
 
@@ -339,8 +335,11 @@ def listed(names: list[str]) -> str:
 
 
 def places_message(health: Health, sites: SiteSizes) -> str:
-    """That chains sample different places."""
-    names = names_of(sites, np.flatnonzero(exceeds(health.spread, 0.0)))
+    """That chains sample different places; empty if they do not, or no posterior is there."""
+    is_elsewhere = exceeds(health.spread, 0.0)
+    if not is_elsewhere.any() or is_lost(health):
+        return ""
+    names = names_of(sites, np.flatnonzero(is_elsewhere))
     return (
         f"chains do not mix: in the last {health.num_steps} steps of the warm-up each of them "
         f"moved about a place of its own, {health.spread.max():.1f} sds from the others (in "
@@ -352,9 +351,9 @@ def places_message(health: Health, sites: SiteSizes) -> str:
 
 def unmixed_message(health: Health, sites: SiteSizes) -> str:
     """That chains disagree, unless it is known why; empty if they do not."""
-    r_hats = np.asarray(r_hat(health))
-    is_bad = exceeds(r_hats, MAX_R_HAT)
-    if health.is_frozen.any() or has_collapsed(health) or not is_bad.any():
+    r_hats, is_elsewhere = np.asarray(r_hat(health)), exceeds(health.spread, 0.0).any()
+    is_known, is_bad = is_elsewhere or is_lost(health).any(), exceeds(r_hats, MAX_R_HAT)
+    if is_known or health.is_frozen.any() or has_collapsed(health) or not is_bad.any():
         return ""
     worst = np.argsort(-r_hats, kind="stable")[: np.count_nonzero(is_bad)]
     names = list(dict.fromkeys(name for place in worst for name in names_of(sites, place)))

@@ -21,7 +21,8 @@ from numpyro.infer import MCMC
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import initialize_model, potential_energy
 
-from blackjax_ext.subsampling import group_sweeps, grouped_mode, newton, thinning
+from blackjax_ext.rows import newton
+from blackjax_ext.subsampling import group_sweeps, grouped_mode, remainders, row_tests
 from blackjax_ext.subsampling.expansion import Expansion
 from numpyro_fwd import AMAGOLD, Subsampled
 from numpyro_fwd.bridge.plates import FullView, check_model
@@ -251,12 +252,10 @@ def energies_add_up(case: Case, made: Expansion) -> None:
         u, v = made.coordinates(x)
         known = group_sweeps.shared_energy(made, v)(u)
         known += jnp.sum(made.given_shared(jnp.zeros_like(u))(v))
-        steps = thinning.steps_to(made, made.position, x)
-        remainders = thinning.remainder_change(
-            made, thinning.read_moved_rows(made, steps, made.rows)
-        )
+        steps = row_tests.steps_to(made, made.position, x)
+        rest = remainders.remainder_change(made, remainders.read_moved_rows(made, steps, made.rows))
         level = jnp.searchsorted(made.first, jnp.arange(made.num_rows), side="right") - 1
-        return known + remainders.sum(), remainders, (u @ u + jnp.sum(v * v, 1))[level]
+        return known + rest.sum(), rest, (u @ u + jnp.sum(v * v, 1))[level]
 
     def in_double(tree):
         kinds = jax.tree.map(np.asarray, tree)
@@ -265,11 +264,11 @@ def energies_add_up(case: Case, made: Expansion) -> None:
     energies, exact = [], []
     for key in jax.random.split(jax.random.key(2), 5):
         x = made.draw(key)
-        energy, remainders, squares = map(np.asarray, parts(made, x))
+        energy, rest, squares = map(np.asarray, parts(made, x))
         energies.append(energy)
         within = squares < made.radius**2
         bound = np.asarray(made.bound, np.float64) * squares ** (0.5 * (made.order + 1))
-        assert np.all(np.abs(remainders[within]) <= bound[within]), "bound"
+        assert np.all(np.abs(rest[within]) <= bound[within]), "bound"
         with jax.enable_x64(True):
             args, z = in_double(case.args), in_double(x)
             exact.append(float(potential_energy(FullView(case.model), args, {}, z)))

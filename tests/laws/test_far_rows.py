@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.infer import init_to_value
 from numpyro.infer.util import potential_energy
 
-from blackjax_ext.subsampling import newton
+from blackjax_ext.rows import newton
 from numpyro_fwd import AMAGOLD
 
 LAWS = {

@@ -17,7 +17,7 @@ from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer import MCMC
 
 from numpyro_fwd import AMAGOLD, SGHMC
-from numpyro_fwd.kernels import other_modes, row_strategies
+from numpyro_fwd.kernels import anchored_rows, other_modes, subsampled_rows
 
 SAID = "paths to the anchor"
 WAYS = {
@@ -124,14 +124,15 @@ def planted_nothing(run, z, first, passes_of):
 
 @pytest.mark.parametrize("way", ["full", "subsampled"])
 def test_planted_no_look_elsewhere(way, monkeypatch):
-    monkeypatch.setattr(row_strategies, "look_elsewhere", planted_nothing)
+    for way_of_rows in (anchored_rows, subsampled_rows):
+        monkeypatch.setattr(way_of_rows, "look_elsewhere", planted_nothing)
     with pytest.raises(AssertionError):
         test_modes_that_matter_are_said(way, 0)
 
 
 def test_planted_labels_that_do_not_fit(monkeypatch):
     """Some search for an anchor ends in the lesser mode."""
-    monkeypatch.setattr(row_strategies, "look_elsewhere", planted_nothing)
+    monkeypatch.setattr(anchored_rows, "look_elsewhere", planted_nothing)
     with pytest.raises(AssertionError):
         for seed in range(2):
             test_chains_are_where_labels_fit(300, seed)

@@ -18,7 +18,7 @@ from numpyro.infer import MCMC
 
 from numpyro_fwd import AMAGOLD, GOHSMC, L2MC, SGHMC, on_disk
 from numpyro_fwd.file_rows import FileRows
-from numpyro_fwd.kernels import row_strategies
+from numpyro_fwd.kernels import subsampled_rows
 from numpyro_fwd.table_file import TableFile
 
 NUM_ROWS = 3_000
@@ -119,7 +119,7 @@ def test_state_goes_on_and_other_data_are_noticed(table, rows):
 
 def test_states_of_many_rows_hold_no_array_of_them(rows, table, monkeypatch):
     """Bounds and alias table are on disk, too; a state that is pickled takes them along."""
-    monkeypatch.setattr(row_strategies, "LARGE_TABLE", NUM_ROWS)
+    monkeypatch.setattr(subsampled_rows, "LARGE_TABLE", NUM_ROWS)
     expected = draws(KERNELS["subsampled"](), tuple(map(jnp.asarray, table)))
     np.testing.assert_allclose(draws(KERNELS["subsampled"](), rows), expected, rtol=1e-4, atol=1e-5)
     in_sequence = draws(KERNELS["subsampled"](), rows, chain_method="sequential")

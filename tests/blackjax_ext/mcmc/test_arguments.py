@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import blackjax_ext
+from tests.laws.samplers import CASES
 
-ALGORITHMS = ("random_walk", "mala", "fmala", "line_fmala", "pc_fmala", "pc_line_fmala")
-ALGORITHMS += ("auto_mala", "smmala", "hp_mala", "mmala", "alsmmala", "amsmmala")
+ALGORITHMS = tuple(dict.fromkeys(case.algorithm for case in CASES.values()))
 FORWARD = ("fmala", "line_fmala", "pc_fmala", "pc_line_fmala")
 WITH_FRAMES = ("fmala", "line_fmala", "pc_line_fmala")
 WITH_FLOOR = ("pc_fmala", "pc_line_fmala")

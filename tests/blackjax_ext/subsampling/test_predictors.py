@@ -7,8 +7,15 @@ import pytest
 import scipy.stats
 
 from blackjax_ext import acceptance, families, potentials
-from blackjax_ext.rows import compensated_sums
-from blackjax_ext.subsampling import alias_table, expansion, newton, passes, predictors, thinning
+from blackjax_ext.rows import compensated_sums, newton
+from blackjax_ext.subsampling import (
+    alias_table,
+    expansion,
+    passes,
+    predictors,
+    remainders,
+    row_tests,
+)
 from blackjax_ext.subsampling.predictors import Responses
 
 
@@ -112,10 +119,10 @@ def test_remainders_stay_below_their_bounds(family, classes, x64):
     @jax.jit
     @jax.vmap
     def ratios(w, steps):
-        old, new = thinning.loss_remainders(expanded, steps, jnp.arange(40))
+        old, new = remainders.loss_remainders(expanded, steps, jnp.arange(40))
         nothing = jnp.zeros((1, 0))
-        ends = thinning.MoveEnds.of(expanded, *((end, nothing) for end in w))
-        return jnp.abs(new - old) / (expanded.bound * thinning.reaches_of(expanded, ends).reach)
+        ends = row_tests.MoveEnds.of(expanded, *((end, nothing) for end in w))
+        return jnp.abs(new - old) / (expanded.bound * row_tests.reaches_of(expanded, ends).reach)
 
     found = ratios(jnp.asarray(w), steps)
     assert np.max(found) < 1.0
@@ -143,9 +150,9 @@ def test_coordinates_that_no_row_sees_have_no_part_in_the_bounds(place, x64):
     @jax.jit
     @jax.vmap
     def ratios(steps):
-        old, new = thinning.loss_remainders(expanded, steps, jnp.arange(40))
+        old, new = remainders.loss_remainders(expanded, steps, jnp.arange(40))
         ends = (expanded.coordinates(expanded.position + step) for step in steps)
-        reaches = thinning.reaches_of(expanded, thinning.MoveEnds.of(expanded, *ends))
+        reaches = row_tests.reaches_of(expanded, row_tests.MoveEnds.of(expanded, *ends))
         return jnp.abs(new - old) / (expanded.bound * reaches.reach)
 
     assert 0.005 < np.max(ratios(steps)) < 1.0
@@ -194,7 +201,7 @@ def test_gradient_is_unbiased(x64):
     exact = jax.grad(lambda x: potential.potential(x).value())(x)
     np.testing.assert_allclose(each.mean(axis=0), exact, rtol=1e-8)
     alone = potentials.expanded_minibatch(expanded, 0)
-    known = jax.grad(lambda x: thinning.surrogate(expanded, x))(x)
+    known = jax.grad(lambda x: row_tests.surrogate(expanded, x))(x)
     np.testing.assert_allclose(
         alone.stochastic_grad(x, alone.draw(jax.random.key(0))), known, rtol=1e-9
     )
@@ -216,8 +223,8 @@ def test_rows_that_are_quadratic_are_never_read():
     expanded = potentials.expand(rows_of(families.normal(1.0), dtype=jnp.float32), jnp.zeros(3))
     assert expanded.total == 0
     old, new = expanded.position, expanded.position + 1.0
-    energy = thinning.surrogate(expanded, old)
-    assert thinning.thinning_test(jax.random.key(0), expanded, old, energy, new, 9.0).num_rows == 0
+    energy = row_tests.surrogate(expanded, old)
+    assert row_tests.thinning_test(jax.random.key(0), expanded, old, energy, new, 9.0).num_rows == 0
 
 
 @pytest.mark.parametrize("scale", [4e12, 1.0, 1e-13])
@@ -301,8 +308,8 @@ def test_a_pass_over_an_expansion_counts_its_rows(x64):
     assert verdict.num_rows == 40
 
     def energy(x):
-        rest = thinning.loss_remainders(expanded, thinning.steps_to(expanded, x), jnp.arange(40))
-        return thinning.surrogate(expanded, x) + jnp.sum(rest)
+        rest = remainders.loss_remainders(expanded, row_tests.steps_to(expanded, x), jnp.arange(40))
+        return row_tests.surrogate(expanded, x) + jnp.sum(rest)
 
     exact = potential.potential(far).value() - potential.potential(x).value()
     np.testing.assert_allclose(energy(far) - energy(x), exact, rtol=1e-9)

@@ -11,7 +11,7 @@ import pytest
 from numpyro.infer import MCMC, init_to_value
 from numpyro.infer.util import potential_energy
 
-from blackjax_ext.subsampling import group_sweeps, thinning
+from blackjax_ext.subsampling import group_sweeps, row_tests
 from numpyro_fwd import AMAGOLD
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.row_models import RowModel
@@ -145,7 +145,7 @@ def energies_add_up(name):
         own = expanded.given_shared(jnp.zeros_like(u))(v).sum()
         steps = group_sweeps.steps_to(expanded, expanded.position, x)
         everything = jnp.ones(NUM_GROUPS, bool)
-        rest, num_rows = thinning.changes_of(expanded, steps, everything)
+        rest, num_rows = row_tests.changes_of(expanded, steps, everything)
         return known + own + rest.sum(), num_rows
 
     keys = jax.random.split(jax.random.key(0), 4)

@@ -21,12 +21,12 @@ from numpyro.infer import MCMC
 from numpyro.infer.util import log_density, potential_energy
 
 from blackjax_ext import potentials
-from blackjax_ext.subsampling import thinning
+from blackjax_ext.subsampling import remainders, row_tests
 from blackjax_ext.subsampling.expansion import Expansion
 from numpyro_fwd import AMAGOLD, Subsampled
 from numpyro_fwd.bridge.plates import FullView
 from numpyro_fwd.bridge.row_models import RowModel
-from numpyro_fwd.kernels.row_strategies import SubsampledRows
+from numpyro_fwd.kernels.subsampled_rows import SubsampledRows
 from numpyro_fwd.subsampling.likelihoods import READINGS
 from numpyro_fwd.subsampling.predictor_errors import is_bent
 from numpyro_fwd.subsampling.predictors import linear_predictor_of
@@ -214,7 +214,7 @@ def test_shapes_may_be_those_of_masks_among_the_data(model, acceptance):
     kernel = AMAGOLD(model, acceptance=acceptance)
     mcmc = MCMC(kernel, num_warmup=20, num_samples=20, progress_bar=False)
     mcmc.run(jax.random.key(96), *data)
-    potential = kernel._target_of(data, {}, mcmc.last_state.shared).potential
+    potential = kernel._target_of(data, {}, mcmc.last_state.shared).bound.logdensity_fn
     assert potential.num_rows == np.sum(data[1])
 
 
@@ -495,10 +495,10 @@ def test_whatever_is_sampled_is_a_predictor(name, x64):
         x, unravel = ravel_pytree(expanded.position)
         here = unravel(x + expanded.metric.inverse_sqrt_times(noise))
         off = ravel_pytree(here)[0][None] - x
-        rows = thinning.loss_remainders(expanded, off, jnp.arange(NUM_ROWS))[0]
+        rows = remainders.loss_remainders(expanded, off, jnp.arange(NUM_ROWS))[0]
         w, _ = expanded.coordinates(here)
         is_bounded = jnp.all(jnp.abs(rows) <= expanded.bound * jnp.linalg.norm(w) ** 3)
-        energy = thinning.surrogate(expanded, here) + rows.sum()
+        energy = row_tests.surrogate(expanded, here) + rows.sum()
         return energy - potential_energy(model, data, {}, here), is_bounded
 
     noises = rng.normal(size=(2, expanded.whitener.shape[1]))

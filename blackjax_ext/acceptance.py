@@ -7,6 +7,6 @@ from blackjax_ext.sgmcmc.acceptance import (
     check_acceptance,
     full_pass,
 )
-from blackjax_ext.subsampling.few_rows import subsampled
+from blackjax_ext.subsampling.row_tests import subsampled
 
 __all__ = ["FULL_PASS", "Acceptance", "Verdict", "check_acceptance", "full_pass", "subsampled"]

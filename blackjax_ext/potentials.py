@@ -16,7 +16,7 @@ from blackjax_ext.subsampling.expansion import Expansion, expand, expand_groups
 from blackjax_ext.subsampling.grouping import GroupedPredictor, grouped_predictor
 from blackjax_ext.subsampling.passes import energy
 from blackjax_ext.subsampling.predictors import LinearPredictor, linear_predictor
-from blackjax_ext.subsampling.thinning import expected_rows
+from blackjax_ext.subsampling.reaches import expected_rows
 
 GroupedExpansion = Expansion  # rows without groups are the case of one group without coefficients
 

@@ -3,10 +3,12 @@
 BlackJAX calls a sampler ``name(logdensity_fn, step_size, ...)``, which gives a
 ``SamplingAlgorithm(init, step)``, and finds the functions underneath as ``name.init`` and
 ``name.build_kernel``. All of that follows from these two and from a function with the sampler's
-signature, docstring and checks: :func:`top_level` puts them together.
+name, docstring and checks: :func:`top_level` puts them together. What several samplers share of
+their docstrings is written here.
 """
 
 import inspect
+import re
 from collections.abc import Callable
 from functools import partial, update_wrapper, wraps
 from typing import Any
@@ -18,7 +20,7 @@ from blackjax_ext.checks import check_positive
 from blackjax_ext.metrics.factors import factorize
 from blackjax_ext.types import Function
 
-__all__ = ["Algorithm", "public", "section_entries", "top_level"]
+__all__ = ["Algorithm", "public", "section_entries", "top_level", "with_parameters"]
 
 # what means the same wherever a sampler's docstring does not say more
 SHARED = """
@@ -37,11 +39,16 @@ num_tangents
     K in 1..D tangents, vmapped over one primal; K = D is MALA.
 tangents
     "rademacher" or "sphere": see :func:`blackjax_ext.mcmc.tangents.draw`.
+persistent_tangent
+    Keep the tangents between steps; False, as published, draws others at the start of each, which
+    costs a second evaluation.
 curvature_floor
     Lower bound > 0 of the curvature, in whitened coordinates, where a normal has curvature 1.
 metric_fn
-    ``metric_fn(logdensity_fn, position)``, of :mod:`blackjax_ext.metrics` or your own; a matrix
-    (D, D), variances' inverses (D,) or a factor.
+    ``metric_fn(logdensity_fn, position)``, of :mod:`blackjax_ext.metrics` or your own: a matrix
+    (D, D), variances' inverses (D,) or a factor, positive definite at the start. Where it is not so
+    later, the proposal is rejected, and shows as divergent. Floors are measured in coordinates that
+    `inverse_mass_matrix` whitens.
 schedule
     Probability of an SMMALA step by iteration: of :mod:`blackjax_ext.schedules`.
 num_integration_steps
@@ -56,7 +63,31 @@ RETURNS = """
 Returns
 -------
 A ``SamplingAlgorithm`` with ``init(position, rng_key=None)`` and ``step(rng_key, state)``.
+
+Raises
+------
+ValueError, TypeError
+    For an argument outside of what is said above, a position that is empty or not floating, a
+    density that is not scalar.
 """
+EXAMPLE = """
+Examples
+--------
+>>> import jax, jax.numpy as jnp
+>>> from {package} import {name}{besides}
+>>> sampler = {name}({target}, step_size=0.5)
+>>> state = sampler.init(jnp.zeros(3), jax.random.key(0))
+>>> state, info = jax.jit(sampler.step)(jax.random.key(1), state)
+>>> state.position.shape
+(3,)
+"""
+DENSITY = "lambda x: -0.5 * jnp.sum(x**2)"
+# what the example of a sampler imports besides it, and its target
+TARGETS = {
+    "logdensity_fn": ("", DENSITY),
+    "potential": (", potentials", f"potentials.full_batch({DENSITY})"),
+}
+SECTIONS = r"\n\n(?=[A-Z]\w+\n-{3,}\n)"
 
 
 class Algorithm(GenerateSamplingAPI):  # type: ignore[misc]  # BlackJAX has no types
@@ -65,6 +96,13 @@ class Algorithm(GenerateSamplingAPI):  # type: ignore[misc]  # BlackJAX has no t
     def __init__(self, function: Function, init: Function, build_kernel: Function):
         super().__init__(function, init, build_kernel)
         update_wrapper(self, function)
+
+    def checked(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Arguments by name, each with what the checks put in its place; raises if one is bad."""
+        check = inspect.unwrap(self.differentiable)
+        names = inspect.signature(check).parameters
+        replaced = check(**{name: given[name] for name in names})
+        return given | (replaced or {})
 
     def __reduce__(self) -> str:
         """Pickled by name, as functions are."""
@@ -76,68 +114,104 @@ def public(init: Function, build_kernel: Function) -> Callable[[Function], Algor
     return lambda function: Algorithm(function, init, build_kernel)
 
 
-def top_level(init: Function, build_kernel: Function) -> Callable[[Function], Algorithm]:
-    """Decorator of a function that has a sampler's signature and docstring, and checks arguments.
+def top_level(
+    init: Function, build_kernel: Function, *, internal: tuple[str, ...] = ()
+) -> Callable[[Function], Algorithm]:
+    """Decorator of a function that has a sampler's name and docstring, and checks arguments.
 
-    Its first three arguments are the target, `step_size` and `inverse_mass_matrix`; the others are
-    parameters of the kernel, and of ``init`` where that takes them. It returns a dict of arguments
-    that are to be replaced, or None. The docstring gets what `SHARED` says of arguments that it
-    does not name.
+    The sampler takes what its kernel takes after the key and the state: the target, `step_size`,
+    `inverse_mass_matrix` and options, without those that are `internal`. The function takes those
+    that it checks, by name. It returns a dict of arguments that are to be replaced, or None. The
+    docstring gets what is said here of arguments that it does not name, and an example if it has
+    none.
 
     Examples
     --------
     >>> import jax.numpy as jnp
     >>> from blackjax_ext.mcmc import mala
     >>> @top_level(mala.init, mala.build_kernel)
-    ... def langevin(logdensity_fn, step_size, inverse_mass_matrix=None):
+    ... def langevin():
     ...     '''MALA.'''
     >>> langevin(lambda x: -0.5 * x**2, 1.0).init(jnp.array(2.0)).logdensity_grad
     Array(-2., dtype=float32, weak_type=True)
     """
-    takes = inspect.signature(init).parameters
+    taken_by_init = inspect.signature(init).parameters
+    of_kernel = inspect.signature(build_kernel())
+    taken = [each for name, each in of_kernel.parameters.items() if name not in internal]
+    signature = inspect.Signature(taken[2:])
 
     def decorate(check: Function) -> Algorithm:
-        signature = inspect.signature(check)
-
         @wraps(check)
         def algorithm(*args: Any, **keywords: Any) -> SamplingAlgorithm:
-            replaced = check(*args, **keywords) or {}
-            bound = signature.bind(*args, **keywords)
+            try:
+                bound = signature.bind(*args, **keywords)
+            except TypeError as error:
+                raise TypeError(f"{check.__name__}() {error}") from None
             bound.apply_defaults()
-            (_, target), (_, step_size), (_, metric), *rest = (bound.arguments | replaced).items()
+            arguments = sampler.checked(bound.arguments)
+            (_, target), (_, step_size), (_, metric), *rest = arguments.items()
             check_positive("step_size", step_size)
             metric, parameters = factorize(metric), dict(rest)
             of_init = {"inverse_mass_matrix": metric, **parameters}
+            of_init = {name: of_init[name] for name in taken_by_init if name in of_init}
             return build_sampling_algorithm(
                 partial(sampler.build_kernel(), **parameters),
-                partial(sampler.init, **{name: of_init[name] for name in takes if name in of_init}),
+                partial(sampler.init, **of_init),
                 target,
                 kernel_args=(step_size, metric),
                 pass_rng_key_to_init=True,
             )
 
-        algorithm.__doc__ = described(check)
+        algorithm.__signature__ = signature  # type: ignore[attr-defined]  # of any function
+        algorithm.__doc__ = described(check, signature)
         sampler = Algorithm(algorithm, init, build_kernel)
         return sampler
 
+    if build_kernel.__doc__ and "Returns" not in build_kernel.__doc__:
+        build_kernel.__doc__ += f"\n\n{returned(of_kernel)}"
     return decorate
 
 
-def described(function: Function) -> str | None:
+def described(function: Function, signature: inspect.Signature) -> str | None:
     """Docstring of a sampler with entries for all its arguments, in their order."""
     text = inspect.getdoc(function)
     if text is None:  # python -OO
         return None
-    first, _, rest = text.partition("\nParameters\n----------\n")
-    own, _, rest = rest.partition("\n\n")
-    said = section_entries(f"Parameters\n----------\n{own}", "Parameters")
-    entries = section_entries(SHARED, "Parameters") | said
-    names = inspect.signature(function).parameters
-    listed = "".join(f"{name}{entries[name]}\n" for name in names)
-    if not said:  # what follows the summary is another section
-        first, _, rest = text.partition("\n\n")
-        first = f"{first}\n"
-    return f"{first}\nParameters\n----------\n{listed}{RETURNS}\n{rest}"
+    first, rest = with_parameters(text, list(signature.parameters), SHARED_ENTRIES)
+    besides, target = TARGETS[next(iter(signature.parameters))]
+    rest = rest or EXAMPLE.strip().format(
+        package=function.__module__.partition(".")[0],
+        name=function.__name__,
+        besides=besides,
+        target=target,
+    )
+    return f"{first}\n{RETURNS}\n{rest}\n"
+
+
+def with_parameters(text: str, names: list[str], shared: dict[str, str]) -> tuple[str, str]:
+    """A docstring with an entry for each of `names`, of its own or `shared`; and what follows."""
+    first, *sections = re.split(SECTIONS, text)
+    by_title = {section.partition("\n")[0]: section for section in sections}
+    own = by_title.pop("Parameters", "Parameters\n----------")
+    entries = shared | section_entries(own, "Parameters")
+    listed = "\n".join(f"{name}{entries[name]}" for name in names)
+    return f"{first}\n\nParameters\n----------\n{listed}", "\n\n".join(by_title.values())
+
+
+def returned(kernel: inspect.Signature) -> str:
+    """What ``build_kernel`` says of the kernel that it returns: its arguments and defaults."""
+    plain = (bool, int, float, str, type(None), type)  # a type is that of no default
+    arguments = inspect.Signature(
+        [
+            each.replace(
+                annotation=each.empty,
+                default=each.default if isinstance(each.default, plain) else ...,
+            )
+            for each in kernel.parameters.values()
+        ]
+    )
+    text = str(arguments).replace("Ellipsis", "...")
+    return f"Returns\n-------\nCallable\n    ``kernel{text} -> (state, info)``."
 
 
 def section_entries(docstring: str, section: str) -> dict[str, str]:
@@ -154,3 +228,6 @@ def section_entries(docstring: str, section: str) -> dict[str, str]:
             name = line
             descriptions[name] = ""
     return descriptions
+
+
+SHARED_ENTRIES = section_entries(SHARED, "Parameters")

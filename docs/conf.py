@@ -64,7 +64,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:class", r"(blackjax|collections|jax|numpy|numpyro|optax|os|pathlib)\..*"),
     ("py:class", "ArrayTree|ArrayLikeTree"),
-    ("py:class", r"numpyro_fwd\.kernels\.\w+\.(Metric|Minibatch|Scheduled)Kernel"),
+    ("py:class", r"numpyro_fwd\.kernels\.\w+\.(Minibatch|Named|Scheduled)Kernel"),
     ("py:class", r"numpyro_fwd\.kernels\.(notices\.Notice|strategy\.Strategy)"),
     ("py:class", r"numpyro_fwd\.(bridge\.arguments\.Fingerprint|partial_bayes\.training\.Best)"),
     ("py:class", r"blackjax_ext\.subsampling\.groups\.(mode\.GroupedPosition|predictor\.Leaf)"),

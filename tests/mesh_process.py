@@ -26,8 +26,9 @@ import numpyro.distributions as dist
 from numpyro.infer import MCMC
 
 from blackjax_ext import families, potentials
+from blackjax_ext.rows import arrowhead
 from blackjax_ext.rows.compensated_sums import over_rows
-from blackjax_ext.subsampling import arrowhead, grouping, passes, row_bounds, thinning
+from blackjax_ext.subsampling import grouping, passes, row_bounds, row_tests
 from blackjax_ext.subsampling.expansion import surrogate
 from numpyro_fwd import (
     AMAGOLD,
@@ -289,7 +290,7 @@ def sent() -> None:
 
         def test(expansion, key, x, new):
             old = surrogate(expansion, x)
-            return thinning.thinning_test(key, expansion, x, old, new, jnp.zeros(()))
+            return row_tests.thinning_test(key, expansion, x, old, new, jnp.zeros(()))
 
         keys, at = jax.random.split(jax.random.key(0), 4), jnp.zeros((4, NUM_COLUMNS))
         program = jax.jit(jax.vmap(test, (None, 0, 0, 0)))

@@ -1,7 +1,7 @@
 r"""Metropolis-Hastings with scalable subsampling (Prado, Nemeth and Sherlock, arXiv 2407.19602).
 
-The test is that of :mod:`blackjax_ext.subsampling.thinning` by weights, with the paper's proposals.
-Or by factors, that of Cornish et al. 2019.
+The test is that of :mod:`blackjax_ext.subsampling.row_tests` by weights, with the paper's
+proposals. Or by factors, that of Cornish et al. 2019.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from blackjax_ext.subsampling.expansion import Expansion, surrogate
-from blackjax_ext.subsampling.thinning import MoveEnds, run_test, steps_to, thinning_test
+from blackjax_ext.subsampling.reaches import MoveEnds
+from blackjax_ext.subsampling.remainders import steps_to
+from blackjax_ext.subsampling.row_tests import run_test, thinning_test
 
 __all__ = ["State", "build_kernel"]
 

@@ -182,14 +182,9 @@ class Algorithm(NamedTuple):
         """Whether the algorithm is one of BlackJAX that follows trajectories with a metric."""
         return self.api in (blackjax.hmc, blackjax.nuts)
 
-    @property
-    def takes_factors(self) -> bool:
-        """Whether `inverse_mass_matrix` may be a factor: BlackJAX's own algorithms know arrays."""
-        return self.is_own
-
     def preconditioner(self, metric: Factor) -> Any:
         """`metric` in the form the algorithm takes: its factor, or arrays for BlackJAX's own."""
-        if self.takes_factors:
+        if self.is_own:
             return metric
         # blackjax.barker 1.7 scales its proposal by the mass matrix instead of its inverse
         is_inverted = self.api is blackjax.barker
@@ -230,7 +225,7 @@ def euclidean(factor: Dense) -> Metric:
         del positions, named
         ends = jnp.stack([flat(left), flat(right)])
         rho = flat(total) - 0.5 * (ends[0] + ends[1])
-        return jnp.any(factor.inverse_times(ends) @ rho <= 0)
+        return ~jnp.all(factor.inverse_times(ends) @ rho > 0)
 
     return Metric(sample_momentum, kinetic_energy, check_turning, scale)
 

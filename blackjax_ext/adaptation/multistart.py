@@ -279,7 +279,7 @@ def choose_starts(search: Search, num_chains: int) -> Starts:
     is_moved = (is_lost & is_settled) | is_sent
     x = jnp.where(is_moved[:, None], search.from_best[:num_chains], search.own[:num_chains])
     sd = jnp.sqrt(best.metric.diagonal().inverse())
-    is_far = jnp.abs(search.mean - best.mean) > FAR * sd
+    is_far = ~(jnp.abs(search.mean - best.mean) <= FAR * sd)
     is_elsewhere = jnp.any(is_far & (is_place & is_lesser)[..., None], axis=(0, 1))
     first_values = search.first_values[:num_chains]
     return Starts(

@@ -57,9 +57,7 @@ DISTANT = 4.0  # sds between chains, below which one may only be in a heavy tail
 MAX_R_HAT = 2.5
 MAX_SITES_NAMED = 5  # sites, of which no more are named
 
-SiteSizes: TypeAlias = tuple[
-    tuple[str, int], ...
-]  # names of leaves, with their numbers of coordinates
+SiteSizes: TypeAlias = tuple[tuple[str, int], ...]  # leaves: names, and numbers of coordinates
 
 
 class Health(NamedTuple):
@@ -184,7 +182,7 @@ def distances_apart(state: AdaptState) -> Array:
     inverse = metric.inverse()
     variances = jnp.diagonal(inverse) if inverse.ndim == 2 else inverse
     distance: Array = windows.away(metric, moments).std(axis=0) / jnp.sqrt(variances)
-    return jnp.where(is_apart.any() & (distance > DISTANT), distance, 0.0)
+    return jnp.where(is_apart.any() & ~(distance <= DISTANT), distance, 0.0)
 
 
 def progress(state: AdaptState) -> tuple[Array, Array]:
@@ -198,13 +196,19 @@ def progress(state: AdaptState) -> tuple[Array, Array]:
 
 def is_bad(health: Health) -> Array:
     """Whether there is anything to say."""
-    return (
+    is_any: Array = (
         health.is_frozen.any()
         | has_collapsed(health)
-        | (health.spread > 0).any()
-        | (r_hat(health) > MAX_R_HAT).any()
+        | exceeds(health.spread, 0.0).any()
+        | exceeds(r_hat(health), MAX_R_HAT).any()
         | is_lost(health)
     )
+    return is_any
+
+
+def exceeds(value: Any, limit: Any) -> Any:
+    """Whether a value is above its limit, or not a number: no check passes by a NaN."""
+    return ~(value <= limit)
 
 
 def r_hat(health: Health) -> Array:
@@ -214,7 +218,9 @@ def r_hat(health: Health) -> Array:
         return jnp.ones_like(within)
     # rounding leaves of a chain that stands still what it pleases
     digit = jnp.finfo(within.dtype).eps * jnp.abs(means).max(axis=0)
-    is_known = (within > digit**2) & (health.num_steps >= windows.MIN_WINDOW)
+    # variances are NaN where chains cannot be compared; means are not, or the chains are lost
+    is_known = exceeds(within, digit**2) & (within == within)
+    is_known &= health.num_steps >= windows.MIN_WINDOW
     ratio: Array = jnp.sqrt(1.0 + means.var(axis=0, ddof=1) / jnp.where(is_known, within, 1.0))
     return jnp.where(is_known, ratio, 1.0)
 
@@ -232,13 +238,14 @@ def has_run_away(health: Health) -> Array:
 
 def is_coarse(logdensity: Array) -> Array:
     """Whether log densities so large have too few digits to accept or reject by."""
+    # a kernel whose tests read few rows knows no log density: its NaN says nothing
     return jnp.abs(logdensity) * jnp.finfo(logdensity.dtype).eps > COARSE
 
 
 def has_collapsed(health: Health) -> Array:
     """Whether steps are too short to get anywhere."""
     is_long = health.num_steps >= windows.MIN_WINDOW
-    return is_long & (health.jump < SHORT_MOVE) & (health.num_effective < MIN_EFFECTIVE)
+    return is_long & ~((health.jump >= SHORT_MOVE) | (health.num_effective >= MIN_EFFECTIVE))
 
 
 def warn(advice: str, health: Health, sites: SiteSizes) -> None:
@@ -256,9 +263,7 @@ def warn(advice: str, health: Health, sites: SiteSizes) -> None:
         return
     for _, message in messages(health, 0, health.is_frozen.size):
         warnings.warn(f"{message} {advice}", stacklevel=2)
-    if (health.spread > 0).any():
-        warnings.warn(places_message(health, sites), stacklevel=2)
-    elif message := unmixed_message(health, sites):
+    if message := places_message(health, sites) or unmixed_message(health, sites):
         warnings.warn(message, stacklevel=2)
 
 
@@ -330,8 +335,11 @@ def listed(names: list[str]) -> str:
 
 
 def places_message(health: Health, sites: SiteSizes) -> str:
-    """That chains sample different places."""
-    names = names_of(sites, np.flatnonzero(health.spread > 0))
+    """That chains sample different places; empty if they do not, or no posterior is there."""
+    is_elsewhere = exceeds(health.spread, 0.0)
+    if not is_elsewhere.any() or is_lost(health):
+        return ""
+    names = names_of(sites, np.flatnonzero(is_elsewhere))
     return (
         f"chains do not mix: in the last {health.num_steps} steps of the warm-up each of them "
         f"moved about a place of its own, {health.spread.max():.1f} sds from the others (in "
@@ -343,10 +351,11 @@ def places_message(health: Health, sites: SiteSizes) -> str:
 
 def unmixed_message(health: Health, sites: SiteSizes) -> str:
     """That chains disagree, unless it is known why; empty if they do not."""
-    r_hats = np.asarray(r_hat(health))
-    if health.is_frozen.any() or has_collapsed(health) or not (r_hats > MAX_R_HAT).any():
+    r_hats, is_elsewhere = np.asarray(r_hat(health)), exceeds(health.spread, 0.0).any()
+    is_known, is_bad = is_elsewhere or is_lost(health).any(), exceeds(r_hats, MAX_R_HAT)
+    if is_known or health.is_frozen.any() or has_collapsed(health) or not is_bad.any():
         return ""
-    worst = np.argsort(-r_hats, kind="stable")[: np.count_nonzero(r_hats > MAX_R_HAT)]
+    worst = np.argsort(-r_hats, kind="stable")[: np.count_nonzero(is_bad)]
     names = list(dict.fromkeys(name for place in worst for name in names_of(sites, place)))
     return (
         f"chains disagree: in the last {health.num_steps} steps of the warm-up R-hat is "

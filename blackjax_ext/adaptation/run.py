@@ -14,7 +14,7 @@ Nothing adapts after the last step. :func:`warmup` runs it; `first_step_size` an
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ from blackjax_ext.adaptation.algorithm import (
     gradients_of,
 )
 from blackjax_ext.adaptation.start import find_start
-from blackjax_ext.adaptation.windows import AdaptState
+from blackjax_ext.adaptation.windows import AdaptationSchedule, AdaptState
 from blackjax_ext.checks import check_count, check_particles, check_positive
 from blackjax_ext.factoring import density_in_parts
 from blackjax_ext.mcmc.derivatives import (
@@ -53,11 +53,11 @@ __all__ = [
     "Plan",
     "WarmupInfo",
     "adapt",
+    "begin",
     "bind",
     "check_differentiation",
     "check_target",
-    "first_metric",
-    "first_step_size",
+    "first_frame",
     "ravel_each",
     "states_at",
     "warmup",
@@ -206,55 +206,43 @@ def warmup(
         raise TypeError(f"algorithm must take a step_size to adapt; it takes {called.takes()}.")
     positions = check_particles(positions)
     plan = Plan(num_steps, target_acceptance_rate)
-    mode: Differentiation = "none"
-    if newton_start or differentiation != "none":
-        first = jax.tree.map(lambda leaf: leaf[0], positions)
+    first = jax.tree.map(lambda leaf: leaf[0], positions)
+    mode: Differentiation = differentiation
+    if newton_start or mode != "none":
         mode = check_derivatives(logdensity_fn, first, differentiation)
     if mode == "gradients":
         logdensity_fn = differenced(logdensity_fn)
     bound = bind(called, logdensity_fn, differentiation)
-    x, unravel = ravel_each(positions), ravel_pytree(jax.tree.map(lambda a: a[0], positions))[1]
-    metric = first_metric(inverse_mass_matrix, x, dense=dense)
+    x, unravel = ravel_each(positions), ravel_pytree(first)[1]
+    metric = factorize(inverse_mass_matrix, x.shape[1]).at(x[0])
+    metric = metric.dense(x[0]) if dense else metric
     is_guessed = inverse_mass_matrix is not None
 
     @jax.jit
     def start(rng_key: PRNGKey, x: Array, metric: Factor) -> tuple[Any, ...]:
         key_path, key_init, key_search = jax.random.split(rng_key, 3)
         flat_fn: LogDensity = lambda x: logdensity_fn(unravel(x))  # noqa: E731
-        found = find_start(key_path, flat_fn, x, mode) if newton_start else None
-        is_whitened = found is not None and found.metric is not None and not is_guessed
-        if found is None:
-            first_values = jax.vmap(flat_fn)(x)
-        else:
-            x, first_values = found.x, found.first_values
-            if is_whitened:
-                metric = found.metric if dense else found.metric.diagonal()
-        states = init_each(bound, key_init, jax.vmap(unravel)(x), metric)
-        keys = jax.random.split(key_search, x.shape[0])
-        used = plan._replace(adapt_step_size=not is_whitened)
-        first = first_step_size(bound, used, keys, states, metric, step_size)
-        return states, first, metric, x, first_values, found
+        found = find_start(key_path, flat_fn, x, mode if newton_start else "none")
+        is_whitened = found.metric is not None and not is_guessed
+        if is_whitened:
+            metric = found.metric if dense else found.metric.diagonal()
+        keys = jax.random.split(key_init, len(x)), jax.random.split(key_search, len(x))
+        z = jax.vmap(unravel)(found.x)
+        return *begin(bound, plan, keys, z, metric, step_size, is_whitened), found
 
     key_start, key_run = jax.random.split(rng_key)
-    states, first, metric, x, first_values, found = start(key_start, x, metric)
-    if not jnp.isfinite(first_values).all():
+    states, adapt_state, found = start(key_start, x, metric)
+    if not jnp.isfinite(found.first_values).all():
         raise ValueError("positions must have a finite log density in every chain.")
     sites = report.sites_of(positions)
-    if found is not None:
-        report.warn_of_starts(found, sites)
-    check_metric(getattr(states, "metric", metric))
-    with_gradients = x.shape[1] > windows.MANY and gradients_of(states) is not None
-    adapt_state = windows.init(first, metric, x, num_steps=num_steps, with_gradients=with_gradients)
+    report.warn_of_starts(found, sites)
+    check_metric(getattr(states, "metric", adapt_state.metric))
     run = jax.jit(partial(run_windows, bound, plan))
     (states, adapt_state), info = run(key_run, states, adapt_state)
     report.warn(ADVICE, report.judge(adapt_state, states.logdensity), sites)
-    tuned = {
-        "step_size": adapt_state.step_size[0],
-        "inverse_mass_matrix": called.preconditioner(adapt_state.metric),
-    }
-    if called.takes_factors:
-        tuned["inverse_mass_matrix"] = adapt_state.metric.inverse()
-    return states, tuned, info
+    metric = adapt_state.metric
+    inverse = metric.inverse() if called.is_own else called.preconditioner(metric)
+    return states, {"step_size": adapt_state.step_size[0], "inverse_mass_matrix": inverse}, info
 
 
 def run_windows(
@@ -326,20 +314,55 @@ def ravel_each(tree: ArrayTree, num_chains: int | None = None) -> Array:
     return jax.vmap(lambda leaf: ravel_pytree(leaf)[0], axis_size=num_chains)(tree)
 
 
-def first_metric(inverse_mass_matrix: InverseMassMatrix, x: Array, *, dense: bool) -> Factor:
-    """The metric given for positions x (C, D), or the identity, in the form that is adapted."""
-    metric = factorize(inverse_mass_matrix, x.shape[1]).at(x[0])
-    return metric.dense(x[0]) if dense else metric
+def begin(
+    bound: Stepper,
+    plan: Plan,
+    keys: tuple[Array, Array],
+    positions: ArrayTree,
+    metric: Factor,
+    guess: float | Array,
+    is_whitened: bool,
+) -> tuple[Any, AdaptState]:
+    """First states of C chains at `positions`, and of what is adapted; two keys (C,) of each.
+
+    `guess` is the step size in coordinates that the mode has whitened, where none is looked for.
+    """
+    frame, learned = first_frame(bound, metric, jax.tree.map(lambda leaf: leaf[0], positions))
+    states = states_at(bound, keys[0], positions, frame)
+    if is_whitened and plan.adapt_step_size and np.isfinite(plan.longest_step):
+        guess = jnp.minimum(guess, plan.longest_step)
+    searched = plan._replace(adapt_step_size=plan.adapt_step_size and not is_whitened)
+    step_size = first_step_size(bound, searched, keys[1], states, frame, guess)
+    x = ravel_each(coordinates_of(states), keys[0].shape[0])
+    adapt_state = windows.init(
+        *(step_size, metric, x),
+        num_steps=plan.num_steps,
+        with_gradients=learns_from_gradients(plan, states, metric, x.shape[1]),
+    )
+    return states, adapt_state._replace(coordinates=learned)
 
 
-def init_each(bound: Stepper, rng_key: PRNGKey, positions: ArrayTree, metric: Factor) -> Any:
-    """First states of C chains."""
-    num_chains = jax.tree.leaves(positions)[0].shape[0]
-    keys = jax.random.split(rng_key, num_chains)
-    return states_at(bound, keys, positions, metric)
+def first_frame(bound: Stepper, metric: Factor, position: ArrayTree) -> tuple[Any, Any]:
+    """Coordinates of the first step, and what is known of them if `bound` learns them."""
+    if not hasattr(bound, "first_learned"):
+        return metric, None
+    learned = bound.first_learned(position)
+    return learned.frame(metric), learned
 
 
-def states_at(bound: Stepper, keys: Array, positions: ArrayTree, metric: Factor) -> Any:
+def learns_from_gradients(plan: Plan, states: Any, metric: Factor, size: int) -> bool:
+    """Whether the metric is learned from gradients, too; TypeError if it must and cannot be."""
+    has_gradients = gradients_of(states) is not None
+    if metric.learns_from_rows and not has_gradients:
+        raise TypeError(
+            'dense_mass="low_rank" needs an algorithm whose state has a logdensity_grad and no '
+            "metric of its own, such as MALA, AutoMALA, AutoNUTS or blackjax.hmc; got one with "
+            f"{type(states).__name__}. Give True, False or None."
+        )
+    return plan.adapt_metric and has_gradients and (metric.learns_from_rows or size > windows.MANY)
+
+
+def states_at(bound: Stepper, keys: Array, positions: ArrayTree, metric: Any) -> Any:
     """States at `positions`, made anew with `metric`; keys are of shape (C,)."""
 
     def init(position: ArrayTree, key: PRNGKey) -> Any:
@@ -390,25 +413,7 @@ def adapt(
 
     Keys and states lead with the chains.
     """
-    states, adapt_state = adapt_freely(bound, plan, i, keys, info, states, adapt_state)
-    if plan.adapt_step_size and np.isfinite(plan.longest_step):
-        adapt_state = windows.cap(adapt_state, plan.longest_step)
-    return states, adapt_state
-
-
-def adapt_freely(
-    bound: Stepper,
-    plan: Plan,
-    i: Array,
-    keys: Array,
-    info: StepInfo,
-    states: Any,
-    adapt_state: AdaptState,
-) -> tuple[Any, AdaptState]:
-    """`adapt` without a longest step."""
-    schedule = adapt_state.schedule
-    if schedule is None:
-        return states, adapt_state
+    schedule = cast(AdaptationSchedule, adapt_state.schedule)
     accepted = jnp.asarray(info.acceptance_rate)
     adapt_state = windows.watch(adapt_state, accepted, info.has_moved)
     is_last = i == schedule.num_steps - 1
@@ -429,13 +434,15 @@ def adapt_freely(
     if hasattr(bound, "counted"):  # and learns its coordinates
         adapt_state = bound.counted(states, info.laws, adapt_state)
     is_end = jnp.isin(i, schedule.ends)
-    ended: tuple[Any, AdaptState] = jax.lax.cond(
+    states, adapt_state = jax.lax.cond(
         is_end | is_last,
         partial(end_window, bound, plan, is_last),
         lambda keys, states, laws, adapt_state: (states, adapt_state),
         *(keys, states, info.laws, adapt_state),
     )
-    return ended
+    if plan.adapt_step_size and np.isfinite(plan.longest_step):
+        adapt_state = windows.cap(adapt_state, plan.longest_step)
+    return states, adapt_state
 
 
 def end_window(

@@ -82,9 +82,7 @@ MANY = 64  # dimensions, beyond which gradients tell more of a metric than draws
 MIN_ROWS, MAX_ROWS, MAX_ENTRIES = 64, 1024, 2**22  # draws that a metric of low rank is learned from
 MIN_WARMUP = 20  # below, the step size alone is adapted
 ACCEPTANCE_MEMORY = 25  # steps over which a chain's acceptance is averaged
-MIN_ACCEPTANCE_SHARE = (
-    0.25  # of the target, below which a chain's acceptance is not averaged with others
-)
+MIN_ACCEPTANCE_SHARE = 0.25  # of the target, below which a chain is not averaged with others
 PULL = 0.25  # share of the target by which a chain that is left behind shortens steps
 LEAST_MOVES = 0.02  # share of the steps of a window in which a chain that is not frozen moves
 MIN_WINDOW = 40  # steps, below which too few moves may be chance

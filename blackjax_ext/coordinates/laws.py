@@ -560,7 +560,7 @@ def unresolved(law: Law, pseudo: Pseudo, x: Array) -> Array:
     """
     ratio = rounding(law, pseudo, x)
     beyond = 2 * jnp.log(jnp.maximum(ratio, 1.0)) + OF_SUMS * coarse(law)
-    return jnp.sum(jnp.where(ratio > 1, WALL + beyond, 0.0))
+    return jnp.sum(jnp.where(ratio <= 1, 0.0, WALL + beyond))
 
 
 def rounding(law: Law, pseudo: Pseudo, x: Array) -> Array:

@@ -154,7 +154,7 @@ class LawCoordinates:
 
 @stacked
 def coarsest(placed: Placed, pseudo: ArrayTree) -> Array:
-    """The coordinate of which rounding hides most where it is nearly too much; -1 if it is not."""
+    """The coordinate of which rounding hides most if it is nearly too much, or NaN; else -1."""
 
     def of_leaf(x: Array, pseudo: Pseudo | None, law: Law | None) -> Array:
         if law is None or pseudo is None:
@@ -163,7 +163,7 @@ def coarsest(placed: Placed, pseudo: ArrayTree) -> Array:
 
     ratios, _ = ravel_pytree(jax.tree.map(of_leaf, placed.position, pseudo, placed.laws))
     place = jnp.argmax(ratios)
-    return jnp.where(ratios[place] > NEARLY, place, -1).astype(jnp.int32)
+    return jnp.where(ratios[place] <= NEARLY, -1, place).astype(jnp.int32)
 
 
 def is_law(node: Any) -> bool:

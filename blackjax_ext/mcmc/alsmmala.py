@@ -48,6 +48,7 @@ from jax.flatten_util import ravel_pytree
 from blackjax_ext import metrics
 from blackjax_ext.checks import check_count
 from blackjax_ext.mcmc import mala, schedules, smmala
+from blackjax_ext.mcmc.metric_moves import local_state
 from blackjax_ext.mcmc.schedules import ScheduledInfo as ALSMMALAInfo
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity, once
@@ -105,7 +106,7 @@ def init(
     start = smmala.init(position, logdensity_fn, rng_key, inverse_mass_matrix, metric_fn=metric_fn)
     preconditioner = metrics.factorize(inverse_mass_matrix, ravel_pytree(start.position)[0].size)
     cached = root_of(preconditioner, start.metric)
-    return ALSMMALAState(*start, cached, jnp.array(True), jnp.array(0))
+    return ALSMMALAState(*start[:4], cached, jnp.array(True), jnp.array(0))
 
 
 def root_of(preconditioner: metrics.Factor, metric: metrics.Factor) -> Array:
@@ -128,16 +129,7 @@ def decide(
 
 
 def build_kernel() -> Callable[..., tuple[ALSMMALAState, ALSMMALAInfo]]:
-    """Build the transition kernel.
-
-    Returns
-    -------
-    Callable
-        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        schedule=geometric(0.1), metric_fn=absolute_hessian(0.1), follow=False, run_length=12,
-        refresh=None, is_current=None) -> (state, info)``. Many chains are given `refresh`
-        (`decide`) and `is_current` (the state's, the same for all) from outside ``vmap``.
-    """
+    """Build the transition kernel."""
 
     def kernel(
         rng_key: PRNGKey,
@@ -153,7 +145,11 @@ def build_kernel() -> Callable[..., tuple[ALSMMALAState, ALSMMALAInfo]]:
         refresh: Array | None = None,
         is_current: Array | None = None,
     ) -> tuple[ALSMMALAState, ALSMMALAInfo]:
-        """One step: one gradient; if it is SMMALA's, one metric, two where a run begins."""
+        """One step: one gradient; if it is SMMALA's, one metric, two where a run begins.
+
+        Many chains are given `refresh` (`decide`) and `is_current` (the state's, the same for all)
+        from outside ``vmap``.
+        """
         key_refresh, key_step = jax.random.split(rng_key)
         is_current = state.is_current if is_current is None else is_current
         if refresh is None:
@@ -164,7 +160,7 @@ def build_kernel() -> Callable[..., tuple[ALSMMALAState, ALSMMALAInfo]]:
         )
 
         def metric_here() -> metrics.Factor:
-            here = smmala.local_state(logdensity_fn, state.position, preconditioner, metric_fn)
+            here = local_state(logdensity_fn, state.position, preconditioner, metric_fn)
             return here.metric
 
         def smmala_step(here: Moved) -> Moved:
@@ -203,22 +199,15 @@ def build_kernel() -> Callable[..., tuple[ALSMMALAState, ALSMMALAInfo]]:
         here = smmala.SMMALAState(*state[:4]), state.cached, nothing
         # not two branches: XLA copies all that a branch hands on, and both metrics are (D, D)
         new, cached, info = once(~refresh, mala_step, once(refresh, smmala_step, here))
-        new_state = ALSMMALAState(*new, cached, refresh, state.iteration + 1)
+        new_state = ALSMMALAState(*new[:4], cached, refresh, state.iteration + 1)
         return new_state, ALSMMALAInfo(*info, refresh)
 
     return kernel
 
 
-@top_level(init, build_kernel)
+@top_level(init, build_kernel, internal=("refresh", "is_current"))
 def alsmmala(
-    logdensity_fn: LogDensity,
-    step_size: float,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
-    *,
-    schedule: schedules.Schedule = SCHEDULE,
-    metric_fn: metrics.MetricFn = METRIC,
-    follow: bool = False,
-    run_length: int = RUN_LENGTH,
+    schedule: schedules.Schedule, metric_fn: metrics.MetricFn, follow: bool, run_length: int
 ) -> dict[str, Any]:
     """ALSMMALA (Papamarkou and Ford, Algorithm 1, made exact): MALA with scheduled SMMALA steps.
 
@@ -233,12 +222,6 @@ def alsmmala(
         follows the SMMALA steps, as published. Biased: for warm-up only.
     run_length
         Number of SMMALA steps in a row, at least 1.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a step size that is not positive and finite, a schedule without probabilities, a
-        `run_length` below 1, and whatever :func:`blackjax_ext.smmala` refuses.
 
     Examples
     --------
@@ -255,5 +238,5 @@ def alsmmala(
     schedules.check_schedule(schedule)
     check_count("run_length", run_length)
     if follow:
-        warnings.warn(BIASED, stacklevel=4)
+        warnings.warn(BIASED, stacklevel=5)
     return {"metric_fn": metrics.as_metric(metric_fn)}

@@ -51,6 +51,7 @@ from jax.flatten_util import ravel_pytree
 
 from blackjax_ext import metrics
 from blackjax_ext.mcmc import random_walk, schedules, smmala
+from blackjax_ext.mcmc.metric_moves import local_state
 from blackjax_ext.mcmc.schedules import ScheduledInfo as AMSMMALAInfo
 from blackjax_ext.metrics import factors
 from blackjax_ext.top_level import top_level
@@ -115,15 +116,7 @@ def is_scheduled(rng_key: PRNGKey, iteration: Array, schedule: schedules.Schedul
 
 
 def build_kernel() -> Callable[..., tuple[AMSMMALAState, AMSMMALAInfo]]:
-    """Build the transition kernel.
-
-    Returns
-    -------
-    Callable
-        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        schedule=modulo(7), metric_fn=absolute_hessian(0.1), follow=False, refresh=None)
-        -> (state, info)``. Many chains are given `refresh` (`is_scheduled`) from outside ``vmap``.
-    """
+    """Build the transition kernel."""
 
     def kernel(
         rng_key: PRNGKey,
@@ -137,14 +130,17 @@ def build_kernel() -> Callable[..., tuple[AMSMMALAState, AMSMMALAInfo]]:
         follow: bool | Array = False,
         refresh: Array | None = None,
     ) -> tuple[AMSMMALAState, AMSMMALAInfo]:
-        """One step: one evaluation; if it is SMMALA's, two gradients and two metrics."""
+        """One step: one evaluation; if it is SMMALA's, two gradients and two metrics.
+
+        Many chains are given `refresh` (`is_scheduled`) from outside ``vmap``.
+        """
         key_refresh, key_step = jax.random.split(rng_key)
         if refresh is None:
             refresh = is_scheduled(key_refresh, state.iteration, schedule)
         preconditioner = metrics.factorize(inverse_mass_matrix, state.mean.size)
 
         def smmala_step() -> tuple[random_walk.RandomWalkState, random_walk.RandomWalkInfo]:
-            start = smmala.local_state(logdensity_fn, state.position, preconditioner, metric_fn)
+            start = local_state(logdensity_fn, state.position, preconditioner, metric_fn)
             new, info = smmala.build_kernel()(
                 key_step, start, logdensity_fn, step_size, preconditioner, metric_fn=metric_fn
             )
@@ -183,15 +179,9 @@ def welford_update(preconditioner: metrics.Factor, state: AMSMMALAState) -> AMSM
     )
 
 
-@top_level(init, build_kernel)
+@top_level(init, build_kernel, internal=("refresh",))
 def amsmmala(
-    logdensity_fn: LogDensity,
-    step_size: float,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
-    *,
-    schedule: schedules.Schedule = SCHEDULE,
-    metric_fn: metrics.MetricFn = METRIC,
-    follow: bool = False,
+    schedule: schedules.Schedule, metric_fn: metrics.MetricFn, follow: bool
 ) -> dict[str, Any]:
     """AMSMMALA (Papamarkou and Ford, Algorithm 2): random walk with scheduled SMMALA steps.
 
@@ -204,26 +194,8 @@ def amsmmala(
     follow
         False: the covariance is the state's and stays, which is exact. True: it learns from each
         draw. Biased: for warm-up only.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a step size that is not positive and finite, a schedule without probabilities, and
-        whatever :func:`blackjax_ext.smmala` refuses.
-
-    Examples
-    --------
-    >>> import jax, jax.numpy as jnp, blackjax_ext
-    >>> from blackjax_ext import schedules
-    >>> amsmmala = blackjax_ext.amsmmala(
-    ...     lambda x: -0.5 * jnp.sum(x**2), 1.0, schedule=schedules.modulo(7)
-    ... )
-    >>> state = amsmmala.init(jnp.zeros(3))
-    >>> state, info = jax.jit(amsmmala.step)(jax.random.key(1), state)
-    >>> bool(info.is_refreshed)
-    False
     """
     schedules.check_schedule(schedule)
     if follow:
-        warnings.warn(BIASED, stacklevel=4)
+        warnings.warn(BIASED, stacklevel=5)
     return {"metric_fn": metrics.as_metric(metric_fn)}

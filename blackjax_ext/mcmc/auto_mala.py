@@ -44,22 +44,15 @@ from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.checks import check_position, check_scalar
 from blackjax_ext.mcmc.auto_step import Leap, PhasePoint, draw_band, search
 from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.mcmc.states import init_gradient
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import Function, LogDensity, select
 
-__all__ = [
-    "AutoMALAInfo",
-    "AutoMALAState",
-    "auto_mala",
-    "build_kernel",
-    "check_persistence",
-    "init",
-]
+__all__ = ["AutoMALAInfo", "AutoMALAState", "auto_mala", "build_kernel", "init"]
 
 
 class AutoMALAState(NamedTuple):
@@ -112,25 +105,18 @@ def init(
     position: ArrayLikeTree, logdensity_fn: LogDensity, rng_key: PRNGKey | None = None
 ) -> AutoMALAState:
     """Make the first state: one gradient. Without a key the momentum is drawn by the first step."""
-    position = check_position(position)
-    value_and_grad = jax.value_and_grad(lambda x: check_scalar(logdensity_fn(x)))
-    x, _ = ravel_pytree(position)
+    start = init_gradient(position, logdensity_fn)
+    x, _ = ravel_pytree(start.position)
     if rng_key is None:
         momentum = jnp.full_like(x, jnp.nan)
     else:
         momentum = standard_normal(rng_key, x.size, x.dtype)
-    return AutoMALAState(position, *value_and_grad(position), momentum, jnp.zeros((), jnp.int32))
+    value, gradient = start.logdensity, start.logdensity_grad
+    return AutoMALAState(start.position, value, gradient, momentum, jnp.zeros((), jnp.int32))
 
 
 def build_kernel() -> Callable[..., tuple[AutoMALAState, AutoMALAInfo]]:
-    """Build the transition kernel.
-
-    Returns
-    -------
-    Callable
-        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        persistence=0.9) -> (state, info)``.
-    """
+    """Build the transition kernel."""
 
     def kernel(
         rng_key: PRNGKey,
@@ -162,13 +148,7 @@ def build_kernel() -> Callable[..., tuple[AutoMALAState, AutoMALAInfo]]:
 
 
 @top_level(init, build_kernel)
-def auto_mala(
-    logdensity_fn: LogDensity,
-    step_size: float,
-    inverse_mass_matrix: InverseMassMatrix = None,
-    *,
-    persistence: float = 0.9,
-) -> None:
+def auto_mala(persistence: float) -> None:
     """MALA with a step size selected at each place (Biron-Lattes et al. 2024), for hierarchies.
 
     Parameters
@@ -178,12 +158,6 @@ def auto_mala(
         `inverse_mass_matrix`. Best where its moves, alone, would be accepted with probability 0.8.
     persistence
         rho, from 0 (a fresh momentum for each step) to below 1.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a step size that is not positive and finite, a persistence outside [0, 1), a
-        position that is empty or not floating, a density that is not scalar.
 
     Examples
     --------
@@ -196,11 +170,6 @@ def auto_mala(
     >>> int(info.exponent) < 0
     True
     """
-    check_persistence(persistence)
-
-
-def check_persistence(persistence: float) -> None:
-    """Raise ValueError unless the persistence is in [0, 1)."""
     if not 0 <= persistence < 1:
         raise ValueError(f"persistence must be at least 0 and below 1; got {persistence}.")
 

@@ -44,46 +44,22 @@ A. G. Baydin et al. 2022, Gradients without backpropagation; G. O. Roberts and R
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-import jax.numpy as jnp
-from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from blackjax.types import ArrayLikeTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.checks import check_position, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
 from blackjax_ext.mcmc.langevin import MoveInfo as FMALAInfo
-from blackjax_ext.mcmc.tangent_moves import Along, kept_tangent_move
+from blackjax_ext.mcmc.tangent_moves import Along, init_tangent, kept_tangent_move
+from blackjax_ext.mcmc.tangent_moves import TangentState as FMALAState
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.metrics.structures import IDENTITY
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
 __all__ = ["FMALAInfo", "FMALAState", "build_kernel", "fmala", "init"]
-
-
-class FMALAState(NamedTuple):
-    """State of the chain.
-
-    position
-        Pytree of arrays.
-    logdensity
-        Log density at the position.
-    tangents
-        Persistent frame, shape (K, D), in whitened coordinates.
-    slopes
-        Derivatives along the tangents, shape (K,); NaN while no tangent has been drawn.
-    logdensity_grad
-        Always None: a forward-mode kernel has no gradient to offer to an adaptation.
-    """
-
-    position: ArrayTree
-    logdensity: Array
-    tangents: Array
-    slopes: Array
-    logdensity_grad: None = None
 
 
 def init(
@@ -96,30 +72,15 @@ def init(
     tangents: tangent_space.TangentLaw = "rademacher",
 ) -> FMALAState:
     """Make the first state: K JVPs with a key, one evaluation of the density without."""
-    position = check_position(position)
-    x, unravel = ravel_pytree(position)
-    tangent_space.check(num_tangents, tangents, x.size)
-    if rng_key is None:
-        frame = jnp.zeros((num_tangents, x.size), x.dtype)
-        slopes = jnp.full(num_tangents, jnp.nan, x.dtype)
-        return FMALAState(position, check_scalar(logdensity_fn(position)), frame, slopes)
-    metric = factorize(inverse_mass_matrix, x.size)
-    frame = tangent_space.draw(rng_key, num_tangents, x, tangents)
-    logdensity, slopes = tangent_space.slopes(
-        lambda y: check_scalar(logdensity_fn(unravel(y))), x, metric.inverse_sqrt_times(frame)
+    derivatives = tangent_space.slopes
+    return init_tangent(
+        *(position, rng_key, logdensity_fn, derivatives, inverse_mass_matrix),
+        *(num_tangents, tangents),
     )
-    return FMALAState(position, logdensity, frame, slopes)
 
 
 def build_kernel() -> Callable[..., tuple[FMALAState, FMALAInfo]]:
-    """Build the transition kernel.
-
-    Returns
-    -------
-    Callable
-        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        num_tangents=1, persistent_tangent=True, tangents="rademacher") -> (state, info)``.
-    """
+    """Build the transition kernel."""
 
     def kernel(
         rng_key: PRNGKey,
@@ -152,15 +113,7 @@ def build_kernel() -> Callable[..., tuple[FMALAState, FMALAInfo]]:
 
 
 @top_level(init, build_kernel)
-def fmala(
-    logdensity_fn: LogDensity,
-    step_size: float,
-    inverse_mass_matrix: InverseMassMatrix = None,
-    *,
-    num_tangents: int = 1,
-    persistent_tangent: bool = True,
-    tangents: tangent_space.TangentLaw = "rademacher",
-) -> None:
+def fmala(num_tangents: int, tangents: tangent_space.TangentLaw) -> None:
     """Forward-mode MALA (Cobb and Jha, Algorithm 1): a Langevin step without a reverse pass.
 
     Parameters
@@ -168,22 +121,5 @@ def fmala(
     logdensity_fn
         Log density of the target, up to a constant: pytree to scalar. It is differentiated in
         forward mode only.
-    persistent_tangent
-        Keep the tangent in the state: K JVPs per step. False is the paper's Algorithm 1: 2 K JVPs.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a step size that is not positive and finite, `num_tangents` outside 1..D, an unknown
-        law of tangents, a position that is empty or not floating, a density that is not scalar.
-
-    Examples
-    --------
-    >>> import jax, jax.numpy as jnp, blackjax_ext
-    >>> fmala = blackjax_ext.fmala(lambda x: -0.5 * jnp.sum(x**2), step_size=1.0)
-    >>> state = fmala.init(jnp.zeros(3), jax.random.key(0))
-    >>> state, info = jax.jit(fmala.step)(jax.random.key(1), state)
-    >>> state.position.shape
-    (3,)
     """
     tangent_space.check(num_tangents, tangents)

@@ -29,9 +29,9 @@ from blackjax.types import ArrayLikeTree, PRNGKey
 
 from blackjax_ext import metrics
 from blackjax_ext.checks import check_positive
-from blackjax_ext.mcmc import smmala
-from blackjax_ext.mcmc.smmala import SMMALAInfo as HPMALAInfo
-from blackjax_ext.mcmc.smmala import SMMALAState as HPMALAState
+from blackjax_ext.mcmc.langevin import MoveInfo as HPMALAInfo
+from blackjax_ext.mcmc.metric_moves import MetricState as HPMALAState
+from blackjax_ext.mcmc.metric_moves import init_metric, metric_move
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
@@ -49,20 +49,13 @@ def init(
     floor: float = FLOOR,
 ) -> HPMALAState:
     """Make the first state: one gradient, one Hessian. A key is accepted and not used."""
+    del rng_key
     metric_fn = metrics.clipped_hessian(floor)
-    return smmala.init(position, logdensity_fn, rng_key, inverse_mass_matrix, metric_fn=metric_fn)
+    return init_metric(position, logdensity_fn, inverse_mass_matrix, metric_fn)
 
 
 def build_kernel() -> Callable[..., tuple[HPMALAState, HPMALAInfo]]:
-    """Build the transition kernel.
-
-    Returns
-    -------
-    Callable
-        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        floor=0.1) -> (state, info)``.
-    """
-    step = smmala.build_kernel()
+    """Build the transition kernel."""
 
     def kernel(
         rng_key: PRNGKey,
@@ -74,22 +67,20 @@ def build_kernel() -> Callable[..., tuple[HPMALAState, HPMALAInfo]]:
         floor: float = FLOOR,
     ) -> tuple[HPMALAState, HPMALAInfo]:
         """One step: one gradient, one Hessian, one eigenvalue problem."""
-        metric_fn = metrics.clipped_hessian(floor)
-        return step(
-            rng_key, state, logdensity_fn, step_size, inverse_mass_matrix, metric_fn=metric_fn
+        return metric_move(
+            rng_key,
+            state,
+            logdensity_fn,
+            step_size,
+            inverse_mass_matrix,
+            metrics.clipped_hessian(floor),
         )
 
     return kernel
 
 
 @top_level(init, build_kernel)
-def hp_mala(
-    logdensity_fn: LogDensity,
-    step_size: float,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
-    *,
-    floor: float = FLOOR,
-) -> None:
+def hp_mala(floor: float) -> None:
     """HP-MALA (its paper's Algorithm 1): Langevin steps scaled by the clipped Hessian.
 
     Parameters
@@ -101,21 +92,5 @@ def hp_mala(
     floor
         delta > 0, lower bound of the eigenvalues in coordinates that `inverse_mass_matrix` whitens,
         where a normal posterior has eigenvalues of 1.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a step size or floor that is not positive and finite, a position that is empty or not
-        floating, a density that is not scalar, a Hessian that is not finite at the start.
-
-    Examples
-    --------
-    >>> import jax, jax.numpy as jnp, blackjax_ext
-    >>> rosenbrock = lambda x: -0.05 * (1 - x[0]) ** 2 - (x[1] - x[0] ** 2) ** 2
-    >>> hp_mala = blackjax_ext.hp_mala(rosenbrock, step_size=1.0, floor=0.1)
-    >>> state = hp_mala.init(jnp.zeros(2))
-    >>> state, info = jax.jit(hp_mala.step)(jax.random.key(1), state)
-    >>> state.position.shape
-    (2,)
     """
     check_positive("floor", floor)

@@ -11,7 +11,7 @@ whatever stands for it (its projection on random tangents): the density does not
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,28 +26,19 @@ from blackjax_ext.precision import exact_products
 from blackjax_ext.types import Function, T
 
 __all__ = [
-    "DensityState",
     "MoveInfo",
     "Point",
     "accept",
     "both_ends",
     "increment",
     "log_ratio",
-    "logpdf",
     "move",
     "residual",
+    "whitened_gradient",
 ]
 
 
-class Positioned(Protocol):
-    """A state of a chain."""
-
-    @property
-    def position(self) -> ArrayTree:
-        """Where the chain is."""
-
-
-S = TypeVar("S", bound=Positioned)
+S = TypeVar("S", bound=Any)  # a state of a chain, with a position
 
 
 class Point(NamedTuple):
@@ -64,22 +55,6 @@ class Point(NamedTuple):
     logdensity: Array
     gradient: Array
     metric: Factor
-
-
-class DensityState(NamedTuple):
-    """State of a chain that keeps no gradient.
-
-    position
-        Pytree of arrays.
-    logdensity
-        Log density at the position.
-    logdensity_grad
-        Always None: there is no gradient to offer to an adaptation.
-    """
-
-    position: ArrayTree
-    logdensity: Array
-    logdensity_grad: None = None
 
 
 class MoveInfo(NamedTuple):
@@ -110,15 +85,6 @@ def residual(increment: Array, point: Point, step_size: Array | float) -> Array:
     """The noise ``z`` that makes `increment` from `point`: inverse of :func:`increment`."""
     drift = point.metric.inverse_sqrt_transpose_times(point.gradient)
     return point.metric.sqrt_times(increment) / step_size - 0.5 * step_size * drift
-
-
-@exact_products
-def logpdf(increment: Array, point: Point, step_size: Array | float) -> Array:
-    """Log density of the proposal that moves from `point` by `increment`."""
-    z = residual(increment, point, step_size)
-    size = z.shape[0]
-    normalizer = size * (jnp.log(step_size) + 0.5 * jnp.log(2.0 * jnp.pi))
-    return -0.5 * z @ z - normalizer + 0.5 * point.metric.log_det(size)
 
 
 @exact_products
@@ -175,6 +141,11 @@ def move(
     ratio = log_ratio(r, start, end, step_size)
     new_state, *facts = accept(key_accept, ratio, end.logdensity, proposal, state)
     return new_state, MoveInfo(*facts)
+
+
+def whitened_gradient(state: Any, preconditioner: Factor) -> Array:
+    """Gradient of a state, shape (D,), in the coordinates that `preconditioner` whitens."""
+    return preconditioner.inverse_sqrt_transpose_times(ravel_pytree(state.logdensity_grad)[0])
 
 
 def both_ends(

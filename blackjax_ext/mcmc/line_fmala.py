@@ -28,15 +28,15 @@ References: A. D. Cobb and S. Jha, Backpropagation-Free Metropolis-Adjusted Lang
 
 from collections.abc import Callable
 
-from blackjax.types import ArrayLikeTree, PRNGKey
+from blackjax.types import PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.checks import check_position, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
-from blackjax_ext.mcmc.langevin import DensityState as LineFMALAState
 from blackjax_ext.mcmc.langevin import MoveInfo as LineFMALAInfo
+from blackjax_ext.mcmc.states import DensityState as LineFMALAState
+from blackjax_ext.mcmc.states import init_density as init
 from blackjax_ext.mcmc.tangent_moves import Along, line_move
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.metrics.structures import IDENTITY
@@ -46,24 +46,8 @@ from blackjax_ext.types import LogDensity
 __all__ = ["LineFMALAInfo", "LineFMALAState", "build_kernel", "init", "line_fmala"]
 
 
-def init(
-    position: ArrayLikeTree, logdensity_fn: LogDensity, rng_key: PRNGKey | None = None
-) -> LineFMALAState:
-    """Make the first state: one evaluation. No key is needed; one is accepted and not used."""
-    del rng_key
-    position = check_position(position)
-    return LineFMALAState(position, check_scalar(logdensity_fn(position)))
-
-
 def build_kernel() -> Callable[..., tuple[LineFMALAState, LineFMALAInfo]]:
-    """Build the transition kernel.
-
-    Returns
-    -------
-    Callable
-        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        num_tangents=1, tangents="rademacher") -> (state, info)``.
-    """
+    """Build the transition kernel."""
 
     def kernel(
         rng_key: PRNGKey,
@@ -88,14 +72,7 @@ def build_kernel() -> Callable[..., tuple[LineFMALAState, LineFMALAInfo]]:
 
 
 @top_level(init, build_kernel)
-def line_fmala(
-    logdensity_fn: LogDensity,
-    step_size: float,
-    inverse_mass_matrix: InverseMassMatrix = None,
-    *,
-    num_tangents: int = 1,
-    tangents: tangent_space.TangentLaw = "rademacher",
-) -> None:
+def line_fmala(num_tangents: int, tangents: tangent_space.TangentLaw) -> None:
     """Line-FMALA (Cobb and Jha, Algorithm 2): a MALA move along a random line.
 
     Parameters
@@ -105,20 +82,5 @@ def line_fmala(
         forward mode only.
     num_tangents
         K in 1..D: the move explores a K-dimensional subspace; K = D is MALA.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a step size that is not positive and finite, `num_tangents` outside 1..D, an unknown
-        law of tangents, a position that is empty or not floating, a density that is not scalar.
-
-    Examples
-    --------
-    >>> import jax, jax.numpy as jnp, blackjax_ext
-    >>> line = blackjax_ext.line_fmala(lambda x: -0.5 * jnp.sum(x**2), step_size=2.0)
-    >>> state = line.init(jnp.zeros(3))
-    >>> state, info = jax.jit(line.step)(jax.random.key(1), state)
-    >>> state.position.shape
-    (3,)
     """
     tangent_space.check(num_tangents, tangents)

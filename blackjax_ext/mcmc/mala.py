@@ -19,16 +19,15 @@ and their discrete approximations; G. O. Roberts and J. S. Rosenthal 1998 (accep
 """
 
 from collections.abc import Callable
+from functools import partial
 
-import jax
-from blackjax.mcmc import mala as blackjax_mala
-from blackjax.mcmc.mala import MALAState
-from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from blackjax.types import PRNGKey
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.checks import check_position, check_scalar
-from blackjax_ext.mcmc import langevin
+from blackjax_ext.mcmc import langevin, states
 from blackjax_ext.mcmc.langevin import MoveInfo as MALAInfo
+from blackjax_ext.mcmc.states import GradientState as MALAState
+from blackjax_ext.mcmc.states import init_gradient as init
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.metrics.structures import IDENTITY
 from blackjax_ext.top_level import top_level
@@ -37,24 +36,8 @@ from blackjax_ext.types import LogDensity
 __all__ = ["MALAInfo", "MALAState", "build_kernel", "init", "mala"]
 
 
-def init(
-    position: ArrayLikeTree, logdensity_fn: LogDensity, rng_key: PRNGKey | None = None
-) -> MALAState:
-    """Make the first state: one gradient. No key is needed; one is accepted and not used."""
-    del rng_key
-    position = check_position(position)
-    return blackjax_mala.init(position, lambda x: check_scalar(logdensity_fn(x)))
-
-
 def build_kernel() -> Callable[..., tuple[MALAState, MALAInfo]]:
-    """Build the transition kernel.
-
-    Returns
-    -------
-    Callable
-        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None)
-        -> (state, info)``.
-    """
+    """Build the transition kernel."""
 
     def kernel(
         rng_key: PRNGKey,
@@ -67,38 +50,15 @@ def build_kernel() -> Callable[..., tuple[MALAState, MALAInfo]]:
         metric = factorize(inverse_mass_matrix, ravel_pytree(state.position)[0].size)
 
         def point(state: MALAState) -> langevin.Point:
-            gradient = ravel_pytree(state.logdensity_grad)[0]
-            whitened = metric.inverse_sqrt_transpose_times(gradient)
-            return langevin.Point(state.logdensity, whitened, IDENTITY)
+            gradient = langevin.whitened_gradient(state, metric)
+            return langevin.Point(state.logdensity, gradient, IDENTITY)
 
-        def state_at(position: ArrayTree) -> MALAState:
-            return MALAState(position, *jax.value_and_grad(logdensity_fn)(position))
-
+        state_at = partial(states.state_at, logdensity_fn)
         return langevin.move(rng_key, state, step_size, metric, point, state_at)
 
     return kernel
 
 
 @top_level(init, build_kernel)
-def mala(
-    logdensity_fn: LogDensity,
-    step_size: float,
-    inverse_mass_matrix: InverseMassMatrix = None,
-) -> None:
-    """Preconditioned MALA (Roberts and Tweedie 1996).
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a step size that is not positive and finite, a position that is empty or not floating,
-        a density that is not scalar.
-
-    Examples
-    --------
-    >>> import jax, jax.numpy as jnp, blackjax_ext
-    >>> mala = blackjax_ext.mala(lambda x: -0.5 * jnp.sum(x**2), step_size=1.0)
-    >>> state = mala.init(jnp.zeros(3))
-    >>> state, info = jax.jit(mala.step)(jax.random.key(1), state)
-    >>> state.position.shape
-    (3,)
-    """
+def mala() -> None:
+    """Preconditioned MALA (Roberts and Tweedie 1996)."""

@@ -28,44 +28,20 @@ algorithm; M. Girolami and B. Calderhead 2011; T. Papamarkou and E. Ford.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
-from jax import Array
-from jax.flatten_util import ravel_pytree
+from blackjax.types import ArrayLikeTree, PRNGKey
 
 from blackjax_ext import metrics
-from blackjax_ext.checks import check_position
-from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc.langevin import MoveInfo as MMALAInfo
+from blackjax_ext.mcmc.metric_moves import MetricState as MMALAState
+from blackjax_ext.mcmc.metric_moves import init_metric, metric_move
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
 __all__ = ["MMALAInfo", "MMALAState", "build_kernel", "init", "mmala"]
 
 METRIC = metrics.softabs_hessian()
-
-
-class MMALAState(NamedTuple):
-    r"""State of the chain.
-
-    position
-        Pytree of arrays.
-    logdensity
-        Log density at the position.
-    logdensity_grad
-        Its gradient, a pytree like the position.
-    metric
-        Factor of the metric at the position, in whitened coordinates.
-    divergence
-        Twice :math:`\Gamma` there, shape (D,).
-    """
-
-    position: ArrayTree
-    logdensity: Array
-    logdensity_grad: ArrayTree
-    metric: metrics.Factor
-    divergence: Array
 
 
 def init(
@@ -78,36 +54,11 @@ def init(
 ) -> MMALAState:
     """Make the first state: one gradient, one metric and its derivative. No key is used."""
     del rng_key
-    position = check_position(position)
-    preconditioner = metrics.factorize(inverse_mass_matrix, ravel_pytree(position)[0].size)
-    state = curved_state(logdensity_fn, position, preconditioner, metric_fn)
-    metrics.check_metric(state.metric)
-    return state
-
-
-def curved_state(
-    logdensity_fn: LogDensity,
-    position: ArrayTree,
-    preconditioner: metrics.Factor,
-    metric_fn: metrics.MetricFn,
-) -> MMALAState:
-    """State at `position`: one gradient, one metric and its derivative."""
-    local = metrics.as_metric(metric_fn).evaluate(
-        logdensity_fn, position, preconditioner, divergence=True
-    )
-    assert local.divergence is not None
-    return MMALAState(position, *local[:3], local.divergence)
+    return init_metric(position, logdensity_fn, inverse_mass_matrix, metric_fn, divergence=True)
 
 
 def build_kernel() -> Callable[..., tuple[MMALAState, MMALAInfo]]:
-    """Build the transition kernel.
-
-    Returns
-    -------
-    Callable
-        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        metric_fn=softabs_hessian(10.0)) -> (state, info)``.
-    """
+    """Build the transition kernel."""
 
     def kernel(
         rng_key: PRNGKey,
@@ -119,31 +70,13 @@ def build_kernel() -> Callable[..., tuple[MMALAState, MMALAInfo]]:
         metric_fn: metrics.MetricFn = METRIC,
     ) -> tuple[MMALAState, MMALAInfo]:
         """One step: one gradient, one metric and its derivative."""
-        size = ravel_pytree(state.position)[0].size
-        preconditioner = metrics.factorize(inverse_mass_matrix, size)
-
-        def point(state: MMALAState) -> langevin.Point:
-            gradient = ravel_pytree(state.logdensity_grad)[0]
-            whitened = preconditioner.inverse_sqrt_transpose_times(gradient)
-            curved = whitened + state.metric.times(state.divergence)
-            return langevin.Point(state.logdensity, curved, state.metric)
-
-        def state_at(position: ArrayTree) -> MMALAState:
-            return curved_state(logdensity_fn, position, preconditioner, metric_fn)
-
-        return langevin.move(rng_key, state, step_size, preconditioner, point, state_at)
+        return metric_move(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix, metric_fn)
 
     return kernel
 
 
 @top_level(init, build_kernel)
-def mmala(
-    logdensity_fn: LogDensity,
-    step_size: float,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
-    *,
-    metric_fn: metrics.MetricFn = METRIC,
-) -> dict[str, Any]:
+def mmala(metric_fn: metrics.MetricFn) -> dict[str, Any]:
     """MMALA (Girolami and Calderhead 2011; Xifara et al. 2014): SMMALA with curvature terms.
 
     Parameters
@@ -153,27 +86,5 @@ def mmala(
     step_size
         epsilon > 0: drift epsilon^2/2, noise epsilon, in units of the metric: of the order of 1
         where it is the local precision.
-    inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor. The
-        floors of a metric are measured in coordinates that it whitens.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a step size that is not positive and finite, a position that is empty or not floating,
-        a density that is not scalar, a metric of the wrong shape, or one that is not positive
-        definite at the start. One that is not so later is rejected, and shows as divergent.
-
-    Examples
-    --------
-    >>> import jax, jax.numpy as jnp, blackjax_ext
-    >>> from blackjax_ext import metrics
-    >>> mmala = blackjax_ext.mmala(
-    ...     lambda x: -0.5 * jnp.sum(x**2), 1.0, metric_fn=metrics.softabs_hessian(10.0)
-    ... )
-    >>> state = mmala.init(jnp.zeros(3))
-    >>> state, info = jax.jit(mmala.step)(jax.random.key(1), state)
-    >>> state.position.shape
-    (3,)
     """
     return {"metric_fn": metrics.as_metric(metric_fn)}

@@ -33,50 +33,22 @@ References: A. D. Cobb and S. Jha, Backpropagation-Free Metropolis-Adjusted Lang
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-import jax.numpy as jnp
-from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
+from blackjax.types import ArrayLikeTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.checks import check_position, check_positive, check_scalar
+from blackjax_ext.checks import check_positive
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
 from blackjax_ext.mcmc.langevin import MoveInfo as PCFMALAInfo
-from blackjax_ext.mcmc.tangent_moves import Along, kept_tangent_move
+from blackjax_ext.mcmc.tangent_moves import CURVATURE_FLOOR, Along, init_tangent, kept_tangent_move
+from blackjax_ext.mcmc.tangent_moves import TangentState as PCFMALAState
 from blackjax_ext.metrics.factors import InverseMassMatrix, absolute, factorize
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
 __all__ = ["PCFMALAInfo", "PCFMALAState", "build_kernel", "init", "pc_fmala"]
-
-CURVATURE_FLOOR = 0.1
-
-
-class PCFMALAState(NamedTuple):
-    """State of the chain.
-
-    position
-        Pytree of arrays.
-    logdensity
-        Log density at the position.
-    tangents
-        Persistent tangent, shape (1, D), in whitened coordinates.
-    slopes
-        Derivative along the tangent, shape (1,); NaN while none has been drawn.
-    curvatures
-        Minus the second derivative along the tangent, shape (1, 1).
-    logdensity_grad
-        Always None: a forward-mode kernel has no gradient to offer to an adaptation.
-    """
-
-    position: ArrayTree
-    logdensity: Array
-    tangents: Array
-    slopes: Array
-    curvatures: Array
-    logdensity_grad: None = None
 
 
 def init(
@@ -88,33 +60,14 @@ def init(
     tangents: tangent_space.TangentLaw = "rademacher",
 ) -> PCFMALAState:
     """Make the first state: one second-order JVP with a key, one evaluation without."""
-    position = check_position(position)
-    x, unravel = ravel_pytree(position)
-    tangent_space.check(1, tangents, x.size)
-    if rng_key is None:
-        logdensity = check_scalar(logdensity_fn(position))
-        undrawn = jnp.full(1, jnp.nan, x.dtype)
-        return PCFMALAState(
-            position, logdensity, jnp.zeros((1, x.size), x.dtype), undrawn, undrawn[None]
-        )
-    metric = factorize(inverse_mass_matrix, x.size)
-    frame = tangent_space.draw(rng_key, 1, x, tangents)
-    facts = tangent_space.curvatures(
-        lambda y: check_scalar(logdensity_fn(unravel(y))), x, metric.inverse_sqrt_times(frame)
+    derivatives = tangent_space.curvatures
+    return init_tangent(
+        position, rng_key, logdensity_fn, derivatives, inverse_mass_matrix, 1, tangents
     )
-    logdensity, slopes, curvatures = facts
-    return PCFMALAState(position, logdensity, frame, slopes, curvatures)
 
 
 def build_kernel() -> Callable[..., tuple[PCFMALAState, PCFMALAInfo]]:
-    """Build the transition kernel.
-
-    Returns
-    -------
-    Callable
-        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        curvature_floor=0.1, persistent_tangent=True, tangents="rademacher") -> (state, info)``.
-    """
+    """Build the transition kernel."""
 
     def kernel(
         rng_key: PRNGKey,
@@ -143,15 +96,7 @@ def build_kernel() -> Callable[..., tuple[PCFMALAState, PCFMALAInfo]]:
 
 
 @top_level(init, build_kernel)
-def pc_fmala(
-    logdensity_fn: LogDensity,
-    step_size: float,
-    inverse_mass_matrix: InverseMassMatrix = None,
-    *,
-    curvature_floor: float = CURVATURE_FLOOR,
-    persistent_tangent: bool = True,
-    tangents: tangent_space.TangentLaw = "rademacher",
-) -> None:
+def pc_fmala(curvature_floor: float, tangents: tangent_space.TangentLaw) -> None:
     """PC-FMALA (Cobb and Jha, Algorithm 3): a forward-mode step scaled by the curvature seen.
 
     Parameters
@@ -161,24 +106,6 @@ def pc_fmala(
         forward mode only.
     step_size
         epsilon > 0, in units of the local scale ``1 / sqrt(G)``.
-    persistent_tangent
-        Keep the tangent in the state: one second-order JVP per step. False is the paper's
-        Algorithm 3: two.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a step size or floor that is not positive and finite, an unknown law of tangents, a
-        position that is empty or not floating, a density that is not scalar.
-
-    Examples
-    --------
-    >>> import jax, jax.numpy as jnp, blackjax_ext
-    >>> pc_fmala = blackjax_ext.pc_fmala(lambda x: -0.5 * jnp.sum(x**2), step_size=0.8)
-    >>> state = pc_fmala.init(jnp.zeros(3), jax.random.key(0))
-    >>> state, info = jax.jit(pc_fmala.step)(jax.random.key(1), state)
-    >>> state.position.shape
-    (3,)
     """
     check_positive("curvature_floor", curvature_floor)
     tangent_space.check(1, tangents)

@@ -36,43 +36,26 @@ References: A. D. Cobb and S. Jha, Backpropagation-Free Metropolis-Adjusted Lang
 
 from collections.abc import Callable
 
-from blackjax.types import ArrayLikeTree, PRNGKey
+from blackjax.types import PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.checks import check_position, check_positive, check_scalar
+from blackjax_ext.checks import check_positive
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
-from blackjax_ext.mcmc.langevin import DensityState as PCLineFMALAState
 from blackjax_ext.mcmc.langevin import MoveInfo as PCLineFMALAInfo
-from blackjax_ext.mcmc.tangent_moves import Along, line_move
+from blackjax_ext.mcmc.states import DensityState as PCLineFMALAState
+from blackjax_ext.mcmc.states import init_density as init
+from blackjax_ext.mcmc.tangent_moves import CURVATURE_FLOOR, Along, line_move
 from blackjax_ext.metrics.factors import InverseMassMatrix, absolute, factorize
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
 __all__ = ["PCLineFMALAInfo", "PCLineFMALAState", "build_kernel", "init", "pc_line_fmala"]
 
-CURVATURE_FLOOR = 0.1
-
-
-def init(
-    position: ArrayLikeTree, logdensity_fn: LogDensity, rng_key: PRNGKey | None = None
-) -> PCLineFMALAState:
-    """Make the first state: one evaluation. No key is needed; one is accepted and not used."""
-    del rng_key
-    position = check_position(position)
-    return PCLineFMALAState(position, check_scalar(logdensity_fn(position)))
-
 
 def build_kernel() -> Callable[..., tuple[PCLineFMALAState, PCLineFMALAInfo]]:
-    """Build the transition kernel.
-
-    Returns
-    -------
-    Callable
-        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        num_tangents=1, curvature_floor=0.1, tangents="rademacher") -> (state, info)``.
-    """
+    """Build the transition kernel."""
 
     def kernel(
         rng_key: PRNGKey,
@@ -99,13 +82,7 @@ def build_kernel() -> Callable[..., tuple[PCLineFMALAState, PCLineFMALAInfo]]:
 
 @top_level(init, build_kernel)
 def pc_line_fmala(
-    logdensity_fn: LogDensity,
-    step_size: float,
-    inverse_mass_matrix: InverseMassMatrix = None,
-    *,
-    num_tangents: int = 1,
-    curvature_floor: float = CURVATURE_FLOOR,
-    tangents: tangent_space.TangentLaw = "rademacher",
+    num_tangents: int, curvature_floor: float, tangents: tangent_space.TangentLaw
 ) -> None:
     """PC-Line-FMALA (Cobb and Jha, Algorithm 4): a line move scaled by the curvature along it.
 
@@ -116,22 +93,6 @@ def pc_line_fmala(
         forward mode only.
     num_tangents
         K in 1..D: the move explores a K-dimensional subspace, scaled by its K x K Hessian.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a step size or floor that is not positive and finite, `num_tangents` outside 1..D, an
-        unknown law of tangents, a position that is empty or not floating, a density that is not
-        scalar.
-
-    Examples
-    --------
-    >>> import jax, jax.numpy as jnp, blackjax_ext
-    >>> line = blackjax_ext.pc_line_fmala(lambda x: -0.5 * jnp.sum(x**2), step_size=1.5)
-    >>> state = line.init(jnp.zeros(3))
-    >>> state, info = jax.jit(line.step)(jax.random.key(1), state)
-    >>> state.position.shape
-    (3,)
     """
     check_positive("curvature_floor", curvature_floor)
     tangent_space.check(num_tangents, tangents)

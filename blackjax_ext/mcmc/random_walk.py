@@ -13,14 +13,14 @@ References: N. Metropolis et al. 1953; G. O. Roberts, A. Gelman and W. R. Gilks 
 from collections.abc import Callable
 
 import jax
-from blackjax.types import ArrayLikeTree, PRNGKey
+from blackjax.types import PRNGKey
 from jax.flatten_util import ravel_pytree
 
-from blackjax_ext.checks import check_position, check_scalar
 from blackjax_ext.mcmc import langevin
-from blackjax_ext.mcmc.langevin import DensityState as RandomWalkState
 from blackjax_ext.mcmc.langevin import MoveInfo as RandomWalkInfo
 from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.mcmc.states import DensityState as RandomWalkState
+from blackjax_ext.mcmc.states import init_density as init
 from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
@@ -28,24 +28,8 @@ from blackjax_ext.types import LogDensity
 __all__ = ["RandomWalkInfo", "RandomWalkState", "build_kernel", "init", "random_walk"]
 
 
-def init(
-    position: ArrayLikeTree, logdensity_fn: LogDensity, rng_key: PRNGKey | None = None
-) -> RandomWalkState:
-    """Make the first state: one evaluation. No key is needed; one is accepted and not used."""
-    del rng_key
-    position = check_position(position)
-    return RandomWalkState(position, check_scalar(logdensity_fn(position)))
-
-
 def build_kernel() -> Callable[..., tuple[RandomWalkState, RandomWalkInfo]]:
-    """Build the transition kernel.
-
-    Returns
-    -------
-    Callable
-        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None)
-        -> (state, info)``.
-    """
+    """Build the transition kernel."""
 
     def kernel(
         rng_key: PRNGKey,
@@ -71,11 +55,7 @@ def build_kernel() -> Callable[..., tuple[RandomWalkState, RandomWalkInfo]]:
 
 
 @top_level(init, build_kernel)
-def random_walk(
-    logdensity_fn: LogDensity,
-    step_size: float,
-    inverse_mass_matrix: InverseMassMatrix = None,
-) -> None:
+def random_walk() -> None:
     """Random-walk Metropolis with the step ``epsilon L z``.
 
     Parameters
@@ -84,13 +64,4 @@ def random_walk(
         Log density of the target, up to a constant: pytree to scalar. It is not differentiated.
     step_size
         epsilon > 0, in units of the posterior's scale as given by `inverse_mass_matrix`.
-
-    Examples
-    --------
-    >>> import jax, jax.numpy as jnp, blackjax_ext
-    >>> walk = blackjax_ext.random_walk(lambda x: -0.5 * jnp.sum(x**2), step_size=1.4)
-    >>> state = walk.init(jnp.zeros(3))
-    >>> state, info = jax.jit(walk.step)(jax.random.key(1), state)
-    >>> state.position.shape
-    (3,)
     """

@@ -67,22 +67,22 @@ def exponential(a: float, b: float = 0.0, num_steps: int = 1000) -> Schedule:
     >>> [round(float(schedule(i)), 3) for i in (0, 200, 1000)]
     [1.0, 0.431, 0.106]
     """
-    return cooling(decay_exponential, a, b, num_steps)
+    return cooling("exponential", a, b, num_steps)
 
 
 def linear(a: float, b: float = 0.0, num_steps: int = 1000) -> Schedule:
     """``(1 - b) / (1 + a i / n) + b``; parameters as in :func:`exponential`."""
-    return cooling(decay_linear, a, b, num_steps)
+    return cooling("linear", a, b, num_steps)
 
 
 def quadratic(a: float, b: float = 0.0, num_steps: int = 1000) -> Schedule:
     """``(1 - b) / (1 + a (i / n)^2) + b``; parameters as in :func:`exponential`."""
-    return cooling(decay_quadratic, a, b, num_steps)
+    return cooling("quadratic", a, b, num_steps)
 
 
 def logarithmic(a: float, b: float = 0.0, num_steps: int = 1000) -> Schedule:
     """``(1 - b) / (1 + a log(1 + i / n)) + b``; parameters as in :func:`exponential`."""
-    return cooling(decay_logarithmic, a, b, num_steps)
+    return cooling("logarithmic", a, b, num_steps)
 
 
 def modulo(a: int) -> Schedule:
@@ -135,8 +135,8 @@ def check_schedule(schedule: Schedule) -> None:
         raise ValueError(f"schedule must return a probability; at iteration 0 it is {value}.")
 
 
-def cooling(decay: Callable[[float, Array], Array], a: float, b: float, num_steps: int) -> Schedule:
-    """Schedule that decays from 1 to `b`."""
+def cooling(decay: str, a: float, b: float, num_steps: int) -> Schedule:
+    """Schedule that decays from 1 to `b`, by the name of its decay: functions are not pickled."""
     check_positive("a", a)
     if not 0 <= b <= 1:
         raise ValueError(f"b must be between 0 and 1; got {b}.")
@@ -144,31 +144,17 @@ def cooling(decay: Callable[[float, Array], Array], a: float, b: float, num_step
     return partial(cool, decay, float(a), float(b), int(num_steps))
 
 
-def cool(
-    decay: Callable[[float, Array], Array], a: float, b: float, num_steps: int, i: Array | int
-) -> Array:
+DECAYS: dict[str, Callable[[float, Array], Array]] = {
+    "exponential": lambda a, t: jnp.exp(-a * t),
+    "linear": lambda a, t: 1 / (1 + a * t),
+    "quadratic": lambda a, t: 1 / (1 + a * t**2),
+    "logarithmic": lambda a, t: 1 / (1 + a * jnp.log1p(t)),
+}
+
+
+def cool(decay: str, a: float, b: float, num_steps: int, i: Array | int) -> Array:
     """``(1 - b) decay(a, i / n) + b``."""
-    return (1 - b) * decay(a, jnp.asarray(i) / num_steps) + b
-
-
-def decay_exponential(a: float, t: Array) -> Array:
-    """``exp(-a t)``."""
-    return jnp.exp(-a * t)
-
-
-def decay_linear(a: float, t: Array) -> Array:
-    """``1 / (1 + a t)``."""
-    return 1 / (1 + a * t)
-
-
-def decay_quadratic(a: float, t: Array) -> Array:
-    """``1 / (1 + a t^2)``."""
-    return 1 / (1 + a * t**2)
-
-
-def decay_logarithmic(a: float, t: Array) -> Array:
-    """``1 / (1 + a log(1 + t))``."""
-    return 1 / (1 + a * jnp.log1p(t))
+    return (1 - b) * DECAYS[decay](a, jnp.asarray(i) / num_steps) + b
 
 
 def every(a: int, i: Array | int) -> Array:

@@ -29,41 +29,20 @@ Carlo methods; T. Papamarkou and E. Ford, Manifold Langevin Monte Carlo with par
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
-from jax import Array
-from jax.flatten_util import ravel_pytree
+from blackjax.types import ArrayLikeTree, PRNGKey
 
 from blackjax_ext import metrics
-from blackjax_ext.checks import check_position
-from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc.langevin import MoveInfo as SMMALAInfo
+from blackjax_ext.mcmc.metric_moves import MetricState as SMMALAState
+from blackjax_ext.mcmc.metric_moves import init_metric, metric_move
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import LogDensity
 
 __all__ = ["SMMALAInfo", "SMMALAState", "build_kernel", "init", "smmala"]
 
 METRIC = metrics.absolute_hessian()
-
-
-class SMMALAState(NamedTuple):
-    """State of the chain.
-
-    position
-        Pytree of arrays.
-    logdensity
-        Log density at the position.
-    logdensity_grad
-        Its gradient, a pytree like the position.
-    metric
-        Factor of the metric at the position, in whitened coordinates.
-    """
-
-    position: ArrayTree
-    logdensity: Array
-    logdensity_grad: ArrayTree
-    metric: metrics.Factor
 
 
 def init(
@@ -76,33 +55,11 @@ def init(
 ) -> SMMALAState:
     """Make the first state: one gradient, one metric. A key is accepted and not used."""
     del rng_key
-    position = check_position(position)
-    preconditioner = metrics.factorize(inverse_mass_matrix, ravel_pytree(position)[0].size)
-    state = local_state(logdensity_fn, position, preconditioner, metric_fn)
-    metrics.check_metric(state.metric)
-    return state
-
-
-def local_state(
-    logdensity_fn: LogDensity,
-    position: ArrayTree,
-    preconditioner: metrics.Factor,
-    metric_fn: metrics.MetricFn,
-) -> SMMALAState:
-    """State at `position`: one gradient, one metric."""
-    local = metrics.as_metric(metric_fn).evaluate(logdensity_fn, position, preconditioner)
-    return SMMALAState(position, *local[:3])
+    return init_metric(position, logdensity_fn, inverse_mass_matrix, metric_fn)
 
 
 def build_kernel() -> Callable[..., tuple[SMMALAState, SMMALAInfo]]:
-    """Build the transition kernel.
-
-    Returns
-    -------
-    Callable
-        ``kernel(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix=None, *,
-        metric_fn=absolute_hessian(0.1)) -> (state, info)``.
-    """
+    """Build the transition kernel."""
 
     def kernel(
         rng_key: PRNGKey,
@@ -114,30 +71,13 @@ def build_kernel() -> Callable[..., tuple[SMMALAState, SMMALAInfo]]:
         metric_fn: metrics.MetricFn = METRIC,
     ) -> tuple[SMMALAState, SMMALAInfo]:
         """One step: one gradient, one metric."""
-        size = ravel_pytree(state.position)[0].size
-        preconditioner = metrics.factorize(inverse_mass_matrix, size)
-
-        def point(state: SMMALAState) -> langevin.Point:
-            gradient = ravel_pytree(state.logdensity_grad)[0]
-            whitened = preconditioner.inverse_sqrt_transpose_times(gradient)
-            return langevin.Point(state.logdensity, whitened, state.metric)
-
-        def state_at(position: ArrayTree) -> SMMALAState:
-            return local_state(logdensity_fn, position, preconditioner, metric_fn)
-
-        return langevin.move(rng_key, state, step_size, preconditioner, point, state_at)
+        return metric_move(rng_key, state, logdensity_fn, step_size, inverse_mass_matrix, metric_fn)
 
     return kernel
 
 
 @top_level(init, build_kernel)
-def smmala(
-    logdensity_fn: LogDensity,
-    step_size: float,
-    inverse_mass_matrix: metrics.InverseMassMatrix = None,
-    *,
-    metric_fn: metrics.MetricFn = METRIC,
-) -> dict[str, Any]:
+def smmala(metric_fn: metrics.MetricFn) -> dict[str, Any]:
     """SMMALA (Girolami and Calderhead 2011): Langevin steps in a metric of the position.
 
     Parameters
@@ -147,16 +87,6 @@ def smmala(
     step_size
         epsilon > 0: drift epsilon^2/2, noise epsilon, in units of the metric: of the order of 1
         where it is the local precision.
-    inverse_mass_matrix
-        Estimate of the posterior covariance: None, shape (D,), shape (D, D), or a factor. The
-        floors of a metric are measured in coordinates that it whitens.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a step size that is not positive and finite, a position that is empty or not floating,
-        a density that is not scalar, a metric of the wrong shape, or one that is not positive
-        definite at the start. One that is not so later is rejected, and shows as divergent.
 
     Examples
     --------

@@ -4,25 +4,53 @@ Each kernel says which derivatives it takes along tangents, and what the proposa
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from blackjax.types import ArrayTree, PRNGKey
+from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from blackjax_ext.checks import check_position, check_scalar
 from blackjax_ext.mcmc import langevin
 from blackjax_ext.mcmc import tangents as tangent_space
-from blackjax_ext.mcmc.langevin import DensityState, MoveInfo
+from blackjax_ext.mcmc.langevin import MoveInfo
 from blackjax_ext.mcmc.noise import standard_normal
+from blackjax_ext.mcmc.states import DensityState
 from blackjax_ext.mcmc.tangents import TangentLaw
 from blackjax_ext.metrics.factor import Factor
+from blackjax_ext.metrics.factors import InverseMassMatrix, factorize
 from blackjax_ext.types import Function, LogDensity
 
-__all__ = ["Along", "kept_tangent_move", "line_move"]
+__all__ = ["Along", "TangentState", "init_tangent", "kept_tangent_move", "line_move"]
 
-S = TypeVar("S", bound=Any)  # a NamedTuple
+CURVATURE_FLOOR = 0.1
+
+
+class TangentState(NamedTuple):
+    """State of a chain that keeps tangents.
+
+    position
+        Pytree of arrays.
+    logdensity
+        Log density at the position.
+    tangents
+        Persistent frame, shape (K, D), in whitened coordinates.
+    slopes
+        Derivatives along the tangents, shape (K,); NaN while no tangent has been drawn.
+    curvatures
+        Minus the second derivatives in their span, shape (K, K); None for algorithms without.
+    logdensity_grad
+        Always None: a forward-mode kernel has no gradient to offer to an adaptation.
+    """
+
+    position: ArrayTree
+    logdensity: Array
+    tangents: Array
+    slopes: Array
+    curvatures: Array | None = None
+    logdensity_grad: None = None
 
 
 class Along(NamedTuple):
@@ -54,6 +82,35 @@ class Along(NamedTuple):
         found: tuple[Array, ...]
         found = self.derivatives(self.logdensity_fn, y, jax.vmap(unravel)(directions))
         return found
+
+
+def init_tangent(
+    position: ArrayLikeTree,
+    rng_key: PRNGKey | None,
+    logdensity_fn: LogDensity,
+    derivatives: Function,
+    inverse_mass_matrix: InverseMassMatrix,
+    num_tangents: int,
+    tangents: TangentLaw,
+) -> TangentState:
+    """First state of a chain that keeps tangents: without a key they are drawn by its first step.
+
+    Cost: one evaluation of `derivatives` with a key, one of the density without.
+    """
+    position = check_position(position)
+    x, unravel = ravel_pytree(position)
+    tangent_space.check(num_tangents, tangents, x.size)
+    if rng_key is None:
+        value = check_scalar(logdensity_fn(position))
+        slopes = jnp.full(num_tangents, jnp.nan, x.dtype)
+        has_curvatures = derivatives is tangent_space.curvatures
+        curvatures = jnp.full((num_tangents,) * 2, jnp.nan, x.dtype) if has_curvatures else None
+        frame = jnp.zeros((num_tangents, x.size), x.dtype)
+        return TangentState(position, value, frame, slopes, curvatures)
+    frame = tangent_space.draw(rng_key, num_tangents, x, tangents)
+    directions = factorize(inverse_mass_matrix, x.size).inverse_sqrt_times(frame)
+    value, *found = derivatives(lambda y: check_scalar(logdensity_fn(unravel(y))), x, directions)
+    return TangentState(position, value, frame, *found)
 
 
 def line_move(
@@ -89,28 +146,28 @@ def line_move(
 
 def kept_tangent_move(
     rng_key: PRNGKey,
-    state: S,
+    state: TangentState,
     step_size: Array | float,
     along: Along,
     point: Callable[..., langevin.Point],
     *,
     persistent_tangent: bool,
-) -> tuple[S, MoveInfo]:
+) -> tuple[TangentState, MoveInfo]:
     """Move by what the state keeps of its tangents, and draw others at the proposal.
 
     `point` makes of a log density, the tangents and the derivatives along them an end of the move,
-    in whitened coordinates. Tangents and derivatives are fields of the state, after the log density
-    and in that order. Unless `persistent_tangent`, they are drawn and taken anew at the start.
+    in whitened coordinates. Unless `persistent_tangent`, tangents are drawn and derivatives taken
+    anew at the start.
     """
     key_noise, key_tangent, key_fresh, key_accept = jax.random.split(rng_key, 4)
     x, unravel = ravel_pytree(state.position)
 
-    def evaluate(key: PRNGKey, y: ArrayTree) -> tuple[Array, ...]:
+    def evaluate(key: PRNGKey, y: ArrayTree) -> tuple[Any, ...]:
         frame = along.draw(key, x)
         value, *derivatives = along.evaluate(y, along.metric.inverse_sqrt_times(frame))
         return value, frame, *derivatives
 
-    _, _, *memory, _ = state
+    memory: list[Any] = [each for each in state[2:5] if each is not None]
     if not persistent_tangent:
         _, *memory = evaluate(key_fresh, state.position)
     start = point(state.logdensity, *memory)
@@ -130,6 +187,6 @@ def kept_tangent_move(
     log_ratio = jnp.where(has_tangent, log_ratio, 0.0 * memory[1][0])
     # and draws it outside the support too, where it could never leave otherwise
     checked = jnp.where(has_tangent, logdensity, jnp.maximum(logdensity, 0.0))
-    proposal = type(state)(y, logdensity, *memory)
+    proposal = TangentState(y, logdensity, *memory)
     new_state, *facts = langevin.accept(key_accept, log_ratio, checked, proposal, state)
     return new_state, MoveInfo(*facts)

@@ -61,6 +61,7 @@ from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.rows.potentials import StochasticPotential, check_potential
 from blackjax_ext.sgmcmc import leapfrog
 from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance, check_acceptance
+from blackjax_ext.sgmcmc.leapfrog import TrajectoryInfo as AMAGOLDInfo
 from blackjax_ext.sgmcmc.leapfrog import check_friction
 from blackjax_ext.top_level import top_level
 from blackjax_ext.types import select
@@ -94,30 +95,6 @@ class AMAGOLDState(NamedTuple):
         return jnp.full(self.momentum.shape[:-1], jnp.nan, self.momentum.dtype)
 
 
-class AMAGOLDInfo(NamedTuple):
-    """Facts about one transition.
-
-    Attributes
-    ----------
-    acceptance_rate
-        Acceptance probability, or an estimate of it from the rows that were read.
-    is_accepted
-        Whether the chain moved to the proposal.
-    is_divergent
-        Whether the proposal was rejected because something there was not finite.
-    num_integration_steps
-        T, the number of minibatch gradients.
-    num_rows
-        Rows that the acceptance test read; 0 for a potential that is no sum over rows.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
-    num_integration_steps: int
-    num_rows: Array
-
-
 def init(
     position: ArrayLikeTree,
     potential: StochasticPotential,
@@ -132,15 +109,7 @@ def init(
 
 
 def build_kernel() -> Callable[..., tuple[AMAGOLDState, AMAGOLDInfo]]:
-    """Build the transition kernel.
-
-    Returns
-    -------
-    Callable
-        ``kernel(rng_key, state, potential, step_size, inverse_mass_matrix=None, *,
-        num_integration_steps=10, friction=0.25, resample_momentum=True, acceptance=full_pass())
-        -> (state, info)``.
-    """
+    """Build the transition kernel."""
 
     def kernel(
         rng_key: PRNGKey,
@@ -157,13 +126,8 @@ def build_kernel() -> Callable[..., tuple[AMAGOLDState, AMAGOLDInfo]]:
         """One transition: T minibatch gradients, one test."""
         key_momentum, key_path, key_accept = jax.random.split(rng_key, 3)
         start, end, unravel = leapfrog.propose(
-            key_momentum,
-            key_path,
-            state,
-            leapfrog.step,
-            potential,
-            step_size,
-            inverse_mass_matrix,
+            *(key_momentum, key_path, state, leapfrog.step),
+            *(potential, step_size, inverse_mass_matrix),
             num_integration_steps=num_integration_steps,
             friction=friction,
             resample_momentum=resample_momentum,
@@ -189,13 +153,10 @@ def build_kernel() -> Callable[..., tuple[AMAGOLDState, AMAGOLDInfo]]:
 @top_level(init, build_kernel)
 def amagold(
     potential: StochasticPotential,
-    step_size: float,
-    inverse_mass_matrix: factors.InverseMassMatrix = None,
-    *,
-    num_integration_steps: int = 10,
-    friction: float = 0.25,
-    resample_momentum: bool = True,
-    acceptance: Acceptance = FULL_PASS,
+    num_integration_steps: int,
+    friction: float,
+    resample_momentum: bool,
+    acceptance: Acceptance,
 ) -> dict[str, Any]:
     """AMAGOLD (Zhang, Cooper and De Sa, Algorithm 2): exact MCMC with minibatch gradients.
 
@@ -204,18 +165,9 @@ def amagold(
     step_size
         epsilon > 0 of the leapfrog, in units of the posterior's scale as given by
         `inverse_mass_matrix`.
-    num_integration_steps
-        T >= 1, minibatch gradients per transition.
     acceptance
         Test of a proposal: :func:`blackjax_ext.acceptance.full_pass`, or
         :func:`blackjax_ext.acceptance.subsampled`, which reads fewer rows and is exact too.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a step size that is not positive and finite, a number of steps below one, a friction
-        below zero, or of zero with a momentum that persists, something that is no potential or no
-        acceptance test, a position that is empty or not floating.
 
     Examples
     --------

@@ -22,35 +22,22 @@ and C. De Sa 2020, AMAGOLD.
 from collections.abc import Callable
 from typing import Any
 
-from blackjax.types import ArrayLikeTree, PRNGKey
+from blackjax.types import PRNGKey
 
 from blackjax_ext.metrics import factors
 from blackjax_ext.rows.potentials import StochasticPotential, check_potential, exact
 from blackjax_ext.sgmcmc import amagold
 from blackjax_ext.sgmcmc.amagold import AMAGOLDInfo as L2MCInfo
 from blackjax_ext.sgmcmc.amagold import AMAGOLDState as L2MCState
+from blackjax_ext.sgmcmc.amagold import init as init
 from blackjax_ext.sgmcmc.leapfrog import check_friction
 from blackjax_ext.top_level import top_level
 
 __all__ = ["L2MCInfo", "L2MCState", "build_kernel", "init", "l2mc"]
 
 
-def init(
-    position: ArrayLikeTree, potential: StochasticPotential, rng_key: PRNGKey | None = None
-) -> L2MCState:
-    """Make the first state: one energy, and a momentum, which is zero without a key."""
-    return amagold.init(position, potential, rng_key)
-
-
 def build_kernel() -> Callable[..., tuple[L2MCState, L2MCInfo]]:
-    """Build the transition kernel.
-
-    Returns
-    -------
-    Callable
-        ``kernel(rng_key, state, potential, step_size, inverse_mass_matrix=None, *,
-        num_integration_steps=10, friction=0.25, resample_momentum=True) -> (state, info)``.
-    """
+    """Build the transition kernel."""
     stochastic = amagold.build_kernel()
 
     def kernel(
@@ -66,11 +53,7 @@ def build_kernel() -> Callable[..., tuple[L2MCState, L2MCInfo]]:
     ) -> tuple[L2MCState, L2MCInfo]:
         """One transition: T full gradients, one energy."""
         return stochastic(
-            rng_key,
-            state,
-            exact(potential),
-            step_size,
-            inverse_mass_matrix,
+            *(rng_key, state, exact(potential), step_size, inverse_mass_matrix),
             num_integration_steps=num_integration_steps,
             friction=friction,
             resample_momentum=resample_momentum,
@@ -82,12 +65,9 @@ def build_kernel() -> Callable[..., tuple[L2MCState, L2MCInfo]]:
 @top_level(init, build_kernel)
 def l2mc(
     potential: StochasticPotential,
-    step_size: float,
-    inverse_mass_matrix: factors.InverseMassMatrix = None,
-    *,
-    num_integration_steps: int = 10,
-    friction: float = 0.25,
-    resample_momentum: bool = True,
+    num_integration_steps: int,
+    friction: float,
+    resample_momentum: bool,
 ) -> dict[str, Any]:
     """L2MC (Horowitz 1991): AMAGOLD with the exact gradient; with no friction, HMC.
 
@@ -98,28 +78,6 @@ def l2mc(
     step_size
         epsilon > 0 of the leapfrog, in units of the posterior's scale as given by
         `inverse_mass_matrix`.
-    num_integration_steps
-        T >= 1, full gradients per transition.
-    friction
-        beta >= 0.
-    resample_momentum
-        Draw the momentum anew before each trajectory, or keep it (which needs friction).
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`blackjax_ext.amagold`.
-
-    Examples
-    --------
-    >>> import jax, jax.numpy as jnp, blackjax_ext
-    >>> from blackjax_ext import potentials
-    >>> potential = potentials.full_batch(lambda x: -0.5 * jnp.sum(x**2))
-    >>> l2mc = blackjax_ext.l2mc(potential, step_size=0.2)
-    >>> state = l2mc.init(jnp.zeros(3))
-    >>> state, info = jax.jit(l2mc.step)(jax.random.key(1), state)
-    >>> state.position.shape
-    (3,)
     """
     check_friction(friction, num_integration_steps, resample_momentum)
     return {"potential": exact(check_potential(potential))}

@@ -54,6 +54,7 @@ from blackjax_ext.types import Unravel
 
 __all__ = [
     "Phase",
+    "TrajectoryInfo",
     "check_friction",
     "first_momentum",
     "gradient_estimator",
@@ -82,6 +83,32 @@ class Phase(NamedTuple):
     x: Array
     momentum: Array
     accumulator: Array
+
+
+class TrajectoryInfo(NamedTuple):
+    """Facts about one transition.
+
+    Attributes
+    ----------
+    acceptance_rate
+        Acceptance probability, or an estimate of it from the rows that were read. Without a test 1,
+        or 0 where a divergent step was undone.
+    is_accepted
+        Whether the chain moved to the proposal.
+    is_divergent
+        Whether the proposal was rejected, or undone, because something there was not finite.
+    num_integration_steps
+        T, the number of minibatch gradients.
+    num_rows
+        Rows that the acceptance test read; 0 without one, and for a potential that is no sum over
+        rows.
+    """
+
+    acceptance_rate: Array
+    is_accepted: Array
+    is_divergent: Array
+    num_integration_steps: int
+    num_rows: Array
 
 
 def step(

@@ -33,6 +33,7 @@ from blackjax_ext.metrics import Factor, factors
 from blackjax_ext.rows.potentials import StochasticPotential, check_potential
 from blackjax_ext.sgmcmc import leapfrog
 from blackjax_ext.sgmcmc.leapfrog import Phase, check_friction
+from blackjax_ext.sgmcmc.leapfrog import TrajectoryInfo as SGHMCInfo
 from blackjax_ext.top_level import top_level
 
 __all__ = ["SGHMCInfo", "SGHMCState", "build_kernel", "init", "sghmc"]
@@ -56,27 +57,6 @@ class SGHMCState(NamedTuple):
     def logdensity(self) -> Array:
         """Not a number, since the log density is never evaluated."""
         return jnp.full(self.momentum.shape[:-1], jnp.nan, self.momentum.dtype)
-
-
-class SGHMCInfo(NamedTuple):
-    """Facts about one transition.
-
-    Attributes
-    ----------
-    acceptance_rate
-        1, for there is no test, or 0 where a divergent step was undone.
-    is_accepted
-        Whether the chain moved: True unless the step was divergent.
-    is_divergent
-        Whether the step ended at a position or momentum that is not finite, and was undone.
-    num_integration_steps
-        T, the number of minibatch gradients.
-    """
-
-    acceptance_rate: Array
-    is_accepted: Array
-    is_divergent: Array
-    num_integration_steps: int
 
 
 def init(
@@ -105,14 +85,7 @@ def sghmc_step(
 
 
 def build_kernel() -> Callable[..., tuple[SGHMCState, SGHMCInfo]]:
-    """Build the transition kernel.
-
-    Returns
-    -------
-    Callable
-        ``kernel(rng_key, state, potential, step_size, inverse_mass_matrix=None, *,
-        num_integration_steps=10, friction=0.25, resample_momentum=True) -> (state, info)``.
-    """
+    """Build the transition kernel."""
 
     def kernel(
         rng_key: PRNGKey,
@@ -128,13 +101,8 @@ def build_kernel() -> Callable[..., tuple[SGHMCState, SGHMCInfo]]:
         """One transition: T minibatch gradients."""
         key_momentum, key_path = jax.random.split(rng_key)
         start, end, unravel = leapfrog.propose(
-            key_momentum,
-            key_path,
-            state,
-            sghmc_step,
-            potential,
-            step_size,
-            inverse_mass_matrix,
+            *(key_momentum, key_path, state, sghmc_step),
+            *(potential, step_size, inverse_mass_matrix),
             num_integration_steps=num_integration_steps,
             friction=friction,
             resample_momentum=resample_momentum,
@@ -144,7 +112,8 @@ def build_kernel() -> Callable[..., tuple[SGHMCState, SGHMCInfo]]:
         x = jnp.where(is_finite, end.x, start.x)
         momentum = jnp.where(is_finite, end.momentum, -start.momentum)
         rate = is_finite.astype(x.dtype)
-        info = SGHMCInfo(rate, is_finite, ~is_finite, num_integration_steps)
+        no_rows = jnp.zeros((), int)
+        info = SGHMCInfo(rate, is_finite, ~is_finite, num_integration_steps, no_rows)
         return SGHMCState(unravel(x), momentum), info
 
     return kernel
@@ -153,12 +122,9 @@ def build_kernel() -> Callable[..., tuple[SGHMCState, SGHMCInfo]]:
 @top_level(init, build_kernel)
 def sghmc(
     potential: StochasticPotential,
-    step_size: float,
-    inverse_mass_matrix: factors.InverseMassMatrix = None,
-    *,
-    num_integration_steps: int = 10,
-    friction: float = 0.25,
-    resample_momentum: bool = True,
+    num_integration_steps: int,
+    friction: float,
+    resample_momentum: bool,
 ) -> dict[str, Any]:
     """SGHMC (Chen, Fox and Guestrin 2014), biased: no Metropolis-Hastings test.
 
@@ -169,28 +135,6 @@ def sghmc(
     step_size
         epsilon > 0, in units of the posterior's scale as given by `inverse_mass_matrix`. The bias
         grows with it.
-    num_integration_steps
-        T >= 1, minibatch gradients per transition.
-    friction
-        beta >= 0.
-    resample_momentum
-        Draw the momentum anew before each transition, or keep it (which needs friction).
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`blackjax_ext.amagold`.
-
-    Examples
-    --------
-    >>> import jax, jax.numpy as jnp, blackjax_ext
-    >>> from blackjax_ext import potentials
-    >>> potential = potentials.gaussian_noise(lambda x: -0.5 * jnp.sum(x**2), 1.0)
-    >>> sghmc = blackjax_ext.sghmc(potential, step_size=0.1)
-    >>> state = sghmc.init(jnp.zeros(3))
-    >>> state, info = jax.jit(sghmc.step)(jax.random.key(1), state)
-    >>> state.position.shape
-    (3,)
     """
     check_friction(friction, num_integration_steps, resample_momentum)
     return {"potential": check_potential(potential)}

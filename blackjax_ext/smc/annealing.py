@@ -9,6 +9,7 @@ from blackjax.types import PRNGKey
 from jax import Array
 
 from blackjax_ext.types import Function
+from blackjax_ext.work import traced
 
 __all__ = ["Schedule", "anneal", "climb", "mixed_ancestors"]
 
@@ -95,8 +96,9 @@ def climb(
     step_size: Array | float,
     max_temperatures: int,
     min_temperatures: int = 0,
+    last_temperature: Array | float = 1.0,
 ) -> tuple[Any, Any, Array, Schedule]:
-    """Step until the temperature is 1.
+    """Step until the temperature is 1, or `last_temperature`.
 
     Parameters
     ----------
@@ -111,18 +113,22 @@ def climb(
         Bound on the number of steps: the temperature may be below 1 after them.
     min_temperatures
         Steps that are taken even if the temperature is 1.
+    last_temperature
+        Where the steps end.
 
     Returns
     -------
     State, info of the last step (zeros if there was none), step size, and the schedule.
     """
     step_size = jnp.asarray(step_size, state.temperature.dtype)
+    # traced once: it is most of what a program of sequential Monte Carlo is
+    step_fn, _ = traced(step_fn, jnp.zeros((), int), state, step_size)
 
     def goes_on(carry: tuple[Any, Any, Array, Schedule]) -> Array:
         state, _, _, schedule = carry
         i = schedule.num_temperatures
-        is_cold: Array = state.temperature < 1
-        return (i < min_temperatures) | (is_cold & (i < max_temperatures))
+        is_on: Array = state.temperature < last_temperature
+        return (i < min_temperatures) | (is_on & (i < max_temperatures))
 
     def step(carry: tuple[Any, Any, Array, Schedule]) -> tuple[Any, Any, Array, Schedule]:
         state, _, step_size, schedule = carry

@@ -189,16 +189,9 @@ class Rounds(NamedTuple):
     resampling_fn: sampler.ResamplingFn
 
     def __call__(
-        self,
-        rng_key: PRNGKey,
-        population: Population,
-        target: Tempered,
-        step_size: Array | float,
-        metric: Factor,
-        num: int,
+        self, rng_key: PRNGKey, population: Population, *arguments: Any
     ) -> tuple[Population, Any]:
-        """All moves, and what each did; the particles descend from `num` draws of the prior."""
-        arguments = (target, step_size, metric, num)
+        """All moves, and what each did; `arguments` are those of `move_all`."""
         if not self.is_waste_free:
             return self.move_all(rng_key, population, *arguments)
         # fewer particles, whose places on the way are all kept as particles
@@ -217,7 +210,10 @@ class Rounds(NamedTuple):
         metric: Factor,
         num: int,
     ) -> tuple[Population, Any]:
-        """The moves one after the other, and the populations after each if they are kept."""
+        """The moves one after the other, and the populations after each if they are kept.
+
+        The particles descend from `num` draws of the prior.
+        """
 
         def once(population: Population, rng_key: PRNGKey) -> tuple[Population, Any]:
             key_resample, key_move = jax.random.split(rng_key)

@@ -59,7 +59,6 @@ __all__ = [
     "concentration",
     "conditional_ess",
     "effective_sample_size",
-    "from_draws",
     "guard",
     "resample",
     "resample_below",
@@ -96,13 +95,6 @@ class Population(NamedTuple):
 def guard(log_weights: Array) -> Array:
     """`log_weights` with -inf in place of NaN and +inf, which are no logarithms of weights."""
     return jnp.where(jnp.isnan(log_weights) | jnp.isposinf(log_weights), -jnp.inf, log_weights)
-
-
-def from_draws(particles: ArrayTree, log_weights: Array) -> Population:
-    """Population of independent draws with importance weights, not normalized, of shape (N,)."""
-    zeros = jnp.zeros_like(log_weights)
-    uniform = zeros - jnp.log(log_weights.shape[0])
-    return update_weights(Population(particles, uniform, jnp.sum(zeros)), log_weights)
 
 
 def shifted_log_factors(log_weights: Array, log_factors: Array) -> tuple[Array, Array]:

@@ -147,8 +147,9 @@ def next_temperature(
     temperature: Array,
     log_weights: Array,
     loglikelihood: Array,
-    tempering_ess: float,
+    tempering_ess: Array | float,
     least_temperature: Array | float = 0.0,
+    last_temperature: Array | float = 1.0,
 ) -> Array:
     """The largest temperature whose conditional effective sample size is `tempering_ess` times N.
 
@@ -158,7 +159,7 @@ def next_temperature(
     tried then removes them.
     """
     goal = tempering_ess * log_weights.shape[0]
-    left = 1.0 - temperature
+    left = last_temperature - temperature
     differences, _ = sampler.shifted_log_factors(log_weights, loglikelihood)
 
     def is_far_enough(increment: Array) -> Array:
@@ -178,7 +179,8 @@ def next_temperature(
     _, power = jax.lax.fori_loop(0, NUM_HALVINGS, halve, (lowest, jnp.zeros_like(left)))
     increment = jnp.where(is_far_enough(left), left * jnp.exp2(power), left)
     raised = jnp.maximum(temperature + increment, least_temperature)
-    return jnp.where(increment >= left, 1.0, jnp.minimum(raised, 1.0)).astype(left.dtype)
+    is_end = (increment >= left) | (raised > last_temperature)
+    return jnp.where(is_end, last_temperature, raised).astype(left.dtype)
 
 
 def weighted(x: Array, log_weights: Array) -> tuple[Array, Array]:

@@ -76,17 +76,12 @@ def merged(sums: Any, terms: Any) -> Any:
     def both(sum: Any, term: Any) -> Any:
         return Largest(jnp.maximum(*sum, *term)) if is_largest(sum) else add(sum, term)
 
-    return jax.tree.map(both, sums, terms, is_leaf=lambda leaf: is_pair(leaf) or is_largest(leaf))
+    return jax.tree.map(both, sums, terms, is_leaf=lambda leaf: isinstance(leaf, (Pair, Largest)))
 
 
 def is_largest(leaf: Any) -> bool:
     """Whether a leaf is a term of which the largest counts."""
     return isinstance(leaf, Largest)
-
-
-def is_pair(leaf: Any) -> bool:
-    """Whether a leaf is a number with what its rounding left."""
-    return isinstance(leaf, Pair)
 
 
 def new_rows_only(is_new: Array, values: Array) -> Array:

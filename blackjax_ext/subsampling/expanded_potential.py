@@ -15,7 +15,7 @@ from blackjax_ext.rows.potentials import StochasticPotential
 from blackjax_ext.rows.shuffles import with_replacement
 from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.passes import energy
-from blackjax_ext.subsampling.thinning import steps_to
+from blackjax_ext.subsampling.remainders import steps_to
 
 __all__ = ["expanded_minibatch"]
 

@@ -2,7 +2,7 @@ r"""The expansion of rows at an anchor: all that grows with N, done once.
 
 Notation is that of :mod:`blackjax_ext.subsampling.predictors`. The anchor is a mode, found by
 Newton's method; the rows are summed there to a gradient and a Hessian, and each row's remainder is
-bounded. In the coordinates of :mod:`blackjax_ext.subsampling.arrowhead` a row of group c sees
+bounded. In the coordinates of :mod:`blackjax_ext.rows.arrowhead` a row of group c sees
 :math:`w_c = (u, v_c)` of p + d coordinates, whatever the number of groups, and
 
 .. math::
@@ -26,7 +26,7 @@ numbers.
 the pass that bounds them. With uncentred covariates :math:`g^T d` and :math:`\tfrac12 d^T H d` are
 small differences of large numbers: in float32, at a mean of 1000 standard deviations, the latter is
 off by more than itself. In w the curvature of the posterior is the identity and nothing cancels;
-what is left is the rounding of w itself. :func:`blackjax_ext.subsampling.mode.check_resolution`
+what is left is the rounding of w itself. :func:`blackjax_ext.rows.resolution.check_resolution`
 says up to where that is enough, and raises beyond.
 
 The tables draw rows with probabilities :math:`\hat{p}_i` that float32 can represent. So the bounds
@@ -51,26 +51,23 @@ from blackjax_ext.meshes import blocks_over_rows, on_host
 from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.subsampling.alias_table import AliasTable, blocks, columns, realized
-from blackjax_ext.subsampling.arrowhead import (
+from blackjax_ext.rows.arrowhead import (
     Arrow,
     Cubic,
     Whitening,
     cast,
-    seen_first,
 )
+from blackjax_ext.rows.newton import HostPosition
+from blackjax_ext.rows.resolution import in_dtype
+from blackjax_ext.subsampling.alias_table import AliasTable, blocks, columns, realized
 from blackjax_ext.subsampling.grouped_mode import GroupPasses, find_anchor
 from blackjax_ext.subsampling.grouping import GroupedPredictor
 from blackjax_ext.subsampling.mode import (
     ExpansionPoint,
     RowPasses,
-    check_curvature,
-    check_resolution,
+    anchor_without_groups,
     check_rest,
-    in_dtype,
-    posterior_mode,
 )
-from blackjax_ext.subsampling.newton import HostPosition, resolved
 from blackjax_ext.subsampling.predictors import LinearPredictor
 from blackjax_ext.subsampling.row_bounds import radius_of, row_bounds
 
@@ -312,7 +309,7 @@ def expand(
         For a start that is empty or not floating, predictors that are not affine, a position
         without a proper mode (no curvature there, or none within 60 steps: separable data without a
         prior), a posterior so correlated that floats do not resolve it (uncentred covariates;
-        :func:`blackjax_ext.subsampling.mode.check_resolution`).
+        :func:`blackjax_ext.rows.resolution.check_resolution`).
     """
     position = check_position(start)
     predictor = GroupedPredictor.without_groups(posterior, position)
@@ -324,20 +321,6 @@ def expand(
 def position_of(predictor: GroupedPredictor, x: ArrayTree) -> HostPosition:
     """A position on the host."""
     return HostPosition(*predictor.grouping.split(on_host(x), np))
-
-
-def anchor_without_groups(
-    passes: RowPasses, point: HostPosition, *, find_mode: bool
-) -> ExpansionPoint:
-    """The mode near a position, or the position itself, with the frame of the curvature there."""
-    place = posterior_mode(passes, point) if find_mode else resolved(passes, point, point.frame())
-    check_curvature(place)
-    check_resolution(place.point, place.refined())
-    if not passes.is_seen.any():
-        raise ValueError("predict_fn must depend on the position; its Jacobian is zero everywhere.")
-    frame = seen_first(place.refined(), passes.is_seen).rounded(place.x.dtype)
-    step = place.step if find_mode else (0 * place.point.shared, place.point.groups)
-    return ExpansionPoint(place.point, frame, step, int(passes.is_seen.sum()), place.metric())
 
 
 def expand_groups(
@@ -354,15 +337,11 @@ def expand_groups(
     ----------
     predictor
         Of :func:`blackjax_ext.potentials.grouped_predictor`.
-    start
-        Where the search for the anchor begins: a position.
+    start, find_mode, say
+        As for :func:`expand`.
     order
         2 or 3; None for 3 where the family has bounds of fourth derivatives and p + d is 64 at
         most, and 2 elsewhere.
-    find_mode
-        False to expand at `start` itself. Any anchor is exact; far from the mode, tests read more.
-    say
-        Called with a few words before each pass over the rows, such as ``print``.
 
     Returns
     -------
@@ -427,8 +406,9 @@ def expansion_at(
     plain = cast(anchor.point.frame(), dtype)
     rows = bounds(predictor, position, frame, plain, anchor.step, radius, order)
     check_rest(anchor, float(on_host(rows.change)))
-    check_constant_data(rows.not_known)
-    check_affine(rows.not_affine)
+    for first_row, message in ((rows.not_known, NOT_KNOWN), (rows.not_affine, NOT_AFFINE)):
+        if (row := int(on_host(first_row))) >= 0:
+            raise ValueError(message.format(row))
     arrow, cubic, steepness = rows.arrow, rows.cubic, rows.steepness
     psi = np.array(on_host(rows.psi))
     del rows  # the other copy of the bounds
@@ -462,18 +442,6 @@ def expansion_at(
         order,
         anchor.num_seen,
     )
-
-
-def check_affine(row: Array) -> None:
-    """Raise ValueError if there is a first row whose predictor is not affine in the position."""
-    if (first := int(on_host(row))) >= 0:
-        raise ValueError(NOT_AFFINE.format(first))
-
-
-def check_constant_data(row: Array) -> None:
-    """Raise ValueError if what a loss needs beside its predictors changes, in a first row."""
-    if (first := int(on_host(row))) >= 0:
-        raise ValueError(NOT_KNOWN.format(first))
 
 
 def tables_of(

@@ -6,7 +6,7 @@ acceptance falls as :math:`\exp(-c D^{3/2} / \sqrt N)`. Decisions in blocks avoi
 
 1. a few moves of the shared coordinates, by a Hamiltonian trajectory on the energy S (the exact
    prior and the expansion of all rows) in the coordinate u of
-   :mod:`blackjax_ext.subsampling.arrowhead` at fixed v, so that the groups follow, and a
+   :mod:`blackjax_ext.rows.arrowhead` at fixed v, so that the groups follow, and a
    test by the rows of all groups together;
 2. a move of every group given u, and its own test by its own rows, all in parallel.
 
@@ -14,8 +14,8 @@ acceptance falls as :math:`\exp(-c D^{3/2} / \sqrt N)`. Decisions in blocks avoi
 constant. With a fresh momentum :math:`r \sim N(0, I)` and T leapfrog steps, which preserve volume
 and are reversed by the flip of the momentum, the ratio of the two ways is
 :math:`e^{-\Delta S - \Delta |r|^2 / 2 - \sum_i \Delta r_i}`, the latter over the remainders of the
-rows. The test of :mod:`blackjax_ext.subsampling.thinning` splits it into factors, each with its own
-ratio, as derived there: detailed balance holds for u given v.
+rows. The test of :mod:`blackjax_ext.subsampling.row_tests` splits it into factors, each with its
+own ratio, as derived there: detailed balance holds for u given v.
 
 *Moves of the groups.* Given u, the density of v is a product over the groups, because each row sees
 one group and the prior of a group depends on no other. A normal approximation :math:`N(m_c,
@@ -64,7 +64,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from blackjax.base import SamplingAlgorithm
+from blackjax.base import SamplingAlgorithm, build_sampling_algorithm
 from blackjax.types import ArrayLikeTree, ArrayTree, PRNGKey
 from jax import Array
 
@@ -72,7 +72,9 @@ from blackjax_ext.checks import check_count, check_position, check_positive
 from blackjax_ext.precision import exact_products
 from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.laplace_approximations import laplace_approximation, solved
-from blackjax_ext.subsampling.thinning import MoveEnds, run_test, steps_to
+from blackjax_ext.subsampling.reaches import MoveEnds
+from blackjax_ext.subsampling.remainders import steps_to
+from blackjax_ext.subsampling.row_tests import run_test
 from blackjax_ext.top_level import public
 from blackjax_ext.types import select
 
@@ -143,20 +145,9 @@ def init(position: ArrayLikeTree, expansion: Expansion) -> GroupSweepsState:
 
 
 class BlockUpdate(NamedTuple):
-    """Outcome of a part of a sweep.
+    """Outcome of a part of a sweep, with the rows that it read.
 
-    Attributes
-    ----------
-    position
-        Pytree of arrays.
-    acceptance_rate
-        Acceptance probability.
-    is_accepted
-        Whether what is shared, or any group, moved.
-    is_divergent
-        Whether something was not finite.
-    num_rows
-        Rows that were read.
+    It is accepted where what is shared, or any group, moved.
     """
 
     position: ArrayTree
@@ -231,16 +222,9 @@ def move_shared(
 
 
 class Conditional(NamedTuple):
-    """Groups given what is shared.
+    """Groups given what is shared: S of each group, (G, d) to (G,), and their approximation.
 
-    Attributes
-    ----------
-    energy
-        S of each group, (G, d) to (G,).
-    mean
-        m, shape (G, d).
-    factor
-        Lower Cholesky factors of P, shape (G, d, d).
+    With means m, (G, d), and lower Cholesky factors of P, (G, d, d).
     """
 
     energy: Callable[[Array], Array]
@@ -337,20 +321,14 @@ def move_groups(rng_key: PRNGKey, expansion: Expansion, position: ArrayTree) -> 
     first = jnp.where(is_joint, jnp.exp(jnp.minimum(with_rows, 0.0)), is_first)
     rate = first * jnp.exp(jnp.minimum(rows_alone, 0.0)) * outcome.survival
     rate = jnp.nan_to_num(jnp.where(is_divergent, 0.0, rate))
-    position = accepted_position(expansion, is_accepted, u, new_v, position)
-    rate = jnp.mean(rate)
-    is_divergent = jnp.any(is_divergent & ~proposal.is_heavy)  # those may go anywhere
-    return BlockUpdate(position, rate, jnp.any(is_accepted), is_divergent, outcome.num_rows)
-
-
-def accepted_position(
-    expansion: Expansion, is_accepted: Array, u: Array, new_v: Array, position: ArrayTree
-) -> ArrayTree:
-    """The position with the coefficients of the groups that moved; all others are as they were."""
+    # coefficients of the groups that moved; all others are as they were
     grouping = expansion.grouped.grouping
     shared, groups = grouping.split(position)
     new_groups = grouping.split(expansion.position_of(u, new_v))[1]
-    return grouping.join(shared, jnp.where(is_accepted[:, None], new_groups, groups))
+    position = grouping.join(shared, jnp.where(is_accepted[:, None], new_groups, groups))
+    rate = jnp.mean(rate)
+    is_divergent = jnp.any(is_divergent & ~proposal.is_heavy)  # those may go anywhere
+    return BlockUpdate(position, rate, jnp.any(is_accepted), is_divergent, outcome.num_rows)
 
 
 def build_kernel() -> Callable[..., tuple[GroupSweepsState, GroupSweepsInfo]]:
@@ -463,14 +441,4 @@ def group_sweeps(
     kernel = partial(
         build_kernel(), num_integration_steps=num_integration_steps, num_moves=num_moves
     )
-
-    def step_fn(
-        rng_key: PRNGKey, state: GroupSweepsState
-    ) -> tuple[GroupSweepsState, GroupSweepsInfo]:
-        return kernel(rng_key, state, expansion, step_size)
-
-    def init_fn(position: ArrayLikeTree, rng_key: PRNGKey | None = None) -> GroupSweepsState:
-        del rng_key
-        return init(position, expansion)
-
-    return SamplingAlgorithm(init_fn, step_fn)
+    return build_sampling_algorithm(kernel, init, expansion, kernel_args=(step_size,))

@@ -3,7 +3,7 @@ r"""An anchor for rows in groups: a mode, with hyperparameters where they are li
 The joint density of centred groups and their scale need not have a mode: where the scale runs to
 zero it has no bound. So coordinates that no row sees and on which curvatures of the prior depend
 (*hyperparameters*: scales of the groups) are held while Newton's method finds the mode of all
-others, with steps by the arrow (:mod:`blackjax_ext.subsampling.arrowhead`). Means of normal
+others, with steps by the arrow (:mod:`blackjax_ext.rows.arrowhead`). Means of normal
 groups are among these others: with covariates that are not centred they are as good as determined
 by the slopes. Then hyperparameters go to the maximum of
 
@@ -40,7 +40,16 @@ from jax import Array
 from blackjax_ext.meshes import on_host
 from blackjax_ext.precision import exact_products
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.subsampling.arrowhead import Arrow, Whitening, inverse_factor
+from blackjax_ext.rows.arrowhead import Arrow, Whitening, inverse_factor
+from blackjax_ext.rows.newton import (
+    TOLERANCES,
+    Energy,
+    HostPosition,
+    Stationary,
+    descend,
+    newton_step,
+)
+from blackjax_ext.rows.resolution import RUNAWAY, check_resolution
 from blackjax_ext.subsampling.grouping import GroupedPredictor
 from blackjax_ext.subsampling.laplace_approximations import (
     gradient_and_blocks,
@@ -48,18 +57,8 @@ from blackjax_ext.subsampling.laplace_approximations import (
 )
 from blackjax_ext.subsampling.mode import (
     NOT_FINITE_ENERGY,
-    RUNAWAY,
     ExpansionPoint,
     RowPasses,
-    check_resolution,
-)
-from blackjax_ext.subsampling.newton import (
-    TOLERANCES,
-    Energy,
-    HostPosition,
-    Stationary,
-    descend,
-    newton_step,
 )
 from blackjax_ext.types import Function
 
@@ -242,15 +241,7 @@ def draws_around(frame: Whitening, is_free: np.ndarray, dtype: Any) -> tuple[Arr
 
 
 class Hyper(NamedTuple):
-    """Hyperparameters at the maximum of an objective.
-
-    h
-        Their values.
-    way
-        How far they moved, in standard deviations.
-    curvature
-        Minus the second derivatives of the objective.
-    """
+    """Hyperparameters at a maximum, how many sds they moved, and minus its second derivatives."""
 
     h: np.ndarray
     way: float
@@ -271,7 +262,7 @@ def maximized(value: Function, hessian: Function, first: np.ndarray, dtype: Any)
     if not maximum.fun < WORST:
         return None
     curvature = -np.asarray(on_host(hessian(h.astype(dtype))), np.float64)
-    if not np.isfinite(curvature).all() or np.max(np.abs(h - start)) > TOLERANCES.runaway:
+    if not (np.isfinite(curvature).all() and np.max(np.abs(h - start)) <= TOLERANCES.runaway):
         return None
     root = inverse_factor(curvature, np.ones(h.size, bool), float(np.finfo(dtype).eps))
     return Hyper(h, float(np.linalg.norm(np.linalg.solve(root, h - first))), curvature)

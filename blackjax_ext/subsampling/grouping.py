@@ -52,17 +52,7 @@ class Terms(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A leaf of a position.
-
-    Attributes
-    ----------
-    shape
-        Its shape.
-    axis
-        Its axis of groups; None for what is shared.
-    dtype
-        Of its numbers.
-    """
+    """A leaf of a position, with its axis of groups; None for what is shared."""
 
     shape: tuple[int, ...]
     axis: int | None

@@ -14,7 +14,18 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-__all__ = ["Interval", "around", "exp", "hull", "magnitude", "piecewise", "square"]
+__all__ = [
+    "Interval",
+    "around",
+    "around_all",
+    "exp",
+    "hull",
+    "magnitude",
+    "outward",
+    "piecewise",
+    "points",
+    "square",
+]
 
 # rounding of one operation, in units of eps; of an exponential or a logarithm too
 ULPS = 8.0
@@ -76,7 +87,12 @@ def outward(low: Array, high: Array) -> Interval:
 def hull(*values: Array) -> Interval:
     """The least interval around some numbers, rounded outwards."""
     stacked = jnp.stack(jnp.broadcast_arrays(*values))
-    return outward(jnp.min(stacked, axis=0), jnp.max(stacked, axis=0))
+    return around_all(stacked, stacked)
+
+
+def around_all(low: Array, high: Array) -> Interval:
+    """The least interval around numbers along the first axis, rounded outwards."""
+    return outward(jnp.min(low, axis=0), jnp.max(high, axis=0))
 
 
 def around(centre: Array, radius: Operand) -> Interval:
@@ -104,12 +120,15 @@ def exp(x: Interval) -> Interval:
     return Interval(jnp.maximum(values.low, 0.0), values.high)
 
 
+def points(x: Interval, turns: Sequence[float] = ()) -> Array:
+    """The ends, and the turns that are within, one after the other: one evaluation for all."""
+    within = [jnp.where((x.low <= turn) & (turn <= x.high), turn, x.low) for turn in turns]
+    return jnp.stack([x.low, x.high, *within])
+
+
 def piecewise(
     function: Callable[[Array], Array], x: Interval, turns: Sequence[float] = ()
 ) -> Interval:
     """Values of a function that is monotone between its `turns`."""
-    ends = [function(x.low), function(x.high)]
-    for turn in turns:
-        is_within = (x.low < turn) & (turn < x.high)
-        ends.append(jnp.where(is_within, function(jnp.full_like(x.low, turn)), ends[0]))
-    return hull(*ends)
+    values = function(points(x, turns))
+    return around_all(values, values)

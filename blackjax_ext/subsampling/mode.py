@@ -1,36 +1,31 @@
 r"""The mode of a posterior of linear predictors, and whether floats resolve what is around it.
 
-:mod:`blackjax_ext.subsampling.newton` finds it by passes over the rows. What it finds must be a
-mode: with a curvature, at rest, and resolved.
-
-*How correlated.* The condition number is the root of the ratio of the extreme eigenvalues of the
-posterior's curvature, scaled to a unit diagonal: about 2 m in the example, 1 without correlation,
-whatever the units. What a position in floats cannot resolve raises (:func:`check_resolution`).
+:mod:`blackjax_ext.rows.newton` finds it by passes over the rows. What it finds must be a
+mode: with a curvature, at rest, and resolved (:mod:`blackjax_ext.rows.resolution`).
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.metrics.structures import Dense
 from blackjax_ext.programs import compiled_soon
-from blackjax_ext.subsampling.arrowhead import Arrow, Whitening, cast, worst_condition
-from blackjax_ext.subsampling.grouping import GroupedPredictor
-from blackjax_ext.subsampling.newton import (
+from blackjax_ext.rows.arrowhead import Arrow, Whitening, cast, seen_first
+from blackjax_ext.rows.newton import (
     TOLERANCES,
     Derivatives,
     Energy,
     EnergyPasses,
     HostPosition,
-    Stationary,
     descend,
     in_double,
-    spacing,
+    resolved,
 )
+from blackjax_ext.rows.resolution import IN_DOUBLE, RUNAWAY, check_resolution
+from blackjax_ext.subsampling.grouping import GroupedPredictor
 from blackjax_ext.subsampling.passes import (
     plain_prior,
     prior_arrow,
@@ -42,20 +37,10 @@ from blackjax_ext.subsampling.passes import (
 __all__ = [
     "ExpansionPoint",
     "RowPasses",
-    "UnresolvedError",
-    "check_curvature",
-    "check_resolution",
+    "anchor_without_groups",
     "check_rest",
-    "in_dtype",
-    "posterior_mode",
 ]
 
-IN_DOUBLE = "(jax.config.update('jax_enable_x64', True), with data in float64)."
-RUNAWAY = (
-    " A sampled scale, such as the standard deviation of centred groups, may tend to zero, where "
-    "the density is unbounded: then there is no mode. A non-centred parametrization has a mode "
-    '(use it with acceptance="full"); samplers without a control variate need no mode.'
-)
 NO_MODE = (
     "the posterior has no mode near the start ({}): separable data under a flat prior have none. "
     "Otherwise start nearer to the mode, or use a sampler without a control variate."
@@ -65,21 +50,6 @@ NOT_FINITE_ENERGY = (
     "if numbers are too large or too small, such as the inverse square of a scale, measure the "
     "responses and their scale in other units, or use float64 "
 ) + IN_DOUBLE
-UNRESOLVED = (
-    "the condition number of the posterior is {:.2g}, and energies are accurate up to {:.0f} only: "
-    "{} has too few digits for coordinates that are so correlated. If covariates are far from "
-    "zero, subtract their means (the intercept absorbs them); leave out one that others determine; "
-    "or use float64, which allows {:.0e} times as much "
-) + (IN_DOUBLE + RUNAWAY)
-TOO_NARROW = (
-    "the posterior is too narrow for {} where Newton's method ends: floats there are {:.2g} "
-    "standard deviations apart in its narrowest direction, and at most {} is allowed. Coordinates "
-    "far from zero have few digits: subtract a mean from the data, or use float64 "
-) + (IN_DOUBLE + RUNAWAY)
-
-
-class UnresolvedError(ValueError):
-    """Floats do not resolve the posterior."""
 
 
 class ExpansionPoint(NamedTuple):
@@ -180,24 +150,32 @@ def in_double_precision(arrow: Arrow) -> Arrow:
     return Arrow(*(np.asarray(part, np.float64) for part in on_host(tuple(arrow))))
 
 
-def in_dtype(metric: Dense, dtype: Any) -> Dense:
-    """A metric of the host for the device."""
-    placed: Dense = jax.device_put(jax.tree.map(lambda part: np.asarray(part, dtype), metric))
-    return placed
+def anchor_without_groups(
+    passes: RowPasses, point: HostPosition, *, find_mode: bool
+) -> ExpansionPoint:
+    """The mode near a position, or the position itself, with the frame of the curvature there.
 
-
-def posterior_mode(passes: RowPasses, point: HostPosition) -> Stationary:
-    """Mode of a posterior without groups near a position; ValueError if there is none.
-
-    Whether predictors still move there, as they do where the data are separable and no prior holds
-    them, is for :func:`check_rest`.
+    ValueError if there is none, or if it is not positive definite or not resolved. Whether
+    predictors still move there, as they do where the data are separable and no prior holds them, is
+    for :func:`check_rest`.
     """
-    mode = descend(passes, point, point.frame())
-    if not np.isfinite(mode.distance):
-        raise ValueError(NOT_FINITE_ENERGY.format(mode.x.dtype) + RUNAWAY)
-    if not mode.is_mode:
-        raise no_mode_error(mode.point, mode.refined())
-    return mode
+    search = descend if find_mode else resolved
+    place = search(passes, point, point.frame())
+    if place.eliminated is None or (find_mode and not np.isfinite(place.distance)):
+        raise ValueError(NOT_FINITE_ENERGY.format(place.x.dtype) + find_mode * RUNAWAY)
+    if find_mode and not place.is_mode:
+        raise no_mode_error(place.point, place.refined())
+    hessian = place.derivatives.total().of_shared
+    if not (np.diagonal(hessian) > 0).all():
+        raise ValueError(NO_MODE.format("its curvature there is not positive"))
+    if not scaled_eigen(hessian).values[0] > place.x.size * point.eps:
+        raise ValueError(NO_MODE.format("its curvature there is not positive definite"))
+    check_resolution(place.point, place.refined())
+    if not passes.is_seen.any():
+        raise ValueError("predict_fn must depend on the position; its Jacobian is zero everywhere.")
+    frame = seen_first(place.refined(), passes.is_seen).rounded(place.x.dtype)
+    step = place.step if find_mode else (0 * place.point.shared, place.point.groups)
+    return ExpansionPoint(place.point, frame, step, int(passes.is_seen.sum()), place.metric())
 
 
 def check_rest(anchor: ExpansionPoint, change: float) -> None:
@@ -213,33 +191,3 @@ def no_mode_error(point: HostPosition, frame: Whitening) -> ValueError:
     """The error of a place that is no mode; raises another if floats do not resolve it."""
     check_resolution(point, frame)
     return ValueError(NO_MODE.format("Newton's method still moves"))
-
-
-def check_resolution(point: HostPosition, frame: Whitening) -> None:
-    r"""Raise ValueError if floats do not resolve the posterior around a position.
-
-    `frame` is that of its curvature. Up to a condition number of 6e-4 / eps, 5,000 in float32,
-    energies around the mode are right to 0.01: the whitened position :math:`w = R^{-1} (x - a)` and
-    the whitened rows :math:`A_i R` are sums that cancel to one part of the condition number, of
-    which each has the rounding eps, and the energy is :math:`|w|^2 / 2`. And floats around the mode
-    must be closer together than a tenth of a standard deviation of the narrowest direction, or a
-    chain would jump between them.
-    """
-    eps, dtype = point.eps, point.shared.dtype
-    condition, steps = worst_condition(frame), spacing(point, frame)
-    if not condition <= TOLERANCES.rounding / eps:
-        more, most = eps / float(np.finfo(np.float64).eps), TOLERANCES.rounding / eps
-        raise UnresolvedError(UNRESOLVED.format(condition, most, dtype, more))
-    if not steps <= TOLERANCES.spacing:
-        raise UnresolvedError(TOO_NARROW.format(dtype, steps, TOLERANCES.spacing))
-
-
-def check_curvature(mode: Stationary) -> None:
-    """Raise ValueError unless the curvature by shared coordinates is positive definite."""
-    hessian = mode.derivatives.total().of_shared
-    if mode.eliminated is None:
-        raise ValueError(NOT_FINITE_ENERGY.format(mode.x.dtype))
-    if not (np.diagonal(hessian) > 0).all():
-        raise ValueError(NO_MODE.format("its curvature there is not positive"))
-    if scaled_eigen(hessian).values[0] <= mode.x.size * mode.point.eps:
-        raise ValueError(NO_MODE.format("its curvature there is not positive definite"))

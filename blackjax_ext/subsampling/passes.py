@@ -14,8 +14,8 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.precision import exact_products
+from blackjax_ext.rows.arrowhead import Arrow, Whitening
 from blackjax_ext.rows.compensated_sums import Pair, add
-from blackjax_ext.subsampling.arrowhead import Arrow, Whitening
 from blackjax_ext.subsampling.chunks import MAX_CHUNK, new_rows_only, over_chunks
 from blackjax_ext.subsampling.grouping import GroupedPredictor
 from blackjax_ext.subsampling.predictors import LinearPredictor
@@ -61,17 +61,7 @@ def row_energy(posterior: LinearPredictor, position: ArrayTree) -> Pair:
 
 
 class Design(NamedTuple):
-    """Rows with their Jacobians.
-
-    Attributes
-    ----------
-    matrix
-        A, shape (n, K, p + d).
-    eta
-        Predictors, as `LinearPredictor.read` gives them.
-    rows
-        Responses, as it gives them.
-    """
+    """Jacobians A of some rows, (n, K, p + d), with what `LinearPredictor.read` gives of them."""
 
     matrix: Array
     eta: Any

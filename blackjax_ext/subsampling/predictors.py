@@ -92,19 +92,15 @@ class LinearPredictor:
 
     def rounding(self, eta: Any, row: Any) -> Array:
         """Rounding of the predictors of one row, flat, in units of eps; of families where known."""
-        roundings = [
-            jax.vmap(kind.roundings)(e, part.parameters).ravel()
-            for kind, e, part in zip(self.kinds, eta, row, strict=True)
-        ]
-        return jnp.concatenate(roundings)
+        parts = zip(self.kinds, eta, row, strict=True)
+        of = [jax.vmap(kind.roundings)(e, part.parameters).ravel() for kind, e, part in parts]
+        return jnp.concatenate(of)
 
     def reach(self, eta: Any, row: Any) -> Array:
         """Changes of the predictors of one row, flat, within which quadrature is accurate."""
-        reaches = [
-            jax.vmap(kind.reaches)(e, part.y, part.parameters).ravel()
-            for kind, e, part in zip(self.kinds, eta, row, strict=True)
-        ]
-        return jnp.concatenate(reaches)
+        parts = zip(self.kinds, eta, row, strict=True)
+        of = [jax.vmap(kind.reaches)(e, r.y, r.parameters).ravel() for kind, e, r in parts]
+        return jnp.concatenate(of)
 
 
 class Responses(NamedTuple):

@@ -2,7 +2,7 @@ r"""Bounds of what the expansion of a row leaves, and all else that one pass tel
 
 By Taylor's theorem a remainder of order k is :math:`\frac1{(k+1)!} D^{k+1} \phi_i[t_i, \dots]` at a
 place between :math:`a_i` and :math:`a_i + t_i`. The bound must hold where :math:`|w| \le R` alone:
-beyond, :mod:`blackjax_ext.subsampling.thinning` reads all rows. There a predictor j changes by
+beyond, :mod:`blackjax_ext.subsampling.row_tests` reads all rows. There a predictor j changes by
 :math:`|t_{ij}| \le \rho_{ij} R` with :math:`\rho_{ij} = |A_{ij} L|`, a box, over which the family
 of the row bounds its derivatives, :math:`T_{ijlm} \ge |\partial_j \partial_l \partial_m \phi_i|`:
 
@@ -39,7 +39,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.precision import exact_products
-from blackjax_ext.subsampling.arrowhead import Arrow, Cubic, Whitening
+from blackjax_ext.rows.arrowhead import Arrow, Cubic, Whitening
 from blackjax_ext.subsampling.chunks import Largest, over_chunks
 from blackjax_ext.subsampling.families import Kind
 from blackjax_ext.subsampling.grouping import GroupedPredictor
@@ -85,14 +85,8 @@ def norms(matrices: Array) -> Array:
 class Parts(NamedTuple):
     """Parts of the bound of a row's change along some tangents.
 
-    Attributes
-    ----------
-    curved
-        :math:`S A`, the tangents of responses that are bounded together, shape (m, P).
-    total
-        The sum over the others, a scalar.
-    is_curved
-        Whether any bound is other than zero.
+    :math:`S A`, the tangents of responses that are bounded together, shape (m, P), the sum over the
+    others, and whether any bound is other than zero.
     """
 
     curved: Array
@@ -317,14 +311,9 @@ def steps_tried(frame: Whitening, y: Array, b: Array) -> tuple[Array, Array]:
 
 
 class RowMaxima(NamedTuple):
-    """Maxima over the rows of a pass, as terms of it.
+    """Maxima over the rows of a pass, as terms of it, for what :class:`RowBounds` says.
 
-    Attributes
-    ----------
-    not_affine, not_known
-        Rows from the first one on that is not as it must be.
-    change
-        As of :class:`RowBounds`.
+    Of its first two: numbers of rows from the first one on that is not as it must be.
     """
 
     not_affine: Largest

@@ -22,7 +22,7 @@ from blackjax_ext.meshes import on_host
 from blackjax_ext.subsampling import alias_table
 from blackjax_ext.subsampling.expansion import Expansion
 from blackjax_ext.subsampling.passes import jacobians
-from blackjax_ext.subsampling.thinning import loss_remainders
+from blackjax_ext.subsampling.remainders import loss_remainders
 
 __all__ = ["MAX_GAP", "may_differ", "tail_gap"]
 
@@ -47,7 +47,9 @@ def tail_gap(rng_key: PRNGKey, expansion: Expansion) -> Array:
     remainders at two places for each coordinate and each predictor of sixteen rows.
     """
     key_rows, key_seen = jax.random.split(rng_key)
-    directions = jnp.concatenate([jnp.eye(size_of(expansion)), seen_by_rows(key_seen, expansion)])
+    directions = jnp.concatenate(
+        [jnp.eye(len(expansion.frame.root)), seen_by_rows(key_seen, expansion)]
+    )
     ends = DISTANCE * jnp.concatenate([directions, -directions])
     assert expansion.metric is not None
     steps = jax.vmap(expansion.metric.inverse_sqrt_times)(ends)
@@ -59,12 +61,6 @@ def tail_gap(rng_key: PRNGKey, expansion: Expansion) -> Array:
     terms = -weight * loss_remainders(expansion, steps, rows)
     error = jnp.std(terms, axis=1) / np.sqrt(NUM_ROWS_COMPARED)
     return jnp.max(jnp.mean(terms, axis=1) - 2.0 * error)
-
-
-def size_of(expansion: Expansion) -> int:
-    """Dimensions of the position."""
-    size: int = expansion.frame.root.shape[0]
-    return size
 
 
 def seen_by_rows(rng_key: PRNGKey, expansion: Expansion) -> Array:

@@ -103,6 +103,23 @@ def log_gamma_moments(shape: Array) -> tuple[Array, Array]:
     return jnp.log(shape + 0.5) - inverse, 1 / (shape + 0.5) + inverse**2
 
 
+def low_rank_factor(fn: dist.LowRankMultivariateNormal) -> Any:
+    """The Cholesky factor of the covariance, of its root by rows.
+
+    The covariance itself has not the digits: where the diagonal is below 1e-7 of the squares of the
+    factor, in single precision, it is singular.
+    """
+    size = fn.loc.shape[-1]
+    factor = jnp.swapaxes(fn.cov_factor, -1, -2)
+    scales = jnp.sqrt(fn.cov_diag)[..., None, :] * jnp.eye(size)
+    batch = jnp.broadcast_shapes(factor.shape[:-2], scales.shape[:-2])
+    # the larger rows first, of which rounding would hide the others
+    parts = [jnp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in (factor, scales)]
+    root = jnp.linalg.qr(jnp.concatenate(parts, axis=-2), mode="r")
+    signs = jnp.where(jnp.diagonal(root, axis1=-2, axis2=-1) < 0, -1.0, 1.0)
+    return jnp.swapaxes(signs[..., None] * root, -1, -2)
+
+
 FREE = LawOf(LocScale, lambda fn: (0.0, 1.0))  # noise is the value itself
 LOC_SCALE = LawOf(LocScale, lambda fn: (fn.loc, fn.scale))
 # unconstrained values are logarithms where the support is positive
@@ -127,9 +144,7 @@ MAPS: dict[type, LawOf] = {
     dist.Beta: LawOf(LocScale, of_beta),
     dist.BetaProportion: LawOf(LocScale, of_beta),
     dist.Dirichlet: LawOf(LocScale, of_dirichlet),
-    dist.LowRankMultivariateNormal: LawOf(
-        LocFactor, lambda fn: (fn.loc, jnp.linalg.cholesky(fn.covariance_matrix))
-    ),
+    dist.LowRankMultivariateNormal: LawOf(LocFactor, lambda fn: (fn.loc, low_rank_factor(fn))),
     dist.MultivariateNormal: LawOf(LocFactor, lambda fn: (fn.loc, fn.scale_tril)),
     # what is not constrained of it are normals, whose scales are those of the axes of the event
     dist.ZeroSumNormal: LawOf(LocScale, lambda fn: (0.0, fn.scale)),

@@ -146,7 +146,7 @@ def warn_of_ties(z: SiteValues) -> None:
     if not all(not_jax_tracer(leaf) for leaf in jax.tree.leaves(z)):
         return
     ties = {name: float(share) for name, share in on_host(shares_of_ties(z)).items()}
-    bad = [f"{share:.0%} at site '{name}'" for name, share in ties.items() if share > MAX_TIES]
+    bad = [f"{share:.0%} at site '{name}'" for name, share in ties.items() if not share <= MAX_TIES]
     if bad and is_first_process():
         warnings.warn(
             f"prior draws are equal: {', '.join(bad)}. They are nearer to one another, or to "

@@ -419,42 +419,28 @@ def check_plate(
     inside = [site for site, values in parts.items() if values.ndim == 3]
     outside = [site for site in parts if site not in inside]
 
-    def differ_together(values):
-        return differ(values[0], np.where(is_kept, values[1], values[2]))
+    def raise_where(text: str, sites: list[str], is_wrong: Callable[..., bool], *more: Any) -> None:
+        """Raise ValueError for the sites of which some part is wrong, if there are any."""
+        each = {site: zip(parts[site], *(m[site] for m in more), strict=True) for site in sites}
+        wrong = [site for site in sites if any(is_wrong(*values) for values in each[site])]
+        if wrong:
+            raise ValueError(text.format("', '".join(wrong), name, WAY_OUT))
 
-    def differ_outside(values):
-        return differ(values[:1], values[1:3])
-
-    raise_for(TOGETHER, name, [site for site in inside if any(map(differ_together, parts[site]))])
-    raise_for(OUTSIDE, name, [site for site in outside if any(map(differ_outside, parts[site]))])
+    raise_where(TOGETHER, inside, lambda v: differ(v[0], np.where(is_kept, v[1], v[2])))
+    raise_where(OUTSIDE, outside, lambda v: differ(v[:1], v[1:3]))
     if is_seeded:
         return
     places = in_minibatches(len(rows))
     apart = read(size, (rows[places], np.zeros(len(places))))
-
-    def is_other_apart(values, few):
-        return has_changed(values[0][places], values[3][places], few)
-
     few = {site: np.moveaxis(apart[site], 1, 0) for site in inside}
-    changed = [site for site in inside if any(map(is_other_apart, parts[site], few[site]))]
-    raise_for(ALONE, name, changed)
-
-
-def raise_for(text: str, plate: str, sites: list[str]) -> None:
-    """Raise ValueError for these sites, if there are any."""
-    if sites:
-        raise ValueError(text.format("', '".join(sites), plate, WAY_OUT))
+    raise_where(ALONE, inside, lambda v, few: has_changed(v[0][places], v[3][places], few), few)
 
 
 def differ(values: np.ndarray, others: np.ndarray) -> bool:
-    """Whether values of rows are not the same in the same program with other rows.
-
-    What is not finite is of another error.
-    """
+    """Whether values of rows are not the same in the same program with other rows."""
     eps = float(np.finfo(values.dtype).eps)
     allowed = SOLVED * spread(values) + 4.0 * eps * np.abs(values)
-    with np.errstate(invalid="ignore"):
-        return bool(np.any(np.abs(others - values) > allowed))
+    return not is_within(values, others, allowed)
 
 
 def has_changed(values: np.ndarray, moved: np.ndarray, few: np.ndarray) -> bool:
@@ -464,7 +450,14 @@ def has_changed(values: np.ndarray, moved: np.ndarray, few: np.ndarray) -> bool:
     """
     noise = np.abs(moved - values)
     allowed = ROUNDED * (spread(values) + np.abs(values)) + DIGITS * (noise + mean_of(noise))
-    return bool(np.any(np.abs(few - values) > allowed))
+    return not is_within(values, few, allowed)
+
+
+def is_within(values: np.ndarray, others: np.ndarray, allowed: np.ndarray) -> bool:
+    """Whether values differ by what is allowed at most; one alone that is not finite is too far."""
+    with np.errstate(invalid="ignore"):
+        is_near = np.abs(others - values) <= allowed
+    return bool(np.all(is_near | (others == values) | (np.isnan(others) & np.isnan(values))))
 
 
 def spread(values: np.ndarray) -> float:

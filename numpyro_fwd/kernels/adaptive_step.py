@@ -1,16 +1,15 @@
 """The named kernel whose steps adapt to the place."""
 
-from typing import Unpack
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from blackjax_ext.mcmc.auto_mala import auto_mala, check_persistence
-from numpyro_fwd.kernels.base import BlackJAXKernel
-from numpyro_fwd.kernels.options import KernelOptions
-from numpyro_fwd.types import Model
+from blackjax_ext.mcmc.auto_mala import auto_mala
+from numpyro_fwd.kernels.named import NamedKernel
 
 __all__ = ["AutoMALA"]
 
 
-class AutoMALA(BlackJAXKernel):
+class AutoMALA(NamedKernel):
     """MALA with a step size selected at each position, and persistent momentum; exact.
 
     For posteriors whose scale varies. One gradient for each trial of a step, 1 to 3 on average, in
@@ -21,35 +20,9 @@ class AutoMALA(BlackJAXKernel):
     Vectorized chains wait for the chain with the most trials; with ``chain_method="parallel"`` they
     do not. Extra fields: "num_steps", the gradients of a step, and "inner.exponent", j for a step
     of 2^j times `step_size`.
-
-    Parameters
-    ----------
-    model
-        NumPyro model.
-    persistence
-        Of the momentum, from 0 to below 1.
-    learn_coordinates
-        Whether to learn coordinates; if not, effects are sampled as they are written.
-    options
-        See :class:`BlackJAXKernel`.
     """
 
+    algorithm = auto_mala
+    option_defaults: ClassVar[Mapping[str, Any]] = {"learn_coordinates": True}
     best_accept_prob = 0.8
     correlates_many = True
-
-    def __init__(
-        self,
-        model: Model | None = None,
-        *,
-        persistence: float = 0.9,
-        learn_coordinates: bool = True,
-        **options: Unpack[KernelOptions],
-    ):
-        check_persistence(persistence)
-        super().__init__(
-            model,
-            auto_mala,
-            persistence=persistence,
-            learn_coordinates=learn_coordinates,
-            **options,
-        )

@@ -4,7 +4,6 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -120,53 +119,38 @@ said: deque[Note] = deque(maxlen=1000)
 def notes(facts: OfChains, sites: report.SiteSizes) -> Iterator[tuple[Note, str]]:
     """All notes; sequential and parallel chains come stacked."""
     run, health, stuck_at = jax.tree.map(np.asarray, (facts.run, facts.health, facts.stuck_at))
-    runs = run.reshape(-1, run.shape[-1])  # of each chain, or of all
+    together = health if run.ndim == 1 else merged_health(health)
     if run.ndim == 1:
-        yield from notes_of(run, health, stuck_at, 0, stuck_at.size)
-        yield from notes_of_places(run, health, sites)
-        yield from notes_of_disagreement(run, health, sites)
-    else:
-        for c in range(len(run)):
-            one = jax.tree.map(partial(take, c), health)
-            yield from notes_of(run[c], one, stuck_at[c], c, len(run))
-            yield from notes_of_places(run[c], one, sites)
-        yield from notes_of_disagreement(run[0], merged_health(health), sites)
+        run, health = jax.tree.map(lambda leaf: leaf[None], (run, health))
+        stuck_at = stuck_at[None]
+    for s in range(len(run)):  # states: of each chain, or of all
+        state = run[s].tobytes()
+        one: Any = jax.tree.map(lambda leaf: leaf[s], health)  # noqa: B023
+        yield from notes_of(state, one, stuck_at[s], s, stuck_at.size)
+        if text := report.places_message(one, sites):
+            yield (state, PLACES, 0), text
+    if text := report.unmixed_message(together, sites):
+        yield (run[0].tobytes(), UNMIXED, 0), text
     hidden = facts.hidden.of_all()
     if hidden.is_many.any():
         names = [report.names_of(sites, place)[0] for place in hidden.place]
-        run = runs[np.argmax(hidden.num_hidden) % len(runs)]
-        yield (run.tobytes(), HIDDEN, 0), f"{report.hidden_message(hidden, names)} {HOW}"
+        state = run[np.argmax(hidden.num_hidden) % len(run)].tobytes()
+        yield (state, HIDDEN, 0), f"{report.hidden_message(hidden, names)} {HOW}"
 
 
 def notes_of(
-    run: Any, health: Any, stuck_at: Any, first: int, num_chains: int
+    run: bytes, health: Any, stuck_at: Any, first: int, num_chains: int
 ) -> Iterator[tuple[Note, str]]:
     """Notes on the chains of one state, of which the first has the number `first`."""
     # a state says nothing of its warm-up before that has ended
     if health.num_steps and report.is_lost(health):
-        yield (run.tobytes(), AWAY, 0), report.lost_message(health)
+        yield (run, AWAY, 0), report.lost_message(health)
         return
     for c, text in report.messages(health, first, num_chains):
-        yield (run.tobytes(), 0, c), text
+        yield (run, 0, c), text
     for c, draw in enumerate(stuck_at.tolist()):
         if draw >= 0:
-            yield (run.tobytes(), 1 + draw, c), report.stuck_message(first + c, num_chains, draw)
-
-
-def notes_of_places(run: Any, health: Any, sites: report.SiteSizes) -> Iterator[tuple[Note, str]]:
-    """Notes on where the chains of one state are."""
-    if (health.spread > 0).any() and not report.is_lost(health):
-        yield (run.tobytes(), PLACES, 0), report.places_message(health, sites)
-
-
-def notes_of_disagreement(
-    run: Any, health: Any, sites: report.SiteSizes
-) -> Iterator[tuple[Note, str]]:
-    """Notes on how far apart chains are, unless it has been said where they are."""
-    if (health.spread > 0).any() or report.is_lost(health).any():
-        return
-    if message := report.unmixed_message(health, sites):
-        yield (run.tobytes(), UNMIXED, 0), message
+            yield (run, 1 + draw, c), report.stuck_message(first + c, num_chains, draw)
 
 
 def merged_health(health: Any) -> Any:
@@ -178,11 +162,6 @@ def merged_health(health: Any) -> Any:
         means=health.means[:, 0],
         variances=health.variances.mean(axis=0),
     )
-
-
-def take(c: int, leaf: np.ndarray) -> np.ndarray:
-    """The part of chain `c`."""
-    return leaf[c]
 
 
 def forget(notice: Notice) -> None:

@@ -1,25 +1,24 @@
 """Chains that start in coordinates of a model's effects."""
 
-from functools import partial
 from typing import Any, cast
 
 import jax
 from jax import Array
 
-from blackjax_ext.adaptation.algorithm import Stepper
+from blackjax_ext.adaptation.algorithm import Algorithm, Stepper
 from blackjax_ext.adaptation.in_coordinates import InCoordinates
-from blackjax_ext.adaptation.run import ravel_each
-from blackjax_ext.coordinates.partial import Coordinates, first_pseudo, in_coordinates
-from blackjax_ext.types import Function
+from blackjax_ext.adaptation.run import bind, ravel_each
+from blackjax_ext.coordinates.partial import first_pseudo, in_coordinates
+from blackjax_ext.types import Function, LogDensity
 from numpyro_fwd.bridge.coordinates import ModelCoordinates, effects_of
 from numpyro_fwd.bridge.scaled_noise import scaled_noise
-from numpyro_fwd.bridge.views import logdensity_of
 from numpyro_fwd.kernels.strategy import (
     Run,
     Source,
     Start,
     Strategy,
     WholeDensity,
+    follow_path,
     ravel_one,
 )
 from numpyro_fwd.types import Args, Kwargs, Model
@@ -27,8 +26,10 @@ from numpyro_fwd.types import Args, Kwargs, Model
 __all__ = ["Effects"]
 
 
-class Effects:
-    """The effects of a model, and steps in coordinates of them.
+class Effects(WholeDensity):
+    """The effects of a model, and the strategy of steps in coordinates of them.
+
+    ``recorded(target)`` is what is kept of a step.
 
     effects, noise, on_the_reals
         Names of the effects, of the noise of others, and of the effects with a location and a scale
@@ -37,8 +38,14 @@ class Effects:
         Sites that look like effects or like noise and are sampled as they are written, with why.
     """
 
-    def __init__(self, strategy: Strategy):
-        check_whole(strategy)
+    def __init__(self, strategy: Strategy, recorded: Function):
+        if not isinstance(strategy, WholeDensity):
+            raise TypeError(
+                "learn_coordinates needs a kernel that reads all rows in each step; got one with "
+                f"{type(strategy).__name__}."
+            )
+        super().__init__(strategy.differentiation)
+        self.recorded = recorded
         self.effects: tuple[str, ...] = ()
         self.noise: tuple[str, ...] = ()
         self.on_the_reals: tuple[str, ...] = ()
@@ -62,63 +69,45 @@ class Effects:
         """The coordinates for these arguments."""
         return ModelCoordinates(model, model_args, model_kwargs, self.effects, self.noise)
 
-    def start(self, strategy: Strategy, run: Run, rng_key: Array, z: Any) -> Start:
-        """Start chains in the first coordinates."""
-        model = cast(Model, run.source.model)
-        return start_in_coordinates(strategy, run, rng_key, z, partial(self.of, model))
+    def at(self, source: Source) -> ModelCoordinates:
+        """The coordinates for the arguments of a source."""
+        return self.of(cast(Model, source.model), *source.arguments)
 
-    def target(
-        self, bind: Function, source: Source, model_args: Args, model_kwargs: Kwargs | None
-    ) -> Stepper:
-        """The target of a step; ``bind(logdensity_fn)`` is an algorithm on a log density."""
-        coordinates = self.of(cast(Model, source.model), model_args, model_kwargs)
-        logdensity_fn = logdensity_of(source.view, model_args, model_kwargs)
-        return InCoordinates(bind, logdensity_fn, coordinates)
+    def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
+        """Start chains whose first metric is that of coordinates before anything is observed."""
+        if not run.is_searching:
+            return super().start(run, rng_key, z, shared)
 
+        def density_of(source):
+            coordinates, logdensity_fn = self.at(source), source.logdensity()
 
-def check_whole(strategy: Strategy) -> None:
-    """Raise TypeError unless a kernel that learns coordinates reads the model as one density."""
-    if type(strategy) is not WholeDensity:
-        raise TypeError(
-            "learn_coordinates needs a kernel that reads all rows in each step; got one with "
-            f"{type(strategy).__name__}."
-        )
+            def function(u):
+                return in_coordinates(logdensity_fn, coordinates, first_pseudo(coordinates, u))(u)
 
+            return source.view.differentiable(function)
 
-def start_in_coordinates(
-    strategy: Strategy, run: Run, rng_key: Array, z: Any, coordinates_for: Function
-) -> Start:
-    """Start chains whose first metric is that of coordinates before anything is observed.
+        def entered(arrays, z):
+            coordinates = self.at(run.at(arrays))
+            return jax.vmap(lambda x: coordinates.into(x, first_pseudo(coordinates, x)))(z)
 
-    ``coordinates_for(model_args, model_kwargs)`` are the coordinates of these arguments.
-    """
-    if not run.is_searching:
-        return strategy.start(run, rng_key, z, None)
+        def left(arrays, u):
+            coordinates = self.at(run.at(arrays))
 
-    def potential_fn(*args, **kwargs):
-        coordinates: Coordinates = coordinates_for(args, kwargs)
-        logdensity_fn = logdensity_of(run.source.view, args, kwargs)
+            def placed(u):
+                return coordinates.out(u, first_pseudo(coordinates, u)).position
 
-        def function(u):
-            return -in_coordinates(logdensity_fn, coordinates, first_pseudo(coordinates, u))(u)
+            return ravel_each(jax.vmap(placed)(u))
 
-        return function
+        u = run(entered, z)
+        start = follow_path(run, rng_key, u, density_of)
+        return start._replace(x=run(left, jax.vmap(ravel_one(u))(start.x)))
 
-    def entered(arrays, z):
-        coordinates = coordinates_for(*run.arguments.join(arrays))
-        return jax.vmap(lambda x: coordinates.into(x, first_pseudo(coordinates, x)))(z)
+    def target(self, source: Source, algorithm: Algorithm, shared: Any) -> Stepper:
+        """The algorithm in the coordinates."""
+        del shared
 
-    def left(arrays, u):
-        coordinates = coordinates_for(*run.arguments.join(arrays))
+        def bound(logdensity_fn: LogDensity) -> Stepper:
+            target = bind(algorithm, logdensity_fn, self.differentiation)
+            return cast(Stepper, self.recorded(target))
 
-        def placed(u):
-            return coordinates.out(u, first_pseudo(coordinates, u)).position
-
-        return ravel_each(jax.vmap(placed)(u))
-
-    view = run.source.view._replace(potential_fn=potential_fn)
-    within = run._replace(source=run.source._replace(view=view))
-    u = run(entered, z)
-    start = strategy.start(within, rng_key, u, None)
-    x = run(left, jax.vmap(ravel_one(u))(start.x))
-    return start._replace(x=x)
+        return InCoordinates(bound, source.logdensity(), self.at(source))

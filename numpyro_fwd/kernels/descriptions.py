@@ -2,7 +2,8 @@
 
 import inspect
 
-from numpyro_fwd.kernels.options import options_of
+from blackjax_ext.top_level import section_entries
+from numpyro_fwd.kernels.options import KernelOptions, options_of
 
 __all__ = ["describe"]
 
@@ -38,40 +39,21 @@ True
 """
 
 
-def section_entries(docstring: str, section: str) -> dict[str, str]:
-    """Names and descriptions of a section, up to its first empty line."""
-    lines = inspect.cleandoc(docstring).splitlines()
-    descriptions: dict[str, str] = {}
-    name = ""
-    for line in lines[lines.index(section) + 2 :]:
-        if not line:
-            break
-        if line.startswith(" "):
-            descriptions[name] += f"\n{line}"
-        else:
-            name = line
-            descriptions[name] = ""
-    return descriptions
-
-
-def describe(kernel: type, parent: type) -> None:
-    """Write into a kernel's docstring what `options` stands for, and an example if it has none.
-
-    `parent` is the kernel whose docstring says what the options of all mean.
-    """
-    if not kernel.__doc__ or not parent.__doc__:  # python -OO
+def describe(kernel: type) -> None:
+    """Write into a kernel's docstring what `options` stands for, and an example if it has none."""
+    if not kernel.__doc__:  # python -OO
         return
     text = inspect.cleandoc(kernel.__doc__)
     if "\noptions\n" not in text:
         return
-    shared = section_entries(parent.__doc__, "Parameters")
-    for options in options_of(kernel):
+    shared: dict[str, str] = {}
+    for options in (KernelOptions, *options_of(kernel)):
         if "\nAttributes\n" in inspect.cleandoc(options.__doc__ or ""):
             shared |= section_entries(options.__doc__ or "", "Attributes")
     own = section_entries(text, "Parameters")
     said = {name for names in own for name in names.split(", ")}
     names = [name for name in inspect.signature(kernel).parameters if name not in said]
-    listed = "\n".join(f"{name}{shared[name]}" for name in names)
+    listed = "\n".join(f"{name}{shared[name]}" for name in names if name in shared)
     text = text.replace(f"options{own['options']}", listed)
     if "\nExamples\n" not in text:
         example = EXAMPLE_OF_ROWS if "num_integration_steps" in names else EXAMPLE

@@ -1,18 +1,13 @@
-"""The named kernels of the minibatch family, on models with subsample plates."""
+"""What kernels have in common that read models with subsample plates in minibatches."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import jax
 import optax
 from jax import Array
 
 from blackjax_ext.checks import check_count
-from blackjax_ext.sgmcmc.acceptance import FULL_PASS, Acceptance
-from blackjax_ext.sgmcmc.amagold import amagold
-from blackjax_ext.sgmcmc.l2mc import l2mc
 from blackjax_ext.sgmcmc.leapfrog import check_friction
-from blackjax_ext.sgmcmc.sghmc import sghmc
 from numpyro_fwd.bridge.argument_errors import naming_arguments
 from numpyro_fwd.bridge.arguments import evaluating
 from numpyro_fwd.bridge.numpyro_private import GIBBS_SITES_KWARG, not_jax_tracer
@@ -22,24 +17,56 @@ from numpyro_fwd.bridge.separate_rows import checked_rows
 from numpyro_fwd.bridge.views import View
 from numpyro_fwd.disk import holds_rows_on_disk
 from numpyro_fwd.kernels.base import BlackJAXKernel
-from numpyro_fwd.kernels.minibatch_options import ControlVariate, MinibatchOptions, Subsampled
-from numpyro_fwd.kernels.optimizer_start import check_start_optimizer
-from numpyro_fwd.kernels.row_strategies import AnchoredRows, PlainRows, SubsampledRows
+from numpyro_fwd.kernels.options import KernelOptions
+from numpyro_fwd.kernels.row_strategies import PlainRows, check_start_optimizer
 from numpyro_fwd.kernels.state import KernelState
 from numpyro_fwd.kernels.strategy import Strategy
-from numpyro_fwd.subsampling.centring import Centred, centred_start, noise_seen_by_rows
 from numpyro_fwd.types import Args, Kwargs, Model
 
-__all__ = ["AMAGOLD", "L2MC", "SGHMC"]
+if TYPE_CHECKING:
+    from numpyro_fwd.kernels.subsampled_rows import Subsampled
 
-TestName = Literal["full", "subsampled"]
+__all__ = ["ControlVariate", "MinibatchKernel", "MinibatchOptions"]
+
+ControlVariate = Literal["second_order"]
 
 # where a normal forgets its start: the autocorrelation is cos(2) = -0.4 without friction, and with
 # a friction of 1/4 it is -0.1
 LENGTH = 2.0
-# acceptance probability to adapt to with the subsampled test: vetoes make it exp(-c d) over a
-# distance d, where d^2 exp(-c d) is greatest at exp(-2)
-SUBSAMPLED_ACCEPT_PROB = 0.25
+
+
+class MinibatchOptions(KernelOptions, total=False):
+    """Keywords every minibatch kernel takes, besides those of ``KernelOptions``.
+
+    With a control variate, `dense_mass` is on and `adapt_mass_matrix` off by default: the metric is
+    the curvature at the mode.
+
+    Attributes
+    ----------
+    num_integration_steps
+        T, gradients per transition; 10 by default.
+    friction
+        beta >= 0, in whitened coordinates; None for 1/4, which damps the noise of the gradient.
+        For AMAGOLD, None means 0 with a control variate, which leaves little noise, if the
+        momentum is resampled.
+    resample_momentum
+        Draw a new momentum for each trajectory (reversible), the default, or keep it.
+    chunk_size
+        Rows that a full pass reads at once, which bounds its memory; None for as many as have
+        their intermediate results in 32 MiB.
+    num_epochs
+        Passes over the data, before the warm-up, of an optimizer on minibatches that finds a
+        start. None for 3 beyond 512 dimensions, and 0 below, where Newton's path finds it.
+    optimizer
+        Of optax, for the energy divided by the number of rows; None for Adam.
+    """
+
+    num_integration_steps: int
+    friction: float | None
+    resample_momentum: bool
+    chunk_size: int | None
+    num_epochs: int | None
+    optimizer: optax.GradientTransformation | None
 
 
 class MinibatchKernel(BlackJAXKernel):
@@ -53,8 +80,6 @@ class MinibatchKernel(BlackJAXKernel):
     needs_minibatches = True
     # noise of a hierarchy that chains have put back, found at each start
     _noise: tuple[str, ...] = ()
-    # what the checks of a start have read of the rows, until the start is made
-    _rows: RowModel | None = None
     advice = (
         "Where gradients are of minibatches, give a larger subsample_size, or "
         'control_variate="second_order" for None; where a scale of a hierarchy may tend to zero, '
@@ -68,7 +93,7 @@ class MinibatchKernel(BlackJAXKernel):
         algorithm: Any,
         *,
         control_variate: ControlVariate | None = None,
-        subsampled: Subsampled | None = None,
+        subsampled: "Subsampled | None" = None,
         num_integration_steps: int = 10,
         friction: float | None = 0.25,
         resample_momentum: bool = True,
@@ -99,10 +124,15 @@ class MinibatchKernel(BlackJAXKernel):
         self._control_variate = control_variate
         self.longest_step = min(LENGTH / num_integration_steps, 1.0)
         strategy: Strategy = PlainRows(chunk_size, num_epochs, optimizer)
-        if is_anchored:
-            strategy = AnchoredRows(chunk_size, num_epochs, optimizer)
+        self._reads_few_rows = subsampled is not None
         if subsampled is not None:
+            from numpyro_fwd.kernels.subsampled_rows import SubsampledRows
+
             strategy = SubsampledRows(subsampled)
+        elif is_anchored:
+            from numpyro_fwd.kernels.anchored_rows import AnchoredRows
+
+            strategy = AnchoredRows(chunk_size, num_epochs, optimizer)
         # the curvature at the anchor beats a covariance of the few draws of a warm-up
         options.setdefault("dense_mass", is_anchored)
         options.setdefault("adapt_mass_matrix", not is_anchored)
@@ -149,191 +179,37 @@ class MinibatchKernel(BlackJAXKernel):
     @property
     def _viewed(self) -> Model | None:
         """The model, with noise that rows see put back where the test needs linear predictors."""
-        return Centred(cast(Model, self._model), self._noise) if self._noise else self._model
+        if not self._noise:
+            return self._model
+        from numpyro_fwd.subsampling.centring import Centred
+
+        return Centred(cast(Model, self._model), self._noise)
 
     def _look(
         self, rng_key: Array, init_params: Any, model_args: Args, model_kwargs: Kwargs | None
     ) -> tuple[View, Any]:
         """The target, whose coordinates may be others than those of `init_params`."""
-        if isinstance(self._strategy, SubsampledRows):
+        if self._reads_few_rows:
+            from numpyro_fwd.subsampling.centring import centred_start, noise_seen_by_rows
+
             model = cast(Model, self._model)
             rows = self._rows or RowModel.of(model, model_args, model_kwargs)
             with evaluating(model_args, model_kwargs):
                 self._noise = noise_seen_by_rows(rows)
             init_params = centred_start(rows, self._noise, rng_key, init_params)
-        return super()._look(rng_key, init_params, model_args, model_kwargs)
+        found = super()._look(rng_key, init_params, model_args, model_kwargs)
+        if self._rows:  # of which noise may have been put back
+            rows = self._rows
+            if self._noise:
+                rows = RowModel.of(cast(Model, self._viewed), model_args, model_kwargs)
+            self._rows = rows.without_data()
+        return found
 
     def _reset(self) -> None:
         super()._reset()
         self._noise = ()
 
-    def _known_rows(self, model_args: Args, model_kwargs: Kwargs | None) -> RowModel | None:
-        """What is known of the rows, of which noise may have been put back."""
-        rows = self._rows
-        if self._noise:
-            rows = RowModel.of(cast(Model, self._viewed), model_args, model_kwargs)
-        return rows and rows.without_data()
-
     def _model_of_start(self, model_args: Args, model_kwargs: Kwargs | None) -> Model:
         """The model with all rows, or with a few where all of them are on disk."""
         model = super()._model_of_start(model_args, model_kwargs)
         return first_rows(model) if holds_rows_on_disk((model_args, model_kwargs)) else model
-
-
-class AMAGOLD(MinibatchKernel):
-    r"""AMAGOLD (Zhang, Cooper and De Sa, Algorithm 2): exact, with minibatch gradients.
-
-    For a model with ``numpyro.plate(name, N, subsample_size=B)`` around its observed sites. A
-    transition costs T gradients on B rows and one evaluation on all N, in chunks. With
-    ``acceptance="subsampled"`` trajectories read no rows, and the test reads a few.
-    `target_accept_prob` is 0.65 by default, 0.25 with ``"subsampled"``.
-    ``kernel.model`` is the model with all rows: give it to ``Predictive``, or write the plate with
-    ``subsample_size=B if y is not None else None``, or predictions are of B rows drawn at random.
-
-    Parameters
-    ----------
-    model
-        NumPyro model with subsample plates.
-    control_variate
-        "second_order" or None: expansion of the gradient at the mode of the full data, found before
-        the warm-up, which takes most of the minibatch noise out of it. Both are exact. Up to 512
-        dimensions (with acceptance="subsampled" those that all rows see: groups of rows may be
-        thousands); beyond, None.
-    acceptance
-        "full" is exact and reads all N rows once per transition. "subsampled" is also exact and
-        reads a few; its options are those of :class:`numpyro_fwd.Subsampled`, which may be given
-        instead. It requires a likelihood that depends on the latents only through linear
-        predictors, and a distribution with bounded derivatives: one with a family in
-        :mod:`blackjax_ext.families`, any smooth one of at most four scalar parameters, one of these
-        that is censored or truncated, or a ``numpyro.factor`` for each row. Any prior will do
-        (:mod:`blackjax_ext.subsampling.thinning`). Models with 50 groups of rows or more are
-        sampled in sweeps (:mod:`blackjax_ext.subsampling.group_sweeps`). ``LocScaleReparam`` is
-        undone for effects that rows depend on; draws have the sites of the model as it is written
-        (:mod:`numpyro_fwd.subsampling.centring`). The cost of a transition does not grow with N;
-        mode, bounds and alias table are computed before the warm-up. The potential energy is then
-        not evaluated and shows as NaN. Or an ``Acceptance`` of :mod:`blackjax_ext.acceptance`. The
-        extra field "inner.num_rows" counts the rows of each test, without those of the set-up.
-    options
-        See :class:`numpyro_fwd.kernels.minibatch_options.MinibatchOptions`.
-
-    Examples
-    --------
-    >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
-    >>> from numpyro.infer import MCMC
-    >>> from numpyro_fwd import AMAGOLD
-    >>> def model(y):
-    ...     mean = numpyro.sample("mean", dist.Normal(0, 10))
-    ...     with numpyro.plate("rows", len(y), subsample_size=100) as rows:
-    ...         numpyro.sample("y", dist.Normal(mean, 1), obs=y[rows])
-    >>> y = 2.0 + jax.random.normal(jax.random.key(0), (10_000,))
-    >>> mcmc = MCMC(AMAGOLD(model), num_warmup=100, num_samples=300, progress_bar=False)
-    >>> mcmc.run(jax.random.key(1), y)
-    >>> bool(abs(mcmc.get_samples()["mean"].mean() - y.mean()) < 0.005)
-    True
-    """
-
-    option_defaults: ClassVar[Mapping[str, Any]] = {"friction": None}
-
-    def __init__(
-        self,
-        model: Model | None = None,
-        *,
-        control_variate: ControlVariate | None = "second_order",
-        acceptance: TestName | Acceptance | Subsampled = "full",
-        **options: Unpack[MinibatchOptions],
-    ):
-        if moved := sorted({"anchor", "gradient"} & options.keys()):
-            raise TypeError(
-                f"{moved[0]} is an option of the subsampled test; give it by "
-                f"AMAGOLD(model, acceptance=numpyro_fwd.Subsampled({moved[0]}=...))."
-            )
-        subsampled = subsampled_of(acceptance, control_variate)
-        if subsampled is not None:
-            self.best_accept_prob = SUBSAMPLED_ACCEPT_PROB
-            acceptance = FULL_PASS  # until there is an expansion
-        elif isinstance(acceptance, str) and acceptance == "full":
-            acceptance = FULL_PASS
-        if not isinstance(acceptance, Acceptance):
-            raise ValueError(
-                'acceptance must be "full", "subsampled", a Subsampled, or an Acceptance of '
-                f"blackjax_ext; got {acceptance!r}."
-            )
-        if options.get("friction") is None:
-            is_fresh = options.get("resample_momentum", True)
-            options["friction"] = 0.0 if control_variate is not None and is_fresh else 0.25
-        super().__init__(
-            model,
-            amagold,
-            control_variate=control_variate,
-            subsampled=subsampled,
-            acceptance=acceptance,
-            **options,
-        )
-
-
-def subsampled_of(acceptance: Any, control_variate: Any) -> Subsampled | None:
-    """Options of the subsampled test; None for another one."""
-    is_named = isinstance(acceptance, str) and acceptance == "subsampled"
-    if not is_named and not isinstance(acceptance, Subsampled):
-        return None
-    if not isinstance(control_variate, str) or control_variate != "second_order":
-        raise ValueError(
-            "control_variate must be left out with the subsampled test, whose expansion is of "
-            f"second order; got {control_variate!r}."
-        )
-    return Subsampled() if is_named else acceptance
-
-
-class L2MC(MinibatchKernel):
-    """L2MC (Horowitz 1991): AMAGOLD with the gradient of all rows, its full-batch counterpart.
-
-    T gradients and one evaluation on all N rows, in chunks. Without friction it is HMC.
-    `target_accept_prob` is 0.65 by default. Models without subsample plates work too.
-
-    Parameters
-    ----------
-    model
-        NumPyro model.
-    options
-        See :class:`numpyro_fwd.kernels.minibatch_options.MinibatchOptions`.
-    """
-
-    needs_minibatches = False
-
-    def __init__(self, model: Model | None = None, **options: Unpack[MinibatchOptions]):
-        super().__init__(model, l2mc, **options)
-
-
-class SGHMC(MinibatchKernel):
-    """SGHMC (Chen, Fox and Guestrin 2014), biased: no acceptance test, no pass over the data.
-
-    T gradients on B rows per transition. The bias grows with the step size, which cannot be
-    adapted, and with the noise of the gradient: :class:`AMAGOLD` is the exact kernel.
-
-    Parameters
-    ----------
-    model
-        NumPyro model with subsample plates.
-    control_variate
-        As for :class:`AMAGOLD`.
-    options
-        See :class:`numpyro_fwd.kernels.minibatch_options.MinibatchOptions`; `step_size` is 0.1 by
-        default.
-    """
-
-    option_defaults: ClassVar[Mapping[str, Any]] = {"step_size": 0.1}
-
-    def __init__(
-        self,
-        model: Model | None = None,
-        *,
-        control_variate: ControlVariate | None = "second_order",
-        **options: Unpack[MinibatchOptions],
-    ):
-        for name in ("adapt_step_size", "target_accept_prob"):
-            if options.get(name):
-                raise ValueError(
-                    f"{name} must be left out: SGHMC accepts everything; got {options[name]!r}."
-                )
-        arguments: dict[str, Any] = {"step_size": 0.1, **options, "adapt_step_size": False}
-        super().__init__(model, sghmc, control_variate=control_variate, **arguments)

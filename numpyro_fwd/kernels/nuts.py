@@ -13,8 +13,8 @@ from blackjax_ext.checks import check_count
 from blackjax_ext.types import LogDensity
 from numpyro_fwd.kernels.base import BlackJAXKernel
 from numpyro_fwd.kernels.options import KernelOptions
+from numpyro_fwd.kernels.recording import Recording, of_trajectory
 from numpyro_fwd.kernels.state import KernelState
-from numpyro_fwd.kernels.trajectories import Recording
 from numpyro_fwd.types import Args, Kwargs, Model
 
 __all__ = ["AutoNUTS"]
@@ -99,7 +99,8 @@ class AutoNUTS(BlackJAXKernel):
     def _recorded(self, target: Stepper) -> Stepper:
         if not isinstance(target, BoundAlgorithm):  # of a model without coordinates
             return target
-        return Recording(target._replace(logdensity_fn=bounded(target.logdensity_fn)))
+        target = target._replace(logdensity_fn=bounded(target.logdensity_fn))
+        return Recording(target, of_trajectory)
 
 
 def bounded(logdensity_fn: LogDensity) -> LogDensity:

@@ -3,10 +3,21 @@
 import inspect
 from typing import Any, TypedDict, get_args
 
+import jax.numpy as jnp
+
+from blackjax_ext.adaptation.run import check_differentiation, check_target
+from blackjax_ext.checks import check_count, check_positive
 from blackjax_ext.types import Function
 from numpyro_fwd.kernels.blocks import DenseMass, GivenMetric
 
-__all__ = ["AS_IT_IS_DONE", "INSTEAD", "KernelOptions", "full_signature", "options_of"]
+__all__ = [
+    "AS_IT_IS_DONE",
+    "INSTEAD",
+    "KernelOptions",
+    "check_options",
+    "full_signature",
+    "options_of",
+]
 
 # arguments of numpyro.infer.NUTS and HMC that ask for what is always done
 AS_IT_IS_DONE = {
@@ -33,7 +44,53 @@ INSTEAD = {
 
 
 class KernelOptions(TypedDict, total=False):
-    """Keywords that every kernel takes; :class:`numpyro_fwd.BlackJAXKernel` says what they mean."""
+    """Keywords that every kernel takes.
+
+    Attributes
+    ----------
+    potential_fn
+        Minus the log density, a function of a pytree; `init_params` must then be given to
+        ``MCMC.run``.
+    step_size
+        First guess of the step size, positive; kept if `adapt_step_size` is False.
+    inverse_mass_matrix
+        First guess of the posterior covariance, (D,) or (D, D), or a dict of blocks by their sites,
+        ``{("m", "b"): matrix}``, as for NumPyro's HMC; None for the one that the warm start finds,
+        or the identity without a warm start.
+    adapt_step_size
+        Adapt the step size to `target_accept_prob` by dual averaging.
+    adapt_mass_matrix
+        Adapt the metric to the posterior covariance.
+    dense_mass
+        True to adapt a full covariance, False for variances, "low_rank" for variances and the K
+        directions that differ most from them, 128 up to 1,024 dimensions and 32 from 4,096 on, at
+        the cost of 2 K D a product,
+        ``[("m", "b"), ("c",)]`` for covariances within these blocks of sites and variances of all
+        others. None for a full covariance up to 64 dimensions, where it costs next to nothing:
+        steps of these samplers are short, and correlations slow them far more than NUTS. Beyond 64
+        dimensions None means a full covariance up to 512 and "low_rank" from there on for MALA,
+        AutoMALA and AutoNUTS, and variances for others; up to 2,000 dimensions these three keep
+        a full covariance where its two products cost no more than a gradient. Algorithms that take
+        gradients learn each of these from draws and gradients there. The structure of an
+        `inverse_mass_matrix` that is given is then kept. For an algorithm that is not from
+        `blackjax_ext`, None means variances, since not all accept a matrix.
+    target_accept_prob
+        Acceptance probability between 0 and 1 to adapt to; None for the kernel's own
+        (`best_accept_prob`).
+    init_strategy
+        NumPyro initialization strategy.
+    warm_start
+        Before the warm-up, follow Newton's path from the start to the best normal approximation
+        along it, which gives the first position and, if `adapt_mass_matrix`, the first metric
+        (:mod:`blackjax_ext.adaptation.newton_path`). Where its Hessians cost more than about 300
+        steps and more than a few seconds, and beyond 128 dimensions in forward mode and 512 in
+        reverse mode, a path of gradients gives the position alone
+        (:mod:`blackjax_ext.adaptation.start`). Off if there is no warm-up; not tried without
+        derivatives.
+    chain_batch_size
+        Of vectorized chains, how many take a step at once, the others after them: the memory of a
+        step is that of so many chains, and its draws are the same up to rounding. None for all.
+    """
 
     potential_fn: Function | None
     step_size: float
@@ -45,6 +102,31 @@ class KernelOptions(TypedDict, total=False):
     init_strategy: Function
     warm_start: bool
     chain_batch_size: int | None
+
+
+def check_options(
+    model: Any,
+    potential_fn: Any,
+    differentiation: str,
+    step_size: Any,
+    target: Any,
+    chain_batch_size: Any,
+) -> None:
+    """Raise ValueError or TypeError for what no kernel takes."""
+    if (model is None) == (potential_fn is None):
+        given = "neither" if model is None else "both"
+        raise ValueError(f"exactly one of model and potential_fn must be given; got {given}.")
+    for name, value in (("model", model), ("potential_fn", potential_fn)):
+        if value is not None and not callable(value):
+            raise TypeError(f"{name} must be callable; got {type(value).__name__}.")
+    check_positive("step_size", step_size)
+    if jnp.ndim(step_size):
+        raise ValueError(f"step_size must be one number; got shape {jnp.shape(step_size)}.")
+    check_differentiation(differentiation)
+    if target is not None:
+        check_target("target_accept_prob", target)
+    if chain_batch_size is not None:
+        check_count("chain_batch_size", chain_batch_size)
 
 
 def full_signature(kernel: type) -> inspect.Signature:

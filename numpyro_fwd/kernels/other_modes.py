@@ -26,10 +26,10 @@ from blackjax_ext.adaptation.multistart import FAR, agree, find_starts
 from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.rows.compensated_sums import Pair
-from blackjax_ext.subsampling.newton import DerivativesFn, Stationary, in_double, newton
+from blackjax_ext.rows.newton import DerivativesFn, Stationary, in_double, newton
 from numpyro_fwd.bridge.stochastic_potentials import density_of_some, share_of_some
 from numpyro_fwd.disk import holds_rows_on_disk
-from numpyro_fwd.kernels.rows_of_runs import rows_of_run
+from numpyro_fwd.kernels.row_strategies import rows_of
 from numpyro_fwd.kernels.strategy import Run, ravel_one
 
 __all__ = ["Modes", "Passes", "Place", "look_elsewhere", "place_of", "warn_of_modes"]
@@ -42,7 +42,7 @@ SEVERAL_MODES_ADVICE = (
 
 
 class Passes(NamedTuple):
-    """Energy of all rows and its derivatives, as :mod:`blackjax_ext.subsampling.newton` asks."""
+    """Energy of all rows and its derivatives, as :mod:`blackjax_ext.rows.newton` asks."""
 
     energy: Callable[[Any], Pair]
     derivatives: DerivativesFn
@@ -112,10 +112,10 @@ def look_elsewhere(run: Run, z: Any, first: Place, passes_of: Callable[[], Passe
     an evaluation of all rows, and a search on all of them if that is not far below.
     """
     alone = Modes([first], [])
-    if holds_rows_on_disk(run.model_args):  # of which a path would read some at each evaluation
+    if holds_rows_on_disk(run.source.arguments):  # each evaluation of a path would read some
         return alone
     run.say("looking for other modes on a few rows")
-    share = share_of_some(rows_of_run(run), BUDGET.mode_rows)
+    share = share_of_some(rows_of(run.source), BUDGET.mode_rows)
     ends = ends_of_paths(run, z)
     distance = [np.max(np.abs(end.x - first.x) / first.sd) for end in ends]
     is_near = min(distance, default=np.inf) < FAR / share**0.5
@@ -150,8 +150,13 @@ def compare_ends(
             here = -in_double(passes.energy(place.x)) - 0.5 * place.log_det
             places[-1] = places[-1]._replace(evidence=here)
     places = [places[j] for j in np.argsort([-each.evidence for each in places], kind="stable")]
-    kept = [each for each in places if each.evidence >= places[0].evidence - margin]
+    kept = that_matter(places, margin)
     return Modes(kept, places[len(kept) :] + lost)
+
+
+def that_matter(places: list[Place], margin: float) -> list[Place]:
+    """Those of the places, best first, that are not lower than the best by more than `margin`."""
+    return [each for each in places if not each.evidence < places[0].evidence - margin]
 
 
 def add_place(places: list[Place], new: Place) -> bool:
@@ -171,7 +176,7 @@ def ends_of_paths(run: Run, z: Any) -> list[Place]:
 
     def find(arrays, seed, x):
         key = jax.random.key(seed)
-        logdensity_fn = density_of_some(rows_of_run(run, arrays), BUDGET.mode_rows)
+        logdensity_fn = density_of_some(rows_of(run.at(arrays)), BUDGET.mode_rows)
         return find_starts(key, lambda x: logdensity_fn(unravel(x)), x, differentiation)
 
     num_paths = BUDGET.mode_paths if size <= BUDGET.mode_dimensions else BUDGET.min_paths

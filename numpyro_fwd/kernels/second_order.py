@@ -1,21 +1,19 @@
 """The named kernels of the second-order family, whose chains share schedules."""
 
-import warnings
-from typing import Any, ClassVar, Unpack
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jax import Array
 
 from blackjax_ext import metrics, schedules
-from blackjax_ext.checks import check_count, check_positive
 from blackjax_ext.mcmc import alsmmala, amsmmala
 from blackjax_ext.mcmc.hp_mala import hp_mala
 from blackjax_ext.mcmc.mmala import mmala
 from blackjax_ext.mcmc.smmala import smmala
 from numpyro_fwd.bridge.views import View
-from numpyro_fwd.kernels.base import BlackJAXKernel
-from numpyro_fwd.kernels.options import KernelOptions
-from numpyro_fwd.types import Args, Kwargs, Model
+from numpyro_fwd.kernels.named import NamedKernel
+from numpyro_fwd.types import Args, Kwargs
 
 __all__ = ["ALSMMALA", "AMSMMALA", "HPMALA", "MMALA", "SMMALA"]
 
@@ -27,7 +25,10 @@ DECAY = 7.0
 PERIOD = 7
 
 
-class HPMALA(BlackJAXKernel):
+METRIC = {"metric_fn": metrics.absolute_hessian(WHITENED_FLOOR)}
+
+
+class HPMALA(NamedKernel):
     """Hessian-preconditioned MALA: Langevin steps scaled by the clipped Hessian.
 
     One gradient, one Hessian and one eigenvalue problem per step. `target_accept_prob` is 0.574 by
@@ -40,41 +41,14 @@ class HPMALA(BlackJAXKernel):
     floor
         Lower bound delta > 0 of the eigenvalues, in coordinates that the adapted
         `inverse_mass_matrix` whitens; with 1 a step is nowhere longer than the posterior's scale.
-    options
-        See :class:`BlackJAXKernel`.
     """
 
+    algorithm = hp_mala
+    option_defaults: ClassVar[Mapping[str, Any]] = {"floor": WHITENED_FLOOR}
     best_accept_prob = 0.574  # MALA's, as its paper recommends
 
-    def __init__(
-        self,
-        model: Model | None = None,
-        *,
-        floor: float = WHITENED_FLOOR,
-        **options: Unpack[KernelOptions],
-    ):
-        check_positive("floor", floor)
-        super().__init__(model, hp_mala, floor=floor, **options)
 
-
-class MetricKernel(BlackJAXKernel):
-    """Kernel of an algorithm with a `metric_fn`."""
-
-    algorithm: ClassVar[Any]
-    default_metric: ClassVar[metrics.Metric] = metrics.absolute_hessian(WHITENED_FLOOR)
-
-    def __init__(
-        self,
-        model: Model | None = None,
-        *,
-        metric_fn: metrics.MetricFn | None = None,
-        **options: Unpack[KernelOptions],
-    ):
-        self._metric = metrics.as_metric(self.default_metric if metric_fn is None else metric_fn)
-        super().__init__(model, self.algorithm, metric_fn=self._metric, **options)
-
-
-class SMMALA(MetricKernel):
+class SMMALA(NamedKernel):
     """Simplified manifold MALA (Girolami and Calderhead 2011).
 
     One gradient and one metric per step. `target_accept_prob` is 0.7 by default.
@@ -86,15 +60,14 @@ class SMMALA(MetricKernel):
     metric_fn
         ``metric_fn(logdensity_fn, position)`` in unconstrained coordinates, of
         :mod:`blackjax_ext.metrics` or your own; the absolute Hessian with floor 1 by default.
-    options
-        See :class:`BlackJAXKernel`.
     """
 
     algorithm = smmala
+    option_defaults: ClassVar[Mapping[str, Any]] = METRIC
     best_accept_prob = 0.7  # Girolami and Calderhead 2011
 
 
-class MMALA(MetricKernel):
+class MMALA(NamedKernel):
     """Manifold MALA (Girolami and Calderhead 2011; Xifara et al. 2014).
 
     One gradient, one metric and its derivative per step. `target_accept_prob` is 0.7 by default.
@@ -105,20 +78,18 @@ class MMALA(MetricKernel):
         NumPyro model, three times differentiable.
     metric_fn
         As for :class:`SMMALA`; the SoftAbs Hessian with alpha 1 by default.
-    options
-        See :class:`BlackJAXKernel`.
     """
 
     algorithm = mmala
+    option_defaults: ClassVar[Mapping[str, Any]] = {"metric_fn": metrics.softabs_hessian(1.0)}
     best_accept_prob = 0.7  # Girolami and Calderhead 2011
-    default_metric = metrics.softabs_hessian(1.0)
 
     def _look(
         self, rng_key: Array, init_params: Any, model_args: Args, model_kwargs: Kwargs | None
     ) -> tuple[View, Any]:
         """The target and starts; ValueError for a metric whose derivative the model lacks."""
         view, z = super()._look(rng_key, init_params, model_args, model_kwargs)
-        is_hessian = isinstance(self._metric, metrics.HessianMetric)
+        is_hessian = isinstance(self._algorithm.parameters["metric_fn"], metrics.HessianMetric)
         if is_hessian and view.differentiation == "gradients":
             raise ValueError(
                 "MMALA needs the derivative of its metric, and the model has gradients alone; "
@@ -128,15 +99,7 @@ class MMALA(MetricKernel):
         return view, z
 
 
-class ScheduledOptions(KernelOptions, total=False):
-    """Keywords of the scheduled kernels, besides those of :class:`KernelOptions`."""
-
-    schedule: schedules.Schedule | None
-    metric_fn: metrics.MetricFn | None
-    follow: bool
-
-
-class ScheduledKernel(MetricKernel):
+class ScheduledKernel(NamedKernel):
     """Kernel that takes a step with a new metric as a schedule says.
 
     The decision is drawn once for all vectorized chains. The cached metric, or covariance, follows
@@ -144,27 +107,17 @@ class ScheduledKernel(MetricKernel):
     """
 
     has_step_parameters = True
-    biased: ClassVar[str]
+    option_defaults: ClassVar[Mapping[str, Any]] = {"schedule": None, **METRIC}
 
-    def __init__(
-        self,
-        model: Model | None = None,
-        *,
-        schedule: schedules.Schedule | None = None,
-        metric_fn: metrics.MetricFn | None = None,
-        follow: bool = False,
-        **options: Unpack[KernelOptions],
-    ):
-        if schedule is not None:
-            schedules.check_schedule(schedule)
-        if follow:
-            warnings.warn(self.biased, stacklevel=3)
-        self._schedule = schedule
-        self._follow = follow
-        super().__init__(model, metric_fn=metric_fn, **options)
+    def _checked(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The metric; what decides on a step is given to each (:meth:`step_parameters`)."""
+        self._options = options
+        schedule = options["schedule"] or alsmmala.SCHEDULE
+        checked: dict[str, Any] = self.algorithm.checked(options | {"schedule": schedule})
+        return {"metric_fn": checked["metric_fn"]}
 
     def _follows(self, i: Array, num_warmup: Array) -> Array:
-        return jnp.asarray(self._follow) | (i < num_warmup)
+        return jnp.asarray(self._options["follow"]) | (i < num_warmup)
 
 
 class ALSMMALA(ScheduledKernel):
@@ -186,33 +139,20 @@ class ALSMMALA(ScheduledKernel):
         Let the cached metric follow the chain after the warm-up too, as published.
     run_length
         Number of SMMALA steps in a row.
-    options
-        See :class:`BlackJAXKernel`.
     """
 
     algorithm = alsmmala.alsmmala
     best_accept_prob = 0.6  # Papamarkou and Ford
-    biased = alsmmala.BIASED
     kept_fields = ("cached",)
-
-    def __init__(
-        self,
-        model: Model | None = None,
-        *,
-        run_length: int = alsmmala.RUN_LENGTH,
-        **options: Unpack[ScheduledOptions],
-    ):
-        check_count("run_length", run_length)
-        self._run_length = run_length
-        super().__init__(model, **options)
 
     def step_parameters(
         self, rng_key: Array, i: Array, inner: Any, num_warmup: Array
     ) -> dict[str, Any]:
         """Whether step `i` is SMMALA's, and whether what it learns is kept."""
         decay = schedules.exponential(DECAY, LATE_PROBABILITY, 1)
-        schedule = self._schedule or (lambda i: decay(i / jnp.maximum(num_warmup, 1)))
-        refresh = alsmmala.decide(rng_key, i, inner.is_current, schedule, self._run_length)
+        schedule = self._options["schedule"] or (lambda i: decay(i / jnp.maximum(num_warmup, 1)))
+        run_length = self._options["run_length"]
+        refresh = alsmmala.decide(rng_key, i, inner.is_current, schedule, run_length)
         follow = self._follows(i, num_warmup)
         return {"refresh": refresh, "is_current": inner.is_current, "follow": follow}
 
@@ -235,22 +175,17 @@ class AMSMMALA(ScheduledKernel):
         As for :class:`SMMALA`; the absolute Hessian by default.
     follow
         Let the covariance follow the chain after the warm-up too, as published.
-    options
-        See :class:`BlackJAXKernel`.
     """
 
     algorithm = amsmmala.amsmmala
     best_accept_prob = 0.27  # Papamarkou and Ford
-    biased = amsmmala.BIASED
     kept_fields = ("covariance", "mean", "num_draws")
-
-    def __init__(self, model: Model | None = None, **options: Unpack[ScheduledOptions]):
-        super().__init__(model, **options)  # as ALSMMALA, for a warning names the caller's line
 
     def step_parameters(
         self, rng_key: Array, i: Array, inner: Any, num_warmup: Array
     ) -> dict[str, Any]:
         """Whether step `i` is SMMALA's, and whether what it learns is kept."""
         del inner
-        refresh = amsmmala.is_scheduled(rng_key, i, self._schedule or schedules.modulo(PERIOD))
+        schedule = self._options["schedule"] or schedules.modulo(PERIOD)
+        refresh = amsmmala.is_scheduled(rng_key, i, schedule)
         return {"refresh": refresh, "follow": self._follows(i, num_warmup)}

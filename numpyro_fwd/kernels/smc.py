@@ -2,33 +2,34 @@
 
 import contextlib
 import inspect
-import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from blackjax.smc.resampling import systematic
 from jax import Array
 from numpyro.infer import NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
 from blackjax_ext import moves
-from blackjax_ext.checks import check_count, check_positive, check_share, item_of
+from blackjax_ext.checks import check_count, check_positive, check_share
+from blackjax_ext.equations import needed_equations
 from blackjax_ext.mcmc.auto_mala import auto_mala
 from blackjax_ext.mcmc.derivatives import differentiation_of
-from blackjax_ext.meshes import is_first_process, on_host
 from blackjax_ext.smc import annealing, langevin_smc, sampler
-from blackjax_ext.smc.annealing import Schedule
+from blackjax_ext.smc.cooled import COLDEST
 from blackjax_ext.smc.langevin_smc import LangevinSMCInfo, LangevinSMCState
 from blackjax_ext.smc.tempered import COVARIANCE, PARTICLES, next_temperature
+from blackjax_ext.stacking import stacked
 from blackjax_ext.types import Function, LogDensity
+from blackjax_ext.work import evaluated, traced
 from numpyro_fwd.bridge.argument_errors import check_arguments, naming_arguments
-from numpyro_fwd.bridge.arguments import run_with, split_arguments
+from numpyro_fwd.bridge.arguments import SplitArguments, run_with, split_arguments
 from numpyro_fwd.bridge.fingerprints import fingerprint
 from numpyro_fwd.bridge.imputation import imputing
-from numpyro_fwd.bridge.numpyro_private import is_prng_key, not_jax_tracer
+from numpyro_fwd.bridge.numpyro_private import is_prng_key
 from numpyro_fwd.bridge.priors import (
     check_latents,
     check_likelihoods,
@@ -39,11 +40,19 @@ from numpyro_fwd.bridge.priors import (
     warn_without_likelihood,
 )
 from numpyro_fwd.bridge.traces import first_sites
+from numpyro_fwd.kernels.cooling import SHARE, TEMPERATURES, complaints_of_cooling, drawn_from
 from numpyro_fwd.kernels.notices import Notice
 from numpyro_fwd.kernels.options import INSTEAD
 from numpyro_fwd.kernels.precision import NUM_COMPARED, check_products
 from numpyro_fwd.kernels.running_mcmc import check_arguments_of_loop
 from numpyro_fwd.kernels.same_data import InPlace, compared, noticing_data
+from numpyro_fwd.kernels.smc_state import (
+    MANY_PARTICLES,
+    OF_ANNEALING,
+    LangevinSMCKernelState,
+    described,
+    warn_of_annealing,
+)
 from numpyro_fwd.meshes import check_run, over_chains
 from numpyro_fwd.types import Args, Kwargs, Model
 
@@ -52,12 +61,6 @@ __all__ = ["LangevinSMC", "LangevinSMCKernelState", "share_to_keep"]
 # Metropolis' probability for Langevin proposals; share of the sample size for unadjusted ones
 TARGETS = {True: 0.574, False: 0.9}
 MAX_CHANGE = 0.5
-MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
-LOW_ESS = 0.1  # of the particles: an effective sample size below it is warned of
-MIN_ANCESTORS = 1.5  # descendants of one draw of the prior do not know how far runs differ
-MIN_PARTICLES = 20  # and neither do so few: with five two runs in five are two errors off
-MIXED_SHARE = 0.5  # of the ancestors of particles that mix well: 0.8 to 1.1 where they do
-MAX_DENSITY_ROUNDING = 0.5  # of a log density: its difference then says nothing
 # by the derivatives that a model has
 MOVES = {
     "forward": "no reverse mode, which this algorithm needs: give algorithm=blackjax_ext.fmala, or "
@@ -66,93 +69,27 @@ MOVES = {
     "leave algorithm out, or give blackjax_ext.mala.",
     "none": "no derivatives, which this algorithm needs: give algorithm=blackjax_ext.random_walk.",
 }
-FEW_PARTICLES, MANY_PARTICLES = (
-    200,
-    1_000,
-)  # particles between which the default of tempering_ess changes
+# particles below MANY_PARTICLES, between which the default of tempering_ess changes
+FEW_PARTICLES = 200
 SHARE_OF_MANY = 0.9
 
 
-class LangevinSMCKernelState(NamedTuple):
-    """State of the population; every field but these leads with the particles.
+class Climb(NamedTuple):
+    """From which temperature to which particles are taken, and how.
 
-    The exceptions are `i`, `inner`, `schedule`, `rng_key`, `num_warmup` and `data`.
-
-    i
-        Iteration, counted from the start of the warm-up.
-    inner
-        State of ``blackjax_ext.langevin_smc``; its weights are equal.
-    schedule
-        All temperatures, and what happened at each: a ``blackjax_ext.smc.annealing.Schedule`` whose
-        arrays have shape (1, max_temperatures) and are NaN after the last temperature.
-    temperature
-        Power of the likelihood: 1 once the particles are annealed.
-    log_evidence
-        Logarithm of the estimate of the evidence; NaN if the population is lost.
-    log_evidence_error
-        Standard error of it, estimated from this run (Lee and Whiteley 2018).
-    ess
-        Least effective sample size in the last step, before any resampling: for Metropolis moves at
-        temperature 1 the number of particles.
-    least_ess
-        Least effective sample size since the start, before any resampling.
-    genealogical_ess
-        Effective number of draws of the prior that the particles descend from.
-    mixed_ancestors
-        What `genealogical_ess` would be after the annealing if its moves had mixed: a half of it or
-        less says that they were too few (``blackjax_ext.smc.annealing.mixed_ancestors``).
-    num_temperatures
-        How many temperatures it took.
-    is_forced
-        Whether there were `max_temperatures` of them, so that the last step jumped to 1.
-    accept_prob
-        Acceptance probability of the last step, or the share of the sample size that unadjusted
-        moves kept.
-    step_size
-        Frozen after the warm-up.
-    diverging
-        Whether what a particle would have moved to was not a number; for all particles, whether the
-        population is lost (see :class:`LangevinSMC`).
-    ancestors
-        Index of the draw of the prior that each particle descends from.
-    rng_key
-        Key of the next step.
-    data
-        Whose population it is: other data raise.
+    All of it are arguments of one program, which cools and evaluates, too.
     """
 
-    i: Array
-    inner: LangevinSMCState
-    schedule: Schedule
-    temperature: Array
-    log_evidence: Array
-    log_evidence_error: Array
-    ess: Array
-    least_ess: Array
-    genealogical_ess: Array
-    mixed_ancestors: Array
-    num_temperatures: Array
-    is_forced: Array
-    accept_prob: Array
+    first: Array
+    last: Array
+    share: Array
     step_size: Array
-    diverging: Array
-    ancestors: Array
-    rng_key: Array
-    num_warmup: Array
-    data: Notice | None = None
+    max_temperatures: Array
 
-    def __getitem__(self, key: Any) -> Any:
-        return item_of(self, key)
-
-    @property
-    def z(self) -> Any:
-        """Unconstrained particles."""
-        return self.inner.position
-
-    @property
-    def potential_energy(self) -> Array:
-        """Minus the log density of each particle."""
-        return -(self.inner.local.logprior + self.inner.local.loglikelihood)
+    @classmethod
+    def of(cls, first: float, last: float, share: float, step_size: Any, most: int) -> "Climb":
+        """The same with arrays of the model's precision."""
+        return cls(*map(jnp.asarray, (first, last, share, step_size, most)))
 
 
 class LangevinSMC(MCMCKernel):
@@ -217,7 +154,8 @@ class LangevinSMC(MCMCKernel):
         After the annealing: if there were `max_temperatures` temperatures, if the least
         effective sample size was below a tenth of the particles, if there are fewer than 20, if
         all particles descend from one draw of the prior, or from less than half as many as if their
-        Metropolis moves had mixed, or if the population is lost.
+        Metropolis moves had mixed, if the population is lost, or, where nothing of this is so, if
+        particles that are cooled past temperature 1 find mass that the population has missed.
 
     Notes
     -----
@@ -366,75 +304,110 @@ class LangevinSMC(MCMCKernel):
             z = over_chains(z)
             warn_of_ties(z)
             split = split_arguments(model_args, model_kwargs)
+            anneal: Function = jax.jit(partial(self._annealed, split))
+            if split.key is not None:
+                anneal = self._programs.setdefault(split.key, anneal)
             keys = jax.random.split(key_anneal)
             with explaining_derivatives(self._model, model_args, model_kwargs, z):
-                state, loglikelihood = run_with(split, self._program(split), *keys, z)
+                program = partial(run_with, split, anneal)
+                state, loglikelihood = program(*keys, z, self._climb(num))
         check_likelihoods(loglikelihood, self._model, model_args, model_kwargs, z)
         self._sample_fn = self.sample
-        self._warn(state)
+        warn_of_annealing(
+            *(state, self._max_temperatures),
+            is_adjusted=self._is_adjusted,
+            missed=lambda: self._missed(program, keys, state),
+        )
         check_products(lambda: self._energies(split, state.inner.position))
         return state._replace(
             rng_key=rng_key, num_warmup=jnp.array(num_warmup, int), data=noticing_data(made)
         )
 
-    def _energies(self, split: Any, z: Any) -> Array:
+    def _energies(self, split: SplitArguments, z: Any) -> Array:
         """Log densities of a few particles, by a program of their own."""
 
         @jax.jit
         def energies(arrays, z):
-            prior, likelihood = split_logdensity(self._model, *split.join(arrays))
-            return jax.vmap(lambda z: prior(z) + likelihood(z))(z)
+            return jax.vmap(density_of(self._model, *split.join(arrays)))(z)
 
         return run_with(split, energies, jax.tree.map(lambda leaf: leaf[:NUM_COMPARED], z))
 
-    def _program(self, split: Any) -> Function:
-        """The compiled annealing: arrays are arguments, all else is part of the program."""
-        if split.key is not None and split.key in self._programs:
-            return self._programs[split.key]
+    def _densities(
+        self, z: Any, model_args: Args, model_kwargs: Kwargs
+    ) -> tuple[LogDensity, LogDensity]:
+        """Log prior and log likelihood, of which a program evaluates each five times.
 
-        @jax.jit
-        def anneal(arrays, key_climb, key_resample, z):
-            model_args, model_kwargs = split.join(arrays)
-            densities = split_logdensity(self._model, model_args, model_kwargs)
-            return self._annealed(key_climb, key_resample, z, densities)
-
-        if split.key is not None:
-            self._programs[split.key] = anneal
-        return anneal
+        So the model runs once for each, and operations that are alike go together.
+        """
+        first = jax.tree.map(lambda leaf: leaf[0], z)
+        prior, likelihood = split_logdensity(self._model, model_args, model_kwargs)
+        return (
+            traced(stacked(prior), first, evaluate=needed)[0],
+            traced(stacked(likelihood), first, evaluate=needed)[0],
+        )
 
     def _annealed(
         self,
+        split: SplitArguments,
+        arrays: list[Any],
         key_climb: Array,
         key_resample: Array,
         z: Any,
-        densities: tuple[LogDensity, LogDensity],
+        climb: Climb,
     ) -> tuple[LangevinSMCKernelState, Array]:
-        """Prior draws taken to temperature 1, and the log likelihoods that they began with."""
+        """Particles taken along `climb`, and the log likelihoods that they began with."""
+        densities = self._densities(z, *split.join(arrays))
         first = langevin_smc.init(z, *densities, differentiation=self._move.differentiation)
-        share = self._tempering_ess
-        share = share_to_keep(first.log_weights.size) if share is None else share
+        first = first._replace(temperature=climb.first.astype(first.temperature.dtype))
+        size = first.log_weights.size
 
         def step(i, inner, step_size):
-            is_last = i == self._max_temperatures - 1
-            temperature = next_temperature(
-                inner.temperature,
-                inner.log_weights,
-                inner.local.loglikelihood,
-                share,
-                jnp.where(is_last, 1.0, 0.0),
-            )
+            least = jnp.where(i == climb.max_temperatures - 1, climb.last, 0.0)
+            weights = inner.log_weights, inner.local.loglikelihood
+            share = climb.share, least, climb.last
+            temperature = next_temperature(inner.temperature, *weights, *share)
             key = jax.random.fold_in(key_climb, i)
             inner, info = self._step(key, inner, densities, step_size, temperature)
             return inner, info, self._adapted(step_size, info)
 
         inner, info, step_size, schedule = annealing.climb(
-            step, first, self._step_size, self._max_temperatures
+            *(step, first, climb.step_size, self._max_temperatures),
+            last_temperature=climb.last,
         )
         inner = equalized(key_resample, inner)
-        mixed = annealing.mixed_ancestors(schedule, inner.log_weights.size, self._ess_threshold)
-        state = begun(inner, jax.tree.map(lambda leaf: leaf[None], schedule), mixed)
-        least_ess = jnp.nanmin(schedule.least_ess)
-        return described(state, inner, info, step_size, least_ess), first.local.loglikelihood
+        mixed = annealing.mixed_ancestors(schedule, size, self._ess_threshold)
+        num = jnp.full(size, schedule.num_temperatures)
+        state = described(
+            *(inner, info, step_size, jnp.minimum(size, jnp.nanmin(schedule.least_ess))),
+            i=jnp.zeros((), int),
+            schedule=jax.tree.map(lambda leaf: leaf[None], schedule),
+            mixed_ancestors=jnp.zeros_like(inner.log_weights) + mixed,
+            num_temperatures=num,
+            is_forced=num == schedule.temperature.size,
+        )
+        return state, first.local.loglikelihood
+
+    def _climb(self, num_particles: int) -> Climb:
+        """From the prior to the posterior."""
+        share = self._tempering_ess
+        share = share_to_keep(num_particles) if share is None else share
+        return Climb.of(0.0, 1.0, share, self._step_size, self._max_temperatures)
+
+    def _missed(self, program: Function, keys: Array, state: LangevinSMCKernelState) -> list[str]:
+        """A sentence on mass that particles find when they are cooled, if it is missing.
+
+        The program of the annealing does all of it: where first and last temperature are the same
+        it evaluates the density.
+        """
+        key_climb, key_resample, key_draws = jax.random.split(keys[1], 3)
+        most = min(TEMPERATURES, self._max_temperatures)
+        cooling = Climb.of(1.0, COLDEST, SHARE, state.step_size[0], most)
+        cold, _ = program(key_climb, key_resample, state.z, cooling)
+        y, share, log_q = drawn_from(key_draws, cold.z, cold.inner.temperature, state.z)
+        there, _ = program(
+            key_climb, key_resample, over_chains(y), cooling._replace(last=cooling.first)
+        )
+        return complaints_of_cooling(state, share, -there.potential_energy - log_q)
 
     def _step(
         self,
@@ -459,10 +432,10 @@ class LangevinSMC(MCMCKernel):
         self, state: LangevinSMCKernelState, model_args: Args, model_kwargs: Kwargs | None
     ) -> LangevinSMCKernelState:
         """Moves at temperature 1, where the warm-up adapts their step size; equal weights."""
-        rng_key, key_step, key_resample = jax.random.split(state.rng_key, 3)
-        densities = split_logdensity(self._model, model_args, model_kwargs or {})
+        rng_key, key_step, key_resample = jax.random.split(cast(Array, state.rng_key), 3)
         step_size = state.step_size[0]
         with naming_arguments(model_args, model_kwargs):
+            densities = self._densities(state.z, model_args, model_kwargs or {})
             inner, info = self._step(key_step, state.inner, densities, step_size, 1.0)
         # what the moves do at temperature 1 tells nothing new of the evidence
         inner = equalized(key_resample, inner)._replace(
@@ -470,21 +443,14 @@ class LangevinSMC(MCMCKernel):
         )
         is_adapting = state.i < state.num_warmup
         step_size = jnp.where(is_adapting, self._adapted(step_size, info), step_size)
-        new_state = described(state, inner, info, step_size, info.least_ess)
         data = cast(Notice, state.data)
-        data = compared(data, data.facts.made, model_args, model_kwargs)
-        return new_state._replace(i=state.i + 1, rng_key=rng_key, data=data)
-
-    def _warn(self, state: LangevinSMCKernelState) -> None:
-        """Warn of an annealing that went wrong; traced values are let through."""
-        if not not_jax_tracer(state.least_ess):
-            return
-        # in every process: particles of others are asked for
-        sentences = complaints(state, self._max_temperatures)
-        if self._is_adjusted and not sentences:
-            sentences = complaints_of_mixing(state)
-        if sentences and is_first_process():
-            warnings.warn("sequential Monte Carlo: " + " ".join(sentences), stacklevel=2)
+        return described(
+            *(inner, info, step_size, jnp.minimum(state.least_ess, info.least_ess)),
+            **{name: getattr(state, name) for name in OF_ANNEALING},
+            i=state.i + 1,
+            rng_key=rng_key,
+            data=compared(data, data.facts.made, model_args, model_kwargs),
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled programs and what tells MCMC that the kernel is ready."""
@@ -502,102 +468,17 @@ def share_to_keep(num_particles: int) -> float:
     return 1.0 / (1.0 + part * (1.0 / SHARE_OF_MANY - 1.0))
 
 
-def begun(
-    inner: LangevinSMCState, schedule: Schedule, mixed_ancestors: Array
-) -> LangevinSMCKernelState:
-    """The first state after the annealing, without what :func:`described` knows."""
-    like = jnp.zeros_like(inner.log_weights)
-    num = jnp.full(like.shape, schedule.num_temperatures[0])
-    unknown: dict[str, Any] = dict.fromkeys(
-        ("temperature", "log_evidence", "log_evidence_error", "ess", "genealogical_ess"), like
-    )
-    return LangevinSMCKernelState(
-        i=jnp.zeros((), int),
-        inner=inner,
-        schedule=schedule,
-        least_ess=like + like.size,
-        mixed_ancestors=like + mixed_ancestors,
-        num_temperatures=num,
-        is_forced=num == schedule.temperature.size,
-        accept_prob=like,
-        step_size=like,
-        diverging=jnp.zeros(like.shape, bool),
-        ancestors=inner.ancestors,
-        rng_key=jnp.zeros(()),
-        num_warmup=jnp.zeros((), int),
-        **unknown,
-    )
+def density_of(model: Model, model_args: Args, model_kwargs: Kwargs) -> LogDensity:
+    """Log density of prior and likelihood."""
+    prior, likelihood = split_logdensity(model, model_args, model_kwargs)
+    return lambda z: prior(z) + likelihood(z)
 
 
-def described(
-    state: LangevinSMCKernelState,
-    inner: LangevinSMCState,
-    info: LangevinSMCInfo,
-    step_size: Array,
-    least_ess: Array,
-) -> LangevinSMCKernelState:
-    """`state` with the population `inner`, and what is known of it."""
-    like = jnp.zeros_like(state.temperature)
-    least_ess = jnp.minimum(state.least_ess, least_ess)
-    lost = is_collapsed(least_ess, inner)
-    error = jnp.sqrt(jnp.maximum(inner.variance, 0.0))
-    return state._replace(
-        inner=inner,
-        temperature=like + inner.temperature,
-        log_evidence=jnp.where(lost, jnp.nan, like + inner.log_evidence),
-        log_evidence_error=jnp.where(lost, jnp.nan, like + error),
-        ess=like + info.least_ess,
-        least_ess=least_ess,
-        genealogical_ess=like + info.genealogical_ess,
-        accept_prob=like + info.acceptance_rate,
-        step_size=like + step_size,
-        diverging=info.is_divergent | lost,
-        ancestors=inner.ancestors,
-    )
-
-
-def complaints(state: LangevinSMCKernelState, max_temperatures: int) -> list[str]:
-    """Sentences on what is wrong with a population after its annealing."""
-    sentences, size = [], state.ancestors.size
-    named = (state.least_ess, state.is_forced, state.genealogical_ess, state.log_evidence)
-    least_ess, is_forced, genealogical_ess, log_evidence = (x[0] for x in on_host(named))
-    if is_forced:
-        sentences.append(
-            f"there were max_temperatures = {max_temperatures} temperatures, and the last step "
-            "jumped to 1: allow more of them."
-        )
-    if least_ess < LOW_ESS * size:
-        sentences.append(
-            f"the effective sample size fell to {least_ess:.1f} of {size} particles: take more "
-            "particles, or shorter steps for unadjusted moves."
-        )
-    if genealogical_ess < MIN_ANCESTORS:
-        sentences.append(
-            f"all {size} particles descend from one draw of the prior, so that log_evidence_error "
-            "is too small: take more particles."
-        )
-    elif size < MIN_PARTICLES:
-        sentences.append(
-            f"{size} particles cannot tell how far runs differ, so that log_evidence_error is too "
-            "small: take more particles."
-        )
-    if np.isnan(log_evidence):
-        sentences.append("the population is lost: its log evidence is NaN (see LangevinSMC).")
-    return sentences
-
-
-def complaints_of_mixing(state: LangevinSMCKernelState) -> list[str]:
-    """Whether the particles descend from fewer draws of the prior than if they had mixed."""
-    genealogical, mixed = (x[0] for x in on_host((state.genealogical_ess, state.mixed_ancestors)))
-    if genealogical >= MIXED_SHARE * mixed:
-        return []
-    size = state.ancestors.size
-    other = "temperatures (tempering_ess=0.98)" if size >= MANY_PARTICLES else "particles"
-    return [
-        f"the {size} particles descend from {genealogical:.0f} draws of the prior, and "
-        f"would from {mixed:.0f} if their moves had mixed: the log evidence may be too low by more "
-        f"than log_evidence_error. Make more moves (num_moves=12), or take more {other}."
-    ]
+def needed(program: Any, constants: list[Any], leaves: list[Any]) -> list[Any]:
+    """What a program returns, without what a model computes besides it."""
+    if not program.effects:
+        program = program.replace(eqns=needed_equations(program))
+    return evaluated(program, constants, leaves)
 
 
 @contextlib.contextmanager
@@ -610,9 +491,8 @@ def explaining_derivatives(
     except (TypeError, ValueError) as error:
         if not any(word in str(error).lower() for word in ("differentiat", "jvp", "vjp")):
             raise
-        prior, likelihood = split_logdensity(model, model_args, model_kwargs)
         first = jax.tree.map(lambda leaf: leaf[0], z)
-        mode = differentiation_of(lambda z: prior(z) + likelihood(z), first, "none")
+        mode = differentiation_of(density_of(model, model_args, model_kwargs), first, "none")
         if mode not in MOVES:
             raise
         raise ValueError(f"model has {MOVES[mode]}") from error
@@ -627,16 +507,6 @@ def metropolis(algorithm: Any, parameters: dict[str, Any]) -> moves.Metropolis:
             f"give an l_kernel or such an algorithm; got {parameters[name]}."
         )
     return moves.Metropolis(algorithm, **parameters)
-
-
-def is_collapsed(least_ess: Array, inner: LangevinSMCState) -> Array:
-    """Whether a few particles were the ancestors of all, or the log density has no digits left."""
-    size = inner.log_weights.shape[0]
-    loglikelihood = inner.local.loglikelihood
-    finite = jnp.where(jnp.isfinite(loglikelihood), loglikelihood, 0.0)
-    heat = inner.temperature * jnp.median(jnp.abs(finite))
-    too_rough = heat * jnp.finfo(heat.dtype).eps > MAX_DENSITY_ROUNDING
-    return (least_ess < min(MIN_ESS, size / 10)) | too_rough
 
 
 def equalized(rng_key: Array, state: LangevinSMCState) -> LangevinSMCState:

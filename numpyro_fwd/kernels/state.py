@@ -8,23 +8,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from blackjax_ext.adaptation.algorithm import StepInfo, Stepper
+from blackjax_ext.adaptation.run import ravel_each
 from blackjax_ext.adaptation.windows import AdaptState
 from blackjax_ext.checks import item_of
 from blackjax_ext.programs import compiled_soon
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.fingerprints import Fingerprint
 from numpyro_fwd.bridge.numpyro_private import is_prng_key
-from numpyro_fwd.kernels.chain_warnings import noticing_chains
+from numpyro_fwd.kernels.chain_warnings import noticing_chains, of_hidden, of_stuck
 from numpyro_fwd.kernels.notices import Notice
 
 __all__ = [
     "KernelState",
-    "alone",
-    "as_batch",
+    "after_step",
     "as_chains",
+    "first_position",
+    "made_anew",
     "make_state",
     "of_one",
     "split_each",
+    "with_chains",
     "with_types_of",
 ]
 
@@ -92,6 +96,18 @@ class KernelState(NamedTuple):
         schedule = self.adapt_state.schedule
         return jnp.zeros((), int) if schedule is None else schedule.num_steps
 
+    def check_effects(self, names: set[str]) -> None:
+        """Raise ValueError unless what is learned of is what a model has, `names`."""
+        learned = self.adapt_state.coordinates
+        pseudo = {} if learned is None else learned.pseudo
+        found = {name for name, each in pseudo.items() if each is not None}
+        if found != names:
+            raise ValueError(
+                f"the state that is resumed has learned coordinates of {sorted(found)}, and with "
+                f"these arguments the effects of the model are {sorted(names)}. Run the warm-up on "
+                "them, mcmc.post_warmup_state = None."
+            )
+
     @property
     def is_stacked(self) -> bool:
         """Whether this is several states of one chain each, as sequential chains end with."""
@@ -154,14 +170,77 @@ def make_state(inner: Any, adapt_state: AdaptState, rng_key: Array, advice: str)
     return with_types_of(state, state)
 
 
+def after_step(
+    state: KernelState,
+    inner: Any,
+    info: StepInfo,
+    adapt_state: AdaptState,
+    noticed: Notice,
+    rng_key: Array,
+) -> KernelState:
+    """The state of chains after a step from `state`, with what is counted and noticed of it."""
+    i, num_warmup = state.i, state.num_warmup
+    rate = jnp.asarray(info.acceptance_rate)
+    count = jnp.where(i < num_warmup, i, i - num_warmup) + 1
+    num_still = jnp.where(info.has_moved | (i < num_warmup), 0, state.num_still + 1)
+    noticed = of_stuck(noticed, num_still, i[0] - num_warmup)
+    if info.hidden is not None:
+        x = ravel_each(inner.position)
+        noticed = of_hidden(noticed, info.hidden, x, i[0] + 1 - num_warmup)
+    return state._replace(
+        i=i + 1,
+        inner=inner,
+        accept_prob=rate,
+        mean_accept_prob=state.mean_accept_prob + (rate - state.mean_accept_prob) / count,
+        diverging=info.is_divergent,
+        num_steps=info.num_steps,
+        adapt_state=adapt_state,
+        rng_key=rng_key,
+        num_still=num_still,
+        noticed=noticed.everywhere(),
+    )
+
+
 def of_one(state: KernelState) -> KernelState:
     """The state of a single chain, without the axis of chains; metric and moments keep theirs."""
     return mapped(state, lambda leaf: leaf[0])
 
 
-def as_batch(state: KernelState) -> KernelState:
-    """The state of a single chain as that of chains, one in number."""
-    return mapped(state, lambda leaf: leaf[None])
+def with_chains(step: Function, state: KernelState, batch_size: int | None = None) -> KernelState:
+    """``step(state, each)`` for a state that leads with chains; that of a single chain stays one.
+
+    ``each(function)`` is a `function` of one chain for all, or for so many at a time.
+    """
+    if not jnp.ndim(state.i):
+        return of_one(step(mapped(state, lambda leaf: leaf[None]), alone))
+    if batch_size is None:
+        return cast(KernelState, step(state, jax.vmap))
+
+    def some_at_a_time(one: Function) -> Function:
+        return lambda *chains: jax.lax.map(lambda each: one(*each), chains, batch_size=batch_size)
+
+    return cast(KernelState, step(state, some_at_a_time))
+
+
+def made_anew(target: Stepper, kept_fields: tuple[str, ...], state: KernelState) -> KernelState:
+    """A state whose chains are made anew where they are, but for fields of the algorithm's."""
+
+    def made(state: KernelState, each: Function) -> KernelState:
+        rng_key, key_inner = split_each(state.rng_key, 2)
+        metric = state.adapt_state.frame
+        inner = each(lambda z, key: target.init(z, key, metric))(state.z, key_inner)
+        if kept_fields:
+            inner = inner._replace(**{name: getattr(state.inner, name) for name in kept_fields})
+        return state._replace(inner=inner, rng_key=rng_key)
+
+    return with_chains(made, state)
+
+
+def first_position(state: KernelState) -> Any:
+    """The position of a chain, or of the first of several."""
+    if state.is_stacked or jnp.ndim(state.i):
+        return jax.tree.map(lambda leaf: leaf[0], state.z)
+    return state.z
 
 
 def mapped(state: KernelState, function: Function) -> KernelState:

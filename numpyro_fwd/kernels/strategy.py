@@ -51,20 +51,37 @@ class Source(NamedTuple):
         The model, or the potential energy, as a density.
     known
         What is known of its rows; None where nothing is.
+    model_args, model_kwargs
+        Arguments of the model.
     """
 
     model: Any
     view: View
     known: Any = None
+    model_args: Args = ()
+    model_kwargs: Kwargs | None = None
+
+    def of(self, model_args: Args, model_kwargs: Kwargs | None) -> "Source":
+        """The same with these arguments."""
+        return self._replace(model_args=model_args, model_kwargs=model_kwargs)
+
+    @property
+    def arguments(self) -> tuple[Args, Kwargs | None]:
+        """Positional and keyword arguments of the model."""
+        return self.model_args, self.model_kwargs
+
+    def logdensity(self) -> LogDensity:
+        """Log density on the unconstrained space."""
+        return logdensity_of(self.view, self.model_args, self.model_kwargs)
 
 
 class Run(NamedTuple):
     """A run as a kernel describes it to its strategy.
 
     source
-        The model and its view.
+        The model, its view and its arguments.
     arguments
-        Arguments of the model, arrays and the rest apart.
+        The arguments, arrays and the rest apart.
     num_warmup
         Steps of the warm-up.
     is_searching
@@ -88,10 +105,9 @@ class Run(NamedTuple):
     raised: Raised
     say: Say = silent
 
-    @property
-    def model_args(self) -> tuple[Args, Kwargs | None]:
-        """Positional and keyword arguments of the model."""
-        return self.arguments.join(self.arguments.arrays)
+    def at(self, arrays: list[Any]) -> Source:
+        """The source with these arrays among its arguments."""
+        return self.source.of(*self.arguments.join(arrays))
 
     def __call__(self, function: Function, *arguments: Any) -> Any:
         """``function(arrays, *arguments)``, compiled, NaN where it raises; see ``forgiving``."""
@@ -163,15 +179,8 @@ class Strategy(Protocol):
     def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
         """Start chains whose first guesses are `z`, with keys (C,)."""
 
-    def target(
-        self,
-        source: Source,
-        algorithm: Algorithm,
-        model_args: Args,
-        model_kwargs: Kwargs | None,
-        shared: Any,
-    ) -> Stepper:
-        """The target of a step of `algorithm`, for these arguments of the model."""
+    def target(self, source: Source, algorithm: Algorithm, shared: Any) -> Stepper:
+        """The target of a step of `algorithm`."""
 
 
 class WholeDensity:
@@ -192,20 +201,12 @@ class WholeDensity:
     def start(self, run: Run, rng_key: Array, z: Any, shared: Any) -> Start:
         """A draw from the best normal approximation on a path, and its metric if it has one."""
         del shared
-        return follow_path(run, rng_key, z, partial(logdensity_of, run.source.view))
+        return follow_path(run, rng_key, z, Source.logdensity)
 
-    def target(
-        self,
-        source: Source,
-        algorithm: Algorithm,
-        model_args: Args,
-        model_kwargs: Kwargs | None,
-        shared: Any,
-    ) -> Stepper:
+    def target(self, source: Source, algorithm: Algorithm, shared: Any) -> Stepper:
         """The algorithm on the log density."""
         del shared
-        logdensity_fn = logdensity_of(source.view, model_args, model_kwargs)
-        return bind(algorithm, logdensity_fn, self.differentiation)
+        return bind(algorithm, source.logdensity(), self.differentiation)
 
 
 class Still(NamedTuple):
@@ -253,23 +254,16 @@ class Motionless:
         del run, z, shared
         return Start(jnp.zeros((rng_key.shape[0], 0)), None, False, split_keys(rng_key)[0])
 
-    def target(
-        self,
-        source: Source,
-        algorithm: Algorithm,
-        model_args: Args,
-        model_kwargs: Kwargs | None,
-        shared: Any,
-    ) -> Stepper:
+    def target(self, source: Source, algorithm: Algorithm, shared: Any) -> Stepper:
         """Steps that lead nowhere."""
         del algorithm, shared
-        return NoSteps(logdensity_of(source.view, model_args, model_kwargs))
+        return NoSteps(source.logdensity())
 
 
 def follow_path(run: Run, rng_key: Array, z: Any, density_of: Function) -> Start:
     """Start at the end of a path, if the run looks for a start.
 
-    ``density_of(model_args, model_kwargs)`` is the log density.
+    ``density_of(source)`` is the log density.
     """
     keys, key_path = split_keys(rng_key)
     x, differentiation = ravel_each(z), run.source.view.differentiation
@@ -279,7 +273,7 @@ def follow_path(run: Run, rng_key: Array, z: Any, density_of: Function) -> Start
     unravel = ravel_one(z)
 
     def find(arrays, key, x, *, is_one_by_one=False):
-        logdensity_fn = density_of(*run.arguments.join(arrays))
+        logdensity_fn = density_of(run.at(arrays))
         return find_start(
             *(key, lambda x: logdensity_fn(unravel(x)), x, differentiation),
             is_one_by_one=is_one_by_one,
@@ -316,7 +310,7 @@ def evaluate(run: Run, x: Array, z: Any, density_of: Function) -> Array:
     unravel = ravel_one(z)
 
     def at_all(arrays, x):
-        logdensity_fn = density_of(*run.arguments.join(arrays))
+        logdensity_fn = density_of(run.at(arrays))
         return jax.vmap(lambda x: logdensity_fn(unravel(x)))(x)
 
     values = run(at_all, x)

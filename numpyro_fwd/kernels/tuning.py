@@ -1,17 +1,14 @@
 """What the warm-up of a kernel adapts: step size and metric, as they were given and asked for."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax.numpy as jnp
 from jax import Array
 
 from blackjax_ext.adaptation import windows
-from blackjax_ext.adaptation.algorithm import gradients_of
 from blackjax_ext.adaptation.run import Plan
 from blackjax_ext.metrics.factor import Factor
 from blackjax_ext.types import Function, LogDensity, Unravel
-from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
 from numpyro_fwd.kernels.blocks import (
     DenseMass,
     GivenMetric,
@@ -51,11 +48,6 @@ class Tuning(NamedTuple):
     takes_matrices: bool = True
     correlates_many: bool = False
 
-    @property
-    def is_adapting(self) -> bool:
-        """Whether the warm-up adapts anything."""
-        return self.adapt_step_size or self.adapt_mass_matrix
-
     def plan(self, size: int, num_warmup: int = 0) -> Plan:
         """Plan of the adaptation in `size` dimensions; states know how long the warm-up is."""
         return Plan(
@@ -66,13 +58,6 @@ class Tuning(NamedTuple):
             self.longest_step,
             self.is_doubling,
         )
-
-    def first_step_size(self, *, is_capped: bool) -> Any:
-        """The step size that the search begins with, no longer than the longest if `is_capped`."""
-        if not (is_capped and self.adapt_step_size and math.isfinite(self.longest_step)):
-            return self.step_size
-        least = min if not_jax_tracer(self.step_size) else jnp.minimum
-        return least(self.step_size, self.longest_step)
 
     def metric(
         self,
@@ -95,15 +80,3 @@ class Tuning(NamedTuple):
         if found is None:
             return initial_metric(self.inverse_mass_matrix, dense_mass, z, like)
         return in_structure(found, dense_mass, z, like)
-
-    def learns_from_gradients(self, inner: Any, metric: Factor, size: int) -> bool:
-        """Whether the metric is learned from gradients, too; TypeError if it must and cannot be."""
-        has_gradients = gradients_of(inner) is not None
-        if metric.learns_from_rows and not has_gradients:
-            raise TypeError(
-                'dense_mass="low_rank" needs an algorithm whose state has a logdensity_grad and no '
-                "metric of its own, such as MALA, AutoMALA, AutoNUTS or blackjax.hmc; got one with "
-                f"{type(inner).__name__}. Give True, False or None."
-            )
-        is_learned = self.adapt_mass_matrix and has_gradients
-        return is_learned and (metric.learns_from_rows or size > windows.MANY)

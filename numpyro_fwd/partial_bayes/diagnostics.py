@@ -78,8 +78,10 @@ def collapsed(result: Result, num_particles: int) -> str:
 
 def wandered(result: Result, softening: Softening) -> str:
     """Message if the powers of the weights show particles that follow the batches, else ""."""
+    if softening.weight_ess == 0 or len(result.weight_power) < MIN_STEPS:
+        return ""
     off = wander(result, softening)
-    if len(result.weight_power) < MIN_STEPS or not off > MAX_WANDER:
+    if off <= MAX_WANDER:
         return ""
     return (
         f"the particles are not a posterior: batches differ so much that the weights were raised "
@@ -151,6 +153,6 @@ def diverged(result: Result, num_values: float) -> str:
             f"density{kept}; {advice}"
         )
     late = float(np.median(losses[-max(int(LATE_SHARE * losses.size), MIN_LATE) :]))
-    if late - losses[0] > MAX_RISE * num_values + abs(losses[0]):
+    if not late - losses[0] <= MAX_RISE * num_values + abs(losses[0]):
         return f"the training diverged: the loss rose from {losses[0]:.4g} to {late:.4g}; {advice}"
     return ""

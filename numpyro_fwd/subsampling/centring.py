@@ -67,35 +67,6 @@ def shape_of_draws(fn: dist.Distribution) -> tuple[int, ...]:
     return fn.batch_shape + fn.event_shape
 
 
-class answering(Messenger):
-    """Answer sites of noise with several values at once, and look at what becomes of them."""
-
-    def __init__(self, fn: Model | None = None):
-        super().__init__(fn)
-        self.noise: dict[str, Site] = {}  # the last message of noise, by the site that it is for
-
-    def is_answered(self, name: str) -> bool:
-        """Whether this noise is answered."""
-        raise NotImplementedError
-
-    def values(self, shape: tuple[int, ...]) -> Array:
-        """What it is answered with, along an axis in front."""
-        raise NotImplementedError
-
-    def turn(self, msg: Site, noise: Site) -> None:
-        """Give the site that is computed from the noise one value."""
-        raise NotImplementedError
-
-    def process_message(self, msg: Site) -> None:
-        """Answer noise, which no handler outside sees; the next site is its outcome."""
-        name = str(msg.get("name"))
-        if msg["type"] == "sample" and msg["value"] is None and self.is_answered(name):
-            self.noise[str(outcome_of(name))] = dict(msg)
-            msg["value"], msg["stop"] = self.values(shape_of_draws(msg["fn"])), True
-        elif msg["type"] == "deterministic" and name in self.noise:
-            self.turn(msg, self.noise.pop(name))
-
-
 class AffineMap(NamedTuple):
     """Shift and scale of noise, of the shape of a site."""
 
@@ -110,28 +81,38 @@ class AffineMap(NamedTuple):
         return law.to_event(noise.event_dim) if noise.event_dim else law
 
 
-class centring(answering):
+class centring(Messenger):
     """Sample the sites whose noise is in `names`, and keep the noise."""
 
-    def __init__(self, names: tuple[str, ...]):
-        super().__init__()
+    def __init__(self, names: tuple[str, ...] = (), fn: Model | None = None):
+        super().__init__(fn)
         self.names = names
+        self.noise: dict[str, Site] = {}  # the last message of noise, by the site that it is for
         self.maps: dict[str, AffineMap] = {}
         self.kept: dict[str, Array] = {}
 
     def is_answered(self, name: str) -> bool:
-        """Whether a site is to be sampled in the place of this noise."""
+        """Whether noise is answered with several values at once."""
         return name in self.names
 
     def values(self, shape: tuple[int, ...]) -> Array:
-        """Zero and far."""
+        """What it is answered with, along an axis in front: zero and far."""
         return jnp.stack([jnp.zeros(shape), jnp.full(shape, FAR_POINT)])
 
     def turn(self, msg: Site, noise: Site) -> None:
-        """Sample the site."""
+        """Sample the site that is computed from the noise."""
         shift, far = msg["value"]
         self.maps[msg["name"]] = found = AffineMap(shift, (far - shift) / FAR_POINT)
         msg.update(noise | {"name": msg["name"], "fn": found.law(noise["fn"])})
+
+    def process_message(self, msg: Site) -> None:
+        """Answer noise, which no handler outside sees; the next site is its outcome."""
+        name = str(msg.get("name"))
+        if msg["type"] == "sample" and msg["value"] is None and self.is_answered(name):
+            self.noise[str(outcome_of(name))] = dict(msg)
+            msg["value"], msg["stop"] = self.values(shape_of_draws(msg["fn"])), True
+        elif msg["type"] == "deterministic" and name in self.noise:
+            self.turn(msg, self.noise.pop(name))
 
     def postprocess_message(self, msg: Site) -> None:
         """Keep the noise of a site that has its value."""
@@ -158,12 +139,8 @@ class Centred:
         return returned
 
 
-class probing(answering):
-    """Find the noise of which the next site is an affine outcome."""
-
-    def __init__(self, fn: Model):
-        super().__init__(fn)
-        self.found: list[str] = []
+class probing(centring):
+    """Find, as `names`, the noise of which the next site is an affine outcome."""
 
     def is_answered(self, name: str) -> bool:
         """Whether the site may be noise of a handler that is at work."""
@@ -176,15 +153,13 @@ class probing(answering):
         return jnp.asarray(noise)
 
     def turn(self, msg: Site, noise: Site) -> None:
-        """Take the first value."""
+        """Give the outcome its first value."""
         of_one, outcome = unwrapped(noise["fn"]), jnp.asarray(msg["value"])
-        is_real = (
-            of_one.support is constraints.real and shape_of_draws(of_one) == of_one.batch_shape
-        )
+        is_real = of_one.support is constraints.real and not of_one.event_shape
         is_plain = not isinstance(of_one, dist.MaskedDistribution)
         points = self.values(shape_of_draws(noise["fn"]))
         if is_real and is_plain and are_affine(points, outcome):
-            self.found.append(noise["name"])
+            self.names = (*self.names, noise["name"])
         msg["value"] = outcome[0]
 
 
@@ -206,9 +181,9 @@ def noise_sites(model: RowModel) -> tuple[str, ...]:
     if not any(map(outcome_of, model.sites)):
         return ()
     with evaluating(*model.model_args):
-        handler = probing(first_rows(model.model))
+        handler = probing(fn=first_rows(model.model))
         first_sites(jax.random.key(0), handler, *model.model_args)
-    return tuple(handler.found)
+    return handler.names
 
 
 def noise_seen_by_rows(model: RowModel) -> tuple[str, ...]:

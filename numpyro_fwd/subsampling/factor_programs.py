@@ -22,7 +22,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from blackjax_ext.equations import outputs_of, read_program
 from blackjax_ext.primitives import INLINED, LINEAR_IN_FIRST, PRODUCTS, SIGNED, STRUCTURAL
-from blackjax_ext.subsampling.families.densities import MOST, smooth_kind
+from blackjax_ext.subsampling.families.densities import MOST, check_readable, smooth_kind
 from blackjax_ext.subsampling.families.kind import Kind
 
 __all__ = ["FactorProgram", "parted"]
@@ -115,10 +115,7 @@ class FactorProgram:
     def kind(self) -> Kind:
         """Its kind; UnreadableError for an operation of which no bounds are known."""
         kind = smooth_kind("factor", self.predictors, self).having(*self.predictors)
-        number = jax.ShapeDtypeStruct((), jnp.result_type(float))
-        eta = jax.ShapeDtypeStruct((len(self.predictors),), number.dtype)
-        known = dict.fromkeys(self.known, number)
-        jax.eval_shape(lambda *given: kind.bounds(3, *given), eta, eta, number, known)
+        check_readable(kind, self.known)
         return kind
 
 

@@ -63,12 +63,8 @@ TOLERANCE = 1e-3  # of a product with the Jacobian, relative
 class Layout(NamedTuple):
     """How a model's latents and prior fall into groups; static in a program.
 
-    Attributes
-    ----------
-    grouping
-        Which coordinates belong to groups.
-    axes
-        For each term of the prior its axis of groups; None for what depends on none.
+    Which coordinates belong to groups, and for each term of the prior its axis of groups; None for
+    what depends on none.
     """
 
     grouping: Grouping
@@ -78,15 +74,7 @@ class Layout(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class GroupedModel:
-    """What chains share: the expansion of a model's rows in groups, without its data.
-
-    Attributes
-    ----------
-    expansion
-        Of the rows.
-    layout
-        Of the model.
-    """
+    """What chains share: the expansion of a model's rows in groups, without its data."""
 
     expansion: Expansion
     layout: Layout = field(metadata={"static": True})
@@ -187,66 +175,41 @@ def expanded_groups(
     return explaining_predictors(model, z, attempt)
 
 
-class Candidate(NamedTuple):
-    """A latent site with an axis that may be one of groups.
-
-    Attributes
-    ----------
-    name
-        Of the site.
-    axis
-        Its axis.
-    """
-
-    name: str
-    axis: int
-
-
-def candidates(z: SiteValues) -> dict[int, list[Candidate]]:
-    """Sites by the length of their axes, the longest first."""
-    found: dict[int, list[Candidate]] = {}
+def candidates(z: SiteValues) -> dict[int, list[tuple[str, int]]]:
+    """Sites with an axis that may be one of groups, by its length, the longest first."""
+    found: dict[int, list[tuple[str, int]]] = {}
     for name, leaf in z.items():
         for axis, length in enumerate(jnp.shape(leaf)):
             if length >= MIN_GROUPS and leaf.size // length <= MAX_WIDTH:
-                found.setdefault(length, []).append(Candidate(name, axis))
+                found.setdefault(length, []).append((name, axis))
     return dict(sorted(found.items(), reverse=True))
 
 
-def probes(z: SiteValues, candidate: Candidate, levels: np.ndarray) -> Iterator[Any]:
-    """Tangents of a site, `levels` (G,) along its axis, for each of its other coordinates."""
-    leaf = z[candidate.name]
+def probes(z: SiteValues, name: str, axis: int, levels: np.ndarray) -> Iterator[Any]:
+    """Tangents of a site, `levels` (G,) along an axis, for each of its other coordinates."""
+    leaf = z[name]
     others = leaf.size // levels.size
-    rest = tuple(n for axis, n in enumerate(leaf.shape) if axis != candidate.axis)
+    rest = leaf.shape[:axis] + leaf.shape[axis + 1 :]
     for k in range(others):
         flat = np.zeros((levels.size, others), leaf.dtype)
         flat[:, k] = levels
-        one = np.moveaxis(flat.reshape(levels.size, *rest), 0, candidate.axis)
-        nothing = {name: np.zeros(value.shape, value.dtype) for name, value in z.items()}
-        yield nothing | {candidate.name: one}
+        one = np.moveaxis(flat.reshape(levels.size, *rest), 0, axis)
+        zeros = {each: np.zeros(value.shape, value.dtype) for each, value in z.items()}
+        yield zeros | {name: one}
 
 
-class Seen(NamedTuple):
-    """What the rows see of a site.
+def levels_of(
+    rows: LinearPredictor, z: SiteValues, name: str, axis: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which level of a site each row sees, -1 if none, and whether it sees one at most, (N,).
 
-    Attributes
-    ----------
-    level
-        Level of each row, shape (N,); -1 where it sees none.
-    is_one
-        Whether each row sees one level at most, shape (N,).
+    Cost: a pass of three products for each coefficient.
     """
-
-    level: np.ndarray
-    is_one: np.ndarray
-
-
-def levels_of(rows: LinearPredictor, z: SiteValues, candidate: Candidate) -> Seen:
-    """Which level each row sees. Cost: a pass of three products for each coefficient."""
-    num_levels = z[candidate.name].shape[candidate.axis]
+    num_levels = z[name].shape[axis]
     dtype = jnp.result_type(*z.values())
     noise = np.random.default_rng(0).normal(size=num_levels).astype(dtype)
     kinds = (np.ones(num_levels, dtype), np.arange(1, num_levels + 1, dtype=dtype), noise)
-    tangents = [list(probes(z, candidate, levels)) for levels in kinds]
+    tangents = [list(probes(z, name, axis, levels)) for levels in kinds]
 
     def look(rows, z, tangents, noise):
         def visit(indices, is_new):
@@ -275,7 +238,8 @@ def levels_of(rows: LinearPredictor, z: SiteValues, candidate: Candidate) -> See
 
         return over_chunks(visit, rows.num_rows, min(MAX_CHUNK, rows.num_rows))[1]
 
-    return Seen(*on_host(tuple(compiled_soon(look)(rows, z, tangents, noise))))
+    level, is_one = on_host(tuple(compiled_soon(look)(rows, z, tangents, noise)))
+    return level, is_one
 
 
 def find_groups(
@@ -309,19 +273,18 @@ def find_groups(
 
 
 def shared_levels(
-    rows: LinearPredictor, z: SiteValues, sites: list[Candidate]
+    rows: LinearPredictor, z: SiteValues, sites: list[tuple[str, int]]
 ) -> tuple[dict[str, int], np.ndarray]:
     """Axes of the sites whose rows agree on one level each, and these levels."""
     axes: dict[str, int] = {}
     level = np.full(rows.num_rows, -1)
-    for candidate in sites:
-        if candidate.name in axes:
+    for name, axis in sites:
+        if name in axes:
             continue
-        seen = levels_of(rows, z, candidate)
-        both = (seen.level >= 0) & (level >= 0)
-        if seen.is_one.all() and (seen.level == level)[both].all():
-            axes[candidate.name] = candidate.axis
-            level = np.maximum(level, seen.level)
+        seen, is_one = levels_of(rows, z, name, axis)
+        if is_one.all() and (seen == level)[(seen >= 0) & (level >= 0)].all():
+            axes[name] = axis
+            level = np.maximum(level, seen)
     return axes, level
 
 

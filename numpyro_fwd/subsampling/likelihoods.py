@@ -46,14 +46,19 @@ class Reading:
     has_classes: bool = False
 
 
-def always(kind: Kind) -> Callable[[Any], Kind]:
-    """One kind for every distribution of a class."""
-    return lambda fn: kind
+def always(kind: Kind, predictors: Callable[[Any], tuple[Array, ...]], **how: Any) -> Reading:
+    """The reading of a class whose distributions have one kind."""
+    return Reading(lambda fn: kind, predictors, **how)
 
 
-def log_odds(share: Array) -> Array:
-    """Of a probability."""
-    return jnp.log(share) - jnp.log1p(-share)
+def by_logits(kind: Kind, **how: Any) -> Reading:
+    """The reading of a class with log odds."""
+    return always(kind, lambda fn: (fn.logits,), **how)
+
+
+def by_scale(kind: Kind, **how: Any) -> Reading:
+    """The reading of a class with a location and a scale."""
+    return always(kind, lambda fn: (fn.loc, jnp.log(fn.scale)), **how)
 
 
 def predictors_of_gamma(fn: Any) -> tuple[Array, Array]:
@@ -73,63 +78,43 @@ def of_cutpoints(fn: Any) -> tuple[Array, ...]:
     return fn.predictor - fn.cutpoints[..., 0], *jnp.moveaxis(gaps, -1, 0)
 
 
-def predictors_of_inverse_gamma(fn: Any) -> tuple[Array, Array]:
-    """Of the gamma distribution of one over the response."""
-    return predictors_of_gamma(fn.base_dist)
-
-
+TRIALS: dict[str, Any] = {"total_count": lambda fn: fn.total_count}
 READINGS: dict[type, Reading] = {
-    dist.BernoulliLogits: Reading(always(logits.BERNOULLI), lambda fn: (fn.logits,)),
-    dist.Beta: Reading(always(shares.BETA), predictors_of_beta),
-    dist.BetaBinomial: Reading(
-        always(trials.BETA_BINOMIAL),
-        predictors_of_beta,
-        {"total_count": lambda fn: fn.total_count},
+    dist.BernoulliLogits: by_logits(logits.BERNOULLI),
+    dist.Beta: always(shares.BETA, predictors_of_beta),
+    dist.BetaBinomial: always(trials.BETA_BINOMIAL, predictors_of_beta, data=TRIALS),
+    dist.BetaProportion: always(shares.BETA, predictors_of_beta),
+    dist.BinomialLogits: by_logits(logits.BINOMIAL, data=TRIALS),
+    dist.CategoricalLogits: by_logits(logits.CATEGORICAL, has_classes=True),
+    dist.Cauchy: always(locations.STUDENT_T, lambda fn: (fn.loc, jnp.log(fn.scale), jnp.zeros(()))),
+    dist.Exponential: always(positive.GAMMA, lambda fn: (-jnp.log(fn.rate), jnp.zeros(()))),
+    dist.Gamma: always(positive.GAMMA, predictors_of_gamma),
+    dist.GammaPoisson: always(counts.NEGATIVE_BINOMIAL_2, predictors_of_gamma),
+    dist.Gumbel: by_scale(locations.GUMBEL),
+    # one over the response is gamma
+    dist.InverseGamma: always(
+        positive.GAMMA,
+        lambda fn: predictors_of_gamma(fn.base_dist),
+        response=lambda value: 1 / value,
     ),
-    dist.BetaProportion: Reading(always(shares.BETA), predictors_of_beta),
-    dist.BinomialLogits: Reading(
-        always(logits.BINOMIAL),
-        lambda fn: (fn.logits,),
-        {"total_count": lambda fn: fn.total_count},
-    ),
-    dist.CategoricalLogits: Reading(
-        always(logits.CATEGORICAL), lambda fn: (fn.logits,), has_classes=True
-    ),
-    dist.Cauchy: Reading(
-        always(locations.STUDENT_T), lambda fn: (fn.loc, jnp.log(fn.scale), jnp.zeros(()))
-    ),
-    dist.Exponential: Reading(
-        always(positive.GAMMA), lambda fn: (-jnp.log(fn.rate), jnp.zeros(()))
-    ),
-    dist.Gamma: Reading(always(positive.GAMMA), predictors_of_gamma),
-    dist.GammaPoisson: Reading(always(counts.NEGATIVE_BINOMIAL_2), predictors_of_gamma),
-    dist.Gumbel: Reading(always(locations.GUMBEL), lambda fn: (fn.loc, jnp.log(fn.scale))),
-    dist.InverseGamma: Reading(
-        always(positive.GAMMA), predictors_of_inverse_gamma, response=lambda value: 1 / value
-    ),
-    dist.LogNormal: Reading(
-        always(locations.NORMAL), lambda fn: (fn.loc, jnp.log(fn.scale)), response=jnp.log
-    ),
-    dist.Logistic: Reading(always(locations.LOGISTIC), lambda fn: (fn.loc, jnp.log(fn.scale))),
-    dist.NegativeBinomial2: Reading(always(counts.NEGATIVE_BINOMIAL_2), predictors_of_gamma),
-    dist.NegativeBinomialLogits: Reading(
-        always(logits.NEGATIVE_BINOMIAL),
-        lambda fn: (fn.logits,),
-        {"total_count": lambda fn: fn.total_count},
-    ),
-    dist.Normal: Reading(always(locations.NORMAL), lambda fn: (fn.loc, jnp.log(fn.scale))),
+    dist.LogNormal: by_scale(locations.NORMAL, response=jnp.log),
+    dist.Logistic: by_scale(locations.LOGISTIC),
+    dist.NegativeBinomial2: always(counts.NEGATIVE_BINOMIAL_2, predictors_of_gamma),
+    dist.NegativeBinomialLogits: by_logits(logits.NEGATIVE_BINOMIAL, data=TRIALS),
+    dist.Normal: by_scale(locations.NORMAL),
     dist.OrderedLogistic: Reading(
         lambda fn: logits.ordered_kind(fn.cutpoints.shape[-1]), of_cutpoints
     ),
-    dist.Poisson: Reading(always(counts.POISSON), lambda fn: (jnp.log(fn.rate),)),
-    dist.StudentT: Reading(
-        always(locations.STUDENT_T), lambda fn: (fn.loc, jnp.log(fn.scale), jnp.log(fn.df))
+    dist.Poisson: always(counts.POISSON, lambda fn: (jnp.log(fn.rate),)),
+    dist.StudentT: always(
+        locations.STUDENT_T, lambda fn: (fn.loc, jnp.log(fn.scale), jnp.log(fn.df))
     ),
-    dist.Weibull: Reading(
-        always(positive.WEIBULL), lambda fn: (jnp.log(fn.scale), jnp.log(fn.concentration))
+    dist.Weibull: always(
+        positive.WEIBULL, lambda fn: (jnp.log(fn.scale), jnp.log(fn.concentration))
     ),
-    dist.ZeroInflatedPoisson: Reading(
-        always(counts.ZERO_INFLATED_POISSON), lambda fn: (jnp.log(fn.rate), log_odds(fn.gate))
+    dist.ZeroInflatedPoisson: always(
+        counts.ZERO_INFLATED_POISSON,
+        lambda fn: (jnp.log(fn.rate), jnp.log(fn.gate) - jnp.log1p(-fn.gate)),
     ),
 }
 BY_LOGITS = "give it logits instead of probabilities"

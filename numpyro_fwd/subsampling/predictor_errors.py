@@ -156,35 +156,23 @@ NOT_FINITE = (
 
 def has_overflown(arrays: Any) -> Array:
     """For each row, with which arrays lead, whether any entry is not finite, shape (n,)."""
-    flags = [
-        jnp.any(~jnp.isfinite(leaf.reshape(leaf.shape[0], -1)), axis=1)
-        for leaf in jax.tree.leaves(arrays)
-    ]
-    return jnp.any(jnp.stack(flags), axis=0) if flags else jnp.array(False)
+    flags = [~jnp.isfinite(leaf) for leaf in jax.tree.leaves(arrays)]
+    return jnp.any(jnp.stack([flag.reshape(len(flag), -1).any(axis=1) for flag in flags]), axis=0)
 
 
 def check_densities(posterior: LinearPredictor, names: list[str], z: Any) -> None:
     """Raise ValueError for the first row of a site whose density at `z` is not finite."""
 
-    def alone(kind):
-        return replace(posterior, kinds=(kind,))
+    def flags_of(posterior, indices):
+        """Of each site, in which rows it has no density."""
+        alone = [replace(posterior, kinds=(kind,)) for kind in posterior.kinds]
+        return [
+            has_overflown((row.parameters, eta, jax.vmap(of_site.loss)((eta,), (row,))))
+            for of_site, eta, row in zip(alone, *posterior.read(z, indices), strict=True)
+        ]
 
-    @jax.jit
-    def find(posterior, z):
-        def visit(indices, is_new):
-            del is_new
-            read = zip(posterior.kinds, *posterior.read(z, indices), strict=True)
-            return (), [
-                has_overflown(row.parameters)
-                | has_overflown((eta, jax.vmap(alone(kind).loss)((eta,), (row,))))
-                for kind, eta, row in read
-            ]
-
-        return over_chunks(visit, posterior.num_rows, min(MAX_CHUNK, posterior.num_rows))[1]
-
-    for at, (name, flags) in enumerate(zip(names, find(posterior, z), strict=True)):
-        if flags.any():
-            row = jnp.argmax(flags)
+    for at, (name, row) in enumerate(zip(names, first_rows(posterior, flags_of), strict=True)):
+        if row < posterior.num_rows:
             y = on_host(posterior.read(z, row[None])[1][at].y[0])
             y = y.item() if y.size == 1 else y
             dtype = ravel_pytree(z)[0].dtype
@@ -198,22 +186,29 @@ WEIGHT, RESPONSE = " weight", " response"
 def first_changes(posterior: LinearPredictor, z: Any, step: Array) -> list[dict[str, Array]]:
     """For each site and each thing known of it, the first row where it changes; N if in none."""
     x, unravel = ravel_pytree(z)
-    num_rows = posterior.num_rows
 
-    def parts(posterior, x, indices):
-        found = posterior.read(unravel(x), indices)[1]
-        return [part.parameters | {WEIGHT: part.weight, RESPONSE: part.y} for part in found]
+    def flags_of(posterior, indices):
+        def parts(x):
+            found = posterior.read(unravel(x), indices)[1]
+            return [part.parameters | {WEIGHT: part.weight, RESPONSE: part.y} for part in found]
+
+        return has_changed(parts(x), parts(x + step))
+
+    return first_rows(posterior, flags_of)
+
+
+def first_rows(posterior: LinearPredictor, flags_of: Function) -> Any:
+    """For each of ``flags_of(posterior, indices)`` the first row that has it; N if none has."""
+    num_rows = posterior.num_rows
 
     @jax.jit
     def find(posterior):
-        def visit(indices, is_new):
-            del is_new
-            here, there = (parts(posterior, at, indices) for at in (x, x + step))
-            return (), has_changed(here, there)
-
-        found = over_chunks(visit, num_rows, min(MAX_CHUNK, num_rows))[1]
+        flags = over_chunks(
+            lambda indices, is_new: ((), flags_of(posterior, indices)),
+            *(num_rows, min(MAX_CHUNK, num_rows)),
+        )[1]
         return jax.tree.map(
-            lambda flags: jnp.where(flags.any(), jnp.argmax(flags), num_rows), found
+            lambda flags: jnp.where(flags.any(), jnp.argmax(flags), num_rows), flags
         )
 
     return find(posterior)

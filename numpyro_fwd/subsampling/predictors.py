@@ -24,10 +24,10 @@ from jax.tree_util import Partial
 
 from blackjax_ext.mcmc.dependence import dependent
 from blackjax_ext.precision import exact_products
+from blackjax_ext.rows.resolution import UnresolvedError
 from blackjax_ext.subsampling.expansion import Expansion, expand
 from blackjax_ext.subsampling.families import Kind
 from blackjax_ext.subsampling.families.densities import MOST
-from blackjax_ext.subsampling.mode import UnresolvedError
 from blackjax_ext.subsampling.predictors import (
     LinearPredictor,
     Responses,
@@ -50,7 +50,6 @@ from numpyro_fwd.subsampling.smooth_likelihoods import smooth_reading
 from numpyro_fwd.types import Site, Sites
 
 __all__ = [
-    "batch_size_of",
     "expanded",
     "explaining_predictors",
     "linear_predictor_of",
@@ -103,7 +102,8 @@ def row_functions(model: RowModel, z: Any) -> RowFunctions:
         arrays, row = given
         return unwrapped(sites_on(row[None], arrays, z)[name]["fn"]).log_factor
 
-    factors = {name: partial(factor_at, name) for name in names if is_factor(model.sites[name])}
+    laws = {name: unwrapped(model.sites[name]["fn"]) for name in names}
+    factors = {n: partial(factor_at, n) for n, fn in laws.items() if isinstance(fn, dist.Unit)}
     given: Any = (model.arguments.arrays, np.zeros((), int))
     readings = tuple(
         factor_reading(name, factors[name], z, given)
@@ -172,17 +172,7 @@ def response_kinds(
 
 
 class SinglePlate(NamedTuple):
-    """The one subsample plate of a model.
-
-    plate
-        Its name.
-    names
-        The sites inside it.
-    num_rows
-        All its rows.
-    batch_size
-        Rows of a minibatch.
-    """
+    """Name of the one subsample plate of a model, sites inside it, all rows, and of a minibatch."""
 
     plate: str
     names: list[str]
@@ -221,11 +211,6 @@ def reading_of(name: str, site: Site) -> Reading:
         f"distributions are {known}, and smooth ones of a few scalar parameters. "
         f"{WITHOUT_LIMIT}"
     )
-
-
-def is_factor(site: Site) -> bool:
-    """Whether a site is that of ``numpyro.factor``."""
-    return isinstance(unwrapped(site["fn"]), dist.Unit)
 
 
 def factor_reading(name: str, function: Function, z: Any, first_row: Any) -> Reading:
@@ -323,11 +308,6 @@ def read_site(reading: Reading, site: Site, plate: str, share: float) -> Part:
         rows_first(reading.response(value)),
         jnp.asarray(rows_first(weight) * share, dtype),
     )
-
-
-def batch_size_of(model: RowModel) -> int:
-    """Rows of a minibatch."""
-    return single_plate(model.sites).batch_size
 
 
 def explaining_predictors(model: RowModel, z: Any, attempt: Function) -> Any:

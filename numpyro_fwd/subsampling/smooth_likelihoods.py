@@ -26,8 +26,7 @@ from jax import Array
 from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 
-from blackjax_ext.subsampling.families.densities import MOST, smooth_kind
-from blackjax_ext.subsampling.taylor.reader import UnreadableError
+from blackjax_ext.subsampling.families.densities import MOST, check_readable, smooth_kind
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.traces import unwrapped
 from numpyro_fwd.subsampling.likelihoods import Reading
@@ -183,37 +182,23 @@ def inflated(y: Array, base: Array, gate: Any = None, gate_logits: Any = None) -
     return jnp.where(y == 0, none + jax.nn.softplus(some - none), some)
 
 
-def right_censored(y: Array, tails: Tails, values: dict[str, Any], censored: Array) -> Array:
-    """Log density of an outcome, or that it is beyond a value."""
-    return jnp.where(censored != 0, tails.above(y, **values), tails.density(y, **values))
-
-
-def left_censored(y: Array, tails: Tails, values: dict[str, Any], censored: Array) -> Array:
-    """Log density of an outcome, or that it is below a value."""
-    return jnp.where(censored != 0, tails.below(y, **values), tails.density(y, **values))
-
-
-def left_truncated(y: Array, tails: Tails, values: dict[str, Any], low: Array) -> Array:
-    """Log density of an outcome of which those below an end are not seen."""
-    return tails.density(y, **values) - tails.above(low, **values)
-
-
-def right_truncated(y: Array, tails: Tails, values: dict[str, Any], high: Array) -> Array:
-    """Log density of an outcome of which those beyond an end are not seen."""
-    return tails.density(y, **values) - tails.below(high, **values)
-
-
-def truncated(y: Array, tails: Tails, values: dict[str, Any], low: Array, high: Array) -> Array:
-    """Log density of an outcome between two ends."""
-    return tails.density(y, **values) - between(tails, low, high, **values)
-
-
+# log densities of an outcome, or that it is beyond or below a value, or of one between ends
 WITH_TAILS: dict[type, Callable[..., Array]] = {
-    dist.LeftCensoredDistribution: left_censored,
-    dist.LeftTruncatedDistribution: left_truncated,
-    dist.RightCensoredDistribution: right_censored,
-    dist.RightTruncatedDistribution: right_truncated,
-    dist.TwoSidedTruncatedDistribution: truncated,
+    dist.LeftCensoredDistribution: lambda y, tails, values, censored: jnp.where(
+        censored != 0, tails.below(y, **values), tails.density(y, **values)
+    ),
+    dist.LeftTruncatedDistribution: lambda y, tails, values, low: (
+        tails.density(y, **values) - tails.above(low, **values)
+    ),
+    dist.RightCensoredDistribution: lambda y, tails, values, censored: jnp.where(
+        censored != 0, tails.above(y, **values), tails.density(y, **values)
+    ),
+    dist.RightTruncatedDistribution: lambda y, tails, values, high: (
+        tails.density(y, **values) - tails.below(high, **values)
+    ),
+    dist.TwoSidedTruncatedDistribution: lambda y, tails, values, low, high: (
+        tails.density(y, **values) - between(tails, low, high, **values)
+    ),
 }
 
 
@@ -284,7 +269,10 @@ def reading_for(structure: Structure) -> Reading:
 
     names = structure.predictors()
     kind = smooth_kind(structure.kind.__name__, names, logdensity, rounding)
-    check_readable(kind.having(*names), structure)
+    try:
+        check_readable(kind.having(*names), structure.data())
+    except (TypeError, NotImplementedError, jax.errors.ConcretizationTypeError) as error:
+        raise ValueError(f"its log density is no program of scalars ({error})") from error
     check_made_anew(structure)
     return Reading(lambda fn: kind, structure.values, structure.data())
 
@@ -305,16 +293,3 @@ def check_made_anew(structure: Structure) -> None:
             "made anew from the parameters it names it has another density: keep each as it is "
             "given, and what log_prob needs beside them in parameters that it names"
         )
-
-
-def check_readable(kind: Any, structure: Structure) -> None:
-    """Raise UnreadableError for an operation of which no bounds are known."""
-    number = jax.ShapeDtypeStruct((), jnp.result_type(float))
-    eta = jax.ShapeDtypeStruct((len(kind.free),), number.dtype)
-    data = dict.fromkeys(structure.data(), number)
-    try:
-        jax.eval_shape(lambda *given: kind.bounds(3, *given), eta, eta, number, data)
-    except UnreadableError:
-        raise
-    except (TypeError, NotImplementedError, jax.errors.ConcretizationTypeError) as error:
-        raise ValueError(f"its log density is no program of scalars ({error})") from error

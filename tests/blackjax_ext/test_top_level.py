@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import blackjax_ext
-from blackjax_ext.mcmc import mala, smmala
+from blackjax_ext.mcmc import alsmmala, mala, smmala
 from blackjax_ext.top_level import Algorithm, top_level
 
 SAMPLERS = [
@@ -39,13 +39,19 @@ def test_every_argument_is_described_once(name):
 
 def test_arguments_that_checks_replace_are_those_of_the_sampler():
     @top_level(smmala.init, smmala.build_kernel)
-    def halved(logdensity_fn, step_size, inverse_mass_matrix=None, *, metric_fn=None):
-        """SMMALA with a constant metric, of half the step size."""
-        return {"metric_fn": lambda *_: jnp.eye(2), "step_size": step_size / 2}
+    def constant(metric_fn):
+        """SMMALA with a constant metric."""
+        assert metric_fn is smmala.METRIC
+        return {"metric_fn": lambda *_: 4.0 * jnp.eye(2)}
 
-    sampler = halved(lambda x: -0.5 * jnp.sum(x**2), 1.0)
-    precision = sampler.init(jnp.ones(2)).metric.precision(2)
-    np.testing.assert_allclose(precision, jnp.eye(2), atol=1e-6)
+    precision = constant(lambda x: -0.5 * jnp.sum(x**2), 1.0).init(jnp.ones(2)).metric.precision(2)
+    np.testing.assert_allclose(precision, 4.0 * jnp.eye(2), rtol=1e-6)
+
+
+def test_internal_arguments_are_not_those_of_the_sampler():
+    """What steps of many chains are given is no option of a chain."""
+    assert not {"refresh", "is_current"} & set(inspect.signature(alsmmala.alsmmala).parameters)
+    assert "is_current" in inspect.signature(alsmmala.build_kernel()).parameters
 
 
 @pytest.mark.parametrize("step_size", [0.0, -1.0, float("nan")])

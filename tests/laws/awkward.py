@@ -28,10 +28,11 @@ from numpyro.infer import MCMC
 import numpyro_fwd
 from blackjax_ext.rows.compensated_sums import as_pair
 from blackjax_ext.rows.potentials import full_gradient
-from blackjax_ext.subsampling import thinning
+from blackjax_ext.subsampling import remainders, row_tests
 from numpyro_fwd.bridge import priors
 from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.subsampling.predictors import linear_predictor_of
+from tests import declared
 
 RNG = np.random.default_rng(110)
 NORMAL = RNG.normal(size=400)
@@ -480,6 +481,11 @@ KERNELS = {
     "gohsmc": Kernel(partial(numpyro_fwd.GOHSMC, optim=optax.adam(0.01), num_particles=4)),
     "ohsmc": Kernel(partial(numpyro_fwd.OHSMC, optim=optax.adam(0.01), num_particles=4)),
 }
+KERNELS |= {
+    algorithm: whole(name)
+    for name, kernel in declared.kernels().items()
+    if (algorithm := kernel.algorithm.__name__) not in {*KERNELS, "auto_mala"}
+}
 
 
 # what a kernel sees
@@ -592,18 +598,18 @@ def seen_by_rows(kernel: str, sampler, state, problem: Problem, x) -> Seen:
     is_few = "subsampled" in kernel
 
     def at(shared, args, x):
-        potential = sampler._target_of(args, {}, shared).potential
+        potential = sampler._target_of(args, {}, shared).bound.logdensity_fn
         z = problem.unflatten(x)
         energy = as_pair(potential.potential(z))
         found = {"high": energy.high, "low": energy.low}
         found["slope"] = ravel_pytree(mean_gradient(kernel, potential, z, problem))[0]
         if is_few:
             expansion = shared.of(linear_predictor_of(RowModel.of(sampler.model, args, {}), z))
-            step = thinning.steps_to(expansion, z)
-            found["known"] = thinning.surrogate(expansion, z)
+            step = row_tests.steps_to(expansion, z)
+            found["known"] = row_tests.surrogate(expansion, z)
             # as many at once as in a minibatch
             found["rest"] = jax.lax.map(
-                lambda indices: thinning.loss_remainders(expansion, step, indices)[0],
+                lambda indices: remainders.loss_remainders(expansion, step, indices)[0],
                 in_batches(expansion.num_rows),
             ).ravel()
             found["u"] = expansion.coordinates(z)[0]
@@ -643,7 +649,7 @@ def check_bounds(expansion, u, rest) -> None:
     bound = np.asarray(expansion.bound, np.float64)
     for old in range(len(u) - 1):
         ends = ((jnp.asarray(u[at]), jnp.zeros((1, 0))) for at in (old, old + 1))
-        reaches = thinning.reaches_of(expansion, thinning.MoveEnds.of(expansion, *ends))
+        reaches = row_tests.reaches_of(expansion, row_tests.MoveEnds.of(expansion, *ends))
         reach = float(reaches.reach[0])
         change = np.abs(rest[old + 1] - rest[old])
         rounding = 1e-5 * np.abs(rest[[old, old + 1]]).sum(axis=0) + 1e-6

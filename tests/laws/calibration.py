@@ -35,6 +35,7 @@ from numpyro_fwd import (
     PCLineFMALA,
     RandomWalk,
 )
+from tests import declared
 
 NUM_ROWS, BATCH = 30, 10
 X = np.random.default_rng(70).normal(size=(NUM_ROWS, 2))
@@ -149,6 +150,9 @@ CASES = {
     "AMAGOLD, subsampled": Case(
         AMAGOLD, {"acceptance": "subsampled"}, 15, BATCH, ("normal", "logistic"), True
     ),
+}
+CASES |= {
+    name: Case(each, {}, 60) for name, each in declared.kernels().items() if name not in CASES
 }
 
 

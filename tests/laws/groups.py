@@ -15,7 +15,7 @@ import scipy.stats
 
 import blackjax_ext
 from blackjax_ext import families, potentials
-from blackjax_ext.subsampling import group_sweeps, thinning
+from blackjax_ext.subsampling import group_sweeps, reaches, remainders, row_tests
 from blackjax_ext.subsampling.expansion import Expansion
 from tests.laws import laws
 from tests.laws.laws import Outcome, Size
@@ -138,12 +138,14 @@ def rows_decide_by_factors(order: int, *, is_joint: bool, num_repeats: int = 1_5
     @jax.jit
     def outcomes(expanded, key, u, v):
         old, new = (expanded.position_of(*end) for end in zip(u, v, strict=True))
-        ends = thinning.MoveEnds.of(expanded, *zip(u, v, strict=True))
-        is_far = thinning.reaches_of(expanded, ends).is_far
-        steps = thinning.steps_to(expanded, old, new)
+        ends = row_tests.MoveEnds.of(expanded, *zip(u, v, strict=True))
+        is_far = row_tests.reaches_of(expanded, ends).is_far
+        steps = row_tests.steps_to(expanded, old, new)
 
         def one(key):
-            return thinning.run_test(key, expanded, steps, ends, jnp.array(True), is_joint=is_joint)
+            return row_tests.run_test(
+                key, expanded, steps, ends, jnp.array(True), is_joint=is_joint
+            )
 
         return old, new, is_far, jax.vmap(one)(jax.random.split(key, num_repeats))
 
@@ -187,8 +189,8 @@ def energy_is_kept(order: int) -> None:
     @jax.jit
     def energy(expanded, x):
         u, v = expanded.coordinates(x)
-        steps = thinning.steps_to(expanded, expanded.position, x)
-        rows, _ = thinning.changes_of(expanded, steps, jnp.ones(NUM_GROUPS, bool))
+        steps = row_tests.steps_to(expanded, expanded.position, x)
+        rows, _ = row_tests.changes_of(expanded, steps, jnp.ones(NUM_GROUPS, bool))
         nothing, terms = jnp.zeros_like(u), expanded.grouped.terms(x)
         by_shared = group_sweeps.shared_energy(expanded, v)(u)
         by_shared += expanded.given_shared(nothing)(v).sum() + rows.sum()
@@ -302,17 +304,17 @@ def expected_rows_are_those_that_are_read(order: int) -> None:
     """The rows of shared moves between draws of u, before a veto ends a test."""
     expanded = expansion(order)
     num_moves = 400
-    found = float(thinning.expected_rows(jax.random.key(30), expanded, 4_000))
+    found = float(reaches.expected_rows(jax.random.key(30), expanded, 4_000))
 
     @jax.jit
     def rows_of(key):
         key_u, key_v, key_rows = jax.random.split(key, 3)
         u = jax.random.normal(key_u, (2, expanded.frame.root.shape[0]))
         v = jax.random.normal(key_v, (NUM_GROUPS, WIDTH))
-        ends = thinning.MoveEnds.of(expanded, *((end, v) for end in u))
-        steps = thinning.steps_to(expanded, *(expanded.position_of(end, v) for end in u))
+        ends = row_tests.MoveEnds.of(expanded, *((end, v) for end in u))
+        steps = row_tests.steps_to(expanded, *(expanded.position_of(end, v) for end in u))
         # without an end at a veto, as tests of single groups have none
-        return thinning.run_test(
+        return row_tests.run_test(
             key_rows, expanded, steps, ends, jnp.array(True), is_joint=False
         ).num_rows
 
@@ -335,15 +337,15 @@ def changes_stay_below_their_bounds(order: int) -> None:
     @jax.vmap
     def ratios(u, v):
         both = list(zip(u, v, strict=True))
-        ends = thinning.MoveEnds.of(expanded, *both)
-        reach = thinning.reaches_of(expanded, ends).reach
-        steps = thinning.steps_to(expanded, *(expanded.position_of(*end) for end in both))
-        rows = thinning.read_moved_rows(expanded, steps, expanded.rows)
-        changes = jnp.abs(thinning.remainder_change(expanded, rows))
+        ends = row_tests.MoveEnds.of(expanded, *both)
+        reach = row_tests.reaches_of(expanded, ends).reach
+        steps = row_tests.steps_to(expanded, *(expanded.position_of(*end) for end in both))
+        rows = remainders.read_moved_rows(expanded, steps, expanded.rows)
+        changes = jnp.abs(remainders.remainder_change(expanded, rows))
         level = jnp.searchsorted(expanded.first, jnp.arange(NUM_ROWS), side="right") - 1
         within = jnp.maximum(ends.old, ends.new)[level] <= expanded.radius**2
         bounds = expanded.bound * reach[level]
-        settled = thinning.most(expanded, rows, jnp.arange(NUM_ROWS))
+        settled = reaches.change_bounds(expanded, rows.changes, jnp.arange(NUM_ROWS))
         return jnp.where(within, jnp.stack([changes / bounds, changes / settled]), 0.0)
 
     by_bound, by_settled = np.moveaxis(np.asarray(ratios(jnp.asarray(u), jnp.asarray(v))), 1, 0)

@@ -53,6 +53,14 @@ def functions(x):
     return jnp.concatenate([jnp.ones_like(x[:, :1]), x, x**2], axis=1)
 
 
+def from_draws(particles, log_weights):
+    """Population of independent draws with importance weights, not normalized, of shape (N,)."""
+    zeros = jnp.zeros_like(log_weights)
+    uniform = zeros - jnp.log(log_weights.shape[0])
+    population = sampler.Population(particles, uniform, jnp.sum(zeros))
+    return sampler.update_weights(population, log_weights)
+
+
 def metropolis(name: str, **parameters) -> dict:
     """Arguments for a Metropolis move."""
     algorithm = getattr(blackjax_ext, name)
@@ -209,7 +217,7 @@ def weights_accumulate() -> None:
     """Weighing twice is weighing by the product; the evidence is its mean."""
     a, b = jax.random.normal(jax.random.key(7), (2, 6))
     zeros = jnp.zeros(6)
-    found = sampler.update_weights(sampler.from_draws(zeros, a), b)
+    found = sampler.update_weights(from_draws(zeros, a), b)
     np.testing.assert_allclose(found.log_weights, jax.nn.log_softmax(a + b), rtol=1e-9)
     expected = jax.nn.logsumexp(a + b) - jnp.log(6)
     np.testing.assert_allclose(found.log_evidence, expected, rtol=1e-9)
@@ -492,7 +500,7 @@ def jumps_find_the_shares() -> None:
 def resampling_keeps_expectations(resampling_fn: Callable) -> None:
     """Over many keys each particle is drawn N times its weight; then all weigh the same."""
     log_weights = jnp.log(jnp.array([0.05, 0.3, 0.0, 0.15, 0.5]))
-    population = sampler.from_draws(jnp.eye(5), log_weights)
+    population = from_draws(jnp.eye(5), log_weights)
 
     def draw(rng_key):
         found = sampler.resample(rng_key, population, resampling_fn)
@@ -515,7 +523,7 @@ def never_picks_a_weightless_particle(resampling_fn: Callable, dtype) -> None:
     for alive in (0, 1, 517, num - 1):
         log_weights = jnp.full(num, -jnp.inf, dtype).at[alive].set(-3.0)
         log_weights = log_weights.at[(alive + 1) % num].set(jnp.nan)
-        population = sampler.from_draws(jnp.arange(num), log_weights)
+        population = from_draws(jnp.arange(num), log_weights)
         for seed in range(3):
             found = sampler.resample(jax.random.key(seed), population, resampling_fn)
             assert np.all(found.particles == alive), f"picked {np.unique(found.particles)}"

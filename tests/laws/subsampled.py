@@ -15,7 +15,7 @@ import scipy.stats
 
 import blackjax_ext
 from blackjax_ext import acceptance, families, potentials
-from blackjax_ext.subsampling import passes, thinning
+from blackjax_ext.subsampling import passes, remainders, row_tests
 from tests.laws import minibatch
 from tests.laws.laws import Outcome, Size
 from tests.laws.targets import Target
@@ -305,8 +305,8 @@ def rates(expanded, key, ends, rho, num_repeats: int) -> tuple[float, float]:
 
     @jax.jit
     def decide(expanded, keys, old, new, rho):
-        energy = thinning.surrogate(expanded, old)
-        test = lambda key: thinning.thinning_test(key, expanded, old, energy, new, rho)  # noqa: E731
+        energy = row_tests.surrogate(expanded, old)
+        test = lambda key: row_tests.thinning_test(key, expanded, old, energy, new, rho)  # noqa: E731
         found = jax.vmap(test)(keys)
         return found.is_accepted.mean(), found.acceptance_rate.mean()
 
@@ -317,9 +317,9 @@ def rates(expanded, key, ends, rho, num_repeats: int) -> tuple[float, float]:
 def rate_of_weights(expanded, ends, known: float, changes, num: int) -> tuple[float, float]:
     """Mean and its standard error of the rate that the law of the weights has, simulated."""
     ends = [jnp.asarray(x, jnp.float32) for x in ends]
-    both = thinning.MoveEnds.of(expanded, *map(expanded.coordinates, ends))
+    both = row_tests.MoveEnds.of(expanded, *map(expanded.coordinates, ends))
     c = np.asarray(expanded.bound, np.float64)
-    c = c * float(thinning.reaches_of(expanded, both).reach[0])
+    c = c * float(row_tests.reaches_of(expanded, both).reach[0])
     phi = c + np.minimum(changes, 0.0)
     counts = np.random.default_rng(14).poisson(phi, (num, phi.size))
     logs = counts @ (np.log(phi - changes) - np.log(phi))
@@ -353,7 +353,7 @@ def acceptance_by_weights(num_repeats: int = 20_000) -> None:
 
 def loss_remainders_of_all(expanded, steps):
     """Remainders of all rows."""
-    return thinning.loss_remainders(expanded, steps, jnp.arange(expanded.num_rows))
+    return remainders.loss_remainders(expanded, steps, jnp.arange(expanded.num_rows))
 
 
 def local_ends(expanded):
@@ -371,7 +371,7 @@ def acceptance_is_local(name: str, num_repeats: int = 4_000) -> None:
     with jax.enable_x64(True):
         exact = local(name, jnp.float64)
         remainders = jax.jit(lambda steps: loss_remainders_of_all(exact, steps))
-        surrogate = jax.jit(lambda x: thinning.surrogate(exact, x))
+        surrogate = jax.jit(lambda x: row_tests.surrogate(exact, x))
     single = local(name)
     for i, ends in enumerate(local_ends(single)):
         with jax.enable_x64(True):
@@ -458,9 +458,9 @@ def energy_is_kept(num_rows: int = 1_000_000) -> None:
     expanded = potentials.expand(rows, jnp.zeros(2))
     noise = np.array([[1.5, -1.0], [-0.7, 2.0]])
     ends = expanded.position + expanded.metric.inverse_sqrt_times(jnp.asarray(noise, jnp.float32))
-    steps = thinning.steps_to(expanded, *ends)
-    change = thinning.change_of_all(expanded, steps, jnp.array(True))
-    known = [thinning.surrogate(expanded, end) for end in ends]
+    steps = row_tests.steps_to(expanded, *ends)
+    change = remainders.change_of_all(expanded, steps, jnp.array(True))
+    known = [row_tests.surrogate(expanded, end) for end in ends]
     found = float(known[1] - known[0] + change)
     wide, theta = x.astype(np.float64), np.asarray(ends, np.float64)
     eta = wide @ theta.T

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.handlers import scale
 from numpyro.infer.util import potential_energy
 
-from blackjax_ext.subsampling import expansion, thinning
+from blackjax_ext.subsampling import expansion, remainders, row_tests
 from numpyro_fwd.bridge.plates import FullView, check_model
 from numpyro_fwd.bridge.row_models import RowModel
 from numpyro_fwd.subsampling import predictors
@@ -55,8 +55,8 @@ def sees(model: Callable, args: tuple, z: Any) -> None:
     @jax.jit
     @jax.vmap
     def parts(x):
-        rows = thinning.loss_remainders(made, (x - flat)[None], jnp.arange(made.num_rows))[0]
-        return thinning.surrogate(made, unravel(x)), rows
+        rows = remainders.loss_remainders(made, (x - flat)[None], jnp.arange(made.num_rows))[0]
+        return row_tests.surrogate(made, unravel(x)), rows
 
     known, rows = (np.asarray(each, np.float64) for each in parts(x))
     lengths = np.linalg.norm(np.asarray((x - flat) @ made.whitener.T, np.float64), axis=1)
@@ -537,6 +537,7 @@ ONCE_WRONG = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=() if name in ONCE_WRONG else FULL_ONLY) for name in AWKWARD],
@@ -646,6 +647,7 @@ QUICK = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.filterwarnings("ignore:Out-of-support values")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else FULL_ONLY) for name in RAISES]

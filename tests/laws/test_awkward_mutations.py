@@ -12,7 +12,8 @@ import pytest
 
 from blackjax_ext import families, potentials
 from blackjax_ext.checks import check_positive
-from blackjax_ext.subsampling import newton, row_bounds, thinning
+from blackjax_ext.rows import newton
+from blackjax_ext.subsampling import row_bounds, row_tests
 from blackjax_ext.subsampling.families import logits
 from numpyro_fwd.subsampling import predictors
 from tests.laws import awkward
@@ -79,7 +80,7 @@ def units_of_logits_with_their_mean(kind, order, radius, eta, tangents, part):
 
 def surrogate_by_position(expanded, x):
     """The quadratic form in the coordinates of the position."""
-    (d,) = thinning.steps_to(expanded, x)
+    (d,) = row_tests.steps_to(expanded, x)
     quadratic = 0.5 * d @ (expanded.hessian @ d)
     return expanded.gradient @ d + quadratic - expanded.posterior.logprior(x)
 
@@ -125,7 +126,7 @@ MUTATIONS = {
         "events",
     ),
     "quadratic_form_by_position": Mutation(
-        [(thinning, "surrogate", surrogate_by_position)],
+        [(row_tests, "surrogate", surrogate_by_position)],
         partial(awkward.sees, "amagold_subsampled", "mean_of_1000_sds"),
         "energy",
     ),

@@ -1,5 +1,6 @@
 """Awkward but legal models under sequential Monte Carlo, each against what is known of it."""
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -226,6 +227,7 @@ FEW = ("half_of_the_prior", "tails_and_scales", "corner_of_a_simplex")
 CASES = [name if name in FEW else pytest.param(name, marks=pytest.mark.full) for name in TRUTHS]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore:model has no observed site")
 def test_langevin_smc(name):
@@ -239,6 +241,7 @@ def test_langevin_smc_in_double_precision(x64):
     check_population(truth, sampled(truth))
 
 
+@pytest.mark.long
 def test_no_warm_up_thinning_and_several_runs():
     """Every draw is a whole population; a second run begins at other draws of the prior."""
     truth = masked_rows()
@@ -251,6 +254,7 @@ def test_no_warm_up_thinning_and_several_runs():
     assert not np.any(np.isin(mcmc.get_samples()["x"], first))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("num, tempering_ess", [(2, None), (2, 0.9), (5, None), (19, None)])
 def test_few_particles_say_that_they_know_nothing(num, tempering_ess):
     """Descendants of one draw of the prior cannot tell how wrong they are, nor can five of five."""
@@ -268,10 +272,55 @@ def test_few_particles_say_that_they_know_nothing(num, tempering_ess):
     assert max(ancestors) > 1.5 or tempering_ess
 
 
+def spike_in_a_slab(width, mass, place):
+    """Ten dimensions: a normal of sd 0.1, and in it one so narrow with so much more mass."""
+    x = numpyro.sample("x", dist.Uniform(-0.5, 0.5).expand([10]).to_event(1))
+    spike = jnp.log(mass) + dist.Normal(place, width).log_prob(x).sum()
+    numpyro.factor("y", jnp.logaddexp(spike, dist.Normal(0, 0.1).log_prob(x).sum()))
+
+
+def evidence_of_spike(width, mass, place):
+    """Its logarithm: what the cube holds of both."""
+    spike, slab = (norm(place, width), norm(0, 0.1))
+    shares = [(each.cdf(0.5) - each.cdf(-0.5)) ** 10 for each in (spike, slab)]
+    return np.log(mass * shares[0] + shares[1])
+
+
+def test_a_phase_transition_is_passed_with_a_warning_or_not_at_all():
+    """Tempering that stays in the slab says so, and from how much on the log evidence is.
+
+    The spike has the mass from a temperature of 0.83 on, and at 0.58 a thousandth, in the 1e-10th
+    part of the slab: no particle is there.
+    """
+    kernel = LangevinSMC(spike_in_a_slab)
+    num_missed = 0
+    # of Skilling's width, aside from the centre, wide enough to be found late, and none at all
+    for args in ((0.01, 100.0, 0.0), (0.01, 100.0, 0.031), (0.03, 100.0, 0.0), (0.1, 1.0, 0.0)):
+        truth, args = evidence_of_spike(*args), tuple(map(jnp.asarray, args))
+        for seed in range(4):
+            keys = jax.random.split(jax.random.key(seed), 1000)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                state = kernel.init(keys, 0, None, args, {})
+            text = " ".join(str(warning.message) for warning in caught)
+            off, error = state.log_evidence[0] - truth, state.log_evidence_error[0]
+            if args[0] == 0.01:
+                assert off < -4
+                least = float(re.search(r"log evidence is (\S+) or more", text)[1])
+                assert truth - 0.5 < least < truth + 0.1
+                num_missed += 1
+            else:
+                assert text or abs(off) < 4 * error + 1e-3, (args, off, error)
+            if args[0] == 0.1:
+                assert not text
+    assert num_missed == 8
+
+
 # a hard constraint biases unadjusted moves (the docs say so), and positions are unconstrained
 TRAINED = ("vague_prior", "heavy_tails", "tails_and_scales", "masked_rows", "no_likelihood")
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", TRAINED)
 def test_particles_of_a_training_without_batches(name):
     """With nothing to optimize, GOHSMC's particles are of the posterior."""
@@ -411,6 +460,7 @@ def centres(size: int, batch: int) -> tuple[float, float]:
     return tuple(np.sqrt(np.mean(found, axis=0)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "batch"), [(1, 50), (1, 4), pytest.param(8, 4, marks=FULL)])
 def test_the_powers_of_the_weights_tell_how_far_particles_follow_batches(size, batch):
     """A linear regression: within a factor of two, from a tenth of a posterior sd to several."""

@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.infer import init_to_value
 from numpyro.infer.util import potential_energy
 
-from blackjax_ext.subsampling import newton
+from blackjax_ext.rows import newton
 from numpyro_fwd import AMAGOLD
 
 LAWS = {
@@ -112,6 +112,7 @@ def finds(case, **options):
     assert distance_to_the_mode(model, data, state.shared.position) < 0.1
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Trajectories of acceptance")
 @pytest.mark.parametrize("name", CASES)
 def test_the_mode_is_found(name):

@@ -5,7 +5,14 @@ import math
 import jax.numpy as jnp
 import pytest
 
-from blackjax_ext.subsampling import expansion, group_sweeps, thinning
+from blackjax_ext.subsampling import (
+    expansion,
+    group_sweeps,
+    reaches,
+    remainders,
+    row_tests,
+    thinning,
+)
 from tests.laws import groups, laws
 from tests.laws.groups import CASES
 
@@ -18,28 +25,32 @@ def few_at_once(monkeypatch):
     monkeypatch.setattr(thinning, "GROUP_LANES", 16)
     monkeypatch.setattr(thinning, "GROUP_PIECE", 11.0)
     monkeypatch.setattr(thinning, "MAX_ROWS_EVALUATED", 2)
-    monkeypatch.setattr(thinning, "ROW_CHUNK", 16)
+    monkeypatch.setattr(remainders, "ROW_CHUNK", 16)
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact(name, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
+    monkeypatch.setattr(reaches, "MAX_PASSES", CASES[name].max_passes)
     laws.power(groups.invariance(CASES[name]))
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", ["mixed", "third order"])
 def test_exact_starts_stay_exact_where_rows_are_a_stage_of_their_own(name, monkeypatch):
     """As those of groups of many rows are."""
     monkeypatch.setattr(group_sweeps, "FEW_ROWS", 0)
-    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
+    monkeypatch.setattr(reaches, "MAX_PASSES", CASES[name].max_passes)
     laws.power(groups.invariance(CASES[name]))
 
 
+@pytest.mark.long
 @pytest.mark.statistical
-@pytest.mark.parametrize("width", [1, 3])
-@pytest.mark.parametrize("name", groups.TAILS)
+@pytest.mark.parametrize(
+    ("name", "width"), [(n, 1 + 2 * (i % 2)) for i, n in enumerate(groups.TAILS)]
+)
 def test_tails_of_groups_are_visited(name, width):
     groups.tails_are_visited(name, width)
 
@@ -48,15 +59,17 @@ def test_tails_of_groups_are_visited(name, width):
 @FULL_ONLY
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
+    monkeypatch.setattr(reaches, "MAX_PASSES", CASES[name].max_passes)
     laws.power(groups.invariance(CASES[name], laws.LONG))
 
 
-@pytest.mark.parametrize("max_passes", [math.inf, 1.5])
-@pytest.mark.parametrize("is_joint", [True, False])
-@pytest.mark.parametrize("order", [2, 3])
+@pytest.mark.first
+@pytest.mark.parametrize(
+    ("order", "is_joint", "max_passes"),
+    [(2, False, math.inf), (3, True, math.inf), (2, True, 1.5), (3, False, 1.5)],
+)
 def test_rows_decide_by_their_factors(order, is_joint, max_passes, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_PASSES", max_passes)
+    monkeypatch.setattr(reaches, "MAX_PASSES", max_passes)
     groups.rows_decide_by_factors(order, is_joint=is_joint)
 
 
@@ -67,7 +80,7 @@ def test_energy_is_kept(order):
 
 @pytest.mark.parametrize("order", [2, 3])
 def test_expected_rows_are_those_that_are_read(order, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_PASSES", 2.0)
+    monkeypatch.setattr(reaches, "MAX_PASSES", 2.0)
     groups.expected_rows_are_those_that_are_read(order)
 
 
@@ -76,11 +89,15 @@ def test_changes_stay_below_their_bounds(order, x64):
     groups.changes_stay_below_their_bounds(order)
 
 
-TRUE_REACHES, TRUE_CHANGES = thinning.reaches_of, thinning.changes_of
-TRUE_THIN, TRUE_SOLVED = thinning.thin, group_sweeps.solved
+TRUE_REACHES, TRUE_CHANGES = row_tests.reaches_of, row_tests.changes_of
+TRUE_THIN, TRUE_SOLVED = row_tests.thin, group_sweeps.solved
 TRUE_PROPOSED = group_sweeps.proposed
 TRUE_LIKELY = thinning.first_likely
-TRUE_DRAW, TRUE_MOST, TRUE_TABLES = thinning.draw_event_rows, thinning.most, expansion.tables_of
+TRUE_DRAW, TRUE_MOST, TRUE_TABLES = (
+    thinning.draw_event_rows,
+    thinning.change_bounds,
+    expansion.tables_of,
+)
 
 
 def rows_of_another_group(words, expanded, rates):
@@ -146,11 +163,11 @@ def proposed_at_one_scale(rng_key, z):
 OF_ROWS = {
     "another_group": (thinning, "draw_event_rows", rows_of_another_group),
     "bound_too_small": (expansion, "tables_of", tables_too_small),
-    "likely_vetoes_missed": (thinning, "most", likely_vetoes_missed),
-    "changes_forgotten": (thinning, "changes_of", changes_forgotten),
+    "likely_vetoes_missed": (thinning, "change_bounds", likely_vetoes_missed),
+    "changes_forgotten": (row_tests, "changes_of", changes_forgotten),
     "up_to_the_next": (thinning, "first_likely", up_to_the_next_likely),
-    "one_sided_far": (thinning, "reaches_of", reaches_of_the_new_end),
-    "no_veto": (thinning, "thin", thin_without_a_veto),
+    "one_sided_far": (row_tests, "reaches_of", reaches_of_the_new_end),
+    "no_veto": (row_tests, "thin", thin_without_a_veto),
 }
 OF_SWEEPS = {
     "wrong_proposal": (group_sweeps, "solved", proposal_is_its_own_way_back),
@@ -159,12 +176,11 @@ OF_SWEEPS = {
 }
 
 
-@pytest.mark.parametrize("order", [2, 3])
-@pytest.mark.parametrize("name", OF_ROWS)
+@pytest.mark.parametrize(("name", "order"), [(name, 2 + i % 2) for i, name in enumerate(OF_ROWS)])
 def test_planted_bug_of_the_rows_is_found(name, order, monkeypatch):
     module, attribute, bug = OF_ROWS[name]
     is_far = name in ("changes_forgotten", "one_sided_far")
-    monkeypatch.setattr(thinning, "MAX_PASSES", 1.5 if is_far else math.inf)
+    monkeypatch.setattr(reaches, "MAX_PASSES", 1.5 if is_far else math.inf)
     monkeypatch.setattr(module, attribute, bug)
     with pytest.raises(AssertionError):
         groups.rows_decide_by_factors(order, is_joint=False)
@@ -173,7 +189,7 @@ def test_planted_bug_of_the_rows_is_found(name, order, monkeypatch):
 @pytest.mark.parametrize("name", OF_SWEEPS)
 def test_planted_bug_of_the_sweep_breaks_invariance(name, monkeypatch):
     module, attribute, bug = OF_SWEEPS[name]
-    monkeypatch.setattr(thinning, "MAX_PASSES", CASES["whole"].max_passes)
+    monkeypatch.setattr(reaches, "MAX_PASSES", CASES["whole"].max_passes)
     monkeypatch.setattr(module, attribute, bug)
     with pytest.raises(AssertionError, match="invariance"):
         groups.invariance(CASES["whole"])
@@ -191,12 +207,15 @@ def test_planted_bug_misses_tails(monkeypatch):
         groups.tails_are_visited("t", 1)
 
 
-BOUNDS = {"reaches_of": reach_of_a_shorter_way, "most": lambda *known: 0.1 * TRUE_MOST(*known)}
+BOUNDS = {
+    "reaches_of": (row_tests, reach_of_a_shorter_way),
+    "change_bounds": (reaches, lambda *known: 0.1 * TRUE_MOST(*known)),
+}
 
 
-@pytest.mark.parametrize("order", [2, 3])
-@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize(("name", "order"), [(name, 2 + i % 2) for i, name in enumerate(BOUNDS)])
 def test_planted_bug_of_the_bounds_is_found(name, order, x64, monkeypatch):
-    monkeypatch.setattr(thinning, name, BOUNDS[name])
+    module, bug = BOUNDS[name]
+    monkeypatch.setattr(module, name, bug)
     with pytest.raises(AssertionError, match="bound"):
         groups.changes_stay_below_their_bounds(order)

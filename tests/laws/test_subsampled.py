@@ -9,7 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from blackjax_ext.subsampling import chunks, expansion, row_bounds, thinning
+from blackjax_ext.subsampling import (
+    chunks,
+    expansion,
+    reaches,
+    remainders,
+    row_bounds,
+    row_tests,
+    thinning,
+)
 from tests.laws import laws, subsampled
 from tests.laws.subsampled import CASES
 
@@ -17,12 +25,13 @@ from tests.laws.subsampled import CASES
 @pytest.fixture(autouse=True)
 def no_full_pass(monkeypatch):
     """Only events decide, however many there are, unless a test says otherwise."""
-    monkeypatch.setattr(thinning, "MAX_PASSES", math.inf)
+    monkeypatch.setattr(reaches, "MAX_PASSES", math.inf)
 
 
 FULL_ONLY = pytest.mark.full
 
 
+@pytest.mark.first
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     "name",
@@ -36,7 +45,7 @@ FULL_ONLY = pytest.mark.full
     ],
 )
 def test_exact_starts_stay_exact(name, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
+    monkeypatch.setattr(reaches, "MAX_PASSES", CASES[name].max_passes)
     laws.power(subsampled.invariance(CASES[name], FEWER.get(name, subsampled.SIZE)))
 
 
@@ -49,28 +58,31 @@ FEWER_IN_FULL = {"varied": laws.LONG}
 @FULL_ONLY
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_PASSES", CASES[name].max_passes)
+    monkeypatch.setattr(reaches, "MAX_PASSES", CASES[name].max_passes)
     laws.power(subsampled.invariance(CASES[name], FEWER_IN_FULL.get(name, laws.FULL)))
 
 
+@pytest.mark.long
 def test_acceptance_by_weights_is_that_of_their_law():
     subsampled.acceptance_by_weights()
 
 
+@pytest.mark.long
 def test_acceptance_by_weights_over_many_pieces(monkeypatch):
     monkeypatch.setattr(thinning, "PIECE", 2.0)
     monkeypatch.setattr(thinning, "LANES", 2)
     subsampled.acceptance_by_weights()
 
 
+@pytest.mark.long
 def test_rows_are_read_only_where_the_first_stage_accepts():
     expanded = subsampled.expansion()
     old, new = (jnp.asarray(x, jnp.float32) for x in subsampled.PAIRS[2][:2])
-    energy = thinning.surrogate(expanded, old)
+    energy = row_tests.surrogate(expanded, old)
 
     def read(rho):
         keys = jax.random.split(jax.random.key(3), 50)
-        test = lambda key: thinning.thinning_test(key, expanded, old, energy, new, rho)  # noqa: E731
+        test = lambda key: row_tests.thinning_test(key, expanded, old, energy, new, rho)  # noqa: E731
         return jax.vmap(test)(keys).num_rows
 
     assert np.all(read(-1e4) == 0) and np.any(read(1e4) > 0)
@@ -79,8 +91,8 @@ def test_rows_are_read_only_where_the_first_stage_accepts():
 def test_rate_tells_more_than_the_verdict():
     expanded = subsampled.expansion()
     old, new = (jnp.asarray(x, jnp.float32) for x in subsampled.PAIRS[2][:2])
-    energy = thinning.surrogate(expanded, old)
-    decide = thinning.thinning_test
+    energy = row_tests.surrogate(expanded, old)
+    decide = row_tests.thinning_test
     # the first stage accepts
     test = jax.jit(jax.vmap(lambda key: decide(key, expanded, old, energy, new, 1e4)))
     found = test(jax.random.split(jax.random.key(3), 1_000))
@@ -88,44 +100,49 @@ def test_rate_tells_more_than_the_verdict():
     assert found.acceptance_rate.std() < 0.5 * found.is_accepted.std()
 
 
+@pytest.mark.long
 def test_tight_bound_is_enough():
     subsampled.tight_bound_is_enough()
 
 
-@pytest.mark.parametrize("name", ["counted", "scaled"])
+@pytest.mark.first
+@pytest.mark.parametrize("name", ["scaled", "counted"])
 def test_acceptance_is_by_weights_within_the_bounds_and_that_of_all_rows_beyond(name):
     subsampled.acceptance_is_local(name)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ["counted", "scaled", "varied"])
 def test_bounds_hold_up_to_the_radius(name):
     subsampled.bounds_hold_up_to_the_radius(name)
 
 
+@pytest.mark.long
 def test_energy_is_kept_in_float32():
     subsampled.energy_is_kept()
 
 
 def test_far_moves_read_all_rows(monkeypatch):
-    monkeypatch.setattr(thinning, "MAX_PASSES", 1e-9)
+    monkeypatch.setattr(reaches, "MAX_PASSES", 1e-9)
     expanded = subsampled.expansion()
-    decide = jax.jit(lambda *arguments: thinning.thinning_test(*arguments))
+    decide = jax.jit(lambda *arguments: row_tests.thinning_test(*arguments))
     for pair in subsampled.PAIRS:
         old, new = (jnp.asarray(x, jnp.float32) for x in (pair.old, pair.new))
-        energy = thinning.surrogate(expanded, old)
+        energy = row_tests.surrogate(expanded, old)
         found = decide(jax.random.key(0), expanded, old, energy, new, pair.rho)
         log_ratio = subsampled.logdensity(new) - subsampled.logdensity(old) + pair.rho
         assert found.num_rows == subsampled.NUM_ROWS
         np.testing.assert_allclose(found.acceptance_rate, min(1, math.exp(log_ratio)), rtol=1e-4)
 
 
+@pytest.mark.long
 def test_vmap_is_loop(x64):
     expanded = subsampled.expansion(jnp.float64)
     old, new = (jnp.asarray(x) for x in subsampled.PAIRS[0][:2])
-    energy = thinning.surrogate(expanded, old)
+    energy = row_tests.surrogate(expanded, old)
 
     def one(key):
-        return thinning.thinning_test(key, expanded, old, energy, new, 0.7)
+        return row_tests.thinning_test(key, expanded, old, energy, new, 0.7)
 
     keys = jax.random.split(jax.random.key(1), 20)
     together, alone = jax.jit(jax.vmap(one))(keys), jax.jit(one)
@@ -137,8 +154,8 @@ def test_vmap_is_loop(x64):
 def test_nothing_finite_is_needed_to_reject():
     expanded = subsampled.expansion()
     old, new = jnp.zeros(3), jnp.array([jnp.nan, 0.0, 0.0])
-    energy = thinning.surrogate(expanded, old)
-    decide = jax.jit(lambda *arguments: thinning.thinning_test(*arguments))
+    energy = row_tests.surrogate(expanded, old)
+    decide = jax.jit(lambda *arguments: row_tests.thinning_test(*arguments))
     found = decide(jax.random.key(0), expanded, old, energy, new, 1.0)
     assert found.is_divergent and not found.is_accepted and found.num_rows == 0
     huge = jnp.full(3, 1e30)
@@ -147,13 +164,13 @@ def test_nothing_finite_is_needed_to_reject():
 
 
 TRUE_THIN, TRUE_SURROGATE, TRUE_REMAINDER = (
-    thinning.thin,
-    thinning.surrogate,
-    thinning.loss_remainder,
+    row_tests.thin,
+    row_tests.surrogate,
+    remainders.loss_remainder,
 )
 TRUE_WEIGH = thinning.weigh_events
-TRUE_TABLE, TRUE_CHANGE = expansion.table_of, thinning.change_of_all
-TRUE_REACHES, TRUE_SIZES = thinning.reaches_of, row_bounds.scaled_and_sizes
+TRUE_TABLE, TRUE_CHANGE = expansion.table_of, remainders.change_of_all
+TRUE_REACHES, TRUE_SIZES = row_tests.reaches_of, row_bounds.scaled_and_sizes
 
 
 def thin_with_a_cap(key, expanded, steps, reaches, *arguments, **options):
@@ -228,14 +245,14 @@ def sizes_of_a_small_box(kind, order, radius, *arguments):
 
 # the module where a bug is planted, its name there, the bug, and the law that must notice
 MUTATIONS = {
-    "cap_on_the_count": (thinning, "thin", thin_with_a_cap, "weights"),
+    "cap_on_the_count": (row_tests, "thin", thin_with_a_cap, "weights"),
     "bound_too_small": (expansion, "table_of", table_with_bounds_too_small, "bound"),
     "uniform_rows": (expansion, "table_of", table_of_uniform_rows, "weights of many"),
-    "prior_left_out": (thinning, "surrogate", surrogate_without_prior, "weights"),
-    "wrong_order": (thinning, "loss_remainder", remainder_of_order_one, "weights"),
-    "one_sided_bound": (thinning, "reaches_of", reach_of_the_new_end, "weights"),
-    "radius_ignored": (thinning, "reaches_of", near_everywhere, "local"),
-    "one_sided_radius": (thinning, "reaches_of", near_if_the_new_end_is, "local"),
+    "prior_left_out": (row_tests, "surrogate", surrogate_without_prior, "weights"),
+    "wrong_order": (remainders, "loss_remainder", remainder_of_order_one, "weights"),
+    "one_sided_bound": (row_tests, "reaches_of", reach_of_the_new_end, "weights"),
+    "radius_ignored": (row_tests, "reaches_of", near_everywhere, "local"),
+    "one_sided_radius": (row_tests, "reaches_of", near_if_the_new_end_is, "local"),
     "box_too_small": (row_bounds, "scaled_and_sizes", sizes_of_a_small_box, "radius"),
 }
 LAWS = {
@@ -264,13 +281,13 @@ def test_planted_bug_is_found(name, monkeypatch):
 @pytest.mark.parametrize("bug", [weigh_all_events, weigh_losses_alone, weigh_the_last_round])
 def test_planted_bug_of_the_weights_is_found(bug, monkeypatch):
     monkeypatch.setattr(thinning, "LANES", 4)
-    monkeypatch.setattr(thinning, "WEIGHTS", thinning.EventRule(0.0, bug))
+    monkeypatch.setattr(row_tests, "WEIGHTS", thinning.EventRule(0.0, bug))
     with pytest.raises(AssertionError, match="weights"):
         subsampled.acceptance_by_weights()
 
 
 def test_planted_bug_of_the_weights_breaks_invariance(monkeypatch):
-    monkeypatch.setattr(thinning, "thin", thin_without_a_weight)
+    monkeypatch.setattr(row_tests, "thin", thin_without_a_weight)
     with pytest.raises(AssertionError, match="invariance"):
         subsampled.invariance(CASES["counted"])
 
@@ -278,7 +295,7 @@ def test_planted_bug_of_the_weights_breaks_invariance(monkeypatch):
 def test_data_are_arguments_of_a_program():
     expanded = subsampled.expansion()
     old = jnp.zeros(3)
-    program = jax.make_jaxpr(thinning.thinning_test)(
+    program = jax.make_jaxpr(row_tests.thinning_test)(
         jax.random.key(0), expanded, old, jnp.zeros(()), old + 0.1, 0.0
     )
     shapes = {jnp.shape(const) for const in program.consts}

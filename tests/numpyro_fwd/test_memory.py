@@ -14,7 +14,9 @@ import numpyro.distributions as dist
 import pytest
 
 import numpyro_fwd
-from numpyro_fwd.kernels import row_strategies
+from numpyro_fwd.kernels import subsampled_rows
+
+pytestmark = pytest.mark.long
 
 MEGABYTE = 2**20
 COMPILING = 400  # MB that jax takes to compile
@@ -76,7 +78,7 @@ def keeping(function, kept, which):
 
 @pytest.mark.parametrize("which", ["arguments", "outcome"])
 def test_a_cache_of_arrays_is_found(which, monkeypatch):
-    monkeypatch.setattr(row_strategies, "expanded", keeping(row_strategies.expanded, [], which))
+    monkeypatch.setattr(subsampled_rows, "expanded", keeping(subsampled_rows.expanded, [], which))
     with pytest.raises(AssertionError, match="are kept"):
         keep_no_arrays(acceptance="subsampled")
 

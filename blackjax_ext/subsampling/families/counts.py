@@ -43,7 +43,6 @@ POISSON = Kind(
     ("log_rate",),
     poisson_loss,
     lambda order, balls, y: jnp.reshape(exp(balls[0].interval).high, (1,) * order),
-    lambda theta, y: (1.0,),
     rounding=lambda theta: (1.0,),
     free=("log_rate",),
     highest=4,
@@ -153,7 +152,6 @@ NEGATIVE_BINOMIAL_2 = Kind(
     ("log_mean", "log_concentration"),
     negative_binomial_loss,
     negative_binomial_sizes,
-    lambda theta, y: (1.0, 1.0),
     rounding=lambda theta: (1.0, 1.0),
 )
 

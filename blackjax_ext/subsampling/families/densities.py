@@ -14,7 +14,7 @@ orders beyond the third that jets carry win most of it back where boxes are narr
 where there are few rows. A density whose terms have been arranged not to cancel has tighter bounds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import combinations_with_replacement
 from math import factorial, prod
@@ -30,7 +30,7 @@ from blackjax_ext.subsampling.taylor.jets import Box, Jet
 from blackjax_ext.subsampling.taylor.reader import derivatives_over
 from blackjax_ext.types import Function, LogDensity
 
-__all__ = ["box_of", "order_for", "sizes_of", "smooth", "smooth_kind"]
+__all__ = ["box_of", "check_readable", "order_for", "sizes_of", "smooth", "smooth_kind"]
 
 # most predictors that a density may have
 MOST = 4
@@ -91,11 +91,16 @@ def smooth(logdensity_fn: LogDensity, predictors: Sequence[str], /, **known: Any
     if not free:
         raise ValueError(f"one of the predictors {list(names)} must be free; all are known.")
     kind = smooth_kind("smooth", names, logdensity_fn).having(*free)
-    number = jax.ShapeDtypeStruct((), jnp.result_type(float))
-    parameters = dict.fromkeys(known, number)
-    eta = jax.ShapeDtypeStruct((len(free),), number.dtype)
-    jax.eval_shape(lambda *given: kind.bounds(3, *given), eta, eta, number, parameters)
+    check_readable(kind, known)
     return Family(kind, known)
+
+
+def check_readable(kind: Kind, known: Iterable[str]) -> None:
+    """Raise UnreadableError for an operation of which no bounds are known."""
+    number = jax.ShapeDtypeStruct((), jnp.result_type(float))
+    eta = jax.ShapeDtypeStruct((len(kind.free),), number.dtype)
+    parameters = dict.fromkeys(known, number)
+    jax.eval_shape(lambda *given: kind.bounds(3, *given), eta, eta, number, parameters)
 
 
 @cache

@@ -55,7 +55,7 @@ class Kind:
         for each predictor: shape (K,) * order. None for a family with a `norm`.
     reach
         ``reach(theta, y, **data)``, for each predictor the change within which quadrature is
-        accurate: a fraction of the distance to a singularity.
+        accurate: a fraction of the distance to a singularity. None for one of each.
     unit
         ``unit(theta, **data)``, for each predictor what its changes are measured in, so that the
         third power of a scale, which no float may hold, is never taken.
@@ -77,7 +77,7 @@ class Kind:
     predictors: tuple[str, ...]
     loss: Callable[..., Array]
     sizes: Callable[..., Array] | None
-    reach: Callable[..., tuple[Number, ...]]
+    reach: Callable[..., tuple[Number, ...]] | None = None
     unit: Callable[..., tuple[Number, ...]] | None = None
     norm: float | None = None
     rounding: Callable[..., tuple[Number, ...]] | None = None
@@ -112,6 +112,8 @@ class Kind:
 
     def reaches(self, eta: Array, y: Array, parameters: Mapping[str, Array]) -> Array:
         """Changes of the free predictors of one response within which quadrature is accurate."""
+        if self.reach is None:
+            return jnp.ones_like(eta)
         theta, data = self.theta(eta, parameters), self.data(parameters)
         reaches = self.reach(theta, y, **data)
         if not self.predictors:

@@ -26,6 +26,7 @@ from blackjax_ext.subsampling.families.kind import Ball, Family, Kind, family, s
 from blackjax_ext.subsampling.families.log_gamma import half_step, half_step_third
 from blackjax_ext.subsampling.families.logits import bend, bend_of_bend, skew, softplus
 from blackjax_ext.subsampling.intervals import Interval, exp, magnitude, piecewise, square
+from blackjax_ext.types import Function
 
 __all__ = ["gumbel", "logistic", "normal", "smoothed_laplace", "student_t"]
 
@@ -73,11 +74,6 @@ def of_location_and_scale(order: int, balls: tuple[Ball, ...], y: Array, derivat
     return symmetric(2, entries)
 
 
-def point_interval(value: float, like: Interval) -> Interval:
-    """An interval of one number."""
-    return Interval(jnp.full_like(like.low, value), jnp.full_like(like.low, value))
-
-
 def z_of(theta: Array, y: Array) -> Array:
     """The standardized response."""
     return (y - theta[0]) * jnp.exp(-theta[1])
@@ -99,30 +95,43 @@ def normal(scale: Any = None) -> Family:
     return family(NORMAL, "loc", log_scale=log_of("scale", scale))
 
 
-NORMAL = Kind(
+def of_location(name: str, loss: Function, derivatives: Function, reach: Any = None) -> Kind:
+    """The kind of a density of a location and a scale.
+
+    By ``loss(log_scale, z)`` and the first four derivatives of f, of an interval of z. Its reach is
+    that of a singularity at a distance of the order of one, unless it is given.
+    """
+    reach = reach or (lambda theta, y: (jnp.exp(theta[1]), 0.5 / (1.0 + jnp.abs(z_of(theta, y)))))
+    return Kind(
+        name,
+        ("loc", "log_scale"),
+        lambda theta, y: loss(theta[1], z_of(theta, y)),
+        lambda order, balls, y: of_location_and_scale(order, balls, y, derivatives),
+        reach,
+        lambda theta: (jnp.exp(theta[1]), 1.0),
+        rounding=lambda theta: (0.0, 1.0),
+        highest=4,
+    )
+
+
+def normal_derivatives(z: Interval) -> tuple[Interval, ...]:
+    """Derivatives of f."""
+    one, zero = (Interval(jnp.full_like(z.low, i), jnp.full_like(z.low, i)) for i in (1.0, 0.0))
+    return z, one, zero, zero
+
+
+NORMAL = of_location(
     "normal",
-    ("loc", "log_scale"),
-    lambda theta, y: theta[1] + 0.5 * jnp.square(z_of(theta, y)),
-    lambda order, balls, y: of_location_and_scale(
-        order,
-        balls,
-        y,
-        lambda z: (z, point_interval(1.0, z), point_interval(0.0, z), point_interval(0.0, z)),
-    ),
+    lambda tau, z: tau + 0.5 * jnp.square(z),
+    normal_derivatives,
     lambda theta, y: (jnp.inf, 0.5),
-    lambda theta: (jnp.exp(theta[1]), 1.0),
-    rounding=lambda theta: (0.0, 1.0),
-    highest=4,
 )
 
 
 def logistic(scale: Any = None) -> Family:
     r"""Logistic density of location :math:`\mu` and scale :math:`e^\tau`: smooth, Laplace's tails.
 
-    Parameters
-    ----------
-    scale
-        Known, a number or one for each row; None where :math:`\tau` is the second predictor.
+    The scale is as for :func:`normal`.
 
     Notes
     -----
@@ -138,25 +147,15 @@ def logistic_derivatives(z: Interval) -> tuple[Interval, ...]:
     return first, 2.0 * bend(z), 2.0 * skew(z), 2.0 * bend_of_bend(z)
 
 
-LOGISTIC = Kind(
-    "logistic",
-    ("loc", "log_scale"),
-    lambda theta, y: theta[1] + z_of(theta, y) + 2.0 * softplus(-z_of(theta, y)),
-    lambda order, balls, y: of_location_and_scale(order, balls, y, logistic_derivatives),
-    lambda theta, y: (jnp.exp(theta[1]), 0.5 / (1.0 + jnp.abs(z_of(theta, y)))),
-    lambda theta: (jnp.exp(theta[1]), 1.0),
-    rounding=lambda theta: (0.0, 1.0),
-    highest=4,
+LOGISTIC = of_location(
+    "logistic", lambda tau, z: tau + z + 2.0 * softplus(-z), logistic_derivatives
 )
 
 
 def gumbel(scale: Any = None) -> Family:
     r"""Gumbel's density of extremes, with location :math:`\mu` and scale :math:`e^\tau`.
 
-    Parameters
-    ----------
-    scale
-        Known, a number or one for each row; None where :math:`\tau` is the second predictor.
+    The scale is as for :func:`normal`.
 
     Notes
     -----
@@ -172,16 +171,7 @@ def gumbel_derivatives(z: Interval) -> tuple[Interval, ...]:
     return 1.0 - grown, grown, -grown, grown
 
 
-GUMBEL = Kind(
-    "gumbel",
-    ("loc", "log_scale"),
-    lambda theta, y: theta[1] + z_of(theta, y) + jnp.exp(-z_of(theta, y)),
-    lambda order, balls, y: of_location_and_scale(order, balls, y, gumbel_derivatives),
-    lambda theta, y: (jnp.exp(theta[1]), 0.5 / (1.0 + jnp.abs(z_of(theta, y)))),
-    lambda theta: (jnp.exp(theta[1]), 1.0),
-    rounding=lambda theta: (0.0, 1.0),
-    highest=4,
-)
+GUMBEL = of_location("gumbel", lambda tau, z: tau + z + jnp.exp(-z), gumbel_derivatives)
 
 
 def student_t(df: Any = None, scale: Any = None) -> Family:

@@ -117,7 +117,6 @@ BERNOULLI = Kind(
     ("logits",),
     lambda theta, y: logistic_loss(theta, 1.0 - y, y),
     lambda order, balls, y: logistic_sizes(order, balls[0], 1.0),
-    lambda theta, y: (1.0,),
     free=("logits",),
     highest=4,
 )
@@ -139,7 +138,6 @@ BINOMIAL = Kind(
     ("logits",),
     lambda theta, y, total_count: logistic_loss(theta, total_count - y, y),
     lambda order, balls, y, total_count: logistic_sizes(order, balls[0], total_count),
-    lambda theta, y, total_count: (1.0,),
     free=("logits",),
     highest=4,
 )
@@ -162,7 +160,6 @@ NEGATIVE_BINOMIAL = Kind(
     ("logits",),
     lambda theta, y, total_count: logistic_loss(theta, total_count, y),
     lambda order, balls, y, total_count: logistic_sizes(order, balls[0], total_count + y),
-    lambda theta, y, total_count: (1.0,),
     free=("logits",),
     highest=4,
 )

@@ -76,7 +76,6 @@ GAMMA = Kind(
     ("log_mean", "log_concentration"),
     gamma_loss,
     gamma_sizes,
-    lambda theta, y: (1.0, 1.0),
     rounding=lambda theta: (1.0, 1.0),
 )
 

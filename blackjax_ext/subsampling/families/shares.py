@@ -44,15 +44,13 @@ def beta_loss(theta: Array, y: Array) -> Array:
     """Up to a function of y."""
     eta, c = theta
     above, below = -softplus(-eta), -softplus(eta)
-    divergence = jax.nn.sigmoid(eta) * (above - jnp.log(y))
-    divergence = divergence + jax.nn.sigmoid(-eta) * (below - jnp.log1p(-y))
     parts = stirling_excess(c + above) + stirling_excess(c + below) - stirling_excess(c)
-    return parts + jnp.exp(c) * divergence
+    return parts + jnp.exp(c) * divergence_of(eta, y)
 
 
 def divergence_of(eta: Array, y: Array) -> Array:
     """K, which is zero where the mean is y."""
-    above, below = -jax.nn.softplus(-eta), -jax.nn.softplus(eta)
+    above, below = -softplus(-eta), -softplus(eta)
     from_above = jax.nn.sigmoid(eta) * (above - jnp.log(y))
     return from_above + jax.nn.sigmoid(-eta) * (below - jnp.log1p(-y))
 
@@ -89,7 +87,6 @@ BETA = Kind(
     ("logits", "log_concentration"),
     beta_loss,
     beta_sizes,
-    lambda theta, y: (1.0, 1.0),
     # a mean near one is known to eps / (1 - m)
     rounding=lambda theta: (2.0 + 2.0 * jnp.cosh(theta[0]), 1.0),
 )

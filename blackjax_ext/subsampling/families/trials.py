@@ -137,7 +137,6 @@ BETA_BINOMIAL = Kind(
     ("logits", "log_concentration"),
     beta_binomial_loss,
     beta_binomial_sizes,
-    lambda theta, y, total_count: (1.0, 1.0),
     # a mean near one is known to eps / (1 - m)
     rounding=lambda theta: (2.0 + 2.0 * jnp.cosh(theta[0]), 1.0),
 )

@@ -31,7 +31,7 @@ Where an interval leaves the domain of a function everything is unbounded.
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from math import factorial, sqrt
+from math import comb, factorial, sqrt
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import digamma, gammaln, log_ndtr, zeta
 
-from blackjax_ext.subsampling.intervals import Interval, outward
+from blackjax_ext.subsampling.intervals import Interval, around_all, outward, piecewise, points
 
 __all__ = [
     "digamma_",
@@ -70,30 +70,12 @@ FAR_ARGUMENT = 1e4
 HALF_LOG_2PI = 0.9189385332046727
 
 
-def where_known(is_known: Array, values: Interval) -> Interval:
-    """The interval where that is so, all numbers elsewhere."""
-    return Interval(
-        jnp.where(is_known, values.low, -jnp.inf), jnp.where(is_known, values.high, jnp.inf)
-    )
-
-
-def points(x: Interval, turns: Sequence[float] = ()) -> Array:
-    """The ends, and the turns that are within, one after the other: one evaluation for all."""
-    within = [jnp.where((x.low <= turn) & (turn <= x.high), turn, x.low) for turn in turns]
-    return jnp.stack([x.low, x.high, *within])
-
-
-def around_all(low: Array, high: Array) -> Interval:
-    """The least interval around numbers along the first axis, rounded outwards."""
-    return outward(jnp.min(low, axis=0), jnp.max(high, axis=0))
-
-
-def bounds(
-    function: Callable[[Array], Array], x: Interval, turns: Sequence[float] = ()
-) -> Interval:
-    """Values of a function that is monotone between its turns."""
-    values = function(points(x, turns))
-    return around_all(values, values)
+def where_known(is_known: Array, values: Coefficients) -> Coefficients:
+    """The intervals where that is so, all numbers elsewhere."""
+    return [
+        Interval(jnp.where(is_known, v.low, -jnp.inf), jnp.where(is_known, v.high, jnp.inf))
+        for v in values
+    ]
 
 
 def bounds_with_slack(
@@ -118,51 +100,20 @@ def scaled(values: Sequence[Interval]) -> Coefficients:
     ]
 
 
-def exp_(x: Interval, order: int) -> Coefficients:
-    """Taylor coefficients of the exponential."""
-    values = bounds(jnp.exp, x)
-    values = Interval(jnp.maximum(values.low, 0.0), values.high)
-    return scaled([values] * (order + 1))
-
-
-def inverse_power(x: Array, power: int) -> Array:
-    """``x**-power``."""
-    power_of_x = jnp.ones_like(x)
-    for _ in range(power):
-        power_of_x = power_of_x * x
-    return 1.0 / power_of_x
-
-
-def log_(x: Interval, order: int) -> Coefficients:
-    """Taylor coefficients of the logarithm."""
-    coefficients = [bounds(jnp.log, x)]
-    for m in range(1, order + 1):
-        of_power = bounds(partial(inverse_power, power=m), x)
-        coefficients.append(times(of_power, (-1.0) ** (m - 1) / m))
-    return [where_known(x.low > 0, coefficient) for coefficient in coefficients]
-
-
-def reciprocal_(x: Interval, order: int) -> Coefficients:
-    """Taylor coefficients of one over x."""
-    is_known = (x.low > 0) | (x.high < 0)
-    derivatives = [bounds(partial(inverse_power, power=m + 1), x) for m in range(order + 1)]
+def integrated(value: Interval, slopes: Coefficients) -> Coefficients:
+    """A value, and what follows from the coefficients of the derivative."""
     return [
-        where_known(is_known, times(derivative, (-1.0) ** m))
-        for m, derivative in enumerate(derivatives)
+        value,
+        *(times(slope, 1.0 / m) if m > 1 else slope for m, slope in enumerate(slopes, 1)),
     ]
 
 
-def power_(x: Interval, order: int, power: int) -> Coefficients:
-    """Taylor coefficients of a whole power that is not negative."""
-    coefficients = []
-    for m in range(order + 1):
-        if m > power:
-            coefficients.append(Interval(jnp.zeros_like(x.low), jnp.zeros_like(x.low)))
-            continue
-        binomial = factorial(power) // (factorial(m) * factorial(power - m))
-        rest = bounds(partial(whole_power_of, power=power - m), x, [0.0])
-        coefficients.append(times(rest, float(binomial)))
-    return coefficients
+def horner(coefficients: Sequence[float], x: Array) -> tuple[Array, Array]:
+    """A polynomial, highest power first, and the size of its terms."""
+    value, size = jnp.zeros_like(x), jnp.zeros_like(x)
+    for c in coefficients:
+        value, size = value * x + c, size * jnp.abs(x) + abs(c)
+    return value, size
 
 
 def whole_power_of(x: Array, power: int) -> Array:
@@ -173,24 +124,63 @@ def whole_power_of(x: Array, power: int) -> Array:
     return product
 
 
-def divided(x: Array, by: Array, power: int) -> Array:
-    """``x / by**power``, by quotients: a power that overflows would make nothing of a root."""
+def exp_(x: Interval, order: int) -> Coefficients:
+    """Taylor coefficients of the exponential."""
+    values = piecewise(jnp.exp, x)
+    values = Interval(jnp.maximum(values.low, 0.0), values.high)
+    return scaled([values] * (order + 1))
+
+
+def inverse_power(x: Array, power: int) -> Array:
+    """``x**-power``."""
+    return 1.0 / whole_power_of(x, power)
+
+
+def inverse_powers(x: Interval, order: int) -> Coefficients:
+    """``x**-m``, m = 1..order."""
+    return [piecewise(partial(inverse_power, power=m), x) for m in range(1, order + 1)]
+
+
+def log_(x: Interval, order: int) -> Coefficients:
+    """Taylor coefficients of the logarithm."""
+    powers = enumerate(inverse_powers(x, order), 1)
+    rest = [times(power, (-1.0) ** (m - 1) / m) for m, power in powers]
+    return where_known(x.low > 0, [piecewise(jnp.log, x), *rest])
+
+
+def reciprocal_(x: Interval, order: int) -> Coefficients:
+    """Taylor coefficients of one over x."""
+    powers = enumerate(inverse_powers(x, order + 1))
+    return where_known((x.low > 0) | (x.high < 0), [times(p, (-1.0) ** m) for m, p in powers])
+
+
+def power_(x: Interval, order: int, power: int) -> Coefficients:
+    """Taylor coefficients of a whole power that is not negative."""
+    zeros = Interval(jnp.zeros_like(x.low), jnp.zeros_like(x.low))
+    rest = [
+        piecewise(partial(whole_power_of, power=power - m), x, [0.0])
+        for m in range(min(order, power) + 1)
+    ]
+    coefficients = [times(value, float(comb(power, m))) for m, value in enumerate(rest)]
+    return coefficients + [zeros] * max(order - power, 0)
+
+
+def divided(function: Callable[[Array], Array], x: Array, power: int) -> Array:
+    """``function(x) / x**power``, by quotients: a power that overflows would make nothing of it."""
+    value = function(x)
     for _ in range(power):
-        x = x / by
-    return x
+        value = value / x
+    return value
 
 
 def root_(x: Interval, order: int, first: Callable[[Array], Array], power: float) -> Coefficients:
     """Taylor coefficients of a root, whose derivatives are the root over powers of x."""
     coefficients, factor = [], 1.0
     for m in range(order + 1):
-
-        def value(at: Array, m: int = m) -> Array:
-            return divided(first(at), at, m)
-
-        coefficients.append(where_known(x.low > 0, times(bounds(value, x), factor)))
+        value = piecewise(partial(divided, first, power=m), x)
+        coefficients.append(times(value, factor))
         factor *= (power - m) / (m + 1)
-    return coefficients
+    return where_known(x.low > 0, coefficients)
 
 
 def sqrt_(x: Interval, order: int) -> Coefficients:
@@ -224,34 +214,29 @@ def logistic_turns(order: int) -> tuple[float, ...]:
 def logistic_derivative(x: Array, order: int) -> tuple[Array, Array]:
     """Derivative of one order from one on, and the size of its terms."""
     s, rest = jax.nn.sigmoid(x), jax.nn.sigmoid(-x)
-    value, size = jnp.zeros_like(x), jnp.zeros_like(x)
-    for c in logistic_polynomials(order)[-1]:
-        value, size = value * s + c, size * s + abs(c)
+    value, size = horner(logistic_polynomials(order)[-1], s)
     return s * rest * value, 16.0 * s * rest * size
 
 
 def logistic_(x: Interval, order: int) -> Coefficients:
     """Taylor coefficients of ``1 / (1 + exp(-x))``."""
-    derivatives = [bounds(jax.nn.sigmoid, x)]
-    for m in range(1, order + 1):
-        derivatives.append(
-            bounds_with_slack(partial(logistic_derivative, order=m), x, logistic_turns(m))
-        )
-    return scaled(derivatives)
+    rest = [
+        bounds_with_slack(partial(logistic_derivative, order=m), x, logistic_turns(m))
+        for m in range(1, order + 1)
+    ]
+    return scaled([piecewise(jax.nn.sigmoid, x), *rest])
 
 
 def softplus_(x: Interval, order: int) -> Coefficients:
     """Taylor coefficients of ``log(1 + exp(x))``, whose derivative is the logistic function."""
-    slopes = logistic_(x, order - 1) if order else []
-    rest = [times(slope, 1.0 / m) if m > 1 else slope for m, slope in enumerate(slopes, 1)]
-    return [bounds(jax.nn.softplus, x), *rest]
+    return integrated(piecewise(jax.nn.softplus, x), logistic_(x, order - 1) if order else [])
 
 
 def tanh_(x: Interval, order: int) -> Coefficients:
     """Taylor coefficients of the hyperbolic tangent, ``2 logistic(2 x) - 1``."""
     logistic = logistic_(times(x, 2.0), order)
     rest = [times(coefficient, 2.0 ** (m + 1)) for m, coefficient in enumerate(logistic)][1:]
-    return [bounds(jnp.tanh, x), *rest]
+    return [piecewise(jnp.tanh, x), *rest]
 
 
 @cache
@@ -264,9 +249,7 @@ def hermite(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 def erf_derivative(x: Array, order: int) -> tuple[Array, Array]:
     """Derivative of one order from one on, and the size of its terms."""
-    value, size = jnp.zeros_like(x), jnp.zeros_like(x)
-    for c in hermite(order - 1)[0]:
-        value, size = value * x + c, size * jnp.abs(x) + abs(c)
+    value, size = horner(hermite(order - 1)[0], x)
     weight, info = 2.0 / sqrt(np.pi) * jnp.exp(-x * x), jnp.finfo(x.dtype)
     # of a weight below the least float, what times a polynomial is above it
     most = weight * (1.0 + x * x) + info.tiny / info.eps
@@ -275,10 +258,12 @@ def erf_derivative(x: Array, order: int) -> tuple[Array, Array]:
 
 def erf_(x: Interval, order: int) -> Coefficients:
     """Taylor coefficients of the error function."""
-    derivatives = [bounds_with_slack(lambda at: (jax.lax.erf(at), 16.0 * jnp.ones_like(at)), x)]
-    for m in range(1, order + 1):
-        derivatives.append(bounds_with_slack(partial(erf_derivative, order=m), x, hermite(m)[1]))
-    return scaled(derivatives)
+    values = bounds_with_slack(lambda at: (jax.lax.erf(at), 16.0 * jnp.ones_like(at)), x)
+    rest = [
+        bounds_with_slack(partial(erf_derivative, order=m), x, hermite(m)[1])
+        for m in range(1, order + 1)
+    ]
+    return scaled([values, *rest])
 
 
 # of the derivatives of the logarithm of the normal distribution function, from the second one on:
@@ -381,40 +366,29 @@ def polygamma_coefficients(x: Interval, order: int) -> Coefficients:
 def digamma_(x: Interval, order: int) -> Coefficients:
     """Taylor coefficients of the derivative of the log-gamma function, for positive x."""
     rest = polygamma_coefficients(x, order)
-    return [
-        where_known(x.low > 0, coefficient)
-        for coefficient in (bounds_with_slack(digamma_value, x), *rest)
-    ]
+    return where_known(x.low > 0, [bounds_with_slack(digamma_value, x), *rest])
 
 
 def lgamma_(x: Interval, order: int) -> Coefficients:
     """Taylor coefficients of the log-gamma function, for positive x."""
-    slopes = digamma_(x, order - 1) if order else []
-    rest = [times(slope, 1.0 / m) if m > 1 else slope for m, slope in enumerate(slopes, 1)]
-    return [where_known(x.low > 0, bounds_with_slack(lgamma_value, x, [GAMMA_TURN])), *rest]
+    values = bounds_with_slack(lgamma_value, x, [GAMMA_TURN])
+    return where_known(x.low > 0, integrated(values, digamma_(x, order - 1) if order else []))
 
 
 def expm1_(x: Interval, order: int) -> Coefficients:
     """Taylor coefficients of ``exp(x) - 1``."""
-    return [bounds(jnp.expm1, x), *exp_(x, order)[1:]]
-
-
-def log1p_values(x: Interval) -> Interval:
-    """Values alone: XLA's lose two digits in double precision near -0.4."""
-    values = bounds(jnp.log1p, x)
-    if x.low.dtype != jnp.float64:
-        return values
-    slack = LOG1P_ROUNDING * jnp.finfo(jnp.float64).eps
-    return Interval(
-        values.low - slack * jnp.abs(values.low), values.high + slack * jnp.abs(values.high)
-    )
+    return [piecewise(jnp.expm1, x), *exp_(x, order)[1:]]
 
 
 def log1p_(x: Interval, order: int) -> Coefficients:
     """Taylor coefficients of ``log(1 + x)``."""
+    values = piecewise(jnp.log1p, x)
+    if x.low.dtype == jnp.float64:  # XLA's lose two digits near -0.4
+        slack = LOG1P_ROUNDING * jnp.finfo(jnp.float64).eps
+        off_low, off_high = slack * jnp.abs(values.low), slack * jnp.abs(values.high)
+        values = Interval(values.low - off_low, values.high + off_high)
     one = outward(1.0 + x.low, 1.0 + x.high)
-    coefficients = [log1p_values(x), *log_(one, order)[1:]]
-    return [where_known(x.low > -1, coefficient) for coefficient in coefficients]
+    return where_known(x.low > -1, [values, *log_(one, order)[1:]])
 
 
 @cache

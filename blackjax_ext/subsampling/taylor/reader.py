@@ -156,11 +156,6 @@ def multiplied(box: Box, params: Any, x: Any, y: Any) -> Jet:
     return box.multiply(as_jet(box, x), as_jet(box, y))
 
 
-def quotient(box: Box, params: Any, x: Any, y: Any) -> Jet:
-    """Quotients."""
-    return multiplied(box, params, x, RECIPROCAL(box, params, as_jet(box, y)))
-
-
 def whole_power(box: Box, params: Any, x: Jet) -> Jet:
     """A whole power, by its size and one over it if it is negative."""
     y = params["y"]
@@ -169,26 +164,9 @@ def whole_power(box: Box, params: Any, x: Jet) -> Jet:
     return power_of_size if y >= 0 else RECIPROCAL(box, params, power_of_size)
 
 
-def squared(box: Box, params: Any, x: Jet) -> Jet:
-    """Squares."""
-    return whole_power(box, {"y": 2}, x)
-
-
 def power(box: Box, params: Any, x: Any, y: Any) -> Jet:
     """``exp(y log(x))``, of positive x."""
     return EXP(box, params, multiplied(box, params, y, LOG(box, params, as_jet(box, x))))
-
-
-def negative(box: Box, params: Any, x: Jet) -> Jet:
-    """The numbers with the other sign."""
-    del box, params
-    return -x
-
-
-def unchanged(box: Box, params: Any, x: Jet) -> Jet:
-    """The argument as it is."""
-    del box, params
-    return x
 
 
 def total(box: Box, params: Any, x: Jet) -> Jet:
@@ -213,12 +191,6 @@ def chosen(box: Box, params: Any, which: Any, *cases: Any) -> Jet:
         return jax.lax.select_n(jnp.broadcast_to(jnp.asarray(which), ends[0].shape), *ends)
 
     return alike(box, pick, cases)
-
-
-def compared(box: Box, params: Any, *values: Any) -> Either:
-    """A comparison with a variable."""
-    del box, params, values
-    return Either()
 
 
 def values_only(name: str, function: Callable[..., Interval]) -> Rule:
@@ -292,20 +264,22 @@ JET_RULES: dict[str, Function] = {
     "add": plus,
     "add_any": plus,
     "clamp": clamped,
-    "div": quotient,
+    "div": lambda box, params, x, y: multiplied(
+        box, params, x, RECIPROCAL(box, {}, as_jet(box, y))
+    ),
     "integer_pow": whole_power,
     "mul": multiplied,
-    "neg": negative,
+    "neg": lambda box, params, x: -x,
     "pow": power,
-    "reduce_precision": unchanged,
+    "reduce_precision": lambda box, params, x: x,
     "reduce_sum": total,
     "select_n": chosen,
-    "square": squared,
+    "square": lambda box, params, x: whole_power(box, {"y": 2}, x),
     "sub": minus,
     "abs": values_only("abs", absolute_value),
     "max": values_only("max", greater),
     "min": values_only("min", lambda x, y: -greater(-x, -y)),
-    **dict.fromkeys(COMPARISONS, compared),
+    **dict.fromkeys(COMPARISONS, lambda *_: Either()),  # with a variable
 }
 
 
@@ -313,7 +287,7 @@ def custom(box: Box, equation: Any, values: list[Any]) -> Sequence[Any]:
     """A function with derivatives of its own."""
     program = equation.params["call_jaxpr"]
     if rule := known_programs(str(box.dtype)).get(str(program)):
-        return [rule(box, *values)]
+        return [rule(box, {}, *values)]
     try:
         return read(box, program, values)
     except UnreadableError as error:
@@ -322,14 +296,9 @@ def custom(box: Box, equation: Any, values: list[Any]) -> Sequence[Any]:
     return [by_rule(box, equation, values)]
 
 
-def of_logaddexp(box: Box, x: Any, y: Any) -> Jet:
+def of_logaddexp(box: Box, params: Any, x: Any, y: Any) -> Jet:
     """The second argument and softplus of the difference."""
-    return plus(box, {}, y, SOFTPLUS(box, {}, minus(box, {}, x, y)))
-
-
-def of_log_ndtr(box: Box, x: Any) -> Jet:
-    """The logarithm of the normal distribution function."""
-    return univariate(functions.log_ndtr_)(box, {}, x)
+    return plus(box, params, y, SOFTPLUS(box, params, minus(box, params, x, y)))
 
 
 @cache
@@ -342,7 +311,7 @@ def known_programs(dtype: str) -> dict[str, Function]:
             programs = custom_programs(jax.make_jaxpr(jnp.logaddexp)(x, y))
             rules |= dict.fromkeys(programs, of_logaddexp)
         programs = custom_programs(jax.make_jaxpr(log_ndtr)(number))
-        rules |= dict.fromkeys(programs, of_log_ndtr)
+        rules |= dict.fromkeys(programs, univariate(functions.log_ndtr_))
     return rules
 
 

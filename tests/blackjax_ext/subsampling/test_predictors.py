@@ -7,11 +7,19 @@ import pytest
 import scipy.stats
 
 from blackjax_ext import acceptance, families, potentials
-from blackjax_ext.rows import compensated_sums
-from blackjax_ext.subsampling import alias_table, expansion, newton, passes, predictors, thinning
+from blackjax_ext.rows import compensated_sums, newton
+from blackjax_ext.subsampling import (
+    alias_table,
+    expansion,
+    passes,
+    predictors,
+    remainders,
+    row_tests,
+)
 from blackjax_ext.subsampling.predictors import Responses
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     "weights",
@@ -35,6 +43,7 @@ def test_alias_table_has_the_law_of_the_weights(weights):
         assert scipy.stats.chisquare(observed[keep], expected[keep]).pvalue > 1e-5
 
 
+@pytest.mark.long
 def test_alias_table_of_a_million_rows_is_exact_in_float32():
     weights = np.random.default_rng(1).chisquare(1, 1_000_000)
     table = alias_table.build(weights)
@@ -90,6 +99,7 @@ def rows_of(family, classes=1, num_rows=40, size=3, dtype=float):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "classes"),
     [
@@ -112,16 +122,17 @@ def test_remainders_stay_below_their_bounds(family, classes, x64):
     @jax.jit
     @jax.vmap
     def ratios(w, steps):
-        old, new = thinning.loss_remainders(expanded, steps, jnp.arange(40))
+        old, new = remainders.loss_remainders(expanded, steps, jnp.arange(40))
         nothing = jnp.zeros((1, 0))
-        ends = thinning.MoveEnds.of(expanded, *((end, nothing) for end in w))
-        return jnp.abs(new - old) / (expanded.bound * thinning.reaches_of(expanded, ends).reach)
+        ends = row_tests.MoveEnds.of(expanded, *((end, nothing) for end in w))
+        return jnp.abs(new - old) / (expanded.bound * row_tests.reaches_of(expanded, ends).reach)
 
     found = ratios(jnp.asarray(w), steps)
     assert np.max(found) < 1.0
     assert np.max(found) > 0.005  # and not by much
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_coordinates_that_no_row_sees_have_no_part_in_the_bounds(place, x64):
     """A hyperparameter before, between or after the slopes: rows change by less than they allow."""
@@ -143,14 +154,15 @@ def test_coordinates_that_no_row_sees_have_no_part_in_the_bounds(place, x64):
     @jax.jit
     @jax.vmap
     def ratios(steps):
-        old, new = thinning.loss_remainders(expanded, steps, jnp.arange(40))
+        old, new = remainders.loss_remainders(expanded, steps, jnp.arange(40))
         ends = (expanded.coordinates(expanded.position + step) for step in steps)
-        reaches = thinning.reaches_of(expanded, thinning.MoveEnds.of(expanded, *ends))
+        reaches = row_tests.reaches_of(expanded, row_tests.MoveEnds.of(expanded, *ends))
         return jnp.abs(new - old) / (expanded.bound * reaches.reach)
 
     assert 0.005 < np.max(ratios(steps)) < 1.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", [2, 3])
 def test_remainders_of_tiny_changes_in_float32(order):
     """Of 1e-9, where a difference of losses would have no digit."""
@@ -169,6 +181,7 @@ def test_remainders_of_tiny_changes_in_float32(order):
         np.testing.assert_allclose(found, np.trapezoid(values, s), rtol=2e-5)
 
 
+@pytest.mark.long
 def test_expansion_is_that_of_autodiff(x64):
     rows = rows_of(families.student_t(4.0, 1.0))
     expanded = potentials.expand(rows, jnp.zeros(3))
@@ -185,6 +198,7 @@ def test_expansion_is_that_of_autodiff(x64):
     np.testing.assert_allclose(passes.energy(rows, a + 0.3).value(), exact, rtol=1e-9)
 
 
+@pytest.mark.long
 def test_gradient_is_unbiased(x64):
     rows = rows_of(families.student_t(4.0, 1.0))
     expanded = potentials.expand(rows, jnp.zeros(3))
@@ -194,7 +208,7 @@ def test_gradient_is_unbiased(x64):
     exact = jax.grad(lambda x: potential.potential(x).value())(x)
     np.testing.assert_allclose(each.mean(axis=0), exact, rtol=1e-8)
     alone = potentials.expanded_minibatch(expanded, 0)
-    known = jax.grad(lambda x: thinning.surrogate(expanded, x))(x)
+    known = jax.grad(lambda x: row_tests.surrogate(expanded, x))(x)
     np.testing.assert_allclose(
         alone.stochastic_grad(x, alone.draw(jax.random.key(0))), known, rtol=1e-9
     )
@@ -212,14 +226,16 @@ def test_chunks_do_not_matter(monkeypatch, x64):
         np.testing.assert_allclose(getattr(whole, name), getattr(parts, name), atol=1e-6)
 
 
+@pytest.mark.long
 def test_rows_that_are_quadratic_are_never_read():
     expanded = potentials.expand(rows_of(families.normal(1.0), dtype=jnp.float32), jnp.zeros(3))
     assert expanded.total == 0
     old, new = expanded.position, expanded.position + 1.0
-    energy = thinning.surrogate(expanded, old)
-    assert thinning.thinning_test(jax.random.key(0), expanded, old, energy, new, 9.0).num_rows == 0
+    energy = row_tests.surrogate(expanded, old)
+    assert row_tests.thinning_test(jax.random.key(0), expanded, old, energy, new, 9.0).num_rows == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scale", [4e12, 1.0, 1e-13])
 @pytest.mark.parametrize("make", [lambda s: families.student_t(3.0, s), families.logistic])
 def test_bounds_have_no_units(make, scale):
@@ -237,6 +253,7 @@ def test_bounds_have_no_units(make, scale):
     np.testing.assert_allclose(found, bounds(np.float32(1.0)), rtol=2e-3)
 
 
+@pytest.mark.long
 def test_bounds_below_floats_are_not_zero():
     """Of rows that hardly matter: their loss is no polynomial."""
     data = np.ones((5, 1), np.float32), np.zeros(5, np.float32)
@@ -245,6 +262,7 @@ def test_bounds_below_floats_are_not_zero():
     assert potentials.expand(rows, jnp.zeros(1)).bound.min() > 0
 
 
+@pytest.mark.long
 def test_rows_without_trials_are_legal():
     """They have no loss and no bound."""
     x = np.random.default_rng(84).normal(size=(40, 2)).astype(np.float32)
@@ -266,7 +284,8 @@ def test_rows_without_trials_are_legal():
     np.testing.assert_allclose(whole.total, some.total, rtol=3e-3)  # a share of the mean remains
 
 
-@pytest.mark.parametrize("seed", range(85, 90))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(85, 87))
 def test_classes_without_a_reference_have_the_bounds_of_differences(seed):
     """The sum of the logits is as wide as the prior, and changes no row: nor does its rounding."""
     rng = np.random.default_rng(seed)
@@ -291,6 +310,7 @@ def test_classes_without_a_reference_have_the_bounds_of_differences(seed):
     np.testing.assert_allclose(events(10.0, False), events(100.0, False), rtol=0.1)
 
 
+@pytest.mark.long
 def test_a_pass_over_an_expansion_counts_its_rows(x64):
     rows = rows_of(families.bernoulli())
     expanded = potentials.expand(rows, jnp.zeros(3))
@@ -301,8 +321,8 @@ def test_a_pass_over_an_expansion_counts_its_rows(x64):
     assert verdict.num_rows == 40
 
     def energy(x):
-        rest = thinning.loss_remainders(expanded, thinning.steps_to(expanded, x), jnp.arange(40))
-        return thinning.surrogate(expanded, x) + jnp.sum(rest)
+        rest = remainders.loss_remainders(expanded, row_tests.steps_to(expanded, x), jnp.arange(40))
+        return row_tests.surrogate(expanded, x) + jnp.sum(rest)
 
     exact = potential.potential(far).value() - potential.potential(x).value()
     np.testing.assert_allclose(energy(far) - energy(x), exact, rtol=1e-9)
@@ -316,6 +336,7 @@ def separable():
 X = np.ones((4, 2), np.float32)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 
 from blackjax_ext import families
-from blackjax_ext.subsampling import (
-    alias_table,
-    arrowhead,
-    expansion,
-    grouping,
-    predictors,
-    row_bounds,
-)
+from blackjax_ext.rows import arrowhead
+from blackjax_ext.subsampling import alias_table, expansion, grouping, predictors, row_bounds
+
+pytestmark = pytest.mark.long
 
 NUM_ROWS = 1_000_000
 KEPT = 12  # bound, threshold and alias of a row, in bytes

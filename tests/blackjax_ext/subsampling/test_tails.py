@@ -14,8 +14,10 @@ from blackjax_ext.rows.compensated_sums import Pair
 from blackjax_ext.subsampling import tails
 from blackjax_ext.subsampling.expansion import surrogate
 from blackjax_ext.subsampling.passes import energy
-from blackjax_ext.subsampling.thinning import loss_remainders
+from blackjax_ext.subsampling.remainders import loss_remainders
 from numpyro_fwd import AMAGOLD, Subsampled
+
+pytestmark = pytest.mark.long
 
 
 def logprior(z):

@@ -25,7 +25,7 @@ from blackjax_ext.coordinates import laws
 from blackjax_ext.coordinates.laws import Pseudo
 from numpyro_fwd import AutoMALA
 from numpyro_fwd.bridge.coordinates import ModelCoordinates, effects_of
-from numpyro_fwd.bridge.hierarchies import MAPS, law_of
+from numpyro_fwd.bridge.hierarchies import MAPS, law_of, low_rank_factor
 
 
 def factor(z):
@@ -130,6 +130,7 @@ def test_every_law_is_tried():
     assert set(LAWS) == set(MAPS)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("way", ["plate", "event", "table"])
 @pytest.mark.parametrize("law", EVERY)
 def test_coordinates_are_bijections_with_their_determinants(law, way):
@@ -159,6 +160,7 @@ def unobserved(like):
     return Pseudo(jnp.zeros_like(like), jnp.zeros_like(like))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("law", [name for name in EVERY if name not in SHAPED])
 def test_noise_has_a_law_without_parameters(law):
     """That is what makes coordinates worth while."""
@@ -178,6 +180,7 @@ def test_noise_has_a_law_without_parameters(law):
         np.testing.assert_allclose(values, values[0], atol=1e-9)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("law", SHAPED)
 def test_noise_of_a_law_with_a_shape_is_about_standard(law):
     """Whatever the parameters: shapes of a sixth to a hundred."""
@@ -212,6 +215,7 @@ def test_a_shape_beyond_the_digits_of_a_log_density_has_no_mass(law):
         assert walls(SHAPED[law](10.0 if "shape" in law else 16.0)) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "steps",
     [
@@ -294,10 +298,12 @@ def test_effects_are_found(model, expected):
     assert effects_of(model, (Y,), None, position).names == expected
 
 
+@pytest.mark.long
 def test_effects_of_three_levels():
     assert effects_of(schools, (), None, position_of(schools, np.zeros(6))).names == ("m", "t")
 
 
+@pytest.mark.long
 def test_partial_centring_leaves_effects():
     """The noise of a site that is centred in part has parameters of its own."""
     model = reparam(
@@ -336,6 +342,7 @@ def steps_from_the_prior(kernel, model, num_chains, num_steps):
     return drawn, {name: draws[name][:, -1] for name in drawn}, sampler
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 @pytest.mark.filterwarnings("ignore:.*no data")
 def test_draws_of_the_prior_stay_draws_of_the_prior():
@@ -358,6 +365,7 @@ def sharp():
     numpyro.sample("x", dist.Normal(100 * z, jnp.exp(12 * z)))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*no data", "ignore:rounding hides scales of x")
 def test_noise_below_the_last_digit():
     """Where digits resolve the scale, draws of the prior stay that; nowhere else do they go."""
@@ -406,6 +414,7 @@ def test_arguments_may_make_of_an_effect_what_is_none():
     assert jnp.array_equal(placed.position["x"], position["x"]) and placed.log_det == 0
 
 
+@pytest.mark.long
 def test_states_go_on_with_the_effects_that_they_have_learned_of():
     def model(has_more=False):
         tau = numpyro.sample("tau", dist.HalfNormal(1.0))
@@ -420,6 +429,7 @@ def test_states_go_on_with_the_effects_that_they_have_learned_of():
         kernel.sample(state, (), {})
 
 
+@pytest.mark.long
 def test_supports_are_those_of_the_maps():
     """Unconstrained values are the values themselves, their logarithms or their logits."""
     positive = {
@@ -439,3 +449,32 @@ def test_supports_are_those_of_the_maps():
         else:
             free = (constraints.real, constraints.real_vector, constraints.zero_sum(1))
             assert support in free, law
+
+
+@pytest.mark.parametrize("diagonal", [1e-4, 1e-7, 1e-9, 1e-11])
+def test_a_low_rank_has_a_factor_where_its_covariance_has_no_digits(diagonal):
+    """In single precision, of which the last digit of the covariance is 1e-7."""
+    columns, scales = np.array([[0.5, 0.1], [1.0, 0.3], [-0.3, 0.9]]), np.array([1.0, 2.0, 0.5])
+    fn = dist.LowRankMultivariateNormal(
+        jnp.zeros(3), jnp.asarray(columns), jnp.asarray(diagonal * scales)
+    )
+    exact = np.linalg.cholesky(columns @ columns.T + diagonal * np.diag(scales))
+    factor = low_rank_factor(fn)
+    np.testing.assert_allclose(factor, exact, rtol=1e-4, atol=1e-6 * diagonal**0.5)
+
+    def log_det(diagonal):
+        fn = dist.LowRankMultivariateNormal(
+            jnp.zeros(3), jnp.asarray(columns), diagonal * jnp.asarray(scales)
+        )
+        return jnp.sum(jnp.log(jnp.diagonal(low_rank_factor(fn))))
+
+    for derivative in (jax.grad, jax.jacfwd):
+        np.testing.assert_allclose(derivative(log_det)(diagonal) * diagonal, 0.5, rtol=1e-3)
+
+
+def test_a_low_rank_in_batches():
+    fn = dist.LowRankMultivariateNormal(jnp.zeros(3), jnp.ones((4, 3, 2)), jnp.ones(3))
+    found = low_rank_factor(fn)
+    np.testing.assert_allclose(
+        found, jnp.linalg.cholesky(fn.covariance_matrix), rtol=1e-5, atol=1e-6
+    )

@@ -1,6 +1,7 @@
 """Models whose sites are made in a loop: what is alike in their programs goes together."""
 
 import pickle
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +9,15 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.flatten_util import ravel_pytree
 from numpyro.infer import MCMC, init_to_median, init_to_value
 from numpyro.infer.util import initialize_model
 
-from numpyro_fwd import MALA, AutoNUTS
+from blackjax_ext.adaptation.start import find_start
+from blackjax_ext.equations import equations_in
+from numpyro_fwd import MALA, AutoNUTS, LangevinSMC
 from numpyro_fwd.bridge import views
+from numpyro_fwd.bridge.priors import draw_prior
 
 LAWS = (
     lambda j: dist.Normal(0.0, 1.0 + j),
@@ -44,6 +49,7 @@ def arguments(num_sites):
 NUM_SITES = (11, 12, 25)  # below, at and above the number from which on sites go together
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("num_sites", NUM_SITES)
 def test_density_and_gradient_are_those_of_numpyro(num_sites):
     args = arguments(num_sites)
@@ -64,6 +70,7 @@ def effects(num_sites):
         numpyro.sample(f"site_{j}", dist.Normal(0.0, 1.0 + j))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernel", [MALA, AutoNUTS])
 def test_a_run_goes_on_when_it_has_been_pickled(kernel):
     mcmc = MCMC(kernel(effects), num_warmup=20, num_samples=10, progress_bar=False)
@@ -86,3 +93,46 @@ def test_first_points_are_uniform_and_those_of_a_strategy_are_kept():
     of = init_to_value(values={"site_0": 0.25})
     _, z = views.view_model(keys, effects, args, {}, init_strategy=of, **options)
     np.testing.assert_array_equal(z["site_0"], np.full(50, 0.25, np.float32))
+
+
+def chain_of(num_sites):
+    """Sites that depend on one another; the sine of each is in the density once."""
+
+    def model():
+        before = 0.0
+        for i in range(num_sites):
+            before = jnp.sin(numpyro.sample(f"x{i}", dist.Normal(before, 1.0)))
+        numpyro.sample("y", dist.Normal(before, 1.0), obs=1.0)
+
+    return model
+
+
+def program_of_start(model):
+    """The search for a start of four chains."""
+    potential = initialize_model(jax.random.key(0), model)
+    x, unravel = ravel_pytree(potential.param_info.z)
+    logdensity_fn = lambda x: -potential.potential_fn(unravel(x))  # noqa: E731
+    search = partial(find_start, logdensity_fn=logdensity_fn, differentiation="reverse")
+    return jax.make_jaxpr(lambda key, x: search(key, x=x))(jax.random.key(0), jnp.tile(x, (4, 1)))
+
+
+def program_of_annealing(model):
+    """The annealing of LangevinSMC."""
+    kernel, key = LangevinSMC(model), jax.random.key(0)
+    z = draw_prior(key, model, (), {}, 100)
+    return jax.make_jaxpr(
+        lambda z, climb: kernel._annealed(key, key, z, climb, kernel._densities(z, (), {}))
+    )(z, kernel._climb(100))
+
+
+@pytest.mark.parametrize(
+    ("program_of", "in_program"), [(program_of_start, 3), (program_of_annealing, 10)]
+)
+def test_a_density_stands_in_a_program_a_few_times(program_of, in_program):
+    """However many sites there are; of an annealing prior and likelihood five times each.
+
+    Many sites that are alike stand in it as one.
+    """
+    few, many = (list(equations_in(program_of(chain_of(n)).jaxpr)) for n in (8, 40))
+    assert sum(equation.primitive.name == "sin" for equation in few) <= 8 * in_program
+    assert len(many) < 1.2 * len(few)

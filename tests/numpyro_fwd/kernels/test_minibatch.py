@@ -15,9 +15,11 @@ import pytest
 import scipy.stats
 from numpyro.infer import MCMC, Gibbs, Predictive
 
-from blackjax_ext.subsampling import newton
+from blackjax_ext.rows import newton
 from numpyro_fwd import AMAGOLD, L2MC, SGHMC, RandomWalk
-from numpyro_fwd.kernels import row_strategies
+from numpyro_fwd.kernels import anchored_rows
+
+pytestmark = pytest.mark.long
 
 NUM_ROWS, BATCH = 60, 12
 Y = np.random.default_rng(50).exponential(0.5, NUM_ROWS).astype(np.float32)
@@ -131,7 +133,7 @@ def test_no_mode_raises(monkeypatch):
     def no_mode(*arguments):
         return newton.newton(*arguments)._replace(distance=9.0)
 
-    monkeypatch.setattr(row_strategies, "newton", no_mode)
+    monkeypatch.setattr(anchored_rows, "newton", no_mode)
     with pytest.raises(ValueError, match='control_variate="second_order" needs the mode'):
         kernel = AMAGOLD(model, warm_start=False)
         kernel.init(jax.random.key(0), 0, None, (Y,), {})

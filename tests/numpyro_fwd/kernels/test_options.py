@@ -7,13 +7,11 @@ import pytest
 from numpyro.infer import HMC, NUTS
 
 import numpyro_fwd
-from numpyro_fwd.kernels.minibatch_options import MinibatchOptions
+from numpyro_fwd.kernels.minibatch import MinibatchOptions
 from numpyro_fwd.kernels.options import AS_IT_IS_DONE, KernelOptions
+from tests import declared
 
-NAMED = (
-    *("AutoMALA", "RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA"),
-    *("HPMALA", "SMMALA", "MMALA", "ALSMMALA", "AMSMMALA", "AutoNUTS"),
-)
+NAMED = (*declared.kernels(), "AutoNUTS")
 MINIBATCH = ("AMAGOLD", "L2MC", "SGHMC")
 
 

@@ -2,7 +2,7 @@ r"""A mode of an energy that reads many rows, by Newton's method on the host.
 
 A step is :math:`-|H|^{-1} g` with the absolute values of the eigenvalues of the Hessian scaled to a
 unit diagonal, halved until the energy falls. Derivatives are arrows
-(:mod:`blackjax_ext.subsampling.arrowhead`), of which the groups are eliminated first. Energies are
+(:mod:`blackjax_ext.rows.arrowhead`), of which the groups are eliminated first. Energies are
 compared in double precision, from the pairs that the passes over the rows return: with a million
 rows in float32, the last steps of the way gain less than the rounding of one float. The loop runs
 before anything is compiled for sampling; only the passes grow with N.
@@ -29,8 +29,7 @@ from jax import Array
 from blackjax_ext.meshes import on_host
 from blackjax_ext.metrics.factors import scaled_eigen
 from blackjax_ext.metrics.structures import Dense
-from blackjax_ext.rows.compensated_sums import Pair
-from blackjax_ext.subsampling.arrowhead import (
+from blackjax_ext.rows.arrowhead import (
     Arrow,
     Eliminated,
     Whitening,
@@ -40,6 +39,7 @@ from blackjax_ext.subsampling.arrowhead import (
     least_eigenvalue,
     refined,
 )
+from blackjax_ext.rows.compensated_sums import Pair
 
 __all__ = [
     "TOLERANCES",
@@ -293,7 +293,9 @@ def descend(
             break
         if passes.goes_round(point, here.distance, last):
             break
-        if is_rounding(here.distance, last):
+        # so near, a step squares the error of the last one, or is what rounding leaves: of a
+        # hundred million rows in single precision that is more than the tolerance
+        if here.distance < TOLERANCES.near and here.distance > TOLERANCES.shorter * last:
             return polished(passes, here)
         last = here.distance
         energy = passes.in_frame(energy, point, frame)
@@ -304,7 +306,10 @@ def descend(
             not here.is_mode
             and not energy.total - new.total > TOLERANCES.sufficient * here.distance
         ):
-            other, lowest = lower_point(passes, floored_step(passes, here), energy)
+            # Newton's across the steepest direction, short along all others: where one row is far
+            # in its tail its curvature is all that the digits of the others' leave
+            short = newton_step(passes, point, point.frame(), here.is_free, floor=1.0)
+            other, lowest = lower_point(passes, short, energy)
             if lowest.total < new.total:
                 lower, new, frame = other, lowest, point.frame()
         if lower is None:
@@ -326,25 +331,6 @@ def polished(passes: EnergyPasses, here: Stationary) -> Stationary:
             break
         here = nearer
     return here
-
-
-def floored_step(passes: EnergyPasses, here: Stationary) -> Stationary:
-    """A step that is Newton's across the steepest direction and short along all others.
-
-    Where one row is far in its tail its curvature is all that the digits of the others' leave, and
-    Newton's step along the others is rounding, too long to be halved into a lower energy. Cost: a
-    pass.
-    """
-    return newton_step(passes, here.point, here.point.frame(), here.is_free, floor=1.0)
-
-
-def is_rounding(distance: float, last: float) -> bool:
-    """Whether a step is what rounding leaves: so near, the error of the last one is squared.
-
-    Of a hundred million rows in single precision that is more than the tolerance: it would go
-    on for as long as rounding makes an energy lower than the one before.
-    """
-    return distance < TOLERANCES.near and distance > TOLERANCES.shorter * last
 
 
 def resolved(

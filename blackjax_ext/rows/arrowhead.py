@@ -27,7 +27,6 @@ __all__ = [
     "Eliminated",
     "Whitening",
     "cast",
-    "condition_number",
     "eliminate",
     "identity_whitening",
     "inverse_factor",
@@ -245,16 +244,11 @@ def refined(
     )
 
 
-def condition_number(precision: np.ndarray) -> float:
-    """Root of the ratio of the extreme eigenvalues of a curvature scaled to a unit diagonal."""
-    values = np.abs(scaled_eigen(precision).values)
-    return float(np.sqrt(values[-1] / max(values[0], np.finfo(np.float64).tiny)))
-
-
 def worst_condition(frame: Whitening) -> float:
     """Condition number of a frame's curvature, of shared coordinates and any one group together.
 
-    Of a few groups, spread over all of them.
+    Of a few groups, spread over all of them: the root of the ratio of its extreme eigenvalues,
+    scaled to a unit diagonal.
     """
     num_groups, width, size = frame.shear.shape
     worst = 1.0
@@ -263,5 +257,6 @@ def worst_condition(frame: Whitening) -> float:
         root[:size, :size] = frame.root
         root[size:, :size], root[size:, size:] = frame.shear[c], frame.roots[c]
         inverse = np.linalg.inv(root)
-        worst = max(worst, condition_number(inverse.T @ inverse))
+        values = np.abs(scaled_eigen(inverse.T @ inverse).values)
+        worst = max(worst, float(np.sqrt(values[-1] / max(values[0], np.finfo(float).tiny))))
     return worst

@@ -1,0 +1,201 @@
+"""State of a population under NumPyro's MCMC, and what its annealing is warned of."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from blackjax_ext.checks import item_of
+from blackjax_ext.meshes import is_first_process, on_host
+from blackjax_ext.smc.annealing import Schedule
+from blackjax_ext.smc.langevin_smc import LangevinSMCInfo, LangevinSMCState
+from numpyro_fwd.bridge.numpyro_private import not_jax_tracer
+from numpyro_fwd.kernels.notices import Notice
+
+__all__ = [
+    *("MANY_PARTICLES", "OF_ANNEALING", "LangevinSMCKernelState"),
+    *("described", "warn_of_annealing"),
+]
+
+MANY_PARTICLES = 1_000
+MIN_ESS = 5.0  # a few more than 1: resampling leaves copies of one particle
+LOW_ESS = 0.1  # of the particles: an effective sample size below it is warned of
+MIN_ANCESTORS = 1.5  # descendants of one draw of the prior do not know how far runs differ
+MIN_PARTICLES = 20  # and neither do so few: with five two runs in five are two errors off
+MIXED_SHARE = 0.5  # of the ancestors of particles that mix well: 0.8 to 1.1 where they do
+MAX_DENSITY_ROUNDING = 0.5  # of a log density: its difference then says nothing
+# fields of a state that steps after the annealing leave as they are
+OF_ANNEALING = "schedule", "mixed_ancestors", "num_temperatures", "is_forced", "num_warmup"
+
+
+class LangevinSMCKernelState(NamedTuple):
+    """State of the population; every field but these leads with the particles.
+
+    The exceptions are `i`, `inner`, `schedule`, `rng_key`, `num_warmup` and `data`.
+
+    i
+        Iteration, counted from the start of the warm-up.
+    inner
+        State of ``blackjax_ext.langevin_smc``; its weights are equal.
+    schedule
+        All temperatures, and what happened at each: a ``blackjax_ext.smc.annealing.Schedule`` whose
+        arrays have shape (1, max_temperatures) and are NaN after the last temperature.
+    temperature
+        Power of the likelihood: 1 once the particles are annealed.
+    log_evidence
+        Logarithm of the estimate of the evidence; NaN if the population is lost.
+    log_evidence_error
+        Standard error of it, estimated from this run (Lee and Whiteley 2018).
+    ess
+        Least effective sample size in the last step, before any resampling: for Metropolis moves at
+        temperature 1 the number of particles.
+    least_ess
+        Least effective sample size since the start, before any resampling.
+    genealogical_ess
+        Effective number of draws of the prior that the particles descend from.
+    mixed_ancestors
+        What `genealogical_ess` would be after the annealing if its moves had mixed: a half of it or
+        less says that they were too few (``blackjax_ext.smc.annealing.mixed_ancestors``).
+    num_temperatures
+        How many temperatures it took.
+    is_forced
+        Whether there were `max_temperatures` of them, so that the last step jumped to 1.
+    accept_prob
+        Acceptance probability of the last step, or the share of the sample size that unadjusted
+        moves kept.
+    step_size
+        Frozen after the warm-up.
+    diverging
+        Whether what a particle would have moved to was not a number; for all particles, whether the
+        population is lost (see :class:`LangevinSMC`).
+    ancestors
+        Index of the draw of the prior that each particle descends from.
+    rng_key
+        Key of the next step.
+    data
+        Whose population it is: other data raise.
+    """
+
+    i: Array
+    inner: LangevinSMCState
+    schedule: Schedule
+    temperature: Array
+    log_evidence: Array
+    log_evidence_error: Array
+    ess: Array
+    least_ess: Array
+    genealogical_ess: Array
+    mixed_ancestors: Array
+    num_temperatures: Array
+    is_forced: Array
+    accept_prob: Array
+    step_size: Array
+    diverging: Array
+    ancestors: Array
+    rng_key: Array | None = None
+    num_warmup: Array | int = 0
+    data: Notice | None = None
+
+    def __getitem__(self, key: Any) -> Any:
+        return item_of(self, key)
+
+    @property
+    def z(self) -> Any:
+        """Unconstrained particles."""
+        return self.inner.position
+
+    @property
+    def potential_energy(self) -> Array:
+        """Minus the log density of each particle."""
+        return -(self.inner.local.logprior + self.inner.local.loglikelihood)
+
+
+def described(
+    inner: LangevinSMCState,
+    info: LangevinSMCInfo,
+    step_size: Array,
+    least_ess: Array,
+    **others: Any,
+) -> LangevinSMCKernelState:
+    """The state of the population `inner`, with what is known of it, and the `others` of fields."""
+    like = jnp.zeros_like(inner.log_weights)
+    lost = is_collapsed(least_ess, inner)
+    error = jnp.sqrt(jnp.maximum(inner.variance, 0.0))
+    return LangevinSMCKernelState(
+        inner=inner,
+        temperature=like + inner.temperature,
+        log_evidence=jnp.where(lost, jnp.nan, like + inner.log_evidence),
+        log_evidence_error=jnp.where(lost, jnp.nan, like + error),
+        ess=like + info.least_ess,
+        least_ess=like + least_ess,
+        genealogical_ess=like + info.genealogical_ess,
+        accept_prob=like + info.acceptance_rate,
+        step_size=like + step_size,
+        diverging=info.is_divergent | lost,
+        ancestors=inner.ancestors,
+        **others,
+    )
+
+
+def warn_of_annealing(
+    state: LangevinSMCKernelState,
+    max_temperatures: int,
+    *,
+    is_adjusted: bool,
+    missed: Callable[[], list[str]],
+) -> None:
+    """Warn of an annealing that went wrong; traced values are let through.
+
+    `missed` looks for what the particles have missed, if nothing else is wrong.
+    """
+    if not not_jax_tracer(state.least_ess):
+        return
+    # in every process: particles of others are asked for
+    named = (state.least_ess, state.genealogical_ess, state.mixed_ancestors, state.log_evidence)
+    least_ess, ancestors, mixed, log_evidence = (x[0] for x in on_host(named))
+    size, sentences = state.ancestors.size, []
+    if on_host(state.is_forced)[0]:
+        sentences.append(
+            f"there were max_temperatures = {max_temperatures} temperatures, and the last step "
+            "jumped to 1: allow more of them."
+        )
+    if not least_ess >= LOW_ESS * size:
+        sentences.append(
+            f"the effective sample size fell to {least_ess:.1f} of {size} particles: take more "
+            "particles, or shorter steps for unadjusted moves."
+        )
+    if not ancestors >= MIN_ANCESTORS:
+        sentences.append(
+            f"all {size} particles descend from one draw of the prior, so that log_evidence_error "
+            "is too small: take more particles."
+        )
+    elif size < MIN_PARTICLES:
+        sentences.append(
+            f"{size} particles cannot tell how far runs differ, so that log_evidence_error is too "
+            "small: take more particles."
+        )
+    if np.isnan(log_evidence):
+        sentences.append("the population is lost: its log evidence is NaN (see LangevinSMC).")
+    if is_adjusted and not sentences and not ancestors >= MIXED_SHARE * mixed:
+        other = "temperatures (tempering_ess=0.98)" if size >= MANY_PARTICLES else "particles"
+        sentences.append(
+            f"the {size} particles descend from {ancestors:.0f} draws of the prior, and would from "
+            f"{mixed:.0f} if their moves had mixed: the log evidence may be too low by more than "
+            f"log_evidence_error. Make more moves (num_moves=12), or take more {other}."
+        )
+    sentences = sentences or missed()
+    if sentences and is_first_process():
+        warnings.warn("sequential Monte Carlo: " + " ".join(sentences), stacklevel=3)
+
+
+def is_collapsed(least_ess: Array, inner: LangevinSMCState) -> Array:
+    """Whether a few particles were the ancestors of all, or the log density has no digits left."""
+    size = inner.log_weights.shape[0]
+    loglikelihood = inner.local.loglikelihood
+    finite = jnp.where(jnp.isfinite(loglikelihood), loglikelihood, 0.0)
+    heat = inner.temperature * jnp.median(jnp.abs(finite))
+    is_smooth = heat * jnp.finfo(heat.dtype).eps <= MAX_DENSITY_ROUNDING
+    return ~((least_ess >= min(MIN_ESS, size / 10)) & is_smooth)

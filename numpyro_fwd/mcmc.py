@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -96,10 +96,13 @@ class Collected(NamedTuple):
         Fields of the state, the position first.
     without
         Sites of the position that are left out.
+    num_draws
+        Draws of each chain.
     """
 
     fields: tuple[str, ...]
     without: frozenset[str]
+    num_draws: int
 
     def __call__(self, state: Any) -> tuple[Any, ...]:
         """The fields of a state."""
@@ -149,7 +152,7 @@ class MCMC(numpyro.infer.MCMC):
         self,
         rng_key: Array,
         *args: Any,
-        extra_fields: tuple[str, ...] | list[str] = (),
+        extra_fields: Sequence[str] = (),
         init_params: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -160,35 +163,36 @@ class MCMC(numpyro.infer.MCMC):
             )
             return
         self._args, self._kwargs = args, kwargs
-        collected = self._collected(extra_fields)
+        check_names(extra_fields)
         try:
             state, lower, upper = self._begin(rng_key, init_params)
             size = self._collection_params["collection_size"]
-            num_draws = (upper - lower if size is None else size) // self.thinning
+            size = upper - lower if size is None else size
+            collected = self._collected(extra_fields, size // self.thinning)
             split = split_arguments(args, kwargs)
-            draws = self._room(state, collected, num_draws)
+            draws = self._room(state, collected)
             programs = self._programs(split, collected, state, draws)
             first = lower + (upper - lower) % self.thinning
             advance = partial(programs.advance, split.arrays)
             state, draws, done = self._advance(advance, state, draws, first, lower, upper)
             self._last_state = state
+            num_draws = max(done - first, 0) // self.thinning
             if done < upper:
-                num_draws = max(done - first, 0) // self.thinning
                 stopped(done, lower, num_draws)
             found = programs.finish(split.arrays, draws)
+            if done < upper:
+                found = jax.tree.map(lambda leaf: leaf[:, :num_draws], found)
         finally:
             self._set_collection_params()
-        found = jax.tree.map(lambda leaf: leaf[:, :num_draws], found)
         self._states, self._states_flat = dict(zip(collected.fields, found, strict=True)), None
 
-    def _collected(self, extra_fields: tuple[str, ...] | list[str]) -> Collected:
+    def _collected(self, extra_fields: Sequence[str], num_draws: int) -> Collected:
         """What is collected, by the names that a user gives."""
-        if not isinstance(extra_fields, (tuple, list)):
-            raise TypeError(f"extra_fields must be a tuple or a list; got {extra_fields!r}.")
         names = dict.fromkeys((self._sample_field, *self._default_fields, *extra_fields))
         start = f"~{self._sample_field}."
         without = (name.removeprefix(start) for name in names if name.startswith(start))
-        return Collected(tuple(n for n in names if not n.startswith(start)), frozenset(without))
+        fields = tuple(name for name in names if not name.startswith(start))
+        return Collected(fields, frozenset(without), num_draws)
 
     def _begin(self, rng_key: Array, init_params: Any) -> tuple[Any, int, int]:
         """State before the first step, and the steps between which draws are collected.
@@ -265,14 +269,16 @@ class MCMC(numpyro.infer.MCMC):
         )
         return over
 
-    def _room(self, state: Any, collected: Collected, num_draws: int) -> Any:
+    def _room(self, state: Any, collected: Collected) -> Any:
         """Room for draws: (num_draws, ...), for each chain of its own if they are stacked."""
 
         def room(leaf: Array) -> Array:
-            return jnp.broadcast_to(leaf, (num_draws, *jnp.shape(leaf)))
+            shape = collected.num_draws, *jnp.shape(leaf)
+            is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+            return jnp.broadcast_to(leaf, shape) if is_key else jnp.zeros(shape, leaf.dtype)
 
         each = jax.vmap(room) if self._is_stacked else room
-        return self._placed(jax.tree.map(lambda leaf: strong(each(leaf)), collected(state)))
+        return self._placed(jax.tree.map(each, collected(state)))
 
     def _programs(
         self, split: SplitArguments, collected: Collected, state: Any, draws: Any
@@ -282,7 +288,7 @@ class MCMC(numpyro.infer.MCMC):
         programs = self._known.get(key)
         if programs is None or programs.advance.with_values or programs.finish.with_values:
             advance = partial(self._steps, split, collected)
-            finish = partial(self._finished, split, collected.without)
+            finish = partial(self._finished, split, collected)
             programs = Programs(Program(advance, (1, 2)), Program(finish, (1,)))
             if key is not None:
                 self._known[key] = programs
@@ -291,7 +297,7 @@ class MCMC(numpyro.infer.MCMC):
     def _key(self, split: SplitArguments, collected: Collected, state: Any, draws: Any) -> Any:
         """What a program depends on; None for one that is not taken again."""
         kernel = self.sampler
-        is_whole = type(getattr(kernel, "_strategy_of_run", None)) is WholeDensity
+        is_whole = isinstance(getattr(kernel, "_strategy_of_run", None), WholeDensity)
         if split.key is None or not (is_whole or type(kernel) in (HMC, NUTS)):
             return None
         shapes = tuple(map(jax.typeof, jax.tree.leaves((split.arrays, state, draws))))
@@ -332,7 +338,7 @@ class MCMC(numpyro.infer.MCMC):
         return after
 
     def _finished(
-        self, split: SplitArguments, without: frozenset[str], arrays: list[Any], draws: Any
+        self, split: SplitArguments, collected: Collected, arrays: list[Any], draws: Any
     ) -> tuple[Any, ...]:
         """Draws as the user gets them: sites on their supports, chains first."""
         on_supports = self.postprocess_fn or self.sampler.postprocess_fn(*split.join(arrays))
@@ -340,11 +346,14 @@ class MCMC(numpyro.infer.MCMC):
         of_draw = partial(for_chains, on_supports, self.num_chains) if is_batched else on_supports
 
         def sites(position: Any) -> Any:
-            found = of_draw(position)
+            found, without = of_draw(position), collected.without
             return {k: v for k, v in found.items() if k not in without} if without else found
 
+        def of_chain(_: Array, positions: Any) -> Any:
+            return in_batches(sites, positions, collected.num_draws)
+
         position, *rest = draws
-        found = self._each(partial(in_batches, sites))(position), *rest
+        found = self._each(of_chain)(jnp.arange(self.num_chains), position), *rest
         if self._is_stacked:
             return found
         chains_first = partial(jnp.swapaxes, axis1=0, axis2=1) if is_batched else lambda x: x[None]
@@ -444,6 +453,12 @@ def code_of(kernel: Any, split: SplitArguments, position: Any) -> str:
     return describe_program(program_with(split, densities))
 
 
+def check_names(extra_fields: Any) -> None:
+    """Raise TypeError for what is no sequence of names."""
+    if not isinstance(extra_fields, (tuple, list)):
+        raise TypeError(f"extra_fields must be a tuple or a list; got {extra_fields!r}.")
+
+
 def strong(leaf: Any) -> Array:
     """A copy of a leaf, of a type that is not weak."""
     leaf = jnp.asarray(leaf)
@@ -460,12 +475,14 @@ def for_chains(function: Function, num_chains: int, position: Any) -> Any:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_chains, *jnp.shape(x))), same)
 
 
-def in_batches(function: Function, draws: Any) -> Any:
+def in_batches(function: Function, draws: Any, num_draws: int) -> Any:
     """A function of each draw, of many at once: each alone would cost more than a step does."""
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), draws)
     # jax.lax.map does not divide arrays without entries into batches
     has_entries = all(map(np.size, jax.tree.leaves((one, jax.eval_shape(function, one)))))
-    return jax.lax.map(function, draws, batch_size=BATCH if has_entries else None)
+    numbered = jnp.arange(num_draws), draws  # where there is no position, too
+    batch_size = BATCH if has_entries else None
+    return jax.lax.map(lambda pair: function(pair[1]), numbered, batch_size=batch_size)
 
 
 def stopped(done: int, lower: int, num_draws: int) -> None:

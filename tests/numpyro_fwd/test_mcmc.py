@@ -1,0 +1,202 @@
+"""MCMC that compiles once: draws are NumPyro's, second runs compile nothing, Ctrl-C keeps draws."""
+
+import contextlib
+import os
+import pickle
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import HMC, NUTS, BarkerMH
+from numpyro.infer import MCMC as NumPyroMCMC
+
+import numpyro_fwd
+from numpyro_fwd import MALA, MCMC, AutoNUTS
+
+Y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], np.float32)
+
+
+def model(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfNormal(5))
+    numpyro.deterministic("twice", 2 * tau)
+    numpyro.sample("y", dist.Normal(mu, 10 + tau), obs=y)
+
+
+def mcmc_of(kernel, make=MCMC, num_warmup=20, num_samples=12, **options):
+    options = {"progress_bar": False, "chain_method": "vectorized"} | options
+    return make(kernel, num_warmup=num_warmup, num_samples=num_samples, **options)
+
+
+def is_same(first, second):
+    """Whether trees of arrays are equal."""
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+WAYS = {
+    "one": {"num_chains": 1},
+    "vectorized": {"num_chains": 3, "thinning": 5},
+    "one after the other": {"num_chains": 2, "chain_method": "sequential", "thinning": 2},
+}
+
+
+@pytest.mark.parametrize("kernel", [MALA, NUTS])
+@pytest.mark.parametrize("way", WAYS)
+def test_draws_are_those_of_numpyro(kernel, way):
+    """Where NumPyro's program takes the data as arguments, too: as constants they round otherwise.
+
+    Several runs, of which the second goes on from the first.
+    """
+    found = []
+    for make, options in ((NumPyroMCMC, {"jit_model_args": True}), (MCMC, {})):
+        mcmc = mcmc_of(kernel(model), make, **WAYS[way], **options)
+        mcmc.run(jax.random.key(1), Y, extra_fields=("num_steps", "~z.mu"))
+        first = mcmc.get_samples(True), mcmc.get_extra_fields()
+        mcmc.post_warmup_state = mcmc.last_state
+        mcmc.run(jax.random.key(2), Y)
+        found.append((first, mcmc.get_samples()))
+    assert "mu" not in found[1][0][0] and is_same(*found)
+
+
+@pytest.mark.parametrize("kernel", [MALA, AutoNUTS, NUTS, HMC])
+def test_other_keys_and_other_data_compile_nothing(kernel):
+    mcmc = mcmc_of(kernel(model), num_chains=2)
+    for seed in range(3):
+        mcmc.run(jax.random.key(seed), Y + 10 * seed)
+    (programs,) = mcmc._known.values()
+    assert programs.advance.program._cache_size() == 1
+    assert programs.finish.program._cache_size() == 1
+    alone = mcmc_of(kernel(model), num_chains=2)
+    alone.run(jax.random.key(2), Y + 20)
+    assert is_same(mcmc.get_samples(), alone.get_samples())
+
+
+def test_kernels_that_may_keep_data_are_compiled_in_each_run():
+    mcmc = mcmc_of(BarkerMH(model), num_warmup=300, num_samples=300)
+    for shift in (0.0, 40.0):
+        mcmc.run(jax.random.key(0), Y + shift)
+    assert not mcmc._known and mcmc.get_samples()["mu"].mean() > 10
+
+
+def test_what_a_model_reads_besides_its_arguments_may_change():
+    place = {"at": 0.0}
+
+    def moved():
+        numpyro.sample("x", dist.Normal(place["at"], 1))
+
+    mcmc = mcmc_of(MALA(moved), num_warmup=100, num_samples=100)
+    mcmc.run(jax.random.key(0))
+    place["at"] = 100.0
+    mcmc.run(jax.random.key(0))
+    assert mcmc.get_samples()["x"].mean() > 95
+
+
+def test_a_model_that_needs_the_values_of_its_data():
+    def positive(y):
+        mu = numpyro.sample("mu", dist.Normal(0, 5))
+        numpyro.sample("y", dist.Normal(mu, 1), obs=y[y > 0])
+
+    mcmc = mcmc_of(MALA(positive), num_warmup=200, num_samples=200)
+    for sign in (1.0, -1.0):
+        mcmc.run(jax.random.key(0), sign * Y)
+        expected = np.mean(sign * Y[sign * Y > 0])
+        assert abs(mcmc.get_samples()["mu"].mean() - expected) < 2
+
+
+def test_warmup_and_run():
+    mcmc = mcmc_of(MALA(model), num_chains=2)
+    mcmc.warmup(jax.random.key(0), Y, collect_warmup=True)
+    assert mcmc.get_samples(True)["mu"].shape == (2, 20)
+    mcmc.run(jax.random.key(1), Y)
+    assert mcmc.get_samples(True)["twice"].shape == (2, 12)
+
+
+def test_a_position_without_coordinates():
+    def fixed(y):
+        numpyro.deterministic("a", jnp.ones(2))
+        numpyro.sample("y", dist.Normal(0, 1), obs=y)
+
+    mcmc = mcmc_of(MALA(fixed), num_chains=3)
+    mcmc.run(jax.random.key(0), Y)
+    assert mcmc.get_samples(True)["a"].shape == (3, 12, 2)
+
+
+class Stopped(MCMC):
+    """A run in which Ctrl-C is pressed after so many steps."""
+
+    after = 0
+
+    @contextlib.contextmanager
+    def _line(self, num_steps):
+        del num_steps
+
+        def show(done, *_):
+            if done >= self.after:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        yield show
+
+
+def test_a_run_that_is_stopped_keeps_its_draws():
+    whole = mcmc_of(MALA(model), num_samples=400, num_chains=2)
+    whole.run(jax.random.key(0), Y)
+    mcmc = mcmc_of(MALA(model), Stopped, num_samples=400, num_chains=2)
+    mcmc.after = 21
+    with pytest.warns(UserWarning, match=r"stopped, and \d+ draws of each chain are kept"):
+        mcmc.run(jax.random.key(0), Y)
+    kept = mcmc.get_samples(True)["mu"]
+    assert 0 < kept.shape[1] < 400
+    np.testing.assert_array_equal(kept, whole.get_samples(True)["mu"][:, : kept.shape[1]])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    mcmc.after = 10**9
+    mcmc.post_warmup_state = mcmc.last_state
+    mcmc.run(jax.random.key(1), Y)
+    assert mcmc.get_samples(True)["mu"].shape == (2, 400)
+
+
+def test_a_warmup_that_is_stopped_is_an_error():
+    mcmc = mcmc_of(MALA(model), Stopped, num_warmup=1000)
+    with pytest.raises(KeyboardInterrupt, match=r"of 1000 of the warm-up"):
+        mcmc.run(jax.random.key(0), Y)
+    assert 0 < int(mcmc.last_state.i) < 1000
+
+
+def test_the_line_says_how_far_chains_are(capfd):
+    mcmc = mcmc_of(MALA(model), num_chains=2, num_samples=100)
+    mcmc.progress_bar = True
+    mcmc.run(jax.random.key(0), Y)
+    text = capfd.readouterr().err
+    assert "0 divergences, R-hat " in text and "120/120" in text
+
+
+def test_pickled():
+    mcmc = mcmc_of(MALA(model), num_chains=2)
+    mcmc.run(jax.random.key(0), Y)
+    other = pickle.loads(pickle.dumps(mcmc))
+    assert is_same(other.get_samples(), mcmc.get_samples()) and not other._known
+
+
+def test_within_another_program():
+    def mean(key, y):
+        mcmc = numpyro_fwd.MCMC(MALA(model), num_warmup=20, num_samples=20, progress_bar=False)
+        mcmc.run(key, y)
+        return mcmc.get_samples()["mu"].mean()
+
+    found = jax.jit(jax.vmap(mean))(jax.random.split(jax.random.key(0), 2), jnp.stack([Y, Y]))
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("given", [jnp.zeros(3), "mu"])
+def test_bad_arguments(given):
+    mcmc = mcmc_of(MALA(model), num_chains=2)
+    if isinstance(given, str):
+        with pytest.raises(TypeError, match="extra_fields must be a tuple or a list"):
+            mcmc.run(jax.random.key(0), Y, extra_fields=given)
+    else:
+        with pytest.raises(ValueError, match="init_params"):
+            mcmc.run(jax.random.key(0), Y, init_params={"mu": given, "tau": given})

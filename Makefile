@@ -1,11 +1,10 @@
 # make demo            install the project and run the demonstration
 # make mesh-demo       one posterior, sampled by two processes on this machine
 # make check           lint, type check and the tests that compile little, minutes: the inner loop
-# make test            lint, type check and the short tests, eight to fifteen minutes; of one part: ROOM=smc
+# make test            lint, type check and the short tests, about ten minutes; of one part: ROOM=smc
 # make test-rest       the tests that make test leaves out
 # make test-all        lint, type check and all tests
 # make declared        write what follows from a new sampler: exports, tables, draws of a fixed seed
-# make selection       choose the short tests anew, by what each test costs and which lines it runs
 # make docs            build the documentation, warnings are errors
 # make bench           benchmarks (write docs/results), an hour and a half; one: make bench-smc; more: BENCH_ARGS=--long
 # make wheel-check     build a wheel and import it in an empty environment
@@ -23,7 +22,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help .venv demo mesh-demo check declared fixed-seeds alarms calibration test test-rest test-all selection lint types pytest docs bench wheel-check sdist-check lower-bounds newest clean
+.PHONY: help .venv demo mesh-demo check declared fixed-seeds alarms calibration test test-rest test-all lint types pytest docs bench wheel-check sdist-check lower-bounds newest clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -58,13 +57,14 @@ mesh-demo: $(INSTALLED)
 # Tests compile much and run little: without LLVM's optimizations they take half the time, and
 # without XLA's newer emitters of fused loops half of that. A jaxlib that does not know an option
 # stops at it, so those that may go one day are tried first.
-# Compiled programs are kept between runs, for all clones and work trees of a user.
+# Compiled programs are kept between runs, for all clones and work trees of a user; those that take
+# less than a tenth of a second take as long to be written.
 PROGRAMS = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/numpyro_fwd/jax
 FAST_FLAGS = --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 TEST_ENV = \
 	JAX_PLATFORMS=cpu \
 	JAX_COMPILATION_CACHE_DIR="$(PROGRAMS)" \
-	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.1 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1 \
 	XLA_FLAGS="$$flags" \
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
@@ -92,24 +92,17 @@ QUICK = -m "not slow" -k "not examples_in_docstrings"
 check: SELECTED = $(QUICK_TESTS) $(QUICK)
 check: lint types pytest
 
-# What is chosen: tests/selection.py. Of a part of the packages: tests/rooms.py.
-test: SELECTED = --short $(if $(ROOM),$$($(BIN)/python -m tests.rooms $(ROOM)))
+# What is short: tests/selection.py. Of a part of the packages: what bears its name, and the law of
+# exactness. A part without tests of its own: PYTEST_ARGS and paths.
+test: SELECTED = --short $(if $(ROOM),$(OF_ROOM) tests/test_architecture.py tests/laws/test_invariance.py)
+test: OF_ROOM = $(or $(wildcard tests/*/$(ROOM) tests/*/test_$(ROOM).py tests/laws/test_*$(ROOM)*.py),$(error \
+	no tests bear the name ROOM=$(ROOM)))
 test: lint types pytest
 
 test-rest: SELECTED = --not-short
 test-rest: pytest
 
 test-all: lint types pytest
-
-# Which tests are short, by what a run of all of them records; with Python 3.12 or later.
-# What tests share in a process the first one pays: the short ones are recorded once more, alone.
-selection: RECORDS := $(shell mktemp -d)
-selection: CHOOSE = $(BIN)/python -m pytest -q --collect-only --choose=$(RECORDS) | tail -n 3
-selection: SELECTED = --record=$(RECORDS)
-selection: pytest
-	$(CHOOSE)
-	$(MAKE) pytest SELECTED="--short --record=$(RECORDS)" XDG_CACHE_HOME=$(RECORDS)
-	$(CHOOSE)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

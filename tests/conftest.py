@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests import recording, seeds, selection
+from tests import seeds, selection
 from tests.laws.laws import FULL, SMALL, Size
 
 # JAX writes the entries of its compilation cache without a lock: each worker gets a folder
@@ -38,13 +38,6 @@ def pytest_addoption(parser):
     )
     parser.addoption("--short", action="store_true", help="run a part of the tests: selection.py")
     parser.addoption("--not-short", action="store_true", help="run what --short leaves out")
-    parser.addoption("--record", type=Path, help="write what each test costs and runs to a folder")
-    parser.addoption("--choose", type=Path, help="choose short tests by what is in such a folder")
-
-
-def pytest_configure(config):
-    if (folder := config.getoption("--record")) and not config.getoption("numprocesses", None):
-        config.pluginmanager.register(recording.Recorder(folder, config.getoption("--short")))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -105,8 +98,6 @@ def pytest_terminal_summary(terminalreporter, config):
 def pytest_collection_modifyitems(config, items):
     # the long ones first: a worker that begins one at the end works alone
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    if folder := config.getoption("--choose"):
-        selection.choose(items, selection.read(folder))
     if config.getoption("--alarms"):
         keep(config, items, [bool(item.get_closest_marker("statistical")) for item in items])
     if config.getoption("--short") or config.getoption("--not-short"):

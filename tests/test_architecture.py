@@ -312,6 +312,7 @@ def test_algorithms_are_public(name):
     assert api.init is module.init and api.build_kernel is module.build_kernel
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", CHAINS)
 def test_info_has_what_every_sampler_reports(name):
     sampler = sampler_of(name)
@@ -345,6 +346,7 @@ def test_what_follows_from_declarations_is_written(path):
     assert path.read_text(encoding="utf-8") == declared.WRITTEN[path]()
 
 
+@pytest.mark.long
 def test_nothing_is_mocked_in_the_packages():
     for path in [*ROOT.rglob("*.py"), *BRIDGE.rglob("*.py")]:
         assert not any(name.startswith("unittest") for name in imported(path)), path
@@ -383,6 +385,7 @@ def private_numpyro_names(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.long
 def test_private_names_of_numpyro_are_imported_in_one_file():
     users = {
         path.relative_to(ROOT.parent).as_posix(): names
@@ -393,6 +396,7 @@ def test_private_names_of_numpyro_are_imported_in_one_file():
     assert "numpyro.infer.util._unconstrain_params" in users.popitem()[1]
 
 
+@pytest.mark.long
 def test_models_are_traced_in_one_file():
     users = {
         path.relative_to(ROOT.parent).as_posix()

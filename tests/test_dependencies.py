@@ -72,6 +72,7 @@ def modules_of(requirements):
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("package", PACKAGES)
 def test_what_is_imported_is_declared(package):
     """At the top of a file: by the core, of an example by the extra demo too. Else: by any."""

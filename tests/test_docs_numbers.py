@@ -137,6 +137,7 @@ def test_table_of_the_readme_is_of_today():
     assert README.read_text(encoding="utf-8") == front_page.readme()
 
 
+@pytest.mark.long
 def test_table_of_the_families_is_of_today():
     """Else run ``python docs/_ext/families_table.py``."""
     assert families_table.PAGE.read_text(encoding="utf-8") == families_table.page()

@@ -49,6 +49,7 @@ def test_block_runs(block):
     np.testing.assert_allclose(draws.std(axis=0) / scales, 1.0, atol=0.1)
 
 
+@pytest.mark.long
 def test_rows_on_disk_are_sampled():
     (block,) = pages.blocks("on_disk")
     slope = np.asarray(block.run({})["slope"])
@@ -56,6 +57,7 @@ def test_rows_on_disk_are_sampled():
     np.testing.assert_allclose(slope.std(axis=0), 20_000**-0.5, rtol=0.5)
 
 
+@pytest.mark.long
 def test_the_page_on_draws_on_disk(tmp_path, monkeypatch):
     """Its blocks, one after the other, in one folder."""
     monkeypatch.chdir(tmp_path)
@@ -94,11 +96,13 @@ def test_r_hat_is_bad_and_then_good(tmp_path, monkeypatch):
     assert ess["centred"] > 3 * ess["diagonal"] and ess["mcmc"] > 3 * ess["diagonal"]
 
 
+@pytest.mark.long
 def test_long_start(tmp_path, monkeypatch):
     found_by("howto/long_start", tmp_path, monkeypatch)
     found_by("waiting", tmp_path, monkeypatch)
 
 
+@pytest.mark.long
 def test_big_data(tmp_path, monkeypatch):
     found = found_by("howto/big_data", tmp_path, monkeypatch)
     slope = found["mcmc"].get_samples()["slope"]
@@ -115,6 +119,7 @@ def test_evidence(tmp_path, monkeypatch):
     assert found["log_bayes_factor"] > 1.0 and found["error"] < 0.5
 
 
+@pytest.mark.long
 def test_saving(tmp_path, monkeypatch):
     found = found_by("howto/saving", tmp_path, monkeypatch)
     first, second = (found[name].get_samples()["mean"] for name in ("mcmc", "again"))
@@ -123,6 +128,7 @@ def test_saving(tmp_path, monkeypatch):
     assert (tmp_path / "draws.nc").is_file()
 
 
+@pytest.mark.long
 def test_other_densities():
     """Blocks with PyMC run where it is installed."""
     plain, with_pymc = pages.blocks("howto/other_densities")

@@ -7,6 +7,8 @@ import pytest
 
 from tests import fixed_seeds
 
+pytestmark = pytest.mark.long
+
 KEPT = json.loads(fixed_seeds.PATH.read_text())
 
 

@@ -122,6 +122,7 @@ def test_rows_that_cannot_be_divided_are_one_block():
     assert num_blocks(10) == 1
 
 
+@pytest.mark.long
 def test_a_process_that_is_missing_is_not_waited_for():
     process = start("alone", free_port())
     try:
@@ -132,6 +133,7 @@ def test_a_process_that_is_missing_is_not_waited_for():
     assert "timed out" in err.lower() or "deadline" in err.lower()
 
 
+@pytest.mark.long
 def test_passes_send_sums_and_no_rows():
     ((lines, _),) = finished([start("sent", num_devices=4)])
     found = {line["sent"]: line["bytes"] for line in lines if "sent" in line}

@@ -39,12 +39,14 @@ def printed(code):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("package", ["blackjax_ext", "numpyro_fwd"])
 def test_an_import_takes_no_device(package):
     code = f"import {package}, jax, numpyro; numpyro.set_host_device_count(3)"
     assert printed(f"{code}; print(jax.local_device_count())") == ["3"]
 
 
+@pytest.mark.long
 def test_an_import_needs_no_extra():
     """Nor ArviZ, whose release is that of the packages beside this one."""
     extras = "arviz arviz_base arviz_stats cloudpickle filelock flax matplotlib numcodecs pandas "
@@ -70,6 +72,7 @@ def test_a_jaxlib_with_a_fault_is_named(version):
 # --- programs -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_chains", [1, 2])
 def test_programs_of_others_are_kept(num_chains):
     mine = jax.jit(lambda x: 2 * x)
@@ -125,12 +128,14 @@ MAPS = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", MAPS)
 def test_a_state_is_a_tree_of_any_leaves(name, state):
     jax.tree.map(MAPS[name], state)
     jax.tree.map_with_path(lambda path, x: MAPS[name](x), state)
 
 
+@pytest.mark.long
 def test_functions_of_trees(state):
     leaves, structure = jax.tree.flatten(state)
     assert jax.tree.all(jax.tree.map(same, state, state))
@@ -145,6 +150,7 @@ def test_functions_of_trees(state):
     jax.jit(lambda x: jax.tree.map(of_numbers(jnp.ones_like), x))(state)
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_orbax(state, tmp_path):
     checkpoints = pytest.importorskip("orbax.checkpoint")
     as_data = jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, state)

@@ -314,8 +314,11 @@ class LangevinSMC(MCMCKernel):
                 state, loglikelihood = program(*keys, z, self._climb(num))
         check_likelihoods(loglikelihood, self._model, model_args, model_kwargs, z)
         self._sample_fn = self.sample
-        missed = partial(self._missed, program, keys, state)
-        warn_of_annealing(state, self._max_temperatures, missed, is_adjusted=self._is_adjusted)
+        warn_of_annealing(
+            *(state, self._max_temperatures),
+            is_adjusted=self._is_adjusted,
+            missed=lambda: self._missed(program, keys, state),
+        )
         check_products(lambda: self._energies(split, state.inner.position))
         return state._replace(
             rng_key=rng_key, num_warmup=jnp.array(num_warmup, int), data=noticing_data(made)
@@ -362,14 +365,15 @@ class LangevinSMC(MCMCKernel):
         def step(i, inner, step_size):
             least = jnp.where(i == climb.max_temperatures - 1, climb.last, 0.0)
             weights = inner.log_weights, inner.local.loglikelihood
-            ends = climb.share, least, climb.last
-            temperature = next_temperature(inner.temperature, *weights, *ends)
+            share = climb.share, least, climb.last
+            temperature = next_temperature(inner.temperature, *weights, *share)
             key = jax.random.fold_in(key_climb, i)
             inner, info = self._step(key, inner, densities, step_size, temperature)
             return inner, info, self._adapted(step_size, info)
 
         inner, info, step_size, schedule = annealing.climb(
-            step, first, climb.step_size, self._max_temperatures, last_temperature=climb.last
+            *(step, first, climb.step_size, self._max_temperatures),
+            last_temperature=climb.last,
         )
         inner = equalized(key_resample, inner)
         mixed = annealing.mixed_ancestors(schedule, size, self._ess_threshold)
@@ -384,7 +388,7 @@ class LangevinSMC(MCMCKernel):
         )
         return state, first.local.loglikelihood
 
-    def _climb(self, num_particles: int) -> "Climb":
+    def _climb(self, num_particles: int) -> Climb:
         """From the prior to the posterior."""
         share = self._tempering_ess
         share = share_to_keep(num_particles) if share is None else share

@@ -143,9 +143,9 @@ def described(
 def warn_of_annealing(
     state: LangevinSMCKernelState,
     max_temperatures: int,
-    missed: Callable[[], list[str]] = list,
     *,
     is_adjusted: bool,
+    missed: Callable[[], list[str]],
 ) -> None:
     """Warn of an annealing that went wrong; traced values are let through.
 

@@ -124,8 +124,10 @@ def test_langevin_with_small_steps_samples_the_posterior(expansion, truth):
     np.testing.assert_allclose(draws.std(0) / sd, 1.0, atol=0.15)  # its steps are a bias
 
 
-@pytest.mark.parametrize("friction", [0.0, 1.0])
-@pytest.mark.parametrize("inverse_mass_matrix", [jnp.ones(2), jnp.array([[1.5, 0.5], [0.5, 1.0]])])
+@pytest.mark.parametrize(
+    ("friction", "inverse_mass_matrix"),
+    [(0.0, jnp.ones(2)), (1.0, jnp.array([[1.5, 0.5], [0.5, 1.0]]))],
+)
 def test_malt_samples_a_bent_target(friction, inverse_mass_matrix):
     """From exact draws, after some steps of a size at which a third is rejected."""
     key_x, key_y, key_steps = jax.random.split(jax.random.key(0), 3)

@@ -88,6 +88,7 @@ def close(found, truth):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-8), found, truth)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("mode", "derivative"), CASES)
 @pytest.mark.parametrize(("num_matrices", "shape"), [(2, (5,)), (1, (3, 2))])
 def test_derivatives_are_those_of_the_density(monkeypatch, mode, derivative, num_matrices, shape):
@@ -108,6 +109,7 @@ def one_by_one(function, x, depth):
     return jax.jit(function)(x)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("mode", ["reverse", "forward"])
 def test_what_a_density_closes_over_may_be_a_batch_and_has_derivatives(monkeypatch, mode):
     """Temperatures and hyperparameters of chains, a loop around them, and slopes along them."""
@@ -158,6 +160,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("num_chains", [1, 7, 64])
 def test_a_step_factors_few_matrices_at_once(name, num_chains):
@@ -176,6 +179,7 @@ def test_a_step_factors_few_matrices_at_once(name, num_chains):
     assert most(run, keys, x) <= MOST
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["reverse", "forward"])
 @pytest.mark.parametrize("num_normals", [0, 70, 600])
 def test_a_start_factors_few_matrices_at_once(mode, num_normals):
@@ -188,6 +192,7 @@ def test_a_start_factors_few_matrices_at_once(mode, num_normals):
     assert most(lambda x: find_start(jax.random.key(0), longer, x, mode).x, x) <= MOST
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_chains", [1, 2, 9])
 @pytest.mark.parametrize("size", [24, 30, 64, 65, 600])
 def test_a_start_takes_few_eigenvalues_at_once(size, num_chains):
@@ -225,6 +230,7 @@ MOVES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MOVES)
 def test_particles_factor_few_matrices_at_once(name):
     """Prior and likelihood apart, and both at a temperature."""
@@ -239,6 +245,7 @@ def test_particles_factor_few_matrices_at_once(name):
     assert most(run, jax.random.key(0), points(num_particles), 0.5) <= MOST
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ["Hessian", "slopes", "curvatures"])
 def test_directions_go_in_parts(name):
     """Where a BlackJAX user calls the pieces, without a kernel of ours around them."""

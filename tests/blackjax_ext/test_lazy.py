@@ -20,6 +20,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
         blackjax_ext.nuts  # noqa: B018
 
 
+@pytest.mark.long
 def test_a_sampler_is_imported_without_the_others():
     code = (
         "import sys, blackjax_ext; blackjax_ext.mala; "
@@ -29,6 +30,7 @@ def test_a_sampler_is_imported_without_the_others():
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
 
 
+@pytest.mark.long
 def test_a_public_function_is_there_whatever_was_imported_before():
     # a room of the name of a public function would stand in its place
     code = (

@@ -86,6 +86,7 @@ def flat(logdensity_fn, num_sites=NUM_SITES):
     return (lambda x: logdensity_fn(unravel(x))), x
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", DENSITIES)
 def test_values_and_derivatives_are_the_same_in_fewer_lines(name):
     plain, x = flat(DENSITIES[name], MANY)
@@ -172,6 +173,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None)
 @given(steps=steps, num_terms=st.integers(1, 9))
 def test_random_programs(steps, num_terms):

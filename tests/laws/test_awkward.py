@@ -24,8 +24,8 @@ REFUSED = [
     (FEW, {"half_normals"}, r"no linear predictor in the latent sites \['x'\]"),
     (set(KERNELS), {"nan_covariate_behind_a_mask"}, "invalid loc parameter"),
 ]
-# each kernel meets two problems or more, and each problem two kernels or more
-STRIDE = 12
+# each problem meets a kernel, and each kernel a problem or two; at the full size all meet
+STRIDE = len(KERNELS)
 # cells where something was wrong once
 ONCE_WRONG = {
     ("amagold_subsampled", "mean_of_1000_sds"),
@@ -97,12 +97,14 @@ def holds(law, kernel, problem):
 
 
 # of so few particles, which are enough to see with
+@pytest.mark.first
 @pytest.mark.filterwarnings("ignore:.* particles descend from one draw of the prior")
 @pytest.mark.parametrize(("kernel", "problem"), CELLS)
 def test_a_kernel_sees_the_posterior(kernel, problem):
     holds(awkward.sees, kernel, problem)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kernel", "problem"), DRAWN)
 def test_a_kernel_draws_from_the_posterior(kernel, problem):
     with contextlib.ExitStack() as says:

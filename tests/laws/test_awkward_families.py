@@ -537,6 +537,7 @@ ONCE_WRONG = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=() if name in ONCE_WRONG else FULL_ONLY) for name in AWKWARD],
@@ -646,6 +647,7 @@ QUICK = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.filterwarnings("ignore:Out-of-support values")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else FULL_ONLY) for name in RAISES]

@@ -280,6 +280,7 @@ def energies_add_up(case: Case, made: Expansion) -> None:
 QUICK = {"nothing_shared", "correlated", "laplace", "uncentred"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else FULL_ONLY) for name in CASES]
 )
@@ -301,6 +302,7 @@ def test_the_scale_of_a_second_factor_does_not_run_to_zero():
     assert 0.25 < np.exp(float(position["second_tau"])) < 0.9
 
 
+@pytest.mark.long
 def test_means_follow_covariates_that_are_not_centred():
     """The mean of the groups takes up 300 times the slopes: that is where the anchor must be."""
     plain = expanded(intercepts(normal_effects))[1].position
@@ -309,6 +311,7 @@ def test_means_follow_covariates_that_are_not_centred():
     assert abs(float(found["mu"] + 300.0 * found["b"].sum() - plain["mu"])) < 0.1
 
 
+@pytest.mark.long
 def test_groups_of_one_row_stay_near_a_kink():
     """Far off, neither the prior nor the row has a curvature that says how far it is back.
 
@@ -372,6 +375,7 @@ COUPLED = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", COUPLED)
 def test_coupled_groups_are_one_block(name):
     assert expanded(intercepts(COUPLED[name]))[0] is None
@@ -381,6 +385,7 @@ def by_hand(mu, tau):
     return mu + tau * in_plate("a", dist.Normal(0, 1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("far", [0.0, 500.0])
 def test_effects_that_are_not_centred_raise_by_name(far):
     """With the site to centre, also where the effects are small beside the predictors."""
@@ -390,6 +395,7 @@ def test_effects_that_are_not_centred_raise_by_name(far):
     assert "It has ['a'] times a function of ['tau']" in str(found.value)
 
 
+@pytest.mark.long
 def test_correlations_are_no_index_beyond_the_rows():
     """What checkify says of the Cholesky factors of LKJ does not hide data that are too short."""
     model, (x, group, y) = correlated()
@@ -417,6 +423,7 @@ def are_draws_of(found: np.ndarray, mean: np.ndarray, sd: np.ndarray, what: str)
         assert off < FAR_OFF, f"{what}: {off:.1f} standard errors off"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("off", [None, 1.0], ids=["mode", "off"])
 def test_groups_under_a_prior_with_a_kink_have_their_own_laws(off):
     """Each is one-dimensional, so its moments are those of a grid; one group has no row.
@@ -457,6 +464,7 @@ def normal_posterior(x, group, y):
     return covariance @ (design.T @ np.asarray(y, np.float64)), np.sqrt(np.diag(covariance))
 
 
+@pytest.mark.long
 def test_effects_that_are_taken_out_of_their_hierarchy_have_the_posterior_of_those_that_are_not():
     """The noise that the user's model samples is known from the effects, as their law is."""
     rng = np.random.default_rng(106)
@@ -469,6 +477,7 @@ def test_effects_that_are_taken_out_of_their_hierarchy_have_the_posterior_of_tho
     np.testing.assert_allclose(z["a_decentered"], noise, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jit_model_args", [pytest.param(False, marks=FULL_ONLY), True])
 def test_a_run_on_other_data_forgets_the_first(jit_model_args):
     """Other groups of the same shape, and other responses; and other data are no way to go on."""

@@ -227,6 +227,7 @@ FEW = ("half_of_the_prior", "tails_and_scales", "corner_of_a_simplex")
 CASES = [name if name in FEW else pytest.param(name, marks=pytest.mark.full) for name in TRUTHS]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore:model has no observed site")
 def test_langevin_smc(name):
@@ -240,6 +241,7 @@ def test_langevin_smc_in_double_precision(x64):
     check_population(truth, sampled(truth))
 
 
+@pytest.mark.long
 def test_no_warm_up_thinning_and_several_runs():
     """Every draw is a whole population; a second run begins at other draws of the prior."""
     truth = masked_rows()
@@ -252,6 +254,7 @@ def test_no_warm_up_thinning_and_several_runs():
     assert not np.any(np.isin(mcmc.get_samples()["x"], first))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("num, tempering_ess", [(2, None), (2, 0.9), (5, None), (19, None)])
 def test_few_particles_say_that_they_know_nothing(num, tempering_ess):
     """Descendants of one draw of the prior cannot tell how wrong they are, nor can five of five."""
@@ -317,6 +320,7 @@ def test_a_phase_transition_is_passed_with_a_warning_or_not_at_all():
 TRAINED = ("vague_prior", "heavy_tails", "tails_and_scales", "masked_rows", "no_likelihood")
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", TRAINED)
 def test_particles_of_a_training_without_batches(name):
     """With nothing to optimize, GOHSMC's particles are of the posterior."""
@@ -456,6 +460,7 @@ def centres(size: int, batch: int) -> tuple[float, float]:
     return tuple(np.sqrt(np.mean(found, axis=0)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "batch"), [(1, 50), (1, 4), pytest.param(8, 4, marks=FULL)])
 def test_the_powers_of_the_weights_tell_how_far_particles_follow_batches(size, batch):
     """A linear regression: within a factor of two, from a tenth of a posterior sd to several."""

@@ -18,6 +18,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "model"), BY_DEFAULT)
 def test_ranks_are_uniform(name, model):
     calibration.assert_uniform(calibration.ranks(CASES[name], model, NUM_REPLICATES))

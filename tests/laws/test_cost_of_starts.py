@@ -84,6 +84,7 @@ def costs_what_it_says(size, num_chains):
     assert 0 < counted.cost < SLACK * num_chains * budget.BUDGET.gradients
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("size", "num_chains"), [(3, 1), (20, 2), (152, 2), (600, 2)])
 def test_a_start_costs_what_it_says(size, num_chains):
     """A few dimensions, too many for Hessians of a density like this, too many for any."""
@@ -171,6 +172,7 @@ def process():
     numpyro.sample("y", dist.Poisson(rates), obs=COUNTS)
 
 
+@pytest.mark.long
 def test_a_latent_process_starts_without_hessians(monkeypatch):
     """150 factorizations for each, of 150 dimensions, are not affordable."""
     searches = []
@@ -195,6 +197,7 @@ def two_modes(x):
     return jnp.logaddexp(-0.5 * jnp.sum((x - 4) ** 2), -0.5 * jnp.sum((x + 4) ** 2) - 30)
 
 
+@pytest.mark.long
 def test_paths_one_after_the_other_end_where_all_at_once_do(x64):
     x = jnp.array([[1.0], [-1.0], [1.0], [1.5], [0.5], [2.0], [-2.0]]) * jnp.ones(3)
     key = jax.random.key(0)
@@ -210,6 +213,7 @@ def test_paths_one_after_the_other_end_where_all_at_once_do(x64):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-7), found(3), expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", [jax.random.key(0), jax.random.PRNGKey(0)], ids=["new", "raw"])
 def test_paths_with_much_noise_end_where_they_do_in_other_batches(key, monkeypatch, x64):
     """The noise of a path is drawn when its turn comes, by a key of its own."""
@@ -230,6 +234,7 @@ def test_paths_with_much_noise_end_where_they_do_in_other_batches(key, monkeypat
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-7), found, expected)
 
 
+@pytest.mark.long
 def test_paths_of_gradients_one_after_the_other_end_where_all_at_once_do(x64):
     x = jax.random.uniform(jax.random.key(1), (7, 30), minval=-2.0, maxval=2.0)
     arguments = jax.random.key(0), lambda x: -0.5 * jnp.sum(x**2 + x**4), x, "reverse"
@@ -280,6 +285,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_start_takes_the_memory_of_a_few_steps(name):
     takes_the_memory_of_a_few_steps(*SHAPES[name])
@@ -330,8 +336,10 @@ def lines_of_start(kernel):
     return program.as_text().count("\n")
 
 
-@pytest.mark.parametrize("model", [priors, effects], ids=["priors", "effects"])
-@pytest.mark.parametrize("name", ["MALA", "AutoMALA", "AutoNUTS"])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "model"), [("MALA", priors), ("AutoMALA", effects), ("AutoNUTS", effects)]
+)
 def test_start_of_a_hundred_scalar_sites_is_no_longer_than_that_of_nuts(name, model):
     """Sites that are alike are one in a program."""
     ours, theirs = (lines_of_start(kernel(model)) for kernel in (getattr(numpyro_fwd, name), NUTS))

@@ -24,6 +24,7 @@ def test_tangents_share_the_primal(case):
 
 
 # the second order keeps twice as much of a layer; two evaluations must not keep twice as much again
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("case", "limit"), [("fmala", 0.15), ("line", 0.15), ("pc_fmala", 0.25), ("pc_line", 0.25)]
 )
@@ -36,6 +37,7 @@ def test_reverse_mode_fails_on_the_loop():
         jax.grad(LOOP.logdensity)(jnp.zeros(3))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("case", FORWARD_ONLY)
 def test_samples_without_reverse_mode(case):
     costs.samples_without_reverse_mode(case)

@@ -28,6 +28,7 @@ def few_at_once(monkeypatch):
     monkeypatch.setattr(remainders, "ROW_CHUNK", 16)
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact(name, monkeypatch):
@@ -35,6 +36,7 @@ def test_exact_starts_stay_exact(name, monkeypatch):
     laws.power(groups.invariance(CASES[name]))
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", ["mixed", "third order"])
 def test_exact_starts_stay_exact_where_rows_are_a_stage_of_their_own(name, monkeypatch):
@@ -44,9 +46,11 @@ def test_exact_starts_stay_exact_where_rows_are_a_stage_of_their_own(name, monke
     laws.power(groups.invariance(CASES[name]))
 
 
+@pytest.mark.long
 @pytest.mark.statistical
-@pytest.mark.parametrize("width", [1, 3])
-@pytest.mark.parametrize("name", groups.TAILS)
+@pytest.mark.parametrize(
+    ("name", "width"), [(n, 1 + 2 * (i % 2)) for i, n in enumerate(groups.TAILS)]
+)
 def test_tails_of_groups_are_visited(name, width):
     groups.tails_are_visited(name, width)
 
@@ -59,9 +63,11 @@ def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
     laws.power(groups.invariance(CASES[name], laws.LONG))
 
 
-@pytest.mark.parametrize("max_passes", [math.inf, 1.5])
-@pytest.mark.parametrize("is_joint", [True, False])
-@pytest.mark.parametrize("order", [2, 3])
+@pytest.mark.first
+@pytest.mark.parametrize(
+    ("order", "is_joint", "max_passes"),
+    [(2, False, math.inf), (3, True, math.inf), (2, True, 1.5), (3, False, 1.5)],
+)
 def test_rows_decide_by_their_factors(order, is_joint, max_passes, monkeypatch):
     monkeypatch.setattr(reaches, "MAX_PASSES", max_passes)
     groups.rows_decide_by_factors(order, is_joint=is_joint)
@@ -170,8 +176,7 @@ OF_SWEEPS = {
 }
 
 
-@pytest.mark.parametrize("order", [2, 3])
-@pytest.mark.parametrize("name", OF_ROWS)
+@pytest.mark.parametrize(("name", "order"), [(name, 2 + i % 2) for i, name in enumerate(OF_ROWS)])
 def test_planted_bug_of_the_rows_is_found(name, order, monkeypatch):
     module, attribute, bug = OF_ROWS[name]
     is_far = name in ("changes_forgotten", "one_sided_far")
@@ -208,8 +213,7 @@ BOUNDS = {
 }
 
 
-@pytest.mark.parametrize("order", [2, 3])
-@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize(("name", "order"), [(name, 2 + i % 2) for i, name in enumerate(BOUNDS)])
 def test_planted_bug_of_the_bounds_is_found(name, order, x64, monkeypatch):
     module, bug = BOUNDS[name]
     monkeypatch.setattr(module, name, bug)

@@ -12,6 +12,8 @@ from blackjax.smc import resampling
 import blackjax_ext
 from blackjax_ext.metrics import factorize
 
+pytestmark = pytest.mark.long
+
 SCALES = np.array([1.0, 3.0])
 
 FORWARD = {

@@ -63,11 +63,13 @@ def check_steps(sampler, position):
     check(module(jax.vmap(sampler.step), jax.random.split(key, 3), states))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_step_on_a_density_lowers(name):
     check_steps(CHAINS[name].build(LOG_GAMMA), jnp.zeros(3))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", OF_ROWS)
 def test_a_step_on_rows_lowers(name):
     check_steps(OF_ROWS[name].build(), jnp.zeros(3))
@@ -92,6 +94,7 @@ def kernel_step(kernel, *data, num_chains=2):
     return lambda state: kernel.sample(state, data, {}), state
 
 
+@pytest.mark.long
 def test_a_step_of_a_kernel_lowers_and_rows_on_disk_are_its_only_callback(tmp_path):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(40, 2)).astype(np.float32), rng.random(40) < 0.5

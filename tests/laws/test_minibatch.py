@@ -27,6 +27,7 @@ def cases_of_this_file(monkeypatch):
     monkeypatch.setattr(jax_contracts, "CASES", CONTRACT_CASES)
 
 
+@pytest.mark.first
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", CASES)
 def test_exact_starts_stay_exact(name, size):
@@ -50,6 +51,7 @@ def test_gradient_is_unbiased(x64):
     minibatch.gradient_is_unbiased()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("order", [1, 2])
 def test_control_variate_is_unbiased(order, x64):
     def make(batch_size):
@@ -63,21 +65,25 @@ def test_energy_is_precise_in_float32():
     minibatch.energy_is_precise()
 
 
+@pytest.mark.first
 @every_case
 def test_vmap_is_loop(case, x64):
     jax_contracts.vmap_is_loop(case)
 
 
+@pytest.mark.first
 @every_case
 def test_compiles_once(case, dtype):
     jax_contracts.compiles_once(case, dtype)
 
 
+@pytest.mark.first
 @every_case
 def test_keeps_dtype(case, dtype):
     jax_contracts.keeps_dtype(case, dtype)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("case", CONTRACT_CASES)
 def test_uses_keys_once(case):
     jax_contracts.uses_keys_once(case)

@@ -16,6 +16,7 @@ BUILD_EVALUATORS, UPDATE_PARAMETERS = algorithm.build_evaluators, algorithm.upda
 WEIGH, RESAMPLE_BELOW = sampler.update_weights, sampler.resample_below
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", open_horizon.CASES)
 def test_evidence_is_unbiased(name):
     open_horizon.evidence_is_unbiased(name)

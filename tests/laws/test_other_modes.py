@@ -76,8 +76,8 @@ def starts(way, model, *args, seed=0, **kwargs):
     return np.asarray(jax.vmap(lambda z: ravel_pytree(z)[0])(state.z)), said
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("num_rows", [300, 3000])
+@pytest.mark.first
+@pytest.mark.parametrize(("num_rows", "seed"), [(300, 0), (3000, 1)])
 def test_chains_are_where_labels_fit(num_rows, seed):
     """3,000 rows are more than the paths read."""
     names = ("a", "b") if seed else ("upper", "lower")  # sorted, the other way round
@@ -87,8 +87,8 @@ def test_chains_are_where_labels_fit(num_rows, seed):
     assert fits.all() or "in a, b" in said or "in upper, lower" in said
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.long
+@pytest.mark.parametrize(("way", "seed"), [(way, i % 2) for i, way in enumerate(WAYS)])
 def test_modes_that_matter_are_said(way, seed):
     x, said = starts(way, heavy, heaps(6, 5), seed=seed, name="place" if seed else "m")
     assert "2 modes that matter" in said and f"in {'place' if seed else 'm'}." in said
@@ -97,12 +97,14 @@ def test_modes_that_matter_are_said(way, seed):
     assert ("R-hat does not tell" in said) == (way == "subsampled")
 
 
+@pytest.mark.long
 def test_modes_of_more_rows_than_paths_read():
     assert "2 modes that matter" in starts("full", heavy, heaps(2100, 2100))[1]
     x, said = starts("full", heavy, heaps(2520, 1680))
     assert (x < 0).all() and not said
 
 
+@pytest.mark.long
 def test_runs_of_two_modes_do_not_mix():
     mcmc = MCMC(
         AMAGOLD(heavy),
@@ -173,6 +175,7 @@ def responses(kind, num_rows, seed):
     return jnp.asarray(x), jnp.asarray(y.astype(dtype))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "num_rows"),
     [("logistic", 60), ("poisson", 3000), ("ordered", 3000), ("normal", 60), ("robust", 3000)],

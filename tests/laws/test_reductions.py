@@ -14,6 +14,7 @@ PLAIN = [name for name, case in CASES.items() if not case.dense]
 EQUIVARIANT = [name for name in PLAIN if not name.endswith("_fisher")]
 
 
+@pytest.mark.first
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", reductions.FULL_FRAMES)
 def test_full_frame_is_langevin(name):
@@ -37,6 +38,7 @@ def test_full_frame_with_a_preconditioner_has_the_whitened_hessian():
     )
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ["fmala", "fmala_sphere", "fmala_fresh", "line", "line_sphere"])
 def test_full_frame_is_blackjax_mala(name):
     algorithm, arguments, _ = reductions.FULL_FRAMES[name]
@@ -51,8 +53,10 @@ def test_random_walk_is_blackjax_random_walk():
     reductions.random_walk_is_blackjax_random_walk()
 
 
-@pytest.mark.parametrize("case", EQUIVARIANT)
-@pytest.mark.parametrize("diagonal", [False, True])
+@pytest.mark.first
+@pytest.mark.parametrize(
+    ("case", "diagonal"), [(case, i % 2 == 0) for i, case in enumerate(EQUIVARIANT)]
+)
 def test_preconditioner_is_whitening(case, diagonal):
     reductions.preconditioner_is_whitening(case, diagonal)
 
@@ -75,6 +79,7 @@ def test_metric_with_a_preconditioner_is_the_whitened_hessian():
     reductions.metric_is_langevin("hp_mala", dense=True)
 
 
+@pytest.mark.first
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     "metric_fn",
@@ -102,6 +107,7 @@ def test_always_refreshed_is_smmala(algorithm):
     reductions.always_refreshed_is_smmala(algorithm)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("curved", "plain", "arguments"),
     [

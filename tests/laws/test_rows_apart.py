@@ -121,16 +121,24 @@ ALONE = {
 SEEN = "site 'y' has a log density of a row of plate 'rows' that changes with the {}"
 
 
-@pytest.mark.parametrize("name", [*TOGETHER, *ALONE])
-@pytest.mark.parametrize("num", [4, 32, 200])
+@pytest.mark.first
+@pytest.mark.parametrize(
+    ("name", "num"), [*zip([*TOGETHER, *ALONE], 6 * [4, 32, 200], strict=True)]
+)
 def test_rows_that_see_each_other(name, num):
     what = "other rows" if name in TOGETHER else "number of rows"
     with pytest.raises(ValueError, match=SEEN.format(what)):
         check({**TOGETHER, **ALONE}[name], *table(num))
 
 
-@pytest.mark.parametrize("far", [1e3, 1e6])
-@pytest.mark.parametrize("name", ["mean", "standardized", "cumulative_sum", "softmax", "responses"])
+@pytest.mark.first
+@pytest.mark.parametrize(
+    ("name", "far"),
+    [
+        *zip(["mean", "standardized", "cumulative_sum"], [1e3, 1e6, 1e3], strict=True),
+        *zip(["softmax", "responses"], [1e6, 1e3], strict=True),
+    ],
+)
 def test_rows_that_see_each_other_far_from_zero(name, far):
     with pytest.raises(ValueError, match=SEEN.format("")):
         check(TOGETHER[name], *table(500, far))
@@ -219,16 +227,26 @@ def some_table(name, num, share, dtype=np.float32):
     return x, y, (rng.random(num) < share) * 1
 
 
-@pytest.mark.parametrize("name", SOME)
-@pytest.mark.parametrize(("num", "share"), [(301, 0.1), (1500, 0.02), (3000, 0.06), (12000, 0.02)])
+@pytest.mark.first
+@pytest.mark.parametrize(
+    ("name", "num", "share"),
+    [
+        (name, *size)
+        for i, size in enumerate([(301, 0.1), (1500, 0.02), (3000, 0.06), (12000, 0.02)])
+        for name in [*SOME][i % 2 :: 2]  # two sizes of each
+    ],
+)
 def test_some_rows_that_see_some_others(name, num, share):
     what = "number of rows" if name in ("numbered", "placed") else "other rows"
     with pytest.raises(ValueError, match=SEEN.format(what)):
         check(SOME[name], *some_table(name, num, share))
 
 
-@pytest.mark.parametrize("far", [1e4, 1e8])
-@pytest.mark.parametrize("name", ["softmax", "imputed", "centred_class", "centred_by_set"])
+@pytest.mark.first
+@pytest.mark.parametrize(
+    ("name", "far"),
+    [("softmax", 1e4), ("imputed", 1e8), ("centred_class", 1e4), ("centred_by_set", 1e8)],
+)
 def test_responses_far_from_all_means(name, far):
     x, y, g = some_table(name, 2000, 0.05)
     with pytest.raises(ValueError, match=SEEN.format("other rows")):
@@ -334,12 +352,19 @@ APART = {
 }
 
 
-@pytest.mark.parametrize("name", APART)
-@pytest.mark.parametrize(("num", "far"), [(2, 0.0), (3, 0.0), (4000, 1e6)])
+@pytest.mark.first
+@pytest.mark.parametrize(
+    ("name", "num", "far"),
+    [
+        *((name, 2 + i % 2, 0.0) for i, name in enumerate(APART)),
+        *((name, 4000, 1e6) for name in APART),
+    ],
+)
 def test_rows_that_are_apart(name, num, far):
     check(APART[name], *table(num, far))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ["products", "poisson", "scaled", "network", "groups"])
 def test_a_million_rows(name):
     check(APART[name], *table(1_000_000, 300.0))
@@ -426,6 +451,7 @@ def network(is_normalized, x, y, g):
         sample("y", dist.Normal(net(x[rows]), 1.0), obs=y[rows])
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("cls", [GOHSMC, OHSMC, SGSMC])
 def test_every_training_on_minibatches_raises(cls):
     x, y, g = map(jnp.asarray, table(60))
@@ -462,6 +488,7 @@ def test_the_law_finds_slopes_in_one_direction(monkeypatch):
         test_responses_far_from_all_means("centred_class", 1e6)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ["centred_by_set", "choices", "imputed_nan"])
 def test_the_law_finds_a_check_of_few_rows(name, monkeypatch):
     monkeypatch.setattr(separate_rows, "MOST_ROWS", 32)

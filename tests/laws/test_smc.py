@@ -10,6 +10,7 @@ from tests.laws import smc
 SCHEMES = ("systematic", "stratified", "multinomial", "residual")
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", smc.CASES)
 def test_evidence_is_unbiased(name):
     smc.evidence_is_unbiased(name)
@@ -19,11 +20,13 @@ def test_population_of_one_is_unbiased():
     smc.evidence_is_unbiased("langevin_reversed", num_particles=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", smc.GAUSSIAN)
 def test_gaussian_bias_falls(name):
     smc.gaussian_bias_falls(name)
 
 
+@pytest.mark.long
 def test_resampling_is_triggered_sometimes():
     share = np.mean(smc.simulate("langevin_reversed").num_resampled > 0, axis=0)
     assert np.all(share < 0.95) and share.max() > 0.3, share
@@ -42,6 +45,7 @@ def test_leapfrog_is_reversible(x64):
     smc.leapfrog_is_reversible()
 
 
+@pytest.mark.long
 def test_gaussian_is_right_for_a_normal():
     smc.gaussian_is_right_for_a_normal()
 
@@ -54,26 +58,27 @@ def test_union_is_the_mean(x64):
     smc.union_is_the_mean()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_never_picks_a_weightless_particle(scheme):
     smc.never_picks_a_weightless_particle(getattr(resampling, scheme), "float32")
 
 
-each_precision = pytest.mark.parametrize("precision", ["float32", "float64"])
-each_spread = pytest.mark.parametrize("spread", smc.SPREADS)
+DIGITS = (
+    smc.conditional_ess_keeps_its_digits,
+    smc.next_temperature_leaves_its_share,
+    smc.weights_keep_their_digits,
+)
+
+
 # log likelihoods about zero, and far from it
-each_offset = pytest.mark.parametrize("offset", [0.0, 3.0])
-
-
-@each_precision
-@each_spread
-@each_offset
+@pytest.mark.first
 @pytest.mark.parametrize(
-    "law",
+    ("law", "spread", "offset", "precision"),
     [
-        smc.conditional_ess_keeps_its_digits,
-        smc.next_temperature_leaves_its_share,
-        smc.weights_keep_their_digits,
+        (law, spread, 3.0 * ((i + j) % 2), ["float32", "float64"][(i + j // 2) % 2])
+        for i, law in enumerate(DIGITS)
+        for j, spread in enumerate(smc.SPREADS)
     ],
 )
 def test_digits(law, spread, offset, precision):
@@ -81,6 +86,7 @@ def test_digits(law, spread, offset, precision):
         law(spread, offset, precision)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("precision", "offset"), [("float32", -4e8), ("float64", -4e17)])
 @pytest.mark.parametrize("law", [smc.union_keeps_its_digits, smc.great_factors_keep_the_weights])
 def test_great_evidences(law, precision, offset):
@@ -88,13 +94,16 @@ def test_great_evidences(law, precision, offset):
         law(offset, precision)
 
 
-@each_precision
-@pytest.mark.parametrize("spread", [1e3, 1e9, 1e15])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("spread", "precision"), [(1e3, "float64"), (1e9, "float32"), (1e15, "float32")]
+)
 def test_annealed_evidence(spread, precision):
     with jax.enable_x64(precision == "float64"):
         smc.annealed_evidence(spread, precision)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_resampling_keeps_expectations(scheme):
     smc.resampling_keeps_expectations(getattr(resampling, scheme))
@@ -104,10 +113,12 @@ def test_never_picks_a_weightless_particle_because_of_rounding():
     smc.never_picks_a_weightless_particle(smc.last, "float32")
 
 
+@pytest.mark.long
 def test_counts_nan_particles():
     smc.counts_nan_particles()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "law",
     [

@@ -31,6 +31,7 @@ def no_full_pass(monkeypatch):
 FULL_ONLY = pytest.mark.full
 
 
+@pytest.mark.first
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     "name",
@@ -61,16 +62,19 @@ def test_exact_starts_stay_exact_in_the_long_run(name, monkeypatch):
     laws.power(subsampled.invariance(CASES[name], FEWER_IN_FULL.get(name, laws.FULL)))
 
 
+@pytest.mark.long
 def test_acceptance_by_weights_is_that_of_their_law():
     subsampled.acceptance_by_weights()
 
 
+@pytest.mark.long
 def test_acceptance_by_weights_over_many_pieces(monkeypatch):
     monkeypatch.setattr(thinning, "PIECE", 2.0)
     monkeypatch.setattr(thinning, "LANES", 2)
     subsampled.acceptance_by_weights()
 
 
+@pytest.mark.long
 def test_rows_are_read_only_where_the_first_stage_accepts():
     expanded = subsampled.expansion()
     old, new = (jnp.asarray(x, jnp.float32) for x in subsampled.PAIRS[2][:2])
@@ -96,20 +100,24 @@ def test_rate_tells_more_than_the_verdict():
     assert found.acceptance_rate.std() < 0.5 * found.is_accepted.std()
 
 
+@pytest.mark.long
 def test_tight_bound_is_enough():
     subsampled.tight_bound_is_enough()
 
 
-@pytest.mark.parametrize("name", ["counted", "scaled"])
+@pytest.mark.first
+@pytest.mark.parametrize("name", ["scaled", "counted"])
 def test_acceptance_is_by_weights_within_the_bounds_and_that_of_all_rows_beyond(name):
     subsampled.acceptance_is_local(name)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ["counted", "scaled", "varied"])
 def test_bounds_hold_up_to_the_radius(name):
     subsampled.bounds_hold_up_to_the_radius(name)
 
 
+@pytest.mark.long
 def test_energy_is_kept_in_float32():
     subsampled.energy_is_kept()
 
@@ -127,6 +135,7 @@ def test_far_moves_read_all_rows(monkeypatch):
         np.testing.assert_allclose(found.acceptance_rate, min(1, math.exp(log_ratio)), rtol=1e-4)
 
 
+@pytest.mark.long
 def test_vmap_is_loop(x64):
     expanded = subsampled.expansion(jnp.float64)
     old, new = (jnp.asarray(x) for x in subsampled.PAIRS[0][:2])

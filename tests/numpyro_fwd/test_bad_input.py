@@ -89,6 +89,7 @@ def test_num_tangents(kernel, num_tangents, error):
         kernel(normal, num_tangents=num_tangents)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernel", WITH_FRAMES)
 @pytest.mark.parametrize("num_chains", [1, 2])
 def test_num_tangents_is_at_most_the_dimension(kernel, num_chains):
@@ -152,6 +153,7 @@ INDEFINITE = np.array([[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
 ASYMMETRIC = np.array([[1.0, 0.3, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("dense_mass", [True, False])
 @pytest.mark.parametrize(
     ("matrix", "says"),
@@ -224,6 +226,7 @@ def test_model(name, model, parts):
         run(getattr(numpyro_fwd, name)(model))
 
 
+@pytest.mark.first
 @pytest.mark.filterwarnings("ignore:Out-of-support values")
 @pytest.mark.parametrize("name", ["RandomWalk", "MALA", "FMALA"])
 @pytest.mark.parametrize("num_chains", [1, 2])
@@ -252,6 +255,7 @@ def test_a_row_that_is_nan_is_named(argument, parts):
         run(MALA(line), *arguments)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernel", [RandomWalk, MALA, FMALA])
 @pytest.mark.parametrize("num_chains", [1, 2])
 def test_model_without_density_and_init_params(kernel, num_chains):
@@ -344,6 +348,7 @@ def test_init_params_must_be_a_dict():
         run(FMALA(normal), init_params=jnp.zeros(3))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_chains", [1, 2])
 def test_start_outside_the_support(num_chains):
     start = jnp.array([-1.0, 2.0]) if num_chains > 1 else jnp.array(-1.0)
@@ -390,6 +395,7 @@ def walled(z):
     return jnp.where(z[0] < 0.5, 0.5 * jnp.sum(z**2), jnp.nan)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "num_chains"), [*((name, 1) for name in NAMES), ("FMALA", 2)])
 def test_nan_is_rejected_and_counted(name, num_chains):
     mcmc = run(
@@ -409,6 +415,7 @@ def test_nan_is_rejected_and_counted(name, num_chains):
     np.testing.assert_allclose(draws.mean(0), [-0.509, 0.0], atol=0.2)
 
 
+@pytest.mark.long
 def test_divergences_are_printed(capsys):
     mcmc = run(FMALA(potential_fn=walled), num_samples=200, init_params=jnp.zeros(2))
     mcmc.print_summary()

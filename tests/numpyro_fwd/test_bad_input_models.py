@@ -127,6 +127,7 @@ def by_flag(is_wide):
     numpyro.sample("x", dist.Normal(0, 9.0 if is_wide else 0.1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "argument"),
     [
@@ -148,6 +149,7 @@ def test_what_a_model_may_use_before_it_computes(model, argument):
     assert np.isfinite(run(MALA(model), argument)["x"]).all()
 
 
+@pytest.mark.long
 def test_a_table():
     pandas = pytest.importorskip("pandas")
 
@@ -266,6 +268,7 @@ def test_an_array_of_numpy_indexed_by_rows():
         run(AMAGOLD(model))
 
 
+@pytest.mark.long
 def test_sizes_may_be_whole_numbers_without_axes():
     def model(y, size, batch):
         location = mean()
@@ -284,12 +287,14 @@ def hardly_anywhere(z=101.0):
     numpyro.factor("near", jnp.where(jnp.abs(a - z) < 1, 0.0, -jnp.inf))
 
 
+@pytest.mark.long
 def test_given_starts_serve_where_random_ones_have_no_density():
     mcmc = MCMC(MALA(hardly_anywhere), num_warmup=20, num_samples=20, progress_bar=False)
     mcmc.run(jax.random.key(0), init_params={"a": jnp.array(100.5)})
     assert (jnp.abs(mcmc.get_samples()["a"] - 101.0) < 1).all()
 
 
+@pytest.mark.long
 def test_given_starts_without_density_are_said_to_have_none():
     mcmc = MCMC(MALA(hardly_anywhere), num_warmup=20, num_samples=20, progress_bar=False)
     with pytest.raises(ValueError, match="init_params must have a finite log density"):
@@ -316,6 +321,7 @@ def with_hole(y, fault):
         numpyro.sample("y", dist.Normal(m[0], 1.0), obs=jnp.nan_to_num(y))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("kernel", [MALA, AutoNUTS, AMAGOLD, L2MC])
 @pytest.mark.parametrize(
     ("fault", "words"),

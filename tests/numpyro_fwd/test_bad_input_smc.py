@@ -163,6 +163,7 @@ def test_models(model, parts):
         train(model, Y)
 
 
+@pytest.mark.long
 def test_a_mask_of_all_values_is_none():
     def model(y):
         with numpyro.handlers.mask(mask=jnp.array([True, True])):
@@ -180,6 +181,7 @@ def impossible(y):
     numpyro.sample("y", dist.Gamma(jnp.exp(shape), scale, validate_args=False), obs=y)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Out-of-support values")
 @pytest.mark.parametrize("value", [-1.0, np.nan])
 def test_no_prior_draw_has_a_likelihood(value):
@@ -216,6 +218,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: str(np.asarray(name).dtype))
 @pytest.mark.parametrize("size", [np.array(2), np.int64(2)])
 def test_arguments_that_are_no_numbers(name, size):
@@ -226,11 +229,13 @@ def test_arguments_that_are_no_numbers(name, size):
     np.testing.assert_array_equal(result.losses, plain.losses)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES[:4], ids=lambda name: str(np.asarray(name).dtype))
 def test_arguments_that_are_no_numbers_of_a_kernel(name):
     assert sample(on_all, np.array(2), name, Y).get_samples()["mean"].shape == (20, 2)
 
 
+@pytest.mark.long
 def test_masked_arrays():
     y = np.ma.array(Y, mask=[True, False, False, False])
     with raises(TypeError, "model_args[2]", "masked array", "(4,)"):
@@ -253,6 +258,7 @@ def line(x, y=None):
         numpyro.sample("y", dist.Normal(slope * x[rows] + level, 0.1), obs=obs)
 
 
+@pytest.mark.long
 def test_predictions_are_of_all_rows():
     x = jnp.linspace(-1.0, 1.0, 30)
     smc, result = train(line, x, 2.0 * x, num_steps=5)

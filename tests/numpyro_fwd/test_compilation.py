@@ -65,6 +65,7 @@ print(len(list(folder.glob("*lambda*-cache"))))
 """
 
 
+@pytest.mark.long
 def test_jax_may_have_compiled_before_if_it_kept_nothing(tmp_path):
     rest = {name: value for name, value in os.environ.items() if "CACHE" not in name}
     done = subprocess.run(
@@ -108,6 +109,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_second_run_compiles_nothing(name, cache, compiled):
     """In the same object, and in a new kernel and MCMC."""
@@ -131,6 +133,7 @@ def test_a_second_run_compiles_nothing(name, cache, compiled):
     assert not compiled
 
 
+@pytest.mark.long
 def test_other_data_and_seeds_compile_nothing_and_are_not_on_the_disk(cache, compiled):
     """With `jit_model_args`; without, the loop has the data as constants."""
 
@@ -185,6 +188,7 @@ print(len(list(folder.glob("jit_checked*-cache"))))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("on_error, number", [("raise", 0 if BEFORE_012 else 1), ("nan", 1)])
 def test_programs_with_checks_of_equinox_are_kept_if_they_give_nan(on_error, number, tmp_path):
     """As docs/howto/long_start.md says: those that raise call back into Python.
@@ -226,6 +230,7 @@ def changes_are_sampled(kernel, monkeypatch):
 OF_ROWS = {"acceptance": "subsampled"}
 
 
+@pytest.mark.long
 def test_a_model_that_reads_globals_is_sampled_as_it_is(monkeypatch):
     changes_are_sampled(numpyro_fwd.AMAGOLD(shifted, **OF_ROWS), monkeypatch)
 
@@ -272,7 +277,14 @@ print(len(programs), *programs)
 """
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("MALA", "AMAGOLD_groups") else pytest.mark.full)
+        for name in PROGRAMS
+    ],
+)
 def test_a_set_up_compiles_few_programs(name):
     done = subprocess.run(
         [sys.executable, "-c", COUNT, name],

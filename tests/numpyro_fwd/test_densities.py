@@ -64,6 +64,7 @@ def draws_of(density, kernel=numpyro_fwd.MALA, num_chains=4, num_samples=2000, *
     return arviz_base.from_numpyro(mcmc).posterior
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_chains", [1, 4])
 def test_a_function_with_bounds(num_chains):
     draws = draws_of(plain(), num_chains=num_chains, num_samples=8000 // num_chains)
@@ -81,6 +82,7 @@ def test_the_jacobian_is_that_of_the_density():
     assert abs(float(values.sum() * (z[1] - z[0])) - 1.0) < 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernel", [numpyro_fwd.MALA, numpyro_fwd.FMALA])
 def test_a_model_of_stan(kernel):
     """As far as bridgestan's methods go: its compiler is not at hand."""

@@ -16,6 +16,8 @@ import pytest
 import numpyro_fwd
 from numpyro_fwd.kernels import subsampled_rows
 
+pytestmark = pytest.mark.long
+
 MEGABYTE = 2**20
 COMPILING = 400  # MB that jax takes to compile
 SIZE = 20

@@ -77,6 +77,7 @@ def draws(kernel, arguments, **options):
     return np.asarray(mcmc.get_samples()["slope"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", KERNELS)
 def test_draws_are_those_of_arrays_in_memory(name, table, rows):
     found = draws(KERNELS[name](), rows)
@@ -85,17 +86,20 @@ def test_draws_are_those_of_arrays_in_memory(name, table, rows):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{"jit_model_args": True}, {"chain_method": "sequential"}])
 def test_chains_of_every_kind_run(options, rows):
     kernel = AMAGOLD(model, acceptance="subsampled")
     assert np.isfinite(draws(kernel, rows, **options)).all()
 
 
+@pytest.mark.long
 def test_only_the_responses_are_on_disk(table, rows):
     found = draws(KERNELS["subsampled"](), (jnp.asarray(table[0]), rows[1]))
     np.testing.assert_array_equal(found, draws(KERNELS["subsampled"](), rows))
 
 
+@pytest.mark.long
 def test_particles_are_those_of_arrays_in_memory(table, rows):
     def particles(arguments):
         sampler = GOHSMC(trained, optax.adam(0.1), num_particles=20, step_size=0.05)
@@ -107,6 +111,7 @@ def test_particles_are_those_of_arrays_in_memory(table, rows):
     )
 
 
+@pytest.mark.long
 def test_state_goes_on_and_other_data_are_noticed(table, rows):
     mcmc = MCMC(KERNELS["subsampled"](), num_warmup=15, num_samples=5, progress_bar=False)
     mcmc.run(jax.random.key(1), *rows)
@@ -117,6 +122,7 @@ def test_state_goes_on_and_other_data_are_noticed(table, rows):
         mcmc.run(jax.random.key(2), other, rows[1])
 
 
+@pytest.mark.long
 def test_states_of_many_rows_hold_no_array_of_them(rows, table, monkeypatch):
     """Bounds and alias table are on disk, too; a state that is pickled takes them along."""
     monkeypatch.setattr(subsampled_rows, "LARGE_TABLE", NUM_ROWS)
@@ -152,6 +158,7 @@ def test_rows_are_read_like_those_of_an_array(table, rows):
     assert (len(x), x.shape, x.ndim, x.size) == (NUM_ROWS, (NUM_ROWS, 3), 2, 3 * NUM_ROWS)
 
 
+@pytest.mark.long
 def test_rows_are_constants_of_derivatives(table, rows):
     x, _ = rows
 
@@ -197,6 +204,7 @@ def test_rows_without_columns(tmp_path):
     assert x[np.array([2])].shape == (1, 0) and x[3].shape == (0,)
 
 
+@pytest.mark.long
 def test_a_file_that_changes_between_two_runs(table, tmp_path):
     x, y = table
     np.save(tmp_path / "x.npy", x)
@@ -368,6 +376,7 @@ def peak_memory(folder, num_rows):
     return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_does_not_grow_with_the_files(tmp_path):
     few, many = 100_000, 1_000_000

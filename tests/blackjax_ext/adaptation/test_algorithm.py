@@ -25,6 +25,7 @@ def logdensity_fn(z):
     return -0.1 * total**2 - sum((1 + j) * jnp.sum(x**2) for j, x in enumerate(leaves))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize(

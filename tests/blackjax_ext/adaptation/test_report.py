@@ -41,11 +41,13 @@ def test_where_chains_agree_the_step_size_answers_to_the_mean(rates):
     assert found == rates.mean()
 
 
+@pytest.mark.long
 def test_a_chain_is_behind_only_after_many_steps():
     rates = jnp.array([0.0, 0.75])
     assert windows.pull(watched(rates, 20), rates, TARGET) == rates.mean()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rest", [[], [0.0], [0.6, 0.0, 0.0, 0.0], [0.4, 0.5]])
 def test_frozen_chains_are_put_back_where_others_are(rest):
     """Dealt round: no chain is given twice more often than another."""
@@ -64,12 +66,14 @@ def test_frozen_chains_are_put_back_where_others_are(rest):
     assert (after.motion.rate > 0.3).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rates", [[0.0, 0.0], [0.5, 0.6]])
 def test_nobody_is_put_back_where_all_or_none_are_frozen(rates):
     states = jnp.arange(2.0)
     np.testing.assert_array_equal(windows.rescue(states, watched(rates))[0], states)
 
 
+@pytest.mark.long
 def test_one_chain_is_left_where_it_is():
     states = jnp.ones((1, 2))
     moved, after = windows.rescue(states, watched([0.0]))
@@ -88,16 +92,19 @@ def said(state):
     return [str(warning.message) for warning in caught]
 
 
+@pytest.mark.long
 def test_the_report_names_a_frozen_chain():
     (message,) = said(watched([0.5, 0.0, 0.7]))
     assert "chain 1 of 3" in message and "put back" in message and message.endswith("Advice.")
 
 
+@pytest.mark.long
 def test_the_report_names_collapsed_steps():
     (message,) = said(watched([0.9, 0.9]))
     assert "collapsed" in message and "Advice." in message
 
 
+@pytest.mark.long
 def test_a_warmup_that_goes_well_says_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -111,6 +118,7 @@ def test_a_warmup_that_goes_well_says_nothing():
         )
 
 
+@pytest.mark.long
 def test_a_warmup_with_a_frozen_chain_says_so():
     """Both sit on a spike that no step leaves."""
 

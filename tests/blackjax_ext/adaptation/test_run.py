@@ -53,6 +53,7 @@ def run(algorithm, parameters, states, num_steps=600, fn=normal):
     return jax.jit(lambda states: jax.lax.scan(step, states, keys))(states)[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_finds_start_step_size_and_metric(name, dense):
@@ -77,6 +78,7 @@ def test_finds_start_step_size_and_metric(name, dense):
     np.testing.assert_allclose(draws.std(axis=0) / SD, 1.0, atol=0.2)
 
 
+@pytest.mark.long
 def test_forward_mode_never_calls_reverse_mode():
     with pytest.raises(ValueError, match="Reverse-mode differentiation"):
         jax.grad(loop)({"a": jnp.ones(3)})
@@ -101,6 +103,7 @@ def test_forward_gradient_is_the_gradient():
     np.testing.assert_allclose(gradient["a"], expected[1]["a"], rtol=1e-5)
 
 
+@pytest.mark.long
 def test_without_the_start_it_begins_where_it_is_told():
     positions = {"a": jnp.asarray(MEAN + SD * np.ones((3, 3)), jnp.float32)}
     _, parameters, info = blackjax_ext.warmup(
@@ -187,6 +190,7 @@ class Scaled(Factor):
         return Scaled(self.factor * jnp.sqrt(blend), self.sds)
 
 
+@pytest.mark.long
 def test_a_new_structure_of_the_metric_is_one_class():
     metric = Scaled(jnp.array(20.0), jnp.asarray(SD, jnp.float32))
     positions = {"a": jnp.asarray(MEAN + np.zeros((4, 3)), jnp.float32)}

@@ -46,6 +46,7 @@ def test_a_doubled_trajectory_turns_with_the_step_size_of_a_warm_up(num_steps):
     assert (found == steps).mean() > 0.9
 
 
+@pytest.mark.long
 def test_trajectories_in_130_dimensions_turn():
     """The step size is .43 by itself; of BlackJAX's NUTS trajectories have up to 500 steps then."""
 
@@ -111,8 +112,8 @@ def normals(num_draws, num_chains, seed=0):
     return 5 + noise @ np.linalg.cholesky(COVARIANCE).T
 
 
-@both_metrics
-@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+@pytest.mark.long
+@pytest.mark.parametrize(("dense", "scale"), [(True, 0.1), (False, 1.0), (True, 30.0)])
 def test_recovers_a_covariance(dense, scale, x64):
     """Whatever metric the draws are seen through."""
     old = scale * jnp.eye(3) if dense else jnp.full(3, scale)
@@ -126,6 +127,7 @@ def test_recovers_a_covariance(dense, scale, x64):
         np.testing.assert_allclose(found.sqrt @ found.inverse_sqrt, np.eye(3), atol=1e-10)
 
 
+@pytest.mark.long
 @both_metrics
 def test_a_chain_that_hardly_moved_changes_little(dense, x64):
     """A slow drift has draws, and next to no effective ones."""
@@ -135,6 +137,7 @@ def test_a_chain_that_hardly_moved_changes_little(dense, x64):
     np.testing.assert_allclose(metric.inverse(), old, atol=0.05)
 
 
+@pytest.mark.long
 @both_metrics
 def test_a_chain_that_never_moved_changes_nothing(dense):
     old = factorize(jnp.eye(3) if dense else jnp.ones(3))
@@ -142,6 +145,7 @@ def test_a_chain_that_never_moved_changes_nothing(dense):
     np.testing.assert_allclose(new.inverse(), old.inverse(), rtol=1e-6)
 
 
+@pytest.mark.long
 @both_metrics
 def test_covariance_is_pooled_over_chains(dense, x64):
     """Few draws of many chains are worth many draws of one."""
@@ -156,6 +160,7 @@ def test_covariance_is_pooled_over_chains(dense, x64):
     assert (np.diag(window(apart, factorize(jnp.eye(3))).metric.inverse()) > 100).all()
 
 
+@pytest.mark.long
 @both_metrics
 def test_a_bad_window_leaves_the_metric(dense):
     draws = normals(50, 2)
@@ -196,8 +201,8 @@ def fields_of(kernel, num_warmup, num_samples, num_chains=4, **kwargs):
     return warmup, mcmc.get_extra_fields(group_by_chain=True)
 
 
-@pytest.mark.parametrize("dense_mass", [True, False])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "dense_mass"), [*zip(NAMES, 3 * [True, False], strict=True)])
 def test_warmup_adapts_and_ends(name, dense_mass):
     """No help by the warm start: metric and step size are found on the way, and then frozen."""
     kernel = getattr(numpyro_fwd, name)(normal, dense_mass=dense_mass, warm_start=False)
@@ -216,6 +221,7 @@ def test_warmup_adapts_and_ends(name, dense_mass):
     np.testing.assert_allclose(after["accept_prob"].mean(), target, atol=0.1)
 
 
+@pytest.mark.long
 def test_nothing_to_adapt():
     kernel = FMALA(normal, step_size=0.25, adapt_step_size=False, adapt_mass_matrix=False)
     for fields in fields_of(kernel, 30, 10):
@@ -223,6 +229,7 @@ def test_nothing_to_adapt():
         assert (fields["adapt_state.inverse_mass_matrix"] == 1).all()
 
 
+@pytest.mark.long
 def test_step_size_given_survives_an_adapted_metric():
     kernel = FMALA(normal, step_size=0.3, adapt_step_size=False)
     _, after = fields_of(kernel, 40, 10)
@@ -256,6 +263,7 @@ def find_all(logdensity_fn, x, mode="forward", seed=0):
     return found.x, found.metric
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_start_on_a_normal(mode, dtype):
     x = 10 * jax.random.normal(jax.random.key(1), (4, 4), dtype)
@@ -278,6 +286,7 @@ def followed(noise, logdensity_fn, x, mode):
     return newton_path.follow_paths(*arguments, max_steps=60)[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_start_finds_the_mean_of_a_normal(mode):
     x = 10 * jax.random.normal(jax.random.key(1), (4,))
@@ -299,6 +308,7 @@ def skewed(x):
     return -jnp.sum(z + jnp.exp(-z))
 
 
+@pytest.mark.long
 def test_paths_in_one_loop_are_those_of_each(x64):
     """One that has ended stays where it is while others are followed."""
     x = jnp.concatenate([jnp.zeros((1, 4)), 3 * jax.random.normal(jax.random.key(1), (5, 4))])
@@ -315,8 +325,8 @@ def test_paths_in_one_loop_are_those_of_each(x64):
             np.testing.assert_allclose(these[i], those[0], rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.long
+@pytest.mark.parametrize(("mode", "seed"), [("forward", 0), ("reverse", 1), ("reverse", 2)])
 def test_start_on_a_funnel_is_in_the_bulk(mode, seed):
     x = jax.random.uniform(jax.random.key(seed), (8, 10), minval=-2, maxval=2)
     draws, _ = find_all(funnel, x, mode, seed)
@@ -361,6 +371,7 @@ def distance_of_starts(target, place, size, mode, seed):
     return (draws[:, place] - target.mean) / target.sd
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("size", "scale", "place", "mode"),
     [
@@ -378,6 +389,7 @@ def test_starts_in_many_dimensions_are_at_the_mass(size, scale, place, mode):
         assert (np.abs(distance_of_starts(target, place, size, mode, seed)) < 6).all()
 
 
+@pytest.mark.long
 def test_starts_on_paths_to_the_mode_are_found_out(monkeypatch):
     monkeypatch.setattr(newton_path, "averaged_over_pair", lambda *arguments: arguments[-1])
     assert (distance_of_starts(sharing(131, 2.0, 70), 70, 131, "reverse", 0) < -10).all()
@@ -422,6 +434,7 @@ def players(x):
     return prior + jnp.sum(terms)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_rounding_is_no_evidence(seed):
     x = jax.random.uniform(jax.random.key(seed), (4, 20), jnp.float32, -2, 2)
@@ -429,6 +442,7 @@ def test_rounding_is_no_evidence(seed):
     assert (jnp.abs(draws[:, 1]) < 12).all()
 
 
+@pytest.mark.long
 def test_forward_and_reverse_agree(x64):
     for x in jax.random.normal(jax.random.key(1), (4, 5)):
         forward, reverse = (approximations.curvature(funnel, x, mode) for mode in MODES)
@@ -436,6 +450,7 @@ def test_forward_and_reverse_agree(x64):
         np.testing.assert_allclose(forward[1].inverse(), reverse[1].inverse(), rtol=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_curvature_is_the_absolute_hessian(mode, x64):
     def saddle(x):
@@ -446,6 +461,7 @@ def test_curvature_is_the_absolute_hessian(mode, x64):
     np.testing.assert_allclose(metric.inverse(), np.diag([1 / 4, 1 / 9]), atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_hessian_that_is_not_finite(mode):
     """Far out in float32 it overflows where the gradient does not: follow the gradient."""
@@ -459,6 +475,7 @@ def test_hessian_that_is_not_finite(mode):
     np.testing.assert_allclose(step, [-0.5, -1.0], rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_start_at_a_bad_point_stays_finite(mode):
     x = jnp.ones((2, 2))
@@ -467,6 +484,7 @@ def test_start_at_a_bad_point_stays_finite(mode):
     assert np.isfinite(metric.inverse()).all()
 
 
+@pytest.mark.long
 def test_poor_modes_are_left():
     """A chain whose path ends at a mode of no weight starts at the other one."""
 
@@ -478,6 +496,7 @@ def test_poor_modes_are_left():
     assert (jnp.abs(draws - 3) < 6).all()
 
 
+@pytest.mark.long
 def test_diagonal_has_the_marginal_sds(x64):
     metric = factorize(jnp.asarray(COVARIANCE)).diagonal()
     np.testing.assert_allclose(metric.inverse(), np.diag(COVARIANCE))
@@ -493,8 +512,10 @@ def looping():
     numpyro.factor("loop", -jnp.sum(x**2) * jnp.minimum(scale, 1).sum())
 
 
-@pytest.mark.parametrize("dense_mass", [True, False])
-@pytest.mark.parametrize("name", FORWARD_ONLY)
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "dense_mass"), [(name, i % 2 == 0) for i, name in enumerate(FORWARD_ONLY)]
+)
 def test_no_reverse_mode_from_init_to_end(name, dense_mass, monkeypatch):
     def raises(*_, **__):
         raise AssertionError("reverse mode")
@@ -508,6 +529,7 @@ def test_no_reverse_mode_from_init_to_end(name, dense_mass, monkeypatch):
     assert np.isfinite(after["accept_prob"]).all()
 
 
+@pytest.mark.long
 def test_chains_that_are_put_elsewhere_do_not_all_start_at_one_point():
     """Chains with one start agree with each other, and R-hat is blind, wherever it is."""
 

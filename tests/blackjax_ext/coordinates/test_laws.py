@@ -18,6 +18,8 @@ from blackjax_ext.coordinates.laws import (
     walk,
 )
 
+pytestmark = pytest.mark.long
+
 LOC = np.array([1.0, -2.0, 0.5])
 FACTOR = np.array([[1.5, 0.0, 0.0], [0.5, 0.7, 0.0], [-0.4, -0.3, 2.0]])
 LAWS = {

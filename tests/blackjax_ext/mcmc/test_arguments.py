@@ -42,6 +42,7 @@ def test_step_size_must_be_a_number(algorithm):
         make(algorithm, "large")
 
 
+@pytest.mark.first
 @every_algorithm
 def test_step_size_may_be_traced(algorithm):
     def step(step_size):
@@ -81,6 +82,7 @@ def test_num_tangents_is_at_most_the_dimension(algorithm):
         start_and_step(make(algorithm, num_tangents=4), jnp.zeros(3))
 
 
+@pytest.mark.long
 def test_num_tangents_of_state_and_kernel_agree():
     state = blackjax_ext.fmala.init(jnp.zeros(3), logdensity, jax.random.key(0), num_tangents=2)
     with pytest.raises(ValueError, match=r"num_tangents is 1, but the state .* with 2"):
@@ -104,6 +106,7 @@ def test_position_must_not_be_empty(algorithm, position):
         make(algorithm, fn=lambda x: jnp.zeros(())).init(position, jax.random.key(0))
 
 
+@pytest.mark.long
 @every_algorithm
 def test_position_may_be_python_floats(algorithm):
     fn = lambda x: -0.5 * (x["a"] ** 2 + x["b"] ** 2)  # noqa: E731

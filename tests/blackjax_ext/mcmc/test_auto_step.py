@@ -9,6 +9,8 @@ import blackjax_ext
 from blackjax_ext.mcmc import auto_step
 from tests.laws import steps
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),

@@ -43,6 +43,7 @@ def flags_of(program):
     return np.array([dependence.flags_of(closed, row) for row in np.eye(NUM, dtype=bool)]).T
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=25, derandomize=True, database=None)
 @given(steps(bodies), st.integers(0, NUM - 1))
 @example([decided(permuted((0, 1, 3, 2)), 1)], 1)
@@ -88,6 +89,7 @@ def regression(x, y):
         numpyro.sample("y", dist.Normal(a * x[rows], jnp.exp(swapped(s))), obs=y[rows])
 
 
+@pytest.mark.long
 def test_a_scale_that_a_loop_carries_round_is_a_predictor():
     x, y = np.random.default_rng(0).normal(size=(2, 50)).astype(np.float32)
     z = {"a": jnp.zeros(()), "s": jnp.zeros(())}

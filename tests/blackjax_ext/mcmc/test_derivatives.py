@@ -82,12 +82,13 @@ SCALES = {
 }
 
 
-@pytest.mark.parametrize("at", [0.0, 1.0, -3.0])
-@pytest.mark.parametrize("name", SCALES)
+@pytest.mark.first
+@pytest.mark.parametrize(("name", "at"), [*zip(SCALES, 2 * [0.0, 1.0, -3.0], strict=True)])
 def test_differences_are_the_hessian(name, at):
     hessian_of_differences(SCALES[name], np.full(len(SCALES[name]), at))
 
 
+@pytest.mark.long
 def test_differences_keep_double_precision(x64):
     hessian_of_differences(SCALES["apart"], np.ones(4), np.float64)
 
@@ -123,12 +124,14 @@ def test_planted_bug_in_the_question_is_found(monkeypatch):
         test_what_there_is_by_tracing("double", "bare")
 
 
+@pytest.mark.long
 def test_nothing_moves_where_nothing_is_finite():
     gradient = derivatives.central_difference(lambda x: x * jnp.nan, jnp.ones(2), jnp.ones(2))
     assert jnp.isnan(gradient).all()
     assert (derivatives.central_difference(lambda x: -x, jnp.ones(2), jnp.zeros(2)) == 0).all()
 
 
+@pytest.mark.long
 def test_metric_of_differences_is_exact(size, monkeypatch):
     def algorithm(logdensity_fn, *arguments, **named):
         hidden = differenced(reverse_only.by_gradient(logdensity_fn))
@@ -139,6 +142,7 @@ def test_metric_of_differences_is_exact(size, monkeypatch):
     laws.power(laws.invariance("differenced", "log_gamma", size))
 
 
+@pytest.mark.long
 def test_warmup_of_gradients_alone():
     logdensity_fn = density_of(jnp.array([0.1, 30.0]))
     positions = jnp.ones((4, 2))
@@ -157,6 +161,7 @@ def test_warmup_of_gradients_alone():
         )
 
 
+@pytest.mark.long
 def test_warmup_without_derivatives():
     def logdensity_fn(x):
         return -0.5 * jnp.sum((reverse_only.simulated(x) - 2.0) ** 2)

@@ -16,6 +16,8 @@ from blackjax_ext import metrics, schedules
 from blackjax_ext.equations import programs_in
 from tests.laws.targets import FUNNEL, FUNNEL_SCALE
 
+pytestmark = pytest.mark.long
+
 NUM_CHAINS, NUM_STEPS = 20_000, 30
 
 

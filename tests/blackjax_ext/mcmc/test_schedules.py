@@ -66,17 +66,20 @@ def counted(algorithm, schedule, num_steps, **arguments):
     return len(calls), refreshed.sum(), begins.sum()
 
 
+@pytest.mark.long
 def test_metrics_are_evaluated_when_refreshed_and_where_a_run_begins():
     evaluations, refreshed, begins = counted("alsmmala", schedules.geometric(0.3), N)
     assert evaluations == refreshed + begins
     assert 0 < begins < refreshed / 3
 
 
+@pytest.mark.long
 def test_amsmmala_evaluates_two_metrics_when_refreshed():
     evaluations, refreshed, _ = counted("amsmmala", schedules.modulo(7), N)
     assert (evaluations, refreshed) == (2 * (N // 7), N // 7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("run_length", [1, 12])
 def test_counted_steps_are_those_of_theorem_1(run_length):
     schedule = schedules.exponential(5.0, 0.1, N)

@@ -77,6 +77,7 @@ def test_a_metric_is_symmetric_and_positive_definite_at_the_start(algorithm, mat
         start(algorithm, lambda fn, x: jnp.asarray(matrix))
 
 
+@pytest.mark.long
 @each_algorithm
 def test_a_hessian_that_is_not_finite_at_the_start(algorithm):
     def kinked(x):
@@ -86,6 +87,7 @@ def test_a_hessian_that_is_not_finite_at_the_start(algorithm):
         start(algorithm, metrics.softabs_hessian(), kinked)
 
 
+@pytest.mark.first
 @each_algorithm
 def test_a_metric_that_turns_bad_is_rejected_and_counted(algorithm):
     """Positive definite in the ball of radius two alone."""
@@ -118,6 +120,7 @@ def run(kernel, *args):
     return mcmc
 
 
+@pytest.mark.long
 def test_kernel_names_a_bad_metric_at_the_start():
     def model():
         numpyro.sample("x", dist.Normal(0, 1).expand([3]).to_event(1))
@@ -126,6 +129,7 @@ def test_kernel_names_a_bad_metric_at_the_start():
         run(SMMALA(model, metric_fn=lambda fn, z: -jnp.ones(3)))
 
 
+@pytest.mark.long
 def test_a_network_of_relus_is_sampled_on_the_floor():
     """Its Hessian in the first layer is zero almost everywhere."""
     x = jnp.linspace(-2.0, 2.0, 20)

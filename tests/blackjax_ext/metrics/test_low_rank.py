@@ -63,6 +63,7 @@ def is_what_it_says(metric, covariance):
     check(metric.compose(factorize(metric.inverse())).inverse(), root @ covariance @ root.T)
 
 
+@pytest.mark.long
 def test_a_metric_of_low_rank_is_what_it_says(dtype):
     is_what_it_says(*a_metric(dtype))
 
@@ -108,6 +109,7 @@ def many(size=70):
     return factorize(jnp.asarray(covariance, jnp.float32)), covariance
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [a_metric, many])
 def test_blackjax_gets_the_same_metric(make):
     agrees_with_blackjax(*make())
@@ -147,6 +149,7 @@ def spread(metric, covariance):
     return values.max() / values.min()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("length", [1.0, 1e-2])
 def test_scales_are_learned_from_a_part_of_a_normal(length, dtype):
     """Of draws alone, a hundredth of the width would be learned."""
@@ -166,6 +169,7 @@ def ar(size, rho):
     return rho ** np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
 
 
+@pytest.mark.long
 def test_covariances_are_learned_from_few_draws():
     """From 400 draws in 100 dimensions."""
     covariance = ar(100, 0.9)
@@ -180,6 +184,7 @@ def test_covariances_are_learned_from_few_draws():
     np.testing.assert_allclose(state.metric.log_det(100), log_det, rtol=1e-2)
 
 
+@pytest.mark.long
 def test_blocks_stay_blocks():
     labels = jnp.asarray([0, 0, 1, 1])
     blocks = Blocks.of(Diagonal(jnp.ones(4)).dense(jnp.ones(4)), labels)
@@ -192,6 +197,7 @@ def test_blocks_stay_blocks():
     assert spread(state.metric, truth) < 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_steps", [6, 100, 400])
 def test_a_direction_is_learned_by_low_rank(num_steps):
     """Of a window shorter, and of one longer than the rows that are kept."""
@@ -204,6 +210,7 @@ def test_a_direction_is_learned_by_low_rank(num_steps):
     np.testing.assert_allclose(state.metric.vectors.T @ state.metric.vectors, np.eye(8), atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("metric", [Diagonal(jnp.ones(3)), LowRank.of(jnp.ones(3), 2)])
 def test_chains_that_stand_still_leave_the_metric(metric):
     x = jnp.ones((4, 3))

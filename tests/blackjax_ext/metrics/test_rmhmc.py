@@ -4,8 +4,11 @@ import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from blackjax_ext import metrics
+
+pytestmark = pytest.mark.long
 
 
 def test_rmhmc_samples_the_funnel_with_a_metric_of_ours():

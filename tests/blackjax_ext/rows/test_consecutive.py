@@ -47,6 +47,7 @@ def gathers(jaxpr) -> int:
     return sum(equation.primitive.name == "gather" for equation in equations_in(jaxpr))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", READS)
 def test_rows_are_read(name):
     function, left = READS[name]
@@ -250,6 +251,7 @@ def test_rows_of_blocks_are_read(name):
     assert gathers(jax.make_jaxpr(read)(5).jaxpr) == 0
 
 
+@pytest.mark.long
 def test_a_chunk_of_blocks_counts_each_row_once():
     num_blocks, length = 2, 10
     seen = []

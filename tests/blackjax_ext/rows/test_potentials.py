@@ -25,6 +25,7 @@ def test_sums_of_infinities_are_infinite():
     assert pair.high == jnp.inf and pair.low == 0.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chunk_size", [1, 5, 12, 100, None])
 def test_energy_does_not_depend_on_the_chunks(chunk_size, x64):
     x = jnp.asarray(ANCHOR, float)
@@ -34,6 +35,7 @@ def test_energy_does_not_depend_on_the_chunks(chunk_size, x64):
     np.testing.assert_allclose(gradient, -jax.grad(POSTERIOR.logdensity)(x), rtol=1e-6)
 
 
+@pytest.mark.long
 def test_data_are_arguments_of_a_program():
     potential = potentials.control_variate(plain(), jnp.asarray(ANCHOR), order=2)
     amagold = blackjax_ext.amagold.build_kernel()
@@ -49,6 +51,7 @@ def test_data_are_arguments_of_a_program():
     assert DATA.shape in shapes
 
 
+@pytest.mark.long
 def test_hessian_by_products_is_the_dense_one(monkeypatch, x64):
     anchor, x = jnp.asarray(ANCHOR, float), jnp.asarray(ANCHOR, float) - 0.5
     batch = plain().draw(jax.random.key(61))
@@ -81,6 +84,7 @@ def test_control_variate_of_second_order_in_many_dimensions():
     assert potential.num_rows == num_rows
 
 
+@pytest.mark.long
 def test_control_variates_reduce_the_noise_near_the_anchor(x64):
     anchor = jnp.asarray(ANCHOR, float)
     keys = jax.random.split(jax.random.key(62), 500)
@@ -148,6 +152,7 @@ def test_wrong_types_raise(make, message):
         make()
 
 
+@pytest.mark.long
 def test_anchor_must_fit_the_position():
     potential = potentials.control_variate(plain(), jnp.asarray(ANCHOR))
     with pytest.raises(ValueError, match="anchor must fit the position"):

@@ -9,6 +9,8 @@ import scipy.stats
 from blackjax_ext.rows import shuffles
 from blackjax_ext.rows.shuffles import uniform_numbers, words_per_number
 
+pytestmark = pytest.mark.long
+
 
 def test_uniform_numbers_are_those_of_jax():
     """Of the same bits, in both precisions, and below one."""

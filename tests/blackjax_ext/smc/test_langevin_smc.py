@@ -11,6 +11,8 @@ import blackjax_ext
 from blackjax_ext import anneal, langevin_smc, moves
 from blackjax_ext.smc.tempered import variances
 
+pytestmark = pytest.mark.long
+
 DESIGN = np.random.default_rng(0).normal(size=(12, 3))
 Y = DESIGN @ [1.0, -2.0, 0.5] + 0.3 * np.random.default_rng(1).normal(size=12)
 SCALE = 0.5

@@ -32,6 +32,7 @@ def largest_error(mean, bits, distance=20.0):
         return np.abs(log_densities(mean, distance) - exact).max()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("bits", [None, TF32, BFLOAT16])
 @pytest.mark.parametrize("mean", [0.0, 60.0, 3_000.0])
 def test_a_mixture_does_not_depend_on_where_zero_is(mean, bits):

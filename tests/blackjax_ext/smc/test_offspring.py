@@ -27,6 +27,7 @@ def evaluate(x):
     return {"value": jnp.sum(x**3, axis=1), "twice": 2 * x}
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ANCESTORS)
 @pytest.mark.parametrize("is_mapped", [False, True])
 def test_values_are_those_of_the_particles(name, is_mapped):
@@ -43,6 +44,7 @@ def test_values_are_those_of_the_particles(name, is_mapped):
         np.testing.assert_allclose(found[leaf], expected[leaf], rtol=1e-6)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", NUM_EVALUATED)
 def test_few_are_evaluated_where_few_are_distinct(name):
     seen = []
@@ -57,6 +59,7 @@ def test_few_are_evaluated_where_few_are_distinct(name):
     assert seen == [NUM_EVALUATED[name]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_small_populations(size):
     x = jnp.arange(2.0 * size).reshape(size, 2)
@@ -64,6 +67,7 @@ def test_small_populations(size):
     np.testing.assert_allclose(found["twice"], 2 * x)
 
 
+@pytest.mark.long
 def test_guided_steps_are_those_of_evaluating_all(monkeypatch, x64):
     """Whether a step resampled, to few ancestors or to many, or did not."""
     prior = lambda x: -0.5 * jnp.sum(x**2) - jnp.log(2 * jnp.pi)  # noqa: E731

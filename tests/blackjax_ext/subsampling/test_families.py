@@ -213,6 +213,7 @@ def worst_and_bound(case, order, theta, y, radius):
 OF_THIRD_ORDER = [name for name in CASES if CASES[name].family.kind.highest >= 4]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("name", "order"),
     [
@@ -232,6 +233,7 @@ def test_no_counter_example_to_a_bound(name, order, x64):
     search()
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("name", "order"), [*((name, 3) for name in CASES), *((name, 4) for name in OF_THIRD_ORDER)]
 )
@@ -248,6 +250,7 @@ def test_bounds_are_tight(name, order, x64):
     assert np.median(ratios) < case.looseness ** (order - 2)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("name", "order"), [*((name, 3) for name in CASES), *((name, 4) for name in OF_THIRD_ORDER)]
 )
@@ -281,6 +284,7 @@ def test_bounds_hold_far_out_in_float32(y):
     np.testing.assert_allclose(single, double, rtol=2e-2, atol=1e-3 * np.max(double))
 
 
+@pytest.mark.long
 def test_known_parameters_are_those_of_the_free_ones(x64):
     """A density with a known scale is the one with its scale at that value."""
     known, free = families.student_t(4.0, 2.0), families.student_t()
@@ -317,6 +321,7 @@ def test_no_counter_example_to_the_bounds_of_classes(x64):
     assert 0.99 * kind.norm < np.max(np.abs(third)) <= kind.norm
 
 
+@pytest.mark.long
 def test_what_is_left_of_log_gamma_functions(x64):
     """Values, and the bounds of their derivatives, from tiny arguments to large ones."""
     c = jnp.linspace(-12.0, 9.0, 4001)

@@ -19,6 +19,7 @@ from blackjax_ext.subsampling import (
 from blackjax_ext.subsampling.predictors import Responses
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 @pytest.mark.parametrize(
     "weights",
@@ -42,6 +43,7 @@ def test_alias_table_has_the_law_of_the_weights(weights):
         assert scipy.stats.chisquare(observed[keep], expected[keep]).pvalue > 1e-5
 
 
+@pytest.mark.long
 def test_alias_table_of_a_million_rows_is_exact_in_float32():
     weights = np.random.default_rng(1).chisquare(1, 1_000_000)
     table = alias_table.build(weights)
@@ -97,6 +99,7 @@ def rows_of(family, classes=1, num_rows=40, size=3, dtype=float):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "classes"),
     [
@@ -129,6 +132,7 @@ def test_remainders_stay_below_their_bounds(family, classes, x64):
     assert np.max(found) > 0.005  # and not by much
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_coordinates_that_no_row_sees_have_no_part_in_the_bounds(place, x64):
     """A hyperparameter before, between or after the slopes: rows change by less than they allow."""
@@ -158,6 +162,7 @@ def test_coordinates_that_no_row_sees_have_no_part_in_the_bounds(place, x64):
     assert 0.005 < np.max(ratios(steps)) < 1.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", [2, 3])
 def test_remainders_of_tiny_changes_in_float32(order):
     """Of 1e-9, where a difference of losses would have no digit."""
@@ -176,6 +181,7 @@ def test_remainders_of_tiny_changes_in_float32(order):
         np.testing.assert_allclose(found, np.trapezoid(values, s), rtol=2e-5)
 
 
+@pytest.mark.long
 def test_expansion_is_that_of_autodiff(x64):
     rows = rows_of(families.student_t(4.0, 1.0))
     expanded = potentials.expand(rows, jnp.zeros(3))
@@ -192,6 +198,7 @@ def test_expansion_is_that_of_autodiff(x64):
     np.testing.assert_allclose(passes.energy(rows, a + 0.3).value(), exact, rtol=1e-9)
 
 
+@pytest.mark.long
 def test_gradient_is_unbiased(x64):
     rows = rows_of(families.student_t(4.0, 1.0))
     expanded = potentials.expand(rows, jnp.zeros(3))
@@ -219,6 +226,7 @@ def test_chunks_do_not_matter(monkeypatch, x64):
         np.testing.assert_allclose(getattr(whole, name), getattr(parts, name), atol=1e-6)
 
 
+@pytest.mark.long
 def test_rows_that_are_quadratic_are_never_read():
     expanded = potentials.expand(rows_of(families.normal(1.0), dtype=jnp.float32), jnp.zeros(3))
     assert expanded.total == 0
@@ -227,6 +235,7 @@ def test_rows_that_are_quadratic_are_never_read():
     assert row_tests.thinning_test(jax.random.key(0), expanded, old, energy, new, 9.0).num_rows == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scale", [4e12, 1.0, 1e-13])
 @pytest.mark.parametrize("make", [lambda s: families.student_t(3.0, s), families.logistic])
 def test_bounds_have_no_units(make, scale):
@@ -244,6 +253,7 @@ def test_bounds_have_no_units(make, scale):
     np.testing.assert_allclose(found, bounds(np.float32(1.0)), rtol=2e-3)
 
 
+@pytest.mark.long
 def test_bounds_below_floats_are_not_zero():
     """Of rows that hardly matter: their loss is no polynomial."""
     data = np.ones((5, 1), np.float32), np.zeros(5, np.float32)
@@ -252,6 +262,7 @@ def test_bounds_below_floats_are_not_zero():
     assert potentials.expand(rows, jnp.zeros(1)).bound.min() > 0
 
 
+@pytest.mark.long
 def test_rows_without_trials_are_legal():
     """They have no loss and no bound."""
     x = np.random.default_rng(84).normal(size=(40, 2)).astype(np.float32)
@@ -273,7 +284,8 @@ def test_rows_without_trials_are_legal():
     np.testing.assert_allclose(whole.total, some.total, rtol=3e-3)  # a share of the mean remains
 
 
-@pytest.mark.parametrize("seed", range(85, 90))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(85, 87))
 def test_classes_without_a_reference_have_the_bounds_of_differences(seed):
     """The sum of the logits is as wide as the prior, and changes no row: nor does its rounding."""
     rng = np.random.default_rng(seed)
@@ -298,6 +310,7 @@ def test_classes_without_a_reference_have_the_bounds_of_differences(seed):
     np.testing.assert_allclose(events(10.0, False), events(100.0, False), rtol=0.1)
 
 
+@pytest.mark.long
 def test_a_pass_over_an_expansion_counts_its_rows(x64):
     rows = rows_of(families.bernoulli())
     expanded = potentials.expand(rows, jnp.zeros(3))
@@ -323,6 +336,7 @@ def separable():
 X = np.ones((4, 2), np.float32)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("make", "message"),
     [

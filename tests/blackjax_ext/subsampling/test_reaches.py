@@ -65,6 +65,7 @@ def check_reaches(order, seed, scale, length):
     assert (ratio <= MOST[order] + ROUNDING).all(), ratio
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", [2, 3])
 @settings(deadline=None, max_examples=60)
 @given(

@@ -11,6 +11,8 @@ from blackjax_ext import families
 from blackjax_ext.rows import arrowhead
 from blackjax_ext.subsampling import alias_table, expansion, grouping, predictors, row_bounds
 
+pytestmark = pytest.mark.long
+
 NUM_ROWS = 1_000_000
 KEPT = 12  # bound, threshold and alias of a row, in bytes
 

@@ -17,6 +17,8 @@ from blackjax_ext.subsampling.passes import energy
 from blackjax_ext.subsampling.remainders import loss_remainders
 from numpyro_fwd import AMAGOLD, Subsampled
 
+pytestmark = pytest.mark.long
+
 
 def logprior(z):
     return -0.5 * jnp.sum(z**2) / 25

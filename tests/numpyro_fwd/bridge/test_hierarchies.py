@@ -130,6 +130,7 @@ def test_every_law_is_tried():
     assert set(LAWS) == set(MAPS)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("way", ["plate", "event", "table"])
 @pytest.mark.parametrize("law", EVERY)
 def test_coordinates_are_bijections_with_their_determinants(law, way):
@@ -159,6 +160,7 @@ def unobserved(like):
     return Pseudo(jnp.zeros_like(like), jnp.zeros_like(like))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("law", [name for name in EVERY if name not in SHAPED])
 def test_noise_has_a_law_without_parameters(law):
     """That is what makes coordinates worth while."""
@@ -178,6 +180,7 @@ def test_noise_has_a_law_without_parameters(law):
         np.testing.assert_allclose(values, values[0], atol=1e-9)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("law", SHAPED)
 def test_noise_of_a_law_with_a_shape_is_about_standard(law):
     """Whatever the parameters: shapes of a sixth to a hundred."""
@@ -212,6 +215,7 @@ def test_a_shape_beyond_the_digits_of_a_log_density_has_no_mass(law):
         assert walls(SHAPED[law](10.0 if "shape" in law else 16.0)) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "steps",
     [
@@ -294,10 +298,12 @@ def test_effects_are_found(model, expected):
     assert effects_of(model, (Y,), None, position).names == expected
 
 
+@pytest.mark.long
 def test_effects_of_three_levels():
     assert effects_of(schools, (), None, position_of(schools, np.zeros(6))).names == ("m", "t")
 
 
+@pytest.mark.long
 def test_partial_centring_leaves_effects():
     """The noise of a site that is centred in part has parameters of its own."""
     model = reparam(
@@ -336,6 +342,7 @@ def steps_from_the_prior(kernel, model, num_chains, num_steps):
     return drawn, {name: draws[name][:, -1] for name in drawn}, sampler
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 @pytest.mark.filterwarnings("ignore:.*no data")
 def test_draws_of_the_prior_stay_draws_of_the_prior():
@@ -358,6 +365,7 @@ def sharp():
     numpyro.sample("x", dist.Normal(100 * z, jnp.exp(12 * z)))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*no data", "ignore:rounding hides scales of x")
 def test_noise_below_the_last_digit():
     """Where digits resolve the scale, draws of the prior stay that; nowhere else do they go."""
@@ -406,6 +414,7 @@ def test_arguments_may_make_of_an_effect_what_is_none():
     assert jnp.array_equal(placed.position["x"], position["x"]) and placed.log_det == 0
 
 
+@pytest.mark.long
 def test_states_go_on_with_the_effects_that_they_have_learned_of():
     def model(has_more=False):
         tau = numpyro.sample("tau", dist.HalfNormal(1.0))
@@ -420,6 +429,7 @@ def test_states_go_on_with_the_effects_that_they_have_learned_of():
         kernel.sample(state, (), {})
 
 
+@pytest.mark.long
 def test_supports_are_those_of_the_maps():
     """Unconstrained values are the values themselves, their logarithms or their logits."""
     positive = {

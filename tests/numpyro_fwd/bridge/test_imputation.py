@@ -269,6 +269,7 @@ def test_in_a_scope():
     assert found == log_density(imputing(responses), (), {}, plain)[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernel", [AutoNUTS, LangevinSMC])
 def test_missing_responses_are_drawn(kernel):
     chains = 4 if kernel is AutoNUTS else 500

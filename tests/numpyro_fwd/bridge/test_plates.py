@@ -57,11 +57,13 @@ def energy_is_that_of_the_whole_model(chunk_size):
     np.testing.assert_allclose(ravel_pytree(found[1])[0], ravel_pytree(gradient)[0], rtol=1e-10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chunk_size", [None, 7])
 def test_energy_is_that_of_the_whole_model(chunk_size, x64):
     energy_is_that_of_the_whole_model(chunk_size)
 
 
+@pytest.mark.long
 def test_gradient_is_unbiased(x64):
     potential = stochastic_potential(RowModel.of(FullView(model), (X, Y, W), {}))
     keys = jax.random.split(jax.random.key(41), 20_000)
@@ -78,6 +80,7 @@ def test_gradient_is_unbiased(x64):
     assert np.all(found.std(axis=0) > 1.0)
 
 
+@pytest.mark.long
 def test_minibatches_have_the_rows_of_each_plate(x64):
     potential = stochastic_potential(RowModel.of(FullView(model), (X, Y, W), {}))
     rows = potential.draw(jax.random.key(0))
@@ -86,6 +89,7 @@ def test_minibatches_have_the_rows_of_each_plate(x64):
     assert 0 <= rows["w"].min() and rows["w"].max() < 31
 
 
+@pytest.mark.long
 def test_sites_in_two_subsample_plates(x64):
     potential = stochastic_potential(RowModel.of(FullView(crossed), (W,), {}), 4)
     checked_rows(FullView(crossed), (W,), {})
@@ -95,6 +99,7 @@ def test_sites_in_two_subsample_plates(x64):
     np.testing.assert_allclose(potential.potential(z).value(), expected, rtol=1e-12)
 
 
+@pytest.mark.long
 def test_full_view_is_a_model_with_all_rows(x64):
     values = {"slope": Z["slope"], "scale": jnp.array(0.7)}
     found, sites = log_density(FullView(model), (X, Y, W), {}, values)
@@ -102,6 +107,7 @@ def test_full_view_is_a_model_with_all_rows(x64):
     assert sites["y"]["value"].shape == (NUM_ROWS,)
 
 
+@pytest.mark.long
 def test_memory_is_that_of_a_chunk():
     rows = 200_000
 
@@ -278,6 +284,7 @@ def scale_forgotten(terms, plate, length):
 TRUE_PER_ROW = stochastic_potentials.per_row
 
 
+@pytest.mark.long
 def test_law_of_the_energy_finds_a_forgotten_scale(monkeypatch, x64):
     monkeypatch.setattr(stochastic_potentials, "per_row", scale_forgotten)
     with pytest.raises(AssertionError, match="Not equal"):

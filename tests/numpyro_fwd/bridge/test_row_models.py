@@ -53,6 +53,7 @@ TRACES = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", TRACES)
 def test_a_run_traces_the_model_a_few_times(name):
     kernel, model, options, most = TRACES[name]
@@ -87,6 +88,7 @@ LATER = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_chains", [1, 2])
 @pytest.mark.parametrize("name", LATER)
 def test_what_a_model_reads_may_change_between_runs(name, num_chains, monkeypatch):
@@ -108,6 +110,7 @@ def test_what_a_model_reads_may_change_between_runs(name, num_chains, monkeypatc
     np.testing.assert_allclose(state.potential_energy, energy_of(shifted, state, y), rtol=1e-4)
 
 
+@pytest.mark.long
 def test_a_mask_may_change_between_runs():
     y = jnp.linspace(-1, 1, 200)
     mcmc = MCMC(
@@ -156,6 +159,7 @@ def expected(y):
     return float(dist.Normal(0.3, 1).log_prob(y).sum())
 
 
+@pytest.mark.long
 def test_one_trace_serves_other_values():
     counted = Counted(plain)
     model = RowModel.of(FullView(counted), (Y,), {})
@@ -178,6 +182,7 @@ def test_other_arguments_are_traced_anew(args, kwargs):
     np.testing.assert_allclose(total(other), expected(args[0]), 1e-6)
 
 
+@pytest.mark.long
 def test_a_model_that_needs_values_is_read_with_them():
     keep = np.array([True, False, True])
     model = RowModel.of(FullView(plain), (Y,), {"keep": keep})

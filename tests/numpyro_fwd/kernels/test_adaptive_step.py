@@ -14,6 +14,8 @@ from numpyro.infer import MCMC
 from blackjax_ext.adaptation import report
 from numpyro_fwd import AutoMALA
 
+pytestmark = pytest.mark.long
+
 
 def funnel():
     w = numpyro.sample("w", dist.Normal(0, 3))

@@ -16,7 +16,14 @@ import numpyro_fwd
 from numpyro_fwd import AMAGOLD, FMALA, MALA, AutoMALA, AutoNUTS
 
 KERNELS = {"MALA": MALA, "AutoMALA": AutoMALA, "FMALA": FMALA, "AutoNUTS": AutoNUTS}
-each_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+# two kernels in every way, the others at the full size: most of what is asked is not the kernel's
+each_kernel = pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(kernel, id=name, marks=[] if "Auto" in name else pytest.mark.full)
+        for name, kernel in KERNELS.items()
+    ],
+)
 METHODS = ("sequential", "parallel", "vectorized")
 each_method = pytest.mark.parametrize("chain_method", METHODS)
 # one kernel in the other ways as well, and all of them at the full size
@@ -44,11 +51,13 @@ def rows(mean, num=50, seed=0):
 # --- one object, several runs --------------------------------------------------------------------
 
 
+@pytest.mark.long
 @each_kernel
 def test_second_run_has_the_posterior_of_its_own_data(kernel):
     check_second_run(kernel, True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", in_full)
 def test_second_run_with_arguments_as_constants(name):
     check_second_run(KERNELS[name], False)
@@ -61,6 +70,7 @@ def check_second_run(kernel, jit_model_args):
         np.testing.assert_allclose(mcmc.get_samples()["mean"].mean(), mean, atol=0.5)
 
 
+@pytest.mark.long
 @each_kernel
 def test_warmup_and_run(kernel):
     """The draws of a warm-up are there if asked for, and a run goes on from its end."""
@@ -76,6 +86,7 @@ def test_warmup_and_run(kernel):
     assert (parts.get_samples()["mean"] != whole.get_samples()["mean"]).any()
 
 
+@pytest.mark.long
 @each_kernel
 def test_paths_of_a_model(kernel):
     """Sites come and go with the arguments."""
@@ -94,6 +105,7 @@ def test_paths_of_a_model(kernel):
         assert set(mcmc.get_samples()) == {"level", *(f"slope_{name}" for name in given)}
 
 
+@pytest.mark.long
 @each_kernel
 def test_another_number_of_groups(kernel):
     """A state of four groups says what is wrong with five, and a run of its own has five."""
@@ -117,11 +129,13 @@ def test_another_number_of_groups(kernel):
 # --- inside jit ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @each_kernel
 def test_vectorized_inside_jit(kernel):
     check_inside_jit(kernel, "vectorized")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", in_full)
 def test_sequential_inside_jit(name):
     check_inside_jit(KERNELS[name], "sequential")
@@ -145,6 +159,7 @@ def check_inside_jit(kernel, chain_method):
     assert len(kept) == 1
 
 
+@pytest.mark.long
 def test_minibatches_inside_jit():
     def model(y):
         mean = numpyro.sample("mean", dist.Normal(0, 10))
@@ -209,18 +224,21 @@ def check_nothing(kernel, name, **options):
         mcmc.print_summary()
 
 
+@pytest.mark.first
 @each_kernel
 @pytest.mark.parametrize("name", NOTHING)
 def test_models_without_coordinates(kernel, name):
     check_nothing(kernel, name, chain_method="vectorized")
 
 
+@pytest.mark.first
 @few_devices
 @each_method
 def test_chains_without_coordinates(chain_method):
     check_nothing(MALA, "fixed", chain_method=chain_method)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernel", EVERY)
 def test_every_kernel_without_coordinates(kernel):
     check_nothing(getattr(numpyro_fwd, kernel), "trivial", chain_method="vectorized")
@@ -229,6 +247,7 @@ def test_every_kernel_without_coordinates(kernel):
 # --- chains, fields, starts ----------------------------------------------------------------------
 
 
+@pytest.mark.long
 @few_devices
 @pytest.mark.parametrize("name", in_full)
 @each_method
@@ -258,6 +277,7 @@ IN_ALL = ("i", "z", "accept_prob", "diverging", "rng_key", "potential_energy")
 BY_ROWS = ("AMAGOLD", "L2MC", "SGHMC")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*WITH_GRADIENTS, *EVERY[:3:2], "LangevinSMC", *BY_ROWS])
 def test_every_field_of_nuts_is_given_or_those_there_are_are_listed(name):
     model, y = in_plate if name in BY_ROWS else located, rows(1.0)
@@ -284,15 +304,19 @@ def test_every_field_of_nuts_is_given_or_those_there_are_are_listed(name):
         np.testing.assert_allclose(leaf, gradient[site], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.first
 @few_devices
-@each_method
-@pytest.mark.parametrize("field", ["r", "trajectory_length", "adapt_state.mm_state"])
+@pytest.mark.parametrize(
+    ("chain_method", "field"),
+    [*zip(METHODS, ["r", "trajectory_length", "adapt_state.mm_state"], strict=True)],
+)
 def test_an_extra_field_that_is_not_there(chain_method, field):
     mcmc = mcmc_of(AutoNUTS(located), num_chains=2, chain_method=chain_method)
     with pytest.raises(KeyError, match=rf"no field '{field.split('.')[-1]}' in its .*step_size"):
         mcmc.run(jax.random.key(0), rows(1.0), extra_fields=(field,))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mean", [2, [2.0, 1.0], np.arange(2), np.array([2.0, 1.0])], ids=str)
 def test_starts_may_be_whole_numbers_and_lists(mean):
     """A count stays one."""
@@ -339,6 +363,7 @@ SUPPORTS = {
 }
 
 
+@pytest.mark.long
 @each_kernel
 @pytest.mark.parametrize("name", SUPPORTS)
 def test_supports(kernel, name):
@@ -348,6 +373,7 @@ def test_supports(kernel, name):
     np.testing.assert_allclose(error / (0.5 / 200**0.5), 0.0, atol=0.4)
 
 
+@pytest.mark.long
 @each_kernel
 def test_direction_and_pytree(kernel):
     """A circular latent, and an energy of a nested position."""

@@ -32,8 +32,8 @@ FIELDS = (
     "inner.logdensity",
 )
 each_kernel = pytest.mark.parametrize("name", NAMES)
-# one of each kind: a plain state, one with tangents, parameters that all chains share
-OF_EACH_KIND = ("MALA", "FMALA", "ALSMMALA")
+# one of each kind: a state with tangents, parameters that all chains share
+OF_EACH_KIND = ("FMALA", "ALSMMALA")
 one_of_each_kind = pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[] if name in OF_EACH_KIND else pytest.mark.full) for name in NAMES],
@@ -99,11 +99,13 @@ def sampled(name):
 # --- every named kernel ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*NAMES, "HPMALA", "MMALA"])
 def test_posterior(name):
     assert_moments(sampled(name).get_samples(group_by_chain=True)["beta"], *truth(*data()))
 
 
+@pytest.mark.long
 @each_kernel
 def test_extra_fields(name):
     mcmc = sampled(name)
@@ -122,6 +124,7 @@ def test_extra_fields(name):
     np.testing.assert_allclose(variances**0.5, truth(*data())[1], rtol=0.4)
 
 
+@pytest.mark.long
 @each_kernel
 def test_potential_energy_belongs_to_the_draws(name):
     mcmc = sampled(name)
@@ -132,6 +135,7 @@ def test_potential_energy_belongs_to_the_draws(name):
     np.testing.assert_allclose(mcmc.get_extra_fields()["potential_energy"][:50], potential, 1e-4)
 
 
+@pytest.mark.long
 @each_kernel
 def test_summary_counts_divergences(name, capsys):
     sampled(name).print_summary()
@@ -139,6 +143,7 @@ def test_summary_counts_divergences(name, capsys):
     assert "beta[0]" in printed and "Number of divergences: 0" in printed
 
 
+@pytest.mark.first
 @each_kernel
 def test_arviz(name):
     mcmc = sampled(name)
@@ -150,6 +155,7 @@ def test_arviz(name):
     assert (inference.log_likelihood["y"] < 0).all()
 
 
+@pytest.mark.long
 def test_names_of_arviz():
     """Those of ArviZ's conventions, and no depth of a tree."""
     mcmc = mcmc_of(MALA(regression), 20, 5, 2)
@@ -160,6 +166,7 @@ def test_names_of_arviz():
     assert all(values.shape == (2, 5) for values in found.data_vars.values())
 
 
+@pytest.mark.first
 @each_kernel
 def test_predictive(name):
     mcmc = sampled(name)
@@ -189,6 +196,7 @@ def few(name, chain_method, num_chains=2):
 
 
 # the program of jax.vmap cannot reuse the buffer of `diverging`, nor can that of NUTS
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
 @one_of_each_kind
 def test_sequential_is_vmap(name, x64):
@@ -200,17 +208,19 @@ import numpy as np, jax
 from tests.numpyro_fwd.kernels.test_base import few
 assert jax.local_device_count() == 2
 jax.config.update("jax_enable_x64", True)
-for name in ("FMALA", "ALSMMALA"):
+for name in ("ALSMMALA",):
     np.testing.assert_allclose(few(name, "parallel"), few(name, "sequential"), rtol=1e-6)
 """
 
 
+@pytest.mark.long
 def test_parallel_is_sequential():
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
     env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-W", "ignore", "-c", PARALLEL], env=env, check=True)
 
 
+@pytest.mark.long
 @one_of_each_kind
 def test_resume_and_pickle(name):
     """A run in two halves, the second after a trip through pickle, is the whole run, bit by bit."""
@@ -235,6 +245,7 @@ def values(mcmc):
 # --- one kernel stands for all of them ------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_default_fields():
     mcmc = mcmc_of(FMALA(regression), 10, 10)
     mcmc.run(jax.random.key(0), *data())
@@ -249,16 +260,19 @@ def test_acceptance_is_averaged_over_the_draws():
     np.testing.assert_allclose(mcmc.last_state.mean_accept_prob, found, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_same_seed_same_draws():
     first, second = few("FMALA", "vectorized"), few("FMALA", "vectorized")
     np.testing.assert_array_equal(first, second)
     assert (first[0] != first[1]).any()
 
 
+@pytest.mark.long
 def test_one_chain_agrees_across_chain_methods():
     np.testing.assert_array_equal(few("FMALA", "vectorized", 1), few("FMALA", "sequential", 1))
 
 
+@pytest.mark.long
 def test_second_data_set_without_recompilation():
     class Counted(FMALA):
         num_traces = 0
@@ -276,16 +290,7 @@ def test_second_data_set_without_recompilation():
         assert_moments(draws, *truth(*data(seed, beta)))
 
 
-@pytest.mark.statistical
-def test_second_run_with_other_data():
-    """Without `jit_model_args` nothing of the first data set is left in the kernel either."""
-    mcmc = mcmc_of(MALA(regression), 200, 2_000)
-    for seed, beta in enumerate([(1.0, 0.5), (-3.0, 2.0)]):
-        mcmc.run(jax.random.key(0), *data(seed, beta))
-        draws = mcmc.get_samples(group_by_chain=True)["beta"]
-        assert_moments(draws, *truth(*data(seed, beta)))
-
-
+@pytest.mark.long
 def test_model_keywords():
     x, y = data()
     mcmc = mcmc_of(MALA(regression), 200, 800)
@@ -294,6 +299,7 @@ def test_model_keywords():
     assert_moments(draws, *truth(x, y, 3.0))
 
 
+@pytest.mark.long
 def test_python_arguments_are_not_traced():
     def model(num, kind):
         loc = {"far": 50.0, "near": 0.0}[kind]
@@ -315,6 +321,7 @@ def mixture(y):
     numpyro.sample("y", dist.Normal(loc + sign.sum(), jnp.exp(log_sigma)), obs=y)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["MALA", "FMALA"])
 def test_block_of_gibbs(name):
     y = jnp.array([0.9, 1.4, 1.1, 2.0])
@@ -350,6 +357,7 @@ def grid_moments(y):
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_chains", [1, 2])
 def test_potential_fn_of_a_pytree(num_chains):
     def potential_fn(z):
@@ -365,6 +373,7 @@ def test_potential_fn_of_a_pytree(num_chains):
     assert_moments(b[..., None], 0, 5)
 
 
+@pytest.mark.long
 def test_progress_bar(monkeypatch, capfd):
     for name in ("CI", "PYTEST_XDIST_WORKER"):  # which turn it off
         monkeypatch.delenv(name, raising=False)
@@ -374,6 +383,7 @@ def test_progress_bar(monkeypatch, capfd):
     assert "sample: 100%" in shown and "step size" in shown and "acc. prob=" in shown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_chains", [1, 2])
 def test_no_warmup_starts_at_init_params(num_chains):
     start = jnp.array([[0.5, 1.5], [2.5, -0.5]])
@@ -389,16 +399,19 @@ def test_no_warmup_starts_at_init_params(num_chains):
     assert (fields["adapt_state.inverse_mass_matrix"] == jnp.eye(2)).all()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["float16"])
 def test_init_params_may_be_of_another_precision(dtype, x64):
     mcmc = mcmc_of(FMALA(regression), 20, 3)
     mcmc.run(jax.random.key(0), *data(), init_params={"beta": jnp.zeros(2, dtype)})
     assert mcmc.get_samples()["beta"].dtype == "float64"
 
 
-@pytest.mark.parametrize("dense_mass", [True, False])
-@pytest.mark.parametrize("given", [None, "diagonal", "dense"])
-@pytest.mark.parametrize("adapt", [True, False])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("adapt", "given", "dense_mass"),
+    [(True, None, True), (True, "dense", False), (False, "diagonal", True), (False, None, False)],
+)
 def test_what_is_adapted(adapt, given, dense_mass):
     matrix = {None: None, "diagonal": jnp.array([0.1, 0.01]), "dense": jnp.diag(jnp.ones(2)) + 0.5}
     kernel = FMALA(
@@ -420,6 +433,7 @@ def test_what_is_adapted(adapt, given, dense_mass):
     assert bool(jnp.allclose(inverse, first, rtol=1e-5)) == (not adapt)
 
 
+@pytest.mark.long
 def test_step_size_adapts_alone():
     kernel = FMALA(regression, adapt_mass_matrix=False, inverse_mass_matrix=jnp.array([0.07, 8e-4]))
     mcmc = mcmc_of(kernel, 1000, 3000)
@@ -431,8 +445,10 @@ def test_step_size_adapts_alone():
     assert abs(accept_prob.mean() - kernel._goal(2)) < 0.1
 
 
-@pytest.mark.parametrize("dense_mass", [True, False])
-@pytest.mark.parametrize("kernel", [MALA, FMALA, PCLineFMALA])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kernel", "dense_mass"), [(MALA, True), (FMALA, False), (PCLineFMALA, True)]
+)
 def test_dtypes(kernel, dense_mass, dtype):
     """Positions, log density and everything adapted keep the dtype of the start."""
     x, y = (jnp.asarray(value, dtype) for value in data())
@@ -449,6 +465,7 @@ def test_dtypes(kernel, dense_mass, dtype):
     assert fields["adapt_state.inverse_mass_matrix"].dtype == dtype
 
 
+@pytest.mark.long
 def test_dynamic_support():
     """A site whose support depends on another: b given a is uniform on (0, a), a is uniform."""
 
@@ -484,8 +501,10 @@ def iterated(y):
     numpyro.sample("y", dist.Normal(jnp.log(root), 0.5), obs=y)
 
 
-@pytest.mark.parametrize("name", FORWARD)
-@pytest.mark.parametrize("dense_mass", [True, False])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "dense_mass"), [*zip(FORWARD, [True, False, True, False, True], strict=True)]
+)
 def test_while_loop(name, dense_mass):
     mcmc = mcmc_of(getattr(numpyro_fwd, name)(iterated, dense_mass=dense_mass), 400, 3000, 2)
     mcmc.run(jax.random.key(0), jnp.array([[0.5, -0.5], [1.0, 0.0], [1.5, 0.5]]))
@@ -505,7 +524,8 @@ BLACKJAX = {
 }
 
 
-@pytest.mark.parametrize("name", BLACKJAX)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["mala", "rmhmc"])  # the others: test_blackjax_samplers.py
 def test_blackjax_algorithm(name):
     kernel = BlackJAXKernel(regression, getattr(blackjax, name), **BLACKJAX[name])
     mcmc = mcmc_of(kernel, 500, 2000, num_chains=2)
@@ -518,8 +538,11 @@ def test_blackjax_algorithm(name):
     assert (num_steps >= BLACKJAX[name].get("num_integration_steps", 1)).all()
 
 
-@pytest.mark.parametrize("name", ["hmc", "rmhmc", "barker", "nuts"])
-@pytest.mark.parametrize("dense_mass", [True, False])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "dense_mass"),
+    [("hmc", True), ("rmhmc", False), ("barker", True), ("barker", False), ("nuts", False)],
+)
 def test_blackjax_inverse_mass_matrix(name, dense_mass):
     """Scales four orders of magnitude apart, known to the kernel beforehand."""
     sd = jnp.array([100.0, 1.0, 0.01])
@@ -536,6 +559,7 @@ def test_blackjax_inverse_mass_matrix(name, dense_mass):
     assert_moments(mcmc.get_samples(group_by_chain=True), 0, np.asarray(sd))
 
 
+@pytest.mark.long
 def test_blackjax_barker_takes_the_mass_matrix():
     """A fault of BlackJAX 1.7 that the kernel works around; when this fails, drop the work-around.
 
@@ -554,6 +578,7 @@ def test_blackjax_barker_takes_the_mass_matrix():
     np.testing.assert_allclose(jumps(sd**-2), 0.46, rtol=0.1)
 
 
+@pytest.mark.long
 def test_warm_start_can_be_off():
     """A random walk then evaluates the density and nothing else."""
 

@@ -75,6 +75,7 @@ def regression(name):
     return model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["linen", pytest.param("nnx", marks=pytest.mark.full)])
 def test_network_is_sampled_without_an_anchor(name):
     kernel = AMAGOLD(
@@ -101,6 +102,7 @@ def test_network_is_sampled_without_an_anchor(name):
     assert np.mean((predicted.mean(axis=0) - Y) ** 2) < 0.1 * Y.var()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [pytest.param("linen", marks=pytest.mark.full), "nnx"])
 def test_optimizer_goes_down(name):
     kernel = AMAGOLD(regression(name), control_variate=None, num_epochs=20)
@@ -116,6 +118,7 @@ def test_start_is_that_of_the_optimizer_in_many_dimensions():
     assert strategy._epochs(run._replace(is_searching=False), 600) == 0
 
 
+@pytest.mark.long
 def test_partly_random_network_raises():
     def model(x, y):
         prior = {"Dense_0.kernel": dist.Normal(0, 1)}

@@ -79,6 +79,7 @@ def test_the_tables_have_all_samplers():
     assert sorted(found) == sorted([*SAMPLES, *REFUSED, *ALIASES])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SAMPLES)
 def test_it_samples_a_normal(name):
     kernel = BlackJAXKernel(
@@ -115,6 +116,7 @@ def test_it_says_why_not(name):
         run()
 
 
+@pytest.mark.long
 def test_chains_have_trajectories_of_their_own_lengths():
     """Each chain has a key of its own; one for all would give all the same lengths."""
     mcmc = MCMC(

@@ -23,6 +23,7 @@ def covariance(size, seed=0):
     return jnp.asarray(half @ half.T / size, LIKE.dtype)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "given, dense_mass, structure",
     [
@@ -94,13 +95,17 @@ def test_blocks_that_are_none(options, words):
         run(**options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("algorithm", "options"),
-    [(blackjax.barker, {}), (blackjax.hmc, {"num_integration_steps": 2}), (blackjax.nuts, {})],
-    ids=["barker", "hmc", "nuts"],
+    ("algorithm", "options", "size", "dense_mass"),
+    [
+        (blackjax.barker, {}, 80, True),
+        (blackjax.hmc, {"num_integration_steps": 2}, 80, "low_rank"),
+        (blackjax.nuts, {}, 10, "low_rank"),
+        (blackjax.nuts, {}, 80, True),
+    ],
+    ids=["barker", "hmc", "nuts_small", "nuts"],
 )
-@pytest.mark.parametrize("size", [10, 80])
-@pytest.mark.parametrize("dense_mass", [True, "low_rank"])
 def test_algorithms_of_blackjax_have_the_metric(algorithm, options, size, dense_mass):
     """Also beyond 64 dimensions, where they have a dense one as functions."""
     sds = np.geomspace(0.05, 20.0, size)

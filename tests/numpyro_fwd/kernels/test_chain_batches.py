@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import MCMC
 
-from numpyro_fwd import AMAGOLD, FMALA, MALA, AutoNUTS
+from numpyro_fwd import AMAGOLD, MALA, AutoNUTS
 
 SIZE, NUM_CHAINS = 5, 7
 ROWS = np.random.default_rng(0).normal(size=(200, SIZE))
@@ -24,7 +24,7 @@ def on_batches(x):
     return model(x, 20)
 
 
-KERNELS = {"MALA": MALA, "FMALA": FMALA, "AutoNUTS": AutoNUTS, "AMAGOLD": AMAGOLD}
+KERNELS = {"MALA": MALA, "AutoNUTS": AutoNUTS, "AMAGOLD": AMAGOLD}
 
 
 def mcmc_of(name, size, **settings):
@@ -39,6 +39,7 @@ def mcmc_of(name, size, **settings):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=() if name == "MALA" else pytest.mark.slow) for name in KERNELS],
@@ -53,6 +54,7 @@ def test_draws_are_those_of_all_chains_at_once(name, x64):
         np.testing.assert_allclose(batched, draws[0], rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.long
 def test_memory_of_a_step_is_that_of_a_batch():
     x = jax.random.normal(jax.random.key(1), (100_000, SIZE))
 

@@ -64,6 +64,7 @@ FULL = ("ALSMMALA", "AMSMMALA", "HPMALA")
 each = [pytest.param(name, marks=[pytest.mark.full] if name in FULL else []) for name in KERNELS]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", each)
 def test_posterior_without_forward_mode(name):
     arguments, mean, sd = data()
@@ -103,15 +104,17 @@ def test_differential_equation_in_a_hierarchy():
     np.testing.assert_allclose(draws[0].std(0), draws[1].std(0), rtol=0.3)
 
 
-@pytest.mark.parametrize("options", [{}, {"warm_start": False}])
-def test_black_box_as_potential_energy(options):
+@pytest.mark.long
+def test_black_box_as_potential_energy():
     """Scales far from one are found by the warm-up alone."""
     sd = np.array([0.1, 20.0])
 
     def potential_fn(z):
         return 0.5 * jnp.sum((reverse_only.simulated(z) / 2 / sd) ** 2)
 
-    mcmc = mcmc_of(RandomWalk(potential_fn=potential_fn, **options), 1500, 4000, num_chains=2)
+    mcmc = mcmc_of(
+        RandomWalk(potential_fn=potential_fn, warm_start=False), 1500, 4000, num_chains=2
+    )
     mcmc.run(jax.random.key(0), init_params=jnp.ones((2, 2)))
     assert_moments(mcmc.get_samples(group_by_chain=True), 0.0, sd)
 
@@ -165,16 +168,19 @@ def test_potential_energy_names_the_way_out():
             run(kernel(potential_fn=lambda z, f=function: f(z) ** 2), init_params=jnp.ones(()))
 
 
+@pytest.mark.long
 def test_derivative_of_a_metric():
     with raises(ValueError, "MMALA needs the derivative of its metric", "SMMALA"):
         run(numpyro_fwd.MMALA(whole), *data()[0])
 
 
+@pytest.mark.long
 def test_metric_of_the_user_has_its_own_derivative():
     metric_fn = blackjax_ext.metrics.fisher(lambda z: 1 + z["x"][None] ** 2)
     run(numpyro_fwd.MMALA(simple(reverse_only.double), metric_fn=metric_fn))
 
 
+@pytest.mark.long
 def test_subsampled_test_names_the_way_out():
     with raises(ValueError, 'acceptance="subsampled"', "forward mode", "AMAGOLD(model)"):
         run(AMAGOLD(minibatches, acceptance="subsampled"), *data()[0])
@@ -187,6 +193,7 @@ MOVES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MOVES)
 def test_moves_of_particles_name_the_way_out(name):
     function, options, way_out = MOVES[name]

@@ -12,6 +12,8 @@ from numpyro.infer import MCMC
 import blackjax_ext
 import numpyro_fwd
 
+pytestmark = pytest.mark.long
+
 SIZE, NUM_CHAINS, CORRELATION = 30, 4, 0.99
 METHODS = ["vectorized", "sequential"]
 

@@ -92,6 +92,7 @@ def view_of(name):
     return full, args, z, width
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_groups_are_found(name):
     full, args, z, width = view_of(name)
@@ -108,6 +109,7 @@ def test_groups_are_found(name):
         assert old.shape == new.shape
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["one_hot", "slopes", "two_sites"])
 def test_expansion_and_remainders_are_the_energy(name, x64):
     energies_add_up(name)
@@ -159,6 +161,7 @@ def energies_add_up(name):
     np.testing.assert_allclose(np.diff(energies), np.diff(exact), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["indexed", "two_sites"])
 def test_the_anchor_does_not_depend_on_the_start(name):
     """From spreads of a fifth to seven, with heavy tails and a group without rows."""
@@ -245,6 +248,7 @@ def of_slopes(x, group, y):
     rows(lambda r: x[r] @ b, y)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", [constrained(lambda a: barrier(a > -2.2)), of_slopes])
 def test_chains_start_where_a_constraint_holds(model):
     """Though draws from the normal approximation at the anchor may not meet it."""
@@ -256,6 +260,7 @@ def test_chains_start_where_a_constraint_holds(model):
     assert held.all()
 
 
+@pytest.mark.long
 def test_draws_are_those_of_nuts():
     """Means and sds of all coordinates, and a test that reads a part of the rows."""
     full = run(AMAGOLD(indexed, acceptance="subsampled", num_integration_steps=3), 300, 3_000)

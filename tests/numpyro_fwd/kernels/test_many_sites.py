@@ -17,7 +17,6 @@ from blackjax_ext.adaptation.start import find_start
 from blackjax_ext.equations import equations_in
 from numpyro_fwd import MALA, AutoNUTS, LangevinSMC
 from numpyro_fwd.bridge import views
-from numpyro_fwd.bridge.arguments import split_arguments
 from numpyro_fwd.bridge.priors import draw_prior
 
 LAWS = (
@@ -50,6 +49,7 @@ def arguments(num_sites):
 NUM_SITES = (11, 12, 25)  # below, at and above the number from which on sites go together
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("num_sites", NUM_SITES)
 def test_density_and_gradient_are_those_of_numpyro(num_sites):
     args = arguments(num_sites)
@@ -70,6 +70,7 @@ def effects(num_sites):
         numpyro.sample(f"site_{j}", dist.Normal(0.0, 1.0 + j))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernel", [MALA, AutoNUTS])
 def test_a_run_goes_on_when_it_has_been_pickled(kernel):
     mcmc = MCMC(kernel(effects), num_warmup=20, num_samples=10, progress_bar=False)
@@ -119,8 +120,9 @@ def program_of_annealing(model):
     """The annealing of LangevinSMC."""
     kernel, key = LangevinSMC(model), jax.random.key(0)
     z = draw_prior(key, model, (), {}, 100)
-    annealed = partial(kernel._annealed, split_arguments((), {}), [], key, key)
-    return jax.make_jaxpr(annealed)(z, kernel._climb(100))
+    return jax.make_jaxpr(
+        lambda z, climb: kernel._annealed(key, key, z, climb, kernel._densities(z, (), {}))
+    )(z, kernel._climb(100))
 
 
 @pytest.mark.parametrize(

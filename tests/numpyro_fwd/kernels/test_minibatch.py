@@ -19,6 +19,8 @@ from blackjax_ext.rows import newton
 from numpyro_fwd import AMAGOLD, L2MC, SGHMC, RandomWalk
 from numpyro_fwd.kernels import anchored_rows
 
+pytestmark = pytest.mark.long
+
 NUM_ROWS, BATCH = 60, 12
 Y = np.random.default_rng(50).exponential(0.5, NUM_ROWS).astype(np.float32)
 POSTERIOR = scipy.stats.gamma(2 + NUM_ROWS, scale=1 / (1 + Y.sum(dtype=float)))

@@ -27,6 +27,8 @@ from numpyro_fwd import (
     sample_to,
 )
 
+pytestmark = pytest.mark.long
+
 SIGMA = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
 Y = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
 
@@ -195,8 +197,9 @@ OF_NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("law", OF_NUMBERS)
-@pytest.mark.parametrize(("num_chains", "batch_size"), [(1, None), (3, 2)])
+@pytest.mark.parametrize(
+    ("law", "num_chains", "batch_size"), [*((law, 1, None) for law in OF_NUMBERS), ("walk", 3, 2)]
+)
 def test_parameters_of_an_effect_may_be_numbers_of_python(law, num_chains, batch_size):
     """One chain alone has no axis by which arrays come of them."""
 

@@ -13,6 +13,8 @@ from numpyro.infer import MCMC
 import numpyro_fwd
 from tests.numpyro_fwd.kernels import posteriordb_models
 
+pytestmark = pytest.mark.long
+
 NAMES = ("RandomWalk", "MALA", "FMALA", "LineFMALA", "PCFMALA", "PCLineFMALA")
 
 
@@ -46,8 +48,8 @@ def check(name, posterior, chain_method, seed=0):
 @pytest.mark.parametrize(
     ("posterior", "name"),
     [
-        # every kernel on half of the posteriors, and every posterior by half of the kernels
-        pytest.param(posterior, name, marks=[pytest.mark.full] if (i + j) % 2 else [])
+        # every kernel on one of the posteriors, and every posterior by one of the kernels or two
+        pytest.param(posterior, name, marks=[pytest.mark.full] if (i + j) % 4 else [])
         for i, posterior in enumerate(posteriordb_models.POSTERIORS)
         for j, name in enumerate(NAMES)
     ],
@@ -56,7 +58,8 @@ def test_vectorized_chains(posterior, name):
     check(name, posterior, "vectorized")
 
 
-@pytest.mark.parametrize("name", ["MALA", pytest.param("FMALA", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["MALA", "FMALA"])
 def test_sequential_chains(name):
     """Each chain adapts alone."""
     check(name, "kidscore", "sequential")

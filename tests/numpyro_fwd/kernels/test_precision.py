@@ -47,6 +47,7 @@ def started(kernel, data, num_chains=4):
     return [str(each.message) for each in seen if "products of matrices" in str(each.message)]
 
 
+@pytest.mark.long
 def test_a_coarse_energy_is_named_with_its_setting_and_price():
     """Of chains that run together; one chain alone multiplies with a vector."""
     with coarse_products():
@@ -60,11 +61,13 @@ def test_a_coarse_energy_is_named_with_its_setting_and_price():
     assert "take longer" in text
 
 
+@pytest.mark.long
 def test_the_subsampled_test_has_its_own_precision():
     with coarse_products():
         assert not started(AMAGOLD(few_rows, acceptance="subsampled"), rows(100.0))
 
 
+@pytest.mark.long
 def test_particles_are_looked_at():
     with coarse_products(BFLOAT16):
         assert started(LangevinSMC(model, num_moves=1), rows(30.0), num_chains=40)

@@ -77,12 +77,16 @@ def check_moments(x):
     np.testing.assert_allclose(x.std(0), 0.995, atol=0.15)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "evaluate",
-    [without_density, by_error_if, simulated, simulated_together],
-    ids=lambda f: f.__name__,
+    ("name", "evaluate"),
+    [
+        ("RandomWalk", without_density),
+        ("MALA", by_error_if),
+        ("FMALA", simulated),
+        ("AutoNUTS", simulated_together),
+    ],
 )
-@pytest.mark.parametrize("name", KERNELS)
 def test_model_that_raises_far_away(name, evaluate):
     check_moments(run(KERNELS[name](model_of(evaluate))))
 
@@ -110,6 +114,7 @@ def test_model_that_raises_everywhere_names_line_point_and_remedy():
         run(RandomWalk(raising_where(lambda x: x < np.inf)))
 
 
+@pytest.mark.long
 def test_check_of_equinox_that_fails_everywhere():
     equinox = pytest.importorskip("equinox")
     model = model_of(lambda x: equinox.error_if(x, x < jnp.inf, "solver ran out of steps"))
@@ -117,6 +122,7 @@ def test_check_of_equinox_that_fails_everywhere():
         run(FMALA(model, num_tangents=2))
 
 
+@pytest.mark.long
 def test_model_that_raises_at_the_first_draw_starts_at_values_that_are_given():
     model = raising_where(lambda x: np.abs(x) <= 0.1)
     with pytest.raises(RuntimeError, match=NO_START):
@@ -126,6 +132,7 @@ def test_model_that_raises_at_the_first_draw_starts_at_values_that_are_given():
     assert np.isfinite(x).all()
 
 
+@pytest.mark.long
 def test_data_that_make_a_model_raise_are_named():
     def model(y):
         x = numpyro.sample("x", dist.Normal(0, 10).expand([2]).to_event(1))
@@ -150,6 +157,7 @@ def test_point_given_by_the_user_is_named():
         mcmc.run(jax.random.key(0), Y, init_params={"x": jnp.array([1.0, 40.0])})
 
 
+@pytest.mark.long
 def test_error_in_the_mass_names_line_and_remedy():
     kernel = RandomWalk(raising_where(lambda x: x > 10))
     with pytest.raises((ValueError, jax.errors.JaxRuntimeError)) as caught:

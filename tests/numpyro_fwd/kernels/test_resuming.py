@@ -60,8 +60,10 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize("has_progress_bar", [False, True])
-@pytest.mark.parametrize("name", ["MALA", "AMAGOLD_subsampled"])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "has_progress_bar"), [("MALA", True), ("AMAGOLD_subsampled", False)]
+)
 def test_a_run_compiles_its_step_once(name, has_progress_bar):
     algorithm, model, options = KERNELS[name]
     mcmc = mcmc_of(getattr(numpyro_fwd, algorithm)(model, **options), num_chains=1)
@@ -85,6 +87,7 @@ def types(state):
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_step_returns_the_types_it_is_given(name):
     """Otherwise it is compiled twice where it is called from Python, with a progress bar."""
@@ -102,6 +105,7 @@ def normal():
     numpyro.sample("m", dist.Normal(0, 1).expand([2]).to_event(1))
 
 
+@pytest.mark.long
 def test_resuming_never_adapts():
     """Another MCMC with the same kernel, and a longer warm-up, changes nothing."""
     kernel = MALA(normal)
@@ -118,6 +122,7 @@ def test_resuming_never_adapts():
 # --- data -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jit_model_args", [False, True])
 def test_a_state_of_other_data_is_refused(jit_model_args):
     kernel = AMAGOLD(fixed_seeds.on_minibatches, acceptance="subsampled")
@@ -136,6 +141,7 @@ def of_columns(table):
     numpyro.sample("y", dist.Normal(mean, 1), obs=jnp.asarray(table["y"].to_numpy()))
 
 
+@pytest.mark.long
 def test_a_state_of_another_table_is_refused():
     """Columns are data: a chain of the old ones would stand still on the new."""
     pandas = pytest.importorskip("pandas")
@@ -163,8 +169,8 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("has_progress_bar", [False, True])
-@pytest.mark.parametrize("jit_model_args", [False, True])
+@pytest.mark.long
+@pytest.mark.parametrize(("jit_model_args", "has_progress_bar"), [(False, False), (True, True)])
 def test_an_array_that_was_changed_in_place_is_sampled_as_it_is(jit_model_args, has_progress_bar):
     """NumPyro keeps its loop by the identity of the arguments, with what they held."""
 
@@ -195,6 +201,7 @@ def test_an_array_that_was_changed_in_place_is_sampled_as_it_is(jit_model_args, 
     assert abs(mcmc.get_samples()["mean"].mean() - 9.0) < 0.5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_particles_are_annealed_to_an_array_as_it_is(dtype):
     """Arrays of float64 become others on their way to JAX, so that their change is not seen."""
@@ -209,6 +216,7 @@ def test_particles_are_annealed_to_an_array_as_it_is(dtype):
     assert abs(evidence[1] - evidence[0] + 5.0**2 / (2 * 10.0**2)) < 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jit_model_args", [False, True])
 def test_particles_of_other_data_are_refused(jit_model_args):
     """Their log densities, and their evidence, are those of the data they were annealed to."""
@@ -226,14 +234,16 @@ def test_particles_of_other_data_are_refused(jit_model_args):
     assert abs(mcmc.get_samples()["mean"].mean() - 5.0 - y.mean()) < 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "options",
+    ("name", "options"),
     [
-        {"chain_method": "vectorized", "jit_model_args": True},
-        {"chain_method": "sequential", "jit_model_args": False},
+        ("MALA", {"chain_method": "sequential", "jit_model_args": False}),
+        ("AutoMALA", {"chain_method": "vectorized", "jit_model_args": True}),
+        ("ALSMMALA", {"chain_method": "vectorized", "jit_model_args": True}),
+        ("blackjax", {"chain_method": "sequential", "jit_model_args": False}),
     ],
 )
-@pytest.mark.parametrize("name", OTHERS)
 def test_a_log_density_of_other_data_is_refused_and_refreshed(name, options):
     """Chains would stay where the old density is above any of the new."""
     rng = np.random.default_rng(0)
@@ -254,6 +264,7 @@ def test_a_log_density_of_other_data_is_refused_and_refreshed(name, options):
     assert steps[0] == pytest.approx(steps[1])
 
 
+@pytest.mark.long
 def test_a_new_kernel_refreshes_the_state_of_another():
     kernel = MALA(normal_data)
     mcmc = mcmc_of(kernel, num_samples=50)
@@ -264,6 +275,7 @@ def test_a_new_kernel_refreshes_the_state_of_another():
     assert np.isfinite(again.get_samples()["mean"]).all()
 
 
+@pytest.mark.long
 def test_what_chains_share_is_not_refreshed():
     mcmc = mcmc_of(AMAGOLD(fixed_seeds.on_minibatches, acceptance="subsampled"))
     mcmc.run(jax.random.key(0), *data(0))
@@ -340,6 +352,7 @@ def spike(z):
     return jnp.where(is_spike, -1e6, 0.5 * jnp.sum(z**2))
 
 
+@pytest.mark.long
 def test_a_frozen_chain_is_named_once():
     kernel = numpyro_fwd.RandomWalk(potential_fn=spike, warm_start=False, step_size=2.0)
     mcmc = mcmc_of(kernel, 300, num_chains=1)
@@ -350,6 +363,7 @@ def test_a_frozen_chain_is_named_once():
     assert len(found) == 1 and "a chain" in found[0] and "LocScaleReparam" in found[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_chains, name", [(1, "a chain"), (2, "chain 1 of 2")])
 def test_a_chain_that_sticks_while_sampling_is_named_once(num_chains, name):
     kernel = numpyro_fwd.RandomWalk(potential_fn=spike, step_size=1.0)
@@ -362,6 +376,7 @@ def test_a_chain_that_sticks_while_sampling_is_named_once(num_chains, name):
     assert message.startswith(name) and "draw 199" in message
 
 
+@pytest.mark.long
 def test_collapsed_steps_are_named_where_the_metric_stays_too():
     kernel = numpyro_fwd.MALA(
         potential_fn=lambda z: 0.5 * (z[0] ** 2 + (1e4 * z[1]) ** 2), adapt_mass_matrix=False
@@ -370,6 +385,7 @@ def test_collapsed_steps_are_named_where_the_metric_stays_too():
         mcmc_of(kernel, 400).run(jax.random.key(0), init_params=jnp.zeros((2, 2)))
 
 
+@pytest.mark.long
 def test_an_algorithm_without_a_rate_is_not_adapted():
     kernel = BlackJAXKernel(normal, blackjax.mclmc, L=2.0)
     with pytest.raises(TypeError, match="adapt_step_size=False"):

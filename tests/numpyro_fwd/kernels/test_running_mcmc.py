@@ -25,6 +25,7 @@ SAID = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("has_bar", [True, False])
 def test_words_are_where_the_bar_is(name, has_bar, capsys):
@@ -49,6 +50,7 @@ def test_the_clock_goes_on_in_a_terminal_alone(is_terminal, monkeypatch):
     assert (file.getvalue().count("looking") > 1) == is_terminal
 
 
+@pytest.mark.long
 def test_a_kernel_without_mcmc_is_silent(capsys):
     KERNELS["MALA"]().init(jax.random.key(0), 10, None, data(), {})
     assert capsys.readouterr().err == ""
@@ -64,6 +66,7 @@ def test_words_end_with_an_error(capsys):
     assert threading.active_count() == before
 
 
+@pytest.mark.long
 def test_an_expansion_says_what_it_reads():
     x = jax.random.normal(jax.random.key(0), (50, 2))
     rows = potentials.linear_predictor(lambda z: -z @ z, families.bernoulli(), (x, x[:, 0] > 0))

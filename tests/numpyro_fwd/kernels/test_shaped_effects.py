@@ -83,6 +83,7 @@ def exact(logdensity):
     return mean, np.sqrt(p @ (GRID - mean) ** 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name, kernel",
     [*((name, AutoNUTS) for name in MODELS), ("beta", AutoMALA)],
@@ -107,6 +108,7 @@ def test_the_size_of_a_shape_is_that_of_quadrature(name, kernel):
     np.testing.assert_allclose(size.std(), sd, rtol=0.1 if is_fast else 0.25)
 
 
+@pytest.mark.long
 def test_no_start_is_where_rounding_makes_the_density():
     """Log densities of beta laws of a concentration beyond a million are sums of roundings."""
     kernel = AutoNUTS(players)

@@ -20,6 +20,8 @@ from numpyro_fwd import MALA, LangevinSMC, smc_summary
 from numpyro_fwd.kernels.smc import share_to_keep
 from numpyro_fwd.kernels.smc_summary import family_ess
 
+pytestmark = pytest.mark.long
+
 FIELDS = (
     *("temperature", "log_evidence", "log_evidence_error", "ess", "least_ess", "genealogical_ess"),
     *("num_temperatures", "is_forced", "accept_prob", "step_size", "schedule", "mixed_ancestors"),

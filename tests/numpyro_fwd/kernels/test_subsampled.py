@@ -81,6 +81,7 @@ def run(kernel, *data, num_chains=10, num_samples=400, **keywords):
     return mcmc
 
 
+@pytest.mark.long
 def test_one_leapfrog_step_is_not_adapted_to_where_it_is_unstable():
     """Near 2 it is, where few proposals are accepted, and its aim of 0.25 would not mind."""
     kernel = AMAGOLD(levels, acceptance="subsampled", num_integration_steps=1)
@@ -89,6 +90,7 @@ def test_one_leapfrog_step_is_not_adapted_to_where_it_is_unstable():
     assert float(mcmc.last_state.adapt_state.step_size.max()) <= 1.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{"acceptance": "subsampled"}, {"acceptance": "full"}])
 def test_a_step_size_that_is_not_adapted_is_kept(options):
     """Longer than a trajectory should be, or not."""
@@ -108,6 +110,7 @@ def pvalue(mcmc):
     return scipy.stats.kstest(scipy.special.expit(odds.ravel()), POSTERIOR.cdf).pvalue
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 def test_samples_the_posterior(subsampled):
     assert pvalue(subsampled) > 1e-4
@@ -116,6 +119,7 @@ def test_samples_the_posterior(subsampled):
     assert 0 < fields["inner.num_rows"].mean() < 5
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 def test_minibatches_may_correct_the_trajectories():
     test = Subsampled(gradient="minibatch")
@@ -130,11 +134,13 @@ def reads_while_moving(kernel):
     return f"i32[{BATCH}]" in str(program)
 
 
+@pytest.mark.long
 def test_the_expansion_alone_drives_trajectories():
     assert not reads_while_moving(AMAGOLD(coin, acceptance="subsampled"))
     assert reads_while_moving(AMAGOLD(coin, acceptance=Subsampled(gradient="minibatch")))
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 def test_resumes_with_the_same_expansion(subsampled):
     state = subsampled.last_state
@@ -147,6 +153,7 @@ def test_resumes_with_the_same_expansion(subsampled):
     assert pvalue(subsampled) > 1e-4
 
 
+@pytest.mark.long
 def test_is_pickled_and_started_under_a_traced_key(subsampled):
     kernel = pickle.loads(pickle.dumps(subsampled.sampler))
     made = jax.eval_shape(lambda key: kernel.init(key, 10, None, (Y,), {}), jax.random.key(0))
@@ -161,6 +168,7 @@ def test_data_that_are_traced_are_named(acceptance):
         jax.jit(lambda y: kernel.init(jax.random.key(0), 10, None, (y,), {}).z)(jnp.asarray(Y))
 
 
+@pytest.mark.long
 def test_an_index_beyond_the_groups_is_named():
     data = (X, np.where(np.arange(NUM_ROWS) == 7, 9, GROUP), Y, CLASSES)
     with pytest.raises(ValueError, match=r"index nothing beyond its end: the predictor of row 7"):
@@ -205,6 +213,7 @@ def coin_of(y):
         numpyro.sample("y", dist.Bernoulli(logits=odds), obs=y[rows])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "acceptance"), [(chosen, "subsampled"), (found, "subsampled"), (chosen, "full")]
 )
@@ -218,6 +227,7 @@ def test_shapes_may_be_those_of_masks_among_the_data(model, acceptance):
     assert potential.num_rows == np.sum(data[1])
 
 
+@pytest.mark.long
 def test_rows_as_many_as_there_are_keep_their_order():
     z = {"slope": jnp.array([1.0, -2.0])}
     posterior = linear_predictor_of(RowModel.of(FullView(several), (X, Y), {}), z)
@@ -270,6 +280,7 @@ def separable(x, y):
         numpyro.sample("y", dist.Bernoulli(logits=x[rows] @ slope), obs=above)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -329,6 +340,7 @@ def centred_groups(x, group, y):
         numpyro.sample("y", dist.Bernoulli(logits=logits), obs=y[rows])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("acceptance", ["subsampled", "full"])
 def test_a_centred_hierarchy_without_a_mode_is_named(acceptance):
     kernel = AMAGOLD(centred_groups, acceptance=acceptance)
@@ -363,6 +375,7 @@ def late_weight(x, y):
             numpyro.sample("y", dist.Normal(slope * x[rows], 1.0), obs=y[rows])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -376,6 +389,7 @@ def test_what_is_known_is_known_in_all_rows(model, message):
         AMAGOLD(model, acceptance="subsampled").init(jax.random.key(0), 10, None, (x, x), {})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_responses", [3, BATCH])
 def test_weights_of_rows_are_not_those_of_responses(num_responses):
     """A scale has the shape of the log densities, which lack the axes of an event."""
@@ -477,6 +491,7 @@ EVERYTHING_SAMPLED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EVERYTHING_SAMPLED)
 def test_whatever_is_sampled_is_a_predictor(name, x64):
     """Prior, expansion and remainders add up to NumPyro's log density, within their bounds."""
@@ -517,6 +532,7 @@ def overdispersed(x, y, trials):
         numpyro.sample("y", law, obs=y[rows])
 
 
+@pytest.mark.long
 def test_a_beta_binomial_regression_is_that_of_the_full_test():
     rng = np.random.default_rng(97)
     x, trials = rng.normal(size=(1_000, 2)).astype(np.float32), rng.integers(3, 15, 1_000)
@@ -535,6 +551,7 @@ def test_a_beta_binomial_regression_is_that_of_the_full_test():
         assert np.all(np.abs(other.std(0) / spread - 1) < 0.25)
 
 
+@pytest.mark.long
 def test_every_distribution_that_is_read_is_tested():
     tested = set()
     for likelihood, _ in EVERYTHING_SAMPLED.values():
@@ -544,6 +561,7 @@ def test_every_distribution_that_is_read_is_tested():
     assert {each.__name__ for each in set(READINGS) - tested} == others
 
 
+@pytest.mark.long
 def test_wrong_arguments_raise():
     with pytest.raises(ValueError, match="acceptance must be"):
         AMAGOLD(coin, acceptance="some")
@@ -581,6 +599,7 @@ def wide_data(num_rows, size):
     return jnp.asarray(x), jnp.asarray(x[:, 0] > rng.logistic(size=num_rows), jnp.float32)
 
 
+@pytest.mark.long
 def test_rows_of_a_test_are_foreseen():
     """Within a factor of two of what tests read, of moves as long as the step size makes them."""
     data = wide_data(30_000, 4)
@@ -592,6 +611,7 @@ def test_rows_of_a_test_are_foreseen():
     assert 0.5 * expected < read < 2 * expected < 200
 
 
+@pytest.mark.long
 def test_too_few_rows_for_their_coefficients_warn():
     kernel = AMAGOLD(wide, acceptance="subsampled")
     with pytest.warns(UserWarning, match=r"read .* of 6,000 rows .*acceptance=\"full\".*NUTS"):
@@ -625,6 +645,7 @@ def from_exact_starts(y=Y, num_chains=2_500, num_samples=8, **options):
     return law.pvalue, np.mean(ends != starts), float(mcmc.get_extra_fields()[ROWS].mean())
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 def test_any_anchor_is_exact_and_far_ones_read_more_rows():
     found = [
@@ -671,6 +692,7 @@ def target_that_moves(self, source, algorithm, model_args, model_kwargs, shared)
     )
 
 
+@pytest.mark.long
 @pytest.mark.statistical
 def test_an_anchor_that_moves_is_found(monkeypatch):
     assert from_exact_starts(FEW, 6_000, step_size=0.6)[0] > 1e-3
@@ -679,6 +701,7 @@ def test_an_anchor_that_moves_is_found(monkeypatch):
         assert from_exact_starts(FEW, 6_000, step_size=0.6)[0] < 1e-6
 
 
+@pytest.mark.long
 def test_the_anchor_is_that_which_was_given_and_stays():
     kernel = AMAGOLD(coin, acceptance=Subsampled(anchor={"odds": CENTRE + SD}))
     made = kernel.init(jax.random.key(0), 10, None, (Y,), {})
@@ -696,6 +719,7 @@ LEVELS = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("anchor", "error", "message"),
     [
@@ -725,6 +749,7 @@ def test_options_of_the_test_are_given_with_it(acceptance, name, value):
         AMAGOLD(coin, acceptance=acceptance, **{name: value})
 
 
+@pytest.mark.long
 def test_a_name_stands_for_the_options():
     """Bit for bit, also where a copy serves two kernels, of which one comes from a pickle."""
     named = AMAGOLD(coin, acceptance="subsampled")
@@ -738,6 +763,7 @@ def test_a_name_stands_for_the_options():
         np.testing.assert_array_equal(states[0].z["odds"], other.z["odds"])
 
 
+@pytest.mark.long
 def test_an_anchor_stays_where_the_dict_of_the_user_does_not():
     anchor = {"odds": CENTRE}
     test = Subsampled(anchor=anchor)
@@ -746,6 +772,7 @@ def test_an_anchor_stays_where_the_dict_of_the_user_does_not():
     np.testing.assert_allclose(made.shared.position["odds"], CENTRE, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_starts_may_be_traced_where_an_anchor_is_given():
     def start(odds):
         kernel = AMAGOLD(coin, acceptance=Subsampled(anchor={"odds": CENTRE}))
@@ -754,6 +781,7 @@ def test_starts_may_be_traced_where_an_anchor_is_given():
     np.testing.assert_allclose(jax.jit(start)(jnp.float32(0.1)), CENTRE, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_a_centred_hierarchy_without_a_mode_has_an_anchor():
     """The mean of draws: what the error of a missing mode cannot give."""
     anchor = {"centre": -0.9, "spread": 0.5, "effect": np.zeros(4) - 0.9}

@@ -13,6 +13,8 @@ from numpyro_fwd import GOHSMC, OHSMC, SGSMC, LangevinSMC
 from tests.numpyro_fwd.partial_bayes.test_training import Y, conjugate
 from tests.numpyro_fwd.test_compilation import built, cache, compiled  # noqa: F401
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.filterwarnings("ignore:the effective sample size fell")
 @pytest.mark.parametrize("cls", [GOHSMC, OHSMC, SGSMC])

@@ -20,6 +20,8 @@ from scipy.stats import multivariate_normal
 
 from numpyro_fwd import GOHSMC, OHSMC, SGSMC
 
+pytestmark = pytest.mark.long
+
 
 class Net(nn.Module):
     @nn.compact

@@ -11,6 +11,8 @@ from scipy.stats import norm
 
 from numpyro_fwd import GOHSMC
 
+pytestmark = pytest.mark.long
+
 SCALE = 0.3
 
 

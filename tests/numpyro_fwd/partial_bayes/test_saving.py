@@ -15,6 +15,8 @@ import pytest
 from numpyro_fwd import GOHSMC, OHSMC, SGSMC
 from tests.numpyro_fwd.partial_bayes.test_open_horizon import data, network, scale_of
 
+pytestmark = pytest.mark.long
+
 ocp = pytest.importorskip("orbax.checkpoint")
 NUM_STEPS = 6
 RUN = {"progress_bar": False, "validation": scale_of, "validate_every": 3}

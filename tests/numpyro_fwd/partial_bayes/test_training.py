@@ -56,6 +56,7 @@ def test_the_better_of_two_losses_is_kept():
     assert less.loss == jnp.float32(0.4) and less.age == 0
 
 
+@pytest.mark.long
 def test_training_stops_early_and_remembers_where_it_was():
     smc = GOHSMC(conjugate, drifting(0.1), num_particles=5)
     shared = {"validation": distance, "validate_every": 4, "patience": 2, **SHARED}
@@ -87,6 +88,7 @@ def test_wrong_patience(arguments, error, message):
 # --- schedules ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cls", [GOHSMC, SGSMC])
 def test_a_schedule_of_step_sizes_goes_on_where_it_was(cls):
     """A schedule that is a constant is that constant; one that changes is read at each update."""
@@ -106,6 +108,7 @@ def test_a_schedule_of_step_sizes_goes_on_where_it_was(cls):
     assert int(rest.state.i) == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("num", "batch", "expected"), [(4, None, 0.03), (10_000, 50, 0.01)])
 def test_the_default_step_is_by_the_number_of_observed_values(num, batch, expected):
     """Of all rows, also where batches are small."""
@@ -124,6 +127,7 @@ def test_a_wrong_schedule_is_refused():
         GOHSMC(conjugate, drifting(0.1), step_size=optax.linear_schedule(0.0, 0.1, 10))
 
 
+@pytest.mark.long
 def test_learning_rates_follow_the_loss():
     """`reduce_on_plateau` sees the loss of each step, and takes the rate down where it stays."""
     plateau = optax.contrib.reduce_on_plateau(patience=5, accumulation_size=20, factor=0.5)
@@ -135,17 +139,20 @@ def test_learning_rates_follow_the_loss():
     assert result.losses.min() <= least <= late + 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "optim",
+    ("cls", "optim"),
     [
-        optax.chain(
-            optax.sgd(1.0), optax.scale_by_backtracking_linesearch(max_backtracking_steps=20)
+        (
+            GOHSMC,
+            optax.chain(
+                optax.sgd(1.0), optax.scale_by_backtracking_linesearch(max_backtracking_steps=20)
+            ),
         ),
-        optax.lbfgs(),
+        (SGSMC, optax.lbfgs()),
     ],
     ids=["backtracking", "lbfgs"],
 )
-@pytest.mark.parametrize("cls", [GOHSMC, SGSMC])
 def test_line_searches_lower_the_loss_of_the_particles(cls, optim):
     """Their steps are too long without the search, and go where the data are with it."""
     y = np.float32(3.0 + 0.01 * np.arange(200))
@@ -204,6 +211,7 @@ def data():
     return x, np.sin(1.5 * x[:, 0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", [linen_network, nnx_network])
 def test_dropout_draws_new_masks_for_every_batch_and_the_same_for_all_particles(model):
     smc = GOHSMC(model, optax.adam(0.02), num_particles=4)
@@ -221,6 +229,7 @@ def test_dropout_draws_new_masks_for_every_batch_and_the_same_for_all_particles(
     np.testing.assert_allclose(energies(1, False), energies(2, False), rtol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", [linen_network, nnx_network])
 def test_networks_with_dropout_are_trained_validated_and_predict(model):
     smc = GOHSMC(model, optax.adam(0.02), num_particles=4)
@@ -275,6 +284,7 @@ def classes(y, weights=(1.0, 1.0)):
         numpyro.sample("y", dist.Bernoulli(logits=jnp.full(y.shape, shift + x)), obs=y)
 
 
+@pytest.mark.long
 def test_weights_of_classes_count_in_the_loss_and_in_the_validation():
     y, weights = jnp.array([0, 1, 0, 0, 0]), jnp.array([0.5, 4.0])
     smc = GOHSMC(classes, drifting(0.0), num_particles=3)
@@ -307,6 +317,7 @@ def line(x, y):
         numpyro.sample("y", dist.Normal(slope * rows.sum(-1) + level, 1.0), obs=obs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_row_that_is_no_number_is_named(bad):
     x, y = data()
@@ -319,6 +330,7 @@ def test_a_row_that_is_no_number_is_named(bad):
         smc.run(jax.random.key(0), 2, *data(), validation=(x, y), **SHARED)
 
 
+@pytest.mark.long
 def test_rows_behind_a_mask_may_be_anything():
     def model(y):
         shift = numpyro.param("shift", 0.0)
@@ -333,6 +345,7 @@ def test_rows_behind_a_mask_may_be_anything():
     assert np.isfinite(result.losses).all()
 
 
+@pytest.mark.long
 def test_a_diverged_loss_warns():
     smc = GOHSMC(line, optax.sgd(0.1), num_particles=10)
     with pytest.warns(UserWarning, match=r"training diverged: the loss rose from .* to .*rate"):
@@ -347,6 +360,7 @@ def test_a_diverged_loss_warns():
     assert np.isfinite(result.params["slope"])
 
 
+@pytest.mark.long
 def test_a_training_that_has_ended_does_not_warn():
     smc = GOHSMC(line, optax.sgd(1e-3), num_particles=10)
     with warnings.catch_warnings():
@@ -358,6 +372,7 @@ def test_a_training_that_has_ended_does_not_warn():
 # --- states and losses of others ------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_states_of_other_trainings_are_refused():
     smc = GOHSMC(conjugate, optax.adam(0.01), num_particles=4, step_size=0.1)
     result = smc.run(jax.random.key(0), 2, Y, **SHARED)
@@ -377,6 +392,7 @@ def test_states_of_other_trainings_are_refused():
     assert longer.losses.shape == (2,)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
@@ -393,6 +409,7 @@ def test_a_validation_returns_one_number(loss, message):
         smc.run(jax.random.key(0), 2, Y, validation=loss, **SHARED)
 
 
+@pytest.mark.long
 def test_validation_losses_that_are_no_numbers_are_told():
     smc = GOHSMC(conjugate, optax.sgd(0.01), num_particles=4, step_size=0.1)
     with pytest.warns(UserWarning, match=r"1 of 1 validation losses are not finite.*validation 0"):
@@ -412,6 +429,7 @@ def mean_of(y, batch=None):
 MANY = np.random.default_rng(0).normal(1.5, 1.0, 250).astype(np.float32)
 
 
+@pytest.mark.long
 def test_particles_that_follow_small_batches_are_told():
     """Four of 250 rows: their weights stay even, and the powers of these tell."""
     smc = GOHSMC(mean_of, optax.sgd(0.0), num_particles=100)
@@ -427,6 +445,7 @@ def test_particles_that_follow_small_batches_are_told():
     smc.run(jax.random.key(1), 400, MANY, 4, **SHARED)
 
 
+@pytest.mark.long
 def test_all_rows_take_weights_as_they_are():
     smc = GOHSMC(mean_of, optax.sgd(0.0), num_particles=100)
     result = smc.run(jax.random.key(1), 400, MANY, **SHARED)

@@ -68,6 +68,7 @@ def path(tmp_path_factory):
     return path
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("what", OTHERS)
 def test_other_calls_raise_and_leave_the_draws(what, path):
     options, message = OTHERS[what]
@@ -80,6 +81,7 @@ def test_other_calls_raise_and_leave_the_draws(what, path):
     np.testing.assert_equal(runs.draws_of(path), before)
 
 
+@pytest.mark.long
 def test_a_constant_in_the_model_counts(tmp_path):
     """Arrays that a model refers to are data, too, and so are functions that it calls."""
 

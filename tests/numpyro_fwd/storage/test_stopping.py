@@ -29,18 +29,21 @@ def summary_of(path):
     return float(min(ess)), float(max(map(arviz_stats.rhat, draws)))
 
 
+@pytest.mark.long
 def test_by_draws_of_the_mcmc(tmp_path):
     stored = sample_to(tmp_path, runs.mcmc_of(), jax.random.key(0), *runs.data())
     assert (stored.num_draws, stored.reason) == (25, "max_draws")
     assert math.isnan(stored.worst.ess)
 
 
+@pytest.mark.long
 def test_by_integers_of_numpy(tmp_path):
     until = Until(max_draws=np.int64(7))
     assert runs.run(tmp_path, until=until, draws_per_write=np.int64(4)).num_draws == 7
     assert runs.run(tmp_path, 9, draws_per_write=4).num_draws == 9
 
 
+@pytest.mark.long
 def test_by_effective_draws_and_r_hat(tmp_path):
     """The estimate is that of all draws, as long as all are read."""
     until = Until(ess=100, r_hat=1.1, max_draws=20_000)
@@ -60,12 +63,14 @@ def test_by_effective_draws_and_r_hat(tmp_path):
     assert more.num_draws > stored.num_draws and more.worst.ess >= 300
 
 
+@pytest.mark.long
 def test_max_draws_ends_it_before_the_goal(tmp_path):
     stored = runs.run(tmp_path, until=Until(ess=1e6, max_draws=30))
     assert (stored.num_draws, stored.reason) == (30, "max_draws")
     assert 0 < stored.worst.ess < 200 and stored.worst.parameter
 
 
+@pytest.mark.long
 def test_by_seconds(tmp_path):
     begun = time.monotonic()
     stored = runs.run(tmp_path, until=Until(seconds=0.5))
@@ -73,6 +78,7 @@ def test_by_seconds(tmp_path):
     assert 0.1 < stored.seconds <= time.monotonic() - begun
 
 
+@pytest.mark.long
 def test_an_interrupted_run_ends_at_the_same_draw(tmp_path):
     until = Until(ess=100)
     whole = runs.run(tmp_path / "whole", until=until)
@@ -172,6 +178,7 @@ def test_bad_goals(options, error, message):
 # --- progress -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_progress_shows_draws_ess_r_hat_rate_and_time(tmp_path, capfd, monkeypatch):
     mcmc = runs.mcmc_of()
     mcmc.progress_bar = True  # MCMC turns it off in workers of pytest
@@ -190,6 +197,7 @@ def test_progress_shows_draws_ess_r_hat_rate_and_time(tmp_path, capfd, monkeypat
         assert words in shown, shown
 
 
+@pytest.mark.long
 def test_no_progress_without_a_bar(tmp_path, capfd):
     runs.run(tmp_path)
     assert capfd.readouterr() == ("", "")
@@ -208,6 +216,7 @@ def test_time_to_the_goal():
 # --- notices --------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_warnings_of_kernels_are_heard(tmp_path):
     """A chain that does not move says so, as it does in MCMC.run."""
 

@@ -42,6 +42,7 @@ def path(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "copy"))
 
 
+@pytest.mark.long
 def test_the_layout_is_that_of_from_numpyro(made):
     mcmc = runs.mcmc_of()
     mcmc.run(jax.random.key(0), *runs.data(), extra_fields=("potential_energy", "accept_prob"))
@@ -54,6 +55,7 @@ def test_the_layout_is_that_of_from_numpyro(made):
     assert {"diverging", "lp", "acceptance_rate", "n_steps"} == set(found.sample_stats.data_vars)
 
 
+@pytest.mark.long
 def test_draws_are_those_of_mcmc_run(made):
     mcmc = runs.mcmc_of(jit_model_args=True)
     mcmc.run(jax.random.key(0), *runs.data(), extra_fields=("potential_energy",))
@@ -76,6 +78,7 @@ def test_pieces_of_any_length_are_put_together(tmp_path):
     np.testing.assert_array_equal(store.arrays["posterior/draw"][:], np.arange(11))
 
 
+@pytest.mark.long
 def test_readers_while_it_grows(tmp_path, monkeypatch):
     """After each write there is so much more, the same in all variables."""
     seen = []
@@ -98,6 +101,7 @@ def test_readers_while_it_grows(tmp_path, monkeypatch):
     assert seen[0] == 0 and seen[-1] == 25 and seen == sorted(seen) and len(seen) >= 4
 
 
+@pytest.mark.long
 def test_extra_fields(tmp_path):
     fields = ("adapt_state.step_size", "z.slopes", "rng_key", "~z.sum")
     runs.run(tmp_path, 5, extra_fields=fields)
@@ -117,6 +121,7 @@ def test_unknown_fields(name, message, tmp_path):
         runs.run(tmp_path / "run", 5, extra_fields=(name,))
 
 
+@pytest.mark.long
 def test_a_potential_and_names_with_slashes(tmp_path):
     kernel = numpyro_fwd.MALA(potential_fn=lambda z: 0.5 * (z["a/b"] ** 2).sum())
     mcmc = MCMC(kernel, num_warmup=5, num_samples=7, progress_bar=False)
@@ -135,6 +140,7 @@ def model_with(name, value):
     return with_site
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name, message",
     [
@@ -150,6 +156,7 @@ def test_sites_that_have_the_names_of_dimensions(name, message, tmp_path):
     assert without.num_draws == 5
 
 
+@pytest.mark.long
 def test_two_sites_of_one_name(tmp_path):
     def both(x, y):
         runs.model(x, y)
@@ -160,6 +167,7 @@ def test_two_sites_of_one_name(tmp_path):
         runs.run(tmp_path, 5, runs.mcmc_of(model=both))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "value, dtype", [(jnp.zeros((0, 3)), "float32"), (jnp.ones(2, jnp.bfloat16), "float32")]
 )
@@ -171,6 +179,7 @@ def test_sites_of_unusual_kinds(value, dtype, tmp_path):
     assert (found == 1).all()
 
 
+@pytest.mark.long
 def test_from_a_post_warmup_state(tmp_path):
     mcmc = runs.mcmc_of()
     mcmc.warmup(jax.random.key(1), *runs.data())
@@ -180,6 +189,7 @@ def test_from_a_post_warmup_state(tmp_path):
     runs.assert_same(tmp_path / "whole", tmp_path / "pieces")
 
 
+@pytest.mark.long
 def test_a_model_that_needs_its_values(tmp_path):
     """Data that decide on shapes become constants of the program."""
 
@@ -232,6 +242,7 @@ def test_a_folder_that_is_read_only(tmp_path):
     tmp_path.chmod(0o700)
 
 
+@pytest.mark.long
 def test_a_full_disk(path, monkeypatch):
     """What was written is readable, and the run goes on once there is room."""
     replace, num_files = os.replace, 0
@@ -256,6 +267,7 @@ def test_a_full_disk(path, monkeypatch):
     runs.assert_same(path, path.parent / "whole")
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "name, damage",
     [

@@ -154,6 +154,7 @@ def energies_agree(name: str) -> None:
     )
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", UNDONE)
 def test_the_posterior_is_that_of_the_model(name, x64):
     energies_agree(name)
@@ -200,6 +201,7 @@ def mixed(mu, tau):
         return sample("a", law)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "model",
     [
@@ -214,6 +216,7 @@ def test_what_is_no_shift_and_scale_is_left(model):
     assert noise_seen_by_rows(RowModel.of(FullView(model), ARGS, None)) == ()
 
 
+@pytest.mark.long
 def test_groups_are_found():
     model = FullView(UNDONE["inside"][0])
     centred = RowModel.of(Centred(model, ("a_decentered",)), ARGS, None)
@@ -227,6 +230,7 @@ def written_by_hand(mu, tau):
         return mu + tau * sample("z", dist.Normal(0, 1))
 
 
+@pytest.mark.long
 def test_effects_that_are_written_by_hand_are_named():
     kernel = AMAGOLD(model_of(written_by_hand), acceptance="subsampled")
     message = (
@@ -255,6 +259,7 @@ def mcmc():
     return run(UNDONE["around"][0])
 
 
+@pytest.mark.long
 def test_draws_are_those_of_the_centred_model_with_the_sites_of_the_users(mcmc):
     draws, plain = mcmc.get_samples(), run(model_of(in_plate)).get_samples()
     assert sorted(draws) == ["a", "a_decentered", "mu", "slope", "tau"]
@@ -264,6 +269,7 @@ def test_draws_are_those_of_the_centred_model_with_the_sites_of_the_users(mcmc):
     np.testing.assert_allclose(draws["a"], again, atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_users_model_predicts_from_the_draws(mcmc):
     model = mcmc.sampler.model
     found = Predictive(model, mcmc.get_samples())(jax.random.key(1), *ARGS)
@@ -272,6 +278,7 @@ def test_the_users_model_predicts_from_the_draws(mcmc):
     assert not any(np.isnan(leaf).any() for leaf in found.values())
 
 
+@pytest.mark.long
 def test_is_pickled_and_goes_on(mcmc):
     kernel, state = pickle.loads(pickle.dumps((mcmc.sampler._noise, mcmc.last_state)))
     assert kernel == ("a_decentered",)
@@ -280,6 +287,7 @@ def test_is_pickled_and_goes_on(mcmc):
     assert np.isfinite(mcmc.get_samples()["a_decentered"]).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_batch", [True, False])
 def test_starts_are_given_in_the_coordinates_of_either_model(is_batch):
     model = UNDONE["around"][0]
@@ -297,6 +305,7 @@ def test_starts_are_given_in_the_coordinates_of_either_model(is_batch):
             np.testing.assert_allclose(z[name], leaf, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_starts_of_a_wrong_shape_are_named():
     kernel = AMAGOLD(UNDONE["around"][0], acceptance="subsampled")
     given = start(FullView(UNDONE["around"][0]))
@@ -306,6 +315,7 @@ def test_starts_of_a_wrong_shape_are_named():
         kernel.init(jax.random.key(0), 10, {k: v for k, v in given.items() if k != "mu"}, ARGS, {})
 
 
+@pytest.mark.long
 def test_other_kernels_sample_the_noise():
     kernel = AMAGOLD(UNDONE["around"][0], acceptance="full")
     assert "a_decentered" in kernel.init(jax.random.key(0), 10, None, ARGS, {}).z

@@ -62,6 +62,7 @@ class Tempered(dist.ZeroInflatedProbs):
 COUNTS = dist.NegativeBinomial2(1.5, 2.0)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("fn", "y"),
     [

@@ -41,6 +41,7 @@ def derivatives(function):
     return jax.jit(lambda x: jnp.stack([jax.vmap(each)(x) for each in found]))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_no_counter_example_to_coefficients(name, x64):
     """In single precision, of derivatives in double at many points."""
@@ -68,6 +69,7 @@ def test_no_counter_example_to_coefficients(name, x64):
     search()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_gamma_functions_are_as_exact_as_their_rounding_says(dtype, x64):
     """Half of it, from tiny arguments to where single precision underflows."""
@@ -89,6 +91,7 @@ def test_gamma_functions_are_as_exact_as_their_rounding_says(dtype, x64):
         assert np.all(off <= 0.5 * eps * np.asarray(size, float)[is_normal])
 
 
+@pytest.mark.long
 def test_what_leaves_the_domain_is_unbounded():
     x = Interval(jnp.float32(-1.0), jnp.float32(2.0))
     for make in (functions.log_, functions.sqrt_, functions.reciprocal_, functions.lgamma_):
@@ -113,6 +116,7 @@ def test_roots_keep_derivatives_where_powers_overflow(name):
     holds(FUNCTIONS[name][0], jnp.asarray(x), np.stack(exact))
 
 
+@pytest.mark.long
 def test_derivatives_of_erf_in_its_tail_are_above_its_weight():
     """A polynomial times a number below the least one of single precision may be above that."""
     x = np.linspace(-10.0, 10.0, 401, dtype=np.float32)
@@ -129,6 +133,7 @@ def test_log1p_holds_its_value_where_xla_loses_digits(x64):
     holds(lambda x, order: functions.log1p_(x, 0), jnp.asarray(x), [np.log1p(x)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("y", [0.0, 1.0, 2.0, 7.0, 300.0])
 def test_no_counter_example_to_rising_factorials(y, x64):
     """Sums of logarithms, by the logarithm of their first term."""

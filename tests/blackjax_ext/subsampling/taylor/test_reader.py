@@ -139,6 +139,7 @@ def search_for(name, dtype=jnp.float64, num=20):
     search()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.full) if name in SLOW else name for name in PROGRAMS],
@@ -147,11 +148,13 @@ def test_no_counter_example_to_third_derivatives(name, x64):
     search_for(name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["logistic", "gamma", "negative_binomial_2"])
 def test_no_counter_example_in_single_precision(name, x64):
     search_for(name, jnp.float32)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [n for n, p in PROGRAMS.items() if p.family])
 def test_bounds_are_near_those_by_hand(name, x64):
     """In boxes as narrow as a hundred thousand rows make them."""
@@ -201,6 +204,7 @@ def test_what_is_not_known_or_not_smooth_is_refused_by_name(loss, primitive):
         derivatives_over(loss, box)
 
 
+@pytest.mark.long
 def test_a_clamped_value_is_read_where_the_box_is_on_one_side():
     def third(centre):
         box = Box((jnp.float32(centre),), (jnp.float32(0.1),), 4)
@@ -214,6 +218,7 @@ def test_a_clamped_value_is_read_where_the_box_is_on_one_side():
     assert np.abs(third(2.0)).max() < 1e-5 and not np.isfinite(third(1.0)).any()
 
 
+@pytest.mark.long
 def test_each_entry_of_an_array_is_clamped_by_itself():
     def loss(t):
         return jnp.sum(jnp.exp(jax.lax.clamp(-1.0, jnp.stack([*t]), 1.0)))
@@ -320,10 +325,12 @@ def remainder_error():
     return abs(float(found - (loss(1.0) - loss(0.0) - slope - 0.5 * bend)))
 
 
+@pytest.mark.long
 def test_the_quadrature_of_a_product_of_predictors_is_checked(x64):
     assert remainder_error() < 1e-9
 
 
+@pytest.mark.long
 def test_a_quadrature_that_is_not_checked_is_found(x64, monkeypatch):
     monkeypatch.setattr(predictors, "is_resolved", lambda weights, values: True)
     assert remainder_error() > 0.1

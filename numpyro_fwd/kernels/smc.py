@@ -88,8 +88,9 @@ class Climb(NamedTuple):
 
     @classmethod
     def of(cls, first: float, last: float, share: float, step_size: Any, most: int) -> "Climb":
-        """The same with arrays of the model's precision."""
-        return cls(*map(jnp.asarray, (first, last, share, step_size, most)))
+        """The same with arrays, whose types are those of every other climb: one program for all."""
+        floats = [jnp.asarray(value, float) for value in (first, last, share, step_size)]
+        return cls._make([*floats, jnp.asarray(most, int)])
 
 
 class LangevinSMC(MCMCKernel):

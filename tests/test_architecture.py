@@ -88,6 +88,7 @@ BRIDGE_ROOMS = {
     "partial_bayes": {"bridge"},
     "storage": {"bridge", "disk"},
     "meshes": {"bridge"},
+    "mcmc": {"bridge", "kernels", "storage"},
     "compilation": set(),
     "densities": {"bridge"},
     "types": set(),

@@ -120,6 +120,12 @@ def test_evidence(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
+def test_many_runs(tmp_path, monkeypatch):
+    found = found_by("howto/many_runs", tmp_path, monkeypatch)
+    assert len(found["mcmc"]._known) == 1
+
+
+@pytest.mark.long
 def test_saving(tmp_path, monkeypatch):
     found = found_by("howto/saving", tmp_path, monkeypatch)
     first, second = (found[name].get_samples()["mean"] for name in ("mcmc", "again"))

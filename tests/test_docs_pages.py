@@ -99,7 +99,6 @@ def test_r_hat_is_bad_and_then_good(tmp_path, monkeypatch):
 @pytest.mark.long
 def test_long_start(tmp_path, monkeypatch):
     found_by("howto/long_start", tmp_path, monkeypatch)
-    found_by("waiting", tmp_path, monkeypatch)
 
 
 @pytest.mark.long
@@ -320,7 +319,6 @@ def test_every_page_with_code_is_tested():
         "from_blackjax",
         "on_disk",
         "storage",
-        "waiting",
         "adding_a_sampler",
         "index",
         "meshes",

@@ -23,7 +23,6 @@ import numpy as np
 import numpyro.infer
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer import HMC, NUTS
 from tqdm.auto import tqdm
 
@@ -39,6 +38,7 @@ from numpyro_fwd.bridge.numpyro_private import (
     is_prng_key,
     is_under_jax_transform,
     nested_attrgetter,
+    split_gelman_rubin,
 )
 from numpyro_fwd.bridge.traces import first_sites
 from numpyro_fwd.kernels.strategy import WholeDensity

@@ -243,7 +243,8 @@ def test_a_model_without_effects_is_sampled_as_it_is():
     mcmc = mcmc_of(AutoNUTS(model), 100, 20, 1)
     mcmc.run(jax.random.key(0))
     assert mcmc.sampler.centredness(mcmc) == {} and reparam_config(mcmc) == {}
-    assert str(mcmc.sampler.centredness(mcmc)) == "no effects"
+    why = "x  as written: nothing that is sampled scales it"
+    assert str(mcmc.sampler.centredness(mcmc)) == f"no effects\n{why}"
 
 
 def test_errors_say_what_is_accepted():

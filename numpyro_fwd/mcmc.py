@@ -173,17 +173,19 @@ class MCMC(numpyro.infer.MCMC):
             size = self._collection_params["collection_size"]
             size = upper - lower if size is None else size
             collected = self._collected(extra_fields, size // self.thinning)
-            split = split_arguments(args, kwargs)
+            split = self._everywhere(split_arguments(args, kwargs))
             draws = self._room(state, collected)
             programs = self._programs(split, collected, state, draws)
             first = lower + (upper - lower) % self.thinning
             advance = partial(programs.advance, split.arrays)
-            state, draws, done = self._advance(advance, state, draws, first, lower, upper)
-            self._last_state = state
-            num_draws = max(done - first, 0) // self.thinning
-            if done < upper:
-                stopped(done, lower, num_draws)
-            found = programs.finish(split.arrays, draws)
+            with interrupts() as is_stopped:
+                steps = first, lower, upper
+                state, draws, done = self._advance(advance, state, draws, steps, is_stopped)
+                self._last_state = state
+                num_draws = max(done - first, 0) // self.thinning
+                if done < upper:
+                    stopped(done, lower, num_draws)
+                found = jax.block_until_ready(programs.finish(split.arrays, draws))
             if done < upper:
                 found = jax.tree.map(lambda leaf: leaf[:, :num_draws], found)
         finally:
@@ -247,6 +249,13 @@ class MCMC(numpyro.infer.MCMC):
     def _placed(self, state: Any) -> Any:
         """The state, of parallel chains each on its device."""
         return jax.device_put(state, self._devices) if self._is_parallel else state
+
+    def _everywhere(self, split: SplitArguments) -> SplitArguments:
+        """Arguments of the model, on the devices of all parallel chains."""
+        if not self._is_parallel:
+            return split
+        on_all = NamedSharding(self._devices.mesh, PartitionSpec())
+        return split._replace(arrays=jax.device_put(split.arrays, on_all))
 
     @property
     def _is_parallel(self) -> bool:
@@ -379,11 +388,20 @@ class MCMC(numpyro.infer.MCMC):
         return jax.tree.map(chains_first, found)
 
     def _advance(
-        self, advance: Function, state: Any, draws: Any, first: int, lower: int, upper: int
+        self,
+        advance: Function,
+        state: Any,
+        draws: Any,
+        steps: tuple[int, int, int],
+        is_stopped: Callable[[], bool],
     ) -> tuple[Any, Any, int]:
-        """State, draws and number of steps at the end, or where the user stopped the run."""
+        """State, draws and number of steps at the end, or where the user stopped the run.
+
+        `steps` are those of the first draw, of the end of the warm-up, and of the end.
+        """
+        first, lower, upper = steps
         done, pace, longest = 0, 0.0, 0
-        with self._line(upper) as show, interrupts() as is_stopped:
+        with self._line(upper) as show:
             state, draws = advance(state, draws, 0, 0, first)  # compiles
             while done < upper and not is_stopped():
                 wanted = (
@@ -543,7 +561,8 @@ def in_batches(function: Function, draws: Any, num_draws: int) -> Any:
 def stopped(done: int, lower: int, num_draws: int) -> None:
     """Say what a run has that was stopped; KeyboardInterrupt if it has no draws."""
     if not num_draws:
-        raise KeyboardInterrupt(f"stopped after step {done} of {lower} of the warm-up: no draws.")
+        where = f"{done} of {lower} of the warm-up" if done < lower else f"{done}, before the first"
+        raise KeyboardInterrupt(f"stopped after step {where}: no draws.")
     warnings.warn(
         f"the run was stopped, and {num_draws} draws of each chain are kept. To go on: "
         "mcmc.post_warmup_state = mcmc.last_state, and run again.",

@@ -300,6 +300,31 @@ def test_a_warmup_that_is_stopped_is_an_error():
     assert 0 < int(mcmc.last_state.i) < 1000
 
 
+def test_a_run_that_is_stopped_while_sites_are_computed_keeps_its_draws():
+    times = iter([signal.SIGINT])
+
+    def pressed(position):
+        for once in times:
+            os.kill(os.getpid(), once)
+        return position
+
+    mcmc = mcmc_of(MALA(model), postprocess_fn=lambda position: position)
+    mcmc.run(jax.random.key(0), Y)
+    whole, code = mcmc.get_samples(), "numpyro_fwd.mcmc.code_of"
+    mcmc.postprocess_fn = pressed
+    with pytest.MonkeyPatch.context() as patch:  # which traces the function, too
+        patch.setattr(code, lambda *_: None)
+        mcmc.run(jax.random.key(0), Y)
+    assert is_same(mcmc.get_samples(), whole)
+
+
+def test_a_run_that_is_stopped_before_its_first_draw_says_so():
+    mcmc = mcmc_of(MALA(model), Stopped, num_samples=400, thinning=390)
+    mcmc.after = 21
+    with pytest.raises(KeyboardInterrupt, match="before the first: no draws"):
+        mcmc.run(jax.random.key(0), Y)
+
+
 def test_the_line_says_how_far_chains_are(capfd):
     mcmc = mcmc_of(MALA(model), num_chains=2, num_samples=100)
     mcmc.progress_bar = True

@@ -4,6 +4,8 @@ import contextlib
 import os
 import pickle
 import signal
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -240,6 +242,29 @@ def test_a_model_that_needs_the_values_of_its_data():
         mcmc.run(jax.random.key(0), sign * Y)
         expected = np.mean(sign * Y[sign * Y > 0])
         assert abs(mcmc.get_samples()["mu"].mean() - expected) < 2
+
+
+PARALLEL = """
+import jax, jax.numpy as jnp, numpy as np
+from numpyro_fwd import MALA, MCMC
+from tests.numpyro_fwd.test_mcmc import Y, mcmc_of, model
+
+on_one = jax.device_put(jnp.asarray(Y), jax.devices()[0])
+found = []
+for way in ("parallel", "sequential"):
+    mcmc = mcmc_of(MALA(model), num_chains=2, chain_method=way)
+    for key in range(2):
+        mcmc.run(jax.random.key(key), on_one)
+    found.append(mcmc.get_samples(True)["mu"])
+np.testing.assert_array_equal(*found)
+"""
+
+
+@pytest.mark.long
+def test_parallel_chains_are_sequential_ones():
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", PARALLEL], env=env, check=True)
 
 
 def test_warmup_and_run():

@@ -107,7 +107,7 @@ def cold(quick: bool) -> Section:
         rows.append([name, *row_of(found, truth)])
     text = (
         f"{num_rows:,} rows, {size} coefficients. {TEXT}Seconds to 1,000 effective draws: from a "
-        "cold process, imports excluded, thought on at the speed of sampling where there are fewer."
+        "cold process, imports excluded, extrapolated at the speed of sampling if there are fewer."
     )
     return Section("From a cold process", text, COLUMNS, rows)
 

@@ -89,7 +89,7 @@ def section(num_rows: int, patience: float, names: list[str], is_small: bool = F
         f"({NUM_WARMUP['NUTS']} of warm-up), from their defaults. Rows per test: read by an "
         "acceptance test. Effective draws are those of the worst coordinate, per second of "
         "sampling. Seconds to 1,000 effective draws are those of a cold process from the call of "
-        "`MCMC.run`, thought on at the speed of sampling where it has fewer. All seconds are "
+        "`MCMC.run`, extrapolated at the speed of sampling where it has fewer. All seconds are "
         "processor seconds of one core, since the machine had other work. Off: the largest "
         "error of a mean or an sd of an unconstrained coordinate. The reference is in double "
         "precision, by weighted draws of the normal at the mode; the errors of exact samplers are "

@@ -23,6 +23,7 @@ from benchmarks.harness.cold_run import (
     cold_to_goal,
     is_enough,
 )
+from benchmarks.harness.many_runs import runs
 from benchmarks.harness.report import Picture, Report, Section, by_name, rows_of
 
 COLUMNS = [
@@ -141,6 +142,36 @@ def posteriors(quick: bool) -> Section:
     )
 
 
+def many_runs(quick: bool) -> Section:
+    """Several runs of one object, by NumPyro's MCMC and by the one here."""
+    problems = {
+        "eight schools": "hierarchy",
+        "breast cancer": "regression",
+        "radon, 85 counties": "leaderboard radon",
+    }
+    rows = []
+    for label, problem in list(problems.items())[: 1 if quick else None]:
+        for kernel in ("NUTS", "AutoNUTS"):
+            for package in ("numpyro", "numpyro_fwd"):
+                one = REPORT.once(
+                    ("many_runs", problem, kernel, package), runs, *(problem, kernel, package)
+                )
+                seconds = (one[what] for what in ("first", "second", "data"))
+                programs = (one[f"{what} programs"] for what in ("first", "second", "data"))
+                rows.append([label, kernel, f"{package}.MCMC", *seconds, *programs])
+    return Section(
+        "Several runs of one object",
+        "Processor seconds of `run`, called three times on one `MCMC` in a process of its own: "
+        "first, with another key, and with another key and other data of the same shapes; and how "
+        "many programs each call compiled. Four vectorized chains.",
+        [
+            *("posterior", "kernel", "MCMC", "first, s", "second, s", "other data, s"),
+            *("programs, first", "second", "other data"),
+        ],
+        rows,
+    )
+
+
 def medians_of(rows: list[list]) -> list[list]:
     """Rows of the medians and of the largest ratio, of few dimensions, of many, and of all."""
     groups = {
@@ -195,7 +226,7 @@ def drawn(sections: dict[str, dict]) -> Figure:
 REPORT = Report(
     "waiting",
     "What you wait for",
-    by_name(regression, hierarchy, posteriors, sites, table, million, lynx_hare),
+    by_name(regression, hierarchy, many_runs, posteriors, sites, table, million, lynx_hare),
     long=("posteriors", "sites", "million", "lynx_hare"),
     pictures={
         "regression": Picture(

@@ -24,7 +24,6 @@ import numpy as np
 import numpyro.infer
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer import HMC, NUTS
 from tqdm.auto import tqdm
 
@@ -42,6 +41,7 @@ from numpyro_fwd.bridge.numpyro_private import (
     is_prng_key,
     is_under_jax_transform,
     nested_attrgetter,
+    split_gelman_rubin,
 )
 from numpyro_fwd.kernels.strategy import WholeDensity
 from numpyro_fwd.storage.fingerprint import describe_program
@@ -116,9 +116,10 @@ class Collected(NamedTuple):
 class MCMC(numpyro.infer.MCMC):
     """``numpyro.infer.MCMC`` whose runs compile once, can be watched, and can be stopped.
 
-    Arguments, attributes and results are NumPyro's. A second `run` compiles nothing where keys or
-    the values of the data are all that is new, for the kernels of this package and for NumPyro's
-    HMC and NUTS; other kernels may keep data in what they compile, and are compiled in each run.
+    Arguments, attributes and results are NumPyro's. A second `run` takes the programs of the first
+    where keys or the values of the data are all that is new, for the kernels of this package and
+    for NumPyro's HMC and NUTS, but for a few small ones that look for a start. Other kernels may
+    keep data in what they compile, and are compiled in each run.
     The line of progress shows the number of divergences and the worst R-hat so far with its site.
     Ctrl-C during the draws ends the run and keeps the draws; during the warm-up it is an error, as
     there are none.
@@ -142,7 +143,7 @@ class MCMC(numpyro.infer.MCMC):
     >>> kernel = numpyro_fwd.MALA(model)
     >>> mcmc = numpyro_fwd.MCMC(kernel, num_warmup=300, num_samples=300, progress_bar=False)
     >>> mcmc.run(jax.random.key(0), jnp.array([1.0, 2.0, 3.0]))
-    >>> mcmc.run(jax.random.key(1), jnp.array([4.0, 5.0, 6.0]))  # compiles nothing
+    >>> mcmc.run(jax.random.key(1), jnp.array([4.0, 5.0, 6.0]))  # the loop is compiled already
     >>> bool(abs(mcmc.get_samples()["mean"].mean() - 5.0) < 0.3)
     True
     """

@@ -163,7 +163,7 @@ def test_examples_of_the_readme_run(capsys):
     first, second = pages.blocks("../README")
     found = first.run({})
     tau = found["mcmc"].get_samples()["tau"]
-    assert abs((tau < 1).mean() - 0.199) < 0.03
+    assert abs((tau < 1).mean() - 0.200) < 0.03
     assert f"P(tau < 1) = {(tau < 1).mean():.3f}" in capsys.readouterr().out
     second.run({})
     assert 0.0 < float(capsys.readouterr().out.split()[-1]) < 1.0

@@ -82,7 +82,7 @@ def found_by(page, tmp_path, monkeypatch, **given):
 def test_from_nuts(tmp_path, monkeypatch):
     found = found_by("howto/from_nuts", tmp_path, monkeypatch)
     np.testing.assert_allclose(found["tau"].mean(), 3.60, rtol=0.1)
-    np.testing.assert_allclose((found["tau"] < 1).mean(), 0.199, atol=0.04)
+    np.testing.assert_allclose((found["tau"] < 1).mean(), 0.200, atol=0.04)
 
 
 @pytest.mark.slow
@@ -99,7 +99,6 @@ def test_r_hat_is_bad_and_then_good(tmp_path, monkeypatch):
 @pytest.mark.long
 def test_long_start(tmp_path, monkeypatch):
     found_by("howto/long_start", tmp_path, monkeypatch)
-    found_by("waiting", tmp_path, monkeypatch)
 
 
 @pytest.mark.long
@@ -320,7 +319,6 @@ def test_every_page_with_code_is_tested():
         "from_blackjax",
         "on_disk",
         "storage",
-        "waiting",
         "adding_a_sampler",
         "index",
         "meshes",

@@ -17,6 +17,7 @@ from blackjax_ext.adaptation.start import find_start
 from blackjax_ext.equations import equations_in
 from numpyro_fwd import MALA, AutoNUTS, LangevinSMC
 from numpyro_fwd.bridge import views
+from numpyro_fwd.bridge.arguments import split_arguments
 from numpyro_fwd.bridge.priors import draw_prior
 
 LAWS = (
@@ -120,9 +121,8 @@ def program_of_annealing(model):
     """The annealing of LangevinSMC."""
     kernel, key = LangevinSMC(model), jax.random.key(0)
     z = draw_prior(key, model, (), {}, 100)
-    return jax.make_jaxpr(
-        lambda z, climb: kernel._annealed(key, key, z, climb, kernel._densities(z, (), {}))
-    )(z, kernel._climb(100))
+    annealed = partial(kernel._annealed, split_arguments((), {}), [], key, key)
+    return jax.make_jaxpr(annealed)(z, kernel._climb(100))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,61 @@
+"""Several runs of one MCMC in a process of its own: what the first, the second and the third cost.
+
+``python -m benchmarks.harness.many_runs PROBLEM KERNEL numpyro|numpyro_fwd`` prints it as JSON. The
+second run has another key, the third other data of the same shapes, too.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+from benchmarks.harness.cold_run import KERNELS, Clock, in_new_process, problem_of
+
+__all__ = ["runs"]
+
+
+def measure(problem: str, kernel: str, package: str) -> dict[str, Any]:
+    """Processor seconds of three runs, and programs that each compiled; NaN for one that fails."""
+    import jax
+    import jax.numpy as jnp
+    import numpyro.infer
+
+    import numpyro_fwd
+
+    clock = Clock()
+    jax.monitoring.register_event_duration_secs_listener(clock.listen)
+    what = problem_of(problem)
+    model, arrays = what.make()
+    name, options = KERNELS[kernel]
+    api = numpyro.infer.NUTS if name == "NUTS" else getattr(numpyro_fwd, name)
+    mcmc = {"numpyro": numpyro.infer.MCMC, "numpyro_fwd": numpyro_fwd.MCMC}[package](
+        api(model, **options),
+        num_warmup=what.num_warmup,
+        num_samples=what.num_samples,
+        num_chains=what.num_chains,
+        chain_method="vectorized" if what.num_chains > 1 else "sequential",
+        progress_bar=False,
+    )
+    arrays = jax.tree.map(jnp.asarray, arrays)
+    others = jax.tree.map(lambda x: x + 0.0 if jnp.issubdtype(x.dtype, float) else x, arrays)
+    found: dict[str, Any] = {}
+    for i, (label, given) in enumerate((("first", arrays), ("second", arrays), ("data", others))):
+        since, programs = time.process_time(), len(clock.compiled)
+        try:
+            mcmc.run(jax.random.key(i), *given)
+            jax.block_until_ready(mcmc.get_samples())
+        except ValueError:  # NumPyro's NUTS maps its step once more in each set-up of many chains
+            found |= {label: float("nan"), f"{label} programs": float("nan")}
+            continue
+        found[label] = time.process_time() - since
+        found[f"{label} programs"] = len(clock.compiled) - programs
+    return found
+
+
+def runs(problem: str, kernel: str, package: str) -> dict[str, Any]:
+    """:func:`measure` in a new process."""
+    return in_new_process("benchmarks.harness.many_runs", problem, kernel, package)
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(*sys.argv[1:])))

@@ -3,8 +3,9 @@
 NumPyro makes the loop over the steps of a run anew in each run, and XLA compiles it. Here chains
 advance in pieces of a few tenths of a second, all by one program, for warm-up and draws: it takes
 the data, the state and the draws so far, and goes on from step i to step j. Programs are kept with
-the `MCMC`, and taken again where shapes and the model are the same, which is seen by tracing its
-log densities anew. Between two pieces a line says how far the chains are, and Ctrl-C is heard.
+the `MCMC`, and taken again where shapes and the model are the same, which is seen by tracing anew
+its energy and what becomes of a draw. Between two pieces a line says how far the chains are, and
+Ctrl-C is heard.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpyro.infer import HMC, NUTS
 from tqdm.auto import tqdm
 
+from blackjax_ext.equations import primitives_in
 from blackjax_ext.types import Function
 from numpyro_fwd.bridge.arguments import (
     NEED_VALUES,
@@ -35,12 +37,12 @@ from numpyro_fwd.bridge.arguments import (
 )
 from numpyro_fwd.bridge.numpyro_private import (
     forget_steps,
+    has_own_steps,
     is_prng_key,
     is_under_jax_transform,
     nested_attrgetter,
     split_gelman_rubin,
 )
-from numpyro_fwd.bridge.traces import first_sites
 from numpyro_fwd.kernels.strategy import WholeDensity
 from numpyro_fwd.storage.fingerprint import describe_program
 
@@ -52,6 +54,7 @@ FASTER = 8  # times the steps of the longest piece so far
 LOOKING = 0.02  # of the time, that R-hat may take
 LEAST_DRAWS = 4  # of which there is an R-hat
 BATCH = 64  # draws whose sites are computed at once
+MOST_KNOWN = 8  # pairs of programs that are kept
 
 
 class Program:
@@ -148,6 +151,7 @@ class MCMC(numpyro.infer.MCMC):
     def __init__(self, sampler: Any, **options: Any):
         super().__init__(sampler, **options)
         self._known: dict[Any, Programs] = {}
+        self._begun: tuple[Any, int] = None, self.num_warmup  # steps of the kernel, of its warm-up
 
     def run(
         self,
@@ -170,17 +174,19 @@ class MCMC(numpyro.infer.MCMC):
             size = self._collection_params["collection_size"]
             size = upper - lower if size is None else size
             collected = self._collected(extra_fields, size // self.thinning)
-            split = split_arguments(args, kwargs)
+            split = self._everywhere(split_arguments(args, kwargs))
             draws = self._room(state, collected)
             programs = self._programs(split, collected, state, draws)
             first = lower + (upper - lower) % self.thinning
             advance = partial(programs.advance, split.arrays)
-            state, draws, done = self._advance(advance, state, draws, first, lower, upper)
-            self._last_state = state
-            num_draws = max(done - first, 0) // self.thinning
-            if done < upper:
-                stopped(done, lower, num_draws)
-            found = programs.finish(split.arrays, draws)
+            with interrupts() as is_stopped:
+                steps = first, lower, upper
+                state, draws, done = self._advance(advance, state, draws, steps, is_stopped)
+                self._last_state = state
+                num_draws = max(done - first, 0) // self.thinning
+                if done < upper:
+                    stopped(done, lower, num_draws)
+                found = jax.block_until_ready(programs.finish(split.arrays, draws))
             if done < upper:
                 found = jax.tree.map(lambda leaf: leaf[:, :num_draws], found)
         finally:
@@ -225,13 +231,16 @@ class MCMC(numpyro.infer.MCMC):
         if type(self.sampler) in (HMC, NUTS):
             forget_steps(self.sampler)
         init = partial(self.sampler.init, model_args=self._args, model_kwargs=self._kwargs)
-        if not self._is_stacked:
-            return init(rng_key, self.num_warmup, init_params)
-        each = [
-            init(rng_key[c], self.num_warmup, jax.tree.map(lambda x, c=c: x[c], init_params))
-            for c in range(self.num_chains)
-        ]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+        if self._is_stacked:
+            each = [
+                init(rng_key[c], self.num_warmup, jax.tree.map(lambda x, c=c: x[c], init_params))
+                for c in range(self.num_chains)
+            ]
+            state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+        else:
+            state = init(rng_key, self.num_warmup, init_params)
+        self._begun = getattr(self.sampler, "_sample_fn", None), self.num_warmup
+        return state
 
     @property
     def _is_stacked(self) -> bool:
@@ -241,6 +250,13 @@ class MCMC(numpyro.infer.MCMC):
     def _placed(self, state: Any) -> Any:
         """The state, of parallel chains each on its device."""
         return jax.device_put(state, self._devices) if self._is_parallel else state
+
+    def _everywhere(self, split: SplitArguments) -> SplitArguments:
+        """Arguments of the model, on the devices of all parallel chains."""
+        if not self._is_parallel:
+            return split
+        on_all = NamedSharding(self._devices.mesh, PartitionSpec())
+        return split._replace(arrays=jax.device_put(split.arrays, on_all))
 
     @property
     def _is_parallel(self) -> bool:
@@ -286,29 +302,41 @@ class MCMC(numpyro.infer.MCMC):
     ) -> Programs:
         """The programs for these shapes: those of an earlier run, or new ones."""
         key = self._key(split, collected, state, draws)
-        programs = self._known.get(key)
+        programs = self._known.pop(key, None)
         if programs is None or programs.advance.with_values or programs.finish.with_values:
-            advance = partial(self._steps, split, collected)
-            finish = partial(self._finished, split, collected)
+            of_run = split.without_data(), collected  # which programs keep
+            advance, finish = partial(self._steps, *of_run), partial(self._finished, *of_run)
             programs = Programs(Program(advance, (1, 2)), Program(finish, (1,)))
-            if key is not None:
-                self._known[key] = programs
+        if key is not None:
+            self._known[key] = programs  # the last that was used
+        for oldest in list(self._known)[:-MOST_KNOWN]:
+            del self._known[oldest]
         return programs
 
     def _key(self, split: SplitArguments, collected: Collected, state: Any, draws: Any) -> Any:
         """What a program depends on; None for one that is not taken again."""
         kernel = self.sampler
         is_whole = isinstance(getattr(kernel, "_strategy_of_run", None), WholeDensity)
-        if split.key is None or not (is_whole or type(kernel) in (HMC, NUTS)):
+        steps, num_warmup = self._begun
+        is_known = is_whole or (type(kernel) in (HMC, NUTS) and has_own_steps(kernel, steps))
+        if split.key is None or not is_known:
             return None
         shapes = tuple(map(jax.typeof, jax.tree.leaves((split.arrays, state, draws))))
-        of_run = self.num_warmup, self.thinning, self.postprocess_fn
-        key = kernel, split.key, collected, shapes, jax.tree.structure(state), of_run
+        of_run = self.num_chains, self.chain_method, num_warmup, self.thinning, self.postprocess_fn
+        of_kernel = kernel, options_of(kernel), options_of(getattr(kernel, "_effects", None))
+        key = *of_kernel, split.key, collected, shapes, jax.tree.structure(state), of_run
         try:
             hash(key)
         except TypeError:
             return None
-        return *key, code_of(kernel, split, getattr(state, self._sample_field))
+        code = code_of(kernel, split, self._position(state), self.postprocess_fn)
+        return code and (*key, code)
+
+    def _position(self, state: Any) -> Any:
+        """Shapes of the position of one chain."""
+        lead = int(self.num_chains > 1)
+        (position,) = Collected((self._sample_field,), frozenset(), 0)(state)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[lead:], x.dtype), position)
 
     def _steps(
         self,
@@ -361,11 +389,20 @@ class MCMC(numpyro.infer.MCMC):
         return jax.tree.map(chains_first, found)
 
     def _advance(
-        self, advance: Function, state: Any, draws: Any, first: int, lower: int, upper: int
+        self,
+        advance: Function,
+        state: Any,
+        draws: Any,
+        steps: tuple[int, int, int],
+        is_stopped: Callable[[], bool],
     ) -> tuple[Any, Any, int]:
-        """State, draws and number of steps at the end, or where the user stopped the run."""
+        """State, draws and number of steps at the end, or where the user stopped the run.
+
+        `steps` are those of the first draw, of the end of the warm-up, and of the end.
+        """
+        first, lower, upper = steps
         done, pace, longest = 0, 0.0, 0
-        with self._line(upper) as show, interrupts() as is_stopped:
+        with self._line(upper) as show:
             state, draws = advance(state, draws, 0, 0, first)  # compiles
             while done < upper and not is_stopped():
                 wanted = (
@@ -435,23 +472,59 @@ class MCMC(numpyro.infer.MCMC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled programs."""
-        return {**super().__getstate__(), "_known": {}}
+        return {**super().__getstate__(), "_known": {}, "_begun": (None, self.num_warmup)}
 
 
-def code_of(kernel: Any, split: SplitArguments, position: Any) -> str:
-    """A checksum of what a model computes, and of what it reads besides its arguments."""
-    if kernel.model is None:
-        return describe_program(jax.make_jaxpr(kernel._potential_fn)(position))
+def options_of(owner: Any) -> tuple[tuple[str, Any], ...]:
+    """Numbers, names and tuples of them that a kernel has: those on which its steps depend, too."""
+    kinds = bool, int, float, str, tuple
+    return tuple(
+        sorted((k, v) for k, v in getattr(owner, "__dict__", {}).items() if type(v) in kinds)
+    )
 
-    def densities(arrays: list[Any]) -> list[Any]:
-        sites = first_sites(jax.random.key(0), kernel.model, *split.join(arrays)).values()
-        return [
-            site["fn"].log_prob(site["value"]) if site["type"] == "sample" else site["value"]
-            for site in sites
-            if site["type"] in ("sample", "deterministic")
-        ]
 
-    return describe_program(program_with(split, densities))
+def code_of(
+    kernel: Any, split: SplitArguments, position: Any, postprocess_fn: Function | None
+) -> str | None:
+    """A checksum of what a run computes of a model, and of what it reads besides its arguments.
+
+    That is the potential energy and what becomes of a draw, with derivatives where a model has its
+    own. None for a model that calls Python, which no program shows.
+    """
+
+    def energy_of(arrays: list[Any]) -> Function:
+        model_args, model_kwargs = split.join(arrays)
+        if isinstance(kernel, HMC):
+            return cast(Function, kernel.get_potential_fn(model_args, model_kwargs))
+        return cast(Function, kernel._view.potential_fn(*model_args, **model_kwargs))
+
+    def computed(arrays: list[Any], position: Any) -> Any:
+        on_supports = postprocess_fn or kernel.postprocess_fn(*split.join(arrays))
+        return energy_of(arrays)(position), on_supports(position)
+
+    def derivatives(arrays: list[Any], position: Any) -> Any:
+        energy, mode = energy_of(arrays), differentiation_of(kernel)
+        if mode == "none":
+            return None
+        if mode == "forward":
+            return jax.jvp(energy, (position,), (position,))
+        return jax.grad(energy)(position)
+
+    program = program_with(split, computed, position)
+    names = primitives_in(program)
+    if any("callback" in name for name in names):
+        return None
+    described = describe_program(program)
+    if any(name.startswith("custom_") for name in names):  # whose rules are no part of the program
+        described += describe_program(program_with(split, derivatives, position))
+    return described
+
+
+def differentiation_of(kernel: Any) -> str:
+    """How a kernel differentiates its potential energy."""
+    if isinstance(kernel, HMC):
+        return "forward" if kernel._forward_mode_differentiation else "reverse"
+    return cast(str, kernel._view.differentiation)
 
 
 def check_names(extra_fields: Any) -> None:
@@ -489,7 +562,8 @@ def in_batches(function: Function, draws: Any, num_draws: int) -> Any:
 def stopped(done: int, lower: int, num_draws: int) -> None:
     """Say what a run has that was stopped; KeyboardInterrupt if it has no draws."""
     if not num_draws:
-        raise KeyboardInterrupt(f"stopped after step {done} of {lower} of the warm-up: no draws.")
+        where = f"{done} of {lower} of the warm-up" if done < lower else f"{done}, before the first"
+        raise KeyboardInterrupt(f"stopped after step {where}: no draws.")
     warnings.warn(
         f"the run was stopped, and {num_draws} draws of each chain are kept. To go on: "
         "mcmc.post_warmup_state = mcmc.last_state, and run again.",

@@ -26,6 +26,7 @@ __all__ = [
     "forget_steps",
     "get_potential_fn",
     "give_arguments",
+    "has_own_steps",
     "helpful_support_errors",
     "hide_bars",
     "identity",
@@ -108,6 +109,15 @@ def forget_steps(kernel: Any) -> None:
     A second `init` of vectorized chains would map a step that is mapped already.
     """
     kernel._init_fn = kernel._sample_fn = None
+
+
+def has_own_steps(kernel: Any, steps: Any) -> bool:
+    """Whether the step of NumPyro's HMC is `steps` and depends on no data besides its arguments.
+
+    Another MCMC that takes the same kernel makes others, for its own warm-up. The heuristic of step
+    sizes keeps the data that it began with.
+    """
+    return kernel._sample_fn is steps and not kernel._find_heuristic_step_size
 
 
 def hide_bars() -> None:

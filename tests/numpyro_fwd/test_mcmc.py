@@ -4,6 +4,8 @@ import contextlib
 import os
 import pickle
 import signal
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -83,17 +85,151 @@ def test_kernels_that_may_keep_data_are_compiled_in_each_run():
     assert not mcmc._known and mcmc.get_samples()["mu"].mean() > 10
 
 
-def test_what_a_model_reads_besides_its_arguments_may_change():
-    place = {"at": 0.0}
+PLACE = {"at": 0.0}
 
-    def moved():
-        numpyro.sample("x", dist.Normal(place["at"], 1))
 
-    mcmc = mcmc_of(MALA(moved), num_warmup=100, num_samples=100)
-    mcmc.run(jax.random.key(0))
-    place["at"] = 100.0
-    mcmc.run(jax.random.key(0))
-    assert mcmc.get_samples()["x"].mean() > 95
+def moved(y):
+    mu = numpyro.sample("mu", dist.Normal(PLACE["at"], 1))
+    numpyro.sample("y", dist.Normal(mu, 100), obs=y)
+
+
+def moved_end(y):
+    """The density is the same, and the support is another."""
+    end = 1 + PLACE["at"]
+    interval = dist.constraints.interval(-end, end)
+    numpyro.sample("mu", dist.ImproperUniform(interval, (), ()))
+    numpyro.sample("y", dist.Normal(0, 1), obs=y)
+
+
+def moved_param(y):
+    at = numpyro.param("at", lambda key: 100 * jax.random.normal(key))
+    mu = numpyro.sample("mu", dist.Normal(at, 1))
+    numpyro.sample("y", dist.Normal(mu, 100), obs=y)
+
+
+def moved_callback(y):
+    at = np.float32(PLACE["at"])
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    numpyro.deterministic("at", mu + jax.pure_callback(lambda: at, shape))
+    numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+
+def moved_gradient(y):
+    at = PLACE["at"]
+
+    @jax.custom_vjp
+    def energy(x):
+        return -(x**2)
+
+    energy.defvjp(lambda x: (energy(x), x), lambda x, g: (-g * jnp.clip(x, -1 - at, 1 + at),))
+    numpyro.factor("energy", energy(numpyro.sample("mu", dist.Normal(0, 1))))
+    numpyro.sample("y", dist.Normal(0, 1), obs=y)
+
+
+def moved_draws(position):
+    return {"mu": position["mu"] + PLACE["at"]}
+
+
+def of_potential(kernel):
+    return kernel(potential_fn=lambda z: jnp.sum((z["mu"] - PLACE["at"]) ** 2))
+
+
+def check_same_as_alone(mcmc, change, *args, **options):
+    """The second of two runs, with a change between them, has the draws of an MCMC of its own."""
+    options = {"init_params": {"mu": jnp.zeros(mcmc.num_chains)}} | options
+    if mcmc.num_chains == 1:
+        options["init_params"] = {"mu": jnp.zeros(())}
+    mcmc.run(jax.random.key(0), *args, **options)
+    change(mcmc)
+    mcmc.run(jax.random.key(1), *args, **options)
+    names = "num_warmup", "num_samples", "num_chains", "thinning", "postprocess_fn", "chain_method"
+    of_run = {name: getattr(mcmc, name) for name in names}
+    alone = MCMC(mcmc.sampler, progress_bar=False, **of_run)
+    alone.run(jax.random.key(1), *args, **options)
+    assert is_same(mcmc.get_samples(True), alone.get_samples(True))
+
+
+@pytest.mark.parametrize(
+    "kernel", [NUTS, pytest.param(MALA, marks=pytest.mark.long)], ids=lambda kernel: kernel.__name__
+)
+@pytest.mark.parametrize(
+    "given",
+    [moved, moved_end, moved_param, moved_callback, moved_gradient, moved_draws, of_potential],
+    ids=lambda given: given.__name__,
+)
+def test_what_is_read_besides_arguments_may_change(monkeypatch, kernel, given):
+    if given is of_potential:
+        mcmc, args = mcmc_of(of_potential(kernel), num_chains=3), ()
+    elif given is moved_draws:
+        mcmc, args = mcmc_of(kernel(moved), postprocess_fn=moved_draws), (Y,)
+    elif given is moved_param and kernel is MALA:
+        pytest.skip("kernels of the library refuse parameters without a prior")
+    else:
+        mcmc, args = mcmc_of(kernel(given)), (Y,)
+    check_same_as_alone(mcmc, lambda _: monkeypatch.setitem(PLACE, "at", 50.0), *args)
+
+
+def more_warmup(mcmc):
+    mcmc.num_warmup = 40
+    mcmc._set_collection_params()  # as the next run of NumPyro's, which keeps those of the last
+
+
+def other_options(mcmc):
+    mcmc.sampler._max_tree_depth = 1
+
+
+def sequential(mcmc):
+    mcmc.chain_method = "sequential"
+
+
+def thinned(mcmc):
+    mcmc.thinning = 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        other_options,
+        sequential,
+        *(pytest.param(c, marks=pytest.mark.long) for c in (more_warmup, thinned)),
+    ],
+)
+def test_options_may_change(change):
+    """With as many chains as draws, so that shapes do not tell sequential from vectorized ones."""
+    mcmc = mcmc_of(NUTS(moved), num_chains=4, num_samples=4)
+    check_same_as_alone(mcmc, change, Y)
+
+
+@pytest.mark.long
+def test_a_heuristic_of_step_sizes_sees_the_new_data():
+    kernel = NUTS(model, find_heuristic_step_size=True)
+    mcmc, alone = mcmc_of(kernel), mcmc_of(NUTS(model, find_heuristic_step_size=True))
+    for scale in (1, 100):
+        mcmc.run(jax.random.key(1), scale * Y)
+    alone.run(jax.random.key(1), 100 * Y)
+    assert is_same(mcmc.get_samples(), alone.get_samples())
+
+
+def test_a_kernel_of_two_mcmc():
+    """Its steps are made for the warm-up of the MCMC that began last."""
+    kernel = NUTS(moved)
+    short, long = mcmc_of(kernel, num_samples=30), mcmc_of(kernel, num_warmup=200)
+    short.warmup(jax.random.key(0), Y, collect_warmup=True)
+    long.run(jax.random.key(0), Y)
+    short.run(jax.random.key(1), Y)
+    short.post_warmup_state = None
+    check_same_as_alone(short, lambda _: None, Y)
+
+
+def test_programs_are_few(monkeypatch):
+    mcmc = mcmc_of(NUTS(moved), num_warmup=2, num_samples=2)
+    monkeypatch.setattr("numpyro_fwd.mcmc.MOST_KNOWN", 2)
+    for at in (0.0, 1.0, 2.0, 1.0):
+        monkeypatch.setitem(PLACE, "at", at)
+        before = set(mcmc._known)
+        mcmc.run(jax.random.key(0), Y)
+    assert len(mcmc._known) == 2 and set(mcmc._known) == before
 
 
 def test_a_model_that_needs_the_values_of_its_data():
@@ -106,6 +242,29 @@ def test_a_model_that_needs_the_values_of_its_data():
         mcmc.run(jax.random.key(0), sign * Y)
         expected = np.mean(sign * Y[sign * Y > 0])
         assert abs(mcmc.get_samples()["mu"].mean() - expected) < 2
+
+
+PARALLEL = """
+import jax, jax.numpy as jnp, numpy as np
+from numpyro_fwd import MALA, MCMC
+from tests.numpyro_fwd.test_mcmc import Y, mcmc_of, model
+
+on_one = jax.device_put(jnp.asarray(Y), jax.devices()[0])
+found = []
+for way in ("parallel", "sequential"):
+    mcmc = mcmc_of(MALA(model), num_chains=2, chain_method=way)
+    for key in range(2):
+        mcmc.run(jax.random.key(key), on_one)
+    found.append(mcmc.get_samples(True)["mu"])
+np.testing.assert_array_equal(*found)
+"""
+
+
+@pytest.mark.long
+def test_parallel_chains_are_sequential_ones():
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", PARALLEL], env=env, check=True)
 
 
 def test_warmup_and_run():
@@ -164,6 +323,31 @@ def test_a_warmup_that_is_stopped_is_an_error():
     with pytest.raises(KeyboardInterrupt, match=r"of 1000 of the warm-up"):
         mcmc.run(jax.random.key(0), Y)
     assert 0 < int(mcmc.last_state.i) < 1000
+
+
+def test_a_run_that_is_stopped_while_sites_are_computed_keeps_its_draws():
+    times = iter([signal.SIGINT])
+
+    def pressed(position):
+        for once in times:
+            os.kill(os.getpid(), once)
+        return position
+
+    mcmc = mcmc_of(MALA(model), postprocess_fn=lambda position: position)
+    mcmc.run(jax.random.key(0), Y)
+    whole, code = mcmc.get_samples(), "numpyro_fwd.mcmc.code_of"
+    mcmc.postprocess_fn = pressed
+    with pytest.MonkeyPatch.context() as patch:  # which traces the function, too
+        patch.setattr(code, lambda *_: None)
+        mcmc.run(jax.random.key(0), Y)
+    assert is_same(mcmc.get_samples(), whole)
+
+
+def test_a_run_that_is_stopped_before_its_first_draw_says_so():
+    mcmc = mcmc_of(MALA(model), Stopped, num_samples=400, thinning=390)
+    mcmc.after = 21
+    with pytest.raises(KeyboardInterrupt, match="before the first: no draws"):
+        mcmc.run(jax.random.key(0), Y)
 
 
 def test_the_line_says_how_far_chains_are(capfd):

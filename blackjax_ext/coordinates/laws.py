@@ -55,6 +55,7 @@ from jax.scipy.linalg import solve_triangular
 from blackjax_ext.precision import exact_products
 
 __all__ = [
+    "AT_THE_MEAN",
     "ColumnsNoise",
     "Law",
     "LocFactor",
@@ -88,17 +89,24 @@ MOST_WAVES = 1024  # of a walk: products with more of them would take longer tha
 OF_SUMS = 10.0  # what rounding adds to such a log density at most, in `coarseness`
 
 
+AT_THE_MEAN = np.nan  # a value that is the mean of the effect, wherever that is
+
+
 class Pseudo(NamedTuple):
     """Pseudo-observations of the components of an effect, both of the effect's shape.
 
     value
-        v*, in units of the effect; of a walk, of its waves.
+        v*, in units of the effect; of a walk, of its waves. AT_THE_MEAN for one that goes with m.
     information
         w, one over their variance, never negative.
     """
 
     value: Array
     information: Array
+
+    def beyond(self, mean: Array) -> Array:
+        """``v* - m``."""
+        return jnp.where(jnp.isnan(self.value), 0.0, self.value - mean)
 
 
 class Law(Protocol):
@@ -163,7 +171,7 @@ class Alone:
     def offset(self: Law, root: Array, pseudo: Pseudo) -> Array:
         """See :class:`Law`."""
         size = jnp.sqrt(pseudo.information)  # of factors that stay finite
-        return self.own_scale * size / root * (size * (pseudo.value - self.mean))
+        return self.own_scale * size / root * (size * pseudo.beyond(self.mean))
 
 
 class OfScale(NamedTuple):
@@ -267,7 +275,7 @@ class LocFactor(OfFactor):
     @exact_products
     def offset(self, root: Array, pseudo: Pseudo) -> Array:
         """See :class:`Law`."""
-        seen = pseudo.information * (pseudo.value - self.mean)
+        seen = pseudo.information * pseudo.beyond(self.mean)
         return solved(root, (jnp.swapaxes(self.factor, -1, -2) @ seen[..., None])[..., 0])
 
     def spread(self, root: Array, e: Array) -> Array:

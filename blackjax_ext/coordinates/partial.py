@@ -17,7 +17,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from blackjax_ext.coordinates import laws
-from blackjax_ext.coordinates.laws import Law, LocFactor, LocScale, LongWalk, Pseudo
+from blackjax_ext.coordinates.laws import AT_THE_MEAN, Law, LocFactor, LocScale, LongWalk, Pseudo
 from blackjax_ext.coordinates.learning import Frame, of_effects, zeros_by_shape
 from blackjax_ext.stacking import stacked
 from blackjax_ext.types import LogDensity
@@ -69,13 +69,18 @@ class Coordinates(Protocol):
 
 
 def first_pseudo(coordinates: Coordinates, position: ArrayTree) -> ArrayTree:
-    """Observations before anything is known: zero of effects, with information 1; of noise none."""
+    """Observations before anything is known: of effects at their mean, of noise none.
+
+    With information 1, so that effects go with their mean, which may be far from zero, and not with
+    a scale that is large.
+    """
     zeros_of, ones = zeros_by_shape(), zeros_by_shape(1.0)
 
     def none(leaf: Array, effect: Any) -> Pseudo | None:
         if effect is None:
             return None
-        return Pseudo(zeros_of(leaf), ones(leaf) if effect else zeros_of(leaf))
+        zeros = zeros_of(leaf)
+        return Pseudo(zeros + AT_THE_MEAN, ones(leaf)) if effect else Pseudo(zeros, zeros)
 
     return jax.tree.map(none, position, coordinates.effects(position))
 

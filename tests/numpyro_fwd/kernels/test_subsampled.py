@@ -686,10 +686,8 @@ class MovingAnchor(NamedTuple):
         return fresh.step(rng_key, fresh.init(state.position, rng_key, metric), step_size, metric)
 
 
-def target_that_moves(self, source, algorithm, model_args, model_kwargs, shared):
-    return MovingAnchor(
-        partial(TRUE_TARGET, self, source, algorithm, model_args, model_kwargs), shared
-    )
+def target_that_moves(self, source, algorithm, shared):
+    return MovingAnchor(partial(TRUE_TARGET, self, source, algorithm), shared)
 
 
 @pytest.mark.long

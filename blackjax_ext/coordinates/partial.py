@@ -74,13 +74,12 @@ def first_pseudo(coordinates: Coordinates, position: ArrayTree) -> ArrayTree:
     With information 1, so that effects go with their mean, which may be far from zero, and not with
     a scale that is large.
     """
-    zeros_of, ones = zeros_by_shape(), zeros_by_shape(1.0)
+    zeros_of, ones, means = (zeros_by_shape(fill) for fill in (0.0, 1.0, AT_THE_MEAN))
 
     def none(leaf: Array, effect: Any) -> Pseudo | None:
         if effect is None:
             return None
-        zeros = zeros_of(leaf)
-        return Pseudo(zeros + AT_THE_MEAN, ones(leaf)) if effect else Pseudo(zeros, zeros)
+        return Pseudo(means(leaf), ones(leaf)) if effect else Pseudo(zeros_of(leaf), zeros_of(leaf))
 
     return jax.tree.map(none, position, coordinates.effects(position))
 

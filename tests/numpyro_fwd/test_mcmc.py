@@ -285,6 +285,14 @@ def test_a_position_without_coordinates():
     assert mcmc.get_samples(True)["a"].shape == (3, 12, 2)
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C as in a terminal: what runs in the background may have it switched off."""
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, usual)
+
+
 class Stopped(MCMC):
     """A run in which Ctrl-C is pressed after so many steps."""
 
@@ -301,6 +309,7 @@ class Stopped(MCMC):
         yield show
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_run_that_is_stopped_keeps_its_draws():
     whole = mcmc_of(MALA(model), num_samples=400, num_chains=2)
     whole.run(jax.random.key(0), Y)
@@ -318,6 +327,7 @@ def test_a_run_that_is_stopped_keeps_its_draws():
     assert mcmc.get_samples(True)["mu"].shape == (2, 400)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_warmup_that_is_stopped_is_an_error():
     mcmc = mcmc_of(MALA(model), Stopped, num_warmup=1000)
     with pytest.raises(KeyboardInterrupt, match=r"of 1000 of the warm-up"):
@@ -325,6 +335,7 @@ def test_a_warmup_that_is_stopped_is_an_error():
     assert 0 < int(mcmc.last_state.i) < 1000
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_run_that_is_stopped_while_sites_are_computed_keeps_its_draws():
     times = iter([signal.SIGINT])
 
@@ -343,6 +354,7 @@ def test_a_run_that_is_stopped_while_sites_are_computed_keeps_its_draws():
     assert is_same(mcmc.get_samples(), whole)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_run_that_is_stopped_before_its_first_draw_says_so():
     mcmc = mcmc_of(MALA(model), Stopped, num_samples=400, thinning=390)
     mcmc.after = 21

@@ -209,3 +209,19 @@ def test_small_factors_are_those_of_lapack(size, x64):
     for trans, of in enumerate((expected, np.swapaxes(expected, 1, 2))):
         found = laws.solved(factor, jnp.asarray(x), trans)
         np.testing.assert_allclose(found, np.linalg.solve(of, x[..., None])[..., 0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+@pytest.mark.parametrize("kind", ["scale", "factor"])
+def test_first_coordinates_go_with_the_mean(kind, scale):
+    """However far from zero: a search for a start sees effects about 1,000 as those about 0."""
+    first = laws.Pseudo(jnp.full(3, laws.AT_THE_MEAN), jnp.ones(3))
+    u = jnp.array([-1.0, 0.5, 2.0])
+
+    def effect_and_slope(mean):
+        own = scale * jnp.eye(3) if kind == "factor" else jnp.full(3, scale)
+        law = (laws.LocFactor if kind == "factor" else laws.LocScale)(jnp.full(3, mean), own)
+        return laws.noise(law, first, u), laws.out(law, first, u)[0] - mean
+
+    for near, far in zip(effect_and_slope(0.0), effect_and_slope(1000.0), strict=True):
+        np.testing.assert_allclose(far, near, rtol=1e-5, atol=2e-4)

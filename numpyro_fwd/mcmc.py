@@ -45,6 +45,7 @@ from numpyro_fwd.bridge.numpyro_private import (
 )
 from numpyro_fwd.kernels.strategy import WholeDensity
 from numpyro_fwd.storage.fingerprint import describe_program
+from numpyro_fwd.storage.programs import own as strong
 
 __all__ = ["MCMC"]
 
@@ -531,14 +532,6 @@ def check_names(extra_fields: Any) -> None:
     """Raise TypeError for what is no sequence of names."""
     if not isinstance(extra_fields, (tuple, list)):
         raise TypeError(f"extra_fields must be a tuple or a list; got {extra_fields!r}.")
-
-
-def strong(leaf: Any) -> Array:
-    """A copy of a leaf, of a type that is not weak."""
-    leaf = jnp.asarray(leaf)
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
-        return jnp.array(leaf, copy=True)
-    return jnp.array(leaf, dtype=leaf.dtype, copy=True)
 
 
 def for_chains(function: Function, num_chains: int, position: Any) -> Any:
